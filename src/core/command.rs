@@ -1,0 +1,337 @@
+//! What can be asked of the control plane, and what it answers.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::Arc;
+
+use uuid::Uuid;
+
+use super::Ms;
+use super::ids::{LeaseId, TaskId, WorkerId};
+use super::task::{EventKind, Outcome, Parked, Reason, RunResult, Status, TaskSpec, TaskState, Usage};
+use super::worker::{DispatchMode, Worker, WorkerStatus};
+
+/// One wish, from a request or a reconciler.
+#[derive(Clone, Debug)]
+pub struct Command {
+    pub op: Op,
+    /// Names the request in the audit trail.
+    pub request_id: Option<String>,
+    /// Set by reconcilers: the command counts only while this leadership lasts.
+    pub epoch: Option<i64>,
+}
+
+impl From<Op> for Command {
+    fn from(op: Op) -> Self {
+        Self { op, request_id: None, epoch: None }
+    }
+}
+
+#[derive(Clone, Debug)]
+pub enum Op {
+    /// All or nothing. The ids in the specs are given by [`decide`](super::decide::decide).
+    Create { tasks: Vec<TaskSpec> },
+    Lease { task: TaskId, choice: Choice, ttl_ms: i64 },
+    Claim(Claim),
+    Heartbeat { task: TaskId, holder: Holder },
+    /// Renews whichever of the leases this worker still holds.
+    RenewLeases { worker: WorkerId, leases: Vec<LeaseId> },
+    Complete(Box<Completion>),
+    Release { task: TaskId, lease: LeaseId, reason: String },
+    AppendEvents { task: TaskId, lease: LeaseId, events: Vec<NewEvent> },
+    Cancel { task: TaskId },
+    Requeue { task: TaskId },
+    /// Ends the lease if it is due.
+    ExpireLease { task: TaskId, lease: LeaseId },
+    /// Looks again at what keeps queued tasks from running.
+    Reconsider { tasks: Vec<TaskId> },
+    RegisterWorker(Box<WorkerChange>),
+    RemoveWorker { worker: WorkerId },
+    Cordon { worker: WorkerId, wish: CordonWish },
+    /// These workers were seen, at these times.
+    Touch { sightings: Vec<(WorkerId, Ms)> },
+    /// Marks the worker lost if it has not been seen for so long.
+    LoseWorker { worker: WorkerId, silent_for_ms: i64 },
+    /// After a time in which nobody served: leases get this long, or their TTL where that is shorter.
+    Grace { tasks: Vec<TaskId>, at_least_ms: i64 },
+    /// Stores a setting that wins over flags and environment; `None` leaves the value.
+    Configure { membridge_server_url: String, membridge_admin_key: String },
+    /// Only leaves an entry: for deeds outside the database.
+    Note { action: super::audit::Action, entity_type: super::audit::EntityType, entity_id: String, actor: String, detail: String },
+}
+
+/// Which worker a lease call wants.
+#[derive(Clone, Debug)]
+pub enum Choice {
+    Named(WorkerId),
+    /// The best of these; `context` is the task's, where it is known beforehand.
+    Among { workers: Vec<WorkerId>, context: Option<String> },
+}
+
+#[derive(Clone, Debug)]
+pub struct Claim {
+    pub worker: WorkerId,
+    /// Tasks that looked ready for it, best first.
+    pub candidates: Vec<TaskId>,
+    /// Leases that the worker knows; its other claimed ones are delivered again. `None`: it did not say.
+    pub held: Option<Vec<LeaseId>>,
+    pub ttl_ms: i64,
+}
+
+/// Who acts on a lease: nobody named, the lease's id, or the worker that should hold it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Holder {
+    pub lease: Option<LeaseId>,
+    pub worker: Option<WorkerId>,
+}
+
+#[derive(Clone, Debug)]
+pub struct Completion {
+    pub task: TaskId,
+    pub holder: Holder,
+    pub status: Outcome,
+    pub output: Option<String>,
+    pub error_message: Option<String>,
+    pub duration_ms: i64,
+    pub tokens_used: Option<i64>,
+    pub artifact_type: String,
+    pub artifact_tags: Vec<String>,
+    pub reason: Option<Reason>,
+    pub retryable: bool,
+    pub retry_at: Option<Ms>,
+    pub keep_attempt: bool,
+    pub usage: Option<Usage>,
+    pub session_id: Option<String>,
+    pub model: Option<String>,
+}
+
+#[derive(Clone, Debug)]
+pub struct NewEvent {
+    pub seq: i64,
+    pub kind: EventKind,
+    pub at: Ms,
+    pub data: String,
+}
+
+/// A registration, or what the control plane lists. `None` keeps what is there.
+#[derive(Clone, Debug, Default)]
+pub struct WorkerChange {
+    pub id: WorkerId,
+    pub url: Option<String>,
+    pub status: Option<WorkerStatus>,
+    pub claude_cli: Option<bool>,
+    pub max_concurrency: Option<i64>,
+    pub labels: Option<Vec<String>>,
+    pub agents: Option<Vec<String>>,
+    pub ip_addrs: Option<Vec<String>>,
+    pub agent_version: Option<String>,
+    pub os_info: Option<String>,
+    pub install_method: Option<String>,
+    pub dispatch: Option<DispatchMode>,
+    pub obs_count: Option<i64>,
+    pub db_sha: Option<String>,
+    /// `api`, or `reconciler` for the control plane's listing.
+    pub actor: &'static str,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CordonWish {
+    Cordon,
+    Uncordon,
+    Drain,
+}
+
+/// What a command came to.
+#[derive(Clone, Debug)]
+pub enum Reply {
+    Created(Vec<CreatedTask>),
+    Leased { task: TaskState, worker: Worker, active_leases: i64 },
+    Claimed { worker: Worker, leased: Vec<TaskState>, stale: Vec<TaskId> },
+    /// The task as it is now: of a heartbeat, cancel, requeue, release.
+    Task(TaskState),
+    RenewedLeases { renewed: Vec<LeaseId>, lost: Vec<LeaseId> },
+    Completed { task: TaskState, result: Completed },
+    Recorded { newest: i64 },
+    Worker { worker: Worker, created: bool, active_leases: i64 },
+    /// Nothing to do before this time.
+    NotDue(Ms),
+    Done,
+}
+
+#[derive(Clone, Debug)]
+pub struct CreatedTask {
+    pub spec: Arc<TaskSpec>,
+    pub state: TaskState,
+    /// It was there already, by its idempotency key.
+    pub existed: bool,
+}
+
+#[derive(Clone, Debug)]
+pub enum Completed {
+    Now(Arc<RunResult>),
+    /// A repeat: what this lease's first completion stored.
+    Before(LeaseId),
+}
+
+/// Why a command changed nothing. The texts are the API's.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Rejection {
+    TaskNotFound,
+    TaskOrLeaseNotFound,
+    LeaseNotFound,
+    WorkerNotFound,
+    NotTheActiveLease(String),
+    WrongStatus { status: Status, expected: &'static str },
+    CannotRequeue(Status),
+    CannotCancel(Status),
+    NotReady(Parked),
+    NoWorker,
+    UnknownDependencies(Vec<TaskId>),
+    IdempotencyConflict,
+    /// The leadership that the command was sent under is over.
+    NotLeader,
+}
+
+impl fmt::Display for Rejection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TaskNotFound => f.write_str("Task not found"),
+            Self::TaskOrLeaseNotFound => f.write_str("Task or lease not found"),
+            Self::LeaseNotFound => f.write_str("Lease not found or already expired"),
+            Self::WorkerNotFound => f.write_str("Worker not found"),
+            Self::NotTheActiveLease(named) => write!(f, "Lease '{named}' is not the task's active lease"),
+            Self::WrongStatus { status, expected } => write!(f, "Task status is '{status}', expected {expected}"),
+            Self::CannotRequeue(status) => write!(f, "Cannot requeue task with status '{status}'"),
+            Self::CannotCancel(status) => write!(f, "Cannot cancel task with status '{status}'"),
+            Self::NotReady(parked) => write!(f, "Task is not ready: {parked}"),
+            Self::NoWorker => f.write_str("No available worker with free capacity"),
+            Self::UnknownDependencies(ids) => {
+                f.write_str("unknown task")?;
+                ids.iter().try_for_each(|id| write!(f, " {id}"))
+            }
+            Self::IdempotencyConflict => f.write_str("Idempotency key was used for another task: context_id, agent_slug or prompt differ"),
+            Self::NotLeader => f.write_str("Leadership is over"),
+        }
+    }
+}
+
+/// The rows that a batch needs. Each set names what the store looks up for it before it locks.
+#[derive(Clone, Debug, Default)]
+pub struct Keys {
+    pub tasks: BTreeSet<TaskId>,
+    /// Locked, for placement and settings.
+    pub workers: BTreeSet<WorkerId>,
+    /// Every worker is loaded and locked: the last look before "no worker".
+    pub all_workers: bool,
+    /// The true places in use of these workers, read after locking.
+    pub exact_slots: BTreeSet<WorkerId>,
+    /// The tasks that these workers hold.
+    pub worker_tasks: BTreeSet<WorkerId>,
+    /// The tasks that these active leases hold.
+    pub leases: BTreeSet<LeaseId>,
+    pub past_leases: BTreeSet<LeaseId>,
+    pub idempotency: BTreeSet<String>,
+    /// Contexts: who runs in them and where they ran last.
+    pub contexts: BTreeSet<String>,
+    /// Of these tasks: the newest unfinished session task that stands before it in its context. `Uuid::max` = any.
+    pub predecessors: BTreeSet<(String, TaskId)>,
+    /// Who holds these exclusive keys.
+    pub exclusive: BTreeSet<String>,
+    /// What these tasks wait for.
+    pub dependencies: BTreeSet<TaskId>,
+}
+
+impl Keys {
+    pub fn merge(&mut self, other: &Keys) {
+        self.tasks.extend(other.tasks.iter().copied());
+        self.workers.extend(other.workers.iter().cloned());
+        self.all_workers |= other.all_workers;
+        self.exact_slots.extend(other.exact_slots.iter().cloned());
+        self.worker_tasks.extend(other.worker_tasks.iter().cloned());
+        self.leases.extend(other.leases.iter().copied());
+        self.past_leases.extend(other.past_leases.iter().copied());
+        self.idempotency.extend(other.idempotency.iter().cloned());
+        self.contexts.extend(other.contexts.iter().cloned());
+        self.predecessors.extend(other.predecessors.iter().cloned());
+        self.exclusive.extend(other.exclusive.iter().cloned());
+        self.dependencies.extend(other.dependencies.iter().copied());
+    }
+}
+
+/// Any task id sorts before it: "the newest of all".
+pub const AFTER_ALL: TaskId = Uuid::max();
+
+impl Op {
+    /// The rows it surely needs. What it turns out to need besides, [`decide`](super::decide::decide) asks for.
+    pub fn keys(&self) -> Keys {
+        let mut keys = Keys::default();
+        match self {
+            Op::Create { tasks } => {
+                for task in tasks {
+                    keys.tasks.extend(task.depends_on.iter().copied());
+                    keys.idempotency.extend(task.idempotency_key.iter().cloned());
+                    keys.exclusive.extend(task.exclusive_key.iter().cloned());
+                    if task.session == super::task::Session::Context {
+                        keys.contexts.insert(task.context_id.clone());
+                        keys.predecessors.insert((task.context_id.clone(), AFTER_ALL));
+                    }
+                }
+            }
+            Op::Lease { task, choice, .. } => {
+                keys.tasks.insert(*task);
+                match choice {
+                    Choice::Named(worker) => {
+                        keys.workers.insert(worker.clone());
+                    }
+                    Choice::Among { workers, context } => {
+                        keys.workers.extend(workers.iter().cloned());
+                        keys.contexts.extend(context.iter().cloned());
+                    }
+                }
+            }
+            Op::Claim(claim) => {
+                keys.workers.insert(claim.worker.clone());
+                keys.tasks.extend(claim.candidates.iter().copied());
+                if claim.held.is_some() {
+                    keys.worker_tasks.insert(claim.worker.clone());
+                }
+            }
+            Op::Heartbeat { task, .. } | Op::Cancel { task } | Op::Requeue { task } | Op::ExpireLease { task, .. } | Op::Release { task, .. } | Op::AppendEvents { task, .. } => {
+                keys.tasks.insert(*task);
+            }
+            Op::Complete(completion) => {
+                keys.tasks.insert(completion.task);
+            }
+            Op::RenewLeases { leases, .. } => keys.leases.extend(leases.iter().copied()),
+            Op::Reconsider { tasks } | Op::Grace { tasks, .. } => keys.tasks.extend(tasks.iter().copied()),
+            Op::RegisterWorker(change) => {
+                keys.workers.insert(change.id.clone());
+            }
+            Op::RemoveWorker { worker } => {
+                keys.workers.insert(worker.clone());
+                keys.worker_tasks.insert(worker.clone());
+                keys.exact_slots.insert(worker.clone());
+            }
+            Op::Cordon { worker, .. } | Op::LoseWorker { worker, .. } => {
+                keys.workers.insert(worker.clone());
+            }
+            Op::Touch { sightings } => keys.workers.extend(sightings.iter().map(|(worker, _)| worker.clone())),
+            Op::Configure { .. } | Op::Note { .. } => {}
+        }
+        keys
+    }
+
+    /// Commands that place leases or set up workers; they lock workers and have a lane of their own.
+    pub fn is_placement(&self) -> bool {
+        matches!(
+            self,
+            Op::Lease { .. }
+                | Op::Claim(_)
+                | Op::RegisterWorker(_)
+                | Op::RemoveWorker { .. }
+                | Op::Cordon { .. }
+                | Op::Touch { .. }
+                | Op::LoseWorker { .. }
+        )
+    }
+}

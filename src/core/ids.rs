@@ -1,0 +1,73 @@
+//! Identifiers: UUIDs of version 7, so that the order of ids is the order of creation.
+
+use uuid::{Builder, Uuid};
+
+use super::Ms;
+
+pub type TaskId = Uuid;
+pub type LeaseId = Uuid;
+/// A worker is known by its name.
+pub type WorkerId = String;
+
+/// Makes ids for one batch, in rising order, from its time and from random bits given by the caller.
+///
+/// Ids of one millisecond and one source rise by a counter; of two sources they differ by their random bits.
+#[derive(Clone, Debug)]
+pub struct IdSource {
+    now_ms: Ms,
+    seed: u64,
+    counter: u32,
+}
+
+impl IdSource {
+    pub fn new(now_ms: Ms, seed: u64) -> Self {
+        Self { now_ms, seed, counter: 0 }
+    }
+
+    pub fn next_id(&mut self) -> Uuid {
+        let counter = self.counter;
+        self.counter += 1;
+        let random = self.draw();
+        // 12 bits of the counter stand right behind the time, its upper bits next, then chance: ids of a batch sort as made.
+        let mut tail = [0u8; 10];
+        tail[0] = (counter >> 16) as u8 & 0x0f;
+        tail[1] = (counter >> 8) as u8;
+        tail[2] = (counter >> 2) as u8 & 0x3f;
+        tail[3] = ((counter & 0x03) << 6) as u8 | (random >> 58) as u8;
+        tail[4..10].copy_from_slice(&random.to_be_bytes()[2..8]);
+        let millis = u64::try_from(self.now_ms).unwrap_or(0);
+        Builder::from_unix_timestamp_millis(millis, &tail).into_uuid()
+    }
+
+    /// The next of a sequence of well-mixed numbers (SplitMix64), for ids and for jitter.
+    pub fn draw(&mut self) -> u64 {
+        self.seed = self.seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.seed;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+}
+
+/// The time at which a version 7 id was made.
+pub fn created_at(id: Uuid) -> Ms {
+    (id.as_u128() >> 80) as Ms
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_rise_and_tell_their_time() {
+        let mut ids = IdSource::new(1_700_000_000_123, 7);
+        let mut last = ids.next_id();
+        for _ in 0..100_000 {
+            let id = ids.next_id();
+            assert!(id > last, "{last} then {id}");
+            assert_eq!(created_at(id), 1_700_000_000_123);
+            assert_eq!(id.get_version_num(), 7);
+            last = id;
+        }
+    }
+}

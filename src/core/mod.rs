@@ -1,0 +1,20 @@
+//! The state model and its rules: pure, synchronous, without a clock, randomness or I/O.
+//!
+//! Everything that changes a task, a lease or a worker is a [`Command`](command::Command); [`decide`](decide::decide) applies one to a
+//! [`WorkingSet`](working_set::WorkingSet) of rows loaded for it and either answers, rejects, or names rows that it needs as well.
+//! The engine runs it over real rows, the tests and the model checker over invented ones.
+
+pub mod audit;
+pub mod backoff;
+pub mod command;
+pub mod decide;
+pub mod fleet;
+pub mod ids;
+pub mod placement;
+pub mod queue;
+pub mod task;
+pub mod worker;
+pub mod working_set;
+
+/// Milliseconds since the Unix epoch, as the whole API speaks of time.
+pub type Ms = i64;

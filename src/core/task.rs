@@ -1,0 +1,317 @@
+//! Tasks: what somebody asked for ([`TaskSpec`], never changed) and how far it is ([`TaskState`], written by the system).
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::Ms;
+use super::ids::{LeaseId, TaskId, WorkerId, created_at};
+
+/// An enum that is stored and sent as a fixed word.
+macro_rules! words {
+    ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident = $word:literal),+ $(,)? }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+        pub enum $name { $($(#[$vdoc])* #[serde(rename = $word)] $variant),+ }
+
+        impl $name {
+            pub const ALL: &'static [Self] = &[$(Self::$variant),+];
+
+            pub fn as_str(self) -> &'static str {
+                match self { $(Self::$variant => $word),+ }
+            }
+
+            pub fn parse(word: &str) -> Option<Self> {
+                match word { $($word => Some(Self::$variant),)+ _ => None }
+            }
+        }
+
+        impl std::fmt::Display for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str(self.as_str())
+            }
+        }
+    };
+}
+pub(crate) use words;
+
+words! {
+    /// Where a task stands.
+    Status {
+        Queued = "queued", Leased = "leased", Running = "running",
+        Completed = "completed", Failed = "failed", Dead = "dead", Cancelled = "cancelled",
+    }
+}
+
+impl Status {
+    pub fn is_final(self) -> bool {
+        !matches!(self, Self::Queued | Self::Leased | Self::Running)
+    }
+
+    pub fn is_active(self) -> bool {
+        matches!(self, Self::Leased | Self::Running)
+    }
+}
+
+words! { Format { Json = "json", Text = "text" } }
+words! {
+    /// Whether a task continues the conversation of its context or stands alone.
+    Session { Context = "context", None = "none" }
+}
+words! {
+    /// Why a run, or a task, did not succeed.
+    Reason {
+        AgentError = "agent_error", Timeout = "timeout", Stalled = "stalled", Cancelled = "cancelled", RateLimited = "rate_limited",
+        Overloaded = "overloaded", Auth = "auth", BudgetExceeded = "budget_exceeded", BadOutput = "bad_output",
+        WorkerLost = "worker_lost", SpawnFailed = "spawn_failed", DependencyFailed = "dependency_failed",
+    }
+}
+words! {
+    /// Why a queued task is kept out of the ready set. The word is the API's waiting reason, but for `Session`.
+    Parked {
+        DependsOn = "depends_on", NotBefore = "not_before",
+        /// An earlier task of its context is not done.
+        Session = "session",
+        ExclusiveKey = "exclusive_key",
+    }
+}
+words! {
+    /// Who asked for a lease: a lease call, a worker's claim.
+    Origin { Call = "call", Claim = "claim" }
+}
+words! { LeaseStatus { Active = "active", Expired = "expired", Released = "released", Failed = "failed" } }
+
+/// What was asked for. Written once.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TaskSpec {
+    pub id: TaskId,
+    pub context_id: String,
+    pub agent_slug: String,
+    pub prompt: String,
+    pub context_hints: Vec<String>,
+    pub timeout_sec: i64,
+    /// US dollars for the run; 0 = no cap of its own.
+    pub budget: f64,
+    pub desired_format: Format,
+    pub max_attempts: i64,
+    /// 0..=9, 9 is the most urgent.
+    pub priority: i64,
+    pub not_before: Option<Ms>,
+    pub depends_on: Vec<TaskId>,
+    pub exclusive_key: Option<String>,
+    pub idempotency_key: Option<String>,
+    pub labels: BTreeMap<String, String>,
+    pub session: Session,
+    pub model: Option<String>,
+    pub ttl_after_finished_sec: Option<i64>,
+}
+
+/// The lease that holds a task now. History is kept as [`PastLease`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct ActiveLease {
+    pub id: LeaseId,
+    pub worker_id: WorkerId,
+    /// Which of the worker's places it takes; unique per worker.
+    pub slot: i64,
+    pub origin: Origin,
+    pub started_at: Ms,
+    pub ttl_ms: i64,
+    pub expires_at: Ms,
+    /// Leases by claim end here whatever their heartbeats say.
+    pub hard_end_at: Option<Ms>,
+    pub last_heartbeat: Ms,
+    /// The run's claim on its context: at most one such lease per context.
+    pub holds_context: bool,
+    /// The highest event number that this lease has sent.
+    pub event_seq: i64,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Failure {
+    pub reason: Reason,
+    pub message: String,
+    pub at: Ms,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Usage {
+    pub input_tokens: i64,
+    pub output_tokens: i64,
+    pub cost_usd: f64,
+}
+
+impl Usage {
+    pub fn add(&mut self, other: Usage) {
+        self.input_tokens = self.input_tokens.saturating_add(other.input_tokens);
+        self.output_tokens = self.output_tokens.saturating_add(other.output_tokens);
+        self.cost_usd += other.cost_usd;
+    }
+}
+
+/// How the last lease of a task ended; it decides whether a late completion still counts.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LastLease {
+    pub id: LeaseId,
+    pub worker_id: WorkerId,
+    pub status: LeaseStatus,
+}
+
+/// How far a task is: the narrow row that every step rewrites. It repeats the few parts of the spec that decisions need.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TaskState {
+    pub id: TaskId,
+    pub context_id: String,
+    pub agent_slug: String,
+    pub priority: i64,
+    pub session: Session,
+    pub max_attempts: i64,
+    pub timeout_sec: i64,
+    pub exclusive_key: Option<String>,
+    pub ttl_after_finished_sec: Option<i64>,
+    pub has_dependencies: bool,
+
+    pub status: Status,
+    pub updated_at: Ms,
+    pub attempts: i64,
+    /// How many attempts were given back; bounded by [`MAX_INFRA_RETRIES`].
+    pub infra_retries: i64,
+    pub lease_count: i64,
+    /// Somebody wishes it to end.
+    pub cancel_requested: bool,
+    pub not_before: Option<Ms>,
+    pub parked: Option<Parked>,
+    /// Since when it could run; a session's own worker is waited for from here.
+    pub ready_at: Option<Ms>,
+    /// The worker that has its context's session.
+    pub session_worker: Option<WorkerId>,
+    /// Other tasks wait for this one.
+    pub has_dependents: bool,
+    pub lease: Option<ActiveLease>,
+    pub last_lease: Option<LastLease>,
+    pub session_id: Option<String>,
+    pub failure: Option<Failure>,
+    pub usage: Option<Usage>,
+    pub finished_at: Option<Ms>,
+    /// When it is to be removed, by its own wish.
+    pub remove_at: Option<Ms>,
+    /// How many events were ever recorded for it; the number of the newest.
+    pub event_count: i64,
+}
+
+/// Attempts given back in one task's life, at most; then it is dead.
+pub const MAX_INFRA_RETRIES: i64 = 20;
+
+impl TaskState {
+    pub fn new(spec: &TaskSpec) -> Self {
+        Self {
+            id: spec.id,
+            context_id: spec.context_id.clone(),
+            agent_slug: spec.agent_slug.clone(),
+            priority: spec.priority,
+            session: spec.session,
+            max_attempts: spec.max_attempts,
+            timeout_sec: spec.timeout_sec,
+            exclusive_key: spec.exclusive_key.clone(),
+            ttl_after_finished_sec: spec.ttl_after_finished_sec,
+            has_dependencies: !spec.depends_on.is_empty(),
+            status: Status::Queued,
+            updated_at: created_at(spec.id),
+            attempts: 0,
+            infra_retries: 0,
+            lease_count: 0,
+            cancel_requested: false,
+            not_before: spec.not_before,
+            parked: None,
+            ready_at: None,
+            session_worker: None,
+            has_dependents: false,
+            lease: None,
+            last_lease: None,
+            session_id: None,
+            failure: None,
+            usage: None,
+            finished_at: None,
+            remove_at: None,
+            event_count: 0,
+        }
+    }
+
+    pub fn created_at(&self) -> Ms {
+        created_at(self.id)
+    }
+
+    pub fn is_ready(&self) -> bool {
+        self.status == Status::Queued && self.parked.is_none()
+    }
+
+    /// `lease_id` and `worker_id` as the API shows them: of the lease that holds it, or of the one it ended with.
+    pub fn shown_lease(&self) -> Option<(LeaseId, &WorkerId)> {
+        if let Some(lease) = &self.lease {
+            return Some((lease.id, &lease.worker_id));
+        }
+        match &self.last_lease {
+            Some(last) if self.status.is_final() => Some((last.id, &last.worker_id)),
+            _ => None,
+        }
+    }
+}
+
+/// One ended attempt: the lease's record.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PastLease {
+    pub id: LeaseId,
+    pub task_id: TaskId,
+    pub context_id: String,
+    pub agent_slug: String,
+    pub worker_id: WorkerId,
+    pub started_at: Ms,
+    pub ttl_ms: i64,
+    pub expires_at: Ms,
+    pub last_heartbeat: Ms,
+    pub status: LeaseStatus,
+    pub ended_at: Ms,
+    pub model: Option<String>,
+    pub usage: Option<Usage>,
+}
+
+words! { Outcome { Success = "success", Error = "error" } }
+
+/// What a run produced: the API's result and its artifact, made together.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RunResult {
+    pub id: uuid::Uuid,
+    pub artifact_id: uuid::Uuid,
+    pub task_id: TaskId,
+    pub lease_id: LeaseId,
+    pub worker_id: WorkerId,
+    pub status: Outcome,
+    pub output: Option<String>,
+    pub error_message: Option<String>,
+    pub duration_ms: i64,
+    pub tokens_used: Option<i64>,
+    pub completed_at: Ms,
+    pub artifact_type: String,
+    pub artifact_tags: Vec<String>,
+}
+
+words! {
+    EventKind {
+        Lifecycle = "lifecycle", Text = "text", ToolUse = "tool_use", ToolResult = "tool_result",
+        Usage = "usage", RateLimit = "rate_limit", Log = "log",
+    }
+}
+
+/// One entry of a run's live record.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TaskEvent {
+    pub task_id: TaskId,
+    /// Its place in the task's record, from 1 on, across leases.
+    pub number: i64,
+    pub lease_id: LeaseId,
+    /// Its place in the lease's record, by the sender's count.
+    pub seq: i64,
+    pub kind: EventKind,
+    pub at: Ms,
+    /// JSON text, as it came.
+    pub data: String,
+}

@@ -1,0 +1,95 @@
+//! Workers: machines that run tasks.
+
+use serde::{Deserialize, Serialize};
+
+use super::Ms;
+use super::ids::WorkerId;
+use super::task::words;
+
+words! {
+    WorkerStatus { Online = "online", Offline = "offline", Syncing = "syncing", Error = "error", Unknown = "unknown" }
+}
+words! {
+    /// How a worker gets its tasks when it does not claim them itself.
+    DispatchMode { Manual = "manual", Push = "push" }
+}
+
+/// The most tasks that one worker may hold.
+pub const MAX_CONCURRENCY: i64 = 32;
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Capabilities {
+    pub claude_cli: bool,
+    pub max_concurrency: i64,
+    pub labels: Vec<String>,
+    /// The agent slugs it serves; none given = all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agents: Option<Vec<String>>,
+}
+
+impl Default for Capabilities {
+    fn default() -> Self {
+        Self { claude_cli: true, max_concurrency: 1, labels: Vec::new(), agents: None }
+    }
+}
+
+impl Capabilities {
+    pub fn serves(&self, agent_slug: &str) -> bool {
+        self.agents.as_ref().is_none_or(|slugs| slugs.iter().any(|slug| slug == agent_slug))
+    }
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Worker {
+    pub id: WorkerId,
+    pub url: String,
+    /// What it, an operator or the control plane last said of itself.
+    pub status: WorkerStatus,
+    /// Not seen for too long: shown as `offline` until the next sighting, whatever `status` says.
+    pub lost: bool,
+    pub capabilities: Capabilities,
+    pub ip_addrs: Vec<String>,
+    pub obs_count: i64,
+    pub db_sha: String,
+    pub registered_at: Ms,
+    pub agent_version: String,
+    pub os_info: String,
+    pub install_method: String,
+    pub dispatch: DispatchMode,
+    /// Takes no new tasks.
+    pub cordoned: bool,
+    /// Cordoned, and asked to hand back or finish what it holds.
+    pub draining: bool,
+    pub last_seen: Ms,
+}
+
+impl Worker {
+    pub fn new(id: WorkerId, now: Ms) -> Self {
+        Self {
+            id,
+            url: String::new(),
+            status: WorkerStatus::Online,
+            lost: false,
+            capabilities: Capabilities::default(),
+            ip_addrs: Vec::new(),
+            obs_count: 0,
+            db_sha: String::new(),
+            registered_at: now,
+            agent_version: "unknown".into(),
+            os_info: String::new(),
+            install_method: "manual".into(),
+            dispatch: DispatchMode::Manual,
+            cordoned: false,
+            draining: false,
+            last_seen: now,
+        }
+    }
+
+    pub fn shown_status(&self) -> WorkerStatus {
+        if self.lost { WorkerStatus::Offline } else { self.status }
+    }
+
+    pub fn is_online(&self) -> bool {
+        self.shown_status() == WorkerStatus::Online
+    }
+}
