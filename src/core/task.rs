@@ -122,8 +122,6 @@ pub struct ActiveLease {
     pub last_heartbeat: Ms,
     /// The run's claim on its context: at most one such lease per context.
     pub holds_context: bool,
-    /// The highest event number that this lease has sent.
-    pub event_seq: i64,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -184,7 +182,7 @@ pub struct TaskState {
     pub ready_at: Option<Ms>,
     /// The worker that has its context's session.
     pub session_worker: Option<WorkerId>,
-    /// Other tasks wait for this one.
+    /// Other tasks wait for this one: dependents, successors in its context, or those that want its key.
     pub has_dependents: bool,
     pub lease: Option<ActiveLease>,
     pub last_lease: Option<LastLease>,
@@ -196,6 +194,8 @@ pub struct TaskState {
     pub remove_at: Option<Ms>,
     /// How many events were ever recorded for it; the number of the newest.
     pub event_count: i64,
+    /// The highest `seq` that its newest lease has sent.
+    pub event_seq: i64,
 }
 
 /// Attempts given back in one task's life, at most; then it is dead.
@@ -233,6 +233,7 @@ impl TaskState {
             finished_at: None,
             remove_at: None,
             event_count: 0,
+            event_seq: 0,
         }
     }
 
@@ -270,6 +271,8 @@ pub struct PastLease {
     pub last_heartbeat: Ms,
     pub status: LeaseStatus,
     pub ended_at: Ms,
+    /// A completion was stored for it; a repeat is answered with that.
+    pub completed: bool,
     pub model: Option<String>,
     pub usage: Option<Usage>,
 }

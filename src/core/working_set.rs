@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use super::Ms;
-use super::audit::AuditEntry;
+use super::audit::{Action, AuditEntry, EntityType};
 use super::command::{Keys, Rejection};
 use super::ids::{IdSource, LeaseId, TaskId, WorkerId};
 use super::task::{PastLease, RunResult, Status, TaskEvent, TaskSpec, TaskState};
@@ -128,6 +128,10 @@ pub struct WorkingSet {
     pub leases_granted: i64,
     /// Session tasks made in this batch, the newest of each context.
     pub(super) newest_in_context: HashMap<String, TaskId>,
+    /// Contexts taken or let go in this batch.
+    pub(super) context_holders: HashMap<String, Option<TaskId>>,
+    /// The request of the command at hand.
+    pub(super) request_id: Option<String>,
 }
 
 impl WorkingSet {
@@ -142,6 +146,8 @@ impl WorkingSet {
             counts: Counts::new(),
             leases_granted: 0,
             newest_in_context: HashMap::new(),
+            context_holders: HashMap::new(),
+            request_id: None,
         }
     }
 
@@ -202,6 +208,20 @@ impl WorkingSet {
         if !told {
             self.dirty.quiet_tasks.insert(id);
         }
+    }
+
+    /// Records a deed; it commits with the change it tells of.
+    pub fn audit(&mut self, action: Action, entity_type: EntityType, entity_id: impl ToString, actor: &str, detail: impl Into<String>) {
+        self.dirty.audit.push(AuditEntry {
+            id: self.ids.next_id(),
+            timestamp: self.loaded.now,
+            action,
+            entity_type,
+            entity_id: entity_id.to_string(),
+            actor: actor.to_owned(),
+            detail: detail.into(),
+            request_id: self.request_id.clone(),
+        });
     }
 
     pub fn put_worker(&mut self, worker: Worker) {

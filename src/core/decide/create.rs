@@ -1,0 +1,83 @@
+//! New tasks, all of a call or none.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::super::audit::{Action, EntityType};
+use super::super::command::{AFTER_ALL, CreatedTask, Rejection, Reply};
+use super::super::ids::TaskId;
+use super::super::task::{Session, Status, TaskSpec, TaskState};
+use super::super::working_set::{Halt, WorkingSet, need};
+use super::gate::{apply, judge, remember_session};
+
+pub(super) fn create(set: &mut WorkingSet, wanted: &[TaskSpec]) -> Result<Reply, Halt> {
+    check(set, wanted)?;
+    let mut created = Vec::with_capacity(wanted.len());
+    for spec in wanted {
+        created.push(match earlier(set, spec)? {
+            Some(earlier) => CreatedTask { state: set.task(earlier.id)?.clone(), spec: earlier, existed: true },
+            None => insert(set, spec)?,
+        });
+    }
+    Ok(Reply::Created(created))
+}
+
+/// Everything that could stop the call, before anything is changed.
+fn check(set: &WorkingSet, wanted: &[TaskSpec]) -> Result<(), Halt> {
+    let mut keys: HashMap<&str, &TaskSpec> = HashMap::new();
+    for spec in wanted {
+        if let Some(earlier) = earlier(set, spec)? {
+            set.task(earlier.id)?;
+            if !same_wish(&earlier, spec) {
+                return Err(Rejection::IdempotencyConflict.into());
+            }
+            continue;
+        }
+        if let Some(key) = &spec.idempotency_key
+            && let Some(first) = keys.insert(key, spec)
+            && !same_wish(first, spec)
+        {
+            return Err(Rejection::IdempotencyConflict.into());
+        }
+        let mut unknown = Vec::new();
+        for id in &spec.depends_on {
+            if set.find_task(*id)?.is_none() {
+                unknown.push(*id);
+            }
+        }
+        if !unknown.is_empty() {
+            return Err(Rejection::UnknownDependencies(unknown).into());
+        }
+        judge(set, &TaskState::new(spec), &spec.depends_on, AFTER_ALL)?;
+    }
+    Ok(())
+}
+
+/// The task that this idempotency key made before.
+fn earlier(set: &WorkingSet, spec: &TaskSpec) -> Result<Option<Arc<TaskSpec>>, Halt> {
+    let Some(key) = &spec.idempotency_key else { return Ok(None) };
+    set.loaded.idempotency.get(key).cloned().ok_or_else(|| need(|keys| keys.idempotency.insert(key.clone())))
+}
+
+fn same_wish(a: &TaskSpec, b: &TaskSpec) -> bool {
+    a.context_id == b.context_id && a.agent_slug == b.agent_slug && a.prompt == b.prompt
+}
+
+fn insert(set: &mut WorkingSet, wanted: &TaskSpec) -> Result<CreatedTask, Halt> {
+    let id: TaskId = set.ids.next_id();
+    let spec = Arc::new(TaskSpec { id, ..wanted.clone() });
+    let mut state = TaskState::new(&spec);
+    let verdict = judge(set, &state, &spec.depends_on, AFTER_ALL)?;
+    remember_session(set, &mut state);
+    set.audit(Action::TaskCreated, EntityType::Task, id, "api", spec.agent_slug.clone());
+    set.dirty.specs.push(spec.clone());
+    if let Some(key) = &spec.idempotency_key {
+        set.loaded.idempotency.insert(key.clone(), Some(spec.clone()));
+    }
+    apply(set, &mut state, verdict);
+    if spec.session == Session::Context && state.status == Status::Queued {
+        set.newest_in_context.insert(spec.context_id.clone(), id);
+    }
+    set.put_task(state.clone());
+    Ok(CreatedTask { spec, state, existed: false })
+}

@@ -1,0 +1,210 @@
+//! Binding a task to a worker: by a lease call, or inside a worker's claim.
+
+use super::super::Ms;
+use super::super::audit::{Action, EntityType};
+use super::super::command::{Choice, Claim, Keys, Rejection, Reply};
+use super::super::ids::{TaskId, WorkerId};
+use super::super::placement::{self, Candidate, STICKY_FOR_MS};
+use super::super::task::{ActiveLease, Origin, Parked, Session, Status, TaskState};
+use super::super::worker::{MAX_CONCURRENCY, Worker};
+use super::super::working_set::{ContextView, Halt, Slots, WorkingSet, need};
+use super::gate::{context_blocker, key_blocker, park};
+use super::workers::see;
+
+/// A lease by claim ends at the latest this long after the run's own time limit.
+const HARD_END_SLACK_MS: i64 = 60_000;
+
+pub(super) fn lease(set: &mut WorkingSet, task: TaskId, choice: &Choice, ttl_ms: i64) -> Result<Reply, Halt> {
+    let state = set.task(task)?;
+    if state.status != Status::Queued {
+        return Err(Rejection::WrongStatus { status: state.status, expected: "'queued'" }.into());
+    }
+    if let Some(parked) = not_ready(set, state)? {
+        return Err(Rejection::NotReady(parked).into());
+    }
+    let worker = match choice {
+        Choice::Named(id) => named(set, state, id)?,
+        Choice::Among { .. } => best(set, state)?,
+    };
+    let worker = set.worker(&worker)?.clone();
+    place(set, task, &worker, Origin::Call, ttl_ms);
+    let state = set.task(task)?.clone();
+    let active_leases = i64::from(set.slots(&worker.id).used.count_ones());
+    Ok(Reply::Leased { task: state, worker, active_leases })
+}
+
+/// What keeps a lease call from the task. Its place in its context does not: such calls are not restricted by that.
+fn not_ready(set: &WorkingSet, task: &TaskState) -> Result<Option<Parked>, Halt> {
+    if task.parked == Some(Parked::DependsOn) {
+        return Ok(Some(Parked::DependsOn));
+    }
+    if task.not_before.is_some_and(|at| at > set.now()) {
+        return Ok(Some(Parked::NotBefore));
+    }
+    Ok(key_blocker(set, task)?.map(|_| Parked::ExclusiveKey))
+}
+
+fn named(set: &WorkingSet, task: &TaskState, id: &str) -> Result<WorkerId, Halt> {
+    let worker = set.worker(id)?;
+    if !placement::may_pick(worker, &task.agent_slug) {
+        return Err(Rejection::NoWorker.into());
+    }
+    let slots = set.slots(id);
+    if free_slots(worker, slots) > 0 {
+        return Ok(worker.id.clone());
+    }
+    Err(if slots.exact { Rejection::NoWorker.into() } else { need(|keys| keys.exact_slots.insert(id.to_owned())) })
+}
+
+/// The best worker of those loaded. "None" is only said after a look at every worker and its true room.
+fn best(set: &WorkingSet, task: &TaskState) -> Result<WorkerId, Halt> {
+    let sticky = sticky_worker(set.context(&task.context_id)?, set.now());
+    if let Some(id) = &sticky {
+        set.find_worker(id)?;
+    }
+    let suited = || set.loaded.workers.values().flatten().filter(|worker| placement::may_pick(worker, &task.agent_slug));
+    let candidates = suited().map(|worker| Candidate { worker, free: free_slots(worker, set.slots(&worker.id)) });
+    if let Some(worker) = placement::best(candidates, sticky.as_deref()) {
+        return Ok(worker.id.clone());
+    }
+    if !set.loaded.all_workers {
+        return Err(need(|keys| keys.all_workers = true));
+    }
+    let unsure: Vec<WorkerId> = suited().filter(|worker| !set.slots(&worker.id).exact).map(|worker| worker.id.clone()).collect();
+    if unsure.is_empty() {
+        return Err(Rejection::NoWorker.into());
+    }
+    Err(need(|keys| {
+        keys.all_workers = true;
+        keys.exact_slots.extend(unsure);
+    }))
+}
+
+fn sticky_worker(context: &ContextView, now: Ms) -> Option<WorkerId> {
+    let recent = || context.last_worker.as_ref().filter(|(_, ended_at)| now - ended_at <= STICKY_FOR_MS).map(|(worker, _)| worker);
+    context.active_worker.as_ref().or_else(recent).cloned()
+}
+
+fn free_slots(worker: &Worker, slots: Slots) -> i64 {
+    worker.capabilities.max_concurrency.min(MAX_CONCURRENCY) - i64::from(slots.used.count_ones())
+}
+
+/// Leases to the worker what it can take of the candidates. What turns out blocked is parked; what is not to be had any more is named stale.
+pub(super) fn claim(set: &mut WorkingSet, claim: &Claim) -> Result<Reply, Halt> {
+    let worker = set.worker(&claim.worker)?.clone();
+    let again = undelivered(set, claim)?;
+    let blocked = blocked(set, claim)?;
+
+    let worker = if worker.lost { see(set, worker) } else { worker };
+    let takes = worker.is_online() && !worker.cordoned && !worker.draining;
+    let mut leased = again;
+    let mut stale = Vec::new();
+    for id in &claim.candidates {
+        let takable = set.find_task(*id)?.is_some_and(|task| task.is_ready() && worker.capabilities.serves(&task.agent_slug));
+        if !takable {
+            stale.push(*id);
+            continue;
+        }
+        // Asked again: a candidate before this one may just have taken the context or the key.
+        let blocker = match blocked.iter().find(|(blocked_id, ..)| blocked_id == id) {
+            Some((_, parked, blocker)) => Some((*parked, *blocker)),
+            None => set.find_task(*id)?.and_then(|task| blocker(set, task).ok().flatten()),
+        };
+        if let Some((parked, blocker)) = blocker {
+            park(set, *id, parked, blocker);
+            stale.push(*id);
+        } else if takes && free_slots(&worker, set.slots(&worker.id)) > 0 {
+            place(set, *id, &worker, Origin::Claim, claim.ttl_ms);
+            leased.push(set.task(*id)?.clone());
+        }
+    }
+    Ok(Reply::Claimed { worker, leased, stale })
+}
+
+/// Leases by claim that the worker does not know of: their delivery was lost.
+fn undelivered(set: &WorkingSet, claim: &Claim) -> Result<Vec<TaskState>, Halt> {
+    let Some(held) = &claim.held else { return Ok(Vec::new()) };
+    let ids = set.loaded.worker_tasks.get(&claim.worker).ok_or_else(|| need(|keys| keys.worker_tasks.insert(claim.worker.clone())))?;
+    let mut again = Vec::new();
+    for id in ids {
+        if let Some(task) = set.find_task(*id)?
+            && let Some(lease) = &task.lease
+            && lease.origin == Origin::Claim
+            && lease.worker_id == claim.worker
+            && !held.contains(&lease.id)
+        {
+            again.push(task.clone());
+        }
+    }
+    Ok(again)
+}
+
+/// The ready candidates that something else blocks, all look-ups done before the first lease is made.
+fn blocked(set: &WorkingSet, claim: &Claim) -> Result<Vec<(TaskId, Parked, TaskId)>, Halt> {
+    let mut blocked = Vec::new();
+    let mut missing = Keys::default();
+    for id in &claim.candidates {
+        let Some(task) = set.find_task(*id)?.filter(|task| task.is_ready()) else { continue };
+        match blocker(set, task) {
+            Ok(Some((parked, by))) => blocked.push((*id, parked, by)),
+            Ok(None) => {}
+            Err(Halt::Need(keys)) => missing.merge(&keys),
+            Err(rejected) => return Err(rejected),
+        }
+    }
+    let complete = missing.contexts.is_empty() && missing.exclusive.is_empty() && missing.tasks.is_empty();
+    if complete { Ok(blocked) } else { Err(Halt::Need(Box::new(missing))) }
+}
+
+/// A context is only looked up when a first try showed a conflict: the database admits one holder each, and mostly there is none.
+fn blocker(set: &WorkingSet, task: &TaskState) -> Result<Option<(Parked, TaskId)>, Halt> {
+    let known = set.exact || set.loaded.contexts.contains_key(&task.context_id) || set.context_holders.contains_key(&task.context_id);
+    if task.session == Session::Context
+        && known
+        && let Some(by) = context_blocker(set, task)?
+    {
+        return Ok(Some((Parked::Session, by)));
+    }
+    Ok(key_blocker(set, task)?.map(|by| (Parked::ExclusiveKey, by)))
+}
+
+fn place(set: &mut WorkingSet, id: TaskId, worker: &Worker, origin: Origin, ttl_ms: i64) {
+    let Ok(task) = set.task(id) else { return };
+    let mut task = task.clone();
+    let now = set.now();
+    let slots = set.slots(&worker.id);
+    let slot = slots.used.trailing_ones();
+    set.loaded.slots.insert(worker.id.clone(), Slots { used: slots.used | 1 << slot, ..slots });
+
+    let holds_context = origin == Origin::Claim && task.session == Session::Context;
+    let hard_end_at = (origin == Origin::Claim).then(|| now + task.timeout_sec * 1000 + HARD_END_SLACK_MS);
+    let lease = ActiveLease {
+        id: set.ids.next_id(),
+        worker_id: worker.id.clone(),
+        slot: i64::from(slot),
+        origin,
+        started_at: now,
+        ttl_ms,
+        expires_at: hard_end_at.map_or(now + ttl_ms, |end| end.min(now + ttl_ms)),
+        hard_end_at,
+        last_heartbeat: now,
+        holds_context,
+    };
+    if holds_context {
+        set.context_holders.insert(task.context_id.clone(), Some(id));
+    }
+    if let Some(key) = &task.exclusive_key {
+        set.loaded.exclusive.insert(key.clone(), Some(id));
+    }
+    let actor = if origin == Origin::Claim { "reconciler" } else { "router" };
+    set.audit(Action::TaskLeased, EntityType::Lease, lease.id, actor, format!("task {id} to worker {}", worker.id));
+    task.status = Status::Leased;
+    task.updated_at = now;
+    task.parked = None;
+    task.attempts += 1;
+    task.lease_count += 1;
+    task.event_seq = 0;
+    task.lease = Some(lease);
+    set.leases_granted += 1;
+    set.put_task(task);
+}

@@ -1,0 +1,49 @@
+//! The rules: what each command does to the rows it names.
+//!
+//! Every function here first finds out whether it may act and has all the rows it needs, and only then changes something: a command
+//! that is rejected, or halts for more rows, has left the working set as it was.
+
+mod complete;
+mod create;
+mod gate;
+mod lease;
+mod lease_end;
+mod running;
+mod wishes;
+mod workers;
+
+#[cfg(test)]
+mod tests;
+
+use super::command::{Command, Op, Reply};
+use super::working_set::{Halt, WorkingSet};
+
+/// Applies one command. `Ok` may have changed the working set, `Err` has not.
+pub fn decide(set: &mut WorkingSet, command: &Command) -> Result<Reply, Halt> {
+    set.request_id.clone_from(&command.request_id);
+    match &command.op {
+        Op::Create { tasks } => create::create(set, tasks),
+        Op::Lease { task, choice, ttl_ms } => lease::lease(set, *task, choice, *ttl_ms),
+        Op::Claim(claim) => lease::claim(set, claim),
+        Op::Heartbeat { task, holder } => running::heartbeat(set, *task, holder),
+        Op::RenewLeases { worker, leases } => running::renew(set, worker, leases),
+        Op::AppendEvents { task, lease, events } => running::append_events(set, *task, *lease, events),
+        Op::Complete(completion) => complete::complete(set, completion),
+        Op::Release { task, lease, reason } => lease_end::release(set, *task, *lease, reason),
+        Op::ExpireLease { task, lease } => lease_end::expire(set, *task, *lease),
+        Op::Grace { tasks, at_least_ms } => lease_end::grace(set, tasks, *at_least_ms),
+        Op::Cancel { task } => wishes::cancel(set, *task),
+        Op::Requeue { task } => wishes::requeue(set, *task),
+        Op::Reconsider { tasks } => gate::reconsider(set, tasks),
+        Op::RegisterWorker(change) => workers::register(set, change),
+        Op::RemoveWorker { worker } => workers::remove(set, worker),
+        Op::Cordon { worker, wish } => workers::cordon(set, worker, *wish),
+        Op::Touch { sightings } => workers::touch(set, sightings),
+        Op::LoseWorker { worker, silent_for_ms } => workers::lose(set, worker, *silent_for_ms),
+        Op::Configure { membridge_server_url, membridge_admin_key } => wishes::configure(set, membridge_server_url, membridge_admin_key),
+        Op::Note { action, entity_type, entity_id, actor, detail } => {
+            set.audit(*action, *entity_type, entity_id, actor, detail.clone());
+            Ok(Reply::Done)
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! Signs of life from a run.
+
+use super::super::command::{Holder, NewEvent, Rejection, Reply};
+use super::super::ids::{LeaseId, TaskId};
+use super::super::task::{ActiveLease, Status, TaskEvent, TaskState};
+use super::super::working_set::{Halt, WorkingSet, need};
+
+/// The active lease, if the caller named it, its worker, or nobody.
+pub(super) fn held<'a>(task: &'a TaskState, holder: &Holder) -> Result<&'a ActiveLease, Rejection> {
+    let Some(lease) = &task.lease else {
+        return Err(if task.lease_count == 0 { Rejection::TaskOrLeaseNotFound } else { Rejection::LeaseNotFound });
+    };
+    if let Some(named) = holder.lease.filter(|named| *named != lease.id) {
+        return Err(Rejection::NotTheActiveLease(named.to_string()));
+    }
+    if let Some(named) = holder.worker.as_ref().filter(|named| **named != lease.worker_id) {
+        return Err(Rejection::NotTheActiveLease(holder.lease.map_or_else(|| named.clone(), |id| id.to_string())));
+    }
+    Ok(lease)
+}
+
+pub(super) fn heartbeat(set: &mut WorkingSet, id: TaskId, holder: &Holder) -> Result<Reply, Halt> {
+    let task = set.find_task(id)?.ok_or(Rejection::TaskOrLeaseNotFound)?;
+    held(task, holder)?;
+    let task = task.clone();
+    Ok(Reply::Task(renew_lease(set, task)))
+}
+
+/// Due leases are renewed too: one ends only when somebody commits its end.
+fn renew_lease(set: &mut WorkingSet, mut task: TaskState) -> TaskState {
+    let now = set.now();
+    if let Some(lease) = &mut task.lease {
+        lease.last_heartbeat = now;
+        lease.expires_at = lease.hard_end_at.map_or(now + lease.ttl_ms, |end| end.min(now + lease.ttl_ms));
+    }
+    if task.status == Status::Leased {
+        task.status = Status::Running;
+        task.updated_at = now;
+        set.put_task(task.clone());
+    } else {
+        set.put_task_quietly(task.clone());
+    }
+    task
+}
+
+pub(super) fn renew(set: &mut WorkingSet, worker: &str, leases: &[LeaseId]) -> Result<Reply, Halt> {
+    let mut holds = Vec::new();
+    let mut lost = Vec::new();
+    for id in leases {
+        let task = *set.loaded.lease_tasks.get(id).ok_or_else(|| need(|keys| keys.leases.insert(*id)))?;
+        let state = match task {
+            Some(task) => set.find_task(task)?,
+            None => None,
+        };
+        let holder = Holder { lease: Some(*id), worker: Some(worker.to_owned()) };
+        match state {
+            Some(state) if held(state, &holder).is_ok() => holds.push((*id, state.id)),
+            _ => lost.push(*id),
+        }
+    }
+    let mut renewed = Vec::with_capacity(holds.len());
+    for (lease, task) in holds {
+        let task = set.task(task)?.clone();
+        renew_lease(set, task);
+        renewed.push(lease);
+    }
+    Ok(Reply::RenewedLeases { renewed, lost })
+}
+
+/// Records what a run tells of itself. Numbers that its lease has sent before are passed over.
+pub(super) fn append_events(set: &mut WorkingSet, id: TaskId, lease: LeaseId, events: &[NewEvent]) -> Result<Reply, Halt> {
+    let task = set.task(id)?;
+    match (&task.lease, &task.last_lease) {
+        (Some(active), _) if active.id == lease => {}
+        (Some(_), _) => return Err(Rejection::NotTheActiveLease(lease.to_string()).into()),
+        // The last words of a run may come after its end.
+        (None, Some(last)) if last.id == lease => {}
+        (None, _) => return Err(Rejection::LeaseNotFound.into()),
+    }
+    let mut task = task.clone();
+    let known = task.event_count;
+    for event in events {
+        if event.seq <= task.event_seq {
+            continue;
+        }
+        task.event_seq = event.seq;
+        task.event_count += 1;
+        set.dirty.events.push(TaskEvent {
+            task_id: id,
+            number: task.event_count,
+            lease_id: lease,
+            seq: event.seq,
+            kind: event.kind,
+            at: event.at,
+            data: event.data.clone(),
+        });
+    }
+    let newest = task.event_count;
+    if newest > known {
+        set.put_task_quietly(task);
+    }
+    Ok(Reply::Recorded { newest })
+}

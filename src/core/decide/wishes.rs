@@ -1,0 +1,71 @@
+//! What people ask of a task that exists: end it, do it again; and the settings they store.
+
+use super::super::audit::{Action, EntityType};
+use super::super::command::{Rejection, Reply};
+use super::super::ids::TaskId;
+use super::super::task::{Status, TaskState};
+use super::super::working_set::{Halt, WorkingSet};
+use super::gate::{apply, judge, known_dependencies, remember_session};
+use super::lease_end::finish;
+
+/// Names of the stored settings.
+pub const MEMBRIDGE_SERVER_URL: &str = "membridge_server_url";
+pub const MEMBRIDGE_ADMIN_KEY: &str = "membridge_admin_key";
+
+pub(super) fn cancel(set: &mut WorkingSet, id: TaskId) -> Result<Reply, Halt> {
+    let task = set.task(id)?;
+    if task.status == Status::Cancelled || (task.status.is_active() && task.cancel_requested) {
+        return Ok(Reply::Task(task.clone()));
+    }
+    if task.status.is_final() {
+        return Err(Rejection::CannotCancel(task.status).into());
+    }
+    let mut task = task.clone();
+    task.cancel_requested = true;
+    task.updated_at = set.now();
+    if task.status == Status::Queued {
+        set.audit(Action::TaskCancelled, EntityType::Task, id, "api", "while queued");
+        finish(set, &mut task, Status::Cancelled);
+    } else {
+        set.audit(Action::TaskCancelled, EntityType::Task, id, "api", "requested; its run is told");
+    }
+    set.put_task(task.clone());
+    Ok(Reply::Task(task))
+}
+
+pub(super) fn requeue(set: &mut WorkingSet, id: TaskId) -> Result<Reply, Halt> {
+    let task = set.task(id)?;
+    if !matches!(task.status, Status::Failed | Status::Dead | Status::Cancelled) {
+        return Err(Rejection::CannotRequeue(task.status).into());
+    }
+    let mut task = TaskState {
+        status: Status::Queued,
+        updated_at: set.now(),
+        attempts: 0,
+        infra_retries: 0,
+        cancel_requested: false,
+        not_before: None,
+        parked: None,
+        session_worker: None,
+        failure: None,
+        finished_at: None,
+        remove_at: None,
+        // An old lease must not complete the new round.
+        last_lease: None,
+        ..task.clone()
+    };
+    let dependencies = if task.has_dependencies { known_dependencies(set, id)? } else { Vec::new() };
+    let verdict = judge(set, &task, &dependencies, id)?;
+    remember_session(set, &mut task);
+    set.audit(Action::TaskRequeued, EntityType::Task, id, "admin", "");
+    apply(set, &mut task, verdict);
+    set.put_task(task.clone());
+    Ok(Reply::Task(task))
+}
+
+pub(super) fn configure(set: &mut WorkingSet, url: &str, key: &str) -> Result<Reply, Halt> {
+    set.dirty.settings.push((MEMBRIDGE_SERVER_URL, url.to_owned()));
+    set.dirty.settings.push((MEMBRIDGE_ADMIN_KEY, key.to_owned()));
+    set.audit(Action::ConfigUpdated, EntityType::Config, "membridge", "admin", url);
+    Ok(Reply::Done)
+}

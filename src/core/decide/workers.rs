@@ -1,0 +1,153 @@
+//! Workers: they register, are seen, fall silent, are set aside and leave.
+
+use super::super::Ms;
+use super::super::audit::{Action, EntityType};
+use super::super::command::{CordonWish, Reply, WorkerChange};
+use super::super::ids::WorkerId;
+use super::super::task::{Failure, LeaseStatus, Reason};
+use super::super::worker::{Worker, WorkerStatus};
+use super::super::working_set::{Halt, WorkingSet, need};
+use super::lease_end::{Retry, end_lease, retry};
+
+pub(super) fn register(set: &mut WorkingSet, change: &WorkerChange) -> Result<Reply, Halt> {
+    let now = set.now();
+    let known = set.find_worker(&change.id)?.cloned();
+    let created = known.is_none();
+    let before = known.unwrap_or_else(|| Worker::new(change.id.clone(), now));
+    let mut worker = with_change(before.clone(), change);
+    worker.last_seen = now;
+    worker.lost = false;
+    if created {
+        set.audit(Action::WorkerRegistered, EntityType::Worker, &worker.id, change.actor, "");
+        set.put_worker(worker.clone());
+    } else if (Worker { last_seen: before.last_seen, lost: before.lost, ..worker.clone() }) != before {
+        set.audit(Action::WorkerUpdated, EntityType::Worker, &worker.id, change.actor, "");
+        set.put_worker(worker.clone());
+    } else {
+        worker = see(set, before);
+    }
+    Ok(reply(set, worker, created))
+}
+
+fn reply(set: &WorkingSet, worker: Worker, created: bool) -> Reply {
+    let active_leases = i64::from(set.slots(&worker.id).used.count_ones());
+    Reply::Worker { worker, created, active_leases }
+}
+
+fn with_change(mut worker: Worker, change: &WorkerChange) -> Worker {
+    fn keep<T: Clone>(field: &mut T, wanted: &Option<T>) {
+        if let Some(wanted) = wanted {
+            field.clone_from(wanted);
+        }
+    }
+    keep(&mut worker.url, &change.url);
+    keep(&mut worker.status, &change.status);
+    keep(&mut worker.capabilities.claude_cli, &change.claude_cli);
+    keep(&mut worker.capabilities.max_concurrency, &change.max_concurrency);
+    keep(&mut worker.capabilities.labels, &change.labels);
+    keep(&mut worker.ip_addrs, &change.ip_addrs);
+    keep(&mut worker.agent_version, &change.agent_version);
+    keep(&mut worker.os_info, &change.os_info);
+    keep(&mut worker.install_method, &change.install_method);
+    keep(&mut worker.dispatch, &change.dispatch);
+    keep(&mut worker.obs_count, &change.obs_count);
+    keep(&mut worker.db_sha, &change.db_sha);
+    if change.agents.is_some() {
+        worker.capabilities.agents.clone_from(&change.agents);
+    }
+    worker
+}
+
+/// A sighting now: whoever was lost is back.
+pub(super) fn see(set: &mut WorkingSet, worker: Worker) -> Worker {
+    let at = set.now();
+    see_at(set, worker, at)
+}
+
+fn see_at(set: &mut WorkingSet, mut worker: Worker, at: Ms) -> Worker {
+    worker.last_seen = worker.last_seen.max(at);
+    if worker.lost {
+        worker.lost = false;
+        set.audit(Action::WorkerOnline, EntityType::Worker, &worker.id, &worker.id, "seen again");
+        set.put_worker(worker.clone());
+    } else {
+        set.dirty.seen.insert(worker.id.clone());
+        set.loaded.workers.insert(worker.id.clone(), Some(worker.clone()));
+    }
+    worker
+}
+
+pub(super) fn touch(set: &mut WorkingSet, sightings: &[(WorkerId, Ms)]) -> Result<Reply, Halt> {
+    for (id, _) in sightings {
+        set.find_worker(id)?;
+    }
+    for (id, at) in sightings {
+        if let Some(worker) = set.find_worker(id)?.filter(|worker| worker.last_seen < *at) {
+            let worker = worker.clone();
+            let at = (*at).min(set.now());
+            see_at(set, worker, at);
+        }
+    }
+    Ok(Reply::Done)
+}
+
+/// Its leases are left alone: they end by their own time.
+pub(super) fn lose(set: &mut WorkingSet, id: &str, silent_for_ms: i64) -> Result<Reply, Halt> {
+    let Some(worker) = set.find_worker(id)? else { return Ok(Reply::Done) };
+    if worker.lost || worker.status == WorkerStatus::Offline {
+        return Ok(Reply::Done);
+    }
+    if set.now() - worker.last_seen <= silent_for_ms {
+        return Ok(Reply::NotDue(worker.last_seen + silent_for_ms + 1));
+    }
+    let worker = Worker { lost: true, ..worker.clone() };
+    set.audit(Action::WorkerOffline, EntityType::Worker, &worker.id, "reconciler", format!("not seen for more than {} s", silent_for_ms / 1000));
+    set.put_worker(worker);
+    Ok(Reply::Done)
+}
+
+pub(super) fn cordon(set: &mut WorkingSet, id: &str, wish: CordonWish) -> Result<Reply, Halt> {
+    let before = set.worker(id)?.clone();
+    let (cordoned, draining, action) = match wish {
+        CordonWish::Cordon => (true, before.draining, Action::WorkerCordoned),
+        CordonWish::Uncordon => (false, false, Action::WorkerUncordoned),
+        CordonWish::Drain => (true, true, Action::WorkerDraining),
+    };
+    let worker = Worker { cordoned, draining, ..before.clone() };
+    if worker != before {
+        set.audit(action, EntityType::Worker, id, "admin", "");
+        set.put_worker(worker.clone());
+    }
+    Ok(reply(set, worker, false))
+}
+
+pub(super) fn remove(set: &mut WorkingSet, id: &str) -> Result<Reply, Halt> {
+    set.worker(id)?;
+    let tasks = set.loaded.worker_tasks.get(id).cloned().ok_or_else(|| need(|keys| keys.worker_tasks.insert(id.to_owned())))?;
+    let mut held = Vec::new();
+    for task in tasks {
+        held.extend(set.find_task(task)?.filter(|task| task.lease.as_ref().is_some_and(|lease| lease.worker_id == id)).cloned());
+    }
+    let slots = set.slots(id);
+    if !slots.exact || slots.used.count_ones() as usize != held.len() {
+        // A lease was made between the look-up and the lock.
+        return Err(need(|keys| {
+            keys.exact_slots.insert(id.to_owned());
+            keys.worker_tasks.insert(id.to_owned());
+        }));
+    }
+    for mut task in held {
+        end_lease(set, &mut task, LeaseStatus::Failed);
+        let failure = Failure { reason: Reason::WorkerLost, message: format!("worker {id} was removed"), at: set.now() };
+        set.audit(Action::TaskReleased, EntityType::Task, task.id, "admin", format!("worker {id} was removed"));
+        retry(set, &mut task, Retry { give_back: true, not_before: None, session_worker: None, failure, actor: "admin" });
+        set.put_task(task);
+    }
+    set.audit(Action::WorkerRemoved, EntityType::Worker, id, "admin", "");
+    set.dirty.workers.remove(id);
+    set.dirty.seen.remove(id);
+    set.dirty.removed_workers.insert(id.to_owned());
+    set.loaded.workers.insert(id.to_owned(), None);
+    Ok(Reply::Done)
+}
+
