@@ -262,6 +262,32 @@ impl Keys {
 pub const AFTER_ALL: TaskId = Uuid::max();
 
 impl Op {
+    /// Its name in metrics and logs.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Op::Create { .. } => "create",
+            Op::Lease { .. } => "lease",
+            Op::Claim(_) => "claim",
+            Op::Heartbeat { .. } => "heartbeat",
+            Op::RenewLeases { .. } => "renew_leases",
+            Op::Complete(_) => "complete",
+            Op::Release { .. } => "release",
+            Op::AppendEvents { .. } => "append_events",
+            Op::Cancel { .. } => "cancel",
+            Op::Requeue { .. } => "requeue",
+            Op::ExpireLease { .. } => "expire_lease",
+            Op::Reconsider { .. } => "reconsider",
+            Op::RegisterWorker(_) => "register_worker",
+            Op::RemoveWorker { .. } => "remove_worker",
+            Op::Cordon { .. } => "cordon",
+            Op::Touch { .. } => "touch",
+            Op::LoseWorker { .. } => "lose_worker",
+            Op::Grace { .. } => "grace",
+            Op::Configure { .. } => "configure",
+            Op::Note { .. } => "note",
+        }
+    }
+
     /// The rows it surely needs. What it turns out to need besides, [`decide`](super::decide::decide) asks for.
     pub fn keys(&self) -> Keys {
         let mut keys = Keys::default();

@@ -15,6 +15,8 @@ mod workers;
 #[cfg(test)]
 mod tests;
 
+pub use wishes::{MEMBRIDGE_ADMIN_KEY, MEMBRIDGE_SERVER_URL};
+
 use super::command::{Command, Op, Reply};
 use super::working_set::{Halt, WorkingSet};
 

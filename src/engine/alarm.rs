@@ -1,0 +1,68 @@
+//! A wait for the next deadline that an earlier one can cut short.
+
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+
+use super::Engine;
+use crate::core::Ms;
+
+/// One waiter's alarm clock.
+#[derive(Debug)]
+pub struct Alarm {
+    set_to: AtomicI64,
+    rung: Notify,
+}
+
+impl Default for Alarm {
+    fn default() -> Self {
+        Self { set_to: AtomicI64::new(Ms::MAX), rung: Notify::new() }
+    }
+}
+
+impl Alarm {
+    pub fn ring(&self) {
+        self.rung.notify_one();
+    }
+
+    /// Rings if the waiter would sleep past this time.
+    pub fn ring_before(&self, at: Ms) {
+        if at < self.set_to.load(Ordering::Acquire) {
+            self.ring();
+        }
+    }
+
+    /// Waits for the time, a ring, or the engine's stop.
+    pub async fn wait_until(&self, engine: &Engine, at: Ms) {
+        self.set_to.store(at, Ordering::Release);
+        let wait = at.saturating_sub(engine.now());
+        if wait > 0 {
+            // With a clock set by hand only a ring tells that it moved.
+            let by_hand = engine.0.manual_clock.is_some();
+            tokio::select! {
+                () = self.rung.notified() => {}
+                () = tokio::time::sleep(Duration::from_millis(wait.unsigned_abs())), if !by_hand => {}
+                () = engine.0.stop.cancelled() => {}
+            }
+        }
+        // Awake: whatever comes now is seen by the look that follows, or rings for the next wait.
+        self.set_to.store(Ms::MAX, Ordering::Release);
+    }
+}
+
+/// What reconcilers wait for.
+#[derive(Debug, Default)]
+pub struct Alarms {
+    pub lease_due: Alarm,
+    pub worker_silent: Alarm,
+    pub task_due: Alarm,
+}
+
+impl Alarms {
+    pub fn ring_all(&self) {
+        self.lease_due.ring();
+        self.worker_silent.ring();
+        self.task_due.ring();
+    }
+}

@@ -1,0 +1,41 @@
+//! What a commit changed, for whoever watches.
+
+use std::sync::Arc;
+
+use crate::core::ids::{TaskId, WorkerId};
+use crate::core::task::TaskState;
+use crate::core::worker::Worker;
+use crate::core::working_set::WorkingSet;
+
+/// One commit's changes, of this replica or of another.
+#[derive(Clone, Debug, Default)]
+pub struct Changes {
+    pub tasks: Vec<Arc<TaskState>>,
+    pub removed_tasks: Vec<TaskId>,
+    pub workers: Vec<Arc<Worker>>,
+    pub removed_workers: Vec<WorkerId>,
+    /// Tasks that have new events.
+    pub events: Vec<TaskId>,
+    /// Stored settings changed.
+    pub settings: bool,
+    /// Something may have been missed: whoever keeps a picture reads it anew.
+    pub reset: bool,
+}
+
+impl Changes {
+    pub(super) fn of(set: &WorkingSet) -> Self {
+        let task = |id: &TaskId| set.loaded.tasks.get(id).and_then(Option::as_ref).cloned().map(Arc::new);
+        let worker = |id: &WorkerId| set.loaded.workers.get(id).and_then(Option::as_ref).cloned().map(Arc::new);
+        let mut events: Vec<TaskId> = set.dirty.events.iter().map(|event| event.task_id).collect();
+        events.dedup();
+        Self {
+            tasks: set.dirty.tasks.iter().filter_map(task).collect(),
+            removed_tasks: Vec::new(),
+            workers: set.dirty.workers.union(&set.dirty.seen).filter_map(worker).collect(),
+            removed_workers: set.dirty.removed_workers.iter().cloned().collect(),
+            events,
+            settings: !set.dirty.settings.is_empty(),
+            reset: false,
+        }
+    }
+}

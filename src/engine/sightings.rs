@@ -1,0 +1,59 @@
+//! Signs of life, gathered: written once a second, so that heartbeats need not touch the worker's row.
+
+use std::collections::HashMap;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use tokio::sync::Notify;
+
+use super::{Engine, lock};
+use crate::core::Ms;
+use crate::core::command::Op;
+use crate::core::ids::WorkerId;
+
+const FLUSH_EVERY: Duration = Duration::from_secs(1);
+/// Sightings in one command.
+const AT_ONCE: usize = 500;
+/// Names held at most; a caller that invents names can't fill the memory.
+const WORKERS: usize = 100_000;
+
+#[derive(Default)]
+pub(super) struct Sightings {
+    noted: Mutex<HashMap<WorkerId, Ms>>,
+    urgent: Notify,
+}
+
+impl Sightings {
+    /// `urgent`: the worker counts as lost, so the word is not to wait.
+    pub fn note(&self, worker: &str, at: Ms, urgent: bool) {
+        let mut noted = lock(&self.noted);
+        match noted.get_mut(worker) {
+            Some(last) => *last = at,
+            None if noted.len() < WORKERS => {
+                noted.insert(worker.to_owned(), at);
+            }
+            None => {}
+        }
+        drop(noted);
+        if urgent {
+            self.urgent.notify_one();
+        }
+    }
+}
+
+pub(super) async fn flush(engine: Engine) {
+    while !engine.is_stopping() {
+        tokio::select! {
+            () = tokio::time::sleep(FLUSH_EVERY) => {}
+            () = engine.0.sightings.urgent.notified() => {}
+            () = engine.0.stop.cancelled() => {}
+        }
+        let mut noted: Vec<_> = lock(&engine.0.sightings.noted).drain().collect();
+        while !noted.is_empty() {
+            let rest = noted.split_off(noted.len().min(AT_ONCE));
+            // A failure loses a second's sightings; the next ones come.
+            let _ = engine.submit(Op::Touch { sightings: noted }).await;
+            noted = rest;
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! The loops that drive what is toward what was asked.
+//!
+//! They own no state: each looks (a bounded snapshot, and the next deadline), and sends commands like everybody else. They are woken by
+//! changes and by deadlines; a slow resync stands behind both. All but the shared housekeeping run on the replica that leads.
+
+mod expire;
+mod housekeeping;
+mod leader;
+mod liveness;
+mod sync;
+mod timers;
+
+use std::time::Instant;
+
+use crate::core::Ms;
+use crate::core::command::{Command, Op};
+use crate::engine::{Alarm, Engine, Error};
+use crate::membridge::Membridge;
+use crate::store;
+
+pub use leader::Leadership;
+pub use sync::load_settings;
+
+#[derive(Clone, Debug)]
+pub struct Options {
+    pub worker_offline_after_ms: i64,
+    /// How often the control plane is asked for its workers.
+    pub worker_sync_ms: i64,
+    /// Days that finished tasks are kept; 0 = for ever.
+    pub task_retention_days: u32,
+    /// Days that the audit trail is kept; 0 = for ever.
+    pub audit_retention_days: u32,
+}
+
+/// A look at least so often, should every wake-up have been lost.
+const RESYNC_MS: Ms = 30_000;
+/// After an error, the next try.
+const RETRY_MS: Ms = 500;
+/// Rows that a loop takes up at once.
+const PAGE: usize = 500;
+
+/// Starts the loops; they end with the engine. Returns once leases have had their grace after an outage of the whole control plane.
+pub async fn start(engine: &Engine, membridge: &Membridge, options: Options) -> Result<(), store::Error> {
+    housekeeping::grace(engine).await?;
+    let leadership = Leadership::default();
+    let context = Context { engine: engine.clone(), leadership: leadership.clone(), options };
+    engine.spawn(leader::keep(engine.clone(), leadership));
+    engine.spawn(expire::run(context.clone()));
+    engine.spawn(liveness::run(context.clone()));
+    engine.spawn(timers::run(context.clone()));
+    engine.spawn(timers::resync(context.clone()));
+    engine.spawn(housekeeping::served(engine.clone()));
+    engine.spawn(housekeeping::fold(context.clone()));
+    engine.spawn(housekeeping::retain(context.clone()));
+    engine.spawn(sync::workers(context, membridge.clone()));
+    engine.spawn(sync::settings(engine.clone(), membridge.clone()));
+    Ok(())
+}
+
+#[derive(Clone)]
+struct Context {
+    engine: Engine,
+    leadership: Leadership,
+    options: Options,
+}
+
+impl Context {
+    /// A command that counts only while this replica leads.
+    fn led(&self, op: Op) -> Option<Command> {
+        Some(Command { op, request_id: None, epoch: Some(self.leadership.epoch()?) })
+    }
+
+    /// Runs a look for ever: whenever its alarm rings, its next time has come, or nothing was heard for a while. The look answers when
+    /// it wants to be run again at the latest.
+    async fn drive(&self, name: &'static str, alarm: &Alarm, look: impl AsyncFn(&Self) -> Result<Option<Ms>, Error>) {
+        while !self.engine.is_stopping() {
+            let mut next = self.engine.now() + RESYNC_MS;
+            if self.leadership.epoch().is_some() {
+                let started = Instant::now();
+                let outcome = look(self).await;
+                self.engine.metrics().reconciled(name, started.elapsed().as_secs_f64(), outcome.is_ok());
+                match outcome {
+                    Ok(Some(at)) => next = next.min(at),
+                    Ok(None) => {}
+                    Err(_) => next = self.engine.now() + RETRY_MS,
+                }
+            }
+            alarm.wait_until(&self.engine, next).await;
+        }
+    }
+
+    /// As [`drive`](Self::drive), at a fixed pace.
+    async fn every(&self, name: &'static str, pause_ms: Ms, look: impl AsyncFn(&Self) -> Result<(), Error>) {
+        let alarm = Alarm::default();
+        self.drive(name, &alarm, async |context| {
+            look(context).await?;
+            Ok(Some(context.engine.now() + pause_ms))
+        })
+        .await;
+    }
+}

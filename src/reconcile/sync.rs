@@ -1,0 +1,66 @@
+//! The membridge control plane: its workers become ours, and settings stored by one replica reach all.
+
+use secrecy::SecretString;
+use tokio::sync::broadcast::error::RecvError;
+
+use super::{Context, PAGE};
+use crate::core::command::{Command, Op, Rejection};
+use crate::core::decide::{MEMBRIDGE_ADMIN_KEY, MEMBRIDGE_SERVER_URL};
+use crate::engine::{Engine, Error};
+use crate::membridge::Membridge;
+use crate::store;
+
+/// Takes over what the control plane lists. A worker that it no longer lists falls silent by itself.
+pub(super) async fn workers(context: Context, membridge: Membridge) {
+    let pause = context.options.worker_sync_ms;
+    context
+        .every("membridge_sync", pause, async |context| {
+            if !membridge.is_configured() {
+                return Ok(());
+            }
+            let listed = membridge.agents().await.map_err(|error| {
+                tracing::warn!(error, "the control plane's workers could not be listed");
+                Error::Unavailable
+            })?;
+            for page in listed.chunks(PAGE) {
+                let commands: Vec<Command> =
+                    page.iter().filter_map(|worker| context.led(Op::RegisterWorker(Box::new(worker.clone())))).collect();
+                for reply in context.engine.submit_all(commands).await {
+                    match reply {
+                        Ok(_) | Err(Error::Rejected(Rejection::NotLeader)) => {}
+                        Err(error) => return Err(error),
+                    }
+                }
+            }
+            Ok(())
+        })
+        .await;
+}
+
+/// Follows the stored settings.
+pub(super) async fn settings(engine: Engine, membridge: Membridge) {
+    let mut changes = engine.subscribe();
+    loop {
+        let changed = tokio::select! {
+            changed = changes.recv() => changed,
+            () = engine.stopped() => return,
+        };
+        match changed {
+            Ok(changes) if !changes.settings && !changes.reset => continue,
+            Ok(_) | Err(RecvError::Lagged(_)) => {}
+            Err(RecvError::Closed) => return,
+        }
+        if let Err(error) = load_settings(&engine, &membridge).await {
+            tracing::warn!(%error, "stored settings could not be read");
+        }
+    }
+}
+
+/// Puts stored settings in force; they win over flags and environment.
+pub async fn load_settings(engine: &Engine, membridge: &Membridge) -> Result<(), store::Error> {
+    let settings: std::collections::HashMap<_, _> = engine.store().settings().await?.into_iter().collect();
+    if let (Some(url), Some(key)) = (settings.get(MEMBRIDGE_SERVER_URL), settings.get(MEMBRIDGE_ADMIN_KEY)) {
+        membridge.configure(url.clone(), SecretString::from(key.clone()));
+    }
+    Ok(())
+}
