@@ -1,1 +1,8 @@
+pub mod core;
 
+#[cfg(feature = "server")]
+pub mod config;
+#[cfg(feature = "server")]
+pub mod membridge;
+#[cfg(feature = "server")]
+pub mod telemetry;

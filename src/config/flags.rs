@@ -1,0 +1,72 @@
+//! The settings as command-line flags, made from the one list.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
+
+use super::settings::{SETTINGS, Setting};
+
+/// Which settings were given as flags, and the file named by `--config`.
+#[derive(Clone, Debug, Default)]
+pub struct Flags {
+    pub(super) values: BTreeMap<String, String>,
+    pub(super) config: Option<PathBuf>,
+}
+
+impl Args for Flags {
+    fn augment_args(command: Command) -> Command {
+        let config = Arg::new("config")
+            .long("config")
+            .value_name("FILE")
+            .value_parser(clap::value_parser!(PathBuf))
+            .help("TOML file with settings, by the names of the flags with _ for - [env: BLOOM_CONFIG]");
+        SETTINGS.iter().fold(command.arg(config), |command, setting| {
+            let command = command.arg(flag(setting.key.to_owned(), setting.help.to_owned(), setting));
+            if !setting.secret {
+                return command;
+            }
+            // Shown by --help in one line each with its setting would double the list: hidden, told once below.
+            let twin = flag(setting.file_key(), format!("File with the value of --{}", setting.flag_name()), setting);
+            command.arg(twin.value_name("FILE").hide_short_help(true))
+        })
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+fn flag(key: String, help: String, setting: &Setting) -> Arg {
+    let mut help = format!("{help} [env: {}]", key.to_uppercase());
+    if !setting.default.is_empty() {
+        help.push_str(&format!(" [default: {}]", setting.default));
+    }
+    Arg::new(key.clone())
+        .long(key.replace('_', "-"))
+        .value_name(setting.value_name)
+        .help(help)
+        .help_heading(setting.group)
+        .action(ArgAction::Set)
+}
+
+impl FromArgMatches for Flags {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let mut flags = Self::default();
+        flags.update_from_arg_matches(matches)?;
+        Ok(flags)
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        self.config = matches.get_one::<PathBuf>("config").cloned();
+        for setting in SETTINGS {
+            let twin = setting.secret.then(|| setting.file_key());
+            for key in [Some(setting.key.to_owned()), twin].into_iter().flatten() {
+                if let Some(value) = matches.get_one::<String>(&key) {
+                    self.values.insert(key, value.clone());
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,23 @@
+//! The server's settings: from flags, the environment and an optional TOML file, in that order of strength.
+//!
+//! [`load`] resolves every setting, remembers where its value came from, and finds all mistakes at once.
+
+mod flags;
+mod parse;
+mod report;
+mod resolve;
+mod settings;
+mod sources;
+#[cfg(test)]
+mod tests;
+
+pub use flags::Flags;
+pub use report::{Mistake, Report, Row};
+pub use resolve::Serve;
+pub use settings::{SETTINGS, Setting};
+pub use sources::Environment;
+
+/// Resolves all settings from the flags given, the process's environment and the file that either of them names.
+pub fn load(flags: &Flags) -> Report {
+    resolve::resolve(flags, &Environment::of_process())
+}

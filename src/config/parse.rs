@@ -1,0 +1,129 @@
+//! Values from text. An error says what would be right, as the end of "port = "x" (flag --port): …".
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use ipnet::IpNet;
+use secrecy::SecretString;
+use url::Url;
+
+use crate::telemetry::LogFormat;
+
+pub fn host(text: &str) -> Result<String, String> {
+    let bare = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(text);
+    if bare.parse::<IpAddr>().is_ok() {
+        return Ok(bare.to_owned());
+    }
+    let name = !text.is_empty()
+        && text.len() <= 253
+        && text.split('.').all(|label| {
+            !label.is_empty() && label.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_')
+        });
+    // "127.0.0" or "300.1.2.3" would otherwise pass as a name.
+    let numeric = text.chars().all(|c| c.is_ascii_digit() || c == '.');
+    if name && !numeric {
+        return Ok(text.to_owned());
+    }
+    Err("must be an IP address or a host name, without scheme or port, such as 127.0.0.1".to_owned())
+}
+
+/// A whole number between two bounds, both included.
+pub fn whole<T>(least: T, most: T) -> impl Fn(&str) -> Result<T, String>
+where
+    T: FromStr + PartialOrd + std::fmt::Display + Copy,
+{
+    move |text| match text.parse::<T>() {
+        Ok(number) if number >= least && number <= most => Ok(number),
+        _ => Err(format!("must be a whole number from {least} to {most}")),
+    }
+}
+
+pub fn http_url(text: &str) -> Result<Url, String> {
+    match Url::parse(text) {
+        Ok(url) if matches!(url.scheme(), "http" | "https") && url.host().is_some() => Ok(url),
+        _ => Err("must be an http or https URL, such as http://127.0.0.1:8000".to_owned()),
+    }
+}
+
+pub fn directory(text: &str) -> Result<PathBuf, String> {
+    if text.is_empty() { Err("must be the path of a directory".to_owned()) } else { Ok(PathBuf::from(text)) }
+}
+
+/// Addresses and networks with commas between.
+pub fn networks(text: &str) -> Result<Vec<IpNet>, String> {
+    let parts = text.split(',').map(str::trim).filter(|part| !part.is_empty());
+    parts
+        .map(|part| match (part.parse::<IpNet>(), part.parse::<IpAddr>()) {
+            (Ok(network), _) => Ok(network),
+            (_, Ok(address)) => Ok(IpNet::from(address)),
+            _ => Err(format!("{part:?} must be an address or a network, such as 10.0.0.0/8")),
+        })
+        .collect()
+}
+
+pub fn log_format(text: &str) -> Result<LogFormat, String> {
+    match text {
+        "text" => Ok(LogFormat::Text),
+        "json" => Ok(LogFormat::Json),
+        _ => Err("must be text or json".to_owned()),
+    }
+}
+
+/// A level, or levels by part of the program. Checked here because the filter's own parser takes a mistyped level for a part's name.
+pub fn log_level(text: &str) -> Result<String, String> {
+    const LEVELS: [&str; 6] = ["error", "warn", "info", "debug", "trace", "off"];
+    let is_level = |word: &str| LEVELS.contains(&word.to_lowercase().as_str());
+    let is_part = |word: &str| !word.is_empty() && word.chars().all(|c| c.is_ascii_alphanumeric() || "_:-".contains(c));
+    let right = |directive: &str| match directive.split_once('=') {
+        None => is_level(directive),
+        Some((part, level)) => is_part(part) && is_level(level),
+    };
+    if text.split(',').map(str::trim).all(right) {
+        Ok(text.to_owned())
+    } else {
+        Err(format!("must be one of {}, or levels by part such as info,sqlx=warn", LEVELS.join(", ")))
+    }
+}
+
+/// A key that fits into a header.
+pub fn key(text: &str) -> Result<SecretString, String> {
+    if text.is_empty() || text.len() > 4096 || text.trim() != text || text.chars().any(char::is_control) {
+        return Err("must be 1 to 4096 characters in one line, without blanks around it".to_owned());
+    }
+    Ok(SecretString::from(text))
+}
+
+pub fn database_url(text: &str) -> Result<SecretString, String> {
+    if let Some(path) = text.strip_prefix("sqlite:") {
+        let path = path.split('?').next().unwrap_or_default().trim_start_matches("//");
+        return match path {
+            "" => Err("names no file; write sqlite:FILE, such as sqlite:/var/lib/bloom-runtime/bloom.db".to_owned()),
+            ":memory:" => Err("would lose everything at a restart; write sqlite:FILE".to_owned()),
+            _ => Ok(SecretString::from(text)),
+        };
+    }
+    if !text.starts_with("postgres://") && !text.starts_with("postgresql://") {
+        return Err("must begin with sqlite:, postgres:// or postgresql://".to_owned());
+    }
+    let url = Url::parse(text).map_err(|error| format!("is not a URL: {error}"))?;
+    if url.username().is_empty() && !url.query_pairs().any(|(name, _)| name == "user") {
+        return Err("names no user; write postgres://USER:PASSWORD@HOST/DATABASE".to_owned());
+    }
+    Ok(SecretString::from(text))
+}
+
+/// A database URL without its password.
+pub fn masked_database_url(text: &str) -> String {
+    if text.starts_with("sqlite:") {
+        return text.to_owned();
+    }
+    let Ok(mut url) = Url::parse(text) else { return "****".to_owned() };
+    if url.password().is_some() && url.set_password(Some("****")).is_err() {
+        return "****".to_owned();
+    }
+    if url.query_pairs().any(|(name, _)| name == "password") {
+        url.set_query(Some("****"));
+    }
+    url.to_string()
+}

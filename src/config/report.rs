@@ -1,0 +1,77 @@
+//! What was found: every setting with its origin, all mistakes, and what deserves a warning.
+
+use std::fmt;
+
+use super::resolve::Serve;
+
+/// One setting as it is in force.
+#[derive(Clone, Debug)]
+pub struct Row {
+    pub setting: &'static str,
+    /// Secrets are masked; `None` = not set.
+    pub value: Option<String>,
+    pub origin: String,
+}
+
+/// A value that can't be used.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Mistake {
+    text: String,
+}
+
+impl Mistake {
+    /// `value` is left out for secrets.
+    pub fn new(setting: &str, value: Option<&str>, origin: &str, problem: String) -> Self {
+        let value = value.map(|value| format!(" = {value:?}")).unwrap_or_default();
+        Self { text: format!("{setting}{value} ({origin}): {problem}") }
+    }
+}
+
+impl fmt::Display for Mistake {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+/// The outcome of [`load`](super::load). The server starts only without mistakes, and then `serve` is there.
+#[derive(Debug)]
+pub struct Report {
+    pub rows: Vec<Row>,
+    pub mistakes: Vec<Mistake>,
+    pub warnings: Vec<String>,
+    pub(super) serve: Option<Serve>,
+}
+
+impl Report {
+    /// The settings, or every mistake.
+    pub fn into_serve(self) -> Result<Serve, Vec<Mistake>> {
+        match self.serve {
+            Some(serve) if self.mistakes.is_empty() => Ok(serve),
+            _ => Err(self.mistakes),
+        }
+    }
+
+    /// A table for people: setting, value, where from.
+    pub fn table(&self) -> String {
+        let shown = |row: &Row| row.value.clone().unwrap_or_else(|| "-".to_owned());
+        let name_width = self.rows.iter().map(|row| row.setting.len()).max().unwrap_or(0);
+        let value_width = self.rows.iter().map(|row| shown(row).chars().count()).max().unwrap_or(0).min(60);
+        let line = |name: &str, value: &str, origin: &str| format!("{name:name_width$}  {value:value_width$}  {origin}\n");
+        let mut table = line("SETTING", "VALUE", "FROM");
+        for row in &self.rows {
+            table.push_str(&line(row.setting, &shown(row), &row.origin));
+        }
+        table
+    }
+
+    pub fn json(&self) -> serde_json::Value {
+        let rows = self.rows.iter().map(|row| {
+            serde_json::json!({ "setting": row.setting, "value": row.value, "from": row.origin })
+        });
+        serde_json::json!({
+            "settings": rows.collect::<Vec<_>>(),
+            "warnings": self.warnings,
+            "mistakes": self.mistakes.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        })
+    }
+}

@@ -1,0 +1,233 @@
+//! From text to settings that the server can rely on.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use ipnet::IpNet;
+use secrecy::{ExposeSecret, SecretString};
+use url::Url;
+
+use super::flags::Flags;
+use super::parse;
+use super::report::{Mistake, Report, Row};
+use super::settings::{self as s, Setting};
+use super::sources::{Environment, Found, Origin, Sources};
+use crate::telemetry::LogFormat;
+
+/// The settings of `serve`, checked.
+#[derive(Clone, Debug)]
+pub struct Serve {
+    /// An address or a name, without brackets.
+    pub host: String,
+    /// 0 = any free one.
+    pub port: u16,
+    pub public_url: Option<Url>,
+    pub trusted_proxies: Vec<IpNet>,
+    pub data_dir: PathBuf,
+    pub database_url: SecretString,
+    pub database_max_connections: u32,
+    /// 0 = for ever, as below.
+    pub task_retention_days: u32,
+    pub audit_retention_days: u32,
+    pub api_key: Option<SecretString>,
+    pub worker_key: Option<SecretString>,
+    pub read_key: Option<SecretString>,
+    pub membridge_server_url: Option<Url>,
+    pub membridge_admin_key: Option<SecretString>,
+    pub agent_key: Option<SecretString>,
+    pub worker_sync_ms: i64,
+    /// 0 = no limit, as the next two.
+    pub rate_limit_per_minute: u32,
+    pub test_connection_per_minute: u32,
+    pub worker_rate_limit_per_minute: u32,
+    pub max_body_bytes: usize,
+    pub max_output_bytes: usize,
+    pub request_timeout: Duration,
+    pub lease_ttl_ms: i64,
+    pub worker_offline_after_ms: i64,
+    pub session_wait_ms: i64,
+    pub log_format: LogFormat,
+    pub log_level: String,
+}
+
+impl Serve {
+    /// The database's URL without its password, for people.
+    pub fn shown_database_url(&self) -> String {
+        parse::masked_database_url(self.database_url.expose_secret())
+    }
+
+    /// Only programs on this machine can reach it.
+    pub fn is_loopback(&self) -> bool {
+        self.host == "localhost" || self.host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+    }
+}
+
+pub fn resolve(flags: &Flags, environment: &Environment) -> Report {
+    let mut mistakes = Vec::new();
+    let sources = Sources::gather(flags, environment, &mut mistakes);
+    let mut resolver = Resolver { sources, rows: Vec::new(), mistakes };
+    let serve = resolver.settings();
+    let Resolver { rows, mut mistakes, .. } = resolver;
+    let mut warnings = Vec::new();
+    if let Some(serve) = &serve {
+        check_keys(serve, &mut mistakes);
+        if serve.api_key.is_none() && !serve.is_loopback() {
+            warnings.push(format!(
+                "NO AUTHENTICATION: anybody who reaches {}:{} may read and change everything. \
+                 Set RUNTIME_API_KEY, or listen on 127.0.0.1 only.",
+                serve.host, serve.port
+            ));
+        }
+    }
+    Report { rows, mistakes, warnings, serve }
+}
+
+struct Resolver<'a> {
+    sources: Sources<'a>,
+    rows: Vec<Row>,
+    mistakes: Vec<Mistake>,
+}
+
+impl Resolver<'_> {
+    /// Looks at every setting even after a mistake, so that all of them are told at once.
+    fn settings(&mut self) -> Option<Serve> {
+        let seconds = |least: i64, most: i64| move |text: &str| parse::whole(least, most)(text).map(|n| n * 1000);
+        let host = self.required(&s::HOST, parse::host);
+        let port = self.required(&s::PORT, parse::whole(0_u16, u16::MAX));
+        let public_url = self.optional(&s::PUBLIC_URL, parse::http_url);
+        let trusted_proxies = self.optional(&s::TRUSTED_PROXIES, parse::networks).unwrap_or_default();
+        let data_dir = self.data_dir();
+        let database_url = self.database_url(data_dir.as_ref());
+        let database_max_connections = self.required(&s::DATABASE_MAX_CONNECTIONS, parse::whole(1_u32, 500));
+        let task_retention_days = self.required(&s::TASK_RETENTION_DAYS, parse::whole(0_u32, 36_500));
+        let audit_retention_days = self.required(&s::AUDIT_RETENTION_DAYS, parse::whole(0_u32, 36_500));
+        let api_key = self.optional(&s::RUNTIME_API_KEY, parse::key);
+        let worker_key = self.optional(&s::RUNTIME_WORKER_KEY, parse::key);
+        let read_key = self.optional(&s::RUNTIME_READ_KEY, parse::key);
+        let membridge_server_url = self.optional(&s::MEMBRIDGE_SERVER_URL, parse::http_url);
+        let membridge_admin_key = self.optional(&s::MEMBRIDGE_ADMIN_KEY, parse::key);
+        let agent_key = self.optional(&s::MEMBRIDGE_AGENT_KEY, parse::key);
+        let worker_sync_ms = self.required(&s::WORKER_SYNC_SECONDS, seconds(1, 3600));
+        let rate_limit_per_minute = self.required(&s::RATE_LIMIT_PER_MINUTE, parse::whole(0, u32::MAX));
+        let test_connection_per_minute = self.required(&s::TEST_CONNECTION_PER_MINUTE, parse::whole(0, u32::MAX));
+        let worker_rate_limit_per_minute = self.required(&s::WORKER_RATE_LIMIT_PER_MINUTE, parse::whole(0, u32::MAX));
+        let max_body_bytes = self.required(&s::MAX_BODY_BYTES, parse::whole(1024_usize, 1 << 30));
+        let max_output_bytes = self.required(&s::MAX_OUTPUT_BYTES, parse::whole(1024_usize, 1 << 30));
+        let request_timeout = self.required(&s::REQUEST_TIMEOUT_SECONDS, parse::whole(1_u64, 3600));
+        let lease_ttl_ms = self.required(&s::LEASE_TTL_SECONDS, seconds(1, 86_400));
+        let worker_offline_after_ms = self.required(&s::WORKER_OFFLINE_AFTER_SECONDS, seconds(1, 86_400));
+        let session_wait_ms = self.required(&s::SESSION_WAIT_SECONDS, seconds(0, 86_400));
+        let log_format = self.required(&s::LOG_FORMAT, parse::log_format);
+        let log_level = self.required(&s::LOG_LEVEL, parse::log_level);
+        Some(Serve {
+            host: host?,
+            port: port?,
+            public_url,
+            trusted_proxies,
+            data_dir: data_dir?,
+            database_url: database_url?,
+            database_max_connections: database_max_connections?,
+            task_retention_days: task_retention_days?,
+            audit_retention_days: audit_retention_days?,
+            api_key,
+            worker_key,
+            read_key,
+            membridge_server_url,
+            membridge_admin_key,
+            agent_key,
+            worker_sync_ms: worker_sync_ms?,
+            rate_limit_per_minute: rate_limit_per_minute?,
+            test_connection_per_minute: test_connection_per_minute?,
+            worker_rate_limit_per_minute: worker_rate_limit_per_minute?,
+            max_body_bytes: max_body_bytes?,
+            max_output_bytes: max_output_bytes?,
+            request_timeout: Duration::from_secs(request_timeout?),
+            lease_ttl_ms: lease_ttl_ms?,
+            worker_offline_after_ms: worker_offline_after_ms?,
+            session_wait_ms: session_wait_ms?,
+            log_format: log_format?,
+            log_level: log_level?,
+        })
+    }
+
+    fn data_dir(&mut self) -> Option<PathBuf> {
+        let home = |name: &str| self.sources.environment().get(name).map(PathBuf::from).filter(|path| path.is_absolute());
+        let base = home("XDG_DATA_HOME").or_else(|| home("HOME").map(|home| home.join(".local/share")));
+        // A service without a home directory keeps its data where the packages put it.
+        let default = base.unwrap_or_else(|| PathBuf::from("/var/lib")).join("bloom-runtime");
+        self.value(&s::DATA_DIR, Some(default.display().to_string()), parse::directory)
+    }
+
+    fn database_url(&mut self, data_dir: Option<&PathBuf>) -> Option<SecretString> {
+        let default = data_dir.map(|dir| format!("sqlite:{}", dir.join("bloom.db").display()));
+        self.value(&s::DATABASE_URL, default, parse::database_url)
+    }
+
+    /// A setting that has a default. `None` = a mistake, which is noted.
+    fn required<T>(&mut self, setting: &'static Setting, parse: impl Fn(&str) -> Result<T, String>) -> Option<T> {
+        self.value(setting, Some(setting.default.to_owned()), parse)
+    }
+
+    /// A setting that may be left out.
+    fn optional<T>(&mut self, setting: &'static Setting, parse: impl Fn(&str) -> Result<T, String>) -> Option<T> {
+        self.value(setting, None, parse)
+    }
+
+    fn value<T>(
+        &mut self,
+        setting: &'static Setting,
+        default: Option<String>,
+        parse: impl Fn(&str) -> Result<T, String>,
+    ) -> Option<T> {
+        let default = || default.map(|text| Found { text, origin: Origin::Default.to_string() });
+        let found = match self.sources.find(setting) {
+            Ok(found) => found.or_else(default),
+            Err(mistake) => {
+                self.mistakes.push(mistake);
+                return None;
+            }
+        };
+        let Some(Found { text, origin }) = found else {
+            self.rows.push(Row { setting: setting.key, value: None, origin: Origin::Default.to_string() });
+            return None;
+        };
+        let text = if setting.secret { text } else { text.trim().to_owned() };
+        let shown = match setting.key {
+            key if key == s::DATABASE_URL.key => parse::masked_database_url(&text),
+            _ if setting.secret => "****".to_owned(),
+            _ => text.clone(),
+        };
+        match parse(&text) {
+            Ok(value) => {
+                self.rows.push(Row { setting: setting.key, value: Some(shown), origin });
+                Some(value)
+            }
+            Err(right) => {
+                self.mistakes.push(Mistake::new(setting.key, Some(&shown).filter(|_| !setting.secret).map(String::as_str), &origin, right));
+                None
+            }
+        }
+    }
+}
+
+/// One key has one scope; and without an admin key the others would lock everybody out, or guard nothing.
+fn check_keys(serve: &Serve, mistakes: &mut Vec<Mistake>) {
+    let keys = [
+        (&s::RUNTIME_API_KEY, &serve.api_key),
+        (&s::RUNTIME_WORKER_KEY, &serve.worker_key),
+        (&s::RUNTIME_READ_KEY, &serve.read_key),
+    ];
+    for (n, (setting, key)) in keys.iter().enumerate() {
+        let Some(key) = key else { continue };
+        if serve.api_key.is_none() {
+            let problem = format!("needs {} as well: without it nobody could create a task", s::RUNTIME_API_KEY.key);
+            mistakes.push(Mistake::new(setting.key, None, "keys", problem));
+        }
+        let same = keys[..n].iter().find(|(_, other)| other.as_ref().is_some_and(|other| other.expose_secret() == key.expose_secret()));
+        if let Some((other, _)) = same {
+            let problem = format!("is the same as {}: give every scope a key of its own", other.key);
+            mistakes.push(Mistake::new(setting.key, None, "keys", problem));
+        }
+    }
+}

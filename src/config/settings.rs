@@ -1,0 +1,156 @@
+//! Every setting by name: the one list behind flags, environment names, file keys, `--help` and `config check`.
+
+/// A setting of the server. Its key is the name in the TOML file; flag and environment names follow from it.
+#[derive(Debug)]
+pub struct Setting {
+    pub key: &'static str,
+    /// What stands for the value in `--help`.
+    pub value_name: &'static str,
+    /// The value where nobody gives one; empty = unset, or explained in `help`.
+    pub default: &'static str,
+    pub help: &'static str,
+    pub group: &'static str,
+    /// Never shown, and may be read from a file by its `_file` twin.
+    pub secret: bool,
+}
+
+impl Setting {
+    /// `lease_ttl_seconds` → `LEASE_TTL_SECONDS`.
+    pub fn env_name(&self) -> String {
+        self.key.to_uppercase()
+    }
+
+    /// `lease_ttl_seconds` → `lease-ttl-seconds`, without the dashes before it.
+    pub fn flag_name(&self) -> String {
+        self.key.replace('_', "-")
+    }
+
+    /// The key of the twin that names a file with the value; only secrets have one.
+    pub fn file_key(&self) -> String {
+        format!("{}_file", self.key)
+    }
+}
+
+const fn plain(
+    group: &'static str,
+    key: &'static str,
+    value_name: &'static str,
+    default: &'static str,
+    help: &'static str,
+) -> Setting {
+    Setting { key, value_name, default, help, group, secret: false }
+}
+
+const fn secret(group: &'static str, key: &'static str, value_name: &'static str, help: &'static str) -> Setting {
+    Setting { key, value_name, default: "", help, group, secret: true }
+}
+
+const NETWORK: &str = "Network";
+const DATA: &str = "Data";
+const KEYS: &str = "Keys";
+const CONTROL_PLANE: &str = "Membridge control plane";
+const LIMITS: &str = "Limits";
+const WORK: &str = "Workers and tasks";
+const LOGS: &str = "Logs";
+
+pub const HOST: Setting =
+    plain(NETWORK, "host", "ADDRESS", "127.0.0.1", "Address or host name to listen on; 0.0.0.0 or :: for every network");
+pub const PORT: Setting = plain(NETWORK, "port", "PORT", "5000", "Port to listen on; 0 takes any free one");
+pub const PUBLIC_URL: Setting =
+    plain(NETWORK, "public_url", "URL", "", "Where clients and agents reach this server, if not by the address they call");
+pub const TRUSTED_PROXIES: Setting = plain(
+    NETWORK,
+    "trusted_proxies",
+    "NETWORKS",
+    "",
+    "Proxies whose X-Forwarded-For counts: addresses or networks, with commas between",
+);
+
+pub const DATA_DIR: Setting = plain(
+    DATA,
+    "data_dir",
+    "DIR",
+    "",
+    "Directory for the SQLite database; default $XDG_DATA_HOME/bloom-runtime, else ~/.local/share/bloom-runtime",
+);
+pub const DATABASE_URL: Setting = Setting {
+    key: "database_url",
+    value_name: "URL",
+    default: "",
+    help: "sqlite:FILE or postgres://USER:PASSWORD@HOST/DATABASE; default: bloom.db in the data directory",
+    group: DATA,
+    secret: true,
+};
+pub const DATABASE_MAX_CONNECTIONS: Setting =
+    plain(DATA, "database_max_connections", "N", "10", "Connections for reading, at most; writing has its own");
+pub const TASK_RETENTION_DAYS: Setting =
+    plain(DATA, "task_retention_days", "DAYS", "0", "Remove finished tasks after so many days; 0 keeps them for ever");
+pub const AUDIT_RETENTION_DAYS: Setting =
+    plain(DATA, "audit_retention_days", "DAYS", "0", "Remove audit entries after so many days; 0 keeps them for ever");
+
+pub const RUNTIME_API_KEY: Setting = secret(KEYS, "runtime_api_key", "KEY", "Key for everything; none = no authentication");
+pub const RUNTIME_WORKER_KEY: Setting =
+    secret(KEYS, "runtime_worker_key", "KEY", "Key for what a worker needs: register, claim, heartbeat, events, complete, release");
+pub const RUNTIME_READ_KEY: Setting = secret(KEYS, "runtime_read_key", "KEY", "Key for reading only");
+
+pub const MEMBRIDGE_SERVER_URL: Setting =
+    plain(CONTROL_PLANE, "membridge_server_url", "URL", "", "Control plane to proxy and to take workers from, http or https");
+pub const MEMBRIDGE_ADMIN_KEY: Setting =
+    secret(CONTROL_PLANE, "membridge_admin_key", "KEY", "Key for the control plane (sent as X-MEMBRIDGE-ADMIN)");
+pub const MEMBRIDGE_AGENT_KEY: Setting =
+    secret(CONTROL_PLANE, "membridge_agent_key", "KEY", "Key for calls to agents (sent as X-MEMBRIDGE-AGENT)");
+pub const WORKER_SYNC_SECONDS: Setting =
+    plain(CONTROL_PLANE, "worker_sync_seconds", "SECONDS", "10", "How often its list of agents is read");
+
+pub const RATE_LIMIT_PER_MINUTE: Setting =
+    plain(LIMITS, "rate_limit_per_minute", "N", "100", "API requests a minute for one address; 0 = no limit");
+pub const TEST_CONNECTION_PER_MINUTE: Setting =
+    plain(LIMITS, "test_connection_per_minute", "N", "20", "Connection tests a minute for one address; 0 = no limit");
+pub const WORKER_RATE_LIMIT_PER_MINUTE: Setting =
+    plain(LIMITS, "worker_rate_limit_per_minute", "N", "6000", "Worker requests a minute for one address; 0 = no limit");
+pub const MAX_BODY_BYTES: Setting = plain(LIMITS, "max_body_bytes", "BYTES", "1048576", "Longest request body");
+pub const MAX_OUTPUT_BYTES: Setting = plain(LIMITS, "max_output_bytes", "BYTES", "16777216", "Longest output of a task");
+pub const REQUEST_TIMEOUT_SECONDS: Setting =
+    plain(LIMITS, "request_timeout_seconds", "SECONDS", "30", "Longest time for one request; long polls and streams are exempt");
+
+pub const LEASE_TTL_SECONDS: Setting =
+    plain(WORK, "lease_ttl_seconds", "SECONDS", "300", "How long a lease lasts without a heartbeat, unless its taker says");
+pub const WORKER_OFFLINE_AFTER_SECONDS: Setting =
+    plain(WORK, "worker_offline_after_seconds", "SECONDS", "60", "A worker that was not seen for longer is offline");
+pub const SESSION_WAIT_SECONDS: Setting =
+    plain(WORK, "session_wait_seconds", "SECONDS", "30", "How long a task waits for room on the worker that has its session");
+
+pub const LOG_FORMAT: Setting = plain(LOGS, "log_format", "FORMAT", "text", "text or json");
+pub const LOG_LEVEL: Setting =
+    plain(LOGS, "log_level", "LEVEL", "info", "error, warn, info, debug, trace or off; also by part, as info,sqlx=warn");
+
+/// All of them, as `--help` and `config check` list them.
+pub const SETTINGS: &[&Setting] = &[
+    &HOST,
+    &PORT,
+    &PUBLIC_URL,
+    &TRUSTED_PROXIES,
+    &DATA_DIR,
+    &DATABASE_URL,
+    &DATABASE_MAX_CONNECTIONS,
+    &TASK_RETENTION_DAYS,
+    &AUDIT_RETENTION_DAYS,
+    &RUNTIME_API_KEY,
+    &RUNTIME_WORKER_KEY,
+    &RUNTIME_READ_KEY,
+    &MEMBRIDGE_SERVER_URL,
+    &MEMBRIDGE_ADMIN_KEY,
+    &MEMBRIDGE_AGENT_KEY,
+    &WORKER_SYNC_SECONDS,
+    &RATE_LIMIT_PER_MINUTE,
+    &TEST_CONNECTION_PER_MINUTE,
+    &WORKER_RATE_LIMIT_PER_MINUTE,
+    &MAX_BODY_BYTES,
+    &MAX_OUTPUT_BYTES,
+    &REQUEST_TIMEOUT_SECONDS,
+    &LEASE_TTL_SECONDS,
+    &WORKER_OFFLINE_AFTER_SECONDS,
+    &SESSION_WAIT_SECONDS,
+    &LOG_FORMAT,
+    &LOG_LEVEL,
+];

@@ -1,0 +1,199 @@
+//! Where values come from: flags, environment, file; and which of them wins.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fmt;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use super::flags::Flags;
+use super::report::Mistake;
+use super::settings::{SETTINGS, Setting};
+
+const MAX_CONFIG_BYTES: u64 = 1024 * 1024;
+const MAX_SECRET_BYTES: u64 = 64 * 1024;
+
+/// The environment's variables, taken once.
+#[derive(Clone, Debug, Default)]
+pub struct Environment(BTreeMap<OsString, OsString>);
+
+impl Environment {
+    pub fn of_process() -> Self {
+        Self(std::env::vars_os().collect())
+    }
+
+    /// An empty variable counts as unset: that is how unit files and compose files switch one off.
+    pub fn get(&self, name: &str) -> Option<&OsString> {
+        self.0.get(std::ffi::OsStr::new(name)).filter(|value| !value.is_empty())
+    }
+}
+
+impl<K: Into<OsString>, V: Into<OsString>> FromIterator<(K, V)> for Environment {
+    fn from_iter<I: IntoIterator<Item = (K, V)>>(variables: I) -> Self {
+        Self(variables.into_iter().map(|(name, value)| (name.into(), value.into())).collect())
+    }
+}
+
+/// Who gave a value.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Origin {
+    Flag(String),
+    Environment(String),
+    File(PathBuf),
+    Default,
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Flag(name) => write!(f, "flag --{name}"),
+            Self::Environment(name) => write!(f, "environment {name}"),
+            Self::File(path) => write!(f, "file {}", path.display()),
+            Self::Default => f.write_str("default"),
+        }
+    }
+}
+
+/// A value as text, before it is checked.
+#[derive(Debug)]
+pub struct Found {
+    pub text: String,
+    pub origin: String,
+}
+
+pub struct Sources<'a> {
+    flags: &'a Flags,
+    environment: &'a Environment,
+    file: Option<(PathBuf, toml::Table)>,
+}
+
+/// A value of one layer, or what is wrong with it.
+type Given = Option<(Result<String, &'static str>, Origin)>;
+
+impl<'a> Sources<'a> {
+    /// Reads the file, if one is named; what is wrong with it goes to `mistakes`.
+    pub fn gather(flags: &'a Flags, environment: &'a Environment, mistakes: &mut Vec<Mistake>) -> Self {
+        let named = match (&flags.config, environment.get("BLOOM_CONFIG")) {
+            (Some(path), _) => Some((path.clone(), "flag --config")),
+            (None, Some(path)) => Some((PathBuf::from(path), "environment BLOOM_CONFIG")),
+            (None, None) => None,
+        };
+        let file = named.and_then(|(path, origin)| match read_table(&path) {
+            Ok(table) => {
+                unknown_keys(&table, &path, mistakes);
+                Some((path, table))
+            }
+            Err(problem) => {
+                mistakes.push(Mistake::new("config", Some(&path.display().to_string()), origin, problem));
+                None
+            }
+        });
+        Self { flags, environment, file }
+    }
+
+    pub fn environment(&self) -> &Environment {
+        self.environment
+    }
+
+    /// The strongest value given for a setting. A secret and its `_file` twin in one place are a mistake: which one counts is
+    /// anybody's guess.
+    pub fn find(&self, setting: &Setting) -> Result<Option<Found>, Mistake> {
+        let layers: [&dyn Fn(&str) -> Given; 3] = [&|key| self.by_flag(key), &|key| self.by_environment(key), &|key| self.by_file(key)];
+        for layer in layers {
+            let twin = if setting.secret { layer(&setting.file_key()) } else { None };
+            let (value, origin, from_file) = match (layer(setting.key), twin) {
+                (None, None) => continue,
+                (Some((_, origin)), Some(_)) => {
+                    let problem = format!("{} is given as well: give only one of them", setting.file_key());
+                    return Err(Mistake::new(setting.key, None, &origin.to_string(), problem));
+                }
+                (Some((value, origin)), None) => (value, origin, false),
+                (None, Some((value, origin))) => (value, origin, true),
+            };
+            let origin = origin.to_string();
+            let key = if from_file { setting.file_key() } else { setting.key.to_owned() };
+            let text = value.map_err(|problem| Mistake::new(&key, None, &origin, problem.to_owned()))?;
+            if !from_file {
+                return Ok(Some(Found { text, origin }));
+            }
+            return match read_limited(Path::new(&text), MAX_SECRET_BYTES) {
+                Ok(secret) => {
+                    let origin = format!("{origin} ({text})");
+                    Ok(Some(Found { text: secret.trim_end_matches(['\r', '\n']).to_owned(), origin }))
+                }
+                Err(problem) => Err(Mistake::new(&key, Some(&text), &origin, problem)),
+            };
+        }
+        Ok(None)
+    }
+
+    fn by_flag(&self, key: &str) -> Given {
+        let value = self.flags.values.get(key)?;
+        Some((Ok(value.clone()), Origin::Flag(key.replace('_', "-"))))
+    }
+
+    fn by_environment(&self, key: &str) -> Given {
+        let name = key.to_uppercase();
+        let value = self.environment.get(&name)?;
+        let text = value.to_str().map(str::to_owned).ok_or("must be UTF-8 text");
+        Some((text, Origin::Environment(name)))
+    }
+
+    fn by_file(&self, key: &str) -> Given {
+        let (path, table) = self.file.as_ref()?;
+        Some((as_text(table.get(key)?), Origin::File(path.clone())))
+    }
+}
+
+fn as_text(value: &toml::Value) -> Result<String, &'static str> {
+    match value {
+        toml::Value::String(text) => Ok(text.clone()),
+        toml::Value::Integer(number) => Ok(number.to_string()),
+        toml::Value::Array(items) => {
+            let items: Option<Vec<&str>> = items.iter().map(toml::Value::as_str).collect();
+            items.map(|items| items.join(",")).ok_or("must be a text, a whole number or a list of texts")
+        }
+        _ => Err("must be a text, a whole number or a list of texts"),
+    }
+}
+
+fn read_table(path: &Path) -> Result<toml::Table, String> {
+    let text = read_limited(path, MAX_CONFIG_BYTES)?;
+    text.parse::<toml::Table>().map_err(|error| {
+        // The parser's own text would quote the line, which may hold a secret.
+        let at = error.span().map_or(0, |span| span.start).min(text.len());
+        let line = text.as_bytes()[..at].iter().filter(|byte| **byte == b'\n').count() + 1;
+        format!("is not valid TOML: line {line}: {}", error.message())
+    })
+}
+
+fn read_limited(path: &Path, limit: u64) -> Result<String, String> {
+    let file = std::fs::File::open(path).map_err(|error| format!("can't be opened: {error}"))?;
+    let mut text = String::new();
+    let read = file.take(limit + 1).read_to_string(&mut text).map_err(|error| format!("can't be read: {error}"))?;
+    if read as u64 > limit {
+        return Err(format!("is longer than {limit} bytes"));
+    }
+    Ok(text)
+}
+
+fn unknown_keys(table: &toml::Table, path: &Path, mistakes: &mut Vec<Mistake>) {
+    let known: Vec<String> = SETTINGS
+        .iter()
+        .flat_map(|setting| [Some(setting.key.to_owned()), setting.secret.then(|| setting.file_key())])
+        .flatten()
+        .collect();
+    for key in table.keys().filter(|key| !known.contains(key)) {
+        let problem = match nearest(key, &known) {
+            Some(known) => format!("is not a setting; did you mean {known}?"),
+            None => "is not a setting; `bloom-runtime config check` lists them all".to_owned(),
+        };
+        mistakes.push(Mistake::new(key, None, &Origin::File(path.to_owned()).to_string(), problem));
+    }
+}
+
+fn nearest<'a>(key: &str, known: &'a [String]) -> Option<&'a String> {
+    let key = key.to_lowercase().replace('-', "_");
+    let scored = known.iter().map(|name| (strsim::jaro_winkler(&key, name), name));
+    scored.filter(|(score, _)| *score > 0.85).max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, name)| name)
+}

@@ -1,0 +1,138 @@
+//! The control plane's listing of agents.
+
+use std::collections::BTreeSet;
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use crate::core::command::WorkerChange;
+use crate::core::worker::{MAX_CONCURRENCY, WorkerStatus};
+
+const MAX_AGENTS: usize = 10_000;
+const MAX_NAME_CHARS: usize = 128;
+const ACTOR: &str = "reconciler";
+
+/// `[…]` or `{"agents": […]}`; entries are looked at one by one, so that a bad one costs nothing but itself.
+#[derive(Deserialize)]
+struct Enveloped<'a> {
+    #[serde(borrow)]
+    agents: Vec<&'a RawValue>,
+}
+
+/// One entry. `last_seen` comes in several forms and is not read: being listed counts as seen.
+#[derive(Deserialize)]
+struct Listed {
+    name: Option<String>,
+    node_id: Option<String>,
+    id: Option<String>,
+    url: Option<String>,
+    status: Option<String>,
+    capabilities: Option<ListedCapabilities>,
+    ip_addrs: Option<Vec<String>>,
+    agent_version: Option<String>,
+    os_info: Option<String>,
+    install_method: Option<String>,
+    obs_count: Option<i64>,
+    db_sha: Option<String>,
+}
+
+#[derive(Default, Deserialize)]
+struct ListedCapabilities {
+    claude_cli: Option<bool>,
+    max_concurrency: Option<i64>,
+    labels: Option<Vec<String>>,
+    agents: Option<Vec<String>>,
+}
+
+pub fn parse(body: &[u8]) -> Result<Vec<WorkerChange>, String> {
+    let entries: Vec<&RawValue> = serde_json::from_slice(body)
+        .or_else(|_| serde_json::from_slice::<Enveloped<'_>>(body).map(|listing| listing.agents))
+        .map_err(|_| "the listing of agents is neither a list nor {\"agents\": […]}".to_owned())?;
+    if entries.len() > MAX_AGENTS {
+        tracing::warn!(listed = entries.len(), taken = MAX_AGENTS, "the control plane lists too many agents; the rest is left out");
+    }
+    let mut changes = Vec::new();
+    let mut names = BTreeSet::new();
+    let mut bad = Vec::new();
+    for (n, raw) in entries.into_iter().take(MAX_AGENTS).enumerate() {
+        match entry(raw.get()) {
+            Ok(change) if names.insert(change.id.clone()) => changes.push(change),
+            Ok(change) => bad.push((n, format!("{:?} is listed twice", change.id))),
+            Err(problem) => bad.push((n, problem)),
+        }
+    }
+    // One line a listing: it is read every few seconds.
+    if let Some((n, problem)) = bad.first() {
+        tracing::warn!(skipped = bad.len(), first = n, %problem, "agents listed by the control plane were skipped");
+    }
+    Ok(changes)
+}
+
+fn entry(raw: &str) -> Result<WorkerChange, String> {
+    // No database keeps them in text. An escaped backslash before it is a false alarm that nobody will raise.
+    if raw.contains("\\u0000") {
+        return Err("it has a NUL character".to_owned());
+    }
+    let listed: Listed = serde_json::from_str(raw).map_err(|error| error.to_string())?;
+    let names = [listed.name, listed.node_id, listed.id];
+    let id = names.into_iter().flatten().find(|name| !name.is_empty()).ok_or("it has no name")?;
+    if id.chars().count() > MAX_NAME_CHARS {
+        return Err(format!("its name is longer than {MAX_NAME_CHARS} characters"));
+    }
+    let capabilities = listed.capabilities.unwrap_or_default();
+    if capabilities.max_concurrency.is_some_and(|slots| !(1..=MAX_CONCURRENCY).contains(&slots)) {
+        return Err(format!("capabilities.max_concurrency of {id:?} is not 1 to {MAX_CONCURRENCY}"));
+    }
+    Ok(WorkerChange {
+        id,
+        url: listed.url,
+        status: listed.status.map(|word| WorkerStatus::parse(&word).unwrap_or(WorkerStatus::Unknown)),
+        claude_cli: capabilities.claude_cli,
+        max_concurrency: capabilities.max_concurrency,
+        labels: capabilities.labels,
+        agents: capabilities.agents,
+        ip_addrs: listed.ip_addrs,
+        agent_version: listed.agent_version,
+        os_info: listed.os_info,
+        install_method: listed.install_method,
+        dispatch: None,
+        obs_count: listed.obs_count,
+        db_sha: listed.db_sha,
+        actor: ACTOR,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(body: &str) -> Vec<String> {
+        parse(body.as_bytes()).unwrap().into_iter().map(|change| change.id).collect()
+    }
+
+    #[test]
+    fn both_forms_and_all_names_are_read() {
+        assert!(names("[]").is_empty());
+        assert!(names(r#"{"agents": []}"#).is_empty());
+        assert_eq!(names(r#"[{"name": "a"}, {"node_id": "b"}, {"id": "c"}, {"name": null, "id": "d"}]"#), ["a", "b", "c", "d"]);
+        assert!(parse(b"<html>").is_err());
+        assert!(parse(br#"{"error": "no"}"#).is_err());
+        assert!(parse(br#"{"agents": 5}"#).is_err());
+    }
+
+    #[test]
+    fn every_form_of_last_seen_passes() {
+        let body = r#"[{"name": "a", "last_seen": 1772042245.043}, {"name": "b", "last_seen": 1772042245043}, {"name": "c", "last_seen": null}]"#;
+        assert_eq!(names(body), ["a", "b", "c"]);
+    }
+
+    #[test]
+    fn a_bad_entry_costs_only_itself() {
+        let body = r#"[{"name": "a"}, 7, {"name": 5}, {"url": "x"}, {"name": "b", "capabilities": {"max_concurrency": 99}},
+            {"name": "a\u0000b"}, {"name": "a"}, {"name": "c", "capabilities": null, "status": "resting"}]"#;
+        let changes = parse(body.as_bytes()).unwrap();
+        assert_eq!(changes.iter().map(|change| change.id.as_str()).collect::<Vec<_>>(), ["a", "c"]);
+        assert_eq!(changes[0].status, None);
+        assert_eq!(changes[1].status, Some(WorkerStatus::Unknown));
+    }
+}

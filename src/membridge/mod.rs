@@ -1,0 +1,207 @@
+//! The membridge control plane: an outside service that lists agents and keeps projects.
+//!
+//! One [`Membridge`] is shared by the proxy routes and the worker sync. Its address and key may change while it runs.
+
+mod agents;
+mod client;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use secrecy::{ExposeSecret, SecretString};
+
+use crate::core::Ms;
+use crate::core::command::WorkerChange;
+use client::Client;
+pub use client::{Answer, Call};
+
+/// How patient the client is.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// For one try, its whole answer included.
+    pub attempt_timeout: Duration,
+    /// Before the first retry; it doubles from one to the next, and up to 30 % are added by chance.
+    pub first_wait: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { attempt_timeout: Duration::from_secs(10), first_wait: Duration::from_millis(500) }
+    }
+}
+
+/// The control plane, as this process knows it. Clones share everything.
+#[derive(Clone)]
+pub struct Membridge(Arc<Inner>);
+
+struct Inner {
+    client: Client,
+    target: RwLock<Target>,
+    seen: Mutex<Seen>,
+}
+
+#[derive(Clone, Default)]
+struct Target {
+    url: Option<String>,
+    key: Option<SecretString>,
+}
+
+#[derive(Clone, Default)]
+struct Seen {
+    state: State,
+    last_test: Option<Ms>,
+}
+
+/// How the last calls went.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct State {
+    pub consecutive_failures: u32,
+    pub last_success: Option<Ms>,
+    /// Of the latest failure; kept after a success.
+    pub last_error: Option<String>,
+    /// The last call was answered.
+    pub connected: bool,
+}
+
+/// What may be shown of the settings.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ConfigView {
+    pub membridge_server_url: String,
+    pub admin_key_masked: String,
+    pub connected: bool,
+    pub last_test: Option<Ms>,
+}
+
+impl Membridge {
+    pub fn new(url: Option<String>, key: Option<SecretString>) -> Self {
+        Self::with_options(url, key, Options::default())
+    }
+
+    pub fn with_options(url: Option<String>, key: Option<SecretString>, options: Options) -> Self {
+        Self(Arc::new(Inner { client: Client::new(options), target: RwLock::new(Target { url, key }), seen: Mutex::default() }))
+    }
+
+    /// From now on this address and key. What was known of the former one is forgotten.
+    pub fn configure(&self, url: String, key: SecretString) {
+        let mut target = self.0.target.write().unwrap_or_else(PoisonError::into_inner);
+        *target = Target { url: Some(url), key: Some(key) };
+        *self.seen() = Seen::default();
+    }
+
+    /// There is an address to call.
+    pub fn is_configured(&self) -> bool {
+        self.target().url.is_some()
+    }
+
+    pub fn config(&self) -> ConfigView {
+        let Target { url, key } = self.target();
+        let seen = self.seen();
+        ConfigView {
+            membridge_server_url: url.unwrap_or_default(),
+            admin_key_masked: key.map(|key| mask(key.expose_secret())).unwrap_or_default(),
+            connected: seen.state.connected,
+            last_test: seen.last_test,
+        }
+    }
+
+    pub fn state(&self) -> State {
+        self.seen().state.clone()
+    }
+
+    /// One call, with its retries.
+    pub async fn call(&self, call: Call<'_>) -> Answer {
+        let target = self.target();
+        let answer = match &target.url {
+            Some(url) => self.0.client.call(url, target.key.as_ref(), &call).await,
+            None => return Answer::Down("No membridge server is configured: set MEMBRIDGE_SERVER_URL".to_owned()),
+        };
+        self.note(&target, answer.problem());
+        answer
+    }
+
+    /// Asks for the control plane's health.
+    ///
+    /// # Errors
+    /// A text for people: `HTTP 401`, or what the network said.
+    pub async fn test_connection(&self) -> Result<serde_json::Value, String> {
+        let tested = match self.call(Call::Health).await {
+            Answer::Reply(reply) if reply.is_success() => serde_json::from_slice::<serde_json::Value>(&reply.body)
+                .map_err(|_| "the health answer is not JSON: is this a membridge server?".to_owned()),
+            Answer::Reply(reply) => Err(format!("HTTP {}", reply.status)),
+            Answer::Down(error) => Err(error),
+        };
+        let mut seen = self.seen();
+        seen.last_test = Some(now());
+        seen.state.connected = tested.is_ok();
+        if let Err(error) = &tested {
+            seen.state.last_error = Some(error.clone());
+        }
+        tested
+    }
+
+    /// The listed agents, as changes of workers. Bad entries are left out with a warning.
+    ///
+    /// # Errors
+    /// A text for people when there is no listing at all.
+    pub async fn agents(&self) -> Result<Vec<WorkerChange>, String> {
+        match self.call(Call::Agents).await {
+            Answer::Reply(reply) if reply.is_success() => agents::parse(&reply.body),
+            Answer::Reply(reply) => Err(format!("HTTP {}", reply.status)),
+            Answer::Down(error) => Err(error),
+        }
+    }
+
+    fn note(&self, called: &Target, problem: Option<String>) {
+        // An answer of the former server says nothing about the one that was set meanwhile.
+        if self.target().url != called.url {
+            return;
+        }
+        let State { consecutive_failures, last_success, last_error, connected } = &mut self.seen().state;
+        *connected = problem.is_none();
+        match problem {
+            None => {
+                *consecutive_failures = 0;
+                *last_success = Some(now());
+            }
+            Some(problem) => {
+                *consecutive_failures = consecutive_failures.saturating_add(1);
+                *last_error = Some(problem);
+            }
+        }
+    }
+
+    fn target(&self) -> Target {
+        self.0.target.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn seen(&self) -> MutexGuard<'_, Seen> {
+        self.0.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// `xxxx****xxxx`; of a key of 8 characters or fewer, nothing.
+fn mask(key: &str) -> String {
+    let characters: Vec<char> = key.chars().collect();
+    if characters.len() <= 8 {
+        return "****".to_owned();
+    }
+    let (head, tail) = (&characters[..4], &characters[characters.len() - 4..]);
+    head.iter().chain(&['*'; 4]).chain(tail).collect()
+}
+
+fn now() -> Ms {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| Ms::try_from(since.as_millis()).unwrap_or(Ms::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::mask;
+
+    #[test]
+    fn a_mask_shows_both_ends_of_long_keys_only() {
+        assert_eq!(mask("abcdefghijkl"), "abcd****ijkl");
+        assert_eq!(mask("abcdefghi"), "abcd****fghi");
+        assert_eq!(mask("abcdefgh"), "****");
+        assert_eq!(mask("ключ-доступу-1"), "ключ****пу-1");
+    }
+}

@@ -1,0 +1,99 @@
+//! Making metric families, and keeping their label sets bounded.
+
+use std::collections::BTreeSet;
+use std::sync::{PoisonError, RwLock};
+
+use prometheus::core::Collector;
+use prometheus::{
+    CounterVec, Error, Gauge, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec,
+    Opts, Registry,
+};
+
+/// What is left when a label has had its share of values.
+pub(super) const OTHER: &str = "_other";
+pub(super) const MAX_LABEL_BYTES: usize = 128;
+
+/// Registers families as it makes them.
+pub(super) struct Families<'a>(pub &'a Registry);
+
+impl Families<'_> {
+    fn keep<C: Collector + Clone + 'static>(&self, family: C) -> Result<C, Error> {
+        self.0.register(Box::new(family.clone()))?;
+        Ok(family)
+    }
+
+    pub fn counter(&self, name: &str, help: &str) -> Result<IntCounter, Error> {
+        self.keep(IntCounter::new(name, help)?)
+    }
+
+    pub fn counters(&self, name: &str, help: &str, labels: &[&str]) -> Result<IntCounterVec, Error> {
+        self.keep(IntCounterVec::new(Opts::new(name, help), labels)?)
+    }
+
+    pub fn sums(&self, name: &str, help: &str, labels: &[&str]) -> Result<CounterVec, Error> {
+        self.keep(CounterVec::new(Opts::new(name, help), labels)?)
+    }
+
+    pub fn gauge(&self, name: &str, help: &str) -> Result<IntGauge, Error> {
+        self.keep(IntGauge::new(name, help)?)
+    }
+
+    pub fn exact_gauge(&self, name: &str, help: &str) -> Result<Gauge, Error> {
+        self.keep(Gauge::new(name, help)?)
+    }
+
+    pub fn gauges(&self, name: &str, help: &str, labels: &[&str]) -> Result<IntGaugeVec, Error> {
+        self.keep(IntGaugeVec::new(Opts::new(name, help), labels)?)
+    }
+
+    pub fn exact_gauges(&self, name: &str, help: &str, labels: &[&str]) -> Result<GaugeVec, Error> {
+        self.keep(GaugeVec::new(Opts::new(name, help), labels)?)
+    }
+
+    pub fn histogram(&self, name: &str, help: &str, buckets: &[f64]) -> Result<Histogram, Error> {
+        self.keep(Histogram::with_opts(HistogramOpts::new(name, help).buckets(buckets.to_vec()))?)
+    }
+
+    pub fn histograms(&self, name: &str, help: &str, labels: &[&str], buckets: &[f64]) -> Result<HistogramVec, Error> {
+        self.keep(HistogramVec::new(HistogramOpts::new(name, help).buckets(buckets.to_vec()), labels)?)
+    }
+}
+
+/// Lets the first so many values of a label through; later ones become [`OTHER`]. Counters can't forget, so their labels may not grow.
+#[derive(Debug)]
+pub(super) struct Bounded {
+    limit: usize,
+    seen: RwLock<BTreeSet<String>>,
+}
+
+impl Bounded {
+    pub fn new(limit: usize) -> Self {
+        Self { limit, seen: RwLock::default() }
+    }
+
+    pub fn label<'a>(&self, value: &'a str) -> &'a str {
+        if value.len() > MAX_LABEL_BYTES {
+            return OTHER;
+        }
+        if self.seen.read().unwrap_or_else(PoisonError::into_inner).contains(value) {
+            return value;
+        }
+        let mut seen = self.seen.write().unwrap_or_else(PoisonError::into_inner);
+        if seen.len() < self.limit {
+            seen.insert(value.to_owned());
+        }
+        if seen.contains(value) { value } else { OTHER }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bounded_label_keeps_its_first_values() {
+        let agents = Bounded::new(2);
+        assert_eq!([agents.label("a"), agents.label("b"), agents.label("c"), agents.label("a")], ["a", "b", OTHER, "a"]);
+        assert_eq!(Bounded::new(2).label(&"x".repeat(200)), OTHER);
+    }
+}

@@ -1,0 +1,49 @@
+//! Logs go to standard error: text for people, or a JSON object a line.
+
+use std::io::{IsTerminal, stderr};
+
+use tracing_subscriber::EnvFilter;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogFormat {
+    Text,
+    Json,
+}
+
+/// Libraries whose finer levels tell of the wire and not of tasks, and might show what they carry.
+const CHATTY: &str = "hyper=info,hyper_util=info,h2=info,reqwest=info,rustls=info,sqlx=info,tower=info";
+
+/// Starts logging for the process. `level` is a level, or levels by part (`info,sqlx=warn`).
+///
+/// # Errors
+/// A text for people when `level` is not understood, or logging was started before.
+pub fn init_logging(format: LogFormat, level: &str) -> Result<(), String> {
+    let log = tracing_subscriber::fmt()
+        .with_writer(stderr)
+        .with_ansi(stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none())
+        .with_env_filter(filter(level)?);
+    let started = match format {
+        LogFormat::Text => log.with_target(false).try_init(),
+        LogFormat::Json => log.json().flatten_event(true).with_current_span(true).with_span_list(false).try_init(),
+    };
+    started.map_err(|error| format!("logging can't start: {error}"))
+}
+
+fn filter(level: &str) -> Result<EnvFilter, String> {
+    let fine = level.split(',').any(|part| matches!(part.trim().to_lowercase().as_str(), "debug" | "trace"));
+    let directives = if fine { format!("{CHATTY},{level}") } else { level.to_owned() };
+    EnvFilter::try_new(directives).map_err(|error| format!("log level {level:?} is not understood: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fine_levels_leave_the_libraries_out_unless_they_are_named() {
+        let shown = |level| filter(level).map(|filter| filter.to_string()).unwrap_or_default();
+        assert_eq!(shown("info"), "info");
+        assert!(shown("debug").contains("hyper=info"));
+        assert!(shown("debug,hyper=trace").contains("hyper=trace"));
+    }
+}

@@ -1,0 +1,275 @@
+//! Metrics in Prometheus form: what happened is counted as it happens, what is so is set when somebody scrapes.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use prometheus::process_collector::ProcessCollector;
+use prometheus::{
+    CounterVec, Error, Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, Registry, TextEncoder,
+};
+
+use super::families::{Bounded, Families};
+use super::scrape::Scraped;
+use crate::core::task::Usage;
+
+/// From half a millisecond to a minute: requests, commits, reconcile runs.
+const FAST_SECONDS: &[f64] =
+    &[0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0];
+/// From a millisecond to a day: a task's wait.
+const WAIT_SECONDS: &[f64] =
+    &[0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.25, 1.0, 5.0, 15.0, 60.0, 300.0, 1800.0, 7200.0, 86400.0];
+/// From a second to an hour and more: an agent's run.
+const RUN_SECONDS: &[f64] = &[0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1200.0, 1800.0, 3600.0];
+const BATCH_COMMANDS: &[f64] = &[1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0];
+/// Agents that get series of their own; the rest share one.
+pub(super) const MAX_AGENTS: usize = 50;
+const MAX_MODELS: usize = 20;
+
+type Hook = Box<dyn Fn(&Metrics) + Send + Sync>;
+
+/// The process's metrics. Clones share them.
+#[derive(Clone)]
+pub struct Metrics(Arc<Inner>);
+
+struct Inner {
+    registry: Registry,
+    /// Also keeps two scrapes from mixing their gauges.
+    before_render: Mutex<Vec<Hook>>,
+    http_requests: IntCounterVec,
+    http_seconds: HistogramVec,
+    commands: IntCounterVec,
+    batch_commands: HistogramVec,
+    commit_seconds: HistogramVec,
+    lease_expiries: IntCounter,
+    retries: IntCounter,
+    assignment_seconds: Histogram,
+    run_seconds: HistogramVec,
+    reconcile_runs: IntCounterVec,
+    reconcile_errors: IntCounterVec,
+    reconcile_seconds: HistogramVec,
+    leader: IntGauge,
+    database_up: IntGauge,
+    tokens: IntCounterVec,
+    cost: CounterVec,
+    cost_agents: Bounded,
+    cost_models: Bounded,
+    scraped: Scraped,
+}
+
+impl Metrics {
+    /// # Errors
+    /// Two families of one name: a mistake in this file.
+    pub fn new() -> Result<Self, Error> {
+        let registry = Registry::new();
+        registry.register(Box::new(ProcessCollector::for_self()))?;
+        let f = Families(&registry);
+        let build = f.gauges("bloom_build_info", "Always 1; its labels tell the version that runs.", &["version"])?;
+        build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
+        let inner = Inner {
+            before_render: Mutex::default(),
+            http_requests: f.counters(
+                "bloom_http_requests_total",
+                "Requests answered, by route template.",
+                &["route", "method", "status"],
+            )?,
+            http_seconds: f.histograms(
+                "bloom_http_request_duration_seconds",
+                "Time from a request's head to its answer's head.",
+                &["route", "method"],
+                FAST_SECONDS,
+            )?,
+            commands: f.counters("bloom_commands_total", "Commands decided, by operation and outcome.", &["op", "outcome"])?,
+            batch_commands: f.histograms("bloom_batch_commands", "Commands in one batch.", &["lane"], BATCH_COMMANDS)?,
+            commit_seconds: f.histograms(
+                "bloom_commit_duration_seconds",
+                "Time of one batch from its first statement to its commit.",
+                &["lane"],
+                FAST_SECONDS,
+            )?,
+            lease_expiries: f.counter("bloom_lease_expiries_total", "Leases that ended by their time.")?,
+            retries: f.counter("bloom_task_retries_total", "Tasks that went back to the queue after an attempt.")?,
+            assignment_seconds: f.histogram(
+                "bloom_task_assignment_duration_seconds",
+                "Time from a task's being ready to its lease.",
+                WAIT_SECONDS,
+            )?,
+            run_seconds: f.histograms(
+                "bloom_task_run_duration_seconds",
+                "Time from a task's lease to its completion.",
+                &["outcome"],
+                RUN_SECONDS,
+            )?,
+            reconcile_runs: f.counters("bloom_reconcile_runs_total", "Runs of a reconcile loop.", &["loop"])?,
+            reconcile_errors: f.counters("bloom_reconcile_errors_total", "Runs of a reconcile loop that failed.", &["loop"])?,
+            reconcile_seconds: f.histograms(
+                "bloom_reconcile_duration_seconds",
+                "Time of one run of a reconcile loop.",
+                &["loop"],
+                FAST_SECONDS,
+            )?,
+            leader: f.gauge("bloom_leader", "1 on the replica that reconciles, else 0.")?,
+            database_up: f.gauge("bloom_database_up", "1 while the database answers, else 0.")?,
+            tokens: f.counters("bloom_tokens_total", "Tokens used by runs, as their agents report.", &["agent", "model", "kind"])?,
+            cost: f.sums("bloom_cost_usd_total", "US dollars spent by runs, as their agents report.", &["agent", "model"])?,
+            cost_agents: Bounded::new(MAX_AGENTS),
+            cost_models: Bounded::new(MAX_MODELS),
+            scraped: Scraped::new(&f)?,
+            registry: registry.clone(),
+        };
+        Ok(Self(Arc::new(inner)))
+    }
+
+    /// `route` is a template such as `/api/runtime/llm-tasks/{id}`, never a raw path.
+    pub fn http(&self, route: &str, method: &str, status: u16, seconds: f64) {
+        // A client may send any word as a method: the series must not grow with them.
+        const METHODS: [&str; 7] = ["GET", "POST", "DELETE", "PUT", "PATCH", "HEAD", "OPTIONS"];
+        let method = METHODS.into_iter().find(|known| *known == method).unwrap_or("other");
+        let digits = [b'0' + (status / 100 % 10) as u8, b'0' + (status / 10 % 10) as u8, b'0' + (status % 10) as u8];
+        let status = str::from_utf8(&digits).unwrap_or("000");
+        self.0.http_requests.with_label_values(&[route, method, status]).inc();
+        self.0.http_seconds.with_label_values(&[route, method]).observe(seconds);
+    }
+
+    /// One command came to an end: `op` and `outcome` are fixed words.
+    pub fn command(&self, op: &str, outcome: &str) {
+        self.0.commands.with_label_values(&[op, outcome]).inc();
+    }
+
+    /// One batch was committed.
+    pub fn batch(&self, lane: &str, commands: usize, commit_seconds: f64) {
+        self.0.batch_commands.with_label_values(&[lane]).observe(commands as f64);
+        self.0.commit_seconds.with_label_values(&[lane]).observe(commit_seconds);
+    }
+
+    pub fn lease_expired(&self) {
+        self.0.lease_expiries.inc();
+    }
+
+    pub fn retried(&self) {
+        self.0.retries.inc();
+    }
+
+    /// A task was leased so long after it was ready.
+    pub fn assigned(&self, seconds: f64) {
+        self.0.assignment_seconds.observe(seconds);
+    }
+
+    /// A run ended so long after its lease began; `outcome` is `success` or `error`.
+    pub fn run(&self, outcome: &str, seconds: f64) {
+        self.0.run_seconds.with_label_values(&[outcome]).observe(seconds);
+    }
+
+    pub fn reconciled(&self, name: &str, seconds: f64, ok: bool) {
+        self.0.reconcile_runs.with_label_values(&[name]).inc();
+        self.0.reconcile_seconds.with_label_values(&[name]).observe(seconds);
+        // Touched either way, so that the series is there before the first error.
+        self.0.reconcile_errors.with_label_values(&[name]).inc_by(u64::from(!ok));
+    }
+
+    pub fn leader(&self, is_leader: bool) {
+        self.0.leader.set(i64::from(is_leader));
+    }
+
+    pub fn database_up(&self, is_up: bool) {
+        self.0.database_up.set(i64::from(is_up));
+    }
+
+    /// What one run used.
+    pub fn used(&self, agent: &str, model: Option<&str>, usage: &Usage) {
+        let agent = self.0.cost_agents.label(agent);
+        let model = self.0.cost_models.label(model.unwrap_or("unknown"));
+        for (kind, tokens) in [("input", usage.input_tokens), ("output", usage.output_tokens)] {
+            self.0.tokens.with_label_values(&[agent, model, kind]).inc_by(u64::try_from(tokens).unwrap_or(0));
+        }
+        if usage.cost_usd.is_finite() && usage.cost_usd > 0.0 {
+            self.0.cost.with_label_values(&[agent, model]).inc_by(usage.cost_usd);
+        }
+    }
+
+    /// `hook` sets gauges each time somebody scrapes; it must be quick and never wait.
+    pub fn before_render(&self, hook: impl Fn(&Metrics) + Send + Sync + 'static) {
+        self.0.before_render.lock().unwrap_or_else(PoisonError::into_inner).push(Box::new(hook));
+    }
+
+    /// Everything, as Prometheus reads it.
+    pub fn render(&self) -> String {
+        let hooks = self.0.before_render.lock().unwrap_or_else(PoisonError::into_inner);
+        hooks.iter().for_each(|hook| hook(self));
+        let mut text = String::new();
+        if let Err(error) = TextEncoder::new().encode_utf8(&self.0.registry.gather(), &mut text) {
+            tracing::error!(%error, "metrics can't be rendered");
+        }
+        text
+    }
+
+    pub(super) fn scraped(&self) -> &Scraped {
+        &self.0.scraped
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::task::Status;
+    use crate::core::worker::WorkerStatus;
+    use crate::telemetry::QueueDepth;
+
+    #[test]
+    fn renders_what_was_told() {
+        let metrics = Metrics::new().unwrap();
+        metrics.http("/api/runtime/llm-tasks/{id}", "GET", 200, 0.002);
+        metrics.http("/api/runtime/llm-tasks/{id}", "BREW", 405, 0.002);
+        metrics.command("create", "ok");
+        metrics.batch("main", 12, 0.004);
+        metrics.lease_expired();
+        metrics.assigned(0.01);
+        metrics.run("success", 12.0);
+        metrics.reconciled("expire", 0.001, false);
+        metrics.leader(true);
+        metrics.used("coder", None, &Usage { input_tokens: 3, output_tokens: 4, cost_usd: 0.5 });
+        metrics.before_render(|m| {
+            m.tasks([(Status::Queued, 7)]);
+            m.workers([(WorkerStatus::Online, 2)], 5);
+            m.queue(&[QueueDepth { agent: "coder", priority: 8, tasks: 7, oldest_age_seconds: 1.5 }]);
+        });
+        let text = metrics.render();
+        for line in [
+            r#"bloom_http_requests_total{method="GET",route="/api/runtime/llm-tasks/{id}",status="200"} 1"#,
+            r#"bloom_http_requests_total{method="other",route="/api/runtime/llm-tasks/{id}",status="405"} 1"#,
+            r#"bloom_commands_total{op="create",outcome="ok"} 1"#,
+            r#"bloom_batch_commands_sum{lane="main"} 12"#,
+            "bloom_lease_expiries_total 1",
+            r#"bloom_reconcile_errors_total{loop="expire"} 1"#,
+            "bloom_leader 1",
+            r#"bloom_tokens_total{agent="coder",kind="output",model="unknown"} 4"#,
+            r#"bloom_cost_usd_total{agent="coder",model="unknown"} 0.5"#,
+            r#"bloom_tasks{status="queued"} 7"#,
+            r#"bloom_tasks{status="dead"} 0"#,
+            r#"bloom_workers{status="online"} 2"#,
+            "bloom_worker_free_slots 5",
+            r#"bloom_queue_tasks{agent="coder",priority="high"} 7"#,
+            r#"bloom_queue_oldest_age_seconds{agent="coder",priority="high"} 1.5"#,
+            "process_resident_memory_bytes",
+        ] {
+            assert!(text.contains(line), "{line} is missing in\n{text}");
+        }
+    }
+
+    #[test]
+    fn the_queue_shows_the_fullest_agents_and_one_rest() {
+        let metrics = Metrics::new().unwrap();
+        let names: Vec<String> = (0..60).map(|n| format!("agent-{n}")).collect();
+        let depths: Vec<QueueDepth<'_>> = (0_i64..)
+            .zip(&names)
+            .map(|(n, agent)| QueueDepth { agent, priority: 5, tasks: n + 1, oldest_age_seconds: n as f64 })
+            .collect();
+        metrics.queue(&depths);
+        let text = metrics.render();
+        assert!(text.contains(r#"bloom_queue_tasks{agent="agent-59",priority="normal"} 60"#));
+        assert!(!text.contains(r#"agent="agent-3""#));
+        // 1 + 2 + … + 10
+        assert!(text.contains(r#"bloom_queue_tasks{agent="_other",priority="normal"} 55"#), "{text}");
+        assert!(text.contains(r#"bloom_queue_oldest_age_seconds{agent="_other",priority="normal"} 9"#), "{text}");
+        metrics.queue(&[]);
+        assert!(!metrics.render().contains("agent-59"), "an empty queue leaves no series behind");
+    }
+}

@@ -1,0 +1,10 @@
+//! What the process tells of itself: logs and metrics.
+
+mod families;
+mod logging;
+mod metrics;
+mod scrape;
+
+pub use logging::{LogFormat, init_logging};
+pub use metrics::Metrics;
+pub use scrape::QueueDepth;

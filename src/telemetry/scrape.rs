@@ -1,0 +1,128 @@
+//! Gauges that are set at each scrape, from views that others keep anyway.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use prometheus::{Error, Gauge, GaugeVec, IntGauge, IntGaugeVec};
+
+use super::families::{Families, MAX_LABEL_BYTES, OTHER};
+use super::metrics::{MAX_AGENTS, Metrics};
+use crate::core::Ms;
+use crate::core::task::Status;
+use crate::core::worker::WorkerStatus;
+
+/// What waits for one agent at one priority.
+#[derive(Clone, Copy, Debug)]
+pub struct QueueDepth<'a> {
+    pub agent: &'a str,
+    /// 0..=9
+    pub priority: i64,
+    pub tasks: i64,
+    pub oldest_age_seconds: f64,
+}
+
+pub(super) struct Scraped {
+    tasks: IntGaugeVec,
+    queue_tasks: IntGaugeVec,
+    queue_age: GaugeVec,
+    active_leases: IntGauge,
+    workers: IntGaugeVec,
+    free_slots: IntGauge,
+    membridge_up: IntGauge,
+    membridge_failures: IntGauge,
+    membridge_success: Gauge,
+    connections: IntGaugeVec,
+}
+
+impl Scraped {
+    pub fn new(f: &Families<'_>) -> Result<Self, Error> {
+        let queue = &["agent", "priority"];
+        Ok(Self {
+            tasks: f.gauges("bloom_tasks", "Tasks by status.", &["status"])?,
+            queue_tasks: f.gauges("bloom_queue_tasks", "Queued tasks by agent and priority (high 7-9, normal 4-6, low 0-3).", queue)?,
+            queue_age: f.exact_gauges("bloom_queue_oldest_age_seconds", "Age of the oldest queued task.", queue)?,
+            active_leases: f.gauge("bloom_active_leases", "Leases that hold a task now.")?,
+            workers: f.gauges("bloom_workers", "Workers by status.", &["status"])?,
+            free_slots: f.gauge("bloom_worker_free_slots", "Free places on workers that are online and take tasks.")?,
+            membridge_up: f.gauge("bloom_membridge_up", "1 if the control plane answered its last call, else 0.")?,
+            membridge_failures: f.gauge("bloom_membridge_consecutive_failures", "Calls to the control plane that failed in a row.")?,
+            membridge_success: f.exact_gauge(
+                "bloom_membridge_last_success_timestamp_seconds",
+                "When the control plane last answered; 0 = never.",
+            )?,
+            connections: f.gauges("bloom_database_connections", "Open connections of the reading pool, by state.", &["state"])?,
+        })
+    }
+}
+
+impl Metrics {
+    /// A status that is not named counts 0.
+    pub fn tasks(&self, by_status: impl IntoIterator<Item = (Status, i64)>) {
+        let counts: BTreeMap<Status, i64> = by_status.into_iter().collect();
+        for status in Status::ALL {
+            self.scraped().tasks.with_label_values(&[status.as_str()]).set(counts.get(status).copied().unwrap_or(0));
+        }
+    }
+
+    pub fn active_leases(&self, leases: i64) {
+        self.scraped().active_leases.set(leases);
+    }
+
+    /// A status that is not named counts 0. `free_slots`: of workers that may get tasks now.
+    pub fn workers(&self, by_status: impl IntoIterator<Item = (WorkerStatus, i64)>, free_slots: i64) {
+        let counts: BTreeMap<WorkerStatus, i64> = by_status.into_iter().collect();
+        for status in WorkerStatus::ALL {
+            self.scraped().workers.with_label_values(&[status.as_str()]).set(counts.get(status).copied().unwrap_or(0));
+        }
+        self.scraped().free_slots.set(free_slots);
+    }
+
+    /// The whole queue: the agents with most tasks get series of their own, the others share `_other`.
+    pub fn queue(&self, depths: &[QueueDepth<'_>]) {
+        let named = fullest_agents(depths);
+        let mut classes: BTreeMap<(&str, &str), (i64, f64)> = BTreeMap::new();
+        for depth in depths {
+            let agent = if named.contains(depth.agent) { depth.agent } else { OTHER };
+            let (tasks, age) = classes.entry((agent, class(depth.priority))).or_default();
+            *tasks += depth.tasks;
+            *age = age.max(depth.oldest_age_seconds);
+        }
+        let Scraped { queue_tasks, queue_age, .. } = self.scraped();
+        queue_tasks.reset();
+        queue_age.reset();
+        for ((agent, class), (tasks, age)) in classes {
+            queue_tasks.with_label_values(&[agent, class]).set(tasks);
+            queue_age.with_label_values(&[agent, class]).set(age);
+        }
+    }
+
+    pub fn membridge(&self, connected: bool, consecutive_failures: u32, last_success: Option<Ms>) {
+        let scraped = self.scraped();
+        scraped.membridge_up.set(i64::from(connected));
+        scraped.membridge_failures.set(i64::from(consecutive_failures));
+        scraped.membridge_success.set(last_success.unwrap_or(0) as f64 / 1000.0);
+    }
+
+    pub fn connections(&self, open: usize, idle: usize) {
+        for (state, count) in [("idle", idle), ("used", open.saturating_sub(idle))] {
+            self.scraped().connections.with_label_values(&[state]).set(i64::try_from(count).unwrap_or(i64::MAX));
+        }
+    }
+}
+
+fn class(priority: i64) -> &'static str {
+    match priority {
+        7.. => "high",
+        4..=6 => "normal",
+        _ => "low",
+    }
+}
+
+fn fullest_agents<'a>(depths: &[QueueDepth<'a>]) -> BTreeSet<&'a str> {
+    let mut totals: BTreeMap<&str, i64> = BTreeMap::new();
+    for depth in depths.iter().filter(|depth| depth.agent.len() <= MAX_LABEL_BYTES) {
+        *totals.entry(depth.agent).or_default() += depth.tasks;
+    }
+    let mut agents: Vec<(&str, i64)> = totals.into_iter().collect();
+    agents.sort_by_key(|(_, tasks)| std::cmp::Reverse(*tasks));
+    agents.into_iter().take(MAX_AGENTS).map(|(agent, _)| agent).collect()
+}
