@@ -89,6 +89,7 @@ on_both! { alone:
         assert_eq!(select(json!({ "primary_node_id": "n1", "lease_seconds": 60 })).await.ok(), json!({ "ok": true }));
         let bodies = stub.seen(path).iter().map(|request| serde_json::from_str::<Value>(&request.body).unwrap()).collect::<Vec<_>>();
         assert_eq!(bodies, [json!({ "primary_node_id": "n1", "lease_seconds": 3600 }), json!({ "primary_node_id": "n1", "lease_seconds": 60 })]);
+        assert!(stub.seen(path).iter().all(|request| request.method == reqwest::Method::POST));
         select(json!({})).await.refuses(&["primary_node_id"]);
         let trail = server.get("audit").await.ok();
         assert!(trail.as_array().unwrap().iter().any(|entry| entry["action"] == "leadership_promote"), "{trail}");

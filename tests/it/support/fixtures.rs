@@ -62,11 +62,6 @@ pub struct NewWorker<'a> {
 }
 
 impl<'a> NewWorker<'a> {
-    pub fn named(mut self, name: &str) -> Self {
-        name.clone_into(&mut self.name);
-        self
-    }
-
     pub fn slots(self, places: i64) -> Self {
         self.able("max_concurrency", json!(places))
     }

@@ -4,6 +4,7 @@ pub mod checker;
 pub mod client;
 pub mod fixtures;
 pub mod janitor;
+pub mod load;
 pub mod postgres;
 pub mod server;
 pub mod sse;
