@@ -1,0 +1,109 @@
+//! The audit trail: what it says of each deed, and what leaves no entry.
+
+use crate::on_both;
+use crate::support::*;
+
+/// `action entity_type entity_id actor`, oldest first.
+async fn trail(server: &Server) -> Vec<String> {
+    let entries = server.get("audit?limit=1000").await.ok();
+    let mut trail = entries.as_array().unwrap().iter().map(|entry| {
+        assert!(entry["timestamp"].is_i64() && entry["id"].is_string() && entry["detail"].is_string(), "{entry}");
+        ["action", "entity_type", "entity_id", "actor"].map(|key| entry[key].as_str().unwrap()).join(" ")
+    }).collect::<Vec<_>>();
+    trail.reverse();
+    trail
+}
+
+on_both! { alone:
+    async fn a_plain_lifecycle_leaves_three_entries(database) {
+        let server = Server::on(database).start();
+        let crew = server.crew();
+        let worker = crew.worker().register().await;
+        let task = crew.task().create().await;
+        let lease = task.lease_to(&worker).await;
+        task.heartbeat(json!({})).await.ok();
+        lease.heartbeat().await.ok();
+        task.succeed("x").await;
+        let (task, lease, worker) = (&task.id, &lease.id, &worker.name);
+        assert_eq!(trail(&server).await, [
+            format!("worker_registered worker {worker} api"),
+            format!("task_created llm_task {task} api"),
+            format!("task_leased lease {lease} router"),
+            format!("task_completed llm_task {task} {worker}"),
+        ]);
+    }
+
+    async fn every_deed_is_told(database) {
+        let server = Server::on(database).env("WORKER_OFFLINE_AFTER_SECONDS", 1).start();
+        let crew = server.crew();
+        let worker = crew.worker().slots(8).register().await;
+        server.post("workers", json!({ "name": worker.name, "os_info": "Alpine" })).await.ok();
+        for call in ["cordon", "uncordon", "drain", "uncordon"] {
+            server.poke(&worker.path(&format!("/{call}"))).await.ok();
+        }
+        let failed = crew.task().create().await;
+        failed.lease_to(&worker).await;
+        failed.fail("x").await;
+        failed.requeue().await.ok();
+        failed.cancel().await.ok();
+        let released = crew.task().with("session", json!("none")).create().await;
+        let lease = released.lease_to(&worker).await;
+        server.post(&released.path("/release"), json!({ "lease_id": lease.id, "reason": "shutdown" })).await.ok();
+        let claimed = worker.claim(1).await;
+        let claim = lease_ids(&claimed)[0].clone();
+        server.task(&released.id).complete(json!({ "status": "error", "lease_id": claim, "retryable": true, "metrics": { "duration_ms": 1 } })).await.ok();
+        let dying = crew.task().attempts(1).create().await;
+        let last = dying.lease_for(&worker, 1).await;
+        dying.reaches("dead").await;
+        eventually("it is lost", || async { (worker.status().await == "offline").then_some(()) }).await;
+        worker.claim(1).await;
+        eventually("it is back", || async { (worker.status().await == "online").then_some(()) }).await;
+        server.delete(&worker.path("")).await.ok();
+        let told = trail(&server).await;
+        let has = |line: String| assert!(told.contains(&line), "missing: {line}\nin: {told:#?}");
+        let name = &worker.name;
+        has(format!("worker_updated worker {name} api"));
+        for deed in ["cordoned", "uncordoned", "draining"] {
+            assert!(told.iter().any(|line| line.starts_with(&format!("worker_{deed} worker {name} "))), "{deed}: {told:#?}");
+        }
+        has(format!("task_requeued llm_task {} admin", failed.id));
+        assert!(told.iter().any(|line| line.starts_with(&format!("task_cancelled llm_task {} ", failed.id))), "{told:#?}");
+        assert!(told.iter().any(|line| line.starts_with("task_released ")), "{told:#?}");
+        has(format!("task_leased lease {claim} reconciler"));
+        assert!(told.iter().any(|line| line.starts_with(&format!("task_retried llm_task {} ", released.id))), "{told:#?}");
+        has(format!("lease_expired lease {} reconciler", last.id));
+        has(format!("task_dead llm_task {} reconciler", dying.id));
+        has(format!("worker_offline worker {name} reconciler"));
+        assert!(told.iter().any(|line| line.starts_with(&format!("worker_online worker {name} "))), "{told:#?}");
+        assert!(told.iter().any(|line| line.starts_with(&format!("worker_removed worker {name} "))), "{told:#?}");
+    }
+
+    async fn what_changes_nothing_leaves_no_entry(database) {
+        let server = Server::on(database).start();
+        let crew = server.crew();
+        let (task, _) = crew.leased_task().await;
+        task.cancel().await.ok();
+        let before = trail(&server).await;
+        task.cancel().await.ok();
+        task.requeue().await.expect(409);
+        task.heartbeat(json!({})).await.ok();
+        task.heartbeat(json!({ "lease_id": NO_ID })).await.expect(409);
+        server.post("llm-tasks", json!({})).await.expect(400);
+        server.get("llm-tasks").await.ok();
+        assert_eq!(trail(&server).await, before);
+    }
+
+    async fn an_entry_names_the_request_that_caused_it(database) {
+        let server = Server::on(database).start();
+        let answer = server.crew().task().answer().await.expect(201);
+        let id = answer.header("x-request-id").expect("a request id").to_owned();
+        let listed = server.get("audit?limit=1").await.ok();
+        assert!(listed[0].to_string().contains(&id), "{id}: {listed}");
+    }
+
+    async fn old_entries_go_by_their_age(database) {
+        let server = Server::on(database).env("AUDIT_RETENTION_DAYS", 1).env("TASK_RETENTION_DAYS", 1).start();
+        server.crew().task().create().await.cancel().await.ok();
+        assert_eq!(trail(&server).await.len(), 2, "today's stay");
+    }
+}

@@ -1,0 +1,95 @@
+//! Many tasks in one call.
+
+use crate::on_both;
+use crate::support::*;
+
+on_both! {
+    async fn a_batch_makes_all_its_tasks(server) {
+        let crew = server.crew();
+        let tasks = (0..100).map(|i| crew.task().prompt(&format!("number {i}")).json()).collect::<Vec<_>>();
+        let made = server.post("llm-tasks:batch", json!({ "tasks": tasks })).await.created();
+        let made = made["tasks"].as_array().unwrap();
+        assert_eq!(made.len(), 100);
+        for (i, task) in made.iter().enumerate() {
+            assert_eq!((&task["prompt"], &task["status"]), (&json!(format!("number {i}")), &json!("queued")), "in the order given");
+        }
+        assert_eq!(server.get(&format!("llm-tasks?agent_slug={}&limit=1000", crew.slug)).await.ok().as_array().unwrap().len(), 100);
+    }
+
+    async fn a_batch_is_all_or_nothing(server) {
+        let crew = server.crew();
+        let tasks = json!([crew.task().json(), crew.task().without("prompt").json()]);
+        let answer = server.post("llm-tasks:batch", json!({ "tasks": tasks })).await.refuses(&["tasks"]);
+        assert!(answer["tasks"][0].as_str().unwrap().contains("prompt"), "{answer}");
+        let tasks = json!([crew.task().json(), crew.task().with("depends_on", json!([NO_ID])).json()]);
+        server.post("llm-tasks:batch", json!({ "tasks": tasks })).await.expect(400);
+        assert_eq!(server.get(&format!("llm-tasks?agent_slug={}", crew.slug)).await.ok(), json!([]));
+    }
+
+    async fn a_batch_has_a_limit(server) {
+        let crew = server.crew();
+        let tasks = vec![crew.task().json(); 1001];
+        server.post("llm-tasks:batch", json!({ "tasks": tasks })).await.refuses(&["tasks"]);
+        server.post("llm-tasks:batch", json!({})).await.refuses(&["tasks"]);
+        server.post("llm-tasks:batch", json!({ "tasks": "all" })).await.refuses(&["tasks"]);
+        let thousand = (0..1000).map(|_| crew.task().json()).collect::<Vec<_>>();
+        assert_eq!(server.post("llm-tasks:batch", json!({ "tasks": thousand })).await.created()["tasks"].as_array().unwrap().len(), 1000);
+    }
+
+    async fn tasks_are_cancelled_by_their_ids(server) {
+        let crew = server.crew();
+        let (queued, (done, _)) = (crew.task().create().await, crew.leased_task().await);
+        done.succeed("x").await;
+        let ids = json!({ "ids": [queued.id, done.id, NO_ID] });
+        let mut dry = ids.clone();
+        dry["dry_run"] = json!(true);
+        let said = server.post("llm-tasks:cancel", dry).await.ok();
+        assert_eq!(queued.status().await, "queued", "a dry run changes nothing");
+        let did = server.post("llm-tasks:cancel", ids.clone()).await.ok();
+        assert_eq!(did["changed"], 1, "{did}");
+        assert_eq!((&said["matched"], &did["more"]), (&did["matched"], &json!(false)), "{said} {did}");
+        assert_eq!((queued.status().await, done.status().await), ("cancelled".into(), "completed".into()));
+        assert_eq!(server.post("llm-tasks:cancel", ids).await.ok()["changed"], 0);
+    }
+
+    async fn tasks_are_cancelled_and_requeued_by_a_filter(server) {
+        let crew = server.crew();
+        let mut tasks = Vec::new();
+        for i in 0..4 {
+            tasks.push(crew.task().with("labels", json!({ "half": (i % 2).to_string() })).create().await);
+        }
+        let filter = json!({ "agent_slug": crew.slug, "labels": { "half": "1" } });
+        let by_label = server.post("llm-tasks:cancel", json!({ "filter": { "agent_slug": crew.slug, "label": ["half=1"] } })).await;
+        let did = if by_label.status == 200 { by_label.ok() } else { server.post("llm-tasks:cancel", json!({ "filter": filter })).await.ok() };
+        assert_eq!(did, json!({ "matched": 2, "changed": 2, "more": false }));
+        assert_eq!(tasks[0].status().await, "queued");
+        assert_eq!(tasks[1].status().await, "cancelled");
+        let all = json!({ "filter": { "agent_slug": crew.slug, "status": "cancelled" } });
+        let did = server.post("llm-tasks:requeue", all).await.ok();
+        assert_eq!(did, json!({ "matched": 2, "changed": 2, "more": false }));
+        assert_eq!(tasks[1].status().await, "queued");
+    }
+
+    async fn a_bulk_call_says_when_there_is_more(server) {
+        let crew = server.crew();
+        for _ in 0..2 {
+            let tasks = (0..600).map(|_| crew.task().json()).collect::<Vec<_>>();
+            server.post("llm-tasks:batch", json!({ "tasks": tasks })).await.created();
+        }
+        let filter = json!({ "filter": { "agent_slug": crew.slug, "status": "queued" } });
+        let first = server.post("llm-tasks:cancel", filter.clone()).await.ok();
+        assert_eq!(first, json!({ "matched": 1000, "changed": 1000, "more": true }));
+        let second = server.post("llm-tasks:cancel", filter.clone()).await.ok();
+        assert_eq!(second, json!({ "matched": 200, "changed": 200, "more": false }));
+        assert_eq!(server.post("llm-tasks:cancel", filter).await.ok(), json!({ "matched": 0, "changed": 0, "more": false }));
+    }
+
+    async fn a_bulk_call_is_checked(server) {
+        for call in ["llm-tasks:cancel", "llm-tasks:requeue"] {
+            server.post(call, json!({})).await.expect(400);
+            server.post(call, json!({ "ids": vec![NO_ID; 1001] })).await.refuses(&["ids"]);
+            server.post(call, json!({ "ids": "all" })).await.refuses(&["ids"]);
+            server.post(call, json!({ "filter": 5 })).await.refuses(&["filter"]);
+        }
+    }
+}

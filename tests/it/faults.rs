@@ -1,0 +1,237 @@
+//! Things break under load; afterwards an independent look at the database and at what clients were told finds nothing wrong.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::on_both;
+use crate::support::load::Load;
+use crate::support::*;
+
+/// Ends the load, lets the dust settle, and compares the tables with what clients were told.
+async fn examine(server: &Server, load: Load) {
+    let told = load.end().await;
+    assert!(told.completed.len() > 20, "the load was real: {}", told.completed.len());
+    let tables = checker::read(&server.database_url()).await;
+    tables.are_sound();
+    tables.keep_what_was_told(&told);
+    // Counters are folded every second; the tables are the truth.
+    eventually("the counts equal the tables", || async {
+        let (tables, stats) = (checker::read(&server.database_url()).await, server.get("stats").await.ok());
+        let counted = |status: &str| stats["tasks"]["by_status"][status].as_i64().unwrap_or(0);
+        let agree = ["queued", "leased", "running", "completed", "failed", "dead", "cancelled"].iter().all(|status| counted(status) == tables.count(status));
+        let active = tables.count("leased") + tables.count("running");
+        (agree && stats["leases"]["active"] == json!(active)).then_some(())
+    }).await;
+}
+
+on_both! { alone:
+    async fn a_killed_server_carries_on_where_it_was(database) {
+        let server = Server::on(database).env("LEASE_TTL_SECONDS", 2).start();
+        let load = Load::start(&[(*server).clone()]);
+        for _ in 0..4 {
+            load.goes_on(40).await;
+            server.kill9();
+            server.start_again();
+        }
+        load.goes_on(40).await;
+        examine(&server, load).await;
+    }
+
+    async fn timers_go_on_after_a_kill(database) {
+        let server = Server::on(database).start();
+        let crew = server.crew();
+        let worker = crew.worker().slots(4).register().await;
+        let expiring = crew.task().create().await;
+        let lease = expiring.lease_for(&worker, 1).await;
+        let waiting = crew.task().with("not_before", json!(now_ms() + 800)).create().await;
+        let first = crew.task().create().await;
+        let last = crew.task().with("depends_on", json!([first.id])).create().await;
+        server.kill9();
+        server.start_again();
+        expiring.reaches("queued").await;
+        lease.reaches("expired").await;
+        let mut claimed = Vec::new();
+        while claimed.len() < 3 {
+            claimed.extend(worker.claim_within(4, 10).await.iter().map(|entry| entry["task"]["id"].as_str().unwrap().to_owned()));
+        }
+        for task in [&expiring, &waiting, &first] {
+            assert!(claimed.contains(&task.id));
+        }
+        first.succeed("x").await;
+        assert_eq!(worker.claim_within(4, 10).await[0]["task"]["id"], json!(last.id));
+    }
+
+    async fn after_a_total_outage_leases_get_a_grace(database) {
+        let server = Server::on(database).start();
+        let crew = server.crew();
+        let worker = crew.worker().slots(4).register().await;
+        let short = crew.task().create().await.lease_for(&worker, 2).await;
+        let long = crew.task().create().await.lease_for(&worker, 30).await;
+        eventually("it serves for a while", || async { (now_ms() > short.json["started_at"].as_i64().unwrap() + 500).then_some(()) }).await;
+        server.kill9();
+        // The whole TTL passes while nobody serves.
+        eventually("time passes", || async { (now_ms() > short.json["expires_at"].as_i64().unwrap() + 200).then_some(()) }).await;
+        server.start_again();
+        let ready = now_ms();
+        let answer = short.heartbeat().await.ok();
+        assert!(answer["expires_at"].as_i64().unwrap() > ready, "it could still be renewed");
+        assert_eq!(long.now().await["status"], "active");
+    }
+}
+
+/// Servers on one database.
+fn replicas(url: &str, count: usize) -> Vec<Arc<Server>> {
+    (0..count).map(|_| Arc::new(Server::on_url(url).env("LEASE_TTL_SECONDS", 5).start())).collect()
+}
+
+fn apis(servers: &[Arc<Server>]) -> Vec<Api> {
+    servers.iter().map(|server| (***server).clone()).collect()
+}
+
+/// Which of them says that it leads.
+async fn leader(servers: &[Arc<Server>]) -> Option<usize> {
+    for (i, server) in servers.iter().enumerate() {
+        let Ok(answer) = server.try_get("/metrics").await else { continue };
+        if answer.text.lines().any(|line| line == "bloom_leader 1") {
+            return Some(i);
+        }
+    }
+    None
+}
+
+#[test]
+fn postgresql_restarting_under_load_loses_nothing() {
+    let cluster = postgres::Cluster::start();
+    let server = Server::on_url(&cluster.database()).env("LEASE_TTL_SECONDS", 5).start();
+    run(async {
+        let load = Load::start(&[(*server).clone()]);
+        for round in 0..3 {
+            load.goes_on(40).await;
+            if round == 1 { cluster.crash() } else { cluster.stop() }
+            cluster.resume();
+        }
+        load.goes_on(40).await;
+        examine(&server, load).await;
+    });
+}
+
+#[test]
+fn replicas_share_the_work() {
+    let url = postgres::database();
+    let servers = replicas(&url, 3);
+    run(async {
+        let load = Load::start(&apis(&servers));
+        load.goes_on(200).await;
+        eventually("one leads", || async { leader(&servers).await }).await;
+        examine(&servers[0], load).await;
+    });
+}
+
+#[test]
+fn work_submitted_to_one_replica_wakes_a_claim_on_another() {
+    let url = postgres::database();
+    let servers = replicas(&url, 2);
+    run(async {
+        let slug = unique("agent");
+        let here = Crew { api: &servers[0], slug: slug.clone() };
+        let there = Crew { api: &servers[1], slug };
+        let worker = there.worker().register().await;
+        let mut worst = Duration::ZERO;
+        for _ in 0..10 {
+            let path = worker.path("/claim");
+            let api = (**servers[1]).clone();
+            let claim = beside(async move { api.post(&path, json!({ "max": 1, "wait_sec": 30 })).await.ok() });
+            // The claim is open for sure once a sighting of its worker has been seen; a little time does as well here.
+            let submitted = Instant::now();
+            let task = here.task().create().await;
+            let answer = claim.await.unwrap();
+            worst = worst.max(submitted.elapsed());
+            assert_eq!(answer["leases"][0]["task"]["id"], json!(task.id));
+            there.api.task(&task.id).succeed("x").await;
+        }
+        assert!(worst < Duration::from_secs(1), "{worst:?}");
+    });
+}
+
+#[test]
+fn a_killed_leader_is_replaced_at_once() {
+    let url = postgres::database();
+    let servers = replicas(&url, 2);
+    run(async {
+        let first = eventually("one leads", || leader(&servers)).await;
+        let other = &servers[1 - first];
+        let crew = other.crew();
+        let worker = crew.worker().slots(2).register().await;
+        let task = crew.task().create().await;
+        let lease = task.lease_for(&worker, 1).await;
+        let killed = Instant::now();
+        servers[first].kill9();
+        eventually("the other one leads", || async { (leader(&servers[1 - first..2 - first]).await == Some(0)).then_some(()) }).await;
+        assert!(killed.elapsed() < Duration::from_secs(2), "{:?}", killed.elapsed());
+        let back = task.reaches("queued").await;
+        let late = back["updated_at"].as_i64().unwrap() - lease.json["expires_at"].as_i64().unwrap();
+        assert!((0..1900).contains(&late), "{late} ms after its time");
+    });
+}
+
+#[test]
+fn a_frozen_leader_does_no_harm() {
+    let url = postgres::database();
+    let servers = replicas(&url, 3);
+    run(async {
+        let first = eventually("one leads", || leader(&servers)).await;
+        let rest = servers.iter().enumerate().filter(|(i, _)| *i != first).map(|(_, server)| Arc::clone(server)).collect::<Vec<_>>();
+        let load = Load::start(&apis(&servers));
+        load.goes_on(60).await;
+        let crew = rest[0].crew();
+        let worker = crew.worker().slots(4).register().await;
+        let task = crew.task().create().await;
+        task.lease_for(&worker, 1).await;
+        servers[first].pause();
+        let frozen = Instant::now();
+        eventually("another one leads", || async { leader(&rest).await }).await;
+        assert!(frozen.elapsed() < Duration::from_secs(4), "{:?}", frozen.elapsed());
+        task.reaches("queued").await;
+        load.goes_on(60).await;
+        servers[first].resume();
+        load.goes_on(60).await;
+        eventually("one leads, and only one", || async {
+            let mut leading = 0;
+            for server in &servers {
+                leading += usize::from(leader(std::slice::from_ref(server)).await.is_some());
+            }
+            (leading == 1).then_some(())
+        }).await;
+        examine(&servers[first], load).await;
+    });
+}
+
+#[test]
+fn replicas_killed_in_turn_lose_nothing() {
+    let url = postgres::database();
+    let servers = replicas(&url, 2);
+    run(async {
+        let load = Load::start(&apis(&servers));
+        for round in 0..4 {
+            load.goes_on(40).await;
+            servers[round % 2].kill9();
+            load.goes_on(40).await;
+            servers[round % 2].start_again();
+        }
+        load.goes_on(40).await;
+        examine(&servers[0], load).await;
+    });
+}
+
+#[test]
+fn a_setting_stored_on_one_replica_is_in_force_on_all() {
+    let url = postgres::database();
+    let servers = replicas(&url, 2);
+    run(async {
+        let body = json!({ "membridge_server_url": "http://127.0.0.1:9", "admin_key": "shared-by-all-of-us" });
+        servers[0].post("config", body).await.ok();
+        eventually("the other one knows", || async {
+            (servers[1].get("config").await.ok()["admin_key_masked"] == "shar****f-us").then_some(())
+        }).await;
+    });
+}

@@ -1,0 +1,160 @@
+//! Rate limits, body limits, wrong paths and methods.
+
+use reqwest::Method;
+
+use crate::on_both;
+use crate::support::*;
+
+const TOO_MANY: &str = "Too many requests, please try again later";
+
+/// A server with small windows of these sizes.
+fn limited(database: Database, api: u32, test: u32, worker: u32) -> Server {
+    Server::on(database)
+        .env("RATE_LIMIT_PER_MINUTE", api)
+        .env("TEST_CONNECTION_PER_MINUTE", test)
+        .env("WORKER_RATE_LIMIT_PER_MINUTE", worker)
+        .start()
+}
+
+#[track_caller]
+fn shows(answer: &Answer, limit: i64, remaining: i64) {
+    assert_eq!(answer.header("ratelimit-policy"), Some(format!("{limit};w=60").as_str()), "{answer:?}");
+    assert_eq!((answer.number("ratelimit-limit"), answer.number("ratelimit-remaining")), (limit, remaining), "{answer:?}");
+    assert!((1..=60).contains(&answer.number("ratelimit-reset")), "{answer:?}");
+}
+
+on_both! { alone:
+    async fn calls_are_counted_in_windows(database) {
+        let server = limited(database, 3, 20, 6000);
+        for left in [2, 1, 0] {
+            shows(&server.get("stats").await.expect(200), 3, left);
+        }
+        let refused = server.get("/api/runtime/health").await;
+        shows(&refused, 3, 0);
+        assert!((1..=60).contains(&refused.number("retry-after")));
+        refused.fails(429, TOO_MANY);
+        server.get("/api/nobody/knows").await.fails(429, TOO_MANY);
+        for path in ["/healthz", "/readyz", "/metrics", "/openapi.json"] {
+            let answer = server.get(path).await.expect(200);
+            assert_eq!(answer.header("ratelimit-limit"), None, "{path} is not limited");
+        }
+    }
+
+    async fn test_connection_has_a_bucket_of_its_own(database) {
+        let server = limited(database, 100, 2, 6000);
+        for left in [1, 0] {
+            shows(&server.poke("test-connection").await.expect(200), 2, left);
+        }
+        server.poke("test-connection").await.fails(429, TOO_MANY);
+        let other = server.get("stats").await.expect(200);
+        assert_eq!(other.number("ratelimit-limit"), 100);
+        assert!(other.number("ratelimit-remaining") <= 97, "it counts in both: {other:?}");
+    }
+
+    async fn worker_routes_have_a_bucket_of_their_own(database) {
+        let server = limited(database, 4, 20, 5);
+        let worker = server.crew().worker().register().await;
+        let (task, path) = (server.task(NO_ID), worker.path("/claim"));
+        shows(&server.post(&path, json!({ "max": 1 })).await.expect(200), 5, 4);
+        shows(&server.post(&worker.path("/heartbeat"), json!({ "leases": [] })).await.expect(200), 5, 3);
+        shows(&server.post(&worker.path("/complete"), json!({ "completions": [] })).await, 5, 2);
+        shows(&server.post(&task.path("/events"), json!({})).await.expect(404), 5, 1);
+        shows(&server.post(&task.path("/release"), json!({})).await.expect(404), 5, 0);
+        server.post(&path, json!({ "max": 1 })).await.fails(429, TOO_MANY);
+        shows(&server.get("stats").await.expect(200), 4, 2);
+    }
+
+    async fn the_worker_key_counts_as_a_worker(database) {
+        let server = Server::on(database).env("RUNTIME_API_KEY", "admin").env("RUNTIME_WORKER_KEY", "worker")
+            .env("RATE_LIMIT_PER_MINUTE", 2).env("WORKER_RATE_LIMIT_PER_MINUTE", 50).start();
+        let answer = server.with_key("worker").post("workers", json!({ "name": "w" })).await.expect(201);
+        shows(&answer, 50, 49);
+        server.with_key("wrong").get("stats").await.fails(401, "Unauthorized");
+        let second = server.get("stats").await;
+        shows(&second, 2, 0);
+        second.fails(401, "Unauthorized");
+        server.with_key("admin").get("stats").await.fails(429, TOO_MANY);
+    }
+
+    async fn forwarded_addresses_count_only_from_trusted_proxies(database) {
+        let server = limited(database, 1, 20, 6000);
+        server.with_header("x-forwarded-for", "192.0.2.1").get("stats").await.ok();
+        server.with_header("x-forwarded-for", "192.0.2.2").get("stats").await.fails(429, TOO_MANY);
+        let server = Server::on(database).env("RATE_LIMIT_PER_MINUTE", 1).env("TRUSTED_PROXIES", "127.0.0.1/32").start();
+        for client in ["192.0.2.1", "192.0.2.2", "2001:db8::1"] {
+            server.with_header("x-forwarded-for", client).get("stats").await.ok();
+            server.with_header("x-forwarded-for", client).get("stats").await.fails(429, TOO_MANY);
+        }
+        // What a client itself wrote in front of the proxy's entry is not believed.
+        server.with_header("x-forwarded-for", "198.51.100.9, 192.0.2.1").get("stats").await.fails(429, TOO_MANY);
+    }
+
+    async fn zero_is_no_limit(database) {
+        let server = limited(database, 0, 0, 0);
+        for _ in 0..150 {
+            let answer = server.get("/api/runtime/health").await.expect(200);
+            assert_eq!(answer.header("ratelimit-limit"), None);
+        }
+    }
+
+    async fn the_documented_limits_are_the_defaults(database) {
+        let server = limited(database, 100, 20, 6000);
+        let plan = server.plan().clone();
+        server.stop();
+        drop(server);
+        // Empty counts as unset.
+        let server = plan.env("RATE_LIMIT_PER_MINUTE", "").env("TEST_CONNECTION_PER_MINUTE", "").env("WORKER_RATE_LIMIT_PER_MINUTE", "").start();
+        shows(&server.get("stats").await.expect(200), 100, 99);
+        shows(&server.poke("test-connection").await.expect(200), 20, 19);
+        shows(&server.post("workers/x/claim", json!({ "max": 1 })).await.expect(404), 6000, 5999);
+    }
+
+    async fn body_limits_are_settings(database) {
+        let server = Server::on(database).env("MAX_BODY_BYTES", 2000).env("MAX_OUTPUT_BYTES", 4000).start();
+        server.crew().task().prompt(&"p".repeat(2000)).answer().await.error(413);
+        let (_, lease) = server.crew().leased_task().await;
+        lease.complete("success", json!({ "output": "o".repeat(5000) })).await.expect(413);
+        lease.complete("success", json!({ "output": "o".repeat(4000) })).await.ok();
+    }
+}
+
+on_both! {
+    async fn an_over_long_body_is_refused(server) {
+        server.crew().task().prompt(&"p".repeat(1 << 20)).answer().await.error(413);
+        server.crew().task().prompt(&"p".repeat((1 << 20) - 1000)).create().await;
+        let (_, lease) = server.crew().leased_task().await;
+        lease.complete("success", json!({ "output": "o".repeat((16 << 20) + 1) })).await.expect(413);
+        lease.complete("success", json!({ "output": "o".repeat(16 << 20) })).await.ok();
+    }
+
+    async fn an_unknown_path_is_not_found(server) {
+        for path in ["/api", "/api/", "/api/nobody/knows", "/api/runtime", "/api/runtime/nothing", "/api/runtime/llm-tasks/x/y/z", "/api/runtime/llm-tasks:burn"] {
+            server.get(path).await.error(404);
+            server.post(path, json!({})).await.error(404);
+        }
+        // These are later issues'; until then nobody knows them.
+        for path in ["projects", "llm-tasks/x/dispatch", "workers/x/agent-health", "agent-install-script"] {
+            server.get(path).await.error(404);
+        }
+    }
+
+    async fn a_wrong_method_is_not_allowed(server) {
+        for (method, path) in [
+            (Method::DELETE, "llm-tasks"), (Method::PUT, "llm-tasks"), (Method::POST, "stats"), (Method::PATCH, "workers/x"),
+            (Method::GET, "llm-tasks/x/cancel"), (Method::GET, "workers/x/claim"), (Method::DELETE, "config"), (Method::POST, "/api/membridge/health"),
+        ] {
+            let what = format!("{method} {path}");
+            let answer = server.send(method, path, None).await;
+            assert_eq!(answer.status, 405, "{what}: {}", answer.text);
+            assert!(answer.header("allow").is_some(), "{what}");
+            answer.error(405);
+        }
+    }
+
+    async fn every_answer_names_its_request(server) {
+        let answer = server.get("stats").await.expect(200);
+        let first = answer.header("x-request-id").expect("a request id").to_owned();
+        let second = server.get("/api/nobody/knows").await;
+        assert_ne!(Some(first.as_str()), second.header("x-request-id"));
+    }
+}

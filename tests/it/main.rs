@@ -1,0 +1,35 @@
+//! Tests of the built program through its doors: HTTP, the command line and the database it leaves behind.
+//!
+//! What is expected comes from the HTTP contract, never from the code under test. Every test of behaviour runs over both databases.
+// A test that fails is to say so at once.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod support;
+
+mod audit;
+mod auth;
+mod bulk;
+mod cancel;
+mod claim;
+mod command_line;
+mod completion;
+mod concurrency;
+mod config;
+mod events;
+mod faults;
+mod gates;
+mod leases;
+mod limits;
+mod lists;
+mod membridge_proxy;
+mod metrics;
+mod openapi;
+mod picking;
+mod probes;
+mod requeue;
+mod sessions;
+mod tasks;
+mod tidy;
+mod usage;
+mod watch;
+mod workers;

@@ -1,0 +1,206 @@
+//! The control plane behind this server: its settings, its proxy, and the workers that it lists.
+
+use std::time::{Duration, Instant};
+
+use crate::on_both;
+use crate::support::stub::{Reply, Stub};
+use crate::support::*;
+
+const KEY: &str = "membridge-admin-key";
+
+fn joined(database: Database, stub: &Stub) -> Server {
+    Server::on(database).env("MEMBRIDGE_SERVER_URL", &stub.url).env("MEMBRIDGE_ADMIN_KEY", KEY).env("WORKER_SYNC_SECONDS", 1).start()
+}
+
+on_both! { alone:
+    async fn the_configuration_is_shown_masked(database) {
+        let stub = Stub::start().await;
+        let server = joined(database, &stub);
+        let config = server.get("config").await.ok();
+        assert_eq!(config["membridge_server_url"].as_str().unwrap().trim_end_matches('/'), stub.url);
+        assert_eq!(config["admin_key_masked"], "memb****-key");
+        assert!(config["connected"].is_boolean() && config.as_object().unwrap().contains_key("last_test"));
+        let short = Server::on(database).env("MEMBRIDGE_SERVER_URL", &stub.url).env("MEMBRIDGE_ADMIN_KEY", "12345678").start();
+        assert_eq!(short.get("config").await.ok()["admin_key_masked"], "****");
+    }
+
+    async fn a_stored_configuration_wins_from_then_on(database) {
+        let (old, new) = (Stub::start().await, Stub::start().await);
+        let server = joined(database, &old);
+        new.always("/projects", Reply::new(200, r#"["new"]"#));
+        for bad in [
+            json!({}), json!({ "membridge_server_url": "no url", "admin_key": "k" }), json!({ "membridge_server_url": "ftp://x", "admin_key": "k" }),
+            json!({ "membridge_server_url": new.url, "admin_key": "" }), json!({ "membridge_server_url": new.url }),
+        ] {
+            let answer = server.post("config", bad.clone()).await;
+            assert_eq!(answer.status, 400, "{bad}: {}", answer.text);
+        }
+        server.post("config", json!({})).await.refuses(&["membridge_server_url", "admin_key"]);
+        assert_eq!(server.get("config").await.ok()["membridge_server_url"].as_str().unwrap().trim_end_matches('/'), old.url, "a 400 leaves the old one");
+        let shown = server.post("config", json!({ "membridge_server_url": new.url, "admin_key": "another-key-9999" })).await.ok();
+        assert_eq!((shown["membridge_server_url"].as_str().unwrap().trim_end_matches('/'), &shown["admin_key_masked"]), (new.url.as_str(), &json!("anot****9999")));
+        assert_eq!(server.get("/api/membridge/projects").await.ok(), json!(["new"]));
+        assert_eq!(new.seen("/projects")[0].headers.get("x-membridge-admin").unwrap(), "another-key-9999");
+        server.stop();
+        server.start_again();
+        assert_eq!(server.get("config").await.ok()["admin_key_masked"], "anot****9999", "it survives a restart");
+        assert_eq!(server.get("/api/membridge/projects").await.ok(), json!(["new"]));
+        let audit = server.get("audit").await.ok();
+        let entry = audit.as_array().unwrap().iter().find(|entry| entry["action"] == "config_updated").expect("an entry").clone();
+        assert_eq!((&entry["entity_type"], &entry["actor"]), (&json!("config"), &json!("admin")));
+        assert!(!audit.to_string().contains("another-key-9999"), "no secret in it");
+        assert!(!server.log().contains("another-key-9999") && !server.log().contains(KEY), "no secret in the log");
+    }
+
+    async fn a_connection_test_tells_what_it_met(database) {
+        let stub = Stub::start().await;
+        let server = joined(database, &stub);
+        stub.always("/health", Reply::new(200, r#"{"status":"ok","version":"0.3.0"}"#));
+        let good = server.poke("test-connection").await.ok();
+        assert_eq!(good, json!({ "connected": true, "health": { "status": "ok", "version": "0.3.0" } }));
+        assert!(server.get("config").await.ok()["last_test"].is_i64());
+        assert_eq!(server.get("config").await.ok()["connected"], true);
+        stub.always("/health", Reply::new(401, r#"{"detail":"no"}"#));
+        assert_eq!(server.poke("test-connection").await.ok(), json!({ "connected": false, "error": "HTTP 401" }));
+        assert_eq!(server.get("config").await.ok()["connected"], false);
+        let trail = server.get("audit").await.ok();
+        assert_eq!(trail.as_array().unwrap().iter().filter(|entry| entry["action"] == "connection_test").count(), 2);
+        let alone = Server::on(database).start();
+        let nothing = alone.poke("test-connection").await.ok();
+        assert_eq!(nothing["connected"], false);
+        assert!(nothing["error"].is_string());
+    }
+
+    async fn the_proxy_adds_the_key_and_passes_the_body_on(database) {
+        let stub = Stub::start().await;
+        let server = joined(database, &stub);
+        let odd = "{ \"b\":1,  \"a\": 1.50 }";
+        for path in ["/health", "/projects", "/projects/p%201/leadership", "/projects/p%201/nodes"] {
+            stub.always(path, Reply::new(200, odd));
+            let answer = server.get(&format!("/api/membridge{path}")).await.expect(200);
+            assert_eq!(answer.text, odd, "as it came");
+            assert_eq!(answer.header("x-membridge-admin"), None);
+            assert_eq!(stub.seen(path)[0].headers.get("x-membridge-admin").unwrap(), KEY);
+        }
+        let path = "/projects/p1/leadership/select";
+        stub.always(path, Reply::new(200, r#"{"ok":true}"#));
+        let select = async |body: Value| server.post(&format!("/api/membridge{path}"), body).await;
+        assert_eq!(select(json!({ "primary_node_id": "n1" })).await.ok(), json!({ "ok": true }));
+        assert_eq!(select(json!({ "primary_node_id": "n1", "lease_seconds": 60 })).await.ok(), json!({ "ok": true }));
+        let bodies = stub.seen(path).iter().map(|request| serde_json::from_str::<Value>(&request.body).unwrap()).collect::<Vec<_>>();
+        assert_eq!(bodies, [json!({ "primary_node_id": "n1", "lease_seconds": 3600 }), json!({ "primary_node_id": "n1", "lease_seconds": 60 })]);
+        assert!(stub.seen(path).iter().all(|request| request.method == reqwest::Method::POST));
+        select(json!({})).await.refuses(&["primary_node_id"]);
+        let trail = server.get("audit").await.ok();
+        assert!(trail.as_array().unwrap().iter().any(|entry| entry["action"] == "leadership_promote"), "{trail}");
+    }
+
+    async fn other_answers_go_through_with_their_status(database) {
+        let stub = Stub::start().await;
+        let server = joined(database, &stub);
+        server.get("/api/membridge/projects").await.fails(404, "Membridge returned 404");
+        stub.always("/projects", Reply::new(403, r#"{"secret":"inner"}"#));
+        server.get("/api/membridge/projects").await.fails(403, "Membridge returned 403");
+        let path = "/projects/p1/leadership/select";
+        stub.always(path, Reply::new(409, r#"{"detail":"taken"}"#));
+        let select = server.post(&format!("/api/membridge{path}"), json!({ "primary_node_id": "n1" })).await;
+        select.fails(409, r#"{"detail":"taken"}"#);
+        assert_eq!(stub.seen(path).len(), 1, "a 4xx is not tried again");
+    }
+
+    async fn a_server_error_is_tried_again(database) {
+        let stub = Stub::start().await;
+        let server = joined(database, &stub);
+        for _ in 0..2 {
+            stub.once("/projects", Reply::new(500, "oops"));
+        }
+        stub.always("/projects", Reply::new(200, "[1]"));
+        let started = Instant::now();
+        assert_eq!(server.get("/api/membridge/projects").await.ok(), json!([1]));
+        assert_eq!(stub.seen("/projects").len(), 3);
+        assert!(started.elapsed() >= Duration::from_millis(1500), "waits 0.5 s, then 1 s: {:?}", started.elapsed());
+        stub.always("/health", Reply::new(503, "down"));
+        server.get("/api/membridge/health").await.fails(503, "Membridge returned 503");
+        assert_eq!(stub.seen("/health").len(), 2, "health is tried again once");
+    }
+
+    async fn a_control_plane_that_is_down_is_a_bad_gateway(database) {
+        let nowhere = format!("http://127.0.0.1:{}", janitor::free_port());
+        let server = Server::on(database).env("MEMBRIDGE_SERVER_URL", &nowhere).env("MEMBRIDGE_ADMIN_KEY", KEY).start();
+        server.get("/api/membridge/health").await.error(502);
+        let health = server.get("/api/runtime/health").await.ok();
+        let state = &health["membridge"];
+        assert!(state["consecutiveFailures"].as_i64().unwrap() >= 1, "{state}");
+        assert!(state["lastError"].is_string() && state["lastSuccess"].is_null(), "{state}");
+        assert_eq!(state["connected"], false);
+        let test = server.poke("test-connection").await.ok();
+        assert_eq!(test["connected"], false);
+    }
+
+    async fn an_answer_brings_the_state_back(database) {
+        let stub = Stub::start().await;
+        let server = joined(database, &stub);
+        stub.always("/health", Reply::new(200, "{}"));
+        server.get("/api/membridge/health").await.ok();
+        let state = server.get("/api/runtime/health").await.ok()["membridge"].clone();
+        assert_eq!((&state["consecutiveFailures"], &state["connected"], &state["lastError"]), (&json!(0), &json!(true), &Value::Null), "{state}");
+        assert!(state["lastSuccess"].is_i64());
+    }
+
+    async fn listed_workers_are_taken_over(database) {
+        let stub = Stub::start().await;
+        stub.always("/agents", Reply::new(200, &json!([
+            { "name": "one", "url": "http://127.0.0.1:9/one", "status": "online", "last_seen": 1_700_000_000.25,
+              "capabilities": { "claude_cli": true, "max_concurrency": 4, "labels": ["gpu"] } },
+            { "name": "", "status": "online" },
+            "garbage",
+            { "name": "two", "status": "offline", "last_seen": null },
+            { "name": "three", "status": "sleeping", "last_seen": 1_700_000_000_000_i64 },
+        ]).to_string()));
+        let server = joined(database, &stub);
+        let one = eventually("it is listed", || async {
+            let answer = server.get("workers/one").await;
+            (answer.status == 200).then(|| answer.json())
+        }).await;
+        assert_eq!((&one["url"], &one["status"]), (&json!("http://127.0.0.1:9/one"), &json!("online")));
+        assert_eq!((&one["capabilities"]["max_concurrency"], &one["capabilities"]["labels"]), (&json!(4), &json!(["gpu"])));
+        assert_eq!(server.get("workers/two").await.ok()["status"], "offline");
+        assert_eq!(server.get("workers/three").await.ok()["status"], "unknown");
+        assert_eq!(server.get("workers").await.ok().as_array().unwrap().len(), 3, "a bad entry is skipped, never the rest");
+        server.poke("workers/one/cordon").await.ok();
+        stub.always("/agents", Reply::new(200, &json!({ "agents": [{ "name": "one", "url": "http://127.0.0.1:9/new", "status": "online" }] }).to_string()));
+        eventually("its change is taken over", || async {
+            (server.get("workers/one").await.ok()["url"] == "http://127.0.0.1:9/new").then_some(())
+        }).await;
+        assert_eq!(server.get("workers/one").await.ok()["cordoned"], true, "a cordon stays");
+        let entries = server.get("audit?limit=1000").await.ok();
+        let of_one = entries.as_array().unwrap().iter().filter(|entry| entry["entity_id"] == "one").count();
+        let polls = stub.seen("/agents").len();
+        eventually("two more syncs", || async { (stub.seen("/agents").len() >= polls + 2).then_some(()) }).await;
+        let entries = server.get("audit?limit=1000").await.ok();
+        assert_eq!(entries.as_array().unwrap().iter().filter(|entry| entry["entity_id"] == "one").count(), of_one, "unchanged syncs leave none");
+        server.delete("workers/one").await.ok();
+        eventually("one that is still listed comes back", || async { (server.get("workers/one").await.status == 200).then_some(()) }).await;
+    }
+
+    async fn a_listing_that_makes_no_sense_harms_nobody(database) {
+        let stub = Stub::start().await;
+        let server = joined(database, &stub);
+        let worker = server.crew().worker().register().await;
+        for nonsense in [Reply::new(200, "<html>"), Reply::new(200, "{\"agents\": 5}"), Reply::new(401, "no"), Reply::new(500, "oops")] {
+            let polls = stub.seen("/agents").len();
+            stub.always("/agents", nonsense);
+            eventually("it was asked", || async { (stub.seen("/agents").len() > polls).then_some(()) }).await;
+        }
+        assert_eq!(worker.status().await, "online");
+        stub.always("/agents", Reply::new(200, r#"[{"name":"fine"}]"#));
+        eventually("it goes on", || async { (server.get("workers/fine").await.status == 200).then_some(()) }).await;
+    }
+
+    async fn a_slow_control_plane_is_waited_for(database) {
+        let stub = Stub::start().await;
+        let server = joined(database, &stub);
+        stub.always("/projects", Reply { after: Duration::from_secs(1), ..Reply::new(200, "[]") });
+        server.get("/api/membridge/projects").await.ok();
+    }
+}

@@ -1,0 +1,91 @@
+//! The description of the API is complete and holds together.
+
+use std::collections::BTreeSet;
+
+use crate::on_both;
+use crate::support::*;
+
+/// Every documented call, by method and path.
+const CALLS: &[&str] = &[
+    "get /api/runtime/config", "post /api/runtime/config", "post /api/runtime/test-connection", "get /api/runtime/workers",
+    "post /api/runtime/workers", "get /api/runtime/workers/{id}", "delete /api/runtime/workers/{id}", "post /api/runtime/workers/{id}/claim",
+    "post /api/runtime/workers/{id}/heartbeat", "post /api/runtime/workers/{id}/complete", "post /api/runtime/workers/{id}/cordon",
+    "post /api/runtime/workers/{id}/uncordon", "post /api/runtime/workers/{id}/drain", "get /api/runtime/llm-tasks",
+    "post /api/runtime/llm-tasks", "get /api/runtime/llm-tasks/{id}", "post /api/runtime/llm-tasks/{id}/lease",
+    "post /api/runtime/llm-tasks/{id}/heartbeat", "post /api/runtime/llm-tasks/{id}/complete", "post /api/runtime/llm-tasks/{id}/requeue",
+    "post /api/runtime/llm-tasks/{id}/cancel", "post /api/runtime/llm-tasks/{id}/release", "get /api/runtime/llm-tasks/{id}/result",
+    "get /api/runtime/llm-tasks/{id}/wait", "get /api/runtime/llm-tasks/{id}/events", "post /api/runtime/llm-tasks/{id}/events",
+    "post /api/runtime/llm-tasks:batch", "post /api/runtime/llm-tasks:cancel", "post /api/runtime/llm-tasks:requeue",
+    "get /api/runtime/leases", "get /api/runtime/runs", "get /api/runtime/artifacts", "get /api/runtime/audit", "get /api/runtime/stats",
+    "get /api/runtime/health", "get /api/runtime/usage", "get /api/runtime/watch", "get /api/membridge/health", "get /api/membridge/projects",
+    "get /api/membridge/projects/{cid}/leadership", "get /api/membridge/projects/{cid}/nodes",
+    "post /api/membridge/projects/{cid}/leadership/select", "get /metrics", "get /healthz", "get /readyz",
+];
+
+fn calls(document: &Value) -> Vec<(String, &Value)> {
+    let paths = document["paths"].as_object().expect("paths");
+    paths.iter().flat_map(|(path, item)| item.as_object().unwrap().iter().map(move |(method, call)| (format!("{method} {path}"), call)))
+        .filter(|(_, call)| call.get("responses").is_some()).collect()
+}
+
+/// Every `$ref` in it.
+fn references<'a>(value: &'a Value, found: &mut BTreeSet<&'a str>) {
+    match value {
+        Value::Object(map) => {
+            if let Some(Value::String(target)) = map.get("$ref") {
+                found.insert(target);
+            }
+            map.values().for_each(|inner| references(inner, found));
+        }
+        Value::Array(list) => list.iter().for_each(|inner| references(inner, found)),
+        _ => {}
+    }
+}
+
+on_both! {
+    async fn every_call_is_described(server) {
+        let document = server.get("/openapi.json").await.ok();
+        assert_eq!(document["info"]["version"], env!("CARGO_PKG_VERSION"));
+        let described = calls(&document).into_iter().map(|(call, _)| call).collect::<BTreeSet<_>>();
+        let missing = CALLS.iter().filter(|call| !described.contains(**call)).collect::<Vec<_>>();
+        assert!(missing.is_empty(), "{missing:?}");
+        let more = described.iter().filter(|call| !CALLS.contains(&call.as_str())).collect::<Vec<_>>();
+        assert!(more.is_empty(), "not in the contract: {more:?}");
+    }
+
+    async fn every_reference_leads_somewhere(server) {
+        let document = server.get("/openapi.json").await.ok();
+        let mut targets = BTreeSet::new();
+        references(&document, &mut targets);
+        assert!(!targets.is_empty());
+        for target in targets {
+            assert!(document.pointer(target.trim_start_matches('#')).is_some(), "{target}");
+        }
+    }
+
+    async fn every_call_says_what_it_may_answer(server) {
+        let document = server.get("/openapi.json").await.ok();
+        let mut names = BTreeSet::new();
+        for (what, call) in calls(&document) {
+            let name = call["operationId"].as_str().unwrap_or_else(|| panic!("{what} has no operationId"));
+            assert!(names.insert(name), "{name} is used twice");
+            let answers = call["responses"].as_object().unwrap();
+            assert!(answers.keys().any(|status| status.starts_with('2')), "{what}");
+            if what.contains("/api/") {
+                assert!(answers.contains_key("429"), "{what} may be refused for its rate");
+            }
+            if what.contains("{id}") {
+                assert!(answers.contains_key("404"), "{what} may not find it");
+            }
+            for (status, answer) in answers {
+                assert!(answer["description"].as_str().is_some_and(|text| !text.is_empty()) || answer.get("$ref").is_some(), "{what} {status}");
+            }
+        }
+    }
+
+    async fn the_command_prints_what_the_server_serves(server) {
+        let output = std::process::Command::new(server::BINARY).env_clear().arg("openapi").output().unwrap();
+        let printed: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(printed, server.get("/openapi.json").await.ok());
+    }
+}

@@ -1,0 +1,206 @@
+//! A small JSON client whose answers are easy to make demands on.
+
+use std::sync::LazyLock;
+use std::time::Duration;
+
+use reqwest::Method;
+use reqwest::header::HeaderMap;
+use serde_json::Value;
+
+/// One pool of connections for all tests.
+static CLIENT: LazyLock<reqwest::Client> = LazyLock::new(|| {
+    // Fails only when a provider is installed already, which is as good.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    reqwest::Client::builder()
+        .no_proxy()
+        .redirect(reqwest::redirect::Policy::none())
+        .timeout(Duration::from_secs(90))
+        .build()
+        .expect("a client")
+});
+
+/// A server's address and the headers that go with every request to it.
+#[derive(Clone, Debug)]
+pub struct Api {
+    base: String,
+    headers: Vec<(String, String)>,
+}
+
+impl Api {
+    pub fn new(base: &str) -> Self {
+        Self { base: base.to_owned(), headers: Vec::new() }
+    }
+
+    /// `http://127.0.0.1:PORT`.
+    pub fn base(&self) -> &str {
+        &self.base
+    }
+
+    /// The same server, asked with one more header.
+    pub fn with_header(&self, name: &str, value: &str) -> Self {
+        let mut api = self.clone();
+        api.headers.push((name.to_owned(), value.to_owned()));
+        api
+    }
+
+    /// The same server, asked with this key.
+    pub fn with_key(&self, key: &str) -> Self {
+        self.with_header("x-runtime-api-key", key)
+    }
+
+    pub async fn get(&self, path: &str) -> Answer {
+        self.send(Method::GET, path, None).await
+    }
+
+    pub async fn delete(&self, path: &str) -> Answer {
+        self.send(Method::DELETE, path, None).await
+    }
+
+    pub async fn post(&self, path: &str, body: Value) -> Answer {
+        self.send(Method::POST, path, Some(body.to_string().into_bytes())).await
+    }
+
+    /// A POST without any body.
+    pub async fn poke(&self, path: &str) -> Answer {
+        self.send(Method::POST, path, None).await
+    }
+
+    pub async fn post_bytes(&self, path: &str, body: impl Into<Vec<u8>>) -> Answer {
+        self.send(Method::POST, path, Some(body.into())).await
+    }
+
+    pub async fn send(&self, method: Method, path: &str, body: Option<Vec<u8>>) -> Answer {
+        match self.try_send(method.clone(), path, body).await {
+            Ok(answer) => answer,
+            Err(error) => panic!("{method} {path}: {error:?}"),
+        }
+    }
+
+    /// For servers that may be down.
+    pub async fn try_post(&self, path: &str, body: Value) -> Result<Answer, reqwest::Error> {
+        self.try_send(Method::POST, path, Some(body.to_string().into_bytes())).await
+    }
+
+    /// For servers that may be down.
+    pub async fn try_get(&self, path: &str) -> Result<Answer, reqwest::Error> {
+        self.try_send(Method::GET, path, None).await
+    }
+
+    pub async fn try_send(&self, method: Method, path: &str, body: Option<Vec<u8>>) -> Result<Answer, reqwest::Error> {
+        let what = format!("{method} {path}");
+        let mut request = self.request(method, path);
+        if let Some(body) = body {
+            request = request.header("content-type", "application/json").body(body);
+        }
+        let response = request.send().await?;
+        let (status, headers) = (response.status().as_u16(), response.headers().clone());
+        let text = response.text().await?;
+        Ok(Answer { what, status, headers, text })
+    }
+
+    /// For answers that are streams.
+    pub fn request(&self, method: Method, path: &str) -> reqwest::RequestBuilder {
+        let request = CLIENT.request(method, self.url(path));
+        self.headers.iter().fold(request, |request, (name, value)| request.header(name, value))
+    }
+
+    /// A path that does not start with `/` is one under `/api/runtime/`.
+    fn url(&self, path: &str) -> String {
+        let base = &self.base;
+        if path.starts_with('/') { format!("{base}{path}") } else { format!("{base}/api/runtime/{path}") }
+    }
+}
+
+#[derive(Debug)]
+pub struct Answer {
+    what: String,
+    pub status: u16,
+    pub headers: HeaderMap,
+    pub text: String,
+}
+
+impl Answer {
+    #[track_caller]
+    pub fn expect(self, status: u16) -> Self {
+        assert_eq!(self.status, status, "{}: {}", self.what, self.text);
+        self
+    }
+
+    /// The body of a 200.
+    #[track_caller]
+    pub fn ok(self) -> Value {
+        self.expect(200).json()
+    }
+
+    /// The body of a 201.
+    #[track_caller]
+    pub fn created(self) -> Value {
+        self.expect(201).json()
+    }
+
+    #[track_caller]
+    pub fn json(&self) -> Value {
+        match serde_json::from_str(&self.text) {
+            Ok(value) => value,
+            Err(error) => panic!("{}: {error}: {}", self.what, self.text),
+        }
+    }
+
+    /// Fails with this status and exactly `{"error": text}`, as JSON.
+    #[track_caller]
+    pub fn fails(self, status: u16, text: &str) {
+        let answer = self.expect(status);
+        assert_eq!(answer.json(), serde_json::json!({ "error": text }), "{}", answer.what);
+        assert_eq!(answer.header("content-type").map(|kind| kind.starts_with("application/json")), Some(true), "{}", answer.what);
+    }
+
+    /// Fails with this status and some text under `error`; returns the text.
+    #[track_caller]
+    pub fn error(self, status: u16) -> String {
+        let answer = self.expect(status);
+        match &answer.json()["error"] {
+            Value::String(text) if !text.is_empty() => text.clone(),
+            other => panic!("{}: no error text but {other}", answer.what),
+        }
+    }
+
+    /// A 400 whose complaints are about exactly these fields; returns them as `{"field": ["text"]}`.
+    #[track_caller]
+    pub fn refuses(self, fields: &[&str]) -> Value {
+        let answer = self.expect(400);
+        let error = &answer.json()["error"];
+        assert!(error["formErrors"].is_array(), "{}: {error}", answer.what);
+        let complaints = error["fieldErrors"].as_object().unwrap_or_else(|| panic!("{}: {error}", answer.what)).clone();
+        let mut named = complaints.keys().map(String::as_str).collect::<Vec<_>>();
+        let mut wanted = fields.to_vec();
+        named.sort_unstable();
+        wanted.sort_unstable();
+        assert_eq!(named, wanted, "{}: {error}", answer.what);
+        for texts in complaints.values() {
+            let texts = texts.as_array().expect("a list of texts");
+            assert!(!texts.is_empty() && texts.iter().all(|text| text.as_str().is_some_and(|t| !t.is_empty())), "{error}");
+        }
+        Value::Object(complaints)
+    }
+
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.headers.get(name).and_then(|value| value.to_str().ok())
+    }
+
+    /// A header that is a number.
+    #[track_caller]
+    pub fn number(&self, name: &str) -> i64 {
+        let value = self.header(name).unwrap_or_else(|| panic!("{}: no {name} in {:?}", self.what, self.headers));
+        value.parse().unwrap_or_else(|_| panic!("{}: {name}: {value}", self.what))
+    }
+
+    /// The path behind `Link: <…>; rel="next"`.
+    pub fn next_page(&self) -> Option<String> {
+        let link = self.header("link")?;
+        assert!(link.ends_with("; rel=\"next\""), "{link}");
+        let target = link.strip_prefix('<')?.split_once('>')?.0;
+        // Absolute or not, the path is what counts.
+        let path = target.find("/api/").map(|at| &target[at..])?;
+        Some(path.to_owned())
+    }
+}

@@ -1,0 +1,97 @@
+//! Nothing a test run starts or writes stays behind, however it ends.
+//!
+//! Children are started by one thread that lives as long as the process and are bound to it (`setpriv --pdeathsig`): when the test
+//! binary ends, passing, panicking or killed, the kernel ends them. A small shell that waits for the end of a pipe removes the files.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{LazyLock, Mutex};
+
+/// Which signal ends a child when the tests end.
+#[derive(Clone, Copy)]
+pub enum AtTheEnd {
+    Kill,
+    /// PostgreSQL's fast shutdown.
+    Interrupt,
+}
+
+type Order = (Command, Sender<io::Result<Child>>);
+
+/// The kernel sends the signal when the *thread* that started the child ends; tests' threads end early, this one does not.
+static STARTER: LazyLock<Mutex<Sender<Order>>> = LazyLock::new(|| {
+    let (sender, orders) = channel::<Order>();
+    std::thread::spawn(move || {
+        for (mut command, reply) in orders {
+            // The test that asked may have ended meanwhile; then its child must not outlive the question.
+            if let Err(unasked) = reply.send(command.spawn())
+                && let Ok(mut child) = unasked.0
+            {
+                let _ = child.kill();
+            }
+        }
+    });
+    Mutex::new(sender)
+});
+
+/// A command whose process ends with the tests. `user`: run as this system user.
+pub fn bound(program: &Path, user: Option<&str>, at_the_end: AtTheEnd) -> Command {
+    let mut command = Command::new("setpriv");
+    if let Some(user) = user {
+        command.args(["--reuid", user, "--regid", user, "--clear-groups"]);
+    }
+    let signal = match at_the_end {
+        AtTheEnd::Kill => "KILL",
+        AtTheEnd::Interrupt => "INT",
+    };
+    command.args(["--pdeathsig", signal]).arg(program).stdin(Stdio::null());
+    command
+}
+
+pub fn spawn(command: Command) -> io::Result<Child> {
+    let (reply, answer) = channel();
+    let order = (command, reply);
+    STARTER.lock().expect("the starter").send(order).map_err(|_| io::Error::other("the starter has ended"))?;
+    answer.recv().map_err(|_| io::Error::other("the starter has ended"))?
+}
+
+/// Sends a signal to one process, by its id.
+pub fn signal(pid: u32, name: &str) {
+    let sent = Command::new("sh").arg("-c").arg(format!("kill -{name} {pid}")).status().expect("a shell");
+    assert!(sent.success(), "no process {pid} to send {name} to");
+}
+
+/// The directory of this run; everything in it goes when the run ends.
+static RUN_DIR: LazyLock<PathBuf> = LazyLock::new(|| {
+    let dir = tempfile::Builder::new().prefix("bloom-it-").tempdir().expect("a temporary directory").keep();
+    // PostgreSQL's user must be able to reach its own directory in here.
+    let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(&dir, open).expect("permissions of the run's directory");
+    // `read` returns when the last writer of the pipe is gone: this process. Servers that still write get a moment to end.
+    let script = r#"trap '' INT TERM HUP; read -r _; for _ in 1 2 3 4 5 6 7 8 9 10; do sleep 0.3; rm -rf "$1" 2>/dev/null && exit; done"#;
+    let watcher = Command::new("sh")
+        .args(["-c", script, "watcher"])
+        .arg(&dir)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("a shell that cleans up");
+    // Its end of the pipe is kept open until the process ends.
+    std::mem::forget(watcher);
+    dir
+});
+
+/// A new path in the run's directory; nothing is there yet.
+pub fn new_path(name: &str) -> PathBuf {
+    static NEXT: AtomicUsize = AtomicUsize::new(1);
+    RUN_DIR.join(format!("{name}-{}", NEXT.fetch_add(1, Ordering::Relaxed)))
+}
+
+/// A port that was free a moment ago.
+pub fn free_port() -> u16 {
+    let probe = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    probe.local_addr().expect("an address").port()
+}

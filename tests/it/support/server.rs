@@ -1,0 +1,289 @@
+//! The built program as a process, on a database of its own.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::ops::Deref;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::{Duration, Instant};
+
+use super::client::Api;
+use super::janitor::{self, AtTheEnd};
+use super::postgres;
+
+pub const BINARY: &str = env!("CARGO_BIN_EXE_bloom-runtime");
+
+/// How long a start or an end may take on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Database {
+    Sqlite,
+    Postgres,
+}
+
+impl Database {
+    /// As `/api/runtime/health` names it.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Sqlite => "sqlite",
+            Self::Postgres => "postgresql",
+        }
+    }
+}
+
+/// The server with default settings that tests share; they keep apart by unique names.
+pub fn shared(database: Database) -> &'static Server {
+    static SQLITE: OnceLock<Server> = OnceLock::new();
+    static POSTGRES: OnceLock<Server> = OnceLock::new();
+    let place = match database {
+        Database::Sqlite => &SQLITE,
+        Database::Postgres => &POSTGRES,
+    };
+    place.get_or_init(|| Server::on(database).start())
+}
+
+/// What a server is started with.
+#[derive(Clone)]
+pub struct Plan {
+    env: BTreeMap<String, String>,
+    dir: PathBuf,
+}
+
+impl Plan {
+    pub fn env(mut self, name: &str, value: impl ToString) -> Self {
+        self.env.insert(name.into(), value.to_string());
+        self
+    }
+
+    pub fn start(self) -> Server {
+        let log = Arc::new(Mutex::new(String::new()));
+        let (process, url) = start(&self, &log);
+        Server { api: Api::new(&url), plan: self, process: Mutex::new(Some(process)), log }
+    }
+
+    /// Runs it for a start that is to fail.
+    pub fn start_in_vain(self) -> std::process::Output {
+        let mut command = self.command(&["serve"]);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let child = janitor::spawn(command).expect("the program starts");
+        let pid = child.id();
+        let (ended, end) = std::sync::mpsc::channel();
+        std::thread::spawn(move || ended.send(child.wait_with_output()));
+        match end.recv_timeout(PATIENCE) {
+            Ok(output) => output.expect("its output"),
+            Err(_) => {
+                janitor::signal(pid, "KILL");
+                panic!("it was to refuse to start, and runs");
+            }
+        }
+    }
+
+    /// The program with these settings and nothing else of this process's environment.
+    pub fn command(&self, arguments: &[&str]) -> Command {
+        std::fs::create_dir_all(&self.dir).expect("a directory");
+        let mut command = janitor::bound(Path::new(BINARY), None, AtTheEnd::Kill);
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        command.args(arguments).env_clear().env("PATH", path).env("HOME", &self.dir).envs(&self.env).current_dir(&self.dir);
+        command
+    }
+}
+
+pub struct Server {
+    api: Api,
+    plan: Plan,
+    process: Mutex<Option<Child>>,
+    log: Arc<Mutex<String>>,
+}
+
+/// A server is first of all something that is asked.
+impl Deref for Server {
+    type Target = Api;
+    fn deref(&self) -> &Api {
+        &self.api
+    }
+}
+
+impl Server {
+    /// A server on a fresh database, without rate limits (tests of limits set their own).
+    pub fn on(database: Database) -> Plan {
+        let plan = Self::bare();
+        match database {
+            Database::Sqlite => plan,
+            Database::Postgres => plan.env("DATABASE_URL", postgres::database()),
+        }
+    }
+
+    /// As [`on`](Self::on), on this database.
+    pub fn on_url(url: &str) -> Plan {
+        Self::bare().env("DATABASE_URL", url)
+    }
+
+    fn bare() -> Plan {
+        let dir = janitor::new_path("server");
+        let data = dir.join("data").display().to_string();
+        Plan { env: BTreeMap::new(), dir }
+            .env("PORT", 0)
+            .env("DATA_DIR", data)
+            .env("RATE_LIMIT_PER_MINUTE", 0)
+            .env("TEST_CONNECTION_PER_MINUTE", 0)
+            .env("WORKER_RATE_LIMIT_PER_MINUTE", 0)
+    }
+
+    /// What it was started with.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    pub fn data_dir(&self) -> PathBuf {
+        self.plan.dir.join("data")
+    }
+
+    /// `sqlite:…` or `postgres://…`, for looking at the rows.
+    pub fn database_url(&self) -> String {
+        match self.plan.env.get("DATABASE_URL") {
+            Some(url) => url.clone(),
+            None => {
+                let files = std::fs::read_dir(self.data_dir()).expect("the data directory").flatten();
+                let file = files.map(|file| file.path()).find(|path| path.extension().is_some_and(|end| end == "db"));
+                format!("sqlite:{}", file.expect("a database file").display())
+            }
+        }
+    }
+
+    pub fn is_postgres(&self) -> bool {
+        self.database_url().starts_with("postgres")
+    }
+
+    /// Everything it has printed so far, on both streams.
+    pub fn log(&self) -> String {
+        self.log.lock().expect("the log").clone()
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.process.lock().expect("the process").as_ref().expect("a running server").id()
+    }
+
+    /// As a power cut would: no chance to finish anything.
+    pub fn kill9(&self) {
+        let mut child = self.process.lock().expect("the process").take().expect("a running server");
+        child.kill().expect("it can be killed");
+        child.wait().expect("its end");
+    }
+
+    /// Starts it again after an end, on the same address and database.
+    pub fn start_again(&self) {
+        let port = self.api.base().rsplit(':').next().expect("a port").to_owned();
+        let (process, _) = start(&self.plan.clone().env("PORT", port), &self.log);
+        *self.process.lock().expect("the process") = Some(process);
+    }
+
+    /// Asks it to end (SIGTERM), and waits for that.
+    pub fn stop(&self) -> ExitStatus {
+        janitor::signal(self.pid(), "TERM");
+        self.wait_for_end()
+    }
+
+    pub fn wait_for_end(&self) -> ExitStatus {
+        let mut child = self.process.lock().expect("the process").take().expect("a running server");
+        let started = Instant::now();
+        loop {
+            if let Some(status) = child.try_wait().expect("its state") {
+                return status;
+            }
+            if started.elapsed() > PATIENCE {
+                let _ = child.kill();
+                panic!("it does not end: {}", self.log());
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// Freezes it: it does nothing, and does not know.
+    pub fn pause(&self) {
+        janitor::signal(self.pid(), "STOP");
+    }
+
+    pub fn resume(&self) {
+        janitor::signal(self.pid(), "CONT");
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if let Ok(mut process) = self.process.lock()
+            && let Some(mut child) = process.take()
+        {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        if std::thread::panicking() {
+            let log = self.log.lock().map(|log| log.clone()).unwrap_or_default();
+            let from = log.len().saturating_sub(4000);
+            eprintln!("--- the server's last words ---\n{}", log.get(from..).unwrap_or(&log));
+        }
+        let _ = std::fs::remove_dir_all(&self.plan.dir);
+    }
+}
+
+/// Starts the process, learns its address from what it prints, and waits until it is ready.
+fn start(plan: &Plan, log: &Arc<Mutex<String>>) -> (Child, String) {
+    let mut command = plan.command(&["serve"]);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = janitor::spawn(command).expect("the program starts");
+    let (found, address) = std::sync::mpsc::channel();
+    follow(child.stdout.take().expect("its stdout"), Arc::clone(log), Some(found));
+    follow(child.stderr.take().expect("its stderr"), Arc::clone(log), None);
+    let words = || log.lock().expect("the log").clone();
+    let Ok(url) = address.recv_timeout(PATIENCE) else {
+        let _ = child.kill();
+        let _ = child.wait();
+        panic!("it did not say where it listens:\n{}", words());
+    };
+    let started = Instant::now();
+    while !is_ready(&url) {
+        if started.elapsed() > PATIENCE || child.try_wait().expect("its state").is_some() {
+            let _ = child.kill();
+            let _ = child.wait();
+            panic!("it does not get ready:\n{}", words());
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    (child, url)
+}
+
+/// Collects what it prints; sends the first loopback address to whoever waits for it.
+fn follow(stream: impl Read + Send + 'static, log: Arc<Mutex<String>>, mut found: Option<std::sync::mpsc::Sender<String>>) {
+    std::thread::spawn(move || {
+        for line in BufReader::new(stream).lines().map_while(Result::ok) {
+            if let Some(url) = loopback_url(&line)
+                && let Some(found) = found.take()
+            {
+                let _ = found.send(url);
+            }
+            if let Ok(mut log) = log.lock() {
+                log.push_str(&line);
+                log.push('\n');
+            }
+        }
+    });
+}
+
+/// `http://127.0.0.1:PORT` out of a line.
+fn loopback_url(line: &str) -> Option<String> {
+    let (_, rest) = line.split_once("http://127.0.0.1:")?;
+    let digits = rest.chars().take_while(char::is_ascii_digit).collect::<String>();
+    (!digits.is_empty()).then(|| format!("http://127.0.0.1:{digits}"))
+}
+
+fn is_ready(url: &str) -> bool {
+    let address = url.trim_start_matches("http://");
+    let Ok(mut stream) = TcpStream::connect(address) else { return false };
+    let _ = stream.set_read_timeout(Some(Duration::from_secs(5)));
+    let mut head = [0u8; 12];
+    stream.write_all(b"GET /readyz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").is_ok()
+        && stream.read_exact(&mut head).is_ok()
+        && head.ends_with(b" 200")
+}

@@ -1,0 +1,92 @@
+//! A control plane that does as it is told, on loopback.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::http::{HeaderMap, Method, Response, Uri};
+use axum::{Router, body::Body};
+
+use super::beside;
+
+#[derive(Clone, Debug)]
+pub struct Reply {
+    pub status: u16,
+    pub body: String,
+    pub after: Duration,
+}
+
+impl Reply {
+    pub fn new(status: u16, body: &str) -> Self {
+        Self { status, body: body.to_owned(), after: Duration::ZERO }
+    }
+}
+
+#[derive(Clone, Debug)]
+pub struct Request {
+    pub method: Method,
+    pub path: String,
+    pub headers: HeaderMap,
+    pub body: String,
+}
+
+#[derive(Default)]
+struct Script {
+    /// What is said once, in order, before `always`.
+    next: HashMap<String, VecDeque<Reply>>,
+    always: HashMap<String, Reply>,
+    seen: Vec<Request>,
+}
+
+#[derive(Clone)]
+pub struct Stub {
+    pub url: String,
+    script: Arc<Mutex<Script>>,
+}
+
+impl Stub {
+    /// Starts one that knows no path but an empty `/agents`.
+    pub async fn start() -> Stub {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let url = format!("http://{}", listener.local_addr().expect("an address"));
+        let script = Arc::new(Mutex::new(Script::default()));
+        let app = Router::new().fallback(answer).with_state(Arc::clone(&script));
+        beside(async move { axum::serve(listener, app).await });
+        let stub = Stub { url, script };
+        stub.always("/agents", Reply::new(200, "[]"));
+        stub
+    }
+
+    pub fn always(&self, path: &str, reply: Reply) {
+        self.script.lock().expect("the script").always.insert(path.to_owned(), reply);
+    }
+
+    /// Says this once, before anything else at that path.
+    pub fn once(&self, path: &str, reply: Reply) {
+        self.script.lock().expect("the script").next.entry(path.to_owned()).or_default().push_back(reply);
+    }
+
+    /// What came in at this path.
+    pub fn seen(&self, path: &str) -> Vec<Request> {
+        self.script.lock().expect("the script").seen.iter().filter(|request| request.path == path).cloned().collect()
+    }
+}
+
+async fn answer(State(script): State<Arc<Mutex<Script>>>, method: Method, uri: Uri, headers: HeaderMap, body: Bytes) -> Response<Body> {
+    let path = uri.path().to_owned();
+    let reply = {
+        let mut script = script.lock().expect("the script");
+        let text = String::from_utf8_lossy(&body).into_owned();
+        script.seen.push(Request { method, path: path.clone(), headers, body: text });
+        let once = script.next.get_mut(&path).and_then(VecDeque::pop_front);
+        once.or_else(|| script.always.get(&path).cloned()).unwrap_or_else(|| Reply::new(404, r#"{"detail":"Not Found"}"#))
+    };
+    tokio::time::sleep(reply.after).await;
+    Response::builder()
+        .status(reply.status)
+        .header("content-type", "application/json")
+        .body(Body::from(reply.body))
+        .expect("an answer")
+}

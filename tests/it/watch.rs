@@ -1,0 +1,53 @@
+//! The stream of changes.
+
+use crate::on_both;
+use crate::support::*;
+
+on_both! {
+    async fn watchers_are_told_of_every_change(server) {
+        let mut stream = sse::open(server, "watch", None).await;
+        assert_eq!(stream.headers.get("x-accel-buffering").unwrap(), "no");
+        assert_eq!(stream.headers.get("cache-control").map(|value| value.to_str().unwrap().contains("no-cache")), Some(true));
+        let crew = server.crew();
+        let worker = crew.worker().register().await;
+        let told = stream.find(|event| event.kind == "worker" && event.json()["id"] == json!(worker.name)).await.json();
+        assert_eq!((&told["status"], &told["active_leases"]), (&json!("online"), &json!(0)), "the whole object");
+        let task = crew.task().create().await;
+        let told = stream.find(|event| event.kind == "task" && event.json()["id"] == json!(task.id)).await.json();
+        assert_eq!((&told["status"], &told["prompt"]), (&json!("queued"), &json!("Say hello")));
+        let lease = task.lease_to(&worker).await;
+        let (mut task_told, mut lease_told) = (false, false);
+        while !(task_told && lease_told) {
+            let event = stream.next().await.expect("the stream goes on");
+            match event.kind.as_str() {
+                "task" if event.json()["id"] == json!(task.id) => task_told |= event.json()["status"] == "leased",
+                "lease" if event.json()["id"] == json!(lease.id) => lease_told |= event.json()["status"] == "active",
+                _ => {}
+            }
+        }
+        task.succeed("x").await;
+        stream.find(|event| event.kind == "task" && event.json()["id"] == json!(task.id) && event.json()["status"] == "completed").await;
+    }
+}
+
+on_both! { alone:
+    async fn streams_and_long_polls_end_when_the_server_stops(database) {
+        let server = Server::on(database).start();
+        let worker = server.crew().worker().register().await;
+        let mut stream = sse::open(&server, "watch", None).await;
+        let path = worker.path("/claim");
+        let api = (*server).clone();
+        let mut second = sse::open(&server, "watch", None).await;
+        let claim = beside(async move { api.try_post(&path, json!({ "max": 1, "wait_sec": 60 })).await });
+        let task = server.crew().task().create().await;
+        second.find(|event| event.kind == "task" && event.json()["id"] == json!(task.id)).await;
+        let asked = std::time::Instant::now();
+        let end = server.stop();
+        assert!(end.success(), "{end:?}: {}", server.log());
+        assert!(asked.elapsed().as_secs() < 10, "{:?}", asked.elapsed());
+        if let Ok(answer) = claim.await.unwrap() {
+            assert!(matches!(answer.status, 200 | 503), "{answer:?}");
+        }
+        while stream.next().await.is_some() {}
+    }
+}
