@@ -1,0 +1,180 @@
+//! One keep-alive connection: as little work a call as possible, since the load shares the machine with what it measures.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use http_body_util::{BodyExt, Full};
+use hyper::body::Bytes;
+use hyper::client::conn::http1::{self, SendRequest};
+use hyper::header::{CONTENT_TYPE, HOST, HeaderValue, LINK};
+use hyper::{Method, Request, StatusCode};
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpStream;
+use url::Url;
+
+use super::Failure;
+
+/// Longer than the longest poll that a scenario asks for.
+const CALL_LIMIT: Duration = Duration::from_secs(60);
+/// How long a server that answers 503 is asked again.
+const BUSY_LIMIT: Duration = Duration::from_secs(10);
+const BUSY_PAUSE: Duration = Duration::from_millis(50);
+
+/// Where the server is and what opens it.
+#[derive(Clone, Debug)]
+pub struct Target {
+    address: String,
+    host: HeaderValue,
+    /// The path in front of `/api`, behind a proxy.
+    prefix: String,
+    key: Option<HeaderValue>,
+}
+
+impl Target {
+    pub fn new(server: &str, key: Option<&str>) -> Result<Self, Failure> {
+        let wrong = |why: &str| Failure::usage(format!("--server {server}: {why}; give a URL such as http://127.0.0.1:5000"));
+        let url = Url::parse(server).map_err(|error| wrong(&error.to_string()))?;
+        if url.scheme() != "http" {
+            return Err(wrong("only http:// can be measured"));
+        }
+        let (Some(host), Some(port)) = (url.host_str(), url.port_or_known_default()) else {
+            return Err(wrong("it names no host"));
+        };
+        let address = format!("{host}:{port}");
+        let key = match key {
+            Some(key) => {
+                let mut value = HeaderValue::from_str(key).map_err(|_| Failure::usage("--key has characters that no header can carry"))?;
+                value.set_sensitive(true);
+                Some(value)
+            }
+            None => None,
+        };
+        Ok(Self {
+            host: HeaderValue::from_str(&address).map_err(|_| wrong("it names no usable host"))?,
+            address,
+            prefix: url.path().trim_end_matches('/').to_owned(),
+            key,
+        })
+    }
+}
+
+pub struct Client {
+    target: Arc<Target>,
+    sender: SendRequest<Full<Bytes>>,
+    /// Calls that were answered 503 and sent again.
+    pub busy: u64,
+}
+
+pub struct Answer {
+    pub status: StatusCode,
+    pub body: Bytes,
+    /// The next page's path, without the target's prefix.
+    pub next: Option<String>,
+}
+
+impl Client {
+    pub async fn connect(target: &Arc<Target>) -> Result<Self, Failure> {
+        Ok(Self { target: target.clone(), sender: open(target).await?, busy: 0 })
+    }
+
+    /// Sends once and gives whatever is answered.
+    pub async fn send(&mut self, method: &Method, path: &str, body: Bytes) -> Result<Answer, Failure> {
+        if self.sender.is_closed() {
+            self.sender = open(&self.target).await?;
+        }
+        let exchange = self.exchange(method, path, body);
+        match tokio::time::timeout(CALL_LIMIT, exchange).await {
+            Ok(answer) => answer.map_err(|error| Failure::from(format!("{method} {path}: {error}"))),
+            Err(_) => Err(format!("{method} {path}: no answer within {} s", CALL_LIMIT.as_secs()).into()),
+        }
+    }
+
+    async fn exchange(&mut self, method: &Method, path: &str, body: Bytes) -> Result<Answer, String> {
+        let target = &self.target;
+        let mut request = Request::builder().method(method).header(HOST, &target.host);
+        request = if target.prefix.is_empty() { request.uri(path) } else { request.uri(format!("{}{path}", target.prefix)) };
+        if let Some(key) = &target.key {
+            request = request.header("x-runtime-api-key", key);
+        }
+        if !body.is_empty() {
+            request = request.header(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        }
+        let request = request.body(Full::new(body)).map_err(|error| error.to_string())?;
+        self.sender.ready().await.map_err(|error| error.to_string())?;
+        let answer = self.sender.send_request(request).await.map_err(|error| error.to_string())?;
+        let status = answer.status();
+        let next = answer.headers().get(LINK).and_then(next_page);
+        let body = answer.into_body().collect().await.map_err(|error| error.to_string())?.to_bytes();
+        Ok(Answer { status, body, next })
+    }
+
+    /// Sends until the server takes it, and gives the answer's body when the status is one of those expected.
+    pub async fn expect(&mut self, method: &Method, path: &str, body: Bytes, expected: &[u16]) -> Result<Answer, Failure> {
+        let began = Instant::now();
+        loop {
+            let answer = self.send(method, path, body.clone()).await?;
+            if expected.contains(&answer.status.as_u16()) {
+                return Ok(answer);
+            }
+            if answer.status != StatusCode::SERVICE_UNAVAILABLE || began.elapsed() > BUSY_LIMIT {
+                return Err(refused(method, path, &answer));
+            }
+            self.busy += 1;
+            tokio::time::sleep(BUSY_PAUSE).await;
+        }
+    }
+}
+
+async fn open(target: &Target) -> Result<SendRequest<Full<Bytes>>, Failure> {
+    let failed = |error: &dyn std::fmt::Display| Failure::from(format!("cannot connect to {}: {error}; is the server running there?", target.address));
+    let stream = TcpStream::connect(&target.address).await.map_err(|error| failed(&error))?;
+    stream.set_nodelay(true).map_err(|error| failed(&error))?;
+    let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(|error| failed(&error))?;
+    // Its end, good or bad, shows at the sender.
+    tokio::spawn(connection);
+    Ok(sender)
+}
+
+fn refused(method: &Method, path: &str, answer: &Answer) -> Failure {
+    let advice = match answer.status {
+        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => "; give the admin key with --key",
+        StatusCode::TOO_MANY_REQUESTS => "; start the server with RATE_LIMIT_PER_MINUTE=0 and WORKER_RATE_LIMIT_PER_MINUTE=0",
+        _ => "",
+    };
+    let body: String = String::from_utf8_lossy(&answer.body).chars().take(300).collect();
+    format!("{method} {path} was answered {}: {body}{advice}", answer.status.as_u16()).into()
+}
+
+/// The path of `Link: <…>; rel="next"`, from `/api` on.
+fn next_page(link: &HeaderValue) -> Option<String> {
+    let link = link.to_str().ok()?.split(',').find(|part| part.contains("rel=\"next\""))?;
+    let uri = link.split_once('<')?.1.split_once('>')?.0;
+    uri.find("/api/").map(|start| uri[start..].to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_target_is_an_http_url() {
+        let target = Target::new("http://example.test/bloom/", Some("k")).unwrap();
+        assert_eq!((target.address.as_str(), target.prefix.as_str()), ("example.test:80", "/bloom"));
+        assert_eq!(Target::new("http://[::1]:5000", None).unwrap().address, "[::1]:5000");
+        for wrong in ["https://example.test", "example.test", "5000", "unix:/run/x"] {
+            assert!(Target::new(wrong, None).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn the_next_page_is_found() {
+        for (link, expected) in [
+            ("</api/runtime/audit?cursor=x>; rel=\"next\"", Some("/api/runtime/audit?cursor=x")),
+            ("<http://h/p/api/runtime/audit?cursor=x>; rel=\"next\"", Some("/api/runtime/audit?cursor=x")),
+            ("</api/runtime/audit>; rel=\"first\"", None),
+            ("nonsense", None),
+        ] {
+            assert_eq!(next_page(&HeaderValue::from_static(link)).as_deref(), expected);
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! Many clients side by side.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::{Duration, Instant};
+
+use tokio::task::JoinSet;
+
+use super::calls::Session;
+use super::latency::Latency;
+use super::report::Row;
+use super::{Bench, Failure};
+
+/// Practice before what counts: statements get prepared, connections and caches warm.
+const PRACTICE: Duration = Duration::from_millis(500);
+
+/// How long the clients go on: for a time, or until this much is done.
+#[derive(Clone)]
+pub struct Window {
+    from: Instant,
+    until: Instant,
+    left: Arc<AtomicI64>,
+}
+
+impl Window {
+    pub fn lasting(time: Duration) -> Self {
+        Self::new(PRACTICE, time, i64::MAX)
+    }
+
+    /// Until `items` are done, and no longer than an hour.
+    pub fn of_items(items: u64) -> Self {
+        Self::new(Duration::ZERO, Duration::from_secs(3600), i64::try_from(items).unwrap_or(i64::MAX))
+    }
+
+    fn new(practice: Duration, time: Duration, items: i64) -> Self {
+        let from = Instant::now() + practice;
+        Self { from, until: from + time, left: Arc::new(AtomicI64::new(items)) }
+    }
+
+    /// Takes the next `items` to do; false when the time is over or nothing is left.
+    pub fn take(&self, items: usize) -> bool {
+        let items = i64::try_from(items).unwrap_or(i64::MAX);
+        Instant::now() < self.until && self.left.fetch_sub(items, Ordering::Relaxed) > 0
+    }
+
+    /// Whether what began then and ends now falls into it.
+    pub fn counts(&self, began: Instant) -> bool {
+        began >= self.from && Instant::now() < self.until
+    }
+}
+
+/// What a crowd did in its window.
+#[derive(Default)]
+pub struct Tally {
+    pub done: u64,
+    pub took: Duration,
+    pub busy: u64,
+    pub calls: Vec<(&'static str, Latency)>,
+}
+
+impl Tally {
+    fn add(&mut self, session: &Session, done: u64) {
+        self.done += done;
+        self.busy += session.busy();
+        for (name, latency) in &session.calls {
+            match self.calls.iter_mut().find(|(known, _)| known == name) {
+                Some((_, sum)) => sum.add(latency),
+                None => self.calls.push((name, latency.clone())),
+            }
+        }
+    }
+
+    /// A row for the whole and one for each call.
+    pub fn rows(&self, scenario: &'static str, case: &str, what: &str) -> Vec<Row> {
+        let mut rate = Row::new(scenario, case, what);
+        rate.count = Some(self.done);
+        rate.per_second = Some(self.done as f64 / self.took.as_secs_f64().max(f64::MIN_POSITIVE));
+        let mut rows = vec![rate];
+        rows.extend(self.calls.iter().map(|(name, latency)| Row::of_calls(scenario, case, name, latency)));
+        if self.busy > 0 {
+            let mut busy = Row::new(scenario, case, "answered 503 and sent again");
+            busy.count = Some(self.busy);
+            rows.push(busy);
+        }
+        rows
+    }
+}
+
+/// Runs `work` in every session until the window closes. `work` gives how much it got done within the window.
+pub async fn run<W, F>(sessions: Vec<Session>, window: &Window, work: W) -> Result<Tally, Failure>
+where
+    W: Fn(Session, Window) -> F,
+    F: Future<Output = Result<(Session, u64), Failure>> + Send + 'static,
+{
+    let mut running = JoinSet::new();
+    for mut session in sessions {
+        session.measure_from = window.from;
+        running.spawn(work(session, window.clone()));
+    }
+    let mut tally = Tally::default();
+    let mut leaving = Vec::new();
+    while let Some(ended) = running.join_next().await {
+        let (session, done) = ended.map_err(|error| format!("a client broke off: {error}"))??;
+        tally.took = window.from.elapsed().min(window.until - window.from);
+        tally.add(&session, done);
+        leaving.push(session);
+    }
+    for session in leaving {
+        session.leave().await?;
+    }
+    Ok(tally)
+}
+
+/// So many sessions, each with a worker of its own.
+pub async fn workers(bench: &Arc<Bench>, agent: &'static str, count: usize) -> Result<Vec<Session>, Failure> {
+    let mut sessions = Vec::with_capacity(count);
+    for index in 0..count {
+        sessions.push(Session::connect_worker(bench, agent, index).await?);
+    }
+    Ok(sessions)
+}

@@ -1,0 +1,90 @@
+//! A task's whole life, one call at a time or 32 tasks at a time.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::calls::{SLOTS, Session};
+use super::crowd::{self, Tally, Window};
+use super::report::Row;
+use super::{Bench, Failure};
+
+/// Tasks made by one batch call.
+const BATCH: usize = 96;
+/// Clients of the batched scenario, each a worker.
+const BATCHED_CLIENTS: usize = 8;
+/// Claims in a row that may come back empty, a second each, before something is wrong.
+const EMPTY_CLAIMS: u32 = 30;
+
+/// Create, lease, heartbeat, complete: a call each. Once with the worker named by the caller, once picked by the server.
+pub async fn single(bench: &Arc<Bench>) -> Result<Vec<Row>, Failure> {
+    let mut rows = Vec::new();
+    for &clients in &bench.clients {
+        for picked in [false, true] {
+            let sessions = crowd::workers(bench, "bench-lifecycle", clients).await?;
+            let window = Window::lasting(bench.time);
+            let tally = crowd::run(sessions, &window, |session, window| one_by_one(session, window, picked)).await?;
+            let case = format!("{clients} clients, worker {}", if picked { "picked" } else { "named" });
+            rows.extend(tally.rows("lifecycle", &case, "lifecycles"));
+            rows.extend(bench.memory_row("lifecycle", &case));
+        }
+    }
+    Ok(rows)
+}
+
+async fn one_by_one(mut session: Session, window: Window, picked: bool) -> Result<(Session, u64), Failure> {
+    let mut done = 0;
+    while window.take(1) {
+        let began = Instant::now();
+        let task = session.create().await?;
+        let held = session.lease(task, picked).await?;
+        session.heartbeat(&held).await?;
+        session.complete(&held).await?;
+        session.record("all four", began);
+        done += u64::from(window.counts(began));
+    }
+    Ok((session, done))
+}
+
+/// Create 96 a call, claim up to 32, one heartbeat for them, complete them in one call.
+pub async fn batched(bench: &Arc<Bench>) -> Result<Vec<Row>, Failure> {
+    let sessions = crowd::workers(bench, "bench-batched", BATCHED_CLIENTS).await?;
+    let tally = crowd::run(sessions, &Window::lasting(bench.time), in_batches).await?;
+    let case = format!("{BATCHED_CLIENTS} clients");
+    let mut rows = tally.rows("batched", &case, "tasks");
+    rows.extend(bench.memory_row("batched", &case));
+    Ok(rows)
+}
+
+/// As many lifecycles of the agent's tasks, batched, as `count` says.
+pub async fn many(bench: &Arc<Bench>, agent: &'static str, count: u64) -> Result<Tally, Failure> {
+    let sessions = crowd::workers(bench, agent, BATCHED_CLIENTS).await?;
+    crowd::run(sessions, &Window::of_items(count), in_batches).await
+}
+
+/// Every client claims as many as it made, so that the queue stays as long as it was.
+async fn in_batches(mut session: Session, window: Window) -> Result<(Session, u64), Failure> {
+    let mut done = 0;
+    while window.take(BATCH) {
+        session.create_many(BATCH).await?;
+        let mut left = BATCH;
+        let mut empty = 0;
+        while left > 0 {
+            let began = Instant::now();
+            let held = session.claim(left.min(SLOTS), 1).await?;
+            if held.is_empty() {
+                empty += 1;
+                if empty > EMPTY_CLAIMS {
+                    return Err("tasks are queued, but claims come back empty; does another worker take this benchmark's tasks?".into());
+                }
+                continue;
+            }
+            session.heartbeat_all(&held).await?;
+            session.complete_all(&held).await?;
+            left = left.saturating_sub(held.len());
+            if window.counts(began) {
+                done += held.len() as u64;
+            }
+        }
+    }
+    Ok((session, done))
+}

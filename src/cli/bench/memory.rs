@@ -1,0 +1,36 @@
+//! What the server needs after a lot of work, and how soon it is back on a database that has seen it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::latency::Latency;
+use super::report::Row;
+use super::server::Server;
+use super::{Bench, Failure, lifecycle, queue};
+
+const STARTS: usize = 5;
+/// Memory is looked at when the work's wake has passed: timers, channels, the feed.
+const SETTLE: Duration = Duration::from_secs(2);
+
+/// Batched lifecycles beside whatever is queued.
+pub async fn after_work(bench: &Arc<Bench>) -> Result<Vec<Row>, Failure> {
+    let case = format!("after {} lifecycles", bench.lifecycles);
+    let tally = lifecycle::many(bench, queue::AGENT, bench.lifecycles).await?;
+    tokio::time::sleep(SETTLE).await;
+    let mut rows = tally.rows("memory", &case, "tasks");
+    rows.extend(bench.memory_row("memory", &case));
+    Ok(rows)
+}
+
+/// Start to ready on the database as the other scenarios left it.
+pub async fn restarts(server: &mut Server) -> Result<Vec<Row>, Failure> {
+    let mut latency = Latency::default();
+    for _ in 0..STARTS {
+        server.stop().await?;
+        latency.record(server.start().await?.1);
+    }
+    tokio::time::sleep(SETTLE).await;
+    let mut rows = vec![Row::of_calls("memory", "existing database", "start to ready", &latency)];
+    rows.extend(server.resident_mb().map(|mb| Row::of_memory("memory", "after a restart", mb)));
+    Ok(rows)
+}

@@ -1,0 +1,302 @@
+//! `bloom-runtime bench`: measures an installation with a load of its own, from outside, over HTTP.
+
+mod calls;
+mod client;
+mod crowd;
+mod latency;
+mod lifecycle;
+mod memory;
+mod queue;
+mod report;
+mod server;
+mod wake;
+
+use std::collections::hash_map::RandomState;
+use std::fmt;
+use std::hash::BuildHasher;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use hyper::Method;
+use hyper::body::Bytes;
+use serde::Deserialize;
+
+use client::{Client, Target};
+use report::{Report, Row};
+use server::Server;
+
+/// Measures a server: throughput, latency, memory
+///
+/// Without --server it starts this program on a database of its own and removes it afterwards. The load runs on the same machine and
+/// takes its share of it, so compare figures of one run with each other rather than with those of another machine.
+#[derive(Debug, Args)]
+pub struct BenchArgs {
+    /// What to measure, in this order
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = Scenario::ALL)]
+    scenario: Vec<Scenario>,
+    /// Clients side by side in the lifecycle scenario, one run for each number
+    #[arg(long, value_delimiter = ',', default_values_t = [32, 64], value_parser = clap::value_parser!(u16).range(1..=1024))]
+    clients: Vec<u16>,
+    /// How long each run of a scenario lasts
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    seconds: u64,
+    /// Lengths of the queue at which the latency scenario measures
+    #[arg(long, value_delimiter = ',', default_values_t = [1_000, 100_000], value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
+    queued: Vec<u64>,
+    /// Lifecycles of the memory scenario
+    #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
+    lifecycles: u64,
+    /// Measures this server instead of starting one. It gets real tasks of agents named bench-*; what stays queued is cancelled, and
+    /// they remove themselves an hour after their end
+    #[arg(long, value_name = "URL", conflicts_with_all = ["database_url", "data_dir"])]
+    server: Option<String>,
+    /// The admin key of --server
+    #[arg(long, env = "BLOOM_KEY", hide_env_values = true)]
+    key: Option<String>,
+    /// Database for the server that is started, best an empty one; `sqlite` is a file in --data-dir. Give several to compare them
+    #[arg(long, value_name = "URL", default_values_t = [server::OWN_SQLITE.to_owned()])]
+    database_url: Vec<String>,
+    /// Where the started server keeps its files, in a directory that is removed afterwards [default: the temporary directory]
+    #[arg(long, value_name = "DIR")]
+    data_dir: Option<PathBuf>,
+    /// How to print the figures
+    #[arg(short, long, value_enum, default_value_t = Output::Text)]
+    output: Output,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Scenario {
+    /// Create, lease, heartbeat and complete, a call each
+    Lifecycle,
+    /// Create 96 a call; 8 workers claim, heartbeat and complete up to 32 a call
+    Batched,
+    /// From a submit to the idle worker that waits for it
+    Wake,
+    /// Claims, leases, lists and stats with a long queue
+    Latency,
+    /// Memory after many lifecycles, and start to ready (needs a server started here)
+    Memory,
+}
+
+impl Scenario {
+    const ALL: [Self; 5] = [Self::Lifecycle, Self::Batched, Self::Wake, Self::Latency, Self::Memory];
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Output {
+    Text,
+    Json,
+}
+
+/// Why there are no figures, for the person who asked for them.
+#[derive(Debug)]
+pub struct Failure {
+    message: String,
+    /// The command line was wrong, not the measured thing.
+    pub is_usage: bool,
+}
+
+impl Failure {
+    fn usage(message: impl Into<String>) -> Self {
+        Self { message: message.into(), is_usage: true }
+    }
+}
+
+impl From<String> for Failure {
+    fn from(message: String) -> Self {
+        Self { message, is_usage: false }
+    }
+}
+
+impl From<&str> for Failure {
+    fn from(message: &str) -> Self {
+        message.to_owned().into()
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Failure {}
+
+/// One server under measurement.
+struct Bench {
+    target: Arc<Target>,
+    /// Tells this run's workers and contexts from those of others.
+    label: String,
+    /// Further fields of every task.
+    task_extra: &'static str,
+    time: Duration,
+    clients: Vec<usize>,
+    queued: Vec<u64>,
+    lifecycles: u64,
+    /// Present when it was started here.
+    server: Option<Mutex<Server>>,
+}
+
+impl Bench {
+    fn memory_row(&self, scenario: &'static str, case: &str) -> Option<Row> {
+        let server = self.server.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner);
+        Some(Row::of_memory(scenario, case, server.resident_mb()?))
+    }
+}
+
+/// Runs the scenarios and prints the report.
+///
+/// # Errors
+/// When a server can't be started or reached, or does not keep to the API.
+pub async fn run(args: &BenchArgs) -> Result<(), Failure> {
+    let mut report = Report::default();
+    let measured = async {
+        match &args.server {
+            Some(url) => measure_given(args, url, &mut report).await,
+            None => measure_started(args, &mut report).await,
+        }
+    };
+    // An interrupt drops what runs, and with it the server and its directory.
+    tokio::select! {
+        measured = measured => measured?,
+        _ = tokio::signal::ctrl_c() => return Err("interrupted".into()),
+    }
+    report.compare();
+    match args.output {
+        Output::Text => print!("{report}"),
+        Output::Json => println!("{}", serde_json::to_string_pretty(&report).map_err(|error| error.to_string())?),
+    }
+    Ok(())
+}
+
+async fn measure_started(args: &BenchArgs, report: &mut Report) -> Result<(), Failure> {
+    let directory = args.data_dir.clone().unwrap_or_else(std::env::temp_dir);
+    for database_url in &args.database_url {
+        let label = random_word();
+        let mut server = Server::prepare(&directory, database_url, &label, &random_word())?;
+        let syncs = server.disk_syncs_per_second();
+        let (target, _) = server.start().await?;
+        let bench = bench_of(args, target, label, Some(server), "");
+        let storage = storage_of(&bench).await?;
+        let disk = syncs.map(|rate| format!(", {rate:.0} disk syncs/s in {}", directory.display())).unwrap_or_default();
+        report.about.push(format!("{storage}: started here, {}{disk}", machine()));
+        for &scenario in &args.scenario {
+            measure(&bench, scenario, &storage, report).await?;
+        }
+        // Nothing of the load holds on to it any more, so it comes out whole and can be stopped and started.
+        let Some(server) = Arc::into_inner(bench).and_then(|bench| bench.server) else { continue };
+        let mut server = server.into_inner().unwrap_or_else(PoisonError::into_inner);
+        if args.scenario.contains(&Scenario::Memory) {
+            eprintln!("{storage}: start to ready");
+            report.add(&storage, memory::restarts(&mut server).await?);
+        }
+        server.stop().await?;
+    }
+    Ok(())
+}
+
+async fn measure_given(args: &BenchArgs, url: &str, report: &mut Report) -> Result<(), Failure> {
+    let target = Target::new(url, args.key.as_deref())?;
+    let bench = bench_of(args, target, random_word(), None, r#","ttl_after_finished_sec":3600"#);
+    refuse_foreign_workers(&bench).await?;
+    let storage = storage_of(&bench).await?;
+    report.about.push(format!("{storage}: {url}, load from {}", machine()));
+    let mut measured = Ok(());
+    for &scenario in &args.scenario {
+        if scenario == Scenario::Memory {
+            eprintln!("memory: left out, it is measured only of a server that is started here");
+            continue;
+        }
+        measured = measure(&bench, scenario, &storage, report).await;
+        if measured.is_err() {
+            break;
+        }
+    }
+    // Whatever happened, the tasks go.
+    queue::empty(&bench).await.and(measured)
+}
+
+async fn measure(bench: &Arc<Bench>, scenario: Scenario, storage: &str, report: &mut Report) -> Result<(), Failure> {
+    let name = scenario.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default();
+    eprintln!("{storage}: {name}");
+    let rows = match scenario {
+        Scenario::Lifecycle => lifecycle::single(bench).await,
+        Scenario::Batched => lifecycle::batched(bench).await,
+        Scenario::Wake => wake::submit_to_delivery(bench).await,
+        Scenario::Latency => queue::at_each_length(bench).await,
+        Scenario::Memory => memory::after_work(bench).await,
+    };
+    report.add(storage, rows.map_err(|failure| Failure { message: format!("{name}: {failure}"), ..failure })?);
+    Ok(())
+}
+
+fn bench_of(args: &BenchArgs, target: Target, label: String, server: Option<Server>, task_extra: &'static str) -> Arc<Bench> {
+    let mut queued = args.queued.clone();
+    queued.sort_unstable();
+    Arc::new(Bench {
+        target: Arc::new(target),
+        label,
+        task_extra,
+        time: Duration::from_secs(args.seconds),
+        clients: args.clients.iter().map(|&clients| usize::from(clients)).collect(),
+        queued,
+        lifecycles: args.lifecycles,
+        server: server.map(Mutex::new),
+    })
+}
+
+#[derive(Deserialize)]
+struct Health {
+    storage: String,
+}
+
+/// Which database the server keeps its tasks in.
+async fn storage_of(bench: &Bench) -> Result<String, Failure> {
+    let mut client = Client::connect(&bench.target).await?;
+    let answer = client.expect(&Method::GET, "/api/runtime/health", Bytes::new(), &[200]).await?;
+    Ok(calls::decode::<Health>(&answer)?.storage)
+}
+
+#[derive(Deserialize)]
+struct ListedWorker {
+    id: String,
+    status: String,
+    #[serde(default)]
+    cordoned: bool,
+    capabilities: ListedCapabilities,
+}
+
+#[derive(Deserialize)]
+struct ListedCapabilities {
+    agents: Option<Vec<String>>,
+}
+
+/// A real worker that serves every agent would run the benchmark's tasks, and somebody would pay for them.
+async fn refuse_foreign_workers(bench: &Bench) -> Result<(), Failure> {
+    let mut client = Client::connect(&bench.target).await?;
+    let answer = client.expect(&Method::GET, "/api/runtime/workers?limit=1000", Bytes::new(), &[200]).await?;
+    let workers = calls::decode::<Vec<ListedWorker>>(&answer)?;
+    match workers.iter().find(|worker| worker.status == "online" && !worker.cordoned && worker.capabilities.agents.is_none()) {
+        Some(worker) => Err(format!(
+            "worker \"{0}\" is online and would run the benchmark's tasks: cordon it first (POST /api/runtime/workers/{0}/cordon), \
+             or leave out --server to measure a server started for the purpose",
+            worker.id
+        )
+        .into()),
+        None => Ok(()),
+    }
+}
+
+fn machine() -> String {
+    match std::thread::available_parallelism() {
+        Ok(cores) => format!("{cores} cores"),
+        Err(_) => "an unknown number of cores".to_owned(),
+    }
+}
+
+/// Random enough to tell runs apart and to keep others off a server that listens on loopback for a few minutes.
+fn random_word() -> String {
+    format!("{:016x}", RandomState::new().hash_one(std::process::id()))
+}

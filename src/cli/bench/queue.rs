@@ -1,0 +1,153 @@
+//! What calls take with a queue of a certain length behind them.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use hyper::Method;
+use hyper::body::Bytes;
+use serde::Deserialize;
+
+use super::calls::{Session, decode};
+use super::client::Client;
+use super::crowd::{self, Tally, Window};
+use super::report::Row;
+use super::{Bench, Failure};
+
+pub const SCENARIO: &str = "latency";
+/// The agent whose tasks fill the queue.
+pub const AGENT: &str = "bench-queue";
+/// Tasks of one batch call when the queue is filled: the most it takes.
+const FILL_BATCH: usize = 1000;
+const FILLERS: usize = 4;
+/// How often every page is read.
+const READS: usize = 50;
+
+/// Lists as people page through them, and their filters. The newest page, then the next ones by their links.
+const PAGES: [(&str, &str); 11] = [
+    ("tasks", "/api/runtime/llm-tasks"),
+    ("tasks, queued", "/api/runtime/llm-tasks?status=queued"),
+    ("tasks, completed", "/api/runtime/llm-tasks?status=completed"),
+    ("tasks, failed (none)", "/api/runtime/llm-tasks?status=failed"),
+    ("tasks, of an agent", "/api/runtime/llm-tasks?agent_slug=bench-queue"),
+    ("tasks, of an agent, completed", "/api/runtime/llm-tasks?agent_slug=bench-queue&status=completed"),
+    ("leases", "/api/runtime/leases"),
+    ("leases, active", "/api/runtime/leases?status=active"),
+    ("artifacts", "/api/runtime/artifacts"),
+    ("audit", "/api/runtime/audit"),
+    ("workers", "/api/runtime/workers"),
+];
+
+#[derive(Deserialize)]
+struct Stats {
+    tasks: TaskStats,
+}
+
+#[derive(Deserialize)]
+struct TaskStats {
+    by_status: ByStatus,
+}
+
+#[derive(Deserialize)]
+struct ByStatus {
+    #[serde(default)]
+    queued: u64,
+}
+
+#[derive(Deserialize)]
+struct Changed {
+    more: bool,
+}
+
+/// Claim, lease and the lists at each length of the queue, from the shortest to the longest.
+pub async fn at_each_length(bench: &Arc<Bench>) -> Result<Vec<Row>, Failure> {
+    let mut rows = Vec::new();
+    for &length in &bench.queued {
+        let case = format!("{length} queued");
+        rows.extend(fill(bench, length).await?.map(|tally| tally.rows("fill", &case, "tasks")).unwrap_or_default());
+        let sessions = crowd::workers(bench, AGENT, 1).await?;
+        let window = Window::lasting(bench.time);
+        let calls = crowd::run(sessions, &window, claim_and_lease).await?;
+        rows.extend(calls.rows(SCENARIO, &case, "tasks, one client"));
+        rows.extend(read_pages(bench, &case).await?);
+        rows.extend(bench.memory_row(SCENARIO, &case));
+    }
+    Ok(rows)
+}
+
+/// Makes tasks until so many are queued; `None` when they were already.
+pub async fn fill(bench: &Arc<Bench>, length: u64) -> Result<Option<Tally>, Failure> {
+    let mut client = Client::connect(&bench.target).await?;
+    let stats = client.expect(&Method::GET, "/api/runtime/stats", Bytes::new(), &[200]).await?;
+    let there = decode::<Stats>(&stats)?.tasks.by_status.queued;
+    if there >= length {
+        return Ok(None);
+    }
+    let window = Window::of_items(length - there);
+    let mut sessions = Vec::with_capacity(FILLERS);
+    for index in 0..FILLERS {
+        sessions.push(Session::connect(bench, AGENT, 1000 + index).await?);
+    }
+    let tally = crowd::run(sessions, &window, |mut session, window| async move {
+        let mut done = 0;
+        while window.take(FILL_BATCH) {
+            session.create_many(FILL_BATCH).await?;
+            done += FILL_BATCH as u64;
+        }
+        Ok((session, done))
+    })
+    .await?;
+    Ok(Some(tally))
+}
+
+/// One client by itself: what a call takes, not how many fit. Each task that it ends was replaced before.
+async fn claim_and_lease(mut session: Session, window: Window) -> Result<(Session, u64), Failure> {
+    let mut done = 0;
+    while window.take(2) {
+        let began = Instant::now();
+        session.create().await?;
+        let claimed = session.claim(1, 0).await?;
+        let Some(held) = claimed.first() else {
+            return Err("tasks are queued, but a claim came back empty; does another worker take this benchmark's tasks?".into());
+        };
+        session.complete(held).await?;
+        let task = session.create().await?;
+        let held = session.lease(task, false).await?;
+        session.heartbeat(&held).await?;
+        session.complete(&held).await?;
+        if window.counts(began) {
+            done += 2;
+        }
+    }
+    Ok((session, done))
+}
+
+async fn read_pages(bench: &Arc<Bench>, case: &str) -> Result<Vec<Row>, Failure> {
+    let mut reader = Session::connect(bench, AGENT, 2000).await?;
+    // Reading is measured by itself: let what the writes left behind settle.
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    for _ in 0..READS {
+        reader.get("stats", "/api/runtime/stats").await?;
+    }
+    for (name, first) in PAGES {
+        let mut path = first.to_owned();
+        for _ in 0..READS {
+            let answer = reader.get(name, &path).await?;
+            path = answer.next.unwrap_or_else(|| first.to_owned());
+        }
+    }
+    Ok(reader.calls.iter().map(|(name, latency)| Row::of_calls(SCENARIO, case, name, latency)).collect())
+}
+
+/// Cancels what the benchmark left queued on somebody's own server.
+pub async fn empty(bench: &Bench) -> Result<(), Failure> {
+    let mut client = Client::connect(&bench.target).await?;
+    let body = Bytes::from(format!(r#"{{"filter":{{"agent_slug":"{AGENT}","status":"queued"}}}}"#));
+    // Each call takes a page; the bound is far beyond the longest queue.
+    for _ in 0..100_000 {
+        let answer = client.expect(&Method::POST, "/api/runtime/llm-tasks:cancel", body.clone(), &[200]).await?;
+        if !decode::<Changed>(&answer)?.more {
+            break;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,82 @@
+//! How soon an idle worker has the task that somebody submits.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+
+use super::calls::Session;
+use super::crowd;
+use super::report::Row;
+use super::{Bench, Failure};
+
+const AGENT: &str = "bench-wake";
+/// Idle workers, each in a long poll of its own; the task wakes one of them.
+const IDLE: [usize; 2] = [1, 32];
+/// Long polls last this long, then the worker asks again.
+const POLL_SECONDS: u32 = 20;
+/// Between two submits, so that every worker is back in its poll.
+const PAUSE: Duration = Duration::from_millis(10);
+/// A task that is not delivered by then is lost.
+const DELIVERY_LIMIT: Duration = Duration::from_secs(10);
+/// Registering and polling before the first submit.
+const SETTLE: Duration = Duration::from_millis(300);
+
+/// Submit → the task is in the hands of a worker that waited for it.
+pub async fn submit_to_delivery(bench: &Arc<Bench>) -> Result<Vec<Row>, Failure> {
+    let mut rows = Vec::new();
+    for idle in IDLE {
+        let mut polls = JoinSet::new();
+        let (delivered, mut deliveries) = mpsc::channel(idle);
+        for session in crowd::workers(bench, AGENT, idle).await? {
+            polls.spawn(poll(session, delivered.clone()));
+        }
+        drop(delivered);
+        let mut submitter = Session::connect(bench, AGENT, 1000).await?;
+        tokio::time::sleep(SETTLE).await;
+        let until = Instant::now() + bench.time;
+        submitter.measure_from = Instant::now();
+        while Instant::now() < until {
+            let began = Instant::now();
+            let task = submitter.create().await?;
+            let Ok(Some((found, at))) = tokio::time::timeout(DELIVERY_LIMIT, deliveries.recv()).await else {
+                return Err(why_undelivered(&mut polls).await);
+            };
+            if found != task {
+                return Err("another task than the one submitted was delivered".into());
+            }
+            submitter.record_span("submit to delivery", at.duration_since(began));
+            tokio::time::sleep(PAUSE).await;
+        }
+        polls.shutdown().await;
+        for index in 0..idle {
+            // Registers it again, which is how a session comes by the worker that it then removes.
+            Session::connect_worker(bench, AGENT, index).await?.leave().await?;
+        }
+        let case = format!("{idle} idle");
+        rows.extend(submitter.calls.iter().map(|(name, latency)| Row::of_calls("wake", &case, name, latency)));
+    }
+    Ok(rows)
+}
+
+async fn poll(mut session: Session, delivered: mpsc::Sender<(String, Instant)>) -> Result<(), Failure> {
+    loop {
+        for held in session.claim(1, POLL_SECONDS).await? {
+            if delivered.send((held.task.clone(), Instant::now())).await.is_err() {
+                return Ok(());
+            }
+            session.complete(&held).await?;
+        }
+    }
+}
+
+/// The worker's own trouble says more than the submitter's.
+async fn why_undelivered(polls: &mut JoinSet<Result<(), Failure>>) -> Failure {
+    while let Some(Ok(ended)) = polls.try_join_next() {
+        if let Err(failure) = ended {
+            return failure;
+        }
+    }
+    format!("a task was not delivered to an idle worker within {} s", DELIVERY_LIMIT.as_secs()).into()
+}
