@@ -138,12 +138,8 @@ impl Worker {
             };
         }
         let epoch = batch.iter().find_map(|pending| pending.command.epoch);
-        let committing = Instant::now();
         match self.lane.save(&set, epoch).await {
-            Ok(_) => {
-                self.engine.0.metrics.committed(self.name, committing.elapsed().as_secs_f64());
-                Try::Done(Box::new(set), outcomes)
-            }
+            Ok(_) => Try::Done(Box::new(set), outcomes),
             Err(store::Error::CommitUnknown(text)) => self.settle(text, set, outcomes).await,
             Err(error) => self.failed(error).await,
         }
@@ -228,7 +224,7 @@ impl Worker {
         };
         if !done.removed.is_empty() {
             let changes = Changes { removed_tasks: done.removed.clone(), ..Changes::default() };
-            self.engine.take_over(&changes, (self.lane.id, self.lane.n()), &done.counts, 0);
+            self.engine.take_over(&changes, (self.lane.id, self.lane.n), &done.counts.tasks, done.counts.leases);
             self.engine.announce(changes);
         }
         Ok(done)
@@ -241,7 +237,7 @@ impl Worker {
             self.engine.0.specs.put(spec.clone());
         }
         if !set.dirty.is_empty() {
-            self.engine.take_over(&changes, (self.lane.id, self.lane.n()), &set.counts, set.leases_granted);
+            self.engine.take_over(&changes, (self.lane.id, self.lane.n), &set.counts, set.leases_granted);
         }
         self.engine.measure(&set);
         if !set.dirty.is_empty() {
@@ -264,7 +260,12 @@ impl Worker {
                 Err(Halt::Rejected(rejection)) => Err(Error::Rejected(rejection)),
                 Ok(reply) => Ok(reply),
             };
-            self.engine.0.metrics.command(pending.command.op.name(), answer.is_ok());
+            let outcome = match &answer {
+                Ok(_) => "ok",
+                Err(Error::Rejected(_)) => "rejected",
+                Err(_) => "error",
+            };
+            self.engine.0.metrics.command(pending.command.op.name(), outcome);
             if let Err(Ok(Reply::Claimed { leased, .. })) = pending.reply.send(answer) {
                 self.engine.hand_back(&leased);
             }

@@ -7,6 +7,7 @@ use super::board::Stats;
 use super::changes::Changes;
 use super::{Engine, lock};
 use crate::core::Ms;
+use crate::core::audit::Action;
 use crate::core::command::Choice;
 use crate::core::fleet::{Fleet, Shortage};
 use crate::core::ids::{LeaseId, TaskId, WorkerId};
@@ -151,7 +152,7 @@ impl Engine {
     /// Reads queue and fleet anew: at the start, and after a gap in the feed.
     pub(super) async fn read_picture(&self) -> Result<(), store::Error> {
         loop {
-            let now = self.0.store.counts().await?;
+            let (counts, leases_total, positions) = self.0.store.counts().await?;
             let workers = self.0.store.workers().await?;
             let mut held: Vec<TaskState> = Vec::new();
             loop {
@@ -162,7 +163,7 @@ impl Engine {
                     break;
                 }
             }
-            let positions: HashMap<i64, i64> = now.positions.into_iter().collect();
+            let positions: HashMap<i64, i64> = positions.into_iter().collect();
             let mut board = lock(&self.0.board);
             let mut known = lock(&self.0.positions);
             // A lane of this process has committed meanwhile, and its word would be lost: once more.
@@ -172,8 +173,8 @@ impl Engine {
             *known = positions;
             board.queue.reset();
             board.fleet = Fleet::default();
-            board.counts = now.counts;
-            board.leases_total = now.leases_total;
+            board.counts = counts;
+            board.leases_total = leases_total;
             let changes =
                 Changes { workers: workers.into_iter().map(Arc::new).collect(), tasks: held.into_iter().map(Arc::new).collect(), ..Changes::default() };
             board.apply(&changes);
@@ -193,14 +194,18 @@ impl Engine {
             }
         }
         for result in &set.dirty.results {
-            self.0.metrics.run_ended(result.status, result.duration_ms as f64 / 1000.0);
+            self.0.metrics.run(result.status.as_str(), result.duration_ms as f64 / 1000.0);
         }
         for entry in &set.dirty.audit {
-            self.0.metrics.audited(entry.action);
+            match entry.action {
+                Action::LeaseExpired => self.0.metrics.lease_expired(),
+                Action::TaskRetried | Action::TaskReleased => self.0.metrics.retried(),
+                _ => {}
+            }
         }
         for record in set.dirty.past_leases.iter().filter(|record| record.completed) {
             if let Some(usage) = record.usage {
-                self.0.metrics.used(&record.agent_slug, record.model.as_deref().unwrap_or(""), usage);
+                self.0.metrics.used(&record.agent_slug, record.model.as_deref(), &usage);
             }
         }
     }

@@ -10,7 +10,7 @@ pub(super) async fn run(context: Context) {
     context.drive("lease_expiry", &engine.alarms().lease_due, look).await;
 }
 
-async fn look(context: &Context) -> Result<Option<Ms>, Error> {
+async fn look(context: Context) -> Result<Option<Ms>, Error> {
     let engine = &context.engine;
     loop {
         let (due, next) = engine.due_leases(PAGE);

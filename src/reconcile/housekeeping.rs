@@ -62,7 +62,7 @@ pub(super) async fn served(engine: Engine) {
 
 pub(super) async fn fold(context: Context) {
     context
-        .every("fold", FOLD_EVERY_MS, async |context| {
+        .every("fold", FOLD_EVERY_MS, |context| async move {
             context.engine.upkeep(Upkeep::Fold).await?;
             context.engine.upkeep(Upkeep::PruneBatches { older_than: context.engine.now() - BATCHES_KEPT_MS }).await?;
             Ok(())
@@ -75,7 +75,7 @@ pub(super) async fn retain(context: Context) {
     context.every("retention", RETAIN_EVERY_MS, retain_once).await;
 }
 
-async fn retain_once(context: &Context) -> Result<(), Error> {
+async fn retain_once(context: Context) -> Result<(), Error> {
     let engine = &context.engine;
     let now = engine.now();
     let before = |days: u32| (days > 0).then(|| now - i64::from(days) * DAY_MS);

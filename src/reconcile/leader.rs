@@ -31,8 +31,10 @@ impl Leadership {
 
 pub(super) async fn keep(engine: Engine, leadership: Leadership) {
     let mut renewed = Instant::now();
+    // Of this process alone: a restart is a new holder.
+    let holder = uuid::Uuid::now_v7().simple().to_string();
     while !engine.is_stopping() {
-        match engine.store().lead(TTL_MS).await {
+        match engine.store().lead(&holder, TTL_MS).await {
             Ok(Some(epoch)) => {
                 renewed = Instant::now();
                 change(&engine, &leadership, epoch);
@@ -54,7 +56,7 @@ pub(super) async fn keep(engine: Engine, leadership: Leadership) {
     if leadership.epoch().is_some() {
         change(&engine, &leadership, NOBODY);
         // Another replica takes over at once instead of after a second.
-        let _ = engine.store().resign().await;
+        let _ = engine.store().resign(&holder).await;
     }
 }
 

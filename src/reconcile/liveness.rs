@@ -10,7 +10,7 @@ pub(super) async fn run(context: Context) {
     context.drive("worker_liveness", &engine.alarms().worker_silent, look).await;
 }
 
-async fn look(context: &Context) -> Result<Option<Ms>, Error> {
+async fn look(context: Context) -> Result<Option<Ms>, Error> {
     let engine = &context.engine;
     let silent_for_ms = context.options.worker_offline_after_ms;
     let (silent, mut next) = engine.silent_workers(silent_for_ms);

@@ -72,12 +72,15 @@ impl Context {
 
     /// Runs a look for ever: whenever its alarm rings, its next time has come, or nothing was heard for a while. The look answers when
     /// it wants to be run again at the latest.
-    async fn drive(&self, name: &'static str, alarm: &Alarm, look: impl AsyncFn(&Self) -> Result<Option<Ms>, Error>) {
+    async fn drive<F>(&self, name: &'static str, alarm: &Alarm, mut look: impl FnMut(Self) -> F)
+    where
+        F: Future<Output = Result<Option<Ms>, Error>>,
+    {
         while !self.engine.is_stopping() {
             let mut next = self.engine.now() + RESYNC_MS;
             if self.leadership.epoch().is_some() {
                 let started = Instant::now();
-                let outcome = look(self).await;
+                let outcome = look(self.clone()).await;
                 self.engine.metrics().reconciled(name, started.elapsed().as_secs_f64(), outcome.is_ok());
                 match outcome {
                     Ok(Some(at)) => next = next.min(at),
@@ -90,11 +93,18 @@ impl Context {
     }
 
     /// As [`drive`](Self::drive), at a fixed pace.
-    async fn every(&self, name: &'static str, pause_ms: Ms, look: impl AsyncFn(&Self) -> Result<(), Error>) {
+    async fn every<F>(&self, name: &'static str, pause_ms: Ms, mut look: impl FnMut(Self) -> F)
+    where
+        F: Future<Output = Result<(), Error>>,
+    {
         let alarm = Alarm::default();
-        self.drive(name, &alarm, async |context| {
-            look(context).await?;
-            Ok(Some(context.engine.now() + pause_ms))
+        self.drive(name, &alarm, |context| {
+            let engine = context.engine.clone();
+            let looking = look(context);
+            async move {
+                looking.await?;
+                Ok(Some(engine.now() + pause_ms))
+            }
         })
         .await;
     }

@@ -13,8 +13,10 @@ use crate::store;
 /// Takes over what the control plane lists. A worker that it no longer lists falls silent by itself.
 pub(super) async fn workers(context: Context, membridge: Membridge) {
     let pause = context.options.worker_sync_ms;
-    context
-        .every("membridge_sync", pause, async |context| {
+    context.every("membridge_sync", pause, |context| take_over(context, membridge.clone())).await;
+}
+
+async fn take_over(context: Context, membridge: Membridge) -> Result<(), Error> {
             if !membridge.is_configured() {
                 return Ok(());
             }
@@ -33,8 +35,6 @@ pub(super) async fn workers(context: Context, membridge: Membridge) {
                 }
             }
             Ok(())
-        })
-        .await;
 }
 
 /// Follows the stored settings.

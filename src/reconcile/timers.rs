@@ -1,5 +1,7 @@
 //! Queued tasks that wait: for their time, and, should a word have been lost, for anything else.
 
+use std::sync::Arc;
+
 use tokio::sync::Mutex;
 
 use super::{Context, PAGE};
@@ -18,14 +20,14 @@ pub(super) async fn run(context: Context) {
     context.drive("not_before", &engine.alarms().task_due, look).await;
 }
 
-async fn look(context: &Context) -> Result<Option<Ms>, Error> {
+async fn look(context: Context) -> Result<Option<Ms>, Error> {
     let store = context.engine.store();
     loop {
         let due = store.due_not_before(context.engine.now(), PAGE_ROWS).await.map_err(away)?;
         if due.is_empty() {
             return store.next_not_before().await.map_err(away);
         }
-        if !reconsider(context, due).await? {
+        if !reconsider(&context, due).await? {
             return Ok(None);
         }
     }
@@ -56,27 +58,27 @@ struct Pass {
 }
 
 pub(super) async fn resync(context: Context) {
-    let pass = Mutex::new(Pass::default());
+    let pass = Arc::new(Mutex::new(Pass::default()));
     let alarm = Alarm::default();
-    context
-        .drive("resync", &alarm, async |context| {
-            let mut pass = pass.lock().await;
-            let epoch = context.leadership.epoch();
-            if pass.epoch != epoch {
-                *pass = Pass { epoch, after: None, is_first: true };
-            }
-            loop {
-                let page = context.engine.store().parked_page(pass.after, PAGE_ROWS).await.map_err(away)?;
-                let is_last = page.len() < PAGE;
-                pass.after = if is_last { None } else { page.last().copied() };
-                if !page.is_empty() && !reconsider(context, page).await? {
-                    return Ok(None);
-                }
-                pass.is_first &= !is_last;
-                if !pass.is_first {
-                    return Ok(Some(context.engine.now() + RESYNC_PAGE_EVERY_MS));
-                }
-            }
-        })
-        .await;
+    context.drive("resync", &alarm, |context| go_on(context, pass.clone())).await;
+}
+
+async fn go_on(context: Context, pass: Arc<Mutex<Pass>>) -> Result<Option<Ms>, Error> {
+    let mut pass = pass.lock().await;
+    let epoch = context.leadership.epoch();
+    if pass.epoch != epoch {
+        *pass = Pass { epoch, after: None, is_first: true };
+    }
+    loop {
+        let page = context.engine.store().parked_page(pass.after, PAGE_ROWS).await.map_err(away)?;
+        let is_last = page.len() < PAGE;
+        pass.after = if is_last { None } else { page.last().copied() };
+        if !page.is_empty() && !reconsider(&context, page).await? {
+            return Ok(None);
+        }
+        pass.is_first &= !is_last;
+        if !pass.is_first {
+            return Ok(Some(context.engine.now() + RESYNC_PAGE_EVERY_MS));
+        }
+    }
 }

@@ -39,6 +39,7 @@ struct Inner {
     commands: IntCounterVec,
     batch_commands: HistogramVec,
     commit_seconds: HistogramVec,
+    conflicts: IntCounterVec,
     lease_expiries: IntCounter,
     retries: IntCounter,
     assignment_seconds: Histogram,
@@ -81,10 +82,11 @@ impl Metrics {
             batch_commands: f.histograms("bloom_batch_commands", "Commands in one batch.", &["lane"], BATCH_COMMANDS)?,
             commit_seconds: f.histograms(
                 "bloom_commit_duration_seconds",
-                "Time of one batch from its first statement to its commit.",
+                "Time of one batch from its first statement to its commit, waits for the database included.",
                 &["lane"],
                 FAST_SECONDS,
             )?,
+            conflicts: f.counters("bloom_batch_conflicts_total", "Batches decided again because another transaction was first.", &["lane"])?,
             lease_expiries: f.counter("bloom_lease_expiries_total", "Leases that ended by their time.")?,
             retries: f.counter("bloom_task_retries_total", "Tasks that went back to the queue after an attempt.")?,
             assignment_seconds: f.histogram(
@@ -138,6 +140,11 @@ impl Metrics {
     pub fn batch(&self, lane: &str, commands: usize, commit_seconds: f64) {
         self.0.batch_commands.with_label_values(&[lane]).observe(commands as f64);
         self.0.commit_seconds.with_label_values(&[lane]).observe(commit_seconds);
+    }
+
+    /// A batch met a conflict and is decided again.
+    pub fn conflict(&self, lane: &str) {
+        self.0.conflicts.with_label_values(&[lane]).inc();
     }
 
     pub fn lease_expired(&self) {

@@ -8,13 +8,23 @@ use crate::support::*;
 
 /// The value of the first sample whose line starts so.
 fn sample(text: &str, start: &str) -> Option<f64> {
-    text.lines().find(|line| line.starts_with(start))?.rsplit(' ').next()?.parse().ok()
+    text.lines()
+        .find(|line| line.starts_with(start))?
+        .rsplit(' ')
+        .next()?
+        .parse()
+        .ok()
 }
 
 /// The sum of all samples of a metric whose line contains every one of these.
 fn sum(text: &str, metric: &str, labels: &[&str]) -> f64 {
-    let lines = text.lines().filter(|line| line.starts_with(&format!("{metric}{{")) || line.starts_with(&format!("{metric} ")));
-    lines.filter(|line| labels.iter().all(|label| line.contains(label))).filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
+    let lines = text.lines().filter(|line| {
+        line.starts_with(&format!("{metric}{{")) || line.starts_with(&format!("{metric} "))
+    });
+    lines
+        .filter(|line| labels.iter().all(|label| line.contains(label)))
+        .filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok())
+        .sum()
 }
 
 async fn metrics(api: &Api) -> String {

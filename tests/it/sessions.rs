@@ -5,7 +5,10 @@ use crate::support::*;
 
 /// The tasks that a claim delivered.
 fn tasks(claimed: &[Value]) -> Vec<String> {
-    claimed.iter().map(|entry| entry["task"]["id"].as_str().unwrap().to_owned()).collect()
+    claimed
+        .iter()
+        .map(|entry| entry["task"]["id"].as_str().unwrap().to_owned())
+        .collect()
 }
 
 on_both! {
