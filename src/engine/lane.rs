@@ -224,7 +224,7 @@ impl Worker {
         };
         if !done.removed.is_empty() {
             let changes = Changes { removed_tasks: done.removed.clone(), ..Changes::default() };
-            self.engine.take_over(&changes, (self.lane.id, self.lane.n), &done.counts.tasks, done.counts.leases);
+            self.engine.take_over(&changes, (self.lane.id, self.lane.n()), &done.counts.tasks, done.counts.leases);
             self.engine.announce(changes);
         }
         Ok(done)
@@ -237,7 +237,7 @@ impl Worker {
             self.engine.0.specs.put(spec.clone());
         }
         if !set.dirty.is_empty() {
-            self.engine.take_over(&changes, (self.lane.id, self.lane.n), &set.counts, set.leases_granted);
+            self.engine.take_over(&changes, (self.lane.id, self.lane.n()), &set.counts, set.leases_granted);
         }
         self.engine.measure(&set);
         if !set.dirty.is_empty() {

@@ -27,12 +27,10 @@ impl Sightings {
     /// `urgent`: the worker counts as lost, so the word is not to wait.
     pub fn note(&self, worker: &str, at: Ms, urgent: bool) {
         let mut noted = lock(&self.noted);
-        match noted.get_mut(worker) {
-            Some(last) => *last = at,
-            None if noted.len() < WORKERS => {
-                noted.insert(worker.to_owned(), at);
-            }
-            None => {}
+        if let Some(last) = noted.get_mut(worker) {
+            *last = at;
+        } else if noted.len() < WORKERS {
+            noted.insert(worker.to_owned(), at);
         }
         drop(noted);
         if urgent {

@@ -1,0 +1,142 @@
+//! Connections and pools of either database, and the rows that come back.
+
+use sqlx::postgres::{PgConnection, PgPool, PgRow};
+use sqlx::sqlite::{SqliteConnection, SqlitePool, SqliteRow};
+use sqlx::{Connection as _, Decode, Postgres, Row as _, Sqlite, Type as SqlType};
+
+use super::args::Args;
+use super::dialect::{Kind, Sql};
+use super::error::Error;
+
+pub(super) enum Row {
+    Sqlite(SqliteRow),
+    Postgres(PgRow),
+}
+
+/// What a column can be read as.
+pub(super) trait Cell:
+    for<'r> Decode<'r, Sqlite> + SqlType<Sqlite> + for<'r> Decode<'r, Postgres> + SqlType<Postgres>
+{
+}
+impl<T> Cell for T where T: for<'r> Decode<'r, Sqlite> + SqlType<Sqlite> + for<'r> Decode<'r, Postgres> + SqlType<Postgres> {}
+
+impl Row {
+    pub fn cells(&self) -> Cells<'_> {
+        Cells { row: self, at: 0 }
+    }
+
+    fn get<T: Cell>(&self, at: usize) -> Result<T, Error> {
+        Ok(match self {
+            Self::Sqlite(row) => row.try_get(at)?,
+            Self::Postgres(row) => row.try_get(at)?,
+        })
+    }
+}
+
+/// Reads a row's columns from left to right.
+pub(super) struct Cells<'r> {
+    row: &'r Row,
+    at: usize,
+}
+
+impl Cells<'_> {
+    pub fn take<T: Cell>(&mut self) -> Result<T, Error> {
+        let at = self.at;
+        self.at += 1;
+        self.row.get(at)
+    }
+
+    /// A stored word of a closed set.
+    pub fn word<T>(&mut self, parse: impl Fn(&str) -> Option<T>) -> Result<T, Error> {
+        let word: String = self.take()?;
+        parse(&word).ok_or_else(|| Error::Corrupt(format!("unknown word '{word}'")))
+    }
+
+    pub fn opt_word<T>(&mut self, parse: impl Fn(&str) -> Option<T>) -> Result<Option<T>, Error> {
+        match self.take::<Option<String>>()? {
+            Some(word) => parse(&word).map(Some).ok_or_else(|| Error::Corrupt(format!("unknown word '{word}'"))),
+            None => Ok(None),
+        }
+    }
+
+    pub fn json<T: serde::de::DeserializeOwned>(&mut self) -> Result<T, Error> {
+        let text: String = self.take()?;
+        serde_json::from_str(&text).map_err(|error| Error::Corrupt(error.to_string()))
+    }
+}
+
+/// One connection.
+pub(super) enum Conn {
+    Sqlite(SqliteConnection),
+    Postgres(PgConnection),
+}
+
+impl Conn {
+    pub fn kind(&self) -> Kind {
+        match self {
+            Self::Sqlite(_) => Kind::Sqlite,
+            Self::Postgres(_) => Kind::Postgres,
+        }
+    }
+
+    /// Says goodbye; what goes wrong then hurts nobody.
+    pub async fn close(self) {
+        let _ = match self {
+            Self::Sqlite(conn) => conn.close().await,
+            Self::Postgres(conn) => conn.close().await,
+        };
+    }
+
+    pub async fn fetch(&mut self, sql: &Sql, args: Args<'_>) -> Result<Vec<Row>, Error> {
+        let text = sql.text(self.kind());
+        Ok(match self {
+            Self::Sqlite(conn) => rows(sqlx::query_with(text, args.for_sqlite()?).fetch_all(conn).await?, Row::Sqlite),
+            Self::Postgres(conn) => rows(sqlx::query_with(text, args.for_postgres()?).fetch_all(conn).await?, Row::Postgres),
+        })
+    }
+
+    /// Answers how many rows it touched.
+    pub async fn execute(&mut self, sql: &Sql, args: Args<'_>) -> Result<u64, Error> {
+        let text = sql.text(self.kind());
+        Ok(match self {
+            Self::Sqlite(conn) => sqlx::query_with(text, args.for_sqlite()?).execute(conn).await?.rows_affected(),
+            Self::Postgres(conn) => sqlx::query_with(text, args.for_postgres()?).execute(conn).await?.rows_affected(),
+        })
+    }
+}
+
+/// Connections for whoever needs one for a moment.
+#[derive(Clone)]
+pub(super) enum Pool {
+    Sqlite(SqlitePool),
+    Postgres(PgPool),
+}
+
+impl Pool {
+    pub fn kind(&self) -> Kind {
+        match self {
+            Self::Sqlite(_) => Kind::Sqlite,
+            Self::Postgres(_) => Kind::Postgres,
+        }
+    }
+
+    pub async fn fetch(&self, sql: &Sql, args: Args<'_>) -> Result<Vec<Row>, Error> {
+        let text = sql.text(self.kind());
+        Ok(match self {
+            Self::Sqlite(pool) => rows(sqlx::query_with(text, args.for_sqlite()?).fetch_all(pool).await?, Row::Sqlite),
+            Self::Postgres(pool) => rows(sqlx::query_with(text, args.for_postgres()?).fetch_all(pool).await?, Row::Postgres),
+        })
+    }
+
+    pub async fn execute(&self, sql: &Sql, args: Args<'_>) -> Result<u64, Error> {
+        let text = sql.text(self.kind());
+        Ok(match self {
+            Self::Sqlite(pool) => sqlx::query_with(text, args.for_sqlite()?).execute(pool).await?.rows_affected(),
+            Self::Postgres(pool) => sqlx::query_with(text, args.for_postgres()?).execute(pool).await?.rows_affected(),
+        })
+    }
+}
+
+fn rows<T>(fetched: Vec<T>, wrap: fn(T) -> Row) -> Vec<Row> {
+    fetched.into_iter().map(wrap).collect()
+}

@@ -1,0 +1,162 @@
+//! The only place where the text of a statement depends on the database.
+
+use sqlx::{AssertSqlSafe, SqlSafeStr as _, SqlStr};
+
+use super::args::{Column, Type};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Sqlite,
+    Postgres,
+}
+
+impl Kind {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Sqlite => "sqlite",
+            Self::Postgres => "postgresql",
+        }
+    }
+
+    /// An expression for the time in ms. `$param` overrules the database's clock unless it is NULL.
+    pub(super) fn clock(self, param: usize) -> String {
+        match self {
+            Self::Sqlite => format!("${param}"),
+            Self::Postgres => format!("coalesce(${param}::bigint, (extract(epoch FROM clock_timestamp()) * 1000)::bigint)"),
+        }
+    }
+
+    /// Row locks; SQLite's writer is alone anyway.
+    pub(super) fn lock(self) -> &'static str {
+        match self {
+            Self::Sqlite => "",
+            Self::Postgres => "FOR NO KEY UPDATE",
+        }
+    }
+
+    pub(super) fn share(self) -> &'static str {
+        match self {
+            Self::Sqlite => "",
+            Self::Postgres => "FOR SHARE",
+        }
+    }
+
+    pub(super) fn skip_locked(self) -> &'static str {
+        match self {
+            Self::Sqlite => "",
+            Self::Postgres => "FOR NO KEY UPDATE SKIP LOCKED",
+        }
+    }
+
+    /// A condition: equal to one of the array `$param`.
+    pub(super) fn any(self, ty: Type, param: usize) -> String {
+        match self {
+            Self::Sqlite => format!("IN (SELECT {} FROM json_each(${param}))", cell("value", ty)),
+            Self::Postgres => format!("= ANY(${param}::{}[])", pg_type(ty)),
+        }
+    }
+
+    /// A source of rows, named `v`: a bulk of these columns, from `$param` on (one parameter each on PostgreSQL, one JSON text on SQLite).
+    pub(super) fn rows<'a>(self, columns: impl IntoIterator<Item = &'a Column>, param: usize) -> String {
+        let columns = columns.into_iter();
+        match self {
+            Self::Sqlite => {
+                let cells: Vec<_> = columns.enumerate().map(|(i, c)| format!("{} AS {}", cell(&format!("value->>{i}"), c.ty), c.name)).collect();
+                format!("(SELECT {} FROM json_each(${param})) AS v", cells.join(", "))
+            }
+            Self::Postgres => {
+                let (arrays, names): (Vec<_>, Vec<_>) =
+                    columns.enumerate().map(|(i, c)| (format!("${}::{}[]", param + i, pg_type(c.ty)), c.name)).unzip();
+                format!("unnest({}) AS v({})", arrays.join(", "), names.join(", "))
+            }
+        }
+    }
+
+    /// How many parameters a bulk of so many columns takes.
+    pub(super) fn bulk_params(self, columns: usize) -> usize {
+        match self {
+            Self::Sqlite => 1,
+            Self::Postgres => columns,
+        }
+    }
+
+    /// `INSERT INTO table (…) SELECT … FROM rows`; `tail` is an upsert's end, or nothing.
+    pub(super) fn insert(self, table: &str, columns: &[&[Column]], tail: &str) -> String {
+        let all = || columns.iter().copied().flatten();
+        let names: Vec<_> = all().map(|c| c.name).collect();
+        // SQLite's parser needs the WHERE to tell an upsert's ON from a join's.
+        format!("INSERT INTO {table} ({0}) SELECT {0} FROM {1} WHERE true {tail}", names.join(", "), self.rows(all(), 1))
+    }
+
+    /// `UPDATE table SET … FROM rows`, found by the first of the columns.
+    pub(super) fn update(self, table: &str, key: &Column, columns: &[Column]) -> String {
+        let sets: Vec<_> = columns.iter().map(|c| format!("{0} = v.{0}", c.name)).collect();
+        let rows = self.rows(std::iter::once(key).chain(columns), 1);
+        format!("UPDATE {table} SET {} FROM {rows} WHERE {table}.{key} = v.{key}", sets.join(", "), key = key.name)
+    }
+}
+
+/// `ON CONFLICT (key) DO UPDATE` of all other columns.
+pub(super) fn upsert(key: &str, columns: &[Column]) -> String {
+    let sets: Vec<_> = columns.iter().filter(|c| c.name != key).map(|c| format!("{0} = excluded.{0}", c.name)).collect();
+    format!("ON CONFLICT ({key}) DO UPDATE SET {}", sets.join(", "))
+}
+
+/// `ON CONFLICT (keys) DO UPDATE` that adds the new numbers to those of `table`.
+pub(super) fn upsert_adding(table: &str, keys: &[&str], numbers: &[&str]) -> String {
+    let sets: Vec<_> = numbers.iter().map(|n| format!("{n} = {table}.{n} + excluded.{n}")).collect();
+    format!("ON CONFLICT ({}) DO UPDATE SET {}", keys.join(", "), sets.join(", "))
+}
+
+fn cell(text: &str, ty: Type) -> String {
+    match ty {
+        Type::Uuid => format!("unhex({text})"),
+        _ => text.to_owned(),
+    }
+}
+
+fn pg_type(ty: Type) -> &'static str {
+    match ty {
+        Type::Uuid => "uuid",
+        Type::Int => "bigint",
+        Type::Real => "float8",
+        Type::Bool => "bool",
+        Type::Text => "text",
+    }
+}
+
+/// One statement in both dialects. Values are always parameters; what is put together here is fixed text only.
+pub(super) struct Sql {
+    sqlite: SqlStr,
+    postgres: SqlStr,
+}
+
+/// A statement whose text is put together once.
+pub(super) type Statement = std::sync::LazyLock<Sql>;
+
+impl Sql {
+    pub(super) fn new(text: impl Fn(Kind) -> String) -> Self {
+        let sql = |kind| AssertSqlSafe(std::sync::Arc::<str>::from(text(kind))).into_sql_str();
+        Self { sqlite: sql(Kind::Sqlite), postgres: sql(Kind::Postgres) }
+    }
+
+    pub(super) fn text(&self, kind: Kind) -> SqlStr {
+        match kind {
+            Kind::Sqlite => self.sqlite.clone(),
+            Kind::Postgres => self.postgres.clone(),
+        }
+    }
+}
+
+/// A statement in a `static`: `statement!(NAME, |d| "text {…}")`, or a text that both dialects share.
+macro_rules! statement {
+    ($name:ident, |$d:ident| $($text:tt)+) => {
+        static $name: $crate::store::dialect::Statement =
+            std::sync::LazyLock::new(|| $crate::store::dialect::Sql::new(|$d| format!($($text)+)));
+    };
+    ($name:ident, $text:literal) => {
+        static $name: $crate::store::dialect::Statement =
+            std::sync::LazyLock::new(|| $crate::store::dialect::Sql::new(|_| $text.to_owned()));
+    };
+}
+pub(super) use statement;

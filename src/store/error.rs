@@ -1,0 +1,85 @@
+//! What can go wrong with the database, as far as callers act on it.
+
+use std::fmt;
+
+#[derive(Debug)]
+pub enum Error {
+    /// Another transaction was first (unique violation, deadlock, serialization, lock time-out): load again and decide again.
+    Conflict(String),
+    /// The leadership that the batch relied on is over; nothing was written.
+    NotLeader,
+    /// The connection was lost at COMMIT: [`Lane::resolve_commit`](super::Lane::resolve_commit) tells what became of it.
+    CommitUnknown(String),
+    /// The database can't be reached or can't serve now; later it may.
+    Unavailable(String),
+    /// What stands in the database is not what this program writes.
+    Corrupt(String),
+    /// Something about the installation has to be changed first; the text says what.
+    Setup(String),
+    Other(sqlx::Error),
+}
+
+impl Error {
+    pub fn is_conflict(&self) -> bool {
+        matches!(self, Self::Conflict(_))
+    }
+
+    pub fn is_unavailable(&self) -> bool {
+        matches!(self, Self::Unavailable(_) | Self::CommitUnknown(_))
+    }
+
+    /// The transaction can be rolled back and its connection used again.
+    pub(super) fn keeps_connection(&self) -> bool {
+        matches!(self, Self::Conflict(_) | Self::NotLeader)
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Conflict(text) => write!(f, "another transaction was first: {text}"),
+            Self::NotLeader => f.write_str("leadership is over"),
+            Self::CommitUnknown(text) => write!(f, "connection lost at commit: {text}"),
+            Self::Unavailable(text) => write!(f, "the database is not available: {text}"),
+            Self::Corrupt(text) => write!(f, "unexpected data in the database: {text}"),
+            Self::Setup(text) => f.write_str(text),
+            Self::Other(error) => write!(f, "database error: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+impl From<sqlx::Error> for Error {
+    fn from(error: sqlx::Error) -> Self {
+        use sqlx::Error as E;
+        match &error {
+            E::Database(database) => {
+                let code = database.code().unwrap_or_default();
+                if is_conflict(&code) {
+                    Self::Conflict(error.to_string())
+                } else if is_outage(&code) {
+                    Self::Unavailable(error.to_string())
+                } else {
+                    Self::Other(error)
+                }
+            }
+            E::Io(_) | E::Tls(_) | E::Protocol(_) | E::PoolTimedOut | E::PoolClosed | E::WorkerCrashed => Self::Unavailable(error.to_string()),
+            E::ColumnDecode { .. } | E::Decode(_) | E::ColumnIndexOutOfBounds { .. } | E::ColumnNotFound(_) => Self::Corrupt(error.to_string()),
+            _ => Self::Other(error),
+        }
+    }
+}
+
+/// SQLSTATEs of unique violation, deadlock, serialization failure and lock time-out; SQLite's unique violations and its kinds of busy.
+fn is_conflict(code: &str) -> bool {
+    matches!(code, "23505" | "40P01" | "40001" | "55P03" | "1555" | "2067" | "5" | "6" | "261" | "517" | "773")
+}
+
+/// PostgreSQL going down or starting, a lost connection, time-outs, no room for connections, a standby; SQLite's full disk and I/O errors.
+fn is_outage(code: &str) -> bool {
+    let io_error = code.parse::<u32>().is_ok_and(|code| code < 10_000 && code & 0xff == 10);
+    matches!(code, "57014" | "57P01" | "57P02" | "57P03" | "57P05" | "25P03" | "25P04" | "25006" | "13")
+        || (code.len() == 5 && (code.starts_with("08") || code.starts_with("53")))
+        || io_error
+}

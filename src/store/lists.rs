@@ -1,0 +1,256 @@
+//! Pages, newest first. Each follows an index from where the last page ended, whatever the size of the tables.
+
+use std::collections::HashMap;
+use std::ops::Deref;
+use std::sync::Arc;
+
+use uuid::Uuid;
+
+use super::args::{Args, Type};
+use super::conn::Cells;
+use super::dialect::{Sql, statement};
+use super::error::Error;
+use super::reads::fitting;
+use super::{Store, all, rows};
+use crate::core::Ms;
+use crate::core::audit::AuditEntry;
+use crate::core::ids::{LeaseId, TaskId, WorkerId};
+use crate::core::task::{LeaseStatus, RunResult, Status, TaskSpec, TaskState};
+
+#[derive(Clone, Debug)]
+pub struct TaskRow {
+    pub spec: Arc<TaskSpec>,
+    pub state: TaskState,
+}
+
+/// A lease, active or ended, as it is shown.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LeaseRow {
+    pub id: LeaseId,
+    pub task_id: TaskId,
+    pub worker_id: WorkerId,
+    pub started_at: Ms,
+    pub expires_at: Ms,
+    pub ttl_ms: i64,
+    pub status: LeaseStatus,
+    pub last_heartbeat: Ms,
+    pub context_id: String,
+}
+
+/// All that are given must hold.
+#[derive(Clone, Debug, Default)]
+pub struct TaskFilter {
+    pub status: Option<Status>,
+    pub agent_slug: Option<String>,
+    pub context_id: Option<String>,
+    /// The worker that is shown: of the active lease, or of the one that the task ended with.
+    pub worker_id: Option<String>,
+    pub labels: Vec<(String, String)>,
+    /// Later than this.
+    pub created_after: Option<Ms>,
+    /// Earlier than this.
+    pub created_before: Option<Ms>,
+}
+
+/// At most `limit` rows with ids less than `before`.
+#[derive(Clone, Copy, Debug)]
+pub struct Page {
+    pub limit: i64,
+    pub before: Option<Uuid>,
+}
+
+/// A page of rows that may be large.
+#[derive(Clone, Debug)]
+pub struct Listing<T> {
+    pub rows: Vec<T>,
+    /// It is shorter than it could be, because it would have become too large: there is a next page.
+    pub cut: bool,
+}
+
+impl<T> Deref for Listing<T> {
+    type Target = Vec<T>;
+
+    fn deref(&self) -> &Vec<T> {
+        &self.rows
+    }
+}
+
+impl<T> IntoIterator for Listing<T> {
+    type Item = T;
+    type IntoIter = std::vec::IntoIter<T>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.rows.into_iter()
+    }
+}
+
+statement!(ACTIVE_LEASES, |_d| "SELECT {} FROM task_state WHERE slot IS NOT NULL AND lease_id < $1 ORDER BY lease_id DESC LIMIT $2",
+    rows::names(rows::STATE, ""));
+const PAST: &str = "id, task_id, worker_id, started_at, expires_at, ttl_ms, status, last_heartbeat, context_id";
+statement!(PAST_LEASES, |_d| "SELECT {PAST} FROM leases WHERE id < $1 ORDER BY id DESC LIMIT $2");
+statement!(PAST_LEASES_BY_STATUS, |_d| "SELECT {PAST} FROM leases WHERE status = $3 AND id < $1 ORDER BY id DESC LIMIT $2");
+statement!(ARTIFACT_SIZES, "SELECT artifact_id, coalesce(octet_length(output), 0) + coalesce(octet_length(error_message), 0) FROM results \
+    WHERE artifact_id < $1 ORDER BY artifact_id DESC LIMIT $2");
+statement!(ARTIFACT_SIZES_OF_TASK, "SELECT artifact_id, coalesce(octet_length(output), 0) + coalesce(octet_length(error_message), 0) FROM results \
+    WHERE task_id = $3 AND artifact_id < $1 ORDER BY artifact_id DESC LIMIT $2");
+statement!(RESULTS, |d| "SELECT {} FROM results WHERE artifact_id {} ORDER BY artifact_id DESC",
+    rows::names(&[rows::RESULT], ""), d.any(Type::Uuid, 1));
+statement!(AUDIT, |_d| "SELECT {} FROM audit WHERE id < $1 ORDER BY id DESC LIMIT $2", rows::names(&[rows::AUDIT], ""));
+
+impl Page {
+    fn args(&self) -> Args<'static> {
+        Args::new().uuid(self.before.unwrap_or(Uuid::max())).int(self.limit)
+    }
+}
+
+impl Store {
+    /// Tasks by id, newest first.
+    pub async fn tasks(&self, filter: &TaskFilter, page: &Page) -> Result<Listing<TaskRow>, Error> {
+        let (sql, args) = filter.statement(page, Wanted::States);
+        let found = self.pool().fetch(&sql, args).await?;
+        let read = |row: &mut Cells<'_>| Ok((rows::state(row)?, i64::from(row.take::<i32>()?)));
+        let (states, cut) = fitting(all(&found, read)?);
+        let ids: Vec<TaskId> = states.iter().map(|state| state.id).collect();
+        let mut specs: HashMap<TaskId, Arc<TaskSpec>> = self.specs(&ids).await?.into_iter().map(|spec| (spec.id, spec)).collect();
+        let rows = states.into_iter().filter_map(|state| Some(TaskRow { spec: specs.remove(&state.id)?, state })).collect();
+        Ok(Listing { rows, cut })
+    }
+
+    /// As [`tasks`](Self::tasks), the ids alone.
+    pub async fn task_ids(&self, filter: &TaskFilter, page: &Page) -> Result<Vec<TaskId>, Error> {
+        let (sql, args) = filter.statement(page, Wanted::Ids);
+        all(&self.pool().fetch(&sql, args).await?, |row| row.take())
+    }
+
+    /// Active and past leases, newest first.
+    pub async fn leases(&self, status: Option<LeaseStatus>, page: &Page) -> Result<Vec<LeaseRow>, Error> {
+        let mut leases = Vec::new();
+        if matches!(status, None | Some(LeaseStatus::Active)) {
+            let tasks = all(&self.pool().fetch(&ACTIVE_LEASES, page.args()).await?, rows::state)?;
+            leases.extend(tasks.iter().filter_map(LeaseRow::of_active));
+        }
+        match status {
+            Some(LeaseStatus::Active) => {}
+            Some(status) => leases.extend(all(&self.pool().fetch(&PAST_LEASES_BY_STATUS, page.args().text(status.as_str())).await?, past_lease)?),
+            None => leases.extend(all(&self.pool().fetch(&PAST_LEASES, page.args()).await?, past_lease)?),
+        }
+        // One that ended between the two looks is in both; what the later one saw stands.
+        leases.sort_by_key(|lease| (std::cmp::Reverse(lease.id), lease.status == LeaseStatus::Active));
+        leases.dedup_by_key(|lease| lease.id);
+        leases.truncate(usize::try_from(page.limit).unwrap_or(0));
+        Ok(leases)
+    }
+
+    /// Results by their artifact's id, newest first.
+    pub async fn artifacts(&self, task: Option<TaskId>, page: &Page) -> Result<Listing<RunResult>, Error> {
+        let found = match task {
+            Some(task) => self.pool().fetch(&ARTIFACT_SIZES_OF_TASK, page.args().uuid(task)).await?,
+            None => self.pool().fetch(&ARTIFACT_SIZES, page.args()).await?,
+        };
+        let (ids, cut) = fitting(all(&found, |row| Ok((row.take::<Uuid>()?, i64::from(row.take::<i32>()?))))?);
+        let rows = all(&self.pool().fetch(&RESULTS, Args::new().uuids(&ids)).await?, rows::result)?;
+        Ok(Listing { rows, cut })
+    }
+
+    /// The audit trail, newest first.
+    pub async fn audit(&self, page: &Page) -> Result<Vec<AuditEntry>, Error> {
+        all(&self.pool().fetch(&AUDIT, page.args()).await?, rows::audit)
+    }
+}
+
+fn past_lease(row: &mut Cells<'_>) -> Result<LeaseRow, Error> {
+    Ok(LeaseRow {
+        id: row.take()?,
+        task_id: row.take()?,
+        worker_id: row.take()?,
+        started_at: row.take()?,
+        expires_at: row.take()?,
+        ttl_ms: row.take()?,
+        status: row.word(LeaseStatus::parse)?,
+        last_heartbeat: row.take()?,
+        context_id: row.take()?,
+    })
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Wanted {
+    States,
+    Ids,
+}
+
+impl TaskFilter {
+    /// The filter that has an index of its own and leaves the fewest rows leads; the others are checked row by row. The text is put
+    /// together from fixed parts, the values are parameters.
+    fn statement(&self, page: &Page, wanted: Wanted) -> (Sql, Args<'_>) {
+        let rare = self.status.is_some_and(|status| !matches!(status, Status::Queued | Status::Completed));
+        let of_spec = self.context_id.is_some() || self.agent_slug.is_some();
+        let spec_leads = self.context_id.is_some() || (self.agent_slug.is_some() && self.worker_id.is_none() && !rare);
+        let with_spec = wanted == Wanted::States || of_spec;
+        // SQLite joins a CROSS JOIN in the order in which it is written; PostgreSQL finds its own.
+        let (from, id) = match (self.labels.is_empty(), spec_leads) {
+            (false, _) if with_spec => ("task_labels l CROSS JOIN task_state s CROSS JOIN tasks t", "l.task_id"),
+            (false, _) => ("task_labels l CROSS JOIN task_state s", "l.task_id"),
+            (true, true) => ("tasks t CROSS JOIN task_state s", "t.id"),
+            (true, false) if with_spec => ("task_state s CROSS JOIN tasks t", "s.id"),
+            (true, false) => ("task_state s", "s.id"),
+        };
+        let mut build = Conditions::default();
+        if id == "l.task_id" {
+            build.text.push_str(" AND s.id = l.task_id");
+        }
+        if with_spec {
+            build.text.push_str(" AND t.id = s.id");
+        }
+        for (i, (key, value)) in self.labels.iter().enumerate() {
+            if i == 0 {
+                build.add("l.key = ", |args| args.text(key));
+                build.add("l.value = ", |args| args.text(value));
+            } else {
+                build.add("EXISTS (SELECT 1 FROM task_labels m WHERE m.task_id = l.task_id AND m.key = ", |args| args.text(key));
+                build.add("m.value = ", |args| args.text(value));
+                build.text.push(')');
+            }
+        }
+        build.equal("t.context_id = ", self.context_id.as_deref());
+        build.equal("t.agent_slug = ", self.agent_slug.as_deref());
+        build.equal("s.worker_id = ", self.worker_id.as_deref());
+        build.equal("s.status = ", self.status.map(Status::as_str));
+        let oldest = self.created_after.map_or(Uuid::nil(), |at| first_id_of(at.saturating_add(1)));
+        let end = self.created_before.map_or(Uuid::max(), first_id_of).min(page.before.unwrap_or(Uuid::max()));
+        build.add(&format!("{id} >= "), |args| args.uuid(oldest));
+        build.add(&format!("{id} < "), |args| args.uuid(end));
+        let wanted = match wanted {
+            Wanted::Ids => id.to_owned(),
+            Wanted::States => format!("{}, octet_length(t.prompt) + octet_length(t.context_hints)", rows::names(rows::STATE, "s.")),
+        };
+        let Conditions { text, args } = build;
+        let text = format!("SELECT {wanted} FROM {from} WHERE true{text} ORDER BY {id} DESC LIMIT ${}", args.len() + 1);
+        (Sql::new(|_| text.clone()), args.int(page.limit))
+    }
+}
+
+/// Conditions and their parameters, side by side.
+#[derive(Default)]
+struct Conditions<'a> {
+    text: String,
+    args: Args<'a>,
+}
+
+impl<'a> Conditions<'a> {
+    fn add(&mut self, condition: &str, value: impl FnOnce(Args<'a>) -> Args<'a>) {
+        self.args = value(std::mem::take(&mut self.args));
+        self.text.push_str(&format!(" AND {condition}${}", self.args.len()));
+    }
+
+    fn equal(&mut self, condition: &str, value: Option<&'a str>) {
+        if let Some(value) = value {
+            self.add(condition, |args| args.text(value));
+        }
+    }
+}
+
+/// The least id that can have been made at this time; ids have 48 bits for it.
+pub(super) fn first_id_of(at: Ms) -> Uuid {
+    let at = at.clamp(0, (1 << 48) - 1).unsigned_abs();
+    Uuid::from_u128(u128::from(at) << 80)
+}

@@ -1,0 +1,222 @@
+//! The rows that a batch works on: found, then locked in one global order, then read.
+
+use std::collections::BTreeSet;
+
+use super::args::{Args, Bulk, Column, Type, text, uuid};
+use super::conn::{Cells, Conn, Row};
+use super::dialect::statement;
+use super::error::Error;
+use super::{one, rows};
+use crate::core::Ms;
+use crate::core::command::Keys;
+use crate::core::ids::{LeaseId, TaskId, WorkerId};
+use crate::core::working_set::{ContextView, Loaded, Slots};
+
+statement!(OF_IDEMPOTENCY_KEYS, |d| "SELECT {} FROM tasks WHERE idempotency_key IS NOT NULL AND idempotency_key {}",
+    rows::names(&[rows::SPEC], ""), d.any(Type::Text, 1));
+statement!(OF_LEASES, |d| "SELECT lease_id, id FROM task_state WHERE slot IS NOT NULL AND lease_id {}", d.any(Type::Uuid, 1));
+statement!(OF_WORKERS, |d| "SELECT worker_id, id FROM task_state WHERE slot IS NOT NULL AND worker_id {}", d.any(Type::Text, 1));
+statement!(OF_EXCLUSIVE_KEYS, |d| "SELECT exclusive_key, id FROM task_state \
+    WHERE slot IS NOT NULL AND exclusive_key IS NOT NULL AND exclusive_key {}", d.any(Type::Text, 1));
+statement!(DEPENDENCIES, |d| "SELECT task_id, dep_id FROM task_deps WHERE task_id {}", d.any(Type::Uuid, 1));
+
+const PREDECESSOR_KEYS: &[Column] = &[text("context_id"), uuid("id")];
+statement!(PREDECESSORS, |d| "SELECT v.context_id, v.id, (SELECT t.id FROM task_state t \
+        WHERE t.context_id = v.context_id AND t.id < v.id AND t.session = 'context' AND t.status IN ('queued', 'leased', 'running') \
+        ORDER BY t.id DESC LIMIT 1) FROM {}", d.rows(PREDECESSOR_KEYS, 1));
+
+const CONTEXT_KEYS: &[Column] = &[text("context_id")];
+statement!(CONTEXTS, |d| "SELECT v.context_id, \
+        (SELECT h.id FROM task_state h WHERE h.context_id = v.context_id AND h.holds_context = true AND h.slot IS NOT NULL), \
+        (SELECT a.worker_id FROM task_state a WHERE a.context_id = v.context_id AND a.slot IS NOT NULL LIMIT 1), \
+        l.worker_id, l.ended_at, s.session_id \
+    FROM {} \
+    LEFT JOIN leases l ON l.id = (SELECT p.id FROM leases p WHERE p.context_id = v.context_id AND p.completed ORDER BY p.id DESC LIMIT 1) \
+    LEFT JOIN task_state s ON s.id = l.task_id", d.rows(CONTEXT_KEYS, 1));
+
+// The outer SELECT reads each row after the inner one has locked it; the last of its times is later than every lock.
+statement!(LOCK_TASKS, |d| "WITH l AS MATERIALIZED (SELECT {0} FROM task_state WHERE id {1} ORDER BY id {2}) SELECT {0}, {3} FROM l",
+    rows::names(rows::STATE, ""), d.any(Type::Uuid, 1), d.lock(), d.clock(2));
+// `worker_seen` is locked as well because a lock answers the newest version of a row, and the statement's snapshot may be older.
+statement!(LOCK_WORKERS, |d| "WITH l AS MATERIALIZED (SELECT {0}, s.last_seen FROM workers w JOIN worker_seen s ON s.worker_id = w.id \
+        WHERE w.id {1} ORDER BY w.id {2}) SELECT {3}, last_seen, {4} FROM l",
+    rows::names(&[rows::WORKER], "w."), d.any(Type::Text, 1), d.lock(), rows::names(&[rows::WORKER], ""), d.clock(2));
+statement!(LOCK_ALL_WORKERS, |d| "WITH l AS MATERIALIZED (SELECT {0}, s.last_seen FROM workers w JOIN worker_seen s ON s.worker_id = w.id \
+        ORDER BY w.id {1}) SELECT {2}, last_seen, {3} FROM l",
+    rows::names(&[rows::WORKER], "w."), d.lock(), rows::names(&[rows::WORKER], ""), d.clock(1));
+statement!(NOW, |d| "SELECT {}", d.clock(1));
+
+statement!(SLOTS, |d| "SELECT worker_id, slot FROM task_state WHERE slot IS NOT NULL AND worker_id {}", d.any(Type::Text, 1));
+statement!(PAST_LEASES, |d| "SELECT {} FROM leases WHERE id {}", rows::names(&[rows::LEASE], ""), d.any(Type::Uuid, 1));
+
+/// Every key of `keys` is answered: with what is there, or with the word that there is nothing.
+pub(super) async fn load(conn: &mut Conn, time: Option<Ms>, keys: &Keys) -> Result<Loaded, Error> {
+    let mut load = Load { conn, time, loaded: Loaded::default(), tasks: keys.tasks.clone() };
+    load.look_up(keys).await?;
+    load.lock_workers(keys).await?;
+    load.lock_tasks().await?;
+    load.read_after_locking(keys).await?;
+    if load.loaded.now == 0 {
+        load.loaded.now = one(&load.conn.fetch(&NOW, Args::new().int(time)).await?, |row| row.take())?;
+    }
+    Ok(load.loaded)
+}
+
+struct Load<'c> {
+    conn: &'c mut Conn,
+    time: Option<Ms>,
+    loaded: Loaded,
+    /// What is to be locked: the tasks asked for, and those that the look-ups found.
+    tasks: BTreeSet<TaskId>,
+}
+
+impl Load<'_> {
+    /// Without locks, so what is found may have changed by the time that it is locked; whoever uses it looks at the locked row.
+    async fn look_up(&mut self, keys: &Keys) -> Result<(), Error> {
+        if !keys.idempotency.is_empty() {
+            let found = self.conn.fetch(&OF_IDEMPOTENCY_KEYS, Args::new().texts(&keys.idempotency)).await?;
+            self.loaded.idempotency.extend(keys.idempotency.iter().map(|key| (key.clone(), None)));
+            for row in &found {
+                let spec = rows::spec(&mut row.cells())?;
+                self.tasks.insert(spec.id);
+                self.loaded.idempotency.extend(spec.idempotency_key.clone().map(|key| (key, Some(spec))));
+            }
+        }
+        if !keys.leases.is_empty() {
+            let found = self.conn.fetch(&OF_LEASES, Args::new().uuids(&keys.leases)).await?;
+            self.loaded.lease_tasks.extend(keys.leases.iter().map(|lease| (*lease, None)));
+            for (lease, task) in self.pairs::<LeaseId>(&found)? {
+                self.loaded.lease_tasks.insert(lease, Some(task));
+            }
+        }
+        if !keys.worker_tasks.is_empty() {
+            let found = self.conn.fetch(&OF_WORKERS, Args::new().texts(&keys.worker_tasks)).await?;
+            self.loaded.worker_tasks.extend(keys.worker_tasks.iter().map(|worker| (worker.clone(), Vec::new())));
+            for (worker, task) in self.pairs::<WorkerId>(&found)? {
+                self.loaded.worker_tasks.entry(worker).or_default().push(task);
+            }
+        }
+        if !keys.exclusive.is_empty() {
+            let found = self.conn.fetch(&OF_EXCLUSIVE_KEYS, Args::new().texts(&keys.exclusive)).await?;
+            self.loaded.exclusive.extend(keys.exclusive.iter().map(|key| (key.clone(), None)));
+            for (key, task) in self.pairs::<String>(&found)? {
+                self.loaded.exclusive.insert(key, Some(task));
+            }
+        }
+        if !keys.dependencies.is_empty() {
+            let found = self.conn.fetch(&DEPENDENCIES, Args::new().uuids(&keys.dependencies)).await?;
+            self.loaded.dependencies.extend(keys.dependencies.iter().map(|task| (*task, Vec::new())));
+            for (task, dependency) in self.pairs::<TaskId>(&found)? {
+                self.loaded.dependencies.entry(task).or_default().push(dependency);
+            }
+        }
+        self.look_up_contexts(keys).await
+    }
+
+    async fn look_up_contexts(&mut self, keys: &Keys) -> Result<(), Error> {
+        if !keys.contexts.is_empty() {
+            let mut asked = Bulk::new(&[CONTEXT_KEYS]);
+            for context in &keys.contexts {
+                asked.text(context);
+            }
+            for row in self.conn.fetch(&CONTEXTS, Args::new().bulk(asked)).await? {
+                let (context, view) = context_view(&mut row.cells())?;
+                self.tasks.extend(view.holder);
+                self.loaded.contexts.insert(context, view);
+            }
+        }
+        if !keys.predecessors.is_empty() {
+            let mut asked = Bulk::new(&[PREDECESSOR_KEYS]);
+            for (context, id) in &keys.predecessors {
+                asked.text(context).uuid(*id);
+            }
+            for row in self.conn.fetch(&PREDECESSORS, Args::new().bulk(asked)).await? {
+                let mut row = row.cells();
+                let (context, id, found): (String, TaskId, Option<TaskId>) = (row.take()?, row.take()?, row.take()?);
+                self.tasks.extend(found);
+                self.loaded.predecessors.insert((context, id), found);
+            }
+        }
+        Ok(())
+    }
+
+    async fn lock_workers(&mut self, keys: &Keys) -> Result<(), Error> {
+        let found = if keys.all_workers {
+            self.conn.fetch(&LOCK_ALL_WORKERS, Args::new().int(self.time)).await?
+        } else if !keys.workers.is_empty() {
+            self.conn.fetch(&LOCK_WORKERS, Args::new().texts(&keys.workers).int(self.time)).await?
+        } else {
+            return Ok(());
+        };
+        self.loaded.all_workers = keys.all_workers;
+        self.loaded.workers.extend(keys.workers.iter().map(|id| (id.clone(), None)));
+        for row in &found {
+            let mut row = row.cells();
+            let worker = rows::worker(&mut row)?;
+            self.saw_clock(&mut row)?;
+            self.loaded.workers.insert(worker.id.clone(), Some(worker));
+        }
+        Ok(())
+    }
+
+    async fn lock_tasks(&mut self) -> Result<(), Error> {
+        if self.tasks.is_empty() {
+            return Ok(());
+        }
+        let found = self.conn.fetch(&LOCK_TASKS, Args::new().uuids(&self.tasks).int(self.time)).await?;
+        self.loaded.tasks.extend(self.tasks.iter().map(|id| (*id, None)));
+        for row in &found {
+            let mut row = row.cells();
+            let task = rows::state(&mut row)?;
+            self.saw_clock(&mut row)?;
+            self.loaded.tasks.insert(task.id, Some(task));
+        }
+        Ok(())
+    }
+
+    /// What the locks protect from changing, read in a later snapshot than theirs.
+    async fn read_after_locking(&mut self, keys: &Keys) -> Result<(), Error> {
+        let mut exact: BTreeSet<&str> = keys.exact_slots.iter().map(String::as_str).collect();
+        let everyone: Vec<WorkerId> = if keys.all_workers { self.loaded.workers.keys().cloned().collect() } else { Vec::new() };
+        exact.extend(everyone.iter().map(String::as_str));
+        if !exact.is_empty() {
+            let found = self.conn.fetch(&SLOTS, Args::new().texts(exact.iter().copied())).await?;
+            self.loaded.slots.extend(exact.iter().map(|worker| ((*worker).to_owned(), Slots { used: 0, exact: true })));
+            for row in &found {
+                let mut row = row.cells();
+                let (worker, slot): (WorkerId, i64) = (row.take()?, row.take()?);
+                let bit = u32::try_from(slot).ok().and_then(|slot| 1u32.checked_shl(slot));
+                let bit = bit.ok_or_else(|| Error::Corrupt(format!("worker {worker} has no place {slot}")))?;
+                self.loaded.slots.entry(worker).and_modify(|slots| slots.used |= bit);
+            }
+        }
+        if !keys.past_leases.is_empty() {
+            let found = self.conn.fetch(&PAST_LEASES, Args::new().uuids(&keys.past_leases)).await?;
+            self.loaded.past_leases.extend(keys.past_leases.iter().map(|id| (*id, None)));
+            for row in &found {
+                let lease = rows::lease(&mut row.cells())?;
+                self.loaded.past_leases.insert(lease.id, Some(lease));
+            }
+        }
+        Ok(())
+    }
+
+    /// Rows of a key and a task; the tasks are locked later.
+    fn pairs<K: super::conn::Cell>(&mut self, found: &[Row]) -> Result<Vec<(K, TaskId)>, Error> {
+        let pairs: Vec<(K, TaskId)> = super::all(found, |row| Ok((row.take()?, row.take()?)))?;
+        self.tasks.extend(pairs.iter().map(|(_, task)| *task));
+        Ok(pairs)
+    }
+
+    fn saw_clock(&mut self, row: &mut Cells<'_>) -> Result<(), Error> {
+        self.loaded.now = self.loaded.now.max(row.take()?);
+        Ok(())
+    }
+}
+
+fn context_view(row: &mut Cells<'_>) -> Result<(String, ContextView), Error> {
+    let (context, holder, active_worker) = (row.take()?, row.take()?, row.take()?);
+    let (worker, ended_at): (Option<WorkerId>, Option<Ms>) = (row.take()?, row.take()?);
+    let session_id = row.take()?;
+    Ok((context, ContextView { holder, active_worker, last_worker: worker.zip(ended_at), session_id }))
+}

@@ -1,0 +1,214 @@
+//! Opening a database: where it is, how its connections are set up, and that it keeps what it acknowledges.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{Read as _, Seek as _, Write as _};
+use std::path::{Path, PathBuf};
+use std::str::FromStr as _;
+use std::time::Duration;
+
+use sqlx::postgres::{PgConnectOptions, PgConnection, PgPoolOptions};
+use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
+use sqlx::{ConnectOptions as _, Connection as _};
+
+use super::args::Args;
+use super::conn::{Conn, Pool};
+use super::dialect::{Kind, statement};
+use super::error::Error;
+
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// `sqlite:<path>`, `postgres://…` or `postgresql://…`.
+    pub url: String,
+    /// Connections for reading; a lane has its own besides.
+    pub max_connections: u32,
+}
+
+/// How to make connections, and the pool of those for reading.
+pub(super) struct Opened {
+    pub pool: Pool,
+    pub target: Target,
+}
+
+pub(super) enum Target {
+    Sqlite { options: Box<SqliteConnectOptions>, lock: LockFile },
+    Postgres { options: Box<PgConnectOptions> },
+}
+
+const ACQUIRE: Duration = Duration::from_secs(5);
+/// SQLite's writer waits so long for another writer: its own migration, the checkpointer's truncation.
+const BUSY: Duration = Duration::from_secs(5);
+
+/// Everything here is a look-up by key or an ordered page. A plan made while a table was still empty must not turn into a scan later.
+const PLANS: [(&str, &str); 5] =
+    [("jit", "off"), ("enable_seqscan", "off"), ("enable_bitmapscan", "off"), ("enable_hashjoin", "off"), ("enable_mergejoin", "off")];
+
+pub(super) async fn open(options: &Options) -> Result<Opened, Error> {
+    let url = options.url.trim();
+    if url.starts_with("postgres://") || url.starts_with("postgresql://") {
+        open_postgres(url, options.max_connections).await
+    } else if let Some(path) = url.strip_prefix("sqlite:") {
+        open_sqlite(path.strip_prefix("//").unwrap_or(path), options.max_connections).await
+    } else {
+        Err(Error::Setup("DATABASE_URL must start with sqlite:, postgres:// or postgresql://, for example sqlite:/var/lib/bloom-runtime/bloom.db".into()))
+    }
+}
+
+async fn open_postgres(url: &str, max_connections: u32) -> Result<Opened, Error> {
+    // The parser's own words may repeat the URL, which can hold a password.
+    let options = PgConnectOptions::from_str(url)
+        .map_err(|_| Error::Setup("DATABASE_URL is not a valid PostgreSQL URL; it looks like postgres://user:password@host:5432/database".into()))?
+        .application_name("bloom-runtime")
+        .options(PLANS)
+        .options([("synchronous_commit", "on"), ("tcp_user_timeout", "5s"), ("lock_timeout", "3s")])
+        .disable_statement_logging();
+    let readers = options.clone().options([("statement_timeout", "20s"), ("idle_in_transaction_session_timeout", "20s")]);
+    let pool = PgPoolOptions::new().max_connections(max_connections.max(2)).min_connections(1).acquire_timeout(ACQUIRE).connect_with(readers).await?;
+    let pool = Pool::Postgres(pool);
+    check_postgres(&pool).await?;
+    Ok(Opened { pool, target: Target::Postgres { options: Box::new(options) } })
+}
+
+statement!(DURABILITY, "SELECT current_setting('fsync'), current_setting('synchronous_commit'), current_setting('server_version_num')::bigint");
+
+async fn check_postgres(pool: &Pool) -> Result<(), Error> {
+    for row in pool.fetch(&DURABILITY, Args::new()).await? {
+        let mut row = row.cells();
+        let (fsync, synchronous_commit, version): (String, String, i64) = (row.take()?, row.take()?, row.take()?);
+        if version < 140_000 {
+            return Err(Error::Setup(format!("PostgreSQL {} is too old: version 14 or newer is needed", version / 10_000)));
+        }
+        if fsync != "on" {
+            return Err(Error::Setup("PostgreSQL runs with fsync = off and would lose acknowledged tasks in a power cut: set fsync = on in postgresql.conf and restart it".into()));
+        }
+        if synchronous_commit == "off" {
+            return Err(Error::Setup("synchronous_commit is off and can't be switched on for this user: set it on for the database".into()));
+        }
+    }
+    Ok(())
+}
+
+async fn open_sqlite(path: &str, max_connections: u32) -> Result<Opened, Error> {
+    if path.is_empty() || path.starts_with(":memory:") {
+        return Err(Error::Setup("DATABASE_URL needs a file, for example sqlite:/var/lib/bloom-runtime/bloom.db".into()));
+    }
+    let path = Path::new(path.split('?').next().unwrap_or(path));
+    let lock = prepare_file(path)?;
+    let options = SqliteConnectOptions::new()
+        .filename(path)
+        .journal_mode(SqliteJournalMode::Wal)
+        .synchronous(SqliteSynchronous::Full)
+        .foreign_keys(false)
+        .busy_timeout(BUSY)
+        .pragma("wal_autocheckpoint", "0")
+        .pragma("temp_store", "memory")
+        .disable_statement_logging();
+    // The first connection makes the file a WAL one; readers may not write, not even that.
+    let mut first = options.connect().await?;
+    check_sqlite(&mut first).await?;
+    first.close().await?;
+    let readers = options.clone().pragma("query_only", "on");
+    let pool = SqlitePoolOptions::new().max_connections(max_connections.clamp(2, 8)).min_connections(1).acquire_timeout(ACQUIRE).connect_with(readers).await?;
+    Ok(Opened { pool: Pool::Sqlite(pool), target: Target::Sqlite { options: Box::new(options), lock } })
+}
+
+async fn check_sqlite(conn: &mut SqliteConnection) -> Result<(), Error> {
+    let mode: String = sqlx::query_scalar("PRAGMA journal_mode").fetch_one(&mut *conn).await?;
+    let synchronous: i64 = sqlx::query_scalar("PRAGMA synchronous").fetch_one(conn).await?;
+    if mode != "wal" || synchronous < 2 {
+        return Err(Error::Setup(format!("the database file can't be used safely here (journal_mode {mode}, synchronous {synchronous}): put it on a local disk")));
+    }
+    Ok(())
+}
+
+/// Makes the directory and the file (for its owner only), and takes the lock.
+fn prepare_file(path: &Path) -> Result<LockFile, Error> {
+    let fail = |what: &str, error: std::io::Error| Error::Setup(format!("{what} {}: {error}; check DATABASE_URL or DATA_DIR and its permissions", path.display()));
+    if let Some(directory) = path.parent().filter(|d| !d.as_os_str().is_empty()) {
+        std::fs::create_dir_all(directory).map_err(|e| fail("cannot make the directory of", e))?;
+    }
+    let lock = LockFile::take(path)?;
+    private_file(path).map_err(|e| fail("cannot open", e))?;
+    Ok(lock)
+}
+
+fn private_file(path: &Path) -> std::io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(false);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    options.open(path)
+}
+
+/// Keeps a second process off the same SQLite file. The operating system lets go of it with the process, however that ends.
+pub(super) struct LockFile(#[expect(dead_code, reason = "held, not used")] File);
+
+impl LockFile {
+    fn take(database: &Path) -> Result<Self, Error> {
+        let mut path = database.as_os_str().to_owned();
+        path.push(".lock");
+        let path = PathBuf::from(path);
+        let fail = |error: std::io::Error| Error::Setup(format!("cannot use the lock file {}: {error}; check its permissions", path.display()));
+        let mut file = private_file(&path).map_err(fail)?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                let mut holder = String::new();
+                file.read_to_string(&mut holder).map_err(fail)?;
+                let holder = if holder.is_empty() { "another process".to_owned() } else { holder.trim().to_owned() };
+                return Err(Error::Setup(format!(
+                    "the database {} is in use by {holder}: stop that one first, or give this one another DATABASE_URL or DATA_DIR (several processes can share a PostgreSQL database)",
+                    database.display()
+                )));
+            }
+            Err(TryLockError::Error(error)) => return Err(fail(error)),
+        }
+        let started = super::wall_clock();
+        file.set_len(0).and_then(|()| file.rewind()).map_err(fail)?;
+        write!(file, "process {} (started at {started} ms since 1970)", std::process::id()).map_err(fail)?;
+        file.sync_all().map_err(fail)?;
+        Ok(Self(file))
+    }
+}
+
+impl Target {
+    pub fn kind(&self) -> Kind {
+        match self {
+            Self::Sqlite { .. } => Kind::Sqlite,
+            Self::Postgres { .. } => Kind::Postgres,
+        }
+    }
+
+    /// A connection for writing. On PostgreSQL its time-outs see to it that a frozen client soon lets go of its locks.
+    pub async fn writer(&self) -> Result<Conn, Error> {
+        Ok(match self {
+            Self::Sqlite { options, .. } => Conn::Sqlite(options.connect().await?),
+            Self::Postgres { options } => {
+                let options = options.as_ref().clone().options([
+                    ("statement_timeout", "5s"),
+                    ("idle_in_transaction_session_timeout", "1s"),
+                    ("plan_cache_mode", "force_generic_plan"),
+                ]);
+                Conn::Postgres(PgConnection::connect_with(&options).await?)
+            }
+        })
+    }
+
+    /// A second connection for writing to SQLite. What it writes may be lost with the power.
+    pub async fn side_writer(&self) -> Result<Conn, Error> {
+        match self {
+            Self::Sqlite { options, .. } => Ok(Conn::Sqlite(options.as_ref().clone().synchronous(SqliteSynchronous::Normal).connect().await?)),
+            Self::Postgres { .. } => self.writer().await,
+        }
+    }
+
+    /// A connection for migrations, which may take their time.
+    pub async fn migrator(&self) -> Result<Conn, Error> {
+        Ok(match self {
+            Self::Sqlite { options, .. } => Conn::Sqlite(options.connect().await?),
+            Self::Postgres { options } => {
+                let options = options.as_ref().clone().options([("lock_timeout", "60s"), ("enable_seqscan", "on"), ("enable_hashjoin", "on")]);
+                Conn::Postgres(PgConnection::connect_with(&options).await?)
+            }
+        })
+    }
+}

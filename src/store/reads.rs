@@ -1,0 +1,116 @@
+//! Single rows and short lists, read outside of any batch.
+
+use std::sync::Arc;
+
+use super::args::{Args, Type};
+use super::dialect::statement;
+use super::error::Error;
+use super::lists::{LeaseRow, TaskRow};
+use super::{Store, all, first, rows};
+use crate::core::ids::{LeaseId, TaskId};
+use crate::core::task::{LeaseStatus, RunResult, TaskEvent, TaskSpec, TaskState};
+use crate::core::worker::Worker;
+
+/// One answer carries about so many bytes of text at most; a single larger row comes alone.
+pub(super) const PAGE_BYTES: i64 = 32 << 20;
+
+statement!(TASK, |_d| "SELECT {}, {} FROM tasks t JOIN task_state s ON s.id = t.id WHERE t.id = $1",
+    rows::names(&[rows::SPEC], "t."), rows::names(rows::STATE, "s."));
+statement!(STATES, |d| "SELECT {} FROM task_state WHERE id {}", rows::names(rows::STATE, ""), d.any(Type::Uuid, 1));
+statement!(SPECS, |d| "SELECT {} FROM tasks WHERE id {}", rows::names(&[rows::SPEC], ""), d.any(Type::Uuid, 1));
+statement!(WORKERS, |_d| "SELECT {}, s.last_seen FROM workers w JOIN worker_seen s ON s.worker_id = w.id ORDER BY w.id",
+    rows::names(&[rows::WORKER], "w."));
+statement!(WORKER, |_d| "SELECT {}, s.last_seen FROM workers w JOIN worker_seen s ON s.worker_id = w.id WHERE w.id = $1",
+    rows::names(&[rows::WORKER], "w."));
+statement!(HELD_BY, |_d| "SELECT {} FROM task_state WHERE slot IS NOT NULL AND worker_id = $1", rows::names(rows::STATE, ""));
+statement!(NEWEST_RESULT, |_d| "SELECT {} FROM results WHERE task_id = $1 ORDER BY artifact_id DESC LIMIT 1", rows::names(&[rows::RESULT], ""));
+statement!(RESULT_OF_LEASE, |_d| "SELECT {} FROM results WHERE lease_id = $1 ORDER BY id LIMIT 1", rows::names(&[rows::RESULT], ""));
+statement!(EVENT_SIZES, "SELECT number, octet_length(data) FROM task_events WHERE task_id = $1 AND number > $2 ORDER BY number LIMIT $3");
+statement!(EVENTS, |_d| "SELECT {} FROM task_events WHERE task_id = $1 AND number > $2 AND number <= $3 ORDER BY number",
+    rows::names(&[rows::EVENT], ""));
+statement!(SETTINGS, "SELECT key, value FROM settings ORDER BY key");
+
+impl Store {
+    pub async fn task(&self, id: TaskId) -> Result<Option<TaskRow>, Error> {
+        let found = self.pool().fetch(&TASK, Args::new().uuid(id)).await?;
+        first(&found, |row| Ok(TaskRow { spec: rows::spec(row)?, state: rows::state(row)? }))
+    }
+
+    /// Those that exist, in no order.
+    pub async fn task_states(&self, ids: &[TaskId]) -> Result<Vec<TaskState>, Error> {
+        all(&self.pool().fetch(&STATES, Args::new().uuids(ids)).await?, rows::state)
+    }
+
+    /// Those that exist, in no order.
+    pub async fn specs(&self, ids: &[TaskId]) -> Result<Vec<Arc<TaskSpec>>, Error> {
+        all(&self.pool().fetch(&SPECS, Args::new().uuids(ids)).await?, rows::spec)
+    }
+
+    pub async fn workers(&self) -> Result<Vec<Worker>, Error> {
+        all(&self.pool().fetch(&WORKERS, Args::new()).await?, rows::worker)
+    }
+
+    pub async fn worker(&self, id: &str) -> Result<Option<Worker>, Error> {
+        first(&self.pool().fetch(&WORKER, Args::new().text(id)).await?, rows::worker)
+    }
+
+    /// The worker's active leases, newest first.
+    pub async fn leases_of(&self, worker: &str) -> Result<Vec<LeaseRow>, Error> {
+        let tasks = all(&self.pool().fetch(&HELD_BY, Args::new().text(worker)).await?, rows::state)?;
+        let mut leases: Vec<_> = tasks.iter().filter_map(LeaseRow::of_active).collect();
+        leases.sort_unstable_by_key(|lease| std::cmp::Reverse(lease.id));
+        Ok(leases)
+    }
+
+    pub async fn newest_result(&self, task: TaskId) -> Result<Option<RunResult>, Error> {
+        first(&self.pool().fetch(&NEWEST_RESULT, Args::new().uuid(task)).await?, rows::result)
+    }
+
+    pub async fn result_of_lease(&self, lease: LeaseId) -> Result<Option<RunResult>, Error> {
+        first(&self.pool().fetch(&RESULT_OF_LEASE, Args::new().uuid(lease)).await?, rows::result)
+    }
+
+    /// The task's events behind number `after`, oldest first; fewer than `limit` when they are large, but never none while there are any.
+    pub async fn events(&self, task: TaskId, after: i64, limit: i64) -> Result<Vec<TaskEvent>, Error> {
+        let found = self.pool().fetch(&EVENT_SIZES, Args::new().uuid(task).int(after).int(limit)).await?;
+        let sizes: Vec<(i64, i32)> = all(&found, |row| Ok((row.take()?, row.take()?)))?;
+        let (fitting, _) = fitting(sizes.into_iter().map(|(number, size)| (number, i64::from(size))));
+        let Some(last) = fitting.last() else { return Ok(Vec::new()) };
+        all(&self.pool().fetch(&EVENTS, Args::new().uuid(task).int(after).int(*last)).await?, rows::event)
+    }
+
+    pub async fn settings(&self) -> Result<Vec<(String, String)>, Error> {
+        all(&self.pool().fetch(&SETTINGS, Args::new()).await?, |row| Ok((row.take()?, row.take()?)))
+    }
+}
+
+impl LeaseRow {
+    pub(super) fn of_active(task: &TaskState) -> Option<Self> {
+        let lease = task.lease.as_ref()?;
+        Some(Self {
+            id: lease.id,
+            task_id: task.id,
+            worker_id: lease.worker_id.clone(),
+            started_at: lease.started_at,
+            expires_at: lease.expires_at,
+            ttl_ms: lease.ttl_ms,
+            status: LeaseStatus::Active,
+            last_heartbeat: lease.last_heartbeat,
+            context_id: task.context_id.clone(),
+        })
+    }
+}
+
+/// As many from the start as [`PAGE_BYTES`] hold, one at least; and whether some were left out.
+pub(super) fn fitting<K>(sizes: impl IntoIterator<Item = (K, i64)>) -> (Vec<K>, bool) {
+    let mut keys = Vec::new();
+    let mut total = 0;
+    for (key, size) in sizes {
+        total += size;
+        if total > PAGE_BYTES && !keys.is_empty() {
+            return (keys, true);
+        }
+        keys.push(key);
+    }
+    (keys, false)
+}

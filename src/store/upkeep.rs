@@ -1,0 +1,193 @@
+//! Housekeeping, in small transactions of a lane's own: counts are folded, and what is old goes.
+
+use super::args::{Args, Type};
+use super::dialect::{Kind, statement, upsert_adding};
+use super::error::Error;
+use super::feed::{Changed, CountDeltas};
+use super::lane::Lane;
+use super::lists::first_id_of;
+use super::usage::IS_RUN;
+use super::{Store, all, counts, feed, one};
+use crate::core::Ms;
+use crate::core::ids::TaskId;
+use crate::core::task::Status;
+
+#[derive(Clone, Debug)]
+pub enum Upkeep {
+    /// Adds what batches changed to the base of the counts; for one replica, about once a second.
+    Fold,
+    /// Removes folded batches, and lanes of replicas that are long gone.
+    PruneBatches { older_than: Ms },
+    PruneAudit { before: Ms, limit: i64 },
+    /// Removes finished tasks with all that belongs to them, unless a queued task depends on them.
+    RemoveTasks { finished_before: Option<Ms>, remove_due_at: Ms, limit: i64 },
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct UpkeepDone {
+    /// How many rows, or tasks, it dealt with; fewer than the limit means that nothing is left for now.
+    pub rows: u64,
+    pub removed: Vec<TaskId>,
+    pub counts: CountDeltas,
+    /// The number of the batch that tells of it, where there is one.
+    pub n: Option<i64>,
+}
+
+/// One transaction removes at most so many tasks, and stops at so many events.
+const TASKS: i64 = 200;
+const EVENTS: i64 = 20_000;
+const BATCHES: i64 = 5000;
+/// A lane that nobody spoke for in this time is a dead one.
+const LANE_SILENCE_MS: i64 = 3_600_000;
+
+statement!(LANES, "SELECT lane, folded_n FROM lanes");
+statement!(PRUNE_BATCHES, |_d| "DELETE FROM batches WHERE lane = $1 AND n <= $2 AND at < $3 \
+    AND n < (SELECT min(n) + {BATCHES} FROM batches WHERE lane = $1)");
+statement!(PRUNE_LANES, "DELETE FROM lanes WHERE seen_at < $1 AND lane <> $2 AND NOT EXISTS (SELECT 1 FROM batches b WHERE b.lane = lanes.lane)");
+statement!(PRUNE_AUDIT, "DELETE FROM audit WHERE id IN (SELECT id FROM audit WHERE id < $1 ORDER BY id LIMIT $2)");
+
+fn removable(condition: &str, order: &str, kind: Kind) -> String {
+    format!(
+        "SELECT t.id, t.agent_slug, t.rank, t.status, t.event_count FROM task_state t \
+         WHERE {condition} AND t.status IN ('completed', 'failed', 'dead', 'cancelled') \
+            AND NOT EXISTS (SELECT 1 FROM task_deps d JOIN task_state w ON w.id = d.task_id WHERE d.dep_id = t.id AND w.status = 'queued') \
+         ORDER BY {order} LIMIT $2 {}",
+        kind.skip_locked()
+    )
+}
+statement!(FINISHED_BEFORE, |d| "{}", removable("t.finished_at IS NOT NULL AND t.finished_at < $1", "t.finished_at", d));
+statement!(REMOVE_DUE, |d| "{}", removable("t.remove_at IS NOT NULL AND t.remove_at <= $1", "t.remove_at", d));
+statement!(STILL_AWAITED, |d| "SELECT d.dep_id FROM task_deps d JOIN task_state w ON w.id = d.task_id \
+    WHERE d.dep_id {} AND w.status = 'queued'", d.any(Type::Uuid, 1));
+statement!(KEEP_USAGE, |d| "INSERT INTO usage_daily (day, agent_slug, model, context_id, runs, input_tokens, output_tokens, cost_usd) \
+    SELECT ended_at / 86400000, agent_slug, coalesce(model, ''), context_id, count(*), CAST(sum(coalesce(input_tokens, 0)) AS BIGINT), \
+        CAST(sum(coalesce(output_tokens, 0)) AS BIGINT), sum(coalesce(cost_usd, 0.0)) \
+    FROM leases WHERE task_id {} AND {IS_RUN} GROUP BY ended_at / 86400000, agent_slug, coalesce(model, ''), context_id {}",
+    d.any(Type::Uuid, 1),
+    upsert_adding("usage_daily", &["day", "agent_slug", "model", "context_id"], &["runs", "input_tokens", "output_tokens", "cost_usd"]));
+statement!(DELETE_STATES, |d| "DELETE FROM task_state WHERE id {}", d.any(Type::Uuid, 1));
+statement!(DELETE_SPECS, |d| "DELETE FROM tasks WHERE id {}", d.any(Type::Uuid, 1));
+statement!(DELETE_LABELS, |d| "DELETE FROM task_labels WHERE task_id {}", d.any(Type::Uuid, 1));
+statement!(DELETE_DEPENDENCIES, |d| "DELETE FROM task_deps WHERE task_id {}", d.any(Type::Uuid, 1));
+statement!(DELETE_LEASES, |d| "DELETE FROM leases WHERE task_id {}", d.any(Type::Uuid, 1));
+statement!(DELETE_RESULTS, |d| "DELETE FROM results WHERE task_id {}", d.any(Type::Uuid, 1));
+statement!(DELETE_EVENTS, |d| "DELETE FROM task_events WHERE task_id {}", d.any(Type::Uuid, 1));
+
+statement!(CHECKPOINT, "PRAGMA wal_checkpoint(PASSIVE)");
+statement!(TRUNCATE, "PRAGMA wal_checkpoint(TRUNCATE)");
+statement!(PAGE_SIZE, "PRAGMA page_size");
+const WAL_BYTES: i64 = 64 << 20;
+
+impl Lane {
+    /// # Errors
+    /// As of [`save`](Lane::save).
+    pub async fn upkeep(&mut self, job: &Upkeep) -> Result<UpkeepDone, Error> {
+        let done = match *job {
+            Upkeep::Fold => self.fold().await,
+            Upkeep::PruneBatches { older_than } => self.prune_batches(older_than).await,
+            Upkeep::PruneAudit { before, limit } => self.prune_audit(before, limit).await,
+            Upkeep::RemoveTasks { finished_before, remove_due_at, limit } => {
+                self.remove_tasks(finished_before, remove_due_at, limit.min(TASKS)).await
+            }
+        };
+        self.judge(done)
+    }
+
+    async fn fold(&mut self) -> Result<UpkeepDone, Error> {
+        self.begin().await?;
+        let rows = counts::fold(self.conn()?).await?;
+        self.commit().await?;
+        Ok(UpkeepDone { rows, ..UpkeepDone::default() })
+    }
+
+    async fn prune_batches(&mut self, older_than: Ms) -> Result<UpkeepDone, Error> {
+        let own = self.id;
+        self.begin().await?;
+        let conn = self.conn()?;
+        let lanes: Vec<(i64, i64)> = all(&conn.fetch(&LANES, Args::new()).await?, |row| Ok((row.take()?, row.take()?)))?;
+        let mut rows = 0;
+        for (lane, folded) in lanes {
+            rows += conn.execute(&PRUNE_BATCHES, Args::new().int(lane).int(folded).int(older_than)).await?;
+        }
+        conn.execute(&PRUNE_LANES, Args::new().int(older_than - LANE_SILENCE_MS).int(own)).await?;
+        self.commit().await?;
+        Ok(UpkeepDone { rows, ..UpkeepDone::default() })
+    }
+
+    async fn prune_audit(&mut self, before: Ms, limit: i64) -> Result<UpkeepDone, Error> {
+        self.begin().await?;
+        let rows = self.conn()?.execute(&PRUNE_AUDIT, Args::new().uuid(first_id_of(before)).int(limit)).await?;
+        self.commit().await?;
+        Ok(UpkeepDone { rows, ..UpkeepDone::default() })
+    }
+
+    async fn remove_tasks(&mut self, finished_before: Option<Ms>, remove_due_at: Ms, limit: i64) -> Result<UpkeepDone, Error> {
+        let at = self.store.now().await?;
+        let (lane, n) = (self.id, self.n + 1);
+        self.begin().await?;
+        let conn = self.conn()?;
+        let mut found = conn.fetch(&REMOVE_DUE, Args::new().int(remove_due_at).int(limit)).await?;
+        if let Some(before) = finished_before
+            && (found.len() as i64) < limit
+        {
+            found.extend(conn.fetch(&FINISHED_BEFORE, Args::new().int(before).int(limit - found.len() as i64)).await?);
+        }
+        let mut doomed: Vec<(TaskId, String, i64, Status)> = Vec::new();
+        let mut events = 0;
+        for row in &found {
+            let mut row = row.cells();
+            let (id, agent, rank): (TaskId, String, i64) = (row.take()?, row.take()?, row.take()?);
+            let (status, count): (Status, i64) = (row.word(Status::parse)?, row.take()?);
+            if (events > 0 && events + count > EVENTS) || doomed.iter().any(|(other, ..)| *other == id) {
+                continue;
+            }
+            events += count;
+            doomed.push((id, agent, 9 - rank, status));
+        }
+        // A task that depends on one of them may have come between the look and the lock.
+        let awaited: Vec<TaskId> =
+            all(&conn.fetch(&STILL_AWAITED, Args::new().uuids(doomed.iter().map(|(id, ..)| id))).await?, |row| row.take())?;
+        doomed.retain(|(id, ..)| !awaited.contains(id));
+        if doomed.is_empty() {
+            self.rollback().await?;
+            return Ok(UpkeepDone::default());
+        }
+        let removed: Vec<TaskId> = doomed.iter().map(|(id, ..)| *id).collect();
+        let statements = [
+            &KEEP_USAGE, &DELETE_STATES, &DELETE_SPECS, &DELETE_LABELS, &DELETE_DEPENDENCIES, &DELETE_LEASES, &DELETE_RESULTS, &DELETE_EVENTS,
+        ];
+        for statement in statements {
+            conn.execute(statement, Args::new().uuids(&removed)).await?;
+        }
+        let mut counts = CountDeltas::default();
+        for (_, agent, priority, status) in doomed {
+            *counts.tasks.entry((agent, priority, status)).or_default() -= 1;
+        }
+        feed::write(conn, lane, n, at, &counts, || Changed { removed_tasks: removed.clone(), ..Changed::default() }).await?;
+        self.commit().await?;
+        self.n = n;
+        Ok(UpkeepDone { rows: removed.len() as u64, removed, counts, n: Some(n) })
+    }
+}
+
+impl Store {
+    /// Moves SQLite's log into the database file, without holding up the writer; a log that has grown too long is cut off, which does for
+    /// a moment. To be called every second or so. Nothing to do on PostgreSQL.
+    pub async fn checkpoint(&self) -> Result<(), Error> {
+        if self.kind() == Kind::Postgres {
+            return Ok(());
+        }
+        let mut side = self.side().await?;
+        let Some(conn) = side.as_mut() else { return Ok(()) };
+        let pages = |row: &mut super::conn::Cells<'_>| {
+            let (_busy, pages): (i64, i64) = (row.take()?, row.take()?);
+            Ok(pages)
+        };
+        let in_log = one(&conn.fetch(&CHECKPOINT, Args::new()).await?, pages)?;
+        let page_size: i64 = one(&conn.fetch(&PAGE_SIZE, Args::new()).await?, |row| row.take())?;
+        if in_log * page_size > WAL_BYTES {
+            conn.fetch(&TRUNCATE, Args::new()).await?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,93 @@
+//! What runs have used: of leases that are still here, and of those that were removed with their tasks.
+
+use super::args::Args;
+use super::dialect::{Sql, Statement, statement};
+use super::error::Error;
+use super::{Store, all};
+use crate::core::Ms;
+
+const DAY_MS: i64 = 86_400_000;
+const ROWS: i64 = 1000;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UsageBy {
+    Day,
+    AgentSlug,
+    Model,
+    ContextId,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct UsageRow {
+    /// The day (`2026-01-31`, UTC), agent, model or context; '' where no model was told.
+    pub key: String,
+    pub runs: i64,
+    pub input_tokens: i64,
+    pub output_tokens: i64,
+    pub cost_usd: f64,
+}
+
+/// A lease counts as a run when a completion was stored for it.
+pub(super) const IS_RUN: &str = "(completed OR input_tokens IS NOT NULL)";
+
+fn text(daily: &str, live: &str, order: &str) -> String {
+    format!(
+        "SELECT key, CAST(sum(runs) AS BIGINT), CAST(sum(input_tokens) AS BIGINT), CAST(sum(output_tokens) AS BIGINT), \
+            CAST(sum(cost_usd) AS DOUBLE PRECISION) FROM (\
+            SELECT {daily} AS key, runs, input_tokens, output_tokens, cost_usd FROM usage_daily WHERE day >= $1 AND day <= $2 \
+            UNION ALL SELECT {live}, 1, coalesce(input_tokens, 0), coalesce(output_tokens, 0), coalesce(cost_usd, 0.0) FROM leases \
+                WHERE ended_at >= $3 AND ended_at < $4 AND {IS_RUN}) AS u \
+        GROUP BY key ORDER BY {order} LIMIT {ROWS}"
+    )
+}
+
+statement!(BY_DAY, |_d| "{}", text("day", "ended_at / 86400000", "key DESC"));
+statement!(BY_AGENT, |_d| "{}", text("agent_slug", "agent_slug", "key"));
+statement!(BY_MODEL, |_d| "{}", text("model", "coalesce(model, '')", "key"));
+statement!(BY_CONTEXT, |_d| "{}", text("context_id", "context_id", "key"));
+
+impl Store {
+    /// At most 1000 rows; days newest first, the rest by key. `from` is included, `to` is not; where tasks were removed, both count in
+    /// whole days.
+    pub async fn usage(&self, from: Option<Ms>, to: Option<Ms>, by: UsageBy) -> Result<Vec<UsageRow>, Error> {
+        let (from, to) = (from.unwrap_or(0).max(0), to.unwrap_or(Ms::MAX).max(0));
+        let args = Args::new().int(from / DAY_MS).int((to - 1).max(0) / DAY_MS).int(from).int(to);
+        let statement: &Statement = match by {
+            UsageBy::Day => &BY_DAY,
+            UsageBy::AgentSlug => &BY_AGENT,
+            UsageBy::Model => &BY_MODEL,
+            UsageBy::ContextId => &BY_CONTEXT,
+        };
+        let sql: &Sql = statement;
+        all(&self.pool().fetch(sql, args).await?, |row| {
+            let key = if by == UsageBy::Day { date(row.take()?) } else { row.take()? };
+            Ok(UsageRow { key, runs: row.take()?, input_tokens: row.take()?, output_tokens: row.take()?, cost_usd: row.take()? })
+        })
+    }
+}
+
+/// A day, counted from the epoch, in the Gregorian calendar.
+fn date(day: i64) -> String {
+    // Years start in March here, so that the leap day ends one; an era has 400 of them.
+    let day = day + 719_468;
+    let (era, of_era) = (day.div_euclid(146_097), day.rem_euclid(146_097));
+    let year_of_era = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month = (5 * of_year + 2) / 153;
+    let of_month = of_year - (153 * month + 2) / 5 + 1;
+    let month = if month < 10 { month + 3 } else { month - 9 };
+    let year = year_of_era + era * 400 + i64::from(month <= 2);
+    format!("{year:04}-{month:02}-{of_month:02}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::date;
+
+    #[test]
+    fn days_have_dates() {
+        for (day, expected) in [(0, "1970-01-01"), (59, "1970-03-01"), (11_016, "2000-02-29"), (20_454, "2026-01-01"), (20_819, "2027-01-01")] {
+            assert_eq!(date(day), expected);
+        }
+    }
+}
