@@ -6,10 +6,15 @@ use crate::support::*;
 /// `action entity_type entity_id actor`, oldest first.
 async fn trail(server: &Server) -> Vec<String> {
     let entries = server.get("audit?limit=1000").await.ok();
-    let mut trail = entries.as_array().unwrap().iter().map(|entry| {
-        assert!(entry["timestamp"].is_i64() && entry["id"].is_string() && entry["detail"].is_string(), "{entry}");
-        ["action", "entity_type", "entity_id", "actor"].map(|key| entry[key].as_str().unwrap()).join(" ")
-    }).collect::<Vec<_>>();
+    let mut trail = entries
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|entry| {
+            assert!(entry["timestamp"].is_i64() && entry["id"].is_string() && entry["detail"].is_string(), "{entry}");
+            ["action", "entity_type", "entity_id", "actor"].map(|key| entry[key].as_str().unwrap()).join(" ")
+        })
+        .collect::<Vec<_>>();
     trail.reverse();
     trail
 }

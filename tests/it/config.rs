@@ -52,11 +52,23 @@ fn the_documented_defaults_are_in_force() {
     let (code, report) = check(&[], None, &[]);
     assert_eq!(code, 0, "{report}");
     for (name, value) in [
-        ("PORT", "5000"), ("HOST", "127.0.0.1"), ("RATE_LIMIT_PER_MINUTE", "100"), ("TEST_CONNECTION_PER_MINUTE", "20"),
-        ("WORKER_RATE_LIMIT_PER_MINUTE", "6000"), ("MAX_BODY_BYTES", "1048576"), ("MAX_OUTPUT_BYTES", "16777216"),
-        ("REQUEST_TIMEOUT_SECONDS", "30"), ("LEASE_TTL_SECONDS", "300"), ("WORKER_OFFLINE_AFTER_SECONDS", "60"), ("WORKER_SYNC_SECONDS", "10"),
-        ("SESSION_WAIT_SECONDS", "30"), ("TASK_RETENTION_DAYS", "0"), ("AUDIT_RETENTION_DAYS", "0"), ("LOG_FORMAT", "text"),
-        ("DATA_DIR", ".local/share/bloom-runtime"), ("DATABASE_URL", "sqlite:"),
+        ("PORT", "5000"),
+        ("HOST", "127.0.0.1"),
+        ("RATE_LIMIT_PER_MINUTE", "100"),
+        ("TEST_CONNECTION_PER_MINUTE", "20"),
+        ("WORKER_RATE_LIMIT_PER_MINUTE", "6000"),
+        ("MAX_BODY_BYTES", "1048576"),
+        ("MAX_OUTPUT_BYTES", "16777216"),
+        ("REQUEST_TIMEOUT_SECONDS", "30"),
+        ("LEASE_TTL_SECONDS", "300"),
+        ("WORKER_OFFLINE_AFTER_SECONDS", "60"),
+        ("WORKER_SYNC_SECONDS", "10"),
+        ("SESSION_WAIT_SECONDS", "30"),
+        ("TASK_RETENTION_DAYS", "0"),
+        ("AUDIT_RETENTION_DAYS", "0"),
+        ("LOG_FORMAT", "text"),
+        ("DATA_DIR", ".local/share/bloom-runtime"),
+        ("DATABASE_URL", "sqlite:"),
     ] {
         // TEST_CONNECTION_… and WORKER_RATE_… contain other names; the line that starts with the name is meant.
         let found = report.lines().filter(|line| {
@@ -71,8 +83,11 @@ fn the_documented_defaults_are_in_force() {
 #[test]
 fn secrets_are_masked() {
     let secrets = [
-        ("RUNTIME_API_KEY", "secret-admin-value"), ("RUNTIME_WORKER_KEY", "secret-worker-value"), ("RUNTIME_READ_KEY", "secret-read-value"),
-        ("MEMBRIDGE_ADMIN_KEY", "secret-membridge-value"), ("MEMBRIDGE_AGENT_KEY", "secret-agent-value"),
+        ("RUNTIME_API_KEY", "secret-admin-value"),
+        ("RUNTIME_WORKER_KEY", "secret-worker-value"),
+        ("RUNTIME_READ_KEY", "secret-read-value"),
+        ("MEMBRIDGE_ADMIN_KEY", "secret-membridge-value"),
+        ("MEMBRIDGE_AGENT_KEY", "secret-agent-value"),
         ("DATABASE_URL", "postgres://bloom:secret-database-value@127.0.0.1/bloom"),
     ];
     for flags in [&[][..], &["-o", "json"]] {
@@ -122,10 +137,21 @@ fn a_secret_may_stand_in_a_file() {
 #[test]
 fn every_mistake_says_which_value_and_what_would_be_right() {
     for (name, bad) in [
-        ("PORT", "70000"), ("PORT", "http"), ("DATABASE_URL", "mysql://x/y"), ("DATABASE_URL", "postgres://127.0.0.1/bloom"),
-        ("RATE_LIMIT_PER_MINUTE", "-1"), ("TEST_CONNECTION_PER_MINUTE", "many"), ("TRUSTED_PROXIES", "10.0.0.0/33"), ("PUBLIC_URL", "not a url"),
-        ("MAX_BODY_BYTES", "1 MiB"), ("LEASE_TTL_SECONDS", "0"), ("LOG_FORMAT", "xml"), ("MEMBRIDGE_SERVER_URL", "ftp://x"),
-        ("WORKER_OFFLINE_AFTER_SECONDS", "soon"), ("TASK_RETENTION_DAYS", "-5"), ("REQUEST_TIMEOUT_SECONDS", "0"),
+        ("PORT", "70000"),
+        ("PORT", "http"),
+        ("DATABASE_URL", "mysql://x/y"),
+        ("DATABASE_URL", "postgres://127.0.0.1/bloom"),
+        ("RATE_LIMIT_PER_MINUTE", "-1"),
+        ("TEST_CONNECTION_PER_MINUTE", "many"),
+        ("TRUSTED_PROXIES", "10.0.0.0/33"),
+        ("PUBLIC_URL", "not a url"),
+        ("MAX_BODY_BYTES", "1 MiB"),
+        ("LEASE_TTL_SECONDS", "0"),
+        ("LOG_FORMAT", "xml"),
+        ("MEMBRIDGE_SERVER_URL", "ftp://x"),
+        ("WORKER_OFFLINE_AFTER_SECONDS", "soon"),
+        ("TASK_RETENTION_DAYS", "-5"),
+        ("REQUEST_TIMEOUT_SECONDS", "0"),
     ] {
         let (code, report) = check(&[(name, bad)], None, &[]);
         assert_ne!(code, 0, "{name}={bad}:\n{report}");

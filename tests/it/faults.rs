@@ -18,10 +18,13 @@ async fn examine(server: &Server, load: Load) {
     eventually("the counts equal the tables", || async {
         let (tables, stats) = (checker::read(&server.database_url()).await, server.get("stats").await.ok());
         let counted = |status: &str| stats["tasks"]["by_status"][status].as_i64().unwrap_or(0);
-        let agree = ["queued", "leased", "running", "completed", "failed", "dead", "cancelled"].iter().all(|status| counted(status) == tables.count(status));
+        let agree = ["queued", "leased", "running", "completed", "failed", "dead", "cancelled"]
+            .iter()
+            .all(|status| counted(status) == tables.count(status));
         let active = tables.count("leased") + tables.count("running");
         (agree && stats["leases"]["active"] == json!(active)).then_some(())
-    }).await;
+    })
+    .await;
 }
 
 on_both! { alone:
@@ -107,7 +110,11 @@ fn postgresql_restarting_under_load_loses_nothing() {
         let load = Load::start(&[(*server).clone()]);
         for round in 0..3 {
             load.goes_on(40).await;
-            if round == 1 { cluster.crash() } else { cluster.stop() }
+            if round == 1 {
+                cluster.crash()
+            } else {
+                cluster.stop()
+            }
             cluster.resume();
         }
         load.goes_on(40).await;
@@ -201,7 +208,8 @@ fn a_frozen_leader_does_no_harm() {
                 leading += usize::from(leader(std::slice::from_ref(server)).await.is_some());
             }
             (leading == 1).then_some(())
-        }).await;
+        })
+        .await;
         examine(&servers[first], load).await;
     });
 }
@@ -232,6 +240,7 @@ fn a_setting_stored_on_one_replica_is_in_force_on_all() {
         servers[0].post("config", body).await.ok();
         eventually("the other one knows", || async {
             (servers[1].get("config").await.ok()["admin_key_masked"] == "shar****f-us").then_some(())
-        }).await;
+        })
+        .await;
     });
 }

@@ -14,7 +14,10 @@ fn sample(text: &str, start: &str) -> Option<f64> {
 /// The sum of all samples of a metric whose line contains every one of these.
 fn sum(text: &str, metric: &str, labels: &[&str]) -> f64 {
     let lines = text.lines().filter(|line| line.starts_with(&format!("{metric}{{")) || line.starts_with(&format!("{metric} ")));
-    lines.filter(|line| labels.iter().all(|label| line.contains(label))).filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
+    lines
+        .filter(|line| labels.iter().all(|label| line.contains(label)))
+        .filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok())
+        .sum()
 }
 
 async fn metrics(api: &Api) -> String {

@@ -7,25 +7,60 @@ use crate::support::*;
 
 /// Every documented call, by method and path.
 const CALLS: &[&str] = &[
-    "get /api/runtime/config", "post /api/runtime/config", "post /api/runtime/test-connection", "get /api/runtime/workers",
-    "post /api/runtime/workers", "get /api/runtime/workers/{id}", "delete /api/runtime/workers/{id}", "post /api/runtime/workers/{id}/claim",
-    "post /api/runtime/workers/{id}/heartbeat", "post /api/runtime/workers/{id}/complete", "post /api/runtime/workers/{id}/cordon",
-    "post /api/runtime/workers/{id}/uncordon", "post /api/runtime/workers/{id}/drain", "get /api/runtime/llm-tasks",
-    "post /api/runtime/llm-tasks", "get /api/runtime/llm-tasks/{id}", "post /api/runtime/llm-tasks/{id}/lease",
-    "post /api/runtime/llm-tasks/{id}/heartbeat", "post /api/runtime/llm-tasks/{id}/complete", "post /api/runtime/llm-tasks/{id}/requeue",
-    "post /api/runtime/llm-tasks/{id}/cancel", "post /api/runtime/llm-tasks/{id}/release", "get /api/runtime/llm-tasks/{id}/result",
-    "get /api/runtime/llm-tasks/{id}/wait", "get /api/runtime/llm-tasks/{id}/events", "post /api/runtime/llm-tasks/{id}/events",
-    "post /api/runtime/llm-tasks:batch", "post /api/runtime/llm-tasks:cancel", "post /api/runtime/llm-tasks:requeue",
-    "get /api/runtime/leases", "get /api/runtime/runs", "get /api/runtime/artifacts", "get /api/runtime/audit", "get /api/runtime/stats",
-    "get /api/runtime/health", "get /api/runtime/usage", "get /api/runtime/watch", "get /api/membridge/health", "get /api/membridge/projects",
-    "get /api/membridge/projects/{cid}/leadership", "get /api/membridge/projects/{cid}/nodes",
-    "post /api/membridge/projects/{cid}/leadership/select", "get /metrics", "get /healthz", "get /readyz",
+    "get /api/runtime/config",
+    "post /api/runtime/config",
+    "post /api/runtime/test-connection",
+    "get /api/runtime/workers",
+    "post /api/runtime/workers",
+    "get /api/runtime/workers/{id}",
+    "delete /api/runtime/workers/{id}",
+    "post /api/runtime/workers/{id}/claim",
+    "post /api/runtime/workers/{id}/heartbeat",
+    "post /api/runtime/workers/{id}/complete",
+    "post /api/runtime/workers/{id}/cordon",
+    "post /api/runtime/workers/{id}/uncordon",
+    "post /api/runtime/workers/{id}/drain",
+    "get /api/runtime/llm-tasks",
+    "post /api/runtime/llm-tasks",
+    "get /api/runtime/llm-tasks/{id}",
+    "post /api/runtime/llm-tasks/{id}/lease",
+    "post /api/runtime/llm-tasks/{id}/heartbeat",
+    "post /api/runtime/llm-tasks/{id}/complete",
+    "post /api/runtime/llm-tasks/{id}/requeue",
+    "post /api/runtime/llm-tasks/{id}/cancel",
+    "post /api/runtime/llm-tasks/{id}/release",
+    "get /api/runtime/llm-tasks/{id}/result",
+    "get /api/runtime/llm-tasks/{id}/wait",
+    "get /api/runtime/llm-tasks/{id}/events",
+    "post /api/runtime/llm-tasks/{id}/events",
+    "post /api/runtime/llm-tasks:batch",
+    "post /api/runtime/llm-tasks:cancel",
+    "post /api/runtime/llm-tasks:requeue",
+    "get /api/runtime/leases",
+    "get /api/runtime/runs",
+    "get /api/runtime/artifacts",
+    "get /api/runtime/audit",
+    "get /api/runtime/stats",
+    "get /api/runtime/health",
+    "get /api/runtime/usage",
+    "get /api/runtime/watch",
+    "get /api/membridge/health",
+    "get /api/membridge/projects",
+    "get /api/membridge/projects/{cid}/leadership",
+    "get /api/membridge/projects/{cid}/nodes",
+    "post /api/membridge/projects/{cid}/leadership/select",
+    "get /metrics",
+    "get /healthz",
+    "get /readyz",
 ];
 
 fn calls(document: &Value) -> Vec<(String, &Value)> {
     let paths = document["paths"].as_object().expect("paths");
-    paths.iter().flat_map(|(path, item)| item.as_object().unwrap().iter().map(move |(method, call)| (format!("{method} {path}"), call)))
-        .filter(|(_, call)| call.get("responses").is_some()).collect()
+    paths
+        .iter()
+        .flat_map(|(path, item)| item.as_object().unwrap().iter().map(move |(method, call)| (format!("{method} {path}"), call)))
+        .filter(|(_, call)| call.get("responses").is_some())
+        .collect()
 }
 
 /// Every `$ref` in it.

@@ -81,7 +81,11 @@ fn named(text: &str) -> Vec<&str> {
             rooms.push(rest);
         }
     }
-    rooms.iter().map(|path| path.split(|c: char| !c.is_alphanumeric() && c != '_').next().unwrap_or_default()).filter(|word| !word.is_empty()).collect()
+    rooms
+        .iter()
+        .map(|path| path.split(|c: char| !c.is_alphanumeric() && c != '_').next().unwrap_or_default())
+        .filter(|word| !word.is_empty())
+        .collect()
 }
 
 #[test]
@@ -111,7 +115,20 @@ fn the_scan_sees_what_it_should() {
 
 #[test]
 fn the_core_knows_no_clock_no_chance_and_no_outside() {
-    let forbidden = ["std::time::", "SystemTime", "Instant::now", "tokio", "async fn", "std::fs", "std::net", "std::env", "rand::", "sqlx", "Uuid::now_v7", "println!"];
+    let forbidden = [
+        "std::time::",
+        "SystemTime",
+        "Instant::now",
+        "tokio",
+        "async fn",
+        "std::fs",
+        "std::net",
+        "std::env",
+        "rand::",
+        "sqlx",
+        "Uuid::now_v7",
+        "println!",
+    ];
     for (path, text) in files("src/core", &["rs"]) {
         // Tests may do as they please.
         let text = text.split("#[cfg(test)]").next().unwrap_or_default();

@@ -21,9 +21,8 @@ pub use serde_json::{Value, json};
 pub use server::{Database, Server, shared};
 
 /// One runtime for all tests: connections of the shared client outlive a single test.
-static RUNTIME: LazyLock<tokio::runtime::Runtime> = LazyLock::new(|| {
-    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime")
-});
+static RUNTIME: LazyLock<tokio::runtime::Runtime> =
+    LazyLock::new(|| tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime"));
 
 /// No test may take longer, whatever it waits for.
 const TEST_LIMIT: Duration = Duration::from_secs(180);

@@ -84,9 +84,5 @@ async fn answer(State(script): State<Arc<Mutex<Script>>>, method: Method, uri: U
         once.or_else(|| script.always.get(&path).cloned()).unwrap_or_else(|| Reply::new(404, r#"{"detail":"Not Found"}"#))
     };
     tokio::time::sleep(reply.after).await;
-    Response::builder()
-        .status(reply.status)
-        .header("content-type", "application/json")
-        .body(Body::from(reply.body))
-        .expect("an answer")
+    Response::builder().status(reply.status).header("content-type", "application/json").body(Body::from(reply.body)).expect("an answer")
 }
