@@ -119,10 +119,14 @@ fn secrets_are_masked() {
         ("RUNTIME_READ_KEY", "secret-read-value"),
         ("MEMBRIDGE_ADMIN_KEY", "secret-membridge-value"),
         ("MEMBRIDGE_AGENT_KEY", "secret-agent-value"),
+<<<<<<< HEAD
         (
             "DATABASE_URL",
             "postgres://bloom:secret-database-value@127.0.0.1/bloom",
         ),
+=======
+        ("DATABASE_URL", "postgres://bloom:secret-database-value@127.0.0.1/bloom"),
+>>>>>>> 9d05373f03775ef44f9063bb7742488160db8d73
     ];
     for flags in [&[][..], &["-o", "json"]] {
         let (code, report) = check(&secrets, None, flags);

@@ -11,29 +11,10 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("telemetry", &["core"]),
     ("membridge", &["core", "telemetry"]),
     ("engine", &["core", "store", "telemetry"]),
-    (
-        "reconcile",
-        &["core", "engine", "store", "membridge", "telemetry"],
-    ),
-    (
-        "http",
-        &["core", "api", "engine", "store", "membridge", "telemetry"],
-    ),
+    ("reconcile", &["core", "engine", "store", "membridge", "telemetry"]),
+    ("http", &["core", "api", "engine", "store", "membridge", "telemetry"]),
     ("config", &["core", "telemetry"]),
-    (
-        "cli",
-        &[
-            "core",
-            "api",
-            "store",
-            "engine",
-            "reconcile",
-            "membridge",
-            "http",
-            "config",
-            "telemetry",
-        ],
-    ),
+    ("cli", &["core", "api", "store", "engine", "reconcile", "membridge", "http", "config", "telemetry"]),
 ];
 
 const LINES: usize = 400;
@@ -47,24 +28,13 @@ fn files(below: &str, endings: &[&str]) -> Vec<(PathBuf, String)> {
     let mut found = Vec::new();
     let mut open = vec![root().join(below)];
     while let Some(dir) = open.pop() {
-        let Ok(entries) = fs::read_dir(&dir) else {
-            continue;
-        };
+        let Ok(entries) = fs::read_dir(&dir) else { continue };
         for path in entries.flatten().map(|entry| entry.path()) {
             if path.is_dir() {
                 open.push(path);
-            } else if path
-                .extension()
-                .and_then(|end| end.to_str())
-                .is_some_and(|end| endings.contains(&end))
-            {
+            } else if path.extension().and_then(|end| end.to_str()).is_some_and(|end| endings.contains(&end)) {
                 let text = fs::read_to_string(&path).expect("a text file");
-                found.push((
-                    path.strip_prefix(root())
-                        .expect("below the root")
-                        .to_owned(),
-                    text,
-                ));
+                found.push((path.strip_prefix(root()).expect("below the root").to_owned(), text));
             }
         }
     }
@@ -77,10 +47,7 @@ fn files(below: &str, endings: &[&str]) -> Vec<(PathBuf, String)> {
 fn room(path: &Path) -> Option<String> {
     let inner = path.strip_prefix("src").ok()?;
     let first = inner.components().next()?.as_os_str().to_str()?;
-    inner
-        .parent()
-        .is_some_and(|dir| dir != Path::new(""))
-        .then(|| first.to_owned())
+    inner.parent().is_some_and(|dir| dir != Path::new("")).then(|| first.to_owned())
 }
 
 /// The rooms that a line names by `crate::room`, also within braces: `use crate::{core::…, store}`.
@@ -116,11 +83,7 @@ fn named(text: &str) -> Vec<&str> {
     }
     rooms
         .iter()
-        .map(|path| {
-            path.split(|c: char| !c.is_alphanumeric() && c != '_')
-                .next()
-                .unwrap_or_default()
-        })
+        .map(|path| path.split(|c: char| !c.is_alphanumeric() && c != '_').next().unwrap_or_default())
         .filter(|word| !word.is_empty())
         .collect()
 }
@@ -131,10 +94,7 @@ fn rooms_use_only_what_they_may() {
     for (path, text) in files("src", &["rs"]) {
         let Some(own) = room(&path) else { continue };
         let Some((_, allowed)) = ROOMS.iter().find(|(name, _)| *name == own) else {
-            panic!(
-                "{} is in a room that the plan does not know",
-                path.display()
-            );
+            panic!("{} is in a room that the plan does not know", path.display());
         };
         for other in named(&text) {
             let is_room = ROOMS.iter().any(|(name, _)| *name == other);
@@ -148,18 +108,9 @@ fn rooms_use_only_what_they_may() {
 
 #[test]
 fn the_scan_sees_what_it_should() {
-    assert_eq!(
-        named("use crate::core::task; crate::store::x()"),
-        ["core", "store"]
-    );
-    assert_eq!(
-        named("use crate::{core::{a, b}, http, api::x};"),
-        ["core", "http", "api"]
-    );
-    assert_eq!(
-        named("$crate::support::run(my_crate::x)"),
-        Vec::<&str>::new()
-    );
+    assert_eq!(named("use crate::core::task; crate::store::x()"), ["core", "store"]);
+    assert_eq!(named("use crate::{core::{a, b}, http, api::x};"), ["core", "http", "api"]);
+    assert_eq!(named("$crate::support::run(my_crate::x)"), Vec::<&str>::new());
 }
 
 #[test]
@@ -191,38 +142,21 @@ fn the_core_knows_no_clock_no_chance_and_no_outside() {
 fn sql_is_written_in_the_store_alone() {
     for (path, text) in files("src", &["rs"]) {
         if room(&path).as_deref() != Some("store") {
-            assert!(
-                !text.contains("sqlx::query") && !text.contains("INSERT INTO "),
-                "{}",
-                path.display()
-            );
+            assert!(!text.contains("sqlx::query") && !text.contains("INSERT INTO "), "{}", path.display());
         }
     }
 }
 
 #[test]
 fn files_are_short_enough_to_see_whole() {
-    let all = files("src", &["rs"])
-        .into_iter()
-        .chain(files("tests", &["rs"]));
-    let long = all
-        .map(|(path, text)| (text.lines().count(), path))
-        .filter(|(lines, _)| *lines > LINES)
-        .collect::<Vec<_>>();
+    let all = files("src", &["rs"]).into_iter().chain(files("tests", &["rs"]));
+    let long = all.map(|(path, text)| (text.lines().count(), path)).filter(|(lines, _)| *lines > LINES).collect::<Vec<_>>();
     assert!(long.is_empty(), "more than {LINES} lines: {long:#?}");
 }
 
 #[test]
 fn nothing_is_left_for_later() {
-    let words = [
-        "TODO",
-        "FIXME",
-        "XXX",
-        "HACK",
-        "unimplemented!",
-        "todo!(",
-        "dbg!(",
-    ];
+    let words = ["TODO", "FIXME", "XXX", "HACK", "unimplemented!", "todo!(", "dbg!("];
     for (path, text) in files("src", &["rs"]) {
         for word in words {
             assert!(!text.contains(word), "{}: {word}", path.display());
@@ -233,21 +167,11 @@ fn nothing_is_left_for_later() {
 #[test]
 fn documents_lead_where_they_say() {
     for name in ["README.md", "ARCHITECTURE.md", "CHANGELOG.md"] {
-        let text =
-            fs::read_to_string(root().join(name)).unwrap_or_else(|error| panic!("{name}: {error}"));
+        let text = fs::read_to_string(root().join(name)).unwrap_or_else(|error| panic!("{name}: {error}"));
         for part in text.split("](").skip(1) {
-            let target = part
-                .split(')')
-                .next()
-                .unwrap_or_default()
-                .split('#')
-                .next()
-                .unwrap_or_default();
+            let target = part.split(')').next().unwrap_or_default().split('#').next().unwrap_or_default();
             if !target.is_empty() && !target.contains("://") {
-                assert!(
-                    root().join(target).exists(),
-                    "{name} points to {target}, which is not there"
-                );
+                assert!(root().join(target).exists(), "{name} points to {target}, which is not there");
             }
         }
     }
@@ -257,10 +181,7 @@ fn documents_lead_where_they_say() {
 fn both_dialects_have_the_same_migrations() {
     let names = |dialect: &str| {
         let listed = files(&format!("migrations/{dialect}"), &["sql"]);
-        listed
-            .iter()
-            .map(|(path, _)| path.file_name().expect("a name").to_owned())
-            .collect::<Vec<_>>()
+        listed.iter().map(|(path, _)| path.file_name().expect("a name").to_owned()).collect::<Vec<_>>()
     };
     assert_eq!(names("sqlite"), names("postgres"));
 }

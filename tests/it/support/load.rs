@@ -106,7 +106,8 @@ impl Actor {
 
     async fn create_tasks(mut self, slug: String) {
         while !self.is_over() {
-            let tasks = (0..3).map(|_| json!({ "context_id": unique("load"), "agent_slug": slug, "prompt": "p", "idempotency_key": unique("load") }));
+            let tasks = (0..3)
+                .map(|_| json!({ "context_id": unique("load"), "agent_slug": slug, "prompt": "p", "idempotency_key": unique("load") }));
             let batch = json!({ "tasks": tasks.collect::<Vec<_>>() });
             // A request without an answer is repeated: its keys keep it from being done twice.
             while !self.is_over() {

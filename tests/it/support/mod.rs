@@ -21,6 +21,7 @@ pub use serde_json::{Value, json};
 pub use server::{Database, Server, shared};
 
 /// One runtime for all tests: connections of the shared client outlive a single test.
+<<<<<<< HEAD
 static RUNTIME: LazyLock<tokio::runtime::Runtime> = LazyLock::new(|| {
     tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
@@ -28,6 +29,10 @@ static RUNTIME: LazyLock<tokio::runtime::Runtime> = LazyLock::new(|| {
         .build()
         .expect("a runtime")
 });
+=======
+static RUNTIME: LazyLock<tokio::runtime::Runtime> =
+    LazyLock::new(|| tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime"));
+>>>>>>> 9d05373f03775ef44f9063bb7742488160db8d73
 
 /// No test may take longer, whatever it waits for.
 const TEST_LIMIT: Duration = Duration::from_secs(180);

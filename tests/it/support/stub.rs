@@ -121,9 +121,5 @@ async fn answer(
             .unwrap_or_else(|| Reply::new(404, r#"{"detail":"Not Found"}"#))
     };
     tokio::time::sleep(reply.after).await;
-    Response::builder()
-        .status(reply.status)
-        .header("content-type", "application/json")
-        .body(Body::from(reply.body))
-        .expect("an answer")
+    Response::builder().status(reply.status).header("content-type", "application/json").body(Body::from(reply.body)).expect("an answer")
 }
