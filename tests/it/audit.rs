@@ -11,20 +11,8 @@ async fn trail(server: &Server) -> Vec<String> {
         .unwrap()
         .iter()
         .map(|entry| {
-<<<<<<< HEAD
-            assert!(
-                entry["timestamp"].is_i64()
-                    && entry["id"].is_string()
-                    && entry["detail"].is_string(),
-                "{entry}"
-            );
-            ["action", "entity_type", "entity_id", "actor"]
-                .map(|key| entry[key].as_str().unwrap())
-                .join(" ")
-=======
             assert!(entry["timestamp"].is_i64() && entry["id"].is_string() && entry["detail"].is_string(), "{entry}");
             ["action", "entity_type", "entity_id", "actor"].map(|key| entry[key].as_str().unwrap()).join(" ")
->>>>>>> 9d05373f03775ef44f9063bb7742488160db8d73
         })
         .collect::<Vec<_>>();
     trail.reverse();

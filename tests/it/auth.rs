@@ -10,11 +10,7 @@ const WORKER: &str = "worker-key-0123456789";
 const READER: &str = "reader-key-0123456789";
 
 fn guarded(database: Database) -> Server {
-    Server::on(database)
-        .env("RUNTIME_API_KEY", ADMIN)
-        .env("RUNTIME_WORKER_KEY", WORKER)
-        .env("RUNTIME_READ_KEY", READER)
-        .start()
+    Server::on(database).env("RUNTIME_API_KEY", ADMIN).env("RUNTIME_WORKER_KEY", WORKER).env("RUNTIME_READ_KEY", READER).start()
 }
 
 on_both! { alone:

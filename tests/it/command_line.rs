@@ -7,38 +7,22 @@ use crate::on_both;
 use crate::support::*;
 
 fn program(arguments: &[&str]) -> Output {
-    Command::new(server::BINARY)
-        .env_clear()
-        .args(arguments)
-        .stdin(Stdio::null())
-        .output()
-        .expect("the program runs")
+    Command::new(server::BINARY).env_clear().args(arguments).stdin(Stdio::null()).output().expect("the program runs")
 }
 
 fn words(output: &Output) -> String {
-    format!(
-        "{}{}",
-        String::from_utf8_lossy(&output.stdout),
-        String::from_utf8_lossy(&output.stderr)
-    )
+    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }
 
 #[test]
 fn the_version_and_the_help_are_told() {
     let version = program(&["--version"]);
     assert!(version.status.success());
-    assert_eq!(
-        words(&version).trim(),
-        format!("bloom-runtime {}", env!("CARGO_PKG_VERSION"))
-    );
+    assert_eq!(words(&version).trim(), format!("bloom-runtime {}", env!("CARGO_PKG_VERSION")));
     let help = program(&["--help"]);
     assert!(help.status.success());
     for command in ["serve", "migrate", "openapi", "config", "completions"] {
-        assert!(
-            words(&help).contains(command),
-            "{command}: {}",
-            words(&help)
-        );
+        assert!(words(&help).contains(command), "{command}: {}", words(&help));
         assert!(program(&[command, "--help"]).status.success(), "{command}");
     }
 }
@@ -53,10 +37,7 @@ fn a_command_that_does_not_exist_is_a_mistake_of_usage() {
 fn completions_are_printed() {
     for shell in ["bash", "zsh", "fish"] {
         let output = program(&["completions", shell]);
-        assert!(
-            output.status.success() && words(&output).contains("bloom-runtime"),
-            "{shell}"
-        );
+        assert!(output.status.success() && words(&output).contains("bloom-runtime"), "{shell}");
     }
 }
 
@@ -74,10 +55,7 @@ fn a_database_that_cannot_be_reached_is_told() {
     let output = Server::on_url(&url).start_in_vain();
     assert_eq!(output.status.code(), Some(1), "{}", words(&output));
     let said = words(&output);
-    assert!(
-        said.contains("DATABASE_URL") || said.to_lowercase().contains("postgresql"),
-        "{said}"
-    );
+    assert!(said.contains("DATABASE_URL") || said.to_lowercase().contains("postgresql"), "{said}");
     assert!(!said.contains("panicked"), "{said}");
 }
 
@@ -85,15 +63,9 @@ fn a_database_that_cannot_be_reached_is_told() {
 fn a_port_in_use_is_told() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port();
-    let output = Server::on(Database::Sqlite)
-        .env("PORT", port)
-        .start_in_vain();
+    let output = Server::on(Database::Sqlite).env("PORT", port).start_in_vain();
     assert_eq!(output.status.code(), Some(1));
-    assert!(
-        words(&output).contains(&port.to_string()),
-        "{}",
-        words(&output)
-    );
+    assert!(words(&output).contains(&port.to_string()), "{}", words(&output));
 }
 
 #[test]
@@ -101,11 +73,7 @@ fn a_second_server_on_one_sqlite_file_refuses_to_start() {
     let first = Server::on(Database::Sqlite).start();
     let output = first.plan().clone().start_in_vain();
     assert_eq!(output.status.code(), Some(1));
-    assert!(
-        words(&output).contains(&first.pid().to_string()),
-        "it says who holds it: {}",
-        words(&output)
-    );
+    assert!(words(&output).contains(&first.pid().to_string()), "it says who holds it: {}", words(&output));
     run(async { first.get("stats").await.ok() });
     first.kill9();
     first.start_again();

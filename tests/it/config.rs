@@ -8,9 +8,7 @@ use crate::support::*;
 /// Runs `config check` with these variables and a configuration file of this text; all it printed.
 fn check(env: &[(&str, &str)], file: Option<&str>, flags: &[&str]) -> (i32, String) {
     let output = run_program(env, file, &[&["config", "check"], flags].concat());
-    let text = [output.stdout, output.stderr]
-        .map(|bytes| String::from_utf8(bytes).expect("text"))
-        .concat();
+    let text = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).expect("text")).concat();
     (output.status.code().expect("an exit code"), text)
 }
 
@@ -18,12 +16,7 @@ fn run_program(env: &[(&str, &str)], file: Option<&str>, arguments: &[&str]) -> 
     let dir = janitor::new_path("config");
     fs::create_dir_all(&dir).unwrap();
     let mut command = std::process::Command::new(server::BINARY);
-    command
-        .env_clear()
-        .env("HOME", &dir)
-        .envs(env.iter().copied())
-        .args(arguments)
-        .current_dir(&dir);
+    command.env_clear().env("HOME", &dir).envs(env.iter().copied()).args(arguments).current_dir(&dir);
     if let Some(text) = file {
         let path = dir.join("bloom.toml");
         fs::write(&path, text).unwrap();
@@ -35,41 +28,23 @@ fn run_program(env: &[(&str, &str)], file: Option<&str>, arguments: &[&str]) -> 
 /// The line of the report that tells of this setting.
 #[track_caller]
 fn line<'a>(report: &'a str, name: &str) -> &'a str {
-    let found = report
-        .lines()
-        .find(|line| line.to_uppercase().replace('-', "_").contains(name));
+    let found = report.lines().find(|line| line.to_uppercase().replace('-', "_").contains(name));
     found.unwrap_or_else(|| panic!("nothing of {name} in:\n{report}"))
 }
 
 #[test]
 fn the_report_tells_each_value_and_where_it_came_from() {
     let file = "port = 7001\nlease_ttl_seconds = 60\nhost = \"127.0.0.2\"\n";
-    let (code, report) = check(
-        &[("PORT", "7002"), ("HOST", "127.0.0.3")],
-        Some(file),
-        &["--port", "7003"],
-    );
+    let (code, report) = check(&[("PORT", "7002"), ("HOST", "127.0.0.3")], Some(file), &["--port", "7003"]);
     assert_eq!(code, 0, "{report}");
     let port = line(&report, "PORT");
-    assert!(
-        port.contains("7003") && port.contains("--port"),
-        "flags are strongest: {port}"
-    );
+    assert!(port.contains("7003") && port.contains("--port"), "flags are strongest: {port}");
     let host = line(&report, "HOST");
-    assert!(
-        host.contains("127.0.0.3") && host.contains("HOST"),
-        "then the environment: {host}"
-    );
+    assert!(host.contains("127.0.0.3") && host.contains("HOST"), "then the environment: {host}");
     let ttl = line(&report, "LEASE_TTL_SECONDS");
-    assert!(
-        ttl.contains("60") && ttl.contains("bloom.toml"),
-        "then the file: {ttl}"
-    );
+    assert!(ttl.contains("60") && ttl.contains("bloom.toml"), "then the file: {ttl}");
     let offline = line(&report, "WORKER_OFFLINE_AFTER_SECONDS");
-    assert!(
-        offline.contains("60") && offline.contains("default"),
-        "{offline}"
-    );
+    assert!(offline.contains("60") && offline.contains("default"), "{offline}");
 }
 
 #[test]
@@ -98,16 +73,10 @@ fn the_documented_defaults_are_in_force() {
         // TEST_CONNECTION_… and WORKER_RATE_… contain other names; the line that starts with the name is meant.
         let found = report.lines().filter(|line| {
             let upper = line.trim_start().to_uppercase().replace('-', "_");
-            upper
-                .split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'))
-                .next()
-                == Some(name)
+            upper.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_')).next() == Some(name)
         });
         let found = found.collect::<Vec<_>>();
-        assert!(
-            found.iter().any(|line| line.contains(value)),
-            "{name} is not {value}: {found:?}\n{report}"
-        );
+        assert!(found.iter().any(|line| line.contains(value)), "{name} is not {value}: {found:?}\n{report}");
     }
 }
 
@@ -119,24 +88,14 @@ fn secrets_are_masked() {
         ("RUNTIME_READ_KEY", "secret-read-value"),
         ("MEMBRIDGE_ADMIN_KEY", "secret-membridge-value"),
         ("MEMBRIDGE_AGENT_KEY", "secret-agent-value"),
-<<<<<<< HEAD
-        (
-            "DATABASE_URL",
-            "postgres://bloom:secret-database-value@127.0.0.1/bloom",
-        ),
-=======
         ("DATABASE_URL", "postgres://bloom:secret-database-value@127.0.0.1/bloom"),
->>>>>>> 9d05373f03775ef44f9063bb7742488160db8d73
     ];
     for flags in [&[][..], &["-o", "json"]] {
         let (code, report) = check(&secrets, None, flags);
         assert_eq!(code, 0, "{report}");
         for (name, secret) in secrets {
             line(&report, name);
-            let inner = secret
-                .split([':', '@'])
-                .find(|part| part.starts_with("secret"))
-                .unwrap();
+            let inner = secret.split([':', '@']).find(|part| part.starts_with("secret")).unwrap();
             assert!(!report.contains(inner), "{name} is shown:\n{report}");
         }
     }
@@ -144,11 +103,7 @@ fn secrets_are_masked() {
 
 #[test]
 fn the_report_comes_as_json_too() {
-    let output = run_program(
-        &[("PORT", "7002")],
-        None,
-        &["config", "check", "-o", "json"],
-    );
+    let output = run_program(&[("PORT", "7002")], None, &["config", "check", "-o", "json"]);
     assert!(output.status.success());
     let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     assert!(report.to_string().contains("7002"), "{report}");
@@ -162,19 +117,11 @@ fn a_secret_may_stand_in_a_file() {
     fs::write(&path, "key-from-a-file\n").unwrap();
     let path = path.display().to_string();
     run(async {
-        let server = Server::on(Database::Sqlite)
-            .env("RUNTIME_API_KEY_FILE", &path)
-            .start();
+        let server = Server::on(Database::Sqlite).env("RUNTIME_API_KEY_FILE", &path).start();
         server.get("stats").await.fails(401, "Unauthorized");
         server.with_key("key-from-a-file").get("stats").await.ok();
     });
-    for name in [
-        "RUNTIME_API_KEY",
-        "RUNTIME_WORKER_KEY",
-        "RUNTIME_READ_KEY",
-        "MEMBRIDGE_ADMIN_KEY",
-        "MEMBRIDGE_AGENT_KEY",
-    ] {
+    for name in ["RUNTIME_API_KEY", "RUNTIME_WORKER_KEY", "RUNTIME_READ_KEY", "MEMBRIDGE_ADMIN_KEY", "MEMBRIDGE_AGENT_KEY"] {
         let by_file = format!("{name}_FILE");
         let (code, report) = check(&[(&by_file, &path)], None, &[]);
         assert_eq!(code, 0, "{report}");
@@ -208,14 +155,8 @@ fn every_mistake_says_which_value_and_what_would_be_right() {
     ] {
         let (code, report) = check(&[(name, bad)], None, &[]);
         assert_ne!(code, 0, "{name}={bad}:\n{report}");
-        assert!(
-            report.contains(name),
-            "{name}={bad} is not named:\n{report}"
-        );
-        assert!(
-            !report.contains("panicked") && !report.contains("Err("),
-            "for people:\n{report}"
-        );
+        assert!(report.contains(name), "{name}={bad} is not named:\n{report}");
+        assert!(!report.contains("panicked") && !report.contains("Err("), "for people:\n{report}");
         let start = Server::on(Database::Sqlite).env(name, bad).start_in_vain();
         assert_eq!(start.status.code(), Some(2), "{name}={bad}");
         let words = String::from_utf8(start.stderr).unwrap();
@@ -225,11 +166,7 @@ fn every_mistake_says_which_value_and_what_would_be_right() {
 
 #[test]
 fn all_mistakes_are_told_at_once() {
-    let (code, report) = check(
-        &[("PORT", "x"), ("LOG_FORMAT", "xml")],
-        Some("max_body_bytes = \"big\"\n"),
-        &[],
-    );
+    let (code, report) = check(&[("PORT", "x"), ("LOG_FORMAT", "xml")], Some("max_body_bytes = \"big\"\n"), &[]);
     assert_ne!(code, 0);
     for name in ["PORT", "LOG_FORMAT"] {
         assert!(report.contains(name), "{name}:\n{report}");
@@ -241,10 +178,7 @@ fn all_mistakes_are_told_at_once() {
 fn an_unknown_key_in_the_file_is_a_mistake() {
     let (code, report) = check(&[], Some("prot = 5000\n"), &[]);
     assert_ne!(code, 0);
-    assert!(
-        report.contains("prot") && report.contains("port"),
-        "did you mean: {report}"
-    );
+    assert!(report.contains("prot") && report.contains("port"), "did you mean: {report}");
     let (code, report) = check(&[], Some("port = \n"), &[]);
     assert_ne!(code, 0, "{report}");
     assert!(report.contains("bloom.toml"), "{report}");
@@ -252,16 +186,7 @@ fn an_unknown_key_in_the_file_is_a_mistake() {
 
 #[test]
 fn empty_variables_and_node_env_mean_nothing() {
-    let (code, report) = check(
-        &[
-            ("PORT", ""),
-            ("DATABASE_URL", ""),
-            ("NODE_ENV", "production"),
-            ("RUNTIME_API_KEY", ""),
-        ],
-        None,
-        &[],
-    );
+    let (code, report) = check(&[("PORT", ""), ("DATABASE_URL", ""), ("NODE_ENV", "production"), ("RUNTIME_API_KEY", "")], None, &[]);
     assert_eq!(code, 0, "{report}");
     assert!(line(&report, "PORT").contains("5000"), "{report}");
 }

@@ -9,23 +9,11 @@ fn event(seq: i64, kind: &str) -> Value {
 
 /// The `n` that each event's data carries.
 fn numbers(events: &Value) -> Vec<i64> {
-    events
-        .as_array()
-        .expect("a bare array")
-        .iter()
-        .map(|event| event["data"]["n"].as_i64().unwrap())
-        .collect()
+    events.as_array().expect("a bare array").iter().map(|event| event["data"]["n"].as_i64().unwrap()).collect()
 }
 
 async fn send(lease: &Lease<'_>, events: Value) -> Answer {
-    lease
-        .task
-        .api
-        .post(
-            &lease.task.path("/events"),
-            json!({ "lease_id": lease.id, "events": events }),
-        )
-        .await
+    lease.task.api.post(&lease.task.path("/events"), json!({ "lease_id": lease.id, "events": events })).await
 }
 
 on_both! {

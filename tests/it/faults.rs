@@ -10,38 +10,17 @@ use crate::support::*;
 /// Ends the load, lets the dust settle, and compares the tables with what clients were told.
 async fn examine(server: &Server, load: Load) {
     let told = load.end().await;
-    assert!(
-        told.completed.len() > 20,
-        "the load was real: {}",
-        told.completed.len()
-    );
+    assert!(told.completed.len() > 20, "the load was real: {}", told.completed.len());
     let tables = checker::read(&server.database_url()).await;
     tables.are_sound();
     tables.keep_what_was_told(&told);
     // Counters are folded every second; the tables are the truth.
     eventually("the counts equal the tables", || async {
-        let (tables, stats) = (
-            checker::read(&server.database_url()).await,
-            server.get("stats").await.ok(),
-        );
+        let (tables, stats) = (checker::read(&server.database_url()).await, server.get("stats").await.ok());
         let counted = |status: &str| stats["tasks"]["by_status"][status].as_i64().unwrap_or(0);
-<<<<<<< HEAD
-        let agree = [
-            "queued",
-            "leased",
-            "running",
-            "completed",
-            "failed",
-            "dead",
-            "cancelled",
-        ]
-        .iter()
-        .all(|status| counted(status) == tables.count(status));
-=======
         let agree = ["queued", "leased", "running", "completed", "failed", "dead", "cancelled"]
             .iter()
             .all(|status| counted(status) == tables.count(status));
->>>>>>> 9d05373f03775ef44f9063bb7742488160db8d73
         let active = tables.count("leased") + tables.count("running");
         (agree && stats["leases"]["active"] == json!(active)).then_some(())
     })
@@ -105,9 +84,7 @@ on_both! { alone:
 
 /// Servers on one database.
 fn replicas(url: &str, count: usize) -> Vec<Arc<Server>> {
-    (0..count)
-        .map(|_| Arc::new(Server::on_url(url).env("LEASE_TTL_SECONDS", 5).start()))
-        .collect()
+    (0..count).map(|_| Arc::new(Server::on_url(url).env("LEASE_TTL_SECONDS", 5).start())).collect()
 }
 
 fn apis(servers: &[Arc<Server>]) -> Vec<Api> {
@@ -117,9 +94,7 @@ fn apis(servers: &[Arc<Server>]) -> Vec<Api> {
 /// Which of them says that it leads.
 async fn leader(servers: &[Arc<Server>]) -> Option<usize> {
     for (i, server) in servers.iter().enumerate() {
-        let Ok(answer) = server.try_get("/metrics").await else {
-            continue;
-        };
+        let Ok(answer) = server.try_get("/metrics").await else { continue };
         if answer.text.lines().any(|line| line == "bloom_leader 1") {
             return Some(i);
         }
@@ -130,9 +105,7 @@ async fn leader(servers: &[Arc<Server>]) -> Option<usize> {
 #[test]
 fn postgresql_restarting_under_load_loses_nothing() {
     let cluster = postgres::Cluster::start();
-    let server = Server::on_url(&cluster.database())
-        .env("LEASE_TTL_SECONDS", 5)
-        .start();
+    let server = Server::on_url(&cluster.database()).env("LEASE_TTL_SECONDS", 5).start();
     run(async {
         let load = Load::start(&[(*server).clone()]);
         for round in 0..3 {
@@ -167,24 +140,14 @@ fn work_submitted_to_one_replica_wakes_a_claim_on_another() {
     let servers = replicas(&url, 2);
     run(async {
         let slug = unique("agent");
-        let here = Crew {
-            api: &servers[0],
-            slug: slug.clone(),
-        };
-        let there = Crew {
-            api: &servers[1],
-            slug,
-        };
+        let here = Crew { api: &servers[0], slug: slug.clone() };
+        let there = Crew { api: &servers[1], slug };
         let worker = there.worker().register().await;
         let mut worst = Duration::ZERO;
         for _ in 0..10 {
             let path = worker.path("/claim");
             let api = (**servers[1]).clone();
-            let claim = beside(async move {
-                api.post(&path, json!({ "max": 1, "wait_sec": 30 }))
-                    .await
-                    .ok()
-            });
+            let claim = beside(async move { api.post(&path, json!({ "max": 1, "wait_sec": 30 })).await.ok() });
             // The claim is open for sure once a sighting of its worker has been seen; a little time does as well here.
             let submitted = Instant::now();
             let task = here.task().create().await;
@@ -210,18 +173,10 @@ fn a_killed_leader_is_replaced_at_once() {
         let lease = task.lease_for(&worker, 1).await;
         let killed = Instant::now();
         servers[first].kill9();
-        eventually("the other one leads", || async {
-            (leader(&servers[1 - first..2 - first]).await == Some(0)).then_some(())
-        })
-        .await;
-        assert!(
-            killed.elapsed() < Duration::from_secs(2),
-            "{:?}",
-            killed.elapsed()
-        );
+        eventually("the other one leads", || async { (leader(&servers[1 - first..2 - first]).await == Some(0)).then_some(()) }).await;
+        assert!(killed.elapsed() < Duration::from_secs(2), "{:?}", killed.elapsed());
         let back = task.reaches("queued").await;
-        let late =
-            back["updated_at"].as_i64().unwrap() - lease.json["expires_at"].as_i64().unwrap();
+        let late = back["updated_at"].as_i64().unwrap() - lease.json["expires_at"].as_i64().unwrap();
         assert!((0..1900).contains(&late), "{late} ms after its time");
     });
 }
@@ -232,12 +187,7 @@ fn a_frozen_leader_does_no_harm() {
     let servers = replicas(&url, 3);
     run(async {
         let first = eventually("one leads", || leader(&servers)).await;
-        let rest = servers
-            .iter()
-            .enumerate()
-            .filter(|(i, _)| *i != first)
-            .map(|(_, server)| Arc::clone(server))
-            .collect::<Vec<_>>();
+        let rest = servers.iter().enumerate().filter(|(i, _)| *i != first).map(|(_, server)| Arc::clone(server)).collect::<Vec<_>>();
         let load = Load::start(&apis(&servers));
         load.goes_on(60).await;
         let crew = rest[0].crew();
@@ -247,11 +197,7 @@ fn a_frozen_leader_does_no_harm() {
         servers[first].pause();
         let frozen = Instant::now();
         eventually("another one leads", || async { leader(&rest).await }).await;
-        assert!(
-            frozen.elapsed() < Duration::from_secs(4),
-            "{:?}",
-            frozen.elapsed()
-        );
+        assert!(frozen.elapsed() < Duration::from_secs(4), "{:?}", frozen.elapsed());
         task.reaches("queued").await;
         load.goes_on(60).await;
         servers[first].resume();
@@ -293,12 +239,7 @@ fn a_setting_stored_on_one_replica_is_in_force_on_all() {
         let body = json!({ "membridge_server_url": "http://127.0.0.1:9", "admin_key": "shared-by-all-of-us" });
         servers[0].post("config", body).await.ok();
         eventually("the other one knows", || async {
-<<<<<<< HEAD
-            (servers[1].get("config").await.ok()["admin_key_masked"] == "shar****f-us")
-                .then_some(())
-=======
             (servers[1].get("config").await.ok()["admin_key_masked"] == "shar****f-us").then_some(())
->>>>>>> 9d05373f03775ef44f9063bb7742488160db8d73
         })
         .await;
     });

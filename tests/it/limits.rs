@@ -18,23 +18,9 @@ fn limited(database: Database, api: u32, test: u32, worker: u32) -> Server {
 
 #[track_caller]
 fn shows(answer: &Answer, limit: i64, remaining: i64) {
-    assert_eq!(
-        answer.header("ratelimit-policy"),
-        Some(format!("{limit};w=60").as_str()),
-        "{answer:?}"
-    );
-    assert_eq!(
-        (
-            answer.number("ratelimit-limit"),
-            answer.number("ratelimit-remaining")
-        ),
-        (limit, remaining),
-        "{answer:?}"
-    );
-    assert!(
-        (1..=60).contains(&answer.number("ratelimit-reset")),
-        "{answer:?}"
-    );
+    assert_eq!(answer.header("ratelimit-policy"), Some(format!("{limit};w=60").as_str()), "{answer:?}");
+    assert_eq!((answer.number("ratelimit-limit"), answer.number("ratelimit-remaining")), (limit, remaining), "{answer:?}");
+    assert!((1..=60).contains(&answer.number("ratelimit-reset")), "{answer:?}");
 }
 
 on_both! { alone:

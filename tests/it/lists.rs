@@ -4,11 +4,7 @@ use crate::on_both;
 use crate::support::*;
 
 fn ids(list: &Value) -> Vec<String> {
-    list.as_array()
-        .expect("a bare array")
-        .iter()
-        .map(|row| row["id"].as_str().unwrap().to_owned())
-        .collect()
+    list.as_array().expect("a bare array").iter().map(|row| row["id"].as_str().unwrap().to_owned()).collect()
 }
 
 /// Follows `Link: rel="next"` to the end; the pages' ids.

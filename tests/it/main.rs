@@ -30,6 +30,7 @@ mod requeue;
 mod sessions;
 mod tasks;
 mod tidy;
+mod timers;
 mod usage;
 mod watch;
 mod workers;

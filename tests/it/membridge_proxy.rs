@@ -9,11 +9,7 @@ use crate::support::*;
 const KEY: &str = "membridge-admin-key";
 
 fn joined(database: Database, stub: &Stub) -> Server {
-    Server::on(database)
-        .env("MEMBRIDGE_SERVER_URL", &stub.url)
-        .env("MEMBRIDGE_ADMIN_KEY", KEY)
-        .env("WORKER_SYNC_SECONDS", 1)
-        .start()
+    Server::on(database).env("MEMBRIDGE_SERVER_URL", &stub.url).env("MEMBRIDGE_ADMIN_KEY", KEY).env("WORKER_SYNC_SECONDS", 1).start()
 }
 
 on_both! { alone:

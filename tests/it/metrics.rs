@@ -8,23 +8,12 @@ use crate::support::*;
 
 /// The value of the first sample whose line starts so.
 fn sample(text: &str, start: &str) -> Option<f64> {
-    text.lines()
-        .find(|line| line.starts_with(start))?
-        .rsplit(' ')
-        .next()?
-        .parse()
-        .ok()
+    text.lines().find(|line| line.starts_with(start))?.rsplit(' ').next()?.parse().ok()
 }
 
 /// The sum of all samples of a metric whose line contains every one of these.
 fn sum(text: &str, metric: &str, labels: &[&str]) -> f64 {
-<<<<<<< HEAD
-    let lines = text.lines().filter(|line| {
-        line.starts_with(&format!("{metric}{{")) || line.starts_with(&format!("{metric} "))
-    });
-=======
     let lines = text.lines().filter(|line| line.starts_with(&format!("{metric}{{")) || line.starts_with(&format!("{metric} ")));
->>>>>>> 9d05373f03775ef44f9063bb7742488160db8d73
     lines
         .filter(|line| labels.iter().all(|label| line.contains(label)))
         .filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok())

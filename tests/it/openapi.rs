@@ -58,16 +58,7 @@ fn calls(document: &Value) -> Vec<(String, &Value)> {
     let paths = document["paths"].as_object().expect("paths");
     paths
         .iter()
-<<<<<<< HEAD
-        .flat_map(|(path, item)| {
-            item.as_object()
-                .unwrap()
-                .iter()
-                .map(move |(method, call)| (format!("{method} {path}"), call))
-        })
-=======
         .flat_map(|(path, item)| item.as_object().unwrap().iter().map(move |(method, call)| (format!("{method} {path}"), call)))
->>>>>>> 9d05373f03775ef44f9063bb7742488160db8d73
         .filter(|(_, call)| call.get("responses").is_some())
         .collect()
 }

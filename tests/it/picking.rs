@@ -5,10 +5,7 @@ use crate::support::*;
 
 /// The worker that a lease call without a name chose.
 async fn picked(task: &Task<'_>) -> String {
-    task.lease(json!({})).await.created()["worker"]["id"]
-        .as_str()
-        .unwrap()
-        .to_owned()
+    task.lease(json!({})).await.created()["worker"]["id"].as_str().unwrap().to_owned()
 }
 
 const NOBODY: &str = "No available worker with free capacity";

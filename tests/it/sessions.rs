@@ -5,10 +5,7 @@ use crate::support::*;
 
 /// The tasks that a claim delivered.
 fn tasks(claimed: &[Value]) -> Vec<String> {
-    claimed
-        .iter()
-        .map(|entry| entry["task"]["id"].as_str().unwrap().to_owned())
-        .collect()
+    claimed.iter().map(|entry| entry["task"]["id"].as_str().unwrap().to_owned()).collect()
 }
 
 on_both! {
@@ -38,9 +35,9 @@ on_both! {
         let context = unique("context");
         let first = crew.task().context(&context).create().await;
         let second = crew.task().context(&context).create().await;
-        assert_eq!(tasks(&worker.claim(8).await), [first.id.clone()]);
+        assert_eq!(tasks(&worker.claim(8).await), [first.id.as_str()]);
         first.fail("x").await;
-        assert_eq!(tasks(&worker.claim(8).await), [second.id.clone()]);
+        assert_eq!(tasks(&worker.claim(8).await), [second.id.as_str()]);
     }
 
     async fn a_cancelled_turn_is_no_hindrance(server) {
@@ -50,7 +47,7 @@ on_both! {
         let first = crew.task().context(&context).create().await;
         let second = crew.task().context(&context).create().await;
         first.cancel().await.ok();
-        assert_eq!(tasks(&worker.claim_within(8, 10).await), [second.id.clone()]);
+        assert_eq!(tasks(&worker.claim_within(8, 10).await), [second.id.as_str()]);
     }
 
     async fn tasks_without_a_session_run_side_by_side(server) {
@@ -128,7 +125,7 @@ on_both! { alone:
         crew.task().create().await.lease_to(&home).await;
         let next = crew.task().context(&context).create().await;
         let ready = next.now().await["created_at"].as_i64().unwrap();
-        assert_eq!(tasks(&other.claim_within(8, 20).await), [next.id.clone()]);
+        assert_eq!(tasks(&other.claim_within(8, 20).await), [next.id.as_str()]);
         let waited = now_ms() - ready;
         assert!((900..4000).contains(&waited), "{waited} ms");
     }

@@ -8,21 +8,14 @@ async fn run_once(crew: &Crew<'_>, model: &str, context: &str) {
     let task = crew.task().context(context).create().await;
     let lease = task.lease_to(&worker).await;
     let usage = json!({ "input_tokens": 100, "output_tokens": 10, "cost_usd": 0.25 });
-    lease
-        .complete("success", json!({ "usage": usage, "model": model }))
-        .await
-        .ok();
+    lease.complete("success", json!({ "usage": usage, "model": model })).await.ok();
 }
 
 /// The row whose key is this.
 fn row(rows: &Value, key: &str) -> Value {
     let rows = rows.as_array().expect("rows");
-    let found = rows
-        .iter()
-        .find(|row| row.as_object().unwrap().values().any(|value| value == key));
-    found
-        .unwrap_or_else(|| panic!("no row of {key}: {rows:?}"))
-        .clone()
+    let found = rows.iter().find(|row| row.as_object().unwrap().values().any(|value| value == key));
+    found.unwrap_or_else(|| panic!("no row of {key}: {rows:?}")).clone()
 }
 
 on_both! {

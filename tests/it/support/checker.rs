@@ -57,54 +57,30 @@ impl Link {
         if url.starts_with("postgres") {
             Link::Postgres(PgConnection::connect(url).await.expect("PostgreSQL"))
         } else {
-            Link::Sqlite(
-                SqliteConnection::connect(url)
-                    .await
-                    .expect("the SQLite file"),
-            )
+            Link::Sqlite(SqliteConnection::connect(url).await.expect("the SQLite file"))
         }
     }
 
     /// Every value as text, so that both dialects read alike. `{hex:id}` is an id as hex digits.
     async fn rows(&mut self, sql: &str) -> Vec<Vec<Option<String>>> {
-        let open = if matches!(self, Link::Sqlite(_)) {
-            "lower(hex("
-        } else {
-            "(replace("
-        };
-        let close = if matches!(self, Link::Sqlite(_)) {
-            "))"
-        } else {
-            "::text, '-', ''))"
-        };
+        let open = if matches!(self, Link::Sqlite(_)) { "lower(hex(" } else { "(replace(" };
+        let close = if matches!(self, Link::Sqlite(_)) { "))" } else { "::text, '-', ''))" };
         let mut text = String::new();
         let mut rest = sql;
         while let Some((before, after)) = rest.split_once("{hex:") {
             let (column, tail) = after.split_once('}').expect("a closing brace");
-            text.push_str(&format!(
-                "{before}CASE WHEN {column} IS NULL THEN NULL ELSE {open}{column}{close} END"
-            ));
+            text.push_str(&format!("{before}CASE WHEN {column} IS NULL THEN NULL ELSE {open}{column}{close} END"));
             rest = tail;
         }
         text.push_str(rest);
         match self {
             Link::Sqlite(link) => {
-                let rows = sqlx::query(AssertSqlSafe(text))
-                    .fetch_all(link)
-                    .await
-                    .expect("rows");
-                rows.iter()
-                    .map(|row| (0..row.len()).map(|i| row.get(i)).collect())
-                    .collect()
+                let rows = sqlx::query(AssertSqlSafe(text)).fetch_all(link).await.expect("rows");
+                rows.iter().map(|row| (0..row.len()).map(|i| row.get(i)).collect()).collect()
             }
             Link::Postgres(link) => {
-                let rows = sqlx::query(AssertSqlSafe(text))
-                    .fetch_all(link)
-                    .await
-                    .expect("rows");
-                rows.iter()
-                    .map(|row| (0..row.len()).map(|i| row.get(i)).collect())
-                    .collect()
+                let rows = sqlx::query(AssertSqlSafe(text)).fetch_all(link).await.expect("rows");
+                rows.iter().map(|row| (0..row.len()).map(|i| row.get(i)).collect()).collect()
             }
         }
     }
@@ -116,40 +92,21 @@ pub async fn read(url: &str) -> Tables {
     for row in link.rows("SELECT {hex:id} FROM tasks").await {
         tables.tasks.extend(row[0].clone());
     }
-    let states =
-        "SELECT {hex:id}, status, {hex:lease_id}, worker_id, CAST(slot AS TEXT) FROM task_state";
+    let states = "SELECT {hex:id}, status, {hex:lease_id}, worker_id, CAST(slot AS TEXT) FROM task_state";
     for row in link.rows(states).await {
-        let slot = row[4]
-            .as_deref()
-            .map(|slot| slot.parse().expect("a slot number"));
+        let slot = row[4].as_deref().map(|slot| slot.parse().expect("a slot number"));
         // The row may keep its last lease's names; only with a slot do they hold the task.
         let held = |value: &Option<String>| slot.and(value.clone());
-        let state = State {
-            status: row[1].clone().expect("a status"),
-            lease: held(&row[2]),
-            worker: held(&row[3]),
-            slot,
-        };
+        let state = State { status: row[1].clone().expect("a status"), lease: held(&row[2]), worker: held(&row[3]), slot };
         tables.states.insert(row[0].clone().expect("an id"), state);
     }
-    for row in link
-        .rows("SELECT {hex:id}, {hex:task_id}, status FROM leases")
-        .await
-    {
+    for row in link.rows("SELECT {hex:id}, {hex:task_id}, status FROM leases").await {
         let [lease, task, status] = [0, 1, 2].map(|i| row[i].clone().expect("a value"));
         tables.past_leases.insert(lease, (task, status));
     }
-    for row in link
-        .rows("SELECT {hex:task_id}, {hex:lease_id}, status, output FROM results")
-        .await
-    {
+    for row in link.rows("SELECT {hex:task_id}, {hex:lease_id}, status, output FROM results").await {
         let [task, lease, status] = [0, 1, 2].map(|i| row[i].clone().expect("a value"));
-        tables.results.push(ResultRow {
-            task,
-            lease,
-            status,
-            output: row[3].clone(),
-        });
+        tables.results.push(ResultRow { task, lease, status, output: row[3].clone() });
     }
     tables
 }
@@ -161,111 +118,48 @@ impl Tables {
         let mut leases = HashSet::new();
         for (id, state) in &self.states {
             let active = matches!(state.status.as_str(), "leased" | "running");
-            assert_eq!(
-                active,
-                state.slot.is_some(),
-                "task {id} is {} with slot {:?}",
-                state.status,
-                state.slot
-            );
+            assert_eq!(active, state.slot.is_some(), "task {id} is {} with slot {:?}", state.status, state.slot);
             assert!(self.tasks.contains(id), "task {id} has a state and no spec");
-            if let (Some(slot), Some(worker), Some(lease)) =
-                (state.slot, &state.worker, &state.lease)
-            {
+            if let (Some(slot), Some(worker), Some(lease)) = (state.slot, &state.worker, &state.lease) {
                 assert!((0..32).contains(&slot), "slot {slot}");
-                assert!(
-                    places.insert((worker, slot)),
-                    "place {slot} of {worker} is taken twice"
-                );
+                assert!(places.insert((worker, slot)), "place {slot} of {worker} is taken twice");
                 assert!(leases.insert(lease), "lease {lease} holds two tasks");
-                assert!(
-                    !self.past_leases.contains_key(lease),
-                    "lease {lease} is active and over"
-                );
+                assert!(!self.past_leases.contains_key(lease), "lease {lease} is active and over");
             }
         }
-        assert_eq!(
-            self.tasks.len(),
-            self.states.len(),
-            "every task has a state"
-        );
+        assert_eq!(self.tasks.len(), self.states.len(), "every task has a state");
         let mut results = HashSet::new();
         for result in &self.results {
-            assert!(
-                results.insert(&result.lease),
-                "lease {} has two results",
-                result.lease
-            );
-            assert!(
-                self.states.contains_key(&result.task),
-                "a result without its task {}",
-                result.task
-            );
+            assert!(results.insert(&result.lease), "lease {} has two results", result.lease);
+            assert!(self.states.contains_key(&result.task), "a result without its task {}", result.task);
             let lease = self.past_leases.get(&result.lease);
-            assert_eq!(
-                lease.map(|(task, _)| task),
-                Some(&result.task),
-                "a result's lease is of its task"
-            );
+            assert_eq!(lease.map(|(task, _)| task), Some(&result.task), "a result's lease is of its task");
         }
         let mut successes = HashSet::new();
-        for result in self
-            .results
-            .iter()
-            .filter(|result| result.status == "success")
-        {
-            assert!(
-                successes.insert(&result.task),
-                "task {} succeeded twice",
-                result.task
-            );
-            assert_eq!(
-                self.states[&result.task].status, "completed",
-                "task {} succeeded",
-                result.task
-            );
+        for result in self.results.iter().filter(|result| result.status == "success") {
+            assert!(successes.insert(&result.task), "task {} succeeded twice", result.task);
+            assert_eq!(self.states[&result.task].status, "completed", "task {} succeeded", result.task);
         }
     }
 
     /// Nothing that a client was told is missing.
     pub fn keep_what_was_told(&self, told: &ClientLog) {
         for id in &told.created {
-            assert!(
-                self.tasks.contains(&plain(id)),
-                "task {id} was acknowledged and is gone"
-            );
+            assert!(self.tasks.contains(&plain(id)), "task {id} was acknowledged and is gone");
         }
-        let stored = self
-            .results
-            .iter()
-            .map(|result| (result.lease.as_str(), result))
-            .collect::<HashMap<_, _>>();
+        let stored = self.results.iter().map(|result| (result.lease.as_str(), result)).collect::<HashMap<_, _>>();
         for (task, lease, output) in &told.completed {
-            let result = stored
-                .get(plain(lease).as_str())
-                .unwrap_or_else(|| panic!("completion of {task} by {lease} is gone"));
-            assert_eq!(
-                (&result.task, result.status.as_str()),
-                (&plain(task), "success")
-            );
+            let result = stored.get(plain(lease).as_str()).unwrap_or_else(|| panic!("completion of {task} by {lease} is gone"));
+            assert_eq!((&result.task, result.status.as_str()), (&plain(task), "success"));
             assert_eq!(result.output.as_ref(), Some(output), "the output of {task}");
         }
     }
 
     pub fn count(&self, status: &str) -> i64 {
-        i64::try_from(
-            self.states
-                .values()
-                .filter(|state| state.status == status)
-                .count(),
-        )
-        .expect("few")
+        i64::try_from(self.states.values().filter(|state| state.status == status).count()).expect("few")
     }
 
     pub fn active_on(&self, worker: &str) -> usize {
-        self.states
-            .values()
-            .filter(|state| state.worker.as_deref() == Some(worker))
-            .count()
+        self.states.values().filter(|state| state.worker.as_deref() == Some(worker)).count()
     }
 }

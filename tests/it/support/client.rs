@@ -28,10 +28,7 @@ pub struct Api {
 
 impl Api {
     pub fn new(base: &str) -> Self {
-        Self {
-            base: base.to_owned(),
-            headers: Vec::new(),
-        }
+        Self { base: base.to_owned(), headers: Vec::new() }
     }
 
     /// `http://127.0.0.1:PORT`.
@@ -60,8 +57,7 @@ impl Api {
     }
 
     pub async fn post(&self, path: &str, body: Value) -> Answer {
-        self.send(Method::POST, path, Some(body.to_string().into_bytes()))
-            .await
+        self.send(Method::POST, path, Some(body.to_string().into_bytes())).await
     }
 
     /// A POST without any body.
@@ -82,8 +78,7 @@ impl Api {
 
     /// For servers that may be down.
     pub async fn try_post(&self, path: &str, body: Value) -> Result<Answer, reqwest::Error> {
-        self.try_send(Method::POST, path, Some(body.to_string().into_bytes()))
-            .await
+        self.try_send(Method::POST, path, Some(body.to_string().into_bytes())).await
     }
 
     /// For servers that may be down.
@@ -91,46 +86,28 @@ impl Api {
         self.try_send(Method::GET, path, None).await
     }
 
-    pub async fn try_send(
-        &self,
-        method: Method,
-        path: &str,
-        body: Option<Vec<u8>>,
-    ) -> Result<Answer, reqwest::Error> {
+    pub async fn try_send(&self, method: Method, path: &str, body: Option<Vec<u8>>) -> Result<Answer, reqwest::Error> {
         let what = format!("{method} {path}");
         let mut request = self.request(method, path);
         if let Some(body) = body {
-            request = request
-                .header("content-type", "application/json")
-                .body(body);
+            request = request.header("content-type", "application/json").body(body);
         }
         let response = request.send().await?;
         let (status, headers) = (response.status().as_u16(), response.headers().clone());
         let text = response.text().await?;
-        Ok(Answer {
-            what,
-            status,
-            headers,
-            text,
-        })
+        Ok(Answer { what, status, headers, text })
     }
 
     /// For answers that are streams.
     pub fn request(&self, method: Method, path: &str) -> reqwest::RequestBuilder {
         let request = CLIENT.request(method, self.url(path));
-        self.headers.iter().fold(request, |request, (name, value)| {
-            request.header(name, value)
-        })
+        self.headers.iter().fold(request, |request, (name, value)| request.header(name, value))
     }
 
     /// A path that does not start with `/` is one under `/api/runtime/`.
     fn url(&self, path: &str) -> String {
         let base = &self.base;
-        if path.starts_with('/') {
-            format!("{base}{path}")
-        } else {
-            format!("{base}/api/runtime/{path}")
-        }
+        if path.starts_with('/') { format!("{base}{path}") } else { format!("{base}/api/runtime/{path}") }
     }
 }
 
@@ -173,20 +150,8 @@ impl Answer {
     #[track_caller]
     pub fn fails(self, status: u16, text: &str) {
         let answer = self.expect(status);
-        assert_eq!(
-            answer.json(),
-            serde_json::json!({ "error": text }),
-            "{}",
-            answer.what
-        );
-        assert_eq!(
-            answer
-                .header("content-type")
-                .map(|kind| kind.starts_with("application/json")),
-            Some(true),
-            "{}",
-            answer.what
-        );
+        assert_eq!(answer.json(), serde_json::json!({ "error": text }), "{}", answer.what);
+        assert_eq!(answer.header("content-type").map(|kind| kind.starts_with("application/json")), Some(true), "{}", answer.what);
     }
 
     /// Fails with this status and some text under `error`; returns the text.
@@ -205,10 +170,7 @@ impl Answer {
         let answer = self.expect(400);
         let error = &answer.json()["error"];
         assert!(error["formErrors"].is_array(), "{}: {error}", answer.what);
-        let complaints = error["fieldErrors"]
-            .as_object()
-            .unwrap_or_else(|| panic!("{}: {error}", answer.what))
-            .clone();
+        let complaints = error["fieldErrors"].as_object().unwrap_or_else(|| panic!("{}: {error}", answer.what)).clone();
         let mut named = complaints.keys().map(String::as_str).collect::<Vec<_>>();
         let mut wanted = fields.to_vec();
         named.sort_unstable();
@@ -216,13 +178,7 @@ impl Answer {
         assert_eq!(named, wanted, "{}: {error}", answer.what);
         for texts in complaints.values() {
             let texts = texts.as_array().expect("a list of texts");
-            assert!(
-                !texts.is_empty()
-                    && texts
-                        .iter()
-                        .all(|text| text.as_str().is_some_and(|t| !t.is_empty())),
-                "{error}"
-            );
+            assert!(!texts.is_empty() && texts.iter().all(|text| text.as_str().is_some_and(|t| !t.is_empty())), "{error}");
         }
         Value::Object(complaints)
     }
@@ -234,12 +190,8 @@ impl Answer {
     /// A header that is a number.
     #[track_caller]
     pub fn number(&self, name: &str) -> i64 {
-        let value = self
-            .header(name)
-            .unwrap_or_else(|| panic!("{}: no {name} in {:?}", self.what, self.headers));
-        value
-            .parse()
-            .unwrap_or_else(|_| panic!("{}: {name}: {value}", self.what))
+        let value = self.header(name).unwrap_or_else(|| panic!("{}: no {name} in {:?}", self.what, self.headers));
+        value.parse().unwrap_or_else(|_| panic!("{}: {name}: {value}", self.what))
     }
 
     /// The path behind `Link: <…>; rel="next"`.

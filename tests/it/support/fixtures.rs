@@ -15,28 +15,17 @@ pub struct Crew<'a> {
 
 impl Api {
     pub fn crew(&self) -> Crew<'_> {
-        Crew {
-            api: self,
-            slug: unique("agent"),
-        }
+        Crew { api: self, slug: unique("agent") }
     }
 
     /// A worker that takes everybody's tasks.
     pub fn worker(&self) -> NewWorker<'_> {
-        NewWorker {
-            api: self,
-            name: unique("worker"),
-            capabilities: Map::new(),
-            body: Map::new(),
-        }
+        NewWorker { api: self, name: unique("worker"), capabilities: Map::new(), body: Map::new() }
     }
 
     /// A task, by its id.
     pub fn task<'a>(&'a self, id: &str) -> Task<'a> {
-        Task {
-            api: self,
-            id: id.to_owned(),
-        }
+        Task { api: self, id: id.to_owned() }
     }
 }
 
@@ -44,21 +33,16 @@ impl<'a> Crew<'a> {
     /// A worker that takes only this crew's tasks.
     pub fn worker(&self) -> NewWorker<'a> {
         let mut worker = self.api.worker();
-        worker
-            .capabilities
-            .insert("agents".into(), json!([self.slug]));
+        worker.capabilities.insert("agents".into(), json!([self.slug]));
         worker
     }
 
     /// A task for this crew, in a context of its own.
     pub fn task(&self) -> NewTask<'a> {
-        NewTask {
-            api: self.api,
-            body: Map::new(),
-        }
-        .with("context_id", json!(unique("context")))
-        .with("agent_slug", json!(self.slug))
-        .with("prompt", json!("Say hello"))
+        NewTask { api: self.api, body: Map::new() }
+            .with("context_id", json!(unique("context")))
+            .with("agent_slug", json!(self.slug))
+            .with("prompt", json!("Say hello"))
     }
 
     /// A task that a worker of this crew holds, by the lease call.
@@ -97,20 +81,14 @@ impl<'a> NewWorker<'a> {
         let mut body = self.body.clone();
         body.insert("name".into(), json!(self.name));
         if !self.capabilities.is_empty() {
-            body.insert(
-                "capabilities".into(),
-                Value::Object(self.capabilities.clone()),
-            );
+            body.insert("capabilities".into(), Value::Object(self.capabilities.clone()));
         }
         self.api.post("workers", Value::Object(body)).await
     }
 
     pub async fn register(self) -> Worker<'a> {
         self.answer().await.created();
-        Worker {
-            api: self.api,
-            name: self.name,
-        }
+        Worker { api: self.api, name: self.name }
     }
 }
 
@@ -130,10 +108,7 @@ impl Worker<'_> {
     }
 
     pub async fn status(&self) -> String {
-        self.now().await["status"]
-            .as_str()
-            .expect("a status")
-            .to_owned()
+        self.now().await["status"].as_str().expect("a status").to_owned()
     }
 
     /// One claim; what it delivered as `[{lease, task}]`.
@@ -143,22 +118,12 @@ impl Worker<'_> {
 
     /// One claim that waits for work up to so many seconds.
     pub async fn claim_within(&self, max: i64, wait_sec: i64) -> Vec<Value> {
-        let answer = self
-            .api
-            .post(
-                &self.path("/claim"),
-                json!({ "max": max, "wait_sec": wait_sec }),
-            )
-            .await
-            .ok();
+        let answer = self.api.post(&self.path("/claim"), json!({ "max": max, "wait_sec": wait_sec })).await.ok();
         answer["leases"].as_array().expect("leases").clone()
     }
 
     pub async fn set_status(&self, status: &str) {
-        self.api
-            .post("workers", json!({ "name": self.name, "status": status }))
-            .await
-            .ok();
+        self.api.post("workers", json!({ "name": self.name, "status": status })).await.ok();
     }
 
     pub async fn cordon(&self) {
@@ -168,15 +133,7 @@ impl Worker<'_> {
 
 /// The ids of the leases that a claim delivered.
 pub fn lease_ids(claimed: &[Value]) -> Vec<String> {
-    claimed
-        .iter()
-        .map(|entry| {
-            entry["lease"]["id"]
-                .as_str()
-                .expect("a lease id")
-                .to_owned()
-        })
-        .collect()
+    claimed.iter().map(|entry| entry["lease"]["id"].as_str().expect("a lease id").to_owned()).collect()
 }
 
 pub struct NewTask<'a> {
@@ -238,10 +195,7 @@ impl<'a> Task<'a> {
     }
 
     pub async fn status(&self) -> String {
-        self.now().await["status"]
-            .as_str()
-            .expect("a status")
-            .to_owned()
+        self.now().await["status"].as_str().expect("a status").to_owned()
     }
 
     /// Waits until it has this status, and returns it then.
@@ -255,10 +209,7 @@ impl<'a> Task<'a> {
 
     /// Why it waits; `""` when it does not.
     pub async fn waits_for(&self) -> String {
-        self.now().await["waiting"]["reason"]
-            .as_str()
-            .unwrap_or_default()
-            .to_owned()
+        self.now().await["waiting"]["reason"].as_str().unwrap_or_default().to_owned()
     }
 
     /// The lease call.
@@ -271,15 +222,8 @@ impl<'a> Task<'a> {
     }
 
     pub async fn lease_for(&self, worker: &Worker<'_>, ttl_seconds: i64) -> Lease<'a> {
-        let answer = self
-            .lease(json!({ "worker_id": worker.name, "ttl_seconds": ttl_seconds }))
-            .await
-            .created();
-        Lease {
-            task: self.clone(),
-            id: answer["lease"]["id"].as_str().expect("an id").to_owned(),
-            json: answer["lease"].clone(),
-        }
+        let answer = self.lease(json!({ "worker_id": worker.name, "ttl_seconds": ttl_seconds })).await.created();
+        Lease { task: self.clone(), id: answer["lease"]["id"].as_str().expect("an id").to_owned(), json: answer["lease"].clone() }
     }
 
     pub async fn heartbeat(&self, body: Value) -> Answer {
@@ -292,20 +236,12 @@ impl<'a> Task<'a> {
 
     /// Completes it with success, naming nobody.
     pub async fn succeed(&self, output: &str) -> Value {
-        self.complete(
-            json!({ "status": "success", "output": output, "metrics": { "duration_ms": 5 } }),
-        )
-        .await
-        .ok()
+        self.complete(json!({ "status": "success", "output": output, "metrics": { "duration_ms": 5 } })).await.ok()
     }
 
     /// Completes it with an error, naming nobody.
     pub async fn fail(&self, message: &str) -> Value {
-        self.complete(
-            json!({ "status": "error", "error_message": message, "metrics": { "duration_ms": 5 } }),
-        )
-        .await
-        .ok()
+        self.complete(json!({ "status": "error", "error_message": message, "metrics": { "duration_ms": 5 } })).await.ok()
     }
 
     pub async fn cancel(&self) -> Answer {
@@ -332,13 +268,7 @@ impl Lease<'_> {
         while let Some(path) = page {
             let answer = self.task.api.get(&path).await.expect(200);
             page = answer.next_page();
-            let found = answer
-                .json()
-                .as_array()
-                .expect("a list")
-                .iter()
-                .find(|lease| lease["id"] == self.id)
-                .cloned();
+            let found = answer.json().as_array().expect("a list").iter().find(|lease| lease["id"] == self.id).cloned();
             if let Some(lease) = found {
                 return lease;
             }
@@ -357,8 +287,7 @@ impl Lease<'_> {
 
     /// A completion that names this lease; `more` is added to it.
     pub async fn complete(&self, status: &str, more: Value) -> Answer {
-        let mut body =
-            json!({ "status": status, "lease_id": self.id, "metrics": { "duration_ms": 5 } });
+        let mut body = json!({ "status": status, "lease_id": self.id, "metrics": { "duration_ms": 5 } });
         if let (Value::Object(body), Value::Object(more)) = (&mut body, more) {
             body.extend(more);
         }

@@ -46,43 +46,26 @@ pub fn bound(program: &Path, user: Option<&str>, at_the_end: AtTheEnd) -> Comman
         AtTheEnd::Kill => "KILL",
         AtTheEnd::Interrupt => "INT",
     };
-    command
-        .args(["--pdeathsig", signal])
-        .arg(program)
-        .stdin(Stdio::null());
+    command.args(["--pdeathsig", signal]).arg(program).stdin(Stdio::null());
     command
 }
 
 pub fn spawn(command: Command) -> io::Result<Child> {
     let (reply, answer) = channel();
     let order = (command, reply);
-    STARTER
-        .lock()
-        .expect("the starter")
-        .send(order)
-        .map_err(|_| io::Error::other("the starter has ended"))?;
-    answer
-        .recv()
-        .map_err(|_| io::Error::other("the starter has ended"))?
+    STARTER.lock().expect("the starter").send(order).map_err(|_| io::Error::other("the starter has ended"))?;
+    answer.recv().map_err(|_| io::Error::other("the starter has ended"))?
 }
 
 /// Sends a signal to one process, by its id.
 pub fn signal(pid: u32, name: &str) {
-    let sent = Command::new("sh")
-        .arg("-c")
-        .arg(format!("kill -{name} {pid}"))
-        .status()
-        .expect("a shell");
+    let sent = Command::new("sh").arg("-c").arg(format!("kill -{name} {pid}")).status().expect("a shell");
     assert!(sent.success(), "no process {pid} to send {name} to");
 }
 
 /// The directory of this run; everything in it goes when the run ends.
 static RUN_DIR: LazyLock<PathBuf> = LazyLock::new(|| {
-    let dir = tempfile::Builder::new()
-        .prefix("bloom-it-")
-        .tempdir()
-        .expect("a temporary directory")
-        .keep();
+    let dir = tempfile::Builder::new().prefix("bloom-it-").tempdir().expect("a temporary directory").keep();
     // PostgreSQL's user must be able to reach its own directory in here.
     let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     std::fs::set_permissions(&dir, open).expect("permissions of the run's directory");

@@ -23,12 +23,7 @@ impl Load {
     /// Starts clients that create tasks and workers that claim and complete them; they take turns at the replicas.
     pub fn start(replicas: &[Api]) -> Load {
         let slug = unique("load");
-        let mut load = Load {
-            stop: Arc::default(),
-            told: Arc::default(),
-            running: Vec::new(),
-            completions: Arc::default(),
-        };
+        let mut load = Load { stop: Arc::default(), told: Arc::default(), running: Vec::new(), completions: Arc::default() };
         for i in 0..4 {
             let actor = load.actor(replicas, i);
             load.running.push(beside(actor.create_tasks(slug.clone())));
@@ -53,10 +48,7 @@ impl Load {
     /// Waits until this many more completions were acknowledged.
     pub async fn goes_on(&self, more: usize) {
         let wanted = self.completions.load(Ordering::Relaxed) + more;
-        super::eventually("the load goes on", || async {
-            (self.completions.load(Ordering::Relaxed) >= wanted).then_some(())
-        })
-        .await;
+        super::eventually("the load goes on", || async { (self.completions.load(Ordering::Relaxed) >= wanted).then_some(()) }).await;
     }
 
     /// Ends it; what was told.
@@ -113,11 +105,7 @@ impl Actor {
             while !self.is_over() {
                 if let Some((status, made)) = self.post("llm-tasks:batch", &batch).await {
                     assert!(matches!(status, 200 | 201), "{status}: {made}");
-                    let ids = made["tasks"]
-                        .as_array()
-                        .expect("tasks")
-                        .iter()
-                        .map(|task| task["id"].as_str().expect("an id").to_owned());
+                    let ids = made["tasks"].as_array().expect("tasks").iter().map(|task| task["id"].as_str().expect("an id").to_owned());
                     self.told.lock().expect("the log").created.extend(ids);
                     break;
                 }
@@ -127,21 +115,16 @@ impl Actor {
 
     async fn work(mut self, slug: String) {
         let name = unique("load-worker");
-        let me =
-            json!({ "name": name, "capabilities": { "max_concurrency": 8, "agents": [slug] } });
+        let me = json!({ "name": name, "capabilities": { "max_concurrency": 8, "agents": [slug] } });
         while !self.is_over() && self.post("workers", &me).await.is_none() {}
         let mut held: Vec<(String, String)> = Vec::new();
         while !self.is_over() {
             let known = held.iter().map(|(_, lease)| lease).collect::<Vec<_>>();
             let claim = json!({ "max": 8, "wait_sec": 1, "held": known });
-            let Some((status, answer)) = self.post(&format!("workers/{name}/claim"), &claim).await
-            else {
-                continue;
-            };
+            let Some((status, answer)) = self.post(&format!("workers/{name}/claim"), &claim).await else { continue };
             assert_eq!(status, 200, "{answer}");
             for entry in answer["leases"].as_array().expect("leases") {
-                let [task, lease] = [&entry["task"]["id"], &entry["lease"]["id"]]
-                    .map(|id| id.as_str().expect("an id").to_owned());
+                let [task, lease] = [&entry["task"]["id"], &entry["lease"]["id"]].map(|id| id.as_str().expect("an id").to_owned());
                 held.push((task, lease));
             }
             self.complete(&name, &mut held).await;
@@ -154,10 +137,7 @@ impl Actor {
         let mut unanswered = Vec::new();
         for (task, lease) in held.drain(..) {
             let body = json!({ "status": "success", "output": lease, "lease_id": lease, "metrics": { "duration_ms": 1 } });
-            match self
-                .post(&format!("llm-tasks/{task}/complete"), &body)
-                .await
-            {
+            match self.post(&format!("llm-tasks/{task}/complete"), &body).await {
                 Some((200, _)) => self.note(task, lease),
                 // The lease was lost to time while nobody answered: somebody else has the task.
                 Some((404 | 409, _)) => {}
@@ -171,10 +151,7 @@ impl Actor {
         let body = json!({ "completions": completions.collect::<Vec<_>>() });
         match self.post(&format!("workers/{name}/complete"), &body).await {
             Some((200, answer)) => {
-                for ((task, lease), result) in together
-                    .into_iter()
-                    .zip(answer["results"].as_array().expect("results"))
-                {
+                for ((task, lease), result) in together.into_iter().zip(answer["results"].as_array().expect("results")) {
                     if result["status"] == 200 {
                         self.note(task, lease);
                     }
@@ -188,10 +165,6 @@ impl Actor {
 
     fn note(&self, task: String, lease: String) {
         self.completions.fetch_add(1, Ordering::Relaxed);
-        self.told
-            .lock()
-            .expect("the log")
-            .completed
-            .push((task, lease.clone(), lease));
+        self.told.lock().expect("the log").completed.push((task, lease.clone(), lease));
     }
 }

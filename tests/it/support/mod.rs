@@ -21,29 +21,15 @@ pub use serde_json::{Value, json};
 pub use server::{Database, Server, shared};
 
 /// One runtime for all tests: connections of the shared client outlive a single test.
-<<<<<<< HEAD
-static RUNTIME: LazyLock<tokio::runtime::Runtime> = LazyLock::new(|| {
-    tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()
-        .expect("a runtime")
-});
-=======
 static RUNTIME: LazyLock<tokio::runtime::Runtime> =
     LazyLock::new(|| tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime"));
->>>>>>> 9d05373f03775ef44f9063bb7742488160db8d73
 
 /// No test may take longer, whatever it waits for.
 const TEST_LIMIT: Duration = Duration::from_secs(180);
 
 /// Runs one test's body to its end, or to the limit.
 pub fn run<F: Future>(body: F) -> F::Output {
-    RUNTIME.block_on(async {
-        tokio::time::timeout(TEST_LIMIT, body)
-            .await
-            .expect("the test ends within its limit")
-    })
+    RUNTIME.block_on(async { tokio::time::timeout(TEST_LIMIT, body).await.expect("the test ends within its limit") })
 }
 
 /// Runs something beside the test.
@@ -59,19 +45,13 @@ where
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Asks again and again until there is an answer, and fails when there is none in time.
-pub async fn eventually<T, F: Future<Output = Option<T>>>(
-    what: &str,
-    mut ask: impl FnMut() -> F,
-) -> T {
+pub async fn eventually<T, F: Future<Output = Option<T>>>(what: &str, mut ask: impl FnMut() -> F) -> T {
     let started = Instant::now();
     loop {
         if let Some(answer) = ask().await {
             return answer;
         }
-        assert!(
-            started.elapsed() < PATIENCE,
-            "not within {PATIENCE:?}: {what}"
-        );
+        assert!(started.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}");
         tokio::time::sleep(Duration::from_millis(15)).await;
     }
 }
@@ -87,9 +67,7 @@ pub const NO_ID: &str = "0190a0a0-0000-7000-8000-000000000000";
 
 /// The local clock, in milliseconds since the epoch. The servers run on this machine.
 pub fn now_ms() -> i64 {
-    let elapsed = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .expect("a clock after 1970");
+    let elapsed = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock after 1970");
     i64::try_from(elapsed.as_millis()).expect("a sane clock")
 }
 

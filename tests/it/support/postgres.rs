@@ -17,9 +17,7 @@ static SHARED: LazyLock<Cluster> = LazyLock::new(Cluster::start);
 pub fn database() -> String {
     match std::env::var("BLOOM_TEST_POSTGRES") {
         Ok(address) => {
-            let (host, port) = address
-                .split_once(':')
-                .expect("BLOOM_TEST_POSTGRES is host:port");
+            let (host, port) = address.split_once(':').expect("BLOOM_TEST_POSTGRES is host:port");
             create_database(&bin_dir(), host, port)
         }
         Err(_) => SHARED.database(),
@@ -42,24 +40,9 @@ impl Cluster {
         }
         let bin = bin_dir();
         let mut initdb = janitor::bound(&bin.join("initdb"), system_user(), AtTheEnd::Kill);
-        initdb
-            .args([
-                "--username=bloom",
-                "--auth=trust",
-                "--encoding=UTF8",
-                "--locale=C",
-                "--no-sync",
-                "-D",
-            ])
-            .arg(&data)
-            .current_dir("/");
+        initdb.args(["--username=bloom", "--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync", "-D"]).arg(&data).current_dir("/");
         run(&mut initdb);
-        let cluster = Cluster {
-            bin,
-            data,
-            port: janitor::free_port(),
-            process: Mutex::new(None),
-        };
+        let cluster = Cluster { bin, data, port: janitor::free_port(), process: Mutex::new(None) };
         cluster.resume();
         cluster
     }
@@ -88,11 +71,7 @@ impl Cluster {
 
     /// Starts it, again or for the first time, and waits until it answers.
     pub fn resume(&self) {
-        let mut command = janitor::bound(
-            &self.bin.join("postgres"),
-            system_user(),
-            AtTheEnd::Interrupt,
-        );
+        let mut command = janitor::bound(&self.bin.join("postgres"), system_user(), AtTheEnd::Interrupt);
         let log = fs::File::create(self.data.with_extension("log")).expect("a log file");
         command
             .arg("-D")
@@ -106,26 +85,17 @@ impl Cluster {
             .stderr(log)
             // Of its own group, so that Ctrl-C at a terminal leaves the order of the ends to us.
             .process_group(0);
-        *self.process.lock().expect("the cluster") =
-            Some(janitor::spawn(command).expect("postgres starts"));
+        *self.process.lock().expect("the cluster") = Some(janitor::spawn(command).expect("postgres starts"));
         let started = Instant::now();
         while !self.answers() {
-            assert!(
-                started.elapsed() < Duration::from_secs(30),
-                "PostgreSQL does not answer: {}",
-                self.log()
-            );
+            assert!(started.elapsed() < Duration::from_secs(30), "PostgreSQL does not answer: {}", self.log());
             std::thread::sleep(Duration::from_millis(20));
         }
     }
 
     fn answers(&self) -> bool {
         let mut probe = Command::new(self.bin.join("pg_isready"));
-        probe
-            .args(["-q", "-h", "127.0.0.1", "-p", &self.port.to_string()])
-            .status()
-            .expect("pg_isready runs")
-            .success()
+        probe.args(["-q", "-h", "127.0.0.1", "-p", &self.port.to_string()]).status().expect("pg_isready runs").success()
     }
 
     fn log(&self) -> String {
@@ -162,15 +132,11 @@ fn system_user() -> Option<&'static str> {
 
 /// Debian keeps the server's programs out of the PATH, a directory a version; the newest is taken.
 fn bin_dir() -> PathBuf {
-    let versions = fs::read_dir("/usr/lib/postgresql")
-        .map(|dir| dir.flatten().collect::<Vec<_>>())
-        .unwrap_or_default();
+    let versions = fs::read_dir("/usr/lib/postgresql").map(|dir| dir.flatten().collect::<Vec<_>>()).unwrap_or_default();
     let newest = versions
         .iter()
         .filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok())
-        .filter(|version| {
-            Path::new(&format!("/usr/lib/postgresql/{version}/bin/postgres")).exists()
-        })
+        .filter(|version| Path::new(&format!("/usr/lib/postgresql/{version}/bin/postgres")).exists())
         .max();
     if let Some(version) = newest {
         return PathBuf::from(format!("/usr/lib/postgresql/{version}/bin"));
@@ -178,16 +144,10 @@ fn bin_dir() -> PathBuf {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path)
         .find(|dir| dir.join("initdb").exists() && dir.join("postgres").exists())
-        .expect(
-            "PostgreSQL's server programs (Debian: apt-get install postgresql; tests/run does it)",
-        )
+        .expect("PostgreSQL's server programs (Debian: apt-get install postgresql; tests/run does it)")
 }
 
 fn run(command: &mut Command) {
     let output = command.output().expect("a program that is there");
-    assert!(
-        output.status.success(),
-        "{command:?}: {}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+    assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
 }

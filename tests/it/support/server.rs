@@ -61,12 +61,7 @@ impl Plan {
     pub fn start(self) -> Server {
         let log = Arc::new(Mutex::new(String::new()));
         let (process, url) = start(&self, &log);
-        Server {
-            api: Api::new(&url),
-            plan: self,
-            process: Mutex::new(Some(process)),
-            log,
-        }
+        Server { api: Api::new(&url), plan: self, process: Mutex::new(Some(process)), log }
     }
 
     /// Runs it for a start that is to fail.
@@ -91,13 +86,7 @@ impl Plan {
         std::fs::create_dir_all(&self.dir).expect("a directory");
         let mut command = janitor::bound(Path::new(BINARY), None, AtTheEnd::Kill);
         let path = std::env::var_os("PATH").unwrap_or_default();
-        command
-            .args(arguments)
-            .env_clear()
-            .env("PATH", path)
-            .env("HOME", &self.dir)
-            .envs(&self.env)
-            .current_dir(&self.dir);
+        command.args(arguments).env_clear().env("PATH", path).env("HOME", &self.dir).envs(&self.env).current_dir(&self.dir);
         command
     }
 }
@@ -135,15 +124,12 @@ impl Server {
     fn bare() -> Plan {
         let dir = janitor::new_path("server");
         let data = dir.join("data").display().to_string();
-        Plan {
-            env: BTreeMap::new(),
-            dir,
-        }
-        .env("PORT", 0)
-        .env("DATA_DIR", data)
-        .env("RATE_LIMIT_PER_MINUTE", 0)
-        .env("TEST_CONNECTION_PER_MINUTE", 0)
-        .env("WORKER_RATE_LIMIT_PER_MINUTE", 0)
+        Plan { env: BTreeMap::new(), dir }
+            .env("PORT", 0)
+            .env("DATA_DIR", data)
+            .env("RATE_LIMIT_PER_MINUTE", 0)
+            .env("TEST_CONNECTION_PER_MINUTE", 0)
+            .env("WORKER_RATE_LIMIT_PER_MINUTE", 0)
     }
 
     /// What it was started with.
@@ -160,12 +146,8 @@ impl Server {
         match self.plan.env.get("DATABASE_URL") {
             Some(url) => url.clone(),
             None => {
-                let files = std::fs::read_dir(self.data_dir())
-                    .expect("the data directory")
-                    .flatten();
-                let file = files
-                    .map(|file| file.path())
-                    .find(|path| path.extension().is_some_and(|end| end == "db"));
+                let files = std::fs::read_dir(self.data_dir()).expect("the data directory").flatten();
+                let file = files.map(|file| file.path()).find(|path| path.extension().is_some_and(|end| end == "db"));
                 format!("sqlite:{}", file.expect("a database file").display())
             }
         }
@@ -181,35 +163,19 @@ impl Server {
     }
 
     pub fn pid(&self) -> u32 {
-        self.process
-            .lock()
-            .expect("the process")
-            .as_ref()
-            .expect("a running server")
-            .id()
+        self.process.lock().expect("the process").as_ref().expect("a running server").id()
     }
 
     /// As a power cut would: no chance to finish anything.
     pub fn kill9(&self) {
-        let mut child = self
-            .process
-            .lock()
-            .expect("the process")
-            .take()
-            .expect("a running server");
+        let mut child = self.process.lock().expect("the process").take().expect("a running server");
         child.kill().expect("it can be killed");
         child.wait().expect("its end");
     }
 
     /// Starts it again after an end, on the same address and database.
     pub fn start_again(&self) {
-        let port = self
-            .api
-            .base()
-            .rsplit(':')
-            .next()
-            .expect("a port")
-            .to_owned();
+        let port = self.api.base().rsplit(':').next().expect("a port").to_owned();
         let (process, _) = start(&self.plan.clone().env("PORT", port), &self.log);
         *self.process.lock().expect("the process") = Some(process);
     }
@@ -221,12 +187,7 @@ impl Server {
     }
 
     pub fn wait_for_end(&self) -> ExitStatus {
-        let mut child = self
-            .process
-            .lock()
-            .expect("the process")
-            .take()
-            .expect("a running server");
+        let mut child = self.process.lock().expect("the process").take().expect("a running server");
         let started = Instant::now();
         loop {
             if let Some(status) = child.try_wait().expect("its state") {
@@ -261,10 +222,7 @@ impl Drop for Server {
         if std::thread::panicking() {
             let log = self.log.lock().map(|log| log.clone()).unwrap_or_default();
             let from = log.len().saturating_sub(4000);
-            eprintln!(
-                "--- the server's last words ---\n{}",
-                log.get(from..).unwrap_or(&log)
-            );
+            eprintln!("--- the server's last words ---\n{}", log.get(from..).unwrap_or(&log));
         }
         let _ = std::fs::remove_dir_all(&self.plan.dir);
     }
@@ -276,16 +234,8 @@ fn start(plan: &Plan, log: &Arc<Mutex<String>>) -> (Child, String) {
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = janitor::spawn(command).expect("the program starts");
     let (found, address) = std::sync::mpsc::channel();
-    follow(
-        child.stdout.take().expect("its stdout"),
-        Arc::clone(log),
-        Some(found),
-    );
-    follow(
-        child.stderr.take().expect("its stderr"),
-        Arc::clone(log),
-        None,
-    );
+    follow(child.stdout.take().expect("its stdout"), Arc::clone(log), Some(found));
+    follow(child.stderr.take().expect("its stderr"), Arc::clone(log), None);
     let words = || log.lock().expect("the log").clone();
     let Ok(url) = address.recv_timeout(PATIENCE) else {
         let _ = child.kill();
@@ -305,11 +255,7 @@ fn start(plan: &Plan, log: &Arc<Mutex<String>>) -> (Child, String) {
 }
 
 /// Collects what it prints; sends the first loopback address to whoever waits for it.
-fn follow(
-    stream: impl Read + Send + 'static,
-    log: Arc<Mutex<String>>,
-    mut found: Option<std::sync::mpsc::Sender<String>>,
-) {
+fn follow(stream: impl Read + Send + 'static, log: Arc<Mutex<String>>, mut found: Option<std::sync::mpsc::Sender<String>>) {
     std::thread::spawn(move || {
         for line in BufReader::new(stream).lines().map_while(Result::ok) {
             if let Some(url) = loopback_url(&line)
@@ -328,23 +274,16 @@ fn follow(
 /// `http://127.0.0.1:PORT` out of a line.
 fn loopback_url(line: &str) -> Option<String> {
     let (_, rest) = line.split_once("http://127.0.0.1:")?;
-    let digits = rest
-        .chars()
-        .take_while(char::is_ascii_digit)
-        .collect::<String>();
+    let digits = rest.chars().take_while(char::is_ascii_digit).collect::<String>();
     (!digits.is_empty()).then(|| format!("http://127.0.0.1:{digits}"))
 }
 
 fn is_ready(url: &str) -> bool {
     let address = url.trim_start_matches("http://");
-    let Ok(mut stream) = TcpStream::connect(address) else {
-        return false;
-    };
+    let Ok(mut stream) = TcpStream::connect(address) else { return false };
     let _ = stream.set_read_timeout(Some(Duration::from_secs(5)));
     let mut head = [0u8; 12];
-    stream
-        .write_all(b"GET /readyz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
-        .is_ok()
+    stream.write_all(b"GET /readyz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").is_ok()
         && stream.read_exact(&mut head).is_ok()
         && head.ends_with(b" 200")
 }

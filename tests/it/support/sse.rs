@@ -31,42 +31,23 @@ pub struct Stream {
 
 /// Opens the stream at this path; `last` is sent as `Last-Event-ID`.
 pub async fn open(api: &Api, path: &str, last: Option<&str>) -> Stream {
-    let mut request = api
-        .request(Method::GET, path)
-        .header("accept", "text/event-stream");
+    let mut request = api.request(Method::GET, path).header("accept", "text/event-stream");
     if let Some(last) = last {
         request = request.header("last-event-id", last);
     }
     let response = request.send().await.expect("an answer");
     assert_eq!(response.status(), 200, "{path}");
-    let kind = response
-        .headers()
-        .get("content-type")
-        .expect("a content type");
-    assert!(
-        kind.to_str()
-            .expect("text")
-            .starts_with("text/event-stream"),
-        "{kind:?}"
-    );
+    let kind = response.headers().get("content-type").expect("a content type");
+    assert!(kind.to_str().expect("text").starts_with("text/event-stream"), "{kind:?}");
     let headers = response.headers().clone();
-    let bytes = response
-        .bytes_stream()
-        .map(|chunk| chunk.map(|bytes| bytes.to_vec()))
-        .boxed();
-    Stream {
-        headers,
-        bytes,
-        unread: String::new(),
-    }
+    let bytes = response.bytes_stream().map(|chunk| chunk.map(|bytes| bytes.to_vec())).boxed();
+    Stream { headers, bytes, unread: String::new() }
 }
 
 impl Stream {
     /// The next event; comments are passed over. `None` at the stream's end.
     pub async fn next(&mut self) -> Option<Event> {
-        tokio::time::timeout(Duration::from_secs(20), self.read())
-            .await
-            .expect("an event in time")
+        tokio::time::timeout(Duration::from_secs(20), self.read()).await.expect("an event in time")
     }
 
     async fn read(&mut self) -> Option<Event> {
@@ -79,8 +60,7 @@ impl Stream {
                 }
             }
             let chunk = self.bytes.next().await?.ok()?;
-            self.unread
-                .push_str(&String::from_utf8(chunk).expect("text").replace('\r', ""));
+            self.unread.push_str(&String::from_utf8(chunk).expect("text").replace('\r', ""));
         }
     }
 

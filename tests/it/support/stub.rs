@@ -20,11 +20,7 @@ pub struct Reply {
 
 impl Reply {
     pub fn new(status: u16, body: &str) -> Self {
-        Self {
-            status,
-            body: body.to_owned(),
-            after: Duration::ZERO,
-        }
+        Self { status, body: body.to_owned(), after: Duration::ZERO }
     }
 }
 
@@ -53,14 +49,10 @@ pub struct Stub {
 impl Stub {
     /// Starts one that knows no path but an empty `/agents`.
     pub async fn start() -> Stub {
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
-            .await
-            .expect("a port");
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let url = format!("http://{}", listener.local_addr().expect("an address"));
         let script = Arc::new(Mutex::new(Script::default()));
-        let app = Router::new()
-            .fallback(answer)
-            .with_state(Arc::clone(&script));
+        let app = Router::new().fallback(answer).with_state(Arc::clone(&script));
         beside(async move { axum::serve(listener, app).await });
         let stub = Stub { url, script };
         stub.always("/agents", Reply::new(200, "[]"));
@@ -68,57 +60,28 @@ impl Stub {
     }
 
     pub fn always(&self, path: &str, reply: Reply) {
-        self.script
-            .lock()
-            .expect("the script")
-            .always
-            .insert(path.to_owned(), reply);
+        self.script.lock().expect("the script").always.insert(path.to_owned(), reply);
     }
 
     /// Says this once, before anything else at that path.
     pub fn once(&self, path: &str, reply: Reply) {
-        self.script
-            .lock()
-            .expect("the script")
-            .next
-            .entry(path.to_owned())
-            .or_default()
-            .push_back(reply);
+        self.script.lock().expect("the script").next.entry(path.to_owned()).or_default().push_back(reply);
     }
 
     /// What came in at this path.
     pub fn seen(&self, path: &str) -> Vec<Request> {
-        self.script
-            .lock()
-            .expect("the script")
-            .seen
-            .iter()
-            .filter(|request| request.path == path)
-            .cloned()
-            .collect()
+        self.script.lock().expect("the script").seen.iter().filter(|request| request.path == path).cloned().collect()
     }
 }
 
-async fn answer(
-    State(script): State<Arc<Mutex<Script>>>,
-    method: Method,
-    uri: Uri,
-    headers: HeaderMap,
-    body: Bytes,
-) -> Response<Body> {
+async fn answer(State(script): State<Arc<Mutex<Script>>>, method: Method, uri: Uri, headers: HeaderMap, body: Bytes) -> Response<Body> {
     let path = uri.path().to_owned();
     let reply = {
         let mut script = script.lock().expect("the script");
         let text = String::from_utf8_lossy(&body).into_owned();
-        script.seen.push(Request {
-            method,
-            path: path.clone(),
-            headers,
-            body: text,
-        });
+        script.seen.push(Request { method, path: path.clone(), headers, body: text });
         let once = script.next.get_mut(&path).and_then(VecDeque::pop_front);
-        once.or_else(|| script.always.get(&path).cloned())
-            .unwrap_or_else(|| Reply::new(404, r#"{"detail":"Not Found"}"#))
+        once.or_else(|| script.always.get(&path).cloned()).unwrap_or_else(|| Reply::new(404, r#"{"detail":"Not Found"}"#))
     };
     tokio::time::sleep(reply.after).await;
     Response::builder().status(reply.status).header("content-type", "application/json").body(Body::from(reply.body)).expect("an answer")
