@@ -27,7 +27,7 @@ async fn look(context: Context) -> Result<Option<Ms>, Error> {
                 Ok(Reply::NotDue(at)) => engine.defer_expiry(*task, at),
                 // Ended, here or elsewhere; should this replica not know yet, it asks again in a while.
                 Ok(_) => engine.defer_expiry(*task, engine.now() + 1_000),
-                Err(Error::Rejected(Rejection::NotLeader)) => return Ok(None),
+                Err(Error::Rejected(Rejection::NotLeader)) => return Ok(context.stands_down()),
                 Err(error) => return Err(error),
             }
         }

@@ -27,6 +27,11 @@ impl Leadership {
     pub fn epoch(&self) -> Option<i64> {
         Some(self.0.load(Ordering::Acquire)).filter(|epoch| *epoch != NOBODY)
     }
+
+    /// A commit was refused for want of leadership: it is over, until the next renewal says otherwise.
+    pub(super) fn is_over(&self) {
+        self.0.store(NOBODY, Ordering::Release);
+    }
 }
 
 pub(super) async fn keep(engine: Engine, leadership: Leadership) {

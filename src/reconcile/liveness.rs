@@ -23,7 +23,7 @@ async fn look(context: Context) -> Result<Option<Ms>, Error> {
                 next = Some(next.map_or(at, |next| next.min(at)));
             }
             Ok(_) => {}
-            Err(Error::Rejected(Rejection::NotLeader)) => return Ok(None),
+            Err(Error::Rejected(Rejection::NotLeader)) => return Ok(context.stands_down()),
             Err(error) => return Err(error),
         }
     }

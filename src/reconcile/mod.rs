@@ -70,6 +70,12 @@ impl Context {
         Some(Command { op, request_id: None, epoch: Some(self.leadership.epoch()?) })
     }
 
+    /// The commit said that somebody else leads. Nothing is due here until that changes.
+    fn stands_down(&self) -> Option<Ms> {
+        self.leadership.is_over();
+        None
+    }
+
     /// Runs a look for ever: whenever its alarm rings, its next time has come, or nothing was heard for a while. The look answers when
     /// it wants to be run again at the latest.
     async fn drive<F>(&self, name: &'static str, alarm: &Alarm, mut look: impl FnMut(Self) -> F)

@@ -38,7 +38,10 @@ async fn reconsider(context: &Context, tasks: Vec<TaskId>) -> Result<bool, Error
     let Some(command) = context.led(Op::Reconsider { tasks }) else { return Ok(false) };
     match context.engine.submit(command).await {
         Ok(_) => Ok(true),
-        Err(Error::Rejected(Rejection::NotLeader)) => Ok(false),
+        Err(Error::Rejected(Rejection::NotLeader)) => {
+            context.stands_down();
+            Ok(false)
+        }
         Err(error) => Err(error),
     }
 }

@@ -117,7 +117,8 @@ async fn a_lease_ends_with_its_time(on_postgres: bool) {
     let task = plane.reaches(id, "the lease's end", |task| task.status == Status::Queued).await;
     assert_eq!((task.attempts, task.lease.is_none()), (1, true));
 
-    // The second attempt is the last.
+    // The second attempt is the last. The worker had been silent for long.
+    plane.register("w").await;
     plane.engine.lease(id, Some("w".into()), 1_000, None).await.unwrap();
     plane.pass(1_000);
     let task = plane.reaches(id, "the last lease's end", |task| task.status.is_final()).await;
