@@ -19,5 +19,10 @@ pub use sources::Environment;
 
 /// Resolves all settings from the flags given, the process's environment and the file that either of them names.
 pub fn load(flags: &Flags) -> Report {
-    resolve::resolve(flags, &Environment::of_process())
+    load_from(flags, &Environment::of_process())
+}
+
+/// As [`load`], from an environment of the caller's.
+pub fn load_from(flags: &Flags, environment: &Environment) -> Report {
+    resolve::resolve(flags, environment)
 }

@@ -57,9 +57,17 @@ impl Serve {
         parse::masked_database_url(self.database_url.expose_secret())
     }
 
-    /// Only programs on this machine can reach it.
-    pub fn is_loopback(&self) -> bool {
-        self.host == "localhost" || self.host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+    /// The warning that anybody may do anything: no key is set, and other machines can reach the server.
+    pub fn open_door(&self) -> Option<String> {
+        let is_loopback = self.host == "localhost" || self.host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());
+        if self.api_key.is_some() || is_loopback {
+            return None;
+        }
+        Some(format!(
+            "NO AUTHENTICATION: anybody who reaches {}:{} may read and change everything. \
+             Set RUNTIME_API_KEY, or listen on 127.0.0.1 only.",
+            self.host, self.port
+        ))
     }
 }
 
@@ -72,13 +80,7 @@ pub fn resolve(flags: &Flags, environment: &Environment) -> Report {
     let mut warnings = Vec::new();
     if let Some(serve) = &serve {
         check_keys(serve, &mut mistakes);
-        if serve.api_key.is_none() && !serve.is_loopback() {
-            warnings.push(format!(
-                "NO AUTHENTICATION: anybody who reaches {}:{} may read and change everything. \
-                 Set RUNTIME_API_KEY, or listen on 127.0.0.1 only.",
-                serve.host, serve.port
-            ));
-        }
+        warnings.extend(serve.open_door());
     }
     Report { rows, mistakes, warnings, serve }
 }

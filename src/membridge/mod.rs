@@ -57,7 +57,7 @@ struct Seen {
 pub struct State {
     pub consecutive_failures: u32,
     pub last_success: Option<Ms>,
-    /// Of the latest failure; kept after a success.
+    /// Of the last call, if it failed.
     pub last_error: Option<String>,
     /// The last call was answered.
     pub connected: bool,
@@ -81,9 +81,13 @@ impl Membridge {
         Self(Arc::new(Inner { client: Client::new(options), target: RwLock::new(Target { url, key }), seen: Mutex::default() }))
     }
 
-    /// From now on this address and key. What was known of the former one is forgotten.
+    /// From now on this address and key. What was known of former ones is forgotten.
     pub fn configure(&self, url: String, key: SecretString) {
         let mut target = self.0.target.write().unwrap_or_else(PoisonError::into_inner);
+        let same_key = target.key.as_ref().is_some_and(|former| former.expose_secret() == key.expose_secret());
+        if same_key && target.url.as_ref() == Some(&url) {
+            return;
+        }
         *target = Target { url: Some(url), key: Some(key) };
         *self.seen() = Seen::default();
     }
@@ -162,6 +166,7 @@ impl Membridge {
             None => {
                 *consecutive_failures = 0;
                 *last_success = Some(now());
+                *last_error = None;
             }
             Some(problem) => {
                 *consecutive_failures = consecutive_failures.saturating_add(1);

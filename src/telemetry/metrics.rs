@@ -21,7 +21,7 @@ const WAIT_SECONDS: &[f64] =
 const RUN_SECONDS: &[f64] = &[0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1200.0, 1800.0, 3600.0];
 const BATCH_COMMANDS: &[f64] = &[1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0];
 /// Agents that get series of their own; the rest share one.
-pub(super) const MAX_AGENTS: usize = 50;
+pub const MAX_AGENTS: usize = 50;
 const MAX_MODELS: usize = 20;
 
 type Hook = Box<dyn Fn(&Metrics) + Send + Sync>;
@@ -236,7 +236,7 @@ mod tests {
         metrics.before_render(|m| {
             m.tasks([(Status::Queued, 7)]);
             m.workers([(WorkerStatus::Online, 2)], 5);
-            m.queue(&[QueueDepth { agent: "coder", priority: 8, tasks: 7, oldest_age_seconds: 1.5 }]);
+            m.queue(&[QueueDepth { agent: "coder", priority: 8, tasks: 7, oldest_age_seconds: Some(1.5) }]);
         });
         let text = metrics.render();
         for line in [
@@ -267,7 +267,7 @@ mod tests {
         let names: Vec<String> = (0..60).map(|n| format!("agent-{n}")).collect();
         let depths: Vec<QueueDepth<'_>> = (0_i64..)
             .zip(&names)
-            .map(|(n, agent)| QueueDepth { agent, priority: 5, tasks: n + 1, oldest_age_seconds: n as f64 })
+            .map(|(n, agent)| QueueDepth { agent, priority: 5, tasks: n + 1, oldest_age_seconds: Some(n as f64) })
             .collect();
         metrics.queue(&depths);
         let text = metrics.render();

@@ -6,5 +6,5 @@ mod metrics;
 mod scrape;
 
 pub use logging::{LogFormat, init_logging};
-pub use metrics::Metrics;
+pub use metrics::{MAX_AGENTS, Metrics};
 pub use scrape::QueueDepth;

@@ -17,7 +17,8 @@ pub struct QueueDepth<'a> {
     /// 0..=9
     pub priority: i64,
     pub tasks: i64,
-    pub oldest_age_seconds: f64,
+    /// How long the first of them has been ready to run; `None` = none is ready, or nobody looked.
+    pub oldest_age_seconds: Option<f64>,
 }
 
 pub(super) struct Scraped {
@@ -39,7 +40,7 @@ impl Scraped {
         Ok(Self {
             tasks: f.gauges("bloom_tasks", "Tasks by status.", &["status"])?,
             queue_tasks: f.gauges("bloom_queue_tasks", "Queued tasks by agent and priority (high 7-9, normal 4-6, low 0-3).", queue)?,
-            queue_age: f.exact_gauges("bloom_queue_oldest_age_seconds", "Age of the oldest queued task.", queue)?,
+            queue_age: f.exact_gauges("bloom_queue_oldest_age_seconds", "How long the first task in line has been ready.", queue)?,
             active_leases: f.gauge("bloom_active_leases", "Leases that hold a task now.")?,
             workers: f.gauges("bloom_workers", "Workers by status.", &["status"])?,
             free_slots: f.gauge("bloom_worker_free_slots", "Free places on workers that are online and take tasks.")?,
@@ -79,19 +80,21 @@ impl Metrics {
     /// The whole queue: the agents with most tasks get series of their own, the others share `_other`.
     pub fn queue(&self, depths: &[QueueDepth<'_>]) {
         let named = fullest_agents(depths);
-        let mut classes: BTreeMap<(&str, &str), (i64, f64)> = BTreeMap::new();
+        let mut classes: BTreeMap<(&str, &str), (i64, Option<f64>)> = BTreeMap::new();
         for depth in depths {
             let agent = if named.contains(depth.agent) { depth.agent } else { OTHER };
             let (tasks, age) = classes.entry((agent, class(depth.priority))).or_default();
             *tasks += depth.tasks;
-            *age = age.max(depth.oldest_age_seconds);
+            *age = [*age, depth.oldest_age_seconds].into_iter().flatten().reduce(f64::max);
         }
         let Scraped { queue_tasks, queue_age, .. } = self.scraped();
         queue_tasks.reset();
         queue_age.reset();
         for ((agent, class), (tasks, age)) in classes {
             queue_tasks.with_label_values(&[agent, class]).set(tasks);
-            queue_age.with_label_values(&[agent, class]).set(age);
+            if let Some(age) = age {
+                queue_age.with_label_values(&[agent, class]).set(age);
+            }
         }
     }
 

@@ -1,0 +1,20 @@
+//! `config check`: what is in force, and where it comes from.
+
+use super::{Failure, Output, complain, say};
+use crate::config::{self, Flags};
+
+pub fn run(flags: &Flags, output: Output) -> Result<(), Failure> {
+    let report = config::load(flags);
+    match output {
+        Output::Json => say(&format!("{:#}\n", report.json())),
+        Output::Text => {
+            say(&report.table());
+            report.warnings.iter().for_each(|warning| complain(&format!("warning: {warning}")));
+        }
+    }
+    if report.mistakes.is_empty() {
+        return Ok(());
+    }
+    let lines: Vec<String> = report.mistakes.iter().map(|mistake| format!("  {mistake}")).collect();
+    Err(format!("the server would not start with these settings:\n{}", lines.join("\n")).into())
+}

@@ -1,0 +1,56 @@
+//! The database for people: opening it, its schema, and what to do when it can't be used.
+
+use secrecy::ExposeSecret;
+
+use super::{Failure, say};
+use crate::config::Serve;
+use crate::store::{Error, Options, Store};
+
+pub async fn open(settings: &Serve) -> Result<Store, Failure> {
+    let options =
+        Options { url: settings.database_url.expose_secret().to_owned(), max_connections: settings.database_max_connections };
+    Store::open(&options).await.map_err(|error| explain(&error, settings))
+}
+
+/// `migrate up`
+pub async fn migrate(settings: Serve) -> Result<(), Failure> {
+    let store = open(&settings).await?;
+    let applied = store.migrate().await.map_err(|error| explain(&error, &settings))?;
+    store.close().await;
+    if applied.is_empty() {
+        say(&format!("{}: nothing to do, the schema is up to date\n", settings.shown_database_url()));
+    }
+    applied.iter().for_each(|name| say(&format!("applied {name}\n")));
+    Ok(())
+}
+
+/// `migrate status`
+pub async fn status(settings: Serve) -> Result<(), Failure> {
+    let store = open(&settings).await?;
+    let migrations = store.migration_status().await.map_err(|error| explain(&error, &settings))?;
+    store.close().await;
+    say(&format!("{}\n", settings.shown_database_url()));
+    for migration in migrations {
+        say(&format!("{}  {}\n", if migration.applied { "applied" } else { "pending" }, migration.name));
+    }
+    Ok(())
+}
+
+/// What is wrong and what to do about it.
+pub fn explain(error: &Error, settings: &Serve) -> Failure {
+    let database = settings.shown_database_url();
+    match error {
+        Error::Setup(text) => text.clone(),
+        Error::Unavailable(text) => format!(
+            "the database {database} can't be reached: {text}\n\
+             Check that it runs and that DATABASE_URL names the right host, port, user and database; or use an SQLite file instead: \
+             --database-url sqlite:FILE"
+        ),
+        Error::Corrupt(text) => format!(
+            "the database {database} holds what this program did not write: {text}\n\
+             Check that DATABASE_URL names a database of bloom-runtime; restore it from a backup if it is damaged."
+        ),
+        other => format!("the database {database} can't be used: {other}\nCheck DATABASE_URL and the rights of its user."),
+    }
+    .into()
+}

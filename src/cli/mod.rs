@@ -1,0 +1,201 @@
+//! The command line: what people type, and what it starts.
+//!
+//! Exit status: 0 fine, 1 it failed, 2 the command line or a setting is wrong.
+
+mod bench;
+mod config_check;
+mod database;
+mod gauges;
+mod serve;
+mod signals;
+
+use std::fmt;
+use std::io::Write;
+use std::process::ExitCode;
+
+use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
+
+use crate::config::{self, Flags, Serve};
+use crate::http;
+
+/// Runs LLM tasks on a fleet of worker machines
+///
+/// The server takes tasks over HTTP, hands them to workers under leases, and drives every task to its end. It keeps everything in an
+/// SQLite file of its own, or in PostgreSQL, which any number of servers can share.
+#[derive(Debug, Parser)]
+#[command(name = "bloom-runtime", version, max_term_width = 110)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Start the server
+    ///
+    /// Brings the database up to date, listens, and runs until SIGTERM or SIGINT: then it finishes the requests at hand and ends; a
+    /// second signal ends it at once. Each setting is taken from its flag, else its environment variable, else the TOML file of
+    /// --config; `bloom-runtime config check` with the same flags shows what is in force. A secret may also be read from a file, by the
+    /// same name with -file or _FILE at its end.
+    Serve(ServerArgs),
+    /// Look at the database's schema, or bring it up to date
+    ///
+    /// `serve` does that by itself at each start; this is for those who want it to be a step of its own.
+    Migrate {
+        #[command(subcommand)]
+        action: Migrate,
+    },
+    /// Print the OpenAPI description of the HTTP API as JSON
+    Openapi,
+    /// Look at the settings
+    Config {
+        #[command(subcommand)]
+        action: ConfigCommand,
+    },
+    /// Print completions for a shell
+    ///
+    /// For bash: bloom-runtime completions bash > /etc/bash_completion.d/bloom-runtime
+    Completions { shell: Shell },
+    Bench(bench::BenchArgs),
+}
+
+#[derive(Debug, Subcommand)]
+enum Migrate {
+    /// Apply what is pending
+    Up(ServerArgs),
+    /// List the migrations, applied and pending
+    Status(ServerArgs),
+}
+
+#[derive(Debug, Subcommand)]
+enum ConfigCommand {
+    /// Show each setting, its value and where it comes from; secrets are masked
+    ///
+    /// Give it the flags and environment of the server in question. Exits with 1 if there are mistakes, and lists them.
+    Check {
+        #[command(flatten)]
+        server: ServerArgs,
+        /// How to print it
+        #[arg(short, long, value_enum, default_value_t = Output::Text)]
+        output: Output,
+    },
+}
+
+#[derive(Args, Debug)]
+struct ServerArgs {
+    #[command(flatten)]
+    flags: Flags,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Output {
+    Text,
+    Json,
+}
+
+/// Why a command failed, for the person who gave it: what is wrong and what to do next.
+#[derive(Debug)]
+struct Failure {
+    message: String,
+    /// The command line or a setting is wrong, not the world.
+    is_usage: bool,
+}
+
+impl Failure {
+    fn usage(message: impl Into<String>) -> Self {
+        Self { message: message.into(), is_usage: true }
+    }
+}
+
+impl From<String> for Failure {
+    fn from(message: String) -> Self {
+        Self { message, is_usage: false }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+/// Runs the command that the process was given.
+pub fn run() -> ExitCode {
+    let done = match Cli::parse().command {
+        Command::Serve(args) => settings(&args).and_then(|settings| block_on(serve::serve(settings))),
+        Command::Migrate { action: Migrate::Up(args) } => settings(&args).and_then(|settings| block_on(database::migrate(settings))),
+        Command::Migrate { action: Migrate::Status(args) } => settings(&args).and_then(|settings| block_on(database::status(settings))),
+        Command::Openapi => openapi(),
+        Command::Config { action: ConfigCommand::Check { server, output } } => config_check::run(&server.flags, output),
+        Command::Completions { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "bloom-runtime", &mut script);
+            say(&String::from_utf8_lossy(&script));
+            Ok(())
+        }
+        Command::Bench(args) => block_on(async move {
+            bench::run(&args).await.map_err(|failure| Failure { is_usage: failure.is_usage, message: failure.to_string() })
+        }),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            complain(&failure.message);
+            ExitCode::from(if failure.is_usage { 2 } else { 1 })
+        }
+    }
+}
+
+/// The settings in force; with mistakes, all of them, one a line.
+fn settings(args: &ServerArgs) -> Result<Serve, Failure> {
+    let report = config::load(&args.flags);
+    report.into_serve().map_err(|mistakes| {
+        let lines: Vec<String> = mistakes.iter().map(|mistake| format!("  {mistake}")).collect();
+        Failure::usage(format!(
+            "these settings can't be used:\n{}\nSee all settings in force with: bloom-runtime config check",
+            lines.join("\n")
+        ))
+    })
+}
+
+fn block_on(work: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    runtime.map_err(|error| format!("the process can't start its threads: {error}"))?.block_on(work)
+}
+
+fn openapi() -> Result<(), Failure> {
+    let document = http::openapi().to_pretty_json().map_err(|error| format!("the description can't be written: {error}"))?;
+    say(&format!("{document}\n"));
+    Ok(())
+}
+
+/// Prints to standard output. Whoever closes that early (`… | head`) has seen enough.
+fn say(text: &str) {
+    let mut out = std::io::stdout().lock();
+    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+}
+
+fn complain(text: &str) {
+    let _ = writeln!(std::io::stderr().lock(), "bloom-runtime: {text}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn each_setting_is_in_the_help_of_serve() {
+        let mut cli = Cli::command();
+        let help = cli.find_subcommand_mut("serve").unwrap().render_long_help().to_string();
+        for setting in config::SETTINGS {
+            assert!(help.contains(&format!("--{} ", setting.flag_name())), "{} is missing in\n{help}", setting.key);
+            assert!(help.contains(&setting.env_name()), "{}", setting.key);
+        }
+    }
+}

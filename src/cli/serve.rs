@@ -1,0 +1,148 @@
+//! `serve`: opens, connects and starts everything, in order; and ends it in the reverse order.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use tokio::net::TcpListener;
+
+use super::{Failure, database, gauges, say, signals};
+use crate::config::Serve;
+use crate::engine::{self, Engine};
+use crate::http::{self, AppState, Keys};
+use crate::membridge::Membridge;
+use crate::reconcile;
+use crate::telemetry::{Metrics, init_logging};
+
+/// Beyond a request's own time-out, before the end goes on without it.
+const STOP_MARGIN: Duration = Duration::from_secs(5);
+
+pub async fn serve(settings: Serve) -> Result<(), Failure> {
+    init_logging(settings.log_format, &settings.log_level)?;
+    warn_of_open_door(&settings);
+    let shutdown = signals::listen()?;
+    let metrics = Metrics::new().map_err(|error| format!("metrics can't be set up: {error}"))?;
+    let store = database::open(&settings).await?;
+    let (listener, address) = listen(&settings).await?;
+    let broken = |error| database::explain(&error, &settings);
+    for name in store.migrate().await.map_err(broken)? {
+        tracing::info!(migration = name, "the database's schema was brought up to date");
+    }
+    let options = engine::Options { session_wait_ms: settings.session_wait_ms, manual_clock: None };
+    let engine = Engine::start(store.clone(), metrics.clone(), options).await.map_err(broken)?;
+    let server_url = settings.membridge_server_url.as_ref().map(|url| url.as_str().trim_end_matches('/').to_owned());
+    let membridge = Membridge::new(server_url, settings.membridge_admin_key.clone());
+    reconcile::load_settings(&engine, &membridge).await.map_err(broken)?;
+    reconcile::start(&engine, &membridge, reconcile_options(&settings)).await.map_err(broken)?;
+    gauges::start(&engine, &membridge, &metrics);
+
+    let state = AppState::new(engine.clone(), membridge, metrics, http_settings(&settings), shutdown.clone());
+    say(&banner(&settings, address));
+    tracing::info!(%address, database = settings.shown_database_url(), "serving");
+    let serving = tokio::spawn(http::server::serve(listener, state, shutdown.clone()));
+    shutdown.cancelled().await;
+    if tokio::time::timeout(settings.request_timeout + STOP_MARGIN, serving).await.is_err() {
+        tracing::warn!("some requests did not end in time and are cut off");
+    }
+    engine.stop().await;
+    store.close().await;
+    tracing::info!("stopped");
+    Ok(())
+}
+
+fn warn_of_open_door(settings: &Serve) {
+    if let Some(warning) = settings.open_door() {
+        tracing::warn!("{warning}");
+    }
+}
+
+async fn listen(settings: &Serve) -> Result<(TcpListener, SocketAddr), Failure> {
+    let (host, port) = (settings.host.as_str(), settings.port);
+    let bound = async {
+        let listener = TcpListener::bind((host, port)).await?;
+        let address = listener.local_addr()?;
+        Ok((listener, address))
+    };
+    bound.await.map_err(|error: std::io::Error| {
+        let next = match error.kind() {
+            std::io::ErrorKind::AddrInUse => {
+                format!("port {port} is taken by another program: stop that one, or choose another port with --port or PORT (0 = any free one)")
+            }
+            std::io::ErrorKind::PermissionDenied => format!("port {port} needs more rights than this user has: choose one from 1024 on"),
+            std::io::ErrorKind::AddrNotAvailable => format!("{host} is no address of this machine: correct --host or HOST"),
+            _ => format!("{error}; correct --host or HOST, and --port or PORT"),
+        };
+        format!("can't listen on {host}:{port}: {next}").into()
+    })
+}
+
+fn http_settings(settings: &Serve) -> http::Settings {
+    http::Settings {
+        keys: Keys::new(settings.api_key.as_ref(), settings.worker_key.as_ref(), settings.read_key.as_ref()),
+        rate_limit_per_minute: settings.rate_limit_per_minute,
+        test_connection_per_minute: settings.test_connection_per_minute,
+        worker_rate_limit_per_minute: settings.worker_rate_limit_per_minute,
+        trusted_proxies: settings.trusted_proxies.clone(),
+        max_body_bytes: settings.max_body_bytes,
+        max_output_bytes: settings.max_output_bytes,
+        request_timeout: settings.request_timeout,
+        lease_ttl_ms: settings.lease_ttl_ms,
+    }
+}
+
+fn reconcile_options(settings: &Serve) -> reconcile::Options {
+    reconcile::Options {
+        worker_offline_after_ms: settings.worker_offline_after_ms,
+        worker_sync_ms: settings.worker_sync_ms,
+        task_retention_days: settings.task_retention_days,
+        audit_retention_days: settings.audit_retention_days,
+    }
+}
+
+/// Where it listens, and a command to go on with.
+fn banner(settings: &Serve, address: SocketAddr) -> String {
+    // An unspecified address is no place to call.
+    let host = match address {
+        SocketAddr::V4(v4) if v4.ip().is_unspecified() => "127.0.0.1".to_owned(),
+        SocketAddr::V6(v6) if v6.ip().is_unspecified() => "[::1]".to_owned(),
+        SocketAddr::V6(v6) => format!("[{}]", v6.ip()),
+        SocketAddr::V4(v4) => v4.ip().to_string(),
+    };
+    let url = format!("http://{host}:{}", address.port());
+    let (keys, header) = match settings.api_key {
+        Some(_) => ("a key is needed", " -H \"X-Runtime-API-Key: $RUNTIME_API_KEY\""),
+        None => ("open: no RUNTIME_API_KEY is set", ""),
+    };
+    format!(
+        "bloom-runtime {version}\n  \
+         listens on   {url}\n  \
+         database     {database}\n  \
+         access       {keys}\n\n\
+         Next, register a worker (the whole API: {url}/docs):\n  \
+         curl -X POST {url}/api/runtime/workers{header} -d '{{\"name\": \"worker-01\"}}'\n\n",
+        version = env!("CARGO_PKG_VERSION"),
+        database = settings.shown_database_url(),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Environment, Flags, load_from};
+
+    fn shown(environment: &[(&str, &str)], address: &str) -> String {
+        let environment: Environment = environment.iter().copied().collect();
+        banner(&load_from(&Flags::default(), &environment).into_serve().unwrap(), address.parse().unwrap())
+    }
+
+    #[test]
+    fn the_banner_names_an_address_that_can_be_called() {
+        assert!(shown(&[], "0.0.0.0:5000").contains("curl -X POST http://127.0.0.1:5000/api/runtime/workers -d"));
+        assert!(shown(&[], "[::]:5000").contains("http://[::1]:5000/docs"));
+    }
+
+    #[test]
+    fn the_banner_keeps_secrets() {
+        let text = shown(&[("RUNTIME_API_KEY", "very-secret"), ("DATABASE_URL", "postgres://u:hidden@h/d")], "127.0.0.1:1");
+        assert!(text.contains("$RUNTIME_API_KEY") && !text.contains("very-secret") && !text.contains("hidden"), "{text}");
+    }
+}

@@ -1,0 +1,31 @@
+//! SIGTERM and SIGINT: the first asks for a graceful end, the second ends the process.
+
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+
+use super::Failure;
+
+/// A token that the first signal cancels.
+pub fn listen() -> Result<CancellationToken, Failure> {
+    let take = |kind| signal(kind).map_err(|error| format!("signals can't be received: {error}"));
+    let (terminate, interrupt) = (take(SignalKind::terminate())?, take(SignalKind::interrupt())?);
+    let token = CancellationToken::new();
+    tokio::spawn(follow(terminate, interrupt, token.clone()));
+    Ok(token)
+}
+
+async fn follow(mut terminate: Signal, mut interrupt: Signal, token: CancellationToken) {
+    next(&mut terminate, &mut interrupt).await;
+    tracing::info!("stopping: requests at hand are finished first; a second signal ends at once");
+    token.cancel();
+    let number = next(&mut terminate, &mut interrupt).await;
+    // As a shell reports a process that the signal killed. What was acknowledged is in the database.
+    std::process::exit(128 + number);
+}
+
+async fn next(terminate: &mut Signal, interrupt: &mut Signal) -> i32 {
+    tokio::select! {
+        _ = terminate.recv() => SignalKind::terminate().as_raw_value(),
+        _ = interrupt.recv() => SignalKind::interrupt().as_raw_value(),
+    }
+}
