@@ -1,0 +1,430 @@
+//! What answers show, besides tasks.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use serde_json::value::RawValue;
+use utoipa::ToSchema;
+use uuid::Uuid;
+
+use super::tasks::Task;
+use crate::core::Ms;
+use crate::core::audit::{Action, AuditEntry, EntityType};
+use crate::core::task::{self, EventKind, LeaseStatus, Outcome, RunResult, TaskEvent, TaskState};
+use crate::core::worker::{DispatchMode, WorkerStatus};
+
+/// What runs used.
+#[derive(Clone, Copy, Serialize, ToSchema)]
+pub struct Usage {
+    pub input_tokens: i64,
+    pub output_tokens: i64,
+    /// US dollars.
+    pub cost_usd: f64,
+}
+
+impl From<task::Usage> for Usage {
+    fn from(usage: task::Usage) -> Self {
+        Self { input_tokens: usage.input_tokens, output_tokens: usage.output_tokens, cost_usd: usage.cost_usd }
+    }
+}
+
+/// A worker's right to a task, for a time.
+#[derive(Serialize, ToSchema)]
+pub struct Lease<'a> {
+    pub id: Uuid,
+    pub task_id: Uuid,
+    pub worker_id: &'a str,
+    pub started_at: Ms,
+    pub expires_at: Ms,
+    pub ttl_seconds: i64,
+    pub status: LeaseStatus,
+    pub last_heartbeat: Ms,
+    pub context_id: &'a str,
+}
+
+impl<'a> Lease<'a> {
+    /// The lease that holds this task.
+    pub fn active(task: &'a TaskState) -> Option<Self> {
+        task.lease.as_ref().map(|lease| Self {
+            id: lease.id,
+            task_id: task.id,
+            worker_id: &lease.worker_id,
+            started_at: lease.started_at,
+            expires_at: lease.expires_at,
+            ttl_seconds: lease.ttl_ms / 1000,
+            status: LeaseStatus::Active,
+            last_heartbeat: lease.last_heartbeat,
+            context_id: &task.context_id,
+        })
+    }
+}
+
+/// A machine that runs tasks.
+#[derive(Serialize, ToSchema)]
+pub struct Worker<'a> {
+    pub id: &'a str,
+    /// The same as `id`.
+    pub node_id: &'a str,
+    pub url: &'a str,
+    pub status: WorkerStatus,
+    pub capabilities: Capabilities<'a>,
+    pub last_heartbeat: Ms,
+    pub ip_addrs: &'a [String],
+    pub obs_count: i64,
+    pub db_sha: &'a str,
+    pub registered_at: Ms,
+    pub active_leases: i64,
+    pub agent_version: &'a str,
+    pub os_info: &'a str,
+    pub install_method: &'a str,
+    pub dispatch: DispatchMode,
+    pub cordoned: bool,
+    pub draining: bool,
+}
+
+/// What a worker can do.
+#[derive(Serialize, ToSchema)]
+pub struct Capabilities<'a> {
+    pub claude_cli: bool,
+    pub max_concurrency: i64,
+    pub labels: &'a [String],
+    /// The agents it serves; absent = all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub agents: Option<&'a [String]>,
+}
+
+impl<'a> Worker<'a> {
+    pub fn new(worker: &'a crate::core::worker::Worker, active_leases: i64) -> Self {
+        let capabilities = &worker.capabilities;
+        Self {
+            id: &worker.id,
+            node_id: &worker.id,
+            url: &worker.url,
+            status: worker.shown_status(),
+            capabilities: Capabilities {
+                claude_cli: capabilities.claude_cli,
+                max_concurrency: capabilities.max_concurrency,
+                labels: &capabilities.labels,
+                agents: capabilities.agents.as_deref(),
+            },
+            last_heartbeat: worker.last_seen,
+            ip_addrs: &worker.ip_addrs,
+            obs_count: worker.obs_count,
+            db_sha: &worker.db_sha,
+            registered_at: worker.registered_at,
+            active_leases,
+            agent_version: &worker.agent_version,
+            os_info: &worker.os_info,
+            install_method: &worker.install_method,
+            dispatch: worker.dispatch,
+            cordoned: worker.cordoned,
+            draining: worker.draining,
+        }
+    }
+}
+
+/// A worker and its active leases.
+#[derive(Serialize, ToSchema)]
+pub struct WorkerWithLeases<'a> {
+    #[serde(flatten)]
+    pub worker: Worker<'a>,
+    pub leases: Vec<Lease<'a>>,
+}
+
+#[derive(Serialize, ToSchema)]
+pub struct Removed<'a> {
+    /// Always true.
+    pub removed: bool,
+    pub id: &'a str,
+}
+
+/// What a run left behind.
+#[derive(Serialize, ToSchema)]
+pub struct Artifact<'a> {
+    pub id: Uuid,
+    pub task_id: Uuid,
+    pub job_id: Option<Uuid>,
+    pub r#type: &'a str,
+    pub created_at: Ms,
+    pub finalized: bool,
+    pub url: Option<&'a str>,
+    pub entity_refs: &'a [String],
+    pub tags: &'a [String],
+    /// The output of a success.
+    pub content: Option<&'a str>,
+}
+
+impl<'a> From<&'a RunResult> for Artifact<'a> {
+    fn from(result: &'a RunResult) -> Self {
+        Self {
+            id: result.artifact_id,
+            task_id: result.task_id,
+            job_id: None,
+            r#type: &result.artifact_type,
+            created_at: result.completed_at,
+            finalized: true,
+            url: None,
+            entity_refs: &[],
+            tags: &result.artifact_tags,
+            content: result.output.as_deref().filter(|_| result.status == Outcome::Success),
+        }
+    }
+}
+
+/// How a run ended.
+#[derive(Serialize, ToSchema)]
+pub struct TaskResult<'a> {
+    pub id: Uuid,
+    pub task_id: Uuid,
+    pub worker_id: &'a str,
+    pub artifact_id: Uuid,
+    pub status: Outcome,
+    pub output: Option<&'a str>,
+    pub error_message: Option<&'a str>,
+    pub metrics: Metrics,
+    pub completed_at: Ms,
+}
+
+#[derive(Serialize, ToSchema)]
+#[schema(as = ResultMetrics)]
+pub struct Metrics {
+    pub duration_ms: i64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub tokens_used: Option<i64>,
+}
+
+impl<'a> From<&'a RunResult> for TaskResult<'a> {
+    fn from(result: &'a RunResult) -> Self {
+        Self {
+            id: result.id,
+            task_id: result.task_id,
+            worker_id: &result.worker_id,
+            artifact_id: result.artifact_id,
+            status: result.status,
+            output: result.output.as_deref(),
+            error_message: result.error_message.as_deref(),
+            metrics: Metrics { duration_ms: result.duration_ms, tokens_used: result.tokens_used },
+            completed_at: result.completed_at,
+        }
+    }
+}
+
+#[derive(Serialize, ToSchema)]
+pub struct Leased<'a> {
+    pub lease: Lease<'a>,
+    pub worker: Worker<'a>,
+}
+
+#[derive(Serialize, ToSchema)]
+pub struct Renewed<'a> {
+    pub lease: Lease<'a>,
+    pub expires_at: Ms,
+}
+
+#[derive(Serialize, ToSchema)]
+pub struct Completed<'a> {
+    pub task: Task<'a>,
+    pub artifact: Artifact<'a>,
+    pub result: TaskResult<'a>,
+}
+
+/// What a worker is asked to do.
+#[derive(Serialize, ToSchema)]
+pub struct Directives {
+    /// Tasks whose runs are to end.
+    pub cancel: Vec<Uuid>,
+    /// Finish or hand back what you hold, and take nothing new.
+    pub drain: bool,
+}
+
+#[derive(Serialize, ToSchema)]
+pub struct Claimed<'a> {
+    pub leases: Vec<ClaimedLease<'a>>,
+    pub directives: Directives,
+}
+
+#[derive(Serialize, ToSchema)]
+pub struct ClaimedLease<'a> {
+    pub lease: Lease<'a>,
+    pub task: Task<'a>,
+}
+
+#[derive(Serialize, ToSchema)]
+pub struct RenewedLeases {
+    pub renewed: Vec<Uuid>,
+    /// Leases that this worker does not hold any more.
+    pub lost: Vec<Uuid>,
+    pub directives: Directives,
+}
+
+#[derive(Serialize, ToSchema)]
+pub struct Completions {
+    /// One for each completion, in their order.
+    pub results: Vec<CompletionResult>,
+}
+
+#[derive(Serialize, ToSchema)]
+pub struct CompletionResult {
+    /// As it was given.
+    pub task_id: Option<String>,
+    #[schema(minimum = 200, maximum = 599)]
+    pub status: u16,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub error: Option<String>,
+}
+
+/// What a bulk call came to.
+#[derive(Serialize, ToSchema)]
+pub struct BulkResult {
+    /// Tasks named by the ids or the filter that the call applies to.
+    pub matched: i64,
+    pub changed: i64,
+    /// The filter names more than one call takes: call again.
+    pub more: bool,
+}
+
+/// An entry of a run's live record.
+#[derive(Serialize, ToSchema)]
+pub struct Event<'a> {
+    pub task_id: Uuid,
+    /// Its place in the task's record.
+    pub number: i64,
+    pub lease_id: Uuid,
+    /// Its place in the lease's record, by the sender's count.
+    pub seq: i64,
+    pub kind: EventKind,
+    pub at: Ms,
+    #[schema(value_type = serde_json::Value)]
+    pub data: &'a RawValue,
+}
+
+impl<'a> Event<'a> {
+    /// # Errors
+    /// The stored data is no JSON.
+    pub fn new(event: &'a TaskEvent) -> Result<Self, serde_json::Error> {
+        let TaskEvent { task_id, number, lease_id, seq, kind, at, ref data } = *event;
+        Ok(Self { task_id, number, lease_id, seq, kind, at, data: serde_json::from_str(data)? })
+    }
+}
+
+#[derive(Serialize, ToSchema)]
+pub struct Recorded {
+    /// The number of the task's newest event.
+    pub newest: i64,
+}
+
+#[derive(Serialize, ToSchema)]
+pub struct Audit<'a> {
+    pub id: Uuid,
+    pub timestamp: Ms,
+    pub action: Action,
+    pub entity_type: EntityType,
+    pub entity_id: &'a str,
+    /// `admin`, `api`, `router`, `reconciler`, or a worker's id.
+    pub actor: &'a str,
+    pub detail: &'a str,
+    /// The request that caused it, as its answer's header X-Request-Id named it.
+    pub request_id: Option<&'a str>,
+}
+
+impl<'a> From<&'a AuditEntry> for Audit<'a> {
+    fn from(entry: &'a AuditEntry) -> Self {
+        Self {
+            id: entry.id,
+            timestamp: entry.timestamp,
+            action: entry.action,
+            entity_type: entry.entity_type,
+            entity_id: &entry.entity_id,
+            actor: &entry.actor,
+            detail: &entry.detail,
+            request_id: entry.request_id.as_deref(),
+        }
+    }
+}
+
+#[derive(Serialize, ToSchema)]
+pub struct Stats {
+    pub tasks: TaskStats,
+    pub leases: LeaseStats,
+    pub workers: WorkerStats,
+}
+
+#[derive(Serialize, ToSchema)]
+pub struct TaskStats {
+    pub total: i64,
+    pub by_status: BTreeMap<&'static str, i64>,
+}
+
+#[derive(Serialize, ToSchema)]
+pub struct LeaseStats {
+    pub total: i64,
+    pub active: i64,
+}
+
+#[derive(Serialize, ToSchema)]
+pub struct WorkerStats {
+    pub total: i64,
+    pub online: i64,
+}
+
+/// Use of tokens and money by what `by` names.
+#[derive(Serialize, ToSchema)]
+pub struct UsageRow<'a> {
+    /// The day (`2026-02-25`), agent, model or context.
+    pub key: &'a str,
+    pub runs: i64,
+    pub input_tokens: i64,
+    pub output_tokens: i64,
+    pub cost_usd: f64,
+}
+
+#[derive(Serialize, ToSchema)]
+pub struct Config {
+    pub membridge_server_url: String,
+    pub admin_key_masked: String,
+    pub connected: bool,
+    pub last_test: Option<Ms>,
+}
+
+#[derive(Serialize, ToSchema)]
+pub struct ConnectionTest {
+    pub connected: bool,
+    /// The control plane's own answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>, nullable = false)]
+    pub health: Option<serde_json::Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub error: Option<String>,
+}
+
+#[derive(Serialize, ToSchema)]
+pub struct Health {
+    /// Always `ok`.
+    pub status: &'static str,
+    pub service: &'static str,
+    /// Seconds since the start.
+    pub uptime: f64,
+    /// `postgresql` or `sqlite`.
+    pub storage: &'static str,
+    pub membridge: MembridgeState,
+}
+
+/// How calls of the control plane went.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct MembridgeState {
+    pub consecutive_failures: u32,
+    pub last_success: Option<Ms>,
+    pub last_error: Option<String>,
+    pub connected: bool,
+}
+
+/// A probe's answer.
+#[derive(Serialize, ToSchema)]
+pub struct Probe {
+    pub status: &'static str,
+}

@@ -1,0 +1,140 @@
+//! Completions: a run's end as its worker tells it.
+
+use serde_json::value::RawValue;
+
+use utoipa::openapi::RefOr;
+use utoipa::openapi::schema::{AnyOfBuilder, ObjectBuilder, Schema, Type};
+
+use super::values::{Count, Id, Int, List, Moment, Name, ShortName, Text, Usd};
+use super::wire::{Members, Problems, Wire, body};
+use crate::core::command::{self, Holder};
+use crate::core::ids::{LeaseId, TaskId};
+use crate::core::task::{self, Outcome, Reason};
+
+pub const MAX_COMPLETIONS: usize = 500;
+
+body! {
+    /// Figures of a run.
+    pub struct NewMetrics {
+        duration_ms: Count,
+        tokens_used: Option<Count>,
+    }
+
+    /// What a run used.
+    pub struct NewUsage {
+        input_tokens: Count = Int(0),
+        output_tokens: Count = Int(0),
+        /// US dollars.
+        cost_usd: Usd = Usd(0.0),
+    }
+
+    /// How a run ended.
+    pub struct Completion {
+        status: Outcome,
+        output: Option<Text>,
+        error_message: Option<Text>,
+        metrics: NewMetrics,
+        artifact_type: ShortName = Text("LLM_RESULT".into()),
+        artifact_tags: List<Text> = List(Vec::new()),
+        /// The fencing token: an older lease changes nothing, and a repeat is answered with what was stored first.
+        lease_id: Option<Id>,
+        worker_id: Option<Text>,
+        /// Why an error came about.
+        reason: Option<Reason>,
+        /// An error after which the task goes back to the queue while attempts remain.
+        retryable: bool = false,
+        /// Not before this time, in milliseconds since the epoch.
+        retry_at: Option<Moment>,
+        /// This attempt does not count.
+        keep_attempt: bool = false,
+        usage: Option<NewUsage>,
+        session_id: Option<Name>,
+        model: Option<ShortName>,
+    }
+
+    /// The ends of many runs.
+    pub struct NewCompletions {
+        /// As of one, each with `task_id` and `lease_id`. What is wrong with one is told in its result.
+        completions: List<WorkerCompletion, 0, MAX_COMPLETIONS>,
+    }
+}
+
+/// One of many completions.
+#[derive(Clone, Debug, PartialEq)]
+pub struct WorkerCompletion {
+    /// As it was given, to be given back.
+    pub task_id: Option<String>,
+    pub completion: Result<(TaskId, LeaseId, Completion), Problems>,
+}
+
+impl Wire for WorkerCompletion {
+    fn read(raw: &RawValue) -> Result<Self, Problems> {
+        let members = Members::of(raw)?;
+        let task_id = members.get("task_id").and_then(|id| serde_json::from_str(id.get()).ok());
+        let mut problems = Problems::new();
+        let task = members.field::<Id>("task_id", None, &mut problems);
+        let lease = members.field::<Id>("lease_id", None, &mut problems);
+        let completion = match (task, lease, Completion::read(raw)) {
+            (Some(task), Some(lease), Ok(completion)) => Ok((task.0, lease.0, completion)),
+            (_, _, Ok(_)) => Err(problems),
+            (_, _, Err(more)) => Err(problems.into_iter().chain(more).collect()),
+        };
+        Ok(Self { task_id, completion })
+    }
+
+    fn describe() -> Schema {
+        // The second says that nothing about an entry makes the whole call wrong.
+        let wanted = match Completion::describe() {
+            Schema::Object(mut object) => {
+                object.properties.insert("task_id".into(), RefOr::T(Id::describe()));
+                object.properties.insert("lease_id".into(), RefOr::T(Id::describe()));
+                object.required.extend(["task_id".to_owned(), "lease_id".to_owned()]);
+                Schema::Object(object)
+            }
+            other => other,
+        };
+        let any = ObjectBuilder::new().schema_type(Type::Object).build();
+        Schema::AnyOf(AnyOfBuilder::new().item(wanted).item(Schema::Object(any)).build())
+    }
+}
+
+impl Completion {
+    pub fn into_command(self, task: TaskId, holder: Holder) -> command::Completion {
+        command::Completion {
+            task,
+            holder,
+            status: self.status,
+            output: self.output.map(|text| text.0),
+            error_message: self.error_message.map(|text| text.0),
+            duration_ms: self.metrics.duration_ms.0,
+            tokens_used: self.metrics.tokens_used.map(|count| count.0),
+            artifact_type: self.artifact_type.0,
+            artifact_tags: self.artifact_tags.texts(),
+            reason: self.reason,
+            retryable: self.retryable,
+            retry_at: self.retry_at.map(|at| at.0),
+            keep_attempt: self.keep_attempt,
+            usage: self.usage.map(|usage| task::Usage {
+                input_tokens: usage.input_tokens.0,
+                output_tokens: usage.output_tokens.0,
+                cost_usd: usage.cost_usd.0,
+            }),
+            session_id: self.session_id.map(|id| id.0),
+            model: self.model.map(|model| model.0),
+        }
+    }
+
+    pub fn holder(&self) -> Holder {
+        Holder { lease: self.lease_id.map(|id| id.0), worker: self.worker_id.as_ref().map(|id| id.0.clone()) }
+    }
+
+    pub fn output_bytes(&self) -> usize {
+        self.output.as_ref().map_or(0, |output| output.0.len())
+    }
+}
+
+/// How long a completion is without its output, which has a limit of its own.
+pub fn bytes_besides_output(body: &RawValue) -> usize {
+    let output = Members::of(body).ok().and_then(|members| members.get("output")).map_or(0, |raw| raw.get().len());
+    body.get().len() - output
+}

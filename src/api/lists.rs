@@ -1,0 +1,242 @@
+//! Query parameters: pages and filters of lists.
+
+use url::form_urlencoded;
+use utoipa::IntoParams;
+use utoipa::openapi::schema::{ArrayBuilder, ObjectBuilder, Schema, Type};
+use utoipa::openapi::path::{Parameter, ParameterBuilder, ParameterIn};
+use utoipa::openapi::{RefOr, Required};
+use uuid::Uuid;
+
+use super::error::Failure;
+use super::values::{MAX_LABELS, MAX_MS, TEXT_PATTERN, parse_id, text_problem};
+use crate::core::Ms;
+
+pub const DEFAULT_LIMIT: i64 = 100;
+pub const MAX_LIMIT: i64 = 1000;
+
+/// The parameters of a request's query, in their order.
+#[derive(Clone, Debug, Default)]
+pub struct Params(Vec<(String, String)>);
+
+impl Params {
+    pub fn parse(query: Option<&str>) -> Self {
+        let pairs = form_urlencoded::parse(query.unwrap_or_default().as_bytes());
+        Self(pairs.map(|(name, value)| (name.into_owned(), value.into_owned())).collect())
+    }
+
+    /// An empty value is the same as none.
+    pub fn get(&self, name: &str) -> Option<&str> {
+        self.0.iter().find(|(key, value)| key == name && !value.is_empty()).map(|(_, value)| value.as_str())
+    }
+
+    /// `limit`: nonsense is the default, too much is the most there is.
+    pub fn limit(&self) -> i64 {
+        let digits = self.get("limit").filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
+        match digits.map(|text| text.parse().unwrap_or(MAX_LIMIT)) {
+            None | Some(0) => DEFAULT_LIMIT,
+            Some(limit) => limit.min(MAX_LIMIT),
+        }
+    }
+
+    /// A whole number where nonsense is the default.
+    pub fn lenient(&self, name: &str, default: i64, range: std::ops::RangeInclusive<i64>) -> i64 {
+        let asked = self.get(name).and_then(|text| text.parse::<i64>().ok()).filter(|number| number >= range.start());
+        asked.unwrap_or(default).min(*range.end())
+    }
+
+    /// # Errors
+    /// `cursor` is none that a list gave.
+    pub fn cursor(&self) -> Result<Option<Uuid>, Failure> {
+        let bad = || Failure::field("cursor", "Invalid cursor: take it from the Link header of the page before");
+        self.get("cursor").map(|text| parse_id(text).ok_or_else(bad)).transpose()
+    }
+
+    pub fn moment(&self, name: &'static str) -> Result<Option<Ms>, Failure> {
+        let bad = || Failure::field(name, "Expected integer milliseconds since the epoch");
+        let read = |text: &str| text.parse::<Ms>().ok().filter(|at| (0..=MAX_MS).contains(at)).ok_or_else(bad);
+        self.get(name).map(read).transpose()
+    }
+
+    pub fn text(&self, name: &'static str) -> Result<Option<String>, Failure> {
+        let check = |text: &str| match text_problem(text, 0, usize::MAX) {
+            None => Ok(text.to_owned()),
+            Some(wrong) => Err(Failure::field(name, wrong)),
+        };
+        self.get(name).map(check).transpose()
+    }
+
+    /// `label=name=value`, repeated.
+    pub fn labels(&self) -> Result<Vec<(String, String)>, Failure> {
+        let mut labels = Vec::new();
+        for (_, text) in self.0.iter().filter(|(name, value)| name == "label" && !value.is_empty()) {
+            let bad = |text: String| Failure::field("label", text);
+            if let Some(wrong) = text_problem(text, 0, usize::MAX) {
+                return Err(bad(wrong));
+            }
+            let (key, value) = text.split_once('=').ok_or_else(|| bad("Expected name=value".into()))?;
+            labels.push((key.to_owned(), value.to_owned()));
+            if labels.len() > MAX_LABELS {
+                return Err(bad(format!("At most {MAX_LABELS} labels")));
+            }
+        }
+        Ok(labels)
+    }
+
+    /// `Link` to the next page of this list.
+    pub fn next_link(&self, path: &str, cursor: &str) -> String {
+        let mut query = form_urlencoded::Serializer::new(String::new());
+        query.extend_pairs(self.0.iter().filter(|(name, _)| name != "cursor"));
+        query.append_pair("cursor", cursor);
+        format!("<{path}?{}>; rel=\"next\"", query.finish())
+    }
+}
+
+/// A parameter of the query, for OpenAPI.
+fn parameter(name: &str, description: &str, schema: Schema) -> Parameter {
+    let parameter = ParameterBuilder::new().name(name).parameter_in(ParameterIn::Query).required(Required::False);
+    parameter.description(Some(description)).schema(Some(schema)).build()
+}
+
+fn plain() -> Schema {
+    Schema::Object(ObjectBuilder::new().schema_type(Type::String).build())
+}
+
+fn text() -> Schema {
+    Schema::Object(ObjectBuilder::new().schema_type(Type::String).pattern(Some(TEXT_PATTERN)).build())
+}
+
+fn moment() -> Schema {
+    // As text: an empty value is no filter.
+    Schema::Object(ObjectBuilder::new().schema_type(Type::String).pattern(Some("^([0-9]{1,14})?$")).build())
+}
+
+/// `limit` and `cursor` of lists in the order of ids.
+pub struct PageParams;
+
+impl IntoParams for PageParams {
+    fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
+        page_params(r"^([0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12})?$")
+    }
+}
+
+/// `limit` and `cursor` of the list of workers.
+pub struct WorkerPageParams;
+
+impl IntoParams for WorkerPageParams {
+    fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
+        page_params(r"^([0-9]{1,14}\..+)?$")
+    }
+}
+
+fn page_params(cursor: &str) -> Vec<Parameter> {
+    let cursor = ObjectBuilder::new().schema_type(Type::String).pattern(Some(cursor)).build();
+    vec![
+        limit_param(),
+        parameter("cursor", "The next page, as the Link header of the page before names it.", Schema::Object(cursor)),
+    ]
+}
+
+fn limit_param() -> Parameter {
+    parameter("limit", "Rows of a page: 100 unless given, 1000 at most; what is no number is as if not given.", plain())
+}
+
+/// `after` and `limit` of a task's events.
+pub struct EventParams;
+
+impl IntoParams for EventParams {
+    fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
+        vec![parameter("after", "Only events with a higher number; what is no number is 0.", plain()), limit_param()]
+    }
+}
+
+/// `task_id` of artifacts.
+pub struct ArtifactParams;
+
+impl IntoParams for ArtifactParams {
+    fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
+        vec![parameter("task_id", "Only of this task. What is no id fits nothing.", plain())]
+    }
+}
+
+/// `timeout_sec` of a wait.
+pub struct WaitParams;
+
+impl IntoParams for WaitParams {
+    fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
+        vec![parameter("timeout_sec", "Seconds to wait: 30 unless given, 60 at most.", plain())]
+    }
+}
+
+/// `from`, `to` and `by` of the usage.
+pub struct UsageParams;
+
+impl IntoParams for UsageParams {
+    fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
+        let by = ObjectBuilder::new().schema_type(Type::String).enum_values(Some(["", "day", "agent_slug", "model", "context_id"]));
+        vec![
+            parameter("from", "Only runs that ended at this time or later, in milliseconds since the epoch.", moment()),
+            parameter("to", "Only runs that ended before this time, in milliseconds since the epoch.", moment()),
+            parameter("by", "What the rows are for; `day` unless given.", Schema::Object(by.build())),
+        ]
+    }
+}
+
+/// `status`, where an unknown one fits nothing.
+pub struct StatusParam;
+
+impl IntoParams for StatusParam {
+    fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
+        vec![parameter("status", "Only with this status. An unknown one fits nothing; an empty one is no filter.", plain())]
+    }
+}
+
+/// The filters of tasks, besides `status`.
+pub struct TaskParams;
+
+impl IntoParams for TaskParams {
+    fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
+        let label = ObjectBuilder::new().schema_type(Type::String).pattern(Some(r"^([^=\x00]*=[^\x00]*)?$"));
+        let labels = ArrayBuilder::new().items(RefOr::T(Schema::Object(label.build()))).max_items(Some(MAX_LABELS));
+        vec![
+            parameter("agent_slug", "Only of this agent.", text()),
+            parameter("context_id", "Only of this context.", text()),
+            parameter("worker_id", "Only with this worker, now or at their end.", text()),
+            parameter("label", "Only with this label, `name=value`; may be repeated.", Schema::Array(labels.build())),
+            parameter("created_after", "Only created after this time, in milliseconds since the epoch.", moment()),
+            parameter("created_before", "Only created before this time, in milliseconds since the epoch.", moment()),
+        ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_is_lenient() {
+        let check = |query, limit| assert_eq!(Params::parse(Some(query)).limit(), limit, "{query}");
+        check("", 100);
+        check("limit=", 100);
+        check("limit=7", 7);
+        check("limit=0", 100);
+        check("limit=-3", 100);
+        check("limit=ten", 100);
+        check("limit=1.5", 100);
+        check("limit=1001", 1000);
+        check("limit=99999999999999999999999", 1000);
+    }
+
+    #[test]
+    fn a_cursor_is_strict() {
+        assert_eq!(Params::parse(Some("cursor=")).cursor(), Ok(None));
+        assert!(Params::parse(Some("cursor=0190a000-0000-7000-8000-000000000000")).cursor().is_ok_and(|cursor| cursor.is_some()));
+        assert_eq!(Params::parse(Some("cursor=5")).cursor().unwrap_err().status(), 400);
+        assert_eq!(Params::parse(Some("cursor=0190a00000007000800000000000000000")).cursor().unwrap_err().status(), 400);
+    }
+
+    #[test]
+    fn the_next_page_keeps_the_filters() {
+        let params = Params::parse(Some("status=queued&label=a%3D1&cursor=old"));
+        assert_eq!(params.next_link("/x", "new"), "</x?status=queued&label=a%3D1&cursor=new>; rel=\"next\"");
+    }
+}

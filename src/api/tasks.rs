@@ -1,0 +1,206 @@
+//! Tasks on the wire: what creates one, and how one is shown.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::Serialize;
+use utoipa::ToSchema;
+use uuid::Uuid;
+
+use super::answers::Usage;
+use super::values::{Id, Int, Labels, List, MAX_SAFE, Moment, Name, NonEmpty, ShortName, Text, Usd};
+use super::wire::body;
+use crate::core::Ms;
+use crate::core::task::{self, Format, Reason, Session, Status, TaskSpec, TaskState};
+
+pub const MAX_DEPENDENCIES: usize = 100;
+pub const MAX_BATCH: usize = 1000;
+const DEFAULT_TIMEOUT_SEC: i64 = 120;
+
+body! {
+    /// Limits of a run, for its agent to enforce.
+    pub struct NewPolicy {
+        /// Seconds from the start of the process.
+        timeout_sec: Int<1, 3600> = Int(DEFAULT_TIMEOUT_SEC),
+        /// US dollars for the run; 0 = no cap of its own.
+        budget: Usd = Usd(0.0),
+    }
+
+    /// A task to run.
+    pub struct NewTask {
+        /// Tasks of one context share a conversation.
+        context_id: Name,
+        /// The agent that is to run it.
+        agent_slug: ShortName,
+        prompt: NonEmpty,
+        context_hints: List<Text> = List(Vec::new()),
+        policy: Option<NewPolicy>,
+        desired_format: Format = Format::Text,
+        max_attempts: Int<1, 10> = Int(3),
+        /// 9 is the most urgent.
+        priority: Int<0, 9> = Int(5),
+        /// Milliseconds since the epoch; it does not run earlier.
+        not_before: Option<Moment>,
+        /// Tasks that must be completed first.
+        depends_on: List<Id, 0, MAX_DEPENDENCIES> = List(Vec::new()),
+        /// Of the tasks with one key at most one is leased or running.
+        exclusive_key: Option<Name>,
+        /// A repeat returns the task that this key made first. The header Idempotency-Key says the same.
+        idempotency_key: Option<Name>,
+        labels: Labels = Labels::default(),
+        /// Whether it continues the conversation of its context.
+        session: Session = Session::Context,
+        model: Option<ShortName>,
+        /// It is removed so long after its end.
+        ttl_after_finished_sec: Option<Int<0, MAX_SAFE>>,
+    }
+
+    /// Tasks to create, all or none.
+    pub struct NewTasks {
+        tasks: List<NewTask, 1, MAX_BATCH>,
+    }
+}
+
+impl NewTask {
+    /// As the core wants it; the id is given there. `idempotency_key` is the header's; the body's wins.
+    pub fn into_spec(self, idempotency_key: Option<String>) -> TaskSpec {
+        let (timeout_sec, budget) = self.policy.map_or((DEFAULT_TIMEOUT_SEC, 0.0), |policy| (policy.timeout_sec.0, policy.budget.0));
+        let depends_on = self.depends_on.map(|id| id.0).into_iter().collect::<BTreeSet<_>>();
+        TaskSpec {
+            id: Uuid::nil(),
+            context_id: self.context_id.0,
+            agent_slug: self.agent_slug.0,
+            prompt: self.prompt.0,
+            context_hints: self.context_hints.texts(),
+            timeout_sec,
+            budget,
+            desired_format: self.desired_format,
+            max_attempts: self.max_attempts.0,
+            priority: self.priority.0,
+            not_before: self.not_before.map(|at| at.0),
+            depends_on: depends_on.into_iter().collect(),
+            exclusive_key: self.exclusive_key.map(|key| key.0),
+            idempotency_key: self.idempotency_key.map(|key| key.0).or(idempotency_key),
+            labels: self.labels.0,
+            session: self.session,
+            model: self.model.map(|model| model.0),
+            ttl_after_finished_sec: self.ttl_after_finished_sec.map(|seconds| seconds.0),
+        }
+    }
+}
+
+/// A task.
+#[derive(Serialize, ToSchema)]
+pub struct Task<'a> {
+    pub id: Uuid,
+    pub context_id: &'a str,
+    pub agent_slug: &'a str,
+    pub prompt: &'a str,
+    pub context_hints: &'a [String],
+    pub policy: Policy,
+    pub desired_format: Format,
+    pub status: Status,
+    pub created_at: Ms,
+    pub updated_at: Ms,
+    /// Of the lease that holds it, or of the one it ended with.
+    pub lease_id: Option<Uuid>,
+    pub worker_id: Option<&'a str>,
+    pub attempts: i64,
+    pub max_attempts: i64,
+    pub priority: i64,
+    pub not_before: Option<Ms>,
+    pub depends_on: &'a [Uuid],
+    pub exclusive_key: Option<&'a str>,
+    pub idempotency_key: Option<&'a str>,
+    pub labels: &'a BTreeMap<String, String>,
+    pub session: Session,
+    pub model: Option<&'a str>,
+    pub ttl_after_finished_sec: Option<i64>,
+    /// Attempts that were given back.
+    pub infra_retries: i64,
+    pub cancel_requested: bool,
+    pub session_id: Option<&'a str>,
+    pub failure: Option<Failure<'a>>,
+    /// Of all attempts, failed ones too.
+    pub usage: Option<Usage>,
+    /// What a queued task waits for.
+    pub waiting: Option<Waiting>,
+}
+
+/// Limits of a run.
+#[derive(Serialize, ToSchema)]
+pub struct Policy {
+    pub timeout_sec: i64,
+    /// US dollars; 0 = no cap.
+    pub budget: f64,
+}
+
+/// Why the last attempt did not succeed.
+#[derive(Serialize, ToSchema)]
+pub struct Failure<'a> {
+    pub reason: Reason,
+    pub message: &'a str,
+    pub at: Ms,
+}
+
+/// What a queued task waits for.
+#[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
+pub struct Waiting {
+    #[schema(value_type = WaitingReason)]
+    pub reason: &'static str,
+    pub message: String,
+}
+
+task::words! {
+    /// What a queued task may wait for.
+    WaitingReason {
+        NoWorker = "no_worker", NoCapacity = "no_capacity", NotBefore = "not_before", DependsOn = "depends_on",
+        ExclusiveKey = "exclusive_key", SessionWorker = "session_worker", Cordoned = "cordoned",
+    }
+}
+
+impl<'a> Task<'a> {
+    pub fn new(spec: &'a TaskSpec, state: &'a TaskState, waiting: Option<Waiting>) -> Self {
+        let shown = state.shown_lease();
+        Self {
+            id: spec.id,
+            context_id: &spec.context_id,
+            agent_slug: &spec.agent_slug,
+            prompt: &spec.prompt,
+            context_hints: &spec.context_hints,
+            policy: Policy { timeout_sec: spec.timeout_sec, budget: spec.budget },
+            desired_format: spec.desired_format,
+            status: state.status,
+            created_at: state.created_at(),
+            updated_at: state.updated_at,
+            lease_id: shown.map(|(lease, _)| lease),
+            worker_id: shown.map(|(_, worker)| worker.as_str()),
+            attempts: state.attempts,
+            max_attempts: spec.max_attempts,
+            priority: spec.priority,
+            not_before: state.not_before,
+            depends_on: &spec.depends_on,
+            exclusive_key: spec.exclusive_key.as_deref(),
+            idempotency_key: spec.idempotency_key.as_deref(),
+            labels: &spec.labels,
+            session: spec.session,
+            model: spec.model.as_deref(),
+            ttl_after_finished_sec: spec.ttl_after_finished_sec,
+            infra_retries: state.infra_retries,
+            cancel_requested: state.cancel_requested,
+            session_id: state.session_id.as_deref(),
+            failure: state.failure.as_ref().map(|failure| Failure {
+                reason: failure.reason,
+                message: &failure.message,
+                at: failure.at,
+            }),
+            usage: state.usage.map(Usage::from),
+            waiting,
+        }
+    }
+}
+
+/// Created tasks.
+#[derive(Serialize, ToSchema)]
+pub struct CreatedTasks<'a> {
+    pub tasks: Vec<Task<'a>>,
+}

@@ -1,0 +1,290 @@
+//! The kinds of values that request bodies are made of.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use serde_json::value::RawValue;
+use url::Url;
+use utoipa::openapi::RefOr;
+use utoipa::openapi::schema::{AdditionalProperties, ArrayBuilder, KnownFormat, ObjectBuilder, Schema, SchemaFormat, SchemaType, Type};
+use uuid::Uuid;
+
+use super::wire::{MAX_PROBLEMS, Members, Problems, Wire, expected, kind, problem, within};
+use crate::core::Ms;
+
+/// The largest whole number that every JSON reader keeps exact.
+pub const MAX_SAFE: i64 = 9_007_199_254_740_991;
+/// The last moment that a version 7 id can tell, the year 10889.
+pub const MAX_MS: Ms = 281_474_976_710_655;
+/// The largest sum of US dollars that is taken for one.
+pub const MAX_USD: f64 = 1_000_000_000.0;
+
+/// Text of MIN to MAX characters without NUL, which no database keeps.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Text<const MIN: usize = 0, const MAX: usize = { usize::MAX }>(pub String);
+
+/// What databases index: it has to fit into a page several times over.
+pub type Name = Text<1, 255>;
+pub type ShortName = Text<1, 128>;
+pub type NonEmpty = Text<1>;
+
+/// Text without NUL, for schemas.
+pub const TEXT_PATTERN: &str = r"^[^\x00]*$";
+
+impl<const MIN: usize, const MAX: usize> Wire for Text<MIN, MAX> {
+    fn read(raw: &RawValue) -> Result<Self, Problems> {
+        let text = string(raw)?;
+        if let Some(wrong) = text_problem(&text, MIN, MAX) {
+            return problem(wrong);
+        }
+        Ok(Self(text))
+    }
+
+    fn describe() -> Schema {
+        let object = ObjectBuilder::new().schema_type(Type::String).pattern(Some(TEXT_PATTERN));
+        let object = object.min_length((MIN > 0).then_some(MIN)).max_length((MAX < usize::MAX).then_some(MAX));
+        Schema::Object(object.build())
+    }
+}
+
+/// Why this is not text of `min` to `max` characters.
+pub fn text_problem(text: &str, min: usize, max: usize) -> Option<String> {
+    // Counting is only needed where the bytes leave it open.
+    let chars = || text.chars().count();
+    if text.len() < min || (min > 1 && chars() < min) {
+        Some(format!("String must contain at least {min} character(s)"))
+    } else if text.len() > max && chars() > max {
+        Some(format!("String must contain at most {max} character(s)"))
+    } else if text.as_bytes().contains(&0) {
+        Some("String must not contain NUL characters".into())
+    } else {
+        None
+    }
+}
+
+fn string(raw: &RawValue) -> Result<String, Problems> {
+    if kind(raw) != "string" {
+        return expected("string", raw);
+    }
+    serde_json::from_str(raw.get()).or_else(|_| problem("Not valid text: an escape in it stands for no character"))
+}
+
+/// A whole number of MIN to MAX. `3.0` is one.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Int<const MIN: i64, const MAX: i64>(pub i64);
+
+pub type Count = Int<0, MAX_SAFE>;
+pub type Moment = Int<0, MAX_MS>;
+
+impl<const MIN: i64, const MAX: i64> Wire for Int<MIN, MAX> {
+    fn read(raw: &RawValue) -> Result<Self, Problems> {
+        let number = number(raw)?;
+        let whole = raw.get().parse::<i64>().ok();
+        // Beyond 2^53 a float says little, but every bound here is below that.
+        let value = whole.or_else(|| (number.fract() == 0.0).then_some(number as i64));
+        match value {
+            None => problem("Expected integer, received float"),
+            Some(value) if value < MIN => problem(format!("Number must be greater than or equal to {MIN}")),
+            Some(value) if value > MAX => problem(format!("Number must be less than or equal to {MAX}")),
+            Some(value) => Ok(Self(value)),
+        }
+    }
+
+    fn describe() -> Schema {
+        let object = ObjectBuilder::new().schema_type(Type::Integer);
+        Schema::Object(object.minimum(Some(MIN as isize)).maximum(Some(MAX as isize)).build())
+    }
+}
+
+fn number(raw: &RawValue) -> Result<f64, Problems> {
+    if kind(raw) != "number" {
+        return expected("number", raw);
+    }
+    raw.get().parse().or_else(|_| expected("number", raw))
+}
+
+/// US dollars, 0 or more.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Usd(pub f64);
+
+impl Wire for Usd {
+    fn read(raw: &RawValue) -> Result<Self, Problems> {
+        match number(raw)? {
+            value if value < 0.0 => problem("Number must be greater than or equal to 0"),
+            value if value > MAX_USD => problem(format!("Number must be less than or equal to {MAX_USD}")),
+            // `-0` is a 0.
+            value => Ok(Self(value + 0.0)),
+        }
+    }
+
+    fn describe() -> Schema {
+        let object = ObjectBuilder::new().schema_type(Type::Number);
+        Schema::Object(object.minimum(Some(0_isize)).maximum(Some(MAX_USD as isize)).build())
+    }
+}
+
+impl Wire for bool {
+    fn read(raw: &RawValue) -> Result<Self, Problems> {
+        match raw.get() {
+            "true" => Ok(true),
+            "false" => Ok(false),
+            _ => expected("boolean", raw),
+        }
+    }
+
+    fn describe() -> Schema {
+        Schema::Object(ObjectBuilder::new().schema_type(Type::Boolean).build())
+    }
+}
+
+/// An id in its usual form, 36 characters.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Id(pub Uuid);
+
+impl Wire for Id {
+    fn read(raw: &RawValue) -> Result<Self, Problems> {
+        parse_id(&string(raw)?).map_or_else(|| problem("Invalid uuid"), |id| Ok(Self(id)))
+    }
+
+    fn describe() -> Schema {
+        Schema::Object(ObjectBuilder::new().schema_type(Type::String).format(Some(SchemaFormat::KnownFormat(KnownFormat::Uuid))).build())
+    }
+}
+
+/// Ids come with hyphens only; no other spelling of a UUID is one.
+pub fn parse_id(text: &str) -> Option<Uuid> {
+    if text.len() == 36 { Uuid::try_parse(text).ok() } else { None }
+}
+
+/// A list of MIN to MAX values.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct List<T, const MIN: usize = 0, const MAX: usize = { usize::MAX }>(pub Vec<T>);
+
+impl<T: Wire, const MIN: usize, const MAX: usize> Wire for List<T, MIN, MAX> {
+    fn read(raw: &RawValue) -> Result<Self, Problems> {
+        if kind(raw) != "array" {
+            return expected("array", raw);
+        }
+        let Ok(items) = serde_json::from_str::<Vec<&RawValue>>(raw.get()) else { return expected("array", raw) };
+        if items.len() < MIN {
+            return problem(format!("Array must contain at least {MIN} element(s)"));
+        }
+        if items.len() > MAX {
+            return problem(format!("Array must contain at most {MAX} element(s)"));
+        }
+        let mut values = Vec::with_capacity(items.len());
+        let mut problems = Problems::new();
+        for (n, item) in items.into_iter().enumerate() {
+            match T::read(item) {
+                Ok(value) => values.push(value),
+                Err(found) => problems.extend(within(n.to_string(), found)),
+            }
+            if problems.len() >= MAX_PROBLEMS {
+                break;
+            }
+        }
+        if problems.is_empty() { Ok(Self(values)) } else { Err(problems) }
+    }
+
+    fn describe() -> Schema {
+        let array = ArrayBuilder::new().items(RefOr::T(T::describe()));
+        Schema::Array(array.min_items((MIN > 0).then_some(MIN)).max_items((MAX < usize::MAX).then_some(MAX)).build())
+    }
+}
+
+impl<T, const MIN: usize, const MAX: usize> List<T, MIN, MAX> {
+    pub fn map<U>(self, each: impl FnMut(T) -> U) -> Vec<U> {
+        self.0.into_iter().map(each).collect()
+    }
+}
+
+impl<const MIN: usize, const MAX: usize, const FEWEST: usize, const MOST: usize> List<Text<MIN, MAX>, FEWEST, MOST> {
+    pub fn texts(self) -> Vec<String> {
+        self.map(|text| text.0)
+    }
+}
+
+pub const MAX_LABELS: usize = 32;
+pub const MAX_LABEL_KEY: usize = 63;
+pub const MAX_LABEL_VALUE: usize = 255;
+
+/// Names and values that a task carries, to be found by.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Labels(pub BTreeMap<String, String>);
+
+impl Wire for Labels {
+    fn read(raw: &RawValue) -> Result<Self, Problems> {
+        let members = Members::of(raw)?;
+        let mut labels = BTreeMap::new();
+        let mut problems = Problems::new();
+        for (key, value) in members.iter().take(MAX_PROBLEMS) {
+            let wrong = text_problem(key, 1, MAX_LABEL_KEY).map(|wrong| format!("The name of a label: {wrong}"));
+            match (wrong, Text::<0, MAX_LABEL_VALUE>::read(value)) {
+                (Some(wrong), _) => problems.extend(problem::<()>(wrong).err().into_iter().flatten()),
+                (None, Ok(text)) => {
+                    labels.insert(key.to_owned(), text.0);
+                }
+                (None, Err(found)) => problems.extend(within(key.to_owned(), found)),
+            }
+        }
+        if labels.len() > MAX_LABELS || members.iter().count() > MAX_PROBLEMS {
+            return problem(format!("Object must contain at most {MAX_LABELS} label(s)"));
+        }
+        if problems.is_empty() { Ok(Self(labels)) } else { Err(problems) }
+    }
+
+    fn describe() -> Schema {
+        let values = AdditionalProperties::RefOr(Text::<0, MAX_LABEL_VALUE>::describe().into());
+        let object = ObjectBuilder::new().schema_type(Type::Object).max_properties(Some(MAX_LABELS));
+        Schema::Object(object.additional_properties(Some(values)).property_names(Some(Text::<1, MAX_LABEL_KEY>::describe())).build())
+    }
+}
+
+/// Any JSON, of MAX bytes at most, kept as it came.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Json<const MAX: usize>(pub String);
+
+impl<const MAX: usize> Wire for Json<MAX> {
+    fn read(raw: &RawValue) -> Result<Self, Problems> {
+        let text = raw.get();
+        if text.len() > MAX {
+            return problem(format!("JSON must be at most {MAX} bytes long"));
+        }
+        // Line breaks stand between values only (in text they are escaped), and the event stream has a meaning of its own for them.
+        Ok(Self(text.replace(['\n', '\r'], " ")))
+    }
+
+    fn absent() -> Option<Self> {
+        Some(Self("null".into()))
+    }
+
+    fn describe() -> Schema {
+        Schema::Object(ObjectBuilder::new().schema_type(SchemaType::AnyValue).build())
+    }
+}
+
+/// The address of an HTTP service.
+#[derive(Clone, Debug, PartialEq)]
+pub struct HttpUrl(pub String);
+
+const MAX_URL: usize = 2048;
+/// A plain form that is surely an address. Others pass as well (IPv6, a query), if they are one.
+const URL_PATTERN: &str = concat!(
+    r"^https?://(([A-Za-z0-9-]+\.)*[A-Za-z][A-Za-z0-9-]*",
+    r"|((0|[1-9][0-9]?|1[0-9]{2}|2[0-4][0-9]|25[0-5])\.){3}(0|[1-9][0-9]?|1[0-9]{2}|2[0-4][0-9]|25[0-5]))",
+    r"(:[1-9][0-9]{0,3})?(/[A-Za-z0-9._~/-]*)?$",
+);
+
+impl Wire for HttpUrl {
+    fn read(raw: &RawValue) -> Result<Self, Problems> {
+        let Text(text) = Text::<1, MAX_URL>::read(raw)?;
+        match Url::parse(&text) {
+            Ok(url) if matches!(url.scheme(), "http" | "https") && url.has_host() => Ok(Self(text)),
+            _ => problem("Invalid url: an http or https address like http://127.0.0.1:8000 is wanted"),
+        }
+    }
+
+    fn describe() -> Schema {
+        Schema::Object(ObjectBuilder::new().schema_type(Type::String).max_length(Some(MAX_URL)).pattern(Some(URL_PATTERN)).build())
+    }
+}

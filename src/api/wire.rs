@@ -1,0 +1,272 @@
+//! Reading JSON bodies: every field by itself, so that one answer tells all that is wrong with a request.
+
+use std::borrow::Cow;
+
+use serde::de::{Deserializer, MapAccess, Visitor};
+use serde_json::value::RawValue;
+use utoipa::openapi::schema::{ObjectBuilder, OneOfBuilder, Schema, SchemaType, Type};
+use utoipa::openapi::{Object, RefOr};
+
+/// Complaints kept of one body, at most: a batch may be wrong a thousand times over.
+pub const MAX_PROBLEMS: usize = 100;
+
+/// A value of a request body: how it is read, and how OpenAPI tells of exactly that.
+pub trait Wire: Sized {
+    fn read(raw: &RawValue) -> Result<Self, Problems>;
+
+    /// What it means that the value is missing or `null`. `None`: it must be there.
+    fn absent() -> Option<Self> {
+        None
+    }
+
+    fn describe() -> Schema;
+}
+
+/// What is wrong, and where.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Problem {
+    /// Field names and list places, the innermost first.
+    path: Vec<Cow<'static, str>>,
+    text: String,
+}
+
+impl Problem {
+    /// Its top-level field, `None` if it is the body itself, and its text: that names the rest of the path.
+    pub fn flatten(self) -> (Option<Cow<'static, str>>, String) {
+        let Self { mut path, text } = self;
+        let field = path.pop();
+        if path.is_empty() {
+            return (field, text);
+        }
+        path.reverse();
+        (field, format!("{}: {text}", path.join(".")))
+    }
+}
+
+pub type Problems = Vec<Problem>;
+
+pub fn problem<T>(text: impl Into<String>) -> Result<T, Problems> {
+    Err(vec![Problem { path: Vec::new(), text: text.into() }])
+}
+
+/// The same problems, seen from one step further out.
+pub fn within(name: impl Into<Cow<'static, str>>, mut problems: Problems) -> Problems {
+    let name = name.into();
+    for problem in &mut problems {
+        problem.path.push(name.clone());
+    }
+    problems
+}
+
+/// What a JSON text is, in the words of the error texts.
+pub fn kind(raw: &RawValue) -> &'static str {
+    match raw.get().as_bytes().first() {
+        Some(b'"') => "string",
+        Some(b'{') => "object",
+        Some(b'[') => "array",
+        Some(b't' | b'f') => "boolean",
+        Some(b'n') => "null",
+        _ => "number",
+    }
+}
+
+pub fn expected<T>(what: &str, raw: &RawValue) -> Result<T, Problems> {
+    problem(format!("Expected {what}, received {}", kind(raw)))
+}
+
+/// The members of an object as they came. Of a repeated name the last counts.
+pub struct Members<'a>(Vec<(Cow<'a, str>, &'a RawValue)>);
+
+impl<'a> Members<'a> {
+    pub fn of(raw: &'a RawValue) -> Result<Self, Problems> {
+        if kind(raw) != "object" {
+            return expected("object", raw);
+        }
+        let mut reader = serde_json::Deserializer::from_str(raw.get());
+        match reader.deserialize_map(MembersVisitor) {
+            Ok(members) => Ok(Self(members)),
+            Err(_) => problem("A name in it is not valid text"),
+        }
+    }
+
+    pub fn get(&self, name: &str) -> Option<&'a RawValue> {
+        self.0.iter().rev().find(|(member, _)| member == name).map(|(_, raw)| *raw)
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &'a RawValue)> {
+        self.0.iter().map(|(name, raw)| (name.as_ref(), *raw))
+    }
+
+    /// One field. `None` means that a problem was noted.
+    pub fn field<T: Wire>(&self, name: &'static str, default: Option<fn() -> T>, problems: &mut Problems) -> Option<T> {
+        let given = self.get(name).filter(|raw| raw.get() != "null");
+        let read = match (given, default) {
+            (Some(raw), _) => T::read(raw),
+            (None, Some(default)) => Ok(default()),
+            (None, None) => T::absent().map_or_else(|| problem("Required"), Ok),
+        };
+        match read {
+            Ok(value) => Some(value),
+            Err(found) => {
+                problems.extend(within(name, found));
+                None
+            }
+        }
+    }
+}
+
+struct MembersVisitor;
+
+impl<'de> Visitor<'de> for MembersVisitor {
+    type Value = Vec<(Cow<'de, str>, &'de RawValue)>;
+
+    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let mut members = Vec::new();
+        while let Some(Name(name)) = map.next_key()? {
+            members.push((name, map.next_value()?));
+        }
+        Ok(members)
+    }
+}
+
+/// A member's name, borrowed where it has no escapes.
+#[derive(serde::Deserialize)]
+struct Name<'a>(#[serde(borrow)] Cow<'a, str>);
+
+impl<T: Wire> Wire for Option<T> {
+    fn read(raw: &RawValue) -> Result<Self, Problems> {
+        T::read(raw).map(Some)
+    }
+
+    fn absent() -> Option<Self> {
+        Some(None)
+    }
+
+    fn describe() -> Schema {
+        T::describe()
+    }
+}
+
+/// A field in a body's description.
+pub struct FieldSchema {
+    pub name: &'static str,
+    pub doc: &'static str,
+    pub schema: Schema,
+    pub required: bool,
+    pub default: Option<serde_json::Value>,
+}
+
+impl FieldSchema {
+    pub fn of<T: Wire>(name: &'static str, doc: &'static str, default: Option<serde_json::Value>) -> Self {
+        Self { name, doc, schema: T::describe(), required: default.is_none() && T::absent().is_none(), default }
+    }
+}
+
+pub fn object_schema(doc: &str, fields: Vec<FieldSchema>) -> Schema {
+    let mut object = ObjectBuilder::new().schema_type(Type::Object).description(text_of(doc));
+    for field in fields {
+        if field.required {
+            object = object.required(field.name);
+        }
+        let schema = if field.required { field.schema } else { nullable(field.schema) };
+        object = object.property(field.name, describe(schema, field.doc, field.default));
+    }
+    Schema::Object(object.build())
+}
+
+fn text_of(doc: &str) -> Option<String> {
+    let text = doc.trim();
+    (!text.is_empty()).then(|| text.to_owned())
+}
+
+fn describe(schema: Schema, doc: &str, default: Option<serde_json::Value>) -> RefOr<Schema> {
+    let doc = text_of(doc);
+    RefOr::T(match schema {
+        Schema::Object(mut object) => {
+            object.description = doc.or(object.description);
+            object.default = default;
+            Schema::Object(object)
+        }
+        Schema::Array(mut array) => {
+            array.description = doc.or(array.description);
+            array.default = default;
+            Schema::Array(array)
+        }
+        other => other,
+    })
+}
+
+/// `null` is the same as absent, so whatever may be left out may be `null`.
+fn nullable(schema: Schema) -> Schema {
+    let or_null = |schema_type: SchemaType| match schema_type {
+        SchemaType::Type(one) => SchemaType::Array(vec![one, Type::Null]),
+        other => other,
+    };
+    match schema {
+        Schema::Object(mut object) => {
+            object.schema_type = or_null(object.schema_type);
+            if let Some(values) = &mut object.enum_values {
+                values.push(serde_json::Value::Null);
+            }
+            Schema::Object(object)
+        }
+        Schema::Array(mut array) => {
+            array.schema_type = or_null(array.schema_type);
+            Schema::Array(array)
+        }
+        other => Schema::OneOf(OneOfBuilder::new().item(Object::with_type(Type::Null)).item(other).build()),
+    }
+}
+
+/// Declares a request body: each field's type says what it accepts; `= value` is what absent and `null` mean.
+macro_rules! body {
+    ($($(#[doc = $doc:literal])+ pub struct $name:ident {
+        $($(#[doc = $field_doc:literal])* $field:ident: $ty:ty $(= $default:expr)?),+ $(,)?
+    })+) => {$(
+        $(#[doc = $doc])+
+        #[derive(Clone, Debug, PartialEq)]
+        pub struct $name { $($(#[doc = $field_doc])* pub $field: $ty),+ }
+
+        impl $crate::api::wire::Wire for $name {
+            fn read(raw: &serde_json::value::RawValue) -> Result<Self, $crate::api::wire::Problems> {
+                let members = $crate::api::wire::Members::of(raw)?;
+                let mut problems = Vec::new();
+                $(let $field = members.field::<$ty>(stringify!($field), body!(@default $($default)?), &mut problems);)+
+                match ($($field,)+) {
+                    ($(Some($field),)+) => Ok(Self { $($field),+ }),
+                    _ => Err(problems),
+                }
+            }
+
+            fn describe() -> utoipa::openapi::schema::Schema {
+                $crate::api::wire::object_schema(concat!($($doc),+), vec![
+                    $($crate::api::wire::FieldSchema::of::<$ty>(
+                        stringify!($field),
+                        concat!($($field_doc),*),
+                        body!(@value $ty $(, $default)?),
+                    )),+
+                ])
+            }
+        }
+
+        impl utoipa::PartialSchema for $name {
+            fn schema() -> utoipa::openapi::RefOr<utoipa::openapi::schema::Schema> {
+                utoipa::openapi::RefOr::T(<Self as $crate::api::wire::Wire>::describe())
+            }
+        }
+
+        impl utoipa::ToSchema for $name {}
+    )+};
+    (@default) => { None };
+    (@default $default:expr) => { Some(|| $default) };
+    (@value $ty:ty) => { None };
+    (@value $ty:ty, $default:expr) => {{
+        let default: $ty = $default;
+        serde_json::to_value(default).ok()
+    }};
+}
+pub(crate) use body;

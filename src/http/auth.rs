@@ -1,0 +1,136 @@
+//! Who asks, by their key, and what that key may do.
+
+use axum::http::header::AUTHORIZATION;
+use axum::http::{HeaderMap, Method};
+use secrecy::{ExposeSecret, SecretString};
+use sha2::{Digest, Sha256};
+use subtle::{Choice, ConditionallySelectable, ConstantTimeEq};
+
+const KEY_HEADER: &str = "x-runtime-api-key";
+
+/// What a request may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    Admin,
+    Worker,
+    Read,
+}
+
+impl Scope {
+    /// `template` is the route's, `None` where there is no such route.
+    pub fn allows(self, method: &Method, template: Option<&str>) -> bool {
+        match self {
+            Self::Admin => true,
+            Self::Read => matches!(*method, Method::GET | Method::HEAD),
+            Self::Worker => *method == Method::POST && template.is_some_and(|template| WORKER_CALLS.contains(&template)),
+        }
+    }
+}
+
+/// What a worker needs: register itself, claim, heartbeat, events, complete, release.
+const WORKER_CALLS: [&str; 8] = [
+    "/api/runtime/workers",
+    "/api/runtime/workers/{id}/claim",
+    "/api/runtime/workers/{id}/heartbeat",
+    "/api/runtime/workers/{id}/complete",
+    "/api/runtime/llm-tasks/{id}/heartbeat",
+    "/api/runtime/llm-tasks/{id}/events",
+    "/api/runtime/llm-tasks/{id}/complete",
+    "/api/runtime/llm-tasks/{id}/release",
+];
+
+/// The configured keys, as digests: comparing those takes the same time whatever was sent.
+#[derive(Clone, Default)]
+pub struct Keys {
+    known: Vec<([u8; 32], Scope)>,
+}
+
+impl Keys {
+    pub fn new(admin: Option<&SecretString>, worker: Option<&SecretString>, read: Option<&SecretString>) -> Self {
+        // Of equal keys the strongest counts, so it stands last.
+        let given = [(read, Scope::Read), (worker, Scope::Worker), (admin, Scope::Admin)];
+        let digested = |(key, scope): (Option<&SecretString>, Scope)| Some((digest(key?.expose_secret().as_bytes()), scope));
+        Self { known: given.into_iter().filter_map(digested).collect() }
+    }
+
+    /// What the request's key allows; without configured keys everything. `None`: there is no key, or a wrong one.
+    pub fn scope(&self, headers: &HeaderMap) -> Option<Scope> {
+        if self.known.is_empty() {
+            return Some(Scope::Admin);
+        }
+        let sent = digest(sent_key(headers)?);
+        // Every key is compared, none ends it early.
+        let mut found = 0_u8;
+        for (n, (known, _)) in (1_u8..).zip(&self.known) {
+            let equal: Choice = known.ct_eq(&sent);
+            found.conditional_assign(&n, equal);
+        }
+        self.known.get(usize::from(found).checked_sub(1)?).map(|(_, scope)| *scope)
+    }
+}
+
+fn sent_key(headers: &HeaderMap) -> Option<&[u8]> {
+    if let Some(key) = headers.get(KEY_HEADER) {
+        return Some(key.as_bytes());
+    }
+    let value = headers.get(AUTHORIZATION)?.as_bytes();
+    let (scheme, key) = value.split_at_checked("Bearer ".len())?;
+    scheme.eq_ignore_ascii_case(b"Bearer ").then(|| key.trim_ascii())
+}
+
+fn digest(key: &[u8]) -> [u8; 32] {
+    Sha256::digest(key).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use axum::http::HeaderValue;
+
+    fn keys() -> Keys {
+        let [admin, worker, read] = ["admin-key", "worker-key", "read-key"].map(SecretString::from);
+        Keys::new(Some(&admin), Some(&worker), Some(&read))
+    }
+
+    fn sent(name: &'static str, value: &[u8]) -> HeaderMap {
+        HeaderMap::from_iter([(name.parse().unwrap(), HeaderValue::from_bytes(value).unwrap())])
+    }
+
+    #[test]
+    fn a_key_is_taken_from_either_header() {
+        let check = |headers: HeaderMap, scope| assert_eq!(keys().scope(&headers), scope, "{headers:?}");
+        check(sent(KEY_HEADER, b"admin-key"), Some(Scope::Admin));
+        check(sent(KEY_HEADER, b"worker-key"), Some(Scope::Worker));
+        check(sent("authorization", b"Bearer read-key"), Some(Scope::Read));
+        check(sent("authorization", b"bearer admin-key"), Some(Scope::Admin));
+        check(sent("authorization", b"Basic admin-key"), None);
+        check(sent("authorization", b"admin-key"), None);
+        check(sent(KEY_HEADER, b""), None);
+        check(sent(KEY_HEADER, b"\xff\xfe any bytes"), None);
+        check(HeaderMap::new(), None);
+    }
+
+    #[test]
+    fn without_keys_everything_is_allowed() {
+        assert_eq!(Keys::default().scope(&HeaderMap::new()), Some(Scope::Admin));
+    }
+
+    #[test]
+    fn the_strongest_of_equal_keys_counts() {
+        let same = SecretString::from("same");
+        assert_eq!(Keys::new(Some(&same), None, Some(&same)).scope(&sent(KEY_HEADER, b"same")), Some(Scope::Admin));
+    }
+
+    #[test]
+    fn scopes() {
+        let list = Some("/api/runtime/llm-tasks");
+        assert!(Scope::Read.allows(&Method::GET, list));
+        assert!(!Scope::Read.allows(&Method::POST, list));
+        assert!(!Scope::Worker.allows(&Method::GET, list));
+        assert!(!Scope::Worker.allows(&Method::GET, None));
+        for call in WORKER_CALLS {
+            assert!(Scope::Worker.allows(&Method::POST, Some(call)), "{call}");
+            assert!(!Scope::Worker.allows(&Method::GET, Some(call)), "{call}");
+        }
+    }
+}

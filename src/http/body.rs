@@ -1,0 +1,119 @@
+//! Request bodies: read once, up to a limit and a time, before any handler runs.
+
+use axum::body::{Body, Bytes};
+use axum::extract::{FromRequest, Request};
+use axum::http::header::EXPECT;
+use http_body_util::BodyExt;
+use hyper::body::Body as _;
+use serde_json::value::RawValue;
+use tokio::time::{Instant, timeout_at};
+
+use crate::api::error::Failure;
+use crate::api::wire::Wire;
+
+/// So much beyond the limit is read and dropped, so that the client, still sending, gets to see the answer.
+const DRAIN_BYTES: usize = 32 * 1024 * 1024;
+
+/// Reads the body of a request, so that it is there in one piece.
+pub async fn gather(request: Request, limit: usize, deadline: Instant) -> Result<Request, Failure> {
+    let (parts, body) = request.into_parts();
+    // Who waits for leave to send is told at once.
+    let drain = if parts.headers.contains_key(EXPECT) { 0 } else { DRAIN_BYTES };
+    match timeout_at(deadline, read(body, limit, drain)).await {
+        Ok(bytes) => Ok(Request::from_parts(parts, Body::from(bytes?))),
+        Err(_) => Err(Failure::fixed(408, "The request's body did not arrive in time")),
+    }
+}
+
+async fn read(mut body: Body, limit: usize, drain: usize) -> Result<Bytes, Failure> {
+    let announced = body.size_hint().exact().map_or(0, |bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
+    if announced > limit.saturating_add(drain) {
+        return Err(too_long(limit));
+    }
+    let mut first = Bytes::new();
+    let mut whole = Vec::new();
+    let mut length = 0_usize;
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|_| Failure::fixed(400, "The request's body could not be read"))?;
+        let Ok(data) = frame.into_data() else { continue };
+        length += data.len();
+        if length > limit {
+            whole = Vec::new();
+            if length > limit.saturating_add(drain) {
+                break;
+            }
+        } else if length == data.len() {
+            first = data;
+        } else {
+            if whole.is_empty() {
+                whole.reserve(announced.max(length));
+                whole.extend_from_slice(&first);
+            }
+            whole.extend_from_slice(&data);
+        }
+    }
+    match (length > limit, whole.is_empty()) {
+        (true, _) => Err(too_long(limit)),
+        (false, true) => Ok(first),
+        (false, false) => Ok(whole.into()),
+    }
+}
+
+pub fn too_long(limit: usize) -> Failure {
+    Failure::Text { status: 413, text: format!("Request body is too large: at most {limit} bytes are taken").into() }
+}
+
+/// A body as a handler gets it.
+pub struct Content(Bytes);
+
+impl<S: Send + Sync> FromRequest<S> for Content {
+    type Rejection = Failure;
+
+    async fn from_request(request: Request, _: &S) -> Result<Self, Failure> {
+        let body = request.into_body().collect().await;
+        body.map(|body| Self(body.to_bytes())).map_err(|error| Failure::Internal(error.to_string()))
+    }
+}
+
+impl Content {
+    /// The body as JSON text; none at all is `{}`.
+    ///
+    /// # Errors
+    /// It is not JSON.
+    pub fn raw(&self) -> Result<&RawValue, Failure> {
+        let text = if self.0.is_empty() { b"{}" } else { &self.0[..] };
+        serde_json::from_slice(text).map_err(|_| Failure::fixed(400, "Request body is not valid JSON"))
+    }
+
+    /// # Errors
+    /// It is not JSON, or not what is wanted.
+    pub fn read<T: Wire>(&self) -> Result<T, Failure> {
+        Ok(T::read(self.raw()?)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::convert::Infallible;
+
+    #[tokio::test]
+    async fn a_body_is_read_up_to_its_limit() {
+        let chunks = |chunks: &[&'static str]| {
+            let chunks: Vec<_> = chunks.iter().map(|chunk| Ok::<_, Infallible>(Bytes::from_static(chunk.as_bytes()))).collect();
+            Body::from_stream(futures_util::stream::iter(chunks))
+        };
+        assert_eq!(read(chunks(&["ab", "cd", "e"]), 5, 0).await.unwrap(), "abcde");
+        assert_eq!(read(Body::from("abcde"), 5, 0).await.unwrap(), "abcde");
+        assert_eq!(read(Body::empty(), 5, 0).await.unwrap(), "");
+        assert_eq!(read(chunks(&["ab", "cd", "ef"]), 5, 100).await.unwrap_err().status(), 413);
+        assert_eq!(read(Body::from("abcdef"), 5, 0).await.unwrap_err().status(), 413);
+    }
+
+    #[test]
+    fn no_body_is_an_empty_object() {
+        assert_eq!(Content(Bytes::new()).raw().unwrap().get(), "{}");
+        assert_eq!(Content("[1,".into()).raw().unwrap_err().line(), "Request body is not valid JSON");
+        assert_eq!(Content("\"\\ud800".into()).raw().unwrap_err().status(), 400);
+    }
+}

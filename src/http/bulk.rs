@@ -1,0 +1,86 @@
+//! One wish for many tasks.
+
+use axum::extract::State;
+
+use super::AppState;
+use super::answer::{Answer, ok};
+use super::body::Content;
+use super::gate::Caller;
+use super::tasks::filter_of_body;
+use crate::api::answers::BulkResult;
+use crate::api::error::Failure;
+use crate::api::requests::Bulk;
+use crate::api::tasks::MAX_BATCH;
+use crate::core::command::Op;
+use crate::core::ids::TaskId;
+use crate::core::task::{Status, TaskState};
+use crate::engine;
+use crate::store::{Page, TaskFilter};
+
+/// Cancels many tasks.
+#[utoipa::path(
+    post, path = "/api/runtime/llm-tasks:cancel", operation_id = "cancelTasks", tag = "tasks", request_body = Bulk,
+    responses((status = 200, description = "What came of it.", body = BulkResult))
+)]
+pub async fn cancel(State(app): State<AppState>, caller: Caller, body: Content) -> Answer {
+    const LIVE: [Status; 3] = [Status::Queued, Status::Leased, Status::Running];
+    apply(&app, &caller, body.read()?, &LIVE, |task| Op::Cancel { task }).await
+}
+
+/// Queues many failed, dead or cancelled tasks again.
+#[utoipa::path(
+    post, path = "/api/runtime/llm-tasks:requeue", operation_id = "requeueTasks", tag = "tasks", request_body = Bulk,
+    responses((status = 200, description = "What came of it.", body = BulkResult))
+)]
+pub async fn requeue(State(app): State<AppState>, caller: Caller, body: Content) -> Answer {
+    const OVER: [Status; 3] = [Status::Failed, Status::Dead, Status::Cancelled];
+    apply(&app, &caller, body.read()?, &OVER, |task| Op::Requeue { task }).await
+}
+
+/// Only tasks in one of `statuses` count: so repeated calls come to an end.
+async fn apply(app: &AppState, caller: &Caller, bulk: Bulk, statuses: &[Status], op: fn(TaskId) -> Op) -> Answer {
+    let (ids, more) = match (bulk.ids, bulk.filter) {
+        (Some(ids), None) => (ids.map(|id| id.0), false),
+        (None, Some(filter)) => match filter_of_body(filter)? {
+            Some(filter) => named_by(app, filter, statuses).await?,
+            None => (Vec::new(), false),
+        },
+        _ => return Err(Failure::form("Either ids or filter is wanted")),
+    };
+    let fits = |task: &TaskState| statuses.contains(&task.status) && !(task.status.is_active() && task.cancel_requested);
+    let mut states = app.engine.store().task_states(&ids).await?;
+    states.retain(fits);
+    states.sort_by_key(|task| task.id);
+    states.dedup_by_key(|task| task.id);
+    let matched = states.len() as i64;
+    if bulk.dry_run {
+        return ok(&BulkResult { matched, changed: 0, more });
+    }
+    let commands = states.iter().map(|task| caller.command(op(task.id))).collect();
+    let mut changed = 0;
+    for outcome in app.engine.submit_all(commands).await {
+        match outcome {
+            Ok(_) => changed += 1,
+            // It changed meanwhile, and the wish does not apply any more.
+            Err(engine::Error::Rejected(_)) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    ok(&BulkResult { matched, changed, more })
+}
+
+/// So many tasks as one call takes, and whether there are more.
+async fn named_by(app: &AppState, filter: TaskFilter, statuses: &[Status]) -> Result<(Vec<TaskId>, bool), Failure> {
+    let mut ids = Vec::new();
+    for status in statuses.iter().filter(|status| filter.status.is_none_or(|wanted| wanted == **status)) {
+        let filter = TaskFilter { status: Some(*status), ..filter.clone() };
+        // One more tells whether there are more.
+        let limit = (MAX_BATCH + 1 - ids.len()) as i64;
+        ids.extend(app.engine.store().task_ids(&filter, &Page { limit, before: None }).await?);
+        if ids.len() > MAX_BATCH {
+            ids.truncate(MAX_BATCH);
+            return Ok((ids, true));
+        }
+    }
+    Ok((ids, false))
+}

@@ -1,0 +1,84 @@
+//! The control plane's address and key, whether it answers, and how this server is.
+
+use axum::extract::State;
+use secrecy::SecretString;
+
+use super::AppState;
+use super::answer::{Answer, ok};
+use super::body::Content;
+use super::gate::Caller;
+use crate::api::answers::{Config, ConnectionTest, Health, MembridgeState};
+use crate::api::requests::NewConfig;
+use crate::core::audit::{Action, EntityType};
+use crate::core::command::Op;
+
+/// Where the control plane is.
+#[utoipa::path(
+    get, path = "/api/runtime/config", operation_id = "getConfig", tag = "config",
+    responses((status = 200, description = "The settings, the key masked.", body = Config))
+)]
+pub async fn get(State(app): State<AppState>) -> Answer {
+    show(&app)
+}
+
+fn show(app: &AppState) -> Answer {
+    let view = app.membridge.config();
+    ok(&Config {
+        membridge_server_url: view.membridge_server_url,
+        admin_key_masked: view.admin_key_masked,
+        connected: view.connected,
+        last_test: view.last_test,
+    })
+}
+
+/// Sets where the control plane is; stored, it wins over flags and environment from then on.
+#[utoipa::path(
+    post, path = "/api/runtime/config", operation_id = "setConfig", tag = "config", request_body = NewConfig,
+    responses((status = 200, description = "The settings, the key masked.", body = Config))
+)]
+pub async fn set(State(app): State<AppState>, caller: Caller, body: Content) -> Answer {
+    let wanted = body.read::<NewConfig>()?;
+    let (url, key) = (wanted.membridge_server_url.0, wanted.admin_key.0);
+    let op = Op::Configure { membridge_server_url: url.clone(), membridge_admin_key: key.clone() };
+    app.engine.submit(caller.command(op)).await?;
+    app.membridge.configure(url, SecretString::from(key));
+    show(&app)
+}
+
+/// Asks the control plane for its health.
+#[utoipa::path(
+    post, path = "/api/runtime/test-connection", operation_id = "testConnection", tag = "config",
+    responses((status = 200, description = "Whether it answered, and what.", body = ConnectionTest))
+)]
+pub async fn test_connection(State(app): State<AppState>, caller: Caller, body: Content) -> Answer {
+    body.raw()?;
+    let tested = app.membridge.test_connection().await;
+    let detail = tested.as_ref().map_or_else(|error| format!("failed: {error}"), |_| "connected".into());
+    let (action, entity_type, entity_id) = (Action::ConnectionTest, EntityType::Config, "membridge".into());
+    app.engine.submit(caller.command(Op::Note { action, entity_type, entity_id, actor: "admin".into(), detail })).await?;
+    ok(&match tested {
+        Ok(health) => ConnectionTest { connected: true, health: Some(health), error: None },
+        Err(error) => ConnectionTest { connected: false, health: None, error: Some(error) },
+    })
+}
+
+/// How this server is.
+#[utoipa::path(
+    get, path = "/api/runtime/health", operation_id = "getHealth", tag = "probes",
+    responses((status = 200, description = "It lives.", body = Health))
+)]
+pub async fn health(State(app): State<AppState>) -> Answer {
+    let membridge = app.membridge.state();
+    ok(&Health {
+        status: "ok",
+        service: "bloom-runtime",
+        uptime: app.started.elapsed().as_secs_f64(),
+        storage: app.engine.store().kind().as_str(),
+        membridge: MembridgeState {
+            consecutive_failures: membridge.consecutive_failures,
+            last_success: membridge.last_success,
+            last_error: membridge.last_error,
+            connected: membridge.connected,
+        },
+    })
+}

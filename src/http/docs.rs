@@ -1,0 +1,61 @@
+//! The API's description and an explorer for it. Everything comes out of this program: nothing is fetched from elsewhere.
+
+use std::sync::{Arc, OnceLock};
+
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::Path;
+use axum::http::header::{CONTENT_SECURITY_POLICY, X_CONTENT_TYPE_OPTIONS};
+use axum::http::{HeaderValue, StatusCode};
+use axum::routing::get;
+use utoipa_swagger_ui::{Config, serve};
+
+use super::AppState;
+use super::answer::{Answer, json_bytes, typed};
+use crate::api::error::Failure;
+
+const POLICY: HeaderValue =
+    HeaderValue::from_static("default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; frame-ancestors 'none'");
+
+pub fn router() -> Router<AppState> {
+    Router::new()
+        .route("/openapi.json", get(openapi))
+        .route("/", get(explorer))
+        .route("/docs", get(explorer))
+        .route("/docs/", get(explorer))
+        .route("/docs/{*file}", get(|Path(file): Path<String>| async move { asset(&file) }))
+}
+
+async fn openapi() -> Answer {
+    static TEXT: OnceLock<Bytes> = OnceLock::new();
+    let text = match TEXT.get() {
+        Some(text) => text,
+        None => {
+            let text = super::openapi().to_json().map_err(|error| Failure::Internal(error.to_string()))?;
+            TEXT.get_or_init(|| text.into())
+        }
+    };
+    Ok(json_bytes(StatusCode::OK, text.clone()))
+}
+
+/// The page is the same wherever it is asked for; its files are under `/docs/`.
+async fn explorer() -> Answer {
+    asset("index.html")
+}
+
+fn asset(file: &str) -> Answer {
+    let config = Arc::new(Config::from("/openapi.json").persist_authorization(true));
+    let found = serve(file, config).map_err(|error| Failure::Internal(error.to_string()))?;
+    let found = found.ok_or(Failure::fixed(404, "Not found"))?;
+    let content_type = HeaderValue::try_from(found.content_type).map_err(|error| Failure::Internal(error.to_string()))?;
+    let mut bytes = found.bytes.into_owned();
+    if file == "index.html" {
+        let page = String::from_utf8_lossy(&bytes);
+        let page = page.replacen("<head>", "<head>\n    <base href=\"/docs/\">", 1).replacen("Swagger UI", "bloom-runtime API", 1);
+        bytes = page.into_bytes();
+    }
+    let mut response = typed(StatusCode::OK, content_type, bytes.into());
+    response.headers_mut().insert(CONTENT_SECURITY_POLICY, POLICY);
+    response.headers_mut().insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    Ok(response)
+}

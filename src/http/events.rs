@@ -1,0 +1,145 @@
+//! A run's live record: sent by its agent, read as a list or as a stream.
+
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::http::HeaderMap;
+use axum::http::header::ACCEPT;
+use futures_util::stream;
+use tokio_util::sync::CancellationToken;
+
+use super::AppState;
+use super::answer::{Answer, odd_reply, ok, page};
+use super::body::Content;
+use super::content::Ask;
+use super::gate::Caller;
+use super::hub::Follower;
+use super::path::TaskPath;
+use super::stream::{KEEP_ALIVE, Seat, event_stream};
+use super::wait::LOOK_EVERY;
+use crate::api::answers::{Event, Recorded};
+use crate::api::error::{ErrorText, Failure};
+use crate::api::lists::{EventParams, Params};
+use crate::api::requests::NewEvents;
+use crate::api::wire::Wire;
+use crate::core::command::{NewEvent, Op, Reply};
+use crate::core::ids::TaskId;
+use crate::core::task::TaskEvent;
+use crate::engine::Engine;
+
+/// Events that one piece of a stream carries: of 256 KiB each at the most.
+const PIECE: i64 = 50;
+
+/// Adds to a run's live record. Numbers that the lease has sent before are ignored.
+#[utoipa::path(
+    post, path = "/api/runtime/llm-tasks/{id}/events", operation_id = "sendEvents", tag = "events",
+    params(("id" = String, Path)), request_body = NewEvents,
+    responses(
+        (status = 200, description = "Recorded.", body = Recorded),
+        (status = 404, description = "There is no such task, or no such lease.", body = ErrorText),
+        (status = 409, description = "Another lease holds the task.", body = ErrorText),
+    )
+)]
+pub async fn send(State(app): State<AppState>, caller: Caller, path: TaskPath, body: Content) -> Answer {
+    let raw = body.raw()?;
+    let sent = match NewEvents::read(raw) {
+        Ok(sent) => sent,
+        Err(wrong) => return Err(app.blame(&path, Ask::Events, raw, wrong.into()).await),
+    };
+    let op = Op::AppendEvents { task: path.id()?, lease: sent.lease_id.0, events: sent.events.map(NewEvent::from) };
+    match app.engine.submit(caller.command(op)).await? {
+        Reply::Recorded { newest } => ok(&Recorded { newest }),
+        _ => Err(odd_reply("events")),
+    }
+}
+
+/// A run's live record, the oldest first: as a list, or with `Accept: text/event-stream` as a stream that goes on from the header
+/// `Last-Event-ID` and says `end` when the task is finished.
+#[utoipa::path(
+    get, path = "/api/runtime/llm-tasks/{id}/events", operation_id = "listEvents", tag = "events",
+    params(("id" = String, Path), EventParams),
+    responses(
+        (status = 200, description = "Events by number.", content((Vec<Event> = "application/json"), (String = "text/event-stream"))),
+        (status = 404, description = "Task not found.", body = ErrorText),
+    )
+)]
+pub async fn list(State(app): State<AppState>, path: TaskPath, params: Params, headers: HeaderMap) -> Answer {
+    let id = path.id()?;
+    let store = app.engine.store();
+    if store.task_states(&[id]).await?.is_empty() {
+        return Err(Failure::TASK_NOT_FOUND);
+    }
+    let after = params.lenient("after", 0, 0..=i64::MAX);
+    let wants_stream = headers.get(ACCEPT).and_then(|accept| accept.to_str().ok()).is_some_and(|accept| accept.contains("text/event-stream"));
+    if wants_stream {
+        let seen = headers.get("last-event-id").and_then(|id| id.to_str().ok()).and_then(|id| id.parse().ok()).unwrap_or(after);
+        let follower = app.hub.follow(id);
+        let (engine, shutdown) = (app.engine.clone(), app.shutdown.clone());
+        let following = Following { engine, task: id, seen, follower, shutdown, is_over: false, _seat: app.seats.events()? };
+        return Ok(event_stream(stream::unfold(following, Following::next)));
+    }
+    let limit = params.limit();
+    let mut events = store.events(id, after, limit + 1).await?;
+    let more = events.len() as i64 > limit;
+    events.truncate(limit as usize);
+    let last = events.last().filter(|_| more);
+    let next = last.map(|last| format!("</api/runtime/llm-tasks/{id}/events?limit={limit}&after={}>; rel=\"next\"", last.number));
+    page(&events.iter().map(show).collect::<Result<Vec<_>, _>>()?, next)
+}
+
+fn show(event: &TaskEvent) -> Result<Event<'_>, Failure> {
+    Event::new(event).map_err(|error| Failure::Internal(format!("event {} of task {}: {error}", event.number, event.task_id)))
+}
+
+struct Following {
+    engine: Engine,
+    task: TaskId,
+    /// The number of the last event sent.
+    seen: i64,
+    follower: Follower,
+    shutdown: CancellationToken,
+    is_over: bool,
+    _seat: Seat,
+}
+
+impl Following {
+    async fn next(mut self) -> Option<(Bytes, Self)> {
+        if self.is_over || self.shutdown.is_cancelled() {
+            return None;
+        }
+        self.follower.mark_seen();
+        match self.look().await {
+            Ok(Some(piece)) => return Some((piece, self)),
+            Ok(None) => {}
+            // The client comes back by itself, with the number of the last event it got.
+            Err(_) => return None,
+        }
+        tokio::select! {
+            () = self.follower.changed() => {}
+            () = tokio::time::sleep(LOOK_EVERY) => {}
+            () = self.shutdown.cancelled() => return None,
+        }
+        Some((KEEP_ALIVE, self))
+    }
+
+    /// What there is to send now.
+    async fn look(&mut self) -> Result<Option<Bytes>, Failure> {
+        let store = self.engine.store();
+        // The state first: what came before its end is in the events read after it.
+        let state = store.task_states(&[self.task]).await?.into_iter().next();
+        let events = store.events(self.task, self.seen, PIECE).await?;
+        let mut out = Vec::new();
+        for event in &events {
+            out.extend_from_slice(format!("id: {}\ndata: ", event.number).as_bytes());
+            serde_json::to_writer(&mut out, &show(event)?).map_err(|error| Failure::Internal(error.to_string()))?;
+            out.extend_from_slice(b"\n\n");
+            self.seen = event.number;
+        }
+        let status = state.map(|state| state.status);
+        if status.is_none_or(|status| status.is_final()) && (events.len() as i64) < PIECE {
+            self.is_over = true;
+            let status = status.map_or("removed", |status| status.as_str());
+            out.extend_from_slice(format!("event: end\ndata: {{\"status\":\"{status}\"}}\n\n").as_bytes());
+        }
+        Ok((!out.is_empty()).then(|| out.into()))
+    }
+}

@@ -1,0 +1,217 @@
+//! What every request passes: its id, its client's rate, its key, its body's size, its time; and what is told of it afterwards.
+
+use std::hash::{BuildHasher, RandomState};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock};
+use std::time::Instant;
+
+use axum::extract::{FromRequestParts, MatchedPath, Request, State};
+use axum::http::header::RETRY_AFTER;
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, HeaderValue, Method};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use tokio::time::timeout_at;
+
+use super::AppState;
+use super::answer::Cause;
+use super::auth::Scope;
+use super::body;
+use super::rate::{Limiter, Standing, client_address};
+use crate::api::error::Failure;
+use crate::core::command::{Command, Op};
+
+/// Tells the ids of this process from those of others.
+static PROCESS: LazyLock<u64> = LazyLock::new(|| RandomState::new().hash_one(std::process::id()));
+static REQUESTS: AtomicU64 = AtomicU64::new(1);
+const REQUEST_ID: &str = "x-request-id";
+const MAX_REQUEST_ID: usize = 128;
+const UNAUTHORIZED: Failure = Failure::fixed(401, "Unauthorized");
+const FORBIDDEN: Failure = Failure::fixed(403, "This key does not allow that");
+const TOO_MANY: Failure = Failure::fixed(429, "Too many requests, please try again later");
+const TIMED_OUT: Failure = Failure::Later("The request took too long and was given up; what it asked for may still happen");
+
+/// The other end of the connection.
+#[derive(Clone, Copy, Debug)]
+pub struct Peer(pub SocketAddr);
+
+/// Who asks.
+#[derive(Clone, Debug)]
+pub struct Caller {
+    pub scope: Scope,
+    pub request_id: Arc<str>,
+}
+
+impl Caller {
+    pub fn command(&self, op: Op) -> Command {
+        Command { op, request_id: Some(self.request_id.to_string()), epoch: None }
+    }
+}
+
+impl<S: Sync> FromRequestParts<S> for Caller {
+    type Rejection = Failure;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Failure> {
+        parts.extensions.get().cloned().ok_or_else(|| Failure::Internal("a route stands outside the gate".into()))
+    }
+}
+
+pub async fn gate(State(app): State<AppState>, request: Request, next: Next) -> Response {
+    let start = Instant::now();
+    let method = request.method().clone();
+    let template = request.extensions().get::<MatchedPath>().cloned();
+    let template = template.as_ref().map(MatchedPath::as_str);
+    let path = request.uri().path();
+    // Only lines that will be written need it.
+    let path = tracing::enabled!(tracing::Level::INFO).then(|| path.to_owned());
+    let request_id = request_id(request.headers());
+
+    let pass = Pass::new(&app, &request, &method, template);
+    let standing = pass.count(start);
+    let mut response = match pass.admit(standing.as_ref()) {
+        Ok(scope) => serve(&app, &pass, request, next, Caller { scope, request_id: request_id.clone() }).await,
+        Err(failure) => failure.into_response(),
+    };
+
+    if let Some(standing) = standing {
+        standing.write(response.headers_mut());
+    }
+    if let Ok(id) = HeaderValue::try_from(&*request_id) {
+        response.headers_mut().insert(REQUEST_ID, id);
+    }
+    let seconds = start.elapsed().as_secs_f64();
+    let status = response.status().as_u16();
+    app.metrics.http(template.unwrap_or("unmatched"), method.as_str(), status, seconds);
+    let cause = response.extensions_mut().remove::<Cause>();
+    log(&method, path.as_deref().unwrap_or_default(), status, seconds, &request_id, cause);
+    response
+}
+
+async fn serve(app: &AppState, pass: &Pass<'_>, request: Request, next: Next, caller: Caller) -> Response {
+    let deadline = tokio::time::Instant::now() + app.settings.request_timeout;
+    let mut request = request;
+    if let Some(limit) = pass.body_limit {
+        request = match body::gather(request, limit, deadline).await {
+            Ok(request) => request,
+            Err(failure) => return failure.into_response(),
+        };
+    }
+    request.extensions_mut().insert(caller);
+    if pass.is_long {
+        return next.run(request).await;
+    }
+    timeout_at(deadline, next.run(request)).await.unwrap_or_else(|_| TIMED_OUT.into_response())
+}
+
+/// What the gate makes of a request before it is let in.
+struct Pass<'a> {
+    client: IpAddr,
+    /// `Err`: who asks must not.
+    scope: Result<Scope, Failure>,
+    limiter: Option<&'a Limiter>,
+    /// A second limit; then the answer tells of this one.
+    test_limiter: Option<&'a Limiter>,
+    body_limit: Option<usize>,
+    /// A long poll: it sets its own time.
+    is_long: bool,
+}
+
+/// How a request stands, to be told in the answer.
+struct Told<'a> {
+    limiter: &'a Limiter,
+    standing: Standing,
+    /// Of the limits that it overran, the seconds after which to come again.
+    retry_sec: Option<u64>,
+}
+
+impl<'a> Pass<'a> {
+    fn new(app: &'a AppState, request: &Request, method: &Method, template: Option<&str>) -> Self {
+        let path = request.uri().path();
+        let is_api = path == "/api" || path.starts_with("/api/");
+        let is_open = matches!(template, Some("/api/runtime/health" | "/api/runtime/test-connection"));
+        let is_guarded = (is_api && !is_open) || path == "/metrics";
+        let key = app.settings.keys.scope(request.headers());
+        let scope = match key {
+            _ if !is_guarded => Ok(Scope::Admin),
+            None => Err(UNAUTHORIZED),
+            Some(scope) if scope.allows(method, template) => Ok(scope),
+            Some(_) => Err(FORBIDDEN),
+        };
+        let peer = request.extensions().get::<Peer>().map_or(IpAddr::V4(Ipv4Addr::LOCALHOST), |peer| peer.0.ip());
+        let test = template == Some("/api/runtime/test-connection") && method == Method::POST;
+        // Guessing keys gets no more tries on the workers' routes than elsewhere.
+        let as_worker = key == Some(Scope::Worker) || (scope.is_ok() && template.is_some_and(is_worker_route));
+        let limiter = if as_worker { &app.limits.worker } else { &app.limits.general };
+        Self {
+            client: client_address(peer, request.headers(), &app.settings.trusted_proxies),
+            scope,
+            limiter: limiter.as_ref().filter(|_| is_api),
+            test_limiter: app.limits.test_connection.as_ref().filter(|_| test),
+            body_limit: (method == Method::POST && template.is_some()).then(|| app.settings.body_limit(template)),
+            is_long: matches!(template, Some("/api/runtime/workers/{id}/claim" | "/api/runtime/llm-tasks/{id}/wait")),
+        }
+    }
+
+    fn count(&self, now: Instant) -> Option<Told<'a>> {
+        let general = self.limiter.map(|limiter| (limiter, limiter.count(self.client, now)));
+        let test = self.test_limiter.map(|limiter| (limiter, limiter.count(self.client, now)));
+        let overrun = [&general, &test].into_iter().flatten().filter(|(_, standing)| !standing.allowed);
+        let retry_sec = overrun.map(|(_, standing)| standing.reset_sec).max();
+        test.or(general).map(|(limiter, standing)| Told { limiter, standing, retry_sec })
+    }
+
+    /// Rate goes before key.
+    fn admit(&self, told: Option<&Told<'_>>) -> Result<Scope, Failure> {
+        if told.is_some_and(|told| told.retry_sec.is_some()) {
+            return Err(TOO_MANY);
+        }
+        self.scope.clone()
+    }
+}
+
+impl Told<'_> {
+    fn write(&self, headers: &mut HeaderMap) {
+        self.limiter.write_headers(&self.standing, headers);
+        if let Some(seconds) = self.retry_sec {
+            headers.insert(RETRY_AFTER, seconds.max(1).into());
+        }
+    }
+}
+
+/// Routes of the workers' own protocol: one address may carry many of them.
+fn is_worker_route(template: &str) -> bool {
+    matches!(
+        template,
+        "/api/runtime/workers/{id}/claim"
+            | "/api/runtime/workers/{id}/heartbeat"
+            | "/api/runtime/workers/{id}/complete"
+            | "/api/runtime/llm-tasks/{id}/events"
+            | "/api/runtime/llm-tasks/{id}/release"
+    )
+}
+
+/// The client's own id, if it is a plain word, else a new one.
+fn request_id(headers: &HeaderMap) -> Arc<str> {
+    let plain = |id: &&str| {
+        (1..=MAX_REQUEST_ID).contains(&id.len()) && id.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.:".contains(&byte))
+    };
+    match headers.get(REQUEST_ID).and_then(|id| id.to_str().ok()).filter(plain) {
+        Some(id) => id.into(),
+        None => {
+            let (process, count) = (*PROCESS, REQUESTS.fetch_add(1, Ordering::Relaxed));
+            format!("{process:016x}-{count:x}").into()
+        }
+    }
+}
+
+/// What goes well is the audit trail's to tell; at thousands of requests a second it is told here only on demand.
+fn log(method: &Method, path: &str, status: u16, seconds: f64, request_id: &str, cause: Option<Cause>) {
+    let ms = seconds * 1000.0;
+    match (status, cause) {
+        (_, Some(Cause(cause))) => tracing::error!(%method, path, status, ms, request_id, cause, "request failed"),
+        (500.., None) => tracing::warn!(%method, path, status, ms, request_id, "request failed"),
+        (400.., None) => tracing::info!(%method, path, status, ms, request_id, "request refused"),
+        _ => tracing::debug!(%method, path, status, ms, request_id, "request"),
+    }
+}

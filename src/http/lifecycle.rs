@@ -1,0 +1,202 @@
+//! What is done to one task: leased, kept alive, completed, handed back, cancelled, queued again.
+
+use axum::extract::State;
+use axum::http::StatusCode;
+
+use super::AppState;
+use super::answer::{Answer, json, odd_reply, ok};
+use super::auth::Scope;
+use super::body::{self, Content};
+use super::content::Ask;
+use super::gate::Caller;
+use super::path::TaskPath;
+use super::show::{show_task, spec};
+use crate::api::answers::{Artifact, Completed, Lease, Leased, Renewed, TaskResult, Worker};
+use crate::api::complete::{Completion, bytes_besides_output};
+use crate::api::error::{ErrorText, Failure};
+use crate::api::requests::{Heartbeat, NewLease, Release};
+use crate::api::tasks::Task;
+use crate::api::wire::Wire;
+use crate::core::command::{self, Holder, Op, Reply};
+use crate::core::task::TaskState;
+
+/// Gives the task to a worker.
+#[utoipa::path(
+    post, path = "/api/runtime/llm-tasks/{id}/lease", operation_id = "leaseTask", tag = "leases",
+    params(("id" = String, Path)), request_body = NewLease,
+    responses(
+        (status = 201, description = "Leased.", body = Leased),
+        (status = 404, description = "There is no such task, or no worker of that name.", body = ErrorText),
+        (status = 409, description = "The task is not queued, or not ready.", body = ErrorText),
+        (status = 503, description = "No available worker with free capacity.", body = ErrorText),
+    )
+)]
+pub async fn lease(State(app): State<AppState>, caller: Caller, path: TaskPath, body: Content) -> Answer {
+    let raw = body.raw()?;
+    let wish = match NewLease::read(raw) {
+        Ok(wish) => wish,
+        Err(wrong) => return Err(app.blame(&path, Ask::Lease, raw, wrong.into()).await),
+    };
+    let ttl_ms = wish.ttl_seconds.map_or(app.settings.lease_ttl_ms, |seconds| seconds.0 * 1000);
+    let worker = wish.worker_id.map(|id| id.0);
+    match app.engine.lease(path.id()?, worker, ttl_ms, Some(caller.request_id.to_string())).await? {
+        Reply::Leased { task, worker, active_leases } => {
+            let lease = Lease::active(&task).ok_or_else(|| odd_reply("lease"))?;
+            json(StatusCode::CREATED, &Leased { lease, worker: Worker::new(&worker, active_leases) })
+        }
+        _ => Err(odd_reply("lease")),
+    }
+}
+
+/// A run's sign of life: its lease lasts another TTL.
+#[utoipa::path(
+    post, path = "/api/runtime/llm-tasks/{id}/heartbeat", operation_id = "heartbeatTask", tag = "leases",
+    params(("id" = String, Path)), request_body = Heartbeat,
+    responses(
+        (status = 200, description = "The lease, renewed.", body = Renewed),
+        (status = 404, description = "There is no such task, or no active lease.", body = ErrorText),
+        (status = 409, description = "Another lease holds the task.", body = ErrorText),
+    )
+)]
+pub async fn heartbeat(State(app): State<AppState>, caller: Caller, path: TaskPath, body: Content) -> Answer {
+    let raw = body.raw()?;
+    let read = Heartbeat::read(raw).map_err(Failure::from).and_then(|beat| {
+        let holder = Holder { lease: beat.lease_id.map(|id| id.0), worker: beat.worker_id.map(|id| id.0) };
+        named(&caller, holder)
+    });
+    let holder = match read {
+        Ok(holder) => holder,
+        Err(wrong) => return Err(app.blame(&path, Ask::Heartbeat, raw, wrong).await),
+    };
+    let task = path.known().ok_or(Failure::fixed(404, "Task or lease not found"))?;
+    let task = task_reply(&app, &caller, Op::Heartbeat { task, holder }).await?;
+    let lease = Lease::active(&task).ok_or_else(|| odd_reply("heartbeat"))?;
+    app.engine.sighted(lease.worker_id);
+    let expires_at = lease.expires_at;
+    ok(&Renewed { lease, expires_at })
+}
+
+/// A worker's key speaks for one worker: it must say whose lease it means.
+fn named(caller: &Caller, holder: Holder) -> Result<Holder, Failure> {
+    if caller.scope == Scope::Worker && holder == Holder::default() {
+        return Err(Failure::field("lease_id", "Required with a worker's key, unless worker_id is given"));
+    }
+    Ok(holder)
+}
+
+/// The end of a run.
+#[utoipa::path(
+    post, path = "/api/runtime/llm-tasks/{id}/complete", operation_id = "completeTask", tag = "leases",
+    params(("id" = String, Path)), request_body = Completion,
+    responses(
+        (status = 200, description = "Stored; or, of a repeat, what was stored first.", body = Completed),
+        (status = 404, description = "Task not found.", body = ErrorText),
+        (status = 409, description = "The task is not leased or running, or another lease holds it.", body = ErrorText),
+    )
+)]
+pub async fn complete(State(app): State<AppState>, caller: Caller, path: TaskPath, body: Content) -> Answer {
+    let raw = body.raw()?;
+    if bytes_besides_output(raw) > app.settings.max_body_bytes {
+        return Err(body::too_long(app.settings.max_body_bytes));
+    }
+    let read = Completion::read(raw).map_err(Failure::from).and_then(|completion| {
+        named(&caller, completion.holder())?;
+        Ok(completion)
+    });
+    let completion = match read {
+        Ok(completion) => completion,
+        Err(wrong) => return Err(app.blame(&path, Ask::Complete, raw, wrong).await),
+    };
+    if completion.output_bytes() > app.settings.max_output_bytes {
+        return Err(output_too_long(&app));
+    }
+    let holder = completion.holder();
+    let command = completion.into_command(path.id()?, holder);
+    match app.engine.submit(caller.command(Op::Complete(Box::new(command)))).await? {
+        Reply::Completed { task, result } => completed(&app, &task, result).await,
+        _ => Err(odd_reply("complete")),
+    }
+}
+
+pub fn output_too_long(app: &AppState) -> Failure {
+    let limit = app.settings.max_output_bytes;
+    Failure::Text { status: 413, text: format!("The output is too large: at most {limit} bytes are taken").into() }
+}
+
+async fn completed(app: &AppState, task: &TaskState, result: command::Completed) -> Answer {
+    let (now, before);
+    let result = match result {
+        command::Completed::Now(result) => {
+            app.engine.sighted(&result.worker_id);
+            now = result;
+            &*now
+        }
+        command::Completed::Before(lease) => {
+            before = app.engine.store().result_of_lease(lease).await?;
+            before.as_ref().ok_or_else(|| Failure::Internal(format!("lease {lease} is completed but has no result")))?
+        }
+    };
+    let spec = spec(&app.engine, task).await?;
+    ok(&Completed { task: show_task(&app.engine, &spec, task), artifact: Artifact::from(result), result: TaskResult::from(result) })
+}
+
+/// Hands a task back unharmed: the attempt does not count.
+#[utoipa::path(
+    post, path = "/api/runtime/llm-tasks/{id}/release", operation_id = "releaseTask", tag = "leases",
+    params(("id" = String, Path)), request_body = Release,
+    responses(
+        (status = 200, description = "The task, back in the queue.", body = Task),
+        (status = 404, description = "There is no such task, or no active lease.", body = ErrorText),
+        (status = 409, description = "Another lease holds the task.", body = ErrorText),
+    )
+)]
+pub async fn release(State(app): State<AppState>, caller: Caller, path: TaskPath, body: Content) -> Answer {
+    let raw = body.raw()?;
+    let release = match Release::read(raw) {
+        Ok(release) => release,
+        Err(wrong) => return Err(app.blame(&path, Ask::Release, raw, wrong.into()).await),
+    };
+    let op = Op::Release { task: path.id()?, lease: release.lease_id.0, reason: release.reason.0 };
+    show_reply(&app, &caller, op).await
+}
+
+/// Ends a task: a queued one at once, a running one as soon as its agent hears of it.
+#[utoipa::path(
+    post, path = "/api/runtime/llm-tasks/{id}/cancel", operation_id = "cancelTask", tag = "tasks", params(("id" = String, Path)),
+    responses(
+        (status = 200, description = "The task.", body = Task),
+        (status = 404, description = "Task not found.", body = ErrorText),
+        (status = 409, description = "The task is finished.", body = ErrorText),
+    )
+)]
+pub async fn cancel(State(app): State<AppState>, caller: Caller, path: TaskPath, body: Content) -> Answer {
+    body.raw()?;
+    show_reply(&app, &caller, Op::Cancel { task: path.id()? }).await
+}
+
+/// Queues a failed, dead or cancelled task again.
+#[utoipa::path(
+    post, path = "/api/runtime/llm-tasks/{id}/requeue", operation_id = "requeueTask", tag = "tasks", params(("id" = String, Path)),
+    responses(
+        (status = 200, description = "The task, queued.", body = Task),
+        (status = 404, description = "Task not found.", body = ErrorText),
+        (status = 409, description = "The task is not failed, dead or cancelled.", body = ErrorText),
+    )
+)]
+pub async fn requeue(State(app): State<AppState>, caller: Caller, path: TaskPath, body: Content) -> Answer {
+    body.raw()?;
+    show_reply(&app, &caller, Op::Requeue { task: path.id()? }).await
+}
+
+async fn show_reply(app: &AppState, caller: &Caller, op: Op) -> Answer {
+    let state = task_reply(app, caller, op).await?;
+    let spec = spec(&app.engine, &state).await?;
+    ok(&show_task(&app.engine, &spec, &state))
+}
+
+async fn task_reply(app: &AppState, caller: &Caller, op: Op) -> Result<TaskState, Failure> {
+    match app.engine.submit(caller.command(op)).await? {
+        Reply::Task(task) => Ok(task),
+        _ => Err(odd_reply("a wish for a task")),
+    }
+}

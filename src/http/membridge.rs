@@ -1,0 +1,113 @@
+//! The control plane behind this server's key: its own key is added on the way and never shown.
+
+use axum::body::Bytes;
+use axum::extract::{Path, State};
+use axum::http::header::CONTENT_TYPE;
+use axum::http::{HeaderValue, StatusCode};
+use serde_json::json;
+
+use super::AppState;
+use super::answer::{Answer, typed};
+use super::body::Content;
+use super::gate::Caller;
+use crate::api::error::{ErrorText, Failure};
+use crate::api::requests::LeaderSelection;
+use crate::core::audit::{Action, EntityType};
+use crate::core::command::Op;
+use crate::membridge::{Answer as Upstream, Call, Reply};
+
+/// The control plane's health.
+#[utoipa::path(
+    get, path = "/api/membridge/health", operation_id = "getMembridgeHealth", tag = "membridge",
+    responses((status = 200, description = "Its answer, as it came.", body = serde_json::Value), Refusals)
+)]
+pub async fn health(State(app): State<AppState>) -> Answer {
+    get(&app, Call::Health).await
+}
+
+/// The control plane's projects.
+#[utoipa::path(
+    get, path = "/api/membridge/projects", operation_id = "listMembridgeProjects", tag = "membridge",
+    responses((status = 200, description = "Its answer, as it came.", body = serde_json::Value), Refusals)
+)]
+pub async fn projects(State(app): State<AppState>) -> Answer {
+    get(&app, Call::Projects).await
+}
+
+/// Who leads a project.
+#[utoipa::path(
+    get, path = "/api/membridge/projects/{cid}/leadership", operation_id = "getLeadership", tag = "membridge",
+    params(("cid" = String, Path)),
+    responses((status = 200, description = "Its answer, as it came.", body = serde_json::Value), Refusals)
+)]
+pub async fn leadership(State(app): State<AppState>, Path(project): Path<String>) -> Answer {
+    get(&app, Call::Leadership { project: &project }).await
+}
+
+/// The nodes of a project.
+#[utoipa::path(
+    get, path = "/api/membridge/projects/{cid}/nodes", operation_id = "listNodes", tag = "membridge",
+    params(("cid" = String, Path)),
+    responses((status = 200, description = "Its answer, as it came.", body = serde_json::Value), Refusals)
+)]
+pub async fn nodes(State(app): State<AppState>, Path(project): Path<String>) -> Answer {
+    get(&app, Call::Nodes { project: &project }).await
+}
+
+/// Makes a node the leader of a project.
+#[utoipa::path(
+    post, path = "/api/membridge/projects/{cid}/leadership/select", operation_id = "selectLeader", tag = "membridge",
+    params(("cid" = String, Path)), request_body = LeaderSelection,
+    responses((status = 200, description = "Its answer, as it came.", body = serde_json::Value), Refusals)
+)]
+pub async fn select(State(app): State<AppState>, caller: Caller, Path(project): Path<String>, body: Content) -> Answer {
+    let wish = body.read::<LeaderSelection>()?;
+    let body = json!({ "primary_node_id": wish.primary_node_id.0, "lease_seconds": wish.lease_seconds.0 });
+    let reply = reply(app.membridge.call(Call::SelectLeader { project: &project, body: &body }).await)?;
+    if !reply.is_success() {
+        return Err(Failure::Text { status: reply.status, text: String::from_utf8_lossy(&reply.body).into_owned().into() });
+    }
+    let (action, entity_type) = (Action::LeadershipPromote, EntityType::Project);
+    let note = Op::Note { action, entity_type, entity_id: project, actor: "admin".into(), detail: wish.primary_node_id.0 };
+    app.engine.submit(caller.command(note)).await?;
+    through(reply)
+}
+
+async fn get(app: &AppState, call: Call<'_>) -> Answer {
+    let reply = reply(app.membridge.call(call).await)?;
+    if !reply.is_success() {
+        return Err(Failure::Text { status: reply.status, text: format!("Membridge returned {}", reply.status).into() });
+    }
+    through(reply)
+}
+
+fn reply(answer: Upstream) -> Result<Reply, Failure> {
+    match answer {
+        Upstream::Reply(reply) => Ok(reply),
+        Upstream::Down(error) => Err(Failure::Text { status: 502, text: error.into() }),
+    }
+}
+
+fn through(reply: Reply) -> Answer {
+    let status = StatusCode::from_u16(reply.status).map_err(|error| Failure::Internal(error.to_string()))?;
+    let content_type = reply.content_type.and_then(|text| HeaderValue::try_from(text).ok());
+    let known = content_type.is_some();
+    let content_type = content_type.unwrap_or(HeaderValue::from_static("application/json"));
+    let mut response = typed(status, content_type, Bytes::from(reply.body));
+    if !known {
+        response.headers_mut().remove(CONTENT_TYPE);
+    }
+    Ok(response)
+}
+
+/// What the control plane may say instead.
+#[derive(utoipa::IntoResponses)]
+#[expect(dead_code, reason = "it only tells OpenAPI of these answers")]
+enum Refusals {
+    /// The control plane can't be reached.
+    #[response(status = 502)]
+    Down(#[to_schema] ErrorText<'static>),
+    /// Whatever else it answered with that status.
+    #[response(status = "default")]
+    Other(#[to_schema] ErrorText<'static>),
+}

@@ -1,0 +1,138 @@
+//! The HTTP door: routes by resource, and before them one [`gate`] for what all requests have in common.
+
+mod answer;
+mod auth;
+mod body;
+mod bulk;
+mod config;
+mod content;
+mod docs;
+mod events;
+mod gate;
+mod hub;
+mod lifecycle;
+mod membridge;
+mod openapi;
+mod path;
+mod probes;
+mod rate;
+mod records;
+pub mod server;
+mod show;
+mod stream;
+mod tasks;
+mod wait;
+mod watch;
+mod worker_calls;
+mod workers;
+
+use std::ops::Deref;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use axum::Router;
+use axum::extract::DefaultBodyLimit;
+use axum::middleware::from_fn_with_state;
+use ipnet::IpNet;
+use tokio_util::sync::CancellationToken;
+
+pub use auth::Keys;
+pub use openapi::openapi;
+
+use crate::api::error::Failure;
+use crate::engine::Engine;
+use crate::membridge::Membridge;
+use crate::telemetry::Metrics;
+use hub::Hub;
+use rate::Limiter;
+use stream::Seats;
+
+/// What an operator may set of this door.
+#[derive(Clone)]
+pub struct Settings {
+    pub keys: Keys,
+    /// Requests a minute for one client address; 0 = no limit.
+    pub rate_limit_per_minute: u32,
+    pub test_connection_per_minute: u32,
+    pub worker_rate_limit_per_minute: u32,
+    /// Proxies whose `X-Forwarded-For` counts.
+    pub trusted_proxies: Vec<IpNet>,
+    pub max_body_bytes: usize,
+    /// Of a completion's output, beside the rest of its body.
+    pub max_output_bytes: usize,
+    pub request_timeout: Duration,
+    /// Of a lease, unless its taker says.
+    pub lease_ttl_ms: i64,
+}
+
+/// How much longer text may be as JSON than it is: escapes as long as Python's of all but ASCII.
+const JSON_EXPANSION: usize = 3;
+
+impl Settings {
+    fn body_limit(&self, template: Option<&str>) -> usize {
+        match template {
+            Some("/api/runtime/llm-tasks/{id}/complete" | "/api/runtime/workers/{id}/complete") => {
+                self.max_body_bytes.saturating_add(self.max_output_bytes.saturating_mul(JSON_EXPANSION))
+            }
+            _ => self.max_body_bytes,
+        }
+    }
+}
+
+/// What all requests share. Clones share it too.
+#[derive(Clone)]
+pub struct AppState(Arc<Shared>);
+
+pub struct Shared {
+    pub engine: Engine,
+    pub membridge: Membridge,
+    pub metrics: Metrics,
+    pub settings: Settings,
+    pub started: Instant,
+    /// Ends the long polls and streams.
+    pub shutdown: CancellationToken,
+    limits: Limits,
+    hub: Arc<Hub>,
+    seats: Seats,
+}
+
+struct Limits {
+    general: Option<Limiter>,
+    test_connection: Option<Limiter>,
+    worker: Option<Limiter>,
+}
+
+impl Deref for AppState {
+    type Target = Shared;
+
+    fn deref(&self) -> &Shared {
+        &self.0
+    }
+}
+
+impl AppState {
+    /// Starts the one task that tells waiting requests of changes; it ends with `shutdown`.
+    pub fn new(engine: Engine, membridge: Membridge, metrics: Metrics, settings: Settings, shutdown: CancellationToken) -> Self {
+        let hub = Arc::new(Hub::default());
+        tokio::spawn(hub.clone().run(engine.clone(), shutdown.clone()));
+        let limits = Limits {
+            general: Limiter::new(settings.rate_limit_per_minute),
+            test_connection: Limiter::new(settings.test_connection_per_minute),
+            worker: Limiter::new(settings.worker_rate_limit_per_minute),
+        };
+        let (started, seats) = (Instant::now(), Seats::default());
+        Self(Arc::new(Shared { engine, membridge, metrics, settings, started, shutdown, limits, hub, seats }))
+    }
+}
+
+pub fn router(state: AppState) -> Router {
+    let (routes, _) = openapi::routes().split_for_parts();
+    routes
+        .merge(docs::router())
+        .fallback(|| async { Failure::fixed(404, "Not found") })
+        .method_not_allowed_fallback(|| async { Failure::fixed(405, "Method not allowed") })
+        // The gate has its own, by route.
+        .layer(DefaultBodyLimit::disable())
+        .layer(from_fn_with_state(state.clone(), gate::gate))
+        .with_state(state)
+}

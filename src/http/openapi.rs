@@ -1,0 +1,154 @@
+//! The API's description, made from the routes themselves.
+
+use utoipa::openapi::path::{Operation, Parameter, PathItem};
+use utoipa::openapi::schema::{AnyOfBuilder, Components, Ref};
+use utoipa::openapi::security::{ApiKey, ApiKeyValue, HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme};
+use utoipa::openapi::{ContentBuilder, Info, OpenApi, OpenApiBuilder, RefOr, Required, ResponseBuilder, Schema};
+use utoipa::{PartialSchema, ToSchema};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::{AppState, bulk, config, events, lifecycle, membridge, probes, records, tasks, wait, watch, worker_calls, workers};
+use crate::api::error::{ErrorText, Invalid, ValidationError};
+
+/// Every route but the explorer's own.
+pub fn routes() -> OpenApiRouter<AppState> {
+    OpenApiRouter::new()
+        .routes(routes!(tasks::create, tasks::list))
+        .routes(routes!(tasks::create_batch))
+        .routes(routes!(bulk::cancel))
+        .routes(routes!(bulk::requeue))
+        .routes(routes!(tasks::get))
+        .routes(routes!(tasks::result))
+        .routes(routes!(wait::wait))
+        .routes(routes!(tasks::runs))
+        .routes(routes!(lifecycle::lease))
+        .routes(routes!(lifecycle::heartbeat))
+        .routes(routes!(lifecycle::complete))
+        .routes(routes!(lifecycle::release))
+        .routes(routes!(lifecycle::cancel))
+        .routes(routes!(lifecycle::requeue))
+        .routes(routes!(events::send, events::list))
+        .routes(routes!(watch::watch))
+        .routes(routes!(workers::register, workers::list))
+        .routes(routes!(workers::get, workers::remove))
+        .routes(routes!(workers::cordon))
+        .routes(routes!(workers::uncordon))
+        .routes(routes!(workers::drain))
+        .routes(routes!(worker_calls::claim))
+        .routes(routes!(worker_calls::heartbeat))
+        .routes(routes!(worker_calls::complete))
+        .routes(routes!(records::leases))
+        .routes(routes!(records::artifacts))
+        .routes(routes!(records::audit))
+        .routes(routes!(records::stats))
+        .routes(routes!(records::usage))
+        .routes(routes!(config::get, config::set))
+        .routes(routes!(config::test_connection))
+        .routes(routes!(config::health))
+        .routes(routes!(membridge::health))
+        .routes(routes!(membridge::projects))
+        .routes(routes!(membridge::leadership))
+        .routes(routes!(membridge::nodes))
+        .routes(routes!(membridge::select))
+        .routes(routes!(probes::healthz))
+        .routes(routes!(probes::readyz))
+        .routes(routes!(probes::metrics))
+}
+
+/// The whole description.
+pub fn openapi() -> OpenApi {
+    let described = routes().into_openapi();
+    let mut info = Info::new("bloom-runtime", env!("CARGO_PKG_VERSION"));
+    info.description = Some("Runs LLM tasks on a fleet of worker machines. Times are milliseconds since the epoch.".into());
+    let mut api = OpenApiBuilder::new().info(info).paths(described.paths).components(described.components).build();
+    let components = api.components.get_or_insert_with(Components::new);
+    components.schemas.insert(ErrorText::name().into(), ErrorText::schema());
+    components.schemas.insert(ValidationError::name().into(), ValidationError::schema());
+    components.schemas.insert(Invalid::name().into(), Invalid::schema());
+    components.add_security_scheme("apiKey", SecurityScheme::ApiKey(ApiKey::Header(ApiKeyValue::new("X-Runtime-API-Key"))));
+    components.add_security_scheme("bearer", SecurityScheme::Http(HttpBuilder::new().scheme(HttpAuthScheme::Bearer).build()));
+    for (path, item) in &mut api.paths.paths {
+        for operation in operations(item) {
+            complete(path, operation);
+        }
+    }
+    api
+}
+
+fn operations(item: &mut PathItem) -> impl Iterator<Item = &mut Operation> {
+    [&mut item.get, &mut item.post, &mut item.delete].into_iter().flatten()
+}
+
+/// Adds what all routes of a kind have in common: it is the gate that does it.
+fn complete(path: &str, operation: &mut Operation) {
+    let is_api = path.starts_with("/api/");
+    let is_open = !is_api && path != "/metrics" || matches!(path, "/api/runtime/health" | "/api/runtime/test-connection");
+    let has_body = operation.request_body.is_some();
+    if !is_open {
+        let schemes = ["apiKey", "bearer"].map(|name| SecurityRequirement::new(name, Vec::<String>::new()));
+        operation.security = Some(schemes.into());
+        answer(operation, "401", "There is no key, or a wrong one.", error());
+        answer(operation, "403", "This key does not allow that.", error());
+    }
+    if is_api {
+        answer(operation, "429", "Too many requests.", error());
+    }
+    if is_api || path == "/metrics" {
+        answer(operation, "500", "A fault of this server.", error());
+        answer(operation, "503", "The server can't do it right now; try again after the seconds in Retry-After.", error());
+    }
+    let is_strict = |one: &RefOr<Parameter>| matches!(one, RefOr::T(one) if matches!(one.name.as_str(), "cursor" | "by"));
+    let is_filtered = operation.parameters.as_ref().is_some_and(|all| all.iter().any(is_strict));
+    if has_body || is_filtered {
+        let either = AnyOfBuilder::new().item(error()).item(Ref::from_schema_name(ValidationError::name()));
+        answer(operation, "400", "The request is not JSON, or not what is wanted.", RefOr::T(Schema::AnyOf(either.build())));
+    }
+    if has_body {
+        answer(operation, "408", "The body did not arrive in time.", error());
+        answer(operation, "413", "The body is too large.", error());
+    }
+    // Everything in these is optional, the body as well.
+    if path.ends_with("/lease") || path == "/api/runtime/llm-tasks/{id}/heartbeat" {
+        if let Some(RefOr::T(body)) = &mut operation.request_body {
+            body.required = Some(Required::False);
+        }
+    }
+}
+
+fn error() -> RefOr<Schema> {
+    RefOr::Ref(Ref::from_schema_name(ErrorText::name()))
+}
+
+fn answer(operation: &mut Operation, status: &str, description: &str, schema: RefOr<Schema>) {
+    let content = ContentBuilder::new().schema(Some(schema)).build();
+    let response = ResponseBuilder::new().description(description).content("application/json", content).build();
+    operation.responses.responses.entry(status.into()).or_insert(RefOr::T(response));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_reference_leads_somewhere() {
+        let text = openapi().to_json().unwrap();
+        let api: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let schemas = api["components"]["schemas"].as_object().unwrap();
+        for part in text.split("\"#/components/schemas/").skip(1) {
+            let name = part.split('"').next().unwrap();
+            assert!(schemas.contains_key(name), "{name} is not described");
+        }
+    }
+
+    #[test]
+    fn operations_have_names_of_their_own() {
+        let mut api = openapi();
+        let operations = api.paths.paths.values_mut().flat_map(operations);
+        let mut ids: Vec<_> = operations.map(|operation| operation.operation_id.clone().unwrap()).collect();
+        let count = ids.len();
+        ids.sort();
+        ids.dedup();
+        assert_eq!(ids.len(), count);
+    }
+}

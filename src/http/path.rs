@@ -1,0 +1,52 @@
+//! Ids in paths. What is no id names nothing: a 404, said after the body's syntax was checked.
+
+use axum::extract::{FromRequestParts, Path};
+use axum::http::request::Parts;
+
+use crate::api::error::Failure;
+use crate::api::values::parse_id;
+use crate::core::ids::TaskId;
+
+/// `{id}` of a task.
+pub struct TaskPath(Option<TaskId>);
+
+impl TaskPath {
+    pub fn known(&self) -> Option<TaskId> {
+        self.0
+    }
+
+    pub fn id(&self) -> Result<TaskId, Failure> {
+        self.0.ok_or(Failure::TASK_NOT_FOUND)
+    }
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for TaskPath {
+    type Rejection = Failure;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Failure> {
+        Ok(Self(part(parts, state).await.and_then(|text| parse_id(&text))))
+    }
+}
+
+/// `{id}` of a worker, its name.
+pub struct WorkerPath(Option<String>);
+
+impl WorkerPath {
+    pub fn name(self) -> Result<String, Failure> {
+        self.0.ok_or(Failure::WORKER_NOT_FOUND)
+    }
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for WorkerPath {
+    type Rejection = Failure;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Failure> {
+        // No database keeps a NUL in text, so no worker has one in its name.
+        Ok(Self(part(parts, state).await.filter(|name| !name.contains('\0'))))
+    }
+}
+
+/// The one variable part of the route, decoded; `None` if that is not UTF-8.
+async fn part<S: Send + Sync>(parts: &mut Parts, state: &S) -> Option<String> {
+    Path::<String>::from_request_parts(parts, state).await.ok().map(|Path(text)| text)
+}

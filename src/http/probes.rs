@@ -1,0 +1,48 @@
+//! For those who watch over the process.
+
+use axum::extract::State;
+use axum::http::HeaderValue;
+
+use super::AppState;
+use super::answer::{Answer, ok, typed};
+use crate::api::answers::Probe;
+use crate::api::error::{ErrorText, Failure};
+use axum::http::StatusCode;
+
+/// The process lives.
+#[utoipa::path(
+    get, path = "/healthz", operation_id = "liveness", tag = "probes",
+    responses((status = 200, description = "It does.", body = Probe))
+)]
+pub async fn healthz() -> Answer {
+    ok(&Probe { status: "ok" })
+}
+
+/// The process can serve: the database is reachable and its schema current.
+#[utoipa::path(
+    get, path = "/readyz", operation_id = "readiness", tag = "probes",
+    responses(
+        (status = 200, description = "It can.", body = Probe),
+        (status = 503, description = "It can't, or is about to stop.", body = ErrorText),
+    )
+)]
+pub async fn readyz(State(app): State<AppState>) -> Answer {
+    if app.shutdown.is_cancelled() {
+        return Err(Failure::Later("The server is stopping"));
+    }
+    if let Err(error) = app.engine.store().ping().await {
+        tracing::warn!(%error, "not ready");
+        return Err(Failure::Later("The database is not reachable, or its schema is not current"));
+    }
+    ok(&Probe { status: "ready" })
+}
+
+/// Metrics in Prometheus form.
+#[utoipa::path(
+    get, path = "/metrics", operation_id = "metrics", tag = "probes",
+    responses((status = 200, description = "Metrics.", body = String, content_type = "text/plain"))
+)]
+pub async fn metrics(State(app): State<AppState>) -> Answer {
+    let text = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
+    Ok(typed(StatusCode::OK, text, app.metrics.render().into()))
+}

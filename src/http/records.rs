@@ -1,0 +1,111 @@
+//! What happened: leases, artifacts, the audit trail, figures.
+
+use axum::extract::State;
+use uuid::Uuid;
+
+use super::AppState;
+use super::answer::{Answer, ok, page};
+use crate::api::answers::{Artifact, Audit, Lease, LeaseStats, Stats, TaskStats, UsageRow, WorkerStats};
+use crate::api::error::Failure;
+use crate::api::lists::{ArtifactParams, PageParams, Params, StatusParam, UsageParams};
+use crate::api::values::parse_id;
+use crate::core::task::LeaseStatus;
+use crate::store::{Page, UsageBy};
+
+/// Asks for one row more than are shown: it tells whether there is a next page.
+pub fn page_of(params: &Params) -> Result<Page, Failure> {
+    Ok(Page { limit: params.limit() + 1, before: params.cursor()? })
+}
+
+/// Takes that row off again; the way to the next page, if there is one.
+pub fn cut<T>(rows: &mut Vec<T>, params: &Params, path: &str, id: fn(&T) -> Uuid) -> Option<String> {
+    let limit = params.limit() as usize;
+    let more = rows.len() > limit;
+    rows.truncate(limit);
+    rows.last().filter(|_| more).map(|last| params.next_link(path, &id(last).to_string()))
+}
+
+/// Lists leases, newest first.
+#[utoipa::path(
+    get, path = "/api/runtime/leases", operation_id = "listLeases", tag = "leases", params(PageParams, StatusParam),
+    responses((status = 200, description = "A page of leases.", body = Vec<Lease>))
+)]
+pub async fn leases(State(app): State<AppState>, params: Params) -> Answer {
+    let page_wanted = page_of(&params)?;
+    let status = match params.get("status").map(LeaseStatus::parse) {
+        Some(None) => return ok(&[(); 0]),
+        status => status.flatten(),
+    };
+    let mut rows = app.engine.store().leases(status, &page_wanted).await?;
+    let next = cut(&mut rows, &params, "/api/runtime/leases", |lease| lease.id);
+    page(&rows.iter().map(Lease::from).collect::<Vec<_>>(), next)
+}
+
+/// Lists artifacts, newest first.
+#[utoipa::path(
+    get, path = "/api/runtime/artifacts", operation_id = "listArtifacts", tag = "records", params(PageParams, ArtifactParams),
+    responses((status = 200, description = "A page of artifacts.", body = Vec<Artifact>))
+)]
+pub async fn artifacts(State(app): State<AppState>, params: Params) -> Answer {
+    let page_wanted = page_of(&params)?;
+    let task = match params.get("task_id").map(parse_id) {
+        Some(None) => return ok(&[(); 0]),
+        task => task.flatten(),
+    };
+    let mut rows = app.engine.store().artifacts(task, &page_wanted).await?;
+    let next = cut(&mut rows, &params, "/api/runtime/artifacts", |result| result.artifact_id);
+    page(&rows.iter().map(Artifact::from).collect::<Vec<_>>(), next)
+}
+
+/// Lists the audit trail, newest first.
+#[utoipa::path(
+    get, path = "/api/runtime/audit", operation_id = "listAudit", tag = "records", params(PageParams),
+    responses((status = 200, description = "A page of entries.", body = Vec<Audit>))
+)]
+pub async fn audit(State(app): State<AppState>, params: Params) -> Answer {
+    let mut rows = app.engine.store().audit(&page_of(&params)?).await?;
+    let next = cut(&mut rows, &params, "/api/runtime/audit", |entry| entry.id);
+    page(&rows.iter().map(Audit::from).collect::<Vec<_>>(), next)
+}
+
+/// How many there are of everything.
+#[utoipa::path(
+    get, path = "/api/runtime/stats", operation_id = "getStats", tag = "records",
+    responses((status = 200, description = "Counts.", body = Stats))
+)]
+pub async fn stats(State(app): State<AppState>) -> Answer {
+    let stats = app.engine.stats();
+    let counted = stats.tasks_by_status.iter().filter(|(_, count)| **count > 0);
+    ok(&Stats {
+        tasks: TaskStats {
+            total: stats.tasks_by_status.values().sum(),
+            by_status: counted.map(|(status, count)| (status.as_str(), *count)).collect(),
+        },
+        leases: LeaseStats { total: stats.leases_total, active: stats.leases_active },
+        workers: WorkerStats { total: stats.workers_total, online: stats.workers_online },
+    })
+}
+
+/// What runs used: tokens and US dollars. These records outlive their tasks.
+#[utoipa::path(
+    get, path = "/api/runtime/usage", operation_id = "getUsage", tag = "records", params(UsageParams),
+    responses((status = 200, description = "Rows, 1000 at most.", body = Vec<UsageRow>))
+)]
+pub async fn usage(State(app): State<AppState>, params: Params) -> Answer {
+    let by = match params.get("by") {
+        None | Some("day") => UsageBy::Day,
+        Some("agent_slug") => UsageBy::AgentSlug,
+        Some("model") => UsageBy::Model,
+        Some("context_id") => UsageBy::ContextId,
+        Some(_) => return Err(Failure::field("by", "Expected 'day' | 'agent_slug' | 'model' | 'context_id'")),
+    };
+    let rows = app.engine.store().usage(params.moment("from")?, params.moment("to")?, by).await?;
+    let shown = rows.iter().map(|row| UsageRow {
+        key: &row.key,
+        runs: row.runs,
+        input_tokens: row.input_tokens,
+        output_tokens: row.output_tokens,
+        cost_usd: row.cost_usd,
+    });
+    ok(&shown.collect::<Vec<_>>())
+}

@@ -1,0 +1,61 @@
+//! Rows of the store and replies of the engine, made ready to be shown.
+
+use std::sync::Arc;
+
+use axum::extract::{FromRequestParts, RawQuery};
+use axum::http::request::Parts;
+
+use crate::api::answers::{Directives, Lease, Worker};
+use crate::api::error::Failure;
+use crate::api::lists::Params;
+use crate::api::tasks::{Task, Waiting};
+use crate::core::task::{TaskSpec, TaskState};
+use crate::core::worker;
+use crate::engine::Engine;
+use crate::store::LeaseRow;
+
+pub fn show_task<'a>(engine: &Engine, spec: &'a TaskSpec, state: &'a TaskState) -> Task<'a> {
+    let waiting = engine.waiting(state).map(|waiting| Waiting { reason: waiting.reason, message: waiting.message });
+    Task::new(spec, state, waiting)
+}
+
+pub fn show_worker<'a>(engine: &Engine, worker: &'a worker::Worker) -> Worker<'a> {
+    Worker::new(worker, engine.active_leases(&worker.id))
+}
+
+pub fn directives(engine: &Engine, worker: &str) -> Directives {
+    let directives = engine.directives(worker);
+    Directives { cancel: directives.cancel, drain: directives.drain }
+}
+
+/// What was asked for, of a task that exists.
+pub async fn spec(engine: &Engine, state: &TaskState) -> Result<Arc<TaskSpec>, Failure> {
+    let specs = engine.specs(&[state.id]).await?;
+    // Removed between the reply and here.
+    specs.into_iter().next().ok_or(Failure::TASK_NOT_FOUND)
+}
+
+impl<'a> From<&'a LeaseRow> for Lease<'a> {
+    fn from(row: &'a LeaseRow) -> Self {
+        Self {
+            id: row.id,
+            task_id: row.task_id,
+            worker_id: &row.worker_id,
+            started_at: row.started_at,
+            expires_at: row.expires_at,
+            ttl_seconds: row.ttl_ms / 1000,
+            status: row.status,
+            last_heartbeat: row.last_heartbeat,
+            context_id: &row.context_id,
+        }
+    }
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for Params {
+    type Rejection = Failure;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Failure> {
+        let Ok(RawQuery(query)) = RawQuery::from_request_parts(parts, state).await;
+        Ok(Self::parse(query.as_deref()))
+    }
+}

@@ -1,0 +1,72 @@
+//! Server-sent events, and the number of requests that may wait at a time.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use axum::body::{Body, Bytes};
+use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use axum::http::{HeaderName, HeaderValue};
+use axum::response::Response;
+use futures_util::{Stream, StreamExt};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::api::error::Failure;
+
+/// Streams and waits at a time, of each kind.
+const MAX_STREAMS: usize = 256;
+/// Workers that wait for work at a time.
+const MAX_CLAIMS: usize = 2048;
+const FULL: Failure = Failure::Later("Too many requests are waiting right now, try again");
+
+/// Says that the stream lives. Line breaks of proxies' time-outs are some ten seconds.
+pub const KEEP_ALIVE: Bytes = Bytes::from_static(b":\n\n");
+
+/// Places for requests that wait.
+pub struct Seats {
+    claims: Arc<Semaphore>,
+    waits: Arc<Semaphore>,
+    events: Arc<Semaphore>,
+    watches: Arc<Semaphore>,
+}
+
+impl Default for Seats {
+    fn default() -> Self {
+        let seats = |n| Arc::new(Semaphore::new(n));
+        Self { claims: seats(MAX_CLAIMS), waits: seats(MAX_STREAMS), events: seats(MAX_STREAMS), watches: seats(MAX_STREAMS) }
+    }
+}
+
+pub type Seat = OwnedSemaphorePermit;
+
+impl Seats {
+    pub fn claim(&self) -> Result<Seat, Failure> {
+        take(&self.claims)
+    }
+
+    pub fn wait(&self) -> Result<Seat, Failure> {
+        take(&self.waits)
+    }
+
+    pub fn events(&self) -> Result<Seat, Failure> {
+        take(&self.events)
+    }
+
+    pub fn watch(&self) -> Result<Seat, Failure> {
+        take(&self.watches)
+    }
+}
+
+fn take(seats: &Arc<Semaphore>) -> Result<Seat, Failure> {
+    seats.clone().try_acquire_owned().map_err(|_| FULL)
+}
+
+/// An answer that goes on. The first line makes proxies and clients see at once that it has begun.
+pub fn event_stream(frames: impl Stream<Item = Bytes> + Send + 'static) -> Response {
+    let frames = futures_util::stream::once(async { KEEP_ALIVE }).chain(frames).map(Ok::<_, Infallible>);
+    let mut response = Response::new(Body::from_stream(frames));
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    headers.insert(HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"));
+    response
+}

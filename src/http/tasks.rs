@@ -1,0 +1,216 @@
+//! Tasks: created, listed, looked at.
+
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode};
+
+use super::AppState;
+use super::answer::{Answer, json, odd_reply, ok, page};
+use super::body::Content;
+use super::gate::Caller;
+use super::path::TaskPath;
+use super::records::{cut, page_of};
+use super::show::show_task;
+use crate::api::answers::TaskResult;
+use crate::api::error::{ErrorText, Failure};
+use crate::api::lists::{PageParams, Params, StatusParam, TaskParams};
+use crate::api::requests::Filter;
+use crate::api::tasks::{CreatedTasks, NewTask, NewTasks, Task};
+use crate::api::values::text_problem;
+use crate::core::command::{CreatedTask, Op, Reply};
+use crate::core::task::{Status, TaskSpec};
+use crate::store::{Page, TaskFilter, TaskRow};
+
+/// The newest tasks that `runs` shows.
+const RUNS: i64 = 50;
+const MAX_IDEMPOTENCY_KEY: usize = 255;
+
+/// Creates a task.
+#[utoipa::path(
+    post, path = "/api/runtime/llm-tasks", operation_id = "createTask", tag = "tasks", request_body = NewTask,
+    params(("Idempotency-Key" = Option<String>, Header, description = "As `idempotency_key` in the body, which wins.", max_length = 255)),
+    responses(
+        (status = 201, description = "Created, and queued.", body = Task),
+        (status = 200, description = "The task that this idempotency key made first.", body = Task),
+        (status = 409, description = "The idempotency key was used for another task.", body = ErrorText),
+    )
+)]
+pub async fn create(State(app): State<AppState>, caller: Caller, headers: HeaderMap, body: Content) -> Answer {
+    let task = body.read::<NewTask>()?;
+    let spec = task.into_spec(idempotency_key(&headers)?);
+    let created = submit(&app, &caller, vec![spec]).await?;
+    let [CreatedTask { spec, state, existed }] = &created[..] else { return Err(odd_reply("create")) };
+    json(if *existed { StatusCode::OK } else { StatusCode::CREATED }, &show_task(&app.engine, spec, state))
+}
+
+/// Creates many tasks, all or none.
+#[utoipa::path(
+    post, path = "/api/runtime/llm-tasks:batch", operation_id = "createTasks", tag = "tasks", request_body = NewTasks,
+    responses(
+        (status = 201, description = "Created. A task whose idempotency key was used before is the first one.", body = CreatedTasks),
+        (status = 409, description = "An idempotency key was used for another task.", body = ErrorText),
+    )
+)]
+pub async fn create_batch(State(app): State<AppState>, caller: Caller, body: Content) -> Answer {
+    let specs = body.read::<NewTasks>()?.tasks.map(|task| task.into_spec(None));
+    let created = submit(&app, &caller, specs).await?;
+    let tasks = created.iter().map(|task| show_task(&app.engine, &task.spec, &task.state)).collect();
+    json(StatusCode::CREATED, &CreatedTasks { tasks })
+}
+
+async fn submit(app: &AppState, caller: &Caller, tasks: Vec<TaskSpec>) -> Result<Vec<CreatedTask>, Failure> {
+    match app.engine.submit(caller.command(Op::Create { tasks })).await? {
+        Reply::Created(created) => Ok(created),
+        _ => Err(odd_reply("create")),
+    }
+}
+
+fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Failure> {
+    let Some(value) = headers.get("idempotency-key").filter(|value| !value.is_empty()) else { return Ok(None) };
+    // Any bytes are a key; those that are not UTF-8 are taken as Latin-1.
+    let bytes = value.as_bytes();
+    let key = str::from_utf8(bytes).map_or_else(|_| bytes.iter().map(|byte| char::from(*byte)).collect(), str::to_owned);
+    match text_problem(&key, 1, MAX_IDEMPOTENCY_KEY) {
+        None => Ok(Some(key)),
+        Some(wrong) => Err(Failure::field("idempotency_key", wrong)),
+    }
+}
+
+/// Lists tasks, newest first.
+#[utoipa::path(
+    get, path = "/api/runtime/llm-tasks", operation_id = "listTasks", tag = "tasks", params(PageParams, StatusParam, TaskParams),
+    responses((status = 200, description = "A page of tasks.", body = Vec<Task>))
+)]
+pub async fn list(State(app): State<AppState>, params: Params) -> Answer {
+    let page_wanted = page_of(&params)?;
+    let Some(filter) = filter_of_params(&params)? else { return ok(&[(); 0]) };
+    let mut rows = app.engine.store().tasks(&filter, &page_wanted).await?;
+    let next = cut(&mut rows, &params, PATH, |row| row.spec.id);
+    // The store ends a page early when its texts are long.
+    let next = next.or_else(|| rows.last().filter(|_| text_bytes(&rows) > LONG_PAGE_BYTES).map(|row| params.next_link(PATH, &row.spec.id.to_string())));
+    page(&show(&app, &rows), next)
+}
+
+const PATH: &str = "/api/runtime/llm-tasks";
+/// Pages with less text than this are never cut short by the store.
+const LONG_PAGE_BYTES: usize = 8 * 1024 * 1024;
+
+fn text_bytes(rows: &[TaskRow]) -> usize {
+    rows.iter().map(|row| row.spec.prompt.len()).sum()
+}
+
+fn show<'a>(app: &AppState, rows: &'a [TaskRow]) -> Vec<Task<'a>> {
+    rows.iter().map(|row| show_task(&app.engine, &row.spec, &row.state)).collect()
+}
+
+/// `None`: it asks for a status that no task has.
+fn filter_of_params(params: &Params) -> Result<Option<TaskFilter>, Failure> {
+    let filter = TaskFilter {
+        status: None,
+        agent_slug: params.text("agent_slug")?,
+        context_id: params.text("context_id")?,
+        worker_id: params.text("worker_id")?,
+        labels: params.labels()?,
+        created_after: params.moment("created_after")?,
+        created_before: params.moment("created_before")?,
+    };
+    Ok(with_status(filter, params.get("status")))
+}
+
+/// As the list's filter, out of a body.
+///
+/// # Errors
+/// It names nothing: a slip of the pen must not stop every task.
+pub fn filter_of_body(filter: Filter) -> Result<Option<TaskFilter>, Failure> {
+    let status = filter.status.map(|status| status.0).filter(|status| !status.is_empty());
+    let given = |text: crate::api::values::Text| Some(text.0).filter(|text| !text.is_empty());
+    let filter = TaskFilter {
+        status: None,
+        agent_slug: filter.agent_slug.and_then(given),
+        context_id: filter.context_id.and_then(given),
+        worker_id: filter.worker_id.and_then(given),
+        labels: filter.labels.map(|labels| labels.0.into_iter().collect()).unwrap_or_default(),
+        created_after: filter.created_after.map(|at| at.0),
+        created_before: filter.created_before.map(|at| at.0),
+    };
+    if status.is_none() && filter == TaskFilter::default() {
+        return Err(Failure::field("filter", "Names nothing: give a status, agent_slug, context_id, worker_id, labels, created_after or created_before"));
+    }
+    Ok(with_status(filter, status.as_deref()))
+}
+
+fn with_status(filter: TaskFilter, status: Option<&str>) -> Option<TaskFilter> {
+    match status.map(Status::parse) {
+        None => Some(filter),
+        Some(None) => None,
+        Some(known) => Some(TaskFilter { status: known, ..filter }),
+    }
+}
+
+/// The 50 newest tasks.
+#[utoipa::path(
+    get, path = "/api/runtime/runs", operation_id = "listRuns", tag = "tasks",
+    responses((status = 200, description = "Tasks, newest first.", body = Vec<Task>))
+)]
+pub async fn runs(State(app): State<AppState>) -> Answer {
+    let rows = app.engine.store().tasks(&TaskFilter::default(), &Page { limit: RUNS, before: None }).await?;
+    ok(&show(&app, &rows))
+}
+
+/// One task.
+#[utoipa::path(
+    get, path = "/api/runtime/llm-tasks/{id}", operation_id = "getTask", tag = "tasks", params(("id" = String, Path)),
+    responses(
+        (status = 200, description = "The task.", body = Task),
+        (status = 404, description = "Task not found.", body = ErrorText),
+    )
+)]
+pub async fn get(State(app): State<AppState>, path: TaskPath) -> Answer {
+    let row = app.engine.store().task(path.id()?).await?.ok_or(Failure::TASK_NOT_FOUND)?;
+    ok(&show_task(&app.engine, &row.spec, &row.state))
+}
+
+/// The newest result of a task.
+#[utoipa::path(
+    get, path = "/api/runtime/llm-tasks/{id}/result", operation_id = "getResult", tag = "tasks", params(("id" = String, Path)),
+    responses(
+        (status = 200, description = "The result.", body = TaskResult),
+        (status = 404, description = "There is no such task, or no result yet.", body = ErrorText),
+    )
+)]
+pub async fn result(State(app): State<AppState>, path: TaskPath) -> Answer {
+    let id = path.id()?;
+    if let Some(result) = app.engine.store().newest_result(id).await? {
+        return ok(&TaskResult::from(&result));
+    }
+    let known = app.engine.store().task_states(&[id]).await?;
+    Err(if known.is_empty() { Failure::TASK_NOT_FOUND } else { Failure::fixed(404, "Result not found") })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use axum::http::HeaderValue;
+
+    #[test]
+    fn filters_of_queries() {
+        let read = |query| filter_of_params(&Params::parse(Some(query)));
+        assert_eq!(read("status=").unwrap(), Some(TaskFilter::default()));
+        assert_eq!(read("status=sleeping").unwrap(), None);
+        let filter = read("label=a=1&label=b=x%3Dy&status=dead&created_after=12").unwrap().unwrap();
+        assert_eq!(filter.labels, [("a".into(), "1".into()), ("b".into(), "x=y".into())]);
+        assert_eq!((filter.status, filter.created_after), (Some(Status::Dead), Some(12)));
+        assert!(read("label=a").is_err());
+        assert!(read("context_id=a%00b").is_err());
+        assert!(read("created_after=soon").is_err());
+    }
+
+    #[test]
+    fn the_idempotency_header() {
+        let read = |value: &[u8]| idempotency_key(&HeaderMap::from_iter([("idempotency-key".parse().unwrap(), HeaderValue::from_bytes(value).unwrap())]));
+        assert_eq!(read(b"").unwrap(), None);
+        assert_eq!(read(b"one").unwrap().as_deref(), Some("one"));
+        assert_eq!(read(b"\xe9").unwrap().as_deref(), Some("é"));
+        assert_eq!(read(&[b'x'; 256]).unwrap_err().status(), 400);
+        assert_eq!(idempotency_key(&HeaderMap::new()).unwrap(), None);
+    }
+}

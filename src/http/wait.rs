@@ -1,0 +1,48 @@
+//! Waiting for a task's end.
+
+use std::time::Duration;
+
+use axum::extract::State;
+use tokio::time::{Instant, timeout_at};
+
+use super::AppState;
+use super::answer::{Answer, ok};
+use super::path::TaskPath;
+use super::show::show_task;
+use crate::api::error::{ErrorText, Failure};
+use crate::api::lists::{Params, WaitParams};
+use crate::api::requests::MAX_WAIT_SEC;
+use crate::api::tasks::Task;
+
+const DEFAULT_WAIT_SEC: i64 = 30;
+/// Behind the wake-ups stands a look now and then.
+pub const LOOK_EVERY: Duration = Duration::from_secs(5);
+
+/// The task, as soon as it is finished or the time is over.
+#[utoipa::path(
+    get, path = "/api/runtime/llm-tasks/{id}/wait", operation_id = "waitForTask", tag = "tasks",
+    params(("id" = String, Path), WaitParams),
+    responses(
+        (status = 200, description = "The task, finished or not.", body = Task),
+        (status = 404, description = "Task not found.", body = ErrorText),
+    )
+)]
+pub async fn wait(State(app): State<AppState>, path: TaskPath, params: Params) -> Answer {
+    let id = path.id()?;
+    let _seat = app.seats.wait()?;
+    let seconds = params.lenient("timeout_sec", DEFAULT_WAIT_SEC, 0..=MAX_WAIT_SEC);
+    let end = Instant::now() + Duration::from_secs(seconds.unsigned_abs());
+    let mut follower = app.hub.follow(id);
+    loop {
+        follower.mark_seen();
+        let is_last_look = Instant::now() >= end || app.shutdown.is_cancelled();
+        let row = app.engine.store().task(id).await?.ok_or(Failure::TASK_NOT_FOUND)?;
+        if row.state.status.is_final() || is_last_look {
+            return ok(&show_task(&app.engine, &row.spec, &row.state));
+        }
+        tokio::select! {
+            _ = timeout_at(end.min(Instant::now() + LOOK_EVERY), follower.changed()) => {}
+            () = app.shutdown.cancelled() => {}
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! The calls that a worker's program makes for all that it runs.
+
+use axum::extract::State;
+use axum::response::Response;
+
+use super::AppState;
+use super::answer::{Answer, odd_reply, ok};
+use super::body::Content;
+use super::gate::Caller;
+use super::lifecycle::output_too_long;
+use super::path::WorkerPath;
+use super::show::{directives, show_task};
+use crate::api::answers::{Claimed, ClaimedLease, CompletionResult, Completions, Lease, RenewedLeases};
+use crate::api::complete::{Completion, NewCompletions, WorkerCompletion};
+use crate::api::error::{ErrorText, Failure};
+use crate::api::requests::{Claim, WorkerHeartbeat};
+use crate::api::wire::Wire;
+use crate::core::command::{Command, Completed, Holder, Op, Reply};
+use crate::core::task::TaskState;
+use crate::engine::ClaimRequest;
+
+/// Asks for tasks; answers as soon as there is work, or when the time is over.
+#[utoipa::path(
+    post, path = "/api/runtime/workers/{id}/claim", operation_id = "claimTasks", tag = "worker protocol",
+    params(("id" = String, Path)), request_body = Claim,
+    responses(
+        (status = 200, description = "Leases with their tasks, maybe none.", body = Claimed),
+        (status = 404, description = "Worker not found.", body = ErrorText),
+    )
+)]
+pub async fn claim(State(app): State<AppState>, caller: Caller, path: WorkerPath, body: Content) -> Answer {
+    let claim = body.read::<Claim>()?;
+    let worker = path.name()?;
+    let _seat = if claim.wait_sec.0 > 0 { Some(app.seats.claim()?) } else { None };
+    let request = ClaimRequest {
+        worker: worker.clone(),
+        max: claim.max.0,
+        wait_ms: claim.wait_sec.0 * 1000,
+        held: claim.held.map(|held| held.map(|id| id.0)),
+        request_id: Some(caller.request_id.to_string()),
+    };
+    let leased = tokio::select! {
+        biased;
+        leased = app.engine.claim(request) => leased?,
+        // A lease that was given right now is delivered again: the next claim does not hold it.
+        () = app.shutdown.cancelled() => Vec::new(),
+    };
+    delivered(&app, &worker, &leased).await
+}
+
+async fn delivered(app: &AppState, worker: &str, leased: &[TaskState]) -> Result<Response, Failure> {
+    let ids: Vec<_> = leased.iter().map(|task| task.id).collect();
+    let specs = if ids.is_empty() { Vec::new() } else { app.engine.specs(&ids).await? };
+    let leases = leased.iter().filter_map(|state| {
+        let spec = specs.iter().find(|spec| spec.id == state.id)?;
+        Some(ClaimedLease { lease: Lease::active(state)?, task: show_task(&app.engine, spec, state) })
+    });
+    ok(&Claimed { leases: leases.collect(), directives: directives(&app.engine, worker) })
+}
+
+/// A sign of life of all runs of a worker.
+#[utoipa::path(
+    post, path = "/api/runtime/workers/{id}/heartbeat", operation_id = "heartbeatWorker", tag = "worker protocol",
+    params(("id" = String, Path)), request_body = WorkerHeartbeat,
+    responses(
+        (status = 200, description = "Which leases were renewed, which are lost.", body = RenewedLeases),
+        (status = 404, description = "Worker not found.", body = ErrorText),
+    )
+)]
+pub async fn heartbeat(State(app): State<AppState>, caller: Caller, path: WorkerPath, body: Content) -> Answer {
+    let leases = body.read::<WorkerHeartbeat>()?.leases.map(|id| id.0);
+    let worker = path.name()?;
+    let op = Op::RenewLeases { worker: worker.clone(), leases };
+    let Reply::RenewedLeases { renewed, lost } = app.engine.submit(caller.command(op)).await? else {
+        return Err(odd_reply("heartbeat"));
+    };
+    // Who holds a lease is there; nobody else is asked for.
+    if renewed.is_empty() && app.engine.store().worker(&worker).await?.is_none() {
+        return Err(Failure::WORKER_NOT_FOUND);
+    }
+    app.engine.sighted(&worker);
+    ok(&RenewedLeases { renewed, lost, directives: directives(&app.engine, &worker) })
+}
+
+/// The ends of many runs, each on its own.
+#[utoipa::path(
+    post, path = "/api/runtime/workers/{id}/complete", operation_id = "completeTasks", tag = "worker protocol",
+    params(("id" = String, Path)), request_body = NewCompletions,
+    responses((status = 200, description = "What came of each.", body = Completions))
+)]
+pub async fn complete(State(app): State<AppState>, caller: Caller, path: WorkerPath, body: Content) -> Answer {
+    let completions = NewCompletions::read(body.raw()?)?.completions;
+    let worker = path.name()?;
+    let mut results = Vec::with_capacity(completions.0.len());
+    let mut commands: Vec<Command> = Vec::with_capacity(completions.0.len());
+    let mut places = Vec::with_capacity(completions.0.len());
+    for WorkerCompletion { task_id, completion } in completions.0 {
+        let read = completion.map_err(Failure::from).and_then(|(task, lease, completion)| {
+            let holder = Holder { lease: Some(lease), worker: Some(worker.clone()) };
+            checked(&app, completion).map(|completion| completion.into_command(task, holder))
+        });
+        let (status, error) = match read {
+            Ok(command) => {
+                places.push(results.len());
+                commands.push(caller.command(Op::Complete(Box::new(command))));
+                (200, None)
+            }
+            Err(failure) => (400, Some(failure.line())),
+        };
+        results.push(CompletionResult { task_id, status, error });
+    }
+    let mut is_holder = false;
+    for (place, outcome) in places.into_iter().zip(app.engine.submit_all(commands).await) {
+        match outcome {
+            Ok(Reply::Completed { result, .. }) => is_holder |= matches!(result, Completed::Now(_)),
+            Ok(_) => return Err(odd_reply("complete")),
+            Err(error) => {
+                let failure = Failure::from(error);
+                // Nothing is known of this one, so nothing is said of any: a repeat answers what was stored.
+                if failure.status() >= 500 {
+                    return Err(failure);
+                }
+                results[place].status = failure.status();
+                results[place].error = Some(failure.line());
+            }
+        }
+    }
+    if is_holder {
+        app.engine.sighted(&worker);
+    }
+    ok(&Completions { results })
+}
+
+fn checked(app: &AppState, completion: Completion) -> Result<Completion, Failure> {
+    if completion.output_bytes() > app.settings.max_output_bytes { Err(output_too_long(app)) } else { Ok(completion) }
+}

@@ -1,0 +1,153 @@
+//! Workers: registered, listed, set aside, removed.
+
+use std::cmp::Reverse;
+
+use axum::extract::State;
+use axum::http::StatusCode;
+
+use super::AppState;
+use super::answer::{Answer, json, odd_reply, ok, page};
+use super::body::Content;
+use super::gate::Caller;
+use super::path::WorkerPath;
+use super::show::show_worker;
+use crate::api::answers::{Lease, Removed, Worker, WorkerWithLeases};
+use crate::api::error::{ErrorText, Failure};
+use crate::api::lists::{Params, StatusParam, WorkerPageParams};
+use crate::api::requests::NewWorker;
+use crate::core::Ms;
+use crate::core::command::{CordonWish, Op, Reply, WorkerChange};
+use crate::core::worker::WorkerStatus;
+
+/// Lists workers, the last registered first.
+#[utoipa::path(
+    get, path = "/api/runtime/workers", operation_id = "listWorkers", tag = "workers", params(WorkerPageParams, StatusParam),
+    responses((status = 200, description = "A page of workers.", body = Vec<Worker>))
+)]
+pub async fn list(State(app): State<AppState>, params: Params) -> Answer {
+    let (limit, after) = (params.limit() as usize, params.get("cursor").map(cursor).transpose()?);
+    let status = match params.get("status").map(WorkerStatus::parse) {
+        Some(None) => return ok(&[(); 0]),
+        status => status.flatten(),
+    };
+    let mut workers = app.engine.store().workers().await?;
+    workers.retain(|worker| status.is_none_or(|status| worker.shown_status() == status));
+    workers.sort_by(|a, b| (Reverse(a.registered_at), &a.id).cmp(&(Reverse(b.registered_at), &b.id)));
+    let start = after.map_or(0, |(at, id)| workers.partition_point(|worker| (Reverse(worker.registered_at), &worker.id) <= (Reverse(at), &id)));
+    let end = workers.len().min(start + limit);
+    let next = workers[start..end].last().filter(|_| end < workers.len());
+    let next = next.map(|last| params.next_link("/api/runtime/workers", &format!("{}.{}", last.registered_at, last.id)));
+    page(&workers[start..end].iter().map(|worker| show_worker(&app.engine, worker)).collect::<Vec<_>>(), next)
+}
+
+/// When the last worker of a page was registered, and its name.
+fn cursor(text: &str) -> Result<(Ms, String), Failure> {
+    let parts = text.split_once('.').and_then(|(at, id)| Some((at.parse().ok()?, id.to_owned())));
+    parts.ok_or_else(|| Failure::field("cursor", "Invalid cursor: take it from the Link header of the page before"))
+}
+
+/// One worker and its active leases.
+#[utoipa::path(
+    get, path = "/api/runtime/workers/{id}", operation_id = "getWorker", tag = "workers", params(("id" = String, Path)),
+    responses(
+        (status = 200, description = "The worker.", body = WorkerWithLeases),
+        (status = 404, description = "Worker not found.", body = ErrorText),
+    )
+)]
+pub async fn get(State(app): State<AppState>, path: WorkerPath) -> Answer {
+    let store = app.engine.store();
+    let worker = store.worker(&path.name()?).await?.ok_or(Failure::WORKER_NOT_FOUND)?;
+    let rows = store.leases_of(&worker.id).await?;
+    // Read together, so that the count and the list agree.
+    let shown = Worker::new(&worker, rows.len() as i64);
+    ok(&WorkerWithLeases { worker: shown, leases: rows.iter().map(Lease::from).collect() })
+}
+
+/// Registers a worker, or changes what is known of it.
+#[utoipa::path(
+    post, path = "/api/runtime/workers", operation_id = "registerWorker", tag = "workers", request_body = NewWorker,
+    responses(
+        (status = 201, description = "Registered.", body = Worker),
+        (status = 200, description = "It was known; what was given has changed.", body = Worker),
+    )
+)]
+pub async fn register(State(app): State<AppState>, caller: Caller, body: Content) -> Answer {
+    let change = WorkerChange::from(body.read::<NewWorker>()?);
+    worker_reply(&app, &caller, Op::RegisterWorker(Box::new(change))).await
+}
+
+async fn worker_reply(app: &AppState, caller: &Caller, op: Op) -> Answer {
+    match app.engine.submit(caller.command(op)).await? {
+        Reply::Worker { worker, created, active_leases } => {
+            json(if created { StatusCode::CREATED } else { StatusCode::OK }, &Worker::new(&worker, active_leases))
+        }
+        _ => Err(odd_reply("a wish for a worker")),
+    }
+}
+
+/// Removes a worker; what it holds goes back to the queue.
+#[utoipa::path(
+    delete, path = "/api/runtime/workers/{id}", operation_id = "removeWorker", tag = "workers", params(("id" = String, Path)),
+    responses(
+        (status = 200, description = "Removed. One that the control plane still lists comes back.", body = Removed),
+        (status = 404, description = "Worker not found.", body = ErrorText),
+    )
+)]
+pub async fn remove(State(app): State<AppState>, caller: Caller, path: WorkerPath) -> Answer {
+    let id = path.name()?;
+    app.engine.submit(caller.command(Op::RemoveWorker { worker: id.clone() })).await?;
+    ok(&Removed { removed: true, id: &id })
+}
+
+/// The worker takes no new tasks.
+#[utoipa::path(
+    post, path = "/api/runtime/workers/{id}/cordon", operation_id = "cordonWorker", tag = "workers", params(("id" = String, Path)),
+    responses(
+        (status = 200, description = "The worker.", body = Worker),
+        (status = 404, description = "Worker not found.", body = ErrorText),
+    )
+)]
+pub async fn cordon(State(app): State<AppState>, caller: Caller, path: WorkerPath, body: Content) -> Answer {
+    wish(&app, &caller, path, &body, CordonWish::Cordon).await
+}
+
+/// The worker takes tasks again.
+#[utoipa::path(
+    post, path = "/api/runtime/workers/{id}/uncordon", operation_id = "uncordonWorker", tag = "workers", params(("id" = String, Path)),
+    responses(
+        (status = 200, description = "The worker.", body = Worker),
+        (status = 404, description = "Worker not found.", body = ErrorText),
+    )
+)]
+pub async fn uncordon(State(app): State<AppState>, caller: Caller, path: WorkerPath, body: Content) -> Answer {
+    wish(&app, &caller, path, &body, CordonWish::Uncordon).await
+}
+
+/// The worker takes no new tasks, and is asked to finish or hand back what it holds.
+#[utoipa::path(
+    post, path = "/api/runtime/workers/{id}/drain", operation_id = "drainWorker", tag = "workers", params(("id" = String, Path)),
+    responses(
+        (status = 200, description = "The worker.", body = Worker),
+        (status = 404, description = "Worker not found.", body = ErrorText),
+    )
+)]
+pub async fn drain(State(app): State<AppState>, caller: Caller, path: WorkerPath, body: Content) -> Answer {
+    wish(&app, &caller, path, &body, CordonWish::Drain).await
+}
+
+async fn wish(app: &AppState, caller: &Caller, path: WorkerPath, body: &Content, wish: CordonWish) -> Answer {
+    body.raw()?;
+    worker_reply(app, caller, Op::Cordon { worker: path.name()?, wish }).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::cursor;
+
+    #[test]
+    fn a_cursor_names_a_time_and_a_worker() {
+        assert_eq!(cursor("12.a.b").unwrap(), (12, "a.b".into()));
+        assert!(cursor("a.b").is_err());
+        assert!(cursor("12").is_err());
+    }
+}
