@@ -1,9 +1,19 @@
+//! Runs LLM tasks on a fleet of worker machines, as a reconciling control plane.
+//!
+//! ARCHITECTURE.md tells how the rooms fit together.
+
 pub mod core;
 
+#[cfg(feature = "server")]
+pub mod api;
+#[cfg(feature = "server")]
+pub mod cli;
 #[cfg(feature = "server")]
 pub mod config;
 #[cfg(feature = "server")]
 pub mod engine;
+#[cfg(feature = "server")]
+pub mod http;
 #[cfg(feature = "server")]
 pub mod membridge;
 #[cfg(feature = "server")]

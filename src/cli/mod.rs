@@ -21,10 +21,11 @@ use crate::http;
 
 /// Runs LLM tasks on a fleet of worker machines
 ///
-/// The server takes tasks over HTTP, hands them to workers under leases, and drives every task to its end. It keeps everything in an
-/// SQLite file of its own, or in PostgreSQL, which any number of servers can share.
+/// The server takes tasks over HTTP, hands them to workers under leases, and drives every
+/// task to its end. It keeps everything in an SQLite file of its own, or in PostgreSQL,
+/// which any number of servers can share. Start it with: bloom-runtime serve
 #[derive(Debug, Parser)]
-#[command(name = "bloom-runtime", version, max_term_width = 110)]
+#[command(name = "bloom-runtime", version, verbatim_doc_comment)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -34,10 +35,13 @@ struct Cli {
 enum Command {
     /// Start the server
     ///
-    /// Brings the database up to date, listens, and runs until SIGTERM or SIGINT: then it finishes the requests at hand and ends; a
-    /// second signal ends it at once. Each setting is taken from its flag, else its environment variable, else the TOML file of
-    /// --config; `bloom-runtime config check` with the same flags shows what is in force. A secret may also be read from a file, by the
-    /// same name with -file or _FILE at its end.
+    /// Brings the database up to date, listens, and runs until SIGTERM or SIGINT: then it finishes
+    /// the requests at hand and ends; a second signal ends it at once.
+    ///
+    /// Each setting is taken from its flag, else its environment variable, else the TOML file of
+    /// --config. `bloom-runtime config check` with the same flags shows what is in force. A secret
+    /// may also be read from a file, by the same name with -file or _FILE at its end.
+    #[command(verbatim_doc_comment)]
     Serve(ServerArgs),
     /// Look at the database's schema, or bring it up to date
     ///
