@@ -10,7 +10,7 @@ use crate::api::error::Failure;
 use crate::api::lists::{ArtifactParams, PageParams, Params, StatusParam, UsageParams};
 use crate::api::values::parse_id;
 use crate::core::task::LeaseStatus;
-use crate::store::{Page, UsageBy};
+use crate::store::{Listing, Page, UsageBy};
 
 /// Asks for one row more than are shown: it tells whether there is a next page.
 pub fn page_of(params: &Params) -> Result<Page, Failure> {
@@ -18,9 +18,9 @@ pub fn page_of(params: &Params) -> Result<Page, Failure> {
 }
 
 /// Takes that row off again; the way to the next page, if there is one.
-pub fn cut<T>(rows: &mut Vec<T>, params: &Params, path: &str, id: fn(&T) -> Uuid) -> Option<String> {
+pub fn cut<T>(rows: &mut Vec<T>, is_short: bool, params: &Params, path: &str, id: fn(&T) -> Uuid) -> Option<String> {
     let limit = params.limit() as usize;
-    let more = rows.len() > limit;
+    let more = is_short || rows.len() > limit;
     rows.truncate(limit);
     rows.last().filter(|_| more).map(|last| params.next_link(path, &id(last).to_string()))
 }
@@ -37,7 +37,7 @@ pub async fn leases(State(app): State<AppState>, params: Params) -> Answer {
         status => status.flatten(),
     };
     let mut rows = app.engine.store().leases(status, &page_wanted).await?;
-    let next = cut(&mut rows, &params, "/api/runtime/leases", |lease| lease.id);
+    let next = cut(&mut rows, false, &params, "/api/runtime/leases", |lease| lease.id);
     page(&rows.iter().map(Lease::from).collect::<Vec<_>>(), next)
 }
 
@@ -52,8 +52,8 @@ pub async fn artifacts(State(app): State<AppState>, params: Params) -> Answer {
         Some(None) => return ok(&[(); 0]),
         task => task.flatten(),
     };
-    let mut rows = app.engine.store().artifacts(task, &page_wanted).await?;
-    let next = cut(&mut rows, &params, "/api/runtime/artifacts", |result| result.artifact_id);
+    let Listing { mut rows, cut: is_short } = app.engine.store().artifacts(task, &page_wanted).await?;
+    let next = cut(&mut rows, is_short, &params, "/api/runtime/artifacts", |result| result.artifact_id);
     page(&rows.iter().map(Artifact::from).collect::<Vec<_>>(), next)
 }
 
@@ -64,7 +64,7 @@ pub async fn artifacts(State(app): State<AppState>, params: Params) -> Answer {
 )]
 pub async fn audit(State(app): State<AppState>, params: Params) -> Answer {
     let mut rows = app.engine.store().audit(&page_of(&params)?).await?;
-    let next = cut(&mut rows, &params, "/api/runtime/audit", |entry| entry.id);
+    let next = cut(&mut rows, false, &params, "/api/runtime/audit", |entry| entry.id);
     page(&rows.iter().map(Audit::from).collect::<Vec<_>>(), next)
 }
 

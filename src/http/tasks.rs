@@ -18,7 +18,7 @@ use crate::api::tasks::{CreatedTasks, NewTask, NewTasks, Task};
 use crate::api::values::text_problem;
 use crate::core::command::{CreatedTask, Op, Reply};
 use crate::core::task::{Status, TaskSpec};
-use crate::store::{Page, TaskFilter, TaskRow};
+use crate::store::{Listing, Page, TaskFilter, TaskRow};
 
 /// The newest tasks that `runs` shows.
 const RUNS: i64 = 50;
@@ -83,21 +83,12 @@ fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Failure> {
 pub async fn list(State(app): State<AppState>, params: Params) -> Answer {
     let page_wanted = page_of(&params)?;
     let Some(filter) = filter_of_params(&params)? else { return ok(&[(); 0]) };
-    let mut rows = app.engine.store().tasks(&filter, &page_wanted).await?;
-    let next = cut(&mut rows, &params, PATH, |row| row.spec.id);
-    // The store ends a page early when its texts are long.
-    let next = next.or_else(|| rows.last().filter(|_| text_bytes(&rows) > LONG_PAGE_BYTES).map(|row| params.next_link(PATH, &row.spec.id.to_string())));
+    let Listing { mut rows, cut: is_short } = app.engine.store().tasks(&filter, &page_wanted).await?;
+    let next = cut(&mut rows, is_short, &params, PATH, |row| row.spec.id);
     page(&show(&app, &rows), next)
 }
 
 const PATH: &str = "/api/runtime/llm-tasks";
-/// Pages with less text than this are never cut short by the store.
-const LONG_PAGE_BYTES: usize = 8 * 1024 * 1024;
-
-fn text_bytes(rows: &[TaskRow]) -> usize {
-    rows.iter().map(|row| row.spec.prompt.len()).sum()
-}
-
 fn show<'a>(app: &AppState, rows: &'a [TaskRow]) -> Vec<Task<'a>> {
     rows.iter().map(|row| show_task(&app.engine, &row.spec, &row.state)).collect()
 }
@@ -153,7 +144,7 @@ fn with_status(filter: TaskFilter, status: Option<&str>) -> Option<TaskFilter> {
 )]
 pub async fn runs(State(app): State<AppState>) -> Answer {
     let rows = app.engine.store().tasks(&TaskFilter::default(), &Page { limit: RUNS, before: None }).await?;
-    ok(&show(&app, &rows))
+    ok(&show(&app, &rows.rows))
 }
 
 /// One task.

@@ -37,6 +37,7 @@ pub async fn claim(State(app): State<AppState>, caller: Caller, path: WorkerPath
         max: claim.max.0,
         wait_ms: claim.wait_sec.0 * 1000,
         held: claim.held.map(|held| held.map(|id| id.0)),
+        ttl_ms: app.settings.lease_ttl_ms,
         request_id: Some(caller.request_id.to_string()),
     };
     let leased = tokio::select! {

@@ -13,7 +13,7 @@ use secrecy::{ExposeSecret, SecretString};
 use crate::core::Ms;
 use crate::core::command::WorkerChange;
 use client::Client;
-pub use client::{Answer, Call};
+pub use client::{Answer, Call, Reply};
 
 /// How patient the client is.
 #[derive(Clone, Copy, Debug)]

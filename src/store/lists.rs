@@ -1,7 +1,6 @@
 //! Pages, newest first. Each follows an index from where the last page ended, whatever the size of the tables.
 
 use std::collections::HashMap;
-use std::ops::Deref;
 use std::sync::Arc;
 
 use uuid::Uuid;
@@ -38,7 +37,7 @@ pub struct LeaseRow {
 }
 
 /// All that are given must hold.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct TaskFilter {
     pub status: Option<Status>,
     pub agent_slug: Option<String>,
@@ -67,28 +66,12 @@ pub struct Listing<T> {
     pub cut: bool,
 }
 
-impl<T> Deref for Listing<T> {
-    type Target = Vec<T>;
-
-    fn deref(&self) -> &Vec<T> {
-        &self.rows
-    }
-}
-
-impl<T> IntoIterator for Listing<T> {
-    type Item = T;
-    type IntoIter = std::vec::IntoIter<T>;
-
-    fn into_iter(self) -> Self::IntoIter {
-        self.rows.into_iter()
-    }
-}
-
 statement!(ACTIVE_LEASES, |_d| "SELECT {} FROM task_state WHERE slot IS NOT NULL AND lease_id < $1 ORDER BY lease_id DESC LIMIT $2",
     rows::names(rows::STATE, ""));
 const PAST: &str = "id, task_id, worker_id, started_at, expires_at, ttl_ms, status, last_heartbeat, context_id";
 statement!(PAST_LEASES, |_d| "SELECT {PAST} FROM leases WHERE id < $1 ORDER BY id DESC LIMIT $2");
 statement!(PAST_LEASES_BY_STATUS, |_d| "SELECT {PAST} FROM leases WHERE status = $3 AND id < $1 ORDER BY id DESC LIMIT $2");
+statement!(PAST_LEASES_BY_ID, |d| "SELECT {PAST} FROM leases WHERE id {}", d.any(Type::Uuid, 1));
 statement!(ARTIFACT_SIZES, "SELECT artifact_id, coalesce(octet_length(output), 0) + coalesce(octet_length(error_message), 0) FROM results \
     WHERE artifact_id < $1 ORDER BY artifact_id DESC LIMIT $2");
 statement!(ARTIFACT_SIZES_OF_TASK, "SELECT artifact_id, coalesce(octet_length(output), 0) + coalesce(octet_length(error_message), 0) FROM results \
@@ -120,6 +103,11 @@ impl Store {
     pub async fn task_ids(&self, filter: &TaskFilter, page: &Page) -> Result<Vec<TaskId>, Error> {
         let (sql, args) = filter.statement(page, Wanted::Ids);
         all(&self.pool().fetch(&sql, args).await?, |row| row.take())
+    }
+
+    /// Of these leases, those that have ended.
+    pub async fn past_leases(&self, ids: &[LeaseId]) -> Result<Vec<LeaseRow>, Error> {
+        all(&self.pool().fetch(&PAST_LEASES_BY_ID, Args::new().uuids(ids)).await?, past_lease)
     }
 
     /// Active and past leases, newest first.
