@@ -64,6 +64,9 @@ pub struct BenchArgs {
     /// How to print the figures
     #[arg(short, long, value_enum, default_value_t = Output::Text)]
     output: Output,
+    /// Writes the figures to this file as well, as JSON
+    #[arg(long, value_name = "FILE")]
+    save: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -164,11 +167,16 @@ pub async fn run(args: &BenchArgs) -> Result<(), Failure> {
         _ = tokio::signal::ctrl_c() => return Err("interrupted".into()),
     }
     report.compare();
+    let json = serde_json::to_string_pretty(&report).map_err(|error| error.to_string())?;
     match args.output {
         Output::Text => print!("{report}"),
-        Output::Json => println!("{}", serde_json::to_string_pretty(&report).map_err(|error| error.to_string())?),
+        Output::Json => println!("{json}"),
     }
-    Ok(())
+    // Printed first: figures that took an hour must not be lost to a full disk.
+    match &args.save {
+        Some(file) => std::fs::write(file, json).map_err(|error| format!("cannot write {}: {error}", file.display()).into()),
+        None => Ok(()),
+    }
 }
 
 async fn measure_started(args: &BenchArgs, report: &mut Report) -> Result<(), Failure> {
