@@ -12,6 +12,14 @@ use super::client::{Answer, Client};
 use super::latency::Latency;
 use super::{Bench, Failure};
 
+/// Every scenario has an agent of its own, so that its workers get its tasks and no others.
+pub const LIFECYCLE_AGENT: &str = "bench-lifecycle";
+pub const BATCHED_AGENT: &str = "bench-batched";
+pub const WAKE_AGENT: &str = "bench-wake";
+/// The agent whose tasks make the long queue.
+pub const QUEUE_AGENT: &str = "bench-queue";
+pub const AGENTS: [&str; 4] = [LIFECYCLE_AGENT, BATCHED_AGENT, WAKE_AGENT, QUEUE_AGENT];
+
 /// Slots of a benchmark's worker: the most that one may have.
 pub const SLOTS: usize = 32;
 /// Characters of a prompt and of an output: short, so that the figures are the control plane's and not the network's.

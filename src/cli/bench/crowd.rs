@@ -77,7 +77,11 @@ impl Tally {
         rate.count = Some(self.done);
         rate.per_second = Some(self.done as f64 / self.took.as_secs_f64().max(f64::MIN_POSITIVE));
         let mut rows = vec![rate];
-        rows.extend(self.calls.iter().map(|(name, latency)| Row::of_calls(scenario, case, name, latency)));
+        // In the order in which a task goes through them.
+        let known = ["create", "lease", "claim", "heartbeat", "complete"];
+        let mut calls: Vec<_> = self.calls.iter().collect();
+        calls.sort_by_key(|(name, _)| known.iter().position(|other| other == name).unwrap_or(known.len()));
+        rows.extend(calls.into_iter().map(|(name, latency)| Row::of_calls(scenario, case, name, latency)));
         if self.busy > 0 {
             let mut busy = Row::new(scenario, case, "answered 503 and sent again");
             busy.count = Some(self.busy);

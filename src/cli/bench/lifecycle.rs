@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::calls::{SLOTS, Session};
+use super::calls::{BATCHED_AGENT, LIFECYCLE_AGENT, SLOTS, Session};
 use super::crowd::{self, Tally, Window};
 use super::report::Row;
 use super::{Bench, Failure};
@@ -20,7 +20,7 @@ pub async fn single(bench: &Arc<Bench>) -> Result<Vec<Row>, Failure> {
     let mut rows = Vec::new();
     for &clients in &bench.clients {
         for picked in [false, true] {
-            let sessions = crowd::workers(bench, "bench-lifecycle", clients).await?;
+            let sessions = crowd::workers(bench, LIFECYCLE_AGENT, clients).await?;
             let window = Window::lasting(bench.time);
             let tally = crowd::run(sessions, &window, |session, window| one_by_one(session, window, picked)).await?;
             let case = format!("{clients} clients, worker {}", if picked { "picked" } else { "named" });
@@ -47,7 +47,7 @@ async fn one_by_one(mut session: Session, window: Window, picked: bool) -> Resul
 
 /// Create 96 a call, claim up to 32, one heartbeat for them, complete them in one call.
 pub async fn batched(bench: &Arc<Bench>) -> Result<Vec<Row>, Failure> {
-    let sessions = crowd::workers(bench, "bench-batched", BATCHED_CLIENTS).await?;
+    let sessions = crowd::workers(bench, BATCHED_AGENT, BATCHED_CLIENTS).await?;
     let tally = crowd::run(sessions, &Window::lasting(bench.time), in_batches).await?;
     let case = format!("{BATCHED_CLIENTS} clients");
     let mut rows = tally.rows("batched", &case, "tasks");

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::calls::QUEUE_AGENT;
 use super::latency::Latency;
 use super::report::Row;
 use super::server::Server;
-use super::{Bench, Failure, lifecycle, queue};
+use super::{Bench, Failure, lifecycle};
 
 const STARTS: usize = 5;
 /// Memory is looked at when the work's wake has passed: timers, channels, the feed.
@@ -15,7 +16,7 @@ const SETTLE: Duration = Duration::from_secs(2);
 /// Batched lifecycles beside whatever is queued.
 pub async fn after_work(bench: &Arc<Bench>) -> Result<Vec<Row>, Failure> {
     let case = format!("after {} lifecycles", bench.lifecycles);
-    let tally = lifecycle::many(bench, queue::AGENT, bench.lifecycles).await?;
+    let tally = lifecycle::many(bench, QUEUE_AGENT, bench.lifecycles).await?;
     tokio::time::sleep(SETTLE).await;
     let mut rows = tally.rows("memory", &case, "tasks");
     rows.extend(bench.memory_row("memory", &case));

@@ -3,6 +3,7 @@
 mod calls;
 mod client;
 mod crowd;
+mod given;
 mod latency;
 mod lifecycle;
 mod memory;
@@ -22,6 +23,7 @@ use clap::{Args, ValueEnum};
 use hyper::Method;
 use hyper::body::Bytes;
 use serde::Deserialize;
+use tokio::signal::unix::{SignalKind, signal};
 
 use client::{Client, Target};
 use report::{Report, Row};
@@ -64,6 +66,9 @@ pub struct BenchArgs {
     /// How to print the figures
     #[arg(short, long, value_enum, default_value_t = Output::Text)]
     output: Output,
+    /// Writes the figures to this file as well, as JSON
+    #[arg(long, value_name = "FILE")]
+    save: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -144,6 +149,12 @@ impl Bench {
         let server = self.server.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner);
         Some(Row::of_memory(scenario, case, server.resident_mb()?))
     }
+
+    /// What a server that was started here has to say to a failure; its log goes with it.
+    fn server_words(&self) -> String {
+        let Some(server) = &self.server else { return String::new() };
+        format!("\nThe server: {}", server.lock().unwrap_or_else(PoisonError::into_inner).last_words())
+    }
 }
 
 /// Runs the scenarios and prints the report.
@@ -152,23 +163,22 @@ impl Bench {
 /// When a server can't be started or reached, or does not keep to the API.
 pub async fn run(args: &BenchArgs) -> Result<(), Failure> {
     let mut report = Report::default();
-    let measured = async {
-        match &args.server {
-            Some(url) => measure_given(args, url, &mut report).await,
-            None => measure_started(args, &mut report).await,
-        }
-    };
-    // An interrupt drops what runs, and with it the server and its directory.
-    tokio::select! {
-        measured = measured => measured?,
-        _ = tokio::signal::ctrl_c() => return Err("interrupted".into()),
+    match &args.server {
+        Some(url) => measure_given(args, url, &mut report).await?,
+        // An interrupt drops what runs, and with it the server and its directory.
+        None => unless_interrupted(measure_started(args, &mut report)).await?,
     }
     report.compare();
+    let json = serde_json::to_string_pretty(&report).map_err(|error| error.to_string())?;
     match args.output {
         Output::Text => print!("{report}"),
-        Output::Json => println!("{}", serde_json::to_string_pretty(&report).map_err(|error| error.to_string())?),
+        Output::Json => println!("{json}"),
     }
-    Ok(())
+    // Printed first: figures that took an hour must not be lost to a full disk.
+    match &args.save {
+        Some(file) => std::fs::write(file, json).map_err(|error| format!("cannot write {}: {error}", file.display()).into()),
+        None => Ok(()),
+    }
 }
 
 async fn measure_started(args: &BenchArgs, report: &mut Report) -> Result<(), Failure> {
@@ -200,22 +210,32 @@ async fn measure_started(args: &BenchArgs, report: &mut Report) -> Result<(), Fa
 async fn measure_given(args: &BenchArgs, url: &str, report: &mut Report) -> Result<(), Failure> {
     let target = Target::new(url, args.key.as_deref())?;
     let bench = bench_of(args, target, random_word(), None, r#","ttl_after_finished_sec":3600"#);
-    refuse_foreign_workers(&bench).await?;
+    given::refuse_other_workers(&bench).await?;
     let storage = storage_of(&bench).await?;
     report.about.push(format!("{storage}: {url}, load from {}", machine()));
-    let mut measured = Ok(());
-    for &scenario in &args.scenario {
-        if scenario == Scenario::Memory {
-            eprintln!("memory: left out, it is measured only of a server that is started here");
-            continue;
+    let measured = unless_interrupted(async {
+        for &scenario in &args.scenario {
+            if scenario == Scenario::Memory {
+                eprintln!("memory: left out, it is measured only of a server that is started here");
+            } else {
+                measure(&bench, scenario, &storage, report).await?;
+            }
         }
-        measured = measure(&bench, scenario, &storage, report).await;
-        if measured.is_err() {
-            break;
-        }
+        Ok(())
+    })
+    .await;
+    // Whatever happened, nothing stays behind; but why it happened comes first.
+    let cleaned = given::clean_up(&bench).await;
+    measured.and(cleaned)
+}
+
+async fn unless_interrupted(work: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
+    let mut asked_to_end = signal(SignalKind::terminate()).map_err(|error| format!("cannot listen for signals: {error}"))?;
+    tokio::select! {
+        done = work => done,
+        _ = tokio::signal::ctrl_c() => Err("interrupted".into()),
+        _ = asked_to_end.recv() => Err("interrupted".into()),
     }
-    // Whatever happened, the tasks go.
-    queue::empty(&bench).await.and(measured)
 }
 
 async fn measure(bench: &Arc<Bench>, scenario: Scenario, storage: &str, report: &mut Report) -> Result<(), Failure> {
@@ -228,7 +248,7 @@ async fn measure(bench: &Arc<Bench>, scenario: Scenario, storage: &str, report: 
         Scenario::Latency => queue::at_each_length(bench).await,
         Scenario::Memory => memory::after_work(bench).await,
     };
-    report.add(storage, rows.map_err(|failure| Failure { message: format!("{name}: {failure}"), ..failure })?);
+    report.add(storage, rows.map_err(|failure| format!("{name}: {failure}{}", bench.server_words()))?);
     Ok(())
 }
 
@@ -257,36 +277,6 @@ async fn storage_of(bench: &Bench) -> Result<String, Failure> {
     let mut client = Client::connect(&bench.target).await?;
     let answer = client.expect(&Method::GET, "/api/runtime/health", Bytes::new(), &[200]).await?;
     Ok(calls::decode::<Health>(&answer)?.storage)
-}
-
-#[derive(Deserialize)]
-struct ListedWorker {
-    id: String,
-    status: String,
-    #[serde(default)]
-    cordoned: bool,
-    capabilities: ListedCapabilities,
-}
-
-#[derive(Deserialize)]
-struct ListedCapabilities {
-    agents: Option<Vec<String>>,
-}
-
-/// A real worker that serves every agent would run the benchmark's tasks, and somebody would pay for them.
-async fn refuse_foreign_workers(bench: &Bench) -> Result<(), Failure> {
-    let mut client = Client::connect(&bench.target).await?;
-    let answer = client.expect(&Method::GET, "/api/runtime/workers?limit=1000", Bytes::new(), &[200]).await?;
-    let workers = calls::decode::<Vec<ListedWorker>>(&answer)?;
-    match workers.iter().find(|worker| worker.status == "online" && !worker.cordoned && worker.capabilities.agents.is_none()) {
-        Some(worker) => Err(format!(
-            "worker \"{0}\" is online and would run the benchmark's tasks: cordon it first (POST /api/runtime/workers/{0}/cordon), \
-             or leave out --server to measure a server started for the purpose",
-            worker.id
-        )
-        .into()),
-        None => Ok(()),
-    }
 }
 
 fn machine() -> String {

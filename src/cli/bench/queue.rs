@@ -7,15 +7,13 @@ use hyper::Method;
 use hyper::body::Bytes;
 use serde::Deserialize;
 
-use super::calls::{Session, decode};
+use super::calls::{QUEUE_AGENT, Session, decode};
 use super::client::Client;
 use super::crowd::{self, Tally, Window};
 use super::report::Row;
 use super::{Bench, Failure};
 
 pub const SCENARIO: &str = "latency";
-/// The agent whose tasks fill the queue.
-pub const AGENT: &str = "bench-queue";
 /// Tasks of one batch call when the queue is filled: the most it takes.
 const FILL_BATCH: usize = 1000;
 const FILLERS: usize = 4;
@@ -53,18 +51,13 @@ struct ByStatus {
     queued: u64,
 }
 
-#[derive(Deserialize)]
-struct Changed {
-    more: bool,
-}
-
 /// Claim, lease and the lists at each length of the queue, from the shortest to the longest.
 pub async fn at_each_length(bench: &Arc<Bench>) -> Result<Vec<Row>, Failure> {
     let mut rows = Vec::new();
     for &length in &bench.queued {
         let case = format!("{length} queued");
         rows.extend(fill(bench, length).await?.map(|tally| tally.rows("fill", &case, "tasks")).unwrap_or_default());
-        let sessions = crowd::workers(bench, AGENT, 1).await?;
+        let sessions = crowd::workers(bench, QUEUE_AGENT, 1).await?;
         let window = Window::lasting(bench.time);
         let calls = crowd::run(sessions, &window, claim_and_lease).await?;
         rows.extend(calls.rows(SCENARIO, &case, "tasks, one client"));
@@ -85,7 +78,7 @@ pub async fn fill(bench: &Arc<Bench>, length: u64) -> Result<Option<Tally>, Fail
     let window = Window::of_items(length - there);
     let mut sessions = Vec::with_capacity(FILLERS);
     for index in 0..FILLERS {
-        sessions.push(Session::connect(bench, AGENT, 1000 + index).await?);
+        sessions.push(Session::connect(bench, QUEUE_AGENT, 1000 + index).await?);
     }
     let tally = crowd::run(sessions, &window, |mut session, window| async move {
         let mut done = 0;
@@ -122,7 +115,7 @@ async fn claim_and_lease(mut session: Session, window: Window) -> Result<(Sessio
 }
 
 async fn read_pages(bench: &Arc<Bench>, case: &str) -> Result<Vec<Row>, Failure> {
-    let mut reader = Session::connect(bench, AGENT, 2000).await?;
+    let mut reader = Session::connect(bench, QUEUE_AGENT, 2000).await?;
     // Reading is measured by itself: let what the writes left behind settle.
     tokio::time::sleep(Duration::from_millis(200)).await;
     for _ in 0..READS {
@@ -136,18 +129,4 @@ async fn read_pages(bench: &Arc<Bench>, case: &str) -> Result<Vec<Row>, Failure>
         }
     }
     Ok(reader.calls.iter().map(|(name, latency)| Row::of_calls(SCENARIO, case, name, latency)).collect())
-}
-
-/// Cancels what the benchmark left queued on somebody's own server.
-pub async fn empty(bench: &Bench) -> Result<(), Failure> {
-    let mut client = Client::connect(&bench.target).await?;
-    let body = Bytes::from(format!(r#"{{"filter":{{"agent_slug":"{AGENT}","status":"queued"}}}}"#));
-    // Each call takes a page; the bound is far beyond the longest queue.
-    for _ in 0..100_000 {
-        let answer = client.expect(&Method::POST, "/api/runtime/llm-tasks:cancel", body.clone(), &[200]).await?;
-        if !decode::<Changed>(&answer)?.more {
-            break;
-        }
-    }
-    Ok(())
 }

@@ -126,7 +126,7 @@ impl Server {
     }
 
     /// The end of what it logged.
-    fn last_words(&self) -> String {
+    pub fn last_words(&self) -> String {
         let log = fs::read_to_string(self.log_path()).unwrap_or_default();
         let lines: Vec<&str> = log.lines().rev().take(5).collect();
         if lines.is_empty() { "it logged nothing".to_owned() } else { lines.into_iter().rev().collect::<Vec<_>>().join("\n") }

@@ -6,16 +6,15 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-use super::calls::Session;
+use super::calls::{Session, WAKE_AGENT};
 use super::crowd;
 use super::report::Row;
 use super::{Bench, Failure};
 
-const AGENT: &str = "bench-wake";
 /// Idle workers, each in a long poll of its own; the task wakes one of them.
 const IDLE: [usize; 2] = [1, 32];
-/// Long polls last this long, then the worker asks again.
-const POLL_SECONDS: u32 = 20;
+/// Long polls last this long, then the worker asks again; so long it may take until all have ended.
+const POLL_SECONDS: u32 = 5;
 /// Between two submits, so that every worker is back in its poll.
 const PAUSE: Duration = Duration::from_millis(10);
 /// A task that is not delivered by then is lost.
@@ -27,32 +26,29 @@ const SETTLE: Duration = Duration::from_millis(300);
 pub async fn submit_to_delivery(bench: &Arc<Bench>) -> Result<Vec<Row>, Failure> {
     let mut rows = Vec::new();
     for idle in IDLE {
+        let workers = crowd::workers(bench, WAKE_AGENT, idle).await?;
+        let mut submitter = Session::connect(bench, WAKE_AGENT, 1000).await?;
+        let until = Instant::now() + SETTLE + bench.time;
         let mut polls = JoinSet::new();
         let (delivered, mut deliveries) = mpsc::channel(idle);
-        for session in crowd::workers(bench, AGENT, idle).await? {
-            polls.spawn(poll(session, delivered.clone()));
+        for session in workers {
+            // Whoever submits last still finds everybody polling.
+            polls.spawn(poll(session, delivered.clone(), until + SETTLE));
         }
         drop(delivered);
-        let mut submitter = Session::connect(bench, AGENT, 1000).await?;
         tokio::time::sleep(SETTLE).await;
-        let until = Instant::now() + bench.time;
         submitter.measure_from = Instant::now();
         while Instant::now() < until {
             let began = Instant::now();
             let task = submitter.create().await?;
-            let Ok(Some((found, at))) = tokio::time::timeout(DELIVERY_LIMIT, deliveries.recv()).await else {
+            let Ok(Some(at)) = tokio::time::timeout(DELIVERY_LIMIT, delivery_of(&task, &mut deliveries)).await else {
                 return Err(why_undelivered(&mut polls).await);
             };
-            if found != task {
-                return Err("another task than the one submitted was delivered".into());
-            }
             submitter.record_span("submit to delivery", at.duration_since(began));
             tokio::time::sleep(PAUSE).await;
         }
-        polls.shutdown().await;
-        for index in 0..idle {
-            // Registers it again, which is how a session comes by the worker that it then removes.
-            Session::connect_worker(bench, AGENT, index).await?.leave().await?;
+        while let Some(ended) = polls.join_next().await {
+            ended.map_err(|error| format!("a worker broke off: {error}"))??.leave().await?;
         }
         let case = format!("{idle} idle");
         rows.extend(submitter.calls.iter().map(|(name, latency)| Row::of_calls("wake", &case, name, latency)));
@@ -60,19 +56,31 @@ pub async fn submit_to_delivery(bench: &Arc<Bench>) -> Result<Vec<Row>, Failure>
     Ok(rows)
 }
 
-async fn poll(mut session: Session, delivered: mpsc::Sender<(String, Instant)>) -> Result<(), Failure> {
-    loop {
+async fn poll(mut session: Session, delivered: mpsc::Sender<(String, Instant)>, until: Instant) -> Result<Session, Failure> {
+    while Instant::now() < until {
         for held in session.claim(1, POLL_SECONDS).await? {
-            if delivered.send((held.task.clone(), Instant::now())).await.is_err() {
-                return Ok(());
+            let at = Instant::now();
+            if delivered.send((held.task.clone(), at)).await.is_err() {
+                return Ok(session);
             }
             session.complete(&held).await?;
+        }
+    }
+    Ok(session)
+}
+
+/// When the task was delivered. Others may come first: of a run that broke off.
+async fn delivery_of(task: &str, deliveries: &mut mpsc::Receiver<(String, Instant)>) -> Option<Instant> {
+    loop {
+        let (found, at) = deliveries.recv().await?;
+        if found == task {
+            return Some(at);
         }
     }
 }
 
 /// The worker's own trouble says more than the submitter's.
-async fn why_undelivered(polls: &mut JoinSet<Result<(), Failure>>) -> Failure {
+async fn why_undelivered(polls: &mut JoinSet<Result<Session, Failure>>) -> Failure {
     while let Some(Ok(ended)) = polls.try_join_next() {
         if let Err(failure) = ended {
             return failure;

@@ -1,0 +1,71 @@
+//! Care for a server that is somebody's own: nobody pays for the benchmark's tasks, and nothing of it stays behind.
+
+use std::sync::Arc;
+
+use hyper::Method;
+use hyper::body::Bytes;
+use serde::Deserialize;
+
+use super::calls::{AGENTS, decode};
+use super::client::Client;
+use super::{Bench, Failure};
+
+/// Pages of 1000 tasks that cleaning up cancels at most: far beyond the longest queue.
+const MOST_PAGES: usize = 100_000;
+
+#[derive(Deserialize)]
+struct Worker {
+    id: String,
+    status: String,
+    #[serde(default)]
+    cordoned: bool,
+    capabilities: Capabilities,
+}
+
+#[derive(Deserialize)]
+struct Capabilities {
+    agents: Option<Vec<String>>,
+}
+
+#[derive(Deserialize)]
+struct Cancelled {
+    more: bool,
+}
+
+/// A real worker that serves every agent would run the benchmark's tasks, and somebody would pay for them.
+pub async fn refuse_other_workers(bench: &Bench) -> Result<(), Failure> {
+    let workers = workers(&mut Client::connect(&bench.target).await?).await?;
+    match workers.iter().find(|worker| worker.status == "online" && !worker.cordoned && worker.capabilities.agents.is_none()) {
+        Some(worker) => Err(format!(
+            "worker \"{0}\" is online and would run the benchmark's tasks: cordon it first (POST /api/runtime/workers/{0}/cordon), \
+             or leave out --server to measure a server started for the purpose",
+            worker.id
+        )
+        .into()),
+        None => Ok(()),
+    }
+}
+
+/// Removes this run's workers, which puts what they hold back into the queue, and cancels what is queued.
+pub async fn clean_up(bench: &Arc<Bench>) -> Result<(), Failure> {
+    let mut client = Client::connect(&bench.target).await?;
+    for worker in workers(&mut client).await?.iter().filter(|worker| worker.id.contains(&bench.label)) {
+        client.expect(&Method::DELETE, &format!("/api/runtime/workers/{}", worker.id), Bytes::new(), &[200, 404]).await?;
+    }
+    for agent in AGENTS {
+        let body = Bytes::from(format!(r#"{{"filter":{{"agent_slug":"{agent}","status":"queued"}}}}"#));
+        for _ in 0..MOST_PAGES {
+            let answer = client.expect(&Method::POST, "/api/runtime/llm-tasks:cancel", body.clone(), &[200]).await?;
+            if !decode::<Cancelled>(&answer)?.more {
+                break;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The newest 1000; the benchmark's own are among them.
+async fn workers(client: &mut Client) -> Result<Vec<Worker>, Failure> {
+    let answer = client.expect(&Method::GET, "/api/runtime/workers?limit=1000", Bytes::new(), &[200]).await?;
+    decode(&answer)
+}
