@@ -22,8 +22,6 @@ pub struct ClaimRequest {
     pub request_id: Option<String>,
 }
 
-/// An open claim is a sighting all the while.
-const SIGHTING_EVERY: Duration = Duration::from_secs(5);
 /// With a cancel pending a claim is not kept long: its answer carries the word.
 const WAIT_WITH_CANCELS: Duration = Duration::from_secs(1);
 /// Ready tasks read at once.
@@ -59,7 +57,7 @@ impl Engine {
             if now >= deadline || self.is_stopping() || told(&lock(&self.0.board)) {
                 return Ok(Vec::new());
             }
-            let mut pause = (deadline - now).min(SIGHTING_EVERY);
+            let mut pause = (deadline - now).min(self.0.sightings.every);
             if let Some(at) = next_at {
                 pause = pause.min(Duration::from_millis((at - self.now()).max(1).unsigned_abs()));
             }

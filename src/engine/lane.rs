@@ -52,7 +52,7 @@ struct Worker {
 /// What became of one try of a batch.
 enum Try {
     /// Committed; the replies stand beside their commands.
-    Done(Box<WorkingSet>, Vec<Result<Reply, Halt>>),
+    Done(Box<WorkingSet>, Vec<Decided>),
     NotLeader,
     Conflict,
     Away,
@@ -60,6 +60,9 @@ enum Try {
     InDoubt,
     Failed(store::Error),
 }
+
+/// What a command came to, and who may wait for what it let go of.
+type Decided = (Result<Reply, Halt>, Vec<Freed>);
 
 impl Worker {
     /// Answers every command but those that need more rows, which it hands back.
@@ -130,7 +133,8 @@ impl Worker {
         let mut set = WorkingSet::new(loaded, self.engine.seed());
         set.exact = exact;
         self.hint_slots(&mut set);
-        let outcomes: Vec<_> = batch.iter().map(|pending| decide(&mut set, &pending.command)).collect();
+        let outcomes: Vec<Decided> =
+            batch.iter().map(|pending| (decide(&mut set, &pending.command), std::mem::take(&mut set.freed))).collect();
         if set.dirty.is_empty() {
             return match self.lane.rollback().await {
                 Ok(()) => Try::Done(Box::new(set), outcomes),
@@ -191,7 +195,7 @@ impl Worker {
     }
 
     /// The connection broke at COMMIT: asks a new one what became of the batch, as long as the callers are patient.
-    async fn settle(&mut self, text: String, set: WorkingSet, outcomes: Vec<Result<Reply, Halt>>) -> Try {
+    async fn settle(&mut self, text: String, set: WorkingSet, outcomes: Vec<Decided>) -> Try {
         tracing::warn!(lane = self.name, error = text, "a commit is in doubt");
         let started = Instant::now();
         while started.elapsed() < PATIENCE {
@@ -231,7 +235,7 @@ impl Worker {
     }
 
     /// Takes the commit into this replica's picture, tells who watches, answers.
-    fn publish(&self, set: WorkingSet, batch: Vec<Pending>, outcomes: Vec<Result<Reply, Halt>>) -> Vec<Pending> {
+    fn publish(&self, set: WorkingSet, batch: Vec<Pending>, outcomes: Vec<Decided>) -> Vec<Pending> {
         let changes = Changes::of(&set);
         for spec in &set.dirty.specs {
             self.engine.0.specs.put(spec.clone());
@@ -244,11 +248,8 @@ impl Worker {
             self.engine.0.committed.notify_one();
         }
         self.engine.announce(changes);
-        if !set.freed.is_empty() {
-            self.engine.look_for_waiters(set.freed);
-        }
         let mut again = Vec::new();
-        for (mut pending, outcome) in batch.into_iter().zip(outcomes) {
+        for (mut pending, (outcome, freed)) in batch.into_iter().zip(outcomes) {
             let answer = match outcome {
                 Err(Halt::Need(keys)) if pending.tries < TRIES => {
                     pending.extra.merge(&keys);
@@ -266,8 +267,10 @@ impl Worker {
                 Err(_) => "error",
             };
             self.engine.0.metrics.command(pending.command.op.name(), outcome);
-            if let Err(Ok(Reply::Claimed { leased, .. })) = pending.reply.send(answer) {
-                self.engine.hand_back(&leased);
+            if freed.is_empty() {
+                self.engine.answer(pending, answer);
+            } else {
+                self.engine.answer_after_waiters(pending, answer, freed);
             }
         }
         again
@@ -294,13 +297,21 @@ impl Engine {
         }
     }
 
-    /// Finds who waits for what was let go of, and has them looked at again. Should the process end here, the resync does it.
-    fn look_for_waiters(&self, freed: Vec<Freed>) {
+    fn answer(&self, pending: Pending, answer: Result<Reply, Error>) {
+        if let Err(Ok(Reply::Claimed { leased, .. })) = pending.reply.send(answer) {
+            self.hand_back(&leased);
+        }
+    }
+
+    /// First has those looked at again that wait for what was let go of, so that whoever got the answer finds them ready. Should the
+    /// process end here, the resync does it.
+    fn answer_after_waiters(&self, pending: Pending, answer: Result<Reply, Error>, freed: Vec<Freed>) {
         let engine = self.clone();
         self.0.tasks.spawn(async move {
             for freed in freed {
                 engine.reconsider_waiters(&freed).await;
             }
+            engine.answer(pending, answer);
         });
     }
 

@@ -60,6 +60,8 @@ impl From<Rejection> for Error {
 pub struct Options {
     /// For so long a task is kept for the worker that has its session.
     pub session_wait_ms: i64,
+    /// After so long without a sighting a worker is lost: sightings are written often enough for that.
+    pub worker_offline_after_ms: i64,
     /// Tests set the time; nobody else does.
     pub manual_clock: Option<Arc<AtomicI64>>,
 }
@@ -107,7 +109,7 @@ impl Engine {
             placement,
             ledger: ledger.clone(),
             changes: broadcast::channel(CHANGES_KEPT).0,
-            sightings: sightings::Sightings::default(),
+            sightings: sightings::Sightings::new(options.worker_offline_after_ms),
             pages_read: Notify::new(),
             clock_offset_ms: AtomicI64::new(0),
             manual_clock: options.manual_clock,

@@ -12,18 +12,25 @@ use crate::core::command::Op;
 use crate::core::ids::WorkerId;
 
 const FLUSH_EVERY: Duration = Duration::from_secs(1);
+const FLUSH_AT_MOST_EVERY: Duration = Duration::from_millis(50);
 /// Sightings in one command.
 const AT_ONCE: usize = 500;
 /// Names held at most; a caller that invents names can't fill the memory.
 const WORKERS: usize = 100_000;
 
-#[derive(Default)]
 pub(super) struct Sightings {
+    /// How often they are written, and how often an open claim counts as one.
+    pub every: Duration,
     noted: Mutex<HashMap<WorkerId, Ms>>,
     urgent: Notify,
 }
 
 impl Sightings {
+    pub fn new(offline_after_ms: i64) -> Self {
+        let every = Duration::from_millis(offline_after_ms.unsigned_abs() / 5).clamp(FLUSH_AT_MOST_EVERY, FLUSH_EVERY);
+        Self { every, noted: Mutex::default(), urgent: Notify::new() }
+    }
+
     /// `urgent`: the worker counts as lost, so the word is not to wait.
     pub fn note(&self, worker: &str, at: Ms, urgent: bool) {
         let mut noted = lock(&self.noted);
@@ -42,7 +49,7 @@ impl Sightings {
 pub(super) async fn flush(engine: Engine) {
     while !engine.is_stopping() {
         tokio::select! {
-            () = tokio::time::sleep(FLUSH_EVERY) => {}
+            () = tokio::time::sleep(engine.0.sightings.every) => {}
             () = engine.0.sightings.urgent.notified() => {}
             () = engine.0.stop.cancelled() => {}
         }

@@ -1,12 +1,14 @@
 //! Ends leases whose time is over.
 
-use super::{Context, PAGE};
+use super::{Context, PAGE, housekeeping};
 use crate::core::Ms;
 use crate::core::command::{Op, Rejection, Reply};
 use crate::engine::Error;
 
 pub(super) async fn run(context: Context) {
     let engine = context.engine.clone();
+    housekeeping::grace(&engine).await;
+    engine.spawn(housekeeping::served(engine.clone()));
     context.drive("lease_expiry", &engine.alarms().lease_due, look).await;
 }
 

@@ -18,37 +18,60 @@ const AUDIT_AT_ONCE: i64 = 1_000;
 /// Pages of one look; the next look goes on.
 const PAGES: usize = 20;
 const SERVED_EVERY: Duration = Duration::from_secs(1);
-/// Longer than this without any replica is an outage.
-const OUTAGE_MS: Ms = 2_500;
+/// So long without a sign of any other replica: there is none.
+const OUTAGE: Duration = Duration::from_millis(1_500);
 /// So long do workers have to come back after one.
 const GRACE_MS: i64 = 10_000;
 
-/// After a time in which no replica served, leases get a little time from now: their workers could not renew them.
-pub(super) async fn grace(engine: &Engine) -> Result<(), store::Error> {
-    let store = engine.store();
-    let last = store.last_served().await?;
-    if last.is_some_and(|last| engine.now() - last > OUTAGE_MS) {
-        let mut after = None;
-        loop {
-            let page = store.active_tasks(after, PAGE as i64).await?;
-            let Some(last) = page.last() else { break };
-            after = Some(last.id);
-            let tasks = page.iter().map(|task| task.id).collect();
-            if engine.submit(Op::Grace { tasks, at_least_ms: GRACE_MS }).await.is_err() {
-                return Err(store::Error::Unavailable("leases could not be prolonged after an outage".into()));
-            }
+/// After a time in which no replica served, leases get a little time from now: their workers could not renew them. No lease is ended
+/// before this is settled.
+pub(super) async fn grace(engine: &Engine) {
+    while !engine.is_stopping() {
+        match try_grace(engine).await {
+            Ok(()) => return,
+            Err(error) => tracing::warn!(%error, "leases could not be looked at after the start; no lease ends before that"),
+        }
+        tokio::select! {
+            () = tokio::time::sleep(SERVED_EVERY) => {}
+            () = engine.stopped() => {}
         }
     }
-    store.mark_served().await
+}
+
+async fn try_grace(engine: &Engine) -> Result<(), store::Error> {
+    let store = engine.store();
+    if somebody_serves(engine).await? {
+        return Ok(());
+    }
+    let mut after = None;
+    loop {
+        let page = store.active_tasks(after, PAGE as i64).await?;
+        let Some(last) = page.last() else { return Ok(()) };
+        after = Some(last.id);
+        let tasks = page.iter().map(|task| task.id).collect();
+        if engine.submit(Op::Grace { tasks, at_least_ms: GRACE_MS }).await.is_err() {
+            return Err(store::Error::Unavailable("the leases were not prolonged".into()));
+        }
+    }
+}
+
+/// Whether another replica is there: it notes that every second.
+async fn somebody_serves(engine: &Engine) -> Result<bool, store::Error> {
+    let store = engine.store();
+    if store.kind() == store::Kind::Sqlite {
+        return Ok(false);
+    }
+    let before = store.last_served().await?;
+    tokio::select! {
+        () = tokio::time::sleep(OUTAGE) => {}
+        () = engine.stopped() => {}
+    }
+    Ok(store.last_served().await? != before)
 }
 
 /// Notes every second that somebody serves; on SQLite, keeps the log of writes short.
 pub(super) async fn served(engine: Engine) {
     while !engine.is_stopping() {
-        tokio::select! {
-            () = tokio::time::sleep(SERVED_EVERY) => {}
-            () = engine.stopped() => {}
-        }
         let outcome = match engine.store().mark_served().await {
             Ok(()) => engine.store().checkpoint().await,
             Err(error) => Err(error),
@@ -56,6 +79,10 @@ pub(super) async fn served(engine: Engine) {
         engine.metrics().database_up(!outcome.as_ref().is_err_and(store::Error::is_unavailable));
         if let Err(error) = outcome {
             tracing::debug!(%error, "the sign of service was not written");
+        }
+        tokio::select! {
+            () = tokio::time::sleep(SERVED_EVERY) => {}
+            () = engine.stopped() => {}
         }
     }
 }

@@ -4,33 +4,39 @@
 //! checked in the commit, and [`decide`](crate::core::decide) looks at everything again anyway.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, Instant};
+
+use tokio::sync::watch;
 
 use crate::engine::Engine;
 
 const RENEW_EVERY: Duration = Duration::from_millis(300);
 const TTL_MS: i64 = 1_000;
-const NOBODY: i64 = -1;
 
-/// This replica's leadership, if it has it.
+/// This replica's leadership, if it has it: the epoch.
 #[derive(Clone, Debug)]
-pub struct Leadership(Arc<AtomicI64>);
+pub struct Leadership(Arc<watch::Sender<Option<i64>>>);
 
 impl Default for Leadership {
     fn default() -> Self {
-        Self(Arc::new(AtomicI64::new(NOBODY)))
+        Self(Arc::new(watch::Sender::new(None)))
     }
 }
 
 impl Leadership {
     pub fn epoch(&self) -> Option<i64> {
-        Some(self.0.load(Ordering::Acquire)).filter(|epoch| *epoch != NOBODY)
+        *self.0.borrow()
+    }
+
+    /// Waits until this replica leads.
+    pub(super) async fn begins(&self) {
+        // The sender is held by this very handle.
+        let _ = self.0.subscribe().wait_for(Option::is_some).await;
     }
 
     /// A commit was refused for want of leadership: it is over, until the next renewal says otherwise.
     pub(super) fn is_over(&self) {
-        self.0.store(NOBODY, Ordering::Release);
+        self.0.send_replace(None);
     }
 }
 
@@ -42,14 +48,14 @@ pub(super) async fn keep(engine: Engine, leadership: Leadership) {
         match engine.store().lead(&holder, TTL_MS).await {
             Ok(Some(epoch)) => {
                 renewed = Instant::now();
-                change(&engine, &leadership, epoch);
+                change(&engine, &leadership, Some(epoch));
             }
-            Ok(None) => change(&engine, &leadership, NOBODY),
+            Ok(None) => change(&engine, &leadership, None),
             // Not known: it counts until it has run out for certain.
             Err(error) => {
                 tracing::debug!(%error, "leadership could not be renewed");
                 if renewed.elapsed() > Duration::from_millis(TTL_MS.unsigned_abs()) {
-                    change(&engine, &leadership, NOBODY);
+                    change(&engine, &leadership, None);
                 }
             }
         }
@@ -59,21 +65,20 @@ pub(super) async fn keep(engine: Engine, leadership: Leadership) {
         }
     }
     if leadership.epoch().is_some() {
-        change(&engine, &leadership, NOBODY);
+        change(&engine, &leadership, None);
         // Another replica takes over at once instead of after a second.
         let _ = engine.store().resign(&holder).await;
     }
 }
 
-fn change(engine: &Engine, leadership: &Leadership, epoch: i64) {
-    if leadership.0.swap(epoch, Ordering::AcqRel) == epoch {
+fn change(engine: &Engine, leadership: &Leadership, epoch: Option<i64>) {
+    if leadership.epoch() == epoch {
         return;
     }
-    engine.metrics().leader(epoch != NOBODY);
-    if epoch == NOBODY {
-        tracing::info!("another replica leads");
-    } else {
-        tracing::info!(epoch, "this replica leads");
-        engine.alarms().ring_all();
+    leadership.0.send_replace(epoch);
+    engine.metrics().leader(epoch.is_some());
+    match epoch {
+        Some(epoch) => tracing::info!(epoch, "this replica leads"),
+        None => tracing::info!("this replica no longer leads"),
     }
 }

@@ -16,7 +16,6 @@ use crate::core::Ms;
 use crate::core::command::{Command, Op};
 use crate::engine::{Alarm, Engine, Error};
 use crate::membridge::Membridge;
-use crate::store;
 
 pub use leader::Leadership;
 pub use sync::load_settings;
@@ -39,9 +38,8 @@ const RETRY_MS: Ms = 500;
 /// Rows that a loop takes up at once.
 const PAGE: usize = 500;
 
-/// Starts the loops; they end with the engine. Returns once leases have had their grace after an outage of the whole control plane.
-pub async fn start(engine: &Engine, membridge: &Membridge, options: Options) -> Result<(), store::Error> {
-    housekeeping::grace(engine).await?;
+/// Starts the loops; they end with the engine.
+pub fn start(engine: &Engine, membridge: &Membridge, options: Options) {
     let leadership = Leadership::default();
     let context = Context { engine: engine.clone(), leadership: leadership.clone(), options };
     engine.spawn(leader::keep(engine.clone(), leadership));
@@ -49,12 +47,10 @@ pub async fn start(engine: &Engine, membridge: &Membridge, options: Options) -> 
     engine.spawn(liveness::run(context.clone()));
     engine.spawn(timers::run(context.clone()));
     engine.spawn(timers::resync(context.clone()));
-    engine.spawn(housekeeping::served(engine.clone()));
     engine.spawn(housekeeping::fold(context.clone()));
     engine.spawn(housekeeping::retain(context.clone()));
     engine.spawn(sync::workers(context, membridge.clone()));
     engine.spawn(sync::settings(engine.clone(), membridge.clone()));
-    Ok(())
 }
 
 #[derive(Clone)]
@@ -82,19 +78,25 @@ impl Context {
     where
         F: Future<Output = Result<Option<Ms>, Error>>,
     {
-        while !self.engine.is_stopping() {
-            let mut next = self.engine.now() + RESYNC_MS;
-            if self.leadership.epoch().is_some() {
-                let started = Instant::now();
-                let outcome = look(self.clone()).await;
-                self.engine.metrics().reconciled(name, started.elapsed().as_secs_f64(), outcome.is_ok());
-                match outcome {
-                    Ok(Some(at)) => next = next.min(at),
-                    Ok(None) => {}
-                    Err(_) => next = self.engine.now() + RETRY_MS,
-                }
+        loop {
+            tokio::select! {
+                () = self.leadership.begins() => {}
+                () = self.engine.stopped() => {}
             }
-            alarm.wait_until(&self.engine, next).await;
+            if self.engine.is_stopping() {
+                return;
+            }
+            let started = Instant::now();
+            let outcome = look(self.clone()).await;
+            self.engine.metrics().reconciled(name, started.elapsed().as_secs_f64(), outcome.is_ok());
+            let now = self.engine.now();
+            let next = match outcome {
+                Ok(at) => at.unwrap_or(Ms::MAX).min(now + RESYNC_MS),
+                Err(_) => now + RETRY_MS,
+            };
+            if self.leadership.epoch().is_some() {
+                alarm.wait_until(&self.engine, next).await;
+            }
         }
     }
 
