@@ -64,9 +64,9 @@ impl Serve {
             return None;
         }
         Some(format!(
-            "NO AUTHENTICATION: anybody who reaches {}:{} may read and change everything. \
+            "NO AUTHENTICATION: anybody who reaches this server on {} may read and change everything. \
              Set RUNTIME_API_KEY, or listen on 127.0.0.1 only.",
-            self.host, self.port
+            self.host
         ))
     }
 }
