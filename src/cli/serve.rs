@@ -1,7 +1,6 @@
 //! `serve`: opens, connects and starts everything, in order; and ends it in the reverse order.
 
 use std::net::SocketAddr;
-use std::time::Duration;
 
 use tokio::net::TcpListener;
 
@@ -12,9 +11,6 @@ use crate::http::{self, AppState, Keys};
 use crate::membridge::Membridge;
 use crate::reconcile;
 use crate::telemetry::{Metrics, init_logging};
-
-/// Beyond a request's own time-out, before the end goes on without it.
-const STOP_MARGIN: Duration = Duration::from_secs(5);
 
 pub async fn serve(settings: Serve) -> Result<(), Failure> {
     init_logging(settings.log_format, &settings.log_level)?;
@@ -38,11 +34,7 @@ pub async fn serve(settings: Serve) -> Result<(), Failure> {
     let state = AppState::new(engine.clone(), membridge, metrics, http_settings(&settings), shutdown.clone());
     say(&banner(&settings, address));
     tracing::info!(%address, database = settings.shown_database_url(), "serving");
-    let serving = tokio::spawn(http::server::serve(listener, state, shutdown.clone()));
-    shutdown.cancelled().await;
-    if tokio::time::timeout(settings.request_timeout + STOP_MARGIN, serving).await.is_err() {
-        tracing::warn!("some requests did not end in time and are cut off");
-    }
+    http::server::serve(listener, state, shutdown).await;
     engine.stop().await;
     store.close().await;
     tracing::info!("stopped");

@@ -21,6 +21,7 @@ mod gates;
 mod leases;
 mod limits;
 mod lists;
+mod membridge;
 mod membridge_proxy;
 mod metrics;
 mod openapi;
