@@ -27,6 +27,7 @@ mod metrics;
 mod openapi;
 mod picking;
 mod probes;
+mod readme;
 mod requeue;
 mod sessions;
 mod tasks;
