@@ -14,7 +14,7 @@ use crate::telemetry::{Metrics, init_logging};
 
 pub async fn serve(settings: Serve) -> Result<(), Failure> {
     init_logging(settings.log_format, &settings.log_level)?;
-    warn_of_open_door(&settings);
+    settings.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
     let shutdown = signals::listen()?;
     let metrics = Metrics::new().map_err(|error| format!("metrics can't be set up: {error}"))?;
     let store = database::open(&settings).await?;
@@ -41,12 +41,6 @@ pub async fn serve(settings: Serve) -> Result<(), Failure> {
     Ok(())
 }
 
-fn warn_of_open_door(settings: &Serve) {
-    if let Some(warning) = settings.open_door() {
-        tracing::warn!("{warning}");
-    }
-}
-
 async fn listen(settings: &Serve) -> Result<(TcpListener, SocketAddr), Failure> {
     let (host, port) = (settings.host.as_str(), settings.port);
     let bound = async {
@@ -57,7 +51,9 @@ async fn listen(settings: &Serve) -> Result<(TcpListener, SocketAddr), Failure> 
     bound.await.map_err(|error: std::io::Error| {
         let next = match error.kind() {
             std::io::ErrorKind::AddrInUse => {
-                format!("port {port} is taken by another program: stop that one, or choose another port with --port or PORT (0 = any free one)")
+                format!(
+                    "port {port} is taken by another program: stop that one, or choose another port with --port or PORT (0 = any free one)"
+                )
             }
             std::io::ErrorKind::PermissionDenied => format!("port {port} needs more rights than this user has: choose one from 1024 on"),
             std::io::ErrorKind::AddrNotAvailable => format!("{host} is no address of this machine: correct --host or HOST"),

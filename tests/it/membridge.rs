@@ -152,7 +152,8 @@ fn garbage_and_closed_doors_are_told_in_words_without_the_address() {
 fn redirects_and_endless_answers_are_not_followed() {
     run(async {
         let stub = Stub::start().await;
-        let (url, visits) = raw_server("HTTP/1.1 302 Found\r\nlocation: /elsewhere\r\ncontent-length: 0\r\nconnection: close\r\n\r\n").await;
+        let (url, visits) =
+            raw_server("HTTP/1.1 302 Found\r\nlocation: /elsewhere\r\ncontent-length: 0\r\nconnection: close\r\n\r\n").await;
         assert_eq!(status(client(&url).call(Call::Projects).await), 302);
         assert_eq!(visits.load(Ordering::SeqCst), 1);
         stub.always("/projects", Reply::new(200, &"x".repeat(9 * 1024 * 1024)));
