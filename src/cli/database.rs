@@ -7,8 +7,7 @@ use crate::config::Serve;
 use crate::store::{Error, Options, Store};
 
 pub async fn open(settings: &Serve) -> Result<Store, Failure> {
-    let options =
-        Options { url: settings.database_url.expose_secret().to_owned(), max_connections: settings.database_max_connections };
+    let options = Options { url: settings.database_url.expose_secret().to_owned(), max_connections: settings.database_max_connections };
     Store::open(&options).await.map_err(|error| explain(&error, settings))
 }
 

@@ -60,7 +60,9 @@ enum Command {
     /// Print completions for a shell
     ///
     /// For bash: bloom-runtime completions bash > /etc/bash_completion.d/bloom-runtime
-    Completions { shell: Shell },
+    Completions {
+        shell: Shell,
+    },
     Bench(bench::BenchArgs),
 }
 

@@ -1,7 +1,6 @@
 //! `serve`: opens, connects and starts everything, in order; and ends it in the reverse order.
 
 use std::net::SocketAddr;
-use std::time::Duration;
 
 use tokio::net::TcpListener;
 
@@ -13,12 +12,9 @@ use crate::membridge::Membridge;
 use crate::reconcile;
 use crate::telemetry::{Metrics, init_logging};
 
-/// Beyond a request's own time-out, before the end goes on without it.
-const STOP_MARGIN: Duration = Duration::from_secs(5);
-
 pub async fn serve(settings: Serve) -> Result<(), Failure> {
     init_logging(settings.log_format, &settings.log_level)?;
-    warn_of_open_door(&settings);
+    settings.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
     let shutdown = signals::listen()?;
     let metrics = Metrics::new().map_err(|error| format!("metrics can't be set up: {error}"))?;
     let store = database::open(&settings).await?;
@@ -38,21 +34,11 @@ pub async fn serve(settings: Serve) -> Result<(), Failure> {
     let state = AppState::new(engine.clone(), membridge, metrics, http_settings(&settings), shutdown.clone());
     say(&banner(&settings, address));
     tracing::info!(%address, database = settings.shown_database_url(), "serving");
-    let serving = tokio::spawn(http::server::serve(listener, state, shutdown.clone()));
-    shutdown.cancelled().await;
-    if tokio::time::timeout(settings.request_timeout + STOP_MARGIN, serving).await.is_err() {
-        tracing::warn!("some requests did not end in time and are cut off");
-    }
+    http::server::serve(listener, state, shutdown).await;
     engine.stop().await;
     store.close().await;
     tracing::info!("stopped");
     Ok(())
-}
-
-fn warn_of_open_door(settings: &Serve) {
-    if let Some(warning) = settings.open_door() {
-        tracing::warn!("{warning}");
-    }
 }
 
 async fn listen(settings: &Serve) -> Result<(TcpListener, SocketAddr), Failure> {
@@ -65,7 +51,9 @@ async fn listen(settings: &Serve) -> Result<(TcpListener, SocketAddr), Failure> 
     bound.await.map_err(|error: std::io::Error| {
         let next = match error.kind() {
             std::io::ErrorKind::AddrInUse => {
-                format!("port {port} is taken by another program: stop that one, or choose another port with --port or PORT (0 = any free one)")
+                format!(
+                    "port {port} is taken by another program: stop that one, or choose another port with --port or PORT (0 = any free one)"
+                )
             }
             std::io::ErrorKind::PermissionDenied => format!("port {port} needs more rights than this user has: choose one from 1024 on"),
             std::io::ErrorKind::AddrNotAvailable => format!("{host} is no address of this machine: correct --host or HOST"),

@@ -17,9 +17,7 @@ pub fn host(text: &str) -> Result<String, String> {
     }
     let name = !text.is_empty()
         && text.len() <= 253
-        && text.split('.').all(|label| {
-            !label.is_empty() && label.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_')
-        });
+        && text.split('.').all(|label| !label.is_empty() && label.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_'));
     // "127.0.0" or "300.1.2.3" would otherwise pass as a name.
     let numeric = text.chars().all(|c| c.is_ascii_digit() || c == '.');
     if name && !numeric {

@@ -65,9 +65,7 @@ impl Report {
     }
 
     pub fn json(&self) -> serde_json::Value {
-        let rows = self.rows.iter().map(|row| {
-            serde_json::json!({ "setting": row.setting, "value": row.value, "from": row.origin })
-        });
+        let rows = self.rows.iter().map(|row| serde_json::json!({ "setting": row.setting, "value": row.value, "from": row.origin }));
         serde_json::json!({
             "settings": rows.collect::<Vec<_>>(),
             "warnings": self.warnings,

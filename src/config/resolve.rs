@@ -57,17 +57,20 @@ impl Serve {
         parse::masked_database_url(self.database_url.expose_secret())
     }
 
-    /// The warning that anybody may do anything: no key is set, and other machines can reach the server.
-    pub fn open_door(&self) -> Option<String> {
+    /// What is allowed, but hardly meant.
+    pub fn warnings(&self) -> Vec<String> {
         let is_loopback = self.host == "localhost" || self.host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());
-        if self.api_key.is_some() || is_loopback {
-            return None;
+        let has_lesser_key = self.worker_key.is_some() || self.read_key.is_some();
+        match (&self.api_key, has_lesser_key) {
+            (Some(_), _) => Vec::new(),
+            (None, true) => vec!["RUNTIME_API_KEY is not set while a lesser key is: nobody can create or change tasks".to_owned()],
+            (None, false) if is_loopback => Vec::new(),
+            (None, false) => vec![format!(
+                "NO AUTHENTICATION: anybody who reaches this server on {} may read and change everything. \
+                 Set RUNTIME_API_KEY, or listen on 127.0.0.1 only.",
+                self.host
+            )],
         }
-        Some(format!(
-            "NO AUTHENTICATION: anybody who reaches {}:{} may read and change everything. \
-             Set RUNTIME_API_KEY, or listen on 127.0.0.1 only.",
-            self.host, self.port
-        ))
     }
 }
 
@@ -80,7 +83,7 @@ pub fn resolve(flags: &Flags, environment: &Environment) -> Report {
     let mut warnings = Vec::new();
     if let Some(serve) = &serve {
         check_keys(serve, &mut mistakes);
-        warnings.extend(serve.open_door());
+        warnings = serve.warnings();
     }
     Report { rows, mistakes, warnings, serve }
 }
@@ -176,12 +179,7 @@ impl Resolver<'_> {
         self.value(setting, None, parse)
     }
 
-    fn value<T>(
-        &mut self,
-        setting: &'static Setting,
-        default: Option<String>,
-        parse: impl Fn(&str) -> Result<T, String>,
-    ) -> Option<T> {
+    fn value<T>(&mut self, setting: &'static Setting, default: Option<String>, parse: impl Fn(&str) -> Result<T, String>) -> Option<T> {
         let default = || default.map(|text| Found { text, origin: Origin::Default.to_string() });
         let found = match self.sources.find(setting) {
             Ok(found) => found.or_else(default),
@@ -213,21 +211,14 @@ impl Resolver<'_> {
     }
 }
 
-/// One key has one scope; and without an admin key the others would lock everybody out, or guard nothing.
+/// A key has one scope: otherwise whoever gets the lesser one has the greater as well.
 fn check_keys(serve: &Serve, mistakes: &mut Vec<Mistake>) {
-    let keys = [
-        (&s::RUNTIME_API_KEY, &serve.api_key),
-        (&s::RUNTIME_WORKER_KEY, &serve.worker_key),
-        (&s::RUNTIME_READ_KEY, &serve.read_key),
-    ];
+    let keys =
+        [(&s::RUNTIME_API_KEY, &serve.api_key), (&s::RUNTIME_WORKER_KEY, &serve.worker_key), (&s::RUNTIME_READ_KEY, &serve.read_key)];
     for (n, (setting, key)) in keys.iter().enumerate() {
         let Some(key) = key else { continue };
-        if serve.api_key.is_none() {
-            let problem = format!("needs {} as well: without it nobody could create a task", s::RUNTIME_API_KEY.key);
-            mistakes.push(Mistake::new(setting.key, None, "keys", problem));
-        }
-        let same = keys[..n].iter().find(|(_, other)| other.as_ref().is_some_and(|other| other.expose_secret() == key.expose_secret()));
-        if let Some((other, _)) = same {
+        let same = |other: &SecretString| other.expose_secret() == key.expose_secret();
+        if let Some((other, _)) = keys[..n].iter().find(|(_, other)| other.as_ref().is_some_and(same)) {
             let problem = format!("is the same as {}: give every scope a key of its own", other.key);
             mistakes.push(Mistake::new(setting.key, None, "keys", problem));
         }

@@ -31,13 +31,7 @@ impl Setting {
     }
 }
 
-const fn plain(
-    group: &'static str,
-    key: &'static str,
-    value_name: &'static str,
-    default: &'static str,
-    help: &'static str,
-) -> Setting {
+const fn plain(group: &'static str, key: &'static str, value_name: &'static str, default: &'static str, help: &'static str) -> Setting {
     Setting { key, value_name, default, help, group, secret: false }
 }
 
@@ -58,13 +52,8 @@ pub const HOST: Setting =
 pub const PORT: Setting = plain(NETWORK, "port", "PORT", "5000", "Port to listen on; 0 takes any free one");
 pub const PUBLIC_URL: Setting =
     plain(NETWORK, "public_url", "URL", "", "Where clients and agents reach this server, if not by the address they call");
-pub const TRUSTED_PROXIES: Setting = plain(
-    NETWORK,
-    "trusted_proxies",
-    "NETWORKS",
-    "",
-    "Proxies whose X-Forwarded-For counts: addresses or networks, with commas between",
-);
+pub const TRUSTED_PROXIES: Setting =
+    plain(NETWORK, "trusted_proxies", "NETWORKS", "", "Proxies whose X-Forwarded-For counts: addresses or networks, with commas between");
 
 pub const DATA_DIR: Setting = plain(
     DATA,

@@ -178,11 +178,8 @@ fn read_limited(path: &Path, limit: u64) -> Result<String, String> {
 }
 
 fn unknown_keys(table: &toml::Table, path: &Path, mistakes: &mut Vec<Mistake>) {
-    let known: Vec<String> = SETTINGS
-        .iter()
-        .flat_map(|setting| [Some(setting.key.to_owned()), setting.secret.then(|| setting.file_key())])
-        .flatten()
-        .collect();
+    let known: Vec<String> =
+        SETTINGS.iter().flat_map(|setting| [Some(setting.key.to_owned()), setting.secret.then(|| setting.file_key())]).flatten().collect();
     for key in table.keys().filter(|key| !known.contains(key)) {
         let problem = match nearest(key, &known) {
             Some(known) => format!("is not a setting; did you mean {known}?"),

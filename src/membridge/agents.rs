@@ -122,7 +122,8 @@ mod tests {
 
     #[test]
     fn every_form_of_last_seen_passes() {
-        let body = r#"[{"name": "a", "last_seen": 1772042245.043}, {"name": "b", "last_seen": 1772042245043}, {"name": "c", "last_seen": null}]"#;
+        let body =
+            r#"[{"name": "a", "last_seen": 1772042245.043}, {"name": "b", "last_seen": 1772042245043}, {"name": "c", "last_seen": null}]"#;
         assert_eq!(names(body), ["a", "b", "c"]);
     }
 

@@ -21,10 +21,17 @@ pub enum Call<'a> {
     Health,
     Agents,
     Projects,
-    Leadership { project: &'a str },
-    Nodes { project: &'a str },
+    Leadership {
+        project: &'a str,
+    },
+    Nodes {
+        project: &'a str,
+    },
     /// Makes a node the project's leader; `body` goes as it is.
-    SelectLeader { project: &'a str, body: &'a Value },
+    SelectLeader {
+        project: &'a str,
+        body: &'a Value,
+    },
 }
 
 impl Call<'_> {

@@ -5,8 +5,8 @@ use std::sync::{PoisonError, RwLock};
 
 use prometheus::core::Collector;
 use prometheus::{
-    CounterVec, Error, Gauge, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec,
-    Opts, Registry,
+    CounterVec, Error, Gauge, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
+    Registry,
 };
 
 /// What is left when a label has had its share of values.

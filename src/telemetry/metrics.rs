@@ -3,20 +3,16 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use prometheus::process_collector::ProcessCollector;
-use prometheus::{
-    CounterVec, Error, Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, Registry, TextEncoder,
-};
+use prometheus::{CounterVec, Error, Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, Registry, TextEncoder};
 
 use super::families::{Bounded, Families};
 use super::scrape::Scraped;
 use crate::core::task::Usage;
 
 /// From half a millisecond to a minute: requests, commits, reconcile runs.
-const FAST_SECONDS: &[f64] =
-    &[0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0];
+const FAST_SECONDS: &[f64] = &[0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0];
 /// From a millisecond to a day: a task's wait.
-const WAIT_SECONDS: &[f64] =
-    &[0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.25, 1.0, 5.0, 15.0, 60.0, 300.0, 1800.0, 7200.0, 86400.0];
+const WAIT_SECONDS: &[f64] = &[0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.25, 1.0, 5.0, 15.0, 60.0, 300.0, 1800.0, 7200.0, 86400.0];
 /// From a second to an hour and more: an agent's run.
 const RUN_SECONDS: &[f64] = &[0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1200.0, 1800.0, 3600.0];
 const BATCH_COMMANDS: &[f64] = &[1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0];
@@ -86,7 +82,11 @@ impl Metrics {
                 &["lane"],
                 FAST_SECONDS,
             )?,
-            conflicts: f.counters("bloom_batch_conflicts_total", "Batches decided again because another transaction was first.", &["lane"])?,
+            conflicts: f.counters(
+                "bloom_batch_conflicts_total",
+                "Batches decided again because another transaction was first.",
+                &["lane"],
+            )?,
             lease_expiries: f.counter("bloom_lease_expiries_total", "Leases that ended by their time.")?,
             retries: f.counter("bloom_task_retries_total", "Tasks that went back to the queue after an attempt.")?,
             assignment_seconds: f.histogram(

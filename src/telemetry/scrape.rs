@@ -46,10 +46,8 @@ impl Scraped {
             free_slots: f.gauge("bloom_worker_free_slots", "Free places on workers that are online and take tasks.")?,
             membridge_up: f.gauge("bloom_membridge_up", "1 if the control plane answered its last call, else 0.")?,
             membridge_failures: f.gauge("bloom_membridge_consecutive_failures", "Calls to the control plane that failed in a row.")?,
-            membridge_success: f.exact_gauge(
-                "bloom_membridge_last_success_timestamp_seconds",
-                "When the control plane last answered; 0 = never.",
-            )?,
+            membridge_success: f
+                .exact_gauge("bloom_membridge_last_success_timestamp_seconds", "When the control plane last answered; 0 = never.")?,
             connections: f.gauges("bloom_database_connections", "Open connections of the reading pool, by state.", &["state"])?,
         })
     }

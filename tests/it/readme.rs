@@ -1,0 +1,78 @@
+//! README is true: its commands run as they stand, and its table has every setting.
+
+use std::process::{Command, Stdio};
+
+use bloom_runtime::config::SETTINGS;
+
+use crate::support::*;
+
+const README: &str = include_str!("../../README.md");
+const ARROW: &str = "# → ";
+
+/// The commands of a section, with what is to be seen in their answers.
+fn steps(heading: &str) -> Vec<(String, Vec<String>)> {
+    let section = README.split(heading).nth(1).expect("the section").split("\n## ").next().expect("its text");
+    let mut steps: Vec<(String, Vec<String>)> = Vec::new();
+    for block in section.split("```sh\n").skip(1) {
+        for line in block.split("```").next().expect("a block").lines() {
+            match line.strip_prefix(ARROW) {
+                Some(seen) => steps.last_mut().expect("a command before an arrow").1.push(seen.to_owned()),
+                None => steps.push((line.to_owned(), Vec::new())),
+            }
+        }
+    }
+    steps
+}
+
+/// Waits of the text become: ask again until it is so.
+fn script(base: &str) -> String {
+    let mut script = String::from(
+        r#"set -euo pipefail
+shows() {
+  local tries=$1 command=$2 out missing text; shift 2
+  while :; do
+    out=$(eval "$command"); missing=
+    for text; do [[ $out == *"$text"* ]] || missing=$text; done
+    [ -n "$missing" ] || return 0
+    tries=$((tries - 1))
+    [ "$tries" -gt 0 ] || { echo "$command: no $missing in: $out"; exit 1; }
+    sleep 0.1
+  done
+}
+"#,
+    );
+    let quoted = |text: &str| format!("'{}'", text.replace('\'', r"'\''"));
+    let mut tries = 1;
+    for (command, seen) in steps("## A task's life, by curl") {
+        if command.starts_with("sleep ") {
+            tries = 200;
+        } else if seen.is_empty() {
+            script.push_str(&format!("{command}\n"));
+        } else {
+            let seen: Vec<String> = seen.iter().map(|text| quoted(text)).collect();
+            script.push_str(&format!("shows {tries} {} {}\n", quoted(&command), seen.join(" ")));
+            tries = 1;
+        }
+    }
+    script.replace("http://127.0.0.1:5000", base)
+}
+
+#[test]
+fn its_commands_run_as_they_stand() {
+    let server = Server::on(Database::Sqlite).env("WORKER_OFFLINE_AFTER_SECONDS", 4).start();
+    let script = script(server.base());
+    assert!(script.matches("shows ").count() > 12, "{script}");
+    let output = Command::new("bash").arg("-c").arg(&script).stdin(Stdio::null()).output().expect("bash");
+    let said = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{said}");
+}
+
+#[test]
+fn its_table_has_every_setting() {
+    let rows = SETTINGS.iter().map(|setting| {
+        let default = if setting.default.is_empty() { String::new() } else { format!("`{}`", setting.default) };
+        format!("| `{}` | {default} | {} |", setting.env_name(), setting.help)
+    });
+    let table = rows.collect::<Vec<_>>().join("\n");
+    assert!(README.contains(&table), "README's table of settings should be:\n{table}");
+}
