@@ -233,10 +233,6 @@ impl<'a> Args<'a> {
         self.with(Arg::Text(Some(value.into())))
     }
 
-    pub fn opt_text(self, value: Option<&'a str>) -> Self {
-        self.with(Arg::Text(value.map(Into::into)))
-    }
-
     pub fn uuid(self, value: impl Into<Option<Uuid>>) -> Self {
         self.with(Arg::Uuid(value.into()))
     }

@@ -14,20 +14,37 @@ use crate::core::worker::Worker;
 /// One answer carries about so many bytes of text at most; a single larger row comes alone.
 pub(super) const PAGE_BYTES: i64 = 32 << 20;
 
-statement!(TASK, |_d| "SELECT {}, {} FROM tasks t JOIN task_state s ON s.id = t.id WHERE t.id = $1",
-    rows::names(&[rows::SPEC], "t."), rows::names(rows::STATE, "s."));
+statement!(
+    TASK,
+    |_d| "SELECT {}, {} FROM tasks t JOIN task_state s ON s.id = t.id WHERE t.id = $1",
+    rows::names(&[rows::SPEC], "t."),
+    rows::names(rows::STATE, "s.")
+);
 statement!(STATES, |d| "SELECT {} FROM task_state WHERE id {}", rows::names(rows::STATE, ""), d.any(Type::Uuid, 1));
 statement!(SPECS, |d| "SELECT {} FROM tasks WHERE id {}", rows::names(&[rows::SPEC], ""), d.any(Type::Uuid, 1));
-statement!(WORKERS, |_d| "SELECT {}, s.last_seen FROM workers w JOIN worker_seen s ON s.worker_id = w.id ORDER BY w.id",
-    rows::names(&[rows::WORKER], "w."));
-statement!(WORKER, |_d| "SELECT {}, s.last_seen FROM workers w JOIN worker_seen s ON s.worker_id = w.id WHERE w.id = $1",
-    rows::names(&[rows::WORKER], "w."));
+statement!(
+    WORKERS,
+    |_d| "SELECT {}, s.last_seen FROM workers w JOIN worker_seen s ON s.worker_id = w.id ORDER BY w.id",
+    rows::names(&[rows::WORKER], "w.")
+);
+statement!(
+    WORKER,
+    |_d| "SELECT {}, s.last_seen FROM workers w JOIN worker_seen s ON s.worker_id = w.id WHERE w.id = $1",
+    rows::names(&[rows::WORKER], "w.")
+);
 statement!(HELD_BY, |_d| "SELECT {} FROM task_state WHERE slot IS NOT NULL AND worker_id = $1", rows::names(rows::STATE, ""));
-statement!(NEWEST_RESULT, |_d| "SELECT {} FROM results WHERE task_id = $1 ORDER BY artifact_id DESC LIMIT 1", rows::names(&[rows::RESULT], ""));
+statement!(
+    NEWEST_RESULT,
+    |_d| "SELECT {} FROM results WHERE task_id = $1 ORDER BY artifact_id DESC LIMIT 1",
+    rows::names(&[rows::RESULT], "")
+);
 statement!(RESULT_OF_LEASE, |_d| "SELECT {} FROM results WHERE lease_id = $1 ORDER BY id LIMIT 1", rows::names(&[rows::RESULT], ""));
 statement!(EVENT_SIZES, "SELECT number, octet_length(data) FROM task_events WHERE task_id = $1 AND number > $2 ORDER BY number LIMIT $3");
-statement!(EVENTS, |_d| "SELECT {} FROM task_events WHERE task_id = $1 AND number > $2 AND number <= $3 ORDER BY number",
-    rows::names(&[rows::EVENT], ""));
+statement!(
+    EVENTS,
+    |_d| "SELECT {} FROM task_events WHERE task_id = $1 AND number > $2 AND number <= $3 ORDER BY number",
+    rows::names(&[rows::EVENT], "")
+);
 statement!(SETTINGS, "SELECT key, value FROM settings ORDER BY key");
 
 impl Store {

@@ -9,8 +9,8 @@ use crate::core::Ms;
 use crate::core::audit::{Action, AuditEntry, EntityType};
 use crate::core::ids::LeaseId;
 use crate::core::task::{
-    ActiveLease, EventKind, Failure, Format, LastLease, LeaseStatus, Origin, Outcome, Parked, PastLease, Reason, RunResult, Session, Status,
-    TaskEvent, TaskSpec, TaskState, Usage,
+    ActiveLease, EventKind, Failure, Format, LastLease, LeaseStatus, Origin, Outcome, Parked, PastLease, Reason, RunResult, Session,
+    Status, TaskEvent, TaskSpec, TaskState, Usage,
 };
 use crate::core::worker::{DispatchMode, Worker, WorkerStatus};
 
@@ -26,9 +26,24 @@ fn json<T: serde::Serialize>(value: &T) -> String {
 }
 
 pub(super) const SPEC: &[Column] = &[
-    uuid("id"), text("context_id"), text("agent_slug"), text("prompt"), text("context_hints"), int("timeout_sec"), real("budget"),
-    text("desired_format"), int("max_attempts"), int("priority"), int("not_before"), text("depends_on"), text("exclusive_key"),
-    text("idempotency_key"), text("labels"), text("session"), text("model"), int("ttl_after_finished_sec"),
+    uuid("id"),
+    text("context_id"),
+    text("agent_slug"),
+    text("prompt"),
+    text("context_hints"),
+    int("timeout_sec"),
+    real("budget"),
+    text("desired_format"),
+    int("max_attempts"),
+    int("priority"),
+    int("not_before"),
+    text("depends_on"),
+    text("exclusive_key"),
+    text("idempotency_key"),
+    text("labels"),
+    text("session"),
+    text("model"),
+    int("ttl_after_finished_sec"),
 ];
 
 pub(super) fn push_spec<'a>(rows: &mut Bulk<'a>, spec: &'a TaskSpec) {
@@ -77,16 +92,52 @@ pub(super) fn spec(row: &mut Cells<'_>) -> Result<Arc<TaskSpec>, Error> {
 
 /// The part of a task's state that never changes.
 pub(super) const STATE_FIXED: &[Column] = &[
-    uuid("id"), text("context_id"), text("agent_slug"), int("rank"), text("session"), int("max_attempts"), int("timeout_sec"),
-    text("exclusive_key"), int("ttl_after_finished_sec"), boolean("has_dependencies"),
+    uuid("id"),
+    text("context_id"),
+    text("agent_slug"),
+    int("rank"),
+    text("session"),
+    int("max_attempts"),
+    int("timeout_sec"),
+    text("exclusive_key"),
+    int("ttl_after_finished_sec"),
+    boolean("has_dependencies"),
 ];
 pub(super) const STATE_MOVING: &[Column] = &[
-    text("status"), int("updated_at"), int("attempts"), int("infra_retries"), int("lease_count"), boolean("cancel_requested"),
-    int("not_before"), text("parked"), int("ready_at"), text("session_worker"), boolean("has_dependents"), text("worker_id"),
-    uuid("lease_id"), int("slot"), text("origin"), int("started_at"), int("ttl_ms"), int("expires_at"), int("hard_end_at"),
-    int("last_heartbeat"), boolean("holds_context"), uuid("last_lease_id"), text("last_lease_worker"),
-    text("last_lease_status"), text("session_id"), text("failure_reason"), text("failure_message"), int("failure_at"),
-    int("input_tokens"), int("output_tokens"), real("cost_usd"), int("finished_at"), int("remove_at"), int("event_count"),
+    text("status"),
+    int("updated_at"),
+    int("attempts"),
+    int("infra_retries"),
+    int("lease_count"),
+    boolean("cancel_requested"),
+    int("not_before"),
+    text("parked"),
+    int("ready_at"),
+    text("session_worker"),
+    boolean("has_dependents"),
+    text("worker_id"),
+    uuid("lease_id"),
+    int("slot"),
+    text("origin"),
+    int("started_at"),
+    int("ttl_ms"),
+    int("expires_at"),
+    int("hard_end_at"),
+    int("last_heartbeat"),
+    boolean("holds_context"),
+    uuid("last_lease_id"),
+    text("last_lease_worker"),
+    text("last_lease_status"),
+    text("session_id"),
+    text("failure_reason"),
+    text("failure_message"),
+    int("failure_at"),
+    int("input_tokens"),
+    int("output_tokens"),
+    real("cost_usd"),
+    int("finished_at"),
+    int("remove_at"),
+    int("event_count"),
     int("event_seq"),
 ];
 /// What a quiet change may move: a later expiry, more events, somebody who waits. Only these are written for one, and none is indexed.
@@ -249,9 +300,22 @@ fn usage(row: &mut Cells<'_>) -> Result<Option<Usage>, Error> {
 }
 
 pub(super) const LEASE: &[Column] = &[
-    uuid("id"), uuid("task_id"), text("context_id"), text("agent_slug"), text("worker_id"), int("started_at"), int("ttl_ms"),
-    int("expires_at"), int("last_heartbeat"), text("status"), int("ended_at"), boolean("completed"), text("model"), int("input_tokens"),
-    int("output_tokens"), real("cost_usd"),
+    uuid("id"),
+    uuid("task_id"),
+    text("context_id"),
+    text("agent_slug"),
+    text("worker_id"),
+    int("started_at"),
+    int("ttl_ms"),
+    int("expires_at"),
+    int("last_heartbeat"),
+    text("status"),
+    int("ended_at"),
+    boolean("completed"),
+    text("model"),
+    int("input_tokens"),
+    int("output_tokens"),
+    real("cost_usd"),
 ];
 
 pub(super) fn push_lease<'a>(rows: &mut Bulk<'a>, lease: &'a PastLease) {
@@ -293,8 +357,19 @@ pub(super) fn lease(row: &mut Cells<'_>) -> Result<PastLease, Error> {
 }
 
 pub(super) const RESULT: &[Column] = &[
-    uuid("id"), uuid("artifact_id"), uuid("task_id"), uuid("lease_id"), text("worker_id"), text("status"), text("output"),
-    text("error_message"), int("duration_ms"), int("tokens_used"), int("completed_at"), text("artifact_type"), text("artifact_tags"),
+    uuid("id"),
+    uuid("artifact_id"),
+    uuid("task_id"),
+    uuid("lease_id"),
+    text("worker_id"),
+    text("status"),
+    text("output"),
+    text("error_message"),
+    int("duration_ms"),
+    int("tokens_used"),
+    int("completed_at"),
+    text("artifact_type"),
+    text("artifact_tags"),
 ];
 
 pub(super) fn push_result<'a>(rows: &mut Bulk<'a>, result: &'a RunResult) {
@@ -331,8 +406,7 @@ pub(super) fn result(row: &mut Cells<'_>) -> Result<RunResult, Error> {
     })
 }
 
-pub(super) const EVENT: &[Column] =
-    &[uuid("task_id"), int("number"), uuid("lease_id"), int("seq"), text("kind"), int("at"), text("data")];
+pub(super) const EVENT: &[Column] = &[uuid("task_id"), int("number"), uuid("lease_id"), int("seq"), text("kind"), int("at"), text("data")];
 
 pub(super) fn push_event<'a>(rows: &mut Bulk<'a>, event: &'a TaskEvent) {
     rows.uuid(event.task_id)
@@ -357,8 +431,20 @@ pub(super) fn event(row: &mut Cells<'_>) -> Result<TaskEvent, Error> {
 }
 
 pub(super) const WORKER: &[Column] = &[
-    text("id"), text("url"), text("status"), boolean("lost"), text("capabilities"), text("ip_addrs"), int("obs_count"), text("db_sha"),
-    int("registered_at"), text("agent_version"), text("os_info"), text("install_method"), text("dispatch"), boolean("cordoned"),
+    text("id"),
+    text("url"),
+    text("status"),
+    boolean("lost"),
+    text("capabilities"),
+    text("ip_addrs"),
+    int("obs_count"),
+    text("db_sha"),
+    int("registered_at"),
+    text("agent_version"),
+    text("os_info"),
+    text("install_method"),
+    text("dispatch"),
+    boolean("cordoned"),
     boolean("draining"),
 ];
 
@@ -403,7 +489,14 @@ pub(super) fn worker(row: &mut Cells<'_>) -> Result<Worker, Error> {
 }
 
 pub(super) const AUDIT: &[Column] = &[
-    uuid("id"), int("timestamp"), text("action"), text("entity_type"), text("entity_id"), text("actor"), text("detail"), text("request_id"),
+    uuid("id"),
+    int("timestamp"),
+    text("action"),
+    text("entity_type"),
+    text("entity_id"),
+    text("actor"),
+    text("detail"),
+    text("request_id"),
 ];
 
 pub(super) fn push_audit<'a>(rows: &mut Bulk<'a>, entry: &'a AuditEntry) {

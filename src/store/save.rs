@@ -151,7 +151,9 @@ async fn save_workers(conn: &mut Conn, set: &WorkingSet) -> Result<(), Error> {
         conn.execute(&REMOVE_WORKERS, Args::new().texts(&dirty.removed_workers)).await?;
         conn.execute(&REMOVE_SEEN, Args::new().texts(&dirty.removed_workers)).await?;
     }
-    let present = |id: &String| -> Option<&Worker> { set.loaded.workers.get(id)?.as_ref().filter(|worker| !dirty.removed_workers.contains(&worker.id)) };
+    let present = |id: &String| -> Option<&Worker> {
+        set.loaded.workers.get(id)?.as_ref().filter(|worker| !dirty.removed_workers.contains(&worker.id))
+    };
     insert(conn, &UPSERT_WORKERS, &[rows::WORKER], dirty.workers.iter().filter_map(present), rows::push_worker).await?;
     insert(conn, &UPSERT_SEEN, &[SEEN], dirty.seen.iter().filter_map(present), |bulk, worker| {
         bulk.text(&worker.id).int(worker.last_seen);

@@ -28,6 +28,7 @@ mod picking;
 mod probes;
 mod requeue;
 mod sessions;
+mod store;
 mod tasks;
 mod tidy;
 mod timers;

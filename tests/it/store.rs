@@ -1,9 +1,9 @@
 //! The store through its public door, on both databases: what is written is what is read, and what must not happen does not.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
-use bloom_runtime::core::command::{Choice, Claim, Completion, Holder, NewEvent, Op, Reply, Rejection, WorkerChange};
+use bloom_runtime::core::command::{Choice, Claim, Completion, Holder, NewEvent, Op, Rejection, Reply, WorkerChange};
 use bloom_runtime::core::command::{Command, Keys};
 use bloom_runtime::core::decide::decide;
 use bloom_runtime::core::ids::{LeaseId, TaskId};
@@ -60,8 +60,8 @@ type Answers = Vec<Result<Reply, Rejection>>;
 async fn try_commit(lane: &mut Lane, ops: &[Op]) -> Result<Answers, Error> {
     let mut keys = Keys::default();
     ops.iter().for_each(|op| keys.merge(&op.keys()));
-    for round in 0..20 {
-        let mut set = WorkingSet::new(lane.begin_and_load(&keys).await?, round);
+    for _ in 0..20 {
+        let mut set = WorkingSet::new(lane.begin_and_load(&keys).await?, seed());
         let mut answers = Vec::new();
         for op in ops {
             match decide(&mut set, &Command::from(op.clone())) {
@@ -80,6 +80,12 @@ async fn try_commit(lane: &mut Lane, ops: &[Op]) -> Result<Answers, Error> {
         lane.rollback().await?;
     }
     panic!("never had all it needed");
+}
+
+/// Ids of one millisecond differ by it.
+fn seed() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
 async fn commit(lane: &mut Lane, ops: Vec<Op>) -> Vec<Reply> {
@@ -268,7 +274,7 @@ async fn a_place_is_given_once(database) {
     commit(&mut lane, vec![lease(ids[0], "w")]).await;
     // A replica that believes that the place is free.
     let keys = lease(ids[1], "w").keys();
-    let mut set = WorkingSet::new(lane.begin_and_load(&keys).await.unwrap(), 1);
+    let mut set = WorkingSet::new(lane.begin_and_load(&keys).await.unwrap(), seed());
     decide(&mut set, &Command::from(lease(ids[1], "w"))).unwrap();
     let task = set.loaded.tasks[&ids[1]].clone().unwrap();
     assert_eq!(task.lease.unwrap().slot, 0);
@@ -347,6 +353,7 @@ async fn whoever_waits_is_found(database) {
     let loaded = commit(&mut lane, vec![lease(first[0], "w"), lease(first[1], "w")]).await;
     assert_eq!(loaded.len(), 2);
     let dependent = TaskSpec { depends_on: vec![first[0]], ..spec("d") };
+    bench.at(1);
     let later = create(&mut lane, vec![keyed(), chained(), dependent]).await;
     for id in &later {
         assert!(bench.state(*id).await.parked.is_some());
@@ -518,10 +525,10 @@ async fn one_leads(database) {
     bench.at(1901);
     assert_eq!(bench.store.lead("b", 1000).await.unwrap(), Some(2));
     assert_eq!(bench.store.lead("a", 1000).await.unwrap(), None);
-    let set = WorkingSet::new(lane.begin_and_load(&Keys::default()).await.unwrap(), 1);
+    let set = WorkingSet::new(lane.begin_and_load(&Keys::default()).await.unwrap(), seed());
     assert!(matches!(lane.save(&set, Some(1)).await, Err(Error::NotLeader)));
     lane.rollback().await.unwrap();
-    let set = WorkingSet::new(lane.begin_and_load(&Keys::default()).await.unwrap(), 1);
+    let set = WorkingSet::new(lane.begin_and_load(&Keys::default()).await.unwrap(), seed());
     lane.save(&set, Some(2)).await.unwrap();
     bench.store.resign("b").await.unwrap();
     assert_eq!(bench.store.lead("a", 1000).await.unwrap(), Some(3));
@@ -577,7 +584,7 @@ async fn claims_by_two_lanes_never_collide_for_long(database) {
                     // As the engine does: what it did not know is loaded before the next try.
                     let mut keys = claim.keys();
                     keys.exact_slots.insert("w".into());
-                    let mut set = WorkingSet::new(lane.begin_and_load(&keys).await.unwrap(), 9);
+                    let mut set = WorkingSet::new(lane.begin_and_load(&keys).await.unwrap(), seed());
                     decide(&mut set, &Command::from(claim.clone())).unwrap();
                     if lane.save(&set, None).await.is_ok() {
                         break;
