@@ -1,6 +1,6 @@
 //! The numbers of tasks, kept and never counted: a base, and the batches that are not in it yet.
 
-use super::args::{Args, Bulk, Column, int, text};
+use super::args::{Args, Bulk, Column, columns, int, text};
 use super::conn::{Cells, Conn};
 use super::dialect::{statement, upsert_adding};
 use super::error::Error;
@@ -12,8 +12,8 @@ use crate::core::working_set::Counts;
 /// Stands for a status in the row that counts leases.
 const LEASES: &str = "lease";
 
-const COUNT: &[Column] = &[text("agent_slug"), int("priority"), text("status"), int("n")];
-const FOLDED: &[Column] = &[int("folded_n")];
+const COUNT: &[Column] = columns!(text agent_slug, int priority, text status, int n);
+const FOLDED: &[Column] = columns!(int folded_n);
 
 // One statement, so one snapshot: the base and what is missing in it fit together.
 statement!(

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::args::{Args, Bulk, Column, Type, int};
+use super::args::{Args, Bulk, Column, Type, columns, int};
 use super::conn::Conn;
 use super::dialect::{Kind, statement};
 use super::error::Error;
@@ -108,7 +108,7 @@ statement!(
 
 /// The most rows that one look takes from a lane; what is left comes with the next.
 const STEP: i64 = 256;
-const POSITION: &[Column] = &[int("lane"), int("n")];
+const POSITION: &[Column] = columns!(int lane, int n);
 statement!(
     FEED,
     |d| "SELECT l.lane, l.folded_n, b.n, b.counts, b.changes FROM lanes l LEFT JOIN {} ON v.lane = l.lane \

@@ -11,7 +11,7 @@ use super::conn::Cells;
 use super::dialect::{Sql, statement};
 use super::error::Error;
 use super::reads::fitting;
-use super::{Store, all, rows};
+use super::{Store, all, records, rows};
 use crate::core::Ms;
 use crate::core::audit::AuditEntry;
 use crate::core::ids::{LeaseId, TaskId, WorkerId};
@@ -105,10 +105,10 @@ statement!(
 statement!(
     RESULTS,
     |d| "SELECT {} FROM results WHERE artifact_id {} ORDER BY artifact_id DESC",
-    rows::names(&[rows::RESULT], ""),
+    rows::names(&[records::RESULT], ""),
     d.any(Type::Uuid, 1)
 );
-statement!(AUDIT, |_d| "SELECT {} FROM audit WHERE id < $1 ORDER BY id DESC LIMIT $2", rows::names(&[rows::AUDIT], ""));
+statement!(AUDIT, |_d| "SELECT {} FROM audit WHERE id < $1 ORDER BY id DESC LIMIT $2", rows::names(&[records::AUDIT], ""));
 
 impl Page {
     fn args(&self) -> Args<'static> {
@@ -163,13 +163,13 @@ impl Store {
             None => self.pool().fetch(&ARTIFACT_SIZES, page.args()).await?,
         };
         let (ids, cut) = fitting(all(&found, |row| Ok((row.take::<Uuid>()?, i64::from(row.take::<i32>()?))))?);
-        let rows = all(&self.pool().fetch(&RESULTS, Args::new().uuids(&ids)).await?, rows::result)?;
+        let rows = all(&self.pool().fetch(&RESULTS, Args::new().uuids(&ids)).await?, records::result)?;
         Ok(Listing { rows, cut })
     }
 
     /// The audit trail, newest first.
     pub async fn audit(&self, page: &Page) -> Result<Vec<AuditEntry>, Error> {
-        all(&self.pool().fetch(&AUDIT, page.args()).await?, rows::audit)
+        all(&self.pool().fetch(&AUDIT, page.args()).await?, records::audit)
     }
 }
 

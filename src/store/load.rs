@@ -2,11 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use super::args::{Args, Bulk, Column, Type, text, uuid};
+use super::args::{Args, Bulk, Column, Type, columns, text, uuid};
 use super::conn::{Cells, Conn, Row};
 use super::dialect::statement;
 use super::error::Error;
-use super::{one, rows};
+use super::{one, records, rows};
 use crate::core::Ms;
 use crate::core::command::Keys;
 use crate::core::ids::{LeaseId, TaskId, WorkerId};
@@ -28,7 +28,7 @@ statement!(
 );
 statement!(DEPENDENCIES, |d| "SELECT task_id, dep_id FROM task_deps WHERE task_id {}", d.any(Type::Uuid, 1));
 
-const PREDECESSOR_KEYS: &[Column] = &[text("context_id"), uuid("id")];
+const PREDECESSOR_KEYS: &[Column] = columns!(text context_id, uuid id);
 statement!(
     PREDECESSORS,
     |d| "SELECT v.context_id, v.id, (SELECT t.id FROM task_state t \
@@ -37,7 +37,7 @@ statement!(
     d.rows(PREDECESSOR_KEYS, 1)
 );
 
-const CONTEXT_KEYS: &[Column] = &[text("context_id")];
+const CONTEXT_KEYS: &[Column] = columns!(text context_id);
 statement!(
     CONTEXTS,
     |d| "SELECT v.context_id, \
@@ -64,25 +64,25 @@ statement!(
     LOCK_WORKERS,
     |d| "WITH l AS MATERIALIZED (SELECT {0}, s.last_seen FROM workers w JOIN worker_seen s ON s.worker_id = w.id \
         WHERE w.id {1} ORDER BY w.id {2}) SELECT {3}, last_seen, {4} FROM l",
-    rows::names(&[rows::WORKER], "w."),
+    rows::names(&[records::WORKER], "w."),
     d.any(Type::Text, 1),
     d.lock(),
-    rows::names(&[rows::WORKER], ""),
+    rows::names(&[records::WORKER], ""),
     d.clock(2)
 );
 statement!(
     LOCK_ALL_WORKERS,
     |d| "WITH l AS MATERIALIZED (SELECT {0}, s.last_seen FROM workers w JOIN worker_seen s ON s.worker_id = w.id \
         ORDER BY w.id {1}) SELECT {2}, last_seen, {3} FROM l",
-    rows::names(&[rows::WORKER], "w."),
+    rows::names(&[records::WORKER], "w."),
     d.lock(),
-    rows::names(&[rows::WORKER], ""),
+    rows::names(&[records::WORKER], ""),
     d.clock(1)
 );
 statement!(NOW, |d| "SELECT {}", d.clock(1));
 
 statement!(SLOTS, |d| "SELECT worker_id, slot FROM task_state WHERE slot IS NOT NULL AND worker_id {}", d.any(Type::Text, 1));
-statement!(PAST_LEASES, |d| "SELECT {} FROM leases WHERE id {}", rows::names(&[rows::LEASE], ""), d.any(Type::Uuid, 1));
+statement!(PAST_LEASES, |d| "SELECT {} FROM leases WHERE id {}", rows::names(&[records::LEASE], ""), d.any(Type::Uuid, 1));
 
 /// Every key of `keys` is answered: with what is there, or with the word that there is nothing.
 pub(super) async fn load(conn: &mut Conn, time: Option<Ms>, keys: &Keys) -> Result<Loaded, Error> {
@@ -187,7 +187,7 @@ impl Load<'_> {
         self.loaded.workers.extend(keys.workers.iter().map(|id| (id.clone(), None)));
         for row in &found {
             let mut row = row.cells();
-            let worker = rows::worker(&mut row)?;
+            let worker = records::worker(&mut row)?;
             self.saw_clock(&mut row)?;
             self.loaded.workers.insert(worker.id.clone(), Some(worker));
         }
@@ -229,7 +229,7 @@ impl Load<'_> {
             let found = self.conn.fetch(&PAST_LEASES, Args::new().uuids(&keys.past_leases)).await?;
             self.loaded.past_leases.extend(keys.past_leases.iter().map(|id| (*id, None)));
             for row in &found {
-                let lease = rows::lease(&mut row.cells())?;
+                let lease = records::lease(&mut row.cells())?;
                 self.loaded.past_leases.insert(lease.id, Some(lease));
             }
         }

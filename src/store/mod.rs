@@ -17,6 +17,7 @@ mod migrate;
 mod open;
 mod queue;
 mod reads;
+mod records;
 mod rows;
 mod save;
 mod upkeep;
