@@ -83,16 +83,16 @@ async fn try_commit(lane: &mut Lane, ops: &[Op]) -> Result<Answers, Error> {
 }
 
 /// Ids of one millisecond differ by it.
-fn seed() -> u64 {
+pub fn seed() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-async fn commit(lane: &mut Lane, ops: Vec<Op>) -> Vec<Reply> {
+pub async fn commit(lane: &mut Lane, ops: Vec<Op>) -> Vec<Reply> {
     try_commit(lane, &ops).await.expect("commits").into_iter().map(|answer| answer.expect("is allowed")).collect()
 }
 
-fn spec(context: &str) -> TaskSpec {
+pub fn spec(context: &str) -> TaskSpec {
     TaskSpec {
         id: Uuid::nil(),
         context_id: context.into(),
@@ -115,7 +115,7 @@ fn spec(context: &str) -> TaskSpec {
     }
 }
 
-async fn create(lane: &mut Lane, specs: Vec<TaskSpec>) -> Vec<TaskId> {
+pub async fn create(lane: &mut Lane, specs: Vec<TaskSpec>) -> Vec<TaskId> {
     match commit(lane, vec![Op::Create { tasks: specs }]).await.remove(0) {
         Reply::Created(created) => created.into_iter().map(|task| task.spec.id).collect(),
         other => panic!("{other:?}"),
@@ -131,7 +131,7 @@ fn lease(task: TaskId, worker: &str) -> Op {
     Op::Lease { task, choice: Choice::Named(worker.into()), ttl_ms: 60_000 }
 }
 
-fn success(task: TaskId, output: &str) -> Op {
+pub fn success(task: TaskId, output: &str) -> Op {
     Op::Complete(Box::new(Completion {
         task,
         holder: Holder::default(),
