@@ -42,6 +42,12 @@ pub(super) const fn text(name: &'static str) -> Column {
     Column { name, ty: Type::Text }
 }
 
+/// `columns!(uuid id, text name)`: what a bulk of rows has, in order.
+macro_rules! columns {
+    ($($ty:ident $name:ident),+ $(,)?) => { &[$($ty(stringify!($name))),+] };
+}
+pub(super) use columns;
+
 /// One column's values: a PostgreSQL array as it is, a part of a JSON text on SQLite.
 #[derive(Debug)]
 enum Array<'a> {
@@ -231,10 +237,6 @@ impl<'a> Args<'a> {
 
     pub fn text(self, value: impl Into<Cow<'a, str>>) -> Self {
         self.with(Arg::Text(Some(value.into())))
-    }
-
-    pub fn opt_text(self, value: Option<&'a str>) -> Self {
-        self.with(Arg::Text(value.map(Into::into)))
     }
 
     pub fn uuid(self, value: impl Into<Option<Uuid>>) -> Self {

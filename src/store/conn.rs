@@ -14,10 +14,7 @@ pub(super) enum Row {
 }
 
 /// What a column can be read as.
-pub(super) trait Cell:
-    for<'r> Decode<'r, Sqlite> + SqlType<Sqlite> + for<'r> Decode<'r, Postgres> + SqlType<Postgres>
-{
-}
+pub(super) trait Cell: for<'r> Decode<'r, Sqlite> + SqlType<Sqlite> + for<'r> Decode<'r, Postgres> + SqlType<Postgres> {}
 impl<T> Cell for T where T: for<'r> Decode<'r, Sqlite> + SqlType<Sqlite> + for<'r> Decode<'r, Postgres> + SqlType<Postgres> {}
 
 impl Row {

@@ -1,6 +1,6 @@
 //! The numbers of tasks, kept and never counted: a base, and the batches that are not in it yet.
 
-use super::args::{Args, Bulk, Column, int, text};
+use super::args::{Args, Bulk, Column, columns, int, text};
 use super::conn::{Cells, Conn};
 use super::dialect::{statement, upsert_adding};
 use super::error::Error;
@@ -12,14 +12,17 @@ use crate::core::working_set::Counts;
 /// Stands for a status in the row that counts leases.
 const LEASES: &str = "lease";
 
-const COUNT: &[Column] = &[text("agent_slug"), int("priority"), text("status"), int("n")];
-const FOLDED: &[Column] = &[int("folded_n")];
+const COUNT: &[Column] = columns!(text agent_slug, int priority, text status, int n);
+const FOLDED: &[Column] = columns!(int folded_n);
 
 // One statement, so one snapshot: the base and what is missing in it fit together.
-statement!(COUNTS, "\
+statement!(
+    COUNTS,
+    "\
     SELECT 1 AS part, agent_slug, priority, status, n FROM counts \
     UNION ALL SELECT 2, b.counts, 0, '', 0 FROM lanes l JOIN batches b ON b.lane = l.lane AND b.n > l.folded_n \
-    UNION ALL SELECT 3, '', l.lane, '', coalesce((SELECT max(b.n) FROM batches b WHERE b.lane = l.lane), l.folded_n) FROM lanes l");
+    UNION ALL SELECT 3, '', l.lane, '', coalesce((SELECT max(b.n) FROM batches b WHERE b.lane = l.lane), l.folded_n) FROM lanes l"
+);
 
 statement!(LOCK_LANES, |d| "SELECT lane FROM lanes ORDER BY lane {}", d.lock());
 /// As many batches as one fold takes.

@@ -61,7 +61,8 @@ impl Kind {
         let columns = columns.into_iter();
         match self {
             Self::Sqlite => {
-                let cells: Vec<_> = columns.enumerate().map(|(i, c)| format!("{} AS {}", cell(&format!("value->>{i}"), c.ty), c.name)).collect();
+                let cells: Vec<_> =
+                    columns.enumerate().map(|(i, c)| format!("{} AS {}", cell(&format!("value->>{i}"), c.ty), c.name)).collect();
                 format!("(SELECT {} FROM json_each(${param})) AS v", cells.join(", "))
             }
             Self::Postgres => {

@@ -64,8 +64,12 @@ impl From<sqlx::Error> for Error {
                     Self::Other(error)
                 }
             }
-            E::Io(_) | E::Tls(_) | E::Protocol(_) | E::PoolTimedOut | E::PoolClosed | E::WorkerCrashed => Self::Unavailable(error.to_string()),
-            E::ColumnDecode { .. } | E::Decode(_) | E::ColumnIndexOutOfBounds { .. } | E::ColumnNotFound(_) => Self::Corrupt(error.to_string()),
+            E::Io(_) | E::Tls(_) | E::Protocol(_) | E::PoolTimedOut | E::PoolClosed | E::WorkerCrashed => {
+                Self::Unavailable(error.to_string())
+            }
+            E::ColumnDecode { .. } | E::Decode(_) | E::ColumnIndexOutOfBounds { .. } | E::ColumnNotFound(_) => {
+                Self::Corrupt(error.to_string())
+            }
             _ => Self::Other(error),
         }
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::args::{Args, Bulk, Column, Type, int};
+use super::args::{Args, Bulk, Column, Type, columns, int};
 use super::conn::Conn;
 use super::dialect::{Kind, statement};
 use super::error::Error;
@@ -64,7 +64,8 @@ struct StoredDeltas(Vec<(String, i64, Status, i64)>, i64);
 impl CountDeltas {
     fn to_text(&self) -> Result<String, Error> {
         let tasks = self.tasks.iter().filter(|(_, n)| **n != 0);
-        let stored = StoredDeltas(tasks.map(|((agent, priority, status), n)| (agent.clone(), *priority, *status, *n)).collect(), self.leases);
+        let stored =
+            StoredDeltas(tasks.map(|((agent, priority, status), n)| (agent.clone(), *priority, *status, *n)).collect(), self.leases);
         serde_json::to_string(&stored).map_err(|error| Error::Corrupt(error.to_string()))
     }
 
@@ -99,16 +100,23 @@ pub struct Feed {
 }
 
 // No row when the lane was removed meanwhile: what is not in the feed must not commit.
-statement!(RECORD, "INSERT INTO batches (lane, n, at, counts, changes) \
-    SELECT lane, CAST($2 AS BIGINT), CAST($3 AS BIGINT), CAST($4 AS TEXT), CAST($5 AS TEXT) FROM lanes WHERE lane = $1");
+statement!(
+    RECORD,
+    "INSERT INTO batches (lane, n, at, counts, changes) \
+    SELECT lane, CAST($2 AS BIGINT), CAST($3 AS BIGINT), CAST($4 AS TEXT), CAST($5 AS TEXT) FROM lanes WHERE lane = $1"
+);
 
 /// The most rows that one look takes from a lane; what is left comes with the next.
 const STEP: i64 = 256;
-const POSITION: &[Column] = &[int("lane"), int("n")];
-statement!(FEED, |d| "SELECT l.lane, l.folded_n, b.n, b.counts, b.changes FROM lanes l LEFT JOIN {} ON v.lane = l.lane \
+const POSITION: &[Column] = columns!(int lane, int n);
+statement!(
+    FEED,
+    |d| "SELECT l.lane, l.folded_n, b.n, b.counts, b.changes FROM lanes l LEFT JOIN {} ON v.lane = l.lane \
     LEFT JOIN batches b ON b.lane = l.lane AND b.n > coalesce(v.n, 0) AND b.n <= coalesce(v.n, 0) + {STEP} \
     WHERE NOT (l.lane {}) AND (b.n IS NOT NULL OR l.folded_n > coalesce(v.n, 0)) ORDER BY l.lane, b.n",
-    d.rows(POSITION, 1), d.any(Type::Int, 1 + d.bulk_params(POSITION.len())));
+    d.rows(POSITION, 1),
+    d.any(Type::Int, 1 + d.bulk_params(POSITION.len()))
+);
 
 /// Writes the batch's own row.
 pub(super) async fn record(conn: &mut Conn, lane: i64, n: i64, set: &WorkingSet) -> Result<(), Error> {
@@ -116,7 +124,14 @@ pub(super) async fn record(conn: &mut Conn, lane: i64, n: i64, set: &WorkingSet)
     write(conn, lane, n, set.now(), &counts, || Changed::of(set)).await
 }
 
-pub(super) async fn write(conn: &mut Conn, lane: i64, n: i64, at: Ms, counts: &CountDeltas, changed: impl FnOnce() -> Changed) -> Result<(), Error> {
+pub(super) async fn write(
+    conn: &mut Conn,
+    lane: i64,
+    n: i64,
+    at: Ms,
+    counts: &CountDeltas,
+    changed: impl FnOnce() -> Changed,
+) -> Result<(), Error> {
     let changes = match conn.kind() {
         // Nobody else is there to read it.
         Kind::Sqlite => String::new(),

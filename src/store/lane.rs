@@ -34,13 +34,20 @@ pub struct Saved {
 
 statement!(REGISTER, |d| "INSERT INTO lanes (replica, started_at, seen_at) VALUES ($1, {0}, {0}) RETURNING lane", d.clock(2));
 statement!(IS_REGISTERED, "SELECT lane FROM lanes WHERE lane = $1");
-statement!(BEGIN, |d| "BEGIN{}", match d {
-    Kind::Sqlite => " IMMEDIATE",
-    Kind::Postgres => "",
-});
+statement!(
+    BEGIN,
+    |d| "BEGIN{}",
+    match d {
+        Kind::Sqlite => " IMMEDIATE",
+        Kind::Postgres => "",
+    }
+);
 statement!(COMMIT, "COMMIT");
 statement!(ROLLBACK, "ROLLBACK");
-statement!(CLAIM_NUMBER, "INSERT INTO batches (lane, n, at, counts, changes) VALUES ($1, $2, $3, '', 'void') ON CONFLICT (lane, n) DO NOTHING");
+statement!(
+    CLAIM_NUMBER,
+    "INSERT INTO batches (lane, n, at, counts, changes) VALUES ($1, $2, $3, '', 'void') ON CONFLICT (lane, n) DO NOTHING"
+);
 statement!(IS_VOID, "SELECT changes = 'void' FROM batches WHERE lane = $1 AND n = $2");
 
 impl Store {

@@ -7,10 +7,14 @@ use super::error::Error;
 use super::{Store, first};
 use crate::core::Ms;
 
-statement!(LEAD, |d| "INSERT INTO leader (id, holder, epoch, expires_at) VALUES (1, $1, 1, {0} + $2) \
+statement!(
+    LEAD,
+    |d| "INSERT INTO leader (id, holder, epoch, expires_at) VALUES (1, $1, 1, {0} + $2) \
     ON CONFLICT (id) DO UPDATE SET holder = excluded.holder, expires_at = excluded.expires_at, \
         epoch = leader.epoch + CASE WHEN leader.holder = excluded.holder THEN 0 ELSE 1 END \
-    WHERE leader.holder = excluded.holder OR leader.expires_at < {0} RETURNING epoch", d.clock(3));
+    WHERE leader.holder = excluded.holder OR leader.expires_at < {0} RETURNING epoch",
+    d.clock(3)
+);
 statement!(RESIGN, "UPDATE leader SET expires_at = 0 WHERE holder = $1");
 statement!(STILL_LEADS, |d| "SELECT epoch FROM leader WHERE id = 1 AND epoch = $1 AND expires_at > {} {}", d.clock(2), d.share());
 statement!(LAST_SERVED, "SELECT at FROM served WHERE id = 1");

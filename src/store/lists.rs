@@ -10,7 +10,7 @@ use super::conn::Cells;
 use super::dialect::{Sql, statement};
 use super::error::Error;
 use super::reads::fitting;
-use super::{Store, all, rows};
+use super::{Store, all, records, rows};
 use crate::core::Ms;
 use crate::core::audit::AuditEntry;
 use crate::core::ids::{LeaseId, TaskId, WorkerId};
@@ -66,19 +66,32 @@ pub struct Listing<T> {
     pub cut: bool,
 }
 
-statement!(ACTIVE_LEASES, |_d| "SELECT {} FROM task_state WHERE slot IS NOT NULL AND lease_id < $1 ORDER BY lease_id DESC LIMIT $2",
-    rows::names(rows::STATE, ""));
+statement!(
+    ACTIVE_LEASES,
+    |_d| "SELECT {} FROM task_state WHERE slot IS NOT NULL AND lease_id < $1 ORDER BY lease_id DESC LIMIT $2",
+    rows::names(rows::STATE, "")
+);
 const PAST: &str = "id, task_id, worker_id, started_at, expires_at, ttl_ms, status, last_heartbeat, context_id";
 statement!(PAST_LEASES, |_d| "SELECT {PAST} FROM leases WHERE id < $1 ORDER BY id DESC LIMIT $2");
 statement!(PAST_LEASES_BY_STATUS, |_d| "SELECT {PAST} FROM leases WHERE status = $3 AND id < $1 ORDER BY id DESC LIMIT $2");
 statement!(PAST_LEASES_BY_ID, |d| "SELECT {PAST} FROM leases WHERE id {}", d.any(Type::Uuid, 1));
-statement!(ARTIFACT_SIZES, "SELECT artifact_id, coalesce(octet_length(output), 0) + coalesce(octet_length(error_message), 0) FROM results \
-    WHERE artifact_id < $1 ORDER BY artifact_id DESC LIMIT $2");
-statement!(ARTIFACT_SIZES_OF_TASK, "SELECT artifact_id, coalesce(octet_length(output), 0) + coalesce(octet_length(error_message), 0) FROM results \
-    WHERE task_id = $3 AND artifact_id < $1 ORDER BY artifact_id DESC LIMIT $2");
-statement!(RESULTS, |d| "SELECT {} FROM results WHERE artifact_id {} ORDER BY artifact_id DESC",
-    rows::names(&[rows::RESULT], ""), d.any(Type::Uuid, 1));
-statement!(AUDIT, |_d| "SELECT {} FROM audit WHERE id < $1 ORDER BY id DESC LIMIT $2", rows::names(&[rows::AUDIT], ""));
+statement!(
+    ARTIFACT_SIZES,
+    "SELECT artifact_id, coalesce(octet_length(output), 0) + coalesce(octet_length(error_message), 0) FROM results \
+    WHERE artifact_id < $1 ORDER BY artifact_id DESC LIMIT $2"
+);
+statement!(
+    ARTIFACT_SIZES_OF_TASK,
+    "SELECT artifact_id, coalesce(octet_length(output), 0) + coalesce(octet_length(error_message), 0) FROM results \
+    WHERE task_id = $3 AND artifact_id < $1 ORDER BY artifact_id DESC LIMIT $2"
+);
+statement!(
+    RESULTS,
+    |d| "SELECT {} FROM results WHERE artifact_id {} ORDER BY artifact_id DESC",
+    rows::names(&[records::RESULT], ""),
+    d.any(Type::Uuid, 1)
+);
+statement!(AUDIT, |_d| "SELECT {} FROM audit WHERE id < $1 ORDER BY id DESC LIMIT $2", rows::names(&[records::AUDIT], ""));
 
 impl Page {
     fn args(&self) -> Args<'static> {
@@ -119,7 +132,9 @@ impl Store {
         }
         match status {
             Some(LeaseStatus::Active) => {}
-            Some(status) => leases.extend(all(&self.pool().fetch(&PAST_LEASES_BY_STATUS, page.args().text(status.as_str())).await?, past_lease)?),
+            Some(status) => {
+                leases.extend(all(&self.pool().fetch(&PAST_LEASES_BY_STATUS, page.args().text(status.as_str())).await?, past_lease)?)
+            }
             None => leases.extend(all(&self.pool().fetch(&PAST_LEASES, page.args()).await?, past_lease)?),
         }
         // One that ended between the two looks is in both; what the later one saw stands.
@@ -136,13 +151,13 @@ impl Store {
             None => self.pool().fetch(&ARTIFACT_SIZES, page.args()).await?,
         };
         let (ids, cut) = fitting(all(&found, |row| Ok((row.take::<Uuid>()?, i64::from(row.take::<i32>()?))))?);
-        let rows = all(&self.pool().fetch(&RESULTS, Args::new().uuids(&ids)).await?, rows::result)?;
+        let rows = all(&self.pool().fetch(&RESULTS, Args::new().uuids(&ids)).await?, records::result)?;
         Ok(Listing { rows, cut })
     }
 
     /// The audit trail, newest first.
     pub async fn audit(&self, page: &Page) -> Result<Vec<AuditEntry>, Error> {
-        all(&self.pool().fetch(&AUDIT, page.args()).await?, rows::audit)
+        all(&self.pool().fetch(&AUDIT, page.args()).await?, records::audit)
     }
 }
 

@@ -2,52 +2,87 @@
 
 use std::collections::BTreeSet;
 
-use super::args::{Args, Bulk, Column, Type, text, uuid};
+use super::args::{Args, Bulk, Column, Type, columns, text, uuid};
 use super::conn::{Cells, Conn, Row};
 use super::dialect::statement;
 use super::error::Error;
-use super::{one, rows};
+use super::{one, records, rows};
 use crate::core::Ms;
 use crate::core::command::Keys;
 use crate::core::ids::{LeaseId, TaskId, WorkerId};
 use crate::core::working_set::{ContextView, Loaded, Slots};
 
-statement!(OF_IDEMPOTENCY_KEYS, |d| "SELECT {} FROM tasks WHERE idempotency_key IS NOT NULL AND idempotency_key {}",
-    rows::names(&[rows::SPEC], ""), d.any(Type::Text, 1));
+statement!(
+    OF_IDEMPOTENCY_KEYS,
+    |d| "SELECT {} FROM tasks WHERE idempotency_key IS NOT NULL AND idempotency_key {}",
+    rows::names(&[rows::SPEC], ""),
+    d.any(Type::Text, 1)
+);
 statement!(OF_LEASES, |d| "SELECT lease_id, id FROM task_state WHERE slot IS NOT NULL AND lease_id {}", d.any(Type::Uuid, 1));
 statement!(OF_WORKERS, |d| "SELECT worker_id, id FROM task_state WHERE slot IS NOT NULL AND worker_id {}", d.any(Type::Text, 1));
-statement!(OF_EXCLUSIVE_KEYS, |d| "SELECT exclusive_key, id FROM task_state \
-    WHERE slot IS NOT NULL AND exclusive_key IS NOT NULL AND exclusive_key {}", d.any(Type::Text, 1));
+statement!(
+    OF_EXCLUSIVE_KEYS,
+    |d| "SELECT exclusive_key, id FROM task_state \
+    WHERE slot IS NOT NULL AND exclusive_key IS NOT NULL AND exclusive_key {}",
+    d.any(Type::Text, 1)
+);
 statement!(DEPENDENCIES, |d| "SELECT task_id, dep_id FROM task_deps WHERE task_id {}", d.any(Type::Uuid, 1));
 
-const PREDECESSOR_KEYS: &[Column] = &[text("context_id"), uuid("id")];
-statement!(PREDECESSORS, |d| "SELECT v.context_id, v.id, (SELECT t.id FROM task_state t \
+const PREDECESSOR_KEYS: &[Column] = columns!(text context_id, uuid id);
+statement!(
+    PREDECESSORS,
+    |d| "SELECT v.context_id, v.id, (SELECT t.id FROM task_state t \
         WHERE t.context_id = v.context_id AND t.id < v.id AND t.session = 'context' AND t.status IN ('queued', 'leased', 'running') \
-        ORDER BY t.id DESC LIMIT 1) FROM {}", d.rows(PREDECESSOR_KEYS, 1));
+        ORDER BY t.id DESC LIMIT 1) FROM {}",
+    d.rows(PREDECESSOR_KEYS, 1)
+);
 
-const CONTEXT_KEYS: &[Column] = &[text("context_id")];
-statement!(CONTEXTS, |d| "SELECT v.context_id, \
+const CONTEXT_KEYS: &[Column] = columns!(text context_id);
+statement!(
+    CONTEXTS,
+    |d| "SELECT v.context_id, \
         (SELECT h.id FROM task_state h WHERE h.context_id = v.context_id AND h.holds_context = true AND h.slot IS NOT NULL), \
         (SELECT a.worker_id FROM task_state a WHERE a.context_id = v.context_id AND a.slot IS NOT NULL LIMIT 1), \
         l.worker_id, l.ended_at, s.session_id \
     FROM {} \
     LEFT JOIN leases l ON l.id = (SELECT p.id FROM leases p WHERE p.context_id = v.context_id AND p.completed ORDER BY p.id DESC LIMIT 1) \
-    LEFT JOIN task_state s ON s.id = l.task_id", d.rows(CONTEXT_KEYS, 1));
+    LEFT JOIN task_state s ON s.id = l.task_id",
+    d.rows(CONTEXT_KEYS, 1)
+);
 
 // The outer SELECT reads each row after the inner one has locked it; the last of its times is later than every lock.
-statement!(LOCK_TASKS, |d| "WITH l AS MATERIALIZED (SELECT {0} FROM task_state WHERE id {1} ORDER BY id {2}) SELECT {0}, {3} FROM l",
-    rows::names(rows::STATE, ""), d.any(Type::Uuid, 1), d.lock(), d.clock(2));
+statement!(
+    LOCK_TASKS,
+    |d| "WITH l AS MATERIALIZED (SELECT {0} FROM task_state WHERE id {1} ORDER BY id {2}) SELECT {0}, {3} FROM l",
+    rows::names(rows::STATE, ""),
+    d.any(Type::Uuid, 1),
+    d.lock(),
+    d.clock(2)
+);
 // `worker_seen` is locked as well because a lock answers the newest version of a row, and the statement's snapshot may be older.
-statement!(LOCK_WORKERS, |d| "WITH l AS MATERIALIZED (SELECT {0}, s.last_seen FROM workers w JOIN worker_seen s ON s.worker_id = w.id \
+statement!(
+    LOCK_WORKERS,
+    |d| "WITH l AS MATERIALIZED (SELECT {0}, s.last_seen FROM workers w JOIN worker_seen s ON s.worker_id = w.id \
         WHERE w.id {1} ORDER BY w.id {2}) SELECT {3}, last_seen, {4} FROM l",
-    rows::names(&[rows::WORKER], "w."), d.any(Type::Text, 1), d.lock(), rows::names(&[rows::WORKER], ""), d.clock(2));
-statement!(LOCK_ALL_WORKERS, |d| "WITH l AS MATERIALIZED (SELECT {0}, s.last_seen FROM workers w JOIN worker_seen s ON s.worker_id = w.id \
+    rows::names(&[records::WORKER], "w."),
+    d.any(Type::Text, 1),
+    d.lock(),
+    rows::names(&[records::WORKER], ""),
+    d.clock(2)
+);
+statement!(
+    LOCK_ALL_WORKERS,
+    |d| "WITH l AS MATERIALIZED (SELECT {0}, s.last_seen FROM workers w JOIN worker_seen s ON s.worker_id = w.id \
         ORDER BY w.id {1}) SELECT {2}, last_seen, {3} FROM l",
-    rows::names(&[rows::WORKER], "w."), d.lock(), rows::names(&[rows::WORKER], ""), d.clock(1));
+    rows::names(&[records::WORKER], "w."),
+    d.lock(),
+    rows::names(&[records::WORKER], ""),
+    d.clock(1)
+);
 statement!(NOW, |d| "SELECT {}", d.clock(1));
 
 statement!(SLOTS, |d| "SELECT worker_id, slot FROM task_state WHERE slot IS NOT NULL AND worker_id {}", d.any(Type::Text, 1));
-statement!(PAST_LEASES, |d| "SELECT {} FROM leases WHERE id {}", rows::names(&[rows::LEASE], ""), d.any(Type::Uuid, 1));
+statement!(PAST_LEASES, |d| "SELECT {} FROM leases WHERE id {}", rows::names(&[records::LEASE], ""), d.any(Type::Uuid, 1));
 
 /// Every key of `keys` is answered: with what is there, or with the word that there is nothing.
 pub(super) async fn load(conn: &mut Conn, time: Option<Ms>, keys: &Keys) -> Result<Loaded, Error> {
@@ -152,7 +187,7 @@ impl Load<'_> {
         self.loaded.workers.extend(keys.workers.iter().map(|id| (id.clone(), None)));
         for row in &found {
             let mut row = row.cells();
-            let worker = rows::worker(&mut row)?;
+            let worker = records::worker(&mut row)?;
             self.saw_clock(&mut row)?;
             self.loaded.workers.insert(worker.id.clone(), Some(worker));
         }
@@ -194,7 +229,7 @@ impl Load<'_> {
             let found = self.conn.fetch(&PAST_LEASES, Args::new().uuids(&keys.past_leases)).await?;
             self.loaded.past_leases.extend(keys.past_leases.iter().map(|id| (*id, None)));
             for row in &found {
-                let lease = rows::lease(&mut row.cells())?;
+                let lease = records::lease(&mut row.cells())?;
                 self.loaded.past_leases.insert(lease.id, Some(lease));
             }
         }

@@ -19,10 +19,14 @@ pub struct MigrationStatus {
     pub applied: bool,
 }
 
-statement!(TABLE, |d| "SELECT count(*) FROM {} = '_sqlx_migrations'", match d {
-    Kind::Sqlite => "sqlite_master WHERE name",
-    Kind::Postgres => "pg_class WHERE pg_table_is_visible(oid) AND relname",
-});
+statement!(
+    TABLE,
+    |d| "SELECT count(*) FROM {} = '_sqlx_migrations'",
+    match d {
+        Kind::Sqlite => "sqlite_master WHERE name",
+        Kind::Postgres => "pg_class WHERE pg_table_is_visible(oid) AND relname",
+    }
+);
 statement!(APPLIED, "SELECT version FROM _sqlx_migrations WHERE success");
 
 impl Store {
@@ -43,7 +47,11 @@ impl Store {
     /// This program's migrations, oldest first.
     pub async fn migration_status(&self) -> Result<Vec<MigrationStatus>, Error> {
         let applied = self.applied().await?;
-        Ok(self.migrator().iter().map(|m| MigrationStatus { name: format!("{:04}_{}", m.version, m.description), applied: applied.contains(&m.version) }).collect())
+        Ok(self
+            .migrator()
+            .iter()
+            .map(|m| MigrationStatus { name: format!("{:04}_{}", m.version, m.description), applied: applied.contains(&m.version) })
+            .collect())
     }
 
     /// The database is reachable, and its schema the one that this program knows.
@@ -84,7 +92,9 @@ fn explain(error: MigrateError) -> Error {
         MigrateError::VersionMismatch(version) => Error::Setup(format!(
             "migration {version} was applied in another form than this program has: it is not a database of this version; restore a backup or start with an empty one"
         )),
-        MigrateError::Dirty(version) => Error::Setup(format!("migration {version} was interrupted: restore the database from a backup, or drop it and start again")),
+        MigrateError::Dirty(version) => {
+            Error::Setup(format!("migration {version} was interrupted: restore the database from a backup, or drop it and start again"))
+        }
         other => Error::Setup(format!("the schema could not be brought up to date: {other}")),
     }
 }

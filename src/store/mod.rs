@@ -17,6 +17,7 @@ mod migrate;
 mod open;
 mod queue;
 mod reads;
+mod records;
 mod rows;
 mod save;
 mod upkeep;
@@ -93,7 +94,9 @@ impl Store {
     pub async fn with_clock(options: &Options, clock: Clock) -> Result<Self, Error> {
         let open::Opened { pool, target } = open::open(options).await?;
         let replica = format!("{:016x}", std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), std::process::id()));
-        Ok(Self { inner: Arc::new(Inner { pool, target, clock, high_water: AtomicI64::new(0), side: tokio::sync::Mutex::new(None), replica }) })
+        Ok(Self {
+            inner: Arc::new(Inner { pool, target, clock, high_water: AtomicI64::new(0), side: tokio::sync::Mutex::new(None), replica }),
+        })
     }
 
     pub fn kind(&self) -> Kind {

@@ -30,7 +30,7 @@ pub(super) struct Opened {
 }
 
 pub(super) enum Target {
-    Sqlite { options: Box<SqliteConnectOptions>, lock: LockFile },
+    Sqlite { options: Box<SqliteConnectOptions>, _lock: LockFile },
     Postgres { options: Box<PgConnectOptions> },
 }
 
@@ -49,26 +49,38 @@ pub(super) async fn open(options: &Options) -> Result<Opened, Error> {
     } else if let Some(path) = url.strip_prefix("sqlite:") {
         open_sqlite(path.strip_prefix("//").unwrap_or(path), options.max_connections).await
     } else {
-        Err(Error::Setup("DATABASE_URL must start with sqlite:, postgres:// or postgresql://, for example sqlite:/var/lib/bloom-runtime/bloom.db".into()))
+        Err(Error::Setup(
+            "DATABASE_URL must start with sqlite:, postgres:// or postgresql://, for example sqlite:/var/lib/bloom-runtime/bloom.db".into(),
+        ))
     }
 }
 
 async fn open_postgres(url: &str, max_connections: u32) -> Result<Opened, Error> {
     // The parser's own words may repeat the URL, which can hold a password.
     let options = PgConnectOptions::from_str(url)
-        .map_err(|_| Error::Setup("DATABASE_URL is not a valid PostgreSQL URL; it looks like postgres://user:password@host:5432/database".into()))?
+        .map_err(|_| {
+            Error::Setup("DATABASE_URL is not a valid PostgreSQL URL; it looks like postgres://user:password@host:5432/database".into())
+        })?
         .application_name("bloom-runtime")
         .options(PLANS)
         .options([("synchronous_commit", "on"), ("tcp_user_timeout", "5s"), ("lock_timeout", "3s")])
         .disable_statement_logging();
     let readers = options.clone().options([("statement_timeout", "20s"), ("idle_in_transaction_session_timeout", "20s")]);
-    let pool = PgPoolOptions::new().max_connections(max_connections.max(2)).min_connections(1).acquire_timeout(ACQUIRE).connect_with(readers).await?;
+    let pool = PgPoolOptions::new()
+        .max_connections(max_connections.max(2))
+        .min_connections(1)
+        .acquire_timeout(ACQUIRE)
+        .connect_with(readers)
+        .await?;
     let pool = Pool::Postgres(pool);
     check_postgres(&pool).await?;
     Ok(Opened { pool, target: Target::Postgres { options: Box::new(options) } })
 }
 
-statement!(DURABILITY, "SELECT current_setting('fsync'), current_setting('synchronous_commit'), current_setting('server_version_num')::bigint");
+statement!(
+    DURABILITY,
+    "SELECT current_setting('fsync'), current_setting('synchronous_commit'), current_setting('server_version_num')::bigint"
+);
 
 async fn check_postgres(pool: &Pool) -> Result<(), Error> {
     for row in pool.fetch(&DURABILITY, Args::new()).await? {
@@ -81,7 +93,9 @@ async fn check_postgres(pool: &Pool) -> Result<(), Error> {
             return Err(Error::Setup("PostgreSQL runs with fsync = off and would lose acknowledged tasks in a power cut: set fsync = on in postgresql.conf and restart it".into()));
         }
         if synchronous_commit == "off" {
-            return Err(Error::Setup("synchronous_commit is off and can't be switched on for this user: set it on for the database".into()));
+            return Err(Error::Setup(
+                "synchronous_commit is off and can't be switched on for this user: set it on for the database".into(),
+            ));
         }
     }
     Ok(())
@@ -107,22 +121,31 @@ async fn open_sqlite(path: &str, max_connections: u32) -> Result<Opened, Error> 
     check_sqlite(&mut first).await?;
     first.close().await?;
     let readers = options.clone().pragma("query_only", "on");
-    let pool = SqlitePoolOptions::new().max_connections(max_connections.clamp(2, 8)).min_connections(1).acquire_timeout(ACQUIRE).connect_with(readers).await?;
-    Ok(Opened { pool: Pool::Sqlite(pool), target: Target::Sqlite { options: Box::new(options), lock } })
+    let pool = SqlitePoolOptions::new()
+        .max_connections(max_connections.clamp(2, 8))
+        .min_connections(1)
+        .acquire_timeout(ACQUIRE)
+        .connect_with(readers)
+        .await?;
+    Ok(Opened { pool: Pool::Sqlite(pool), target: Target::Sqlite { options: Box::new(options), _lock: lock } })
 }
 
 async fn check_sqlite(conn: &mut SqliteConnection) -> Result<(), Error> {
     let mode: String = sqlx::query_scalar("PRAGMA journal_mode").fetch_one(&mut *conn).await?;
     let synchronous: i64 = sqlx::query_scalar("PRAGMA synchronous").fetch_one(conn).await?;
     if mode != "wal" || synchronous < 2 {
-        return Err(Error::Setup(format!("the database file can't be used safely here (journal_mode {mode}, synchronous {synchronous}): put it on a local disk")));
+        return Err(Error::Setup(format!(
+            "the database file can't be used safely here (journal_mode {mode}, synchronous {synchronous}): put it on a local disk"
+        )));
     }
     Ok(())
 }
 
 /// Makes the directory and the file (for its owner only), and takes the lock.
 fn prepare_file(path: &Path) -> Result<LockFile, Error> {
-    let fail = |what: &str, error: std::io::Error| Error::Setup(format!("{what} {}: {error}; check DATABASE_URL or DATA_DIR and its permissions", path.display()));
+    let fail = |what: &str, error: std::io::Error| {
+        Error::Setup(format!("{what} {}: {error}; check DATABASE_URL or DATA_DIR and its permissions", path.display()))
+    };
     if let Some(directory) = path.parent().filter(|d| !d.as_os_str().is_empty()) {
         std::fs::create_dir_all(directory).map_err(|e| fail("cannot make the directory of", e))?;
     }
@@ -147,7 +170,8 @@ impl LockFile {
         let mut path = database.as_os_str().to_owned();
         path.push(".lock");
         let path = PathBuf::from(path);
-        let fail = |error: std::io::Error| Error::Setup(format!("cannot use the lock file {}: {error}; check its permissions", path.display()));
+        let fail =
+            |error: std::io::Error| Error::Setup(format!("cannot use the lock file {}: {error}; check its permissions", path.display()));
         let mut file = private_file(&path).map_err(fail)?;
         match file.try_lock() {
             Ok(()) => {}
@@ -196,7 +220,9 @@ impl Target {
     /// A second connection for writing to SQLite. What it writes may be lost with the power.
     pub async fn side_writer(&self) -> Result<Conn, Error> {
         match self {
-            Self::Sqlite { options, .. } => Ok(Conn::Sqlite(options.as_ref().clone().synchronous(SqliteSynchronous::Normal).connect().await?)),
+            Self::Sqlite { options, .. } => {
+                Ok(Conn::Sqlite(options.as_ref().clone().synchronous(SqliteSynchronous::Normal).connect().await?))
+            }
             Self::Postgres { .. } => self.writer().await,
         }
     }
@@ -206,7 +232,8 @@ impl Target {
         Ok(match self {
             Self::Sqlite { options, .. } => Conn::Sqlite(options.connect().await?),
             Self::Postgres { options } => {
-                let options = options.as_ref().clone().options([("lock_timeout", "60s"), ("enable_seqscan", "on"), ("enable_hashjoin", "on")]);
+                let options =
+                    options.as_ref().clone().options([("lock_timeout", "60s"), ("enable_seqscan", "on"), ("enable_hashjoin", "on")]);
                 Conn::Postgres(PgConnection::connect_with(&options).await?)
             }
         })

@@ -20,23 +20,48 @@ pub struct ReadyRow {
     pub session_worker: Option<WorkerId>,
 }
 
-statement!(READY, "SELECT id, rank, agent_slug, ready_at, session_worker FROM task_state \
-    WHERE status = 'queued' AND parked IS NULL AND (rank, id) > ($1, $2) ORDER BY rank, id LIMIT $3");
-statement!(READY_OF_AGENT, "SELECT id, rank, agent_slug, ready_at, session_worker FROM task_state \
-    WHERE status = 'queued' AND parked IS NULL AND agent_slug = $4 AND (rank, id) > ($1, $2) ORDER BY rank, id LIMIT $3");
-statement!(ACTIVE, |_d| "SELECT * FROM (SELECT {0} FROM task_state WHERE status = 'leased' AND id > $1 ORDER BY id LIMIT $2) AS leased \
+statement!(
+    READY,
+    "SELECT id, rank, agent_slug, ready_at, session_worker FROM task_state \
+    WHERE status = 'queued' AND parked IS NULL AND (rank, id) > ($1, $2) ORDER BY rank, id LIMIT $3"
+);
+statement!(
+    READY_OF_AGENT,
+    "SELECT id, rank, agent_slug, ready_at, session_worker FROM task_state \
+    WHERE status = 'queued' AND parked IS NULL AND agent_slug = $4 AND (rank, id) > ($1, $2) ORDER BY rank, id LIMIT $3"
+);
+statement!(
+    ACTIVE,
+    |_d| "SELECT * FROM (SELECT {0} FROM task_state WHERE status = 'leased' AND id > $1 ORDER BY id LIMIT $2) AS leased \
     UNION ALL SELECT * FROM (SELECT {0} FROM task_state WHERE status = 'running' AND id > $1 ORDER BY id LIMIT $2) AS running \
-    ORDER BY id LIMIT $2", rows::names(rows::STATE, ""));
+    ORDER BY id LIMIT $2",
+    rows::names(rows::STATE, "")
+);
 statement!(PARKED, "SELECT id FROM task_state WHERE status = 'queued' AND parked IS NOT NULL AND id > $1 ORDER BY id LIMIT $2");
-statement!(DUE, "SELECT id FROM task_state WHERE status = 'queued' AND parked = 'not_before' AND not_before <= $1 ORDER BY not_before LIMIT $2");
-statement!(NEXT_DUE, "SELECT not_before FROM task_state WHERE status = 'queued' AND parked = 'not_before' AND not_before IS NOT NULL \
-    ORDER BY not_before LIMIT 1");
-statement!(DEPENDENTS, "SELECT s.id FROM task_deps d CROSS JOIN task_state s \
-    WHERE d.dep_id = $1 AND s.id = d.task_id AND s.status = 'queued' AND s.parked IS NOT NULL ORDER BY d.task_id LIMIT $2");
-statement!(FIRST_OF_CONTEXT, "SELECT id FROM (SELECT id, parked FROM task_state \
-    WHERE context_id = $1 AND session = 'context' AND status IN ('queued', 'leased', 'running') ORDER BY id LIMIT 1) AS f WHERE parked = 'session'");
-statement!(AWAITING_KEY, "SELECT id FROM task_state WHERE status = 'queued' AND parked = 'exclusive_key' AND exclusive_key = $1 \
-    ORDER BY rank, id LIMIT $2");
+statement!(
+    DUE,
+    "SELECT id FROM task_state WHERE status = 'queued' AND parked = 'not_before' AND not_before <= $1 ORDER BY not_before LIMIT $2"
+);
+statement!(
+    NEXT_DUE,
+    "SELECT not_before FROM task_state WHERE status = 'queued' AND parked = 'not_before' AND not_before IS NOT NULL \
+    ORDER BY not_before LIMIT 1"
+);
+statement!(
+    DEPENDENTS,
+    "SELECT s.id FROM task_deps d CROSS JOIN task_state s \
+    WHERE d.dep_id = $1 AND s.id = d.task_id AND s.status = 'queued' AND s.parked IS NOT NULL ORDER BY d.task_id LIMIT $2"
+);
+statement!(
+    FIRST_OF_CONTEXT,
+    "SELECT id FROM (SELECT id, parked FROM task_state \
+    WHERE context_id = $1 AND session = 'context' AND status IN ('queued', 'leased', 'running') ORDER BY id LIMIT 1) AS f WHERE parked = 'session'"
+);
+statement!(
+    AWAITING_KEY,
+    "SELECT id FROM task_state WHERE status = 'queued' AND parked = 'exclusive_key' AND exclusive_key = $1 \
+    ORDER BY rank, id LIMIT $2"
+);
 
 impl Store {
     /// The next tasks that are ready, of one agent or of all, behind `after` (rank, id).

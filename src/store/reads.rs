@@ -6,7 +6,7 @@ use super::args::{Args, Type};
 use super::dialect::statement;
 use super::error::Error;
 use super::lists::{LeaseRow, TaskRow};
-use super::{Store, all, first, rows};
+use super::{Store, all, first, records, rows};
 use crate::core::ids::{LeaseId, TaskId};
 use crate::core::task::{LeaseStatus, RunResult, TaskEvent, TaskSpec, TaskState};
 use crate::core::worker::Worker;
@@ -14,20 +14,37 @@ use crate::core::worker::Worker;
 /// One answer carries about so many bytes of text at most; a single larger row comes alone.
 pub(super) const PAGE_BYTES: i64 = 32 << 20;
 
-statement!(TASK, |_d| "SELECT {}, {} FROM tasks t JOIN task_state s ON s.id = t.id WHERE t.id = $1",
-    rows::names(&[rows::SPEC], "t."), rows::names(rows::STATE, "s."));
+statement!(
+    TASK,
+    |_d| "SELECT {}, {} FROM tasks t JOIN task_state s ON s.id = t.id WHERE t.id = $1",
+    rows::names(&[rows::SPEC], "t."),
+    rows::names(rows::STATE, "s.")
+);
 statement!(STATES, |d| "SELECT {} FROM task_state WHERE id {}", rows::names(rows::STATE, ""), d.any(Type::Uuid, 1));
 statement!(SPECS, |d| "SELECT {} FROM tasks WHERE id {}", rows::names(&[rows::SPEC], ""), d.any(Type::Uuid, 1));
-statement!(WORKERS, |_d| "SELECT {}, s.last_seen FROM workers w JOIN worker_seen s ON s.worker_id = w.id ORDER BY w.id",
-    rows::names(&[rows::WORKER], "w."));
-statement!(WORKER, |_d| "SELECT {}, s.last_seen FROM workers w JOIN worker_seen s ON s.worker_id = w.id WHERE w.id = $1",
-    rows::names(&[rows::WORKER], "w."));
+statement!(
+    WORKERS,
+    |_d| "SELECT {}, s.last_seen FROM workers w JOIN worker_seen s ON s.worker_id = w.id ORDER BY w.id",
+    rows::names(&[records::WORKER], "w.")
+);
+statement!(
+    WORKER,
+    |_d| "SELECT {}, s.last_seen FROM workers w JOIN worker_seen s ON s.worker_id = w.id WHERE w.id = $1",
+    rows::names(&[records::WORKER], "w.")
+);
 statement!(HELD_BY, |_d| "SELECT {} FROM task_state WHERE slot IS NOT NULL AND worker_id = $1", rows::names(rows::STATE, ""));
-statement!(NEWEST_RESULT, |_d| "SELECT {} FROM results WHERE task_id = $1 ORDER BY artifact_id DESC LIMIT 1", rows::names(&[rows::RESULT], ""));
-statement!(RESULT_OF_LEASE, |_d| "SELECT {} FROM results WHERE lease_id = $1 ORDER BY id LIMIT 1", rows::names(&[rows::RESULT], ""));
+statement!(
+    NEWEST_RESULT,
+    |_d| "SELECT {} FROM results WHERE task_id = $1 ORDER BY artifact_id DESC LIMIT 1",
+    rows::names(&[records::RESULT], "")
+);
+statement!(RESULT_OF_LEASE, |_d| "SELECT {} FROM results WHERE lease_id = $1 ORDER BY id LIMIT 1", rows::names(&[records::RESULT], ""));
 statement!(EVENT_SIZES, "SELECT number, octet_length(data) FROM task_events WHERE task_id = $1 AND number > $2 ORDER BY number LIMIT $3");
-statement!(EVENTS, |_d| "SELECT {} FROM task_events WHERE task_id = $1 AND number > $2 AND number <= $3 ORDER BY number",
-    rows::names(&[rows::EVENT], ""));
+statement!(
+    EVENTS,
+    |_d| "SELECT {} FROM task_events WHERE task_id = $1 AND number > $2 AND number <= $3 ORDER BY number",
+    rows::names(&[records::EVENT], "")
+);
 statement!(SETTINGS, "SELECT key, value FROM settings ORDER BY key");
 
 impl Store {
@@ -47,11 +64,11 @@ impl Store {
     }
 
     pub async fn workers(&self) -> Result<Vec<Worker>, Error> {
-        all(&self.pool().fetch(&WORKERS, Args::new()).await?, rows::worker)
+        all(&self.pool().fetch(&WORKERS, Args::new()).await?, records::worker)
     }
 
     pub async fn worker(&self, id: &str) -> Result<Option<Worker>, Error> {
-        first(&self.pool().fetch(&WORKER, Args::new().text(id)).await?, rows::worker)
+        first(&self.pool().fetch(&WORKER, Args::new().text(id)).await?, records::worker)
     }
 
     /// The worker's active leases, newest first.
@@ -63,11 +80,11 @@ impl Store {
     }
 
     pub async fn newest_result(&self, task: TaskId) -> Result<Option<RunResult>, Error> {
-        first(&self.pool().fetch(&NEWEST_RESULT, Args::new().uuid(task)).await?, rows::result)
+        first(&self.pool().fetch(&NEWEST_RESULT, Args::new().uuid(task)).await?, records::result)
     }
 
     pub async fn result_of_lease(&self, lease: LeaseId) -> Result<Option<RunResult>, Error> {
-        first(&self.pool().fetch(&RESULT_OF_LEASE, Args::new().uuid(lease)).await?, rows::result)
+        first(&self.pool().fetch(&RESULT_OF_LEASE, Args::new().uuid(lease)).await?, records::result)
     }
 
     /// The task's events behind number `after`, oldest first; fewer than `limit` when they are large, but never none while there are any.
@@ -76,7 +93,7 @@ impl Store {
         let sizes: Vec<(i64, i32)> = all(&found, |row| Ok((row.take()?, row.take()?)))?;
         let (fitting, _) = fitting(sizes.into_iter().map(|(number, size)| (number, i64::from(size))));
         let Some(last) = fitting.last() else { return Ok(Vec::new()) };
-        all(&self.pool().fetch(&EVENTS, Args::new().uuid(task).int(after).int(*last)).await?, rows::event)
+        all(&self.pool().fetch(&EVENTS, Args::new().uuid(task).int(after).int(*last)).await?, records::event)
     }
 
     pub async fn settings(&self) -> Result<Vec<(String, String)>, Error> {

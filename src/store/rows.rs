@@ -1,18 +1,15 @@
-//! Rows and the core's types, each way.
+//! Rows and the core's types, each way: tasks.
 
 use std::sync::Arc;
 
-use super::args::{Bulk, Column, boolean, int, real, text, uuid};
+use super::args::{Bulk, Column, boolean, columns, int, real, text, uuid};
 use super::conn::Cells;
 use super::error::Error;
 use crate::core::Ms;
-use crate::core::audit::{Action, AuditEntry, EntityType};
 use crate::core::ids::LeaseId;
 use crate::core::task::{
-    ActiveLease, EventKind, Failure, Format, LastLease, LeaseStatus, Origin, Outcome, Parked, PastLease, Reason, RunResult, Session, Status,
-    TaskEvent, TaskSpec, TaskState, Usage,
+    ActiveLease, Failure, Format, LastLease, LeaseStatus, Origin, Parked, Reason, Session, Status, TaskSpec, TaskState, Usage,
 };
-use crate::core::worker::{DispatchMode, Worker, WorkerStatus};
 
 /// Column names for a SELECT, each behind `prefix` (`t.`).
 pub(super) fn names(columns: &[&[Column]], prefix: &str) -> String {
@@ -20,16 +17,16 @@ pub(super) fn names(columns: &[&[Column]], prefix: &str) -> String {
     names.join(", ")
 }
 
-fn json<T: serde::Serialize>(value: &T) -> String {
+pub(super) fn json<T: serde::Serialize>(value: &T) -> String {
     // Lists and maps of texts always have a JSON form.
     serde_json::to_string(value).unwrap_or_default()
 }
 
-pub(super) const SPEC: &[Column] = &[
-    uuid("id"), text("context_id"), text("agent_slug"), text("prompt"), text("context_hints"), int("timeout_sec"), real("budget"),
-    text("desired_format"), int("max_attempts"), int("priority"), int("not_before"), text("depends_on"), text("exclusive_key"),
-    text("idempotency_key"), text("labels"), text("session"), text("model"), int("ttl_after_finished_sec"),
-];
+pub(super) const SPEC: &[Column] = columns!(
+    uuid id, text context_id, text agent_slug, text prompt, text context_hints, int timeout_sec, real budget, text desired_format,
+    int max_attempts, int priority, int not_before, text depends_on, text exclusive_key, text idempotency_key, text labels,
+    text session, text model, int ttl_after_finished_sec,
+);
 
 pub(super) fn push_spec<'a>(rows: &mut Bulk<'a>, spec: &'a TaskSpec) {
     rows.uuid(spec.id)
@@ -76,22 +73,21 @@ pub(super) fn spec(row: &mut Cells<'_>) -> Result<Arc<TaskSpec>, Error> {
 }
 
 /// The part of a task's state that never changes.
-pub(super) const STATE_FIXED: &[Column] = &[
-    uuid("id"), text("context_id"), text("agent_slug"), int("rank"), text("session"), int("max_attempts"), int("timeout_sec"),
-    text("exclusive_key"), int("ttl_after_finished_sec"), boolean("has_dependencies"),
-];
-pub(super) const STATE_MOVING: &[Column] = &[
-    text("status"), int("updated_at"), int("attempts"), int("infra_retries"), int("lease_count"), boolean("cancel_requested"),
-    int("not_before"), text("parked"), int("ready_at"), text("session_worker"), boolean("has_dependents"), text("worker_id"),
-    uuid("lease_id"), int("slot"), text("origin"), int("started_at"), int("ttl_ms"), int("expires_at"), int("hard_end_at"),
-    int("last_heartbeat"), boolean("holds_context"), uuid("last_lease_id"), text("last_lease_worker"),
-    text("last_lease_status"), text("session_id"), text("failure_reason"), text("failure_message"), int("failure_at"),
-    int("input_tokens"), int("output_tokens"), real("cost_usd"), int("finished_at"), int("remove_at"), int("event_count"),
-    int("event_seq"),
-];
+pub(super) const STATE_FIXED: &[Column] = columns!(
+    uuid id, text context_id, text agent_slug, int rank, text session, int max_attempts, int timeout_sec, text exclusive_key,
+    int ttl_after_finished_sec, boolean has_dependencies,
+);
+pub(super) const STATE_MOVING: &[Column] = columns!(
+    text status, int updated_at, int attempts, int infra_retries, int lease_count, boolean cancel_requested, int not_before,
+    text parked, int ready_at, text session_worker, boolean has_dependents, text worker_id, uuid lease_id, int slot, text origin,
+    int started_at, int ttl_ms, int expires_at, int hard_end_at, int last_heartbeat, boolean holds_context, uuid last_lease_id,
+    text last_lease_worker, text last_lease_status, text session_id, text failure_reason, text failure_message, int failure_at,
+    int input_tokens, int output_tokens, real cost_usd, int finished_at, int remove_at, int event_count, int event_seq,
+);
 /// What a quiet change may move: a later expiry, more events, somebody who waits. Only these are written for one, and none is indexed.
-pub(super) const STATE_QUIET: &[Column] =
-    &[int("updated_at"), boolean("has_dependents"), int("expires_at"), int("last_heartbeat"), int("event_count"), int("event_seq")];
+pub(super) const STATE_QUIET: &[Column] = columns!(
+    int updated_at, boolean has_dependents, int expires_at, int last_heartbeat, int event_count, int event_seq,
+);
 pub(super) const STATE: &[&[Column]] = &[STATE_FIXED, STATE_MOVING];
 
 /// The queue's order puts priority 9 first.
@@ -240,192 +236,10 @@ fn failure(row: &mut Cells<'_>) -> Result<Option<Failure>, Error> {
     })
 }
 
-fn usage(row: &mut Cells<'_>) -> Result<Option<Usage>, Error> {
+pub(super) fn usage(row: &mut Cells<'_>) -> Result<Option<Usage>, Error> {
     let (input, output, cost) = (row.take()?, row.take()?, row.take()?);
     Ok(match (input, output, cost) {
         (Some(input_tokens), Some(output_tokens), Some(cost_usd)) => Some(Usage { input_tokens, output_tokens, cost_usd }),
         _ => None,
-    })
-}
-
-pub(super) const LEASE: &[Column] = &[
-    uuid("id"), uuid("task_id"), text("context_id"), text("agent_slug"), text("worker_id"), int("started_at"), int("ttl_ms"),
-    int("expires_at"), int("last_heartbeat"), text("status"), int("ended_at"), boolean("completed"), text("model"), int("input_tokens"),
-    int("output_tokens"), real("cost_usd"),
-];
-
-pub(super) fn push_lease<'a>(rows: &mut Bulk<'a>, lease: &'a PastLease) {
-    rows.uuid(lease.id)
-        .uuid(lease.task_id)
-        .text(&lease.context_id)
-        .text(&lease.agent_slug)
-        .text(&lease.worker_id)
-        .int(lease.started_at)
-        .int(lease.ttl_ms)
-        .int(lease.expires_at)
-        .int(lease.last_heartbeat)
-        .text(lease.status.as_str())
-        .int(lease.ended_at)
-        .bool(lease.completed)
-        .opt_text(lease.model.as_deref())
-        .int(lease.usage.map(|u| u.input_tokens))
-        .int(lease.usage.map(|u| u.output_tokens))
-        .real(lease.usage.map(|u| u.cost_usd));
-}
-
-pub(super) fn lease(row: &mut Cells<'_>) -> Result<PastLease, Error> {
-    Ok(PastLease {
-        id: row.take()?,
-        task_id: row.take()?,
-        context_id: row.take()?,
-        agent_slug: row.take()?,
-        worker_id: row.take()?,
-        started_at: row.take()?,
-        ttl_ms: row.take()?,
-        expires_at: row.take()?,
-        last_heartbeat: row.take()?,
-        status: row.word(LeaseStatus::parse)?,
-        ended_at: row.take()?,
-        completed: row.take()?,
-        model: row.take()?,
-        usage: usage(row)?,
-    })
-}
-
-pub(super) const RESULT: &[Column] = &[
-    uuid("id"), uuid("artifact_id"), uuid("task_id"), uuid("lease_id"), text("worker_id"), text("status"), text("output"),
-    text("error_message"), int("duration_ms"), int("tokens_used"), int("completed_at"), text("artifact_type"), text("artifact_tags"),
-];
-
-pub(super) fn push_result<'a>(rows: &mut Bulk<'a>, result: &'a RunResult) {
-    rows.uuid(result.id)
-        .uuid(result.artifact_id)
-        .uuid(result.task_id)
-        .uuid(result.lease_id)
-        .text(&result.worker_id)
-        .text(result.status.as_str())
-        .opt_text(result.output.as_deref())
-        .opt_text(result.error_message.as_deref())
-        .int(result.duration_ms)
-        .int(result.tokens_used)
-        .int(result.completed_at)
-        .text(&result.artifact_type)
-        .text(json(&result.artifact_tags));
-}
-
-pub(super) fn result(row: &mut Cells<'_>) -> Result<RunResult, Error> {
-    Ok(RunResult {
-        id: row.take()?,
-        artifact_id: row.take()?,
-        task_id: row.take()?,
-        lease_id: row.take()?,
-        worker_id: row.take()?,
-        status: row.word(Outcome::parse)?,
-        output: row.take()?,
-        error_message: row.take()?,
-        duration_ms: row.take()?,
-        tokens_used: row.take()?,
-        completed_at: row.take()?,
-        artifact_type: row.take()?,
-        artifact_tags: row.json()?,
-    })
-}
-
-pub(super) const EVENT: &[Column] =
-    &[uuid("task_id"), int("number"), uuid("lease_id"), int("seq"), text("kind"), int("at"), text("data")];
-
-pub(super) fn push_event<'a>(rows: &mut Bulk<'a>, event: &'a TaskEvent) {
-    rows.uuid(event.task_id)
-        .int(event.number)
-        .uuid(event.lease_id)
-        .int(event.seq)
-        .text(event.kind.as_str())
-        .int(event.at)
-        .text(&event.data);
-}
-
-pub(super) fn event(row: &mut Cells<'_>) -> Result<TaskEvent, Error> {
-    Ok(TaskEvent {
-        task_id: row.take()?,
-        number: row.take()?,
-        lease_id: row.take()?,
-        seq: row.take()?,
-        kind: row.word(EventKind::parse)?,
-        at: row.take()?,
-        data: row.take()?,
-    })
-}
-
-pub(super) const WORKER: &[Column] = &[
-    text("id"), text("url"), text("status"), boolean("lost"), text("capabilities"), text("ip_addrs"), int("obs_count"), text("db_sha"),
-    int("registered_at"), text("agent_version"), text("os_info"), text("install_method"), text("dispatch"), boolean("cordoned"),
-    boolean("draining"),
-];
-
-pub(super) fn push_worker<'a>(rows: &mut Bulk<'a>, worker: &'a Worker) {
-    rows.text(&worker.id)
-        .text(&worker.url)
-        .text(worker.status.as_str())
-        .bool(worker.lost)
-        .text(json(&worker.capabilities))
-        .text(json(&worker.ip_addrs))
-        .int(worker.obs_count)
-        .text(&worker.db_sha)
-        .int(worker.registered_at)
-        .text(&worker.agent_version)
-        .text(&worker.os_info)
-        .text(&worker.install_method)
-        .text(worker.dispatch.as_str())
-        .bool(worker.cordoned)
-        .bool(worker.draining);
-}
-
-/// The worker's columns, then `last_seen`.
-pub(super) fn worker(row: &mut Cells<'_>) -> Result<Worker, Error> {
-    Ok(Worker {
-        id: row.take()?,
-        url: row.take()?,
-        status: row.word(WorkerStatus::parse)?,
-        lost: row.take()?,
-        capabilities: row.json()?,
-        ip_addrs: row.json()?,
-        obs_count: row.take()?,
-        db_sha: row.take()?,
-        registered_at: row.take()?,
-        agent_version: row.take()?,
-        os_info: row.take()?,
-        install_method: row.take()?,
-        dispatch: row.word(DispatchMode::parse)?,
-        cordoned: row.take()?,
-        draining: row.take()?,
-        last_seen: row.take()?,
-    })
-}
-
-pub(super) const AUDIT: &[Column] = &[
-    uuid("id"), int("timestamp"), text("action"), text("entity_type"), text("entity_id"), text("actor"), text("detail"), text("request_id"),
-];
-
-pub(super) fn push_audit<'a>(rows: &mut Bulk<'a>, entry: &'a AuditEntry) {
-    rows.uuid(entry.id)
-        .int(entry.timestamp)
-        .text(entry.action.as_str())
-        .text(entry.entity_type.as_str())
-        .text(&entry.entity_id)
-        .text(&entry.actor)
-        .text(&entry.detail)
-        .opt_text(entry.request_id.as_deref());
-}
-
-pub(super) fn audit(row: &mut Cells<'_>) -> Result<AuditEntry, Error> {
-    Ok(AuditEntry {
-        id: row.take()?,
-        timestamp: row.take()?,
-        action: row.word(Action::parse)?,
-        entity_type: row.word(EntityType::parse)?,
-        entity_id: row.take()?,
-        actor: row.take()?,
-        detail: row.take()?,
-        request_id: row.take()?,
     })
 }

@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use super::args::{Args, Bulk, Column, Type, int, text, uuid};
+use super::args::{Args, Bulk, Column, Type, columns, int, text, uuid};
 use super::conn::Conn;
 use super::dialect::{Sql, statement, upsert};
 use super::error::Error;
-use super::rows;
+use super::{records, rows};
 use crate::core::ids::{LeaseId, TaskId};
 use crate::core::task::{TaskEvent, TaskState};
 use crate::core::worker::Worker;
@@ -17,10 +17,10 @@ const EVENTS_KEPT: i64 = 10_000;
 /// Older events go when the count passes a multiple of this.
 const EVENTS_STEP: i64 = 500;
 
-const LABEL: &[Column] = &[text("key"), text("value"), uuid("task_id")];
-const DEPENDENCY: &[Column] = &[uuid("task_id"), uuid("dep_id")];
-const SEEN: &[Column] = &[text("worker_id"), int("last_seen")];
-const SETTING: &[Column] = &[text("key"), text("value")];
+const LABEL: &[Column] = columns!(text key, text value, uuid task_id);
+const DEPENDENCY: &[Column] = columns!(uuid task_id, uuid dep_id);
+const SEEN: &[Column] = columns!(text worker_id, int last_seen);
+const SETTING: &[Column] = columns!(text key, text value);
 const STATE_KEY: Column = rows::STATE_FIXED[0];
 
 statement!(INSERT_SPECS, |d| "{}", d.insert("tasks", &[rows::SPEC], ""));
@@ -30,32 +30,32 @@ statement!(INSERT_STATES, |d| "{}", d.insert("task_state", rows::STATE, ""));
 statement!(UPDATE_STATES, |d| "{}", d.update("task_state", &STATE_KEY, rows::STATE_MOVING));
 statement!(UPDATE_STATES_QUIETLY, |d| "{}", d.update("task_state", &STATE_KEY, rows::STATE_QUIET));
 statement!(LET_GO, |d| "UPDATE task_state SET slot = NULL WHERE id {}", d.any(Type::Uuid, 1));
-statement!(UPSERT_LEASES, |d| "{}", d.insert("leases", &[rows::LEASE], &upsert("id", rows::LEASE)));
-statement!(INSERT_RESULTS, |d| "{}", d.insert("results", &[rows::RESULT], ""));
-statement!(INSERT_EVENTS, |d| "{}", d.insert("task_events", &[rows::EVENT], ""));
+statement!(UPSERT_LEASES, |d| "{}", d.insert("leases", &[records::LEASE], &upsert("id", records::LEASE)));
+statement!(INSERT_RESULTS, |d| "{}", d.insert("results", &[records::RESULT], ""));
+statement!(INSERT_EVENTS, |d| "{}", d.insert("task_events", &[records::EVENT], ""));
 statement!(PRUNE_EVENTS, "DELETE FROM task_events WHERE task_id = $1 AND number <= $2");
-statement!(UPSERT_WORKERS, |d| "{}", d.insert("workers", &[rows::WORKER], &upsert("id", rows::WORKER)));
+statement!(UPSERT_WORKERS, |d| "{}", d.insert("workers", &[records::WORKER], &upsert("id", records::WORKER)));
 statement!(UPSERT_SEEN, |d| "{}", d.insert("worker_seen", &[SEEN], &upsert("worker_id", SEEN)));
 statement!(REMOVE_WORKERS, |d| "DELETE FROM workers WHERE id {}", d.any(Type::Text, 1));
 statement!(REMOVE_SEEN, |d| "DELETE FROM worker_seen WHERE worker_id {}", d.any(Type::Text, 1));
 statement!(UPSERT_SETTINGS, |d| "{}", d.insert("settings", &[SETTING], &upsert("key", SETTING)));
-statement!(INSERT_AUDIT, |d| "{}", d.insert("audit", &[rows::AUDIT], ""));
+statement!(INSERT_AUDIT, |d| "{}", d.insert("audit", &[records::AUDIT], ""));
 
 /// Writes [`Dirty`]. `held` are the leases that the loaded tasks came with.
 pub(super) async fn save(conn: &mut Conn, set: &WorkingSet, held: &HashMap<TaskId, LeaseId>) -> Result<(), Error> {
     let dirty = &set.dirty;
     save_specs(conn, dirty).await?;
     save_states(conn, set, held).await?;
-    insert(conn, &UPSERT_LEASES, &[rows::LEASE], &dirty.past_leases, rows::push_lease).await?;
-    insert(conn, &INSERT_RESULTS, &[rows::RESULT], &dirty.results, |bulk, result| rows::push_result(bulk, result)).await?;
-    insert(conn, &INSERT_EVENTS, &[rows::EVENT], &dirty.events, rows::push_event).await?;
+    insert(conn, &UPSERT_LEASES, &[records::LEASE], &dirty.past_leases, records::push_lease).await?;
+    insert(conn, &INSERT_RESULTS, &[records::RESULT], &dirty.results, |bulk, result| records::push_result(bulk, result)).await?;
+    insert(conn, &INSERT_EVENTS, &[records::EVENT], &dirty.events, records::push_event).await?;
     prune_events(conn, &dirty.events).await?;
     save_workers(conn, set).await?;
     insert(conn, &UPSERT_SETTINGS, &[SETTING], &dirty.settings, |bulk, (key, value)| {
         bulk.text(*key).text(value);
     })
     .await?;
-    insert(conn, &INSERT_AUDIT, &[rows::AUDIT], &dirty.audit, rows::push_audit).await
+    insert(conn, &INSERT_AUDIT, &[records::AUDIT], &dirty.audit, records::push_audit).await
 }
 
 /// One statement for all of `items`, or none when there are none.
@@ -151,8 +151,10 @@ async fn save_workers(conn: &mut Conn, set: &WorkingSet) -> Result<(), Error> {
         conn.execute(&REMOVE_WORKERS, Args::new().texts(&dirty.removed_workers)).await?;
         conn.execute(&REMOVE_SEEN, Args::new().texts(&dirty.removed_workers)).await?;
     }
-    let present = |id: &String| -> Option<&Worker> { set.loaded.workers.get(id)?.as_ref().filter(|worker| !dirty.removed_workers.contains(&worker.id)) };
-    insert(conn, &UPSERT_WORKERS, &[rows::WORKER], dirty.workers.iter().filter_map(present), rows::push_worker).await?;
+    let present = |id: &String| -> Option<&Worker> {
+        set.loaded.workers.get(id)?.as_ref().filter(|worker| !dirty.removed_workers.contains(&worker.id))
+    };
+    insert(conn, &UPSERT_WORKERS, &[records::WORKER], dirty.workers.iter().filter_map(present), records::push_worker).await?;
     insert(conn, &UPSERT_SEEN, &[SEEN], dirty.seen.iter().filter_map(present), |bulk, worker| {
         bulk.text(&worker.id).int(worker.last_seen);
     })

@@ -17,10 +17,19 @@ pub enum Upkeep {
     /// Adds what batches changed to the base of the counts; for one replica, about once a second.
     Fold,
     /// Removes folded batches, and lanes of replicas that are long gone.
-    PruneBatches { older_than: Ms },
-    PruneAudit { before: Ms, limit: i64 },
+    PruneBatches {
+        older_than: Ms,
+    },
+    PruneAudit {
+        before: Ms,
+        limit: i64,
+    },
     /// Removes finished tasks with all that belongs to them, unless a queued task depends on them.
-    RemoveTasks { finished_before: Option<Ms>, remove_due_at: Ms, limit: i64 },
+    RemoveTasks {
+        finished_before: Option<Ms>,
+        remove_due_at: Ms,
+        limit: i64,
+    },
 }
 
 #[derive(Clone, Debug, Default)]
@@ -43,7 +52,10 @@ const LANE_SILENCE_MS: i64 = 3_600_000;
 statement!(LANES, "SELECT lane, folded_n FROM lanes");
 statement!(PRUNE_BATCHES, |_d| "DELETE FROM batches WHERE lane = $1 AND n <= $2 AND at < $3 \
     AND n < (SELECT min(n) + {BATCHES} FROM batches WHERE lane = $1)");
-statement!(PRUNE_LANES, "DELETE FROM lanes WHERE seen_at < $1 AND lane <> $2 AND NOT EXISTS (SELECT 1 FROM batches b WHERE b.lane = lanes.lane)");
+statement!(
+    PRUNE_LANES,
+    "DELETE FROM lanes WHERE seen_at < $1 AND lane <> $2 AND NOT EXISTS (SELECT 1 FROM batches b WHERE b.lane = lanes.lane)"
+);
 statement!(PRUNE_AUDIT, "DELETE FROM audit WHERE id IN (SELECT id FROM audit WHERE id < $1 ORDER BY id LIMIT $2)");
 
 fn removable(condition: &str, order: &str, kind: Kind) -> String {
@@ -57,14 +69,21 @@ fn removable(condition: &str, order: &str, kind: Kind) -> String {
 }
 statement!(FINISHED_BEFORE, |d| "{}", removable("t.finished_at IS NOT NULL AND t.finished_at < $1", "t.finished_at", d));
 statement!(REMOVE_DUE, |d| "{}", removable("t.remove_at IS NOT NULL AND t.remove_at <= $1", "t.remove_at", d));
-statement!(STILL_AWAITED, |d| "SELECT d.dep_id FROM task_deps d JOIN task_state w ON w.id = d.task_id \
-    WHERE d.dep_id {} AND w.status = 'queued'", d.any(Type::Uuid, 1));
-statement!(KEEP_USAGE, |d| "INSERT INTO usage_daily (day, agent_slug, model, context_id, runs, input_tokens, output_tokens, cost_usd) \
+statement!(
+    STILL_AWAITED,
+    |d| "SELECT d.dep_id FROM task_deps d JOIN task_state w ON w.id = d.task_id \
+    WHERE d.dep_id {} AND w.status = 'queued'",
+    d.any(Type::Uuid, 1)
+);
+statement!(
+    KEEP_USAGE,
+    |d| "INSERT INTO usage_daily (day, agent_slug, model, context_id, runs, input_tokens, output_tokens, cost_usd) \
     SELECT ended_at / 86400000, agent_slug, coalesce(model, ''), context_id, count(*), CAST(sum(coalesce(input_tokens, 0)) AS BIGINT), \
         CAST(sum(coalesce(output_tokens, 0)) AS BIGINT), sum(coalesce(cost_usd, 0.0)) \
     FROM leases WHERE task_id {} AND {IS_RUN} GROUP BY ended_at / 86400000, agent_slug, coalesce(model, ''), context_id {}",
     d.any(Type::Uuid, 1),
-    upsert_adding("usage_daily", &["day", "agent_slug", "model", "context_id"], &["runs", "input_tokens", "output_tokens", "cost_usd"]));
+    upsert_adding("usage_daily", &["day", "agent_slug", "model", "context_id"], &["runs", "input_tokens", "output_tokens", "cost_usd"])
+);
 statement!(DELETE_STATES, |d| "DELETE FROM task_state WHERE id {}", d.any(Type::Uuid, 1));
 statement!(DELETE_SPECS, |d| "DELETE FROM tasks WHERE id {}", d.any(Type::Uuid, 1));
 statement!(DELETE_LABELS, |d| "DELETE FROM task_labels WHERE task_id {}", d.any(Type::Uuid, 1));
@@ -154,7 +173,14 @@ impl Lane {
         }
         let removed: Vec<TaskId> = doomed.iter().map(|(id, ..)| *id).collect();
         let statements = [
-            &KEEP_USAGE, &DELETE_STATES, &DELETE_SPECS, &DELETE_LABELS, &DELETE_DEPENDENCIES, &DELETE_LEASES, &DELETE_RESULTS, &DELETE_EVENTS,
+            &KEEP_USAGE,
+            &DELETE_STATES,
+            &DELETE_SPECS,
+            &DELETE_LABELS,
+            &DELETE_DEPENDENCIES,
+            &DELETE_LEASES,
+            &DELETE_RESULTS,
+            &DELETE_EVENTS,
         ];
         for statement in statements {
             conn.execute(statement, Args::new().uuids(&removed)).await?;

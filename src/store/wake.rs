@@ -9,10 +9,14 @@ use super::dialect::{Kind, statement};
 use super::error::Error;
 
 const CHANNEL: &str = "bloom_runtime";
-statement!(NOTIFY, |d| "SELECT {}", match d {
-    Kind::Sqlite => "1",
-    Kind::Postgres => "1 FROM pg_notify('bloom_runtime', '')",
-});
+statement!(
+    NOTIFY,
+    |d| "SELECT {}",
+    match d {
+        Kind::Sqlite => "1",
+        Kind::Postgres => "1 FROM pg_notify('bloom_runtime', '')",
+    }
+);
 
 /// Hears other replicas.
 pub struct Listener(PgListener);

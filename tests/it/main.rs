@@ -30,6 +30,7 @@ mod probes;
 mod readme;
 mod requeue;
 mod sessions;
+mod store;
 mod tasks;
 mod tidy;
 mod timers;
