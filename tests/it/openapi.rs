@@ -63,6 +63,12 @@ fn calls(document: &Value) -> Vec<(String, &Value)> {
         .collect()
 }
 
+/// The call with its path's parameters unnamed: what they are called is free.
+fn unnamed(call: &str) -> String {
+    let parts = call.split('/').map(|part| if part.starts_with('{') { "{}" } else { part });
+    parts.collect::<Vec<_>>().join("/")
+}
+
 /// Every `$ref` in it.
 fn references<'a>(value: &'a Value, found: &mut BTreeSet<&'a str>) {
     match value {
@@ -81,10 +87,11 @@ on_both! {
     async fn every_call_is_described(server) {
         let document = server.get("/openapi.json").await.ok();
         assert_eq!(document["info"]["version"], env!("CARGO_PKG_VERSION"));
-        let described = calls(&document).into_iter().map(|(call, _)| call).collect::<BTreeSet<_>>();
-        let missing = CALLS.iter().filter(|call| !described.contains(**call)).collect::<Vec<_>>();
+        let described = calls(&document).into_iter().map(|(call, _)| unnamed(&call)).collect::<BTreeSet<_>>();
+        let wanted = CALLS.iter().map(|call| unnamed(call)).collect::<BTreeSet<_>>();
+        let missing = wanted.difference(&described).collect::<Vec<_>>();
         assert!(missing.is_empty(), "{missing:?}");
-        let more = described.iter().filter(|call| !CALLS.contains(&call.as_str())).collect::<Vec<_>>();
+        let more = described.difference(&wanted).filter(|call| call.contains("/api/")).collect::<Vec<_>>();
         assert!(more.is_empty(), "not in the contract: {more:?}");
     }
 
@@ -109,7 +116,7 @@ on_both! {
             if what.contains("/api/") {
                 assert!(answers.contains_key("429"), "{what} may be refused for its rate");
             }
-            if what.contains("{id}") {
+            if what.contains('{') && what.contains("/api/runtime/") {
                 assert!(answers.contains_key("404"), "{what} may not find it");
             }
             for (status, answer) in answers {
