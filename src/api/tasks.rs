@@ -188,11 +188,7 @@ impl<'a> Task<'a> {
             infra_retries: state.infra_retries,
             cancel_requested: state.cancel_requested,
             session_id: state.session_id.as_deref(),
-            failure: state.failure.as_ref().map(|failure| Failure {
-                reason: failure.reason,
-                message: &failure.message,
-                at: failure.at,
-            }),
+            failure: state.failure.as_ref().map(|failure| Failure { reason: failure.reason, message: &failure.message, at: failure.at }),
             usage: state.usage.map(Usage::from),
             waiting,
         }
