@@ -100,22 +100,21 @@ struct Following {
 
 impl Following {
     async fn next(mut self) -> Option<(Bytes, Self)> {
-        if self.is_over || self.shutdown.is_cancelled() {
-            return None;
+        while !self.is_over {
+            self.follower.mark_seen();
+            match self.look().await {
+                Ok(Some(piece)) => return Some((piece, self)),
+                Ok(None) => {}
+                // The client comes back by itself, with the number of the last event it got.
+                Err(_) => return None,
+            }
+            tokio::select! {
+                () = self.follower.changed() => {}
+                () = tokio::time::sleep(LOOK_EVERY) => return Some((KEEP_ALIVE, self)),
+                () = self.shutdown.cancelled() => return None,
+            }
         }
-        self.follower.mark_seen();
-        match self.look().await {
-            Ok(Some(piece)) => return Some((piece, self)),
-            Ok(None) => {}
-            // The client comes back by itself, with the number of the last event it got.
-            Err(_) => return None,
-        }
-        tokio::select! {
-            () = self.follower.changed() => {}
-            () = tokio::time::sleep(LOOK_EVERY) => {}
-            () = self.shutdown.cancelled() => return None,
-        }
-        Some((KEEP_ALIVE, self))
+        None
     }
 
     /// What there is to send now.
