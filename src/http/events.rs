@@ -100,7 +100,7 @@ struct Following {
 
 impl Following {
     async fn next(mut self) -> Option<(Bytes, Self)> {
-        while !self.is_over {
+        while !self.is_over && !self.shutdown.is_cancelled() {
             self.follower.mark_seen();
             match self.look().await {
                 Ok(Some(piece)) => return Some((piece, self)),

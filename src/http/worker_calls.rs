@@ -36,7 +36,6 @@ pub async fn claim(State(app): State<AppState>, caller: Caller, path: WorkerPath
         worker: worker.clone(),
         max: claim.max.0,
         wait_ms: claim.wait_sec.0 * 1000,
-        ttl_ms: app.settings.lease_ttl_ms,
         held: claim.held.map(|held| held.map(|id| id.0)),
         ttl_ms: app.settings.lease_ttl_ms,
         request_id: Some(caller.request_id.to_string()),
