@@ -1,7 +1,5 @@
 //! What answers show, besides tasks.
 
-use std::collections::BTreeMap;
-
 use serde::Serialize;
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
@@ -343,88 +341,4 @@ impl<'a> From<&'a AuditEntry> for Audit<'a> {
             request_id: entry.request_id.as_deref(),
         }
     }
-}
-
-#[derive(Serialize, ToSchema)]
-pub struct Stats {
-    pub tasks: TaskStats,
-    pub leases: LeaseStats,
-    pub workers: WorkerStats,
-}
-
-#[derive(Serialize, ToSchema)]
-pub struct TaskStats {
-    pub total: i64,
-    pub by_status: BTreeMap<&'static str, i64>,
-}
-
-#[derive(Serialize, ToSchema)]
-pub struct LeaseStats {
-    pub total: i64,
-    pub active: i64,
-}
-
-#[derive(Serialize, ToSchema)]
-pub struct WorkerStats {
-    pub total: i64,
-    pub online: i64,
-}
-
-/// Use of tokens and money by what `by` names.
-#[derive(Serialize, ToSchema)]
-pub struct UsageRow<'a> {
-    /// The day (`2026-02-25`), agent, model or context.
-    pub key: &'a str,
-    pub runs: i64,
-    pub input_tokens: i64,
-    pub output_tokens: i64,
-    pub cost_usd: f64,
-}
-
-#[derive(Serialize, ToSchema)]
-pub struct Config {
-    pub membridge_server_url: String,
-    pub admin_key_masked: String,
-    pub connected: bool,
-    pub last_test: Option<Ms>,
-}
-
-#[derive(Serialize, ToSchema)]
-pub struct ConnectionTest {
-    pub connected: bool,
-    /// The control plane's own answer.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<Object>, nullable = false)]
-    pub health: Option<serde_json::Value>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    pub error: Option<String>,
-}
-
-#[derive(Serialize, ToSchema)]
-pub struct Health {
-    /// Always `ok`.
-    pub status: &'static str,
-    pub service: &'static str,
-    /// Seconds since the start.
-    pub uptime: f64,
-    /// `postgresql` or `sqlite`.
-    pub storage: &'static str,
-    pub membridge: MembridgeState,
-}
-
-/// How calls of the control plane went.
-#[derive(Serialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct MembridgeState {
-    pub consecutive_failures: u32,
-    pub last_success: Option<Ms>,
-    pub last_error: Option<String>,
-    pub connected: bool,
-}
-
-/// A probe's answer.
-#[derive(Serialize, ToSchema)]
-pub struct Probe {
-    pub status: &'static str,
 }

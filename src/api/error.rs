@@ -12,7 +12,10 @@ use crate::core::command::Rejection;
 /// An answer that is an error.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Failure {
-    Text { status: u16, text: Cow<'static, str> },
+    Text {
+        status: u16,
+        text: Cow<'static, str>,
+    },
     /// The content of a request is wrong: 400.
     Invalid(Invalid),
     /// Come again in a second: 503.

@@ -2,8 +2,8 @@
 
 use url::form_urlencoded;
 use utoipa::IntoParams;
-use utoipa::openapi::schema::{ArrayBuilder, ObjectBuilder, Schema, Type};
 use utoipa::openapi::path::{Parameter, ParameterBuilder, ParameterIn};
+use utoipa::openapi::schema::{ArrayBuilder, ObjectBuilder, Schema, Type};
 use utoipa::openapi::{RefOr, Required};
 use uuid::Uuid;
 
@@ -130,10 +130,7 @@ impl IntoParams for WorkerPageParams {
 
 fn page_params(cursor: &str) -> Vec<Parameter> {
     let cursor = ObjectBuilder::new().schema_type(Type::String).pattern(Some(cursor)).build();
-    vec![
-        limit_param(),
-        parameter("cursor", "The next page, as the Link header of the page before names it.", Schema::Object(cursor)),
-    ]
+    vec![limit_param(), parameter("cursor", "The next page, as the Link header of the page before names it.", Schema::Object(cursor))]
 }
 
 fn limit_param() -> Parameter {

@@ -7,6 +7,7 @@ pub mod answers;
 pub mod complete;
 pub mod error;
 pub mod lists;
+pub mod reports;
 pub mod requests;
 pub mod tasks;
 pub mod values;

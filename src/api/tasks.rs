@@ -188,11 +188,7 @@ impl<'a> Task<'a> {
             infra_retries: state.infra_retries,
             cancel_requested: state.cancel_requested,
             session_id: state.session_id.as_deref(),
-            failure: state.failure.as_ref().map(|failure| Failure {
-                reason: failure.reason,
-                message: &failure.message,
-                at: failure.at,
-            }),
+            failure: state.failure.as_ref().map(|failure| Failure { reason: failure.reason, message: &failure.message, at: failure.at }),
             usage: state.usage.map(Usage::from),
             waiting,
         }
@@ -203,4 +199,71 @@ impl<'a> Task<'a> {
 #[derive(Serialize, ToSchema)]
 pub struct CreatedTasks<'a> {
     pub tasks: Vec<Task<'a>>,
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::value::RawValue;
+
+    use super::*;
+    use crate::api::error;
+    use crate::api::wire::Wire;
+
+    fn read(body: &str) -> Result<NewTask, String> {
+        let raw: &RawValue = serde_json::from_str(body).unwrap();
+        NewTask::read(raw).map_err(|problems| error::Failure::from(problems).line())
+    }
+
+    fn with(fields: &str) -> Result<NewTask, String> {
+        read(&format!(r#"{{"context_id": "c", "agent_slug": "a", "prompt": "p", {fields}}}"#))
+    }
+
+    #[test]
+    fn defaults() {
+        let spec = with(r#""policy": null, "labels": null, "unknown": 1"#).unwrap().into_spec(Some("key".into()));
+        assert_eq!((spec.timeout_sec, spec.budget, spec.max_attempts, spec.priority), (120, 0.0, 3, 5));
+        assert_eq!((spec.desired_format, spec.session), (Format::Text, Session::Context));
+        assert_eq!(spec.idempotency_key.as_deref(), Some("key"));
+        let spec =
+            with(r#""policy": {"budget": 1.5}, "max_attempts": 2.0, "idempotency_key": "own""#).unwrap().into_spec(Some("key".into()));
+        assert_eq!((spec.timeout_sec, spec.budget, spec.max_attempts), (120, 1.5, 2));
+        assert_eq!(spec.idempotency_key.as_deref(), Some("own"));
+    }
+
+    #[test]
+    fn all_that_is_wrong_is_told_at_once() {
+        assert_eq!(read("[]").unwrap_err(), "Expected object, received array");
+        assert_eq!(
+            read(r#"{"prompt": "", "max_attempts": 11, "policy": {"timeout_sec": 0}, "desired_format": "xml"}"#).unwrap_err(),
+            "agent_slug: Required; context_id: Required; \
+             desired_format: Invalid enum value. Expected 'json' | 'text', received 'xml'; \
+             max_attempts: Number must be less than or equal to 10; \
+             policy: timeout_sec: Number must be greater than or equal to 1; \
+             prompt: String must contain at least 1 character(s)"
+        );
+    }
+
+    #[test]
+    fn values_of_a_wrong_kind() {
+        let check = |fields: &str, expected: &str| assert_eq!(with(fields).unwrap_err(), expected, "{fields}");
+        check(r#""context_hints": "x""#, "context_hints: Expected array, received string");
+        check(r#""context_hints": ["x", null]"#, "context_hints: 1: Expected string, received null");
+        check(r#""priority": 1.5"#, "priority: Expected integer, received float");
+        check(r#""priority": "5""#, "priority: Expected number, received string");
+        check(r#""policy": {"budget": -1}"#, "policy: budget: Number must be greater than or equal to 0");
+        check(r#""policy": 5"#, "policy: Expected object, received number");
+        check(r#""model": "a\u0000b""#, "model: String must not contain NUL characters");
+        check(r#""model": "\ud800""#, "model: Not valid text: an escape in it stands for no character");
+        check(r#""depends_on": ["x"]"#, "depends_on: 0: Invalid uuid");
+        check(r#""labels": {"a": 1}"#, "labels: a: Expected string, received number");
+        check(r#""labels": {"": "x"}"#, "labels: The name of a label: String must contain at least 1 character(s)");
+        check(r#""not_before": -1"#, "not_before: Number must be greater than or equal to 0");
+        check(r#""not_before": 1e30"#, "not_before: Number must be less than or equal to 281474976710655");
+    }
+
+    #[test]
+    fn the_last_of_repeated_names_counts() {
+        assert_eq!(with(r#""model": 5, "model": "m""#).unwrap().model, Some(Text("m".into())));
+        assert_eq!(with(r#""model": "m", "mod\u0065l": "n""#).unwrap().model, Some(Text("n".into())));
+    }
 }

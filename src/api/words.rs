@@ -43,7 +43,18 @@ macro_rules! words_on_the_wire {
 }
 
 words_on_the_wire!(
-    Action, DispatchMode, EntityType, EventKind, Format, LeaseStatus, Outcome, Reason, Session, Status, WaitingReason, WorkerStatus,
+    Action,
+    DispatchMode,
+    EntityType,
+    EventKind,
+    Format,
+    LeaseStatus,
+    Outcome,
+    Reason,
+    Session,
+    Status,
+    WaitingReason,
+    WorkerStatus,
 );
 
 /// So much of a stranger's word as belongs into an answer.

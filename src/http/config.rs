@@ -7,7 +7,7 @@ use super::AppState;
 use super::answer::{Answer, ok};
 use super::body::Content;
 use super::gate::Caller;
-use crate::api::answers::{Config, ConnectionTest, Health, MembridgeState};
+use crate::api::reports::{Config, ConnectionTest, Health, MembridgeState};
 use crate::api::requests::NewConfig;
 use crate::core::audit::{Action, EntityType};
 use crate::core::command::Op;

@@ -65,11 +65,10 @@ pub async fn send(State(app): State<AppState>, caller: Caller, path: TaskPath, b
 pub async fn list(State(app): State<AppState>, path: TaskPath, params: Params, headers: HeaderMap) -> Answer {
     let id = path.id()?;
     let store = app.engine.store();
-    if store.task_states(&[id]).await?.is_empty() {
-        return Err(Failure::TASK_NOT_FOUND);
-    }
+    let state = store.task_states(&[id]).await?.into_iter().next().ok_or(Failure::TASK_NOT_FOUND)?;
     let after = params.lenient("after", 0, 0..=i64::MAX);
-    let wants_stream = headers.get(ACCEPT).and_then(|accept| accept.to_str().ok()).is_some_and(|accept| accept.contains("text/event-stream"));
+    let wants_stream =
+        headers.get(ACCEPT).and_then(|accept| accept.to_str().ok()).is_some_and(|accept| accept.contains("text/event-stream"));
     if wants_stream {
         let seen = headers.get("last-event-id").and_then(|id| id.to_str().ok()).and_then(|id| id.parse().ok()).unwrap_or(after);
         let follower = app.hub.follow(id);
@@ -78,10 +77,8 @@ pub async fn list(State(app): State<AppState>, path: TaskPath, params: Params, h
         return Ok(event_stream(stream::unfold(following, Following::next)));
     }
     let limit = params.limit();
-    let mut events = store.events(id, after, limit + 1).await?;
-    let more = events.len() as i64 > limit;
-    events.truncate(limit as usize);
-    let last = events.last().filter(|_| more);
+    let events = store.events(id, after, limit).await?;
+    let last = events.last().filter(|last| last.number < state.event_count);
     let next = last.map(|last| format!("</api/runtime/llm-tasks/{id}/events?limit={limit}&after={}>; rel=\"next\"", last.number));
     page(&events.iter().map(show).collect::<Result<Vec<_>, _>>()?, next)
 }
@@ -103,22 +100,21 @@ struct Following {
 
 impl Following {
     async fn next(mut self) -> Option<(Bytes, Self)> {
-        if self.is_over || self.shutdown.is_cancelled() {
-            return None;
+        while !self.is_over && !self.shutdown.is_cancelled() {
+            self.follower.mark_seen();
+            match self.look().await {
+                Ok(Some(piece)) => return Some((piece, self)),
+                Ok(None) => {}
+                // The client comes back by itself, with the number of the last event it got.
+                Err(_) => return None,
+            }
+            tokio::select! {
+                () = self.follower.changed() => {}
+                () = tokio::time::sleep(LOOK_EVERY) => return Some((KEEP_ALIVE, self)),
+                () = self.shutdown.cancelled() => return None,
+            }
         }
-        self.follower.mark_seen();
-        match self.look().await {
-            Ok(Some(piece)) => return Some((piece, self)),
-            Ok(None) => {}
-            // The client comes back by itself, with the number of the last event it got.
-            Err(_) => return None,
-        }
-        tokio::select! {
-            () = self.follower.changed() => {}
-            () = tokio::time::sleep(LOOK_EVERY) => {}
-            () = self.shutdown.cancelled() => return None,
-        }
-        Some((KEEP_ALIVE, self))
+        None
     }
 
     /// What there is to send now.
@@ -134,10 +130,9 @@ impl Following {
             out.extend_from_slice(b"\n\n");
             self.seen = event.number;
         }
-        let status = state.map(|state| state.status);
-        if status.is_none_or(|status| status.is_final()) && (events.len() as i64) < PIECE {
+        if state.as_ref().is_none_or(|state| state.status.is_final() && self.seen >= state.event_count) {
             self.is_over = true;
-            let status = status.map_or("removed", |status| status.as_str());
+            let status = state.map_or("removed", |state| state.status.as_str());
             out.extend_from_slice(format!("event: end\ndata: {{\"status\":\"{status}\"}}\n\n").as_bytes());
         }
         Ok((!out.is_empty()).then(|| out.into()))

@@ -1,13 +1,12 @@
 //! For those who watch over the process.
 
 use axum::extract::State;
-use axum::http::HeaderValue;
+use axum::http::{HeaderValue, StatusCode};
 
 use super::AppState;
 use super::answer::{Answer, ok, typed};
-use crate::api::answers::Probe;
 use crate::api::error::{ErrorText, Failure};
-use axum::http::StatusCode;
+use crate::api::reports::Probe;
 
 /// The process lives.
 #[utoipa::path(

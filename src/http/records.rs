@@ -5,9 +5,10 @@ use uuid::Uuid;
 
 use super::AppState;
 use super::answer::{Answer, ok, page};
-use crate::api::answers::{Artifact, Audit, Lease, LeaseStats, Stats, TaskStats, UsageRow, WorkerStats};
+use crate::api::answers::{Artifact, Audit, Lease};
 use crate::api::error::Failure;
 use crate::api::lists::{ArtifactParams, PageParams, Params, StatusParam, UsageParams};
+use crate::api::reports::{LeaseStats, Stats, TaskStats, UsageRow, WorkerStats};
 use crate::api::values::parse_id;
 use crate::core::task::LeaseStatus;
 use crate::store::{Listing, Page, UsageBy};

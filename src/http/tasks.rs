@@ -124,7 +124,10 @@ pub fn filter_of_body(filter: Filter) -> Result<Option<TaskFilter>, Failure> {
         created_before: filter.created_before.map(|at| at.0),
     };
     if status.is_none() && filter == TaskFilter::default() {
-        return Err(Failure::field("filter", "Names nothing: give a status, agent_slug, context_id, worker_id, labels, created_after or created_before"));
+        return Err(Failure::field(
+            "filter",
+            "Names nothing: give a status, agent_slug, context_id, worker_id, labels, created_after or created_before",
+        ));
     }
     Ok(with_status(filter, status.as_deref()))
 }
@@ -197,7 +200,9 @@ mod tests {
 
     #[test]
     fn the_idempotency_header() {
-        let read = |value: &[u8]| idempotency_key(&HeaderMap::from_iter([("idempotency-key".parse().unwrap(), HeaderValue::from_bytes(value).unwrap())]));
+        let read = |value: &[u8]| {
+            idempotency_key(&HeaderMap::from_iter([("idempotency-key".parse().unwrap(), HeaderValue::from_bytes(value).unwrap())]))
+        };
         assert_eq!(read(b"").unwrap(), None);
         assert_eq!(read(b"one").unwrap().as_deref(), Some("one"));
         assert_eq!(read(b"\xe9").unwrap().as_deref(), Some("é"));

@@ -33,7 +33,8 @@ pub async fn list(State(app): State<AppState>, params: Params) -> Answer {
     let mut workers = app.engine.store().workers().await?;
     workers.retain(|worker| status.is_none_or(|status| worker.shown_status() == status));
     workers.sort_by(|a, b| (Reverse(a.registered_at), &a.id).cmp(&(Reverse(b.registered_at), &b.id)));
-    let start = after.map_or(0, |(at, id)| workers.partition_point(|worker| (Reverse(worker.registered_at), &worker.id) <= (Reverse(at), &id)));
+    let start =
+        after.map_or(0, |(at, id)| workers.partition_point(|worker| (Reverse(worker.registered_at), &worker.id) <= (Reverse(at), &id)));
     let end = workers.len().min(start + limit);
     let next = workers[start..end].last().filter(|_| end < workers.len());
     let next = next.map(|last| params.next_link("/api/runtime/workers", &format!("{}.{}", last.registered_at, last.id)));
