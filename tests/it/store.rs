@@ -394,8 +394,8 @@ async fn lists_filter_and_page(database) {
     let list = async |filter: TaskFilter, page: Page| -> Vec<usize> {
         let rows = bench.store.tasks(&filter, &page).await.unwrap();
         assert!(!rows.cut);
-        let found: Vec<TaskId> = rows.iter().map(|row| row.state.id).collect();
-        assert!(rows.iter().all(|row| row.spec.id == row.state.id));
+        let found: Vec<TaskId> = rows.rows.iter().map(|row| row.state.id).collect();
+        assert!(rows.rows.iter().all(|row| row.spec.id == row.state.id));
         assert_eq!(bench.store.task_ids(&filter, &page).await.unwrap(), found);
         found.iter().map(|id| ids.iter().position(|other| other == id).unwrap()).collect()
     };
@@ -433,10 +433,10 @@ async fn a_page_of_large_texts_is_cut(database) {
         create(&mut lane, vec![large()]).await;
     }
     let page = bench.store.tasks(&TaskFilter::default(), &PAGE).await.unwrap();
-    assert_eq!((page.len(), page.cut), (2, true));
-    let before = page.last().map(|row| row.state.id);
+    assert_eq!((page.rows.len(), page.cut), (2, true));
+    let before = page.rows.last().map(|row| row.state.id);
     let page = bench.store.tasks(&TaskFilter::default(), &Page { limit: 100, before }).await.unwrap();
-    assert_eq!((page.len(), page.cut), (2, false));
+    assert_eq!((page.rows.len(), page.cut), (2, false));
 }
 
 async fn events_are_numbered_and_bounded(database) {
