@@ -52,8 +52,8 @@ pub enum Op {
     Touch { sightings: Vec<(WorkerId, Ms)> },
     /// Marks the worker lost if it has not been seen for so long.
     LoseWorker { worker: WorkerId, silent_for_ms: i64 },
-    /// After a time in which nobody served: leases get this long, or their TTL where that is shorter.
-    Grace { tasks: Vec<TaskId>, at_least_ms: i64 },
+    /// After a time in which nobody served: leases get this long from the readiness, or their TTL where that is shorter.
+    Grace { tasks: Vec<TaskId>, ready_at: Ms, at_least_ms: i64 },
     /// Stores a setting that wins over flags and environment; `None` leaves the value.
     Configure { membridge_server_url: String, membridge_admin_key: String },
     /// Only leaves an entry: for deeds outside the database.

@@ -26,8 +26,9 @@ const GRACE_MS: i64 = 10_000;
 /// After a time in which no replica served, leases get a little time from now: their workers could not renew them. No lease is ended
 /// before this is settled.
 pub(super) async fn grace(engine: &Engine) {
+    let ready_at = engine.now();
     while !engine.is_stopping() {
-        match try_grace(engine).await {
+        match try_grace(engine, ready_at).await {
             Ok(()) => return,
             Err(error) => tracing::warn!(%error, "leases could not be looked at after the start; no lease ends before that"),
         }
@@ -38,7 +39,7 @@ pub(super) async fn grace(engine: &Engine) {
     }
 }
 
-async fn try_grace(engine: &Engine) -> Result<(), store::Error> {
+async fn try_grace(engine: &Engine, ready_at: Ms) -> Result<(), store::Error> {
     let store = engine.store();
     if somebody_serves(engine).await? {
         return Ok(());
@@ -49,7 +50,7 @@ async fn try_grace(engine: &Engine) -> Result<(), store::Error> {
         let Some(last) = page.last() else { return Ok(()) };
         after = Some(last.id);
         let tasks = page.iter().map(|task| task.id).collect();
-        if engine.submit(Op::Grace { tasks, at_least_ms: GRACE_MS }).await.is_err() {
+        if engine.submit(Op::Grace { tasks, ready_at, at_least_ms: GRACE_MS }).await.is_err() {
             return Err(store::Error::Unavailable("the leases were not prolonged".into()));
         }
     }

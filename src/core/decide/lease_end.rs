@@ -43,7 +43,7 @@ pub(super) fn expire(set: &mut WorkingSet, id: TaskId, lease_id: LeaseId) -> Res
 }
 
 /// Gives active leases a little time after an outage of the whole control plane.
-pub(super) fn grace(set: &mut WorkingSet, tasks: &[TaskId], at_least_ms: i64) -> Result<Reply, Halt> {
+pub(super) fn grace(set: &mut WorkingSet, tasks: &[TaskId], ready_at: Ms, at_least_ms: i64) -> Result<Reply, Halt> {
     for id in tasks {
         set.find_task(*id)?;
     }
@@ -51,7 +51,7 @@ pub(super) fn grace(set: &mut WorkingSet, tasks: &[TaskId], at_least_ms: i64) ->
         let Some(task) = set.find_task(*id)? else { continue };
         let mut task = task.clone();
         let Some(lease) = &mut task.lease else { continue };
-        let until = set.now() + at_least_ms.min(lease.ttl_ms);
+        let until = ready_at + at_least_ms.min(lease.ttl_ms);
         if lease.expires_at < until {
             lease.expires_at = until;
             set.put_task(task);

@@ -33,7 +33,7 @@ pub fn decide(set: &mut WorkingSet, command: &Command) -> Result<Reply, Halt> {
         Op::Complete(completion) => complete::complete(set, completion),
         Op::Release { task, lease, reason } => lease_end::release(set, *task, *lease, reason),
         Op::ExpireLease { task, lease } => lease_end::expire(set, *task, *lease),
-        Op::Grace { tasks, at_least_ms } => lease_end::grace(set, tasks, *at_least_ms),
+        Op::Grace { tasks, ready_at, at_least_ms } => lease_end::grace(set, tasks, *ready_at, *at_least_ms),
         Op::Cancel { task } => wishes::cancel(set, *task),
         Op::Requeue { task } => wishes::requeue(set, *task),
         Op::Reconsider { tasks } => gate::reconsider(set, tasks),
