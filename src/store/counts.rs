@@ -1,11 +1,13 @@
 //! The numbers of tasks, kept and never counted: a base, and the batches that are not in it yet.
 
+use std::collections::BTreeMap;
+
+use super::Store;
 use super::args::{Args, Bulk, Column, columns, int, text};
-use super::conn::{Cells, Conn};
+use super::conn::Conn;
 use super::dialect::{statement, upsert_adding};
 use super::error::Error;
 use super::feed::CountDeltas;
-use super::{Store, all};
 use crate::core::task::Status;
 use crate::core::working_set::Counts;
 
@@ -18,17 +20,16 @@ const FOLDED: &[Column] = columns!(int folded_n);
 // One statement, so one snapshot: the base and what is missing in it fit together.
 statement!(
     COUNTS,
-    "\
-    SELECT 1 AS part, agent_slug, priority, status, n FROM counts \
-    UNION ALL SELECT 2, b.counts, 0, '', 0 FROM lanes l JOIN batches b ON b.lane = l.lane AND b.n > l.folded_n \
-    UNION ALL SELECT 3, '', l.lane, '', coalesce((SELECT max(b.n) FROM batches b WHERE b.lane = l.lane), l.folded_n) FROM lanes l"
+    |d| "SELECT 1 AS part, agent_slug, priority, status, n FROM counts \
+    UNION ALL SELECT 2, coalesce(b.counts, ''), 0, '', 0 FROM lanes l {} \
+    UNION ALL SELECT 3, '', l.lane, '', coalesce((SELECT max(b.n) FROM batches b WHERE b.lane = l.lane), l.folded_n) FROM lanes l",
+    d.batches_behind("l.folded_n", i64::from(u32::MAX))
 );
 
 statement!(LOCK_LANES, |d| "SELECT lane FROM lanes ORDER BY lane {}", d.lock());
-/// As many batches as one fold takes.
+/// As many batches as one fold takes of a lane.
 const STEP: i64 = 4096;
-statement!(UNFOLDED, |_d| "SELECT b.lane, b.n, b.counts FROM lanes l JOIN batches b ON b.lane = l.lane AND b.n > l.folded_n \
-    ORDER BY b.lane, b.n LIMIT {STEP}");
+statement!(UNFOLDED, |d| "SELECT b.lane, b.n, b.counts FROM lanes l {} ORDER BY b.lane, b.n", d.batches_behind("l.folded_n", STEP));
 statement!(ADD, |d| "{}", d.insert("counts", &[COUNT], &upsert_adding("counts", &["agent_slug", "priority", "status"], &["n"])));
 statement!(SET_FOLDED, |d| "{}", d.update("lanes", &int("lane"), FOLDED));
 statement!(DROP_ZEROS, "DELETE FROM counts WHERE n = 0");
@@ -62,18 +63,20 @@ pub(super) async fn fold(conn: &mut Conn) -> Result<u64, Error> {
     // Two that fold at once would add twice.
     conn.fetch(&LOCK_LANES, Args::new()).await?;
     let found = conn.fetch(&UNFOLDED, Args::new()).await?;
-    if found.is_empty() {
-        return Ok(0);
-    }
     let mut sum = CountDeltas::default();
-    let mut folded = Vec::new();
-    let read = |row: &mut Cells<'_>| Ok((row.take()?, row.take()?, row.take()?));
-    for (lane, n, counts) in all::<(i64, i64, String)>(&found, read)? {
-        sum.add_text(&counts)?;
-        match folded.last_mut() {
-            Some((last, up_to)) if *last == lane => *up_to = n,
-            _ => folded.push((lane, n)),
+    let mut folded: BTreeMap<i64, i64> = BTreeMap::new();
+    let mut batches = 0;
+    for row in &found {
+        let mut row = row.cells();
+        // A lane without any has an empty row.
+        if let (Some(lane), Some(n), Some(counts)) = (row.take()?, row.take()?, row.take::<Option<String>>()?) {
+            sum.add_text(&counts)?;
+            folded.insert(lane, n);
+            batches += 1;
         }
+    }
+    if folded.is_empty() {
+        return Ok(0);
     }
     let mut rows = Bulk::new(&[COUNT]);
     for ((agent, priority, status), n) in sum.tasks.iter().filter(|(_, n)| **n != 0) {
@@ -91,5 +94,5 @@ pub(super) async fn fold(conn: &mut Conn) -> Result<u64, Error> {
         rows.int(lane).int(n);
     }
     conn.execute(&SET_FOLDED, Args::new().bulk(rows)).await?;
-    Ok(found.len() as u64)
+    Ok(batches)
 }

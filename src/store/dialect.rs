@@ -73,6 +73,25 @@ impl Kind {
         }
     }
 
+    /// SQLite has no statistics here and would take any index that fits; PostgreSQL finds the right one.
+    pub(super) fn by_index(self, index: &str) -> String {
+        match self {
+            Self::Sqlite => format!("INDEXED BY {index}"),
+            Self::Postgres => String::new(),
+        }
+    }
+
+    /// The batches of each lane `l` behind number `after`, as `b`; one empty row where there are none. They are found by their key
+    /// whatever the planner believes of their number; SQLite keeps to the order of a LEFT JOIN anyway.
+    pub(super) fn batches_behind(self, after: &str, limit: i64) -> String {
+        match self {
+            Self::Sqlite => format!("LEFT JOIN batches b ON b.lane = l.lane AND b.n > {after} AND b.n <= {after} + {limit}"),
+            Self::Postgres => {
+                format!("LEFT JOIN LATERAL (SELECT * FROM batches WHERE lane = l.lane AND n > {after} ORDER BY n LIMIT {limit}) b ON true")
+            }
+        }
+    }
+
     /// How many parameters a bulk of so many columns takes.
     pub(super) fn bulk_params(self, columns: usize) -> usize {
         match self {

@@ -112,9 +112,10 @@ const POSITION: &[Column] = columns!(int lane, int n);
 statement!(
     FEED,
     |d| "SELECT l.lane, l.folded_n, b.n, b.counts, b.changes FROM lanes l LEFT JOIN {} ON v.lane = l.lane \
-    LEFT JOIN batches b ON b.lane = l.lane AND b.n > coalesce(v.n, 0) AND b.n <= coalesce(v.n, 0) + {STEP} \
+    {} \
     WHERE NOT (l.lane {}) AND (b.n IS NOT NULL OR l.folded_n > coalesce(v.n, 0)) ORDER BY l.lane, b.n",
     d.rows(POSITION, 1),
+    d.batches_behind("coalesce(v.n, 0)", STEP),
     d.any(Type::Int, 1 + d.bulk_params(POSITION.len()))
 );
 

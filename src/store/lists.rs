@@ -202,7 +202,8 @@ impl TaskFilter {
             build.text.push_str(" AND s.id = l.task_id");
         }
         if with_spec {
-            build.text.push_str(" AND t.id = s.id");
+            // SQLite makes the most of an index when the column that is looked up stands on the left.
+            build.text.push_str(if id == "t.id" { " AND s.id = t.id" } else { " AND t.id = s.id" });
         }
         for (i, (key, value)) in self.labels.iter().enumerate() {
             if i == 0 {
@@ -218,10 +219,11 @@ impl TaskFilter {
         build.equal("t.agent_slug = ", self.agent_slug.as_deref());
         build.equal("s.worker_id = ", self.worker_id.as_deref());
         build.equal("s.status = ", self.status.map(Status::as_str));
-        let oldest = self.created_after.map_or(Uuid::nil(), |at| first_id_of(at.saturating_add(1)));
         let end = self.created_before.map_or(Uuid::max(), first_id_of).min(page.before.unwrap_or(Uuid::max()));
-        build.add(&format!("{id} >= "), |args| args.uuid(oldest));
         build.add(&format!("{id} < "), |args| args.uuid(end));
+        if let Some(after) = self.created_after {
+            build.add(&format!("{id} >= "), |args| args.uuid(first_id_of(after.saturating_add(1))));
+        }
         let wanted = match wanted {
             Wanted::Ids => id.to_owned(),
             Wanted::States => format!("{}, octet_length(t.prompt) + octet_length(t.context_hints)", rows::names(rows::STATE, "s.")),

@@ -65,7 +65,11 @@ async fn open_postgres(url: &str, max_connections: u32) -> Result<Opened, Error>
         .options(PLANS)
         .options([("synchronous_commit", "on"), ("tcp_user_timeout", "5s"), ("lock_timeout", "3s")])
         .disable_statement_logging();
-    let readers = options.clone().options([("statement_timeout", "20s"), ("idle_in_transaction_session_timeout", "20s")]);
+    let readers = options.clone().options([
+        ("plan_cache_mode", "force_custom_plan"),
+        ("statement_timeout", "20s"),
+        ("idle_in_transaction_session_timeout", "20s"),
+    ]);
     let pool = PgPoolOptions::new()
         .max_connections(max_connections.max(2))
         .min_connections(1)

@@ -22,13 +22,15 @@ pub struct ReadyRow {
 
 statement!(
     READY,
-    "SELECT id, rank, agent_slug, ready_at, session_worker FROM task_state \
-    WHERE status = 'queued' AND parked IS NULL AND (rank, id) > ($1, $2) ORDER BY rank, id LIMIT $3"
+    |d| "SELECT id, rank, agent_slug, ready_at, session_worker FROM task_state {} \
+    WHERE status = 'queued' AND parked IS NULL AND (rank, id) > ($1, $2) ORDER BY rank, id LIMIT $3",
+    d.by_index("task_state_ready")
 );
 statement!(
     READY_OF_AGENT,
-    "SELECT id, rank, agent_slug, ready_at, session_worker FROM task_state \
-    WHERE status = 'queued' AND parked IS NULL AND agent_slug = $4 AND (rank, id) > ($1, $2) ORDER BY rank, id LIMIT $3"
+    |d| "SELECT id, rank, agent_slug, ready_at, session_worker FROM task_state {} \
+    WHERE status = 'queued' AND parked IS NULL AND agent_slug = $4 AND (rank, id) > ($1, $2) ORDER BY rank, id LIMIT $3",
+    d.by_index("task_state_ready_of_agent")
 );
 statement!(
     ACTIVE,
@@ -37,30 +39,39 @@ statement!(
     ORDER BY id LIMIT $2",
     rows::names(rows::STATE, "")
 );
-statement!(PARKED, "SELECT id FROM task_state WHERE status = 'queued' AND parked IS NOT NULL AND id > $1 ORDER BY id LIMIT $2");
+statement!(
+    PARKED,
+    |d| "SELECT id FROM task_state {} WHERE status = 'queued' AND parked IS NOT NULL AND id > $1 ORDER BY id LIMIT $2",
+    d.by_index("task_state_parked")
+);
 statement!(
     DUE,
-    "SELECT id FROM task_state WHERE status = 'queued' AND parked = 'not_before' AND not_before <= $1 ORDER BY not_before LIMIT $2"
+    |d| "SELECT id FROM task_state {} WHERE status = 'queued' AND parked = 'not_before' AND not_before <= $1 ORDER BY not_before LIMIT $2",
+    d.by_index("task_state_not_before")
 );
 statement!(
     NEXT_DUE,
-    "SELECT not_before FROM task_state WHERE status = 'queued' AND parked = 'not_before' AND not_before IS NOT NULL \
-    ORDER BY not_before LIMIT 1"
+    |d| "SELECT not_before FROM task_state {} WHERE status = 'queued' AND parked = 'not_before' AND not_before IS NOT NULL \
+    ORDER BY not_before LIMIT 1",
+    d.by_index("task_state_not_before")
 );
 statement!(
     DEPENDENTS,
-    "SELECT s.id FROM task_deps d CROSS JOIN task_state s \
-    WHERE d.dep_id = $1 AND s.id = d.task_id AND s.status = 'queued' AND s.parked IS NOT NULL ORDER BY d.task_id LIMIT $2"
+    "WITH d AS MATERIALIZED (SELECT task_id FROM task_deps WHERE dep_id = $1) SELECT s.id FROM d CROSS JOIN task_state s \
+    WHERE s.id = d.task_id AND s.status = 'queued' AND s.parked IS NOT NULL LIMIT $2"
 );
 statement!(
     FIRST_OF_CONTEXT,
-    "SELECT id FROM (SELECT id, parked FROM task_state \
-    WHERE context_id = $1 AND session = 'context' AND status IN ('queued', 'leased', 'running') ORDER BY id LIMIT 1) AS f WHERE parked = 'session'"
+    |d| "SELECT id FROM (SELECT id, parked FROM task_state {} \
+    WHERE context_id = $1 AND session = 'context' AND status IN ('queued', 'leased', 'running') ORDER BY id LIMIT 1) AS f \
+    WHERE parked = 'session'",
+    d.by_index("task_state_session")
 );
 statement!(
     AWAITING_KEY,
-    "SELECT id FROM task_state WHERE status = 'queued' AND parked = 'exclusive_key' AND exclusive_key = $1 \
-    ORDER BY rank, id LIMIT $2"
+    |d| "SELECT id FROM task_state {} WHERE status = 'queued' AND parked = 'exclusive_key' AND exclusive_key = $1 \
+    ORDER BY rank, id LIMIT $2",
+    d.by_index("task_state_awaits_key")
 );
 
 impl Store {

@@ -58,11 +58,12 @@ statement!(
 );
 statement!(PRUNE_AUDIT, "DELETE FROM audit WHERE id IN (SELECT id FROM audit WHERE id < $1 ORDER BY id LIMIT $2)");
 
+// The OFFSET keeps PostgreSQL from making a join of it, which reads all of `task_deps`.
 fn removable(condition: &str, order: &str, kind: Kind) -> String {
     format!(
         "SELECT t.id, t.agent_slug, t.rank, t.status, t.event_count FROM task_state t \
          WHERE {condition} AND t.status IN ('completed', 'failed', 'dead', 'cancelled') \
-            AND NOT EXISTS (SELECT 1 FROM task_deps d JOIN task_state w ON w.id = d.task_id WHERE d.dep_id = t.id AND w.status = 'queued') \
+            AND NOT EXISTS (SELECT 1 FROM task_deps d JOIN task_state w ON w.id = d.task_id WHERE d.dep_id = t.id AND w.status = 'queued' LIMIT 1 OFFSET 0) \
          ORDER BY {order} LIMIT $2 {}",
         kind.skip_locked()
     )

@@ -122,7 +122,7 @@ pub async fn create(lane: &mut Lane, specs: Vec<TaskSpec>) -> Vec<TaskId> {
     }
 }
 
-async fn register(lane: &mut Lane, name: &str, room: i64) {
+pub async fn register(lane: &mut Lane, name: &str, room: i64) {
     let change = WorkerChange { id: name.into(), max_concurrency: Some(room), actor: "api", ..WorkerChange::default() };
     commit(lane, vec![Op::RegisterWorker(Box::new(change))]).await;
 }
