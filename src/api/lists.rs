@@ -8,7 +8,7 @@ use utoipa::openapi::{RefOr, Required};
 use uuid::Uuid;
 
 use super::error::Failure;
-use super::values::{MAX_LABELS, MAX_MS, TEXT_PATTERN, parse_id, text_problem};
+use super::values::{LABEL_PATTERN, LabelText, MAX_LABELS, MAX_MS, TEXT_PATTERN, parse_id, text_problem};
 use crate::core::Ms;
 
 pub const DEFAULT_LIMIT: i64 = 100;
@@ -66,20 +66,14 @@ impl Params {
     }
 
     /// `label=name=value`, repeated.
-    pub fn labels(&self) -> Result<Vec<(String, String)>, Failure> {
-        let mut labels = Vec::new();
-        for (_, text) in self.0.iter().filter(|(name, value)| name == "label" && !value.is_empty()) {
-            let bad = |text: String| Failure::field("label", text);
-            if let Some(wrong) = text_problem(text, 0, usize::MAX) {
-                return Err(bad(wrong));
-            }
-            let (key, value) = text.split_once('=').ok_or_else(|| bad("Expected name=value".into()))?;
-            labels.push((key.to_owned(), value.to_owned()));
-            if labels.len() > MAX_LABELS {
-                return Err(bad(format!("At most {MAX_LABELS} labels")));
-            }
+    pub fn labels(&self) -> Result<Vec<LabelText>, Failure> {
+        let given = self.0.iter().filter(|(name, value)| name == "label" && !value.is_empty());
+        let labels: Result<Vec<_>, _> = given.map(|(_, text)| LabelText::parse(text)).collect();
+        match labels {
+            Ok(labels) if labels.len() <= MAX_LABELS => Ok(labels),
+            Ok(_) => Err(Failure::field("label", format!("At most {MAX_LABELS} labels"))),
+            Err(wrong) => Err(Failure::field("label", wrong)),
         }
-        Ok(labels)
     }
 
     /// `Link` to the next page of this list.
@@ -192,7 +186,7 @@ pub struct TaskParams;
 
 impl IntoParams for TaskParams {
     fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
-        let label = ObjectBuilder::new().schema_type(Type::String).pattern(Some(r"^([^=\x00]*=[^\x00]*)?$"));
+        let label = ObjectBuilder::new().schema_type(Type::String).pattern(Some(format!("^$|{LABEL_PATTERN}")));
         let labels = ArrayBuilder::new().items(RefOr::T(Schema::Object(label.build()))).max_items(Some(MAX_LABELS));
         vec![
             parameter("agent_slug", "Only of this agent.", text()),

@@ -1,7 +1,7 @@
 //! Request bodies, besides those of tasks and completions.
 
 use super::tasks::MAX_BATCH;
-use super::values::{HttpUrl, Id, Int, Json, Labels, List, MAX_SAFE, Moment, Name, NonEmpty, ShortName, Text};
+use super::values::{HttpUrl, Id, Int, Json, LabelText, Labels, List, MAX_LABELS, MAX_SAFE, Moment, Name, NonEmpty, ShortName, Text};
 use super::wire::body;
 use crate::core::command::{NewEvent, WorkerChange};
 use crate::core::task::EventKind;
@@ -103,6 +103,8 @@ body! {
         context_id: Option<Text>,
         worker_id: Option<Text>,
         labels: Option<Labels>,
+        /// The same as `labels`, each as `name=value`.
+        label: Option<List<LabelText, 0, MAX_LABELS>>,
         created_after: Option<Moment>,
         created_before: Option<Moment>,
     }

@@ -240,6 +240,38 @@ impl Wire for Labels {
     }
 }
 
+/// A label to look for, as queries write it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LabelText {
+    pub name: String,
+    pub value: String,
+}
+
+/// [`LabelText`], for schemas.
+pub const LABEL_PATTERN: &str = r"^[^=\x00]*=[^\x00]*$";
+
+impl LabelText {
+    /// # Errors
+    /// Why it is none.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        if let Some(wrong) = text_problem(text, 0, usize::MAX) {
+            return Err(wrong);
+        }
+        let (name, value) = text.split_once('=').ok_or("Expected name=value")?;
+        Ok(Self { name: name.to_owned(), value: value.to_owned() })
+    }
+}
+
+impl Wire for LabelText {
+    fn read(raw: &RawValue) -> Result<Self, Problems> {
+        Self::parse(&string(raw)?).or_else(problem)
+    }
+
+    fn describe() -> Schema {
+        Schema::Object(ObjectBuilder::new().schema_type(Type::String).pattern(Some(LABEL_PATTERN)).build())
+    }
+}
+
 /// Any JSON, of MAX bytes at most, kept as it came.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Json<const MAX: usize>(pub String);

@@ -15,7 +15,7 @@ use crate::api::error::{ErrorText, Failure};
 use crate::api::lists::{PageParams, Params, StatusParam, TaskParams};
 use crate::api::requests::Filter;
 use crate::api::tasks::{CreatedTasks, NewTask, NewTasks, Task};
-use crate::api::values::text_problem;
+use crate::api::values::{LabelText, text_problem};
 use crate::core::command::{CreatedTask, Op, Reply};
 use crate::core::task::{Status, TaskSpec};
 use crate::store::{Listing, Page, TaskFilter, TaskRow};
@@ -100,7 +100,7 @@ fn filter_of_params(params: &Params) -> Result<Option<TaskFilter>, Failure> {
         agent_slug: params.text("agent_slug")?,
         context_id: params.text("context_id")?,
         worker_id: params.text("worker_id")?,
-        labels: params.labels()?,
+        labels: params.labels()?.into_iter().map(pair).collect(),
         created_after: params.moment("created_after")?,
         created_before: params.moment("created_before")?,
     };
@@ -113,13 +113,14 @@ fn filter_of_params(params: &Params) -> Result<Option<TaskFilter>, Failure> {
 /// It names nothing: a slip of the pen must not stop every task.
 pub fn filter_of_body(filter: Filter) -> Result<Option<TaskFilter>, Failure> {
     let status = filter.status.map(|status| status.0).filter(|status| !status.is_empty());
+    let texts = filter.label.map(|labels| labels.map(pair)).unwrap_or_default();
     let given = |text: crate::api::values::Text| Some(text.0).filter(|text| !text.is_empty());
     let filter = TaskFilter {
         status: None,
         agent_slug: filter.agent_slug.and_then(given),
         context_id: filter.context_id.and_then(given),
         worker_id: filter.worker_id.and_then(given),
-        labels: filter.labels.map(|labels| labels.0.into_iter().collect()).unwrap_or_default(),
+        labels: filter.labels.into_iter().flat_map(|labels| labels.0).chain(texts).collect(),
         created_after: filter.created_after.map(|at| at.0),
         created_before: filter.created_before.map(|at| at.0),
     };
@@ -130,6 +131,10 @@ pub fn filter_of_body(filter: Filter) -> Result<Option<TaskFilter>, Failure> {
         ));
     }
     Ok(with_status(filter, status.as_deref()))
+}
+
+fn pair(label: LabelText) -> (String, String) {
+    (label.name, label.value)
 }
 
 fn with_status(filter: TaskFilter, status: Option<&str>) -> Option<TaskFilter> {

@@ -75,19 +75,26 @@ pub async fn heartbeat(State(app): State<AppState>, caller: Caller, path: Worker
     let Reply::RenewedLeases { renewed, lost } = app.engine.submit(caller.command(op)).await? else {
         return Err(odd_reply("heartbeat"));
     };
-    // Who holds a lease is there; nobody else is asked for.
-    if renewed.is_empty() && app.engine.store().worker(&worker).await?.is_none() {
-        return Err(Failure::WORKER_NOT_FOUND);
+    if renewed.is_empty() {
+        must_be_known(&app, &worker).await?;
     }
     app.engine.sighted(&worker);
     ok(&RenewedLeases { renewed, lost, directives: directives(&app.engine, &worker) })
+}
+
+/// Whoever has or had a lease is known, so only those are asked for who show none.
+async fn must_be_known(app: &AppState, worker: &str) -> Result<(), Failure> {
+    if app.engine.store().worker(worker).await?.is_some() { Ok(()) } else { Err(Failure::WORKER_NOT_FOUND) }
 }
 
 /// The ends of many runs, each on its own.
 #[utoipa::path(
     post, path = "/api/runtime/workers/{id}/complete", operation_id = "completeTasks", tag = "worker protocol",
     params(("id" = String, Path)), request_body = NewCompletions,
-    responses((status = 200, description = "What came of each.", body = Completions))
+    responses(
+        (status = 200, description = "What came of each.", body = Completions),
+        (status = 404, description = "Worker not found.", body = ErrorText),
+    )
 )]
 pub async fn complete(State(app): State<AppState>, caller: Caller, path: WorkerPath, body: Content) -> Answer {
     let completions = NewCompletions::read(body.raw()?)?.completions;
@@ -128,6 +135,8 @@ pub async fn complete(State(app): State<AppState>, caller: Caller, path: WorkerP
     }
     if is_holder {
         app.engine.sighted(&worker);
+    } else if results.iter().all(|result| result.status != 200) {
+        must_be_known(&app, &worker).await?;
     }
     ok(&Completions { results })
 }
