@@ -2,6 +2,10 @@
 //!
 //! ARCHITECTURE.md tells how the rooms fit together.
 
+// The tests' own support knows the library by its name, from inside as from outside.
+#[cfg(test)]
+extern crate self as bloom_runtime;
+
 pub mod core;
 
 #[cfg(feature = "server")]

@@ -30,7 +30,7 @@ struct Seat {
 #[derive(Debug, Default)]
 pub struct Fleet {
     seats: BTreeMap<WorkerId, Seat>,
-    /// Where each held task is, and leases of workers not heard of yet.
+    /// Where each held task is.
     places: HashMap<TaskId, (WorkerId, i64)>,
 }
 
@@ -121,9 +121,9 @@ impl Fleet {
         self.seats.get(worker).map_or(0, Seat::free)
     }
 
-    /// Whether the worker takes new tasks at all.
+    /// Whether the worker takes new tasks at all; one that is lost does, as it is back when it asks.
     pub fn takes_tasks(&self, worker: &str) -> bool {
-        self.worker(worker).is_some_and(|w| (w.is_online() || w.lost) && !w.cordoned && !w.draining)
+        self.worker(worker).is_some_and(|w| w.status == WorkerStatus::Online && !w.cordoned && !w.draining)
     }
 
     /// A short list for a lease call: the few best with room, or where nobody has any, nobody.

@@ -16,5 +16,8 @@ pub mod task;
 pub mod worker;
 pub mod working_set;
 
+#[cfg(test)]
+mod tests;
+
 /// Milliseconds since the Unix epoch, as the whole API speaks of time.
 pub type Ms = i64;

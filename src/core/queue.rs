@@ -29,7 +29,7 @@ pub enum Scope {
 
 /// A window's most entries; what is behind is paged in again when its turn comes.
 pub const WINDOW: usize = 10_000;
-/// Windows of single agents at most; of more, some are dropped and loaded again when asked for.
+/// Windows of single agents at most (more only for one worker that names more); others are dropped, and loaded again when asked for.
 const WINDOWS: usize = 256;
 
 #[derive(Debug, Default)]
@@ -39,8 +39,24 @@ struct Window {
     known_to: Option<ReadyKey>,
     /// There are none behind `known_to`.
     complete: bool,
-    /// A page is being read; what became ready meanwhile behind the mark waits here.
-    loading: Option<Vec<Ready>>,
+    loading: Option<Loading>,
+}
+
+/// The page behind `known_to` is being read.
+#[derive(Debug)]
+struct Loading {
+    number: u64,
+    /// What became ready meanwhile behind the mark; the page may have been read before.
+    meanwhile: Vec<Ready>,
+}
+
+/// Which page to read. It counts only while nothing has made it useless: a reset, an overflow, its window's end.
+#[derive(Clone, Debug)]
+pub struct PageRead {
+    pub scope: Scope,
+    /// Behind which task; `None`: from the start.
+    pub after: Option<ReadyKey>,
+    number: u64,
 }
 
 impl Window {
@@ -52,8 +68,8 @@ impl Window {
         if self.covers(ready.key) {
             self.entries.insert(ready.key, ready.clone());
             self.trim();
-        } else if let Some(waiting) = &mut self.loading {
-            waiting.push(ready.clone());
+        } else if let Some(loading) = &mut self.loading {
+            loading.meanwhile.push(ready.clone());
         }
     }
 
@@ -62,7 +78,14 @@ impl Window {
             self.entries.pop_last();
             self.complete = false;
             self.known_to = self.entries.last_key_value().map(|(key, _)| *key);
+            // A page that is under way begins behind what was just dropped.
+            self.loading = None;
         }
+    }
+
+    /// Ends this reading, if it still counts.
+    fn take_loading(&mut self, page: &PageRead) -> Option<Loading> {
+        self.loading.take_if(|loading| loading.number == page.number)
     }
 }
 
@@ -81,6 +104,7 @@ pub struct Queue {
     windows: HashMap<Scope, Window>,
     /// Tasks handed to a claim that is under way.
     taken: HashSet<TaskId>,
+    pages_begun: u64,
 }
 
 impl Queue {
@@ -98,8 +122,8 @@ impl Queue {
         for scope in [Scope::All, Scope::Agent(agent_slug.to_owned())] {
             let Some(window) = self.windows.get_mut(&scope) else { continue };
             window.entries.remove(&key);
-            if let Some(waiting) = &mut window.loading {
-                waiting.retain(|ready| ready.key != key);
+            if let Some(loading) = &mut window.loading {
+                loading.meanwhile.retain(|ready| ready.key != key);
             }
         }
     }
@@ -129,9 +153,7 @@ impl Queue {
     /// keeping a task for.
     pub fn look(&mut self, scopes: &[Scope], worker: &str, max: usize, now: Ms, waits_for: impl Fn(&str, &str) -> bool) -> Look {
         let mut look = Look::default();
-        for scope in scopes {
-            self.open(scope);
-        }
+        self.open(scopes);
         let mut heads: Vec<_> = Vec::with_capacity(scopes.len());
         for scope in scopes {
             heads.push(self.windows[scope].entries.values().peekable());
@@ -140,7 +162,8 @@ impl Queue {
             let next = heads.iter_mut().enumerate().filter_map(|(i, head)| head.peek().map(|ready| (ready.key, i))).min();
             let Some((_, i)) = next else { break };
             let Some(ready) = heads[i].next() else { break };
-            if self.taken.contains(&ready.key.1) {
+            // An agent that is named twice has two heads.
+            if self.taken.contains(&ready.key.1) || look.tasks.last() == Some(&ready.key.1) {
                 continue;
             }
             if let Some((other, until)) = &ready.reserved_for
@@ -162,46 +185,54 @@ impl Queue {
         look
     }
 
-    fn open(&mut self, scope: &Scope) {
-        if self.windows.contains_key(scope) {
+    /// Makes sure that there are windows for these; those of others give way.
+    fn open(&mut self, scopes: &[Scope]) {
+        let missing = scopes.iter().filter(|scope| !self.windows.contains_key(*scope)).count();
+        if missing == 0 {
             return;
         }
-        if self.windows.len() >= WINDOWS
-            && let Some(other) = self.windows.keys().find(|other| **other != Scope::All).cloned()
-        {
-            self.windows.remove(&other);
+        let excess = (self.windows.len() + missing).saturating_sub(WINDOWS);
+        if excess > 0 {
+            let kept: HashSet<&Scope> = scopes.iter().chain([&Scope::All]).collect();
+            let others: Vec<Scope> = self.windows.keys().filter(|scope| !kept.contains(scope)).take(excess).cloned().collect();
+            for other in others {
+                self.windows.remove(&other);
+            }
         }
-        self.windows.insert(scope.clone(), Window::default());
+        for scope in scopes {
+            self.windows.entry(scope.clone()).or_default();
+        }
     }
 
-    /// Starts a page: says behind which key to read, or `None` when one is being read already or none is needed.
-    pub fn begin_page(&mut self, scope: &Scope) -> Option<Option<ReadyKey>> {
+    /// Starts a page: says what to read, or `None` when one is being read already or none is needed.
+    pub fn begin_page(&mut self, scope: &Scope) -> Option<PageRead> {
         let window = self.windows.get_mut(scope)?;
         if window.loading.is_some() || window.complete {
             return None;
         }
-        window.loading = Some(Vec::new());
-        Some(window.known_to)
+        self.pages_begun += 1;
+        let number = self.pages_begun;
+        window.loading = Some(Loading { number, meanwhile: Vec::new() });
+        Some(PageRead { scope: scope.clone(), after: window.known_to, number })
     }
 
     /// Takes in a page that was asked for `limit` rows.
-    pub fn end_page(&mut self, scope: &Scope, page: Vec<Ready>, limit: usize) {
-        let Some(window) = self.windows.get_mut(scope) else { return };
-        let meanwhile = window.loading.take().unwrap_or_default();
-        window.complete = page.len() < limit;
-        window.known_to = page.last().map(|ready| ready.key).or(window.known_to);
-        window.entries.extend(page.into_iter().map(|ready| (ready.key, ready)));
+    pub fn end_page(&mut self, page: &PageRead, rows: Vec<Ready>, limit: usize) {
+        let Some(window) = self.windows.get_mut(&page.scope) else { return };
+        let Some(loading) = window.take_loading(page) else { return };
+        window.complete = rows.len() < limit;
+        window.known_to = rows.last().map(|ready| ready.key).or(window.known_to);
+        window.entries.extend(rows.into_iter().map(|ready| (ready.key, ready)));
         window.trim();
-        for ready in meanwhile {
+        for ready in loading.meanwhile {
             window.insert(&ready);
         }
     }
 
-    /// The page could not be read.
-    pub fn abandon_page(&mut self, scope: &Scope) {
-        // What became ready meanwhile is behind the mark and comes with the next page.
-        if let Some(window) = self.windows.get_mut(scope) {
-            window.loading = None;
+    /// The page could not be read. What became ready meanwhile is behind the mark and comes with the next one.
+    pub fn abandon_page(&mut self, page: &PageRead) {
+        if let Some(window) = self.windows.get_mut(&page.scope) {
+            window.take_loading(page);
         }
     }
 }

@@ -8,7 +8,7 @@ use tokio::sync::Notify;
 use super::{Engine, Error, lock};
 use crate::core::command::{Claim, Command, Op, Rejection, Reply};
 use crate::core::ids::{LeaseId, TaskId, WorkerId};
-use crate::core::queue::{Ready, Scope};
+use crate::core::queue::{PageRead, Ready, Scope};
 use crate::core::task::{Origin, TaskState};
 
 #[derive(Clone, Debug)]
@@ -83,13 +83,13 @@ impl Engine {
                 }
                 let scopes = board.scopes(&request.worker);
                 let look = board.look(&request.worker, &scopes, max, self.now());
-                let page = look.pages.iter().find_map(|scope| board.queue.begin_page(scope).map(|after| (scope.clone(), after)));
+                let page = look.pages.iter().find_map(|scope| board.queue.begin_page(scope));
                 (look, page)
             };
             match page {
-                Some((scope, after)) => {
+                Some(page) => {
                     lock(&self.0.board).queue.give_back(&look.tasks);
-                    self.read_page(&scope, after).await?;
+                    self.read_page(&page).await?;
                 }
                 // Somebody else reads that page.
                 None if look.tasks.is_empty() && !look.pages.is_empty() => {
@@ -104,19 +104,19 @@ impl Engine {
         Ok((Vec::new(), None))
     }
 
-    async fn read_page(&self, scope: &Scope, after: Option<(i64, TaskId)>) -> Result<(), Error> {
-        let reading = PageGuard { engine: self, scope };
-        let agent = match scope {
+    async fn read_page(&self, page: &PageRead) -> Result<(), Error> {
+        let reading = PageGuard { engine: self, page };
+        let agent = match &page.scope {
             Scope::All => None,
             Scope::Agent(slug) => Some(slug.as_str()),
         };
-        let rows = self.0.store.ready_page(agent, after, PAGE as i64).await.map_err(|error| {
+        let rows = self.0.store.ready_page(agent, page.after, PAGE as i64).await.map_err(|error| {
             tracing::warn!(%error, "the queue could not be read");
             Error::Unavailable
         })?;
         let mut board = lock(&self.0.board);
         let wait_ms = board.session_wait_ms;
-        let page = rows
+        let ready = rows
             .into_iter()
             .map(|row| Ready {
                 key: (row.rank, row.id),
@@ -124,7 +124,7 @@ impl Engine {
                 reserved_for: row.session_worker.map(|worker| (worker, row.ready_at.unwrap_or_default() + wait_ms)),
             })
             .collect();
-        board.queue.end_page(scope, page, PAGE);
+        board.queue.end_page(page, ready, PAGE);
         drop(board);
         drop(reading);
         Ok(())
@@ -208,12 +208,12 @@ impl Drop for Taken<'_> {
 /// Ends the reading of a page, also when its caller went away in the middle.
 struct PageGuard<'a> {
     engine: &'a Engine,
-    scope: &'a Scope,
+    page: &'a PageRead,
 }
 
 impl Drop for PageGuard<'_> {
     fn drop(&mut self) {
-        lock(&self.engine.0.board).queue.abandon_page(self.scope);
+        lock(&self.engine.0.board).queue.abandon_page(self.page);
         self.engine.0.pages_read.notify_waiters();
     }
 }

@@ -1,1 +1,13 @@
-//! Tables of states and commands.
+//! What each command does to a task or a worker in each state, as tables.
+//!
+//! A row says what the state became, which leases ended, what the audit trail tells and by whom; `✗` is a rejection. Every halt and
+//! every rejection is checked to leave the working set and the database as they were.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod cases;
+mod completions;
+mod lease_calls;
+mod signs_of_life;
+mod table;
+mod wishes;
+mod workers;

@@ -1,0 +1,173 @@
+//! Ends of runs, as their workers tell them.
+
+use super::cases::Case;
+use super::table::check;
+use crate::core::command::{Completion, Holder, Op};
+use crate::core::task::Outcome;
+use crate::core::tests::support::world::completion;
+
+fn done(completion: Completion) -> Op {
+    Op::Complete(Box::new(completion))
+}
+
+fn of_lease(case: &Case, status: Outcome) -> Completion {
+    completion(case.task, Some(case.lease_or_none()), status)
+}
+
+#[test]
+fn a_success_of_the_lease() {
+    check(
+        |case| done(of_lease(case, Outcome::Success)),
+        "
+        ✗ Task status is 'queued', expected 'leased' or 'running' <- queued | waits for a dependency | waits for its time
+            | waits in its context | waits for its key | requeued after death
+        completed 1/3; lease released with result; task_completed by w1 <- leased by a call | leased by a claim
+            | running by a call | running by a claim | queued after an expiry
+        completed 1/1; lease released with result; task_completed by w1 <- on its last attempt | dead by an expiry
+        completed 1/3 cancel; lease released with result; task_completed by w1 <- leased, cancel wished
+        completed 1/1 cancel; lease released with result; task_completed by w1 <- running, cancel wished
+        told before; unchanged <- waits after a failure | dead after a failure | completed | failed
+        ✗ Task status is 'cancelled', expected 'leased' or 'running' <- cancelled",
+    );
+}
+
+#[test]
+fn a_success_that_names_nobody() {
+    check(
+        |case| done(completion(case.task, None, Outcome::Success)),
+        "
+        ✗ Task status is 'queued', expected 'leased' or 'running' <- queued | waits for a dependency | waits for its time
+            | waits in its context | waits for its key | queued after an expiry | waits after a failure | requeued after death
+        completed 1/3; lease released with result; task_completed by w1 <- leased by a call | leased by a claim
+            | running by a call | running by a claim
+        completed 1/1; lease released with result; task_completed by w1 <- on its last attempt
+        completed 1/3 cancel; lease released with result; task_completed by w1 <- leased, cancel wished
+        completed 1/1 cancel; lease released with result; task_completed by w1 <- running, cancel wished
+        ✗ Task status is 'dead', expected 'leased' or 'running' <- dead by an expiry | dead after a failure
+        ✗ Task status is 'completed', expected 'leased' or 'running' <- completed
+        ✗ Task status is 'failed', expected 'leased' or 'running' <- failed
+        ✗ Task status is 'cancelled', expected 'leased' or 'running' <- cancelled",
+    );
+}
+
+#[test]
+fn a_success_that_names_the_worker() {
+    check(
+        |case| done(Completion { holder: Holder { lease: None, worker: Some("w1".into()) }, ..of_lease(case, Outcome::Success) }),
+        "
+        ✗ Task status is 'queued', expected 'leased' or 'running' <- queued | waits for a dependency | waits for its time
+            | waits in its context | waits for its key | queued after an expiry | waits after a failure | requeued after death
+        completed 1/3; lease released with result; task_completed by w1 <- leased by a call | leased by a claim
+            | running by a call | running by a claim
+        completed 1/1; lease released with result; task_completed by w1 <- on its last attempt
+        completed 1/3 cancel; lease released with result; task_completed by w1 <- leased, cancel wished
+        completed 1/1 cancel; lease released with result; task_completed by w1 <- running, cancel wished
+        ✗ Task status is 'dead', expected 'leased' or 'running' <- dead by an expiry | dead after a failure
+        ✗ Task status is 'completed', expected 'leased' or 'running' <- completed
+        ✗ Task status is 'failed', expected 'leased' or 'running' <- failed
+        ✗ Task status is 'cancelled', expected 'leased' or 'running' <- cancelled",
+    );
+}
+
+#[test]
+fn a_success_of_another_worker() {
+    check(
+        |case| done(Completion { holder: Holder { lease: None, worker: Some("w2".into()) }, ..of_lease(case, Outcome::Success) }),
+        "
+        ✗ Task status is 'queued', expected 'leased' or 'running' <- queued | waits for a dependency | waits for its time
+            | waits in its context | waits for its key | queued after an expiry | waits after a failure | requeued after death
+        ✗ Lease 'w2' is not the task's active lease <- leased by a call | leased by a claim | running by a call
+            | running by a claim | on its last attempt | leased, cancel wished | running, cancel wished
+        ✗ Task status is 'dead', expected 'leased' or 'running' <- dead by an expiry | dead after a failure
+        ✗ Task status is 'completed', expected 'leased' or 'running' <- completed
+        ✗ Task status is 'failed', expected 'leased' or 'running' <- failed
+        ✗ Task status is 'cancelled', expected 'leased' or 'running' <- cancelled",
+    );
+}
+
+#[test]
+fn a_success_of_an_unknown_lease() {
+    check(
+        |case| done(completion(case.task, Some(Case::no_lease()), Outcome::Success)),
+        "
+        ✗ Task status is 'queued', expected 'leased' or 'running' <- queued | waits for a dependency | waits for its time
+            | waits in its context | waits for its key | queued after an expiry | waits after a failure | requeued after death
+        ✗ Lease 'unknown' is not the task's active lease <- leased by a call | leased by a claim | running by a call
+            | running by a claim | on its last attempt | leased, cancel wished | running, cancel wished
+        ✗ Task status is 'dead', expected 'leased' or 'running' <- dead by an expiry | dead after a failure
+        ✗ Task status is 'completed', expected 'leased' or 'running' <- completed
+        ✗ Task status is 'failed', expected 'leased' or 'running' <- failed
+        ✗ Task status is 'cancelled', expected 'leased' or 'running' <- cancelled",
+    );
+}
+
+#[test]
+fn a_success_that_comes_after_the_lease_was_due_but_before_its_end() {
+    check(
+        |case| {
+            case.world.now += 3_600_000;
+            done(of_lease(case, Outcome::Success))
+        },
+        "
+        ✗ Task status is 'queued', expected 'leased' or 'running' <- queued | waits for a dependency | waits for its time
+            | waits in its context | waits for its key | requeued after death
+        completed 1/3; lease released with result; task_completed by w1 <- leased by a call | leased by a claim
+            | running by a call | running by a claim | queued after an expiry
+        completed 1/1; lease released with result; task_completed by w1 <- on its last attempt | dead by an expiry
+        completed 1/3 cancel; lease released with result; task_completed by w1 <- leased, cancel wished
+        completed 1/1 cancel; lease released with result; task_completed by w1 <- running, cancel wished
+        told before; unchanged <- waits after a failure | dead after a failure | completed | failed
+        ✗ Task status is 'cancelled', expected 'leased' or 'running' <- cancelled",
+    );
+}
+
+#[test]
+fn an_error() {
+    check(
+        |case| done(of_lease(case, Outcome::Error)),
+        "
+        ✗ Task status is 'queued', expected 'leased' or 'running' <- queued | waits for a dependency | waits for its time
+            | waits in its context | waits for its key | requeued after death
+        failed 1/3 agent_error; lease released with result; task_completed by w1 <- leased by a call | leased by a claim
+            | running by a call | running by a claim | queued after an expiry
+        failed 1/1 agent_error; lease released with result; task_completed by w1 <- on its last attempt | dead by an expiry
+        cancelled 1/3 cancel agent_error; lease released with result; task_cancelled by w1 <- leased, cancel wished
+        cancelled 1/1 cancel agent_error; lease released with result; task_cancelled by w1 <- running, cancel wished
+        told before; unchanged <- waits after a failure | dead after a failure | completed | failed
+        ✗ Task status is 'cancelled', expected 'leased' or 'running' <- cancelled",
+    );
+}
+
+#[test]
+fn an_error_that_may_be_tried_again() {
+    check(
+        |case| done(Completion { retryable: true, retry_at: Some(case.world.now + 1), ..of_lease(case, Outcome::Error) }),
+        "
+        ✗ Task status is 'queued', expected 'leased' or 'running' <- queued | waits for a dependency | waits for its time
+            | waits in its context | waits for its key | requeued after death
+        queued 1/3 parked not_before agent_error; lease released with result; task_retried by w1 <- leased by a call
+            | leased by a claim | running by a call | running by a claim | queued after an expiry
+        dead 1/1 agent_error; lease released with result; task_dead by w1 <- on its last attempt | dead by an expiry
+        cancelled 1/3 cancel agent_error; lease released with result; task_cancelled by w1 <- leased, cancel wished
+        cancelled 1/1 cancel agent_error; lease released with result; task_cancelled by w1 <- running, cancel wished
+        told before; unchanged <- waits after a failure | dead after a failure | completed | failed
+        ✗ Task status is 'cancelled', expected 'leased' or 'running' <- cancelled",
+    );
+}
+
+#[test]
+fn an_error_that_is_no_attempt() {
+    check(
+        |case| done(Completion { retryable: true, keep_attempt: true, retry_at: Some(0), ..of_lease(case, Outcome::Error) }),
+        "
+        ✗ Task status is 'queued', expected 'leased' or 'running' <- queued | waits for a dependency | waits for its time
+            | waits in its context | waits for its key | requeued after death
+        queued 0/3 1 back agent_error; lease released with result; task_retried by w1 <- leased by a call | leased by a claim
+            | running by a call | running by a claim | queued after an expiry
+        queued 0/1 1 back agent_error; lease released with result; task_retried by w1 <- on its last attempt | dead by an expiry
+        cancelled 0/3 1 back cancel agent_error; lease released with result; task_cancelled by w1 <- leased, cancel wished
+        cancelled 0/1 1 back cancel agent_error; lease released with result; task_cancelled by w1 <- running, cancel wished
+        told before; unchanged <- waits after a failure | dead after a failure | completed | failed
+        ✗ Task status is 'cancelled', expected 'leased' or 'running' <- cancelled",
+    );
+}

@@ -1,0 +1,147 @@
+//! Heartbeats, renewals, events.
+
+use super::cases::Case;
+use super::table::check;
+use crate::core::command::{Holder, NewEvent, Op};
+use crate::core::task::EventKind;
+
+fn beat(case: &mut Case, holder: Holder) -> Op {
+    case.world.now += 1_000;
+    Op::Heartbeat { task: case.task, holder }
+}
+
+#[test]
+fn a_heartbeat_that_names_nobody() {
+    check(
+        |case| beat(case, Holder::default()),
+        "
+        ✗ Task or lease not found <- queued | waits for a dependency | waits for its time | waits in its context
+            | waits for its key | cancelled
+        running 1/3 on w1 till 300 <- leased by a call | running by a call
+        running 1/3 on w1 till 179 <- leased by a claim | running by a claim
+        running 1/1 on w1 till 300 <- on its last attempt
+        running 1/3 on w1 till 300 cancel <- leased, cancel wished
+        running 1/1 on w1 till 300 cancel <- running, cancel wished
+        ✗ Lease not found or already expired <- queued after an expiry | dead by an expiry | waits after a failure
+            | dead after a failure | completed | failed | requeued after death",
+    );
+}
+
+#[test]
+fn a_heartbeat_of_the_lease() {
+    check(
+        |case| {
+            let lease = case.lease;
+            beat(case, Holder { lease, worker: Some("w1".into()) })
+        },
+        "
+        ✗ Task or lease not found <- queued | waits for a dependency | waits for its time | waits in its context
+            | waits for its key | cancelled
+        running 1/3 on w1 till 300 <- leased by a call | running by a call
+        running 1/3 on w1 till 179 <- leased by a claim | running by a claim
+        running 1/1 on w1 till 300 <- on its last attempt
+        running 1/3 on w1 till 300 cancel <- leased, cancel wished
+        running 1/1 on w1 till 300 cancel <- running, cancel wished
+        ✗ Lease not found or already expired <- queued after an expiry | dead by an expiry | waits after a failure
+            | dead after a failure | completed | failed | requeued after death",
+    );
+}
+
+#[test]
+fn a_heartbeat_of_another_lease() {
+    check(
+        |case| beat(case, Holder { lease: Some(Case::no_lease()), worker: None }),
+        "
+        ✗ Task or lease not found <- queued | waits for a dependency | waits for its time | waits in its context
+            | waits for its key | cancelled
+        ✗ Lease 'unknown' is not the task's active lease <- leased by a call | leased by a claim | running by a call
+            | running by a claim | on its last attempt | leased, cancel wished | running, cancel wished
+        ✗ Lease not found or already expired <- queued after an expiry | dead by an expiry | waits after a failure
+            | dead after a failure | completed | failed | requeued after death",
+    );
+}
+
+#[test]
+fn a_heartbeat_of_another_worker() {
+    check(
+        |case| beat(case, Holder { lease: None, worker: Some("w2".into()) }),
+        "
+        ✗ Task or lease not found <- queued | waits for a dependency | waits for its time | waits in its context
+            | waits for its key | cancelled
+        ✗ Lease 'w2' is not the task's active lease <- leased by a call | leased by a claim | running by a call
+            | running by a claim | on its last attempt | leased, cancel wished | running, cancel wished
+        ✗ Lease not found or already expired <- queued after an expiry | dead by an expiry | waits after a failure
+            | dead after a failure | completed | failed | requeued after death",
+    );
+}
+
+#[test]
+fn a_renewal_of_the_lease() {
+    check(
+        |case| {
+            case.world.now += 1_000;
+            Op::RenewLeases { worker: "w1".into(), leases: vec![case.lease_or_none()] }
+        },
+        "
+        0 renewed, 1 lost; unchanged <- queued | waits for a dependency | waits for its time | waits in its context
+            | waits for its key | queued after an expiry | dead by an expiry | waits after a failure | dead after a failure
+            | completed | failed | cancelled | requeued after death
+        1 renewed, 0 lost; running 1/3 on w1 till 300 <- leased by a call | running by a call
+        1 renewed, 0 lost; running 1/3 on w1 till 179 <- leased by a claim | running by a claim
+        1 renewed, 0 lost; running 1/1 on w1 till 300 <- on its last attempt
+        1 renewed, 0 lost; running 1/3 on w1 till 300 cancel <- leased, cancel wished
+        1 renewed, 0 lost; running 1/1 on w1 till 300 cancel <- running, cancel wished",
+    );
+}
+
+#[test]
+fn a_renewal_by_another_worker() {
+    check(
+        |case| Op::RenewLeases { worker: "w2".into(), leases: vec![case.lease_or_none()] },
+        "
+        0 renewed, 1 lost; unchanged <- queued | waits for a dependency | waits for its time | waits in its context
+            | waits for its key | leased by a call | leased by a claim | running by a call | running by a claim
+            | on its last attempt | leased, cancel wished | running, cancel wished | queued after an expiry | dead by an expiry
+            | waits after a failure | dead after a failure | completed | failed | cancelled | requeued after death",
+    );
+}
+
+#[test]
+fn events_of_the_lease() {
+    check(
+        |case| Op::AppendEvents { task: case.task, lease: case.lease_or_none(), events: events(&[1, 2, 2, 1, 5]) },
+        "
+        ✗ Lease not found or already expired <- queued | waits for a dependency | waits for its time | waits in its context
+            | waits for its key | cancelled | requeued after death
+        newest 3; leased 1/3 on w1 till 300 <- leased by a call
+        newest 3; leased 1/3 on w1 till 180 <- leased by a claim
+        newest 3; running 1/3 on w1 till 300 <- running by a call
+        newest 3; running 1/3 on w1 till 180 <- running by a claim
+        newest 3; running 1/1 on w1 till 300 <- on its last attempt
+        newest 3; leased 1/3 on w1 till 300 cancel <- leased, cancel wished
+        newest 3; running 1/1 on w1 till 300 cancel <- running, cancel wished
+        newest 3; queued 1/3 worker_lost <- queued after an expiry
+        newest 3; dead 1/1 worker_lost <- dead by an expiry
+        newest 3; queued 1/3 parked not_before agent_error <- waits after a failure
+        newest 3; dead 1/1 agent_error <- dead after a failure
+        newest 3; completed 1/3 <- completed
+        newest 3; failed 1/3 agent_error <- failed",
+    );
+}
+
+#[test]
+fn events_of_another_lease() {
+    check(
+        |case| Op::AppendEvents { task: case.task, lease: Case::no_lease(), events: events(&[1]) },
+        "
+        ✗ Lease not found or already expired <- queued | waits for a dependency | waits for its time | waits in its context
+            | waits for its key | queued after an expiry | dead by an expiry | waits after a failure | dead after a failure
+            | completed | failed | cancelled | requeued after death
+        ✗ Lease 'unknown' is not the task's active lease <- leased by a call | leased by a claim | running by a call
+            | running by a claim | on its last attempt | leased, cancel wished | running, cancel wished",
+    );
+}
+
+fn events(numbers: &[i64]) -> Vec<NewEvent> {
+    numbers.iter().map(|seq| NewEvent { seq: *seq, kind: EventKind::Text, at: 0, data: "{}".into() }).collect()
+}

@@ -1,0 +1,103 @@
+//! Runs a command over every case and writes down what came of it.
+
+use super::cases::{Case, cases};
+use crate::core::command::{Completed, Op, Rejection, Reply};
+use crate::core::ids::TaskId;
+use crate::core::tests::support::world::World;
+
+/// Checks what `op` does in every state against a table: each outcome, and behind `<-` the states that come to it.
+pub fn check(op: impl Fn(&mut Case) -> Op, expected: &str) {
+    let rows = cases().into_iter().map(|mut case| {
+        let op = op(&mut case);
+        let before = case.world.clone();
+        let answer = case.world.run(op);
+        case.world.check();
+        (case.name, outcome(&before, &case.world, case.task, &answer))
+    });
+    compare(rows, expected);
+}
+
+pub fn compare(rows: impl Iterator<Item = (&'static str, String)>, expected: &str) {
+    let mut outcomes: Vec<(String, Vec<&str>)> = Vec::new();
+    for (state, outcome) in rows {
+        match outcomes.iter_mut().find(|(other, _)| *other == outcome) {
+            Some((_, states)) => states.push(state),
+            None => outcomes.push((outcome, vec![state])),
+        }
+    }
+    let lines: Vec<String> = outcomes.into_iter().map(|(outcome, states)| format!("{outcome} <- {}", states.join(" | "))).collect();
+    // A line that goes on starts with a bar.
+    let expected = expected.lines().map(str::trim).collect::<Vec<_>>().join("\n").trim().replace("\n|", " |").replace("\n<-", " <-");
+    assert!(lines.iter().eq(expected.lines()), "came out otherwise:\n{}\n", lines.join("\n"));
+}
+
+pub fn outcome(before: &World, after: &World, task: TaskId, answer: &Result<Reply, Rejection>) -> String {
+    match answer {
+        Err(rejection) => {
+            assert_eq!(before.db, after.db, "a rejection changes nothing");
+            format!("✗ {}", name_leases(before, &rejection.to_string()))
+        }
+        Ok(reply) => {
+            let mut told: Vec<String> = said(reply).into_iter().collect();
+            if before.db == after.db {
+                told.push("unchanged".into());
+            } else {
+                told.push(describe(after, task));
+                told.extend(ends(before, after));
+                told.extend(audit(before, after));
+            }
+            told.join("; ")
+        }
+    }
+}
+
+fn name_leases(world: &World, text: &str) -> String {
+    let leases = world.db.active().filter_map(|task| task.lease.as_ref()).map(|lease| lease.id).chain(world.db.past_leases.keys().copied());
+    leases.fold(text.replace(&Case::no_lease().to_string(), "unknown"), |text, lease| text.replace(&lease.to_string(), "known"))
+}
+
+fn said(reply: &Reply) -> Option<String> {
+    match reply {
+        Reply::Completed { result: Completed::Before(_), .. } => Some("told before".into()),
+        Reply::Recorded { newest } => Some(format!("newest {newest}")),
+        Reply::RenewedLeases { renewed, lost } => Some(format!("{} renewed, {} lost", renewed.len(), lost.len())),
+        Reply::NotDue(_) => Some("not due".into()),
+        Reply::Claimed { leased, stale, .. } => Some(format!("{} leased, {} stale", leased.len(), stale.len())),
+        Reply::Worker { created: true, .. } => Some("new".into()),
+        _ => None,
+    }
+}
+
+fn describe(world: &World, task: TaskId) -> String {
+    let task = world.task(task);
+    let mut text = format!("{} {}/{}", task.status, task.attempts, task.max_attempts);
+    if task.infra_retries > 0 {
+        text += &format!(" {} back", task.infra_retries);
+    }
+    if let Some(parked) = task.parked {
+        text += &format!(" parked {parked}");
+    }
+    if let Some(lease) = &task.lease {
+        text += &format!(" on {} till {}", lease.worker_id, (lease.expires_at - world.now) / 1000);
+    }
+    if task.cancel_requested {
+        text += " cancel";
+    }
+    if let Some(failure) = &task.failure {
+        text += &format!(" {}", failure.reason);
+    }
+    text
+}
+
+fn ends(before: &World, after: &World) -> Option<String> {
+    let changed = after.db.past_leases.values().filter(|past| before.db.past_leases.get(&past.id) != Some(*past));
+    let told: Vec<String> =
+        changed.map(|past| format!("lease {}{}", past.status, if past.completed { " with result" } else { "" })).collect();
+    (!told.is_empty()).then(|| told.join(", "))
+}
+
+fn audit(before: &World, after: &World) -> Option<String> {
+    let new = after.db.audit.iter().skip(before.db.audit.len());
+    let told: Vec<String> = new.map(|entry| format!("{} by {}", entry.action, entry.actor)).collect();
+    (!told.is_empty()).then(|| told.join(", "))
+}

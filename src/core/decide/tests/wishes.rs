@@ -1,0 +1,216 @@
+//! What people and timers ask for: an end, another go, a lease handed back or run out, another look.
+
+use super::cases::Case;
+use super::table::check;
+use crate::core::command::Op;
+
+#[test]
+fn a_cancel() {
+    check(
+        |case| Op::Cancel { task: case.task },
+        "
+        cancelled 0/3 cancel; task_cancelled by api <- queued | waits for a dependency | waits for its time
+            | waits in its context | waits for its key
+        leased 1/3 on w1 till 300 cancel; task_cancelled by api <- leased by a call
+        leased 1/3 on w1 till 180 cancel; task_cancelled by api <- leased by a claim
+        running 1/3 on w1 till 300 cancel; task_cancelled by api <- running by a call
+        running 1/3 on w1 till 180 cancel; task_cancelled by api <- running by a claim
+        running 1/1 on w1 till 300 cancel; task_cancelled by api <- on its last attempt
+        unchanged <- leased, cancel wished | running, cancel wished | cancelled
+        cancelled 1/3 cancel worker_lost; task_cancelled by api <- queued after an expiry
+        ✗ Cannot cancel task with status 'dead' <- dead by an expiry | dead after a failure
+        cancelled 1/3 cancel agent_error; task_cancelled by api <- waits after a failure
+        ✗ Cannot cancel task with status 'completed' <- completed
+        ✗ Cannot cancel task with status 'failed' <- failed
+        cancelled 0/1 cancel; task_cancelled by api <- requeued after death",
+    );
+}
+
+#[test]
+fn a_requeue() {
+    check(
+        |case| Op::Requeue { task: case.task },
+        "
+        ✗ Cannot requeue task with status 'queued' <- queued | waits for a dependency | waits for its time
+            | waits in its context | waits for its key | queued after an expiry | waits after a failure | requeued after death
+        ✗ Cannot requeue task with status 'leased' <- leased by a call | leased by a claim | leased, cancel wished
+        ✗ Cannot requeue task with status 'running' <- running by a call | running by a claim | on its last attempt
+            | running, cancel wished
+        queued 0/1; task_requeued by admin <- dead by an expiry | dead after a failure
+        ✗ Cannot requeue task with status 'completed' <- completed
+        queued 0/3; task_requeued by admin <- failed | cancelled",
+    );
+}
+
+#[test]
+fn a_release_of_the_lease() {
+    check(
+        |case| Op::Release { task: case.task, lease: case.lease_or_none(), reason: "shutdown".into() },
+        "
+        ✗ Lease not found or already expired <- queued | waits for a dependency | waits for its time | waits in its context
+            | waits for its key | queued after an expiry | dead by an expiry | waits after a failure | dead after a failure
+            | completed | failed | cancelled | requeued after death
+        queued 0/3 1 back worker_lost; lease released; task_released by w1 <- leased by a call | leased by a claim
+            | running by a call | running by a claim
+        queued 0/1 1 back worker_lost; lease released; task_released by w1 <- on its last attempt
+        cancelled 0/3 1 back cancel worker_lost; lease released; task_released by w1, task_cancelled by w1
+            <- leased, cancel wished
+        cancelled 0/1 1 back cancel worker_lost; lease released; task_released by w1, task_cancelled by w1
+            <- running, cancel wished",
+    );
+}
+
+#[test]
+fn a_release_of_another_lease() {
+    check(
+        |case| Op::Release { task: case.task, lease: Case::no_lease(), reason: "shutdown".into() },
+        "
+        ✗ Lease not found or already expired <- queued | waits for a dependency | waits for its time | waits in its context
+            | waits for its key | queued after an expiry | dead by an expiry | waits after a failure | dead after a failure
+            | completed | failed | cancelled | requeued after death
+        ✗ Lease 'unknown' is not the task's active lease <- leased by a call | leased by a claim | running by a call
+            | running by a claim | on its last attempt | leased, cancel wished | running, cancel wished",
+    );
+}
+
+#[test]
+fn the_end_of_a_lease_that_is_due() {
+    check(
+        |case| {
+            case.world.now += 3_600_000;
+            Op::ExpireLease { task: case.task, lease: case.lease_or_none() }
+        },
+        "
+        unchanged <- queued | waits for a dependency | waits for its time | waits in its context | waits for its key
+            | queued after an expiry | dead by an expiry | waits after a failure | dead after a failure | completed | failed
+            | cancelled | requeued after death
+        queued 1/3 worker_lost; lease expired; lease_expired by reconciler <- leased by a call | running by a call
+            | running by a claim
+        queued 0/3 1 back worker_lost; lease expired; lease_expired by reconciler <- leased by a claim
+        dead 1/1 worker_lost; lease expired; lease_expired by reconciler, task_dead by reconciler <- on its last attempt
+        cancelled 1/3 cancel worker_lost; lease expired; lease_expired by reconciler, task_cancelled by reconciler
+            <- leased, cancel wished
+        cancelled 1/1 cancel worker_lost; lease expired; lease_expired by reconciler, task_cancelled by reconciler
+            <- running, cancel wished",
+    );
+}
+
+#[test]
+fn the_end_of_a_lease_that_is_not_due() {
+    check(
+        |case| Op::ExpireLease { task: case.task, lease: case.lease_or_none() },
+        "
+        unchanged <- queued | waits for a dependency | waits for its time | waits in its context | waits for its key
+            | queued after an expiry | dead by an expiry | waits after a failure | dead after a failure | completed | failed
+            | cancelled | requeued after death
+        not due; unchanged <- leased by a call | leased by a claim | running by a call | running by a claim
+            | on its last attempt | leased, cancel wished | running, cancel wished",
+    );
+}
+
+#[test]
+fn the_end_of_another_lease() {
+    check(
+        |case| {
+            case.world.now += 3_600_000;
+            Op::ExpireLease { task: case.task, lease: Case::no_lease() }
+        },
+        "
+        unchanged <- queued | waits for a dependency | waits for its time | waits in its context | waits for its key
+            | leased by a call | leased by a claim | running by a call | running by a claim | on its last attempt
+            | leased, cancel wished | running, cancel wished | queued after an expiry | dead by an expiry
+            | waits after a failure | dead after a failure | completed | failed | cancelled | requeued after death",
+    );
+}
+
+#[test]
+fn another_look() {
+    check(
+        |case| Op::Reconsider { tasks: vec![case.task] },
+        "
+        unchanged <- queued | waits for a dependency | waits for its time | waits in its context | waits for its key
+            | leased by a call | leased by a claim | running by a call | running by a claim | on its last attempt
+            | leased, cancel wished | running, cancel wished | queued after an expiry | dead by an expiry
+            | waits after a failure | dead after a failure | completed | failed | cancelled | requeued after death",
+    );
+}
+
+#[test]
+fn another_look_when_time_has_passed() {
+    check(
+        |case| {
+            case.world.now += 3_600_000;
+            Op::Reconsider { tasks: vec![case.task] }
+        },
+        "
+        unchanged <- queued | waits for a dependency | waits in its context | waits for its key | leased by a call
+            | leased by a claim | running by a call | running by a claim | on its last attempt | leased, cancel wished
+            | running, cancel wished | queued after an expiry | dead by an expiry | dead after a failure | completed | failed
+            | cancelled | requeued after death
+        queued 0/3 <- waits for its time
+        queued 1/3 agent_error <- waits after a failure",
+    );
+}
+
+#[test]
+fn grace_after_an_outage() {
+    check(
+        |case| {
+            case.world.now += 3_600_000;
+            Op::Grace { tasks: vec![case.task], at_least_ms: 10_000 }
+        },
+        "
+        unchanged <- queued | waits for a dependency | waits for its time | waits in its context | waits for its key
+            | queued after an expiry | dead by an expiry | waits after a failure | dead after a failure | completed | failed
+            | cancelled | requeued after death
+        leased 1/3 on w1 till 10 <- leased by a call | leased by a claim
+        running 1/3 on w1 till 10 <- running by a call | running by a claim
+        running 1/1 on w1 till 10 <- on its last attempt
+        leased 1/3 on w1 till 10 cancel <- leased, cancel wished
+        running 1/1 on w1 till 10 cancel <- running, cancel wished",
+    );
+}
+
+#[test]
+fn the_removal_of_its_worker() {
+    check(
+        |_| Op::RemoveWorker { worker: "w1".into() },
+        "
+        queued 0/3; worker_removed by admin <- queued
+        queued 0/3 parked depends_on; worker_removed by admin <- waits for a dependency
+        queued 0/3 parked not_before; worker_removed by admin <- waits for its time
+        queued 0/3 parked session; worker_removed by admin <- waits in its context
+        queued 0/3 parked exclusive_key; worker_removed by admin <- waits for its key
+        queued 0/3 1 back worker_lost; lease failed; task_released by admin, worker_removed by admin <- leased by a call
+            | leased by a claim | running by a call | running by a claim
+        queued 0/1 1 back worker_lost; lease failed; task_released by admin, worker_removed by admin <- on its last attempt
+        cancelled 0/3 1 back cancel worker_lost; lease failed; task_released by admin, task_cancelled by admin, worker_removed by admin
+            <- leased, cancel wished
+        cancelled 0/1 1 back cancel worker_lost; lease failed; task_released by admin, task_cancelled by admin, worker_removed by admin
+            <- running, cancel wished
+        queued 1/3 worker_lost; worker_removed by admin <- queued after an expiry
+        dead 1/1 worker_lost; worker_removed by admin <- dead by an expiry
+        queued 1/3 parked not_before agent_error; worker_removed by admin <- waits after a failure
+        dead 1/1 agent_error; worker_removed by admin <- dead after a failure
+        completed 1/3; worker_removed by admin <- completed
+        failed 1/3 agent_error; worker_removed by admin <- failed
+        cancelled 0/3 cancel; worker_removed by admin <- cancelled
+        queued 0/1; worker_removed by admin <- requeued after death",
+    );
+}
+
+#[test]
+fn unknown_tasks() {
+    let unknown = Case::no_lease();
+    let holder = crate::core::command::Holder::default;
+    let said =
+        |op: Op| super::cases::cases().remove(0).world.run(op).map(|_| "done".to_owned()).unwrap_or_else(|rejection| rejection.to_string());
+    assert_eq!(said(Op::Cancel { task: unknown }), "Task not found");
+    assert_eq!(said(Op::Requeue { task: unknown }), "Task not found");
+    assert_eq!(said(Op::Release { task: unknown, lease: unknown, reason: String::new() }), "Task not found");
+    assert_eq!(said(Op::AppendEvents { task: unknown, lease: unknown, events: Vec::new() }), "Task not found");
+    assert_eq!(said(Op::Heartbeat { task: unknown, holder: holder() }), "Task or lease not found");
+    assert_eq!(said(Op::ExpireLease { task: unknown, lease: unknown }), "done");
+    assert_eq!(said(Op::Reconsider { tasks: vec![unknown] }), "done");
+    assert_eq!(said(Op::Grace { tasks: vec![unknown], at_least_ms: 1 }), "done");
+}

@@ -1,0 +1,10 @@
+//! Tests of the core beyond single commands: what holds over any history, and the parts around `decide`.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+#[path = "../../../tests/support_core/mod.rs"]
+pub(super) mod support;
+
+mod fleet;
+mod placement;
+mod properties;
+mod queue;

@@ -1,0 +1,42 @@
+//! Which worker a task goes to.
+
+use super::support::world::START;
+use crate::core::placement::{Candidate, best, may_pick};
+use crate::core::worker::{Worker, WorkerStatus};
+
+fn worker(id: &str, last_seen: i64) -> Worker {
+    Worker { last_seen, ..Worker::new(id.into(), START) }
+}
+
+fn pick(workers: &[(&str, i64, i64)], sticky: Option<&str>) -> Option<String> {
+    let workers: Vec<(Worker, i64)> = workers.iter().map(|(id, free, seen)| (worker(id, *seen), *free)).collect();
+    best(workers.iter().map(|(worker, free)| Candidate { worker, free: *free }), sticky).map(|worker| worker.id.clone())
+}
+
+#[test]
+fn the_sticky_one_then_room_then_the_last_seen_then_the_name() {
+    let workers = [("a", 1, 9), ("b", 3, 1), ("c", 3, 2), ("d", 3, 2), ("full", 0, 99)];
+    assert_eq!(pick(&workers, Some("a")).as_deref(), Some("a"));
+    assert_eq!(pick(&workers, None).as_deref(), Some("c"));
+    assert_eq!(pick(&workers, Some("full")).as_deref(), Some("c"), "no room, no preference");
+    assert_eq!(pick(&workers, Some("gone")).as_deref(), Some("c"));
+    assert_eq!(pick(&[("full", 0, 1), ("over", -1, 1)], None), None);
+}
+
+#[test]
+fn who_may_be_picked() {
+    let good = worker("w", 1);
+    assert!(may_pick(&good, "coder"));
+    for status in [WorkerStatus::Offline, WorkerStatus::Syncing, WorkerStatus::Error, WorkerStatus::Unknown] {
+        assert!(!may_pick(&Worker { status, ..good.clone() }, "coder"), "{status}");
+    }
+    assert!(!may_pick(&Worker { lost: true, ..good.clone() }, "coder"));
+    assert!(!may_pick(&Worker { cordoned: true, ..good.clone() }, "coder"));
+    assert!(!may_pick(&Worker { draining: true, ..good.clone() }, "coder"));
+    let mut without = good.clone();
+    without.capabilities.claude_cli = false;
+    assert!(!may_pick(&without, "coder"));
+    let mut writer = good;
+    writer.capabilities.agents = Some(vec!["writer".into()]);
+    assert!(may_pick(&writer, "writer") && !may_pick(&writer, "coder"));
+}

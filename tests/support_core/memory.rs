@@ -1,0 +1,211 @@
+//! A database in memory: it answers [`Keys`] and takes [`Dirty`](bloom_runtime::core::working_set::Dirty) as the real ones do, and
+//! refuses what their unique indexes refuse.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use bloom_runtime::core::Ms;
+use bloom_runtime::core::audit::AuditEntry;
+use bloom_runtime::core::command::Keys;
+use bloom_runtime::core::ids::{LeaseId, TaskId, WorkerId};
+use bloom_runtime::core::task::{Parked, PastLease, RunResult, Session, Status, TaskEvent, TaskSpec, TaskState};
+use bloom_runtime::core::worker::Worker;
+use bloom_runtime::core::working_set::{ContextView, Counts, Freed, Loaded, Slots, WorkingSet};
+
+/// A unique index said no; its name.
+pub type Conflict = &'static str;
+
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Memory {
+    pub specs: BTreeMap<TaskId, Arc<TaskSpec>>,
+    pub tasks: BTreeMap<TaskId, TaskState>,
+    pub workers: BTreeMap<WorkerId, Worker>,
+    pub past_leases: BTreeMap<LeaseId, PastLease>,
+    pub results: Vec<Arc<RunResult>>,
+    pub events: BTreeMap<(TaskId, i64), TaskEvent>,
+    pub settings: BTreeMap<String, String>,
+    pub audit: Vec<AuditEntry>,
+    /// The sum of all deltas.
+    pub counts: Counts,
+    pub leases_granted: i64,
+}
+
+impl Memory {
+    /// Look-ups, locks and reads in one moment.
+    pub fn load(&self, now: Ms, keys: &Keys) -> Loaded {
+        let (found, tasks) = self.look_up(keys);
+        self.lock(now, keys, found, tasks)
+    }
+
+    /// The first part of a load: what is found without locks, and the tasks that it leads to. It may be old when the locks are taken.
+    pub fn look_up(&self, keys: &Keys) -> (Loaded, BTreeSet<TaskId>) {
+        let mut found = Loaded::default();
+        let mut tasks = BTreeSet::new();
+        for key in &keys.idempotency {
+            let spec = self.specs.values().find(|spec| spec.idempotency_key.as_ref() == Some(key));
+            tasks.extend(spec.map(|spec| spec.id));
+            found.idempotency.insert(key.clone(), spec.cloned());
+        }
+        for lease in &keys.leases {
+            let task = self.active().find(|task| task.lease.as_ref().is_some_and(|active| active.id == *lease)).map(|task| task.id);
+            tasks.extend(task);
+            found.lease_tasks.insert(*lease, task);
+        }
+        for worker in &keys.worker_tasks {
+            let held: Vec<TaskId> = self.held_by(worker).map(|task| task.id).collect();
+            tasks.extend(held.iter().copied());
+            found.worker_tasks.insert(worker.clone(), held);
+        }
+        for key in &keys.exclusive {
+            let holder = self.active().find(|task| task.exclusive_key.as_ref() == Some(key)).map(|task| task.id);
+            tasks.extend(holder);
+            found.exclusive.insert(key.clone(), holder);
+        }
+        for task in &keys.dependencies {
+            let dependencies = self.specs.get(task).map(|spec| spec.depends_on.clone()).unwrap_or_default();
+            tasks.extend(dependencies.iter().copied());
+            found.dependencies.insert(*task, dependencies);
+        }
+        for context in &keys.contexts {
+            let view = self.context(context);
+            tasks.extend(view.holder);
+            found.contexts.insert(context.clone(), view);
+        }
+        for (context, before) in &keys.predecessors {
+            let newest = self.live_in(context).rfind(|task| task.id < *before).map(|task| task.id);
+            tasks.extend(newest);
+            found.predecessors.insert((context.clone(), *before), newest);
+        }
+        (found, tasks)
+    }
+
+    /// The second part of a load: the rows as they are now.
+    pub fn lock(&self, now: Ms, keys: &Keys, found: Loaded, mut tasks: BTreeSet<TaskId>) -> Loaded {
+        tasks.extend(keys.tasks.iter().copied());
+        let mut loaded = Loaded { now, all_workers: keys.all_workers, ..found };
+        loaded.tasks = tasks.into_iter().map(|id| (id, self.tasks.get(&id).cloned())).collect();
+        loaded.workers = keys.workers.iter().map(|id| (id.clone(), self.workers.get(id).cloned())).collect();
+        if keys.all_workers {
+            loaded.workers.extend(self.workers.iter().map(|(id, worker)| (id.clone(), Some(worker.clone()))));
+        }
+        let everyone = self.workers.keys().filter(|_| keys.all_workers);
+        loaded.slots = keys.exact_slots.iter().chain(everyone).map(|id| (id.clone(), Slots { used: self.used(id), exact: true })).collect();
+        loaded.past_leases = keys.past_leases.iter().map(|id| (*id, self.past_leases.get(id).cloned())).collect();
+        loaded
+    }
+
+    /// All that the working set changed, or nothing.
+    pub fn save(&mut self, set: &WorkingSet) -> Result<(), Conflict> {
+        let mut next = self.clone();
+        let dirty = &set.dirty;
+        for spec in &dirty.specs {
+            next.specs.insert(spec.id, spec.clone());
+        }
+        for id in &dirty.tasks {
+            let task = set.loaded.tasks[id].clone().expect("a task that is written is there");
+            next.tasks.insert(*id, task);
+        }
+        next.past_leases.extend(dirty.past_leases.iter().map(|lease| (lease.id, lease.clone())));
+        next.results.extend(dirty.results.iter().cloned());
+        next.events.extend(dirty.events.iter().map(|event| ((event.task_id, event.number), event.clone())));
+        for id in &dirty.removed_workers {
+            next.workers.remove(id);
+        }
+        for id in dirty.workers.iter().chain(&dirty.seen).filter(|id| !dirty.removed_workers.contains(*id)) {
+            let worker = set.loaded.workers[id].clone().expect("a worker that is written is there");
+            next.workers.insert(id.clone(), worker);
+        }
+        next.settings.extend(dirty.settings.iter().map(|(key, value)| ((*key).to_owned(), value.clone())));
+        next.audit.extend(dirty.audit.iter().cloned());
+        for (key, delta) in &set.counts {
+            *next.counts.entry(key.clone()).or_default() += delta;
+        }
+        next.counts.retain(|_, count| *count != 0);
+        next.leases_granted += set.leases_granted;
+        next.check_unique()?;
+        *self = next;
+        Ok(())
+    }
+
+    fn check_unique(&self) -> Result<(), Conflict> {
+        fn unique<K: Ord>(name: Conflict, keys: impl Iterator<Item = K>) -> Result<(), Conflict> {
+            let mut seen = BTreeSet::new();
+            for key in keys {
+                if !seen.insert(key) {
+                    return Err(name);
+                }
+            }
+            Ok(())
+        }
+        let leases = || self.active().filter_map(|task| Some((task, task.lease.as_ref()?)));
+        unique("one task a place", leases().map(|(_, lease)| (&lease.worker_id, lease.slot)))?;
+        unique("one task a lease", leases().map(|(_, lease)| lease.id))?;
+        unique("one run a context", leases().filter(|(_, lease)| lease.holds_context).map(|(task, _)| &task.context_id))?;
+        unique("one run a key", leases().filter_map(|(task, _)| task.exclusive_key.as_ref()))?;
+        unique("one task an idempotency key", self.specs.values().filter_map(|spec| spec.idempotency_key.as_ref()))
+    }
+
+    /// Queued tasks that may run now that this was let go; those that a look at each of them would set right.
+    pub fn waiters(&self, freed: &Freed) -> Vec<TaskId> {
+        let parked = |task: &&TaskState, by: Parked| task.status == Status::Queued && task.parked == Some(by);
+        let mut waiters = Vec::new();
+        if freed.finished {
+            let depends = |task: &&TaskState| self.specs[&task.id].depends_on.contains(&freed.task);
+            waiters.extend(self.tasks.values().filter(|task| parked(task, Parked::DependsOn)).filter(depends).map(|task| task.id));
+        }
+        if let Some(context) = &freed.context {
+            let first = self.live_in(context).next();
+            let next = self.live_in(context).find(|task| freed.finished && task.id > freed.task);
+            waiters.extend(first.into_iter().chain(next).filter(|task| parked(task, Parked::Session)).map(|task| task.id));
+        }
+        if let Some(key) = &freed.exclusive_key {
+            let wants = |task: &&TaskState| task.exclusive_key.as_ref() == Some(key);
+            waiters.extend(self.tasks.values().filter(|task| parked(task, Parked::ExclusiveKey)).filter(wants).map(|task| task.id));
+        }
+        waiters
+    }
+
+    pub fn parked(&self) -> Vec<TaskId> {
+        self.tasks.values().filter(|task| task.status == Status::Queued && task.parked.is_some()).map(|task| task.id).collect()
+    }
+
+    /// Ready tasks as the queue would hand them out.
+    pub fn ready_for(&self, worker: &Worker) -> Vec<TaskId> {
+        let suits = |task: &&TaskState| task.is_ready() && worker.capabilities.serves(&task.agent_slug);
+        let mut ready: Vec<_> = self.tasks.values().filter(suits).map(|task| (9 - task.priority, task.id)).collect();
+        ready.sort_unstable();
+        ready.into_iter().map(|(_, id)| id).collect()
+    }
+
+    pub fn active(&self) -> impl Iterator<Item = &TaskState> {
+        self.tasks.values().filter(|task| task.lease.is_some())
+    }
+
+    pub fn held_by<'a>(&'a self, worker: &'a str) -> impl Iterator<Item = &'a TaskState> {
+        self.active().filter(move |task| task.lease.as_ref().is_some_and(|lease| lease.worker_id == worker))
+    }
+
+    pub fn used(&self, worker: &str) -> u32 {
+        self.held_by(worker).filter_map(|task| task.lease.as_ref()).fold(0, |used, lease| used | 1 << lease.slot)
+    }
+
+    pub fn slots(&self) -> HashMap<WorkerId, u32> {
+        self.workers.keys().map(|id| (id.clone(), self.used(id))).collect()
+    }
+
+    fn live_in<'a>(&'a self, context: &'a str) -> impl DoubleEndedIterator<Item = &'a TaskState> {
+        let live = move |task: &&TaskState| task.context_id == context && task.session == Session::Context && !task.status.is_final();
+        self.tasks.values().filter(live)
+    }
+
+    fn context(&self, context: &str) -> ContextView {
+        let here = || self.active().filter(|task| task.context_id == context);
+        let last = self.past_leases.values().rfind(|lease| lease.context_id == context && lease.completed);
+        ContextView {
+            holder: here().find(|task| task.lease.as_ref().is_some_and(|lease| lease.holds_context)).map(|task| task.id),
+            active_worker: here().next().and_then(|task| Some(task.lease.as_ref()?.worker_id.clone())),
+            last_worker: last.map(|lease| (lease.worker_id.clone(), lease.ended_at)),
+            session_id: last.and_then(|lease| self.tasks.get(&lease.task_id)?.session_id.clone()),
+        }
+    }
+}

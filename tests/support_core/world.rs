@@ -1,0 +1,314 @@
+//! A control plane in small: it runs commands as the engine does, over a database in memory and a clock set by hand.
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
+
+use bloom_runtime::core::Ms;
+use bloom_runtime::core::command::{Choice, Claim, Command, Completion, Holder, Keys, Op, Rejection, Reply, WorkerChange};
+use bloom_runtime::core::decide::decide;
+use bloom_runtime::core::ids::{LeaseId, TaskId, WorkerId, created_at};
+use bloom_runtime::core::task::{Format, Outcome, Session, Status, TaskSpec, TaskState};
+use bloom_runtime::core::working_set::{Freed, Halt, Slots, WorkingSet};
+
+use super::memory::Memory;
+
+pub const START: Ms = 1_700_000_000_000;
+pub const TTL_MS: i64 = 300_000;
+/// A command may ask for more rows so many times; the engine allows the same.
+const TRIES: usize = 8;
+const CONFLICTS: usize = 3;
+
+#[derive(Clone, Debug)]
+pub struct World {
+    pub db: Memory,
+    pub now: Ms,
+    seed: u64,
+    /// What this replica believes of the workers' places; kept as it is while `stale` says so.
+    view: HashMap<WorkerId, u32>,
+    pub stale: bool,
+    /// Whoever waits for what is let go is not told: the process ended right after the commit.
+    pub crashing: bool,
+    /// Each halt is checked to have left no trace.
+    pub strict: bool,
+}
+
+pub fn world() -> World {
+    World { db: Memory::default(), now: START, seed: 1, view: HashMap::new(), stale: false, crashing: false, strict: false }
+}
+
+pub fn spec(context: &str) -> TaskSpec {
+    TaskSpec {
+        id: TaskId::nil(),
+        context_id: context.into(),
+        agent_slug: "coder".into(),
+        prompt: "do it".into(),
+        context_hints: Vec::new(),
+        timeout_sec: 120,
+        budget: 0.0,
+        desired_format: Format::Text,
+        max_attempts: 3,
+        priority: 5,
+        not_before: None,
+        depends_on: Vec::new(),
+        exclusive_key: None,
+        idempotency_key: None,
+        labels: std::collections::BTreeMap::new(),
+        session: Session::Context,
+        model: None,
+        ttl_after_finished_sec: None,
+    }
+}
+
+pub fn completion(task: TaskId, lease: Option<LeaseId>, status: Outcome) -> Completion {
+    Completion {
+        task,
+        holder: Holder { lease, worker: None },
+        status,
+        output: (status == Outcome::Success).then(|| "done".into()),
+        error_message: (status == Outcome::Error).then(|| "it broke".into()),
+        duration_ms: 5,
+        tokens_used: None,
+        artifact_type: "LLM_RESULT".into(),
+        artifact_tags: Vec::new(),
+        reason: None,
+        retryable: false,
+        retry_at: None,
+        keep_attempt: false,
+        usage: None,
+        session_id: None,
+        model: None,
+    }
+}
+
+pub fn registration(name: &str, places: i64) -> WorkerChange {
+    WorkerChange { id: name.into(), max_concurrency: Some(places), actor: "api", ..WorkerChange::default() }
+}
+
+impl World {
+    /// Runs one command and all that follows from it.
+    pub fn run(&mut self, op: Op) -> Result<Reply, Rejection> {
+        self.run_batch(vec![op]).remove(0)
+    }
+
+    /// As [`run`](Self::run), where nothing may go wrong.
+    pub fn ok(&mut self, op: Op) -> Reply {
+        let name = op.name();
+        self.run(op).unwrap_or_else(|rejection| panic!("{name}: {rejection}"))
+    }
+
+    /// Runs commands in one batch; those that need more rows go on in the next.
+    pub fn run_batch(&mut self, ops: Vec<Op>) -> Vec<Result<Reply, Rejection>> {
+        let (outcomes, freed) = self.commit(ops.into_iter().map(Command::from).collect());
+        if !self.crashing {
+            self.wake(freed);
+        }
+        self.crashing = false;
+        if !self.stale {
+            self.refresh();
+        }
+        outcomes
+    }
+
+    pub fn refresh(&mut self) {
+        self.view = self.db.slots();
+    }
+
+    /// Has those looked at again that wait for what was let go.
+    fn wake(&mut self, mut freed: Vec<Freed>) {
+        let mut rounds = 0;
+        while let Some(next) = freed.pop() {
+            rounds += 1;
+            assert!(rounds < 10_000, "waking goes round in circles");
+            let tasks = self.db.waiters(&next);
+            if !tasks.is_empty() {
+                freed.extend(self.commit(vec![Op::Reconsider { tasks }.into()]).1);
+            }
+        }
+    }
+
+    fn commit(&mut self, commands: Vec<Command>) -> (Vec<Result<Reply, Rejection>>, Vec<Freed>) {
+        let mut freed = Vec::new();
+        let mut outcomes: Vec<Option<Result<Reply, Rejection>>> = commands.iter().map(|_| None).collect();
+        let mut open: Vec<(usize, Keys)> = commands.iter().enumerate().map(|(i, command)| (i, command.op.keys())).collect();
+        for _ in 0..TRIES {
+            let mut set = self.decide_and_save(&commands, &mut open, &mut outcomes);
+            freed.append(&mut set.freed);
+            if open.is_empty() {
+                return (outcomes.into_iter().map(|outcome| outcome.expect("all were answered")).collect(), freed);
+            }
+        }
+        let stuck: Vec<&Command> = open.iter().map(|(i, _)| &commands[*i]).collect();
+        panic!("never has enough rows: {stuck:#?}");
+    }
+
+    /// One batch; what needs more rows stays in `open`, with them.
+    fn decide_and_save(
+        &mut self,
+        commands: &[Command],
+        open: &mut Vec<(usize, Keys)>,
+        outcomes: &mut [Option<Result<Reply, Rejection>>],
+    ) -> WorkingSet {
+        for conflicts in 0..=CONFLICTS {
+            let mut keys = Keys::default();
+            open.iter().for_each(|(_, more)| keys.merge(more));
+            self.seed = self.seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let mut set = WorkingSet::new(self.db.load(self.now, &keys), self.seed);
+            set.exact = conflicts > 0;
+            hint_slots(&mut set, &self.view);
+            let answers: Vec<_> = open.iter().map(|(i, _)| self.decide_checked(&mut set, &commands[*i])).collect();
+            if self.db.save(&set).is_err() {
+                continue;
+            }
+            let before = std::mem::take(open);
+            for ((i, mut keys), answer) in before.into_iter().zip(answers) {
+                match answer {
+                    Ok(reply) => outcomes[i] = Some(Ok(reply)),
+                    Err(Halt::Rejected(rejection)) => outcomes[i] = Some(Err(rejection)),
+                    Err(Halt::Need(more)) => {
+                        keys.merge(&more);
+                        open.push((i, keys));
+                    }
+                }
+            }
+            return set;
+        }
+        panic!("conflicts without end");
+    }
+
+    fn decide_checked(&self, set: &mut WorkingSet, command: &Command) -> Result<Reply, Halt> {
+        let before = self.strict.then(|| format!("{set:?}"));
+        let answer = decide(set, command);
+        if let (Some(before), Err(halt)) = (before, &answer) {
+            assert!(before == format!("{set:?}"), "{command:?} halted with {halt:?} and left a trace");
+        }
+        answer
+    }
+
+    // --- what happens in this world, in words ---
+
+    pub fn worker(mut self, name: &str, places: i64) -> Self {
+        self.ok(Op::RegisterWorker(Box::new(registration(name, places))));
+        self
+    }
+
+    pub fn create(&mut self, spec: TaskSpec) -> TaskId {
+        match self.ok(Op::Create { tasks: vec![spec] }) {
+            Reply::Created(tasks) => tasks[0].state.id,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub fn lease(&mut self, task: TaskId, worker: &str) -> LeaseId {
+        self.ok(Op::Lease { task, choice: Choice::Named(worker.into()), ttl_ms: TTL_MS });
+        self.lease_of(task)
+    }
+
+    /// The worker asks for as much as it is offered.
+    pub fn claim_op(&self, worker: &str, max: usize, held: Option<Vec<LeaseId>>) -> Op {
+        let candidates = self.db.workers.get(worker).map(|worker| self.db.ready_for(worker)).unwrap_or_default();
+        let candidates = candidates.into_iter().take(max).collect();
+        Op::Claim(Claim { worker: worker.into(), candidates, held, ttl_ms: TTL_MS })
+    }
+
+    pub fn claim(&mut self, worker: &str, max: usize) -> Vec<TaskState> {
+        match self.ok(self.claim_op(worker, max, None)) {
+            Reply::Claimed { leased, .. } => leased,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub fn beat(&mut self, task: TaskId) {
+        self.ok(Op::Heartbeat { task, holder: Holder::default() });
+    }
+
+    pub fn complete(&mut self, task: TaskId, status: Outcome) {
+        let lease = Some(self.lease_of(task));
+        self.ok(Op::Complete(Box::new(completion(task, lease, status))));
+    }
+
+    /// Lets the task's lease run out, and its end be noticed.
+    pub fn expire(&mut self, task: TaskId) {
+        let (lease, at) = self.task(task).lease.as_ref().map(|lease| (lease.id, lease.expires_at)).expect("it has a lease");
+        self.now = self.now.max(at);
+        self.ok(Op::ExpireLease { task, lease });
+    }
+
+    pub fn task(&self, id: TaskId) -> &TaskState {
+        &self.db.tasks[&id]
+    }
+
+    pub fn lease_of(&self, task: TaskId) -> LeaseId {
+        self.task(task).lease.as_ref().expect("it has a lease").id
+    }
+
+    /// Goes on to the next thing that is due by time, and does it; `false` when there is none.
+    pub fn next_deadline(&mut self) -> bool {
+        let leases = self.db.active().filter_map(|task| Some(task.lease.as_ref()?.expires_at));
+        let waits =
+            self.db.tasks.values().filter(|task| task.status == Status::Queued && task.parked.is_some()).filter_map(|task| task.not_before);
+        let Some(at) = leases.chain(waits.filter(|at| *at > self.now)).min() else { return false };
+        self.now = self.now.max(at);
+        self.do_what_is_due();
+        true
+    }
+
+    pub fn do_what_is_due(&mut self) {
+        let due: Vec<_> =
+            self.db.active().filter_map(|task| task.lease.as_ref().map(|lease| (task.id, lease.id, lease.expires_at))).collect();
+        let now = self.now;
+        for (task, lease, _) in due.into_iter().filter(|(.., at)| *at <= now) {
+            self.ok(Op::ExpireLease { task, lease });
+        }
+        let waits = |task: &&TaskState| {
+            task.parked == Some(bloom_runtime::core::task::Parked::NotBefore) && task.not_before.is_none_or(|at| at <= now)
+        };
+        let tasks: Vec<TaskId> = self.db.tasks.values().filter(waits).map(|task| task.id).collect();
+        if !tasks.is_empty() {
+            self.ok(Op::Reconsider { tasks });
+        }
+    }
+
+    /// What holds at every moment, whatever was asked for.
+    pub fn check(&self) {
+        let mut wrong = String::new();
+        let mut counts = bloom_runtime::core::working_set::Counts::new();
+        for task in self.db.tasks.values() {
+            *counts.entry((task.agent_slug.clone(), task.priority, task.status)).or_default() += 1;
+            let id = created_at(task.id);
+            let mut expect = |holds: bool, what: &str| {
+                if !holds {
+                    let _ = writeln!(wrong, "task made at {id}: {what}\n  {task:?}");
+                }
+            };
+            expect(task.status.is_active() == task.lease.is_some(), "leased or running means that a lease holds it");
+            expect((0..=task.max_attempts).contains(&task.attempts), "attempts stay within bounds");
+            expect(task.status != Status::Queued || task.attempts < task.max_attempts, "a queued task has an attempt left");
+            expect((0..=20).contains(&task.infra_retries), "attempts are given back 20 times at most");
+            expect(task.parked.is_none() || task.status == Status::Queued, "only queued tasks are parked");
+            expect(task.status.is_final() == task.finished_at.is_some(), "what is finished has a time for it");
+            expect(task.status != Status::Queued || !task.cancel_requested, "a task to be cancelled does not wait");
+            expect(task.attempts <= task.lease_count, "an attempt is a lease");
+            let (mut ended, mut finished) = (0, 0);
+            for past in self.db.past_leases.values().filter(|past| past.task_id == task.id) {
+                ended += 1;
+                finished += i64::from(past.completed);
+            }
+            expect(task.lease_count == ended + i64::from(task.lease.is_some()), "every lease has a record");
+            let results = self.db.results.iter().filter(|result| result.task_id == task.id).count();
+            expect(i64::try_from(results) == Ok(finished), "each completed lease has one result");
+        }
+        assert!(wrong.is_empty(), "{wrong}");
+        assert_eq!(self.db.counts, counts, "the deltas sum up to what is there");
+        assert_eq!(self.db.leases_granted, self.db.tasks.values().map(|task| task.lease_count).sum::<i64>());
+        assert!(self.db.active().all(|task| task.lease.as_ref().is_some_and(|lease| self.db.workers.contains_key(&lease.worker_id))));
+    }
+}
+
+/// As the engine does: places in use as this replica knows them, where the true ones were not asked for.
+pub fn hint_slots(set: &mut WorkingSet, view: &HashMap<WorkerId, u32>) {
+    let ids: Vec<_> = set.loaded.workers.keys().filter(|id| !set.loaded.slots.contains_key(*id)).cloned().collect();
+    for id in ids {
+        let used = view.get(&id).copied().unwrap_or_default();
+        set.loaded.slots.insert(id, Slots { used, exact: false });
+    }
+}
