@@ -155,7 +155,7 @@ impl History {
                 Op::ExpireLease { task, lease }
             }
             Step::LookAgain => Op::Reconsider { tasks: db.parked() },
-            Step::Grace => Op::Grace { tasks: db.active().map(|task| task.id).collect(), at_least_ms: 10_000 },
+            Step::Grace => Op::Grace { tasks: db.active().map(|task| task.id).collect(), ready_at: now, at_least_ms: 10_000 },
             Step::Register { worker: at, places } => Op::RegisterWorker(Box::new(registration(&worker(*at), *places))),
             Step::Remove { worker: at } => Op::RemoveWorker { worker: worker(*at) },
             Step::Cordon { worker: at, wish } => {

@@ -157,7 +157,7 @@ fn grace_after_an_outage() {
     check(
         |case| {
             case.world.now += 3_600_000;
-            Op::Grace { tasks: vec![case.task], at_least_ms: 10_000 }
+            Op::Grace { tasks: vec![case.task], ready_at: case.world.now, at_least_ms: 10_000 }
         },
         "
         unchanged <- queued | waits for a dependency | waits for its time | waits in its context | waits for its key
@@ -212,5 +212,5 @@ fn unknown_tasks() {
     assert_eq!(said(Op::Heartbeat { task: unknown, holder: holder() }), "Task or lease not found");
     assert_eq!(said(Op::ExpireLease { task: unknown, lease: unknown }), "done");
     assert_eq!(said(Op::Reconsider { tasks: vec![unknown] }), "done");
-    assert_eq!(said(Op::Grace { tasks: vec![unknown], at_least_ms: 1 }), "done");
+    assert_eq!(said(Op::Grace { tasks: vec![unknown], ready_at: 0, at_least_ms: 1 }), "done");
 }
