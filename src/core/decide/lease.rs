@@ -23,7 +23,7 @@ pub(super) fn lease(set: &mut WorkingSet, task: TaskId, choice: &Choice, ttl_ms:
         return Err(Rejection::NotReady(parked).into());
     }
     let worker = match choice {
-        Choice::Named(id) => named(set, id)?,
+        Choice::Named(id) => named(set, state, id)?,
         Choice::Among { .. } => best(set, state)?,
     };
     let worker = set.worker(&worker)?.clone();
@@ -44,10 +44,10 @@ fn not_ready(set: &WorkingSet, task: &TaskState) -> Result<Option<Parked>, Halt>
     Ok(key_blocker(set, task)?.map(|_| Parked::ExclusiveKey))
 }
 
-fn named(set: &WorkingSet, id: &str) -> Result<WorkerId, Halt> {
+fn named(set: &WorkingSet, task: &TaskState, id: &str) -> Result<WorkerId, Halt> {
     let worker = set.worker(id)?;
-    // Whoever names a worker has chosen: a cordon, or what it says it can do, does not matter then.
-    if !worker.is_online() {
+    // Naming one skips the choice among the fit, not the fitness.
+    if !placement::may_pick(worker, &task.agent_slug) {
         return Err(Rejection::NoWorker.into());
     }
     let slots = set.slots(id);
