@@ -1,5 +1,7 @@
 //! Connections and pools of either database, and the rows that come back.
 
+use std::time::Duration;
+
 use sqlx::postgres::{PgConnection, PgPool, PgRow};
 use sqlx::sqlite::{SqliteConnection, SqlitePool, SqliteRow};
 use sqlx::{Connection as _, Decode, Postgres, Row as _, Sqlite, Type as SqlType};
@@ -62,7 +64,19 @@ impl Cells<'_> {
     }
 }
 
-/// One connection.
+/// How long an answer of PostgreSQL may take; its own time-outs are shorter. After that the network is gone, whatever TCP still hopes
+/// for, and the connection is dropped with its statement.
+const WRITER_ANSWERS: Duration = Duration::from_secs(10);
+const READER_ANSWERS: Duration = Duration::from_secs(25);
+
+async fn answer<T>(limit: Duration, statement: impl Future<Output = Result<T, sqlx::Error>>) -> Result<T, Error> {
+    match tokio::time::timeout(limit, statement).await {
+        Ok(answer) => Ok(answer?),
+        Err(_) => Err(Error::Unavailable(format!("no answer in {} s", limit.as_secs()))),
+    }
+}
+
+/// One connection. Not to be used any more after an error that says so ([`Error::keeps_connection`]).
 pub(super) enum Conn {
     Sqlite(SqliteConnection),
     Postgres(PgConnection),
@@ -76,19 +90,14 @@ impl Conn {
         }
     }
 
-    /// Says goodbye; what goes wrong then hurts nobody.
-    pub async fn close(self) {
-        let _ = match self {
-            Self::Sqlite(conn) => conn.close().await,
-            Self::Postgres(conn) => conn.close().await,
-        };
-    }
-
     pub async fn fetch(&mut self, sql: &Sql, args: Args<'_>) -> Result<Vec<Row>, Error> {
         let text = sql.text(self.kind());
         Ok(match self {
             Self::Sqlite(conn) => rows(sqlx::query_with(text, args.for_sqlite()?).fetch_all(conn).await?, Row::Sqlite),
-            Self::Postgres(conn) => rows(sqlx::query_with(text, args.for_postgres()?).fetch_all(conn).await?, Row::Postgres),
+            Self::Postgres(conn) => {
+                let query = sqlx::query_with(text, args.for_postgres()?);
+                rows(answer(WRITER_ANSWERS, query.fetch_all(conn)).await?, Row::Postgres)
+            }
         })
     }
 
@@ -97,8 +106,18 @@ impl Conn {
         let text = sql.text(self.kind());
         Ok(match self {
             Self::Sqlite(conn) => sqlx::query_with(text, args.for_sqlite()?).execute(conn).await?.rows_affected(),
-            Self::Postgres(conn) => sqlx::query_with(text, args.for_postgres()?).execute(conn).await?.rows_affected(),
+            Self::Postgres(conn) => {
+                let query = sqlx::query_with(text, args.for_postgres()?);
+                answer(WRITER_ANSWERS, query.execute(conn)).await?.rows_affected()
+            }
         })
+    }
+
+    pub async fn close(self) {
+        let _ = match self {
+            Self::Sqlite(conn) => conn.close().await,
+            Self::Postgres(conn) => conn.close().await,
+        };
     }
 }
 
@@ -121,7 +140,10 @@ impl Pool {
         let text = sql.text(self.kind());
         Ok(match self {
             Self::Sqlite(pool) => rows(sqlx::query_with(text, args.for_sqlite()?).fetch_all(pool).await?, Row::Sqlite),
-            Self::Postgres(pool) => rows(sqlx::query_with(text, args.for_postgres()?).fetch_all(pool).await?, Row::Postgres),
+            Self::Postgres(pool) => {
+                let query = sqlx::query_with(text, args.for_postgres()?);
+                rows(answer(READER_ANSWERS, query.fetch_all(pool)).await?, Row::Postgres)
+            }
         })
     }
 
@@ -129,7 +151,10 @@ impl Pool {
         let text = sql.text(self.kind());
         Ok(match self {
             Self::Sqlite(pool) => sqlx::query_with(text, args.for_sqlite()?).execute(pool).await?.rows_affected(),
-            Self::Postgres(pool) => sqlx::query_with(text, args.for_postgres()?).execute(pool).await?.rows_affected(),
+            Self::Postgres(pool) => {
+                let query = sqlx::query_with(text, args.for_postgres()?);
+                answer(READER_ANSWERS, query.execute(pool)).await?.rows_affected()
+            }
         })
     }
 }

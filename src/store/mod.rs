@@ -117,6 +117,9 @@ impl Store {
             Pool::Sqlite(pool) => pool.close().await,
             Pool::Postgres(pool) => pool.close().await,
         }
+        if let Some(side) = self.inner.side.lock().await.take() {
+            side.close().await;
+        }
     }
 
     pub fn pool_figures(&self) -> PoolFigures {

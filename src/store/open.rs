@@ -34,9 +34,14 @@ pub(super) enum Target {
     Postgres { options: Box<PgConnectOptions> },
 }
 
+/// Getting a connection takes at most so long.
 const ACQUIRE: Duration = Duration::from_secs(5);
+const STALE: Duration = Duration::from_secs(1);
 /// SQLite's writer waits so long for another writer: its own migration, the checkpointer's truncation.
 const BUSY: Duration = Duration::from_secs(5);
+
+/// KiB, written as SQLite wants it.
+const WRITER_CACHE: &str = "-16384";
 
 /// Everything here is a look-up by key or an ordered page. A plan made while a table was still empty must not turn into a scan later.
 const PLANS: [(&str, &str); 5] =
@@ -70,15 +75,37 @@ async fn open_postgres(url: &str, max_connections: u32) -> Result<Opened, Error>
         ("statement_timeout", "20s"),
         ("idle_in_transaction_session_timeout", "20s"),
     ]);
+    let mut first = Conn::Postgres(connect(&readers).await.map_err(|error| explain(error, &readers))?);
+    check_postgres(&mut first).await?;
+    first.close().await;
     let pool = PgPoolOptions::new()
-        .max_connections(max_connections.max(2))
-        .min_connections(1)
+        // One is the listener's.
+        .max_connections(max_connections.max(2) + 1)
         .acquire_timeout(ACQUIRE)
-        .connect_with(readers)
-        .await?;
-    let pool = Pool::Postgres(pool);
-    check_postgres(&pool).await?;
-    Ok(Opened { pool, target: Target::Postgres { options: Box::new(options) } })
+        // Looks at a connection that nobody used for a while, but not at each use.
+        .test_before_acquire(false)
+        .before_acquire(|conn, meta| {
+            Box::pin(
+                async move { Ok(meta.idle_for < STALE || tokio::time::timeout(ACQUIRE, conn.ping()).await.is_ok_and(|pong| pong.is_ok())) },
+            )
+        })
+        .connect_lazy_with(readers);
+    Ok(Opened { pool: Pool::Postgres(pool), target: Target::Postgres { options: Box::new(options) } })
+}
+
+async fn connect(options: &PgConnectOptions) -> Result<PgConnection, sqlx::Error> {
+    tokio::time::timeout(ACQUIRE, PgConnection::connect_with(options)).await.unwrap_or(Err(sqlx::Error::PoolTimedOut))
+}
+
+/// Whose turn it is when there is no connection: the server's, or the URL's.
+fn explain(error: sqlx::Error, options: &PgConnectOptions) -> Error {
+    let server = format!("{}:{}", options.get_host(), options.get_port());
+    match error.as_database_error().and_then(|database| database.code()) {
+        Some(code) if code.starts_with("28") || code == "3D000" || code == "42501" => {
+            Error::Setup(format!("PostgreSQL at {server} refuses this program: {error}; check user, password and database in DATABASE_URL"))
+        }
+        _ => Error::Unavailable(format!("no connection to PostgreSQL at {server} ({error}); check DATABASE_URL and that the server runs")),
+    }
 }
 
 statement!(
@@ -86,8 +113,8 @@ statement!(
     "SELECT current_setting('fsync'), current_setting('synchronous_commit'), current_setting('server_version_num')::bigint"
 );
 
-async fn check_postgres(pool: &Pool) -> Result<(), Error> {
-    for row in pool.fetch(&DURABILITY, Args::new()).await? {
+async fn check_postgres(conn: &mut Conn) -> Result<(), Error> {
+    for row in conn.fetch(&DURABILITY, Args::new()).await? {
         let mut row = row.cells();
         let (fsync, synchronous_commit, version): (String, String, i64) = (row.take()?, row.take()?, row.take()?);
         if version < 140_000 {
@@ -121,16 +148,16 @@ async fn open_sqlite(path: &str, max_connections: u32) -> Result<Opened, Error> 
         .pragma("temp_store", "memory")
         .disable_statement_logging();
     // The first connection makes the file a WAL one; readers may not write, not even that.
-    let mut first = options.connect().await?;
+    let fail = |error: sqlx::Error| Error::Setup(format!("{} can't be used as a database: {error}; check DATABASE_URL", path.display()));
+    let mut first = options.connect().await.map_err(fail)?;
     check_sqlite(&mut first).await?;
     first.close().await?;
     let readers = options.clone().pragma("query_only", "on");
     let pool = SqlitePoolOptions::new()
         .max_connections(max_connections.clamp(2, 8))
-        .min_connections(1)
         .acquire_timeout(ACQUIRE)
-        .connect_with(readers)
-        .await?;
+        .test_before_acquire(false)
+        .connect_lazy_with(readers);
     Ok(Opened { pool: Pool::Sqlite(pool), target: Target::Sqlite { options: Box::new(options), _lock: lock } })
 }
 
@@ -209,14 +236,14 @@ impl Target {
     /// A connection for writing. On PostgreSQL its time-outs see to it that a frozen client soon lets go of its locks.
     pub async fn writer(&self) -> Result<Conn, Error> {
         Ok(match self {
-            Self::Sqlite { options, .. } => Conn::Sqlite(options.connect().await?),
+            Self::Sqlite { options, .. } => Conn::Sqlite(options.as_ref().clone().pragma("cache_size", WRITER_CACHE).connect().await?),
             Self::Postgres { options } => {
                 let options = options.as_ref().clone().options([
                     ("statement_timeout", "5s"),
                     ("idle_in_transaction_session_timeout", "1s"),
                     ("plan_cache_mode", "force_generic_plan"),
                 ]);
-                Conn::Postgres(PgConnection::connect_with(&options).await?)
+                Conn::Postgres(connect(&options).await?)
             }
         })
     }
@@ -238,7 +265,7 @@ impl Target {
             Self::Postgres { options } => {
                 let options =
                     options.as_ref().clone().options([("lock_timeout", "60s"), ("enable_seqscan", "on"), ("enable_hashjoin", "on")]);
-                Conn::Postgres(PgConnection::connect_with(&options).await?)
+                Conn::Postgres(connect(&options).await?)
             }
         })
     }

@@ -82,6 +82,17 @@ async fn try_commit(lane: &mut Lane, ops: &[Op]) -> Result<Answers, Error> {
     panic!("never had all it needed");
 }
 
+/// Past the store, on a connection of its own.
+async fn execute(url: &str, sql: &str) {
+    use sqlx::{AssertSqlSafe, Connection, Executor};
+    let sql = AssertSqlSafe(sql.to_owned());
+    if url.starts_with("sqlite") {
+        sqlx::SqliteConnection::connect(url).await.unwrap().execute(sql).await.unwrap();
+    } else {
+        sqlx::PgConnection::connect(url).await.unwrap().execute(sql).await.unwrap();
+    }
+}
+
 /// Ids of one millisecond differ by it.
 pub fn seed() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
@@ -298,6 +309,32 @@ async fn an_unknown_commit_is_resolved(database) {
     register(&mut lane, "v", 1).await;
     let (_, _, positions) = bench.store.counts().await.unwrap();
     assert_eq!(positions, [(lane.id, 3)]);
+    // All of batch 4 arrived, but its answer did not.
+    let insert = format!("INSERT INTO batches (lane, n, at, counts, changes) VALUES ({}, 4, 0, '', '')", lane.id);
+    execute(&bench.url, &insert).await;
+    assert!(lane.resolve_commit().await.unwrap());
+    register(&mut lane, "u", 1).await;
+    assert_eq!(lane.n(), 5);
+}
+
+async fn a_lost_connection_is_replaced(database) {
+    let bench = Bench::new(database).await;
+    let mut lane = bench.store.lane().await.unwrap();
+    register(&mut lane, "w", 1).await;
+    if bench.store.kind() == Kind::Sqlite {
+        return;
+    }
+    bench.store.workers().await.unwrap();
+    let mut set = WorkingSet::new(lane.begin_and_load(&Keys::default()).await.unwrap(), seed());
+    execute(&bench.url, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()").await;
+    set.dirty.settings.push(("key", "value".into()));
+    assert!(lane.save(&set, None).await.unwrap_err().is_unavailable());
+    assert!(lane.begin_and_load(&Keys::default()).await.unwrap_err().is_unavailable());
+    lane.rollback().await.unwrap();
+    register(&mut lane, "v", 1).await;
+    let again = async || bench.store.workers().await.ok();
+    assert_eq!(crate::support::eventually("reading works again", again).await.len(), 2);
+    assert!(bench.store.settings().await.unwrap().is_empty());
 }
 
 async fn counts_are_kept(database) {
@@ -525,10 +562,11 @@ async fn one_leads(database) {
     bench.at(1901);
     assert_eq!(bench.store.lead("b", 1000).await.unwrap(), Some(2));
     assert_eq!(bench.store.lead("a", 1000).await.unwrap(), None);
-    let set = WorkingSet::new(lane.begin_and_load(&Keys::default()).await.unwrap(), seed());
+    let mut set = WorkingSet::new(lane.begin_and_load(&Keys::default()).await.unwrap(), seed());
+    set.dirty.settings.push(("key", "value".into()));
     assert!(matches!(lane.save(&set, Some(1)).await, Err(Error::NotLeader)));
     lane.rollback().await.unwrap();
-    let set = WorkingSet::new(lane.begin_and_load(&Keys::default()).await.unwrap(), seed());
+    set.loaded = lane.begin_and_load(&Keys::default()).await.unwrap();
     lane.save(&set, Some(2)).await.unwrap();
     bench.store.resign("b").await.unwrap();
     assert_eq!(bench.store.lead("a", 1000).await.unwrap(), Some(3));
