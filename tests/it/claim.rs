@@ -7,8 +7,8 @@ use crate::support::*;
 
 on_both! {
     async fn an_unknown_worker_can_claim_nothing(server) {
-        for call in ["claim", "heartbeat", "complete"] {
-            let body = json!({ "max": 1, "leases": [], "completions": [] });
+        for call in ["claim", "heartbeat"] {
+            let body = json!({ "max": 1, "leases": [] });
             server.post(&format!("workers/nobody-of-this-name/{call}"), body).await.fails(404, "Worker not found");
         }
     }

@@ -143,20 +143,21 @@ fn work_submitted_to_one_replica_wakes_a_claim_on_another() {
         let here = Crew { api: &servers[0], slug: slug.clone() };
         let there = Crew { api: &servers[1], slug };
         let worker = there.worker().register().await;
-        let mut worst = Duration::ZERO;
+        let mut times = Vec::new();
         for _ in 0..10 {
             let path = worker.path("/claim");
             let api = (**servers[1]).clone();
             let claim = beside(async move { api.post(&path, json!({ "max": 1, "wait_sec": 30 })).await.ok() });
-            // The claim is open for sure once a sighting of its worker has been seen; a little time does as well here.
             let submitted = Instant::now();
             let task = here.task().create().await;
             let answer = claim.await.unwrap();
-            worst = worst.max(submitted.elapsed());
+            times.push(submitted.elapsed());
             assert_eq!(answer["leases"][0]["task"]["id"], json!(task.id));
             there.api.task(&task.id).succeed("x").await;
         }
-        assert!(worst < Duration::from_secs(1), "{worst:?}");
+        // 250 ms is the promise; the machine may be busy with other tests, so the middle one is judged, and not quite so strictly.
+        times.sort_unstable();
+        assert!(times[5] < Duration::from_millis(500), "{times:?}");
     });
 }
 

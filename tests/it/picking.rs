@@ -86,15 +86,22 @@ on_both! {
         let next = crew.task().create().await;
         next.lease(json!({ "worker_id": worker.name })).await.fails(503, NOBODY);
         next.lease(json!({ "worker_id": "nobody-of-this-name" })).await.fails(404, "Worker not found");
-        let other = server.crew().worker().able("claude_cli", json!(false)).register().await;
-        next.lease_to(&other).await;
     }
 
-    async fn a_cordoned_worker_can_still_be_named(server) {
+    async fn a_named_worker_must_be_fit_all_the_same(server) {
         let crew = server.crew();
-        let worker = crew.worker().register().await;
-        worker.cordon().await;
-        crew.task().create().await.lease_to(&worker).await;
+        let task = crew.task().create().await;
+        let unfit = [
+            crew.worker().able("claude_cli", json!(false)).register().await,
+            server.crew().worker().register().await,
+            crew.worker().register().await,
+        ];
+        unfit[2].cordon().await;
+        for worker in &unfit {
+            task.lease(json!({ "worker_id": worker.name })).await.fails(503, NOBODY);
+        }
+        server.poke(&unfit[2].path("/uncordon")).await.ok();
+        task.lease_to(&unfit[2]).await;
     }
 
     async fn room_comes_back_when_a_task_ends(server) {

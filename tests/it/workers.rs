@@ -50,11 +50,11 @@ on_both! { alone:
     }
 
     async fn an_open_claim_is_a_sighting_all_the_while(database) {
-        let server = Server::on(database).env("WORKER_OFFLINE_AFTER_SECONDS", 1).start();
+        let server = Server::on(database).env("WORKER_OFFLINE_AFTER_SECONDS", 3).start();
         let crew = server.crew();
         let (worker, witness) = (crew.worker().register().await, crew.worker().register().await);
         let path = worker.path("/claim");
-        let claim = beside({ let api = (*server).clone(); async move { api.post(&path, json!({ "max": 1, "wait_sec": 3 })).await.ok() } });
+        let claim = beside({ let api = (*server).clone(); async move { api.post(&path, json!({ "max": 1, "wait_sec": 6 })).await.ok() } });
         eventually("the other one is lost", || async { (witness.status().await == "offline").then_some(()) }).await;
         assert_eq!(worker.status().await, "online");
         assert_eq!(claim.await.unwrap()["leases"], json!([]));
