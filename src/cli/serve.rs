@@ -23,7 +23,11 @@ pub async fn serve(settings: Serve) -> Result<(), Failure> {
     for name in store.migrate().await.map_err(broken)? {
         tracing::info!(migration = name, "the database's schema was brought up to date");
     }
-    let options = engine::Options { session_wait_ms: settings.session_wait_ms, worker_offline_after_ms: settings.worker_offline_after_ms, manual_clock: None };
+    let options = engine::Options {
+        session_wait_ms: settings.session_wait_ms,
+        worker_offline_after_ms: settings.worker_offline_after_ms,
+        manual_clock: None,
+    };
     let engine = Engine::start(store.clone(), metrics.clone(), options).await.map_err(broken)?;
     let server_url = settings.membridge_server_url.as_ref().map(|url| url.as_str().trim_end_matches('/').to_owned());
     let membridge = Membridge::new(server_url, settings.membridge_admin_key.clone());

@@ -108,7 +108,8 @@ impl Board {
 
     /// Wakes as many waiting workers as it takes to run so many new tasks, those with most room first.
     fn wake_for(&self, agent_slug: &str, mut tasks: i64) {
-        let suits = |id: &&WorkerId| self.fleet.worker(id).is_some_and(|worker| worker.capabilities.serves(agent_slug)) && self.fleet.free(id) > 0;
+        let suits =
+            |id: &&WorkerId| self.fleet.worker(id).is_some_and(|worker| worker.capabilities.serves(agent_slug)) && self.fleet.free(id) > 0;
         let mut waiting: Vec<&WorkerId> = self.pollers.keys().filter(suits).collect();
         waiting.sort_by_key(|id| std::cmp::Reverse((self.fleet.free(id), self.fleet.worker(id).map(|worker| worker.last_seen))));
         for id in waiting {
@@ -154,4 +155,3 @@ impl Board {
         stats
     }
 }
-

@@ -139,12 +139,8 @@ impl Engine {
 
     async fn take(&self, request: &ClaimRequest, candidates: Vec<TaskId>, redeliver: bool) -> Result<Vec<TaskState>, Error> {
         let taken = Taken { engine: self, tasks: candidates.clone() };
-        let claim = Claim {
-            worker: request.worker.clone(),
-            candidates,
-            held: request.held.clone().filter(|_| redeliver),
-            ttl_ms: request.ttl_ms,
-        };
+        let claim =
+            Claim { worker: request.worker.clone(), candidates, held: request.held.clone().filter(|_| redeliver), ttl_ms: request.ttl_ms };
         let command = Command { op: Op::Claim(claim), request_id: request.request_id.clone(), epoch: None };
         let reply = self.submit(command).await;
         if matches!(reply, Err(Error::Rejected(Rejection::WorkerNotFound))) {

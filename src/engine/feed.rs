@@ -84,7 +84,8 @@ impl Engine {
         tasks.dedup();
         changes.tasks = self.0.store.task_states(&tasks).await?.into_iter().map(Arc::new).collect();
         if !workers.is_empty() {
-            changes.workers = self.0.store.workers().await?.into_iter().filter(|worker| workers.contains(&worker.id)).map(Arc::new).collect();
+            changes.workers =
+                self.0.store.workers().await?.into_iter().filter(|worker| workers.contains(&worker.id)).map(Arc::new).collect();
         }
         changes.removed_workers.retain(|id| !changes.workers.iter().any(|worker| worker.id == *id));
         for entry in &entries {

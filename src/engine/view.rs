@@ -77,7 +77,9 @@ impl Engine {
         let board = lock(&self.0.board);
         match board.fleet.shortage(&task.agent_slug) {
             Some(Shortage::NoWorker) => waiting("no_worker", format!("no online worker serves agent '{}'", task.agent_slug)),
-            Some(Shortage::Cordoned) => waiting("cordoned", format!("every online worker that serves agent '{}' is cordoned", task.agent_slug)),
+            Some(Shortage::Cordoned) => {
+                waiting("cordoned", format!("every online worker that serves agent '{}' is cordoned", task.agent_slug))
+            }
             Some(Shortage::NoCapacity) => waiting("no_capacity", format!("every worker that serves agent '{}' is full", task.agent_slug)),
             None => {
                 let (worker, until) = board.ready(task).reserved_for?;
@@ -175,8 +177,11 @@ impl Engine {
             board.fleet = Fleet::default();
             board.counts = counts;
             board.leases_total = leases_total;
-            let changes =
-                Changes { workers: workers.into_iter().map(Arc::new).collect(), tasks: held.into_iter().map(Arc::new).collect(), ..Changes::default() };
+            let changes = Changes {
+                workers: workers.into_iter().map(Arc::new).collect(),
+                tasks: held.into_iter().map(Arc::new).collect(),
+                ..Changes::default()
+            };
             board.apply(&changes);
             return Ok(());
         }

@@ -17,24 +17,23 @@ pub(super) async fn workers(context: Context, membridge: Membridge) {
 }
 
 async fn take_over(context: Context, membridge: Membridge) -> Result<(), Error> {
-            if !membridge.is_configured() {
-                return Ok(());
+    if !membridge.is_configured() {
+        return Ok(());
+    }
+    let listed = membridge.agents().await.map_err(|error| {
+        tracing::warn!(error, "the control plane's workers could not be listed");
+        Error::Unavailable
+    })?;
+    for page in listed.chunks(PAGE) {
+        let commands: Vec<Command> = page.iter().filter_map(|worker| context.led(Op::RegisterWorker(Box::new(worker.clone())))).collect();
+        for reply in context.engine.submit_all(commands).await {
+            match reply {
+                Ok(_) | Err(Error::Rejected(Rejection::NotLeader)) => {}
+                Err(error) => return Err(error),
             }
-            let listed = membridge.agents().await.map_err(|error| {
-                tracing::warn!(error, "the control plane's workers could not be listed");
-                Error::Unavailable
-            })?;
-            for page in listed.chunks(PAGE) {
-                let commands: Vec<Command> =
-                    page.iter().filter_map(|worker| context.led(Op::RegisterWorker(Box::new(worker.clone())))).collect();
-                for reply in context.engine.submit_all(commands).await {
-                    match reply {
-                        Ok(_) | Err(Error::Rejected(Rejection::NotLeader)) => {}
-                        Err(error) => return Err(error),
-                    }
-                }
-            }
-            Ok(())
+        }
+    }
+    Ok(())
 }
 
 /// Follows the stored settings.

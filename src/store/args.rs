@@ -9,6 +9,7 @@ use sqlx::postgres::PgArguments;
 use sqlx::sqlite::SqliteArguments;
 use uuid::Uuid;
 
+use super::dialect::Kind;
 use super::error::Error;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -227,8 +228,21 @@ impl<'a> Args<'a> {
         self
     }
 
+    /// How many parameters of a statement they fill.
+    pub fn params(&self, kind: Kind) -> usize {
+        let of = |arg: &Arg<'_>| match arg {
+            Arg::Bulk(bulk) => kind.bulk_params(bulk.columns.len()),
+            _ => 1,
+        };
+        self.0.iter().map(of).sum()
+    }
+
     pub fn len(&self) -> usize {
         self.0.len()
+    }
+
+    pub fn append(&mut self, other: Self) {
+        self.0.extend(other.0);
     }
 
     pub fn int(self, value: impl Into<Option<i64>>) -> Self {

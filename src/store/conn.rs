@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use sqlx::postgres::{PgConnection, PgPool, PgRow};
 use sqlx::sqlite::{SqliteConnection, SqlitePool, SqliteRow};
-use sqlx::{Connection as _, Decode, Postgres, Row as _, Sqlite, Type as SqlType};
+use sqlx::{AssertSqlSafe, Connection as _, Decode, Postgres, Row as _, SqlSafeStr as _, SqlStr, Sqlite, Type as SqlType};
 
 use super::args::Args;
-use super::dialect::{Kind, Sql};
+use super::dialect::{Kind, Sql, statement};
 use super::error::Error;
 
 pub(super) enum Row {
@@ -76,24 +76,49 @@ async fn answer<T>(limit: Duration, statement: impl Future<Output = Result<T, sq
     }
 }
 
+statement!(BEGIN, "BEGIN");
+
 /// One connection. Not to be used any more after an error that says so ([`Error::keeps_connection`]).
 pub(super) enum Conn {
-    Sqlite(SqliteConnection),
+    /// `begins`: the next statement takes BEGIN along, which saves a trip to the connection's thread.
+    Sqlite {
+        conn: SqliteConnection,
+        begins: bool,
+    },
     Postgres(PgConnection),
+}
+
+impl From<SqliteConnection> for Conn {
+    fn from(conn: SqliteConnection) -> Self {
+        Self::Sqlite { conn, begins: false }
+    }
 }
 
 impl Conn {
     pub fn kind(&self) -> Kind {
         match self {
-            Self::Sqlite(_) => Kind::Sqlite,
+            Self::Sqlite { .. } => Kind::Sqlite,
             Self::Postgres(_) => Kind::Postgres,
         }
+    }
+
+    /// Starts a transaction.
+    pub async fn begin(&mut self) -> Result<(), Error> {
+        match self {
+            Self::Sqlite { begins, .. } => *begins = true,
+            Self::Postgres(_) => {
+                self.execute(&BEGIN, Args::new()).await?;
+            }
+        }
+        Ok(())
     }
 
     pub async fn fetch(&mut self, sql: &Sql, args: Args<'_>) -> Result<Vec<Row>, Error> {
         let text = sql.text(self.kind());
         Ok(match self {
-            Self::Sqlite(conn) => rows(sqlx::query_with(text, args.for_sqlite()?).fetch_all(conn).await?, Row::Sqlite),
+            Self::Sqlite { conn, begins } => {
+                rows(sqlx::query_with(opened(text, begins), args.for_sqlite()?).fetch_all(conn).await?, Row::Sqlite)
+            }
             Self::Postgres(conn) => {
                 let query = sqlx::query_with(text, args.for_postgres()?);
                 rows(answer(WRITER_ANSWERS, query.fetch_all(conn)).await?, Row::Postgres)
@@ -103,9 +128,26 @@ impl Conn {
 
     /// Answers how many rows it touched.
     pub async fn execute(&mut self, sql: &Sql, args: Args<'_>) -> Result<u64, Error> {
-        let text = sql.text(self.kind());
+        if let Self::Sqlite { conn, begins } = self
+            && std::mem::take(begins)
+        {
+            // Alone: SQLite would count the rows of the statement before it again.
+            sqlx::query("BEGIN IMMEDIATE").execute(conn).await?;
+        }
+        self.execute_str(sql.text(self.kind()), args).await
+    }
+
+    /// A text that was put together from fixed ones.
+    pub async fn execute_text(&mut self, text: String, args: Args<'_>) -> Result<(), Error> {
+        self.execute_str(AssertSqlSafe(text).into_sql_str(), args).await?;
+        Ok(())
+    }
+
+    async fn execute_str(&mut self, text: SqlStr, args: Args<'_>) -> Result<u64, Error> {
         Ok(match self {
-            Self::Sqlite(conn) => sqlx::query_with(text, args.for_sqlite()?).execute(conn).await?.rows_affected(),
+            Self::Sqlite { conn, begins } => {
+                sqlx::query_with(opened(text, begins), args.for_sqlite()?).execute(conn).await?.rows_affected()
+            }
             Self::Postgres(conn) => {
                 let query = sqlx::query_with(text, args.for_postgres()?);
                 answer(WRITER_ANSWERS, query.execute(conn)).await?.rows_affected()
@@ -113,12 +155,17 @@ impl Conn {
         })
     }
 
+    /// Says goodbye; what goes wrong then hurts nobody.
     pub async fn close(self) {
         let _ = match self {
-            Self::Sqlite(conn) => conn.close().await,
+            Self::Sqlite { conn, .. } => conn.close().await,
             Self::Postgres(conn) => conn.close().await,
         };
     }
+}
+
+fn opened(text: SqlStr, begins: &mut bool) -> SqlStr {
+    if std::mem::take(begins) { AssertSqlSafe(format!("BEGIN IMMEDIATE; {}", text.as_str())).into_sql_str() } else { text }
 }
 
 /// Connections for whoever needs one for a moment.

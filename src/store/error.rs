@@ -58,7 +58,7 @@ impl From<sqlx::Error> for Error {
                 let code = database.code().unwrap_or_default();
                 if is_conflict(&code) {
                     Self::Conflict(error.to_string())
-                } else if is_outage(&code) {
+                } else if is_outage(&code) || is_lane_gone(&code, database.message()) {
                     Self::Unavailable(error.to_string())
                 } else {
                     Self::Other(error)
@@ -86,4 +86,9 @@ fn is_outage(code: &str) -> bool {
     matches!(code, "57014" | "57P01" | "57P02" | "57P03" | "57P05" | "25P03" | "25P04" | "25006" | "13")
         || (code.len() == 5 && (code.starts_with("08") || code.starts_with("53")))
         || io_error
+}
+
+/// A replica that was away for very long has had its lanes removed; a new connection registers a new one.
+fn is_lane_gone(code: &str, message: &str) -> bool {
+    matches!(code, "23502" | "1299") && message.contains("batches")
 }

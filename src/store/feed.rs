@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::args::{Args, Bulk, Column, Type, columns, int};
-use super::conn::Conn;
 use super::dialect::{Kind, statement};
 use super::error::Error;
+use super::script::Script;
 use super::{Store, all};
 use crate::core::Ms;
 use crate::core::ids::{TaskId, WorkerId};
@@ -99,12 +99,8 @@ pub struct Feed {
     pub gap: bool,
 }
 
-// No row when the lane was removed meanwhile: what is not in the feed must not commit.
-statement!(
-    RECORD,
-    "INSERT INTO batches (lane, n, at, counts, changes) \
-    SELECT lane, CAST($2 AS BIGINT), CAST($3 AS BIGINT), CAST($4 AS TEXT), CAST($5 AS TEXT) FROM lanes WHERE lane = $1"
-);
+// Fails when the lane was removed meanwhile: what is not in the feed must not commit.
+statement!(RECORD, "INSERT INTO batches (lane, n, at, counts, changes) VALUES ((SELECT lane FROM lanes WHERE lane = $1), $2, $3, $4, $5)");
 
 /// The most rows that one look takes from a lane; what is left comes with the next.
 const STEP: i64 = 256;
@@ -119,29 +115,27 @@ statement!(
     d.any(Type::Int, 1 + d.bulk_params(POSITION.len()))
 );
 
-/// Writes the batch's own row.
-pub(super) async fn record(conn: &mut Conn, lane: i64, n: i64, set: &WorkingSet) -> Result<(), Error> {
+/// Adds the batch's own row to its script.
+pub(super) fn record(script: &mut Script<'_>, kind: Kind, lane: i64, n: i64, set: &WorkingSet) -> Result<(), Error> {
     let counts = CountDeltas { tasks: set.counts.clone(), leases: set.leases_granted };
-    write(conn, lane, n, set.now(), &counts, || Changed::of(set)).await
+    write(script, kind, (lane, n), set.now(), &counts, || Changed::of(set))
 }
 
-pub(super) async fn write(
-    conn: &mut Conn,
-    lane: i64,
-    n: i64,
+pub(super) fn write(
+    script: &mut Script<'_>,
+    kind: Kind,
+    (lane, n): (i64, i64),
     at: Ms,
     counts: &CountDeltas,
     changed: impl FnOnce() -> Changed,
 ) -> Result<(), Error> {
-    let changes = match conn.kind() {
+    let changes = match kind {
         // Nobody else is there to read it.
         Kind::Sqlite => String::new(),
         Kind::Postgres => serde_json::to_string(&changed()).map_err(|error| Error::Corrupt(error.to_string()))?,
     };
-    match conn.execute(&RECORD, Args::new().int(lane).int(n).int(at).text(counts.to_text()?).text(changes)).await? {
-        1 => Ok(()),
-        _ => Err(Error::Unavailable("this lane was away for too long and has been removed".into())),
-    }
+    script.insertion(&RECORD, Args::new().int(lane).int(n).int(at).text(counts.to_text()?).text(changes));
+    Ok(())
 }
 
 impl Store {

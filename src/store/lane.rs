@@ -7,8 +7,9 @@ use std::collections::HashMap;
 
 use super::args::Args;
 use super::conn::Conn;
-use super::dialect::{Kind, statement};
+use super::dialect::statement;
 use super::error::Error;
+use super::script::Script;
 use super::{Store, one};
 use crate::core::command::Keys;
 use crate::core::ids::{LeaseId, TaskId};
@@ -34,14 +35,6 @@ pub struct Saved {
 
 statement!(REGISTER, |d| "INSERT INTO lanes (replica, started_at, seen_at) VALUES ($1, {0}, {0}) RETURNING lane", d.clock(2));
 statement!(IS_REGISTERED, "SELECT lane FROM lanes WHERE lane = $1");
-statement!(
-    BEGIN,
-    |d| "BEGIN{}",
-    match d {
-        Kind::Sqlite => " IMMEDIATE",
-        Kind::Postgres => "",
-    }
-);
 statement!(COMMIT, "COMMIT");
 statement!(ROLLBACK, "ROLLBACK");
 statement!(
@@ -103,18 +96,24 @@ impl Lane {
             self.commit().await?;
             return Ok(Saved { n: self.n });
         }
-        super::save::save(conn, set, &held).await?;
-        super::feed::record(conn, lane, n, set).await?;
+        let mut script = Script::default();
+        super::save::save(&mut script, set, &held);
+        super::feed::record(&mut script, conn.kind(), lane, n, set)?;
+        let committed = script.run(conn, true).await?;
         if let Some(epoch) = check_epoch {
             super::leader::check(conn, epoch, time).await?;
         }
-        self.commit().await?;
+        if committed {
+            self.in_transaction = false;
+        } else {
+            self.commit().await?;
+        }
         self.n = n;
         Ok(Saved { n })
     }
 
     pub(super) async fn begin(&mut self) -> Result<(), Error> {
-        self.conn()?.execute(&BEGIN, Args::new()).await?;
+        self.conn()?.begin().await?;
         self.in_transaction = true;
         Ok(())
     }

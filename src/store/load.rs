@@ -28,19 +28,13 @@ statement!(
 );
 statement!(DEPENDENCIES, |d| "SELECT task_id, dep_id FROM task_deps WHERE task_id {}", d.any(Type::Uuid, 1));
 
-const PREDECESSOR_KEYS: &[Column] = columns!(text context_id, uuid id);
-statement!(
-    PREDECESSORS,
-    |d| "SELECT v.context_id, v.id, (SELECT t.id FROM task_state t \
-        WHERE t.context_id = v.context_id AND t.id < v.id AND t.session = 'context' AND t.status IN ('queued', 'leased', 'running') \
-        ORDER BY t.id DESC LIMIT 1) FROM {}",
-    d.rows(PREDECESSOR_KEYS, 1)
-);
-
-const CONTEXT_KEYS: &[Column] = columns!(text context_id);
+const CONTEXT_KEYS: &[Column] = columns!(text context_id, uuid id);
 statement!(
     CONTEXTS,
-    |d| "SELECT v.context_id, \
+    |d| "SELECT v.context_id, v.id, \
+        (SELECT t.id FROM task_state t \
+            WHERE t.context_id = v.context_id AND t.id < v.id AND t.session = 'context' AND t.status IN ('queued', 'leased', 'running') \
+            ORDER BY t.id DESC LIMIT 1), \
         (SELECT h.id FROM task_state h WHERE h.context_id = v.context_id AND h.holds_context = true AND h.slot IS NOT NULL), \
         (SELECT a.worker_id FROM task_state a WHERE a.context_id = v.context_id AND a.slot IS NOT NULL LIMIT 1), \
         l.worker_id, l.ended_at, s.session_id \
@@ -149,28 +143,28 @@ impl Load<'_> {
     }
 
     async fn look_up_contexts(&mut self, keys: &Keys) -> Result<(), Error> {
-        if !keys.contexts.is_empty() {
-            let mut asked = Bulk::new(&[CONTEXT_KEYS]);
-            for context in &keys.contexts {
-                asked.text(context);
-            }
-            for row in self.conn.fetch(&CONTEXTS, Args::new().bulk(asked)).await? {
-                let (context, view) = context_view(&mut row.cells())?;
-                self.tasks.extend(view.holder);
-                self.loaded.contexts.insert(context, view);
-            }
+        if keys.contexts.is_empty() && keys.predecessors.is_empty() {
+            return Ok(());
         }
-        if !keys.predecessors.is_empty() {
-            let mut asked = Bulk::new(&[PREDECESSOR_KEYS]);
-            for (context, id) in &keys.predecessors {
-                asked.text(context).uuid(*id);
+        let mut asked = Bulk::new(&[CONTEXT_KEYS]);
+        for (context, id) in &keys.predecessors {
+            asked.text(context).uuid(*id);
+        }
+        // Nothing stands before the nil id: of these the context alone is asked for.
+        let is_asked =
+            |context: &String| keys.predecessors.range((context.clone(), TaskId::nil())..).next().is_some_and(|(c, _)| c == context);
+        for context in keys.contexts.iter().filter(|context| !is_asked(context)) {
+            asked.text(context).uuid(TaskId::nil());
+        }
+        for row in self.conn.fetch(&CONTEXTS, Args::new().bulk(asked)).await? {
+            let mut row = row.cells();
+            let (context, id, predecessor): (String, TaskId, Option<TaskId>) = (row.take()?, row.take()?, row.take()?);
+            let view = context_view(&mut row)?;
+            self.tasks.extend(predecessor.into_iter().chain(view.holder));
+            if !id.is_nil() {
+                self.loaded.predecessors.insert((context.clone(), id), predecessor);
             }
-            for row in self.conn.fetch(&PREDECESSORS, Args::new().bulk(asked)).await? {
-                let mut row = row.cells();
-                let (context, id, found): (String, TaskId, Option<TaskId>) = (row.take()?, row.take()?, row.take()?);
-                self.tasks.extend(found);
-                self.loaded.predecessors.insert((context, id), found);
-            }
+            self.loaded.contexts.insert(context, view);
         }
         Ok(())
     }
@@ -249,9 +243,9 @@ impl Load<'_> {
     }
 }
 
-fn context_view(row: &mut Cells<'_>) -> Result<(String, ContextView), Error> {
-    let (context, holder, active_worker) = (row.take()?, row.take()?, row.take()?);
+fn context_view(row: &mut Cells<'_>) -> Result<ContextView, Error> {
+    let (holder, active_worker) = (row.take()?, row.take()?);
     let (worker, ended_at): (Option<WorkerId>, Option<Ms>) = (row.take()?, row.take()?);
     let session_id = row.take()?;
-    Ok((context, ContextView { holder, active_worker, last_worker: worker.zip(ended_at), session_id }))
+    Ok(ContextView { holder, active_worker, last_worker: worker.zip(ended_at), session_id })
 }

@@ -37,7 +37,7 @@ impl Store {
     pub async fn migrate(&self) -> Result<Vec<String>, Error> {
         let before = self.migration_status().await?;
         let ran = match self.inner.target.migrator().await? {
-            Conn::Sqlite(mut conn) => SQLITE.run_direct(None, &mut conn, false).await,
+            Conn::Sqlite { mut conn, .. } => SQLITE.run_direct(None, &mut conn, false).await,
             Conn::Postgres(mut conn) => POSTGRES.run_direct(None, &mut conn, false).await,
         };
         ran.map_err(explain)?;

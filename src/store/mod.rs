@@ -20,6 +20,7 @@ mod reads;
 mod records;
 mod rows;
 mod save;
+mod script;
 mod upkeep;
 mod usage;
 mod wake;

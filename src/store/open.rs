@@ -236,7 +236,7 @@ impl Target {
     /// A connection for writing. On PostgreSQL its time-outs see to it that a frozen client soon lets go of its locks.
     pub async fn writer(&self) -> Result<Conn, Error> {
         Ok(match self {
-            Self::Sqlite { options, .. } => Conn::Sqlite(options.as_ref().clone().pragma("cache_size", WRITER_CACHE).connect().await?),
+            Self::Sqlite { options, .. } => Conn::from(options.as_ref().clone().pragma("cache_size", WRITER_CACHE).connect().await?),
             Self::Postgres { options } => {
                 let options = options.as_ref().clone().options([
                     ("statement_timeout", "5s"),
@@ -252,7 +252,7 @@ impl Target {
     pub async fn side_writer(&self) -> Result<Conn, Error> {
         match self {
             Self::Sqlite { options, .. } => {
-                Ok(Conn::Sqlite(options.as_ref().clone().synchronous(SqliteSynchronous::Normal).connect().await?))
+                Ok(Conn::from(options.as_ref().clone().synchronous(SqliteSynchronous::Normal).connect().await?))
             }
             Self::Postgres { .. } => self.writer().await,
         }
@@ -261,7 +261,7 @@ impl Target {
     /// A connection for migrations, which may take their time.
     pub async fn migrator(&self) -> Result<Conn, Error> {
         Ok(match self {
-            Self::Sqlite { options, .. } => Conn::Sqlite(options.connect().await?),
+            Self::Sqlite { options, .. } => Conn::from(options.connect().await?),
             Self::Postgres { options } => {
                 let options =
                     options.as_ref().clone().options([("lock_timeout", "60s"), ("enable_seqscan", "on"), ("enable_hashjoin", "on")]);

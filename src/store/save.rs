@@ -3,9 +3,8 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use super::args::{Args, Bulk, Column, Type, columns, int, text, uuid};
-use super::conn::Conn;
 use super::dialect::{Sql, statement, upsert};
-use super::error::Error;
+use super::script::Script;
 use super::{records, rows};
 use crate::core::ids::{LeaseId, TaskId};
 use crate::core::task::{TaskEvent, TaskState};
@@ -41,60 +40,64 @@ statement!(REMOVE_SEEN, |d| "DELETE FROM worker_seen WHERE worker_id {}", d.any(
 statement!(UPSERT_SETTINGS, |d| "{}", d.insert("settings", &[SETTING], &upsert("key", SETTING)));
 statement!(INSERT_AUDIT, |d| "{}", d.insert("audit", &[records::AUDIT], ""));
 
-/// Writes [`Dirty`]. `held` are the leases that the loaded tasks came with.
-pub(super) async fn save(conn: &mut Conn, set: &WorkingSet, held: &HashMap<TaskId, LeaseId>) -> Result<(), Error> {
+/// Puts [`Dirty`] into statements. `held` are the leases that the loaded tasks came with.
+pub(super) fn save<'a>(script: &mut Script<'a>, set: &'a WorkingSet, held: &HashMap<TaskId, LeaseId>) {
     let dirty = &set.dirty;
-    save_specs(conn, dirty).await?;
-    save_states(conn, set, held).await?;
-    insert(conn, &UPSERT_LEASES, &[records::LEASE], &dirty.past_leases, records::push_lease).await?;
-    insert(conn, &INSERT_RESULTS, &[records::RESULT], &dirty.results, |bulk, result| records::push_result(bulk, result)).await?;
-    insert(conn, &INSERT_EVENTS, &[records::EVENT], &dirty.events, records::push_event).await?;
-    prune_events(conn, &dirty.events).await?;
-    save_workers(conn, set).await?;
-    insert(conn, &UPSERT_SETTINGS, &[SETTING], &dirty.settings, |bulk, (key, value)| {
+    save_specs(script, dirty);
+    save_states(script, set, held);
+    insert(script, &UPSERT_LEASES, &[records::LEASE], &dirty.past_leases, records::push_lease);
+    insert(script, &INSERT_RESULTS, &[records::RESULT], &dirty.results, |bulk, result| records::push_result(bulk, result));
+    insert(script, &INSERT_EVENTS, &[records::EVENT], &dirty.events, records::push_event);
+    prune_events(script, &dirty.events);
+    save_workers(script, set);
+    insert(script, &UPSERT_SETTINGS, &[SETTING], &dirty.settings, |bulk, (key, value)| {
         bulk.text(*key).text(value);
-    })
-    .await?;
-    insert(conn, &INSERT_AUDIT, &[records::AUDIT], &dirty.audit, records::push_audit).await
+    });
+    insert(script, &INSERT_AUDIT, &[records::AUDIT], &dirty.audit, records::push_audit);
 }
 
 /// One statement for all of `items`, or none when there are none.
-async fn insert<'a, T: 'a>(
-    conn: &mut Conn,
-    sql: &Sql,
+fn insert<'a, T: 'a>(
+    script: &mut Script<'a>,
+    sql: &'static Sql,
     columns: &[&[Column]],
     items: impl IntoIterator<Item = &'a T>,
     push: impl Fn(&mut Bulk<'a>, &'a T),
-) -> Result<(), Error> {
+) {
+    if let Some(bulk) = filled(columns, items, push) {
+        script.insertion(sql, Args::new().bulk(bulk));
+    }
+}
+
+fn filled<'a, T: 'a>(
+    columns: &[&[Column]],
+    items: impl IntoIterator<Item = &'a T>,
+    push: impl Fn(&mut Bulk<'a>, &'a T),
+) -> Option<Bulk<'a>> {
     let mut bulk = Bulk::new(columns);
     for item in items {
         push(&mut bulk, item);
     }
-    if !bulk.is_empty() {
-        conn.execute(sql, Args::new().bulk(bulk)).await?;
-    }
-    Ok(())
+    Some(bulk).filter(|bulk| !bulk.is_empty())
 }
 
-async fn save_specs(conn: &mut Conn, dirty: &Dirty) -> Result<(), Error> {
-    insert(conn, &INSERT_SPECS, &[rows::SPEC], &dirty.specs, |bulk, spec| rows::push_spec(bulk, spec)).await?;
-    insert(conn, &INSERT_LABELS, &[LABEL], &dirty.specs, |bulk, spec| {
+fn save_specs<'a>(script: &mut Script<'a>, dirty: &'a Dirty) {
+    insert(script, &INSERT_SPECS, &[rows::SPEC], &dirty.specs, |bulk, spec| rows::push_spec(bulk, spec));
+    insert(script, &INSERT_LABELS, &[LABEL], &dirty.specs, |bulk, spec| {
         for (key, value) in &spec.labels {
             bulk.text(key).text(value).uuid(spec.id);
         }
-    })
-    .await?;
-    insert(conn, &INSERT_DEPENDENCIES, &[DEPENDENCY], &dirty.specs, |bulk, spec| {
+    });
+    insert(script, &INSERT_DEPENDENCIES, &[DEPENDENCY], &dirty.specs, |bulk, spec| {
         for dependency in &spec.depends_on {
             bulk.uuid(spec.id).uuid(*dependency);
         }
-    })
-    .await
+    });
 }
 
 /// A place, a context or a key that one task lets go may be taken by another in the same batch, and a unique index looks at each row as
 /// it is written: so those that let go come first.
-async fn save_states(conn: &mut Conn, set: &WorkingSet, held: &HashMap<TaskId, LeaseId>) -> Result<(), Error> {
+fn save_states<'a>(script: &mut Script<'a>, set: &'a WorkingSet, held: &HashMap<TaskId, LeaseId>) {
     let dirty = &set.dirty;
     let new: HashSet<TaskId> = dirty.specs.iter().map(|spec| spec.id).collect();
     let written = || dirty.tasks.iter().filter_map(|id| set.loaded.tasks.get(id)?.as_ref());
@@ -106,32 +109,47 @@ async fn save_states(conn: &mut Conn, set: &WorkingSet, held: &HashMap<TaskId, L
         .map(|task| task.id)
         .collect();
     if !changed_hands.is_empty() {
-        conn.execute(&LET_GO, Args::new().uuids(&changed_hands)).await?;
+        script.ordered(&LET_GO, Args::new().uuids(&changed_hands));
     }
-    update_states(conn, known().filter(is_loud).filter(|task| task.lease.is_none())).await?;
-    update_states(conn, known().filter(is_loud).filter(|task| task.lease.is_some())).await?;
+    update(
+        script,
+        &UPDATE_STATES,
+        rows::STATE_MOVING,
+        known().filter(is_loud).filter(|task| task.lease.is_none()),
+        rows::push_state_moving,
+    );
+    update(
+        script,
+        &UPDATE_STATES,
+        rows::STATE_MOVING,
+        known().filter(is_loud).filter(|task| task.lease.is_some()),
+        rows::push_state_moving,
+    );
     let quiet = known().filter(|task| !is_loud(task));
-    insert(conn, &UPDATE_STATES_QUIETLY, &[&[STATE_KEY], rows::STATE_QUIET], quiet, |bulk, task| {
-        bulk.uuid(task.id);
-        rows::push_state_quiet(bulk, task);
-    })
-    .await?;
-    insert(conn, &INSERT_STATES, rows::STATE, written().filter(|task| new.contains(&task.id)), |bulk, task| {
+    update(script, &UPDATE_STATES_QUIETLY, rows::STATE_QUIET, quiet, rows::push_state_quiet);
+    insert(script, &INSERT_STATES, rows::STATE, written().filter(|task| new.contains(&task.id)), |bulk, task| {
         rows::push_state_fixed(bulk, task);
         rows::push_state_moving(bulk, task);
-    })
-    .await
+    });
 }
 
-async fn update_states<'a>(conn: &mut Conn, tasks: impl Iterator<Item = &'a TaskState>) -> Result<(), Error> {
-    insert(conn, &UPDATE_STATES, &[&[STATE_KEY], rows::STATE_MOVING], tasks, |bulk, task| {
+fn update<'a>(
+    script: &mut Script<'a>,
+    sql: &'static Sql,
+    columns: &[Column],
+    tasks: impl Iterator<Item = &'a TaskState>,
+    push: impl Fn(&mut Bulk<'a>, &'a TaskState),
+) {
+    let push = |bulk: &mut Bulk<'a>, task: &'a TaskState| {
         bulk.uuid(task.id);
-        rows::push_state_moving(bulk, task);
-    })
-    .await
+        push(bulk, task);
+    };
+    if let Some(bulk) = filled(&[&[STATE_KEY], columns], tasks, push) {
+        script.ordered(sql, Args::new().bulk(bulk));
+    }
 }
 
-async fn prune_events(conn: &mut Conn, events: &[TaskEvent]) -> Result<(), Error> {
+fn prune_events(script: &mut Script<'_>, events: &[TaskEvent]) {
     let mut ranges: BTreeMap<TaskId, (i64, i64)> = BTreeMap::new();
     for event in events {
         let range = ranges.entry(event.task_id).or_insert((event.number, event.number));
@@ -139,24 +157,22 @@ async fn prune_events(conn: &mut Conn, events: &[TaskEvent]) -> Result<(), Error
     }
     for (task, (first, last)) in ranges {
         if last > EVENTS_KEPT && (first - 1) / EVENTS_STEP != last / EVENTS_STEP {
-            conn.execute(&PRUNE_EVENTS, Args::new().uuid(task).int(last - EVENTS_KEPT)).await?;
+            script.ordered(&PRUNE_EVENTS, Args::new().uuid(task).int(last - EVENTS_KEPT));
         }
     }
-    Ok(())
 }
 
-async fn save_workers(conn: &mut Conn, set: &WorkingSet) -> Result<(), Error> {
+fn save_workers<'a>(script: &mut Script<'a>, set: &'a WorkingSet) {
     let dirty = &set.dirty;
     if !dirty.removed_workers.is_empty() {
-        conn.execute(&REMOVE_WORKERS, Args::new().texts(&dirty.removed_workers)).await?;
-        conn.execute(&REMOVE_SEEN, Args::new().texts(&dirty.removed_workers)).await?;
+        script.ordered(&REMOVE_WORKERS, Args::new().texts(&dirty.removed_workers));
+        script.ordered(&REMOVE_SEEN, Args::new().texts(&dirty.removed_workers));
     }
-    let present = |id: &String| -> Option<&Worker> {
+    let present = |id: &'a String| -> Option<&'a Worker> {
         set.loaded.workers.get(id)?.as_ref().filter(|worker| !dirty.removed_workers.contains(&worker.id))
     };
-    insert(conn, &UPSERT_WORKERS, &[records::WORKER], dirty.workers.iter().filter_map(present), records::push_worker).await?;
-    insert(conn, &UPSERT_SEEN, &[SEEN], dirty.seen.iter().filter_map(present), |bulk, worker| {
+    insert(script, &UPSERT_WORKERS, &[records::WORKER], dirty.workers.iter().filter_map(present), records::push_worker);
+    insert(script, &UPSERT_SEEN, &[SEEN], dirty.seen.iter().filter_map(present), |bulk, worker| {
         bulk.text(&worker.id).int(worker.last_seen);
-    })
-    .await
+    });
 }

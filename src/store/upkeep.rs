@@ -6,6 +6,7 @@ use super::error::Error;
 use super::feed::{Changed, CountDeltas};
 use super::lane::Lane;
 use super::lists::first_id_of;
+use super::script::Script;
 use super::usage::IS_RUN;
 use super::{Store, all, counts, feed, one};
 use crate::core::Ms;
@@ -190,7 +191,9 @@ impl Lane {
         for (_, agent, priority, status) in doomed {
             *counts.tasks.entry((agent, priority, status)).or_default() -= 1;
         }
-        feed::write(conn, lane, n, at, &counts, || Changed { removed_tasks: removed.clone(), ..Changed::default() }).await?;
+        let mut script = Script::default();
+        feed::write(&mut script, conn.kind(), (lane, n), at, &counts, || Changed { removed_tasks: removed.clone(), ..Changed::default() })?;
+        script.run(conn, false).await?;
         self.commit().await?;
         self.n = n;
         Ok(UpkeepDone { rows: removed.len() as u64, removed, counts, n: Some(n) })

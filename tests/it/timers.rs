@@ -33,7 +33,8 @@ impl Plane {
         store.migrate().await.unwrap();
         let options = engine::Options { session_wait_ms: 30_000, worker_offline_after_ms: 60_000, manual_clock: Some(clock.clone()) };
         let engine = Engine::start(store, Metrics::new().unwrap(), options).await.unwrap();
-        let options = reconcile::Options { worker_offline_after_ms: 60_000, worker_sync_ms: 10_000, task_retention_days: 0, audit_retention_days: 0 };
+        let options =
+            reconcile::Options { worker_offline_after_ms: 60_000, worker_sync_ms: 10_000, task_retention_days: 0, audit_retention_days: 0 };
         reconcile::start(&engine, &Membridge::new(None, None), options);
         Self { engine, clock, _directory: directory }
     }

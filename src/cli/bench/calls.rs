@@ -109,10 +109,7 @@ impl Session {
     pub async fn connect_worker(bench: &Arc<Bench>, agent: &'static str, index: usize) -> Result<Self, Failure> {
         let mut session = Self::connect(bench, agent, index).await?;
         session.worker = format!("{agent}-{}-{index}", bench.label);
-        let body = format!(
-            r#"{{"name":"{}","capabilities":{{"max_concurrency":{SLOTS},"agents":["{agent}"]}}}}"#,
-            session.worker
-        );
+        let body = format!(r#"{{"name":"{}","capabilities":{{"max_concurrency":{SLOTS},"agents":["{agent}"]}}}}"#, session.worker);
         session.client.expect(&Method::POST, "/api/runtime/workers", body.into(), &[200, 201]).await?;
         Ok(session)
     }
@@ -260,7 +257,9 @@ impl Session {
             return Err(format!("{} of {} completions were answered by {path}", results.len(), held.len()).into());
         }
         match results.into_iter().find(|result| result.status != 200) {
-            Some(OneResult { status, error }) => Err(format!("a completion sent to {path} was answered {status}: {}", error.unwrap_or_default()).into()),
+            Some(OneResult { status, error }) => {
+                Err(format!("a completion sent to {path} was answered {status}: {}", error.unwrap_or_default()).into())
+            }
             None => Ok(()),
         }
     }

@@ -126,7 +126,9 @@ impl Client {
 }
 
 async fn open(target: &Target) -> Result<SendRequest<Full<Bytes>>, Failure> {
-    let failed = |error: &dyn std::fmt::Display| Failure::from(format!("cannot connect to {}: {error}; is the server running there?", target.address));
+    let failed = |error: &dyn std::fmt::Display| {
+        Failure::from(format!("cannot connect to {}: {error}; is the server running there?", target.address))
+    };
     let stream = TcpStream::connect(&target.address).await.map_err(|error| failed(&error))?;
     stream.set_nodelay(true).map_err(|error| failed(&error))?;
     let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(|error| failed(&error))?;

@@ -91,9 +91,9 @@ impl Report {
     pub fn compare(&mut self) {
         let rows = self.rows.clone();
         for row in &mut self.rows {
-            let smallest = rows
-                .iter()
-                .find(|other| other.storage == row.storage && other.scenario == row.scenario && other.what == row.what && other.p50_ms.is_some());
+            let smallest = rows.iter().find(|other| {
+                other.storage == row.storage && other.scenario == row.scenario && other.what == row.what && other.p50_ms.is_some()
+            });
             if row.scenario == super::queue::SCENARIO
                 && let (Some(smallest), Some(p50)) = (smallest.filter(|s| s.case != row.case), row.p50_ms)
                 && let Some(least) = smallest.p50_ms.filter(|ms| *ms > 0.0)
@@ -102,7 +102,8 @@ impl Report {
             }
         }
         for row in &rows {
-            let first = rows.iter().find(|o| (o.scenario, &o.case, &o.what) == (row.scenario, &row.case, &row.what) && o.per_second.is_some());
+            let first =
+                rows.iter().find(|o| (o.scenario, &o.case, &o.what) == (row.scenario, &row.case, &row.what) && o.per_second.is_some());
             if let (Some(first), Some(rate)) = (first, row.per_second)
                 && let Some(base) = first.per_second.filter(|rate| *rate > 0.0)
                 && first.storage != row.storage
@@ -126,7 +127,9 @@ impl fmt::Display for Report {
         for line in &self.about {
             writeln!(f, "{line}")?;
         }
-        let mut cells = vec![["DATABASE", "SCENARIO", "CASE", "WHAT", "COUNT", "PER S", "P50 MS", "P99 MS", "MAX MS", "MB", "×SMALLEST"].map(str::to_owned)];
+        let mut cells = vec![
+            ["DATABASE", "SCENARIO", "CASE", "WHAT", "COUNT", "PER S", "P50 MS", "P99 MS", "MAX MS", "MB", "×SMALLEST"].map(str::to_owned),
+        ];
         cells.extend(self.rows.iter().map(|row| {
             [
                 row.storage.clone(),

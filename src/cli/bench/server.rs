@@ -33,8 +33,9 @@ impl Server {
     /// Makes a directory for it; nothing runs yet.
     pub fn prepare(parent: &Path, database_url: &str, label: &str, key: &str) -> Result<Self, Failure> {
         let directory = parent.join(format!("bloom-bench-{label}"));
-        fs::create_dir_all(&directory)
-            .map_err(|error| Failure::from(format!("cannot make {}: {error}; name a directory that can be written with --data-dir", directory.display())))?;
+        fs::create_dir_all(&directory).map_err(|error| {
+            Failure::from(format!("cannot make {}: {error}; name a directory that can be written with --data-dir", directory.display()))
+        })?;
         let database_url =
             if database_url == OWN_SQLITE { format!("sqlite:{}", directory.join("bench.db").display()) } else { database_url.to_owned() };
         Ok(Self { directory, database_url, key: key.to_owned(), child: None })

@@ -67,7 +67,14 @@ fn late(set: &mut WorkingSet, mut task: TaskState, past: PastLease, completion: 
     conclude(set, task, lease, worker, completion, keep_attempt)
 }
 
-fn conclude(set: &mut WorkingSet, mut task: TaskState, lease: LeaseId, worker: WorkerId, completion: &Completion, keep_attempt: bool) -> Reply {
+fn conclude(
+    set: &mut WorkingSet,
+    mut task: TaskState,
+    lease: LeaseId,
+    worker: WorkerId,
+    completion: &Completion,
+    keep_attempt: bool,
+) -> Reply {
     if let Some(record) = set.dirty.past_leases.iter().rev().find(|record| record.id == lease) {
         // A repeat in this very batch finds it.
         set.loaded.past_leases.insert(lease, Some(record.clone()));
@@ -123,6 +130,12 @@ fn fail(set: &mut WorkingSet, task: &mut TaskState, worker: &str, completion: &C
     let session_worker = Some(worker.to_owned());
     retry(set, task, Retry { give_back: keep_attempt, not_before: Some(not_before), session_worker, failure, actor: worker });
     if task.status == Status::Queued {
-        set.audit(Action::TaskRetried, EntityType::Task, task.id, worker, format!("{reason}, attempt {} of {}", task.attempts, task.max_attempts));
+        set.audit(
+            Action::TaskRetried,
+            EntityType::Task,
+            task.id,
+            worker,
+            format!("{reason}, attempt {} of {}", task.attempts, task.max_attempts),
+        );
     }
 }

@@ -13,7 +13,10 @@ use super::lease_end::finish;
 #[derive(Debug, PartialEq)]
 pub(super) enum Verdict {
     Ready,
-    Park { parked: Parked, blockers: Vec<TaskId> },
+    Park {
+        parked: Parked,
+        blockers: Vec<TaskId>,
+    },
     /// This dependency will not complete.
     DependencyFailed(TaskId),
 }
@@ -47,7 +50,8 @@ pub(super) fn judge(set: &WorkingSet, task: &TaskState, dependencies: &[TaskId],
 
 /// The task that goes before this one in its context: the nearest unfinished earlier one, or whichever runs there now.
 fn session_blocker(set: &WorkingSet, task: &TaskState, id_bound: TaskId) -> Result<Option<TaskId>, Halt> {
-    let predecessor = if id_bound == AFTER_ALL { newest_in_context(set, &task.context_id)? } else { predecessor(set, &task.context_id, id_bound)? };
+    let predecessor =
+        if id_bound == AFTER_ALL { newest_in_context(set, &task.context_id)? } else { predecessor(set, &task.context_id, id_bound)? };
     if let Some(id) = predecessor {
         // Found before it was locked: when it has ended since, another may stand behind it.
         return match set.find_task(id)? {
@@ -184,7 +188,11 @@ pub(super) fn known_dependencies(set: &WorkingSet, id: TaskId) -> Result<Vec<Tas
 }
 
 fn missing_nothing(keys: &super::super::command::Keys) -> bool {
-    keys.tasks.is_empty() && keys.contexts.is_empty() && keys.predecessors.is_empty() && keys.exclusive.is_empty() && keys.dependencies.is_empty()
+    keys.tasks.is_empty()
+        && keys.contexts.is_empty()
+        && keys.predecessors.is_empty()
+        && keys.exclusive.is_empty()
+        && keys.dependencies.is_empty()
 }
 
 /// A session task that becomes ready is for the worker that has its context's session.

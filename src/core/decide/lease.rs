@@ -157,7 +157,8 @@ fn blocked(set: &WorkingSet, claim: &Claim) -> Result<Vec<(TaskId, Parked, TaskI
     if !is_sure(set, set.slots(&claim.worker)) {
         missing.exact_slots.insert(claim.worker.clone());
     }
-    let complete = missing.contexts.is_empty() && missing.exclusive.is_empty() && missing.tasks.is_empty() && missing.exact_slots.is_empty();
+    let complete =
+        missing.contexts.is_empty() && missing.exclusive.is_empty() && missing.tasks.is_empty() && missing.exact_slots.is_empty();
     if complete { Ok(blocked) } else { Err(Halt::Need(Box::new(missing))) }
 }
 

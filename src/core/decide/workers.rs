@@ -101,7 +101,13 @@ pub(super) fn lose(set: &mut WorkingSet, id: &str, silent_for_ms: i64) -> Result
         return Ok(Reply::NotDue(worker.last_seen + silent_for_ms + 1));
     }
     let worker = Worker { lost: true, ..worker.clone() };
-    set.audit(Action::WorkerOffline, EntityType::Worker, &worker.id, "reconciler", format!("not seen for more than {} s", silent_for_ms / 1000));
+    set.audit(
+        Action::WorkerOffline,
+        EntityType::Worker,
+        &worker.id,
+        "reconciler",
+        format!("not seen for more than {} s", silent_for_ms / 1000),
+    );
     set.put_worker(worker);
     Ok(Reply::Done)
 }
@@ -150,4 +156,3 @@ pub(super) fn remove(set: &mut WorkingSet, id: &str) -> Result<Reply, Halt> {
     set.loaded.workers.insert(id.to_owned(), None);
     Ok(Reply::Done)
 }
-

@@ -1,0 +1,103 @@
+//! Statements that go to the database together: every trip to it and back costs a batch time.
+//!
+//! On SQLite a whole script, COMMIT included, is one text. On PostgreSQL the insertions, whose order does not matter, become one
+//! statement; updates go one by one, since a place must be let go before another takes it.
+
+use super::args::Args;
+use super::conn::Conn;
+use super::dialect::{Kind, Sql};
+use super::error::Error;
+
+struct Part<'a> {
+    sql: &'static Sql,
+    args: Args<'a>,
+}
+
+#[derive(Default)]
+pub(super) struct Script<'a> {
+    ordered: Vec<Part<'a>>,
+    insertions: Vec<Part<'a>>,
+}
+
+impl<'a> Script<'a> {
+    /// A statement that keeps its place among others of its kind; all of them come before the insertions.
+    pub fn ordered(&mut self, sql: &'static Sql, args: Args<'a>) {
+        self.ordered.push(Part { sql, args });
+    }
+
+    /// An INSERT whose order among others does not matter.
+    pub fn insertion(&mut self, sql: &'static Sql, args: Args<'a>) {
+        self.insertions.push(Part { sql, args });
+    }
+
+    /// Answers whether it has committed as well, as `may_commit` allows.
+    pub async fn run(self, conn: &mut Conn, may_commit: bool) -> Result<bool, Error> {
+        match conn.kind() {
+            Kind::Sqlite => {
+                let parts = self.ordered.into_iter().chain(self.insertions);
+                let (mut texts, args) = join(parts, Kind::Sqlite);
+                if may_commit {
+                    texts.push("COMMIT".to_owned());
+                }
+                match conn.execute_text(texts.join("; "), args).await {
+                    Ok(()) => Ok(may_commit),
+                    Err(Error::Unavailable(text)) if may_commit => Err(Error::CommitUnknown(text)),
+                    Err(error) => Err(error),
+                }
+            }
+            Kind::Postgres => {
+                for Part { sql, args } in self.ordered {
+                    conn.execute(sql, args).await?;
+                }
+                let (texts, args) = join(self.insertions, Kind::Postgres);
+                match texts.as_slice() {
+                    [] => {}
+                    [one] => conn.execute_text(one.clone(), args).await?,
+                    [first @ .., last] => {
+                        let with: Vec<String> = first.iter().enumerate().map(|(i, text)| format!("w{i} AS ({text})")).collect();
+                        conn.execute_text(format!("WITH {} {last}", with.join(", ")), args).await?;
+                    }
+                }
+                Ok(false)
+            }
+        }
+    }
+}
+
+/// The texts with their parameters numbered through, and all arguments.
+fn join<'a>(parts: impl IntoIterator<Item = Part<'a>>, kind: Kind) -> (Vec<String>, Args<'a>) {
+    let mut texts = Vec::new();
+    let mut all = Args::new();
+    for Part { sql, args } in parts {
+        texts.push(renumbered(sql.text(kind).as_str(), all.params(kind)));
+        all.append(args);
+    }
+    (texts, all)
+}
+
+/// `$n` becomes `$(n + by)`. No statement here has a dollar sign elsewhere.
+fn renumbered(text: &str, by: usize) -> String {
+    if by == 0 {
+        return text.to_owned();
+    }
+    let mut pieces = text.split('$');
+    let mut out = pieces.next().unwrap_or_default().to_owned();
+    for piece in pieces {
+        let digits = piece.bytes().take_while(u8::is_ascii_digit).count();
+        let number: usize = piece[..digits].parse().unwrap_or(0);
+        out.push('$');
+        out.push_str(&(number + by).to_string());
+        out.push_str(&piece[digits..]);
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::renumbered;
+
+    #[test]
+    fn parameters_are_numbered_through() {
+        assert_eq!(renumbered("a = $1 AND b IN ($2, $10) OR $1", 3), "a = $4 AND b IN ($5, $13) OR $4");
+    }
+}
