@@ -41,11 +41,6 @@ impl Failure {
         Self::Invalid(invalid)
     }
 
-    /// The request as a whole is wrong.
-    pub fn form(text: impl Into<String>) -> Self {
-        Self::Invalid(Invalid { form: vec![text.into()], fields: BTreeMap::new() })
-    }
-
     pub fn status(&self) -> u16 {
         match self {
             Self::Text { status, .. } => *status,
@@ -152,7 +147,6 @@ mod tests {
             Failure::field("lease_id", "Required").body(),
             br#"{"error":{"formErrors":[],"fieldErrors":{"lease_id":["Required"]}}}"#
         );
-        assert_eq!(Failure::form("Expected object, received array").line(), "Expected object, received array");
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! OpenAPI can't differ. Answers borrow from the rows that they show.
 
 pub mod answers;
+pub mod bulk;
 pub mod complete;
 pub mod error;
 pub mod lists;

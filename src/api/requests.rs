@@ -1,7 +1,6 @@
 //! Request bodies, besides those of tasks and completions.
 
-use super::tasks::MAX_BATCH;
-use super::values::{HttpUrl, Id, Int, Json, LabelText, Labels, List, MAX_LABELS, MAX_SAFE, Moment, Name, NonEmpty, ShortName, Text};
+use super::values::{HttpUrl, Id, Int, Json, List, MAX_SAFE, Moment, Name, NonEmpty, ShortName, Text};
 use super::wire::body;
 use crate::core::command::{NewEvent, WorkerChange};
 use crate::core::task::EventKind;
@@ -94,27 +93,6 @@ body! {
     /// A sign of life of all runs of a worker.
     pub struct WorkerHeartbeat {
         leases: List<Id, 0, MAX_NAMED_LEASES>,
-    }
-
-    /// Which tasks: those that all of the given fields fit.
-    pub struct Filter {
-        status: Option<Text>,
-        agent_slug: Option<Text>,
-        context_id: Option<Text>,
-        worker_id: Option<Text>,
-        labels: Option<Labels>,
-        /// The same as `labels`, each as `name=value`.
-        label: Option<List<LabelText, 0, MAX_LABELS>>,
-        created_after: Option<Moment>,
-        created_before: Option<Moment>,
-    }
-
-    /// Many tasks at a time, by ids or by filter.
-    pub struct Bulk {
-        ids: Option<List<Id, 0, MAX_BATCH>>,
-        filter: Option<Filter>,
-        /// Only count.
-        dry_run: bool = false,
     }
 
     /// The node that is to lead a project.

@@ -203,7 +203,7 @@ fn describe(schema: Schema, doc: &str, default: Option<serde_json::Value>) -> Re
 /// `null` is the same as absent, so whatever may be left out may be `null`.
 fn nullable(schema: Schema) -> Schema {
     let or_null = |schema_type: SchemaType| match schema_type {
-        SchemaType::Type(one) => SchemaType::Array(vec![one, Type::Null]),
+        SchemaType::Type(one) if one != Type::Null => SchemaType::Array(vec![one, Type::Null]),
         other => other,
     };
     match schema {

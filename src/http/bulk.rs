@@ -8,8 +8,8 @@ use super::body::Content;
 use super::gate::Caller;
 use super::tasks::filter_of_body;
 use crate::api::answers::BulkResult;
+use crate::api::bulk::{Bulk, Named};
 use crate::api::error::Failure;
-use crate::api::requests::Bulk;
 use crate::api::tasks::MAX_BATCH;
 use crate::core::command::Op;
 use crate::core::ids::TaskId;
@@ -39,13 +39,12 @@ pub async fn requeue(State(app): State<AppState>, caller: Caller, body: Content)
 
 /// Only tasks in one of `statuses` count: so repeated calls come to an end.
 async fn apply(app: &AppState, caller: &Caller, bulk: Bulk, statuses: &[Status], op: fn(TaskId) -> Op) -> Answer {
-    let (ids, more) = match (bulk.ids, bulk.filter) {
-        (Some(ids), None) => (ids.map(|id| id.0), false),
-        (None, Some(filter)) => match filter_of_body(filter)? {
+    let (ids, more) = match bulk.named {
+        Named::Ids(ids) => (ids, false),
+        Named::Filter(filter) => match filter_of_body(&filter) {
             Some(filter) => named_by(app, filter, statuses).await?,
             None => (Vec::new(), false),
         },
-        _ => return Err(Failure::form("Either ids or filter is wanted")),
     };
     let fits = |task: &TaskState| statuses.contains(&task.status) && !(task.status.is_active() && task.cancel_requested);
     let mut states = app.engine.store().task_states(&ids).await?;

@@ -1,5 +1,6 @@
 //! The API's description, made from the routes themselves.
 
+use utoipa::openapi::link::LinkBuilder;
 use utoipa::openapi::path::{Operation, Parameter, PathItem};
 use utoipa::openapi::schema::{AnyOfBuilder, Components, Ref};
 use utoipa::openapi::security::{ApiKey, ApiKeyValue, HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme};
@@ -71,6 +72,7 @@ pub fn openapi() -> OpenApi {
     for (path, item) in &mut api.paths.paths {
         for operation in operations(item) {
             complete(path, operation);
+            link(operation);
         }
     }
     api
@@ -112,6 +114,29 @@ fn complete(path: &str, operation: &mut Operation) {
     if path.ends_with("/lease") || path == "/api/runtime/llm-tasks/{id}/heartbeat" {
         if let Some(RefOr::T(body)) = &mut operation.request_body {
             body.required = Some(Required::False);
+        }
+    }
+}
+
+/// What may be called with what an answer names; but for the calls that wait: who follows links by the dozen would hang on them.
+fn link(operation: &mut Operation) {
+    const OF_TASK: &[&str] =
+        &["getTask", "getResult", "listEvents", "leaseTask", "heartbeatTask", "completeTask", "cancelTask", "requeueTask"];
+    const OF_LEASE: &[&str] = &["heartbeatTask", "completeTask", "releaseTask", "sendEvents", "cancelTask", "getTask"];
+    const OF_WORKER: &[&str] =
+        &["getWorker", "heartbeatWorker", "completeTasks", "cordonWorker", "uncordonWorker", "drainWorker", "removeWorker"];
+    let (targets, id) = match operation.operation_id.as_deref() {
+        Some("createTask" | "requeueTask") => (OF_TASK, "$response.body#/id"),
+        Some("leaseTask") => (OF_LEASE, "$response.body#/lease/task_id"),
+        Some("registerWorker") => (OF_WORKER, "$response.body#/id"),
+        _ => return,
+    };
+    for (status, response) in &mut operation.responses.responses {
+        if let (true, RefOr::T(response)) = (status.starts_with('2'), response) {
+            for target in targets {
+                let link = LinkBuilder::new().operation_id(*target).parameter("id", id).build();
+                response.links.insert((*target).to_owned(), RefOr::T(link));
+            }
         }
     }
 }

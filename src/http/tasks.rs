@@ -11,11 +11,11 @@ use super::path::TaskPath;
 use super::records::{cut, page_of};
 use super::show::show_task;
 use crate::api::answers::TaskResult;
+use crate::api::bulk::{Filter, given};
 use crate::api::error::{ErrorText, Failure};
 use crate::api::lists::{PageParams, Params, StatusParam, TaskParams};
-use crate::api::requests::Filter;
 use crate::api::tasks::{CreatedTasks, NewTask, NewTasks, Task};
-use crate::api::values::{LabelText, text_problem};
+use crate::api::values::text_problem;
 use crate::core::command::{CreatedTask, Op, Reply};
 use crate::core::task::{Status, TaskSpec};
 use crate::store::{Listing, Page, TaskFilter, TaskRow};
@@ -100,7 +100,7 @@ fn filter_of_params(params: &Params) -> Result<Option<TaskFilter>, Failure> {
         agent_slug: params.text("agent_slug")?,
         context_id: params.text("context_id")?,
         worker_id: params.text("worker_id")?,
-        labels: params.labels()?.into_iter().map(pair).collect(),
+        labels: params.labels()?.into_iter().map(|label| (label.name, label.value)).collect(),
         created_after: params.moment("created_after")?,
         created_before: params.moment("created_before")?,
     };
@@ -108,33 +108,19 @@ fn filter_of_params(params: &Params) -> Result<Option<TaskFilter>, Failure> {
 }
 
 /// As the list's filter, out of a body.
-///
-/// # Errors
-/// It names nothing: a slip of the pen must not stop every task.
-pub fn filter_of_body(filter: Filter) -> Result<Option<TaskFilter>, Failure> {
-    let status = filter.status.map(|status| status.0).filter(|status| !status.is_empty());
-    let texts = filter.label.map(|labels| labels.map(pair)).unwrap_or_default();
-    let given = |text: crate::api::values::Text| Some(text.0).filter(|text| !text.is_empty());
-    let filter = TaskFilter {
+pub fn filter_of_body(filter: &Filter) -> Option<TaskFilter> {
+    let text = |text| given(text).map(str::to_owned);
+    let (created_after, created_before) = filter.times();
+    let read = TaskFilter {
         status: None,
-        agent_slug: filter.agent_slug.and_then(given),
-        context_id: filter.context_id.and_then(given),
-        worker_id: filter.worker_id.and_then(given),
-        labels: filter.labels.into_iter().flat_map(|labels| labels.0).chain(texts).collect(),
-        created_after: filter.created_after.map(|at| at.0),
-        created_before: filter.created_before.map(|at| at.0),
+        agent_slug: text(&filter.agent_slug),
+        context_id: text(&filter.context_id),
+        worker_id: text(&filter.worker_id),
+        labels: filter.pairs().collect(),
+        created_after,
+        created_before,
     };
-    if status.is_none() && filter == TaskFilter::default() {
-        return Err(Failure::field(
-            "filter",
-            "Names nothing: give a status, agent_slug, context_id, worker_id, labels, created_after or created_before",
-        ));
-    }
-    Ok(with_status(filter, status.as_deref()))
-}
-
-fn pair(label: LabelText) -> (String, String) {
-    (label.name, label.value)
+    with_status(read, given(&filter.status))
 }
 
 fn with_status(filter: TaskFilter, status: Option<&str>) -> Option<TaskFilter> {

@@ -1,0 +1,140 @@
+//! One wish for many tasks: they are named by their ids, or by a filter.
+
+use serde_json::value::RawValue;
+use utoipa::openapi::schema::{AllOfBuilder, AnyOfBuilder, ObjectBuilder, OneOfBuilder, Schema, Type};
+use utoipa::openapi::{Object, RefOr};
+use utoipa::{PartialSchema, ToSchema};
+
+use super::tasks::MAX_BATCH;
+use super::values::{Id, LabelText, Labels, List, MAX_LABELS, Moment, NonEmpty, Text};
+use super::wire::{FieldSchema, Members, Problems, Wire, body, object_schema, problem, within};
+use crate::core::Ms;
+use crate::core::ids::TaskId;
+
+type Ids = List<Id, 0, MAX_BATCH>;
+
+body! {
+    /// Which tasks: those that all of the given fields fit.
+    pub struct Filter {
+        /// An unknown one fits nothing.
+        status: Option<Text>,
+        agent_slug: Option<Text>,
+        context_id: Option<Text>,
+        worker_id: Option<Text>,
+        labels: Option<Labels>,
+        /// The same as `labels`, each as `name=value`.
+        label: Option<List<LabelText, 0, MAX_LABELS>>,
+        created_after: Option<Moment>,
+        created_before: Option<Moment>,
+    }
+}
+
+impl Filter {
+    /// Nothing is given: a slip of the pen must not stop every task.
+    fn is_empty(&self) -> bool {
+        let texts = [&self.status, &self.agent_slug, &self.context_id, &self.worker_id];
+        texts.iter().all(|text| given(text).is_none()) && self.times() == (None, None) && self.pairs().next().is_none()
+    }
+
+    /// Its labels, in whichever form.
+    pub fn pairs(&self) -> impl Iterator<Item = (String, String)> {
+        let map = self.labels.iter().flat_map(|labels| &labels.0).map(|(name, value)| (name.clone(), value.clone()));
+        map.chain(self.label.iter().flat_map(|labels| &labels.0).map(|label| (label.name.clone(), label.value.clone())))
+    }
+
+    pub fn times(&self) -> (Option<Ms>, Option<Ms>) {
+        (self.created_after.map(|at| at.0), self.created_before.map(|at| at.0))
+    }
+
+    /// That it names something, for schemas.
+    fn describe_given() -> Schema {
+        let one = |name: &str, schema: Schema| ObjectBuilder::new().schema_type(Type::Object).property(name, schema).required(name).build();
+        let mut any = AnyOfBuilder::new();
+        for name in ["status", "agent_slug", "context_id", "worker_id"] {
+            any = any.item(Schema::Object(one(name, NonEmpty::describe())));
+        }
+        for name in ["created_after", "created_before"] {
+            any = any.item(Schema::Object(one(name, Moment::describe())));
+        }
+        let labels = ObjectBuilder::new().schema_type(Type::Object).min_properties(Some(1)).build();
+        any = any.item(Schema::Object(one("labels", Schema::Object(labels))));
+        Schema::AnyOf(any.item(Schema::Object(one("label", List::<LabelText, 1, MAX_LABELS>::describe()))).build())
+    }
+}
+
+/// An empty text is no filter.
+pub fn given(text: &Option<Text>) -> Option<&str> {
+    text.as_ref().map(|text| text.0.as_str()).filter(|text| !text.is_empty())
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Named {
+    Ids(Vec<TaskId>),
+    Filter(Box<Filter>),
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Bulk {
+    pub named: Named,
+    pub dry_run: bool,
+}
+
+impl Wire for Bulk {
+    fn read(raw: &RawValue) -> Result<Self, Problems> {
+        let members = Members::of(raw)?;
+        let mut problems = Problems::new();
+        let ids = members.field::<Option<Ids>>("ids", None, &mut problems);
+        let filter = members.field::<Option<Filter>>("filter", None, &mut problems);
+        let dry_run = members.field("dry_run", Some(|| false), &mut problems);
+        let (Some(ids), Some(filter), Some(dry_run)) = (ids, filter, dry_run) else { return Err(problems) };
+        let named = match (ids, filter) {
+            (Some(ids), None) => Named::Ids(ids.map(|id| id.0)),
+            (None, Some(filter)) if filter.is_empty() => {
+                let fields = "status, agent_slug, context_id, worker_id, labels, label, created_after, created_before";
+                return problem(format!("Names nothing: give one of {fields}")).map_err(|found| within("filter", found));
+            }
+            (None, Some(filter)) => Named::Filter(Box::new(filter)),
+            _ => return problem("Either ids or filter is wanted"),
+        };
+        Ok(Self { named, dry_run })
+    }
+
+    fn describe() -> Schema {
+        let none =
+            |name| FieldSchema { name, doc: "", schema: Schema::Object(Object::with_type(Type::Null)), required: false, default: None };
+        let dry_run = || FieldSchema::of::<bool>("dry_run", "Only count.", Some(false.into()));
+        let filter = Schema::AllOf(AllOfBuilder::new().item(Filter::describe()).item(Filter::describe_given()).build());
+        let filter = FieldSchema { name: "filter", doc: "", schema: filter, required: true, default: None };
+        let by_ids = object_schema("Tasks by their ids.", vec![FieldSchema::of::<Ids>("ids", "", None), none("filter"), dry_run()]);
+        let by_filter = object_schema("Tasks by a filter.", vec![none("ids"), filter, dry_run()]);
+        Schema::OneOf(OneOfBuilder::new().item(by_ids).item(by_filter).build())
+    }
+}
+
+impl PartialSchema for Bulk {
+    fn schema() -> RefOr<Schema> {
+        RefOr::T(Self::describe())
+    }
+}
+
+impl ToSchema for Bulk {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::error::Failure;
+
+    #[test]
+    fn tasks_are_named_by_ids_or_by_a_filter_that_says_something() {
+        let read = |body: &str| Bulk::read(serde_json::from_str(body).unwrap()).map_err(|problems| Failure::from(problems).line());
+        let check = |body, expected: &str| assert!(read(body).unwrap_err().starts_with(expected), "{body}: {:?}", read(body));
+        check("{}", "Either ids or filter is wanted");
+        check(r#"{"ids": [], "filter": {"status": "dead"}}"#, "Either ids or filter is wanted");
+        check(r#"{"filter": {}}"#, "filter: Names nothing");
+        check(r#"{"filter": {"status": "", "labels": {}, "labell": ["a=b"]}}"#, "filter: Names nothing");
+        check(r#"{"filter": {"label": ["a"]}}"#, "filter: label.0: Expected name=value");
+        assert_eq!(read(r#"{"ids": [], "filter": null}"#).unwrap(), Bulk { named: Named::Ids(Vec::new()), dry_run: false });
+        let Named::Filter(filter) = read(r#"{"filter": {"label": ["a=b"], "labels": {"c": "d"}}}"#).unwrap().named else { panic!() };
+        assert_eq!(filter.pairs().collect::<Vec<_>>(), [("c".into(), "d".into()), ("a".into(), "b".into())]);
+    }
+}
