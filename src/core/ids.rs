@@ -39,6 +39,11 @@ impl IdSource {
         Builder::from_unix_timestamp_millis(millis, &tail).into_uuid()
     }
 
+    /// What follows sorts behind this id, also when that was made in the same millisecond or by a clock that was ahead.
+    pub fn rise_above(&mut self, id: Uuid) {
+        self.now_ms = self.now_ms.max(created_at(id) + 1);
+    }
+
     /// The next of a sequence of well-mixed numbers (SplitMix64), for ids and for jitter.
     pub fn draw(&mut self) -> u64 {
         self.seed = self.seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -69,5 +74,15 @@ mod tests {
             assert_eq!(id.get_version_num(), 7);
             last = id;
         }
+    }
+
+    #[test]
+    fn ids_rise_above_those_of_others() {
+        let other = IdSource::new(1_700_000_000_200, 8).next_id();
+        let mut ids = IdSource::new(1_700_000_000_123, 7);
+        ids.rise_above(other);
+        assert!(ids.next_id() > other);
+        ids.rise_above(IdSource::new(1, 9).next_id());
+        assert!(ids.next_id() > other);
     }
 }

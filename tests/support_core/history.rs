@@ -1,1 +1,256 @@
-//! TODO
+//! Random histories: steps that mean something in whatever state they meet.
+
+use bloom_runtime::core::command::{Choice, Completion, CordonWish, Holder, NewEvent, Op};
+use bloom_runtime::core::ids::{LeaseId, TaskId};
+use bloom_runtime::core::task::{EventKind, Outcome, Session, TaskSpec, Usage};
+use proptest::collection::vec;
+use proptest::option;
+use proptest::prelude::*;
+
+use super::memory::Memory;
+use super::world::{TTL_MS, completion, registration, spec};
+
+const WORKERS: [&str; 3] = ["w0", "w1", "w2"];
+const NOT_SEEN_MS: i64 = 60_000;
+
+/// Numbers pick among what there is by then.
+#[derive(Clone, Debug)]
+pub enum Step {
+    Create(Vec<NewTask>),
+    Lease { task: usize, worker: Option<usize> },
+    Claim { worker: usize, max: usize, held: Option<bool> },
+    Heartbeat { lease: usize, named: Named },
+    Renew { worker: usize },
+    Complete { lease: usize, named: Named, end: End },
+    /// A completion that was sent before comes again.
+    Repeat { sent: usize },
+    Release { lease: usize },
+    Events { lease: usize, seq: i64 },
+    Cancel { task: usize },
+    Requeue { task: usize },
+    Expire { lease: usize },
+    /// The slow resync.
+    LookAgain,
+    Grace,
+    Register { worker: usize, places: i64 },
+    Remove { worker: usize },
+    Cordon { worker: usize, wish: usize },
+    Seen { worker: usize },
+    Silent { worker: usize },
+    /// Time goes by, and what is due is done.
+    Pass { ms: i64 },
+    /// The next commit is the last of its process: nobody is told of what it let go of.
+    Crash,
+    /// This replica stops (or starts) hearing of others' commits.
+    Stale(bool),
+    Batch(Vec<Step>),
+}
+
+#[derive(Clone, Debug)]
+pub struct NewTask {
+    pub context: usize,
+    pub session: bool,
+    pub key: Option<usize>,
+    pub idempotency: Option<usize>,
+    pub depends_on: Option<usize>,
+    pub priority: i64,
+    pub max_attempts: i64,
+    pub later: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub enum Named {
+    Nobody,
+    Lease,
+    Worker,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub enum End {
+    Success,
+    Error,
+    Again,
+    AgainLater,
+    NoAttempt,
+}
+
+/// What the outside knows: the tasks that were made, every lease ever given, what was sent.
+#[derive(Clone, Debug, Default)]
+pub struct History {
+    pub tasks: Vec<TaskId>,
+    pub leases: Vec<(TaskId, LeaseId, String)>,
+    pub sent: Vec<Completion>,
+}
+
+fn pick<T>(from: &[T], at: usize) -> Option<&T> {
+    (!from.is_empty()).then(|| &from[at % from.len()])
+}
+
+impl History {
+    /// Learns of tasks and leases that are new in the database.
+    pub fn learn(&mut self, db: &Memory) {
+        for task in db.tasks.values() {
+            if !self.tasks.contains(&task.id) {
+                self.tasks.push(task.id);
+            }
+            let lease = task.lease.as_ref().filter(|lease| !self.leases.iter().any(|(_, known, _)| *known == lease.id));
+            self.leases.extend(lease.map(|lease| (task.id, lease.id, lease.worker_id.clone())));
+        }
+    }
+
+    /// What the step asks for; nothing when there is nothing to ask it of.
+    pub fn ops(&mut self, db: &Memory, now: i64, step: &Step) -> Vec<Op> {
+        if let Step::Batch(steps) = step {
+            return steps.iter().flat_map(|step| self.ops(db, now, step)).collect();
+        }
+        self.op(db, now, step).into_iter().collect()
+    }
+
+    fn op(&mut self, db: &Memory, now: i64, step: &Step) -> Option<Op> {
+        let task = |at: usize| pick(&self.tasks, at).copied();
+        let worker = |at: usize| WORKERS[at % WORKERS.len()].to_owned();
+        Some(match step {
+            Step::Create(tasks) => Op::Create { tasks: tasks.iter().map(|wanted| self.spec(now, wanted)).collect() },
+            Step::Lease { task: at, worker: named } => {
+                let known: Vec<String> = db.workers.keys().take(1).cloned().collect();
+                let choice = named.map_or(Choice::Among { workers: known, context: None }, |at| Choice::Named(worker(at)));
+                Op::Lease { task: task(*at)?, choice, ttl_ms: TTL_MS }
+            }
+            Step::Claim { worker: at, max, held } => {
+                let id = worker(*at);
+                let known = held.map(|knows| db.held_by(&id).filter(|_| knows).filter_map(|task| Some(task.lease.as_ref()?.id)).collect());
+                let mut candidates = db.workers.get(&id).map(|worker| db.ready_for(worker)).unwrap_or_default();
+                candidates.truncate(*max);
+                Op::Claim(bloom_runtime::core::command::Claim { worker: id, candidates, held: known, ttl_ms: TTL_MS })
+            }
+            Step::Heartbeat { lease, named } => {
+                let (task, lease, worker) = pick(&self.leases, *lease)?.clone();
+                Op::Heartbeat { task, holder: holder(*named, lease, worker) }
+            }
+            Step::Renew { worker: at } => {
+                let id = worker(*at);
+                let leases = self.leases.iter().filter(|(_, _, worker)| *worker == id).map(|(_, lease, _)| *lease).collect();
+                Op::RenewLeases { worker: id, leases }
+            }
+            Step::Complete { lease, named, end } => {
+                let (task, lease, worker) = pick(&self.leases, *lease)?.clone();
+                let sent = Completion { holder: holder(*named, lease, worker), ..ended(task, *end, now) };
+                self.sent.push(sent.clone());
+                Op::Complete(Box::new(sent))
+            }
+            Step::Repeat { sent } => Op::Complete(Box::new(pick(&self.sent, *sent)?.clone())),
+            Step::Release { lease } => {
+                let (task, lease, _) = pick(&self.leases, *lease)?.clone();
+                Op::Release { task, lease, reason: "shutdown".into() }
+            }
+            Step::Events { lease, seq } => {
+                let (task, lease, _) = pick(&self.leases, *lease)?.clone();
+                let event = |seq| NewEvent { seq, kind: EventKind::Text, at: now, data: "{}".into() };
+                Op::AppendEvents { task, lease, events: vec![event(*seq), event(seq + 1)] }
+            }
+            Step::Cancel { task: at } => Op::Cancel { task: task(*at)? },
+            Step::Requeue { task: at } => Op::Requeue { task: task(*at)? },
+            Step::Expire { lease } => {
+                let (task, lease, _) = pick(&self.leases, *lease)?.clone();
+                Op::ExpireLease { task, lease }
+            }
+            Step::LookAgain => Op::Reconsider { tasks: db.parked() },
+            Step::Grace => Op::Grace { tasks: db.active().map(|task| task.id).collect(), at_least_ms: 10_000 },
+            Step::Register { worker: at, places } => Op::RegisterWorker(Box::new(registration(&worker(*at), *places))),
+            Step::Remove { worker: at } => Op::RemoveWorker { worker: worker(*at) },
+            Step::Cordon { worker: at, wish } => {
+                let wishes = [CordonWish::Cordon, CordonWish::Uncordon, CordonWish::Drain];
+                Op::Cordon { worker: worker(*at), wish: wishes[wish % wishes.len()] }
+            }
+            Step::Seen { worker: at } => Op::Touch { sightings: vec![(worker(*at), now)] },
+            Step::Silent { worker: at } => Op::LoseWorker { worker: worker(*at), silent_for_ms: NOT_SEEN_MS },
+            Step::Pass { .. } | Step::Crash | Step::Stale(_) | Step::Batch(_) => return None,
+        })
+    }
+
+    fn spec(&self, now: i64, wanted: &NewTask) -> TaskSpec {
+        TaskSpec {
+            session: if wanted.session { Session::Context } else { Session::None },
+            exclusive_key: wanted.key.map(|key| format!("key{key}")),
+            idempotency_key: wanted.idempotency.map(|key| format!("idem{key}")),
+            depends_on: wanted.depends_on.and_then(|at| pick(&self.tasks, at).copied()).into_iter().collect(),
+            priority: wanted.priority,
+            max_attempts: wanted.max_attempts,
+            not_before: wanted.later.then_some(now + 45_000),
+            ..spec(&format!("context{}", wanted.context))
+        }
+    }
+}
+
+fn holder(named: Named, lease: LeaseId, worker: String) -> Holder {
+    match named {
+        Named::Nobody => Holder::default(),
+        Named::Lease => Holder { lease: Some(lease), worker: None },
+        Named::Worker => Holder { lease: None, worker: Some(worker) },
+    }
+}
+
+fn ended(task: TaskId, end: End, now: i64) -> Completion {
+    let status = if matches!(end, End::Success) { Outcome::Success } else { Outcome::Error };
+    Completion {
+        retryable: matches!(end, End::Again | End::AgainLater | End::NoAttempt),
+        keep_attempt: matches!(end, End::NoAttempt),
+        retry_at: matches!(end, End::AgainLater).then_some(now + 30_000),
+        usage: Some(Usage { input_tokens: 7, output_tokens: 2, cost_usd: 0.5 }),
+        session_id: Some("session".into()),
+        ..completion(task, None, status)
+    }
+}
+
+fn new_task() -> impl Strategy<Value = NewTask> {
+    let waits = (option::weighted(0.25, 0..2usize), option::weighted(0.2, 0..3usize), option::weighted(0.25, 0..9usize), prop::bool::weighted(0.2));
+    (0..2usize, prop::bool::weighted(0.7), waits, 4..6i64, 1..3i64).prop_map(|(context, session, waits, priority, max_attempts)| {
+        let (key, idempotency, depends_on, later) = waits;
+        NewTask { context, session, key, idempotency, depends_on, priority, max_attempts, later }
+    })
+}
+
+fn named() -> impl Strategy<Value = Named> {
+    prop_oneof![1 => Just(Named::Nobody), 4 => Just(Named::Lease), 1 => Just(Named::Worker)]
+}
+
+fn end() -> impl Strategy<Value = End> {
+    prop_oneof![3 => Just(End::Success), 1 => Just(End::Error), 1 => Just(End::Again), 1 => Just(End::AgainLater), 1 => Just(End::NoAttempt)]
+}
+
+fn command() -> impl Strategy<Value = Step> {
+    let any = || 0..12usize;
+    prop_oneof![
+        5 => vec(new_task(), 1..3).prop_map(Step::Create),
+        3 => (any(), option::of(0..3usize)).prop_map(|(task, worker)| Step::Lease { task, worker }),
+        8 => (any(), 1..4usize, option::of(prop::bool::ANY)).prop_map(|(worker, max, held)| Step::Claim { worker, max, held }),
+        2 => (any(), named()).prop_map(|(lease, named)| Step::Heartbeat { lease, named }),
+        1 => any().prop_map(|worker| Step::Renew { worker }),
+        8 => (any(), named(), end()).prop_map(|(lease, named, end)| Step::Complete { lease, named, end }),
+        2 => any().prop_map(|sent| Step::Repeat { sent }),
+        2 => any().prop_map(|lease| Step::Release { lease }),
+        1 => (any(), 1..4i64).prop_map(|(lease, seq)| Step::Events { lease, seq }),
+        2 => any().prop_map(|task| Step::Cancel { task }),
+        4 => any().prop_map(|task| Step::Requeue { task }),
+        1 => any().prop_map(|lease| Step::Expire { lease }),
+        1 => Just(Step::LookAgain),
+        1 => Just(Step::Grace),
+        1 => any().prop_map(|worker| Step::Seen { worker }),
+        1 => any().prop_map(|worker| Step::Silent { worker }),
+    ]
+}
+
+pub fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let any = || 0..3usize;
+    let step = prop_oneof![
+        30 => command(),
+        6 => vec(command(), 2..5).prop_map(Step::Batch),
+        2 => (any(), 1..4i64).prop_map(|(worker, places)| Step::Register { worker, places }),
+        1 => any().prop_map(|worker| Step::Remove { worker }),
+        1 => (any(), any()).prop_map(|(worker, wish)| Step::Cordon { worker, wish }),
+        3 => prop_oneof![Just(1), Just(1_000), Just(61_000), Just(400_000)].prop_map(|ms| Step::Pass { ms }),
+        1 => Just(Step::Crash),
+        1 => prop::bool::ANY.prop_map(Step::Stale),
+    ];
+    vec(step, 1..60)
+}

@@ -21,7 +21,7 @@ pub(super) fn complete(set: &mut WorkingSet, completion: &Completion) -> Result<
         let mut task = task.clone();
         let Some(lease) = end_lease(set, &mut task, LeaseStatus::Released) else { return Err(Rejection::LeaseNotFound.into()) };
         complete_record(set, lease.id, completion.model.clone(), completion.usage);
-        return Ok(conclude(set, task, lease.id, lease.worker_id, completion));
+        return Ok(conclude(set, task, lease.id, lease.worker_id, completion, completion.keep_attempt));
     };
     if let Some(named) = completion.holder.lease {
         let past = set.loaded.past_leases.get(&named).ok_or_else(|| need(|keys| keys.past_leases.insert(named)))?;
@@ -59,13 +59,15 @@ fn late(set: &mut WorkingSet, mut task: TaskState, past: PastLease, completion: 
     };
     task.last_lease = Some(LastLease { id: past.id, worker_id: past.worker_id.clone(), status: LeaseStatus::Released });
     let (lease, worker) = (past.id, past.worker_id.clone());
+    // Without a sign of life the expiry has given the attempt back already; once is enough.
+    let keep_attempt = completion.keep_attempt && past.last_heartbeat > past.started_at;
     set.loaded.past_leases.insert(past.id, Some(past.clone()));
     set.dirty.past_leases.retain(|record| record.id != past.id);
     set.dirty.past_leases.push(past);
-    conclude(set, task, lease, worker, completion)
+    conclude(set, task, lease, worker, completion, keep_attempt)
 }
 
-fn conclude(set: &mut WorkingSet, mut task: TaskState, lease: LeaseId, worker: WorkerId, completion: &Completion) -> Reply {
+fn conclude(set: &mut WorkingSet, mut task: TaskState, lease: LeaseId, worker: WorkerId, completion: &Completion, keep_attempt: bool) -> Reply {
     if let Some(record) = set.dirty.past_leases.iter().rev().find(|record| record.id == lease) {
         // A repeat in this very batch finds it.
         set.loaded.past_leases.insert(lease, Some(record.clone()));
@@ -99,13 +101,13 @@ fn conclude(set: &mut WorkingSet, mut task: TaskState, lease: LeaseId, worker: W
             set.audit(Action::TaskCompleted, EntityType::Task, task.id, &worker, "success");
             finish(set, &mut task, Status::Completed);
         }
-        Outcome::Error => fail(set, &mut task, &worker, completion),
+        Outcome::Error => fail(set, &mut task, &worker, completion, keep_attempt),
     }
     set.put_task(task.clone());
     Reply::Completed { task, result: Completed::Now(result) }
 }
 
-fn fail(set: &mut WorkingSet, task: &mut TaskState, worker: &str, completion: &Completion) {
+fn fail(set: &mut WorkingSet, task: &mut TaskState, worker: &str, completion: &Completion, keep_attempt: bool) {
     let reason = completion.reason.unwrap_or(Reason::AgentError);
     let message = completion.error_message.clone().unwrap_or_default();
     let failure = Failure { reason, message, at: set.now() };
@@ -119,7 +121,7 @@ fn fail(set: &mut WorkingSet, task: &mut TaskState, worker: &str, completion: &C
     let backoff = set.now() + delay_ms(task.attempts, chance);
     let not_before = completion.retry_at.map_or(backoff, |at| at.max(set.now()));
     let session_worker = Some(worker.to_owned());
-    retry(set, task, Retry { give_back: completion.keep_attempt, not_before: Some(not_before), session_worker, failure, actor: worker });
+    retry(set, task, Retry { give_back: keep_attempt, not_before: Some(not_before), session_worker, failure, actor: worker });
     if task.status == Status::Queued {
         set.audit(Action::TaskRetried, EntityType::Task, task.id, worker, format!("{reason}, attempt {} of {}", task.attempts, task.max_attempts));
     }

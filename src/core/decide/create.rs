@@ -8,7 +8,7 @@ use super::super::command::{AFTER_ALL, CreatedTask, Rejection, Reply};
 use super::super::ids::TaskId;
 use super::super::task::{Session, Status, TaskSpec, TaskState};
 use super::super::working_set::{Halt, WorkingSet, need};
-use super::gate::{apply, judge, remember_session};
+use super::gate::{apply, judge, newest_in_context, remember_session};
 
 pub(super) fn create(set: &mut WorkingSet, wanted: &[TaskSpec]) -> Result<Reply, Halt> {
     check(set, wanted)?;
@@ -64,7 +64,7 @@ fn same_wish(a: &TaskSpec, b: &TaskSpec) -> bool {
 }
 
 fn insert(set: &mut WorkingSet, wanted: &TaskSpec) -> Result<CreatedTask, Halt> {
-    let id: TaskId = set.ids.next_id();
+    let id = next_id(set, wanted)?;
     let spec = Arc::new(TaskSpec { id, ..wanted.clone() });
     let mut state = TaskState::new(&spec);
     let verdict = judge(set, &state, &spec.depends_on, AFTER_ALL)?;
@@ -80,4 +80,13 @@ fn insert(set: &mut WorkingSet, wanted: &TaskSpec) -> Result<CreatedTask, Halt> 
     }
     set.put_task(state.clone());
     Ok(CreatedTask { spec, state, existed: false })
+}
+
+/// Behind all that it may have to wait for: whoever waits for an earlier task never waits in a circle.
+fn next_id(set: &mut WorkingSet, wanted: &TaskSpec) -> Result<TaskId, Halt> {
+    let before = if wanted.session == Session::Context { newest_in_context(set, &wanted.context_id)? } else { None };
+    for id in before.iter().chain(&wanted.depends_on) {
+        set.ids.rise_above(*id);
+    }
+    Ok(set.ids.next_id())
 }

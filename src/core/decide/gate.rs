@@ -47,20 +47,31 @@ pub(super) fn judge(set: &WorkingSet, task: &TaskState, dependencies: &[TaskId],
 
 /// The task that goes before this one in its context: the nearest unfinished earlier one, or whichever runs there now.
 fn session_blocker(set: &WorkingSet, task: &TaskState, id_bound: TaskId) -> Result<Option<TaskId>, Halt> {
-    let key = (task.context_id.clone(), id_bound);
-    let again = || need(|keys| keys.predecessors.insert(key.clone()));
-    let predecessor = match set.newest_in_context.get(&task.context_id) {
-        Some(newest) if id_bound == AFTER_ALL => Some(*newest),
-        _ => *set.loaded.predecessors.get(&key).ok_or_else(again)?,
-    };
+    let predecessor = if id_bound == AFTER_ALL { newest_in_context(set, &task.context_id)? } else { predecessor(set, &task.context_id, id_bound)? };
     if let Some(id) = predecessor {
         // Found before it was locked: when it has ended since, another may stand behind it.
         return match set.find_task(id)? {
             Some(state) if !state.status.is_final() => Ok(Some(id)),
-            _ => Err(again()),
+            _ => Err(need_predecessor(&task.context_id, id_bound)),
         };
     }
     context_blocker(set, task)
+}
+
+/// The last session task of a context that is not over.
+pub(super) fn newest_in_context(set: &WorkingSet, context: &str) -> Result<Option<TaskId>, Halt> {
+    match set.newest_in_context.get(context) {
+        Some(newest) => Ok(Some(*newest)),
+        None => predecessor(set, context, AFTER_ALL),
+    }
+}
+
+fn predecessor(set: &WorkingSet, context: &str, before: TaskId) -> Result<Option<TaskId>, Halt> {
+    set.loaded.predecessors.get(&(context.to_owned(), before)).copied().ok_or_else(|| need_predecessor(context, before))
+}
+
+fn need_predecessor(context: &str, before: TaskId) -> Halt {
+    need(|keys| keys.predecessors.insert((context.to_owned(), before)))
 }
 
 /// The other task that runs in this one's context.

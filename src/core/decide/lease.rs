@@ -51,10 +51,11 @@ fn named(set: &WorkingSet, id: &str) -> Result<WorkerId, Halt> {
         return Err(Rejection::NoWorker.into());
     }
     let slots = set.slots(id);
-    if free_slots(worker, slots) > 0 {
-        return Ok(worker.id.clone());
+    let free = free_slots(worker, slots) > 0;
+    if slots.exact && !free {
+        return Err(Rejection::NoWorker.into());
     }
-    Err(if slots.exact { Rejection::NoWorker.into() } else { need(|keys| keys.exact_slots.insert(id.to_owned())) })
+    if is_sure(set, slots) && free { Ok(worker.id.clone()) } else { Err(need(|keys| keys.exact_slots.insert(id.to_owned()))) }
 }
 
 /// The best worker of those loaded. "None" is only said after a look at every worker and its true room.
@@ -64,21 +65,21 @@ fn best(set: &WorkingSet, task: &TaskState) -> Result<WorkerId, Halt> {
         set.find_worker(id)?;
     }
     let suited = || set.loaded.workers.values().flatten().filter(|worker| placement::may_pick(worker, &task.agent_slug));
+    let unsure: Vec<WorkerId> = suited().filter(|worker| !is_sure(set, set.slots(&worker.id))).map(|worker| worker.id.clone()).collect();
+    if !unsure.is_empty() {
+        return Err(need(|keys| keys.exact_slots.extend(unsure)));
+    }
     let candidates = suited().map(|worker| Candidate { worker, free: free_slots(worker, set.slots(&worker.id)) });
     if let Some(worker) = placement::best(candidates, sticky.as_deref()) {
         return Ok(worker.id.clone());
     }
-    if !set.loaded.all_workers {
-        return Err(need(|keys| keys.all_workers = true));
-    }
-    let unsure: Vec<WorkerId> = suited().filter(|worker| !set.slots(&worker.id).exact).map(|worker| worker.id.clone()).collect();
-    if unsure.is_empty() {
-        return Err(Rejection::NoWorker.into());
-    }
-    Err(need(|keys| {
-        keys.all_workers = true;
-        keys.exact_slots.extend(unsure);
-    }))
+    // With all workers come their true places.
+    if set.loaded.all_workers { Err(Rejection::NoWorker.into()) } else { Err(need(|keys| keys.all_workers = true)) }
+}
+
+/// A view of a worker's places is good enough to try one, until the database has refused it.
+fn is_sure(set: &WorkingSet, slots: Slots) -> bool {
+    slots.exact || !set.exact
 }
 
 fn sticky_worker(context: &ContextView, now: Ms) -> Option<WorkerId> {
@@ -153,7 +154,11 @@ fn blocked(set: &WorkingSet, claim: &Claim) -> Result<Vec<(TaskId, Parked, TaskI
             Err(rejected) => return Err(rejected),
         }
     }
-    let complete = missing.contexts.is_empty() && missing.exclusive.is_empty() && missing.tasks.is_empty();
+    if !is_sure(set, set.slots(&claim.worker)) {
+        missing.exact_slots.insert(claim.worker.clone());
+    }
+    let complete =
+        missing.contexts.is_empty() && missing.exclusive.is_empty() && missing.tasks.is_empty() && missing.exact_slots.is_empty();
     if complete { Ok(blocked) } else { Err(Halt::Need(Box::new(missing))) }
 }
 

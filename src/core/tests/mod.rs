@@ -6,4 +6,5 @@ pub(super) mod support;
 
 mod fleet;
 mod placement;
+mod properties;
 mod queue;

@@ -1,0 +1,185 @@
+//! What holds over any history of commands, with processes that end at the worst moment, replicas that have not heard the news,
+//! repeated messages and time going by. `PROPTEST_CASES` asks for more histories than the 256 that are tried otherwise.
+
+use std::collections::HashMap;
+
+use proptest::prelude::*;
+
+use super::support::history::{History, Step, steps};
+use super::support::world::{World, completion, registration, world};
+use crate::core::command::{Completed, Completion, Op, Rejection, Reply};
+use crate::core::ids::{LeaseId, TaskId};
+use crate::core::task::Outcome;
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, max_shrink_iters: 4_000, ..ProptestConfig::default() })]
+
+    #[test]
+    fn over_any_history(steps in steps()) {
+        let mut run = Run::new();
+        for step in &steps {
+            run.step(step);
+        }
+        run.drive_to_the_end();
+    }
+}
+
+struct Run {
+    world: World,
+    history: History,
+    /// Completions that were acknowledged, and the results that they were told.
+    acknowledged: HashMap<LeaseId, uuid::Uuid>,
+    /// Somebody was not told that what it waits for is free; the resync is to find it.
+    lost_a_wake_up: bool,
+}
+
+impl Run {
+    fn new() -> Self {
+        let mut world = world().worker("w0", 2).worker("w1", 1);
+        world.strict = true;
+        Self { world, history: History::default(), acknowledged: HashMap::new(), lost_a_wake_up: false }
+    }
+
+    fn step(&mut self, step: &Step) {
+        let world = &mut self.world;
+        match step {
+            Step::Pass { ms } => {
+                world.now += ms;
+                world.do_what_is_due();
+            }
+            Step::Crash => {
+                world.crashing = true;
+                self.lost_a_wake_up = true;
+            }
+            Step::Stale(stale) => {
+                world.stale = *stale;
+                world.refresh();
+            }
+            // The database guards a worker's places, not how many there are: a replica that has not heard of leases made before a
+            // worker shrank can still fill a low place. It hears within the change feed's quarter of a second.
+            Step::Register { .. } => world.stale = false,
+            _ => {}
+        }
+        let ops = self.history.ops(&self.world.db, self.world.now, step);
+        if !ops.is_empty() {
+            self.carry_out(ops);
+        }
+        self.history.learn(&self.world.db);
+        self.world.check();
+        self.check_results();
+    }
+
+    fn carry_out(&mut self, ops: Vec<Op>) {
+        let before = self.world.clone();
+        let answers = self.world.run_batch(ops.clone());
+        for (op, answer) in ops.iter().zip(&answers) {
+            if let (Op::Complete(completion), Ok(Reply::Completed { result, .. })) = (op, answer) {
+                self.acknowledge(completion, result);
+            }
+        }
+        self.check_room(&before);
+        if let ([op], [answer]) = (ops.as_slice(), answers.as_slice()) {
+            self.check_attempts(&before, op);
+            if answer.is_err() {
+                assert_eq!(before.db, self.world.db, "a rejection changes nothing");
+            }
+            self.check_repeat(op, answer);
+        }
+    }
+
+    fn acknowledge(&mut self, completion: &Completion, result: &Completed) {
+        match result {
+            Completed::Now(result) => {
+                assert!(completion.holder.lease.is_none_or(|named| named == result.lease_id), "it is the named lease's result");
+                assert_eq!(self.acknowledged.insert(result.lease_id, result.id), None, "a lease has one completion");
+            }
+            Completed::Before(lease) => assert!(self.acknowledged.contains_key(lease), "what is told as done before was"),
+        }
+    }
+
+    /// No lease is given beyond a worker's room.
+    fn check_room(&self, before: &World) {
+        for worker in self.world.db.workers.values() {
+            let held = self.world.db.used(&worker.id).count_ones();
+            let grew = held > before.db.used(&worker.id).count_ones();
+            assert!(!grew || i64::from(held) <= worker.capabilities.max_concurrency, "{} has {held} leases", worker.id);
+        }
+    }
+
+    /// One more a lease, one less when it is given back, none after a requeue.
+    fn check_attempts(&self, before: &World, op: &Op) {
+        for (id, task) in &self.world.db.tasks {
+            let Some(was) = before.db.tasks.get(id) else { continue };
+            let requeued = matches!(op, Op::Requeue { task } if task == id) && was.status != task.status;
+            let given_back = task.infra_retries - was.infra_retries;
+            let expected = if requeued { 0 } else { was.attempts + (task.lease_count - was.lease_count) - given_back };
+            assert_eq!(task.attempts, expected, "{op:?}\n{was:?}\n{task:?}");
+        }
+    }
+
+    /// Asked again, what was done is told again, and nothing more is done.
+    fn check_repeat(&mut self, op: &Op, answer: &Result<Reply, Rejection>) {
+        if answer.is_err() || self.world.crashing {
+            return;
+        }
+        let again = |world: &mut World| {
+            let before = world.db.clone();
+            let answer = world.run(op.clone());
+            assert_eq!(before, world.db, "a repeat changes nothing: {op:?}");
+            answer
+        };
+        match op {
+            Op::Complete(completion) if completion.holder.lease.is_some() => {
+                let answer = again(&mut self.world);
+                assert!(matches!(answer, Ok(Reply::Completed { result: Completed::Before(_), .. })), "{answer:?}");
+            }
+            Op::Cancel { .. } => assert!(again(&mut self.world).is_ok()),
+            Op::Create { tasks } if tasks.iter().all(|task| task.idempotency_key.is_some()) => {
+                let Ok(Reply::Created(first)) = answer else { panic!("{answer:?}") };
+                let Ok(Reply::Created(second)) = again(&mut self.world) else { panic!("the repeat was refused") };
+                assert!(first.iter().zip(&second).all(|(a, b)| a.spec.id == b.spec.id && b.existed));
+            }
+            Op::Requeue { .. } | Op::Release { .. } => {
+                let before = self.world.db.clone();
+                if self.world.run(op.clone()).is_err() {
+                    assert_eq!(before, self.world.db);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// What was acknowledged is there: the result, and the lease's record of it.
+    fn check_results(&self) {
+        for (lease, result) in &self.acknowledged {
+            assert!(self.world.db.results.iter().any(|stored| stored.id == *result && stored.lease_id == *lease), "a result was lost");
+            assert!(self.world.db.past_leases[lease].completed);
+        }
+        assert_eq!(self.world.db.results.len(), self.acknowledged.len(), "a result that nobody was told of");
+    }
+
+    /// Nothing is stuck: given a worker and time, every task comes to an end. Only a lost wake-up needs the resync for it.
+    fn drive_to_the_end(&mut self) {
+        let world = &mut self.world;
+        (world.crashing, world.stale) = (false, false);
+        world.refresh();
+        if self.lost_a_wake_up {
+            let tasks = world.db.parked();
+            world.ok(Op::Reconsider { tasks });
+        }
+        for _ in 0..1_000 {
+            world.ok(Op::RegisterWorker(Box::new(registration("helper", 32))));
+            let leased = world.claim("helper", 32);
+            let active: Vec<(TaskId, LeaseId)> = world.db.active().map(|task| (task.id, world.lease_of(task.id))).collect();
+            for (task, lease) in &active {
+                world.ok(Op::Complete(Box::new(completion(*task, Some(*lease), Outcome::Success))));
+            }
+            if leased.is_empty() && active.is_empty() && !world.next_deadline() {
+                break;
+            }
+        }
+        world.check();
+        let left: Vec<_> = world.db.tasks.values().filter(|task| !task.status.is_final()).collect();
+        assert!(left.is_empty(), "stuck: {left:#?}");
+    }
+}
