@@ -20,23 +20,54 @@ pub struct ReadyRow {
     pub session_worker: Option<WorkerId>,
 }
 
-statement!(READY, "SELECT id, rank, agent_slug, ready_at, session_worker FROM task_state \
-    WHERE status = 'queued' AND parked IS NULL AND (rank, id) > ($1, $2) ORDER BY rank, id LIMIT $3");
-statement!(READY_OF_AGENT, "SELECT id, rank, agent_slug, ready_at, session_worker FROM task_state \
-    WHERE status = 'queued' AND parked IS NULL AND agent_slug = $4 AND (rank, id) > ($1, $2) ORDER BY rank, id LIMIT $3");
-statement!(ACTIVE, |_d| "SELECT * FROM (SELECT {0} FROM task_state WHERE status = 'leased' AND id > $1 ORDER BY id LIMIT $2) AS leased \
+statement!(
+    READY,
+    "SELECT id, rank, agent_slug, ready_at, session_worker FROM task_state \
+    WHERE status = 'queued' AND parked IS NULL AND (rank, id) > ($1, $2) ORDER BY rank, id LIMIT $3"
+);
+statement!(
+    READY_OF_AGENT,
+    "SELECT id, rank, agent_slug, ready_at, session_worker FROM task_state \
+    WHERE status = 'queued' AND parked IS NULL AND agent_slug = $4 AND (rank, id) > ($1, $2) ORDER BY rank, id LIMIT $3"
+);
+statement!(
+    ACTIVE,
+    |_d| "SELECT * FROM (SELECT {0} FROM task_state WHERE status = 'leased' AND id > $1 ORDER BY id LIMIT $2) AS leased \
     UNION ALL SELECT * FROM (SELECT {0} FROM task_state WHERE status = 'running' AND id > $1 ORDER BY id LIMIT $2) AS running \
-    ORDER BY id LIMIT $2", rows::names(rows::STATE, ""));
+    ORDER BY id LIMIT $2",
+    rows::names(rows::STATE, "")
+);
 statement!(PARKED, "SELECT id FROM task_state WHERE status = 'queued' AND parked IS NOT NULL AND id > $1 ORDER BY id LIMIT $2");
-statement!(DUE, "SELECT id FROM task_state WHERE status = 'queued' AND parked = 'not_before' AND not_before <= $1 ORDER BY not_before LIMIT $2");
-statement!(NEXT_DUE, "SELECT not_before FROM task_state WHERE status = 'queued' AND parked = 'not_before' AND not_before IS NOT NULL \
-    ORDER BY not_before LIMIT 1");
-statement!(DEPENDENTS, "SELECT s.id FROM task_deps d CROSS JOIN task_state s \
-    WHERE d.dep_id = $1 AND s.id = d.task_id AND s.status = 'queued' AND s.parked IS NOT NULL ORDER BY d.task_id LIMIT $2");
-statement!(FIRST_OF_CONTEXT, "SELECT id FROM (SELECT id, parked FROM task_state \
-    WHERE context_id = $1 AND session = 'context' AND status IN ('queued', 'leased', 'running') ORDER BY id LIMIT 1) AS f WHERE parked = 'session'");
-statement!(AWAITING_KEY, "SELECT id FROM task_state WHERE status = 'queued' AND parked = 'exclusive_key' AND exclusive_key = $1 \
-    ORDER BY rank, id LIMIT $2");
+statement!(
+    DUE,
+    "SELECT id FROM task_state WHERE status = 'queued' AND parked = 'not_before' AND not_before <= $1 ORDER BY not_before LIMIT $2"
+);
+statement!(
+    NEXT_DUE,
+    "SELECT not_before FROM task_state WHERE status = 'queued' AND parked = 'not_before' AND not_before IS NOT NULL \
+    ORDER BY not_before LIMIT 1"
+);
+statement!(
+    DEPENDENTS,
+    "SELECT s.id FROM task_deps d CROSS JOIN task_state s \
+    WHERE d.dep_id = $1 AND s.id = d.task_id AND s.status = 'queued' AND s.parked IS NOT NULL ORDER BY d.task_id LIMIT $2"
+);
+statement!(
+    FIRST_OF_CONTEXT,
+    "SELECT id FROM (SELECT id, parked FROM task_state \
+    WHERE context_id = $1 AND session = 'context' AND status IN ('queued', 'leased', 'running') ORDER BY id LIMIT 1) AS f WHERE parked = 'session'"
+);
+statement!(
+    NEXT_OF_CONTEXT,
+    "SELECT id FROM (SELECT id, parked FROM task_state \
+    WHERE context_id = $1 AND id > $2 AND session = 'context' AND status IN ('queued', 'leased', 'running') ORDER BY id LIMIT 1) AS f \
+    WHERE parked = 'session'"
+);
+statement!(
+    AWAITING_KEY,
+    "SELECT id FROM task_state WHERE status = 'queued' AND parked = 'exclusive_key' AND exclusive_key = $1 \
+    ORDER BY rank, id LIMIT $2"
+);
 
 impl Store {
     /// The next tasks that are ready, of one agent or of all, behind `after` (rank, id).
@@ -72,7 +103,8 @@ impl Store {
         first(&self.pool().fetch(&NEXT_DUE, Args::new()).await?, |row| row.take())
     }
 
-    /// Queued tasks that may run now that this was let go: at most `limit` dependents, the context's next, and `limit` that want the key.
+    /// Queued tasks that may run now that this was let go: at most `limit` dependents, the context's
+    /// first and the one behind it, and `limit` that want the key.
     pub async fn waiters(&self, freed: &Freed, limit: i64) -> Result<Vec<TaskId>, Error> {
         let mut waiters = Vec::new();
         if freed.finished {
@@ -82,6 +114,11 @@ impl Store {
         if let Some(context) = &freed.context {
             let found = self.pool().fetch(&FIRST_OF_CONTEXT, Args::new().text(context)).await?;
             waiters.extend(first(&found, |row| row.take::<TaskId>())?);
+            if freed.finished {
+                // The one that stood right behind it stands behind another now, which is to know.
+                let found = self.pool().fetch(&NEXT_OF_CONTEXT, Args::new().text(context).uuid(freed.task)).await?;
+                waiters.extend(first(&found, |row| row.take::<TaskId>())?);
+            }
         }
         if let Some(key) = &freed.exclusive_key {
             let found = self.pool().fetch(&AWAITING_KEY, Args::new().text(key).int(limit)).await?;

@@ -6,7 +6,7 @@ use super::super::audit::{Action, EntityType};
 use super::super::backoff::delay_ms;
 use super::super::command::{Completed, Completion, Rejection, Reply};
 use super::super::ids::{LeaseId, WorkerId};
-use super::super::task::{Failure, LastLease, LeaseStatus, Outcome, PastLease, Reason, RunResult, Status, TaskState};
+use super::super::task::{Failure, LastLease, LeaseStatus, Outcome, PastLease, Reason, RunResult, Session, Status, TaskState};
 use super::super::working_set::{Halt, WorkingSet, need};
 use super::lease_end::{Retry, complete_record, end_lease, finish, retry};
 use super::running::held;
@@ -58,6 +58,8 @@ fn late(set: &mut WorkingSet, mut task: TaskState, past: PastLease, completion: 
         ..past
     };
     task.last_lease = Some(LastLease { id: past.id, worker_id: past.worker_id.clone(), status: LeaseStatus::Released });
+    // Should it go back to the queue from death, later tasks of its context stand behind it again.
+    task.has_dependents |= task.session == Session::Context;
     let (lease, worker) = (past.id, past.worker_id.clone());
     // Without a sign of life the expiry has given the attempt back already; once is enough.
     let keep_attempt = completion.keep_attempt && past.last_heartbeat > past.started_at;
@@ -67,7 +69,14 @@ fn late(set: &mut WorkingSet, mut task: TaskState, past: PastLease, completion: 
     conclude(set, task, lease, worker, completion, keep_attempt)
 }
 
-fn conclude(set: &mut WorkingSet, mut task: TaskState, lease: LeaseId, worker: WorkerId, completion: &Completion, keep_attempt: bool) -> Reply {
+fn conclude(
+    set: &mut WorkingSet,
+    mut task: TaskState,
+    lease: LeaseId,
+    worker: WorkerId,
+    completion: &Completion,
+    keep_attempt: bool,
+) -> Reply {
     if let Some(record) = set.dirty.past_leases.iter().rev().find(|record| record.id == lease) {
         // A repeat in this very batch finds it.
         set.loaded.past_leases.insert(lease, Some(record.clone()));
@@ -123,6 +132,12 @@ fn fail(set: &mut WorkingSet, task: &mut TaskState, worker: &str, completion: &C
     let session_worker = Some(worker.to_owned());
     retry(set, task, Retry { give_back: keep_attempt, not_before: Some(not_before), session_worker, failure, actor: worker });
     if task.status == Status::Queued {
-        set.audit(Action::TaskRetried, EntityType::Task, task.id, worker, format!("{reason}, attempt {} of {}", task.attempts, task.max_attempts));
+        set.audit(
+            Action::TaskRetried,
+            EntityType::Task,
+            task.id,
+            worker,
+            format!("{reason}, attempt {} of {}", task.attempts, task.max_attempts),
+        );
     }
 }

@@ -8,12 +8,15 @@ use super::super::command::{AFTER_ALL, Reply};
 use super::super::ids::TaskId;
 use super::super::task::{Failure, Parked, Reason, Session, Status, TaskState};
 use super::super::working_set::{Halt, WorkingSet, need};
-use super::lease_end::finish;
+use super::lease_end::{finish, free};
 
 #[derive(Debug, PartialEq)]
 pub(super) enum Verdict {
     Ready,
-    Park { parked: Parked, blockers: Vec<TaskId> },
+    Park {
+        parked: Parked,
+        blockers: Vec<TaskId>,
+    },
     /// This dependency will not complete.
     DependencyFailed(TaskId),
 }
@@ -47,7 +50,8 @@ pub(super) fn judge(set: &WorkingSet, task: &TaskState, dependencies: &[TaskId],
 
 /// The task that goes before this one in its context: the nearest unfinished earlier one, or whichever runs there now.
 fn session_blocker(set: &WorkingSet, task: &TaskState, id_bound: TaskId) -> Result<Option<TaskId>, Halt> {
-    let predecessor = if id_bound == AFTER_ALL { newest_in_context(set, &task.context_id)? } else { predecessor(set, &task.context_id, id_bound)? };
+    let predecessor =
+        if id_bound == AFTER_ALL { newest_in_context(set, &task.context_id)? } else { predecessor(set, &task.context_id, id_bound)? };
     if let Some(id) = predecessor {
         // Found before it was locked: when it has ended since, another may stand behind it.
         return match set.find_task(id)? {
@@ -119,9 +123,14 @@ pub(super) fn apply(set: &mut WorkingSet, task: &mut TaskState, verdict: Verdict
 
 fn mark_awaited(set: &mut WorkingSet, blocker: TaskId) {
     let Ok(Some(state)) = set.find_task(blocker) else { return };
-    if !state.has_dependents {
-        let mut state = state.clone();
-        state.has_dependents = true;
+    if state.has_dependents && !state.status.is_final() {
+        return;
+    }
+    let state = TaskState { has_dependents: true, ..state.clone() };
+    if state.status.is_final() {
+        // It was over a moment ago, in this very look: then it has told nobody yet.
+        free(set, &state, true);
+    } else {
         set.put_task_quietly(state);
     }
 }
@@ -184,7 +193,11 @@ pub(super) fn known_dependencies(set: &WorkingSet, id: TaskId) -> Result<Vec<Tas
 }
 
 fn missing_nothing(keys: &super::super::command::Keys) -> bool {
-    keys.tasks.is_empty() && keys.contexts.is_empty() && keys.predecessors.is_empty() && keys.exclusive.is_empty() && keys.dependencies.is_empty()
+    keys.tasks.is_empty()
+        && keys.contexts.is_empty()
+        && keys.predecessors.is_empty()
+        && keys.exclusive.is_empty()
+        && keys.dependencies.is_empty()
 }
 
 /// A session task that becomes ready is for the worker that has its context's session.
