@@ -30,34 +30,85 @@ impl From<Op> for Command {
 #[derive(Clone, Debug)]
 pub enum Op {
     /// All or nothing. The ids in the specs are given by [`decide`](super::decide::decide).
-    Create { tasks: Vec<TaskSpec> },
-    Lease { task: TaskId, choice: Choice, ttl_ms: i64 },
+    Create {
+        tasks: Vec<TaskSpec>,
+    },
+    Lease {
+        task: TaskId,
+        choice: Choice,
+        ttl_ms: i64,
+    },
     Claim(Claim),
-    Heartbeat { task: TaskId, holder: Holder },
+    Heartbeat {
+        task: TaskId,
+        holder: Holder,
+    },
     /// Renews whichever of the leases this worker still holds.
-    RenewLeases { worker: WorkerId, leases: Vec<LeaseId> },
+    RenewLeases {
+        worker: WorkerId,
+        leases: Vec<LeaseId>,
+    },
     Complete(Box<Completion>),
-    Release { task: TaskId, lease: LeaseId, reason: String },
-    AppendEvents { task: TaskId, lease: LeaseId, events: Vec<NewEvent> },
-    Cancel { task: TaskId },
-    Requeue { task: TaskId },
+    Release {
+        task: TaskId,
+        lease: LeaseId,
+        reason: String,
+    },
+    AppendEvents {
+        task: TaskId,
+        lease: LeaseId,
+        events: Vec<NewEvent>,
+    },
+    Cancel {
+        task: TaskId,
+    },
+    Requeue {
+        task: TaskId,
+    },
     /// Ends the lease if it is due.
-    ExpireLease { task: TaskId, lease: LeaseId },
+    ExpireLease {
+        task: TaskId,
+        lease: LeaseId,
+    },
     /// Looks again at what keeps queued tasks from running.
-    Reconsider { tasks: Vec<TaskId> },
+    Reconsider {
+        tasks: Vec<TaskId>,
+    },
     RegisterWorker(Box<WorkerChange>),
-    RemoveWorker { worker: WorkerId },
-    Cordon { worker: WorkerId, wish: CordonWish },
+    RemoveWorker {
+        worker: WorkerId,
+    },
+    Cordon {
+        worker: WorkerId,
+        wish: CordonWish,
+    },
     /// These workers were seen, at these times.
-    Touch { sightings: Vec<(WorkerId, Ms)> },
+    Touch {
+        sightings: Vec<(WorkerId, Ms)>,
+    },
     /// Marks the worker lost if it has not been seen for so long.
-    LoseWorker { worker: WorkerId, silent_for_ms: i64 },
+    LoseWorker {
+        worker: WorkerId,
+        silent_for_ms: i64,
+    },
     /// After a time in which nobody served: leases get this long, or their TTL where that is shorter.
-    Grace { tasks: Vec<TaskId>, at_least_ms: i64 },
+    Grace {
+        tasks: Vec<TaskId>,
+        at_least_ms: i64,
+    },
     /// Stores a setting that wins over flags and environment; `None` leaves the value.
-    Configure { membridge_server_url: String, membridge_admin_key: String },
+    Configure {
+        membridge_server_url: String,
+        membridge_admin_key: String,
+    },
     /// Only leaves an entry: for deeds outside the database.
-    Note { action: super::audit::Action, entity_type: super::audit::EntityType, entity_id: String, actor: String, detail: String },
+    Note {
+        action: super::audit::Action,
+        entity_type: super::audit::EntityType,
+        entity_id: String,
+        actor: String,
+        detail: String,
+    },
 }
 
 /// Which worker a lease call wants.
@@ -65,7 +116,10 @@ pub enum Op {
 pub enum Choice {
     Named(WorkerId),
     /// The best of these; `context` is the task's, where it is known beforehand.
-    Among { workers: Vec<WorkerId>, context: Option<String> },
+    Among {
+        workers: Vec<WorkerId>,
+        context: Option<String>,
+    },
 }
 
 #[derive(Clone, Debug)]
@@ -145,14 +199,34 @@ pub enum CordonWish {
 #[derive(Clone, Debug)]
 pub enum Reply {
     Created(Vec<CreatedTask>),
-    Leased { task: TaskState, worker: Worker, active_leases: i64 },
-    Claimed { worker: Worker, leased: Vec<TaskState>, stale: Vec<TaskId> },
+    Leased {
+        task: TaskState,
+        worker: Worker,
+        active_leases: i64,
+    },
+    Claimed {
+        worker: Worker,
+        leased: Vec<TaskState>,
+        stale: Vec<TaskId>,
+    },
     /// The task as it is now: of a heartbeat, cancel, requeue, release.
     Task(TaskState),
-    RenewedLeases { renewed: Vec<LeaseId>, lost: Vec<LeaseId> },
-    Completed { task: TaskState, result: Completed },
-    Recorded { newest: i64 },
-    Worker { worker: Worker, created: bool, active_leases: i64 },
+    RenewedLeases {
+        renewed: Vec<LeaseId>,
+        lost: Vec<LeaseId>,
+    },
+    Completed {
+        task: TaskState,
+        result: Completed,
+    },
+    Recorded {
+        newest: i64,
+    },
+    Worker {
+        worker: Worker,
+        created: bool,
+        active_leases: i64,
+    },
     /// Nothing to do before this time.
     NotDue(Ms),
     Done,
@@ -181,7 +255,10 @@ pub enum Rejection {
     LeaseNotFound,
     WorkerNotFound,
     NotTheActiveLease(String),
-    WrongStatus { status: Status, expected: &'static str },
+    WrongStatus {
+        status: Status,
+        expected: &'static str,
+    },
     CannotRequeue(Status),
     CannotCancel(Status),
     NotReady(Parked),
@@ -322,7 +399,12 @@ impl Op {
                     keys.worker_tasks.insert(claim.worker.clone());
                 }
             }
-            Op::Heartbeat { task, .. } | Op::Cancel { task } | Op::Requeue { task } | Op::ExpireLease { task, .. } | Op::Release { task, .. } | Op::AppendEvents { task, .. } => {
+            Op::Heartbeat { task, .. }
+            | Op::Cancel { task }
+            | Op::Requeue { task }
+            | Op::ExpireLease { task, .. }
+            | Op::Release { task, .. }
+            | Op::AppendEvents { task, .. } => {
                 keys.tasks.insert(*task);
             }
             Op::Complete(completion) => {
@@ -330,15 +412,21 @@ impl Op {
             }
             Op::RenewLeases { leases, .. } => keys.leases.extend(leases.iter().copied()),
             Op::Reconsider { tasks } | Op::Grace { tasks, .. } => keys.tasks.extend(tasks.iter().copied()),
+            // Their answers tell how many leases the worker has.
             Op::RegisterWorker(change) => {
                 keys.workers.insert(change.id.clone());
+                keys.exact_slots.insert(change.id.clone());
+            }
+            Op::Cordon { worker, .. } => {
+                keys.workers.insert(worker.clone());
+                keys.exact_slots.insert(worker.clone());
             }
             Op::RemoveWorker { worker } => {
                 keys.workers.insert(worker.clone());
                 keys.worker_tasks.insert(worker.clone());
                 keys.exact_slots.insert(worker.clone());
             }
-            Op::Cordon { worker, .. } | Op::LoseWorker { worker, .. } => {
+            Op::LoseWorker { worker, .. } => {
                 keys.workers.insert(worker.clone());
             }
             Op::Touch { sightings } => keys.workers.extend(sightings.iter().map(|(worker, _)| worker.clone())),

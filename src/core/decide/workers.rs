@@ -22,6 +22,9 @@ pub(super) fn register(set: &mut WorkingSet, change: &WorkerChange) -> Result<Re
         set.put_worker(worker.clone());
     } else if (Worker { last_seen: before.last_seen, lost: before.lost, ..worker.clone() }) != before {
         set.audit(Action::WorkerUpdated, EntityType::Worker, &worker.id, change.actor, "");
+        if before.lost {
+            audit_return(set, &worker);
+        }
         set.put_worker(worker.clone());
     } else {
         worker = see(set, before);
@@ -68,13 +71,17 @@ fn see_at(set: &mut WorkingSet, mut worker: Worker, at: Ms) -> Worker {
     worker.last_seen = worker.last_seen.max(at);
     if worker.lost {
         worker.lost = false;
-        set.audit(Action::WorkerOnline, EntityType::Worker, &worker.id, &worker.id, "seen again");
+        audit_return(set, &worker);
         set.put_worker(worker.clone());
     } else {
         set.dirty.seen.insert(worker.id.clone());
         set.loaded.workers.insert(worker.id.clone(), Some(worker.clone()));
     }
     worker
+}
+
+fn audit_return(set: &mut WorkingSet, worker: &Worker) {
+    set.audit(Action::WorkerOnline, EntityType::Worker, &worker.id, &worker.id, "seen again");
 }
 
 pub(super) fn touch(set: &mut WorkingSet, sightings: &[(WorkerId, Ms)]) -> Result<Reply, Halt> {
@@ -101,7 +108,13 @@ pub(super) fn lose(set: &mut WorkingSet, id: &str, silent_for_ms: i64) -> Result
         return Ok(Reply::NotDue(worker.last_seen + silent_for_ms + 1));
     }
     let worker = Worker { lost: true, ..worker.clone() };
-    set.audit(Action::WorkerOffline, EntityType::Worker, &worker.id, "reconciler", format!("not seen for more than {} s", silent_for_ms / 1000));
+    set.audit(
+        Action::WorkerOffline,
+        EntityType::Worker,
+        &worker.id,
+        "reconciler",
+        format!("not seen for more than {} s", silent_for_ms / 1000),
+    );
     set.put_worker(worker);
     Ok(Reply::Done)
 }
@@ -150,4 +163,3 @@ pub(super) fn remove(set: &mut WorkingSet, id: &str) -> Result<Reply, Halt> {
     set.loaded.workers.insert(id.to_owned(), None);
     Ok(Reply::Done)
 }
-
