@@ -17,28 +17,71 @@ const NOT_SEEN_MS: i64 = 60_000;
 #[derive(Clone, Debug)]
 pub enum Step {
     Create(Vec<NewTask>),
-    Lease { task: usize, worker: Option<usize> },
-    Claim { worker: usize, max: usize, held: Option<bool> },
-    Heartbeat { lease: usize, named: Named },
-    Renew { worker: usize },
-    Complete { lease: usize, named: Named, end: End },
+    Lease {
+        task: usize,
+        worker: Option<usize>,
+    },
+    Claim {
+        worker: usize,
+        max: usize,
+        held: Option<bool>,
+    },
+    Heartbeat {
+        lease: usize,
+        named: Named,
+    },
+    Renew {
+        worker: usize,
+    },
+    Complete {
+        lease: usize,
+        named: Named,
+        end: End,
+    },
     /// A completion that was sent before comes again.
-    Repeat { sent: usize },
-    Release { lease: usize },
-    Events { lease: usize, seq: i64 },
-    Cancel { task: usize },
-    Requeue { task: usize },
-    Expire { lease: usize },
+    Repeat {
+        sent: usize,
+    },
+    Release {
+        lease: usize,
+    },
+    Events {
+        lease: usize,
+        seq: i64,
+    },
+    Cancel {
+        task: usize,
+    },
+    Requeue {
+        task: usize,
+    },
+    Expire {
+        lease: usize,
+    },
     /// The slow resync.
     LookAgain,
     Grace,
-    Register { worker: usize, places: i64 },
-    Remove { worker: usize },
-    Cordon { worker: usize, wish: usize },
-    Seen { worker: usize },
-    Silent { worker: usize },
+    Register {
+        worker: usize,
+        places: i64,
+    },
+    Remove {
+        worker: usize,
+    },
+    Cordon {
+        worker: usize,
+        wish: usize,
+    },
+    Seen {
+        worker: usize,
+    },
+    Silent {
+        worker: usize,
+    },
     /// Time goes by, and what is due is done.
-    Pass { ms: i64 },
+    Pass {
+        ms: i64,
+    },
     /// The next commit is the last of its process: nobody is told of what it let go of.
     Crash,
     /// This replica stops (or starts) hearing of others' commits.
@@ -203,7 +246,8 @@ fn ended(task: TaskId, end: End, now: i64) -> Completion {
 }
 
 fn new_task() -> impl Strategy<Value = NewTask> {
-    let waits = (option::weighted(0.25, 0..2usize), option::weighted(0.2, 0..3usize), option::weighted(0.25, 0..9usize), prop::bool::weighted(0.2));
+    let waits =
+        (option::weighted(0.25, 0..2usize), option::weighted(0.2, 0..3usize), option::weighted(0.25, 0..9usize), prop::bool::weighted(0.2));
     (0..2usize, prop::bool::weighted(0.7), waits, 4..6i64, 1..3i64).prop_map(|(context, session, waits, priority, max_attempts)| {
         let (key, idempotency, depends_on, later) = waits;
         NewTask { context, session, key, idempotency, depends_on, priority, max_attempts, later }
