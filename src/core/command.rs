@@ -413,15 +413,21 @@ impl Op {
             }
             Op::RenewLeases { leases, .. } => keys.leases.extend(leases.iter().copied()),
             Op::Reconsider { tasks } | Op::Grace { tasks, .. } => keys.tasks.extend(tasks.iter().copied()),
+            // Their answers tell how many leases the worker has.
             Op::RegisterWorker(change) => {
                 keys.workers.insert(change.id.clone());
+                keys.exact_slots.insert(change.id.clone());
+            }
+            Op::Cordon { worker, .. } => {
+                keys.workers.insert(worker.clone());
+                keys.exact_slots.insert(worker.clone());
             }
             Op::RemoveWorker { worker } => {
                 keys.workers.insert(worker.clone());
                 keys.worker_tasks.insert(worker.clone());
                 keys.exact_slots.insert(worker.clone());
             }
-            Op::Cordon { worker, .. } | Op::LoseWorker { worker, .. } => {
+            Op::LoseWorker { worker, .. } => {
                 keys.workers.insert(worker.clone());
             }
             Op::Touch { sightings } => keys.workers.extend(sightings.iter().map(|(worker, _)| worker.clone())),

@@ -68,6 +68,13 @@ statement!(
     d.by_index("task_state_session")
 );
 statement!(
+    NEXT_OF_CONTEXT,
+    |d| "SELECT id FROM (SELECT id, parked FROM task_state {} \
+    WHERE context_id = $1 AND id > $2 AND session = 'context' AND status IN ('queued', 'leased', 'running') ORDER BY id LIMIT 1) AS f \
+    WHERE parked = 'session'",
+    d.by_index("task_state_session")
+);
+statement!(
     AWAITING_KEY,
     |d| "SELECT id FROM task_state {} WHERE status = 'queued' AND parked = 'exclusive_key' AND exclusive_key = $1 \
     ORDER BY rank, id LIMIT $2",
@@ -108,7 +115,8 @@ impl Store {
         first(&self.pool().fetch(&NEXT_DUE, Args::new()).await?, |row| row.take())
     }
 
-    /// Queued tasks that may run now that this was let go: at most `limit` dependents, the context's next, and `limit` that want the key.
+    /// Queued tasks that may run now that this was let go: at most `limit` dependents, the context's
+    /// first and the one behind it, and `limit` that want the key.
     pub async fn waiters(&self, freed: &Freed, limit: i64) -> Result<Vec<TaskId>, Error> {
         let mut waiters = Vec::new();
         if freed.finished {
@@ -118,6 +126,11 @@ impl Store {
         if let Some(context) = &freed.context {
             let found = self.pool().fetch(&FIRST_OF_CONTEXT, Args::new().text(context)).await?;
             waiters.extend(first(&found, |row| row.take::<TaskId>())?);
+            if freed.finished {
+                // The one that stood right behind it stands behind another now, which is to know.
+                let found = self.pool().fetch(&NEXT_OF_CONTEXT, Args::new().text(context).uuid(freed.task)).await?;
+                waiters.extend(first(&found, |row| row.take::<TaskId>())?);
+            }
         }
         if let Some(key) = &freed.exclusive_key {
             let found = self.pool().fetch(&AWAITING_KEY, Args::new().text(key).int(limit)).await?;

@@ -6,7 +6,7 @@ use super::super::audit::{Action, EntityType};
 use super::super::backoff::delay_ms;
 use super::super::command::{Completed, Completion, Rejection, Reply};
 use super::super::ids::{LeaseId, WorkerId};
-use super::super::task::{Failure, LastLease, LeaseStatus, Outcome, PastLease, Reason, RunResult, Status, TaskState};
+use super::super::task::{Failure, LastLease, LeaseStatus, Outcome, PastLease, Reason, RunResult, Session, Status, TaskState};
 use super::super::working_set::{Halt, WorkingSet, need};
 use super::lease_end::{Retry, complete_record, end_lease, finish, retry};
 use super::running::held;
@@ -58,6 +58,8 @@ fn late(set: &mut WorkingSet, mut task: TaskState, past: PastLease, completion: 
         ..past
     };
     task.last_lease = Some(LastLease { id: past.id, worker_id: past.worker_id.clone(), status: LeaseStatus::Released });
+    // Should it go back to the queue from death, later tasks of its context stand behind it again.
+    task.has_dependents |= task.session == Session::Context;
     let (lease, worker) = (past.id, past.worker_id.clone());
     // Without a sign of life the expiry has given the attempt back already; once is enough.
     let keep_attempt = completion.keep_attempt && past.last_heartbeat > past.started_at;

@@ -27,7 +27,10 @@ fn check(set: &WorkingSet, wanted: &[TaskSpec]) -> Result<(), Halt> {
     let mut keys: HashMap<&str, &TaskSpec> = HashMap::new();
     for spec in wanted {
         if let Some(earlier) = earlier(set, spec)? {
-            set.task(earlier.id)?;
+            if set.find_task(earlier.id)?.is_none() {
+                // Removed since it was looked up; the key is free again.
+                return Err(need(|keys| keys.idempotency.extend(spec.idempotency_key.clone())));
+            }
             if !same_wish(&earlier, spec) {
                 return Err(Rejection::IdempotencyConflict.into());
             }

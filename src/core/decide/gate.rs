@@ -8,7 +8,7 @@ use super::super::command::{AFTER_ALL, Reply};
 use super::super::ids::TaskId;
 use super::super::task::{Failure, Parked, Reason, Session, Status, TaskState};
 use super::super::working_set::{Halt, WorkingSet, need};
-use super::lease_end::finish;
+use super::lease_end::{finish, free};
 
 #[derive(Debug, PartialEq)]
 pub(super) enum Verdict {
@@ -123,9 +123,14 @@ pub(super) fn apply(set: &mut WorkingSet, task: &mut TaskState, verdict: Verdict
 
 fn mark_awaited(set: &mut WorkingSet, blocker: TaskId) {
     let Ok(Some(state)) = set.find_task(blocker) else { return };
-    if !state.has_dependents {
-        let mut state = state.clone();
-        state.has_dependents = true;
+    if state.has_dependents && !state.status.is_final() {
+        return;
+    }
+    let state = TaskState { has_dependents: true, ..state.clone() };
+    if state.status.is_final() {
+        // It was over a moment ago, in this very look: then it has told nobody yet.
+        free(set, &state, true);
+    } else {
         set.put_task_quietly(state);
     }
 }

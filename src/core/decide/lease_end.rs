@@ -107,7 +107,7 @@ pub(super) fn complete_record(set: &mut WorkingSet, lease: LeaseId, model: Optio
 }
 
 /// Tells those who may wait for the task, if there can be any.
-fn free(set: &mut WorkingSet, task: &TaskState, finished: bool) {
+pub(super) fn free(set: &mut WorkingSet, task: &TaskState, finished: bool) {
     if !task.has_dependents && task.exclusive_key.is_none() {
         return;
     }

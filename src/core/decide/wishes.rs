@@ -3,7 +3,7 @@
 use super::super::audit::{Action, EntityType};
 use super::super::command::{Rejection, Reply};
 use super::super::ids::TaskId;
-use super::super::task::{Status, TaskState};
+use super::super::task::{Session, Status, TaskState};
 use super::super::working_set::{Halt, WorkingSet};
 use super::gate::{apply, judge, known_dependencies, remember_session};
 use super::lease_end::finish;
@@ -52,9 +52,13 @@ pub(super) fn requeue(set: &mut WorkingSet, id: TaskId) -> Result<Reply, Halt> {
         remove_at: None,
         // An old lease must not complete the new round.
         last_lease: None,
+        // Later tasks of its context stand behind it again, though they wait for others as yet.
+        has_dependents: task.has_dependents || task.session == Session::Context,
         ..task.clone()
     };
-    let dependencies = if task.has_dependencies { known_dependencies(set, id)? } else { Vec::new() };
+    // Whatever has run had its dependencies met; they may be gone by now.
+    let waits = task.has_dependencies && task.lease_count == 0;
+    let dependencies = if waits { known_dependencies(set, id)? } else { Vec::new() };
     let verdict = judge(set, &task, &dependencies, id)?;
     remember_session(set, &mut task);
     set.audit(Action::TaskRequeued, EntityType::Task, id, "admin", "");

@@ -22,6 +22,9 @@ pub(super) fn register(set: &mut WorkingSet, change: &WorkerChange) -> Result<Re
         set.put_worker(worker.clone());
     } else if (Worker { last_seen: before.last_seen, lost: before.lost, ..worker.clone() }) != before {
         set.audit(Action::WorkerUpdated, EntityType::Worker, &worker.id, change.actor, "");
+        if before.lost {
+            audit_return(set, &worker);
+        }
         set.put_worker(worker.clone());
     } else {
         worker = see(set, before);
@@ -68,13 +71,17 @@ fn see_at(set: &mut WorkingSet, mut worker: Worker, at: Ms) -> Worker {
     worker.last_seen = worker.last_seen.max(at);
     if worker.lost {
         worker.lost = false;
-        set.audit(Action::WorkerOnline, EntityType::Worker, &worker.id, &worker.id, "seen again");
+        audit_return(set, &worker);
         set.put_worker(worker.clone());
     } else {
         set.dirty.seen.insert(worker.id.clone());
         set.loaded.workers.insert(worker.id.clone(), Some(worker.clone()));
     }
     worker
+}
+
+fn audit_return(set: &mut WorkingSet, worker: &Worker) {
+    set.audit(Action::WorkerOnline, EntityType::Worker, &worker.id, &worker.id, "seen again");
 }
 
 pub(super) fn touch(set: &mut WorkingSet, sightings: &[(WorkerId, Ms)]) -> Result<Reply, Halt> {

@@ -63,6 +63,7 @@ fn claim(world: &mut World, _: TaskId) {
 
 fn run(world: &mut World, task: TaskId) {
     lease(world, task);
+    world.now += 1_000;
     world.beat(task);
 }
 
@@ -110,6 +111,7 @@ pub fn cases() -> Vec<Case> {
         case("running by a call", spec("c"), run),
         case("running by a claim", spec("c"), |world, task| {
             claim(world, task);
+            world.now += 1_000;
             world.beat(task);
         }),
         case("on its last attempt", once(), run),

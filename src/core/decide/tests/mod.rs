@@ -6,6 +6,7 @@
 
 mod cases;
 mod completions;
+mod gates;
 mod lease_calls;
 mod signs_of_life;
 mod table;

@@ -18,7 +18,8 @@ fn a_heartbeat_that_names_nobody() {
         ✗ Task or lease not found <- queued | waits for a dependency | waits for its time | waits in its context
             | waits for its key | cancelled
         running 1/3 on w1 till 300 <- leased by a call | running by a call
-        running 1/3 on w1 till 179 <- leased by a claim | running by a claim
+        running 1/3 on w1 till 179 <- leased by a claim
+        running 1/3 on w1 till 178 <- running by a claim
         running 1/1 on w1 till 300 <- on its last attempt
         running 1/3 on w1 till 300 cancel <- leased, cancel wished
         running 1/1 on w1 till 300 cancel <- running, cancel wished
@@ -38,7 +39,8 @@ fn a_heartbeat_of_the_lease() {
         ✗ Task or lease not found <- queued | waits for a dependency | waits for its time | waits in its context
             | waits for its key | cancelled
         running 1/3 on w1 till 300 <- leased by a call | running by a call
-        running 1/3 on w1 till 179 <- leased by a claim | running by a claim
+        running 1/3 on w1 till 179 <- leased by a claim
+        running 1/3 on w1 till 178 <- running by a claim
         running 1/1 on w1 till 300 <- on its last attempt
         running 1/3 on w1 till 300 cancel <- leased, cancel wished
         running 1/1 on w1 till 300 cancel <- running, cancel wished
@@ -87,7 +89,8 @@ fn a_renewal_of_the_lease() {
             | waits for its key | queued after an expiry | dead by an expiry | waits after a failure | dead after a failure
             | completed | failed | cancelled | requeued after death
         1 renewed, 0 lost; running 1/3 on w1 till 300 <- leased by a call | running by a call
-        1 renewed, 0 lost; running 1/3 on w1 till 179 <- leased by a claim | running by a claim
+        1 renewed, 0 lost; running 1/3 on w1 till 179 <- leased by a claim
+        1 renewed, 0 lost; running 1/3 on w1 till 178 <- running by a claim
         1 renewed, 0 lost; running 1/1 on w1 till 300 <- on its last attempt
         1 renewed, 0 lost; running 1/3 on w1 till 300 cancel <- leased, cancel wished
         1 renewed, 0 lost; running 1/1 on w1 till 300 cancel <- running, cancel wished",
@@ -116,7 +119,7 @@ fn events_of_the_lease() {
         newest 3; leased 1/3 on w1 till 300 <- leased by a call
         newest 3; leased 1/3 on w1 till 180 <- leased by a claim
         newest 3; running 1/3 on w1 till 300 <- running by a call
-        newest 3; running 1/3 on w1 till 180 <- running by a claim
+        newest 3; running 1/3 on w1 till 179 <- running by a claim
         newest 3; running 1/1 on w1 till 300 <- on its last attempt
         newest 3; leased 1/3 on w1 till 300 cancel <- leased, cancel wished
         newest 3; running 1/1 on w1 till 300 cancel <- running, cancel wished

@@ -14,7 +14,7 @@ fn a_cancel() {
         leased 1/3 on w1 till 300 cancel; task_cancelled by api <- leased by a call
         leased 1/3 on w1 till 180 cancel; task_cancelled by api <- leased by a claim
         running 1/3 on w1 till 300 cancel; task_cancelled by api <- running by a call
-        running 1/3 on w1 till 180 cancel; task_cancelled by api <- running by a claim
+        running 1/3 on w1 till 179 cancel; task_cancelled by api <- running by a claim
         running 1/1 on w1 till 300 cancel; task_cancelled by api <- on its last attempt
         unchanged <- leased, cancel wished | running, cancel wished | cancelled
         cancelled 1/3 cancel worker_lost; task_cancelled by api <- queued after an expiry

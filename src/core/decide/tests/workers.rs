@@ -105,9 +105,11 @@ fn it_registers_with_more_places() {
         |_, _| Op::RegisterWorker(Box::new(registration("w", 3))),
         "
         online seen 0 s ago 0/3; worker_registered by api <- unknown
-        online seen 0 s ago 0/3; worker_updated by api <- online | lost | without claude | for other agents
+        online seen 0 s ago 0/3; worker_updated by api <- online | without claude | for other agents
+        online seen 0 s ago 0/3; worker_updated by api; worker_online by w <- lost
         offline seen 0 s ago 0/3; worker_updated by api <- set offline
-        error seen 0 s ago 0/3; worker_updated by api <- in error | in error, lost
+        error seen 0 s ago 0/3; worker_updated by api <- in error
+        error seen 0 s ago 0/3; worker_updated by api; worker_online by w <- in error, lost
         online seen 0 s ago cordoned 0/3; worker_updated by api <- cordoned
         online seen 0 s ago cordoned draining 0/3; worker_updated by api <- draining
         online seen 0 s ago 1/3; worker_updated by api <- full",
