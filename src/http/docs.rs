@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::Path;
+use axum::extract::rejection::PathRejection;
 use axum::http::header::{CONTENT_SECURITY_POLICY, X_CONTENT_TYPE_OPTIONS};
 use axum::http::{HeaderValue, StatusCode};
 use axum::routing::get;
@@ -14,6 +15,7 @@ use super::AppState;
 use super::answer::{Answer, json_bytes, typed};
 use crate::api::error::Failure;
 
+const NOT_FOUND: Failure = Failure::fixed(404, "Not found");
 const POLICY: HeaderValue =
     HeaderValue::from_static("default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; frame-ancestors 'none'");
 
@@ -23,7 +25,7 @@ pub fn router() -> Router<AppState> {
         .route("/", get(explorer))
         .route("/docs", get(explorer))
         .route("/docs/", get(explorer))
-        .route("/docs/{*file}", get(|Path(file): Path<String>| async move { asset(&file) }))
+        .route("/docs/{*file}", get(file))
 }
 
 async fn openapi() -> Answer {
@@ -43,10 +45,14 @@ async fn explorer() -> Answer {
     asset("index.html")
 }
 
+async fn file(path: Result<Path<String>, PathRejection>) -> Answer {
+    path.map_or(Err(NOT_FOUND), |Path(file)| asset(&file))
+}
+
 fn asset(file: &str) -> Answer {
     let config = Arc::new(Config::from("/openapi.json").persist_authorization(true));
     let found = serve(file, config).map_err(|error| Failure::Internal(error.to_string()))?;
-    let found = found.ok_or(Failure::fixed(404, "Not found"))?;
+    let found = found.ok_or(NOT_FOUND)?;
     let content_type = HeaderValue::try_from(found.content_type).map_err(|error| Failure::Internal(error.to_string()))?;
     let mut bytes = found.bytes.into_owned();
     if file == "index.html" {

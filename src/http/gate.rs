@@ -62,9 +62,7 @@ pub async fn gate(State(app): State<AppState>, request: Request, next: Next) -> 
     let method = request.method().clone();
     let template = request.extensions().get::<MatchedPath>().cloned();
     let template = template.as_ref().map(MatchedPath::as_str);
-    let path = request.uri().path();
-    // Only lines that will be written need it.
-    let path = tracing::enabled!(tracing::Level::INFO).then(|| path.to_owned());
+    let uri = request.uri().clone();
     let request_id = request_id(request.headers());
 
     let pass = Pass::new(&app, &request, &method, template);
@@ -84,7 +82,7 @@ pub async fn gate(State(app): State<AppState>, request: Request, next: Next) -> 
     let status = response.status().as_u16();
     app.metrics.http(template.unwrap_or("unmatched"), method.as_str(), status, seconds);
     let cause = response.extensions_mut().remove::<Cause>();
-    log(&method, path.as_deref().unwrap_or_default(), status, seconds, &request_id, cause);
+    log(&method, uri.path(), status, seconds, &request_id, cause);
     response
 }
 

@@ -1,7 +1,7 @@
 //! The control plane behind this server's key: its own key is added on the way and never shown.
 
 use axum::body::Bytes;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderValue, StatusCode};
 use serde_json::json;
@@ -10,6 +10,7 @@ use super::AppState;
 use super::answer::{Answer, typed};
 use super::body::Content;
 use super::gate::Caller;
+use super::path::ProjectPath;
 use crate::api::error::{ErrorText, Failure};
 use crate::api::requests::LeaderSelection;
 use crate::core::audit::{Action, EntityType};
@@ -40,7 +41,7 @@ pub async fn projects(State(app): State<AppState>) -> Answer {
     params(("cid" = String, Path)),
     responses((status = 200, description = "Its answer, as it came.", body = serde_json::Value), Refusals)
 )]
-pub async fn leadership(State(app): State<AppState>, Path(project): Path<String>) -> Answer {
+pub async fn leadership(State(app): State<AppState>, ProjectPath(project): ProjectPath) -> Answer {
     get(&app, Call::Leadership { project: &project }).await
 }
 
@@ -50,7 +51,7 @@ pub async fn leadership(State(app): State<AppState>, Path(project): Path<String>
     params(("cid" = String, Path)),
     responses((status = 200, description = "Its answer, as it came.", body = serde_json::Value), Refusals)
 )]
-pub async fn nodes(State(app): State<AppState>, Path(project): Path<String>) -> Answer {
+pub async fn nodes(State(app): State<AppState>, ProjectPath(project): ProjectPath) -> Answer {
     get(&app, Call::Nodes { project: &project }).await
 }
 
@@ -60,7 +61,7 @@ pub async fn nodes(State(app): State<AppState>, Path(project): Path<String>) -> 
     params(("cid" = String, Path)), request_body = LeaderSelection,
     responses((status = 200, description = "Its answer, as it came.", body = serde_json::Value), Refusals)
 )]
-pub async fn select(State(app): State<AppState>, caller: Caller, Path(project): Path<String>, body: Content) -> Answer {
+pub async fn select(State(app): State<AppState>, caller: Caller, ProjectPath(project): ProjectPath, body: Content) -> Answer {
     let wish = body.read::<LeaderSelection>()?;
     let body = json!({ "primary_node_id": wish.primary_node_id.0, "lease_seconds": wish.lease_seconds.0 });
     let reply = reply(app.membridge.call(Call::SelectLeader { project: &project, body: &body }).await)?;

@@ -111,10 +111,9 @@ fn complete(path: &str, operation: &mut Operation) {
         answer(operation, "413", "The body is too large.", error());
     }
     // Everything in these is optional, the body as well.
-    if path.ends_with("/lease") || path == "/api/runtime/llm-tasks/{id}/heartbeat" {
-        if let Some(RefOr::T(body)) = &mut operation.request_body {
-            body.required = Some(Required::False);
-        }
+    let is_optional = path.ends_with("/lease") || path == "/api/runtime/llm-tasks/{id}/heartbeat";
+    if let (true, Some(RefOr::T(body))) = (is_optional, &mut operation.request_body) {
+        body.required = Some(Required::False);
     }
 }
 

@@ -46,6 +46,18 @@ impl<S: Send + Sync> FromRequestParts<S> for WorkerPath {
     }
 }
 
+/// `{cid}` of a project of the control plane.
+pub struct ProjectPath(pub String);
+
+impl<S: Send + Sync> FromRequestParts<S> for ProjectPath {
+    type Rejection = Failure;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Failure> {
+        let id = part(parts, state).await.filter(|id| !id.contains('\0'));
+        id.map(Self).ok_or(Failure::fixed(404, "Project not found"))
+    }
+}
+
 /// The one variable part of the route, decoded; `None` if that is not UTF-8.
 async fn part<S: Send + Sync>(parts: &mut Parts, state: &S) -> Option<String> {
     Path::<String>::from_request_parts(parts, state).await.ok().map(|Path(text)| text)
