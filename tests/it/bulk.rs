@@ -22,7 +22,8 @@ on_both! {
         let answer = server.post("llm-tasks:batch", json!({ "tasks": tasks })).await.refuses(&["tasks"]);
         assert!(answer["tasks"][0].as_str().unwrap().contains("prompt"), "{answer}");
         let tasks = json!([crew.task().json(), crew.task().with("depends_on", json!([NO_ID])).json()]);
-        server.post("llm-tasks:batch", json!({ "tasks": tasks })).await.expect(400);
+        let answer = server.post("llm-tasks:batch", json!({ "tasks": tasks })).await.refuses(&["tasks"]);
+        assert!(answer["tasks"][0].as_str().unwrap().contains("depends_on"), "{answer}");
         assert_eq!(server.get(&format!("llm-tasks?agent_slug={}", crew.slug)).await.ok(), json!([]));
     }
 
