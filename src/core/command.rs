@@ -197,6 +197,8 @@ pub enum CordonWish {
 }
 
 /// What a command came to.
+// It is moved a few times; a box would cost every command an allocation.
+#[allow(clippy::large_enum_variant)]
 #[derive(Clone, Debug)]
 pub enum Reply {
     Created(Vec<CreatedTask>),

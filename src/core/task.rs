@@ -194,7 +194,7 @@ pub struct TaskState {
     pub remove_at: Option<Ms>,
     /// How many events were ever recorded for it; the number of the newest.
     pub event_count: i64,
-    /// The highest `seq` that its newest lease has sent.
+    /// The highest `seq` that its newest lease has sent; −1 before the first.
     pub event_seq: i64,
 }
 
@@ -233,7 +233,7 @@ impl TaskState {
             finished_at: None,
             remove_at: None,
             event_count: 0,
-            event_seq: 0,
+            event_seq: -1,
         }
     }
 

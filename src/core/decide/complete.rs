@@ -13,10 +13,7 @@ use super::running::held;
 
 pub(super) fn complete(set: &mut WorkingSet, completion: &Completion) -> Result<Reply, Halt> {
     let task = set.task(completion.task)?;
-    let not_held = match held(task, &completion.holder) {
-        Ok(_) => None,
-        Err(rejection) => Some(rejection),
-    };
+    let not_held = held(task, &completion.holder).err();
     let Some(not_held) = not_held else {
         let mut task = task.clone();
         let Some(lease) = end_lease(set, &mut task, LeaseStatus::Released) else { return Err(Rejection::LeaseNotFound.into()) };

@@ -209,7 +209,7 @@ fn place(set: &mut WorkingSet, id: TaskId, worker: &Worker, origin: Origin, ttl_
     task.parked = None;
     task.attempts += 1;
     task.lease_count += 1;
-    task.event_seq = 0;
+    task.event_seq = -1;
     task.lease = Some(lease);
     set.leases_granted += 1;
     set.put_task(task);
