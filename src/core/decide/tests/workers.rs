@@ -220,10 +220,9 @@ fn it_is_named_by_a_lease_call() {
         |_, task| Op::Lease { task, choice: Choice::Named("w".into()), ttl_ms: TTL_MS },
         "
         ✗ Worker not found <- unknown
-        online seen 0 s ago 1/1; task_leased by router <- online | without claude | for other agents
-        ✗ No available worker with free capacity <- lost | set offline | in error | in error, lost | full
-        online seen 0 s ago cordoned 1/1; task_leased by router <- cordoned
-        online seen 0 s ago cordoned draining 1/1; task_leased by router <- draining",
+        online seen 0 s ago 1/1; task_leased by router <- online
+        ✗ No available worker with free capacity <- lost | set offline | in error | in error, lost | cordoned | draining | full
+            | without claude | for other agents",
     );
 }
 
