@@ -41,6 +41,13 @@ impl Failure {
         Self::Invalid(invalid)
     }
 
+    /// The same, of an object that stands in this field: its complaints become the field's, each naming the nested one.
+    pub fn under(self, field: &'static str) -> Self {
+        let Self::Invalid(inner) = self else { return self };
+        let nested = inner.fields.into_iter().flat_map(|(name, texts)| texts.into_iter().map(move |text| format!("{name}: {text}")));
+        Self::Invalid(Invalid { form: inner.form, fields: BTreeMap::from([(field.to_owned(), nested.collect())]) })
+    }
+
     pub fn status(&self) -> u16 {
         match self {
             Self::Text { status, .. } => *status,

@@ -52,7 +52,8 @@ pub async fn create(State(app): State<AppState>, caller: Caller, headers: Header
 )]
 pub async fn create_batch(State(app): State<AppState>, caller: Caller, body: Content) -> Answer {
     let specs = body.read::<NewTasks>()?.tasks.map(|task| task.into_spec(None));
-    let created = submit(&app, &caller, specs).await?;
+    // What is a field of its own with one task is a nested one here.
+    let created = submit(&app, &caller, specs).await.map_err(|failure| failure.under("tasks"))?;
     let tasks = created.iter().map(|task| show_task(&app.engine, &task.spec, &task.state)).collect();
     json(StatusCode::CREATED, &CreatedTasks { tasks })
 }
