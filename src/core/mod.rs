@@ -10,6 +10,7 @@ pub mod command;
 pub mod decide;
 pub mod fleet;
 pub mod ids;
+mod keys;
 pub mod placement;
 pub mod queue;
 pub mod task;

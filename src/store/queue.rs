@@ -1,5 +1,7 @@
 //! What the reconcilers look at: the ready set in order, what is held, what is parked and what it waits for. Every page is keyset-paged.
 
+use std::collections::HashSet;
+
 use super::args::Args;
 use super::dialect::statement;
 use super::error::Error;
@@ -136,6 +138,8 @@ impl Store {
             let found = self.pool().fetch(&AWAITING_KEY, Args::new().text(key).int(limit)).await?;
             waiters.extend(all(&found, |row| row.take::<TaskId>())?);
         }
+        let mut seen = HashSet::new();
+        waiters.retain(|id| seen.insert(*id));
         Ok(waiters)
     }
 }
