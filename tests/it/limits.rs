@@ -109,6 +109,28 @@ on_both! { alone:
         shows(&server.post("workers/x/claim", json!({ "max": 1 })).await.expect(404), 6000, 5999);
     }
 
+    async fn a_request_that_does_not_come_is_not_waited_for(database) {
+        let server = Server::on(database).env("REQUEST_TIMEOUT_SECONDS", 1).start();
+        let address = server.base().trim_start_matches("http://").to_owned();
+        let asked = std::time::Instant::now();
+        let answer = tokio::task::spawn_blocking(move || {
+            let mut stream = std::net::TcpStream::connect(address).unwrap();
+            stream.set_read_timeout(Some(std::time::Duration::from_secs(20))).unwrap();
+            let head = "POST /api/runtime/llm-tasks HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{\"prompt\":";
+            std::io::Write::write_all(&mut stream, head.as_bytes()).unwrap();
+            let mut answer = vec![0; 12];
+            std::io::Read::read_exact(&mut stream, &mut answer).unwrap();
+            String::from_utf8(answer).unwrap()
+        }).await.unwrap();
+        assert!(answer.ends_with(" 408") || answer.ends_with(" 503"), "{answer}");
+        assert!((1..10).contains(&asked.elapsed().as_secs()), "{:?}", asked.elapsed());
+        // Those who are to wait may wait longer than that.
+        let worker = server.crew().worker().register().await;
+        assert_eq!(worker.claim_within(1, 2).await.len(), 0);
+        let task = server.crew().task().create().await;
+        assert_eq!(server.get(&task.path("/wait?timeout_sec=2")).await.ok()["status"], "queued");
+    }
+
     async fn body_limits_are_settings(database) {
         let server = Server::on(database).env("MAX_BODY_BYTES", 2000).env("MAX_OUTPUT_BYTES", 4000).start();
         server.crew().task().prompt(&"p".repeat(2000)).answer().await.error(413);

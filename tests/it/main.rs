@@ -28,6 +28,7 @@ mod openapi;
 mod picking;
 mod probes;
 mod readme;
+mod replicas;
 mod requeue;
 mod sessions;
 mod store;

@@ -6,6 +6,7 @@ pub mod fixtures;
 pub mod janitor;
 pub mod load;
 pub mod postgres;
+pub mod proxy;
 pub mod server;
 pub mod sse;
 pub mod stub;

@@ -121,6 +121,12 @@ fn create_database(bin: &Path, host: &str, port: &str) -> String {
     format!("postgres://bloom@{host}:{port}/{name}")
 }
 
+/// Ends every connection to this database, as an administrator could.
+pub fn cut_off_clients(url: &str) {
+    let sql = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()";
+    run(Command::new(bin_dir().join("psql")).args(["-X", "-q", "-c", sql, url]));
+}
+
 /// PostgreSQL refuses to run as root; Debian's package brings a user for it.
 fn system_user() -> Option<&'static str> {
     static ROOT: LazyLock<bool> = LazyLock::new(|| {

@@ -1,0 +1,54 @@
+//! A line to the database that can be held: connections stay open, and nothing comes through.
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+
+use super::beside;
+
+pub struct Proxy {
+    /// The database's URL by way of this line.
+    pub url: String,
+    held: watch::Sender<bool>,
+}
+
+impl Proxy {
+    pub async fn start(url: &str) -> Proxy {
+        let (before, rest) = url.split_once('@').expect("postgres://user@host:port/database");
+        let (target, database) = rest.split_once('/').expect("a database");
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let here = listener.local_addr().expect("an address");
+        let (held, is_held) = watch::channel(false);
+        beside(accept(listener, target.to_owned(), is_held));
+        Proxy { url: format!("{before}@{here}/{database}"), held }
+    }
+
+    pub fn hold(&self) {
+        self.held.send_replace(true);
+    }
+
+    /// What was held back comes through after all.
+    pub fn release(&self) {
+        self.held.send_replace(false);
+    }
+}
+
+async fn accept(listener: TcpListener, target: String, is_held: watch::Receiver<bool>) {
+    while let Ok((near, _)) = listener.accept().await {
+        let Ok(far) = TcpStream::connect(&target).await else { continue };
+        let ((near_in, near_out), (far_in, far_out)) = (near.into_split(), far.into_split());
+        beside(pass(near_in, far_out, is_held.clone()));
+        beside(pass(far_in, near_out, is_held.clone()));
+    }
+}
+
+async fn pass(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, mut is_held: watch::Receiver<bool>) {
+    let mut buffer = vec![0; 64 * 1024];
+    while let Ok(count) = from.read(&mut buffer).await {
+        // The end of a connection is news like any other.
+        if is_held.wait_for(|held| !held).await.is_err() || count == 0 || to.write_all(&buffer[..count]).await.is_err() {
+            return;
+        }
+    }
+}
