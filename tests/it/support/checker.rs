@@ -163,3 +163,83 @@ impl Tables {
         self.states.values().filter(|state| state.worker.as_deref() == Some(worker)).count()
     }
 }
+
+/// A checker that finds nothing is worth nothing: each of these must be found.
+mod finds {
+    use super::*;
+
+    /// One task, completed by one lease, as it should be.
+    fn sound() -> Tables {
+        let state = State { status: "completed".into(), lease: None, worker: None, slot: None };
+        let result = ResultRow { task: "t".into(), lease: "l".into(), status: "success".into(), output: Some("o".into()) };
+        Tables {
+            tasks: HashSet::from(["t".into()]),
+            states: HashMap::from([("t".into(), state)]),
+            past_leases: HashMap::from([("l".into(), ("t".into(), "released".into()))]),
+            results: vec![result],
+        }
+    }
+
+    fn held(lease: &str, slot: i64) -> State {
+        State { status: "leased".into(), lease: Some(lease.into()), worker: Some("w".into()), slot: Some(slot) }
+    }
+
+    #[test]
+    fn nothing_where_nothing_is() {
+        sound().are_sound();
+        let completed = vec![("t".into(), "l".into(), "o".into())];
+        sound().keep_what_was_told(&ClientLog { created: vec!["t".into()], completed });
+    }
+
+    #[test]
+    #[should_panic(expected = "was acknowledged and is gone")]
+    fn a_lost_task() {
+        sound().keep_what_was_told(&ClientLog { created: vec!["u".into()], completed: Vec::new() });
+    }
+
+    #[test]
+    #[should_panic(expected = "completion of t by m is gone")]
+    fn a_lost_completion() {
+        sound().keep_what_was_told(&ClientLog { created: Vec::new(), completed: vec![("t".into(), "m".into(), "o".into())] });
+    }
+
+    #[test]
+    #[should_panic(expected = "has two results")]
+    fn two_results_of_one_lease() {
+        let mut tables = sound();
+        let again = ResultRow { task: "t".into(), lease: "l".into(), status: "error".into(), output: None };
+        tables.results.push(again);
+        tables.are_sound();
+    }
+
+    #[test]
+    #[should_panic(expected = "is taken twice")]
+    fn two_leases_in_one_place() {
+        let mut tables = sound();
+        for (task, lease) in [("a", "x"), ("b", "y")] {
+            tables.tasks.insert(task.into());
+            tables.states.insert(task.into(), held(lease, 3));
+        }
+        tables.are_sound();
+    }
+
+    #[test]
+    #[should_panic(expected = "holds two tasks")]
+    fn two_tasks_of_one_lease() {
+        let mut tables = sound();
+        for (task, slot) in [("a", 1), ("b", 2)] {
+            tables.tasks.insert(task.into());
+            tables.states.insert(task.into(), held("x", slot));
+        }
+        tables.are_sound();
+    }
+
+    #[test]
+    #[should_panic(expected = "is active and over")]
+    fn a_lease_that_is_active_and_over() {
+        let mut tables = sound();
+        tables.tasks.insert("a".into());
+        tables.states.insert("a".into(), held("l", 1));
+        tables.are_sound();
+    }
+}
