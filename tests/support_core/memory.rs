@@ -97,34 +97,39 @@ impl Memory {
     /// All that the working set changed, or nothing.
     pub fn save(&mut self, set: &WorkingSet) -> Result<(), Conflict> {
         let mut next = self.clone();
+        next.write(set)?;
+        *self = next;
+        Ok(())
+    }
+
+    /// As [`save`](Self::save), but after a conflict this is worth nothing any more.
+    pub fn write(&mut self, set: &WorkingSet) -> Result<(), Conflict> {
         let dirty = &set.dirty;
         for spec in &dirty.specs {
-            next.specs.insert(spec.id, spec.clone());
+            self.specs.insert(spec.id, spec.clone());
         }
         for id in &dirty.tasks {
             let task = set.loaded.tasks[id].clone().expect("a task that is written is there");
-            next.tasks.insert(*id, task);
+            self.tasks.insert(*id, task);
         }
-        next.past_leases.extend(dirty.past_leases.iter().map(|lease| (lease.id, lease.clone())));
-        next.results.extend(dirty.results.iter().cloned());
-        next.events.extend(dirty.events.iter().map(|event| ((event.task_id, event.number), event.clone())));
+        self.past_leases.extend(dirty.past_leases.iter().map(|lease| (lease.id, lease.clone())));
+        self.results.extend(dirty.results.iter().cloned());
+        self.events.extend(dirty.events.iter().map(|event| ((event.task_id, event.number), event.clone())));
         for id in &dirty.removed_workers {
-            next.workers.remove(id);
+            self.workers.remove(id);
         }
         for id in dirty.workers.iter().chain(&dirty.seen).filter(|id| !dirty.removed_workers.contains(*id)) {
             let worker = set.loaded.workers[id].clone().expect("a worker that is written is there");
-            next.workers.insert(id.clone(), worker);
+            self.workers.insert(id.clone(), worker);
         }
-        next.settings.extend(dirty.settings.iter().map(|(key, value)| ((*key).to_owned(), value.clone())));
-        next.audit.extend(dirty.audit.iter().cloned());
+        self.settings.extend(dirty.settings.iter().map(|(key, value)| ((*key).to_owned(), value.clone())));
+        self.audit.extend(dirty.audit.iter().cloned());
         for (key, delta) in &set.counts {
-            *next.counts.entry(key.clone()).or_default() += delta;
+            *self.counts.entry(key.clone()).or_default() += delta;
         }
-        next.counts.retain(|_, count| *count != 0);
-        next.leases_granted += set.leases_granted;
-        next.check_unique()?;
-        *self = next;
-        Ok(())
+        self.counts.retain(|_, count| *count != 0);
+        self.leases_granted += set.leases_granted;
+        self.check_unique()
     }
 
     fn check_unique(&self) -> Result<(), Conflict> {

@@ -5,6 +5,7 @@
 pub(super) mod support;
 
 mod fleet;
+mod model;
 mod placement;
 mod properties;
 mod queue;

@@ -1,0 +1,342 @@
+//! Every interleaving of a small control plane: two tasks, two workers with one place each, two replicas that may have looked before
+//! they lock, at most two crashes, and workers whose messages come late, twice or never.
+//!
+//! A replica's commands that look before they lock (claims, lease calls, creation, second looks) take two steps: `Begin` looks,
+//! `Finish` locks and decides on what it found; anything may happen in between. Other commands only read what they lock, so they take
+//! one. What a worker knows it may send at any time, as often as it likes: that covers late and duplicated messages.
+
+mod print;
+mod state;
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::sync::{Arc, Mutex};
+
+use stateright::{Checker, Model, Property};
+
+use self::state::{Act, Ask, Given, State};
+use super::support::world::{START, spec, world};
+use crate::core::ids::TaskId;
+use crate::core::task::{Origin, Outcome, Parked, Session, Status, TaskSpec, TaskState};
+
+const WORKERS: [&str; 2] = ["w0", "w1"];
+
+/// What may happen in one model; each adds states.
+struct Setting {
+    first: TaskSpec,
+    second: TaskSpec,
+    /// The second waits for the first.
+    depends: bool,
+    crashes: u8,
+    /// Somebody may cancel a task.
+    cancels: bool,
+    /// Somebody may call for a lease.
+    calls: bool,
+    /// Runs fail, and are tried again.
+    failures: bool,
+    /// Somebody may have one task done again.
+    requeues: bool,
+    graph: Mutex<Graph>,
+}
+
+/// What was explored, by the states' prints.
+#[derive(Default)]
+struct Graph {
+    seen: HashSet<u64>,
+    /// All but crashes.
+    steps: Vec<(u64, u64)>,
+    /// Every task is over.
+    ends: HashSet<u64>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+enum Action {
+    Begin(usize, Ask),
+    Finish(usize),
+    /// The process ends after its commit: nobody hears of it.
+    FinishUnheard(usize),
+    Do(Act),
+    DoUnheard(Act),
+}
+
+impl Setting {
+    /// `MODEL=full` explores more of each; it takes minutes.
+    fn new(first: TaskSpec, second: TaskSpec) -> Self {
+        // Both replicas may be asked to make it.
+        let second = TaskSpec { idempotency_key: Some("once".into()), ..second };
+        let full = std::env::var("MODEL").is_ok_and(|wanted| wanted == "full");
+        Self {
+            first,
+            second,
+            depends: false,
+            crashes: if full { 2 } else { 0 },
+            cancels: full,
+            calls: full,
+            failures: full,
+            requeues: full,
+            graph: Mutex::default(),
+        }
+    }
+
+    /// Explores everything, and checks that from everywhere the end can be reached, without the help of a crash.
+    fn check(self) {
+        let checker = self.checker().threads(2).spawn_bfs().join();
+        checker.assert_properties();
+        let graph = checker.model().graph.lock().unwrap();
+        let mut back: HashMap<u64, Vec<u64>> = HashMap::new();
+        for (from, to) in &graph.steps {
+            back.entry(*to).or_default().push(*from);
+        }
+        let mut leads_on = graph.ends.clone();
+        let mut open: Vec<u64> = leads_on.iter().copied().collect();
+        while let Some(to) = open.pop() {
+            open.extend(back.remove(&to).unwrap_or_default().into_iter().filter(|from| leads_on.insert(*from)));
+        }
+        println!("{} states, {} steps, {} ends", graph.seen.len(), graph.steps.len(), graph.ends.len());
+        let stuck = graph.seen.difference(&leads_on).count();
+        assert!(stuck == 0 && !graph.ends.is_empty(), "no way leads to the end from {stuck} states");
+    }
+}
+
+impl Model for Setting {
+    type State = State;
+    type Action = Action;
+
+    fn init_states(&self) -> Vec<State> {
+        let mut world = WORKERS.iter().fold(world(), |world, worker| world.worker(worker, 1));
+        let task = world.create(self.first.clone());
+        world.db.audit.clear();
+        let state = State {
+            db: Arc::new(world.db),
+            tasks: vec![task],
+            leases: Vec::new(),
+            replicas: [None, None],
+            wake: BTreeSet::new(),
+            crashes: 0,
+            cancelled: false,
+            requeued: false,
+            now: START,
+            commits: 0,
+            print: 0,
+        };
+        vec![state.sealed(self)]
+    }
+
+    fn actions(&self, state: &State, actions: &mut Vec<Action>) {
+        let may_crash = state.crashes < self.crashes;
+        for (replica, begun) in state.replicas.iter().enumerate() {
+            if begun.is_some() {
+                actions.push(Action::Finish(replica));
+                if may_crash {
+                    actions.push(Action::FinishUnheard(replica));
+                }
+            } else if !state.is_over() && (replica == 0 || state.replicas[0].is_some()) {
+                // The replicas are alike: the second begins only beside the first.
+                actions.extend(self.asks(state).into_iter().map(|ask| Action::Begin(replica, ask)));
+            }
+        }
+        if state.is_over() {
+            return;
+        }
+        for act in self.acts(state) {
+            actions.push(Action::Do(act.clone()));
+            if may_crash {
+                actions.push(Action::DoUnheard(act));
+            }
+        }
+    }
+
+    fn next_state(&self, last: &State, action: Action) -> Option<State> {
+        let mut next = last.clone();
+        let crashed = matches!(action, Action::FinishUnheard(_) | Action::DoUnheard(_));
+        let took_place = match action {
+            Action::Begin(replica, ask) => {
+                next.begin(self, replica, &ask);
+                true
+            }
+            Action::Finish(replica) => next.finish(replica, true),
+            Action::FinishUnheard(replica) => {
+                next.crashes += 1;
+                next.finish(replica, false)
+            }
+            Action::Do(act) => next.act(&act, true),
+            Action::DoUnheard(act) => {
+                next.crashes += 1;
+                next.act(&act, false)
+            }
+        };
+        let next = next.sealed(self);
+        if !took_place || next.print == last.print {
+            return None;
+        }
+        if !crashed {
+            self.graph.lock().unwrap().steps.push((last.print, next.print));
+        }
+        Some(next)
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        vec![
+            Property::always("a worker holds no more than it has room for", |_, state: &State| {
+                WORKERS.iter().all(|worker| state.db.used(worker).count_ones() <= 1)
+            }),
+            Property::always("a lease holds what is leased or running, and nothing else", |_, state: &State| {
+                state.db.tasks.values().all(|task| task.lease.is_some() == task.status.is_active())
+            }),
+            Property::always("what was acknowledged is never lost", |_, state: &State| {
+                let stored = |given: &Given| state.db.results.iter().filter(|result| result.lease_id == given.id).count();
+                state
+                    .leases
+                    .iter()
+                    .filter(|given| given.acknowledged)
+                    .all(|given| stored(given) == 1 && state.db.past_leases[&given.id].completed)
+            }),
+            Property::always("a completed task has one success", |_, state: &State| {
+                let won = |task: TaskId| {
+                    state.db.results.iter().filter(|result| result.task_id == task && result.status == Outcome::Success).count()
+                };
+                state.db.tasks.values().all(|task| won(task.id) == usize::from(task.status == Status::Completed))
+            }),
+            Property::always("attempts stay within bounds", |_, state: &State| {
+                let within = |attempts: i64, task: &TaskState| attempts >= 0 && attempts <= task.max_attempts;
+                state
+                    .db
+                    .tasks
+                    .values()
+                    .all(|task| within(task.attempts, task) && (task.status != Status::Queued || task.attempts < task.max_attempts))
+            }),
+            Property::always("claims run one task of a session at a time", |_, state: &State| {
+                let claimed = |task: &&TaskState| task.lease.as_ref().is_some_and(|lease| lease.origin == Origin::Claim);
+                let mut contexts = BTreeSet::new();
+                state
+                    .db
+                    .active()
+                    .filter(claimed)
+                    .filter(|task| task.session == Session::Context)
+                    .all(|task| contexts.insert(&task.context_id))
+            }),
+            Property::always("a key is held once", |_, state: &State| {
+                let mut keys = BTreeSet::new();
+                state.db.active().filter_map(|task| task.exclusive_key.as_ref()).all(|key| keys.insert(key))
+            }),
+            Property::always("counts are what is there", |_, state: &State| {
+                state.db.counts.values().sum::<i64>() == state.db.tasks.len() as i64
+                    && state.db.counts.iter().all(|((_, _, status), count)| {
+                        *count == state.db.tasks.values().filter(|task| task.status == *status).count() as i64
+                    })
+            }),
+            Property::sometimes("all is done", |_, state: &State| {
+                state.is_over() && state.db.tasks.values().all(|task| task.status == Status::Completed)
+            }),
+            Property::sometimes("a replica met a conflict", |_, state: &State| state.replicas.iter().flatten().any(|begun| begun.exact)),
+            Property::sometimes("a late result counts", |_, state: &State| {
+                state.leases.iter().any(|given| {
+                    given.acknowledged
+                        && state.db.tasks[&given.task].last_lease.as_ref().is_some_and(|last| last.id == given.id)
+                        && state.now > START
+                })
+            }),
+        ]
+    }
+}
+
+impl Setting {
+    fn asks(&self, state: &State) -> Vec<Ask> {
+        let mut asks = Vec::new();
+        if state.tasks.len() == 1 {
+            asks.push(Ask::CreateSecond);
+        }
+        let some_ready = state.db.tasks.values().any(|task| task.is_ready());
+        for worker in WORKERS {
+            if some_ready && state.db.used(worker) == 0 {
+                asks.push(Ask::Claim(worker));
+            }
+            if state.leases.iter().any(|given| {
+                given.worker == worker
+                    && !given.known
+                    && state.db.tasks[&given.task].lease.as_ref().is_some_and(|lease| lease.id == given.id)
+            }) {
+                asks.push(Ask::ClaimAnew(worker));
+            }
+        }
+        if self.calls {
+            for task in state.db.tasks.values().filter(|task| task.status == Status::Queued && task.lease_count < 2) {
+                asks.extend(WORKERS.map(|worker| Ask::Lease(task.id, worker)));
+            }
+        }
+        if self.requeues && !state.requeued {
+            let failed = state.db.tasks.values().filter(|task| task.status.is_final() && task.status != Status::Completed);
+            asks.extend(failed.map(|task| Ask::Requeue(task.id)));
+        }
+        if !state.wake.is_empty() {
+            asks.push(Ask::Wake);
+        }
+        if state.crashes > 0 && !state.db.parked().is_empty() {
+            asks.push(Ask::Resync);
+        }
+        asks
+    }
+
+    fn acts(&self, state: &State) -> Vec<Act> {
+        let mut acts = Vec::new();
+        for (i, given) in state.leases.iter().enumerate() {
+            let newer = state.leases[i + 1..].iter().any(|newer| newer.task == given.task);
+            if given.known || newer {
+                acts.extend([Act::Beat(i), Act::Succeed(i)]);
+                acts.extend(self.failures.then_some(Act::FailRetryably(i)));
+            }
+        }
+        for task in state.db.tasks.values() {
+            // Attempts that were never delivered are given back; one of them will do.
+            if task.status == Status::Running || (task.status == Status::Leased && task.lease_count < 2) {
+                acts.push(Act::Expire(task.id));
+            }
+            if task.parked == Some(Parked::NotBefore) {
+                acts.push(Act::Due(task.id));
+            }
+            if self.cancels && !state.cancelled && !task.status.is_final() {
+                acts.push(Act::Cancel(task.id));
+            }
+        }
+        acts
+    }
+}
+
+/// Tried at most so often.
+fn tries(max_attempts: i64, spec: TaskSpec) -> TaskSpec {
+    TaskSpec { max_attempts, ..spec }
+}
+
+fn alone(context: &str) -> TaskSpec {
+    TaskSpec { session: Session::None, ..spec(context) }
+}
+
+#[test]
+fn a_session_and_crashes() {
+    Setting { crashes: 2, ..Setting::new(tries(2, spec("c")), tries(2, spec("c"))) }.check();
+}
+
+#[test]
+fn a_session_and_failures() {
+    Setting { failures: true, ..Setting::new(tries(2, spec("c")), tries(2, spec("c"))) }.check();
+}
+
+#[test]
+fn a_session_with_lease_calls_and_a_cancel() {
+    Setting { calls: true, cancels: true, ..Setting::new(tries(1, spec("c")), tries(1, spec("c"))) }.check();
+}
+
+#[test]
+fn a_session_and_a_requeue() {
+    Setting { requeues: true, ..Setting::new(tries(1, spec("c")), tries(1, spec("c"))) }.check();
+}
+
+#[test]
+fn a_key() {
+    let keyed = |context| TaskSpec { exclusive_key: Some("k".into()), ..alone(context) };
+    Setting::new(tries(2, keyed("a")), tries(1, keyed("b"))).check();
+}
+
+#[test]
+fn a_dependency_and_a_crash() {
+    Setting { depends: true, crashes: 1, failures: true, ..Setting::new(tries(2, alone("a")), tries(1, alone("b"))) }.check();
+}

@@ -1,0 +1,96 @@
+//! When two states are the same: ids and times differ from path to path and do not count.
+
+use std::collections::BTreeSet;
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use super::state::{Begun, State};
+use super::{Setting, WORKERS};
+use crate::core::command::Op;
+use crate::core::ids::TaskId;
+
+impl State {
+    pub(super) fn sealed(mut self, setting: &Setting) -> Self {
+        // The workers are alike: whichever of them is called the first makes no difference.
+        let prints = [WORKERS, [WORKERS[1], WORKERS[0]]].map(|workers| {
+            let mut hasher = DefaultHasher::new();
+            self.hash_all(workers, &mut hasher);
+            hasher.finish()
+        });
+        self.print = prints[0].min(prints[1]);
+        let mut graph = setting.graph.lock().unwrap();
+        graph.seen.insert(self.print);
+        if self.is_over() {
+            graph.ends.insert(self.print);
+        }
+        drop(graph);
+        self
+    }
+
+    /// Ids and times differ from path to path; what counts is which task, the how manieth lease, and whether a time has come.
+    pub(super) fn hash_all(&self, workers: [&str; 2], hasher: &mut DefaultHasher) {
+        let place = |worker: &str| workers[0] == worker;
+        let number = |id: &TaskId| self.tasks.iter().position(|task| task == id);
+        for id in &self.tasks {
+            let task = &self.db.tasks[id];
+            (task.status, task.attempts, task.infra_retries, task.cancel_requested, task.parked, task.has_dependents).hash(hasher);
+            task.not_before.is_some_and(|at| at > self.now).hash(hasher);
+            task.lease.as_ref().map(|lease| (place(&lease.worker_id), lease.slot, lease.origin, lease.holds_context)).hash(hasher);
+            task.last_lease.as_ref().map(|last| last.status).hash(hasher);
+            // Whatever is said for an earlier lease changes nothing, which is checked as it happens.
+            let newest = self.leases.iter().rfind(|given| given.task == *id);
+            let ended = newest
+                .and_then(|given| self.db.past_leases.get(&given.id))
+                .map(|past| (past.status, past.completed, past.last_heartbeat > past.started_at));
+            (task.lease_count, newest.map(|given| (place(given.worker), given.known)), ended).hash(hasher);
+        }
+        let mut begun: Vec<u64> = self.replicas.iter().flatten().map(|begun| begun.print(place, number)).collect();
+        begun.sort_unstable();
+        begun.hash(hasher);
+        self.wake.iter().map(number).collect::<Vec<_>>().hash(hasher);
+        (self.crashes, self.cancelled, self.requeued).hash(hasher);
+    }
+}
+
+impl Begun {
+    pub(super) fn print(&self, place: impl Fn(&str) -> bool, number: impl Fn(&TaskId) -> Option<usize>) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        match &self.op {
+            Op::Claim(claim) => {
+                ("claim", place(&claim.worker), claim.held.is_some(), claim.candidates.iter().map(&number).collect::<Vec<_>>())
+                    .hash(&mut hasher)
+            }
+            Op::Lease { task, .. } => {
+                ("lease", self.keys.workers.iter().map(|worker| place(worker)).collect::<Vec<_>>(), number(task)).hash(&mut hasher)
+            }
+            Op::Requeue { task } => ("again", number(task)).hash(&mut hasher),
+            Op::Reconsider { tasks } => ("look", tasks.iter().map(&number).collect::<Vec<_>>()).hash(&mut hasher),
+            _ => "create".hash(&mut hasher),
+        }
+        let seen: BTreeSet<_> = self
+            .view
+            .iter()
+            .filter(|(worker, _)| self.keys.workers.contains(*worker))
+            .map(|(worker, used)| (place(worker), used))
+            .collect();
+        let held = self.found.worker_tasks.values().flatten().map(&number).collect::<BTreeSet<_>>();
+        let holders: BTreeSet<_> = self.found.contexts.iter().map(|(context, view)| (context, view.holder.as_ref().map(&number))).collect();
+        let before: BTreeSet<_> =
+            self.found.predecessors.iter().map(|((_, id), found)| (number(id), found.as_ref().map(&number))).collect();
+        let keys: BTreeSet<_> = self.found.exclusive.iter().map(|(key, holder)| (key, holder.as_ref().map(&number))).collect();
+        (seen, held, holders, before, keys, self.keys.exact_slots.len(), self.found.dependencies.len(), self.exact).hash(&mut hasher);
+        self.found_tasks.iter().map(number).collect::<Vec<_>>().hash(&mut hasher);
+        hasher.finish()
+    }
+}
+
+impl Hash for State {
+    fn hash<H: Hasher>(&self, hasher: &mut H) {
+        self.print.hash(hasher);
+    }
+}
+
+impl PartialEq for State {
+    fn eq(&self, other: &Self) -> bool {
+        self.print == other.print
+    }
+}

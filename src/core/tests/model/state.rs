@@ -1,0 +1,223 @@
+//! What happens in the model: replicas that look, lock and decide, workers that hear and answer.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+
+use super::super::support::memory::Memory;
+use super::super::support::world::{TTL_MS, completion, hint_slots};
+use super::{Setting, WORKERS};
+use crate::core::command::{Choice, Claim, Completed, Completion, Holder, Keys, Op, Reply};
+use crate::core::decide::decide;
+use crate::core::ids::{LeaseId, TaskId};
+use crate::core::task::{Outcome, TaskSpec};
+use crate::core::working_set::{Halt, Loaded, WorkingSet};
+
+#[derive(Clone, Debug)]
+pub(super) struct State {
+    pub(super) db: Arc<Memory>,
+    pub(super) tasks: Vec<TaskId>,
+    pub(super) leases: Vec<Given>,
+    pub(super) replicas: [Option<Begun>; 2],
+    /// Tasks that somebody is to look at again.
+    pub(super) wake: BTreeSet<TaskId>,
+    pub(super) crashes: u8,
+    pub(super) cancelled: bool,
+    pub(super) requeued: bool,
+    pub(super) now: i64,
+    pub(super) commits: u64,
+    /// All that matters of it, in one number.
+    pub(super) print: u64,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Given {
+    pub(super) task: TaskId,
+    pub(super) id: LeaseId,
+    pub(super) worker: &'static str,
+    /// The worker has heard of it.
+    pub(super) known: bool,
+    /// The worker has heard that its completion was stored.
+    pub(super) acknowledged: bool,
+}
+
+/// A command whose look-ups are done and whose locks are not.
+#[derive(Clone, Debug)]
+pub(super) struct Begun {
+    pub(super) op: Op,
+    pub(super) keys: Keys,
+    pub(super) found: Loaded,
+    pub(super) found_tasks: BTreeSet<TaskId>,
+    pub(super) view: HashMap<String, u32>,
+    pub(super) exact: bool,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Ask {
+    CreateSecond,
+    Claim(&'static str),
+    /// With the news that the worker knows of no lease.
+    ClaimAnew(&'static str),
+    Lease(TaskId, &'static str),
+    Requeue(TaskId),
+    Wake,
+    Resync,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Act {
+    Beat(usize),
+    Succeed(usize),
+    FailRetryably(usize),
+    Expire(TaskId),
+    Due(TaskId),
+    Cancel(TaskId),
+}
+
+impl State {
+    pub(super) fn is_over(&self) -> bool {
+        self.tasks.len() == 2 && self.db.tasks.values().all(|task| task.status.is_final())
+    }
+
+    pub(super) fn begin(&mut self, setting: &Setting, replica: usize, ask: &Ask) {
+        let claim = |worker: &str, held| {
+            let candidates = self.db.ready_for(&self.db.workers[worker]).into_iter().take(1).collect();
+            Op::Claim(Claim { worker: worker.to_owned(), candidates, held, ttl_ms: TTL_MS })
+        };
+        let op = match ask {
+            Ask::CreateSecond => {
+                let depends_on = self.tasks.iter().copied().filter(|_| setting.depends).collect();
+                Op::Create { tasks: vec![TaskSpec { depends_on, ..setting.second.clone() }] }
+            }
+            Ask::Claim(worker) => claim(worker, None),
+            Ask::ClaimAnew(worker) => claim(worker, Some(Vec::new())),
+            Ask::Lease(task, worker) => Op::Lease { task: *task, choice: Choice::Named((*worker).to_owned()), ttl_ms: TTL_MS },
+            Ask::Requeue(task) => {
+                self.requeued = true;
+                Op::Requeue { task: *task }
+            }
+            Ask::Wake => Op::Reconsider { tasks: std::mem::take(&mut self.wake).into_iter().collect() },
+            Ask::Resync => Op::Reconsider { tasks: self.db.parked() },
+        };
+        let keys = op.keys();
+        self.look_up(replica, op, keys, false);
+    }
+
+    pub(super) fn look_up(&mut self, replica: usize, op: Op, keys: Keys, exact: bool) {
+        let (found, found_tasks) = self.db.look_up(&keys);
+        self.replicas[replica] = Some(Begun { op, keys, found, found_tasks, view: self.db.slots(), exact });
+    }
+
+    pub(super) fn finish(&mut self, replica: usize, heard: bool) -> bool {
+        let Some(begun) = self.replicas[replica].take() else { return false };
+        let loaded = self.db.lock(self.now, &begun.keys, begun.found, begun.found_tasks);
+        let mut set = self.working_set(loaded);
+        set.exact = begun.exact;
+        hint_slots(&mut set, &begun.view);
+        let answer = decide(&mut set, &begun.op.clone().into());
+        let mut written = Memory::clone(&self.db);
+        if written.write(&set).is_err() {
+            // A process that ends then has nothing to lose but its question.
+            if heard {
+                self.look_up(replica, begun.op, begun.keys, true);
+            }
+            return true;
+        }
+        match answer {
+            Err(Halt::Need(more)) if heard => {
+                let mut keys = begun.keys;
+                keys.merge(&more);
+                self.look_up(replica, begun.op, keys, false);
+            }
+            Err(_) => {}
+            Ok(reply) => self.committed(written, &set, Some(reply), heard),
+        }
+        true
+    }
+
+    pub(super) fn act(&mut self, act: &Act, heard: bool) -> bool {
+        let of = |i: usize| (self.leases[i].task, Some(self.leases[i].id));
+        let complete = |i: usize, status, retryable| {
+            let (task, lease) = of(i);
+            let retry_at = Some(self.now + 60_000);
+            Op::Complete(Box::new(Completion { retryable, retry_at, ..completion(task, lease, status) }))
+        };
+        let op = match *act {
+            Act::Beat(i) => Op::Heartbeat { task: of(i).0, holder: Holder { lease: of(i).1, worker: None } },
+            Act::Succeed(i) => complete(i, Outcome::Success, false),
+            Act::FailRetryably(i) => complete(i, Outcome::Error, true),
+            Act::Expire(task) => {
+                let Some(lease) = &self.db.tasks[&task].lease else { return false };
+                self.now = self.now.max(lease.expires_at);
+                Op::ExpireLease { task, lease: lease.id }
+            }
+            Act::Due(task) => {
+                self.now = self.now.max(self.db.tasks[&task].not_before.unwrap_or_default());
+                Op::Reconsider { tasks: vec![task] }
+            }
+            Act::Cancel(task) => {
+                self.cancelled = true;
+                Op::Cancel { task }
+            }
+        };
+        let mut keys = op.keys();
+        for _ in 0..8 {
+            let mut set = self.working_set(self.db.load(self.now, &keys));
+            match decide(&mut set, &op.clone().into()) {
+                Err(Halt::Need(more)) => keys.merge(&more),
+                Err(Halt::Rejected(_)) => return true,
+                Ok(reply) => {
+                    let mut written = Memory::clone(&self.db);
+                    written.write(&set).unwrap();
+                    if let (Op::Complete(done), Reply::Completed { result, .. }, true) = (&op, &reply, heard) {
+                        self.acknowledge(done, result);
+                    }
+                    self.committed(written, &set, None, heard);
+                    return true;
+                }
+            }
+        }
+        panic!("{op:?} never has enough rows");
+    }
+
+    pub(super) fn acknowledge(&mut self, done: &Completion, result: &Completed) {
+        let told = match result {
+            Completed::Now(result) => result.lease_id,
+            Completed::Before(lease) => *lease,
+        };
+        assert_eq!(Some(told), done.holder.lease);
+        self.leases.iter_mut().filter(|given| given.id == told).for_each(|given| given.acknowledged = true);
+    }
+
+    pub(super) fn working_set(&mut self, loaded: Loaded) -> WorkingSet {
+        self.commits += 1;
+        WorkingSet::new(loaded, self.commits.wrapping_mul(0x9e37_79b9_7f4a_7c15))
+    }
+
+    /// Carries the news of a commit on: to those who wait, and to the worker that asked.
+    pub(super) fn committed(&mut self, mut written: Memory, set: &WorkingSet, reply: Option<Reply>, heard: bool) {
+        written.audit.clear();
+        self.db = Arc::new(written);
+        self.tasks.extend(set.dirty.specs.iter().map(|spec| spec.id));
+        for task in self.db.tasks.values() {
+            let Some(lease) = task.lease.as_ref().filter(|lease| !self.leases.iter().any(|given| given.id == lease.id)) else { continue };
+            let worker = WORKERS.into_iter().find(|worker| *worker == lease.worker_id).unwrap();
+            self.leases.push(Given { task: task.id, id: lease.id, worker, known: false, acknowledged: false });
+        }
+        if !heard {
+            return;
+        }
+        for freed in &set.freed {
+            self.wake.extend(self.db.waiters(freed));
+        }
+        let told: Vec<LeaseId> = match reply {
+            Some(Reply::Claimed { leased, .. }) => leased.iter().filter_map(|task| Some(task.lease.as_ref()?.id)).collect(),
+            Some(Reply::Leased { task, .. }) => task.lease.iter().map(|lease| lease.id).collect(),
+            _ => Vec::new(),
+        };
+        // Whoever hears of a lease begins at once, and says so; saying it again is one of the acts.
+        for i in (0..self.leases.len()).filter(|i| told.contains(&self.leases[*i].id)).collect::<Vec<_>>() {
+            self.leases[i].known = true;
+            self.act(&Act::Beat(i), true);
+        }
+    }
+}
