@@ -8,7 +8,7 @@ use proptest::option;
 use proptest::prelude::*;
 
 use super::memory::Memory;
-use super::world::{TTL_MS, completion, registration, spec};
+use super::world::{TTL_MS, World, completion, registration, spec};
 
 const WORKERS: [&str; 3] = ["w0", "w1", "w2"];
 const NOT_SEEN_MS: i64 = 60_000;
@@ -141,8 +141,27 @@ impl History {
         }
     }
 
-    /// What the step asks for; nothing when there is nothing to ask it of.
-    pub fn ops(&mut self, db: &Memory, now: i64, step: &Step) -> Vec<Op> {
+    /// Does what the step does to the world itself, and says what it asks for; nothing when there is nothing to ask it of.
+    pub fn begin(&mut self, world: &mut World, step: &Step) -> Vec<Op> {
+        match step {
+            Step::Pass { ms } => {
+                world.now += ms;
+                world.do_what_is_due();
+            }
+            Step::Crash => world.crashing = true,
+            Step::Stale(stale) => {
+                world.stale = *stale;
+                world.refresh();
+            }
+            // The database guards a worker's places, not how many there are: a replica that has not heard of leases made before a
+            // worker shrank can still fill a low place. It hears within the change feed's quarter of a second.
+            Step::Register { .. } => world.stale = false,
+            _ => {}
+        }
+        self.ops(&world.db, world.now, step)
+    }
+
+    fn ops(&mut self, db: &Memory, now: i64, step: &Step) -> Vec<Op> {
         if let Step::Batch(steps) = step {
             return steps.iter().flat_map(|step| self.ops(db, now, step)).collect();
         }

@@ -153,10 +153,11 @@ impl Memory {
     /// Queued tasks that may run now that this was let go; those that a look at each of them would set right.
     pub fn waiters(&self, freed: &Freed) -> Vec<TaskId> {
         let parked = |task: &&TaskState, by: Parked| task.status == Status::Queued && task.parked == Some(by);
+        let waits = |task: &&TaskState| task.status == Status::Queued && task.parked.is_some();
         let mut waiters = Vec::new();
         if freed.finished {
             let depends = |task: &&TaskState| self.specs[&task.id].depends_on.contains(&freed.task);
-            waiters.extend(self.tasks.values().filter(|task| parked(task, Parked::DependsOn)).filter(depends).map(|task| task.id));
+            waiters.extend(self.tasks.values().filter(waits).filter(depends).map(|task| task.id));
         }
         if let Some(context) = &freed.context {
             let first = self.live_in(context).next();

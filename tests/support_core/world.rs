@@ -8,7 +8,7 @@ use bloom_runtime::core::command::{Choice, Claim, Command, Completion, Holder, K
 use bloom_runtime::core::decide::decide;
 use bloom_runtime::core::ids::{LeaseId, TaskId, WorkerId, created_at};
 use bloom_runtime::core::task::{Format, Outcome, Session, Status, TaskSpec, TaskState};
-use bloom_runtime::core::working_set::{Freed, Halt, Slots, WorkingSet};
+use bloom_runtime::core::working_set::{Freed, Halt, Loaded, Slots, WorkingSet};
 
 use super::memory::Memory;
 
@@ -30,10 +30,33 @@ pub struct World {
     pub crashing: bool,
     /// Each halt is checked to have left no trace.
     pub strict: bool,
+    /// Where all that is asked of the database is written down.
+    pub log: Option<Vec<Asked>>,
+}
+
+/// Something that was asked of the database, for doing it again on another.
+#[derive(Clone, Debug)]
+pub enum Asked {
+    Batch(Box<Batch>),
+    /// Who waits for this, and who that was.
+    Waiters(Freed, Vec<TaskId>),
+}
+
+/// One batch, with all that its outcome depends on.
+#[derive(Clone, Debug)]
+pub struct Batch {
+    pub commands: Vec<Command>,
+    pub keys: Keys,
+    pub loaded: Loaded,
+    pub now: Ms,
+    pub seed: u64,
+    pub exact: bool,
+    pub view: HashMap<WorkerId, u32>,
+    pub committed: bool,
 }
 
 pub fn world() -> World {
-    World { db: Memory::default(), now: START, seed: 1, view: HashMap::new(), stale: false, crashing: false, strict: false }
+    World { db: Memory::default(), now: START, seed: 1, view: HashMap::new(), stale: false, crashing: false, strict: false, log: None }
 }
 
 pub fn spec(context: &str) -> TaskSpec {
@@ -120,6 +143,9 @@ impl World {
             rounds += 1;
             assert!(rounds < 10_000, "waking goes round in circles");
             let tasks = self.db.waiters(&next);
+            if let Some(log) = &mut self.log {
+                log.push(Asked::Waiters(next, tasks.clone()));
+            }
             if !tasks.is_empty() {
                 freed.extend(self.commit(vec![Op::Reconsider { tasks }.into()]).1);
             }
@@ -152,11 +178,18 @@ impl World {
             let mut keys = Keys::default();
             open.iter().for_each(|(_, more)| keys.merge(more));
             self.seed = self.seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            let mut set = WorkingSet::new(self.db.load(self.now, &keys), self.seed);
+            let loaded = self.db.load(self.now, &keys);
+            let mut set = WorkingSet::new(loaded.clone(), self.seed);
             set.exact = conflicts > 0;
             hint_slots(&mut set, &self.view);
             let answers: Vec<_> = open.iter().map(|(i, _)| self.decide_checked(&mut set, &commands[*i])).collect();
-            if self.db.save(&set).is_err() {
+            let committed = self.db.save(&set).is_ok();
+            if let Some(log) = &mut self.log {
+                let commands = open.iter().map(|(i, _)| commands[*i].clone()).collect();
+                let (now, seed, exact, view) = (self.now, self.seed, set.exact, self.view.clone());
+                log.push(Asked::Batch(Box::new(Batch { commands, keys, loaded, now, seed, exact, view, committed })));
+            }
+            if !committed {
                 continue;
             }
             let before = std::mem::take(open);

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 #[path = "../../../tests/support_core/mod.rs"]
+#[allow(dead_code, reason = "the integration tests use the rest")]
 pub(super) mod support;
 
 mod fleet;

@@ -41,26 +41,8 @@ impl Run {
     }
 
     fn step(&mut self, step: &Step) {
-        let world = &mut self.world;
-        match step {
-            Step::Pass { ms } => {
-                world.now += ms;
-                world.do_what_is_due();
-            }
-            Step::Crash => {
-                world.crashing = true;
-                self.lost_a_wake_up = true;
-            }
-            Step::Stale(stale) => {
-                world.stale = *stale;
-                world.refresh();
-            }
-            // The database guards a worker's places, not how many there are: a replica that has not heard of leases made before a
-            // worker shrank can still fill a low place. It hears within the change feed's quarter of a second.
-            Step::Register { .. } => world.stale = false,
-            _ => {}
-        }
-        let ops = self.history.ops(&self.world.db, self.world.now, step);
+        self.lost_a_wake_up |= matches!(step, Step::Crash);
+        let ops = self.history.begin(&mut self.world, step);
         if !ops.is_empty() {
             self.carry_out(ops);
         }

@@ -1,0 +1,193 @@
+//! The same random histories on the working set in memory, on SQLite and on PostgreSQL end in equal states, and on the way there every
+//! load, every conflict and every look for waiters comes to the same. `EQUIVALENCE_CASES` asks for more than the few tried otherwise.
+
+#[path = "../support_core/mod.rs"]
+#[allow(dead_code, reason = "the tests of the core use the rest")]
+mod support_core;
+
+use std::collections::{BTreeSet, HashMap};
+use std::fmt::Debug;
+use std::hash::Hash;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use bloom_runtime::core::command::{Command, Keys};
+use bloom_runtime::core::decide::decide;
+use bloom_runtime::core::ids::TaskId;
+use bloom_runtime::core::working_set::{ContextView, Loaded, WorkingSet};
+use bloom_runtime::store::{Clock, Lane, Options, Page, Store, TaskFilter};
+use proptest::strategy::{Strategy, ValueTree};
+use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
+
+use self::support_core::history::{History, Step, steps};
+use self::support_core::memory::Memory;
+use self::support_core::world::{Asked, Batch, START, World, hint_slots, world};
+use crate::support::{Database, janitor, postgres};
+
+crate::on_both! { alone:
+    async fn histories_end_as_they_do_in_memory(database) {
+        let cases = std::env::var("EQUIVALENCE_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(6);
+        let mut runner = TestRunner::new_with_rng(Config::default(), TestRng::deterministic_rng(RngAlgorithm::ChaCha));
+        for _ in 0..cases {
+            let steps = steps().new_tree(&mut runner).expect("steps").current();
+            let lived = live(&steps);
+            replay(database, &lived, &steps).await;
+        }
+    }
+}
+
+/// Runs the history in memory and writes down what was asked of the database.
+fn live(steps: &[Step]) -> World {
+    let mut world = world();
+    world.log = Some(Vec::new());
+    let mut world = world.worker("w0", 2).worker("w1", 1);
+    let mut history = History::default();
+    for step in steps {
+        let ops = history.begin(&mut world, step);
+        if !ops.is_empty() {
+            // What is asked, and what it comes to, is compared; whether it is right is for the core's own tests.
+            let _ = world.run_batch(ops);
+        }
+        history.learn(&world.db);
+    }
+    world
+}
+
+async fn replay(database: Database, lived: &World, steps: &[Step]) {
+    let url = match database {
+        Database::Sqlite => format!("sqlite:{}", janitor::new_path("equivalence").join("bloom.db").display()),
+        Database::Postgres => postgres::database(),
+    };
+    let time = Arc::new(AtomicI64::new(START));
+    let store = Store::with_clock(&Options { url, max_connections: 2 }, Clock::Manual(time.clone())).await.expect("opens");
+    store.migrate().await.expect("migrates");
+    let mut lane = store.lane().await.expect("a lane");
+    for (i, asked) in lived.log.iter().flatten().enumerate() {
+        let told = || format!("{database:?}, number {i}: {asked:#?}\nof {steps:#?}");
+        match asked {
+            Asked::Batch(batch) => {
+                time.store(batch.now, Ordering::SeqCst);
+                carry_out(&mut lane, batch, &told).await;
+            }
+            Asked::Waiters(freed, expected) => {
+                let mut found = store.waiters(freed, 500).await.expect("reads");
+                let mut expected = expected.clone();
+                found.sort_unstable();
+                expected.sort_unstable();
+                found.dedup();
+                expected.dedup();
+                assert_eq!(found, expected, "{}", told());
+            }
+        }
+    }
+    time.store(lived.now, Ordering::SeqCst);
+    compare_all(&store, &mut lane, &lived.db, lived.now).await;
+    lane.close().await;
+    store.close().await;
+}
+
+async fn carry_out(lane: &mut Lane, batch: &Batch, told: &impl Fn() -> String) {
+    let loaded = lane.begin_and_load(&batch.keys).await.expect("loads");
+    assert_same(&loaded, &batch.loaded, told);
+    // What is the same need not be taken from both; so the two stay in step where a database loads more.
+    let mut set = WorkingSet::new(batch.loaded.clone(), batch.seed);
+    set.exact = batch.exact;
+    hint_slots(&mut set, &batch.view);
+    for command in &batch.commands {
+        let _ = decide(&mut set, &Command::clone(command));
+    }
+    match lane.save(&set, None).await {
+        Ok(_) => assert!(batch.committed, "a conflict was missed: {}", told()),
+        Err(error) => {
+            assert!(error.is_conflict() && !batch.committed, "{error}: {}", told());
+            lane.rollback().await.expect("rolls back");
+        }
+    }
+}
+
+/// What memory loaded is there and is the same; a database may load more at once, to save a round.
+fn assert_same(found: &Loaded, expected: &Loaded, told: &impl Fn() -> String) {
+    assert_eq!((found.now, found.all_workers), (expected.now, expected.all_workers), "{}", told());
+    assert_covers(&found.tasks, &expected.tasks, told);
+    assert_covers(&found.workers, &expected.workers, told);
+    assert_covers(&found.slots, &expected.slots, told);
+    assert_covers(&found.lease_tasks, &expected.lease_tasks, told);
+    assert_covers(&found.past_leases, &expected.past_leases, told);
+    assert_covers(&found.idempotency, &expected.idempotency, told);
+    assert_covers(&views(&found.contexts), &views(&expected.contexts), told);
+    assert_covers(&found.predecessors, &expected.predecessors, told);
+    assert_covers(&found.exclusive, &expected.exclusive, told);
+    assert_covers(&sorted(&found.worker_tasks), &sorted(&expected.worker_tasks), told);
+    assert_covers(&sorted(&found.dependencies), &sorted(&expected.dependencies), told);
+}
+
+fn assert_covers<K: Eq + Hash + Debug, V: PartialEq + Debug>(found: &HashMap<K, V>, expected: &HashMap<K, V>, told: &impl Fn() -> String) {
+    for (key, value) in expected {
+        assert_eq!(found.get(key), Some(value), "{key:?}: {}", told());
+    }
+}
+
+/// Of several workers that run in a context, any one may be told.
+fn views(contexts: &HashMap<String, ContextView>) -> HashMap<String, (ContextView, bool)> {
+    let view = |view: &ContextView| (ContextView { active_worker: None, ..view.clone() }, view.active_worker.is_some());
+    contexts.iter().map(|(context, found)| (context.clone(), view(found))).collect()
+}
+
+fn sorted<K: Clone + Eq + Hash>(lists: &HashMap<K, Vec<TaskId>>) -> HashMap<K, BTreeSet<TaskId>> {
+    lists.iter().map(|(key, list)| (key.clone(), list.iter().copied().collect())).collect()
+}
+
+/// Every table against the memory's.
+async fn compare_all(store: &Store, lane: &mut Lane, memory: &Memory, now: i64) {
+    let everything = Keys {
+        tasks: memory.tasks.keys().copied().collect(),
+        all_workers: true,
+        past_leases: memory.past_leases.keys().copied().collect(),
+        contexts: memory.tasks.values().map(|task| task.context_id.clone()).collect(),
+        dependencies: memory.tasks.keys().copied().collect(),
+        ..Keys::default()
+    };
+    let loaded = lane.begin_and_load(&everything).await.expect("loads");
+    lane.rollback().await.expect("rolls back");
+    assert_same(&loaded, &memory.load(now, &everything), &|| "at the end".into());
+
+    let page = Page { limit: 100_000, before: None };
+    let listed = store.tasks(&TaskFilter::default(), &page).await.expect("reads");
+    let specs: Vec<_> = listed.rows.iter().map(|row| row.spec.clone()).collect();
+    assert_eq!(specs, memory.specs.values().rev().cloned().collect::<Vec<_>>());
+
+    let mut results = store.artifacts(None, &page).await.expect("reads").rows;
+    let mut expected: Vec<_> = memory.results.iter().map(|result| result.as_ref().clone()).collect();
+    results.sort_by_key(|result| result.id);
+    expected.sort_by_key(|result| result.id);
+    assert_eq!(results, expected);
+
+    let mut audit = store.audit(&page).await.expect("reads");
+    let mut expected = memory.audit.clone();
+    audit.sort_by_key(|entry| entry.id);
+    expected.sort_by_key(|entry| entry.id);
+    assert_eq!(audit, expected);
+
+    for task in memory.tasks.keys() {
+        let expected: Vec<_> = memory.events.range((*task, 0)..=(*task, i64::MAX)).map(|(_, event)| event.clone()).collect();
+        assert_eq!(store.events(*task, 0, 100_000).await.expect("reads"), expected);
+    }
+    let (counts, leases, _) = store.counts().await.expect("reads");
+    let counts: Vec<_> = counts.into_iter().filter(|(_, count)| *count != 0).collect();
+    assert_eq!((counts, leases), (memory.counts.clone().into_iter().collect(), memory.leases_granted));
+    assert_eq!(store.settings().await.expect("reads"), memory.settings.clone().into_iter().collect::<Vec<_>>());
+    assert_eq!(ready(store).await, memory_ready(memory));
+    assert_eq!(store.parked_page(None, 100_000).await.expect("reads"), memory.parked());
+    let active: Vec<_> = store.active_tasks(None, 100_000).await.expect("reads");
+    assert_eq!(active, memory.active().cloned().collect::<Vec<_>>());
+}
+
+async fn ready(store: &Store) -> Vec<(i64, uuid::Uuid)> {
+    store.ready_page(None, None, 100_000).await.expect("reads").into_iter().map(|row| (row.rank, row.id)).collect()
+}
+
+fn memory_ready(memory: &Memory) -> Vec<(i64, uuid::Uuid)> {
+    let mut ready: Vec<_> = memory.tasks.values().filter(|task| task.is_ready()).map(|task| (9 - task.priority, task.id)).collect();
+    ready.sort_unstable();
+    ready
+}
