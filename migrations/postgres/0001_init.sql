@@ -260,3 +260,20 @@ CREATE TABLE served (
     at BIGINT NOT NULL
 ) WITH (fillfactor = 50);
 INSERT INTO served (id, at) VALUES (1, 0);
+
+-- The shapes in which the program sends sets of rows. They stay as they are when a table gets a new column, since an older replica may
+-- still be running; the new shape gets a new name.
+CREATE VIEW tasks_row AS SELECT * FROM tasks;
+CREATE VIEW task_labels_row AS SELECT * FROM task_labels;
+CREATE VIEW task_deps_row AS SELECT * FROM task_deps;
+CREATE VIEW task_state_row AS SELECT * FROM task_state;
+CREATE VIEW leases_row AS SELECT * FROM leases;
+CREATE VIEW results_row AS SELECT * FROM results;
+CREATE VIEW task_events_row AS SELECT * FROM task_events;
+CREATE VIEW workers_row AS SELECT * FROM workers;
+CREATE VIEW worker_seen_row AS SELECT * FROM worker_seen;
+CREATE VIEW audit_row AS SELECT * FROM audit;
+CREATE VIEW settings_row AS SELECT * FROM settings;
+CREATE VIEW counts_row AS SELECT * FROM counts;
+CREATE TYPE lane_position_row AS (lane BIGINT, n BIGINT);
+CREATE TYPE context_task_row AS (context_id TEXT, id UUID);

@@ -290,7 +290,7 @@ impl Engine {
             let Some(lease) = &task.lease else { continue };
             let release = Op::Release { task: task.id, lease: lease.id, reason: "the claim was abandoned".into() };
             let engine = self.clone();
-            self.0.tasks.spawn(async move {
+            self.spawn(async move {
                 // A failure is made good by the lease's expiry.
                 let _ = engine.submit(release).await;
             });
@@ -307,7 +307,7 @@ impl Engine {
     /// process end here, the resync does it.
     fn answer_after_waiters(&self, pending: Pending, answer: Result<Reply, Error>, freed: Vec<Freed>) {
         let engine = self.clone();
-        self.0.tasks.spawn(async move {
+        self.spawn(async move {
             for freed in freed {
                 engine.reconsider_waiters(&freed).await;
             }

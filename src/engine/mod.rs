@@ -90,6 +90,8 @@ struct Inner {
     positions: Mutex<HashMap<i64, i64>>,
     stop: CancellationToken,
     tasks: TaskTracker,
+    /// Where tasks run, also those that a lane's thread starts.
+    runtime: tokio::runtime::Handle,
 }
 
 /// How many commits a slow watcher may fall behind before it is told to read anew.
@@ -120,6 +122,7 @@ impl Engine {
             positions: Mutex::new(HashMap::new()),
             stop: CancellationToken::new(),
             tasks: TaskTracker::new(),
+            runtime: tokio::runtime::Handle::current(),
         }));
         engine.set_clock(engine.0.store.now().await?);
         engine.read_picture().await?;
@@ -133,15 +136,39 @@ impl Engine {
         Ok(engine)
     }
 
+    /// A lane has a thread of its own, so that it takes up a database's answer at once, however many requests keep the others busy.
     async fn open_lane(&self, name: &'static str, inbox: Arc<Inbox>) -> Result<(), store::Error> {
-        let lane = self.0.store.lane().await?;
-        lock(&self.0.own_lanes).push(lane.id);
-        let running = tokio::spawn(lane::run(self.clone(), name, lane, inbox));
+        let (opened, is_open) = oneshot::channel();
+        let (ended, has_ended) = oneshot::channel();
+        let engine = self.clone();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let no_thread = |error: std::io::Error| store::Error::Unavailable(format!("no thread for the {name} lane: {error}"));
+        let runtime = runtime.map_err(no_thread)?;
+        let lane = move || {
+            runtime.block_on(async move {
+                match engine.0.store.lane().await {
+                    Ok(lane) => {
+                        let _ = opened.send(Ok(lane.id));
+                        lane::run(engine, name, lane, inbox).await;
+                    }
+                    Err(error) => drop(opened.send(Err(error))),
+                }
+            });
+            let _ = ended.send(());
+        };
+        std::thread::Builder::new().name(format!("lane-{name}")).spawn(lane).map_err(no_thread)?;
+        let died = move || {
+            // What the lane had in hand is unknown to everybody; the next start reads it from the database.
+            tracing::error!(lane = name, "a write lane died; the process ends so that it starts afresh");
+            std::process::exit(70);
+        };
+        match is_open.await {
+            Ok(lane) => lock(&self.0.own_lanes).push(lane?),
+            Err(_) => died(),
+        }
         self.0.tasks.spawn(async move {
-            if running.await.is_err() {
-                // What the lane had in hand is unknown to everybody; the next start reads it from the database.
-                tracing::error!(lane = name, "a write lane died; the process ends so that it starts afresh");
-                std::process::exit(70);
+            if has_ended.await.is_err() {
+                died();
             }
         });
         Ok(())
@@ -244,7 +271,7 @@ impl Engine {
 
     /// Runs until the engine stops; the stop waits for it.
     pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
-        self.0.tasks.spawn(task);
+        self.0.tasks.spawn_on(task, &self.0.runtime);
     }
 
     pub async fn stopped(&self) {

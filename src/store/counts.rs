@@ -3,19 +3,18 @@
 use std::collections::BTreeMap;
 
 use super::Store;
-use super::args::{Args, Bulk, Column, columns, int, text};
+use super::args::{Args, Bulk, RowType, int, row_type, text};
 use super::conn::Conn;
 use super::dialect::{statement, upsert_adding};
 use super::error::Error;
-use super::feed::CountDeltas;
+use super::feed::{CountDeltas, POSITION};
 use crate::core::task::Status;
 use crate::core::working_set::Counts;
 
 /// Stands for a status in the row that counts leases.
 const LEASES: &str = "lease";
 
-const COUNT: &[Column] = columns!(text agent_slug, int priority, text status, int n);
-const FOLDED: &[Column] = columns!(int folded_n);
+static COUNT: RowType = row_type!(counts: text agent_slug, int priority, text status, int n);
 
 // One statement, so one snapshot: the base and what is missing in it fit together.
 statement!(
@@ -30,8 +29,8 @@ statement!(LOCK_LANES, |d| "SELECT lane FROM lanes ORDER BY lane {}", d.lock());
 /// As many batches as one fold takes of a lane.
 const STEP: i64 = 4096;
 statement!(UNFOLDED, |d| "SELECT b.lane, b.n, b.counts FROM lanes l {} ORDER BY b.lane, b.n", d.batches_behind("l.folded_n", STEP));
-statement!(ADD, |d| "{}", d.insert("counts", &[COUNT], &upsert_adding("counts", &["agent_slug", "priority", "status"], &["n"])));
-statement!(SET_FOLDED, |d| "{}", d.update("lanes", &int("lane"), FOLDED));
+statement!(ADD, |d| "{}", d.insert(&COUNT, &upsert_adding("counts", &["agent_slug", "priority", "status"], &["n"])));
+statement!(SET_FOLDED, |d| "UPDATE lanes SET folded_n = v.n FROM {} WHERE lanes.lane = v.lane", d.rows(&POSITION, 1));
 statement!(DROP_ZEROS, "DELETE FROM counts WHERE n = 0");
 
 impl Store {
@@ -78,7 +77,7 @@ pub(super) async fn fold(conn: &mut Conn) -> Result<u64, Error> {
     if folded.is_empty() {
         return Ok(0);
     }
-    let mut rows = Bulk::new(&[COUNT]);
+    let mut rows = Bulk::new(&COUNT);
     for ((agent, priority, status), n) in sum.tasks.iter().filter(|(_, n)| **n != 0) {
         rows.text(agent).int(*priority).text(status.as_str()).int(*n);
     }
@@ -89,7 +88,7 @@ pub(super) async fn fold(conn: &mut Conn) -> Result<u64, Error> {
         conn.execute(&ADD, Args::new().bulk(rows)).await?;
         conn.execute(&DROP_ZEROS, Args::new()).await?;
     }
-    let mut rows = Bulk::new(&[&[int("lane")], FOLDED]);
+    let mut rows = Bulk::new(&POSITION);
     for (lane, n) in folded {
         rows.int(lane).int(n);
     }

@@ -2,7 +2,7 @@
 
 use sqlx::{AssertSqlSafe, SqlSafeStr as _, SqlStr};
 
-use super::args::{Column, Type};
+use super::args::{Column, RowType, Type};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -56,20 +56,15 @@ impl Kind {
         }
     }
 
-    /// A source of rows, named `v`: a bulk of these columns, from `$param` on (one parameter each on PostgreSQL, one JSON text on SQLite).
-    pub(super) fn rows<'a>(self, columns: impl IntoIterator<Item = &'a Column>, param: usize) -> String {
-        let columns = columns.into_iter();
+    /// A source of rows of this type, named `v`.
+    pub(super) fn rows(self, ty: &RowType, param: usize) -> String {
         match self {
             Self::Sqlite => {
                 let cells: Vec<_> =
-                    columns.enumerate().map(|(i, c)| format!("{} AS {}", cell(&format!("value->>{i}"), c.ty), c.name)).collect();
+                    ty.columns.iter().enumerate().map(|(i, c)| format!("{} AS {}", cell(&format!("value->>{i}"), c.ty), c.name)).collect();
                 format!("(SELECT {} FROM json_each(${param})) AS v", cells.join(", "))
             }
-            Self::Postgres => {
-                let (arrays, names): (Vec<_>, Vec<_>) =
-                    columns.enumerate().map(|(i, c)| (format!("${}::{}[]", param + i, pg_type(c.ty)), c.name)).unzip();
-                format!("unnest({}) AS v({})", arrays.join(", "), names.join(", "))
-            }
+            Self::Postgres => format!("unnest(${param}::{}[]) AS v", ty.postgres),
         }
     }
 
@@ -92,34 +87,24 @@ impl Kind {
         }
     }
 
-    /// How many parameters a bulk of so many columns takes.
-    pub(super) fn bulk_params(self, columns: usize) -> usize {
-        match self {
-            Self::Sqlite => 1,
-            Self::Postgres => columns,
-        }
-    }
-
-    /// `INSERT INTO table (…) SELECT … FROM rows`; `tail` is an upsert's end, or nothing.
-    pub(super) fn insert(self, table: &str, columns: &[&[Column]], tail: &str) -> String {
-        let all = || columns.iter().copied().flatten();
-        let names: Vec<_> = all().map(|c| c.name).collect();
+    /// `INSERT INTO table (…) SELECT … FROM rows`, of the table's own type; `tail` is an upsert's end, or nothing.
+    pub(super) fn insert(self, rows: &RowType, tail: &str) -> String {
         // SQLite's parser needs the WHERE to tell an upsert's ON from a join's.
-        format!("INSERT INTO {table} ({0}) SELECT {0} FROM {1} WHERE true {tail}", names.join(", "), self.rows(all(), 1))
+        format!("INSERT INTO {} ({1}) SELECT {1} FROM {2} WHERE true {tail}", rows.name, rows.names(""), self.rows(rows, 1))
     }
 
-    /// `UPDATE table SET … FROM rows`, found by the first of the columns.
-    pub(super) fn update(self, table: &str, key: &Column, columns: &[Column]) -> String {
+    /// `UPDATE table SET … FROM rows` of the table's own type: only these columns.
+    pub(super) fn update(self, rows: &RowType, columns: &[Column]) -> String {
         let sets: Vec<_> = columns.iter().map(|c| format!("{0} = v.{0}", c.name)).collect();
-        let rows = self.rows(std::iter::once(key).chain(columns), 1);
-        format!("UPDATE {table} SET {} FROM {rows} WHERE {table}.{key} = v.{key}", sets.join(", "), key = key.name)
+        let (table, key) = (rows.name, rows.columns[0].name);
+        format!("UPDATE {table} SET {} FROM {} WHERE {table}.{key} = v.{key}", sets.join(", "), self.rows(rows, 1))
     }
 }
 
 /// `ON CONFLICT (key) DO UPDATE` of all other columns.
-pub(super) fn upsert(key: &str, columns: &[Column]) -> String {
-    let sets: Vec<_> = columns.iter().filter(|c| c.name != key).map(|c| format!("{0} = excluded.{0}", c.name)).collect();
-    format!("ON CONFLICT ({key}) DO UPDATE SET {}", sets.join(", "))
+pub(super) fn upsert(rows: &RowType) -> String {
+    let sets: Vec<_> = rows.columns[1..].iter().map(|c| format!("{0} = excluded.{0}", c.name)).collect();
+    format!("ON CONFLICT ({}) DO UPDATE SET {}", rows.columns[0].name, sets.join(", "))
 }
 
 /// `ON CONFLICT (keys) DO UPDATE` that adds the new numbers to those of `table`.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::args::{Args, Bulk, Column, Type, columns, int};
+use super::args::{Args, Bulk, RowType, Type, int, row_type};
 use super::dialect::{Kind, statement};
 use super::error::Error;
 use super::script::Script;
@@ -104,15 +104,15 @@ statement!(RECORD, "INSERT INTO batches (lane, n, at, counts, changes) VALUES ((
 
 /// The most rows that one look takes from a lane; what is left comes with the next.
 const STEP: i64 = 256;
-const POSITION: &[Column] = columns!(int lane, int n);
+pub(super) static POSITION: RowType = row_type!(lane_position: int lane, int n);
 statement!(
     FEED,
     |d| "SELECT l.lane, l.folded_n, b.n, b.counts, b.changes FROM lanes l LEFT JOIN {} ON v.lane = l.lane \
     {} \
     WHERE NOT (l.lane {}) AND (b.n IS NOT NULL OR l.folded_n > coalesce(v.n, 0)) ORDER BY l.lane, b.n",
-    d.rows(POSITION, 1),
+    d.rows(&POSITION, 1),
     d.batches_behind("coalesce(v.n, 0)", STEP),
-    d.any(Type::Int, 1 + d.bulk_params(POSITION.len()))
+    d.any(Type::Int, 2)
 );
 
 /// Adds the batch's own row to its script.
@@ -144,7 +144,7 @@ impl Store {
         if self.kind() == Kind::Sqlite {
             return Ok(Feed::default());
         }
-        let mut known = Bulk::new(&[POSITION]);
+        let mut known = Bulk::new(&POSITION);
         for (lane, n) in positions {
             known.int(*lane).int(*n);
         }

@@ -69,7 +69,7 @@ pub struct Listing<T> {
 statement!(
     ACTIVE_LEASES,
     |_d| "SELECT {} FROM task_state WHERE slot IS NOT NULL AND lease_id < $1 ORDER BY lease_id DESC LIMIT $2",
-    rows::names(rows::STATE, "")
+    rows::STATE.names("")
 );
 const PAST: &str = "id, task_id, worker_id, started_at, expires_at, ttl_ms, status, last_heartbeat, context_id";
 statement!(PAST_LEASES, |_d| "SELECT {PAST} FROM leases WHERE id < $1 ORDER BY id DESC LIMIT $2");
@@ -88,10 +88,10 @@ statement!(
 statement!(
     RESULTS,
     |d| "SELECT {} FROM results WHERE artifact_id {} ORDER BY artifact_id DESC",
-    rows::names(&[records::RESULT], ""),
+    records::RESULT.names(""),
     d.any(Type::Uuid, 1)
 );
-statement!(AUDIT, |_d| "SELECT {} FROM audit WHERE id < $1 ORDER BY id DESC LIMIT $2", rows::names(&[records::AUDIT], ""));
+statement!(AUDIT, |_d| "SELECT {} FROM audit WHERE id < $1 ORDER BY id DESC LIMIT $2", records::AUDIT.names(""));
 
 impl Page {
     fn args(&self) -> Args<'static> {
@@ -226,7 +226,7 @@ impl TaskFilter {
         }
         let wanted = match wanted {
             Wanted::Ids => id.to_owned(),
-            Wanted::States => format!("{}, octet_length(t.prompt) + octet_length(t.context_hints)", rows::names(rows::STATE, "s.")),
+            Wanted::States => format!("{}, octet_length(t.prompt) + octet_length(t.context_hints)", rows::STATE.names("s.")),
         };
         let Conditions { text, args } = build;
         let text = format!("SELECT {wanted} FROM {from} WHERE true{text} ORDER BY {id} DESC LIMIT ${}", args.len() + 1);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::args::{Args, Bulk, Column, Type, columns, text, uuid};
+use super::args::{Args, Bulk, RowType, Type, row_type, text, uuid};
 use super::conn::{Cells, Conn, Row};
 use super::dialect::statement;
 use super::error::Error;
@@ -15,7 +15,7 @@ use crate::core::working_set::{ContextView, Loaded, Slots};
 statement!(
     OF_IDEMPOTENCY_KEYS,
     |d| "SELECT {} FROM tasks WHERE idempotency_key IS NOT NULL AND idempotency_key {}",
-    rows::names(&[rows::SPEC], ""),
+    rows::SPEC.names(""),
     d.any(Type::Text, 1)
 );
 statement!(OF_LEASES, |d| "SELECT lease_id, id FROM task_state WHERE slot IS NOT NULL AND lease_id {}", d.any(Type::Uuid, 1));
@@ -28,7 +28,7 @@ statement!(
 );
 statement!(DEPENDENCIES, |d| "SELECT task_id, dep_id FROM task_deps WHERE task_id {}", d.any(Type::Uuid, 1));
 
-const CONTEXT_KEYS: &[Column] = columns!(text context_id, uuid id);
+static CONTEXT_TASK: RowType = row_type!(context_task: text context_id, uuid id);
 statement!(
     CONTEXTS,
     |d| "SELECT v.context_id, v.id, \
@@ -41,14 +41,14 @@ statement!(
     FROM {} \
     LEFT JOIN leases l ON l.id = (SELECT p.id FROM leases p WHERE p.context_id = v.context_id AND p.completed ORDER BY p.id DESC LIMIT 1) \
     LEFT JOIN task_state s ON s.id = l.task_id",
-    d.rows(CONTEXT_KEYS, 1)
+    d.rows(&CONTEXT_TASK, 1)
 );
 
 // The outer SELECT reads each row after the inner one has locked it; the last of its times is later than every lock.
 statement!(
     LOCK_TASKS,
     |d| "WITH l AS MATERIALIZED (SELECT {0} FROM task_state WHERE id {1} ORDER BY id {2}) SELECT {0}, {3} FROM l",
-    rows::names(rows::STATE, ""),
+    rows::STATE.names(""),
     d.any(Type::Uuid, 1),
     d.lock(),
     d.clock(2)
@@ -58,25 +58,25 @@ statement!(
     LOCK_WORKERS,
     |d| "WITH l AS MATERIALIZED (SELECT {0}, s.last_seen FROM workers w JOIN worker_seen s ON s.worker_id = w.id \
         WHERE w.id {1} ORDER BY w.id {2}) SELECT {3}, last_seen, {4} FROM l",
-    rows::names(&[records::WORKER], "w."),
+    records::WORKER.names("w."),
     d.any(Type::Text, 1),
     d.lock(),
-    rows::names(&[records::WORKER], ""),
+    records::WORKER.names(""),
     d.clock(2)
 );
 statement!(
     LOCK_ALL_WORKERS,
     |d| "WITH l AS MATERIALIZED (SELECT {0}, s.last_seen FROM workers w JOIN worker_seen s ON s.worker_id = w.id \
         ORDER BY w.id {1}) SELECT {2}, last_seen, {3} FROM l",
-    rows::names(&[records::WORKER], "w."),
+    records::WORKER.names("w."),
     d.lock(),
-    rows::names(&[records::WORKER], ""),
+    records::WORKER.names(""),
     d.clock(1)
 );
 statement!(NOW, |d| "SELECT {}", d.clock(1));
 
 statement!(SLOTS, |d| "SELECT worker_id, slot FROM task_state WHERE slot IS NOT NULL AND worker_id {}", d.any(Type::Text, 1));
-statement!(PAST_LEASES, |d| "SELECT {} FROM leases WHERE id {}", rows::names(&[records::LEASE], ""), d.any(Type::Uuid, 1));
+statement!(PAST_LEASES, |d| "SELECT {} FROM leases WHERE id {}", records::LEASE.names(""), d.any(Type::Uuid, 1));
 
 /// Every key of `keys` is answered: with what is there, or with the word that there is nothing.
 pub(super) async fn load(conn: &mut Conn, time: Option<Ms>, keys: &Keys) -> Result<Loaded, Error> {
@@ -146,7 +146,7 @@ impl Load<'_> {
         if keys.contexts.is_empty() && keys.predecessors.is_empty() {
             return Ok(());
         }
-        let mut asked = Bulk::new(&[CONTEXT_KEYS]);
+        let mut asked = Bulk::new(&CONTEXT_TASK);
         for (context, id) in &keys.predecessors {
             asked.text(context).uuid(*id);
         }

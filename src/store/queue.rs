@@ -39,7 +39,7 @@ statement!(
     |_d| "SELECT * FROM (SELECT {0} FROM task_state WHERE status = 'leased' AND id > $1 ORDER BY id LIMIT $2) AS leased \
     UNION ALL SELECT * FROM (SELECT {0} FROM task_state WHERE status = 'running' AND id > $1 ORDER BY id LIMIT $2) AS running \
     ORDER BY id LIMIT $2",
-    rows::names(rows::STATE, "")
+    rows::STATE.names("")
 );
 statement!(
     PARKED,

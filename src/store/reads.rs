@@ -17,33 +17,29 @@ pub(super) const PAGE_BYTES: i64 = 32 << 20;
 statement!(
     TASK,
     |_d| "SELECT {}, {} FROM tasks t JOIN task_state s ON s.id = t.id WHERE t.id = $1",
-    rows::names(&[rows::SPEC], "t."),
-    rows::names(rows::STATE, "s.")
+    rows::SPEC.names("t."),
+    rows::STATE.names("s.")
 );
-statement!(STATES, |d| "SELECT {} FROM task_state WHERE id {}", rows::names(rows::STATE, ""), d.any(Type::Uuid, 1));
-statement!(SPECS, |d| "SELECT {} FROM tasks WHERE id {}", rows::names(&[rows::SPEC], ""), d.any(Type::Uuid, 1));
+statement!(STATES, |d| "SELECT {} FROM task_state WHERE id {}", rows::STATE.names(""), d.any(Type::Uuid, 1));
+statement!(SPECS, |d| "SELECT {} FROM tasks WHERE id {}", rows::SPEC.names(""), d.any(Type::Uuid, 1));
 statement!(
     WORKERS,
     |_d| "SELECT {}, s.last_seen FROM workers w JOIN worker_seen s ON s.worker_id = w.id ORDER BY w.id",
-    rows::names(&[records::WORKER], "w.")
+    records::WORKER.names("w.")
 );
 statement!(
     WORKER,
     |_d| "SELECT {}, s.last_seen FROM workers w JOIN worker_seen s ON s.worker_id = w.id WHERE w.id = $1",
-    rows::names(&[records::WORKER], "w.")
+    records::WORKER.names("w.")
 );
-statement!(HELD_BY, |_d| "SELECT {} FROM task_state WHERE slot IS NOT NULL AND worker_id = $1", rows::names(rows::STATE, ""));
-statement!(
-    NEWEST_RESULT,
-    |_d| "SELECT {} FROM results WHERE task_id = $1 ORDER BY artifact_id DESC LIMIT 1",
-    rows::names(&[records::RESULT], "")
-);
-statement!(RESULT_OF_LEASE, |_d| "SELECT {} FROM results WHERE lease_id = $1 ORDER BY id LIMIT 1", rows::names(&[records::RESULT], ""));
+statement!(HELD_BY, |_d| "SELECT {} FROM task_state WHERE slot IS NOT NULL AND worker_id = $1", rows::STATE.names(""));
+statement!(NEWEST_RESULT, |_d| "SELECT {} FROM results WHERE task_id = $1 ORDER BY artifact_id DESC LIMIT 1", records::RESULT.names(""));
+statement!(RESULT_OF_LEASE, |_d| "SELECT {} FROM results WHERE lease_id = $1 ORDER BY id LIMIT 1", records::RESULT.names(""));
 statement!(EVENT_SIZES, "SELECT number, octet_length(data) FROM task_events WHERE task_id = $1 AND number > $2 ORDER BY number LIMIT $3");
 statement!(
     EVENTS,
     |_d| "SELECT {} FROM task_events WHERE task_id = $1 AND number > $2 AND number <= $3 ORDER BY number",
-    rows::names(&[records::EVENT], "")
+    records::EVENT.names("")
 );
 statement!(SETTINGS, "SELECT key, value FROM settings ORDER BY key");
 

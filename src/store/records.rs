@@ -1,6 +1,6 @@
 //! Rows and the core's types, each way: what stands beside a task, and workers.
 
-use super::args::{Bulk, Column, boolean, columns, int, real, text, uuid};
+use super::args::{Bulk, RowType, boolean, int, real, row_type, text, uuid};
 use super::conn::Cells;
 use super::error::Error;
 use super::rows::{json, usage};
@@ -8,9 +8,10 @@ use crate::core::audit::{Action, AuditEntry, EntityType};
 use crate::core::task::{EventKind, LeaseStatus, Outcome, PastLease, RunResult, TaskEvent};
 use crate::core::worker::{DispatchMode, Worker, WorkerStatus};
 
-pub(super) const LEASE: &[Column] = columns!(
-    uuid id, uuid task_id, text context_id, text agent_slug, text worker_id, int started_at, int ttl_ms, int expires_at,
-    int last_heartbeat, text status, int ended_at, boolean completed, text model, int input_tokens, int output_tokens, real cost_usd,
+pub(super) static LEASE: RowType = row_type!(
+    leases:
+    uuid id, uuid task_id, text context_id, text agent_slug, text worker_id, int started_at, int ttl_ms, int expires_at, int
+    last_heartbeat, text status, int ended_at, boolean completed, text model, int input_tokens, int output_tokens, real cost_usd,
 );
 
 pub(super) fn push_lease<'a>(rows: &mut Bulk<'a>, lease: &'a PastLease) {
@@ -51,9 +52,10 @@ pub(super) fn lease(row: &mut Cells<'_>) -> Result<PastLease, Error> {
     })
 }
 
-pub(super) const RESULT: &[Column] = columns!(
-    uuid id, uuid artifact_id, uuid task_id, uuid lease_id, text worker_id, text status, text output, text error_message,
-    int duration_ms, int tokens_used, int completed_at, text artifact_type, text artifact_tags,
+pub(super) static RESULT: RowType = row_type!(
+    results:
+    uuid id, uuid artifact_id, uuid task_id, uuid lease_id, text worker_id, text status, text output, text error_message, int duration_ms,
+    int tokens_used, int completed_at, text artifact_type, text artifact_tags,
 );
 
 pub(super) fn push_result<'a>(rows: &mut Bulk<'a>, result: &'a RunResult) {
@@ -90,7 +92,7 @@ pub(super) fn result(row: &mut Cells<'_>) -> Result<RunResult, Error> {
     })
 }
 
-pub(super) const EVENT: &[Column] = columns!(uuid task_id, int number, uuid lease_id, int seq, text kind, int at, text data);
+pub(super) static EVENT: RowType = row_type!(task_events: uuid task_id, int number, uuid lease_id, int seq, text kind, int at, text data);
 
 pub(super) fn push_event<'a>(rows: &mut Bulk<'a>, event: &'a TaskEvent) {
     rows.uuid(event.task_id)
@@ -114,9 +116,10 @@ pub(super) fn event(row: &mut Cells<'_>) -> Result<TaskEvent, Error> {
     })
 }
 
-pub(super) const WORKER: &[Column] = columns!(
-    text id, text url, text status, boolean lost, text capabilities, text ip_addrs, int obs_count, text db_sha, int registered_at,
-    text agent_version, text os_info, text install_method, text dispatch, boolean cordoned, boolean draining,
+pub(super) static WORKER: RowType = row_type!(
+    workers:
+    text id, text url, text status, boolean lost, text capabilities, text ip_addrs, int obs_count, text db_sha, int registered_at, text
+    agent_version, text os_info, text install_method, text dispatch, boolean cordoned, boolean draining,
 );
 
 pub(super) fn push_worker<'a>(rows: &mut Bulk<'a>, worker: &'a Worker) {
@@ -159,7 +162,8 @@ pub(super) fn worker(row: &mut Cells<'_>) -> Result<Worker, Error> {
     })
 }
 
-pub(super) const AUDIT: &[Column] = columns!(
+pub(super) static AUDIT: RowType = row_type!(
+    audit:
     uuid id, int timestamp, text action, text entity_type, text entity_id, text actor, text detail, text request_id,
 );
 

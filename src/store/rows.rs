@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::args::{Bulk, Column, boolean, columns, int, real, text, uuid};
+use super::args::{Bulk, Column, RowType, boolean, columns, int, real, row_type, text, uuid};
 use super::conn::Cells;
 use super::error::Error;
 use crate::core::Ms;
@@ -11,21 +11,16 @@ use crate::core::task::{
     ActiveLease, Failure, Format, LastLease, LeaseStatus, Origin, Parked, Reason, Session, Status, TaskSpec, TaskState, Usage,
 };
 
-/// Column names for a SELECT, each behind `prefix` (`t.`).
-pub(super) fn names(columns: &[&[Column]], prefix: &str) -> String {
-    let names: Vec<_> = columns.iter().copied().flatten().map(|c| format!("{prefix}{}", c.name)).collect();
-    names.join(", ")
-}
-
 pub(super) fn json<T: serde::Serialize>(value: &T) -> String {
     // Lists and maps of texts always have a JSON form.
     serde_json::to_string(value).unwrap_or_default()
 }
 
-pub(super) const SPEC: &[Column] = columns!(
-    uuid id, text context_id, text agent_slug, text prompt, text context_hints, int timeout_sec, real budget, text desired_format,
-    int max_attempts, int priority, int not_before, text depends_on, text exclusive_key, text idempotency_key, text labels,
-    text session, text model, int ttl_after_finished_sec,
+pub(super) static SPEC: RowType = row_type!(
+    tasks:
+    uuid id, text context_id, text agent_slug, text prompt, text context_hints, int timeout_sec, real budget, text desired_format, int
+    max_attempts, int priority, int not_before, text depends_on, text exclusive_key, text idempotency_key, text labels, text session, text
+    model, int ttl_after_finished_sec,
 );
 
 pub(super) fn push_spec<'a>(rows: &mut Bulk<'a>, spec: &'a TaskSpec) {
@@ -72,30 +67,32 @@ pub(super) fn spec(row: &mut Cells<'_>) -> Result<Arc<TaskSpec>, Error> {
     }))
 }
 
-/// The part of a task's state that never changes.
-pub(super) const STATE_FIXED: &[Column] = columns!(
-    uuid id, text context_id, text agent_slug, int rank, text session, int max_attempts, int timeout_sec, text exclusive_key,
-    int ttl_after_finished_sec, boolean has_dependencies,
+pub(super) static STATE: RowType = row_type!(
+    task_state:
+    uuid id, text context_id, text agent_slug, int rank, text session, int max_attempts, int timeout_sec, text exclusive_key, int
+    ttl_after_finished_sec, boolean has_dependencies, text status, int updated_at, int attempts, int infra_retries, int lease_count,
+    boolean cancel_requested, int not_before, text parked, int ready_at, text session_worker, boolean has_dependents, text worker_id, uuid
+    lease_id, int slot, text origin, int started_at, int ttl_ms, int expires_at, int hard_end_at, int last_heartbeat, boolean
+    holds_context, uuid last_lease_id, text last_lease_worker, text last_lease_status, text session_id, text failure_reason, text
+    failure_message, int failure_at, int input_tokens, int output_tokens, real cost_usd, int finished_at, int remove_at, int event_count,
+    int event_seq,
 );
-pub(super) const STATE_MOVING: &[Column] = columns!(
-    text status, int updated_at, int attempts, int infra_retries, int lease_count, boolean cancel_requested, int not_before,
-    text parked, int ready_at, text session_worker, boolean has_dependents, text worker_id, uuid lease_id, int slot, text origin,
-    int started_at, int ttl_ms, int expires_at, int hard_end_at, int last_heartbeat, boolean holds_context, uuid last_lease_id,
-    text last_lease_worker, text last_lease_status, text session_id, text failure_reason, text failure_message, int failure_at,
-    int input_tokens, int output_tokens, real cost_usd, int finished_at, int remove_at, int event_count, int event_seq,
-);
+/// What changes; the columns before never do.
+pub(super) static STATE_MOVING: &[Column] = STATE.columns.split_at(10).1;
 /// What a quiet change may move: a later expiry, more events, somebody who waits. Only these are written for one, and none is indexed.
-pub(super) const STATE_QUIET: &[Column] = columns!(
+pub(super) static STATE_QUIET: &[Column] = columns!(
     int updated_at, boolean has_dependents, int expires_at, int last_heartbeat, int event_count, int event_seq,
 );
-pub(super) const STATE: &[&[Column]] = &[STATE_FIXED, STATE_MOVING];
 
 /// The queue's order puts priority 9 first.
 pub(super) fn rank(priority: i64) -> i64 {
     9 - priority
 }
 
-pub(super) fn push_state_fixed<'a>(rows: &mut Bulk<'a>, task: &'a TaskState) {
+pub(super) fn push_state<'a>(rows: &mut Bulk<'a>, task: &'a TaskState) {
+    let lease = task.lease.as_ref();
+    let last = task.last_lease.as_ref();
+    let failure = task.failure.as_ref();
     rows.uuid(task.id)
         .text(&task.context_id)
         .text(&task.agent_slug)
@@ -105,14 +102,8 @@ pub(super) fn push_state_fixed<'a>(rows: &mut Bulk<'a>, task: &'a TaskState) {
         .int(task.timeout_sec)
         .opt_text(task.exclusive_key.as_deref())
         .int(task.ttl_after_finished_sec)
-        .bool(task.has_dependencies);
-}
-
-pub(super) fn push_state_moving<'a>(rows: &mut Bulk<'a>, task: &'a TaskState) {
-    let lease = task.lease.as_ref();
-    let last = task.last_lease.as_ref();
-    let failure = task.failure.as_ref();
-    rows.text(task.status.as_str())
+        .bool(task.has_dependencies)
+        .text(task.status.as_str())
         .int(task.updated_at)
         .int(task.attempts)
         .int(task.infra_retries)
@@ -145,16 +136,6 @@ pub(super) fn push_state_moving<'a>(rows: &mut Bulk<'a>, task: &'a TaskState) {
         .real(task.usage.map(|u| u.cost_usd))
         .int(task.finished_at)
         .int(task.remove_at)
-        .int(task.event_count)
-        .int(task.event_seq);
-}
-
-pub(super) fn push_state_quiet(rows: &mut Bulk<'_>, task: &TaskState) {
-    let lease = task.lease.as_ref();
-    rows.int(task.updated_at)
-        .bool(task.has_dependents)
-        .int(lease.map(|l| l.expires_at))
-        .int(lease.map(|l| l.last_heartbeat))
         .int(task.event_count)
         .int(task.event_seq);
 }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use super::args::{Args, Bulk, Column, Type, columns, int, text, uuid};
+use super::args::{Args, Bulk, RowType, Type, int, row_type, text, uuid};
 use super::dialect::{Sql, statement, upsert};
 use super::script::Script;
 use super::{records, rows};
@@ -16,65 +16,64 @@ const EVENTS_KEPT: i64 = 10_000;
 /// Older events go when the count passes a multiple of this.
 const EVENTS_STEP: i64 = 500;
 
-const LABEL: &[Column] = columns!(text key, text value, uuid task_id);
-const DEPENDENCY: &[Column] = columns!(uuid task_id, uuid dep_id);
-const SEEN: &[Column] = columns!(text worker_id, int last_seen);
-const SETTING: &[Column] = columns!(text key, text value);
-const STATE_KEY: Column = rows::STATE_FIXED[0];
+static LABEL: RowType = row_type!(task_labels: text key, text value, uuid task_id);
+static DEPENDENCY: RowType = row_type!(task_deps: uuid task_id, uuid dep_id);
+static SEEN: RowType = row_type!(worker_seen: text worker_id, int last_seen);
+static SETTING: RowType = row_type!(settings: text key, text value);
 
-statement!(INSERT_SPECS, |d| "{}", d.insert("tasks", &[rows::SPEC], ""));
-statement!(INSERT_LABELS, |d| "{}", d.insert("task_labels", &[LABEL], ""));
-statement!(INSERT_DEPENDENCIES, |d| "{}", d.insert("task_deps", &[DEPENDENCY], "ON CONFLICT DO NOTHING"));
-statement!(INSERT_STATES, |d| "{}", d.insert("task_state", rows::STATE, ""));
-statement!(UPDATE_STATES, |d| "{}", d.update("task_state", &STATE_KEY, rows::STATE_MOVING));
-statement!(UPDATE_STATES_QUIETLY, |d| "{}", d.update("task_state", &STATE_KEY, rows::STATE_QUIET));
+statement!(INSERT_SPECS, |d| "{}", d.insert(&rows::SPEC, ""));
+statement!(INSERT_LABELS, |d| "{}", d.insert(&LABEL, ""));
+statement!(INSERT_DEPENDENCIES, |d| "{}", d.insert(&DEPENDENCY, "ON CONFLICT DO NOTHING"));
+statement!(INSERT_STATES, |d| "{}", d.insert(&rows::STATE, ""));
+statement!(UPDATE_STATES, |d| "{}", d.update(&rows::STATE, rows::STATE_MOVING));
+statement!(UPDATE_STATES_QUIETLY, |d| "{}", d.update(&rows::STATE, rows::STATE_QUIET));
 statement!(LET_GO, |d| "UPDATE task_state SET slot = NULL WHERE id {}", d.any(Type::Uuid, 1));
-statement!(UPSERT_LEASES, |d| "{}", d.insert("leases", &[records::LEASE], &upsert("id", records::LEASE)));
-statement!(INSERT_RESULTS, |d| "{}", d.insert("results", &[records::RESULT], ""));
-statement!(INSERT_EVENTS, |d| "{}", d.insert("task_events", &[records::EVENT], ""));
+statement!(UPSERT_LEASES, |d| "{}", d.insert(&records::LEASE, &upsert(&records::LEASE)));
+statement!(INSERT_RESULTS, |d| "{}", d.insert(&records::RESULT, ""));
+statement!(INSERT_EVENTS, |d| "{}", d.insert(&records::EVENT, ""));
 statement!(PRUNE_EVENTS, "DELETE FROM task_events WHERE task_id = $1 AND number <= $2");
-statement!(UPSERT_WORKERS, |d| "{}", d.insert("workers", &[records::WORKER], &upsert("id", records::WORKER)));
-statement!(UPSERT_SEEN, |d| "{}", d.insert("worker_seen", &[SEEN], &upsert("worker_id", SEEN)));
+statement!(UPSERT_WORKERS, |d| "{}", d.insert(&records::WORKER, &upsert(&records::WORKER)));
+statement!(UPSERT_SEEN, |d| "{}", d.insert(&SEEN, &upsert(&SEEN)));
 statement!(REMOVE_WORKERS, |d| "DELETE FROM workers WHERE id {}", d.any(Type::Text, 1));
 statement!(REMOVE_SEEN, |d| "DELETE FROM worker_seen WHERE worker_id {}", d.any(Type::Text, 1));
-statement!(UPSERT_SETTINGS, |d| "{}", d.insert("settings", &[SETTING], &upsert("key", SETTING)));
-statement!(INSERT_AUDIT, |d| "{}", d.insert("audit", &[records::AUDIT], ""));
+statement!(UPSERT_SETTINGS, |d| "{}", d.insert(&SETTING, &upsert(&SETTING)));
+statement!(INSERT_AUDIT, |d| "{}", d.insert(&records::AUDIT, ""));
 
 /// Puts [`Dirty`] into statements. `held` are the leases that the loaded tasks came with.
 pub(super) fn save<'a>(script: &mut Script<'a>, set: &'a WorkingSet, held: &HashMap<TaskId, LeaseId>) {
     let dirty = &set.dirty;
     save_specs(script, dirty);
     save_states(script, set, held);
-    insert(script, &UPSERT_LEASES, &[records::LEASE], &dirty.past_leases, records::push_lease);
-    insert(script, &INSERT_RESULTS, &[records::RESULT], &dirty.results, |bulk, result| records::push_result(bulk, result));
-    insert(script, &INSERT_EVENTS, &[records::EVENT], &dirty.events, records::push_event);
+    insert(script, &UPSERT_LEASES, &records::LEASE, &dirty.past_leases, records::push_lease);
+    insert(script, &INSERT_RESULTS, &records::RESULT, &dirty.results, |bulk, result| records::push_result(bulk, result));
+    insert(script, &INSERT_EVENTS, &records::EVENT, &dirty.events, records::push_event);
     prune_events(script, &dirty.events);
     save_workers(script, set);
-    insert(script, &UPSERT_SETTINGS, &[SETTING], &dirty.settings, |bulk, (key, value)| {
+    insert(script, &UPSERT_SETTINGS, &SETTING, &dirty.settings, |bulk, (key, value)| {
         bulk.text(*key).text(value);
     });
-    insert(script, &INSERT_AUDIT, &[records::AUDIT], &dirty.audit, records::push_audit);
+    insert(script, &INSERT_AUDIT, &records::AUDIT, &dirty.audit, records::push_audit);
 }
 
 /// One statement for all of `items`, or none when there are none.
 fn insert<'a, T: 'a>(
     script: &mut Script<'a>,
     sql: &'static Sql,
-    columns: &[&[Column]],
+    rows: &'static RowType,
     items: impl IntoIterator<Item = &'a T>,
     push: impl Fn(&mut Bulk<'a>, &'a T),
 ) {
-    if let Some(bulk) = filled(columns, items, push) {
+    if let Some(bulk) = filled(rows, items, push) {
         script.insertion(sql, Args::new().bulk(bulk));
     }
 }
 
 fn filled<'a, T: 'a>(
-    columns: &[&[Column]],
+    rows: &'static RowType,
     items: impl IntoIterator<Item = &'a T>,
     push: impl Fn(&mut Bulk<'a>, &'a T),
 ) -> Option<Bulk<'a>> {
-    let mut bulk = Bulk::new(columns);
+    let mut bulk = Bulk::new(rows);
     for item in items {
         push(&mut bulk, item);
     }
@@ -82,13 +81,13 @@ fn filled<'a, T: 'a>(
 }
 
 fn save_specs<'a>(script: &mut Script<'a>, dirty: &'a Dirty) {
-    insert(script, &INSERT_SPECS, &[rows::SPEC], &dirty.specs, |bulk, spec| rows::push_spec(bulk, spec));
-    insert(script, &INSERT_LABELS, &[LABEL], &dirty.specs, |bulk, spec| {
+    insert(script, &INSERT_SPECS, &rows::SPEC, &dirty.specs, |bulk, spec| rows::push_spec(bulk, spec));
+    insert(script, &INSERT_LABELS, &LABEL, &dirty.specs, |bulk, spec| {
         for (key, value) in &spec.labels {
             bulk.text(key).text(value).uuid(spec.id);
         }
     });
-    insert(script, &INSERT_DEPENDENCIES, &[DEPENDENCY], &dirty.specs, |bulk, spec| {
+    insert(script, &INSERT_DEPENDENCIES, &DEPENDENCY, &dirty.specs, |bulk, spec| {
         for dependency in &spec.depends_on {
             bulk.uuid(spec.id).uuid(*dependency);
         }
@@ -111,40 +110,14 @@ fn save_states<'a>(script: &mut Script<'a>, set: &'a WorkingSet, held: &HashMap<
     if !changed_hands.is_empty() {
         script.ordered(&LET_GO, Args::new().uuids(&changed_hands));
     }
-    update(
-        script,
-        &UPDATE_STATES,
-        rows::STATE_MOVING,
-        known().filter(is_loud).filter(|task| task.lease.is_none()),
-        rows::push_state_moving,
-    );
-    update(
-        script,
-        &UPDATE_STATES,
-        rows::STATE_MOVING,
-        known().filter(is_loud).filter(|task| task.lease.is_some()),
-        rows::push_state_moving,
-    );
-    let quiet = known().filter(|task| !is_loud(task));
-    update(script, &UPDATE_STATES_QUIETLY, rows::STATE_QUIET, quiet, rows::push_state_quiet);
-    insert(script, &INSERT_STATES, rows::STATE, written().filter(|task| new.contains(&task.id)), |bulk, task| {
-        rows::push_state_fixed(bulk, task);
-        rows::push_state_moving(bulk, task);
-    });
+    update(script, &UPDATE_STATES, known().filter(is_loud).filter(|task| task.lease.is_none()));
+    update(script, &UPDATE_STATES, known().filter(is_loud).filter(|task| task.lease.is_some()));
+    update(script, &UPDATE_STATES_QUIETLY, known().filter(|task| !is_loud(task)));
+    insert(script, &INSERT_STATES, &rows::STATE, written().filter(|task| new.contains(&task.id)), rows::push_state);
 }
 
-fn update<'a>(
-    script: &mut Script<'a>,
-    sql: &'static Sql,
-    columns: &[Column],
-    tasks: impl Iterator<Item = &'a TaskState>,
-    push: impl Fn(&mut Bulk<'a>, &'a TaskState),
-) {
-    let push = |bulk: &mut Bulk<'a>, task: &'a TaskState| {
-        bulk.uuid(task.id);
-        push(bulk, task);
-    };
-    if let Some(bulk) = filled(&[&[STATE_KEY], columns], tasks, push) {
+fn update<'a>(script: &mut Script<'a>, sql: &'static Sql, tasks: impl Iterator<Item = &'a TaskState>) {
+    if let Some(bulk) = filled(&rows::STATE, tasks, rows::push_state) {
         script.ordered(sql, Args::new().bulk(bulk));
     }
 }
@@ -171,8 +144,8 @@ fn save_workers<'a>(script: &mut Script<'a>, set: &'a WorkingSet) {
     let present = |id: &'a String| -> Option<&'a Worker> {
         set.loaded.workers.get(id)?.as_ref().filter(|worker| !dirty.removed_workers.contains(&worker.id))
     };
-    insert(script, &UPSERT_WORKERS, &[records::WORKER], dirty.workers.iter().filter_map(present), records::push_worker);
-    insert(script, &UPSERT_SEEN, &[SEEN], dirty.seen.iter().filter_map(present), |bulk, worker| {
+    insert(script, &UPSERT_WORKERS, &records::WORKER, dirty.workers.iter().filter_map(present), records::push_worker);
+    insert(script, &UPSERT_SEEN, &SEEN, dirty.seen.iter().filter_map(present), |bulk, worker| {
         bulk.text(&worker.id).int(worker.last_seen);
     });
 }

@@ -1,7 +1,7 @@
 //! Statements that go to the database together: every trip to it and back costs a batch time.
 //!
-//! On SQLite a whole script, COMMIT included, is one text. On PostgreSQL the insertions, whose order does not matter, become one
-//! statement; updates go one by one, since a place must be let go before another takes it.
+//! On SQLite a whole script, COMMIT included, is one text. On PostgreSQL the insertions, whose order does not matter, and the last
+//! update become one statement; other updates go one by one, since a place must be let go before another takes it.
 
 use super::args::Args;
 use super::conn::Conn;
@@ -31,7 +31,7 @@ impl<'a> Script<'a> {
     }
 
     /// Answers whether it has committed as well, as `may_commit` allows.
-    pub async fn run(self, conn: &mut Conn, may_commit: bool) -> Result<bool, Error> {
+    pub async fn run(mut self, conn: &mut Conn, may_commit: bool) -> Result<bool, Error> {
         match conn.kind() {
             Kind::Sqlite => {
                 let parts = self.ordered.into_iter().chain(self.insertions);
@@ -46,10 +46,12 @@ impl<'a> Script<'a> {
                 }
             }
             Kind::Postgres => {
+                // What the last of the updates lets go, no insertion takes.
+                let last = self.ordered.pop();
                 for Part { sql, args } in self.ordered {
                     conn.execute(sql, args).await?;
                 }
-                let (texts, args) = join(self.insertions, Kind::Postgres);
+                let (texts, args) = join(last.into_iter().chain(self.insertions), Kind::Postgres);
                 match texts.as_slice() {
                     [] => {}
                     [one] => conn.execute_text(one.clone(), args).await?,
@@ -69,7 +71,7 @@ fn join<'a>(parts: impl IntoIterator<Item = Part<'a>>, kind: Kind) -> (Vec<Strin
     let mut texts = Vec::new();
     let mut all = Args::new();
     for Part { sql, args } in parts {
-        texts.push(renumbered(sql.text(kind).as_str(), all.params(kind)));
+        texts.push(renumbered(sql.text(kind).as_str(), all.len()));
         all.append(args);
     }
     (texts, all)
