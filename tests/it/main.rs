@@ -15,6 +15,7 @@ mod command_line;
 mod completion;
 mod concurrency;
 mod config;
+mod connections;
 mod equivalence;
 mod events;
 mod faults;
