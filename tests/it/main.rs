@@ -20,6 +20,7 @@ mod equivalence;
 mod events;
 mod faults;
 mod gates;
+mod housekeeping;
 mod leases;
 mod limits;
 mod lists;
