@@ -11,6 +11,7 @@ use bloom_runtime::membridge::Membridge;
 use bloom_runtime::reconcile;
 use bloom_runtime::store::{Clock, Options, Store};
 use bloom_runtime::telemetry::Metrics;
+use sqlx::Connection;
 use uuid::Uuid;
 
 use super::{eventually, postgres, unique};
@@ -38,16 +39,36 @@ impl Plane {
         let clock = Arc::new(AtomicI64::new(START));
         let store = Store::with_clock(&Options { url: url.clone(), max_connections: 4 }, Clock::Manual(clock.clone())).await.unwrap();
         store.migrate().await.unwrap();
-        let options = engine::Options { session_wait_ms: 30_000, worker_offline_after_ms: 60_000, manual_clock: Some(clock.clone()) };
-        let engine = Engine::start(store, Metrics::new().unwrap(), options).await.unwrap();
+        let engine = engine(store, &clock).await;
         let options =
             reconcile::Options { worker_offline_after_ms: 60_000, worker_sync_ms: 10_000, task_retention_days, audit_retention_days };
         reconcile::start(&engine, &Membridge::new(None, None), options);
         Self { engine, url, clock, _directory: directory }
     }
 
+    /// Another process's engine on the same database; it never leads.
+    pub async fn replica(&self) -> Engine {
+        let options = Options { url: self.url.clone(), max_connections: 4 };
+        engine(Store::with_clock(&options, Clock::Manual(self.clock.clone())).await.unwrap(), &self.clock).await
+    }
+
     pub fn pass(&self, ms: i64) {
         self.clock.fetch_add(ms, Ordering::SeqCst);
+        self.engine.alarms().ring_all();
+    }
+
+    /// As [`pass`](Self::pass), but the leadership, which is over by such a leap, is renewed before anybody looks.
+    pub async fn pass_leading(&self, ms: i64) {
+        self.clock.fetch_add(ms, Ordering::SeqCst);
+        if self.url.starts_with("postgres") {
+            let now = self.engine.now();
+            eventually("the leadership is renewed", || async {
+                let mut conn = sqlx::PgConnection::connect(&self.url).await.unwrap();
+                let until: i64 = sqlx::query_scalar("SELECT expires_at FROM leader").fetch_one(&mut conn).await.unwrap();
+                (until > now).then_some(())
+            })
+            .await;
+        }
         self.engine.alarms().ring_all();
     }
 
@@ -126,6 +147,11 @@ impl Plane {
         })
         .await;
     }
+}
+
+async fn engine(store: Store, clock: &Arc<AtomicI64>) -> Engine {
+    let options = engine::Options { session_wait_ms: 30_000, worker_offline_after_ms: 60_000, manual_clock: Some(clock.clone()) };
+    Engine::start(store, Metrics::new().unwrap(), options).await.unwrap()
 }
 
 #[macro_export]
