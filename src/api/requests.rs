@@ -1,6 +1,6 @@
 //! Request bodies, besides those of tasks and completions.
 
-use super::values::{HttpUrl, Id, Int, Json, List, MAX_SAFE, Moment, Name, NonEmpty, ShortName, Text};
+use super::values::{HeaderText, HttpUrl, Id, Int, Json, List, MAX_SAFE, Moment, Name, ShortName, Text};
 use super::wire::body;
 use crate::core::command::{NewEvent, WorkerChange};
 use crate::core::task::EventKind;
@@ -17,7 +17,7 @@ body! {
     /// Where the control plane is.
     pub struct NewConfig {
         membridge_server_url: HttpUrl,
-        admin_key: NonEmpty,
+        admin_key: HeaderText,
     }
 
     /// What the worker can do.

@@ -69,6 +69,27 @@ fn string(raw: &RawValue) -> Result<String, Problems> {
     serde_json::from_str(raw.get()).or_else(|_| problem("Not valid text: an escape in it stands for no character"))
 }
 
+/// Text that a header can carry, of one character or more.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct HeaderText(pub String);
+
+/// [`HeaderText`], for schemas.
+const HEADER_PATTERN: &str = r"^[^\x00-\x1F\x7F]+$";
+
+impl Wire for HeaderText {
+    fn read(raw: &RawValue) -> Result<Self, Problems> {
+        let Text(text) = NonEmpty::read(raw)?;
+        if text.bytes().any(|byte| byte.is_ascii_control()) {
+            return problem("String must be in one line, without control characters: it is sent as a header");
+        }
+        Ok(Self(text))
+    }
+
+    fn describe() -> Schema {
+        Schema::Object(ObjectBuilder::new().schema_type(Type::String).min_length(Some(1)).pattern(Some(HEADER_PATTERN)).build())
+    }
+}
+
 /// A whole number of MIN to MAX. `3.0` is one.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Int<const MIN: i64, const MAX: i64>(pub i64);

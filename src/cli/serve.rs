@@ -77,6 +77,7 @@ fn http_settings(settings: &Serve) -> http::Settings {
         max_body_bytes: settings.max_body_bytes,
         max_output_bytes: settings.max_output_bytes,
         request_timeout: settings.request_timeout,
+        head_timeout: http::server::HEAD_TIMEOUT,
         lease_ttl_ms: settings.lease_ttl_ms,
     }
 }

@@ -36,12 +36,15 @@ impl Alarm {
     /// Waits for the time, a ring, or the engine's stop.
     pub async fn wait_until(&self, engine: &Engine, at: Ms) {
         self.set_to.store(at, Ordering::Release);
+        // Made before the look at the clock, so that no move of it is missed.
+        let moved = engine.0.alarms.all.notified();
         let wait = at.saturating_sub(engine.now());
         if wait > 0 {
-            // With a clock set by hand only a ring tells that it moved.
+            // With a clock set by hand only a ring of all tells that it moved.
             let by_hand = engine.0.manual_clock.is_some();
             tokio::select! {
                 () = self.rung.notified() => {}
+                () = moved, if by_hand => {}
                 () = tokio::time::sleep(Duration::from_millis(wait.unsigned_abs())), if !by_hand => {}
                 () = engine.0.stop.cancelled() => {}
             }
@@ -57,6 +60,8 @@ pub struct Alarms {
     pub lease_due: Alarm,
     pub worker_silent: Alarm,
     pub task_due: Alarm,
+    /// For those that only go by the clock.
+    all: Notify,
 }
 
 impl Alarms {
@@ -64,5 +69,6 @@ impl Alarms {
         self.lease_due.ring();
         self.worker_silent.ring();
         self.task_due.ring();
+        self.all.notify_waiters();
     }
 }

@@ -62,7 +62,7 @@ impl Engine {
         let positions: Vec<_> = lock(&self.0.positions).iter().map(|(lane, n)| (*lane, *n)).collect();
         let own = lock(&self.0.own_lanes).clone();
         let Feed { entries, gap } = self.0.store.feed(&positions, &own).await?;
-        if gap {
+        if gap || entries.iter().any(|entry| entry.changes.recounted) {
             self.read_picture().await?;
             self.announce(Changes { reset: true, settings: true, ..Changes::default() });
             return Ok(());

@@ -23,7 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const RECONNECT_EVERY: Duration = Duration::from_millis(100);
 
 pub(super) async fn run(engine: Engine, name: &'static str, lane: Lane, inbox: Arc<Inbox>) {
-    let mut worker = Worker { engine, name, lane, in_doubt: false };
+    let mut worker = Worker { engine, name, lane, in_doubt: false, picture_is_old: false };
     while let Some(work) = inbox.next().await {
         match work {
             Work::Batch(batch) => {
@@ -47,6 +47,8 @@ struct Worker {
     lane: Lane,
     /// The last commit's fate is not known yet.
     in_doubt: bool,
+    /// Something was committed that this replica's picture does not show.
+    picture_is_old: bool,
 }
 
 /// What became of one try of a batch.
@@ -163,12 +165,13 @@ impl Worker {
     /// this replica's picture is read anew.
     async fn clear_up(&mut self) -> Result<(), store::Error> {
         if self.in_doubt {
-            let committed = self.lane.resolve_commit().await?;
+            self.picture_is_old |= self.lane.resolve_commit().await?;
             self.in_doubt = false;
-            if committed {
-                self.engine.read_picture().await?;
-                self.engine.announce(Changes { reset: true, ..Changes::default() });
-            }
+        }
+        if self.picture_is_old {
+            self.engine.read_picture().await?;
+            self.picture_is_old = false;
+            self.engine.announce(Changes { reset: true, ..Changes::default() });
         }
         Ok(())
     }
@@ -226,12 +229,26 @@ impl Worker {
                 return Err(Error::Unavailable);
             }
         };
+        self.own();
         if !done.removed.is_empty() {
             let changes = Changes { removed_tasks: done.removed.clone(), ..Changes::default() };
             self.engine.take_over(&changes, (self.lane.id, self.lane.n()), &done.counts.tasks, done.counts.leases);
             self.engine.announce(changes);
         }
+        if matches!(job, Upkeep::CorrectCounts { .. }) {
+            self.picture_is_old = true;
+            // Should this fail, it is tried again before the next work.
+            let _ = self.clear_up().await;
+        }
         Ok(done)
+    }
+
+    /// A lane that was removed for its long silence has come back under another number.
+    fn own(&self) {
+        let mut own = lock(&self.engine.0.own_lanes);
+        if !own.contains(&self.lane.id) {
+            own.push(self.lane.id);
+        }
     }
 
     /// Takes the commit into this replica's picture, tells who watches, answers.
@@ -240,6 +257,7 @@ impl Worker {
         for spec in &set.dirty.specs {
             self.engine.0.specs.put(spec.clone());
         }
+        self.own();
         if !set.dirty.is_empty() {
             self.engine.take_over(&changes, (self.lane.id, self.lane.n()), &set.counts, set.leases_granted);
         }

@@ -168,8 +168,10 @@ impl Engine {
             let positions: HashMap<i64, i64> = positions.into_iter().collect();
             let mut board = lock(&self.0.board);
             let mut known = lock(&self.0.positions);
-            // A lane of this process has committed meanwhile, and its word would be lost: once more.
-            if lock(&self.0.own_lanes).iter().any(|lane| known.get(lane) > positions.get(lane)) {
+            // A lane of this process has committed meanwhile, and its word would be lost: once more. (Of a lane that was removed, since
+            // nobody heard of this process for long, all is in the counts.)
+            let is_behind = |lane: &i64| positions.get(lane).is_some_and(|read| known.get(lane).is_some_and(|told| told > read));
+            if lock(&self.0.own_lanes).iter().any(is_behind) {
                 continue;
             }
             *known = positions;

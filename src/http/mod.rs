@@ -61,6 +61,8 @@ pub struct Settings {
     /// Of a completion's output, beside the rest of its body.
     pub max_output_bytes: usize,
     pub request_timeout: Duration,
+    /// [`server::HEAD_TIMEOUT`], but in tests.
+    pub head_timeout: Duration,
     /// Of a lease, unless its taker says.
     pub lease_ttl_ms: i64,
 }

@@ -23,8 +23,8 @@ use super::{AppState, router};
 
 /// Connections at a time; further ones wait to be accepted.
 const MAX_CONNECTIONS: u32 = 4096;
-/// For a request's head, and between requests.
-const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
+/// For a request's head, and between requests: who sends it byte by byte keeps no connection occupied.
+pub const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 /// A rest after a failed accept: most fail because there are too many open files.
 const ACCEPT_REST: Duration = Duration::from_millis(50);
 /// For what is under way when the server stops.
@@ -32,11 +32,11 @@ const STOP_SLACK: Duration = Duration::from_secs(2);
 
 /// Serves until `shutdown`, then stops listening and lets the requests under way finish. Long polls end with the state's own token.
 pub async fn serve(listener: TcpListener, state: AppState, shutdown: CancellationToken) {
-    let finish_within = state.settings.request_timeout + STOP_SLACK;
+    let (finish_within, head_timeout) = (state.settings.request_timeout + STOP_SLACK, state.settings.head_timeout);
     let places = Arc::new(Semaphore::new(MAX_CONNECTIONS as usize));
     let router = router(state);
     let mut http = http1::Builder::new();
-    http.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT);
+    http.timer(TokioTimer::new()).header_read_timeout(head_timeout);
     loop {
         let Ok(place) = places.clone().acquire_owned().await else { break };
         let accepted = tokio::select! {

@@ -3,6 +3,7 @@
 //! They own no state: each looks (a bounded snapshot, and the next deadline), and sends commands like everybody else. They are woken by
 //! changes and by deadlines; a slow resync stands behind both. All but the shared housekeeping run on the replica that leads.
 
+mod counts;
 mod expire;
 mod housekeeping;
 mod leader;
@@ -49,6 +50,7 @@ pub fn start(engine: &Engine, membridge: &Membridge, options: Options) {
     engine.spawn(timers::resync(context.clone()));
     engine.spawn(housekeeping::fold(context.clone()));
     engine.spawn(housekeeping::retain(context.clone()));
+    engine.spawn(counts::check(context.clone()));
     engine.spawn(sync::workers(context, membridge.clone()));
     engine.spawn(sync::settings(engine.clone(), membridge.clone()));
 }

@@ -1,13 +1,17 @@
 //! The numbers of tasks, kept and never counted: a base, and the batches that are not in it yet.
 
 use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 
-use super::Store;
+use uuid::Uuid;
+
 use super::args::{Args, Bulk, RowType, int, row_type, text};
-use super::conn::Conn;
-use super::dialect::{statement, upsert_adding};
+use super::conn::{Conn, Row};
+use super::dialect::{Kind, statement, upsert_adding};
 use super::error::Error;
 use super::feed::{CountDeltas, POSITION};
+use super::open::Target;
+use super::{Store, first};
 use crate::core::task::Status;
 use crate::core::working_set::Counts;
 
@@ -16,14 +20,34 @@ const LEASES: &str = "lease";
 
 static COUNT: RowType = row_type!(counts: text agent_slug, int priority, text status, int n);
 
-// One statement, so one snapshot: the base and what is missing in it fit together.
+/// The base, and what is missing in it. In one statement, so of one snapshot: they fit together.
+fn kept(kind: Kind) -> String {
+    format!(
+        "SELECT 1 AS part, agent_slug, priority, status, n FROM counts \
+        UNION ALL SELECT 2, coalesce(b.counts, ''), 0, '', 0 FROM lanes l {}",
+        kind.batches_behind("l.folded_n", i64::from(u32::MAX))
+    )
+}
+
 statement!(
     COUNTS,
-    |d| "SELECT 1 AS part, agent_slug, priority, status, n FROM counts \
-    UNION ALL SELECT 2, coalesce(b.counts, ''), 0, '', 0 FROM lanes l {} \
-    UNION ALL SELECT 3, '', l.lane, '', coalesce((SELECT max(b.n) FROM batches b WHERE b.lane = l.lane), l.folded_n) FROM lanes l",
-    d.batches_behind("l.folded_n", i64::from(u32::MAX))
+    |d| "{} UNION ALL SELECT 3, '', l.lane, '', coalesce((SELECT max(b.n) FROM batches b WHERE b.lane = l.lane), l.folded_n) FROM lanes l",
+    kept(d)
 );
+// The counts alone, and the tasks themselves by pages: the leases are those which the tasks that are still here ever had. A page is small
+// enough to be grouped without taking much memory.
+statement!(KEPT, |d| "{}", kept(d));
+const RECOUNT_STEP: i64 = 20_000;
+statement!(RECOUNT_TO, |_d| "SELECT id FROM task_state WHERE id > $1 ORDER BY id LIMIT 1 OFFSET {RECOUNT_STEP}");
+statement!(
+    RECOUNT,
+    "SELECT agent_slug, 9 - rank, status, count(*), CAST(sum(lease_count) AS BIGINT) FROM task_state WHERE id > $1 AND id <= $2 \
+    GROUP BY agent_slug, rank, status"
+);
+statement!(SNAPSHOT, "BEGIN");
+statement!(LET_GO, "ROLLBACK");
+/// Tables that take longer to read are left unchecked: the snapshot must not stand for ever.
+const RECOUNT_TAKES: Duration = Duration::from_secs(120);
 
 statement!(LOCK_LANES, |d| "SELECT lane FROM lanes ORDER BY lane {}", d.lock());
 /// As many batches as one fold takes of a lane.
@@ -36,24 +60,91 @@ statement!(DROP_ZEROS, "DELETE FROM counts WHERE n = 0");
 impl Store {
     /// The tasks by agent, priority and status; the leases ever given; and up to which batch of each lane both are true.
     pub async fn counts(&self) -> Result<(Counts, i64, Vec<(i64, i64)>), Error> {
-        let mut sum = CountDeltas::default();
-        let mut positions = Vec::new();
-        for row in self.pool().fetch(&COUNTS, Args::new()).await? {
+        let Parts { kept, positions, .. } = Parts::of(&self.pool().fetch(&COUNTS, Args::new()).await?)?;
+        Ok((kept.tasks, kept.leases, positions))
+    }
+
+    /// What has to be added to the counts to make them true. It reads all tasks, beside those who write: every commit changes tasks and
+    /// counts alike, so the difference holds until somebody puts it right, whatever is committed meanwhile. Of leases only too few are
+    /// seen, since some went with their tasks.
+    pub async fn count_errors(&self) -> Result<CountDeltas, Error> {
+        let Parts { kept, found, .. } = match &self.inner.target {
+            // Instead of checkpoints, not beside them: those would have to wait for the end, and the writer for them. The connection is
+            // taken out, so that it ends with its snapshot should anything go wrong.
+            Target::Sqlite { .. } => {
+                let mut side = self.side().await?;
+                let mut conn = side.take().ok_or_else(|| Error::Unavailable("no connection".into()))?;
+                let parts = recount(&mut conn).await?;
+                *side = Some(conn);
+                parts
+            }
+            Target::Postgres { options } => {
+                let mut conn = Target::surveyor(options).await?;
+                let parts = recount(&mut conn).await?;
+                conn.close().await;
+                parts
+            }
+        };
+        let mut missing = CountDeltas { tasks: found.tasks, leases: (found.leases - kept.leases).max(0) };
+        for (key, n) in kept.tasks {
+            *missing.tasks.entry(key).or_default() -= n;
+        }
+        missing.tasks.retain(|_, n| *n != 0);
+        Ok(missing)
+    }
+}
+
+/// Counts and tasks of one snapshot.
+async fn recount(conn: &mut Conn) -> Result<Parts, Error> {
+    let started = Instant::now();
+    conn.execute(&SNAPSHOT, Args::new()).await?;
+    let mut parts = Parts::of(&conn.fetch(&KEPT, Args::new()).await?)?;
+    let mut after = Uuid::nil();
+    while after < Uuid::max() {
+        if started.elapsed() > RECOUNT_TAKES {
+            return Err(Error::Unavailable(format!("counting the tasks takes more than {} s", RECOUNT_TAKES.as_secs())));
+        }
+        let to: Option<Uuid> = first(&conn.fetch(&RECOUNT_TO, Args::new().uuid(after)).await?, |row| row.take())?;
+        let to = to.unwrap_or(Uuid::max());
+        for row in conn.fetch(&RECOUNT, Args::new().uuid(after).uuid(to)).await? {
+            let mut row = row.cells();
+            let (agent, priority, status): (String, i64, Status) = (row.take()?, row.take()?, row.word(Status::parse)?);
+            *parts.found.tasks.entry((agent, priority, status)).or_default() += row.take::<i64>()?;
+            parts.found.leases += row.take::<i64>()?;
+        }
+        after = to;
+    }
+    conn.execute(&LET_GO, Args::new()).await?;
+    Ok(parts)
+}
+
+/// What the counts' statements answer, by the number in front of each row; and what was found instead.
+#[derive(Default)]
+struct Parts {
+    kept: CountDeltas,
+    positions: Vec<(i64, i64)>,
+    found: CountDeltas,
+}
+
+impl Parts {
+    fn of(rows: &[Row]) -> Result<Self, Error> {
+        let mut parts = Self::default();
+        for row in rows {
             let mut row = row.cells();
             let part: i32 = row.take()?;
             let (name, number, status, n): (String, i64, String, i64) = (row.take()?, row.take()?, row.take()?, row.take()?);
             match part {
-                1 if status == LEASES => sum.leases += n,
+                1 if status == LEASES => parts.kept.leases += n,
                 1 => {
                     let status = Status::parse(&status).ok_or_else(|| Error::Corrupt(format!("unknown status '{status}'")))?;
-                    *sum.tasks.entry((name, number, status)).or_default() += n;
+                    *parts.kept.tasks.entry((name, number, status)).or_default() += n;
                 }
-                2 => sum.add_text(&name)?,
-                _ => positions.push((number, n)),
+                2 => parts.kept.add_text(&name)?,
+                _ => parts.positions.push((number, n)),
             }
         }
-        sum.tasks.retain(|_, n| *n != 0);
-        Ok((sum.tasks, sum.leases, positions))
+        parts.kept.tasks.retain(|_, n| *n != 0);
+        Ok(parts)
     }
 }
 

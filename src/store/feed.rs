@@ -31,6 +31,9 @@ pub struct Changed {
     pub events: Vec<TaskId>,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub settings: bool,
+    /// The counts were put right: whoever keeps them reads them anew.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub recounted: bool,
 }
 
 impl Changed {
@@ -45,6 +48,7 @@ impl Changed {
             removed_workers: dirty.removed_workers.iter().cloned().collect(),
             events,
             settings: !dirty.settings.is_empty(),
+            recounted: false,
         }
     }
 }
@@ -62,6 +66,15 @@ pub struct CountDeltas {
 struct StoredDeltas(Vec<(String, i64, Status, i64)>, i64);
 
 impl CountDeltas {
+    /// How many counts they change.
+    pub fn len(&self) -> usize {
+        self.tasks.values().filter(|n| **n != 0).count() + usize::from(self.leases != 0)
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
     fn to_text(&self) -> Result<String, Error> {
         let tasks = self.tasks.iter().filter(|(_, n)| **n != 0);
         let stored =

@@ -258,6 +258,17 @@ impl Target {
         }
     }
 
+    /// A connection to PostgreSQL for reading a whole table page by page, all of it as it is at the first.
+    pub async fn surveyor(options: &PgConnectOptions) -> Result<Conn, Error> {
+        let options = options.clone().options([
+            ("default_transaction_isolation", "repeatable read"),
+            ("default_transaction_read_only", "on"),
+            ("statement_timeout", "9s"),
+            ("idle_in_transaction_session_timeout", "9s"),
+        ]);
+        Ok(Conn::Postgres(connect(&options).await?))
+    }
+
     /// A connection for migrations, which may take their time.
     pub async fn migrator(&self) -> Result<Conn, Error> {
         Ok(match self {

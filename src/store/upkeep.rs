@@ -8,7 +8,7 @@ use super::lane::Lane;
 use super::lists::first_id_of;
 use super::script::Script;
 use super::usage::IS_RUN;
-use super::{Store, all, counts, feed, one};
+use super::{Store, all, counts, feed, leader, one};
 use crate::core::Ms;
 use crate::core::ids::TaskId;
 use crate::core::task::Status;
@@ -30,6 +30,11 @@ pub enum Upkeep {
         finished_before: Option<Ms>,
         remove_due_at: Ms,
         limit: i64,
+    },
+    /// Adds what [`Store::count_errors`] found to be missing; only while this leadership lasts, so that nobody adds it twice.
+    CorrectCounts {
+        missing: CountDeltas,
+        epoch: i64,
     },
 }
 
@@ -110,6 +115,7 @@ impl Lane {
             Upkeep::RemoveTasks { finished_before, remove_due_at, limit } => {
                 self.remove_tasks(finished_before, remove_due_at, limit.min(TASKS)).await
             }
+            Upkeep::CorrectCounts { ref missing, epoch } => self.correct_counts(missing, epoch).await,
         };
         self.judge(done)
     }
@@ -119,6 +125,21 @@ impl Lane {
         let rows = counts::fold(self.conn()?).await?;
         self.commit().await?;
         Ok(UpkeepDone { rows, ..UpkeepDone::default() })
+    }
+
+    /// A batch like any other, but without tasks: so it is folded and told like any other.
+    async fn correct_counts(&mut self, missing: &CountDeltas, epoch: i64) -> Result<UpkeepDone, Error> {
+        let at = self.store.now().await?;
+        let (lane, n, time) = (self.id, self.n + 1, self.store.known_time());
+        self.begin().await?;
+        let conn = self.conn()?;
+        let mut script = Script::default();
+        feed::write(&mut script, conn.kind(), (lane, n), at, missing, || Changed { recounted: true, ..Changed::default() })?;
+        script.run(conn, false).await?;
+        leader::check(conn, epoch, time).await?;
+        self.commit().await?;
+        self.n = n;
+        Ok(UpkeepDone { rows: missing.len() as u64, n: Some(n), ..UpkeepDone::default() })
     }
 
     async fn prune_batches(&mut self, older_than: Ms) -> Result<UpkeepDone, Error> {

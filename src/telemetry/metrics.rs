@@ -38,6 +38,7 @@ struct Inner {
     conflicts: IntCounterVec,
     lease_expiries: IntCounter,
     retries: IntCounter,
+    count_corrections: IntCounter,
     assignment_seconds: Histogram,
     run_seconds: HistogramVec,
     reconcile_runs: IntCounterVec,
@@ -89,6 +90,8 @@ impl Metrics {
             )?,
             lease_expiries: f.counter("bloom_lease_expiries_total", "Leases that ended by their time.")?,
             retries: f.counter("bloom_task_retries_total", "Tasks that went back to the queue after an attempt.")?,
+            count_corrections: f
+                .counter("bloom_count_corrections_total", "Counts of tasks or leases that did not fit the tables and were put right.")?,
             assignment_seconds: f.histogram(
                 "bloom_task_assignment_duration_seconds",
                 "Time from a task's being ready to its lease.",
@@ -153,6 +156,11 @@ impl Metrics {
 
     pub fn retried(&self) {
         self.0.retries.inc();
+    }
+
+    /// So many counts were wrong.
+    pub fn counts_corrected(&self, counts: u64) {
+        self.0.count_corrections.inc_by(counts);
     }
 
     /// A task was leased so long after it was ready.
@@ -228,6 +236,7 @@ mod tests {
         metrics.command("create", "ok");
         metrics.batch("main", 12, 0.004);
         metrics.lease_expired();
+        metrics.counts_corrected(3);
         metrics.assigned(0.01);
         metrics.run("success", 12.0);
         metrics.reconciled("expire", 0.001, false);
@@ -245,6 +254,7 @@ mod tests {
             r#"bloom_commands_total{op="create",outcome="ok"} 1"#,
             r#"bloom_batch_commands_sum{lane="main"} 12"#,
             "bloom_lease_expiries_total 1",
+            "bloom_count_corrections_total 3",
             r#"bloom_reconcile_errors_total{loop="expire"} 1"#,
             "bloom_leader 1",
             r#"bloom_tokens_total{agent="coder",kind="output",model="unknown"} 4"#,

@@ -52,6 +52,30 @@ on_both! { alone:
         assert!(!server.log().contains("another-key-9999") && !server.log().contains(KEY), "no secret in the log");
     }
 
+    async fn a_key_that_no_header_can_carry_is_refused(database) {
+        let (old, new) = (Stub::start().await, Stub::start().await);
+        let server = joined(database, &old);
+        old.always("/projects", Reply::new(200, r#"["old"]"#));
+        let before = server.get("config").await.ok();
+        for bad in ["line\nbreak", "line\r\nX-Other: header", "end\n", "tab\tin it", "bell\u{7}", "delete\u{7f}", "nul\0", "\n"] {
+            let answer = server.post("config", json!({ "membridge_server_url": new.url, "admin_key": bad })).await;
+            assert_eq!(answer.status, 400, "{bad:?}: {}", answer.text);
+            answer.refuses(&["admin_key"]);
+        }
+        let after = server.get("config").await.ok();
+        for key in ["membridge_server_url", "admin_key_masked"] {
+            assert_eq!(after[key], before[key], "{key}");
+        }
+        assert_eq!(server.get("/api/membridge/projects").await.ok(), json!(["old"]));
+        assert!(new.seen("/projects").is_empty() && new.seen("/agents").is_empty());
+        assert!(!server.get("audit").await.ok().to_string().contains("config_updated"));
+        // Anything else goes as it is.
+        new.always("/projects", Reply::new(200, "[]"));
+        server.post("config", json!({ "membridge_server_url": new.url, "admin_key": "a key with blanks: ~!" })).await.ok();
+        server.get("/api/membridge/projects").await.ok();
+        assert_eq!(new.seen("/projects")[0].headers.get("x-membridge-admin").unwrap(), "a key with blanks: ~!");
+    }
+
     async fn a_connection_test_tells_what_it_met(database) {
         let stub = Stub::start().await;
         let server = joined(database, &stub);

@@ -1,102 +1,10 @@
 //! Deadlines, without waiting for them: the test sets the time.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
+use bloom_runtime::core::command::{Claim, Completion, Holder, Op, Reply};
+use bloom_runtime::core::task::{Outcome, Parked, Reason, Status, TaskState};
 
-use bloom_runtime::core::command::{Claim, Completion, Holder, Op, Reply, WorkerChange};
-use bloom_runtime::core::ids::TaskId;
-use bloom_runtime::core::task::{Format, Outcome, Parked, Reason, Session, Status, TaskSpec, TaskState};
-use bloom_runtime::engine::{self, Engine};
-use bloom_runtime::membridge::Membridge;
-use bloom_runtime::reconcile;
-use bloom_runtime::store::{Clock, Options, Store};
-use bloom_runtime::telemetry::Metrics;
-use uuid::Uuid;
-
-use crate::support::{self, postgres};
-
-const START: i64 = 1_800_000_000_000;
-
-/// A control plane without its door, on a clock of the test's own.
-struct Plane {
-    engine: Engine,
-    clock: Arc<AtomicI64>,
-    _directory: tempfile::TempDir,
-}
-
-impl Plane {
-    async fn start(on_postgres: bool) -> Self {
-        let directory = tempfile::tempdir().unwrap();
-        let url = if on_postgres { postgres::database() } else { format!("sqlite:{}", directory.path().join("bloom.db").display()) };
-        let clock = Arc::new(AtomicI64::new(START));
-        let store = Store::with_clock(&Options { url, max_connections: 4 }, Clock::Manual(clock.clone())).await.unwrap();
-        store.migrate().await.unwrap();
-        let options = engine::Options { session_wait_ms: 30_000, worker_offline_after_ms: 60_000, manual_clock: Some(clock.clone()) };
-        let engine = Engine::start(store, Metrics::new().unwrap(), options).await.unwrap();
-        let options =
-            reconcile::Options { worker_offline_after_ms: 60_000, worker_sync_ms: 10_000, task_retention_days: 0, audit_retention_days: 0 };
-        reconcile::start(&engine, &Membridge::new(None, None), options);
-        Self { engine, clock, _directory: directory }
-    }
-
-    fn pass(&self, ms: i64) {
-        self.clock.fetch_add(ms, Ordering::SeqCst);
-        self.engine.alarms().ring_all();
-    }
-
-    async fn register(&self, name: &str) {
-        let change = WorkerChange { id: name.into(), max_concurrency: Some(2), actor: "api", ..WorkerChange::default() };
-        self.engine.submit(Op::RegisterWorker(Box::new(change))).await.unwrap();
-    }
-
-    async fn create(&self, change: impl FnOnce(&mut TaskSpec)) -> TaskId {
-        let mut spec = TaskSpec {
-            id: Uuid::nil(),
-            context_id: support::unique("context"),
-            agent_slug: "coder".into(),
-            prompt: "do it".into(),
-            context_hints: Vec::new(),
-            timeout_sec: 120,
-            budget: 0.0,
-            desired_format: Format::Text,
-            max_attempts: 2,
-            priority: 5,
-            not_before: None,
-            depends_on: Vec::new(),
-            exclusive_key: None,
-            idempotency_key: None,
-            labels: Default::default(),
-            session: Session::Context,
-            model: None,
-            ttl_after_finished_sec: None,
-        };
-        change(&mut spec);
-        match self.engine.submit(Op::Create { tasks: vec![spec] }).await.unwrap() {
-            Reply::Created(created) => created[0].state.id,
-            other => panic!("{other:?}"),
-        }
-    }
-
-    async fn task(&self, id: TaskId) -> TaskState {
-        self.engine.store().task(id).await.unwrap().unwrap().state
-    }
-
-    async fn reaches(&self, id: TaskId, what: &str, holds: impl Fn(&TaskState) -> bool) -> TaskState {
-        support::eventually(what, || async {
-            let task = self.task(id).await;
-            holds(&task).then_some(task)
-        })
-        .await
-    }
-
-    async fn shows(&self, worker: &str, online: bool) {
-        support::eventually("the worker's status", || async {
-            let worker = self.engine.store().worker(worker).await.unwrap().unwrap();
-            (worker.is_online() == online).then_some(())
-        })
-        .await;
-    }
-}
+use crate::on_both_clocks;
+use crate::support::plane::{Plane, START};
 
 async fn a_lease_ends_with_its_time(on_postgres: bool) {
     let plane = Plane::start(on_postgres).await;
@@ -190,13 +98,6 @@ async fn a_claimed_run_ends_at_its_limit_whatever_it_says(on_postgres: bool) {
     plane.engine.submit(Op::Complete(Box::new(completion))).await.unwrap();
     assert_eq!(plane.task(id).await.status, Status::Completed);
     plane.engine.stop().await;
-}
-
-macro_rules! on_both_clocks {
-    ($($test:ident),+ $(,)?) => {
-        mod sqlite { $(#[test] fn $test() { crate::support::run(super::$test(false)); })+ }
-        mod postgresql { $(#[test] fn $test() { crate::support::run(super::$test(true)); })+ }
-    };
 }
 
 on_both_clocks!(

@@ -51,3 +51,65 @@ on_both! { alone:
         while stream.next().await.is_some() {}
     }
 }
+
+/// More than the sockets' buffers between the two ever hold.
+const UNREAD_BYTES: usize = 24 << 20;
+/// More commits than the server keeps for one that lags.
+const UNREAD_COMMITS: usize = 400;
+
+on_both! { alone:
+    async fn a_watcher_that_falls_too_far_behind_is_told_to_list_again(database) {
+        let server = Server::on(database).start();
+        let crew = server.crew();
+        let mut slow = sse::open(&server, "watch", None).await;
+        let mut quick = sse::open(&server, "watch", None).await;
+        let follow = beside(async move {
+            let (mut news, mut resets) = (0, 0);
+            while let Some(event) = quick.next().await {
+                news += usize::from(event.kind == "task");
+                resets += usize::from(event.kind == "reset");
+                if event.data.contains("the last one") {
+                    break;
+                }
+            }
+            (news, resets)
+        });
+        let long = "p".repeat(1_000_000);
+        let mut created = Vec::new();
+        for _ in 0..UNREAD_BYTES / long.len() {
+            created.push(crew.task().prompt(&long).create().await.id);
+        }
+        for _ in 0..UNREAD_COMMITS {
+            created.push(crew.task().create().await.id);
+        }
+        let last = crew.task().prompt("the last one").create().await;
+        created.push(last.id.clone());
+        let (news, resets) = follow.await.unwrap();
+        assert_eq!((news, resets), (created.len(), 0), "who reads along misses nothing");
+
+        let (mut before, mut after, mut reset) = (Vec::new(), Vec::new(), false);
+        loop {
+            let event = slow.next().await.expect("the stream goes on");
+            match event.kind.as_str() {
+                "reset" => {
+                    assert!(after.is_empty(), "one gap, one word of it");
+                    reset = true;
+                }
+                "task" => {
+                    let id = event.json()["id"].as_str().unwrap().to_owned();
+                    let is_last = id == last.id;
+                    if reset { after.push(id) } else { before.push(id) }
+                    if is_last {
+                        break;
+                    }
+                }
+                other => panic!("{other}"),
+            }
+        }
+        assert!(reset, "{} of {} came, and no word of the others", before.len(), created.len());
+        // The gap is where the word stands, and nowhere else.
+        assert_eq!(before, created[..before.len()]);
+        assert_eq!(after, created[created.len() - after.len()..]);
+        assert!(before.len() + after.len() < created.len());
+    }
+}

@@ -167,6 +167,42 @@ on_both! {
             server.poke(&format!("workers/nobody-of-this-name/{call}")).await.fails(404, "Worker not found");
         }
         server.get("workers/nobody-of-this-name").await.fails(404, "Worker not found");
+        server.delete("workers/nobody-of-this-name").await.fails(404, "Worker not found");
+        let (task, lease) = server.crew().leased_task().await;
+        let completion = |task: &str, lease: &str| json!({ "task_id": task, "lease_id": lease, "status": "success", "metrics": { "duration_ms": 1 } });
+        for (call, body) in [
+            ("claim", json!({ "max": 1 })),
+            // Not after the wait.
+            ("claim", json!({ "max": 1, "wait_sec": 60, "held": [] })),
+            ("claim", json!({ "max": 1, "held": [lease.id] })),
+            ("heartbeat", json!({ "leases": [] })),
+            ("heartbeat", json!({ "leases": [NO_ID] })),
+            ("heartbeat", json!({ "leases": [lease.id] })),
+            ("complete", json!({ "completions": [] })),
+            ("complete", json!({ "completions": [{ "task_id": NO_ID }] })),
+            ("complete", json!({ "completions": [completion(NO_ID, NO_ID)] })),
+            ("complete", json!({ "completions": [completion(&task.id, &lease.id)] })),
+        ] {
+            let what = format!("{call} {body}");
+            let answer = server.post(&format!("workers/nobody-of-this-name/{call}"), body).await;
+            assert_eq!(answer.status, 404, "{what}: {}", answer.text);
+            answer.fails(404, "Worker not found");
+        }
+        assert_eq!(task.status().await, "leased", "another's lease is left alone");
+        assert_eq!(server.get("workers/nobody-of-this-name").await.status, 404, "asking makes nobody");
+        // Syntax comes first.
+        server.post("workers/nobody-of-this-name/claim", json!([])).await.expect(400);
+    }
+
+    async fn a_claim_ends_with_its_worker(server) {
+        let worker = server.crew().worker().register().await;
+        let path = worker.path("/claim");
+        let claim = beside({ let api = (*server).clone(); async move { api.post(&path, json!({ "max": 1, "wait_sec": 60 })).await } });
+        let other = server.crew().worker().register().await;
+        // Which of the two comes first at the server makes no difference to what the claim is told.
+        other.claim(1).await;
+        server.delete(&worker.path("")).await.ok();
+        claim.await.unwrap().fails(404, "Worker not found");
     }
 
     async fn a_cordon_stays_until_it_is_lifted(server) {

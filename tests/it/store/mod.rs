@@ -86,7 +86,7 @@ async fn try_commit(lane: &mut Lane, ops: &[Op]) -> Result<Answers, Error> {
 }
 
 /// Past the store, on a connection of its own.
-async fn execute(url: &str, sql: &str) {
+pub async fn execute(url: &str, sql: &str) {
     use sqlx::{AssertSqlSafe, Connection, Executor};
     let sql = AssertSqlSafe(sql.to_owned());
     if url.starts_with("sqlite") {

@@ -5,6 +5,7 @@ pub mod client;
 pub mod fixtures;
 pub mod janitor;
 pub mod load;
+pub mod plane;
 pub mod postgres;
 pub mod proxy;
 pub mod server;

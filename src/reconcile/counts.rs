@@ -1,0 +1,72 @@
+//! The kept numbers of tasks against the tables. The program alone never lets them differ; a restored backup or an edit by hand may.
+
+use std::sync::Arc;
+
+use tokio::sync::Mutex;
+
+use super::Context;
+use crate::core::Ms;
+use crate::engine::{Alarm, Error};
+use crate::store::Upkeep;
+
+/// The first check after a start or a change of leader, and the next after a correction that failed: soon, but not while everybody
+/// comes back.
+const SOON_MS: Ms = 60_000;
+/// A check reads all tasks.
+const EVERY_MS: Ms = 3_600_000;
+
+/// When the next check is due, under which leadership.
+#[derive(Default)]
+struct Due {
+    epoch: Option<i64>,
+    at: Ms,
+}
+
+pub(super) async fn check(context: Context) {
+    let due = Arc::new(Mutex::new(Due::default()));
+    let alarm = Alarm::default();
+    context.drive("counts", &alarm, |context| check_when_due(context, due.clone())).await;
+}
+
+async fn check_when_due(context: Context, due: Arc<Mutex<Due>>) -> Result<Option<Ms>, Error> {
+    let mut due = due.lock().await;
+    let engine = &context.engine;
+    let (epoch, now) = (context.leadership.epoch(), engine.now());
+    let Some(led) = epoch else { return Ok(None) };
+    if due.epoch != epoch {
+        *due = Due { epoch, at: now + SOON_MS };
+    }
+    if now < due.at {
+        return Ok(Some(due.at));
+    }
+    // Also after a failure: a look that takes too long is not to be tried all the time.
+    due.at = now + EVERY_MS;
+    let missing = tokio::select! {
+        missing = engine.store().count_errors() => missing.map_err(|error| {
+            tracing::warn!(%error, "the counts of tasks could not be checked");
+            Error::Unavailable
+        })?,
+        () = engine.stopped() => return Ok(None),
+    };
+    if let Some(((agent, priority, status), n)) = missing.tasks.iter().next() {
+        tracing::warn!(
+            wrong = missing.len(),
+            agent,
+            priority,
+            %status,
+            missing = n,
+            "the counts of tasks do not fit the tables and are corrected; the first of them is named"
+        );
+    } else if missing.leases != 0 {
+        tracing::warn!(missing = missing.leases, "the count of leases does not fit the tables and is corrected");
+    }
+    if !missing.is_empty() {
+        let wrong = missing.len() as u64;
+        if let Err(error) = engine.upkeep(Upkeep::CorrectCounts { missing, epoch: led }).await {
+            due.at = now + SOON_MS;
+            return Err(error);
+        }
+        engine.metrics().counts_corrected(wrong);
+    }
+    Ok(Some(due.at))
+}

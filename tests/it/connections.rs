@@ -1,0 +1,122 @@
+//! Connections on which no whole request comes, at a server whose patience the test sets.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use bloom_runtime::engine::{self, Engine};
+use bloom_runtime::http::{self, AppState, Keys};
+use bloom_runtime::membridge::Membridge;
+use bloom_runtime::store::{Options, Store};
+use bloom_runtime::telemetry::Metrics;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+use crate::support::{beside, run};
+
+const PATIENCE: Duration = Duration::from_millis(400);
+/// A closed connection shows by then, however busy the machine is.
+const LIMIT: Duration = Duration::from_secs(9);
+
+struct Door {
+    address: SocketAddr,
+    stop: CancellationToken,
+    _directory: tempfile::TempDir,
+}
+
+impl Drop for Door {
+    fn drop(&mut self) {
+        self.stop.cancel();
+    }
+}
+
+/// The door of a fresh server in this process.
+async fn open() -> Door {
+    let directory = tempfile::tempdir().unwrap();
+    let url = format!("sqlite:{}", directory.path().join("bloom.db").display());
+    let store = Store::open(&Options { url, max_connections: 2 }).await.unwrap();
+    store.migrate().await.unwrap();
+    let metrics = Metrics::new().unwrap();
+    let options = engine::Options { session_wait_ms: 30_000, worker_offline_after_ms: 60_000, manual_clock: None };
+    let engine = Engine::start(store, metrics.clone(), options).await.unwrap();
+    let settings = http::Settings {
+        keys: Keys::new(None, None, None),
+        rate_limit_per_minute: 0,
+        test_connection_per_minute: 0,
+        worker_rate_limit_per_minute: 0,
+        trusted_proxies: Vec::new(),
+        max_body_bytes: 1 << 20,
+        max_output_bytes: 1 << 20,
+        request_timeout: Duration::from_secs(30),
+        head_timeout: PATIENCE,
+        lease_ttl_ms: 300_000,
+    };
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let stop = CancellationToken::new();
+    let state = AppState::new(engine, Membridge::new(None, None), metrics, settings, stop.clone());
+    beside(http::server::serve(listener, state, stop.clone()));
+    Door { address, stop, _directory: directory }
+}
+
+async fn send(door: &Door, text: &str) -> TcpStream {
+    let mut stream = TcpStream::connect(door.address).await.unwrap();
+    stream.write_all(text.as_bytes()).await.unwrap();
+    stream
+}
+
+/// What still comes until the server closes.
+async fn rest(stream: &mut TcpStream) -> String {
+    let mut text = Vec::new();
+    // A reset is an end as well.
+    let _ = timeout(LIMIT, stream.read_to_end(&mut text)).await.expect("the server closes the connection");
+    String::from_utf8(text).unwrap()
+}
+
+#[test]
+fn a_head_that_does_not_end_is_not_waited_for() {
+    run(async {
+        let door = open().await;
+        for begun in ["", "GET /hea", "GET /healthz HTTP/1.1\r\nHost: local", "GET /healthz HTTP/1.1\r\nHost: localhost\r\n"] {
+            let asked = Instant::now();
+            let said = rest(&mut send(&door, begun).await).await;
+            assert!(said.is_empty() || said.starts_with("HTTP/1.1 408 "), "{begun:?}: {said}");
+            assert!(asked.elapsed() >= PATIENCE, "{begun:?}: closed after {:?}", asked.elapsed());
+        }
+    });
+}
+
+#[test]
+fn bytes_that_trickle_in_win_no_time() {
+    run(async {
+        let door = open().await;
+        let mut stream = send(&door, "GET /healthz HTTP/1.1\r\nX-Slow: ").await;
+        let asked = Instant::now();
+        let mut byte = [0];
+        // One more whenever a tenth of the server's patience has passed in silence.
+        while let Err(_silence) = timeout(PATIENCE / 10, stream.read(&mut byte)).await {
+            assert!(asked.elapsed() < LIMIT, "it still listens");
+            if stream.write_all(b"x").await.is_err() {
+                break;
+            }
+        }
+        assert!(asked.elapsed() >= PATIENCE, "closed after {:?}", asked.elapsed());
+    });
+}
+
+#[test]
+fn only_the_head_is_hurried() {
+    run(async {
+        let door = open().await;
+        let body = r#"{"context_id": "c", "agent_slug": "a", "prompt": "p"}"#;
+        let head = format!("POST /api/runtime/llm-tasks HTTP/1.1\r\nHost: localhost\r\nContent-Length: {}\r\n\r\n", body.len());
+        let mut stream = send(&door, &head).await;
+        // The body comes later than a head may.
+        assert!(timeout(PATIENCE * 2, stream.read_u8()).await.is_err(), "it waits for the body");
+        stream.write_all(body.as_bytes()).await.unwrap();
+        // Answered; and then, since no further request comes, closed.
+        let said = rest(&mut stream).await;
+        assert!(said.starts_with("HTTP/1.1 201 "), "{said}");
+    });
+}

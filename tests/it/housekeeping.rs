@@ -1,0 +1,183 @@
+//! What goes by itself, and what is put right, without waiting for it: the test sets the time.
+
+use std::collections::BTreeSet;
+
+use bloom_runtime::core::command::Op;
+use bloom_runtime::core::ids::TaskId;
+use bloom_runtime::core::task::Status;
+use bloom_runtime::engine::Engine;
+use bloom_runtime::store::{Page, UsageBy};
+use uuid::Uuid;
+
+use crate::on_both_clocks;
+use crate::store::{execute, success};
+use crate::support::plane::{DAY, Plane, START};
+use crate::support::{eventually, run};
+
+/// No transaction removes more tasks than this.
+const AT_ONCE: usize = 200;
+
+async fn cancel(plane: &Plane, tasks: &[TaskId]) {
+    for reply in plane.engine.submit_all(tasks.iter().map(|task| Op::Cancel { task: *task }.into()).collect()).await {
+        assert!(reply.is_ok(), "{reply:?}");
+    }
+}
+
+/// The whole audit trail, newest first: ids and times.
+async fn trail(plane: &Plane) -> Vec<(Uuid, i64)> {
+    let mut entries = Vec::new();
+    loop {
+        let before = entries.last().map(|(id, _)| *id);
+        let page = plane.engine.store().audit(&Page { limit: 1000, before }).await.unwrap();
+        if page.is_empty() {
+            return entries;
+        }
+        entries.extend(page.iter().map(|entry| (entry.id, entry.timestamp)));
+    }
+}
+
+async fn what_is_old_enough_goes_and_nothing_else(on_postgres: bool) {
+    let plane = Plane::keeping(on_postgres, 5, 2).await;
+    let store = plane.engine.store();
+    plane.register("w").await;
+    let old = plane.create_many(600, |_| {}).await;
+    cancel(&plane, &old).await;
+    let unfinished = plane.create(|_| {}).await;
+    let ran = plane.create(|_| {}).await;
+    plane.engine.lease(ran, Some("w".into()), 300_000, None).await.unwrap();
+    plane.engine.submit(success(ran, "done")).await.unwrap();
+    plane.pass(DAY);
+    // Begun in time, and finished later than the others.
+    let young = plane.create_many(3, |_| {}).await;
+    cancel(&plane, &young).await;
+    plane.has_looked("retention").await;
+    let before = trail(&plane).await;
+    let later: Vec<_> = before.iter().copied().filter(|(_, at)| *at >= START + DAY).collect();
+    assert!(before.len() - later.len() > 1200 && later.len() >= 6, "{} and {}", before.len(), later.len());
+
+    // Two days to the millisecond are not more than two days.
+    plane.pass(DAY);
+    plane.has_looked("retention").await;
+    assert_eq!(trail(&plane).await.iter().filter(|(_, at)| *at == START).count(), before.len() - later.len());
+    // Entries are found by their ids, whose time may be some milliseconds late where many are made in one.
+    plane.pass(1_000);
+    plane.has_looked("retention").await;
+    let after = trail(&plane).await;
+    assert_eq!(after.iter().filter(|(_, at)| *at <= START).count(), 0);
+    assert!(after.ends_with(&later), "younger entries stay");
+    assert_eq!(plane.task(old[0]).await.status, Status::Cancelled, "tasks have a time of their own");
+
+    plane.pass(3 * DAY - 1_000);
+    plane.has_looked("retention").await;
+    assert_eq!(store.task_states(&old).await.unwrap().len(), old.len(), "not more than five days yet");
+    let mut changes = plane.engine.subscribe();
+    plane.pass(1);
+    plane.has_looked("retention").await;
+    let mut removed = BTreeSet::new();
+    while let Ok(change) = changes.try_recv() {
+        assert!(change.removed_tasks.len() <= AT_ONCE, "{} at once", change.removed_tasks.len());
+        removed.extend(change.removed_tasks.iter().copied());
+    }
+    assert_eq!(removed, old.iter().copied().chain([ran]).collect::<BTreeSet<_>>());
+    assert!(store.task_states(&old).await.unwrap().is_empty() && store.specs(&old).await.unwrap().is_empty());
+    assert!(store.task(ran).await.unwrap().is_none() && store.newest_result(ran).await.unwrap().is_none());
+    assert_eq!(store.usage(None, None, UsageBy::Day).await.unwrap()[0].runs, 1, "what it used is still known");
+    assert_eq!(store.task_states(&young).await.unwrap().len(), young.len(), "younger ones stay");
+    assert_eq!(plane.task(unfinished).await.status, Status::Queued, "unfinished ones stay, however old");
+    assert_eq!(told(&plane.engine), [(Status::Queued, 1), (Status::Cancelled, 3)]);
+    plane.engine.stop().await;
+}
+
+/// Tasks by status, as everybody is told.
+fn told(engine: &Engine) -> Vec<(Status, i64)> {
+    engine.stats().tasks_by_status.into_iter().filter(|(_, n)| *n != 0).collect()
+}
+
+fn corrections(plane: &Plane) -> i64 {
+    let text = plane.engine.metrics().render();
+    text.lines().find_map(|line| line.strip_prefix("bloom_count_corrections_total ")?.parse().ok()).expect("the metric")
+}
+
+async fn checked(plane: &Plane) {
+    plane.pass_leading(3_600_000).await;
+    plane.has_looked("counts").await;
+}
+
+async fn counts_that_do_not_fit_the_tables_are_put_right(on_postgres: bool) {
+    let plane = Plane::start(on_postgres).await;
+    let store = plane.engine.store();
+    plane.register("w").await;
+    let tasks = plane.create_many(5, |_| {}).await;
+    plane.create_many(2, |spec| spec.agent_slug = "other".into()).await;
+    cancel(&plane, &tasks[3..]).await;
+    plane.engine.lease(tasks[0], Some("w".into()), 300_000, None).await.unwrap();
+    plane.engine.submit(success(tasks[0], "done")).await.unwrap();
+    let right = [(Status::Queued, 4), (Status::Completed, 1), (Status::Cancelled, 2)];
+    plane.has_looked("fold").await;
+    plane.has_looked("counts").await;
+    assert_eq!(told(&plane.engine), right);
+    checked(&plane).await;
+    assert_eq!((told(&plane.engine), corrections(&plane)), (right.to_vec(), 0), "what fits is left alone");
+
+    // By hand: one count too high, one row gone, one that never was, and fewer leases than tasks have had.
+    for edit in [
+        "UPDATE counts SET n = n + 1000 WHERE agent_slug = 'other' AND status = 'queued'",
+        "DELETE FROM counts WHERE agent_slug = 'coder' AND status = 'cancelled'",
+        "INSERT INTO counts (agent_slug, priority, status, n) VALUES ('nobody', 3, 'dead', 7)",
+        "UPDATE counts SET n = 0 WHERE status = 'lease'",
+    ] {
+        execute(&plane.url, edit).await;
+    }
+    assert!(store.counts().await.unwrap().0.values().sum::<i64>() > 1000);
+    // Something is always under way: what is committed before and after counts as well.
+    plane.create_many(2, |_| {}).await;
+    checked(&plane).await;
+    plane.create(|_| {}).await;
+    let right = [(Status::Queued, 7), (Status::Completed, 1), (Status::Cancelled, 2)];
+    assert_eq!(corrections(&plane), 4);
+    assert_eq!(told(&plane.engine), right, "this process was right, and stays so");
+    let (counts, leases, _) = store.counts().await.unwrap();
+    let of = |agent: &str, status| counts.get(&(agent.to_owned(), 5, status)).copied().unwrap_or(0);
+    assert_eq!((of("coder", Status::Queued), of("other", Status::Queued), of("coder", Status::Cancelled)), (5, 2, 2));
+    assert_eq!((counts.values().sum::<i64>(), leases, plane.engine.stats().leases_total), (10, 1, 1));
+
+    // The other way round: rows that went behind the program's back.
+    execute(&plane.url, "DELETE FROM task_state WHERE status = 'cancelled'").await;
+    checked(&plane).await;
+    let right = [(Status::Queued, 7), (Status::Completed, 1)];
+    assert_eq!((told(&plane.engine), corrections(&plane)), (right.to_vec(), 5));
+    checked(&plane).await;
+    assert_eq!(corrections(&plane), 5, "once is enough");
+    plane.has_looked("fold").await;
+    assert_eq!(store.counts().await.unwrap().0.values().sum::<i64>(), 8, "it is folded like everything else");
+    plane.engine.stop().await;
+}
+
+#[test]
+fn other_replicas_hear_of_a_correction() {
+    run(async {
+        let plane = Plane::start(true).await;
+        plane.has_looked("counts").await;
+        plane.create_many(3, |_| {}).await;
+        plane.has_looked("fold").await;
+        let before = plane.replica().await;
+        execute(&plane.url, "UPDATE counts SET n = n + 40").await;
+        let after = plane.replica().await;
+        assert_eq!(
+            (told(&before), told(&after)),
+            (vec![(Status::Queued, 3)], vec![(Status::Queued, 43)]),
+            "they know nothing but the counts"
+        );
+        checked(&plane).await;
+        // Whoever was wrong is right, and whoever was right stays so. What comes after the correction tells that its word has come.
+        plane.create_many(2, |_| {}).await;
+        for engine in [&plane.engine, &before, &after] {
+            eventually("all is told", || async { (told(engine) == [(Status::Queued, 5)]).then_some(()) }).await;
+        }
+        before.stop().await;
+        after.stop().await;
+        plane.engine.stop().await;
+    });
+}
+
+on_both_clocks!(what_is_old_enough_goes_and_nothing_else, counts_that_do_not_fit_the_tables_are_put_right);

@@ -1,0 +1,163 @@
+//! A control plane in the test's own process, on a clock that the test sets.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use bloom_runtime::core::command::{Op, Reply, WorkerChange};
+use bloom_runtime::core::ids::TaskId;
+use bloom_runtime::core::task::{Format, Session, TaskSpec, TaskState};
+use bloom_runtime::engine::{self, Engine};
+use bloom_runtime::membridge::Membridge;
+use bloom_runtime::reconcile;
+use bloom_runtime::store::{Clock, Options, Store};
+use bloom_runtime::telemetry::Metrics;
+use sqlx::Connection;
+use uuid::Uuid;
+
+use super::{eventually, postgres, unique};
+
+pub const START: i64 = 1_800_000_000_000;
+pub const DAY: i64 = 86_400_000;
+
+/// A control plane without its door, on a clock of the test's own.
+pub struct Plane {
+    pub engine: Engine,
+    pub url: String,
+    clock: Arc<AtomicI64>,
+    _directory: tempfile::TempDir,
+}
+
+impl Plane {
+    pub async fn start(on_postgres: bool) -> Self {
+        Self::keeping(on_postgres, 0, 0).await
+    }
+
+    /// One that keeps finished tasks and audit entries for so many days; 0 = for ever.
+    pub async fn keeping(on_postgres: bool, task_retention_days: u32, audit_retention_days: u32) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let url = if on_postgres { postgres::database() } else { format!("sqlite:{}", directory.path().join("bloom.db").display()) };
+        let clock = Arc::new(AtomicI64::new(START));
+        let store = Store::with_clock(&Options { url: url.clone(), max_connections: 4 }, Clock::Manual(clock.clone())).await.unwrap();
+        store.migrate().await.unwrap();
+        let engine = engine(store, &clock).await;
+        let options =
+            reconcile::Options { worker_offline_after_ms: 60_000, worker_sync_ms: 10_000, task_retention_days, audit_retention_days };
+        reconcile::start(&engine, &Membridge::new(None, None), options);
+        Self { engine, url, clock, _directory: directory }
+    }
+
+    /// Another process's engine on the same database; it never leads.
+    pub async fn replica(&self) -> Engine {
+        let options = Options { url: self.url.clone(), max_connections: 4 };
+        engine(Store::with_clock(&options, Clock::Manual(self.clock.clone())).await.unwrap(), &self.clock).await
+    }
+
+    pub fn pass(&self, ms: i64) {
+        self.clock.fetch_add(ms, Ordering::SeqCst);
+        self.engine.alarms().ring_all();
+    }
+
+    /// As [`pass`](Self::pass), but the leadership, which is over by such a leap, is renewed before anybody looks.
+    pub async fn pass_leading(&self, ms: i64) {
+        self.clock.fetch_add(ms, Ordering::SeqCst);
+        if self.url.starts_with("postgres") {
+            let now = self.engine.now();
+            eventually("the leadership is renewed", || async {
+                let mut conn = sqlx::PgConnection::connect(&self.url).await.unwrap();
+                let until: i64 = sqlx::query_scalar("SELECT expires_at FROM leader").fetch_one(&mut conn).await.unwrap();
+                (until > now).then_some(())
+            })
+            .await;
+        }
+        self.engine.alarms().ring_all();
+    }
+
+    pub async fn register(&self, name: &str) {
+        let change = WorkerChange { id: name.into(), max_concurrency: Some(2), actor: "api", ..WorkerChange::default() };
+        self.engine.submit(Op::RegisterWorker(Box::new(change))).await.unwrap();
+    }
+
+    pub async fn create(&self, change: impl FnOnce(&mut TaskSpec)) -> TaskId {
+        self.create_many(1, change).await[0]
+    }
+
+    /// So many that differ by nothing but their ids.
+    pub async fn create_many(&self, number: usize, change: impl FnOnce(&mut TaskSpec)) -> Vec<TaskId> {
+        let mut spec = TaskSpec {
+            id: Uuid::nil(),
+            context_id: unique("context"),
+            agent_slug: "coder".into(),
+            prompt: "do it".into(),
+            context_hints: Vec::new(),
+            timeout_sec: 120,
+            budget: 0.0,
+            desired_format: Format::Text,
+            max_attempts: 2,
+            priority: 5,
+            not_before: None,
+            depends_on: Vec::new(),
+            exclusive_key: None,
+            idempotency_key: None,
+            labels: Default::default(),
+            session: Session::Context,
+            model: None,
+            ttl_after_finished_sec: None,
+        };
+        change(&mut spec);
+        match self.engine.submit(Op::Create { tasks: vec![spec; number] }).await.unwrap() {
+            Reply::Created(created) => created.iter().map(|task| task.state.id).collect(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub async fn task(&self, id: TaskId) -> TaskState {
+        self.engine.store().task(id).await.unwrap().unwrap().state
+    }
+
+    pub async fn reaches(&self, id: TaskId, what: &str, holds: impl Fn(&TaskState) -> bool) -> TaskState {
+        eventually(what, || async {
+            let task = self.task(id).await;
+            holds(&task).then_some(task)
+        })
+        .await
+    }
+
+    /// How often a loop has looked.
+    fn looks(&self, name: &str) -> u64 {
+        let series = format!("bloom_reconcile_runs_total{{loop=\"{name}\"}} ");
+        let text = self.engine.metrics().render();
+        text.lines().find_map(|line| line.strip_prefix(&series)?.parse().ok()).unwrap_or(0)
+    }
+
+    /// Waits until this loop has looked at things as they are now.
+    pub async fn has_looked(&self, name: &str) {
+        // One look may be under way, and have begun before.
+        let wanted = self.looks(name) + 2;
+        eventually("a look", || async {
+            self.engine.alarms().ring_all();
+            (self.looks(name) >= wanted).then_some(())
+        })
+        .await;
+    }
+
+    pub async fn shows(&self, worker: &str, online: bool) {
+        eventually("the worker's status", || async {
+            let worker = self.engine.store().worker(worker).await.unwrap().unwrap();
+            (worker.is_online() == online).then_some(())
+        })
+        .await;
+    }
+}
+
+async fn engine(store: Store, clock: &Arc<AtomicI64>) -> Engine {
+    let options = engine::Options { session_wait_ms: 30_000, worker_offline_after_ms: 60_000, manual_clock: Some(clock.clone()) };
+    Engine::start(store, Metrics::new().unwrap(), options).await.unwrap()
+}
+
+#[macro_export]
+macro_rules! on_both_clocks {
+    ($($test:ident),+ $(,)?) => {
+        mod sqlite { $(#[test] fn $test() { $crate::support::run(super::$test(false)); })+ }
+        mod postgresql { $(#[test] fn $test() { $crate::support::run(super::$test(true)); })+ }
+    };
+}
