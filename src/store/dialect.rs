@@ -62,7 +62,8 @@ impl Kind {
             Self::Sqlite => {
                 let cells: Vec<_> =
                     ty.columns.iter().enumerate().map(|(i, c)| format!("{} AS {}", cell(&format!("value->>{i}"), c.ty), c.name)).collect();
-                format!("(SELECT {} FROM json_each(${param})) AS v", cells.join(", "))
+                // The binary form, which need not be parsed again for each cell.
+                format!("(SELECT {} FROM jsonb_each(${param})) AS v", cells.join(", "))
             }
             Self::Postgres => format!("unnest(${param}::{}[]) AS v", ty.postgres),
         }

@@ -66,13 +66,14 @@ pub struct Listing<T> {
     pub cut: bool,
 }
 
-statement!(
-    ACTIVE_LEASES,
-    |_d| "SELECT {} FROM task_state WHERE slot IS NOT NULL AND lease_id < $1 ORDER BY lease_id DESC LIMIT $2",
-    rows::STATE.names("")
-);
+/// Only what a lease shows: a task's row has four times as much.
+const ACTIVE: &str = "SELECT lease_id AS id, id AS task_id, worker_id, started_at, expires_at, ttl_ms, 'active' AS status, last_heartbeat, \
+    context_id FROM task_state WHERE slot IS NOT NULL AND lease_id < $1 ORDER BY lease_id DESC LIMIT $2";
 const PAST: &str = "id, task_id, worker_id, started_at, expires_at, ttl_ms, status, last_heartbeat, context_id";
-statement!(PAST_LEASES, |_d| "SELECT {PAST} FROM leases WHERE id < $1 ORDER BY id DESC LIMIT $2");
+statement!(ACTIVE_LEASES, |_d| "{ACTIVE}");
+// One statement, so one snapshot: each lease is in one of the two.
+statement!(ALL_LEASES, |_d| "SELECT {PAST} FROM (SELECT {PAST} FROM ({ACTIVE}) AS a UNION ALL \
+        SELECT {PAST} FROM (SELECT {PAST} FROM leases WHERE id < $1 ORDER BY id DESC LIMIT $2) AS p) AS l ORDER BY id DESC LIMIT $2");
 statement!(PAST_LEASES_BY_STATUS, |_d| "SELECT {PAST} FROM leases WHERE status = $3 AND id < $1 ORDER BY id DESC LIMIT $2");
 statement!(PAST_LEASES_BY_ID, |d| "SELECT {PAST} FROM leases WHERE id {}", d.any(Type::Uuid, 1));
 statement!(
@@ -120,28 +121,17 @@ impl Store {
 
     /// Of these leases, those that have ended.
     pub async fn past_leases(&self, ids: &[LeaseId]) -> Result<Vec<LeaseRow>, Error> {
-        all(&self.pool().fetch(&PAST_LEASES_BY_ID, Args::new().uuids(ids)).await?, past_lease)
+        all(&self.pool().fetch(&PAST_LEASES_BY_ID, Args::new().uuids(ids)).await?, lease)
     }
 
     /// Active and past leases, newest first.
     pub async fn leases(&self, status: Option<LeaseStatus>, page: &Page) -> Result<Vec<LeaseRow>, Error> {
-        let mut leases = Vec::new();
-        if matches!(status, None | Some(LeaseStatus::Active)) {
-            let tasks = all(&self.pool().fetch(&ACTIVE_LEASES, page.args()).await?, rows::state)?;
-            leases.extend(tasks.iter().filter_map(LeaseRow::of_active));
-        }
-        match status {
-            Some(LeaseStatus::Active) => {}
-            Some(status) => {
-                leases.extend(all(&self.pool().fetch(&PAST_LEASES_BY_STATUS, page.args().text(status.as_str())).await?, past_lease)?)
-            }
-            None => leases.extend(all(&self.pool().fetch(&PAST_LEASES, page.args()).await?, past_lease)?),
-        }
-        // One that ended between the two looks is in both; what the later one saw stands.
-        leases.sort_by_key(|lease| (std::cmp::Reverse(lease.id), lease.status == LeaseStatus::Active));
-        leases.dedup_by_key(|lease| lease.id);
-        leases.truncate(usize::try_from(page.limit).unwrap_or(0));
-        Ok(leases)
+        let (sql, args) = match status {
+            None => (&ALL_LEASES, page.args()),
+            Some(LeaseStatus::Active) => (&ACTIVE_LEASES, page.args()),
+            Some(status) => (&PAST_LEASES_BY_STATUS, page.args().text(status.as_str())),
+        };
+        all(&self.pool().fetch(sql, args).await?, lease)
     }
 
     /// Results by their artifact's id, newest first.
@@ -161,7 +151,7 @@ impl Store {
     }
 }
 
-fn past_lease(row: &mut Cells<'_>) -> Result<LeaseRow, Error> {
+fn lease(row: &mut Cells<'_>) -> Result<LeaseRow, Error> {
     Ok(LeaseRow {
         id: row.take()?,
         task_id: row.take()?,

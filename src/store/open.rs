@@ -37,11 +37,14 @@ pub(super) enum Target {
 /// Getting a connection takes at most so long.
 const ACQUIRE: Duration = Duration::from_secs(5);
 const STALE: Duration = Duration::from_secs(1);
-/// SQLite's writer waits so long for another writer: its own migration, the checkpointer's truncation.
+/// SQLite's writer waits so long for another writer: its own migration, the checkpointer's fresh start.
 const BUSY: Duration = Duration::from_secs(5);
 
-/// KiB, written as SQLite wants it.
-const WRITER_CACHE: &str = "-16384";
+/// KiB, written as SQLite wants it. What a cache lacks the operating system's has.
+const WRITER_CACHE: &str = "-8192";
+const READER_CACHE: &str = "-1024";
+/// Each has a thread and a cache of its own, and there are few cores to use them.
+const SQLITE_READERS: u32 = 4;
 
 /// Everything here is a look-up by key or an ordered page. A plan made while a table was still empty must not turn into a scan later.
 const PLANS: [(&str, &str); 5] =
@@ -145,6 +148,7 @@ async fn open_sqlite(path: &str, max_connections: u32) -> Result<Opened, Error> 
         .foreign_keys(false)
         .busy_timeout(BUSY)
         .pragma("wal_autocheckpoint", "0")
+        .pragma("journal_size_limit", "67108864")
         .pragma("temp_store", "memory")
         .disable_statement_logging();
     // The first connection makes the file a WAL one; readers may not write, not even that.
@@ -152,9 +156,9 @@ async fn open_sqlite(path: &str, max_connections: u32) -> Result<Opened, Error> 
     let mut first = options.connect().await.map_err(fail)?;
     check_sqlite(&mut first).await?;
     first.close().await?;
-    let readers = options.clone().pragma("query_only", "on");
+    let readers = options.clone().pragma("query_only", "on").pragma("cache_size", READER_CACHE);
     let pool = SqlitePoolOptions::new()
-        .max_connections(max_connections.clamp(2, 8))
+        .max_connections(max_connections.clamp(2, SQLITE_READERS))
         .acquire_timeout(ACQUIRE)
         .test_before_acquire(false)
         .connect_lazy_with(readers);

@@ -100,9 +100,9 @@ statement!(DELETE_RESULTS, |d| "DELETE FROM results WHERE task_id {}", d.any(Typ
 statement!(DELETE_EVENTS, |d| "DELETE FROM task_events WHERE task_id {}", d.any(Type::Uuid, 1));
 
 statement!(CHECKPOINT, "PRAGMA wal_checkpoint(PASSIVE)");
-statement!(TRUNCATE, "PRAGMA wal_checkpoint(TRUNCATE)");
+statement!(RESTART, "PRAGMA wal_checkpoint(RESTART)");
 statement!(PAGE_SIZE, "PRAGMA page_size");
-const WAL_BYTES: i64 = 64 << 20;
+const WAL_BYTES: i64 = 16 << 20;
 
 impl Lane {
     /// # Errors
@@ -222,8 +222,9 @@ impl Lane {
 }
 
 impl Store {
-    /// Moves SQLite's log into the database file, without holding up the writer; a log that has grown too long is cut off, which does for
-    /// a moment. To be called every second or so. Nothing to do on PostgreSQL.
+    /// Moves SQLite's log into the database file, without holding up the writer; one that has grown long starts over, which does for a
+    /// moment: over what is there already, since a file that keeps growing costs each commit more. To be called every second or so.
+    /// Nothing to do on PostgreSQL.
     pub async fn checkpoint(&self) -> Result<(), Error> {
         if self.kind() == Kind::Postgres {
             return Ok(());
@@ -237,7 +238,7 @@ impl Store {
         let in_log = one(&conn.fetch(&CHECKPOINT, Args::new()).await?, pages)?;
         let page_size: i64 = one(&conn.fetch(&PAGE_SIZE, Args::new()).await?, |row| row.take())?;
         if in_log * page_size > WAL_BYTES {
-            conn.fetch(&TRUNCATE, Args::new()).await?;
+            conn.fetch(&RESTART, Args::new()).await?;
         }
         Ok(())
     }

@@ -89,7 +89,6 @@ impl Setting {
         while let Some(to) = open.pop() {
             open.extend(back.remove(&to).unwrap_or_default().into_iter().filter(|from| leads_on.insert(*from)));
         }
-        println!("{} states, {} steps, {} ends", graph.seen.len(), graph.steps.len(), graph.ends.len());
         let stuck = graph.seen.difference(&leads_on).count();
         assert!(stuck == 0 && !graph.ends.is_empty(), "no way leads to the end from {stuck} states");
     }
