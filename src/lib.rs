@@ -13,6 +13,8 @@ pub mod api;
 #[cfg(feature = "server")]
 pub mod cli;
 #[cfg(feature = "server")]
+pub mod client;
+#[cfg(feature = "server")]
 pub mod config;
 #[cfg(feature = "server")]
 pub mod engine;

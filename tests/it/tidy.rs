@@ -14,7 +14,9 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("reconcile", &["core", "engine", "store", "membridge", "telemetry"]),
     ("http", &["core", "api", "engine", "store", "membridge", "telemetry"]),
     ("config", &["core", "telemetry"]),
-    ("cli", &["core", "api", "store", "engine", "reconcile", "membridge", "http", "config", "telemetry"]),
+    ("client", &[]),
+    ("agent", &["core", "client", "telemetry"]),
+    ("cli", &["core", "api", "store", "engine", "reconcile", "membridge", "http", "config", "client", "agent", "telemetry"]),
 ];
 
 const LINES: usize = 400;

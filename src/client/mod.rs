@@ -1,0 +1,297 @@
+//! A client of the HTTP API: what the agent and the commands for people call a server with.
+//!
+//! It sends once; who calls decides what is worth another try.
+
+mod sse;
+
+use std::fmt;
+use std::time::Duration;
+
+use reqwest::header::{ACCEPT, HeaderMap, HeaderName, HeaderValue, LINK, RETRY_AFTER};
+use reqwest::{Method, RequestBuilder, redirect};
+use secrecy::{ExposeSecret, SecretString};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use url::Url;
+
+pub use sse::{Event, Events};
+
+/// Longer than any request may take at the server, but for long polls.
+pub const CALL_LIMIT: Duration = Duration::from_secs(40);
+const CONNECT_LIMIT: Duration = Duration::from_secs(10);
+/// An answer holds an output of 16 MiB at most, as JSON, or a page of tasks.
+const MAX_ANSWER_BYTES: usize = 256 << 20;
+const MAX_ERROR_CHARS: usize = 1000;
+
+/// One server, and the key to it. Cheap to clone; clones share connections.
+#[derive(Clone, Debug)]
+pub struct Client {
+    http: reqwest::Client,
+    base: Url,
+    key: Option<HeaderValue>,
+}
+
+/// What a server answered with success.
+#[derive(Debug)]
+pub struct Answer {
+    pub status: u16,
+    pub body: Vec<u8>,
+    /// The next page's path and query, from `/api` on.
+    pub next: Option<String>,
+}
+
+/// Why there is no answer to work with. The texts are for people.
+#[derive(Clone, Debug)]
+pub enum Error {
+    /// The server or its key can't be used as given: nothing was sent.
+    Usage(String),
+    /// Nobody answered, or not to the end: whether the call took effect is unknown.
+    Unreachable(String),
+    /// The server said no.
+    Refused { status: u16, message: String, retry_after: Option<Duration> },
+    /// The answer is not what the API promises.
+    Garbled(String),
+}
+
+impl Error {
+    /// Whether the same call may succeed later.
+    pub fn is_passing(&self) -> bool {
+        match self {
+            Self::Unreachable(_) => true,
+            Self::Refused { status, .. } => matches!(status, 408 | 429 | 500..),
+            Self::Usage(_) | Self::Garbled(_) => false,
+        }
+    }
+
+    pub fn status(&self) -> Option<u16> {
+        if let Self::Refused { status, .. } = self { Some(*status) } else { None }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Usage(text) | Self::Unreachable(text) | Self::Garbled(text) => f.write_str(text),
+            Self::Refused { status: 401, .. } => f.write_str("the server wants a key, or another one: give it with --key or BLOOM_KEY"),
+            Self::Refused { status: 403, message, .. } => write!(f, "this key may not do that: {message}"),
+            Self::Refused { message, .. } => f.write_str(message),
+        }
+    }
+}
+
+impl Client {
+    /// # Errors
+    /// `server` is no http or https URL, the key can't be a header, or this machine's TLS can't be set up.
+    pub fn new(server: &str, key: Option<&SecretString>) -> Result<Self, Error> {
+        let wrong = |why: &str| Error::Usage(format!("the server's address {server}: {why}; it should be like http://127.0.0.1:5000"));
+        let mut base = Url::parse(server).map_err(|error| wrong(&error.to_string()))?;
+        if !matches!(base.scheme(), "http" | "https") || base.host_str().is_none() {
+            return Err(wrong("it is no http or https URL"));
+        }
+        if !base.username().is_empty() || base.password().is_some() {
+            return Err(Error::Usage("the server's address must not hold a password: give the key with --key or BLOOM_KEY".into()));
+        }
+        base.set_query(None);
+        base.set_fragment(None);
+        base.set_path(&format!("{}/", base.path().trim_end_matches('/').to_owned()));
+        let key = key.map(|key| {
+            let mut value = HeaderValue::from_str(key.expose_secret())
+                .map_err(|_| Error::Usage("the key has characters that no header can carry".into()))?;
+            value.set_sensitive(true);
+            Ok(value)
+        });
+        // Fails only if a provider was set before, which is as good.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        // The key must reach nobody but the server that was named.
+        let builder = || {
+            reqwest::Client::builder()
+                .user_agent(concat!("bloom-runtime/", env!("CARGO_PKG_VERSION")))
+                .connect_timeout(CONNECT_LIMIT)
+                .tcp_nodelay(true)
+                .redirect(redirect::Policy::none())
+        };
+        // A machine without root certificates can still call a plain http address.
+        let http = builder().build().or_else(|_| builder().tls_certs_only([]).build());
+        let http = http.map_err(|error| Error::Usage(format!("this machine's TLS can't be set up: {}", cause(&error))))?;
+        Ok(Self { http, base, key: key.transpose()? })
+    }
+
+    /// The server's address, without the slash at its end.
+    pub fn server(&self) -> &str {
+        self.base.as_str().trim_end_matches('/')
+    }
+
+    /// # Errors
+    /// See [`Error`]; also when the answer is no `T`.
+    pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Error> {
+        self.send::<()>(Method::GET, path, None, CALL_LIMIT).await?.json()
+    }
+
+    /// # Errors
+    /// See [`Error`]; also when the answer is no `T`.
+    pub async fn post<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> Result<T, Error> {
+        self.send(Method::POST, path, Some(body), CALL_LIMIT).await?.json()
+    }
+
+    /// Sends once. `path` begins with `api/`, its parts are encoded; `limit` counts to the answer's end.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub async fn send<B: Serialize>(&self, method: Method, path: &str, body: Option<&B>, limit: Duration) -> Result<Answer, Error> {
+        let mut request = self.request(method, path)?.timeout(limit);
+        if let Some(body) = body {
+            request = request.json(body);
+        }
+        let mut response = request.send().await.map_err(|error| self.unreachable(&error, limit))?;
+        let (status, headers) = (response.status(), std::mem::take(response.headers_mut()));
+        let mut bytes = Vec::new();
+        while let Some(chunk) = response.chunk().await.map_err(|error| self.unreachable(&error, limit))? {
+            if bytes.len() + chunk.len() > MAX_ANSWER_BYTES {
+                return Err(Error::Garbled(format!("the server's answer is longer than {MAX_ANSWER_BYTES} bytes")));
+            }
+            bytes.extend_from_slice(&chunk);
+        }
+        if status.is_success() {
+            return Ok(Answer { status: status.as_u16(), body: bytes, next: headers.get(LINK).and_then(next_page) });
+        }
+        Err(refusal(status.as_u16(), &headers, &bytes))
+    }
+
+    /// Opens a stream of server-sent events, from after `last` on.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub async fn events(&self, path: &str, last: Option<&str>) -> Result<Events, Error> {
+        let mut request = self.request(Method::GET, path)?.header(ACCEPT, "text/event-stream");
+        if let Some(last) = last {
+            request = request.header(HeaderName::from_static("last-event-id"), last);
+        }
+        let sent = tokio::time::timeout(CALL_LIMIT, request.send()).await;
+        let sent = sent.map_err(|_| Error::Unreachable(format!("{} did not answer within {} s", self.server(), CALL_LIMIT.as_secs())))?;
+        let response = sent.map_err(|error| self.unreachable(&error, CALL_LIMIT))?;
+        let status = response.status();
+        if status.is_success() {
+            return Ok(Events::new(response, self.server()));
+        }
+        let headers = response.headers().clone();
+        let body = response.bytes().await.unwrap_or_default();
+        Err(refusal(status.as_u16(), &headers, &body))
+    }
+
+    fn request(&self, method: Method, path: &str) -> Result<RequestBuilder, Error> {
+        let url = self.base.join(path.trim_start_matches('/')).map_err(|_| Error::Usage(format!("{path} is no path")))?;
+        let request = self.http.request(method, url);
+        Ok(match &self.key {
+            Some(key) => request.header(HeaderName::from_static("x-runtime-api-key"), key),
+            None => request,
+        })
+    }
+
+    fn unreachable(&self, error: &reqwest::Error, limit: Duration) -> Error {
+        let server = self.server();
+        Error::Unreachable(if error.is_timeout() && !error.is_connect() {
+            format!("{server} did not answer within {} s", limit.as_secs())
+        } else if error.is_connect() {
+            format!("can't connect to {server}: {}; is the server running there?", cause(error))
+        } else {
+            format!("the connection to {server} broke: {}", cause(error))
+        })
+    }
+}
+
+impl Answer {
+    /// # Errors
+    /// The body is no `T`.
+    pub fn json<T: DeserializeOwned>(&self) -> Result<T, Error> {
+        serde_json::from_slice(&self.body).map_err(|error| Error::Garbled(format!("the server's answer is not what its API promises: {error}")))
+    }
+}
+
+/// A part of a path, encoded so that it stays one.
+pub fn part(text: &str) -> String {
+    let mut url = Url::parse("http://host").ok();
+    if let Some(Ok(mut parts)) = url.as_mut().map(Url::path_segments_mut) {
+        parts.push(text);
+    }
+    url.map(|url| url.path().trim_start_matches('/').to_owned()).unwrap_or_default()
+}
+
+/// The innermost cause is what helps: "Connection refused", not "error sending request".
+fn cause(error: &reqwest::Error) -> String {
+    let mut cause: &dyn std::error::Error = error;
+    while let Some(source) = cause.source() {
+        cause = source;
+    }
+    cause.to_string()
+}
+
+fn refusal(status: u16, headers: &HeaderMap, body: &[u8]) -> Error {
+    let seconds = headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
+    Error::Refused { status, message: message(status, body), retry_after: seconds.map(Duration::from_secs) }
+}
+
+/// The text of `{"error": "text"}`, or the complaints of `{"error": {"formErrors", "fieldErrors"}}` in one line.
+fn message(status: u16, body: &[u8]) -> String {
+    let text = match serde_json::from_slice::<serde_json::Value>(body) {
+        Ok(value) => match &value["error"] {
+            serde_json::Value::String(text) => text.clone(),
+            wrong => {
+                let form = wrong["formErrors"].as_array().into_iter().flatten().filter_map(|text| text.as_str().map(str::to_owned));
+                let fields = wrong["fieldErrors"].as_object().into_iter().flatten().flat_map(|(field, texts)| {
+                    texts.as_array().into_iter().flatten().filter_map(move |text| Some(format!("{field}: {}", text.as_str()?)))
+                });
+                form.chain(fields).collect::<Vec<_>>().join("; ")
+            }
+        },
+        Err(_) => String::from_utf8_lossy(body).into_owned(),
+    };
+    let text: String = text.chars().take(MAX_ERROR_CHARS).collect();
+    if text.trim().is_empty() { format!("the server answered {status}") } else { text }
+}
+
+/// The path of `Link: <…>; rel="next"`, from `/api` on: a proxy's prefix is put before it again.
+fn next_page(link: &HeaderValue) -> Option<String> {
+    let link = link.to_str().ok()?.split(',').find(|part| part.contains("rel=\"next\""))?;
+    let uri = link.split_once('<')?.1.split_once('>')?.0;
+    uri.find("/api/").map(|start| uri[start..].to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_is_an_http_url() {
+        let server = |url: &str| Client::new(url, None).map(|client| client.server().to_owned()).map_err(|error| error.to_string());
+        assert_eq!(server("http://h:5000").unwrap(), "http://h:5000");
+        assert_eq!(server("https://h/bloom/?x#y").unwrap(), "https://h/bloom");
+        for wrong in ["h:5000", "ftp://h", "5000", "", "http://me:secret@h"] {
+            assert!(!server(wrong).unwrap_err().contains("secret"), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn paths_stay_below_a_prefix() {
+        let client = Client::new("http://h/bloom", None).unwrap();
+        let path = |path: &str| client.request(Method::GET, path).unwrap().build().unwrap().url().path().to_owned();
+        assert_eq!(path("/api/runtime/stats"), "/bloom/api/runtime/stats");
+        assert_eq!(path(&format!("api/runtime/workers/{}", part("a/b?c"))), "/bloom/api/runtime/workers/a%2Fb%3Fc");
+    }
+
+    #[test]
+    fn refusals_are_told_in_one_line() {
+        let told = |body: &str| message(400, body.as_bytes());
+        assert_eq!(told(r#"{"error": "Task not found"}"#), "Task not found");
+        assert_eq!(told(r#"{"error": {"formErrors": ["a"], "fieldErrors": {"prompt": ["Required", "b"]}}}"#), "a; prompt: Required; prompt: b");
+        assert_eq!(told("<html>"), "<html>");
+        assert_eq!(told(""), "the server answered 400");
+    }
+
+    #[test]
+    fn the_next_page_is_found() {
+        let next = |link: &'static str| next_page(&HeaderValue::from_static(link));
+        assert_eq!(next("</api/runtime/audit?cursor=x>; rel=\"next\"").as_deref(), Some("/api/runtime/audit?cursor=x"));
+        assert_eq!(next("<http://h/p/api/runtime/audit?cursor=x>; rel=\"next\"").as_deref(), Some("/api/runtime/audit?cursor=x"));
+        assert_eq!(next("</api/runtime/audit>; rel=\"first\""), None);
+    }
+}
