@@ -9,6 +9,8 @@ extern crate self as bloom_runtime;
 pub mod core;
 
 #[cfg(feature = "server")]
+pub mod agent;
+#[cfg(feature = "server")]
 pub mod api;
 #[cfg(feature = "server")]
 pub mod cli;

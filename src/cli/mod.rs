@@ -2,9 +2,11 @@
 //!
 //! Exit status: 0 fine, 1 it failed, 2 the command line or a setting is wrong.
 
+mod agent;
 mod bench;
 mod config_check;
 mod database;
+mod dev;
 mod gauges;
 mod serve;
 mod signals;
@@ -43,6 +45,8 @@ enum Command {
     /// may also be read from a file, by the same name with -file or _FILE at its end.
     #[command(verbatim_doc_comment)]
     Serve(ServerArgs),
+    Dev(dev::DevArgs),
+    Agent(agent::AgentArgs),
     /// Look at the database's schema, or bring it up to date
     ///
     /// `serve` does that by itself at each start; this is for those who want it to be a step of its own.
@@ -64,6 +68,9 @@ enum Command {
         shell: Shell,
     },
     Bench(bench::BenchArgs),
+    /// Reads a prompt and prints a run's stream that repeats it: what `--runner echo` starts
+    #[command(name = crate::agent::ECHO, hide = true)]
+    EchoRunner,
 }
 
 #[derive(Debug, Subcommand)]
@@ -130,6 +137,9 @@ impl fmt::Display for Failure {
 pub fn run() -> ExitCode {
     let done = match Cli::parse().command {
         Command::Serve(args) => settings(&args).and_then(|settings| block_on(serve::serve(settings))),
+        Command::Dev(args) => block_on(dev::run(args)),
+        Command::Agent(args) => agent::run(args),
+        Command::EchoRunner => crate::agent::echo::run().map_err(|error| Failure::from(error.to_string())),
         Command::Migrate { action: Migrate::Up(args) } => settings(&args).and_then(|settings| block_on(database::migrate(settings))),
         Command::Migrate { action: Migrate::Status(args) } => settings(&args).and_then(|settings| block_on(database::status(settings))),
         Command::Openapi => openapi(),

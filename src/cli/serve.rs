@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 
 use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
 
 use super::{Failure, database, gauges, say, signals};
 use crate::config::Serve;
@@ -14,8 +15,13 @@ use crate::telemetry::{Metrics, init_logging};
 
 pub async fn serve(settings: Serve) -> Result<(), Failure> {
     init_logging(settings.log_format, &settings.log_level)?;
+    let keyed = settings.api_key.is_some();
+    run(settings, signals::listen()?, move |url| say(&next_step(url, keyed))).await
+}
+
+/// Serves until `shutdown`; `ready` is told the address to call once it is reachable there.
+pub async fn run(settings: Serve, shutdown: CancellationToken, ready: impl FnOnce(&str)) -> Result<(), Failure> {
     settings.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
-    let shutdown = signals::listen()?;
     let metrics = Metrics::new().map_err(|error| format!("metrics can't be set up: {error}"))?;
     let store = database::open(&settings).await?;
     let (listener, address) = listen(&settings).await?;
@@ -36,7 +42,9 @@ pub async fn serve(settings: Serve) -> Result<(), Failure> {
     gauges::start(&engine, &membridge, &metrics);
 
     let state = AppState::new(engine.clone(), membridge, metrics, http_settings(&settings), shutdown.clone());
-    say(&banner(&settings, address));
+    let url = callable(address);
+    say(&banner(&settings, &url));
+    ready(&url);
     tracing::info!(%address, database = settings.shown_database_url(), "serving");
     http::server::serve(listener, state, shutdown).await;
     engine.stop().await;
@@ -91,30 +99,32 @@ fn reconcile_options(settings: &Serve) -> reconcile::Options {
     }
 }
 
-/// Where it listens, and a command to go on with.
-fn banner(settings: &Serve, address: SocketAddr) -> String {
-    // An unspecified address is no place to call.
+/// The address as others on this machine call it: an unspecified one is no place to call.
+fn callable(address: SocketAddr) -> String {
     let host = match address {
         SocketAddr::V4(v4) if v4.ip().is_unspecified() => "127.0.0.1".to_owned(),
         SocketAddr::V6(v6) if v6.ip().is_unspecified() => "[::1]".to_owned(),
         SocketAddr::V6(v6) => format!("[{}]", v6.ip()),
         SocketAddr::V4(v4) => v4.ip().to_string(),
     };
-    let url = format!("http://{host}:{}", address.port());
-    let (keys, header) = match settings.api_key {
-        Some(_) => ("a key is needed", " -H \"X-Runtime-API-Key: $RUNTIME_API_KEY\""),
-        None => ("open: no RUNTIME_API_KEY is set", ""),
-    };
+    format!("http://{host}:{}", address.port())
+}
+
+fn banner(settings: &Serve, url: &str) -> String {
+    let keys = if settings.api_key.is_some() { "a key is needed" } else { "open: no RUNTIME_API_KEY is set" };
     format!(
         "bloom-runtime {version}\n  \
          listens on   {url}\n  \
          database     {database}\n  \
-         access       {keys}\n\n\
-         Next, register a worker (the whole API: {url}/docs):\n  \
-         curl -X POST {url}/api/runtime/workers{header} -d '{{\"name\": \"worker-01\"}}'\n\n",
+         access       {keys}\n",
         version = env!("CARGO_PKG_VERSION"),
         database = settings.shown_database_url(),
     )
+}
+
+fn next_step(url: &str, keyed: bool) -> String {
+    let key = if keyed { "BLOOM_KEY=… " } else { "" };
+    format!("\nNext, run tasks on this machine or another (the whole API: {url}/docs):\n  {key}bloom-runtime agent --server {url}\n\n")
 }
 
 #[cfg(test)]
@@ -122,20 +132,23 @@ mod tests {
     use super::*;
     use crate::config::{Environment, Flags, load_from};
 
-    fn shown(environment: &[(&str, &str)], address: &str) -> String {
-        let environment: Environment = environment.iter().copied().collect();
-        banner(&load_from(&Flags::default(), &environment).into_serve().unwrap(), address.parse().unwrap())
-    }
-
     #[test]
-    fn the_banner_names_an_address_that_can_be_called() {
-        assert!(shown(&[], "0.0.0.0:5000").contains("curl -X POST http://127.0.0.1:5000/api/runtime/workers -d"));
-        assert!(shown(&[], "[::]:5000").contains("http://[::1]:5000/docs"));
+    fn the_address_told_can_be_called() {
+        for (bound, told) in [
+            ("0.0.0.0:5000", "http://127.0.0.1:5000"),
+            ("[::]:5000", "http://[::1]:5000"),
+            ("[fe80::1]:1", "http://[fe80::1]:1"),
+            ("192.0.2.1:80", "http://192.0.2.1:80"),
+        ] {
+            assert_eq!(callable(bound.parse().unwrap()), told);
+        }
     }
 
     #[test]
     fn the_banner_keeps_secrets() {
-        let text = shown(&[("RUNTIME_API_KEY", "very-secret"), ("DATABASE_URL", "postgres://u:hidden@h/d")], "127.0.0.1:1");
-        assert!(text.contains("$RUNTIME_API_KEY") && !text.contains("very-secret") && !text.contains("hidden"), "{text}");
+        let secrets = [("RUNTIME_API_KEY", "very-secret"), ("DATABASE_URL", "postgres://u:hidden@h/d")];
+        let environment: Environment = secrets.into_iter().collect();
+        let text = banner(&load_from(&Flags::default(), &environment).into_serve().unwrap(), "http://h");
+        assert!(text.contains("a key is needed") && !text.contains("very-secret") && !text.contains("hidden"), "{text}");
     }
 }

@@ -203,7 +203,8 @@ impl Answer {
     /// # Errors
     /// The body is no `T`.
     pub fn json<T: DeserializeOwned>(&self) -> Result<T, Error> {
-        serde_json::from_slice(&self.body).map_err(|error| Error::Garbled(format!("the server's answer is not what its API promises: {error}")))
+        serde_json::from_slice(&self.body)
+            .map_err(|error| Error::Garbled(format!("the server's answer is not what its API promises: {error}")))
     }
 }
 
@@ -282,7 +283,10 @@ mod tests {
     fn refusals_are_told_in_one_line() {
         let told = |body: &str| message(400, body.as_bytes());
         assert_eq!(told(r#"{"error": "Task not found"}"#), "Task not found");
-        assert_eq!(told(r#"{"error": {"formErrors": ["a"], "fieldErrors": {"prompt": ["Required", "b"]}}}"#), "a; prompt: Required; prompt: b");
+        assert_eq!(
+            told(r#"{"error": {"formErrors": ["a"], "fieldErrors": {"prompt": ["Required", "b"]}}}"#),
+            "a; prompt: Required; prompt: b"
+        );
         assert_eq!(told("<html>"), "<html>");
         assert_eq!(told(""), "the server answered 400");
     }

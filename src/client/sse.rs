@@ -109,7 +109,8 @@ mod tests {
                 lines.bytes.extend_from_slice(chunk);
                 events.extend(std::iter::from_fn(|| lines.event()));
             }
-            let event = |name: &str, data: &str, id: Option<&str>| Event { name: name.into(), data: data.into(), id: id.map(str::to_owned) };
+            let event =
+                |name: &str, data: &str, id: Option<&str>| Event { name: name.into(), data: data.into(), id: id.map(str::to_owned) };
             assert_eq!(events, [event("task", "{\"a\":\n\"ä\"}", Some("7")), event("message", "x", None)], "in pieces of {size}");
         }
     }

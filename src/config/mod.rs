@@ -11,9 +11,11 @@ mod sources;
 #[cfg(test)]
 mod tests;
 
+pub use crate::telemetry::LogFormat;
 pub use flags::Flags;
+pub use parse::log_format;
 pub use report::{Mistake, Report, Row};
-pub use resolve::Serve;
+pub use resolve::{Serve, default_data_dir};
 pub use settings::{SETTINGS, Setting};
 pub use sources::Environment;
 

@@ -157,10 +157,7 @@ impl Resolver<'_> {
     }
 
     fn data_dir(&mut self) -> Option<PathBuf> {
-        let home = |name: &str| self.sources.environment().get(name).map(PathBuf::from).filter(|path| path.is_absolute());
-        let base = home("XDG_DATA_HOME").or_else(|| home("HOME").map(|home| home.join(".local/share")));
-        // A service without a home directory keeps its data where the packages put it.
-        let default = base.unwrap_or_else(|| PathBuf::from("/var/lib")).join("bloom-runtime");
+        let default = data_dir(|name| self.sources.environment().get(name).map(PathBuf::from));
         self.value(&s::DATA_DIR, Some(default.display().to_string()), parse::directory)
     }
 
@@ -209,6 +206,18 @@ impl Resolver<'_> {
             }
         }
     }
+}
+
+/// Where data is kept when nobody says where.
+pub fn default_data_dir() -> PathBuf {
+    data_dir(|name| std::env::var_os(name).map(PathBuf::from))
+}
+
+fn data_dir(variable: impl Fn(&str) -> Option<PathBuf>) -> PathBuf {
+    let home = |name: &str| variable(name).filter(|path| path.is_absolute());
+    let base = home("XDG_DATA_HOME").or_else(|| home("HOME").map(|home| home.join(".local/share")));
+    // A service without a home directory keeps its data where the packages put it.
+    base.unwrap_or_else(|| PathBuf::from("/var/lib")).join("bloom-runtime")
 }
 
 /// A key has one scope: otherwise whoever gets the lesser one has the greater as well.

@@ -6,6 +6,7 @@
 
 mod support;
 
+mod agent;
 mod audit;
 mod auth;
 mod bulk;

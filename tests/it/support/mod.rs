@@ -1,6 +1,8 @@
 //! What the tests stand on: servers and databases of their own, a JSON client, fixtures that read as sentences, bounded waiting.
 
+pub mod agent;
 pub mod checker;
+pub mod claude;
 pub mod client;
 pub mod fixtures;
 pub mod janitor;

@@ -1,4 +1,4 @@
-//! A line to the database that can be held: connections stay open, and nothing comes through.
+//! A line to a server that can be held: connections stay open, and nothing comes through.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
@@ -8,38 +8,49 @@ use tokio::sync::watch;
 use super::beside;
 
 pub struct Proxy {
-    /// The database's URL by way of this line.
+    /// The server's URL by way of this line.
     pub url: String,
     held: watch::Sender<bool>,
+    answers_held: watch::Sender<bool>,
 }
 
 impl Proxy {
+    /// `url` is `postgres://user@host:port/database` or `http://host:port`.
     pub async fn start(url: &str) -> Proxy {
-        let (before, rest) = url.split_once('@').expect("postgres://user@host:port/database");
-        let (target, database) = rest.split_once('/').expect("a database");
+        let place = url.find('@').or_else(|| url.find("//").map(|at| at + 1)).expect("a URL") + 1;
+        let (before, rest) = url.split_at(place);
+        let (target, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let here = listener.local_addr().expect("an address");
         let (held, is_held) = watch::channel(false);
-        beside(accept(listener, target.to_owned(), is_held));
-        Proxy { url: format!("{before}@{here}/{database}"), held }
+        let (answers_held, are_answers_held) = watch::channel(false);
+        beside(accept(listener, target.to_owned(), is_held, are_answers_held));
+        Proxy { url: format!("{before}{here}{path}"), held, answers_held }
     }
 
     pub fn hold(&self) {
         self.held.send_replace(true);
+        self.answers_held.send_replace(true);
+    }
+
+    /// What is asked comes through, the answers do not.
+    pub fn hold_answers(&self) {
+        self.answers_held.send_replace(true);
     }
 
     /// What was held back comes through after all.
     pub fn release(&self) {
         self.held.send_replace(false);
+        self.answers_held.send_replace(false);
     }
 }
 
-async fn accept(listener: TcpListener, target: String, is_held: watch::Receiver<bool>) {
+async fn accept(listener: TcpListener, target: String, is_held: watch::Receiver<bool>, are_answers_held: watch::Receiver<bool>) {
     while let Ok((near, _)) = listener.accept().await {
         let Ok(far) = TcpStream::connect(&target).await else { continue };
         let ((near_in, near_out), (far_in, far_out)) = (near.into_split(), far.into_split());
         beside(pass(near_in, far_out, is_held.clone()));
-        beside(pass(far_in, near_out, is_held.clone()));
+        beside(pass(far_in, near_out, are_answers_held.clone()));
     }
 }
 

@@ -53,6 +53,11 @@ pub struct Plan {
 }
 
 impl Plan {
+    /// Nothing set.
+    pub fn empty(dir: PathBuf) -> Self {
+        Self { env: BTreeMap::new(), dir }
+    }
+
     pub fn env(mut self, name: &str, value: impl ToString) -> Self {
         self.env.insert(name.into(), value.to_string());
         self
@@ -124,7 +129,7 @@ impl Server {
     fn bare() -> Plan {
         let dir = janitor::new_path("server");
         let data = dir.join("data").display().to_string();
-        Plan { env: BTreeMap::new(), dir }
+        Plan::empty(dir)
             .env("PORT", 0)
             .env("DATA_DIR", data)
             .env("RATE_LIMIT_PER_MINUTE", 0)

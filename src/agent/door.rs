@@ -1,0 +1,197 @@
+//! The agent's own door: the push protocol that documented servers speak.
+//!
+//! `GET /health` is open; everything else needs the key in `X-MEMBRIDGE-AGENT`.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use axum::extract::rejection::JsonRejection;
+use axum::extract::{DefaultBodyLimit, Request, State};
+use axum::http::StatusCode;
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use secrecy::ExposeSecret;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+use subtle::ConstantTimeEq;
+use tokio::net::TcpListener;
+use tokio::process::Command;
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use super::wire::{Sign, Signed, Task};
+use super::{Agent, home, machine, now_ms, stream};
+
+/// A prompt of 1 MiB and what is around it.
+const MAX_BODY: usize = 4 << 20;
+const UPDATE_LIMIT: Duration = Duration::from_secs(300);
+const CLONE_LIMIT: Duration = Duration::from_secs(600);
+const MAX_NAME: usize = 256;
+
+type Answer = (StatusCode, Json<Value>);
+
+pub(super) async fn serve(agent: Arc<Agent>, listener: TcpListener, stopped: CancellationToken) {
+    let guarded = Router::new()
+        .route("/execute-task", post(execute_task))
+        .route("/self-update", post(self_update))
+        .route("/restart", post(restart))
+        .route("/uninstall", post(uninstall))
+        .route("/clone", post(clone))
+        .route_layer(middleware::from_fn_with_state(agent.clone(), guard));
+    let router = Router::new().route("/health", get(health)).merge(guarded);
+    let router = router.layer(DefaultBodyLimit::max(MAX_BODY)).with_state(agent);
+    let served = axum::serve(listener, router).with_graceful_shutdown(async move { stopped.cancelled().await });
+    if let Err(error) = served.await {
+        tracing::error!(%error, "the agent's door is closed");
+    }
+}
+
+/// Before the body is read: the key, compared in constant time.
+async fn guard(State(agent): State<Arc<Agent>>, request: Request, next: Next) -> Response {
+    let given = request.headers().get("x-membridge-agent").map(|value| Sha256::digest(value.as_bytes()));
+    let wanted = agent.settings.door.as_ref().map(|door| Sha256::digest(door.key.expose_secret().as_bytes()));
+    let is_right = given.zip(wanted).is_some_and(|(given, wanted)| bool::from(given.as_slice().ct_eq(wanted.as_slice())));
+    if is_right { next.run(request).await } else { refuse(StatusCode::UNAUTHORIZED, "Unauthorized").into_response() }
+}
+
+fn refuse(status: StatusCode, why: &str) -> Answer {
+    (status, Json(json!({"error": why})))
+}
+
+async fn health(State(agent): State<Arc<Agent>>) -> Json<Value> {
+    Json(json!({
+        "status": "ok",
+        "service": "membridge-agent",
+        "version": env!("CARGO_PKG_VERSION"),
+        "hostname": home::hostname(),
+        "node_id": agent.name,
+        "worker_status": agent.status(),
+        "os_info": machine::os_info(),
+        "capabilities": agent.capabilities(),
+        "ip_addrs": machine::addresses(agent.client.server()),
+        "active_runs": agent.lock().len(),
+    }))
+}
+
+#[derive(Deserialize)]
+struct Pushed {
+    task_id: Uuid,
+    #[serde(flatten)]
+    rest: serde_json::Map<String, Value>,
+}
+
+/// Takes a pushed task: asks our own server which lease that is (so a stranger's push starts nothing), and answers before it has run.
+async fn execute_task(State(agent): State<Arc<Agent>>, body: Result<Json<Pushed>, JsonRejection>) -> Answer {
+    let pushed = match body {
+        Ok(Json(pushed)) => pushed,
+        Err(rejection) => return refuse(rejection.status(), &rejection.body_text()),
+    };
+    let mut task = Value::Object(pushed.rest);
+    task["id"] = json!(pushed.task_id);
+    let task: Task = match serde_json::from_value(task) {
+        Ok(task) => task,
+        Err(error) => return refuse(StatusCode::BAD_REQUEST, &error.to_string()),
+    };
+    if *agent.draining.borrow() || agent.drained_since().is_some() {
+        return refuse(StatusCode::SERVICE_UNAVAILABLE, "This agent takes no new tasks: it is being drained");
+    }
+    let Some(profile) = agent.profiles.of(&task.agent_slug) else {
+        return refuse(StatusCode::UNPROCESSABLE_ENTITY, &format!("This agent has no profile for {}", task.agent_slug));
+    };
+    if let Some(until) = agent.accounts.paused_until(&profile.account, now_ms()) {
+        return refuse(StatusCode::SERVICE_UNAVAILABLE, &format!("The account {} is out of quota until {until}", profile.account));
+    }
+    let sent = Instant::now();
+    let path = format!("api/runtime/llm-tasks/{}/heartbeat", task.id);
+    let lease = match agent.client.post::<Signed>(&path, &Sign { worker_id: &agent.name }).await {
+        Ok(signed) => signed.lease,
+        Err(error) => return refuse(StatusCode::CONFLICT, &format!("The server does not know of this push: {error}")),
+    };
+    if !agent.accept(lease, task, sent) {
+        return refuse(StatusCode::INSUFFICIENT_STORAGE, "The task can't be kept on this machine's disk");
+    }
+    (StatusCode::ACCEPTED, Json(json!({"status": "accepted", "task_id": pushed.task_id, "lease_id": lease.id, "worker_id": agent.name})))
+}
+
+/// The program goes on as a new process of itself; runs are not disturbed.
+async fn restart(State(agent): State<Arc<Agent>>) -> Answer {
+    agent.restart.cancel();
+    (StatusCode::OK, Json(json!({"status": "restarting"})))
+}
+
+async fn self_update(State(agent): State<Arc<Agent>>) -> Answer {
+    let Some(command) = agent.settings.door.as_ref().and_then(|door| door.update_command.clone()) else {
+        return refuse(StatusCode::NOT_IMPLEMENTED, "This agent was not told how to update itself: start it with --update-command");
+    };
+    let mut shell = Command::new("/bin/sh");
+    shell.arg("-c").arg(command);
+    match output(shell, UPDATE_LIMIT).await {
+        Ok(said) => {
+            agent.restart.cancel();
+            (StatusCode::OK, Json(json!({"status": "updated", "previous_version": env!("CARGO_PKG_VERSION"), "output": said})))
+        }
+        Err(why) => refuse(StatusCode::INTERNAL_SERVER_ERROR, &format!("the update failed: {why}")),
+    }
+}
+
+/// Hands back what it runs, and ends for good: with status 0, so that a supervisor leaves it at that.
+async fn uninstall(State(agent): State<Arc<Agent>>) -> Answer {
+    agent.leave.cancel();
+    (StatusCode::OK, Json(json!({"status": "uninstalling", "active_runs": agent.lock().len()})))
+}
+
+#[derive(Deserialize)]
+struct Clone {
+    repo_url: String,
+    project_name: String,
+    target_path: Option<String>,
+}
+
+/// Clones a repository below the work directory.
+async fn clone(State(agent): State<Arc<Agent>>, body: Result<Json<Clone>, JsonRejection>) -> Answer {
+    let wanted = match body {
+        Ok(Json(wanted)) => wanted,
+        Err(rejection) => return refuse(rejection.status(), &rejection.body_text()),
+    };
+    if !(wanted.repo_url.starts_with("https://") || wanted.repo_url.starts_with("git@")) {
+        return refuse(StatusCode::BAD_REQUEST, "repo_url must begin with https:// or git@");
+    }
+    let place = wanted.target_path.as_deref().unwrap_or(&wanted.project_name);
+    let is_name =
+        |part: &str| !part.starts_with('.') && !part.is_empty() && part.chars().all(|c| c.is_ascii_alphanumeric() || " ._-".contains(c));
+    if place.len() > MAX_NAME || !place.split('/').all(is_name) {
+        return refuse(
+            StatusCode::BAD_REQUEST,
+            "project_name and target_path name a place below the work directory: letters, digits, space . _ - and /",
+        );
+    }
+    let target = agent.home.root().join("projects").join(place);
+    if target.exists() {
+        return refuse(StatusCode::CONFLICT, "There is something at that place already");
+    }
+    if let Err(error) = home::private_dir(target.parent().unwrap_or(agent.home.root())) {
+        return refuse(StatusCode::INSUFFICIENT_STORAGE, &format!("the place can't be made: {error}"));
+    }
+    let mut git = Command::new("git");
+    // Nobody is there to be asked for a password.
+    git.env("GIT_TERMINAL_PROMPT", "0").args(["clone", "--quiet", "--", &wanted.repo_url]).arg(&target);
+    match output(git, CLONE_LIMIT).await {
+        Ok(_) => (StatusCode::OK, Json(json!({"status": "cloned", "path": target}))),
+        Err(why) => {
+            let _ = std::fs::remove_dir_all(&target);
+            refuse(StatusCode::BAD_GATEWAY, &format!("git clone failed: {why}"))
+        }
+    }
+}
+
+/// What a command that should succeed says; else why it did not.
+async fn output(mut command: Command, limit: Duration) -> Result<String, String> {
+    command.stdin(std::process::Stdio::null()).kill_on_drop(true);
+    let ended = tokio::time::timeout(limit, command.output()).await.map_err(|_| format!("it took longer than {} s", limit.as_secs()))?;
+    let ended = ended.map_err(|error| error.to_string())?;
+    let text = |bytes: &[u8]| stream::cut(String::from_utf8_lossy(bytes).trim(), 2_000).to_owned();
+    if ended.status.success() { Ok(text(&ended.stdout)) } else { Err(format!("{} ({})", text(&ended.stderr), ended.status)) }
+}

@@ -1,0 +1,196 @@
+//! The agent's directory: who it is, what it runs, where its runs work. It outlives the process.
+//!
+//! ```text
+//! agent.lock          held while the agent lives: one agent a directory
+//! agent.json          its name
+//! accounts.json       accounts that are paused
+//! renewed             when the leases were renewed last
+//! contexts/NAME/      where the runs of a context work, kept
+//! sessions/NAME.json  the CLI's session of that context
+//! runs/LEASE/         one run, until its end is acknowledged
+//! ```
+
+use std::fs::{self, File, TryLockError};
+use std::hash::{BuildHasher, RandomState};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use uuid::Uuid;
+
+use crate::core::Ms;
+
+/// An agent's directory, held by this process.
+#[derive(Debug)]
+pub struct Home {
+    root: PathBuf,
+    _lock: File,
+}
+
+#[derive(Deserialize, Serialize)]
+struct Identity {
+    name: String,
+}
+
+/// What is known of a context's conversation.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub struct SessionRecord {
+    pub context_id: String,
+    /// The profile's program: another one does not know the session.
+    pub program: String,
+    pub session_id: String,
+    /// The task whose prompt the session has got, but whose end it has not seen.
+    pub open_task: Option<Uuid>,
+}
+
+impl Home {
+    /// # Errors
+    /// The directory can't be made or used, or another agent has it. The text says what to do.
+    pub fn open(root: &Path) -> Result<Self, String> {
+        let failed =
+            |error: io::Error| format!("the work directory {} can't be used: {error}; choose another with --work-dir", root.display());
+        private_dir(root).map_err(failed)?;
+        let root = fs::canonicalize(root).map_err(failed)?;
+        for part in ["contexts", "sessions", "runs"] {
+            private_dir(&root.join(part)).map_err(failed)?;
+        }
+        let lock = File::options().create(true).truncate(false).write(true).open(root.join("agent.lock")).map_err(failed)?;
+        match lock.try_lock() {
+            Ok(()) => Ok(Self { root, _lock: lock }),
+            Err(TryLockError::WouldBlock) => {
+                Err(format!("another agent works in {}: stop it, or give this one a directory of its own with --work-dir", root.display()))
+            }
+            Err(TryLockError::Error(error)) => Err(failed(error)),
+        }
+    }
+
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// The worker's name: the one given, else the one it had before, else the host's with something that no other agent has.
+    ///
+    /// # Errors
+    /// The name can't be kept.
+    pub fn name(&self, given: Option<&str>) -> Result<String, String> {
+        let path = self.root.join("agent.json");
+        let known = read_json::<Identity>(&path).map(|identity| identity.name);
+        let name = match (given, &known) {
+            (Some(given), _) => given.to_owned(),
+            (None, Some(known)) => known.clone(),
+            (None, None) => format!("{}-{:06x}", hostname(), RandomState::new().hash_one(0) & 0xff_ffff),
+        };
+        if known.as_ref() != Some(&name) {
+            let kept = write_json(&path, &Identity { name: name.clone() });
+            kept.map_err(|error| format!("the agent's name can't be kept in {}: {error}", path.display()))?;
+        }
+        Ok(name)
+    }
+
+    pub fn context_dir(&self, context_id: &str) -> PathBuf {
+        self.root.join("contexts").join(file_name(context_id))
+    }
+
+    pub fn session(&self, context_id: &str) -> Option<SessionRecord> {
+        read_json::<SessionRecord>(&self.session_path(context_id)).filter(|record| record.context_id == context_id)
+    }
+
+    /// # Errors
+    /// The record can't be written.
+    pub fn keep_session(&self, record: &SessionRecord) -> io::Result<()> {
+        write_json(&self.session_path(&record.context_id), record)
+    }
+
+    fn session_path(&self, context_id: &str) -> PathBuf {
+        self.root.join("sessions").join(file_name(context_id)).with_added_extension("json")
+    }
+
+    pub fn accounts_path(&self) -> PathBuf {
+        self.root.join("accounts.json")
+    }
+
+    /// When the leases were renewed last: a later process can tell by it which of them may be over.
+    pub fn renewed(&self, at: Ms) {
+        // Not worth a disk's flush: an older time only makes a later process more careful.
+        if let Err(error) = fs::write(self.root.join("renewed"), at.to_string()) {
+            tracing::warn!(%error, "the time of the last heartbeat can't be kept");
+        }
+    }
+
+    pub fn renewed_at(&self) -> Option<Ms> {
+        fs::read_to_string(self.root.join("renewed")).ok()?.trim().parse().ok()
+    }
+
+    pub fn run_dir(&self, lease: Uuid) -> PathBuf {
+        self.root.join("runs").join(lease.to_string())
+    }
+
+    /// The runs that an earlier process left.
+    pub fn run_dirs(&self) -> Vec<PathBuf> {
+        let entries = fs::read_dir(self.root.join("runs")).into_iter().flatten().flatten();
+        entries.map(|entry| entry.path()).filter(|path| path.is_dir()).collect()
+    }
+}
+
+pub fn hostname() -> String {
+    let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let name: String = name.trim().chars().take(100).collect();
+    if name.is_empty() { "worker".to_owned() } else { name }
+}
+
+/// A file name for any text: readable, and different for different texts.
+fn file_name(text: &str) -> String {
+    let shown: String = text.chars().take(40).map(|c| if c.is_ascii_alphanumeric() || c == '-' || c == '_' { c } else { '_' }).collect();
+    let digest = Sha256::digest(text.as_bytes());
+    let tail: String = digest.iter().take(6).map(|byte| format!("{byte:02x}")).collect();
+    format!("{shown}-{tail}")
+}
+
+/// What tasks say and answer concerns nobody else on the machine.
+pub fn private_dir(path: &Path) -> io::Result<()> {
+    use std::os::unix::fs::DirBuilderExt;
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(path)
+}
+
+pub fn read_json<T: DeserializeOwned>(path: &Path) -> Option<T> {
+    serde_json::from_slice(&fs::read(path).ok()?).ok()
+}
+
+/// Writes the whole file or nothing, and has it on the disk when it returns.
+pub fn write_json(path: &Path, value: &impl Serialize) -> io::Result<()> {
+    let part = path.with_added_extension("part");
+    let mut file = File::create(&part)?;
+    serde_json::to_writer(&mut file, value)?;
+    file.flush()?;
+    file.sync_all()?;
+    fs::rename(&part, path)?;
+    path.parent().map_or(Ok(()), |dir| File::open(dir)?.sync_all())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_has_one_agent_and_its_name_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().join("agent");
+        let home = Home::open(&root).unwrap();
+        assert!(Home::open(&root).unwrap_err().contains("another agent"));
+        let name = home.name(None).unwrap();
+        drop(home);
+        let home = Home::open(&root).unwrap();
+        assert_eq!(home.name(None).unwrap(), name);
+        assert_eq!(home.name(Some("box")).unwrap(), "box");
+        assert_eq!(home.name(None).unwrap(), "box");
+    }
+
+    #[test]
+    fn contexts_have_directories_of_their_own() {
+        let names = ["a", "a/b", "a_b", "../..", ".", "ä", "A"].map(file_name);
+        assert!(names.iter().all(|name| !name.contains(['/', '.'])), "{names:?}");
+        assert_eq!(names.iter().collect::<std::collections::BTreeSet<_>>().len(), names.len());
+    }
+}

@@ -1,0 +1,127 @@
+//! Processes of a run: all of them, whatever became of their parents.
+//!
+//! A run's first process leads a process group, and all that descend from it carry the run's lease in their environment. Who left the
+//! group is found by the latter, also by a later agent.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use procfs::process::{Process, Stat, all_processes};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use serde::{Deserialize, Serialize};
+
+/// In the environment of every process of a run: its lease.
+pub const LEASE_VARIABLE: &str = "BLOOM_LEASE_ID";
+/// In the environment of every process of a run: the directory of the agent that started it.
+pub const HOME_VARIABLE: &str = "BLOOM_AGENT_HOME";
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// After SIGKILL a process goes at once, unless the kernel holds it.
+const KILL_LIMIT: Duration = Duration::from_secs(5);
+
+/// The first process of a run. Its start time tells it from a later one with the same number.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
+pub struct Leader {
+    pub pid: i32,
+    /// Clock ticks from the machine's start.
+    pub start: u64,
+}
+
+impl Leader {
+    pub fn of(pid: i32) -> Option<Self> {
+        stat(pid).map(|stat| Self { pid, start: stat.starttime })
+    }
+
+    pub fn is_alive(&self) -> bool {
+        stat(self.pid).is_some_and(|stat| stat.starttime == self.start)
+    }
+}
+
+fn stat(pid: i32) -> Option<Stat> {
+    Process::new(pid).ok().and_then(|process| living_stat(&process))
+}
+
+/// None for one that has ended and only waits to be asked for.
+fn living_stat(process: &Process) -> Option<Stat> {
+    process.stat().ok().filter(|stat| !matches!(stat.state, 'Z' | 'X'))
+}
+
+/// Ends a run's processes: SIGTERM, after the grace SIGKILL. False: something is still there.
+pub async fn end(leader: Option<Leader>, lease: &str, grace: Duration) -> bool {
+    // Nothing of a run is older than its first process.
+    let since = leader.map_or(0, |leader| leader.start);
+    let is_of_run = |process: &Process, stat: &Stat| {
+        stat.starttime >= since && (leader.is_some_and(|leader| belongs(stat, leader)) || has(process, LEASE_VARIABLE, lease.as_bytes()))
+    };
+    end_all(is_of_run, grace).await
+}
+
+/// Ends what runs of an earlier agent in this directory left behind, but for the leases to keep.
+pub async fn sweep(home: &Path, keep: &[String]) -> bool {
+    let is_orphan = |process: &Process, _: &Stat| {
+        process.environ().is_ok_and(|environment| {
+            let value = |name: &str| environment.get(OsStr::new(name));
+            value(HOME_VARIABLE).is_some_and(|of| of == home.as_os_str())
+                && value(LEASE_VARIABLE).is_some_and(|lease| !keep.iter().any(|kept| kept.as_bytes() == lease.as_bytes()))
+        })
+    };
+    end_all(is_orphan, Duration::from_secs(2)).await
+}
+
+/// The first process of a run that nobody has written down: it leads a group, and carries the lease.
+pub fn find_leader(lease: &str) -> Option<Leader> {
+    let leads = |process: &Process, stat: &Stat| stat.pgrp == process.pid && has(process, LEASE_VARIABLE, lease.as_bytes());
+    living(leads).into_iter().filter_map(Leader::of).min_by_key(|leader| leader.start)
+}
+
+async fn end_all(is_meant: impl Fn(&Process, &Stat) -> bool, grace: Duration) -> bool {
+    let began = Instant::now();
+    let mut asked: Vec<i32> = Vec::new();
+    loop {
+        let left = living(&is_meant);
+        if left.is_empty() {
+            return true;
+        }
+        let waited = began.elapsed();
+        if waited > grace + KILL_LIMIT {
+            tracing::error!(processes = ?left, "these processes could not be ended");
+            return false;
+        }
+        let is_over = waited >= grace;
+        for pid in left {
+            // New ones may come up while the old ones go.
+            if is_over || !asked.contains(&pid) {
+                asked.push(pid);
+                signal(pid, if is_over { Signal::KILL } else { Signal::TERM });
+            }
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+}
+
+fn signal(pid: i32, signal: Signal) {
+    let Some(target) = Pid::from_raw(pid) else { return };
+    // Whoever has ended in the meantime needs none.
+    let _ = kill_process(target, signal);
+    let leads_group = Process::new(pid).and_then(|process| process.stat()).is_ok_and(|stat| stat.pgrp == pid);
+    if leads_group {
+        let _ = kill_process_group(target, signal);
+    }
+}
+
+fn living(is_meant: impl Fn(&Process, &Stat) -> bool) -> Vec<i32> {
+    let own = i32::try_from(std::process::id()).unwrap_or_default();
+    let processes = all_processes().into_iter().flatten().flatten().filter(|process| process.pid != own);
+    let meant = processes.filter(|process| living_stat(process).is_some_and(|stat| is_meant(process, &stat)));
+    meant.map(|process| process.pid).collect()
+}
+
+/// Whether it is the leader, or in the group that the leader made.
+fn belongs(stat: &Stat, leader: Leader) -> bool {
+    if stat.pid == leader.pid { stat.starttime == leader.start } else { stat.pgrp == leader.pid }
+}
+
+fn has(process: &Process, name: &str, value: &[u8]) -> bool {
+    process.environ().is_ok_and(|environment| environment.get(OsStr::new(name)).is_some_and(|found| found.as_bytes() == value))
+}

@@ -1,0 +1,264 @@
+//! Profiles: which program runs the tasks of which agent slug, and how.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+
+/// The profile that runs the tasks of every slug without one of its own.
+const DEFAULT: &str = "default";
+/// A long tool call may be silent for a while; the CLI ends one itself after ten minutes.
+const STALL_SECONDS: u64 = 900;
+const MAX_FILE_BYTES: u64 = 1 << 20;
+
+/// How tasks of an agent slug are run: a table of the profiles file.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Profile {
+    #[serde(default)]
+    pub runner: Runner,
+    /// The Claude CLI's program; `claude`, found in PATH, unless given.
+    pub program: Option<PathBuf>,
+    /// For the runner `command`: the program and its arguments. `{model}`, `{context_dir}`, `{prompt_file}`, `{task_id}`, `{agent_slug}`
+    /// and `{context_id}` stand for the task's; the prompt is on its standard input.
+    #[serde(default)]
+    pub command: Vec<String>,
+    /// What the command prints: its answer as text, or the Claude CLI's stream of JSON lines.
+    #[serde(default)]
+    pub output: Output,
+    /// The model of tasks that name none.
+    pub model: Option<String>,
+    pub fallback_model: Option<String>,
+    pub permission_mode: Option<String>,
+    #[serde(default)]
+    pub allowed_tools: Vec<String>,
+    #[serde(default)]
+    pub disallowed_tools: Vec<String>,
+    /// A file; a relative path starts at the profiles file.
+    pub mcp_config: Option<PathBuf>,
+    pub append_system_prompt: Option<String>,
+    /// US dollars a run; the task's own budget counts where it is lower.
+    pub max_budget_usd: Option<f64>,
+    /// More arguments for the Claude CLI.
+    #[serde(default)]
+    pub args: Vec<String>,
+    #[serde(default)]
+    pub env: BTreeMap<String, String>,
+    /// Profiles with the same account are paused together when its quota is used up.
+    #[serde(default = "default_account")]
+    pub account: String,
+    /// A run that says nothing for so long is ended.
+    #[serde(default = "stall_seconds")]
+    pub stall_seconds: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub enum Runner {
+    #[default]
+    Claude,
+    Echo,
+    Command,
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
+pub enum Output {
+    #[default]
+    Text,
+    StreamJson,
+}
+
+fn default_account() -> String {
+    DEFAULT.to_owned()
+}
+
+fn stall_seconds() -> u64 {
+    STALL_SECONDS
+}
+
+impl Profile {
+    fn of(runner: Runner) -> Self {
+        Self {
+            runner,
+            program: None,
+            command: Vec::new(),
+            output: Output::Text,
+            model: None,
+            fallback_model: None,
+            permission_mode: None,
+            allowed_tools: Vec::new(),
+            disallowed_tools: Vec::new(),
+            mcp_config: None,
+            append_system_prompt: None,
+            max_budget_usd: None,
+            args: Vec::new(),
+            env: BTreeMap::new(),
+            account: default_account(),
+            stall_seconds: STALL_SECONDS,
+        }
+    }
+
+    /// The program that must be there for a run to start.
+    pub fn program(&self) -> PathBuf {
+        match self.runner {
+            Runner::Claude => self.program.clone().unwrap_or_else(|| PathBuf::from("claude")),
+            Runner::Command => self.command.first().map(PathBuf::from).unwrap_or_default(),
+            Runner::Echo => std::env::current_exe().unwrap_or_else(|_| PathBuf::from("/proc/self/exe")),
+        }
+    }
+
+    fn check(&self, dir: &Path) -> Result<(), String> {
+        if self.runner == Runner::Command && self.command.first().is_none_or(String::is_empty) {
+            return Err("runner = \"command\" needs command = [\"PROGRAM\", …]".into());
+        }
+        if self.runner != Runner::Command && !self.command.is_empty() {
+            return Err("command is for runner = \"command\"".into());
+        }
+        if self.stall_seconds == 0 {
+            return Err("stall_seconds must be 1 or more".into());
+        }
+        if self.max_budget_usd.is_some_and(|usd| !usd.is_finite() || usd <= 0.0) {
+            return Err("max_budget_usd must be more than 0".into());
+        }
+        if let Some(config) = self.mcp_config.as_ref().filter(|config| !dir.join(config).is_file()) {
+            return Err(format!("mcp_config names no file: {}", dir.join(config).display()));
+        }
+        let program = self.program();
+        find_program(&program, dir).map(drop).ok_or_else(|| {
+            let name = program.display();
+            match self.runner {
+                Runner::Claude => format!(
+                    "the program {name} is not installed: npm install -g @anthropic-ai/claude-code, or name it with program = \"/path\" in a \
+                     profile, or try without it: --runner echo"
+                ),
+                _ => format!("the program {name} is not installed"),
+            }
+        })
+    }
+}
+
+/// Where the program is: its own path, or the first of that name in PATH.
+pub fn find_program(program: &Path, dir: &Path) -> Option<PathBuf> {
+    if program.components().count() > 1 {
+        return Some(dir.join(program)).filter(|path| path.is_file());
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).map(|dir| dir.join(program)).find(|path| path.is_file())
+}
+
+/// All profiles of an agent.
+#[derive(Clone, Debug)]
+pub struct Profiles {
+    by_slug: BTreeMap<String, Profile>,
+    /// Where relative paths start.
+    pub dir: PathBuf,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ProfilesFile {
+    #[serde(default)]
+    profiles: BTreeMap<String, Profile>,
+}
+
+impl Profiles {
+    /// `runner` is `claude`, `echo`, or a profile of the file that is to be the default one.
+    ///
+    /// # Errors
+    /// The file or a profile in it can't be used, or a program is missing. The text says what to do.
+    pub fn load(file: Option<&Path>, runner: Option<&str>) -> Result<Self, String> {
+        let (mut by_slug, dir) = match file {
+            Some(path) => (read(path)?, path.parent().map(Path::to_owned).unwrap_or_default()),
+            None => (BTreeMap::new(), PathBuf::new()),
+        };
+        match runner {
+            Some("claude") => drop(by_slug.entry(DEFAULT.to_owned()).or_insert_with(|| Profile::of(Runner::Claude))),
+            Some("echo") => drop(by_slug.insert(DEFAULT.to_owned(), Profile::of(Runner::Echo))),
+            Some(name) => {
+                let known = || by_slug.keys().map(String::as_str).chain(["claude", "echo"]).collect::<Vec<_>>().join(", ");
+                let profile = by_slug.get(name).cloned().ok_or_else(|| format!("there is no runner {name}: choose one of {}", known()))?;
+                by_slug.insert(DEFAULT.to_owned(), profile);
+            }
+            None if by_slug.is_empty() => drop(by_slug.insert(DEFAULT.to_owned(), Profile::of(Runner::Claude))),
+            None => {}
+        }
+        let dir = std::path::absolute(if dir.as_os_str().is_empty() { Path::new(".") } else { &dir })
+            .map_err(|error| format!("the directory of the profiles can't be told: {error}"))?;
+        for (slug, profile) in &by_slug {
+            profile.check(&dir).map_err(|why| format!("profile {slug}: {why}"))?;
+        }
+        Ok(Self { by_slug, dir })
+    }
+
+    pub fn of(&self, agent_slug: &str) -> Option<&Profile> {
+        self.by_slug.get(agent_slug).or_else(|| self.by_slug.get(DEFAULT))
+    }
+
+    /// The slugs to report; none: it serves all.
+    pub fn slugs(&self) -> Option<Vec<String>> {
+        (!self.by_slug.contains_key(DEFAULT)).then(|| self.by_slug.keys().cloned().collect())
+    }
+
+    pub fn all(&self) -> impl Iterator<Item = (&str, &Profile)> {
+        self.by_slug.iter().map(|(slug, profile)| (slug.as_str(), profile))
+    }
+
+    /// Whether tasks go to the Claude CLI, so that documented clients may pick this worker.
+    pub fn run_claude(&self) -> bool {
+        self.by_slug.values().any(|profile| profile.runner == Runner::Claude)
+    }
+}
+
+fn read(path: &Path) -> Result<BTreeMap<String, Profile>, String> {
+    let failed = |why: &dyn std::fmt::Display| format!("the profiles file {} can't be used: {why}", path.display());
+    let size = std::fs::metadata(path).map_err(|error| failed(&error))?.len();
+    if size > MAX_FILE_BYTES {
+        return Err(failed(&"it is longer than 1 MiB"));
+    }
+    let text = std::fs::read_to_string(path).map_err(|error| failed(&error))?;
+    let file: ProfilesFile = toml::from_str(&text).map_err(|error| failed(&error))?;
+    if file.profiles.is_empty() {
+        return Err(failed(&"it has no [profiles.NAME]"));
+    }
+    Ok(file.profiles)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn load(text: &str, runner: Option<&str>) -> Result<Profiles, String> {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("profiles.toml");
+        std::fs::write(&path, text).unwrap();
+        Profiles::load(Some(&path), runner)
+    }
+
+    #[test]
+    fn slugs_are_told_unless_all_are_served() {
+        let two = "[profiles.writer]\nrunner = \"echo\"\nmodel = \"m\"\n[profiles.critic]\nrunner = \"command\"\ncommand = [\"cat\"]\n";
+        let profiles = load(two, None).unwrap();
+        assert_eq!(profiles.slugs().unwrap(), ["critic", "writer"]);
+        assert!(profiles.of("other").is_none() && !profiles.run_claude());
+        let profiles = load(two, Some("critic")).unwrap();
+        assert_eq!(profiles.slugs(), None);
+        assert_eq!(profiles.of("other").unwrap().command, ["cat"]);
+        assert_eq!(profiles.of("writer").unwrap().model.as_deref(), Some("m"));
+        assert_eq!(Profiles::load(None, Some("echo")).unwrap().slugs(), None);
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        let wrong = |text: &str, runner, expected: &str| {
+            let told = load(text, runner).unwrap_err();
+            assert!(told.contains(expected), "{told}");
+        };
+        wrong("[profiles.a]\nrunnr = \"echo\"", None, "unknown field `runnr`");
+        wrong("[profiles.a]\nrunner = \"sh\"", None, "line 2");
+        wrong("[profiles.a]\nrunner = \"command\"", None, "needs command");
+        wrong("[profiles.a]\nrunner = \"command\"\ncommand = [\"no-such-program\"]", None, "no-such-program is not installed");
+        wrong("[profiles.a]\nrunner = \"echo\"", Some("b"), "choose one of a, claude, echo");
+        wrong("", None, "no [profiles.NAME]");
+    }
+}

@@ -1,0 +1,188 @@
+//! `agent`: runs a server's tasks on this machine.
+
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use secrecy::SecretString;
+use tokio::net::TcpListener;
+
+use super::{Failure, block_on, say, signals};
+use crate::agent::profile::{Profiles, find_program};
+use crate::agent::{self, Door, Ended, Settings};
+use crate::config::{self, LogFormat};
+use crate::telemetry::init_logging;
+
+/// Run a server's tasks on this machine
+///
+/// Registers with the server, waits for tasks, runs each on the Claude CLI in a directory of its own, and reports back. If the agent or
+/// the server dies, the next one goes on where it was: nothing is lost, and nothing runs twice.
+///
+/// SIGTERM or SIGINT: takes nothing new, lets runs finish for the time of grace, hands back the rest. A second signal ends the agent at
+/// once; its runs go on, and the next start takes them up.
+#[derive(Args, Debug)]
+pub struct AgentArgs {
+    /// The server's address
+    #[arg(long, env = "BLOOM_SERVER", value_name = "URL", default_value = "http://127.0.0.1:5000")]
+    server: String,
+    /// The server's worker key, if it has one; it can be seen in the list of processes, so prefer the environment or --key-file
+    #[arg(long, env = "BLOOM_KEY", hide_env_values = true, conflicts_with = "key_file")]
+    key: Option<String>,
+    /// File with the value of --key
+    #[arg(long, env = "BLOOM_KEY_FILE", value_name = "FILE")]
+    key_file: Option<PathBuf>,
+    /// The worker's name, which no other agent may have [default: the one it had before, at first one made of the host's]
+    #[arg(long, env = "BLOOM_AGENT_NAME", value_parser = name)]
+    name: Option<String>,
+    /// Labels to show with the worker
+    #[arg(long = "label", env = "BLOOM_LABELS", value_name = "TEXT", value_delimiter = ',')]
+    labels: Vec<String>,
+    #[command(flatten)]
+    work: WorkArgs,
+    /// Also speak the push protocol here, as 0.0.0.0:7000; needs --agent-key
+    #[arg(long, env = "BLOOM_LISTEN", value_name = "ADDRESS:PORT")]
+    listen: Option<String>,
+    /// What servers have to send as X-MEMBRIDGE-AGENT
+    #[arg(long, env = "MEMBRIDGE_AGENT_KEY", hide_env_values = true, conflicts_with = "agent_key_file")]
+    agent_key: Option<String>,
+    /// File with the value of --agent-key
+    #[arg(long, env = "MEMBRIDGE_AGENT_KEY_FILE", value_name = "FILE")]
+    agent_key_file: Option<PathBuf>,
+    /// Where servers reach --listen [default: http:// and the host's name]
+    #[arg(long, env = "BLOOM_AGENT_URL", value_name = "URL", requires = "listen")]
+    url: Option<String>,
+    /// Do not claim tasks; take only those that the server pushes to --listen
+    #[arg(long, env = "BLOOM_PUSH_ONLY", requires = "listen")]
+    push_only: bool,
+    /// What POST /self-update runs, in a shell; the agent then starts again as its new self
+    #[arg(long, env = "BLOOM_UPDATE_COMMAND", value_name = "COMMAND", requires = "listen")]
+    update_command: Option<String>,
+    /// text or json
+    #[arg(long, env = "LOG_FORMAT", default_value = "text", value_parser = |text: &str| config::log_format(text))]
+    log_format: LogFormat,
+    /// error, warn, info, debug, trace or off; also by part
+    #[arg(long, env = "LOG_LEVEL", default_value = "info")]
+    log_level: String,
+}
+
+/// How an agent works, also the one of `dev`.
+#[derive(Args, Debug)]
+pub struct WorkArgs {
+    /// Tasks at a time
+    #[arg(long, env = "BLOOM_MAX_CONCURRENCY", default_value_t = 1, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..=32))]
+    max_concurrency: u32,
+    /// Where runs work and what they leave is kept [default: agent in $XDG_DATA_HOME/bloom-runtime, else in ~/.local/share/bloom-runtime]
+    #[arg(long, env = "BLOOM_WORK_DIR", value_name = "DIR")]
+    work_dir: Option<PathBuf>,
+    /// What runs tasks without a profile of their own: claude, echo, or a profile of --profiles [default: claude, or what the profiles say]
+    #[arg(long, env = "BLOOM_RUNNER", value_name = "claude|echo|PROFILE")]
+    runner: Option<String>,
+    /// TOML file that says how the tasks of an agent slug are run: a table [profiles.SLUG] each
+    #[arg(long, env = "BLOOM_PROFILES", value_name = "FILE")]
+    profiles: Option<PathBuf>,
+    /// How long runs may go on after a stop or a drain before they are handed back, in seconds
+    #[arg(long, env = "BLOOM_GRACE_SECONDS", default_value_t = 300, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(0..=86_400))]
+    grace_seconds: u64,
+}
+
+impl WorkArgs {
+    /// The settings of an agent of this server.
+    pub fn settings(&self, server: String, key: Option<SecretString>, data_dir: &Path) -> Result<Settings, Failure> {
+        let profiles = Profiles::load(self.profiles.as_deref(), self.runner.as_deref()).map_err(Failure::usage)?;
+        Ok(Settings {
+            server,
+            key,
+            name: None,
+            max_concurrency: self.max_concurrency,
+            labels: Vec::new(),
+            work_dir: self.work_dir.clone().unwrap_or_else(|| data_dir.join("agent")),
+            profiles,
+            grace: std::time::Duration::from_secs(self.grace_seconds),
+            door: None,
+        })
+    }
+
+    /// Where nobody has said what is to run tasks: the Claude CLI if it is there, else the echo runner. True: the latter.
+    pub fn or_echo(&mut self) -> bool {
+        let echoes = self.runner.is_none() && self.profiles.is_none() && find_program("claude".as_ref(), "".as_ref()).is_none();
+        if echoes {
+            self.runner = Some("echo".to_owned());
+        }
+        echoes
+    }
+}
+
+fn name(text: &str) -> Result<String, String> {
+    match text.chars().count() {
+        1..=128 if !text.chars().any(char::is_control) => Ok(text.to_owned()),
+        _ => Err("a name has 1 to 128 characters, none of them a control character".to_owned()),
+    }
+}
+
+/// The secret that was given, by itself or in a file.
+pub fn secret(name: &str, value: Option<&str>, file: Option<&PathBuf>) -> Result<Option<SecretString>, Failure> {
+    let read = match (value.filter(|value| !value.is_empty()), file.filter(|path| !path.as_os_str().is_empty())) {
+        (Some(value), _) => Some(value.to_owned()),
+        (None, Some(path)) => {
+            let text = std::fs::read_to_string(path);
+            Some(text.map_err(|error| Failure::usage(format!("--{name}-file {} can't be read: {error}", path.display())))?)
+        }
+        (None, None) => None,
+    };
+    Ok(read.map(|text| SecretString::from(text.trim_end_matches(['\r', '\n']))))
+}
+
+pub fn run(args: AgentArgs) -> Result<(), Failure> {
+    let ended = std::cell::Cell::new(Ended::Stopped);
+    block_on(async {
+        ended.set(serve(args).await?);
+        Ok(())
+    })?;
+    if ended.get() == Ended::Restart {
+        // The same process number, so that whoever supervises it sees no end.
+        let mut command = std::process::Command::new("/proc/self/exe");
+        if let Ok(program) = std::env::current_exe() {
+            // An update has put a new file there.
+            let path = program.to_string_lossy().trim_end_matches(" (deleted)").to_owned();
+            command = std::process::Command::new(path);
+        }
+        let error = command.args(std::env::args_os().skip(1)).exec();
+        return Err(format!("the agent could not be started again: {error}").into());
+    }
+    Ok(())
+}
+
+async fn serve(args: AgentArgs) -> Result<Ended, Failure> {
+    init_logging(args.log_format, &args.log_level)?;
+    let shutdown = signals::listen()?;
+    let key = secret("key", args.key.as_deref(), args.key_file.as_ref())?;
+    let agent_key = secret("agent-key", args.agent_key.as_deref(), args.agent_key_file.as_ref())?;
+    let mut settings = args.work.settings(args.server, key, &config::default_data_dir())?;
+    settings.name = args.name;
+    settings.labels = args.labels.into_iter().filter(|label| !label.is_empty()).collect();
+    let listener = match args.listen.filter(|address| !address.is_empty()) {
+        None => None,
+        Some(address) => {
+            let key = agent_key.ok_or_else(|| {
+                Failure::usage("--listen needs a key that servers have to send: give it with --agent-key-file or MEMBRIDGE_AGENT_KEY")
+            })?;
+            let wrong = |error| Failure::from(format!("can't listen on {address}: {error}; choose another address with --listen"));
+            let listener = TcpListener::bind(&address).await.map_err(wrong)?;
+            let local = listener.local_addr().map_err(wrong)?;
+            let host = if local.ip().is_unspecified() { agent::hostname() } else { local.ip().to_string() };
+            let host = if host.contains(':') { format!("[{host}]") } else { host };
+            let url = args.url.unwrap_or_else(|| format!("http://{host}:{}", local.port()));
+            settings.door = Some(Door { key, url, push_only: args.push_only, update_command: args.update_command });
+            Some(listener)
+        }
+    };
+    say(&format!(
+        "bloom-runtime agent {}\n  server      {}\n  tasks       {} at a time\n  work dir    {}\n{}\n",
+        env!("CARGO_PKG_VERSION"),
+        settings.server,
+        settings.max_concurrency,
+        settings.work_dir.display(),
+        settings.door.as_ref().map(|door| format!("  listens on  {}\n", door.url)).unwrap_or_default(),
+    ));
+    Ok(agent::run(settings, listener, shutdown).await?)
+}

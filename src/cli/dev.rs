@@ -1,0 +1,62 @@
+//! `dev`: a server and an agent in one process, nothing to configure.
+
+use clap::Args;
+use tokio_util::sync::CancellationToken;
+
+use super::agent::WorkArgs;
+use super::{Failure, ServerArgs, complain, say, serve, settings, signals};
+use crate::agent;
+use crate::telemetry::init_logging;
+
+/// Start a server and an agent in one process, to try things out
+///
+/// On an SQLite file in the data directory. Tasks run on the Claude CLI if `claude` is installed, else on an echo runner that answers
+/// with what it was asked. Takes the flags and environment of `serve`, too.
+#[derive(Args, Debug)]
+pub struct DevArgs {
+    #[command(flatten)]
+    server: ServerArgs,
+    #[command(flatten)]
+    work: WorkArgs,
+}
+
+pub async fn run(mut args: DevArgs) -> Result<(), Failure> {
+    let settings = settings(&args.server)?;
+    init_logging(settings.log_format, &settings.log_level)?;
+    let echoes = args.work.or_echo();
+    let key = settings.worker_key.clone().or_else(|| settings.api_key.clone());
+    let mut agent_settings = args.work.settings(String::new(), key, &settings.data_dir)?;
+    agent_settings.name = Some("dev".to_owned());
+    let signal = signals::listen()?;
+    let (server_stop, agent_stop) = (CancellationToken::new(), signal.clone());
+    let (ready, is_ready) = tokio::sync::oneshot::channel();
+    let server = tokio::spawn(serve::run(settings, server_stop.clone(), move |url| drop(ready.send(url.to_owned()))));
+    let ended = match is_ready.await {
+        Ok(url) => {
+            say(&next_steps(&url, echoes));
+            agent_settings.server = url;
+            agent::run(agent_settings, None, agent_stop).await.map(drop).map_err(Failure::from)
+        }
+        // The server's own error is the one to tell.
+        Err(_) => Ok(()),
+    };
+    if let Err(failure) = &ended {
+        complain(&format!("the agent: {failure}"));
+    }
+    // The agent goes first: it has something to tell the server.
+    server_stop.cancel();
+    server.await.map_err(|error| format!("the server broke off: {error}"))??;
+    ended
+}
+
+fn next_steps(url: &str, echoes: bool) -> String {
+    let runner = if echoes {
+        "the echo runner, which answers with what it was asked: `claude` is not installed\n              (npm install -g @anthropic-ai/claude-code)"
+    } else {
+        "the Claude CLI, with the account that `claude` is logged in to"
+    };
+    let server = if url == "http://127.0.0.1:5000" { String::new() } else { format!(" --server {url}") };
+    format!(
+        "  tasks run on {runner}\n\nIn another terminal, ask something and see the answer:\n  bloom-runtime task submit{server} --wait \"Say hello\"\n\n"
+    )
+}

@@ -1,0 +1,216 @@
+//! The real Claude CLI against a stub of its API.
+
+use super::*;
+use crate::on_both;
+use crate::support::claude::Anthropic;
+use crate::support::{Database, Server};
+
+on_both! { alone:
+    async fn a_conversation_goes_on(database) {
+        let (server, api) = (Server::on(database).start(), Anthropic::start().await);
+        let agent = server.agent("box").claude(&api, "").start();
+        let other = server.agent("other").claude(&api, "").start();
+        let crew = server.crew();
+        let first = crew.task().context("talk").prompt("Remember the word SAY: Kestrel").create().await;
+        let done = first.reaches("completed").await;
+        assert_eq!(result(&first).await["output"], json!("Kestrel"));
+        assert!(done["session_id"].is_string());
+        assert!(done["usage"]["input_tokens"].as_i64().unwrap() >= 10 && done["usage"]["cost_usd"].as_f64().unwrap() > 0.0, "{done}");
+        let texts: String = told(&first, "text").await.iter().map(|data| data["text"].as_str().unwrap().to_owned()).collect();
+        assert_eq!(texts, "Kestrel", "told as it came, and once");
+        assert!(!told(&first, "usage").await.is_empty());
+
+        let second = crew.task().context("talk").prompt("Which word?").create().await;
+        let again = second.reaches("completed").await;
+        assert_eq!((&again["session_id"], &again["worker_id"]), (&done["session_id"], &done["worker_id"]));
+        let request = api.seen_with("Which word?").pop().expect("a request");
+        assert!(request["messages"].to_string().contains("Remember the word"), "the first turn is part of it: {}", request["messages"]);
+
+        let alone = crew.task().context("talk").with("session", json!("none")).prompt("What now?").create().await;
+        assert_ne!(alone.reaches("completed").await["session_id"], done["session_id"]);
+        assert!(!api.seen_with("What now?").pop().unwrap()["messages"].to_string().contains("Remember"));
+        for agent in [agent, other] {
+            agent.has_no_processes().await;
+        }
+    }
+
+    async fn it_is_killed_in_the_middle_and_resumed(database) {
+        let (server, api) = (Server::on(database).start(), Anthropic::start().await);
+        let agent = server.agent("box").claude(&api, "").start();
+        let task = server.crew().task().context("talk").prompt("MODE-WAIT SAY: Kestrel").create().await;
+        eventually("the CLI asks", || async { (!api.seen_with("MODE-WAIT").is_empty()).then_some(()) }).await;
+        agent.kill9();
+        agent.kill_processes();
+        agent.has_no_processes().await;
+        agent.start_again();
+        api.go_on();
+        let done = task.reaches("completed").await;
+        assert_eq!(result(&task).await["output"], json!("Kestrel"));
+        assert_eq!((&done["infra_retries"], answers(&task).await), (&json!(1), 1));
+        let started = told(&task, "lifecycle").await;
+        assert!(started.iter().any(|data| data["phase"] == json!("started") && data["resumed"] == json!(true)), "{started:?}");
+        agent.has_no_processes().await;
+    }
+}
+
+fn with(profile: &'static str, body: impl AsyncFnOnce(&Server, &Anthropic, &agent::Agent)) {
+    run(async {
+        let (server, api) = (Server::on(Database::Sqlite).start(), Anthropic::start().await);
+        let agent = server.agent("box").claude(&api, profile).start();
+        body(&server, &api, &agent).await;
+        agent.has_no_processes().await;
+    });
+}
+
+async fn failure(task: &Task<'_>, status: &str, reason: &str) -> Value {
+    let ended = task.reaches(status).await;
+    assert_eq!(ended["failure"]["reason"], json!(reason), "{ended}");
+    ended
+}
+
+#[test]
+fn it_goes_on_while_its_agent_is_gone() {
+    with("", async |server, api, agent| {
+        let task = server.crew().task().prompt("MODE-WAIT SAY: Kestrel").create().await;
+        eventually("the CLI asks", || async { (!api.seen_with("MODE-WAIT").is_empty()).then_some(()) }).await;
+        agent.kill9();
+        api.go_on();
+        agent.has_no_processes().await;
+        agent.start_again();
+        let done = task.reaches("completed").await;
+        assert_eq!((done["attempts"].as_i64(), api.seen_with("MODE-WAIT").len()), (Some(1), 1), "nothing was paid twice");
+        assert_eq!(result(&task).await["output"], json!("Kestrel"));
+    });
+}
+
+#[test]
+fn json_is_what_was_asked_for() {
+    with("", async |server, _, _| {
+        let ask = async |prompt: &str| server.crew().task().with("desired_format", json!("json")).prompt(prompt).create().await;
+        let good = ask("SAY: {\"bird\": \"kestrel\"}").await;
+        good.reaches("completed").await;
+        assert_eq!(result(&good).await["output"], json!("{\"bird\": \"kestrel\"}"));
+        let bad = ask("SAY: a kestrel").await;
+        failure(&bad, "failed", "bad_output").await;
+        assert_eq!(result(&bad).await["output"], json!("a kestrel"));
+    });
+}
+
+#[test]
+fn tools_are_used_where_they_are_allowed() {
+    with("allowed_tools = [\"Bash(echo *)\"]", async |server, _, _| {
+        let task = server.crew().task().prompt("MODE-TOOL RUN: echo from-a-tool\nSAY: done").create().await;
+        task.reaches("completed").await;
+        let (uses, results) = (told(&task, "tool_use").await, told(&task, "tool_result").await);
+        assert_eq!(uses[0]["input"]["command"], json!("echo from-a-tool"));
+        assert!(results[0].to_string().contains("from-a-tool") && results[0]["is_error"] == json!(false), "{results:?}");
+        let denied = server.crew().task().prompt("MODE-TOOL RUN: touch denied\nSAY: done").create().await;
+        denied.reaches("completed").await;
+        let artifacts = server.get(&format!("artifacts?task_id={}", denied.id)).await.ok();
+        assert_eq!(artifacts[0]["tags"], json!(["tools_denied"]));
+    });
+}
+
+#[test]
+fn a_quota_that_is_used_up_pauses_the_account() {
+    with("", async |server, api, agent| {
+        let task = server.crew().task().prompt("MODE-429").create().await;
+        let waiting = eventually("it goes back", || async {
+            let now = task.now().await;
+            (now["failure"]["reason"] == json!("rate_limited")).then_some(now)
+        })
+        .await;
+        assert_eq!((&waiting["status"], &waiting["attempts"], &waiting["infra_retries"]), (&json!("queued"), &json!(0), &json!(1)));
+        let (reset, hour) = (waiting["not_before"].as_i64().unwrap(), 3_600_000);
+        assert!((now_ms() + hour - 120_000..=now_ms() + hour + 1_000).contains(&reset), "it waits for the quota's return: {waiting}");
+        eventually("the worker is closed", || async { (server.get("workers/box").await.ok()["status"] == json!("syncing")).then_some(()) })
+            .await;
+        let other = server.crew().task().prompt("SAY: hello").create().await;
+        agent.kill9();
+        agent.start_again();
+        eventually("it knows after a restart", || async { agent.log().matches("registered").nth(1).map(drop) }).await;
+        assert_eq!(server.get("workers/box").await.ok()["status"], json!("syncing"));
+        assert_eq!((other.status().await.as_str(), api.seen_with("SAY: hello").len()), ("queued", 0));
+    });
+}
+
+#[test]
+fn an_overloaded_api_costs_no_attempt() {
+    with("", async |server, api, _| {
+        let task = server.crew().task().prompt("MODE-529 SAY: Kestrel").create().await;
+        let waiting = eventually("it goes back", || async {
+            let now = task.now().await;
+            (now["failure"]["reason"] == json!("overloaded")).then_some(now)
+        })
+        .await;
+        assert_eq!((&waiting["attempts"], &waiting["infra_retries"]), (&json!(0), &json!(1)));
+        api.heal();
+        task.reaches("completed").await;
+    });
+}
+
+#[test]
+fn refused_credentials_close_the_worker() {
+    with("", async |server, _, agent| {
+        let task = server.crew().task().prompt("MODE-401").create().await;
+        failure(&task, "failed", "auth").await;
+        eventually("the worker says so", || async { (server.get("workers/box").await.ok()["status"] == json!("error")).then_some(()) })
+            .await;
+        let later = server.crew().task().prompt("SAY: hello").create().await;
+        assert_eq!(later.waits_for().await, "no_worker");
+        agent.stop();
+        agent.start_again();
+        later.reaches("completed").await;
+    });
+}
+
+#[test]
+fn garbage_from_the_api_is_a_failure() {
+    with("", async |server, _, _| {
+        let task = server.crew().task().prompt("MODE-GARBAGE").attempts(1).create().await;
+        let dead = task.reaches("dead").await;
+        assert!(["agent_error", "overloaded"].contains(&dead["failure"]["reason"].as_str().unwrap()), "{dead}");
+    });
+}
+
+#[test]
+fn a_stream_that_stalls() {
+    with("stall_seconds = 2", async |server, _, _| {
+        let task = server.crew().task().prompt("MODE-WAIT SAY: Kestrel").attempts(1).create().await;
+        failure(&task, "dead", "stalled").await;
+    });
+}
+
+#[test]
+fn a_slow_one_that_is_cancelled() {
+    with("", async |server, api, _| {
+        let task = server.crew().task().prompt("MODE-WAIT SAY: Kestrel").create().await;
+        eventually("the CLI asks", || async { (!api.seen_with("MODE-WAIT").is_empty()).then_some(()) }).await;
+        task.cancel().await.ok();
+        failure(&task, "cancelled", "cancelled").await;
+    });
+}
+
+#[test]
+fn a_run_that_costs_more_than_it_may() {
+    with("allowed_tools = [\"Bash\"]", async |server, _, _| {
+        let task =
+            server.crew().task().prompt("MODE-EXPENSIVE MODE-TOOL RUN: true\nSAY: x").with("policy", json!({"budget": 0.5})).create().await;
+        let failed = failure(&task, "failed", "budget_exceeded").await;
+        assert!(failed["usage"]["cost_usd"].as_f64().unwrap() > 0.5, "what it cost is told: {failed}");
+    });
+}
+
+#[test]
+fn a_session_that_is_gone_starts_afresh() {
+    with("", async |server, _, agent| {
+        let crew = server.crew();
+        crew.task().context("talk").prompt("SAY: one").create().await.reaches("completed").await;
+        let sessions = agent.work_dir().join("../home/.claude/projects");
+        std::fs::remove_dir_all(sessions).expect("the CLI's sessions");
+        let second = crew.task().context("talk").prompt("SAY: two").create().await;
+        second.reaches("completed").await;
+        assert_eq!(result(&second).await["output"], json!("two"));
+        assert!(told(&second, "lifecycle").await.iter().any(|data| data["phase"] == json!("session_lost")));
+    });
+}

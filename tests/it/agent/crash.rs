@@ -1,0 +1,140 @@
+//! Whatever dies in the middle of a run, the task ends once, with the right answer.
+
+use super::*;
+use crate::on_both;
+use crate::support::agent::AgentPlan;
+use crate::support::proxy::Proxy;
+use crate::support::{Server, checker};
+
+/// A run that marks its start, waits for the gate, and answers.
+fn script(tally: &Tally, gate: &Gate) -> String {
+    format!("{}; {}; echo answer", tally.mark(), gate.wait())
+}
+
+async fn ended_once(server: &Server, task: &Task<'_>) {
+    let done = task.reaches("completed").await;
+    assert_eq!(result(task).await["output"], json!("answer\n"), "{done}");
+    assert_eq!(answers(task).await, 1);
+    checker::read(&server.database_url()).await.are_sound();
+}
+
+on_both! { alone:
+    async fn the_agent_is_killed_and_its_run_goes_on(database) {
+        let server = Server::on(database).start();
+        let (tally, gate) = (Tally::new(), Gate::new());
+        let agent = server.agent("box").shell().start();
+        let task = server.crew().task().prompt(&script(&tally, &gate)).create().await;
+        tally.reaches(1).await;
+        agent.kill9();
+        assert!(!agent.processes().is_empty(), "the run outlives its agent");
+        agent.start_again();
+        eventually("it is taken up", || async { agent.log().contains("taking up a run of before").then_some(()) }).await;
+        gate.open();
+        ended_once(&server, &task).await;
+        assert_eq!((tally.count(), task.now().await["attempts"].clone()), (1, json!(1)));
+        let texts = told(&task, "text").await;
+        assert_eq!(texts, [json!({"text": "answer\n"})]);
+        agent.has_no_processes().await;
+    }
+
+    async fn a_run_ends_while_no_agent_watches(database) {
+        let server = Server::on(database).start();
+        let (tally, gate) = (Tally::new(), Gate::new());
+        let agent = server.agent("box").shell().start();
+        let task = server.crew().task().prompt(&script(&tally, &gate)).create().await;
+        tally.reaches(1).await;
+        agent.kill9();
+        gate.open();
+        agent.has_no_processes().await;
+        agent.start_again();
+        ended_once(&server, &task).await;
+        assert_eq!(tally.count(), 1, "its work was not thrown away");
+    }
+
+    async fn the_agent_and_its_run_are_killed(database) {
+        let server = Server::on(database).start();
+        let (tally, gate) = (Tally::new(), Gate::new());
+        let agent = server.agent("box").shell().start();
+        let task = server.crew().task().prompt(&script(&tally, &gate)).create().await;
+        tally.reaches(1).await;
+        agent.kill9();
+        agent.kill_processes();
+        agent.has_no_processes().await;
+        gate.open();
+        agent.start_again();
+        tally.reaches(2).await;
+        ended_once(&server, &task).await;
+        assert_eq!(task.now().await["infra_retries"], json!(1));
+    }
+
+    async fn the_server_is_killed(database) {
+        let server = Server::on(database).start();
+        let (tally, gate) = (Tally::new(), Gate::new());
+        let agent = server.agent("box").shell().start();
+        let task = server.crew().task().prompt(&script(&tally, &gate)).create().await;
+        tally.reaches(1).await;
+        server.kill9();
+        gate.open();
+        // The run ends while nobody can be told.
+        agent.has_no_processes().await;
+        server.start_again();
+        ended_once(&server, &task).await;
+        assert_eq!(tally.count(), 1);
+    }
+
+    async fn both_are_killed(database) {
+        let server = Server::on(database).start();
+        let (tally, gate) = (Tally::new(), Gate::new());
+        let agent = server.agent("box").shell().start();
+        let task = server.crew().task().prompt(&script(&tally, &gate)).create().await;
+        tally.reaches(1).await;
+        server.kill9();
+        agent.kill9();
+        agent.start_again();
+        server.start_again();
+        eventually("it is taken up", || async { agent.log().contains("registered").then_some(()) }).await;
+        gate.open();
+        ended_once(&server, &task).await;
+        assert_eq!(tally.count(), 1);
+    }
+
+    async fn the_network_is_cut_until_the_lease_is_over(database) {
+        let server = Server::on(database).env("LEASE_TTL_SECONDS", 3).start();
+        let line = Proxy::start(server.base()).await;
+        let (tally, gate) = (Tally::new(), Gate::new());
+        let cut = AgentPlan::at(&line.url, "cut").shell().start();
+        let task = server.crew().task().prompt(&script(&tally, &gate)).create().await;
+        tally.reaches(1).await;
+        line.hold();
+        // Nobody can tell the agent that the lease is over; it knows by its own clock, before anybody else gets the task.
+        cut.has_no_processes().await;
+        assert!(["leased", "running"].contains(&task.status().await.as_str()), "the run was over before its lease");
+        let other = server.agent("other").shell().start();
+        gate.open();
+        ended_once(&server, &task).await;
+        assert_eq!(task.now().await["worker_id"], json!("other"));
+        line.release();
+        eventually("the late end is told and given up", || async { (cut.kept_runs() == 0).then_some(()) }).await;
+        ended_once(&server, &task).await;
+        drop(other);
+    }
+
+    async fn an_end_whose_answer_is_lost_counts_once(database) {
+        let server = Server::on(database).start();
+        let line = Proxy::start(server.base()).await;
+        let (tally, gate) = (Tally::new(), Gate::new());
+        let agent = AgentPlan::at(&line.url, "box").shell().start();
+        let task = server.crew().task().prompt(&script(&tally, &gate)).create().await;
+        tally.reaches(1).await;
+        line.hold_answers();
+        gate.open();
+        ended_once(&server, &task).await;
+        assert_eq!(agent.kept_runs(), 1, "it does not know that it was heard");
+        agent.kill9();
+        line.release();
+        agent.start_again();
+        eventually("it is acknowledged", || async { (agent.kept_runs() == 0).then_some(()) }).await;
+        ended_once(&server, &task).await;
+        assert_eq!(tally.count(), 1);
+    }
+}

@@ -1,0 +1,110 @@
+//! The push protocol, as a documented server speaks it.
+
+use super::*;
+use crate::support::{Database, Server};
+
+const KEY: (&str, &str) = ("x-membridge-agent", "agent-key");
+
+fn with(more: &'static [&'static str], body: impl AsyncFnOnce(&Server, &Api, &agent::Agent)) {
+    run(async {
+        let server = Server::on(Database::Sqlite).start();
+        let agent = server.agent("box").slots(2).shell().env("MEMBRIDGE_AGENT_KEY", KEY.1);
+        let agent = agent.arg(&["--listen", "127.0.0.1:0", "--push-only"]).arg(more).start();
+        let worker = eventually("it is registered", || async {
+            let answer = server.get("workers/box").await;
+            (answer.status == 200).then(|| answer.ok())
+        })
+        .await;
+        body(&server, &Api::new(worker["url"].as_str().unwrap()), &agent).await;
+    });
+}
+
+/// What a documented server sends for a task, after it has leased it.
+async fn pushed(task: &Task<'_>) -> Value {
+    let shown = task.now().await;
+    json!({
+        "task_id": task.id, "prompt": shown["prompt"], "context_id": shown["context_id"], "agent_slug": shown["agent_slug"],
+        "desired_format": shown["desired_format"], "context_hints": [], "policy": shown["policy"], "runtime_url": "http://127.0.0.1:9",
+    })
+}
+
+#[test]
+fn a_pushed_task_runs_once() {
+    with(&[], async |server, door, _| {
+        let health = door.get("/health").await.ok();
+        assert_eq!((&health["service"], &health["node_id"]), (&json!("membridge-agent"), &json!("box")));
+        assert_eq!(health["capabilities"]["max_concurrency"], json!(2));
+        let (tally, gate) = (Tally::new(), Gate::new());
+        let task = server.crew().task().prompt(&format!("{}; {}; echo done", tally.mark(), gate.wait())).create().await;
+        let body = pushed(&task).await;
+        assert_eq!(door.post("/execute-task", body.clone()).await.status, 401, "not without the key");
+        let door = door.with_header(KEY.0, KEY.1);
+        let refused = door.post("/execute-task", body.clone()).await;
+        assert_eq!(refused.status, 409, "nobody has leased it to this worker: {}", refused.text);
+        task.lease(json!({"worker_id": "box"})).await.created();
+        for _ in 0..2 {
+            let answer = door.post("/execute-task", body.clone()).await;
+            assert_eq!(answer.status, 202, "{}", answer.text);
+        }
+        tally.reaches(1).await;
+        gate.open();
+        task.reaches("completed").await;
+        assert_eq!((tally.count(), result(&task).await["output"].clone()), (1, json!("done\n")));
+    });
+}
+
+#[test]
+fn bad_pushes_are_refused() {
+    with(&[], async |_, door, _| {
+        let door = door.with_header(KEY.0, KEY.1);
+        for (body, status) in
+            [("{", 400), ("{}", 422), ("{\"task_id\": 5}", 422), ("{\"task_id\": \"0190a0a0-0000-7000-8000-000000000000\"}", 400)]
+        {
+            let answer = door.post_bytes("/execute-task", body).await;
+            assert_eq!(answer.status, status, "{body}: {}", answer.text);
+        }
+        for body in [
+            json!({"repo_url": "file:///etc", "project_name": "p"}),
+            json!({"repo_url": "https://h/r", "project_name": "../p"}),
+            json!({"repo_url": "https://h/r", "project_name": "p", "target_path": "/tmp/p"}),
+        ] {
+            assert_eq!(door.post("/clone", body.clone()).await.status, 400, "{body}");
+        }
+        assert_eq!(door.poke("/self-update").await.status, 501);
+    });
+}
+
+#[test]
+fn a_restart_does_not_disturb_runs() {
+    with(&["--update-command", "echo new"], async |server, door, agent| {
+        let door = door.with_header(KEY.0, KEY.1);
+        let (tally, gate) = (Tally::new(), Gate::new());
+        let task = server.crew().task().prompt(&format!("{}; {}; echo done", tally.mark(), gate.wait())).create().await;
+        task.lease(json!({"worker_id": "box"})).await.created();
+        door.post("/execute-task", pushed(&task).await).await;
+        tally.reaches(1).await;
+        let pid = agent.pid();
+        assert_eq!(door.poke("/self-update").await.ok()["output"], json!("new"));
+        eventually("it takes the run up", || async { agent.log().contains("taking up a run of before").then_some(()) }).await;
+        assert_eq!(agent.pid(), pid);
+        gate.open();
+        task.reaches("completed").await;
+        assert_eq!(tally.count(), 1);
+    });
+}
+
+#[test]
+fn uninstall_hands_back_and_ends() {
+    with(&["--grace-seconds", "0"], async |server, door, agent| {
+        let door = door.with_header(KEY.0, KEY.1);
+        let tally = Tally::new();
+        let task = server.crew().task().prompt(&format!("{}; sleep 60", tally.mark())).create().await;
+        task.lease(json!({"worker_id": "box"})).await.created();
+        door.post("/execute-task", pushed(&task).await).await;
+        tally.reaches(1).await;
+        assert_eq!(door.poke("/uninstall").await.ok()["status"], json!("uninstalling"));
+        assert!(agent.wait_for_end().success());
+        task.reaches("queued").await;
+        agent.has_no_processes().await;
+    });
+}

@@ -1,0 +1,117 @@
+//! Runs that do not end well: each ends, with all its processes, and the reason is on the task.
+
+use super::*;
+use crate::support::{Database, Server};
+
+/// A run that takes no notice of SIGTERM, and a child that has left its group.
+const STUBBORN: &str = "trap '' TERM; setsid sh -c 'trap \"\" TERM; sleep 60' & sleep 60 & sleep 60; sleep 60";
+
+fn with(profile: &'static str, body: impl AsyncFnOnce(&Server, &agent::Agent)) {
+    run(async {
+        let server = Server::on(Database::Sqlite).start();
+        let agent = server.agent("box").slots(2).profile(profile).start();
+        body(&server, &agent).await;
+        agent.has_no_processes().await;
+    });
+}
+
+const SHELL: &str = "runner = \"command\"\ncommand = [\"sh\"]";
+
+#[test]
+fn a_run_that_takes_too_long() {
+    with(SHELL, async |server, _| {
+        let task = server.crew().task().prompt(STUBBORN).with("policy", json!({"timeout_sec": 1})).attempts(1).create().await;
+        let dead = task.reaches("dead").await;
+        assert_eq!(dead["failure"]["reason"], json!("timeout"));
+    });
+}
+
+#[test]
+fn a_run_that_says_nothing_any_more() {
+    with("runner = \"command\"\ncommand = [\"sh\"]\nstall_seconds = 1", async |server, _| {
+        let task = server.crew().task().prompt("echo hello; sleep 60").attempts(1).create().await;
+        assert_eq!(task.reaches("dead").await["failure"]["reason"], json!("stalled"));
+        assert_eq!(told(&task, "text").await, [json!({"text": "hello\n"})]);
+    });
+}
+
+#[test]
+fn a_run_that_is_cancelled() {
+    with(SHELL, async |server, agent| {
+        let tally = Tally::new();
+        let task = server.crew().task().prompt(&format!("{}; {STUBBORN}", tally.mark())).create().await;
+        tally.reaches(1).await;
+        task.cancel().await.ok();
+        let cancelled = task.reaches("cancelled").await;
+        assert_eq!(cancelled["failure"]["reason"], json!("cancelled"));
+        agent.has_no_processes().await;
+        assert_eq!(tally.count(), 1);
+    });
+}
+
+#[test]
+fn children_that_stay_after_a_success_are_ended() {
+    with(SHELL, async |server, agent| {
+        let task = server.crew().task().prompt("setsid sleep 60 >/dev/null 2>&1 & sleep 60 >/dev/null 2>&1 & echo done").create().await;
+        task.reaches("completed").await;
+        agent.has_no_processes().await;
+    });
+}
+
+#[test]
+fn a_run_that_fails_is_tried_again_and_then_dead() {
+    with(SHELL, async |server, _| {
+        let task = server.crew().task().prompt("echo why >&2; exit 3").attempts(1).create().await;
+        let dead = task.reaches("dead").await;
+        assert_eq!(dead["failure"]["reason"], json!("agent_error"));
+        assert_eq!(dead["failure"]["message"], json!("ended with status 3 and without a result: why"));
+    });
+}
+
+#[test]
+fn an_answer_that_is_not_the_json_asked_for() {
+    with(SHELL, async |server, _| {
+        // The shell gets the request for JSON too, and has no such command.
+        let task = server.crew().task().prompt("echo 'no json'; exit 0").with("desired_format", json!("json")).create().await;
+        let failed = task.reaches("failed").await;
+        assert_eq!(failed["failure"]["reason"], json!("bad_output"));
+        let fine = server.crew().task().prompt("echo '{\"a\": [1]}'; exit 0").with("desired_format", json!("json")).create().await;
+        fine.reaches("completed").await;
+        assert_eq!(result(&fine).await["output"], json!("{\"a\": [1]}"));
+    });
+}
+
+#[test]
+fn a_program_that_cannot_be_started_costs_no_attempt() {
+    run(async {
+        let server = Server::on(Database::Sqlite).start();
+        let program = janitor::new_path("program");
+        std::fs::write(&program, "").unwrap();
+        let agent = server.agent("box").profile(&format!("runner = \"command\"\ncommand = [{program:?}]")).start();
+        let task = server.crew().task().create().await;
+        let queued = eventually("it is handed back", || async {
+            let now = task.now().await;
+            (now["infra_retries"] == json!(1)).then_some(now)
+        })
+        .await;
+        assert_eq!((&queued["failure"]["reason"], &queued["attempts"]), (&json!("spawn_failed"), &json!(0)));
+        assert!(queued["not_before"].as_i64().is_some(), "it is tried again later: {queued}");
+        drop(agent);
+    });
+}
+
+#[test]
+fn a_worker_that_was_removed_ends_its_runs_and_comes_back() {
+    with(SHELL, async |server, agent| {
+        let (tally, gate) = (Tally::new(), Gate::new());
+        let task = server.crew().task().prompt(&format!("{}; {}; echo done", tally.mark(), gate.wait())).create().await;
+        tally.reaches(1).await;
+        server.delete("workers/box").await.ok();
+        // It registers again, and takes the task once more.
+        tally.reaches(2).await;
+        gate.open();
+        task.reaches("completed").await;
+        assert_eq!(answers(&task).await, 1);
+        agent.has_no_processes().await;
+    });
+}

@@ -1,0 +1,217 @@
+//! The agent as a process, and the processes that it starts.
+
+use std::io::{BufRead, BufReader, Read};
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use super::server::{Plan, Server};
+use super::{eventually, janitor};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What an agent is started with.
+#[derive(Clone)]
+pub struct AgentPlan {
+    plan: Plan,
+    args: Vec<String>,
+    dir: PathBuf,
+}
+
+impl Server {
+    /// An agent of this server, in a directory of its own.
+    pub fn agent(&self, name: &str) -> AgentPlan {
+        AgentPlan::at(self.base(), name)
+    }
+}
+
+impl AgentPlan {
+    pub fn at(url: &str, name: &str) -> Self {
+        let dir = janitor::new_path("agent");
+        let work = dir.join("work").display().to_string();
+        let plan = Plan::empty(dir.clone()).env("BLOOM_SERVER", url).env("BLOOM_AGENT_NAME", name).env("BLOOM_WORK_DIR", work);
+        Self { plan, args: Vec::new(), dir }
+    }
+
+    pub fn env(mut self, name: &str, value: impl ToString) -> Self {
+        self.plan = self.plan.env(name, value);
+        self
+    }
+
+    pub fn arg(mut self, words: &[&str]) -> Self {
+        self.args.extend(words.iter().map(|word| (*word).to_owned()));
+        self
+    }
+
+    pub fn slots(self, count: u32) -> Self {
+        self.env("BLOOM_MAX_CONCURRENCY", count)
+    }
+
+    pub fn echo(self) -> Self {
+        self.env("BLOOM_RUNNER", "echo")
+    }
+
+    /// A profile `default` of these TOML lines.
+    pub fn profile(self, lines: &str) -> Self {
+        self.profiles(&format!("[profiles.default]\n{lines}\n"))
+    }
+
+    pub fn profiles(self, text: &str) -> Self {
+        std::fs::create_dir_all(&self.dir).expect("a directory");
+        let path = self.dir.join("profiles.toml");
+        std::fs::write(&path, text).expect("the profiles");
+        self.env("BLOOM_PROFILES", path.display())
+    }
+
+    /// Tasks are shell scripts: a prompt is what the shell is to do.
+    pub fn shell(self) -> Self {
+        self.profile("runner = \"command\"\ncommand = [\"sh\"]")
+    }
+
+    pub fn dir(&self) -> &PathBuf {
+        &self.dir
+    }
+
+    pub fn start(self) -> Agent {
+        let log = Arc::new(Mutex::new(String::new()));
+        let process = start(&self, &log);
+        Agent { plan: self, process: Mutex::new(Some(process)), log }
+    }
+
+    /// Runs it for a start that is to fail, and gives what it said.
+    pub fn start_in_vain(self) -> (Option<i32>, String) {
+        let mut words = vec!["agent"];
+        words.extend(self.args.iter().map(String::as_str));
+        let mut command = self.plan.command(&words);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let output = janitor::spawn(command).expect("the program starts").wait_with_output().expect("its output");
+        let said = [output.stdout, output.stderr].concat();
+        (output.status.code(), String::from_utf8_lossy(&said).into_owned())
+    }
+}
+
+pub struct Agent {
+    plan: AgentPlan,
+    process: Mutex<Option<Child>>,
+    log: Arc<Mutex<String>>,
+}
+
+fn start(plan: &AgentPlan, log: &Arc<Mutex<String>>) -> Child {
+    let mut words = vec!["agent"];
+    words.extend(plan.args.iter().map(String::as_str));
+    let mut command = plan.plan.command(&words);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = janitor::spawn(command).expect("the program starts");
+    follow(child.stdout.take().expect("its stdout"), Arc::clone(log));
+    follow(child.stderr.take().expect("its stderr"), Arc::clone(log));
+    child
+}
+
+fn follow(stream: impl Read + Send + 'static, log: Arc<Mutex<String>>) {
+    std::thread::spawn(move || {
+        for line in BufReader::new(stream).lines().map_while(Result::ok) {
+            if let Ok(mut log) = log.lock() {
+                log.push_str(&line);
+                log.push('\n');
+            }
+        }
+    });
+}
+
+impl Agent {
+    pub fn log(&self) -> String {
+        self.log.lock().expect("the log").clone()
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.process.lock().expect("the process").as_ref().expect("a running agent").id()
+    }
+
+    pub fn work_dir(&self) -> PathBuf {
+        self.plan.dir.join("work")
+    }
+
+    pub fn kill9(&self) {
+        let mut child = self.process.lock().expect("the process").take().expect("a running agent");
+        child.kill().expect("it can be killed");
+        child.wait().expect("its end");
+    }
+
+    pub fn start_again(&self) {
+        *self.process.lock().expect("the process") = Some(start(&self.plan, &self.log));
+    }
+
+    pub fn signal(&self, name: &str) {
+        janitor::signal(self.pid(), name);
+    }
+
+    pub fn wait_for_end(&self) -> ExitStatus {
+        let mut child = self.process.lock().expect("the process").take().expect("a running agent");
+        let started = Instant::now();
+        loop {
+            if let Some(status) = child.try_wait().expect("its state") {
+                return status;
+            }
+            if started.elapsed() > PATIENCE {
+                let _ = child.kill();
+                panic!("it does not end: {}", self.log());
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    pub fn stop(&self) -> ExitStatus {
+        self.signal("TERM");
+        self.wait_for_end()
+    }
+
+    /// Processes of its runs that are alive, but for those that only wait to be asked for.
+    pub fn processes(&self) -> Vec<u32> {
+        let wanted = format!("BLOOM_AGENT_HOME={}", self.work_dir().canonicalize().unwrap_or_default().display());
+        let entries = std::fs::read_dir("/proc").expect("/proc").flatten();
+        let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+        let is_its = |pid: &u32| {
+            let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+            environment.split(|byte| *byte == 0).any(|variable| variable == wanted.as_bytes())
+        };
+        pids.filter(is_its).collect()
+    }
+
+    /// All at once, as when the machine dies: none of them sees another's end.
+    pub fn kill_processes(&self) {
+        for signal in ["STOP", "KILL"] {
+            for pid in self.processes() {
+                let _ = Command::new("sh").args(["-c", &format!("kill -{signal} {pid}")]).stderr(Stdio::null()).status();
+            }
+        }
+    }
+
+    pub async fn has_no_processes(&self) {
+        eventually("no process of a run is left", || async { self.processes().is_empty().then_some(()) }).await;
+    }
+
+    /// Runs that it has not forgotten yet.
+    pub fn kept_runs(&self) -> usize {
+        std::fs::read_dir(self.work_dir().join("runs")).map_or(0, |entries| entries.flatten().count())
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        if let Ok(mut process) = self.process.lock()
+            && let Some(mut child) = process.take()
+        {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        // Runs go on without their agent; not here.
+        self.kill_processes();
+        if std::thread::panicking() {
+            let log = self.log.lock().map(|log| log.clone()).unwrap_or_default();
+            let from = log.len().saturating_sub(4000);
+            eprintln!("--- the agent's last words ---\n{}", log.get(from..).unwrap_or(&log));
+        }
+        let _ = std::fs::remove_dir_all(&self.plan.dir);
+    }
+}

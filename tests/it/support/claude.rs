@@ -1,0 +1,183 @@
+//! The real Claude CLI, and a stub of the API that it calls. The stub does what the last message of the conversation asks for.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::extract::State;
+use axum::http::{HeaderMap, Method, Response, StatusCode, Uri};
+use serde_json::{Value, json};
+use tokio::sync::{mpsc, watch};
+use tokio_stream::StreamExt;
+use tokio_stream::wrappers::ReceiverStream;
+
+use super::agent::AgentPlan;
+use super::{beside, now_ms};
+
+/// The program as npm installs it; `tests/run` says where.
+pub fn cli() -> PathBuf {
+    let path = std::env::var_os("CLAUDE_CLI").expect("CLAUDE_CLI names the Claude CLI: start the tests with tests/run");
+    PathBuf::from(path)
+}
+
+#[derive(Clone)]
+pub struct Anthropic {
+    pub url: String,
+    seen: Arc<Mutex<Vec<Value>>>,
+    /// How many answers that wait may go on.
+    allowed: watch::Sender<usize>,
+    /// The modes that refuse do so no more.
+    healed: watch::Sender<bool>,
+}
+
+impl Anthropic {
+    pub async fn start() -> Anthropic {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let url = format!("http://{}", listener.local_addr().expect("an address"));
+        let stub = Anthropic { url, seen: Arc::default(), allowed: watch::Sender::new(0), healed: watch::Sender::new(false) };
+        let app = Router::new().fallback(answer).with_state(stub.clone());
+        beside(async move { axum::serve(listener, app).await });
+        stub
+    }
+
+    /// The requests for messages so far.
+    pub fn seen(&self) -> Vec<Value> {
+        self.seen.lock().expect("what was seen").clone()
+    }
+
+    /// Those whose conversation has this text somewhere.
+    pub fn seen_with(&self, text: &str) -> Vec<Value> {
+        self.seen().into_iter().filter(|request| request["messages"].to_string().contains(text)).collect()
+    }
+
+    /// Lets the answers go on that wait, and those that would.
+    pub fn go_on(&self) {
+        self.allowed.send_replace(usize::MAX);
+    }
+
+    pub fn heal(&self) {
+        self.healed.send_replace(true);
+    }
+}
+
+impl AgentPlan {
+    /// Runs the real CLI against the stub, with nothing of this machine's own set-up.
+    pub fn claude(self, api: &Anthropic, more: &str) -> Self {
+        let home = self.dir().join("home");
+        std::fs::create_dir_all(&home).expect("a directory");
+        let profile = format!(
+            "program = {:?}\n{more}\n[profiles.default.env]\nHOME = {:?}\nANTHROPIC_BASE_URL = {:?}\nCLAUDE_CODE_OAUTH_TOKEN = \"sk-ant-oat01-dummy\"\n\
+             CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC = \"1\"\nDISABLE_TELEMETRY = \"1\"\nCLAUDE_CODE_MAX_RETRIES = \"0\"\n",
+            cli().display().to_string(),
+            home.display().to_string(),
+            api.url
+        );
+        self.profile(&profile)
+    }
+}
+
+/// The text of the newest message that a person wrote.
+fn asked(request: &Value) -> String {
+    let mut asked = String::new();
+    for message in request["messages"].as_array().into_iter().flatten().filter(|message| message["role"] == "user") {
+        let texts: Vec<String> = match &message["content"] {
+            Value::String(text) => vec![text.clone()],
+            blocks => blocks.as_array().into_iter().flatten().filter_map(|block| block["text"].as_str().map(str::to_owned)).collect(),
+        };
+        if let Some(text) = texts.iter().rev().find(|text| !text.trim_start().starts_with("<system-reminder>")) {
+            asked = text.clone();
+        }
+    }
+    asked
+}
+
+async fn answer(State(stub): State<Anthropic>, method: Method, uri: Uri, _headers: HeaderMap, body: Bytes) -> Response<Body> {
+    if method != Method::POST || !uri.path().starts_with("/v1/messages") {
+        return Response::new(Body::empty());
+    }
+    let request: Value = serde_json::from_slice(&body).unwrap_or_default();
+    let prompt = asked(&request);
+    let has_tool_result =
+        request["messages"].as_array().and_then(|messages| messages.last()).is_some_and(|last| last.to_string().contains("tool_result"));
+    stub.seen.lock().expect("what was seen").push(request);
+    let has = |word: &str| prompt.contains(word);
+    let healed = *stub.healed.borrow();
+    if has("MODE-429") && !healed {
+        let reset = now_ms() / 1000 + 3600;
+        return refuse(429, "rate_limit_error", Some(reset));
+    }
+    if has("MODE-529") && !healed {
+        return refuse(529, "overloaded_error", None);
+    }
+    if has("MODE-401") {
+        return refuse(401, "authentication_error", None);
+    }
+    let (sender, receiver) = mpsc::channel::<Result<Bytes, std::io::Error>>(16);
+    beside(speak(stub, prompt, has_tool_result, sender));
+    Response::builder()
+        .header("content-type", "text/event-stream")
+        .body(Body::from_stream(ReceiverStream::new(receiver).map(|piece| piece)))
+        .expect("an answer")
+}
+
+fn refuse(status: u16, kind: &str, reset: Option<i64>) -> Response<Body> {
+    let mut response =
+        Response::builder().status(StatusCode::from_u16(status).expect("a status")).header("content-type", "application/json");
+    if let Some(reset) = reset {
+        response = response
+            .header("anthropic-ratelimit-unified-status", "rejected")
+            .header("anthropic-ratelimit-unified-reset", reset)
+            .header("anthropic-ratelimit-unified-representative-claim", "five_hour")
+            .header("retry-after", "3600");
+    }
+    let body = json!({"type": "error", "error": {"type": kind, "message": format!("the stub says {status}")}});
+    response.body(Body::from(body.to_string())).expect("an answer")
+}
+
+type Sender = mpsc::Sender<Result<Bytes, std::io::Error>>;
+
+async fn say(to: &Sender, kind: &str, mut data: Value) {
+    data["type"] = json!(kind);
+    let _ = to.send(Ok(Bytes::from(format!("event: {kind}\ndata: {data}\n\n")))).await;
+}
+
+async fn speak(stub: Anthropic, prompt: String, has_tool_result: bool, to: Sender) {
+    let has = |word: &str| prompt.contains(word);
+    if has("MODE-GARBAGE") {
+        let _ = to.send(Ok(Bytes::from_static(b"this is no stream\n\n"))).await;
+        return;
+    }
+    let message = json!({
+        "id": format!("msg_{}", now_ms()), "type": "message", "role": "assistant", "model": "claude-stub", "content": [],
+        "stop_reason": null, "stop_sequence": null, "usage": {"input_tokens": 10, "output_tokens": 1},
+    });
+    say(&to, "message_start", json!({"message": message})).await;
+    let uses_tool = has("MODE-TOOL") && !has_tool_result;
+    if uses_tool {
+        let command = prompt.split_once("RUN:").map_or("true", |(_, command)| command.lines().next().unwrap_or("true")).trim();
+        let block = json!({"type": "tool_use", "id": "toolu_1", "name": "Bash", "input": {}});
+        say(&to, "content_block_start", json!({"index": 0, "content_block": block})).await;
+        let input = json!({"command": command, "description": "as asked"}).to_string();
+        say(&to, "content_block_delta", json!({"index": 0, "delta": {"type": "input_json_delta", "partial_json": input}})).await;
+    } else {
+        say(&to, "content_block_start", json!({"index": 0, "content_block": {"type": "text", "text": ""}})).await;
+        let text = prompt.split_once("SAY:").map_or("Hello from the stub", |(_, text)| text.lines().next().unwrap_or("")).trim().to_owned();
+        let middle = text.len() / 2;
+        let middle = (0..=middle).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
+        say(&to, "content_block_delta", json!({"index": 0, "delta": {"type": "text_delta", "text": &text[..middle]}})).await;
+        if has("MODE-WAIT") {
+            let mut allowed = stub.allowed.subscribe();
+            tokio::select! {
+                _ = allowed.wait_for(|allowed| *allowed > 0) => {}
+                () = to.closed() => return,
+            }
+        }
+        say(&to, "content_block_delta", json!({"index": 0, "delta": {"type": "text_delta", "text": &text[middle..]}})).await;
+    }
+    say(&to, "content_block_stop", json!({"index": 0})).await;
+    let output = if has("MODE-EXPENSIVE") { 2_000_000 } else { 9 };
+    let reason = if uses_tool { "tool_use" } else { "end_turn" };
+    say(&to, "message_delta", json!({"delta": {"stop_reason": reason, "stop_sequence": null}, "usage": {"output_tokens": output}})).await;
+    say(&to, "message_stop", json!({})).await;
+}
