@@ -104,6 +104,7 @@ CREATE INDEX task_state_session ON task_state (context_id, id) WHERE session = '
 -- Lists.
 CREATE INDEX task_state_status ON task_state (status, id);
 CREATE INDEX task_state_worker ON task_state (worker_id, id) WHERE worker_id IS NOT NULL;
+CREATE INDEX task_state_finished_of_agent ON task_state (agent_slug, status, id) WHERE finished_at IS NOT NULL;
 -- Removal.
 CREATE INDEX task_state_finished ON task_state (finished_at) WHERE finished_at IS NOT NULL;
 CREATE INDEX task_state_remove ON task_state (remove_at) WHERE remove_at IS NOT NULL;

@@ -175,8 +175,11 @@ impl TaskFilter {
     /// The filter that has an index of its own and leaves the fewest rows leads; the others are checked row by row. The text is put
     /// together from fixed parts, the values are parameters.
     fn statement(&self, page: &Page, wanted: Wanted) -> (Sql, Args<'_>) {
-        let rare = self.status.is_some_and(|status| !matches!(status, Status::Queued | Status::Completed));
-        let of_spec = self.context_id.is_some() || self.agent_slug.is_some();
+        let is_finished = self.status.is_some_and(Status::is_final);
+        let rare = self.status.is_some_and(|status| !matches!(status, Status::Queued));
+        // Finished tasks of an agent have an index of their own; of those that go on only the queued ones may be many.
+        let finished_of_agent = is_finished && self.agent_slug.is_some();
+        let of_spec = self.context_id.is_some() || (self.agent_slug.is_some() && !finished_of_agent);
         let spec_leads = self.context_id.is_some() || (self.agent_slug.is_some() && self.worker_id.is_none() && !rare);
         let with_spec = wanted == Wanted::States || of_spec;
         // SQLite joins a CROSS JOIN in the order in which it is written; PostgreSQL finds its own.
@@ -206,7 +209,10 @@ impl TaskFilter {
             }
         }
         build.equal("t.context_id = ", self.context_id.as_deref());
-        build.equal("t.agent_slug = ", self.agent_slug.as_deref());
+        if finished_of_agent {
+            build.text.push_str(" AND s.finished_at IS NOT NULL");
+        }
+        build.equal(if finished_of_agent { "s.agent_slug = " } else { "t.agent_slug = " }, self.agent_slug.as_deref());
         build.equal("s.worker_id = ", self.worker_id.as_deref());
         build.equal("s.status = ", self.status.map(Status::as_str));
         let end = self.created_before.map_or(Uuid::max(), first_id_of).min(page.before.unwrap_or(Uuid::max()));

@@ -46,7 +46,7 @@ where
 }
 
 /// How long a condition may take to come true. Generous: the machine may be busy; a test that passes never waits for it.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Asks again and again until there is an answer, and fails when there is none in time.
 pub async fn eventually<T, F: Future<Output = Option<T>>>(what: &str, mut ask: impl FnMut() -> F) -> T {
