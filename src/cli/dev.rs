@@ -5,7 +5,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::agent::WorkArgs;
 use super::{Failure, ServerArgs, complain, say, serve, settings, signals};
-use crate::agent;
+use crate::agent::{self, profile::find_program};
 use crate::telemetry::init_logging;
 
 /// Start a server and an agent in one process, to try things out
@@ -24,6 +24,7 @@ pub async fn run(mut args: DevArgs) -> Result<(), Failure> {
     let settings = settings(&args.server)?;
     init_logging(settings.log_format, &settings.log_level)?;
     let echoes = args.work.or_echo();
+    let keyed = settings.api_key.is_some();
     let key = settings.worker_key.clone().or_else(|| settings.api_key.clone());
     let mut agent_settings = args.work.settings(String::new(), key, &settings.data_dir)?;
     agent_settings.name = Some("dev".to_owned());
@@ -33,7 +34,7 @@ pub async fn run(mut args: DevArgs) -> Result<(), Failure> {
     let server = tokio::spawn(serve::run(settings, server_stop.clone(), move |url| drop(ready.send(url.to_owned()))));
     let ended = match is_ready.await {
         Ok(url) => {
-            say(&next_steps(&url, echoes));
+            say(&next_steps(&url, echoes, keyed));
             agent_settings.server = url;
             agent::run(agent_settings, None, agent_stop).await.map(drop).map_err(Failure::from)
         }
@@ -49,14 +50,27 @@ pub async fn run(mut args: DevArgs) -> Result<(), Failure> {
     ended
 }
 
-fn next_steps(url: &str, echoes: bool) -> String {
+fn next_steps(url: &str, echoes: bool, keyed: bool) -> String {
     let runner = if echoes {
-        "the echo runner, which answers with what it was asked: `claude` is not installed\n              (npm install -g @anthropic-ai/claude-code)"
+        "the echo runner, which answers with what it was asked: `claude` is not installed\n               (npm install -g @anthropic-ai/claude-code)"
     } else {
         "the Claude CLI, with the account that `claude` is logged in to"
     };
+    let key = if keyed { "BLOOM_KEY=… " } else { "" };
     let server = if url == "http://127.0.0.1:5000" { String::new() } else { format!(" --server {url}") };
+    let program = program();
     format!(
-        "  tasks run on {runner}\n\nIn another terminal, ask something and see the answer:\n  bloom-runtime task submit{server} --wait \"Say hello\"\n\n"
+        "  tasks run on {runner}\n\nIn another terminal, ask something and see the answer:\n  {key}{program} task submit{server} --wait \"Say hello\"\n\n"
     )
+}
+
+/// How a person calls this program from here.
+fn program() -> String {
+    let name = "bloom-runtime";
+    if find_program(name.as_ref(), "".as_ref()).is_some() {
+        return name.to_owned();
+    }
+    let path = std::env::current_exe().unwrap_or_else(|_| name.into());
+    let here = std::env::current_dir().ok().and_then(|here| path.strip_prefix(here).ok().map(ToOwned::to_owned));
+    here.unwrap_or(path).display().to_string()
 }
