@@ -78,11 +78,11 @@ impl Accounts {
         openness
     }
 
-    /// Until when this account is paused, if it is.
-    pub fn paused_until(&self, account: &str, now: Ms) -> Option<Ms> {
+    pub fn is_closed(&self, account: &str, now: Ms) -> bool {
         match self.states.lock().unwrap_or_else(PoisonError::into_inner).get(account) {
-            Some(State::Paused(until)) if *until > now => Some(*until),
-            _ => None,
+            Some(State::Paused(until)) => *until > now,
+            Some(State::Refused) => true,
+            None => false,
         }
     }
 }
@@ -101,7 +101,7 @@ mod tests {
         assert_eq!(later.openness(&profiles, 4_999), Openness::Paused { until: 5_000, account: "default".into() });
         assert_eq!(later.openness(&profiles, 5_000), Openness::Open);
         later.pause("default", 3_000, 2_000);
-        assert_eq!(later.paused_until("default", 4_000), Some(5_000), "a shorter pause does not shorten it");
+        assert!(later.is_closed("default", 4_000), "a shorter pause does not shorten it");
         later.refuse("default");
         assert_eq!(later.openness(&profiles, 9_000), Openness::Refused { account: "default".into() });
         assert_eq!(accounts().openness(&profiles, 9_000), Openness::Open, "a start is a new try");

@@ -23,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use super::wire::{Sign, Signed, Task};
-use super::{Agent, home, machine, now_ms, stream};
+use super::{Agent, home, machine, stream};
 
 /// A prompt of 1 MiB and what is around it.
 const MAX_BODY: usize = 4 << 20;
@@ -98,11 +98,11 @@ async fn execute_task(State(agent): State<Arc<Agent>>, body: Result<Json<Pushed>
     if *agent.draining.borrow() || agent.drained_since().is_some() {
         return refuse(StatusCode::SERVICE_UNAVAILABLE, "This agent takes no new tasks: it is being drained");
     }
-    let Some(profile) = agent.profiles.of(&task.agent_slug) else {
+    if agent.profiles.of(&task.agent_slug).is_none() {
         return refuse(StatusCode::UNPROCESSABLE_ENTITY, &format!("This agent has no profile for {}", task.agent_slug));
-    };
-    if let Some(until) = agent.accounts.paused_until(&profile.account, now_ms()) {
-        return refuse(StatusCode::SERVICE_UNAVAILABLE, &format!("The account {} is out of quota until {until}", profile.account));
+    }
+    if agent.is_closed_for(&task.agent_slug) {
+        return refuse(StatusCode::SERVICE_UNAVAILABLE, "The account of this agent is out of quota, or its credentials were refused");
     }
     let sent = Instant::now();
     let path = format!("api/runtime/llm-tasks/{}/heartbeat", task.id);

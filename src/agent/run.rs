@@ -55,6 +55,8 @@ impl Run<'_> {
     pub async fn drive(&mut self, mut record: Record) -> Verdict {
         let (task, lease) = (record.task.clone(), record.lease.id);
         let Some(profile) = self.agent.profiles.of(&task.agent_slug).cloned() else {
+            // It had one when the run began.
+            process::end(record.process.and_then(|running| running.leader), &lease.to_string(), TERM_GRACE).await;
             let why = format!("this worker has no profile for the agent {}", task.agent_slug);
             return not_started(lease, Reason::SpawnFailed, &why, true);
         };
@@ -264,7 +266,10 @@ impl Run<'_> {
                     self.tell("stopping", json!({"why": format!("{reason:?}").to_lowercase()}));
                     stop = Some(reason);
                 }
-                if !process::end(watched.running.leader, &lease, TERM_GRACE).await {
+                // A lease that is over leaves no time.
+                let hurry = Duration::from_secs(record.lease.ttl_seconds) / 10;
+                let grace = if reason == Stop::LeaseLost { TERM_GRACE.min(hurry) } else { TERM_GRACE };
+                if !process::end(watched.running.leader, &lease, grace).await {
                     break None;
                 }
                 continue;

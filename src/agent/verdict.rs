@@ -71,7 +71,7 @@ pub fn judge(task: &Task, lease: Uuid, reading: &Reading, end: &End, now: Ms) ->
             let tags = if denied { vec!["tools_denied".to_owned()] } else { Vec::new() };
             Verdict::Complete(Box::new(Completion { output: Some(output), artifact_tags: tags, ..completion(lease, reading, end) }))
         }
-        Err(None) => Verdict::Release { reason: "the agent stops".into() },
+        Err(None) => Verdict::Release { reason: "the worker takes nothing new".into() },
         Err(Some(failure)) => failed(lease, reading, end, failure),
     }
 }
