@@ -189,9 +189,9 @@ pub fn run() -> ExitCode {
         }
         Command::Man { dir } => man(&dir),
         Command::Bench(args) => block_on(async move {
-            bench::run(&args).await.map_err(|failure| {
-                if failure.is_usage { Failure::usage(failure.to_string()) } else { Failure::from(failure.to_string()) }
-            })
+            bench::run(&args)
+                .await
+                .map_err(|failure| if failure.is_usage { Failure::usage(failure.to_string()) } else { Failure::from(failure.to_string()) })
         }),
     };
     match done {

@@ -56,7 +56,8 @@ impl Connection {
     /// What is given contradicts itself, or can't be used.
     pub fn server(&self) -> Result<Server, Failure> {
         let environment = Environment::of_process();
-        let target = self.resolve(&environment, || contexts::path(&environment).map_or(Ok(Contexts::default()), |path| Contexts::read(&path)))?;
+        let target =
+            self.resolve(&environment, || contexts::path(&environment).map_or(Ok(Contexts::default()), |path| Contexts::read(&path)))?;
         Ok(Server { client: Client::new(&target.server, target.key.as_ref()).map_err(failed)? })
     }
 
@@ -198,7 +199,8 @@ impl Server {
     }
 
     async fn call<T, F: Future<Output = Result<T, Error>>>(&self, again: Again, call: impl FnMut() -> F) -> Result<T, Error> {
-        let waits = ExponentialBuilder::default().with_min_delay(FIRST_WAIT).with_max_delay(LONGEST_WAIT).with_max_times(TRIES - 1).with_jitter();
+        let waits =
+            ExponentialBuilder::default().with_min_delay(FIRST_WAIT).with_max_delay(LONGEST_WAIT).with_max_times(TRIES - 1).with_jitter();
         call.retry(waits)
             .when(|error| match again {
                 Again::Busy => matches!(error.status(), Some(429 | 503)),

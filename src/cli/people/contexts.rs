@@ -100,7 +100,8 @@ impl Contexts {
         if about.len() > MAX_FILE_BYTES {
             return Err(wrong(format!("the file is longer than {MAX_FILE_BYTES} bytes")));
         }
-        let contexts = fs::read_to_string(path).map_err(|error| wrong(error.to_string())).and_then(|text| Self::parse(&text).map_err(wrong))?;
+        let contexts =
+            fs::read_to_string(path).map_err(|error| wrong(error.to_string())).and_then(|text| Self::parse(&text).map_err(wrong))?;
         if about.permissions().mode() & 0o077 != 0 && contexts.contexts.values().any(|context| context.key.is_some()) {
             term::note(&format!("Warning: others may read the keys in {0}. Make it yours alone: chmod 600 {0}", path.display()));
         }

@@ -67,14 +67,7 @@ pub async fn audit(AuditArgs { limit }: AuditArgs, server: &Server, shown: Shown
 }
 
 /// Shows a list, and says when it is cut.
-pub async fn pages(
-    server: &Server,
-    path: &str,
-    query: &[(&str, String)],
-    limit: Limit,
-    shown: Shown,
-    kind: &Kind,
-) -> Result<(), Failure> {
+pub async fn pages(server: &Server, path: &str, query: &[(&str, String)], limit: Limit, shown: Shown, kind: &Kind) -> Result<(), Failure> {
     let (rows, more) = server.list(path, query, limit.rows()).await.map_err(failed)?;
     show::list(shown.form_or(Form::Table), kind, &rows)?;
     if more {

@@ -137,9 +137,7 @@ impl Feed {
     pub fn print(&mut self, rows: &[Value]) -> Result<(), Failure> {
         match self.form {
             Form::Json => term::print_foreign(&rows.iter().map(|row| format!("{row}\n")).collect::<String>()),
-            Form::Yaml => {
-                rows.iter().try_for_each(|row| term::print_foreign(&format!("---\n{}", yaml(row)?)))
-            }
+            Form::Yaml => rows.iter().try_for_each(|row| term::print_foreign(&format!("---\n{}", yaml(row)?))),
             Form::Name => names(self.kind, rows),
             Form::Table | Form::Wide => {
                 let mut text = String::new();

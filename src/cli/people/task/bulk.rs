@@ -84,7 +84,9 @@ impl Outcome {
 pub async fn run(wish: Wish, args: BulkArgs, server: &Server, shown: Shown) -> Result<(), Failure> {
     let verb = wish.verb();
     match (args.ids.as_slice(), args.filters.is_empty()) {
-        ([], true) => Err(Failure::usage(format!("which tasks? Name them by id, or by filters like --status queued: see task {verb} --help"))),
+        ([], true) => {
+            Err(Failure::usage(format!("which tasks? Name them by id, or by filters like --status queued: see task {verb} --help")))
+        }
         ([_, ..], false) => Err(Failure::usage("give either ids or filters: together they are ambiguous")),
         ([id], true) if !args.dry_run => {
             let task = server.post(&path(id, &format!("/{verb}")), &json!({})).await.map_err(|failure| failure.about(id))?;
@@ -92,7 +94,8 @@ pub async fn run(wish: Wish, args: BulkArgs, server: &Server, shown: Shown) -> R
                 Some(form) => show::one(form, &columns::TASKS, &task),
                 None => {
                     let is_stopping = task["cancel_requested"] == true && task["status"] != "cancelled";
-                    let state = if is_stopping { "still runs; its worker is told to stop" } else { task["status"].as_str().unwrap_or_default() };
+                    let state =
+                        if is_stopping { "still runs; its worker is told to stop" } else { task["status"].as_str().unwrap_or_default() };
                     term::note(&format!("task {id}: {state}"));
                     Ok(())
                 }

@@ -129,7 +129,9 @@ mod tests {
 
     #[test]
     fn values_that_make_no_sense_are_refused() {
-        for flags in [["--priority", "10"], ["--max-attempts", "0"], ["--budget", "-1"], ["--budget", "NaN"], ["--label", "x"], ["--timeout", "x"]] {
+        for flags in
+            [["--priority", "10"], ["--max-attempts", "0"], ["--budget", "-1"], ["--budget", "NaN"], ["--label", "x"], ["--timeout", "x"]]
+        {
             let flag = format!("{}={}", flags[0], flags[1]);
             assert!(Line::try_parse_from(["x", flag.as_str()]).is_err(), "{flags:?}");
         }

@@ -65,12 +65,7 @@ pub async fn logs(args: &LogsArgs, server: &Server, form: Form) -> Result<(), Fa
 }
 
 /// Gives each event to `take`, from the first on, until the task is finished. A stream that breaks goes on where it was.
-async fn stream(
-    server: &Server,
-    id: &str,
-    was_there: bool,
-    mut take: impl FnMut(&Value) -> Result<(), Failure>,
-) -> Result<(), Failure> {
+async fn stream(server: &Server, id: &str, was_there: bool, mut take: impl FnMut(&Value) -> Result<(), Failure>) -> Result<(), Failure> {
     let path = path(id, "/events");
     let mut trouble = Trouble::new(false, was_there);
     let mut last: Option<String> = None;

@@ -76,8 +76,7 @@ impl Watching<'_> {
     }
 
     async fn list(&mut self) -> Result<(), Stop> {
-        let (tasks, _) =
-            self.server.list("api/runtime/llm-tasks", &self.filters.query(), self.limit.rows()).await.map_err(Stop::Call)?;
+        let (tasks, _) = self.server.list("api/runtime/llm-tasks", &self.filters.query(), self.limit.rows()).await.map_err(Stop::Call)?;
         self.show(&tasks)
     }
 
