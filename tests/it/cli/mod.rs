@@ -12,7 +12,7 @@ mod terminal;
 mod waiting;
 
 use crate::support::*;
-pub use person::{Person, Running};
+pub use person::Person;
 
 fn sqlite() -> &'static Server {
     shared(Database::Sqlite)
