@@ -24,13 +24,17 @@ pub enum ContextCommand {
     /// List the contexts; the one in use is marked
     List,
     /// Use this context from now on
-    Use { name: String },
+    Use {
+        /// As `context list` shows it
+        name: String,
+    },
     /// Add a context, or replace one
     ///
     /// The first one is used at once. A new address takes its key anew, so that no key gets to a server that it is not for.
     #[command(after_help = "Examples:\n  bloom-runtime context set home --server http://127.0.0.1:5000\n  \
         bloom-runtime context set prod --server https://bloom.example --key-file ~/.bloom-key\n  bloom-runtime context use prod")]
     Set {
+        /// A name of your choice
         name: String,
         /// The server's address; may be left out for a context that is there
         #[arg(long, value_name = "URL")]
@@ -43,7 +47,10 @@ pub enum ContextCommand {
         key_file: Option<PathBuf>,
     },
     /// Remove a context
-    Rm { name: String },
+    Rm {
+        /// As `context list` shows it
+        name: String,
+    },
 }
 
 #[derive(Default, Deserialize, Serialize)]

@@ -79,10 +79,14 @@ pub enum Command {
     },
     /// Keep servers and their keys under names
     ///
-    /// A context is a server and the key to it, kept in $XDG_CONFIG_HOME/bloom-runtime/config.toml (~/.config/…), readable by you
-    /// alone. Which server a command calls is said by --server or --use-context, else by BLOOM_SERVER, else by BLOOM_CONTEXT, else by
-    /// the context in use, else it is http://127.0.0.1:5000. A context's key goes to that context's server only. (The --context of
-    /// `task submit` is another thing: the conversation that the task belongs to.)
+    /// A context is a server and the key to it, kept in $XDG_CONFIG_HOME/bloom-runtime/config.toml
+    /// (else ~/.config/bloom-runtime/config.toml), readable by you alone.
+    ///
+    /// Which server a command calls is said by --server or --use-context, else by BLOOM_SERVER, else
+    /// by BLOOM_CONTEXT, else by the context in use, else it is http://127.0.0.1:5000. A context's key
+    /// goes to that context's server only. The --context of `task submit` is another thing: the
+    /// conversation that the task belongs to.
+    #[command(verbatim_doc_comment)]
     Context {
         #[command(subcommand)]
         action: ContextCommand,

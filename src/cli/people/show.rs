@@ -251,7 +251,7 @@ mod tests {
     fn columns_stand_below_their_titles() {
         let rows = [json!({ "name": "a", "status": "dead" }), json!({ "name": "日本語", "note": "x\ny\u{1b}", "status": "" })];
         assert_eq!(table(Form::Table, &rows), "NAME     STATUS\na        dead\n日本語   -\n");
-        assert_eq!(table(Form::Wide, &rows), "NAME     NOTE          STATUS\na        -             dead\n日本語   x y\\u{1b}   -\n");
+        assert_eq!(table(Form::Wide, &rows), "NAME     NOTE        STATUS\na        -           dead\n日本語   x y\\u{1b}   -\n");
     }
 
     #[test]

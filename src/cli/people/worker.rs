@@ -19,21 +19,25 @@ pub enum WorkerCommand {
     },
     /// Show workers; with -o json also what they hold
     Get {
+        /// Names, as `worker list` shows them
         #[arg(required = true, value_name = "NAME")]
         names: Vec<String>,
     },
     /// Give workers no new tasks; what they run goes on
     Cordon {
+        /// Names, as `worker list` shows them
         #[arg(required = true, value_name = "NAME")]
         names: Vec<String>,
     },
     /// Give workers tasks again, after cordon or drain
     Uncordon {
+        /// Names, as `worker list` shows them
         #[arg(required = true, value_name = "NAME")]
         names: Vec<String>,
     },
     /// Give workers no new tasks, and ask them to finish or hand back what they hold
     Drain {
+        /// Names, as `worker list` shows them
         #[arg(required = true, value_name = "NAME")]
         names: Vec<String>,
     },
@@ -41,6 +45,7 @@ pub enum WorkerCommand {
     ///
     /// A worker that still runs comes back when it registers again, and one that the control plane lists with the next look at its list.
     Rm {
+        /// Names, as `worker list` shows them
         #[arg(required = true, value_name = "NAME")]
         names: Vec<String>,
     },

@@ -61,7 +61,7 @@ fn by_filters_nothing_happens_unasked() {
         assert_eq!(mine.status().await, "queued");
 
         let said = person.types("y\n", &wish).ends(0).out;
-        assert!(said.contains("1 tasks are cancelled"), "{said}");
+        assert!(said.contains("1 task: cancelled"), "{said}");
         assert_eq!((mine.status().await, other.status().await), ("cancelled".into(), "queued".into()));
         let again = person.does(&["task", "requeue", "--status", "cancelled", "--agent", &crew.slug, "--yes", "-o", "json"]).json();
         assert_eq!(again["changed"], 1);

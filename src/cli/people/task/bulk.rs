@@ -18,16 +18,17 @@ const MAX_ROUNDS: usize = 1000;
 
 #[derive(Args, Debug)]
 pub struct BulkArgs {
+    /// Ids of tasks; or give filters
     #[arg(value_name = "ID")]
     ids: Vec<String>,
-    #[command(flatten)]
-    filters: Filters,
     /// Do not ask
     #[arg(short, long)]
     yes: bool,
     /// Only tell how many are meant
     #[arg(long)]
     dry_run: bool,
+    #[command(flatten)]
+    filters: Filters,
 }
 
 #[derive(Clone, Copy)]
@@ -46,7 +47,7 @@ impl Wish {
 
     fn done(self) -> &'static str {
         match self {
-            Self::Cancel => "cancelled, or their workers are told to stop",
+            Self::Cancel => "cancelled, or told to stop",
             Self::Requeue => "queued again",
         }
     }
@@ -113,8 +114,10 @@ async fn by_ids(wish: Wish, ids: &[String], dry_run: bool, server: &Server, show
     }
     all.print(shown)?;
     let done = if dry_run { all.matched } else { all.changed };
-    let say = if dry_run { "can be" } else { "are" };
-    let told = format!("{done} of {} tasks {say} {}", ids.len(), wish.done());
+    let told = match dry_run {
+        true => format!("{done} of {} to {}", tasks(ids.len() as i64), wish.verb()),
+        false => format!("{done} of {}: {}", tasks(ids.len() as i64), wish.done()),
+    };
     if done as usize == ids.len() {
         term::note(&told);
         return Ok(());
@@ -125,7 +128,7 @@ async fn by_ids(wish: Wish, ids: &[String], dry_run: bool, server: &Server, show
 async fn by_filter(wish: Wish, args: &BulkArgs, server: &Server, shown: Shown) -> Result<(), Failure> {
     let filter = args.filters.body();
     let meant = call(wish, &json!({ "filter": filter, "dry_run": true }), server).await?;
-    let count = format!("{}{} task{}", meant.matched, if meant.more { " or more" } else { "" }, if meant.matched == 1 { "" } else { "s" });
+    let count = if meant.more { format!("{} or more", tasks(meant.matched)) } else { tasks(meant.matched) };
     if args.dry_run || meant.matched == 0 {
         term::note(&format!("{count} to {}", wish.verb()));
         return meant.print(shown);
@@ -143,12 +146,16 @@ async fn by_filter(wish: Wish, args: &BulkArgs, server: &Server, shown: Shown) -
             break;
         }
     }
-    term::note(&format!("{} tasks are {}", all.changed, wish.done()));
+    term::note(&format!("{}: {}", tasks(all.changed), wish.done()));
     all.print(shown)?;
     if all.more {
         return Err(format!("there are more: give the command again to {} them, too", wish.verb()).into());
     }
     Ok(())
+}
+
+fn tasks(count: i64) -> String {
+    if count == 1 { "1 task".into() } else { format!("{count} tasks") }
 }
 
 async fn call(wish: Wish, body: &Value, server: &Server) -> Result<Outcome, Failure> {

@@ -26,8 +26,8 @@ use submit::Submit;
 use wait::Waiting;
 
 pub const EXAMPLES: &str = "Examples:
-  bloom-runtime task submit --wait \"Say hello\"                  print the answer
-  git diff | bloom-runtime task submit --follow --agent reviewer  the prompt from a pipe, the answer as it comes
+  bloom-runtime task submit --wait \"Say hello\"
+  git diff | bloom-runtime task submit --follow --agent reviewer
   ID=$(bloom-runtime task submit --context docs \"Go on\")
   bloom-runtime task logs -f $ID
   bloom-runtime task list --status failed --since 2h -o wide
@@ -42,6 +42,7 @@ pub enum TaskCommand {
     Submit(Box<Submit>),
     /// Show tasks
     Get {
+        /// Their ids
         #[arg(required = true, value_name = "ID")]
         ids: Vec<String>,
     },
@@ -49,19 +50,20 @@ pub enum TaskCommand {
     ///
     /// With --watch, what fits is shown again whenever it changes, until Ctrl-C; -o json then prints a line for each change.
     List {
-        #[command(flatten)]
-        filters: Filters,
-        #[command(flatten)]
-        limit: Limit,
         /// Go on with what changes
         #[arg(short, long)]
         watch: bool,
+        #[command(flatten)]
+        limit: Limit,
+        #[command(flatten)]
+        filters: Filters,
     },
     Logs(LogsArgs),
     /// Print a task's answer
     ///
     /// The answer alone, as the run gave it. Exits with 1 if the newest run failed; -o json shows the whole result.
     Result {
+        /// The task's id
         #[arg(value_name = "ID")]
         id: String,
     },
@@ -81,6 +83,7 @@ pub enum TaskCommand {
     ///
     /// Exits with 0 if all are completed, with 1 if one is not, with 3 when the time is over.
     Wait {
+        /// Their ids
         #[arg(required = true, value_name = "ID")]
         ids: Vec<String>,
         /// Wait no longer than that: 90, 5m, 2h
@@ -94,6 +97,7 @@ pub enum TaskCommand {
 /// Its text as it is, and a line in brackets for everything else. With --follow from the start on, until the task is finished.
 #[derive(Args, Debug)]
 pub struct LogsArgs {
+    /// The task's id
     #[arg(value_name = "ID")]
     id: String,
     /// Go on with what comes, until the task is finished

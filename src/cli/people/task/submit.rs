@@ -22,15 +22,19 @@ const MAX_PROMPT_BYTES: u64 = 64 * 1024 * 1024;
 
 /// Submit a task
 ///
-/// Prints its id; with --wait its answer alone, as soon as that is there; with --follow the run's text as it comes. The prompt is the
-/// argument, a file, or standard input. An answer of the server that gets lost is asked for again, without making a second task.
+/// Prints its id; with --wait its answer alone, as soon as that is there; with --follow the run's
+/// text as it comes. The prompt is the argument, a file, or standard input. When the server's
+/// answer gets lost it is asked for again, which makes no second task.
 ///
-/// With --from, each line of a file is a task: a JSON object with the fields of the API, of which `prompt` is the only one that must
-/// be there; flags say what holds for lines that don't say it themselves. All lines are checked first. They are submitted 1000 at a
-/// time, each such batch wholly or not at all, and the ids are printed in the order of the lines. A line makes its task once,
-/// however often the file is submitted; with another --idempotency-key the file is a new one.
+/// With --from, each line of a file is a task: a JSON object with the fields of the API, of which
+/// only `prompt` must be there; flags say what holds for lines that don't say it themselves. All
+/// lines are checked first. They are submitted in batches of at most 1000, each wholly or not at
+/// all, and the ids are printed in the order of the lines. A line makes its task once, however often
+/// the file is submitted; with another --idempotency-key the file is a new one.
 #[derive(Args, Debug)]
-#[command(after_help = "Examples:
+#[command(
+    verbatim_doc_comment,
+    after_help = "Examples:
   bloom-runtime task submit --wait \"Say hello\"
   bloom-runtime task submit --context docs --agent writer --prompt-file chapter.md --follow
   git diff | bloom-runtime task submit --wait --format json --timeout 10m
@@ -38,7 +42,8 @@ const MAX_PROMPT_BYTES: u64 = 64 * 1024 * 1024;
   bloom-runtime task submit --from tasks.jsonl --label batch=7
 
 A line of tasks.jsonl:
-  {\"prompt\": \"Say hello\", \"context_id\": \"demo\", \"priority\": 7, \"labels\": {\"team\": \"a\"}}")]
+  {\"prompt\": \"Say hello\", \"context_id\": \"demo\", \"priority\": 7, \"labels\": {\"team\": \"a\"}}"
+)]
 pub struct Submit {
     /// What is to be done; - or none: standard input
     #[arg(value_name = "PROMPT", conflicts_with_all = ["prompt_file", "from"])]
