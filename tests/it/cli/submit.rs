@@ -2,6 +2,9 @@
 
 use std::fs;
 
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
 use super::*;
 use crate::support::stub::{Reply, Stub};
 
@@ -143,6 +146,41 @@ fn a_busy_server_is_asked_again_for_the_same_task() {
         assert_eq!(seen.len(), 3);
         assert!(seen.iter().all(|request| request.body == seen[0].body), "the same wish each time");
         assert!(seen[0].body.contains("\"idempotency_key\":\""), "{}", seen[0].body);
+    });
+}
+
+/// A line to the server that loses its first answer, after the server has done what was asked.
+async fn lossy_line(to: &Api) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let here = format!("http://{}", listener.local_addr().expect("an address"));
+    let target = to.base().trim_start_matches("http://").to_owned();
+    beside(async move {
+        let mut is_first = true;
+        while let Ok((mut near, _)) = listener.accept().await {
+            let mut far = TcpStream::connect(&target).await.expect("the server");
+            if std::mem::take(&mut is_first) {
+                let mut buffer = [0; 64 * 1024];
+                let count = near.read(&mut buffer).await.expect("a request");
+                far.write_all(&buffer[..count]).await.expect("the server takes it");
+                assert!(far.read(&mut buffer).await.expect("an answer") > 0);
+            } else {
+                beside(async move { tokio::io::copy_bidirectional(&mut near, &mut far).await });
+            }
+        }
+    });
+    here
+}
+
+#[test]
+fn a_lost_answer_makes_no_second_task() {
+    run(async {
+        let server = sqlite();
+        let line = lossy_line(server).await;
+        let agent = unique("agent");
+        let done = Person::new().with("BLOOM_SERVER", &line).does(&["task", "submit", "--agent", &agent, "p"]).ends(0);
+        assert!(done.err.contains("trying again"), "the first answer was lost: {}", done.err);
+        let tasks = server.get(&format!("llm-tasks?agent_slug={agent}")).await.ok();
+        assert_eq!((tasks.as_array().unwrap().len(), tasks[0]["id"].as_str()), (1, Some(id(&done.out))));
     });
 }
 

@@ -114,10 +114,8 @@ async fn by_ids(wish: Wish, ids: &[String], dry_run: bool, server: &Server, show
     }
     all.print(shown)?;
     let done = if dry_run { all.matched } else { all.changed };
-    let told = match dry_run {
-        true => format!("{done} of {} to {}", tasks(ids.len() as i64), wish.verb()),
-        false => format!("{done} of {}: {}", tasks(ids.len() as i64), wish.done()),
-    };
+    let what = if dry_run { format!("to {}", wish.verb()) } else { wish.done().to_owned() };
+    let told = format!("{done} of {}: {what}", tasks(ids.len() as i64));
     if done as usize == ids.len() {
         term::note(&told);
         return Ok(());
