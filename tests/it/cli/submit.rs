@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::AsyncReadExt;
 use tokio::net::{TcpListener, TcpStream};
 
 use super::*;
@@ -159,10 +159,13 @@ async fn lossy_line(to: &Api) -> String {
         while let Ok((mut near, _)) = listener.accept().await {
             let mut far = TcpStream::connect(&target).await.expect("the server");
             if std::mem::take(&mut is_first) {
-                let mut buffer = [0; 64 * 1024];
-                let count = near.read(&mut buffer).await.expect("a request");
-                far.write_all(&buffer[..count]).await.expect("the server takes it");
-                assert!(far.read(&mut buffer).await.expect("an answer") > 0);
+                let (mut near, _) = near.split();
+                let (mut answer, mut far) = far.split();
+                let mut buffer = [0; 1024];
+                tokio::select! {
+                    _ = tokio::io::copy(&mut near, &mut far) => {}
+                    read = answer.read(&mut buffer) => assert!(read.expect("an answer") > 0),
+                }
             } else {
                 beside(async move { tokio::io::copy_bidirectional(&mut near, &mut far).await });
             }
