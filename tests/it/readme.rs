@@ -76,28 +76,14 @@ fn its_command_line_runs_as_it_stands() {
     let server = Server::on(Database::Sqlite).start();
     let script = script("## From the command line", server.base());
     assert!(script.matches("shows ").count() > 5, "{script}");
-    run(async {
-        let worker = server.worker().slots(4).register().await.name;
-        let api = (*server).clone();
-        // Answers each task with its prompt.
-        let echo = beside(async move {
-            loop {
-                let claimed = api.post(&format!("workers/{worker}/claim"), json!({ "max": 1, "wait_sec": 20 })).await.ok();
-                for entry in claimed["leases"].as_array().expect("leases") {
-                    let task = api.task(entry["task"]["id"].as_str().expect("an id"));
-                    task.succeed(entry["task"]["prompt"].as_str().expect("a prompt")).await;
-                }
-            }
-        });
-        let home = janitor::new_path("home");
-        std::fs::create_dir_all(&home).unwrap();
-        let bin = std::path::Path::new(server::BINARY).parent().expect("its directory").display();
-        let path = format!("{bin}:{}", std::env::var("PATH").expect("a path"));
-        let mut bash = Command::new("bash");
-        let base = server.base();
-        succeeds(bash.arg("-c").arg(&script).env_clear().env("PATH", path).env("HOME", &home).env("BLOOM_SERVER", base).current_dir(&home));
-        echo.abort();
-    });
+    let _agent = server.agent("readme").echo().start();
+    let home = janitor::new_path("home");
+    std::fs::create_dir_all(&home).unwrap();
+    let bin = std::path::Path::new(server::BINARY).parent().expect("its directory").display();
+    let path = format!("{bin}:{}", std::env::var("PATH").expect("a path"));
+    let mut bash = Command::new("bash");
+    let base = server.base();
+    succeeds(bash.arg("-c").arg(&script).env_clear().env("PATH", path).env("HOME", &home).env("BLOOM_SERVER", base).current_dir(&home));
 }
 
 #[test]

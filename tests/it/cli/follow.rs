@@ -15,10 +15,13 @@ fn text_is_there_as_it_comes() {
         run.tells("tool_use", json!({ "name": "Bash", "input": { "command": "ls" } })).await;
         following.says("[tool_use] Bash {\"command\":\"ls\"}").await;
         run.tells("text", json!("second")).await;
-        following.prints("first second").await;
+        run.tells("text", json!("ly")).await;
+        following.prints("first \nsecondly").await;
+        run.tells("usage", json!({ "cost_usd": 1 })).await;
         run.answers("the answer").await;
         let done = following.done().ends(0);
-        assert_eq!(done.out, "first second\n", "what was streamed is not said again");
+        assert_eq!(done.out, "first \nsecondly\n", "what was streamed is not said again");
+        assert!(!done.err.contains("usage"), "only what tells how it goes: {}", done.err);
     });
 }
 
@@ -86,7 +89,7 @@ fn logs_tell_everything_in_order() {
         run.tells("text", json!("b")).await;
         run.tells("usage", json!({ "cost_usd": 1 })).await;
         let person = Person::at(crew.api);
-        let expected = "[lifecycle] started\na b\n[usage] {\"cost_usd\":1}\n";
+        let expected = "[lifecycle] started\na b\n[usage] cost_usd=1\n";
         assert_eq!(person.does(&["task", "logs", &task.id]).ok(), expected);
         assert_eq!(person.does(&["task", "logs", "--kind", "text", &task.id]).ok(), "a b\n");
         let events = person.does(&["task", "logs", "-o", "json", &task.id]).json();

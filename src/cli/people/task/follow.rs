@@ -100,12 +100,14 @@ struct Transcript<'a> {
     /// The lease of the last event.
     lease: Option<String>,
     is_in_line: bool,
+    /// Something else has come since the last text: what follows is no part of that.
+    is_cut: bool,
     has_text: bool,
 }
 
 impl<'a> Transcript<'a> {
     fn new(form: Form, is_log: bool, kinds: &'a [String]) -> Self {
-        Self { form, is_log, kinds, lease: None, is_in_line: false, has_text: false }
+        Self { form, is_log, kinds, lease: None, is_in_line: false, is_cut: false, has_text: false }
     }
 
     fn is_json(&self) -> bool {
@@ -128,16 +130,28 @@ impl<'a> Transcript<'a> {
         let lease = event["lease_id"].as_str().map(str::to_owned);
         if self.lease.is_some() && lease != self.lease {
             self.aside("[again] another run of this task")?;
+            self.is_cut = true;
         }
         self.lease = lease;
         let (kind, data) = (event["kind"].as_str().unwrap_or_default(), &event["data"]);
         match text_of(data).filter(|_| kind == "text") {
+            Some("") => Ok(()),
             Some(text) => {
+                if std::mem::take(&mut self.is_cut) {
+                    self.end_line()?;
+                }
                 self.has_text = true;
-                self.is_in_line = if text.is_empty() { self.is_in_line } else { !text.ends_with('\n') };
+                self.is_in_line = !text.ends_with('\n');
                 term::print_foreign(text)
             }
-            None => self.aside(&format!("[{kind}] {}", summary(data))),
+            None => {
+                self.is_cut |= matches!(kind, "tool_use" | "tool_result");
+                // Whoever waits for the text wants to see what is going on, not all of it.
+                if self.is_log || !matches!(kind, "tool_result" | "usage") {
+                    self.aside(&format!("[{kind}] {}", summary(data)))?;
+                }
+                Ok(())
+            }
         }
     }
 
@@ -165,10 +179,15 @@ fn text_of(data: &Value) -> Option<&str> {
 
 /// What an event tells, in one line.
 fn summary(data: &Value) -> String {
-    let told = match (text_of(data).or_else(|| data["message"].as_str()), data["name"].as_str()) {
-        (Some(text), _) => text.to_owned(),
-        (None, Some(name)) => format!("{name} {}", data["input"]),
-        (None, None) => data.to_string(),
+    let words = text_of(data).or_else(|| data["message"].as_str()).or_else(|| data["content"].as_str());
+    let told = match (words, data["name"].as_str(), data.as_object()) {
+        (Some(text), _, _) => text.to_owned(),
+        (None, Some(name), _) => format!("{name} {}", data["input"]),
+        (None, None, Some(members)) => {
+            let members = members.iter().filter(|(_, value)| !value.is_null());
+            members.map(|(name, value)| format!("{name}={}", columns::text(value))).collect::<Vec<_>>().join(" ")
+        }
+        (None, None, None) => data.to_string(),
     };
     term::short(&told, LINE)
 }
@@ -183,7 +202,8 @@ mod tests {
         assert_eq!(summary(&json!("plain\ntext")), "plain text");
         assert_eq!(summary(&json!({ "text": "a" })), "a");
         assert_eq!(summary(&json!({ "name": "Bash", "input": { "command": "ls" } })), "Bash {\"command\":\"ls\"}");
-        assert_eq!(summary(&json!({ "cost_usd": 1 })), "{\"cost_usd\":1}");
+        assert_eq!(summary(&json!({ "phase": "ended", "exit": null, "ms": 5 })), "phase=ended ms=5");
+        assert_eq!(summary(&json!({ "id": "x", "content": "a file" })), "a file");
         assert_eq!(summary(&json!("x".repeat(500))).chars().count(), LINE);
     }
 }
