@@ -1,6 +1,8 @@
 //! The command line: what people type, and what it starts.
 //!
-//! Exit status: 0 fine, 1 it failed, 2 the command line or a setting is wrong.
+//! Exit status: 0 fine, 1 it failed (the call, or the task that was waited for), 2 the command line or a setting is wrong,
+//! 3 what was waited for did not come in time, 130 waiting was interrupted. A reader that closes the output early ends a command
+//! with 0.
 
 mod agent;
 mod bench;
@@ -8,11 +10,13 @@ mod config_check;
 mod database;
 mod dev;
 mod gauges;
+mod people;
 mod serve;
 mod signals;
 
 use std::fmt;
 use std::io::Write;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
@@ -27,6 +31,9 @@ use crate::http;
 /// task to its end. It keeps everything in an SQLite file of its own, or in PostgreSQL,
 /// which any number of servers can share. Start it with: bloom-runtime serve
 #[derive(Debug, Parser)]
+///
+/// Exit status: 0 fine; 1 it failed, or the task that was waited for did not complete; 2 the command
+/// line or a setting is wrong; 3 what was waited for did not come in time; 130 interrupted.
 #[command(name = "bloom-runtime", version, verbatim_doc_comment)]
 struct Cli {
     #[command(subcommand)]
@@ -47,6 +54,8 @@ enum Command {
     Serve(ServerArgs),
     Dev(dev::DevArgs),
     Agent(agent::AgentArgs),
+    #[command(flatten)]
+    People(people::Command),
     /// Look at the database's schema, or bring it up to date
     ///
     /// `serve` does that by itself at each start; this is for those who want it to be a step of its own.
@@ -66,6 +75,13 @@ enum Command {
     /// For bash: bloom-runtime completions bash > /etc/bash_completion.d/bloom-runtime
     Completions {
         shell: Shell,
+    },
+    /// Write the manual pages into a directory, one for each command
+    ///
+    /// For all users: bloom-runtime man /usr/local/share/man/man1
+    Man {
+        /// It is made if it is not there
+        dir: PathBuf,
     },
     Bench(bench::BenchArgs),
     /// Reads a prompt and prints a run's stream that repeats it: what `--runner echo` starts
@@ -111,19 +127,39 @@ enum Output {
 #[derive(Debug)]
 struct Failure {
     message: String,
-    /// The command line or a setting is wrong, not the world.
-    is_usage: bool,
+    /// What the process ends with.
+    status: u8,
 }
 
 impl Failure {
+    /// The command line or a setting is wrong, not the world.
     fn usage(message: impl Into<String>) -> Self {
-        Self { message: message.into(), is_usage: true }
+        Self { message: message.into(), status: 2 }
+    }
+
+    /// It did not come within the time that was given for it.
+    fn too_late(message: impl Into<String>) -> Self {
+        Self { message: message.into(), status: 3 }
+    }
+
+    fn interrupted(message: impl Into<String>) -> Self {
+        Self { message: message.into(), status: 130 }
+    }
+
+    /// Says what it is about, where several things were named.
+    fn about(self, name: &str) -> Self {
+        Self { message: format!("{name}: {}", self.message), ..self }
+    }
+
+    /// Nobody reads the output any more: there is nothing left to do, and nothing to say about it.
+    fn unread() -> Self {
+        Self { message: String::new(), status: 0 }
     }
 }
 
 impl From<String> for Failure {
     fn from(message: String) -> Self {
-        Self { message, is_usage: false }
+        Self { message, status: 1 }
     }
 }
 
@@ -142,6 +178,7 @@ pub fn run() -> ExitCode {
         Command::EchoRunner => crate::agent::echo::run().map_err(|error| Failure::from(error.to_string())),
         Command::Migrate { action: Migrate::Up(args) } => settings(&args).and_then(|settings| block_on(database::migrate(settings))),
         Command::Migrate { action: Migrate::Status(args) } => settings(&args).and_then(|settings| block_on(database::status(settings))),
+        Command::People(command) => block_on(people::run(command)),
         Command::Openapi => openapi(),
         Command::Config { action: ConfigCommand::Check { server, output } } => config_check::run(&server.flags, output),
         Command::Completions { shell } => {
@@ -150,15 +187,20 @@ pub fn run() -> ExitCode {
             say(&String::from_utf8_lossy(&script));
             Ok(())
         }
+        Command::Man { dir } => man(&dir),
         Command::Bench(args) => block_on(async move {
-            bench::run(&args).await.map_err(|failure| Failure { is_usage: failure.is_usage, message: failure.to_string() })
+            bench::run(&args)
+                .await
+                .map_err(|failure| if failure.is_usage { Failure::usage(failure.to_string()) } else { Failure::from(failure.to_string()) })
         }),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            complain(&failure.message);
-            ExitCode::from(if failure.is_usage { 2 } else { 1 })
+            if !failure.message.is_empty() {
+                complain(&failure.message);
+            }
+            ExitCode::from(failure.status)
         }
     }
 }
@@ -186,6 +228,11 @@ fn openapi() -> Result<(), Failure> {
     Ok(())
 }
 
+fn man(dir: &Path) -> Result<(), Failure> {
+    let written = std::fs::create_dir_all(dir).and_then(|()| clap_mangen::generate_to(Cli::command(), dir));
+    Ok(written.map_err(|error| format!("the manual pages can't be written to {}: {error}", dir.display()))?)
+}
+
 /// Prints to standard output. Whoever closes that early (`… | head`) has seen enough.
 fn say(text: &str) {
     let mut out = std::io::stdout().lock();
@@ -193,7 +240,7 @@ fn say(text: &str) {
 }
 
 fn complain(text: &str) {
-    let _ = writeln!(std::io::stderr().lock(), "bloom-runtime: {text}");
+    let _ = writeln!(std::io::stderr().lock(), "bloom-runtime: {}", people::term::safe(text));
 }
 
 #[cfg(test)]

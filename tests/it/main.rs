@@ -12,6 +12,7 @@ mod auth;
 mod bulk;
 mod cancel;
 mod claim;
+mod cli;
 mod command_line;
 mod completion;
 mod concurrency;

@@ -25,7 +25,7 @@ fn steps(heading: &str) -> Vec<(String, Vec<String>)> {
 }
 
 /// Waits of the text become: ask again until it is so.
-fn script(base: &str) -> String {
+fn script(heading: &str, base: &str) -> String {
     let mut script = String::from(
         r#"set -euo pipefail
 shows() {
@@ -43,7 +43,7 @@ shows() {
     );
     let quoted = |text: &str| format!("'{}'", text.replace('\'', r"'\''"));
     let mut tries = 1;
-    for (command, seen) in steps("## A task's life, by curl") {
+    for (command, seen) in steps(heading) {
         if command.starts_with("sleep ") {
             tries = 200;
         } else if seen.is_empty() {
@@ -57,14 +57,33 @@ shows() {
     script.replace("http://127.0.0.1:5000", base)
 }
 
+fn succeeds(bash: &mut Command) {
+    let output = bash.stdin(Stdio::null()).output().expect("bash");
+    let said = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{said}");
+}
+
 #[test]
 fn its_commands_run_as_they_stand() {
     let server = Server::on(Database::Sqlite).env("WORKER_OFFLINE_AFTER_SECONDS", 4).start();
-    let script = script(server.base());
+    let script = script("## A task's life, by curl", server.base());
     assert!(script.matches("shows ").count() > 12, "{script}");
-    let output = Command::new("bash").arg("-c").arg(&script).stdin(Stdio::null()).output().expect("bash");
-    let said = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success(), "{said}");
+    succeeds(Command::new("bash").arg("-c").arg(&script));
+}
+
+#[test]
+fn its_command_line_runs_as_it_stands() {
+    let server = Server::on(Database::Sqlite).start();
+    let script = script("## From the command line", server.base());
+    assert!(script.matches("shows ").count() > 5, "{script}");
+    let _agent = server.agent("readme").echo().start();
+    let home = janitor::new_path("home");
+    std::fs::create_dir_all(&home).unwrap();
+    let bin = std::path::Path::new(server::BINARY).parent().expect("its directory").display();
+    let path = format!("{bin}:{}", std::env::var("PATH").expect("a path"));
+    let mut bash = Command::new("bash");
+    let base = server.base();
+    succeeds(bash.arg("-c").arg(&script).env_clear().env("PATH", path).env("HOME", &home).env("BLOOM_SERVER", base).current_dir(&home));
 }
 
 #[test]

@@ -1,0 +1,108 @@
+//! `submit --follow` and `task logs`: the run's text as it comes.
+
+use super::*;
+
+#[test]
+fn text_is_there_as_it_comes() {
+    run(async {
+        let crew = sqlite().crew();
+        let worker = crew.worker().register().await;
+        let following = Person::at(crew.api).starts(&["task", "submit", "--follow", "--agent", &crew.slug, "p"]);
+        let run = Run::claimed_by(&worker).await;
+        run.tells("text", json!({ "text": "first " })).await;
+        following.prints("first ").await;
+        assert_eq!(following.out(), "first ", "before the second was sent");
+        run.tells("tool_use", json!({ "name": "Bash", "input": { "command": "ls" } })).await;
+        following.says("[tool_use] Bash {\"command\":\"ls\"}").await;
+        run.tells("text", json!("second")).await;
+        run.tells("text", json!("ly")).await;
+        following.prints("first \nsecondly").await;
+        run.tells("usage", json!({ "cost_usd": 1 })).await;
+        run.answers("the answer").await;
+        let done = following.done().ends(0);
+        assert_eq!(done.out, "first \nsecondly\n", "what was streamed is not said again");
+        assert!(!done.err.contains("usage"), "only what tells how it goes: {}", done.err);
+    });
+}
+
+#[test]
+fn a_run_that_tells_nothing_gives_its_answer() {
+    run(async {
+        let crew = sqlite().crew();
+        let worker = crew.worker().register().await;
+        let following = Person::at(crew.api).starts(&["task", "submit", "--follow", "--agent", &crew.slug, "p"]);
+        Run::claimed_by(&worker).await.answers("the answer").await;
+        assert_eq!(following.done().ok(), "the answer\n");
+        let failing = Person::at(crew.api).starts(&["task", "submit", "--follow", "--agent", &crew.slug, "p"]);
+        Run::claimed_by(&worker).await.fails("auth", "signed out").await;
+        assert!(failing.done().complains(1).contains("auth: signed out"));
+    });
+}
+
+#[test]
+fn a_stream_that_breaks_goes_on_where_it_was() {
+    run(async {
+        let server = Server::on(Database::Sqlite).start();
+        let crew = server.crew();
+        let worker = crew.worker().register().await;
+        let following = Person::at(&server).starts(&["task", "submit", "--follow", "--agent", &crew.slug, "p"]);
+        let run = Run::claimed_by(&worker).await;
+        run.tells("text", json!("one ")).await;
+        run.tells("text", json!("two ")).await;
+        following.prints("one two ").await;
+        server.kill9();
+        server.start_again();
+        run.tells("text", json!("three")).await;
+        following.prints("three").await;
+        run.answers("x").await;
+        assert_eq!(following.done().ok(), "one two three\n", "nothing lost, nothing twice");
+    });
+}
+
+#[test]
+fn a_closed_pipe_ends_it_quietly() {
+    run(async {
+        let crew = sqlite().crew();
+        let worker = crew.worker().register().await;
+        let task = crew.task().create().await;
+        let run = Run::claimed_by(&worker).await;
+        for _ in 0..3 {
+            run.tells("text", json!("a line\n")).await;
+        }
+        let person = Person::at(crew.api);
+        let done = person.turns_away(&["task", "logs", "-f", &task.id], || {}).ends(0);
+        assert_eq!(done.err, "");
+        let done = person.turns_away(&["task", "get", &task.id], || {}).ends(0);
+        assert_eq!(done.err, "");
+    });
+}
+
+#[test]
+fn logs_tell_everything_in_order() {
+    run(async {
+        let crew = sqlite().crew();
+        let worker = crew.worker().register().await;
+        let task = crew.task().create().await;
+        let run = Run::claimed_by(&worker).await;
+        run.tells("lifecycle", json!({ "message": "started" })).await;
+        run.tells("text", json!("a ")).await;
+        run.tells("text", json!("b")).await;
+        run.tells("usage", json!({ "cost_usd": 1 })).await;
+        let person = Person::at(crew.api);
+        let expected = "[lifecycle] started\na b\n[usage] cost_usd=1\n";
+        assert_eq!(person.does(&["task", "logs", &task.id]).ok(), expected);
+        assert_eq!(person.does(&["task", "logs", "--kind", "text", &task.id]).ok(), "a b\n");
+        let events = person.does(&["task", "logs", "-o", "json", &task.id]).json();
+        assert_eq!(events, crew.api.get(&task.path("/events")).await.ok());
+
+        let following = person.starts(&["task", "logs", "-f", &task.id]);
+        following.prints(expected).await;
+        let lines = person.starts(&["task", "logs", "-f", "-o", "json", "--kind", "text", &task.id]);
+        run.tells("text", json!("c")).await;
+        run.answers("x").await;
+        assert_eq!(following.done().ok(), format!("{expected}c\n"), "to the task's end");
+        let lines = lines.done().ok();
+        let lines: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).expect("a line is an event")).collect();
+        assert_eq!(lines.iter().map(|event| event["data"].as_str().unwrap()).collect::<Vec<_>>(), ["a ", "b", "c"]);
+    });
+}

@@ -1,0 +1,55 @@
+//! The commands for people, as a person gives them: what comes on each stream, and the exit status.
+//!
+//! They reach the database through the server only, so one database is enough here.
+
+mod bulk;
+mod contexts;
+mod follow;
+mod looking;
+mod person;
+mod submit;
+mod terminal;
+mod waiting;
+
+use crate::support::*;
+pub use person::Person;
+
+fn sqlite() -> &'static Server {
+    shared(Database::Sqlite)
+}
+
+/// A claimed run of the fake worker: what it tells, and how it ends.
+struct Run<'a> {
+    api: &'a Api,
+    task: Task<'a>,
+    lease: String,
+    seq: std::cell::Cell<i64>,
+}
+
+impl<'a> Run<'a> {
+    /// Waits for the next task of the worker's crew.
+    async fn claimed_by(worker: &Worker<'a>) -> Run<'a> {
+        let claimed = worker.claim_within(1, 20).await;
+        let lease = claimed.first().unwrap_or_else(|| panic!("a task for {}", worker.name))["lease"].clone();
+        let text = |key: &str| lease[key].as_str().expect("an id").to_owned();
+        Run { api: worker.api, task: worker.api.task(&text("task_id")), lease: text("id"), seq: std::cell::Cell::new(0) }
+    }
+
+    async fn tells(&self, kind: &str, data: Value) {
+        self.seq.set(self.seq.get() + 1);
+        let event = json!({ "seq": self.seq.get(), "kind": kind, "at": now_ms(), "data": data });
+        self.api.post(&self.task.path("/events"), json!({ "lease_id": self.lease, "events": [event] })).await.ok();
+    }
+
+    async fn answers(&self, output: &str) {
+        let end = json!({ "status": "success", "output": output, "lease_id": self.lease, "metrics": { "duration_ms": 5 } });
+        self.task.complete(end).await.ok();
+    }
+
+    async fn fails(&self, reason: &str, message: &str) {
+        let end = json!({
+            "status": "error", "error_message": message, "reason": reason, "lease_id": self.lease, "metrics": { "duration_ms": 5 },
+        });
+        self.task.complete(end).await.ok();
+    }
+}

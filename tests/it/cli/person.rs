@@ -1,0 +1,204 @@
+//! Somebody at a keyboard: gives commands, reads what they print.
+
+use std::io::{BufReader, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use crate::support::server::BINARY;
+use crate::support::*;
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+#[derive(Clone)]
+pub struct Person {
+    pub home: PathBuf,
+    env: Vec<(String, String)>,
+}
+
+/// What a command came to.
+#[derive(Debug)]
+pub struct Done {
+    pub code: i32,
+    pub out: String,
+    pub err: String,
+}
+
+impl Person {
+    /// Without any server in mind.
+    pub fn new() -> Self {
+        let home = janitor::new_path("home");
+        std::fs::create_dir_all(&home).expect("a home");
+        Self { home, env: Vec::new() }
+    }
+
+    pub fn at(api: &Api) -> Self {
+        Self::new().with("BLOOM_SERVER", api.base())
+    }
+
+    /// With this variable.
+    pub fn with(mut self, name: &str, value: &str) -> Self {
+        self.env.push((name.into(), value.into()));
+        self
+    }
+
+    fn command(&self, program: &Path, arguments: &[&str]) -> Command {
+        let mut command = janitor::bound(program, None, janitor::AtTheEnd::Kill);
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        command.args(arguments).env_clear().env("PATH", path).env("HOME", &self.home).current_dir(&self.home);
+        command.envs(self.env.iter().map(|(name, value)| (name, value)));
+        command
+    }
+
+    /// Gives a command and waits for its end.
+    pub fn does(&self, arguments: &[&str]) -> Done {
+        self.starts(arguments).done()
+    }
+
+    /// The same with this on standard input.
+    pub fn pipes(&self, input: &str, arguments: &[&str]) -> Done {
+        self.start(self.command(Path::new(BINARY), arguments), Some(input)).done()
+    }
+
+    /// Gives a command that is to take a while.
+    pub fn starts(&self, arguments: &[&str]) -> Running {
+        self.start(self.command(Path::new(BINARY), arguments), None)
+    }
+
+    /// Gives a command on a terminal of its own, and types this. Both streams come as one.
+    pub fn types(&self, input: &str, arguments: &[&str]) -> Done {
+        let line = std::iter::once(BINARY).chain(arguments.iter().copied());
+        let line = line.map(|word| format!("'{}'", word.replace('\'', r"'\''"))).collect::<Vec<_>>().join(" ");
+        self.start(self.command(Path::new("script"), &["-qec", &line, "/dev/null"]), Some(input)).done()
+    }
+
+    fn start(&self, mut command: Command, input: Option<&str>) -> Running {
+        command.stdin(if input.is_some() { Stdio::piped() } else { Stdio::null() }).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = janitor::spawn(command).expect("the program starts");
+        if let (Some(input), Some(mut stdin)) = (input, child.stdin.take()) {
+            let input = input.to_owned();
+            std::thread::spawn(move || stdin.write_all(input.as_bytes()));
+        }
+        let out = Heard::listen(child.stdout.take().expect("its stdout"));
+        let err = Heard::listen(child.stderr.take().expect("its stderr"));
+        Running { child, out, err }
+    }
+
+    /// Gives a command whose output nobody reads any more once it has begun; its end and what it says of it.
+    pub fn turns_away(&self, arguments: &[&str], meanwhile: impl FnOnce()) -> Done {
+        let mut command = self.command(Path::new(BINARY), arguments);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = janitor::spawn(command).expect("the program starts");
+        drop(child.stdout.take());
+        let err = Heard::listen(child.stderr.take().expect("its stderr"));
+        meanwhile();
+        Running { child, out: Heard::default(), err }.done()
+    }
+}
+
+/// What has come on a stream so far.
+#[derive(Clone, Default)]
+struct Heard {
+    bytes: Arc<Mutex<Vec<u8>>>,
+    reader: Arc<Mutex<Option<std::thread::JoinHandle<()>>>>,
+}
+
+impl Heard {
+    fn listen(stream: impl Read + Send + 'static) -> Self {
+        let heard = Self::default();
+        let bytes = Arc::clone(&heard.bytes);
+        let reader = std::thread::spawn(move || {
+            let mut stream = BufReader::new(stream);
+            let mut buffer = [0; 4096];
+            while let Ok(count @ 1..) = stream.read(&mut buffer) {
+                bytes.lock().expect("what was heard").extend_from_slice(&buffer[..count]);
+            }
+        });
+        *heard.reader.lock().expect("the reader") = Some(reader);
+        heard
+    }
+
+    fn text(&self) -> String {
+        String::from_utf8(self.bytes.lock().expect("what was heard").clone()).expect("text")
+    }
+
+    /// All of it, when the stream has ended.
+    fn all(&self) -> String {
+        if let Some(reader) = self.reader.lock().expect("the reader").take() {
+            reader.join().expect("the reader ends");
+        }
+        self.text()
+    }
+}
+
+pub struct Running {
+    child: Child,
+    out: Heard,
+    err: Heard,
+}
+
+impl Running {
+    pub fn out(&self) -> String {
+        self.out.text()
+    }
+
+    /// Waits until this has come on standard output.
+    pub async fn prints(&self, text: &str) {
+        eventually(&format!("{text:?} on stdout"), || async { self.out.text().contains(text).then_some(()) }).await;
+    }
+
+    /// Waits until this has come on standard error.
+    pub async fn says(&self, text: &str) {
+        eventually(&format!("{text:?} on stderr"), || async { self.err.text().contains(text).then_some(()) }).await;
+    }
+
+    /// Presses Ctrl-C.
+    pub fn interrupt(&self) {
+        janitor::signal(self.child.id(), "INT");
+    }
+
+    pub fn done(mut self) -> Done {
+        let started = Instant::now();
+        let status = loop {
+            match self.child.try_wait().expect("its state") {
+                Some(status) => break status,
+                None if started.elapsed() > PATIENCE => {
+                    let _ = self.child.kill();
+                    panic!("it does not end\nstdout: {}\nstderr: {}", self.out.all(), self.err.all());
+                }
+                None => std::thread::sleep(Duration::from_millis(5)),
+            }
+        };
+        Done { code: status.code().unwrap_or(-1), out: self.out.all(), err: self.err.all() }
+    }
+}
+
+impl Done {
+    #[track_caller]
+    pub fn ends(self, code: i32) -> Self {
+        assert_eq!(self.code, code, "stdout: {}\nstderr: {}", self.out, self.err);
+        self
+    }
+
+    /// Its output, after success.
+    #[track_caller]
+    pub fn ok(self) -> String {
+        self.ends(0).out
+    }
+
+    #[track_caller]
+    pub fn json(self) -> Value {
+        let out = self.ok();
+        serde_json::from_str(&out).unwrap_or_else(|error| panic!("{error}: {out}"))
+    }
+
+    /// What it says after this end, with nothing on standard output.
+    #[track_caller]
+    pub fn complains(self, code: i32) -> String {
+        let done = self.ends(code);
+        assert_eq!(done.out, "", "data where none is: {}", done.err);
+        assert!(!done.err.contains("panicked"), "{}", done.err);
+        done.err
+    }
+}

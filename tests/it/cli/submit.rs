@@ -1,0 +1,228 @@
+//! `task submit`: what is sent, and what is printed.
+
+use std::fs;
+
+use tokio::io::AsyncReadExt;
+use tokio::net::{TcpListener, TcpStream};
+
+use super::*;
+use crate::support::stub::{Reply, Stub};
+
+fn id(out: &str) -> &str {
+    let id = out.strip_suffix('\n').expect("a line");
+    assert_eq!(id.len(), 36, "an id alone: {out:?}");
+    id
+}
+
+#[test]
+fn it_prints_the_id_alone() {
+    run(async {
+        let server = sqlite();
+        let done = Person::at(server).does(&["task", "submit", "Say hello"]).ends(0);
+        assert_eq!(done.err, "", "nobody looks at a terminal");
+        let task = server.task(id(&done.out)).now().await;
+        assert_eq!((&task["prompt"], &task["agent_slug"], &task["status"]), (&json!("Say hello"), &json!("default"), &json!("queued")));
+        assert!(task["idempotency_key"].is_string(), "{task}");
+        let other = Person::at(server).does(&["task", "submit", "Say hello"]).ok();
+        assert_ne!(server.task(id(&other)).now().await["context_id"], task["context_id"], "each has a conversation of its own");
+        server.task(id(&done.out)).cancel().await.ok();
+        server.task(id(&other)).cancel().await.ok();
+    });
+}
+
+#[test]
+fn every_field_has_a_flag() {
+    run(async {
+        let server = sqlite();
+        let first = server.crew().task().create().await;
+        let (agent, context) = (unique("agent"), unique("context"));
+        let flags = [
+            "task",
+            "submit",
+            "-o",
+            "json",
+            "--context",
+            &context,
+            "--agent",
+            &agent,
+            "--priority",
+            "9",
+            "--not-before",
+            "2200-01-01T00:00:00Z",
+            "--depends-on",
+            &first.id,
+            "--label",
+            "k=v",
+            "--label",
+            "l=w=x",
+            "--model",
+            "m",
+            "--budget",
+            "0.5",
+            "--timeout",
+            "5m",
+            "--format",
+            "json",
+            "--max-attempts",
+            "2",
+            "--session",
+            "none",
+            "--exclusive-key",
+            &context,
+            "--idempotency-key",
+            &context,
+            "--hint",
+            "a.txt",
+            "--ttl",
+            "1h",
+            "--",
+            "--really",
+        ];
+        let task = Person::at(server).does(&flags).json();
+        let expected = json!({
+            "context_id": context, "agent_slug": agent, "priority": 9, "not_before": 7_258_118_400_000_i64, "depends_on": [first.id],
+            "labels": { "k": "v", "l": "w=x" }, "model": "m", "policy": { "timeout_sec": 300, "budget": 0.5 }, "desired_format": "json",
+            "max_attempts": 2, "session": "none", "exclusive_key": context, "idempotency_key": context, "context_hints": ["a.txt"],
+            "ttl_after_finished_sec": 3600, "prompt": "--really",
+        });
+        for (field, value) in expected.as_object().unwrap() {
+            assert_eq!(task[field], *value, "{field}");
+        }
+        let again = Person::at(server).does(&flags).json();
+        assert_eq!(again["id"], task["id"], "one key, one task");
+    });
+}
+
+#[test]
+fn the_prompt_may_come_from_a_file_or_a_pipe() {
+    run(async {
+        let server = sqlite();
+        let person = Person::at(server);
+        fs::write(person.home.join("prompt.txt"), "from a file\n").unwrap();
+        let check = async |out: String, prompt: &str| assert_eq!(server.task(id(&out)).now().await["prompt"], prompt);
+        let agent = unique("agent");
+        let flags = ["task", "submit", "--agent", &agent];
+        check(person.does(&[&flags[..], &["--prompt-file", "prompt.txt"]].concat()).ok(), "from a file\n").await;
+        check(person.pipes("from a pipe\nGrüße", &flags).ok(), "from a pipe\nGrüße").await;
+        check(person.pipes("dashed", &[&flags[..], &["-"]].concat()).ok(), "dashed").await;
+    });
+}
+
+#[test]
+fn what_makes_no_sense_is_not_sent() {
+    let person = Person::at(sqlite());
+    fs::write(person.home.join("bytes"), b"\xff\xfe").unwrap();
+    let wrong: &[(&[&str], &str)] = &[
+        (&[], "empty"),
+        (&["--prompt-file", "nowhere.txt"], "nowhere.txt"),
+        (&["--prompt-file", "bytes"], "bytes"),
+        (&["p", "--prompt-file", "bytes"], "--prompt-file"),
+        (&["p", "--priority", "10"], "--priority"),
+        (&["p", "--not-before", "soon"], "--not-before"),
+        (&["p", "--label", "x"], "--label"),
+        (&["p", "--wait-timeout", "5"], "--wait-timeout"),
+        (&["p", "--from", "x"], "--from"),
+    ];
+    for (flags, named) in wrong {
+        let said = person.does(&[&["task", "submit"], *flags].concat()).complains(2);
+        assert!(said.contains(named), "{flags:?}: {said}");
+    }
+    let said = person.does(&["task", "submit", "p", "--depends-on", "x"]).complains(1);
+    assert!(said.contains("depends_on") && said.contains("Invalid uuid"), "the server's words name the field: {said}");
+}
+
+#[test]
+fn a_busy_server_is_asked_again_for_the_same_task() {
+    run(async {
+        let stub = Stub::start().await;
+        let path = "/api/runtime/llm-tasks";
+        stub.once(path, Reply::new(503, r#"{"error": "busy"}"#));
+        stub.once(path, Reply::new(500, r#"{"error": "broken"}"#));
+        stub.always(path, Reply::new(201, &json!({ "id": NO_ID, "status": "queued" }).to_string()));
+        let done = Person::new().with("BLOOM_SERVER", &stub.url).does(&["task", "submit", "p"]).ends(0);
+        assert_eq!(done.out, format!("{NO_ID}\n"));
+        assert!(done.err.contains("busy; trying again"), "{}", done.err);
+        let seen = stub.seen(path);
+        assert_eq!(seen.len(), 3);
+        assert!(seen.iter().all(|request| request.body == seen[0].body), "the same wish each time");
+        assert!(seen[0].body.contains("\"idempotency_key\":\""), "{}", seen[0].body);
+    });
+}
+
+/// A line to the server that loses its first answer, after the server has done what was asked.
+async fn lossy_line(to: &Api) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let here = format!("http://{}", listener.local_addr().expect("an address"));
+    let target = to.base().trim_start_matches("http://").to_owned();
+    beside(async move {
+        let mut is_first = true;
+        while let Ok((mut near, _)) = listener.accept().await {
+            let mut far = TcpStream::connect(&target).await.expect("the server");
+            if std::mem::take(&mut is_first) {
+                let (mut near, _) = near.split();
+                let (mut answer, mut far) = far.split();
+                let mut buffer = [0; 1024];
+                tokio::select! {
+                    _ = tokio::io::copy(&mut near, &mut far) => {}
+                    read = answer.read(&mut buffer) => assert!(read.expect("an answer") > 0),
+                }
+            } else {
+                beside(async move { tokio::io::copy_bidirectional(&mut near, &mut far).await });
+            }
+        }
+    });
+    here
+}
+
+#[test]
+fn a_lost_answer_makes_no_second_task() {
+    run(async {
+        let server = sqlite();
+        let line = lossy_line(server).await;
+        let agent = unique("agent");
+        let done = Person::new().with("BLOOM_SERVER", &line).does(&["task", "submit", "--agent", &agent, "p"]).ends(0);
+        assert!(done.err.contains("trying again"), "the first answer was lost: {}", done.err);
+        let tasks = server.get(&format!("llm-tasks?agent_slug={agent}")).await.ok();
+        assert_eq!((tasks.as_array().unwrap().len(), tasks[0]["id"].as_str()), (1, Some(id(&done.out))));
+    });
+}
+
+#[test]
+fn a_file_is_submitted_line_by_line() {
+    run(async {
+        let server = sqlite();
+        let person = Person::at(server);
+        let agent = unique("agent");
+        let line = |i: i32| json!({ "prompt": format!("task {i}"), "priority": i % 10 }).to_string();
+        let lines: Vec<String> = (0..1005).map(line).collect();
+        fs::write(person.home.join("tasks.jsonl"), lines.join("\n") + "\n\n").unwrap();
+        let flags = ["task", "submit", "--from", "tasks.jsonl", "--agent", &agent, "--label", "batch=7"];
+        let out = person.does(&flags).ok();
+        let ids: Vec<&str> = out.lines().collect();
+        assert_eq!(ids.len(), 1005, "an id for each");
+        for i in [0, 999, 1000, 1004] {
+            let task = server.task(ids[i]).now().await;
+            assert_eq!((&task["prompt"], &task["agent_slug"]), (&json!(format!("task {i}")), &json!(agent)));
+            assert_eq!(task["labels"], json!({ "batch": "7" }));
+        }
+        assert_eq!(person.does(&flags).ok(), out, "a repeated run makes nothing twice");
+        let piped = person.pipes(&lines.join("\n"), &["task", "submit", "--from", "-", "--agent", &agent, "--label", "batch=7"]);
+        assert_eq!(piped.ok(), out);
+        let renamed = person.does(&[&flags[..], &["--idempotency-key", "again", "-o", "json"]].concat()).json();
+        let renamed = renamed.as_array().expect("one array");
+        assert!(renamed.len() == 1005 && renamed[0]["id"] != ids[0], "another name, other tasks");
+    });
+}
+
+#[test]
+fn a_file_with_a_wrong_line_makes_nothing() {
+    run(async {
+        let server = sqlite();
+        let agent = unique("agent");
+        let file = "{\"prompt\": \"p\"}\n{\"prompt\": \"\", \"max_attempts\": 0}\n{\"prompt\"}\n";
+        let said = Person::at(server).pipes(file, &["task", "submit", "--from", "-", "--agent", &agent]).complains(2);
+        assert!(said.contains("line 2: ") && said.contains("max_attempts: ") && said.contains("prompt: "), "{said}");
+        assert!(said.contains("line 3: it is not valid JSON"), "{said}");
+        assert_eq!(server.get(&format!("llm-tasks?agent_slug={agent}")).await.ok(), json!([]));
+    });
+}
