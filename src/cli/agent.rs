@@ -13,6 +13,8 @@ use crate::agent::{self, Door, Ended, Settings};
 use crate::config::{self, LogFormat};
 use crate::telemetry::init_logging;
 
+const DEFAULT_SERVER: &str = "http://127.0.0.1:5000";
+
 /// Run a server's tasks on this machine
 ///
 /// Registers with the server, waits for tasks, runs each on the Claude CLI in a directory of its own, and reports back. If the agent or
@@ -23,7 +25,7 @@ use crate::telemetry::init_logging;
 #[derive(Args, Debug)]
 pub struct AgentArgs {
     /// The server's address
-    #[arg(long, env = "BLOOM_SERVER", value_name = "URL", default_value = "http://127.0.0.1:5000")]
+    #[arg(long, env = "BLOOM_SERVER", value_name = "URL", default_value = DEFAULT_SERVER)]
     server: String,
     /// The server's worker key, if it has one; it can be seen in the list of processes, so prefer the environment or --key-file
     #[arg(long, env = "BLOOM_KEY", hide_env_values = true, conflicts_with = "key_file")]
@@ -88,14 +90,16 @@ pub struct WorkArgs {
 impl WorkArgs {
     /// The settings of an agent of this server.
     pub fn settings(&self, server: String, key: Option<SecretString>, data_dir: &Path) -> Result<Settings, Failure> {
-        let profiles = Profiles::load(self.profiles.as_deref(), self.runner.as_deref()).map_err(Failure::usage)?;
+        let given = |path: &Option<PathBuf>| path.clone().filter(|path| !path.as_os_str().is_empty());
+        let runner = self.runner.as_deref().filter(|runner| !runner.is_empty());
+        let profiles = Profiles::load(given(&self.profiles).as_deref(), runner).map_err(Failure::usage)?;
         Ok(Settings {
             server,
             key,
             name: None,
             max_concurrency: self.max_concurrency,
             labels: Vec::new(),
-            work_dir: self.work_dir.clone().unwrap_or_else(|| data_dir.join("agent")),
+            work_dir: given(&self.work_dir).unwrap_or_else(|| data_dir.join("agent")),
             profiles,
             grace: std::time::Duration::from_secs(self.grace_seconds),
             door: None,
@@ -114,7 +118,8 @@ impl WorkArgs {
 
 fn name(text: &str) -> Result<String, String> {
     match text.chars().count() {
-        1..=128 if !text.chars().any(char::is_control) => Ok(text.to_owned()),
+        // An empty variable counts as unset.
+        0..=128 if !text.chars().any(char::is_control) => Ok(text.to_owned()),
         _ => Err("a name has 1 to 128 characters, none of them a control character".to_owned()),
     }
 }
@@ -157,8 +162,9 @@ async fn serve(args: AgentArgs) -> Result<Ended, Failure> {
     let shutdown = signals::listen()?;
     let key = secret("key", args.key.as_deref(), args.key_file.as_ref())?;
     let agent_key = secret("agent-key", args.agent_key.as_deref(), args.agent_key_file.as_ref())?;
-    let mut settings = args.work.settings(args.server, key, &config::default_data_dir())?;
-    settings.name = args.name;
+    let server = if args.server.is_empty() { DEFAULT_SERVER.to_owned() } else { args.server };
+    let mut settings = args.work.settings(server, key, &config::default_data_dir())?;
+    settings.name = args.name.filter(|name| !name.is_empty());
     settings.labels = args.labels.into_iter().filter(|label| !label.is_empty()).collect();
     let listener = match args.listen.filter(|address| !address.is_empty()) {
         None => None,

@@ -2,6 +2,7 @@
 
 mod claude;
 mod crash;
+mod dev;
 mod door;
 mod ending;
 mod fleet;

@@ -50,16 +50,23 @@ pub fn shared(database: Database) -> &'static Server {
 pub struct Plan {
     env: BTreeMap<String, String>,
     dir: PathBuf,
+    words: &'static [&'static str],
 }
 
 impl Plan {
     /// Nothing set.
     pub fn empty(dir: PathBuf) -> Self {
-        Self { env: BTreeMap::new(), dir }
+        Self { env: BTreeMap::new(), dir, words: &["serve"] }
     }
 
     pub fn env(mut self, name: &str, value: impl ToString) -> Self {
         self.env.insert(name.into(), value.to_string());
+        self
+    }
+
+    /// Another command that serves.
+    pub fn words(mut self, words: &'static [&'static str]) -> Self {
+        self.words = words;
         self
     }
 
@@ -235,7 +242,7 @@ impl Drop for Server {
 
 /// Starts the process, learns its address from what it prints, and waits until it is ready.
 fn start(plan: &Plan, log: &Arc<Mutex<String>>) -> (Child, String) {
-    let mut command = plan.command(&["serve"]);
+    let mut command = plan.command(plan.words);
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = janitor::spawn(command).expect("the program starts");
     let (found, address) = std::sync::mpsc::channel();
