@@ -6,7 +6,7 @@
 #
 # Also taken from the environment:
 #   BLOOM_USER             the user that runs the agent; default: who called sudo, else a new user bloom-agent
-#   BLOOM_MAX_CONCURRENCY  BLOOM_WORK_DIR  BLOOM_RUNNER  BLOOM_LISTEN  MEMBRIDGE_AGENT_KEY_FILE   settings of the agent
+#   MEMBRIDGE_AGENT_KEY_FILE, and BLOOM_MAX_CONCURRENCY, BLOOM_LISTEN and the like: settings of the agent, see `bloom-runtime agent --help`
 #   BLOOM_INIT             systemd or openrc; default: whichever runs here
 #   DESTDIR                puts the files below that directory, and starts nothing
 set -eu
@@ -64,7 +64,7 @@ umask 077
 mkdir -p "$root$etc" "$root${run%/*}"
 if [ -n "${BLOOM_KEY_FILE:-}" ]; then
 	[ -r "$BLOOM_KEY_FILE" ] || die "$BLOOM_KEY_FILE can't be read: correct BLOOM_KEY_FILE"
-	cat "$BLOOM_KEY_FILE" >"$root$etc/agent.key"
+	cp "$BLOOM_KEY_FILE" "$root$etc/agent.key"
 elif [ ! -f "$root$etc/agent.key" ]; then
 	# The script itself may be what standard input brings.
 	(: </dev/tty) 2>/dev/null || die "nobody can be asked for the server's key: put it into a file and name that with BLOOM_KEY_FILE"
@@ -75,11 +75,11 @@ elif [ ! -f "$root$etc/agent.key" ]; then
 	stty echo </dev/tty
 	trap - EXIT INT TERM
 	printf '\n' >/dev/tty
-	printf '%s\n' "$key" >"$root$etc/agent.key"
+	printf '%s' "$key" >"$root$etc/agent.key"
 fi
 if [ -n "${MEMBRIDGE_AGENT_KEY_FILE:-}" ]; then
 	[ -r "$MEMBRIDGE_AGENT_KEY_FILE" ] || die "$MEMBRIDGE_AGENT_KEY_FILE can't be read: correct MEMBRIDGE_AGENT_KEY_FILE"
-	cat "$MEMBRIDGE_AGENT_KEY_FILE" >"$root$etc/membridge-agent.key"
+	cp "$MEMBRIDGE_AGENT_KEY_FILE" "$root$etc/membridge-agent.key"
 fi
 
 # A program of its own, so that no value has to be quoted in the ways of systemd and OpenRC.
@@ -87,18 +87,15 @@ fi
 	printf '%s\n' '#!/bin/sh' '# Written by agent-install.sh, which overwrites it.'
 	printf 'export BLOOM_SERVER=%s\n' "$(quote "$SERVER_URL")"
 	[ -z "$NODE_ID" ] || printf 'export BLOOM_AGENT_NAME=%s\n' "$(quote "$NODE_ID")"
-	[ -z "${BLOOM_MAX_CONCURRENCY:-}" ] || printf 'export BLOOM_MAX_CONCURRENCY=%s\n' "$(quote "$BLOOM_MAX_CONCURRENCY")"
-	[ -z "${BLOOM_WORK_DIR:-}" ] || printf 'export BLOOM_WORK_DIR=%s\n' "$(quote "$BLOOM_WORK_DIR")"
-	[ -z "${BLOOM_RUNNER:-}" ] || printf 'export BLOOM_RUNNER=%s\n' "$(quote "$BLOOM_RUNNER")"
-	[ -z "${BLOOM_LISTEN:-}" ] || printf 'export BLOOM_LISTEN=%s\n' "$(quote "$BLOOM_LISTEN")"
+	for name in BLOOM_MAX_CONCURRENCY BLOOM_WORK_DIR BLOOM_RUNNER BLOOM_PROFILES BLOOM_LABELS BLOOM_LISTEN BLOOM_AGENT_URL \
+		BLOOM_PUSH_ONLY BLOOM_UPDATE_COMMAND BLOOM_GRACE_SECONDS; do
+		eval "value=\${$name:-}"
+		[ -z "$value" ] || printf 'export %s=%s\n' "$name" "$(quote "$value")"
+	done
 	printf 'export HOME=%s\n' "$(quote "$home")"
 	printf 'export PATH=%s\n' "$(quote "$home/.local/bin:$PATH")"
-	printf 'BLOOM_KEY=$(cat %s) || exit 1\n' "$etc/agent.key"
-	# shellcheck disable=SC2016 # It is for the program that is written here.
-	printf '%s\n' '[ -z "$BLOOM_KEY" ] || export BLOOM_KEY'
-	if [ -f "$root$etc/membridge-agent.key" ]; then
-		printf 'MEMBRIDGE_AGENT_KEY=$(cat %s) || exit 1\nexport MEMBRIDGE_AGENT_KEY\n' "$etc/membridge-agent.key"
-	fi
+	printf '[ ! -s %s ] || export BLOOM_KEY_FILE=%s\n' "$etc/agent.key" "$etc/agent.key"
+	[ ! -f "$root$etc/membridge-agent.key" ] || printf 'export MEMBRIDGE_AGENT_KEY_FILE=%s\n' "$etc/membridge-agent.key"
 	printf 'exec %s agent\n' "$(quote "$bin")"
 } >"$root$run"
 chmod 755 "$root${run%/*}" "$root$etc" "$root$run"
@@ -112,14 +109,15 @@ systemd)
 Description=bloom-runtime agent
 Wants=network-online.target
 After=network-online.target
+StartLimitIntervalSec=0
 
 [Service]
 User=$user
 ExecStart=$run
-Restart=always
+Restart=on-failure
 RestartSec=5
 KillMode=mixed
-TimeoutStopSec=120
+TimeoutStopSec=330
 
 [Install]
 WantedBy=multi-user.target
@@ -137,7 +135,7 @@ command=$run
 command_user=$user
 respawn_delay=5
 respawn_max=0
-retry=TERM/120/KILL/5
+retry=TERM/330/KILL/5
 
 depend() {
 	need net

@@ -30,12 +30,13 @@ fn clean(program: impl AsRef<OsStr>) -> Command {
 fn install(script: &str, dir: &Path, init: &str) -> Output {
     let program = dir.join("a program");
     // It tells what it was started with.
-    write(&program, "#!/bin/sh\nprintf '%s|%s|%s|%s|' \"$@\" \"$BLOOM_SERVER\" \"$BLOOM_AGENT_NAME\" \"${BLOOM_KEY:-none}\"\n", 0o755);
+    let told = r#"printf '%s|%s|%s|%s|%s|' "$@" "$BLOOM_SERVER" "$BLOOM_AGENT_NAME" "$(cat "$BLOOM_KEY_FILE")" "$BLOOM_LABELS""#;
+    write(&program, &format!("#!/bin/sh\n{told}\n"), 0o755);
     write(&dir.join("key"), "se'cret\n", 0o600);
     write(&dir.join("install.sh"), script, 0o644);
     let mut command = clean("sh");
     command.arg(dir.join("install.sh")).env("DESTDIR", dir.join("root")).env("BLOOM_RUNTIME_BIN", program);
-    command.env("BLOOM_KEY_FILE", dir.join("key")).env("BLOOM_INIT", init).output().unwrap()
+    command.env("BLOOM_KEY_FILE", dir.join("key")).env("BLOOM_INIT", init).env("BLOOM_LABELS", "it's,$HOME").output().unwrap()
 }
 
 /// What the installed program hears of, with the paths of the staging directory put in.
@@ -59,7 +60,7 @@ on_both! {
             let dir = tempfile::tempdir().unwrap();
             let done = install(&answer.text, dir.path(), "systemd");
             assert!(done.status.success(), "{name}: {done:?}");
-            assert_eq!(heard(dir.path()), format!("agent|http://bloom.example:5000/it's|{name}|se'cret|"));
+            assert_eq!(heard(dir.path()), format!("agent|http://bloom.example:5000/it's|{name}|se'cret|it's,$HOME|"));
         }
     }
 

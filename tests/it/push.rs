@@ -172,6 +172,30 @@ on_both! {
 }
 
 on_both! { alone:
+    async fn our_own_agent_runs_what_it_is_brought(database) {
+        let server = Server::on(database).env("MEMBRIDGE_AGENT_KEY", "agent-key").start();
+        let agent = server.agent("box").slots(2).echo().env("MEMBRIDGE_AGENT_KEY", "agent-key");
+        let agent = agent.arg(&["--listen", "127.0.0.1:0", "--push-only"]).start();
+        let crew = server.crew();
+        let mut tasks = Vec::new();
+        for n in 0..6 {
+            tasks.push(crew.task().prompt(&format!("number {n}")).create().await);
+        }
+        for task in &tasks {
+            assert_eq!(task.reaches("completed").await["attempts"], 1);
+        }
+        let health = server.get("workers/box/agent-health").await.ok();
+        assert_eq!((&health["reachable"], &health["node_id"]), (&json!(true), &json!("box")));
+        server.post("workers", json!({ "name": "box", "dispatch": "manual" })).await.ok();
+        let task = crew.task().create().await;
+        let answer = task.dispatch(json!({})).await.ok();
+        assert_eq!(answer["execution"]["lease_id"], answer["lease_id"]);
+        task.reaches("completed").await;
+        drop(agent);
+        server.get("workers/box/agent-health").await.ok();
+        assert_eq!(server.get("workers/box").await.ok()["status"], "offline");
+    }
+
     async fn a_server_killed_in_between_sends_nothing_twice(database) {
         let server = Server::on(database).env("LEASE_TTL_SECONDS", 2).start();
         let stub = Stub::start().await;
