@@ -244,6 +244,7 @@ mod tests {
         metrics.batch("main", 12, 0.004);
         metrics.lease_expired();
         metrics.counts_corrected(3);
+        metrics.pushed("accepted");
         metrics.assigned(0.01);
         metrics.run("success", 12.0);
         metrics.reconciled("expire", 0.001, false);
@@ -262,6 +263,7 @@ mod tests {
             r#"bloom_batch_commands_sum{lane="main"} 12"#,
             "bloom_lease_expiries_total 1",
             "bloom_count_corrections_total 3",
+            r#"bloom_push_total{outcome="accepted"} 1"#,
             r#"bloom_reconcile_errors_total{loop="expire"} 1"#,
             "bloom_leader 1",
             r#"bloom_tokens_total{agent="coder",kind="output",model="unknown"} 4"#,

@@ -215,6 +215,35 @@ fn it_is_silent_for_too_long() {
 }
 
 #[test]
+fn its_agent_does_not_answer() {
+    check(
+        |_, _| Op::LoseWorker { worker: "w".into(), cause: Loss::Unreachable("connection refused".into()) },
+        "
+        unchanged <- unknown | lost | set offline | in error, lost
+        offline seen 0 s ago 0/1; worker_offline by admin <- online | in error | without claude | for other agents
+        offline seen 0 s ago cordoned 0/1; worker_offline by admin <- cordoned
+        offline seen 0 s ago cordoned draining 0/1; worker_offline by admin <- draining
+        offline seen 0 s ago 1/1; worker_offline by admin <- full",
+    );
+}
+
+#[test]
+fn its_agent_is_uninstalled() {
+    check(
+        |_, _| Op::LoseWorker { worker: "w".into(), cause: Loss::Uninstalled },
+        "
+        unchanged <- unknown
+        offline seen 0 s ago 0/1; agent_uninstalled by admin; worker_offline by admin <- online | in error | without claude
+            | for other agents
+        offline seen 60 s ago 0/1; agent_uninstalled by admin <- lost | in error, lost
+        offline seen 0 s ago 0/1; agent_uninstalled by admin <- set offline
+        offline seen 0 s ago cordoned 0/1; agent_uninstalled by admin; worker_offline by admin <- cordoned
+        offline seen 0 s ago cordoned draining 0/1; agent_uninstalled by admin; worker_offline by admin <- draining
+        offline seen 0 s ago 1/1; agent_uninstalled by admin; worker_offline by admin <- full",
+    );
+}
+
+#[test]
 fn it_is_named_by_a_lease_call() {
     check(
         |_, task| Op::Lease { task, choice: Choice::Named("w".into()), ttl_ms: TTL_MS, origin: Origin::Call },
