@@ -11,6 +11,8 @@ pub mod core;
 #[cfg(feature = "server")]
 pub mod agent;
 #[cfg(feature = "server")]
+pub mod agents;
+#[cfg(feature = "server")]
 pub mod api;
 #[cfg(feature = "server")]
 pub mod cli;
@@ -24,6 +26,8 @@ pub mod engine;
 pub mod http;
 #[cfg(feature = "server")]
 pub mod membridge;
+#[cfg(feature = "server")]
+pub mod outbound;
 #[cfg(feature = "server")]
 pub mod reconcile;
 #[cfg(feature = "server")]

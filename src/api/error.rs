@@ -135,6 +135,7 @@ impl From<Rejection> for Failure {
             | Rejection::NotReady(_)
             | Rejection::IdempotencyConflict => 409,
             Rejection::UnknownDependencies(_) => return Self::field("depends_on", rejection.to_string()),
+            Rejection::NoUrl(_) => 400,
             Rejection::NoWorker => 503,
             // Only reconcilers' commands hang on a leadership.
             Rejection::NotLeader => return Self::Internal(rejection.to_string()),
@@ -168,6 +169,7 @@ mod tests {
         check(Rejection::CannotCancel(status), 409, "Cannot cancel task with status 'leased'");
         check(Rejection::LeaseNotFound, 404, "Lease not found or already expired");
         check(Rejection::TaskOrLeaseNotFound, 404, "Task or lease not found");
+        check(Rejection::NoUrl("w".into()), 400, "Worker \"w\" has no URL configured");
         check(Rejection::NoWorker, 503, "No available worker with free capacity");
         assert_eq!(Failure::from(Rejection::UnknownDependencies(Vec::new())).status(), 400);
     }

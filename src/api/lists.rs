@@ -8,7 +8,7 @@ use utoipa::openapi::{RefOr, Required};
 use uuid::Uuid;
 
 use super::error::Failure;
-use super::values::{LABEL_PATTERN, LabelText, MAX_LABELS, MAX_MS, TEXT_PATTERN, parse_id, text_problem};
+use super::values::{LABEL_PATTERN, LabelText, MAX_LABELS, MAX_MS, TEXT_PATTERN, URL_PATTERN, parse_id, text_problem};
 use crate::core::Ms;
 
 pub const DEFAULT_LIMIT: i64 = 100;
@@ -155,6 +155,21 @@ pub struct WaitParams;
 impl IntoParams for WaitParams {
     fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
         vec![parameter("timeout_sec", "Seconds to wait: 30 unless given, 60 at most.", plain())]
+    }
+}
+
+/// `node_id` and `server_url` of the agent's install script.
+pub struct InstallParams;
+
+impl IntoParams for InstallParams {
+    fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
+        let name = ObjectBuilder::new().schema_type(Type::String).max_length(Some(128)).pattern(Some(r"^[^\x00-\x1F\x7F-\x9F]*$"));
+        let url = format!("^$|{URL_PATTERN}");
+        let url = ObjectBuilder::new().schema_type(Type::String).max_length(Some(2048)).pattern(Some(url));
+        vec![
+            parameter("node_id", "The worker's name; the machine's own unless given.", Schema::Object(name.build())),
+            parameter("server_url", "Where the agent reaches this server; as this request did unless given.", Schema::Object(url.build())),
+        ]
     }
 }
 

@@ -3,6 +3,7 @@
 //! A request body is a struct of [`body!`](wire) fields whose types say what they accept, so that reading it and describing it in
 //! OpenAPI can't differ. Answers borrow from the rows that they show.
 
+pub mod agents;
 pub mod answers;
 pub mod bulk;
 pub mod complete;

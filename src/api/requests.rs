@@ -11,6 +11,7 @@ pub const MAX_EVENT_BYTES: usize = 256 * 1024;
 /// Leases that a worker may name in one call; it has 32 at most, and may remember some more.
 const MAX_NAMED_LEASES: usize = 1000;
 pub const MAX_WAIT_SEC: i64 = 60;
+const DEFAULT_DISPATCH_WAIT_SEC: i64 = 25;
 const MAX_REASON: usize = 1000;
 
 body! {
@@ -50,6 +51,14 @@ body! {
         worker_id: Option<Text>,
         /// 300 unless given.
         ttl_seconds: Option<Int<1, 86_400>>,
+    }
+
+    /// Where the task is to be pushed, and how long its agent's answer is waited for.
+    pub struct NewDispatch {
+        /// Unless named, the best worker with a URL is chosen.
+        worker_id: Option<Text>,
+        /// Seconds; the run goes on afterwards.
+        wait_sec: Int<0, MAX_WAIT_SEC> = Int(DEFAULT_DISPATCH_WAIT_SEC),
     }
 
     /// Who sends the sign of life.

@@ -322,7 +322,7 @@ pub struct HttpUrl(pub String);
 
 const MAX_URL: usize = 2048;
 /// A plain form that is surely an address. Others pass as well (IPv6, a query), if they are one.
-const URL_PATTERN: &str = concat!(
+pub const URL_PATTERN: &str = concat!(
     r"^https?://(([A-Za-z0-9-]+\.)*[A-Za-z][A-Za-z0-9-]*",
     r"|((0|[1-9][0-9]?|1[0-9]{2}|2[0-4][0-9]|25[0-5])\.){3}(0|[1-9][0-9]?|1[0-9]{2}|2[0-4][0-9]|25[0-5]))",
     r"(:([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5]))?(/[A-Za-z0-9._~/-]*)?$",

@@ -6,6 +6,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use super::{Failure, database, gauges, say, signals};
+use crate::agents::{self, Agents};
 use crate::config::Serve;
 use crate::engine::{self, Engine};
 use crate::http::{self, AppState, Keys};
@@ -38,10 +39,11 @@ pub async fn run(settings: Serve, shutdown: CancellationToken, ready: impl FnOnc
     let server_url = settings.membridge_server_url.as_ref().map(|url| url.as_str().trim_end_matches('/').to_owned());
     let membridge = Membridge::new(server_url, settings.membridge_admin_key.clone());
     reconcile::load_settings(&engine, &membridge).await.map_err(broken)?;
-    reconcile::start(&engine, &membridge, reconcile_options(&settings));
+    let agents = Agents::new(engine.clone(), agent_options(&settings, address));
+    reconcile::start(&engine, &agents, &membridge, reconcile_options(&settings));
     gauges::start(&engine, &membridge, &metrics);
 
-    let state = AppState::new(engine.clone(), membridge, metrics, http_settings(&settings), shutdown.clone());
+    let state = AppState::new(engine.clone(), agents, membridge, metrics, http_settings(&settings), shutdown.clone());
     let url = callable(address);
     say(&banner(&settings, &url));
     ready(&url);
@@ -94,9 +96,15 @@ fn reconcile_options(settings: &Serve) -> reconcile::Options {
     reconcile::Options {
         worker_offline_after_ms: settings.worker_offline_after_ms,
         worker_sync_ms: settings.worker_sync_ms,
+        lease_ttl_ms: settings.lease_ttl_ms,
         task_retention_days: settings.task_retention_days,
         audit_retention_days: settings.audit_retention_days,
     }
+}
+
+fn agent_options(settings: &Serve, address: SocketAddr) -> agents::Options {
+    let public_url = settings.public_url.as_ref().map(|url| url.as_str().trim_end_matches('/').to_owned());
+    agents::Options { key: settings.agent_key.clone(), public_url, own_url: callable(address) }
 }
 
 /// The address as others on this machine call it: an unspecified one is no place to call.

@@ -12,9 +12,11 @@ words! {
         WorkerOffline = "worker_offline", WorkerOnline = "worker_online", WorkerCordoned = "worker_cordoned",
         WorkerUncordoned = "worker_uncordoned", WorkerDraining = "worker_draining",
         TaskCreated = "task_created", TaskLeased = "task_leased", TaskCompleted = "task_completed",
+        TaskDispatched = "task_dispatched", DispatchFailed = "dispatch_failed",
         TaskReleased = "task_released", TaskRetried = "task_retried", TaskRequeued = "task_requeued",
         TaskCancelled = "task_cancelled", TaskDead = "task_dead", LeaseExpired = "lease_expired",
         LeadershipPromote = "leadership_promote",
+        AgentUpdated = "agent_updated", AgentRestarted = "agent_restarted", AgentUninstalled = "agent_uninstalled",
     }
 }
 words! { EntityType { Task = "llm_task", Lease = "lease", Worker = "worker", Config = "config", Project = "project" } }

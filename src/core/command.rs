@@ -7,7 +7,7 @@ pub use super::keys::{AFTER_ALL, Keys};
 
 use super::Ms;
 use super::ids::{LeaseId, TaskId, WorkerId};
-use super::task::{EventKind, Outcome, Parked, Reason, RunResult, Status, TaskSpec, TaskState, Usage};
+use super::task::{EventKind, Origin, Outcome, Parked, Reason, RunResult, Status, TaskSpec, TaskState, Usage};
 use super::worker::{DispatchMode, Worker, WorkerStatus};
 
 /// One wish, from a request or a reconciler.
@@ -32,10 +32,24 @@ pub enum Op {
     Create {
         tasks: Vec<TaskSpec>,
     },
+    /// `origin` tells a lease call from a dispatch call.
     Lease {
         task: TaskId,
         choice: Choice,
         ttl_ms: i64,
+        origin: Origin,
+    },
+    /// Gives a ready task to a worker that is pushed to: this one, unless the task's context is at another.
+    Push {
+        task: TaskId,
+        worker: WorkerId,
+        ttl_ms: i64,
+    },
+    /// The push of this lease came to nothing.
+    EndPush {
+        task: TaskId,
+        lease: LeaseId,
+        end: PushEnd,
     },
     Claim(Claim),
     Heartbeat {
@@ -85,10 +99,10 @@ pub enum Op {
     Touch {
         sightings: Vec<(WorkerId, Ms)>,
     },
-    /// Marks the worker lost if it has not been seen for so long.
+    /// Marks the worker lost: it is offline until it is seen again.
     LoseWorker {
         worker: WorkerId,
-        silent_for_ms: i64,
+        cause: Loss,
     },
     /// After a time in which nobody served: leases get this long from the readiness, or their TTL where that is shorter.
     Grace {
@@ -167,6 +181,27 @@ pub struct NewEvent {
     pub data: String,
 }
 
+/// How a push failed.
+#[derive(Clone, Debug)]
+pub enum PushEnd {
+    /// The agent said no: so does the task.
+    Refused { message: String },
+    /// The task is not with the agent, as far as anybody knows, and goes back to the queue unharmed.
+    /// `unless_running`: the agent may have begun, and signs of life tell that it has.
+    Undelivered { message: String, unless_running: bool },
+}
+
+/// Why a worker counts as lost.
+#[derive(Clone, Debug)]
+pub enum Loss {
+    /// If it was not seen for so long.
+    Silent { for_ms: i64 },
+    /// Its agent does not answer; the text says why.
+    Unreachable(String),
+    /// Its agent was removed from the machine.
+    Uninstalled,
+}
+
 /// A registration, or what the control plane lists. `None` keeps what is there.
 #[derive(Clone, Debug, Default)]
 pub struct WorkerChange {
@@ -184,7 +219,7 @@ pub struct WorkerChange {
     pub dispatch: Option<DispatchMode>,
     pub obs_count: Option<i64>,
     pub db_sha: Option<String>,
-    /// `api`, or `reconciler` for the control plane's listing.
+    /// `api`, `admin`, or `reconciler` for the control plane's listing.
     pub actor: &'static str,
 }
 
@@ -211,7 +246,7 @@ pub enum Reply {
         leased: Vec<TaskState>,
         stale: Vec<TaskId>,
     },
-    /// The task as it is now: of a heartbeat, cancel, requeue, release.
+    /// The task as it is now: of a heartbeat, cancel, requeue, release, the end of a push; or parked instead of pushed.
     Task(TaskState),
     RenewedLeases {
         renewed: Vec<LeaseId>,
@@ -265,6 +300,8 @@ pub enum Rejection {
     CannotCancel(Status),
     NotReady(Parked),
     NoWorker,
+    /// The worker can't be pushed to.
+    NoUrl(WorkerId),
     UnknownDependencies(Vec<TaskId>),
     IdempotencyConflict,
     /// The leadership that the command was sent under is over.
@@ -284,6 +321,7 @@ impl fmt::Display for Rejection {
             Self::CannotCancel(status) => write!(f, "Cannot cancel task with status '{status}'"),
             Self::NotReady(parked) => write!(f, "Task is not ready: {parked}"),
             Self::NoWorker => f.write_str("No available worker with free capacity"),
+            Self::NoUrl(worker) => write!(f, "Worker \"{worker}\" has no URL configured"),
             Self::UnknownDependencies(ids) => {
                 f.write_str("unknown task")?;
                 ids.iter().try_for_each(|id| write!(f, " {id}"))
@@ -300,6 +338,8 @@ impl Op {
         match self {
             Op::Create { .. } => "create",
             Op::Lease { .. } => "lease",
+            Op::Push { .. } => "push",
+            Op::EndPush { .. } => "end_push",
             Op::Claim(_) => "claim",
             Op::Heartbeat { .. } => "heartbeat",
             Op::RenewLeases { .. } => "renew_leases",
@@ -326,6 +366,7 @@ impl Op {
         matches!(
             self,
             Op::Lease { .. }
+                | Op::Push { .. }
                 | Op::Claim(_)
                 | Op::RegisterWorker(_)
                 | Op::RemoveWorker { .. }

@@ -3,7 +3,7 @@
 //! It follows commits, its own at once and others' through the change feed, so it may be a moment old. What is decided on it is a
 //! hint: [`decide`](super::decide) and the database check again.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::Ms;
 use super::ids::{LeaseId, TaskId, WorkerId};
@@ -32,6 +32,8 @@ pub struct Fleet {
     seats: BTreeMap<WorkerId, Seat>,
     /// Where each held task is.
     places: HashMap<TaskId, (WorkerId, i64)>,
+    /// The workers that are pushed to.
+    pushed_to: BTreeSet<WorkerId>,
 }
 
 /// Why a ready task of some agent is not running.
@@ -44,6 +46,11 @@ pub enum Shortage {
 
 impl Fleet {
     pub fn put_worker(&mut self, worker: Worker) {
+        if !worker.is_pushed_to() {
+            self.pushed_to.remove(&worker.id);
+        } else if !self.pushed_to.contains(&worker.id) {
+            self.pushed_to.insert(worker.id.clone());
+        }
         match self.seats.get_mut(&worker.id) {
             Some(seat) => seat.worker = worker,
             None => {
@@ -53,6 +60,7 @@ impl Fleet {
     }
 
     pub fn remove_worker(&mut self, id: &str) {
+        self.pushed_to.remove(id);
         if let Some(seat) = self.seats.remove(id) {
             for held in seat.held.values() {
                 self.places.remove(&held.task);
@@ -108,6 +116,20 @@ impl Fleet {
         self.seats.values().map(|seat| &seat.worker)
     }
 
+    pub fn pushed_to(&self) -> impl Iterator<Item = &Worker> {
+        self.pushed_to.iter().filter_map(|id| self.worker(id))
+    }
+
+    pub fn is_anybody_pushed_to(&self) -> bool {
+        !self.pushed_to.is_empty()
+    }
+
+    /// Whether this lease holds the task.
+    pub fn holds(&self, task: TaskId, lease: LeaseId) -> bool {
+        let place = self.places.get(&task).and_then(|(worker, slot)| self.seats.get(worker)?.held.get(slot));
+        place.is_some_and(|held| held.task == task && held.lease == lease)
+    }
+
     pub fn held(&self, worker: &str) -> impl Iterator<Item = &Held> {
         self.seats.get(worker).into_iter().flat_map(|seat| seat.held.values())
     }
@@ -126,12 +148,13 @@ impl Fleet {
         self.worker(worker).is_some_and(|w| w.status == WorkerStatus::Online && !w.cordoned && !w.draining)
     }
 
-    /// A short list for a lease call: the few best with room, or where nobody has any, nobody.
-    pub fn shortlist(&self, agent_slug: &str, context_id: &str, length: usize) -> Vec<WorkerId> {
+    /// A short list for a lease call (or a dispatch call, which needs an address): the few best with room, or where nobody has any, nobody.
+    pub fn shortlist(&self, agent_slug: &str, context_id: &str, length: usize, needs_url: bool) -> Vec<WorkerId> {
         let mut best: Vec<Candidate<'_>> = Vec::with_capacity(length + 1);
         for seat in self.seats.values() {
             let candidate = Candidate { worker: &seat.worker, free: seat.free() };
-            if candidate.free <= 0 || !placement::may_pick(&seat.worker, agent_slug) {
+            let is_fit = placement::may_pick(&seat.worker, agent_slug) && !(needs_url && seat.worker.url.is_empty());
+            if candidate.free <= 0 || !is_fit {
                 continue;
             }
             let rank = |c: &Candidate<'_>| (c.free, c.worker.last_seen);

@@ -82,6 +82,10 @@ impl Op {
                     }
                 }
             }
+            Op::Push { task, worker, .. } => {
+                keys.tasks.insert(*task);
+                keys.workers.insert(worker.clone());
+            }
             Op::Claim(claim) => {
                 keys.workers.insert(claim.worker.clone());
                 keys.tasks.extend(claim.candidates.iter().copied());
@@ -93,6 +97,7 @@ impl Op {
             | Op::Cancel { task }
             | Op::Requeue { task }
             | Op::ExpireLease { task, .. }
+            | Op::EndPush { task, .. }
             | Op::Release { task, .. }
             | Op::AppendEvents { task, .. } => {
                 keys.tasks.insert(*task);

@@ -15,7 +15,12 @@ pub struct Candidate<'a> {
 
 /// Whether somebody other than the worker itself may give it a task of this agent.
 pub fn may_pick(worker: &Worker, agent_slug: &str) -> bool {
-    worker.is_online() && worker.capabilities.claude_cli && !worker.cordoned && !worker.draining && worker.capabilities.serves(agent_slug)
+    is_open(worker) && worker.capabilities.serves(agent_slug)
+}
+
+/// The same, of whatever agent it serves.
+pub fn is_open(worker: &Worker) -> bool {
+    worker.is_online() && worker.capabilities.claude_cli && !worker.cordoned && !worker.draining
 }
 
 /// Of those with room: the sticky one, else the one with most room, else the one seen last; then by name, so that the answer is one.

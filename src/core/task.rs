@@ -76,8 +76,34 @@ words! {
     }
 }
 words! {
-    /// Who asked for a lease: a lease call, a worker's claim.
-    Origin { Call = "call", Claim = "claim" }
+    /// How a lease came about.
+    Origin {
+        /// A lease call: whoever made it sees to the rest.
+        Call = "call",
+        /// A worker's claim delivered it.
+        Claim = "claim",
+        /// A dispatch call pushed the task to the worker's agent.
+        Dispatch = "dispatch",
+        /// The leader did, by itself.
+        Push = "push",
+    }
+}
+
+impl Origin {
+    /// The task was handed to the worker with the lease, by claim or push; so it is known when its run begins, and whether it may never
+    /// have arrived.
+    pub fn is_delivered(self) -> bool {
+        self != Self::Call
+    }
+
+    /// The system chose the moment, so it keeps to one run at a time in a context. Calls are not restricted.
+    pub fn is_in_order(self) -> bool {
+        matches!(self, Self::Claim | Self::Push)
+    }
+
+    pub fn is_pushed(self) -> bool {
+        matches!(self, Self::Dispatch | Self::Push)
+    }
 }
 words! { LeaseStatus { Active = "active", Expired = "expired", Released = "released", Failed = "failed" } }
 
@@ -117,7 +143,7 @@ pub struct ActiveLease {
     pub started_at: Ms,
     pub ttl_ms: i64,
     pub expires_at: Ms,
-    /// Leases by claim end here whatever their heartbeats say.
+    /// Leases by claim or push end here whatever their heartbeats say.
     pub hard_end_at: Option<Ms>,
     pub last_heartbeat: Ms,
     /// The run's claim on its context: at most one such lease per context.

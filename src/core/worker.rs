@@ -92,4 +92,9 @@ impl Worker {
     pub fn is_online(&self) -> bool {
         self.shown_status() == WorkerStatus::Online
     }
+
+    /// The leader brings it its tasks.
+    pub fn is_pushed_to(&self) -> bool {
+        self.dispatch == DispatchMode::Push && !self.url.is_empty()
+    }
 }

@@ -60,6 +60,8 @@ pub struct Alarms {
     pub lease_due: Alarm,
     pub worker_silent: Alarm,
     pub task_due: Alarm,
+    /// A task may be pushed.
+    pub push_due: Alarm,
     /// For those that only go by the clock.
     all: Notify,
 }
@@ -69,6 +71,7 @@ impl Alarms {
         self.lease_due.ring();
         self.worker_silent.ring();
         self.task_due.ring();
+        self.push_due.ring();
         self.all.notify_waiters();
     }
 }

@@ -40,7 +40,7 @@ impl Engine {
         let mut first = true;
         loop {
             self.sighted(&request.worker);
-            let (candidates, next_at) = self.candidates(&request, deadline).await?;
+            let (candidates, next_at) = self.candidates(&request.worker, request.max, deadline).await?;
             let redeliver = first && self.may_have_undelivered(&request);
             let unknown = lock(&self.0.board).fleet.worker(&request.worker).is_none();
             if !candidates.is_empty() || redeliver || unknown {
@@ -70,19 +70,19 @@ impl Engine {
     }
 
     /// The first tasks for the worker; reads further into the queue where this replica's window ends.
-    async fn candidates(&self, request: &ClaimRequest, deadline: Instant) -> Result<(Vec<TaskId>, Option<i64>), Error> {
+    pub(super) async fn candidates(&self, worker: &str, max: i64, deadline: Instant) -> Result<(Vec<TaskId>, Option<i64>), Error> {
         const PAGES: usize = 64;
         for _ in 0..PAGES {
             let page_read = self.0.pages_read.notified();
             let (look, page) = {
                 let mut board = lock(&self.0.board);
-                let free = if board.fleet.takes_tasks(&request.worker) { board.fleet.free(&request.worker) } else { 0 };
-                let max = usize::try_from(request.max.min(free).max(0)).unwrap_or(0);
+                let free = if board.fleet.takes_tasks(worker) { board.fleet.free(worker) } else { 0 };
+                let max = usize::try_from(max.min(free).max(0)).unwrap_or(0);
                 if max == 0 {
                     return Ok((Vec::new(), None));
                 }
-                let scopes = board.scopes(&request.worker);
-                let look = board.look(&request.worker, &scopes, max, self.now());
+                let scopes = board.scopes(worker);
+                let look = board.look(worker, &scopes, max, self.now());
                 let page = look.pages.iter().find_map(|scope| board.queue.begin_page(scope));
                 (look, page)
             };
@@ -189,10 +189,10 @@ impl Drop for Waker {
     }
 }
 
-/// Tasks handed to a claim; they are free again when it ends, however it ends.
-struct Taken<'a> {
-    engine: &'a Engine,
-    tasks: Vec<TaskId>,
+/// Tasks handed to a claim or a push; they are free again when it ends, however it ends.
+pub(super) struct Taken<'a> {
+    pub engine: &'a Engine,
+    pub tasks: Vec<TaskId>,
 }
 
 impl Drop for Taken<'_> {

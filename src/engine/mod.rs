@@ -8,6 +8,7 @@ mod claims;
 mod feed;
 mod inbox;
 mod lane;
+mod pushes;
 mod sightings;
 mod specs;
 mod view;
@@ -24,7 +25,7 @@ use tokio_util::task::TaskTracker;
 use crate::core::Ms;
 use crate::core::command::{Command, Op, Rejection, Reply};
 use crate::core::ids::TaskId;
-use crate::core::task::TaskSpec;
+use crate::core::task::{Origin, TaskSpec};
 use crate::store::{self, Store, Upkeep, UpkeepDone};
 use crate::telemetry::Metrics;
 
@@ -32,6 +33,7 @@ pub use alarm::{Alarm, Alarms};
 pub use board::Stats;
 pub use changes::Changes;
 pub use claims::ClaimRequest;
+pub use pushes::PushRound;
 pub use view::{Directives, Waiting};
 
 use board::Board;
@@ -202,11 +204,27 @@ impl Engine {
 
     /// Binds a task to a worker: the one named, or the best.
     pub async fn lease(&self, task: TaskId, worker: Option<String>, ttl_ms: i64, request_id: Option<String>) -> Result<Reply, Error> {
+        self.bind(task, worker, ttl_ms, Origin::Call, request_id).await
+    }
+
+    /// As [`lease`](Self::lease), to push the task to the worker: whoever gets the answer sends it, once.
+    pub async fn dispatch(&self, task: TaskId, worker: Option<String>, ttl_ms: i64, request_id: Option<String>) -> Result<Reply, Error> {
+        self.bind(task, worker, ttl_ms, Origin::Dispatch, request_id).await
+    }
+
+    async fn bind(
+        &self,
+        task: TaskId,
+        worker: Option<String>,
+        ttl_ms: i64,
+        origin: Origin,
+        request_id: Option<String>,
+    ) -> Result<Reply, Error> {
         let choice = match worker {
             Some(worker) => crate::core::command::Choice::Named(worker),
-            None => self.shortlist(task),
+            None => self.shortlist(task, origin.is_pushed()),
         };
-        self.submit(Command { op: Op::Lease { task, choice, ttl_ms }, request_id, epoch: None }).await
+        self.submit(Command { op: Op::Lease { task, choice, ttl_ms, origin }, request_id, epoch: None }).await
     }
 
     /// After each commit, of whichever replica.

@@ -89,11 +89,21 @@ impl Engine {
         }
     }
 
-    pub(super) fn shortlist(&self, task: TaskId) -> Choice {
+    /// Where the worker's agent is; `None`: there is no such worker, or it has not said.
+    pub fn worker_url(&self, worker: &str) -> Option<String> {
+        lock(&self.0.board).fleet.worker(worker).map(|worker| worker.url.clone()).filter(|url| !url.is_empty())
+    }
+
+    /// Whether this lease holds the task, as far as this replica knows.
+    pub fn holds(&self, task: TaskId, lease: LeaseId) -> bool {
+        lock(&self.0.board).fleet.holds(task, lease)
+    }
+
+    pub(super) fn shortlist(&self, task: TaskId, needs_url: bool) -> Choice {
         let spec = self.0.specs.get(task);
         let board = lock(&self.0.board);
         let workers = match &spec {
-            Some(spec) => board.fleet.shortlist(&spec.agent_slug, &spec.context_id, SHORTLIST),
+            Some(spec) => board.fleet.shortlist(&spec.agent_slug, &spec.context_id, SHORTLIST, needs_url),
             None => Vec::new(),
         };
         Choice::Among { workers, context: spec.map(|spec| spec.context_id.clone()) }
@@ -143,6 +153,11 @@ impl Engine {
         }
         if !changes.workers.is_empty() {
             alarms.worker_silent.ring();
+        }
+        // Something may be ready, or somebody free.
+        let may_push = !changes.workers.is_empty() || changes.tasks.iter().any(|task| task.lease.is_none());
+        if may_push && lock(&self.0.board).fleet.is_anybody_pushed_to() {
+            alarms.push_due.ring();
         }
         if changes.reset {
             alarms.ring_all();

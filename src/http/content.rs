@@ -15,6 +15,7 @@ use crate::core::task::{Status, TaskState};
 /// What is asked of the task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ask {
+    /// Or a dispatch.
     Lease,
     Heartbeat,
     Complete,

@@ -111,7 +111,7 @@ struct Pass<'a> {
     /// A second limit; then the answer tells of this one.
     test_limiter: Option<&'a Limiter>,
     body_limit: Option<usize>,
-    /// A long poll: it sets its own time.
+    /// It sets its own time.
     is_long: bool,
 }
 
@@ -147,7 +147,7 @@ impl<'a> Pass<'a> {
             limiter: limiter.as_ref().filter(|_| is_api),
             test_limiter: app.limits.test_connection.as_ref().filter(|_| test),
             body_limit: (method == Method::POST && template.is_some()).then(|| app.settings.body_limit(template)),
-            is_long: matches!(template, Some("/api/runtime/workers/{id}/claim" | "/api/runtime/llm-tasks/{id}/wait")),
+            is_long: template.is_some_and(is_long),
         }
     }
 
@@ -175,6 +175,20 @@ impl Told<'_> {
             headers.insert(RETRY_AFTER, seconds.max(1).into());
         }
     }
+}
+
+/// Waits, and calls that wait for an agent.
+fn is_long(template: &str) -> bool {
+    matches!(
+        template,
+        "/api/runtime/workers/{id}/claim"
+            | "/api/runtime/llm-tasks/{id}/wait"
+            | "/api/runtime/llm-tasks/{id}/dispatch"
+            | "/api/runtime/workers/{id}/agent-health"
+            | "/api/runtime/workers/{id}/agent-update"
+            | "/api/runtime/workers/{id}/agent-restart"
+            | "/api/runtime/workers/{id}/agent-uninstall"
+    )
 }
 
 /// Routes of the workers' own protocol: one address may carry many of them.

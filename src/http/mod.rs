@@ -1,15 +1,18 @@
 //! The HTTP door: routes by resource, and before them one [`gate`] for what all requests have in common.
 
+mod agents;
 mod answer;
 mod auth;
 mod body;
 mod bulk;
 mod config;
 mod content;
+mod dispatch;
 mod docs;
 mod events;
 mod gate;
 mod hub;
+mod install;
 mod lifecycle;
 mod membridge;
 mod openapi;
@@ -39,6 +42,7 @@ use tokio_util::sync::CancellationToken;
 pub use auth::Keys;
 pub use openapi::openapi;
 
+use crate::agents::Agents;
 use crate::api::error::Failure;
 use crate::engine::Engine;
 use crate::membridge::Membridge;
@@ -87,6 +91,7 @@ pub struct AppState(Arc<Shared>);
 
 pub struct Shared {
     pub engine: Engine,
+    pub agents: Agents,
     pub membridge: Membridge,
     pub metrics: Metrics,
     pub settings: Settings,
@@ -114,7 +119,14 @@ impl Deref for AppState {
 
 impl AppState {
     /// Starts the one task that tells waiting requests of changes; it ends with `shutdown`.
-    pub fn new(engine: Engine, membridge: Membridge, metrics: Metrics, settings: Settings, shutdown: CancellationToken) -> Self {
+    pub fn new(
+        engine: Engine,
+        agents: Agents,
+        membridge: Membridge,
+        metrics: Metrics,
+        settings: Settings,
+        shutdown: CancellationToken,
+    ) -> Self {
         let hub = Arc::new(Hub::default());
         tokio::spawn(hub.clone().run(engine.clone(), shutdown.clone()));
         let limits = Limits {
@@ -123,7 +135,7 @@ impl AppState {
             worker: Limiter::new(settings.worker_rate_limit_per_minute),
         };
         let (started, seats) = (Instant::now(), Seats::default());
-        Self(Arc::new(Shared { engine, membridge, metrics, settings, started, shutdown, limits, hub, seats }))
+        Self(Arc::new(Shared { engine, agents, membridge, metrics, settings, started, shutdown, limits, hub, seats }))
     }
 }
 

@@ -9,7 +9,10 @@ use utoipa::{PartialSchema, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::{AppState, bulk, config, events, lifecycle, membridge, probes, records, tasks, wait, watch, worker_calls, workers};
+use super::{
+    AppState, agents, bulk, config, dispatch, events, install, lifecycle, membridge, probes, records, tasks, wait, watch, worker_calls,
+    workers,
+};
 use crate::api::error::{ErrorText, Invalid, ValidationError};
 
 /// Every route but the explorer's own.
@@ -24,6 +27,7 @@ pub fn routes() -> OpenApiRouter<AppState> {
         .routes(routes!(wait::wait))
         .routes(routes!(tasks::runs))
         .routes(routes!(lifecycle::lease))
+        .routes(routes!(dispatch::dispatch))
         .routes(routes!(lifecycle::heartbeat))
         .routes(routes!(lifecycle::complete))
         .routes(routes!(lifecycle::release))
@@ -36,6 +40,11 @@ pub fn routes() -> OpenApiRouter<AppState> {
         .routes(routes!(workers::cordon))
         .routes(routes!(workers::uncordon))
         .routes(routes!(workers::drain))
+        .routes(routes!(agents::health))
+        .routes(routes!(agents::update))
+        .routes(routes!(agents::restart))
+        .routes(routes!(agents::uninstall))
+        .routes(routes!(install::script))
         .routes(routes!(worker_calls::claim))
         .routes(routes!(worker_calls::heartbeat))
         .routes(routes!(worker_calls::complete))
@@ -100,7 +109,8 @@ fn complete(path: &str, operation: &mut Operation) {
         answer(operation, "500", "A fault of this server.", error());
         answer(operation, "503", "The server can't do it right now; try again after the seconds in Retry-After.", error());
     }
-    let is_strict = |one: &RefOr<Parameter>| matches!(one, RefOr::T(one) if matches!(one.name.as_str(), "cursor" | "by"));
+    let is_strict =
+        |one: &RefOr<Parameter>| matches!(one, RefOr::T(one) if matches!(one.name.as_str(), "cursor" | "by" | "node_id" | "server_url"));
     let is_filtered = operation.parameters.as_ref().is_some_and(|all| all.iter().any(is_strict));
     if has_body || is_filtered {
         let either = AnyOfBuilder::new().item(error()).item(Ref::from_schema_name(ValidationError::name()));
@@ -111,7 +121,7 @@ fn complete(path: &str, operation: &mut Operation) {
         answer(operation, "413", "The body is too large.", error());
     }
     // Everything in these is optional, the body as well.
-    let is_optional = path.ends_with("/lease") || path == "/api/runtime/llm-tasks/{id}/heartbeat";
+    let is_optional = path.ends_with("/lease") || path.ends_with("/dispatch") || path == "/api/runtime/llm-tasks/{id}/heartbeat";
     if let (true, Some(RefOr::T(body))) = (is_optional, &mut operation.request_body) {
         body.required = Some(Required::False);
     }

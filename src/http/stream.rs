@@ -27,12 +27,14 @@ pub struct Seats {
     waits: Arc<Semaphore>,
     events: Arc<Semaphore>,
     watches: Arc<Semaphore>,
+    agents: Arc<Semaphore>,
 }
 
 impl Default for Seats {
     fn default() -> Self {
         let seats = |n| Arc::new(Semaphore::new(n));
-        Self { claims: seats(MAX_CLAIMS), waits: seats(MAX_STREAMS), events: seats(MAX_STREAMS), watches: seats(MAX_STREAMS) }
+        let many = || seats(MAX_STREAMS);
+        Self { claims: seats(MAX_CLAIMS), waits: many(), events: many(), watches: many(), agents: many() }
     }
 }
 
@@ -45,6 +47,11 @@ impl Seats {
 
     pub fn wait(&self) -> Result<Seat, Failure> {
         take(&self.waits)
+    }
+
+    /// For a call that waits for an agent.
+    pub fn agent(&self) -> Result<Seat, Failure> {
+        take(&self.agents)
     }
 
     pub fn events(&self) -> Result<Seat, Failure> {

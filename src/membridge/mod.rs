@@ -12,8 +12,9 @@ use secrecy::{ExposeSecret, SecretString};
 
 use crate::core::Ms;
 use crate::core::command::WorkerChange;
+pub use crate::outbound::Reply;
 use client::Client;
-pub use client::{Answer, Call, Reply};
+pub use client::{Answer, Call};
 
 /// How patient the client is.
 #[derive(Clone, Copy, Debug)]

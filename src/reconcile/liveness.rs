@@ -2,7 +2,7 @@
 
 use super::Context;
 use crate::core::Ms;
-use crate::core::command::{Op, Rejection, Reply};
+use crate::core::command::{Loss, Op, Rejection, Reply};
 use crate::engine::Error;
 
 pub(super) async fn run(context: Context) {
@@ -15,7 +15,9 @@ async fn look(context: Context) -> Result<Option<Ms>, Error> {
     let silent_for_ms = context.options.worker_offline_after_ms;
     let (silent, mut next) = engine.silent_workers(silent_for_ms);
     for worker in silent {
-        let Some(command) = context.led(Op::LoseWorker { worker: worker.clone(), silent_for_ms }) else { return Ok(None) };
+        let Some(command) = context.led(Op::LoseWorker { worker: worker.clone(), cause: Loss::Silent { for_ms: silent_for_ms } }) else {
+            return Ok(None);
+        };
         match engine.submit(command).await {
             // Seen through another replica.
             Ok(Reply::NotDue(at)) => {

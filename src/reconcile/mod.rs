@@ -8,11 +8,13 @@ mod expire;
 mod housekeeping;
 mod leader;
 mod liveness;
+mod push;
 mod sync;
 mod timers;
 
 use std::time::Instant;
 
+use crate::agents::Agents;
 use crate::core::Ms;
 use crate::core::command::{Command, Op};
 use crate::engine::{Alarm, Engine, Error};
@@ -26,6 +28,8 @@ pub struct Options {
     pub worker_offline_after_ms: i64,
     /// How often the control plane is asked for its workers.
     pub worker_sync_ms: i64,
+    /// Of a lease by push.
+    pub lease_ttl_ms: i64,
     /// Days that finished tasks are kept; 0 = for ever.
     pub task_retention_days: u32,
     /// Days that the audit trail is kept; 0 = for ever.
@@ -40,13 +44,14 @@ const RETRY_MS: Ms = 500;
 const PAGE: usize = 500;
 
 /// Starts the loops; they end with the engine.
-pub fn start(engine: &Engine, membridge: &Membridge, options: Options) {
+pub fn start(engine: &Engine, agents: &Agents, membridge: &Membridge, options: Options) {
     let leadership = Leadership::default();
     let context = Context { engine: engine.clone(), leadership: leadership.clone(), options };
     engine.spawn(leader::keep(engine.clone(), leadership));
     engine.spawn(expire::run(context.clone()));
     engine.spawn(liveness::run(context.clone()));
     engine.spawn(timers::run(context.clone()));
+    engine.spawn(push::run(context.clone(), agents.clone()));
     engine.spawn(timers::resync(context.clone()));
     engine.spawn(housekeeping::fold(context.clone()));
     engine.spawn(housekeeping::retain(context.clone()));

@@ -39,6 +39,7 @@ struct Inner {
     lease_expiries: IntCounter,
     retries: IntCounter,
     count_corrections: IntCounter,
+    pushes: IntCounterVec,
     assignment_seconds: Histogram,
     run_seconds: HistogramVec,
     reconcile_runs: IntCounterVec,
@@ -92,6 +93,7 @@ impl Metrics {
             retries: f.counter("bloom_task_retries_total", "Tasks that went back to the queue after an attempt.")?,
             count_corrections: f
                 .counter("bloom_count_corrections_total", "Counts of tasks or leases that did not fit the tables and were put right.")?,
+            pushes: f.counters("bloom_push_total", "Tasks pushed to agents, by what came of it.", &["outcome"])?,
             assignment_seconds: f.histogram(
                 "bloom_task_assignment_duration_seconds",
                 "Time from a task's being ready to its lease.",
@@ -161,6 +163,11 @@ impl Metrics {
     /// So many counts were wrong.
     pub fn counts_corrected(&self, counts: u64) {
         self.0.count_corrections.inc_by(counts);
+    }
+
+    /// A task was pushed to an agent; `outcome` is a fixed word.
+    pub fn pushed(&self, outcome: &str) {
+        self.0.pushes.with_label_values(&[outcome]).inc();
     }
 
     /// A task was leased so long after it was ready.
@@ -237,6 +244,7 @@ mod tests {
         metrics.batch("main", 12, 0.004);
         metrics.lease_expired();
         metrics.counts_corrected(3);
+        metrics.pushed("accepted");
         metrics.assigned(0.01);
         metrics.run("success", 12.0);
         metrics.reconciled("expire", 0.001, false);
@@ -255,6 +263,7 @@ mod tests {
             r#"bloom_batch_commands_sum{lane="main"} 12"#,
             "bloom_lease_expiries_total 1",
             "bloom_count_corrections_total 3",
+            r#"bloom_push_total{outcome="accepted"} 1"#,
             r#"bloom_reconcile_errors_total{loop="expire"} 1"#,
             "bloom_leader 1",
             r#"bloom_tokens_total{agent="coder",kind="output",model="unknown"} 4"#,

@@ -1,8 +1,9 @@
-"""A control plane without agents or projects, for the fuzzer: it lists nothing and knows no path."""
+"""A control plane without agents or projects, for the fuzzer: it lists nothing and knows no path. And an agent that agrees to everything."""
 
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 KNOWN = {"/agents": b"[]", "/health": b'{"status":"ok"}', "/projects": b"[]"}
+KNOWN |= dict.fromkeys(["/execute-task", "/self-update", "/restart", "/uninstall"], b'{"accepted":true}')
 
 
 class Handler(BaseHTTPRequestHandler):

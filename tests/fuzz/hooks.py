@@ -34,7 +34,7 @@ def known_task():
     with lock:
         at = next(uses)
         if at % 20 == 0:
-            post("workers", {"name": WORKER, "capabilities": {"max_concurrency": 32}})
+            post("workers", {"name": WORKER, "url": CONTROL_PLANE, "capabilities": {"max_concurrency": 32}})
             tasks.append(post("llm-tasks", {"context_id": "fuzz", "agent_slug": "fuzz", "prompt": "p"})["id"])
             del tasks[:-5]
         return tasks[at % len(tasks)]
@@ -63,8 +63,11 @@ def before_call(context, case, **kwargs):
     if not isinstance(body, dict):
         return
     wait = body.get("wait_sec")
-    if case.path.endswith("/claim") and type(wait) is int and 0 < wait <= 60:
+    if case.path.endswith(("/claim", "/dispatch")) and type(wait) is int and 0 < wait <= 60:
         body["wait_sec"] = 1
+    agent = body.get("url")
+    if case.path.endswith("/workers") and isinstance(agent, str) and 0 < len(agent) <= 2048 and "\0" not in agent:
+        body["url"] = CONTROL_PLANE
     url = body.get("membridge_server_url")
     # As URL parsers read it: they skip blanks and control characters.
     if isinstance(url, str) and "".join(c for c in url if c > " ").lower().startswith(("http:", "https:")):

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+use bloom_runtime::agents::{self, Agents};
 use bloom_runtime::engine::{self, Engine};
 use bloom_runtime::http::{self, AppState, Keys};
 use bloom_runtime::membridge::Membridge;
@@ -55,7 +56,8 @@ async fn open() -> Door {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let stop = CancellationToken::new();
-    let state = AppState::new(engine, Membridge::new(None, None), metrics, settings, stop.clone());
+    let agents = Agents::new(engine.clone(), agents::Options::default());
+    let state = AppState::new(engine, agents, Membridge::new(None, None), metrics, settings, stop.clone());
     beside(http::server::serve(listener, state, stop.clone()));
     Door { address, stop, _directory: directory }
 }

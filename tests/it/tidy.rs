@@ -9,14 +9,16 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("api", &["core"]),
     ("store", &["core"]),
     ("telemetry", &["core"]),
-    ("membridge", &["core", "telemetry"]),
+    ("outbound", &[]),
+    ("membridge", &["core", "outbound", "telemetry"]),
     ("engine", &["core", "store", "telemetry"]),
-    ("reconcile", &["core", "engine", "store", "membridge", "telemetry"]),
-    ("http", &["core", "api", "engine", "store", "membridge", "telemetry"]),
+    ("agents", &["core", "engine", "outbound", "telemetry"]),
+    ("reconcile", &["core", "engine", "store", "agents", "membridge", "telemetry"]),
+    ("http", &["core", "api", "engine", "store", "agents", "membridge", "telemetry"]),
     ("config", &["core", "telemetry"]),
     ("client", &[]),
     ("agent", &["core", "client", "telemetry"]),
-    ("cli", &["core", "api", "store", "engine", "reconcile", "membridge", "http", "config", "client", "agent", "telemetry"]),
+    ("cli", &["core", "api", "store", "engine", "reconcile", "agents", "membridge", "http", "config", "client", "agent", "telemetry"]),
 ];
 
 const LINES: usize = 400;

@@ -1,6 +1,6 @@
 //! Deadlines, without waiting for them: the test sets the time.
 
-use bloom_runtime::core::command::{Claim, Completion, Holder, Op, Reply};
+use bloom_runtime::core::command::{Claim, Completion, Holder, Loss, Op, Reply};
 use bloom_runtime::core::task::{Outcome, Parked, Reason, Status, TaskState};
 
 use crate::on_both_clocks;
@@ -39,7 +39,7 @@ async fn a_silent_worker_turns_offline(on_postgres: bool) {
     let plane = Plane::start(on_postgres).await;
     plane.register("w").await;
     plane.pass(60_000);
-    let early = plane.engine.submit(Op::LoseWorker { worker: "w".into(), silent_for_ms: 60_000 }).await.unwrap();
+    let early = plane.engine.submit(Op::LoseWorker { worker: "w".into(), cause: Loss::Silent { for_ms: 60_000 } }).await.unwrap();
     assert!(matches!(early, Reply::NotDue(at) if at == START + 60_001), "{early:?}");
     plane.shows("w", true).await;
     plane.pass(1);

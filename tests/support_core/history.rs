@@ -1,8 +1,8 @@
 //! Random histories: steps that mean something in whatever state they meet.
 
-use bloom_runtime::core::command::{Choice, Completion, CordonWish, Holder, NewEvent, Op};
+use bloom_runtime::core::command::{Choice, Completion, CordonWish, Holder, Loss, NewEvent, Op, PushEnd};
 use bloom_runtime::core::ids::{LeaseId, TaskId};
-use bloom_runtime::core::task::{EventKind, Outcome, Session, TaskSpec, Usage};
+use bloom_runtime::core::task::{EventKind, Origin, Outcome, Session, TaskSpec, Usage};
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
@@ -20,6 +20,15 @@ pub enum Step {
     Lease {
         task: usize,
         worker: Option<usize>,
+        dispatch: bool,
+    },
+    /// The leader brings it a ready task.
+    Push {
+        worker: usize,
+    },
+    EndPush {
+        lease: usize,
+        end: usize,
     },
     Claim {
         worker: usize,
@@ -173,10 +182,25 @@ impl History {
         let worker = |at: usize| WORKERS[at % WORKERS.len()].to_owned();
         Some(match step {
             Step::Create(tasks) => Op::Create { tasks: tasks.iter().map(|wanted| self.spec(now, wanted)).collect() },
-            Step::Lease { task: at, worker: named } => {
+            Step::Lease { task: at, worker: named, dispatch } => {
                 let known: Vec<String> = db.workers.keys().take(1).cloned().collect();
                 let choice = named.map_or(Choice::Among { workers: known, context: None }, |at| Choice::Named(worker(at)));
-                Op::Lease { task: task(*at)?, choice, ttl_ms: TTL_MS }
+                let origin = if *dispatch { Origin::Dispatch } else { Origin::Call };
+                Op::Lease { task: task(*at)?, choice, ttl_ms: TTL_MS, origin }
+            }
+            Step::Push { worker: at } => {
+                let id = worker(*at);
+                let task = *db.ready_for(db.workers.get(&id)?).first()?;
+                Op::Push { task, worker: id, ttl_ms: TTL_MS }
+            }
+            Step::EndPush { lease, end } => {
+                let (task, lease, _) = pick(&self.leases, *lease)?.clone();
+                let message = "no answer".to_owned();
+                let end = match end % 3 {
+                    0 => PushEnd::Refused { message },
+                    may_run => PushEnd::Undelivered { message, unless_running: may_run == 1 },
+                };
+                Op::EndPush { task, lease, end }
             }
             Step::Claim { worker: at, max, held } => {
                 let id = worker(*at);
@@ -225,7 +249,7 @@ impl History {
                 Op::Cordon { worker: worker(*at), wish: wishes[wish % wishes.len()] }
             }
             Step::Seen { worker: at } => Op::Touch { sightings: vec![(worker(*at), now)] },
-            Step::Silent { worker: at } => Op::LoseWorker { worker: worker(*at), silent_for_ms: NOT_SEEN_MS },
+            Step::Silent { worker: at } => Op::LoseWorker { worker: worker(*at), cause: Loss::Silent { for_ms: NOT_SEEN_MS } },
             Step::Pass { .. } | Step::Crash | Step::Stale(_) | Step::Batch(_) => return None,
         })
     }
@@ -285,7 +309,9 @@ fn command() -> impl Strategy<Value = Step> {
     let any = || 0..12usize;
     prop_oneof![
         5 => vec(new_task(), 1..3).prop_map(Step::Create),
-        3 => (any(), option::of(0..3usize)).prop_map(|(task, worker)| Step::Lease { task, worker }),
+        3 => (any(), option::of(0..3usize), prop::bool::weighted(0.3)).prop_map(|(task, worker, dispatch)| Step::Lease { task, worker, dispatch }),
+        3 => any().prop_map(|worker| Step::Push { worker }),
+        2 => (any(), 0..3usize).prop_map(|(lease, end)| Step::EndPush { lease, end }),
         8 => (any(), 1..4usize, option::of(prop::bool::ANY)).prop_map(|(worker, max, held)| Step::Claim { worker, max, held }),
         2 => (any(), named()).prop_map(|(lease, named)| Step::Heartbeat { lease, named }),
         1 => any().prop_map(|worker| Step::Renew { worker }),

@@ -7,7 +7,8 @@ use bloom_runtime::core::Ms;
 use bloom_runtime::core::command::{Choice, Claim, Command, Completion, Holder, Keys, Op, Rejection, Reply, WorkerChange};
 use bloom_runtime::core::decide::decide;
 use bloom_runtime::core::ids::{LeaseId, TaskId, WorkerId, created_at};
-use bloom_runtime::core::task::{Format, Outcome, Session, Status, TaskSpec, TaskState};
+use bloom_runtime::core::task::{Format, Origin, Outcome, Session, Status, TaskSpec, TaskState};
+use bloom_runtime::core::worker::DispatchMode;
 use bloom_runtime::core::working_set::{Freed, Halt, Loaded, Slots, WorkingSet};
 
 use super::memory::Memory;
@@ -103,8 +104,16 @@ pub fn completion(task: TaskId, lease: Option<LeaseId>, status: Outcome) -> Comp
     }
 }
 
+/// Of a worker that is pushed to; it may as well be called for or claim.
 pub fn registration(name: &str, places: i64) -> WorkerChange {
-    WorkerChange { id: name.into(), max_concurrency: Some(places), actor: "api", ..WorkerChange::default() }
+    WorkerChange {
+        id: name.into(),
+        url: Some(format!("http://{name}")),
+        dispatch: Some(DispatchMode::Push),
+        max_concurrency: Some(places),
+        actor: "api",
+        ..WorkerChange::default()
+    }
 }
 
 impl World {
@@ -232,7 +241,13 @@ impl World {
     }
 
     pub fn lease(&mut self, task: TaskId, worker: &str) -> LeaseId {
-        self.ok(Op::Lease { task, choice: Choice::Named(worker.into()), ttl_ms: TTL_MS });
+        self.ok(Op::Lease { task, choice: Choice::Named(worker.into()), ttl_ms: TTL_MS, origin: Origin::Call });
+        self.lease_of(task)
+    }
+
+    /// The leader pushes the task to the worker, or to one that suits it better.
+    pub fn push(&mut self, task: TaskId, worker: &str) -> LeaseId {
+        self.ok(Op::Push { task, worker: worker.into(), ttl_ms: TTL_MS });
         self.lease_of(task)
     }
 

@@ -1,4 +1,4 @@
-//! Binding a task to a worker: by a lease call, or inside a worker's claim.
+//! Binding a task to a worker: by a lease or dispatch call, or inside a worker's claim.
 
 use super::super::Ms;
 use super::super::audit::{Action, EntityType};
@@ -11,10 +11,10 @@ use super::super::working_set::{ContextView, Halt, Slots, WorkingSet, need};
 use super::gate::{context_blocker, key_blocker, park};
 use super::workers::see;
 
-/// A lease by claim ends at the latest this long after the run's own time limit.
+/// A lease by claim or push ends at the latest this long after the run's own time limit.
 const HARD_END_SLACK_MS: i64 = 60_000;
 
-pub(super) fn lease(set: &mut WorkingSet, task: TaskId, choice: &Choice, ttl_ms: i64) -> Result<Reply, Halt> {
+pub(super) fn lease(set: &mut WorkingSet, task: TaskId, choice: &Choice, ttl_ms: i64, origin: Origin) -> Result<Reply, Halt> {
     let state = set.task(task)?;
     if state.status != Status::Queued {
         return Err(Rejection::WrongStatus { status: state.status, expected: "'queued'" }.into());
@@ -23,11 +23,16 @@ pub(super) fn lease(set: &mut WorkingSet, task: TaskId, choice: &Choice, ttl_ms:
         return Err(Rejection::NotReady(parked).into());
     }
     let worker = match choice {
-        Choice::Named(id) => named(set, state, id)?,
-        Choice::Among { .. } => best(set, state)?,
+        Choice::Named(id) => named(set, state, id, origin)?,
+        Choice::Among { .. } => chosen(set, state, origin)?,
     };
-    let worker = set.worker(&worker)?.clone();
-    place(set, task, &worker, Origin::Call, ttl_ms);
+    leased(set, task, &worker, origin, ttl_ms)
+}
+
+/// Makes the lease, once nothing stands against it.
+pub(super) fn leased(set: &mut WorkingSet, task: TaskId, worker: &str, origin: Origin, ttl_ms: i64) -> Result<Reply, Halt> {
+    let worker = set.worker(worker)?.clone();
+    place(set, task, &worker, origin, ttl_ms);
     let state = set.task(task)?.clone();
     let active_leases = i64::from(set.slots(&worker.id).used.count_ones());
     Ok(Reply::Leased { task: state, worker, active_leases })
@@ -44,8 +49,11 @@ fn not_ready(set: &WorkingSet, task: &TaskState) -> Result<Option<Parked>, Halt>
     Ok(key_blocker(set, task)?.map(|_| Parked::ExclusiveKey))
 }
 
-fn named(set: &WorkingSet, task: &TaskState, id: &str) -> Result<WorkerId, Halt> {
+fn named(set: &WorkingSet, task: &TaskState, id: &str, origin: Origin) -> Result<WorkerId, Halt> {
     let worker = set.worker(id)?;
+    if origin.is_pushed() && worker.url.is_empty() {
+        return Err(Rejection::NoUrl(worker.id.clone()).into());
+    }
     // Naming one skips the choice among the fit, not the fitness.
     if !placement::may_pick(worker, &task.agent_slug) {
         return Err(Rejection::NoWorker.into());
@@ -58,23 +66,39 @@ fn named(set: &WorkingSet, task: &TaskState, id: &str) -> Result<WorkerId, Halt>
     if is_sure(set, slots) && free { Ok(worker.id.clone()) } else { Err(need(|keys| keys.exact_slots.insert(id.to_owned()))) }
 }
 
-/// The best worker of those loaded. "None" is only said after a look at every worker and its true room.
-fn best(set: &WorkingSet, task: &TaskState) -> Result<WorkerId, Halt> {
+/// The best worker there is. "None" is only said after a look at every worker and its true room.
+fn chosen(set: &WorkingSet, task: &TaskState, origin: Origin) -> Result<WorkerId, Halt> {
     let sticky = sticky_worker(set.context(&task.context_id)?, set.now());
-    if let Some(id) = &sticky {
+    let takes = |worker: &Worker| !origin.is_pushed() || !worker.url.is_empty();
+    if let Some(worker) = best(set, task, sticky.as_deref(), takes)? {
+        return Ok(worker);
+    }
+    // With all workers come their true places.
+    if !set.loaded.all_workers {
+        return Err(need(|keys| keys.all_workers = true));
+    }
+    let without_url = if origin.is_pushed() { best(set, task, sticky.as_deref(), |_| true)? } else { None };
+    Err(without_url.map_or(Rejection::NoWorker, Rejection::NoUrl).into())
+}
+
+/// The best of the workers loaded that take the task.
+pub(super) fn best(
+    set: &WorkingSet,
+    task: &TaskState,
+    sticky: Option<&str>,
+    takes: impl Fn(&Worker) -> bool,
+) -> Result<Option<WorkerId>, Halt> {
+    if let Some(id) = sticky {
         set.find_worker(id)?;
     }
-    let suited = || set.loaded.workers.values().flatten().filter(|worker| placement::may_pick(worker, &task.agent_slug));
+    let fits = |worker: &&Worker| placement::may_pick(worker, &task.agent_slug) && takes(worker);
+    let suited = || set.loaded.workers.values().flatten().filter(fits);
     let unsure: Vec<WorkerId> = suited().filter(|worker| !is_sure(set, set.slots(&worker.id))).map(|worker| worker.id.clone()).collect();
     if !unsure.is_empty() {
         return Err(need(|keys| keys.exact_slots.extend(unsure)));
     }
     let candidates = suited().map(|worker| Candidate { worker, free: free_slots(worker, set.slots(&worker.id)) });
-    if let Some(worker) = placement::best(candidates, sticky.as_deref()) {
-        return Ok(worker.id.clone());
-    }
-    // With all workers come their true places.
-    if set.loaded.all_workers { Err(Rejection::NoWorker.into()) } else { Err(need(|keys| keys.all_workers = true)) }
+    Ok(placement::best(candidates, sticky).map(|worker| worker.id.clone()))
 }
 
 /// A view of a worker's places is good enough to try one, until the database has refused it.
@@ -82,7 +106,7 @@ fn is_sure(set: &WorkingSet, slots: Slots) -> bool {
     slots.exact || !set.exact
 }
 
-fn sticky_worker(context: &ContextView, now: Ms) -> Option<WorkerId> {
+pub(super) fn sticky_worker(context: &ContextView, now: Ms) -> Option<WorkerId> {
     let recent = || context.last_worker.as_ref().filter(|(_, ended_at)| now - ended_at <= STICKY_FOR_MS).map(|(worker, _)| worker);
     context.active_worker.as_ref().or_else(recent).cloned()
 }
@@ -163,7 +187,7 @@ fn blocked(set: &WorkingSet, claim: &Claim) -> Result<Vec<(TaskId, Parked, TaskI
 }
 
 /// A context is only looked up when a first try showed a conflict: the database admits one holder each, and mostly there is none.
-fn blocker(set: &WorkingSet, task: &TaskState) -> Result<Option<(Parked, TaskId)>, Halt> {
+pub(super) fn blocker(set: &WorkingSet, task: &TaskState) -> Result<Option<(Parked, TaskId)>, Halt> {
     let known = set.exact || set.loaded.contexts.contains_key(&task.context_id) || set.context_holders.contains_key(&task.context_id);
     if task.session == Session::Context
         && known
@@ -182,8 +206,8 @@ fn place(set: &mut WorkingSet, id: TaskId, worker: &Worker, origin: Origin, ttl_
     let slot = slots.used.trailing_ones();
     set.loaded.slots.insert(worker.id.clone(), Slots { used: slots.used | 1 << slot, ..slots });
 
-    let holds_context = origin == Origin::Claim && task.session == Session::Context;
-    let hard_end_at = (origin == Origin::Claim).then(|| now + task.timeout_sec * 1000 + HARD_END_SLACK_MS);
+    let holds_context = origin.is_in_order() && task.session == Session::Context;
+    let hard_end_at = origin.is_delivered().then(|| now + task.timeout_sec * 1000 + HARD_END_SLACK_MS);
     let lease = ActiveLease {
         id: set.ids.next_id(),
         worker_id: worker.id.clone(),
@@ -202,8 +226,11 @@ fn place(set: &mut WorkingSet, id: TaskId, worker: &Worker, origin: Origin, ttl_
     if let Some(key) = &task.exclusive_key {
         set.loaded.exclusive.insert(key.clone(), Some(id));
     }
-    let actor = if origin == Origin::Claim { "reconciler" } else { "router" };
+    let actor = if origin.is_in_order() { "reconciler" } else { "router" };
     set.audit(Action::TaskLeased, EntityType::Lease, lease.id, actor, format!("task {id} to worker {}", worker.id));
+    if origin.is_pushed() {
+        set.audit(Action::TaskDispatched, EntityType::Task, id, actor, format!("to worker {}, lease {}", worker.id, lease.id));
+    }
     task.status = Status::Leased;
     task.updated_at = now;
     task.parked = None;

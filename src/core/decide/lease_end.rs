@@ -5,7 +5,7 @@ use super::super::audit::{Action, EntityType};
 use super::super::command::{Rejection, Reply};
 use super::super::ids::{LeaseId, TaskId, WorkerId};
 use super::super::task::{
-    ActiveLease, Failure, LastLease, LeaseStatus, MAX_INFRA_RETRIES, Origin, Parked, PastLease, Reason, Session, Status, TaskState, Usage,
+    ActiveLease, Failure, LastLease, LeaseStatus, MAX_INFRA_RETRIES, Parked, PastLease, Reason, Session, Status, TaskState, Usage,
 };
 use super::super::working_set::{Freed, Halt, Slots, WorkingSet};
 
@@ -31,8 +31,8 @@ pub(super) fn expire(set: &mut WorkingSet, id: TaskId, lease_id: LeaseId) -> Res
     if lease.expires_at > set.now() {
         return Ok(Reply::NotDue(lease.expires_at));
     }
-    // A claim's lease that never sent a sign of life was perhaps never delivered: that is no attempt.
-    let undelivered = lease.origin == Origin::Claim && task.status == Status::Leased;
+    // What was handed out with its lease and never sent a sign of life has perhaps never arrived: that is no attempt.
+    let undelivered = lease.origin.is_delivered() && task.status == Status::Leased;
     let mut task = task.clone();
     let Some(lease) = end_lease(set, &mut task, LeaseStatus::Expired) else { return Ok(Reply::Done) };
     set.audit(Action::LeaseExpired, EntityType::Lease, lease.id, "reconciler", format!("task {id} of worker {}", lease.worker_id));

@@ -8,6 +8,7 @@ mod create;
 mod gate;
 mod lease;
 mod lease_end;
+mod push;
 mod running;
 mod wishes;
 mod workers;
@@ -25,7 +26,9 @@ pub fn decide(set: &mut WorkingSet, command: &Command) -> Result<Reply, Halt> {
     set.request_id.clone_from(&command.request_id);
     match &command.op {
         Op::Create { tasks } => create::create(set, tasks),
-        Op::Lease { task, choice, ttl_ms } => lease::lease(set, *task, choice, *ttl_ms),
+        Op::Lease { task, choice, ttl_ms, origin } => lease::lease(set, *task, choice, *ttl_ms, *origin),
+        Op::Push { task, worker, ttl_ms } => push::push(set, *task, worker, *ttl_ms),
+        Op::EndPush { task, lease, end } => push::end(set, *task, *lease, end),
         Op::Claim(claim) => lease::claim(set, claim),
         Op::Heartbeat { task, holder } => running::heartbeat(set, *task, holder),
         Op::RenewLeases { worker, leases } => running::renew(set, worker, leases),
@@ -41,7 +44,7 @@ pub fn decide(set: &mut WorkingSet, command: &Command) -> Result<Reply, Halt> {
         Op::RemoveWorker { worker } => workers::remove(set, worker),
         Op::Cordon { worker, wish } => workers::cordon(set, worker, *wish),
         Op::Touch { sightings } => workers::touch(set, sightings),
-        Op::LoseWorker { worker, silent_for_ms } => workers::lose(set, worker, *silent_for_ms),
+        Op::LoseWorker { worker, cause } => workers::lose(set, worker, cause),
         Op::Configure { membridge_server_url, membridge_admin_key } => wishes::configure(set, membridge_server_url, membridge_admin_key),
         Op::Note { action, entity_type, entity_id, actor, detail } => {
             set.audit(*action, *entity_type, entity_id, actor, detail.clone());

@@ -2,7 +2,7 @@
 
 use super::super::Ms;
 use super::super::audit::{Action, EntityType};
-use super::super::command::{CordonWish, Reply, WorkerChange};
+use super::super::command::{CordonWish, Loss, Reply, WorkerChange};
 use super::super::ids::WorkerId;
 use super::super::task::{Failure, LeaseStatus, Reason};
 use super::super::worker::{Worker, WorkerStatus};
@@ -99,22 +99,25 @@ pub(super) fn touch(set: &mut WorkingSet, sightings: &[(WorkerId, Ms)]) -> Resul
 }
 
 /// Its leases are left alone: they end by their own time.
-pub(super) fn lose(set: &mut WorkingSet, id: &str, silent_for_ms: i64) -> Result<Reply, Halt> {
+pub(super) fn lose(set: &mut WorkingSet, id: &str, cause: &Loss) -> Result<Reply, Halt> {
     let Some(worker) = set.find_worker(id)? else { return Ok(Reply::Done) };
-    if worker.lost || worker.status == WorkerStatus::Offline {
+    let mut worker = worker.clone();
+    if let Loss::Uninstalled = cause {
+        set.audit(Action::AgentUninstalled, EntityType::Worker, id, "admin", "");
+        worker.agent_version = "uninstalled".into();
+    } else if worker.lost || worker.status == WorkerStatus::Offline {
         return Ok(Reply::Done);
     }
-    if set.now() - worker.last_seen <= silent_for_ms {
-        return Ok(Reply::NotDue(worker.last_seen + silent_for_ms + 1));
+    let (actor, detail) = match cause {
+        Loss::Silent { for_ms } if set.now() - worker.last_seen <= *for_ms => return Ok(Reply::NotDue(worker.last_seen + for_ms + 1)),
+        Loss::Silent { for_ms } => ("reconciler", format!("not seen for more than {} s", for_ms / 1000)),
+        Loss::Unreachable(error) => ("admin", format!("its agent does not answer: {error}")),
+        Loss::Uninstalled => ("admin", "its agent was uninstalled".into()),
+    };
+    if !worker.lost && worker.status != WorkerStatus::Offline {
+        set.audit(Action::WorkerOffline, EntityType::Worker, id, actor, detail);
     }
-    let worker = Worker { lost: true, ..worker.clone() };
-    set.audit(
-        Action::WorkerOffline,
-        EntityType::Worker,
-        &worker.id,
-        "reconciler",
-        format!("not seen for more than {} s", silent_for_ms / 1000),
-    );
+    worker.lost = true;
     set.put_worker(worker);
     Ok(Reply::Done)
 }

@@ -1,7 +1,7 @@
 //! The fleet follows what commits tell of leases and workers.
 
 use super::support::world::{START, TTL_MS, World, spec, world};
-use crate::core::command::{CordonWish, Op, WorkerChange};
+use crate::core::command::{CordonWish, Loss, Op, WorkerChange};
 use crate::core::fleet::{Fleet, Shortage};
 use crate::core::worker::WorkerStatus;
 
@@ -121,12 +121,12 @@ fn why_nobody_takes_a_task() {
 fn a_lost_worker_takes_tasks_by_claiming_unless_its_status_says_otherwise() {
     let mut world = world().worker("a", 1);
     world.now += 100_000;
-    world.ok(Op::LoseWorker { worker: "a".into(), silent_for_ms: 60_000 });
+    world.ok(Op::LoseWorker { worker: "a".into(), cause: Loss::Silent { for_ms: 60_000 } });
     assert!(fleet_of(&world).takes_tasks("a"));
     let change = WorkerChange { id: "a".into(), status: Some(WorkerStatus::Error), actor: "api", ..WorkerChange::default() };
     world.ok(Op::RegisterWorker(Box::new(change)));
     world.now += 100_000;
-    world.ok(Op::LoseWorker { worker: "a".into(), silent_for_ms: 60_000 });
+    world.ok(Op::LoseWorker { worker: "a".into(), cause: Loss::Silent { for_ms: 60_000 } });
     assert!(!fleet_of(&world).takes_tasks("a"));
 }
 
@@ -136,7 +136,7 @@ fn a_short_list_has_the_best_and_whoever_runs_the_context() {
     let task = world.create(spec("x"));
     world.lease(task, "a");
     let fleet = fleet_of(&world);
-    assert_eq!(fleet.shortlist("coder", "y", 2), ["b", "d"]);
-    assert_eq!(fleet.shortlist("coder", "x", 2), ["b", "d", "a"]);
-    assert_eq!(fleet.shortlist("coder", "x", 9), ["b", "d", "c", "a"]);
+    assert_eq!(fleet.shortlist("coder", "y", 2, false), ["b", "d"]);
+    assert_eq!(fleet.shortlist("coder", "x", 2, false), ["b", "d", "a"]);
+    assert_eq!(fleet.shortlist("coder", "x", 9, false), ["b", "d", "c", "a"]);
 }

@@ -10,7 +10,7 @@ use bloom_runtime::core::command::{Choice, Claim, Completion, Holder, NewEvent, 
 use bloom_runtime::core::command::{Command, Keys};
 use bloom_runtime::core::decide::decide;
 use bloom_runtime::core::ids::{LeaseId, TaskId};
-use bloom_runtime::core::task::{EventKind, Format, LeaseStatus, Outcome, Session, Status, TaskSpec, TaskState, Usage};
+use bloom_runtime::core::task::{EventKind, Format, LeaseStatus, Origin, Outcome, Session, Status, TaskSpec, TaskState, Usage};
 use bloom_runtime::core::working_set::{Counts, Freed, Halt, WorkingSet};
 use bloom_runtime::store::{Clock, Error, Kind, Lane, Options, Page, Store, TaskFilter, Upkeep, UsageBy};
 use uuid::Uuid;
@@ -142,7 +142,7 @@ pub async fn register(lane: &mut Lane, name: &str, room: i64) {
 }
 
 fn lease(task: TaskId, worker: &str) -> Op {
-    Op::Lease { task, choice: Choice::Named(worker.into()), ttl_ms: 60_000 }
+    Op::Lease { task, choice: Choice::Named(worker.into()), ttl_ms: 60_000, origin: Origin::Call }
 }
 
 pub fn success(task: TaskId, output: &str) -> Op {

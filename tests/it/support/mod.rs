@@ -10,6 +10,7 @@ pub mod load;
 pub mod plane;
 pub mod postgres;
 pub mod proxy;
+pub mod pushed;
 pub mod server;
 pub mod sse;
 pub mod stub;

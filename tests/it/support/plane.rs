@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
+use bloom_runtime::agents::{self, Agents};
 use bloom_runtime::core::command::{Op, Reply, WorkerChange};
 use bloom_runtime::core::ids::TaskId;
 use bloom_runtime::core::task::{Format, Session, TaskSpec, TaskState};
@@ -40,9 +41,15 @@ impl Plane {
         let store = Store::with_clock(&Options { url: url.clone(), max_connections: 4 }, Clock::Manual(clock.clone())).await.unwrap();
         store.migrate().await.unwrap();
         let engine = engine(store, &clock).await;
-        let options =
-            reconcile::Options { worker_offline_after_ms: 60_000, worker_sync_ms: 10_000, task_retention_days, audit_retention_days };
-        reconcile::start(&engine, &Membridge::new(None, None), options);
+        let options = reconcile::Options {
+            worker_offline_after_ms: 60_000,
+            worker_sync_ms: 10_000,
+            lease_ttl_ms: 300_000,
+            task_retention_days,
+            audit_retention_days,
+        };
+        let agents = Agents::new(engine.clone(), agents::Options::default());
+        reconcile::start(&engine, &agents, &Membridge::new(None, None), options);
         Self { engine, url, clock, _directory: directory }
     }
 

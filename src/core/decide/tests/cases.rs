@@ -61,6 +61,10 @@ fn claim(world: &mut World, _: TaskId) {
     assert_eq!(world.claim("w1", 1).len(), 1);
 }
 
+fn push(world: &mut World, task: TaskId) {
+    world.push(task, "w1");
+}
+
 fn run(world: &mut World, task: TaskId) {
     lease(world, task);
     world.now += 1_000;
@@ -108,9 +112,15 @@ pub fn cases() -> Vec<Case> {
         ),
         case("leased by a call", spec("c"), lease),
         case("leased by a claim", spec("c"), claim),
+        case("leased by a push", spec("c"), push),
         case("running by a call", spec("c"), run),
         case("running by a claim", spec("c"), |world, task| {
             claim(world, task);
+            world.now += 1_000;
+            world.beat(task);
+        }),
+        case("running by a push", spec("c"), |world, task| {
+            push(world, task);
             world.now += 1_000;
             world.beat(task);
         }),

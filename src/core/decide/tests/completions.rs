@@ -21,8 +21,8 @@ fn a_success_of_the_lease() {
         "
         ✗ Task status is 'queued', expected 'leased' or 'running' <- queued | waits for a dependency | waits for its time
             | waits in its context | waits for its key | requeued after death
-        completed 1/3; lease released with result; task_completed by w1 <- leased by a call | leased by a claim
-            | running by a call | running by a claim | queued after an expiry
+        completed 1/3; lease released with result; task_completed by w1 <- leased by a call | leased by a claim | leased by a push
+            | running by a call | running by a claim | running by a push | queued after an expiry
         completed 1/1; lease released with result; task_completed by w1 <- on its last attempt | dead by an expiry
         completed 1/3 cancel; lease released with result; task_completed by w1 <- leased, cancel wished
         completed 1/1 cancel; lease released with result; task_completed by w1 <- running, cancel wished
@@ -38,8 +38,8 @@ fn a_success_that_names_nobody() {
         "
         ✗ Task status is 'queued', expected 'leased' or 'running' <- queued | waits for a dependency | waits for its time
             | waits in its context | waits for its key | queued after an expiry | waits after a failure | requeued after death
-        completed 1/3; lease released with result; task_completed by w1 <- leased by a call | leased by a claim
-            | running by a call | running by a claim
+        completed 1/3; lease released with result; task_completed by w1 <- leased by a call | leased by a claim | leased by a push
+            | running by a call | running by a claim | running by a push
         completed 1/1; lease released with result; task_completed by w1 <- on its last attempt
         completed 1/3 cancel; lease released with result; task_completed by w1 <- leased, cancel wished
         completed 1/1 cancel; lease released with result; task_completed by w1 <- running, cancel wished
@@ -57,8 +57,8 @@ fn a_success_that_names_the_worker() {
         "
         ✗ Task status is 'queued', expected 'leased' or 'running' <- queued | waits for a dependency | waits for its time
             | waits in its context | waits for its key | queued after an expiry | waits after a failure | requeued after death
-        completed 1/3; lease released with result; task_completed by w1 <- leased by a call | leased by a claim
-            | running by a call | running by a claim
+        completed 1/3; lease released with result; task_completed by w1 <- leased by a call | leased by a claim | leased by a push
+            | running by a call | running by a claim | running by a push
         completed 1/1; lease released with result; task_completed by w1 <- on its last attempt
         completed 1/3 cancel; lease released with result; task_completed by w1 <- leased, cancel wished
         completed 1/1 cancel; lease released with result; task_completed by w1 <- running, cancel wished
@@ -76,8 +76,8 @@ fn a_success_of_another_worker() {
         "
         ✗ Task status is 'queued', expected 'leased' or 'running' <- queued | waits for a dependency | waits for its time
             | waits in its context | waits for its key | queued after an expiry | waits after a failure | requeued after death
-        ✗ Lease 'w2' is not the task's active lease <- leased by a call | leased by a claim | running by a call
-            | running by a claim | on its last attempt | leased, cancel wished | running, cancel wished
+        ✗ Lease 'w2' is not the task's active lease <- leased by a call | leased by a claim | leased by a push | running by a call
+            | running by a claim | running by a push | on its last attempt | leased, cancel wished | running, cancel wished
         ✗ Task status is 'dead', expected 'leased' or 'running' <- dead by an expiry | dead after a failure
         ✗ Task status is 'completed', expected 'leased' or 'running' <- completed
         ✗ Task status is 'failed', expected 'leased' or 'running' <- failed
@@ -92,8 +92,8 @@ fn a_success_of_an_unknown_lease() {
         "
         ✗ Task status is 'queued', expected 'leased' or 'running' <- queued | waits for a dependency | waits for its time
             | waits in its context | waits for its key | queued after an expiry | waits after a failure | requeued after death
-        ✗ Lease 'unknown' is not the task's active lease <- leased by a call | leased by a claim | running by a call
-            | running by a claim | on its last attempt | leased, cancel wished | running, cancel wished
+        ✗ Lease 'unknown' is not the task's active lease <- leased by a call | leased by a claim | leased by a push | running by a call
+            | running by a claim | running by a push | on its last attempt | leased, cancel wished | running, cancel wished
         ✗ Task status is 'dead', expected 'leased' or 'running' <- dead by an expiry | dead after a failure
         ✗ Task status is 'completed', expected 'leased' or 'running' <- completed
         ✗ Task status is 'failed', expected 'leased' or 'running' <- failed
@@ -111,8 +111,8 @@ fn a_success_that_comes_after_the_lease_was_due_but_before_its_end() {
         "
         ✗ Task status is 'queued', expected 'leased' or 'running' <- queued | waits for a dependency | waits for its time
             | waits in its context | waits for its key | requeued after death
-        completed 1/3; lease released with result; task_completed by w1 <- leased by a call | leased by a claim
-            | running by a call | running by a claim | queued after an expiry
+        completed 1/3; lease released with result; task_completed by w1 <- leased by a call | leased by a claim | leased by a push
+            | running by a call | running by a claim | running by a push | queued after an expiry
         completed 1/1; lease released with result; task_completed by w1 <- on its last attempt | dead by an expiry
         completed 1/3 cancel; lease released with result; task_completed by w1 <- leased, cancel wished
         completed 1/1 cancel; lease released with result; task_completed by w1 <- running, cancel wished
@@ -128,8 +128,8 @@ fn an_error() {
         "
         ✗ Task status is 'queued', expected 'leased' or 'running' <- queued | waits for a dependency | waits for its time
             | waits in its context | waits for its key | requeued after death
-        failed 1/3 agent_error; lease released with result; task_completed by w1 <- leased by a call | leased by a claim
-            | running by a call | running by a claim | queued after an expiry
+        failed 1/3 agent_error; lease released with result; task_completed by w1 <- leased by a call | leased by a claim | leased by a push
+            | running by a call | running by a claim | running by a push | queued after an expiry
         failed 1/1 agent_error; lease released with result; task_completed by w1 <- on its last attempt | dead by an expiry
         cancelled 1/3 cancel agent_error; lease released with result; task_cancelled by w1 <- leased, cancel wished
         cancelled 1/1 cancel agent_error; lease released with result; task_cancelled by w1 <- running, cancel wished
@@ -146,7 +146,7 @@ fn an_error_that_may_be_tried_again() {
         ✗ Task status is 'queued', expected 'leased' or 'running' <- queued | waits for a dependency | waits for its time
             | waits in its context | waits for its key | requeued after death
         queued 1/3 parked not_before agent_error; lease released with result; task_retried by w1 <- leased by a call
-            | leased by a claim | running by a call | running by a claim | queued after an expiry
+            | leased by a claim | leased by a push | running by a call | running by a claim | running by a push | queued after an expiry
         dead 1/1 agent_error; lease released with result; task_dead by w1 <- on its last attempt | dead by an expiry
         cancelled 1/3 cancel agent_error; lease released with result; task_cancelled by w1 <- leased, cancel wished
         cancelled 1/1 cancel agent_error; lease released with result; task_cancelled by w1 <- running, cancel wished
@@ -162,8 +162,8 @@ fn an_error_that_is_no_attempt() {
         "
         ✗ Task status is 'queued', expected 'leased' or 'running' <- queued | waits for a dependency | waits for its time
             | waits in its context | waits for its key | requeued after death
-        queued 0/3 1 back agent_error; lease released with result; task_retried by w1 <- leased by a call | leased by a claim
-            | running by a call | running by a claim | queued after an expiry
+        queued 0/3 1 back agent_error; lease released with result; task_retried by w1 <- leased by a call | leased by a claim | leased by a push
+            | running by a call | running by a claim | running by a push | queued after an expiry
         queued 0/1 1 back agent_error; lease released with result; task_retried by w1 <- on its last attempt | dead by an expiry
         cancelled 0/3 1 back cancel agent_error; lease released with result; task_cancelled by w1 <- leased, cancel wished
         cancelled 0/1 1 back cancel agent_error; lease released with result; task_cancelled by w1 <- running, cancel wished

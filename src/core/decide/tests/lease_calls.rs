@@ -3,19 +3,20 @@
 use super::cases::Case;
 use super::table::check;
 use crate::core::command::{Choice, Claim, Op};
+use crate::core::task::Origin;
 use crate::core::tests::support::world::TTL_MS;
 
 #[test]
 fn a_lease_call_that_names_a_worker() {
     check(
-        |case| Op::Lease { task: case.task, choice: Choice::Named("w2".into()), ttl_ms: 60_000 },
+        |case| Op::Lease { task: case.task, choice: Choice::Named("w2".into()), ttl_ms: 60_000, origin: Origin::Call },
         "
         leased 1/3 on w2 till 60; task_leased by router <- queued | waits in its context
         ✗ Task is not ready: depends_on <- waits for a dependency
         ✗ Task is not ready: not_before <- waits for its time | waits after a failure
         ✗ Task is not ready: exclusive_key <- waits for its key
-        ✗ Task status is 'leased', expected 'queued' <- leased by a call | leased by a claim | leased, cancel wished
-        ✗ Task status is 'running', expected 'queued' <- running by a call | running by a claim | on its last attempt
+        ✗ Task status is 'leased', expected 'queued' <- leased by a call | leased by a claim | leased by a push | leased, cancel wished
+        ✗ Task status is 'running', expected 'queued' <- running by a call | running by a claim | running by a push | on its last attempt
             | running, cancel wished
         leased 2/3 on w2 till 60 worker_lost; task_leased by router <- queued after an expiry
         ✗ Task status is 'dead', expected 'queued' <- dead by an expiry | dead after a failure
@@ -29,14 +30,19 @@ fn a_lease_call_that_names_a_worker() {
 #[test]
 fn a_lease_call_that_names_nobody() {
     check(
-        |case| Op::Lease { task: case.task, choice: Choice::Among { workers: vec!["w2".into()], context: None }, ttl_ms: 60_000 },
+        |case| Op::Lease {
+            task: case.task,
+            choice: Choice::Among { workers: vec!["w2".into()], context: None },
+            ttl_ms: 60_000,
+            origin: Origin::Call,
+        },
         "
         leased 1/3 on w2 till 60; task_leased by router <- queued | waits in its context
         ✗ Task is not ready: depends_on <- waits for a dependency
         ✗ Task is not ready: not_before <- waits for its time | waits after a failure
         ✗ Task is not ready: exclusive_key <- waits for its key
-        ✗ Task status is 'leased', expected 'queued' <- leased by a call | leased by a claim | leased, cancel wished
-        ✗ Task status is 'running', expected 'queued' <- running by a call | running by a claim | on its last attempt
+        ✗ Task status is 'leased', expected 'queued' <- leased by a call | leased by a claim | leased by a push | leased, cancel wished
+        ✗ Task status is 'running', expected 'queued' <- running by a call | running by a claim | running by a push | on its last attempt
             | running, cancel wished
         leased 2/3 on w2 till 60 worker_lost; task_leased by router <- queued after an expiry
         ✗ Task status is 'dead', expected 'queued' <- dead by an expiry | dead after a failure
@@ -54,7 +60,7 @@ fn a_claim_that_is_offered_the_task() {
         "
         1 leased, 0 stale; leased 1/3 on w2 till 180; task_leased by reconciler <- queued
         0 leased, 1 stale; unchanged <- waits for a dependency | waits for its time | waits in its context | waits for its key
-            | leased by a call | leased by a claim | running by a call | running by a claim | on its last attempt
+            | leased by a call | leased by a claim | leased by a push | running by a call | running by a claim | running by a push | on its last attempt
             | leased, cancel wished | running, cancel wished | dead by an expiry | waits after a failure | dead after a failure
             | completed | failed | cancelled
         1 leased, 0 stale; leased 2/3 on w2 till 180 worker_lost; task_leased by reconciler <- queued after an expiry
@@ -72,7 +78,7 @@ fn a_claim_of_a_worker_that_has_lost_what_it_holds() {
         |_| Op::Claim(Claim { worker: "w1".into(), candidates: Vec::new(), held: Some(Vec::new()), ttl_ms: TTL_MS }),
         "
         0 leased, 0 stale; unchanged <- queued | waits for a dependency | waits for its time | waits in its context
-            | waits for its key | leased by a call | running by a call | on its last attempt | leased, cancel wished
+            | waits for its key | leased by a call | leased by a push | running by a call | running by a push | on its last attempt | leased, cancel wished
             | running, cancel wished | queued after an expiry | dead by an expiry | waits after a failure | dead after a failure
             | completed | failed | cancelled | requeued after death
         1 leased, 0 stale; unchanged <- leased by a claim | running by a claim",
@@ -85,7 +91,7 @@ fn a_claim_of_a_worker_that_knows_what_it_holds() {
         |case| Op::Claim(Claim { worker: "w1".into(), candidates: Vec::new(), held: Some(vec![case.lease_or_none()]), ttl_ms: TTL_MS }),
         "
         0 leased, 0 stale; unchanged <- queued | waits for a dependency | waits for its time | waits in its context
-            | waits for its key | leased by a call | leased by a claim | running by a call | running by a claim
+            | waits for its key | leased by a call | leased by a claim | leased by a push | running by a call | running by a claim | running by a push
             | on its last attempt | leased, cancel wished | running, cancel wished | queued after an expiry | dead by an expiry
             | waits after a failure | dead after a failure | completed | failed | cancelled | requeued after death",
     );

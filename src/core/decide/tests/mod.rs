@@ -8,6 +8,7 @@ mod cases;
 mod completions;
 mod gates;
 mod lease_calls;
+mod pushes;
 mod signs_of_life;
 mod table;
 mod wishes;

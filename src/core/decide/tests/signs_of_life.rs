@@ -18,8 +18,8 @@ fn a_heartbeat_that_names_nobody() {
         ✗ Task or lease not found <- queued | waits for a dependency | waits for its time | waits in its context
             | waits for its key | cancelled
         running 1/3 on w1 till 300 <- leased by a call | running by a call
-        running 1/3 on w1 till 179 <- leased by a claim
-        running 1/3 on w1 till 178 <- running by a claim
+        running 1/3 on w1 till 179 <- leased by a claim | leased by a push
+        running 1/3 on w1 till 178 <- running by a claim | running by a push
         running 1/1 on w1 till 300 <- on its last attempt
         running 1/3 on w1 till 300 cancel <- leased, cancel wished
         running 1/1 on w1 till 300 cancel <- running, cancel wished
@@ -39,8 +39,8 @@ fn a_heartbeat_of_the_lease() {
         ✗ Task or lease not found <- queued | waits for a dependency | waits for its time | waits in its context
             | waits for its key | cancelled
         running 1/3 on w1 till 300 <- leased by a call | running by a call
-        running 1/3 on w1 till 179 <- leased by a claim
-        running 1/3 on w1 till 178 <- running by a claim
+        running 1/3 on w1 till 179 <- leased by a claim | leased by a push
+        running 1/3 on w1 till 178 <- running by a claim | running by a push
         running 1/1 on w1 till 300 <- on its last attempt
         running 1/3 on w1 till 300 cancel <- leased, cancel wished
         running 1/1 on w1 till 300 cancel <- running, cancel wished
@@ -56,8 +56,8 @@ fn a_heartbeat_of_another_lease() {
         "
         ✗ Task or lease not found <- queued | waits for a dependency | waits for its time | waits in its context
             | waits for its key | cancelled
-        ✗ Lease 'unknown' is not the task's active lease <- leased by a call | leased by a claim | running by a call
-            | running by a claim | on its last attempt | leased, cancel wished | running, cancel wished
+        ✗ Lease 'unknown' is not the task's active lease <- leased by a call | leased by a claim | leased by a push | running by a call
+            | running by a claim | running by a push | on its last attempt | leased, cancel wished | running, cancel wished
         ✗ Lease not found or already expired <- queued after an expiry | dead by an expiry | waits after a failure
             | dead after a failure | completed | failed | requeued after death",
     );
@@ -70,8 +70,8 @@ fn a_heartbeat_of_another_worker() {
         "
         ✗ Task or lease not found <- queued | waits for a dependency | waits for its time | waits in its context
             | waits for its key | cancelled
-        ✗ Lease 'w2' is not the task's active lease <- leased by a call | leased by a claim | running by a call
-            | running by a claim | on its last attempt | leased, cancel wished | running, cancel wished
+        ✗ Lease 'w2' is not the task's active lease <- leased by a call | leased by a claim | leased by a push | running by a call
+            | running by a claim | running by a push | on its last attempt | leased, cancel wished | running, cancel wished
         ✗ Lease not found or already expired <- queued after an expiry | dead by an expiry | waits after a failure
             | dead after a failure | completed | failed | requeued after death",
     );
@@ -89,8 +89,8 @@ fn a_renewal_of_the_lease() {
             | waits for its key | queued after an expiry | dead by an expiry | waits after a failure | dead after a failure
             | completed | failed | cancelled | requeued after death
         1 renewed, 0 lost; running 1/3 on w1 till 300 <- leased by a call | running by a call
-        1 renewed, 0 lost; running 1/3 on w1 till 179 <- leased by a claim
-        1 renewed, 0 lost; running 1/3 on w1 till 178 <- running by a claim
+        1 renewed, 0 lost; running 1/3 on w1 till 179 <- leased by a claim | leased by a push
+        1 renewed, 0 lost; running 1/3 on w1 till 178 <- running by a claim | running by a push
         1 renewed, 0 lost; running 1/1 on w1 till 300 <- on its last attempt
         1 renewed, 0 lost; running 1/3 on w1 till 300 cancel <- leased, cancel wished
         1 renewed, 0 lost; running 1/1 on w1 till 300 cancel <- running, cancel wished",
@@ -103,7 +103,7 @@ fn a_renewal_by_another_worker() {
         |case| Op::RenewLeases { worker: "w2".into(), leases: vec![case.lease_or_none()] },
         "
         0 renewed, 1 lost; unchanged <- queued | waits for a dependency | waits for its time | waits in its context
-            | waits for its key | leased by a call | leased by a claim | running by a call | running by a claim
+            | waits for its key | leased by a call | leased by a claim | leased by a push | running by a call | running by a claim | running by a push
             | on its last attempt | leased, cancel wished | running, cancel wished | queued after an expiry | dead by an expiry
             | waits after a failure | dead after a failure | completed | failed | cancelled | requeued after death",
     );
@@ -117,9 +117,9 @@ fn events_of_the_lease() {
         ✗ Lease not found or already expired <- queued | waits for a dependency | waits for its time | waits in its context
             | waits for its key | cancelled | requeued after death
         newest 3; leased 1/3 on w1 till 300 <- leased by a call
-        newest 3; leased 1/3 on w1 till 180 <- leased by a claim
+        newest 3; leased 1/3 on w1 till 180 <- leased by a claim | leased by a push
         newest 3; running 1/3 on w1 till 300 <- running by a call
-        newest 3; running 1/3 on w1 till 179 <- running by a claim
+        newest 3; running 1/3 on w1 till 179 <- running by a claim | running by a push
         newest 3; running 1/1 on w1 till 300 <- on its last attempt
         newest 3; leased 1/3 on w1 till 300 cancel <- leased, cancel wished
         newest 3; running 1/1 on w1 till 300 cancel <- running, cancel wished
@@ -140,8 +140,8 @@ fn events_of_another_lease() {
         ✗ Lease not found or already expired <- queued | waits for a dependency | waits for its time | waits in its context
             | waits for its key | queued after an expiry | dead by an expiry | waits after a failure | dead after a failure
             | completed | failed | cancelled | requeued after death
-        ✗ Lease 'unknown' is not the task's active lease <- leased by a call | leased by a claim | running by a call
-            | running by a claim | on its last attempt | leased, cancel wished | running, cancel wished",
+        ✗ Lease 'unknown' is not the task's active lease <- leased by a call | leased by a claim | leased by a push | running by a call
+            | running by a claim | running by a push | on its last attempt | leased, cancel wished | running, cancel wished",
     );
 }
 

@@ -12,9 +12,9 @@ fn a_cancel() {
         cancelled 0/3 cancel; task_cancelled by api <- queued | waits for a dependency | waits for its time
             | waits in its context | waits for its key
         leased 1/3 on w1 till 300 cancel; task_cancelled by api <- leased by a call
-        leased 1/3 on w1 till 180 cancel; task_cancelled by api <- leased by a claim
+        leased 1/3 on w1 till 180 cancel; task_cancelled by api <- leased by a claim | leased by a push
         running 1/3 on w1 till 300 cancel; task_cancelled by api <- running by a call
-        running 1/3 on w1 till 179 cancel; task_cancelled by api <- running by a claim
+        running 1/3 on w1 till 179 cancel; task_cancelled by api <- running by a claim | running by a push
         running 1/1 on w1 till 300 cancel; task_cancelled by api <- on its last attempt
         unchanged <- leased, cancel wished | running, cancel wished | cancelled
         cancelled 1/3 cancel worker_lost; task_cancelled by api <- queued after an expiry
@@ -33,8 +33,8 @@ fn a_requeue() {
         "
         ✗ Cannot requeue task with status 'queued' <- queued | waits for a dependency | waits for its time
             | waits in its context | waits for its key | queued after an expiry | waits after a failure | requeued after death
-        ✗ Cannot requeue task with status 'leased' <- leased by a call | leased by a claim | leased, cancel wished
-        ✗ Cannot requeue task with status 'running' <- running by a call | running by a claim | on its last attempt
+        ✗ Cannot requeue task with status 'leased' <- leased by a call | leased by a claim | leased by a push | leased, cancel wished
+        ✗ Cannot requeue task with status 'running' <- running by a call | running by a claim | running by a push | on its last attempt
             | running, cancel wished
         queued 0/1; task_requeued by admin <- dead by an expiry | dead after a failure
         ✗ Cannot requeue task with status 'completed' <- completed
@@ -50,8 +50,8 @@ fn a_release_of_the_lease() {
         ✗ Lease not found or already expired <- queued | waits for a dependency | waits for its time | waits in its context
             | waits for its key | queued after an expiry | dead by an expiry | waits after a failure | dead after a failure
             | completed | failed | cancelled | requeued after death
-        queued 0/3 1 back worker_lost; lease released; task_released by w1 <- leased by a call | leased by a claim
-            | running by a call | running by a claim
+        queued 0/3 1 back worker_lost; lease released; task_released by w1 <- leased by a call | leased by a claim | leased by a push
+            | running by a call | running by a claim | running by a push
         queued 0/1 1 back worker_lost; lease released; task_released by w1 <- on its last attempt
         cancelled 0/3 1 back cancel worker_lost; lease released; task_released by w1, task_cancelled by w1
             <- leased, cancel wished
@@ -68,8 +68,8 @@ fn a_release_of_another_lease() {
         ✗ Lease not found or already expired <- queued | waits for a dependency | waits for its time | waits in its context
             | waits for its key | queued after an expiry | dead by an expiry | waits after a failure | dead after a failure
             | completed | failed | cancelled | requeued after death
-        ✗ Lease 'unknown' is not the task's active lease <- leased by a call | leased by a claim | running by a call
-            | running by a claim | on its last attempt | leased, cancel wished | running, cancel wished",
+        ✗ Lease 'unknown' is not the task's active lease <- leased by a call | leased by a claim | leased by a push | running by a call
+            | running by a claim | running by a push | on its last attempt | leased, cancel wished | running, cancel wished",
     );
 }
 
@@ -85,8 +85,8 @@ fn the_end_of_a_lease_that_is_due() {
             | queued after an expiry | dead by an expiry | waits after a failure | dead after a failure | completed | failed
             | cancelled | requeued after death
         queued 1/3 worker_lost; lease expired; lease_expired by reconciler <- leased by a call | running by a call
-            | running by a claim
-        queued 0/3 1 back worker_lost; lease expired; lease_expired by reconciler <- leased by a claim
+            | running by a claim | running by a push
+        queued 0/3 1 back worker_lost; lease expired; lease_expired by reconciler <- leased by a claim | leased by a push
         dead 1/1 worker_lost; lease expired; lease_expired by reconciler, task_dead by reconciler <- on its last attempt
         cancelled 1/3 cancel worker_lost; lease expired; lease_expired by reconciler, task_cancelled by reconciler
             <- leased, cancel wished
@@ -103,7 +103,7 @@ fn the_end_of_a_lease_that_is_not_due() {
         unchanged <- queued | waits for a dependency | waits for its time | waits in its context | waits for its key
             | queued after an expiry | dead by an expiry | waits after a failure | dead after a failure | completed | failed
             | cancelled | requeued after death
-        not due; unchanged <- leased by a call | leased by a claim | running by a call | running by a claim
+        not due; unchanged <- leased by a call | leased by a claim | leased by a push | running by a call | running by a claim | running by a push
             | on its last attempt | leased, cancel wished | running, cancel wished",
     );
 }
@@ -117,7 +117,7 @@ fn the_end_of_another_lease() {
         },
         "
         unchanged <- queued | waits for a dependency | waits for its time | waits in its context | waits for its key
-            | leased by a call | leased by a claim | running by a call | running by a claim | on its last attempt
+            | leased by a call | leased by a claim | leased by a push | running by a call | running by a claim | running by a push | on its last attempt
             | leased, cancel wished | running, cancel wished | queued after an expiry | dead by an expiry
             | waits after a failure | dead after a failure | completed | failed | cancelled | requeued after death",
     );
@@ -129,7 +129,7 @@ fn another_look() {
         |case| Op::Reconsider { tasks: vec![case.task] },
         "
         unchanged <- queued | waits for a dependency | waits for its time | waits in its context | waits for its key
-            | leased by a call | leased by a claim | running by a call | running by a claim | on its last attempt
+            | leased by a call | leased by a claim | leased by a push | running by a call | running by a claim | running by a push | on its last attempt
             | leased, cancel wished | running, cancel wished | queued after an expiry | dead by an expiry
             | waits after a failure | dead after a failure | completed | failed | cancelled | requeued after death",
     );
@@ -144,7 +144,7 @@ fn another_look_when_time_has_passed() {
         },
         "
         unchanged <- queued | waits for a dependency | waits in its context | waits for its key | leased by a call
-            | leased by a claim | running by a call | running by a claim | on its last attempt | leased, cancel wished
+            | leased by a claim | leased by a push | running by a call | running by a claim | running by a push | on its last attempt | leased, cancel wished
             | running, cancel wished | queued after an expiry | dead by an expiry | dead after a failure | completed | failed
             | cancelled | requeued after death
         queued 0/3 <- waits for its time
@@ -163,8 +163,8 @@ fn grace_after_an_outage() {
         unchanged <- queued | waits for a dependency | waits for its time | waits in its context | waits for its key
             | queued after an expiry | dead by an expiry | waits after a failure | dead after a failure | completed | failed
             | cancelled | requeued after death
-        leased 1/3 on w1 till 10 <- leased by a call | leased by a claim
-        running 1/3 on w1 till 10 <- running by a call | running by a claim
+        leased 1/3 on w1 till 10 <- leased by a call | leased by a claim | leased by a push
+        running 1/3 on w1 till 10 <- running by a call | running by a claim | running by a push
         running 1/1 on w1 till 10 <- on its last attempt
         leased 1/3 on w1 till 10 cancel <- leased, cancel wished
         running 1/1 on w1 till 10 cancel <- running, cancel wished",
@@ -182,7 +182,7 @@ fn the_removal_of_its_worker() {
         queued 0/3 parked session; worker_removed by admin <- waits in its context
         queued 0/3 parked exclusive_key; worker_removed by admin <- waits for its key
         queued 0/3 1 back worker_lost; lease failed; task_released by admin, worker_removed by admin <- leased by a call
-            | leased by a claim | running by a call | running by a claim
+            | leased by a claim | leased by a push | running by a call | running by a claim | running by a push
         queued 0/1 1 back worker_lost; lease failed; task_released by admin, worker_removed by admin <- on its last attempt
         cancelled 0/3 1 back cancel worker_lost; lease failed; task_released by admin, task_cancelled by admin, worker_removed by admin
             <- leased, cancel wished

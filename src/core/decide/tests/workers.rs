@@ -1,9 +1,9 @@
 //! What each command does to a worker in each state.
 
 use super::table::compare;
-use crate::core::command::{Choice, Claim, CordonWish, Op, WorkerChange};
+use crate::core::command::{Choice, Claim, CordonWish, Loss, Op, WorkerChange};
 use crate::core::ids::TaskId;
-use crate::core::task::Outcome;
+use crate::core::task::{Origin, Outcome};
 use crate::core::tests::support::world::{TTL_MS, World, registration, spec, world};
 use crate::core::worker::WorkerStatus;
 
@@ -19,7 +19,7 @@ fn cases() -> Vec<(&'static str, World, TaskId)> {
     };
     let lose = |world: &mut World| {
         world.now += NOT_SEEN_MS + 1;
-        world.ok(Op::LoseWorker { worker: "w".into(), silent_for_ms: NOT_SEEN_MS });
+        world.ok(Op::LoseWorker { worker: "w".into(), cause: Loss::Silent { for_ms: NOT_SEEN_MS } });
     };
     let case = |name, then: &dyn Fn(&mut World)| {
         let mut world = world().worker("w", 1);
@@ -194,7 +194,7 @@ fn it_was_seen_before_what_is_known() {
 #[test]
 fn it_is_silent_but_not_for_long() {
     check(
-        |_, _| Op::LoseWorker { worker: "w".into(), silent_for_ms: 10 * NOT_SEEN_MS },
+        |_, _| Op::LoseWorker { worker: "w".into(), cause: Loss::Silent { for_ms: 10 * NOT_SEEN_MS } },
         "
         unchanged <- unknown | online | lost | set offline | in error | in error, lost | cordoned | draining | full
             | without claude | for other agents",
@@ -204,7 +204,7 @@ fn it_is_silent_but_not_for_long() {
 #[test]
 fn it_is_silent_for_too_long() {
     check(
-        |_, _| Op::LoseWorker { worker: "w".into(), silent_for_ms: -1 },
+        |_, _| Op::LoseWorker { worker: "w".into(), cause: Loss::Silent { for_ms: -1 } },
         "
         unchanged <- unknown | lost | set offline | in error, lost
         offline seen 0 s ago 0/1; worker_offline by reconciler <- online | in error | without claude | for other agents
@@ -215,9 +215,38 @@ fn it_is_silent_for_too_long() {
 }
 
 #[test]
+fn its_agent_does_not_answer() {
+    check(
+        |_, _| Op::LoseWorker { worker: "w".into(), cause: Loss::Unreachable("connection refused".into()) },
+        "
+        unchanged <- unknown | lost | set offline | in error, lost
+        offline seen 0 s ago 0/1; worker_offline by admin <- online | in error | without claude | for other agents
+        offline seen 0 s ago cordoned 0/1; worker_offline by admin <- cordoned
+        offline seen 0 s ago cordoned draining 0/1; worker_offline by admin <- draining
+        offline seen 0 s ago 1/1; worker_offline by admin <- full",
+    );
+}
+
+#[test]
+fn its_agent_is_uninstalled() {
+    check(
+        |_, _| Op::LoseWorker { worker: "w".into(), cause: Loss::Uninstalled },
+        "
+        unchanged <- unknown
+        offline seen 0 s ago 0/1; agent_uninstalled by admin; worker_offline by admin <- online | in error | without claude
+            | for other agents
+        offline seen 60 s ago 0/1; agent_uninstalled by admin <- lost | in error, lost
+        offline seen 0 s ago 0/1; agent_uninstalled by admin <- set offline
+        offline seen 0 s ago cordoned 0/1; agent_uninstalled by admin; worker_offline by admin <- cordoned
+        offline seen 0 s ago cordoned draining 0/1; agent_uninstalled by admin; worker_offline by admin <- draining
+        offline seen 0 s ago 1/1; agent_uninstalled by admin; worker_offline by admin <- full",
+    );
+}
+
+#[test]
 fn it_is_named_by_a_lease_call() {
     check(
-        |_, task| Op::Lease { task, choice: Choice::Named("w".into()), ttl_ms: TTL_MS },
+        |_, task| Op::Lease { task, choice: Choice::Named("w".into()), ttl_ms: TTL_MS, origin: Origin::Call },
         "
         ✗ Worker not found <- unknown
         online seen 0 s ago 1/1; task_leased by router <- online
@@ -229,7 +258,7 @@ fn it_is_named_by_a_lease_call() {
 #[test]
 fn a_lease_call_looks_for_a_worker() {
     check(
-        |_, task| Op::Lease { task, choice: Choice::Among { workers: Vec::new(), context: None }, ttl_ms: TTL_MS },
+        |_, task| Op::Lease { task, choice: Choice::Among { workers: Vec::new(), context: None }, ttl_ms: TTL_MS, origin: Origin::Call },
         "
         ✗ No available worker with free capacity <- unknown | lost | set offline | in error | in error, lost | cordoned
             | draining | full | without claude | for other agents
@@ -255,7 +284,7 @@ fn a_lease_call_prefers_the_contexts_worker_then_room_then_the_last_seen() {
     let among = |workers: &[&str]| Choice::Among { workers: workers.iter().map(|id| (*id).to_owned()).collect(), context: None };
     let lease = |world: &mut World, context: &str| {
         let task = world.create(spec(context));
-        world.ok(Op::Lease { task, choice: among(&["a", "b", "c"]), ttl_ms: TTL_MS });
+        world.ok(Op::Lease { task, choice: among(&["a", "b", "c"]), ttl_ms: TTL_MS, origin: Origin::Call });
         let worker = world.task(task).lease.as_ref().unwrap().worker_id.clone();
         (task, worker)
     };

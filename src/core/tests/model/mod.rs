@@ -15,6 +15,7 @@ use stateright::{Checker, Model, Property};
 
 use self::state::{Act, Ask, Given, State};
 use super::support::world::{START, spec, world};
+use crate::core::command::Op;
 use crate::core::ids::TaskId;
 use crate::core::task::{Origin, Outcome, Parked, Session, Status, TaskSpec, TaskState};
 
@@ -31,6 +32,8 @@ struct Setting {
     cancels: bool,
     /// Somebody may call for a lease.
     calls: bool,
+    /// A leader brings tasks to workers.
+    pushes: bool,
     /// Runs fail, and are tried again.
     failures: bool,
     /// Somebody may have one task done again.
@@ -69,6 +72,7 @@ impl Setting {
             crashes: 0,
             cancels: false,
             calls: false,
+            pushes: false,
             failures: false,
             requeues: false,
             graph: Mutex::default(),
@@ -201,8 +205,8 @@ impl Model for Setting {
                     .values()
                     .all(|task| within(task.attempts, task) && (task.status != Status::Queued || task.attempts < task.max_attempts))
             }),
-            Property::always("claims run one task of a session at a time", |_, state: &State| {
-                let claimed = |task: &&TaskState| task.lease.as_ref().is_some_and(|lease| lease.origin == Origin::Claim);
+            Property::always("claims and pushes run one task of a session at a time", |_, state: &State| {
+                let claimed = |task: &&TaskState| task.lease.as_ref().is_some_and(|lease| lease.origin.is_in_order());
                 let mut contexts = BTreeSet::new();
                 state
                     .db
@@ -260,6 +264,14 @@ impl Setting {
                 asks.extend(WORKERS.map(|worker| Ask::Lease(task.id, worker)));
             }
         }
+        // One leader, so one push at a time.
+        if self.pushes && !state.replicas.iter().flatten().any(|begun| matches!(begun.op, Op::Push { .. })) {
+            // As for calls: what is given again and again adds states and nothing else.
+            let first = |worker: &str| state.db.ready_for(&state.db.workers[worker]).first().copied();
+            let is_new = |task: TaskId| state.db.tasks[&task].lease_count < 2;
+            let free = WORKERS.into_iter().filter(|worker| state.db.used(worker) == 0);
+            asks.extend(free.filter(|worker| first(worker).is_some_and(is_new)).map(Ask::Push));
+        }
         if self.requeues && !state.requeued {
             let failed = state.db.tasks.values().filter(|task| task.status.is_final() && task.status != Status::Completed);
             asks.extend(failed.map(|task| Ask::Requeue(task.id)));
@@ -277,6 +289,10 @@ impl Setting {
         let mut acts = Vec::new();
         for (i, given) in state.leases.iter().enumerate() {
             let newer = state.leases[i + 1..].iter().any(|newer| newer.task == given.task);
+            if given.sending && !given.known {
+                acts.extend([Act::Arrive(i), Act::Refuse(i)]);
+            }
+            acts.extend(given.sending.then_some(Act::Lose(i)));
             if given.known || newer {
                 acts.extend([Act::Beat(i), Act::Succeed(i)]);
                 acts.extend(self.failures.then_some(Act::FailRetryably(i)));
@@ -284,8 +300,8 @@ impl Setting {
         }
         for task in state.db.tasks.values() {
             // Attempts that were never delivered are given back, and a worker that asks again is told of what it holds: one such expiry
-            // will do. What was called for is not told again.
-            let called = |task: &TaskState| task.lease.as_ref().is_some_and(|lease| lease.origin == Origin::Call);
+            // will do. What was called for or pushed is not told again.
+            let called = |task: &TaskState| task.lease.as_ref().is_some_and(|lease| lease.origin != Origin::Claim);
             if task.status == Status::Running || (task.status == Status::Leased && (task.lease_count < 2 || called(task))) {
                 acts.push(Act::Expire(task.id));
             }
@@ -322,6 +338,11 @@ fn a_session_and_failures() {
 #[test]
 fn a_session_with_lease_calls_a_crash_and_a_cancel() {
     Setting { calls: true, cancels: true, crashes: 1, ..Setting::new(tries(1, spec("c")), tries(1, spec("c"))) }.check();
+}
+
+#[test]
+fn a_session_with_pushes_and_a_crash() {
+    Setting { pushes: true, crashes: 1, ..Setting::new(tries(1, spec("c")), tries(1, spec("c"))) }.check();
 }
 
 #[test]

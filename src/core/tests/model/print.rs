@@ -41,7 +41,7 @@ impl State {
             let ended = newest
                 .and_then(|given| self.db.past_leases.get(&given.id))
                 .map(|past| (past.status, past.completed, past.last_heartbeat > past.started_at));
-            (task.lease_count, newest.map(|given| (place(given.worker), given.known)), ended).hash(hasher);
+            (task.lease_count, newest.map(|given| (place(given.worker), given.known, given.sending)), ended).hash(hasher);
         }
         let mut begun: Vec<u64> = self.replicas.iter().flatten().map(|begun| begun.print(place, number)).collect();
         begun.sort_unstable();
@@ -61,6 +61,9 @@ impl Begun {
             }
             Op::Lease { task, .. } => {
                 ("lease", self.keys.workers.iter().map(|worker| place(worker)).collect::<Vec<_>>(), number(task)).hash(&mut hasher)
+            }
+            Op::Push { task, .. } => {
+                ("push", self.keys.workers.iter().map(|worker| place(worker)).collect::<Vec<_>>(), number(task)).hash(&mut hasher)
             }
             Op::Requeue { task } => ("again", number(task)).hash(&mut hasher),
             Op::Reconsider { tasks } => ("look", tasks.iter().map(&number).collect::<Vec<_>>()).hash(&mut hasher),

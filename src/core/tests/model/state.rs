@@ -6,10 +6,10 @@ use std::sync::Arc;
 use super::super::support::memory::Memory;
 use super::super::support::world::{TTL_MS, completion, hint_slots};
 use super::{Setting, WORKERS};
-use crate::core::command::{Choice, Claim, Completed, Completion, Holder, Keys, Op, Reply};
+use crate::core::command::{Choice, Claim, Completed, Completion, Holder, Keys, Op, PushEnd, Reply};
 use crate::core::decide::decide;
 use crate::core::ids::{LeaseId, TaskId};
-use crate::core::task::{Outcome, TaskSpec};
+use crate::core::task::{Origin, Outcome, TaskSpec};
 use crate::core::working_set::{Halt, Loaded, WorkingSet};
 
 #[derive(Clone, Debug)]
@@ -36,6 +36,8 @@ pub(super) struct Given {
     pub(super) worker: &'static str,
     /// The worker has heard of it.
     pub(super) known: bool,
+    /// The replica that made it is about to send it, or waits for the answer.
+    pub(super) sending: bool,
     /// The worker has heard that its completion was stored.
     pub(super) acknowledged: bool,
 }
@@ -58,6 +60,7 @@ pub(super) enum Ask {
     /// With the news that the worker knows of no lease.
     ClaimAnew(&'static str),
     Lease(TaskId, &'static str),
+    Push(&'static str),
     Requeue(TaskId),
     Wake,
     Resync,
@@ -68,6 +71,12 @@ pub(super) enum Act {
     Beat(usize),
     Succeed(usize),
     FailRetryably(usize),
+    /// The push arrives. (Its answer changes nothing.)
+    Arrive(usize),
+    /// The agent refuses it.
+    Refuse(usize),
+    /// It does not arrive, or its answer does not.
+    Lose(usize),
     Expire(TaskId),
     Due(TaskId),
     Cancel(TaskId),
@@ -90,7 +99,13 @@ impl State {
             }
             Ask::Claim(worker) => claim(worker, None),
             Ask::ClaimAnew(worker) => claim(worker, Some(Vec::new())),
-            Ask::Lease(task, worker) => Op::Lease { task: *task, choice: Choice::Named((*worker).to_owned()), ttl_ms: TTL_MS },
+            Ask::Lease(task, worker) => {
+                Op::Lease { task: *task, choice: Choice::Named((*worker).to_owned()), ttl_ms: TTL_MS, origin: Origin::Call }
+            }
+            Ask::Push(worker) => {
+                let task = self.db.ready_for(&self.db.workers[*worker])[0];
+                Op::Push { task, worker: (*worker).to_owned(), ttl_ms: TTL_MS }
+            }
             Ask::Requeue(task) => {
                 self.requeued = true;
                 Op::Requeue { task: *task }
@@ -135,13 +150,23 @@ impl State {
     }
 
     pub(super) fn act(&mut self, act: &Act, heard: bool) -> bool {
+        match *act {
+            Act::Arrive(i) => self.leases[i].known = true,
+            Act::Refuse(i) | Act::Lose(i) => self.leases[i].sending = false,
+            _ => {}
+        }
         let of = |i: usize| (self.leases[i].task, Some(self.leases[i].id));
         let complete = |i: usize, status, retryable| {
             let (task, lease) = of(i);
             let retry_at = Some(self.now + 60_000);
             Op::Complete(Box::new(Completion { retryable, retry_at, ..completion(task, lease, status) }))
         };
+        let ended = |i: usize, end| Op::EndPush { task: self.leases[i].task, lease: self.leases[i].id, end };
+        let message = String::new();
         let op = match *act {
+            Act::Arrive(_) => return true,
+            Act::Refuse(i) => ended(i, PushEnd::Refused { message }),
+            Act::Lose(i) => ended(i, PushEnd::Undelivered { message, unless_running: self.leases[i].known }),
             Act::Beat(i) => Op::Heartbeat { task: of(i).0, holder: Holder { lease: of(i).1, worker: None } },
             Act::Succeed(i) => complete(i, Outcome::Success, false),
             Act::FailRetryably(i) => complete(i, Outcome::Error, true),
@@ -201,7 +226,7 @@ impl State {
         for task in self.db.tasks.values() {
             let Some(lease) = task.lease.as_ref().filter(|lease| !self.leases.iter().any(|given| given.id == lease.id)) else { continue };
             let worker = WORKERS.into_iter().find(|worker| *worker == lease.worker_id).unwrap();
-            self.leases.push(Given { task: task.id, id: lease.id, worker, known: false, acknowledged: false });
+            self.leases.push(Given { task: task.id, id: lease.id, worker, known: false, sending: false, acknowledged: false });
         }
         if !heard {
             return;
@@ -216,6 +241,11 @@ impl State {
         };
         // Whoever hears of a lease begins at once, and says so; saying it again is one of the acts.
         for i in (0..self.leases.len()).filter(|i| told.contains(&self.leases[*i].id)).collect::<Vec<_>>() {
+            let pushed = self.db.tasks[&self.leases[i].task].lease.as_ref().is_some_and(|lease| lease.origin.is_pushed());
+            if pushed {
+                self.leases[i].sending = true;
+                continue;
+            }
             self.leases[i].known = true;
             self.act(&Act::Beat(i), true);
         }

@@ -1,0 +1,139 @@
+//! What is said of workers' agents, and what they say of themselves.
+
+use serde::Serialize;
+use serde_json::value::RawValue;
+use serde_json::{Map, Value};
+use utoipa::ToSchema;
+use uuid::Uuid;
+
+use crate::core::command::WorkerChange;
+use crate::core::worker::{MAX_CONCURRENCY, WorkerStatus};
+
+/// A task that is with an agent.
+#[derive(Serialize, ToSchema)]
+pub struct Dispatched<'a> {
+    /// Always true.
+    pub dispatched: bool,
+    pub task_id: Uuid,
+    pub worker_id: &'a str,
+    pub lease_id: Uuid,
+    /// The agent's answer, if it came in time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<serde_json::Value>, required = false)]
+    pub execution: Option<&'a RawValue>,
+}
+
+/// A task that no agent took.
+#[derive(Serialize, ToSchema)]
+pub struct NotDispatched<'a> {
+    /// Always false.
+    pub dispatched: bool,
+    pub task_id: Uuid,
+    pub worker_id: &'a str,
+    /// Why.
+    pub error: &'a str,
+}
+
+/// An agent's answer about itself, or why there is none.
+#[derive(Serialize, ToSchema)]
+pub struct AgentHealth {
+    pub reachable: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub error: Option<String>,
+    /// Whatever the agent said.
+    #[serde(flatten)]
+    #[schema(ignore)]
+    answer: Map<String, Value>,
+}
+
+impl AgentHealth {
+    pub fn reachable(mut answer: Map<String, Value>) -> Self {
+        answer.remove("reachable");
+        Self { reachable: true, error: None, answer }
+    }
+
+    pub fn unreachable(error: String) -> Self {
+        Self { reachable: false, error: Some(error), answer: Map::new() }
+    }
+}
+
+/// An agent did as it was told.
+#[derive(Serialize, ToSchema)]
+pub struct OrderDone {
+    /// `updated`, `restarted` or `uninstalled`.
+    pub status: &'static str,
+    /// Whatever the agent said.
+    #[serde(flatten)]
+    #[schema(ignore)]
+    answer: Map<String, Value>,
+}
+
+impl OrderDone {
+    pub fn new(status: &'static str, mut answer: Map<String, Value>) -> Self {
+        answer.remove("status");
+        Self { status, answer }
+    }
+}
+
+/// What an agent's health tells of its worker. Agents are of many versions: whatever is not as expected is passed over.
+pub fn change_of_health(worker: &str, answer: &Map<String, Value>) -> WorkerChange {
+    let capabilities = answer.get("capabilities").and_then(Value::as_object);
+    let capability = |name: &str| capabilities.and_then(|given| given.get(name));
+    let status = |name: &str| answer.get(name).and_then(Value::as_str).and_then(WorkerStatus::parse);
+    WorkerChange {
+        id: worker.to_owned(),
+        // `status: "ok"` and the like: it answers. An agent that is well may still have to say that it can't work.
+        status: status("worker_status").or_else(|| status("status")).or(Some(WorkerStatus::Online)),
+        claude_cli: capability("claude_cli").and_then(Value::as_bool),
+        max_concurrency: capability("max_concurrency").and_then(Value::as_i64).filter(|slots| (1..=MAX_CONCURRENCY).contains(slots)),
+        labels: capability("labels").and_then(texts),
+        agents: capability("agents").and_then(texts),
+        ip_addrs: answer.get("ip_addrs").and_then(texts),
+        agent_version: answer.get("agent_version").or_else(|| answer.get("version")).and_then(text),
+        os_info: answer.get("os_info").and_then(text),
+        actor: "admin",
+        ..WorkerChange::default()
+    }
+}
+
+/// No database keeps a NUL in text.
+fn text(value: &Value) -> Option<String> {
+    value.as_str().filter(|text| !text.contains('\0')).map(str::to_owned)
+}
+
+fn texts(value: &Value) -> Option<Vec<String>> {
+    value.as_array()?.iter().map(text).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn change(answer: Value) -> WorkerChange {
+        change_of_health("w", answer.as_object().unwrap())
+    }
+
+    #[test]
+    fn what_is_well_formed_is_taken_over() {
+        let full = change(serde_json::json!({
+            "status": "ok", "version": "2.1", "os_info": "Linux", "ip_addrs": ["10.0.0.1"], "reachable": "?",
+            "capabilities": { "claude_cli": false, "max_concurrency": 4, "labels": ["gpu"], "agents": ["coder"] },
+        }));
+        assert_eq!((full.status, full.agent_version.as_deref()), (Some(WorkerStatus::Online), Some("2.1")));
+        assert_eq!((full.claude_cli, full.max_concurrency), (Some(false), Some(4)));
+        assert_eq!((full.labels, full.agents), (Some(vec!["gpu".into()]), Some(vec!["coder".into()])));
+        assert_eq!((full.os_info.as_deref(), full.ip_addrs), (Some("Linux"), Some(vec!["10.0.0.1".into()])));
+        assert_eq!(change(serde_json::json!({ "status": "error" })).status, Some(WorkerStatus::Error));
+        assert_eq!(change(serde_json::json!({ "status": "ok", "worker_status": "error" })).status, Some(WorkerStatus::Error));
+    }
+
+    #[test]
+    fn what_is_not_is_passed_over() {
+        let odd = change(serde_json::json!({
+            "status": 7, "version": "a\u{0}", "os_info": null, "ip_addrs": [1], "capabilities": { "max_concurrency": 99, "labels": "x" },
+        }));
+        assert_eq!((odd.status, odd.agent_version, odd.os_info, odd.ip_addrs), (Some(WorkerStatus::Online), None, None, None));
+        assert_eq!((odd.max_concurrency, odd.labels), (None, None));
+    }
+}

@@ -1,0 +1,68 @@
+//! Pushes: a task brought to a worker's agent, and what becomes of it when that came to nothing.
+//!
+//! The lease is made before anything is sent, and only the process that made it sends, once. Whatever happens in between, the lease
+//! runs out by itself.
+
+use super::super::audit::{Action, EntityType};
+use super::super::command::{PushEnd, Rejection, Reply};
+use super::super::ids::{LeaseId, TaskId};
+use super::super::task::{Failure, LeaseStatus, Origin, Reason, Session, Status};
+use super::super::worker::Worker;
+use super::super::working_set::{Halt, WorkingSet};
+use super::gate::park;
+use super::lease::{best, blocker, leased, sticky_worker};
+use super::lease_end::{Retry, end_lease, finish, retry};
+
+pub(super) fn push(set: &mut WorkingSet, id: TaskId, worker: &str, ttl_ms: i64) -> Result<Reply, Halt> {
+    let task = set.task(id)?;
+    if task.status != Status::Queued {
+        return Err(Rejection::WrongStatus { status: task.status, expected: "'queued'" }.into());
+    }
+    if let Some(parked) = task.parked {
+        return Err(Rejection::NotReady(parked).into());
+    }
+    if let Some((parked, by)) = blocker(set, task)? {
+        park(set, id, parked, by);
+        return Ok(Reply::Task(set.task(id)?.clone()));
+    }
+    // A task of a session knows where that is, and has waited its time for it.
+    let sticky = match task.session {
+        Session::Context => task.session_worker.clone(),
+        Session::None => sticky_worker(set.context(&task.context_id)?, set.now()),
+    };
+    set.find_worker(worker)?;
+    let worker = best(set, task, sticky.as_deref(), Worker::is_pushed_to)?.ok_or(Rejection::NoWorker)?;
+    leased(set, id, &worker, Origin::Push, ttl_ms)
+}
+
+/// Changes nothing once the lease is over: a completion, its expiry or a removal was first.
+pub(super) fn end(set: &mut WorkingSet, id: TaskId, lease: LeaseId, end: &PushEnd) -> Result<Reply, Halt> {
+    let task = set.task(id)?;
+    let is_active = task.lease.as_ref().is_some_and(|active| active.id == lease);
+    let has_begun = matches!(end, PushEnd::Undelivered { unless_running: true, .. }) && task.status == Status::Running;
+    if !is_active || has_begun {
+        return Ok(Reply::Task(task.clone()));
+    }
+    let mut task = task.clone();
+    let Some(lease) = end_lease(set, &mut task, LeaseStatus::Failed) else { return Ok(Reply::Task(task)) };
+    let actor = if lease.origin.is_in_order() { "reconciler" } else { "router" };
+    let (PushEnd::Refused { message } | PushEnd::Undelivered { message, .. }) = end;
+    set.audit(Action::DispatchFailed, EntityType::Task, id, actor, message);
+    let at = set.now();
+    match end {
+        PushEnd::Refused { .. } => {
+            task.failure = Some(Failure { reason: Reason::AgentError, message: message.clone(), at });
+            if task.cancel_requested {
+                set.audit(Action::TaskCancelled, EntityType::Task, id, actor, message);
+            }
+            let status = if task.cancel_requested { Status::Cancelled } else { Status::Failed };
+            finish(set, &mut task, status);
+        }
+        PushEnd::Undelivered { .. } => {
+            let failure = Failure { reason: Reason::WorkerLost, message: message.clone(), at };
+            retry(set, &mut task, Retry { give_back: true, not_before: None, session_worker: None, failure, actor });
+        }
+    }
+    set.put_task(task.clone());
+    Ok(Reply::Task(task))
+}

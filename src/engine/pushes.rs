@@ -1,0 +1,108 @@
+//! What the leader brings to the workers that are pushed to: it makes the leases; whoever gets them sends each once.
+
+use std::time::{Duration, Instant};
+
+use super::claims::Taken;
+use super::{Engine, Error, lock};
+use crate::core::Ms;
+use crate::core::command::{Command, Op, Rejection, Reply};
+use crate::core::ids::{TaskId, WorkerId};
+use crate::core::placement::is_open;
+use crate::core::task::{Origin, TaskState};
+use crate::core::worker::Worker;
+
+/// For a page of the queue that somebody else is reading.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// Where this replica's picture of a worker is wrong, it is right soon.
+const PICTURE_MS: Ms = 1_000;
+
+/// What came of one look.
+#[derive(Debug, Default)]
+pub struct PushRound {
+    /// Leases that were just made. They hold whatever `error` says.
+    pub leased: Vec<(TaskState, Worker)>,
+    /// When there may be more to do; `None`: after a change.
+    pub next_at: Option<Ms>,
+    pub error: Option<Error>,
+}
+
+impl PushRound {
+    fn again_at(&mut self, at: Ms) {
+        self.next_at = Some(self.next_at.map_or(at, |next| next.min(at)));
+    }
+}
+
+/// A worker with room for a push.
+struct Room {
+    worker: WorkerId,
+    free: i64,
+    last_seen: Ms,
+}
+
+impl Engine {
+    /// Gives up to `max` ready tasks to the workers that are pushed to and that `is_reachable` lets pass: the first tasks first, each to
+    /// the worker with most room. The commands count only in this epoch.
+    pub async fn push(&self, epoch: i64, max: usize, ttl_ms: i64, is_reachable: impl Fn(&str) -> bool) -> PushRound {
+        let mut round = PushRound::default();
+        let mut taken = Taken { engine: self, tasks: Vec::new() };
+        let mut commands = Vec::new();
+        let mut rooms = self.rooms(is_reachable);
+        let deadline = Instant::now() + PATIENCE;
+        while commands.len() < max {
+            let best = (0..rooms.len()).max_by_key(|at| (rooms[*at].free, rooms[*at].last_seen));
+            let Some(at) = best.filter(|at| rooms[*at].free > 0) else { break };
+            let tasks = match self.candidates(&rooms[at].worker, 1, deadline).await {
+                Ok((tasks, next_at)) => {
+                    next_at.into_iter().for_each(|at| round.again_at(at));
+                    tasks
+                }
+                Err(error) => {
+                    round.error = Some(error);
+                    break;
+                }
+            };
+            let Some(task) = tasks.first().copied() else {
+                rooms.swap_remove(at);
+                continue;
+            };
+            taken.tasks.extend(tasks);
+            rooms[at].free -= 1;
+            let op = Op::Push { task, worker: rooms[at].worker.clone(), ttl_ms };
+            commands.push(Command { op, request_id: None, epoch: Some(epoch) });
+        }
+        if commands.len() == max {
+            round.again_at(self.now());
+        }
+        let replies = if commands.is_empty() { Vec::new() } else { self.submit_all(commands).await };
+        let stale = self.sort(&taken.tasks, replies, &mut round);
+        lock(&self.0.board).queue.forget(&stale);
+        round
+    }
+
+    /// Takes the replies into the round; answers the tasks that are not to be had any more.
+    fn sort(&self, tasks: &[TaskId], replies: Vec<Result<Reply, Error>>, round: &mut PushRound) -> Vec<TaskId> {
+        let mut stale = Vec::new();
+        for (task, reply) in tasks.iter().zip(replies) {
+            match reply {
+                Ok(Reply::Leased { task, worker, .. }) => round.leased.push((task, worker)),
+                // Something blocks it; it was parked, and the next one may go.
+                Ok(_) => round.again_at(self.now()),
+                Err(Error::Rejected(Rejection::NoWorker | Rejection::WorkerNotFound)) => round.again_at(self.now() + PICTURE_MS),
+                Err(Error::Rejected(rejection)) if rejection != Rejection::NotLeader => {
+                    stale.push(*task);
+                    round.again_at(self.now());
+                }
+                Err(error) => round.error = Some(error),
+            }
+        }
+        stale
+    }
+
+    /// A worker that claims is not pushed to, whatever its registration says.
+    fn rooms(&self, is_reachable: impl Fn(&str) -> bool) -> Vec<Room> {
+        let board = lock(&self.0.board);
+        let claims = |id: &str| board.pollers.contains_key(id) || board.fleet.held(id).any(|held| held.origin == Origin::Claim);
+        let open = board.fleet.pushed_to().filter(|worker| is_open(worker) && !claims(&worker.id) && is_reachable(&worker.id));
+        open.map(|worker| Room { worker: worker.id.clone(), free: board.fleet.free(&worker.id), last_seen: worker.last_seen }).collect()
+    }
+}

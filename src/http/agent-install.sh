@@ -1,0 +1,162 @@
+# Installs `bloom-runtime agent` as a service of this machine (systemd or OpenRC). Run it as root. Run again, it brings the service
+# up to date. The lines above say which server the agent works for, and under which name (empty: the machine's own).
+#
+# The program is the bloom-runtime in PATH, or the one that BLOOM_RUNTIME_BIN names. The key for the server is read from the file that
+# BLOOM_KEY_FILE names, else kept from before, else asked for; a worker's key (RUNTIME_WORKER_KEY at the server) is enough.
+#
+# Also taken from the environment:
+#   BLOOM_USER             the user that runs the agent; default: who called sudo, else a new user bloom-agent
+#   MEMBRIDGE_AGENT_KEY_FILE, and BLOOM_MAX_CONCURRENCY, BLOOM_LISTEN and the like: settings of the agent, see `bloom-runtime agent --help`
+#   BLOOM_INIT             systemd or openrc; default: whichever runs here
+#   DESTDIR                puts the files below that directory, and starts nothing
+set -eu
+
+say() { printf 'agent-install: %s\n' "$*"; }
+die() {
+	printf 'agent-install: %s\n' "$*" >&2
+	exit 1
+}
+# The text as one word for a shell.
+quote() { printf "'%s'" "$(printf '%s' "$1" | sed "s/'/'\\\\''/g")"; }
+
+root=${DESTDIR:-}
+etc=/etc/bloom-runtime
+run=/usr/local/lib/bloom-runtime/agent-run
+
+[ -n "$root" ] || [ "$(id -u)" = 0 ] || die "run this as root, for example with sudo"
+
+bin=${BLOOM_RUNTIME_BIN:-$(command -v bloom-runtime || true)}
+[ -n "$bin" ] || die "no bloom-runtime in PATH: install it, or say where it is with BLOOM_RUNTIME_BIN=/path/to/bloom-runtime"
+[ -x "$bin" ] || die "$bin can't be run: correct BLOOM_RUNTIME_BIN"
+case $bin in /*) ;; *) bin=$(pwd)/$bin ;; esac
+
+init=${BLOOM_INIT:-}
+if [ -z "$init" ]; then
+	if [ -d /run/systemd/system ]; then
+		init=systemd
+	elif command -v rc-service >/dev/null; then
+		init=openrc
+	fi
+fi
+case $init in
+systemd | openrc) ;;
+*) die "neither systemd nor OpenRC runs here; start '$bin agent' by your own means" ;;
+esac
+
+user=${BLOOM_USER:-${SUDO_USER:-root}}
+[ "$user" != root ] || user=bloom-agent
+case $user in *[!A-Za-z0-9._-]* | -*) die "BLOOM_USER is no user's name" ;; esac
+home=/var/lib/bloom-agent
+if [ -z "$root" ]; then
+	if ! id "$user" >/dev/null 2>&1; then
+		if command -v useradd >/dev/null; then
+			useradd --system --create-home --home-dir "$home" --shell /bin/sh "$user"
+		else
+			adduser -S -D -h "$home" -s /bin/sh "$user"
+		fi
+		say "made the user $user"
+	fi
+	home=$(awk -F: -v user="$user" '$1 == user { print $6 }' /etc/passwd)
+	[ -n "$home" ] || die "the user $user has no home in /etc/passwd: name another with BLOOM_USER"
+fi
+
+umask 077
+mkdir -p "$root$etc" "$root${run%/*}"
+if [ -n "${BLOOM_KEY_FILE:-}" ]; then
+	[ -r "$BLOOM_KEY_FILE" ] || die "$BLOOM_KEY_FILE can't be read: correct BLOOM_KEY_FILE"
+	cp "$BLOOM_KEY_FILE" "$root$etc/agent.key"
+elif [ ! -f "$root$etc/agent.key" ]; then
+	# The script itself may be what standard input brings.
+	(: </dev/tty) 2>/dev/null || die "nobody can be asked for the server's key: put it into a file and name that with BLOOM_KEY_FILE"
+	printf 'Key for %s (empty if it has none): ' "$SERVER_URL" >/dev/tty
+	trap 'stty echo </dev/tty' EXIT INT TERM
+	stty -echo </dev/tty
+	IFS= read -r key </dev/tty
+	stty echo </dev/tty
+	trap - EXIT INT TERM
+	printf '\n' >/dev/tty
+	printf '%s' "$key" >"$root$etc/agent.key"
+fi
+if [ -n "${MEMBRIDGE_AGENT_KEY_FILE:-}" ]; then
+	[ -r "$MEMBRIDGE_AGENT_KEY_FILE" ] || die "$MEMBRIDGE_AGENT_KEY_FILE can't be read: correct MEMBRIDGE_AGENT_KEY_FILE"
+	cp "$MEMBRIDGE_AGENT_KEY_FILE" "$root$etc/membridge-agent.key"
+fi
+
+# A program of its own, so that no value has to be quoted in the ways of systemd and OpenRC.
+{
+	printf '%s\n' '#!/bin/sh' '# Written by agent-install.sh, which overwrites it.'
+	printf 'export BLOOM_SERVER=%s\n' "$(quote "$SERVER_URL")"
+	[ -z "$NODE_ID" ] || printf 'export BLOOM_AGENT_NAME=%s\n' "$(quote "$NODE_ID")"
+	for name in BLOOM_MAX_CONCURRENCY BLOOM_WORK_DIR BLOOM_RUNNER BLOOM_PROFILES BLOOM_LABELS BLOOM_LISTEN BLOOM_AGENT_URL \
+		BLOOM_PUSH_ONLY BLOOM_UPDATE_COMMAND BLOOM_GRACE_SECONDS; do
+		eval "value=\${$name:-}"
+		[ -z "$value" ] || printf 'export %s=%s\n' "$name" "$(quote "$value")"
+	done
+	printf 'export HOME=%s\n' "$(quote "$home")"
+	printf 'export PATH=%s\n' "$(quote "$home/.local/bin:$PATH")"
+	printf '[ ! -s %s ] || export BLOOM_KEY_FILE=%s\n' "$etc/agent.key" "$etc/agent.key"
+	[ ! -f "$root$etc/membridge-agent.key" ] || printf 'export MEMBRIDGE_AGENT_KEY_FILE=%s\n' "$etc/membridge-agent.key"
+	printf 'exec %s agent\n' "$(quote "$bin")"
+} >"$root$run"
+chmod 755 "$root${run%/*}" "$root$etc" "$root$run"
+
+case $init in
+systemd)
+	service=/etc/systemd/system/bloom-agent.service
+	mkdir -p "$root${service%/*}"
+	cat >"$root$service" <<EOF
+[Unit]
+Description=bloom-runtime agent
+Wants=network-online.target
+After=network-online.target
+StartLimitIntervalSec=0
+
+[Service]
+User=$user
+ExecStart=$run
+Restart=on-failure
+RestartSec=5
+KillMode=mixed
+TimeoutStopSec=330
+
+[Install]
+WantedBy=multi-user.target
+EOF
+	chmod 644 "$root$service"
+	;;
+openrc)
+	service=/etc/init.d/bloom-agent
+	mkdir -p "$root${service%/*}"
+	cat >"$root$service" <<EOF
+#!/sbin/openrc-run
+description="bloom-runtime agent"
+supervisor=supervise-daemon
+command=$run
+command_user=$user
+respawn_delay=5
+respawn_max=0
+retry=TERM/330/KILL/5
+
+depend() {
+	need net
+}
+EOF
+	chmod 755 "$root$service"
+	;;
+esac
+
+if [ -n "$root" ]; then
+	say "the files are below $root; nothing was started"
+	exit 0
+fi
+chown "$user" "$etc"/*.key
+if [ "$init" = systemd ]; then
+	systemctl daemon-reload
+	systemctl enable --quiet bloom-agent.service
+	systemctl restart bloom-agent.service
+	say "bloom-agent runs; what it says: journalctl -u bloom-agent -f"
+else
+	rc-update add bloom-agent default
+	rc-service bloom-agent restart
+	say "bloom-agent runs; its state: rc-service bloom-agent status"
+fi

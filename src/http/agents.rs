@@ -1,0 +1,128 @@
+//! Calls to the agents of workers: how they are, and what they are to do with themselves.
+
+use axum::extract::State;
+
+use super::AppState;
+use super::answer::{Answer, ok};
+use super::body::Content;
+use super::gate::Caller;
+use super::path::WorkerPath;
+use crate::agents::Order;
+use crate::api::agents::{AgentHealth, OrderDone, change_of_health};
+use crate::api::error::{ErrorText, Failure};
+use crate::core::audit::{Action, EntityType};
+use crate::core::command::{Loss, Op};
+use crate::core::worker::Worker;
+
+/// Asks the worker's agent how it is, and takes over what it tells. A worker whose agent does not answer is offline until it is seen.
+#[utoipa::path(
+    get, path = "/api/runtime/workers/{id}/agent-health", operation_id = "getAgentHealth", tag = "agents",
+    params(("id" = String, Path)),
+    responses(
+        (status = 200, description = "Whether it answered, and what.", body = AgentHealth),
+        (status = 400, description = "Worker has no URL configured.", body = ErrorText),
+        (status = 404, description = "Worker not found.", body = ErrorText),
+    )
+)]
+pub async fn health(State(app): State<AppState>, caller: Caller, path: WorkerPath) -> Answer {
+    let worker = with_url(&app, path).await?;
+    let _seat = app.seats.agent()?;
+    match app.agents.health(&worker.url).await {
+        Ok(answer) => {
+            let change = change_of_health(&worker.id, &answer);
+            app.engine.submit(caller.command(Op::RegisterWorker(Box::new(change)))).await?;
+            ok(&AgentHealth::reachable(answer))
+        }
+        Err(error) => {
+            let lost = Op::LoseWorker { worker: worker.id, cause: Loss::Unreachable(error.clone()) };
+            app.engine.submit(caller.command(lost)).await?;
+            ok(&AgentHealth::unreachable(error))
+        }
+    }
+}
+
+async fn with_url(app: &AppState, path: WorkerPath) -> Result<Worker, Failure> {
+    let worker = app.engine.store().worker(&path.name()?).await?.ok_or(Failure::WORKER_NOT_FOUND)?;
+    if worker.url.is_empty() { Err(Failure::fixed(400, "Worker has no URL configured")) } else { Ok(worker) }
+}
+
+/// Has the worker's agent bring itself up to date.
+#[utoipa::path(
+    post, path = "/api/runtime/workers/{id}/agent-update", operation_id = "updateAgent", tag = "agents",
+    params(("id" = String, Path)),
+    responses(
+        (status = 200, description = "`updated`, and the agent's answer.", body = OrderDone),
+        (status = 400, description = "Worker has no URL configured.", body = ErrorText),
+        (status = 404, description = "Worker not found.", body = ErrorText),
+        (status = 502, description = "The agent refused, or can't be reached.", body = ErrorText),
+    )
+)]
+pub async fn update(State(app): State<AppState>, caller: Caller, path: WorkerPath, body: Content) -> Answer {
+    order(app, caller, path, &body, Order::Update).await
+}
+
+/// Has the worker's agent start afresh.
+#[utoipa::path(
+    post, path = "/api/runtime/workers/{id}/agent-restart", operation_id = "restartAgent", tag = "agents",
+    params(("id" = String, Path)),
+    responses(
+        (status = 200, description = "`restarted`, and the agent's answer.", body = OrderDone),
+        (status = 400, description = "Worker has no URL configured.", body = ErrorText),
+        (status = 404, description = "Worker not found.", body = ErrorText),
+        (status = 502, description = "The agent refused, or can't be reached.", body = ErrorText),
+    )
+)]
+pub async fn restart(State(app): State<AppState>, caller: Caller, path: WorkerPath, body: Content) -> Answer {
+    order(app, caller, path, &body, Order::Restart).await
+}
+
+/// Has the worker's agent remove itself from its machine. The worker stays on record, offline.
+#[utoipa::path(
+    post, path = "/api/runtime/workers/{id}/agent-uninstall", operation_id = "uninstallAgent", tag = "agents",
+    params(("id" = String, Path)),
+    responses(
+        (status = 200, description = "`uninstalled`, and the agent's answer.", body = OrderDone),
+        (status = 400, description = "Worker has no URL configured.", body = ErrorText),
+        (status = 404, description = "Worker not found.", body = ErrorText),
+        (status = 502, description = "The agent refused, or can't be reached.", body = ErrorText),
+    )
+)]
+pub async fn uninstall(State(app): State<AppState>, caller: Caller, path: WorkerPath, body: Content) -> Answer {
+    order(app, caller, path, &body, Order::Uninstall).await
+}
+
+async fn order(app: AppState, caller: Caller, path: WorkerPath, body: &Content, order: Order) -> Answer {
+    body.raw()?;
+    let worker = with_url(&app, path).await?;
+    let seat = app.seats.agent()?;
+    // Once given, an order is put down, also when whoever gave it does not wait.
+    let done = tokio::spawn(async move {
+        let _seat = seat;
+        let answer = app.agents.order(&worker.url, order).await;
+        let answer = answer.map_err(|error| Failure::Text { status: 502, text: error.into() })?;
+        app.engine.submit(caller.command(record(order, worker.id))).await?;
+        Ok::<_, Failure>(answer)
+    });
+    let answer = done.await.map_err(|error| Failure::Internal(error.to_string()))?;
+    let word = match order {
+        Order::Update => "updated",
+        Order::Restart => "restarted",
+        Order::Uninstall => "uninstalled",
+    };
+    ok(&OrderDone::new(word, answer?))
+}
+
+fn record(order: Order, worker: String) -> Op {
+    let note = |action| Op::Note {
+        action,
+        entity_type: EntityType::Worker,
+        entity_id: worker.clone(),
+        actor: "admin".into(),
+        detail: String::new(),
+    };
+    match order {
+        Order::Update => note(Action::AgentUpdated),
+        Order::Restart => note(Action::AgentRestarted),
+        Order::Uninstall => Op::LoseWorker { worker, cause: Loss::Uninstalled },
+    }
+}

@@ -1,0 +1,70 @@
+//! The script that makes a machine a worker.
+
+use axum::body::Bytes;
+use axum::http::{HeaderValue, StatusCode};
+use url::Url;
+
+use super::answer::{Answer, typed};
+use super::dispatch::RuntimeUrl;
+use crate::api::error::Failure;
+use crate::api::lists::{InstallParams, Params};
+
+const SCRIPT: &str = include_str!("agent-install.sh");
+const CONTENT_TYPE: HeaderValue = HeaderValue::from_static("text/x-shellscript; charset=utf-8");
+const MAX_NAME_CHARS: usize = 128;
+const MAX_URL_BYTES: usize = 2048;
+
+/// A shell script that installs the agent as a service (systemd or OpenRC). It holds no secret: it asks for the key where it runs.
+#[utoipa::path(
+    get, path = "/api/runtime/agent-install-script", operation_id = "getAgentInstallScript", tag = "agents", params(InstallParams),
+    responses((status = 200, description = "The script.", body = String, content_type = "text/x-shellscript"))
+)]
+pub async fn script(RuntimeUrl(here): RuntimeUrl, params: Params) -> Answer {
+    let name = params.get("node_id").unwrap_or_default();
+    let server = params.get("server_url").unwrap_or(&here);
+    if name.chars().any(char::is_control) || name.chars().count() > MAX_NAME_CHARS {
+        return Err(Failure::field("node_id", format!("Expected a name of at most {MAX_NAME_CHARS} characters in one line")));
+    }
+    if !is_server_url(server) {
+        return Err(Failure::field(
+            "server_url",
+            "Invalid url: an http or https address like http://127.0.0.1:5000 is wanted, without a key",
+        ));
+    }
+    // The values stand before everything else, each as one word, so nothing in them can be taken for a part of the script.
+    let script = format!("#!/bin/sh\nNODE_ID={}\nSERVER_URL={}\n{SCRIPT}", quoted(name), quoted(server.trim_end_matches('/')));
+    Ok(typed(StatusCode::OK, CONTENT_TYPE, Bytes::from(script)))
+}
+
+fn is_server_url(text: &str) -> bool {
+    let fits = text.len() <= MAX_URL_BYTES && !text.chars().any(|c| c.is_control() || c == ' ');
+    let is_plain =
+        |url: Url| matches!(url.scheme(), "http" | "https") && url.has_host() && url.username().is_empty() && url.password().is_none();
+    fits && Url::parse(text).is_ok_and(is_plain)
+}
+
+/// As one word of a POSIX shell: between single quotes nothing has a meaning but a single quote.
+fn quoted(text: &str) -> String {
+    format!("'{}'", text.replace('\'', r"'\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_word_stays_one() {
+        assert_eq!(quoted("a b"), "'a b'");
+        assert_eq!(quoted("'; rm -rf / #$(x)`y`"), r"''\''; rm -rf / #$(x)`y`'");
+    }
+
+    #[test]
+    fn only_addresses_of_servers_pass() {
+        for right in ["http://h:5000", "https://bloom.example/base/"] {
+            assert!(is_server_url(right), "{right}");
+        }
+        for wrong in ["", "h:5000", "ftp://h", "http://u:p@h", "http://h/\n", "http://h x"] {
+            assert!(!is_server_url(wrong), "{wrong}");
+        }
+    }
+}

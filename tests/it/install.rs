@@ -1,0 +1,113 @@
+//! The script that installs the agent: it is a script, and whatever the values are, they stay values.
+
+use std::ffi::OsStr;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use crate::on_both;
+
+fn query(parameters: &[(&str, &str)]) -> String {
+    let mut url = reqwest::Url::parse("http://host/").unwrap();
+    url.query_pairs_mut().extend_pairs(parameters);
+    format!("agent-install-script?{}", url.query().unwrap_or_default())
+}
+
+fn write(path: &Path, text: &str, mode: u32) {
+    std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+    std::fs::write(path, text).unwrap();
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+}
+
+/// A program to run in a clean environment.
+fn clean(program: impl AsRef<OsStr>) -> Command {
+    let mut command = Command::new(program);
+    command.env_clear().env("PATH", "/usr/bin:/bin").stdin(Stdio::null());
+    command
+}
+
+/// Installs below a directory, for one service manager.
+fn install(script: &str, dir: &Path, init: &str) -> Output {
+    let program = dir.join("a program");
+    // It tells what it was started with.
+    let told = r#"printf '%s|%s|%s|%s|%s|' "$@" "$BLOOM_SERVER" "$BLOOM_AGENT_NAME" "$(cat "$BLOOM_KEY_FILE")" "$BLOOM_LABELS""#;
+    write(&program, &format!("#!/bin/sh\n{told}\n"), 0o755);
+    write(&dir.join("key"), "se'cret\n", 0o600);
+    write(&dir.join("install.sh"), script, 0o644);
+    let mut command = clean("sh");
+    command.arg(dir.join("install.sh")).env("DESTDIR", dir.join("root")).env("BLOOM_RUNTIME_BIN", program);
+    command.env("BLOOM_KEY_FILE", dir.join("key")).env("BLOOM_INIT", init).env("BLOOM_LABELS", "it's,$HOME").output().unwrap()
+}
+
+/// What the installed program hears of, with the paths of the staging directory put in.
+fn heard(dir: &Path) -> String {
+    let root = dir.join("root");
+    let installed = root.join("usr/local/lib/bloom-runtime/agent-run");
+    let text = std::fs::read_to_string(&installed).unwrap().replace("/etc/", &format!("{}/etc/", root.display()));
+    write(&dir.join("agent-run"), &text, 0o755);
+    let output = clean(dir.join("agent-run")).output().unwrap();
+    assert!(output.status.success(), "{output:?}\n{text}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+const HOSTILE: [&str; 6] = ["plain", "two words", "'; touch /tmp/pwned; '", "$(id) `id` \\ \"$HOME\" %n", "EOF", "ü-'\\''-ñ"];
+
+on_both! {
+    async fn names_stay_names_whatever_is_in_them(server) {
+        for name in HOSTILE {
+            let answer = server.get(&query(&[("node_id", name), ("server_url", "http://bloom.example:5000/it's/")])).await.expect(200);
+            assert_eq!(answer.header("content-type"), Some("text/x-shellscript; charset=utf-8"));
+            let dir = tempfile::tempdir().unwrap();
+            let done = install(&answer.text, dir.path(), "systemd");
+            assert!(done.status.success(), "{name}: {done:?}");
+            assert_eq!(heard(dir.path()), format!("agent|http://bloom.example:5000/it's|{name}|se'cret|it's,$HOME|"));
+        }
+    }
+
+    async fn both_service_managers_are_served(server) {
+        let script = server.get(&query(&[("node_id", "worker-01")])).await.expect(200).text;
+        assert!(script.contains(&format!("\nSERVER_URL='{}'\n", server.base())), "it names the server that was asked");
+        for (init, service) in [("systemd", "etc/systemd/system/bloom-agent.service"), ("openrc", "etc/init.d/bloom-agent")] {
+            let dir = tempfile::tempdir().unwrap();
+            let done = install(&script, dir.path(), init);
+            assert!(done.status.success(), "{done:?}");
+            let service = std::fs::read_to_string(dir.path().join("root").join(service)).unwrap();
+            assert!(service.contains("/usr/local/lib/bloom-runtime/agent-run") && !service.contains("worker-01"), "{service}");
+            let key = std::fs::metadata(dir.path().join("root/etc/bloom-runtime/agent.key")).unwrap();
+            assert_eq!(key.permissions().mode() & 0o777, 0o600);
+            let run = std::fs::read_to_string(dir.path().join("root/usr/local/lib/bloom-runtime/agent-run")).unwrap();
+            assert!(!run.contains("cret"), "the key stands in its own file alone: {run}");
+        }
+        let dir = tempfile::tempdir().unwrap();
+        assert!(!install(&script, dir.path(), "runit").status.success());
+        assert!(!dir.path().join("root").exists(), "nothing was begun");
+    }
+
+    async fn every_shell_can_read_it(server) {
+        let script = server.get("agent-install-script").await.expect(200).text;
+        assert!(script.starts_with("#!/bin/sh\nNODE_ID=''\n"));
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("install.sh");
+        write(&path, &script, 0o644);
+        for shell in ["sh", "dash", "bash", "busybox"] {
+            let mut command = Command::new(shell);
+            if shell == "busybox" {
+                command.arg("sh");
+            }
+            // Whichever of them are here.
+            if let Ok(done) = command.arg("-n").arg(&path).output() {
+                assert!(done.status.success(), "{shell}: {done:?}");
+            }
+        }
+    }
+
+    async fn what_is_no_name_or_address_is_refused(server) {
+        let long = "x".repeat(129);
+        for name in ["a\nb", "a\0b", "a\u{7f}", long.as_str()] {
+            server.get(&query(&[("node_id", name)])).await.refuses(&["node_id"]);
+        }
+        for url in ["ftp://h", "h:5000", "http://user:password@h", "http://h/\nx", "http://h x"] {
+            server.get(&query(&[("server_url", url)])).await.refuses(&["server_url"]);
+        }
+    }
+}
