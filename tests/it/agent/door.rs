@@ -15,6 +15,8 @@ fn with(more: &'static [&'static str], body: impl AsyncFnOnce(&Server, &Api, &ag
             (answer.status == 200).then(|| answer.ok())
         })
         .await;
+        // The test speaks in the server's place.
+        server.post("workers", json!({"name": "box", "dispatch": "manual"})).await.ok();
         body(&server, &Api::new(worker["url"].as_str().unwrap()), &agent).await;
     });
 }
