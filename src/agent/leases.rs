@@ -14,6 +14,7 @@ use super::verdict::{self, Stop, Verdict};
 use super::wire::{Claim, Claimed, Directives, Heartbeat, Lease, Renewed, Task};
 use super::{Agent, Held, now_ms, run};
 use crate::client::{self, CALL_LIMIT};
+use crate::core::Ms;
 use crate::core::task::Reason;
 
 /// How long a claim stays open at the server.
@@ -79,7 +80,8 @@ impl Agent {
             return true;
         }
         let dir = RunDir::new(self.home.run_dir(lease.id));
-        let record = Record { lease, task, process: None, starts: 0 };
+        let taken_at = now_ms() - Ms::try_from(sent.elapsed().as_millis()).unwrap_or(0);
+        let record = Record { lease, taken_at, task, process: None, starts: 0 };
         if let Err(error) = dir.create(&record) {
             // It is delivered again, or expires.
             tracing::error!(lease = %record.lease.id, %error, "a task can't be kept on disk, so it is not started");

@@ -219,7 +219,7 @@ impl Agent {
         process::sweep(self.home.root(), &keep).await;
         let renewed = self.home.renewed_at().unwrap_or(0);
         for (dir, record) in found {
-            let age = Duration::from_millis(u64::try_from(now_ms() - renewed).unwrap_or(u64::MAX));
+            let age = Duration::from_millis(u64::try_from(now_ms() - renewed.max(record.taken_at)).unwrap_or(u64::MAX));
             let left = Duration::from_secs(record.lease.ttl_seconds).saturating_sub(age);
             tracing::info!(lease = %record.lease.id, task = %record.task.id, "taking up a run of before");
             self.begin(dir, record, Instant::now() + left);

@@ -34,6 +34,8 @@ const MAX_BATCH_BYTES: u64 = 256 * 1024;
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Record {
     pub lease: Lease,
+    /// When the call was sent that brought it.
+    pub taken_at: Ms,
     pub task: Task,
     /// Of the newest process, once it was started.
     pub process: Option<Running>,
