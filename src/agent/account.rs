@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
-use super::home::{read_json, write_json};
+use super::home::{read_json, write_json_durably};
 use super::profile::Profiles;
 use crate::core::Ms;
 
@@ -53,7 +53,7 @@ impl Accounts {
         }
         states.insert(account.to_owned(), State::Paused(until));
         let kept: BTreeMap<_, _> = states.iter().filter(|(_, state)| matches!(state, State::Paused(until) if *until > now)).collect();
-        if let Err(error) = write_json(&self.path, &kept) {
+        if let Err(error) = write_json_durably(&self.path, &kept) {
             tracing::warn!(%error, "that an account is paused can't be kept: an agent that is started again will not know it");
         }
     }

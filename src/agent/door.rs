@@ -2,8 +2,9 @@
 //!
 //! `GET /health` is open; everything else needs the key in `X-MEMBRIDGE-AGENT`.
 
+use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use axum::extract::rejection::JsonRejection;
 use axum::extract::{DefaultBodyLimit, Request, State};
@@ -23,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use super::wire::{Sign, Signed, Task};
-use super::{Agent, home, machine, stream};
+use super::{Agent, home, machine, run, stream};
 
 /// A prompt of 1 MiB and what is around it.
 const MAX_BODY: usize = 4 << 20;
@@ -68,7 +69,7 @@ async fn health(State(agent): State<Arc<Agent>>) -> Json<Value> {
         "version": env!("CARGO_PKG_VERSION"),
         "hostname": home::hostname(),
         "node_id": agent.name,
-        "worker_status": agent.status(),
+        "worker_status": agent.posture().status,
         "os_info": machine::os_info(),
         "capabilities": agent.capabilities(),
         "ip_addrs": machine::addresses(agent.client.server()),
@@ -95,7 +96,7 @@ async fn execute_task(State(agent): State<Arc<Agent>>, body: Result<Json<Pushed>
         Ok(task) => task,
         Err(error) => return refuse(StatusCode::BAD_REQUEST, &error.to_string()),
     };
-    if *agent.draining.borrow() || agent.drained_since().is_some() {
+    if *agent.draining.borrow() || agent.drained_since().is_some() || agent.posture().status != super::posture::ONLINE {
         return refuse(StatusCode::SERVICE_UNAVAILABLE, "This agent takes no new tasks: it is being drained");
     }
     if agent.profiles.of(&task.agent_slug).is_none() {
@@ -104,13 +105,12 @@ async fn execute_task(State(agent): State<Arc<Agent>>, body: Result<Json<Pushed>
     if agent.is_closed_for(&task.agent_slug) {
         return refuse(StatusCode::SERVICE_UNAVAILABLE, "The account of this agent is out of quota, or its credentials were refused");
     }
-    let sent = Instant::now();
     let path = format!("api/runtime/llm-tasks/{}/heartbeat", task.id);
     let lease = match agent.client.post::<Signed>(&path, &Sign { worker_id: &agent.name }).await {
         Ok(signed) => signed.lease,
         Err(error) => return refuse(StatusCode::CONFLICT, &format!("The server does not know of this push: {error}")),
     };
-    if !agent.accept(lease, task, sent) {
+    if !agent.accept(lease, task) {
         return refuse(StatusCode::INSUFFICIENT_STORAGE, "The task can't be kept on this machine's disk");
     }
     (StatusCode::ACCEPTED, Json(json!({"status": "accepted", "task_id": pushed.task_id, "lease_id": lease.id, "worker_id": agent.name})))
@@ -128,7 +128,9 @@ async fn self_update(State(agent): State<Arc<Agent>>) -> Answer {
     };
     let mut shell = Command::new("/bin/sh");
     shell.arg("-c").arg(command);
-    match output(shell, UPDATE_LIMIT).await {
+    // A caller that goes away must not end it in the middle.
+    let updated = tokio::spawn(output(shell, UPDATE_LIMIT)).await.unwrap_or_else(|error| Err(error.to_string()));
+    match updated {
         Ok(said) => {
             agent.restart.cancel();
             (StatusCode::OK, Json(json!({"status": "updated", "previous_version": env!("CARGO_PKG_VERSION"), "output": said})))
@@ -169,26 +171,36 @@ async fn clone(State(agent): State<Arc<Agent>>, body: Result<Json<Clone>, JsonRe
         );
     }
     let target = agent.home.root().join("projects").join(place);
+    let cloned = tokio::spawn(clone_to(wanted.repo_url, target)).await;
+    cloned.unwrap_or_else(|error| refuse(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()))
+}
+
+/// Clones beside the place and moves it there when it is whole.
+async fn clone_to(repo_url: String, target: PathBuf) -> Answer {
     if target.exists() {
         return refuse(StatusCode::CONFLICT, "There is something at that place already");
     }
-    if let Err(error) = home::private_dir(target.parent().unwrap_or(agent.home.root())) {
+    let part = target.with_file_name(format!(".clone-{}", Uuid::now_v7()));
+    if let Err(error) = part.parent().map_or(Ok(()), home::private_dir) {
         return refuse(StatusCode::INSUFFICIENT_STORAGE, &format!("the place can't be made: {error}"));
     }
     let mut git = Command::new("git");
     // Nobody is there to be asked for a password.
-    git.env("GIT_TERMINAL_PROMPT", "0").args(["clone", "--quiet", "--", &wanted.repo_url]).arg(&target);
-    match output(git, CLONE_LIMIT).await {
-        Ok(_) => (StatusCode::OK, Json(json!({"status": "cloned", "path": target}))),
-        Err(why) => {
-            let _ = std::fs::remove_dir_all(&target);
-            refuse(StatusCode::BAD_GATEWAY, &format!("git clone failed: {why}"))
+    git.env("GIT_TERMINAL_PROMPT", "0").args(["clone", "--quiet", "--", &repo_url]).arg(&part);
+    let cloned = output(git, CLONE_LIMIT).await.map_err(|why| (StatusCode::BAD_GATEWAY, format!("git clone failed: {why}")));
+    let moved = cloned.and_then(|_| std::fs::rename(&part, &target).map_err(|error| (StatusCode::CONFLICT, error.to_string())));
+    match moved {
+        Ok(()) => (StatusCode::OK, Json(json!({"status": "cloned", "path": target}))),
+        Err((status, why)) => {
+            let _ = std::fs::remove_dir_all(&part);
+            refuse(status, &why)
         }
     }
 }
 
 /// What a command that should succeed says; else why it did not.
 async fn output(mut command: Command, limit: Duration) -> Result<String, String> {
+    run::scrub(&mut command);
     command.stdin(std::process::Stdio::null()).kill_on_drop(true);
     let ended = tokio::time::timeout(limit, command.output()).await.map_err(|_| format!("it took longer than {} s", limit.as_secs()))?;
     let ended = ended.map_err(|error| error.to_string())?;

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! agent.lock          held while the agent lives: one agent a directory
-//! agent.json          its name
+//! agent.json          its name, and its server
 //! accounts.json       accounts that are paused
 //! renewed             when the leases were renewed last
 //! contexts/NAME/      where the runs of a context work, kept
@@ -29,9 +29,11 @@ pub struct Home {
     _lock: File,
 }
 
-#[derive(Deserialize, Serialize)]
+#[derive(Deserialize, PartialEq, Serialize)]
 struct Identity {
     name: String,
+    /// Whose runs these are.
+    server: String,
 }
 
 /// What is known of a context's conversation.
@@ -70,23 +72,28 @@ impl Home {
         &self.root
     }
 
-    /// The worker's name: the one given, else the one it had before, else the host's with something that no other agent has.
+    /// The worker's name: the one given, else the one made at the first start of the host's with something that no other agent has.
     ///
     /// # Errors
-    /// The name can't be kept.
-    pub fn name(&self, given: Option<&str>) -> Result<String, String> {
+    /// The name can't be kept, or what is left in the directory is another server's.
+    pub fn name(&self, given: Option<&str>, server: &str) -> Result<String, String> {
         let path = self.root.join("agent.json");
-        let known = read_json::<Identity>(&path).map(|identity| identity.name);
-        let name = match (given, &known) {
-            (Some(given), _) => given.to_owned(),
-            (None, Some(known)) => known.clone(),
-            (None, None) => format!("{}-{:06x}", hostname(), RandomState::new().hash_one(0) & 0xff_ffff),
-        };
-        if known.as_ref() != Some(&name) {
-            let kept = write_json(&path, &Identity { name: name.clone() });
+        let known = read_json::<Identity>(&path);
+        if let Some(known) = known.as_ref().filter(|known| known.server != server && !self.run_dirs().is_empty()) {
+            return Err(format!(
+                "{} holds runs whose ends {} has not heard of yet: start the agent for that server once more, or choose another --work-dir",
+                self.root.display(),
+                known.server
+            ));
+        }
+        let made = known.as_ref().map(|known| known.name.clone());
+        let made = made.unwrap_or_else(|| format!("{}-{:06x}", hostname(), RandomState::new().hash_one(0) & 0xff_ffff));
+        let identity = Identity { name: made, server: server.to_owned() };
+        if known.as_ref() != Some(&identity) {
+            let kept = write_json_durably(&path, &identity);
             kept.map_err(|error| format!("the agent's name can't be kept in {}: {error}", path.display()))?;
         }
-        Ok(name)
+        Ok(given.map_or(identity.name, str::to_owned))
     }
 
     pub fn context_dir(&self, context_id: &str) -> PathBuf {
@@ -158,15 +165,24 @@ pub fn read_json<T: DeserializeOwned>(path: &Path) -> Option<T> {
     serde_json::from_slice(&fs::read(path).ok()?).ok()
 }
 
-/// Writes the whole file or nothing, and has it on the disk when it returns.
+/// Writes the whole file or nothing. Enough for what a killed process is to find; a power cut ends its processes as well.
 pub fn write_json(path: &Path, value: &impl Serialize) -> io::Result<()> {
+    replace(path, value).map(drop)
+}
+
+/// As [`write_json`], and has it on the disk when it returns: for what was paid for.
+pub fn write_json_durably(path: &Path, value: &impl Serialize) -> io::Result<()> {
+    let file = replace(path, value)?;
+    file.sync_all()?;
+    path.parent().map_or(Ok(()), |dir| File::open(dir)?.sync_all())
+}
+
+fn replace(path: &Path, value: &impl Serialize) -> io::Result<File> {
     let part = path.with_added_extension("part");
     let mut file = File::create(&part)?;
-    serde_json::to_writer(&mut file, value)?;
-    file.flush()?;
-    file.sync_all()?;
+    file.write_all(&serde_json::to_vec(value)?)?;
     fs::rename(&part, path)?;
-    path.parent().map_or(Ok(()), |dir| File::open(dir)?.sync_all())
+    Ok(file)
 }
 
 #[cfg(test)]
@@ -179,12 +195,13 @@ mod tests {
         let root = dir.path().join("agent");
         let home = Home::open(&root).unwrap();
         assert!(Home::open(&root).unwrap_err().contains("another agent"));
-        let name = home.name(None).unwrap();
+        let name = home.name(None, "http://a").unwrap();
         drop(home);
         let home = Home::open(&root).unwrap();
-        assert_eq!(home.name(None).unwrap(), name);
-        assert_eq!(home.name(Some("box")).unwrap(), "box");
-        assert_eq!(home.name(None).unwrap(), "box");
+        assert_eq!(home.name(Some("box"), "http://a").unwrap(), "box");
+        assert_eq!(home.name(None, "http://b").unwrap(), name);
+        private_dir(&home.run_dir(Uuid::nil())).unwrap();
+        assert!(home.name(None, "http://a").unwrap_err().contains("http://b has not heard"));
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! The leases that this agent has: how they come, how they are kept, and what becomes of each.
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -8,11 +9,12 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
+use super::posture::ONLINE;
 use super::report::{self, Backoff};
 use super::spool::{EventLog, Record, RunDir};
 use super::verdict::{self, Stop, Verdict};
 use super::wire::{Claim, Claimed, Directives, Heartbeat, Lease, Renewed, Task};
-use super::{Agent, Held, now_ms, run};
+use super::{Agent, Held, now_ms, process, run};
 use crate::client::{self, CALL_LIMIT};
 use crate::core::Ms;
 use crate::core::task::Reason;
@@ -21,6 +23,9 @@ use crate::core::task::Reason;
 const CLAIM_WAIT: Duration = Duration::from_secs(30);
 /// Leases are renewed so often, or three times in the shortest of them.
 const HEARTBEAT_EVERY: Duration = Duration::from_secs(5);
+const MIND_EVERY: Duration = Duration::from_millis(100);
+/// After the disk has failed no new tasks are taken for so long.
+const UNWELL_MS: Ms = 60_000;
 /// How long a run's end waits for its last events to be told.
 const EVENTS_FIRST: Duration = Duration::from_secs(3);
 
@@ -30,14 +35,19 @@ fn safety(ttl: Duration) -> Duration {
 }
 
 impl Agent {
-    /// Keeps a claim open always: while there is no room or no wish for tasks, it still brings word of cancels and drains.
+    /// Keeps a claim open while new tasks are wanted; it also brings word of cancels and drains. Else the heartbeats do.
     pub(super) async fn claim_always(self: Arc<Self>, stopped: CancellationToken) {
-        if self.is_push_only() {
-            return;
-        }
         let mut backoff = Backoff::default();
         let path = format!("api/runtime/workers/{}/claim", client::part(&self.name));
         loop {
+            if !self.claims() {
+                tokio::select! {
+                    () = self.turned_for_claims.notified() => {}
+                    () = tokio::time::sleep(HEARTBEAT_EVERY) => {}
+                    () = stopped.cancelled() => return,
+                }
+                continue;
+            }
             let held: Vec<Uuid> = self.lock().keys().copied().collect();
             let claim = Claim { max: self.settings.max_concurrency, wait_sec: CLAIM_WAIT.as_secs(), held: &held };
             let sent = Instant::now();
@@ -50,7 +60,7 @@ impl Agent {
                 Ok(claimed) => {
                     backoff = Backoff::default();
                     for given in claimed.leases {
-                        self.accept(given.lease, given.task, sent);
+                        self.accept(given.lease, given.task);
                     }
                     self.follow(&claimed.directives);
                     // A server that can't wait, as while it stops, is not asked without a pause.
@@ -58,10 +68,7 @@ impl Agent {
                 }
                 Err(error) => {
                     tracing::warn!(%error, "no tasks could be claimed; trying again");
-                    if error.status() == Some(404) {
-                        // Somebody has removed the worker; it is still here.
-                        self.register_again().await;
-                    }
+                    self.come_back(&error).await;
                     Some(backoff.wait(&error))
                 }
             };
@@ -74,37 +81,83 @@ impl Agent {
         }
     }
 
-    /// Begins the run of a lease that is new to us. False: it could not be kept on disk, so it is not begun.
-    pub(super) fn accept(self: &Arc<Self>, lease: Lease, task: Task, sent: Instant) -> bool {
-        if self.lock().contains_key(&lease.id) {
+    /// Whether the agent asks for tasks now.
+    fn claims(&self) -> bool {
+        !self.is_push_only() && self.drained_since().is_none() && self.posture().status == ONLINE
+    }
+
+    /// A worker that somebody has removed is still here: its leases are gone with it, and it registers again.
+    async fn come_back(&self, error: &client::Error) {
+        if error.status() == Some(404) {
+            self.stop_where(Stop::LeaseLost, |_| true);
+            self.register_again().await;
+        }
+    }
+
+    /// Begins the run of a lease that is new to us. False: it can't be kept on disk, so it is not begun.
+    pub(super) fn accept(self: &Arc<Self>, lease: Lease, task: Task) -> bool {
+        // It came while the server did not know yet that nothing new is taken.
+        let unwanted = *self.draining.borrow() || self.is_closed_for(&task.agent_slug);
+        let ttl = Duration::from_secs(lease.ttl_seconds);
+        // How old it is nobody knows, so it is renewed before its process starts.
+        let held = Held::new(task.id, ttl, Instant::now() + ttl, unwanted.then_some(Stop::HandBack));
+        let stop = held.stop.subscribe();
+        if let std::collections::btree_map::Entry::Vacant(place) = self.lock().entry(lease.id) {
+            place.insert(held);
+        } else {
             return true;
         }
         let dir = RunDir::new(self.home.run_dir(lease.id));
-        let taken_at = now_ms() - Ms::try_from(sent.elapsed().as_millis()).unwrap_or(0);
-        let record = Record { lease, taken_at, task, process: None, starts: 0 };
+        let record = Record { lease, taken_at: now_ms(), task, process: None, starts: 0 };
         if let Err(error) = dir.create(&record) {
-            // It is delivered again, or expires.
-            tracing::error!(lease = %record.lease.id, %error, "a task can't be kept on disk, so it is not started");
+            tracing::error!(lease = %lease.id, %error, "a task can't be kept on disk, so it is handed back, and no other is taken for a while");
+            self.unwell_until.store(now_ms() + UNWELL_MS, Ordering::Relaxed);
+            self.turn();
+            let (agent, task) = (self.clone(), record.task.id);
+            tokio::spawn(async move {
+                report::deliver(&agent, task, lease.id, Verdict::Release { reason: format!("the worker's disk: {error}") }).await;
+                agent.forget(lease.id);
+            });
             return false;
         }
-        self.begin(dir, record, sent + Duration::from_secs(lease.ttl_seconds));
+        tokio::spawn(self.clone().see_through(dir, record, stop));
+        self.hurry.notify_one();
         true
     }
 
-    pub(super) fn begin(self: &Arc<Self>, dir: RunDir, record: Record, valid_until: Instant) {
-        let (task, ttl) = (record.task.id, Duration::from_secs(record.lease.ttl_seconds));
-        let first = match record.process {
-            Some(_) => None,
-            // It came while the server did not know yet that nothing new is taken.
-            None if *self.draining.borrow() || self.is_closed_for(&record.task.agent_slug) => Some(Stop::HandBack),
-            None => (valid_until <= Instant::now() + safety(ttl)).then_some(Stop::LeaseLost),
-        };
-        let (stop, stopped) = watch::channel(first);
-        self.lock().insert(record.lease.id, Held { task, ttl, valid_until, stop, is_over: dir.verdict().is_some() });
-        tokio::spawn(self.clone().see_through(dir, record, stopped));
-        if ttl / 3 < HEARTBEAT_EVERY {
-            self.hurry.notify_one();
+    /// Goes on with a run of an earlier process.
+    pub(super) fn take_up(self: &Arc<Self>, dir: RunDir, record: Record, valid_until: Instant) {
+        let held = Held::new(record.task.id, Duration::from_secs(record.lease.ttl_seconds), valid_until, None);
+        let stop = held.stop.subscribe();
+        self.lock().insert(record.lease.id, held);
+        tokio::spawn(self.clone().see_through(dir, record, stop));
+    }
+
+    /// Waits until the lease is known to be ours, and no other run of the task is left here. False: the run was stopped meanwhile.
+    pub(super) async fn is_ours(&self, lease: Uuid, task: Uuid, stop: &mut watch::Receiver<Option<Stop>>) -> bool {
+        loop {
+            let changed = self.changed.notified();
+            if stop.borrow_and_update().is_some() {
+                return false;
+            }
+            {
+                let runs = self.lock();
+                let is_renewed = runs.get(&lease).is_some_and(|held| held.is_renewed);
+                let is_alone = runs.iter().all(|(id, held)| *id == lease || held.task != task || held.is_over);
+                if is_renewed && is_alone {
+                    return true;
+                }
+            }
+            tokio::select! {
+                () = changed => {}
+                _ = stop.changed() => {}
+            }
         }
+    }
+
+    pub(super) fn forget(&self, lease: Uuid) {
+        self.lock().remove(&lease);
+        self.changed.notify_waiters();
     }
 
     pub(super) fn is_closed_for(&self, agent_slug: &str) -> bool {
@@ -116,26 +169,27 @@ impl Agent {
         let (task, lease) = (record.task.id, record.lease.id);
         let over = CancellationToken::new();
         let mut sender = None;
-        let verdict = match EventLog::open(&dir).and_then(|log| log.reader().map(|reader| (log, reader))) {
-            Ok((mut log, reader)) => {
+        let log = EventLog::open(&dir).and_then(|log| log.reader().map(|reader| (log, reader)));
+        let verdict = match (dir.verdict(), log) {
+            (kept, Ok((mut log, reader))) => {
                 let (agent, is_over) = (self.clone(), over.clone());
                 sender = Some(tokio::spawn(async move { report::send_events(&agent, task, lease, reader, is_over).await }));
-                let verdict = match dir.verdict() {
+                match kept {
                     Some(verdict) => verdict,
                     None => run::Run { agent: &self, dir: &dir, log: &mut log, stop }.drive(record).await,
-                };
-                if let Err(error) = dir.keep_verdict(&verdict) {
-                    tracing::error!(%task, %error, "a run's end can't be kept on disk; it is only sent");
                 }
-                over.cancel();
-                self.ended(lease);
-                verdict
             }
-            Err(error) => {
-                let why = format!("the run's files can't be used: {error}");
-                verdict::not_started(lease, Reason::SpawnFailed, &why, true)
+            (Some(verdict), Err(_)) => verdict,
+            (None, Err(error)) => {
+                process::end(record.process.and_then(|running| running.leader), &lease.to_string(), run::TERM_GRACE).await;
+                verdict::not_started(lease, Reason::SpawnFailed, &format!("the run's files can't be used: {error}"), true)
             }
         };
+        if let Err(error) = dir.keep_verdict(&verdict) {
+            tracing::error!(%task, %error, "a run's end can't be kept on disk; it is only sent");
+        }
+        over.cancel();
+        self.ended(lease);
         if let Verdict::Complete(completion) = &verdict {
             let reason = completion.reason.map(Reason::as_str);
             tracing::info!(%task, %lease, status = %completion.status, reason, duration_ms = completion.metrics.duration_ms, "run ended");
@@ -147,8 +201,7 @@ impl Agent {
             sender = None;
         }
         report::deliver(&self, task, lease, verdict).await;
-        self.lock().remove(&lease);
-        self.freed.notify_waiters();
+        self.forget(lease);
         if let Some(told) = sender {
             let _ = told.await;
         }
@@ -159,9 +212,24 @@ impl Agent {
         if let Some(held) = self.lock().get_mut(&lease) {
             held.is_over = true;
         }
+        self.changed.notify_waiters();
     }
 
-    /// Renews all leases in one call, and ends the runs whose lease is over.
+    /// Ends the runs whose time is over, whether calls hang or not.
+    pub(super) async fn mind(self: Arc<Self>, stopped: CancellationToken) {
+        loop {
+            self.stop_where(Stop::LeaseLost, |held| held.valid_until <= Instant::now() + safety(held.ttl));
+            if self.drained_since().is_some_and(|since| since.elapsed() >= self.settings.grace) {
+                self.stop_where(Stop::HandBack, |_| true);
+            }
+            tokio::select! {
+                () = tokio::time::sleep(MIND_EVERY) => {}
+                () = stopped.cancelled() => return,
+            }
+        }
+    }
+
+    /// Renews all leases in one call.
     pub(super) async fn beat(self: Arc<Self>, stopped: CancellationToken) {
         let path = format!("api/runtime/workers/{}/heartbeat", client::part(&self.name));
         loop {
@@ -171,31 +239,24 @@ impl Agent {
                 (runs.keys().copied().collect::<Vec<_>>(), shortest.clamp(Duration::from_millis(200), HEARTBEAT_EVERY))
             };
             // Whoever claims is seen by that.
-            if !leases.is_empty() || self.is_push_only() {
-                let sent = Instant::now();
+            if !leases.is_empty() || !self.claims() {
+                let (sent, sent_at) = (Instant::now(), now_ms());
                 let sign = Heartbeat { leases: &leases };
                 let called = self.client.send(Method::POST, &path, Some(&sign), every.max(Duration::from_secs(2)));
                 tokio::select! {
                     answer = called => match answer.and_then(|answer| answer.json::<Renewed>()) {
                         Ok(renewed) => {
-                            self.renew(&renewed, sent);
+                            self.renew(&renewed, sent, sent_at);
                             self.follow(&renewed.directives);
                         }
                         // Unknown is not lost: only the time decides.
                         Err(error) => {
                             tracing::warn!(%error, "the leases could not be renewed; trying again");
-                            if error.status() == Some(404) {
-                                // Removed by somebody: once it is back, it is told what it has lost.
-                                self.register_again().await;
-                            }
+                            self.come_back(&error).await;
                         }
                     },
                     () = stopped.cancelled() => return,
                 }
-            }
-            self.stop_where(Stop::LeaseLost, |held| held.valid_until <= Instant::now() + safety(held.ttl));
-            if self.drained_since().is_some_and(|since| since.elapsed() >= self.settings.grace) {
-                self.stop_where(Stop::HandBack, |_| true);
             }
             tokio::select! {
                 () = tokio::time::sleep(every) => {}
@@ -209,14 +270,16 @@ impl Agent {
         self.drained_since.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn renew(&self, renewed: &Renewed, sent: Instant) {
-        self.home.renewed(now_ms());
+    pub(super) fn renew(&self, renewed: &Renewed, sent: Instant, sent_at: Ms) {
+        self.home.renewed(sent_at);
         let mut runs = self.lock();
         for lease in &renewed.renewed {
             if let Some(held) = runs.get_mut(lease) {
                 held.valid_until = sent + held.ttl;
+                held.is_renewed = true;
             }
         }
+        self.changed.notify_waiters();
         for lease in &renewed.lost {
             if let Some(held) = runs.get(lease).filter(|held| !held.is_over) {
                 tracing::warn!(%lease, task = %held.task, "the lease is lost: its run is ended");
@@ -228,7 +291,11 @@ impl Agent {
     pub(super) fn follow(&self, directives: &Directives) {
         self.stop_where(Stop::Cancelled, |held| directives.cancel.contains(&held.task));
         let mut since = self.drained_since();
+        let was_drained = since.is_some();
         *since = if directives.drain { since.or_else(|| Some(Instant::now())) } else { None };
+        if was_drained && since.is_none() {
+            self.turned_for_claims.notify_one();
+        }
     }
 
     pub(super) fn stop_where(&self, reason: Stop, is_meant: impl Fn(&Held) -> bool) {

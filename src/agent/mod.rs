@@ -23,6 +23,7 @@ mod wire;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::atomic::AtomicI64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -36,6 +37,7 @@ use crate::client::Client;
 use crate::core::Ms;
 use account::Accounts;
 use home::Home;
+pub use home::hostname;
 pub use invocation::ECHO;
 use profile::Profiles;
 use spool::{Record, RunDir};
@@ -97,8 +99,11 @@ pub(crate) struct Agent {
     turned: Notify,
     /// A lease that has to be renewed soon.
     hurry: Notify,
-    /// A run has ended.
-    freed: Notify,
+    turned_for_claims: Notify,
+    /// What is known of the leases has changed.
+    changed: Notify,
+    /// The disk has failed: no new tasks until then.
+    unwell_until: AtomicI64,
     /// This agent stops.
     draining: watch::Sender<bool>,
     /// Since when the server wants it to be drained.
@@ -114,8 +119,16 @@ struct Held {
     /// Until then nobody else has the task, by our own clock from when the last renewal was sent.
     valid_until: Instant,
     stop: watch::Sender<Option<Stop>>,
+    /// The server has confirmed it to this process.
+    is_renewed: bool,
     /// How it ended is known, and kept.
     is_over: bool,
+}
+
+impl Held {
+    fn new(task: Uuid, ttl: Duration, valid_until: Instant, stop: Option<Stop>) -> Self {
+        Self { task, ttl, valid_until, stop: watch::Sender::new(stop), is_renewed: false, is_over: false }
+    }
 }
 
 pub(crate) fn now_ms() -> Ms {
@@ -127,12 +140,14 @@ pub(crate) fn now_ms() -> Ms {
 ///
 /// # Errors
 /// It can't work as it is set up; the text says what to do.
-pub use home::hostname;
-
 pub async fn run(settings: Settings, listener: Option<TcpListener>, shutdown: CancellationToken) -> Result<Ended, String> {
     let client = Client::new(&settings.server, settings.key.as_ref()).map_err(|error| error.to_string())?;
+    // What this process holds in memory, keys among it, is not for the programs that it runs under the same user.
+    if let Err(error) = rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable) {
+        tracing::warn!(%error, "runs may be able to read this agent's environment");
+    }
     let home = Home::open(&settings.work_dir)?;
-    let name = home.name(settings.name.as_deref())?;
+    let name = home.name(settings.name.as_deref(), client.server())?;
     let accounts = Accounts::load(home.accounts_path());
     let agent = Arc::new(Agent {
         profiles: settings.profiles.clone(),
@@ -144,7 +159,9 @@ pub async fn run(settings: Settings, listener: Option<TcpListener>, shutdown: Ca
         runs: Mutex::default(),
         turned: Notify::new(),
         hurry: Notify::new(),
-        freed: Notify::new(),
+        turned_for_claims: Notify::new(),
+        changed: Notify::new(),
+        unwell_until: AtomicI64::new(0),
         draining: watch::Sender::new(false),
         drained_since: Mutex::default(),
         restart: CancellationToken::new(),
@@ -155,13 +172,14 @@ pub async fn run(settings: Settings, listener: Option<TcpListener>, shutdown: Ca
 
 impl Agent {
     async fn work(self: Arc<Self>, listener: Option<TcpListener>, shutdown: CancellationToken) -> Result<Ended, String> {
-        self.take_up().await;
+        self.find_runs().await;
         let stopped = CancellationToken::new();
         // Before anything else: leases of before may be over, whether the server can be reached or not.
         let heartbeats = tokio::spawn(self.clone().beat(stopped.clone()));
+        let mind = tokio::spawn(self.clone().mind(stopped.clone()));
         tokio::select! {
             registered = self.register_first() => registered?,
-            () = shutdown.cancelled() => return Ok(Ended::Stopped),
+            () = shutdown.cancelled() => {}
         }
         let posture = tokio::spawn(self.clone().keep_posture(stopped.clone()));
         let claims = tokio::spawn(self.clone().claim_always(stopped.clone()));
@@ -178,12 +196,15 @@ impl Agent {
                 "stopping: no new tasks; a second signal ends at once"
             );
             self.draining.send_replace(true);
-            self.turned.notify_one();
+            self.turn();
             self.drain().await;
         }
         stopped.cancel();
-        for task in [Some(posture), Some(claims), Some(heartbeats), door].into_iter().flatten() {
-            let _ = task.await;
+        // Nobody outside may hold up the end: neither a server nor a caller of the door.
+        for mut task in [Some(posture), Some(claims), Some(heartbeats), Some(mind), door].into_iter().flatten() {
+            if tokio::time::timeout(FAREWELL, &mut task).await.is_err() {
+                task.abort();
+            }
         }
         if ended == Ended::Stopped {
             let _ = tokio::time::timeout(FAREWELL, self.say_goodbye()).await;
@@ -199,15 +220,22 @@ impl Agent {
         self.runs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// What decides whether new tasks are taken may have changed.
+    fn turn(&self) {
+        self.turned.notify_one();
+        self.turned_for_claims.notify_one();
+    }
+
     /// Goes on with what an earlier process left.
-    async fn take_up(self: &Arc<Self>) {
+    async fn find_runs(self: &Arc<Self>) {
         let mut found: Vec<(RunDir, Record)> = Vec::new();
         for path in self.home.run_dirs() {
             let dir = RunDir::new(path);
             match dir.record() {
-                Some(record) => found.push((dir, record)),
+                Ok(record) => found.push((dir, record)),
                 // It was never begun: without a record nothing was started.
-                None => dir.remove(),
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => dir.remove(),
+                Err(error) => tracing::error!(run = %dir, %error, "a run of before can't be read: look into its files, then remove them"),
             }
         }
         // What was started is watched again; what was not starts.
@@ -222,7 +250,7 @@ impl Agent {
             let age = Duration::from_millis(u64::try_from(now_ms() - renewed.max(record.taken_at)).unwrap_or(u64::MAX));
             let left = Duration::from_secs(record.lease.ttl_seconds).saturating_sub(age);
             tracing::info!(lease = %record.lease.id, task = %record.task.id, "taking up a run of before");
-            self.begin(dir, record, Instant::now() + left);
+            self.take_up(dir, record, Instant::now() + left);
         }
     }
 
@@ -240,11 +268,11 @@ impl Agent {
     async fn settled_within(&self, limit: Duration) -> bool {
         let settled = async {
             loop {
-                let freed = self.freed.notified();
+                let changed = self.changed.notified();
                 if self.lock().is_empty() {
                     return;
                 }
-                freed.await;
+                changed.await;
             }
         };
         tokio::time::timeout(limit, settled).await.is_ok()

@@ -1,7 +1,8 @@
 //! What the server is told of this worker: that it is there, what it can do, and whether it takes tasks.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
@@ -15,34 +16,48 @@ use super::{Agent, machine, now_ms};
 use crate::client;
 use crate::core::Ms;
 
+pub(super) const ONLINE: &str = "online";
+/// While it is not open, the server is told so again: somebody else may have told it otherwise.
+const TELL_AGAIN: Duration = Duration::from_secs(30);
+
+/// What the server is to think of this worker.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Posture {
+    /// Only an `online` one gets new tasks.
+    pub status: &'static str,
+    /// The agent slugs that it takes now; none: all.
+    agents: Option<Vec<String>>,
+}
+
 impl Agent {
-    /// The first registration tells a person what is wrong; later ones are tried for ever.
+    /// The first registration tells a person what is wrong, unless runs of before have to be seen to their end; later ones are tried
+    /// for ever.
     pub(super) async fn register_first(&self) -> Result<(), String> {
         let mut backoff = Backoff::default();
         loop {
-            match self.register(self.status()).await {
+            match self.register(self.posture()).await {
                 Ok(()) => {
                     tracing::info!(worker = self.name, server = self.client.server(), slots = self.settings.max_concurrency, "registered");
                     return Ok(());
                 }
-                Err(error) if !error.is_passing() => {
+                Err(error) if !error.is_passing() && self.lock().is_empty() => {
                     return Err(format!("the server {} did not register this worker: {error}", self.client.server()));
                 }
                 Err(error) => {
                     let wait = backoff.wait(&error);
-                    tracing::warn!(%error, "the server can't be reached; trying again");
+                    tracing::warn!(%error, "this worker could not be registered; trying again");
                     tokio::time::sleep(wait).await;
                 }
             }
         }
     }
 
-    pub(super) async fn register(&self, status: &'static str) -> Result<(), client::Error> {
+    async fn register(&self, posture: Posture) -> Result<(), client::Error> {
         let door = self.settings.door.as_ref();
         let registration = Registration {
             name: self.name.clone(),
-            status,
-            capabilities: self.capabilities(),
+            status: posture.status,
+            capabilities: Capabilities { agents: posture.agents, ..self.capabilities() },
             agent_version: env!("CARGO_PKG_VERSION"),
             os_info: machine::os_info(),
             ip_addrs: machine::addresses(self.client.server()),
@@ -53,7 +68,7 @@ impl Agent {
     }
 
     pub(super) async fn register_again(&self) {
-        if let Err(error) = self.register(self.status()).await {
+        if let Err(error) = self.register(self.posture()).await {
             tracing::warn!(%error, "the worker could not be registered again");
         }
     }
@@ -68,46 +83,61 @@ impl Agent {
         }
     }
 
-    /// What the server is to think of this worker: only an `online` one gets new tasks.
-    pub(super) fn status(&self) -> &'static str {
-        if *self.draining.borrow() {
-            return "syncing";
+    /// An account that is closed closes its slugs; where those can't be told from the others, it closes the worker.
+    pub(super) fn posture(&self) -> Posture {
+        let agents = self.profiles.slugs();
+        if *self.draining.borrow() || self.unwell_until.load(Ordering::Relaxed) > now_ms() {
+            return Posture { status: "syncing", agents };
         }
-        match self.accounts.openness(&self.profiles, now_ms()) {
-            Openness::Open => "online",
+        let open = agents.as_ref().map(|slugs| slugs.iter().filter(|slug| !self.is_closed_for(slug)).cloned().collect::<Vec<_>>());
+        if let Some(open) = open.filter(|open| !open.is_empty()) {
+            return Posture { status: ONLINE, agents: Some(open) };
+        }
+        let status = match self.accounts.openness(&self.profiles, now_ms()) {
+            Openness::Open => ONLINE,
             Openness::Paused { .. } => "syncing",
             Openness::Refused { .. } => "error",
-        }
+        };
+        Posture { status, agents }
     }
 
     /// Tells the server whenever the worker opens or closes, for whatever reason.
     pub(super) async fn keep_posture(self: Arc<Self>, stopped: CancellationToken) {
-        let mut told = "online";
+        let mut told = Posture { status: ONLINE, agents: self.profiles.slugs() };
+        let mut told_at = Instant::now();
         let mut backoff = Backoff::default();
         loop {
-            let status = self.status();
-            if status != told {
-                match self.register(status).await {
+            let posture = self.posture();
+            let mut wait = TELL_AGAIN;
+            if posture != told || (posture.status != ONLINE && told_at.elapsed() >= TELL_AGAIN) {
+                let done = tokio::select! {
+                    done = self.register(posture.clone()) => done,
+                    () = stopped.cancelled() => return,
+                };
+                match done {
                     Ok(()) => {
-                        tracing::info!(status, "told the server how this worker is");
-                        told = status;
-                        backoff = Backoff::default();
+                        if posture != told {
+                            tracing::info!(status = posture.status, agents = ?posture.agents, "told the server how this worker is");
+                        }
+                        (told, told_at, backoff) = (posture, Instant::now(), Backoff::default());
+                        self.turned_for_claims.notify_one();
                     }
                     Err(error) => {
-                        tracing::warn!(%error, status, "the server could not be told how this worker is; trying again");
-                        tokio::time::sleep(backoff.wait(&error)).await;
-                        continue;
+                        tracing::warn!(%error, status = posture.status, "the server could not be told how this worker is; trying again");
+                        wait = backoff.wait(&error);
                     }
                 }
             }
-            let reopens = match self.accounts.openness(&self.profiles, now_ms()) {
-                Openness::Paused { until, .. } => Duration::from_millis(u64::try_from(until - now_ms()).unwrap_or(0)),
-                _ => Duration::from_secs(3600),
+            let now = now_ms();
+            let reopens = match self.accounts.openness(&self.profiles, now) {
+                Openness::Paused { until, .. } => until - now,
+                _ => Ms::MAX,
             };
+            wait = wait.min(Duration::from_millis(u64::try_from(reopens).unwrap_or(0)));
             tokio::select! {
                 () = stopped.cancelled() => return,
                 () = self.turned.notified() => {}
-                () = tokio::time::sleep(reopens) => {}
+                () = tokio::time::sleep(wait) => {}
             }
         }
     }
@@ -115,18 +145,18 @@ impl Agent {
     pub(super) fn pause(&self, account: &str, until: Ms) {
         tracing::warn!(account, until, "the account is out of quota: no new tasks until then");
         self.accounts.pause(account, until, now_ms());
-        self.turned.notify_one();
+        self.turn();
     }
 
     pub(super) fn refuse(&self, account: &str) {
         tracing::error!(account, "the account's credentials were refused: no new tasks; log the CLI in again, then restart the agent");
         self.accounts.refuse(account);
-        self.turned.notify_one();
+        self.turn();
     }
 
     /// Gets no more tasks from here on; one that was on its way to us goes back.
     pub(super) async fn say_goodbye(&self) {
-        if let Err(error) = self.register("offline").await {
+        if let Err(error) = self.register(Posture { status: "offline", agents: self.profiles.slugs() }).await {
             return tracing::warn!(%error, "the server could not be told that this worker stops");
         }
         let held: Vec<Uuid> = self.lock().keys().copied().collect();

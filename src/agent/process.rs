@@ -30,15 +30,15 @@ pub struct Leader {
 
 impl Leader {
     pub fn of(pid: i32) -> Option<Self> {
-        stat(pid).map(|stat| Self { pid, start: stat.starttime })
+        stat_of(pid).map(|stat| Self { pid, start: stat.starttime })
     }
 
     pub fn is_alive(&self) -> bool {
-        stat(self.pid).is_some_and(|stat| stat.starttime == self.start)
+        stat_of(self.pid).is_some_and(|stat| stat.starttime == self.start)
     }
 }
 
-fn stat(pid: i32) -> Option<Stat> {
+fn stat_of(pid: i32) -> Option<Stat> {
     Process::new(pid).ok().and_then(|process| living_stat(&process))
 }
 
@@ -51,6 +51,8 @@ fn living_stat(process: &Process) -> Option<Stat> {
 pub async fn end(leader: Option<Leader>, lease: &str, grace: Duration) -> bool {
     // Nothing of a run is older than its first process.
     let since = leader.map_or(0, |leader| leader.start);
+    // The number of a process that has ended may be somebody else's by now: then only who carries the lease is meant.
+    let leader = leader.filter(|leader| stat_of(leader.pid).is_none_or(|stat| stat.starttime == leader.start));
     let is_of_run = |process: &Process, stat: &Stat| {
         stat.starttime >= since && (leader.is_some_and(|leader| belongs(stat, leader)) || has(process, LEASE_VARIABLE, lease.as_bytes()))
     };

@@ -138,13 +138,15 @@ impl Profile {
     }
 }
 
-/// Where the program is: its own path, or the first of that name in PATH.
+/// Where the program is: its own path, or the first of that name in PATH. Only what may be run counts.
 pub fn find_program(program: &Path, dir: &Path) -> Option<PathBuf> {
+    use std::os::unix::fs::PermissionsExt;
+    let is_program = |path: &PathBuf| path.metadata().is_ok_and(|data| data.is_file() && data.permissions().mode() & 0o111 != 0);
     if program.components().count() > 1 {
-        return Some(dir.join(program)).filter(|path| path.is_file());
+        return Some(dir.join(program)).filter(is_program);
     }
     let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).map(|dir| dir.join(program)).find(|path| path.is_file())
+    std::env::split_paths(&path).map(|dir| dir.join(program)).find(is_program)
 }
 
 /// All profiles of an agent.

@@ -3,10 +3,14 @@
 use std::fs;
 use std::path::{Component, Path, PathBuf};
 
+use glob::{MatchOptions, Pattern};
+
 use super::wire::Task;
 use crate::core::task::Format;
 
 const MAX_FILES: usize = 100;
+/// Files and directories that a glob may go through.
+const MAX_ENTRIES: usize = 100_000;
 const MAX_FILE_BYTES: u64 = 256 * 1024;
 const MAX_ALL_BYTES: u64 = 1 << 20;
 
@@ -28,14 +32,12 @@ pub fn compose(task: &Task, dir: &Path, resumed_after_crash: bool) -> Result<Str
     text.push_str(&task.prompt);
     let (mut files, mut references) = (Vec::new(), Vec::new());
     for hint in &task.context_hints {
-        match hint.strip_prefix('@') {
-            Some(reference) if leads_out(reference) => return Err(outside(hint)),
-            Some(_) => references.push(hint),
-            None => match matches(hint, &dir)? {
-                found if found.is_empty() => references.push(hint),
-                found => files.extend(found),
-            },
+        let found = if hint.starts_with('@') { Vec::new() } else { matches(hint, &dir)? };
+        if found.is_empty() {
+            check_reference(hint, &dir)?;
+            references.push(hint);
         }
+        files.extend(found);
     }
     files.sort();
     files.dedup();
@@ -68,36 +70,58 @@ pub fn compose(task: &Task, dir: &Path, resumed_after_crash: bool) -> Result<Str
 /// The files that a hint names, none if it is just a word.
 fn matches(hint: &str, dir: &Path) -> Result<Vec<PathBuf>, String> {
     let given = Path::new(hint);
-    if given.components().any(|part| part == Component::ParentDir) {
+    let inside = given.strip_prefix(dir).unwrap_or(given);
+    if leads_out(hint, inside) {
         return Err(outside(hint));
     }
-    let pattern =
-        if given.is_absolute() { hint.to_owned() } else { format!("{}/{hint}", glob::Pattern::escape(&dir.display().to_string())) };
-    let Ok(paths) = glob::glob(&pattern) else { return Ok(Vec::new()) };
+    let inside = inside.to_string_lossy();
+    if !inside.contains(['*', '?', '[']) {
+        let Ok(path) = fs::canonicalize(dir.join(&*inside)) else { return Ok(Vec::new()) };
+        return if path.starts_with(dir) { Ok(Some(path).filter(|path| path.is_file()).into_iter().collect()) } else { Err(outside(hint)) };
+    }
+    let Ok(pattern) = Pattern::new(&inside) else { return Ok(Vec::new()) };
+    let options = MatchOptions { require_literal_separator: true, require_literal_leading_dot: true, ..MatchOptions::new() };
     let mut found = Vec::new();
-    for path in paths.flatten() {
-        // A link may lead anywhere.
-        let path = fs::canonicalize(&path).map_err(|error| format!("the context hint {hint} can't be read: {error}"))?;
-        if !path.starts_with(dir) {
-            return Err(outside(hint));
-        }
-        if path.is_file() {
-            found.push(path);
+    let mut looked_at = 0;
+    let mut open = vec![dir.to_owned()];
+    while let Some(next) = open.pop() {
+        for entry in fs::read_dir(&next).into_iter().flatten().flatten() {
+            looked_at += 1;
+            if looked_at > MAX_ENTRIES {
+                return Err(format!("the context hint {hint} goes through more than {MAX_ENTRIES} files: name them more closely"));
+            }
+            // Links are not followed: they lead anywhere, and in circles.
+            let (path, Ok(kind)) = (entry.path(), entry.file_type()) else { continue };
+            if kind.is_dir() {
+                open.push(path);
+            } else if kind.is_file() && path.strip_prefix(dir).is_ok_and(|inside| pattern.matches_path_with(inside, options)) {
+                found.push(path);
+            }
         }
         if found.len() > MAX_FILES {
             return Err(format!("the context hint {hint} names more than {MAX_FILES} files"));
         }
     }
-    // What is outside is refused whether it is there or not.
-    if given.is_absolute() && found.is_empty() && !given.starts_with(dir) {
-        return Err(outside(hint));
-    }
     Ok(found)
 }
 
-fn leads_out(reference: &str) -> bool {
-    let path = Path::new(reference);
-    reference.starts_with('~') || path.is_absolute() || path.components().any(|part| part == Component::ParentDir)
+/// What a reference says goes into the prompt, where the CLI takes words with an `@` for files: none of them may lie elsewhere.
+fn check_reference(hint: &str, dir: &Path) -> Result<(), String> {
+    if hint.chars().any(char::is_control) {
+        return Err("a context hint has control characters".to_owned());
+    }
+    for word in hint.split('@').skip(1).chain(Some(hint).filter(|hint| !hint.contains('@'))) {
+        let path = Path::new(word.trim_start_matches(['"', '\'']));
+        let leads_elsewhere = || fs::canonicalize(dir.join(path)).is_ok_and(|path| !path.starts_with(dir));
+        if leads_out(word.trim_start_matches(['"', '\'']), path) || leads_elsewhere() {
+            return Err(outside(hint));
+        }
+    }
+    Ok(())
+}
+
+fn leads_out(text: &str, path: &Path) -> bool {
+    text.starts_with('~') || path.is_absolute() || path.components().any(|part| part == Component::ParentDir)
 }
 
 fn outside(hint: &str) -> String {
@@ -136,7 +160,21 @@ mod tests {
         );
         let absolute = inside.join("src/a.rs");
         assert!(composed(&inside, &[absolute.to_str().unwrap()]).unwrap().contains("fn a()"));
-        for hint in ["../secret", "link", "/etc/passwd", "/no/such/file", "src/../../secret", "@/etc/passwd", "@../secret", "@~/x"] {
+        for hint in [
+            "../secret",
+            "link",
+            "/etc/passwd",
+            "/no/such/file",
+            "src/../../secret",
+            "@/etc/passwd",
+            "@../secret",
+            "@~/x",
+            "~/x",
+            " @/etc/passwd",
+            "see @/etc/passwd",
+            "@\"/etc/passwd\"",
+            "@link",
+        ] {
             assert!(composed(&inside, &[hint]).unwrap_err().contains("leads out"), "{hint}");
         }
     }
@@ -146,6 +184,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("big"), vec![b'x'; 300_000]).unwrap();
         fs::write(dir.path().join("odd"), [0xff, 0xfe]).unwrap();
+        std::os::unix::fs::symlink(dir.path(), dir.path().join("circle")).unwrap();
+        assert!(composed(dir.path(), &["**/nothing"]).unwrap().contains("nothing"));
+        assert!(composed(dir.path(), &["a\n@/etc/passwd"]).unwrap_err().contains("control characters"));
         assert!(composed(dir.path(), &["big"]).unwrap_err().contains("too much"));
         assert!(composed(dir.path(), &["odd"]).unwrap_err().contains("not a text file"));
     }

@@ -2,16 +2,17 @@
 
 use std::time::{Duration, Instant};
 
+use futures_util::future::BoxFuture;
 use reqwest::Method;
-use serde::Serialize;
+use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use super::Agent;
 use super::spool::EventReader;
 use super::verdict::Verdict;
-use super::wire::{Completion, Events, Release};
-use crate::client::{CALL_LIMIT, Error};
+use super::wire::{Completed, Completion, Completions, Events, OneCompleted, Release, TaskCompletion};
+use crate::client::{self, CALL_LIMIT, Error};
 use crate::core::task::{Outcome, Reason};
 
 /// New events are looked for so often.
@@ -37,7 +38,7 @@ impl Default for Backoff {
 }
 
 impl Backoff {
-    /// The wait before the next try, never shorter than the server asked for.
+    /// The wait before the next try, if the server asks for it a longer one.
     pub fn wait(&mut self, error: &Error) -> Duration {
         use std::hash::{BuildHasher, RandomState};
         let chance = RandomState::new().hash_one(0) as f64 / u64::MAX as f64;
@@ -78,7 +79,7 @@ pub async fn send_events(agent: &Agent, task: Uuid, lease_id: Uuid, mut events: 
                 events.sent(end);
                 backoff = Backoff::default();
             }
-            Err(error) if error.is_passing() || matches!(error.status(), Some(401 | 403)) => {
+            Err(error) if error.is_passing() || matches!(error.status(), Some(401 | 403)) || matches!(error, Error::Garbled(_)) => {
                 if is_over {
                     failures_at_end += 1;
                     if failures_at_end >= EVENTS_PATIENCE {
@@ -102,17 +103,33 @@ pub async fn deliver(agent: &Agent, task: Uuid, lease: Uuid, verdict: Verdict) {
     match verdict {
         Verdict::Release { reason } => {
             let body = Release { lease_id: lease, reason: &reason };
-            let _ = insist(agent, &format!("api/runtime/llm-tasks/{task}/release"), &body, task).await;
+            let path = format!("api/runtime/llm-tasks/{task}/release");
+            insist(task, || Box::pin(release(agent, &path, &body))).await;
         }
         Verdict::Complete(completion) => {
-            let path = format!("api/runtime/llm-tasks/{task}/complete");
-            if let Err(error) = insist(agent, &path, &*completion, task).await
-                && matches!(error.status(), Some(400 | 413))
-            {
+            let refused = insist(task, || Box::pin(complete(agent, task, &completion))).await;
+            if let Some(error) = refused.filter(|error| matches!(error.status(), Some(400 | 413))) {
                 // It would be refused for ever. That it ended and why not well can still be told.
-                let _ = insist(agent, &path, &unfit(*completion, &error), task).await;
+                let told = unfit(*completion, &error);
+                insist(task, || Box::pin(complete(agent, task, &told))).await;
             }
         }
+    }
+}
+
+async fn release(agent: &Agent, path: &str, body: &Release<'_>) -> Result<(), Error> {
+    agent.client.send(Method::POST, path, Some(body), CALL_LIMIT).await?.json::<Value>().map(drop)
+}
+
+/// By the worker's own call: it has the worker's rate limit, and tells of each completion by itself.
+async fn complete(agent: &Agent, task: Uuid, completion: &Completion) -> Result<(), Error> {
+    let path = format!("api/runtime/workers/{}/complete", client::part(&agent.name));
+    let body = Completions { completions: [TaskCompletion { task_id: task, completion }] };
+    let answer: Completed = agent.client.send(Method::POST, &path, Some(&body), COMPLETE_LIMIT).await?.json()?;
+    match answer.results.into_iter().next() {
+        Some(OneCompleted { status: 200, .. }) => Ok(()),
+        Some(OneCompleted { status, error }) => Err(Error::Refused { status, message: error.unwrap_or_default(), retry_after: None }),
+        None => Err(Error::Garbled("the server's answer tells nothing of the completion".into())),
     }
 }
 
@@ -131,20 +148,17 @@ fn unfit(completion: Completion, error: &Error) -> Completion {
     }
 }
 
-/// Tries until there is an answer that another try would not change.
-async fn insist(agent: &Agent, path: &str, body: &impl Serialize, task: Uuid) -> Result<(), Error> {
+/// Tries until there is an answer that another try would not change; gives it if it is a refusal.
+async fn insist<'a>(task: Uuid, call: impl Fn() -> BoxFuture<'a, Result<(), Error>>) -> Option<Error> {
     let mut backoff = Backoff::default();
     let mut complained: Option<Instant> = None;
     loop {
-        let error = match agent.client.send(Method::POST, path, Some(body), COMPLETE_LIMIT).await {
-            Ok(_) => return Ok(()),
-            Err(error) => error,
-        };
-        // A key may be changed on either side; the result waits for that.
+        let error = call().await.err()?;
+        // A key may be changed on either side, and what is no answer of the API may be a proxy's: the result waits for that.
         if !(error.is_passing() || matches!(error.status(), Some(401 | 403)) || matches!(error, Error::Garbled(_))) {
             // Another lease has the task, or it is gone: this run's end is nobody's any more.
             tracing::warn!(%task, %error, "the server does not take this run's end");
-            return Err(error);
+            return Some(error);
         }
         if complained.is_none_or(|at| at.elapsed() >= Duration::from_secs(60)) {
             tracing::warn!(%task, %error, "a run's end is not acknowledged yet; it is sent again");

@@ -16,7 +16,7 @@ use uuid::Uuid;
 use super::home::{SessionRecord, private_dir};
 use super::invocation::{Conversation, Invocation};
 use super::process::{self, HOME_VARIABLE, LEASE_VARIABLE, Leader};
-use super::profile::{Profile, Runner};
+use super::profile::{Profile, Runner, find_program};
 use super::spool::{EventLog, Record, RunDir, Running, Tail};
 use super::stream::Reading;
 use super::verdict::{End, Stop, Verdict, judge, not_started};
@@ -33,7 +33,7 @@ pub(super) const TERM_GRACE: Duration = Duration::from_secs(5);
 /// Some processes do not end after their result.
 const AFTER_RESULT: Duration = Duration::from_secs(10);
 const STDERR_TAIL: u64 = 2_000;
-const MAX_STDOUT: u64 = 1 << 30;
+const MAX_PRINTED: u64 = 1 << 30;
 /// Not for runs: they open this server's doors.
 const OWN_SECRETS: [&str; 5] = ["BLOOM_", "RUNTIME_", "MEMBRIDGE_", "DATABASE_URL", "CLAUDECODE"];
 
@@ -73,22 +73,24 @@ impl Run<'_> {
             let watched = match adopted.take() {
                 Some(running) => Watched { child: None, running },
                 None => {
-                    if let Some(stop) = *self.stop.borrow() {
-                        let end = End { stop: Some(stop), ..End::default() };
+                    if !self.agent.is_ours(lease, task.id, &mut self.stop).await {
+                        let end = End { stop: *self.stop.borrow(), ..End::default() };
                         return judge(&task, lease, &Reading::default(), &end, now_ms());
                     }
                     if resumable {
                         self.keep_session(&record, &program, &conversation, Some(task.id));
                     }
-                    match self.start(&mut record, &profile, &conversation, was_open) {
+                    match self.start(&mut record, &profile, &conversation, was_open).await {
                         Ok(watched) => watched,
                         Err(verdict) => return *verdict,
                     }
                 }
             };
             let (reading, end) = self.watch(&record, &profile, watched).await;
-            if self.session_is_gone(&record, &conversation, &reading, &end) {
-                self.tell("session_lost", json!({"session_id": reading.session_id, "text": "the session is gone: the run starts afresh"}));
+            if let Conversation::Resumed(lost) = &conversation
+                && session_is_gone(&reading, &end)
+            {
+                self.tell("session_lost", json!({"session_id": lost, "text": "the session is gone: the run starts afresh"}));
                 conversation = Conversation::New(Uuid::now_v7().to_string());
                 continue;
             }
@@ -120,19 +122,6 @@ impl Run<'_> {
         }
     }
 
-    /// The CLI refuses at once to resume what it does not find.
-    fn session_is_gone(&self, record: &Record, conversation: &Conversation, reading: &Reading, end: &End) -> bool {
-        let said = || {
-            let result = reading.result.as_ref().map_or("", |ending| ending.text.as_str());
-            [result, &reading.odd, &end.stderr].iter().any(|text| text.contains("No conversation found"))
-        };
-        record.starts == 1
-            && end.stop.is_none()
-            && matches!(conversation, Conversation::Resumed(_))
-            && reading.usage().is_none_or(|usage| usage.output_tokens == 0)
-            && said()
-    }
-
     /// What a failed run says of its account closes it for new ones.
     fn keep_account(&self, profile: &Profile, verdict: &Verdict) {
         let Verdict::Complete(completion) = verdict else { return };
@@ -144,7 +133,7 @@ impl Run<'_> {
     }
 
     /// Starts the process. What can't be started is told as a verdict.
-    fn start(
+    async fn start(
         &mut self,
         record: &mut Record,
         profile: &Profile,
@@ -158,8 +147,14 @@ impl Run<'_> {
         let context_dir = self.agent.home.context_dir(&record.task.context_id);
         private_dir(&context_dir).map_err(|error| failed("the context's directory can't be made", &error))?;
         let resumes = was_open && matches!(conversation, Conversation::Resumed(_));
-        let text = prompt::compose(&record.task, &context_dir, resumes)
-            .map_err(|why| Box::new(not_started(lease, Reason::AgentError, &why, false)))?;
+        // Reading files takes its time, and must not take that of the other runs.
+        let (task, dir) = (record.task.clone(), context_dir.clone());
+        let composed = tokio::task::spawn_blocking(move || prompt::compose(&task, &dir, resumes)).await;
+        let text = composed.map_err(|error| failed("the prompt can't be put together", &error))?;
+        let text = text.map_err(|why| Box::new(not_started(lease, Reason::AgentError, &why, false)))?;
+        if find_program(&profile.program(), &self.agent.profiles.dir).is_none() {
+            return Err(failed(&profile.program().display().to_string(), &"there is no such program, or it may not be run"));
+        }
         fs::write(self.dir.prompt(), text).map_err(|error| failed("the prompt can't be written", &error))?;
         let invocation = Invocation::new(profile, &self.agent.profiles.dir, &record.task, conversation, &context_dir, &self.dir.prompt());
         record.starts += 1;
@@ -176,8 +171,6 @@ impl Run<'_> {
         if let Err(error) = self.dir.keep(record) {
             tracing::warn!(%lease, %error, "a run's process can't be kept on disk");
         }
-        // The first sign of life makes the task a running one.
-        self.agent.hurry.notify_one();
         let resumed = matches!(conversation, Conversation::Resumed(_));
         self.tell("started", json!({"pid": pid, "worker": self.agent.name, "resumed": resumed}));
         tracing::info!(task = %record.task.id, %lease, agent = record.task.agent_slug, pid, resumed, "run started");
@@ -198,11 +191,7 @@ impl Run<'_> {
         command.stdin(File::open(self.dir.prompt())?);
         command.stdout(Stdio::from(File::create(self.dir.stdout(record.starts))?));
         command.stderr(Stdio::from(File::create(self.dir.stderr(record.starts))?));
-        for (name, _) in std::env::vars_os() {
-            if name.to_str().is_none_or(|name| OWN_SECRETS.iter().any(|start| name.starts_with(start))) {
-                command.env_remove(name);
-            }
-        }
+        scrub(&mut command);
         command.env("DISABLE_AUTOUPDATER", "1");
         command.envs(invocation.env.iter().map(|(name, value)| (name, value)));
         command.env(LEASE_VARIABLE, record.lease.id.to_string()).env(HOME_VARIABLE, self.agent.home.root());
@@ -236,7 +225,9 @@ impl Run<'_> {
             let grew = tail.read(|line, offset| {
                 let mut news = Vec::new();
                 reading.line(line, &mut news);
-                if !log.is_told(start, offset) {
+                if log.is_told(start, offset) {
+                    reading.forget_pieces();
+                } else {
                     found.append(&mut news);
                 }
             });
@@ -247,21 +238,21 @@ impl Run<'_> {
             if exit.is_some() && !grew {
                 break exit;
             }
-            if told_at.elapsed() >= TELL_EVERY {
+            // What is kept says how far the output was told, so text that waits goes with it.
+            if told_at.elapsed() >= TELL_EVERY || !found.is_empty() {
                 reading.take_pieces(&mut found);
                 told_at = Instant::now();
             }
             self.keep_events(&mut found, start, tail.offset);
             if grew {
                 // There may be more than one piece.
-                limits.saw_output();
                 tokio::task::yield_now().await;
                 if exit.is_some() {
                     continue;
                 }
             }
             let wanted = *self.stop.borrow_and_update();
-            if let Some(reason) = wanted.or_else(|| limits.exceeded(self.dir, start, reading.result.is_some(), tail.size)) {
+            if let Some(reason) = wanted.or_else(|| limits.exceeded(self.dir.printed(start), reading.result.is_some())) {
                 if reading.result.is_none() {
                     self.tell("stopping", json!({"why": format!("{reason:?}").to_lowercase()}));
                     stop = Some(reason);
@@ -276,7 +267,7 @@ impl Run<'_> {
             }
             tokio::select! {
                 _ = tick.tick() => {}
-                _ = self.stop.changed() => {}
+                Ok(()) = self.stop.changed() => {}
             }
         };
         if let Some(rest) = tail.rest() {
@@ -299,6 +290,23 @@ impl Run<'_> {
             && let Err(error) = self.log.add(std::mem::take(found), start, offset, now_ms())
         {
             tracing::warn!(%error, "events can't be kept, so they are lost");
+        }
+    }
+}
+
+/// The CLI refuses at once to resume what it does not find.
+fn session_is_gone(reading: &Reading, end: &End) -> bool {
+    let result = reading.result.as_ref().map_or("", |ending| ending.text.as_str());
+    end.stop.is_none()
+        && reading.usage().is_none_or(|usage| usage.output_tokens == 0)
+        && [result, &reading.odd, &end.stderr].iter().any(|text| text.contains("No conversation found"))
+}
+
+/// Takes this program's own keys out of what a command inherits.
+pub(super) fn scrub(command: &mut Command) {
+    for (name, _) in std::env::vars_os() {
+        if name.to_str().is_none_or(|name| OWN_SECRETS.iter().any(|start| name.starts_with(start))) {
+            command.env_remove(name);
         }
     }
 }
@@ -329,7 +337,7 @@ struct Limits {
     end: Instant,
     stall: Duration,
     last_output: Instant,
-    stderr_size: u64,
+    printed: u64,
     result_at: Option<Instant>,
 }
 
@@ -338,34 +346,26 @@ impl Limits {
         let ran = Duration::from_millis(u64::try_from(now_ms() - started_at).unwrap_or(0));
         let now = Instant::now();
         let left = Duration::from_secs(record.task.policy.timeout_sec).saturating_sub(ran);
-        Self { end: now + left, stall: Duration::from_secs(profile.stall_seconds), last_output: now, stderr_size: 0, result_at: None }
+        Self { end: now + left, stall: Duration::from_secs(profile.stall_seconds), last_output: now, printed: 0, result_at: None }
     }
 
-    fn saw_output(&mut self) {
-        self.last_output = Instant::now();
-    }
-
-    fn exceeded(&mut self, dir: &RunDir, start: u32, has_result: bool, size: u64) -> Option<Stop> {
+    /// `printed`: on both streams so far; complaints are signs of life, too.
+    fn exceeded(&mut self, printed: u64, has_result: bool) -> Option<Stop> {
         let now = Instant::now();
+        if printed != self.printed {
+            self.printed = printed;
+            self.last_output = now;
+        }
+        if printed > MAX_PRINTED {
+            return Some(Stop::Flooded);
+        }
         if has_result {
             let since = *self.result_at.get_or_insert(now);
             return (now - since >= AFTER_RESULT).then_some(Stop::Stalled);
         }
-        if size > MAX_STDOUT {
-            return Some(Stop::Flooded);
-        }
         if now >= self.end {
             return Some(Stop::Timeout);
         }
-        if now - self.last_output >= self.stall {
-            // Complaints are signs of life, too.
-            let size = fs::metadata(dir.stderr(start)).map_or(0, |data| data.len());
-            if size == self.stderr_size {
-                return Some(Stop::Stalled);
-            }
-            self.stderr_size = size;
-            self.last_output = now;
-        }
-        None
+        (now - self.last_output >= self.stall).then_some(Stop::Stalled)
     }
 }

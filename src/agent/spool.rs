@@ -9,6 +9,7 @@
 //! verdict.json    how it ended, as it is sent
 //! ```
 
+use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
@@ -17,7 +18,7 @@ use std::time::UNIX_EPOCH;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::home::{private_dir, read_json, write_json};
+use super::home::{private_dir, read_json, write_json, write_json_durably};
 use super::process::{self, Leader};
 use super::stream::Found;
 use super::verdict::Verdict;
@@ -26,11 +27,14 @@ use crate::core::Ms;
 
 /// Beyond this a run's text is not told any more; the server keeps the newest 10,000 events of a task.
 const MAX_EVENTS: u64 = 100_000;
+/// More than the longest event, of which some parts are cut at 32 KiB.
+const LAST_LINES: u64 = 1 << 20;
 /// What one call takes: the server's limit for a body is 1 MiB unless set lower.
 const MAX_BATCH: usize = 400;
 const MAX_BATCH_BYTES: u64 = 256 * 1024;
 
-/// What is known of a run. Kept before each step that can't be undone.
+/// What is known of a run. Kept before each step that can't be undone. After a power cut it may be missing: then nothing of the run is
+/// left either, and the server delivers the lease again.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Record {
     pub lease: Lease,
@@ -55,6 +59,12 @@ pub struct RunDir {
     path: PathBuf,
 }
 
+impl fmt::Display for RunDir {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.path.display().fmt(f)
+    }
+}
+
 impl RunDir {
     pub fn new(path: PathBuf) -> Self {
         Self { path }
@@ -70,8 +80,10 @@ impl RunDir {
         write_json(&self.path.join("run.json"), record)
     }
 
-    pub fn record(&self) -> Option<Record> {
-        read_json(&self.path.join("run.json"))
+    /// # Errors
+    /// There is none, or it can't be read.
+    pub fn record(&self) -> io::Result<Record> {
+        Ok(serde_json::from_slice(&fs::read(self.path.join("run.json"))?)?)
     }
 
     /// The process that a crash kept from being written down: it was started right after the record was kept.
@@ -89,7 +101,7 @@ impl RunDir {
     }
 
     pub fn keep_verdict(&self, verdict: &Verdict) -> io::Result<()> {
-        write_json(&self.path.join("verdict.json"), verdict)
+        write_json_durably(&self.path.join("verdict.json"), verdict)
     }
 
     pub fn prompt(&self) -> PathBuf {
@@ -102,6 +114,11 @@ impl RunDir {
 
     pub fn stderr(&self, start: u32) -> PathBuf {
         self.path.join(format!("stderr.{start}"))
+    }
+
+    /// How much the process has printed, in bytes.
+    pub fn printed(&self, start: u32) -> u64 {
+        [self.stdout(start), self.stderr(start)].iter().filter_map(|path| fs::metadata(path).ok()).map(|data| data.len()).sum()
     }
 
     pub fn exit(&self, start: u32) -> PathBuf {
@@ -156,12 +173,16 @@ impl EventLog {
     pub fn open(dir: &RunDir) -> io::Result<Self> {
         let path = dir.path.join("events.jsonl");
         let mut file = File::options().create(true).read(true).append(true).open(&path)?;
-        let mut text = String::new();
-        file.read_to_string(&mut text)?;
-        // A line that a crash cut short was not sent.
-        let whole = text.rfind('\n').map_or(0, |end| end + 1);
-        file.set_len(whole as u64)?;
-        let last: Option<Line> = text[..whole].lines().next_back().and_then(|line| serde_json::from_str(line).ok());
+        // Only the end is of interest: the last event, after which one may stand that a crash cut short. That was not sent.
+        let length = file.metadata()?.len();
+        let from = length.saturating_sub(LAST_LINES);
+        file.seek(SeekFrom::Start(from))?;
+        let mut bytes = Vec::new();
+        file.read_to_end(&mut bytes)?;
+        let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
+        file.set_len(from + whole as u64)?;
+        let mut lines = bytes[..whole].split(|byte| *byte == b'\n').rev();
+        let last: Option<Line> = lines.find_map(|line| serde_json::from_slice(line).ok());
         let (last_seq, told) = last.map_or((0, (0, 0)), |line| (line.event.seq, (line.start, line.offset)));
         Ok(Self { file, path, last_seq, told })
     }
@@ -182,7 +203,13 @@ impl EventLog {
             lines.push(b'\n');
         }
         self.told = self.told.max((start, offset));
-        self.file.write_all(&lines)
+        let length = self.file.metadata()?.len();
+        let written = self.file.write_all(&lines);
+        if written.is_err() {
+            // A part of a line would spoil the next one.
+            self.file.set_len(length)?;
+        }
+        written
     }
 
     pub fn note(&mut self, kind: crate::core::task::EventKind, data: Value, now: Ms) {
@@ -235,7 +262,6 @@ pub struct Tail {
     begun: Vec<u8>,
     /// Where the last whole line ended.
     pub offset: u64,
-    pub size: u64,
     skips: bool,
 }
 
@@ -245,14 +271,13 @@ const MAX_LINE: usize = 64 << 20;
 
 impl Tail {
     pub fn open(path: &Path) -> io::Result<Self> {
-        Ok(Self { file: File::open(path)?, begun: Vec::new(), offset: 0, size: 0, skips: false })
+        Ok(Self { file: File::open(path)?, begun: Vec::new(), offset: 0, skips: false })
     }
 
     /// Takes what has been written since, a piece at a time: gives each line with its end's place. False: nothing new.
     pub fn read(&mut self, mut line: impl FnMut(&str, u64)) -> io::Result<bool> {
         let mut bytes = Vec::new();
-        let read = (&self.file).take(PIECE).read_to_end(&mut bytes)? as u64;
-        self.size += read;
+        let read = (&self.file).take(PIECE).read_to_end(&mut bytes)?;
         for part in bytes.split_inclusive(|byte| *byte == b'\n') {
             self.begun.extend_from_slice(part);
             if part.ends_with(b"\n") {

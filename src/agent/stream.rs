@@ -35,6 +35,7 @@ pub struct Reading {
     pub text: String,
     is_cut: bool,
     messages: BTreeMap<String, Usage>,
+    open_message: Option<String>,
     /// Text that has come in pieces and was not sent on yet.
     pieces: String,
     had_pieces: bool,
@@ -89,6 +90,11 @@ impl Reading {
             let text = std::mem::take(&mut self.pieces);
             found.extend(chunks(&text).map(|text| (EventKind::Text, json!({"text": text}))));
         }
+    }
+
+    /// The text that waits has been told by an earlier process.
+    pub fn forget_pieces(&mut self) {
+        self.pieces.clear();
     }
 
     /// Tokens and money: the stream's own sum, else what its messages tell.
@@ -164,7 +170,20 @@ impl Reading {
         if !message["parent_tool_use_id"].is_null() {
             return;
         }
-        if let Some(text) = message["event"]["delta"]["text"].as_str() {
+        let event = &message["event"];
+        match event["type"].as_str() {
+            Some("message_start") => {
+                self.open_message = event["message"]["id"].as_str().map(str::to_owned);
+            }
+            // What a message has used in all is told at its end only.
+            Some("message_delta") => {
+                if let Some(usage) = self.open_message.as_ref().and_then(|id| self.messages.get_mut(id)) {
+                    usage.output_tokens = usage.output_tokens.max(tokens(&event["usage"]).output_tokens);
+                }
+            }
+            _ => {}
+        }
+        if let Some(text) = event["delta"]["text"].as_str() {
             self.pieces.push_str(text);
             self.had_pieces = true;
         }
@@ -173,6 +192,9 @@ impl Reading {
     fn assistant(&mut self, message: &Value, found: &mut Vec<Found>) {
         // An answer ends what was wrong before it.
         self.api_error = message["error"].as_str().map(str::to_owned);
+        if self.api_error.is_none() {
+            self.resets_at = None;
+        }
         let inner = &message["message"];
         if let Some(model) = inner["model"].as_str().filter(|model| !model.starts_with('<')) {
             self.model.get_or_insert_with(|| bare_model(model));

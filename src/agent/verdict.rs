@@ -10,6 +10,7 @@ use crate::core::task::{Format, Outcome, Reason};
 
 /// A quota without a time of its return is asked for again after this.
 const UNKNOWN_RESET_MS: Ms = 5 * 60 * 1000;
+const SHORTEST_PAUSE_MS: Ms = 60 * 1000;
 const MAX_MESSAGE: usize = 2_000;
 
 /// Why the agent ended a run itself.
@@ -71,7 +72,12 @@ pub fn judge(task: &Task, lease: Uuid, reading: &Reading, end: &End, now: Ms) ->
             let tags = if denied { vec!["tools_denied".to_owned()] } else { Vec::new() };
             Verdict::Complete(Box::new(Completion { output: Some(output), artifact_tags: tags, ..completion(lease, reading, end) }))
         }
-        Err(None) => Verdict::Release { reason: "the worker takes nothing new".into() },
+        Err(None) if reading.usage().is_none() => Verdict::Release { reason: "the worker takes nothing new".into() },
+        // What it has used so far is not to be lost with it.
+        Err(None) => {
+            let failure = Failure { retry_at: Some(now), ..Failure::new(Reason::WorkerLost, "handed back: the worker takes nothing new") };
+            failed(lease, reading, end, failure)
+        }
         Err(Some(failure)) => failed(lease, reading, end, failure),
     }
 }
@@ -137,10 +143,6 @@ fn outcome(task: &Task, reading: &Reading, end: &End, now: Ms) -> Result<(String
             false => Ok((formatted(task, &reading.text)?, false)),
             true => Err(Some(Failure::new(Reason::BadOutput, "the answer is longer than 16 MiB"))),
         },
-        // What the shell says when there is no such program, or it may not be run.
-        Some("126" | "127") if reading.is_plain() && reading.text.is_empty() => {
-            Err(Some(Failure::new(Reason::SpawnFailed, end.stderr.trim())))
-        }
         None => Err(Some(Failure::new(Reason::WorkerLost, "the run ended while no agent watched it, and left no result"))),
         Some(exit) => {
             let said = [reading.odd.trim(), end.stderr.trim()].into_iter().filter(|text| !text.is_empty()).collect::<Vec<_>>().join("; ");
@@ -179,7 +181,8 @@ fn refused(ending: &Ending, reading: &Reading, now: Ms) -> Failure {
     };
     let mut failure = Failure::new(reason, text);
     if reason == Reason::RateLimited {
-        failure.retry_at = Some(reading.resets_at.unwrap_or(now + UNKNOWN_RESET_MS));
+        // Clocks differ: a time that has passed here would mean to ask again at once.
+        failure.retry_at = Some(reading.resets_at.map_or(now + UNKNOWN_RESET_MS, |at| at.max(now + SHORTEST_PAUSE_MS)));
     }
     failure
 }

@@ -144,6 +144,30 @@ pub struct Completion {
     pub model: Option<String>,
 }
 
+#[derive(Debug, Serialize)]
+pub struct Completions<'a> {
+    pub completions: [TaskCompletion<'a>; 1],
+}
+
+#[derive(Debug, Serialize)]
+pub struct TaskCompletion<'a> {
+    pub task_id: Uuid,
+    #[serde(flatten)]
+    pub completion: &'a Completion,
+}
+
+#[derive(Debug, Deserialize)]
+pub struct Completed {
+    pub results: Vec<OneCompleted>,
+}
+
+#[derive(Debug, Deserialize)]
+pub struct OneCompleted {
+    pub status: u16,
+    #[serde(default)]
+    pub error: Option<String>,
+}
+
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 pub struct Metrics {
     pub duration_ms: u64,

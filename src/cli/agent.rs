@@ -1,7 +1,7 @@
 //! `agent`: runs a server's tasks on this machine.
 
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::Args;
 use secrecy::SecretString;
@@ -89,7 +89,7 @@ pub struct WorkArgs {
 
 impl WorkArgs {
     /// The settings of an agent of this server.
-    pub fn settings(&self, server: String, key: Option<SecretString>, data_dir: &Path) -> Result<Settings, Failure> {
+    pub fn settings(&self, server: String, key: Option<SecretString>, default_dir: PathBuf) -> Result<Settings, Failure> {
         let given = |path: &Option<PathBuf>| path.clone().filter(|path| !path.as_os_str().is_empty());
         let runner = self.runner.as_deref().filter(|runner| !runner.is_empty());
         let profiles = Profiles::load(given(&self.profiles).as_deref(), runner).map_err(Failure::usage)?;
@@ -99,7 +99,7 @@ impl WorkArgs {
             name: None,
             max_concurrency: self.max_concurrency,
             labels: Vec::new(),
-            work_dir: given(&self.work_dir).unwrap_or_else(|| data_dir.join("agent")),
+            work_dir: given(&self.work_dir).unwrap_or(default_dir),
             profiles,
             grace: std::time::Duration::from_secs(self.grace_seconds),
             door: None,
@@ -163,7 +163,7 @@ async fn serve(args: AgentArgs) -> Result<Ended, Failure> {
     let key = secret("key", args.key.as_deref(), args.key_file.as_ref())?;
     let agent_key = secret("agent-key", args.agent_key.as_deref(), args.agent_key_file.as_ref())?;
     let server = if args.server.is_empty() { DEFAULT_SERVER.to_owned() } else { args.server };
-    let mut settings = args.work.settings(server, key, &config::default_data_dir())?;
+    let mut settings = args.work.settings(server, key, config::default_data_dir().join("agent"))?;
     settings.name = args.name.filter(|name| !name.is_empty());
     settings.labels = args.labels.into_iter().filter(|label| !label.is_empty()).collect();
     let listener = match args.listen.filter(|address| !address.is_empty()) {

@@ -26,17 +26,21 @@ pub async fn run(mut args: DevArgs) -> Result<(), Failure> {
     let echoes = args.work.or_echo();
     let keyed = settings.api_key.is_some();
     let key = settings.worker_key.clone().or_else(|| settings.api_key.clone());
-    let mut agent_settings = args.work.settings(String::new(), key, &settings.data_dir)?;
+    let mut agent_settings = args.work.settings(String::new(), key, settings.data_dir.join("dev-agent"))?;
     agent_settings.name = Some("dev".to_owned());
     let signal = signals::listen()?;
     let (server_stop, agent_stop) = (CancellationToken::new(), signal.clone());
     let (ready, is_ready) = tokio::sync::oneshot::channel();
-    let server = tokio::spawn(serve::run(settings, server_stop.clone(), move |url| drop(ready.send(url.to_owned()))));
+    let mut server = tokio::spawn(serve::run(settings, server_stop.clone(), move |url| drop(ready.send(url.to_owned()))));
     let ended = match is_ready.await {
         Ok(url) => {
             say(&next_steps(&url, echoes, keyed));
             agent_settings.server = url;
-            agent::run(agent_settings, None, agent_stop).await.map(drop).map_err(Failure::from)
+            tokio::select! {
+                ended = agent::run(agent_settings, None, agent_stop) => ended.map(drop).map_err(Failure::from),
+                // Without a server there is nothing left to do.
+                ended = &mut server => return ended.map_err(|error| format!("the server broke off: {error}"))?,
+            }
         }
         // The server's own error is the one to tell.
         Err(_) => Ok(()),

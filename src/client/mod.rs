@@ -228,7 +228,14 @@ fn cause(error: &reqwest::Error) -> String {
 
 fn refusal(status: u16, headers: &HeaderMap, body: &[u8]) -> Error {
     let seconds = headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
-    Error::Refused { status, message: message(status, body), retry_after: seconds.map(Duration::from_secs) }
+    let refused = Error::Refused { status, message: message(status, body), retry_after: seconds.map(Duration::from_secs) };
+    // A proxy says such things on its own behalf; of others, as of 404, only the API's word counts.
+    let is_anybodys = refused.is_passing() || matches!(status, 401 | 403 | 413);
+    let is_api = || serde_json::from_slice::<serde_json::Value>(body).is_ok_and(|value| value.get("error").is_some());
+    if is_anybodys || is_api() {
+        return refused;
+    }
+    Error::Garbled(format!("{status} was answered, but not by this API: is the address right, and the server up behind its proxy?"))
 }
 
 /// The text of `{"error": "text"}`, or the complaints of `{"error": {"formErrors", "fieldErrors"}}` in one line.
@@ -289,6 +296,15 @@ mod tests {
         );
         assert_eq!(told("<html>"), "<html>");
         assert_eq!(told(""), "the server answered 400");
+    }
+
+    #[test]
+    fn only_the_api_can_say_that_something_is_not_there() {
+        let refused = |status: u16, body: &str| refusal(status, &HeaderMap::new(), body.as_bytes()).status();
+        assert_eq!(refused(404, r#"{"error": "Task not found"}"#), Some(404));
+        assert_eq!(refused(404, "<html>default backend</html>"), None);
+        assert_eq!(refused(302, ""), None);
+        assert_eq!(refused(502, "<html>Bad Gateway</html>"), Some(502));
     }
 
     #[test]

@@ -124,9 +124,11 @@ fn fail(set: &mut WorkingSet, task: &mut TaskState, worker: &str, completion: &C
         return;
     }
     let chance = set.ids.draw();
-    let backoff = set.now() + delay_ms(task.attempts, chance);
+    // Attempts that were given back count for the wait: else a fault that stays would use up all of them within a minute.
+    let backoff = set.now() + delay_ms(task.attempts + task.infra_retries, chance);
     let not_before = completion.retry_at.map_or(backoff, |at| at.max(set.now()));
-    let session_worker = Some(worker.to_owned());
+    // Where a program can't be started the next try need not be.
+    let session_worker = (reason != Reason::SpawnFailed).then(|| worker.to_owned());
     retry(set, task, Retry { give_back: keep_attempt, not_before: Some(not_before), session_worker, failure, actor: worker });
     if task.status == Status::Queued {
         set.audit(

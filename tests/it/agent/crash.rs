@@ -8,12 +8,12 @@ use crate::support::{Server, checker};
 
 /// A run that marks its start, waits for the gate, and answers.
 fn script(tally: &Tally, gate: &Gate) -> String {
-    format!("{}; {}; echo answer", tally.mark(), gate.wait())
+    format!("{}; echo begun; {}; echo answer", tally.mark(), gate.wait())
 }
 
 async fn ended_once(server: &Server, task: &Task<'_>) {
     let done = task.reaches("completed").await;
-    assert_eq!(result(task).await["output"], json!("answer\n"), "{done}");
+    assert_eq!(result(task).await["output"], json!("begun\nanswer\n"), "{done}");
     assert_eq!(answers(task).await, 1);
     checker::read(&server.database_url()).await.are_sound();
 }
@@ -24,7 +24,7 @@ on_both! { alone:
         let (tally, gate) = (Tally::new(), Gate::new());
         let agent = server.agent("box").shell().start();
         let task = server.crew().task().prompt(&script(&tally, &gate)).create().await;
-        tally.reaches(1).await;
+        eventually("it is told what was said so far", || async { (!told(&task, "text").await.is_empty()).then_some(()) }).await;
         agent.kill9();
         assert!(!agent.processes().is_empty(), "the run outlives its agent");
         agent.start_again();
@@ -33,7 +33,7 @@ on_both! { alone:
         ended_once(&server, &task).await;
         assert_eq!((tally.count(), task.now().await["attempts"].clone()), (1, json!(1)));
         let texts = told(&task, "text").await;
-        assert_eq!(texts, [json!({"text": "answer\n"})]);
+        assert_eq!(texts, [json!({"text": "begun\n"}), json!({"text": "answer\n"})], "nothing is told twice");
         agent.has_no_processes().await;
     }
 

@@ -87,7 +87,10 @@ fn a_program_that_cannot_be_started_costs_no_attempt() {
         let server = Server::on(Database::Sqlite).start();
         let program = janitor::new_path("program");
         std::fs::write(&program, "").unwrap();
+        std::fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
         let agent = server.agent("box").profile(&format!("runner = \"command\"\ncommand = [{program:?}]")).start();
+        eventually("it is registered", || async { agent.log().contains("registered").then_some(()) }).await;
+        std::fs::remove_file(&program).unwrap();
         let task = server.crew().task().create().await;
         let queued = eventually("it is handed back", || async {
             let now = task.now().await;

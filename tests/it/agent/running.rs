@@ -144,3 +144,19 @@ fn hints_that_lead_out_of_the_directory_are_refused() {
         assert_eq!(tally.count(), 0);
     });
 }
+
+#[test]
+fn a_server_with_its_default_limits_is_no_hindrance() {
+    run(async {
+        let limits = ["RATE_LIMIT_PER_MINUTE", "WORKER_RATE_LIMIT_PER_MINUTE", "TEST_CONNECTION_PER_MINUTE"];
+        let server = limits.iter().fold(Server::on(Database::Sqlite), |plan, name| plan.env(name, "")).start();
+        let _agent = server.agent("box").slots(32).echo().start();
+        let tasks: Vec<Value> = (0..150).map(|n| json!({"context_id": format!("c{n}"), "agent_slug": "a", "prompt": "hello"})).collect();
+        server.post("llm-tasks:batch", json!({"tasks": tasks})).await.created();
+        eventually("all are completed", || async {
+            let stats = server.try_get("/metrics").await.ok()?;
+            stats.text.contains("bloom_tasks{status=\"completed\"} 150").then_some(())
+        })
+        .await;
+    });
+}

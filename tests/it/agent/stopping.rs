@@ -111,3 +111,24 @@ fn a_cordoned_worker_finishes_what_it_has() {
         },
     );
 }
+
+#[test]
+fn an_agent_stops_whether_its_server_lives_or_not() {
+    with(
+        |plan| plan.arg(&["--grace-seconds", "0"]),
+        async |server, agent| {
+            let tally = Tally::new();
+            server.crew().task().prompt(&format!("{}; sleep 60", tally.mark())).create().await;
+            tally.reaches(1).await;
+            server.kill9();
+            agent.signal("TERM");
+            assert!(agent.wait_for_end().success());
+            agent.has_no_processes().await;
+            assert_eq!(agent.kept_runs(), 1, "the hand-back is not forgotten");
+            server.start_again();
+            agent.start_again();
+            tally.reaches(2).await;
+            agent.stop();
+        },
+    );
+}
