@@ -4,6 +4,7 @@
 //! agent.lock          held while the agent lives: one agent a directory
 //! agent.json          its name, and its server
 //! accounts.json       accounts that are paused
+//! uninstalled         it is to run no more
 //! renewed             when the leases were renewed last
 //! contexts/NAME/      where the runs of a context work, kept
 //! sessions/NAME.json  the CLI's session of that context
@@ -94,6 +95,22 @@ impl Home {
             kept.map_err(|error| format!("the agent's name can't be kept in {}: {error}", path.display()))?;
         }
         Ok(given.map_or(identity.name, str::to_owned))
+    }
+
+    /// Marks the agent as one that is to run no more, whoever starts it.
+    pub fn uninstall(&self) {
+        if let Err(error) = fs::write(self.uninstalled_path(), "") {
+            tracing::warn!(%error, "that this agent is uninstalled can't be kept: whoever supervises it may start it again");
+        }
+    }
+
+    /// The mark of an agent that was uninstalled.
+    pub fn uninstalled(&self) -> Option<PathBuf> {
+        Some(self.uninstalled_path()).filter(|path| path.exists())
+    }
+
+    fn uninstalled_path(&self) -> PathBuf {
+        self.root.join("uninstalled")
     }
 
     pub fn context_dir(&self, context_id: &str) -> PathBuf {

@@ -147,6 +147,10 @@ pub async fn run(settings: Settings, listener: Option<TcpListener>, shutdown: Ca
         tracing::warn!(%error, "runs may be able to read this agent's environment");
     }
     let home = Home::open(&settings.work_dir)?;
+    if let Some(mark) = home.uninstalled() {
+        tracing::warn!(mark = %mark.display(), "this agent was uninstalled; remove the mark to run it again");
+        return Ok(Ended::Stopped);
+    }
     let name = home.name(settings.name.as_deref(), client.server())?;
     let accounts = Accounts::load(home.accounts_path());
     let agent = Arc::new(Agent {
@@ -186,7 +190,10 @@ impl Agent {
         let door = listener.map(|listener| tokio::spawn(door::serve(self.clone(), listener, stopped.clone())));
         let ended = tokio::select! {
             () = shutdown.cancelled() => Ended::Stopped,
-            () = self.leave.cancelled() => Ended::Stopped,
+            () = self.leave.cancelled() => {
+                self.home.uninstall();
+                Ended::Stopped
+            }
             () = self.restart.cancelled() => Ended::Restart,
         };
         if ended == Ended::Stopped {

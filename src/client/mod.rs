@@ -258,7 +258,7 @@ fn message(status: u16, body: &[u8]) -> String {
 }
 
 /// The path of `Link: <…>; rel="next"`, from `/api` on: a proxy's prefix is put before it again.
-fn next_page(link: &HeaderValue) -> Option<String> {
+pub fn next_page(link: &HeaderValue) -> Option<String> {
     let link = link.to_str().ok()?.split(',').find(|part| part.contains("rel=\"next\""))?;
     let uri = link.split_once('<')?.1.split_once('>')?.0;
     uri.find("/api/").map(|start| uri[start..].to_owned())

@@ -116,7 +116,8 @@ User=$user
 ExecStart=$run
 Restart=on-failure
 RestartSec=5
-KillMode=mixed
+# Runs outlive an agent that crashes, and the next one takes them up; one that is stopped ends them itself.
+KillMode=process
 TimeoutStopSec=330
 
 [Install]
@@ -150,6 +151,8 @@ if [ -n "$root" ]; then
 	exit 0
 fi
 chown "$user" "$etc"/*.key
+# An agent that was told to uninstall itself left this, so that nobody starts it again by mistake.
+rm -f "${BLOOM_WORK_DIR:-$home/.local/share/bloom-runtime/agent}/uninstalled"
 if [ "$init" = systemd ]; then
 	systemctl daemon-reload
 	systemctl enable --quiet bloom-agent.service

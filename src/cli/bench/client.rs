@@ -13,6 +13,7 @@ use tokio::net::TcpStream;
 use url::Url;
 
 use super::Failure;
+use crate::client::next_page;
 
 /// Longer than the longest poll that a scenario asks for.
 const CALL_LIMIT: Duration = Duration::from_secs(60);
@@ -147,13 +148,6 @@ fn refused(method: &Method, path: &str, answer: &Answer) -> Failure {
     format!("{method} {path} was answered {}: {body}{advice}", answer.status.as_u16()).into()
 }
 
-/// The path of `Link: <…>; rel="next"`, from `/api` on.
-fn next_page(link: &HeaderValue) -> Option<String> {
-    let link = link.to_str().ok()?.split(',').find(|part| part.contains("rel=\"next\""))?;
-    let uri = link.split_once('<')?.1.split_once('>')?.0;
-    uri.find("/api/").map(|start| uri[start..].to_owned())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -165,18 +159,6 @@ mod tests {
         assert_eq!(Target::new("http://[::1]:5000", None).unwrap().address, "[::1]:5000");
         for wrong in ["https://example.test", "example.test", "5000", "unix:/run/x"] {
             assert!(Target::new(wrong, None).is_err(), "{wrong}");
-        }
-    }
-
-    #[test]
-    fn the_next_page_is_found() {
-        for (link, expected) in [
-            ("</api/runtime/audit?cursor=x>; rel=\"next\"", Some("/api/runtime/audit?cursor=x")),
-            ("<http://h/p/api/runtime/audit?cursor=x>; rel=\"next\"", Some("/api/runtime/audit?cursor=x")),
-            ("</api/runtime/audit>; rel=\"first\"", None),
-            ("nonsense", None),
-        ] {
-            assert_eq!(next_page(&HeaderValue::from_static(link)).as_deref(), expected);
         }
     }
 }

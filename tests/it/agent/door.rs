@@ -108,5 +108,7 @@ fn uninstall_hands_back_and_ends() {
         assert!(agent.wait_for_end().success());
         task.reaches("queued").await;
         agent.has_no_processes().await;
+        agent.start_again();
+        assert!(agent.wait_for_end().success(), "whoever supervises it does not bring it back");
     });
 }
