@@ -59,12 +59,13 @@ impl Agent {
             let wait = match answer {
                 Ok(claimed) => {
                     backoff = Backoff::default();
+                    let came_empty = claimed.leases.is_empty();
                     for given in claimed.leases {
                         self.accept(given.lease, given.task);
                     }
                     self.follow(&claimed.directives);
                     // A server that can't wait, as while it stops, is not asked without a pause.
-                    (sent.elapsed() < Duration::from_millis(100) && held.len() == self.lock().len()).then_some(Duration::from_millis(200))
+                    (came_empty && sent.elapsed() < Duration::from_millis(100)).then_some(Duration::from_millis(200))
                 }
                 Err(error) => {
                     tracing::warn!(%error, "no tasks could be claimed; trying again");
