@@ -100,7 +100,7 @@ fn uninstall_hands_back_and_ends() {
     with(&["--grace-seconds", "0"], async |server, door, agent| {
         let door = door.with_header(KEY.0, KEY.1);
         let tally = Tally::new();
-        let task = server.crew().task().prompt(&format!("{}; sleep 60", tally.mark())).create().await;
+        let task = server.crew().task().prompt(&format!("{}; sleep 150", tally.mark())).create().await;
         task.lease(json!({"worker_id": "box"})).await.created();
         door.post("/execute-task", pushed(&task).await).await;
         tally.reaches(1).await;

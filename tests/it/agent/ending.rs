@@ -4,7 +4,7 @@ use super::*;
 use crate::support::{Database, Server};
 
 /// A run that takes no notice of SIGTERM, and a child that has left its group.
-const STUBBORN: &str = "trap '' TERM; setsid sh -c 'trap \"\" TERM; sleep 60' & sleep 60 & sleep 60; sleep 60";
+const STUBBORN: &str = "trap '' TERM; setsid sh -c 'trap \"\" TERM; sleep 150' & sleep 150 & sleep 150; sleep 150";
 
 fn with(profile: &'static str, body: impl AsyncFnOnce(&Server, &agent::Agent)) {
     run(async {
@@ -29,7 +29,7 @@ fn a_run_that_takes_too_long() {
 #[test]
 fn a_run_that_says_nothing_any_more() {
     with("runner = \"command\"\ncommand = [\"sh\"]\nstall_seconds = 1", async |server, _| {
-        let task = server.crew().task().prompt("echo hello; sleep 60").attempts(1).create().await;
+        let task = server.crew().task().prompt("echo hello; sleep 150").attempts(1).create().await;
         assert_eq!(task.reaches("dead").await["failure"]["reason"], json!("stalled"));
         assert_eq!(told(&task, "text").await, [json!({"text": "hello\n"})]);
     });
@@ -52,7 +52,7 @@ fn a_run_that_is_cancelled() {
 #[test]
 fn children_that_stay_after_a_success_are_ended() {
     with(SHELL, async |server, agent| {
-        let task = server.crew().task().prompt("setsid sleep 60 >/dev/null 2>&1 & sleep 60 >/dev/null 2>&1 & echo done").create().await;
+        let task = server.crew().task().prompt("setsid sleep 150 >/dev/null 2>&1 & sleep 150 >/dev/null 2>&1 & echo done").create().await;
         task.reaches("completed").await;
         agent.has_no_processes().await;
     });

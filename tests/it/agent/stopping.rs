@@ -49,7 +49,7 @@ fn what_does_not_finish_goes_back_unharmed() {
         |plan| plan.arg(&["--grace-seconds", "0"]),
         async |server, agent| {
             let tally = Tally::new();
-            let task = server.crew().task().prompt(&format!("{}; sleep 60", tally.mark())).create().await;
+            let task = server.crew().task().prompt(&format!("{}; sleep 150", tally.mark())).create().await;
             tally.reaches(1).await;
             assert!(agent.stop().success());
             let now = task.now().await;
@@ -118,7 +118,7 @@ fn an_agent_stops_whether_its_server_lives_or_not() {
         |plan| plan.arg(&["--grace-seconds", "0"]),
         async |server, agent| {
             let tally = Tally::new();
-            server.crew().task().prompt(&format!("{}; sleep 60", tally.mark())).create().await;
+            server.crew().task().prompt(&format!("{}; sleep 150", tally.mark())).create().await;
             tally.reaches(1).await;
             server.kill9();
             agent.signal("TERM");
