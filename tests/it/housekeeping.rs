@@ -64,7 +64,8 @@ async fn what_is_old_enough_goes_and_nothing_else(on_postgres: bool) {
     plane.has_looked("retention").await;
     let after = trail(&plane).await;
     assert_eq!(after.iter().filter(|(_, at)| *at <= START).count(), 0);
-    assert!(after.ends_with(&later), "younger entries stay");
+    // That the worker was lost meanwhile may have been written among them.
+    assert!(later.iter().all(|entry| after.contains(entry)), "younger entries stay");
     assert_eq!(plane.task(old[0]).await.status, Status::Cancelled, "tasks have a time of their own");
 
     plane.pass(3 * DAY - 1_000);
