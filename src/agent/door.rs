@@ -4,6 +4,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use axum::extract::rejection::JsonRejection;
@@ -72,7 +73,7 @@ async fn health(State(agent): State<Arc<Agent>>) -> Json<Value> {
         "worker_status": agent.posture().status,
         "os_info": machine::os_info(),
         "capabilities": agent.capabilities(),
-        "ip_addrs": machine::addresses(agent.client.server()),
+        "ip_addrs": machine::addresses(agent.client.server()).await,
         "active_runs": agent.lock().len(),
     }))
 }
@@ -96,10 +97,10 @@ async fn execute_task(State(agent): State<Arc<Agent>>, body: Result<Json<Pushed>
         Ok(task) => task,
         Err(error) => return refuse(StatusCode::BAD_REQUEST, &error.to_string()),
     };
-    if *agent.draining.borrow() || agent.drained_since().is_some() || agent.posture().status != super::posture::ONLINE {
+    if agent.draining.load(Ordering::Relaxed) || agent.drained_since().is_some() || agent.posture().status != super::posture::ONLINE {
         return refuse(StatusCode::SERVICE_UNAVAILABLE, "This agent takes no new tasks: it is being drained");
     }
-    if agent.profiles.of(&task.agent_slug).is_none() {
+    if agent.settings.profiles.of(&task.agent_slug).is_none() {
         return refuse(StatusCode::UNPROCESSABLE_ENTITY, &format!("This agent has no profile for {}", task.agent_slug));
     }
     if agent.is_closed_for(&task.agent_slug) {

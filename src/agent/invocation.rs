@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use super::profile::{Output, Profile, Runner, find_program};
+use super::profile::{Profile, Runner};
 use super::wire::Task;
 
 /// The first argument that makes this program the echo runner.
@@ -28,25 +28,23 @@ pub enum Conversation {
 }
 
 impl Invocation {
+    /// `program`: where that of the profile is.
     pub fn new(
         profile: &Profile,
+        program: PathBuf,
         profiles_dir: &Path,
         task: &Task,
         conversation: &Conversation,
         context_dir: &Path,
         prompt: &Path,
     ) -> Self {
-        let program = find_program(&profile.program(), profiles_dir).unwrap_or_else(|| profile.program());
-        let (args, is_plain) = match profile.runner {
-            Runner::Claude => (claude(profile, profiles_dir, task, conversation), false),
-            Runner::Echo => (vec![ECHO.into()], false),
-            Runner::Command => {
-                let filled = profile.command.iter().skip(1).map(|word| fill(word, profile, task, context_dir, prompt).into());
-                (filled.collect(), profile.output == Output::Text)
-            }
+        let args = match profile.runner {
+            Runner::Claude => claude(profile, profiles_dir, task, conversation),
+            Runner::Echo => vec![ECHO.into()],
+            Runner::Command => profile.command.iter().skip(1).map(|word| fill(word, profile, task, context_dir, prompt).into()).collect(),
         };
         let env = profile.env.iter().map(|(name, value)| (name.clone(), value.clone())).collect();
-        Self { program, args, env, is_plain }
+        Self { program, args, env, is_plain: profile.is_plain() }
     }
 }
 
@@ -124,7 +122,8 @@ mod tests {
         whole.as_object_mut().unwrap().extend(task.as_object().unwrap().clone());
         let task = serde_json::from_value(whole).unwrap();
         let conversation = Conversation::Resumed("s".into());
-        Invocation::new(profiles.of("a").unwrap(), Path::new("/p"), &task, &conversation, Path::new("/ctx"), Path::new("/run/prompt"))
+        let profile = profiles.of("a").unwrap();
+        Invocation::new(profile, profile.program(), Path::new("/p"), &task, &conversation, Path::new("/ctx"), Path::new("/run/prompt"))
     }
 
     #[test]

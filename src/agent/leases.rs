@@ -40,9 +40,10 @@ impl Agent {
         let mut backoff = Backoff::default();
         let path = format!("api/runtime/workers/{}/claim", client::part(&self.name));
         loop {
+            let turned = self.turned.notified();
             if !self.claims() {
                 tokio::select! {
-                    () = self.turned_for_claims.notified() => {}
+                    () = turned => {}
                     () = tokio::time::sleep(HEARTBEAT_EVERY) => {}
                     () = stopped.cancelled() => return,
                 }
@@ -98,7 +99,7 @@ impl Agent {
     /// Begins the run of a lease that is new to us. False: it can't be kept on disk, so it is not begun.
     pub(super) fn accept(self: &Arc<Self>, lease: Lease, task: Task) -> bool {
         // It came while the server did not know yet that nothing new is taken.
-        let unwanted = *self.draining.borrow() || self.is_closed_for(&task.agent_slug);
+        let unwanted = self.draining.load(Ordering::Relaxed) || self.is_closed_for(&task.agent_slug);
         let ttl = Duration::from_secs(lease.ttl_seconds);
         // How old it is nobody knows, so it is renewed before its process starts.
         let held = Held::new(task.id, ttl, Instant::now() + ttl, unwanted.then_some(Stop::HandBack));
@@ -113,7 +114,7 @@ impl Agent {
         if let Err(error) = dir.create(&record) {
             tracing::error!(lease = %lease.id, %error, "a task can't be kept on disk, so it is handed back, and no other is taken for a while");
             self.unwell_until.store(now_ms() + UNWELL_MS, Ordering::Relaxed);
-            self.turn();
+            self.turned.notify_waiters();
             let (agent, task) = (self.clone(), record.task.id);
             tokio::spawn(async move {
                 report::deliver(&agent, task, lease.id, Verdict::Release { reason: format!("the worker's disk: {error}") }).await;
@@ -162,7 +163,7 @@ impl Agent {
     }
 
     pub(super) fn is_closed_for(&self, agent_slug: &str) -> bool {
-        self.profiles.of(agent_slug).is_some_and(|profile| self.accounts.is_closed(&profile.account, now_ms()))
+        self.settings.profiles.of(agent_slug).is_some_and(|profile| self.accounts.is_closed(&profile.account, now_ms()))
     }
 
     /// A run to its acknowledged end.
@@ -171,7 +172,9 @@ impl Agent {
         let over = CancellationToken::new();
         let mut sender = None;
         let log = EventLog::open(&dir).and_then(|log| log.reader().map(|reader| (log, reader)));
-        let verdict = match (dir.verdict(), log) {
+        let kept = dir.verdict();
+        let is_kept = kept.is_some();
+        let verdict = match (kept, log) {
             (kept, Ok((mut log, reader))) => {
                 let (agent, is_over) = (self.clone(), over.clone());
                 sender = Some(tokio::spawn(async move { report::send_events(&agent, task, lease, reader, is_over).await }));
@@ -186,7 +189,7 @@ impl Agent {
                 verdict::not_started(lease, Reason::SpawnFailed, &format!("the run's files can't be used: {error}"), true)
             }
         };
-        if let Err(error) = dir.keep_verdict(&verdict) {
+        if !is_kept && let Err(error) = dir.keep_verdict(&verdict) {
             tracing::error!(%task, %error, "a run's end can't be kept on disk; it is only sent");
         }
         over.cancel();
@@ -284,7 +287,7 @@ impl Agent {
         for lease in &renewed.lost {
             if let Some(held) = runs.get(lease).filter(|held| !held.is_over) {
                 tracing::warn!(%lease, task = %held.task, "the lease is lost: its run is ended");
-                held.stop.send_if_modified(|stop| stop.is_none().then(|| *stop = Some(Stop::LeaseLost)).is_some());
+                held.end(Stop::LeaseLost);
             }
         }
     }
@@ -295,13 +298,13 @@ impl Agent {
         let was_drained = since.is_some();
         *since = if directives.drain { since.or_else(|| Some(Instant::now())) } else { None };
         if was_drained && since.is_none() {
-            self.turned_for_claims.notify_one();
+            self.turned.notify_waiters();
         }
     }
 
     pub(super) fn stop_where(&self, reason: Stop, is_meant: impl Fn(&Held) -> bool) {
         for held in self.lock().values().filter(|held| !held.is_over && is_meant(held)) {
-            held.stop.send_if_modified(|stop| stop.is_none().then(|| *stop = Some(reason)).is_some());
+            held.end(reason);
         }
     }
 }

@@ -1,7 +1,6 @@
 //! What the agent tells of the machine it runs on.
 
-use std::net::{ToSocketAddrs, UdpSocket};
-
+use tokio::net::{UdpSocket, lookup_host};
 use url::Url;
 
 /// The system's name and the kind of processor.
@@ -12,15 +11,16 @@ pub fn os_info() -> String {
     format!("{name} {}", std::env::consts::ARCH)
 }
 
-/// The address that this machine has towards the server: where it would send from. Nothing is sent to learn it.
-pub fn addresses(server: &str) -> Vec<String> {
-    let find = || {
-        let url = Url::parse(server).ok()?;
-        let target = (url.host_str()?.trim_matches(['[', ']']), url.port_or_known_default()?).to_socket_addrs().ok()?.next()?;
-        let any = if target.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
-        let socket = UdpSocket::bind(any).ok()?;
-        socket.connect(target).ok()?;
-        Some(socket.local_addr().ok()?.ip().to_string())
-    };
-    find().into_iter().collect()
+/// The address that this machine has towards the server: where it would send from. Nothing is sent to it to learn that.
+pub async fn addresses(server: &str) -> Vec<String> {
+    address(server).await.into_iter().collect()
+}
+
+async fn address(server: &str) -> Option<String> {
+    let url = Url::parse(server).ok()?;
+    let target = lookup_host((url.host_str()?.trim_matches(['[', ']']), url.port_or_known_default()?)).await.ok()?.next()?;
+    let any = if target.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
+    let socket = UdpSocket::bind(any).await.ok()?;
+    socket.connect(target).await.ok()?;
+    Some(socket.local_addr().ok()?.ip().to_string())
 }

@@ -3,7 +3,7 @@
 //! Its directory ([`home`]) is its memory. A run's process writes to files there, so it goes on while the agent is away; the next agent
 //! watches it again, or tells what it left. Nothing is forgotten before the server has acknowledged it.
 
-pub mod account;
+mod account;
 mod door;
 pub mod echo;
 mod home;
@@ -23,7 +23,7 @@ mod wire;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::atomic::AtomicI64;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -92,20 +92,18 @@ pub(crate) struct Agent {
     client: Client,
     home: Home,
     name: String,
-    profiles: Profiles,
     accounts: Accounts,
     runs: Mutex<BTreeMap<Uuid, Held>>,
     /// Something changed that decides whether new tasks are taken.
     turned: Notify,
     /// A lease that has to be renewed soon.
     hurry: Notify,
-    turned_for_claims: Notify,
     /// What is known of the leases has changed.
     changed: Notify,
     /// The disk has failed: no new tasks until then.
     unwell_until: AtomicI64,
     /// This agent stops.
-    draining: watch::Sender<bool>,
+    draining: AtomicBool,
     /// Since when the server wants it to be drained.
     drained_since: Mutex<Option<Instant>>,
     restart: CancellationToken,
@@ -128,6 +126,11 @@ struct Held {
 impl Held {
     fn new(task: Uuid, ttl: Duration, valid_until: Instant, stop: Option<Stop>) -> Self {
         Self { task, ttl, valid_until, stop: watch::Sender::new(stop), is_renewed: false, is_over: false }
+    }
+
+    /// Has its run ended, for the first reason that there is.
+    fn end(&self, reason: Stop) {
+        self.stop.send_if_modified(|stop| stop.is_none().then(|| *stop = Some(reason)).is_some());
     }
 }
 
@@ -154,7 +157,6 @@ pub async fn run(settings: Settings, listener: Option<TcpListener>, shutdown: Ca
     let name = home.name(settings.name.as_deref(), client.server())?;
     let accounts = Accounts::load(home.accounts_path());
     let agent = Arc::new(Agent {
-        profiles: settings.profiles.clone(),
         settings,
         client,
         home,
@@ -163,10 +165,9 @@ pub async fn run(settings: Settings, listener: Option<TcpListener>, shutdown: Ca
         runs: Mutex::default(),
         turned: Notify::new(),
         hurry: Notify::new(),
-        turned_for_claims: Notify::new(),
         changed: Notify::new(),
         unwell_until: AtomicI64::new(0),
-        draining: watch::Sender::new(false),
+        draining: AtomicBool::new(false),
         drained_since: Mutex::default(),
         restart: CancellationToken::new(),
         leave: CancellationToken::new(),
@@ -202,8 +203,8 @@ impl Agent {
                 grace_s = self.settings.grace.as_secs(),
                 "stopping: no new tasks; a second signal ends at once"
             );
-            self.draining.send_replace(true);
-            self.turn();
+            self.draining.store(true, Ordering::Relaxed);
+            self.turned.notify_waiters();
             self.drain().await;
         }
         stopped.cancel();
@@ -225,12 +226,6 @@ impl Agent {
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<Uuid, Held>> {
         self.runs.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// What decides whether new tasks are taken may have changed.
-    fn turn(&self) {
-        self.turned.notify_one();
-        self.turned_for_claims.notify_one();
     }
 
     /// Goes on with what an earlier process left.

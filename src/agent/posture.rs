@@ -60,7 +60,7 @@ impl Agent {
             capabilities: Capabilities { agents: posture.agents, ..self.capabilities() },
             agent_version: env!("CARGO_PKG_VERSION"),
             os_info: machine::os_info(),
-            ip_addrs: machine::addresses(self.client.server()),
+            ip_addrs: machine::addresses(self.client.server()).await,
             url: door.map(|door| door.url.clone()),
             dispatch: if self.is_push_only() { "push" } else { "manual" },
         };
@@ -76,24 +76,24 @@ impl Agent {
     pub(super) fn capabilities(&self) -> Capabilities {
         Capabilities {
             // Servers lease and push only to workers that say so; one with a door wants that.
-            claude_cli: self.profiles.run_claude() || self.settings.door.is_some(),
+            claude_cli: self.settings.profiles.run_claude() || self.settings.door.is_some(),
             max_concurrency: self.settings.max_concurrency,
             labels: self.settings.labels.clone(),
-            agents: self.profiles.slugs(),
+            agents: self.settings.profiles.slugs(),
         }
     }
 
     /// An account that is closed closes its slugs; where those can't be told from the others, it closes the worker.
     pub(super) fn posture(&self) -> Posture {
-        let agents = self.profiles.slugs();
-        if *self.draining.borrow() || self.unwell_until.load(Ordering::Relaxed) > now_ms() {
+        let agents = self.settings.profiles.slugs();
+        if self.draining.load(Ordering::Relaxed) || self.unwell_until.load(Ordering::Relaxed) > now_ms() {
             return Posture { status: "syncing", agents };
         }
         let open = agents.as_ref().map(|slugs| slugs.iter().filter(|slug| !self.is_closed_for(slug)).cloned().collect::<Vec<_>>());
         if let Some(open) = open.filter(|open| !open.is_empty()) {
             return Posture { status: ONLINE, agents: Some(open) };
         }
-        let status = match self.accounts.openness(&self.profiles, now_ms()) {
+        let status = match self.accounts.openness(&self.settings.profiles, now_ms()) {
             Openness::Open => ONLINE,
             Openness::Paused { .. } => "syncing",
             Openness::Refused { .. } => "error",
@@ -103,10 +103,11 @@ impl Agent {
 
     /// Tells the server whenever the worker opens or closes, for whatever reason.
     pub(super) async fn keep_posture(self: Arc<Self>, stopped: CancellationToken) {
-        let mut told = Posture { status: ONLINE, agents: self.profiles.slugs() };
+        let mut told = Posture { status: ONLINE, agents: self.settings.profiles.slugs() };
         let mut told_at = Instant::now();
         let mut backoff = Backoff::default();
         loop {
+            let turned = self.turned.notified();
             let posture = self.posture();
             let mut wait = TELL_AGAIN;
             if posture != told || (posture.status != ONLINE && told_at.elapsed() >= TELL_AGAIN) {
@@ -120,7 +121,7 @@ impl Agent {
                             tracing::info!(status = posture.status, agents = ?posture.agents, "told the server how this worker is");
                         }
                         (told, told_at, backoff) = (posture, Instant::now(), Backoff::default());
-                        self.turned_for_claims.notify_one();
+                        self.turned.notify_waiters();
                     }
                     Err(error) => {
                         tracing::warn!(%error, status = posture.status, "the server could not be told how this worker is; trying again");
@@ -129,14 +130,14 @@ impl Agent {
                 }
             }
             let now = now_ms();
-            let reopens = match self.accounts.openness(&self.profiles, now) {
+            let reopens = match self.accounts.openness(&self.settings.profiles, now) {
                 Openness::Paused { until, .. } => until - now,
                 _ => Ms::MAX,
             };
             wait = wait.min(Duration::from_millis(u64::try_from(reopens).unwrap_or(0)));
             tokio::select! {
                 () = stopped.cancelled() => return,
-                () = self.turned.notified() => {}
+                () = turned => {}
                 () = tokio::time::sleep(wait) => {}
             }
         }
@@ -145,18 +146,18 @@ impl Agent {
     pub(super) fn pause(&self, account: &str, until: Ms) {
         tracing::warn!(account, until, "the account is out of quota: no new tasks until then");
         self.accounts.pause(account, until, now_ms());
-        self.turn();
+        self.turned.notify_waiters();
     }
 
     pub(super) fn refuse(&self, account: &str) {
         tracing::error!(account, "the account's credentials were refused: no new tasks; log the CLI in again, then restart the agent");
         self.accounts.refuse(account);
-        self.turn();
+        self.turned.notify_waiters();
     }
 
     /// Gets no more tasks from here on; one that was on its way to us goes back.
     pub(super) async fn say_goodbye(&self) {
-        if let Err(error) = self.register(Posture { status: "offline", agents: self.profiles.slugs() }).await {
+        if let Err(error) = self.register(Posture { status: "offline", agents: self.settings.profiles.slugs() }).await {
             return tracing::warn!(%error, "the server could not be told that this worker stops");
         }
         let held: Vec<Uuid> = self.lock().keys().copied().collect();

@@ -108,6 +108,11 @@ impl Profile {
         }
     }
 
+    /// Its output is the answer, not a stream.
+    pub fn is_plain(&self) -> bool {
+        self.runner == Runner::Command && self.output == Output::Text
+    }
+
     fn check(&self, dir: &Path) -> Result<(), String> {
         if self.runner == Runner::Command && self.command.first().is_none_or(String::is_empty) {
             return Err("runner = \"command\" needs command = [\"PROGRAM\", …]".into());

@@ -111,9 +111,10 @@ fn check_reference(hint: &str, dir: &Path) -> Result<(), String> {
         return Err("a context hint has control characters".to_owned());
     }
     for word in hint.split('@').skip(1).chain(Some(hint).filter(|hint| !hint.contains('@'))) {
-        let path = Path::new(word.trim_start_matches(['"', '\'']));
+        let word = word.trim_start_matches(['"', '\'']);
+        let path = Path::new(word);
         let leads_elsewhere = || fs::canonicalize(dir.join(path)).is_ok_and(|path| !path.starts_with(dir));
-        if leads_out(word.trim_start_matches(['"', '\'']), path) || leads_elsewhere() {
+        if leads_out(word, path) || leads_elsewhere() {
             return Err(outside(hint));
         }
     }

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
 use futures_util::future::BoxFuture;
 use reqwest::Method;
 use serde_json::Value;
@@ -22,33 +23,37 @@ const COMPLETE_LIMIT: Duration = Duration::from_secs(120);
 /// The end of a run waits so long for its last events, with a server that answers but does not take them.
 const EVENTS_PATIENCE: u32 = 5;
 
+const SHORTEST_WAIT: Duration = Duration::from_millis(100);
+/// With as much again by chance.
+const LONGEST_WAIT: Duration = Duration::from_millis(7_500);
+const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(15);
+
 /// Waits that grow, with some chance so that agents drift apart.
 #[derive(Debug)]
-pub struct Backoff {
-    next: Duration,
-}
-
-const FIRST_WAIT: Duration = Duration::from_millis(200);
-const LONGEST_WAIT: Duration = Duration::from_secs(15);
+pub struct Backoff(ExponentialBackoff);
 
 impl Default for Backoff {
     fn default() -> Self {
-        Self { next: FIRST_WAIT }
+        let waits = ExponentialBuilder::default().with_min_delay(SHORTEST_WAIT).with_max_delay(LONGEST_WAIT);
+        Self(waits.with_jitter().without_max_times().build())
     }
 }
 
 impl Backoff {
     /// The wait before the next try, if the server asks for it a longer one.
     pub fn wait(&mut self, error: &Error) -> Duration {
-        use std::hash::{BuildHasher, RandomState};
-        let chance = RandomState::new().hash_one(0) as f64 / u64::MAX as f64;
-        let wait = self.next.mul_f64(0.5 + 0.5 * chance);
-        self.next = (self.next * 2).min(LONGEST_WAIT);
+        let wait = self.0.next().unwrap_or(LONGEST_WAIT);
         match error {
-            Error::Refused { retry_after: Some(asked), .. } => wait.max((*asked).min(LONGEST_WAIT)),
+            Error::Refused { retry_after: Some(asked), .. } => wait.max((*asked).min(LONGEST_RETRY_AFTER)),
             _ => wait,
         }
     }
+}
+
+/// Whether the server may take later what it does not now: a key may be changed on either side, and what is no answer of the API may be
+/// a proxy's.
+fn may_pass(error: &Error) -> bool {
+    error.is_passing() || matches!(error.status(), Some(401 | 403)) || matches!(error, Error::Garbled(_))
 }
 
 /// Sends a run's events in order until it is told that no more come, and the rest then. Ends early if the server does not want them.
@@ -79,7 +84,7 @@ pub async fn send_events(agent: &Agent, task: Uuid, lease_id: Uuid, mut events: 
                 events.sent(end);
                 backoff = Backoff::default();
             }
-            Err(error) if error.is_passing() || matches!(error.status(), Some(401 | 403)) || matches!(error, Error::Garbled(_)) => {
+            Err(error) if may_pass(&error) => {
                 if is_over {
                     failures_at_end += 1;
                     if failures_at_end >= EVENTS_PATIENCE {
@@ -154,8 +159,7 @@ async fn insist<'a>(task: Uuid, call: impl Fn() -> BoxFuture<'a, Result<(), Erro
     let mut complained: Option<Instant> = None;
     loop {
         let error = call().await.err()?;
-        // A key may be changed on either side, and what is no answer of the API may be a proxy's: the result waits for that.
-        if !(error.is_passing() || matches!(error.status(), Some(401 | 403)) || matches!(error, Error::Garbled(_))) {
+        if !may_pass(&error) {
             // Another lease has the task, or it is gone: this run's end is nobody's any more.
             tracing::warn!(%task, %error, "the server does not take this run's end");
             return Some(error);

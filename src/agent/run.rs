@@ -54,7 +54,7 @@ impl Run<'_> {
     /// Runs the task, or goes on watching a run that an earlier agent began, and says how it ended. Nothing of it is left then.
     pub async fn drive(&mut self, mut record: Record) -> Verdict {
         let (task, lease) = (record.task.clone(), record.lease.id);
-        let Some(profile) = self.agent.profiles.of(&task.agent_slug).cloned() else {
+        let Some(profile) = self.agent.settings.profiles.of(&task.agent_slug).cloned() else {
             // It had one when the run began.
             process::end(record.process.and_then(|running| running.leader), &lease.to_string(), TERM_GRACE).await;
             let why = format!("this worker has no profile for the agent {}", task.agent_slug);
@@ -152,11 +152,11 @@ impl Run<'_> {
         let composed = tokio::task::spawn_blocking(move || prompt::compose(&task, &dir, resumes)).await;
         let text = composed.map_err(|error| failed("the prompt can't be put together", &error))?;
         let text = text.map_err(|why| Box::new(not_started(lease, Reason::AgentError, &why, false)))?;
-        if find_program(&profile.program(), &self.agent.profiles.dir).is_none() {
-            return Err(failed(&profile.program().display().to_string(), &"there is no such program, or it may not be run"));
-        }
+        let profiles_dir = &self.agent.settings.profiles.dir;
+        let program = find_program(&profile.program(), profiles_dir)
+            .ok_or_else(|| failed(&profile.program().display().to_string(), &"there is no such program, or it may not be run"))?;
         fs::write(self.dir.prompt(), text).map_err(|error| failed("the prompt can't be written", &error))?;
-        let invocation = Invocation::new(profile, &self.agent.profiles.dir, &record.task, conversation, &context_dir, &self.dir.prompt());
+        let invocation = Invocation::new(profile, program, profiles_dir, &record.task, conversation, &context_dir, &self.dir.prompt());
         record.starts += 1;
         record.process = None;
         let kept = self.dir.keep(record);
@@ -202,7 +202,7 @@ impl Run<'_> {
 
     /// Reads along until nothing of the run is left.
     async fn watch(&mut self, record: &Record, profile: &Profile, mut watched: Watched) -> (Reading, End) {
-        let mut reading = Reading::new(profile.runner == Runner::Command && profile.output == super::profile::Output::Text);
+        let mut reading = Reading::new(profile.is_plain());
         let lease = record.lease.id.to_string();
         let start = record.starts;
         let mut tail = match Tail::open(&self.dir.stdout(start)) {

@@ -130,13 +130,8 @@ fn outcome(task: &Task, reading: &Reading, end: &End, now: Ms) -> Result<(String
     if let Some(stop) = end.stop {
         return Err(stopped(task, stop));
     }
-    if let Some(ending) = &reading.result {
-        return Err(Some(refused(ending, reading, now)));
-    }
-    if reading.api_error.is_some() {
-        let nothing =
-            Ending { subtype: String::new(), is_error: true, text: String::new(), api_status: None, usage: Default::default(), denied: 0 };
-        return Err(Some(refused(&nothing, reading, now)));
+    if reading.result.is_some() || reading.api_error.is_some() {
+        return Err(Some(refused(reading, now)));
     }
     match end.exit.as_deref() {
         Some("0") if reading.is_plain() => match reading.is_cut() {
@@ -164,16 +159,14 @@ fn stopped(task: &Task, stop: Stop) -> Option<Failure> {
 }
 
 /// Sorts what the CLI or the API behind it said.
-fn refused(ending: &Ending, reading: &Reading, now: Ms) -> Failure {
-    let text =
-        if ending.text.is_empty() { reading.api_error.clone().unwrap_or_else(|| ending.subtype.clone()) } else { ending.text.clone() };
-    if ending.subtype == "error_max_budget_usd" {
-        return Failure::new(
-            Reason::BudgetExceeded,
-            format!("the run used {:.4} USD, more than its budget; {text}", ending.usage.cost_usd),
-        );
+fn refused(reading: &Reading, now: Ms) -> Failure {
+    let (ending, api_error) = (reading.result.as_ref(), reading.api_error.as_deref());
+    let subtype = ending.map(|ending| ending.subtype.as_str());
+    let text = ending.map(|ending| ending.text.as_str()).filter(|text| !text.is_empty()).or(api_error).or(subtype).unwrap_or_default();
+    if let Some(Ending { usage, .. }) = ending.filter(|ending| ending.subtype == "error_max_budget_usd") {
+        return Failure::new(Reason::BudgetExceeded, format!("the run used {:.4} USD, more than its budget; {text}", usage.cost_usd));
     }
-    let reason = match (ending.api_status, reading.api_error.as_deref()) {
+    let reason = match (ending.and_then(|ending| ending.api_status), api_error) {
         (Some(401 | 403), _) | (_, Some("authentication_failed" | "oauth_org_not_allowed" | "billing_error")) => Reason::Auth,
         (Some(429), _) | (_, Some("rate_limit")) => Reason::RateLimited,
         (Some(500..=599), _) | (_, Some("overloaded" | "server_error")) => Reason::Overloaded,
