@@ -7,13 +7,12 @@ use clap::Args;
 use secrecy::SecretString;
 use tokio::net::TcpListener;
 
+use super::people::{DEFAULT_SERVER, read_key};
 use super::{Failure, block_on, say, signals};
 use crate::agent::profile::{Profiles, find_program};
 use crate::agent::{self, Door, Ended, Settings};
 use crate::config::{self, LogFormat};
 use crate::telemetry::init_logging;
-
-const DEFAULT_SERVER: &str = "http://127.0.0.1:5000";
 
 /// Run a server's tasks on this machine
 ///
@@ -124,17 +123,12 @@ fn name(text: &str) -> Result<String, String> {
     }
 }
 
-/// The secret that was given, by itself or in a file.
-pub fn secret(name: &str, value: Option<&str>, file: Option<&PathBuf>) -> Result<Option<SecretString>, Failure> {
-    let read = match (value.filter(|value| !value.is_empty()), file.filter(|path| !path.as_os_str().is_empty())) {
-        (Some(value), _) => Some(value.to_owned()),
-        (None, Some(path)) => {
-            let text = std::fs::read_to_string(path);
-            Some(text.map_err(|error| Failure::usage(format!("--{name}-file {} can't be read: {error}", path.display())))?)
-        }
-        (None, None) => None,
-    };
-    Ok(read.map(|text| SecretString::from(text.trim_end_matches(['\r', '\n']))))
+/// The key that was given, by itself or in a file. An empty variable counts as unset.
+fn key(value: Option<String>, file: Option<PathBuf>) -> Result<Option<SecretString>, Failure> {
+    match (value.filter(|value| !value.is_empty()), file.filter(|path| !path.as_os_str().is_empty())) {
+        (None, Some(file)) => read_key(&file).map(Some),
+        (value, _) => Ok(value.map(|value| SecretString::from(value.trim_end_matches(['\r', '\n'])))),
+    }
 }
 
 pub fn run(args: AgentArgs) -> Result<(), Failure> {
@@ -160,10 +154,9 @@ pub fn run(args: AgentArgs) -> Result<(), Failure> {
 async fn serve(args: AgentArgs) -> Result<Ended, Failure> {
     init_logging(args.log_format, &args.log_level)?;
     let shutdown = signals::listen()?;
-    let key = secret("key", args.key.as_deref(), args.key_file.as_ref())?;
-    let agent_key = secret("agent-key", args.agent_key.as_deref(), args.agent_key_file.as_ref())?;
+    let (server_key, agent_key) = (key(args.key, args.key_file)?, key(args.agent_key, args.agent_key_file)?);
     let server = if args.server.is_empty() { DEFAULT_SERVER.to_owned() } else { args.server };
-    let mut settings = args.work.settings(server, key, config::default_data_dir().join("agent"))?;
+    let mut settings = args.work.settings(server, server_key, config::default_data_dir().join("agent"))?;
     settings.name = args.name.filter(|name| !name.is_empty());
     settings.labels = args.labels.into_iter().filter(|label| !label.is_empty()).collect();
     let listener = match args.listen.filter(|address| !address.is_empty()) {

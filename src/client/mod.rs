@@ -8,13 +8,15 @@ use std::fmt;
 use std::time::Duration;
 
 use reqwest::header::{ACCEPT, HeaderMap, HeaderName, HeaderValue, LINK, RETRY_AFTER};
-use reqwest::{Method, RequestBuilder, redirect};
+use reqwest::{Method, RequestBuilder};
 use secrecy::{ExposeSecret, SecretString};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use url::Url;
 
 pub use sse::{Event, Events};
+
+use crate::outbound::{self, cause};
 
 /// Longer than any request may take at the server, but for long polls.
 pub const CALL_LIMIT: Duration = Duration::from_secs(40);
@@ -100,19 +102,8 @@ impl Client {
             value.set_sensitive(true);
             Ok(value)
         });
-        // Fails only if a provider was set before, which is as good.
-        let _ = rustls::crypto::ring::default_provider().install_default();
-        // The key must reach nobody but the server that was named.
-        let builder = || {
-            reqwest::Client::builder()
-                .user_agent(concat!("bloom-runtime/", env!("CARGO_PKG_VERSION")))
-                .connect_timeout(CONNECT_LIMIT)
-                .tcp_nodelay(true)
-                .redirect(redirect::Policy::none())
-        };
-        // A machine without root certificates can still call a plain http address.
-        let http = builder().build().or_else(|_| builder().tls_certs_only([]).build());
-        let http = http.map_err(|error| Error::Usage(format!("this machine's TLS can't be set up: {}", cause(&error))))?;
+        let http = outbound::client_by_proxy(|builder| builder.connect_timeout(CONNECT_LIMIT).tcp_nodelay(true));
+        let http = http.map_err(|error| Error::Usage(format!("this machine's TLS can't be set up: {error}")))?;
         Ok(Self { http, base, key: key.transpose()? })
     }
 
@@ -217,15 +208,6 @@ pub fn part(text: &str) -> String {
     url.map(|url| url.path().trim_start_matches('/').to_owned()).unwrap_or_default()
 }
 
-/// The innermost cause is what helps: "Connection refused", not "error sending request".
-fn cause(error: &reqwest::Error) -> String {
-    let mut cause: &dyn std::error::Error = error;
-    while let Some(source) = cause.source() {
-        cause = source;
-    }
-    cause.to_string()
-}
-
 fn refusal(status: u16, headers: &HeaderMap, body: &[u8]) -> Error {
     let seconds = headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
     let refused = Error::Refused { status, message: message(status, body), retry_after: seconds.map(Duration::from_secs) };
@@ -313,5 +295,6 @@ mod tests {
         assert_eq!(next("</api/runtime/audit?cursor=x>; rel=\"next\"").as_deref(), Some("/api/runtime/audit?cursor=x"));
         assert_eq!(next("<http://h/p/api/runtime/audit?cursor=x>; rel=\"next\"").as_deref(), Some("/api/runtime/audit?cursor=x"));
         assert_eq!(next("</api/runtime/audit>; rel=\"first\""), None);
+        assert_eq!(next("nonsense"), None);
     }
 }

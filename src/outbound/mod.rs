@@ -1,5 +1,5 @@
-//! Calls to other programs over HTTP. What goes out, keys above all, reaches nobody but the address that was named: no redirects, no
-//! proxy of the environment. What comes back has a limit.
+//! Calls to other programs over HTTP. What goes out, keys above all, reaches nobody but the address that was named: no redirects, and
+//! from a server no proxy of the environment. What comes back has a limit.
 
 use std::time::Duration;
 
@@ -34,16 +34,24 @@ pub struct Failure {
     pub is_unsent: bool,
 }
 
-/// A client with these further settings.
+/// A server's client with these further settings.
 ///
 /// # Errors
 /// This machine's TLS can't be set up; the text says why.
 pub fn client(further: impl Fn(ClientBuilder) -> ClientBuilder) -> Result<reqwest::Client, String> {
+    client_by_proxy(|builder| further(builder.no_proxy()))
+}
+
+/// As [`client`], for calls that may take the environment's proxy: those that people start from their own machines.
+///
+/// # Errors
+/// This machine's TLS can't be set up; the text says why.
+pub fn client_by_proxy(further: impl Fn(ClientBuilder) -> ClientBuilder) -> Result<reqwest::Client, String> {
     // Fails only if a provider was set before, which is as good.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let builder = || {
         let builder = reqwest::Client::builder().user_agent(concat!("bloom-runtime/", env!("CARGO_PKG_VERSION")));
-        further(builder.redirect(redirect::Policy::none()).no_proxy())
+        further(builder.redirect(redirect::Policy::none()))
     };
     // A machine without root certificates can still call a plain http address.
     builder().build().or_else(|_| builder().tls_certs_only([]).build()).map_err(|error| explain(error).text)
@@ -100,15 +108,20 @@ pub fn with_key(request: RequestBuilder, header: &str, key: Option<&SecretString
     Ok(request.header(header, value))
 }
 
-/// The innermost cause is what helps: "Connection refused", not "error sending request". Addresses are left out.
-fn explain(error: reqwest::Error) -> Failure {
-    let is_unsent = error.is_connect() || error.is_builder();
-    let error = error.without_url();
-    let mut cause: &dyn std::error::Error = &error;
+/// The innermost cause is what helps: "Connection refused", not "error sending request".
+pub fn cause(error: &reqwest::Error) -> String {
+    let mut cause: &dyn std::error::Error = error;
     while let Some(source) = cause.source() {
         cause = source;
     }
-    let text = cause.to_string();
+    cause.to_string()
+}
+
+/// The cause, without addresses.
+fn explain(error: reqwest::Error) -> Failure {
+    let is_unsent = error.is_connect() || error.is_builder();
+    let error = error.without_url();
+    let text = cause(&error);
     Failure { text: if error.is_connect() { format!("can't connect: {text}") } else { text }, is_unsent }
 }
 

@@ -16,7 +16,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("reconcile", &["core", "engine", "store", "agents", "membridge", "telemetry"]),
     ("http", &["core", "api", "engine", "store", "agents", "membridge", "telemetry"]),
     ("config", &["core", "telemetry"]),
-    ("client", &[]),
+    ("client", &["outbound"]),
     ("agent", &["core", "client", "telemetry"]),
     ("cli", &["core", "api", "store", "engine", "reconcile", "agents", "membridge", "http", "config", "client", "agent", "telemetry"]),
 ];

@@ -18,7 +18,7 @@ use super::term;
 use crate::client::{CALL_LIMIT, Client, Error};
 use crate::config::Environment;
 
-const DEFAULT_SERVER: &str = "http://127.0.0.1:5000";
+pub const DEFAULT_SERVER: &str = "http://127.0.0.1:5000";
 const MAX_KEY_BYTES: u64 = 64 * 1024;
 /// The most rows of one page.
 const PAGE: usize = 1000;

@@ -16,6 +16,7 @@ use clap::Subcommand;
 
 use super::Failure;
 use connect::Connection;
+pub use connect::{DEFAULT_SERVER, read_key};
 use contexts::ContextCommand;
 use records::{AuditArgs, LeaseCommand, UsageArgs};
 use show::Shown;

@@ -11,6 +11,22 @@ fn script(tally: &Tally, gate: &Gate) -> String {
     format!("{}; echo begun; {}; echo answer", tally.mark(), gate.wait())
 }
 
+/// A run that has begun, and waits.
+struct Begun<'a> {
+    agent: agent::Agent,
+    task: Task<'a>,
+    tally: Tally,
+    gate: Gate,
+}
+
+async fn begun(server: &Server, plan: AgentPlan) -> Begun<'_> {
+    let (tally, gate) = (Tally::new(), Gate::new());
+    let agent = plan.shell().start();
+    let task = server.crew().task().prompt(&script(&tally, &gate)).create().await;
+    tally.reaches(1).await;
+    Begun { agent, task, tally, gate }
+}
+
 async fn ended_once(server: &Server, task: &Task<'_>) {
     let done = task.reaches("completed").await;
     assert_eq!(result(task).await["output"], json!("begun\nanswer\n"), "{done}");
@@ -21,9 +37,7 @@ async fn ended_once(server: &Server, task: &Task<'_>) {
 on_both! { alone:
     async fn the_agent_is_killed_and_its_run_goes_on(database) {
         let server = Server::on(database).start();
-        let (tally, gate) = (Tally::new(), Gate::new());
-        let agent = server.agent("box").shell().start();
-        let task = server.crew().task().prompt(&script(&tally, &gate)).create().await;
+        let Begun { agent, task, tally, gate } = begun(&server, server.agent("box")).await;
         eventually("it is told what was said so far", || async { (!told(&task, "text").await.is_empty()).then_some(()) }).await;
         agent.kill9();
         assert!(!agent.processes().is_empty(), "the run outlives its agent");
@@ -39,10 +53,7 @@ on_both! { alone:
 
     async fn a_run_ends_while_no_agent_watches(database) {
         let server = Server::on(database).start();
-        let (tally, gate) = (Tally::new(), Gate::new());
-        let agent = server.agent("box").shell().start();
-        let task = server.crew().task().prompt(&script(&tally, &gate)).create().await;
-        tally.reaches(1).await;
+        let Begun { agent, task, tally, gate } = begun(&server, server.agent("box")).await;
         agent.kill9();
         gate.open();
         agent.has_no_processes().await;
@@ -53,10 +64,7 @@ on_both! { alone:
 
     async fn the_agent_and_its_run_are_killed(database) {
         let server = Server::on(database).start();
-        let (tally, gate) = (Tally::new(), Gate::new());
-        let agent = server.agent("box").shell().start();
-        let task = server.crew().task().prompt(&script(&tally, &gate)).create().await;
-        tally.reaches(1).await;
+        let Begun { agent, task, tally, gate } = begun(&server, server.agent("box")).await;
         agent.kill9();
         agent.kill_processes();
         agent.has_no_processes().await;
@@ -69,10 +77,7 @@ on_both! { alone:
 
     async fn the_server_is_killed(database) {
         let server = Server::on(database).start();
-        let (tally, gate) = (Tally::new(), Gate::new());
-        let agent = server.agent("box").shell().start();
-        let task = server.crew().task().prompt(&script(&tally, &gate)).create().await;
-        tally.reaches(1).await;
+        let Begun { agent, task, tally, gate } = begun(&server, server.agent("box")).await;
         server.kill9();
         gate.open();
         // The run ends while nobody can be told.
@@ -84,10 +89,7 @@ on_both! { alone:
 
     async fn both_are_killed(database) {
         let server = Server::on(database).start();
-        let (tally, gate) = (Tally::new(), Gate::new());
-        let agent = server.agent("box").shell().start();
-        let task = server.crew().task().prompt(&script(&tally, &gate)).create().await;
-        tally.reaches(1).await;
+        let Begun { agent, task, tally, gate } = begun(&server, server.agent("box")).await;
         server.kill9();
         agent.kill9();
         agent.start_again();
@@ -101,10 +103,7 @@ on_both! { alone:
     async fn the_network_is_cut_until_the_lease_is_over(database) {
         let server = Server::on(database).env("LEASE_TTL_SECONDS", 3).start();
         let line = Proxy::start(server.base()).await;
-        let (tally, gate) = (Tally::new(), Gate::new());
-        let cut = AgentPlan::at(&line.url, "cut").shell().start();
-        let task = server.crew().task().prompt(&script(&tally, &gate)).create().await;
-        tally.reaches(1).await;
+        let Begun { agent: cut, task, gate, .. } = begun(&server, AgentPlan::at(&line.url, "cut")).await;
         line.hold();
         // Nobody can tell the agent that the lease is over; it knows by its own clock, before anybody else gets the task.
         cut.has_no_processes().await;
@@ -122,10 +121,7 @@ on_both! { alone:
     async fn an_end_whose_answer_is_lost_counts_once(database) {
         let server = Server::on(database).start();
         let line = Proxy::start(server.base()).await;
-        let (tally, gate) = (Tally::new(), Gate::new());
-        let agent = AgentPlan::at(&line.url, "box").shell().start();
-        let task = server.crew().task().prompt(&script(&tally, &gate)).create().await;
-        tally.reaches(1).await;
+        let Begun { agent, task, tally, gate } = begun(&server, AgentPlan::at(&line.url, "box")).await;
         line.hold_answers();
         gate.open();
         ended_once(&server, &task).await;

@@ -1,15 +1,11 @@
 //! The agent as a process, and the processes that it starts.
 
-use std::io::{BufRead, BufReader, Read};
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
 
-use super::server::{Plan, Server};
+use super::server::{Plan, Server, follow, wait_for_end};
 use super::{eventually, janitor};
-
-const PATIENCE: Duration = Duration::from_secs(30);
 
 /// What an agent is started with.
 #[derive(Clone)]
@@ -103,20 +99,9 @@ fn start(plan: &AgentPlan, log: &Arc<Mutex<String>>) -> Child {
     let mut command = plan.plan.command(&words);
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = janitor::spawn(command).expect("the program starts");
-    follow(child.stdout.take().expect("its stdout"), Arc::clone(log));
-    follow(child.stderr.take().expect("its stderr"), Arc::clone(log));
+    follow(child.stdout.take().expect("its stdout"), Arc::clone(log), None);
+    follow(child.stderr.take().expect("its stderr"), Arc::clone(log), None);
     child
-}
-
-fn follow(stream: impl Read + Send + 'static, log: Arc<Mutex<String>>) {
-    std::thread::spawn(move || {
-        for line in BufReader::new(stream).lines().map_while(Result::ok) {
-            if let Ok(mut log) = log.lock() {
-                log.push_str(&line);
-                log.push('\n');
-            }
-        }
-    });
 }
 
 impl Agent {
@@ -147,18 +132,8 @@ impl Agent {
     }
 
     pub fn wait_for_end(&self) -> ExitStatus {
-        let mut child = self.process.lock().expect("the process").take().expect("a running agent");
-        let started = Instant::now();
-        loop {
-            if let Some(status) = child.try_wait().expect("its state") {
-                return status;
-            }
-            if started.elapsed() > PATIENCE {
-                let _ = child.kill();
-                panic!("it does not end: {}", self.log());
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        let child = self.process.lock().expect("the process").take().expect("a running agent");
+        wait_for_end(child, &self.log)
     }
 
     pub fn stop(&self) -> ExitStatus {

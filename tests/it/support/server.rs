@@ -199,18 +199,8 @@ impl Server {
     }
 
     pub fn wait_for_end(&self) -> ExitStatus {
-        let mut child = self.process.lock().expect("the process").take().expect("a running server");
-        let started = Instant::now();
-        loop {
-            if let Some(status) = child.try_wait().expect("its state") {
-                return status;
-            }
-            if started.elapsed() > PATIENCE {
-                let _ = child.kill();
-                panic!("it does not end: {}", self.log());
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        let child = self.process.lock().expect("the process").take().expect("a running server");
+        wait_for_end(child, &self.log)
     }
 
     /// Freezes it: it does nothing, and does not know.
@@ -266,8 +256,23 @@ fn start(plan: &Plan, log: &Arc<Mutex<String>>) -> (Child, String) {
     (child, url)
 }
 
+/// The status of a process that is to end by itself.
+pub fn wait_for_end(mut child: Child, log: &Mutex<String>) -> ExitStatus {
+    let started = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait().expect("its state") {
+            return status;
+        }
+        if started.elapsed() > PATIENCE {
+            let _ = child.kill();
+            panic!("it does not end: {}", log.lock().expect("the log"));
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
 /// Collects what it prints; sends the first loopback address to whoever waits for it.
-fn follow(stream: impl Read + Send + 'static, log: Arc<Mutex<String>>, mut found: Option<std::sync::mpsc::Sender<String>>) {
+pub fn follow(stream: impl Read + Send + 'static, log: Arc<Mutex<String>>, mut found: Option<std::sync::mpsc::Sender<String>>) {
     std::thread::spawn(move || {
         for line in BufReader::new(stream).lines().map_while(Result::ok) {
             if let Some(url) = loopback_url(&line)
