@@ -8,6 +8,7 @@ pub use super::keys::{AFTER_ALL, Keys};
 use super::Ms;
 use super::ids::{LeaseId, TaskId, WorkerId};
 use super::task::{EventKind, Origin, Outcome, Parked, Reason, RunResult, Status, TaskSpec, TaskState, Usage};
+use super::wakeup::Progress;
 use super::worker::{DispatchMode, Worker, WorkerStatus};
 
 /// One wish, from a request or a reconciler.
@@ -78,14 +79,17 @@ pub enum Op {
     Requeue {
         task: TaskId,
     },
-    /// Ends the lease if it is due.
+    /// Ends the lease if it is due; else sets when it is to be looked at next.
     ExpireLease {
         task: TaskId,
         lease: LeaseId,
+        grace: Grace,
     },
-    /// Looks again at what keeps queued tasks from running.
-    Reconsider {
+    /// Evaluates again what keeps queued tasks from running.
+    Reevaluate {
         tasks: Vec<TaskId>,
+        /// The wake-up that these are a page of.
+        progress: Option<Progress>,
     },
     RegisterWorker(Box<WorkerChange>),
     RemoveWorker {
@@ -96,33 +100,36 @@ pub enum Op {
         wish: CordonWish,
     },
     /// These workers were seen, at these times.
-    Touch {
+    RecordSeen {
         sightings: Vec<(WorkerId, Ms)>,
     },
     /// Marks the worker lost: it is offline until it is seen again.
-    LoseWorker {
+    MarkOffline {
         worker: WorkerId,
         cause: Loss,
-    },
-    /// After a time in which nobody served: leases get this long from the readiness, or their TTL where that is shorter.
-    Grace {
-        tasks: Vec<TaskId>,
-        ready_at: Ms,
-        at_least_ms: i64,
     },
     /// Stores a setting that wins over flags and environment; `None` leaves the value.
     Configure {
         membridge_server_url: String,
         membridge_admin_key: String,
     },
-    /// Only leaves an entry: for deeds outside the database.
-    Note {
+    /// Only writes an audit entry: for actions outside the database.
+    RecordAudit {
         action: super::audit::Action,
         entity_type: super::audit::EntityType,
         entity_id: String,
         actor: String,
         detail: String,
     },
+}
+
+/// No lease ends before this, though its own time may be over: for a while nobody could renew it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Grace {
+    /// When service began again, by the database's clock.
+    pub resumed_at: Ms,
+    /// How long after that leases last at least, or their TTL where that is shorter.
+    pub grace_ms: i64,
 }
 
 /// Which worker a lease call wants.
@@ -139,8 +146,10 @@ pub enum Choice {
 #[derive(Clone, Debug)]
 pub struct Claim {
     pub worker: WorkerId,
-    /// Tasks that looked ready for it, best first.
+    /// Tasks that looked ready for it, best first; more than `max` where some of them may be blocked.
     pub candidates: Vec<TaskId>,
+    /// How many new leases it is to get.
+    pub max: usize,
     /// Leases that the worker knows; its other claimed ones are delivered again. `None`: it did not say.
     pub held: Option<Vec<LeaseId>>,
     pub ttl_ms: i64,
@@ -244,13 +253,16 @@ pub enum Reply {
     Claimed {
         worker: Worker,
         leased: Vec<TaskState>,
-        stale: Vec<TaskId>,
+        /// Candidates that could not be had: others took them, or something blocks them. There may be tasks behind them.
+        missed: usize,
     },
     /// The task as it is now: of a heartbeat, cancel, requeue, release, the end of a push; or parked instead of pushed.
     Task(TaskState),
     RenewedLeases {
         renewed: Vec<LeaseId>,
         lost: Vec<LeaseId>,
+        /// Tasks of the renewed leases that are to be cancelled.
+        cancel: Vec<TaskId>,
     },
     Completed {
         task: TaskState,
@@ -349,15 +361,14 @@ impl Op {
             Op::Cancel { .. } => "cancel",
             Op::Requeue { .. } => "requeue",
             Op::ExpireLease { .. } => "expire_lease",
-            Op::Reconsider { .. } => "reconsider",
+            Op::Reevaluate { .. } => "reevaluate",
             Op::RegisterWorker(_) => "register_worker",
             Op::RemoveWorker { .. } => "remove_worker",
             Op::Cordon { .. } => "cordon",
-            Op::Touch { .. } => "touch",
-            Op::LoseWorker { .. } => "lose_worker",
-            Op::Grace { .. } => "grace",
+            Op::RecordSeen { .. } => "record_seen",
+            Op::MarkOffline { .. } => "mark_offline",
             Op::Configure { .. } => "configure",
-            Op::Note { .. } => "note",
+            Op::RecordAudit { .. } => "record_audit",
         }
     }
 
@@ -371,8 +382,8 @@ impl Op {
                 | Op::RegisterWorker(_)
                 | Op::RemoveWorker { .. }
                 | Op::Cordon { .. }
-                | Op::Touch { .. }
-                | Op::LoseWorker { .. }
+                | Op::RecordSeen { .. }
+                | Op::MarkOffline { .. }
         )
     }
 }

@@ -11,7 +11,7 @@ pub type WorkerId = String;
 
 /// Makes ids for one batch, in rising order, from its time and from random bits given by the caller.
 ///
-/// Ids of one millisecond and one source rise by a counter; of two sources they differ by their random bits.
+/// Ids of one millisecond and one source rise by a counter; ids of two sources differ by their random bits.
 #[derive(Clone, Debug)]
 pub struct IdSource {
     now_ms: Ms,
@@ -19,16 +19,23 @@ pub struct IdSource {
     counter: u32,
 }
 
+/// Ids that one source can make in a millisecond: its counter has 20 bits.
+const PER_MS: u32 = 1 << 20;
+
 impl IdSource {
     pub fn new(now_ms: Ms, seed: u64) -> Self {
         Self { now_ms, seed, counter: 0 }
     }
 
     pub fn next_id(&mut self) -> Uuid {
+        if self.counter == PER_MS {
+            self.now_ms += 1;
+            self.counter = 0;
+        }
         let counter = self.counter;
         self.counter += 1;
         let random = self.draw();
-        // 12 bits of the counter stand right behind the time, its upper bits next, then chance: ids of a batch sort as made.
+        // 12 bits of the counter stand right behind the time, its upper bits next, then random bits: ids of a batch sort as made.
         let mut tail = [0u8; 10];
         tail[0] = (counter >> 16) as u8 & 0x0f;
         tail[1] = (counter >> 8) as u8;
@@ -39,9 +46,26 @@ impl IdSource {
         Builder::from_unix_timestamp_millis(millis, &tail).into_uuid()
     }
 
+    /// The time that the next id carries. It is later than the clock where what came before was stamped by a clock that was ahead.
+    pub fn stamp(&self) -> Ms {
+        self.now_ms
+    }
+
     /// What follows sorts behind this id, also when that was made in the same millisecond or by a clock that was ahead.
     pub fn rise_above(&mut self, id: Uuid) {
-        self.now_ms = self.now_ms.max(created_at(id) + 1);
+        let (made_at, counter) = (created_at(id), counter_of(id));
+        if (made_at, counter) >= (self.now_ms, self.counter) {
+            self.now_ms = made_at;
+            self.counter = counter + 1;
+        }
+    }
+
+    /// What follows carries a later time than this one.
+    pub fn rise_past(&mut self, at: Ms) {
+        if at >= self.now_ms {
+            self.now_ms = at + 1;
+            self.counter = 0;
+        }
     }
 
     /// The next of a sequence of well-mixed numbers (SplitMix64), for ids and for jitter.
@@ -57,6 +81,12 @@ impl IdSource {
 /// The time at which a version 7 id was made.
 pub fn created_at(id: Uuid) -> Ms {
     (id.as_u128() >> 80) as Ms
+}
+
+/// The counter of the source that made the id; of an id from elsewhere some number.
+fn counter_of(id: Uuid) -> u32 {
+    let bytes = id.as_bytes();
+    u32::from(bytes[6] & 0x0f) << 16 | u32::from(bytes[7]) << 8 | u32::from(bytes[8] & 0x3f) << 2 | u32::from(bytes[9] >> 6)
 }
 
 #[cfg(test)]
@@ -84,5 +114,30 @@ mod tests {
         assert!(ids.next_id() > other);
         ids.rise_above(IdSource::new(1, 9).next_id());
         assert!(ids.next_id() > other);
+    }
+
+    #[test]
+    fn a_thousand_that_rise_above_each_other_stay_in_their_millisecond() {
+        let mut ids = IdSource::new(1_700_000_000_123, 7);
+        let mut last = ids.next_id();
+        for _ in 0..1_000 {
+            ids.rise_above(last);
+            let id = ids.next_id();
+            assert!(id > last);
+            last = id;
+        }
+        assert_eq!(created_at(last), 1_700_000_000_123);
+    }
+
+    #[test]
+    fn a_full_millisecond_runs_over_into_the_next() {
+        let mut ids = IdSource::new(5, 7);
+        ids.counter = PER_MS - 1;
+        let last = ids.next_id();
+        let next = ids.next_id();
+        assert!(next > last);
+        assert_eq!((created_at(last), created_at(next)), (5, 6));
+        ids.rise_past(6);
+        assert_eq!(ids.stamp(), 7);
     }
 }

@@ -9,11 +9,13 @@ use super::ids::{LeaseId, TaskId, WorkerId};
 use super::task::Session;
 
 /// The rows that a batch needs. Each set names what the store looks up for it before it locks.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Keys {
     pub tasks: BTreeSet<TaskId>,
     /// Locked, for placement and settings.
     pub workers: BTreeSet<WorkerId>,
+    /// Read without a lock: how they stand is a hint.
+    pub observed_workers: BTreeSet<WorkerId>,
     /// Every worker is loaded and locked: the last look before "no worker".
     pub all_workers: bool,
     /// The true places in use of these workers, read after locking.
@@ -38,6 +40,7 @@ impl Keys {
     pub fn merge(&mut self, other: &Keys) {
         self.tasks.extend(other.tasks.iter().copied());
         self.workers.extend(other.workers.iter().cloned());
+        self.observed_workers.extend(other.observed_workers.iter().cloned());
         self.all_workers |= other.all_workers;
         self.exact_slots.extend(other.exact_slots.iter().cloned());
         self.worker_tasks.extend(other.worker_tasks.iter().cloned());
@@ -106,7 +109,7 @@ impl Op {
                 keys.tasks.insert(completion.task);
             }
             Op::RenewLeases { leases, .. } => keys.leases.extend(leases.iter().copied()),
-            Op::Reconsider { tasks } | Op::Grace { tasks, .. } => keys.tasks.extend(tasks.iter().copied()),
+            Op::Reevaluate { tasks, .. } => keys.tasks.extend(tasks.iter().copied()),
             // Their answers tell how many leases the worker has.
             Op::RegisterWorker(change) => {
                 keys.workers.insert(change.id.clone());
@@ -121,11 +124,11 @@ impl Op {
                 keys.worker_tasks.insert(worker.clone());
                 keys.exact_slots.insert(worker.clone());
             }
-            Op::LoseWorker { worker, .. } => {
+            Op::MarkOffline { worker, .. } => {
                 keys.workers.insert(worker.clone());
             }
-            Op::Touch { sightings } => keys.workers.extend(sightings.iter().map(|(worker, _)| worker.clone())),
-            Op::Configure { .. } | Op::Note { .. } => {}
+            Op::RecordSeen { sightings } => keys.workers.extend(sightings.iter().map(|(worker, _)| worker.clone())),
+            Op::Configure { .. } | Op::RecordAudit { .. } => {}
         }
         keys
     }

@@ -67,12 +67,14 @@ words! {
     }
 }
 words! {
-    /// Why a queued task is kept out of the ready set. The word is the API's waiting reason, but for `Session`.
+    /// Why a queued task is kept out of the ready set. The word is the API's waiting reason, but for `Session` and `Reserved`.
     Parked {
         DependsOn = "depends_on", NotBefore = "not_before",
         /// An earlier task of its context is not done.
         Session = "session",
         ExclusiveKey = "exclusive_key",
+        /// Kept for the worker that has its session: only that one may claim it until `wake_at`.
+        Reserved = "reserved",
     }
 }
 words! {
@@ -143,6 +145,9 @@ pub struct ActiveLease {
     pub started_at: Ms,
     pub ttl_ms: i64,
     pub expires_at: Ms,
+    /// When the expiry reconciler looks at it: never later than its end. It stays behind while heartbeats move the end, because it is
+    /// indexed and a heartbeat must not touch an index; a look that finds the lease alive moves it.
+    pub check_at: Ms,
     /// Leases by claim or push end here whatever their heartbeats say.
     pub hard_end_at: Option<Ms>,
     pub last_heartbeat: Ms,
@@ -184,6 +189,8 @@ pub struct LastLease {
 #[derive(Clone, Debug, PartialEq)]
 pub struct TaskState {
     pub id: TaskId,
+    /// Rises with every change of this row, so that an older copy of it never replaces a newer one.
+    pub revision: i64,
     pub context_id: String,
     pub agent_slug: String,
     pub priority: i64,
@@ -204,10 +211,16 @@ pub struct TaskState {
     pub cancel_requested: bool,
     pub not_before: Option<Ms>,
     pub parked: Option<Parked>,
-    /// Since when it could run; a session's own worker is waited for from here.
+    /// When the clock alone ends its parking: its `not_before`, or the end of its reservation.
+    pub wake_at: Option<Ms>,
+    /// Since when it could run.
     pub ready_at: Option<Ms>,
     /// The worker that has its context's session.
     pub session_worker: Option<WorkerId>,
+    /// The unfinished session task that stood before it in its context when it was made, the nil id for none; `None` for a task that is
+    /// finished or was requeued. Unique in the context, so that of two replicas which create tasks in one context at once, neither
+    /// seeing the other's, one has to look again.
+    pub created_after: Option<TaskId>,
     /// Other tasks wait for this one: dependents, successors in its context, or those that want its key.
     pub has_dependents: bool,
     pub lease: Option<ActiveLease>,
@@ -231,6 +244,7 @@ impl TaskState {
     pub fn new(spec: &TaskSpec) -> Self {
         Self {
             id: spec.id,
+            revision: 0,
             context_id: spec.context_id.clone(),
             agent_slug: spec.agent_slug.clone(),
             priority: spec.priority,
@@ -248,8 +262,10 @@ impl TaskState {
             cancel_requested: false,
             not_before: spec.not_before,
             parked: None,
+            wake_at: None,
             ready_at: None,
             session_worker: None,
+            created_after: None,
             has_dependents: false,
             lease: None,
             last_lease: None,
@@ -269,6 +285,12 @@ impl TaskState {
 
     pub fn is_ready(&self) -> bool {
         self.status == Status::Queued && self.parked.is_none()
+    }
+
+    /// Whether this worker may claim it: it is ready, or kept for this one.
+    pub fn is_open_to(&self, worker: &str) -> bool {
+        self.is_ready()
+            || (self.status == Status::Queued && self.parked == Some(Parked::Reserved) && self.session_worker.as_deref() == Some(worker))
     }
 
     /// `lease_id` and `worker_id` as the API shows them: of the lease that holds it, or of the one it ended with.

@@ -42,6 +42,10 @@ impl Capabilities {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Worker {
     pub id: WorkerId,
+    /// Rises with every change of this row but `last_seen`, also across a removal and a new registration.
+    pub revision: i64,
+    /// When the row last changed, by the stamp of that change.
+    pub updated_at: Ms,
     pub url: String,
     /// What it, an operator or the control plane last said of itself.
     pub status: WorkerStatus,
@@ -60,6 +64,9 @@ pub struct Worker {
     pub cordoned: bool,
     /// Cordoned, and asked to hand back or finish what it holds.
     pub draining: bool,
+    /// Its capacity was lowered while it may hold more. The database guards each slot, not their number, so placement reads the true
+    /// slots until they fit.
+    pub recount_slots: bool,
     pub last_seen: Ms,
 }
 
@@ -67,6 +74,8 @@ impl Worker {
     pub fn new(id: WorkerId, now: Ms) -> Self {
         Self {
             id,
+            revision: 0,
+            updated_at: now,
             url: String::new(),
             status: WorkerStatus::Online,
             lost: false,
@@ -81,6 +90,7 @@ impl Worker {
             dispatch: DispatchMode::Manual,
             cordoned: false,
             draining: false,
+            recount_slots: false,
             last_seen: now,
         }
     }
@@ -91,6 +101,16 @@ impl Worker {
 
     pub fn is_online(&self) -> bool {
         self.shown_status() == WorkerStatus::Online
+    }
+
+    /// Whether it takes new tasks when it asks for them; one that is lost does, as it is back when it asks.
+    pub fn takes_tasks(&self) -> bool {
+        self.status == WorkerStatus::Online && !self.cordoned && !self.draining
+    }
+
+    /// Whether a task of this agent is worth keeping for it.
+    pub fn is_worth_waiting_for(&self, agent_slug: &str) -> bool {
+        self.takes_tasks() && !self.lost && self.capabilities.serves(agent_slug)
     }
 
     /// The leader brings it its tasks.

@@ -11,6 +11,7 @@ use super::audit::{Action, AuditEntry, EntityType};
 use super::command::{Keys, Rejection};
 use super::ids::{IdSource, LeaseId, TaskId, WorkerId};
 use super::task::{PastLease, RunResult, Status, TaskEvent, TaskSpec, TaskState};
+use super::wakeup::{Progress, Subject, Wakeup};
 use super::worker::Worker;
 
 /// Why a command stopped without an effect.
@@ -54,6 +55,11 @@ pub struct Loaded {
     pub now: Ms,
     pub tasks: HashMap<TaskId, Option<TaskState>>,
     pub workers: HashMap<WorkerId, Option<Worker>>,
+    /// The revisions of the workers' rows. A removed worker leaves its row as a tombstone for a while, so that a new one of its name
+    /// goes on from there.
+    pub worker_revisions: HashMap<WorkerId, i64>,
+    /// Workers as they were seen without a lock.
+    pub observed_workers: HashMap<WorkerId, Option<Worker>>,
     /// `keys.all_workers` was honoured: `workers` has every one.
     pub all_workers: bool,
     pub slots: HashMap<WorkerId, Slots>,
@@ -68,7 +74,7 @@ pub struct Loaded {
 }
 
 /// What the batch changed; the store writes exactly this, in one transaction.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Dirty {
     pub specs: Vec<Arc<TaskSpec>>,
     /// Task states to insert or rewrite.
@@ -86,30 +92,15 @@ pub struct Dirty {
     pub removed_workers: BTreeSet<WorkerId>,
     pub settings: Vec<(&'static str, String)>,
     pub audit: Vec<AuditEntry>,
+    pub wakeups: Vec<Wakeup>,
+    /// Wake-ups that have come further, or are done.
+    pub progress: Vec<Progress>,
 }
 
 impl Dirty {
     pub fn is_empty(&self) -> bool {
-        self.specs.is_empty()
-            && self.tasks.is_empty()
-            && self.past_leases.is_empty()
-            && self.results.is_empty()
-            && self.events.is_empty()
-            && self.workers.is_empty()
-            && self.seen.is_empty()
-            && self.removed_workers.is_empty()
-            && self.settings.is_empty()
-            && self.audit.is_empty()
+        *self == Self::default()
     }
-}
-
-/// A task let go of something that others may wait for: its end, its context, its exclusive key.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Freed {
-    pub task: TaskId,
-    pub context: Option<String>,
-    pub exclusive_key: Option<String>,
-    pub finished: bool,
 }
 
 /// Tasks counted by what stats and metrics ask for.
@@ -121,8 +112,11 @@ pub struct WorkingSet {
     pub ids: IdSource,
     /// Take nothing for granted: a first try met a conflict, so whatever placement relies on is loaded first.
     pub exact: bool,
+    /// For so long a ready task is kept for the worker that has its session.
+    pub session_wait_ms: i64,
     pub dirty: Dirty,
-    pub freed: Vec<Freed>,
+    /// Wake-ups that the command at hand caused. Its answer waits until their first waiters were re-evaluated.
+    pub caused: Vec<Wakeup>,
     /// How the number of tasks by agent, priority and status changes.
     pub counts: Counts,
     pub leases_granted: i64,
@@ -136,13 +130,18 @@ pub struct WorkingSet {
 
 impl WorkingSet {
     pub fn new(loaded: Loaded, seed: u64) -> Self {
-        let ids = IdSource::new(loaded.now, seed);
+        let mut ids = IdSource::new(loaded.now, seed);
+        // What this batch does to a row is stamped later than what was done to it before, also within one millisecond and on another
+        // replica: audit entries sort by their ids.
+        loaded.tasks.values().flatten().for_each(|task| ids.rise_past(task.updated_at));
+        loaded.workers.values().flatten().for_each(|worker| ids.rise_past(worker.updated_at));
         Self {
             loaded,
             ids,
             exact: false,
+            session_wait_ms: 0,
             dirty: Dirty::default(),
-            freed: Vec::new(),
+            caused: Vec::new(),
             counts: Counts::new(),
             leases_granted: 0,
             newest_in_context: HashMap::new(),
@@ -151,8 +150,14 @@ impl WorkingSet {
         }
     }
 
+    /// The database's time: deadlines are judged by it.
     pub fn now(&self) -> Ms {
         self.loaded.now
+    }
+
+    /// The time that is written beside a change: `now`, or a little later, so that changes of a row sort as they happened.
+    pub fn stamp(&self) -> Ms {
+        self.ids.stamp()
     }
 
     /// The task, if there is one.
@@ -178,6 +183,14 @@ impl WorkingSet {
         self.find_worker(id)?.ok_or(Halt::Rejected(Rejection::WorkerNotFound))
     }
 
+    /// The worker as it is or lately was, where a hint is enough.
+    pub fn observed_worker(&self, id: &str) -> Result<Option<&Worker>, Halt> {
+        match self.loaded.workers.get(id).or_else(|| self.loaded.observed_workers.get(id)) {
+            Some(worker) => Ok(worker.as_ref()),
+            None => Err(need(|keys| keys.observed_workers.insert(id.to_owned()))),
+        }
+    }
+
     pub fn slots(&self, worker: &str) -> Slots {
         self.loaded.slots.get(worker).copied().unwrap_or(Slots { used: 0, exact: false })
     }
@@ -187,8 +200,9 @@ impl WorkingSet {
     }
 
     /// Writes a task back and keeps the counts; the only way a task state changes.
-    pub fn put_task(&mut self, task: TaskState) {
+    pub fn put_task(&mut self, mut task: TaskState) {
         let before = self.loaded.tasks.get(&task.id).and_then(Option::as_ref);
+        task.revision = before.map_or(0, |before| before.revision) + 1;
         if before.map(|b| b.status) != Some(task.status) {
             if let Some(before) = before {
                 *self.counts.entry((before.agent_slug.clone(), before.priority, before.status)).or_default() -= 1;
@@ -214,7 +228,7 @@ impl WorkingSet {
     pub fn audit(&mut self, action: Action, entity_type: EntityType, entity_id: impl ToString, actor: &str, detail: impl Into<String>) {
         self.dirty.audit.push(AuditEntry {
             id: self.ids.next_id(),
-            timestamp: self.loaded.now,
+            timestamp: self.ids.stamp(),
             action,
             entity_type,
             entity_id: entity_id.to_string(),
@@ -224,11 +238,40 @@ impl WorkingSet {
         });
     }
 
-    pub fn put_worker(&mut self, worker: Worker) {
+    /// Has whoever waits for this re-evaluated, once for the whole batch.
+    pub fn wake(&mut self, subject: Subject) {
+        let known = self.dirty.wakeups.iter().find(|wakeup| wakeup.subject == subject).cloned();
+        let wakeup = known.unwrap_or_else(|| {
+            let wakeup = Wakeup { id: self.ids.next_id(), subject, cursor: None };
+            self.dirty.wakeups.push(wakeup.clone());
+            wakeup
+        });
+        if !self.caused.contains(&wakeup) {
+            self.caused.push(wakeup);
+        }
+    }
+
+    pub fn put_worker(&mut self, mut worker: Worker) {
+        worker.revision = self.next_worker_revision(&worker.id);
+        worker.updated_at = self.stamp();
         self.dirty.removed_workers.remove(&worker.id);
         self.dirty.workers.insert(worker.id.clone());
         self.dirty.seen.insert(worker.id.clone());
         self.loaded.workers.insert(worker.id.clone(), Some(worker));
+    }
+
+    pub fn remove_worker(&mut self, id: &str) {
+        self.next_worker_revision(id);
+        self.dirty.workers.remove(id);
+        self.dirty.seen.remove(id);
+        self.dirty.removed_workers.insert(id.to_owned());
+        self.loaded.workers.insert(id.to_owned(), None);
+    }
+
+    fn next_worker_revision(&mut self, id: &str) -> i64 {
+        let revision = self.loaded.worker_revisions.entry(id.to_owned()).or_default();
+        *revision += 1;
+        *revision
     }
 }
 

@@ -7,7 +7,7 @@ use prometheus::{CounterVec, Error, Histogram, HistogramVec, IntCounter, IntCoun
 
 use super::families::{Bounded, Families};
 use super::scrape::Scraped;
-use crate::core::task::Usage;
+use bloom_core::task::Usage;
 
 /// From half a millisecond to a minute: requests, commits, reconcile runs.
 const FAST_SECONDS: &[f64] = &[0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0];
@@ -231,9 +231,9 @@ impl Metrics {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::task::Status;
-    use crate::core::worker::WorkerStatus;
-    use crate::telemetry::QueueDepth;
+    use bloom_core::task::Status;
+    use bloom_core::worker::WorkerStatus;
+    use crate::QueueDepth;
 
     #[test]
     fn renders_what_was_told() {

@@ -6,9 +6,9 @@ use prometheus::{Error, Gauge, GaugeVec, IntGauge, IntGaugeVec};
 
 use super::families::{Families, MAX_LABEL_BYTES, OTHER};
 use super::metrics::{MAX_AGENTS, Metrics};
-use crate::core::Ms;
-use crate::core::task::Status;
-use crate::core::worker::WorkerStatus;
+use bloom_core::Ms;
+use bloom_core::task::Status;
+use bloom_core::worker::WorkerStatus;
 
 /// What waits for one agent at one priority.
 #[derive(Clone, Copy, Debug)]

@@ -11,10 +11,10 @@ use std::hash::Hash;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-use bloom_runtime::core::command::{Command, Keys};
-use bloom_runtime::core::decide::decide;
-use bloom_runtime::core::ids::TaskId;
-use bloom_runtime::core::working_set::{ContextView, Loaded, WorkingSet};
+use bloom_core::command::{Command, Keys};
+use bloom_core::decide::decide;
+use bloom_core::ids::TaskId;
+use bloom_core::working_set::{ContextView, Loaded, WorkingSet};
 use bloom_runtime::store::{Clock, Lane, Options, Page, Store, TaskFilter};
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};

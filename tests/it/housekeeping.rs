@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use bloom_runtime::core::command::Op;
-use bloom_runtime::core::ids::TaskId;
-use bloom_runtime::core::task::Status;
+use bloom_core::command::Op;
+use bloom_core::ids::TaskId;
+use bloom_core::task::Status;
 use bloom_runtime::engine::Engine;
 use bloom_runtime::store::{Page, UsageBy};
 use uuid::Uuid;

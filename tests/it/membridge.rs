@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use bloom_runtime::core::worker::WorkerStatus;
+use bloom_core::worker::WorkerStatus;
 use bloom_runtime::membridge::{Answer, Call, Membridge, Options};
 use secrecy::SecretString;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};

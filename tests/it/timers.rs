@@ -1,7 +1,7 @@
 //! Deadlines, without waiting for them: the test sets the time.
 
-use bloom_runtime::core::command::{Claim, Completion, Holder, Loss, Op, Reply};
-use bloom_runtime::core::task::{Outcome, Parked, Reason, Status, TaskState};
+use bloom_core::command::{Claim, Completion, Holder, Loss, Op, Reply};
+use bloom_core::task::{Outcome, Parked, Reason, Status, TaskState};
 
 use crate::on_both_clocks;
 use crate::support::plane::{Plane, START};

@@ -1,8 +1,8 @@
 //! Random histories: steps that mean something in whatever state they meet.
 
-use bloom_runtime::core::command::{Choice, Completion, CordonWish, Holder, Loss, NewEvent, Op, PushEnd};
-use bloom_runtime::core::ids::{LeaseId, TaskId};
-use bloom_runtime::core::task::{EventKind, Origin, Outcome, Session, TaskSpec, Usage};
+use bloom_core::command::{Choice, Completion, CordonWish, Holder, Loss, NewEvent, Op, PushEnd};
+use bloom_core::ids::{LeaseId, TaskId};
+use bloom_core::task::{EventKind, Origin, Outcome, Session, TaskSpec, Usage};
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
@@ -207,7 +207,7 @@ impl History {
                 let known = held.map(|knows| db.held_by(&id).filter(|_| knows).filter_map(|task| Some(task.lease.as_ref()?.id)).collect());
                 let mut candidates = db.workers.get(&id).map(|worker| db.ready_for(worker)).unwrap_or_default();
                 candidates.truncate(*max);
-                Op::Claim(bloom_runtime::core::command::Claim { worker: id, candidates, held: known, ttl_ms: TTL_MS })
+                Op::Claim(bloom_core::command::Claim { worker: id, candidates, held: known, ttl_ms: TTL_MS })
             }
             Step::Heartbeat { lease, named } => {
                 let (task, lease, worker) = pick(&self.leases, *lease)?.clone();

@@ -1,16 +1,16 @@
-//! A database in memory: it answers [`Keys`] and takes [`Dirty`](bloom_runtime::core::working_set::Dirty) as the real ones do, and
+//! A database in memory: it answers [`Keys`] and takes [`Dirty`](bloom_core::working_set::Dirty) as the real ones do, and
 //! refuses what their unique indexes refuse.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use bloom_runtime::core::Ms;
-use bloom_runtime::core::audit::AuditEntry;
-use bloom_runtime::core::command::Keys;
-use bloom_runtime::core::ids::{LeaseId, TaskId, WorkerId};
-use bloom_runtime::core::task::{Parked, PastLease, RunResult, Session, Status, TaskEvent, TaskSpec, TaskState};
-use bloom_runtime::core::worker::Worker;
-use bloom_runtime::core::working_set::{ContextView, Counts, Freed, Loaded, Slots, WorkingSet};
+use bloom_core::Ms;
+use bloom_core::audit::AuditEntry;
+use bloom_core::command::Keys;
+use bloom_core::ids::{LeaseId, TaskId, WorkerId};
+use bloom_core::task::{Parked, PastLease, RunResult, Session, Status, TaskEvent, TaskSpec, TaskState};
+use bloom_core::worker::Worker;
+use bloom_core::working_set::{ContextView, Counts, Freed, Loaded, Slots, WorkingSet};
 
 /// A unique index said no; its name.
 pub type Conflict = &'static str;

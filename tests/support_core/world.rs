@@ -3,13 +3,13 @@
 use std::collections::HashMap;
 use std::fmt::Write as _;
 
-use bloom_runtime::core::Ms;
-use bloom_runtime::core::command::{Choice, Claim, Command, Completion, Holder, Keys, Op, Rejection, Reply, WorkerChange};
-use bloom_runtime::core::decide::decide;
-use bloom_runtime::core::ids::{LeaseId, TaskId, WorkerId, created_at};
-use bloom_runtime::core::task::{Format, Origin, Outcome, Session, Status, TaskSpec, TaskState};
-use bloom_runtime::core::worker::DispatchMode;
-use bloom_runtime::core::working_set::{Freed, Halt, Loaded, Slots, WorkingSet};
+use bloom_core::Ms;
+use bloom_core::command::{Choice, Claim, Command, Completion, Holder, Keys, Op, Rejection, Reply, WorkerChange};
+use bloom_core::decide::decide;
+use bloom_core::ids::{LeaseId, TaskId, WorkerId, created_at};
+use bloom_core::task::{Format, Origin, Outcome, Session, Status, TaskSpec, TaskState};
+use bloom_core::worker::DispatchMode;
+use bloom_core::working_set::{Freed, Halt, Loaded, Slots, WorkingSet};
 
 use super::memory::Memory;
 
@@ -308,7 +308,7 @@ impl World {
             self.ok(Op::ExpireLease { task, lease });
         }
         let waits = |task: &&TaskState| {
-            task.parked == Some(bloom_runtime::core::task::Parked::NotBefore) && task.not_before.is_none_or(|at| at <= now)
+            task.parked == Some(bloom_core::task::Parked::NotBefore) && task.not_before.is_none_or(|at| at <= now)
         };
         let tasks: Vec<TaskId> = self.db.tasks.values().filter(waits).map(|task| task.id).collect();
         if !tasks.is_empty() {
@@ -319,7 +319,7 @@ impl World {
     /// What holds at every moment, whatever was asked for.
     pub fn check(&self) {
         let mut wrong = String::new();
-        let mut counts = bloom_runtime::core::working_set::Counts::new();
+        let mut counts = bloom_core::working_set::Counts::new();
         for task in self.db.tasks.values() {
             *counts.entry((task.agent_slug.clone(), task.priority, task.status)).or_default() += 1;
             let id = created_at(task.id);

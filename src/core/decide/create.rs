@@ -5,10 +5,9 @@ use std::sync::Arc;
 
 use super::super::audit::{Action, EntityType};
 use super::super::command::{AFTER_ALL, CreatedTask, Rejection, Reply};
-use super::super::ids::TaskId;
 use super::super::task::{Session, Status, TaskSpec, TaskState};
 use super::super::working_set::{Halt, WorkingSet, need};
-use super::gate::{apply, judge, newest_in_context, remember_session};
+use super::gate::{apply, evaluate, newest_in_context};
 
 pub(super) fn create(set: &mut WorkingSet, wanted: &[TaskSpec]) -> Result<Reply, Halt> {
     check(set, wanted)?;
@@ -51,7 +50,7 @@ fn check(set: &WorkingSet, wanted: &[TaskSpec]) -> Result<(), Halt> {
         if !unknown.is_empty() {
             return Err(Rejection::UnknownDependencies(unknown).into());
         }
-        judge(set, &TaskState::new(spec), &spec.depends_on, AFTER_ALL)?;
+        evaluate(set, &mut TaskState::new(spec), &spec.depends_on, AFTER_ALL)?;
     }
     Ok(())
 }
@@ -67,11 +66,13 @@ fn same_wish(a: &TaskSpec, b: &TaskSpec) -> bool {
 }
 
 fn insert(set: &mut WorkingSet, wanted: &TaskSpec) -> Result<CreatedTask, Halt> {
-    let id = next_id(set, wanted)?;
+    let before = if wanted.session == Session::Context { Some(newest_in_context(set, &wanted.context_id)?.unwrap_or_default()) } else { None };
+    // Behind all that it may have to wait for: whoever waits for an earlier task never waits in a circle.
+    before.iter().chain(&wanted.depends_on).for_each(|id| set.ids.rise_above(*id));
+    let id = set.ids.next_id();
     let spec = Arc::new(TaskSpec { id, ..wanted.clone() });
-    let mut state = TaskState::new(&spec);
-    let verdict = judge(set, &state, &spec.depends_on, AFTER_ALL)?;
-    remember_session(set, &mut state);
+    let mut state = TaskState { created_after: before, ..TaskState::new(&spec) };
+    let verdict = evaluate(set, &mut state, &spec.depends_on, AFTER_ALL)?;
     set.audit(Action::TaskCreated, EntityType::Task, id, "api", spec.agent_slug.clone());
     set.dirty.specs.push(spec.clone());
     if let Some(key) = &spec.idempotency_key {
@@ -83,13 +84,4 @@ fn insert(set: &mut WorkingSet, wanted: &TaskSpec) -> Result<CreatedTask, Halt> 
     }
     set.put_task(state.clone());
     Ok(CreatedTask { spec, state, existed: false })
-}
-
-/// Behind all that it may have to wait for: whoever waits for an earlier task never waits in a circle.
-fn next_id(set: &mut WorkingSet, wanted: &TaskSpec) -> Result<TaskId, Halt> {
-    let before = if wanted.session == Session::Context { newest_in_context(set, &wanted.context_id)? } else { None };
-    for id in before.iter().chain(&wanted.depends_on) {
-        set.ids.rise_above(*id);
-    }
-    Ok(set.ids.next_id())
 }

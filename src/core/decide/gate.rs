@@ -1,51 +1,95 @@
-//! What keeps a queued task from running, in this order: its dependencies, its time, its context, its exclusive key.
+//! What keeps a queued task from running, in this order: its dependencies, its time, its context, its exclusive key, and a reservation
+//! for the worker that has its session.
 //!
-//! The first that holds parks the task. Whoever lets go of a blocker has its waiters looked at again ([`reconsider`]), and marking the
-//! blocker under its lock makes sure that it knows: a waiter is never parked behind something that has ended already.
+//! The first that holds parks the task. A waiter marks its blocker under that one's lock, so whoever ends knows that somebody waits,
+//! and commits a [wake-up](super::super::wakeup) that has the waiters [re-evaluated](super::reevaluate).
+//!
+//! An exclusive key is passed on: of the tasks that wait for it only the first of each agent becomes ready, marked as awaited when more
+//! wait behind it. Whoever is so marked and leaves the ready set without taking the key wakes the next ones.
 
+use super::super::Ms;
 use super::super::audit::{Action, EntityType};
-use super::super::command::{AFTER_ALL, Reply};
+use super::super::command::AFTER_ALL;
 use super::super::ids::TaskId;
+use super::super::placement::STICKY_FOR_MS;
 use super::super::task::{Failure, Parked, Reason, Session, Status, TaskState};
+use super::super::wakeup::Subject;
 use super::super::working_set::{Halt, WorkingSet, need};
-use super::lease_end::{finish, free};
+use super::lease_end::{finish, wake_successors};
 
 #[derive(Debug, PartialEq)]
 pub(super) enum Verdict {
     Ready,
-    Park {
-        parked: Parked,
-        blockers: Vec<TaskId>,
-    },
+    Park(Park),
     /// This dependency will not complete.
     DependencyFailed(TaskId),
 }
 
-/// What holds for a queued task now. `id_bound` is where it stands in its context: its id, or [`AFTER_ALL`] for one that is being made.
-pub(super) fn judge(set: &WorkingSet, task: &TaskState, dependencies: &[TaskId], id_bound: TaskId) -> Result<Verdict, Halt> {
+#[derive(Debug, PartialEq)]
+pub(super) struct Park {
+    pub parked: Parked,
+    pub blockers: Vec<TaskId>,
+    pub wake_at: Option<Ms>,
+}
+
+impl Park {
+    pub fn behind(parked: Parked, blocker: TaskId) -> Self {
+        Self { parked, blockers: vec![blocker], wake_at: None }
+    }
+
+    pub fn until(parked: Parked, at: Ms) -> Self {
+        Self { parked, blockers: Vec::new(), wake_at: Some(at) }
+    }
+}
+
+/// What holds for a queued task now; where it stands in its session is brought up to date. `id_bound` is where it stands in its
+/// context: its id, or [`AFTER_ALL`] for one that is being made.
+pub(super) fn evaluate(set: &WorkingSet, task: &mut TaskState, dependencies: &[TaskId], id_bound: TaskId) -> Result<Verdict, Halt> {
+    if let Some(verdict) = blocked(set, task, dependencies, id_bound)? {
+        return Ok(verdict);
+    }
+    // Whoever waited for a key or has had its reservation knows its session already, and is not reserved again.
+    if !matches!(task.parked, Some(Parked::ExclusiveKey | Parked::Reserved)) {
+        remember_session(set, task)?;
+    }
+    reserve(set, task)
+}
+
+/// What stands against a run of the task, whoever would run it; `None`: nothing.
+pub(super) fn blocked(set: &WorkingSet, task: &TaskState, dependencies: &[TaskId], id_bound: TaskId) -> Result<Option<Verdict>, Halt> {
     let mut waits_for = Vec::new();
     for id in dependencies {
         match set.find_task(*id)?.map(|dependency| dependency.status) {
             Some(Status::Completed) => {}
             Some(status) if !status.is_final() => waits_for.push(*id),
-            _ => return Ok(Verdict::DependencyFailed(*id)),
+            _ => return Ok(Some(Verdict::DependencyFailed(*id))),
         }
     }
     if !waits_for.is_empty() {
-        return Ok(Verdict::Park { parked: Parked::DependsOn, blockers: waits_for });
+        return Ok(Some(Verdict::Park(Park { parked: Parked::DependsOn, blockers: waits_for, wake_at: None })));
     }
-    if task.not_before.is_some_and(|at| at > set.now()) {
-        return Ok(Verdict::Park { parked: Parked::NotBefore, blockers: Vec::new() });
+    if let Some(at) = task.not_before.filter(|at| *at > set.now()) {
+        return Ok(Some(Verdict::Park(Park::until(Parked::NotBefore, at))));
     }
     if task.session == Session::Context
         && let Some(blocker) = session_blocker(set, task, id_bound)?
     {
-        return Ok(Verdict::Park { parked: Parked::Session, blockers: vec![blocker] });
+        return Ok(Some(Verdict::Park(Park::behind(Parked::Session, blocker))));
     }
-    if let Some(blocker) = key_blocker(set, task)? {
-        return Ok(Verdict::Park { parked: Parked::ExclusiveKey, blockers: vec![blocker] });
-    }
-    Ok(Verdict::Ready)
+    Ok(key_blocker(set, task)?.map(|blocker| Verdict::Park(Park::behind(Parked::ExclusiveKey, blocker))))
+}
+
+/// Nothing blocks the task: it is ready, or kept for its session's worker for a while if that takes tasks.
+pub(super) fn reserve(set: &WorkingSet, task: &TaskState) -> Result<Verdict, Halt> {
+    let Some(worker) = task.session_worker.as_ref().filter(|_| task.session == Session::Context && set.session_wait_ms > 0) else {
+        return Ok(Verdict::Ready);
+    };
+    let until = match task.parked {
+        Some(Parked::Reserved) => task.wake_at.unwrap_or_default(),
+        _ => set.now() + set.session_wait_ms,
+    };
+    let is_worth_it = until > set.now() && set.observed_worker(worker)?.is_some_and(|worker| worker.is_worth_waiting_for(&task.agent_slug));
+    Ok(if is_worth_it { Verdict::Park(Park::until(Parked::Reserved, until)) } else { Verdict::Ready })
 }
 
 /// The task that goes before this one in its context: the nearest unfinished earlier one, or whichever runs there now.
@@ -103,11 +147,22 @@ pub(super) fn apply(set: &mut WorkingSet, task: &mut TaskState, verdict: Verdict
     let now = set.now();
     match verdict {
         Verdict::Ready => {
+            if task.parked == Some(Parked::Reserved) {
+                task.session_worker = None;
+            }
             task.parked = None;
+            task.wake_at = None;
             task.ready_at = Some(now);
         }
-        Verdict::Park { parked, blockers } => {
+        Verdict::Park(Park { parked, blockers, wake_at }) => {
             task.parked = Some(parked);
+            task.wake_at = wake_at;
+            if parked == Parked::Reserved {
+                task.ready_at.get_or_insert(now);
+            }
+            if let Some(key) = task.exclusive_key.as_ref().filter(|_| task.has_dependents && parked != Parked::ExclusiveKey) {
+                set.wake(Subject::Key(key.clone()));
+            }
             for blocker in blockers {
                 mark_awaited(set, blocker);
             }
@@ -128,8 +183,8 @@ fn mark_awaited(set: &mut WorkingSet, blocker: TaskId) {
     }
     let state = TaskState { has_dependents: true, ..state.clone() };
     if state.status.is_final() {
-        // It was over a moment ago, in this very look: then it has told nobody yet.
-        free(set, &state, true);
+        // It ended earlier in this very batch, unmarked, so it has woken nobody.
+        wake_successors(set, &state, true);
     } else {
         set.put_task_quietly(state);
     }
@@ -139,77 +194,25 @@ fn mark_awaited(set: &mut WorkingSet, blocker: TaskId) {
 pub(super) fn park(set: &mut WorkingSet, id: TaskId, parked: Parked, blocker: TaskId) {
     let Ok(Some(task)) = set.find_task(id) else { return };
     let mut task = task.clone();
-    apply(set, &mut task, Verdict::Park { parked, blockers: vec![blocker] });
+    apply(set, &mut task, Verdict::Park(Park::behind(parked, blocker)));
     set.put_task(task);
-}
-
-/// Looks again at queued tasks that are parked; those that run, ended or are ready already are left alone.
-pub(super) fn reconsider(set: &mut WorkingSet, tasks: &[TaskId]) -> Result<Reply, Halt> {
-    let mut verdicts = Vec::new();
-    let mut missing = super::super::command::Keys::default();
-    for id in tasks {
-        let Some(task) = set.find_task(*id)? else { continue };
-        if task.status != Status::Queued || task.parked.is_none() {
-            continue;
-        }
-        match dependencies(set, task).and_then(|dependencies| judge(set, task, &dependencies, *id)) {
-            Ok(verdict) => verdicts.push((*id, verdict)),
-            Err(Halt::Need(keys)) => missing.merge(&keys),
-            Err(rejected) => return Err(rejected),
-        }
-    }
-    if !missing_nothing(&missing) {
-        return Err(Halt::Need(Box::new(missing)));
-    }
-    for (id, verdict) in verdicts {
-        let Ok(Some(task)) = set.find_task(id) else { continue };
-        let mut task = task.clone();
-        if let Verdict::Park { parked, .. } = &verdict
-            && task.parked == Some(*parked)
-        {
-            apply(set, &mut task, verdict);
-            continue;
-        }
-        if verdict == Verdict::Ready {
-            remember_session(set, &mut task);
-        }
-        task.updated_at = set.now();
-        apply(set, &mut task, verdict);
-        set.put_task(task);
-    }
-    Ok(Reply::Done)
-}
-
-/// What the task waits for, while that is why it is parked; dependencies that were met once stay met.
-fn dependencies(set: &WorkingSet, task: &TaskState) -> Result<Vec<TaskId>, Halt> {
-    if !task.has_dependencies || task.parked != Some(Parked::DependsOn) {
-        return Ok(Vec::new());
-    }
-    known_dependencies(set, task.id)
 }
 
 pub(super) fn known_dependencies(set: &WorkingSet, id: TaskId) -> Result<Vec<TaskId>, Halt> {
     set.loaded.dependencies.get(&id).cloned().ok_or_else(|| need(|keys| keys.dependencies.insert(id)))
 }
 
-fn missing_nothing(keys: &super::super::command::Keys) -> bool {
-    keys.tasks.is_empty()
-        && keys.contexts.is_empty()
-        && keys.predecessors.is_empty()
-        && keys.exclusive.is_empty()
-        && keys.dependencies.is_empty()
-}
-
 /// A session task that becomes ready is for the worker that has its context's session.
-pub(super) fn remember_session(set: &WorkingSet, task: &mut TaskState) {
+fn remember_session(set: &WorkingSet, task: &mut TaskState) -> Result<(), Halt> {
     if task.session != Session::Context {
-        return;
+        return Ok(());
     }
-    let Some(view) = set.loaded.contexts.get(&task.context_id) else { return };
+    let view = set.context(&task.context_id)?;
     task.session_id = view.session_id.clone().or_else(|| task.session_id.take());
     task.session_worker = view
         .last_worker
         .as_ref()
-        .filter(|(_, ended_at)| set.now() - ended_at <= super::super::placement::STICKY_FOR_MS)
+        .filter(|(_, ended_at)| set.now() - ended_at <= STICKY_FOR_MS)
         .map(|(worker, _)| worker.clone());
+    Ok(())
 }

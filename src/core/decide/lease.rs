@@ -63,7 +63,7 @@ fn named(set: &WorkingSet, task: &TaskState, id: &str, origin: Origin) -> Result
     if slots.exact && !free {
         return Err(Rejection::NoWorker.into());
     }
-    if is_sure(set, slots) && free { Ok(worker.id.clone()) } else { Err(need(|keys| keys.exact_slots.insert(id.to_owned()))) }
+    if is_sure(set, worker) && free { Ok(worker.id.clone()) } else { Err(need(|keys| keys.exact_slots.insert(id.to_owned()))) }
 }
 
 /// The best worker there is. "None" is only said after a look at every worker and its true room.
@@ -93,7 +93,7 @@ pub(super) fn best(
     }
     let fits = |worker: &&Worker| placement::may_pick(worker, &task.agent_slug) && takes(worker);
     let suited = || set.loaded.workers.values().flatten().filter(fits);
-    let unsure: Vec<WorkerId> = suited().filter(|worker| !is_sure(set, set.slots(&worker.id))).map(|worker| worker.id.clone()).collect();
+    let unsure: Vec<WorkerId> = suited().filter(|worker| !is_sure(set, worker)).map(|worker| worker.id.clone()).collect();
     if !unsure.is_empty() {
         return Err(need(|keys| keys.exact_slots.extend(unsure)));
     }
@@ -101,9 +101,10 @@ pub(super) fn best(
     Ok(placement::best(candidates, sticky).map(|worker| worker.id.clone()))
 }
 
-/// A view of a worker's places is good enough to try one, until the database has refused it.
-fn is_sure(set: &WorkingSet, slots: Slots) -> bool {
-    slots.exact || !set.exact
+/// A hint of a worker's slots is good enough to try one, until the database has refused it, or while the worker may hold more than it
+/// has room for.
+fn is_sure(set: &WorkingSet, worker: &Worker) -> bool {
+    set.slots(&worker.id).exact || !(set.exact || worker.recount_slots)
 }
 
 pub(super) fn sticky_worker(context: &ContextView, now: Ms) -> Option<WorkerId> {
@@ -122,13 +123,17 @@ pub(super) fn claim(set: &mut WorkingSet, claim: &Claim) -> Result<Reply, Halt> 
     let blocked = blocked(set, claim)?;
 
     let worker = if worker.lost { see(set, worker) } else { worker };
-    let takes = worker.is_online() && !worker.cordoned && !worker.draining;
+    let takes = worker.is_online() && worker.takes_tasks();
     let mut leased = again;
-    let mut stale = Vec::new();
+    let mut granted = 0;
+    let mut missed = 0;
     for id in &claim.candidates {
-        let takable = set.find_task(*id)?.is_some_and(|task| task.is_ready() && worker.capabilities.serves(&task.agent_slug));
+        if granted >= claim.max {
+            break;
+        }
+        let takable = set.find_task(*id)?.is_some_and(|task| task.is_open_to(&worker.id) && worker.capabilities.serves(&task.agent_slug));
         if !takable {
-            stale.push(*id);
+            missed += 1;
             continue;
         }
         // Asked again: a candidate before this one may just have taken the context or the key.
@@ -138,13 +143,14 @@ pub(super) fn claim(set: &mut WorkingSet, claim: &Claim) -> Result<Reply, Halt> 
         };
         if let Some((parked, blocker)) = blocker {
             park(set, *id, parked, blocker);
-            stale.push(*id);
+            missed += 1;
         } else if takes && free_slots(&worker, set.slots(&worker.id)) > 0 {
             place(set, *id, &worker, Origin::Claim, claim.ttl_ms);
             leased.push(set.task(*id)?.clone());
+            granted += 1;
         }
     }
-    Ok(Reply::Claimed { worker, leased, stale })
+    Ok(Reply::Claimed { worker, leased, missed })
 }
 
 /// Leases by claim that the worker does not know of: their delivery was lost.
@@ -170,7 +176,7 @@ fn blocked(set: &WorkingSet, claim: &Claim) -> Result<Vec<(TaskId, Parked, TaskI
     let mut blocked = Vec::new();
     let mut missing = Keys::default();
     for id in &claim.candidates {
-        let Some(task) = set.find_task(*id)?.filter(|task| task.is_ready()) else { continue };
+        let Some(task) = set.find_task(*id)?.filter(|task| task.is_open_to(&claim.worker)) else { continue };
         match blocker(set, task) {
             Ok(Some((parked, by))) => blocked.push((*id, parked, by)),
             Ok(None) => {}
@@ -178,12 +184,10 @@ fn blocked(set: &WorkingSet, claim: &Claim) -> Result<Vec<(TaskId, Parked, TaskI
             Err(rejected) => return Err(rejected),
         }
     }
-    if !is_sure(set, set.slots(&claim.worker)) {
+    if !is_sure(set, set.worker(&claim.worker)?) {
         missing.exact_slots.insert(claim.worker.clone());
     }
-    let complete =
-        missing.contexts.is_empty() && missing.exclusive.is_empty() && missing.tasks.is_empty() && missing.exact_slots.is_empty();
-    if complete { Ok(blocked) } else { Err(Halt::Need(Box::new(missing))) }
+    if missing == Keys::default() { Ok(blocked) } else { Err(Halt::Need(Box::new(missing))) }
 }
 
 /// A context is only looked up when a first try showed a conflict: the database admits one holder each, and mostly there is none.
@@ -198,6 +202,10 @@ pub(super) fn blocker(set: &WorkingSet, task: &TaskState) -> Result<Option<(Park
     Ok(key_blocker(set, task)?.map(|by| (Parked::ExclusiveKey, by)))
 }
 
+pub(super) fn hard_end(now: Ms, timeout_sec: i64) -> Ms {
+    now + timeout_sec * 1000 + HARD_END_SLACK_MS
+}
+
 fn place(set: &mut WorkingSet, id: TaskId, worker: &Worker, origin: Origin, ttl_ms: i64) {
     let Ok(task) = set.task(id) else { return };
     let mut task = task.clone();
@@ -207,7 +215,8 @@ fn place(set: &mut WorkingSet, id: TaskId, worker: &Worker, origin: Origin, ttl_
     set.loaded.slots.insert(worker.id.clone(), Slots { used: slots.used | 1 << slot, ..slots });
 
     let holds_context = origin.is_in_order() && task.session == Session::Context;
-    let hard_end_at = origin.is_delivered().then(|| now + task.timeout_sec * 1000 + HARD_END_SLACK_MS);
+    let hard_end_at = origin.is_delivered().then(|| hard_end(now, task.timeout_sec));
+    let expires_at = hard_end_at.map_or(now + ttl_ms, |end| end.min(now + ttl_ms));
     let lease = ActiveLease {
         id: set.ids.next_id(),
         worker_id: worker.id.clone(),
@@ -215,7 +224,8 @@ fn place(set: &mut WorkingSet, id: TaskId, worker: &Worker, origin: Origin, ttl_
         origin,
         started_at: now,
         ttl_ms,
-        expires_at: hard_end_at.map_or(now + ttl_ms, |end| end.min(now + ttl_ms)),
+        expires_at,
+        check_at: expires_at,
         hard_end_at,
         last_heartbeat: now,
         holds_context,
@@ -232,8 +242,9 @@ fn place(set: &mut WorkingSet, id: TaskId, worker: &Worker, origin: Origin, ttl_
         set.audit(Action::TaskDispatched, EntityType::Task, id, actor, format!("to worker {}, lease {}", worker.id, lease.id));
     }
     task.status = Status::Leased;
-    task.updated_at = now;
+    task.updated_at = set.stamp();
     task.parked = None;
+    task.wake_at = None;
     task.attempts += 1;
     task.lease_count += 1;
     task.event_seq = -1;

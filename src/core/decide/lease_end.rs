@@ -1,63 +1,33 @@
-//! Ways a lease ends other than by a completion, and what becomes of its task.
+//! Ends of leases, and what becomes of their tasks.
 
 use super::super::Ms;
 use super::super::audit::{Action, EntityType};
+use super::super::backoff::delay_ms;
 use super::super::command::{Rejection, Reply};
 use super::super::ids::{LeaseId, TaskId, WorkerId};
 use super::super::task::{
     ActiveLease, Failure, LastLease, LeaseStatus, MAX_INFRA_RETRIES, Parked, PastLease, Reason, Session, Status, TaskState, Usage,
 };
-use super::super::working_set::{Freed, Halt, Slots, WorkingSet};
+use super::super::wakeup::Subject;
+use super::super::working_set::{Halt, Slots, WorkingSet};
+use super::gate::{Park, Verdict, apply, blocked, reserve};
 
 pub(super) fn release(set: &mut WorkingSet, id: TaskId, lease_id: LeaseId, reason: &str) -> Result<Reply, Halt> {
     let task = set.task(id)?;
-    match &task.lease {
-        Some(lease) if lease.id == lease_id => {}
+    let worker = match &task.lease {
+        Some(lease) if lease.id == lease_id => lease.worker_id.clone(),
         Some(_) => return Err(Rejection::NotTheActiveLease(lease_id.to_string()).into()),
         None => return Err(Rejection::LeaseNotFound.into()),
-    }
-    let mut task = task.clone();
-    let Some(lease) = end_lease(set, &mut task, LeaseStatus::Released) else { return Err(Rejection::LeaseNotFound.into()) };
-    set.audit(Action::TaskReleased, EntityType::Task, id, &lease.worker_id, reason);
+    };
     let failure = Failure { reason: Reason::WorkerLost, message: format!("handed back: {reason}"), at: set.now() };
-    retry(set, &mut task, Retry { give_back: true, not_before: None, session_worker: None, failure, actor: &lease.worker_id });
+    let cause = Retry { give_back: true, wait: Wait::No, session_worker: None, failure, actor: &worker };
+    let next = plan(set, task, &cause)?;
+    let mut task = task.clone();
+    end_lease(set, &mut task, LeaseStatus::Released);
+    set.audit(Action::TaskReleased, EntityType::Task, id, &worker, reason);
+    retry(set, &mut task, cause, next);
     set.put_task(task.clone());
     Ok(Reply::Task(task))
-}
-
-pub(super) fn expire(set: &mut WorkingSet, id: TaskId, lease_id: LeaseId) -> Result<Reply, Halt> {
-    let Some(task) = set.find_task(id)? else { return Ok(Reply::Done) };
-    let Some(lease) = task.lease.as_ref().filter(|lease| lease.id == lease_id) else { return Ok(Reply::Done) };
-    if lease.expires_at > set.now() {
-        return Ok(Reply::NotDue(lease.expires_at));
-    }
-    // What was handed out with its lease and never sent a sign of life has perhaps never arrived: that is no attempt.
-    let undelivered = lease.origin.is_delivered() && task.status == Status::Leased;
-    let mut task = task.clone();
-    let Some(lease) = end_lease(set, &mut task, LeaseStatus::Expired) else { return Ok(Reply::Done) };
-    set.audit(Action::LeaseExpired, EntityType::Lease, lease.id, "reconciler", format!("task {id} of worker {}", lease.worker_id));
-    let failure = Failure { reason: Reason::WorkerLost, message: format!("lease on worker {} expired", lease.worker_id), at: set.now() };
-    retry(set, &mut task, Retry { give_back: undelivered, not_before: None, session_worker: None, failure, actor: "reconciler" });
-    set.put_task(task);
-    Ok(Reply::Done)
-}
-
-/// Gives active leases a little time after an outage of the whole control plane.
-pub(super) fn grace(set: &mut WorkingSet, tasks: &[TaskId], ready_at: Ms, at_least_ms: i64) -> Result<Reply, Halt> {
-    for id in tasks {
-        set.find_task(*id)?;
-    }
-    for id in tasks {
-        let Some(task) = set.find_task(*id)? else { continue };
-        let mut task = task.clone();
-        let Some(lease) = &mut task.lease else { continue };
-        let until = ready_at + at_least_ms.min(lease.ttl_ms);
-        if lease.expires_at < until {
-            lease.expires_at = until;
-            set.put_task(task);
-        }
-    }
-    Ok(Reply::Done)
 }
 
 /// Takes the lease off the task and keeps its record; the caller says what becomes of the task.
@@ -74,7 +44,6 @@ pub(super) fn end_lease(set: &mut WorkingSet, task: &mut TaskState, status: Leas
     if let Some(key) = &task.exclusive_key {
         set.loaded.exclusive.insert(key.clone(), None);
     }
-    free(set, task, false);
     Some(lease)
 }
 
@@ -106,13 +75,20 @@ pub(super) fn complete_record(set: &mut WorkingSet, lease: LeaseId, model: Optio
     }
 }
 
-/// Tells those who may wait for the task, if there can be any.
-pub(super) fn free(set: &mut WorkingSet, task: &TaskState, finished: bool) {
-    if !task.has_dependents && task.exclusive_key.is_none() {
+/// Wakes those who may wait for the task, if there are any: for its end, or for its context and its key alone.
+pub(super) fn wake_successors(set: &mut WorkingSet, task: &TaskState, is_over: bool) {
+    if !task.has_dependents {
         return;
     }
-    let context = (task.session == Session::Context).then(|| task.context_id.clone());
-    set.freed.push(Freed { task: task.id, context, exclusive_key: task.exclusive_key.clone(), finished });
+    if is_over {
+        set.wake(Subject::Dependents(task.id));
+    }
+    if task.session == Session::Context {
+        set.wake(Subject::Context { context_id: task.context_id.clone(), after: is_over.then_some(task.id) });
+    }
+    if let Some(key) = &task.exclusive_key {
+        set.wake(Subject::Key(key.clone()));
+    }
 }
 
 /// The task is over.
@@ -120,49 +96,105 @@ pub(super) fn finish(set: &mut WorkingSet, task: &mut TaskState, status: Status)
     debug_assert!(status.is_final() && task.lease.is_none());
     task.status = status;
     task.parked = None;
-    task.updated_at = set.now();
+    task.wake_at = None;
+    task.created_after = None;
+    task.updated_at = set.stamp();
     task.finished_at = Some(set.now());
     task.remove_at = task.ttl_after_finished_sec.map(|ttl| set.now() + ttl * 1000);
-    free(set, task, true);
+    wake_successors(set, task, true);
+}
+
+/// When a task that goes back to the queue may run again.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Wait {
+    No,
+    Until(Ms),
+    /// By the number of its attempts, with jitter.
+    Backoff,
 }
 
 pub(super) struct Retry<'a> {
     /// The attempt does not count, within bounds.
     pub give_back: bool,
-    pub not_before: Option<Ms>,
+    pub wait: Wait,
     /// Where the next attempt finds its session.
     pub session_worker: Option<WorkerId>,
     pub failure: Failure,
     pub actor: &'a str,
 }
 
-/// After a lease that ended without a final answer: back to the queue while attempts remain, else dead; cancelled if that was wished.
-pub(super) fn retry(set: &mut WorkingSet, task: &mut TaskState, retry: Retry<'_>) {
-    let mut exhausted = false;
-    if retry.give_back {
-        exhausted = task.infra_retries >= MAX_INFRA_RETRIES;
-        if !exhausted {
-            task.infra_retries += 1;
-            task.attempts = (task.attempts - 1).max(0);
-        }
-    }
-    let detail = format!("{}: {}", retry.failure.reason, retry.failure.message);
-    task.failure = Some(retry.failure);
+/// What becomes of a task whose lease ends without a final answer.
+pub(super) enum Next {
+    Cancelled,
+    Dead,
+    /// Back to the queue when its wait is over.
+    Later,
+    Queued(Verdict),
+}
+
+/// Back to the queue while attempts remain, else dead; cancelled if that was requested. All look-ups are done here, while the lease
+/// still holds, so a command that needs more rows has changed nothing.
+pub(super) fn plan(set: &WorkingSet, task: &TaskState, cause: &Retry<'_>) -> Result<Next, Halt> {
+    let is_exhausted = cause.give_back && task.infra_retries >= MAX_INFRA_RETRIES;
+    let attempts = task.attempts - i64::from(cause.give_back);
     if task.cancel_requested {
-        set.audit(Action::TaskCancelled, EntityType::Task, task.id, retry.actor, detail);
-        finish(set, task, Status::Cancelled);
-    } else if exhausted || task.attempts >= task.max_attempts {
-        set.audit(Action::TaskDead, EntityType::Task, task.id, retry.actor, detail);
-        finish(set, task, Status::Dead);
-    } else {
-        let now = set.now();
-        task.status = Status::Queued;
-        task.updated_at = now;
-        task.finished_at = None;
-        task.remove_at = None;
-        task.not_before = retry.not_before.filter(|at| *at > now);
-        task.parked = task.not_before.map(|_| Parked::NotBefore);
-        task.ready_at = Some(now);
-        task.session_worker = retry.session_worker;
+        return Ok(Next::Cancelled);
     }
+    if is_exhausted || attempts >= task.max_attempts {
+        return Ok(Next::Dead);
+    }
+    match cause.wait {
+        Wait::Backoff => return Ok(Next::Later),
+        Wait::Until(at) if at > set.now() => return Ok(Next::Later),
+        Wait::Until(_) | Wait::No => {}
+    }
+    // An earlier task of its context may have come back, or a lease call may have taken it out of turn.
+    let again = TaskState { not_before: None, parked: None, session_worker: cause.session_worker.clone(), ..task.clone() };
+    Ok(Next::Queued(match blocked(set, &again, &[], task.id)? {
+        Some(verdict) => verdict,
+        None => reserve(set, &again)?,
+    }))
+}
+
+/// Carries the plan out, after the lease was taken off the task.
+pub(super) fn retry(set: &mut WorkingSet, task: &mut TaskState, cause: Retry<'_>, next: Next) {
+    if cause.give_back && task.infra_retries < MAX_INFRA_RETRIES {
+        task.infra_retries += 1;
+        task.attempts = (task.attempts - 1).max(0);
+    }
+    let detail = format!("{}: {}", cause.failure.reason, cause.failure.message);
+    task.failure = Some(cause.failure);
+    let verdict = match next {
+        Next::Cancelled => {
+            set.audit(Action::TaskCancelled, EntityType::Task, task.id, cause.actor, detail);
+            return finish(set, task, Status::Cancelled);
+        }
+        Next::Dead => {
+            set.audit(Action::TaskDead, EntityType::Task, task.id, cause.actor, detail);
+            return finish(set, task, Status::Dead);
+        }
+        Next::Later => {
+            let at = match cause.wait {
+                Wait::Until(at) => at,
+                Wait::No | Wait::Backoff => {
+                    let chance = set.ids.draw();
+                    // Attempts that were given back count for the wait: else a lasting fault would use up all of them within a minute.
+                    set.now() + delay_ms(task.attempts + task.infra_retries, chance).max(1)
+                }
+            };
+            Verdict::Park(Park::until(Parked::NotBefore, at))
+        }
+        Next::Queued(verdict) => verdict,
+    };
+    task.status = Status::Queued;
+    task.updated_at = set.stamp();
+    task.finished_at = None;
+    task.remove_at = None;
+    task.not_before = match &verdict {
+        Verdict::Park(Park { parked: Parked::NotBefore, wake_at, .. }) => *wake_at,
+        _ => None,
+    };
+    task.session_worker = cause.session_worker;
+    wake_successors(set, task, false);
+    apply(set, task, verdict);
 }

@@ -5,18 +5,20 @@
 
 mod complete;
 mod create;
+mod expire;
 mod gate;
 mod lease;
 mod lease_end;
 mod push;
+mod reevaluate;
 mod running;
-mod wishes;
+mod task_ops;
 mod workers;
 
 #[cfg(test)]
 mod tests;
 
-pub use wishes::{MEMBRIDGE_ADMIN_KEY, MEMBRIDGE_SERVER_URL};
+pub use task_ops::{MEMBRIDGE_ADMIN_KEY, MEMBRIDGE_SERVER_URL};
 
 use super::command::{Command, Op, Reply};
 use super::working_set::{Halt, WorkingSet};
@@ -35,18 +37,17 @@ pub fn decide(set: &mut WorkingSet, command: &Command) -> Result<Reply, Halt> {
         Op::AppendEvents { task, lease, events } => running::append_events(set, *task, *lease, events),
         Op::Complete(completion) => complete::complete(set, completion),
         Op::Release { task, lease, reason } => lease_end::release(set, *task, *lease, reason),
-        Op::ExpireLease { task, lease } => lease_end::expire(set, *task, *lease),
-        Op::Grace { tasks, ready_at, at_least_ms } => lease_end::grace(set, tasks, *ready_at, *at_least_ms),
-        Op::Cancel { task } => wishes::cancel(set, *task),
-        Op::Requeue { task } => wishes::requeue(set, *task),
-        Op::Reconsider { tasks } => gate::reconsider(set, tasks),
+        Op::ExpireLease { task, lease, grace } => expire::expire(set, *task, *lease, grace),
+        Op::Cancel { task } => task_ops::cancel(set, *task),
+        Op::Requeue { task } => task_ops::requeue(set, *task),
+        Op::Reevaluate { tasks, progress } => reevaluate::reevaluate(set, tasks, progress.as_ref()),
         Op::RegisterWorker(change) => workers::register(set, change),
         Op::RemoveWorker { worker } => workers::remove(set, worker),
         Op::Cordon { worker, wish } => workers::cordon(set, worker, *wish),
-        Op::Touch { sightings } => workers::touch(set, sightings),
-        Op::LoseWorker { worker, cause } => workers::lose(set, worker, cause),
-        Op::Configure { membridge_server_url, membridge_admin_key } => wishes::configure(set, membridge_server_url, membridge_admin_key),
-        Op::Note { action, entity_type, entity_id, actor, detail } => {
+        Op::RecordSeen { sightings } => workers::record_seen(set, sightings),
+        Op::MarkOffline { worker, cause } => workers::mark_offline(set, worker, cause),
+        Op::Configure { membridge_server_url, membridge_admin_key } => task_ops::configure(set, membridge_server_url, membridge_admin_key),
+        Op::RecordAudit { action, entity_type, entity_id, actor, detail } => {
             set.audit(*action, *entity_type, entity_id, actor, detail.clone());
             Ok(Reply::Done)
         }

@@ -11,14 +11,14 @@ use super::super::worker::Worker;
 use super::super::working_set::{Halt, WorkingSet};
 use super::gate::park;
 use super::lease::{best, blocker, leased, sticky_worker};
-use super::lease_end::{Retry, end_lease, finish, retry};
+use super::lease_end::{Retry, Wait, end_lease, finish, plan, retry};
 
 pub(super) fn push(set: &mut WorkingSet, id: TaskId, worker: &str, ttl_ms: i64) -> Result<Reply, Halt> {
     let task = set.task(id)?;
     if task.status != Status::Queued {
         return Err(Rejection::WrongStatus { status: task.status, expected: "'queued'" }.into());
     }
-    if let Some(parked) = task.parked {
+    if let Some(parked) = task.parked.filter(|_| !task.is_open_to(worker)) {
         return Err(Rejection::NotReady(parked).into());
     }
     if let Some((parked, by)) = blocker(set, task)? {
@@ -43,25 +43,31 @@ pub(super) fn end(set: &mut WorkingSet, id: TaskId, lease: LeaseId, end: &PushEn
     if !is_active || has_begun {
         return Ok(Reply::Task(task.clone()));
     }
-    let mut task = task.clone();
-    let Some(lease) = end_lease(set, &mut task, LeaseStatus::Failed) else { return Ok(Reply::Task(task)) };
-    let actor = if lease.origin.is_in_order() { "reconciler" } else { "router" };
+    let actor = if task.lease.as_ref().is_some_and(|lease| lease.origin.is_in_order()) { "reconciler" } else { "router" };
     let (PushEnd::Refused { message } | PushEnd::Undelivered { message, .. }) = end;
-    set.audit(Action::DispatchFailed, EntityType::Task, id, actor, message);
-    let at = set.now();
-    match end {
-        PushEnd::Refused { .. } => {
-            task.failure = Some(Failure { reason: Reason::AgentError, message: message.clone(), at });
-            if task.cancel_requested {
-                set.audit(Action::TaskCancelled, EntityType::Task, id, actor, message);
-            }
-            let status = if task.cancel_requested { Status::Cancelled } else { Status::Failed };
-            finish(set, &mut task, status);
-        }
+    let failure = |reason| Failure { reason, message: message.clone(), at: set.now() };
+    let retried = match end {
+        PushEnd::Refused { .. } => None,
         PushEnd::Undelivered { .. } => {
-            let failure = Failure { reason: Reason::WorkerLost, message: message.clone(), at };
-            retry(set, &mut task, Retry { give_back: true, not_before: None, session_worker: None, failure, actor });
+            let failure = failure(Reason::WorkerLost);
+            let cause = Retry { give_back: true, wait: Wait::No, session_worker: None, failure, actor };
+            let next = plan(set, task, &cause)?;
+            Some((cause, next))
         }
+    };
+    let refused = failure(Reason::AgentError);
+    let mut task = task.clone();
+    end_lease(set, &mut task, LeaseStatus::Failed);
+    set.audit(Action::DispatchFailed, EntityType::Task, id, actor, message);
+    if let Some((cause, next)) = retried {
+        retry(set, &mut task, cause, next);
+    } else {
+        task.failure = Some(refused);
+        if task.cancel_requested {
+            set.audit(Action::TaskCancelled, EntityType::Task, id, actor, message);
+        }
+        let status = if task.cancel_requested { Status::Cancelled } else { Status::Failed };
+        finish(set, &mut task, status);
     }
     set.put_task(task.clone());
     Ok(Reply::Task(task))

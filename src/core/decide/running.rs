@@ -35,7 +35,7 @@ fn renew_lease(set: &mut WorkingSet, mut task: TaskState) -> TaskState {
     }
     if task.status == Status::Leased {
         task.status = Status::Running;
-        task.updated_at = now;
+        task.updated_at = set.stamp();
         set.put_task(task.clone());
     } else {
         set.put_task_quietly(task.clone());
@@ -59,12 +59,14 @@ pub(super) fn renew(set: &mut WorkingSet, worker: &str, leases: &[LeaseId]) -> R
         }
     }
     let mut renewed = Vec::with_capacity(holds.len());
+    let mut cancel = Vec::new();
     for (lease, task) in holds {
         let task = set.task(task)?.clone();
+        cancel.extend(task.cancel_requested.then_some(task.id));
         renew_lease(set, task);
         renewed.push(lease);
     }
-    Ok(Reply::RenewedLeases { renewed, lost })
+    Ok(Reply::RenewedLeases { renewed, lost, cancel })
 }
 
 /// Records what a run tells of itself. Numbers that its lease has sent before are passed over.

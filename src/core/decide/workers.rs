@@ -2,12 +2,13 @@
 
 use super::super::Ms;
 use super::super::audit::{Action, EntityType};
-use super::super::command::{CordonWish, Loss, Reply, WorkerChange};
+use super::super::command::{CordonWish, Keys, Loss, Reply, WorkerChange};
 use super::super::ids::WorkerId;
-use super::super::task::{Failure, LeaseStatus, Reason};
+use super::super::task::{Failure, LeaseStatus, Reason, TaskState};
+use super::super::wakeup::Subject;
 use super::super::worker::{Worker, WorkerStatus};
 use super::super::working_set::{Halt, WorkingSet, need};
-use super::lease_end::{Retry, end_lease, retry};
+use super::lease_end::{Next, Retry, Wait, end_lease, plan, retry};
 
 pub(super) fn register(set: &mut WorkingSet, change: &WorkerChange) -> Result<Reply, Halt> {
     let now = set.now();
@@ -17,6 +18,8 @@ pub(super) fn register(set: &mut WorkingSet, change: &WorkerChange) -> Result<Re
     let mut worker = with_change(before.clone(), change);
     worker.last_seen = now;
     worker.lost = false;
+    let used = set.slots(&worker.id).used;
+    worker.recount_slots = used.checked_shr(u32::try_from(worker.capabilities.max_concurrency).unwrap_or(0)).is_some_and(|above| above != 0);
     if created {
         set.audit(Action::WorkerRegistered, EntityType::Worker, &worker.id, change.actor, "");
         set.put_worker(worker.clone());
@@ -26,6 +29,9 @@ pub(super) fn register(set: &mut WorkingSet, change: &WorkerChange) -> Result<Re
             audit_return(set, &worker);
         }
         set.put_worker(worker.clone());
+        if before.capabilities.agents != worker.capabilities.agents || !worker.takes_tasks() {
+            set.wake(Subject::Reservations(worker.id.clone()));
+        }
     } else {
         worker = see(set, before);
     }
@@ -68,7 +74,8 @@ pub(super) fn see(set: &mut WorkingSet, worker: Worker) -> Worker {
 }
 
 fn see_at(set: &mut WorkingSet, mut worker: Worker, at: Ms) -> Worker {
-    worker.last_seen = worker.last_seen.max(at);
+    // A time in the future was written before the clock stepped back.
+    worker.last_seen = if worker.last_seen > set.now() { at } else { worker.last_seen.max(at) };
     if worker.lost {
         worker.lost = false;
         audit_return(set, &worker);
@@ -84,12 +91,12 @@ fn audit_return(set: &mut WorkingSet, worker: &Worker) {
     set.audit(Action::WorkerOnline, EntityType::Worker, &worker.id, &worker.id, "seen again");
 }
 
-pub(super) fn touch(set: &mut WorkingSet, sightings: &[(WorkerId, Ms)]) -> Result<Reply, Halt> {
+pub(super) fn record_seen(set: &mut WorkingSet, sightings: &[(WorkerId, Ms)]) -> Result<Reply, Halt> {
     for (id, _) in sightings {
         set.find_worker(id)?;
     }
     for (id, at) in sightings {
-        if let Some(worker) = set.find_worker(id)?.filter(|worker| worker.last_seen < *at) {
+        if let Some(worker) = set.find_worker(id)?.filter(|worker| worker.last_seen < *at || worker.last_seen > set.now()) {
             let worker = worker.clone();
             let at = (*at).min(set.now());
             see_at(set, worker, at);
@@ -99,7 +106,7 @@ pub(super) fn touch(set: &mut WorkingSet, sightings: &[(WorkerId, Ms)]) -> Resul
 }
 
 /// Its leases are left alone: they end by their own time.
-pub(super) fn lose(set: &mut WorkingSet, id: &str, cause: &Loss) -> Result<Reply, Halt> {
+pub(super) fn mark_offline(set: &mut WorkingSet, id: &str, cause: &Loss) -> Result<Reply, Halt> {
     let Some(worker) = set.find_worker(id)? else { return Ok(Reply::Done) };
     let mut worker = worker.clone();
     if let Loss::Uninstalled = cause {
@@ -107,6 +114,11 @@ pub(super) fn lose(set: &mut WorkingSet, id: &str, cause: &Loss) -> Result<Reply
         worker.agent_version = "uninstalled".into();
     } else if worker.lost || worker.status == WorkerStatus::Offline {
         return Ok(Reply::Done);
+    }
+    if worker.last_seen > set.now() {
+        // The clock stepped back. What is silent from now on is seen so in its time.
+        see(set, worker);
+        return Ok(Reply::NotDue(set.now() + 1));
     }
     let (actor, detail) = match cause {
         Loss::Silent { for_ms } if set.now() - worker.last_seen <= *for_ms => return Ok(Reply::NotDue(worker.last_seen + for_ms + 1)),
@@ -119,6 +131,7 @@ pub(super) fn lose(set: &mut WorkingSet, id: &str, cause: &Loss) -> Result<Reply
     }
     worker.lost = true;
     set.put_worker(worker);
+    set.wake(Subject::Reservations(id.to_owned()));
     Ok(Reply::Done)
 }
 
@@ -133,6 +146,9 @@ pub(super) fn cordon(set: &mut WorkingSet, id: &str, wish: CordonWish) -> Result
     if worker != before {
         set.audit(action, EntityType::Worker, id, "admin", "");
         set.put_worker(worker.clone());
+        if !worker.takes_tasks() {
+            set.wake(Subject::Reservations(worker.id.clone()));
+        }
     }
     Ok(reply(set, worker, false))
 }
@@ -152,17 +168,30 @@ pub(super) fn remove(set: &mut WorkingSet, id: &str) -> Result<Reply, Halt> {
             keys.worker_tasks.insert(id.to_owned());
         }));
     }
-    for mut task in held {
-        end_lease(set, &mut task, LeaseStatus::Failed);
+    let mut planned: Vec<(TaskState, Retry<'_>, Next)> = Vec::new();
+    let mut missing = Keys::default();
+    for task in held {
         let failure = Failure { reason: Reason::WorkerLost, message: format!("worker {id} was removed"), at: set.now() };
+        let cause = Retry { give_back: true, wait: Wait::No, session_worker: None, failure, actor: "admin" };
+        match plan(set, &task, &cause) {
+            Ok(next) => planned.push((task, cause, next)),
+            Err(Halt::Need(keys)) => missing.merge(&keys),
+            Err(rejected) => return Err(rejected),
+        }
+    }
+    if missing != Keys::default() {
+        return Err(Halt::Need(Box::new(missing)));
+    }
+    for (task, cause, next) in planned {
+        // The plan of one before may have marked it as awaited.
+        let mut task = set.find_task(task.id)?.cloned().unwrap_or(task);
+        end_lease(set, &mut task, LeaseStatus::Failed);
         set.audit(Action::TaskReleased, EntityType::Task, task.id, "admin", format!("worker {id} was removed"));
-        retry(set, &mut task, Retry { give_back: true, not_before: None, session_worker: None, failure, actor: "admin" });
+        retry(set, &mut task, cause, next);
         set.put_task(task);
     }
     set.audit(Action::WorkerRemoved, EntityType::Worker, id, "admin", "");
-    set.dirty.workers.remove(id);
-    set.dirty.seen.remove(id);
-    set.dirty.removed_workers.insert(id.to_owned());
-    set.loaded.workers.insert(id.to_owned(), None);
+    set.remove_worker(id);
+    set.wake(Subject::Reservations(id.to_owned()));
     Ok(Reply::Done)
 }

@@ -1,9 +1,9 @@
 //! The fleet follows what commits tell of leases and workers.
 
 use super::support::world::{START, TTL_MS, World, spec, world};
-use crate::core::command::{CordonWish, Loss, Op, WorkerChange};
-use crate::core::fleet::{Fleet, Shortage};
-use crate::core::worker::WorkerStatus;
+use crate::command::{CordonWish, Loss, Op, WorkerChange};
+use crate::fleet::{Fleet, Shortage};
+use crate::worker::WorkerStatus;
 
 fn fleet_of(world: &World) -> Fleet {
     let mut fleet = Fleet::default();

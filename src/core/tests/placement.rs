@@ -1,8 +1,8 @@
 //! Which worker a task goes to.
 
 use super::support::world::START;
-use crate::core::placement::{Candidate, best, may_pick};
-use crate::core::worker::{Worker, WorkerStatus};
+use crate::placement::{Candidate, best, may_pick};
+use crate::worker::{Worker, WorkerStatus};
 
 fn worker(id: &str, last_seen: i64) -> Worker {
     Worker { last_seen, ..Worker::new(id.into(), START) }

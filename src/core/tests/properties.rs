@@ -7,9 +7,9 @@ use proptest::prelude::*;
 
 use super::support::history::{History, Step, steps};
 use super::support::world::{World, completion, registration, world};
-use crate::core::command::{Completed, Completion, Op, Rejection, Reply};
-use crate::core::ids::{LeaseId, TaskId};
-use crate::core::task::Outcome;
+use crate::command::{Completed, Completion, Op, Rejection, Reply};
+use crate::ids::{LeaseId, TaskId};
+use crate::task::Outcome;
 
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, max_shrink_iters: 4_000, ..ProptestConfig::default() })]

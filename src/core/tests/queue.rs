@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::core::ids::TaskId;
-use crate::core::queue::{Look, Queue, Ready, ReadyKey, Scope, WINDOW};
+use crate::ids::TaskId;
+use crate::queue::{Look, Queue, Ready, ReadyKey, Scope, WINDOW};
 
 const NOW: i64 = 1_000_000;
 

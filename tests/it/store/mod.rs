@@ -6,12 +6,12 @@ mod writing;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
-use bloom_runtime::core::command::{Choice, Claim, Completion, Holder, NewEvent, Op, Rejection, Reply, WorkerChange};
-use bloom_runtime::core::command::{Command, Keys};
-use bloom_runtime::core::decide::decide;
-use bloom_runtime::core::ids::{LeaseId, TaskId};
-use bloom_runtime::core::task::{EventKind, Format, LeaseStatus, Origin, Outcome, Session, Status, TaskSpec, TaskState, Usage};
-use bloom_runtime::core::working_set::{Counts, Freed, Halt, WorkingSet};
+use bloom_core::command::{Choice, Claim, Completion, Holder, NewEvent, Op, Rejection, Reply, WorkerChange};
+use bloom_core::command::{Command, Keys};
+use bloom_core::decide::decide;
+use bloom_core::ids::{LeaseId, TaskId};
+use bloom_core::task::{EventKind, Format, LeaseStatus, Origin, Outcome, Session, Status, TaskSpec, TaskState, Usage};
+use bloom_core::working_set::{Counts, Freed, Halt, WorkingSet};
 use bloom_runtime::store::{Clock, Error, Kind, Lane, Options, Page, Store, TaskFilter, Upkeep, UsageBy};
 use uuid::Uuid;
 

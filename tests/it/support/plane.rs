@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use bloom_runtime::agents::{self, Agents};
-use bloom_runtime::core::command::{Op, Reply, WorkerChange};
-use bloom_runtime::core::ids::TaskId;
-use bloom_runtime::core::task::{Format, Session, TaskSpec, TaskState};
+use bloom_core::command::{Op, Reply, WorkerChange};
+use bloom_core::ids::TaskId;
+use bloom_core::task::{Format, Session, TaskSpec, TaskState};
 use bloom_runtime::engine::{self, Engine};
 use bloom_runtime::membridge::Membridge;
 use bloom_runtime::reconcile;

@@ -1,9 +1,9 @@
 //! A task in every state, each reached by commands.
 
-use crate::core::command::{Completion, Op};
-use crate::core::ids::{LeaseId, TaskId};
-use crate::core::task::{Outcome, TaskSpec};
-use crate::core::tests::support::world::{START, World, completion, spec, world};
+use crate::command::{Completion, Op};
+use crate::ids::{LeaseId, TaskId};
+use crate::task::{Outcome, TaskSpec};
+use crate::tests::support::world::{START, World, completion, spec, world};
 
 pub struct Case {
     pub name: &'static str,

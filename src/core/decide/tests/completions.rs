@@ -2,9 +2,9 @@
 
 use super::cases::Case;
 use super::table::check;
-use crate::core::command::{Completion, Holder, Op};
-use crate::core::task::Outcome;
-use crate::core::tests::support::world::completion;
+use crate::command::{Completion, Holder, Op};
+use crate::task::Outcome;
+use crate::tests::support::world::completion;
 
 fn done(completion: Completion) -> Op {
     Op::Complete(Box::new(completion))

@@ -1,9 +1,9 @@
 //! What keeps tasks waiting, and what sets them going again.
 
-use crate::core::command::{Completion, Op, Reply};
-use crate::core::ids::{LeaseId, TaskId};
-use crate::core::task::{Outcome, Parked, Session, Status, TaskSpec};
-use crate::core::tests::support::world::{START, World, completion, spec, world};
+use crate::command::{Completion, Op, Reply};
+use crate::ids::{LeaseId, TaskId};
+use crate::task::{Outcome, Parked, Session, Status, TaskSpec};
+use crate::tests::support::world::{START, World, completion, spec, world};
 
 fn two_workers() -> World {
     let mut world = world().worker("w1", 4).worker("w2", 4);

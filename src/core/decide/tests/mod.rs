@@ -11,5 +11,5 @@ mod lease_calls;
 mod pushes;
 mod signs_of_life;
 mod table;
-mod wishes;
+mod task_ops;
 mod workers;

@@ -2,11 +2,11 @@
 
 use super::cases::Case;
 use super::table::check;
-use crate::core::command::{Choice, Op, PushEnd, Rejection, Reply, WorkerChange};
-use crate::core::ids::TaskId;
-use crate::core::task::{Origin, Outcome, Parked, Session, TaskSpec};
-use crate::core::tests::support::world::{TTL_MS, World, registration, spec, world};
-use crate::core::worker::DispatchMode;
+use crate::command::{Choice, Op, PushEnd, Rejection, Reply, WorkerChange};
+use crate::ids::TaskId;
+use crate::task::{Origin, Outcome, Parked, Session, TaskSpec};
+use crate::tests::support::world::{TTL_MS, World, registration, spec, world};
+use crate::worker::DispatchMode;
 
 #[test]
 fn a_dispatch_call() {

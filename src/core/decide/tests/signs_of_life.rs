@@ -2,8 +2,8 @@
 
 use super::cases::Case;
 use super::table::check;
-use crate::core::command::{Holder, NewEvent, Op};
-use crate::core::task::EventKind;
+use crate::command::{Holder, NewEvent, Op};
+use crate::task::EventKind;
 
 fn beat(case: &mut Case, holder: Holder) -> Op {
     case.world.now += 1_000;

@@ -1,11 +1,11 @@
 //! What each command does to a worker in each state.
 
 use super::table::compare;
-use crate::core::command::{Choice, Claim, CordonWish, Loss, Op, WorkerChange};
-use crate::core::ids::TaskId;
-use crate::core::task::{Origin, Outcome};
-use crate::core::tests::support::world::{TTL_MS, World, registration, spec, world};
-use crate::core::worker::WorkerStatus;
+use crate::command::{Choice, Claim, CordonWish, Loss, Op, WorkerChange};
+use crate::ids::TaskId;
+use crate::task::{Origin, Outcome};
+use crate::tests::support::world::{TTL_MS, World, registration, spec, world};
+use crate::worker::WorkerStatus;
 
 const NOT_SEEN_MS: i64 = 60_000;
 

@@ -15,9 +15,9 @@ use stateright::{Checker, Model, Property};
 
 use self::state::{Act, Ask, Given, State};
 use super::support::world::{START, spec, world};
-use crate::core::command::Op;
-use crate::core::ids::TaskId;
-use crate::core::task::{Origin, Outcome, Parked, Session, Status, TaskSpec, TaskState};
+use crate::command::Op;
+use crate::ids::TaskId;
+use crate::task::{Origin, Outcome, Parked, Session, Status, TaskSpec, TaskState};
 
 const WORKERS: [&str; 2] = ["w0", "w1"];
 

@@ -5,8 +5,8 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use super::state::{Begun, State};
 use super::{Setting, WORKERS};
-use crate::core::command::Op;
-use crate::core::ids::TaskId;
+use crate::command::Op;
+use crate::ids::TaskId;
 
 impl State {
     pub(super) fn sealed(mut self, setting: &Setting) -> Self {

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use super::super::support::memory::Memory;
 use super::super::support::world::{TTL_MS, completion, hint_slots};
 use super::{Setting, WORKERS};
-use crate::core::command::{Choice, Claim, Completed, Completion, Holder, Keys, Op, PushEnd, Reply};
-use crate::core::decide::decide;
-use crate::core::ids::{LeaseId, TaskId};
-use crate::core::task::{Origin, Outcome, TaskSpec};
-use crate::core::working_set::{Halt, Loaded, WorkingSet};
+use crate::command::{Choice, Claim, Completed, Completion, Holder, Keys, Op, PushEnd, Reply};
+use crate::decide::decide;
+use crate::ids::{LeaseId, TaskId};
+use crate::task::{Origin, Outcome, TaskSpec};
+use crate::working_set::{Halt, Loaded, WorkingSet};
 
 #[derive(Clone, Debug)]
 pub(super) struct State {

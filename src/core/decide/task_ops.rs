@@ -1,11 +1,11 @@
-//! What people ask of a task that exists: end it, do it again; and the settings they store.
+//! What users ask of a task that exists: cancel it, queue it again; and the settings that they store.
 
 use super::super::audit::{Action, EntityType};
 use super::super::command::{Rejection, Reply};
 use super::super::ids::TaskId;
 use super::super::task::{Session, Status, TaskState};
 use super::super::working_set::{Halt, WorkingSet};
-use super::gate::{apply, judge, known_dependencies, remember_session};
+use super::gate::{apply, evaluate, known_dependencies};
 use super::lease_end::finish;
 
 /// Names of the stored settings.
@@ -22,7 +22,7 @@ pub(super) fn cancel(set: &mut WorkingSet, id: TaskId) -> Result<Reply, Halt> {
     }
     let mut task = task.clone();
     task.cancel_requested = true;
-    task.updated_at = set.now();
+    task.updated_at = set.stamp();
     if task.status == Status::Queued {
         set.audit(Action::TaskCancelled, EntityType::Task, id, "api", "while queued");
         finish(set, &mut task, Status::Cancelled);
@@ -40,12 +40,13 @@ pub(super) fn requeue(set: &mut WorkingSet, id: TaskId) -> Result<Reply, Halt> {
     }
     let mut task = TaskState {
         status: Status::Queued,
-        updated_at: set.now(),
+        updated_at: set.stamp(),
         attempts: 0,
         infra_retries: 0,
         cancel_requested: false,
         not_before: None,
         parked: None,
+        wake_at: None,
         session_worker: None,
         failure: None,
         finished_at: None,
@@ -59,8 +60,7 @@ pub(super) fn requeue(set: &mut WorkingSet, id: TaskId) -> Result<Reply, Halt> {
     // Whatever has run had its dependencies met; they may be gone by now.
     let waits = task.has_dependencies && task.lease_count == 0;
     let dependencies = if waits { known_dependencies(set, id)? } else { Vec::new() };
-    let verdict = judge(set, &task, &dependencies, id)?;
-    remember_session(set, &mut task);
+    let verdict = evaluate(set, &mut task, &dependencies, id)?;
     set.audit(Action::TaskRequeued, EntityType::Task, id, "admin", "");
     apply(set, &mut task, verdict);
     set.put_task(task.clone());

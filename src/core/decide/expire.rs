@@ -1,0 +1,58 @@
+//! The end of a lease by its time.
+
+use super::super::audit::{Action, EntityType};
+use super::super::command::{Grace, Reply};
+use super::super::ids::{LeaseId, TaskId};
+use super::super::task::{ActiveLease, Failure, LeaseStatus, Reason, Status};
+use super::super::working_set::{Halt, WorkingSet};
+use super::lease::hard_end;
+use super::lease_end::{Retry, Wait, end_lease, plan, retry};
+
+pub(super) fn expire(set: &mut WorkingSet, id: TaskId, lease_id: LeaseId, grace: &Grace) -> Result<Reply, Halt> {
+    let Some(task) = set.find_task(id)? else { return Ok(Reply::Done) };
+    let Some(lease) = task.lease.as_ref().filter(|lease| lease.id == lease_id) else { return Ok(Reply::Done) };
+    let now = set.now();
+    if lease.expires_at > now + lease.ttl_ms {
+        return Ok(clamp(set, id));
+    }
+    let due_at = lease.expires_at.max(grace.resumed_at.saturating_add(grace.grace_ms.min(lease.ttl_ms)));
+    if due_at > now {
+        if lease.check_at != due_at {
+            let mut task = task.clone();
+            task.lease = task.lease.map(|lease| ActiveLease { check_at: due_at, ..lease });
+            set.put_task_quietly(task);
+        }
+        return Ok(Reply::NotDue(due_at));
+    }
+    let message = format!("lease on worker {} expired", lease.worker_id);
+    let cause = Retry {
+        // What was handed out with its lease and never sent a sign of life has perhaps never arrived: that is no attempt.
+        give_back: lease.origin.is_delivered() && task.status == Status::Leased,
+        wait: Wait::No,
+        session_worker: None,
+        failure: Failure { reason: Reason::WorkerLost, message, at: now },
+        actor: "reconciler",
+    };
+    let next = plan(set, task, &cause)?;
+    let mut task = task.clone();
+    let Some(lease) = end_lease(set, &mut task, LeaseStatus::Expired) else { return Ok(Reply::Done) };
+    set.audit(Action::LeaseExpired, EntityType::Lease, lease.id, "reconciler", format!("task {id} of worker {}", lease.worker_id));
+    retry(set, &mut task, cause, next);
+    set.put_task(task);
+    Ok(Reply::Done)
+}
+
+/// A lease that seems to last longer than its TTL was renewed before the clock stepped back. It gets a TTL from now.
+fn clamp(set: &mut WorkingSet, id: TaskId) -> Reply {
+    let now = set.now();
+    let Ok(Some(task)) = set.find_task(id) else { return Reply::Done };
+    let mut task = task.clone();
+    let timeout_sec = task.timeout_sec;
+    let Some(lease) = &mut task.lease else { return Reply::Done };
+    lease.hard_end_at = lease.hard_end_at.map(|at| at.min(hard_end(now, timeout_sec)));
+    lease.expires_at = now + lease.ttl_ms;
+    lease.check_at = lease.expires_at;
+    let due_at = lease.expires_at;
+    set.put_task(task);
+    Reply::NotDue(due_at)
+}

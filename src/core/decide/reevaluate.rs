@@ -1,0 +1,57 @@
+//! Parked tasks are evaluated again: something that they waited for has happened, or their time has come.
+
+use super::super::command::{Keys, Reply};
+use super::super::ids::TaskId;
+use super::super::task::{Parked, Status, TaskState};
+use super::super::wakeup::Progress;
+use super::super::working_set::{Halt, WorkingSet};
+use super::gate::{Park, Verdict, apply, evaluate, known_dependencies};
+
+/// Those that run, ended or are ready already are left alone.
+pub(super) fn reevaluate(set: &mut WorkingSet, tasks: &[TaskId], progress: Option<&Progress>) -> Result<Reply, Halt> {
+    let mut verdicts = Vec::new();
+    let mut missing = Keys::default();
+    for id in tasks {
+        let Some(task) = set.find_task(*id)? else { continue };
+        if task.status != Status::Queued || task.parked.is_none() {
+            continue;
+        }
+        let mut task = task.clone();
+        match dependencies(set, &task).and_then(|dependencies| evaluate(set, &mut task, &dependencies, *id)) {
+            Ok(verdict) => verdicts.push((task, verdict)),
+            Err(Halt::Need(keys)) => missing.merge(&keys),
+            Err(rejected) => return Err(rejected),
+        }
+    }
+    if missing != Keys::default() {
+        return Err(Halt::Need(Box::new(missing)));
+    }
+    for (evaluated, verdict) in verdicts {
+        // An earlier one of these may have marked it as awaited.
+        let Ok(Some(current)) = set.find_task(evaluated.id) else { continue };
+        let mut task = TaskState { has_dependents: current.has_dependents, ..evaluated };
+        if let Verdict::Park(Park { parked, wake_at, .. }) = &verdict
+            && (task.parked, task.wake_at) == (Some(*parked), *wake_at)
+        {
+            // Nothing changes for it but whom it waits for.
+            apply(set, &mut task, verdict);
+            continue;
+        }
+        if progress.is_some_and(|progress| progress.more_want_key) {
+            task.has_dependents = true;
+        }
+        task.updated_at = set.stamp();
+        apply(set, &mut task, verdict);
+        set.put_task(task);
+    }
+    set.dirty.progress.extend(progress.cloned());
+    Ok(Reply::Done)
+}
+
+/// What the task waits for, while that is why it is parked; dependencies that were met once stay met.
+fn dependencies(set: &WorkingSet, task: &TaskState) -> Result<Vec<TaskId>, Halt> {
+    if !task.has_dependencies || task.parked != Some(Parked::DependsOn) {
+        return Ok(Vec::new());
+    }
+    known_dependencies(set, task.id)
+}

@@ -1,0 +1,46 @@
+//! What can go wrong with the database, as far as callers act on it.
+
+use std::fmt;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Error {
+    /// Another transaction was first (unique violation, deadlock, serialization, lock time-out): load again and decide again.
+    Conflict(String),
+    /// The leadership that the batch relied on is over; nothing was written.
+    NotLeader,
+    /// The connection was lost at COMMIT: [`Writer::resolve_commit`](super::Writer::resolve_commit) tells what became of it.
+    CommitUnknown(String),
+    /// The database can't be reached or can't serve now; later it may.
+    Unavailable(String),
+    /// What stands in the database is not what this program writes.
+    Corrupt(String),
+    /// Something about the installation has to be changed first; the text says what.
+    Setup(String),
+    Other(String),
+}
+
+impl Error {
+    pub fn is_conflict(&self) -> bool {
+        matches!(self, Self::Conflict(_))
+    }
+
+    pub fn is_unavailable(&self) -> bool {
+        matches!(self, Self::Unavailable(_) | Self::CommitUnknown(_))
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Conflict(text) => write!(f, "another transaction was first: {text}"),
+            Self::NotLeader => f.write_str("leadership is over"),
+            Self::CommitUnknown(text) => write!(f, "connection lost at commit: {text}"),
+            Self::Unavailable(text) => write!(f, "the database is not available: {text}"),
+            Self::Corrupt(text) => write!(f, "unexpected data in the database: {text}"),
+            Self::Setup(text) => f.write_str(text),
+            Self::Other(text) => write!(f, "database error: {text}"),
+        }
+    }
+}
+
+impl std::error::Error for Error {}
