@@ -130,6 +130,9 @@ pub struct Grace {
     pub resumed_at: Ms,
     /// How long after that leases last at least, or their TTL where that is shorter.
     pub grace_ms: i64,
+    /// When the lease was found to be due. Should the clock have moved far from there, it has stepped, or the command waited for long:
+    /// then nobody knows whether the lease could be renewed meanwhile.
+    pub found_due_at: Option<Ms>,
 }
 
 /// Which worker a lease call wants.

@@ -60,6 +60,14 @@ impl IdSource {
         }
     }
 
+    /// What follows sorts behind all that this source has made.
+    pub fn rise_above_source(&mut self, other: &Self) {
+        if (other.now_ms, other.counter) > (self.now_ms, self.counter) {
+            self.now_ms = other.now_ms;
+            self.counter = other.counter;
+        }
+    }
+
     /// What follows carries a later time than this one.
     pub fn rise_past(&mut self, at: Ms) {
         if at >= self.now_ms {

@@ -10,13 +10,12 @@ extern crate self as bloom_core;
 
 pub mod audit;
 pub mod backoff;
+pub mod cache;
 pub mod command;
 pub mod decide;
-pub mod fleet;
 pub mod ids;
 mod keys;
 pub mod placement;
-pub mod queue;
 pub mod task;
 pub mod wakeup;
 pub mod worker;

@@ -17,31 +17,12 @@ use bloom_core::worker::Worker;
 use bloom_core::working_set::{Loaded, WorkingSet};
 use std::sync::Arc;
 
+pub use bloom_core::cache::{ReadyRow, Scope};
 pub use error::Error;
 pub use feed::{Changed, CountDeltas, CountsAt, Feed, FeedEntry, Position};
 pub use maintenance::{Done, Maintenance};
 
 pub type Result<T> = std::result::Result<T, Error>;
-
-/// Whose ready tasks: those that every worker may claim, those of one agent, or those that are reserved for one worker.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Scope {
-    All,
-    Agent(String),
-    Reserved(WorkerId),
-}
-
-/// A task that could be claimed now, as far as its own row tells.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ReadyRow {
-    pub id: TaskId,
-    pub revision: i64,
-    /// 9 − priority: the queue's order is (rank, id).
-    pub rank: i64,
-    pub agent_slug: String,
-    /// The worker that it is reserved for; ready tasks have none.
-    pub reserved_for: Option<WorkerId>,
-}
 
 /// What is due by the database's clock, and when the next one is.
 #[derive(Clone, Debug)]

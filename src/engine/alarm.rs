@@ -3,10 +3,10 @@
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
+use bloom_core::Ms;
 use tokio::sync::Notify;
 
 use super::Engine;
-use crate::core::Ms;
 
 /// One waiter's alarm clock.
 #[derive(Debug)]
@@ -41,12 +41,13 @@ impl Alarm {
         let wait = at.saturating_sub(engine.now());
         if wait > 0 {
             // With a clock set by hand only a ring of all tells that it moved.
-            let by_hand = engine.0.manual_clock.is_some();
+            let by_hand = engine.0.clock.is_manual();
             tokio::select! {
+                biased;
+                () = engine.0.stop.cancelled() => {}
                 () = self.rung.notified() => {}
                 () = moved, if by_hand => {}
                 () = tokio::time::sleep(Duration::from_millis(wait.unsigned_abs())), if !by_hand => {}
-                () = engine.0.stop.cancelled() => {}
             }
         }
         // Awake: whatever comes now is seen by the look that follows, or rings for the next wait.
@@ -54,7 +55,7 @@ impl Alarm {
     }
 }
 
-/// What reconcilers wait for.
+/// What reconcilers wait for. A ring only hastens: each looks at the database every second or two anyway.
 #[derive(Debug, Default)]
 pub struct Alarms {
     pub lease_due: Alarm,

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use crate::core::ids::{TaskId, WorkerId};
-use crate::core::task::TaskState;
-use crate::core::worker::Worker;
-use crate::core::working_set::WorkingSet;
+use bloom_core::ids::{TaskId, WorkerId};
+use bloom_core::task::TaskState;
+use bloom_core::worker::Worker;
+use bloom_core::working_set::WorkingSet;
 
 /// One commit's changes, of this replica or of another.
 #[derive(Clone, Debug, Default)]
@@ -18,7 +18,7 @@ pub struct Changes {
     pub events: Vec<TaskId>,
     /// Stored settings changed.
     pub settings: bool,
-    /// Something may have been missed: whoever keeps a picture reads it anew.
+    /// Something may have been missed: whoever keeps a copy reads it anew.
     pub reset: bool,
 }
 
@@ -37,5 +37,15 @@ impl Changes {
             settings: !set.dirty.settings.is_empty(),
             reset: false,
         }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.tasks.is_empty()
+            && self.removed_tasks.is_empty()
+            && self.workers.is_empty()
+            && self.removed_workers.is_empty()
+            && self.events.is_empty()
+            && !self.settings
+            && !self.reset
     }
 }

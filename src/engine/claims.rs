@@ -1,15 +1,20 @@
 //! A worker's claim: answered as soon as there is work for it, a long poll otherwise.
+//!
+//! Candidates come from the replica's cache. One that turns out to be taken or blocked says nothing of those behind it, so a claim
+//! goes on until it has work, or until the cache and then the database itself have nothing for it.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use bloom_core::cache::PageRead;
+use bloom_core::command::{Claim, Command, Op, Rejection, Reply};
+use bloom_core::ids::{LeaseId, TaskId, WorkerId};
+use bloom_core::task::{Origin, TaskState};
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
-use super::{Engine, Error, lock};
-use crate::core::command::{Claim, Command, Op, Rejection, Reply};
-use crate::core::ids::{LeaseId, TaskId, WorkerId};
-use crate::core::queue::{PageRead, Ready, Scope};
-use crate::core::task::{Origin, TaskState};
+use super::replica::Remembered;
+use super::{Engine, Error};
 
 #[derive(Clone, Debug)]
 pub struct ClaimRequest {
@@ -26,140 +31,194 @@ pub struct ClaimRequest {
 const WAIT_WITH_CANCELS: Duration = Duration::from_secs(1);
 /// Ready tasks read at once.
 const PAGE: usize = 2_000;
+/// Pages that one look for candidates reads at most: a whole window and its surroundings.
+const PAGES: usize = 64;
+/// Rows of the look that makes sure that nothing is left.
+const CONFIRMED: usize = 64;
+/// Candidates that were taken by others widen the choice, up to so many.
+const MAX_SPREAD: usize = 512;
+/// Tries of one claim, should it lose every race.
+const TRIES: u32 = 1_000;
+
+/// How the tries of one claim went so far.
+#[derive(Default)]
+struct Tries {
+    number: u32,
+    /// In a row, tries in which some candidates could not be had.
+    missed: u32,
+    /// The database was asked since the last candidate.
+    is_confirmed: bool,
+}
+
+impl Tries {
+    fn spread(&self) -> usize {
+        if self.missed == 0 { 0 } else { (4_usize << self.missed.min(16)).min(MAX_SPREAD) }
+    }
+}
 
 impl Engine {
     /// Leases for the worker, at once if there are any, else when there are or the wait is over.
     pub async fn claim(&self, request: ClaimRequest) -> Result<Vec<TaskState>, Error> {
         let waker = Waker::register(self, &request.worker);
-        let cancels = lock(&self.0.board).cancels(&request.worker);
+        let cancels = self.0.replica.lock().cancels(&request.worker);
         let mut wait = Duration::from_millis(request.wait_ms.max(0).unsigned_abs());
         if !cancels.is_empty() {
             wait = wait.min(WAIT_WITH_CANCELS);
         }
         let deadline = Instant::now() + wait;
-        let mut first = true;
+        let mut redeliver = request.held.is_some();
+        let told = |remembered: &Remembered| {
+            remembered.cache.fleet.worker(&request.worker).is_some_and(|worker| worker.draining)
+                || remembered.cancels(&request.worker) != cancels
+        };
         loop {
             self.sighted(&request.worker);
-            let (candidates, next_at) = self.candidates(&request.worker, request.max, deadline).await?;
-            let redeliver = first && self.may_have_undelivered(&request);
-            let unknown = lock(&self.0.board).fleet.worker(&request.worker).is_none();
-            if !candidates.is_empty() || redeliver || unknown {
-                let leased = self.take(&request, candidates, redeliver).await?;
-                if !leased.is_empty() {
-                    return Ok(leased);
-                }
+            let leased = self.try_claim(&request, std::mem::take(&mut redeliver)).await?;
+            if !leased.is_empty() {
+                return Ok(leased);
             }
-            first = false;
             let now = Instant::now();
-            let told = |board: &super::Board| {
-                board.fleet.worker(&request.worker).is_some_and(|worker| worker.draining) || board.cancels(&request.worker) != cancels
-            };
-            if now >= deadline || self.is_stopping() || told(&lock(&self.0.board)) {
+            if now >= deadline || self.is_stopping() || told(&self.0.replica.lock()) {
                 return Ok(Vec::new());
             }
-            let mut pause = (deadline - now).min(self.0.sightings.every);
-            if let Some(at) = next_at {
-                pause = pause.min(Duration::from_millis((at - self.now()).max(1).unsigned_abs()));
-            }
             tokio::select! {
-                () = waker.notify.notified() => {}
-                () = tokio::time::sleep(pause) => {}
+                biased;
                 () = self.0.stop.cancelled() => {}
+                () = waker.notify.notified() => {}
+                () = tokio::time::sleep((deadline - now).min(self.0.last_seen.every)) => {}
             }
         }
     }
 
-    /// The first tasks for the worker; reads further into the queue where this replica's window ends.
-    pub(super) async fn candidates(&self, worker: &str, max: i64, deadline: Instant) -> Result<(Vec<TaskId>, Option<i64>), Error> {
-        const PAGES: usize = 64;
+    /// What the worker can get now. Empty only if there was nothing for it at some moment of this call.
+    async fn try_claim(&self, request: &ClaimRequest, redeliver: bool) -> Result<Vec<TaskState>, Error> {
+        let mut redeliver = redeliver && self.may_have_undelivered(request);
+        let mut tries = Tries::default();
+        while tries.number < TRIES && !self.is_stopping() {
+            tries.number += 1;
+            let is_unknown = self.0.replica.lock().cache.fleet.worker(&request.worker).is_none();
+            let candidates = self.candidates(&request.worker, request.max, tries.spread()).await?;
+            if candidates.is_empty() && !redeliver && !is_unknown {
+                if tries.is_confirmed || !self.confirm(&request.worker).await? {
+                    return Ok(Vec::new());
+                }
+                tries.is_confirmed = true;
+                continue;
+            }
+            let wanted = candidates.len();
+            let (leased, missed) = self.take(request, candidates, std::mem::take(&mut redeliver)).await?;
+            if !leased.is_empty() {
+                return Ok(leased);
+            }
+            if missed > 0 {
+                tries.missed += 1;
+                // Another replica took them, and more: what it has committed is worth reading now.
+                self.0.feed_wanted.notify_one();
+            }
+            if wanted > 0 {
+                tries.is_confirmed = false;
+            }
+        }
+        Ok(Vec::new())
+    }
+
+    /// The first tasks for the worker, which are its own until they are given back; reads further into the queue where this replica's
+    /// windows end.
+    pub(super) async fn candidates(&self, worker: &str, max: i64, spread: usize) -> Result<Vec<TaskId>, Error> {
         for _ in 0..PAGES {
             let page_read = self.0.pages_read.notified();
             let (look, page) = {
-                let mut board = lock(&self.0.board);
-                let free = if board.fleet.takes_tasks(worker) { board.fleet.free(worker) } else { 0 };
+                let mut remembered = self.0.replica.lock();
+                let fleet = &remembered.cache.fleet;
+                let free = if fleet.takes_tasks(worker) { fleet.free(worker) } else { 0 };
                 let max = usize::try_from(max.min(free).max(0)).unwrap_or(0);
                 if max == 0 {
-                    return Ok((Vec::new(), None));
+                    return Ok(Vec::new());
                 }
-                let scopes = board.scopes(worker);
-                let look = board.look(worker, &scopes, max, self.now());
-                let page = look.pages.iter().find_map(|scope| board.queue.begin_page(scope));
+                let scopes = remembered.scopes(worker);
+                let look = remembered.cache.look(&scopes, max, spread, self.0.random.draw());
+                let page = look.page.as_ref().and_then(|scope| remembered.cache.begin_page(scope));
+                if look.page.is_some() {
+                    remembered.cache.queue.give_back(&look.tasks);
+                }
                 (look, page)
             };
-            match page {
-                Some(page) => {
-                    lock(&self.0.board).queue.give_back(&look.tasks);
-                    self.read_page(&page).await?;
-                }
-                // Somebody else reads that page.
-                None if look.tasks.is_empty() && !look.pages.is_empty() => {
-                    let patience = (deadline.saturating_duration_since(Instant::now())).max(Duration::from_secs(1));
-                    if tokio::time::timeout(patience, page_read).await.is_err() {
-                        return Ok((Vec::new(), None));
-                    }
-                }
-                None => return Ok((look.tasks, look.next_at)),
+            match (page, look.page) {
+                (Some(page), _) => self.read_page(page).await?,
+                // Somebody else reads that page, for as long as a read may take.
+                (None, Some(_)) => page_read.await,
+                (None, None) => return Ok(look.tasks),
             }
         }
-        Ok((Vec::new(), None))
+        Ok(Vec::new())
     }
 
-    async fn read_page(&self, page: &PageRead) -> Result<(), Error> {
-        let reading = PageGuard { engine: self, page };
-        let agent = match &page.scope {
-            Scope::All => None,
-            Scope::Agent(slug) => Some(slug.as_str()),
-        };
-        let rows = self.0.store.ready_page(agent, page.after, PAGE as i64).await.map_err(|error| {
-            tracing::warn!(%error, "the queue could not be read");
-            Error::Unavailable
-        })?;
-        let mut board = lock(&self.0.board);
-        let wait_ms = board.session_wait_ms;
-        let ready = rows
-            .into_iter()
-            .map(|row| Ready {
-                key: (row.rank, row.id),
-                agent_slug: row.agent_slug,
-                reserved_for: row.session_worker.map(|worker| (worker, row.ready_at.unwrap_or_default() + wait_ms)),
-            })
-            .collect();
-        board.queue.end_page(page, ready, PAGE);
-        drop(board);
-        drop(reading);
+    async fn read_page(&self, page: PageRead) -> Result<(), Error> {
+        let mut reading = OpenPage { engine: self, page: Some(page.clone()) };
+        let rows = self.0.database.ready_page(&page.scope, page.after, PAGE as i64).await.map_err(unreadable)?;
+        reading.page = None;
+        let mut remembered = self.0.replica.lock();
+        for worker in remembered.cache.end_page(&page, rows, PAGE) {
+            remembered.wake(&worker);
+        }
+        drop(remembered);
+        self.0.pages_read.notify_waiters();
         Ok(())
     }
 
-    /// Whether a lease by claim may exist that the worker did not name.
-    fn may_have_undelivered(&self, request: &ClaimRequest) -> bool {
-        let Some(held) = &request.held else { return false };
-        let board = lock(&self.0.board);
-        board.fleet.held(&request.worker).any(|lease| lease.origin == Origin::Claim && !held.contains(&lease.lease))
+    /// Asks the database itself for the first tasks that the worker may have; answers whether the cache did not know one of them.
+    async fn confirm(&self, worker: &str) -> Result<bool, Error> {
+        let scopes = {
+            let remembered = self.0.replica.lock();
+            let fleet = &remembered.cache.fleet;
+            if !fleet.takes_tasks(worker) || fleet.free(worker) <= 0 {
+                return Ok(false);
+            }
+            remembered.scopes(worker)
+        };
+        let _read = self.0.replica.begin_read();
+        let mut is_news = false;
+        for scope in &scopes {
+            let rows = self.0.database.ready_page(scope, None, CONFIRMED as i64).await.map_err(unreadable)?;
+            is_news |= self.0.replica.lock().put_ready(rows);
+        }
+        Ok(is_news)
     }
 
-    async fn take(&self, request: &ClaimRequest, candidates: Vec<TaskId>, redeliver: bool) -> Result<Vec<TaskState>, Error> {
+    /// Whether a lease by claim may exist that the worker did not name. Where replicas share the database, another one may have made it
+    /// a moment ago.
+    fn may_have_undelivered(&self, request: &ClaimRequest) -> bool {
+        let Some(held) = &request.held else { return false };
+        let remembered = self.0.replica.lock();
+        let mut known = remembered.cache.fleet.held(&request.worker);
+        self.0.database.is_shared() || known.any(|lease| lease.origin == Origin::Claim && !held.contains(&lease.lease))
+    }
+
+    /// Answers the leases, and how many of the candidates could not be had.
+    async fn take(&self, request: &ClaimRequest, candidates: Vec<TaskId>, redeliver: bool) -> Result<(Vec<TaskState>, usize), Error> {
+        let max = candidates.len();
         let taken = Taken { engine: self, tasks: candidates.clone() };
-        let claim =
-            Claim { worker: request.worker.clone(), candidates, held: request.held.clone().filter(|_| redeliver), ttl_ms: request.ttl_ms };
+        let held = request.held.clone().filter(|_| redeliver);
+        let claim = Claim { worker: request.worker.clone(), candidates, max, held, ttl_ms: request.ttl_ms };
         let command = Command { op: Op::Claim(claim), request_id: request.request_id.clone(), epoch: None };
         let reply = self.submit(command).await;
-        if matches!(reply, Err(Error::Rejected(Rejection::WorkerNotFound))) {
-            lock(&self.0.board).fleet.remove_worker(&request.worker);
-        }
-        match reply? {
-            Reply::Claimed { worker, leased, stale } => {
-                let mut board = lock(&self.0.board);
-                if board.fleet.worker(&worker.id).is_none() {
-                    board.fleet.put_worker(worker);
-                }
-                board.queue.forget(&stale);
-                drop(board);
-                drop(taken);
-                Ok(leased)
+        drop(taken);
+        match reply {
+            Ok(Reply::Claimed { leased, missed, .. }) => Ok((leased, missed)),
+            Ok(_) => Err(Error::Internal),
+            Err(Error::Rejected(Rejection::WorkerNotFound)) => {
+                // The cache may show a worker that was removed; the feed tells.
+                self.0.feed_wanted.notify_one();
+                Err(Rejection::WorkerNotFound.into())
             }
-            _ => Err(Error::Internal),
+            Err(error) => Err(error),
         }
     }
+}
+
+fn unreadable(error: bloom_database::Error) -> Error {
+    tracing::warn!(%error, "the queue could not be read");
+    Error::Unavailable
 }
 
 /// An open claim on the list of those to wake.
@@ -172,18 +231,18 @@ struct Waker {
 impl Waker {
     fn register(engine: &Engine, worker: &str) -> Self {
         let notify = Arc::new(Notify::new());
-        lock(&engine.0.board).pollers.entry(worker.to_owned()).or_default().push(notify.clone());
+        engine.0.replica.lock().pollers.entry(worker.to_owned()).or_default().push(notify.clone());
         Self { engine: engine.clone(), worker: worker.to_owned(), notify }
     }
 }
 
 impl Drop for Waker {
     fn drop(&mut self) {
-        let mut board = lock(&self.engine.0.board);
-        if let Some(open) = board.pollers.get_mut(&self.worker) {
+        let mut remembered = self.engine.0.replica.lock();
+        if let Some(open) = remembered.pollers.get_mut(&self.worker) {
             open.retain(|other| !Arc::ptr_eq(other, &self.notify));
             if open.is_empty() {
-                board.pollers.remove(&self.worker);
+                remembered.pollers.remove(&self.worker);
             }
         }
     }
@@ -197,19 +256,22 @@ pub(super) struct Taken<'a> {
 
 impl Drop for Taken<'_> {
     fn drop(&mut self) {
-        lock(&self.engine.0.board).queue.give_back(&self.tasks);
+        self.engine.0.replica.lock().give_back(&self.tasks);
     }
 }
 
-/// Ends the reading of a page, also when its caller went away in the middle.
-struct PageGuard<'a> {
+/// Ends the reading of a page that failed, also when its caller went away in the middle.
+struct OpenPage<'a> {
     engine: &'a Engine,
-    page: &'a PageRead,
+    page: Option<PageRead>,
 }
 
-impl Drop for PageGuard<'_> {
+impl Drop for OpenPage<'_> {
     fn drop(&mut self) {
-        lock(&self.engine.0.board).queue.abandon_page(self.page);
-        self.engine.0.pages_read.notify_waiters();
+        if let Some(page) = self.page.take() {
+            self.engine.0.replica.lock().cache.abandon_page(&page);
+            self.engine.0.pages_read.notify_waiters();
+        }
     }
 }
+

@@ -1,4 +1,4 @@
-//! What waits for a lane: three queues by urgency, with limits on number and size.
+//! What waits for a writer: three queues by urgency, with limits on number and size.
 
 use std::collections::VecDeque;
 use std::sync::Mutex;
@@ -6,8 +6,8 @@ use std::sync::Mutex;
 use tokio::sync::{Notify, oneshot};
 
 use super::Error;
-use crate::core::command::{Command, Keys, Op, Reply};
-use crate::store::{Upkeep, UpkeepDone};
+use bloom_core::command::{Command, Keys, Op, Reply};
+use bloom_database::{Done, Maintenance};
 
 /// Limits of one batch.
 const BATCH_COMMANDS: usize = 512;
@@ -17,14 +17,14 @@ const BATCH_BYTES: usize = 4 << 20;
 const QUEUE_COMMANDS: usize = 8_192;
 const QUEUE_BYTES: usize = 64 << 20;
 
-pub(super) type UpkeepReply = oneshot::Sender<Result<UpkeepDone, Error>>;
-/// Housekeeping jobs that may wait.
-const QUEUE_UPKEEP: usize = 64;
+pub(super) type MaintenanceReply = oneshot::Sender<Result<Done, Error>>;
+/// Maintenance jobs that may wait.
+const QUEUE_MAINTENANCE: usize = 64;
 
-/// What a lane does next.
+/// What a writer does next.
 pub(super) enum Work {
     Batch(Vec<Pending>),
-    Upkeep(Upkeep, UpkeepReply),
+    Maintenance(Maintenance, MaintenanceReply),
 }
 
 /// A command on its way.
@@ -56,17 +56,18 @@ fn weigh(op: &Op) -> (usize, usize) {
         Op::AppendEvents { events, .. } => (1 + events.len(), events.iter().map(|event| 64 + event.data.len()).sum()),
         Op::Claim(claim) => (2 + claim.candidates.len() * 2, 512),
         Op::RenewLeases { leases, .. } => (leases.len(), 256),
-        Op::Reconsider { tasks } | Op::Grace { tasks, .. } => (tasks.len(), 256),
-        Op::Touch { sightings } => (sightings.len(), 256),
+        Op::Reevaluate { tasks, .. } => (2 + tasks.len() * 2, 256),
+        Op::RecordSeen { sightings } => (sightings.len(), 256),
         _ => (2, 256),
     }
 }
 
-/// Liveness and placement go before new tasks, single new tasks before bulk.
+/// Liveness and placement go before new tasks, single new tasks before bulk. Re-evaluations belong to the first: the answer of a
+/// completion waits for them.
 fn urgency(op: &Op) -> usize {
     match op {
         Op::Create { tasks } if tasks.len() > 1 => 2,
-        Op::Reconsider { .. } | Op::Note { .. } => 2,
+        Op::RecordAudit { .. } => 2,
         Op::Create { .. } | Op::Requeue { .. } => 1,
         _ => 0,
     }
@@ -74,11 +75,11 @@ fn urgency(op: &Op) -> usize {
 
 #[derive(Default)]
 struct Waiting {
-    upkeep: VecDeque<(Upkeep, UpkeepReply)>,
+    maintenance: VecDeque<(Maintenance, MaintenanceReply)>,
     queues: [VecDeque<Pending>; 3],
     commands: usize,
     bytes: usize,
-    upkeep_next: bool,
+    maintenance_next: bool,
     closed: bool,
 }
 
@@ -120,38 +121,38 @@ impl Inbox {
         self.arrived.notify_one();
     }
 
-    pub fn push_upkeep(&self, job: Upkeep, reply: UpkeepReply) -> Result<(), Error> {
+    pub fn push_maintenance(&self, job: Maintenance, reply: MaintenanceReply) -> Result<(), Error> {
         let mut waiting = super::lock(&self.waiting);
         if waiting.closed {
             return Err(Error::Unavailable);
         }
-        if waiting.upkeep.len() >= QUEUE_UPKEEP {
+        if waiting.maintenance.len() >= QUEUE_MAINTENANCE {
             return Err(Error::Busy);
         }
-        waiting.upkeep.push_back((job, reply));
+        waiting.maintenance.push_back((job, reply));
         drop(waiting);
         self.arrived.notify_one();
         Ok(())
     }
 
-    /// The next work: a batch of whatever has gathered, within limits; a housekeeping job after every batch, if one waits.
+    /// The next work: a batch of whatever has gathered, within limits; a maintenance job after every batch, if one waits.
     /// `None` once closed and empty.
     pub async fn next(&self) -> Option<Work> {
         loop {
             {
                 let mut waiting = super::lock(&self.waiting);
-                waiting.upkeep_next = !waiting.upkeep_next;
-                if waiting.upkeep_next
-                    && let Some((job, reply)) = waiting.upkeep.pop_front()
+                waiting.maintenance_next = !waiting.maintenance_next;
+                if waiting.maintenance_next
+                    && let Some((job, reply)) = waiting.maintenance.pop_front()
                 {
-                    return Some(Work::Upkeep(job, reply));
+                    return Some(Work::Maintenance(job, reply));
                 }
                 let batch = waiting.take();
                 if !batch.is_empty() {
                     return Some(Work::Batch(batch));
                 }
-                if let Some((job, reply)) = waiting.upkeep.pop_front() {
-                    return Some(Work::Upkeep(job, reply));
+                if let Some((job, reply)) = waiting.maintenance.pop_front() {
+                    return Some(Work::Maintenance(job, reply));
                 }
                 if waiting.closed {
                     return None;

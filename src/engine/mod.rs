@@ -1,43 +1,47 @@
-//! The one write path. Commands gather while the last batch commits; a batch is one set-based read, [`decide`](crate::core::decide)
-//! command by command, a few set-based writes and one commit. Replies go out after it, and so does word of what changed.
+//! The one write path, and what this replica remembers of it.
+//!
+//! Commands gather while the last batch commits; a batch is one set-based read, [`decide`](bloom_core::decide) command by command, a few
+//! set-based writes and one commit ([`writer`]). Replies go out after it, and so does word of what changed. The [`replica`] cache follows
+//! the commits of this process at once and those of others by the [`feed`]; [`claims`] are answered from it. What a commit let go of
+//! wakes those who wait for it ([`wakeups`]).
 
 mod alarm;
-mod board;
 mod changes;
 mod claims;
+mod clock;
 mod feed;
 mod inbox;
-mod lane;
+mod last_seen;
 mod pushes;
-mod sightings;
+mod random;
+mod replica;
 mod specs;
 mod view;
+mod wakeups;
+mod writer;
 
-use std::collections::HashMap;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::AtomicI64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{SystemTime, UNIX_EPOCH};
 
+use bloom_core::Ms;
+use bloom_core::command::{Choice, Command, Op, Rejection, Reply};
+use bloom_core::ids::TaskId;
+use bloom_core::task::{Origin, TaskSpec};
+use bloom_database::{self as database, Database, Done, Maintenance};
+use bloom_telemetry::Metrics;
 use tokio::sync::{Notify, broadcast, oneshot};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::core::Ms;
-use crate::core::command::{Command, Op, Rejection, Reply};
-use crate::core::ids::TaskId;
-use crate::core::task::{Origin, TaskSpec};
-use crate::store::{self, Store, Upkeep, UpkeepDone};
-use crate::telemetry::Metrics;
-
 pub use alarm::{Alarm, Alarms};
-pub use board::Stats;
 pub use changes::Changes;
 pub use claims::ClaimRequest;
 pub use pushes::PushRound;
+pub use replica::Stats;
 pub use view::{Directives, Waiting};
 
-use board::Board;
 use inbox::{Inbox, Pending};
+use replica::Replica;
 
 /// Why a command was not carried out.
 #[derive(Clone, Debug, PartialEq)]
@@ -62,110 +66,129 @@ impl From<Rejection> for Error {
 pub struct Options {
     /// For so long a task is kept for the worker that has its session.
     pub session_wait_ms: i64,
-    /// After so long without a sighting a worker is lost: sightings are written often enough for that.
+    /// After so long without a sign of life a worker is lost: they are written often enough for that.
     pub worker_offline_after_ms: i64,
     /// Tests set the time; nobody else does.
     pub manual_clock: Option<Arc<AtomicI64>>,
+    /// For a simulation that is to run the same again: the seed of ids and jitter, and all work on the caller's runtime.
+    pub seed: Option<u64>,
 }
 
 #[derive(Clone)]
 pub struct Engine(Arc<Inner>);
 
 struct Inner {
-    store: Store,
+    database: Arc<dyn Database>,
     metrics: Metrics,
-    board: Mutex<Board>,
+    replica: Replica,
     specs: specs::Specs,
+    wakeups: Mutex<wakeups::Under>,
     /// Commands that place leases or set up workers, and all others; on SQLite both are one.
     placement: Arc<Inbox>,
     ledger: Arc<Inbox>,
     changes: broadcast::Sender<Arc<Changes>>,
-    sightings: sightings::Sightings,
+    last_seen: last_seen::LastSeen,
     pages_read: Notify,
-    /// The database's clock less this machine's.
-    clock_offset_ms: AtomicI64,
-    manual_clock: Option<Arc<AtomicI64>>,
-    seeds: AtomicU64,
+    clock: clock::Clock,
+    random: random::Random,
+    session_wait_ms: i64,
     alarms: Alarms,
+    /// There is something to tell other replicas.
     committed: Notify,
-    own_lanes: Mutex<Vec<i64>>,
-    positions: Mutex<HashMap<i64, i64>>,
+    /// Others have committed something that is wanted here at once.
+    feed_wanted: Notify,
+    /// Something may have been missed.
+    rebuild: Notify,
     stop: CancellationToken,
     tasks: TaskTracker,
-    /// Where tasks run, also those that a lane's thread starts.
+    /// Where tasks run, also those that a writer's thread starts.
     runtime: tokio::runtime::Handle,
 }
 
 /// How many commits a slow watcher may fall behind before it is told to read anew.
-const CHANGES_KEPT: usize = 1_024;
+const CHANGES_KEPT: usize = 256;
 
 impl Engine {
-    /// Reads the picture of queue and fleet, opens the lanes and starts to serve.
-    pub async fn start(store: Store, metrics: Metrics, options: Options) -> Result<Self, store::Error> {
+    /// Fills the cache, opens the writers and starts to serve.
+    ///
+    /// # Errors
+    /// Of the database.
+    pub async fn start(database: Arc<dyn Database>, metrics: Metrics, options: Options) -> Result<Self, database::Error> {
         let ledger = Arc::new(Inbox::default());
-        let two_lanes = store.kind() == store::Kind::Postgres;
-        let placement = if two_lanes { Arc::new(Inbox::default()) } else { ledger.clone() };
+        let is_shared = database.is_shared();
+        let placement = if is_shared { Arc::new(Inbox::default()) } else { ledger.clone() };
+        let has_threads = options.seed.is_none();
         let engine = Self(Arc::new(Inner {
-            store,
+            database,
             metrics,
-            board: Mutex::new(Board { session_wait_ms: options.session_wait_ms, ..Board::default() }),
+            replica: Replica::default(),
             specs: specs::Specs::default(),
+            wakeups: Mutex::default(),
             placement,
             ledger: ledger.clone(),
             changes: broadcast::channel(CHANGES_KEPT).0,
-            sightings: sightings::Sightings::new(options.worker_offline_after_ms),
+            last_seen: last_seen::LastSeen::new(options.worker_offline_after_ms),
             pages_read: Notify::new(),
-            clock_offset_ms: AtomicI64::new(0),
-            manual_clock: options.manual_clock,
-            seeds: AtomicU64::new(random_seed()),
+            clock: clock::Clock::new(options.manual_clock),
+            random: random::Random::new(options.seed),
+            session_wait_ms: options.session_wait_ms,
             alarms: Alarms::default(),
             committed: Notify::new(),
-            own_lanes: Mutex::new(Vec::new()),
-            positions: Mutex::new(HashMap::new()),
+            feed_wanted: Notify::new(),
+            rebuild: Notify::new(),
             stop: CancellationToken::new(),
             tasks: TaskTracker::new(),
             runtime: tokio::runtime::Handle::current(),
         }));
-        engine.set_clock(engine.0.store.now().await?);
-        engine.read_picture().await?;
-        engine.open_lane("ledger", ledger).await?;
-        if two_lanes {
-            engine.open_lane("placement", engine.0.placement.clone()).await?;
-            engine.0.tasks.spawn(feed::follow(engine.clone()));
-            engine.0.tasks.spawn(feed::tell(engine.clone()));
+        engine.rebuild().await?;
+        engine.open_writer("ledger", ledger, has_threads).await?;
+        if is_shared {
+            engine.open_writer("placement", engine.0.placement.clone(), has_threads).await?;
+            engine.spawn(feed::tell(engine.clone()));
         }
-        engine.0.tasks.spawn(sightings::flush(engine.clone()));
+        engine.spawn(feed::follow(engine.clone()));
+        engine.spawn(last_seen::flush(engine.clone()));
         Ok(engine)
     }
 
-    /// A lane has a thread of its own, so that it takes up a database's answer at once, however many requests keep the others busy.
-    async fn open_lane(&self, name: &'static str, inbox: Arc<Inbox>) -> Result<(), store::Error> {
+    async fn open_writer(&self, name: &'static str, inbox: Arc<Inbox>, has_threads: bool) -> Result<(), database::Error> {
+        if has_threads {
+            return self.open_writer_thread(name, inbox).await;
+        }
+        let writer = self.0.database.writer().await?;
+        self.0.replica.lock().own(writer.id());
+        self.spawn(writer::run(self.clone(), name, writer, inbox));
+        Ok(())
+    }
+
+    /// A writer has a thread of its own, so that it takes up a database's answer at once, however many requests keep the others busy.
+    async fn open_writer_thread(&self, name: &'static str, inbox: Arc<Inbox>) -> Result<(), database::Error> {
         let (opened, is_open) = oneshot::channel();
         let (ended, has_ended) = oneshot::channel();
         let engine = self.clone();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let no_thread = |error: std::io::Error| store::Error::Unavailable(format!("no thread for the {name} lane: {error}"));
+        let no_thread = |error: std::io::Error| database::Error::Unavailable(format!("no thread for the {name} writer: {error}"));
         let runtime = runtime.map_err(no_thread)?;
-        let lane = move || {
+        let thread = move || {
             runtime.block_on(async move {
-                match engine.0.store.lane().await {
-                    Ok(lane) => {
-                        let _ = opened.send(Ok(lane.id));
-                        lane::run(engine, name, lane, inbox).await;
+                match engine.0.database.writer().await {
+                    Ok(writer) => {
+                        let _ = opened.send(Ok(writer.id()));
+                        writer::run(engine, name, writer, inbox).await;
                     }
                     Err(error) => drop(opened.send(Err(error))),
                 }
             });
             let _ = ended.send(());
         };
-        std::thread::Builder::new().name(format!("lane-{name}")).spawn(lane).map_err(no_thread)?;
+        std::thread::Builder::new().name(format!("writer-{name}")).spawn(thread).map_err(no_thread)?;
         let died = move || {
-            // What the lane had in hand is unknown to everybody; the next start reads it from the database.
-            tracing::error!(lane = name, "a write lane died; the process ends so that it starts afresh");
+            // What the writer had in hand is unknown to everybody; the next start reads it from the database.
+            tracing::error!(writer = name, "a writer's thread died; the process ends so that it starts afresh");
             std::process::exit(70);
         };
         match is_open.await {
-            Ok(lane) => lock(&self.0.own_lanes).push(lane?),
+            Ok(writer) => self.0.replica.lock().own(writer?),
             Err(_) => died(),
         }
         self.0.tasks.spawn(async move {
@@ -221,7 +244,7 @@ impl Engine {
         request_id: Option<String>,
     ) -> Result<Reply, Error> {
         let choice = match worker {
-            Some(worker) => crate::core::command::Choice::Named(worker),
+            Some(worker) => Choice::Named(worker),
             None => self.shortlist(task, origin.is_pushed()),
         };
         self.submit(Command { op: Op::Lease { task, choice, ttl_ms, origin }, request_id, epoch: None }).await
@@ -236,19 +259,20 @@ impl Engine {
     pub fn sighted(&self, worker: &str) {
         let now = self.now();
         let lost = {
-            let mut board = lock(&self.0.board);
-            board.fleet.seen(worker, now);
-            board.fleet.worker(worker).is_some_and(|worker| worker.lost)
+            let mut remembered = self.0.replica.lock();
+            let fleet = &mut remembered.cache.fleet;
+            fleet.seen(worker, now);
+            fleet.worker(worker).is_some_and(|worker| worker.lost)
         };
-        self.0.sightings.note(worker, now, lost);
+        self.0.last_seen.note(worker, now, lost);
     }
 
     /// Specs by id; ids without a task are left out.
-    pub async fn specs(&self, ids: &[TaskId]) -> Result<Vec<Arc<TaskSpec>>, store::Error> {
+    pub async fn specs(&self, ids: &[TaskId]) -> Result<Vec<Arc<TaskSpec>>, database::Error> {
         let mut specs: Vec<_> = ids.iter().filter_map(|id| self.0.specs.get(*id)).collect();
         if specs.len() < ids.len() {
             let missing: Vec<_> = ids.iter().filter(|id| !specs.iter().any(|spec| spec.id == **id)).copied().collect();
-            for spec in self.0.store.specs(&missing).await? {
+            for spec in self.0.database.specs(&missing).await? {
                 self.0.specs.put(spec.clone());
                 specs.push(spec);
             }
@@ -256,8 +280,8 @@ impl Engine {
         Ok(specs)
     }
 
-    pub fn store(&self) -> &Store {
-        &self.0.store
+    pub fn database(&self) -> &dyn Database {
+        &*self.0.database
     }
 
     pub fn metrics(&self) -> &Metrics {
@@ -266,25 +290,31 @@ impl Engine {
 
     /// The database's time, as well as it is known here.
     pub fn now(&self) -> Ms {
-        match &self.0.manual_clock {
-            Some(clock) => clock.load(Ordering::SeqCst),
-            None => wall_clock() + self.0.clock_offset_ms.load(Ordering::Relaxed),
-        }
+        self.0.clock.now()
     }
 
-    fn set_clock(&self, database_now: Ms) {
-        self.0.clock_offset_ms.store(database_now - wall_clock(), Ordering::Relaxed);
+    /// A well-mixed number.
+    pub fn draw(&self) -> u64 {
+        self.0.random.draw()
     }
 
     pub fn alarms(&self) -> &Alarms {
         &self.0.alarms
     }
 
-    /// Has one of the database's housekeeping jobs done between two batches.
-    pub async fn upkeep(&self, job: Upkeep) -> Result<UpkeepDone, Error> {
+    /// Has a maintenance job done between two batches.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] when it failed: it is to be asked for again.
+    pub async fn maintain(&self, job: Maintenance) -> Result<Done, Error> {
         let (reply, answer) = oneshot::channel();
-        self.0.ledger.push_upkeep(job, reply)?;
+        self.0.ledger.push_maintenance(job, reply)?;
         answer.await.unwrap_or(Err(Error::Unavailable))
+    }
+
+    /// What the cache shows of each task, by revision, for comparison with the database.
+    pub fn shown_tasks(&self) -> Vec<(TaskId, i64)> {
+        self.0.replica.lock().cache.shown().collect()
     }
 
     /// Runs until the engine stops; the stop waits for it.
@@ -308,22 +338,9 @@ impl Engine {
     pub fn is_stopping(&self) -> bool {
         self.0.stop.is_cancelled()
     }
-
-    fn seed(&self) -> u64 {
-        self.0.seeds.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed)
-    }
 }
 
-/// A lock that a panic elsewhere does not make useless: what it guards is a picture that can be read anew.
+/// A lock that a panic elsewhere does not make useless: what it guards can be read anew.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn wall_clock() -> Ms {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| i64::try_from(time.as_millis()).unwrap_or(i64::MAX))
-}
-
-fn random_seed() -> u64 {
-    use std::hash::{BuildHasher, Hasher, RandomState};
-    RandomState::new().build_hasher().finish()
 }

@@ -1,20 +1,17 @@
 //! What the leader brings to the workers that are pushed to: it makes the leases; whoever gets them sends each once.
 
-use std::time::{Duration, Instant};
+use bloom_core::Ms;
+use bloom_core::command::{Command, Op, Rejection, Reply};
+use bloom_core::ids::WorkerId;
+use bloom_core::placement::is_open;
+use bloom_core::task::{Origin, TaskState};
+use bloom_core::worker::Worker;
 
 use super::claims::Taken;
-use super::{Engine, Error, lock};
-use crate::core::Ms;
-use crate::core::command::{Command, Op, Rejection, Reply};
-use crate::core::ids::{TaskId, WorkerId};
-use crate::core::placement::is_open;
-use crate::core::task::{Origin, TaskState};
-use crate::core::worker::Worker;
+use super::{Engine, Error};
 
-/// For a page of the queue that somebody else is reading.
-const PATIENCE: Duration = Duration::from_secs(1);
-/// Where this replica's picture of a worker is wrong, it is right soon.
-const PICTURE_MS: Ms = 1_000;
+/// Where this replica's cache of a worker is behind, it has caught up by then.
+const CACHE_MS: Ms = 1_000;
 
 /// What came of one look.
 #[derive(Debug, Default)]
@@ -47,15 +44,11 @@ impl Engine {
         let mut taken = Taken { engine: self, tasks: Vec::new() };
         let mut commands = Vec::new();
         let mut rooms = self.rooms(is_reachable);
-        let deadline = Instant::now() + PATIENCE;
         while commands.len() < max {
             let best = (0..rooms.len()).max_by_key(|at| (rooms[*at].free, rooms[*at].last_seen));
             let Some(at) = best.filter(|at| rooms[*at].free > 0) else { break };
-            let tasks = match self.candidates(&rooms[at].worker, 1, deadline).await {
-                Ok((tasks, next_at)) => {
-                    next_at.into_iter().for_each(|at| round.again_at(at));
-                    tasks
-                }
+            let tasks = match self.candidates(&rooms[at].worker, 1, 0).await {
+                Ok(tasks) => tasks,
                 Err(error) => {
                     round.error = Some(error);
                     break;
@@ -74,35 +67,31 @@ impl Engine {
             round.again_at(self.now());
         }
         let replies = if commands.is_empty() { Vec::new() } else { self.submit_all(commands).await };
-        let stale = self.sort(&taken.tasks, replies, &mut round);
-        lock(&self.0.board).queue.forget(&stale);
+        drop(taken);
+        self.sort(replies, &mut round);
         round
     }
 
-    /// Takes the replies into the round; answers the tasks that are not to be had any more.
-    fn sort(&self, tasks: &[TaskId], replies: Vec<Result<Reply, Error>>, round: &mut PushRound) -> Vec<TaskId> {
-        let mut stale = Vec::new();
-        for (task, reply) in tasks.iter().zip(replies) {
+    /// What came of each command.
+    fn sort(&self, replies: Vec<Result<Reply, Error>>, round: &mut PushRound) {
+        for reply in replies {
             match reply {
                 Ok(Reply::Leased { task, worker, .. }) => round.leased.push((task, worker)),
                 // Something blocks it; it was parked, and the next one may go.
                 Ok(_) => round.again_at(self.now()),
-                Err(Error::Rejected(Rejection::NoWorker | Rejection::WorkerNotFound)) => round.again_at(self.now() + PICTURE_MS),
-                Err(Error::Rejected(rejection)) if rejection != Rejection::NotLeader => {
-                    stale.push(*task);
-                    round.again_at(self.now());
-                }
+                Err(Error::Rejected(Rejection::NoWorker | Rejection::WorkerNotFound)) => round.again_at(self.now() + CACHE_MS),
+                Err(Error::Rejected(rejection)) if rejection != Rejection::NotLeader => round.again_at(self.now()),
                 Err(error) => round.error = Some(error),
             }
         }
-        stale
     }
 
     /// A worker that claims is not pushed to, whatever its registration says.
     fn rooms(&self, is_reachable: impl Fn(&str) -> bool) -> Vec<Room> {
-        let board = lock(&self.0.board);
-        let claims = |id: &str| board.pollers.contains_key(id) || board.fleet.held(id).any(|held| held.origin == Origin::Claim);
-        let open = board.fleet.pushed_to().filter(|worker| is_open(worker) && !claims(&worker.id) && is_reachable(&worker.id));
-        open.map(|worker| Room { worker: worker.id.clone(), free: board.fleet.free(&worker.id), last_seen: worker.last_seen }).collect()
+        let remembered = self.0.replica.lock();
+        let fleet = &remembered.cache.fleet;
+        let claims = |id: &str| remembered.pollers.contains_key(id) || fleet.held(id).any(|held| held.origin == Origin::Claim);
+        let open = fleet.pushed_to().filter(|worker| is_open(worker) && !claims(&worker.id) && is_reachable(&worker.id));
+        open.map(|worker| Room { worker: worker.id.clone(), free: fleet.free(&worker.id), last_seen: worker.last_seen }).collect()
     }
 }

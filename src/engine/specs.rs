@@ -3,8 +3,8 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
 
-use crate::core::ids::TaskId;
-use crate::core::task::TaskSpec;
+use bloom_core::ids::TaskId;
+use bloom_core::task::TaskSpec;
 
 const MAX_BYTES: usize = 8 << 20;
 

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
+use bloom_core::Ms;
+use bloom_database::Maintenance;
+use bloom_engine::{Alarm, Error};
 use tokio::sync::Mutex;
 
-use super::Context;
-use crate::core::Ms;
-use crate::engine::{Alarm, Error};
-use crate::store::Upkeep;
+use super::{Context, LOOK_EVERY_MS, unreadable};
 
 /// The first check after a start or a change of leader, and the next after a correction that failed: soon, but not while everybody
 /// comes back.
@@ -25,7 +25,7 @@ struct Due {
 pub(super) async fn check(context: Context) {
     let due = Arc::new(Mutex::new(Due::default()));
     let alarm = Alarm::default();
-    context.drive("counts", &alarm, |context| check_when_due(context, due.clone())).await;
+    context.drive("counts", &alarm, 30 * LOOK_EVERY_MS, |context| check_when_due(context, due.clone())).await;
 }
 
 async fn check_when_due(context: Context, due: Arc<Mutex<Due>>) -> Result<Option<Ms>, Error> {
@@ -42,11 +42,9 @@ async fn check_when_due(context: Context, due: Arc<Mutex<Due>>) -> Result<Option
     // Also after a failure: a look that takes too long is not to be tried all the time.
     due.at = now + EVERY_MS;
     let missing = tokio::select! {
-        missing = engine.store().count_errors() => missing.map_err(|error| {
-            tracing::warn!(%error, "the counts of tasks could not be checked");
-            Error::Unavailable
-        })?,
+        biased;
         () = engine.stopped() => return Ok(None),
+        missing = engine.database().count_errors() => missing.map_err(unreadable)?,
     };
     if let Some(((agent, priority, status), n)) = missing.tasks.iter().next() {
         tracing::warn!(
@@ -62,7 +60,7 @@ async fn check_when_due(context: Context, due: Arc<Mutex<Due>>) -> Result<Option
     }
     if !missing.is_empty() {
         let wrong = missing.len() as u64;
-        if let Err(error) = engine.upkeep(Upkeep::CorrectCounts { missing, epoch: led }).await {
+        if let Err(error) = engine.maintain(Maintenance::CorrectCounts { missing, epoch: led }).await {
             due.at = now + SOON_MS;
             return Err(error);
         }

@@ -1,37 +1,112 @@
 //! Ends leases whose time is over.
+//!
+//! The time that counts is the database's. While nobody could renew leases, or when that clock stepped, they get a grace first: so each
+//! look begins with the service mark, which tells of both.
 
-use super::{Context, PAGE, housekeeping};
-use crate::core::Ms;
-use crate::core::command::{Op, Rejection, Reply};
-use crate::engine::Error;
+use std::sync::Arc;
+
+use bloom_core::Ms;
+use bloom_core::command::{Grace, Op, Rejection, Reply};
+use bloom_core::ids::{LeaseId, TaskId};
+use bloom_database::Service;
+use bloom_engine::Error;
+use tokio::sync::Mutex;
+use tokio::time::Instant;
+
+use super::{Context, LOOK_EVERY_MS, PAGE, PAGE_ROWS, unreadable};
+
+/// So long do workers have to come back after a time in which no replica served.
+const GRACE_MS: i64 = 10_000;
+/// The database's clock and this machine's may differ by so much between two looks; more is a step.
+const STEP_MS: Ms = 2_000;
 
 pub(super) async fn run(context: Context) {
     let engine = context.engine.clone();
-    housekeeping::grace(&engine).await;
-    engine.spawn(housekeeping::served(engine.clone()));
-    context.drive("lease_expiry", &engine.alarms().lease_due, look).await;
+    let clock = Arc::new(Mutex::new(Clock::default()));
+    context.drive("lease_expiry", &engine.alarms().lease_due, LOOK_EVERY_MS, |context| look(context, clock.clone())).await;
 }
 
-async fn look(context: Context) -> Result<Option<Ms>, Error> {
-    let engine = &context.engine;
-    loop {
-        let (due, next) = engine.due_leases(PAGE);
-        if due.is_empty() {
-            return Ok(next);
+/// What this leadership knows of the database's clock.
+#[derive(Default)]
+struct Clock {
+    epoch: Option<i64>,
+    read: Option<(Ms, Instant)>,
+    grace: Grace,
+    /// Leases may seem to last longer than their TTL: the clock may have stepped back.
+    may_be_behind: bool,
+}
+
+impl Clock {
+    fn heed(&mut self, epoch: i64, service: Service) {
+        let is_new = self.epoch != Some(epoch);
+        let step = self.step(service.now);
+        if is_new {
+            *self = Self { epoch: Some(epoch), may_be_behind: true, ..Self::default() };
         }
-        let commands: Vec<_> = due.iter().filter_map(|(task, lease)| context.led(Op::ExpireLease { task: *task, lease: *lease })).collect();
-        if commands.len() < due.len() {
-            return Ok(None);
-        }
-        for ((task, _), reply) in due.iter().zip(engine.submit_all(commands).await) {
-            match reply {
-                // Renewed through another replica.
-                Ok(Reply::NotDue(at)) => engine.defer_expiry(*task, at),
-                // Ended, here or elsewhere; should this replica not know yet, it asks again in a while.
-                Ok(_) => engine.defer_expiry(*task, engine.now() + 1_000),
-                Err(Error::Rejected(Rejection::NotLeader)) => return Ok(context.stands_down()),
-                Err(error) => return Err(error),
-            }
+        self.read = Some((service.now, Instant::now()));
+        if step.abs() > STEP_MS && !is_new {
+            tracing::warn!(step_ms = step, "the database's clock has stepped; every lease gets a TTL from now");
+            self.may_be_behind = true;
+            self.grace = Grace { resumed_at: service.now, grace_ms: i64::MAX, found_due_at: None };
+        } else if service.resumed_at > self.grace.resumed_at {
+            self.grace = Grace { resumed_at: service.resumed_at, grace_ms: GRACE_MS, found_due_at: None };
         }
     }
+
+    /// How far the clock has moved besides what has passed.
+    fn step(&self, now: Ms) -> Ms {
+        let Some((then, at)) = self.read else { return 0 };
+        now - then - Ms::try_from(at.elapsed().as_millis()).unwrap_or(Ms::MAX)
+    }
+}
+
+async fn look(context: Context, clock: Arc<Mutex<Clock>>) -> Result<Option<Ms>, Error> {
+    let mut clock = clock.lock().await;
+    let database = context.engine.database();
+    let Some(epoch) = context.leadership.epoch() else { return Ok(None) };
+    clock.heed(epoch, database.mark_served().await.map_err(unreadable)?);
+    while clock.may_be_behind {
+        let leases = database.leases_beyond_ttl(PAGE_ROWS).await.map_err(unreadable)?;
+        clock.may_be_behind = leases.len() == PAGE;
+        if !leases.is_empty() && !end(&context, leases, clock.grace).await? {
+            return Ok(None);
+        }
+    }
+    loop {
+        let due = database.due_leases(PAGE_ROWS).await.map_err(unreadable)?;
+        if clock.step(due.now).abs() > STEP_MS {
+            return Ok(Some(context.engine.now()));
+        }
+        if due.items.is_empty() {
+            return Ok(due.next_at);
+        }
+        let is_last = due.items.len() < PAGE;
+        if !end(&context, due.items, Grace { found_due_at: Some(due.now), ..clock.grace }).await? {
+            return Ok(None);
+        }
+        if is_last {
+            return Ok(due.next_at);
+        }
+    }
+}
+
+/// Answers whether this replica still leads.
+async fn end(context: &Context, leases: Vec<(TaskId, LeaseId)>, grace: Grace) -> Result<bool, Error> {
+    let commands: Vec<_> = leases.iter().filter_map(|(task, lease)| context.led(Op::ExpireLease { task: *task, lease: *lease, grace })).collect();
+    if commands.len() < leases.len() {
+        return Ok(false);
+    }
+    for reply in context.engine.submit_all(commands).await {
+        match reply {
+            // Renewed since it was looked at; when it is due next stands beside it now.
+            Ok(Reply::NotDue(at)) => context.engine.alarms().lease_due.ring_before(at),
+            Ok(_) => {}
+            Err(Error::Rejected(Rejection::NotLeader)) => {
+                context.stands_down();
+                return Ok(false);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(true)
 }

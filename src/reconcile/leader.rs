@@ -1,14 +1,14 @@
 //! Which replica reconciles: the holder of a row with an epoch, on the database's clock.
 //!
 //! It keeps the work in one place; nothing unsafe happens when two believe that they lead: their commands carry the epoch, which is
-//! checked in the commit, and [`decide`](crate::core::decide) looks at everything again anyway.
+//! checked in the commit, and [`decide`](bloom_core::decide) looks at everything again anyway.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use bloom_engine::Engine;
 use tokio::sync::watch;
-
-use crate::engine::Engine;
+use tokio::time::Instant;
 
 const RENEW_EVERY: Duration = Duration::from_millis(300);
 const TTL_MS: i64 = 1_000;
@@ -29,7 +29,7 @@ impl Leadership {
     }
 
     /// Waits until this replica leads.
-    pub(super) async fn begins(&self) {
+    pub async fn begins(&self) {
         // The sender is held by this very handle.
         let _ = self.0.subscribe().wait_for(Option::is_some).await;
     }
@@ -43,9 +43,9 @@ impl Leadership {
 pub(super) async fn keep(engine: Engine, leadership: Leadership) {
     let mut renewed = Instant::now();
     // Of this process alone: a restart is a new holder.
-    let holder = uuid::Uuid::now_v7().simple().to_string();
+    let holder = format!("{:016x}{:016x}", engine.draw(), engine.draw());
     while !engine.is_stopping() {
-        match engine.store().lead(&holder, TTL_MS).await {
+        match engine.database().lead(&holder, TTL_MS).await {
             Ok(Some(epoch)) => {
                 renewed = Instant::now();
                 change(&engine, &leadership, Some(epoch));
@@ -60,14 +60,15 @@ pub(super) async fn keep(engine: Engine, leadership: Leadership) {
             }
         }
         tokio::select! {
-            () = tokio::time::sleep(RENEW_EVERY) => {}
+            biased;
             () = engine.stopped() => {}
+            () = tokio::time::sleep(RENEW_EVERY) => {}
         }
     }
     if leadership.epoch().is_some() {
         change(&engine, &leadership, None);
         // Another replica takes over at once instead of after a second.
-        let _ = engine.store().resign(&holder).await;
+        let _ = engine.database().resign(&holder).await;
     }
 }
 

@@ -1,29 +1,31 @@
 //! Marks workers that have not been seen for too long.
 
-use super::Context;
-use crate::core::Ms;
-use crate::core::command::{Loss, Op, Rejection, Reply};
-use crate::engine::Error;
+use bloom_core::Ms;
+use bloom_core::command::{Loss, Op, Rejection, Reply};
+use bloom_engine::Error;
+
+use super::{Context, LOOK_EVERY_MS, PAGE_ROWS, unreadable};
+
+/// The next deadline is known, and a worker that comes meanwhile has one of its own no sooner than this part of the time.
+const LOOKS: i64 = 10;
 
 pub(super) async fn run(context: Context) {
     let engine = context.engine.clone();
-    context.drive("worker_liveness", &engine.alarms().worker_silent, look).await;
+    let every_ms = (context.options.worker_offline_after_ms / LOOKS).max(LOOK_EVERY_MS);
+    context.drive("worker_liveness", &engine.alarms().worker_silent, every_ms, look).await;
 }
 
 async fn look(context: Context) -> Result<Option<Ms>, Error> {
     let engine = &context.engine;
     let silent_for_ms = context.options.worker_offline_after_ms;
-    let (silent, mut next) = engine.silent_workers(silent_for_ms);
-    for worker in silent {
-        let Some(command) = context.led(Op::LoseWorker { worker: worker.clone(), cause: Loss::Silent { for_ms: silent_for_ms } }) else {
+    let due = engine.database().silent_workers(silent_for_ms, PAGE_ROWS).await.map_err(unreadable)?;
+    let mut next = due.next_at;
+    for worker in due.items {
+        let Some(command) = context.led(Op::MarkOffline { worker: worker.clone(), cause: Loss::Silent { for_ms: silent_for_ms } }) else {
             return Ok(None);
         };
         match engine.submit(command).await {
-            // Seen through another replica.
-            Ok(Reply::NotDue(at)) => {
-                engine.seen(&worker, at - silent_for_ms - 1);
-                next = Some(next.map_or(at, |next| next.min(at)));
-            }
+            Ok(Reply::NotDue(at)) => next = Some(next.map_or(at, |next| next.min(at))),
             Ok(_) => {}
             Err(Error::Rejected(Rejection::NotLeader)) => return Ok(context.stands_down()),
             Err(error) => return Err(error),

@@ -1,87 +1,29 @@
-//! Queued tasks that wait: for their time, and, should a word have been lost, for anything else.
+//! Parked tasks whose time has come: their `not_before`, or the end of their reservation.
 
-use std::sync::Arc;
+use bloom_core::Ms;
+use bloom_core::command::{Op, Rejection};
+use bloom_engine::Error;
 
-use tokio::sync::Mutex;
-
-use super::{Context, PAGE};
-use crate::core::Ms;
-use crate::core::command::{Op, Rejection};
-use crate::core::ids::TaskId;
-use crate::engine::{Alarm, Error};
-use crate::store;
-
-const PAGE_ROWS: i64 = PAGE as i64;
-/// Pause between two pages once all has been looked at after a change of leader.
-const RESYNC_PAGE_EVERY_MS: Ms = 1_000;
+use super::{Context, LOOK_EVERY_MS, PAGE, PAGE_ROWS, unreadable};
 
 pub(super) async fn run(context: Context) {
     let engine = context.engine.clone();
-    context.drive("not_before", &engine.alarms().task_due, look).await;
+    context.drive("task_timers", &engine.alarms().task_due, LOOK_EVERY_MS, look).await;
 }
 
 async fn look(context: Context) -> Result<Option<Ms>, Error> {
-    let store = context.engine.store();
     loop {
-        let due = store.due_not_before(context.engine.now(), PAGE_ROWS).await.map_err(away)?;
-        if due.is_empty() {
-            return store.next_not_before().await.map_err(away);
+        let due = context.engine.database().due_tasks(PAGE_ROWS).await.map_err(unreadable)?;
+        if due.items.is_empty() {
+            return Ok(due.next_at);
         }
-        if !reconsider(&context, due).await? {
-            return Ok(None);
-        }
-    }
-}
-
-/// Answers whether this replica still leads.
-async fn reconsider(context: &Context, tasks: Vec<TaskId>) -> Result<bool, Error> {
-    let Some(command) = context.led(Op::Reconsider { tasks }) else { return Ok(false) };
-    match context.engine.submit(command).await {
-        Ok(_) => Ok(true),
-        Err(Error::Rejected(Rejection::NotLeader)) => {
-            context.stands_down();
-            Ok(false)
-        }
-        Err(error) => Err(error),
-    }
-}
-
-fn away(error: store::Error) -> Error {
-    tracing::warn!(%error, "a reconciler could not read");
-    Error::Unavailable
-}
-
-/// How far the slow pass over parked tasks has come.
-#[derive(Default)]
-struct Pass {
-    epoch: Option<i64>,
-    after: Option<TaskId>,
-    /// The first pass of a new leader goes without pauses: its predecessor may have died between a change and its consequence.
-    is_first: bool,
-}
-
-pub(super) async fn resync(context: Context) {
-    let pass = Arc::new(Mutex::new(Pass::default()));
-    let alarm = Alarm::default();
-    context.drive("resync", &alarm, |context| go_on(context, pass.clone())).await;
-}
-
-async fn go_on(context: Context, pass: Arc<Mutex<Pass>>) -> Result<Option<Ms>, Error> {
-    let mut pass = pass.lock().await;
-    let epoch = context.leadership.epoch();
-    if pass.epoch != epoch {
-        *pass = Pass { epoch, after: None, is_first: true };
-    }
-    loop {
-        let page = context.engine.store().parked_page(pass.after, PAGE_ROWS).await.map_err(away)?;
-        let is_last = page.len() < PAGE;
-        pass.after = if is_last { None } else { page.last().copied() };
-        if !page.is_empty() && !reconsider(&context, page).await? {
-            return Ok(None);
-        }
-        pass.is_first &= !is_last;
-        if !pass.is_first {
-            return Ok(Some(context.engine.now() + RESYNC_PAGE_EVERY_MS));
+        let is_last = due.items.len() < PAGE;
+        let Some(command) = context.led(Op::Reevaluate { tasks: due.items, progress: None }) else { return Ok(None) };
+        match context.engine.submit(command).await {
+            Ok(_) if is_last => return Ok(due.next_at),
+            Ok(_) => {}
+            Err(Error::Rejected(Rejection::NotLeader)) => return Ok(context.stands_down()),
+            Err(error) => return Err(error),
         }
     }
 }

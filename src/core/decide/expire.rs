@@ -1,5 +1,6 @@
 //! The end of a lease by its time.
 
+use super::super::Ms;
 use super::super::audit::{Action, EntityType};
 use super::super::command::{Grace, Reply};
 use super::super::ids::{LeaseId, TaskId};
@@ -8,12 +9,18 @@ use super::super::working_set::{Halt, WorkingSet};
 use super::lease::hard_end;
 use super::lease_end::{Retry, Wait, end_lease, plan, retry};
 
+/// A look at what is due counts for so long.
+const TRUSTED_FOR_MS: Ms = 10_000;
+
 pub(super) fn expire(set: &mut WorkingSet, id: TaskId, lease_id: LeaseId, grace: &Grace) -> Result<Reply, Halt> {
     let Some(task) = set.find_task(id)? else { return Ok(Reply::Done) };
     let Some(lease) = task.lease.as_ref().filter(|lease| lease.id == lease_id) else { return Ok(Reply::Done) };
     let now = set.now();
     if lease.expires_at > now + lease.ttl_ms {
         return Ok(clamp(set, id));
+    }
+    if grace.found_due_at.is_some_and(|at| (now - at).abs() > TRUSTED_FOR_MS) {
+        return Ok(Reply::NotDue(now));
     }
     let due_at = lease.expires_at.max(grace.resumed_at.saturating_add(grace.grace_ms.min(lease.ttl_ms)));
     if due_at > now {

@@ -1,31 +1,31 @@
-//! Signs of life, gathered: written once a second, so that heartbeats need not touch the worker's row.
+//! Signs of life of workers, gathered: they are written once a second, so that heartbeats need not touch the worker's row.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::time::Duration;
 
+use bloom_core::Ms;
+use bloom_core::command::Op;
+use bloom_core::ids::WorkerId;
 use tokio::sync::Notify;
 
 use super::{Engine, lock};
-use crate::core::Ms;
-use crate::core::command::Op;
-use crate::core::ids::WorkerId;
 
 const FLUSH_EVERY: Duration = Duration::from_secs(1);
 const FLUSH_AT_MOST_EVERY: Duration = Duration::from_millis(50);
-/// Sightings in one command.
+/// Workers in one command.
 const AT_ONCE: usize = 500;
 /// Names held at most; a caller that invents names can't fill the memory.
 const WORKERS: usize = 100_000;
 
-pub(super) struct Sightings {
+pub(super) struct LastSeen {
     /// How often they are written, and how often an open claim counts as one.
     pub every: Duration,
-    noted: Mutex<HashMap<WorkerId, Ms>>,
+    noted: Mutex<BTreeMap<WorkerId, Ms>>,
     urgent: Notify,
 }
 
-impl Sightings {
+impl LastSeen {
     pub fn new(offline_after_ms: i64) -> Self {
         let every = Duration::from_millis(offline_after_ms.unsigned_abs() / 5).clamp(FLUSH_AT_MOST_EVERY, FLUSH_EVERY);
         Self { every, noted: Mutex::default(), urgent: Notify::new() }
@@ -49,15 +49,16 @@ impl Sightings {
 pub(super) async fn flush(engine: Engine) {
     while !engine.is_stopping() {
         tokio::select! {
-            () = tokio::time::sleep(engine.0.sightings.every) => {}
-            () = engine.0.sightings.urgent.notified() => {}
+            biased;
             () = engine.0.stop.cancelled() => {}
+            () = engine.0.last_seen.urgent.notified() => {}
+            () = tokio::time::sleep(engine.0.last_seen.every) => {}
         }
-        let mut noted: Vec<_> = lock(&engine.0.sightings.noted).drain().collect();
+        let mut noted: Vec<_> = std::mem::take(&mut *lock(&engine.0.last_seen.noted)).into_iter().collect();
         while !noted.is_empty() {
             let rest = noted.split_off(noted.len().min(AT_ONCE));
-            // A failure loses a second's sightings; the next ones come.
-            let _ = engine.submit(Op::Touch { sightings: noted }).await;
+            // A failure loses a second's signs; the next ones come.
+            let _ = engine.submit(Op::RecordSeen { sightings: noted }).await;
             noted = rest;
         }
     }

@@ -1,0 +1,219 @@
+//! The workers and what they hold.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::Ms;
+use crate::ids::{LeaseId, TaskId, WorkerId};
+use crate::placement::{self, Candidate};
+use crate::task::{ActiveLease, Origin, TaskState};
+use crate::worker::{MAX_CONCURRENCY, Worker};
+
+#[derive(Clone, Debug)]
+pub struct Held {
+    pub task: TaskId,
+    pub worker: WorkerId,
+    pub lease: LeaseId,
+    pub slot: i64,
+    pub origin: Origin,
+    pub context_id: String,
+    pub cancel_requested: bool,
+}
+
+impl Held {
+    pub(super) fn new(task: &TaskState, lease: &ActiveLease) -> Self {
+        Self {
+            task: task.id,
+            worker: lease.worker_id.clone(),
+            lease: lease.id,
+            slot: lease.slot,
+            origin: lease.origin,
+            context_id: task.context_id.clone(),
+            cancel_requested: task.cancel_requested,
+        }
+    }
+}
+
+/// A worker's name, and what is known by it. A lease may be heard of before its worker is.
+#[derive(Clone, Debug, Default)]
+struct Entry {
+    worker: Option<Worker>,
+    revision: i64,
+    /// When it was heard of last.
+    at: u64,
+    held: BTreeMap<TaskId, Held>,
+}
+
+#[derive(Debug, Default)]
+pub struct Fleet {
+    entries: BTreeMap<WorkerId, Entry>,
+    /// The workers that are pushed to.
+    pushed_to: BTreeSet<WorkerId>,
+    /// Names without a worker, kept as long as an older copy of it may be under way.
+    removed: BTreeSet<(u64, WorkerId)>,
+}
+
+/// Why a ready task of some agent is not running.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shortage {
+    NoWorker,
+    Cordoned,
+    NoCapacity,
+}
+
+impl Fleet {
+    pub(super) fn put_worker(&mut self, worker: Worker, at: u64) {
+        let entry = self.entries.entry(worker.id.clone()).or_default();
+        if entry.revision > worker.revision {
+            return;
+        }
+        entry.at = at;
+        let last_seen = entry.worker.as_ref().filter(|_| entry.revision == worker.revision).map_or(0, |known| known.last_seen);
+        entry.revision = worker.revision;
+        if worker.is_pushed_to() {
+            self.pushed_to.insert(worker.id.clone());
+        } else {
+            self.pushed_to.remove(&worker.id);
+        }
+        entry.worker = Some(Worker { last_seen: worker.last_seen.max(last_seen), ..worker });
+    }
+
+    pub(super) fn remove_worker(&mut self, id: &str, revision: i64, at: u64) {
+        let entry = self.entries.entry(id.to_owned()).or_default();
+        if entry.revision > revision {
+            return;
+        }
+        entry.revision = revision;
+        entry.worker = None;
+        entry.at = at;
+        self.pushed_to.remove(id);
+        self.removed.insert((at, id.to_owned()));
+    }
+
+    /// Forgets names without a worker that were heard of before this.
+    pub(super) fn forget_removed(&mut self, before: u64) {
+        while let Some((at, id)) = self.removed.pop_first() {
+            if at >= before {
+                self.removed.insert((at, id));
+                return;
+            }
+            if self.entries.get(&id).is_some_and(|entry| entry.at == at && entry.worker.is_none() && entry.held.is_empty()) {
+                self.entries.remove(&id);
+            }
+        }
+    }
+
+    pub(super) fn heard_of_before(&self, at: u64) -> Vec<WorkerId> {
+        self.entries.iter().filter(|(_, entry)| entry.worker.is_some() && entry.at < at).map(|(id, _)| id.clone()).collect()
+    }
+
+    /// The revision of an entry that was not heard of since then.
+    pub(super) fn revision_before(&self, id: &str, at: u64) -> Option<i64> {
+        self.entries.get(id).filter(|entry| entry.at < at).map(|entry| entry.revision)
+    }
+
+    pub(super) fn hold(&mut self, held: Held) {
+        self.entries.entry(held.worker.clone()).or_default().held.insert(held.task, held);
+    }
+
+    pub(super) fn let_go(&mut self, worker: &str, task: TaskId) {
+        let Some(entry) = self.entries.get_mut(worker) else { return };
+        entry.held.remove(&task);
+        if entry.worker.is_none() && entry.held.is_empty() {
+            self.removed.insert((entry.at, worker.to_owned()));
+        }
+    }
+
+    pub(super) fn held_task(&self, worker: &str, task: TaskId) -> Option<&Held> {
+        self.entries.get(worker)?.held.get(&task)
+    }
+
+    pub fn seen(&mut self, id: &str, at: Ms) {
+        if let Some(worker) = self.entries.get_mut(id).and_then(|entry| entry.worker.as_mut()) {
+            worker.last_seen = worker.last_seen.max(at);
+        }
+    }
+
+    pub fn worker(&self, id: &str) -> Option<&Worker> {
+        self.entries.get(id)?.worker.as_ref()
+    }
+
+    pub fn workers(&self) -> impl Iterator<Item = &Worker> {
+        self.known().map(|(worker, _)| worker)
+    }
+
+    fn known(&self) -> impl Iterator<Item = (&Worker, &Entry)> {
+        self.entries.values().filter_map(|entry| Some((entry.worker.as_ref()?, entry)))
+    }
+
+    pub fn pushed_to(&self) -> impl Iterator<Item = &Worker> {
+        self.pushed_to.iter().filter_map(|id| self.worker(id))
+    }
+
+    pub fn is_anybody_pushed_to(&self) -> bool {
+        !self.pushed_to.is_empty()
+    }
+
+    pub fn held(&self, worker: &str) -> impl Iterator<Item = &Held> {
+        self.entries.get(worker).into_iter().flat_map(|entry| entry.held.values())
+    }
+
+    /// The slots in use, a bit each.
+    pub fn used(&self, worker: &str) -> u32 {
+        self.held(worker).fold(0, |used, held| used | 1u32.checked_shl(u32::try_from(held.slot).unwrap_or(32)).unwrap_or(0))
+    }
+
+    pub fn free(&self, worker: &str) -> i64 {
+        self.entries.get(worker).and_then(|entry| Some(entry.free(entry.worker.as_ref()?))).unwrap_or(0)
+    }
+
+    /// Whether the worker takes new tasks at all; one that is lost does, as it is back when it asks.
+    pub fn takes_tasks(&self, worker: &str) -> bool {
+        self.worker(worker).is_some_and(Worker::takes_tasks)
+    }
+
+    /// A short list for a lease call (or a dispatch call, which needs an address): the few best with room, and whoever runs in the
+    /// task's context.
+    pub fn shortlist(&self, agent_slug: &str, context_id: &str, length: usize, needs_url: bool) -> Vec<WorkerId> {
+        let mut best: Vec<Candidate<'_>> = Vec::with_capacity(length + 1);
+        for (worker, entry) in self.known() {
+            let candidate = Candidate { worker, free: entry.free(worker) };
+            let is_fit = placement::may_pick(worker, agent_slug) && !(needs_url && worker.url.is_empty());
+            if candidate.free <= 0 || !is_fit {
+                continue;
+            }
+            let rank = |c: &Candidate<'_>| (c.free, c.worker.last_seen);
+            let at = best.iter().position(|other| rank(other) < rank(&candidate)).unwrap_or(best.len());
+            if at < length {
+                best.insert(at, candidate);
+                best.truncate(length);
+            }
+        }
+        let mut ids: Vec<WorkerId> = best.iter().map(|candidate| candidate.worker.id.clone()).collect();
+        let runs_it = self.known().find(|(_, entry)| entry.held.values().any(|held| held.context_id == context_id));
+        ids.extend(runs_it.map(|(worker, _)| worker.id.clone()).filter(|id| !best.iter().any(|c| c.worker.id == *id)));
+        ids
+    }
+
+    /// Why nobody takes a ready task of this agent; `None` when somebody could.
+    pub fn shortage(&self, agent_slug: &str) -> Option<Shortage> {
+        let mut shortage = Shortage::NoWorker;
+        for (worker, entry) in self.known().filter(|(worker, _)| worker.is_online() && worker.capabilities.serves(agent_slug)) {
+            if worker.cordoned || worker.draining {
+                if shortage == Shortage::NoWorker {
+                    shortage = Shortage::Cordoned;
+                }
+            } else if entry.free(worker) > 0 {
+                return None;
+            } else {
+                shortage = Shortage::NoCapacity;
+            }
+        }
+        Some(shortage)
+    }
+}
+
+impl Entry {
+    fn free(&self, worker: &Worker) -> i64 {
+        worker.capabilities.max_concurrency.min(MAX_CONCURRENCY) - self.held.len() as i64
+    }
+}

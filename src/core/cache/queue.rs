@@ -1,0 +1,231 @@
+//! The head of the queue in memory: windows on the tasks that may be claimed, in the order in which they are to run.
+//!
+//! A window knows every such task up to a mark, and is paged on behind it; so no look ever passes over rows that can no longer be
+//! claimed. There is one over all ready tasks, for workers that serve every agent, one for each agent that some worker names, and one
+//! for the tasks reserved for each worker that claims. Each exists only while it is asked for.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+
+use super::ReadyRow;
+use crate::ids::{TaskId, WorkerId};
+
+/// Most urgent first (rank = 9 − priority), then oldest.
+pub type ReadyKey = (i64, TaskId);
+
+/// Whose tasks: those that every worker may claim, those of one agent, or those that are reserved for one worker.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Scope {
+    All,
+    Agent(String),
+    Reserved(WorkerId),
+}
+
+/// A window's most entries; what is behind is paged in again when its turn comes.
+pub const WINDOW: usize = 10_000;
+/// Windows at most (more only for one worker that names more agents); the least recently used are dropped, and loaded when asked for.
+const WINDOWS: usize = 4_096;
+
+#[derive(Debug, Default)]
+struct Window {
+    entries: BTreeSet<ReadyKey>,
+    /// All tasks of the scope up to this one are in `entries`; `None`: nothing is known yet.
+    known_to: Option<ReadyKey>,
+    /// There are none behind `known_to`.
+    is_complete: bool,
+    /// When the page began that is being read behind `known_to`.
+    loading: Option<u64>,
+    used: u64,
+}
+
+/// Which page to read. It counts only while nothing has made it useless: a reset, an overflow, its window's end.
+#[derive(Clone, Debug)]
+pub struct PageRead {
+    pub scope: Scope,
+    /// Behind which task; `None`: from the start.
+    pub after: Option<ReadyKey>,
+    pub(super) began: u64,
+}
+
+impl Window {
+    fn covers(&self, key: ReadyKey) -> bool {
+        self.is_complete || self.known_to.is_some_and(|mark| key <= mark)
+    }
+
+    /// Takes it in where the window covers it; what falls out at the end goes into `dropped`.
+    fn insert(&mut self, key: ReadyKey, dropped: &mut Vec<TaskId>) {
+        if !self.covers(key) {
+            return;
+        }
+        self.entries.insert(key);
+        while self.entries.len() > WINDOW {
+            dropped.extend(self.entries.pop_last().map(|(_, id)| id));
+            self.is_complete = false;
+            self.known_to = self.entries.last().copied();
+            // A page that is under way begins behind what was just dropped.
+            self.loading = None;
+        }
+    }
+}
+
+/// What a look at the queue found for a worker.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Look {
+    pub tasks: Vec<TaskId>,
+    /// A window that must be paged on before it is known what comes next.
+    pub page: Option<Scope>,
+}
+
+#[derive(Debug, Default)]
+pub struct Queue {
+    all: Option<Window>,
+    agents: HashMap<String, Window>,
+    reserved: HashMap<WorkerId, Window>,
+    /// Tasks handed to a claim that is under way.
+    taken: HashSet<TaskId>,
+    dropped: Vec<TaskId>,
+    looks: u64,
+}
+
+impl Queue {
+    fn window(&self, scope: &Scope) -> Option<&Window> {
+        match scope {
+            Scope::All => self.all.as_ref(),
+            Scope::Agent(slug) => self.agents.get(slug),
+            Scope::Reserved(worker) => self.reserved.get(worker),
+        }
+    }
+
+    fn window_mut(&mut self, scope: &Scope) -> Option<&mut Window> {
+        match scope {
+            Scope::All => self.all.as_mut(),
+            Scope::Agent(slug) => self.agents.get_mut(slug),
+            Scope::Reserved(worker) => self.reserved.get_mut(worker),
+        }
+    }
+
+    pub(super) fn insert(&mut self, ready: &ReadyRow) {
+        let windows = match &ready.reserved_for {
+            Some(worker) => [self.reserved.get_mut(worker), None],
+            None => [self.all.as_mut(), self.agents.get_mut(&ready.agent_slug)],
+        };
+        for window in windows.into_iter().flatten() {
+            window.insert(ready.key(), &mut self.dropped);
+        }
+    }
+
+    pub(super) fn remove(&mut self, ready: &ReadyRow) {
+        let windows = match &ready.reserved_for {
+            Some(worker) => [self.reserved.get_mut(worker), None],
+            None => [self.all.as_mut(), self.agents.get_mut(&ready.agent_slug)],
+        };
+        for window in windows.into_iter().flatten() {
+            window.entries.remove(&ready.key());
+        }
+    }
+
+    pub(super) fn contains(&self, ready: &ReadyRow) -> bool {
+        let windows = match &ready.reserved_for {
+            Some(worker) => [self.reserved.get(worker), None],
+            None => [self.all.as_ref(), self.agents.get(&ready.agent_slug)],
+        };
+        windows.into_iter().flatten().any(|window| window.entries.contains(&ready.key()))
+    }
+
+    /// What windows have let go of since the last call.
+    pub(super) fn take_dropped(&mut self) -> Vec<TaskId> {
+        std::mem::take(&mut self.dropped)
+    }
+
+    /// Ends the claim on tasks of [`look`](super::Cache::look).
+    pub fn give_back(&mut self, tasks: &[TaskId]) {
+        for task in tasks {
+            self.taken.remove(task);
+        }
+    }
+
+    pub(super) fn clear(&mut self) {
+        for window in self.all.iter_mut().chain(self.agents.values_mut()).chain(self.reserved.values_mut()) {
+            self.dropped.extend(window.entries.iter().map(|(_, id)| *id));
+            *window = Window { used: window.used, ..Window::default() };
+        }
+    }
+
+    pub(super) fn look(&mut self, scopes: &[Scope], max: usize, spread: usize, chance: u64) -> Look {
+        self.looks += 1;
+        self.open(scopes);
+        // Behind the end of what one scope knows, the order over all of them is not known.
+        let windows: Vec<(&Window, &Scope)> = scopes.iter().filter_map(|scope| Some((self.window(scope)?, scope))).collect();
+        let open_ended = windows.iter().filter(|(window, _)| !window.is_complete);
+        let end = open_ended.map(|(window, scope)| (window.known_to, *scope, window.entries.len() < WINDOW)).min();
+        let mut heads: Vec<_> = windows.iter().map(|(window, _)| window.entries.iter().peekable()).collect();
+        let mut found: Vec<ReadyKey> = Vec::new();
+        while found.len() < max.saturating_add(spread) {
+            let next = heads.iter_mut().enumerate().filter_map(|(i, head)| head.peek().map(|key| (**key, i))).min();
+            let Some((key, i)) = next.filter(|(key, _)| end.is_none_or(|(known_to, ..)| Some(*key) <= known_to)) else { break };
+            heads[i].next();
+            // An agent that is named twice has two heads.
+            if !self.taken.contains(&key.1) && found.last() != Some(&key) {
+                found.push(key);
+            }
+        }
+        // A full window whose tasks are all taken is not paged on: some of them come back soon.
+        let page = end.filter(|(.., has_room)| found.len() < max && *has_room).map(|(_, scope, _)| scope.clone());
+        let equal = found.iter().take_while(|(rank, _)| *rank == found[0].0).count();
+        let start = if equal > max { (chance % (equal - max + 1) as u64) as usize } else { 0 };
+        let tasks: Vec<TaskId> = found.iter().skip(start).take(max).map(|(_, id)| *id).collect();
+        self.taken.extend(tasks.iter().copied());
+        Look { tasks, page }
+    }
+
+    /// Makes sure that there are windows for these; those of others give way.
+    fn open(&mut self, scopes: &[Scope]) {
+        for scope in scopes {
+            let window = match scope {
+                Scope::All => self.all.get_or_insert_default(),
+                Scope::Agent(slug) => self.agents.entry(slug.clone()).or_default(),
+                Scope::Reserved(worker) => self.reserved.entry(worker.clone()).or_default(),
+            };
+            window.used = self.looks;
+        }
+        while self.agents.len() + self.reserved.len() > WINDOWS.max(scopes.len()) {
+            let agents = self.agents.iter().map(|(slug, window)| (window.used, Scope::Agent(slug.clone())));
+            let reserved = self.reserved.iter().map(|(worker, window)| (window.used, Scope::Reserved(worker.clone())));
+            let window = match agents.chain(reserved).min() {
+                Some((_, Scope::Agent(slug))) => self.agents.remove(&slug),
+                Some((_, Scope::Reserved(worker))) => self.reserved.remove(&worker),
+                Some((_, Scope::All)) | None => return,
+            };
+            self.dropped.extend(window.iter().flat_map(|window| window.entries.iter().map(|(_, id)| *id)));
+        }
+    }
+
+    pub(super) fn wants_page(&self, scope: &Scope) -> bool {
+        self.window(scope).is_some_and(|window| window.loading.is_none() && !window.is_complete)
+    }
+
+    pub(super) fn begin_page(&mut self, scope: &Scope, began: u64) -> PageRead {
+        let window = self.window_mut(scope);
+        let after = window.and_then(|window| {
+            window.loading = Some(began);
+            window.known_to
+        });
+        PageRead { scope: scope.clone(), after, began }
+    }
+
+    /// Moves the mark; `last` is the page's last task. Answers whether the page counted.
+    pub(super) fn end_page(&mut self, page: &PageRead, last: Option<ReadyKey>, is_last: bool) -> bool {
+        let Some(window) = self.window_mut(&page.scope) else { return false };
+        if window.loading.take_if(|began| *began == page.began).is_none() {
+            return false;
+        }
+        window.is_complete = is_last;
+        window.known_to = last.or(window.known_to);
+        true
+    }
+
+    pub(super) fn abandon_page(&mut self, page: &PageRead) {
+        if let Some(window) = self.window_mut(&page.scope) {
+            window.loading.take_if(|began| *began == page.began);
+        }
+    }
+}

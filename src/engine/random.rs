@@ -1,0 +1,33 @@
+//! Random bits for ids and jitter, from one seed; and the order of ids over the batches of this process.
+
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::sync::Mutex;
+
+use bloom_core::ids::IdSource;
+
+#[derive(Debug)]
+pub(super) struct Random {
+    seeds: Mutex<IdSource>,
+    /// The source of the last batch: the next one's ids sort behind its ids, also within one millisecond.
+    last: Mutex<IdSource>,
+}
+
+impl Random {
+    /// The same seed gives the same bits again.
+    pub fn new(seed: Option<u64>) -> Self {
+        let seed = seed.unwrap_or_else(|| RandomState::new().build_hasher().finish());
+        Self { seeds: Mutex::new(IdSource::new(0, seed)), last: Mutex::new(IdSource::new(0, 0)) }
+    }
+
+    pub fn draw(&self) -> u64 {
+        super::lock(&self.seeds).draw()
+    }
+
+    pub fn rise_above_last_id(&self, ids: &mut IdSource) {
+        ids.rise_above_source(&super::lock(&self.last));
+    }
+
+    pub fn keep_last_id(&self, ids: &IdSource) {
+        super::lock(&self.last).rise_above_source(ids);
+    }
+}

@@ -1,0 +1,254 @@
+//! What this replica remembers: the cache of tasks and workers, the counts, how far it has followed other writers, and the claims that
+//! wait for work.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use bloom_core::cache::{Cache, Effect, Read, ReadyRow, Scope};
+use bloom_core::ids::{TaskId, WorkerId};
+use bloom_core::task::{Status, TaskState};
+use bloom_core::worker::Worker;
+use bloom_core::working_set::WorkingSet;
+use bloom_database::{CountDeltas, CountsAt, Position};
+use tokio::sync::Notify;
+
+/// Tasks, leases and workers, counted.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Stats {
+    pub tasks_by_status: BTreeMap<Status, i64>,
+    pub leases_total: i64,
+    pub leases_active: i64,
+    pub workers_total: i64,
+    pub workers_online: i64,
+}
+
+#[derive(Default)]
+pub(super) struct Replica(Mutex<Remembered>);
+
+#[derive(Default)]
+pub(super) struct Remembered {
+    pub cache: Cache,
+    /// Open claims by worker; each is woken when there may be something for it.
+    pub pollers: BTreeMap<WorkerId, Vec<Arc<Notify>>>,
+    pub counts: CountDeltas,
+    /// The last batch of each writer that is in the counts.
+    positions: BTreeMap<i64, i64>,
+    /// The writers of this process.
+    own: Vec<i64>,
+    /// What own writers counted while the counts are being read.
+    counted_meanwhile: Option<Vec<(Position, CountDeltas)>>,
+}
+
+/// Keeps the cache from forgetting what an older copy, read under this, might contradict.
+pub(super) struct OpenRead<'a> {
+    replica: &'a Replica,
+    read: Option<Read>,
+}
+
+impl OpenRead<'_> {
+    pub fn read(&self) -> Option<&Read> {
+        self.read.as_ref()
+    }
+}
+
+impl Drop for OpenRead<'_> {
+    fn drop(&mut self) {
+        if let Some(read) = self.read.take() {
+            self.replica.lock().cache.end_read(read);
+        }
+    }
+}
+
+impl Replica {
+    pub fn lock(&self) -> MutexGuard<'_, Remembered> {
+        super::lock(&self.0)
+    }
+
+    pub fn begin_read(&self) -> OpenRead<'_> {
+        OpenRead { replica: self, read: Some(self.lock().cache.begin_read()) }
+    }
+
+    /// Takes over what a batch loaded and changed, and counts it if it was committed.
+    pub fn publish(&self, set: &WorkingSet, committed: Option<Position>) {
+        let mut remembered = self.lock();
+        let workers: BTreeMap<_, _> = set.loaded.workers.iter().collect();
+        for (id, worker) in workers {
+            match (worker, set.loaded.worker_revisions.get(id)) {
+                (Some(worker), _) => remembered.put_worker(worker),
+                (None, Some(revision)) => remembered.remove_worker(id, *revision),
+                (None, None) => {}
+            }
+        }
+        let tasks: BTreeMap<_, _> = set.loaded.tasks.iter().collect();
+        remembered.put_tasks(tasks.into_values().flatten());
+        if let Some(position) = committed {
+            remembered.count(position, &CountDeltas::of(set));
+        }
+    }
+
+    /// Starts to read the counts anew; [`end_counts`](Self::end_counts) must follow.
+    pub fn begin_counts(&self) {
+        self.lock().counted_meanwhile = Some(Vec::new());
+    }
+
+    /// Puts what was read in place of what was known. Own commits that the snapshot does not have are added.
+    pub fn end_counts(&self, read: Option<CountsAt>) {
+        let mut remembered = self.lock();
+        let meanwhile = remembered.counted_meanwhile.take().unwrap_or_default();
+        let Some(CountsAt { counts, positions }) = read else { return };
+        let known = std::mem::take(&mut remembered.positions);
+        remembered.positions = positions.into_iter().map(|position| (position.writer, position.n)).collect();
+        remembered.counts = counts;
+        for (position, deltas) in meanwhile {
+            remembered.count(position, &deltas);
+        }
+        for own in remembered.own.clone() {
+            let n = known.get(&own).copied().unwrap_or_default();
+            let now = remembered.positions.entry(own).or_default();
+            *now = n.max(*now);
+        }
+    }
+}
+
+impl Remembered {
+    /// The positions up to which other writers were followed, and the own writers.
+    pub fn positions(&self) -> (Vec<Position>, Vec<i64>) {
+        (self.positions.iter().map(|(writer, n)| Position { writer: *writer, n: *n }).collect(), self.own.clone())
+    }
+
+    pub fn own(&mut self, writer: i64) {
+        if !self.own.contains(&writer) {
+            self.own.push(writer);
+        }
+    }
+
+    pub fn count(&mut self, position: Position, deltas: &CountDeltas) {
+        let known = self.positions.entry(position.writer).or_default();
+        if *known < position.n {
+            *known = position.n;
+            self.counts.add(deltas);
+            if let Some(meanwhile) = &mut self.counted_meanwhile {
+                meanwhile.push((position, deltas.clone()));
+            }
+        }
+    }
+
+    pub fn put_worker(&mut self, worker: &Worker) {
+        let fleet = &self.cache.fleet;
+        let before = (fleet.free(&worker.id), fleet.takes_tasks(&worker.id));
+        self.cache.put_worker(worker.clone());
+        let fleet = &self.cache.fleet;
+        if before != (fleet.free(&worker.id), fleet.takes_tasks(&worker.id)) || worker.draining {
+            self.wake(&worker.id);
+        }
+    }
+
+    pub fn remove_worker(&mut self, id: &str, revision: i64) {
+        self.cache.remove_worker(id, revision);
+        self.wake(id);
+    }
+
+    /// A read of all workers has not found it.
+    pub fn forget_worker(&mut self, id: &str, read: &Read) {
+        self.cache.forget_worker(id, read);
+        self.wake(id);
+    }
+
+    /// Takes rows in and wakes the claims that they may concern.
+    pub fn put_tasks<'a>(&mut self, tasks: impl Iterator<Item = &'a TaskState>) {
+        let mut ready: BTreeMap<&str, i64> = BTreeMap::new();
+        for task in tasks {
+            let Effect { freed, is_ready } = self.cache.put_task(task);
+            if let Some(worker) = freed {
+                self.wake(&worker);
+            }
+            match &task.session_worker {
+                Some(worker) if is_ready && !task.is_ready() => self.wake(worker),
+                _ if is_ready => *ready.entry(&task.agent_slug).or_default() += 1,
+                _ => {}
+            }
+            if let Some(lease) = task.lease.as_ref().filter(|_| task.cancel_requested) {
+                self.wake(&lease.worker_id);
+            }
+        }
+        for (agent_slug, tasks) in ready {
+            self.wake_for(agent_slug, tasks);
+        }
+    }
+
+    /// Takes in ready tasks that were read; answers whether one of them was not known to be ready.
+    pub fn put_ready(&mut self, rows: Vec<ReadyRow>) -> bool {
+        let mut is_news = false;
+        for row in rows {
+            is_news |= self.cache.put_ready(row);
+        }
+        is_news
+    }
+
+    pub fn remove_tasks(&mut self, tasks: &[TaskId]) {
+        for task in tasks {
+            if let Some(worker) = self.cache.remove_task(*task).freed {
+                self.wake(&worker);
+            }
+        }
+    }
+
+    /// Tasks of a claim that got none of them: they are for others again.
+    pub fn give_back(&mut self, tasks: &[TaskId]) {
+        self.cache.queue.give_back(tasks);
+        for (agent_slug, number) in self.cache.claimable(tasks) {
+            self.wake_for(&agent_slug, number);
+        }
+    }
+
+    pub fn wake(&self, worker: &str) {
+        for poller in self.pollers.get(worker).into_iter().flatten() {
+            poller.notify_one();
+        }
+    }
+
+    /// Wakes as many waiting workers as it takes to run so many new tasks, those with most room first.
+    fn wake_for(&self, agent_slug: &str, mut tasks: i64) {
+        let fleet = &self.cache.fleet;
+        let suits = |id: &&WorkerId| fleet.worker(id).is_some_and(|worker| worker.capabilities.serves(agent_slug)) && fleet.free(id) > 0;
+        let mut waiting: Vec<&WorkerId> = self.pollers.keys().filter(suits).collect();
+        waiting.sort_by_key(|id| std::cmp::Reverse((fleet.free(id), fleet.worker(id).map(|worker| worker.last_seen))));
+        for id in waiting {
+            if tasks <= 0 {
+                break;
+            }
+            tasks -= fleet.free(id);
+            self.wake(id);
+        }
+    }
+
+    /// Where a worker looks for tasks.
+    pub fn scopes(&self, worker: &str) -> Vec<Scope> {
+        let agents = self.cache.fleet.worker(worker).and_then(|worker| worker.capabilities.agents.as_ref());
+        let mut scopes = match agents {
+            Some(agents) => agents.iter().cloned().map(Scope::Agent).collect(),
+            None => vec![Scope::All],
+        };
+        scopes.push(Scope::Reserved(worker.to_owned()));
+        scopes
+    }
+
+    pub fn cancels(&self, worker: &str) -> Vec<TaskId> {
+        self.cache.fleet.held(worker).filter(|held| held.cancel_requested).map(|held| held.task).collect()
+    }
+
+    pub fn stats(&self) -> Stats {
+        let mut stats = Stats { leases_total: self.counts.leases, ..Stats::default() };
+        for ((_, _, status), count) in &self.counts.tasks {
+            *stats.tasks_by_status.entry(*status).or_default() += count;
+            if status.is_active() {
+                stats.leases_active += count;
+            }
+        }
+        for worker in self.cache.fleet.workers() {
+            stats.workers_total += 1;
+            stats.workers_online += i64::from(worker.is_online());
+        }
+        stats
+    }
+}

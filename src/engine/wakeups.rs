@@ -1,0 +1,121 @@
+//! Works off wake-ups: whoever waits for what a commit let go of is re-evaluated, page by page.
+//!
+//! The replica whose commit made a wake-up begins at once. The wake-up stands in the database until its last page is done, so the leader
+//! goes on with what a dead or busy replica leaves.
+
+use std::collections::HashSet;
+
+use bloom_core::command::{Command, Op, Reply};
+use bloom_core::wakeup::{Progress, Wakeup, WakeupId};
+
+use super::inbox::Pending;
+use super::{Engine, Error};
+
+/// Waiters of one re-evaluation.
+const PAGE: i64 = 100;
+/// Wake-ups that this replica works on at a time; what is beyond is left to the leader.
+const AT_ONCE: usize = 1_024;
+
+/// Those that this replica works on.
+#[derive(Debug, Default)]
+pub(super) struct Under(HashSet<WakeupId>);
+
+impl Engine {
+    /// Answers a command. First those are re-evaluated that wait for what it let go of, a page of each: so whoever got the answer finds
+    /// them ready. What is left goes on beside.
+    pub(super) fn answer(&self, pending: Pending, answer: Result<Reply, Error>, caused: Vec<Wakeup>) {
+        if caused.is_empty() {
+            return self.send(pending, answer);
+        }
+        let engine = self.clone();
+        self.spawn(async move {
+            let mut open = Vec::new();
+            for wakeup in caused {
+                if let Some(mut work) = Work::begin(&engine, wakeup, None) {
+                    if let Ok(true) = work.page().await {
+                        open.push(work);
+                    }
+                }
+            }
+            engine.send(pending, answer);
+            for mut work in open {
+                while let Ok(true) = work.page().await {}
+            }
+        });
+    }
+
+    fn send(&self, pending: Pending, answer: Result<Reply, Error>) {
+        if let Err(Ok(Reply::Claimed { leased, .. })) = pending.reply.send(answer) {
+            self.hand_back(&leased);
+        }
+    }
+
+    /// Whoever claimed is gone: the leases go back unharmed instead of waiting for their time.
+    fn hand_back(&self, leased: &[bloom_core::task::TaskState]) {
+        for task in leased {
+            let Some(lease) = &task.lease else { continue };
+            let release = Op::Release { task: task.id, lease: lease.id, reason: "the claim was abandoned".into() };
+            let engine = self.clone();
+            self.spawn(async move {
+                // A failure is made good by the lease's expiry.
+                let _ = engine.submit(release).await;
+            });
+        }
+    }
+
+    /// Works the whole wake-up off, beside.
+    pub(super) fn work_off(&self, wakeup: Wakeup) {
+        let engine = self.clone();
+        self.spawn(async move {
+            if let Some(mut work) = Work::begin(&engine, wakeup, None) {
+                while let Ok(true) = work.page().await {}
+            }
+        });
+    }
+
+    /// Works the whole wake-up off for the leader of this epoch. One that this replica works on already is left alone.
+    ///
+    /// # Errors
+    /// Of a page; the wake-up stands where it was.
+    pub async fn drain_wakeup(&self, wakeup: Wakeup, epoch: i64) -> Result<(), Error> {
+        let Some(mut work) = Work::begin(self, wakeup, Some(epoch)) else { return Ok(()) };
+        while work.page().await? {}
+        Ok(())
+    }
+}
+
+struct Work {
+    engine: Engine,
+    wakeup: Wakeup,
+    epoch: Option<i64>,
+}
+
+impl Work {
+    /// `None`: somebody is at it here, or too many are.
+    fn begin(engine: &Engine, wakeup: Wakeup, epoch: Option<i64>) -> Option<Self> {
+        let mut under = super::lock(&engine.0.wakeups);
+        (under.0.len() < AT_ONCE && under.0.insert(wakeup.id)).then(|| Self { engine: engine.clone(), wakeup, epoch })
+    }
+
+    /// Has one page re-evaluated; answers whether there are more.
+    async fn page(&mut self) -> Result<bool, Error> {
+        if self.engine.is_stopping() && self.epoch.is_some() {
+            return Ok(false);
+        }
+        let waiters = self.engine.0.database.waiters(&self.wakeup, PAGE).await.map_err(|error| {
+            tracing::debug!(%error, "waiting tasks could not be read; the leader will");
+            Error::Unavailable
+        })?;
+        let progress = Progress { wakeup: self.wakeup.id, next: waiters.next, more_want_key: waiters.more_want_key };
+        let op = Op::Reevaluate { tasks: waiters.tasks, progress: Some(progress) };
+        self.engine.submit(Command { op, request_id: None, epoch: self.epoch }).await?;
+        self.wakeup.cursor = waiters.next;
+        Ok(waiters.next.is_some())
+    }
+}
+
+impl Drop for Work {
+    fn drop(&mut self) {
+        super::lock(&self.engine.0.wakeups).0.remove(&self.wakeup.id);
+    }
+}

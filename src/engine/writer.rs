@@ -1,0 +1,323 @@
+//! A writer: one connection, one batch after the other.
+//!
+//! Nothing cancels a writer in the middle of a query. A batch that meets a conflict is decided again on fresh rows; one that meets an
+//! error of its own is split until the culprit stands alone; one whose commit is in doubt is settled before anybody gets an answer.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bloom_core::command::{Keys, Rejection, Reply};
+use bloom_core::decide::decide;
+use bloom_core::wakeup::Wakeup;
+use bloom_core::working_set::{Halt, Slots, WorkingSet};
+use bloom_database::{self as database, Done, Maintenance, Position, Writer};
+use tokio::time::Instant;
+
+use super::changes::Changes;
+use super::inbox::{Inbox, Pending, Work};
+use super::{Engine, Error};
+
+/// After so many conflicts in a row a batch gives up.
+const CONFLICTS: u32 = 3;
+/// A command may ask for more rows so many times.
+const TRIES: u32 = 8;
+/// How long a batch waits for a database that is away.
+const PATIENCE: Duration = Duration::from_secs(5);
+const RECONNECT_EVERY: Duration = Duration::from_millis(100);
+
+pub(super) async fn run(engine: Engine, name: &'static str, writer: Box<dyn Writer>, inbox: Arc<Inbox>) {
+    let mut task = WriterTask { engine, name, writer, in_doubt: None };
+    while let Some(work) = inbox.next().await {
+        match work {
+            Work::Batch(batch) => {
+                let again = task.carry_out(batch).await;
+                for pending in again.into_iter().rev() {
+                    inbox.push_again(pending);
+                }
+            }
+            Work::Maintenance(job, reply) => {
+                let done = task.maintain(&job).await;
+                let _ = reply.send(done);
+            }
+        }
+    }
+    task.writer.close().await;
+}
+
+struct WriterTask {
+    engine: Engine,
+    name: &'static str,
+    writer: Box<dyn Writer>,
+    /// The last commit's fate is not known yet.
+    in_doubt: Option<Doubt>,
+}
+
+/// What may have been committed.
+enum Doubt {
+    Batch(Box<WorkingSet>),
+    Maintenance,
+}
+
+/// What became of one try of a batch.
+enum Try {
+    /// Committed, or there was nothing to write; the replies stand beside their commands.
+    Done(Box<WorkingSet>, Vec<Decided>),
+    NotLeader,
+    Conflict,
+    Away,
+    /// It may or may not have committed.
+    InDoubt,
+    Failed(database::Error),
+}
+
+/// What a command came to, and the wake-ups that it caused.
+type Decided = (Result<Reply, Halt>, Vec<Wakeup>);
+
+impl WriterTask {
+    /// Answers every command but those that need more rows, which it hands back.
+    async fn carry_out(&mut self, batch: Vec<Pending>) -> Vec<Pending> {
+        let started = Instant::now();
+        let mut again = Vec::new();
+        let mut parts = vec![batch];
+        while let Some(mut batch) = parts.pop() {
+            let mut conflicts = 0;
+            loop {
+                // What is loaded is as old as this moment, so the cache must not forget what it hears from here on.
+                let engine = self.engine.clone();
+                let _read = engine.0.replica.begin_read();
+                match self.try_once(&batch, conflicts > 0).await {
+                    Try::Done(set, outcomes) => {
+                        self.engine.0.metrics.batch(self.name, batch.len(), started.elapsed().as_secs_f64());
+                        again.extend(self.publish(*set, batch, outcomes));
+                        break;
+                    }
+                    Try::NotLeader => {
+                        let (led, rest): (Vec<_>, Vec<_>) = batch.into_iter().partition(|pending| pending.command.epoch.is_some());
+                        refuse(led, &Error::Rejected(Rejection::NotLeader));
+                        if rest.is_empty() {
+                            break;
+                        }
+                        batch = rest;
+                    }
+                    Try::Conflict if conflicts < CONFLICTS => conflicts += 1,
+                    Try::Conflict if batch.len() == 1 => {
+                        refuse(batch, &Error::Busy);
+                        break;
+                    }
+                    Try::Away if started.elapsed() < PATIENCE => tokio::time::sleep(RECONNECT_EVERY).await,
+                    Try::Away | Try::InDoubt => {
+                        refuse(batch, &Error::Unavailable);
+                        break;
+                    }
+                    Try::Failed(error) if batch.len() == 1 => {
+                        tracing::error!(writer = self.name, op = batch[0].command.op.name(), %error, "a command failed in the database");
+                        refuse(batch, &Error::Internal);
+                        break;
+                    }
+                    Try::Failed(_) | Try::Conflict => {
+                        let half = batch.split_off(batch.len() / 2);
+                        parts.push(half);
+                        parts.push(batch);
+                        break;
+                    }
+                }
+            }
+        }
+        again
+    }
+
+    async fn try_once(&mut self, batch: &[Pending], exact: bool) -> Try {
+        if let Err(error) = self.settle_doubt().await {
+            tracing::warn!(writer = self.name, %error, "the database is away");
+            return Try::Away;
+        }
+        let mut keys = Keys::default();
+        for pending in batch {
+            keys.merge(&pending.command.op.keys());
+            keys.merge(&pending.extra);
+        }
+        let loaded = match self.writer.begin_and_load(&keys).await {
+            Ok(loaded) => loaded,
+            Err(error) => return self.failed(error).await,
+        };
+        self.engine.0.clock.set(loaded.now);
+        self.engine.0.metrics.database_up(true);
+        let mut set = WorkingSet::new(loaded, self.engine.0.random.draw());
+        set.exact = exact;
+        set.session_wait_ms = self.engine.0.session_wait_ms;
+        self.engine.0.random.rise_above_last_id(&mut set.ids);
+        self.hint_slots(&mut set);
+        let outcomes: Vec<Decided> =
+            batch.iter().map(|pending| (decide(&mut set, &pending.command), std::mem::take(&mut set.caused))).collect();
+        self.engine.0.random.keep_last_id(&set.ids);
+        if set.dirty.is_empty() {
+            return match self.writer.rollback().await {
+                Ok(()) => Try::Done(Box::new(set), outcomes),
+                Err(error) => self.failed(error).await,
+            };
+        }
+        let epoch = batch.iter().find_map(|pending| pending.command.epoch);
+        match self.writer.save(&set, epoch).await {
+            Ok(()) => Try::Done(Box::new(set), outcomes),
+            Err(database::Error::CommitUnknown(text)) => self.settle(text, set, outcomes).await,
+            Err(error) => self.failed(error).await,
+        }
+    }
+
+    /// Slots in use as this replica knows them, for workers whose true ones were not asked for.
+    fn hint_slots(&self, set: &mut WorkingSet) {
+        let remembered = self.engine.0.replica.lock();
+        let ids: Vec<_> = set.loaded.workers.keys().filter(|id| !set.loaded.slots.contains_key(*id)).cloned().collect();
+        for id in ids {
+            let used = remembered.cache.fleet.used(&id);
+            set.loaded.slots.insert(id, Slots { used, exact: false });
+        }
+    }
+
+    /// A commit in doubt may turn out to have happened, after its callers were told that nobody knows: then it is published late.
+    async fn settle_doubt(&mut self) -> Result<(), database::Error> {
+        if self.in_doubt.is_none() {
+            return Ok(());
+        }
+        let (writer, n) = (self.writer.id(), self.writer.n());
+        let committed = self.writer.resolve_commit().await?;
+        let is_same_writer = self.writer.id() == writer;
+        match self.in_doubt.take() {
+            Some(Doubt::Batch(set)) if committed && is_same_writer => {
+                self.engine.0.replica.publish(&set, Some(Position { writer, n: n + 1 }));
+                self.engine.announce(Changes::of(&set));
+                for wakeup in set.dirty.wakeups {
+                    self.engine.work_off(wakeup);
+                }
+            }
+            // Registered anew after a long time away, it can't tell; what became of a maintenance job is not kept.
+            Some(_) if committed || !is_same_writer => self.engine.0.rebuild.notify_one(),
+            _ => {}
+        }
+        self.own();
+        Ok(())
+    }
+
+    async fn failed(&mut self, error: database::Error) -> Try {
+        let outcome = match error {
+            database::Error::NotLeader => Try::NotLeader,
+            error if error.is_conflict() => {
+                self.engine.0.metrics.conflict(self.name);
+                tracing::debug!(writer = self.name, %error, "conflict, deciding again");
+                Try::Conflict
+            }
+            error if error.is_unavailable() => {
+                tracing::warn!(writer = self.name, %error, "the database is away");
+                self.engine.0.metrics.database_up(false);
+                Try::Away
+            }
+            error => Try::Failed(error),
+        };
+        match self.writer.rollback().await {
+            Ok(()) => outcome,
+            Err(_) => Try::Away,
+        }
+    }
+
+    /// The connection broke at COMMIT: asks a new one what became of the batch, as long as the callers are patient.
+    async fn settle(&mut self, text: String, set: WorkingSet, outcomes: Vec<Decided>) -> Try {
+        tracing::warn!(writer = self.name, error = text, "a commit is in doubt");
+        let writer = self.writer.id();
+        let started = Instant::now();
+        while started.elapsed() < PATIENCE {
+            match self.writer.resolve_commit().await {
+                Ok(true) if self.writer.id() == writer => return Try::Done(Box::new(set), outcomes),
+                Ok(committed) if committed || self.writer.id() != writer => {
+                    self.engine.0.rebuild.notify_one();
+                    return Try::InDoubt;
+                }
+                Ok(_) => return Try::Conflict,
+                Err(error) => tracing::warn!(writer = self.name, %error, "the commit is still in doubt"),
+            }
+            tokio::time::sleep(RECONNECT_EVERY).await;
+        }
+        // Never a success that is not known.
+        self.in_doubt = Some(Doubt::Batch(Box::new(set)));
+        Try::InDoubt
+    }
+
+    async fn maintain(&mut self, job: &Maintenance) -> Result<Done, Error> {
+        if self.settle_doubt().await.is_err() {
+            return Err(Error::Unavailable);
+        }
+        let done = match self.writer.maintain(job).await {
+            Ok(done) => done,
+            Err(error) => {
+                tracing::warn!(writer = self.name, %error, ?job, "maintenance failed; it comes again");
+                if matches!(error, database::Error::CommitUnknown(_)) {
+                    self.in_doubt = Some(Doubt::Maintenance);
+                } else {
+                    let _ = self.writer.rollback().await;
+                }
+                return Err(if error == database::Error::NotLeader { Error::Rejected(Rejection::NotLeader) } else { Error::Unavailable });
+            }
+        };
+        self.own();
+        if done.is_batch {
+            let mut remembered = self.engine.0.replica.lock();
+            remembered.remove_tasks(&done.removed);
+            remembered.count(self.position(), &done.counts);
+            drop(remembered);
+            self.engine.announce(Changes { removed_tasks: done.removed.clone(), ..Changes::default() });
+            self.engine.0.committed.notify_one();
+        }
+        Ok(done)
+    }
+
+    /// A writer that was removed for its long silence has come back under another number.
+    fn own(&self) {
+        self.engine.0.replica.lock().own(self.writer.id());
+    }
+
+    fn position(&self) -> Position {
+        Position { writer: self.writer.id(), n: self.writer.n() }
+    }
+
+    /// Takes the batch into this replica's cache, tells who watches, answers.
+    fn publish(&self, set: WorkingSet, batch: Vec<Pending>, outcomes: Vec<Decided>) -> Vec<Pending> {
+        for spec in &set.dirty.specs {
+            self.engine.0.specs.put(spec.clone());
+        }
+        self.own();
+        let is_committed = !set.dirty.is_empty();
+        self.engine.0.replica.publish(&set, is_committed.then(|| self.position()));
+        self.engine.measure(&set);
+        if is_committed {
+            self.engine.0.committed.notify_one();
+            self.engine.announce(Changes::of(&set));
+        }
+        let mut again = Vec::new();
+        for (mut pending, (outcome, caused)) in batch.into_iter().zip(outcomes) {
+            let answer = match outcome {
+                Err(Halt::Need(keys)) if pending.tries < TRIES => {
+                    pending.extra.merge(&keys);
+                    pending.tries += 1;
+                    again.push(pending);
+                    continue;
+                }
+                Err(Halt::Need(_)) => Err(Error::Busy),
+                Err(Halt::Rejected(rejection)) => Err(Error::Rejected(rejection)),
+                Ok(reply) => Ok(reply),
+            };
+            let outcome = match &answer {
+                Ok(_) => "ok",
+                Err(Error::Rejected(_)) => "rejected",
+                Err(_) => "error",
+            };
+            self.engine.0.metrics.command(pending.command.op.name(), outcome);
+            self.engine.answer(pending, answer, caused);
+        }
+        again
+    }
+}
+
+fn refuse(batch: Vec<Pending>, error: &Error) {
+    for pending in batch {
+        let _ = pending.reply.send(Err(error.clone()));
+    }
+}

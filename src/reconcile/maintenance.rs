@@ -1,0 +1,49 @@
+//! What keeps the database small: counts are compacted, and what is old is removed, in small pages.
+
+use bloom_core::Ms;
+use bloom_database::Maintenance;
+use bloom_engine::Error;
+
+use super::{Context, LOOK_EVERY_MS};
+
+const DAY_MS: Ms = 24 * 60 * 60 * 1000;
+/// Batches stay this long for replicas that follow; one that is further behind reads everything anew.
+const BATCHES_KEPT_MS: Ms = 60_000;
+const RETAIN_EVERY_MS: Ms = 5_000;
+const REMOVE_AT_ONCE: i64 = 200;
+const AUDIT_AT_ONCE: i64 = 1_000;
+/// Pages of one look; the next look goes on.
+const PAGES: usize = 20;
+
+pub(super) async fn compact(context: Context) {
+    context
+        .every("compaction", LOOK_EVERY_MS, |context| async move {
+            context.engine.maintain(Maintenance::CompactCounts).await?;
+            context.engine.maintain(Maintenance::PruneBatches { older_than_ms: BATCHES_KEPT_MS }).await?;
+            Ok(())
+        })
+        .await;
+}
+
+/// Removes finished tasks and old audit entries whose time is over.
+pub(super) async fn retain(context: Context) {
+    context.every("retention", RETAIN_EVERY_MS, retain_once).await;
+}
+
+async fn retain_once(context: Context) -> Result<(), Error> {
+    let engine = &context.engine;
+    let days = |days: u32| (days > 0).then(|| i64::from(days) * DAY_MS);
+    for _ in 0..PAGES {
+        let finished_for_ms = days(context.options.task_retention_days);
+        if engine.maintain(Maintenance::RemoveTasks { finished_for_ms, limit: REMOVE_AT_ONCE }).await?.removed.is_empty() {
+            break;
+        }
+    }
+    let Some(older_than_ms) = days(context.options.audit_retention_days) else { return Ok(()) };
+    for _ in 0..PAGES {
+        if engine.maintain(Maintenance::PruneAudit { older_than_ms, limit: AUDIT_AT_ONCE }).await?.rows == 0 {
+            break;
+        }
+    }
+    Ok(())
+}
