@@ -1,0 +1,331 @@
+//! One replica's way to the database.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bloom_core::Ms;
+use bloom_core::cache::{ReadyRow, Scope};
+use bloom_core::ids::{LeaseId, TaskId, WorkerId};
+use bloom_core::task::{RunResult, Status, TaskSpec, TaskState};
+use bloom_core::wakeup::{Waiters, Wakeup, WakeupId};
+use bloom_core::worker::{Worker, WorkerStatus};
+use bloom_core::working_set::Counts;
+use bloom_database::{CountDeltas, CountsAt, Database, Due, Error, Feed, FeedEntry, Position, Result, Service, Writer};
+use tokio::sync::Notify;
+
+use crate::shared::{LeaderRow, Shared, State, WriterRow};
+use crate::writer::SimWriter;
+
+/// Batches of one writer that a look at the feed brings.
+const STEP: usize = 16;
+/// Marks of service that lie further apart are a gap.
+const GAP_MS: Ms = 1_500;
+
+/// What is wrong with one replica.
+#[derive(Default)]
+pub struct Condition {
+    pub is_frozen: AtomicBool,
+    pub is_dead: AtomicBool,
+    pub thawed: Notify,
+}
+
+impl Condition {
+    /// Returns when the process runs; never if it is dead.
+    pub async fn runs(&self) {
+        loop {
+            let thawed = self.thawed.notified();
+            if self.is_dead.load(Ordering::Relaxed) {
+                std::future::pending::<()>().await;
+            }
+            if !self.is_frozen.load(Ordering::Relaxed) {
+                return;
+            }
+            thawed.await;
+        }
+    }
+
+    pub fn is_up(&self) -> bool {
+        !self.is_dead.load(Ordering::Relaxed) && !self.is_frozen.load(Ordering::Relaxed)
+    }
+}
+
+#[derive(Clone)]
+pub struct SimDatabase {
+    pub shared: Shared,
+    pub condition: Arc<Condition>,
+}
+
+impl SimDatabase {
+    /// A statement on its way: it takes its time, and the process may freeze or die before and after.
+    pub async fn trip(&self) -> Result<()> {
+        self.condition.runs().await;
+        let latency = self.shared.lock().latency();
+        tokio::time::sleep(latency).await;
+        self.condition.runs().await;
+        self.shared.lock().reachable()
+    }
+
+    /// One statement that reads: it looks in the middle of its trip, so what it brings is old by the time that it arrives.
+    async fn read<T>(&self, look: impl FnOnce(&mut State) -> T + Send) -> Result<T>
+    where
+        T: Send,
+    {
+        self.trip().await?;
+        let found = look(&mut self.shared.lock());
+        self.trip().await?;
+        Ok(found)
+    }
+}
+
+fn page<T>(rows: impl Iterator<Item = T>, limit: i64) -> Vec<T> {
+    rows.take(usize::try_from(limit).expect("a limit")).collect()
+}
+
+/// Those due by now, in order, and when the next one is.
+fn due<T>(now: Ms, mut deadlines: Vec<(Ms, T)>, limit: i64) -> Due<T>
+where
+    T: Ord,
+{
+    deadlines.sort();
+    let later = deadlines.split_off(deadlines.partition_point(|(at, _)| *at <= now));
+    let next_at = later.first().map(|(at, _)| *at);
+    Due { now, items: page(deadlines.into_iter().map(|(_, item)| item), limit), next_at }
+}
+
+#[async_trait]
+impl Database for SimDatabase {
+    fn is_shared(&self) -> bool {
+        true
+    }
+
+    async fn writer(&self) -> Result<Box<dyn Writer>> {
+        self.trip().await?;
+        let mut state = self.shared.lock();
+        let id = state.writers.keys().last().copied().unwrap_or_default() + 1;
+        state.writers.insert(id, WriterRow::default());
+        Ok(Box::new(SimWriter::new(self.clone(), id)))
+    }
+
+    async fn now(&self) -> Result<Ms> {
+        self.read(|state| state.now()).await
+    }
+
+    async fn feed(&self, positions: &[Position], own: &[i64]) -> Result<Feed> {
+        let (positions, own) = (positions.to_vec(), own.to_vec());
+        self.read(move |state| {
+            let mut feed = Feed::default();
+            for (writer, row) in state.writers.iter().filter(|(writer, _)| !own.contains(writer)) {
+                let known = positions.iter().find(|position| position.writer == *writer).map_or(0, |position| position.n);
+                let rows: Vec<_> = state.batches.range((*writer, known + 1)..=(*writer, i64::MAX)).take(STEP + 1).collect();
+                feed.more |= rows.len() > STEP;
+                let first = rows.first().map_or(row.compacted_n.max(known) + 1, |((_, n), _)| *n);
+                if first > known + 1 {
+                    feed.gap = true;
+                }
+                for ((writer, n), batch) in rows.into_iter().take(STEP) {
+                    let at = Position { writer: *writer, n: *n };
+                    feed.entries.push(FeedEntry { at, counts: batch.counts.clone(), changes: batch.changes.clone() });
+                }
+            }
+            feed
+        })
+        .await
+    }
+
+    async fn heard(&self) -> Result<()> {
+        self.shared.committed.notified().await;
+        let is_lost = {
+            let mut state = self.shared.lock();
+            let percent = state.weather.lost_percent;
+            state.dice.chance(percent)
+        };
+        if is_lost {
+            std::future::pending::<()>().await;
+        }
+        Ok(())
+    }
+
+    async fn notify(&self) -> Result<()> {
+        self.trip().await?;
+        self.shared.committed.notify_waiters();
+        Ok(())
+    }
+
+    async fn counts(&self) -> Result<CountsAt> {
+        self.read(|state| {
+            let mut counts = state.compacted.clone();
+            let mut positions = Vec::new();
+            for (writer, row) in &state.writers {
+                let mut n = row.compacted_n;
+                for ((_, number), batch) in state.batches.range((*writer, row.compacted_n + 1)..=(*writer, i64::MAX)) {
+                    counts.add(&batch.counts);
+                    n = *number;
+                }
+                positions.push(Position { writer: *writer, n });
+            }
+            CountsAt { counts, positions }
+        })
+        .await
+    }
+
+    async fn task_states(&self, ids: &[TaskId]) -> Result<Vec<TaskState>> {
+        let ids = ids.to_vec();
+        self.read(move |state| ids.iter().filter_map(|id| state.memory.tasks.get(id).cloned()).collect()).await
+    }
+
+    async fn workers_by_id(&self, ids: &[WorkerId]) -> Result<Vec<Worker>> {
+        let ids = ids.to_vec();
+        self.read(move |state| ids.iter().filter_map(|id| state.memory.workers.get(id).cloned()).collect()).await
+    }
+
+    async fn workers_page(&self, after: Option<&str>, limit: i64) -> Result<Vec<Worker>> {
+        let after = after.map(str::to_owned);
+        self.read(move |state| {
+            let behind = |worker: &&Worker| after.as_ref().is_none_or(|after| worker.id > *after);
+            page(state.memory.workers.values().filter(behind).cloned(), limit)
+        })
+        .await
+    }
+
+    async fn active_tasks(&self, after: Option<TaskId>, limit: i64) -> Result<Vec<TaskState>> {
+        self.read(move |state| page(state.memory.active().filter(|task| after.is_none_or(|after| task.id > after)).cloned(), limit)).await
+    }
+
+    async fn ready_page(&self, scope: &Scope, after: Option<(i64, TaskId)>, limit: i64) -> Result<Vec<ReadyRow>> {
+        let scope = scope.clone();
+        self.read(move |state| {
+            let is_in = |row: &ReadyRow| match &scope {
+                Scope::All => row.reserved_for.is_none(),
+                Scope::Agent(slug) => row.reserved_for.is_none() && row.agent_slug == *slug,
+                Scope::Reserved(worker) => row.reserved_for.as_ref() == Some(worker),
+            };
+            let mut rows: Vec<ReadyRow> = state.memory.tasks.values().filter_map(ReadyRow::of).filter(is_in).collect();
+            rows.sort_by_key(ReadyRow::key);
+            page(rows.into_iter().filter(|row| after.is_none_or(|after| row.key() > after)), limit)
+        })
+        .await
+    }
+
+    async fn specs(&self, ids: &[TaskId]) -> Result<Vec<Arc<TaskSpec>>> {
+        let ids = ids.to_vec();
+        self.read(move |state| ids.iter().filter_map(|id| state.memory.specs.get(id).cloned()).collect()).await
+    }
+
+    async fn due_leases(&self, limit: i64) -> Result<Due<(TaskId, LeaseId)>> {
+        self.read(move |state| {
+            let leases = state.memory.active().filter_map(|task| task.lease.as_ref().map(|lease| (lease.check_at, (task.id, lease.id))));
+            due(state.now(), leases.collect(), limit)
+        })
+        .await
+    }
+
+    async fn leases_beyond_ttl(&self, limit: i64) -> Result<Vec<(TaskId, LeaseId)>> {
+        self.read(move |state| {
+            let now = state.now();
+            let leases = state.memory.active().filter_map(|task| Some((task.id, task.lease.as_ref()?)));
+            page(leases.filter(|(_, lease)| lease.expires_at > now + lease.ttl_ms).map(|(task, lease)| (task, lease.id)), limit)
+        })
+        .await
+    }
+
+    async fn due_tasks(&self, limit: i64) -> Result<Due<TaskId>> {
+        self.read(move |state| {
+            let tasks = state.memory.tasks.values().filter_map(|task| Some((task.wake_at?, task.id)));
+            due(state.now(), tasks.collect(), limit)
+        })
+        .await
+    }
+
+    async fn silent_workers(&self, silent_for_ms: i64, limit: i64) -> Result<Due<WorkerId>> {
+        self.read(move |state| {
+            let now = state.now();
+            let counted = state.memory.workers.values().filter(|worker| !worker.lost && worker.status != WorkerStatus::Offline);
+            let deadline = |worker: &Worker| if worker.last_seen > now + 1_000 { now } else { worker.last_seen + silent_for_ms + 1 };
+            due(now, counted.map(|worker| (deadline(worker), worker.id.clone())).collect(), limit)
+        })
+        .await
+    }
+
+    async fn wakeups(&self, after: Option<WakeupId>, limit: i64) -> Result<Vec<Wakeup>> {
+        self.read(move |state| {
+            page(state.memory.wakeups.values().filter(|wakeup| after.is_none_or(|after| wakeup.id > after)).cloned(), limit)
+        })
+        .await
+    }
+
+    async fn waiters(&self, wakeup: &Wakeup, limit: i64) -> Result<Waiters> {
+        let wakeup = wakeup.clone();
+        self.read(move |state| state.memory.waiters(&wakeup, usize::try_from(limit).expect("a limit"))).await
+    }
+
+    async fn lead(&self, holder: &str, ttl_ms: i64) -> Result<Option<i64>> {
+        let holder = holder.to_owned();
+        self.read(move |state| {
+            let now = state.now();
+            let epoch = match &state.leader {
+                Some(leader) if leader.holder == holder => leader.epoch,
+                Some(leader) if leader.expires_at >= now && leader.expires_at <= now + ttl_ms => return None,
+                Some(leader) => leader.epoch + 1,
+                None => 1,
+            };
+            state.leader = Some(LeaderRow { holder, epoch, expires_at: now + ttl_ms });
+            Some(epoch)
+        })
+        .await
+    }
+
+    async fn resign(&self, holder: &str) -> Result<()> {
+        let holder = holder.to_owned();
+        self.read(move |state| {
+            if let Some(leader) = state.leader.as_mut().filter(|leader| leader.holder == holder) {
+                leader.expires_at = 0;
+            }
+        })
+        .await
+    }
+
+    async fn mark_served(&self) -> Result<Service> {
+        self.read(|state| {
+            let now = state.now();
+            if (now - state.served_at).abs() > GAP_MS {
+                state.resumed_at = now;
+            }
+            state.served_at = now;
+            Service { now, resumed_at: state.resumed_at }
+        })
+        .await
+    }
+
+    async fn checkpoint(&self) -> Result<()> {
+        Ok(())
+    }
+
+    async fn count_errors(&self) -> Result<CountDeltas> {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        Ok(CountDeltas::default())
+    }
+
+    async fn settings(&self) -> Result<Vec<(String, String)>> {
+        Ok(Vec::new())
+    }
+
+    async fn result_of_lease(&self, _lease: LeaseId) -> Result<Option<RunResult>> {
+        Err(Error::Other("nobody asks for it here".into()))
+    }
+}
+
+/// The tasks by what is counted.
+pub fn counted(state: &State) -> Counts {
+    let mut counts = Counts::new();
+    for task in state.memory.tasks.values() {
+        *counts.entry((task.agent_slug.clone(), task.priority, task.status)).or_default() += 1;
+    }
+    counts
+}
+
+/// Whether all tasks are over.
+pub fn is_quiet(state: &State) -> bool {
+    state.memory.tasks.values().all(|task| task.status.is_final() && task.status != Status::Queued) && state.memory.wakeups.is_empty()
+}

@@ -1,0 +1,178 @@
+//! What all replicas share: the database, its clock, and what is wrong with it at the moment.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use bloom_core::Ms;
+use bloom_core::ids::{IdSource, TaskId, WorkerId};
+use bloom_database::{Changed, CountDeltas, Error};
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use crate::memory::Memory;
+
+pub const START: Ms = 1_800_000_000_000;
+/// The server ends a transaction whose client is silent for so long.
+pub const IDLE_IN_TRANSACTION: Duration = Duration::from_secs(1);
+
+/// Random choices, all from one seed.
+pub struct Dice(IdSource);
+
+impl Dice {
+    pub fn new(seed: u64) -> Self {
+        Self(IdSource::new(0, seed))
+    }
+
+    pub fn draw(&mut self) -> u64 {
+        self.0.draw()
+    }
+
+    pub fn below(&mut self, n: u64) -> u64 {
+        self.draw() % n.max(1)
+    }
+
+    pub fn chance(&mut self, percent: u64) -> bool {
+        self.below(100) < percent
+    }
+
+    pub fn between(&mut self, low: u64, high: u64) -> u64 {
+        low + self.below(high - low + 1)
+    }
+
+    pub fn pick<'a, T>(&mut self, from: &'a [T]) -> &'a T {
+        &from[self.below(from.len() as u64) as usize]
+    }
+}
+
+/// What one commit left for others.
+#[derive(Clone, Debug)]
+pub struct BatchRow {
+    pub at: Ms,
+    pub counts: CountDeltas,
+    pub changes: Changed,
+    /// The number was taken by somebody who settled a commit in doubt: the batch never happened.
+    pub is_void: bool,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct WriterRow {
+    pub compacted_n: i64,
+}
+
+#[derive(Clone, Debug)]
+pub struct LeaderRow {
+    pub holder: String,
+    pub epoch: i64,
+    pub expires_at: Ms,
+}
+
+/// Who holds locks, and since when it was last heard of.
+#[derive(Debug)]
+pub struct Transaction {
+    pub tasks: BTreeSet<TaskId>,
+    pub workers: BTreeSet<WorkerId>,
+    pub active_at: Instant,
+}
+
+/// How statements behave at the moment.
+#[derive(Clone, Copy, Debug)]
+pub struct Weather {
+    /// The most that a statement takes, in microseconds.
+    pub latency_us: u64,
+    /// Of a hundred statements, how many take up to a hundred times as long.
+    pub slow_percent: u64,
+    /// Of a thousand commits, how many lose their connection.
+    pub doubt_per_mille: u64,
+    /// Of a hundred notifications, how many are lost.
+    pub lost_percent: u64,
+}
+
+pub const PEACE: Weather = Weather { latency_us: 2_000, slow_percent: 0, doubt_per_mille: 0, lost_percent: 0 };
+
+pub struct State {
+    pub memory: Memory,
+    pub batches: BTreeMap<(i64, i64), BatchRow>,
+    pub writers: BTreeMap<i64, WriterRow>,
+    pub compacted: CountDeltas,
+    pub leader: Option<LeaderRow>,
+    pub served_at: Ms,
+    pub resumed_at: Ms,
+    pub transactions: BTreeMap<u64, Transaction>,
+    pub next_transaction: u64,
+    pub is_away: bool,
+    pub weather: Weather,
+    pub clock_offset: Ms,
+    pub dice: Dice,
+    pub started: Instant,
+    /// Prints of what happened, mixed into one number: two runs of a seed must agree.
+    pub trace: u64,
+    pub commits: u64,
+}
+
+#[derive(Clone)]
+pub struct Shared {
+    state: Arc<Mutex<State>>,
+    /// Locks were let go of.
+    pub unlocked: Arc<Notify>,
+    /// There was a commit.
+    pub committed: Arc<Notify>,
+}
+
+impl Shared {
+    pub fn new(seed: u64) -> Self {
+        let state = State {
+            memory: Memory::default(),
+            batches: BTreeMap::new(),
+            writers: BTreeMap::new(),
+            compacted: CountDeltas::default(),
+            leader: None,
+            served_at: 0,
+            resumed_at: 0,
+            transactions: BTreeMap::new(),
+            next_transaction: 1,
+            is_away: false,
+            weather: PEACE,
+            clock_offset: 0,
+            dice: Dice::new(seed),
+            started: Instant::now(),
+            trace: seed,
+            commits: 0,
+        };
+        Self { state: Arc::new(Mutex::new(state)), unlocked: Arc::new(Notify::new()), committed: Arc::new(Notify::new()) }
+    }
+
+    pub fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("nothing panics while it holds the state")
+    }
+}
+
+impl State {
+    /// The database's clock.
+    pub fn now(&self) -> Ms {
+        START + self.elapsed_ms() + self.clock_offset
+    }
+
+    pub fn elapsed_ms(&self) -> Ms {
+        Ms::try_from(self.started.elapsed().as_millis()).expect("a short run")
+    }
+
+    pub fn latency(&mut self) -> Duration {
+        let Weather { latency_us, slow_percent, .. } = self.weather;
+        let most = if self.dice.chance(slow_percent) { latency_us * 100 } else { latency_us };
+        Duration::from_micros(self.dice.below(most + 1))
+    }
+
+    pub fn reachable(&self) -> Result<(), Error> {
+        if self.is_away { Err(Error::Unavailable("the database is away".into())) } else { Ok(()) }
+    }
+
+    pub fn note(&mut self, what: u64) {
+        self.trace = (self.trace ^ what).wrapping_mul(0x0000_0100_0000_01b3).rotate_left(17);
+    }
+
+    /// Ends transactions whose clients are silent, as the server does.
+    pub fn end_idle_transactions(&mut self) {
+        self.transactions.retain(|_, transaction| transaction.active_at.elapsed() < IDLE_IN_TRANSACTION);
+    }
+}
