@@ -6,6 +6,7 @@ pub use bloom_core as core;
 pub use bloom_database as database;
 pub use bloom_engine as engine;
 pub use bloom_reconcile as reconcile;
+pub use bloom_store as store;
 pub use bloom_telemetry as telemetry;
 
 pub mod agent;
@@ -17,4 +18,3 @@ pub mod config;
 pub mod http;
 pub mod membridge;
 pub mod outbound;
-pub mod store;

@@ -50,24 +50,32 @@ macro_rules! columns {
 }
 pub(super) use columns;
 
-/// What sets of rows are made of. PostgreSQL knows it as a composite type of exactly these columns, `<name>_row` in the schema: a set is
-/// bound as one array of that, which takes a third of the time of an array for each column.
+/// What sets of rows are made of. PostgreSQL knows it as a composite type of exactly these columns: a set is bound as one array of that,
+/// which takes a third of the time of an array for each column.
 #[derive(Debug)]
 pub(super) struct RowType {
     /// The table, for those that are a table's rows.
     pub name: &'static str,
+    /// The composite type: `<name>_row`, or a later shape of it.
     pub postgres: &'static str,
     /// The first is the key.
     pub columns: &'static [Column],
 }
 
-/// `row_type!(settings: text key, text value)`.
+/// `row_type!(settings: text key, text value)`; of a shape with a name of its own, `row_type!(workers as workers_row_2: …)`.
 macro_rules! row_type {
+    ($name:ident as $postgres:ident: $($columns:tt)+) => {
+        $crate::args::RowType {
+            name: stringify!($name),
+            postgres: stringify!($postgres),
+            columns: $crate::args::columns!($($columns)+),
+        }
+    };
     ($name:ident: $($columns:tt)+) => {
-        $crate::store::args::RowType {
+        $crate::args::RowType {
             name: stringify!($name),
             postgres: concat!(stringify!($name), "_row"),
-            columns: $crate::store::args::columns!($($columns)+),
+            columns: $crate::args::columns!($($columns)+),
         }
     };
 }

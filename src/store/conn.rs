@@ -194,15 +194,11 @@ impl Pool {
         })
     }
 
-    pub async fn execute(&self, sql: &Sql, args: Args<'_>) -> Result<u64, Error> {
-        let text = sql.text(self.kind());
-        Ok(match self {
-            Self::Sqlite(pool) => sqlx::query_with(text, args.for_sqlite()?).execute(pool).await?.rows_affected(),
-            Self::Postgres(pool) => {
-                let query = sqlx::query_with(text, args.for_postgres()?);
-                answer(READER_ANSWERS, query.execute(pool)).await?.rows_affected()
-            }
-        })
+    pub async fn close(&self) {
+        match self {
+            Self::Sqlite(pool) => pool.close().await,
+            Self::Postgres(pool) => pool.close().await,
+        }
     }
 }
 

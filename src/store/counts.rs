@@ -9,11 +9,11 @@ use super::args::{Args, Bulk, RowType, int, row_type, text};
 use super::conn::{Conn, Row};
 use super::dialect::{Kind, statement, upsert_adding};
 use super::error::Error;
-use super::feed::{CountDeltas, POSITION};
+use super::feed::{POSITION, add_text};
 use super::open::Target;
 use super::{Store, first};
-use crate::core::task::Status;
-use crate::core::working_set::Counts;
+use bloom_core::task::Status;
+use bloom_database::{CountDeltas, Position};
 
 /// Stands for a status in the row that counts leases.
 const LEASES: &str = "lease";
@@ -30,7 +30,7 @@ fn kept(kind: Kind) -> String {
 }
 
 statement!(
-    COUNTS,
+    pub(super) COUNTS,
     |d| "{} UNION ALL SELECT 3, '', l.lane, '', coalesce((SELECT max(b.n) FROM batches b WHERE b.lane = l.lane), l.folded_n) FROM lanes l",
     kept(d)
 );
@@ -58,16 +58,10 @@ statement!(SET_FOLDED, |d| "UPDATE lanes SET folded_n = v.n FROM {} WHERE lanes.
 statement!(DROP_ZEROS, "DELETE FROM counts WHERE n = 0");
 
 impl Store {
-    /// The tasks by agent, priority and status; the leases ever given; and up to which batch of each lane both are true.
-    pub async fn counts(&self) -> Result<(Counts, i64, Vec<(i64, i64)>), Error> {
-        let Parts { kept, positions, .. } = Parts::of(&self.pool().fetch(&COUNTS, Args::new()).await?)?;
-        Ok((kept.tasks, kept.leases, positions))
-    }
-
     /// What has to be added to the counts to make them true. It reads all tasks, beside those who write: every commit changes tasks and
     /// counts alike, so the difference holds until somebody puts it right, whatever is committed meanwhile. Of leases only too few are
     /// seen, since some went with their tasks.
-    pub async fn count_errors(&self) -> Result<CountDeltas, Error> {
+    pub(super) async fn count_errors(&self) -> Result<CountDeltas, Error> {
         let Parts { kept, found, .. } = match &self.inner.target {
             // Instead of checkpoints, not beside them: those would have to wait for the end, and the writer for them. The connection is
             // taken out, so that it ends with its snapshot should anything go wrong.
@@ -120,14 +114,14 @@ async fn recount(conn: &mut Conn) -> Result<Parts, Error> {
 
 /// What the counts' statements answer, by the number in front of each row; and what was found instead.
 #[derive(Default)]
-struct Parts {
-    kept: CountDeltas,
-    positions: Vec<(i64, i64)>,
+pub(super) struct Parts {
+    pub kept: CountDeltas,
+    pub positions: Vec<Position>,
     found: CountDeltas,
 }
 
 impl Parts {
-    fn of(rows: &[Row]) -> Result<Self, Error> {
+    pub fn of(rows: &[Row]) -> Result<Self, Error> {
         let mut parts = Self::default();
         for row in rows {
             let mut row = row.cells();
@@ -139,8 +133,8 @@ impl Parts {
                     let status = Status::parse(&status).ok_or_else(|| Error::Corrupt(format!("unknown status '{status}'")))?;
                     *parts.kept.tasks.entry((name, number, status)).or_default() += n;
                 }
-                2 => parts.kept.add_text(&name)?,
-                _ => parts.positions.push((number, n)),
+                2 => add_text(&mut parts.kept, &name)?,
+                _ => parts.positions.push(Position { writer: number, n }),
             }
         }
         parts.kept.tasks.retain(|_, n| *n != 0);
@@ -160,7 +154,7 @@ pub(super) async fn fold(conn: &mut Conn) -> Result<u64, Error> {
         let mut row = row.cells();
         // A lane without any has an empty row.
         if let (Some(lane), Some(n), Some(counts)) = (row.take()?, row.take()?, row.take::<Option<String>>()?) {
-            sum.add_text(&counts)?;
+            add_text(&mut sum, &counts)?;
             folded.insert(lane, n);
             batches += 1;
         }

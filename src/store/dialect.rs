@@ -77,6 +77,22 @@ impl Kind {
         }
     }
 
+    /// Lets a subquery in FROM use the rows before it. SQLite knows no such thing; what would be used there is a parameter.
+    pub(super) fn lateral(self) -> &'static str {
+        match self {
+            Self::Sqlite => "",
+            Self::Postgres => "LATERAL",
+        }
+    }
+
+    /// The time that [`clock`](Self::clock) of parameter 1 gave as `c.now`, where a [`lateral`](Self::lateral) subquery needs it.
+    pub(super) fn now_before(self) -> &'static str {
+        match self {
+            Self::Sqlite => "$1",
+            Self::Postgres => "c.now",
+        }
+    }
+
     /// The batches of each lane `l` behind number `after`, as `b`; one empty row where there are none. They are found by their key
     /// whatever the planner believes of their number; SQLite keeps to the order of a LEFT JOIN anyway.
     pub(super) fn batches_behind(self, after: &str, limit: i64) -> String {
@@ -94,11 +110,11 @@ impl Kind {
         format!("INSERT INTO {} ({1}) SELECT {1} FROM {2} WHERE true {tail}", rows.name, rows.names(""), self.rows(rows, 1))
     }
 
-    /// `UPDATE table SET … FROM rows` of the table's own type: only these columns.
-    pub(super) fn update(self, rows: &RowType, columns: &[Column]) -> String {
+    /// `UPDATE table SET … FROM rows` of the table's own type: only these columns, and what `also` sets.
+    pub(super) fn update(self, rows: &RowType, columns: &[Column], also: &str) -> String {
         let sets: Vec<_> = columns.iter().map(|c| format!("{0} = v.{0}", c.name)).collect();
         let (table, key) = (rows.name, rows.columns[0].name);
-        format!("UPDATE {table} SET {} FROM {} WHERE {table}.{key} = v.{key}", sets.join(", "), self.rows(rows, 1))
+        format!("UPDATE {table} SET {}{also} FROM {} WHERE {table}.{key} = v.{key}", sets.join(", "), self.rows(rows, 1))
     }
 }
 
@@ -156,13 +172,13 @@ impl Sql {
 
 /// A statement in a `static`: `statement!(NAME, |d| "text {…}")`, or a text that both dialects share.
 macro_rules! statement {
-    ($name:ident, |$d:ident| $($text:tt)+) => {
-        static $name: $crate::store::dialect::Statement =
-            std::sync::LazyLock::new(|| $crate::store::dialect::Sql::new(|$d| format!($($text)+)));
+    ($vis:vis $name:ident, |$d:ident| $($text:tt)+) => {
+        $vis static $name: $crate::dialect::Statement =
+            std::sync::LazyLock::new(|| $crate::dialect::Sql::new(|$d| format!($($text)+)));
     };
-    ($name:ident, $text:literal) => {
-        static $name: $crate::store::dialect::Statement =
-            std::sync::LazyLock::new(|| $crate::store::dialect::Sql::new(|_| $text.to_owned()));
+    ($vis:vis $name:ident, $text:literal) => {
+        $vis static $name: $crate::dialect::Statement =
+            std::sync::LazyLock::new(|| $crate::dialect::Sql::new(|_| $text.to_owned()));
     };
 }
 pub(super) use statement;

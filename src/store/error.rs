@@ -8,7 +8,7 @@ pub enum Error {
     Conflict(String),
     /// The leadership that the batch relied on is over; nothing was written.
     NotLeader,
-    /// The connection was lost at COMMIT: [`Lane::resolve_commit`](super::Lane::resolve_commit) tells what became of it.
+    /// The connection was lost at COMMIT: [`Writer::resolve_commit`](bloom_database::Writer::resolve_commit) tells what became of it.
     CommitUnknown(String),
     /// The database can't be reached or can't serve now; later it may.
     Unavailable(String),
@@ -50,6 +50,20 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
+impl From<Error> for bloom_database::Error {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::Conflict(text) => Self::Conflict(text),
+            Error::NotLeader => Self::NotLeader,
+            Error::CommitUnknown(text) => Self::CommitUnknown(text),
+            Error::Unavailable(text) => Self::Unavailable(text),
+            Error::Corrupt(text) => Self::Corrupt(text),
+            Error::Setup(text) => Self::Setup(text),
+            Error::Other(error) => Self::Other(error.to_string()),
+        }
+    }
+}
+
 impl From<sqlx::Error> for Error {
     fn from(error: sqlx::Error) -> Self {
         use sqlx::Error as E;
@@ -58,7 +72,7 @@ impl From<sqlx::Error> for Error {
                 let code = database.code().unwrap_or_default();
                 if is_conflict(&code) {
                     Self::Conflict(error.to_string())
-                } else if is_outage(&code) || is_lane_gone(&code, database.message()) {
+                } else if is_outage(&code) || is_writer_gone(&code, database.message()) {
                     Self::Unavailable(error.to_string())
                 } else {
                     Self::Other(error)
@@ -88,7 +102,7 @@ fn is_outage(code: &str) -> bool {
         || io_error
 }
 
-/// A replica that was away for very long has had its lanes removed; a new connection registers a new one.
-fn is_lane_gone(code: &str, message: &str) -> bool {
+/// A replica that was away for very long has had its writers removed; a new connection registers a new one.
+fn is_writer_gone(code: &str, message: &str) -> bool {
     matches!(code, "23502" | "1299") && message.contains("batches")
 }

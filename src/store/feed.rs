@@ -1,137 +1,61 @@
 //! The row that each commit leaves: what it changed, for other replicas, and what it added to the counts.
 
-use std::collections::BTreeMap;
+use std::collections::HashMap;
 
 use serde::{Deserialize, Serialize};
 
 use super::args::{Args, Bulk, RowType, Type, int, row_type};
+use super::conn::Row;
 use super::dialect::{Kind, statement};
 use super::error::Error;
 use super::script::Script;
-use super::{Store, all};
-use crate::core::Ms;
-use crate::core::ids::{TaskId, WorkerId};
-use crate::core::task::Status;
-use crate::core::working_set::{Counts, WorkingSet};
-
-/// What a batch changed, by id; readers look for themselves what it is now.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Changed {
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub tasks: Vec<TaskId>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub removed_tasks: Vec<TaskId>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub workers: Vec<WorkerId>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub removed_workers: Vec<WorkerId>,
-    /// Tasks with new events.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub events: Vec<TaskId>,
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub settings: bool,
-    /// The counts were put right: whoever keeps them reads them anew.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub recounted: bool,
-}
-
-impl Changed {
-    pub fn of(set: &WorkingSet) -> Self {
-        let dirty = &set.dirty;
-        let mut events: Vec<TaskId> = dirty.events.iter().map(|event| event.task_id).collect();
-        events.dedup();
-        Self {
-            tasks: dirty.tasks.difference(&dirty.quiet_tasks).copied().collect(),
-            removed_tasks: Vec::new(),
-            workers: dirty.workers.difference(&dirty.removed_workers).cloned().collect(),
-            removed_workers: dirty.removed_workers.iter().cloned().collect(),
-            events,
-            settings: !dirty.settings.is_empty(),
-            recounted: false,
-        }
-    }
-}
-
-/// How a batch changed the numbers of tasks, and how many leases it gave.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct CountDeltas {
-    pub tasks: Counts,
-    pub leases: i64,
-}
+use bloom_core::Ms;
+use bloom_core::task::Status;
+use bloom_core::working_set::WorkingSet;
+use bloom_database::{Changed, CountDeltas, Feed, FeedEntry, Position};
 
 /// The form in which a row carries them.
 #[derive(Default, Serialize, Deserialize)]
 #[serde(default)]
 struct StoredDeltas(Vec<(String, i64, Status, i64)>, i64);
 
-impl CountDeltas {
-    /// How many counts they change.
-    pub fn len(&self) -> usize {
-        self.tasks.values().filter(|n| **n != 0).count() + usize::from(self.leases != 0)
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    fn to_text(&self) -> Result<String, Error> {
-        let tasks = self.tasks.iter().filter(|(_, n)| **n != 0);
-        let stored =
-            StoredDeltas(tasks.map(|((agent, priority, status), n)| (agent.clone(), *priority, *status, *n)).collect(), self.leases);
-        serde_json::to_string(&stored).map_err(|error| Error::Corrupt(error.to_string()))
-    }
-
-    /// An empty text, of a batch that did not happen, adds nothing.
-    pub(super) fn add_text(&mut self, text: &str) -> Result<(), Error> {
-        if text.is_empty() {
-            return Ok(());
-        }
-        let StoredDeltas(tasks, leases) = serde_json::from_str(text).map_err(|error| Error::Corrupt(error.to_string()))?;
-        for (agent, priority, status, n) in tasks {
-            *self.tasks.entry((agent, priority, status)).or_default() += n;
-        }
-        self.leases += leases;
-        Ok(())
-    }
+fn to_text(counts: &CountDeltas) -> Result<String, Error> {
+    let tasks = counts.tasks.iter().filter(|(_, n)| **n != 0);
+    let stored = StoredDeltas(tasks.map(|((agent, priority, status), n)| (agent.clone(), *priority, *status, *n)).collect(), counts.leases);
+    serde_json::to_string(&stored).map_err(|error| Error::Corrupt(error.to_string()))
 }
 
-#[derive(Clone, Debug)]
-pub struct FeedEntry {
-    pub lane: i64,
-    pub n: i64,
-    pub counts: CountDeltas,
-    pub changes: Changed,
+/// An empty text, of a batch that did not happen, adds nothing.
+pub(super) fn add_text(counts: &mut CountDeltas, text: &str) -> Result<(), Error> {
+    if text.is_empty() {
+        return Ok(());
+    }
+    let StoredDeltas(tasks, leases) = serde_json::from_str(text).map_err(|error| Error::Corrupt(error.to_string()))?;
+    for (agent, priority, status, n) in tasks {
+        *counts.tasks.entry((agent, priority, status)).or_default() += n;
+    }
+    counts.leases += leases;
+    Ok(())
 }
 
-#[derive(Clone, Debug, Default)]
-pub struct Feed {
-    /// By lane and number.
-    pub entries: Vec<FeedEntry>,
-    /// Rows that were not read yet are gone: read everything anew.
-    pub gap: bool,
-}
-
-// Fails when the lane was removed meanwhile: what is not in the feed must not commit.
+// Fails when the writer was removed meanwhile: what is not in the feed must not commit.
 statement!(RECORD, "INSERT INTO batches (lane, n, at, counts, changes) VALUES ((SELECT lane FROM lanes WHERE lane = $1), $2, $3, $4, $5)");
 
-/// The most rows that one look takes from a lane; what is left comes with the next.
-const STEP: i64 = 256;
+/// The most batches that one look takes from a writer.
+const STEP: i64 = 64;
 pub(super) static POSITION: RowType = row_type!(lane_position: int lane, int n);
 statement!(
-    FEED,
-    |d| "SELECT l.lane, l.folded_n, b.n, b.counts, b.changes FROM lanes l LEFT JOIN {} ON v.lane = l.lane \
-    {} \
+    pub(super) FEED,
+    |d| "SELECT l.lane, b.n, b.counts, b.changes FROM lanes l LEFT JOIN {} ON v.lane = l.lane {} \
     WHERE NOT (l.lane {}) AND (b.n IS NOT NULL OR l.folded_n > coalesce(v.n, 0)) ORDER BY l.lane, b.n",
     d.rows(&POSITION, 1),
-    d.batches_behind("coalesce(v.n, 0)", STEP),
+    d.batches_behind("coalesce(v.n, 0)", STEP + 1),
     d.any(Type::Int, 2)
 );
 
 /// Adds the batch's own row to its script.
 pub(super) fn record(script: &mut Script<'_>, kind: Kind, lane: i64, n: i64, set: &WorkingSet) -> Result<(), Error> {
-    let counts = CountDeltas { tasks: set.counts.clone(), leases: set.leases_granted };
-    write(script, kind, (lane, n), set.now(), &counts, || Changed::of(set))
+    write(script, kind, (lane, n), set.now(), &CountDeltas::of(set), || Changed::of(set))
 }
 
 pub(super) fn write(
@@ -147,47 +71,49 @@ pub(super) fn write(
         Kind::Sqlite => String::new(),
         Kind::Postgres => serde_json::to_string(&changed()).map_err(|error| Error::Corrupt(error.to_string()))?,
     };
-    script.insertion(&RECORD, Args::new().int(lane).int(n).int(at).text(counts.to_text()?).text(changes));
+    script.unordered(&RECORD, Args::new().int(lane).int(n).int(at).text(to_text(counts)?).text(changes));
     Ok(())
 }
 
-impl Store {
-    /// What other replicas have committed since `positions` (lane, last number read). `own` lanes are left out. Always empty on SQLite.
-    pub async fn feed(&self, positions: &[(i64, i64)], own: &[i64]) -> Result<Feed, Error> {
-        if self.kind() == Kind::Sqlite {
-            return Ok(Feed::default());
+/// Reads what [`FEED`] answers for these positions.
+pub(super) fn read(found: &[Row], positions: &[Position]) -> Result<Feed, Error> {
+    let mut feed = Feed::default();
+    let mut next: HashMap<i64, i64> = positions.iter().map(|at| (at.writer, at.n + 1)).collect();
+    let mut taken: HashMap<i64, i64> = HashMap::new();
+    for row in found {
+        let mut row = row.cells();
+        let (writer, n): (i64, Option<i64>) = (row.take()?, row.take()?);
+        let (counts, changes): (Option<String>, Option<String>) = (row.take()?, row.take()?);
+        let (next, taken) = (next.entry(writer).or_insert(1), taken.entry(writer).or_default());
+        if n != Some(*next) {
+            feed.gap = true;
+            continue;
         }
-        let mut known = Bulk::new(&POSITION);
-        for (lane, n) in positions {
-            known.int(*lane).int(*n);
+        if *taken == STEP {
+            feed.more = true;
+            continue;
         }
-        let found = self.pool().fetch(&FEED, Args::new().bulk(known).ints(own.iter().copied())).await?;
-        let mut feed = Feed::default();
-        let mut expected: BTreeMap<i64, i64> = positions.iter().map(|(lane, n)| (*lane, n + 1)).collect();
-        let rows = all(&found, |row| {
-            let (lane, _folded): (i64, i64) = (row.take()?, row.take()?);
-            let (n, counts, changes): (Option<i64>, Option<String>, Option<String>) = (row.take()?, row.take()?, row.take()?);
-            Ok((lane, n, counts.unwrap_or_default(), changes.unwrap_or_default()))
-        })?;
-        for (lane, n, counts, changes) in rows {
-            let next = expected.entry(lane).or_insert(1);
-            if n != Some(*next) {
+        let at = Position { writer, n: *next };
+        (*next, *taken) = (*next + 1, *taken + 1);
+        let mut deltas = CountDeltas::default();
+        add_text(&mut deltas, &counts.unwrap_or_default())?;
+        let changes = match changes.as_deref().unwrap_or_default() {
+            "" | "void" => Changed::default(),
+            text => serde_json::from_str(text).unwrap_or_else(|_| {
+                // Of another version, which tells it otherwise.
                 feed.gap = true;
-                continue;
-            }
-            feed.entries.push(entry(lane, *next, &counts, &changes)?);
-            *next += 1;
-        }
-        Ok(feed)
+                Changed::default()
+            }),
+        };
+        feed.entries.push(FeedEntry { at, counts: deltas, changes });
     }
+    Ok(feed)
 }
 
-fn entry(lane: i64, n: i64, counts: &str, changes: &str) -> Result<FeedEntry, Error> {
-    let mut deltas = CountDeltas::default();
-    deltas.add_text(counts)?;
-    let changes = match changes {
-        "" | "void" => Changed::default(),
-        text => serde_json::from_str(text).map_err(|error| Error::Corrupt(error.to_string()))?,
-    };
-    Ok(FeedEntry { lane, n, counts: deltas, changes })
+pub(super) fn known(positions: &[Position]) -> Bulk<'static> {
+    let mut known = Bulk::new(&POSITION);
+    for at in positions {
+        known.int(at.writer).int(at.n);
+    }
+    known
 }

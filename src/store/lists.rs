@@ -11,10 +11,10 @@ use super::dialect::{Sql, statement};
 use super::error::Error;
 use super::reads::fitting;
 use super::{Store, all, records, rows};
-use crate::core::Ms;
-use crate::core::audit::AuditEntry;
-use crate::core::ids::{LeaseId, TaskId, WorkerId};
-use crate::core::task::{LeaseStatus, RunResult, Status, TaskSpec, TaskState};
+use bloom_core::Ms;
+use bloom_core::audit::AuditEntry;
+use bloom_core::ids::{LeaseId, TaskId, WorkerId};
+use bloom_core::task::{LeaseStatus, RunResult, Status, TaskSpec, TaskState};
 
 #[derive(Clone, Debug)]
 pub struct TaskRow {

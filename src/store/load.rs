@@ -6,11 +6,11 @@ use super::args::{Args, Bulk, RowType, Type, row_type, text, uuid};
 use super::conn::{Cells, Conn, Row};
 use super::dialect::statement;
 use super::error::Error;
-use super::{one, records, rows};
-use crate::core::Ms;
-use crate::core::command::Keys;
-use crate::core::ids::{LeaseId, TaskId, WorkerId};
-use crate::core::working_set::{ContextView, Loaded, Slots};
+use super::{reads, records, rows};
+use bloom_core::Ms;
+use bloom_core::command::Keys;
+use bloom_core::ids::{LeaseId, TaskId, WorkerId};
+use bloom_core::working_set::{ContextView, Loaded, Slots};
 
 statement!(
     OF_IDEMPOTENCY_KEYS,
@@ -54,10 +54,11 @@ statement!(
     d.clock(2)
 );
 // `worker_seen` is locked as well because a lock answers the newest version of a row, and the statement's snapshot may be older.
+// Removed workers are locked too: whoever registers one of their names anew goes on from their revision.
 statement!(
     LOCK_WORKERS,
-    |d| "WITH l AS MATERIALIZED (SELECT {0}, s.last_seen FROM workers w JOIN worker_seen s ON s.worker_id = w.id \
-        WHERE w.id {1} ORDER BY w.id {2}) SELECT {3}, last_seen, {4} FROM l",
+    |d| "WITH l AS MATERIALIZED (SELECT {0}, s.last_seen, w.removed_at FROM workers w JOIN worker_seen s ON s.worker_id = w.id \
+        WHERE w.id {1} ORDER BY w.id {2}) SELECT {3}, last_seen, removed_at, {4} FROM l",
     records::WORKER.names("w."),
     d.any(Type::Text, 1),
     d.lock(),
@@ -66,15 +67,13 @@ statement!(
 );
 statement!(
     LOCK_ALL_WORKERS,
-    |d| "WITH l AS MATERIALIZED (SELECT {0}, s.last_seen FROM workers w JOIN worker_seen s ON s.worker_id = w.id \
-        ORDER BY w.id {1}) SELECT {2}, last_seen, {3} FROM l",
+    |d| "WITH l AS MATERIALIZED (SELECT {0}, s.last_seen, w.removed_at FROM workers w JOIN worker_seen s ON s.worker_id = w.id \
+        ORDER BY w.id {1}) SELECT {2}, last_seen, removed_at, {3} FROM l",
     records::WORKER.names("w."),
     d.lock(),
     records::WORKER.names(""),
     d.clock(1)
 );
-statement!(NOW, |d| "SELECT {}", d.clock(1));
-
 statement!(SLOTS, |d| "SELECT worker_id, slot FROM task_state WHERE slot IS NOT NULL AND worker_id {}", d.any(Type::Text, 1));
 statement!(PAST_LEASES, |d| "SELECT {} FROM leases WHERE id {}", records::LEASE.names(""), d.any(Type::Uuid, 1));
 
@@ -82,11 +81,12 @@ statement!(PAST_LEASES, |d| "SELECT {} FROM leases WHERE id {}", records::LEASE.
 pub(super) async fn load(conn: &mut Conn, time: Option<Ms>, keys: &Keys) -> Result<Loaded, Error> {
     let mut load = Load { conn, time, loaded: Loaded::default(), tasks: keys.tasks.clone() };
     load.look_up(keys).await?;
+    load.observe_workers(keys).await?;
     load.lock_workers(keys).await?;
     load.lock_tasks().await?;
     load.read_after_locking(keys).await?;
     if load.loaded.now == 0 {
-        load.loaded.now = one(&load.conn.fetch(&NOW, Args::new().int(time)).await?, |row| row.take())?;
+        load.loaded.now = super::time_of(load.conn, time).await?;
     }
     Ok(load.loaded)
 }
@@ -169,6 +169,21 @@ impl Load<'_> {
         Ok(())
     }
 
+    /// A hint needs no lock. Those of the contexts' sessions are read unasked: a task that goes on there is perhaps kept for its worker.
+    async fn observe_workers(&mut self, keys: &Keys) -> Result<(), Error> {
+        let last = self.loaded.contexts.values().filter_map(|view| view.last_worker.as_ref()).map(|(worker, _)| worker);
+        let of_sessions = last.filter(|worker| !keys.all_workers && !keys.workers.contains(*worker));
+        let wanted: BTreeSet<WorkerId> = of_sessions.chain(&keys.observed_workers).cloned().collect();
+        if wanted.is_empty() {
+            return Ok(());
+        }
+        let found = self.conn.fetch(&reads::WORKERS_BY_ID, Args::new().texts(&wanted)).await?;
+        let found = super::all(&found, records::worker)?;
+        self.loaded.observed_workers.extend(wanted.into_iter().map(|id| (id, None)));
+        self.loaded.observed_workers.extend(found.into_iter().map(|worker| (worker.id.clone(), Some(worker))));
+        Ok(())
+    }
+
     async fn lock_workers(&mut self, keys: &Keys) -> Result<(), Error> {
         let found = if keys.all_workers {
             self.conn.fetch(&LOCK_ALL_WORKERS, Args::new().int(self.time)).await?
@@ -181,9 +196,10 @@ impl Load<'_> {
         self.loaded.workers.extend(keys.workers.iter().map(|id| (id.clone(), None)));
         for row in &found {
             let mut row = row.cells();
-            let worker = records::worker(&mut row)?;
+            let (worker, removed_at): (_, Option<Ms>) = (records::worker(&mut row)?, row.take()?);
             self.saw_clock(&mut row)?;
-            self.loaded.workers.insert(worker.id.clone(), Some(worker));
+            self.loaded.worker_revisions.insert(worker.id.clone(), worker.revision);
+            self.loaded.workers.insert(worker.id.clone(), Some(worker).filter(|_| removed_at.is_none()));
         }
         Ok(())
     }

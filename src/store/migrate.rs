@@ -10,8 +10,8 @@ use super::dialect::{Kind, statement};
 use super::error::Error;
 use super::{Store, all, one};
 
-static SQLITE: Migrator = sqlx::migrate!("migrations/sqlite");
-static POSTGRES: Migrator = sqlx::migrate!("migrations/postgres");
+static SQLITE: Migrator = sqlx::migrate!("../../migrations/sqlite");
+static POSTGRES: Migrator = sqlx::migrate!("../../migrations/postgres");
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MigrationStatus {

@@ -1,20 +1,23 @@
 //! The only SQL. One text for both databases wherever it goes; what differs stands in [`dialect`].
 //!
-//! The engine writes through [`Lane`]s, whose transactions load a working set, and save what changed in a few set-based statements.
-//! Everybody reads through [`Store`], on other connections, and never waits for a writer.
+//! [`Store`] is what the engine and the reconcilers ask of a database ([`bloom_database`]): the batches go through writers, whose
+//! transactions load a working set and save what changed in a few set-based statements. What requests read (a task, lists, the audit
+//! trail) it answers beside that, on other connections, and never waits for a writer.
 
 mod args;
+mod clock;
 mod conn;
 mod counts;
 mod dialect;
 mod error;
 mod feed;
-mod lane;
 mod leader;
+mod listener;
 mod lists;
 mod load;
 mod migrate;
 mod open;
+mod port;
 mod queue;
 mod reads;
 mod records;
@@ -23,37 +26,25 @@ mod save;
 mod script;
 mod upkeep;
 mod usage;
-mod wake;
+mod waiters;
+mod writer;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::Ordering;
 
+pub use clock::Clock;
 pub use dialect::Kind;
 pub use error::Error;
-pub use feed::{Changed, CountDeltas, Feed, FeedEntry};
-pub use lane::{Lane, Saved};
 pub use lists::{LeaseRow, Listing, Page, TaskFilter, TaskRow};
 pub use migrate::MigrationStatus;
 pub use open::Options;
-pub use queue::ReadyRow;
-pub use upkeep::{Upkeep, UpkeepDone};
 pub use usage::{UsageBy, UsageRow};
-pub use wake::Listener;
 
-use crate::core::Ms;
 use args::Args;
-use conn::Pool;
+use bloom_core::Ms;
+use clock::SteadyClock;
+use conn::{Conn, Pool};
 use dialect::statement;
-
-/// Whose time counts.
-#[derive(Clone, Debug, Default)]
-pub enum Clock {
-    /// PostgreSQL's clock; with SQLite the machine's, kept from going backwards.
-    #[default]
-    Database,
-    /// Set by hand, for tests.
-    Manual(Arc<AtomicI64>),
-}
 
 /// A database and its connections. Cheap to clone.
 #[derive(Clone)]
@@ -62,13 +53,18 @@ pub struct Store {
 }
 
 struct Inner {
+    /// For requests.
     pool: Pool,
+    /// For what keeps this replica going: a crowd of requests does not hold it up.
+    control: Pool,
     target: open::Target,
     clock: Clock,
-    /// The latest time that SQLite's clock gave.
-    high_water: AtomicI64,
-    /// SQLite's second writer, for what is no batch: marks of life and checkpoints.
-    side: tokio::sync::Mutex<Option<conn::Conn>>,
+    /// SQLite's time.
+    steady: SteadyClock,
+    /// The connection of leadership and the service mark; on SQLite a second one for writing.
+    side: tokio::sync::Mutex<Option<Conn>>,
+    served: std::sync::Mutex<leader::Served>,
+    listener: tokio::sync::Mutex<Option<listener::Listener>>,
     /// Names this process among those that share the database.
     replica: String,
 }
@@ -93,11 +89,14 @@ impl Store {
     /// # Errors
     /// As [`open`](Self::open).
     pub async fn with_clock(options: &Options, clock: Clock) -> Result<Self, Error> {
-        let open::Opened { pool, target } = open::open(options).await?;
+        Self::with_clocks(options, clock, SteadyClock::of_machine()).await
+    }
+
+    async fn with_clocks(options: &Options, clock: Clock, steady: SteadyClock) -> Result<Self, Error> {
+        let open::Opened { pool, control, target } = open::open(options).await?;
         let replica = format!("{:016x}", std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), std::process::id()));
-        Ok(Self {
-            inner: Arc::new(Inner { pool, target, clock, high_water: AtomicI64::new(0), side: tokio::sync::Mutex::new(None), replica }),
-        })
+        let (side, served, listener) = (Default::default(), Default::default(), Default::default());
+        Ok(Self { inner: Arc::new(Inner { pool, control, target, clock, steady, side, served, listener, replica }) })
     }
 
     pub fn kind(&self) -> Kind {
@@ -112,12 +111,11 @@ impl Store {
         }
     }
 
-    /// Closes the connections for reading; lanes close with their owner.
+    /// Closes all connections but the writers', which close with their owner.
     pub async fn close(&self) {
-        match self.pool() {
-            Pool::Sqlite(pool) => pool.close().await,
-            Pool::Postgres(pool) => pool.close().await,
-        }
+        self.inner.listener.lock().await.take();
+        self.pool().close().await;
+        self.control().close().await;
         if let Some(side) = self.inner.side.lock().await.take() {
             side.close().await;
         }
@@ -135,23 +133,26 @@ impl Store {
         &self.inner.pool
     }
 
+    fn control(&self) -> &Pool {
+        &self.inner.control
+    }
+
     /// The time, where it is not the database that tells it: an argument for [`Kind::clock`](dialect::Kind::clock).
     fn known_time(&self) -> Option<Ms> {
         match (&self.inner.clock, self.kind()) {
             (Clock::Manual(time), _) => Some(time.load(Ordering::SeqCst)),
-            (Clock::Database, Kind::Sqlite) => {
-                let now = wall_clock();
-                Some(self.inner.high_water.fetch_max(now, Ordering::SeqCst).max(now))
-            }
+            (Clock::Database, Kind::Sqlite) => Some(self.inner.steady.now()),
             (Clock::Database, Kind::Postgres) => None,
         }
     }
 }
 
-/// The machine's clock, in ms since the epoch.
-fn wall_clock() -> Ms {
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    Ms::try_from(since.as_millis()).unwrap_or(Ms::MAX)
+/// The database's time, on this connection.
+async fn time_of(conn: &mut Conn, known: Option<Ms>) -> Result<Ms, Error> {
+    match known {
+        Some(now) => Ok(now),
+        None => one(&conn.fetch(&NOW, Args::new().int(None)).await?, |row| row.take()),
+    }
 }
 
 /// The one row that a statement always answers.

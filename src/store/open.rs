@@ -19,13 +19,14 @@ use super::error::Error;
 pub struct Options {
     /// `sqlite:<path>`, `postgres://…` or `postgresql://…`.
     pub url: String,
-    /// Connections for reading; a lane has its own besides.
+    /// Connections for what requests read; everything else has its own.
     pub max_connections: u32,
 }
 
-/// How to make connections, and the pool of those for reading.
+/// How to make connections, and the pools of those for reading.
 pub(super) struct Opened {
     pub pool: Pool,
+    pub control: Pool,
     pub target: Target,
 }
 
@@ -35,7 +36,7 @@ pub(super) enum Target {
 }
 
 /// Getting a connection takes at most so long.
-const ACQUIRE: Duration = Duration::from_secs(5);
+pub(super) const ACQUIRE: Duration = Duration::from_secs(5);
 const STALE: Duration = Duration::from_secs(1);
 /// SQLite's writer waits so long for another writer: its own migration, the checkpointer's fresh start.
 const BUSY: Duration = Duration::from_secs(5);
@@ -45,6 +46,9 @@ const WRITER_CACHE: &str = "-8192";
 const READER_CACHE: &str = "-1024";
 /// Each has a thread and a cache of its own, and there are few cores to use them.
 const SQLITE_READERS: u32 = 4;
+/// For what keeps a replica going: the feed, pages of the queue, deadlines.
+const CONTROL: u32 = 4;
+const SQLITE_CONTROL: u32 = 2;
 
 /// Everything here is a look-up by key or an ordered page. A plan made while a table was still empty must not turn into a scan later.
 const PLANS: [(&str, &str); 5] =
@@ -81,19 +85,22 @@ async fn open_postgres(url: &str, max_connections: u32) -> Result<Opened, Error>
     let mut first = Conn::Postgres(connect(&readers).await.map_err(|error| explain(error, &readers))?);
     check_postgres(&mut first).await?;
     first.close().await;
-    let pool = PgPoolOptions::new()
-        // One is the listener's.
-        .max_connections(max_connections.max(2) + 1)
-        .acquire_timeout(ACQUIRE)
-        // Looks at a connection that nobody used for a while, but not at each use.
-        .test_before_acquire(false)
-        .before_acquire(|conn, meta| {
-            Box::pin(
-                async move { Ok(meta.idle_for < STALE || tokio::time::timeout(ACQUIRE, conn.ping()).await.is_ok_and(|pong| pong.is_ok())) },
-            )
-        })
-        .connect_lazy_with(readers);
-    Ok(Opened { pool: Pool::Postgres(pool), target: Target::Postgres { options: Box::new(options) } })
+    let pool = |connections: u32| {
+        let pool = PgPoolOptions::new()
+            .max_connections(connections)
+            .acquire_timeout(ACQUIRE)
+            // Looks at a connection that nobody used for a while, but not at each use.
+            .test_before_acquire(false)
+            .before_acquire(|conn, meta| {
+                Box::pin(async move {
+                    Ok(meta.idle_for < STALE || tokio::time::timeout(ACQUIRE, conn.ping()).await.is_ok_and(|pong| pong.is_ok()))
+                })
+            })
+            .connect_lazy_with(readers.clone());
+        Pool::Postgres(pool)
+    };
+    let (pool, control) = (pool(max_connections.max(2)), pool(CONTROL));
+    Ok(Opened { pool, control, target: Target::Postgres { options: Box::new(options) } })
 }
 
 async fn connect(options: &PgConnectOptions) -> Result<PgConnection, sqlx::Error> {
@@ -157,12 +164,12 @@ async fn open_sqlite(path: &str, max_connections: u32) -> Result<Opened, Error> 
     check_sqlite(&mut first).await?;
     first.close().await?;
     let readers = options.clone().pragma("query_only", "on").pragma("cache_size", READER_CACHE);
-    let pool = SqlitePoolOptions::new()
-        .max_connections(max_connections.clamp(2, SQLITE_READERS))
-        .acquire_timeout(ACQUIRE)
-        .test_before_acquire(false)
-        .connect_lazy_with(readers);
-    Ok(Opened { pool: Pool::Sqlite(pool), target: Target::Sqlite { options: Box::new(options), _lock: lock } })
+    let pool = |connections: u32| {
+        let pool = SqlitePoolOptions::new().max_connections(connections).acquire_timeout(ACQUIRE).test_before_acquire(false);
+        Pool::Sqlite(pool.connect_lazy_with(readers.clone()))
+    };
+    let (pool, control) = (pool(max_connections.clamp(2, SQLITE_READERS)), pool(SQLITE_CONTROL));
+    Ok(Opened { pool, control, target: Target::Sqlite { options: Box::new(options), _lock: lock } })
 }
 
 async fn check_sqlite(conn: &mut SqliteConnection) -> Result<(), Error> {
@@ -221,7 +228,7 @@ impl LockFile {
             }
             Err(TryLockError::Error(error)) => return Err(fail(error)),
         }
-        let started = super::wall_clock();
+        let started = super::clock::wall_clock();
         file.set_len(0).and_then(|()| file.rewind()).map_err(fail)?;
         write!(file, "process {} (started at {started} ms since 1970)", std::process::id()).map_err(fail)?;
         file.sync_all().map_err(fail)?;

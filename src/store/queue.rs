@@ -1,145 +1,127 @@
-//! What the reconcilers look at: the ready set in order, what is held, what is parked and what it waits for. Every page is keyset-paged.
-
-use std::collections::HashSet;
+//! What the replica cache and the reconcilers look at: the ready set in order, what is held, what is due. Every page follows an index.
 
 use super::args::Args;
-use super::dialect::statement;
+use super::conn::{Cells, Pool, Row};
+use super::dialect::{Kind, statement};
 use super::error::Error;
-use super::{Store, all, first, rows};
-use crate::core::Ms;
-use crate::core::ids::{TaskId, WorkerId};
-use crate::core::task::TaskState;
-use crate::core::working_set::Freed;
+use super::{Store, all, rows};
+use bloom_core::ids::TaskId;
+use bloom_database::{Due, ReadyRow, Scope};
 
-/// A task that could run now, as far as its own row tells.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ReadyRow {
-    pub id: TaskId,
-    /// 9 − priority: the queue's order is (rank, id).
-    pub rank: i64,
-    pub agent_slug: String,
-    pub ready_at: Option<Ms>,
-    pub session_worker: Option<WorkerId>,
-}
-
+const READY_ROW: &str = "id, revision, rank, agent_slug";
 statement!(
     READY,
-    |d| "SELECT id, rank, agent_slug, ready_at, session_worker FROM task_state {} \
+    |d| "SELECT {READY_ROW}, NULL FROM task_state {} \
     WHERE status = 'queued' AND parked IS NULL AND (rank, id) > ($1, $2) ORDER BY rank, id LIMIT $3",
     d.by_index("task_state_ready")
 );
 statement!(
     READY_OF_AGENT,
-    |d| "SELECT id, rank, agent_slug, ready_at, session_worker FROM task_state {} \
+    |d| "SELECT {READY_ROW}, NULL FROM task_state {} \
     WHERE status = 'queued' AND parked IS NULL AND agent_slug = $4 AND (rank, id) > ($1, $2) ORDER BY rank, id LIMIT $3",
     d.by_index("task_state_ready_of_agent")
 );
 statement!(
-    ACTIVE,
+    RESERVED,
+    |d| "SELECT {READY_ROW}, session_worker FROM task_state {} \
+    WHERE status = 'queued' AND parked = 'reserved' AND session_worker = $4 AND (rank, id) > ($1, $2) ORDER BY rank, id LIMIT $3",
+    d.by_index("task_state_reserved")
+);
+statement!(
+    pub(super) ACTIVE,
     |_d| "SELECT * FROM (SELECT {0} FROM task_state WHERE status = 'leased' AND id > $1 ORDER BY id LIMIT $2) AS leased \
     UNION ALL SELECT * FROM (SELECT {0} FROM task_state WHERE status = 'running' AND id > $1 ORDER BY id LIMIT $2) AS running \
     ORDER BY id LIMIT $2",
     rows::STATE.names("")
 );
+
+/// What is due by now, the longest due first, one more than asked for: `(now, the next deadline behind now, id, at, …)`. Where nothing
+/// is due, one row of NULLs. `unset` are those that a replica of the version before left without a deadline: they are due at once.
+fn due(d: Kind, at: &str, and: &str, unset: &str, (index, of_unset): (&str, &str), set: &str) -> String {
+    let (index, of_unset, now) = (d.by_index(index), d.by_index(of_unset), d.now_before());
+    format!(
+        "WITH c AS MATERIALIZED (SELECT {clock} AS now) \
+        SELECT c.now, (SELECT n.{at} FROM task_state n {index} WHERE {set} AND n.{at} > c.now ORDER BY n.{at} LIMIT 1), d.* \
+        FROM c LEFT JOIN {lateral} (\
+            SELECT * FROM (SELECT id, CAST(0 AS BIGINT) AS at{and} FROM task_state {of_unset} WHERE {unset} LIMIT $2) AS u \
+            UNION ALL SELECT * FROM (SELECT id, {at} AS at{and} FROM task_state {index} WHERE {set} AND {at} <= {now} \
+                ORDER BY {at} LIMIT $2) AS s) AS d ON true \
+        ORDER BY d.at LIMIT $2",
+        clock = d.clock(1),
+        lateral = d.lateral(),
+    )
+}
+
+const CHECK: &str = "task_state_check";
 statement!(
-    PARKED,
-    |d| "SELECT id FROM task_state {} WHERE status = 'queued' AND parked IS NOT NULL AND id > $1 ORDER BY id LIMIT $2",
-    d.by_index("task_state_parked")
+    pub(super) DUE_LEASES,
+    |d| "{}",
+    due(d, "check_at", ", lease_id", "slot IS NOT NULL AND check_at IS NULL", (CHECK, CHECK), "slot IS NOT NULL")
 );
 statement!(
-    DUE,
-    |d| "SELECT id FROM task_state {} WHERE status = 'queued' AND parked = 'not_before' AND not_before <= $1 ORDER BY not_before LIMIT $2",
-    d.by_index("task_state_not_before")
+    pub(super) DUE_TASKS,
+    |d| "{}",
+    due(
+        d,
+        "wake_at",
+        "",
+        "status = 'queued' AND parked = 'not_before' AND wake_at IS NULL",
+        ("task_state_wake", "task_state_wake_unset"),
+        "wake_at IS NOT NULL"
+    )
 );
 statement!(
-    NEXT_DUE,
-    |d| "SELECT not_before FROM task_state {} WHERE status = 'queued' AND parked = 'not_before' AND not_before IS NOT NULL \
-    ORDER BY not_before LIMIT 1",
-    d.by_index("task_state_not_before")
+    pub(super) LEASES_BEYOND_TTL,
+    |d| "SELECT id, lease_id FROM task_state {} WHERE slot IS NOT NULL AND expires_at > {} + ttl_ms LIMIT $2",
+    d.by_index(CHECK),
+    d.clock(1)
 );
+/// A worker seen this far ahead was seen before the clock stepped back.
+const AHEAD_MS: i64 = 1_000;
 statement!(
-    DEPENDENTS,
-    "WITH d AS MATERIALIZED (SELECT task_id FROM task_deps WHERE dep_id = $1) SELECT s.id FROM d CROSS JOIN task_state s \
-    WHERE s.id = d.task_id AND s.status = 'queued' AND s.parked IS NOT NULL LIMIT $2"
+    pub(super) SILENT_WORKERS,
+    |d| "WITH c AS MATERIALIZED (SELECT {clock} AS now), \
+    a AS MATERIALIZED (SELECT w.id, s.last_seen FROM workers w {index} JOIN worker_seen s ON s.worker_id = w.id \
+        WHERE w.removed_at IS NULL AND NOT w.lost AND w.status <> 'offline') \
+    SELECT c.now, (SELECT min(n.last_seen) + $3 + 1 FROM a n WHERE n.last_seen >= c.now - $3 AND n.last_seen <= c.now + {AHEAD_MS}), \
+        a.id, a.last_seen \
+    FROM c LEFT JOIN a ON a.last_seen < c.now - $3 OR a.last_seen > c.now + {AHEAD_MS} ORDER BY a.last_seen LIMIT $2",
+    clock = d.clock(1),
+    index = d.by_index("workers_awake")
 );
-statement!(
-    FIRST_OF_CONTEXT,
-    |d| "SELECT id FROM (SELECT id, parked FROM task_state {} \
-    WHERE context_id = $1 AND session = 'context' AND status IN ('queued', 'leased', 'running') ORDER BY id LIMIT 1) AS f \
-    WHERE parked = 'session'",
-    d.by_index("task_state_session")
-);
-statement!(
-    NEXT_OF_CONTEXT,
-    |d| "SELECT id FROM (SELECT id, parked FROM task_state {} \
-    WHERE context_id = $1 AND id > $2 AND session = 'context' AND status IN ('queued', 'leased', 'running') ORDER BY id LIMIT 1) AS f \
-    WHERE parked = 'session'",
-    d.by_index("task_state_session")
-);
-statement!(
-    AWAITING_KEY,
-    |d| "SELECT id FROM task_state {} WHERE status = 'queued' AND parked = 'exclusive_key' AND exclusive_key = $1 \
-    ORDER BY rank, id LIMIT $2",
-    d.by_index("task_state_awaits_key")
-);
+
+/// Reads what such a statement answers for `limit + 1`.
+pub(super) fn read_due<T>(found: &[Row], limit: i64, read: impl Fn(&mut Cells<'_>) -> Result<Option<T>, Error>) -> Result<Due<T>, Error> {
+    let mut due = Due { now: 0, items: Vec::new(), next_at: None };
+    for (i, row) in found.iter().enumerate() {
+        let mut row = row.cells();
+        (due.now, due.next_at) = (row.take()?, row.take()?);
+        if i as i64 == limit {
+            // More is due than was asked for.
+            due.next_at = Some(due.now);
+            break;
+        }
+        due.items.extend(read(&mut row)?);
+    }
+    Ok(due)
+}
 
 impl Store {
-    /// The next tasks that are ready, of one agent or of all, behind `after` (rank, id).
-    pub async fn ready_page(&self, agent_slug: Option<&str>, after: Option<(i64, TaskId)>, limit: i64) -> Result<Vec<ReadyRow>, Error> {
-        let (rank, id) = after.unwrap_or((-1, TaskId::nil()));
-        let args = Args::new().int(rank).uuid(id).int(limit);
-        let found = match agent_slug {
-            Some(agent_slug) => self.pool().fetch(&READY_OF_AGENT, args.text(agent_slug)).await?,
-            None => self.pool().fetch(&READY, args).await?,
-        };
-        all(&found, |row| {
-            Ok(ReadyRow { id: row.take()?, rank: row.take()?, agent_slug: row.take()?, ready_at: row.take()?, session_worker: row.take()? })
-        })
+    /// The next tasks of the scope, in the queue's order, behind `after` (rank, id).
+    pub async fn ready_page(&self, scope: &Scope, after: Option<(i64, TaskId)>, limit: i64) -> Result<Vec<ReadyRow>, Error> {
+        ready(self.pool(), scope, after, limit).await
     }
+}
 
-    /// Tasks with an active lease, by task id.
-    pub async fn active_tasks(&self, after: Option<TaskId>, limit: i64) -> Result<Vec<TaskState>, Error> {
-        all(&self.pool().fetch(&ACTIVE, Args::new().uuid(after.unwrap_or_default()).int(limit)).await?, rows::state)
-    }
-
-    /// Queued tasks that are kept out of the ready set, by id.
-    pub async fn parked_page(&self, after: Option<TaskId>, limit: i64) -> Result<Vec<TaskId>, Error> {
-        all(&self.pool().fetch(&PARKED, Args::new().uuid(after.unwrap_or_default()).int(limit)).await?, |row| row.take())
-    }
-
-    /// Tasks whose `not_before` has come, the longest due first.
-    pub async fn due_not_before(&self, now: Ms, limit: i64) -> Result<Vec<TaskId>, Error> {
-        all(&self.pool().fetch(&DUE, Args::new().int(now).int(limit)).await?, |row| row.take())
-    }
-
-    /// When the next `not_before` comes.
-    pub async fn next_not_before(&self) -> Result<Option<Ms>, Error> {
-        first(&self.pool().fetch(&NEXT_DUE, Args::new()).await?, |row| row.take())
-    }
-
-    /// Queued tasks that may run now that this was let go: at most `limit` dependents, the context's
-    /// first and the one behind it, and `limit` that want the key.
-    pub async fn waiters(&self, freed: &Freed, limit: i64) -> Result<Vec<TaskId>, Error> {
-        let mut waiters = Vec::new();
-        if freed.finished {
-            let found = self.pool().fetch(&DEPENDENTS, Args::new().uuid(freed.task).int(limit)).await?;
-            waiters.extend(all(&found, |row| row.take::<TaskId>())?);
-        }
-        if let Some(context) = &freed.context {
-            let found = self.pool().fetch(&FIRST_OF_CONTEXT, Args::new().text(context)).await?;
-            waiters.extend(first(&found, |row| row.take::<TaskId>())?);
-            if freed.finished {
-                // The one that stood right behind it stands behind another now, which is to know.
-                let found = self.pool().fetch(&NEXT_OF_CONTEXT, Args::new().text(context).uuid(freed.task)).await?;
-                waiters.extend(first(&found, |row| row.take::<TaskId>())?);
-            }
-        }
-        if let Some(key) = &freed.exclusive_key {
-            let found = self.pool().fetch(&AWAITING_KEY, Args::new().text(key).int(limit)).await?;
-            waiters.extend(all(&found, |row| row.take::<TaskId>())?);
-        }
-        let mut seen = HashSet::new();
-        waiters.retain(|id| seen.insert(*id));
-        Ok(waiters)
-    }
+pub(super) async fn ready(pool: &Pool, scope: &Scope, after: Option<(i64, TaskId)>, limit: i64) -> Result<Vec<ReadyRow>, Error> {
+    let (rank, id) = after.unwrap_or((-1, TaskId::nil()));
+    let args = Args::new().int(rank).uuid(id).int(limit);
+    let found = match scope {
+        Scope::All => pool.fetch(&READY, args).await?,
+        Scope::Agent(agent_slug) => pool.fetch(&READY_OF_AGENT, args.text(agent_slug)).await?,
+        Scope::Reserved(worker) => pool.fetch(&RESERVED, args.text(worker)).await?,
+    };
+    all(&found, |row| {
+        Ok(ReadyRow { id: row.take()?, revision: row.take()?, rank: row.take()?, agent_slug: row.take()?, reserved_for: row.take()? })
+    })
 }

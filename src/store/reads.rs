@@ -7,9 +7,9 @@ use super::dialect::statement;
 use super::error::Error;
 use super::lists::{LeaseRow, TaskRow};
 use super::{Store, all, first, records, rows};
-use crate::core::ids::{LeaseId, TaskId};
-use crate::core::task::{LeaseStatus, RunResult, TaskEvent, TaskSpec, TaskState};
-use crate::core::worker::Worker;
+use bloom_core::ids::{LeaseId, TaskId};
+use bloom_core::task::{LeaseStatus, RunResult, TaskEvent, TaskSpec, TaskState};
+use bloom_core::worker::Worker;
 
 /// One answer carries about so many bytes of text at most; a single larger row comes alone.
 pub(super) const PAGE_BYTES: i64 = 32 << 20;
@@ -20,28 +20,40 @@ statement!(
     rows::SPEC.names("t."),
     rows::STATE.names("s.")
 );
-statement!(STATES, |d| "SELECT {} FROM task_state WHERE id {}", rows::STATE.names(""), d.any(Type::Uuid, 1));
-statement!(SPECS, |d| "SELECT {} FROM tasks WHERE id {}", rows::SPEC.names(""), d.any(Type::Uuid, 1));
+statement!(pub(super) STATES, |d| "SELECT {} FROM task_state WHERE id {}", rows::STATE.names(""), d.any(Type::Uuid, 1));
+statement!(pub(super) SPECS, |d| "SELECT {} FROM tasks WHERE id {}", rows::SPEC.names(""), d.any(Type::Uuid, 1));
 statement!(
     WORKERS,
-    |_d| "SELECT {}, s.last_seen FROM workers w JOIN worker_seen s ON s.worker_id = w.id ORDER BY w.id",
+    |_d| "SELECT {}, s.last_seen FROM workers w JOIN worker_seen s ON s.worker_id = w.id WHERE w.removed_at IS NULL ORDER BY w.id",
+    records::WORKER.names("w.")
+);
+statement!(
+    pub(super) WORKERS_BY_ID,
+    |d| "SELECT {}, s.last_seen FROM workers w JOIN worker_seen s ON s.worker_id = w.id WHERE w.id {} AND w.removed_at IS NULL",
+    records::WORKER.names("w."),
+    d.any(Type::Text, 1)
+);
+statement!(
+    pub(super) WORKERS_PAGE,
+    |_d| "SELECT {}, s.last_seen FROM workers w JOIN worker_seen s ON s.worker_id = w.id \
+    WHERE w.id > $1 AND w.removed_at IS NULL ORDER BY w.id LIMIT $2",
     records::WORKER.names("w.")
 );
 statement!(
     WORKER,
-    |_d| "SELECT {}, s.last_seen FROM workers w JOIN worker_seen s ON s.worker_id = w.id WHERE w.id = $1",
+    |_d| "SELECT {}, s.last_seen FROM workers w JOIN worker_seen s ON s.worker_id = w.id WHERE w.id = $1 AND w.removed_at IS NULL",
     records::WORKER.names("w.")
 );
 statement!(HELD_BY, |_d| "SELECT {} FROM task_state WHERE slot IS NOT NULL AND worker_id = $1", rows::STATE.names(""));
 statement!(NEWEST_RESULT, |_d| "SELECT {} FROM results WHERE task_id = $1 ORDER BY artifact_id DESC LIMIT 1", records::RESULT.names(""));
-statement!(RESULT_OF_LEASE, |_d| "SELECT {} FROM results WHERE lease_id = $1 ORDER BY id LIMIT 1", records::RESULT.names(""));
+statement!(pub(super) RESULT_OF_LEASE, |_d| "SELECT {} FROM results WHERE lease_id = $1 ORDER BY id LIMIT 1", records::RESULT.names(""));
 statement!(EVENT_SIZES, "SELECT number, octet_length(data) FROM task_events WHERE task_id = $1 AND number > $2 ORDER BY number LIMIT $3");
 statement!(
     EVENTS,
     |_d| "SELECT {} FROM task_events WHERE task_id = $1 AND number > $2 AND number <= $3 ORDER BY number",
     records::EVENT.names("")
 );
-statement!(SETTINGS, "SELECT key, value FROM settings ORDER BY key");
+statement!(pub(super) SETTINGS, "SELECT key, value FROM settings ORDER BY key");
 
 impl Store {
     pub async fn task(&self, id: TaskId) -> Result<Option<TaskRow>, Error> {

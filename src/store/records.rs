@@ -1,12 +1,15 @@
 //! Rows and the core's types, each way: what stands beside a task, and workers.
 
+use uuid::Uuid;
+
 use super::args::{Bulk, RowType, boolean, int, real, row_type, text, uuid};
 use super::conn::Cells;
 use super::error::Error;
 use super::rows::{json, usage};
-use crate::core::audit::{Action, AuditEntry, EntityType};
-use crate::core::task::{EventKind, LeaseStatus, Outcome, PastLease, RunResult, TaskEvent};
-use crate::core::worker::{DispatchMode, Worker, WorkerStatus};
+use bloom_core::audit::{Action, AuditEntry, EntityType};
+use bloom_core::task::{EventKind, LeaseStatus, Outcome, PastLease, RunResult, TaskEvent};
+use bloom_core::wakeup::{Subject, Wakeup};
+use bloom_core::worker::{DispatchMode, Worker, WorkerStatus};
 
 pub(super) static LEASE: RowType = row_type!(
     leases:
@@ -117,9 +120,10 @@ pub(super) fn event(row: &mut Cells<'_>) -> Result<TaskEvent, Error> {
 }
 
 pub(super) static WORKER: RowType = row_type!(
-    workers:
+    workers as workers_row_2:
     text id, text url, text status, boolean lost, text capabilities, text ip_addrs, int obs_count, text db_sha, int registered_at, text
-    agent_version, text os_info, text install_method, text dispatch, boolean cordoned, boolean draining,
+    agent_version, text os_info, text install_method, text dispatch, boolean cordoned, boolean draining, int revision, int updated_at,
+    boolean recount_slots,
 );
 
 pub(super) fn push_worker<'a>(rows: &mut Bulk<'a>, worker: &'a Worker) {
@@ -137,7 +141,10 @@ pub(super) fn push_worker<'a>(rows: &mut Bulk<'a>, worker: &'a Worker) {
         .text(&worker.install_method)
         .text(worker.dispatch.as_str())
         .bool(worker.cordoned)
-        .bool(worker.draining);
+        .bool(worker.draining)
+        .int(worker.revision)
+        .int(worker.updated_at)
+        .bool(worker.recount_slots);
 }
 
 /// The worker's columns, then `last_seen`.
@@ -158,6 +165,9 @@ pub(super) fn worker(row: &mut Cells<'_>) -> Result<Worker, Error> {
         dispatch: row.word(DispatchMode::parse)?,
         cordoned: row.take()?,
         draining: row.take()?,
+        revision: row.take()?,
+        updated_at: row.take()?,
+        recount_slots: row.take()?,
         last_seen: row.take()?,
     })
 }
@@ -189,4 +199,29 @@ pub(super) fn audit(row: &mut Cells<'_>) -> Result<AuditEntry, Error> {
         detail: row.take()?,
         request_id: row.take()?,
     })
+}
+
+pub(super) static WAKEUP: RowType = row_type!(wakeups: uuid id, text kind, uuid task_id, text subject, uuid cursor);
+
+pub(super) fn push_wakeup<'a>(rows: &mut Bulk<'a>, wakeup: &'a Wakeup) {
+    let (kind, task, subject) = match &wakeup.subject {
+        Subject::Dependents(task) => ("dependents", Some(*task), None),
+        Subject::Context { context_id, after } => ("context", *after, Some(context_id)),
+        Subject::Key(key) => ("key", None, Some(key)),
+        Subject::Reservations(worker) => ("reservations", None, Some(worker)),
+    };
+    rows.uuid(wakeup.id).text(kind).uuid(task).opt_text(subject).uuid(wakeup.cursor);
+}
+
+pub(super) fn wakeup(row: &mut Cells<'_>) -> Result<Wakeup, Error> {
+    let (id, kind): (Uuid, String) = (row.take()?, row.take()?);
+    let (task, subject): (Option<Uuid>, Option<String>) = (row.take()?, row.take()?);
+    let subject = match (kind.as_str(), task, subject) {
+        ("dependents", Some(task), None) => Subject::Dependents(task),
+        ("context", after, Some(context_id)) => Subject::Context { context_id, after },
+        ("key", None, Some(key)) => Subject::Key(key),
+        ("reservations", None, Some(worker)) => Subject::Reservations(worker),
+        _ => return Err(Error::Corrupt(format!("wake-up {id} of kind '{kind}' has not what belongs to it"))),
+    };
+    Ok(Wakeup { id, subject, cursor: row.take()? })
 }

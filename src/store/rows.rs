@@ -5,9 +5,9 @@ use std::sync::Arc;
 use super::args::{Bulk, Column, RowType, boolean, columns, int, real, row_type, text, uuid};
 use super::conn::Cells;
 use super::error::Error;
-use crate::core::Ms;
-use crate::core::ids::LeaseId;
-use crate::core::task::{
+use bloom_core::Ms;
+use bloom_core::ids::LeaseId;
+use bloom_core::task::{
     ActiveLease, Failure, Format, LastLease, LeaseStatus, Origin, Parked, Reason, Session, Status, TaskSpec, TaskState, Usage,
 };
 
@@ -68,20 +68,21 @@ pub(super) fn spec(row: &mut Cells<'_>) -> Result<Arc<TaskSpec>, Error> {
 }
 
 pub(super) static STATE: RowType = row_type!(
-    task_state:
+    task_state as task_state_row_2:
     uuid id, text context_id, text agent_slug, int rank, text session, int max_attempts, int timeout_sec, text exclusive_key, int
-    ttl_after_finished_sec, boolean has_dependencies, text status, int updated_at, int attempts, int infra_retries, int lease_count,
-    boolean cancel_requested, int not_before, text parked, int ready_at, text session_worker, boolean has_dependents, text worker_id, uuid
-    lease_id, int slot, text origin, int started_at, int ttl_ms, int expires_at, int hard_end_at, int last_heartbeat, boolean
-    holds_context, uuid last_lease_id, text last_lease_worker, text last_lease_status, text session_id, text failure_reason, text
-    failure_message, int failure_at, int input_tokens, int output_tokens, real cost_usd, int finished_at, int remove_at, int event_count,
-    int event_seq,
+    ttl_after_finished_sec, boolean has_dependencies, int revision, text status, int updated_at, int attempts, int infra_retries, int
+    lease_count, boolean cancel_requested, int not_before, text parked, int wake_at, int ready_at, text session_worker, uuid
+    created_after, boolean has_dependents, text worker_id, uuid lease_id, int slot, text origin, int started_at, int ttl_ms, int
+    expires_at, int check_at, int hard_end_at, int last_heartbeat, boolean holds_context, uuid last_lease_id, text last_lease_worker,
+    text last_lease_status, text session_id, text failure_reason, text failure_message, int failure_at, int input_tokens, int
+    output_tokens, real cost_usd, int finished_at, int remove_at, int event_count, int event_seq,
 );
 /// What changes; the columns before never do.
 pub(super) static STATE_MOVING: &[Column] = STATE.columns.split_at(10).1;
 /// What a quiet change may move: a later expiry, more events, somebody who waits. Only these are written for one, and none is indexed.
+/// `check_at` is not among them: a quiet change that moves it is written whole.
 pub(super) static STATE_QUIET: &[Column] = columns!(
-    int updated_at, boolean has_dependents, int expires_at, int last_heartbeat, int event_count, int event_seq,
+    int revision, int updated_at, boolean has_dependents, int expires_at, int last_heartbeat, int event_count, int event_seq,
 );
 
 /// The queue's order puts priority 9 first.
@@ -103,6 +104,7 @@ pub(super) fn push_state<'a>(rows: &mut Bulk<'a>, task: &'a TaskState) {
         .opt_text(task.exclusive_key.as_deref())
         .int(task.ttl_after_finished_sec)
         .bool(task.has_dependencies)
+        .int(task.revision)
         .text(task.status.as_str())
         .int(task.updated_at)
         .int(task.attempts)
@@ -111,8 +113,10 @@ pub(super) fn push_state<'a>(rows: &mut Bulk<'a>, task: &'a TaskState) {
         .bool(task.cancel_requested)
         .int(task.not_before)
         .opt_text(task.parked.map(Parked::as_str))
+        .int(task.wake_at)
         .int(task.ready_at)
         .opt_text(task.session_worker.as_deref())
+        .uuid(task.created_after)
         .bool(task.has_dependents)
         .opt_text(task.shown_lease().map(|(_, worker)| worker.as_str()))
         .uuid(lease.map(|l| l.id))
@@ -121,6 +125,7 @@ pub(super) fn push_state<'a>(rows: &mut Bulk<'a>, task: &'a TaskState) {
         .int(lease.map(|l| l.started_at))
         .int(lease.map(|l| l.ttl_ms))
         .int(lease.map(|l| l.expires_at))
+        .int(lease.map(|l| l.check_at))
         .int(lease.and_then(|l| l.hard_end_at))
         .int(lease.map(|l| l.last_heartbeat))
         .bool(lease.and_then(|l| l.holds_context.then_some(true)))
@@ -152,6 +157,7 @@ pub(super) fn state(row: &mut Cells<'_>) -> Result<TaskState, Error> {
         exclusive_key: row.take()?,
         ttl_after_finished_sec: row.take()?,
         has_dependencies: row.take()?,
+        revision: row.take()?,
         status: row.word(Status::parse)?,
         updated_at: row.take()?,
         attempts: row.take()?,
@@ -160,8 +166,10 @@ pub(super) fn state(row: &mut Cells<'_>) -> Result<TaskState, Error> {
         cancel_requested: row.take()?,
         not_before: row.take()?,
         parked: row.opt_word(Parked::parse)?,
+        wake_at: row.take()?,
         ready_at: row.take()?,
         session_worker: row.take()?,
+        created_after: row.take()?,
         has_dependents: row.take()?,
         lease: active_lease(row)?,
         last_lease: last_lease(row)?,
@@ -181,6 +189,8 @@ fn active_lease(row: &mut Cells<'_>) -> Result<Option<ActiveLease>, Error> {
     let slot: Option<i64> = row.take()?;
     let origin = row.opt_word(Origin::parse)?;
     let (started_at, ttl_ms, expires_at): (Option<Ms>, Option<i64>, Option<Ms>) = (row.take()?, row.take()?, row.take()?);
+    // A replica of the version before leaves it unset: it is due at once, and then set.
+    let check_at: Ms = row.take::<Option<Ms>>()?.unwrap_or_default();
     let (hard_end_at, last_heartbeat): (Option<Ms>, Option<Ms>) = (row.take()?, row.take()?);
     let holds_context = row.take::<Option<bool>>()?.unwrap_or(false);
     let Some(slot) = slot else { return Ok(None) };
@@ -193,6 +203,7 @@ fn active_lease(row: &mut Cells<'_>) -> Result<Option<ActiveLease>, Error> {
             started_at: started_at?,
             ttl_ms: ttl_ms?,
             expires_at: expires_at?,
+            check_at,
             hard_end_at,
             last_heartbeat: last_heartbeat?,
             holds_context,

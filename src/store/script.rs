@@ -1,7 +1,7 @@
 //! Statements that go to the database together: every trip to it and back costs a batch time.
 //!
-//! On SQLite a whole script, COMMIT included, is one text. On PostgreSQL the insertions, whose order does not matter, and the last
-//! update become one statement; other updates go one by one, since a place must be let go before another takes it.
+//! On SQLite a whole script, COMMIT included, is one text. On PostgreSQL those whose order does not matter, and the last
+//! of the others, become one statement; the others go one by one, since a place must be let go before another takes it.
 
 use super::args::Args;
 use super::conn::Conn;
@@ -16,25 +16,25 @@ struct Part<'a> {
 #[derive(Default)]
 pub(super) struct Script<'a> {
     ordered: Vec<Part<'a>>,
-    insertions: Vec<Part<'a>>,
+    unordered: Vec<Part<'a>>,
 }
 
 impl<'a> Script<'a> {
-    /// A statement that keeps its place among others of its kind; all of them come before the insertions.
+    /// A statement that keeps its place among others of its kind; all of them come before those without an order.
     pub fn ordered(&mut self, sql: &'static Sql, args: Args<'a>) {
         self.ordered.push(Part { sql, args });
     }
 
-    /// An INSERT whose order among others does not matter.
-    pub fn insertion(&mut self, sql: &'static Sql, args: Args<'a>) {
-        self.insertions.push(Part { sql, args });
+    /// A statement whose order does not matter: it takes nothing that another of the batch lets go.
+    pub fn unordered(&mut self, sql: &'static Sql, args: Args<'a>) {
+        self.unordered.push(Part { sql, args });
     }
 
     /// Answers whether it has committed as well, as `may_commit` allows.
     pub async fn run(mut self, conn: &mut Conn, may_commit: bool) -> Result<bool, Error> {
         match conn.kind() {
             Kind::Sqlite => {
-                let parts = self.ordered.into_iter().chain(self.insertions);
+                let parts = self.ordered.into_iter().chain(self.unordered);
                 let (mut texts, args) = join(parts, Kind::Sqlite);
                 if may_commit {
                     texts.push("COMMIT".to_owned());
@@ -46,12 +46,12 @@ impl<'a> Script<'a> {
                 }
             }
             Kind::Postgres => {
-                // What the last of the updates lets go, no insertion takes.
+                // What the last of them lets go, none without an order takes.
                 let last = self.ordered.pop();
                 for Part { sql, args } in self.ordered {
                     conn.execute(sql, args).await?;
                 }
-                let (texts, args) = join(last.into_iter().chain(self.insertions), Kind::Postgres);
+                let (texts, args) = join(last.into_iter().chain(self.unordered), Kind::Postgres);
                 match texts.as_slice() {
                     [] => {}
                     [one] => conn.execute_text(one.clone(), args).await?,

@@ -1,67 +1,75 @@
-//! Housekeeping, in small transactions of a lane's own: counts are folded, and what is old goes.
+//! Housekeeping, in small transactions of a writer's own: counts are folded, and what is old goes.
 
 use super::args::{Args, Type};
 use super::dialect::{Kind, statement, upsert_adding};
 use super::error::Error;
-use super::feed::{Changed, CountDeltas};
-use super::lane::Lane;
 use super::lists::first_id_of;
 use super::script::Script;
 use super::usage::IS_RUN;
-use super::{Store, all, counts, feed, leader, one};
-use crate::core::Ms;
-use crate::core::ids::TaskId;
-use crate::core::task::Status;
-
-#[derive(Clone, Debug)]
-pub enum Upkeep {
-    /// Adds what batches changed to the base of the counts; for one replica, about once a second.
-    Fold,
-    /// Removes folded batches, and lanes of replicas that are long gone.
-    PruneBatches {
-        older_than: Ms,
-    },
-    PruneAudit {
-        before: Ms,
-        limit: i64,
-    },
-    /// Removes finished tasks with all that belongs to them, unless a queued task depends on them.
-    RemoveTasks {
-        finished_before: Option<Ms>,
-        remove_due_at: Ms,
-        limit: i64,
-    },
-    /// Adds what [`Store::count_errors`] found to be missing; only while this leadership lasts, so that nobody adds it twice.
-    CorrectCounts {
-        missing: CountDeltas,
-        epoch: i64,
-    },
-}
-
-#[derive(Clone, Debug, Default)]
-pub struct UpkeepDone {
-    /// How many rows, or tasks, it dealt with; fewer than the limit means that nothing is left for now.
-    pub rows: u64,
-    pub removed: Vec<TaskId>,
-    pub counts: CountDeltas,
-    /// The number of the batch that tells of it, where there is one.
-    pub n: Option<i64>,
-}
+use super::writer::Writer;
+use super::{Store, all, counts, feed, leader, one, time_of};
+use bloom_core::Ms;
+use bloom_core::ids::TaskId;
+use bloom_core::task::Status;
+use bloom_database::{Changed, CountDeltas, Done};
 
 /// One transaction removes at most so many tasks, and stops at so many events.
 const TASKS: i64 = 200;
 const EVENTS: i64 = 20_000;
 const BATCHES: i64 = 5000;
-/// A lane that nobody spoke for in this time is a dead one.
-const LANE_SILENCE_MS: i64 = 3_600_000;
+const AUDIT: i64 = 10_000;
+/// A writer that nobody spoke for in this time is a dead one.
+const WRITER_SILENCE_MS: i64 = 3_600_000;
+/// So long the row of a removed worker is kept.
+const TOMBSTONE_MS: i64 = 3_600_000;
+
+/// How many rows a transaction of each job deals with. A page that was too heavy for the database's time limits would be so again: the
+/// next is half as large, down to a single row, and pages that work out make it grow again.
+pub(super) struct Pages {
+    tasks: Page,
+    batches: Page,
+    audit: Page,
+}
+
+impl Default for Pages {
+    fn default() -> Self {
+        Self { tasks: Page::new(TASKS), batches: Page::new(BATCHES), audit: Page::new(AUDIT) }
+    }
+}
+
+struct Page {
+    rows: i64,
+    most: i64,
+}
+
+impl Page {
+    fn new(most: i64) -> Self {
+        Self { rows: most, most }
+    }
+
+    fn judge<T>(&mut self, outcome: &Result<T, Error>) {
+        self.rows = match outcome {
+            Ok(_) => (self.rows + (self.rows / 8).max(1)).min(self.most),
+            Err(error) if error.is_unavailable() => (self.rows / 2).max(1),
+            Err(_) => self.rows,
+        };
+    }
+}
 
 statement!(LANES, "SELECT lane, folded_n FROM lanes");
-statement!(PRUNE_BATCHES, |_d| "DELETE FROM batches WHERE lane = $1 AND n <= $2 AND at < $3 \
-    AND n < (SELECT min(n) + {BATCHES} FROM batches WHERE lane = $1)");
+statement!(
+    PRUNE_BATCHES,
+    "DELETE FROM batches WHERE lane = $1 AND n <= $2 AND at < $3 \
+    AND n < (SELECT min(n) + $4 FROM batches WHERE lane = $1)"
+);
 statement!(
     PRUNE_LANES,
     "DELETE FROM lanes WHERE seen_at < $1 AND lane <> $2 AND NOT EXISTS (SELECT 1 FROM batches b WHERE b.lane = lanes.lane)"
 );
+// Locked, as whoever registers the name anew locks it; else the two could each remove what the other needs.
+statement!(TOMBSTONES, |d| "SELECT id FROM workers WHERE removed_at < $1 ORDER BY id LIMIT $2 {}", d.skip_locked());
+statement!(DELETE_WORKERS, |d| "DELETE FROM workers WHERE id {}", d.any(Type::Text, 1));
+statement!(DELETE_SEEN, |d| "DELETE FROM worker_seen WHERE worker_id {}", d.any(Type::Text, 1));
 statement!(PRUNE_AUDIT, "DELETE FROM audit WHERE id IN (SELECT id FROM audit WHERE id < $1 ORDER BY id LIMIT $2)");
 
 // The OFFSET keeps PostgreSQL from making a join of it, which reads all of `task_deps`.
@@ -104,75 +112,89 @@ statement!(RESTART, "PRAGMA wal_checkpoint(RESTART)");
 statement!(PAGE_SIZE, "PRAGMA page_size");
 const WAL_BYTES: i64 = 16 << 20;
 
-impl Lane {
-    /// # Errors
-    /// As of [`save`](Lane::save).
-    pub async fn upkeep(&mut self, job: &Upkeep) -> Result<UpkeepDone, Error> {
-        let done = match *job {
-            Upkeep::Fold => self.fold().await,
-            Upkeep::PruneBatches { older_than } => self.prune_batches(older_than).await,
-            Upkeep::PruneAudit { before, limit } => self.prune_audit(before, limit).await,
-            Upkeep::RemoveTasks { finished_before, remove_due_at, limit } => {
-                self.remove_tasks(finished_before, remove_due_at, limit.min(TASKS)).await
-            }
-            Upkeep::CorrectCounts { ref missing, epoch } => self.correct_counts(missing, epoch).await,
-        };
-        self.judge(done)
-    }
-
-    async fn fold(&mut self) -> Result<UpkeepDone, Error> {
+impl Writer {
+    pub(super) async fn fold(&mut self) -> Result<Done, Error> {
         self.begin().await?;
         let rows = counts::fold(self.conn()?).await?;
         self.commit().await?;
-        Ok(UpkeepDone { rows, ..UpkeepDone::default() })
+        Ok(Done { rows, ..Done::default() })
     }
 
     /// A batch like any other, but without tasks: so it is folded and told like any other.
-    async fn correct_counts(&mut self, missing: &CountDeltas, epoch: i64) -> Result<UpkeepDone, Error> {
-        let at = self.store.now().await?;
-        let (lane, n, time) = (self.id, self.n + 1, self.store.known_time());
+    pub(super) async fn correct_counts(&mut self, missing: &CountDeltas, epoch: i64) -> Result<Done, Error> {
+        let (writer, n, time) = (self.id, self.n + 1, self.store.known_time());
         self.begin().await?;
         let conn = self.conn()?;
+        let at = time_of(conn, time).await?;
         let mut script = Script::default();
-        feed::write(&mut script, conn.kind(), (lane, n), at, missing, || Changed { recounted: true, ..Changed::default() })?;
+        feed::write(&mut script, conn.kind(), (writer, n), at, missing, || Changed { recounted: true, ..Changed::default() })?;
         script.run(conn, false).await?;
         leader::check(conn, epoch, time).await?;
         self.commit().await?;
         self.n = n;
-        Ok(UpkeepDone { rows: missing.len() as u64, n: Some(n), ..UpkeepDone::default() })
+        Ok(Done { rows: missing.len() as u64, is_batch: true, ..Done::default() })
     }
 
-    async fn prune_batches(&mut self, older_than: Ms) -> Result<UpkeepDone, Error> {
-        let own = self.id;
+    pub(super) async fn prune_batches(&mut self, older_than_ms: i64) -> Result<Done, Error> {
+        let done = self.try_prune_batches(older_than_ms).await;
+        self.pages.batches.judge(&done);
+        done
+    }
+
+    async fn try_prune_batches(&mut self, older_than_ms: i64) -> Result<Done, Error> {
+        let (own, time, page) = (self.id, self.store.known_time(), self.pages.batches.rows);
         self.begin().await?;
         let conn = self.conn()?;
-        let lanes: Vec<(i64, i64)> = all(&conn.fetch(&LANES, Args::new()).await?, |row| Ok((row.take()?, row.take()?)))?;
+        let now = time_of(conn, time).await?;
+        let writers: Vec<(i64, i64)> = all(&conn.fetch(&LANES, Args::new()).await?, |row| Ok((row.take()?, row.take()?)))?;
         let mut rows = 0;
-        for (lane, folded) in lanes {
-            rows += conn.execute(&PRUNE_BATCHES, Args::new().int(lane).int(folded).int(older_than)).await?;
+        for (writer, folded) in writers {
+            rows += conn.execute(&PRUNE_BATCHES, Args::new().int(writer).int(folded).int(now - older_than_ms).int(page)).await?;
         }
-        conn.execute(&PRUNE_LANES, Args::new().int(older_than - LANE_SILENCE_MS).int(own)).await?;
+        conn.execute(&PRUNE_LANES, Args::new().int(now - older_than_ms - WRITER_SILENCE_MS).int(own)).await?;
+        let gone: Vec<String> = all(&conn.fetch(&TOMBSTONES, Args::new().int(now - TOMBSTONE_MS).int(page)).await?, |row| row.take())?;
+        if !gone.is_empty() {
+            conn.execute(&DELETE_SEEN, Args::new().texts(&gone)).await?;
+            conn.execute(&DELETE_WORKERS, Args::new().texts(&gone)).await?;
+        }
         self.commit().await?;
-        Ok(UpkeepDone { rows, ..UpkeepDone::default() })
+        Ok(Done { rows, ..Done::default() })
     }
 
-    async fn prune_audit(&mut self, before: Ms, limit: i64) -> Result<UpkeepDone, Error> {
-        self.begin().await?;
-        let rows = self.conn()?.execute(&PRUNE_AUDIT, Args::new().uuid(first_id_of(before)).int(limit)).await?;
-        self.commit().await?;
-        Ok(UpkeepDone { rows, ..UpkeepDone::default() })
+    pub(super) async fn prune_audit(&mut self, older_than_ms: i64, limit: i64) -> Result<Done, Error> {
+        let done = self.try_prune_audit(older_than_ms, limit).await;
+        self.pages.audit.judge(&done);
+        done
     }
 
-    async fn remove_tasks(&mut self, finished_before: Option<Ms>, remove_due_at: Ms, limit: i64) -> Result<UpkeepDone, Error> {
-        let at = self.store.now().await?;
-        let (lane, n) = (self.id, self.n + 1);
+    async fn try_prune_audit(&mut self, older_than_ms: i64, limit: i64) -> Result<Done, Error> {
+        let (time, page) = (self.store.known_time(), self.pages.audit.rows.min(limit));
         self.begin().await?;
         let conn = self.conn()?;
-        let mut found = conn.fetch(&REMOVE_DUE, Args::new().int(remove_due_at).int(limit)).await?;
-        if let Some(before) = finished_before
+        let now = time_of(conn, time).await?;
+        let rows = conn.execute(&PRUNE_AUDIT, Args::new().uuid(first_id_of(now - older_than_ms)).int(page)).await?;
+        self.commit().await?;
+        Ok(Done { rows, ..Done::default() })
+    }
+
+    pub(super) async fn remove_tasks(&mut self, finished_for_ms: Option<Ms>, limit: i64) -> Result<Done, Error> {
+        let done = self.try_remove_tasks(finished_for_ms, limit).await;
+        self.pages.tasks.judge(&done);
+        done
+    }
+
+    async fn try_remove_tasks(&mut self, finished_for_ms: Option<Ms>, limit: i64) -> Result<Done, Error> {
+        let (writer, n, time) = (self.id, self.n + 1, self.store.known_time());
+        let limit = self.pages.tasks.rows.min(limit);
+        self.begin().await?;
+        let conn = self.conn()?;
+        let now = time_of(conn, time).await?;
+        let mut found = conn.fetch(&REMOVE_DUE, Args::new().int(now).int(limit)).await?;
+        if let Some(finished_for_ms) = finished_for_ms
             && (found.len() as i64) < limit
         {
-            found.extend(conn.fetch(&FINISHED_BEFORE, Args::new().int(before).int(limit - found.len() as i64)).await?);
+            let args = Args::new().int(now - finished_for_ms).int(limit - found.len() as i64);
+            found.extend(conn.fetch(&FINISHED_BEFORE, args).await?);
         }
         let mut doomed: Vec<(TaskId, String, i64, Status)> = Vec::new();
         let mut events = 0;
@@ -191,8 +213,8 @@ impl Lane {
             all(&conn.fetch(&STILL_AWAITED, Args::new().uuids(doomed.iter().map(|(id, ..)| id))).await?, |row| row.take())?;
         doomed.retain(|(id, ..)| !awaited.contains(id));
         if doomed.is_empty() {
-            self.rollback().await?;
-            return Ok(UpkeepDone::default());
+            self.commit().await?;
+            return Ok(Done::default());
         }
         let removed: Vec<TaskId> = doomed.iter().map(|(id, ..)| *id).collect();
         let statements = [
@@ -213,11 +235,14 @@ impl Lane {
             *counts.tasks.entry((agent, priority, status)).or_default() -= 1;
         }
         let mut script = Script::default();
-        feed::write(&mut script, conn.kind(), (lane, n), at, &counts, || Changed { removed_tasks: removed.clone(), ..Changed::default() })?;
+        feed::write(&mut script, conn.kind(), (writer, n), now, &counts, || Changed {
+            removed_tasks: removed.clone(),
+            ..Changed::default()
+        })?;
         script.run(conn, false).await?;
         self.commit().await?;
         self.n = n;
-        Ok(UpkeepDone { rows: removed.len() as u64, removed, counts, n: Some(n) })
+        Ok(Done { rows: removed.len() as u64, removed, counts, is_batch: true })
     }
 }
 
@@ -225,7 +250,7 @@ impl Store {
     /// Moves SQLite's log into the database file, without holding up the writer; one that has grown long starts over, which does for a
     /// moment: over what is there already, since a file that keeps growing costs each commit more. To be called every second or so.
     /// Nothing to do on PostgreSQL.
-    pub async fn checkpoint(&self) -> Result<(), Error> {
+    pub(super) async fn checkpoint(&self) -> Result<(), Error> {
         if self.kind() == Kind::Postgres {
             return Ok(());
         }
@@ -241,5 +266,28 @@ impl Store {
             conn.fetch(&RESTART, Args::new()).await?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_that_is_too_heavy_gets_smaller_and_grows_again() {
+        let mut page = Page::new(200);
+        let too_long = || Err::<(), _>(Error::Unavailable("statement timeout".into()));
+        let mut sizes = Vec::new();
+        for _ in 0..9 {
+            page.judge(&too_long());
+            sizes.push(page.rows);
+        }
+        assert_eq!(sizes, [100, 50, 25, 12, 6, 3, 1, 1, 1]);
+        page.judge(&Err::<(), _>(Error::Conflict("deadlock".into())));
+        assert_eq!(page.rows, 1);
+        for _ in 0..100 {
+            page.judge(&Ok(()));
+        }
+        assert_eq!(page.rows, 200);
     }
 }

@@ -4,7 +4,7 @@ use super::args::Args;
 use super::dialect::{Sql, Statement, statement};
 use super::error::Error;
 use super::{Store, all};
-use crate::core::Ms;
+use bloom_core::Ms;
 
 const DAY_MS: i64 = 86_400_000;
 const ROWS: i64 = 1000;

@@ -307,9 +307,8 @@ impl World {
         for (task, lease, _) in due.into_iter().filter(|(.., at)| *at <= now) {
             self.ok(Op::ExpireLease { task, lease });
         }
-        let waits = |task: &&TaskState| {
-            task.parked == Some(bloom_core::task::Parked::NotBefore) && task.not_before.is_none_or(|at| at <= now)
-        };
+        let waits =
+            |task: &&TaskState| task.parked == Some(bloom_core::task::Parked::NotBefore) && task.not_before.is_none_or(|at| at <= now);
         let tasks: Vec<TaskId> = self.db.tasks.values().filter(waits).map(|task| task.id).collect();
         if !tasks.is_empty() {
             self.ok(Op::Reconsider { tasks });

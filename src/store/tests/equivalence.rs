@@ -1,7 +1,7 @@
 //! The same random histories on the working set in memory, on SQLite and on PostgreSQL end in equal states, and on the way there every
 //! load, every conflict and every look for waiters comes to the same. `EQUIVALENCE_CASES` asks for more than the few tried otherwise.
 
-#[path = "../support_core/mod.rs"]
+#[path = "../../../tests/support_core/mod.rs"]
 #[allow(dead_code, reason = "the tests of the core use the rest")]
 mod support_core;
 

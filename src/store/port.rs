@@ -1,0 +1,189 @@
+//! What the engine and the reconcilers ask of the database. Their reads have connections of their own.
+
+use std::sync::{Arc, PoisonError};
+
+use async_trait::async_trait;
+use bloom_core::Ms;
+use bloom_core::ids::{LeaseId, TaskId, WorkerId};
+use bloom_core::task::{RunResult, TaskSpec, TaskState};
+use bloom_core::wakeup::{Waiters, Wakeup, WakeupId};
+use bloom_core::worker::Worker;
+use bloom_database::{CountDeltas, CountsAt, Database, Due, Feed, Position, ReadyRow, Result, Scope, Service};
+
+use super::args::Args;
+use super::counts::{COUNTS, Parts};
+use super::dialect::Kind;
+use super::leader::{LEAD, MARK_SERVED, MARK_WRITERS, MARK_WRITERS_EVERY_MS, RESIGN};
+use super::listener::{Listener, NOTIFY};
+use super::open::Target;
+use super::queue::{ACTIVE, DUE_LEASES, DUE_TASKS, LEASES_BEYOND_TTL, SILENT_WORKERS};
+use super::reads::{RESULT_OF_LEASE, SETTINGS, SPECS, STATES, WORKERS_BY_ID, WORKERS_PAGE};
+use super::waiters::WAKEUPS;
+use super::writer::Writer;
+use super::{NOW, Store, all, feed, first, one, queue, records, rows, waiters};
+
+#[async_trait]
+impl Database for Store {
+    fn is_shared(&self) -> bool {
+        self.kind() == Kind::Postgres
+    }
+
+    async fn writer(&self) -> Result<Box<dyn bloom_database::Writer>> {
+        Ok(Box::new(Writer::open(self.clone()).await?))
+    }
+
+    async fn now(&self) -> Result<Ms> {
+        match self.known_time() {
+            Some(now) => Ok(now),
+            None => Ok(one(&self.control().fetch(&NOW, Args::new().int(None)).await?, |row| row.take())?),
+        }
+    }
+
+    async fn feed(&self, positions: &[Position], own: &[i64]) -> Result<Feed> {
+        if self.kind() == Kind::Sqlite {
+            return Ok(Feed::default());
+        }
+        let args = Args::new().bulk(feed::known(positions)).ints(own.iter().copied());
+        Ok(feed::read(&self.control().fetch(&feed::FEED, args).await?, positions)?)
+    }
+
+    async fn heard(&self) -> Result<()> {
+        let Target::Postgres { options } = &self.inner.target else { return std::future::pending().await };
+        let mut listener = self.inner.listener.lock().await;
+        let hears = match listener.as_mut() {
+            Some(listener) => listener.recv().await,
+            None => listener.insert(Listener::connect(options).await?).recv().await,
+        };
+        if !matches!(hears, Ok(true)) {
+            *listener = None;
+        }
+        // With a connection something may have been lost too.
+        hears?;
+        Ok(())
+    }
+
+    async fn notify(&self) -> Result<()> {
+        if self.kind() == Kind::Postgres {
+            self.control().fetch(&NOTIFY, Args::new()).await?;
+        }
+        Ok(())
+    }
+
+    async fn counts(&self) -> Result<CountsAt> {
+        let parts = Parts::of(&self.control().fetch(&COUNTS, Args::new()).await?)?;
+        Ok(CountsAt { counts: parts.kept, positions: parts.positions })
+    }
+
+    async fn task_states(&self, ids: &[TaskId]) -> Result<Vec<TaskState>> {
+        Ok(all(&self.control().fetch(&STATES, Args::new().uuids(ids)).await?, rows::state)?)
+    }
+
+    async fn workers_by_id(&self, ids: &[WorkerId]) -> Result<Vec<Worker>> {
+        Ok(all(&self.control().fetch(&WORKERS_BY_ID, Args::new().texts(ids)).await?, records::worker)?)
+    }
+
+    async fn workers_page(&self, after: Option<&str>, limit: i64) -> Result<Vec<Worker>> {
+        let args = Args::new().text(after.unwrap_or_default()).int(limit);
+        Ok(all(&self.control().fetch(&WORKERS_PAGE, args).await?, records::worker)?)
+    }
+
+    async fn active_tasks(&self, after: Option<TaskId>, limit: i64) -> Result<Vec<TaskState>> {
+        let args = Args::new().uuid(after.unwrap_or_default()).int(limit);
+        Ok(all(&self.control().fetch(&ACTIVE, args).await?, rows::state)?)
+    }
+
+    async fn ready_page(&self, scope: &Scope, after: Option<(i64, TaskId)>, limit: i64) -> Result<Vec<ReadyRow>> {
+        Ok(queue::ready(self.control(), scope, after, limit).await?)
+    }
+
+    async fn specs(&self, ids: &[TaskId]) -> Result<Vec<Arc<TaskSpec>>> {
+        Ok(all(&self.control().fetch(&SPECS, Args::new().uuids(ids)).await?, rows::spec)?)
+    }
+
+    async fn due_leases(&self, limit: i64) -> Result<Due<(TaskId, LeaseId)>> {
+        let found = self.control().fetch(&DUE_LEASES, Args::new().int(self.known_time()).int(limit + 1)).await?;
+        Ok(queue::read_due(&found, limit, |row| {
+            let (task, _at, lease): (Option<TaskId>, Option<Ms>, Option<LeaseId>) = (row.take()?, row.take()?, row.take()?);
+            Ok(task.zip(lease))
+        })?)
+    }
+
+    async fn leases_beyond_ttl(&self, limit: i64) -> Result<Vec<(TaskId, LeaseId)>> {
+        let found = self.control().fetch(&LEASES_BEYOND_TTL, Args::new().int(self.known_time()).int(limit)).await?;
+        Ok(all(&found, |row| Ok((row.take()?, row.take()?)))?)
+    }
+
+    async fn due_tasks(&self, limit: i64) -> Result<Due<TaskId>> {
+        let found = self.control().fetch(&DUE_TASKS, Args::new().int(self.known_time()).int(limit + 1)).await?;
+        Ok(queue::read_due(&found, limit, |row| row.take())?)
+    }
+
+    async fn silent_workers(&self, silent_for_ms: i64, limit: i64) -> Result<Due<WorkerId>> {
+        let args = Args::new().int(self.known_time()).int(limit + 1).int(silent_for_ms);
+        Ok(queue::read_due(&self.control().fetch(&SILENT_WORKERS, args).await?, limit, |row| row.take())?)
+    }
+
+    async fn wakeups(&self, after: Option<WakeupId>, limit: i64) -> Result<Vec<Wakeup>> {
+        let args = Args::new().uuid(after.unwrap_or_default()).int(limit);
+        Ok(all(&self.control().fetch(&WAKEUPS, args).await?, records::wakeup)?)
+    }
+
+    async fn waiters(&self, wakeup: &Wakeup, limit: i64) -> Result<Waiters> {
+        Ok(waiters::of(self.control(), wakeup, limit).await?)
+    }
+
+    async fn lead(&self, holder: &str, ttl_ms: i64) -> Result<Option<i64>> {
+        if self.kind() == Kind::Sqlite {
+            // There is nobody else.
+            return Ok(Some(1));
+        }
+        let args = Args::new().text(holder).int(ttl_ms).int(self.known_time());
+        Ok(first(&self.write_aside(&LEAD, args).await?, |row| row.take())?)
+    }
+
+    async fn resign(&self, holder: &str) -> Result<()> {
+        if self.kind() == Kind::Postgres {
+            self.write_aside(&RESIGN, Args::new().text(holder)).await?;
+        }
+        Ok(())
+    }
+
+    async fn mark_served(&self) -> Result<Service> {
+        let stepped = self.follow_wall_clock();
+        let begins = {
+            let served = self.inner.served.lock().unwrap_or_else(PoisonError::into_inner);
+            // While this process did not run, nobody served SQLite.
+            self.kind() == Kind::Sqlite && !served.has_begun
+        };
+        let args = Args::new().int(self.known_time()).int(i64::from(stepped || begins));
+        let (now, resumed_at) = one(&self.write_aside(&MARK_SERVED, args).await?, |row| Ok((row.take()?, row.take()?)))?;
+        let marks_writers = {
+            let mut served = self.inner.served.lock().unwrap_or_else(PoisonError::into_inner);
+            served.has_begun = true;
+            let recent = |at: Ms| (at..at + MARK_WRITERS_EVERY_MS).contains(&now);
+            !served.writers_marked_at.is_some_and(recent)
+        };
+        if marks_writers {
+            let args = Args::new().text(self.inner.replica.as_str()).int(self.known_time());
+            self.write_aside(&MARK_WRITERS, args).await?;
+            self.inner.served.lock().unwrap_or_else(PoisonError::into_inner).writers_marked_at = Some(now);
+        }
+        Ok(Service { now, resumed_at })
+    }
+
+    async fn checkpoint(&self) -> Result<()> {
+        Ok(Store::checkpoint(self).await?)
+    }
+
+    async fn count_errors(&self) -> Result<CountDeltas> {
+        Ok(Store::count_errors(self).await?)
+    }
+
+    async fn settings(&self) -> Result<Vec<(String, String)>> {
+        Ok(all(&self.control().fetch(&SETTINGS, Args::new()).await?, |row| Ok((row.take()?, row.take()?)))?)
+    }
+
+    async fn result_of_lease(&self, lease: LeaseId) -> Result<Option<RunResult>> {
+        Ok(first(&self.control().fetch(&RESULT_OF_LEASE, Args::new().uuid(lease)).await?, records::result)?)
+    }
+}

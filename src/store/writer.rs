@@ -1,0 +1,195 @@
+//! A writer: one connection for writing, and the numbered batches that it commits. Its row is in the table `lanes`.
+//!
+//! An error other than a conflict costs the connection; a rollback makes a new one.
+
+use async_trait::async_trait;
+use bloom_core::command::Keys;
+use bloom_core::working_set::{Loaded, WorkingSet};
+use bloom_database::{Done, Maintenance};
+
+use super::args::Args;
+use super::conn::Conn;
+use super::dialect::statement;
+use super::error::Error;
+use super::save::Before;
+use super::script::Script;
+use super::upkeep::Pages;
+use super::{Store, feed, leader, load, one, save, time_of};
+
+pub(super) struct Writer {
+    pub id: i64,
+    pub store: Store,
+    conn: Option<Conn>,
+    in_transaction: bool,
+    pub n: i64,
+    before: Before,
+    pub pages: Pages,
+}
+
+statement!(REGISTER, |d| "INSERT INTO lanes (replica, started_at, seen_at) VALUES ($1, {0}, {0}) RETURNING lane", d.clock(2));
+statement!(IS_REGISTERED, "SELECT lane FROM lanes WHERE lane = $1");
+statement!(COMMIT, "COMMIT");
+statement!(ROLLBACK, "ROLLBACK");
+statement!(
+    CLAIM_NUMBER,
+    "INSERT INTO batches (lane, n, at, counts, changes) VALUES ($1, $2, $3, '', 'void') ON CONFLICT (lane, n) DO NOTHING"
+);
+statement!(IS_VOID, "SELECT changes = 'void' FROM batches WHERE lane = $1 AND n = $2");
+
+#[async_trait]
+impl bloom_database::Writer for Writer {
+    fn id(&self) -> i64 {
+        self.id
+    }
+
+    fn n(&self) -> i64 {
+        self.n
+    }
+
+    async fn begin_and_load(&mut self, keys: &Keys) -> bloom_database::Result<Loaded> {
+        let loaded = self.load(keys).await;
+        Ok(self.judge(loaded)?)
+    }
+
+    async fn save(&mut self, set: &WorkingSet, check_epoch: Option<i64>) -> bloom_database::Result<()> {
+        let saved = self.try_save(set, check_epoch).await;
+        Ok(self.judge(saved)?)
+    }
+
+    async fn rollback(&mut self) -> bloom_database::Result<()> {
+        if self.conn.is_none() {
+            return Ok(self.reconnect().await?);
+        }
+        if std::mem::take(&mut self.in_transaction) && self.conn()?.execute(&ROLLBACK, Args::new()).await.is_err() {
+            self.reconnect().await?;
+        }
+        Ok(())
+    }
+
+    async fn resolve_commit(&mut self) -> bloom_database::Result<bool> {
+        if self.conn.is_none() {
+            self.reconnect().await?;
+        }
+        let outcome = self.resolve().await;
+        Ok(self.judge(outcome)?)
+    }
+
+    async fn maintain(&mut self, job: &Maintenance) -> bloom_database::Result<Done> {
+        let done = match *job {
+            Maintenance::CompactCounts => self.fold().await,
+            Maintenance::PruneBatches { older_than_ms } => self.prune_batches(older_than_ms).await,
+            Maintenance::PruneAudit { older_than_ms, limit } => self.prune_audit(older_than_ms, limit).await,
+            Maintenance::RemoveTasks { finished_for_ms, limit } => self.remove_tasks(finished_for_ms, limit).await,
+            Maintenance::CorrectCounts { ref missing, epoch } => self.correct_counts(missing, epoch).await,
+        };
+        Ok(self.judge(done)?)
+    }
+
+    async fn close(mut self: Box<Self>) {
+        if let Some(conn) = self.conn.take() {
+            conn.close().await;
+        }
+    }
+}
+
+async fn register(store: &Store, conn: &mut Conn) -> Result<i64, Error> {
+    let args = Args::new().text(store.inner.replica.as_str()).int(store.known_time());
+    one(&conn.fetch(&REGISTER, args).await?, |row| row.take())
+}
+
+impl Writer {
+    /// SQLite has room for one that writes at a time; more would only wait for each other.
+    pub async fn open(store: Store) -> Result<Self, Error> {
+        let mut conn = store.inner.target.writer().await?;
+        let id = register(&store, &mut conn).await?;
+        Ok(Self { id, store, conn: Some(conn), in_transaction: false, n: 0, before: Before::default(), pages: Pages::default() })
+    }
+
+    async fn load(&mut self, keys: &Keys) -> Result<Loaded, Error> {
+        self.begin().await?;
+        let time = self.store.known_time();
+        let loaded = load::load(self.conn()?, time, keys).await?;
+        self.before = Before::of(&loaded);
+        Ok(loaded)
+    }
+
+    async fn try_save(&mut self, set: &WorkingSet, check_epoch: Option<i64>) -> Result<(), Error> {
+        let time = self.store.known_time();
+        let (id, n) = (self.id, self.n + 1);
+        let before = std::mem::take(&mut self.before);
+        let conn = self.conn()?;
+        if set.dirty.is_empty() {
+            // Nothing to keep and nothing to prove: the locks are let go.
+            return self.commit().await;
+        }
+        let mut script = Script::default();
+        save::save(&mut script, set, &before);
+        feed::record(&mut script, conn.kind(), id, n, set)?;
+        let committed = script.run(conn, true).await?;
+        if let Some(epoch) = check_epoch {
+            leader::check(conn, epoch, time).await?;
+        }
+        if committed {
+            self.in_transaction = false;
+        } else {
+            self.commit().await?;
+        }
+        self.n = n;
+        Ok(())
+    }
+
+    pub async fn begin(&mut self) -> Result<(), Error> {
+        self.conn()?.begin().await?;
+        self.in_transaction = true;
+        Ok(())
+    }
+
+    pub async fn commit(&mut self) -> Result<(), Error> {
+        match self.conn()?.execute(&COMMIT, Args::new()).await {
+            Ok(_) => {
+                self.in_transaction = false;
+                Ok(())
+            }
+            Err(error @ Error::Conflict(_)) => Err(error),
+            Err(error) => Err(Error::CommitUnknown(error.to_string())),
+        }
+    }
+
+    /// Takes the batch's number itself: where that works, the batch did not commit and no longer can. An earlier try may have done it.
+    async fn resolve(&mut self) -> Result<bool, Error> {
+        let (id, n, time) = (self.id, self.n + 1, self.store.known_time());
+        let conn = self.conn()?;
+        let now = time_of(conn, time).await?;
+        conn.execute(&CLAIM_NUMBER, Args::new().int(id).int(n).int(now)).await?;
+        let void: bool = one(&conn.fetch(&IS_VOID, Args::new().int(id).int(n)).await?, |row| row.take())?;
+        self.n = n;
+        Ok(!void)
+    }
+
+    /// Replaces the connection.
+    async fn reconnect(&mut self) -> Result<(), Error> {
+        self.conn = None;
+        self.in_transaction = false;
+        let mut conn = self.store.inner.target.writer().await?;
+        // A replica that was away for long has had its writers removed.
+        if conn.fetch(&IS_REGISTERED, Args::new().int(self.id)).await?.is_empty() {
+            self.id = register(&self.store, &mut conn).await?;
+            self.n = 0;
+        }
+        self.conn = Some(conn);
+        Ok(())
+    }
+
+    pub fn conn(&mut self) -> Result<&mut Conn, Error> {
+        self.conn.as_mut().ok_or_else(|| Error::Unavailable("the connection was lost".into()))
+    }
+
+    /// Drops a connection that is not to be trusted any more.
+    fn judge<T>(&mut self, outcome: Result<T, Error>) -> Result<T, Error> {
+        if outcome.as_ref().is_err_and(|error| !error.keeps_connection()) {
+            self.conn = None;
+            self.in_transaction = false;
+        }
+        outcome
+    }
+}
