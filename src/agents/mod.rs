@@ -4,6 +4,7 @@
 
 mod calls;
 mod push;
+pub mod reconcile;
 mod rests;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

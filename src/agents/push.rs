@@ -182,7 +182,7 @@ impl Agents {
 
     /// The lease is over and the agent has not answered: it has done its work by its own calls, or nothing at all.
     async fn unanswered(&self, task: TaskId, lease: LeaseId, worker: &Worker) -> Outcome {
-        match self.0.engine.store().task_states(&[task]).await {
+        match self.0.engine.database().task_states(&[task]).await {
             Ok(states) if states.first().is_some_and(|state| is_expired(state, lease)) => {
                 self.rest(worker);
                 Outcome::Failed("the agent did not answer, and the lease expired".to_owned())

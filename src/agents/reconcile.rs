@@ -1,19 +1,19 @@
 //! Brings ready tasks to the workers that are pushed to. The leases are made here; sending them and waiting for agents goes on beside.
 
-use super::Context;
-use crate::agents::Agents;
+use super::Agents;
 use crate::core::Ms;
 use crate::core::command::Rejection;
 use crate::engine::Error;
+use crate::reconcile::{Context, LOOK_EVERY_MS};
 
 /// Tasks given out in one commit.
 const AT_ONCE: usize = 64;
 /// While as many pushes are under way as may be.
 const FULL_MS: Ms = 1_000;
 
-pub(super) async fn run(context: Context, agents: Agents) {
+pub async fn run(context: Context, agents: Agents) {
     let engine = context.engine.clone();
-    context.drive("push", &engine.alarms().push_due, |context| look(context, agents.clone())).await;
+    context.drive("push", &engine.alarms().push_due, LOOK_EVERY_MS, |context| look(context, agents.clone())).await;
 }
 
 async fn look(context: Context, agents: Agents) -> Result<Option<Ms>, Error> {

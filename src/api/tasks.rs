@@ -10,7 +10,7 @@ use super::answers::Usage;
 use super::values::{Id, Int, Labels, List, MAX_SAFE, Moment, Name, NonEmpty, ShortName, Text, Usd};
 use super::wire::body;
 use crate::core::Ms;
-use crate::core::task::{self, Format, Reason, Session, Status, TaskSpec, TaskState};
+use crate::core::task::{Format, Reason, Session, Status, TaskSpec, TaskState};
 
 pub const MAX_DEPENDENCIES: usize = 100;
 pub const MAX_BATCH: usize = 1000;
@@ -150,12 +150,18 @@ pub struct Waiting {
     pub message: String,
 }
 
-task::words! {
-    /// What a queued task may wait for.
-    WaitingReason {
-        NoWorker = "no_worker", NoCapacity = "no_capacity", NotBefore = "not_before", DependsOn = "depends_on",
-        ExclusiveKey = "exclusive_key", SessionWorker = "session_worker", Cordoned = "cordoned",
-    }
+/// What a queued task may wait for, as the engine names it.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+#[expect(dead_code, reason = "only the schema is used")]
+enum WaitingReason {
+    NoWorker,
+    NoCapacity,
+    NotBefore,
+    DependsOn,
+    ExclusiveKey,
+    SessionWorker,
+    Cordoned,
 }
 
 impl<'a> Task<'a> {

@@ -1,11 +1,8 @@
 //! The fixed words of the core, on the wire.
 
 use serde_json::value::RawValue;
-use utoipa::openapi::RefOr;
 use utoipa::openapi::schema::{ObjectBuilder, Schema, Type};
-use utoipa::{PartialSchema, ToSchema};
 
-use super::tasks::WaitingReason;
 use super::wire::{Problems, Wire, kind, problem};
 use crate::core::audit::{Action, EntityType};
 use crate::core::task::{EventKind, Format, LeaseStatus, Outcome, Reason, Session, Status};
@@ -31,14 +28,6 @@ macro_rules! words_on_the_wire {
                 Schema::Object(ObjectBuilder::new().schema_type(Type::String).enum_values(Some(words)).build())
             }
         }
-
-        impl PartialSchema for $name {
-            fn schema() -> RefOr<Schema> {
-                RefOr::T(<Self as Wire>::describe())
-            }
-        }
-
-        impl ToSchema for $name {}
     )+};
 }
 
@@ -53,7 +42,6 @@ words_on_the_wire!(
     Reason,
     Session,
     Status,
-    WaitingReason,
     WorkerStatus,
 );
 

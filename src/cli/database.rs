@@ -4,17 +4,18 @@ use secrecy::ExposeSecret;
 
 use super::{Failure, say};
 use crate::config::Serve;
-use crate::store::{Error, Options, Store};
+use crate::database::Error;
+use crate::store::{Options, Store};
 
 pub async fn open(settings: &Serve) -> Result<Store, Failure> {
     let options = Options { url: settings.database_url.expose_secret().to_owned(), max_connections: settings.database_max_connections };
-    Store::open(&options).await.map_err(|error| explain(&error, settings))
+    Store::open(&options).await.map_err(|error| explain(error, settings))
 }
 
 /// `migrate up`
 pub async fn migrate(settings: Serve) -> Result<(), Failure> {
     let store = open(&settings).await?;
-    let applied = store.migrate().await.map_err(|error| explain(&error, &settings))?;
+    let applied = store.migrate().await.map_err(|error| explain(error, &settings))?;
     store.close().await;
     if applied.is_empty() {
         say(&format!("{}: nothing to do, the schema is up to date\n", settings.shown_database_url()));
@@ -26,7 +27,7 @@ pub async fn migrate(settings: Serve) -> Result<(), Failure> {
 /// `migrate status`
 pub async fn status(settings: Serve) -> Result<(), Failure> {
     let store = open(&settings).await?;
-    let migrations = store.migration_status().await.map_err(|error| explain(&error, &settings))?;
+    let migrations = store.migration_status().await.map_err(|error| explain(error, &settings))?;
     store.close().await;
     say(&format!("{}\n", settings.shown_database_url()));
     for migration in migrations {
@@ -36,10 +37,10 @@ pub async fn status(settings: Serve) -> Result<(), Failure> {
 }
 
 /// What is wrong and what to do about it.
-pub fn explain(error: &Error, settings: &Serve) -> Failure {
+pub fn explain(error: impl Into<Error>, settings: &Serve) -> Failure {
     let database = settings.shown_database_url();
-    match error {
-        Error::Setup(text) => text.clone(),
+    match error.into() {
+        Error::Setup(text) => text,
         Error::Unavailable(text) => format!(
             "the database {database} can't be reached: {text}\n\
              Check that it runs and that DATABASE_URL names the right host, port, user and database; or use an SQLite file instead: \

@@ -3,26 +3,23 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use uuid::Uuid;
-
-use crate::core::ids::created_at;
 use crate::core::task::Status;
 use crate::core::worker::WorkerStatus;
 use crate::engine::Engine;
 use crate::membridge::Membridge;
-use crate::store;
+use crate::store::{self, Store};
 use crate::telemetry::{MAX_AGENTS, Metrics, QueueDepth};
 
 /// The heads cost a look-up for each agent and priority, so they are not read at each scrape.
 const QUEUE_EVERY: Duration = Duration::from_secs(5);
 
-pub fn start(engine: &Engine, membridge: &Membridge, metrics: &Metrics) {
-    let (watched, membridge) = (engine.clone(), membridge.clone());
-    metrics.before_render(move |metrics| set(metrics, &watched, &membridge));
-    engine.spawn(follow_queue(engine.clone(), metrics.clone()));
+pub fn start(engine: &Engine, store: &Store, membridge: &Membridge, metrics: &Metrics) {
+    let (watched, read, membridge) = (engine.clone(), store.clone(), membridge.clone());
+    metrics.before_render(move |metrics| set(metrics, &watched, &read, &membridge));
+    engine.spawn(follow_queue(engine.clone(), store.clone(), metrics.clone()));
 }
 
-fn set(metrics: &Metrics, engine: &Engine, membridge: &Membridge) {
+fn set(metrics: &Metrics, engine: &Engine, store: &Store, membridge: &Membridge) {
     let stats = engine.stats();
     metrics.tasks(stats.tasks_by_status);
     metrics.active_leases(stats.leases_active);
@@ -37,11 +34,11 @@ fn set(metrics: &Metrics, engine: &Engine, membridge: &Membridge) {
     metrics.workers(workers, free_slots);
     let state = membridge.state();
     metrics.membridge(state.connected, state.consecutive_failures, state.last_success);
-    let pool = engine.store().pool_figures();
+    let pool = store.pool_figures();
     metrics.connections(pool.size as usize, pool.idle as usize);
 }
 
-async fn follow_queue(engine: Engine, metrics: Metrics) {
+async fn follow_queue(engine: Engine, store: Store, metrics: Metrics) {
     let mut ticks = tokio::time::interval(QUEUE_EVERY);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
@@ -49,13 +46,13 @@ async fn follow_queue(engine: Engine, metrics: Metrics) {
             _ = ticks.tick() => {}
             () = engine.stopped() => return,
         }
-        if let Err(error) = tell_queue(&engine, &metrics).await {
+        if let Err(error) = tell_queue(&engine, &store, &metrics).await {
             tracing::debug!(%error, "the heads of the queue could not be read");
         }
     }
 }
 
-async fn tell_queue(engine: &Engine, metrics: &Metrics) -> Result<(), store::Error> {
+async fn tell_queue(engine: &Engine, store: &Store, metrics: &Metrics) -> Result<(), store::Error> {
     let counts = engine.counts();
     let queued: Vec<(&str, i64, i64)> = counts
         .iter()
@@ -71,7 +68,7 @@ async fn tell_queue(engine: &Engine, metrics: &Metrics) -> Result<(), store::Err
     let mut depths = Vec::with_capacity(queued.len());
     for (agent, priority, tasks) in queued {
         let oldest_age_seconds =
-            if fullest.iter().any(|(name, _)| *name == agent) { head_age(engine, agent, priority).await? } else { None };
+            if fullest.iter().any(|(name, _)| *name == agent) { head_age(engine, store, agent, priority).await? } else { None };
         depths.push(QueueDepth { agent, priority, tasks, oldest_age_seconds });
     }
     metrics.queue(&depths);
@@ -79,9 +76,7 @@ async fn tell_queue(engine: &Engine, metrics: &Metrics) -> Result<(), store::Err
 }
 
 /// How long the first task of this agent and priority has been ready, in seconds.
-async fn head_age(engine: &Engine, agent: &str, priority: i64) -> Result<Option<f64>, store::Error> {
-    let rank = 9 - priority;
-    let head = engine.store().ready_page(Some(agent), Some((rank - 1, Uuid::max())), 1).await?;
-    let head = head.first().filter(|head| head.rank == rank);
-    Ok(head.map(|head| (engine.now() - head.ready_at.unwrap_or_else(|| created_at(head.id))).max(0) as f64 / 1000.0))
+async fn head_age(engine: &Engine, store: &Store, agent: &str, priority: i64) -> Result<Option<f64>, store::Error> {
+    let ready_at = store.oldest_ready_at(agent, priority).await?;
+    Ok(ready_at.map(|at| (engine.now() - at).max(0) as f64 / 1000.0))
 }

@@ -1,6 +1,7 @@
 //! `serve`: opens, connects and starts everything, in order; and ends it in the reverse order.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -10,7 +11,7 @@ use crate::agents::{self, Agents};
 use crate::config::Serve;
 use crate::engine::{self, Engine};
 use crate::http::{self, AppState, Keys};
-use crate::membridge::Membridge;
+use crate::membridge::{self, Membridge};
 use crate::reconcile;
 use crate::telemetry::{Metrics, init_logging};
 
@@ -26,24 +27,27 @@ pub async fn run(settings: Serve, shutdown: CancellationToken, ready: impl FnOnc
     let metrics = Metrics::new().map_err(|error| format!("metrics can't be set up: {error}"))?;
     let store = database::open(&settings).await?;
     let (listener, address) = listen(&settings).await?;
-    let broken = |error| database::explain(&error, &settings);
-    for name in store.migrate().await.map_err(broken)? {
+    for name in store.migrate().await.map_err(|error| database::explain(error, &settings))? {
         tracing::info!(migration = name, "the database's schema was brought up to date");
     }
     let options = engine::Options {
         session_wait_ms: settings.session_wait_ms,
         worker_offline_after_ms: settings.worker_offline_after_ms,
         manual_clock: None,
+        seed: None,
     };
-    let engine = Engine::start(store.clone(), metrics.clone(), options).await.map_err(broken)?;
+    let engine = Engine::start(Arc::new(store.clone()), metrics.clone(), options).await.map_err(|error| database::explain(error, &settings))?;
     let server_url = settings.membridge_server_url.as_ref().map(|url| url.as_str().trim_end_matches('/').to_owned());
     let membridge = Membridge::new(server_url, settings.membridge_admin_key.clone());
-    reconcile::load_settings(&engine, &membridge).await.map_err(broken)?;
+    membridge::sync::load_settings(&store, &membridge).await.map_err(|error| database::explain(error, &settings))?;
     let agents = Agents::new(engine.clone(), agent_options(&settings, address));
-    reconcile::start(&engine, &agents, &membridge, reconcile_options(&settings));
-    gauges::start(&engine, &membridge, &metrics);
+    let context = reconcile::start(&engine, reconcile_options(&settings));
+    engine.spawn(agents::reconcile::run(context.clone(), agents.clone()));
+    engine.spawn(membridge::sync::workers(context, membridge.clone()));
+    engine.spawn(membridge::sync::settings(engine.clone(), store.clone(), membridge.clone()));
+    gauges::start(&engine, &store, &membridge, &metrics);
 
-    let state = AppState::new(engine.clone(), agents, membridge, metrics, http_settings(&settings), shutdown.clone());
+    let state = AppState::new(engine.clone(), store.clone(), agents, membridge, metrics, http_settings(&settings), shutdown.clone());
     let url = callable(address);
     say(&banner(&settings, &url));
     ready(&url);

@@ -11,7 +11,7 @@ use async_trait::async_trait;
 use bloom_core::Ms;
 use bloom_core::command::Keys;
 use bloom_core::ids::{LeaseId, TaskId, WorkerId};
-use bloom_core::task::{RunResult, TaskSpec, TaskState};
+use bloom_core::task::{TaskSpec, TaskState};
 use bloom_core::wakeup::{Waiters, Wakeup, WakeupId};
 use bloom_core::worker::Worker;
 use bloom_core::working_set::{Loaded, WorkingSet};
@@ -119,11 +119,6 @@ pub trait Database: Send + Sync + 'static {
 
     /// What has to be added to the counts to make them true. Reads all tasks, beside those who write.
     async fn count_errors(&self) -> Result<CountDeltas>;
-
-    async fn settings(&self) -> Result<Vec<(String, String)>>;
-
-    /// What a lease's completion stored.
-    async fn result_of_lease(&self, lease: LeaseId) -> Result<Option<RunResult>>;
 }
 
 /// One connection for writing. The future of a call must run to its end: dropped midway, it would leave a statement behind on the

@@ -34,7 +34,7 @@ pub async fn health(State(app): State<AppState>, caller: Caller, path: WorkerPat
             ok(&AgentHealth::reachable(answer))
         }
         Err(error) => {
-            let lost = Op::LoseWorker { worker: worker.id, cause: Loss::Unreachable(error.clone()) };
+            let lost = Op::MarkOffline { worker: worker.id, cause: Loss::Unreachable(error.clone()) };
             app.engine.submit(caller.command(lost)).await?;
             ok(&AgentHealth::unreachable(error))
         }
@@ -42,7 +42,7 @@ pub async fn health(State(app): State<AppState>, caller: Caller, path: WorkerPat
 }
 
 async fn with_url(app: &AppState, path: WorkerPath) -> Result<Worker, Failure> {
-    let worker = app.engine.store().worker(&path.name()?).await?.ok_or(Failure::WORKER_NOT_FOUND)?;
+    let worker = app.store.worker(&path.name()?).await?.ok_or(Failure::WORKER_NOT_FOUND)?;
     if worker.url.is_empty() { Err(Failure::fixed(400, "Worker has no URL configured")) } else { Ok(worker) }
 }
 
@@ -113,7 +113,7 @@ async fn order(app: AppState, caller: Caller, path: WorkerPath, body: &Content, 
 }
 
 fn record(order: Order, worker: String) -> Op {
-    let note = |action| Op::Note {
+    let note = |action| Op::RecordAudit {
         action,
         entity_type: EntityType::Worker,
         entity_id: worker.clone(),
@@ -123,6 +123,6 @@ fn record(order: Order, worker: String) -> Op {
     match order {
         Order::Update => note(Action::AgentUpdated),
         Order::Restart => note(Action::AgentRestarted),
-        Order::Uninstall => Op::LoseWorker { worker, cause: Loss::Uninstalled },
+        Order::Uninstall => Op::MarkOffline { worker, cause: Loss::Uninstalled },
     }
 }

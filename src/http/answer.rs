@@ -7,7 +7,7 @@ use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
 use crate::api::error::Failure;
-use crate::{engine, store};
+use crate::{database, engine, store};
 
 pub type Answer = Result<Response, Failure>;
 
@@ -82,6 +82,12 @@ impl From<engine::Error> for Failure {
 
 impl From<store::Error> for Failure {
     fn from(error: store::Error) -> Self {
+        database::Error::from(error).into()
+    }
+}
+
+impl From<database::Error> for Failure {
+    fn from(error: database::Error) -> Self {
         if error.is_unavailable() { UNAVAILABLE } else { Self::Internal(error.to_string()) }
     }
 }

@@ -47,7 +47,7 @@ async fn apply(app: &AppState, caller: &Caller, bulk: Bulk, statuses: &[Status],
         },
     };
     let fits = |task: &TaskState| statuses.contains(&task.status) && !(task.status.is_active() && task.cancel_requested);
-    let mut states = app.engine.store().task_states(&ids).await?;
+    let mut states = app.store.task_states(&ids).await?;
     states.retain(fits);
     states.sort_by_key(|task| task.id);
     states.dedup_by_key(|task| task.id);
@@ -75,7 +75,7 @@ async fn named_by(app: &AppState, filter: TaskFilter, statuses: &[Status]) -> Re
         let filter = TaskFilter { status: Some(*status), ..filter.clone() };
         // One more tells whether there are more.
         let limit = (MAX_BATCH + 1 - ids.len()) as i64;
-        ids.extend(app.engine.store().task_ids(&filter, &Page { limit, before: None }).await?);
+        ids.extend(app.store.task_ids(&filter, &Page { limit, before: None }).await?);
         if ids.len() > MAX_BATCH {
             ids.truncate(MAX_BATCH);
             return Ok((ids, true));

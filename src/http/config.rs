@@ -55,7 +55,7 @@ pub async fn test_connection(State(app): State<AppState>, caller: Caller, body: 
     let tested = app.membridge.test_connection().await;
     let detail = tested.as_ref().map_or_else(|error| format!("failed: {error}"), |_| "connected".into());
     let (action, entity_type, entity_id) = (Action::ConnectionTest, EntityType::Config, "membridge".into());
-    app.engine.submit(caller.command(Op::Note { action, entity_type, entity_id, actor: "admin".into(), detail })).await?;
+    app.engine.submit(caller.command(Op::RecordAudit { action, entity_type, entity_id, actor: "admin".into(), detail })).await?;
     ok(&match tested {
         Ok(health) => ConnectionTest { connected: true, health: Some(health), error: None },
         Err(error) => ConnectionTest { connected: false, health: None, error: Some(error) },
@@ -73,7 +73,7 @@ pub async fn health(State(app): State<AppState>) -> Answer {
         status: "ok",
         service: "bloom-runtime",
         uptime: app.started.elapsed().as_secs_f64(),
-        storage: app.engine.store().kind().as_str(),
+        storage: app.store.kind().as_str(),
         membridge: MembridgeState {
             consecutive_failures: membridge.consecutive_failures,
             last_success: membridge.last_success,

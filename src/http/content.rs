@@ -28,7 +28,7 @@ impl AppState {
     pub async fn blame(&self, path: &TaskPath, ask: Ask, body: &RawValue, wrong: Failure) -> Failure {
         let state = match path.known() {
             None => None,
-            Some(id) => match self.engine.store().task_states(&[id]).await {
+            Some(id) => match self.store.task_states(&[id]).await {
                 Ok(states) => states.into_iter().next(),
                 Err(error) => return error.into(),
             },

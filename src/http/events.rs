@@ -24,7 +24,7 @@ use crate::api::wire::Wire;
 use crate::core::command::{NewEvent, Op, Reply};
 use crate::core::ids::TaskId;
 use crate::core::task::TaskEvent;
-use crate::engine::Engine;
+use crate::store::Store;
 
 /// Events that one piece of a stream carries: of 256 KiB each at the most.
 const PIECE: i64 = 50;
@@ -64,7 +64,7 @@ pub async fn send(State(app): State<AppState>, caller: Caller, path: TaskPath, b
 )]
 pub async fn list(State(app): State<AppState>, path: TaskPath, params: Params, headers: HeaderMap) -> Answer {
     let id = path.id()?;
-    let store = app.engine.store();
+    let store = &app.store;
     let state = store.task_states(&[id]).await?.into_iter().next().ok_or(Failure::TASK_NOT_FOUND)?;
     let after = params.lenient("after", 0, 0..=i64::MAX);
     let wants_stream =
@@ -72,8 +72,8 @@ pub async fn list(State(app): State<AppState>, path: TaskPath, params: Params, h
     if wants_stream {
         let seen = headers.get("last-event-id").and_then(|id| id.to_str().ok()).and_then(|id| id.parse().ok()).unwrap_or(after);
         let follower = app.hub.follow(id);
-        let (engine, shutdown) = (app.engine.clone(), app.shutdown.clone());
-        let following = Following { engine, task: id, seen, follower, shutdown, is_over: false, _seat: app.seats.events()? };
+        let (store, shutdown) = (app.store.clone(), app.shutdown.clone());
+        let following = Following { store, task: id, seen, follower, shutdown, is_over: false, _seat: app.seats.events()? };
         return Ok(event_stream(stream::unfold(following, Following::next)));
     }
     let limit = params.limit();
@@ -88,7 +88,7 @@ fn show(event: &TaskEvent) -> Result<Event<'_>, Failure> {
 }
 
 struct Following {
-    engine: Engine,
+    store: Store,
     task: TaskId,
     /// The number of the last event sent.
     seen: i64,
@@ -119,7 +119,7 @@ impl Following {
 
     /// What there is to send now.
     async fn look(&mut self) -> Result<Option<Bytes>, Failure> {
-        let store = self.engine.store();
+        let store = &self.store;
         // The state first: what came before its end is in the events read after it.
         let state = store.task_states(&[self.task]).await?.into_iter().next();
         let events = store.events(self.task, self.seen, PIECE).await?;

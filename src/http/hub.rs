@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 use super::watch::{RESET, frames};
 use crate::core::ids::TaskId;
 use crate::engine::{Changes, Engine};
+use crate::store::Store;
 
 /// Commits that a stream may lag behind before it has to list again.
 const BACKLOG: usize = 256;
@@ -67,7 +68,7 @@ impl Hub {
         self.frames.subscribe()
     }
 
-    pub async fn run(self: Arc<Self>, engine: Engine, shutdown: CancellationToken) {
+    pub async fn run(self: Arc<Self>, engine: Engine, store: Store, shutdown: CancellationToken) {
         let mut changes = engine.subscribe();
         loop {
             let change = tokio::select! {
@@ -75,14 +76,14 @@ impl Hub {
                 () = shutdown.cancelled() => return,
             };
             match change {
-                Ok(change) if !change.reset => self.tell(&engine, &change).await,
+                Ok(change) if !change.reset => self.tell(&engine, &store, &change).await,
                 Ok(_) | Err(RecvError::Lagged(_)) => self.reset(),
                 Err(RecvError::Closed) => return,
             }
         }
     }
 
-    async fn tell(&self, engine: &Engine, changes: &Changes) {
+    async fn tell(&self, engine: &Engine, store: &Store, changes: &Changes) {
         let touched = changes.tasks.iter().map(|task| task.id).chain(changes.events.iter().copied());
         {
             let followed = self.followed();
@@ -95,7 +96,7 @@ impl Hub {
             }
         }
         if self.frames.receiver_count() > 0 {
-            let frames = frames(engine, changes).await.unwrap_or(RESET);
+            let frames = frames(engine, store, changes).await.unwrap_or(RESET);
             if !frames.is_empty() {
                 // Nobody listens any more: as well.
                 let _ = self.frames.send(frames);

@@ -132,7 +132,7 @@ async fn completed(app: &AppState, task: &TaskState, result: command::Completed)
             &*now
         }
         command::Completed::Before(lease) => {
-            before = app.engine.store().result_of_lease(lease).await?;
+            before = app.store.result_of_lease(lease).await?;
             before.as_ref().ok_or_else(|| Failure::Internal(format!("lease {lease} is completed but has no result")))?
         }
     };

@@ -69,7 +69,7 @@ pub async fn select(State(app): State<AppState>, caller: Caller, ProjectPath(pro
         return Err(Failure::Text { status: reply.status, text: String::from_utf8_lossy(&reply.body).into_owned().into() });
     }
     let (action, entity_type) = (Action::LeadershipPromote, EntityType::Project);
-    let note = Op::Note { action, entity_type, entity_id: project, actor: "admin".into(), detail: wish.primary_node_id.0 };
+    let note = Op::RecordAudit { action, entity_type, entity_id: project, actor: "admin".into(), detail: wish.primary_node_id.0 };
     app.engine.submit(caller.command(note)).await?;
     through(reply)
 }

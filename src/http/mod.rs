@@ -46,6 +46,7 @@ use crate::agents::Agents;
 use crate::api::error::Failure;
 use crate::engine::Engine;
 use crate::membridge::Membridge;
+use crate::store::Store;
 use crate::telemetry::Metrics;
 use hub::Hub;
 use rate::Limiter;
@@ -91,6 +92,8 @@ pub struct AppState(Arc<Shared>);
 
 pub struct Shared {
     pub engine: Engine,
+    /// For lists and reports; what changes anything goes through the engine.
+    pub store: Store,
     pub agents: Agents,
     pub membridge: Membridge,
     pub metrics: Metrics,
@@ -121,6 +124,7 @@ impl AppState {
     /// Starts the one task that tells waiting requests of changes; it ends with `shutdown`.
     pub fn new(
         engine: Engine,
+        store: Store,
         agents: Agents,
         membridge: Membridge,
         metrics: Metrics,
@@ -128,14 +132,14 @@ impl AppState {
         shutdown: CancellationToken,
     ) -> Self {
         let hub = Arc::new(Hub::default());
-        tokio::spawn(hub.clone().run(engine.clone(), shutdown.clone()));
+        tokio::spawn(hub.clone().run(engine.clone(), store.clone(), shutdown.clone()));
         let limits = Limits {
             general: Limiter::new(settings.rate_limit_per_minute),
             test_connection: Limiter::new(settings.test_connection_per_minute),
             worker: Limiter::new(settings.worker_rate_limit_per_minute),
         };
         let (started, seats) = (Instant::now(), Seats::default());
-        Self(Arc::new(Shared { engine, agents, membridge, metrics, settings, started, shutdown, limits, hub, seats }))
+        Self(Arc::new(Shared { engine, store, agents, membridge, metrics, settings, started, shutdown, limits, hub, seats }))
     }
 }
 

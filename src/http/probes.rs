@@ -29,7 +29,7 @@ pub async fn readyz(State(app): State<AppState>) -> Answer {
     if app.shutdown.is_cancelled() {
         return Err(Failure::Later("The server is stopping"));
     }
-    if let Err(error) = app.engine.store().ping().await {
+    if let Err(error) = app.store.ping().await {
         tracing::warn!(%error, "not ready");
         return Err(Failure::Later("The database is not reachable, or its schema is not current"));
     }

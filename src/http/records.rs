@@ -37,7 +37,7 @@ pub async fn leases(State(app): State<AppState>, params: Params) -> Answer {
         Some(None) => return ok(&[(); 0]),
         status => status.flatten(),
     };
-    let mut rows = app.engine.store().leases(status, &page_wanted).await?;
+    let mut rows = app.store.leases(status, &page_wanted).await?;
     let next = cut(&mut rows, false, &params, "/api/runtime/leases", |lease| lease.id);
     page(&rows.iter().map(Lease::from).collect::<Vec<_>>(), next)
 }
@@ -53,7 +53,7 @@ pub async fn artifacts(State(app): State<AppState>, params: Params) -> Answer {
         Some(None) => return ok(&[(); 0]),
         task => task.flatten(),
     };
-    let Listing { mut rows, cut: is_short } = app.engine.store().artifacts(task, &page_wanted).await?;
+    let Listing { mut rows, cut: is_short } = app.store.artifacts(task, &page_wanted).await?;
     let next = cut(&mut rows, is_short, &params, "/api/runtime/artifacts", |result| result.artifact_id);
     page(&rows.iter().map(Artifact::from).collect::<Vec<_>>(), next)
 }
@@ -64,7 +64,7 @@ pub async fn artifacts(State(app): State<AppState>, params: Params) -> Answer {
     responses((status = 200, description = "A page of entries.", body = Vec<Audit>))
 )]
 pub async fn audit(State(app): State<AppState>, params: Params) -> Answer {
-    let mut rows = app.engine.store().audit(&page_of(&params)?).await?;
+    let mut rows = app.store.audit(&page_of(&params)?).await?;
     let next = cut(&mut rows, false, &params, "/api/runtime/audit", |entry| entry.id);
     page(&rows.iter().map(Audit::from).collect::<Vec<_>>(), next)
 }
@@ -100,7 +100,7 @@ pub async fn usage(State(app): State<AppState>, params: Params) -> Answer {
         Some("context_id") => UsageBy::ContextId,
         Some(_) => return Err(Failure::field("by", "Expected 'day' | 'agent_slug' | 'model' | 'context_id'")),
     };
-    let rows = app.engine.store().usage(params.moment("from")?, params.moment("to")?, by).await?;
+    let rows = app.store.usage(params.moment("from")?, params.moment("to")?, by).await?;
     let shown = rows.iter().map(|row| UsageRow {
         key: &row.key,
         runs: row.runs,

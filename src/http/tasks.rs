@@ -84,7 +84,7 @@ fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Failure> {
 pub async fn list(State(app): State<AppState>, params: Params) -> Answer {
     let page_wanted = page_of(&params)?;
     let Some(filter) = filter_of_params(&params)? else { return ok(&[(); 0]) };
-    let Listing { mut rows, cut: is_short } = app.engine.store().tasks(&filter, &page_wanted).await?;
+    let Listing { mut rows, cut: is_short } = app.store.tasks(&filter, &page_wanted).await?;
     let next = cut(&mut rows, is_short, &params, PATH, |row| row.spec.id);
     page(&show(&app, &rows), next)
 }
@@ -138,7 +138,7 @@ fn with_status(filter: TaskFilter, status: Option<&str>) -> Option<TaskFilter> {
     responses((status = 200, description = "Tasks, newest first.", body = Vec<Task>))
 )]
 pub async fn runs(State(app): State<AppState>) -> Answer {
-    let rows = app.engine.store().tasks(&TaskFilter::default(), &Page { limit: RUNS, before: None }).await?;
+    let rows = app.store.tasks(&TaskFilter::default(), &Page { limit: RUNS, before: None }).await?;
     ok(&show(&app, &rows.rows))
 }
 
@@ -151,7 +151,7 @@ pub async fn runs(State(app): State<AppState>) -> Answer {
     )
 )]
 pub async fn get(State(app): State<AppState>, path: TaskPath) -> Answer {
-    let row = app.engine.store().task(path.id()?).await?.ok_or(Failure::TASK_NOT_FOUND)?;
+    let row = app.store.task(path.id()?).await?.ok_or(Failure::TASK_NOT_FOUND)?;
     ok(&show_task(&app.engine, &row.spec, &row.state))
 }
 
@@ -165,10 +165,10 @@ pub async fn get(State(app): State<AppState>, path: TaskPath) -> Answer {
 )]
 pub async fn result(State(app): State<AppState>, path: TaskPath) -> Answer {
     let id = path.id()?;
-    if let Some(result) = app.engine.store().newest_result(id).await? {
+    if let Some(result) = app.store.newest_result(id).await? {
         return ok(&TaskResult::from(&result));
     }
-    let known = app.engine.store().task_states(&[id]).await?;
+    let known = app.store.task_states(&[id]).await?;
     Err(if known.is_empty() { Failure::TASK_NOT_FOUND } else { Failure::fixed(404, "Result not found") })
 }
 

@@ -36,7 +36,7 @@ pub async fn wait(State(app): State<AppState>, path: TaskPath, params: Params) -
     loop {
         follower.mark_seen();
         let is_last_look = Instant::now() >= end || app.shutdown.is_cancelled();
-        let row = app.engine.store().task(id).await?.ok_or(Failure::TASK_NOT_FOUND)?;
+        let row = app.store.task(id).await?.ok_or(Failure::TASK_NOT_FOUND)?;
         if row.state.status.is_final() || is_last_look {
             return ok(&show_task(&app.engine, &row.spec, &row.state));
         }

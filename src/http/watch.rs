@@ -20,6 +20,7 @@ use crate::api::answers::Lease;
 use crate::api::error::Failure;
 use crate::core::ids::LeaseId;
 use crate::engine::{Changes, Engine};
+use crate::store::Store;
 
 /// Something was missed: list again.
 pub const RESET: Bytes = Bytes::from_static(b"id: 1\nevent: reset\ndata: {}\n\n");
@@ -66,7 +67,7 @@ struct Gone<'a> {
 }
 
 /// One commit's changes, as the stream sends them.
-pub async fn frames(engine: &Engine, changes: &Changes) -> Result<Bytes, Failure> {
+pub async fn frames(engine: &Engine, store: &Store, changes: &Changes) -> Result<Bytes, Failure> {
     let mut out = Vec::new();
     let ids: Vec<_> = changes.tasks.iter().map(|task| task.id).collect();
     let specs = if ids.is_empty() { Vec::new() } else { engine.specs(&ids).await? };
@@ -82,7 +83,7 @@ pub async fn frames(engine: &Engine, changes: &Changes) -> Result<Bytes, Failure
         }
     }
     if !ended.is_empty() {
-        for lease in &engine.store().past_leases(&ended).await? {
+        for lease in &store.past_leases(&ended).await? {
             frame(&mut out, "lease", &Lease::from(lease))?;
         }
     }

@@ -72,19 +72,24 @@ pub async fn heartbeat(State(app): State<AppState>, caller: Caller, path: Worker
     let leases = body.read::<WorkerHeartbeat>()?.leases.map(|id| id.0);
     let worker = path.name()?;
     let op = Op::RenewLeases { worker: worker.clone(), leases };
-    let Reply::RenewedLeases { renewed, lost } = app.engine.submit(caller.command(op)).await? else {
+    let Reply::RenewedLeases { renewed, lost, cancel } = app.engine.submit(caller.command(op)).await? else {
         return Err(odd_reply("heartbeat"));
     };
     if renewed.is_empty() {
         must_be_known(&app, &worker).await?;
     }
     app.engine.sighted(&worker);
-    ok(&RenewedLeases { renewed, lost, directives: directives(&app.engine, &worker) })
+    let mut directives = directives(&app.engine, &worker);
+    // The rows know of every cancel; this replica may not have heard of it yet.
+    directives.cancel.extend(cancel);
+    directives.cancel.sort_unstable();
+    directives.cancel.dedup();
+    ok(&RenewedLeases { renewed, lost, directives })
 }
 
 /// Whoever has or had a lease is known, so only those are asked for who show none.
 async fn must_be_known(app: &AppState, worker: &str) -> Result<(), Failure> {
-    if app.engine.store().worker(worker).await?.is_some() { Ok(()) } else { Err(Failure::WORKER_NOT_FOUND) }
+    if app.store.worker(worker).await?.is_some() { Ok(()) } else { Err(Failure::WORKER_NOT_FOUND) }
 }
 
 /// The ends of many runs, each on its own.

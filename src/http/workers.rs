@@ -30,7 +30,7 @@ pub async fn list(State(app): State<AppState>, params: Params) -> Answer {
         Some(None) => return ok(&[(); 0]),
         status => status.flatten(),
     };
-    let mut workers = app.engine.store().workers().await?;
+    let mut workers = app.store.workers().await?;
     workers.retain(|worker| status.is_none_or(|status| worker.shown_status() == status));
     workers.sort_by(|a, b| (Reverse(a.registered_at), &a.id).cmp(&(Reverse(b.registered_at), &b.id)));
     let start =
@@ -56,7 +56,7 @@ fn cursor(text: &str) -> Result<(Ms, String), Failure> {
     )
 )]
 pub async fn get(State(app): State<AppState>, path: WorkerPath) -> Answer {
-    let store = app.engine.store();
+    let store = &app.store;
     let worker = store.worker(&path.name()?).await?.ok_or(Failure::WORKER_NOT_FOUND)?;
     let rows = store.leases_of(&worker.id).await?;
     // Read together, so that the count and the list agree.

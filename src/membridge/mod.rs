@@ -4,6 +4,7 @@
 
 mod agents;
 mod client;
+pub mod sync;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};

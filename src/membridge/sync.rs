@@ -3,15 +3,15 @@
 use secrecy::SecretString;
 use tokio::sync::broadcast::error::RecvError;
 
-use super::{Context, PAGE};
+use super::Membridge;
 use crate::core::command::{Command, Op, Rejection};
 use crate::core::decide::{MEMBRIDGE_ADMIN_KEY, MEMBRIDGE_SERVER_URL};
 use crate::engine::{Engine, Error};
-use crate::membridge::Membridge;
-use crate::store;
+use crate::reconcile::{Context, PAGE};
+use crate::store::{self, Store};
 
 /// Takes over what the control plane lists. A worker that it no longer lists falls silent by itself.
-pub(super) async fn workers(context: Context, membridge: Membridge) {
+pub async fn workers(context: Context, membridge: Membridge) {
     let pause = context.options.worker_sync_ms;
     context.every("membridge_sync", pause, |context| take_over(context, membridge.clone())).await;
 }
@@ -37,7 +37,7 @@ async fn take_over(context: Context, membridge: Membridge) -> Result<(), Error> 
 }
 
 /// Follows the stored settings.
-pub(super) async fn settings(engine: Engine, membridge: Membridge) {
+pub async fn settings(engine: Engine, store: Store, membridge: Membridge) {
     let mut changes = engine.subscribe();
     loop {
         let changed = tokio::select! {
@@ -49,15 +49,15 @@ pub(super) async fn settings(engine: Engine, membridge: Membridge) {
             Ok(_) | Err(RecvError::Lagged(_)) => {}
             Err(RecvError::Closed) => return,
         }
-        if let Err(error) = load_settings(&engine, &membridge).await {
+        if let Err(error) = load_settings(&store, &membridge).await {
             tracing::warn!(%error, "stored settings could not be read");
         }
     }
 }
 
 /// Puts stored settings in force; they win over flags and environment.
-pub async fn load_settings(engine: &Engine, membridge: &Membridge) -> Result<(), store::Error> {
-    let settings: std::collections::HashMap<_, _> = engine.store().settings().await?.into_iter().collect();
+pub async fn load_settings(store: &Store, membridge: &Membridge) -> Result<(), store::Error> {
+    let settings: std::collections::HashMap<_, _> = store.settings().await?.into_iter().collect();
     if let (Some(url), Some(key)) = (settings.get(MEMBRIDGE_SERVER_URL), settings.get(MEMBRIDGE_ADMIN_KEY)) {
         membridge.configure(url.clone(), SecretString::from(key.clone()));
     }

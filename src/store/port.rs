@@ -5,7 +5,7 @@ use std::sync::{Arc, PoisonError};
 use async_trait::async_trait;
 use bloom_core::Ms;
 use bloom_core::ids::{LeaseId, TaskId, WorkerId};
-use bloom_core::task::{RunResult, TaskSpec, TaskState};
+use bloom_core::task::{TaskSpec, TaskState};
 use bloom_core::wakeup::{Waiters, Wakeup, WakeupId};
 use bloom_core::worker::Worker;
 use bloom_database::{CountDeltas, CountsAt, Database, Due, Feed, Position, ReadyRow, Result, Scope, Service};
@@ -17,7 +17,7 @@ use super::leader::{LEAD, MARK_SERVED, MARK_WRITERS, MARK_WRITERS_EVERY_MS, RESI
 use super::listener::{Listener, NOTIFY};
 use super::open::Target;
 use super::queue::{ACTIVE, DUE_LEASES, DUE_TASKS, LEASES_BEYOND_TTL, SILENT_WORKERS};
-use super::reads::{RESULT_OF_LEASE, SETTINGS, SPECS, STATES, WORKERS_BY_ID, WORKERS_PAGE};
+use super::reads::{SPECS, STATES, WORKERS_BY_ID, WORKERS_PAGE};
 use super::waiters::WAKEUPS;
 use super::writer::Writer;
 use super::{NOW, Store, all, feed, first, one, queue, records, rows, waiters};
@@ -177,13 +177,5 @@ impl Database for Store {
 
     async fn count_errors(&self) -> Result<CountDeltas> {
         Ok(Store::count_errors(self).await?)
-    }
-
-    async fn settings(&self) -> Result<Vec<(String, String)>> {
-        Ok(all(&self.control().fetch(&SETTINGS, Args::new()).await?, |row| Ok((row.take()?, row.take()?)))?)
-    }
-
-    async fn result_of_lease(&self, lease: LeaseId) -> Result<Option<RunResult>> {
-        Ok(first(&self.control().fetch(&RESULT_OF_LEASE, Args::new().uuid(lease)).await?, records::result)?)
     }
 }

@@ -4,7 +4,8 @@ use super::args::Args;
 use super::conn::{Cells, Pool, Row};
 use super::dialect::{Kind, statement};
 use super::error::Error;
-use super::{Store, all, rows};
+use super::{Store, all, first, rows};
+use bloom_core::Ms;
 use bloom_core::ids::TaskId;
 use bloom_database::{Due, ReadyRow, Scope};
 
@@ -106,7 +107,20 @@ pub(super) fn read_due<T>(found: &[Row], limit: i64, read: impl Fn(&mut Cells<'_
     Ok(due)
 }
 
+statement!(
+    OLDEST_READY,
+    |d| "SELECT coalesce(ready_at, 0) FROM task_state {} \
+    WHERE status = 'queued' AND parked IS NULL AND agent_slug = $1 AND rank = $2 ORDER BY rank, id LIMIT 1",
+    d.by_index("task_state_ready_of_agent")
+);
+
 impl Store {
+    /// Since when the first ready task of this agent and priority has waited.
+    pub async fn oldest_ready_at(&self, agent_slug: &str, priority: i64) -> Result<Option<Ms>, Error> {
+        let args = Args::new().text(agent_slug).int(rows::rank(priority));
+        first(&self.control().fetch(&OLDEST_READY, args).await?, |row| row.take())
+    }
+
     /// The next tasks of the scope, in the queue's order, behind `after` (rank, id).
     pub async fn ready_page(&self, scope: &Scope, after: Option<(i64, TaskId)>, limit: i64) -> Result<Vec<ReadyRow>, Error> {
         ready(self.pool(), scope, after, limit).await

@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use bloom_core::Ms;
 use bloom_core::cache::{ReadyRow, Scope};
 use bloom_core::ids::{LeaseId, TaskId, WorkerId};
-use bloom_core::task::{RunResult, Status, TaskSpec, TaskState};
+use bloom_core::task::{Status, TaskSpec, TaskState};
 use bloom_core::wakeup::{Waiters, Wakeup, WakeupId};
 use bloom_core::worker::{Worker, WorkerStatus};
 use bloom_core::working_set::Counts;
@@ -305,14 +305,6 @@ impl Database for SimDatabase {
     async fn count_errors(&self) -> Result<CountDeltas> {
         tokio::time::sleep(Duration::from_millis(1)).await;
         Ok(CountDeltas::default())
-    }
-
-    async fn settings(&self) -> Result<Vec<(String, String)>> {
-        Ok(Vec::new())
-    }
-
-    async fn result_of_lease(&self, _lease: LeaseId) -> Result<Option<RunResult>> {
-        Err(Error::Other("nobody asks for it here".into()))
     }
 }
 
