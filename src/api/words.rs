@@ -31,19 +31,7 @@ macro_rules! words_on_the_wire {
     )+};
 }
 
-words_on_the_wire!(
-    Action,
-    DispatchMode,
-    EntityType,
-    EventKind,
-    Format,
-    LeaseStatus,
-    Outcome,
-    Reason,
-    Session,
-    Status,
-    WorkerStatus,
-);
+words_on_the_wire!(Action, DispatchMode, EntityType, EventKind, Format, LeaseStatus, Outcome, Reason, Session, Status, WorkerStatus,);
 
 /// So much of a stranger's word as belongs into an answer.
 fn shorten(word: &str) -> String {

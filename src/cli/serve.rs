@@ -36,7 +36,8 @@ pub async fn run(settings: Serve, shutdown: CancellationToken, ready: impl FnOnc
         manual_clock: None,
         seed: None,
     };
-    let engine = Engine::start(Arc::new(store.clone()), metrics.clone(), options).await.map_err(|error| database::explain(error, &settings))?;
+    let engine =
+        Engine::start(Arc::new(store.clone()), metrics.clone(), options).await.map_err(|error| database::explain(error, &settings))?;
     let server_url = settings.membridge_server_url.as_ref().map(|url| url.as_str().trim_end_matches('/').to_owned());
     let membridge = Membridge::new(server_url, settings.membridge_admin_key.clone());
     membridge::sync::load_settings(&store, &membridge).await.map_err(|error| database::explain(error, &settings))?;

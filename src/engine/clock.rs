@@ -36,7 +36,11 @@ impl Clock {
         self.manual.is_some()
     }
 
-    fn elapsed_ms(&self) -> Ms {
+    /// What has passed here since the start, whatever the database's clock says.
+    pub fn elapsed_ms(&self) -> Ms {
+        if let Some(time) = &self.manual {
+            return time.load(Ordering::SeqCst);
+        }
         Ms::try_from(self.started.elapsed().as_millis()).unwrap_or(Ms::MAX)
     }
 }

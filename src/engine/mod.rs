@@ -293,6 +293,11 @@ impl Engine {
         self.0.clock.now()
     }
 
+    /// What has passed here since the start, whatever the database's clock says.
+    pub fn elapsed_ms(&self) -> Ms {
+        self.0.clock.elapsed_ms()
+    }
+
     /// A well-mixed number.
     pub fn draw(&self) -> u64 {
         self.0.random.draw()

@@ -55,7 +55,10 @@ impl Engine {
 
     pub fn directives(&self, worker: &str) -> Directives {
         let remembered = self.0.replica.lock();
-        Directives { cancel: remembered.cancels(worker), drain: remembered.cache.fleet.worker(worker).is_some_and(|worker| worker.draining) }
+        Directives {
+            cancel: remembered.cancels(worker),
+            drain: remembered.cache.fleet.worker(worker).is_some_and(|worker| worker.draining),
+        }
     }
 
     pub fn waiting(&self, task: &TaskState) -> Option<Waiting> {

@@ -11,7 +11,6 @@ use bloom_core::ids::{LeaseId, TaskId};
 use bloom_database::Service;
 use bloom_engine::Error;
 use tokio::sync::Mutex;
-use tokio::time::Instant;
 
 use super::{Context, LOOK_EVERY_MS, PAGE, PAGE_ROWS, unreadable};
 
@@ -30,20 +29,21 @@ pub(super) async fn run(context: Context) {
 #[derive(Default)]
 struct Clock {
     epoch: Option<i64>,
-    read: Option<(Ms, Instant)>,
+    /// Its time, and what had passed here by then.
+    read: Option<(Ms, Ms)>,
     grace: Grace,
     /// Leases may seem to last longer than their TTL: the clock may have stepped back.
     may_be_behind: bool,
 }
 
 impl Clock {
-    fn heed(&mut self, epoch: i64, service: Service) {
+    fn heed(&mut self, epoch: i64, service: Service, elapsed_ms: Ms) {
         let is_new = self.epoch != Some(epoch);
-        let step = self.step(service.now);
+        let step = self.step(service.now, elapsed_ms);
         if is_new {
             *self = Self { epoch: Some(epoch), may_be_behind: true, ..Self::default() };
         }
-        self.read = Some((service.now, Instant::now()));
+        self.read = Some((service.now, elapsed_ms));
         if step.abs() > STEP_MS && !is_new {
             tracing::warn!(step_ms = step, "the database's clock has stepped; every lease gets a TTL from now");
             self.may_be_behind = true;
@@ -54,9 +54,8 @@ impl Clock {
     }
 
     /// How far the clock has moved besides what has passed.
-    fn step(&self, now: Ms) -> Ms {
-        let Some((then, at)) = self.read else { return 0 };
-        now - then - Ms::try_from(at.elapsed().as_millis()).unwrap_or(Ms::MAX)
+    fn step(&self, now: Ms, elapsed_ms: Ms) -> Ms {
+        self.read.map_or(0, |(then, elapsed_then_ms)| now - then - (elapsed_ms - elapsed_then_ms))
     }
 }
 
@@ -64,7 +63,8 @@ async fn look(context: Context, clock: Arc<Mutex<Clock>>) -> Result<Option<Ms>, 
     let mut clock = clock.lock().await;
     let database = context.engine.database();
     let Some(epoch) = context.leadership.epoch() else { return Ok(None) };
-    clock.heed(epoch, database.mark_served().await.map_err(unreadable)?);
+    let service = database.mark_served().await.map_err(unreadable)?;
+    clock.heed(epoch, service, context.engine.elapsed_ms());
     while clock.may_be_behind {
         let leases = database.leases_beyond_ttl(PAGE_ROWS).await.map_err(unreadable)?;
         clock.may_be_behind = leases.len() == PAGE;
@@ -74,7 +74,7 @@ async fn look(context: Context, clock: Arc<Mutex<Clock>>) -> Result<Option<Ms>, 
     }
     loop {
         let due = database.due_leases(PAGE_ROWS).await.map_err(unreadable)?;
-        if clock.step(due.now).abs() > STEP_MS {
+        if clock.step(due.now, context.engine.elapsed_ms()).abs() > STEP_MS {
             return Ok(Some(context.engine.now()));
         }
         if due.items.is_empty() {
@@ -92,7 +92,8 @@ async fn look(context: Context, clock: Arc<Mutex<Clock>>) -> Result<Option<Ms>, 
 
 /// Answers whether this replica still leads.
 async fn end(context: &Context, leases: Vec<(TaskId, LeaseId)>, grace: Grace) -> Result<bool, Error> {
-    let commands: Vec<_> = leases.iter().filter_map(|(task, lease)| context.led(Op::ExpireLease { task: *task, lease: *lease, grace })).collect();
+    let commands: Vec<_> =
+        leases.iter().filter_map(|(task, lease)| context.led(Op::ExpireLease { task: *task, lease: *lease, grace })).collect();
     if commands.len() < leases.len() {
         return Ok(false);
     }

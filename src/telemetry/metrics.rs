@@ -231,9 +231,9 @@ impl Metrics {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::QueueDepth;
     use bloom_core::task::Status;
     use bloom_core::worker::WorkerStatus;
-    use crate::QueueDepth;
 
     #[test]
     fn renders_what_was_told() {

@@ -1,6 +1,7 @@
 //! Connections on which no whole request comes, at a server whose patience the test sets.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bloom_runtime::agents::{self, Agents};
@@ -39,8 +40,8 @@ async fn open() -> Door {
     let store = Store::open(&Options { url, max_connections: 2 }).await.unwrap();
     store.migrate().await.unwrap();
     let metrics = Metrics::new().unwrap();
-    let options = engine::Options { session_wait_ms: 30_000, worker_offline_after_ms: 60_000, manual_clock: None };
-    let engine = Engine::start(store, metrics.clone(), options).await.unwrap();
+    let options = engine::Options { session_wait_ms: 30_000, worker_offline_after_ms: 60_000, manual_clock: None, seed: None };
+    let engine = Engine::start(Arc::new(store.clone()), metrics.clone(), options).await.unwrap();
     let settings = http::Settings {
         keys: Keys::new(None, None, None),
         rate_limit_per_minute: 0,
@@ -57,7 +58,7 @@ async fn open() -> Door {
     let address = listener.local_addr().unwrap();
     let stop = CancellationToken::new();
     let agents = Agents::new(engine.clone(), agents::Options::default());
-    let state = AppState::new(engine, agents, Membridge::new(None, None), metrics, settings, stop.clone());
+    let state = AppState::new(engine, store, agents, Membridge::new(None, None), metrics, settings, stop.clone());
     beside(http::server::serve(listener, state, stop.clone()));
     Door { address, stop, _directory: directory }
 }

@@ -99,14 +99,7 @@ impl<'a> End<'a> {
     }
 }
 
-fn conclude(
-    set: &mut WorkingSet,
-    mut task: TaskState,
-    lease: LeaseId,
-    worker: &WorkerId,
-    completion: &Completion,
-    end: End<'_>,
-) -> Reply {
+fn conclude(set: &mut WorkingSet, mut task: TaskState, lease: LeaseId, worker: &WorkerId, completion: &Completion, end: End<'_>) -> Reply {
     if let Some(record) = set.dirty.past_leases.iter().rev().find(|record| record.id == lease) {
         // A repeat in this very batch finds it.
         set.loaded.past_leases.insert(lease, Some(record.clone()));

@@ -19,7 +19,8 @@ pub(super) fn register(set: &mut WorkingSet, change: &WorkerChange) -> Result<Re
     worker.last_seen = now;
     worker.lost = false;
     let used = set.slots(&worker.id).used;
-    worker.recount_slots = used.checked_shr(u32::try_from(worker.capabilities.max_concurrency).unwrap_or(0)).is_some_and(|above| above != 0);
+    worker.recount_slots =
+        used.checked_shr(u32::try_from(worker.capabilities.max_concurrency).unwrap_or(0)).is_some_and(|above| above != 0);
     if created {
         set.audit(Action::WorkerRegistered, EntityType::Worker, &worker.id, change.actor, "");
         set.put_worker(worker.clone());

@@ -3,12 +3,11 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-use bloom_runtime::agents::{self, Agents};
-use bloom_core::command::{Op, Reply, WorkerChange};
+use bloom_core::command::{Completion, Holder, Op, Reply, WorkerChange};
 use bloom_core::ids::TaskId;
-use bloom_core::task::{Format, Session, TaskSpec, TaskState};
+use bloom_core::task::{Format, Outcome, Session, TaskSpec, TaskState, Usage};
+use bloom_runtime::agents::{self, Agents};
 use bloom_runtime::engine::{self, Engine};
-use bloom_runtime::membridge::Membridge;
 use bloom_runtime::reconcile;
 use bloom_runtime::store::{Clock, Options, Store};
 use bloom_runtime::telemetry::Metrics;
@@ -23,6 +22,7 @@ pub const DAY: i64 = 86_400_000;
 /// A control plane without its door, on a clock of the test's own.
 pub struct Plane {
     pub engine: Engine,
+    pub store: Store,
     pub url: String,
     clock: Arc<AtomicI64>,
     _directory: tempfile::TempDir,
@@ -40,7 +40,7 @@ impl Plane {
         let clock = Arc::new(AtomicI64::new(START));
         let store = Store::with_clock(&Options { url: url.clone(), max_connections: 4 }, Clock::Manual(clock.clone())).await.unwrap();
         store.migrate().await.unwrap();
-        let engine = engine(store, &clock).await;
+        let engine = engine(store.clone(), &clock).await;
         let options = reconcile::Options {
             worker_offline_after_ms: 60_000,
             worker_sync_ms: 10_000,
@@ -49,8 +49,9 @@ impl Plane {
             audit_retention_days,
         };
         let agents = Agents::new(engine.clone(), agents::Options::default());
-        reconcile::start(&engine, &agents, &Membridge::new(None, None), options);
-        Self { engine, url, clock, _directory: directory }
+        let context = reconcile::start(&engine, options);
+        engine.spawn(agents::reconcile::run(context, agents));
+        Self { engine, store, url, clock, _directory: directory }
     }
 
     /// Another process's engine on the same database; it never leads.
@@ -118,7 +119,7 @@ impl Plane {
     }
 
     pub async fn task(&self, id: TaskId) -> TaskState {
-        self.engine.store().task(id).await.unwrap().unwrap().state
+        self.store.task(id).await.unwrap().unwrap().state
     }
 
     pub async fn reaches(&self, id: TaskId, what: &str, holds: impl Fn(&TaskState) -> bool) -> TaskState {
@@ -149,7 +150,7 @@ impl Plane {
 
     pub async fn shows(&self, worker: &str, online: bool) {
         eventually("the worker's status", || async {
-            let worker = self.engine.store().worker(worker).await.unwrap().unwrap();
+            let worker = self.store.worker(worker).await.unwrap().unwrap();
             (worker.is_online() == online).then_some(())
         })
         .await;
@@ -157,8 +158,42 @@ impl Plane {
 }
 
 async fn engine(store: Store, clock: &Arc<AtomicI64>) -> Engine {
-    let options = engine::Options { session_wait_ms: 30_000, worker_offline_after_ms: 60_000, manual_clock: Some(clock.clone()) };
-    Engine::start(store, Metrics::new().unwrap(), options).await.unwrap()
+    let options =
+        engine::Options { session_wait_ms: 30_000, worker_offline_after_ms: 60_000, manual_clock: Some(clock.clone()), seed: None };
+    Engine::start(Arc::new(store), Metrics::new().unwrap(), options).await.unwrap()
+}
+
+/// Does to the database what no program of ours would.
+pub async fn execute(url: &str, sql: &str) {
+    use sqlx::{AssertSqlSafe, Connection, Executor};
+    let sql = AssertSqlSafe(sql.to_owned());
+    if url.starts_with("sqlite") {
+        sqlx::SqliteConnection::connect(url).await.unwrap().execute(sql).await.unwrap();
+    } else {
+        sqlx::PgConnection::connect(url).await.unwrap().execute(sql).await.unwrap();
+    }
+}
+
+/// A completion as a worker sends it.
+pub fn success(task: TaskId, output: &str) -> Op {
+    Op::Complete(Box::new(Completion {
+        task,
+        holder: Holder::default(),
+        status: Outcome::Success,
+        output: Some(output.into()),
+        error_message: None,
+        duration_ms: 12,
+        tokens_used: None,
+        artifact_type: "LLM_RESULT".into(),
+        artifact_tags: vec!["t".into()],
+        reason: None,
+        retryable: false,
+        retry_at: None,
+        keep_attempt: false,
+        usage: Some(Usage { input_tokens: 10, output_tokens: 5, cost_usd: 0.25 }),
+        session_id: Some("sess".into()),
+        model: Some("m".into()),
+    }))
 }
 
 #[macro_export]
