@@ -320,7 +320,8 @@ impl World {
     pub fn do_what_is_due(&mut self) {
         self.work_off();
         let now = self.now;
-        let due: Vec<_> = self.db.active().filter_map(|task| task.lease.as_ref().map(|lease| (task.id, lease.id, lease.check_at))).collect();
+        let due: Vec<_> =
+            self.db.active().filter_map(|task| task.lease.as_ref().map(|lease| (task.id, lease.id, lease.check_at))).collect();
         for (task, lease, _) in due.into_iter().filter(|(.., at)| *at <= now) {
             self.ok(Op::ExpireLease { task, lease, grace: Grace::default() });
         }

@@ -99,14 +99,7 @@ impl<'a> End<'a> {
     }
 }
 
-fn conclude(
-    set: &mut WorkingSet,
-    mut task: TaskState,
-    lease: LeaseId,
-    worker: &WorkerId,
-    completion: &Completion,
-    end: End<'_>,
-) -> Reply {
+fn conclude(set: &mut WorkingSet, mut task: TaskState, lease: LeaseId, worker: &WorkerId, completion: &Completion, end: End<'_>) -> Reply {
     if let Some(record) = set.dirty.past_leases.iter().rev().find(|record| record.id == lease) {
         // A repeat in this very batch finds it.
         set.loaded.past_leases.insert(lease, Some(record.clone()));
@@ -154,6 +147,6 @@ fn conclude(
             }
         }
     }
-    set.put_task(task.clone());
+    task.revision = set.put_task(task.clone());
     Reply::Completed { task, result: Completed::Now(result) }
 }

@@ -66,7 +66,8 @@ fn same_wish(a: &TaskSpec, b: &TaskSpec) -> bool {
 }
 
 fn insert(set: &mut WorkingSet, wanted: &TaskSpec) -> Result<CreatedTask, Halt> {
-    let before = if wanted.session == Session::Context { Some(newest_in_context(set, &wanted.context_id)?.unwrap_or_default()) } else { None };
+    let before =
+        if wanted.session == Session::Context { Some(newest_in_context(set, &wanted.context_id)?.unwrap_or_default()) } else { None };
     // Behind all that it may have to wait for: whoever waits for an earlier task never waits in a circle.
     before.iter().chain(&wanted.depends_on).for_each(|id| set.ids.rise_above(*id));
     let id = set.ids.next_id();
@@ -82,6 +83,6 @@ fn insert(set: &mut WorkingSet, wanted: &TaskSpec) -> Result<CreatedTask, Halt> 
     if spec.session == Session::Context && state.status == Status::Queued {
         set.newest_in_context.insert(spec.context_id.clone(), id);
     }
-    set.put_task(state.clone());
+    state.revision = set.put_task(state.clone());
     Ok(CreatedTask { spec, state, existed: false })
 }

@@ -209,10 +209,7 @@ fn remember_session(set: &WorkingSet, task: &mut TaskState) -> Result<(), Halt> 
     }
     let view = set.context(&task.context_id)?;
     task.session_id = view.session_id.clone().or_else(|| task.session_id.take());
-    task.session_worker = view
-        .last_worker
-        .as_ref()
-        .filter(|(_, ended_at)| set.now() - ended_at <= STICKY_FOR_MS)
-        .map(|(worker, _)| worker.clone());
+    task.session_worker =
+        view.last_worker.as_ref().filter(|(_, ended_at)| set.now() - ended_at <= STICKY_FOR_MS).map(|(worker, _)| worker.clone());
     Ok(())
 }
