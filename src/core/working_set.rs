@@ -199,8 +199,9 @@ impl WorkingSet {
         self.loaded.contexts.get(context).ok_or_else(|| need(|keys| keys.contexts.insert(context.to_owned())))
     }
 
-    /// Writes a task back and keeps the counts; the only way a task state changes.
-    pub fn put_task(&mut self, mut task: TaskState) {
+    /// Writes a task back and keeps the counts; the only way a task state changes. Answers its new revision: what an answer tells of
+    /// the task carries that one.
+    pub fn put_task(&mut self, mut task: TaskState) -> i64 {
         let before = self.loaded.tasks.get(&task.id).and_then(Option::as_ref);
         task.revision = before.map_or(0, |before| before.revision) + 1;
         if before.map(|b| b.status) != Some(task.status) {
@@ -211,17 +212,20 @@ impl WorkingSet {
         }
         self.dirty.quiet_tasks.remove(&task.id);
         self.dirty.tasks.insert(task.id);
+        let revision = task.revision;
         self.loaded.tasks.insert(task.id, Some(task));
+        revision
     }
 
     /// As [`put_task`](Self::put_task), for a change that nobody waits for.
-    pub fn put_task_quietly(&mut self, task: TaskState) {
+    pub fn put_task_quietly(&mut self, task: TaskState) -> i64 {
         let id = task.id;
         let told = self.dirty.tasks.contains(&id) && !self.dirty.quiet_tasks.contains(&id);
-        self.put_task(task);
+        let revision = self.put_task(task);
         if !told {
             self.dirty.quiet_tasks.insert(id);
         }
+        revision
     }
 
     /// Records a deed; it commits with the change it tells of.
@@ -251,13 +255,15 @@ impl WorkingSet {
         }
     }
 
-    pub fn put_worker(&mut self, mut worker: Worker) {
+    /// Answers the worker as it is written.
+    pub fn put_worker(&mut self, mut worker: Worker) -> Worker {
         worker.revision = self.next_worker_revision(&worker.id);
         worker.updated_at = self.stamp();
         self.dirty.removed_workers.remove(&worker.id);
         self.dirty.workers.insert(worker.id.clone());
         self.dirty.seen.insert(worker.id.clone());
-        self.loaded.workers.insert(worker.id.clone(), Some(worker));
+        self.loaded.workers.insert(worker.id.clone(), Some(worker.clone()));
+        worker
     }
 
     pub fn remove_worker(&mut self, id: &str) {

@@ -1,6 +1,6 @@
 //! Random histories: steps that mean something in whatever state they meet.
 
-use bloom_core::command::{Choice, Completion, CordonWish, Holder, Loss, NewEvent, Op, PushEnd};
+use bloom_core::command::{Choice, Completion, CordonWish, Grace, Holder, Loss, NewEvent, Op, PushEnd};
 use bloom_core::ids::{LeaseId, TaskId};
 use bloom_core::task::{EventKind, Origin, Outcome, Session, TaskSpec, Usage};
 use proptest::collection::vec;
@@ -67,9 +67,12 @@ pub enum Step {
     Expire {
         lease: usize,
     },
-    /// The slow resync.
+    /// The leader looks for what was left behind.
     LookAgain,
-    Grace,
+    /// As [`Expire`](Self::Expire), right after a gap in service.
+    Grace {
+        lease: usize,
+    },
     Register {
         worker: usize,
         places: i64,
@@ -91,7 +94,7 @@ pub enum Step {
     Pass {
         ms: i64,
     },
-    /// The next commit is the last of its process: nobody is told of what it let go of.
+    /// The next commit is the last of its process: what it let go of stands in the database alone.
     Crash,
     /// This replica stops (or starts) hearing of others' commits.
     Stale(bool),
@@ -158,6 +161,7 @@ impl History {
                 world.do_what_is_due();
             }
             Step::Crash => world.crashing = true,
+            Step::LookAgain => world.work_off(),
             Step::Stale(stale) => {
                 world.stale = *stale;
                 world.refresh();
@@ -206,8 +210,8 @@ impl History {
                 let id = worker(*at);
                 let known = held.map(|knows| db.held_by(&id).filter(|_| knows).filter_map(|task| Some(task.lease.as_ref()?.id)).collect());
                 let mut candidates = db.workers.get(&id).map(|worker| db.ready_for(worker)).unwrap_or_default();
-                candidates.truncate(*max);
-                Op::Claim(bloom_core::command::Claim { worker: id, candidates, held: known, ttl_ms: TTL_MS })
+                candidates.truncate(max + 1);
+                Op::Claim(bloom_core::command::Claim { worker: id, candidates, max: *max, held: known, ttl_ms: TTL_MS })
             }
             Step::Heartbeat { lease, named } => {
                 let (task, lease, worker) = pick(&self.leases, *lease)?.clone();
@@ -238,19 +242,21 @@ impl History {
             Step::Requeue { task: at } => Op::Requeue { task: task(*at)? },
             Step::Expire { lease } => {
                 let (task, lease, _) = pick(&self.leases, *lease)?.clone();
-                Op::ExpireLease { task, lease }
+                Op::ExpireLease { task, lease, grace: Grace::default() }
             }
-            Step::LookAgain => Op::Reconsider { tasks: db.parked() },
-            Step::Grace => Op::Grace { tasks: db.active().map(|task| task.id).collect(), ready_at: now, at_least_ms: 10_000 },
+            Step::Grace { lease } => {
+                let (task, lease, _) = pick(&self.leases, *lease)?.clone();
+                Op::ExpireLease { task, lease, grace: Grace { resumed_at: now, grace_ms: 10_000 } }
+            }
             Step::Register { worker: at, places } => Op::RegisterWorker(Box::new(registration(&worker(*at), *places))),
             Step::Remove { worker: at } => Op::RemoveWorker { worker: worker(*at) },
             Step::Cordon { worker: at, wish } => {
                 let wishes = [CordonWish::Cordon, CordonWish::Uncordon, CordonWish::Drain];
                 Op::Cordon { worker: worker(*at), wish: wishes[wish % wishes.len()] }
             }
-            Step::Seen { worker: at } => Op::Touch { sightings: vec![(worker(*at), now)] },
-            Step::Silent { worker: at } => Op::LoseWorker { worker: worker(*at), cause: Loss::Silent { for_ms: NOT_SEEN_MS } },
-            Step::Pass { .. } | Step::Crash | Step::Stale(_) | Step::Batch(_) => return None,
+            Step::Seen { worker: at } => Op::RecordSeen { sightings: vec![(worker(*at), now)] },
+            Step::Silent { worker: at } => Op::MarkOffline { worker: worker(*at), cause: Loss::Silent { for_ms: NOT_SEEN_MS } },
+            Step::Pass { .. } | Step::Crash | Step::LookAgain | Step::Stale(_) | Step::Batch(_) => return None,
         })
     }
 
@@ -322,8 +328,7 @@ fn command() -> impl Strategy<Value = Step> {
         2 => any().prop_map(|task| Step::Cancel { task }),
         4 => any().prop_map(|task| Step::Requeue { task }),
         1 => any().prop_map(|lease| Step::Expire { lease }),
-        1 => Just(Step::LookAgain),
-        1 => Just(Step::Grace),
+        1 => any().prop_map(|lease| Step::Grace { lease }),
         1 => any().prop_map(|worker| Step::Seen { worker }),
         1 => any().prop_map(|worker| Step::Silent { worker }),
     ]
@@ -339,6 +344,7 @@ pub fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => (any(), any()).prop_map(|(worker, wish)| Step::Cordon { worker, wish }),
         3 => prop_oneof![Just(1), Just(1_000), Just(61_000), Just(400_000)].prop_map(|ms| Step::Pass { ms }),
         1 => Just(Step::Crash),
+        1 => Just(Step::LookAgain),
         1 => prop::bool::ANY.prop_map(Step::Stale),
     ];
     vec(step, 1..60)

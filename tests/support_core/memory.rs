@@ -9,8 +9,9 @@ use bloom_core::audit::AuditEntry;
 use bloom_core::command::Keys;
 use bloom_core::ids::{LeaseId, TaskId, WorkerId};
 use bloom_core::task::{Parked, PastLease, RunResult, Session, Status, TaskEvent, TaskSpec, TaskState};
+use bloom_core::wakeup::{Subject, Waiters, Wakeup, WakeupId};
 use bloom_core::worker::Worker;
-use bloom_core::working_set::{ContextView, Counts, Freed, Loaded, Slots, WorkingSet};
+use bloom_core::working_set::{ContextView, Counts, Loaded, Slots, WorkingSet};
 
 /// A unique index said no; its name.
 pub type Conflict = &'static str;
@@ -20,6 +21,9 @@ pub struct Memory {
     pub specs: BTreeMap<TaskId, Arc<TaskSpec>>,
     pub tasks: BTreeMap<TaskId, TaskState>,
     pub workers: BTreeMap<WorkerId, Worker>,
+    /// The revisions that removed workers had in the end.
+    pub tombstones: BTreeMap<WorkerId, i64>,
+    pub wakeups: BTreeMap<WakeupId, Wakeup>,
     pub past_leases: BTreeMap<LeaseId, PastLease>,
     pub results: Vec<Arc<RunResult>>,
     pub events: BTreeMap<(TaskId, i64), TaskEvent>,
@@ -76,6 +80,10 @@ impl Memory {
             tasks.extend(newest);
             found.predecessors.insert((context.clone(), *before), newest);
         }
+        let last = found.contexts.values().filter_map(|view| view.last_worker.as_ref()).map(|(worker, _)| worker);
+        let of_sessions = last.filter(|worker| !keys.all_workers && !keys.workers.contains(*worker));
+        let observed = of_sessions.chain(&keys.observed_workers).map(|id| (id.clone(), self.workers.get(id).cloned())).collect();
+        found.observed_workers = observed;
         (found, tasks)
     }
 
@@ -86,8 +94,11 @@ impl Memory {
         loaded.tasks = tasks.into_iter().map(|id| (id, self.tasks.get(&id).cloned())).collect();
         loaded.workers = keys.workers.iter().map(|id| (id.clone(), self.workers.get(id).cloned())).collect();
         if keys.all_workers {
+            loaded.workers.extend(self.tombstones.keys().map(|id| (id.clone(), None)));
             loaded.workers.extend(self.workers.iter().map(|(id, worker)| (id.clone(), Some(worker.clone()))));
         }
+        let revision = |id: &WorkerId| self.workers.get(id).map(|worker| worker.revision).or_else(|| self.tombstones.get(id).copied());
+        loaded.worker_revisions = loaded.workers.keys().filter_map(|id| Some((id.clone(), revision(id)?))).collect();
         let everyone = self.workers.keys().filter(|_| keys.all_workers);
         loaded.slots = keys.exact_slots.iter().chain(everyone).map(|id| (id.clone(), Slots { used: self.used(id), exact: true })).collect();
         loaded.past_leases = keys.past_leases.iter().map(|id| (*id, self.past_leases.get(id).cloned())).collect();
@@ -116,11 +127,24 @@ impl Memory {
         self.results.extend(dirty.results.iter().cloned());
         self.events.extend(dirty.events.iter().map(|event| ((event.task_id, event.number), event.clone())));
         for id in &dirty.removed_workers {
-            self.workers.remove(id);
+            if self.workers.remove(id).is_some() {
+                self.tombstones.insert(id.clone(), set.loaded.worker_revisions[id]);
+            }
         }
         for id in dirty.workers.iter().chain(&dirty.seen).filter(|id| !dirty.removed_workers.contains(*id)) {
             let worker = set.loaded.workers[id].clone().expect("a worker that is written is there");
+            self.tombstones.remove(id);
             self.workers.insert(id.clone(), worker);
+        }
+        self.wakeups.extend(dirty.wakeups.iter().map(|wakeup| (wakeup.id, wakeup.clone())));
+        for progress in &dirty.progress {
+            match (progress.next, self.wakeups.get_mut(&progress.wakeup)) {
+                (Some(next), Some(wakeup)) => wakeup.cursor = wakeup.cursor.max(Some(next)),
+                (None, Some(_)) => {
+                    self.wakeups.remove(&progress.wakeup);
+                }
+                (_, None) => {}
+            }
         }
         self.settings.extend(dirty.settings.iter().map(|(key, value)| ((*key).to_owned(), value.clone())));
         self.audit.extend(dirty.audit.iter().cloned());
@@ -146,38 +170,60 @@ impl Memory {
         unique("one task a place", leases().map(|(_, lease)| (&lease.worker_id, lease.slot)))?;
         unique("one task a lease", leases().map(|(_, lease)| lease.id))?;
         unique("one run a context", leases().filter(|(_, lease)| lease.holds_context).map(|(task, _)| &task.context_id))?;
+        let made_after = self.tasks.values().filter_map(|task| Some((&task.context_id, task.created_after?)));
+        unique("one task behind another", made_after)?;
         unique("one run a key", leases().filter_map(|(task, _)| task.exclusive_key.as_ref()))?;
         unique("one task an idempotency key", self.specs.values().filter_map(|spec| spec.idempotency_key.as_ref()))
     }
 
-    /// Queued tasks that may run now that this was let go; those that a look at each of them would set right.
-    pub fn waiters(&self, freed: &Freed) -> Vec<TaskId> {
-        let parked = |task: &&TaskState, by: Parked| task.status == Status::Queued && task.parked == Some(by);
-        let waits = |task: &&TaskState| task.status == Status::Queued && task.parked.is_some();
-        let mut waiters = Vec::new();
-        if freed.finished {
-            let depends = |task: &&TaskState| self.specs[&task.id].depends_on.contains(&freed.task);
-            waiters.extend(self.tasks.values().filter(waits).filter(depends).map(|task| task.id));
+    /// A page of those that wait for what the wake-up tells of.
+    pub fn waiters(&self, wakeup: &Wakeup, limit: usize) -> Waiters {
+        let queued = |task: &&TaskState| task.status == Status::Queued;
+        let behind = |task: &TaskId| wakeup.cursor.is_none_or(|cursor| *task > cursor);
+        let page = |ids: Vec<TaskId>| ids.last().copied().filter(|_| ids.len() == limit);
+        match &wakeup.subject {
+            Subject::Dependents(id) => {
+                let depend = self.specs.values().filter(|spec| spec.depends_on.contains(id) && behind(&spec.id)).map(|spec| spec.id);
+                let depend: Vec<TaskId> = depend.take(limit).collect();
+                let waits = |id: &&TaskId| self.tasks.get(id).filter(queued).is_some_and(|task| task.parked.is_some());
+                Waiters { tasks: depend.iter().filter(waits).copied().collect(), next: page(depend), more_want_key: false }
+            }
+            Subject::Context { context_id, after } => {
+                let first = self.live_in(context_id).next();
+                let next = after.and_then(|after| self.live_in(context_id).find(|task| task.id > after));
+                let waits = |task: &&TaskState| task.parked == Some(Parked::Session);
+                let mut tasks: Vec<TaskId> = first.into_iter().chain(next).filter(waits).map(|task| task.id).collect();
+                tasks.dedup();
+                Waiters { tasks, ..Waiters::default() }
+            }
+            Subject::Key(key) => {
+                let wants = |task: &&TaskState| task.parked == Some(Parked::ExclusiveKey) && task.exclusive_key.as_ref() == Some(key);
+                let mut firsts: BTreeMap<&str, (i64, TaskId)> = BTreeMap::new();
+                let mut waiting = 0;
+                for task in self.tasks.values().filter(queued).filter(wants) {
+                    waiting += 1;
+                    let place = (9 - task.priority, task.id);
+                    firsts.entry(&task.agent_slug).and_modify(|first| *first = place.min(*first)).or_insert(place);
+                }
+                let tasks: Vec<TaskId> = firsts.values().take(limit).map(|(_, id)| *id).collect();
+                Waiters { more_want_key: waiting > tasks.len(), tasks, next: None }
+            }
+            Subject::Reservations(worker) => {
+                let kept = |task: &&TaskState| task.parked == Some(Parked::Reserved) && task.session_worker.as_ref() == Some(worker);
+                let kept = self.tasks.values().filter(queued).filter(kept).map(|task| task.id).filter(behind);
+                let tasks: Vec<TaskId> = kept.take(limit).collect();
+                Waiters { next: page(tasks.clone()), tasks, more_want_key: false }
+            }
         }
-        if let Some(context) = &freed.context {
-            let first = self.live_in(context).next();
-            let next = self.live_in(context).find(|task| freed.finished && task.id > freed.task);
-            waiters.extend(first.into_iter().chain(next).filter(|task| parked(task, Parked::Session)).map(|task| task.id));
-        }
-        if let Some(key) = &freed.exclusive_key {
-            let wants = |task: &&TaskState| task.exclusive_key.as_ref() == Some(key);
-            waiters.extend(self.tasks.values().filter(|task| parked(task, Parked::ExclusiveKey)).filter(wants).map(|task| task.id));
-        }
-        waiters
     }
 
     pub fn parked(&self) -> Vec<TaskId> {
         self.tasks.values().filter(|task| task.status == Status::Queued && task.parked.is_some()).map(|task| task.id).collect()
     }
 
-    /// Ready tasks as the queue would hand them out.
+    /// Tasks that the worker may claim, those that are kept for it among them, as the queue would hand them out.
     pub fn ready_for(&self, worker: &Worker) -> Vec<TaskId> {
-        let suits = |task: &&TaskState| task.is_ready() && worker.capabilities.serves(&task.agent_slug);
+        let suits = |task: &&TaskState| task.is_open_to(&worker.id) && worker.capabilities.serves(&task.agent_slug);
         let mut ready: Vec<_> = self.tasks.values().filter(suits).map(|task| (9 - task.priority, task.id)).collect();
         ready.sort_unstable();
         ready.into_iter().map(|(_, id)| id).collect()

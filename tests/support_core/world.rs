@@ -4,12 +4,13 @@ use std::collections::HashMap;
 use std::fmt::Write as _;
 
 use bloom_core::Ms;
-use bloom_core::command::{Choice, Claim, Command, Completion, Holder, Keys, Op, Rejection, Reply, WorkerChange};
+use bloom_core::command::{Choice, Claim, Command, Completion, Grace, Holder, Keys, Op, Rejection, Reply, WorkerChange};
 use bloom_core::decide::decide;
 use bloom_core::ids::{LeaseId, TaskId, WorkerId, created_at};
-use bloom_core::task::{Format, Origin, Outcome, Session, Status, TaskSpec, TaskState};
+use bloom_core::task::{Format, Origin, Outcome, Parked, Session, Status, TaskSpec, TaskState};
+use bloom_core::wakeup::{Progress, Waiters, Wakeup};
 use bloom_core::worker::DispatchMode;
-use bloom_core::working_set::{Freed, Halt, Loaded, Slots, WorkingSet};
+use bloom_core::working_set::{Halt, Loaded, Slots, WorkingSet};
 
 use super::memory::Memory;
 
@@ -18,6 +19,10 @@ pub const TTL_MS: i64 = 300_000;
 /// A command may ask for more rows so many times; the engine allows the same.
 const TRIES: usize = 8;
 const CONFLICTS: usize = 3;
+/// So long a session's next task is kept for its worker.
+pub const SESSION_WAIT_MS: i64 = 30_000;
+/// Small, so that there are pages behind the first.
+pub const PAGE: usize = 2;
 
 #[derive(Clone, Debug)]
 pub struct World {
@@ -27,7 +32,7 @@ pub struct World {
     /// What this replica believes of the workers' places; kept as it is while `stale` says so.
     view: HashMap<WorkerId, u32>,
     pub stale: bool,
-    /// Whoever waits for what is let go is not told: the process ended right after the commit.
+    /// The process ends right after the next commit: its wake-ups stay in the database until the leader looks.
     pub crashing: bool,
     /// Each halt is checked to have left no trace.
     pub strict: bool,
@@ -39,8 +44,8 @@ pub struct World {
 #[derive(Clone, Debug)]
 pub enum Asked {
     Batch(Box<Batch>),
-    /// Who waits for this, and who that was.
-    Waiters(Freed, Vec<TaskId>),
+    /// Who waits for this, by a page of [`PAGE`], and who that was.
+    Waiters(Wakeup, Waiters),
 }
 
 /// One batch, with all that its outcome depends on.
@@ -130,9 +135,9 @@ impl World {
 
     /// Runs commands in one batch; those that need more rows go on in the next.
     pub fn run_batch(&mut self, ops: Vec<Op>) -> Vec<Result<Reply, Rejection>> {
-        let (outcomes, freed) = self.commit(ops.into_iter().map(Command::from).collect());
+        let (outcomes, caused) = self.commit(ops.into_iter().map(Command::from).collect());
         if !self.crashing {
-            self.wake(freed);
+            self.wake(caused);
         }
         self.crashing = false;
         if !self.stale {
@@ -145,31 +150,42 @@ impl World {
         self.view = self.db.slots();
     }
 
-    /// Has those looked at again that wait for what was let go.
-    fn wake(&mut self, mut freed: Vec<Freed>) {
+    /// Works wake-ups off, page by page, and those that come of them.
+    fn wake(&mut self, mut open: Vec<Wakeup>) {
         let mut rounds = 0;
-        while let Some(next) = freed.pop() {
+        while let Some(mut wakeup) = open.pop() {
             rounds += 1;
             assert!(rounds < 10_000, "waking goes round in circles");
-            let tasks = self.db.waiters(&next);
+            let waiters = self.db.waiters(&wakeup, PAGE);
             if let Some(log) = &mut self.log {
-                log.push(Asked::Waiters(next, tasks.clone()));
+                log.push(Asked::Waiters(wakeup.clone(), waiters.clone()));
             }
-            if !tasks.is_empty() {
-                freed.extend(self.commit(vec![Op::Reconsider { tasks }.into()]).1);
+            let Waiters { tasks, next, more_want_key } = waiters;
+            let progress = Progress { wakeup: wakeup.id, next, more_want_key };
+            let (answers, caused) = self.commit(vec![Op::Reevaluate { tasks, progress: Some(progress) }.into()]);
+            assert!(answers.iter().all(Result::is_ok), "{answers:?}");
+            if next.is_some() {
+                wakeup.cursor = next;
+                open.push(wakeup);
             }
+            open.extend(caused);
         }
     }
 
-    fn commit(&mut self, commands: Vec<Command>) -> (Vec<Result<Reply, Rejection>>, Vec<Freed>) {
-        let mut freed = Vec::new();
+    /// As a leader does, for whoever was left behind by a process that ended.
+    pub fn work_off(&mut self) {
+        self.wake(self.db.wakeups.values().cloned().collect());
+    }
+
+    fn commit(&mut self, commands: Vec<Command>) -> (Vec<Result<Reply, Rejection>>, Vec<Wakeup>) {
+        let mut caused: Vec<Wakeup> = Vec::new();
         let mut outcomes: Vec<Option<Result<Reply, Rejection>>> = commands.iter().map(|_| None).collect();
         let mut open: Vec<(usize, Keys)> = commands.iter().enumerate().map(|(i, command)| (i, command.op.keys())).collect();
         for _ in 0..TRIES {
             let mut set = self.decide_and_save(&commands, &mut open, &mut outcomes);
-            freed.append(&mut set.freed);
+            caused.append(&mut set.caused);
             if open.is_empty() {
-                return (outcomes.into_iter().map(|outcome| outcome.expect("all were answered")).collect(), freed);
+                return (outcomes.into_iter().map(|outcome| outcome.expect("all were answered")).collect(), caused);
             }
         }
         let stuck: Vec<&Command> = open.iter().map(|(i, _)| &commands[*i]).collect();
@@ -190,6 +206,7 @@ impl World {
             let loaded = self.db.load(self.now, &keys);
             let mut set = WorkingSet::new(loaded.clone(), self.seed);
             set.exact = conflicts > 0;
+            set.session_wait_ms = SESSION_WAIT_MS;
             hint_slots(&mut set, &self.view);
             let answers: Vec<_> = open.iter().map(|(i, _)| self.decide_checked(&mut set, &commands[*i])).collect();
             let committed = self.db.save(&set).is_ok();
@@ -255,7 +272,7 @@ impl World {
     pub fn claim_op(&self, worker: &str, max: usize, held: Option<Vec<LeaseId>>) -> Op {
         let candidates = self.db.workers.get(worker).map(|worker| self.db.ready_for(worker)).unwrap_or_default();
         let candidates = candidates.into_iter().take(max).collect();
-        Op::Claim(Claim { worker: worker.into(), candidates, held, ttl_ms: TTL_MS })
+        Op::Claim(Claim { worker: worker.into(), candidates, max, held, ttl_ms: TTL_MS })
     }
 
     pub fn claim(&mut self, worker: &str, max: usize) -> Vec<TaskState> {
@@ -278,7 +295,7 @@ impl World {
     pub fn expire(&mut self, task: TaskId) {
         let (lease, at) = self.task(task).lease.as_ref().map(|lease| (lease.id, lease.expires_at)).expect("it has a lease");
         self.now = self.now.max(at);
-        self.ok(Op::ExpireLease { task, lease });
+        self.ok(Op::ExpireLease { task, lease, grace: Grace::default() });
     }
 
     pub fn task(&self, id: TaskId) -> &TaskState {
@@ -291,27 +308,27 @@ impl World {
 
     /// Goes on to the next thing that is due by time, and does it; `false` when there is none.
     pub fn next_deadline(&mut self) -> bool {
-        let leases = self.db.active().filter_map(|task| Some(task.lease.as_ref()?.expires_at));
-        let waits =
-            self.db.tasks.values().filter(|task| task.status == Status::Queued && task.parked.is_some()).filter_map(|task| task.not_before);
-        let Some(at) = leases.chain(waits.filter(|at| *at > self.now)).min() else { return false };
+        let leases = self.db.active().filter_map(|task| Some(task.lease.as_ref()?.check_at));
+        let waits = self.db.tasks.values().filter_map(|task| task.wake_at);
+        let Some(at) = leases.chain(waits).min() else { return false };
         self.now = self.now.max(at);
         self.do_what_is_due();
         true
     }
 
+    /// As the leader does, whenever it looks.
     pub fn do_what_is_due(&mut self) {
-        let due: Vec<_> =
-            self.db.active().filter_map(|task| task.lease.as_ref().map(|lease| (task.id, lease.id, lease.expires_at))).collect();
+        self.work_off();
         let now = self.now;
+        let due: Vec<_> =
+            self.db.active().filter_map(|task| task.lease.as_ref().map(|lease| (task.id, lease.id, lease.check_at))).collect();
         for (task, lease, _) in due.into_iter().filter(|(.., at)| *at <= now) {
-            self.ok(Op::ExpireLease { task, lease });
+            self.ok(Op::ExpireLease { task, lease, grace: Grace::default() });
         }
-        let waits =
-            |task: &&TaskState| task.parked == Some(bloom_core::task::Parked::NotBefore) && task.not_before.is_none_or(|at| at <= now);
-        let tasks: Vec<TaskId> = self.db.tasks.values().filter(waits).map(|task| task.id).collect();
+        let tasks: Vec<TaskId> =
+            self.db.tasks.values().filter(|task| task.wake_at.is_some_and(|at| at <= now)).map(|task| task.id).collect();
         if !tasks.is_empty() {
-            self.ok(Op::Reconsider { tasks });
+            self.ok(Op::Reevaluate { tasks, progress: None });
         }
     }
 
@@ -332,6 +349,9 @@ impl World {
             expect(task.status != Status::Queued || task.attempts < task.max_attempts, "a queued task has an attempt left");
             expect((0..=20).contains(&task.infra_retries), "attempts are given back 20 times at most");
             expect(task.parked.is_none() || task.status == Status::Queued, "only queued tasks are parked");
+            let by_clock = matches!(task.parked, Some(Parked::NotBefore | Parked::Reserved));
+            expect(task.wake_at.is_some() == by_clock, "the clock ends what it is to end");
+            expect(task.created_after.is_none() || !task.status.is_final(), "what is over stands behind nothing");
             expect(task.status.is_final() == task.finished_at.is_some(), "what is finished has a time for it");
             expect(task.status != Status::Queued || !task.cancel_requested, "a task to be cancelled does not wait");
             expect(task.attempts <= task.lease_count, "an attempt is a lease");

@@ -147,6 +147,6 @@ fn conclude(set: &mut WorkingSet, mut task: TaskState, lease: LeaseId, worker: &
             }
         }
     }
-    set.put_task(task.clone());
+    task.revision = set.put_task(task.clone());
     Reply::Completed { task, result: Completed::Now(result) }
 }

@@ -83,6 +83,6 @@ fn insert(set: &mut WorkingSet, wanted: &TaskSpec) -> Result<CreatedTask, Halt> 
     if spec.session == Session::Context && state.status == Status::Queued {
         set.newest_in_context.insert(spec.context_id.clone(), id);
     }
-    set.put_task(state.clone());
+    state.revision = set.put_task(state.clone());
     Ok(CreatedTask { spec, state, existed: false })
 }

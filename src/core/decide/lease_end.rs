@@ -26,7 +26,7 @@ pub(super) fn release(set: &mut WorkingSet, id: TaskId, lease_id: LeaseId, reaso
     end_lease(set, &mut task, LeaseStatus::Released);
     set.audit(Action::TaskReleased, EntityType::Task, id, &worker, reason);
     retry(set, &mut task, cause, next);
-    set.put_task(task.clone());
+    task.revision = set.put_task(task.clone());
     Ok(Reply::Task(task))
 }
 

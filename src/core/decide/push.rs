@@ -69,6 +69,6 @@ pub(super) fn end(set: &mut WorkingSet, id: TaskId, lease: LeaseId, end: &PushEn
         let status = if task.cancel_requested { Status::Cancelled } else { Status::Failed };
         finish(set, &mut task, status);
     }
-    set.put_task(task.clone());
+    task.revision = set.put_task(task.clone());
     Ok(Reply::Task(task))
 }

@@ -36,9 +36,9 @@ fn renew_lease(set: &mut WorkingSet, mut task: TaskState) -> TaskState {
     if task.status == Status::Leased {
         task.status = Status::Running;
         task.updated_at = set.stamp();
-        set.put_task(task.clone());
+        task.revision = set.put_task(task.clone());
     } else {
-        set.put_task_quietly(task.clone());
+        task.revision = set.put_task_quietly(task.clone());
     }
     task
 }

@@ -29,7 +29,7 @@ pub(super) fn cancel(set: &mut WorkingSet, id: TaskId) -> Result<Reply, Halt> {
     } else {
         set.audit(Action::TaskCancelled, EntityType::Task, id, "api", "requested; its run is told");
     }
-    set.put_task(task.clone());
+    task.revision = set.put_task(task.clone());
     Ok(Reply::Task(task))
 }
 
@@ -63,7 +63,7 @@ pub(super) fn requeue(set: &mut WorkingSet, id: TaskId) -> Result<Reply, Halt> {
     let verdict = evaluate(set, &mut task, &dependencies, id)?;
     set.audit(Action::TaskRequeued, EntityType::Task, id, "admin", "");
     apply(set, &mut task, verdict);
-    set.put_task(task.clone());
+    task.revision = set.put_task(task.clone());
     Ok(Reply::Task(task))
 }
 

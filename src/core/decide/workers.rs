@@ -23,13 +23,13 @@ pub(super) fn register(set: &mut WorkingSet, change: &WorkerChange) -> Result<Re
         used.checked_shr(u32::try_from(worker.capabilities.max_concurrency).unwrap_or(0)).is_some_and(|above| above != 0);
     if created {
         set.audit(Action::WorkerRegistered, EntityType::Worker, &worker.id, change.actor, "");
-        set.put_worker(worker.clone());
+        worker = set.put_worker(worker);
     } else if (Worker { last_seen: before.last_seen, lost: before.lost, ..worker.clone() }) != before {
         set.audit(Action::WorkerUpdated, EntityType::Worker, &worker.id, change.actor, "");
         if before.lost {
             audit_return(set, &worker);
         }
-        set.put_worker(worker.clone());
+        worker = set.put_worker(worker);
         if before.capabilities.agents != worker.capabilities.agents || !worker.takes_tasks() {
             set.wake(Subject::Reservations(worker.id.clone()));
         }
@@ -80,7 +80,7 @@ fn see_at(set: &mut WorkingSet, mut worker: Worker, at: Ms) -> Worker {
     if worker.lost {
         worker.lost = false;
         audit_return(set, &worker);
-        set.put_worker(worker.clone());
+        worker = set.put_worker(worker);
     } else {
         set.dirty.seen.insert(worker.id.clone());
         set.loaded.workers.insert(worker.id.clone(), Some(worker.clone()));
@@ -143,10 +143,10 @@ pub(super) fn cordon(set: &mut WorkingSet, id: &str, wish: CordonWish) -> Result
         CordonWish::Uncordon => (false, false, Action::WorkerUncordoned),
         CordonWish::Drain => (true, true, Action::WorkerDraining),
     };
-    let worker = Worker { cordoned, draining, ..before.clone() };
+    let mut worker = Worker { cordoned, draining, ..before.clone() };
     if worker != before {
         set.audit(action, EntityType::Worker, id, "admin", "");
-        set.put_worker(worker.clone());
+        worker = set.put_worker(worker);
         if !worker.takes_tasks() {
             set.wake(Subject::Reservations(worker.id.clone()));
         }

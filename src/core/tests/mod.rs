@@ -5,8 +5,6 @@
 #[allow(dead_code, reason = "the integration tests use the rest")]
 pub(super) mod support;
 
-mod fleet;
 mod model;
 mod placement;
 mod properties;
-mod queue;

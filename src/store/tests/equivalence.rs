@@ -14,17 +14,19 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use bloom_core::command::{Command, Keys};
 use bloom_core::decide::decide;
 use bloom_core::ids::TaskId;
+use bloom_core::task::TaskState;
 use bloom_core::working_set::{ContextView, Loaded, WorkingSet};
-use bloom_runtime::store::{Clock, Lane, Options, Page, Store, TaskFilter};
+use bloom_database::{Database as _, Scope, Writer};
+use bloom_store::{Clock, Options, Page, Store, TaskFilter};
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
 use self::support_core::history::{History, Step, steps};
 use self::support_core::memory::Memory;
-use self::support_core::world::{Asked, Batch, START, World, hint_slots, world};
-use crate::support::{Database, janitor, postgres};
+use self::support_core::world::{Asked, Batch, PAGE, SESSION_WAIT_MS, START, World, hint_slots, world};
+use crate::support::Database;
 
-crate::on_both! { alone:
+crate::on_both! {
     async fn histories_end_as_they_do_in_memory(database) {
         let cases = std::env::var("EQUIVALENCE_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(6);
         let mut runner = TestRunner::new_with_rng(Config::default(), TestRng::deterministic_rng(RngAlgorithm::ChaCha));
@@ -54,53 +56,45 @@ fn live(steps: &[Step]) -> World {
 }
 
 async fn replay(database: Database, lived: &World, steps: &[Step]) {
-    let url = match database {
-        Database::Sqlite => format!("sqlite:{}", janitor::new_path("equivalence").join("bloom.db").display()),
-        Database::Postgres => postgres::database(),
-    };
     let time = Arc::new(AtomicI64::new(START));
-    let store = Store::with_clock(&Options { url, max_connections: 2 }, Clock::Manual(time.clone())).await.expect("opens");
+    let store =
+        Store::with_clock(&Options { url: database.new_url(), max_connections: 2 }, Clock::Manual(time.clone())).await.expect("opens");
     store.migrate().await.expect("migrates");
-    let mut lane = store.lane().await.expect("a lane");
+    let mut writer = store.writer().await.expect("a writer");
     for (i, asked) in lived.log.iter().flatten().enumerate() {
         let told = || format!("{database:?}, number {i}: {asked:#?}\nof {steps:#?}");
         match asked {
             Asked::Batch(batch) => {
                 time.store(batch.now, Ordering::SeqCst);
-                carry_out(&mut lane, batch, &told).await;
+                carry_out(&mut writer, batch, &told).await;
             }
-            Asked::Waiters(freed, expected) => {
-                let mut found = store.waiters(freed, 500).await.expect("reads");
-                let mut expected = expected.clone();
-                found.sort_unstable();
-                expected.sort_unstable();
-                found.dedup();
-                expected.dedup();
-                assert_eq!(found, expected, "{}", told());
+            Asked::Waiters(wakeup, expected) => {
+                assert_eq!(store.waiters(wakeup, PAGE as i64).await.expect("reads"), *expected, "{}", told());
             }
         }
     }
     time.store(lived.now, Ordering::SeqCst);
-    compare_all(&store, &mut lane, &lived.db, lived.now).await;
-    lane.close().await;
+    compare_all(&store, &mut writer, &lived.db, lived.now).await;
+    writer.close().await;
     store.close().await;
 }
 
-async fn carry_out(lane: &mut Lane, batch: &Batch, told: &impl Fn() -> String) {
-    let loaded = lane.begin_and_load(&batch.keys).await.expect("loads");
+async fn carry_out(writer: &mut Box<dyn Writer>, batch: &Batch, told: &impl Fn() -> String) {
+    let loaded = writer.begin_and_load(&batch.keys).await.expect("loads");
     assert_same(&loaded, &batch.loaded, told);
     // What is the same need not be taken from both; so the two stay in step where a database loads more.
     let mut set = WorkingSet::new(batch.loaded.clone(), batch.seed);
     set.exact = batch.exact;
+    set.session_wait_ms = SESSION_WAIT_MS;
     hint_slots(&mut set, &batch.view);
     for command in &batch.commands {
         let _ = decide(&mut set, &Command::clone(command));
     }
-    match lane.save(&set, None).await {
+    match writer.save(&set, None).await {
         Ok(_) => assert!(batch.committed, "a conflict was missed: {}", told()),
         Err(error) => {
             assert!(error.is_conflict() && !batch.committed, "{error}: {}", told());
-            lane.rollback().await.expect("rolls back");
+            writer.rollback().await.expect("rolls back");
         }
     }
 }
@@ -110,6 +104,8 @@ fn assert_same(found: &Loaded, expected: &Loaded, told: &impl Fn() -> String) {
     assert_eq!((found.now, found.all_workers), (expected.now, expected.all_workers), "{}", told());
     assert_covers(&found.tasks, &expected.tasks, told);
     assert_covers(&found.workers, &expected.workers, told);
+    assert_covers(&found.worker_revisions, &expected.worker_revisions, told);
+    assert_covers(&found.observed_workers, &expected.observed_workers, told);
     assert_covers(&found.slots, &expected.slots, told);
     assert_covers(&found.lease_tasks, &expected.lease_tasks, told);
     assert_covers(&found.past_leases, &expected.past_leases, told);
@@ -138,7 +134,7 @@ fn sorted<K: Clone + Eq + Hash>(lists: &HashMap<K, Vec<TaskId>>) -> HashMap<K, B
 }
 
 /// Every table against the memory's.
-async fn compare_all(store: &Store, lane: &mut Lane, memory: &Memory, now: i64) {
+async fn compare_all(store: &Store, writer: &mut Box<dyn Writer>, memory: &Memory, now: i64) {
     let everything = Keys {
         tasks: memory.tasks.keys().copied().collect(),
         all_workers: true,
@@ -147,8 +143,8 @@ async fn compare_all(store: &Store, lane: &mut Lane, memory: &Memory, now: i64) 
         dependencies: memory.tasks.keys().copied().collect(),
         ..Keys::default()
     };
-    let loaded = lane.begin_and_load(&everything).await.expect("loads");
-    lane.rollback().await.expect("rolls back");
+    let loaded = writer.begin_and_load(&everything).await.expect("loads");
+    writer.rollback().await.expect("rolls back");
     assert_same(&loaded, &memory.load(now, &everything), &|| "at the end".into());
 
     let page = Page { limit: 100_000, before: None };
@@ -172,22 +168,44 @@ async fn compare_all(store: &Store, lane: &mut Lane, memory: &Memory, now: i64) 
         let expected: Vec<_> = memory.events.range((*task, 0)..=(*task, i64::MAX)).map(|(_, event)| event.clone()).collect();
         assert_eq!(store.events(*task, 0, 100_000).await.expect("reads"), expected);
     }
-    let (counts, leases, _) = store.counts().await.expect("reads");
-    let counts: Vec<_> = counts.into_iter().filter(|(_, count)| *count != 0).collect();
-    assert_eq!((counts, leases), (memory.counts.clone().into_iter().collect(), memory.leases_granted));
+    let counts = store.counts().await.expect("reads").counts;
+    let tasks: Vec<_> = counts.tasks.into_iter().filter(|(_, count)| *count != 0).collect();
+    assert_eq!((tasks, counts.leases), (memory.counts.clone().into_iter().collect(), memory.leases_granted));
+    assert!(store.count_errors().await.expect("reads").is_empty());
     assert_eq!(store.settings().await.expect("reads"), memory.settings.clone().into_iter().collect::<Vec<_>>());
-    assert_eq!(ready(store).await, memory_ready(memory));
-    assert_eq!(store.parked_page(None, 100_000).await.expect("reads"), memory.parked());
     let active: Vec<_> = store.active_tasks(None, 100_000).await.expect("reads");
     assert_eq!(active, memory.active().cloned().collect::<Vec<_>>());
+    assert_eq!(store.wakeups(None, 100_000).await.expect("reads"), memory.wakeups.values().cloned().collect::<Vec<_>>());
+    let workers: Vec<_> = memory.workers.values().cloned().collect();
+    assert_eq!(store.workers().await.expect("reads"), workers);
+    assert_eq!(store.workers_page(None, 100).await.expect("reads"), workers);
+    compare_the_queue(store, memory, now).await;
 }
 
-async fn ready(store: &Store) -> Vec<(i64, uuid::Uuid)> {
-    store.ready_page(None, None, 100_000).await.expect("reads").into_iter().map(|row| (row.rank, row.id)).collect()
-}
-
-fn memory_ready(memory: &Memory) -> Vec<(i64, uuid::Uuid)> {
-    let mut ready: Vec<_> = memory.tasks.values().filter(|task| task.is_ready()).map(|task| (9 - task.priority, task.id)).collect();
-    ready.sort_unstable();
-    ready
+async fn compare_the_queue(store: &Store, memory: &Memory, now: i64) {
+    let wanted = |task: &TaskState, scope: &Scope| match scope {
+        Scope::All => task.is_ready(),
+        Scope::Agent(agent) => task.is_ready() && task.agent_slug == *agent,
+        Scope::Reserved(worker) => task.is_open_to(worker) && !task.is_ready(),
+    };
+    let of_workers = memory.workers.keys().cloned().map(Scope::Reserved);
+    for scope in [Scope::All, Scope::Agent("coder".into()), Scope::Agent("nobody".into())].into_iter().chain(of_workers) {
+        let mut expected: Vec<_> = memory.tasks.values().filter(|task| wanted(task, &scope)).collect();
+        expected.sort_unstable_by_key(|task| (9 - task.priority, task.id));
+        let expected: Vec<_> = expected.into_iter().map(|task| (task.id, task.revision)).collect();
+        let found = bloom_database::Database::ready_page(store, &scope, None, 100_000).await.expect("reads");
+        assert_eq!(found.iter().map(|row| (row.id, row.revision)).collect::<Vec<_>>(), expected, "{scope:?}");
+    }
+    let checks = || memory.active().filter_map(|task| task.lease.as_ref()).map(|lease| (lease.check_at, lease.id));
+    let due = store.due_leases(100_000).await.expect("reads");
+    let mut expected: Vec<_> = checks().filter(|(at, _)| *at <= now).collect();
+    expected.sort_unstable_by_key(|(at, _)| *at);
+    let found: BTreeSet<_> = due.items.iter().map(|(_, lease)| *lease).collect();
+    assert_eq!((due.now, found), (now, expected.into_iter().map(|(_, lease)| lease).collect()));
+    assert_eq!(due.next_at, checks().map(|(at, _)| at).filter(|at| *at > now).min());
+    let wakes = || memory.tasks.values().filter_map(|task| Some((task.wake_at?, task.id)));
+    let due = store.due_tasks(100_000).await.expect("reads");
+    let found: BTreeSet<_> = due.items.into_iter().collect();
+    assert_eq!((due.now, found), (now, wakes().filter(|(at, _)| *at <= now).map(|(_, id)| id).collect()));
+    assert_eq!(due.next_at, wakes().map(|(at, _)| at).filter(|at| *at > now).min());
 }

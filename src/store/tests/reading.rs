@@ -2,63 +2,61 @@
 
 use super::*;
 
-crate::on_both! { alone:
+crate::on_both! {
 
 async fn counts_are_kept(database) {
     let bench = Bench::new(database).await;
-    let mut lane = bench.store.lane().await.unwrap();
-    register(&mut lane, "w", 4).await;
-    let ids = create(&mut lane, vec![spec("a"), spec("b"), spec("c")]).await;
+    let mut writer = bench.writer().await;
+    register(&mut writer, "w", 4).await;
+    let ids = create(&mut writer, vec![spec("a"), spec("b"), spec("c")]).await;
     let expect = |queued: i64, leased: i64, completed: i64| -> Counts {
         let all = [(Status::Queued, queued), (Status::Leased, leased), (Status::Completed, completed)];
         all.into_iter().filter(|(_, n)| *n != 0).map(|(status, n)| (("writer".to_owned(), 5, status), n)).collect()
     };
     assert_eq!(bench.counted().await, (expect(3, 0, 0), 0));
-    assert_eq!(lane.upkeep(&Upkeep::Fold).await.unwrap().rows, 2);
+    assert_eq!(writer.maintain(&Maintenance::CompactCounts).await.unwrap().rows, 2);
     assert_eq!(bench.counted().await, (expect(3, 0, 0), 0));
-    commit(&mut lane, vec![lease(ids[0], "w"), lease(ids[1], "w")]).await;
+    commit(&mut writer, vec![lease(ids[0], "w"), lease(ids[1], "w")]).await;
     assert_eq!(bench.counted().await, (expect(1, 2, 0), 2));
-    commit(&mut lane, vec![success(ids[0], "x")]).await;
-    assert_eq!(lane.upkeep(&Upkeep::Fold).await.unwrap().rows, 2);
-    assert_eq!(lane.upkeep(&Upkeep::Fold).await.unwrap().rows, 0);
+    commit(&mut writer, vec![success(ids[0], "x")]).await;
+    assert_eq!(writer.maintain(&Maintenance::CompactCounts).await.unwrap().rows, 2);
+    assert_eq!(writer.maintain(&Maintenance::CompactCounts).await.unwrap().rows, 0);
     assert_eq!(bench.counted().await, (expect(1, 1, 1), 2));
-    assert_eq!(lane.upkeep(&Upkeep::PruneBatches { older_than: START + 1 }).await.unwrap().rows, 4);
+    assert_eq!(writer.maintain(&Maintenance::PruneBatches { older_than_ms: 0 }).await.unwrap().rows, 0, "they are not older than that");
+    bench.at(1);
+    assert_eq!(writer.maintain(&Maintenance::PruneBatches { older_than_ms: 0 }).await.unwrap().rows, 4);
     assert_eq!(bench.counted().await, (expect(1, 1, 1), 2));
-    let (_, _, positions) = bench.store.counts().await.unwrap();
-    assert_eq!(positions, [(lane.id, 4)]);
+    assert_eq!(bench.positions().await, [Position { writer: writer.id(), n: 4 }]);
 }
 
 async fn the_queue_is_paged(database) {
     let bench = Bench::new(database).await;
-    let mut lane = bench.store.lane().await.unwrap();
+    let mut writer = bench.writer().await;
     let at = |priority: i64| TaskSpec { priority, ..spec("q") };
     let other = TaskSpec { agent_slug: "other".into(), ..spec("q") };
     let later = TaskSpec { not_before: Some(START + 1000), ..spec("q") };
-    let ids = create(&mut lane, vec![at(1), at(9), at(5), other, later]).await;
-    let page = bench.store.ready_page(None, None, 2).await.unwrap();
+    let ids = create(&mut writer, vec![at(1), at(9), at(5), other, later]).await;
+    let page = bench.port().ready_page(&Scope::All, None, 2).await.unwrap();
     assert_eq!(page.iter().map(|row| row.id).collect::<Vec<_>>(), [ids[1], ids[2]]);
-    let page = bench.store.ready_page(None, Some((page[1].rank, page[1].id)), 9).await.unwrap();
+    assert_eq!((page[0].revision, page[0].rank, page[0].reserved_for.as_deref()), (1, 0, None));
+    let page = bench.port().ready_page(&Scope::All, Some((page[1].rank, page[1].id)), 9).await.unwrap();
     assert_eq!(page.iter().map(|row| row.id).collect::<Vec<_>>(), [ids[3], ids[0]]);
-    let page = bench.store.ready_page(Some("other"), None, 9).await.unwrap();
-    assert_eq!(page.iter().map(|row| row.id).collect::<Vec<_>>(), [ids[3]]);
-    assert_eq!(bench.store.parked_page(None, 9).await.unwrap(), [ids[4]]);
-    assert_eq!(bench.store.next_not_before().await.unwrap(), Some(START + 1000));
-    assert!(bench.store.due_not_before(START + 999, 9).await.unwrap().is_empty());
-    assert_eq!(bench.store.due_not_before(START + 1000, 9).await.unwrap(), [ids[4]]);
+    let page = bench.store.ready_page(&Scope::Agent("other".into()), None, 9).await.unwrap();
+    assert_eq!(page.iter().map(|row| (row.id, row.agent_slug.as_str())).collect::<Vec<_>>(), [(ids[3], "other")]);
 }
 
-async fn whoever_waits_is_found(database) {
+async fn what_stands_before_others_is_found(database) {
     let bench = Bench::new(database).await;
-    let mut lane = bench.store.lane().await.unwrap();
-    register(&mut lane, "w", 4).await;
+    let mut writer = bench.writer().await;
+    register(&mut writer, "w", 4).await;
     let keyed = || TaskSpec { exclusive_key: Some("key".into()), ..spec("k") };
     let chained = || TaskSpec { session: Session::Context, ..spec("chain") };
-    let first = create(&mut lane, vec![keyed(), chained()]).await;
-    let loaded = commit(&mut lane, vec![lease(first[0], "w"), lease(first[1], "w")]).await;
+    let first = create(&mut writer, vec![keyed(), chained()]).await;
+    let loaded = commit(&mut writer, vec![lease(first[0], "w"), lease(first[1], "w")]).await;
     assert_eq!(loaded.len(), 2);
     let dependent = TaskSpec { depends_on: vec![first[0]], ..spec("d") };
     bench.at(1);
-    let later = create(&mut lane, vec![keyed(), chained(), dependent]).await;
+    let later = create(&mut writer, vec![keyed(), chained(), dependent]).await;
     for id in &later {
         assert!(bench.state(*id).await.parked.is_some());
     }
@@ -69,32 +67,27 @@ async fn whoever_waits_is_found(database) {
         worker_tasks: ["w".to_owned()].into(),
         ..Keys::default()
     };
-    let loaded = lane.begin_and_load(&keys).await.unwrap();
-    lane.rollback().await.unwrap();
+    let loaded = writer.begin_and_load(&keys).await.unwrap();
+    writer.rollback().await.unwrap();
     assert_eq!(loaded.exclusive["key"], Some(first[0]));
     assert_eq!(loaded.predecessors[&("chain".to_owned(), Uuid::max())], Some(later[1]));
     assert_eq!(loaded.predecessors[&("chain".to_owned(), first[1])], None);
     assert_eq!(loaded.dependencies[&later[2]], [first[0]]);
     assert_eq!(loaded.worker_tasks["w"].len(), 2);
     assert!(loaded.tasks[&later[1]].is_some(), "what was found is locked and read");
-    commit(&mut lane, vec![success(first[0], "x"), success(first[1], "x")]).await;
-    let freed = Freed { task: first[0], context: Some("chain".into()), exclusive_key: Some("key".into()), finished: true };
-    let mut waiters = bench.store.waiters(&freed, 10).await.unwrap();
-    waiters.sort();
-    assert_eq!(waiters, later);
 }
 
 async fn lists_filter_and_page(database) {
     let bench = Bench::new(database).await;
-    let mut lane = bench.store.lane().await.unwrap();
-    register(&mut lane, "w", 4).await;
+    let mut writer = bench.writer().await;
+    register(&mut writer, "w", 4).await;
     let labelled = |n: i64| TaskSpec { labels: [("team".to_owned(), "red".to_owned()), ("n".to_owned(), n.to_string())].into(), ..spec("ctx") };
     let mut ids = Vec::new();
     for n in 0..6 {
         bench.at(n * 10);
-        ids.extend(create(&mut lane, vec![if n % 2 == 0 { labelled(n) } else { TaskSpec { agent_slug: "odd".into(), ..spec("other") } }]).await);
+        ids.extend(create(&mut writer, vec![if n % 2 == 0 { labelled(n) } else { TaskSpec { agent_slug: "odd".into(), ..spec("other") } }]).await);
     }
-    commit(&mut lane, vec![lease(ids[0], "w"), lease(ids[1], "w")]).await;
+    commit(&mut writer, vec![lease(ids[0], "w"), lease(ids[1], "w")]).await;
     let list = async |filter: TaskFilter, page: Page| -> Vec<usize> {
         let rows = bench.store.tasks(&filter, &page).await.unwrap();
         assert!(!rows.cut);
@@ -131,10 +124,10 @@ async fn lists_filter_and_page(database) {
 
 async fn a_page_of_large_texts_is_cut(database) {
     let bench = Bench::new(database).await;
-    let mut lane = bench.store.lane().await.unwrap();
+    let mut writer = bench.writer().await;
     let large = || TaskSpec { prompt: "x".repeat(12 << 20), ..spec("l") };
     for _ in 0..4 {
-        create(&mut lane, vec![large()]).await;
+        create(&mut writer, vec![large()]).await;
     }
     let page = bench.store.tasks(&TaskFilter::default(), &PAGE).await.unwrap();
     assert_eq!((page.rows.len(), page.cut), (2, true));
@@ -145,13 +138,13 @@ async fn a_page_of_large_texts_is_cut(database) {
 
 async fn events_are_numbered_and_bounded(database) {
     let bench = Bench::new(database).await;
-    let mut lane = bench.store.lane().await.unwrap();
-    register(&mut lane, "w", 1).await;
-    let id = create(&mut lane, vec![spec("e")]).await[0];
-    let lease_id = held(&commit(&mut lane, vec![lease(id, "w")]).await[0]);
+    let mut writer = bench.writer().await;
+    register(&mut writer, "w", 1).await;
+    let id = create(&mut writer, vec![spec("e")]).await[0];
+    let lease_id = held(&commit(&mut writer, vec![lease(id, "w")]).await[0]);
     for page in 0..21 {
         let events = (1..=500).map(|i| NewEvent { seq: page * 500 + i, kind: EventKind::Text, at: START, data: format!("{{\"n\":{i}}}") }).collect();
-        commit(&mut lane, vec![Op::AppendEvents { task: id, lease: lease_id, events }]).await;
+        commit(&mut writer, vec![Op::AppendEvents { task: id, lease: lease_id, events }]).await;
     }
     assert_eq!(bench.state(id).await.event_count, 10_500);
     let events = bench.store.events(id, 0, 3).await.unwrap();
@@ -162,25 +155,25 @@ async fn events_are_numbered_and_bounded(database) {
 
 async fn old_tasks_go_and_their_usage_stays(database) {
     let bench = Bench::new(database).await;
-    let mut lane = bench.store.lane().await.unwrap();
-    register(&mut lane, "w", 4).await;
+    let mut writer = bench.writer().await;
+    register(&mut writer, "w", 4).await;
     let brief = || TaskSpec { ttl_after_finished_sec: Some(1), labels: [("a".to_owned(), "b".to_owned())].into(), ..spec("c") };
-    let ids = create(&mut lane, vec![brief(), spec("c"), spec("c"), spec("c")]).await;
+    let ids = create(&mut writer, vec![brief(), spec("c"), spec("c"), spec("c")]).await;
     for id in &ids[..3] {
-        commit(&mut lane, vec![lease(*id, "w"), success(*id, "x")]).await;
+        commit(&mut writer, vec![lease(*id, "w"), success(*id, "x")]).await;
     }
     let dependent = TaskSpec { depends_on: vec![ids[3], ids[2]], ..spec("d") };
-    create(&mut lane, vec![dependent]).await;
+    create(&mut writer, vec![dependent]).await;
     let usage = bench.store.usage(None, None, UsageBy::Model).await.unwrap();
     assert_eq!(usage.iter().map(|u| (u.key.as_str(), u.runs, u.input_tokens, u.cost_usd)).collect::<Vec<_>>(), [("m", 3, 30, 0.75)]);
     bench.at(1000);
-    let due = Upkeep::RemoveTasks { finished_before: None, remove_due_at: START + 1000, limit: 100 };
-    let done = lane.upkeep(&due).await.unwrap();
+    let due = Maintenance::RemoveTasks { finished_for_ms: None, limit: 100 };
+    let done = writer.maintain(&due).await.unwrap();
     assert_eq!((done.removed.as_slice(), done.rows), (&ids[..1], 1));
     assert_eq!(done.counts.tasks, [(("writer".to_owned(), 5, Status::Completed), -1)].into());
-    let old = Upkeep::RemoveTasks { finished_before: Some(START + 1), remove_due_at: START + 1000, limit: 100 };
-    assert_eq!(lane.upkeep(&old).await.unwrap().removed, [ids[1]], "a queued task still depends on the other");
-    assert!(lane.upkeep(&old).await.unwrap().removed.is_empty());
+    let old = Maintenance::RemoveTasks { finished_for_ms: Some(999), limit: 100 };
+    assert_eq!(writer.maintain(&old).await.unwrap().removed, [ids[1]], "a queued task still depends on the other");
+    assert!(writer.maintain(&old).await.unwrap().removed.is_empty());
     assert!(bench.store.task(ids[0]).await.unwrap().is_none());
     assert!(bench.store.newest_result(ids[0]).await.unwrap().is_none());
     assert_eq!(bench.store.leases(None, &PAGE).await.unwrap().len(), 1);
@@ -192,19 +185,17 @@ async fn old_tasks_go_and_their_usage_stays(database) {
     assert_eq!(bench.store.usage(None, None, UsageBy::Day).await.unwrap()[0].key, "2027-01-15");
     assert!(bench.store.usage(Some(START + 2 * DAY), None, UsageBy::Day).await.unwrap().is_empty());
     let audited = bench.store.audit(&Page { limit: 1000, before: None }).await.unwrap().len();
-    assert_eq!(lane.upkeep(&Upkeep::PruneAudit { before: START + 1, limit: 3 }).await.unwrap().rows, 3);
+    assert_eq!(writer.maintain(&Maintenance::PruneAudit { older_than_ms: 999, limit: 3 }).await.unwrap().rows, 3);
     assert_eq!(bench.store.audit(&Page { limit: 1000, before: None }).await.unwrap().len(), audited - 3);
 }
 
-async fn signs_of_life(database) {
+async fn times_and_connections(database) {
     let bench = Bench::new(database).await;
-    assert_eq!(bench.store.last_served().await.unwrap(), None);
-    bench.store.mark_served().await.unwrap();
-    assert_eq!(bench.store.last_served().await.unwrap(), Some(START));
-    bench.store.checkpoint().await.unwrap();
-    bench.store.notify().await.unwrap();
-    assert_eq!(bench.store.now().await.unwrap(), START);
+    bench.port().checkpoint().await.unwrap();
+    bench.port().notify().await.unwrap();
+    assert_eq!((bench.store.now().await.unwrap(), bench.port().now().await.unwrap()), (START, START));
     assert!(bench.store.pool_figures().size > 0);
+    assert_eq!(bench.port().is_shared(), database == Database::Postgres);
     let database_clock = match bench.store.kind() {
         Kind::Postgres => Store::open(&Options { url: bench.url.clone(), max_connections: 2 }).await.unwrap().now().await.unwrap(),
         Kind::Sqlite => {
@@ -216,58 +207,62 @@ async fn signs_of_life(database) {
     assert!((database_clock - crate::support::now_ms()).abs() < 5000);
 }
 
-async fn one_leads(database) {
-    let bench = Bench::new(database).await;
-    let mut lane = bench.store.lane().await.unwrap();
-    assert_eq!(bench.store.lead("a", 1000).await.unwrap(), Some(1));
-    if bench.store.kind() == Kind::Sqlite {
-        return;
-    }
-    assert_eq!(bench.store.lead("b", 1000).await.unwrap(), None);
-    bench.at(900);
-    assert_eq!(bench.store.lead("a", 1000).await.unwrap(), Some(1));
-    bench.at(1901);
-    assert_eq!(bench.store.lead("b", 1000).await.unwrap(), Some(2));
-    assert_eq!(bench.store.lead("a", 1000).await.unwrap(), None);
-    let mut set = WorkingSet::new(lane.begin_and_load(&Keys::default()).await.unwrap(), seed());
-    set.dirty.settings.push(("key", "value".into()));
-    assert!(matches!(lane.save(&set, Some(1)).await, Err(Error::NotLeader)));
-    lane.rollback().await.unwrap();
-    set.loaded = lane.begin_and_load(&Keys::default()).await.unwrap();
-    lane.save(&set, Some(2)).await.unwrap();
-    bench.store.resign("b").await.unwrap();
-    assert_eq!(bench.store.lead("a", 1000).await.unwrap(), Some(3));
-}
-
 async fn replicas_hear_of_each_other(database) {
     let bench = Bench::new(database).await;
-    let mut here = bench.store.lane().await.unwrap();
+    let mut here = bench.writer().await;
     if bench.store.kind() == Kind::Sqlite {
-        assert!(bench.store.feed(&[], &[]).await.unwrap().entries.is_empty());
-        assert!(bench.store.listener().await.unwrap().is_none());
+        assert!(bench.port().feed(&[], &[]).await.unwrap().entries.is_empty());
         return;
     }
-    let mut listener = bench.store.listener().await.unwrap().expect("a listener");
-    let mut there = bench.store.lane().await.unwrap();
-    let (_, _, positions) = bench.store.counts().await.unwrap();
+    let mut there = bench.writer().await;
+    let positions = bench.positions().await;
     register(&mut there, "w", 1).await;
     let id = create(&mut there, vec![spec("f")]).await[0];
     create(&mut here, vec![spec("g")]).await;
-    bench.store.notify().await.unwrap();
-    listener.recv().await.unwrap();
-    let feed = bench.store.feed(&positions, &[here.id]).await.unwrap();
-    assert!(!feed.gap);
-    assert_eq!(feed.entries.iter().map(|entry| (entry.lane, entry.n)).collect::<Vec<_>>(), [(there.id, 1), (there.id, 2)]);
+    let feed = bench.port().feed(&positions, &[here.id()]).await.unwrap();
+    assert!(!feed.gap && !feed.more);
+    let at = |n| Position { writer: there.id(), n };
+    assert_eq!(feed.entries.iter().map(|entry| entry.at).collect::<Vec<_>>(), [at(1), at(2)]);
     assert_eq!(feed.entries[0].changes.workers, ["w"]);
     assert_eq!(feed.entries[1].changes.tasks, [id]);
     assert_eq!(feed.entries[1].counts.tasks[&("writer".to_owned(), 5, Status::Queued)], 1);
-    let newer = bench.store.lane().await.unwrap();
-    assert!(bench.store.feed(&[(there.id, 2)], &[here.id]).await.unwrap().entries.is_empty());
-    drop(newer);
-    here.upkeep(&Upkeep::Fold).await.unwrap();
-    here.upkeep(&Upkeep::PruneBatches { older_than: START + 1 }).await.unwrap();
-    assert!(bench.store.feed(&positions, &[here.id]).await.unwrap().gap);
-    assert!(!bench.store.feed(&[(there.id, 2)], &[here.id]).await.unwrap().gap);
+    let newer = bench.writer().await;
+    assert!(bench.port().feed(&[at(2)], &[here.id()]).await.unwrap().entries.is_empty());
+    newer.close().await;
+    here.maintain(&Maintenance::CompactCounts).await.unwrap();
+    bench.at(1);
+    here.maintain(&Maintenance::PruneBatches { older_than_ms: 0 }).await.unwrap();
+    assert!(bench.port().feed(&positions, &[here.id()]).await.unwrap().gap);
+    assert!(!bench.port().feed(&[at(2)], &[here.id()]).await.unwrap().gap);
+}
+
+async fn the_feed_comes_in_steps(database) {
+    let bench = Bench::new(database).await;
+    let (here, mut there) = (bench.writer().await, bench.writer().await);
+    if bench.store.kind() == Kind::Sqlite {
+        return;
+    }
+    let mut positions = bench.positions().await;
+    for n in 0..130 {
+        let configure = Op::Configure { membridge_server_url: format!("http://{n}"), membridge_admin_key: String::new() };
+        commit(&mut there, vec![configure]).await;
+    }
+    let mut sizes = Vec::new();
+    loop {
+        let feed = bench.port().feed(&positions, &[here.id()]).await.unwrap();
+        assert!(!feed.gap && feed.entries.iter().all(|entry| entry.changes.settings));
+        sizes.push(feed.entries.len());
+        positions = vec![feed.entries.last().unwrap().at];
+        if !feed.more {
+            break;
+        }
+    }
+    assert_eq!(sizes, [64, 64, 2]);
+    // What a version that tells it otherwise has written makes readers begin anew.
+    execute(&bench.url, "UPDATE batches SET changes = '{\"removed_workers\":[\"w\"]}' WHERE n = 130").await;
+    let at = Position { writer: there.id(), n: 129 };
+    let feed = bench.port().feed(&[at], &[here.id()]).await.unwrap();
+    assert!(feed.gap && feed.entries.len() == 1);
 }
 
 }

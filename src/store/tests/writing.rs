@@ -2,12 +2,12 @@
 
 use super::*;
 
-crate::on_both! { alone:
+crate::on_both! {
 
 async fn what_is_written_is_read(database) {
     let bench = Bench::new(database).await;
-    let mut lane = bench.store.lane().await.unwrap();
-    register(&mut lane, "w1", 2).await;
+    let mut writer = bench.writer().await;
+    register(&mut writer, "w1", 2).await;
     let full = TaskSpec {
         labels: [("k".to_owned(), "v'\"".to_owned())].into(),
         idempotency_key: Some("once".into()),
@@ -18,33 +18,34 @@ async fn what_is_written_is_read(database) {
         session: Session::Context,
         ..spec("c1")
     };
-    let ids = create(&mut lane, vec![full.clone(), spec("c2")]).await;
-    let again = commit(&mut lane, vec![Op::Create { tasks: vec![full.clone()] }]).await.remove(0);
+    let ids = create(&mut writer, vec![full.clone(), spec("c2")]).await;
+    let again = commit(&mut writer, vec![Op::Create { tasks: vec![full.clone()] }]).await.remove(0);
     assert!(matches!(again, Reply::Created(created) if created[0].existed && created[0].spec.id == ids[0]));
     let row = bench.store.task(ids[0]).await.unwrap().unwrap();
     assert_eq!(*row.spec, TaskSpec { id: ids[0], ..full });
-    assert_eq!(row.state, TaskState { ready_at: row.state.ready_at, ..TaskState::new(&row.spec) });
+    let made = TaskState { revision: 1, created_after: Some(Uuid::nil()), ready_at: row.state.ready_at, ..TaskState::new(&row.spec) };
+    assert_eq!(row.state, made);
 
     bench.at(10);
-    let leased = commit(&mut lane, vec![lease(ids[0], "w1"), lease(ids[1], "w1")]).await;
+    let leased = commit(&mut writer, vec![lease(ids[0], "w1"), lease(ids[1], "w1")]).await;
     let Reply::Leased { task, .. } = &leased[0] else { panic!("leased") };
     assert_eq!(bench.state(ids[0]).await, *task);
     assert_eq!(bench.store.leases_of("w1").await.unwrap().len(), 2);
-    assert_eq!(bench.store.active_tasks(None, 10).await.unwrap().len(), 2);
-    assert_eq!(bench.store.active_tasks(Some(ids[0]), 10).await.unwrap().len(), 1);
+    assert_eq!(bench.port().active_tasks(None, 10).await.unwrap().len(), 2);
+    assert_eq!(bench.port().active_tasks(Some(ids[0]), 10).await.unwrap().len(), 1);
 
     bench.at(20);
-    commit(&mut lane, vec![Op::Heartbeat { task: ids[0], holder: Holder::default() }]).await;
+    commit(&mut writer, vec![Op::Heartbeat { task: ids[0], holder: Holder::default() }]).await;
     bench.at(30);
-    let beat = commit(&mut lane, vec![Op::Heartbeat { task: ids[0], holder: Holder::default() }]).await;
+    let beat = commit(&mut writer, vec![Op::Heartbeat { task: ids[0], holder: Holder::default() }]).await;
     let Reply::Task(task) = &beat[0] else { panic!("a task") };
     assert_eq!(bench.state(ids[0]).await, *task);
     let renew = Op::RenewLeases { worker: "w1".into(), leases: vec![held(&leased[0]), held(&leased[1]), Uuid::max()] };
-    let renewed = commit(&mut lane, vec![renew]).await;
-    assert!(matches!(&renewed[0], Reply::RenewedLeases { renewed, lost } if renewed.len() == 2 && *lost == [Uuid::max()]));
+    let renewed = commit(&mut writer, vec![renew]).await;
+    assert!(matches!(&renewed[0], Reply::RenewedLeases { renewed, lost, .. } if renewed.len() == 2 && *lost == [Uuid::max()]));
 
     bench.at(40);
-    let done = commit(&mut lane, vec![success(ids[0], "out \u{1F600} \" \\")]).await;
+    let done = commit(&mut writer, vec![success(ids[0], "out \u{1F600} \" \\")]).await;
     let Reply::Completed { task, .. } = &done[0] else { panic!("completed") };
     assert_eq!(bench.state(ids[0]).await, *task);
     let result = bench.store.newest_result(ids[0]).await.unwrap().unwrap();
@@ -59,8 +60,8 @@ async fn what_is_written_is_read(database) {
     let actions: Vec<_> = bench.store.audit(&PAGE).await.unwrap().into_iter().map(|entry| entry.action.as_str()).collect();
     assert_eq!(actions, ["task_completed", "task_leased", "task_leased", "task_created", "task_created", "worker_registered"]);
     let keys = Keys { contexts: ["c1".to_owned(), "none".to_owned()].into(), past_leases: [held(&leased[0])].into(), ..Keys::default() };
-    let loaded = lane.begin_and_load(&keys).await.unwrap();
-    lane.rollback().await.unwrap();
+    let loaded = writer.begin_and_load(&keys).await.unwrap();
+    writer.rollback().await.unwrap();
     assert_eq!(loaded.now, START + 40);
     assert_eq!(loaded.contexts["c1"].last_worker, Some(("w1".to_owned(), START + 40)));
     assert_eq!(loaded.contexts["c1"].session_id.as_deref(), Some("sess"));
@@ -70,100 +71,96 @@ async fn what_is_written_is_read(database) {
 
 async fn settings_and_workers(database) {
     let bench = Bench::new(database).await;
-    let mut lane = bench.store.lane().await.unwrap();
+    let mut writer = bench.writer().await;
     let configure = |key: &str| Op::Configure { membridge_server_url: "http://m".into(), membridge_admin_key: key.into() };
-    commit(&mut lane, vec![configure("one")]).await;
-    commit(&mut lane, vec![configure("two")]).await;
+    commit(&mut writer, vec![configure("one")]).await;
+    commit(&mut writer, vec![configure("two")]).await;
     let settings = bench.store.settings().await.unwrap();
     assert_eq!(settings.iter().map(|(_, value)| value.as_str()).collect::<Vec<_>>(), ["two", "http://m"]);
-    register(&mut lane, "b", 2).await;
-    register(&mut lane, "a", 3).await;
+    register(&mut writer, "b", 2).await;
+    register(&mut writer, "a", 3).await;
     bench.at(5);
-    commit(&mut lane, vec![Op::Touch { sightings: vec![("a".into(), START + 5)] }]).await;
+    commit(&mut writer, vec![Op::RecordSeen { sightings: vec![("a".into(), START + 5)] }]).await;
     let workers = bench.store.workers().await.unwrap();
     assert_eq!(workers.iter().map(|w| (w.id.as_str(), w.capabilities.max_concurrency, w.last_seen)).collect::<Vec<_>>(), [("a", 3, START + 5), ("b", 2, START)]);
-    let all = lane.begin_and_load(&Keys { all_workers: true, ..Keys::default() }).await.unwrap();
-    lane.rollback().await.unwrap();
+    let all = writer.begin_and_load(&Keys { all_workers: true, ..Keys::default() }).await.unwrap();
+    writer.rollback().await.unwrap();
     assert!(all.all_workers && all.workers.len() == 2 && all.slots["a"].exact);
-    commit(&mut lane, vec![Op::RemoveWorker { worker: "a".into() }]).await;
+    commit(&mut writer, vec![Op::RemoveWorker { worker: "a".into() }]).await;
     assert_eq!(bench.store.worker("a").await.unwrap(), None);
-    register(&mut lane, "a", 1).await;
+    register(&mut writer, "a", 1).await;
     assert!(bench.store.worker("a").await.unwrap().is_some());
 }
 
 async fn places_change_hands_within_a_batch(database) {
     let bench = Bench::new(database).await;
-    let mut lane = bench.store.lane().await.unwrap();
-    register(&mut lane, "w", 1).await;
-    let ids = create(&mut lane, vec![spec("a"), spec("b"), spec("c")]).await;
+    let mut writer = bench.writer().await;
+    register(&mut writer, "w", 1).await;
+    let ids = create(&mut writer, vec![spec("a"), spec("b"), spec("c")]).await;
     // The later id has the place and gives it to the earlier one, so the order of ids is the wrong one to write in.
-    commit(&mut lane, vec![lease(ids[2], "w")]).await;
-    commit(&mut lane, vec![success(ids[2], "x"), lease(ids[0], "w")]).await;
+    commit(&mut writer, vec![lease(ids[2], "w")]).await;
+    commit(&mut writer, vec![success(ids[2], "x"), lease(ids[0], "w")]).await;
     assert_eq!(bench.state(ids[0]).await.lease.unwrap().slot, 0);
     // And one lets go and takes again, while another takes its old place.
-    register(&mut lane, "w", 2).await;
+    register(&mut writer, "w", 2).await;
     let lease_id = bench.state(ids[0]).await.lease.unwrap().id;
     let release = Op::Release { task: ids[0], lease: lease_id, reason: "test".into() };
-    commit(&mut lane, vec![release, lease(ids[1], "w"), lease(ids[0], "w")]).await;
+    commit(&mut writer, vec![release, lease(ids[1], "w"), lease(ids[0], "w")]).await;
     let slots = (bench.state(ids[0]).await.lease.unwrap().slot, bench.state(ids[1]).await.lease.unwrap().slot);
     assert_eq!(slots, (1, 0));
 }
 
 async fn a_place_is_given_once(database) {
     let bench = Bench::new(database).await;
-    let mut lane = bench.store.lane().await.unwrap();
-    register(&mut lane, "w", 2).await;
-    let ids = create(&mut lane, vec![spec("a"), spec("b")]).await;
-    commit(&mut lane, vec![lease(ids[0], "w")]).await;
+    let mut writer = bench.writer().await;
+    register(&mut writer, "w", 2).await;
+    let ids = create(&mut writer, vec![spec("a"), spec("b")]).await;
+    commit(&mut writer, vec![lease(ids[0], "w")]).await;
     // A replica that believes that the place is free.
     let keys = lease(ids[1], "w").keys();
-    let mut set = WorkingSet::new(lane.begin_and_load(&keys).await.unwrap(), seed());
+    let mut set = WorkingSet::new(writer.begin_and_load(&keys).await.unwrap(), seed());
     decide(&mut set, &Command::from(lease(ids[1], "w"))).unwrap();
     let task = set.loaded.tasks[&ids[1]].clone().unwrap();
     assert_eq!(task.lease.unwrap().slot, 0);
-    assert!(lane.save(&set, None).await.unwrap_err().is_conflict());
-    lane.rollback().await.unwrap();
+    assert!(writer.save(&set, None).await.unwrap_err().is_conflict());
+    writer.rollback().await.unwrap();
     assert_eq!(bench.state(ids[1]).await.status, Status::Queued);
     let exact = Keys { exact_slots: ["w".to_owned()].into(), ..Keys::default() };
-    assert_eq!(lane.begin_and_load(&exact).await.unwrap().slots["w"].used, 1);
-    lane.rollback().await.unwrap();
+    assert_eq!(writer.begin_and_load(&exact).await.unwrap().slots["w"].used, 1);
+    writer.rollback().await.unwrap();
 }
 
 async fn an_unknown_commit_is_resolved(database) {
     let bench = Bench::new(database).await;
-    let mut lane = bench.store.lane().await.unwrap();
+    let mut writer = bench.writer().await;
     // Nothing of batch 1 arrived: its number is taken, and asking again says the same.
-    assert!(!lane.resolve_commit().await.unwrap());
-    register(&mut lane, "w", 1).await;
-    let (_, _, positions) = bench.store.counts().await.unwrap();
-    assert_eq!(positions, [(lane.id, 2)]);
-    lane.reconnect().await.unwrap();
-    register(&mut lane, "v", 1).await;
-    let (_, _, positions) = bench.store.counts().await.unwrap();
-    assert_eq!(positions, [(lane.id, 3)]);
-    // All of batch 4 arrived, but its answer did not.
-    let insert = format!("INSERT INTO batches (lane, n, at, counts, changes) VALUES ({}, 4, 0, '', '')", lane.id);
+    assert!(!writer.resolve_commit().await.unwrap());
+    register(&mut writer, "w", 1).await;
+    assert_eq!(bench.positions().await, [Position { writer: writer.id(), n: 2 }]);
+    // All of batch 3 arrived, but its answer did not.
+    let insert = format!("INSERT INTO batches (lane, n, at, counts, changes) VALUES ({}, 3, 0, '', '')", writer.id());
     execute(&bench.url, &insert).await;
-    assert!(lane.resolve_commit().await.unwrap());
-    register(&mut lane, "u", 1).await;
-    assert_eq!(lane.n(), 5);
+    assert!(writer.resolve_commit().await.unwrap());
+    register(&mut writer, "u", 1).await;
+    assert_eq!(writer.n(), 4);
 }
 
 async fn a_lost_connection_is_replaced(database) {
     let bench = Bench::new(database).await;
-    let mut lane = bench.store.lane().await.unwrap();
-    register(&mut lane, "w", 1).await;
+    let mut writer = bench.writer().await;
+    register(&mut writer, "w", 1).await;
     if bench.store.kind() == Kind::Sqlite {
         return;
     }
     bench.store.workers().await.unwrap();
-    let mut set = WorkingSet::new(lane.begin_and_load(&Keys::default()).await.unwrap(), seed());
+    let mut set = WorkingSet::new(writer.begin_and_load(&Keys::default()).await.unwrap(), seed());
     execute(&bench.url, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()").await;
     set.dirty.settings.push(("key", "value".into()));
-    assert!(lane.save(&set, None).await.unwrap_err().is_unavailable());
-    assert!(lane.begin_and_load(&Keys::default()).await.unwrap_err().is_unavailable());
-    lane.rollback().await.unwrap();
-    register(&mut lane, "v", 1).await;
+    assert!(writer.save(&set, None).await.unwrap_err().is_unavailable());
+    assert!(writer.begin_and_load(&Keys::default()).await.unwrap_err().is_unavailable());
+    writer.rollback().await.unwrap();
+    register(&mut writer, "v", 1).await;
+    assert_eq!(bench.positions().await, [Position { writer: writer.id(), n: 2 }], "the writer is the same as before");
     let again = async || bench.store.workers().await.ok();
     assert_eq!(crate::support::eventually("reading works again", again).await.len(), 2);
     assert!(bench.store.settings().await.unwrap().is_empty());
@@ -171,29 +168,29 @@ async fn a_lost_connection_is_replaced(database) {
 
 async fn claims_by_two_lanes_never_collide_for_long(database) {
     let bench = Bench::new(database).await;
-    let mut lane = bench.store.lane().await.unwrap();
-    register(&mut lane, "w", 32).await;
-    let ids = create(&mut lane, (0..32).map(|n| spec(&format!("c{n}"))).collect()).await;
-    let lanes = if bench.store.kind() == Kind::Sqlite { 1 } else { 4 };
+    let mut writer = bench.writer().await;
+    register(&mut writer, "w", 32).await;
+    let ids = create(&mut writer, (0..32).map(|n| spec(&format!("c{n}"))).collect()).await;
+    let writers = if bench.store.kind() == Kind::Sqlite { 1 } else { 4 };
     let mut crowd = Vec::new();
-    for first in 0..lanes {
-        let mut lane = bench.store.lane().await.unwrap();
-        let mine: Vec<TaskId> = ids.iter().copied().skip(first).step_by(lanes).collect();
+    for first in 0..writers {
+        let mut writer = bench.writer().await;
+        let mine: Vec<TaskId> = ids.iter().copied().skip(first).step_by(writers).collect();
         crowd.push(crate::support::beside(async move {
             for task in mine {
-                let claim = Op::Claim(Claim { worker: "w".into(), candidates: vec![task], held: None, ttl_ms: 1000 });
-                while let Err(error) = try_commit(&mut lane, std::slice::from_ref(&claim)).await {
+                let claim = Op::Claim(Claim { worker: "w".into(), candidates: vec![task], max: 1, held: None, ttl_ms: 1000 });
+                while let Err(error) = try_commit(&mut writer, std::slice::from_ref(&claim)).await {
                     assert!(error.is_conflict(), "{error}");
-                    lane.rollback().await.unwrap();
+                    writer.rollback().await.unwrap();
                     // As the engine does: what it did not know is loaded before the next try.
                     let mut keys = claim.keys();
                     keys.exact_slots.insert("w".into());
-                    let mut set = WorkingSet::new(lane.begin_and_load(&keys).await.unwrap(), seed());
+                    let mut set = WorkingSet::new(writer.begin_and_load(&keys).await.unwrap(), seed());
                     decide(&mut set, &Command::from(claim.clone())).unwrap();
-                    if lane.save(&set, None).await.is_ok() {
+                    if writer.save(&set, None).await.is_ok() {
                         break;
                     }
-                    lane.rollback().await.unwrap();
+                    writer.rollback().await.unwrap();
                 }
             }
         }));
@@ -202,8 +199,8 @@ async fn claims_by_two_lanes_never_collide_for_long(database) {
         one.await.unwrap();
     }
     let exact = Keys { exact_slots: ["w".to_owned()].into(), ..Keys::default() };
-    assert_eq!(lane.begin_and_load(&exact).await.unwrap().slots["w"].used, u32::MAX);
-    lane.rollback().await.unwrap();
+    assert_eq!(writer.begin_and_load(&exact).await.unwrap().slots["w"].used, u32::MAX);
+    writer.rollback().await.unwrap();
 }
 
 }

@@ -162,9 +162,10 @@ fn an_error_that_is_no_attempt() {
         "
         ✗ Task status is 'queued', expected 'leased' or 'running' <- queued | waits for a dependency | waits for its time
             | waits in its context | waits for its key | requeued after death
-        queued 0/3 1 back agent_error; lease released with result; task_retried by w1 <- leased by a call | leased by a claim | leased by a push
-            | running by a call | running by a claim | running by a push | queued after an expiry
-        queued 0/1 1 back agent_error; lease released with result; task_retried by w1 <- on its last attempt | dead by an expiry
+        queued 0/3 1 back parked reserved agent_error; lease released with result; task_retried by w1 <- leased by a call
+            | leased by a claim | leased by a push | running by a call | running by a claim | running by a push | queued after an expiry
+        queued 0/1 1 back parked reserved agent_error; lease released with result; task_retried by w1 <- on its last attempt
+            | dead by an expiry
         cancelled 0/3 1 back cancel agent_error; lease released with result; task_cancelled by w1 <- leased, cancel wished
         cancelled 0/1 1 back cancel agent_error; lease released with result; task_cancelled by w1 <- running, cancel wished
         told before; unchanged <- waits after a failure | dead after a failure | completed | failed

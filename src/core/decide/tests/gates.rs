@@ -20,9 +20,10 @@ fn run_to_the_end(world: &mut World, task: TaskId, end: Outcome) {
     world.complete(task, end);
 }
 
+/// What it waits for; one that is kept for its session's worker waits for nothing.
 fn parked(world: &World, task: TaskId) -> Option<Parked> {
     assert_eq!(world.task(task).status, Status::Queued);
-    world.task(task).parked
+    world.task(task).parked.filter(|parked| *parked != Parked::Reserved)
 }
 
 #[test]
@@ -131,7 +132,7 @@ fn whoever_is_parked_behind_a_task_that_ends_in_the_same_look_is_looked_at_again
     world.crashing = true;
     world.complete(dependency, Outcome::Error);
     world.now = START + 60_000;
-    world.ok(Op::Reconsider { tasks: vec![first, second] });
+    world.ok(Op::Reevaluate { tasks: vec![first, second], progress: None });
     assert_eq!(world.task(first).status, Status::Cancelled);
     assert_eq!(parked(&world, second), None);
 }
@@ -148,7 +149,12 @@ fn an_exclusive_key_is_held_by_one_run() {
     let third = world.create(keyed("c", 5));
     assert_eq!(parked(&world, third), Some(Parked::ExclusiveKey));
     world.expire(high);
-    assert_eq!([low, high, third].map(|task| parked(&world, task)), [None; 3], "the key is free again");
+    let waits = Some(Parked::ExclusiveKey);
+    assert_eq!([low, high, third].map(|task| parked(&world, task)), [waits, None, None], "the key is free again, for one that waited");
+    for next in [high, third, low] {
+        assert_eq!(world.claim("w1", 9).into_iter().map(|task| task.id).collect::<Vec<_>>(), [next]);
+        world.complete(next, Outcome::Success);
+    }
 }
 
 #[test]

@@ -58,39 +58,39 @@ fn a_claim_that_is_offered_the_task() {
     check(
         |case| claim(case, Some(Vec::new())),
         "
-        1 leased, 0 stale; leased 1/3 on w2 till 180; task_leased by reconciler <- queued
-        0 leased, 1 stale; unchanged <- waits for a dependency | waits for its time | waits in its context | waits for its key
+        1 leased, 0 missed; leased 1/3 on w2 till 180; task_leased by reconciler <- queued
+        0 leased, 1 missed; unchanged <- waits for a dependency | waits for its time | waits in its context | waits for its key
             | leased by a call | leased by a claim | leased by a push | running by a call | running by a claim | running by a push | on its last attempt
             | leased, cancel wished | running, cancel wished | dead by an expiry | waits after a failure | dead after a failure
             | completed | failed | cancelled
-        1 leased, 0 stale; leased 2/3 on w2 till 180 worker_lost; task_leased by reconciler <- queued after an expiry
-        1 leased, 0 stale; leased 1/1 on w2 till 180; task_leased by reconciler <- requeued after death",
+        1 leased, 0 missed; leased 2/3 on w2 till 180 worker_lost; task_leased by reconciler <- queued after an expiry
+        1 leased, 0 missed; leased 1/1 on w2 till 180; task_leased by reconciler <- requeued after death",
     );
 }
 
 fn claim(case: &Case, held: Option<Vec<uuid::Uuid>>) -> Op {
-    Op::Claim(Claim { worker: "w2".into(), candidates: vec![case.task], held, ttl_ms: TTL_MS })
+    Op::Claim(Claim { worker: "w2".into(), candidates: vec![case.task], max: 1, held, ttl_ms: TTL_MS })
 }
 
 #[test]
 fn a_claim_of_a_worker_that_has_lost_what_it_holds() {
     check(
-        |_| Op::Claim(Claim { worker: "w1".into(), candidates: Vec::new(), held: Some(Vec::new()), ttl_ms: TTL_MS }),
+        |_| Op::Claim(Claim { worker: "w1".into(), candidates: Vec::new(), max: 1, held: Some(Vec::new()), ttl_ms: TTL_MS }),
         "
-        0 leased, 0 stale; unchanged <- queued | waits for a dependency | waits for its time | waits in its context
+        0 leased, 0 missed; unchanged <- queued | waits for a dependency | waits for its time | waits in its context
             | waits for its key | leased by a call | leased by a push | running by a call | running by a push | on its last attempt | leased, cancel wished
             | running, cancel wished | queued after an expiry | dead by an expiry | waits after a failure | dead after a failure
             | completed | failed | cancelled | requeued after death
-        1 leased, 0 stale; unchanged <- leased by a claim | running by a claim",
+        1 leased, 0 missed; unchanged <- leased by a claim | running by a claim",
     );
 }
 
 #[test]
 fn a_claim_of_a_worker_that_knows_what_it_holds() {
     check(
-        |case| Op::Claim(Claim { worker: "w1".into(), candidates: Vec::new(), held: Some(vec![case.lease_or_none()]), ttl_ms: TTL_MS }),
+        |case| Op::Claim(Claim { worker: "w1".into(), candidates: Vec::new(), max: 1, held: Some(vec![case.lease_or_none()]), ttl_ms: TTL_MS }),
         "
-        0 leased, 0 stale; unchanged <- queued | waits for a dependency | waits for its time | waits in its context
+        0 leased, 0 missed; unchanged <- queued | waits for a dependency | waits for its time | waits in its context
             | waits for its key | leased by a call | leased by a claim | leased by a push | running by a call | running by a claim | running by a push
             | on its last attempt | leased, cancel wished | running, cancel wished | queued after an expiry | dead by an expiry
             | waits after a failure | dead after a failure | completed | failed | cancelled | requeued after death",

@@ -178,7 +178,13 @@ fn a_push_goes_to_the_contexts_worker() {
         world.push(first, "a");
         world.complete(first, Outcome::Success);
         let second = world.create(new());
-        world.push(second, "b");
+        if session == Session::Context {
+            let elsewhere = world.run(Op::Push { task: second, worker: "b".into(), ttl_ms: TTL_MS });
+            assert_eq!(elsewhere.unwrap_err(), Rejection::NotReady(Parked::Reserved));
+            world.push(second, "a");
+        } else {
+            world.push(second, "b");
+        }
         assert_eq!(world.task(second).lease.as_ref().unwrap().worker_id, "a", "{session}");
         world.complete(second, Outcome::Success);
     }

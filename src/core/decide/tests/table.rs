@@ -60,9 +60,9 @@ fn said(reply: &Reply) -> Option<String> {
     match reply {
         Reply::Completed { result: Completed::Before(_), .. } => Some("told before".into()),
         Reply::Recorded { newest } => Some(format!("newest {newest}")),
-        Reply::RenewedLeases { renewed, lost } => Some(format!("{} renewed, {} lost", renewed.len(), lost.len())),
+        Reply::RenewedLeases { renewed, lost, .. } => Some(format!("{} renewed, {} lost", renewed.len(), lost.len())),
         Reply::NotDue(_) => Some("not due".into()),
-        Reply::Claimed { leased, stale, .. } => Some(format!("{} leased, {} stale", leased.len(), stale.len())),
+        Reply::Claimed { leased, missed, .. } => Some(format!("{} leased, {missed} missed", leased.len())),
         Reply::Worker { created: true, .. } => Some("new".into()),
         _ => None,
     }

@@ -2,7 +2,7 @@
 
 use super::cases::Case;
 use super::table::check;
-use crate::command::Op;
+use crate::command::{Grace, Op};
 
 #[test]
 fn a_cancel() {
@@ -36,9 +36,11 @@ fn a_requeue() {
         ✗ Cannot requeue task with status 'leased' <- leased by a call | leased by a claim | leased by a push | leased, cancel wished
         ✗ Cannot requeue task with status 'running' <- running by a call | running by a claim | running by a push | on its last attempt
             | running, cancel wished
-        queued 0/1; task_requeued by admin <- dead by an expiry | dead after a failure
+        queued 0/1; task_requeued by admin <- dead by an expiry
+        queued 0/1 parked reserved; task_requeued by admin <- dead after a failure
         ✗ Cannot requeue task with status 'completed' <- completed
-        queued 0/3; task_requeued by admin <- failed | cancelled",
+        queued 0/3 parked reserved; task_requeued by admin <- failed
+        queued 0/3; task_requeued by admin <- cancelled",
     );
 }
 
@@ -78,7 +80,7 @@ fn the_end_of_a_lease_that_is_due() {
     check(
         |case| {
             case.world.now += 3_600_000;
-            Op::ExpireLease { task: case.task, lease: case.lease_or_none() }
+            Op::ExpireLease { task: case.task, lease: case.lease_or_none(), grace: Grace::default() }
         },
         "
         unchanged <- queued | waits for a dependency | waits for its time | waits in its context | waits for its key
@@ -98,13 +100,16 @@ fn the_end_of_a_lease_that_is_due() {
 #[test]
 fn the_end_of_a_lease_that_is_not_due() {
     check(
-        |case| Op::ExpireLease { task: case.task, lease: case.lease_or_none() },
+        |case| Op::ExpireLease { task: case.task, lease: case.lease_or_none(), grace: Grace::default() },
         "
         unchanged <- queued | waits for a dependency | waits for its time | waits in its context | waits for its key
             | queued after an expiry | dead by an expiry | waits after a failure | dead after a failure | completed | failed
             | cancelled | requeued after death
-        not due; unchanged <- leased by a call | leased by a claim | leased by a push | running by a call | running by a claim | running by a push
-            | on its last attempt | leased, cancel wished | running, cancel wished",
+        not due; unchanged <- leased by a call | leased by a claim | leased by a push | running by a claim | running by a push
+            | leased, cancel wished
+        not due; running 1/3 on w1 till 300 <- running by a call
+        not due; running 1/1 on w1 till 300 <- on its last attempt
+        not due; running 1/1 on w1 till 300 cancel <- running, cancel wished",
     );
 }
 
@@ -113,7 +118,7 @@ fn the_end_of_another_lease() {
     check(
         |case| {
             case.world.now += 3_600_000;
-            Op::ExpireLease { task: case.task, lease: Case::no_lease() }
+            Op::ExpireLease { task: case.task, lease: Case::no_lease(), grace: Grace::default() }
         },
         "
         unchanged <- queued | waits for a dependency | waits for its time | waits in its context | waits for its key
@@ -126,7 +131,7 @@ fn the_end_of_another_lease() {
 #[test]
 fn another_look() {
     check(
-        |case| Op::Reconsider { tasks: vec![case.task] },
+        |case| Op::Reevaluate { tasks: vec![case.task], progress: None },
         "
         unchanged <- queued | waits for a dependency | waits for its time | waits in its context | waits for its key
             | leased by a call | leased by a claim | leased by a push | running by a call | running by a claim | running by a push | on its last attempt
@@ -140,7 +145,7 @@ fn another_look_when_time_has_passed() {
     check(
         |case| {
             case.world.now += 3_600_000;
-            Op::Reconsider { tasks: vec![case.task] }
+            Op::Reevaluate { tasks: vec![case.task], progress: None }
         },
         "
         unchanged <- queued | waits for a dependency | waits in its context | waits for its key | leased by a call
@@ -148,26 +153,29 @@ fn another_look_when_time_has_passed() {
             | running, cancel wished | queued after an expiry | dead by an expiry | dead after a failure | completed | failed
             | cancelled | requeued after death
         queued 0/3 <- waits for its time
-        queued 1/3 agent_error <- waits after a failure",
+        queued 1/3 parked reserved agent_error <- waits after a failure",
     );
 }
 
 #[test]
-fn grace_after_an_outage() {
+fn the_end_of_a_lease_that_is_due_after_an_outage() {
     check(
         |case| {
             case.world.now += 3_600_000;
-            Op::Grace { tasks: vec![case.task], ready_at: case.world.now, at_least_ms: 10_000 }
+            let grace = Grace { resumed_at: case.world.now, grace_ms: 10_000 };
+            Op::ExpireLease { task: case.task, lease: case.lease_or_none(), grace }
         },
         "
         unchanged <- queued | waits for a dependency | waits for its time | waits in its context | waits for its key
             | queued after an expiry | dead by an expiry | waits after a failure | dead after a failure | completed | failed
             | cancelled | requeued after death
-        leased 1/3 on w1 till 10 <- leased by a call | leased by a claim | leased by a push
-        running 1/3 on w1 till 10 <- running by a call | running by a claim | running by a push
-        running 1/1 on w1 till 10 <- on its last attempt
-        leased 1/3 on w1 till 10 cancel <- leased, cancel wished
-        running 1/1 on w1 till 10 cancel <- running, cancel wished",
+        not due; leased 1/3 on w1 till -3300 <- leased by a call
+        not due; leased 1/3 on w1 till -3420 <- leased by a claim | leased by a push
+        not due; running 1/3 on w1 till -3300 <- running by a call
+        not due; running 1/3 on w1 till -3421 <- running by a claim | running by a push
+        not due; running 1/1 on w1 till -3300 <- on its last attempt
+        not due; leased 1/3 on w1 till -3300 cancel <- leased, cancel wished
+        not due; running 1/1 on w1 till -3300 cancel <- running, cancel wished",
     );
 }
 
@@ -210,7 +218,6 @@ fn unknown_tasks() {
     assert_eq!(said(Op::Release { task: unknown, lease: unknown, reason: String::new() }), "Task not found");
     assert_eq!(said(Op::AppendEvents { task: unknown, lease: unknown, events: Vec::new() }), "Task not found");
     assert_eq!(said(Op::Heartbeat { task: unknown, holder: holder() }), "Task or lease not found");
-    assert_eq!(said(Op::ExpireLease { task: unknown, lease: unknown }), "done");
-    assert_eq!(said(Op::Reconsider { tasks: vec![unknown] }), "done");
-    assert_eq!(said(Op::Grace { tasks: vec![unknown], ready_at: 0, at_least_ms: 1 }), "done");
+    assert_eq!(said(Op::ExpireLease { task: unknown, lease: unknown, grace: Grace::default() }), "done");
+    assert_eq!(said(Op::Reevaluate { tasks: vec![unknown], progress: None }), "done");
 }

@@ -19,7 +19,7 @@ fn cases() -> Vec<(&'static str, World, TaskId)> {
     };
     let lose = |world: &mut World| {
         world.now += NOT_SEEN_MS + 1;
-        world.ok(Op::LoseWorker { worker: "w".into(), cause: Loss::Silent { for_ms: NOT_SEEN_MS } });
+        world.ok(Op::MarkOffline { worker: "w".into(), cause: Loss::Silent { for_ms: NOT_SEEN_MS } });
     };
     let case = |name, then: &dyn Fn(&mut World)| {
         let mut world = world().worker("w", 1);
@@ -173,7 +173,7 @@ fn it_is_uncordoned() {
 #[test]
 fn it_is_seen() {
     check(
-        |world, _| Op::Touch { sightings: vec![("w".into(), world.now + 5_000)] },
+        |world, _| Op::RecordSeen { sightings: vec![("w".into(), world.now + 5_000)] },
         "
         unchanged <- unknown | online | set offline | in error | cordoned | draining | full | without claude | for other agents
         online seen 0 s ago 0/1; worker_online by w <- lost
@@ -184,7 +184,7 @@ fn it_is_seen() {
 #[test]
 fn it_was_seen_before_what_is_known() {
     check(
-        |_, _| Op::Touch { sightings: vec![("w".into(), 1)] },
+        |_, _| Op::RecordSeen { sightings: vec![("w".into(), 1)] },
         "
         unchanged <- unknown | online | lost | set offline | in error | in error, lost | cordoned | draining | full
             | without claude | for other agents",
@@ -194,7 +194,7 @@ fn it_was_seen_before_what_is_known() {
 #[test]
 fn it_is_silent_but_not_for_long() {
     check(
-        |_, _| Op::LoseWorker { worker: "w".into(), cause: Loss::Silent { for_ms: 10 * NOT_SEEN_MS } },
+        |_, _| Op::MarkOffline { worker: "w".into(), cause: Loss::Silent { for_ms: 10 * NOT_SEEN_MS } },
         "
         unchanged <- unknown | online | lost | set offline | in error | in error, lost | cordoned | draining | full
             | without claude | for other agents",
@@ -204,7 +204,7 @@ fn it_is_silent_but_not_for_long() {
 #[test]
 fn it_is_silent_for_too_long() {
     check(
-        |_, _| Op::LoseWorker { worker: "w".into(), cause: Loss::Silent { for_ms: -1 } },
+        |_, _| Op::MarkOffline { worker: "w".into(), cause: Loss::Silent { for_ms: -1 } },
         "
         unchanged <- unknown | lost | set offline | in error, lost
         offline seen 0 s ago 0/1; worker_offline by reconciler <- online | in error | without claude | for other agents
@@ -217,7 +217,7 @@ fn it_is_silent_for_too_long() {
 #[test]
 fn its_agent_does_not_answer() {
     check(
-        |_, _| Op::LoseWorker { worker: "w".into(), cause: Loss::Unreachable("connection refused".into()) },
+        |_, _| Op::MarkOffline { worker: "w".into(), cause: Loss::Unreachable("connection refused".into()) },
         "
         unchanged <- unknown | lost | set offline | in error, lost
         offline seen 0 s ago 0/1; worker_offline by admin <- online | in error | without claude | for other agents
@@ -230,7 +230,7 @@ fn its_agent_does_not_answer() {
 #[test]
 fn its_agent_is_uninstalled() {
     check(
-        |_, _| Op::LoseWorker { worker: "w".into(), cause: Loss::Uninstalled },
+        |_, _| Op::MarkOffline { worker: "w".into(), cause: Loss::Uninstalled },
         "
         unchanged <- unknown
         offline seen 0 s ago 0/1; agent_uninstalled by admin; worker_offline by admin <- online | in error | without claude
@@ -269,7 +269,7 @@ fn a_lease_call_looks_for_a_worker() {
 #[test]
 fn it_claims() {
     check(
-        |_, task| Op::Claim(Claim { worker: "w".into(), candidates: vec![task], held: None, ttl_ms: TTL_MS }),
+        |_, task| Op::Claim(Claim { worker: "w".into(), candidates: vec![task], max: 1, held: None, ttl_ms: TTL_MS }),
         "
         ✗ Worker not found <- unknown
         online seen 0 s ago 1/1; task_leased by reconciler <- online | without claude
@@ -290,7 +290,7 @@ fn a_lease_call_prefers_the_contexts_worker_then_room_then_the_last_seen() {
     };
     let mut world = world().worker("a", 3).worker("b", 4).worker("c", 4);
     world.now += 1;
-    world.ok(Op::Touch { sightings: vec![("c".into(), world.now)] });
+    world.ok(Op::RecordSeen { sightings: vec![("c".into(), world.now)] });
     let (first, worker) = lease(&mut world, "x");
     assert_eq!(worker, "c", "as much room as b, seen later");
     assert_eq!(lease(&mut world, "y").1, "b", "most room");

@@ -17,7 +17,7 @@ use self::state::{Act, Ask, Given, State};
 use super::support::world::{START, spec, world};
 use crate::command::Op;
 use crate::ids::TaskId;
-use crate::task::{Origin, Outcome, Parked, Session, Status, TaskSpec, TaskState};
+use crate::task::{Origin, Outcome, Session, Status, TaskSpec, TaskState};
 
 const WORKERS: [&str; 2] = ["w0", "w1"];
 
@@ -111,7 +111,6 @@ impl Model for Setting {
             tasks: vec![task],
             leases: Vec::new(),
             replicas: [None, None],
-            wake: BTreeSet::new(),
             crashes: 0,
             cancelled: false,
             requeued: false,
@@ -276,11 +275,8 @@ impl Setting {
             let failed = state.db.tasks.values().filter(|task| task.status.is_final() && task.status != Status::Completed);
             asks.extend(failed.map(|task| Ask::Requeue(task.id)));
         }
-        if !state.wake.is_empty() {
+        if !state.db.wakeups.is_empty() {
             asks.push(Ask::Wake);
-        }
-        if state.crashes > 0 && !state.db.parked().is_empty() {
-            asks.push(Ask::Resync);
         }
         asks
     }
@@ -305,7 +301,7 @@ impl Setting {
             if task.status == Status::Running || (task.status == Status::Leased && (task.lease_count < 2 || called(task))) {
                 acts.push(Act::Expire(task.id));
             }
-            if task.parked == Some(Parked::NotBefore) {
+            if task.wake_at.is_some() {
                 acts.push(Act::Due(task.id));
             }
             if self.cancels && !state.cancelled && !task.status.is_final() {

@@ -7,6 +7,7 @@ use super::state::{Begun, State};
 use super::{Setting, WORKERS};
 use crate::command::Op;
 use crate::ids::TaskId;
+use crate::wakeup::Subject;
 
 impl State {
     pub(super) fn sealed(mut self, setting: &Setting) -> Self {
@@ -34,6 +35,7 @@ impl State {
             let task = &self.db.tasks[id];
             (task.status, task.attempts, task.infra_retries, task.cancel_requested, task.parked, task.has_dependents).hash(hasher);
             task.not_before.is_some_and(|at| at > self.now).hash(hasher);
+            task.created_after.as_ref().map(number).hash(hasher);
             task.lease.as_ref().map(|lease| (place(&lease.worker_id), lease.slot, lease.origin, lease.holds_context)).hash(hasher);
             task.last_lease.as_ref().map(|last| last.status).hash(hasher);
             // Whatever is said for an earlier lease changes nothing, which is checked as it happens.
@@ -46,7 +48,15 @@ impl State {
         let mut begun: Vec<u64> = self.replicas.iter().flatten().map(|begun| begun.print(place, number)).collect();
         begun.sort_unstable();
         begun.hash(hasher);
-        self.wake.iter().map(number).collect::<Vec<_>>().hash(hasher);
+        for wakeup in self.db.wakeups.values() {
+            let subject = match &wakeup.subject {
+                Subject::Dependents(task) => ("dependents", "", number(task)),
+                Subject::Context { context_id, after } => ("context", context_id.as_str(), after.as_ref().and_then(number)),
+                Subject::Key(key) => ("key", key.as_str(), None),
+                Subject::Reservations(_) => ("reservations", "", None),
+            };
+            (subject, wakeup.cursor.as_ref().map(number)).hash(hasher);
+        }
         (self.crashes, self.cancelled, self.requeued).hash(hasher);
     }
 }
@@ -66,7 +76,10 @@ impl Begun {
                 ("push", self.keys.workers.iter().map(|worker| place(worker)).collect::<Vec<_>>(), number(task)).hash(&mut hasher)
             }
             Op::Requeue { task } => ("again", number(task)).hash(&mut hasher),
-            Op::Reconsider { tasks } => ("look", tasks.iter().map(&number).collect::<Vec<_>>()).hash(&mut hasher),
+            Op::Reevaluate { tasks, progress } => {
+                let progress = progress.as_ref().map(|progress| (progress.next.as_ref().map(&number), progress.more_want_key));
+                ("look", tasks.iter().map(&number).collect::<Vec<_>>(), progress).hash(&mut hasher)
+            }
             _ => "create".hash(&mut hasher),
         }
         let seen: BTreeSet<_> = self

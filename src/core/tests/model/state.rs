@@ -6,10 +6,11 @@ use std::sync::Arc;
 use super::super::support::memory::Memory;
 use super::super::support::world::{TTL_MS, completion, hint_slots};
 use super::{Setting, WORKERS};
-use crate::command::{Choice, Claim, Completed, Completion, Holder, Keys, Op, PushEnd, Reply};
+use crate::command::{Choice, Claim, Completed, Completion, Grace, Holder, Keys, Op, PushEnd, Reply};
 use crate::decide::decide;
 use crate::ids::{LeaseId, TaskId};
 use crate::task::{Origin, Outcome, TaskSpec};
+use crate::wakeup::{Progress, Waiters};
 use crate::working_set::{Halt, Loaded, WorkingSet};
 
 #[derive(Clone, Debug)]
@@ -18,8 +19,6 @@ pub(super) struct State {
     pub(super) tasks: Vec<TaskId>,
     pub(super) leases: Vec<Given>,
     pub(super) replicas: [Option<Begun>; 2],
-    /// Tasks that somebody is to look at again.
-    pub(super) wake: BTreeSet<TaskId>,
     pub(super) crashes: u8,
     pub(super) cancelled: bool,
     pub(super) requeued: bool,
@@ -62,8 +61,8 @@ pub(super) enum Ask {
     Lease(TaskId, &'static str),
     Push(&'static str),
     Requeue(TaskId),
+    /// The first wake-up is worked off, by whoever made it or, should that one have ended, by the leader.
     Wake,
-    Resync,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -90,7 +89,7 @@ impl State {
     pub(super) fn begin(&mut self, setting: &Setting, replica: usize, ask: &Ask) {
         let claim = |worker: &str, held| {
             let candidates = self.db.ready_for(&self.db.workers[worker]).into_iter().take(1).collect();
-            Op::Claim(Claim { worker: worker.to_owned(), candidates, held, ttl_ms: TTL_MS })
+            Op::Claim(Claim { worker: worker.to_owned(), candidates, max: 1, held, ttl_ms: TTL_MS })
         };
         let op = match ask {
             Ask::CreateSecond => {
@@ -110,8 +109,11 @@ impl State {
                 self.requeued = true;
                 Op::Requeue { task: *task }
             }
-            Ask::Wake => Op::Reconsider { tasks: std::mem::take(&mut self.wake).into_iter().collect() },
-            Ask::Resync => Op::Reconsider { tasks: self.db.parked() },
+            Ask::Wake => {
+                let Some(wakeup) = self.db.wakeups.values().next() else { return };
+                let Waiters { tasks, next, more_want_key } = self.db.waiters(wakeup, 1);
+                Op::Reevaluate { tasks, progress: Some(Progress { wakeup: wakeup.id, next, more_want_key }) }
+            }
         };
         let keys = op.keys();
         self.look_up(replica, op, keys, false);
@@ -173,11 +175,11 @@ impl State {
             Act::Expire(task) => {
                 let Some(lease) = &self.db.tasks[&task].lease else { return false };
                 self.now = self.now.max(lease.expires_at);
-                Op::ExpireLease { task, lease: lease.id }
+                Op::ExpireLease { task, lease: lease.id, grace: Grace::default() }
             }
             Act::Due(task) => {
-                self.now = self.now.max(self.db.tasks[&task].not_before.unwrap_or_default());
-                Op::Reconsider { tasks: vec![task] }
+                self.now = self.now.max(self.db.tasks[&task].wake_at.unwrap_or_default());
+                Op::Reevaluate { tasks: vec![task], progress: None }
             }
             Act::Cancel(task) => {
                 self.cancelled = true;
@@ -230,9 +232,6 @@ impl State {
         }
         if !heard {
             return;
-        }
-        for freed in &set.freed {
-            self.wake.extend(self.db.waiters(freed));
         }
         let told: Vec<LeaseId> = match reply {
             Some(Reply::Claimed { leased, .. }) => leased.iter().filter_map(|task| Some(task.lease.as_ref()?.id)).collect(),
