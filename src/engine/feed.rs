@@ -137,7 +137,7 @@ impl Engine {
     }
 
     /// Reads the counts, and with them the positions from which the feed is followed.
-    async fn read_counts(&self) -> Result<()> {
+    pub(super) async fn read_counts(&self) -> Result<()> {
         self.0.replica.begin_counts();
         let read = self.0.database.counts().await;
         self.0.replica.end_counts(read.as_ref().ok().cloned());

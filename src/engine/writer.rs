@@ -258,7 +258,13 @@ impl WriterTask {
             }
         };
         self.own();
-        if done.is_batch {
+        if matches!(job, Maintenance::CorrectCounts { .. }) {
+            // What this replica remembers may be wrong in another way than the database was. Should this fail, the feed's reader repeats it.
+            if self.engine.read_counts().await.is_err() {
+                self.engine.0.rebuild.notify_one();
+            }
+            self.engine.0.committed.notify_one();
+        } else if done.is_batch {
             let mut remembered = self.engine.0.replica.lock();
             remembered.remove_tasks(&done.removed);
             remembered.count(self.position(), &done.counts);

@@ -12,7 +12,7 @@ use bloom_core::task::{Status, TaskSpec, TaskState};
 use bloom_core::wakeup::{Waiters, Wakeup, WakeupId};
 use bloom_core::worker::{Worker, WorkerStatus};
 use bloom_core::working_set::Counts;
-use bloom_database::{CountDeltas, CountsAt, Database, Due, Error, Feed, FeedEntry, Position, Result, Service, Writer};
+use bloom_database::{CountDeltas, CountsAt, Database, Due, Feed, FeedEntry, Position, Result, Service, Writer};
 use tokio::sync::Notify;
 
 use crate::shared::{LeaderRow, Shared, State, WriterRow};

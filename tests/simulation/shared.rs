@@ -10,6 +10,7 @@ use bloom_database::{Changed, CountDeltas, Error};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use crate::judge::Judge;
 use crate::memory::Memory;
 
 pub const START: Ms = 1_800_000_000_000;
@@ -108,6 +109,8 @@ pub struct State {
     /// Prints of what happened, mixed into one number: two runs of a seed must agree.
     pub trace: u64,
     pub commits: u64,
+    pub judge: Judge,
+    pub is_peace: bool,
 }
 
 #[derive(Clone)]
@@ -138,6 +141,8 @@ impl Shared {
             started: Instant::now(),
             trace: seed,
             commits: 0,
+            judge: Judge::default(),
+            is_peace: false,
         };
         Self { state: Arc::new(Mutex::new(state)), unlocked: Arc::new(Notify::new()), committed: Arc::new(Notify::new()) }
     }

@@ -131,6 +131,12 @@ impl Memory {
                 self.tombstones.insert(id.clone(), set.loaded.worker_revisions[id]);
             }
         }
+        for id in dirty.workers.iter().filter(|id| !dirty.removed_workers.contains(*id)) {
+            let written = set.loaded.worker_revisions[id];
+            if self.workers.get(id).is_some_and(|known| known.revision >= written) {
+                return Err("one worker a name");
+            }
+        }
         for id in dirty.workers.iter().chain(&dirty.seen).filter(|id| !dirty.removed_workers.contains(*id)) {
             let worker = set.loaded.workers[id].clone().expect("a worker that is written is there");
             self.tombstones.remove(id);
@@ -174,6 +180,18 @@ impl Memory {
         unique("one task behind another", made_after)?;
         unique("one run a key", leases().filter_map(|(task, _)| task.exclusive_key.as_ref()))?;
         unique("one task an idempotency key", self.specs.values().filter_map(|spec| spec.idempotency_key.as_ref()))
+    }
+
+    /// Removes a finished task with all that belongs to it.
+    pub fn remove_task(&mut self, id: TaskId) -> TaskState {
+        self.specs.remove(&id);
+        self.past_leases.retain(|_, lease| lease.task_id != id);
+        self.results.retain(|result| result.task_id != id);
+        self.events.retain(|(task, _), _| *task != id);
+        let task = self.tasks.remove(&id).expect("a task that is removed is there");
+        *self.counts.entry((task.agent_slug.clone(), task.priority, task.status)).or_default() -= 1;
+        self.counts.retain(|_, count| *count != 0);
+        task
     }
 
     /// A page of those that wait for what the wake-up tells of.

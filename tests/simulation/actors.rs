@@ -1,0 +1,288 @@
+//! Those who use the control plane: clients that create tasks, workers that run them, operators who interfere. Each call goes to any
+//! replica, and may be lost.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bloom_core::command::{Choice, Completion, CordonWish, Holder, Op, Rejection, Reply, WorkerChange};
+use bloom_core::ids::{LeaseId, TaskId};
+use bloom_core::task::{Format, Origin, Outcome, Session, TaskSpec, TaskState};
+use bloom_engine::{ClaimRequest, Engine, Error};
+use tokio::time::Instant;
+
+use crate::database::Condition;
+use crate::shared::{Dice, Shared};
+
+/// A process.
+#[derive(Clone)]
+pub struct Replica {
+    pub engine: Engine,
+    pub condition: Arc<Condition>,
+}
+
+/// Everything that actors know.
+#[derive(Clone)]
+pub struct Cluster {
+    pub shared: Shared,
+    pub replicas: Arc<Mutex<Vec<Replica>>>,
+    pub is_peace: Arc<AtomicBool>,
+    pub is_over: Arc<AtomicBool>,
+    pub created: Arc<Mutex<Vec<TaskId>>>,
+    pub runs: Arc<AtomicUsize>,
+    dice: Arc<Mutex<Dice>>,
+}
+
+/// So long does a caller wait for an answer, besides what it asked to wait.
+const PATIENCE: Duration = Duration::from_secs(8);
+
+impl Cluster {
+    pub fn new(shared: Shared, seed: u64) -> Self {
+        Self {
+            shared,
+            replicas: Arc::default(),
+            is_peace: Arc::default(),
+            is_over: Arc::default(),
+            created: Arc::default(),
+            runs: Arc::default(),
+            dice: Arc::new(Mutex::new(Dice::new(seed ^ 0x1405_7b7e_f767_814f))),
+        }
+    }
+
+    pub fn below(&self, n: u64) -> u64 {
+        self.dice.lock().expect("dice").below(n)
+    }
+
+    pub fn chance(&self, percent: u64) -> bool {
+        self.dice.lock().expect("dice").chance(percent)
+    }
+
+    pub fn is_peace(&self) -> bool {
+        self.is_peace.load(Ordering::Relaxed)
+    }
+
+    pub fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::Relaxed)
+    }
+
+    pub async fn pause(&self, most_ms: u64) {
+        tokio::time::sleep(Duration::from_millis(self.below(most_ms) + 1)).await;
+    }
+
+    /// Any replica; a dead one does not take the call.
+    async fn anybody(&self) -> Replica {
+        loop {
+            let up: Vec<Replica> = {
+                let replicas = self.replicas.lock().expect("replicas");
+                replicas.iter().filter(|replica| !replica.condition.is_dead.load(Ordering::Relaxed)).cloned().collect()
+            };
+            if !up.is_empty() {
+                return up[self.below(up.len() as u64) as usize].clone();
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    /// `None`: no answer, or one that says to come again.
+    pub async fn call(&self, op: Op) -> Option<Result<Reply, Rejection>> {
+        let replica = self.anybody().await;
+        let call = async {
+            replica.condition.runs().await;
+            replica.engine.submit(op).await
+        };
+        match tokio::time::timeout(PATIENCE, call).await {
+            Ok(Ok(reply)) => Some(Ok(reply)),
+            Ok(Err(Error::Rejected(rejection))) => Some(Err(rejection)),
+            Ok(Err(Error::Internal)) => panic!("the write path failed"),
+            Ok(Err(_)) | Err(_) => None,
+        }
+    }
+
+    /// Asks again until there is an answer, or the run is over.
+    pub async fn insist(&self, op: Op) -> Option<Result<Reply, Rejection>> {
+        while !self.is_over() {
+            if let Some(answer) = self.call(op.clone()).await {
+                return Some(answer);
+            }
+            self.pause(300).await;
+        }
+        None
+    }
+}
+
+pub fn spec(cluster: &Cluster) -> TaskSpec {
+    let known = cluster.created.lock().expect("created").clone();
+    let depends_on = if !known.is_empty() && cluster.chance(20) { vec![known[cluster.below(known.len() as u64) as usize]] } else { Vec::new() };
+    let not_before = cluster.chance(15).then(|| cluster.shared.lock().now() + cluster.below(9_000) as i64);
+    TaskSpec {
+        id: TaskId::nil(),
+        context_id: format!("context{}", cluster.below(6)),
+        agent_slug: (*["a", "b"].get(cluster.below(2) as usize).expect("two")).into(),
+        prompt: "p".into(),
+        context_hints: Vec::new(),
+        timeout_sec: 5,
+        budget: 0.0,
+        desired_format: Format::Text,
+        max_attempts: 3,
+        priority: cluster.below(4) as i64 + 3,
+        not_before,
+        depends_on,
+        exclusive_key: cluster.chance(20).then(|| format!("key{}", cluster.below(2))),
+        idempotency_key: None,
+        labels: Default::default(),
+        session: if cluster.chance(50) { Session::Context } else { Session::None },
+        model: None,
+        ttl_after_finished_sec: cluster.chance(20).then_some(2),
+    }
+}
+
+/// Creates tasks as long as there is trouble.
+pub async fn creator(cluster: Cluster) {
+    while !cluster.is_peace() {
+        cluster.pause(1_500).await;
+        let number = if cluster.chance(20) { 8 } else { 1 };
+        let tasks: Vec<TaskSpec> = (0..number).map(|_| spec(&cluster)).collect();
+        if let Some(Ok(Reply::Created(created))) = cluster.call(Op::Create { tasks }).await {
+            cluster.created.lock().expect("created").extend(created.iter().map(|task| task.state.id));
+        }
+    }
+}
+
+pub fn registration(number: usize) -> WorkerChange {
+    let agents = match number % 3 {
+        0 => None,
+        1 => Some(vec!["a".into(), "b".into()]),
+        _ => Some(vec!["b".into()]),
+    };
+    WorkerChange {
+        id: format!("w{number}"),
+        max_concurrency: Some(1 + (number % 3) as i64),
+        status: Some(bloom_core::worker::WorkerStatus::Online),
+        agents,
+        actor: "api",
+        ..WorkerChange::default()
+    }
+}
+
+/// Claims, and runs what it gets.
+pub async fn worker(cluster: Cluster, number: usize) {
+    let name = registration(number).id;
+    let held: Arc<Mutex<Vec<LeaseId>>> = Arc::default();
+    cluster.insist(Op::RegisterWorker(Box::new(registration(number)))).await;
+    while !cluster.is_over() {
+        if !cluster.is_peace() && cluster.chance(3) {
+            cluster.pause(6_000).await;
+        }
+        let wait_ms = if cluster.chance(30) { 0 } else { cluster.below(4_000) as i64 };
+        let known = held.lock().expect("held").clone();
+        let request = ClaimRequest {
+            worker: name.clone(),
+            max: cluster.below(3) as i64 + 1,
+            wait_ms,
+            held: cluster.chance(80).then_some(known),
+            ttl_ms: *[1_500, 3_000, 6_000].get(cluster.below(3) as usize).expect("three"),
+            request_id: None,
+        };
+        let replica = cluster.anybody().await;
+        // A claim that just opened must be known to the judge, and one that has ended no more.
+        cluster.shared.lock().judge.claims.insert(name.clone(), Instant::now());
+        let call = async {
+            replica.condition.runs().await;
+            replica.engine.claim(request).await
+        };
+        let answer = tokio::time::timeout(PATIENCE + Duration::from_millis(wait_ms.unsigned_abs()), call).await;
+        cluster.shared.lock().judge.claims.remove(&name);
+        match answer {
+            Ok(Ok(leased)) => {
+                for task in leased {
+                    let lease = task.lease.as_ref().expect("a lease").id;
+                    if !held.lock().expect("held").contains(&lease) {
+                        held.lock().expect("held").push(lease);
+                        tokio::spawn(run(cluster.clone(), task, held.clone()));
+                    }
+                }
+            }
+            Ok(Err(Error::Rejected(Rejection::WorkerNotFound))) => {
+                cluster.insist(Op::RegisterWorker(Box::new(registration(number)))).await;
+            }
+            _ => cluster.pause(200).await,
+        }
+        if wait_ms == 0 {
+            cluster.pause(400).await;
+        }
+    }
+}
+
+/// One run of a task, from its lease to its end.
+async fn run(cluster: Cluster, task: TaskState, held: Arc<Mutex<Vec<LeaseId>>>) {
+    let lease = task.lease.clone().expect("a lease");
+    let (mut left_ms, worker) = (cluster.below(2_500), lease.worker_id.clone());
+    cluster.runs.fetch_add(1, Ordering::Relaxed);
+    let vanishes = !cluster.is_peace() && cluster.chance(10);
+    while left_ms > 0 && !vanishes {
+        let step = left_ms.min(lease.ttl_ms.unsigned_abs() / 3);
+        tokio::time::sleep(Duration::from_millis(step)).await;
+        left_ms -= step;
+        let beat = cluster.call(Op::RenewLeases { worker: worker.clone(), leases: vec![lease.id] }).await;
+        if let Some(Ok(Reply::RenewedLeases { lost, .. })) = beat
+            && lost.contains(&lease.id)
+        {
+            held.lock().expect("held").retain(|id| *id != lease.id);
+            return;
+        }
+    }
+    let dice = if cluster.is_peace() { 0 } else { cluster.below(100) };
+    let completion = |status, retryable| Completion {
+        task: task.id,
+        holder: Holder { lease: Some(lease.id), worker: None },
+        status,
+        output: (status == Outcome::Success).then(|| "done".into()),
+        error_message: (status == Outcome::Error).then(|| "it broke".into()),
+        duration_ms: 5,
+        tokens_used: None,
+        artifact_type: "LLM_RESULT".into(),
+        artifact_tags: Vec::new(),
+        reason: None,
+        retryable,
+        retry_at: None,
+        keep_attempt: false,
+        usage: None,
+        session_id: Some("s".into()),
+        model: None,
+    };
+    let op = match dice {
+        _ if vanishes => None,
+        0..75 => Some(Op::Complete(Box::new(completion(Outcome::Success, false)))),
+        75..82 => Some(Op::Complete(Box::new(completion(Outcome::Error, false)))),
+        82..92 => Some(Op::Complete(Box::new(completion(Outcome::Error, true)))),
+        _ => Some(Op::Release { task: task.id, lease: lease.id, reason: "shutdown".into() }),
+    };
+    if let Some(op) = op {
+        cluster.insist(op).await;
+    }
+    held.lock().expect("held").retain(|id| *id != lease.id);
+}
+
+/// Cancels, requeues, leases by hand, cordons, removes.
+pub async fn operator(cluster: Cluster, every_sec: u64, workers: usize) {
+    while !cluster.is_peace() {
+        cluster.pause(every_sec * 1_000).await;
+        let created = cluster.created.lock().expect("created").clone();
+        let worker = format!("w{}", cluster.below(workers as u64));
+        let Some(task) = (!created.is_empty()).then(|| created[cluster.below(created.len() as u64) as usize]) else { continue };
+        let op = match cluster.below(12) {
+            0 | 1 => Op::Cancel { task },
+            2..=4 => Op::Requeue { task },
+            5 | 6 => Op::Lease { task, choice: Choice::Named(worker), ttl_ms: 1_000 + cluster.below(3_000) as i64, origin: Origin::Call },
+            7 => Op::Cordon { worker, wish: CordonWish::Cordon },
+            8 => Op::Cordon { worker, wish: CordonWish::Drain },
+            9 => Op::Cordon { worker, wish: CordonWish::Uncordon },
+            10 => {
+                let change = WorkerChange { id: worker, max_concurrency: Some(1 + cluster.below(3) as i64), actor: "api", ..WorkerChange::default() };
+                Op::RegisterWorker(Box::new(change))
+            }
+            _ => Op::RemoveWorker { worker },
+        };
+        cluster.call(op).await;
+    }
+}

@@ -1,0 +1,91 @@
+//! Trouble: replicas freeze, die and come again, the database goes away, its clock steps.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use bloom_engine::{Engine, Options};
+use bloom_telemetry::Metrics;
+
+use crate::actors::{Cluster, Replica};
+use crate::database::{Condition, SimDatabase};
+use crate::plan::Plan;
+
+pub const OFFLINE_AFTER_MS: i64 = 5_000;
+
+/// Starts a process, as often as it takes.
+pub async fn start(cluster: &Cluster, plan: &Plan) -> Replica {
+    loop {
+        let condition = Arc::new(Condition::default());
+        let database = SimDatabase { shared: cluster.shared.clone(), condition: condition.clone() };
+        let options = Options {
+            session_wait_ms: plan.session_wait_ms,
+            worker_offline_after_ms: OFFLINE_AFTER_MS,
+            manual_clock: None,
+            seed: Some(cluster.below(u64::MAX)),
+        };
+        let Ok(engine) = Engine::start(Arc::new(database), Metrics::new().expect("metrics"), options).await else {
+            tokio::time::sleep(Duration::from_millis(200)).await;
+            continue;
+        };
+        let options = bloom_reconcile::Options {
+            worker_offline_after_ms: OFFLINE_AFTER_MS,
+            worker_sync_ms: 10_000,
+            lease_ttl_ms: 3_000,
+            task_retention_days: 0,
+            audit_retention_days: 0,
+        };
+        bloom_reconcile::start(&engine, options);
+        return Replica { engine, condition };
+    }
+}
+
+fn any(cluster: &Cluster) -> (usize, Replica) {
+    let replicas = cluster.replicas.lock().expect("replicas");
+    let at = cluster.below(replicas.len() as u64) as usize;
+    (at, replicas[at].clone())
+}
+
+pub async fn freezes(cluster: Cluster, every_sec: u64) {
+    while !cluster.is_peace() {
+        cluster.pause(every_sec * 2_000).await;
+        let (_, replica) = any(&cluster);
+        replica.condition.is_frozen.store(true, Ordering::Relaxed);
+        cluster.pause(8_000).await;
+        replica.condition.is_frozen.store(false, Ordering::Relaxed);
+        replica.condition.thawed.notify_waiters();
+    }
+}
+
+pub async fn kills(cluster: Cluster, plan: Plan, every_sec: u64) {
+    while !cluster.is_peace() {
+        cluster.pause(every_sec * 2_000).await;
+        let (at, replica) = any(&cluster);
+        replica.condition.is_dead.store(true, Ordering::Relaxed);
+        cluster.pause(4_000).await;
+        let next = start(&cluster, &plan).await;
+        cluster.replicas.lock().expect("replicas")[at] = next;
+    }
+}
+
+pub async fn outages(cluster: Cluster, every_sec: u64) {
+    while !cluster.is_peace() {
+        cluster.pause(every_sec * 2_000).await;
+        {
+            let mut state = cluster.shared.lock();
+            state.is_away = true;
+            state.transactions.clear();
+        }
+        cluster.pause(9_000).await;
+        cluster.shared.lock().is_away = false;
+    }
+}
+
+pub async fn clock_steps(cluster: Cluster, every_sec: u64) {
+    while !cluster.is_peace() {
+        cluster.pause(every_sec * 2_000).await;
+        let size = *[3_000_i64, 60_000, 3_600_000].get(cluster.below(3) as usize).expect("three");
+        let step = if cluster.chance(50) { size } else { -size };
+        cluster.shared.lock().clock_offset += step;
+    }
+}

@@ -1,0 +1,143 @@
+//! What must hold: the rules of the state model at every commit, the promises of liveness in peace.
+
+use std::collections::BTreeMap;
+
+use bloom_core::Ms;
+use bloom_core::audit::AuditEntry;
+use bloom_core::cache::rank;
+use bloom_core::ids::{TaskId, WorkerId};
+use bloom_core::task::{Origin, Status, TaskState};
+use bloom_core::working_set::WorkingSet;
+use tokio::time::Instant;
+
+use crate::memory::Memory;
+use crate::shared::State;
+
+/// A ready task and an open claim that could have it are not beside each other for longer.
+const TOGETHER_MS: u128 = 900;
+/// What is due is done within this.
+const DUE_MS: Ms = 3_000;
+/// A claim gets the first task of those that have been ready for so long.
+const ORDER_MS: u128 = 1_200;
+
+#[derive(Default)]
+pub struct Judge {
+    /// Since when tasks can be claimed.
+    ready_since: BTreeMap<TaskId, Instant>,
+    /// Open claims with room, by worker.
+    pub claims: BTreeMap<WorkerId, Instant>,
+    /// Since when something that is due is left.
+    late_since: BTreeMap<String, Instant>,
+    last_audit: BTreeMap<String, uuid::Uuid>,
+    pub complaints: Vec<String>,
+}
+
+impl Judge {
+    /// A commit.
+    pub fn heed(&mut self, memory: &Memory, set: &WorkingSet, audit: &[AuditEntry], is_peace: bool) {
+        self.check_rules(memory, set);
+        self.check_audit(audit);
+        if is_peace {
+            self.check_order(memory, set);
+        }
+        let is_claimable = |task: &TaskState| bloom_core::cache::ReadyRow::of(task).is_some();
+        for id in &set.dirty.tasks {
+            match memory.tasks.get(id).filter(|task| is_claimable(task)) {
+                Some(_) => {
+                    self.ready_since.entry(*id).or_insert_with(Instant::now);
+                }
+                None => {
+                    self.ready_since.remove(id);
+                }
+            }
+        }
+    }
+
+    fn check_rules(&mut self, memory: &Memory, set: &WorkingSet) {
+        for task in set.dirty.tasks.iter().filter_map(|id| memory.tasks.get(id)) {
+            let mut expect = |holds: bool, what: &str| {
+                if !holds {
+                    self.complaints.push(format!("{what}: {task:?}"));
+                }
+            };
+            expect(task.status.is_active() == task.lease.is_some(), "leased or running means that a lease holds it");
+            expect((0..=task.max_attempts).contains(&task.attempts), "attempts stay within bounds");
+            expect(task.parked.is_none() || task.status == Status::Queued, "only queued tasks are parked");
+            expect(task.wake_at.is_none() || task.parked.is_some(), "only parked tasks are woken by the clock");
+            expect(task.status.is_final() == task.finished_at.is_some(), "what is finished has a time for it");
+            if let Some(lease) = &task.lease {
+                expect(lease.check_at <= lease.expires_at.max(lease.started_at) + 20_000, "a lease is looked at in time");
+                let room = memory.workers.get(&lease.worker_id).map_or(0, |worker| worker.capabilities.max_concurrency);
+                expect(room > 0, "a lease has a worker");
+            }
+        }
+    }
+
+    /// Entries of one thing sort as they were made.
+    fn check_audit(&mut self, audit: &[AuditEntry]) {
+        for entry in audit.iter().filter(|entry| entry.entity_type == bloom_core::audit::EntityType::Task) {
+            let last = self.last_audit.insert(entry.entity_id.clone(), entry.id);
+            if last.is_some_and(|last| last >= entry.id) {
+                self.complaints.push(format!("audit entries sort the wrong way: {entry:?} behind {last:?}"));
+            }
+        }
+    }
+
+    fn check_order(&mut self, memory: &Memory, set: &WorkingSet) {
+        for task in set.dirty.tasks.iter().filter_map(|id| memory.tasks.get(id)) {
+            let Some(lease) = task.lease.as_ref().filter(|lease| lease.origin == Origin::Claim && task.status == Status::Leased) else { continue };
+            let Some(worker) = memory.workers.get(&lease.worker_id) else { continue };
+            for (id, since) in &self.ready_since {
+                let Some(other) = memory.tasks.get(id).filter(|other| other.is_open_to(&worker.id)) else { continue };
+                let is_before = rank(other.priority) < rank(task.priority) && worker.capabilities.serves(&other.agent_slug);
+                if is_before && since.elapsed().as_millis() > ORDER_MS && self.ready_since.get(&task.id).is_some() {
+                    self.complaints.push(format!(
+                        "worker {} got {} of priority {} though {} of priority {} was ready for {} ms",
+                        worker.id, task.id, task.priority, other.id, other.priority, since.elapsed().as_millis()
+                    ));
+                }
+            }
+        }
+    }
+
+    /// A look while there is peace.
+    pub fn look(state: &mut State) {
+        let now = state.now();
+        let resumed_at = state.resumed_at;
+        let State { memory, judge, .. } = state;
+        for (worker, claimed) in &judge.claims {
+            let Some(worker) = memory.workers.get(worker).filter(|worker| worker.takes_tasks() && worker.is_online()) else { continue };
+            if i64::from(memory.used(&worker.id).count_ones()) >= worker.capabilities.max_concurrency {
+                continue;
+            }
+            for (id, since) in &judge.ready_since {
+                let Some(task) = memory.tasks.get(id) else { continue };
+                let could = task.is_open_to(&worker.id) && worker.capabilities.serves(&task.agent_slug);
+                let together = since.elapsed().min(claimed.elapsed()).as_millis();
+                if could && together > TOGETHER_MS {
+                    judge.complaints.push(format!("worker {} waits beside a ready task for {together} ms: {task:?}", worker.id));
+                }
+            }
+        }
+        let mut late: Vec<String> = Vec::new();
+        for task in memory.tasks.values() {
+            if let Some(lease) = &task.lease {
+                let end = lease.expires_at.max(resumed_at + 10_000.min(lease.ttl_ms));
+                if end + DUE_MS < now {
+                    late.push(format!("lease {} of task {} is over", lease.id, task.id));
+                }
+            }
+            if task.wake_at.is_some_and(|at| at + DUE_MS < now) {
+                late.push(format!("task {} is due", task.id));
+            }
+        }
+        late.extend(memory.wakeups.values().map(|wakeup| format!("wake-up {:?} {}", wakeup.subject, wakeup.id)));
+        judge.late_since.retain(|what, _| late.contains(what));
+        for what in late {
+            let since = judge.late_since.entry(what.clone()).or_insert_with(Instant::now).elapsed().as_millis();
+            if since > u128::try_from(DUE_MS).unwrap_or(0) {
+                judge.complaints.push(format!("{what}, and nobody does anything for {since} ms"));
+            }
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! What one seed stands for.
+
+use crate::shared::{Dice, Weather};
+
+#[derive(Clone, Debug)]
+pub struct Plan {
+    pub seed: u64,
+    pub replicas: usize,
+    pub workers: usize,
+    pub creators: usize,
+    /// How long there is trouble, in seconds.
+    pub trouble_sec: u64,
+    pub weather: Weather,
+    /// Each kind of trouble comes about so often, in seconds; `None`: never.
+    pub freezes: Option<u64>,
+    pub kills: Option<u64>,
+    pub outages: Option<u64>,
+    pub clock_steps: Option<u64>,
+    pub operators: Option<u64>,
+    pub session_wait_ms: i64,
+}
+
+impl Plan {
+    pub fn of(seed: u64) -> Self {
+        let mut dice = Dice::new(seed ^ 0x5851_f42d_4c95_7f2d);
+        let mut often = |percent: u64, low: u64, high: u64| {
+            let is_there = dice.chance(percent);
+            let every = dice.between(low, high);
+            is_there.then_some(every)
+        };
+        let (freezes, kills, outages) = (often(45, 3, 10), often(35, 6, 15), often(30, 8, 20));
+        let (clock_steps, operators) = (often(25, 8, 20), often(70, 1, 4));
+        let weather = Weather {
+            latency_us: *dice.pick(&[500, 2_000, 10_000, 40_000]),
+            slow_percent: *dice.pick(&[0, 0, 1, 4]),
+            doubt_per_mille: *dice.pick(&[0, 0, 5, 40]),
+            lost_percent: *dice.pick(&[0, 30, 100]),
+        };
+        Self {
+            seed,
+            replicas: dice.between(1, 3) as usize,
+            workers: dice.between(2, 5) as usize,
+            creators: dice.between(1, 3) as usize,
+            trouble_sec: dice.between(8, 25),
+            weather,
+            freezes,
+            kills,
+            outages,
+            clock_steps,
+            operators,
+            session_wait_ms: *dice.pick(&[0, 3_000]),
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! One run of one seed.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use bloom_core::command::{CordonWish, Op};
+use bloom_core::task::Status;
+use tokio::time::Instant;
+
+use crate::actors::{self, Cluster};
+use crate::chaos;
+use crate::database::{counted, is_quiet};
+use crate::judge::Judge;
+use crate::plan::Plan;
+use crate::shared::{PEACE, Shared};
+
+/// After trouble: until then graces are over, and everybody has heard of everything.
+const SETTLING: Duration = Duration::from_secs(16);
+/// All work is done by then.
+const PEACE_AT_MOST: Duration = Duration::from_secs(240);
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// The caches have heard of the last commit.
+const QUIESCE: Duration = Duration::from_secs(3);
+
+#[derive(Debug)]
+pub struct Outcome {
+    pub trace: u64,
+    pub commits: u64,
+    pub runs: usize,
+    pub tasks: usize,
+    pub complaints: Vec<String>,
+}
+
+pub fn run(plan: &Plan) -> Outcome {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().expect("a runtime");
+    let outcome = runtime.block_on(live(plan));
+    runtime.shutdown_background();
+    outcome
+}
+
+async fn live(plan: &Plan) -> Outcome {
+    let shared = Shared::new(plan.seed);
+    let cluster = Cluster::new(shared.clone(), plan.seed);
+    for _ in 0..plan.replicas {
+        let replica = chaos::start(&cluster, plan).await;
+        cluster.replicas.lock().expect("replicas").push(replica);
+    }
+    shared.lock().weather = plan.weather;
+    for number in 0..plan.workers {
+        tokio::spawn(actors::worker(cluster.clone(), number));
+    }
+    for _ in 0..plan.creators {
+        tokio::spawn(actors::creator(cluster.clone()));
+    }
+    if let Some(every) = plan.operators {
+        tokio::spawn(actors::operator(cluster.clone(), every, plan.workers));
+    }
+    let mut trouble = Vec::new();
+    trouble.extend(plan.freezes.map(|every| tokio::spawn(chaos::freezes(cluster.clone(), every))));
+    trouble.extend(plan.kills.map(|every| tokio::spawn(chaos::kills(cluster.clone(), plan.clone(), every))));
+    trouble.extend(plan.outages.map(|every| tokio::spawn(chaos::outages(cluster.clone(), every))));
+    trouble.extend(plan.clock_steps.map(|every| tokio::spawn(chaos::clock_steps(cluster.clone(), every))));
+    tokio::time::sleep(Duration::from_secs(plan.trouble_sec)).await;
+
+    cluster.is_peace.store(true, Ordering::Relaxed);
+    for task in trouble {
+        task.await.expect("trouble ends");
+    }
+    shared.lock().weather = PEACE;
+    for number in 0..plan.workers {
+        cluster.insist(Op::RegisterWorker(Box::new(actors::registration(number)))).await;
+        cluster.insist(Op::Cordon { worker: actors::registration(number).id, wish: CordonWish::Uncordon }).await;
+    }
+    tokio::time::sleep(SETTLING).await;
+    shared.lock().is_peace = true;
+    // Something to do in peace as well.
+    for _ in 0..12 {
+        let tasks = (0..2).map(|_| actors::spec(&cluster)).collect();
+        cluster.insist(Op::Create { tasks }).await;
+        look_for(&shared, Duration::from_millis(cluster.below(700))).await;
+    }
+    let started = Instant::now();
+    while !is_quiet(&shared.lock()) && started.elapsed() < PEACE_AT_MOST && shared.lock().judge.complaints.is_empty() {
+        look_for(&shared, LOOK_EVERY).await;
+    }
+    look_for(&shared, QUIESCE).await;
+    compare(&cluster);
+    cluster.is_over.store(true, Ordering::Relaxed);
+    let mut state = shared.lock();
+    let mut complaints = std::mem::take(&mut state.judge.complaints);
+    complaints.truncate(5);
+    Outcome { trace: state.trace, commits: state.commits, runs: cluster.runs.load(Ordering::Relaxed), tasks: state.memory.tasks.len(), complaints }
+}
+
+async fn look_for(shared: &Shared, time: Duration) {
+    let until = Instant::now() + time;
+    while Instant::now() < until {
+        tokio::time::sleep(LOOK_EVERY.min(time)).await;
+        Judge::look(&mut shared.lock());
+    }
+}
+
+/// At the end: all work is done, and what each replica remembers is what is there.
+fn compare(cluster: &Cluster) {
+    let mut complaints = Vec::new();
+    {
+        let state = cluster.shared.lock();
+        for task in state.memory.tasks.values().filter(|task| !task.status.is_final()) {
+            complaints.push(format!("at the end a task is left: {task:?}"));
+        }
+        for wakeup in state.memory.wakeups.values() {
+            complaints.push(format!("at the end a wake-up is left: {wakeup:?}"));
+        }
+        let right = counted(&state);
+        for (at, replica) in cluster.replicas.lock().expect("replicas").iter().enumerate() {
+            for (id, revision) in replica.engine.shown_tasks() {
+                complaints.push(match state.memory.tasks.get(&id) {
+                    Some(task) => format!("replica {at} shows revision {revision} of {task:?}"),
+                    None => format!("replica {at} shows task {id}, which is not there"),
+                });
+            }
+            let mut counts = replica.engine.counts();
+            counts.retain(|_, n| *n != 0);
+            if counts != right {
+                complaints.push(format!("replica {at} counts {counts:?}, there are {right:?}"));
+            }
+            let online = state.memory.workers.values().filter(|worker| worker.is_online()).count() as i64;
+            let shown = replica.engine.stats().workers_online;
+            if online != shown {
+                complaints.push(format!("replica {at} shows {shown} workers online, there are {online}"));
+            }
+        }
+        let unfinished = state.memory.tasks.values().filter(|task| task.status == Status::Queued).count();
+        debug_assert!(unfinished == 0 || !complaints.is_empty());
+    }
+    cluster.shared.lock().judge.complaints.extend(complaints);
+}

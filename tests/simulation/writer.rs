@@ -1,0 +1,234 @@
+//! A connection for writing: its transactions lock rows, and may be ended by the server, by a conflict, or in the middle of a commit.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bloom_core::command::Keys;
+use bloom_core::ids::{TaskId, WorkerId};
+use bloom_core::working_set::{Loaded, WorkingSet};
+use bloom_database::{Changed, CountDeltas, Done, Error, Maintenance, Result, Writer};
+use tokio::time::Instant;
+
+use crate::database::SimDatabase;
+use crate::shared::{BatchRow, State, Transaction, WriterRow};
+
+const LOCK_TIMEOUT: Duration = Duration::from_secs(3);
+
+pub struct SimWriter {
+    database: SimDatabase,
+    id: i64,
+    n: i64,
+    transaction: Option<u64>,
+}
+
+impl SimWriter {
+    pub fn new(database: SimDatabase, id: i64) -> Self {
+        Self { database, id, n: 0, transaction: None }
+    }
+
+    /// Waits until nobody holds these rows, and takes them.
+    async fn lock(&mut self, keys: &Keys, tasks: &BTreeSet<TaskId>) -> Result<()> {
+        let started = Instant::now();
+        loop {
+            let unlocked = self.database.shared.unlocked.notified();
+            {
+                let mut state = self.database.shared.lock();
+                state.reachable()?;
+                state.end_idle_transactions();
+                // What is not there can't be locked.
+                let memory = &state.memory;
+                let is_there = |id: &&WorkerId| memory.workers.contains_key(*id) || memory.tombstones.contains_key(*id);
+                let all = memory.workers.keys().filter(|_| keys.all_workers);
+                let workers: BTreeSet<_> = keys.workers.iter().filter(is_there).chain(all).cloned().collect();
+                let is_free = state.transactions.values().all(|other| other.tasks.is_disjoint(tasks) && other.workers.is_disjoint(&workers));
+                if is_free {
+                    let id = state.next_transaction;
+                    state.next_transaction += 1;
+                    state.transactions.insert(id, Transaction { tasks: tasks.clone(), workers, active_at: Instant::now() });
+                    self.transaction = Some(id);
+                    return Ok(());
+                }
+            }
+            if started.elapsed() > LOCK_TIMEOUT {
+                return Err(Error::Conflict("lock time-out".into()));
+            }
+            tokio::select! {
+                biased;
+                () = unlocked => {}
+                () = tokio::time::sleep(Duration::from_millis(50)) => {}
+            }
+            self.database.condition.runs().await;
+        }
+    }
+
+    /// The next statement of the transaction has arrived, if the server has not ended it.
+    fn go_on(&self, state: &mut State) -> Result<()> {
+        state.reachable()?;
+        state.end_idle_transactions();
+        let transaction = self.transaction.and_then(|id| state.transactions.get_mut(&id));
+        let Some(transaction) = transaction else { return Err(Error::Unavailable("the transaction was ended".into())) };
+        transaction.active_at = Instant::now();
+        Ok(())
+    }
+
+    fn end(&mut self, state: &mut State) {
+        if let Some(id) = self.transaction.take() {
+            state.transactions.remove(&id);
+        }
+        self.database.shared.unlocked.notify_waiters();
+    }
+
+    fn record(&mut self, state: &mut State, counts: CountDeltas, changes: Changed) {
+        self.n += 1;
+        let at = state.now();
+        state.batches.insert((self.id, self.n), BatchRow { at, counts, changes, is_void: false });
+        state.commits += 1;
+        state.note((self.id as u64) << 32 | self.n as u64);
+    }
+}
+
+#[async_trait]
+impl Writer for SimWriter {
+    fn id(&self) -> i64 {
+        self.id
+    }
+
+    fn n(&self) -> i64 {
+        self.n
+    }
+
+    async fn begin_and_load(&mut self, keys: &Keys) -> Result<Loaded> {
+        self.database.trip().await?;
+        let (found, tasks) = self.database.shared.lock().memory.look_up(keys);
+        self.database.trip().await?;
+        let mut locked = tasks.clone();
+        locked.extend(keys.tasks.iter().copied());
+        self.lock(keys, &locked).await?;
+        self.database.trip().await?;
+        let mut state = self.database.shared.lock();
+        self.go_on(&mut state)?;
+        let now = state.now();
+        Ok(state.memory.lock(now, keys, found, tasks))
+    }
+
+    async fn save(&mut self, set: &WorkingSet, check_epoch: Option<i64>) -> Result<()> {
+        self.database.trip().await?;
+        let shared = self.database.shared.clone();
+        let is_in_doubt;
+        {
+            let mut state = shared.lock();
+            self.go_on(&mut state)?;
+            if let Some(epoch) = check_epoch {
+                let now = state.now();
+                if state.leader.as_ref().is_none_or(|leader| leader.epoch != epoch || leader.expires_at <= now) {
+                    return Err(Error::NotLeader);
+                }
+            }
+            let per_mille = state.weather.doubt_per_mille;
+            is_in_doubt = state.dice.below(1000) < per_mille;
+            if is_in_doubt && state.dice.chance(50) {
+                self.end(&mut state);
+                return Err(Error::CommitUnknown("cut before it arrived".into()));
+            }
+            state.memory.save(set).map_err(|index| Error::Conflict(index.into()))?;
+            let revision = |id| state.memory.tasks.get(id).map_or(0, |task| task.revision);
+            let prints: Vec<u64> = set.dirty.tasks.iter().map(|id| id.as_u128() as u64 ^ revision(id) as u64).collect();
+            prints.into_iter().for_each(|print| state.note(print));
+            let State { memory, judge, is_peace, .. } = &mut *state;
+            let audit = std::mem::take(&mut memory.audit);
+            judge.heed(memory, set, &audit, *is_peace);
+            if std::env::var_os("SIM_DEBUG").is_some() {
+                eprintln!("{} w{} tasks {:?} workers {:?} seen {:?} wakeups {:?} progress {:?} past {}", state.elapsed_ms(), self.id, set.dirty.tasks.iter().map(|id| { let t = &state.memory.tasks[id]; format!("{} r{} {:?} {:?} wake {:?}", &id.to_string()[9..13], t.revision, t.status, t.parked, t.wake_at) }).collect::<Vec<_>>(), set.dirty.workers, set.dirty.seen, set.dirty.wakeups, set.dirty.progress, set.dirty.past_leases.len());
+            }
+            let n = self.n;
+            self.record(&mut state, CountDeltas::of(set), Changed::of(set));
+            if is_in_doubt {
+                // The writer does not know.
+                self.n = n;
+            }
+            self.end(&mut state);
+        }
+        if is_in_doubt {
+            return Err(Error::CommitUnknown("cut after it arrived".into()));
+        }
+        // It is committed; the answer is on its way. Should the process freeze here, others are ahead of it.
+        match self.database.trip().await {
+            Ok(()) => Ok(()),
+            Err(_) => {
+                self.n -= 1;
+                Err(Error::CommitUnknown("the database went away".into()))
+            }
+        }
+    }
+
+    async fn rollback(&mut self) -> Result<()> {
+        let shared = self.database.shared.clone();
+        self.end(&mut shared.lock());
+        self.database.trip().await
+    }
+
+    async fn resolve_commit(&mut self) -> Result<bool> {
+        self.database.trip().await?;
+        let shared = self.database.shared.clone();
+        let mut state = shared.lock();
+        let at = state.now();
+        let void = BatchRow { at, counts: CountDeltas::default(), changes: Changed::default(), is_void: true };
+        let row = state.batches.entry((self.id, self.n + 1)).or_insert(void);
+        let committed = !row.is_void;
+        self.n += 1;
+        Ok(committed)
+    }
+
+    async fn maintain(&mut self, job: &Maintenance) -> Result<Done> {
+        self.database.trip().await?;
+        let shared = self.database.shared.clone();
+        let mut state = shared.lock();
+        match job {
+            Maintenance::CompactCounts => {
+                let mut compacted = std::mem::take(&mut state.compacted);
+                let State { writers, batches, .. } = &mut *state;
+                for (writer, WriterRow { compacted_n }) in writers.iter_mut() {
+                    for ((_, n), batch) in batches.range((*writer, *compacted_n + 1)..=(*writer, i64::MAX)) {
+                        compacted.add(&batch.counts);
+                        *compacted_n = *n;
+                    }
+                }
+                state.compacted = compacted;
+                Ok(Done::default())
+            }
+            Maintenance::PruneBatches { older_than_ms } => {
+                let before = state.now() - older_than_ms.min(&PRUNED_AFTER_MS);
+                let State { writers, batches, .. } = &mut *state;
+                batches.retain(|(writer, n), batch| batch.at >= before || *n > writers[writer].compacted_n);
+                Ok(Done::default())
+            }
+            Maintenance::RemoveTasks { .. } => {
+                let now = state.now();
+                let memory = &state.memory;
+                let is_awaited = |id: &TaskId| memory.specs.values().any(|spec| spec.depends_on.contains(id) && !memory.tasks[&spec.id].status.is_final());
+                let due = memory.tasks.values().filter(|task| task.remove_at.is_some_and(|at| at <= now));
+                let removed: Vec<TaskId> = due.map(|task| task.id).filter(|id| !is_awaited(id)).collect();
+                if removed.is_empty() {
+                    return Ok(Done::default());
+                }
+                let mut counts = CountDeltas::default();
+                for id in &removed {
+                    let task = state.memory.remove_task(*id);
+                    *counts.tasks.entry((task.agent_slug, task.priority, task.status)).or_default() -= 1;
+                }
+                self.record(&mut state, counts.clone(), Changed { removed_tasks: removed.clone(), ..Changed::default() });
+                Ok(Done { rows: removed.len() as u64, removed, counts, is_batch: true })
+            }
+            Maintenance::PruneAudit { .. } | Maintenance::CorrectCounts { .. } => Ok(Done::default()),
+        }
+    }
+
+    async fn close(mut self: Box<Self>) {
+        let shared = self.database.shared.clone();
+        self.end(&mut shared.lock());
+    }
+}
+
+/// Short, so that a replica that was frozen for some seconds finds a gap.
+const PRUNED_AFTER_MS: i64 = 3_000;
