@@ -4,39 +4,51 @@
 //! checked in the commit, and [`decide`](bloom_core::decide) looks at everything again anyway.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use bloom_engine::Engine;
-use tokio::sync::watch;
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
 const RENEW_EVERY: Duration = Duration::from_millis(300);
 const TTL_MS: i64 = 1_000;
 
 /// This replica's leadership, if it has it: the epoch.
-#[derive(Clone, Debug)]
-pub struct Leadership(Arc<watch::Sender<Option<i64>>>);
+#[derive(Clone, Debug, Default)]
+pub struct Leadership(Arc<Inner>);
 
-impl Default for Leadership {
-    fn default() -> Self {
-        Self(Arc::new(watch::Sender::new(None)))
-    }
+#[derive(Debug, Default)]
+struct Inner {
+    /// 0 = another leads.
+    epoch: AtomicI64,
+    changed: Notify,
 }
 
 impl Leadership {
     pub fn epoch(&self) -> Option<i64> {
-        *self.0.borrow()
+        Some(self.0.epoch.load(Ordering::Acquire)).filter(|epoch| *epoch != 0)
     }
 
     /// Waits until this replica leads.
     pub async fn begins(&self) {
-        // The sender is held by this very handle.
-        let _ = self.0.subscribe().wait_for(Option::is_some).await;
+        loop {
+            let changed = self.0.changed.notified();
+            if self.epoch().is_some() {
+                return;
+            }
+            changed.await;
+        }
     }
 
     /// A commit was refused for want of leadership: it is over, until the next renewal says otherwise.
     pub(super) fn is_over(&self) {
-        self.0.send_replace(None);
+        self.set(None);
+    }
+
+    fn set(&self, epoch: Option<i64>) {
+        self.0.epoch.store(epoch.unwrap_or(0), Ordering::Release);
+        self.0.changed.notify_waiters();
     }
 }
 
@@ -76,7 +88,7 @@ fn change(engine: &Engine, leadership: &Leadership, epoch: Option<i64>) {
     if leadership.epoch() == epoch {
         return;
     }
-    leadership.0.send_replace(epoch);
+    leadership.set(epoch);
     engine.metrics().leader(epoch.is_some());
     match epoch {
         Some(epoch) => tracing::info!(epoch, "this replica leads"),

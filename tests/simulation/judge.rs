@@ -26,6 +26,8 @@ pub struct Judge {
     ready_since: BTreeMap<TaskId, Instant>,
     /// Open claims with room, by worker.
     pub claims: BTreeMap<WorkerId, Instant>,
+    /// Since when workers have room and take tasks.
+    free_since: BTreeMap<WorkerId, Instant>,
     /// Since when something that is due is left.
     late_since: BTreeMap<String, Instant>,
     last_audit: BTreeMap<String, uuid::Uuid>,
@@ -39,6 +41,14 @@ impl Judge {
         self.check_audit(audit);
         if is_peace {
             self.check_order(memory, set);
+        }
+        for worker in memory.workers.values() {
+            let is_free = worker.takes_tasks() && i64::from(memory.used(&worker.id).count_ones()) < worker.capabilities.max_concurrency;
+            if is_free {
+                self.free_since.entry(worker.id.clone()).or_insert_with(Instant::now);
+            } else {
+                self.free_since.remove(&worker.id);
+            }
         }
         let is_claimable = |task: &TaskState| bloom_core::cache::ReadyRow::of(task).is_some();
         for id in &set.dirty.tasks {
@@ -107,13 +117,11 @@ impl Judge {
         let State { memory, judge, .. } = state;
         for (worker, claimed) in &judge.claims {
             let Some(worker) = memory.workers.get(worker).filter(|worker| worker.takes_tasks() && worker.is_online()) else { continue };
-            if i64::from(memory.used(&worker.id).count_ones()) >= worker.capabilities.max_concurrency {
-                continue;
-            }
+            let Some(free) = judge.free_since.get(&worker.id) else { continue };
             for (id, since) in &judge.ready_since {
                 let Some(task) = memory.tasks.get(id) else { continue };
                 let could = task.is_open_to(&worker.id) && worker.capabilities.serves(&task.agent_slug);
-                let together = since.elapsed().min(claimed.elapsed()).as_millis();
+                let together = since.elapsed().min(claimed.elapsed()).min(free.elapsed()).as_millis();
                 if could && together > TOGETHER_MS {
                     judge.complaints.push(format!("worker {} waits beside a ready task for {together} ms: {task:?}", worker.id));
                 }

@@ -31,7 +31,7 @@ impl Plan {
         let (freezes, kills, outages) = (often(45, 3, 10), often(35, 6, 15), often(30, 8, 20));
         let (clock_steps, operators) = (often(25, 8, 20), often(70, 1, 4));
         let weather = Weather {
-            latency_us: *dice.pick(&[500, 2_000, 10_000, 40_000]),
+            latency_ms: *dice.pick(&[1, 2, 10, 40]),
             slow_percent: *dice.pick(&[0, 0, 1, 4]),
             doubt_per_mille: *dice.pick(&[0, 0, 5, 40]),
             lost_percent: *dice.pick(&[0, 30, 100]),

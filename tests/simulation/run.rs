@@ -83,8 +83,10 @@ async fn live(plan: &Plan) -> Outcome {
     while !is_quiet(&shared.lock()) && started.elapsed() < PEACE_AT_MOST && shared.lock().judge.complaints.is_empty() {
         look_for(&shared, LOOK_EVERY).await;
     }
-    look_for(&shared, QUIESCE).await;
-    compare(&cluster);
+    if shared.lock().judge.complaints.is_empty() {
+        look_for(&shared, QUIESCE).await;
+        compare(&cluster);
+    }
     cluster.is_over.store(true, Ordering::Relaxed);
     let mut state = shared.lock();
     let mut complaints = std::mem::take(&mut state.judge.complaints);

@@ -79,8 +79,8 @@ pub struct Transaction {
 /// How statements behave at the moment.
 #[derive(Clone, Copy, Debug)]
 pub struct Weather {
-    /// The most that a statement takes, in microseconds.
-    pub latency_us: u64,
+    /// The most that a statement takes, in milliseconds.
+    pub latency_ms: u64,
     /// Of a hundred statements, how many take up to a hundred times as long.
     pub slow_percent: u64,
     /// Of a thousand commits, how many lose their connection.
@@ -89,7 +89,7 @@ pub struct Weather {
     pub lost_percent: u64,
 }
 
-pub const PEACE: Weather = Weather { latency_us: 2_000, slow_percent: 0, doubt_per_mille: 0, lost_percent: 0 };
+pub const PEACE: Weather = Weather { latency_ms: 2, slow_percent: 0, doubt_per_mille: 0, lost_percent: 0 };
 
 pub struct State {
     pub memory: Memory,
@@ -163,9 +163,10 @@ impl State {
     }
 
     pub fn latency(&mut self) -> Duration {
-        let Weather { latency_us, slow_percent, .. } = self.weather;
-        let most = if self.dice.chance(slow_percent) { latency_us * 100 } else { latency_us };
-        Duration::from_micros(self.dice.below(most + 1))
+        let Weather { latency_ms, slow_percent, .. } = self.weather;
+        let most = if self.dice.chance(slow_percent) { latency_ms * 100 } else { latency_ms };
+        // Whole milliseconds: the runtime's timers know nothing finer, and would round by this machine's clock.
+        Duration::from_millis(self.dice.below(most + 1))
     }
 
     pub fn reachable(&self) -> Result<(), Error> {
