@@ -7,6 +7,7 @@ mod liveness;
 mod migration;
 mod reading;
 mod support;
+mod waking;
 mod writing;
 
 use std::sync::Arc;
@@ -188,4 +189,8 @@ fn held(reply: &Reply) -> LeaseId {
         Reply::Leased { task, .. } => task.lease.as_ref().expect("a lease").id,
         other => panic!("{other:?}"),
     }
+}
+
+fn in_context(context: &str) -> TaskSpec {
+    TaskSpec { session: Session::Context, ..spec(context) }
 }
