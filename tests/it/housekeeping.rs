@@ -10,8 +10,7 @@ use bloom_runtime::store::{Page, UsageBy};
 use uuid::Uuid;
 
 use crate::on_both_clocks;
-use crate::store::{execute, success};
-use crate::support::plane::{DAY, Plane, START};
+use crate::support::plane::{DAY, Plane, START, execute, success};
 use crate::support::{eventually, run};
 
 /// No transaction removes more tasks than this.

@@ -4,15 +4,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use bloom_runtime::agents::{self, Agents};
-use bloom_core::command::{Op, Reply, WorkerChange};
+use bloom_core::command::{Completion, Holder, Op, Reply, WorkerChange};
 use bloom_core::ids::TaskId;
-use bloom_core::task::{Format, Session, TaskSpec, TaskState};
+use bloom_core::task::{Format, Outcome, Session, TaskSpec, TaskState, Usage};
 use bloom_runtime::engine::{self, Engine};
 use bloom_runtime::membridge::Membridge;
 use bloom_runtime::reconcile;
 use bloom_runtime::store::{Clock, Options, Store};
 use bloom_runtime::telemetry::Metrics;
-use sqlx::Connection;
+use sqlx::{AssertSqlSafe, Connection, Executor};
 use uuid::Uuid;
 
 use super::{eventually, postgres, unique};
@@ -154,6 +154,38 @@ impl Plane {
         })
         .await;
     }
+}
+
+/// Past the program, on a connection of its own.
+pub async fn execute(url: &str, sql: &str) {
+    let sql = AssertSqlSafe(sql.to_owned());
+    if url.starts_with("sqlite") {
+        sqlx::SqliteConnection::connect(url).await.unwrap().execute(sql).await.unwrap();
+    } else {
+        sqlx::PgConnection::connect(url).await.unwrap().execute(sql).await.unwrap();
+    }
+}
+
+/// The end of a run, with a result and its usage.
+pub fn success(task: TaskId, output: &str) -> Op {
+    Op::Complete(Box::new(Completion {
+        task,
+        holder: Holder::default(),
+        status: Outcome::Success,
+        output: Some(output.into()),
+        error_message: None,
+        duration_ms: 12,
+        tokens_used: None,
+        artifact_type: "LLM_RESULT".into(),
+        artifact_tags: vec!["t".into()],
+        reason: None,
+        retryable: false,
+        retry_at: None,
+        keep_attempt: false,
+        usage: Some(Usage { input_tokens: 10, output_tokens: 5, cost_usd: 0.25 }),
+        session_id: Some("sess".into()),
+        model: Some("m".into()),
+    }))
 }
 
 async fn engine(store: Store, clock: &Arc<AtomicI64>) -> Engine {
