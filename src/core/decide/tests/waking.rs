@@ -5,6 +5,7 @@ use crate::decide::decide;
 use crate::ids::{TaskId, created_at};
 use crate::task::{Outcome, Parked, Session, Status, TaskSpec};
 use crate::tests::support::world::{SESSION_WAIT_MS, START, TTL_MS, World, registration, spec, world};
+use crate::wakeup::{Progress, Subject};
 use crate::working_set::WorkingSet;
 
 fn two_workers() -> World {
@@ -127,6 +128,44 @@ fn whoever_is_to_have_the_key_and_does_not_take_it_passes_it_on() {
         world.do_what_is_due();
         end(&mut world, head);
         assert!(world.task(next).lease.is_some() || parked(&world, next).is_none(), "the key is free, and the next one knows");
+    }
+}
+
+#[test]
+fn the_word_is_passed_on_though_its_hearer_has_moved_since_it_was_looked_up() {
+    let moves: [fn(&mut World, TaskId); 3] = [
+        |world, head| drop(world.ok(Op::Cancel { task: head })),
+        |world, head| {
+            // Another look found that its context is taken by an earlier task, which is done again.
+            let earlier = *world.db.tasks.keys().next().unwrap();
+            world.ok(Op::Requeue { task: earlier });
+            world.ok(Op::Reevaluate { tasks: vec![head], progress: None });
+            assert_eq!(parked(world, head), Some(Parked::Session));
+        },
+        // Another look has set it going.
+        |world, head| drop(world.ok(Op::Reevaluate { tasks: vec![head], progress: None })),
+    ];
+    for moved in moves {
+        let mut world = two_workers();
+        let earlier = world.create(spec("s"));
+        world.lease(earlier, "w1");
+        world.complete(earlier, Outcome::Error);
+        let holder = create_next(&mut world, keyed("h", 5));
+        world.lease(holder, "w1");
+        let [head, next] = [keyed("s", 1), keyed("t", 0)].map(|spec| create_next(&mut world, spec));
+        world.crashing = true;
+        world.complete(holder, Outcome::Success);
+        let word = world.db.wakeups.values().find(|wakeup| wakeup.subject == Subject::Key("k".into())).unwrap().clone();
+        let page = world.db.waiters(&word, 9);
+        assert_eq!((page.tasks.as_slice(), page.more_want_key), ([head].as_slice(), true));
+        moved(&mut world, head);
+        assert_eq!(parked(&world, next), Some(Parked::ExclusiveKey));
+        let progress = Progress { wakeup: word.id, next: None, more_want_key: true };
+        world.ok(Op::Reevaluate { tasks: page.tasks, progress: Some(progress) });
+        if world.task(head).status == Status::Queued && parked(&world, head).is_none() {
+            world.ok(Op::Cancel { task: head });
+        }
+        assert_eq!(parked(&world, next), None);
     }
 }
 
