@@ -71,7 +71,7 @@ pub const DATABASE_URL: Setting = Setting {
     secret: true,
 };
 pub const DATABASE_MAX_CONNECTIONS: Setting =
-    plain(DATA, "database_max_connections", "N", "10", "Connections for reading, at most; writing has its own");
+    plain(DATA, "database_max_connections", "N", "10", "Connections for what requests read, at most; all else has its own");
 pub const TASK_RETENTION_DAYS: Setting =
     plain(DATA, "task_retention_days", "DAYS", "0", "Remove finished tasks after so many days; 0 keeps them for ever");
 pub const AUDIT_RETENTION_DAYS: Setting =

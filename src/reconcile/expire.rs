@@ -31,6 +31,8 @@ struct Clock {
     epoch: Option<i64>,
     /// Its time, and what had passed here by then.
     read: Option<(Ms, Ms)>,
+    /// The last gap in service.
+    resumed_at: Ms,
     grace: Grace,
     /// Leases may seem to last longer than their TTL: the clock may have stepped back.
     may_be_behind: bool,
@@ -43,12 +45,14 @@ impl Clock {
         if is_new {
             *self = Self { epoch: Some(epoch), may_be_behind: true, ..Self::default() };
         }
+        let is_news = is_new || service.resumed_at != self.resumed_at;
+        self.resumed_at = service.resumed_at;
         self.read = Some((service.now, elapsed_ms));
         if step.abs() > STEP_MS && !is_new {
             tracing::warn!(step_ms = step, "the database's clock has stepped; every lease gets a TTL from now");
             self.may_be_behind = true;
             self.grace = Grace { resumed_at: service.now, grace_ms: i64::MAX, found_due_at: None };
-        } else if service.resumed_at > self.grace.resumed_at {
+        } else if is_news {
             self.grace = Grace { resumed_at: service.resumed_at, grace_ms: GRACE_MS, found_due_at: None };
         }
     }

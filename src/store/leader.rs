@@ -82,3 +82,46 @@ impl Store {
         step.is_some()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicI64, Ordering};
+
+    use bloom_database::Database;
+
+    use crate::clock::SteadyClock;
+    use crate::{Clock, Options, Store};
+
+    /// SQLite's marks by a machine whose clocks are set: what they tell of each step.
+    #[tokio::test]
+    async fn a_clock_that_is_set_ends_a_gap() {
+        let directory = tempfile::tempdir().unwrap();
+        let options = Options { url: format!("sqlite:{}", directory.path().join("bloom.db").display()), max_connections: 2 };
+        let (wall, since_start) = (Arc::new(AtomicI64::new(1_800_000_000_000)), Arc::new(AtomicI64::new(7)));
+        let read = |time: &Arc<AtomicI64>| {
+            let time = time.clone();
+            Box::new(move || time.load(Ordering::SeqCst))
+        };
+        let steady = SteadyClock::new(read(&wall), read(&since_start));
+        let store = Store::with_clocks(&options, Clock::Database, steady).await.unwrap();
+        store.migrate().await.unwrap();
+        let mark = async |passed: i64, set: i64| {
+            wall.fetch_add(passed + set, Ordering::SeqCst);
+            since_start.fetch_add(passed, Ordering::SeqCst);
+            let service = Database::mark_served(&store).await.unwrap();
+            (service.now - 1_800_000_000_000, service.resumed_at - 1_800_000_000_000)
+        };
+        assert_eq!(mark(0, 0).await, (0, 0), "the first of a process");
+        assert_eq!(mark(1_000, 0).await, (1_000, 0));
+        assert_eq!(mark(1_000, 0).await, (2_000, 0));
+        assert_eq!(mark(1_000, 1_900).await, (3_000, 0), "a small correction does not count");
+        assert_eq!(mark(1_000, 3_600_000).await, (3_605_900, 3_605_900), "forward");
+        assert_eq!(mark(1_000, 0).await, (3_606_900, 3_605_900));
+        assert_eq!(mark(1_000, -7_200_000).await, (-3_592_100, -3_592_100), "back");
+        assert_eq!(mark(1_000, 0).await, (-3_591_100, -3_592_100));
+        assert_eq!(mark(2_000, 0).await, (-3_589_100, -3_589_100), "nobody served");
+        since_start.fetch_add(5, Ordering::SeqCst);
+        assert_eq!(store.now().await.unwrap() - 1_800_000_000_000, -3_589_095, "time goes on between marks");
+    }
+}

@@ -1,5 +1,7 @@
 //! Wake-ups across replicas. They carry nothing and may be lost: whoever is woken looks at the feed, and looks now and then anyway.
 
+use std::pin::Pin;
+
 use sqlx::postgres::{PgConnectOptions, PgListener, PgPoolOptions};
 
 use super::dialect::{Kind, statement};
@@ -16,20 +18,46 @@ statement!(
     }
 );
 
-/// Hears other replicas, on a connection of its own.
-pub(super) struct Listener(PgListener);
+type Connecting = Pin<Box<dyn Future<Output = Result<PgListener, Error>> + Send>>;
+
+/// Hears other replicas, on a connection of its own. What is under way is kept here, so a wait may be given up and taken up again.
+#[derive(Default)]
+pub(super) enum Listener {
+    #[default]
+    Idle,
+    Connecting(Connecting),
+    Listening(PgListener),
+}
 
 impl Listener {
-    pub async fn connect(options: &PgConnectOptions) -> Result<Self, Error> {
-        let own = PgPoolOptions::new().max_connections(1).max_lifetime(None).idle_timeout(None).acquire_timeout(ACQUIRE);
-        let mut listener = PgListener::connect_with(&own.connect_lazy_with(options.clone())).await?;
-        listener.eager_reconnect(false);
-        listener.listen(CHANNEL).await?;
-        Ok(Self(listener))
+    /// Waits for the next wake-up. A new connection is one too, as something may have been missed before; so is a lost one.
+    pub async fn recv(&mut self, options: &PgConnectOptions) -> Result<(), Error> {
+        loop {
+            match self {
+                Self::Idle => *self = Self::Connecting(Box::pin(connect(options.clone()))),
+                Self::Connecting(connecting) => {
+                    let connected = connecting.as_mut().await;
+                    *self = Self::Idle;
+                    *self = Self::Listening(connected?);
+                    return Ok(());
+                }
+                Self::Listening(listener) => {
+                    let heard = listener.try_recv().await;
+                    if !matches!(heard, Ok(Some(_))) {
+                        *self = Self::Idle;
+                    }
+                    heard?;
+                    return Ok(());
+                }
+            }
+        }
     }
+}
 
-    /// Waits for the next wake-up; `false`: the connection was lost. May be dropped and called again.
-    pub async fn recv(&mut self) -> Result<bool, Error> {
-        Ok(self.0.try_recv().await?.is_some())
-    }
+async fn connect(options: PgConnectOptions) -> Result<PgListener, Error> {
+    let own = PgPoolOptions::new().max_connections(1).max_lifetime(None).idle_timeout(None).acquire_timeout(ACQUIRE);
+    let mut listener = PgListener::connect_with(&own.connect_lazy_with(options)).await?;
+    listener.eager_reconnect(false);
+    listener.listen(CHANNEL).await?;
+    Ok(listener)
 }

@@ -64,7 +64,7 @@ struct Inner {
     /// The connection of leadership and the service mark; on SQLite a second one for writing.
     side: tokio::sync::Mutex<Option<Conn>>,
     served: std::sync::Mutex<leader::Served>,
-    listener: tokio::sync::Mutex<Option<listener::Listener>>,
+    listener: tokio::sync::Mutex<listener::Listener>,
     /// Names this process among those that share the database.
     replica: String,
 }
@@ -113,7 +113,10 @@ impl Store {
 
     /// Closes all connections but the writers', which close with their owner.
     pub async fn close(&self) {
-        self.inner.listener.lock().await.take();
+        // Whoever still listens holds it, and ends with its wait.
+        if let Ok(mut listener) = self.inner.listener.try_lock() {
+            *listener = listener::Listener::Idle;
+        }
         self.pool().close().await;
         self.control().close().await;
         if let Some(side) = self.inner.side.lock().await.take() {

@@ -14,7 +14,7 @@ use super::args::Args;
 use super::counts::{COUNTS, Parts};
 use super::dialect::Kind;
 use super::leader::{LEAD, MARK_SERVED, MARK_WRITERS, MARK_WRITERS_EVERY_MS, RESIGN};
-use super::listener::{Listener, NOTIFY};
+use super::listener::NOTIFY;
 use super::open::Target;
 use super::queue::{ACTIVE, DUE_LEASES, DUE_TASKS, LEASES_BEYOND_TTL, SILENT_WORKERS};
 use super::reads::{SPECS, STATES, WORKERS_BY_ID, WORKERS_PAGE};
@@ -50,17 +50,7 @@ impl Database for Store {
 
     async fn heard(&self) -> Result<()> {
         let Target::Postgres { options } = &self.inner.target else { return std::future::pending().await };
-        let mut listener = self.inner.listener.lock().await;
-        let hears = match listener.as_mut() {
-            Some(listener) => listener.recv().await,
-            None => listener.insert(Listener::connect(options).await?).recv().await,
-        };
-        if !matches!(hears, Ok(true)) {
-            *listener = None;
-        }
-        // With a connection something may have been lost too.
-        hears?;
-        Ok(())
+        Ok(self.inner.listener.lock().await.recv(options).await?)
     }
 
     async fn notify(&self) -> Result<()> {

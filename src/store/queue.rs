@@ -83,10 +83,11 @@ statement!(
     pub(super) SILENT_WORKERS,
     |d| "WITH c AS MATERIALIZED (SELECT {clock} AS now), \
     a AS MATERIALIZED (SELECT w.id, s.last_seen FROM workers w {index} JOIN worker_seen s ON s.worker_id = w.id \
-        WHERE w.removed_at IS NULL AND NOT w.lost AND w.status <> 'offline') \
-    SELECT c.now, (SELECT min(n.last_seen) + $3 + 1 FROM a n WHERE n.last_seen >= c.now - $3 AND n.last_seen <= c.now + {AHEAD_MS}), \
-        a.id, a.last_seen \
-    FROM c LEFT JOIN a ON a.last_seen < c.now - $3 OR a.last_seen > c.now + {AHEAD_MS} ORDER BY a.last_seen LIMIT $2",
+        WHERE w.removed_at IS NULL AND NOT w.lost AND w.status <> 'offline'), \
+    n AS MATERIALIZED (SELECT min(a.last_seen) + $3 + 1 AS at FROM c CROSS JOIN a \
+        WHERE a.last_seen >= c.now - $3 AND a.last_seen <= c.now + {AHEAD_MS}) \
+    SELECT c.now, n.at, a.id FROM c CROSS JOIN n LEFT JOIN a ON a.last_seen < c.now - $3 OR a.last_seen > c.now + {AHEAD_MS} \
+    ORDER BY a.last_seen LIMIT $2",
     clock = d.clock(1),
     index = d.by_index("workers_awake")
 );

@@ -150,6 +150,11 @@ impl World {
         self.view = self.db.slots();
     }
 
+    /// As on a replica that has heard of no lease.
+    pub fn blind(&mut self) {
+        self.view.clear();
+    }
+
     /// Works wake-ups off, page by page, and those that come of them.
     fn wake(&mut self, mut open: Vec<Wakeup>) {
         let mut rounds = 0;

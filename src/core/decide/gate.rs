@@ -176,7 +176,7 @@ pub(super) fn apply(set: &mut WorkingSet, task: &mut TaskState, verdict: Verdict
     }
 }
 
-fn mark_awaited(set: &mut WorkingSet, blocker: TaskId) {
+pub(super) fn mark_awaited(set: &mut WorkingSet, blocker: TaskId) {
     let Ok(Some(state)) = set.find_task(blocker) else { return };
     if state.has_dependents && !state.status.is_final() {
         return;

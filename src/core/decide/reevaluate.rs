@@ -5,15 +5,19 @@ use super::super::ids::TaskId;
 use super::super::task::{Parked, Status, TaskState};
 use super::super::wakeup::Progress;
 use super::super::working_set::{Halt, WorkingSet};
-use super::gate::{Park, Verdict, apply, evaluate, known_dependencies};
+use super::gate::{Park, Verdict, apply, evaluate, known_dependencies, mark_awaited};
 
 /// Those that run, ended or are ready already are left alone.
 pub(super) fn reevaluate(set: &mut WorkingSet, tasks: &[TaskId], progress: Option<&Progress>) -> Result<Reply, Halt> {
+    // Somebody else waits for the key as well, who was not looked at: whoever was is to pass the word on, wherever it stands by now.
+    let more_want_key = progress.is_some_and(|progress| progress.more_want_key);
+    let mut passed_over = Vec::new();
     let mut verdicts = Vec::new();
     let mut missing = Keys::default();
     for id in tasks {
         let Some(task) = set.find_task(*id)? else { continue };
         if task.status != Status::Queued || task.parked.is_none() {
+            passed_over.push(*id);
             continue;
         }
         let mut task = task.clone();
@@ -29,7 +33,7 @@ pub(super) fn reevaluate(set: &mut WorkingSet, tasks: &[TaskId], progress: Optio
     for (evaluated, verdict) in verdicts {
         // An earlier one of these may have marked it as awaited.
         let Ok(Some(current)) = set.find_task(evaluated.id) else { continue };
-        let mut task = TaskState { has_dependents: current.has_dependents, ..evaluated };
+        let mut task = TaskState { has_dependents: current.has_dependents || more_want_key, ..evaluated };
         if let Verdict::Park(Park { parked, wake_at, .. }) = &verdict
             && (task.parked, task.wake_at) == (Some(*parked), *wake_at)
         {
@@ -37,12 +41,12 @@ pub(super) fn reevaluate(set: &mut WorkingSet, tasks: &[TaskId], progress: Optio
             apply(set, &mut task, verdict);
             continue;
         }
-        if progress.is_some_and(|progress| progress.more_want_key) {
-            task.has_dependents = true;
-        }
         task.updated_at = set.stamp();
         apply(set, &mut task, verdict);
         set.put_task(task);
+    }
+    if more_want_key {
+        passed_over.into_iter().for_each(|id| mark_awaited(set, id));
     }
     set.dirty.progress.extend(progress.cloned());
     Ok(Reply::Done)

@@ -32,6 +32,8 @@ fn renew_lease(set: &mut WorkingSet, mut task: TaskState) -> TaskState {
     if let Some(lease) = &mut task.lease {
         lease.last_heartbeat = now;
         lease.expires_at = lease.hard_end_at.map_or(now + lease.ttl_ms, |end| end.min(now + lease.ttl_ms));
+        // Should the clock have stepped back, it was set by one that was ahead.
+        lease.check_at = lease.check_at.min(lease.expires_at);
     }
     if task.status == Status::Leased {
         task.status = Status::Running;

@@ -1,1 +1,335 @@
+//! What keeps things going whoever ends: deadlines, marks of service, tombstones, and what unique indexes tell of others.
 
+use std::collections::BTreeSet;
+
+use super::*;
+use bloom_core::command::{Grace, Loss};
+use bloom_core::task::Parked;
+
+/// Decides on rows as they were loaded, for a save behind somebody else's.
+async fn decided(writer: &mut Box<dyn Writer>, op: &Op) -> WorkingSet {
+    let mut set = WorkingSet::new(writer.begin_and_load(&op.keys()).await.unwrap(), seed());
+    decide(&mut set, &Command::from(op.clone())).unwrap();
+    writer.rollback().await.unwrap();
+    set
+}
+
+/// Saves what was decided before, and answers the conflict.
+async fn save_late(writer: &mut Box<dyn Writer>, set: &WorkingSet) -> Result<(), Error> {
+    writer.begin_and_load(&Keys::default()).await.unwrap();
+    let saved = writer.save(set, None).await;
+    if saved.is_err() {
+        writer.rollback().await.unwrap();
+    }
+    saved
+}
+
+crate::on_both! {
+
+async fn a_removed_worker_leaves_its_revision(database) {
+    let bench = Bench::new(database).await;
+    let mut writer = bench.writer().await;
+    for name in ["a", "b"] {
+        register(&mut writer, name, 2).await;
+    }
+    commit(&mut writer, vec![Op::RemoveWorker { worker: "a".into() }]).await;
+    let keys = Keys { workers: ["a".to_owned(), "b".to_owned(), "c".to_owned()].into(), ..Keys::default() };
+    let loaded = writer.begin_and_load(&keys).await.unwrap();
+    writer.rollback().await.unwrap();
+    assert!(loaded.workers["a"].is_none() && loaded.workers["b"].is_some() && loaded.workers["c"].is_none());
+    assert_eq!(loaded.worker_revisions, [("a".to_owned(), 2), ("b".to_owned(), 1)].into());
+    let loaded = writer.begin_and_load(&Keys { all_workers: true, ..Keys::default() }).await.unwrap();
+    writer.rollback().await.unwrap();
+    assert_eq!((loaded.workers.get("a"), loaded.worker_revisions["a"]), (Some(&None), 2));
+
+    let named = |workers: Vec<bloom_core::worker::Worker>| workers.into_iter().map(|worker| (worker.id, worker.revision)).collect::<Vec<_>>();
+    let b = || vec![("b".to_owned(), 1)];
+    assert_eq!(named(bench.store.workers().await.unwrap()), b());
+    assert_eq!(named(bench.port().workers_page(None, 9).await.unwrap()), b());
+    assert!(bench.port().workers_page(Some("b"), 9).await.unwrap().is_empty());
+    assert_eq!(named(bench.port().workers_by_id(&["a".into(), "b".into()]).await.unwrap()), b());
+    assert!(bench.store.worker("a").await.unwrap().is_none());
+    let observed = Keys { observed_workers: ["a".to_owned(), "b".to_owned()].into(), ..Keys::default() };
+    let loaded = writer.begin_and_load(&observed).await.unwrap();
+    writer.rollback().await.unwrap();
+    assert!(loaded.workers.is_empty() && loaded.observed_workers["a"].is_none() && loaded.observed_workers["b"].is_some());
+
+    register(&mut writer, "a", 5).await;
+    assert_eq!(named(bench.store.workers().await.unwrap()), [("a".to_owned(), 3), ("b".to_owned(), 1)]);
+
+    // After an hour its row goes as well.
+    commit(&mut writer, vec![Op::RemoveWorker { worker: "b".into() }]).await;
+    bench.at(3_600_000);
+    writer.maintain(&Maintenance::PruneBatches { older_than_ms: DAY }).await.unwrap();
+    let loaded = writer.begin_and_load(&keys).await.unwrap();
+    writer.rollback().await.unwrap();
+    assert_eq!(loaded.worker_revisions["b"], 2);
+    bench.at(3_600_001);
+    writer.maintain(&Maintenance::PruneBatches { older_than_ms: DAY }).await.unwrap();
+    let loaded = writer.begin_and_load(&keys).await.unwrap();
+    writer.rollback().await.unwrap();
+    assert_eq!((loaded.worker_revisions.get("b"), loaded.worker_revisions["a"]), (None, 3));
+    register(&mut writer, "b", 1).await;
+    assert_eq!(bench.store.worker("b").await.unwrap().unwrap().revision, 1);
+}
+
+async fn of_two_that_register_one_name_the_second_looks_again(database) {
+    let bench = Bench::new(database).await;
+    let mut writer = bench.writer().await;
+    let change = WorkerChange { id: "w".into(), max_concurrency: Some(7), actor: "api", ..WorkerChange::default() };
+    let late = decided(&mut writer, &Op::RegisterWorker(Box::new(change))).await;
+    register(&mut writer, "w", 2).await;
+    assert!(save_late(&mut writer, &late).await.unwrap_err().is_conflict());
+    let worker = bench.store.worker("w").await.unwrap().unwrap();
+    assert_eq!((worker.capabilities.max_concurrency, worker.revision), (2, 1));
+}
+
+async fn of_two_that_create_in_one_context_the_second_looks_again(database) {
+    let bench = Bench::new(database).await;
+    let mut writer = bench.writer().await;
+    for known in [0, 1] {
+        let late = decided(&mut writer, &Op::Create { tasks: vec![in_context("c")] }).await;
+        let first = create(&mut writer, vec![in_context("c")]).await[0];
+        assert!(save_late(&mut writer, &late).await.unwrap_err().is_conflict(), "{known} before");
+        let second = create(&mut writer, vec![in_context("c")]).await[0];
+        let state = bench.state(second).await;
+        assert_eq!((state.created_after, state.parked), (Some(first), Some(Parked::Session)));
+    }
+    // Other contexts, and tasks without a session, do not meet.
+    let late = decided(&mut writer, &Op::Create { tasks: vec![in_context("d"), spec("c")] }).await;
+    create(&mut writer, vec![spec("c"), in_context("e")]).await;
+    save_late(&mut writer, &late).await.unwrap();
+}
+
+async fn a_session_s_worker_comes_with_its_context(database) {
+    let bench = Bench::new(database).await;
+    let mut writer = bench.writer().await;
+    register(&mut writer, "w", 2).await;
+    let first = create(&mut writer, vec![in_context("c")]).await[0];
+    commit(&mut writer, vec![lease(first, "w")]).await;
+    commit(&mut writer, vec![success(first, "x")]).await;
+    let create = Op::Create { tasks: vec![in_context("c")] };
+    let loaded = writer.begin_and_load(&create.keys()).await.unwrap();
+    assert_eq!(loaded.observed_workers["w"].as_ref().map(|worker| worker.id.as_str()), Some("w"));
+    let mut set = WorkingSet::new(loaded, seed());
+    set.session_wait_ms = 30_000;
+    let Ok(Reply::Created(made)) = decide(&mut set, &Command::from(create)) else { panic!("needs no second round") };
+    writer.save(&set, None).await.unwrap();
+    let made = &made[0].state;
+    assert_eq!((made.parked, made.wake_at), (Some(Parked::Reserved), Some(START + 30_000)));
+    assert_eq!(bench.state(made.id).await, *made);
+    let kept = bench.port().ready_page(&Scope::Reserved("w".into()), None, 9).await.unwrap();
+    assert_eq!(kept.iter().map(|row| (row.id, row.reserved_for.as_deref())).collect::<Vec<_>>(), [(made.id, Some("w"))]);
+    assert!(bench.port().ready_page(&Scope::Reserved("v".into()), None, 9).await.unwrap().is_empty());
+    assert!(bench.port().ready_page(&Scope::All, None, 9).await.unwrap().is_empty());
+    let due = bench.port().due_tasks(9).await.unwrap();
+    assert_eq!((due.items, due.next_at), (vec![], Some(START + 30_000)));
+}
+
+async fn a_heartbeat_leaves_the_deadline_where_it_is(database) {
+    let bench = Bench::new(database).await;
+    let mut writer = bench.writer().await;
+    register(&mut writer, "w", 4).await;
+    let ids = create(&mut writer, vec![spec("a"), spec("b"), spec("c")]).await;
+    let none = bench.port().due_leases(9).await.unwrap();
+    assert_eq!((none.now, none.items, none.next_at), (START, vec![], None));
+    let leases: Vec<LeaseId> = commit(&mut writer, ids.iter().map(|id| lease(*id, "w")).collect()).await.iter().map(held).collect();
+    bench.at(30_000);
+    commit(&mut writer, vec![Op::Heartbeat { task: ids[0], holder: Holder::default() }]).await;
+    bench.at(31_000);
+    commit(&mut writer, vec![Op::Heartbeat { task: ids[0], holder: Holder::default() }]).await;
+    let due = bench.port().due_leases(9).await.unwrap();
+    assert_eq!((due.items, due.next_at), (vec![], Some(START + 60_000)));
+
+    bench.at(60_000);
+    let due = bench.port().due_leases(9).await.unwrap();
+    let found: BTreeSet<_> = due.items.iter().copied().collect();
+    assert_eq!((found, due.next_at), (ids.iter().copied().zip(leases.iter().copied()).collect(), None));
+    let due = bench.port().due_leases(2).await.unwrap();
+    assert_eq!((due.items.len(), due.next_at), (2, Some(START + 60_000)), "more is due at once");
+
+    // The look at one that lives moves its deadline; the row is told of quietly, but written whole.
+    let look = |grace| Op::ExpireLease { task: ids[0], lease: leases[0], grace };
+    let told = commit(&mut writer, vec![look(Grace::default())]).await;
+    assert!(matches!(told[0], Reply::NotDue(at) if at == START + 91_000));
+    for (id, lease) in ids.iter().zip(&leases).skip(1) {
+        commit(&mut writer, vec![Op::ExpireLease { task: *id, lease: *lease, grace: Grace::default() }]).await;
+    }
+    let due = bench.port().due_leases(9).await.unwrap();
+    assert_eq!((due.items, due.next_at), (vec![], Some(START + 91_000)));
+    assert_eq!(bench.state(ids[0]).await.lease.unwrap().check_at, START + 91_000);
+    // So it is when a gap in service gives it more time.
+    bench.at(91_000);
+    commit(&mut writer, vec![look(Grace { resumed_at: START + 90_000, grace_ms: 10_000 })]).await;
+    assert_eq!(bench.port().due_leases(9).await.unwrap().next_at, Some(START + 100_000));
+
+    // A replica of the version before knows nothing of it.
+    execute(&bench.url, "UPDATE task_state SET check_at = NULL").await;
+    let due = bench.port().due_leases(9).await.unwrap();
+    assert_eq!((due.items, due.next_at), (vec![(ids[0], leases[0])], None));
+    commit(&mut writer, vec![Op::Heartbeat { task: ids[0], holder: Holder::default() }, look(Grace::default())]).await;
+    assert_eq!(bench.port().due_leases(9).await.unwrap().next_at, Some(START + 151_000));
+}
+
+async fn leases_from_before_the_clock_stepped_back_are_found(database) {
+    let bench = Bench::new(database).await;
+    let mut writer = bench.writer().await;
+    register(&mut writer, "w", 4).await;
+    let ids = create(&mut writer, vec![spec("a"), spec("b")]).await;
+    let leases: Vec<LeaseId> = commit(&mut writer, ids.iter().map(|id| lease(*id, "w")).collect()).await.iter().map(held).collect();
+    assert!(bench.port().leases_beyond_ttl(9).await.unwrap().is_empty());
+    bench.at(-1);
+    assert_eq!(bench.port().leases_beyond_ttl(9).await.unwrap().len(), 2);
+    assert_eq!(bench.port().leases_beyond_ttl(1).await.unwrap().len(), 1);
+    bench.at(-3_600_000);
+    let told = commit(&mut writer, vec![Op::ExpireLease { task: ids[0], lease: leases[0], grace: Grace::default() }]).await;
+    assert!(matches!(told[0], Reply::NotDue(at) if at == START - 3_540_000));
+    assert_eq!(bench.port().leases_beyond_ttl(9).await.unwrap(), [(ids[1], leases[1])]);
+    assert_eq!(bench.port().due_leases(9).await.unwrap().next_at, Some(START - 3_540_000));
+}
+
+async fn tasks_whose_time_has_come_are_found(database) {
+    let bench = Bench::new(database).await;
+    let mut writer = bench.writer().await;
+    let at = |ms| TaskSpec { not_before: Some(START + ms), ..spec("t") };
+    let ids = create(&mut writer, vec![at(3_000), at(1_000), at(2_000)]).await;
+    let due = bench.port().due_tasks(9).await.unwrap();
+    assert_eq!((due.now, due.items, due.next_at), (START, vec![], Some(START + 1_000)));
+    bench.at(2_000);
+    let due = bench.port().due_tasks(9).await.unwrap();
+    assert_eq!((due.items, due.next_at), (vec![ids[1], ids[2]], Some(START + 3_000)));
+    let due = bench.port().due_tasks(1).await.unwrap();
+    assert_eq!((due.items, due.next_at), (vec![ids[1]], Some(START + 2_000)));
+    commit(&mut writer, vec![Op::Reevaluate { tasks: vec![ids[1], ids[2]], progress: None }]).await;
+    let due = bench.port().due_tasks(9).await.unwrap();
+    assert_eq!((due.items, due.next_at), (vec![], Some(START + 3_000)));
+    // A replica of the version before sets no time to wake it.
+    execute(&bench.url, "UPDATE task_state SET wake_at = NULL").await;
+    assert_eq!(bench.port().due_tasks(9).await.unwrap().items, [ids[0]]);
+    commit(&mut writer, vec![Op::Reevaluate { tasks: vec![ids[0]], progress: None }]).await;
+    assert_eq!(bench.state(ids[0]).await.wake_at, Some(START + 3_000));
+}
+
+async fn silent_workers_are_found(database) {
+    let bench = Bench::new(database).await;
+    let mut writer = bench.writer().await;
+    let silent = async |limit| {
+        let due = bench.port().silent_workers(60_000, limit).await.unwrap();
+        (due.items, due.next_at.map(|at| at - START))
+    };
+    assert_eq!(silent(9).await, (vec![], None));
+    for (i, name) in ["a", "b", "gone", "off"].into_iter().enumerate() {
+        bench.at(i as i64 * 1_000);
+        register(&mut writer, name, 1).await;
+    }
+    let off = WorkerChange { id: "off".into(), status: Some(bloom_core::worker::WorkerStatus::Offline), actor: "api", ..WorkerChange::default() };
+    commit(&mut writer, vec![Op::RemoveWorker { worker: "gone".into() }, Op::RegisterWorker(Box::new(off))]).await;
+    bench.at(60_000);
+    assert_eq!(silent(9).await, (vec![], Some(60_001)));
+    bench.at(60_001);
+    assert_eq!(silent(9).await, (vec!["a".into()], Some(61_001)));
+    bench.at(100_000);
+    assert_eq!(silent(9).await, (vec!["a".into(), "b".into()], None));
+    assert_eq!(silent(1).await, (vec!["a".into()], Some(100_000)));
+    commit(&mut writer, vec![Op::MarkOffline { worker: "a".into(), cause: Loss::Silent { for_ms: 60_000 } }]).await;
+    assert_eq!(silent(9).await, (vec!["b".into()], None));
+    // Seen in the future: the clock stepped back.
+    bench.at(-1);
+    assert_eq!(silent(9).await, (vec!["b".into()], None));
+    bench.at(0);
+    assert_eq!(silent(9).await, (vec![], Some(61_001)));
+}
+
+async fn gaps_in_service_are_told(database) {
+    let bench = Bench::new(database).await;
+    let mark = async || {
+        let service = bench.port().mark_served().await.unwrap();
+        (service.now - START, service.resumed_at - START)
+    };
+    assert_eq!(mark().await, (0, 0), "nobody has served before");
+    bench.at(1_500);
+    assert_eq!(mark().await, (1_500, 0));
+    bench.at(3_000);
+    assert_eq!(mark().await, (3_000, 0));
+    bench.at(4_501);
+    assert_eq!(mark().await, (4_501, 4_501), "a gap");
+    bench.at(5_000);
+    assert_eq!(mark().await, (5_000, 4_501));
+    bench.at(-100_000);
+    assert_eq!(mark().await, (-100_000, -100_000), "the clock stepped back");
+    // Another process: on PostgreSQL it goes on where others serve; SQLite's has been alone.
+    let Bench { url, store, time } = bench;
+    let options = Options { url, max_connections: 2 };
+    let service = if store.kind() == Kind::Sqlite {
+        store.close().await;
+        drop(store);
+        time.fetch_add(1_000, Ordering::SeqCst);
+        let again = Store::with_clock(&options, Clock::Manual(time)).await.unwrap();
+        bloom_database::Database::mark_served(&again).await.unwrap().resumed_at - START
+    } else {
+        time.fetch_add(1_000, Ordering::SeqCst);
+        let again = Store::with_clock(&options, Clock::Manual(time)).await.unwrap();
+        bloom_database::Database::mark_served(&again).await.unwrap().resumed_at - START
+    };
+    assert_eq!(service, if database == Database::Sqlite { -99_000 } else { -100_000 });
+}
+
+async fn one_leads(database) {
+    let bench = Bench::new(database).await;
+    let mut writer = bench.writer().await;
+    let lead = async |holder: &'static str| bench.port().lead(holder, 1000).await.unwrap();
+    assert_eq!(lead("a").await, Some(1));
+    if bench.store.kind() == Kind::Sqlite {
+        return;
+    }
+    assert_eq!(lead("b").await, None);
+    bench.at(900);
+    assert_eq!(lead("a").await, Some(1));
+    assert_eq!(lead("b").await, None);
+    bench.at(1901);
+    assert_eq!(lead("b").await, Some(2));
+    assert_eq!(lead("a").await, None);
+    let mut set = WorkingSet::new(writer.begin_and_load(&Keys::default()).await.unwrap(), seed());
+    set.dirty.settings.push(("key", "value".into()));
+    assert!(matches!(writer.save(&set, Some(1)).await, Err(Error::NotLeader)));
+    writer.rollback().await.unwrap();
+    set.loaded = writer.begin_and_load(&Keys::default()).await.unwrap();
+    writer.save(&set, Some(2)).await.unwrap();
+    bench.port().resign("b").await.unwrap();
+    assert_eq!(lead("a").await, Some(3));
+    // The clock steps back by an hour: the leadership seems to last that much longer.
+    bench.at(-3_600_000);
+    assert_eq!(lead("b").await, Some(4));
+}
+
+async fn commits_of_others_are_heard(database) {
+    let bench = Bench::new(database).await;
+    let port = bench.port();
+    if bench.store.kind() == Kind::Sqlite {
+        let heard = async { port.heard().await.is_ok() };
+        tokio::select! {
+            biased;
+            _ = heard => panic!("there is nobody to be heard"),
+            () = std::future::ready(()) => {}
+        }
+        return;
+    }
+    // A wait that is given up may be taken up again, and what was told meanwhile is heard: notify until the first has come through.
+    let hear = async || {
+        crate::support::eventually("is heard", async || {
+            port.notify().await.unwrap();
+            tokio::select! {
+                heard = port.heard() => heard.ok(),
+                () = tokio::task::yield_now() => None,
+            }
+        })
+        .await;
+    };
+    hear().await;
+    hear().await;
+    crate::support::postgres::cut_off_clients(&bench.url);
+    crate::support::eventually("listens again", async || port.notify().await.ok()).await;
+    hear().await;
+}
+
+}

@@ -7,6 +7,7 @@ mod liveness;
 mod migration;
 mod reading;
 mod support;
+mod waking;
 mod writing;
 
 use std::sync::Arc;
@@ -103,7 +104,7 @@ async fn try_commit(writer: &mut Box<dyn Writer>, ops: &[Op]) -> Result<Answers,
 }
 
 /// Past the store, on a connection of its own.
-pub async fn execute(url: &str, sql: &str) {
+async fn execute(url: &str, sql: &str) {
     use sqlx::{AssertSqlSafe, Connection, Executor};
     let sql = AssertSqlSafe(sql.to_owned());
     if url.starts_with("sqlite") {
@@ -114,16 +115,16 @@ pub async fn execute(url: &str, sql: &str) {
 }
 
 /// Ids of one millisecond differ by it.
-pub fn seed() -> u64 {
+fn seed() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-pub async fn commit(writer: &mut Box<dyn Writer>, ops: Vec<Op>) -> Vec<Reply> {
+async fn commit(writer: &mut Box<dyn Writer>, ops: Vec<Op>) -> Vec<Reply> {
     try_commit(writer, &ops).await.expect("commits").into_iter().map(|answer| answer.expect("is allowed")).collect()
 }
 
-pub fn spec(context: &str) -> TaskSpec {
+fn spec(context: &str) -> TaskSpec {
     TaskSpec {
         id: Uuid::nil(),
         context_id: context.into(),
@@ -146,14 +147,14 @@ pub fn spec(context: &str) -> TaskSpec {
     }
 }
 
-pub async fn create(writer: &mut Box<dyn Writer>, specs: Vec<TaskSpec>) -> Vec<TaskId> {
+async fn create(writer: &mut Box<dyn Writer>, specs: Vec<TaskSpec>) -> Vec<TaskId> {
     match commit(writer, vec![Op::Create { tasks: specs }]).await.remove(0) {
         Reply::Created(created) => created.into_iter().map(|task| task.spec.id).collect(),
         other => panic!("{other:?}"),
     }
 }
 
-pub async fn register(writer: &mut Box<dyn Writer>, name: &str, room: i64) {
+async fn register(writer: &mut Box<dyn Writer>, name: &str, room: i64) {
     let change = WorkerChange { id: name.into(), max_concurrency: Some(room), actor: "api", ..WorkerChange::default() };
     commit(writer, vec![Op::RegisterWorker(Box::new(change))]).await;
 }
@@ -162,7 +163,7 @@ fn lease(task: TaskId, worker: &str) -> Op {
     Op::Lease { task, choice: Choice::Named(worker.into()), ttl_ms: 60_000, origin: Origin::Call }
 }
 
-pub fn success(task: TaskId, output: &str) -> Op {
+fn success(task: TaskId, output: &str) -> Op {
     Op::Complete(Box::new(Completion {
         task,
         holder: Holder::default(),
@@ -188,4 +189,8 @@ fn held(reply: &Reply) -> LeaseId {
         Reply::Leased { task, .. } => task.lease.as_ref().expect("a lease").id,
         other => panic!("{other:?}"),
     }
+}
+
+fn in_context(context: &str) -> TaskSpec {
+    TaskSpec { session: Session::Context, ..spec(context) }
 }

@@ -12,4 +12,5 @@ mod pushes;
 mod signs_of_life;
 mod table;
 mod task_ops;
+mod waking;
 mod workers;

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 use stateright::{Checker, Model, Property};
 
 use self::state::{Act, Ask, Given, State};
-use super::support::world::{START, spec, world};
+use super::support::world::{SESSION_WAIT_MS, START, spec, world};
 use crate::command::Op;
 use crate::ids::TaskId;
 use crate::task::{Origin, Outcome, Session, Status, TaskSpec, TaskState};
@@ -38,6 +38,8 @@ struct Setting {
     failures: bool,
     /// Somebody may have one task done again.
     requeues: bool,
+    /// A session's next task is kept for its worker.
+    reserves: bool,
     graph: Mutex<Graph>,
 }
 
@@ -75,6 +77,7 @@ impl Setting {
             pushes: false,
             failures: false,
             requeues: false,
+            reserves: false,
             graph: Mutex::default(),
         }
     }
@@ -114,6 +117,7 @@ impl Model for Setting {
             crashes: 0,
             cancelled: false,
             requeued: false,
+            session_wait_ms: if self.reserves { SESSION_WAIT_MS } else { 0 },
             now: START,
             commits: 0,
             print: 0,
@@ -245,9 +249,9 @@ impl Setting {
         if state.tasks.len() == 1 {
             asks.push(Ask::CreateSecond);
         }
-        let some_ready = state.db.tasks.values().any(|task| task.is_ready());
         for worker in WORKERS {
-            if some_ready && state.db.used(worker) == 0 {
+            let some_open = state.db.tasks.values().any(|task| task.is_open_to(worker));
+            if some_open && state.db.used(worker) == 0 {
                 asks.push(Ask::Claim(worker));
             }
             if state.leases.iter().any(|given| {
@@ -327,6 +331,11 @@ fn a_session_and_crashes() {
 }
 
 #[test]
+fn a_session_with_reservations_and_a_crash() {
+    Setting { reserves: true, crashes: 1, ..Setting::new(tries(2, spec("c")), tries(1, spec("c"))) }.check();
+}
+
+#[test]
 fn a_session_and_failures() {
     Setting { failures: true, ..Setting::new(tries(2, spec("c")), tries(2, spec("c"))) }.check();
 }
@@ -350,6 +359,12 @@ fn a_session_with_failures_a_crash_and_a_requeue() {
 fn a_key_and_crashes() {
     let keyed = |context| TaskSpec { exclusive_key: Some("k".into()), ..alone(context) };
     Setting { crashes: 2, ..Setting::new(tries(2, keyed("a")), tries(1, keyed("b"))) }.check();
+}
+
+#[test]
+fn a_key_in_a_session_with_a_cancel_and_a_crash() {
+    let keyed = || TaskSpec { exclusive_key: Some("k".into()), ..spec("c") };
+    Setting { cancels: true, crashes: 1, ..Setting::new(tries(1, keyed()), tries(1, keyed())) }.check();
 }
 
 #[test]

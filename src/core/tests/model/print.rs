@@ -36,6 +36,9 @@ impl State {
             (task.status, task.attempts, task.infra_retries, task.cancel_requested, task.parked, task.has_dependents).hash(hasher);
             task.not_before.is_some_and(|at| at > self.now).hash(hasher);
             task.created_after.as_ref().map(number).hash(hasher);
+            if self.session_wait_ms > 0 {
+                (task.session_worker.as_deref().map(place), task.wake_at.is_some_and(|at| at > self.now)).hash(hasher);
+            }
             task.lease.as_ref().map(|lease| (place(&lease.worker_id), lease.slot, lease.origin, lease.holds_context)).hash(hasher);
             task.last_lease.as_ref().map(|last| last.status).hash(hasher);
             // Whatever is said for an earlier lease changes nothing, which is checked as it happens.

@@ -22,6 +22,7 @@ pub(super) struct State {
     pub(super) crashes: u8,
     pub(super) cancelled: bool,
     pub(super) requeued: bool,
+    pub(super) session_wait_ms: i64,
     pub(super) now: i64,
     pub(super) commits: u64,
     /// All that matters of it, in one number.
@@ -217,7 +218,9 @@ impl State {
 
     pub(super) fn working_set(&mut self, loaded: Loaded) -> WorkingSet {
         self.commits += 1;
-        WorkingSet::new(loaded, self.commits.wrapping_mul(0x9e37_79b9_7f4a_7c15))
+        let mut set = WorkingSet::new(loaded, self.commits.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        set.session_wait_ms = self.session_wait_ms;
+        set
     }
 
     /// Carries the news of a commit on: to those who wait, and to the worker that asked.
