@@ -85,6 +85,12 @@ pub enum Op {
         lease: LeaseId,
         grace: Grace,
     },
+    /// The database's clock has moved by so much besides what has passed, to `at`: active leases go on as if it had not.
+    ClockStepped {
+        tasks: Vec<TaskId>,
+        step_ms: i64,
+        at: Ms,
+    },
     /// Evaluates again what keeps queued tasks from running.
     Reevaluate {
         tasks: Vec<TaskId>,
@@ -364,6 +370,7 @@ impl Op {
             Op::Cancel { .. } => "cancel",
             Op::Requeue { .. } => "requeue",
             Op::ExpireLease { .. } => "expire_lease",
+            Op::ClockStepped { .. } => "clock_stepped",
             Op::Reevaluate { .. } => "reevaluate",
             Op::RegisterWorker(_) => "register_worker",
             Op::RemoveWorker { .. } => "remove_worker",

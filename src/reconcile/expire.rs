@@ -31,30 +31,22 @@ struct Clock {
     epoch: Option<i64>,
     /// Its time, and what had passed here by then.
     read: Option<(Ms, Ms)>,
-    /// The last gap in service.
-    resumed_at: Ms,
     grace: Grace,
     /// Leases may seem to last longer than their TTL: the clock may have stepped back.
     may_be_behind: bool,
 }
 
 impl Clock {
-    fn heed(&mut self, epoch: i64, service: Service, elapsed_ms: Ms) {
-        let is_new = self.epoch != Some(epoch);
-        let step = self.step(service.now, elapsed_ms);
-        if is_new {
+    /// Answers how far the clock has stepped since the last look.
+    fn heed(&mut self, epoch: i64, service: Service, elapsed_ms: Ms) -> Ms {
+        let mut step = self.step(service.now, elapsed_ms);
+        if self.epoch != Some(epoch) {
             *self = Self { epoch: Some(epoch), may_be_behind: true, ..Self::default() };
+            step = 0;
         }
-        let is_news = is_new || service.resumed_at != self.resumed_at;
-        self.resumed_at = service.resumed_at;
         self.read = Some((service.now, elapsed_ms));
-        if step.abs() > STEP_MS && !is_new {
-            tracing::warn!(step_ms = step, "the database's clock has stepped; every lease gets a TTL from now");
-            self.may_be_behind = true;
-            self.grace = Grace { resumed_at: service.now, grace_ms: i64::MAX, found_due_at: None };
-        } else if is_news {
-            self.grace = Grace { resumed_at: service.resumed_at, grace_ms: GRACE_MS, found_due_at: None };
-        }
+        self.grace = Grace { resumed_at: service.resumed_at, grace_ms: GRACE_MS, found_due_at: None };
+        if step.abs() > STEP_MS { step } else { 0 }
     }
 
     /// How far the clock has moved besides what has passed.
@@ -68,7 +60,13 @@ async fn look(context: Context, clock: Arc<Mutex<Clock>>) -> Result<Option<Ms>, 
     let database = context.engine.database();
     let Some(epoch) = context.leadership.epoch() else { return Ok(None) };
     let service = database.mark_served().await.map_err(unreadable)?;
-    clock.heed(epoch, service, context.engine.elapsed_ms());
+    let step_ms = clock.heed(epoch, service, context.engine.elapsed_ms());
+    if step_ms != 0 {
+        tracing::warn!(step_ms, "the database's clock has stepped; leases go on as if it had not");
+        if !follow_step(&context, step_ms, service.now).await? {
+            return Ok(None);
+        }
+    }
     while clock.may_be_behind {
         let leases = database.leases_beyond_ttl(PAGE_ROWS).await.map_err(unreadable)?;
         clock.may_be_behind = leases.len() == PAGE;
@@ -90,6 +88,26 @@ async fn look(context: Context, clock: Arc<Mutex<Clock>>) -> Result<Option<Ms>, 
         }
         if is_last {
             return Ok(due.next_at);
+        }
+    }
+}
+
+/// Answers whether this replica still leads.
+async fn follow_step(context: &Context, step_ms: Ms, at: Ms) -> Result<bool, Error> {
+    let mut after = None;
+    loop {
+        let page = context.engine.database().active_tasks(after, PAGE_ROWS).await.map_err(unreadable)?;
+        after = page.last().map(|task| task.id);
+        let tasks = page.iter().map(|task| task.id).collect();
+        let Some(command) = context.led(Op::ClockStepped { tasks, step_ms, at }) else { return Ok(false) };
+        match context.engine.submit(command).await {
+            Ok(_) if page.len() < PAGE => return Ok(true),
+            Ok(_) => {}
+            Err(Error::Rejected(Rejection::NotLeader)) => {
+                context.stands_down();
+                return Ok(false);
+            }
+            Err(error) => return Err(error),
         }
     }
 }

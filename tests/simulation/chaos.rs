@@ -86,6 +86,6 @@ pub async fn clock_steps(cluster: Cluster, every_sec: u64) {
         cluster.pause(every_sec * 2_000).await;
         let size = *[3_000_i64, 60_000, 3_600_000].get(cluster.below(3) as usize).expect("three");
         let step = if cluster.chance(50) { size } else { -size };
-        cluster.shared.lock().clock_offset += step;
+        cluster.shared.lock().step_clock(step);
     }
 }

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use bloom_core::Ms;
 use bloom_core::audit::AuditEntry;
-use bloom_core::cache::rank;
+use bloom_core::cache::{ReadyRow, rank};
 use bloom_core::ids::{TaskId, WorkerId};
-use bloom_core::task::{Origin, Status, TaskState};
+use bloom_core::task::{Origin, Status};
 use bloom_core::working_set::WorkingSet;
 use tokio::time::Instant;
 
@@ -22,8 +22,8 @@ const ORDER_MS: u128 = 1_200;
 
 #[derive(Default)]
 pub struct Judge {
-    /// Since when tasks can be claimed.
-    ready_since: BTreeMap<TaskId, Instant>,
+    /// Since when tasks can be claimed, and by whom alone.
+    ready_since: BTreeMap<TaskId, (Option<WorkerId>, Instant)>,
     /// Open claims with room, by worker.
     pub claims: BTreeMap<WorkerId, Instant>,
     /// Since when workers have room and take tasks.
@@ -50,15 +50,13 @@ impl Judge {
                 self.free_since.remove(&worker.id);
             }
         }
-        let is_claimable = |task: &TaskState| bloom_core::cache::ReadyRow::of(task).is_some();
         for id in &set.dirty.tasks {
-            match memory.tasks.get(id).filter(|task| is_claimable(task)) {
-                Some(_) => {
-                    self.ready_since.entry(*id).or_insert_with(Instant::now);
-                }
-                None => {
-                    self.ready_since.remove(id);
-                }
+            let Some(ready) = memory.tasks.get(id).and_then(ReadyRow::of) else {
+                self.ready_since.remove(id);
+                continue;
+            };
+            if self.ready_since.get(id).is_none_or(|(reserved_for, _)| *reserved_for != ready.reserved_for) {
+                self.ready_since.insert(*id, (ready.reserved_for, Instant::now()));
             }
         }
     }
@@ -76,7 +74,7 @@ impl Judge {
             expect(task.wake_at.is_none() || task.parked.is_some(), "only parked tasks are woken by the clock");
             expect(task.status.is_final() == task.finished_at.is_some(), "what is finished has a time for it");
             if let Some(lease) = &task.lease {
-                expect(lease.check_at <= lease.expires_at.max(lease.started_at) + 20_000, "a lease is looked at in time");
+                expect(lease.check_at <= lease.expires_at.max(set.now() + lease.ttl_ms), "a lease is looked at in time");
                 let room = memory.workers.get(&lease.worker_id).map_or(0, |worker| worker.capabilities.max_concurrency);
                 expect(room > 0, "a lease has a worker");
             }
@@ -97,7 +95,7 @@ impl Judge {
         for task in set.dirty.tasks.iter().filter_map(|id| memory.tasks.get(id)) {
             let Some(lease) = task.lease.as_ref().filter(|lease| lease.origin == Origin::Claim && task.status == Status::Leased) else { continue };
             let Some(worker) = memory.workers.get(&lease.worker_id) else { continue };
-            for (id, since) in &self.ready_since {
+            for (id, (_, since)) in &self.ready_since {
                 let Some(other) = memory.tasks.get(id).filter(|other| other.is_open_to(&worker.id)) else { continue };
                 let is_before = rank(other.priority) < rank(task.priority) && worker.capabilities.serves(&other.agent_slug);
                 if is_before && since.elapsed().as_millis() > ORDER_MS && self.ready_since.get(&task.id).is_some() {
@@ -118,7 +116,7 @@ impl Judge {
         for (worker, claimed) in &judge.claims {
             let Some(worker) = memory.workers.get(worker).filter(|worker| worker.takes_tasks() && worker.is_online()) else { continue };
             let Some(free) = judge.free_since.get(&worker.id) else { continue };
-            for (id, since) in &judge.ready_since {
+            for (id, (_, since)) in &judge.ready_since {
                 let Some(task) = memory.tasks.get(id) else { continue };
                 let could = task.is_open_to(&worker.id) && worker.capabilities.serves(&task.agent_slug);
                 let together = since.elapsed().min(claimed.elapsed()).min(free.elapsed()).as_millis();

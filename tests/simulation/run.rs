@@ -67,6 +67,7 @@ async fn live(plan: &Plan) -> Outcome {
         task.await.expect("trouble ends");
     }
     shared.lock().weather = PEACE;
+    shared.lock().put_clock_right();
     for number in 0..plan.workers {
         cluster.insist(Op::RegisterWorker(Box::new(actors::registration(number)))).await;
         cluster.insist(Op::Cordon { worker: actors::registration(number).id, wish: CordonWish::Uncordon }).await;
@@ -82,6 +83,15 @@ async fn live(plan: &Plan) -> Outcome {
     let started = Instant::now();
     while !is_quiet(&shared.lock()) && started.elapsed() < PEACE_AT_MOST && shared.lock().judge.complaints.is_empty() {
         look_for(&shared, LOOK_EVERY).await;
+    }
+    if std::env::var_os("SIM_DEBUG").is_some() {
+        let c = shared.lock().judge.complaints.clone();
+        for r in cluster.replicas.lock().unwrap().iter() {
+            let shown: Vec<String> = r.engine.shown_tasks().iter().map(|(id, rev)| format!("{id} r{rev}")).collect();
+            let room: Vec<String> = r.engine.workers_with_room().iter().map(|(w, n)| format!("{} {n} takes {} lost {}", w.id, w.takes_tasks(), w.lost)).collect();
+            eprintln!("shown {shown:?}\nroom {room:?}");
+        }
+        eprintln!("{c:#?}");
     }
     if shared.lock().judge.complaints.is_empty() {
         look_for(&shared, QUIESCE).await;

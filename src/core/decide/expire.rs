@@ -22,7 +22,9 @@ pub(super) fn expire(set: &mut WorkingSet, id: TaskId, lease_id: LeaseId, grace:
     if grace.found_due_at.is_some_and(|at| (now - at).abs() > TRUSTED_FOR_MS) {
         return Ok(Reply::NotDue(now));
     }
-    let due_at = lease.expires_at.max(grace.resumed_at.saturating_add(grace.grace_ms.min(lease.ttl_ms)));
+    // A grace of before the clock stepped back lies in the future.
+    let graced_until = grace.resumed_at.min(now) + grace.grace_ms.min(lease.ttl_ms);
+    let due_at = lease.expires_at.max(graced_until);
     if due_at > now {
         if lease.check_at != due_at {
             let mut task = task.clone();
@@ -56,10 +58,36 @@ fn clamp(set: &mut WorkingSet, id: TaskId) -> Reply {
     let mut task = task.clone();
     let timeout_sec = task.timeout_sec;
     let Some(lease) = &mut task.lease else { return Reply::Done };
-    lease.hard_end_at = lease.hard_end_at.map(|at| at.min(hard_end(now, timeout_sec)));
-    lease.expires_at = now + lease.ttl_ms;
-    lease.check_at = lease.expires_at;
+    last_from(lease, now, timeout_sec);
     let due_at = lease.expires_at;
     set.put_task(task);
     Reply::NotDue(due_at)
+}
+
+/// The lease lasts a TTL from this moment, and its run no longer than one that begins now.
+fn last_from(lease: &mut ActiveLease, at: Ms, timeout_sec: i64) {
+    lease.hard_end_at = lease.hard_end_at.map(|end| end.min(hard_end(at, timeout_sec)));
+    lease.expires_at = lease.hard_end_at.map_or(at + lease.ttl_ms, |end| end.min(at + lease.ttl_ms));
+    lease.check_at = lease.check_at.min(lease.expires_at);
+}
+
+/// Of a lease that was made after the step nothing changes.
+pub(super) fn clock_stepped(set: &mut WorkingSet, tasks: &[TaskId], step_ms: i64, at: Ms) -> Result<Reply, Halt> {
+    for id in tasks {
+        set.find_task(*id)?;
+    }
+    for id in tasks {
+        let Some(task) = set.find_task(*id)? else { continue };
+        let mut task = task.clone();
+        let timeout_sec = task.timeout_sec;
+        let Some(lease) = &mut task.lease else { continue };
+        // The two kinds lie a whole step apart.
+        let is_older = if step_ms > 0 { lease.started_at < at - step_ms / 2 } else { lease.expires_at > at + lease.ttl_ms };
+        if is_older {
+            lease.hard_end_at = lease.hard_end_at.map(|end| end + step_ms.max(0));
+            last_from(lease, at, timeout_sec);
+            set.put_task(task);
+        }
+    }
+    Ok(Reply::Done)
 }
