@@ -59,7 +59,7 @@ impl Tries {
 impl Engine {
     /// Leases for the worker, at once if there are any, else when there are or the wait is over.
     pub async fn claim(&self, request: ClaimRequest) -> Result<Vec<TaskState>, Error> {
-        let waker = Waker::register(self, &request.worker);
+        let open = OpenClaim::register(self, &request.worker);
         let cancels = self.0.replica.lock().cancels(&request.worker);
         let mut wait = Duration::from_millis(request.wait_ms.max(0).unsigned_abs());
         if !cancels.is_empty() {
@@ -73,7 +73,9 @@ impl Engine {
         };
         loop {
             self.sighted(&request.worker);
-            let leased = self.try_claim(&request, std::mem::take(&mut redeliver)).await?;
+            let leased = self.try_claim(&request, std::mem::take(&mut redeliver)).await;
+            self.0.replica.lock().pass_on();
+            let leased = leased?;
             if !leased.is_empty() {
                 return Ok(leased);
             }
@@ -84,7 +86,7 @@ impl Engine {
             tokio::select! {
                 biased;
                 () = self.0.stop.cancelled() => {}
-                () = waker.notify.notified() => {}
+                () = open.notify.notified() => {}
                 () = tokio::time::sleep((deadline - now).min(self.0.last_seen.every)) => {}
             }
         }
@@ -162,6 +164,7 @@ impl Engine {
             remembered.wake(&worker);
         }
         drop(remembered);
+        self.check_suspects();
         self.0.pages_read.notify_waiters();
         Ok(())
     }
@@ -176,11 +179,11 @@ impl Engine {
             }
             remembered.scopes(worker)
         };
-        let _read = self.0.replica.begin_read();
+        let read = self.0.replica.begin_read();
         let mut is_news = false;
         for scope in &scopes {
             let rows = self.0.database.ready_page(scope, None, CONFIRMED as i64).await.map_err(unreadable)?;
-            is_news |= self.0.replica.lock().put_ready(rows);
+            is_news |= self.0.replica.lock().put_ready(rows, &read);
         }
         Ok(is_news)
     }
@@ -222,29 +225,22 @@ fn unreadable(error: bloom_database::Error) -> Error {
 }
 
 /// An open claim on the list of those to wake.
-struct Waker {
+struct OpenClaim {
     engine: Engine,
     worker: WorkerId,
     notify: Arc<Notify>,
 }
 
-impl Waker {
+impl OpenClaim {
     fn register(engine: &Engine, worker: &str) -> Self {
-        let notify = Arc::new(Notify::new());
-        engine.0.replica.lock().pollers.entry(worker.to_owned()).or_default().push(notify.clone());
+        let notify = engine.0.replica.lock().open_claim(worker);
         Self { engine: engine.clone(), worker: worker.to_owned(), notify }
     }
 }
 
-impl Drop for Waker {
+impl Drop for OpenClaim {
     fn drop(&mut self) {
-        let mut remembered = self.engine.0.replica.lock();
-        if let Some(open) = remembered.pollers.get_mut(&self.worker) {
-            open.retain(|other| !Arc::ptr_eq(other, &self.notify));
-            if open.is_empty() {
-                remembered.pollers.remove(&self.worker);
-            }
-        }
+        self.engine.0.replica.lock().close_claim(&self.worker, &self.notify);
     }
 }
 

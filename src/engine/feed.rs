@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use bloom_core::ids::{TaskId, created_at};
+use bloom_core::cache::Read;
+use bloom_core::ids::{TaskId, WorkerId, created_at};
 use bloom_core::task::TaskState;
 use bloom_database::{Error, FeedEntry, Result};
 
@@ -36,6 +37,9 @@ pub(super) async fn follow(engine: Engine) {
             () = tokio::time::sleep(LOOK_EVERY), if is_shared || must_rebuild => {}
         }
         let caught_up = async {
+            if engine.0.replica.lock().cache.has_suspects() {
+                engine.clear_suspects().await?;
+            }
             while !must_rebuild && is_shared {
                 let CaughtUp { gap, more } = engine.catch_up().await?;
                 must_rebuild = gap;
@@ -81,24 +85,24 @@ struct CaughtUp {
 
 impl Engine {
     async fn catch_up(&self) -> Result<CaughtUp> {
-        let _read = self.0.replica.begin_read();
+        let read = self.0.replica.begin_read();
         let (positions, own) = self.0.replica.lock().positions();
         let feed = self.0.database.feed(&positions, &own).await?;
         if feed.gap {
             return Ok(CaughtUp { gap: true, more: false });
         }
-        self.take_over(&feed.entries).await?;
+        self.take_over(&feed.entries, &read).await?;
         Ok(CaughtUp { gap: false, more: feed.more })
     }
 
     /// Reads what the entries name, and takes it in before they count as read.
-    async fn take_over(&self, entries: &[FeedEntry]) -> Result<()> {
+    async fn take_over(&self, entries: &[FeedEntry], read: &Read) -> Result<()> {
         let mut tasks: Vec<TaskId> = entries.iter().flat_map(|entry| &entry.changes.tasks).copied().collect();
         tasks.sort_unstable();
         tasks.dedup();
         for page in tasks.chunks(PAGE) {
             let rows = self.0.database.task_states(page).await?;
-            self.0.replica.lock().put_tasks(rows.iter());
+            self.0.replica.lock().put_tasks(rows.iter(), read);
             self.announce(Changes { tasks: rows.into_iter().map(Into::into).collect(), ..Changes::default() });
         }
         let mut workers: Vec<_> = entries.iter().flat_map(|entry| &entry.changes.workers).cloned().collect();
@@ -108,7 +112,7 @@ impl Engine {
         for page in workers.chunks(PAGE) {
             let rows = self.0.database.workers_by_id(page).await?;
             let mut remembered = self.0.replica.lock();
-            rows.iter().for_each(|worker| remembered.put_worker(worker));
+            rows.iter().for_each(|worker| remembered.put_worker(worker, read));
             changes.workers.extend(rows.into_iter().map(Into::into));
         }
         {
@@ -148,16 +152,15 @@ impl Engine {
     /// under any load, since it only reads what was there when it began; what comes later is in the feed behind the counts' positions.
     pub(super) async fn rebuild(&self) -> Result<()> {
         self.0.clock.set(self.0.database.now().await?);
-        let read = self.0.replica.begin_read();
+        let read = self.0.replica.begin_rebuild();
         self.read_counts().await?;
-        self.0.replica.lock().cache.clear_queue();
         let mut after: Option<String> = None;
         loop {
             let page = self.0.database.workers_page(after.as_deref(), PAGE as i64).await?;
             let is_last = page.len() < PAGE;
             after = page.last().map(|worker| worker.id.clone());
             let mut remembered = self.0.replica.lock();
-            page.iter().for_each(|worker| remembered.put_worker(worker));
+            page.iter().for_each(|worker| remembered.put_worker(worker, &read));
             if is_last {
                 break;
             }
@@ -168,30 +171,52 @@ impl Engine {
             let page = self.0.database.active_tasks(after, PAGE as i64).await?;
             let is_last = page.len() < PAGE || page.last().is_some_and(|task| created_at(task.id) > newest);
             after = page.last().map(|task| task.id);
-            self.0.replica.lock().put_tasks(page.iter());
+            self.0.replica.lock().put_tasks(page.iter(), &read);
             if is_last {
                 break;
             }
         }
         // What was shown before and has not turned up is read by its id.
-        let Some(began) = read.read() else { return Ok(()) };
         let (tasks, workers) = {
             let remembered = self.0.replica.lock();
-            (remembered.cache.unconfirmed_tasks(began), remembered.cache.unconfirmed_workers(began))
+            (remembered.cache.unconfirmed_tasks(&read), remembered.cache.unconfirmed_workers(&read))
         };
+        self.read_again(&tasks, &workers, &read).await
+    }
+
+    /// Reads again what is shown by copies that are older than the last rebuild.
+    async fn clear_suspects(&self) -> Result<()> {
+        let read = self.0.replica.begin_read();
+        let suspects = self.0.replica.lock().cache.take_suspects();
+        let (tasks, workers): (Vec<_>, Vec<_>) = (suspects.tasks.into_iter().collect(), suspects.workers.into_iter().collect());
+        let outcome = self.read_again(&tasks, &workers, &read).await;
+        if outcome.is_err() {
+            self.0.rebuild.notify_one();
+        }
+        outcome
+    }
+
+    pub(super) fn check_suspects(&self) {
+        if self.0.replica.lock().cache.has_suspects() {
+            self.0.feed_wanted.notify_one();
+        }
+    }
+
+    /// Reads these by their ids; those that are not found are gone.
+    async fn read_again(&self, tasks: &[TaskId], workers: &[WorkerId], read: &Read) -> Result<()> {
         for page in tasks.chunks(PAGE) {
             let rows = self.0.database.task_states(page).await?;
             let mut remembered = self.0.replica.lock();
-            remembered.put_tasks(rows.iter());
+            remembered.put_tasks(rows.iter(), read);
             let gone: Vec<TaskId> = page.iter().filter(|id| !has(&rows, **id)).copied().collect();
             remembered.remove_tasks(&gone);
         }
         for page in workers.chunks(PAGE) {
             let rows = self.0.database.workers_by_id(page).await?;
             let mut remembered = self.0.replica.lock();
-            rows.iter().for_each(|worker| remembered.put_worker(worker));
+            rows.iter().for_each(|worker| remembered.put_worker(worker, read));
             for id in page.iter().filter(|id| !rows.iter().any(|worker| worker.id == **id)) {
-                remembered.forget_worker(id, began);
+                remembered.forget_worker(id, read);
             }
         }
         Ok(())

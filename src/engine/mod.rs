@@ -80,7 +80,7 @@ pub struct Engine(Arc<Inner>);
 struct Inner {
     database: Arc<dyn Database>,
     metrics: Metrics,
-    replica: Replica,
+    replica: Arc<Replica>,
     specs: specs::Specs,
     wakeups: Mutex<wakeups::Under>,
     /// Commands that place leases or set up workers, and all others; on SQLite both are one.
@@ -121,7 +121,7 @@ impl Engine {
         let engine = Self(Arc::new(Inner {
             database,
             metrics,
-            replica: Replica::default(),
+            replica: Arc::default(),
             specs: specs::Specs::default(),
             wakeups: Mutex::default(),
             placement,

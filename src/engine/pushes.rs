@@ -90,7 +90,7 @@ impl Engine {
     fn rooms(&self, is_reachable: impl Fn(&str) -> bool) -> Vec<Room> {
         let remembered = self.0.replica.lock();
         let fleet = &remembered.cache.fleet;
-        let claims = |id: &str| remembered.pollers.contains_key(id) || fleet.held(id).any(|held| held.origin == Origin::Claim);
+        let claims = |id: &str| remembered.has_open_claim(id) || fleet.held(id).any(|held| held.origin == Origin::Claim);
         let open = fleet.pushed_to().filter(|worker| is_open(worker) && !claims(&worker.id) && is_reachable(&worker.id));
         open.map(|worker| Room { worker: worker.id.clone(), free: fleet.free(&worker.id), last_seen: worker.last_seen }).collect()
     }

@@ -2,9 +2,11 @@
 //! wait for work.
 
 use std::collections::BTreeMap;
+use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use bloom_core::cache::{Cache, Effect, Read, ReadyRow, Scope};
+use bloom_core::Ms;
 use bloom_core::ids::{TaskId, WorkerId};
 use bloom_core::task::{Status, TaskState};
 use bloom_core::worker::Worker;
@@ -29,7 +31,9 @@ pub(super) struct Replica(Mutex<Remembered>);
 pub(super) struct Remembered {
     pub cache: Cache,
     /// Open claims by worker; each is woken when there may be something for it.
-    pub pollers: BTreeMap<WorkerId, Vec<Arc<Notify>>>,
+    pollers: BTreeMap<WorkerId, Vec<Poller>>,
+    /// Rises when there is something new for those who wait.
+    round: u64,
     pub counts: CountDeltas,
     /// The last batch of each writer that is in the counts.
     positions: BTreeMap<i64, i64>,
@@ -40,23 +44,30 @@ pub(super) struct Remembered {
 }
 
 /// Keeps the cache from forgetting what an older copy, read under this, might contradict.
-pub(super) struct OpenRead<'a> {
-    replica: &'a Replica,
-    read: Option<Read>,
+pub(super) struct OpenRead {
+    replica: Arc<Replica>,
+    read: Read,
 }
 
-impl OpenRead<'_> {
-    pub fn read(&self) -> Option<&Read> {
-        self.read.as_ref()
+impl Deref for OpenRead {
+    type Target = Read;
+
+    fn deref(&self) -> &Read {
+        &self.read
     }
 }
 
-impl Drop for OpenRead<'_> {
+impl Drop for OpenRead {
     fn drop(&mut self) {
-        if let Some(read) = self.read.take() {
-            self.replica.lock().cache.end_read(read);
-        }
+        self.replica.lock().cache.end_read(&self.read);
     }
+}
+
+/// An open claim.
+pub(super) struct Poller {
+    pub notify: Arc<Notify>,
+    /// The last round in which it was woken.
+    round: u64,
 }
 
 impl Replica {
@@ -64,23 +75,27 @@ impl Replica {
         super::lock(&self.0)
     }
 
-    pub fn begin_read(&self) -> OpenRead<'_> {
-        OpenRead { replica: self, read: Some(self.lock().cache.begin_read()) }
+    pub fn begin_read(self: &Arc<Self>) -> OpenRead {
+        OpenRead { replica: self.clone(), read: self.lock().cache.begin_read() }
+    }
+
+    pub fn begin_rebuild(self: &Arc<Self>) -> OpenRead {
+        OpenRead { replica: self.clone(), read: self.lock().cache.begin_rebuild() }
     }
 
     /// Takes over what a batch loaded and changed, and counts it if it was committed.
-    pub fn publish(&self, set: &WorkingSet, committed: Option<Position>) {
+    pub fn publish(&self, set: &WorkingSet, committed: Option<Position>, read: &Read) {
         let mut remembered = self.lock();
         let workers: BTreeMap<_, _> = set.loaded.workers.iter().collect();
         for (id, worker) in workers {
             match (worker, set.loaded.worker_revisions.get(id)) {
-                (Some(worker), _) => remembered.put_worker(worker),
+                (Some(worker), _) => remembered.put_worker(worker, read),
                 (None, Some(revision)) => remembered.remove_worker(id, *revision),
                 (None, None) => {}
             }
         }
         let tasks: BTreeMap<_, _> = set.loaded.tasks.iter().collect();
-        remembered.put_tasks(tasks.into_values().flatten());
+        remembered.put_tasks(tasks.into_values().flatten(), read);
         if let Some(position) = committed {
             remembered.count(position, &CountDeltas::of(set));
         }
@@ -133,10 +148,10 @@ impl Remembered {
         }
     }
 
-    pub fn put_worker(&mut self, worker: &Worker) {
+    pub fn put_worker(&mut self, worker: &Worker, read: &Read) {
         let fleet = &self.cache.fleet;
         let before = (fleet.free(&worker.id), fleet.takes_tasks(&worker.id));
-        self.cache.put_worker(worker.clone());
+        self.cache.put_worker(worker.clone(), read);
         let fleet = &self.cache.fleet;
         if before != (fleet.free(&worker.id), fleet.takes_tasks(&worker.id)) || worker.draining {
             self.wake(&worker.id);
@@ -155,10 +170,10 @@ impl Remembered {
     }
 
     /// Takes rows in and wakes the claims that they may concern.
-    pub fn put_tasks<'a>(&mut self, tasks: impl Iterator<Item = &'a TaskState>) {
+    pub fn put_tasks<'a>(&mut self, tasks: impl Iterator<Item = &'a TaskState>, read: &Read) {
         let mut ready: BTreeMap<&str, i64> = BTreeMap::new();
         for task in tasks {
-            let Effect { freed, is_ready } = self.cache.put_task(task);
+            let Effect { freed, is_ready } = self.cache.put_task(task, read);
             if let Some(worker) = freed {
                 self.wake(&worker);
             }
@@ -177,10 +192,10 @@ impl Remembered {
     }
 
     /// Takes in ready tasks that were read; answers whether one of them was not known to be ready.
-    pub fn put_ready(&mut self, rows: Vec<ReadyRow>) -> bool {
+    pub fn put_ready(&mut self, rows: Vec<ReadyRow>, read: &Read) -> bool {
         let mut is_news = false;
         for row in rows {
-            is_news |= self.cache.put_ready(row);
+            is_news |= self.cache.put_ready(row, read);
         }
         is_news
     }
@@ -201,24 +216,63 @@ impl Remembered {
         }
     }
 
-    pub fn wake(&self, worker: &str) {
-        for poller in self.pollers.get(worker).into_iter().flatten() {
-            poller.notify_one();
+    pub fn open_claim(&mut self, worker: &str) -> Arc<Notify> {
+        let notify = Arc::new(Notify::new());
+        self.pollers.entry(worker.to_owned()).or_default().push(Poller { notify: notify.clone(), round: self.round });
+        notify
+    }
+
+    pub fn close_claim(&mut self, worker: &str, notify: &Arc<Notify>) {
+        if let Some(open) = self.pollers.get_mut(worker) {
+            open.retain(|other| !Arc::ptr_eq(&other.notify, notify));
+            if open.is_empty() {
+                self.pollers.remove(worker);
+            }
+        }
+    }
+
+    pub fn has_open_claim(&self, worker: &str) -> bool {
+        self.pollers.contains_key(worker)
+    }
+
+    pub fn wake(&mut self, worker: &str) {
+        for poller in self.pollers.get_mut(worker).into_iter().flatten() {
+            poller.round = self.round;
+            poller.notify.notify_one();
         }
     }
 
     /// Wakes as many waiting workers as it takes to run so many new tasks, those with most room first.
-    fn wake_for(&self, agent_slug: &str, mut tasks: i64) {
+    fn wake_for(&mut self, agent_slug: &str, mut tasks: i64) {
+        self.round += 1;
         let fleet = &self.cache.fleet;
         let suits = |id: &&WorkerId| fleet.worker(id).is_some_and(|worker| worker.capabilities.serves(agent_slug)) && fleet.free(id) > 0;
-        let mut waiting: Vec<&WorkerId> = self.pollers.keys().filter(suits).collect();
-        waiting.sort_by_key(|id| std::cmp::Reverse((fleet.free(id), fleet.worker(id).map(|worker| worker.last_seen))));
-        for id in waiting {
+        let mut waiting: Vec<(i64, Option<Ms>, WorkerId)> = self.pollers.keys().filter(suits).map(|id| self.eagerness(id)).collect();
+        waiting.sort_unstable_by(|a, b| b.cmp(a));
+        for (free, _, id) in waiting {
             if tasks <= 0 {
                 break;
             }
-            tasks -= fleet.free(id);
-            self.wake(id);
+            tasks -= free;
+            self.wake(&id);
+        }
+    }
+
+    fn eagerness(&self, id: &WorkerId) -> (i64, Option<Ms>, WorkerId) {
+        (self.cache.fleet.free(id), self.cache.fleet.worker(id).map(|worker| worker.last_seen), id.clone())
+    }
+
+    /// A claim that was woken is through. What it left is for another one, each at most once until there is something new: this replica
+    /// may think that a worker has room which has none.
+    pub fn pass_on(&mut self) {
+        if !self.cache.has_claimable() {
+            return;
+        }
+        let waits = |pollers: &[Poller]| pollers.iter().any(|poller| poller.round < self.round);
+        let others = self.pollers.iter().filter(|(id, pollers)| waits(pollers) && self.cache.fleet.free(id) > 0);
+        let next = others.map(|(id, _)| self.eagerness(id)).max();
+        if let Some((_, _, next)) = next {
+            self.wake(&next);
         }
     }
 

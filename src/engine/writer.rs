@@ -15,6 +15,7 @@ use tokio::time::Instant;
 
 use super::changes::Changes;
 use super::inbox::{Inbox, Pending, Work};
+use super::replica::OpenRead;
 use super::{Engine, Error};
 
 /// After so many conflicts in a row a batch gives up.
@@ -54,7 +55,7 @@ struct WriterTask {
 
 /// What may have been committed.
 enum Doubt {
-    Batch(Box<WorkingSet>),
+    Batch(Box<WorkingSet>, OpenRead),
     Maintenance,
 }
 
@@ -65,8 +66,8 @@ enum Try {
     NotLeader,
     Conflict,
     Away,
-    /// It may or may not have committed.
-    InDoubt,
+    /// It may or may not have committed; what it would have written, if that can still be found out.
+    InDoubt(Option<Box<WorkingSet>>),
     Failed(database::Error),
 }
 
@@ -83,12 +84,11 @@ impl WriterTask {
             let mut conflicts = 0;
             loop {
                 // What is loaded is as old as this moment, so the cache must not forget what it hears from here on.
-                let engine = self.engine.clone();
-                let _read = engine.0.replica.begin_read();
+                let read = self.engine.0.replica.begin_read();
                 match self.try_once(&batch, conflicts > 0).await {
                     Try::Done(set, outcomes) => {
                         self.engine.0.metrics.batch(self.name, batch.len(), started.elapsed().as_secs_f64());
-                        again.extend(self.publish(*set, batch, outcomes));
+                        again.extend(self.publish(*set, batch, outcomes, &read));
                         break;
                     }
                     Try::NotLeader => {
@@ -105,7 +105,12 @@ impl WriterTask {
                         break;
                     }
                     Try::Away if started.elapsed() < PATIENCE => tokio::time::sleep(RECONNECT_EVERY).await,
-                    Try::Away | Try::InDoubt => {
+                    Try::InDoubt(set) => {
+                        self.in_doubt = set.map(|set| Doubt::Batch(set, read));
+                        refuse(batch, &Error::Unavailable);
+                        break;
+                    }
+                    Try::Away => {
                         refuse(batch, &Error::Unavailable);
                         break;
                     }
@@ -183,8 +188,8 @@ impl WriterTask {
         let committed = self.writer.resolve_commit().await?;
         let is_same_writer = self.writer.id() == writer;
         match self.in_doubt.take() {
-            Some(Doubt::Batch(set)) if committed && is_same_writer => {
-                self.engine.0.replica.publish(&set, Some(Position { writer, n: n + 1 }));
+            Some(Doubt::Batch(set, read)) if committed && is_same_writer => {
+                self.engine.0.replica.publish(&set, Some(Position { writer, n: n + 1 }), &read);
                 self.engine.announce(Changes::of(&set));
                 for wakeup in set.dirty.wakeups {
                     self.engine.work_off(wakeup);
@@ -229,7 +234,7 @@ impl WriterTask {
                 Ok(true) if self.writer.id() == writer => return Try::Done(Box::new(set), outcomes),
                 Ok(committed) if committed || self.writer.id() != writer => {
                     self.engine.0.rebuild.notify_one();
-                    return Try::InDoubt;
+                    return Try::InDoubt(None);
                 }
                 Ok(_) => return Try::Conflict,
                 Err(error) => tracing::warn!(writer = self.name, %error, "the commit is still in doubt"),
@@ -237,8 +242,7 @@ impl WriterTask {
             tokio::time::sleep(RECONNECT_EVERY).await;
         }
         // Never a success that is not known.
-        self.in_doubt = Some(Doubt::Batch(Box::new(set)));
-        Try::InDoubt
+        Try::InDoubt(Some(Box::new(set)))
     }
 
     async fn maintain(&mut self, job: &Maintenance) -> Result<Done, Error> {
@@ -285,13 +289,14 @@ impl WriterTask {
     }
 
     /// Takes the batch into this replica's cache, tells who watches, answers.
-    fn publish(&self, set: WorkingSet, batch: Vec<Pending>, outcomes: Vec<Decided>) -> Vec<Pending> {
+    fn publish(&self, set: WorkingSet, batch: Vec<Pending>, outcomes: Vec<Decided>, read: &OpenRead) -> Vec<Pending> {
         for spec in &set.dirty.specs {
             self.engine.0.specs.put(spec.clone());
         }
         self.own();
         let is_committed = !set.dirty.is_empty();
-        self.engine.0.replica.publish(&set, is_committed.then(|| self.position()));
+        self.engine.0.replica.publish(&set, is_committed.then(|| self.position()), read);
+        self.engine.check_suspects();
         self.engine.measure(&set);
         if is_committed {
             self.engine.0.committed.notify_one();

@@ -59,8 +59,9 @@ impl Page {
 statement!(LANES, "SELECT lane, folded_n FROM lanes");
 statement!(
     PRUNE_BATCHES,
-    "DELETE FROM batches WHERE lane = $1 AND n <= $2 AND at < $3 \
-    AND n < (SELECT min(n) + $4 FROM batches WHERE lane = $1)"
+    // The newest of a writer stays as long as that one lives: it settles a commit that its writer lost sight of.
+    "DELETE FROM batches WHERE lane = $1 AND n <= $2 AND at < $3 AND n < (SELECT min(n) + $4 FROM batches WHERE lane = $1) \
+    AND (n < (SELECT max(n) FROM batches WHERE lane = $1) OR EXISTS (SELECT 1 FROM lanes WHERE lane = $1 AND seen_at < $5))"
 );
 statement!(
     PRUNE_LANES,
@@ -147,11 +148,12 @@ impl Writer {
         let conn = self.conn()?;
         let now = time_of(conn, time).await?;
         let writers: Vec<(i64, i64)> = all(&conn.fetch(&LANES, Args::new()).await?, |row| Ok((row.take()?, row.take()?)))?;
+        let silent = now - older_than_ms - WRITER_SILENCE_MS;
         let mut rows = 0;
         for (writer, folded) in writers {
-            rows += conn.execute(&PRUNE_BATCHES, Args::new().int(writer).int(folded).int(now - older_than_ms).int(page)).await?;
+            rows += conn.execute(&PRUNE_BATCHES, Args::new().int(writer).int(folded).int(now - older_than_ms).int(page).int(silent)).await?;
         }
-        conn.execute(&PRUNE_LANES, Args::new().int(now - older_than_ms - WRITER_SILENCE_MS).int(own)).await?;
+        conn.execute(&PRUNE_LANES, Args::new().int(silent).int(own)).await?;
         let gone: Vec<String> = all(&conn.fetch(&TOMBSTONES, Args::new().int(now - TOMBSTONE_MS).int(page)).await?, |row| row.take())?;
         if !gone.is_empty() {
             conn.execute(&DELETE_SEEN, Args::new().texts(&gone)).await?;

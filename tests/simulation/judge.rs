@@ -19,6 +19,7 @@ const TOGETHER_MS: u128 = 900;
 const DUE_MS: Ms = 3_000;
 /// A claim gets the first task of those that have been ready for so long.
 const ORDER_MS: u128 = 1_200;
+const PASSES: u32 = 2;
 
 #[derive(Default)]
 pub struct Judge {
@@ -30,6 +31,7 @@ pub struct Judge {
     free_since: BTreeMap<WorkerId, Instant>,
     /// Since when something that is due is left.
     late_since: BTreeMap<String, Instant>,
+    passed_over: BTreeMap<TaskId, u32>,
     last_audit: BTreeMap<String, uuid::Uuid>,
     pub complaints: Vec<String>,
 }
@@ -98,7 +100,13 @@ impl Judge {
             for (id, (_, since)) in &self.ready_since {
                 let Some(other) = memory.tasks.get(id).filter(|other| other.is_open_to(&worker.id)) else { continue };
                 let is_before = rank(other.priority) < rank(task.priority) && worker.capabilities.serves(&other.agent_slug);
-                if is_before && since.elapsed().as_millis() > ORDER_MS && self.ready_since.get(&task.id).is_some() {
+                if !is_before || since.elapsed().as_millis() <= ORDER_MS {
+                    continue;
+                }
+                // Once may be: a claim that had it in hand was given it back.
+                let passes = self.passed_over.entry(*id).or_default();
+                *passes += 1;
+                if *passes > PASSES {
                     self.complaints.push(format!(
                         "worker {} got {} of priority {} though {} of priority {} was ready for {} ms",
                         worker.id, task.id, task.priority, other.id, other.priority, since.elapsed().as_millis()

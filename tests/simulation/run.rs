@@ -20,7 +20,7 @@ const SETTLING: Duration = Duration::from_secs(16);
 const PEACE_AT_MOST: Duration = Duration::from_secs(240);
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// The caches have heard of the last commit.
-const QUIESCE: Duration = Duration::from_secs(3);
+const QUIESCE: Duration = Duration::from_millis(800);
 
 #[derive(Debug)]
 pub struct Outcome {
@@ -94,7 +94,8 @@ async fn live(plan: &Plan) -> Outcome {
         eprintln!("{c:#?}");
     }
     if shared.lock().judge.complaints.is_empty() {
-        look_for(&shared, QUIESCE).await;
+        cluster.is_over.store(true, Ordering::Relaxed);
+        quiesce(&shared).await;
         compare(&cluster);
     }
     cluster.is_over.store(true, Ordering::Relaxed);
@@ -102,6 +103,17 @@ async fn live(plan: &Plan) -> Outcome {
     let mut complaints = std::mem::take(&mut state.judge.complaints);
     complaints.truncate(5);
     Outcome { trace: state.trace, commits: state.commits, runs: cluster.runs.load(Ordering::Relaxed), tasks: state.memory.tasks.len(), complaints }
+}
+
+/// Until nothing was committed for so long that everybody has heard of the last commit.
+async fn quiesce(shared: &Shared) {
+    for _ in 0..30 {
+        let before = shared.lock().commits;
+        look_for(shared, QUIESCE).await;
+        if shared.lock().commits == before {
+            return;
+        }
+    }
 }
 
 async fn look_for(shared: &Shared, time: Duration) {

@@ -4,7 +4,8 @@
 //! when they are needed. Paths overtake each other, so each row carries the revision that the database gave it, and an older copy
 //! never replaces a newer one, whichever comes first. For that a revision must be known for as long as an older copy may still be
 //! under way: whoever reads the database for the cache begins a [`Read`] before it and ends it when the rows are in, and nothing that
-//! was heard since the oldest open read is forgotten.
+//! was heard since the oldest open read is forgotten. A rebuild reads what is shown and no more, so a copy that was read before a
+//! rebuild and comes after it is under suspicion, and is read again.
 //!
 //! What is here is a hint all the same. [`decide`](super::decide) and the database check everything again.
 
@@ -91,7 +92,17 @@ pub struct Cache {
     recent: VecDeque<(u64, TaskId)>,
     /// When the open reads began.
     reads: BTreeSet<u64>,
+    /// When the last rebuild began.
+    rebuilt: u64,
+    suspects: Suspects,
     clock: u64,
+}
+
+/// What is shown by a copy that is older than the last rebuild.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Suspects {
+    pub tasks: BTreeSet<TaskId>,
+    pub workers: BTreeSet<WorkerId>,
 }
 
 impl Cache {
@@ -101,7 +112,26 @@ impl Cache {
         Read(self.clock)
     }
 
-    pub fn end_read(&mut self, read: Read) {
+    /// As [`begin_read`](Self::begin_read), for a read of all that is to be shown. The windows are emptied: they are read again when
+    /// they are asked for.
+    pub fn begin_rebuild(&mut self) -> Read {
+        let read = self.begin_read();
+        self.rebuilt = read.0;
+        self.queue.clear();
+        self.forget_dropped();
+        read
+    }
+
+    /// What is to be read again.
+    pub fn take_suspects(&mut self) -> Suspects {
+        std::mem::take(&mut self.suspects)
+    }
+
+    pub fn has_suspects(&self) -> bool {
+        self.suspects != Suspects::default()
+    }
+
+    pub fn end_read(&mut self, read: &Read) {
         self.reads.remove(&read.0);
         let oldest = self.reads.first().copied().unwrap_or(u64::MAX);
         while let Some((at, id)) = self.recent.pop_front_if(|(at, _)| *at < oldest) {
@@ -113,19 +143,22 @@ impl Cache {
     }
 
     /// Takes a task's row in, unless a newer one is known.
-    pub fn put_task(&mut self, task: &TaskState) -> Effect {
+    pub fn put_task(&mut self, task: &TaskState, read: &Read) -> Effect {
         let held = task.lease.as_ref().map(|lease| Held::new(task, lease));
-        self.put(task.id, task.revision, ReadyRow::of(task), held)
+        self.put(task.id, task.revision, ReadyRow::of(task), held, read.0)
     }
 
     /// The task was removed from the database.
     pub fn remove_task(&mut self, id: TaskId) -> Effect {
-        self.put(id, REMOVED, None, None)
+        self.put(id, REMOVED, None, None, self.clock)
     }
 
-    fn put(&mut self, id: TaskId, revision: i64, ready: Option<ReadyRow>, held: Option<Held>) -> Effect {
+    fn put(&mut self, id: TaskId, revision: i64, ready: Option<ReadyRow>, held: Option<Held>, began: u64) -> Effect {
         if self.tasks.get(&id).is_some_and(|known| known.revision > revision) {
             return Effect::default();
+        }
+        if began < self.rebuilt && (ready.is_some() || held.is_some()) {
+            self.suspects.tasks.insert(id);
         }
         self.clock += 1;
         let held_by = held.as_ref().map(|held| held.worker.clone());
@@ -154,14 +187,17 @@ impl Cache {
     }
 
     /// Takes in a task that was read as one to be claimed, unless something newer is known; answers whether it was not known as such.
-    pub fn put_ready(&mut self, row: ReadyRow) -> bool {
+    pub fn put_ready(&mut self, row: ReadyRow, read: &Read) -> bool {
         let is_known = self.tasks.get(&row.id).is_some_and(|known| known.revision > row.revision || self.is_shown(known));
-        self.put(row.id, row.revision, Some(row), None);
+        self.put(row.id, row.revision, Some(row), None, read.0);
         !is_known
     }
 
     /// Takes a worker's row in, unless a newer one is known.
-    pub fn put_worker(&mut self, worker: Worker) {
+    pub fn put_worker(&mut self, worker: Worker, read: &Read) {
+        if read.0 < self.rebuilt {
+            self.suspects.workers.insert(worker.id.clone());
+        }
         self.clock += 1;
         self.fleet.put_worker(worker, self.clock);
     }
@@ -196,7 +232,7 @@ impl Cache {
     /// Answers the workers that turn out to have got a slot back.
     pub fn end_page(&mut self, page: &PageRead, rows: Vec<ReadyRow>, limit: usize) -> Vec<WorkerId> {
         let counts = self.queue.end_page(page, rows.last().map(ReadyRow::key), rows.len() < limit);
-        let freed = rows.into_iter().filter_map(|row| self.put(row.id, row.revision, Some(row), None).freed).collect();
+        let freed = rows.into_iter().filter_map(|row| self.put(row.id, row.revision, Some(row), None, page.began).freed).collect();
         if counts {
             // What was heard of while it was read may stand behind where the window ended then.
             let since = self.recent.partition_point(|(at, _)| *at < page.began);
@@ -206,7 +242,7 @@ impl Cache {
                 }
             }
         }
-        self.end_read(Read(page.began));
+        self.end_read(&Read(page.began));
         self.forget_dropped();
         freed
     }
@@ -214,7 +250,7 @@ impl Cache {
     /// The page could not be read.
     pub fn abandon_page(&mut self, page: &PageRead) {
         self.queue.abandon_page(page);
-        self.end_read(Read(page.began));
+        self.end_read(&Read(page.began));
     }
 
     /// The first tasks of these scopes, up to `max`, for one claim: they are its own until they are given back.
@@ -225,12 +261,6 @@ impl Cache {
         let look = self.queue.look(scopes, max, spread, chance);
         self.forget_dropped();
         look
-    }
-
-    /// Empties the windows, after something may have been missed: they are read again when they are asked for.
-    pub fn clear_queue(&mut self) {
-        self.queue.clear();
-        self.forget_dropped();
     }
 
     /// Tasks that workers hold here, and that were not heard of since this read began.
@@ -263,6 +293,11 @@ impl Cache {
     /// All that is shown of tasks, for comparison with the database.
     pub fn shown(&self) -> impl Iterator<Item = (TaskId, i64)> {
         self.tasks.iter().filter(|(_, known)| self.is_shown(known)).map(|(id, known)| (*id, known.revision))
+    }
+
+    /// Whether somebody could claim something.
+    pub fn has_claimable(&self) -> bool {
+        self.queue.has_untaken()
     }
 
     fn is_shown(&self, known: &Known) -> bool {

@@ -131,6 +131,12 @@ impl Queue {
         windows.into_iter().flatten().any(|window| window.entries.contains(&ready.key()))
     }
 
+    /// Whether something that is not reserved is in nobody's hands.
+    pub(super) fn has_untaken(&self) -> bool {
+        let windows = self.all.iter().chain(self.agents.values());
+        windows.into_iter().any(|window| window.entries.iter().take(self.taken.len() + 1).any(|(_, id)| !self.taken.contains(id)))
+    }
+
     /// What windows have let go of since the last call.
     pub(super) fn take_dropped(&mut self) -> Vec<TaskId> {
         std::mem::take(&mut self.dropped)
