@@ -151,7 +151,8 @@ impl Writer {
         let silent = now - older_than_ms - WRITER_SILENCE_MS;
         let mut rows = 0;
         for (writer, folded) in writers {
-            rows += conn.execute(&PRUNE_BATCHES, Args::new().int(writer).int(folded).int(now - older_than_ms).int(page).int(silent)).await?;
+            rows +=
+                conn.execute(&PRUNE_BATCHES, Args::new().int(writer).int(folded).int(now - older_than_ms).int(page).int(silent)).await?;
         }
         conn.execute(&PRUNE_LANES, Args::new().int(silent).int(own)).await?;
         let gone: Vec<String> = all(&conn.fetch(&TOMBSTONES, Args::new().int(now - TOMBSTONE_MS).int(page)).await?, |row| row.take())?;

@@ -84,15 +84,6 @@ async fn live(plan: &Plan) -> Outcome {
     while !is_quiet(&shared.lock()) && started.elapsed() < PEACE_AT_MOST && shared.lock().judge.complaints.is_empty() {
         look_for(&shared, LOOK_EVERY).await;
     }
-    if std::env::var_os("SIM_DEBUG").is_some() {
-        let c = shared.lock().judge.complaints.clone();
-        for r in cluster.replicas.lock().unwrap().iter() {
-            let shown: Vec<String> = r.engine.shown_tasks().iter().map(|(id, rev)| format!("{id} r{rev}")).collect();
-            let room: Vec<String> = r.engine.workers_with_room().iter().map(|(w, n)| format!("{} {n} takes {} lost {}", w.id, w.takes_tasks(), w.lost)).collect();
-            eprintln!("shown {shown:?}\nroom {room:?}");
-        }
-        eprintln!("{c:#?}");
-    }
     if shared.lock().judge.complaints.is_empty() {
         cluster.is_over.store(true, Ordering::Relaxed);
         quiesce(&shared).await;
@@ -102,7 +93,13 @@ async fn live(plan: &Plan) -> Outcome {
     let mut state = shared.lock();
     let mut complaints = std::mem::take(&mut state.judge.complaints);
     complaints.truncate(5);
-    Outcome { trace: state.trace, commits: state.commits, runs: cluster.runs.load(Ordering::Relaxed), tasks: state.memory.tasks.len(), complaints }
+    Outcome {
+        trace: state.trace,
+        commits: state.commits,
+        runs: cluster.runs.load(Ordering::Relaxed),
+        tasks: state.memory.tasks.len(),
+        complaints,
+    }
 }
 
 /// Until nothing was committed for so long that everybody has heard of the last commit.
