@@ -3,6 +3,7 @@
 mod agents;
 mod answer;
 mod auth;
+mod backlog;
 mod body;
 mod bulk;
 mod config;

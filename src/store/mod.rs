@@ -36,6 +36,7 @@ pub use lists::{LeaseRow, Listing, Page, TaskFilter, TaskRow};
 pub use migrate::MigrationStatus;
 pub use open::Options;
 pub use queue::ReadyRow;
+pub use reads::PAGE_BYTES;
 pub use upkeep::{Upkeep, UpkeepDone};
 pub use usage::{UsageBy, UsageRow};
 pub use wake::Listener;

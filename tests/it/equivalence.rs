@@ -170,7 +170,7 @@ async fn compare_all(store: &Store, lane: &mut Lane, memory: &Memory, now: i64) 
 
     for task in memory.tasks.keys() {
         let expected: Vec<_> = memory.events.range((*task, 0)..=(*task, i64::MAX)).map(|(_, event)| event.clone()).collect();
-        assert_eq!(store.events(*task, 0, 100_000).await.expect("reads"), expected);
+        assert_eq!(store.events(*task, 0, 100_000, i64::MAX).await.expect("reads"), expected);
     }
     let (counts, leases, _) = store.counts().await.expect("reads");
     let counts: Vec<_> = counts.into_iter().filter(|(_, count)| *count != 0).collect();
