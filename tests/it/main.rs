@@ -19,6 +19,7 @@ mod completion;
 mod concurrency;
 mod config;
 mod connections;
+mod crowd;
 mod dispatch;
 mod equivalence;
 mod events;
