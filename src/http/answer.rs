@@ -82,7 +82,11 @@ impl From<engine::Error> for Failure {
 
 impl From<store::Error> for Failure {
     fn from(error: store::Error) -> Self {
-        if error.is_unavailable() { UNAVAILABLE } else { Self::Internal(error.to_string()) }
+        match error.trouble() {
+            Some(trouble) => Self::Later(trouble.text()),
+            None if error.is_unavailable() => UNAVAILABLE,
+            None => Self::Internal(error.to_string()),
+        }
     }
 }
 

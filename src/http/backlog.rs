@@ -162,7 +162,11 @@ mod tests {
         drop(one);
         assert_eq!(backlog.kept().bytes, 1);
         drop(two);
-        assert_eq!((backlog.kept().bytes, backlog.kept().pieces.len()), (0, 0));
+        let left = {
+            let kept = backlog.kept();
+            (kept.bytes, kept.pieces.len())
+        };
+        assert_eq!(left, (0, 0));
         // Numbers go on, so that a reader who comes now has missed nothing.
         let mut three = backlog.reader();
         backlog.push(piece(2));

@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::AppState;
 use super::answer::Answer;
-use super::backlog::{self, Backlog, Missed, Reader};
+use super::backlog::{self, Backlog, Reader};
 use super::show::{show_task, show_worker};
 use super::stream::{KEEP_ALIVE, Seat, event_stream};
 use crate::api::answers::Lease;
@@ -31,7 +31,8 @@ const PIECE_BYTES: usize = 256 << 10;
 const TASKS_AT_ONCE: usize = 16;
 const TOO_MUCH: Failure = Failure::Later("This change is too large for a stream");
 
-/// A stream of changes: `task`, `lease` and `worker` with the whole object, `removed` with its kind and id, `reset` after a gap.
+/// A stream of changes: `task`, `lease` and `worker` with the whole object, `removed` with its kind and id, `reset` after a
+/// gap or a change too large to send: list again.
 #[utoipa::path(
     get, path = "/api/runtime/watch", operation_id = "watch", tag = "events",
     responses((status = 200, description = "A stream without end.", body = String, content_type = "text/event-stream"))
@@ -53,7 +54,7 @@ struct Watching {
 impl Watching {
     async fn next(mut self) -> Option<(Bytes, Self)> {
         let piece = tokio::select! {
-            piece = self.reader.next() => piece.unwrap_or_else(|Missed| RESET),
+            piece = self.reader.next() => piece.unwrap_or(RESET),
             () = tokio::time::sleep(KEEP_ALIVE_EVERY) => KEEP_ALIVE,
             () = self.shutdown.cancelled() => return None,
         };

@@ -74,7 +74,7 @@ async fn somebody_serves(engine: &Engine) -> Result<bool, store::Error> {
 pub(super) async fn served(engine: Engine) {
     while !engine.is_stopping() {
         let outcome = match engine.store().mark_served().await {
-            Ok(()) => engine.store().checkpoint().await,
+            Ok(()) => engine.store().checkpoint().await.map(drop),
             Err(error) => Err(error),
         };
         engine.metrics().database_up(!outcome.as_ref().is_err_and(store::Error::is_unavailable));

@@ -1,5 +1,6 @@
 //! Connections and pools of either database, and the rows that come back.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use sqlx::postgres::{PgConnection, PgPool, PgRow};
@@ -9,6 +10,7 @@ use sqlx::{AssertSqlSafe, Connection as _, Decode, Postgres, Row as _, SqlSafeSt
 use super::args::Args;
 use super::dialect::{Kind, Sql, statement};
 use super::error::Error;
+use super::health::Health;
 
 pub(super) enum Row {
     Sqlite(SqliteRow),
@@ -84,17 +86,16 @@ pub(super) enum Conn {
     Sqlite {
         conn: SqliteConnection,
         begins: bool,
+        health: Arc<Health>,
     },
     Postgres(PgConnection),
 }
 
-impl From<SqliteConnection> for Conn {
-    fn from(conn: SqliteConnection) -> Self {
-        Self::Sqlite { conn, begins: false }
-    }
-}
-
 impl Conn {
+    pub fn sqlite(conn: SqliteConnection, health: Arc<Health>) -> Self {
+        Self::Sqlite { conn, begins: false, health }
+    }
+
     pub fn kind(&self) -> Kind {
         match self {
             Self::Sqlite { .. } => Kind::Sqlite,
@@ -116,8 +117,8 @@ impl Conn {
     pub async fn fetch(&mut self, sql: &Sql, args: Args<'_>) -> Result<Vec<Row>, Error> {
         let text = sql.text(self.kind());
         Ok(match self {
-            Self::Sqlite { conn, begins } => {
-                rows(sqlx::query_with(opened(text, begins), args.for_sqlite()?).fetch_all(conn).await?, Row::Sqlite)
+            Self::Sqlite { conn, begins, health } => {
+                rows(noted(health, sqlx::query_with(opened(text, begins), args.for_sqlite()?).fetch_all(conn).await)?, Row::Sqlite)
             }
             Self::Postgres(conn) => {
                 let query = sqlx::query_with(text, args.for_postgres()?);
@@ -128,11 +129,11 @@ impl Conn {
 
     /// Answers how many rows it touched.
     pub async fn execute(&mut self, sql: &Sql, args: Args<'_>) -> Result<u64, Error> {
-        if let Self::Sqlite { conn, begins } = self
+        if let Self::Sqlite { conn, begins, health } = self
             && std::mem::take(begins)
         {
             // Alone: SQLite would count the rows of the statement before it again.
-            sqlx::query("BEGIN IMMEDIATE").execute(conn).await?;
+            noted(health, sqlx::query("BEGIN IMMEDIATE").execute(conn).await)?;
         }
         self.execute_str(sql.text(self.kind()), args).await
     }
@@ -145,8 +146,8 @@ impl Conn {
 
     async fn execute_str(&mut self, text: SqlStr, args: Args<'_>) -> Result<u64, Error> {
         Ok(match self {
-            Self::Sqlite { conn, begins } => {
-                sqlx::query_with(opened(text, begins), args.for_sqlite()?).execute(conn).await?.rows_affected()
+            Self::Sqlite { conn, begins, health } => {
+                noted(health, sqlx::query_with(opened(text, begins), args.for_sqlite()?).execute(conn).await)?.rows_affected()
             }
             Self::Postgres(conn) => {
                 let query = sqlx::query_with(text, args.for_postgres()?);
@@ -164,6 +165,15 @@ impl Conn {
     }
 }
 
+/// What an error tells of the database is kept.
+fn noted<T>(health: &Health, outcome: Result<T, sqlx::Error>) -> Result<T, Error> {
+    outcome.map_err(|error| {
+        let error = Error::from(error);
+        health.note(&error);
+        error
+    })
+}
+
 fn opened(text: SqlStr, begins: &mut bool) -> SqlStr {
     if std::mem::take(begins) { AssertSqlSafe(format!("BEGIN IMMEDIATE; {}", text.as_str())).into_sql_str() } else { text }
 }
@@ -171,14 +181,14 @@ fn opened(text: SqlStr, begins: &mut bool) -> SqlStr {
 /// Connections for whoever needs one for a moment.
 #[derive(Clone)]
 pub(super) enum Pool {
-    Sqlite(SqlitePool),
+    Sqlite(SqlitePool, Arc<Health>),
     Postgres(PgPool),
 }
 
 impl Pool {
     pub fn kind(&self) -> Kind {
         match self {
-            Self::Sqlite(_) => Kind::Sqlite,
+            Self::Sqlite(..) => Kind::Sqlite,
             Self::Postgres(_) => Kind::Postgres,
         }
     }
@@ -186,7 +196,9 @@ impl Pool {
     pub async fn fetch(&self, sql: &Sql, args: Args<'_>) -> Result<Vec<Row>, Error> {
         let text = sql.text(self.kind());
         Ok(match self {
-            Self::Sqlite(pool) => rows(sqlx::query_with(text, args.for_sqlite()?).fetch_all(pool).await?, Row::Sqlite),
+            Self::Sqlite(pool, health) => {
+                rows(noted(health, sqlx::query_with(text, args.for_sqlite()?).fetch_all(pool).await)?, Row::Sqlite)
+            }
             Self::Postgres(pool) => {
                 let query = sqlx::query_with(text, args.for_postgres()?);
                 rows(answer(READER_ANSWERS, query.fetch_all(pool)).await?, Row::Postgres)
@@ -197,7 +209,7 @@ impl Pool {
     pub async fn execute(&self, sql: &Sql, args: Args<'_>) -> Result<u64, Error> {
         let text = sql.text(self.kind());
         Ok(match self {
-            Self::Sqlite(pool) => sqlx::query_with(text, args.for_sqlite()?).execute(pool).await?.rows_affected(),
+            Self::Sqlite(pool, health) => noted(health, sqlx::query_with(text, args.for_sqlite()?).execute(pool).await)?.rows_affected(),
             Self::Postgres(pool) => {
                 let query = sqlx::query_with(text, args.for_postgres()?);
                 answer(READER_ANSWERS, query.execute(pool)).await?.rows_affected()

@@ -105,6 +105,7 @@ impl Lane {
         }
         if committed {
             self.in_transaction = false;
+            self.store.inner.health.committed()?;
         } else {
             self.commit().await?;
         }
@@ -113,6 +114,7 @@ impl Lane {
     }
 
     pub(super) async fn begin(&mut self) -> Result<(), Error> {
+        self.store.inner.health.check()?;
         self.conn()?.begin().await?;
         self.in_transaction = true;
         Ok(())
@@ -122,7 +124,7 @@ impl Lane {
         match self.conn()?.execute(&COMMIT, Args::new()).await {
             Ok(_) => {
                 self.in_transaction = false;
-                Ok(())
+                self.store.inner.health.committed()
             }
             Err(error @ Error::Conflict(_)) => Err(error),
             Err(error) => Err(Error::CommitUnknown(error.to_string())),
@@ -156,6 +158,7 @@ impl Lane {
         let conn = self.conn()?;
         conn.execute(&CLAIM_NUMBER, Args::new().int(lane).int(n).int(now)).await?;
         let void: bool = one(&conn.fetch(&IS_VOID, Args::new().int(lane).int(n)).await?, |row| row.take())?;
+        self.store.inner.health.committed()?;
         self.n = n;
         Ok(!void)
     }
@@ -192,9 +195,12 @@ impl Lane {
 
     /// Drops a connection that is not to be trusted any more.
     pub(super) fn judge<T>(&mut self, outcome: Result<T, Error>) -> Result<T, Error> {
-        if outcome.as_ref().is_err_and(|error| !error.keeps_connection()) {
-            self.conn = None;
-            self.in_transaction = false;
+        if let Err(error) = &outcome {
+            self.store.inner.health.note(error);
+            if !error.keeps_connection() {
+                self.conn = None;
+                self.in_transaction = false;
+            }
         }
         outcome
     }

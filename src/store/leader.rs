@@ -64,14 +64,14 @@ impl Store {
     /// A write that is no part of a batch.
     async fn write_aside(&self, sql: &Sql, args: Args<'_>) -> Result<(), Error> {
         match self.pool() {
-            Pool::Postgres(_) => self.pool().execute(sql, args).await?,
-            Pool::Sqlite(_) => {
+            Pool::Postgres(_) => self.pool().execute(sql, args).await.inspect_err(|error| self.inner.health.note(error))?,
+            Pool::Sqlite(..) => {
                 let mut side = self.side().await?;
                 let Some(conn) = side.as_mut() else { return Err(Error::Unavailable("no connection".into())) };
                 conn.execute(sql, args).await?
             }
         };
-        Ok(())
+        self.inner.health.committed()
     }
 
     /// SQLite's connection for writing aside, open.

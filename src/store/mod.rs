@@ -9,6 +9,7 @@ mod counts;
 mod dialect;
 mod error;
 mod feed;
+mod health;
 mod lane;
 mod leader;
 mod lists;
@@ -31,13 +32,14 @@ use std::sync::atomic::{AtomicI64, Ordering};
 pub use dialect::Kind;
 pub use error::Error;
 pub use feed::{Changed, CountDeltas, Feed, FeedEntry};
+pub use health::Trouble;
 pub use lane::{Lane, Saved};
 pub use lists::{LeaseRow, Listing, Page, TaskFilter, TaskRow};
 pub use migrate::MigrationStatus;
 pub use open::Options;
 pub use queue::ReadyRow;
 pub use reads::PAGE_BYTES;
-pub use upkeep::{Upkeep, UpkeepDone};
+pub use upkeep::{Checkpoint, Upkeep, UpkeepDone};
 pub use usage::{UsageBy, UsageRow};
 pub use wake::Listener;
 
@@ -65,6 +67,9 @@ pub struct Store {
 struct Inner {
     pool: Pool,
     target: open::Target,
+    health: Arc<health::Health>,
+    /// A connection that nobody uses. As long as it is open SQLite keeps its log, and the log is the same file.
+    anchor: tokio::sync::Mutex<Option<conn::Conn>>,
     clock: Clock,
     /// The latest time that SQLite's clock gave.
     high_water: AtomicI64,
@@ -94,10 +99,19 @@ impl Store {
     /// # Errors
     /// As [`open`](Self::open).
     pub async fn with_clock(options: &Options, clock: Clock) -> Result<Self, Error> {
-        let open::Opened { pool, target } = open::open(options).await?;
+        let open::Opened { pool, target, health, anchor } = open::open(options).await?;
         let replica = format!("{:016x}", std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), std::process::id()));
         Ok(Self {
-            inner: Arc::new(Inner { pool, target, clock, high_water: AtomicI64::new(0), side: tokio::sync::Mutex::new(None), replica }),
+            inner: Arc::new(Inner {
+                pool,
+                target,
+                health,
+                anchor: tokio::sync::Mutex::new(anchor),
+                clock,
+                high_water: AtomicI64::new(0),
+                side: tokio::sync::Mutex::new(None),
+                replica,
+            }),
         })
     }
 
@@ -116,17 +130,25 @@ impl Store {
     /// Closes the connections for reading; lanes close with their owner.
     pub async fn close(&self) {
         match self.pool() {
-            Pool::Sqlite(pool) => pool.close().await,
+            Pool::Sqlite(pool, _) => pool.close().await,
             Pool::Postgres(pool) => pool.close().await,
         }
         if let Some(side) = self.inner.side.lock().await.take() {
             side.close().await;
         }
+        if let Some(anchor) = self.inner.anchor.lock().await.take() {
+            anchor.close().await;
+        }
+    }
+
+    /// What makes every write useless until the next start.
+    pub fn lasting_trouble(&self) -> Option<Trouble> {
+        self.inner.health.lasting()
     }
 
     pub fn pool_figures(&self) -> PoolFigures {
         let (size, idle) = match self.pool() {
-            Pool::Sqlite(pool) => (pool.size(), pool.num_idle()),
+            Pool::Sqlite(pool, _) => (pool.size(), pool.num_idle()),
             Pool::Postgres(pool) => (pool.size(), pool.num_idle()),
         };
         PoolFigures { size, idle: u32::try_from(idle).unwrap_or(u32::MAX) }

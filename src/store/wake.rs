@@ -41,7 +41,7 @@ impl Store {
     /// `None` on SQLite, which has one replica. Takes one of the connections for reading.
     pub async fn listener(&self) -> Result<Option<Listener>, Error> {
         match self.pool() {
-            Pool::Sqlite(_) => Ok(None),
+            Pool::Sqlite(..) => Ok(None),
             Pool::Postgres(pool) => {
                 let mut listener = PgListener::connect_with(pool).await?;
                 listener.listen(CHANNEL).await?;

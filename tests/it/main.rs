@@ -20,6 +20,7 @@ mod concurrency;
 mod config;
 mod connections;
 mod crowd;
+mod disk;
 mod dispatch;
 mod equivalence;
 mod events;

@@ -1,5 +1,6 @@
 //! The store through its public door, on both databases.
 
+mod log;
 mod reading;
 mod writing;
 
