@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use bloom_core::cache::{Cache, Effect, Read, ReadyRow, Scope};
 use bloom_core::Ms;
+use bloom_core::cache::{Cache, Effect, Read, ReadyRow, Scope};
 use bloom_core::ids::{TaskId, WorkerId};
 use bloom_core::task::{Status, TaskState};
 use bloom_core::worker::Worker;

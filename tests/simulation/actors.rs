@@ -112,7 +112,8 @@ impl Cluster {
 
 pub fn spec(cluster: &Cluster) -> TaskSpec {
     let known = cluster.created.lock().expect("created").clone();
-    let depends_on = if !known.is_empty() && cluster.chance(20) { vec![known[cluster.below(known.len() as u64) as usize]] } else { Vec::new() };
+    let depends_on =
+        if !known.is_empty() && cluster.chance(20) { vec![known[cluster.below(known.len() as u64) as usize]] } else { Vec::new() };
     let not_before = cluster.chance(15).then(|| cluster.shared.lock().now() + cluster.below(9_000) as i64);
     TaskSpec {
         id: TaskId::nil(),
@@ -278,7 +279,12 @@ pub async fn operator(cluster: Cluster, every_sec: u64, workers: usize) {
             8 => Op::Cordon { worker, wish: CordonWish::Drain },
             9 => Op::Cordon { worker, wish: CordonWish::Uncordon },
             10 => {
-                let change = WorkerChange { id: worker, max_concurrency: Some(1 + cluster.below(3) as i64), actor: "api", ..WorkerChange::default() };
+                let change = WorkerChange {
+                    id: worker,
+                    max_concurrency: Some(1 + cluster.below(3) as i64),
+                    actor: "api",
+                    ..WorkerChange::default()
+                };
                 Op::RegisterWorker(Box::new(change))
             }
             _ => Op::RemoveWorker { worker },

@@ -95,7 +95,9 @@ impl Judge {
 
     fn check_order(&mut self, memory: &Memory, set: &WorkingSet) {
         for task in set.dirty.tasks.iter().filter_map(|id| memory.tasks.get(id)) {
-            let Some(lease) = task.lease.as_ref().filter(|lease| lease.origin == Origin::Claim && task.status == Status::Leased) else { continue };
+            let Some(lease) = task.lease.as_ref().filter(|lease| lease.origin == Origin::Claim && task.status == Status::Leased) else {
+                continue;
+            };
             let Some(worker) = memory.workers.get(&lease.worker_id) else { continue };
             for (id, (_, since)) in &self.ready_since {
                 let Some(other) = memory.tasks.get(id).filter(|other| other.is_open_to(&worker.id)) else { continue };
@@ -109,7 +111,12 @@ impl Judge {
                 if *passes > PASSES {
                     self.complaints.push(format!(
                         "worker {} got {} of priority {} though {} of priority {} was ready for {} ms",
-                        worker.id, task.id, task.priority, other.id, other.priority, since.elapsed().as_millis()
+                        worker.id,
+                        task.id,
+                        task.priority,
+                        other.id,
+                        other.priority,
+                        since.elapsed().as_millis()
                     ));
                 }
             }

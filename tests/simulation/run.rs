@@ -88,7 +88,12 @@ async fn live(plan: &Plan) -> Outcome {
         let c = shared.lock().judge.complaints.clone();
         for r in cluster.replicas.lock().unwrap().iter() {
             let shown: Vec<String> = r.engine.shown_tasks().iter().map(|(id, rev)| format!("{id} r{rev}")).collect();
-            let room: Vec<String> = r.engine.workers_with_room().iter().map(|(w, n)| format!("{} {n} takes {} lost {}", w.id, w.takes_tasks(), w.lost)).collect();
+            let room: Vec<String> = r
+                .engine
+                .workers_with_room()
+                .iter()
+                .map(|(w, n)| format!("{} {n} takes {} lost {}", w.id, w.takes_tasks(), w.lost))
+                .collect();
             eprintln!("shown {shown:?}\nroom {room:?}");
         }
         eprintln!("{c:#?}");
@@ -102,7 +107,13 @@ async fn live(plan: &Plan) -> Outcome {
     let mut state = shared.lock();
     let mut complaints = std::mem::take(&mut state.judge.complaints);
     complaints.truncate(5);
-    Outcome { trace: state.trace, commits: state.commits, runs: cluster.runs.load(Ordering::Relaxed), tasks: state.memory.tasks.len(), complaints }
+    Outcome {
+        trace: state.trace,
+        commits: state.commits,
+        runs: cluster.runs.load(Ordering::Relaxed),
+        tasks: state.memory.tasks.len(),
+        complaints,
+    }
 }
 
 /// Until nothing was committed for so long that everybody has heard of the last commit.

@@ -41,7 +41,8 @@ impl SimWriter {
                 let is_there = |id: &&WorkerId| memory.workers.contains_key(*id) || memory.tombstones.contains_key(*id);
                 let all = memory.workers.keys().filter(|_| keys.all_workers);
                 let workers: BTreeSet<_> = keys.workers.iter().filter(is_there).chain(all).cloned().collect();
-                let is_free = state.transactions.values().all(|other| other.tasks.is_disjoint(tasks) && other.workers.is_disjoint(&workers));
+                let is_free =
+                    state.transactions.values().all(|other| other.tasks.is_disjoint(tasks) && other.workers.is_disjoint(&workers));
                 if is_free {
                     let id = state.next_transaction;
                     state.next_transaction += 1;
@@ -139,7 +140,24 @@ impl Writer for SimWriter {
             let audit = std::mem::take(&mut memory.audit);
             judge.heed(memory, set, &audit, *is_peace);
             if std::env::var_os("SIM_DEBUG").is_some() {
-                eprintln!("{} w{} tasks {:?} workers {:?} seen {:?} wakeups {:?} progress {:?} past {}", state.elapsed_ms(), self.id, set.dirty.tasks.iter().map(|id| { let t = &state.memory.tasks[id]; format!("{} r{} {:?} {:?} wake {:?}", &id.to_string()[9..13], t.revision, t.status, t.parked, t.wake_at) }).collect::<Vec<_>>(), set.dirty.workers, set.dirty.seen, set.dirty.wakeups, set.dirty.progress, set.dirty.past_leases.len());
+                eprintln!(
+                    "{} w{} tasks {:?} workers {:?} seen {:?} wakeups {:?} progress {:?} past {}",
+                    state.elapsed_ms(),
+                    self.id,
+                    set.dirty
+                        .tasks
+                        .iter()
+                        .map(|id| {
+                            let t = &state.memory.tasks[id];
+                            format!("{} r{} {:?} {:?} wake {:?}", &id.to_string()[9..13], t.revision, t.status, t.parked, t.wake_at)
+                        })
+                        .collect::<Vec<_>>(),
+                    set.dirty.workers,
+                    set.dirty.seen,
+                    set.dirty.wakeups,
+                    set.dirty.progress,
+                    set.dirty.past_leases.len()
+                );
             }
             let n = self.n;
             self.record(&mut state, CountDeltas::of(set), Changed::of(set));
@@ -206,7 +224,9 @@ impl Writer for SimWriter {
             Maintenance::RemoveTasks { .. } => {
                 let now = state.now();
                 let memory = &state.memory;
-                let is_awaited = |id: &TaskId| memory.specs.values().any(|spec| spec.depends_on.contains(id) && !memory.tasks[&spec.id].status.is_final());
+                let is_awaited = |id: &TaskId| {
+                    memory.specs.values().any(|spec| spec.depends_on.contains(id) && !memory.tasks[&spec.id].status.is_final())
+                };
                 let due = memory.tasks.values().filter(|task| task.remove_at.is_some_and(|at| at <= now));
                 let removed: Vec<TaskId> = due.map(|task| task.id).filter(|id| !is_awaited(id)).collect();
                 if removed.is_empty() {

@@ -162,7 +162,7 @@ fn the_end_of_a_lease_that_is_due_after_an_outage() {
     check(
         |case| {
             case.world.now += 3_600_000;
-            let grace = Grace { resumed_at: case.world.now, grace_ms: 10_000 };
+            let grace = Grace { resumed_at: case.world.now, grace_ms: 10_000, found_due_at: None };
             Op::ExpireLease { task: case.task, lease: case.lease_or_none(), grace }
         },
         "

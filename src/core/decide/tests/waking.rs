@@ -277,7 +277,7 @@ fn a_gap_in_service_puts_the_end_of_leases_off() {
     let lease = world.lease(task, "w1");
     world.now += TTL_MS + 60_000;
     let resumed_at = world.now;
-    let look = |grace_ms| Op::ExpireLease { task, lease, grace: Grace { resumed_at, grace_ms } };
+    let look = |grace_ms| Op::ExpireLease { task, lease, grace: Grace { resumed_at, grace_ms, found_due_at: None } };
     assert!(matches!(world.ok(look(10_000)), Reply::NotDue(at) if at == resumed_at + 10_000));
     assert_eq!(world.task(task).lease.as_ref().unwrap().check_at, resumed_at + 10_000);
     assert!(matches!(world.ok(look(10 * TTL_MS)), Reply::NotDue(at) if at == resumed_at + TTL_MS), "no more than its TTL");
