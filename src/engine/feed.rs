@@ -152,8 +152,9 @@ impl Engine {
     /// under any load, since it only reads what was there when it began; what comes later is in the feed behind the counts' positions.
     pub(super) async fn rebuild(&self) -> Result<()> {
         self.0.clock.set(self.0.database.now().await?);
-        let read = self.0.replica.begin_rebuild();
+        // What is committed behind the positions that come with the counts is in the feed; so what was read before them is suspect.
         self.read_counts().await?;
+        let read = self.0.replica.begin_rebuild();
         let mut after: Option<String> = None;
         loop {
             let page = self.0.database.workers_page(after.as_deref(), PAGE as i64).await?;

@@ -24,8 +24,11 @@ impl Engine {
     /// Answers a command. First those are re-evaluated that wait for what it let go of, a page of each: so whoever got the answer finds
     /// them ready. What is left goes on beside.
     pub(super) fn answer(&self, pending: Pending, answer: Result<Reply, Error>, caused: Vec<Wakeup>) {
-        if caused.is_empty() {
-            return self.send(pending, answer);
+        if caused.is_empty() || matches!(pending.command.op, Op::Reevaluate { .. }) {
+            // A re-evaluation may cause the next one, and so on along a chain: nobody waits for all of that.
+            self.send(pending, answer);
+            caused.into_iter().for_each(|wakeup| self.work_off(wakeup));
+            return;
         }
         let engine = self.clone();
         self.spawn(async move {

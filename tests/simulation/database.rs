@@ -124,7 +124,8 @@ impl Database for SimDatabase {
                 if first > known + 1 {
                     feed.gap = true;
                 }
-                for ((writer, n), batch) in rows.into_iter().take(STEP) {
+                for (expected, ((writer, n), batch)) in (first..).zip(rows.into_iter().take(STEP)) {
+                    feed.gap |= *n != expected;
                     let at = Position { writer: *writer, n: *n };
                     feed.entries.push(FeedEntry { at, counts: batch.counts.clone(), changes: batch.changes.clone() });
                 }

@@ -84,20 +84,6 @@ async fn live(plan: &Plan) -> Outcome {
     while !is_quiet(&shared.lock()) && started.elapsed() < PEACE_AT_MOST && shared.lock().judge.complaints.is_empty() {
         look_for(&shared, LOOK_EVERY).await;
     }
-    if std::env::var_os("SIM_DEBUG").is_some() {
-        let c = shared.lock().judge.complaints.clone();
-        for r in cluster.replicas.lock().unwrap().iter() {
-            let shown: Vec<String> = r.engine.shown_tasks().iter().map(|(id, rev)| format!("{id} r{rev}")).collect();
-            let room: Vec<String> = r
-                .engine
-                .workers_with_room()
-                .iter()
-                .map(|(w, n)| format!("{} {n} takes {} lost {}", w.id, w.takes_tasks(), w.lost))
-                .collect();
-            eprintln!("shown {shown:?}\nroom {room:?}");
-        }
-        eprintln!("{c:#?}");
-    }
     if shared.lock().judge.complaints.is_empty() {
         cluster.is_over.store(true, Ordering::Relaxed);
         quiesce(&shared).await;

@@ -1,6 +1,6 @@
 //! A connection for writing: its transactions lock rows, and may be ended by the server, by a conflict, or in the middle of a commit.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -139,26 +139,6 @@ impl Writer for SimWriter {
             let State { memory, judge, is_peace, .. } = &mut *state;
             let audit = std::mem::take(&mut memory.audit);
             judge.heed(memory, set, &audit, *is_peace);
-            if std::env::var_os("SIM_DEBUG").is_some() {
-                eprintln!(
-                    "{} w{} tasks {:?} workers {:?} seen {:?} wakeups {:?} progress {:?} past {}",
-                    state.elapsed_ms(),
-                    self.id,
-                    set.dirty
-                        .tasks
-                        .iter()
-                        .map(|id| {
-                            let t = &state.memory.tasks[id];
-                            format!("{} r{} {:?} {:?} wake {:?}", &id.to_string()[9..13], t.revision, t.status, t.parked, t.wake_at)
-                        })
-                        .collect::<Vec<_>>(),
-                    set.dirty.workers,
-                    set.dirty.seen,
-                    set.dirty.wakeups,
-                    set.dirty.progress,
-                    set.dirty.past_leases.len()
-                );
-            }
             let n = self.n;
             self.record(&mut state, CountDeltas::of(set), Changed::of(set));
             if is_in_doubt {
@@ -218,7 +198,9 @@ impl Writer for SimWriter {
             Maintenance::PruneBatches { older_than_ms } => {
                 let before = state.now() - older_than_ms.min(&PRUNED_AFTER_MS);
                 let State { writers, batches, .. } = &mut *state;
-                batches.retain(|(writer, n), batch| batch.at >= before || *n > writers[writer].compacted_n);
+                // The newest of each writer stays: it settles a commit in doubt.
+                let newest: BTreeMap<i64, i64> = batches.keys().copied().collect();
+                batches.retain(|(writer, n), batch| batch.at >= before || *n > writers[writer].compacted_n || newest[writer] == *n);
                 Ok(Done::default())
             }
             Maintenance::RemoveTasks { .. } => {
