@@ -9,6 +9,7 @@ mod bench;
 mod config_check;
 mod database;
 mod dev;
+mod files;
 mod gauges;
 mod people;
 mod serve;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use super::{Failure, database, gauges, say, signals};
+use super::{Failure, database, files, gauges, say, signals};
 use crate::agents::{self, Agents};
 use crate::config::Serve;
 use crate::engine::{self, Engine};
@@ -24,6 +24,8 @@ pub async fn serve(settings: Serve) -> Result<(), Failure> {
 /// Serves until `shutdown`; `ready` is told the address to call once it is reachable there.
 pub async fn run(settings: Serve, shutdown: CancellationToken, ready: impl FnOnce(&str)) -> Result<(), Failure> {
     settings.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
+    // Before anything is opened.
+    let connections = files::connections(&settings);
     let metrics = Metrics::new().map_err(|error| format!("metrics can't be set up: {error}"))?;
     let store = database::open(&settings).await?;
     let (listener, address) = listen(&settings).await?;
@@ -48,11 +50,12 @@ pub async fn run(settings: Serve, shutdown: CancellationToken, ready: impl FnOnc
     engine.spawn(membridge::sync::settings(engine.clone(), store.clone(), membridge.clone()));
     gauges::start(&engine, &store, &membridge, &metrics);
 
-    let state = AppState::new(engine.clone(), store.clone(), agents, membridge, metrics, http_settings(&settings), shutdown.clone());
+    let http = http_settings(&settings, connections);
+    let state = AppState::new(engine.clone(), store.clone(), agents, membridge, metrics, http, shutdown.clone());
     let url = callable(address);
     say(&banner(&settings, &url));
     ready(&url);
-    tracing::info!(%address, database = settings.shown_database_url(), "serving");
+    tracing::info!(%address, database = settings.shown_database_url(), connections, "serving");
     http::server::serve(listener, state, shutdown).await;
     engine.stop().await;
     store.close().await;
@@ -82,7 +85,7 @@ async fn listen(settings: &Serve) -> Result<(TcpListener, SocketAddr), Failure> 
     })
 }
 
-fn http_settings(settings: &Serve) -> http::Settings {
+fn http_settings(settings: &Serve, max_connections: usize) -> http::Settings {
     http::Settings {
         keys: Keys::new(settings.api_key.as_ref(), settings.worker_key.as_ref(), settings.read_key.as_ref()),
         rate_limit_per_minute: settings.rate_limit_per_minute,
@@ -93,6 +96,7 @@ fn http_settings(settings: &Serve) -> http::Settings {
         max_output_bytes: settings.max_output_bytes,
         request_timeout: settings.request_timeout,
         head_timeout: http::server::HEAD_TIMEOUT,
+        max_connections,
         lease_ttl_ms: settings.lease_ttl_ms,
     }
 }

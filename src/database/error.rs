@@ -12,6 +12,8 @@ pub enum Error {
     CommitUnknown(String),
     /// The database can't be reached or can't serve now; later it may.
     Unavailable(String),
+    /// The database can't be used any more until people have seen to it; the text says what.
+    Unusable(String),
     /// What stands in the database is not what this program writes.
     Corrupt(String),
     /// Something about the installation has to be changed first; the text says what.
@@ -25,7 +27,12 @@ impl Error {
     }
 
     pub fn is_unavailable(&self) -> bool {
-        matches!(self, Self::Unavailable(_) | Self::CommitUnknown(_))
+        matches!(self, Self::Unavailable(_) | Self::Unusable(_) | Self::CommitUnknown(_))
+    }
+
+    /// There is no use in trying again.
+    pub fn is_lasting(&self) -> bool {
+        matches!(self, Self::Unusable(_))
     }
 }
 
@@ -37,7 +44,7 @@ impl fmt::Display for Error {
             Self::CommitUnknown(text) => write!(f, "connection lost at commit: {text}"),
             Self::Unavailable(text) => write!(f, "the database is not available: {text}"),
             Self::Corrupt(text) => write!(f, "unexpected data in the database: {text}"),
-            Self::Setup(text) => f.write_str(text),
+            Self::Unusable(text) | Self::Setup(text) => f.write_str(text),
             Self::Other(text) => write!(f, "database error: {text}"),
         }
     }

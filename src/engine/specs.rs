@@ -1,53 +1,113 @@
 //! Task specs lately used. They never change, so what is here is right; the rest is read.
 
-use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
 
 use bloom_core::ids::TaskId;
 use bloom_core::task::TaskSpec;
+use quick_cache::Weighter;
+use quick_cache::unsync::Cache;
 
-const MAX_BYTES: usize = 8 << 20;
+const MAX_BYTES: u64 = 8 << 20;
+/// A larger spec would push too many others out.
+const MAX_SPEC_BYTES: u64 = MAX_BYTES / 8;
+/// What a spec takes besides its texts, about.
+const SPEC_BYTES: usize = 640;
 
-#[derive(Default)]
-pub(super) struct Specs(Mutex<Kept>);
+#[derive(Clone)]
+struct Bytes;
 
-#[derive(Default)]
-struct Kept {
-    by_id: HashMap<TaskId, Arc<TaskSpec>>,
-    order: VecDeque<TaskId>,
-    bytes: usize,
+impl Weighter<TaskId, Arc<TaskSpec>> for Bytes {
+    fn weight(&self, _: &TaskId, spec: &Arc<TaskSpec>) -> u64 {
+        let hints: usize = spec.context_hints.iter().map(|hint| 32 + hint.len()).sum();
+        (SPEC_BYTES + spec.prompt.len() + hints) as u64
+    }
 }
 
-fn size(spec: &TaskSpec) -> usize {
-    640 + spec.prompt.len() + spec.context_hints.iter().map(|hint| 32 + hint.len()).sum::<usize>()
+pub(super) struct Specs(Mutex<Cache<TaskId, Arc<TaskSpec>, Bytes>>);
+
+impl Default for Specs {
+    fn default() -> Self {
+        Self(Mutex::new(Cache::with_weighter(MAX_BYTES as usize / SPEC_BYTES, MAX_BYTES, Bytes)))
+    }
 }
 
 impl Specs {
     pub fn get(&self, id: TaskId) -> Option<Arc<TaskSpec>> {
-        super::lock(&self.0).by_id.get(&id).cloned()
+        super::lock(&self.0).get(&id).cloned()
     }
 
     pub fn put(&self, spec: Arc<TaskSpec>) {
-        let mut kept = super::lock(&self.0);
-        let (id, bytes) = (spec.id, size(&spec));
-        if bytes > MAX_BYTES / 8 || kept.by_id.insert(id, spec).is_some() {
-            return;
-        }
-        kept.bytes += bytes;
-        kept.order.push_back(id);
-        while kept.bytes > MAX_BYTES {
-            let Some(oldest) = kept.order.pop_front() else { break };
-            if let Some(spec) = kept.by_id.remove(&oldest) {
-                kept.bytes -= size(&spec);
-            }
+        if Bytes.weight(&spec.id, &spec) <= MAX_SPEC_BYTES {
+            super::lock(&self.0).insert(spec.id, spec);
         }
     }
 
     pub fn remove(&self, id: TaskId) {
-        let mut kept = super::lock(&self.0);
-        if let Some(spec) = kept.by_id.remove(&id) {
-            kept.bytes -= size(&spec);
-            // Its place in the order stays and is passed over in its turn.
+        super::lock(&self.0).remove(&id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bloom_core::task::{Format, Session};
+
+    fn spec(id: u128, prompt: usize) -> Arc<TaskSpec> {
+        Arc::new(TaskSpec {
+            id: TaskId::from_u128(id),
+            context_id: "c".into(),
+            agent_slug: "a".into(),
+            prompt: "p".repeat(prompt),
+            context_hints: Vec::new(),
+            timeout_sec: 1,
+            budget: 0.0,
+            desired_format: Format::Text,
+            max_attempts: 1,
+            priority: 5,
+            not_before: None,
+            depends_on: Vec::new(),
+            exclusive_key: None,
+            idempotency_key: None,
+            labels: Default::default(),
+            session: Session::None,
+            model: None,
+            ttl_after_finished_sec: None,
+        })
+    }
+
+    /// Bytes that the cache itself has allocated.
+    fn footprint(specs: &Specs) -> usize {
+        let used = specs.0.lock().unwrap().memory_used();
+        used.entries + used.map
+    }
+
+    #[test]
+    fn removed_specs_leave_nothing_behind() {
+        let specs = Specs::default();
+        let come_and_go = |ids: std::ops::Range<u128>| {
+            for id in ids {
+                specs.put(spec(id, 10));
+                specs.remove(TaskId::from_u128(id));
+            }
+            footprint(&specs)
+        };
+        let after_few = come_and_go(0..1_000);
+        assert_eq!(come_and_go(1_000..100_000), after_few);
+        assert_eq!(specs.0.lock().unwrap().weight(), 0);
+    }
+
+    #[test]
+    fn specs_are_kept_up_to_their_bytes() {
+        let specs = Specs::default();
+        for id in 0..100 {
+            specs.put(spec(id, 500_000));
         }
+        {
+            let kept = specs.0.lock().unwrap();
+            assert!(kept.len() > 10 && kept.weight() <= MAX_BYTES, "{} specs, {} bytes", kept.len(), kept.weight());
+        }
+        assert!(specs.get(TaskId::from_u128(99)).is_some(), "the newest");
+        specs.put(spec(200, 2 << 20));
+        assert!(specs.get(TaskId::from_u128(200)).is_none(), "one alone may not push out the others");
     }
 }

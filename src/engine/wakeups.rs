@@ -34,10 +34,10 @@ impl Engine {
         self.spawn(async move {
             let mut open = Vec::new();
             for wakeup in caused {
-                if let Some(mut work) = Work::begin(&engine, wakeup, None) {
-                    if let Ok(true) = work.page().await {
-                        open.push(work);
-                    }
+                if let Some(mut work) = Work::begin(&engine, wakeup, None)
+                    && let Ok(true) = work.page().await
+                {
+                    open.push(work);
                 }
             }
             engine.send(pending, answer);

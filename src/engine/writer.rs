@@ -66,6 +66,8 @@ enum Try {
     NotLeader,
     Conflict,
     Away,
+    /// It can't be used any more; waiting does not help.
+    Unusable,
     /// It may or may not have committed; what it would have written, if that can still be found out.
     InDoubt(Option<Box<WorkingSet>>),
     Failed(database::Error),
@@ -110,7 +112,7 @@ impl WriterTask {
                         refuse(batch, &Error::Unavailable);
                         break;
                     }
-                    Try::Away => {
+                    Try::Away | Try::Unusable => {
                         refuse(batch, &Error::Unavailable);
                         break;
                     }
@@ -134,7 +136,7 @@ impl WriterTask {
     async fn try_once(&mut self, batch: &[Pending], exact: bool) -> Try {
         if let Err(error) = self.settle_doubt().await {
             tracing::warn!(writer = self.name, %error, "the database is away");
-            return Try::Away;
+            return away(&error);
         }
         let mut keys = Keys::default();
         for pending in batch {
@@ -214,13 +216,13 @@ impl WriterTask {
             error if error.is_unavailable() => {
                 tracing::warn!(writer = self.name, %error, "the database is away");
                 self.engine.0.metrics.database_up(false);
-                Try::Away
+                away(&error)
             }
             error => Try::Failed(error),
         };
         match self.writer.rollback().await {
             Ok(()) => outcome,
-            Err(_) => Try::Away,
+            Err(error) => away(&error),
         }
     }
 
@@ -237,7 +239,12 @@ impl WriterTask {
                     return Try::InDoubt(None);
                 }
                 Ok(_) => return Try::Conflict,
-                Err(error) => tracing::warn!(writer = self.name, %error, "the commit is still in doubt"),
+                Err(error) => {
+                    tracing::warn!(writer = self.name, %error, "the commit is still in doubt");
+                    if error.is_lasting() {
+                        break;
+                    }
+                }
             }
             tokio::time::sleep(RECONNECT_EVERY).await;
         }
@@ -325,6 +332,11 @@ impl WriterTask {
         }
         again
     }
+}
+
+/// The database can't serve: now, or until people have seen to it.
+fn away(error: &database::Error) -> Try {
+    if error.is_lasting() { Try::Unusable } else { Try::Away }
 }
 
 fn refuse(batch: Vec<Pending>, error: &Error) {

@@ -82,7 +82,10 @@ impl From<engine::Error> for Failure {
 
 impl From<store::Error> for Failure {
     fn from(error: store::Error) -> Self {
-        database::Error::from(error).into()
+        match error.trouble() {
+            Some(trouble) => Self::Later(trouble.text()),
+            None => database::Error::from(error).into(),
+        }
     }
 }
 

@@ -24,10 +24,12 @@ use crate::api::wire::Wire;
 use crate::core::command::{NewEvent, Op, Reply};
 use crate::core::ids::TaskId;
 use crate::core::task::TaskEvent;
-use crate::store::Store;
+use crate::store::{PAGE_BYTES, Store};
 
-/// Events that one piece of a stream carries: of 256 KiB each at the most.
+/// Events that one piece of a stream carries at the most.
 const PIECE: i64 = 50;
+/// And their bytes, unless one alone is larger: a connection that does not read holds on to a piece.
+const PIECE_BYTES: i64 = 1 << 20;
 
 /// Adds to a run's live record. Numbers that the lease has sent before are ignored.
 #[utoipa::path(
@@ -77,7 +79,7 @@ pub async fn list(State(app): State<AppState>, path: TaskPath, params: Params, h
         return Ok(event_stream(stream::unfold(following, Following::next)));
     }
     let limit = params.limit();
-    let events = store.events(id, after, limit).await?;
+    let events = store.events(id, after, limit, PAGE_BYTES).await?;
     let last = events.last().filter(|last| last.number < state.event_count);
     let next = last.map(|last| format!("</api/runtime/llm-tasks/{id}/events?limit={limit}&after={}>; rel=\"next\"", last.number));
     page(&events.iter().map(show).collect::<Result<Vec<_>, _>>()?, next)
@@ -122,7 +124,7 @@ impl Following {
         let store = &self.store;
         // The state first: what came before its end is in the events read after it.
         let state = store.task_states(&[self.task]).await?.into_iter().next();
-        let events = store.events(self.task, self.seen, PIECE).await?;
+        let events = store.events(self.task, self.seen, PIECE, PIECE_BYTES).await?;
         let mut out = Vec::new();
         for event in &events {
             out.extend_from_slice(format!("id: {}\ndata: ", event.number).as_bytes());

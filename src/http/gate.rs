@@ -95,6 +95,11 @@ async fn serve(app: &AppState, pass: &Pass<'_>, request: Request, next: Next, ca
             Err(failure) => return failure.into_response(),
         };
     }
+    if pass.writes
+        && let Some(trouble) = app.store.lasting_trouble()
+    {
+        return Failure::Later(trouble.text()).into_response();
+    }
     request.extensions_mut().insert(caller);
     if pass.is_long {
         return next.run(request).await;
@@ -111,6 +116,8 @@ struct Pass<'a> {
     /// A second limit; then the answer tells of this one.
     test_limiter: Option<&'a Limiter>,
     body_limit: Option<usize>,
+    /// It may change what is in the database.
+    writes: bool,
     /// It sets its own time.
     is_long: bool,
 }
@@ -147,6 +154,7 @@ impl<'a> Pass<'a> {
             limiter: limiter.as_ref().filter(|_| is_api),
             test_limiter: app.limits.test_connection.as_ref().filter(|_| test),
             body_limit: (method == Method::POST && template.is_some()).then(|| app.settings.body_limit(template)),
+            writes: is_guarded && !method.is_safe(),
             is_long: template.is_some_and(is_long),
         }
     }

@@ -4,29 +4,21 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use axum::body::Bytes;
 use tokio::sync::broadcast::error::RecvError;
-use tokio::sync::{broadcast, watch};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::watch::{RESET, frames};
+use super::backlog::{Backlog, Reader};
+use super::watch::{RESET, tell};
 use crate::core::ids::TaskId;
 use crate::engine::{Changes, Engine};
 use crate::store::Store;
 
-/// Commits that a stream may lag behind before it has to list again.
-const BACKLOG: usize = 256;
-
+#[derive(Default)]
 pub struct Hub {
     followed: Mutex<HashMap<TaskId, watch::Sender<()>>>,
     /// What the watch streams send, ready made: it is the same for all.
-    frames: broadcast::Sender<Bytes>,
-}
-
-impl Default for Hub {
-    fn default() -> Self {
-        Self { followed: Mutex::default(), frames: broadcast::Sender::new(BACKLOG) }
-    }
+    backlog: Backlog,
 }
 
 /// Wakes when the task changes, or when something might have been missed.
@@ -64,8 +56,8 @@ impl Hub {
         Follower { hub: self.clone(), task, changes }
     }
 
-    pub fn frames(&self) -> broadcast::Receiver<Bytes> {
-        self.frames.subscribe()
+    pub fn watch(&self) -> Reader {
+        self.backlog.reader()
     }
 
     pub async fn run(self: Arc<Self>, engine: Engine, store: Store, shutdown: CancellationToken) {
@@ -95,12 +87,9 @@ impl Hub {
                 }
             }
         }
-        if self.frames.receiver_count() > 0 {
-            let frames = frames(engine, store, changes).await.unwrap_or(RESET);
-            if !frames.is_empty() {
-                // Nobody listens any more: as well.
-                let _ = self.frames.send(frames);
-            }
+        // What could not be read, or is too much to send, watchers list anew.
+        if self.backlog.has_readers() && tell(engine, store, changes, &self.backlog).await.is_err() {
+            self.backlog.push(RESET);
         }
     }
 
@@ -108,7 +97,7 @@ impl Hub {
         for sender in self.followed().values() {
             sender.send_replace(());
         }
-        let _ = self.frames.send(RESET);
+        self.backlog.push(RESET);
     }
 
     fn followed(&self) -> MutexGuard<'_, HashMap<TaskId, watch::Sender<()>>> {

@@ -3,6 +3,7 @@
 mod agents;
 mod answer;
 mod auth;
+mod backlog;
 mod body;
 mod bulk;
 mod config;
@@ -68,6 +69,8 @@ pub struct Settings {
     pub request_timeout: Duration,
     /// [`server::HEAD_TIMEOUT`], but in tests.
     pub head_timeout: Duration,
+    /// At a time, those included that are only told to come later; see [`server::shares`].
+    pub max_connections: usize,
     /// Of a lease, unless its taker says.
     pub lease_ttl_ms: i64,
 }
@@ -138,7 +141,7 @@ impl AppState {
             test_connection: Limiter::new(settings.test_connection_per_minute),
             worker: Limiter::new(settings.worker_rate_limit_per_minute),
         };
-        let (started, seats) = (Instant::now(), Seats::default());
+        let (started, seats) = (Instant::now(), Seats::new(server::shares(settings.max_connections).0));
         Self(Arc::new(Shared { engine, store, agents, membridge, metrics, settings, started, shutdown, limits, hub, seats }))
     }
 }

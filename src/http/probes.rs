@@ -7,6 +7,7 @@ use super::AppState;
 use super::answer::{Answer, ok, typed};
 use crate::api::error::{ErrorText, Failure};
 use crate::api::reports::Probe;
+use crate::store::Trouble;
 
 /// The process lives.
 #[utoipa::path(
@@ -17,7 +18,8 @@ pub async fn healthz() -> Answer {
     ok(&Probe { status: "ok" })
 }
 
-/// The process can serve: the database is reachable and its schema current.
+/// The process can serve: the database is reachable and its schema current, its file is the one that was opened and not damaged, and
+/// it can be written to.
 #[utoipa::path(
     get, path = "/readyz", operation_id = "readiness", tag = "probes",
     responses(
@@ -31,7 +33,8 @@ pub async fn readyz(State(app): State<AppState>) -> Answer {
     }
     if let Err(error) = app.store.ping().await {
         tracing::warn!(%error, "not ready");
-        return Err(Failure::Later("The database is not reachable, or its schema is not current"));
+        let text = error.trouble().map_or("The database is not reachable, or its schema is not current", Trouble::text);
+        return Err(Failure::Later(text));
     }
     ok(&Probe { status: "ready" })
 }

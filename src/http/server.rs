@@ -1,13 +1,18 @@
 //! Connections: accepted up to a number, served over HTTP/1.1, ended in good order.
+//!
+//! Beyond that number some more are accepted only to be told so, and so that probes are answered: a server that many agents hold
+//! connections to is busy, not dead. What comes beyond these, too, is closed at once.
 
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::body::Body;
 use axum::extract::Request;
+use axum::response::{IntoResponse, Response};
+use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -20,36 +25,70 @@ use tower::ServiceExt;
 
 use super::gate::Peer;
 use super::{AppState, router};
+use crate::api::error::Failure;
+use crate::telemetry::Metrics;
 
-/// Connections at a time; further ones wait to be accepted.
-const MAX_CONNECTIONS: u32 = 4096;
+/// Connections at a time, where the limit of open files leaves room for so many.
+pub const MAX_CONNECTIONS: usize = 8_192;
+/// Of them, those for whoever comes when the others are taken.
+const SPARE: usize = 32;
+/// A spare connection gets its request's head in this time, and is over after that one.
+const SPARE_HEAD: Duration = Duration::from_secs(2);
+const SPARE_TIME: Duration = Duration::from_secs(5);
+/// What is read of a request that is refused: a connection that is closed on unread bytes may lose the answer.
+const UNREAD: usize = 64 << 10;
+const FULL: Failure = Failure::Later("The server has as many connections as it can serve, try again");
 /// For a request's head, and between requests: who sends it byte by byte keeps no connection occupied.
 pub const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 /// A rest after a failed accept: most fail because there are too many open files.
 const ACCEPT_REST: Duration = Duration::from_millis(50);
+/// The log tells of refused connections so often at the most.
+const TELL_EVERY: Duration = Duration::from_secs(60);
 /// For what is under way when the server stops.
 const STOP_SLACK: Duration = Duration::from_secs(2);
+
+/// Of so many connections, those that are served like any other, and the spare ones.
+pub fn shares(connections: usize) -> (usize, usize) {
+    let connections = connections.clamp(8, MAX_CONNECTIONS);
+    let spare = SPARE.min(connections / 4);
+    (connections - spare, spare)
+}
 
 /// Serves until `shutdown`, then stops listening and lets the requests under way finish. Long polls end with the state's own token.
 pub async fn serve(listener: TcpListener, state: AppState, shutdown: CancellationToken) {
     let (finish_within, head_timeout) = (state.settings.request_timeout + STOP_SLACK, state.settings.head_timeout);
-    let places = Arc::new(Semaphore::new(MAX_CONNECTIONS as usize));
+    let (most, spare) = shares(state.settings.max_connections);
+    let (places, spare) = (Arc::new(Semaphore::new(most)), Arc::new(Semaphore::new(spare)));
+    let mut refusals = Refusals { metrics: state.metrics.clone(), untold: 0, told: None };
     let router = router(state);
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(head_timeout);
+    let mut http_once = http.clone();
+    http_once.header_read_timeout(head_timeout.min(SPARE_HEAD)).keep_alive(false);
     loop {
-        let Ok(place) = places.clone().acquire_owned().await else { break };
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
             () = shutdown.cancelled() => break,
         };
         match accepted {
             Ok((stream, peer)) => {
-                let connection = connect(http.clone(), stream, peer, router.clone(), shutdown.clone());
-                tokio::spawn(async move {
-                    connection.await;
-                    drop(place);
-                });
+                if let Ok(place) = places.clone().try_acquire_owned() {
+                    let connection = connect(http.clone(), stream, peer, router.clone(), shutdown.clone());
+                    tokio::spawn(async move {
+                        connection.await;
+                        drop(place);
+                    });
+                    continue;
+                }
+                refusals.add();
+                // Without a spare one the stream is dropped, which closes it.
+                if let Ok(place) = spare.clone().try_acquire_owned() {
+                    let connection = refuse(http_once.clone(), stream, peer, router.clone());
+                    tokio::spawn(async move {
+                        let _ = timeout(SPARE_TIME, connection).await;
+                        drop(place);
+                    });
+                }
             }
             Err(error) => {
                 tracing::warn!(%error, "a connection could not be accepted");
@@ -58,7 +97,8 @@ pub async fn serve(listener: TcpListener, state: AppState, shutdown: Cancellatio
         }
     }
     drop(listener);
-    if timeout(finish_within, places.acquire_many(MAX_CONNECTIONS)).await.is_err() {
+    let all = u32::try_from(most).unwrap_or(u32::MAX);
+    if timeout(finish_within, places.acquire_many(all)).await.is_err() {
         tracing::warn!("some requests did not finish in time and are broken off");
     }
 }
@@ -66,11 +106,7 @@ pub async fn serve(listener: TcpListener, state: AppState, shutdown: Cancellatio
 async fn connect(http: http1::Builder, stream: TcpStream, peer: SocketAddr, router: Router, shutdown: CancellationToken) {
     // Small answers must not wait for more. It fails only on a connection that is gone.
     let _ = stream.set_nodelay(true);
-    let service = service_fn(move |request: hyper::Request<Incoming>| {
-        let mut request: Request = request.map(Body::new);
-        request.extensions_mut().insert(Peer(peer));
-        router.clone().oneshot(request)
-    });
+    let service = service_fn(move |request: hyper::Request<Incoming>| router.clone().oneshot(from(peer, request)));
     let mut connection = pin!(http.serve_connection(TokioIo::new(stream), service));
     let ended = tokio::select! {
         ended = connection.as_mut() => ended,
@@ -82,5 +118,49 @@ async fn connect(http: http1::Builder, stream: TcpStream, peer: SocketAddr, rout
     if let Err(error) = ended {
         // Clients go away as they please, and idle connections are closed.
         tracing::debug!(%error, %peer, "connection ended");
+    }
+}
+
+/// One request on a spare connection: a probe is answered, everything else is to come later.
+async fn refuse(http: http1::Builder, stream: TcpStream, peer: SocketAddr, router: Router) {
+    let service = service_fn(move |request: hyper::Request<Incoming>| {
+        let router = router.clone();
+        async move {
+            if matches!(request.uri().path(), "/healthz" | "/readyz" | "/metrics") {
+                return router.oneshot(from(peer, request)).await;
+            }
+            let _ = Limited::new(request.into_body(), UNREAD).collect().await;
+            Ok::<Response, _>(FULL.into_response())
+        }
+    });
+    if let Err(error) = http.serve_connection(TokioIo::new(stream), service).await {
+        tracing::debug!(%error, %peer, "connection ended");
+    }
+}
+
+fn from(peer: SocketAddr, request: hyper::Request<Incoming>) -> Request {
+    let mut request = request.map(Body::new);
+    request.extensions_mut().insert(Peer(peer));
+    request
+}
+
+/// Connections that came when all places were taken.
+struct Refusals {
+    metrics: Metrics,
+    untold: u64,
+    told: Option<Instant>,
+}
+
+impl Refusals {
+    fn add(&mut self) {
+        self.metrics.connection_refused();
+        self.untold += 1;
+        if self.told.is_none_or(|told| told.elapsed() >= TELL_EVERY) {
+            tracing::warn!(
+                refused = self.untold,
+                "all connections are taken and further ones are refused; the limit is in the log entry of the start"
+            );
+            (self.untold, self.told) = (0, Some(Instant::now()));
+        }
     }
 }

@@ -14,8 +14,6 @@ use crate::api::error::Failure;
 
 /// Streams and waits at a time, of each kind.
 const MAX_STREAMS: usize = 256;
-/// Workers that wait for work at a time.
-const MAX_CLAIMS: usize = 2048;
 const FULL: Failure = Failure::Later("Too many requests are waiting right now, try again");
 
 /// Says that the stream lives. Line breaks of proxies' time-outs are some ten seconds.
@@ -30,17 +28,16 @@ pub struct Seats {
     agents: Arc<Semaphore>,
 }
 
-impl Default for Seats {
-    fn default() -> Self {
-        let seats = |n| Arc::new(Semaphore::new(n));
-        let many = || seats(MAX_STREAMS);
-        Self { claims: seats(MAX_CLAIMS), waits: many(), events: many(), watches: many(), agents: many() }
-    }
-}
-
 pub type Seat = OwnedSemaphorePermit;
 
 impl Seats {
+    /// Workers that wait for work take three quarters of the connections at the most: they need others to report on.
+    pub fn new(connections: usize) -> Self {
+        let seats = |n| Arc::new(Semaphore::new(n));
+        let many = || seats(MAX_STREAMS);
+        Self { claims: seats(connections / 4 * 3), waits: many(), events: many(), watches: many(), agents: many() }
+    }
+
     pub fn claim(&self) -> Result<Seat, Failure> {
         take(&self.claims)
     }

@@ -1,7 +1,9 @@
 //! Connections and pools of either database, and the rows that come back.
 
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
+use sqlx::pool::PoolConnection;
 use sqlx::postgres::{PgConnection, PgPool, PgRow};
 use sqlx::sqlite::{SqliteConnection, SqlitePool, SqliteRow};
 use sqlx::{AssertSqlSafe, Connection as _, Decode, Postgres, Row as _, SqlSafeStr as _, SqlStr, Sqlite, Type as SqlType};
@@ -9,6 +11,8 @@ use sqlx::{AssertSqlSafe, Connection as _, Decode, Postgres, Row as _, SqlSafeSt
 use super::args::Args;
 use super::dialect::{Kind, Sql, statement};
 use super::error::Error;
+use super::health::Health;
+use super::open::ACQUIRE;
 
 pub(super) enum Row {
     Sqlite(SqliteRow),
@@ -84,17 +88,16 @@ pub(super) enum Conn {
     Sqlite {
         conn: SqliteConnection,
         begins: bool,
+        health: Arc<Health>,
     },
     Postgres(PgConnection),
 }
 
-impl From<SqliteConnection> for Conn {
-    fn from(conn: SqliteConnection) -> Self {
-        Self::Sqlite { conn, begins: false }
-    }
-}
-
 impl Conn {
+    pub fn sqlite(conn: SqliteConnection, health: Arc<Health>) -> Self {
+        Self::Sqlite { conn, begins: false, health }
+    }
+
     pub fn kind(&self) -> Kind {
         match self {
             Self::Sqlite { .. } => Kind::Sqlite,
@@ -116,8 +119,8 @@ impl Conn {
     pub async fn fetch(&mut self, sql: &Sql, args: Args<'_>) -> Result<Vec<Row>, Error> {
         let text = sql.text(self.kind());
         Ok(match self {
-            Self::Sqlite { conn, begins } => {
-                rows(sqlx::query_with(opened(text, begins), args.for_sqlite()?).fetch_all(conn).await?, Row::Sqlite)
+            Self::Sqlite { conn, begins, health } => {
+                rows(noted(health, sqlx::query_with(opened(text, begins), args.for_sqlite()?).fetch_all(conn).await)?, Row::Sqlite)
             }
             Self::Postgres(conn) => {
                 let query = sqlx::query_with(text, args.for_postgres()?);
@@ -128,11 +131,11 @@ impl Conn {
 
     /// Answers how many rows it touched.
     pub async fn execute(&mut self, sql: &Sql, args: Args<'_>) -> Result<u64, Error> {
-        if let Self::Sqlite { conn, begins } = self
+        if let Self::Sqlite { conn, begins, health } = self
             && std::mem::take(begins)
         {
             // Alone: SQLite would count the rows of the statement before it again.
-            sqlx::query("BEGIN IMMEDIATE").execute(conn).await?;
+            noted(health, sqlx::query("BEGIN IMMEDIATE").execute(conn).await)?;
         }
         self.execute_str(sql.text(self.kind()), args).await
     }
@@ -145,8 +148,8 @@ impl Conn {
 
     async fn execute_str(&mut self, text: SqlStr, args: Args<'_>) -> Result<u64, Error> {
         Ok(match self {
-            Self::Sqlite { conn, begins } => {
-                sqlx::query_with(opened(text, begins), args.for_sqlite()?).execute(conn).await?.rows_affected()
+            Self::Sqlite { conn, begins, health } => {
+                noted(health, sqlx::query_with(opened(text, begins), args.for_sqlite()?).execute(conn).await)?.rows_affected()
             }
             Self::Postgres(conn) => {
                 let query = sqlx::query_with(text, args.for_postgres()?);
@@ -164,21 +167,33 @@ impl Conn {
     }
 }
 
+/// What an error tells of the database is kept.
+fn noted<T>(health: &Health, outcome: Result<T, sqlx::Error>) -> Result<T, Error> {
+    outcome.map_err(|error| {
+        let error = Error::from(error);
+        health.note(&error);
+        error
+    })
+}
+
 fn opened(text: SqlStr, begins: &mut bool) -> SqlStr {
     if std::mem::take(begins) { AssertSqlSafe(format!("BEGIN IMMEDIATE; {}", text.as_str())).into_sql_str() } else { text }
 }
 
+/// For a connection that somebody else reads on.
+const LOOK_AGAIN: Duration = Duration::from_millis(5);
+
 /// Connections for whoever needs one for a moment.
 #[derive(Clone)]
 pub(super) enum Pool {
-    Sqlite(SqlitePool),
+    Sqlite(SqlitePool, Arc<Health>),
     Postgres(PgPool),
 }
 
 impl Pool {
     pub fn kind(&self) -> Kind {
         match self {
-            Self::Sqlite(_) => Kind::Sqlite,
+            Self::Sqlite(..) => Kind::Sqlite,
             Self::Postgres(_) => Kind::Postgres,
         }
     }
@@ -186,7 +201,10 @@ impl Pool {
     pub async fn fetch(&self, sql: &Sql, args: Args<'_>) -> Result<Vec<Row>, Error> {
         let text = sql.text(self.kind());
         Ok(match self {
-            Self::Sqlite(pool) => rows(sqlx::query_with(text, args.for_sqlite()?).fetch_all(pool).await?, Row::Sqlite),
+            Self::Sqlite(pool, health) => {
+                let mut conn = reader(pool, health).await?;
+                rows(noted(health, sqlx::query_with(text, args.for_sqlite()?).fetch_all(&mut *conn).await)?, Row::Sqlite)
+            }
             Self::Postgres(pool) => {
                 let query = sqlx::query_with(text, args.for_postgres()?);
                 rows(answer(READER_ANSWERS, query.fetch_all(pool)).await?, Row::Postgres)
@@ -196,8 +214,23 @@ impl Pool {
 
     pub async fn close(&self) {
         match self {
-            Self::Sqlite(pool) => pool.close().await,
+            Self::Sqlite(pool, _) => pool.close().await,
             Self::Postgres(pool) => pool.close().await,
+        }
+    }
+}
+
+/// One that is open goes on reading its file, whatever became of that; none is opened to a file that has taken its place.
+async fn reader(pool: &SqlitePool, health: &Health) -> Result<PoolConnection<Sqlite>, Error> {
+    let started = Instant::now();
+    loop {
+        if let Some(conn) = pool.try_acquire() {
+            return Ok(conn);
+        }
+        match health.committed() {
+            Ok(()) => return noted(health, pool.acquire().await),
+            Err(error) if pool.size() == 0 || started.elapsed() > ACQUIRE => return Err(error),
+            Err(_) => tokio::time::sleep(LOOK_AGAIN).await,
         }
     }
 }

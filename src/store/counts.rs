@@ -10,7 +10,6 @@ use super::conn::{Conn, Row};
 use super::dialect::{Kind, statement, upsert_adding};
 use super::error::Error;
 use super::feed::{POSITION, add_text};
-use super::open::Target;
 use super::{Store, first};
 use bloom_core::task::Status;
 use bloom_database::{CountDeltas, Position};
@@ -62,23 +61,11 @@ impl Store {
     /// counts alike, so the difference holds until somebody puts it right, whatever is committed meanwhile. Of leases only too few are
     /// seen, since some went with their tasks.
     pub(super) async fn count_errors(&self) -> Result<CountDeltas, Error> {
-        let Parts { kept, found, .. } = match &self.inner.target {
-            // Instead of checkpoints, not beside them: those would have to wait for the end, and the writer for them. The connection is
-            // taken out, so that it ends with its snapshot should anything go wrong.
-            Target::Sqlite { .. } => {
-                let mut side = self.side().await?;
-                let mut conn = side.take().ok_or_else(|| Error::Unavailable("no connection".into()))?;
-                let parts = recount(&mut conn).await?;
-                *side = Some(conn);
-                parts
-            }
-            Target::Postgres { options } => {
-                let mut conn = Target::surveyor(options).await?;
-                let parts = recount(&mut conn).await?;
-                conn.close().await;
-                parts
-            }
-        };
+        // On SQLite, too, a connection of its own: it may take minutes, and what is written aside must not wait for it.
+        let mut conn = self.inner.target.surveyor().await?;
+        let parts = recount(&mut conn).await;
+        conn.close().await;
+        let Parts { kept, found, .. } = parts?;
         let mut missing = CountDeltas { tasks: found.tasks, leases: (found.leases - kept.leases).max(0) };
         for (key, n) in kept.tasks {
             *missing.tasks.entry(key).or_default() -= n;

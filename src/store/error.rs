@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use super::health::Trouble;
+
 #[derive(Debug)]
 pub enum Error {
     /// Another transaction was first (unique violation, deadlock, serialization, lock time-out): load again and decide again.
@@ -12,6 +14,12 @@ pub enum Error {
     CommitUnknown(String),
     /// The database can't be reached or can't serve now; later it may.
     Unavailable(String),
+    /// The disk is full or fails; later it may do. Part of it may be written where that was a commit.
+    Disk(String),
+    /// SQLite found its file damaged.
+    Damaged(String),
+    /// The database as a whole can't be used; see [`Trouble`].
+    Unusable(Trouble),
     /// What stands in the database is not what this program writes.
     Corrupt(String),
     /// Something about the installation has to be changed first; the text says what.
@@ -25,7 +33,17 @@ impl Error {
     }
 
     pub fn is_unavailable(&self) -> bool {
-        matches!(self, Self::Unavailable(_) | Self::CommitUnknown(_))
+        matches!(self, Self::Unavailable(_) | Self::CommitUnknown(_)) || self.trouble().is_some()
+    }
+
+    /// What is wrong with the database as a whole, where this error tells.
+    pub fn trouble(&self) -> Option<Trouble> {
+        match self {
+            Self::Disk(_) => Some(Trouble::Failing),
+            Self::Damaged(_) => Some(Trouble::Damaged),
+            Self::Unusable(trouble) => Some(*trouble),
+            _ => None,
+        }
     }
 
     /// The transaction can be rolled back and its connection used again.
@@ -41,6 +59,9 @@ impl fmt::Display for Error {
             Self::NotLeader => f.write_str("leadership is over"),
             Self::CommitUnknown(text) => write!(f, "connection lost at commit: {text}"),
             Self::Unavailable(text) => write!(f, "the database is not available: {text}"),
+            Self::Disk(text) => write!(f, "the database's disk is full or fails: {text}"),
+            Self::Damaged(text) => write!(f, "the database file is damaged: {text}"),
+            Self::Unusable(trouble) => f.write_str(trouble.text()),
             Self::Corrupt(text) => write!(f, "unexpected data in the database: {text}"),
             Self::Setup(text) => f.write_str(text),
             Self::Other(error) => write!(f, "database error: {error}"),
@@ -57,6 +78,9 @@ impl From<Error> for bloom_database::Error {
             Error::NotLeader => Self::NotLeader,
             Error::CommitUnknown(text) => Self::CommitUnknown(text),
             Error::Unavailable(text) => Self::Unavailable(text),
+            Error::Disk(_) => Self::Unavailable(error.to_string()),
+            Error::Damaged(_) | Error::Unusable(Trouble::Damaged | Trouble::Moved) => Self::Unusable(error.to_string()),
+            Error::Unusable(Trouble::Failing) => Self::Unavailable(error.to_string()),
             Error::Corrupt(text) => Self::Corrupt(text),
             Error::Setup(text) => Self::Setup(text),
             Error::Other(error) => Self::Other(error.to_string()),
@@ -72,6 +96,10 @@ impl From<sqlx::Error> for Error {
                 let code = database.code().unwrap_or_default();
                 if is_conflict(&code) {
                     Self::Conflict(error.to_string())
+                } else if is_disk(&code) {
+                    Self::Disk(error.to_string())
+                } else if is_damage(&code) {
+                    Self::Damaged(error.to_string())
                 } else if is_outage(&code) || is_writer_gone(&code, database.message()) {
                     Self::Unavailable(error.to_string())
                 } else {
@@ -94,12 +122,26 @@ fn is_conflict(code: &str) -> bool {
     matches!(code, "23505" | "40P01" | "40001" | "55P03" | "1555" | "2067" | "5" | "6" | "261" | "517" | "773")
 }
 
-/// PostgreSQL going down or starting, a lost connection, time-outs, no room for connections, a standby; SQLite's full disk and I/O errors.
+/// SQLite's code without what further tells its kind. PostgreSQL's have five characters.
+fn of_sqlite(code: &str) -> Option<u32> {
+    if code.len() == 5 { None } else { code.parse().ok().map(|code: u32| code & 0xff) }
+}
+
+/// A full disk and I/O errors.
+fn is_disk(code: &str) -> bool {
+    matches!(code, "53100" | "58030") || matches!(of_sqlite(code), Some(10 | 13))
+}
+
+/// A file that is damaged, or no SQLite file any more.
+fn is_damage(code: &str) -> bool {
+    matches!(of_sqlite(code), Some(11 | 26))
+}
+
+/// PostgreSQL going down or starting, a lost connection, time-outs, no room for connections, a standby; a file that SQLite can't open.
 fn is_outage(code: &str) -> bool {
-    let io_error = code.parse::<u32>().is_ok_and(|code| code < 10_000 && code & 0xff == 10);
-    matches!(code, "57014" | "57P01" | "57P02" | "57P03" | "57P05" | "25P03" | "25P04" | "25006" | "13")
+    matches!(code, "57014" | "57P01" | "57P02" | "57P03" | "57P05" | "25P03" | "25P04" | "25006")
         || (code.len() == 5 && (code.starts_with("08") || code.starts_with("53")))
-        || io_error
+        || of_sqlite(code) == Some(14)
 }
 
 /// A replica that was away for very long has had its writers removed; a new connection registers a new one.

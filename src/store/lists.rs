@@ -9,7 +9,7 @@ use super::args::{Args, Type};
 use super::conn::Cells;
 use super::dialect::{Sql, statement};
 use super::error::Error;
-use super::reads::fitting;
+use super::reads::{PAGE_BYTES, fitting};
 use super::{Store, all, records, rows};
 use bloom_core::Ms;
 use bloom_core::audit::AuditEntry;
@@ -106,7 +106,7 @@ impl Store {
         let (sql, args) = filter.statement(page, Wanted::States);
         let found = self.pool().fetch(&sql, args).await?;
         let read = |row: &mut Cells<'_>| Ok((rows::state(row)?, i64::from(row.take::<i32>()?)));
-        let (states, cut) = fitting(all(&found, read)?);
+        let (states, cut) = fitting(all(&found, read)?, PAGE_BYTES);
         let ids: Vec<TaskId> = states.iter().map(|state| state.id).collect();
         let mut specs: HashMap<TaskId, Arc<TaskSpec>> = self.specs(&ids).await?.into_iter().map(|spec| (spec.id, spec)).collect();
         let rows = states.into_iter().filter_map(|state| Some(TaskRow { spec: specs.remove(&state.id)?, state })).collect();
@@ -140,7 +140,7 @@ impl Store {
             Some(task) => self.pool().fetch(&ARTIFACT_SIZES_OF_TASK, page.args().uuid(task)).await?,
             None => self.pool().fetch(&ARTIFACT_SIZES, page.args()).await?,
         };
-        let (ids, cut) = fitting(all(&found, |row| Ok((row.take::<Uuid>()?, i64::from(row.take::<i32>()?))))?);
+        let (ids, cut) = fitting(all(&found, |row| Ok((row.take::<Uuid>()?, i64::from(row.take::<i32>()?))))?, PAGE_BYTES);
         let rows = all(&self.pool().fetch(&RESULTS, Args::new().uuids(&ids)).await?, records::result)?;
         Ok(Listing { rows, cut })
     }

@@ -55,7 +55,12 @@ impl Store {
     }
 
     /// The database is reachable, and its schema the one that this program knows.
+    /// Its files are those that were opened, and writes do not fail.
     pub async fn ping(&self) -> Result<(), Error> {
+        let health = self.inner.health.clone();
+        // A disk that does not answer must not keep a thread that serves others.
+        let looked = tokio::task::spawn_blocking(move || health.look()).await;
+        looked.map_err(|error| Error::Unavailable(error.to_string()))??;
         let applied = self.applied().await?;
         let known: BTreeSet<i64> = self.migrator().iter().map(|m| m.version).collect();
         if applied == known {

@@ -11,6 +11,7 @@ mod counts;
 mod dialect;
 mod error;
 mod feed;
+mod health;
 mod leader;
 mod listener;
 mod lists;
@@ -35,9 +36,12 @@ use std::sync::atomic::Ordering;
 pub use clock::Clock;
 pub use dialect::Kind;
 pub use error::Error;
+pub use health::Trouble;
 pub use lists::{LeaseRow, Listing, Page, TaskFilter, TaskRow};
 pub use migrate::MigrationStatus;
 pub use open::Options;
+pub use reads::PAGE_BYTES;
+pub use upkeep::Checkpoint;
 pub use usage::{UsageBy, UsageRow};
 
 use args::Args;
@@ -58,6 +62,9 @@ struct Inner {
     /// For what keeps this replica going: a crowd of requests does not hold it up.
     control: Pool,
     target: open::Target,
+    health: Arc<health::Health>,
+    /// A connection that nobody uses. As long as it is open SQLite keeps its log, and the log is the same file.
+    anchor: tokio::sync::Mutex<Option<conn::Conn>>,
     clock: Clock,
     /// SQLite's time.
     steady: SteadyClock,
@@ -93,10 +100,12 @@ impl Store {
     }
 
     async fn with_clocks(options: &Options, clock: Clock, steady: SteadyClock) -> Result<Self, Error> {
-        let open::Opened { pool, control, target } = open::open(options).await?;
+        let open::Opened { pool, control, target, health, anchor } = open::open(options).await?;
         let replica = format!("{:016x}", std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), std::process::id()));
+        let anchor = tokio::sync::Mutex::new(anchor);
         let (side, served, listener) = (Default::default(), Default::default(), Default::default());
-        Ok(Self { inner: Arc::new(Inner { pool, control, target, clock, steady, side, served, listener, replica }) })
+        let inner = Inner { pool, control, target, health, anchor, clock, steady, side, served, listener, replica };
+        Ok(Self { inner: Arc::new(inner) })
     }
 
     pub fn kind(&self) -> Kind {
@@ -122,11 +131,19 @@ impl Store {
         if let Some(side) = self.inner.side.lock().await.take() {
             side.close().await;
         }
+        if let Some(anchor) = self.inner.anchor.lock().await.take() {
+            anchor.close().await;
+        }
+    }
+
+    /// What makes every write useless until the next start.
+    pub fn lasting_trouble(&self) -> Option<Trouble> {
+        self.inner.health.lasting()
     }
 
     pub fn pool_figures(&self) -> PoolFigures {
         let (size, idle) = match self.pool() {
-            Pool::Sqlite(pool) => (pool.size(), pool.num_idle()),
+            Pool::Sqlite(pool, _) => (pool.size(), pool.num_idle()),
             Pool::Postgres(pool) => (pool.size(), pool.num_idle()),
         };
         PoolFigures { size, idle: u32::try_from(idle).unwrap_or(u32::MAX) }

@@ -4,6 +4,7 @@ use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{Read as _, Seek as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::str::FromStr as _;
+use std::sync::Arc;
 use std::time::Duration;
 
 use sqlx::postgres::{PgConnectOptions, PgConnection, PgPoolOptions};
@@ -14,6 +15,7 @@ use super::args::Args;
 use super::conn::{Conn, Pool};
 use super::dialect::{Kind, statement};
 use super::error::Error;
+use super::health::Health;
 
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -28,10 +30,12 @@ pub(super) struct Opened {
     pub pool: Pool,
     pub control: Pool,
     pub target: Target,
+    pub health: Arc<Health>,
+    pub anchor: Option<Conn>,
 }
 
 pub(super) enum Target {
-    Sqlite { options: Box<SqliteConnectOptions>, _lock: LockFile },
+    Sqlite { options: Box<SqliteConnectOptions>, health: Arc<Health>, _lock: LockFile },
     Postgres { options: Box<PgConnectOptions> },
 }
 
@@ -100,7 +104,8 @@ async fn open_postgres(url: &str, max_connections: u32) -> Result<Opened, Error>
         Pool::Postgres(pool)
     };
     let (pool, control) = (pool(max_connections.max(2)), pool(CONTROL));
-    Ok(Opened { pool, control, target: Target::Postgres { options: Box::new(options) } })
+    let target = Target::Postgres { options: Box::new(options) };
+    Ok(Opened { pool, control, target, health: Arc::default(), anchor: None })
 }
 
 async fn connect(options: &PgConnectOptions) -> Result<PgConnection, sqlx::Error> {
@@ -147,7 +152,7 @@ async fn open_sqlite(path: &str, max_connections: u32) -> Result<Opened, Error> 
         return Err(Error::Setup("DATABASE_URL needs a file, for example sqlite:/var/lib/bloom-runtime/bloom.db".into()));
     }
     let path = Path::new(path.split('?').next().unwrap_or(path));
-    let lock = prepare_file(path)?;
+    let (lock, file) = prepare_file(path)?;
     let options = SqliteConnectOptions::new()
         .filename(path)
         .journal_mode(SqliteJournalMode::Wal)
@@ -162,19 +167,32 @@ async fn open_sqlite(path: &str, max_connections: u32) -> Result<Opened, Error> 
     let fail = |error: sqlx::Error| Error::Setup(format!("{} can't be used as a database: {error}; check DATABASE_URL", path.display()));
     let mut first = options.connect().await.map_err(fail)?;
     check_sqlite(&mut first).await?;
-    first.close().await?;
+    let health = Arc::new(Health::of_sqlite(path, file).map_err(|error| fail(error.into()))?);
     let readers = options.clone().pragma("query_only", "on").pragma("cache_size", READER_CACHE);
     let pool = |connections: u32| {
-        let pool = SqlitePoolOptions::new().max_connections(connections).acquire_timeout(ACQUIRE).test_before_acquire(false);
-        Pool::Sqlite(pool.connect_lazy_with(readers.clone()))
+        let opened = health.clone();
+        let pool = SqlitePoolOptions::new()
+            .max_connections(connections)
+            .acquire_timeout(ACQUIRE)
+            .test_before_acquire(false)
+            // It was looked at before, too; in between another file may have come.
+            .after_connect(move |_, _| {
+                let is_the_same = opened.committed().map_err(|error| sqlx::Error::Io(std::io::Error::other(error.to_string())));
+                Box::pin(std::future::ready(is_the_same))
+            });
+        Pool::Sqlite(pool.connect_lazy_with(readers.clone()), health.clone())
     };
     let (pool, control) = (pool(max_connections.clamp(2, SQLITE_READERS)), pool(SQLITE_CONTROL));
-    Ok(Opened { pool, control, target: Target::Sqlite { options: Box::new(options), _lock: lock } })
+    let target = Target::Sqlite { options: Box::new(options), health: health.clone(), _lock: lock };
+    let anchor = Some(Conn::sqlite(first, health.clone()));
+    Ok(Opened { pool, control, target, health, anchor })
 }
 
 async fn check_sqlite(conn: &mut SqliteConnection) -> Result<(), Error> {
     let mode: String = sqlx::query_scalar("PRAGMA journal_mode").fetch_one(&mut *conn).await?;
-    let synchronous: i64 = sqlx::query_scalar("PRAGMA synchronous").fetch_one(conn).await?;
+    let synchronous: i64 = sqlx::query_scalar("PRAGMA synchronous").fetch_one(&mut *conn).await?;
+    // The first read opens the log.
+    let _tables: i64 = sqlx::query_scalar("SELECT count(*) FROM sqlite_master").fetch_one(conn).await?;
     if mode != "wal" || synchronous < 2 {
         return Err(Error::Setup(format!(
             "the database file can't be used safely here (journal_mode {mode}, synchronous {synchronous}): put it on a local disk"
@@ -184,7 +202,7 @@ async fn check_sqlite(conn: &mut SqliteConnection) -> Result<(), Error> {
 }
 
 /// Makes the directory and the file (for its owner only), and takes the lock.
-fn prepare_file(path: &Path) -> Result<LockFile, Error> {
+fn prepare_file(path: &Path) -> Result<(LockFile, File), Error> {
     let fail = |what: &str, error: std::io::Error| {
         Error::Setup(format!("{what} {}: {error}; check DATABASE_URL or DATA_DIR and its permissions", path.display()))
     };
@@ -192,8 +210,8 @@ fn prepare_file(path: &Path) -> Result<LockFile, Error> {
         std::fs::create_dir_all(directory).map_err(|e| fail("cannot make the directory of", e))?;
     }
     let lock = LockFile::take(path)?;
-    private_file(path).map_err(|e| fail("cannot open", e))?;
-    Ok(lock)
+    let file = private_file(path).map_err(|e| fail("cannot open", e))?;
+    Ok((lock, file))
 }
 
 fn private_file(path: &Path) -> std::io::Result<File> {
@@ -236,6 +254,12 @@ impl LockFile {
     }
 }
 
+/// A connection to the file that was opened at the start, never to one that has taken its place.
+async fn sqlite(options: &SqliteConnectOptions, health: &Arc<Health>) -> Result<Conn, Error> {
+    health.committed()?;
+    Ok(Conn::sqlite(options.connect().await?, health.clone()))
+}
+
 impl Target {
     pub fn kind(&self) -> Kind {
         match self {
@@ -247,7 +271,7 @@ impl Target {
     /// A connection for writing. On PostgreSQL its time-outs see to it that a frozen client soon lets go of its locks.
     pub async fn writer(&self) -> Result<Conn, Error> {
         Ok(match self {
-            Self::Sqlite { options, .. } => Conn::from(options.as_ref().clone().pragma("cache_size", WRITER_CACHE).connect().await?),
+            Self::Sqlite { options, health, .. } => sqlite(&options.as_ref().clone().pragma("cache_size", WRITER_CACHE), health).await?,
             Self::Postgres { options } => {
                 let options = options.as_ref().clone().options([
                     ("statement_timeout", "5s"),
@@ -262,28 +286,41 @@ impl Target {
     /// A second connection for writing to SQLite. What it writes may be lost with the power.
     pub async fn side_writer(&self) -> Result<Conn, Error> {
         match self {
-            Self::Sqlite { options, .. } => {
-                Ok(Conn::from(options.as_ref().clone().synchronous(SqliteSynchronous::Normal).connect().await?))
-            }
+            Self::Sqlite { options, health, .. } => sqlite(&options.as_ref().clone().synchronous(SqliteSynchronous::Normal), health).await,
             Self::Postgres { .. } => self.writer().await,
         }
     }
 
-    /// A connection to PostgreSQL for reading a whole table page by page, all of it as it is at the first.
-    pub async fn surveyor(options: &PgConnectOptions) -> Result<Conn, Error> {
-        let options = options.clone().options([
-            ("default_transaction_isolation", "repeatable read"),
-            ("default_transaction_read_only", "on"),
-            ("statement_timeout", "9s"),
-            ("idle_in_transaction_session_timeout", "9s"),
-        ]);
-        Ok(Conn::Postgres(connect(&options).await?))
+    /// A connection for starting SQLite's log over: it gives up where somebody is in the way, instead of waiting with the writer's lock.
+    pub async fn checkpointer(&self) -> Result<Conn, Error> {
+        match self {
+            Self::Sqlite { options, health, .. } => sqlite(&options.as_ref().clone().busy_timeout(Duration::ZERO), health).await,
+            Self::Postgres { .. } => self.writer().await,
+        }
+    }
+
+    /// A connection for reading a whole table page by page, all of it as it is at the first.
+    pub async fn surveyor(&self) -> Result<Conn, Error> {
+        match self {
+            Self::Sqlite { options, health, .. } => {
+                sqlite(&options.as_ref().clone().pragma("query_only", "on").pragma("cache_size", READER_CACHE), health).await
+            }
+            Self::Postgres { options } => {
+                let options = options.as_ref().clone().options([
+                    ("default_transaction_isolation", "repeatable read"),
+                    ("default_transaction_read_only", "on"),
+                    ("statement_timeout", "9s"),
+                    ("idle_in_transaction_session_timeout", "9s"),
+                ]);
+                Ok(Conn::Postgres(connect(&options).await?))
+            }
+        }
     }
 
     /// A connection for migrations, which may take their time.
     pub async fn migrator(&self) -> Result<Conn, Error> {
         Ok(match self {
-            Self::Sqlite { options, .. } => Conn::from(options.connect().await?),
+            Self::Sqlite { options, health, .. } => sqlite(options, health).await?,
             Self::Postgres { options } => {
                 let options =
                     options.as_ref().clone().options([("lock_timeout", "60s"), ("enable_seqscan", "on"), ("enable_hashjoin", "on")]);

@@ -167,7 +167,8 @@ impl Database for Store {
     }
 
     async fn checkpoint(&self) -> Result<()> {
-        Ok(Store::checkpoint(self).await?)
+        Store::checkpoint(self).await?;
+        Ok(())
     }
 
     async fn count_errors(&self) -> Result<CountDeltas> {

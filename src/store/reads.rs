@@ -12,7 +12,7 @@ use bloom_core::task::{LeaseStatus, RunResult, TaskEvent, TaskSpec, TaskState};
 use bloom_core::worker::Worker;
 
 /// One answer carries about so many bytes of text at most; a single larger row comes alone.
-pub(super) const PAGE_BYTES: i64 = 32 << 20;
+pub const PAGE_BYTES: i64 = 32 << 20;
 
 statement!(
     TASK,
@@ -95,11 +95,12 @@ impl Store {
         first(&self.pool().fetch(&RESULT_OF_LEASE, Args::new().uuid(lease)).await?, records::result)
     }
 
-    /// The task's events behind number `after`, oldest first; fewer than `limit` when they are large, but never none while there are any.
-    pub async fn events(&self, task: TaskId, after: i64, limit: i64) -> Result<Vec<TaskEvent>, Error> {
+    /// The task's events behind number `after`, oldest first; fewer than `limit` when they have more than `bytes`, but never none while
+    /// there are any.
+    pub async fn events(&self, task: TaskId, after: i64, limit: i64, bytes: i64) -> Result<Vec<TaskEvent>, Error> {
         let found = self.pool().fetch(&EVENT_SIZES, Args::new().uuid(task).int(after).int(limit)).await?;
         let sizes: Vec<(i64, i32)> = all(&found, |row| Ok((row.take()?, row.take()?)))?;
-        let (fitting, _) = fitting(sizes.into_iter().map(|(number, size)| (number, i64::from(size))));
+        let (fitting, _) = fitting(sizes.into_iter().map(|(number, size)| (number, i64::from(size))), bytes);
         let Some(last) = fitting.last() else { return Ok(Vec::new()) };
         all(&self.pool().fetch(&EVENTS, Args::new().uuid(task).int(after).int(*last)).await?, records::event)
     }
@@ -126,13 +127,13 @@ impl LeaseRow {
     }
 }
 
-/// As many from the start as [`PAGE_BYTES`] hold, one at least; and whether some were left out.
-pub(super) fn fitting<K>(sizes: impl IntoIterator<Item = (K, i64)>) -> (Vec<K>, bool) {
+/// As many from the start as `bytes` hold, one at least; and whether some were left out.
+pub(super) fn fitting<K>(sizes: impl IntoIterator<Item = (K, i64)>, bytes: i64) -> (Vec<K>, bool) {
     let mut keys = Vec::new();
     let mut total = 0;
     for (key, size) in sizes {
         total += size;
-        if total > PAGE_BYTES && !keys.is_empty() {
+        if total > bytes && !keys.is_empty() {
             return (keys, true);
         }
         keys.push(key);

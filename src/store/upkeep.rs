@@ -1,5 +1,7 @@
 //! Housekeeping, in small transactions of a writer's own: counts are folded, and what is old goes.
 
+use std::time::Duration;
+
 use super::args::{Args, Type};
 use super::dialect::{Kind, statement, upsert_adding};
 use super::error::Error;
@@ -112,6 +114,8 @@ statement!(CHECKPOINT, "PRAGMA wal_checkpoint(PASSIVE)");
 statement!(RESTART, "PRAGMA wal_checkpoint(RESTART)");
 statement!(PAGE_SIZE, "PRAGMA page_size");
 const WAL_BYTES: i64 = 16 << 20;
+const RESTART_TRIES: u32 = 10;
+const RESTART_REST: Duration = Duration::from_millis(5);
 
 impl Writer {
     pub(super) async fn fold(&mut self) -> Result<Done, Error> {
@@ -249,27 +253,64 @@ impl Writer {
     }
 }
 
+/// What a checkpoint came to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Checkpoint {
+    pub log_bytes: i64,
+    /// All that is in the log is in the database file as well.
+    pub is_complete: bool,
+    /// The next commit goes to the log's beginning.
+    pub starts_over: bool,
+}
+
 impl Store {
-    /// Moves SQLite's log into the database file, without holding up the writer; one that has grown long starts over, which does for a
-    /// moment: over what is there already, since a file that keeps growing costs each commit more. To be called every second or so.
-    /// Nothing to do on PostgreSQL.
-    pub(super) async fn checkpoint(&self) -> Result<(), Error> {
+    /// Copies SQLite's log into the database file, without waiting for anybody and without anybody waiting for it. A log that has grown
+    /// long is made to start over, since a file that keeps growing costs each commit more. To be called every second or so, after
+    /// [`mark_served`](bloom_database::Database::mark_served): if that worked, too, a disk that was full is well again. Nothing to copy on
+    /// PostgreSQL.
+    pub async fn checkpoint(&self) -> Result<Checkpoint, Error> {
         if self.kind() == Kind::Postgres {
-            return Ok(());
+            self.inner.health.works();
+            return Ok(Checkpoint::default());
         }
-        let mut side = self.side().await?;
-        let Some(conn) = side.as_mut() else { return Ok(()) };
-        let pages = |row: &mut super::conn::Cells<'_>| {
-            let (_busy, pages): (i64, i64) = (row.take()?, row.take()?);
-            Ok(pages)
+        let mut done = {
+            let mut side = self.side().await?;
+            let Some(conn) = side.as_mut() else { return Err(Error::Unavailable("no connection".into())) };
+            let (_, pages, copied) = one(&conn.fetch(&CHECKPOINT, Args::new()).await?, progress)?;
+            let page_size: i64 = one(&conn.fetch(&PAGE_SIZE, Args::new()).await?, |row| row.take())?;
+            Checkpoint { log_bytes: pages * page_size, is_complete: copied == pages, starts_over: false }
         };
-        let in_log = one(&conn.fetch(&CHECKPOINT, Args::new()).await?, pages)?;
-        let page_size: i64 = one(&conn.fetch(&PAGE_SIZE, Args::new()).await?, |row| row.take())?;
-        if in_log * page_size > WAL_BYTES {
-            conn.fetch(&RESTART, Args::new()).await?;
+        // While a reader needs what is in the log, there is no use in trying.
+        if done.log_bytes > WAL_BYTES && done.is_complete {
+            done.starts_over = self.start_log_over().await?;
         }
-        Ok(())
+        self.inner.health.works();
+        Ok(done)
     }
+
+    /// RESTART holds the writer's lock while it waits for readers, so it may not wait: on this connection it gives up at once, be it a
+    /// reader that is in the way or the writer. The writer's transactions are short, so a few tries find a gap between two of them.
+    async fn start_log_over(&self) -> Result<bool, Error> {
+        let mut conn = self.inner.target.checkpointer().await?;
+        let mut starts_over = false;
+        for attempt in 0..RESTART_TRIES {
+            if attempt > 0 {
+                tokio::time::sleep(RESTART_REST).await;
+            }
+            let (busy, ..) = one(&conn.fetch(&RESTART, Args::new()).await?, progress)?;
+            starts_over = busy == 0;
+            if starts_over {
+                break;
+            }
+        }
+        conn.close().await;
+        Ok(starts_over)
+    }
+}
+
+/// Whether somebody was in the way, the pages in the log, and how many of them were copied.
+fn progress(row: &mut super::conn::Cells<'_>) -> Result<(i64, i64, i64), Error> {
+    Ok((row.take()?, row.take()?, row.take()?))
 }
 
 #[cfg(test)]

@@ -131,6 +131,7 @@ impl Writer {
         }
         if committed {
             self.in_transaction = false;
+            self.store.inner.health.committed()?;
         } else {
             self.commit().await?;
         }
@@ -139,6 +140,7 @@ impl Writer {
     }
 
     pub async fn begin(&mut self) -> Result<(), Error> {
+        self.store.inner.health.check()?;
         self.conn()?.begin().await?;
         self.in_transaction = true;
         Ok(())
@@ -148,7 +150,7 @@ impl Writer {
         match self.conn()?.execute(&COMMIT, Args::new()).await {
             Ok(_) => {
                 self.in_transaction = false;
-                Ok(())
+                self.store.inner.health.committed()
             }
             Err(error @ Error::Conflict(_)) => Err(error),
             Err(error) => Err(Error::CommitUnknown(error.to_string())),
@@ -162,6 +164,7 @@ impl Writer {
         let now = time_of(conn, time).await?;
         conn.execute(&CLAIM_NUMBER, Args::new().int(id).int(n).int(now)).await?;
         let void: bool = one(&conn.fetch(&IS_VOID, Args::new().int(id).int(n)).await?, |row| row.take())?;
+        self.store.inner.health.committed()?;
         self.n = n;
         Ok(!void)
     }
@@ -186,9 +189,12 @@ impl Writer {
 
     /// Drops a connection that is not to be trusted any more.
     fn judge<T>(&mut self, outcome: Result<T, Error>) -> Result<T, Error> {
-        if outcome.as_ref().is_err_and(|error| !error.keeps_connection()) {
-            self.conn = None;
-            self.in_transaction = false;
+        if let Err(error) = &outcome {
+            self.store.inner.health.note(error);
+            if !error.keeps_connection() {
+                self.conn = None;
+                self.in_transaction = false;
+            }
         }
         outcome
     }

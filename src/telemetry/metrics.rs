@@ -32,6 +32,7 @@ struct Inner {
     before_render: Mutex<Vec<Hook>>,
     http_requests: IntCounterVec,
     http_seconds: HistogramVec,
+    connections_refused: IntCounter,
     commands: IntCounterVec,
     batch_commands: HistogramVec,
     commit_seconds: HistogramVec,
@@ -75,6 +76,10 @@ impl Metrics {
                 "Time from a request's head to its answer's head.",
                 &["route", "method"],
                 FAST_SECONDS,
+            )?,
+            connections_refused: f.counter(
+                "bloom_http_connections_refused_total",
+                "Connections that came when all were taken, and were refused or closed.",
             )?,
             commands: f.counters("bloom_commands_total", "Commands decided, by operation and outcome.", &["op", "outcome"])?,
             batch_commands: f.histograms("bloom_batch_commands", "Commands in one batch.", &["lane"], BATCH_COMMANDS)?,
@@ -134,6 +139,10 @@ impl Metrics {
         let status = str::from_utf8(&digits).unwrap_or("000");
         self.0.http_requests.with_label_values(&[route, method, status]).inc();
         self.0.http_seconds.with_label_values(&[route, method]).observe(seconds);
+    }
+
+    pub fn connection_refused(&self) {
+        self.0.connections_refused.inc();
     }
 
     /// One command came to an end: `op` and `outcome` are fixed words.

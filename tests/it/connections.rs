@@ -52,6 +52,7 @@ async fn open() -> Door {
         max_output_bytes: 1 << 20,
         request_timeout: Duration::from_secs(30),
         head_timeout: PATIENCE,
+        max_connections: 100,
         lease_ttl_ms: 300_000,
     };
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

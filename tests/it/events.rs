@@ -109,6 +109,24 @@ on_both! {
         assert_eq!(again.next().await.unwrap().json()["data"]["n"], 3);
     }
 
+    async fn a_stream_comes_in_pieces_of_a_megabyte(server) {
+        let (task, lease) = server.crew().leased_task().await;
+        let data = "x".repeat(200_000);
+        for first in (1..=40).step_by(4) {
+            let events = (first..first + 4).map(|seq| json!({ "seq": seq, "kind": "log", "at": 0, "data": data })).collect::<Vec<_>>();
+            send(&lease, json!(events)).await.ok();
+        }
+        let mut stream = pieces::open(server, &task.path("/events")).await;
+        let (mut events, mut longest) = (0, 0);
+        while events < 40 {
+            let piece = stream.next().await;
+            events += piece.matches("\ndata: ").count();
+            longest = longest.max(piece.len());
+        }
+        // What a stream that nobody reads holds on to.
+        assert!((200_000..(1 << 20) + 10_000).contains(&longest), "{longest} bytes in one piece");
+    }
+
     async fn an_event_renews_nothing_but_shows_life(server) {
         let (task, lease) = server.crew().leased_task().await;
         send(&lease, json!([event(1, "text")])).await.ok();

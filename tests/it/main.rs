@@ -19,6 +19,8 @@ mod completion;
 mod concurrency;
 mod config;
 mod connections;
+mod crowd;
+mod disk;
 mod dispatch;
 mod events;
 mod faults;

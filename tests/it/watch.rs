@@ -53,9 +53,11 @@ on_both! { alone:
 }
 
 /// More than the sockets' buffers between the two ever hold.
-const UNREAD_BYTES: usize = 24 << 20;
-/// More commits than the server keeps for one that lags.
-const UNREAD_COMMITS: usize = 400;
+const UNREAD_BYTES: usize = 60 << 20;
+/// So few that their number alone leaves no gap.
+const UNREAD_COMMITS: usize = 100;
+/// Of what was missed, no more than this is kept for those that lag.
+const KEPT_BYTES: usize = 8 << 20;
 
 on_both! { alone:
     async fn a_watcher_that_falls_too_far_behind_is_told_to_list_again(database) {
@@ -63,33 +65,37 @@ on_both! { alone:
         let crew = server.crew();
         let mut slow = sse::open(&server, "watch", None).await;
         let mut quick = sse::open(&server, "watch", None).await;
+        let (seen, mut has_seen) = tokio::sync::watch::channel(0);
         let follow = beside(async move {
-            let (mut news, mut resets) = (0, 0);
+            let mut resets = 0;
             while let Some(event) = quick.next().await {
-                news += usize::from(event.kind == "task");
+                seen.send_modify(|news| *news += usize::from(event.kind == "task"));
                 resets += usize::from(event.kind == "reset");
                 if event.data.contains("the last one") {
                     break;
                 }
             }
-            (news, resets)
+            resets
         });
         let long = "p".repeat(1_000_000);
         let mut created = Vec::new();
         for _ in 0..UNREAD_BYTES / long.len() {
             created.push(crew.task().prompt(&long).create().await.id);
+            // Whoever reads along has it before there is more.
+            has_seen.wait_for(|news| *news == created.len()).await.unwrap();
         }
         for _ in 0..UNREAD_COMMITS {
             created.push(crew.task().create().await.id);
         }
         let last = crew.task().prompt("the last one").create().await;
         created.push(last.id.clone());
-        let (news, resets) = follow.await.unwrap();
-        assert_eq!((news, resets), (created.len(), 0), "who reads along misses nothing");
+        let resets = follow.await.unwrap();
+        assert_eq!((*has_seen.borrow(), resets), (created.len(), 0), "who reads along misses nothing");
 
-        let (mut before, mut after, mut reset) = (Vec::new(), Vec::new(), false);
+        let (mut before, mut after, mut reset, mut kept) = (Vec::new(), Vec::new(), false, 0);
         loop {
             let event = slow.next().await.expect("the stream goes on");
+            kept += if reset { event.data.len() } else { 0 };
             match event.kind.as_str() {
                 "reset" => {
                     assert!(after.is_empty(), "one gap, one word of it");
@@ -106,10 +112,47 @@ on_both! { alone:
                 other => panic!("{other}"),
             }
         }
+        assert!(kept <= KEPT_BYTES, "{kept} bytes were kept");
         assert!(reset, "{} of {} came, and no word of the others", before.len(), created.len());
         // The gap is where the word stands, and nowhere else.
         assert_eq!(before, created[..before.len()]);
         assert_eq!(after, created[created.len() - after.len()..]);
         assert!(before.len() + after.len() < created.len());
+    }
+}
+
+on_both! { alone:
+    async fn changes_come_in_small_pieces(database) {
+        let server = Server::on(database).start();
+        let crew = server.crew();
+        let mut stream = pieces::open(&server, "watch").await;
+        let prompt = "p".repeat(9_000);
+        let tasks = (0..100).map(|_| crew.task().prompt(&prompt).json()).collect::<Vec<_>>();
+        server.post("llm-tasks:batch", json!({ "tasks": tasks })).await.created();
+        let (mut told, mut longest) = (0, 0);
+        while told < 100 {
+            let piece = stream.next().await;
+            told += piece.matches("event: task\n").count();
+            longest = longest.max(piece.len());
+        }
+        // What a stream that nobody reads holds on to.
+        assert!((9_000..=256 << 10).contains(&longest), "{longest} bytes in one piece");
+    }
+
+    async fn a_change_that_is_too_large_to_send_is_to_be_listed(database) {
+        let server = Server::on(database).start();
+        let crew = server.crew();
+        let long = "p".repeat(1_000_000);
+        let mut ids = Vec::new();
+        for _ in 0..12 {
+            ids.push(crew.task().prompt(&long).create().await.id);
+        }
+        let mut stream = sse::open(&server, "watch", None).await;
+        assert_eq!(server.post("llm-tasks:cancel", json!({ "ids": ids })).await.ok()["changed"], 12);
+        let last = crew.task().prompt("the last one").create().await;
+        let mut told = 0;
+        stream.find(|event| { told += usize::from(event.kind == "task"); event.kind == "reset" }).await;
+        assert!(told < 12, "all were told, and then all are to be listed");
+        stream.find(|event| event.kind == "task" && event.json()["id"] == json!(last.id)).await;
     }
 }

@@ -166,7 +166,7 @@ async fn compare_all(store: &Store, writer: &mut Box<dyn Writer>, memory: &Memor
 
     for task in memory.tasks.keys() {
         let expected: Vec<_> = memory.events.range((*task, 0)..=(*task, i64::MAX)).map(|(_, event)| event.clone()).collect();
-        assert_eq!(store.events(*task, 0, 100_000).await.expect("reads"), expected);
+        assert_eq!(store.events(*task, 0, 100_000, i64::MAX).await.expect("reads"), expected);
     }
     let counts = store.counts().await.expect("reads").counts;
     let tasks: Vec<_> = counts.tasks.into_iter().filter(|(_, count)| *count != 0).collect();

@@ -4,6 +4,7 @@
 
 mod equivalence;
 mod liveness;
+mod log;
 mod migration;
 mod reading;
 mod support;
@@ -46,6 +47,14 @@ impl Bench {
         assert!(store.migrate().await.expect("migrates again").is_empty());
         store.ping().await.expect("current");
         Self { url, store, time }
+    }
+
+    /// On SQLite; time goes on by itself there, and service is marked.
+    async fn with_own_time() -> Self {
+        let url = Database::Sqlite.new_url();
+        let store = Store::open(&Options { url: url.clone(), max_connections: 4 }).await.expect("opens");
+        store.migrate().await.expect("migrates");
+        Self { url, store, time: Arc::default() }
     }
 
     fn at(&self, ms: i64) {

@@ -147,10 +147,10 @@ async fn events_are_numbered_and_bounded(database) {
         commit(&mut writer, vec![Op::AppendEvents { task: id, lease: lease_id, events }]).await;
     }
     assert_eq!(bench.state(id).await.event_count, 10_500);
-    let events = bench.store.events(id, 0, 3).await.unwrap();
+    let events = bench.store.events(id, 0, 3, i64::MAX).await.unwrap();
     assert_eq!(events.iter().map(|event| (event.number, event.seq)).collect::<Vec<_>>(), [(501, 501), (502, 502), (503, 503)]);
-    assert_eq!(bench.store.events(id, 10_499, 100).await.unwrap().len(), 1);
-    assert!(bench.store.events(id, 10_500, 100).await.unwrap().is_empty());
+    assert_eq!(bench.store.events(id, 10_499, 100, i64::MAX).await.unwrap().len(), 1);
+    assert!(bench.store.events(id, 10_500, 100, i64::MAX).await.unwrap().is_empty());
 }
 
 async fn old_tasks_go_and_their_usage_stays(database) {

@@ -7,6 +7,7 @@ pub mod client;
 pub mod fixtures;
 pub mod janitor;
 pub mod load;
+pub mod pieces;
 pub mod plane;
 pub mod postgres;
 pub mod proxy;

@@ -51,12 +51,14 @@ pub struct Plan {
     env: BTreeMap<String, String>,
     dir: PathBuf,
     words: &'static [&'static str],
+    /// A shell script that ends in the program: `exec "$0" "$@"`.
+    through: Option<&'static str>,
 }
 
 impl Plan {
     /// Nothing set.
     pub fn empty(dir: PathBuf) -> Self {
-        Self { env: BTreeMap::new(), dir, words: &["serve"] }
+        Self { env: BTreeMap::new(), dir, words: &["serve"], through: None }
     }
 
     pub fn env(mut self, name: &str, value: impl ToString) -> Self {
@@ -67,6 +69,12 @@ impl Plan {
     /// Another command that serves.
     pub fn words(mut self, words: &'static [&'static str]) -> Self {
         self.words = words;
+        self
+    }
+
+    /// Started by this shell script, which ends with `exec "$0" "$@"`.
+    pub fn through(mut self, script: &'static str) -> Self {
+        self.through = Some(script);
         self
     }
 
@@ -96,7 +104,14 @@ impl Plan {
     /// The program with these settings and nothing else of this process's environment.
     pub fn command(&self, arguments: &[&str]) -> Command {
         std::fs::create_dir_all(&self.dir).expect("a directory");
-        let mut command = janitor::bound(Path::new(BINARY), None, AtTheEnd::Kill);
+        let mut command = match self.through {
+            Some(script) => {
+                let mut shell = janitor::bound(Path::new("sh"), None, AtTheEnd::Kill);
+                shell.args(["-c", script, BINARY]);
+                shell
+            }
+            None => janitor::bound(Path::new(BINARY), None, AtTheEnd::Kill),
+        };
         let path = std::env::var_os("PATH").unwrap_or_default();
         command.args(arguments).env_clear().env("PATH", path).env("HOME", &self.dir).envs(&self.env).current_dir(&self.dir);
         command

@@ -27,6 +27,8 @@ pub struct Stream {
     pub headers: HeaderMap,
     bytes: BoxStream<'static, reqwest::Result<Vec<u8>>>,
     unread: String,
+    /// So much of `unread` has no event's end in it.
+    searched: usize,
 }
 
 /// Opens the stream at this path; `last` is sent as `Last-Event-ID`.
@@ -41,7 +43,7 @@ pub async fn open(api: &Api, path: &str, last: Option<&str>) -> Stream {
     assert!(kind.to_str().expect("text").starts_with("text/event-stream"), "{kind:?}");
     let headers = response.headers().clone();
     let bytes = response.bytes_stream().map(|chunk| chunk.map(|bytes| bytes.to_vec())).boxed();
-    Stream { headers, bytes, unread: String::new() }
+    Stream { headers, bytes, unread: String::new(), searched: 0 }
 }
 
 impl Stream {
@@ -52,13 +54,17 @@ impl Stream {
 
     async fn read(&mut self) -> Option<Event> {
         loop {
-            while let Some((block, rest)) = self.unread.split_once("\n\n") {
-                let event = parse(block);
-                self.unread = rest.to_owned();
+            while let Some(found) = self.unread[self.searched..].find("\n\n") {
+                let end = self.searched + found;
+                let event = parse(&self.unread[..end]);
+                self.unread.drain(..end + 2);
+                self.searched = 0;
                 if !event.data.is_empty() || !event.kind.is_empty() {
                     return Some(event);
                 }
             }
+            // All up to a line break, which may be the first of two: a character is never cut in two there.
+            self.searched = self.unread.rfind('\n').unwrap_or(0);
             let chunk = self.bytes.next().await?.ok()?;
             self.unread.push_str(&String::from_utf8(chunk).expect("text").replace('\r', ""));
         }

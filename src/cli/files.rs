@@ -1,0 +1,68 @@
+//! How many files this process may have open, and how many of them connections may take.
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use crate::config::Serve;
+use crate::http::server::MAX_CONNECTIONS;
+
+/// More than this server ever opens. Processes that it starts take the limit over, and some try all numbers up to it.
+const ENOUGH: u64 = 65_536;
+/// For the listener, logs, the runtime and calls to agents and the control plane, where the limit has room for all of them.
+const OTHERS: usize = 1_536;
+/// Files of one connection to an SQLite database: itself, its log and the log's index.
+const OF_A_DATABASE_CONNECTION: usize = 3;
+/// The least to leave, where the limit is low. With less the database can't be opened.
+const LEAST_OTHERS: usize = 48;
+/// With fewer connections the limit is worth a warning: an agent takes about two.
+const FEW: usize = MAX_CONNECTIONS / 4;
+
+/// Raises the limit of open files as far as this user may, and answers how many connections it leaves for clients.
+pub fn connections(settings: &Serve) -> usize {
+    let files = usize::try_from(raise()).unwrap_or(usize::MAX);
+    let connections = room(files, settings.database_max_connections as usize);
+    if connections < FEW {
+        tracing::warn!(
+            files,
+            connections,
+            "this process may have few files open, and so serves few connections at a time (an agent takes about two): raise the limit \
+             with `ulimit -n`, LimitNOFILE= in a systemd unit or --ulimit nofile= of a container, and start it again"
+        );
+    }
+    connections
+}
+
+fn raise() -> u64 {
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    let (current, wanted) = (current.unwrap_or(u64::MAX), maximum.unwrap_or(u64::MAX).min(ENOUGH));
+    if current >= wanted {
+        return current;
+    }
+    match setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), maximum }) {
+        Ok(()) => wanted,
+        Err(error) => {
+            tracing::warn!(%error, current, wanted, "the limit of open files can't be raised");
+            current
+        }
+    }
+}
+
+fn room(files: usize, database_connections: usize) -> usize {
+    let others = OTHERS + OF_A_DATABASE_CONNECTION * database_connections;
+    let others = others.min(files / 4).max(LEAST_OTHERS);
+    files.saturating_sub(others).min(MAX_CONNECTIONS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_are_left_for_the_database_and_outbound_calls() {
+        assert_eq!(room(65_536, 10), MAX_CONNECTIONS);
+        assert_eq!(room(usize::MAX, 100_000), MAX_CONNECTIONS);
+        assert_eq!(room(8_192, 10), 8_192 - OTHERS - 30);
+        assert_eq!(room(1_024, 10), 768);
+        assert_eq!(room(64, 10), 16);
+        assert_eq!(room(10, 10), 0);
+    }
+}

@@ -1,0 +1,175 @@
+//! What watch streams send, kept for those that read slowly. All streams share one backlog with one limit, so a watcher that stops
+//! reading costs no more memory than one that reads; it misses what was dropped, and is told so.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use axum::body::Bytes;
+use tokio::sync::watch;
+
+/// Bytes of pieces kept in all.
+pub const MAX_BYTES: usize = 8 << 20;
+/// Pieces kept: many small ones cost more than their bytes.
+const MAX_PIECES: usize = 1024;
+
+#[derive(Default)]
+struct Kept {
+    pieces: VecDeque<Bytes>,
+    bytes: usize,
+    /// The number of the oldest piece kept; each piece has the next number.
+    oldest: u64,
+    readers: usize,
+}
+
+impl Kept {
+    fn next(&self) -> u64 {
+        self.oldest + self.pieces.len() as u64
+    }
+
+    fn drop_oldest(&mut self) {
+        if let Some(piece) = self.pieces.pop_front() {
+            self.bytes -= piece.len();
+            self.oldest += 1;
+        }
+    }
+}
+
+#[derive(Clone, Default)]
+pub struct Backlog(Arc<Shared>);
+
+#[derive(Default)]
+struct Shared {
+    kept: Mutex<Kept>,
+    news: watch::Sender<()>,
+}
+
+/// Why there is no next piece.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Missed;
+
+/// One stream's place in the backlog.
+pub struct Reader {
+    backlog: Backlog,
+    next: u64,
+    news: watch::Receiver<()>,
+}
+
+impl Backlog {
+    /// A reader of what comes from now on.
+    pub fn reader(&self) -> Reader {
+        let mut kept = self.kept();
+        kept.readers += 1;
+        Reader { backlog: self.clone(), next: kept.next(), news: self.0.news.subscribe() }
+    }
+
+    pub fn has_readers(&self) -> bool {
+        self.kept().readers > 0
+    }
+
+    /// Adds a piece. It must not exceed [`MAX_BYTES`]: nobody would get it.
+    pub fn push(&self, piece: Bytes) {
+        let mut kept = self.kept();
+        if kept.readers == 0 {
+            return;
+        }
+        kept.bytes += piece.len();
+        kept.pieces.push_back(piece);
+        while kept.bytes > MAX_BYTES || kept.pieces.len() > MAX_PIECES {
+            kept.drop_oldest();
+        }
+        drop(kept);
+        self.0.news.send_replace(());
+    }
+
+    fn kept(&self) -> MutexGuard<'_, Kept> {
+        self.0.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Reader {
+    /// The next piece, when there is one. [`Missed`]: pieces were dropped before this reader got them; it goes on with the oldest kept.
+    pub async fn next(&mut self) -> Result<Bytes, Missed> {
+        loop {
+            self.news.mark_unchanged();
+            {
+                let kept = self.backlog.kept();
+                if self.next < kept.oldest {
+                    self.next = kept.oldest;
+                    return Err(Missed);
+                }
+                if let Some(piece) = usize::try_from(self.next - kept.oldest).ok().and_then(|at| kept.pieces.get(at)) {
+                    self.next += 1;
+                    return Ok(piece.clone());
+                }
+            }
+            // The sender lives as long as the backlog, which this reader holds.
+            let _ = self.news.changed().await;
+        }
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        let mut kept = self.backlog.kept();
+        kept.readers -= 1;
+        // Nobody is left to read what is kept.
+        while kept.readers == 0 && !kept.pieces.is_empty() {
+            kept.drop_oldest();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn piece(bytes: usize) -> Bytes {
+        vec![b'x'; bytes].into()
+    }
+
+    #[tokio::test]
+    async fn a_slow_reader_misses_what_is_beyond_the_bytes() {
+        let backlog = Backlog::default();
+        let mut slow = backlog.reader();
+        for _ in 0..20 {
+            backlog.push(piece(1 << 20));
+        }
+        assert_eq!(slow.next().await, Err(Missed));
+        for _ in 0..8 {
+            assert_eq!(slow.next().await.map(|piece| piece.len()), Ok(1 << 20));
+        }
+        backlog.push(piece(1));
+        assert_eq!(slow.next().await.map(|piece| piece.len()), Ok(1), "one word for one gap");
+    }
+
+    #[tokio::test]
+    async fn a_slow_reader_misses_what_is_beyond_the_pieces() {
+        let backlog = Backlog::default();
+        let mut slow = backlog.reader();
+        for _ in 0..=MAX_PIECES {
+            backlog.push(piece(1));
+        }
+        assert_eq!(backlog.kept().pieces.len(), MAX_PIECES);
+        assert_eq!(slow.next().await, Err(Missed));
+    }
+
+    #[tokio::test]
+    async fn nothing_is_kept_for_nobody() {
+        let backlog = Backlog::default();
+        backlog.push(piece(1));
+        let (one, two) = (backlog.reader(), backlog.reader());
+        backlog.push(piece(1));
+        drop(one);
+        assert_eq!(backlog.kept().bytes, 1);
+        drop(two);
+        let left = {
+            let kept = backlog.kept();
+            (kept.bytes, kept.pieces.len())
+        };
+        assert_eq!(left, (0, 0));
+        // Numbers go on, so that a reader who comes now has missed nothing.
+        let mut three = backlog.reader();
+        backlog.push(piece(2));
+        assert_eq!(three.next().await.map(|piece| piece.len()), Ok(2));
+    }
+}

@@ -1,0 +1,124 @@
+//! More connections than the server may have files open.
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use crate::support::*;
+
+/// The soft limit is not enough to start with, and the hard one not for all who come.
+const LOW: &str = r#"ulimit -Sn 64 && ulimit -Hn 256 && exec "$0" "$@""#;
+const CLAIMS: usize = 100;
+const WAITS: usize = 250;
+
+/// A connection with one request on it.
+struct Asked {
+    stream: TcpStream,
+    answer: Vec<u8>,
+    is_over: bool,
+}
+
+async fn ask(server: &Server, method: &str, path: &str, body: &str) -> Asked {
+    let mut stream = TcpStream::connect(server.base().trim_start_matches("http://")).await.unwrap();
+    let head = format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+    // A connection that is closed at once may not take it.
+    let _ = stream.write_all(head.as_bytes()).await;
+    Asked { stream, answer: Vec::new(), is_over: false }
+}
+
+impl Asked {
+    /// Takes what has come by now.
+    fn look(&mut self) {
+        let mut bytes = [0; 4096];
+        loop {
+            match self.stream.try_read(&mut bytes) {
+                Ok(0) => self.is_over = true,
+                Ok(n) => {
+                    self.answer.extend_from_slice(&bytes[..n]);
+                    continue;
+                }
+                Err(error) => self.is_over |= error.kind() != std::io::ErrorKind::WouldBlock,
+            }
+            return;
+        }
+    }
+
+    fn waits(&mut self) -> bool {
+        self.look();
+        !self.is_over && self.answer.is_empty()
+    }
+
+    /// All that comes until the server closes.
+    async fn rest(mut self) -> String {
+        // A reset is an end as well.
+        let _ = tokio::time::timeout(std::time::Duration::from_secs(30), self.stream.read_to_end(&mut self.answer)).await.expect("an end");
+        String::from_utf8(self.answer).unwrap()
+    }
+}
+
+#[test]
+fn when_all_connections_are_taken_probes_are_answered_and_waits_go_on() {
+    run(async {
+        let server = Server::on(Database::Sqlite).through(LOW).start();
+        let crew = server.crew();
+        let worker = crew.worker().slots(4).register().await;
+        let awaited = server.crew().task().create().await;
+        let claim = format!("/api/runtime/workers/{}/claim", worker.name);
+        let wait = format!("/api/runtime/llm-tasks/{}/wait?timeout_sec=60", awaited.id);
+        let mut claims = Vec::new();
+        for _ in 0..CLAIMS {
+            claims.push(ask(&server, "POST", &claim, r#"{"max": 1, "wait_sec": 60}"#).await);
+        }
+        let mut waits = Vec::new();
+        for _ in 0..WAITS {
+            waits.push(ask(&server, "GET", &wait, "").await);
+        }
+        // Spare connections are for the one request that each brings; then only the others are open.
+        eventually("nobody is left in the dark", || {
+            let held = waits.iter_mut().filter_map(|wait| wait.waits().then_some(())).count();
+            async move { (held <= 256 - CLAIMS).then_some(()) }
+        })
+        .await;
+        for path in ["/healthz", "/readyz", "/metrics"] {
+            let answer = eventually("a probe is answered", || async {
+                let answer = ask(&server, "GET", path, "").await.rest().await;
+                (!answer.is_empty()).then_some(answer)
+            })
+            .await;
+            assert!(answer.starts_with("HTTP/1.1 200 "), "{path}: {answer}");
+        }
+        let (mut held, mut refused, mut closed) = (Vec::new(), 0, 0);
+        for mut wait in waits {
+            if wait.waits() {
+                held.push(wait);
+                continue;
+            }
+            let answer = String::from_utf8(wait.answer).unwrap();
+            closed += usize::from(answer.is_empty());
+            refused += usize::from(answer.starts_with("HTTP/1.1 503 ") && answer.contains("retry-after: "));
+        }
+        assert!(claims.iter_mut().all(Asked::waits), "{}", server.log());
+        assert!(held.len() > 30 && refused > 0, "{} wait, {refused} were refused", held.len());
+        assert_eq!(held.len() + refused + closed, WAITS);
+        let answer = ask(&server, "GET", "/api/runtime/stats", "").await.rest().await;
+        assert!(answer.starts_with("HTTP/1.1 503 ") && answer.contains("connections"), "{answer}");
+        let log = server.log();
+        assert!(log.contains("LimitNOFILE") && log.contains("all connections are taken"), "{log}");
+
+        // Who goes makes room, and who waits is served.
+        held.truncate(held.len() - 10);
+        let create = crew.task().json().to_string();
+        let answer = eventually("there is room again", || async {
+            let asked = ask(&server, "POST", "/api/runtime/llm-tasks", &create).await;
+            let answer = asked.rest().await;
+            answer.starts_with("HTTP/1.1 201 ").then_some(answer)
+        })
+        .await;
+        assert!(answer.contains("\"id\""), "{answer}");
+        eventually("one of the claims gets the task", || {
+            let served = claims.iter_mut().any(|claim| !claim.waits() && claim.answer.starts_with(b"HTTP/1.1 200 "));
+            async move { served.then_some(()) }
+        })
+        .await;
+        assert!(held.iter_mut().all(Asked::waits), "the others go on waiting");
+    });
+}
