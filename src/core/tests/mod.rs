@@ -5,6 +5,8 @@
 #[allow(dead_code, reason = "the integration tests use the rest")]
 pub(super) mod support;
 
+mod cache_fleet;
+mod cache_queue;
 mod model;
 mod placement;
 mod properties;

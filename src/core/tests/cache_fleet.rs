@@ -1,0 +1,178 @@
+//! The cache follows what rows tell of leases and workers, in whatever order they come.
+
+use super::support::world::{World, spec, world};
+use crate::cache::{Cache, Shortage};
+use crate::command::{CordonWish, Loss, Op, WorkerChange};
+use crate::task::TaskState;
+use crate::worker::{Worker, WorkerStatus};
+
+fn hear(cache: &mut Cache, task: &TaskState) -> Option<String> {
+    let read = cache.begin_read();
+    let effect = cache.put_task(task, &read);
+    cache.end_read(&read);
+    effect.freed
+}
+
+fn hear_of(cache: &mut Cache, worker: &Worker) {
+    let read = cache.begin_read();
+    cache.put_worker(worker.clone(), &read);
+    cache.end_read(&read);
+}
+
+fn cache_of(world: &World) -> Cache {
+    let mut cache = Cache::default();
+    world.db.workers.values().for_each(|worker| hear_of(&mut cache, worker));
+    world.db.tasks.values().for_each(|task| {
+        hear(&mut cache, task);
+    });
+    cache
+}
+
+#[test]
+fn slots_are_taken_and_given_back() {
+    let mut world = world().worker("a", 2);
+    let task = world.create(spec("c"));
+    let mut cache = cache_of(&world);
+    assert_eq!((cache.fleet.free("a"), cache.fleet.used("a")), (2, 0));
+
+    let lease = world.lease(task, "a");
+    assert_eq!(hear(&mut cache, world.task(task)), None);
+    assert_eq!((cache.fleet.free("a"), cache.fleet.used("a")), (1, 0b1));
+    assert_eq!(cache.fleet.held("a").map(|held| held.lease).collect::<Vec<_>>(), [lease]);
+
+    world.beat(task);
+    assert_eq!(hear(&mut cache, world.task(task)), None, "a heartbeat frees nothing");
+    world.expire(task);
+    assert_eq!(hear(&mut cache, world.task(task)).as_deref(), Some("a"));
+    assert_eq!((cache.fleet.free("a"), cache.fleet.used("a")), (2, 0));
+    assert_eq!(hear(&mut cache, world.task(task)), None, "told twice, freed once");
+}
+
+#[test]
+fn a_lease_that_is_heard_of_before_its_worker_is_kept() {
+    let mut world = world().worker("a", 2);
+    let task = world.create(spec("c"));
+    world.lease(task, "a");
+    let mut cache = Cache::default();
+    hear(&mut cache, world.task(task));
+    hear_of(&mut cache, &world.db.workers["a"]);
+    assert_eq!((cache.fleet.free("a"), cache.fleet.used("a")), (1, 0b1));
+}
+
+#[test]
+fn an_older_copy_never_replaces_a_newer_one() {
+    let mut world = world().worker("a", 2);
+    let task = world.create(spec("c"));
+    world.lease(task, "a");
+    let leased = world.task(task).clone();
+    world.complete(task, crate::task::Outcome::Success);
+    let mut cache = cache_of(&world);
+    // Somebody read the lease before its end was heard of, and brings it now.
+    let mut cache_two = Cache::default();
+    hear_of(&mut cache_two, &world.db.workers["a"]);
+    let read = cache_two.begin_read();
+    hear(&mut cache_two, world.task(task));
+    cache_two.put_task(&leased, &read);
+    assert_eq!(cache_two.fleet.used("a"), 0);
+    cache_two.end_read(&read);
+    assert_eq!(cache_two.shown().count(), 0);
+    // Where the read began before a rebuild that did not show the task, it is under suspicion.
+    let read = cache.begin_read();
+    let rebuild = cache.begin_rebuild();
+    cache.end_read(&rebuild);
+    cache.put_task(&leased, &read);
+    assert_eq!(cache.take_suspects().tasks.into_iter().collect::<Vec<_>>(), [task]);
+    hear(&mut cache, world.task(task));
+    assert_eq!(cache.fleet.used("a"), 0);
+}
+
+#[test]
+fn a_task_that_moved_leaves_its_old_worker() {
+    let mut world = world().worker("a", 1).worker("b", 1);
+    let task = world.create(spec("c"));
+    world.lease(task, "a");
+    let mut cache = cache_of(&world);
+    world.expire(task);
+    world.lease(task, "b");
+    assert_eq!(hear(&mut cache, world.task(task)).as_deref(), Some("a"), "the end of the first lease was missed");
+    assert_eq!((cache.fleet.free("a"), cache.fleet.free("b")), (1, 0));
+    cache.remove_task(task);
+    assert_eq!(cache.fleet.free("b"), 1);
+}
+
+#[test]
+fn a_slot_that_another_task_took_is_not_freed_by_its_last_holder() {
+    let mut world = world().worker("a", 1);
+    let (first, second) = (world.create(spec("c")), world.create(spec("d")));
+    world.lease(first, "a");
+    let mut cache = cache_of(&world);
+    world.expire(first);
+    world.lease(second, "a");
+    hear(&mut cache, world.task(second));
+    hear(&mut cache, world.task(first));
+    assert_eq!(cache.fleet.held("a").map(|held| held.task).collect::<Vec<_>>(), [second]);
+}
+
+#[test]
+fn a_removal_is_a_fact_with_a_revision() {
+    let mut world = world().worker("a", 1);
+    let old = world.db.workers["a"].clone();
+    let mut cache = cache_of(&world);
+    let read = cache.begin_read();
+    world.ok(Op::RemoveWorker { worker: "a".into() });
+    cache.remove_worker("a", world.db.tombstones["a"]);
+    cache.put_worker(old, &read);
+    assert!(cache.fleet.worker("a").is_none(), "read before it was removed");
+    cache.end_read(&read);
+    let world = world.worker("a", 3);
+    hear_of(&mut cache, &world.db.workers["a"]);
+    assert_eq!(cache.fleet.free("a"), 3, "registered anew");
+}
+
+#[test]
+fn why_nobody_takes_a_task() {
+    let mut world = world();
+    assert_eq!(cache_of(&world).fleet.shortage("coder"), Some(Shortage::NoWorker));
+    world.ok(Op::RegisterWorker(Box::new(WorkerChange {
+        id: "writer".into(),
+        agents: Some(vec!["writer".into()]),
+        actor: "api",
+        ..WorkerChange::default()
+    })));
+    assert_eq!(cache_of(&world).fleet.shortage("coder"), Some(Shortage::NoWorker));
+    assert_eq!(cache_of(&world).fleet.shortage("writer"), None);
+
+    let mut world = world.worker("a", 1).worker("b", 1);
+    assert_eq!(cache_of(&world).fleet.shortage("coder"), None);
+    world.ok(Op::Cordon { worker: "a".into(), wish: CordonWish::Cordon });
+    world.ok(Op::Cordon { worker: "b".into(), wish: CordonWish::Drain });
+    assert_eq!(cache_of(&world).fleet.shortage("coder"), Some(Shortage::Cordoned));
+    world.ok(Op::Cordon { worker: "b".into(), wish: CordonWish::Uncordon });
+    let task = world.create(spec("c"));
+    world.lease(task, "b");
+    assert_eq!(cache_of(&world).fleet.shortage("coder"), Some(Shortage::NoCapacity));
+}
+
+#[test]
+fn a_lost_worker_takes_tasks_by_claiming_unless_its_status_says_otherwise() {
+    let mut world = world().worker("a", 1);
+    world.now += 100_000;
+    world.ok(Op::MarkOffline { worker: "a".into(), cause: Loss::Silent { for_ms: 60_000 } });
+    assert!(cache_of(&world).fleet.takes_tasks("a"));
+    let change = WorkerChange { id: "a".into(), status: Some(WorkerStatus::Error), actor: "api", ..WorkerChange::default() };
+    world.ok(Op::RegisterWorker(Box::new(change)));
+    world.now += 100_000;
+    world.ok(Op::MarkOffline { worker: "a".into(), cause: Loss::Silent { for_ms: 60_000 } });
+    assert!(!cache_of(&world).fleet.takes_tasks("a"));
+}
+
+#[test]
+fn a_short_list_has_the_best_and_whoever_runs_the_context() {
+    let mut world = world().worker("a", 1).worker("b", 5).worker("c", 3).worker("d", 4);
+    let task = world.create(spec("x"));
+    world.lease(task, "a");
+    let cache = cache_of(&world);
+    assert_eq!(cache.fleet.shortlist("coder", "y", 2, false), ["b", "d"]);
+    assert_eq!(cache.fleet.shortlist("coder", "x", 2, false), ["b", "d", "a"]);
+    assert_eq!(cache.fleet.shortlist("coder", "x", 9, false), ["b", "d", "c", "a"]);
+}

@@ -1,0 +1,276 @@
+//! Windows on the tasks that may be claimed, and the races of reading them in pages while tasks come and go.
+
+use std::collections::BTreeMap;
+
+use super::support::world::spec;
+use crate::cache::{Cache, Look, PageRead, ReadyKey, ReadyRow, Scope, WINDOW};
+use crate::ids::TaskId;
+use crate::task::{Parked, Status, TaskState};
+
+fn id(n: u128) -> TaskId {
+    TaskId::from_u128(n)
+}
+
+fn ready(rank: i64, n: u128) -> TaskState {
+    TaskState { id: id(n), revision: 1, priority: 9 - rank, agent_slug: "coder".into(), ..TaskState::new(&spec("c")) }
+}
+
+fn of(agent: &str, task: TaskState) -> TaskState {
+    TaskState { agent_slug: agent.into(), ..task }
+}
+
+fn reserved(worker: &str, task: TaskState) -> TaskState {
+    TaskState { parked: Some(Parked::Reserved), session_worker: Some(worker.into()), ..task }
+}
+
+fn over(task: &TaskState) -> TaskState {
+    TaskState { revision: task.revision + 1, status: Status::Completed, ..task.clone() }
+}
+
+/// A cache and the table behind it.
+#[derive(Default)]
+struct Desk {
+    cache: Cache,
+    table: BTreeMap<ReadyKey, TaskState>,
+}
+
+impl Desk {
+    fn with(tasks: impl IntoIterator<Item = TaskState>) -> Self {
+        let mut desk = Self::default();
+        desk.table.extend(tasks.into_iter().map(|task| ((9 - task.priority, task.id), task)));
+        desk
+    }
+
+    /// A commit of this replica.
+    fn hear(&mut self, task: &TaskState) {
+        let read = self.cache.begin_read();
+        self.cache.put_task(task, &read);
+        self.cache.end_read(&read);
+    }
+
+    /// It became ready, and the commit was told of.
+    fn put(&mut self, task: TaskState) {
+        self.hear(&task);
+        self.table.insert((9 - task.priority, task.id), task);
+    }
+
+    fn finish(&mut self, key: ReadyKey) {
+        let task = self.table.remove(&key).unwrap();
+        self.hear(&over(&task));
+    }
+
+    fn read(&self, page: &PageRead, limit: usize) -> Vec<ReadyRow> {
+        let is_in = |row: &ReadyRow| match &page.scope {
+            Scope::All => row.reserved_for.is_none(),
+            Scope::Agent(slug) => row.reserved_for.is_none() && row.agent_slug == *slug,
+            Scope::Reserved(worker) => row.reserved_for.as_ref() == Some(worker),
+        };
+        let rows = self.table.values().filter_map(ReadyRow::of).filter(is_in);
+        rows.filter(|row| page.after.is_none_or(|after| row.key() > after)).take(limit).collect()
+    }
+
+    fn look(&mut self, max: usize) -> Look {
+        self.cache.look(&[Scope::All], max, 0, 0)
+    }
+
+    fn begin(&mut self) -> PageRead {
+        self.cache.begin_page(&Scope::All).unwrap()
+    }
+
+    /// Looks, and reads pages as long as the answer is not sure.
+    fn take(&mut self, max: usize, page: usize) -> Vec<u128> {
+        self.take_in(&[Scope::All], max, page)
+    }
+
+    fn take_in(&mut self, scopes: &[Scope], max: usize, page: usize) -> Vec<u128> {
+        for _ in 0..10_000 {
+            let look = self.cache.look(scopes, max, 0, 0);
+            let Some(scope) = look.page else { return look.tasks.iter().map(|id| id.as_u128()).collect() };
+            self.cache.queue.give_back(&look.tasks);
+            let begun = self.cache.begin_page(&scope).unwrap();
+            let rows = self.read(&begun, page);
+            self.cache.end_page(&begun, rows, page);
+        }
+        panic!("reads pages for ever");
+    }
+}
+
+fn agents<const N: usize>(slugs: [&str; N]) -> [Scope; N] {
+    slugs.map(|slug| Scope::Agent(slug.into()))
+}
+
+#[test]
+fn the_first_by_rank_then_id_across_agents() {
+    let mut desk = Desk::with([ready(5, 1), of("writer", ready(4, 2)), ready(4, 3), of("poet", ready(0, 9))]);
+    assert_eq!(desk.take_in(&agents(["coder", "writer"]), 9, 1), [2, 3, 1]);
+    assert_eq!(desk.take(9, 1), [9], "the others are taken");
+    desk.cache.queue.give_back(&[id(3)]);
+    assert_eq!(desk.take(9, 1), [3]);
+}
+
+#[test]
+fn a_window_that_is_not_loaded_is_not_passed_over() {
+    let mut desk = Desk::with((1..=60).map(|n| ready(5, n)).chain([of("writer", ready(0, 99))]));
+    assert_eq!(desk.take_in(&agents(["coder"]), 1, 100), [1]);
+    // The coders' window could fill the claim; the first of all is a writer's, and nobody has read those.
+    assert_eq!(desk.take_in(&agents(["coder", "writer"]), 2, 100), [99, 2]);
+}
+
+#[test]
+fn an_agent_named_twice_is_looked_at_once() {
+    let mut desk = Desk::with([ready(5, 1), ready(5, 2)]);
+    assert_eq!(desk.take_in(&agents(["coder", "coder"]), 9, 10), [1, 2]);
+}
+
+#[test]
+fn reserved_tasks_are_for_their_worker_alone() {
+    let mut desk = Desk::with([reserved("w", ready(5, 1)), ready(5, 2)]);
+    let own = [Scope::All, Scope::Reserved("w".into())];
+    let others = [Scope::All, Scope::Reserved("v".into())];
+    assert_eq!(desk.take_in(&others, 9, 10), [2]);
+    assert_eq!(desk.take_in(&own, 9, 10), [1]);
+    desk.cache.queue.give_back(&[id(1)]);
+    desk.put(TaskState { revision: 2, ..ready(5, 1) });
+    assert_eq!(desk.take_in(&others, 9, 10), [1], "its reservation is over");
+}
+
+#[test]
+fn a_spread_picks_among_tasks_of_the_first_priority_only() {
+    let mut desk = Desk::with((1..=4).map(|n| ready(3, n)).chain([ready(5, 9)]));
+    desk.take(0, 10);
+    assert!(desk.take(1, 10) == [1]);
+    let mut seen = std::collections::BTreeSet::new();
+    for chance in 0..20 {
+        let look = desk.cache.look(&[Scope::All], 1, 100, chance);
+        desk.cache.queue.give_back(&look.tasks);
+        seen.extend(look.tasks.iter().map(|id| id.as_u128()));
+    }
+    assert_eq!(seen.into_iter().collect::<Vec<_>>(), [2, 3, 4]);
+}
+
+#[test]
+fn a_task_that_becomes_ready_or_is_gone() {
+    let mut desk = Desk::with([ready(5, 1), ready(5, 3)]);
+    assert_eq!(desk.take(1, 10), [1]);
+    desk.put(ready(5, 2));
+    desk.finish((5, id(3)));
+    assert_eq!(desk.take(9, 10), [2]);
+    desk.cache.queue.give_back(&[id(1), id(2)]);
+    desk.cache.remove_task(id(2));
+    assert_eq!(desk.take(9, 10), [1]);
+}
+
+#[test]
+fn what_becomes_ready_while_a_page_is_read_is_not_missed() {
+    // Before the page's end, between its rows, behind it; each time the page was read before the commit.
+    for late in [1, 4, 7, 9] {
+        let mut desk = Desk::with([ready(5, 3), ready(5, 5), ready(5, 8)]);
+        assert!(desk.look(9).tasks.is_empty());
+        let begun = desk.begin();
+        assert!(desk.cache.begin_page(&Scope::All).is_none(), "one page at a time");
+        let rows = desk.read(&begun, 2);
+        desk.put(ready(5, late));
+        desk.cache.end_page(&begun, rows, 2);
+        let mut all = vec![3, 5, 8, late];
+        all.sort_unstable();
+        assert_eq!(desk.take(9, 2), all);
+    }
+}
+
+#[test]
+fn what_ends_while_a_page_is_read_does_not_come_back_with_it() {
+    let mut desk = Desk::with([ready(5, 3), ready(5, 5)]);
+    desk.look(9);
+    let begun = desk.begin();
+    let rows = desk.read(&begun, 9);
+    desk.finish((5, id(3)));
+    desk.cache.end_page(&begun, rows, 9);
+    assert_eq!(desk.take(9, 9), [5]);
+    assert_eq!(desk.cache.shown().count(), 1, "what is over is forgotten when nobody can contradict it any more");
+}
+
+#[test]
+fn a_page_that_was_not_read_is_read_again() {
+    let mut desk = Desk::with([ready(5, 3)]);
+    desk.look(9);
+    let begun = desk.begin();
+    desk.put(ready(5, 4));
+    desk.cache.abandon_page(&begun);
+    assert_eq!(desk.take(9, 1), [3, 4]);
+}
+
+#[test]
+fn a_page_from_before_a_rebuild_is_suspect() {
+    let mut desk = Desk::with([ready(5, 1), ready(5, 2), ready(5, 3), ready(5, 4)]);
+    assert_eq!(desk.take(1, 2), [1]);
+    desk.look(9);
+    let old = desk.begin();
+    let rows = desk.read(&old, 2);
+    let rebuild = desk.cache.begin_rebuild();
+    desk.cache.end_read(&rebuild);
+    desk.cache.queue.give_back(&[id(1), id(2)]);
+    desk.look(9);
+    // A new page is begun before the old one comes in.
+    let new = desk.begin();
+    desk.cache.end_page(&old, rows, 2);
+    assert_eq!(desk.cache.take_suspects().tasks.into_iter().collect::<Vec<_>>(), [id(3), id(4)]);
+    let rows = desk.read(&new, 9);
+    desk.cache.end_page(&new, rows, 9);
+    desk.cache.queue.give_back(&[id(1), id(2), id(3), id(4)]);
+    assert_eq!(desk.take(9, 2), [1, 2, 3, 4]);
+}
+
+#[test]
+fn a_full_window_drops_its_tail_and_later_pages_bring_it_back() {
+    let last = WINDOW as u128 + 500;
+    let mut desk = Desk::with((1..=last).map(|n| ready(5, n * 2)));
+    assert_eq!(desk.take(1, 1_000), [2]);
+    let mut taken = vec![1, 2, 3];
+    for n in [1, 3] {
+        desk.put(ready(5, n));
+    }
+    desk.cache.queue.give_back(&[id(2)]);
+    assert_eq!(desk.take(3, 1_000), taken);
+    // Carried out in pieces, as claims do.
+    for n in &taken {
+        desk.finish((5, id(*n)));
+    }
+    desk.cache.queue.give_back(&[id(1), id(2), id(3)]);
+    while let Some(next) = Some(desk.take(32, 1_000)).filter(|next| !next.is_empty()) {
+        for n in &next {
+            desk.finish((5, id(*n)));
+        }
+        desk.cache.queue.give_back(&next.iter().map(|n| id(*n)).collect::<Vec<_>>());
+        taken.extend(next);
+    }
+    let all: Vec<u128> = [1, 2, 3].into_iter().chain((2..=last).map(|n| n * 2)).collect();
+    assert!(taken == all, "{} of {}", taken.len(), all.len());
+    assert_eq!(desk.cache.shown().count(), 0);
+}
+
+#[test]
+fn a_window_that_overflows_while_a_page_is_read_misses_nothing() {
+    // One short of full when the page begins; then the head grows over the limit, and the page comes in behind the dropped tail.
+    let most = WINDOW as u128 - 1;
+    let mut desk = Desk::with((1_000..1_000 + most + 10).map(|n| ready(5, n)));
+    desk.look(1);
+    let begun = desk.begin();
+    let rows = desk.read(&begun, WINDOW - 1);
+    desk.cache.end_page(&begun, rows, WINDOW - 1);
+    let begun = desk.begin();
+    let rows = desk.read(&begun, 5);
+    for n in 1..=3 {
+        desk.put(ready(1, n));
+    }
+    desk.cache.end_page(&begun, rows, 5);
+    let mut all = Vec::new();
+    while let Some(next) = Some(desk.take(32, 1_000)).filter(|next| !next.is_empty()) {
+        for n in &next {
+            desk.finish((if *n <= 3 { 1 } else { 5 }, id(*n)));
+        }
+        desk.cache.queue.give_back(&next.iter().map(|n| id(*n)).collect::<Vec<_>>());
+        all.extend(next);
+    }
+    let expected: Vec<u128> = (1..=3).chain(1_000..1_000 + most + 10).collect();
+    assert!(all == expected, "{} of {}", all.len(), expected.len());
+}
