@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod equivalence;
+mod files;
 mod liveness;
 mod log;
 mod migration;

@@ -1,0 +1,46 @@
+//! Another file takes the place of SQLite's while the store has it open.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+
+use super::*;
+
+/// Whether this process has the file open, whatever its name.
+fn is_open(file: &fs::Metadata) -> bool {
+    let open = fs::read_dir("/proc/self/fd").unwrap().flatten().filter_map(|entry| fs::metadata(entry.path()).ok());
+    open.into_iter().any(|open| (open.dev(), open.ino()) == (file.dev(), file.ino()))
+}
+
+#[test]
+fn a_file_that_takes_the_place_is_neither_written_nor_read() {
+    crate::support::run(async {
+        let bench = Bench::new(Database::Sqlite).await;
+        let mut writer = bench.writer().await;
+        let id = create(&mut writer, vec![spec("c")]).await[0];
+        bench.state(id).await;
+        let path = PathBuf::from(bench.url.trim_start_matches("sqlite:"));
+        assert!(is_open(&fs::metadata(&path).unwrap()));
+        let copy = path.with_extension("copy");
+        fs::copy(&path, &copy).unwrap();
+        fs::rename(&copy, &path).unwrap();
+
+        let refused = try_commit(&mut writer, &[Op::Create { tasks: vec![spec("c")] }]).await.unwrap_err();
+        assert!(refused.is_lasting() && refused.to_string().contains("replaced"), "{refused}");
+        assert!(writer.rollback().await.unwrap_err().is_lasting(), "waiting does not help");
+        assert!(bench.port().writer().await.is_err_and(|error| error.is_lasting()));
+        // More readers at once than there are connections: they share those that are open.
+        let reads: Vec<_> = (0..16)
+            .map(|_| {
+                let store = bench.store.clone();
+                crate::support::beside(async move { store.task(id).await })
+            })
+            .collect();
+        for read in reads {
+            assert!(read.await.unwrap().unwrap().is_some());
+        }
+        // Of the others none was open yet.
+        assert!(bench.port().task_states(&[id]).await.is_err_and(|error| error.is_lasting()));
+        assert!(!is_open(&fs::metadata(&path).unwrap()));
+    });
+}
