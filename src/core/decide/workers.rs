@@ -97,7 +97,10 @@ pub(super) fn record_seen(set: &mut WorkingSet, sightings: &[(WorkerId, Ms)]) ->
         set.find_worker(id)?;
     }
     for (id, at) in sightings {
-        if let Some(worker) = set.find_worker(id)?.filter(|worker| worker.last_seen < *at || worker.last_seen > set.now()) {
+        // A sign from before the worker was marked offline was on its way; it does not bring the worker back.
+        let is_news = |worker: &&Worker| !(worker.lost && *at <= worker.updated_at);
+        let is_later = |worker: &&Worker| worker.last_seen < *at || worker.last_seen > set.now();
+        if let Some(worker) = set.find_worker(id)?.filter(is_news).filter(is_later) {
             let worker = worker.clone();
             let at = (*at).min(set.now());
             see_at(set, worker, at);

@@ -305,3 +305,16 @@ fn a_lease_call_prefers_the_contexts_worker_then_room_then_the_last_seen() {
     world.now += 24 * 60 * 60 * 1000;
     assert_eq!(lease(&mut world, "x").1, "c", "ran it within a day");
 }
+
+#[test]
+fn a_sign_of_life_from_before_a_worker_was_marked_offline_does_not_bring_it_back() {
+    let mut world = world().worker("w", 1);
+    let sign = world.now + 500;
+    world.now += 1_000;
+    world.ok(Op::MarkOffline { worker: "w".into(), cause: Loss::Unreachable("connection refused".into()) });
+    world.now += 100;
+    world.ok(Op::RecordSeen { sightings: vec![("w".into(), sign)] });
+    assert!(world.db.workers["w"].lost, "it was on its way when the agent was found dead");
+    world.ok(Op::RecordSeen { sightings: vec![("w".into(), world.now)] });
+    assert!(!world.db.workers["w"].lost);
+}
