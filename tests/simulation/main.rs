@@ -1,4 +1,5 @@
 //! Seeds. `SIMULATION_SEEDS=from..to` runs others than those tried otherwise, `SIMULATION_SEEDS=17` one alone.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};

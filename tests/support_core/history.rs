@@ -246,7 +246,7 @@ impl History {
             }
             Step::Grace { lease } => {
                 let (task, lease, _) = pick(&self.leases, *lease)?.clone();
-                Op::ExpireLease { task, lease, grace: Grace { resumed_at: now, grace_ms: 10_000 } }
+                Op::ExpireLease { task, lease, grace: Grace { resumed_at: now, grace_ms: 10_000, found_due_at: None } }
             }
             Step::Register { worker: at, places } => Op::RegisterWorker(Box::new(registration(&worker(*at), *places))),
             Step::Remove { worker: at } => Op::RemoveWorker { worker: worker(*at) },

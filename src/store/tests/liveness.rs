@@ -160,7 +160,7 @@ async fn a_heartbeat_leaves_the_deadline_where_it_is(database) {
     assert_eq!(bench.state(ids[0]).await.lease.unwrap().check_at, START + 91_000);
     // So it is when a gap in service gives it more time.
     bench.at(91_000);
-    commit(&mut writer, vec![look(Grace { resumed_at: START + 90_000, grace_ms: 10_000 })]).await;
+    commit(&mut writer, vec![look(Grace { resumed_at: START + 90_000, grace_ms: 10_000, found_due_at: None })]).await;
     assert_eq!(bench.port().due_leases(9).await.unwrap().next_at, Some(START + 100_000));
 
     // A replica of the version before knows nothing of it.

@@ -6,6 +6,7 @@ mod equivalence;
 mod liveness;
 mod migration;
 mod reading;
+mod simulation;
 mod support;
 mod waking;
 mod writing;
