@@ -74,7 +74,7 @@ pub async fn outages(cluster: Cluster, every_sec: u64) {
         {
             let mut state = cluster.shared.lock();
             state.is_away = true;
-            state.transactions.clear();
+            state.end_transactions(|_| true);
         }
         cluster.pause(9_000).await;
         cluster.shared.lock().is_away = false;

@@ -1,5 +1,6 @@
 //! One replica's way to the database.
 
+use std::fmt::Debug;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -15,6 +16,7 @@ use bloom_core::working_set::Counts;
 use bloom_database::{CountDeltas, CountsAt, Database, Due, Feed, FeedEntry, Position, Result, Service, Writer};
 use tokio::sync::Notify;
 
+use crate::mirror::{same_counts, same_due, same_page, same_rows};
 use crate::shared::{LeaderRow, Shared, State, WriterRow};
 use crate::writer::SimWriter;
 
@@ -77,6 +79,22 @@ impl SimDatabase {
         self.trip().await?;
         Ok(found)
     }
+
+    /// A read that a mirror is asked for as well.
+    async fn read_both<T: Debug + Send, W: Future<Output = Result<T>> + Send>(
+        &self,
+        look: impl FnOnce(&mut State) -> T + Send,
+        ask: impl FnOnce(Arc<dyn Database>) -> W + Send,
+        is_same: impl FnOnce(&State, &T, &T) -> bool + Send,
+    ) -> Result<T> {
+        let what = std::any::type_name::<W>();
+        self.read(|state| {
+            let found = look(state);
+            state.compare(what, &found, ask, is_same);
+            found
+        })
+        .await
+    }
 }
 
 fn page<T>(rows: impl Iterator<Item = T>, limit: i64) -> Vec<T> {
@@ -97,7 +115,7 @@ where
 #[async_trait]
 impl Database for SimDatabase {
     fn is_shared(&self) -> bool {
-        true
+        !self.shared.lock().beside.is_there
     }
 
     async fn writer(&self) -> Result<Box<dyn Writer>> {
@@ -105,6 +123,7 @@ impl Database for SimDatabase {
         let mut state = self.shared.lock();
         let id = state.writers.keys().last().copied().unwrap_or_default() + 1;
         state.writers.insert(id, WriterRow::default());
+        state.open_beside(id);
         Ok(Box::new(SimWriter::new(self.clone(), id)))
     }
 
@@ -113,6 +132,9 @@ impl Database for SimDatabase {
     }
 
     async fn feed(&self, positions: &[Position], own: &[i64]) -> Result<Feed> {
+        if !self.is_shared() {
+            return Ok(Feed::default());
+        }
         let (positions, own) = (positions.to_vec(), own.to_vec());
         self.read(move |state| {
             let mut feed = Feed::default();
@@ -136,6 +158,9 @@ impl Database for SimDatabase {
     }
 
     async fn heard(&self) -> Result<()> {
+        if !self.is_shared() {
+            std::future::pending::<()>().await;
+        }
         self.shared.committed.notified().await;
         let is_lost = {
             let mut state = self.shared.lock();
@@ -155,7 +180,7 @@ impl Database for SimDatabase {
     }
 
     async fn counts(&self) -> Result<CountsAt> {
-        self.read(|state| {
+        let look = |state: &mut State| {
             let mut counts = state.compacted.clone();
             let mut positions = Vec::new();
             for (writer, row) in &state.writers {
@@ -167,37 +192,41 @@ impl Database for SimDatabase {
                 positions.push(Position { writer: *writer, n });
             }
             CountsAt { counts, positions }
-        })
-        .await
+        };
+        let ask = |beside: Arc<dyn Database>| async move { beside.counts().await };
+        // Each names its writers in its own way.
+        self.read_both(look, ask, |_, found, expected| same_counts(&found.counts, &expected.counts)).await
     }
 
     async fn task_states(&self, ids: &[TaskId]) -> Result<Vec<TaskState>> {
-        let ids = ids.to_vec();
-        self.read(move |state| ids.iter().filter_map(|id| state.memory.tasks.get(id).cloned()).collect()).await
+        let look = |state: &mut State| ids.iter().filter_map(|id| state.memory.tasks.get(id).cloned()).collect();
+        let ask = |beside: Arc<dyn Database>| async move { beside.task_states(ids).await };
+        self.read_both(look, ask, |_, found, expected: &Vec<TaskState>| same_rows(found, expected, |task| task.id)).await
     }
 
     async fn workers_by_id(&self, ids: &[WorkerId]) -> Result<Vec<Worker>> {
-        let ids = ids.to_vec();
-        self.read(move |state| ids.iter().filter_map(|id| state.memory.workers.get(id).cloned()).collect()).await
+        let look = |state: &mut State| ids.iter().filter_map(|id| state.memory.workers.get(id).cloned()).collect();
+        let ask = |beside: Arc<dyn Database>| async move { beside.workers_by_id(ids).await };
+        self.read_both(look, ask, |_, found, expected: &Vec<Worker>| same_rows(found, expected, |worker| worker.id.clone())).await
     }
 
     async fn workers_page(&self, after: Option<&str>, limit: i64) -> Result<Vec<Worker>> {
-        let after = after.map(str::to_owned);
-        self.read(move |state| {
-            let behind = |worker: &&Worker| after.as_ref().is_none_or(|after| worker.id > *after);
-            page(state.memory.workers.values().filter(behind).cloned(), limit)
-        })
-        .await
+        let behind = |worker: &&Worker| after.is_none_or(|after| worker.id.as_str() > after);
+        let look = |state: &mut State| page(state.memory.workers.values().filter(behind).cloned(), limit);
+        let ask = |beside: Arc<dyn Database>| async move { beside.workers_page(after, limit).await };
+        self.read_both(look, ask, |_, found, expected| found == expected).await
     }
 
     async fn active_tasks(&self, after: Option<TaskId>, limit: i64) -> Result<Vec<TaskState>> {
-        self.read(move |state| page(state.memory.active().filter(|task| after.is_none_or(|after| task.id > after)).cloned(), limit)).await
+        let behind = |task: &&TaskState| after.is_none_or(|after| task.id > after);
+        let look = |state: &mut State| page(state.memory.active().filter(behind).cloned(), limit);
+        let ask = |beside: Arc<dyn Database>| async move { beside.active_tasks(after, limit).await };
+        self.read_both(look, ask, |_, found, expected| found == expected).await
     }
 
     async fn ready_page(&self, scope: &Scope, after: Option<(i64, TaskId)>, limit: i64) -> Result<Vec<ReadyRow>> {
-        let scope = scope.clone();
-        self.read(move |state| {
-            let is_in = |row: &ReadyRow| match &scope {
+        let look = |state: &mut State| {
+            let is_in = |row: &ReadyRow| match scope {
                 Scope::All => row.reserved_for.is_none(),
                 Scope::Agent(slug) => row.reserved_for.is_none() && row.agent_slug == *slug,
                 Scope::Reserved(worker) => row.reserved_for.as_ref() == Some(worker),
@@ -205,63 +234,75 @@ impl Database for SimDatabase {
             let mut rows: Vec<ReadyRow> = state.memory.tasks.values().filter_map(ReadyRow::of).filter(is_in).collect();
             rows.sort_by_key(ReadyRow::key);
             page(rows.into_iter().filter(|row| after.is_none_or(|after| row.key() > after)), limit)
-        })
-        .await
+        };
+        let ask = |beside: Arc<dyn Database>| async move { beside.ready_page(scope, after, limit).await };
+        self.read_both(look, ask, |_, found, expected| found == expected).await
     }
 
     async fn specs(&self, ids: &[TaskId]) -> Result<Vec<Arc<TaskSpec>>> {
-        let ids = ids.to_vec();
-        self.read(move |state| ids.iter().filter_map(|id| state.memory.specs.get(id).cloned()).collect()).await
+        let look = |state: &mut State| ids.iter().filter_map(|id| state.memory.specs.get(id).cloned()).collect();
+        let ask = |beside: Arc<dyn Database>| async move { beside.specs(ids).await };
+        self.read_both(look, ask, |_, found, expected: &Vec<Arc<TaskSpec>>| same_rows(found, expected, |spec| spec.id)).await
     }
 
     async fn due_leases(&self, limit: i64) -> Result<Due<(TaskId, LeaseId)>> {
-        self.read(move |state| {
+        let look = |state: &mut State| {
             let leases = state.memory.active().filter_map(|task| task.lease.as_ref().map(|lease| (lease.check_at, (task.id, lease.id))));
             due(state.now(), leases.collect(), limit)
-        })
-        .await
+        };
+        let ask = |beside: Arc<dyn Database>| async move { beside.due_leases(limit).await };
+        let at = |state: &State, task: &TaskId| state.memory.tasks.get(task)?.lease.as_ref().map(|lease| lease.check_at);
+        self.read_both(look, ask, |state, found, expected| same_due(found, expected, limit, |(task, _)| at(state, task))).await
     }
 
     async fn leases_beyond_ttl(&self, limit: i64) -> Result<Vec<(TaskId, LeaseId)>> {
-        self.read(move |state| {
+        let look = |state: &mut State| {
             let now = state.now();
             let leases = state.memory.active().filter_map(|task| Some((task.id, task.lease.as_ref()?)));
             page(leases.filter(|(_, lease)| lease.expires_at > now + lease.ttl_ms).map(|(task, lease)| (task, lease.id)), limit)
-        })
-        .await
+        };
+        let ask = |beside: Arc<dyn Database>| async move { beside.leases_beyond_ttl(limit).await };
+        self.read_both(look, ask, |_, found, expected: &Vec<_>| same_page(found, expected, limit)).await
     }
 
     async fn due_tasks(&self, limit: i64) -> Result<Due<TaskId>> {
-        self.read(move |state| {
+        let look = |state: &mut State| {
             let tasks = state.memory.tasks.values().filter_map(|task| Some((task.wake_at?, task.id)));
             due(state.now(), tasks.collect(), limit)
-        })
-        .await
+        };
+        let ask = |beside: Arc<dyn Database>| async move { beside.due_tasks(limit).await };
+        let at = |state: &State, task: &TaskId| state.memory.tasks.get(task)?.wake_at;
+        self.read_both(look, ask, |state, found, expected| same_due(found, expected, limit, |task| at(state, task))).await
     }
 
     async fn silent_workers(&self, silent_for_ms: i64, limit: i64) -> Result<Due<WorkerId>> {
-        self.read(move |state| {
+        let look = |state: &mut State| {
             let now = state.now();
             let counted = state.memory.workers.values().filter(|worker| !worker.lost && worker.status != WorkerStatus::Offline);
             let deadline = |worker: &Worker| if worker.last_seen > now + 1_000 { now } else { worker.last_seen + silent_for_ms + 1 };
             due(now, counted.map(|worker| (deadline(worker), worker.id.clone())).collect(), limit)
-        })
-        .await
+        };
+        let ask = |beside: Arc<dyn Database>| async move { beside.silent_workers(silent_for_ms, limit).await };
+        self.read_both(look, ask, |_, found, expected| same_due(found, expected, limit, |_| None)).await
     }
 
     async fn wakeups(&self, after: Option<WakeupId>, limit: i64) -> Result<Vec<Wakeup>> {
-        self.read(move |state| {
-            page(state.memory.wakeups.values().filter(|wakeup| after.is_none_or(|after| wakeup.id > after)).cloned(), limit)
-        })
-        .await
+        let behind = |wakeup: &&Wakeup| after.is_none_or(|after| wakeup.id > after);
+        let look = |state: &mut State| page(state.memory.wakeups.values().filter(behind).cloned(), limit);
+        let ask = |beside: Arc<dyn Database>| async move { beside.wakeups(after, limit).await };
+        self.read_both(look, ask, |_, found, expected| found == expected).await
     }
 
     async fn waiters(&self, wakeup: &Wakeup, limit: i64) -> Result<Waiters> {
-        let wakeup = wakeup.clone();
-        self.read(move |state| state.memory.waiters(&wakeup, usize::try_from(limit).expect("a limit"))).await
+        let look = |state: &mut State| state.memory.waiters(wakeup, usize::try_from(limit).expect("a limit"));
+        let ask = |beside: Arc<dyn Database>| async move { beside.waiters(wakeup, limit).await };
+        self.read_both(look, ask, |_, found, expected| found == expected).await
     }
 
     async fn lead(&self, holder: &str, ttl_ms: i64) -> Result<Option<i64>> {
+        if !self.is_shared() {
+            return Ok(Some(1));
+        }
         let holder = holder.to_owned();
         self.read(move |state| {
             let now = state.now();
@@ -305,7 +346,10 @@ impl Database for SimDatabase {
 
     async fn count_errors(&self) -> Result<CountDeltas> {
         tokio::time::sleep(Duration::from_millis(1)).await;
-        Ok(CountDeltas::default())
+        let ask = |beside: Arc<dyn Database>| async move { beside.count_errors().await };
+        let none = CountDeltas::default();
+        self.shared.lock().compare("count_errors", &none, ask, |_, found, none| same_counts(found, none));
+        Ok(none)
     }
 }
 

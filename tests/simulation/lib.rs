@@ -11,6 +11,7 @@ pub mod actors;
 pub mod chaos;
 pub mod database;
 pub mod judge;
+pub mod mirror;
 pub mod plan;
 pub mod run;
 pub mod shared;
@@ -21,4 +22,4 @@ pub mod writer;
 pub mod memory;
 
 pub use plan::Plan;
-pub use run::{Outcome, run};
+pub use run::{Outcome, run, run_beside};

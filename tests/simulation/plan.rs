@@ -51,4 +51,9 @@ impl Plan {
             session_wait_ms: *dice.pick(&[0, 3_000]),
         }
     }
+
+    /// The same with one replica, as a database that is not shared has it.
+    pub fn alone(self) -> Self {
+        Self { replicas: 1, ..self }
+    }
 }

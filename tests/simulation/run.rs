@@ -1,5 +1,6 @@
 //! One run of one seed.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -11,6 +12,7 @@ use crate::actors::{self, Cluster};
 use crate::chaos;
 use crate::database::{counted, is_quiet};
 use crate::judge::Judge;
+use crate::mirror::{Beside, Mirror};
 use crate::plan::Plan;
 use crate::shared::{PEACE, Shared};
 
@@ -32,14 +34,23 @@ pub struct Outcome {
 }
 
 pub fn run(plan: &Plan) -> Outcome {
+    start(plan, None)
+}
+
+/// With a database beside, which is given all that the simulated one is given.
+pub fn run_beside(plan: &Plan, mirror: Arc<dyn Mirror>) -> Outcome {
+    start(plan, Some(mirror))
+}
+
+fn start(plan: &Plan, mirror: Option<Arc<dyn Mirror>>) -> Outcome {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().expect("a runtime");
-    let outcome = runtime.block_on(live(plan));
+    let outcome = runtime.block_on(live(plan, mirror));
     runtime.shutdown_background();
     outcome
 }
 
-async fn live(plan: &Plan) -> Outcome {
-    let shared = Shared::new(plan.seed);
+async fn live(plan: &Plan, mirror: Option<Arc<dyn Mirror>>) -> Outcome {
+    let shared = Shared::new(plan.seed, mirror);
     let cluster = Cluster::new(shared.clone(), plan.seed);
     for _ in 0..plan.replicas {
         let replica = chaos::start(&cluster, plan).await;
@@ -88,9 +99,12 @@ async fn live(plan: &Plan) -> Outcome {
         cluster.is_over.store(true, Ordering::Relaxed);
         quiesce(&shared).await;
         compare(&cluster);
+        shared.lock().compare_all();
     }
     cluster.is_over.store(true, Ordering::Relaxed);
     let mut state = shared.lock();
+    // Tasks that the runtime drops with itself hold the state: what is outside of the run is let go of here.
+    state.beside = Beside::default();
     let mut complaints = std::mem::take(&mut state.judge.complaints);
     complaints.truncate(5);
     Outcome {

@@ -12,6 +12,7 @@ use tokio::time::Instant;
 
 use crate::judge::Judge;
 use crate::memory::Memory;
+use crate::mirror::{Beside, Mirror};
 
 pub const START: Ms = 1_800_000_000_000;
 /// The server ends a transaction whose client is silent for so long.
@@ -71,6 +72,9 @@ pub struct LeaderRow {
 /// Who holds locks, and since when it was last heard of.
 #[derive(Debug)]
 pub struct Transaction {
+    pub writer: i64,
+    /// The mirror has begun it, too.
+    pub is_beside: bool,
     pub tasks: BTreeSet<TaskId>,
     pub workers: BTreeSet<WorkerId>,
     pub active_at: Instant,
@@ -113,6 +117,7 @@ pub struct State {
     pub commits: u64,
     pub judge: Judge,
     pub is_peace: bool,
+    pub beside: Beside,
 }
 
 #[derive(Clone)]
@@ -125,7 +130,7 @@ pub struct Shared {
 }
 
 impl Shared {
-    pub fn new(seed: u64) -> Self {
+    pub fn new(seed: u64, mirror: Option<Arc<dyn Mirror>>) -> Self {
         let state = State {
             memory: Memory::default(),
             batches: BTreeMap::new(),
@@ -146,6 +151,7 @@ impl Shared {
             commits: 0,
             judge: Judge::default(),
             is_peace: false,
+            beside: Beside::new(mirror),
         };
         Self { state: Arc::new(Mutex::new(state)), unlocked: Arc::new(Notify::new()), committed: Arc::new(Notify::new()) }
     }
@@ -192,6 +198,17 @@ impl State {
 
     /// Ends transactions whose clients are silent, as the server does.
     pub fn end_idle_transactions(&mut self) {
-        self.transactions.retain(|_, transaction| transaction.active_at.elapsed() < IDLE_IN_TRANSACTION);
+        self.end_transactions(|transaction| transaction.active_at.elapsed() >= IDLE_IN_TRANSACTION);
+    }
+
+    pub fn end_transactions(&mut self, is_over: impl Fn(&Transaction) -> bool) {
+        let over: Vec<u64> = self.transactions.iter().filter(|(_, transaction)| is_over(transaction)).map(|(id, _)| *id).collect();
+        over.into_iter().for_each(|id| self.end_transaction(id));
+    }
+
+    pub fn end_transaction(&mut self, id: u64) {
+        if let Some(transaction) = self.transactions.remove(&id).filter(|transaction| transaction.is_beside) {
+            self.rollback_beside(transaction.writer);
+        }
     }
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bloom_core::command::Keys;
 use bloom_core::ids::{TaskId, WorkerId};
+use bloom_core::task::Status;
 use bloom_core::working_set::{Loaded, WorkingSet};
 use bloom_database::{Changed, CountDeltas, Done, Error, Maintenance, Result, Writer};
 use tokio::time::Instant;
@@ -43,10 +44,14 @@ impl SimWriter {
                 let workers: BTreeSet<_> = keys.workers.iter().filter(is_there).chain(all).cloned().collect();
                 let is_free =
                     state.transactions.values().all(|other| other.tasks.is_disjoint(tasks) && other.workers.is_disjoint(&workers));
+                // A database that is not shared is locked as a whole.
+                let is_free = if state.beside.is_there { state.transactions.is_empty() } else { is_free };
                 if is_free {
                     let id = state.next_transaction;
                     state.next_transaction += 1;
-                    state.transactions.insert(id, Transaction { tasks: tasks.clone(), workers, active_at: Instant::now() });
+                    let transaction =
+                        Transaction { writer: self.id, is_beside: false, tasks: tasks.clone(), workers, active_at: Instant::now() };
+                    state.transactions.insert(id, transaction);
                     self.transaction = Some(id);
                     return Ok(());
                 }
@@ -75,7 +80,7 @@ impl SimWriter {
 
     fn end(&mut self, state: &mut State) {
         if let Some(id) = self.transaction.take() {
-            state.transactions.remove(&id);
+            state.end_transaction(id);
         }
         self.database.shared.unlocked.notify_waiters();
     }
@@ -110,40 +115,52 @@ impl Writer for SimWriter {
         let mut state = self.database.shared.lock();
         self.go_on(&mut state)?;
         let now = state.now();
-        Ok(state.memory.lock(now, keys, found, tasks))
+        if !state.beside.is_there {
+            return Ok(state.memory.lock(now, keys, found, tasks));
+        }
+        // What was found before the lock is as it was.
+        let loaded = state.memory.load(now, keys);
+        state.load_beside(self.id, keys, &loaded);
+        Ok(loaded)
     }
 
     async fn save(&mut self, set: &WorkingSet, check_epoch: Option<i64>) -> Result<()> {
         self.database.trip().await?;
         let shared = self.database.shared.clone();
-        let is_in_doubt;
+        let (is_in_doubt, before);
         {
             let mut state = shared.lock();
             self.go_on(&mut state)?;
-            if let Some(epoch) = check_epoch {
+            if let Some(epoch) = check_epoch.filter(|_| !state.beside.is_there) {
                 let now = state.now();
                 if state.leader.as_ref().is_none_or(|leader| leader.epoch != epoch || leader.expires_at <= now) {
                     return Err(Error::NotLeader);
                 }
             }
+            before = self.n;
             let per_mille = state.weather.doubt_per_mille;
             is_in_doubt = state.dice.below(1000) < per_mille;
             if is_in_doubt && state.dice.chance(50) {
                 self.end(&mut state);
                 return Err(Error::CommitUnknown("cut before it arrived".into()));
             }
-            state.memory.save(set).map_err(|index| Error::Conflict(index.into()))?;
+            let saved = state.memory.save(set);
+            let is_empty = state.beside.is_there && set.dirty.is_empty();
+            state.save_beside(self.id, if is_empty { self.n } else { self.n + 1 }, set, saved);
+            saved.map_err(|index| Error::Conflict(index.into()))?;
             let revision = |id| state.memory.tasks.get(id).map_or(0, |task| task.revision);
             let prints: Vec<u64> = set.dirty.tasks.iter().map(|id| id.as_u128() as u64 ^ revision(id) as u64).collect();
             prints.into_iter().for_each(|print| state.note(print));
-            let State { memory, judge, is_peace, .. } = &mut *state;
+            let State { memory, judge, is_peace, beside, .. } = &mut *state;
             let audit = std::mem::take(&mut memory.audit);
             judge.heed(memory, set, &audit, *is_peace);
-            let n = self.n;
-            self.record(&mut state, CountDeltas::of(set), Changed::of(set));
+            beside.audit.extend(audit.into_iter().filter(|_| beside.is_there));
+            if !is_empty {
+                self.record(&mut state, CountDeltas::of(set), Changed::of(set));
+            }
             if is_in_doubt {
                 // The writer does not know.
-                self.n = n;
+                self.n = before;
             }
             self.end(&mut state);
         }
@@ -154,7 +171,7 @@ impl Writer for SimWriter {
         match self.database.trip().await {
             Ok(()) => Ok(()),
             Err(_) => {
-                self.n -= 1;
+                self.n = before;
                 Err(Error::CommitUnknown("the database went away".into()))
             }
         }
@@ -174,6 +191,7 @@ impl Writer for SimWriter {
         let void = BatchRow { at, counts: CountDeltas::default(), changes: Changed::default(), is_void: true };
         let row = state.batches.entry((self.id, self.n + 1)).or_insert(void);
         let committed = !row.is_void;
+        state.resolve_beside(self.id, self.n + 1, committed);
         self.n += 1;
         Ok(committed)
     }
@@ -193,6 +211,7 @@ impl Writer for SimWriter {
                     }
                 }
                 state.compacted = compacted;
+                state.maintain_beside(self.id, job, &Done::default());
                 Ok(Done::default())
             }
             Maintenance::PruneBatches { older_than_ms } => {
@@ -201,17 +220,21 @@ impl Writer for SimWriter {
                 // The newest of each writer stays: it settles a commit in doubt.
                 let newest: BTreeMap<i64, i64> = batches.keys().copied().collect();
                 batches.retain(|(writer, n), batch| batch.at >= before || *n > writers[writer].compacted_n || newest[writer] == *n);
+                let job = Maintenance::PruneBatches { older_than_ms: *older_than_ms.min(&PRUNED_AFTER_MS) };
+                state.maintain_beside(self.id, &job, &Done::default());
+                state.forget_removed_workers();
                 Ok(Done::default())
             }
             Maintenance::RemoveTasks { .. } => {
                 let now = state.now();
                 let memory = &state.memory;
                 let is_awaited = |id: &TaskId| {
-                    memory.specs.values().any(|spec| spec.depends_on.contains(id) && !memory.tasks[&spec.id].status.is_final())
+                    memory.specs.values().any(|spec| spec.depends_on.contains(id) && memory.tasks[&spec.id].status == Status::Queued)
                 };
                 let due = memory.tasks.values().filter(|task| task.remove_at.is_some_and(|at| at <= now));
                 let removed: Vec<TaskId> = due.map(|task| task.id).filter(|id| !is_awaited(id)).collect();
                 if removed.is_empty() {
+                    state.maintain_beside(self.id, job, &Done::default());
                     return Ok(Done::default());
                 }
                 let mut counts = CountDeltas::default();
@@ -220,7 +243,9 @@ impl Writer for SimWriter {
                     *counts.tasks.entry((task.agent_slug, task.priority, task.status)).or_default() -= 1;
                 }
                 self.record(&mut state, counts.clone(), Changed { removed_tasks: removed.clone(), ..Changed::default() });
-                Ok(Done { rows: removed.len() as u64, removed, counts, is_batch: true })
+                let done = Done { rows: removed.len() as u64, removed, counts, is_batch: true };
+                state.maintain_beside(self.id, job, &done);
+                Ok(done)
             }
             Maintenance::PruneAudit { .. } | Maintenance::CorrectCounts { .. } => Ok(Done::default()),
         }

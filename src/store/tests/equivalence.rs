@@ -3,7 +3,7 @@
 
 #[path = "../../../tests/support_core/mod.rs"]
 #[allow(dead_code, reason = "the tests of the core use the rest")]
-mod support_core;
+pub mod support_core;
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt::Debug;
@@ -100,7 +100,7 @@ async fn carry_out(writer: &mut Box<dyn Writer>, batch: &Batch, told: &impl Fn()
 }
 
 /// What memory loaded is there and is the same; a database may load more at once, to save a round.
-fn assert_same(found: &Loaded, expected: &Loaded, told: &impl Fn() -> String) {
+pub fn assert_same(found: &Loaded, expected: &Loaded, told: &impl Fn() -> String) {
     assert_eq!((found.now, found.all_workers), (expected.now, expected.all_workers), "{}", told());
     assert_covers(&found.tasks, &expected.tasks, told);
     assert_covers(&found.workers, &expected.workers, told);
@@ -134,7 +134,7 @@ fn sorted<K: Clone + Eq + Hash>(lists: &HashMap<K, Vec<TaskId>>) -> HashMap<K, B
 }
 
 /// Every table against the memory's.
-async fn compare_all(store: &Store, writer: &mut Box<dyn Writer>, memory: &Memory, now: i64) {
+pub async fn compare_all(store: &Store, writer: &mut Box<dyn Writer>, memory: &Memory, now: i64) {
     let everything = Keys {
         tasks: memory.tasks.keys().copied().collect(),
         all_workers: true,

@@ -8,6 +8,7 @@ mod liveness;
 mod log;
 mod migration;
 mod reading;
+mod simulation;
 mod support;
 mod waking;
 mod writing;

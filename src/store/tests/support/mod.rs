@@ -39,6 +39,11 @@ pub fn run<F: Future>(body: F) -> F::Output {
     RUNTIME.block_on(async { tokio::time::timeout(TEST_LIMIT, body).await.expect("the test ends within its limit") })
 }
 
+/// Waits for something that is a part of a test, in a thread that has no runtime.
+pub fn finish<F: Future>(part: F) -> F::Output {
+    RUNTIME.block_on(part)
+}
+
 /// Runs something beside the test.
 pub fn beside<F>(work: F) -> tokio::task::JoinHandle<F::Output>
 where

@@ -1,0 +1,144 @@
+//! The simulation of the whole control plane with SQLite beside its database in memory: whatever an engine and its reconcilers ask in
+//! trouble and in peace, SQLite answers the same. `SIMULATION_SEEDS=from..to` runs others than those tried otherwise,
+//! `SIMULATION_SEEDS=17` one alone.
+//!
+//! All trouble of the simulation is on, as one replica has it. What a process alone does not meet is left out: other replicas and what
+//! is told among them (feed, leadership), and the gap in service that a clock set by hand has no notion of.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::time::Instant;
+
+use bloom_core::working_set::Loaded;
+use bloom_simulation::mirror::{Mirror, Work};
+use bloom_simulation::{Outcome, Plan, memory, run_beside};
+use bloom_store::{Clock, Options, Store};
+
+use crate::equivalence::support_core::memory::Memory;
+use crate::equivalence::{assert_same, compare_all};
+use crate::{START, support};
+
+/// So many are tried by every test run.
+const SEEDS: u64 = 12;
+
+struct Beside {
+    store: Store,
+    url: String,
+    time: Arc<AtomicI64>,
+}
+
+impl Beside {
+    async fn open(url: String) -> Self {
+        let time = Arc::new(AtomicI64::new(START));
+        let options = Options { url: url.clone(), max_connections: 2 };
+        let store = Store::with_clock(&options, Clock::Manual(time.clone())).await.expect("opens");
+        store.migrate().await.expect("migrates");
+        Self { store, url, time }
+    }
+}
+
+#[async_trait::async_trait]
+impl Mirror for Beside {
+    fn at(&self, now: i64) -> Arc<dyn bloom_database::Database> {
+        self.time.store(now, Ordering::SeqCst);
+        Arc::new(self.store.clone())
+    }
+
+    fn carry(&self, work: Work<'_, ()>) -> Result<(), String> {
+        // In a thread of its own, as the simulation's own runtime knows no real time and nothing of sockets and threads.
+        let ended = std::thread::scope(|scope| scope.spawn(|| support::finish(work)).join());
+        ended.map_err(|said| match said.downcast::<String>() {
+            Ok(text) => *text,
+            Err(said) => (*said.downcast::<&str>().unwrap_or(Box::new("it panicked"))).to_owned(),
+        })
+    }
+
+    fn assert_same(&self, found: &Loaded, expected: &Loaded) {
+        assert_same(found, expected, &|| "a load".into());
+    }
+
+    async fn has_batch(&self, writer: i64, n: i64) -> bool {
+        use sqlx::Connection;
+        let mut conn = sqlx::SqliteConnection::connect(&self.url).await.expect("connects");
+        let found = sqlx::query_scalar("SELECT changes <> 'void' FROM batches WHERE lane = $1 AND n = $2").bind(writer).bind(n);
+        let found: Option<bool> = found.fetch_optional(&mut conn).await.expect("reads");
+        conn.close().await.expect("closes");
+        found == Some(true)
+    }
+
+    async fn assert_all(&self, memory: &memory::Memory, now: i64) {
+        let mut writer = bloom_database::Database::writer(&self.store).await.expect("a writer");
+        compare_all(&self.store, &mut writer, &here(memory.clone()), now).await;
+        writer.close().await;
+    }
+}
+
+/// The simulation is built with its own copy of the type.
+fn here(memory: memory::Memory) -> Memory {
+    let memory::Memory {
+        specs,
+        tasks,
+        workers,
+        tombstones,
+        wakeups,
+        past_leases,
+        results,
+        events,
+        settings,
+        audit,
+        counts,
+        leases_granted,
+    } = memory;
+    Memory { specs, tasks, workers, tombstones, wakeups, past_leases, results, events, settings, audit, counts, leases_granted }
+}
+
+fn run_one(plan: &Plan) -> Outcome {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let beside = Arc::new(support::run(Beside::open(format!("sqlite:{}", dir.path().join("bloom.db").display()))));
+    let outcome = run_beside(plan, beside.clone());
+    support::run(beside.store.close());
+    outcome
+}
+
+fn seeds() -> Range<u64> {
+    let Ok(text) = std::env::var("SIMULATION_SEEDS") else { return 0..SEEDS };
+    let number = |text: &str| text.parse().expect("SIMULATION_SEEDS is a number or a range such as 0..1000");
+    match text.split_once("..") {
+        Some((from, to)) => number(from)..number(to),
+        None => number(&text)..number(&text) + 1,
+    }
+}
+
+#[test]
+fn sqlite_goes_through_every_run_as_memory_does() {
+    let seeds = seeds();
+    let started = Instant::now();
+    let (next, commits) = (AtomicU64::new(seeds.start), AtomicU64::new(0));
+    let failed = std::sync::Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        for _ in 0..std::thread::available_parallelism().map_or(2, usize::from) {
+            scope.spawn(|| {
+                loop {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if seed >= seeds.end || failed.lock().unwrap().len() > 4 {
+                        return;
+                    }
+                    let plan = Plan::of(seed).alone();
+                    let outcome = run_one(&plan);
+                    commits.fetch_add(outcome.commits, Ordering::Relaxed);
+                    if !outcome.complaints.is_empty() {
+                        failed.lock().unwrap().push((plan, outcome));
+                    }
+                }
+            });
+        }
+    });
+    println!("{} seeds, {} commits, {:?}", seeds.end - seeds.start, commits.into_inner(), started.elapsed());
+    let failed = failed.into_inner().unwrap();
+    for (plan, outcome) in &failed {
+        println!("\nSIMULATION_SEEDS={} fails: {plan:?}\n", plan.seed);
+        outcome.complaints.iter().for_each(|complaint| println!("{complaint}\n"));
+    }
+    assert!(failed.is_empty(), "{} seeds fail; SIMULATION_SEEDS=… runs one again", failed.len());
+}

@@ -1,0 +1,254 @@
+//! A real database beside the simulated one: every call of the engine is carried out on both, and both must come to the same.
+//!
+//! A call on the mirror takes no time on the virtual clock: the simulation's thread waits until it is done.
+
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use bloom_core::Ms;
+use bloom_core::audit::AuditEntry;
+use bloom_core::command::Keys;
+use bloom_core::ids::WorkerId;
+use bloom_core::working_set::{Loaded, WorkingSet};
+use bloom_database::{CountDeltas, Database, Done, Due, Maintenance, Result, Writer};
+
+use crate::memory::{Conflict, Memory};
+use crate::shared::State;
+
+pub type Work<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// So long does a real database keep the row of a removed worker.
+const TOMBSTONE_MS: Ms = 3_600_000;
+
+#[async_trait]
+pub trait Mirror: Send + Sync {
+    /// Its clock shows this time from now on.
+    fn at(&self, now: Ms) -> Arc<dyn Database>;
+
+    /// Runs it to its end in another thread; `Err`: it panicked, and said this.
+    fn carry(&self, work: Work<'_, ()>) -> std::result::Result<(), String>;
+
+    /// Panics where what was found in the mirror is not what memory loaded.
+    fn assert_same(&self, found: &Loaded, expected: &Loaded);
+
+    /// Whether the writer's batch of this number has committed.
+    async fn has_batch(&self, writer: i64, n: i64) -> bool;
+
+    /// Panics where any table differs.
+    async fn assert_all(&self, memory: &Memory, now: Ms);
+}
+
+/// What a run keeps of its mirror.
+#[derive(Default)]
+pub struct Beside {
+    /// The plan has one; it may have differed since.
+    pub is_there: bool,
+    pub mirror: Option<Arc<dyn Mirror>>,
+    writers: BTreeMap<i64, Box<dyn Writer>>,
+    /// Memory gives its own away to the judge.
+    pub audit: Vec<AuditEntry>,
+    pub removed_at: BTreeMap<WorkerId, Ms>,
+}
+
+impl Beside {
+    pub fn new(mirror: Option<Arc<dyn Mirror>>) -> Self {
+        Self { is_there: mirror.is_some(), mirror, ..Self::default() }
+    }
+}
+
+impl State {
+    /// Carries a call out on the mirror. `None`: there is none, or it failed, which is a complaint then.
+    fn beside<T: Send, W: Future<Output = T> + Send>(&mut self, what: &str, call: impl FnOnce(Arc<dyn Database>) -> W) -> Option<T> {
+        let mirror = self.beside.mirror.clone()?;
+        let work = call(mirror.at(self.now()));
+        let mut answer = None;
+        let kept = &mut answer;
+        let carried = mirror.carry(Box::pin(async move { *kept = Some(work.await) }));
+        if let Err(text) = carried {
+            self.differs(format!("{what}: {text}"));
+        }
+        answer
+    }
+
+    /// From then on the two go different ways: only the first difference tells anything.
+    fn differs(&mut self, text: String) {
+        self.beside.mirror = None;
+        self.beside.writers.clear();
+        self.judge.complaints.push(format!("the mirror differs: {text}"));
+    }
+
+    fn expect(&mut self, holds: bool, what: &str, found: &dyn Debug, expected: &dyn Debug) {
+        if !holds {
+            self.differs(format!("{what}: found {found:#?}, expected {expected:#?}"));
+        }
+    }
+
+    /// Asks the mirror as well.
+    pub fn compare<T: Debug + Send, W: Future<Output = Result<T>> + Send>(
+        &mut self,
+        what: &str,
+        expected: &T,
+        ask: impl FnOnce(Arc<dyn Database>) -> W,
+        is_same: impl FnOnce(&Self, &T, &T) -> bool,
+    ) {
+        match self.beside(what, ask) {
+            Some(Ok(found)) => {
+                let holds = is_same(self, &found, expected);
+                self.expect(holds, what, &found, expected);
+            }
+            Some(Err(error)) => self.differs(format!("{what}: {error}")),
+            None => {}
+        }
+    }
+
+    /// `call` gives the writer back.
+    fn write_beside<T: Send, W: Future<Output = (Box<dyn Writer>, T)> + Send>(
+        &mut self,
+        what: &str,
+        writer: i64,
+        call: impl FnOnce(Box<dyn Writer>) -> W,
+    ) -> Option<T> {
+        let own = self.beside.writers.remove(&writer)?;
+        let (own, answer) = self.beside(what, |_| call(own))?;
+        self.beside.writers.insert(writer, own);
+        Some(answer)
+    }
+
+    /// The connection of a new process. The one before may have died in the middle of a transaction: its connection just breaks.
+    pub fn open_beside(&mut self, writer: i64) {
+        self.end_transactions(|_| true);
+        self.beside.writers.clear();
+        match self.beside("opening a writer", |database| async move { database.writer().await }) {
+            Some(Ok(opened)) => drop(self.beside.writers.insert(writer, opened)),
+            Some(Err(error)) => self.differs(format!("opening a writer: {error}")),
+            None => {}
+        }
+    }
+
+    pub fn load_beside(&mut self, writer: i64, keys: &Keys, expected: &Loaded) {
+        let Some(mirror) = self.beside.mirror.clone() else { return };
+        self.is_in_transaction_beside(writer, true);
+        let outcome = self.write_beside("a load", writer, |mut own| async move {
+            let found = own.begin_and_load(keys).await;
+            (own, found.map(|found| mirror.assert_same(&found, expected)))
+        });
+        if let Some(Err(error)) = outcome {
+            self.differs(format!("a load: {error}"));
+        }
+    }
+
+    fn is_in_transaction_beside(&mut self, writer: i64, is_beside: bool) {
+        let own = self.transactions.values_mut().filter(|transaction| transaction.writer == writer);
+        own.for_each(|transaction| transaction.is_beside = is_beside);
+    }
+
+    pub fn rollback_beside(&mut self, writer: i64) {
+        let outcome = self.write_beside("a rollback", writer, |mut own| async move {
+            let outcome = own.rollback().await;
+            (own, outcome)
+        });
+        if let Some(Err(error)) = outcome {
+            self.differs(format!("a rollback: {error}"));
+        }
+    }
+
+    /// `n`: the number that the batch has if it commits.
+    pub fn save_beside(&mut self, writer: i64, n: i64, set: &WorkingSet, expected: std::result::Result<(), Conflict>) {
+        // One database with one replica has no leader to ask for.
+        let found = self.write_beside("a save", writer, |mut own| async move {
+            let saved = own.save(set, None).await.map(|()| own.n());
+            (own, saved)
+        });
+        let Some(found) = found else { return };
+        let holds = match (&found, expected) {
+            (Ok(found), Ok(())) => *found == n,
+            (Err(error), Err(_)) => error.is_conflict(),
+            _ => false,
+        };
+        if found.is_ok() {
+            self.beside.removed_at.extend(set.dirty.removed_workers.iter().map(|id| (id.clone(), set.now())));
+            self.is_in_transaction_beside(writer, false);
+        }
+        self.expect(holds, "a save", &(&found, &set.dirty), &expected.map(|()| n));
+    }
+
+    /// What became of a commit in doubt. One that arrived is known to the mirror's writer, whose connection never broke: that its row is
+    /// there must do.
+    pub fn resolve_beside(&mut self, writer: i64, n: i64, expected: bool) {
+        let Some(mirror) = self.beside.mirror.clone() else { return };
+        let outcome = self.write_beside("settling a commit", writer, |mut own| async move {
+            let found = if expected { Ok(mirror.has_batch(own.id(), n).await) } else { own.resolve_commit().await };
+            (own, found)
+        });
+        if let Some(found) = outcome {
+            self.expect(found == Ok(expected), "settling a commit", &found, &expected);
+        }
+    }
+
+    pub fn maintain_beside(&mut self, writer: i64, job: &Maintenance, expected: &Done) {
+        let found = self.write_beside("maintenance", writer, |mut own| async move {
+            let done = own.maintain(job).await;
+            (own, done)
+        });
+        let Some(found) = found else { return };
+        let print = |done: &Done| {
+            let mut removed = done.removed.clone();
+            removed.sort_unstable();
+            (removed, done.counts.clone(), done.is_batch)
+        };
+        let holds = found.as_ref().is_ok_and(|found| print(found) == print(expected));
+        self.expect(holds, &format!("{job:?}"), &found, expected);
+        let counts = CountDeltas { tasks: self.memory.counts.clone(), leases: self.memory.leases_granted };
+        let ask = |database: Arc<dyn Database>| async move { Ok(database.counts().await?.counts) };
+        self.compare("the counts after maintenance", &counts, ask, |_, found, expected| same_counts(found, expected));
+    }
+
+    /// As a real one, the mirror keeps the rows of removed workers for a while only.
+    pub fn forget_removed_workers(&mut self) {
+        let before = self.now() - TOMBSTONE_MS;
+        let Self { memory, beside, .. } = self;
+        memory.tombstones.retain(|id, _| beside.removed_at.get(id).is_none_or(|at| *at >= before));
+    }
+
+    /// At the end of a run: all tables.
+    pub fn compare_all(&mut self) {
+        let Some(mirror) = self.beside.mirror.clone() else { return };
+        self.end_transactions(|_| true);
+        self.beside.writers.clear();
+        let mut memory = self.memory.clone();
+        memory.audit = std::mem::take(&mut self.beside.audit);
+        let now = self.now();
+        self.beside("all tables at the end", |_| async move { mirror.assert_all(&memory, now).await });
+    }
+}
+
+/// Rows in an order that nobody promised.
+pub fn same_rows<'a, T: PartialEq, K: Ord>(found: &'a [T], expected: &'a [T], key: impl Fn(&'a T) -> K) -> bool {
+    let sorted = |rows: &'a [T]| {
+        let mut keys: Vec<_> = rows.iter().enumerate().map(|(at, row)| (key(row), at)).collect();
+        keys.sort();
+        keys
+    };
+    let (left, right) = (sorted(found), sorted(expected));
+    left.len() == right.len() && left.iter().zip(&right).all(|((_, left), (_, right))| found[*left] == expected[*right])
+}
+
+/// The longest due first, those due at once in any order; of a page that is full, any of these may be left out.
+pub fn same_due<T: Ord>(found: &Due<T>, expected: &Due<T>, limit: i64, at: impl Fn(&T) -> Option<Ms>) -> bool {
+    let is_full = expected.items.len() as i64 >= limit;
+    let rows = || same_rows(&found.items, &expected.items, |item| item) && found.next_at == expected.next_at;
+    found.now == expected.now && found.items.iter().map(&at).eq(expected.items.iter().map(&at)) && (is_full || rows())
+}
+
+pub fn same_page<T: Ord>(found: &[T], expected: &[T], limit: i64) -> bool {
+    found.len() == expected.len() && (found.len() as i64 >= limit || same_rows(found, expected, |row| row))
+}
+
+pub fn same_counts(found: &CountDeltas, expected: &CountDeltas) -> bool {
+    let counted =
+        |counts: &CountDeltas| counts.tasks.iter().filter(|(_, n)| **n != 0).map(|(key, n)| (key.clone(), *n)).collect::<Vec<_>>();
+    found.leases == expected.leases && counted(found) == counted(expected)
+}
