@@ -101,9 +101,11 @@ impl Engine {
             let is_unknown = self.0.replica.lock().cache.fleet.worker(&request.worker).is_none();
             let candidates = self.candidates(&request.worker, request.max, tries.spread()).await?;
             if candidates.is_empty() && !redeliver && !is_unknown {
-                if tries.is_confirmed || !self.confirm(&request.worker).await? {
+                if tries.is_confirmed {
                     return Ok(Vec::new());
                 }
+                // Looked at once more in any case: the feed may have brought a task meanwhile.
+                self.confirm(&request.worker).await?;
                 tries.is_confirmed = true;
                 continue;
             }
@@ -169,23 +171,22 @@ impl Engine {
         Ok(())
     }
 
-    /// Asks the database itself for the first tasks that the worker may have; answers whether the cache did not know one of them.
-    async fn confirm(&self, worker: &str) -> Result<bool, Error> {
+    /// Asks the database itself for the first tasks that the worker may have.
+    async fn confirm(&self, worker: &str) -> Result<(), Error> {
         let scopes = {
             let remembered = self.0.replica.lock();
             let fleet = &remembered.cache.fleet;
             if !fleet.takes_tasks(worker) || fleet.free(worker) <= 0 {
-                return Ok(false);
+                return Ok(());
             }
             remembered.scopes(worker)
         };
         let read = self.0.replica.begin_read();
-        let mut is_news = false;
         for scope in &scopes {
             let rows = self.0.database.ready_page(scope, None, CONFIRMED as i64).await.map_err(unreadable)?;
-            is_news |= self.0.replica.lock().put_ready(rows, &read);
+            self.0.replica.lock().put_ready(rows, &read);
         }
-        Ok(is_news)
+        Ok(())
     }
 
     /// Whether a lease by claim may exist that the worker did not name. Where replicas share the database, another one may have made it

@@ -191,13 +191,13 @@ impl Remembered {
         }
     }
 
-    /// Takes in ready tasks that were read; answers whether one of them was not known to be ready.
-    pub fn put_ready(&mut self, rows: Vec<ReadyRow>, read: &Read) -> bool {
-        let mut is_news = false;
+    /// Takes in tasks that were read as ones to be claimed.
+    pub fn put_ready(&mut self, rows: Vec<ReadyRow>, read: &Read) {
         for row in rows {
-            is_news |= self.cache.put_ready(row, read);
+            if let Some(worker) = self.cache.put_ready(row, read).freed {
+                self.wake(&worker);
+            }
         }
-        is_news
     }
 
     pub fn remove_tasks(&mut self, tasks: &[TaskId]) {

@@ -25,12 +25,28 @@ pub(super) async fn run(context: Context) {
     context.drive("lease_expiry", &engine.alarms().lease_due, LOOK_EVERY_MS, |context| look(context, clock.clone())).await;
 }
 
+/// What the database's clock told, between two moments here: however long the answer took, it was read in between.
+#[derive(Clone, Copy)]
+struct Reading {
+    now: Ms,
+    asked_ms: Ms,
+    told_ms: Ms,
+}
+
+impl Reading {
+    /// How far the clock has moved besides what has passed since an earlier reading; 0 where both fit together.
+    fn step_since(&self, earlier: &Self) -> Ms {
+        let moved = self.now - earlier.now;
+        let (least, most) = (self.asked_ms - earlier.told_ms, self.told_ms - earlier.asked_ms);
+        moved - moved.clamp(least.min(most), most)
+    }
+}
+
 /// What this leadership knows of the database's clock.
 #[derive(Default)]
 struct Clock {
     epoch: Option<i64>,
-    /// Its time, and what had passed here by then.
-    read: Option<(Ms, Ms)>,
+    read: Option<Reading>,
     grace: Grace,
     /// Leases may seem to last longer than their TTL: the clock may have stepped back.
     may_be_behind: bool,
@@ -38,20 +54,19 @@ struct Clock {
 
 impl Clock {
     /// Answers how far the clock has stepped since the last look.
-    fn heed(&mut self, epoch: i64, service: Service, elapsed_ms: Ms) -> Ms {
-        let mut step = self.step(service.now, elapsed_ms);
+    fn heed(&mut self, epoch: i64, service: Service, reading: Reading) -> Ms {
+        let mut step = self.step(&reading);
         if self.epoch != Some(epoch) {
             *self = Self { epoch: Some(epoch), may_be_behind: true, ..Self::default() };
             step = 0;
         }
-        self.read = Some((service.now, elapsed_ms));
+        self.read = Some(reading);
         self.grace = Grace { resumed_at: service.resumed_at, grace_ms: GRACE_MS, found_due_at: None };
         if step.abs() > STEP_MS { step } else { 0 }
     }
 
-    /// How far the clock has moved besides what has passed.
-    fn step(&self, now: Ms, elapsed_ms: Ms) -> Ms {
-        self.read.map_or(0, |(then, elapsed_then_ms)| now - then - (elapsed_ms - elapsed_then_ms))
+    fn step(&self, reading: &Reading) -> Ms {
+        self.read.map_or(0, |earlier| reading.step_since(&earlier))
     }
 }
 
@@ -59,8 +74,10 @@ async fn look(context: Context, clock: Arc<Mutex<Clock>>) -> Result<Option<Ms>, 
     let mut clock = clock.lock().await;
     let database = context.engine.database();
     let Some(epoch) = context.leadership.epoch() else { return Ok(None) };
+    let asked_ms = context.engine.elapsed_ms();
     let service = database.mark_served().await.map_err(unreadable)?;
-    let step_ms = clock.heed(epoch, service, context.engine.elapsed_ms());
+    let reading = Reading { now: service.now, asked_ms, told_ms: context.engine.elapsed_ms() };
+    let step_ms = clock.heed(epoch, service, reading);
     if step_ms != 0 {
         tracing::warn!(step_ms, "the database's clock has stepped; leases go on as if it had not");
         if !follow_step(&context, step_ms, service.now).await? {
@@ -75,8 +92,10 @@ async fn look(context: Context, clock: Arc<Mutex<Clock>>) -> Result<Option<Ms>, 
         }
     }
     loop {
+        let asked_ms = context.engine.elapsed_ms();
         let due = database.due_leases(PAGE_ROWS).await.map_err(unreadable)?;
-        if clock.step(due.now, context.engine.elapsed_ms()).abs() > STEP_MS {
+        let reading = Reading { now: due.now, asked_ms, told_ms: context.engine.elapsed_ms() };
+        if clock.step(&reading).abs() > STEP_MS {
             return Ok(Some(context.engine.now()));
         }
         if due.items.is_empty() {
@@ -132,4 +151,24 @@ async fn end(context: &Context, leases: Vec<(TaskId, LeaseId)>, grace: Grace) ->
         }
     }
     Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Reading;
+
+    #[test]
+    fn an_answer_that_takes_long_is_no_step_of_the_clock() {
+        let first = Reading { now: 1_000_000, asked_ms: 0, told_ms: 10 };
+        for (now, asked_ms, told_ms, step) in [
+            (1_001_000, 1_000, 1_010, 0),
+            // Its clock was read long before it answered.
+            (1_001_000, 1_000, 6_000, 0),
+            (1_006_000, 1_000, 6_000, 0),
+            (4_601_000, 1_000, 1_010, 3_599_990),
+            (-2_599_000, 1_000, 1_010, -3_599_990),
+        ] {
+            assert_eq!(Reading { now, asked_ms, told_ms }.step_since(&first), step, "{now}");
+        }
+    }
 }

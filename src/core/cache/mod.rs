@@ -186,11 +186,9 @@ impl Cache {
         Effect { freed, is_ready }
     }
 
-    /// Takes in a task that was read as one to be claimed, unless something newer is known; answers whether it was not known as such.
-    pub fn put_ready(&mut self, row: ReadyRow, read: &Read) -> bool {
-        let is_known = self.tasks.get(&row.id).is_some_and(|known| known.revision > row.revision || self.is_shown(known));
-        self.put(row.id, row.revision, Some(row), None, read.0);
-        !is_known
+    /// Takes in a task that was read as one to be claimed, unless something newer is known.
+    pub fn put_ready(&mut self, row: ReadyRow, read: &Read) -> Effect {
+        self.put(row.id, row.revision, Some(row), None, read.0)
     }
 
     /// Takes a worker's row in, unless a newer one is known.
