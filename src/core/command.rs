@@ -212,8 +212,8 @@ pub enum PushEnd {
 /// Why a worker counts as lost.
 #[derive(Clone, Debug)]
 pub enum Loss {
-    /// If it was not seen for so long.
-    Silent { for_ms: i64 },
+    /// If it was not seen for so long, though somebody served since this time.
+    Silent { for_ms: i64, served_since: Ms },
     /// Its agent does not answer; the text says why.
     Unreachable(String),
     /// Its agent was removed from the machine.

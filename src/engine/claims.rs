@@ -37,12 +37,20 @@ const PAGES: usize = 64;
 const CONFIRMED: usize = 64;
 /// Candidates that were taken by others widen the choice, up to so many.
 const MAX_SPREAD: usize = 512;
+const MAX_EXTRA: usize = 256;
 /// Tries of one claim, should it lose every race.
 const TRIES: u32 = 1_000;
 
+/// Tasks for a worker, and how many of them it has room for.
+#[derive(Default)]
+pub(super) struct Candidates {
+    pub tasks: Vec<TaskId>,
+    pub max: usize,
+}
+
 /// How the tries of one claim went so far.
 #[derive(Default)]
-struct Tries {
+pub(super) struct Tries {
     number: u32,
     /// In a row, tries in which some candidates could not be had.
     missed: u32,
@@ -53,6 +61,11 @@ struct Tries {
 impl Tries {
     fn spread(&self) -> usize {
         if self.missed == 0 { 0 } else { (4_usize << self.missed.min(16)).min(MAX_SPREAD) }
+    }
+
+    /// Candidates beyond what is wanted: where many are blocked, each try parks so many of them.
+    fn extra(&self) -> usize {
+        if self.missed == 0 { 0 } else { (8_usize << self.missed.min(16)).min(MAX_EXTRA) }
     }
 }
 
@@ -99,7 +112,7 @@ impl Engine {
         while tries.number < TRIES && !self.is_stopping() {
             tries.number += 1;
             let is_unknown = self.0.replica.lock().cache.fleet.worker(&request.worker).is_none();
-            let candidates = self.candidates(&request.worker, request.max, tries.spread()).await?;
+            let Candidates { tasks: candidates, max } = self.candidates(&request.worker, request.max, &tries).await?;
             if candidates.is_empty() && !redeliver && !is_unknown {
                 if tries.is_confirmed {
                     return Ok(Vec::new());
@@ -110,7 +123,7 @@ impl Engine {
                 continue;
             }
             let wanted = candidates.len();
-            let (leased, missed) = self.take(request, candidates, std::mem::take(&mut redeliver)).await?;
+            let (leased, missed) = self.take(request, candidates, max, std::mem::take(&mut redeliver)).await?;
             if !leased.is_empty() {
                 return Ok(leased);
             }
@@ -123,38 +136,38 @@ impl Engine {
                 tries.is_confirmed = false;
             }
         }
-        Ok(Vec::new())
+        Err(if self.is_stopping() { Error::Unavailable } else { Error::Busy })
     }
 
     /// The first tasks for the worker, which are its own until they are given back; reads further into the queue where this replica's
     /// windows end.
-    pub(super) async fn candidates(&self, worker: &str, max: i64, spread: usize) -> Result<Vec<TaskId>, Error> {
+    pub(super) async fn candidates(&self, worker: &str, max: i64, tries: &Tries) -> Result<Candidates, Error> {
         for _ in 0..PAGES {
             let page_read = self.0.pages_read.notified();
-            let (look, page) = {
+            let (look, page, max) = {
                 let mut remembered = self.0.replica.lock();
                 let fleet = &remembered.cache.fleet;
                 let free = if fleet.takes_tasks(worker) { fleet.free(worker) } else { 0 };
                 let max = usize::try_from(max.min(free).max(0)).unwrap_or(0);
                 if max == 0 {
-                    return Ok(Vec::new());
+                    return Ok(Candidates::default());
                 }
                 let scopes = remembered.scopes(worker);
-                let look = remembered.cache.look(&scopes, max, spread, self.0.random.draw());
+                let look = remembered.cache.look(&scopes, max + tries.extra(), tries.spread(), self.0.random.draw());
                 let page = look.page.as_ref().and_then(|scope| remembered.cache.begin_page(scope));
                 if look.page.is_some() {
                     remembered.cache.queue.give_back(&look.tasks);
                 }
-                (look, page)
+                (look, page, max)
             };
             match (page, look.page) {
                 (Some(page), _) => self.read_page(page).await?,
                 // Somebody else reads that page, for as long as a read may take.
                 (None, Some(_)) => page_read.await,
-                (None, None) => return Ok(look.tasks),
+                (None, None) => return Ok(Candidates { tasks: look.tasks, max }),
             }
         }
-        Ok(Vec::new())
+        Ok(Candidates::default())
     }
 
     async fn read_page(&self, page: PageRead) -> Result<(), Error> {
@@ -199,8 +212,13 @@ impl Engine {
     }
 
     /// Answers the leases, and how many of the candidates could not be had.
-    async fn take(&self, request: &ClaimRequest, candidates: Vec<TaskId>, redeliver: bool) -> Result<(Vec<TaskState>, usize), Error> {
-        let max = candidates.len();
+    async fn take(
+        &self,
+        request: &ClaimRequest,
+        candidates: Vec<TaskId>,
+        max: usize,
+        redeliver: bool,
+    ) -> Result<(Vec<TaskState>, usize), Error> {
         let taken = Taken { engine: self, tasks: candidates.clone() };
         let held = request.held.clone().filter(|_| redeliver);
         let claim = Claim { worker: request.worker.clone(), candidates, max, held, ttl_ms: request.ttl_ms };

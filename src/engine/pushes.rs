@@ -7,7 +7,7 @@ use bloom_core::placement::is_open;
 use bloom_core::task::{Origin, TaskState};
 use bloom_core::worker::Worker;
 
-use super::claims::Taken;
+use super::claims::{Taken, Tries};
 use super::{Engine, Error};
 
 /// Where this replica's cache of a worker is behind, it has caught up by then.
@@ -47,8 +47,8 @@ impl Engine {
         while commands.len() < max {
             let best = (0..rooms.len()).max_by_key(|at| (rooms[*at].free, rooms[*at].last_seen));
             let Some(at) = best.filter(|at| rooms[*at].free > 0) else { break };
-            let tasks = match self.candidates(&rooms[at].worker, 1, 0).await {
-                Ok(tasks) => tasks,
+            let tasks = match self.candidates(&rooms[at].worker, 1, &Tries::default()).await {
+                Ok(candidates) => candidates.tasks,
                 Err(error) => {
                     round.error = Some(error);
                     break;

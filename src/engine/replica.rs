@@ -151,9 +151,11 @@ impl Remembered {
     pub fn put_worker(&mut self, worker: &Worker, read: &Read) {
         let fleet = &self.cache.fleet;
         let before = (fleet.free(&worker.id), fleet.takes_tasks(&worker.id));
+        let agents = fleet.worker(&worker.id).map(|known| known.capabilities.agents.clone());
         self.cache.put_worker(worker.clone(), read);
         let fleet = &self.cache.fleet;
-        if before != (fleet.free(&worker.id), fleet.takes_tasks(&worker.id)) || worker.draining {
+        let is_changed = agents != fleet.worker(&worker.id).map(|known| known.capabilities.agents.clone());
+        if is_changed || before != (fleet.free(&worker.id), fleet.takes_tasks(&worker.id)) || worker.draining {
             self.wake(&worker.id);
         }
     }

@@ -76,14 +76,15 @@ impl Engine {
         });
     }
 
-    /// Works the whole wake-up off for the leader of this epoch. One that this replica works on already is left alone.
+    /// Works off a page of the wake-up for the leader of this epoch; answers what is left. One that this replica works on already is
+    /// left alone.
     ///
     /// # Errors
-    /// Of a page; the wake-up stands where it was.
-    pub async fn drain_wakeup(&self, wakeup: Wakeup, epoch: i64) -> Result<(), Error> {
-        let Some(mut work) = Work::begin(self, wakeup, Some(epoch)) else { return Ok(()) };
-        while work.page().await? {}
-        Ok(())
+    /// Of the page; the wake-up stands where it was.
+    pub async fn work_off_page(&self, wakeup: Wakeup, epoch: i64) -> Result<Option<Wakeup>, Error> {
+        let Some(mut work) = Work::begin(self, wakeup, Some(epoch)) else { return Ok(None) };
+        let is_left = work.page().await?;
+        Ok(is_left.then(|| work.wakeup.clone()))
     }
 }
 

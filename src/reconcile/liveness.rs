@@ -19,9 +19,16 @@ async fn look(context: Context) -> Result<Option<Ms>, Error> {
     let engine = &context.engine;
     let silent_for_ms = context.options.worker_offline_after_ms;
     let due = engine.database().silent_workers(silent_for_ms, PAGE_ROWS).await.map_err(unreadable)?;
+    // While nobody served, and when the clock stepped, nobody could be seen.
+    let served_since = match due.items.is_empty() {
+        true => 0,
+        false => engine.database().mark_served().await.map_err(unreadable)?.resumed_at,
+    };
     let mut next = due.next_at;
     for worker in due.items {
-        let Some(command) = context.led(Op::MarkOffline { worker: worker.clone(), cause: Loss::Silent { for_ms: silent_for_ms } }) else {
+        let Some(command) =
+            context.led(Op::MarkOffline { worker: worker.clone(), cause: Loss::Silent { for_ms: silent_for_ms, served_since } })
+        else {
             return Ok(None);
         };
         match engine.submit(command).await {

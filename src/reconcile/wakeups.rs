@@ -12,8 +12,10 @@ use tokio::sync::Mutex;
 
 use super::{Context, LOOK_EVERY_MS, PAGE, PAGE_ROWS, unreadable};
 
-/// Pages of one look; the next look goes on.
+/// Pages of wake-ups that one look reads; the next look goes on.
 const PAGES: usize = 20;
+/// Pages of each wake-up's waiters between two looks.
+const ROUNDS: usize = 4;
 
 pub(super) async fn run(context: Context) {
     let alarm = Alarm::default();
@@ -34,20 +36,16 @@ async fn look(context: Context, seen: Arc<Mutex<Seen>>) -> Result<Option<Ms>, Er
     // A new leader follows a dead one, perhaps: what it finds is nobody's.
     let is_first = seen.epoch != Some(epoch);
     let before = std::mem::take(&mut seen.cursors);
+    let mut open = Vec::new();
     let mut after = None;
     for _ in 0..PAGES {
         let page = context.engine.database().wakeups(after, PAGE_ROWS).await.map_err(unreadable)?;
         let is_last = page.len() < PAGE;
         after = page.last().map(|wakeup| wakeup.id);
         for wakeup in page {
-            if !is_first && before.get(&wakeup.id) != Some(&wakeup.cursor) {
-                seen.cursors.insert(wakeup.id, wakeup.cursor);
-                continue;
-            }
-            match context.engine.drain_wakeup(wakeup, epoch).await {
-                Ok(()) => {}
-                Err(Error::Rejected(Rejection::NotLeader)) => return Ok(context.stands_down()),
-                Err(error) => return Err(error),
+            seen.cursors.insert(wakeup.id, wakeup.cursor);
+            if is_first || before.get(&wakeup.id) == Some(&wakeup.cursor) {
+                open.push(wakeup);
             }
         }
         if is_last {
@@ -55,5 +53,19 @@ async fn look(context: Context, seen: Arc<Mutex<Seen>>) -> Result<Option<Ms>, Er
         }
     }
     seen.epoch = Some(epoch);
-    Ok(None)
+    // A page of each in turn, so that none waits for all of another; then a look at what has come meanwhile.
+    for _ in 0..ROUNDS {
+        for wakeup in std::mem::take(&mut open) {
+            match context.engine.work_off_page(wakeup, epoch).await {
+                Ok(Some(left)) => {
+                    seen.cursors.insert(left.id, left.cursor);
+                    open.push(left);
+                }
+                Ok(None) => {}
+                Err(Error::Rejected(Rejection::NotLeader)) => return Ok(context.stands_down()),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+    Ok((!open.is_empty()).then(|| context.engine.now()))
 }

@@ -28,10 +28,13 @@ impl Trouble {
     pub fn text(self) -> &'static str {
         match self {
             Self::Moved => {
-                "The database file was removed, moved or replaced while the server ran, so nothing can be kept: put the file back, or restore \
-                 a backup, and start the server again"
+                "The database file was removed, moved or replaced while the server ran, so nothing can be kept: stop the server, put the file \
+                 back, or remove what is left beside it (-wal and -shm) and restore a backup, and start the server again"
             }
-            Self::Damaged => "The database file is damaged: stop the server, restore the file from a backup and start the server again",
+            Self::Damaged => {
+                "The database file is damaged: stop the server, remove the file and what is left beside it (-wal and -shm), restore a backup and \
+                 start the server again"
+            }
             Self::Failing => {
                 "The database can't be written to because its disk is full or fails: make room on it, or look at the system's log; the \
                  server goes on by itself"

@@ -38,6 +38,8 @@ pub(super) const MARK_WRITERS_EVERY_MS: i64 = 1_000;
 pub(super) struct Served {
     pub has_begun: bool,
     pub writers_marked_at: Option<Ms>,
+    /// When a mark was written last, here.
+    pub marked: Option<std::time::Instant>,
 }
 
 /// The last statement before COMMIT: whoever takes over waits for this lock, so nothing of the old leadership commits behind its end.

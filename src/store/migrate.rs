@@ -1,6 +1,8 @@
 //! The schema: migrations are part of the program.
 
 use std::collections::BTreeSet;
+use std::sync::PoisonError;
+use std::time::Duration;
 
 use sqlx::migrate::{MigrateError, Migrator};
 
@@ -28,6 +30,9 @@ statement!(
     }
 );
 statement!(APPLIED, "SELECT version FROM _sqlx_migrations WHERE success");
+
+/// A server writes its mark of service twice a second; without one for so long it can write nothing.
+const UNMARKED: Duration = Duration::from_secs(5);
 
 impl Store {
     /// Brings the schema up to date and answers what it applied. Replicas that start together wait for each other.
@@ -61,6 +66,13 @@ impl Store {
         // A disk that does not answer must not keep a thread that serves others.
         let looked = tokio::task::spawn_blocking(move || health.look()).await;
         looked.map_err(|error| Error::Unavailable(error.to_string()))??;
+        let marked = self.inner.served.lock().unwrap_or_else(PoisonError::into_inner).marked;
+        if let Some(marked) = marked.filter(|marked| marked.elapsed() > UNMARKED) {
+            let seconds = marked.elapsed().as_secs();
+            return Err(Error::Unavailable(format!(
+                "nothing could be written for {seconds} s: another program may hold the database locked"
+            )));
+        }
         let applied = self.applied().await?;
         let known: BTreeSet<i64> = self.migrator().iter().map(|m| m.version).collect();
         if applied == known {

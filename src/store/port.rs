@@ -155,6 +155,7 @@ impl Database for Store {
         let marks_writers = {
             let mut served = self.inner.served.lock().unwrap_or_else(PoisonError::into_inner);
             served.has_begun = true;
+            served.marked = Some(std::time::Instant::now());
             let recent = |at: Ms| (at..at + MARK_WRITERS_EVERY_MS).contains(&now);
             !served.writers_marked_at.is_some_and(recent)
         };

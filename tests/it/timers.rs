@@ -39,7 +39,8 @@ async fn a_silent_worker_turns_offline(on_postgres: bool) {
     let plane = Plane::start(on_postgres).await;
     plane.register("w").await;
     plane.pass(60_000);
-    let early = plane.engine.submit(Op::MarkOffline { worker: "w".into(), cause: Loss::Silent { for_ms: 60_000 } }).await.unwrap();
+    let early =
+        plane.engine.submit(Op::MarkOffline { worker: "w".into(), cause: Loss::Silent { for_ms: 60_000, served_since: 0 } }).await.unwrap();
     assert!(matches!(early, Reply::NotDue(at) if at == START + 60_001), "{early:?}");
     plane.shows("w", true).await;
     plane.pass(1);

@@ -63,10 +63,9 @@ async fn live(plan: &Plan, mirror: Option<Arc<dyn Mirror>>) -> Outcome {
     for _ in 0..plan.creators {
         tokio::spawn(actors::creator(cluster.clone()));
     }
-    if let Some(every) = plan.operators {
-        tokio::spawn(actors::operator(cluster.clone(), every, plan.workers));
-    }
     let mut trouble = Vec::new();
+    // An operator's last cordon must not come after the one that ends all cordons.
+    trouble.extend(plan.operators.map(|every| tokio::spawn(actors::operator(cluster.clone(), every, plan.workers))));
     trouble.extend(plan.freezes.map(|every| tokio::spawn(chaos::freezes(cluster.clone(), every))));
     trouble.extend(plan.kills.map(|every| tokio::spawn(chaos::kills(cluster.clone(), plan.clone(), every))));
     trouble.extend(plan.outages.map(|every| tokio::spawn(chaos::outages(cluster.clone(), every))));

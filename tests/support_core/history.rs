@@ -255,7 +255,9 @@ impl History {
                 Op::Cordon { worker: worker(*at), wish: wishes[wish % wishes.len()] }
             }
             Step::Seen { worker: at } => Op::RecordSeen { sightings: vec![(worker(*at), now)] },
-            Step::Silent { worker: at } => Op::MarkOffline { worker: worker(*at), cause: Loss::Silent { for_ms: NOT_SEEN_MS } },
+            Step::Silent { worker: at } => {
+                Op::MarkOffline { worker: worker(*at), cause: Loss::Silent { for_ms: NOT_SEEN_MS, served_since: 0 } }
+            }
             Step::Pass { .. } | Step::Crash | Step::LookAgain | Step::Stale(_) | Step::Batch(_) => return None,
         })
     }

@@ -98,7 +98,7 @@ pub(super) fn record_seen(set: &mut WorkingSet, sightings: &[(WorkerId, Ms)]) ->
     }
     for (id, at) in sightings {
         // A sign from before the worker was marked offline was on its way; it does not bring the worker back.
-        let is_news = |worker: &&Worker| !(worker.lost && *at <= worker.updated_at);
+        let is_news = |worker: &&Worker| !(worker.lost && *at < worker.updated_at);
         let is_later = |worker: &&Worker| worker.last_seen < *at || worker.last_seen > set.now();
         if let Some(worker) = set.find_worker(id)?.filter(is_news).filter(is_later) {
             let worker = worker.clone();
@@ -125,8 +125,10 @@ pub(super) fn mark_offline(set: &mut WorkingSet, id: &str, cause: &Loss) -> Resu
         return Ok(Reply::NotDue(set.now() + 1));
     }
     let (actor, detail) = match cause {
-        Loss::Silent { for_ms } if set.now() - worker.last_seen <= *for_ms => return Ok(Reply::NotDue(worker.last_seen + for_ms + 1)),
-        Loss::Silent { for_ms } => ("reconciler", format!("not seen for more than {} s", for_ms / 1000)),
+        Loss::Silent { for_ms, served_since } if set.now() - worker.last_seen.max(*served_since) <= *for_ms => {
+            return Ok(Reply::NotDue(worker.last_seen.max(*served_since) + for_ms + 1));
+        }
+        Loss::Silent { for_ms, .. } => ("reconciler", format!("not seen for more than {} s", for_ms / 1000)),
         Loss::Unreachable(error) => ("admin", format!("its agent does not answer: {error}")),
         Loss::Uninstalled => ("admin", "its agent was uninstalled".into()),
     };

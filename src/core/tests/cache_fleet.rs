@@ -157,12 +157,12 @@ fn why_nobody_takes_a_task() {
 fn a_lost_worker_takes_tasks_by_claiming_unless_its_status_says_otherwise() {
     let mut world = world().worker("a", 1);
     world.now += 100_000;
-    world.ok(Op::MarkOffline { worker: "a".into(), cause: Loss::Silent { for_ms: 60_000 } });
+    world.ok(Op::MarkOffline { worker: "a".into(), cause: Loss::Silent { for_ms: 60_000, served_since: 0 } });
     assert!(cache_of(&world).fleet.takes_tasks("a"));
     let change = WorkerChange { id: "a".into(), status: Some(WorkerStatus::Error), actor: "api", ..WorkerChange::default() };
     world.ok(Op::RegisterWorker(Box::new(change)));
     world.now += 100_000;
-    world.ok(Op::MarkOffline { worker: "a".into(), cause: Loss::Silent { for_ms: 60_000 } });
+    world.ok(Op::MarkOffline { worker: "a".into(), cause: Loss::Silent { for_ms: 60_000, served_since: 0 } });
     assert!(!cache_of(&world).fleet.takes_tasks("a"));
 }
 

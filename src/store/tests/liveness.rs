@@ -232,7 +232,7 @@ async fn silent_workers_are_found(database) {
     bench.at(100_000);
     assert_eq!(silent(9).await, (vec!["a".into(), "b".into()], None));
     assert_eq!(silent(1).await, (vec!["a".into()], Some(100_000)));
-    commit(&mut writer, vec![Op::MarkOffline { worker: "a".into(), cause: Loss::Silent { for_ms: 60_000 } }]).await;
+    commit(&mut writer, vec![Op::MarkOffline { worker: "a".into(), cause: Loss::Silent { for_ms: 60_000, served_since: 0 } }]).await;
     assert_eq!(silent(9).await, (vec!["b".into()], None));
     // Seen in the future: the clock stepped back.
     bench.at(-1);

@@ -47,13 +47,14 @@ pub fn plain(id: &str) -> String {
     id.replace('-', "")
 }
 
-enum Link {
+/// A connection of the checker's own.
+pub enum Link {
     Sqlite(SqliteConnection),
     Postgres(PgConnection),
 }
 
 impl Link {
-    async fn open(url: &str) -> Link {
+    pub async fn open(url: &str) -> Link {
         if url.starts_with("postgres") {
             Link::Postgres(PgConnection::connect(url).await.expect("PostgreSQL"))
         } else {
@@ -62,7 +63,7 @@ impl Link {
     }
 
     /// Every value as text, so that both dialects read alike. `{hex:id}` is an id as hex digits.
-    async fn rows(&mut self, sql: &str) -> Vec<Vec<Option<String>>> {
+    pub async fn rows(&mut self, sql: &str) -> Vec<Vec<Option<String>>> {
         let open = if matches!(self, Link::Sqlite(_)) { "lower(hex(" } else { "(replace(" };
         let close = if matches!(self, Link::Sqlite(_)) { "))" } else { "::text, '-', ''))" };
         let mut text = String::new();
@@ -161,6 +162,14 @@ impl Tables {
 
     pub fn active_on(&self, worker: &str) -> usize {
         self.states.values().filter(|state| state.worker.as_deref() == Some(worker)).count()
+    }
+}
+
+impl Link {
+    /// How many rows there are.
+    pub async fn count(&mut self, from_where: &str) -> i64 {
+        let rows = self.rows(&format!("SELECT CAST(count(*) AS TEXT) FROM {from_where}")).await;
+        rows[0][0].as_deref().expect("a count").parse().expect("a number")
     }
 }
 
