@@ -10,7 +10,7 @@ use super::answers::Usage;
 use super::values::{Id, Int, Labels, List, MAX_SAFE, Moment, Name, NonEmpty, ShortName, Text, Usd};
 use super::wire::body;
 use crate::core::Ms;
-use crate::core::task::{Format, Reason, Session, Status, TaskSpec, TaskState};
+use crate::core::task::{Format, Reason, Session, Status, TaskSpec, TaskState, WaitingReason};
 
 pub const MAX_DEPENDENCIES: usize = 100;
 pub const MAX_BATCH: usize = 1000;
@@ -145,23 +145,8 @@ pub struct Failure<'a> {
 /// What a queued task waits for.
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
 pub struct Waiting {
-    #[schema(value_type = WaitingReason)]
-    pub reason: &'static str,
+    pub reason: WaitingReason,
     pub message: String,
-}
-
-/// What a queued task may wait for, as the engine names it.
-#[derive(Serialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-#[expect(dead_code, reason = "only the schema is used")]
-enum WaitingReason {
-    NoWorker,
-    NoCapacity,
-    NotBefore,
-    DependsOn,
-    ExclusiveKey,
-    SessionWorker,
-    Cordoned,
 }
 
 impl<'a> Task<'a> {

@@ -9,10 +9,9 @@ use super::ids::{LeaseId, TaskId, WorkerId, created_at};
 
 /// An enum that is stored and sent as a fixed word.
 macro_rules! words {
-    ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident = $word:literal),+ $(,)? }) => {
-        $(#[$doc])*
+    ($(#[doc = $doc:literal])* $name:ident { $($(#[$vdoc:meta])* $variant:ident = $word:literal),+ $(,)? }) => {
+        $(#[doc = $doc])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
-        #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
         pub enum $name { $($(#[$vdoc])* #[serde(rename = $word)] $variant),+ }
 
         impl $name {
@@ -32,6 +31,20 @@ macro_rules! words {
                 f.write_str(self.as_str())
             }
         }
+
+        // Not derived: utoipa 6 does not read a `rename` that a macro wrote, and would name the variants instead of the words.
+        #[cfg(feature = "schema")]
+        impl utoipa::PartialSchema for $name {
+            fn schema() -> utoipa::openapi::RefOr<utoipa::openapi::Schema> {
+                let doc: &[&str] = &[$($doc.trim_ascii()),*];
+                let words = Self::ALL.iter().map(|value| value.as_str());
+                let schema = utoipa::openapi::ObjectBuilder::new().schema_type(utoipa::openapi::Type::String).enum_values(Some(words));
+                schema.description((!doc.is_empty()).then(|| doc.join(" "))).into()
+            }
+        }
+
+        #[cfg(feature = "schema")]
+        impl utoipa::ToSchema for $name {}
     };
 }
 pub(crate) use words;
@@ -54,6 +67,13 @@ impl Status {
     }
 }
 
+words! {
+    /// Why a queued task does not run yet.
+    WaitingReason {
+        NoWorker = "no_worker", NoCapacity = "no_capacity", NotBefore = "not_before", DependsOn = "depends_on",
+        ExclusiveKey = "exclusive_key", SessionWorker = "session_worker", Cordoned = "cordoned",
+    }
+}
 words! { Format { Json = "json", Text = "text" } }
 words! {
     /// Whether a task continues the conversation of its context or stands alone.

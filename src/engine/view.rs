@@ -7,7 +7,7 @@ use bloom_core::audit::Action;
 use bloom_core::cache::Shortage;
 use bloom_core::command::Choice;
 use bloom_core::ids::{LeaseId, TaskId};
-use bloom_core::task::{Parked, Status, TaskState};
+use bloom_core::task::{Parked, Status, TaskState, WaitingReason};
 use bloom_core::worker::Worker;
 use bloom_core::working_set::{Counts, WorkingSet};
 
@@ -18,7 +18,7 @@ use super::replica::Stats;
 /// Why a queued task does not run yet.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Waiting {
-    pub reason: &'static str,
+    pub reason: WaitingReason,
     pub message: String,
 }
 
@@ -67,25 +67,27 @@ impl Engine {
         }
         let waiting = |reason, message: String| Some(Waiting { reason, message });
         match task.parked {
-            Some(Parked::DependsOn) => return waiting("depends_on", "waits for tasks that it depends on to complete".into()),
+            Some(Parked::DependsOn) => return waiting(WaitingReason::DependsOn, "waits for tasks that it depends on to complete".into()),
             Some(Parked::NotBefore) => {
                 let at = task.not_before.unwrap_or_default();
-                return waiting("not_before", format!("does not run before {at} (ms since the epoch)"));
+                return waiting(WaitingReason::NotBefore, format!("does not run before {at} (ms since the epoch)"));
             }
-            Some(Parked::Session) => return waiting("session_worker", "an earlier task of its context is not done".into()),
+            Some(Parked::Session) => return waiting(WaitingReason::SessionWorker, "an earlier task of its context is not done".into()),
             Some(Parked::Reserved) => {
                 let worker = task.session_worker.as_deref().unwrap_or_default();
-                return waiting("session_worker", format!("kept for worker '{worker}', which has its session"));
+                return waiting(WaitingReason::SessionWorker, format!("kept for worker '{worker}', which has its session"));
             }
-            Some(Parked::ExclusiveKey) => return waiting("exclusive_key", "another task holds its exclusive key".into()),
+            Some(Parked::ExclusiveKey) => return waiting(WaitingReason::ExclusiveKey, "another task holds its exclusive key".into()),
             None => {}
         }
         match self.0.replica.lock().cache.fleet.shortage(&task.agent_slug) {
-            Some(Shortage::NoWorker) => waiting("no_worker", format!("no online worker serves agent '{}'", task.agent_slug)),
+            Some(Shortage::NoWorker) => waiting(WaitingReason::NoWorker, format!("no online worker serves agent '{}'", task.agent_slug)),
             Some(Shortage::Cordoned) => {
-                waiting("cordoned", format!("every online worker that serves agent '{}' is cordoned", task.agent_slug))
+                waiting(WaitingReason::Cordoned, format!("every online worker that serves agent '{}' is cordoned", task.agent_slug))
             }
-            Some(Shortage::NoCapacity) => waiting("no_capacity", format!("every worker that serves agent '{}' is full", task.agent_slug)),
+            Some(Shortage::NoCapacity) => {
+                waiting(WaitingReason::NoCapacity, format!("every worker that serves agent '{}' is full", task.agent_slug))
+            }
             None => None,
         }
     }

@@ -63,7 +63,8 @@ def before_call(context, case, **kwargs):
     if not isinstance(body, dict):
         return
     wait = body.get("wait_sec")
-    if case.path.endswith(("/claim", "/dispatch")) and type(wait) is int and 0 < wait <= 60:
+    # JSON has one kind of number: 50.0 is a whole one, too.
+    if case.path.endswith(("/claim", "/dispatch")) and type(wait) in (int, float) and 0 < wait <= 60 and wait == int(wait):
         body["wait_sec"] = 1
     agent = body.get("url")
     if case.path.endswith("/workers") and isinstance(agent, str) and 0 < len(agent) <= 2048 and "\0" not in agent:

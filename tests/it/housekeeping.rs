@@ -10,8 +10,8 @@ use bloom_runtime::store::{Page, UsageBy};
 use uuid::Uuid;
 
 use crate::on_both_clocks;
+use crate::support::direct::{execute, success};
 use crate::support::plane::{DAY, Plane, START};
-use crate::support::plane::{execute, success};
 use crate::support::{eventually, run};
 use bloom_runtime::database::{CountDeltas, Database as _};
 

@@ -132,6 +132,17 @@ on_both! {
         }
     }
 
+    async fn words_are_described_as_they_are_sent(server) {
+        let document = server.get("/openapi.json").await.ok();
+        let schemas = &document["components"]["schemas"];
+        assert_eq!(schemas["Status"]["enum"], json!(["queued", "leased", "running", "completed", "failed", "dead", "cancelled"]));
+        assert!(schemas["Status"]["description"].is_string());
+        assert_eq!(schemas["EntityType"]["enum"], json!(["llm_task", "lease", "worker", "config", "project"]));
+        let waits_for = server.crew().task().create().await.waits_for().await;
+        let words = schemas["WaitingReason"]["enum"].as_array().expect("an enum");
+        assert!(words.contains(&json!(waits_for)), "{waits_for} is none of {words:?}");
+    }
+
     async fn the_command_prints_what_the_server_serves(server) {
         let output = std::process::Command::new(server::BINARY).env_clear().arg("openapi").output().unwrap();
         let printed: Value = serde_json::from_slice(&output.stdout).unwrap();

@@ -14,6 +14,7 @@ pub mod judge;
 pub mod mirror;
 pub mod plan;
 pub mod run;
+pub mod seeds;
 pub mod shared;
 pub mod writer;
 
@@ -23,3 +24,4 @@ pub mod memory;
 
 pub use plan::Plan;
 pub use run::{Outcome, run, run_beside};
+pub use seeds::run_seeds;

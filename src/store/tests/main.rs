@@ -15,12 +15,13 @@ mod writing;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use support::direct::{execute, success};
 
-use bloom_core::command::{Choice, Claim, Completion, Holder, NewEvent, Op, Rejection, Reply, WorkerChange};
+use bloom_core::command::{Choice, Claim, Holder, NewEvent, Op, Rejection, Reply, WorkerChange};
 use bloom_core::command::{Command, Keys};
 use bloom_core::decide::decide;
 use bloom_core::ids::{LeaseId, TaskId};
-use bloom_core::task::{EventKind, Format, LeaseStatus, Origin, Outcome, Session, Status, TaskSpec, TaskState, Usage};
+use bloom_core::task::{EventKind, Format, LeaseStatus, Origin, Session, Status, TaskSpec, TaskState};
 use bloom_core::working_set::{Counts, Halt, WorkingSet};
 use bloom_database::{CountsAt, Error, Maintenance, Position, Scope, Writer};
 use bloom_store::{Clock, Kind, Options, Page, Store, TaskFilter, UsageBy};
@@ -114,17 +115,6 @@ async fn try_commit(writer: &mut Box<dyn Writer>, ops: &[Op]) -> Result<Answers,
     panic!("never had all it needed");
 }
 
-/// Past the store, on a connection of its own.
-async fn execute(url: &str, sql: &str) {
-    use sqlx::{AssertSqlSafe, Connection, Executor};
-    let sql = AssertSqlSafe(sql.to_owned());
-    if url.starts_with("sqlite") {
-        sqlx::SqliteConnection::connect(url).await.unwrap().execute(sql).await.unwrap();
-    } else {
-        sqlx::PgConnection::connect(url).await.unwrap().execute(sql).await.unwrap();
-    }
-}
-
 /// Ids of one millisecond differ by it.
 fn seed() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
@@ -172,27 +162,6 @@ async fn register(writer: &mut Box<dyn Writer>, name: &str, room: i64) {
 
 fn lease(task: TaskId, worker: &str) -> Op {
     Op::Lease { task, choice: Choice::Named(worker.into()), ttl_ms: 60_000, origin: Origin::Call }
-}
-
-fn success(task: TaskId, output: &str) -> Op {
-    Op::Complete(Box::new(Completion {
-        task,
-        holder: Holder::default(),
-        status: Outcome::Success,
-        output: Some(output.into()),
-        error_message: None,
-        duration_ms: 12,
-        tokens_used: None,
-        artifact_type: "LLM_RESULT".into(),
-        artifact_tags: vec!["t".into()],
-        reason: None,
-        retryable: false,
-        retry_at: None,
-        keep_attempt: false,
-        usage: Some(Usage { input_tokens: 10, output_tokens: 5, cost_usd: 0.25 }),
-        session_id: Some("sess".into()),
-        model: Some("m".into()),
-    }))
 }
 
 fn held(reply: &Reply) -> LeaseId {

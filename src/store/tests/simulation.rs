@@ -5,14 +5,12 @@
 //! All trouble of the simulation is on, as one replica has it. What a process alone does not meet is left out: other replicas and what
 //! is told among them (feed, leadership), and the gap in service that a clock set by hand has no notion of.
 
-use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
-use std::time::Instant;
+use std::sync::atomic::{AtomicI64, Ordering};
 
 use bloom_core::working_set::Loaded;
 use bloom_simulation::mirror::{Mirror, Work};
-use bloom_simulation::{Outcome, Plan, memory, run_beside};
+use bloom_simulation::{Outcome, Plan, memory, run_beside, run_seeds};
 use bloom_store::{Clock, Options, Store};
 
 use crate::equivalence::support_core::memory::Memory;
@@ -101,44 +99,7 @@ fn run_one(plan: &Plan) -> Outcome {
     outcome
 }
 
-fn seeds() -> Range<u64> {
-    let Ok(text) = std::env::var("SIMULATION_SEEDS") else { return 0..SEEDS };
-    let number = |text: &str| text.parse().expect("SIMULATION_SEEDS is a number or a range such as 0..1000");
-    match text.split_once("..") {
-        Some((from, to)) => number(from)..number(to),
-        None => number(&text)..number(&text) + 1,
-    }
-}
-
 #[test]
 fn sqlite_goes_through_every_run_as_memory_does() {
-    let seeds = seeds();
-    let started = Instant::now();
-    let (next, commits) = (AtomicU64::new(seeds.start), AtomicU64::new(0));
-    let failed = std::sync::Mutex::new(Vec::new());
-    std::thread::scope(|scope| {
-        for _ in 0..std::thread::available_parallelism().map_or(2, usize::from) {
-            scope.spawn(|| {
-                loop {
-                    let seed = next.fetch_add(1, Ordering::Relaxed);
-                    if seed >= seeds.end || failed.lock().unwrap().len() > 4 {
-                        return;
-                    }
-                    let plan = Plan::of(seed).alone();
-                    let outcome = run_one(&plan);
-                    commits.fetch_add(outcome.commits, Ordering::Relaxed);
-                    if !outcome.complaints.is_empty() {
-                        failed.lock().unwrap().push((plan, outcome));
-                    }
-                }
-            });
-        }
-    });
-    println!("{} seeds, {} commits, {:?}", seeds.end - seeds.start, commits.into_inner(), started.elapsed());
-    let failed = failed.into_inner().unwrap();
-    for (plan, outcome) in &failed {
-        println!("\nSIMULATION_SEEDS={} fails: {plan:?}\n", plan.seed);
-        outcome.complaints.iter().for_each(|complaint| println!("{complaint}\n"));
-    }
-    assert!(failed.is_empty(), "{} seeds fail; SIMULATION_SEEDS=… runs one again", failed.len());
+    run_seeds(SEEDS, |seed| Plan::of(seed).alone(), run_one);
 }

@@ -4,6 +4,7 @@ pub mod agent;
 pub mod checker;
 pub mod claude;
 pub mod client;
+pub mod direct;
 pub mod fixtures;
 pub mod janitor;
 pub mod load;
@@ -15,67 +16,17 @@ pub mod pushed;
 pub mod server;
 pub mod sse;
 pub mod stub;
-
-use std::future::Future;
-use std::sync::LazyLock;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+#[allow(dead_code, reason = "the tests of the store use the rest")]
+pub mod waiting;
 
 pub use client::{Answer, Api};
 pub use fixtures::{Crew, Lease, Task, Worker, lease_ids};
 pub use serde_json::{Value, json};
 pub use server::{Database, Server, shared};
-
-/// One runtime for all tests: connections of the shared client outlive a single test.
-static RUNTIME: LazyLock<tokio::runtime::Runtime> =
-    LazyLock::new(|| tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime"));
-
-/// No test may take longer, whatever it waits for.
-const TEST_LIMIT: Duration = Duration::from_secs(180);
-
-/// Runs one test's body to its end, or to the limit.
-pub fn run<F: Future>(body: F) -> F::Output {
-    RUNTIME.block_on(async { tokio::time::timeout(TEST_LIMIT, body).await.expect("the test ends within its limit") })
-}
-
-/// Runs something beside the test.
-pub fn beside<F>(work: F) -> tokio::task::JoinHandle<F::Output>
-where
-    F: Future + Send + 'static,
-    F::Output: Send + 'static,
-{
-    RUNTIME.spawn(work)
-}
-
-/// How long a condition may take to come true. Generous: the machine may be busy; a test that passes never waits for it.
-const PATIENCE: Duration = Duration::from_secs(60);
-
-/// Asks again and again until there is an answer, and fails when there is none in time.
-pub async fn eventually<T, F: Future<Output = Option<T>>>(what: &str, mut ask: impl FnMut() -> F) -> T {
-    let started = Instant::now();
-    loop {
-        if let Some(answer) = ask().await {
-            return answer;
-        }
-        assert!(started.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}");
-        tokio::time::sleep(Duration::from_millis(15)).await;
-    }
-}
-
-/// A name that no other test uses, so that tests can share a server.
-pub fn unique(prefix: &str) -> String {
-    static NEXT: AtomicUsize = AtomicUsize::new(1);
-    format!("{prefix}-{}", NEXT.fetch_add(1, Ordering::Relaxed))
-}
+pub use waiting::{beside, eventually, now_ms, run, unique};
 
 /// An id that no task or lease has.
 pub const NO_ID: &str = "0190a0a0-0000-7000-8000-000000000000";
-
-/// The local clock, in milliseconds since the epoch. The servers run on this machine.
-pub fn now_ms() -> i64 {
-    let elapsed = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock after 1970");
-    i64::try_from(elapsed.as_millis()).expect("a sane clock")
-}
 
 /// Writes each test once and runs it over both databases: on servers that tests share, or, marked `alone`, on servers of its own.
 #[macro_export]

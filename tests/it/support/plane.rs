@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-use bloom_core::command::{Completion, Holder, Op, Reply, WorkerChange};
+use bloom_core::command::{Op, Reply, WorkerChange};
 use bloom_core::ids::TaskId;
-use bloom_core::task::{Format, Outcome, Session, TaskSpec, TaskState, Usage};
+use bloom_core::task::{Format, Session, TaskSpec, TaskState};
 use bloom_runtime::agents::{self, Agents};
 use bloom_runtime::engine::{self, Engine};
 use bloom_runtime::reconcile;
@@ -161,39 +161,6 @@ async fn engine(store: Store, clock: &Arc<AtomicI64>) -> Engine {
     let options =
         engine::Options { session_wait_ms: 30_000, worker_offline_after_ms: 60_000, manual_clock: Some(clock.clone()), seed: None };
     Engine::start(Arc::new(store), Metrics::new().unwrap(), options).await.unwrap()
-}
-
-/// Does to the database what no program of ours would.
-pub async fn execute(url: &str, sql: &str) {
-    use sqlx::{AssertSqlSafe, Connection, Executor};
-    let sql = AssertSqlSafe(sql.to_owned());
-    if url.starts_with("sqlite") {
-        sqlx::SqliteConnection::connect(url).await.unwrap().execute(sql).await.unwrap();
-    } else {
-        sqlx::PgConnection::connect(url).await.unwrap().execute(sql).await.unwrap();
-    }
-}
-
-/// A completion as a worker sends it.
-pub fn success(task: TaskId, output: &str) -> Op {
-    Op::Complete(Box::new(Completion {
-        task,
-        holder: Holder::default(),
-        status: Outcome::Success,
-        output: Some(output.into()),
-        error_message: None,
-        duration_ms: 12,
-        tokens_used: None,
-        artifact_type: "LLM_RESULT".into(),
-        artifact_tags: vec!["t".into()],
-        reason: None,
-        retryable: false,
-        retry_at: None,
-        keep_attempt: false,
-        usage: Some(Usage { input_tokens: 10, output_tokens: 5, cost_usd: 0.25 }),
-        session_id: Some("sess".into()),
-        model: Some("m".into()),
-    }))
 }
 
 #[macro_export]
