@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use futures_util::future::{join, join_all};
 
 use crate::liveness::{create_all, median, task_ids, told_of};
-use crate::replicas::{leader, replicas};
+use crate::replicas::leader;
 use crate::support::*;
 
 /// Another replica hears of a commit within 250 ms. The middle of several times is judged, with room for a busy machine.
@@ -19,7 +19,8 @@ const HANGS: Duration = Duration::from_secs(20);
 
 /// Two replicas, the leader first.
 async fn pair() -> (Arc<Server>, Arc<Server>) {
-    let mut servers = replicas(&postgres::database(), 2);
+    let url = postgres::database();
+    let mut servers = [0, 1].map(|_| Arc::new(Server::on_url(&url).start()));
     let first = eventually("one leads", || leader(&servers)).await;
     servers.swap(0, first);
     (Arc::clone(&servers[0]), Arc::clone(&servers[1]))

@@ -32,6 +32,7 @@ mod limits;
 mod lists;
 mod liveness;
 mod liveness_clocks;
+mod liveness_load;
 mod liveness_replicas;
 mod membridge;
 mod membridge_proxy;

@@ -13,6 +13,20 @@ pub struct ClientLog {
     pub created: Vec<String>,
     /// Task, lease and output of acknowledged completions.
     pub completed: Vec<(String, String, String)>,
+    /// Claims of workers that held nothing, by this machine's clock.
+    pub claims: Vec<ClaimTime>,
+    /// From when to when a commit that waits for nothing took.
+    pub commits: Vec<(i64, i64)>,
+    /// From when to when something was broken on purpose.
+    pub troubles: Vec<(i64, i64)>,
+}
+
+/// A claim that was answered.
+#[derive(Debug)]
+pub struct ClaimTime {
+    pub agents: Vec<String>,
+    pub sent: i64,
+    pub answered: i64,
 }
 
 /// What the tables say; ids as 32 hex digits.
@@ -84,6 +98,12 @@ impl Link {
                 rows.iter().map(|row| (0..row.len()).map(|i| row.get(i)).collect()).collect()
             }
         }
+    }
+
+    /// How many rows there are.
+    pub async fn count(&mut self, from_where: &str) -> i64 {
+        let rows = self.rows(&format!("SELECT CAST(count(*) AS TEXT) FROM {from_where}")).await;
+        rows[0][0].as_deref().expect("a count").parse().expect("a number")
     }
 }
 
@@ -165,14 +185,6 @@ impl Tables {
     }
 }
 
-impl Link {
-    /// How many rows there are.
-    pub async fn count(&mut self, from_where: &str) -> i64 {
-        let rows = self.rows(&format!("SELECT CAST(count(*) AS TEXT) FROM {from_where}")).await;
-        rows[0][0].as_deref().expect("a count").parse().expect("a number")
-    }
-}
-
 /// A checker that finds nothing is worth nothing: each of these must be found.
 mod finds {
     use super::*;
@@ -197,19 +209,19 @@ mod finds {
     fn nothing_where_nothing_is() {
         sound().are_sound();
         let completed = vec![("t".into(), "l".into(), "o".into())];
-        sound().keep_what_was_told(&ClientLog { created: vec!["t".into()], completed });
+        sound().keep_what_was_told(&ClientLog { created: vec!["t".into()], completed, ..ClientLog::default() });
     }
 
     #[test]
     #[should_panic(expected = "was acknowledged and is gone")]
     fn a_lost_task() {
-        sound().keep_what_was_told(&ClientLog { created: vec!["u".into()], completed: Vec::new() });
+        sound().keep_what_was_told(&ClientLog { created: vec!["u".into()], ..ClientLog::default() });
     }
 
     #[test]
     #[should_panic(expected = "completion of t by m is gone")]
     fn a_lost_completion() {
-        sound().keep_what_was_told(&ClientLog { created: Vec::new(), completed: vec![("t".into(), "m".into(), "o".into())] });
+        sound().keep_what_was_told(&ClientLog { completed: vec![("t".into(), "m".into(), "o".into())], ..ClientLog::default() });
     }
 
     #[test]

@@ -6,128 +6,277 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::checker::ClientLog;
+use super::checker::{ClaimTime, ClientLog, Link};
 use super::client::Api;
-use super::{beside, unique};
+use super::{beside, now_ms, unique};
+
+/// How long a client waits for an answer before it asks elsewhere. More than a claim waits.
+const LIMIT: Duration = Duration::from_secs(6);
+/// Calls for which a replica is passed over that gave no answer: most of the load goes on while one is frozen.
+const PASSED_OVER: usize = 12;
+/// How long a claim waits for work.
+const CLAIM_WAIT_SEC: i64 = 3;
+/// Contexts that are shared: their tasks have turns.
+pub const SHARED_CONTEXT: &str = "load-talk";
+/// Tasks that are not done.
+const OPEN: &str = "task_state WHERE status IN ('queued', 'leased', 'running')";
+/// How long the workers may take for what is left: turns of one context whose worker is gone take a second each.
+const DRAINED_WITHIN: Duration = Duration::from_secs(90);
+/// Unfinished tasks that a client leaves behind before it holds back a little.
+const AHEAD: usize = 120;
 
 /// Load on one or more replicas; it runs until it is ended.
 pub struct Load {
-    stop: Arc<AtomicBool>,
-    told: Arc<Mutex<ClientLog>>,
+    shared: Arc<Shared>,
     running: Vec<tokio::task::JoinHandle<()>>,
+}
+
+#[derive(Default)]
+struct Shared {
+    /// Nothing new is begun.
+    drain: AtomicBool,
+    stop: AtomicBool,
+    told: Mutex<ClientLog>,
+    created: AtomicUsize,
     /// Completions acknowledged so far.
-    completions: Arc<AtomicUsize>,
+    completions: AtomicUsize,
+    /// A task is done.
+    room: tokio::sync::Notify,
 }
 
 impl Load {
-    /// Starts clients that create tasks and workers that claim and complete them; they take turns at the replicas.
+    /// Starts clients that create tasks of all kinds, workers that claim and complete them, and workers that vanish with what they
+    /// hold. Each of them goes to another replica with every call.
     pub fn start(replicas: &[Api]) -> Load {
-        let slug = unique("load");
-        let mut load = Load { stop: Arc::default(), told: Arc::default(), running: Vec::new(), completions: Arc::default() };
-        for i in 0..4 {
-            let actor = load.actor(replicas, i);
-            load.running.push(beside(actor.create_tasks(slug.clone())));
+        let slugs = [unique("load"), unique("load-too")];
+        let mut load = Load { shared: Arc::default(), running: Vec::new() };
+        for i in 0..3 {
+            load.running.push(beside(load.actor(replicas, i).create_tasks(slugs.clone())));
         }
         for i in 0..4 {
-            let actor = load.actor(replicas, i);
-            load.running.push(beside(actor.work(slug.clone())));
+            // Half of the workers serve both agents.
+            let serves = if i % 2 == 0 { slugs.to_vec() } else { slugs[..1].to_vec() };
+            load.running.push(beside(load.actor(replicas, i).work(serves)));
         }
+        load.running.push(beside(load.actor(replicas, 0).vanish(slugs[0].clone())));
+        load.running.push(beside(load.actor(replicas, 1).lease_for_a_moment(slugs[0].clone())));
+        load.running.push(beside(load.actor(replicas, 2).measure()));
         load
     }
 
     fn actor(&self, replicas: &[Api], first: usize) -> Actor {
-        Actor {
-            replicas: replicas.to_vec(),
-            turn: first,
-            stop: Arc::clone(&self.stop),
-            told: Arc::clone(&self.told),
-            completions: Arc::clone(&self.completions),
-        }
+        Actor { replicas: replicas.to_vec(), turn: first, silent: None, shared: Arc::clone(&self.shared) }
     }
 
     /// Waits until this many more completions were acknowledged.
     pub async fn goes_on(&self, more: usize) {
-        let wanted = self.completions.load(Ordering::Relaxed) + more;
-        super::eventually("the load goes on", || async { (self.completions.load(Ordering::Relaxed) >= wanted).then_some(()) }).await;
+        let done = || self.shared.completions.load(Ordering::Relaxed);
+        let wanted = done() + more;
+        super::eventually("the load goes on", || async { (done() >= wanted).then_some(()) }).await;
+    }
+
+    /// From here to [`trouble_ends`](Self::trouble_ends) delays are not judged.
+    pub fn trouble_begins(&self) {
+        self.shared.told.lock().expect("the log").troubles.push((now_ms(), i64::MAX));
+    }
+
+    pub fn trouble_ends(&self) {
+        self.shared.told.lock().expect("the log").troubles.last_mut().expect("a trouble").1 = now_ms();
+    }
+
+    /// Begins nothing new, and waits until the workers have left nothing undone: no task that can run, or could in time, is forgotten.
+    pub async fn drains(&self, url: &str) {
+        self.shared.drain.store(true, Ordering::Relaxed);
+        let mut link = Link::open(url).await;
+        let until = tokio::time::Instant::now() + DRAINED_WITHIN;
+        while link.count(OPEN).await > 0 {
+            if tokio::time::Instant::now() > until {
+                let what = "SELECT {hex:id}, agent_slug, context_id, exclusive_key, status, parked, CAST(wake_at AS TEXT), worker_id, \
+                    CAST(check_at AS TEXT), CAST(expires_at AS TEXT), CAST(updated_at AS TEXT)";
+                let open = link.rows(&format!("{what} FROM {OPEN} ORDER BY id LIMIT 12")).await;
+                let wakeups = link.rows("SELECT kind, subject, {hex:task_id}, {hex:cursor} FROM wakeups").await;
+                let number = link.count(OPEN).await;
+                panic!("{number} tasks are not done at {}; the first: {open:#?}; wake-ups: {wakeups:?}", now_ms());
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
     }
 
     /// Ends it; what was told.
     pub async fn end(self) -> ClientLog {
-        self.stop.store(true, Ordering::Relaxed);
+        self.shared.stop.store(true, Ordering::Relaxed);
         for actor in self.running {
             actor.await.expect("a client");
         }
-        std::mem::take(&mut *self.told.lock().expect("the log"))
+        std::mem::take(&mut *self.shared.told.lock().expect("the log"))
     }
 }
 
 struct Actor {
     replicas: Vec<Api>,
     turn: usize,
-    stop: Arc<AtomicBool>,
-    told: Arc<Mutex<ClientLog>>,
-    completions: Arc<AtomicUsize>,
+    /// A replica that gave no answer, and the turn from which it is asked again.
+    silent: Option<(usize, usize)>,
+    shared: Arc<Shared>,
 }
 
 impl Actor {
     fn is_over(&self) -> bool {
-        self.stop.load(Ordering::Relaxed)
+        self.shared.stop.load(Ordering::Relaxed)
     }
 
-    /// Sends it once; `None` when there was no answer, or one that says "later". The next request goes to the next replica.
+    fn begins_nothing(&self) -> bool {
+        self.is_over() || self.shared.drain.load(Ordering::Relaxed)
+    }
+
+    /// Whoever is next; another one each time.
+    fn next(&mut self) -> Api {
+        self.turn += 1;
+        let is_silent = |turn: usize| self.silent.is_some_and(|(silent, until)| turn < until && turn % self.replicas.len() == silent);
+        if is_silent(self.turn) {
+            self.turn += 1;
+        }
+        self.replicas[self.turn % self.replicas.len()].clone()
+    }
+
+    /// Sends it once; `None` when there was no answer, or one that says "later".
     async fn post(&mut self, path: &str, body: &Value) -> Option<(u16, Value)> {
-        let api = self.replicas[self.turn % self.replicas.len()].clone();
-        let limit = Duration::from_secs(5);
-        let answer = tokio::time::timeout(limit, api.try_post(path, body.clone())).await;
-        match answer {
-            Ok(Ok(answer)) if answer.status < 500 => Some((answer.status, answer.json())),
+        let api = self.next();
+        match tokio::time::timeout(LIMIT, api.try_post(path, body.clone())).await {
+            Ok(Ok(answer)) if answer.status < 500 => return Some((answer.status, answer.json())),
             Ok(Ok(answer)) => {
                 assert_eq!(answer.status, 503, "{}", answer.text);
                 assert!(answer.header("retry-after").is_some(), "{}", answer.text);
-                self.pass_on().await
             }
-            _ => self.pass_on().await,
+            Err(_) => self.silent = Some((self.turn % self.replicas.len(), self.turn + PASSED_OVER)),
+            Ok(Err(_)) => {}
         }
-    }
-
-    async fn pass_on<T>(&mut self) -> Option<T> {
-        self.turn += 1;
         tokio::time::sleep(Duration::from_millis(20)).await;
         None
     }
 
-    async fn create_tasks(mut self, slug: String) {
-        while !self.is_over() {
-            let tasks = (0..3)
-                .map(|_| json!({ "context_id": unique("load"), "agent_slug": slug, "prompt": "p", "idempotency_key": unique("load") }));
+    async fn create_tasks(mut self, slugs: [String; 2]) {
+        let mut before: Vec<String> = Vec::new();
+        let mut number = 0;
+        while !self.begins_nothing() {
+            let tasks = (0..5).map(|_| {
+                number += 1;
+                self.task(number, &slugs, &before)
+            });
             let batch = json!({ "tasks": tasks.collect::<Vec<_>>() });
             // A request without an answer is repeated: its keys keep it from being done twice.
             while !self.is_over() {
                 if let Some((status, made)) = self.post("llm-tasks:batch", &batch).await {
                     assert!(matches!(status, 200 | 201), "{status}: {made}");
                     let ids = made["tasks"].as_array().expect("tasks").iter().map(|task| task["id"].as_str().expect("an id").to_owned());
-                    self.told.lock().expect("the log").created.extend(ids);
+                    before = ids.collect();
+                    self.shared.told.lock().expect("the log").created.extend(before.iter().cloned());
+                    let created = self.shared.created.fetch_add(before.len(), Ordering::Relaxed) + before.len();
+                    if created > self.shared.completions.load(Ordering::Relaxed) + AHEAD {
+                        let _ = tokio::time::timeout(Duration::from_millis(300), self.shared.room.notified()).await;
+                    }
                     break;
                 }
             }
         }
     }
 
-    async fn work(mut self, slug: String) {
+    /// Of all kinds in turn.
+    fn task(&self, number: usize, slugs: &[String; 2], before: &[String]) -> Value {
+        let mut task = json!({ "context_id": unique("load"), "agent_slug": slugs[0], "prompt": "p", "idempotency_key": unique("load") });
+        match number % 9 {
+            1 => task["priority"] = json!(number % 10),
+            2 => task["agent_slug"] = json!(slugs[1]),
+            3 => task["context_id"] = json!(format!("{SHARED_CONTEXT}-{}-{}", slugs[0], number / 9 % 12)),
+            5 => task["exclusive_key"] = json!(format!("{}-key-{}", slugs[0], number / 9 % 3)),
+            6 if !before.is_empty() => task["depends_on"] = json!(before[before.len() / 2..]),
+            7 => task["not_before"] = json!(now_ms() + 200 + i64::try_from(number % 5).expect("few") * 150),
+            8 => task["session"] = json!("none"),
+            _ => {}
+        }
+        task
+    }
+
+    /// A worker of a new name; `None` when the load is over.
+    async fn hire(&mut self, slots: i64, agents: &[String]) -> Option<String> {
         let name = unique("load-worker");
-        let me = json!({ "name": name, "capabilities": { "max_concurrency": 8, "agents": [slug] } });
-        while !self.is_over() && self.post("workers", &me).await.is_none() {}
+        let me = json!({ "name": name, "capabilities": { "max_concurrency": slots, "agents": agents } });
+        while !self.is_over() {
+            if let Some((status, answer)) = self.post("workers", &me).await {
+                assert!(matches!(status, 200 | 201), "{status}: {answer}");
+                return Some(name);
+            }
+        }
+        None
+    }
+
+    async fn work(mut self, agents: Vec<String>) {
+        let Some(name) = self.hire(8, &agents).await else { return };
         let mut held: Vec<(String, String)> = Vec::new();
         while !self.is_over() {
             let known = held.iter().map(|(_, lease)| lease).collect::<Vec<_>>();
-            let claim = json!({ "max": 8, "wait_sec": 1, "held": known });
+            let wait = if self.shared.drain.load(Ordering::Relaxed) { 1 } else { CLAIM_WAIT_SEC };
+            let claim = json!({ "max": 8, "wait_sec": wait, "held": known });
+            let sent = now_ms();
             let Some((status, answer)) = self.post(&format!("workers/{name}/claim"), &claim).await else { continue };
             assert_eq!(status, 200, "{answer}");
-            for entry in answer["leases"].as_array().expect("leases") {
-                let [task, lease] = [&entry["task"]["id"], &entry["lease"]["id"]].map(|id| id.as_str().expect("an id").to_owned());
-                held.push((task, lease));
+            if held.is_empty() {
+                let claim = ClaimTime { agents: agents.clone(), sent, answered: now_ms() };
+                self.shared.told.lock().expect("the log").claims.push(claim);
             }
+            held.extend(delivered(&answer));
             self.complete(&name, &mut held).await;
+        }
+    }
+
+    /// Workers that take tasks and are never heard of again; every other one renews once before.
+    async fn vanish(mut self, slug: String) {
+        for round in 0.. {
+            if self.begins_nothing() {
+                return;
+            }
+            let Some(name) = self.hire(2, std::slice::from_ref(&slug)).await else { return };
+            let Some((_, answer)) = self.post(&format!("workers/{name}/claim"), &json!({ "max": 2, "wait_sec": 1 })).await else {
+                continue;
+            };
+            if round % 2 == 0 {
+                let leases = delivered(&answer).into_iter().map(|(_, lease)| lease).collect::<Vec<_>>();
+                self.post(&format!("workers/{name}/heartbeat"), &json!({ "leases": leases })).await;
+            }
+            let _ = tokio::time::timeout(Duration::from_millis(700), std::future::pending::<()>()).await;
+        }
+    }
+
+    /// Registers one worker again and again: a commit that waits for nothing else, so what it takes is what this machine can do now.
+    async fn measure(mut self) {
+        let me = json!({ "name": unique("load-measure"), "capabilities": { "agents": [] } });
+        while !self.is_over() {
+            let sent = now_ms();
+            if self.post("workers", &me).await.is_some() {
+                self.shared.told.lock().expect("the log").commits.push((sent, now_ms()));
+            }
+            let _ = tokio::time::timeout(Duration::from_millis(25), std::future::pending::<()>()).await;
+        }
+    }
+
+    /// Leases by the lease call for a second; every other one is completed, the rest is left to run out.
+    async fn lease_for_a_moment(mut self, slug: String) {
+        let Some(name) = self.hire(32, std::slice::from_ref(&slug)).await else { return };
+        while !self.begins_nothing() {
+            let list = format!("llm-tasks?status=queued&agent_slug={slug}&limit=4");
+            let api = self.next();
+            let Ok(Ok(answer)) = tokio::time::timeout(LIMIT, api.try_get(&list)).await else { continue };
+            let queued = if answer.status == 200 { answer.json() } else { json!([]) };
+            for (i, task) in queued.as_array().expect("a list").iter().enumerate() {
+                let id = task["id"].as_str().expect("an id");
+                let body = json!({ "worker_id": name, "ttl_seconds": 1 });
+                let Some((201, leased)) = self.post(&format!("llm-tasks/{id}/lease"), &body).await else { continue };
+                let lease = leased["lease"]["id"].as_str().expect("an id").to_owned();
+                if i % 2 == 0 {
+                    self.complete(&name, &mut vec![(id.to_owned(), lease)]).await;
+                }
+            }
+            let _ = tokio::time::timeout(Duration::from_millis(400), std::future::pending::<()>()).await;
         }
     }
 
@@ -149,6 +298,10 @@ impl Actor {
             json!({ "task_id": task, "lease_id": lease, "status": "success", "output": lease, "metrics": { "duration_ms": 1 } })
         });
         let body = json!({ "completions": completions.collect::<Vec<_>>() });
+        if together.is_empty() {
+            *held = unanswered;
+            return;
+        }
         match self.post(&format!("workers/{name}/complete"), &body).await {
             Some((200, answer)) => {
                 for ((task, lease), result) in together.into_iter().zip(answer["results"].as_array().expect("results")) {
@@ -164,7 +317,14 @@ impl Actor {
     }
 
     fn note(&self, task: String, lease: String) {
-        self.completions.fetch_add(1, Ordering::Relaxed);
-        self.told.lock().expect("the log").completed.push((task, lease.clone(), lease));
+        self.shared.completions.fetch_add(1, Ordering::Relaxed);
+        self.shared.room.notify_one();
+        self.shared.told.lock().expect("the log").completed.push((task, lease.clone(), lease));
     }
+}
+
+/// Task and lease of each that a claim delivered.
+fn delivered(answer: &Value) -> Vec<(String, String)> {
+    let entries = answer["leases"].as_array().into_iter().flatten();
+    entries.map(|entry| [&entry["task"]["id"], &entry["lease"]["id"]].map(|id| id.as_str().expect("an id").to_owned()).into()).collect()
 }

@@ -4,6 +4,7 @@ pub mod agent;
 pub mod checker;
 pub mod claude;
 pub mod client;
+pub mod delays;
 pub mod direct;
 pub mod fixtures;
 pub mod janitor;
@@ -14,6 +15,7 @@ pub mod postgres;
 pub mod proxy;
 pub mod pushed;
 pub mod server;
+pub mod slow;
 pub mod sse;
 pub mod stub;
 #[allow(dead_code, reason = "the tests of the store use the rest")]

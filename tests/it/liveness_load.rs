@@ -1,0 +1,150 @@
+//! Load of all kinds, slow readers beside it, and things that break: what is due comes soon, and nothing is forgotten.
+
+use std::sync::Arc;
+
+use crate::replicas::{apis, leader};
+use crate::support::checker::Link;
+use crate::support::load::Load;
+use crate::support::slow::SlowReaders;
+use crate::support::*;
+
+const STATUSES: [&str; 7] = ["queued", "leased", "running", "completed", "failed", "dead", "cancelled"];
+
+fn plan(url: Option<&str>) -> server::Plan {
+    let plan = url.map_or_else(|| Server::on(Database::Sqlite), Server::on_url);
+    plan.env("LEASE_TTL_SECONDS", 2).env("SESSION_WAIT_SECONDS", 1)
+}
+
+/// Waits until all that was begun is done, and finds everything as it should be, whoever is asked.
+async fn ends_well(servers: &[Arc<Server>], load: Load) {
+    let url = servers[0].database_url();
+    load.drains(&url).await;
+    let told = load.end().await;
+    assert!(told.completed.len() > 50, "the load was real: {}", told.completed.len());
+    let tables = checker::read(&url).await;
+    tables.are_sound();
+    tables.keep_what_was_told(&told);
+    delays::read(&url, &told).await.are_short();
+    eventually("no wake-up is left over", || async { (Link::open(&url).await.count("wakeups").await == 0).then_some(()) }).await;
+    let mut link = Link::open(&url).await;
+    assert_eq!(link.count("task_state WHERE slot IS NOT NULL").await, 0, "no lease is active");
+    assert_eq!(link.count("task_state WHERE wake_at IS NOT NULL").await, 0, "nothing waits for its time");
+    let finals = STATUSES.map(|status| tables.count(status));
+    for server in servers {
+        eventually(&format!("{} agrees with the tables", server.base()), || async {
+            (shown(server).await == Some((finals, finals, finals))).then_some(())
+        })
+        .await;
+    }
+}
+
+/// Tasks by status, as stats, metrics and lists tell; `None` while it does not serve.
+async fn shown(server: &Server) -> Option<([i64; 7], [i64; 7], [i64; 7])> {
+    let (stats, metrics) = (server.try_get("stats").await.ok()?, server.try_get("/metrics").await.ok()?);
+    if stats.status != 200 || metrics.status != 200 {
+        return None;
+    }
+    let stats = stats.json();
+    assert_eq!(stats["leases"]["active"], 0, "{stats}");
+    let of_stats = STATUSES.map(|status| stats["tasks"]["by_status"][status].as_i64().unwrap_or(0));
+    let gauge = |status: &str| {
+        let name = format!("bloom_tasks{{status=\"{status}\"}} ");
+        metrics.text.lines().find_map(|line| line.strip_prefix(&name)).and_then(|value| value.parse::<i64>().ok()).unwrap_or(0)
+    };
+    let of_metrics = STATUSES.map(gauge);
+    let mut of_lists = [0; 7];
+    for (status, number) in STATUSES.iter().zip(&mut of_lists) {
+        let mut page = Some(format!("/api/runtime/llm-tasks?status={status}&limit=1000"));
+        while let Some(path) = page {
+            let answer = server.try_get(&path).await.ok()?;
+            page = answer.next_page();
+            *number += i64::try_from(answer.json().as_array()?.len()).ok()?;
+        }
+    }
+    Some((of_stats, of_metrics, of_lists))
+}
+
+#[test]
+fn three_replicas_under_load_are_quick_beside_slow_readers() {
+    let url = postgres::database();
+    let servers = (0..3).map(|_| Arc::new(plan(Some(&url)).start())).collect::<Vec<_>>();
+    run(async {
+        let slow = SlowReaders::start(&apis(&servers), &servers[0].database_url());
+        let load = Load::start(&apis(&servers));
+        load.goes_on(400).await;
+        ends_well(&servers, load).await;
+        slow.end().await;
+    });
+}
+
+#[test]
+fn one_server_on_sqlite_is_quick_beside_slow_readers() {
+    let servers = [Arc::new(plan(None).start())];
+    run(async {
+        let slow = SlowReaders::start(&apis(&servers), &servers[0].database_url());
+        let load = Load::start(&apis(&servers));
+        load.goes_on(300).await;
+        ends_well(&servers, load).await;
+        slow.end().await;
+    });
+}
+
+#[test]
+fn three_replicas_forget_nothing_while_things_break() {
+    let cluster = postgres::Cluster::start();
+    let url = cluster.database();
+    let servers = (0..3).map(|_| Arc::new(plan(Some(&url)).start())).collect::<Vec<_>>();
+    run(async {
+        let slow = SlowReaders::start(&apis(&servers), &servers[0].database_url());
+        let load = Load::start(&apis(&servers));
+        load.goes_on(60).await;
+        load.trouble_begins();
+        // The leader freezes, and another one; one is killed; the database is away for longer than any lease lasts.
+        for round in 0..2 {
+            let first = eventually("one leads", || leader(&servers)).await;
+            let frozen = &servers[(first + round) % 3];
+            frozen.pause();
+            load.goes_on(20).await;
+            frozen.resume();
+            load.goes_on(20).await;
+            let killed = &servers[(first + round + 1) % 3];
+            killed.kill9();
+            load.goes_on(20).await;
+            killed.start_again();
+        }
+        is_away_for_a_while(&cluster).await;
+        load.goes_on(20).await;
+        load.trouble_ends();
+        load.goes_on(300).await;
+        ends_well(&servers, load).await;
+        slow.end().await;
+    });
+}
+
+/// PostgreSQL ends, and comes back after three seconds.
+async fn is_away_for_a_while(cluster: &postgres::Cluster) {
+    cluster.stop();
+    let back = now_ms() + 3_000;
+    eventually("some seconds pass", || async { (now_ms() > back).then_some(()) }).await;
+    cluster.resume();
+}
+
+#[test]
+fn one_server_on_sqlite_forgets_nothing_when_it_is_killed() {
+    let servers = [Arc::new(plan(None).start())];
+    run(async {
+        let slow = SlowReaders::start(&apis(&servers), &servers[0].database_url());
+        let load = Load::start(&apis(&servers));
+        load.goes_on(40).await;
+        load.trouble_begins();
+        for _ in 0..3 {
+            servers[0].kill9();
+            servers[0].start_again();
+            load.goes_on(40).await;
+        }
+        load.trouble_ends();
+        load.goes_on(250).await;
+        ends_well(&servers, load).await;
+        slow.end().await;
+    });
+}
