@@ -1,4 +1,6 @@
-//! `bloom-runtime`: see [`bloom_runtime::cli`].
+//! `bloom-runtime`: LLM tasks on a fleet of worker machines. ARCHITECTURE.md tells how the crates fit together.
+
+mod cli;
 
 use std::process::ExitCode;
 
@@ -7,5 +9,5 @@ use std::process::ExitCode;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    bloom_runtime::cli::run()
+    cli::run()
 }

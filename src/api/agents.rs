@@ -6,8 +6,8 @@ use serde_json::{Map, Value};
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-use crate::core::command::WorkerChange;
-use crate::core::worker::{MAX_CONCURRENCY, WorkerStatus};
+use bloom_core::command::WorkerChange;
+use bloom_core::worker::{MAX_CONCURRENCY, WorkerStatus};
 
 /// A task that is with an agent.
 #[derive(Serialize, ToSchema)]

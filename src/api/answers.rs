@@ -6,10 +6,10 @@ use utoipa::ToSchema;
 use uuid::Uuid;
 
 use super::tasks::Task;
-use crate::core::Ms;
-use crate::core::audit::{Action, AuditEntry, EntityType};
-use crate::core::task::{self, EventKind, LeaseStatus, Outcome, RunResult, TaskEvent, TaskState};
-use crate::core::worker::{DispatchMode, WorkerStatus};
+use bloom_core::Ms;
+use bloom_core::audit::{Action, AuditEntry, EntityType};
+use bloom_core::task::{self, EventKind, LeaseStatus, Outcome, RunResult, TaskEvent, TaskState};
+use bloom_core::worker::{DispatchMode, WorkerStatus};
 
 /// What runs used.
 #[derive(Clone, Copy, Serialize, ToSchema)]
@@ -93,7 +93,7 @@ pub struct Capabilities<'a> {
 }
 
 impl<'a> Worker<'a> {
-    pub fn new(worker: &'a crate::core::worker::Worker, active_leases: i64) -> Self {
+    pub fn new(worker: &'a bloom_core::worker::Worker, active_leases: i64) -> Self {
         let capabilities = &worker.capabilities;
         Self {
             id: &worker.id,

@@ -8,8 +8,8 @@ use utoipa::{PartialSchema, ToSchema};
 use super::tasks::MAX_BATCH;
 use super::values::{Id, LabelText, Labels, List, MAX_LABELS, Moment, NonEmpty, Text};
 use super::wire::{FieldSchema, Members, Problems, Wire, body, object_schema, problem, within};
-use crate::core::Ms;
-use crate::core::ids::TaskId;
+use bloom_core::Ms;
+use bloom_core::ids::TaskId;
 
 type Ids = List<Id, 0, MAX_BATCH>;
 
@@ -122,11 +122,11 @@ impl ToSchema for Bulk {}
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::error::Failure;
+    use crate::error::Invalid;
 
     #[test]
     fn tasks_are_named_by_ids_or_by_a_filter_that_says_something() {
-        let read = |body: &str| Bulk::read(serde_json::from_str(body).unwrap()).map_err(|problems| Failure::from(problems).line());
+        let read = |body: &str| Bulk::read(serde_json::from_str(body).unwrap()).map_err(|problems| Invalid::from(problems).line());
         let check = |body, expected: &str| assert!(read(body).unwrap_err().starts_with(expected), "{body}: {:?}", read(body));
         check("{}", "Either ids or filter is wanted");
         check(r#"{"ids": [], "filter": {"status": "dead"}}"#, "Either ids or filter is wanted");

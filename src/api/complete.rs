@@ -7,9 +7,9 @@ use utoipa::openapi::schema::{AnyOfBuilder, ObjectBuilder, Schema, Type};
 
 use super::values::{Count, Id, Int, List, Moment, Name, ShortName, Text, Usd};
 use super::wire::{Members, Problems, Wire, body};
-use crate::core::command::{self, Holder};
-use crate::core::ids::{LeaseId, TaskId};
-use crate::core::task::{self, Outcome, Reason};
+use bloom_core::command::{self, Holder};
+use bloom_core::ids::{LeaseId, TaskId};
+use bloom_core::task::{self, Outcome, Reason};
 
 pub const MAX_COMPLETIONS: usize = 500;
 

@@ -7,9 +7,9 @@ use utoipa::openapi::schema::{ArrayBuilder, ObjectBuilder, Schema, Type};
 use utoipa::openapi::{RefOr, Required};
 use uuid::Uuid;
 
-use super::error::Failure;
+use super::error::Invalid;
 use super::values::{LABEL_PATTERN, LabelText, MAX_LABELS, MAX_MS, TEXT_PATTERN, URL_PATTERN, parse_id, text_problem};
-use crate::core::Ms;
+use bloom_core::Ms;
 
 pub const DEFAULT_LIMIT: i64 = 100;
 pub const MAX_LIMIT: i64 = 1000;
@@ -46,33 +46,33 @@ impl Params {
 
     /// # Errors
     /// `cursor` is none that a list gave.
-    pub fn cursor(&self) -> Result<Option<Uuid>, Failure> {
-        let bad = || Failure::field("cursor", "Invalid cursor: take it from the Link header of the page before");
+    pub fn cursor(&self) -> Result<Option<Uuid>, Invalid> {
+        let bad = || Invalid::field("cursor", "Invalid cursor: take it from the Link header of the page before");
         self.get("cursor").map(|text| parse_id(text).ok_or_else(bad)).transpose()
     }
 
-    pub fn moment(&self, name: &'static str) -> Result<Option<Ms>, Failure> {
-        let bad = || Failure::field(name, "Expected integer milliseconds since the epoch");
+    pub fn moment(&self, name: &'static str) -> Result<Option<Ms>, Invalid> {
+        let bad = || Invalid::field(name, "Expected integer milliseconds since the epoch");
         let read = |text: &str| text.parse::<Ms>().ok().filter(|at| (0..=MAX_MS).contains(at)).ok_or_else(bad);
         self.get(name).map(read).transpose()
     }
 
-    pub fn text(&self, name: &'static str) -> Result<Option<String>, Failure> {
+    pub fn text(&self, name: &'static str) -> Result<Option<String>, Invalid> {
         let check = |text: &str| match text_problem(text, 0, usize::MAX) {
             None => Ok(text.to_owned()),
-            Some(wrong) => Err(Failure::field(name, wrong)),
+            Some(wrong) => Err(Invalid::field(name, wrong)),
         };
         self.get(name).map(check).transpose()
     }
 
     /// `label=name=value`, repeated.
-    pub fn labels(&self) -> Result<Vec<LabelText>, Failure> {
+    pub fn labels(&self) -> Result<Vec<LabelText>, Invalid> {
         let given = self.0.iter().filter(|(name, value)| name == "label" && !value.is_empty());
         let labels: Result<Vec<_>, _> = given.map(|(_, text)| LabelText::parse(text)).collect();
         match labels {
             Ok(labels) if labels.len() <= MAX_LABELS => Ok(labels),
-            Ok(_) => Err(Failure::field("label", format!("At most {MAX_LABELS} labels"))),
-            Err(wrong) => Err(Failure::field("label", wrong)),
+            Ok(_) => Err(Invalid::field("label", format!("At most {MAX_LABELS} labels"))),
+            Err(wrong) => Err(Invalid::field("label", wrong)),
         }
     }
 
@@ -236,8 +236,8 @@ mod tests {
     fn a_cursor_is_strict() {
         assert_eq!(Params::parse(Some("cursor=")).cursor(), Ok(None));
         assert!(Params::parse(Some("cursor=0190a000-0000-7000-8000-000000000000")).cursor().is_ok_and(|cursor| cursor.is_some()));
-        assert_eq!(Params::parse(Some("cursor=5")).cursor().unwrap_err().status(), 400);
-        assert_eq!(Params::parse(Some("cursor=0190a00000007000800000000000000000")).cursor().unwrap_err().status(), 400);
+        assert!(Params::parse(Some("cursor=5")).cursor().is_err());
+        assert!(Params::parse(Some("cursor=0190a00000007000800000000000000000")).cursor().is_err());
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use crate::core::Ms;
+use bloom_core::Ms;
 
 #[derive(Serialize, ToSchema)]
 pub struct Stats {

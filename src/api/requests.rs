@@ -2,9 +2,9 @@
 
 use super::values::{HeaderText, HttpUrl, Id, Int, Json, List, MAX_SAFE, Moment, Name, ShortName, Text};
 use super::wire::body;
-use crate::core::command::{NewEvent, WorkerChange};
-use crate::core::task::EventKind;
-use crate::core::worker::{DispatchMode, MAX_CONCURRENCY, WorkerStatus};
+use bloom_core::command::{NewEvent, WorkerChange};
+use bloom_core::task::EventKind;
+use bloom_core::worker::{DispatchMode, MAX_CONCURRENCY, WorkerStatus};
 
 pub const MAX_EVENTS: usize = 500;
 pub const MAX_EVENT_BYTES: usize = 256 * 1024;

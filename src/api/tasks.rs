@@ -9,8 +9,8 @@ use uuid::Uuid;
 use super::answers::Usage;
 use super::values::{Id, Int, Labels, List, MAX_SAFE, Moment, Name, NonEmpty, ShortName, Text, Usd};
 use super::wire::body;
-use crate::core::Ms;
-use crate::core::task::{Format, Reason, Session, Status, TaskSpec, TaskState, WaitingReason};
+use bloom_core::Ms;
+use bloom_core::task::{Format, Reason, Session, Status, TaskSpec, TaskState, WaitingReason};
 
 pub const MAX_DEPENDENCIES: usize = 100;
 pub const MAX_BATCH: usize = 1000;
@@ -197,12 +197,12 @@ mod tests {
     use serde_json::value::RawValue;
 
     use super::*;
-    use crate::api::error;
-    use crate::api::wire::Wire;
+    use crate::error;
+    use crate::wire::Wire;
 
     fn read(body: &str) -> Result<NewTask, String> {
         let raw: &RawValue = serde_json::from_str(body).unwrap();
-        NewTask::read(raw).map_err(|problems| error::Failure::from(problems).line())
+        NewTask::read(raw).map_err(|problems| error::Invalid::from(problems).line())
     }
 
     fn with(fields: &str) -> Result<NewTask, String> {

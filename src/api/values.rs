@@ -10,7 +10,7 @@ use utoipa::openapi::schema::{AdditionalProperties, ArrayBuilder, KnownFormat, O
 use uuid::Uuid;
 
 use super::wire::{MAX_PROBLEMS, Members, Problems, Wire, expected, kind, problem, within};
-use crate::core::Ms;
+use bloom_core::Ms;
 
 /// The largest whole number that every JSON reader keeps exact.
 pub const MAX_SAFE: i64 = 9_007_199_254_740_991;

@@ -231,9 +231,9 @@ macro_rules! body {
         #[derive(Clone, Debug, PartialEq)]
         pub struct $name { $($(#[doc = $field_doc])* pub $field: $ty),+ }
 
-        impl $crate::api::wire::Wire for $name {
-            fn read(raw: &serde_json::value::RawValue) -> Result<Self, $crate::api::wire::Problems> {
-                let members = $crate::api::wire::Members::of(raw)?;
+        impl $crate::wire::Wire for $name {
+            fn read(raw: &serde_json::value::RawValue) -> Result<Self, $crate::wire::Problems> {
+                let members = $crate::wire::Members::of(raw)?;
                 let mut problems = Vec::new();
                 $(let $field = members.field::<$ty>(stringify!($field), body!(@default $($default)?), &mut problems);)+
                 match ($($field,)+) {
@@ -243,8 +243,8 @@ macro_rules! body {
             }
 
             fn describe() -> utoipa::openapi::schema::Schema {
-                $crate::api::wire::object_schema(concat!($($doc),+), vec![
-                    $($crate::api::wire::FieldSchema::of::<$ty>(
+                $crate::wire::object_schema(concat!($($doc),+), vec![
+                    $($crate::wire::FieldSchema::of::<$ty>(
                         stringify!($field),
                         concat!($($field_doc),*),
                         body!(@value $ty $(, $default)?),
@@ -255,7 +255,7 @@ macro_rules! body {
 
         impl utoipa::PartialSchema for $name {
             fn schema() -> utoipa::openapi::RefOr<utoipa::openapi::schema::Schema> {
-                utoipa::openapi::RefOr::T(<Self as $crate::api::wire::Wire>::describe())
+                utoipa::openapi::RefOr::T(<Self as $crate::wire::Wire>::describe())
             }
         }
 

@@ -4,9 +4,9 @@ use serde_json::value::RawValue;
 use utoipa::openapi::schema::{ObjectBuilder, Schema, Type};
 
 use super::wire::{Problems, Wire, kind, problem};
-use crate::core::audit::{Action, EntityType};
-use crate::core::task::{EventKind, Format, LeaseStatus, Outcome, Reason, Session, Status};
-use crate::core::worker::{DispatchMode, WorkerStatus};
+use bloom_core::audit::{Action, EntityType};
+use bloom_core::task::{EventKind, Format, LeaseStatus, Outcome, Reason, Session, Status};
+use bloom_core::worker::{DispatchMode, WorkerStatus};
 
 macro_rules! words_on_the_wire {
     ($($name:ident),+ $(,)?) => {$(

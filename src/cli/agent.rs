@@ -7,12 +7,13 @@ use clap::Args;
 use secrecy::SecretString;
 use tokio::net::TcpListener;
 
-use super::people::{DEFAULT_SERVER, read_key};
-use super::{Failure, block_on, say, signals};
-use crate::agent::profile::{Profiles, find_program};
-use crate::agent::{self, Door, Ended, Settings};
-use crate::config::{self, LogFormat};
-use crate::telemetry::init_logging;
+use super::{block_on, say, signals};
+use bloom_commands::Failure;
+use bloom_commands::{DEFAULT_SERVER, read_key};
+use bloom_config::{self as config, LogFormat};
+use bloom_telemetry::init_logging;
+use bloom_worker::profile::{Profiles, find_program};
+use bloom_worker::{self as agent, Door, Ended, Settings};
 
 /// Run a server's tasks on this machine
 ///

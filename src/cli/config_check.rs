@@ -1,7 +1,8 @@
 //! `config check`: what is in force, and where it comes from.
 
-use super::{Failure, Output, complain, say};
-use crate::config::{self, Flags};
+use super::{Output, complain, say};
+use bloom_commands::Failure;
+use bloom_config::{self as config, Flags};
 
 pub fn run(flags: &Flags, output: Output) -> Result<(), Failure> {
     let report = config::load(flags);

@@ -2,10 +2,11 @@
 
 use secrecy::ExposeSecret;
 
-use super::{Failure, say};
-use crate::config::Serve;
-use crate::database::Error;
-use crate::store::{Options, Store};
+use super::say;
+use bloom_commands::Failure;
+use bloom_config::Serve;
+use bloom_database::Error;
+use bloom_store::{Options, Store};
 
 pub async fn open(settings: &Serve) -> Result<Store, Failure> {
     let options = Options { url: settings.database_url.expose_secret().to_owned(), max_connections: settings.database_max_connections };

@@ -4,9 +4,10 @@ use clap::Args;
 use tokio_util::sync::CancellationToken;
 
 use super::agent::WorkArgs;
-use super::{Failure, ServerArgs, complain, say, serve, settings, signals};
-use crate::agent::{self, profile::find_program};
-use crate::telemetry::init_logging;
+use super::{ServerArgs, complain, say, serve, settings, signals};
+use bloom_commands::Failure;
+use bloom_telemetry::init_logging;
+use bloom_worker::{self as agent, profile::find_program};
 
 /// Start a server and an agent in one process, to try things out
 ///

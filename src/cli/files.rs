@@ -2,8 +2,8 @@
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::config::Serve;
-use crate::http::server::MAX_CONNECTIONS;
+use bloom_config::Serve;
+use bloom_http::server::MAX_CONNECTIONS;
 
 /// More than this server ever opens. Processes that it starts take the limit over, and some try all numbers up to it.
 const ENOUGH: u64 = 65_536;

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::core::task::Status;
-use crate::core::worker::WorkerStatus;
-use crate::engine::Engine;
-use crate::membridge::Membridge;
-use crate::store::{self, Store};
-use crate::telemetry::{MAX_AGENTS, Metrics, QueueDepth};
+use bloom_core::task::Status;
+use bloom_core::worker::WorkerStatus;
+use bloom_engine::Engine;
+use bloom_membridge::Membridge;
+use bloom_store::{self as store, Store};
+use bloom_telemetry::{MAX_AGENTS, Metrics, QueueDepth};
 
 /// The heads cost a look-up for each agent and priority, so they are not read at each scrape.
 const QUEUE_EVERY: Duration = Duration::from_secs(5);

@@ -11,20 +11,19 @@ mod database;
 mod dev;
 mod files;
 mod gauges;
-mod people;
 mod serve;
 mod signals;
 
-use std::fmt;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use bloom_commands::Failure;
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
-use crate::config::{self, Flags, Serve};
-use crate::http;
+use bloom_config::{self as config, Flags, Serve};
+use bloom_http as http;
 
 /// Runs LLM tasks on a fleet of worker machines
 ///
@@ -56,7 +55,7 @@ enum Command {
     Dev(dev::DevArgs),
     Agent(agent::AgentArgs),
     #[command(flatten)]
-    People(people::Command),
+    People(bloom_commands::Command),
     /// Look at the database's schema, or bring it up to date
     ///
     /// `serve` does that by itself at each start; this is for those who want it to be a step of its own.
@@ -86,7 +85,7 @@ enum Command {
     },
     Bench(bench::BenchArgs),
     /// Reads a prompt and prints a run's stream that repeats it: what `--runner echo` starts
-    #[command(name = crate::agent::ECHO, hide = true)]
+    #[command(name = bloom_worker::ECHO, hide = true)]
     EchoRunner,
 }
 
@@ -124,62 +123,16 @@ enum Output {
     Json,
 }
 
-/// Why a command failed, for the person who gave it: what is wrong and what to do next.
-#[derive(Debug)]
-struct Failure {
-    message: String,
-    /// What the process ends with.
-    status: u8,
-}
-
-impl Failure {
-    /// The command line or a setting is wrong, not the world.
-    fn usage(message: impl Into<String>) -> Self {
-        Self { message: message.into(), status: 2 }
-    }
-
-    /// It did not come within the time that was given for it.
-    fn too_late(message: impl Into<String>) -> Self {
-        Self { message: message.into(), status: 3 }
-    }
-
-    fn interrupted(message: impl Into<String>) -> Self {
-        Self { message: message.into(), status: 130 }
-    }
-
-    /// Says what it is about, where several things were named.
-    fn about(self, name: &str) -> Self {
-        Self { message: format!("{name}: {}", self.message), ..self }
-    }
-
-    /// Nobody reads the output any more: there is nothing left to do, and nothing to say about it.
-    fn unread() -> Self {
-        Self { message: String::new(), status: 0 }
-    }
-}
-
-impl From<String> for Failure {
-    fn from(message: String) -> Self {
-        Self { message, status: 1 }
-    }
-}
-
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.message)
-    }
-}
-
 /// Runs the command that the process was given.
 pub fn run() -> ExitCode {
     let done = match Cli::parse().command {
         Command::Serve(args) => settings(&args).and_then(|settings| block_on(serve::serve(settings))),
         Command::Dev(args) => block_on(dev::run(args)),
         Command::Agent(args) => agent::run(args),
-        Command::EchoRunner => crate::agent::echo::run().map_err(|error| Failure::from(error.to_string())),
+        Command::EchoRunner => bloom_worker::echo::run().map_err(|error| Failure::from(error.to_string())),
         Command::Migrate { action: Migrate::Up(args) } => settings(&args).and_then(|settings| block_on(database::migrate(settings))),
         Command::Migrate { action: Migrate::Status(args) } => settings(&args).and_then(|settings| block_on(database::status(settings))),
-        Command::People(command) => block_on(people::run(command)),
+        Command::People(command) => block_on(bloom_commands::run(command)),
         Command::Openapi => openapi(),
         Command::Config { action: ConfigCommand::Check { server, output } } => config_check::run(&server.flags, output),
         Command::Completions { shell } => {
@@ -241,7 +194,7 @@ fn say(text: &str) {
 }
 
 fn complain(text: &str) {
-    let _ = writeln!(std::io::stderr().lock(), "bloom-runtime: {}", people::term::safe(text));
+    let _ = writeln!(std::io::stderr().lock(), "bloom-runtime: {}", bloom_commands::term::safe(text));
 }
 
 #[cfg(test)]

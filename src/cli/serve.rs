@@ -6,14 +6,15 @@ use std::sync::Arc;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use super::{Failure, database, files, gauges, say, signals};
-use crate::agents::{self, Agents};
-use crate::config::Serve;
-use crate::engine::{self, Engine};
-use crate::http::{self, AppState, Keys};
-use crate::membridge::{self, Membridge};
-use crate::reconcile;
-use crate::telemetry::{Metrics, init_logging};
+use super::{database, files, gauges, say, signals};
+use bloom_commands::Failure;
+use bloom_config::Serve;
+use bloom_dispatch::{self as agents, Agents};
+use bloom_engine::{self as engine, Engine};
+use bloom_http::{self as http, AppState, Keys};
+use bloom_membridge::{self as membridge, Membridge};
+use bloom_reconcile as reconcile;
+use bloom_telemetry::{Metrics, init_logging};
 
 pub async fn serve(settings: Serve) -> Result<(), Failure> {
     init_logging(settings.log_format, &settings.log_level)?;
@@ -147,7 +148,7 @@ fn next_step(url: &str, keyed: bool) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{Environment, Flags, load_from};
+    use bloom_config::{Environment, Flags, load_from};
 
     #[test]
     fn the_address_told_can_be_called() {

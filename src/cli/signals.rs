@@ -3,7 +3,7 @@
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-use super::Failure;
+use bloom_commands::Failure;
 
 /// A token that the first signal cancels.
 pub fn listen() -> Result<CancellationToken, Failure> {

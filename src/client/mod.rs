@@ -16,7 +16,7 @@ use url::Url;
 
 pub use sse::{Event, Events};
 
-use crate::outbound::{self, cause};
+use bloom_outbound::{self as outbound, cause};
 
 /// Longer than any request may take at the server, but for long polls.
 pub const CALL_LIMIT: Duration = Duration::from_secs(40);

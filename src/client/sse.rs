@@ -5,7 +5,7 @@ use std::time::Duration;
 use reqwest::Response;
 
 use super::Error;
-use crate::outbound::cause;
+use bloom_outbound::cause;
 
 /// The server says something at least every 15 s, if only a comment.
 const SILENCE: Duration = Duration::from_secs(60);

@@ -11,7 +11,7 @@ mod sources;
 #[cfg(test)]
 mod tests;
 
-pub use crate::telemetry::LogFormat;
+pub use bloom_telemetry::LogFormat;
 pub use flags::Flags;
 pub use parse::log_format;
 pub use report::{Mistake, Report, Row};

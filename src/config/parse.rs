@@ -8,7 +8,7 @@ use ipnet::IpNet;
 use secrecy::SecretString;
 use url::Url;
 
-use crate::telemetry::LogFormat;
+use bloom_telemetry::LogFormat;
 
 pub fn host(text: &str) -> Result<String, String> {
     let bare = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(text);

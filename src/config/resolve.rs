@@ -13,7 +13,7 @@ use super::parse;
 use super::report::{Mistake, Report, Row};
 use super::settings::{self as s, Setting};
 use super::sources::{Environment, Found, Origin, Sources};
-use crate::telemetry::LogFormat;
+use bloom_telemetry::LogFormat;
 
 /// The settings of `serve`, checked.
 #[derive(Clone, Debug)]

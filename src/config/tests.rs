@@ -169,7 +169,7 @@ fn values_are_checked() {
         ("PORT", "0"),
         ("DATABASE_URL", "postgresql:///bloom?host=/run/postgresql&user=me"),
         ("TRUSTED_PROXIES", "10.0.0.0/8, 192.168.1.1"),
-        ("LOG_LEVEL", "info,bloom_runtime::engine=debug"),
+        ("LOG_LEVEL", "info,bloom_engine=debug"),
         ("TASK_RETENTION_DAYS", "0"),
     ] {
         assert_eq!(mistakes(&[], &[(name, right)]), [""; 0], "{name}={right}");

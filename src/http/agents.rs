@@ -5,14 +5,15 @@ use axum::extract::State;
 use super::AppState;
 use super::answer::{Answer, ok};
 use super::body::Content;
+use super::error::Error;
 use super::gate::Caller;
 use super::path::WorkerPath;
-use crate::agents::Order;
-use crate::api::agents::{AgentHealth, OrderDone, change_of_health};
-use crate::api::error::{ErrorText, Failure};
-use crate::core::audit::{Action, EntityType};
-use crate::core::command::{Loss, Op};
-use crate::core::worker::Worker;
+use bloom_api::agents::{AgentHealth, OrderDone, change_of_health};
+use bloom_api::error::ErrorText;
+use bloom_core::audit::{Action, EntityType};
+use bloom_core::command::{Loss, Op};
+use bloom_core::worker::Worker;
+use bloom_dispatch::Order;
 
 /// Asks the worker's agent how it is, and takes over what it tells. A worker whose agent does not answer is offline until it is seen.
 #[utoipa::path(
@@ -41,9 +42,9 @@ pub async fn health(State(app): State<AppState>, caller: Caller, path: WorkerPat
     }
 }
 
-async fn with_url(app: &AppState, path: WorkerPath) -> Result<Worker, Failure> {
-    let worker = app.store.worker(&path.name()?).await?.ok_or(Failure::WORKER_NOT_FOUND)?;
-    if worker.url.is_empty() { Err(Failure::fixed(400, "Worker has no URL configured")) } else { Ok(worker) }
+async fn with_url(app: &AppState, path: WorkerPath) -> Result<Worker, Error> {
+    let worker = app.store.worker(&path.name()?).await?.ok_or(Error::WORKER_NOT_FOUND)?;
+    if worker.url.is_empty() { Err(Error::fixed(400, "Worker has no URL configured")) } else { Ok(worker) }
 }
 
 /// Has the worker's agent bring itself up to date.
@@ -99,11 +100,11 @@ async fn order(app: AppState, caller: Caller, path: WorkerPath, body: &Content, 
     let done = tokio::spawn(async move {
         let _seat = seat;
         let answer = app.agents.order(&worker.url, order).await;
-        let answer = answer.map_err(|error| Failure::Text { status: 502, text: error.into() })?;
+        let answer = answer.map_err(|error| Error::Text { status: 502, text: error.into() })?;
         app.engine.submit(caller.command(record(order, worker.id))).await?;
-        Ok::<_, Failure>(answer)
+        Ok::<_, Error>(answer)
     });
-    let answer = done.await.map_err(|error| Failure::Internal(error.to_string()))?;
+    let answer = done.await.map_err(|error| Error::Internal(error.to_string()))?;
     let word = match order {
         Order::Update => "updated",
         Order::Restart => "restarted",

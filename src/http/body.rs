@@ -8,24 +8,24 @@ use hyper::body::Body as _;
 use serde_json::value::RawValue;
 use tokio::time::{Instant, timeout_at};
 
-use crate::api::error::Failure;
-use crate::api::wire::Wire;
+use super::error::Error;
+use bloom_api::wire::Wire;
 
 /// So much beyond the limit is read and dropped, so that the client, still sending, gets to see the answer.
 const DRAIN_BYTES: usize = 32 * 1024 * 1024;
 
 /// Reads the body of a request, so that it is there in one piece.
-pub async fn gather(request: Request, limit: usize, deadline: Instant) -> Result<Request, Failure> {
+pub async fn gather(request: Request, limit: usize, deadline: Instant) -> Result<Request, Error> {
     let (parts, body) = request.into_parts();
     // Who waits for leave to send is told at once.
     let drain = if parts.headers.contains_key(EXPECT) { 0 } else { DRAIN_BYTES };
     match timeout_at(deadline, read(body, limit, drain)).await {
         Ok(bytes) => Ok(Request::from_parts(parts, Body::from(bytes?))),
-        Err(_) => Err(Failure::fixed(408, "The request's body did not arrive in time")),
+        Err(_) => Err(Error::fixed(408, "The request's body did not arrive in time")),
     }
 }
 
-async fn read(mut body: Body, limit: usize, drain: usize) -> Result<Bytes, Failure> {
+async fn read(mut body: Body, limit: usize, drain: usize) -> Result<Bytes, Error> {
     let announced = body.size_hint().exact().map_or(0, |bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
     if announced > limit.saturating_add(drain) {
         return Err(too_long(limit));
@@ -34,7 +34,7 @@ async fn read(mut body: Body, limit: usize, drain: usize) -> Result<Bytes, Failu
     let mut whole = Vec::new();
     let mut length = 0_usize;
     while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|_| Failure::fixed(400, "The request's body could not be read"))?;
+        let frame = frame.map_err(|_| Error::fixed(400, "The request's body could not be read"))?;
         let Ok(data) = frame.into_data() else { continue };
         length += data.len();
         if length > limit {
@@ -59,19 +59,19 @@ async fn read(mut body: Body, limit: usize, drain: usize) -> Result<Bytes, Failu
     }
 }
 
-pub fn too_long(limit: usize) -> Failure {
-    Failure::Text { status: 413, text: format!("Request body is too large: at most {limit} bytes are taken").into() }
+pub fn too_long(limit: usize) -> Error {
+    Error::Text { status: 413, text: format!("Request body is too large: at most {limit} bytes are taken").into() }
 }
 
 /// A body as a handler gets it.
 pub struct Content(Bytes);
 
 impl<S: Send + Sync> FromRequest<S> for Content {
-    type Rejection = Failure;
+    type Rejection = Error;
 
-    async fn from_request(request: Request, _: &S) -> Result<Self, Failure> {
+    async fn from_request(request: Request, _: &S) -> Result<Self, Error> {
         let body = request.into_body().collect().await;
-        body.map(|body| Self(body.to_bytes())).map_err(|error| Failure::Internal(error.to_string()))
+        body.map(|body| Self(body.to_bytes())).map_err(|error| Error::Internal(error.to_string()))
     }
 }
 
@@ -80,14 +80,14 @@ impl Content {
     ///
     /// # Errors
     /// It is not JSON.
-    pub fn raw(&self) -> Result<&RawValue, Failure> {
+    pub fn raw(&self) -> Result<&RawValue, Error> {
         let text = if self.0.is_empty() { b"{}" } else { &self.0[..] };
-        serde_json::from_slice(text).map_err(|_| Failure::fixed(400, "Request body is not valid JSON"))
+        serde_json::from_slice(text).map_err(|_| Error::fixed(400, "Request body is not valid JSON"))
     }
 
     /// # Errors
     /// It is not JSON, or not what is wanted.
-    pub fn read<T: Wire>(&self) -> Result<T, Failure> {
+    pub fn read<T: Wire>(&self) -> Result<T, Error> {
         Ok(T::read(self.raw()?)?)
     }
 }

@@ -5,17 +5,17 @@ use axum::extract::State;
 use super::AppState;
 use super::answer::{Answer, ok};
 use super::body::Content;
+use super::error::Error;
 use super::gate::Caller;
 use super::tasks::filter_of_body;
-use crate::api::answers::BulkResult;
-use crate::api::bulk::{Bulk, Named};
-use crate::api::error::Failure;
-use crate::api::tasks::MAX_BATCH;
-use crate::core::command::Op;
-use crate::core::ids::TaskId;
-use crate::core::task::{Status, TaskState};
-use crate::engine;
-use crate::store::{Page, TaskFilter};
+use bloom_api::answers::BulkResult;
+use bloom_api::bulk::{Bulk, Named};
+use bloom_api::tasks::MAX_BATCH;
+use bloom_core::command::Op;
+use bloom_core::ids::TaskId;
+use bloom_core::task::{Status, TaskState};
+use bloom_engine as engine;
+use bloom_store::{Page, TaskFilter};
 
 /// Cancels many tasks.
 #[utoipa::path(
@@ -69,7 +69,7 @@ async fn apply(app: &AppState, caller: &Caller, bulk: Bulk, statuses: &[Status],
 }
 
 /// So many tasks as one call takes, and whether there are more.
-async fn named_by(app: &AppState, filter: TaskFilter, statuses: &[Status]) -> Result<(Vec<TaskId>, bool), Failure> {
+async fn named_by(app: &AppState, filter: TaskFilter, statuses: &[Status]) -> Result<(Vec<TaskId>, bool), Error> {
     let mut ids = Vec::new();
     for status in statuses.iter().filter(|status| filter.status.is_none_or(|wanted| wanted == **status)) {
         let filter = TaskFilter { status: Some(*status), ..filter.clone() };

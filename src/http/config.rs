@@ -7,10 +7,10 @@ use super::AppState;
 use super::answer::{Answer, ok};
 use super::body::Content;
 use super::gate::Caller;
-use crate::api::reports::{Config, ConnectionTest, Health, MembridgeState};
-use crate::api::requests::NewConfig;
-use crate::core::audit::{Action, EntityType};
-use crate::core::command::Op;
+use bloom_api::reports::{Config, ConnectionTest, Health, MembridgeState};
+use bloom_api::requests::NewConfig;
+use bloom_core::audit::{Action, EntityType};
+use bloom_core::command::Op;
 
 /// Where the control plane is.
 #[utoipa::path(

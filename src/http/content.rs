@@ -4,13 +4,13 @@
 use serde_json::value::RawValue;
 
 use super::AppState;
+use super::error::Error;
 use super::path::TaskPath;
-use crate::api::error::Failure;
-use crate::api::values::Id;
-use crate::api::wire::{Members, Wire};
-use crate::core::command::Rejection;
-use crate::core::ids::LeaseId;
-use crate::core::task::{Status, TaskState};
+use bloom_api::values::Id;
+use bloom_api::wire::{Members, Wire};
+use bloom_core::command::Rejection;
+use bloom_core::ids::LeaseId;
+use bloom_core::task::{Status, TaskState};
 
 /// What is asked of the task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,7 +25,7 @@ pub enum Ask {
 
 impl AppState {
     /// What to answer to content that is wrong in this way.
-    pub async fn blame(&self, path: &TaskPath, ask: Ask, body: &RawValue, wrong: Failure) -> Failure {
+    pub async fn blame(&self, path: &TaskPath, ask: Ask, body: &RawValue, wrong: Error) -> Error {
         let state = match path.known() {
             None => None,
             Some(id) => match self.store.task_states(&[id]).await {
@@ -33,7 +33,7 @@ impl AppState {
                 Err(error) => return error.into(),
             },
         };
-        ask.objection(state.as_ref(), named_lease(body)).map_or(wrong, Failure::from)
+        ask.objection(state.as_ref(), named_lease(body)).map_or(wrong, Error::from)
     }
 }
 

@@ -16,11 +16,11 @@ use super::body::Content;
 use super::content::Ask;
 use super::gate::{Caller, Peer};
 use super::path::TaskPath;
-use crate::agents::Outcome;
-use crate::api::agents::{Dispatched, NotDispatched};
-use crate::api::error::ErrorText;
-use crate::api::requests::NewDispatch;
-use crate::api::wire::Wire;
+use bloom_api::agents::{Dispatched, NotDispatched};
+use bloom_api::error::ErrorText;
+use bloom_api::requests::NewDispatch;
+use bloom_api::wire::Wire;
+use bloom_dispatch::Outcome;
 
 /// Leases the task to a worker and pushes it to the worker's agent.
 #[utoipa::path(

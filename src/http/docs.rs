@@ -13,9 +13,9 @@ use utoipa_swagger_ui::{Config, serve};
 
 use super::AppState;
 use super::answer::{Answer, json_bytes, typed};
-use crate::api::error::Failure;
+use super::error::Error;
 
-const NOT_FOUND: Failure = Failure::fixed(404, "Not found");
+const NOT_FOUND: Error = Error::fixed(404, "Not found");
 const POLICY: HeaderValue =
     HeaderValue::from_static("default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; frame-ancestors 'none'");
 
@@ -33,7 +33,7 @@ async fn openapi() -> Answer {
     let text = match TEXT.get() {
         Some(text) => text,
         None => {
-            let text = super::openapi().to_json().map_err(|error| Failure::Internal(error.to_string()))?;
+            let text = super::openapi().to_json().map_err(|error| Error::Internal(error.to_string()))?;
             TEXT.get_or_init(|| text.into())
         }
     };
@@ -51,9 +51,9 @@ async fn file(path: Result<Path<String>, PathRejection>) -> Answer {
 
 fn asset(file: &str) -> Answer {
     let config = Arc::new(Config::from("/openapi.json").persist_authorization(true));
-    let found = serve(file, config).map_err(|error| Failure::Internal(error.to_string()))?;
+    let found = serve(file, config).map_err(|error| Error::Internal(error.to_string()))?;
     let found = found.ok_or(NOT_FOUND)?;
-    let content_type = HeaderValue::try_from(found.content_type).map_err(|error| Failure::Internal(error.to_string()))?;
+    let content_type = HeaderValue::try_from(found.content_type).map_err(|error| Error::Internal(error.to_string()))?;
     let mut bytes = found.bytes.into_owned();
     if file == "index.html" {
         let page = String::from_utf8_lossy(&bytes);

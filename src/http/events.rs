@@ -8,23 +8,25 @@ use futures_util::stream;
 use tokio_util::sync::CancellationToken;
 
 use super::AppState;
-use super::answer::{Answer, odd_reply, ok, page};
+use super::answer::{Answer, ok, page};
 use super::body::Content;
 use super::content::Ask;
+use super::error::{Error, odd_reply};
 use super::gate::Caller;
 use super::hub::Follower;
 use super::path::TaskPath;
+use super::show::Query;
 use super::stream::{KEEP_ALIVE, Seat, event_stream};
 use super::wait::LOOK_EVERY;
-use crate::api::answers::{Event, Recorded};
-use crate::api::error::{ErrorText, Failure};
-use crate::api::lists::{EventParams, Params};
-use crate::api::requests::NewEvents;
-use crate::api::wire::Wire;
-use crate::core::command::{NewEvent, Op, Reply};
-use crate::core::ids::TaskId;
-use crate::core::task::TaskEvent;
-use crate::store::{PAGE_BYTES, Store};
+use bloom_api::answers::{Event, Recorded};
+use bloom_api::error::ErrorText;
+use bloom_api::lists::EventParams;
+use bloom_api::requests::NewEvents;
+use bloom_api::wire::Wire;
+use bloom_core::command::{NewEvent, Op, Reply};
+use bloom_core::ids::TaskId;
+use bloom_core::task::TaskEvent;
+use bloom_store::{PAGE_BYTES, Store};
 
 /// Events that one piece of a stream carries at the most.
 const PIECE: i64 = 50;
@@ -64,10 +66,10 @@ pub async fn send(State(app): State<AppState>, caller: Caller, path: TaskPath, b
         (status = 404, description = "Task not found.", body = ErrorText),
     )
 )]
-pub async fn list(State(app): State<AppState>, path: TaskPath, params: Params, headers: HeaderMap) -> Answer {
+pub async fn list(State(app): State<AppState>, path: TaskPath, Query(params): Query, headers: HeaderMap) -> Answer {
     let id = path.id()?;
     let store = &app.store;
-    let state = store.task_states(&[id]).await?.into_iter().next().ok_or(Failure::TASK_NOT_FOUND)?;
+    let state = store.task_states(&[id]).await?.into_iter().next().ok_or(Error::TASK_NOT_FOUND)?;
     let after = params.lenient("after", 0, 0..=i64::MAX);
     let wants_stream =
         headers.get(ACCEPT).and_then(|accept| accept.to_str().ok()).is_some_and(|accept| accept.contains("text/event-stream"));
@@ -85,8 +87,8 @@ pub async fn list(State(app): State<AppState>, path: TaskPath, params: Params, h
     page(&events.iter().map(show).collect::<Result<Vec<_>, _>>()?, next)
 }
 
-fn show(event: &TaskEvent) -> Result<Event<'_>, Failure> {
-    Event::new(event).map_err(|error| Failure::Internal(format!("event {} of task {}: {error}", event.number, event.task_id)))
+fn show(event: &TaskEvent) -> Result<Event<'_>, Error> {
+    Event::new(event).map_err(|error| Error::Internal(format!("event {} of task {}: {error}", event.number, event.task_id)))
 }
 
 struct Following {
@@ -120,7 +122,7 @@ impl Following {
     }
 
     /// What there is to send now.
-    async fn look(&mut self) -> Result<Option<Bytes>, Failure> {
+    async fn look(&mut self) -> Result<Option<Bytes>, Error> {
         let store = &self.store;
         // The state first: what came before its end is in the events read after it.
         let state = store.task_states(&[self.task]).await?.into_iter().next();
@@ -128,7 +130,7 @@ impl Following {
         let mut out = Vec::new();
         for event in &events {
             out.extend_from_slice(format!("id: {}\ndata: ", event.number).as_bytes());
-            serde_json::to_writer(&mut out, &show(event)?).map_err(|error| Failure::Internal(error.to_string()))?;
+            serde_json::to_writer(&mut out, &show(event)?).map_err(|error| Error::Internal(error.to_string()))?;
             out.extend_from_slice(b"\n\n");
             self.seen = event.number;
         }

@@ -15,22 +15,21 @@ use axum::response::{IntoResponse, Response};
 use tokio::time::timeout_at;
 
 use super::AppState;
-use super::answer::Cause;
 use super::auth::Scope;
 use super::body;
+use super::error::{Cause, Error};
 use super::rate::{Limiter, Standing, client_address};
-use crate::api::error::Failure;
-use crate::core::command::{Command, Op};
+use bloom_core::command::{Command, Op};
 
 /// Tells the ids of this process from those of others.
 static PROCESS: LazyLock<u64> = LazyLock::new(|| RandomState::new().hash_one(std::process::id()));
 static REQUESTS: AtomicU64 = AtomicU64::new(1);
 const REQUEST_ID: &str = "x-request-id";
 const MAX_REQUEST_ID: usize = 128;
-const UNAUTHORIZED: Failure = Failure::fixed(401, "Unauthorized");
-const FORBIDDEN: Failure = Failure::fixed(403, "This key does not allow that");
-const TOO_MANY: Failure = Failure::fixed(429, "Too many requests, please try again later");
-const TIMED_OUT: Failure = Failure::Later("The request took too long and was given up; what it asked for may still happen");
+const UNAUTHORIZED: Error = Error::fixed(401, "Unauthorized");
+const FORBIDDEN: Error = Error::fixed(403, "This key does not allow that");
+const TOO_MANY: Error = Error::fixed(429, "Too many requests, please try again later");
+const TIMED_OUT: Error = Error::Later("The request took too long and was given up; what it asked for may still happen");
 
 /// The other end of the connection.
 #[derive(Clone, Copy, Debug)]
@@ -50,10 +49,10 @@ impl Caller {
 }
 
 impl<S: Sync> FromRequestParts<S> for Caller {
-    type Rejection = Failure;
+    type Rejection = Error;
 
-    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Failure> {
-        parts.extensions.get().cloned().ok_or_else(|| Failure::Internal("a route stands outside the gate".into()))
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Error> {
+        parts.extensions.get().cloned().ok_or_else(|| Error::Internal("a route stands outside the gate".into()))
     }
 }
 
@@ -98,7 +97,7 @@ async fn serve(app: &AppState, pass: &Pass<'_>, request: Request, next: Next, ca
     if pass.writes
         && let Some(trouble) = app.store.lasting_trouble()
     {
-        return Failure::Later(trouble.text()).into_response();
+        return Error::Later(trouble.text()).into_response();
     }
     request.extensions_mut().insert(caller);
     if pass.is_long {
@@ -111,7 +110,7 @@ async fn serve(app: &AppState, pass: &Pass<'_>, request: Request, next: Next, ca
 struct Pass<'a> {
     client: IpAddr,
     /// `Err`: who asks must not.
-    scope: Result<Scope, Failure>,
+    scope: Result<Scope, Error>,
     limiter: Option<&'a Limiter>,
     /// A second limit; then the answer tells of this one.
     test_limiter: Option<&'a Limiter>,
@@ -168,7 +167,7 @@ impl<'a> Pass<'a> {
     }
 
     /// Rate goes before key.
-    fn admit(&self, told: Option<&Told<'_>>) -> Result<Scope, Failure> {
+    fn admit(&self, told: Option<&Told<'_>>) -> Result<Scope, Error> {
         if told.is_some_and(|told| told.retry_sec.is_some()) {
             return Err(TOO_MANY);
         }

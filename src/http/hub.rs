@@ -10,9 +10,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::backlog::{Backlog, Reader};
 use super::watch::{RESET, tell};
-use crate::core::ids::TaskId;
-use crate::engine::{Changes, Engine};
-use crate::store::Store;
+use bloom_core::ids::TaskId;
+use bloom_engine::{Changes, Engine};
+use bloom_store::Store;
 
 #[derive(Default)]
 pub struct Hub {

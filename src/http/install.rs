@@ -6,8 +6,9 @@ use url::Url;
 
 use super::answer::{Answer, typed};
 use super::dispatch::RuntimeUrl;
-use crate::api::error::Failure;
-use crate::api::lists::{InstallParams, Params};
+use super::error::Error;
+use super::show::Query;
+use bloom_api::lists::InstallParams;
 
 const SCRIPT: &str = include_str!("agent-install.sh");
 const CONTENT_TYPE: HeaderValue = HeaderValue::from_static("text/x-shellscript; charset=utf-8");
@@ -19,14 +20,14 @@ const MAX_URL_BYTES: usize = 2048;
     get, path = "/api/runtime/agent-install-script", operation_id = "getAgentInstallScript", tag = "agents", params(InstallParams),
     responses((status = 200, description = "The script.", body = String, content_type = "text/x-shellscript"))
 )]
-pub async fn script(RuntimeUrl(here): RuntimeUrl, params: Params) -> Answer {
+pub async fn script(RuntimeUrl(here): RuntimeUrl, Query(params): Query) -> Answer {
     let name = params.get("node_id").unwrap_or_default();
     let server = params.get("server_url").unwrap_or(&here);
     if name.chars().any(char::is_control) || name.chars().count() > MAX_NAME_CHARS {
-        return Err(Failure::field("node_id", format!("Expected a name of at most {MAX_NAME_CHARS} characters in one line")));
+        return Err(Error::field("node_id", format!("Expected a name of at most {MAX_NAME_CHARS} characters in one line")));
     }
     if !is_server_url(server) {
-        return Err(Failure::field(
+        return Err(Error::field(
             "server_url",
             "Invalid url: an http or https address like http://127.0.0.1:5000 is wanted, without a key",
         ));

@@ -4,21 +4,22 @@ use axum::extract::State;
 use axum::http::StatusCode;
 
 use super::AppState;
-use super::answer::{Answer, json, odd_reply, ok};
+use super::answer::{Answer, json, ok};
 use super::auth::Scope;
 use super::body::{self, Content};
 use super::content::Ask;
+use super::error::{Error, odd_reply};
 use super::gate::Caller;
 use super::path::TaskPath;
 use super::show::{show_task, spec};
-use crate::api::answers::{Artifact, Completed, Lease, Leased, Renewed, TaskResult, Worker};
-use crate::api::complete::{Completion, bytes_besides_output};
-use crate::api::error::{ErrorText, Failure};
-use crate::api::requests::{Heartbeat, NewLease, Release};
-use crate::api::tasks::Task;
-use crate::api::wire::Wire;
-use crate::core::command::{self, Holder, Op, Reply};
-use crate::core::task::TaskState;
+use bloom_api::answers::{Artifact, Completed, Lease, Leased, Renewed, TaskResult, Worker};
+use bloom_api::complete::{Completion, bytes_besides_output};
+use bloom_api::error::ErrorText;
+use bloom_api::requests::{Heartbeat, NewLease, Release};
+use bloom_api::tasks::Task;
+use bloom_api::wire::Wire;
+use bloom_core::command::{self, Holder, Op, Reply};
+use bloom_core::task::TaskState;
 
 /// Gives the task to a worker.
 #[utoipa::path(
@@ -60,7 +61,7 @@ pub async fn lease(State(app): State<AppState>, caller: Caller, path: TaskPath, 
 )]
 pub async fn heartbeat(State(app): State<AppState>, caller: Caller, path: TaskPath, body: Content) -> Answer {
     let raw = body.raw()?;
-    let read = Heartbeat::read(raw).map_err(Failure::from).and_then(|beat| {
+    let read = Heartbeat::read(raw).map_err(Error::from).and_then(|beat| {
         let holder = Holder { lease: beat.lease_id.map(|id| id.0), worker: beat.worker_id.map(|id| id.0) };
         named(&caller, holder)
     });
@@ -68,7 +69,7 @@ pub async fn heartbeat(State(app): State<AppState>, caller: Caller, path: TaskPa
         Ok(holder) => holder,
         Err(wrong) => return Err(app.blame(&path, Ask::Heartbeat, raw, wrong).await),
     };
-    let task = path.known().ok_or(Failure::fixed(404, "Task or lease not found"))?;
+    let task = path.known().ok_or(Error::fixed(404, "Task or lease not found"))?;
     let task = task_reply(&app, &caller, Op::Heartbeat { task, holder }).await?;
     let lease = Lease::active(&task).ok_or_else(|| odd_reply("heartbeat"))?;
     app.engine.sighted(lease.worker_id);
@@ -77,9 +78,9 @@ pub async fn heartbeat(State(app): State<AppState>, caller: Caller, path: TaskPa
 }
 
 /// A worker's key speaks for one worker: it must say whose lease it means.
-fn named(caller: &Caller, holder: Holder) -> Result<Holder, Failure> {
+fn named(caller: &Caller, holder: Holder) -> Result<Holder, Error> {
     if caller.scope == Scope::Worker && holder == Holder::default() {
-        return Err(Failure::field("lease_id", "Required with a worker's key, unless worker_id is given"));
+        return Err(Error::field("lease_id", "Required with a worker's key, unless worker_id is given"));
     }
     Ok(holder)
 }
@@ -99,7 +100,7 @@ pub async fn complete(State(app): State<AppState>, caller: Caller, path: TaskPat
     if bytes_besides_output(raw) > app.settings.max_body_bytes {
         return Err(body::too_long(app.settings.max_body_bytes));
     }
-    let read = Completion::read(raw).map_err(Failure::from).and_then(|completion| {
+    let read = Completion::read(raw).map_err(Error::from).and_then(|completion| {
         named(&caller, completion.holder())?;
         Ok(completion)
     });
@@ -118,9 +119,9 @@ pub async fn complete(State(app): State<AppState>, caller: Caller, path: TaskPat
     }
 }
 
-pub fn output_too_long(app: &AppState) -> Failure {
+pub fn output_too_long(app: &AppState) -> Error {
     let limit = app.settings.max_output_bytes;
-    Failure::Text { status: 413, text: format!("The output is too large: at most {limit} bytes are taken").into() }
+    Error::Text { status: 413, text: format!("The output is too large: at most {limit} bytes are taken").into() }
 }
 
 async fn completed(app: &AppState, task: &TaskState, result: command::Completed) -> Answer {
@@ -133,7 +134,7 @@ async fn completed(app: &AppState, task: &TaskState, result: command::Completed)
         }
         command::Completed::Before(lease) => {
             before = app.store.result_of_lease(lease).await?;
-            before.as_ref().ok_or_else(|| Failure::Internal(format!("lease {lease} is completed but has no result")))?
+            before.as_ref().ok_or_else(|| Error::Internal(format!("lease {lease} is completed but has no result")))?
         }
     };
     let spec = spec(&app.engine, task).await?;
@@ -194,7 +195,7 @@ async fn show_reply(app: &AppState, caller: &Caller, op: Op) -> Answer {
     ok(&show_task(&app.engine, &spec, &state))
 }
 
-async fn task_reply(app: &AppState, caller: &Caller, op: Op) -> Result<TaskState, Failure> {
+async fn task_reply(app: &AppState, caller: &Caller, op: Op) -> Result<TaskState, Error> {
     match app.engine.submit(caller.command(op)).await? {
         Reply::Task(task) => Ok(task),
         _ => Err(odd_reply("a wish for a task")),

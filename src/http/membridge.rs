@@ -9,13 +9,14 @@ use serde_json::json;
 use super::AppState;
 use super::answer::{Answer, typed};
 use super::body::Content;
+use super::error::Error;
 use super::gate::Caller;
 use super::path::ProjectPath;
-use crate::api::error::{ErrorText, Failure};
-use crate::api::requests::LeaderSelection;
-use crate::core::audit::{Action, EntityType};
-use crate::core::command::Op;
-use crate::membridge::{Answer as Upstream, Call, Reply};
+use bloom_api::error::ErrorText;
+use bloom_api::requests::LeaderSelection;
+use bloom_core::audit::{Action, EntityType};
+use bloom_core::command::Op;
+use bloom_membridge::{Answer as Upstream, Call, Reply};
 
 /// The control plane's health.
 #[utoipa::path(
@@ -66,7 +67,7 @@ pub async fn select(State(app): State<AppState>, caller: Caller, ProjectPath(pro
     let body = json!({ "primary_node_id": wish.primary_node_id.0, "lease_seconds": wish.lease_seconds.0 });
     let reply = reply(app.membridge.call(Call::SelectLeader { project: &project, body: &body }).await)?;
     if !reply.is_success() {
-        return Err(Failure::Text { status: reply.status, text: String::from_utf8_lossy(&reply.body).into_owned().into() });
+        return Err(Error::Text { status: reply.status, text: String::from_utf8_lossy(&reply.body).into_owned().into() });
     }
     let (action, entity_type) = (Action::LeadershipPromote, EntityType::Project);
     let note = Op::RecordAudit { action, entity_type, entity_id: project, actor: "admin".into(), detail: wish.primary_node_id.0 };
@@ -77,20 +78,20 @@ pub async fn select(State(app): State<AppState>, caller: Caller, ProjectPath(pro
 async fn get(app: &AppState, call: Call<'_>) -> Answer {
     let reply = reply(app.membridge.call(call).await)?;
     if !reply.is_success() {
-        return Err(Failure::Text { status: reply.status, text: format!("Membridge returned {}", reply.status).into() });
+        return Err(Error::Text { status: reply.status, text: format!("Membridge returned {}", reply.status).into() });
     }
     through(reply)
 }
 
-fn reply(answer: Upstream) -> Result<Reply, Failure> {
+fn reply(answer: Upstream) -> Result<Reply, Error> {
     match answer {
         Upstream::Reply(reply) => Ok(reply),
-        Upstream::Down(error) => Err(Failure::Text { status: 502, text: error.into() }),
+        Upstream::Down(error) => Err(Error::Text { status: 502, text: error.into() }),
     }
 }
 
 fn through(reply: Reply) -> Answer {
-    let status = StatusCode::from_u16(reply.status).map_err(|error| Failure::Internal(error.to_string()))?;
+    let status = StatusCode::from_u16(reply.status).map_err(|error| Error::Internal(error.to_string()))?;
     let content_type = reply.content_type.and_then(|text| HeaderValue::try_from(text).ok());
     let known = content_type.is_some();
     let content_type = content_type.unwrap_or(HeaderValue::from_static("application/json"));

@@ -10,6 +10,7 @@ mod config;
 mod content;
 mod dispatch;
 mod docs;
+mod error;
 mod events;
 mod gate;
 mod hub;
@@ -43,12 +44,12 @@ use tokio_util::sync::CancellationToken;
 pub use auth::Keys;
 pub use openapi::openapi;
 
-use crate::agents::Agents;
-use crate::api::error::Failure;
-use crate::engine::Engine;
-use crate::membridge::Membridge;
-use crate::store::Store;
-use crate::telemetry::Metrics;
+use bloom_dispatch::Agents;
+use bloom_engine::Engine;
+use bloom_membridge::Membridge;
+use bloom_store::Store;
+use bloom_telemetry::Metrics;
+use error::Error;
 use hub::Hub;
 use rate::Limiter;
 use stream::Seats;
@@ -150,8 +151,8 @@ pub fn router(state: AppState) -> Router {
     let (routes, _) = openapi::routes().split_for_parts();
     routes
         .merge(docs::router())
-        .fallback(|| async { Failure::fixed(404, "Not found") })
-        .method_not_allowed_fallback(|| async { Failure::fixed(405, "Method not allowed") })
+        .fallback(|| async { Error::fixed(404, "Not found") })
+        .method_not_allowed_fallback(|| async { Error::fixed(405, "Method not allowed") })
         // The gate has its own, by route.
         .layer(DefaultBodyLimit::disable())
         .layer(from_fn_with_state(state.clone(), gate::gate))

@@ -13,7 +13,7 @@ use super::{
     AppState, agents, bulk, config, dispatch, events, install, lifecycle, membridge, probes, records, tasks, wait, watch, worker_calls,
     workers,
 };
-use crate::api::error::{ErrorText, Invalid, ValidationError};
+use bloom_api::error::{ErrorText, Invalid, ValidationError};
 
 /// Every route but the explorer's own.
 pub fn routes() -> OpenApiRouter<AppState> {

@@ -3,9 +3,9 @@
 use axum::extract::{FromRequestParts, Path};
 use axum::http::request::Parts;
 
-use crate::api::error::Failure;
-use crate::api::values::parse_id;
-use crate::core::ids::TaskId;
+use super::error::Error;
+use bloom_api::values::parse_id;
+use bloom_core::ids::TaskId;
 
 /// `{id}` of a task.
 pub struct TaskPath(Option<TaskId>);
@@ -15,15 +15,15 @@ impl TaskPath {
         self.0
     }
 
-    pub fn id(&self) -> Result<TaskId, Failure> {
-        self.0.ok_or(Failure::TASK_NOT_FOUND)
+    pub fn id(&self) -> Result<TaskId, Error> {
+        self.0.ok_or(Error::TASK_NOT_FOUND)
     }
 }
 
 impl<S: Send + Sync> FromRequestParts<S> for TaskPath {
-    type Rejection = Failure;
+    type Rejection = Error;
 
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Failure> {
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Error> {
         Ok(Self(part(parts, state).await.and_then(|text| parse_id(&text))))
     }
 }
@@ -32,15 +32,15 @@ impl<S: Send + Sync> FromRequestParts<S> for TaskPath {
 pub struct WorkerPath(Option<String>);
 
 impl WorkerPath {
-    pub fn name(self) -> Result<String, Failure> {
-        self.0.ok_or(Failure::WORKER_NOT_FOUND)
+    pub fn name(self) -> Result<String, Error> {
+        self.0.ok_or(Error::WORKER_NOT_FOUND)
     }
 }
 
 impl<S: Send + Sync> FromRequestParts<S> for WorkerPath {
-    type Rejection = Failure;
+    type Rejection = Error;
 
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Failure> {
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Error> {
         // No database keeps a NUL in text, so no worker has one in its name.
         Ok(Self(part(parts, state).await.filter(|name| !name.contains('\0'))))
     }
@@ -50,11 +50,11 @@ impl<S: Send + Sync> FromRequestParts<S> for WorkerPath {
 pub struct ProjectPath(pub String);
 
 impl<S: Send + Sync> FromRequestParts<S> for ProjectPath {
-    type Rejection = Failure;
+    type Rejection = Error;
 
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Failure> {
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Error> {
         let id = part(parts, state).await.filter(|id| !id.contains('\0'));
-        id.map(Self).ok_or(Failure::fixed(404, "Project not found"))
+        id.map(Self).ok_or(Error::fixed(404, "Project not found"))
     }
 }
 

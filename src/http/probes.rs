@@ -5,9 +5,10 @@ use axum::http::{HeaderValue, StatusCode};
 
 use super::AppState;
 use super::answer::{Answer, ok, typed};
-use crate::api::error::{ErrorText, Failure};
-use crate::api::reports::Probe;
-use crate::store::Trouble;
+use super::error::Error;
+use bloom_api::error::ErrorText;
+use bloom_api::reports::Probe;
+use bloom_store::Trouble;
 
 /// The process lives.
 #[utoipa::path(
@@ -29,12 +30,12 @@ pub async fn healthz() -> Answer {
 )]
 pub async fn readyz(State(app): State<AppState>) -> Answer {
     if app.shutdown.is_cancelled() {
-        return Err(Failure::Later("The server is stopping"));
+        return Err(Error::Later("The server is stopping"));
     }
     if let Err(error) = app.store.ping().await {
         tracing::warn!(%error, "not ready");
         let text = error.trouble().map_or("The database is not reachable, or its schema is not current", Trouble::text);
-        return Err(Failure::Later(text));
+        return Err(Error::Later(text));
     }
     ok(&Probe { status: "ready" })
 }

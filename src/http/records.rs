@@ -5,16 +5,17 @@ use uuid::Uuid;
 
 use super::AppState;
 use super::answer::{Answer, ok, page};
-use crate::api::answers::{Artifact, Audit, Lease};
-use crate::api::error::Failure;
-use crate::api::lists::{ArtifactParams, PageParams, Params, StatusParam, UsageParams};
-use crate::api::reports::{LeaseStats, Stats, TaskStats, UsageRow, WorkerStats};
-use crate::api::values::parse_id;
-use crate::core::task::LeaseStatus;
-use crate::store::{Listing, Page, UsageBy};
+use super::error::Error;
+use super::show::{Query, show_lease};
+use bloom_api::answers::{Artifact, Audit, Lease};
+use bloom_api::lists::{ArtifactParams, PageParams, Params, StatusParam, UsageParams};
+use bloom_api::reports::{LeaseStats, Stats, TaskStats, UsageRow, WorkerStats};
+use bloom_api::values::parse_id;
+use bloom_core::task::LeaseStatus;
+use bloom_store::{Listing, Page, UsageBy};
 
 /// Asks for one row more than are shown: it tells whether there is a next page.
-pub fn page_of(params: &Params) -> Result<Page, Failure> {
+pub fn page_of(params: &Params) -> Result<Page, Error> {
     Ok(Page { limit: params.limit() + 1, before: params.cursor()? })
 }
 
@@ -31,7 +32,7 @@ pub fn cut<T>(rows: &mut Vec<T>, is_short: bool, params: &Params, path: &str, id
     get, path = "/api/runtime/leases", operation_id = "listLeases", tag = "leases", params(PageParams, StatusParam),
     responses((status = 200, description = "A page of leases.", body = Vec<Lease>))
 )]
-pub async fn leases(State(app): State<AppState>, params: Params) -> Answer {
+pub async fn leases(State(app): State<AppState>, Query(params): Query) -> Answer {
     let page_wanted = page_of(&params)?;
     let status = match params.get("status").map(LeaseStatus::parse) {
         Some(None) => return ok(&[(); 0]),
@@ -39,7 +40,7 @@ pub async fn leases(State(app): State<AppState>, params: Params) -> Answer {
     };
     let mut rows = app.store.leases(status, &page_wanted).await?;
     let next = cut(&mut rows, false, &params, "/api/runtime/leases", |lease| lease.id);
-    page(&rows.iter().map(Lease::from).collect::<Vec<_>>(), next)
+    page(&rows.iter().map(show_lease).collect::<Vec<_>>(), next)
 }
 
 /// Lists artifacts, newest first.
@@ -47,7 +48,7 @@ pub async fn leases(State(app): State<AppState>, params: Params) -> Answer {
     get, path = "/api/runtime/artifacts", operation_id = "listArtifacts", tag = "records", params(PageParams, ArtifactParams),
     responses((status = 200, description = "A page of artifacts.", body = Vec<Artifact>))
 )]
-pub async fn artifacts(State(app): State<AppState>, params: Params) -> Answer {
+pub async fn artifacts(State(app): State<AppState>, Query(params): Query) -> Answer {
     let page_wanted = page_of(&params)?;
     let task = match params.get("task_id").map(parse_id) {
         Some(None) => return ok(&[(); 0]),
@@ -63,7 +64,7 @@ pub async fn artifacts(State(app): State<AppState>, params: Params) -> Answer {
     get, path = "/api/runtime/audit", operation_id = "listAudit", tag = "records", params(PageParams),
     responses((status = 200, description = "A page of entries.", body = Vec<Audit>))
 )]
-pub async fn audit(State(app): State<AppState>, params: Params) -> Answer {
+pub async fn audit(State(app): State<AppState>, Query(params): Query) -> Answer {
     let mut rows = app.store.audit(&page_of(&params)?).await?;
     let next = cut(&mut rows, false, &params, "/api/runtime/audit", |entry| entry.id);
     page(&rows.iter().map(Audit::from).collect::<Vec<_>>(), next)
@@ -92,13 +93,13 @@ pub async fn stats(State(app): State<AppState>) -> Answer {
     get, path = "/api/runtime/usage", operation_id = "getUsage", tag = "records", params(UsageParams),
     responses((status = 200, description = "Rows, 1000 at most.", body = Vec<UsageRow>))
 )]
-pub async fn usage(State(app): State<AppState>, params: Params) -> Answer {
+pub async fn usage(State(app): State<AppState>, Query(params): Query) -> Answer {
     let by = match params.get("by") {
         None | Some("day") => UsageBy::Day,
         Some("agent_slug") => UsageBy::AgentSlug,
         Some("model") => UsageBy::Model,
         Some("context_id") => UsageBy::ContextId,
-        Some(_) => return Err(Failure::field("by", "Expected 'day' | 'agent_slug' | 'model' | 'context_id'")),
+        Some(_) => return Err(Error::field("by", "Expected 'day' | 'agent_slug' | 'model' | 'context_id'")),
     };
     let rows = app.store.usage(params.moment("from")?, params.moment("to")?, by).await?;
     let shown = rows.iter().map(|row| UsageRow {

@@ -23,10 +23,10 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
+use super::error::Error;
 use super::gate::Peer;
 use super::{AppState, router};
-use crate::api::error::Failure;
-use crate::telemetry::Metrics;
+use bloom_telemetry::Metrics;
 
 /// Connections at a time, where the limit of open files leaves room for so many.
 pub const MAX_CONNECTIONS: usize = 8_192;
@@ -37,7 +37,7 @@ const SPARE_HEAD: Duration = Duration::from_secs(2);
 const SPARE_TIME: Duration = Duration::from_secs(5);
 /// What is read of a request that is refused: a connection that is closed on unread bytes may lose the answer.
 const UNREAD: usize = 64 << 10;
-const FULL: Failure = Failure::Later("The server has as many connections as it can serve, try again");
+const FULL: Error = Error::Later("The server has as many connections as it can serve, try again");
 /// For a request's head, and between requests: who sends it byte by byte keeps no connection occupied.
 pub const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 /// A rest after a failed accept: most fail because there are too many open files.

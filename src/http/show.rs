@@ -5,14 +5,14 @@ use std::sync::Arc;
 use axum::extract::{FromRequestParts, RawQuery};
 use axum::http::request::Parts;
 
-use crate::api::answers::{Directives, Lease, Worker};
-use crate::api::error::Failure;
-use crate::api::lists::Params;
-use crate::api::tasks::{Task, Waiting};
-use crate::core::task::{TaskSpec, TaskState};
-use crate::core::worker;
-use crate::engine::Engine;
-use crate::store::LeaseRow;
+use super::error::Error;
+use bloom_api::answers::{Directives, Lease, Worker};
+use bloom_api::lists::Params;
+use bloom_api::tasks::{Task, Waiting};
+use bloom_core::task::{TaskSpec, TaskState};
+use bloom_core::worker;
+use bloom_engine::Engine;
+use bloom_store::LeaseRow;
 
 pub fn show_task<'a>(engine: &Engine, spec: &'a TaskSpec, state: &'a TaskState) -> Task<'a> {
     let waiting = engine.waiting(state).map(|waiting| Waiting { reason: waiting.reason, message: waiting.message });
@@ -29,33 +29,34 @@ pub fn directives(engine: &Engine, worker: &str) -> Directives {
 }
 
 /// What was asked for, of a task that exists.
-pub async fn spec(engine: &Engine, state: &TaskState) -> Result<Arc<TaskSpec>, Failure> {
+pub async fn spec(engine: &Engine, state: &TaskState) -> Result<Arc<TaskSpec>, Error> {
     let specs = engine.specs(&[state.id]).await?;
     // Removed between the reply and here.
-    specs.into_iter().next().ok_or(Failure::TASK_NOT_FOUND)
+    specs.into_iter().next().ok_or(Error::TASK_NOT_FOUND)
 }
 
-impl<'a> From<&'a LeaseRow> for Lease<'a> {
-    fn from(row: &'a LeaseRow) -> Self {
-        Self {
-            id: row.id,
-            task_id: row.task_id,
-            worker_id: &row.worker_id,
-            started_at: row.started_at,
-            expires_at: row.expires_at,
-            ttl_seconds: row.ttl_ms / 1000,
-            status: row.status,
-            last_heartbeat: row.last_heartbeat,
-            context_id: &row.context_id,
-        }
+pub fn show_lease(row: &LeaseRow) -> Lease<'_> {
+    Lease {
+        id: row.id,
+        task_id: row.task_id,
+        worker_id: &row.worker_id,
+        started_at: row.started_at,
+        expires_at: row.expires_at,
+        ttl_seconds: row.ttl_ms / 1000,
+        status: row.status,
+        last_heartbeat: row.last_heartbeat,
+        context_id: &row.context_id,
     }
 }
 
-impl<S: Send + Sync> FromRequestParts<S> for Params {
-    type Rejection = Failure;
+/// The query of a request.
+pub struct Query(pub Params);
 
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Failure> {
+impl<S: Send + Sync> FromRequestParts<S> for Query {
+    type Rejection = Error;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Error> {
         let Ok(RawQuery(query)) = RawQuery::from_request_parts(parts, state).await;
-        Ok(Self::parse(query.as_deref()))
+        Ok(Self(Params::parse(query.as_deref())))
     }
 }

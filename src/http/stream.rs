@@ -1,5 +1,6 @@
 //! Server-sent events, and the number of requests that may wait at a time.
 
+use super::error::Error;
 use std::convert::Infallible;
 use std::sync::Arc;
 
@@ -10,11 +11,9 @@ use axum::response::Response;
 use futures_util::{Stream, StreamExt};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::api::error::Failure;
-
 /// Streams and waits at a time, of each kind.
 const MAX_STREAMS: usize = 256;
-const FULL: Failure = Failure::Later("Too many requests are waiting right now, try again");
+const FULL: Error = Error::Later("Too many requests are waiting right now, try again");
 
 /// Says that the stream lives. Line breaks of proxies' time-outs are some ten seconds.
 pub const KEEP_ALIVE: Bytes = Bytes::from_static(b":\n\n");
@@ -38,29 +37,29 @@ impl Seats {
         Self { claims: seats(connections / 4 * 3), waits: many(), events: many(), watches: many(), agents: many() }
     }
 
-    pub fn claim(&self) -> Result<Seat, Failure> {
+    pub fn claim(&self) -> Result<Seat, Error> {
         take(&self.claims)
     }
 
-    pub fn wait(&self) -> Result<Seat, Failure> {
+    pub fn wait(&self) -> Result<Seat, Error> {
         take(&self.waits)
     }
 
     /// For a call that waits for an agent.
-    pub fn agent(&self) -> Result<Seat, Failure> {
+    pub fn agent(&self) -> Result<Seat, Error> {
         take(&self.agents)
     }
 
-    pub fn events(&self) -> Result<Seat, Failure> {
+    pub fn events(&self) -> Result<Seat, Error> {
         take(&self.events)
     }
 
-    pub fn watch(&self) -> Result<Seat, Failure> {
+    pub fn watch(&self) -> Result<Seat, Error> {
         take(&self.watches)
     }
 }
 
-fn take(seats: &Arc<Semaphore>) -> Result<Seat, Failure> {
+fn take(seats: &Arc<Semaphore>) -> Result<Seat, Error> {
     seats.clone().try_acquire_owned().map_err(|_| FULL)
 }
 

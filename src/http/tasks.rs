@@ -4,21 +4,22 @@ use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 
 use super::AppState;
-use super::answer::{Answer, json, odd_reply, ok, page};
+use super::answer::{Answer, json, ok, page};
 use super::body::Content;
+use super::error::{Error, odd_reply};
 use super::gate::Caller;
 use super::path::TaskPath;
 use super::records::{cut, page_of};
-use super::show::show_task;
-use crate::api::answers::TaskResult;
-use crate::api::bulk::{Filter, given};
-use crate::api::error::{ErrorText, Failure};
-use crate::api::lists::{PageParams, Params, StatusParam, TaskParams};
-use crate::api::tasks::{CreatedTasks, NewTask, NewTasks, Task};
-use crate::api::values::text_problem;
-use crate::core::command::{CreatedTask, Op, Reply};
-use crate::core::task::{Status, TaskSpec};
-use crate::store::{Listing, Page, TaskFilter, TaskRow};
+use super::show::{Query, show_task};
+use bloom_api::answers::TaskResult;
+use bloom_api::bulk::{Filter, given};
+use bloom_api::error::ErrorText;
+use bloom_api::lists::{PageParams, Params, StatusParam, TaskParams};
+use bloom_api::tasks::{CreatedTasks, NewTask, NewTasks, Task};
+use bloom_api::values::text_problem;
+use bloom_core::command::{CreatedTask, Op, Reply};
+use bloom_core::task::{Status, TaskSpec};
+use bloom_store::{Listing, Page, TaskFilter, TaskRow};
 
 /// The newest tasks that `runs` shows.
 const RUNS: i64 = 50;
@@ -58,21 +59,21 @@ pub async fn create_batch(State(app): State<AppState>, caller: Caller, body: Con
     json(StatusCode::CREATED, &CreatedTasks { tasks })
 }
 
-async fn submit(app: &AppState, caller: &Caller, tasks: Vec<TaskSpec>) -> Result<Vec<CreatedTask>, Failure> {
+async fn submit(app: &AppState, caller: &Caller, tasks: Vec<TaskSpec>) -> Result<Vec<CreatedTask>, Error> {
     match app.engine.submit(caller.command(Op::Create { tasks })).await? {
         Reply::Created(created) => Ok(created),
         _ => Err(odd_reply("create")),
     }
 }
 
-fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Failure> {
+fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Error> {
     let Some(value) = headers.get("idempotency-key").filter(|value| !value.is_empty()) else { return Ok(None) };
     // Any bytes are a key; those that are not UTF-8 are taken as Latin-1.
     let bytes = value.as_bytes();
     let key = str::from_utf8(bytes).map_or_else(|_| bytes.iter().map(|byte| char::from(*byte)).collect(), str::to_owned);
     match text_problem(&key, 1, MAX_IDEMPOTENCY_KEY) {
         None => Ok(Some(key)),
-        Some(wrong) => Err(Failure::field("idempotency_key", wrong)),
+        Some(wrong) => Err(Error::field("idempotency_key", wrong)),
     }
 }
 
@@ -81,7 +82,7 @@ fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Failure> {
     get, path = "/api/runtime/llm-tasks", operation_id = "listTasks", tag = "tasks", params(PageParams, StatusParam, TaskParams),
     responses((status = 200, description = "A page of tasks.", body = Vec<Task>))
 )]
-pub async fn list(State(app): State<AppState>, params: Params) -> Answer {
+pub async fn list(State(app): State<AppState>, Query(params): Query) -> Answer {
     let page_wanted = page_of(&params)?;
     let Some(filter) = filter_of_params(&params)? else { return ok(&[(); 0]) };
     let Listing { mut rows, cut: is_short } = app.store.tasks(&filter, &page_wanted).await?;
@@ -95,7 +96,7 @@ fn show<'a>(app: &AppState, rows: &'a [TaskRow]) -> Vec<Task<'a>> {
 }
 
 /// `None`: it asks for a status that no task has.
-fn filter_of_params(params: &Params) -> Result<Option<TaskFilter>, Failure> {
+fn filter_of_params(params: &Params) -> Result<Option<TaskFilter>, Error> {
     let filter = TaskFilter {
         status: None,
         agent_slug: params.text("agent_slug")?,
@@ -151,7 +152,7 @@ pub async fn runs(State(app): State<AppState>) -> Answer {
     )
 )]
 pub async fn get(State(app): State<AppState>, path: TaskPath) -> Answer {
-    let row = app.store.task(path.id()?).await?.ok_or(Failure::TASK_NOT_FOUND)?;
+    let row = app.store.task(path.id()?).await?.ok_or(Error::TASK_NOT_FOUND)?;
     ok(&show_task(&app.engine, &row.spec, &row.state))
 }
 
@@ -169,7 +170,7 @@ pub async fn result(State(app): State<AppState>, path: TaskPath) -> Answer {
         return ok(&TaskResult::from(&result));
     }
     let known = app.store.task_states(&[id]).await?;
-    Err(if known.is_empty() { Failure::TASK_NOT_FOUND } else { Failure::fixed(404, "Result not found") })
+    Err(if known.is_empty() { Error::TASK_NOT_FOUND } else { Error::fixed(404, "Result not found") })
 }
 
 #[cfg(test)]

@@ -7,12 +7,13 @@ use tokio::time::{Instant, timeout_at};
 
 use super::AppState;
 use super::answer::{Answer, ok};
+use super::error::Error;
 use super::path::TaskPath;
-use super::show::show_task;
-use crate::api::error::{ErrorText, Failure};
-use crate::api::lists::{Params, WaitParams};
-use crate::api::requests::MAX_WAIT_SEC;
-use crate::api::tasks::Task;
+use super::show::{Query, show_task};
+use bloom_api::error::ErrorText;
+use bloom_api::lists::WaitParams;
+use bloom_api::requests::MAX_WAIT_SEC;
+use bloom_api::tasks::Task;
 
 const DEFAULT_WAIT_SEC: i64 = 30;
 /// Behind the wake-ups stands a look now and then.
@@ -27,7 +28,7 @@ pub const LOOK_EVERY: Duration = Duration::from_secs(5);
         (status = 404, description = "Task not found.", body = ErrorText),
     )
 )]
-pub async fn wait(State(app): State<AppState>, path: TaskPath, params: Params) -> Answer {
+pub async fn wait(State(app): State<AppState>, path: TaskPath, Query(params): Query) -> Answer {
     let id = path.id()?;
     let _seat = app.seats.wait()?;
     let seconds = params.lenient("timeout_sec", DEFAULT_WAIT_SEC, 0..=MAX_WAIT_SEC);
@@ -36,7 +37,7 @@ pub async fn wait(State(app): State<AppState>, path: TaskPath, params: Params) -
     loop {
         follower.mark_seen();
         let is_last_look = Instant::now() >= end || app.shutdown.is_cancelled();
-        let row = app.store.task(id).await?.ok_or(Failure::TASK_NOT_FOUND)?;
+        let row = app.store.task(id).await?.ok_or(Error::TASK_NOT_FOUND)?;
         if row.state.status.is_final() || is_last_look {
             return ok(&show_task(&app.engine, &row.spec, &row.state));
         }

@@ -14,14 +14,14 @@ use tokio_util::sync::CancellationToken;
 use super::AppState;
 use super::answer::Answer;
 use super::backlog::{self, Backlog, Reader};
-use super::show::{show_task, show_worker};
+use super::error::Error;
+use super::show::{show_lease, show_task, show_worker};
 use super::stream::{KEEP_ALIVE, Seat, event_stream};
-use crate::api::answers::Lease;
-use crate::api::error::Failure;
-use crate::core::ids::LeaseId;
-use crate::core::task::TaskState;
-use crate::engine::{Changes, Engine};
-use crate::store::Store;
+use bloom_api::answers::Lease;
+use bloom_core::ids::LeaseId;
+use bloom_core::task::TaskState;
+use bloom_engine::{Changes, Engine};
+use bloom_store::Store;
 
 /// Something was missed: list again.
 pub const RESET: Bytes = Bytes::from_static(b"id: 1\nevent: reset\ndata: {}\n\n");
@@ -30,7 +30,7 @@ const KEEP_ALIVE_EVERY: Duration = Duration::from_secs(15);
 const PIECE_BYTES: usize = 256 << 10;
 /// Tasks whose specs are in memory at a time. A spec may have a prompt of a megabyte, and a change thousands of tasks.
 const TASKS_AT_ONCE: usize = 16;
-const TOO_MUCH: Failure = Failure::Later("This change is too large for a stream");
+const TOO_MUCH: Error = Error::Later("This change is too large for a stream");
 
 /// A stream of changes: `task`, `lease` and `worker` with the whole object, `removed` with its kind and id, `reset` after a
 /// gap or a change too large to send: list again.
@@ -73,7 +73,7 @@ struct Gone<'a> {
 ///
 /// # Errors
 /// The rows could not be read, or one change would fill the whole backlog: then watchers have to list again.
-pub async fn tell(engine: &Engine, store: &Store, changes: &Changes, backlog: &Backlog) -> Result<(), Failure> {
+pub async fn tell(engine: &Engine, store: &Store, changes: &Changes, backlog: &Backlog) -> Result<(), Error> {
     let mut frames = Frames { backlog, piece: Vec::new(), left: backlog::MAX_BYTES };
     for tasks in changes.tasks.chunks(TASKS_AT_ONCE) {
         tell_tasks(engine, store, tasks, &mut frames).await?;
@@ -91,7 +91,7 @@ pub async fn tell(engine: &Engine, store: &Store, changes: &Changes, backlog: &B
     Ok(())
 }
 
-async fn tell_tasks(engine: &Engine, store: &Store, tasks: &[Arc<TaskState>], frames: &mut Frames<'_>) -> Result<(), Failure> {
+async fn tell_tasks(engine: &Engine, store: &Store, tasks: &[Arc<TaskState>], frames: &mut Frames<'_>) -> Result<(), Error> {
     let ids: Vec<_> = tasks.iter().map(|task| task.id).collect();
     let specs = engine.specs(&ids).await?;
     let specs: HashMap<_, _> = specs.iter().map(|spec| (spec.id, spec)).collect();
@@ -107,7 +107,7 @@ async fn tell_tasks(engine: &Engine, store: &Store, tasks: &[Arc<TaskState>], fr
     }
     if !ended.is_empty() {
         for lease in &store.past_leases(&ended).await? {
-            frames.add("lease", &Lease::from(lease))?;
+            frames.add("lease", &show_lease(lease))?;
         }
     }
     Ok(())
@@ -123,12 +123,12 @@ struct Frames<'a> {
 
 impl Frames<'_> {
     /// The id is the same for all: it only makes a client say that it comes back.
-    fn add(&mut self, event: &str, data: &impl Serialize) -> Result<(), Failure> {
+    fn add(&mut self, event: &str, data: &impl Serialize) -> Result<(), Error> {
         let begun = self.piece.len();
         self.piece.extend_from_slice(b"id: 1\nevent: ");
         self.piece.extend_from_slice(event.as_bytes());
         self.piece.extend_from_slice(b"\ndata: ");
-        serde_json::to_writer(&mut self.piece, data).map_err(|error| Failure::Internal(error.to_string()))?;
+        serde_json::to_writer(&mut self.piece, data).map_err(|error| Error::Internal(error.to_string()))?;
         self.piece.extend_from_slice(b"\n\n");
         let frame = self.piece.len() - begun;
         self.left = self.left.checked_sub(frame).ok_or(TOO_MUCH)?;

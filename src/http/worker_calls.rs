@@ -4,20 +4,21 @@ use axum::extract::State;
 use axum::response::Response;
 
 use super::AppState;
-use super::answer::{Answer, odd_reply, ok};
+use super::answer::{Answer, ok};
 use super::body::Content;
+use super::error::{Error, odd_reply};
 use super::gate::Caller;
 use super::lifecycle::output_too_long;
 use super::path::WorkerPath;
 use super::show::{directives, show_task};
-use crate::api::answers::{Claimed, ClaimedLease, CompletionResult, Completions, Lease, RenewedLeases};
-use crate::api::complete::{Completion, NewCompletions, WorkerCompletion};
-use crate::api::error::{ErrorText, Failure};
-use crate::api::requests::{Claim, WorkerHeartbeat};
-use crate::api::wire::Wire;
-use crate::core::command::{Command, Completed, Holder, Op, Reply};
-use crate::core::task::TaskState;
-use crate::engine::ClaimRequest;
+use bloom_api::answers::{Claimed, ClaimedLease, CompletionResult, Completions, Lease, RenewedLeases};
+use bloom_api::complete::{Completion, NewCompletions, WorkerCompletion};
+use bloom_api::error::ErrorText;
+use bloom_api::requests::{Claim, WorkerHeartbeat};
+use bloom_api::wire::Wire;
+use bloom_core::command::{Command, Completed, Holder, Op, Reply};
+use bloom_core::task::TaskState;
+use bloom_engine::ClaimRequest;
 
 /// Asks for tasks; answers as soon as there is work, or when the time is over.
 #[utoipa::path(
@@ -49,7 +50,7 @@ pub async fn claim(State(app): State<AppState>, caller: Caller, path: WorkerPath
     delivered(&app, &worker, &leased).await
 }
 
-async fn delivered(app: &AppState, worker: &str, leased: &[TaskState]) -> Result<Response, Failure> {
+async fn delivered(app: &AppState, worker: &str, leased: &[TaskState]) -> Result<Response, Error> {
     let ids: Vec<_> = leased.iter().map(|task| task.id).collect();
     let specs = if ids.is_empty() { Vec::new() } else { app.engine.specs(&ids).await? };
     let leases = leased.iter().filter_map(|state| {
@@ -88,8 +89,8 @@ pub async fn heartbeat(State(app): State<AppState>, caller: Caller, path: Worker
 }
 
 /// Whoever has or had a lease is known, so only those are asked for who show none.
-async fn must_be_known(app: &AppState, worker: &str) -> Result<(), Failure> {
-    if app.store.worker(worker).await?.is_some() { Ok(()) } else { Err(Failure::WORKER_NOT_FOUND) }
+async fn must_be_known(app: &AppState, worker: &str) -> Result<(), Error> {
+    if app.store.worker(worker).await?.is_some() { Ok(()) } else { Err(Error::WORKER_NOT_FOUND) }
 }
 
 /// The ends of many runs, each on its own.
@@ -108,7 +109,7 @@ pub async fn complete(State(app): State<AppState>, caller: Caller, path: WorkerP
     let mut commands: Vec<Command> = Vec::with_capacity(completions.0.len());
     let mut places = Vec::with_capacity(completions.0.len());
     for WorkerCompletion { task_id, completion } in completions.0 {
-        let read = completion.map_err(Failure::from).and_then(|(task, lease, completion)| {
+        let read = completion.map_err(Error::from).and_then(|(task, lease, completion)| {
             let holder = Holder { lease: Some(lease), worker: Some(worker.clone()) };
             checked(&app, completion).map(|completion| completion.into_command(task, holder))
         });
@@ -128,7 +129,7 @@ pub async fn complete(State(app): State<AppState>, caller: Caller, path: WorkerP
             Ok(Reply::Completed { result, .. }) => is_holder |= matches!(result, Completed::Now(_)),
             Ok(_) => return Err(odd_reply("complete")),
             Err(error) => {
-                let failure = Failure::from(error);
+                let failure = Error::from(error);
                 // Nothing is known of this one, so nothing is said of any: a repeat answers what was stored.
                 if failure.status() >= 500 {
                     return Err(failure);
@@ -146,6 +147,6 @@ pub async fn complete(State(app): State<AppState>, caller: Caller, path: WorkerP
     ok(&Completions { results })
 }
 
-fn checked(app: &AppState, completion: Completion) -> Result<Completion, Failure> {
+fn checked(app: &AppState, completion: Completion) -> Result<Completion, Error> {
     if completion.output_bytes() > app.settings.max_output_bytes { Err(output_too_long(app)) } else { Ok(completion) }
 }

@@ -6,25 +6,26 @@ use axum::extract::State;
 use axum::http::StatusCode;
 
 use super::AppState;
-use super::answer::{Answer, json, odd_reply, ok, page};
+use super::answer::{Answer, json, ok, page};
 use super::body::Content;
+use super::error::{Error, odd_reply};
 use super::gate::Caller;
 use super::path::WorkerPath;
-use super::show::show_worker;
-use crate::api::answers::{Lease, Removed, Worker, WorkerWithLeases};
-use crate::api::error::{ErrorText, Failure};
-use crate::api::lists::{Params, StatusParam, WorkerPageParams};
-use crate::api::requests::NewWorker;
-use crate::core::Ms;
-use crate::core::command::{CordonWish, Op, Reply, WorkerChange};
-use crate::core::worker::WorkerStatus;
+use super::show::{Query, show_lease, show_worker};
+use bloom_api::answers::{Removed, Worker, WorkerWithLeases};
+use bloom_api::error::ErrorText;
+use bloom_api::lists::{StatusParam, WorkerPageParams};
+use bloom_api::requests::NewWorker;
+use bloom_core::Ms;
+use bloom_core::command::{CordonWish, Op, Reply, WorkerChange};
+use bloom_core::worker::WorkerStatus;
 
 /// Lists workers, the last registered first.
 #[utoipa::path(
     get, path = "/api/runtime/workers", operation_id = "listWorkers", tag = "workers", params(WorkerPageParams, StatusParam),
     responses((status = 200, description = "A page of workers.", body = Vec<Worker>))
 )]
-pub async fn list(State(app): State<AppState>, params: Params) -> Answer {
+pub async fn list(State(app): State<AppState>, Query(params): Query) -> Answer {
     let (limit, after) = (params.limit() as usize, params.get("cursor").map(cursor).transpose()?);
     let status = match params.get("status").map(WorkerStatus::parse) {
         Some(None) => return ok(&[(); 0]),
@@ -42,9 +43,9 @@ pub async fn list(State(app): State<AppState>, params: Params) -> Answer {
 }
 
 /// When the last worker of a page was registered, and its name.
-fn cursor(text: &str) -> Result<(Ms, String), Failure> {
+fn cursor(text: &str) -> Result<(Ms, String), Error> {
     let parts = text.split_once('.').and_then(|(at, id)| Some((at.parse().ok()?, id.to_owned())));
-    parts.ok_or_else(|| Failure::field("cursor", "Invalid cursor: take it from the Link header of the page before"))
+    parts.ok_or_else(|| Error::field("cursor", "Invalid cursor: take it from the Link header of the page before"))
 }
 
 /// One worker and its active leases.
@@ -57,11 +58,11 @@ fn cursor(text: &str) -> Result<(Ms, String), Failure> {
 )]
 pub async fn get(State(app): State<AppState>, path: WorkerPath) -> Answer {
     let store = &app.store;
-    let worker = store.worker(&path.name()?).await?.ok_or(Failure::WORKER_NOT_FOUND)?;
+    let worker = store.worker(&path.name()?).await?.ok_or(Error::WORKER_NOT_FOUND)?;
     let rows = store.leases_of(&worker.id).await?;
     // Read together, so that the count and the list agree.
     let shown = Worker::new(&worker, rows.len() as i64);
-    ok(&WorkerWithLeases { worker: shown, leases: rows.iter().map(Lease::from).collect() })
+    ok(&WorkerWithLeases { worker: shown, leases: rows.iter().map(show_lease).collect() })
 }
 
 /// Registers a worker, or changes what is known of it.

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use crate::core::command::WorkerChange;
-use crate::core::worker::{MAX_CONCURRENCY, WorkerStatus};
+use bloom_core::command::WorkerChange;
+use bloom_core::worker::{MAX_CONCURRENCY, WorkerStatus};
 
 const MAX_AGENTS: usize = 10_000;
 const MAX_NAME_CHARS: usize = 128;

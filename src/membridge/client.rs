@@ -9,7 +9,7 @@ use secrecy::SecretString;
 use serde_json::Value;
 
 use super::Options;
-use crate::outbound::{self, Reply};
+use bloom_outbound::{self as outbound, Reply};
 
 /// What can be asked of the control plane.
 #[derive(Clone, Copy, Debug)]

@@ -11,9 +11,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use secrecy::{ExposeSecret, SecretString};
 
-use crate::core::Ms;
-use crate::core::command::WorkerChange;
-pub use crate::outbound::Reply;
+use bloom_core::Ms;
+use bloom_core::command::WorkerChange;
+pub use bloom_outbound::Reply;
 use client::Client;
 pub use client::{Answer, Call};
 

@@ -4,11 +4,11 @@ use secrecy::SecretString;
 use tokio::sync::broadcast::error::RecvError;
 
 use super::Membridge;
-use crate::core::command::{Command, Op, Rejection};
-use crate::core::decide::{MEMBRIDGE_ADMIN_KEY, MEMBRIDGE_SERVER_URL};
-use crate::engine::{Engine, Error};
-use crate::reconcile::{Context, PAGE};
-use crate::store::{self, Store};
+use bloom_core::command::{Command, Op, Rejection};
+use bloom_core::decide::{MEMBRIDGE_ADMIN_KEY, MEMBRIDGE_SERVER_URL};
+use bloom_engine::{Engine, Error};
+use bloom_reconcile::{Context, PAGE};
+use bloom_store::{self as store, Store};
 
 /// Takes over what the control plane lists. A worker that it no longer lists falls silent by itself.
 pub async fn workers(context: Context, membridge: Membridge) {

@@ -4,12 +4,12 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bloom_runtime::agents::{self, Agents};
-use bloom_runtime::engine::{self, Engine};
-use bloom_runtime::http::{self, AppState, Keys};
-use bloom_runtime::membridge::Membridge;
-use bloom_runtime::store::{Options, Store};
-use bloom_runtime::telemetry::Metrics;
+use bloom_dispatch::{self as agents, Agents};
+use bloom_engine::{self as engine, Engine};
+use bloom_http::{self as http, AppState, Keys};
+use bloom_membridge::Membridge;
+use bloom_store::{Options, Store};
+use bloom_telemetry::Metrics;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;

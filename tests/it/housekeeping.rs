@@ -5,15 +5,15 @@ use std::collections::BTreeSet;
 use bloom_core::command::Op;
 use bloom_core::ids::TaskId;
 use bloom_core::task::Status;
-use bloom_runtime::engine::Engine;
-use bloom_runtime::store::{Page, UsageBy};
+use bloom_engine::Engine;
+use bloom_store::{Page, UsageBy};
 use uuid::Uuid;
 
 use crate::on_both_clocks;
 use crate::support::direct::{execute, success};
 use crate::support::plane::{DAY, Plane, START};
 use crate::support::{eventually, run};
-use bloom_runtime::database::{CountDeltas, Database as _};
+use bloom_database::{CountDeltas, Database as _};
 
 /// No transaction removes more tasks than this.
 const AT_ONCE: usize = 200;

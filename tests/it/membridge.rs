@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use bloom_core::worker::WorkerStatus;
-use bloom_runtime::membridge::{Answer, Call, Membridge, Options};
+use bloom_membridge::{Answer, Call, Membridge, Options};
 use secrecy::SecretString;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;

@@ -2,7 +2,7 @@
 
 use std::process::{Command, Stdio};
 
-use bloom_runtime::config::SETTINGS;
+use bloom_config::SETTINGS;
 
 use crate::support::*;
 

@@ -13,7 +13,7 @@ use tokio::net::TcpStream;
 use url::Url;
 
 use super::Failure;
-use crate::client::next_page;
+use bloom_client::next_page;
 
 /// Longer than the longest poll that a scenario asks for.
 const CALL_LIMIT: Duration = Duration::from_secs(60);

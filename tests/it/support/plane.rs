@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use bloom_core::command::{Op, Reply, WorkerChange};
 use bloom_core::ids::TaskId;
 use bloom_core::task::{Format, Session, TaskSpec, TaskState};
-use bloom_runtime::agents::{self, Agents};
-use bloom_runtime::engine::{self, Engine};
-use bloom_runtime::reconcile;
-use bloom_runtime::store::{Clock, Options, Store};
-use bloom_runtime::telemetry::Metrics;
+use bloom_dispatch::{self as agents, Agents};
+use bloom_engine::{self as engine, Engine};
+use bloom_reconcile as reconcile;
+use bloom_store::{Clock, Options, Store};
+use bloom_telemetry::Metrics;
 use sqlx::Connection;
 use uuid::Uuid;
 

@@ -1,0 +1,293 @@
+//! Which server is meant, with which key; and calls that put up with a busy one.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use backon::{ExponentialBuilder, Retryable};
+use clap::Args;
+use reqwest::Method;
+use secrecy::SecretString;
+use serde_json::Value;
+use url::form_urlencoded;
+
+use super::contexts::{self, Contexts};
+use super::term;
+use crate::Failure;
+use bloom_client::{CALL_LIMIT, Client, Error};
+use bloom_config::Environment;
+
+pub const DEFAULT_SERVER: &str = "http://127.0.0.1:5000";
+const MAX_KEY_BYTES: u64 = 64 * 1024;
+/// The most rows of one page.
+const PAGE: usize = 1000;
+const TRIES: usize = 5;
+const FIRST_WAIT: Duration = Duration::from_millis(500);
+const LONGEST_WAIT: Duration = Duration::from_secs(8);
+/// A server may ask for as much patience: its rate limit counts by the minute.
+const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(60);
+
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Connection")]
+pub struct Connection {
+    /// The server's address [env: BLOOM_SERVER] [default: http://127.0.0.1:5000]
+    #[arg(long, global = true, value_name = "URL")]
+    server: Option<String>,
+    /// The server's key. It can be seen in the list of processes; prefer the other ways [env: BLOOM_KEY]
+    #[arg(long, global = true, value_name = "KEY")]
+    key: Option<SecretString>,
+    /// A file that holds the key [env: BLOOM_KEY_FILE]
+    #[arg(long, global = true, value_name = "FILE")]
+    key_file: Option<PathBuf>,
+    /// Take server and key from this context, see `bloom-runtime context` [env: BLOOM_CONTEXT] [default: the one in use]
+    #[arg(long, global = true, value_name = "NAME")]
+    use_context: Option<String>,
+}
+
+/// A server, and the key to it.
+struct Target {
+    server: String,
+    key: Option<SecretString>,
+}
+
+impl Connection {
+    /// # Errors
+    /// What is given contradicts itself, or can't be used.
+    pub fn server(&self) -> Result<Server, Failure> {
+        let environment = Environment::of_process();
+        let target =
+            self.resolve(&environment, || contexts::path(&environment).map_or(Ok(Contexts::default()), |path| Contexts::read(&path)))?;
+        Ok(Server { client: Client::new(&target.server, target.key.as_ref()).map_err(failed)? })
+    }
+
+    /// Flags are stronger than the environment, and that is stronger than the context in use. A context's key goes to that
+    /// context's server only.
+    fn resolve(&self, environment: &Environment, contexts: impl FnOnce() -> Result<Contexts, Failure>) -> Result<Target, Failure> {
+        let variable = |name: &str| match environment.get(name).map(|value| value.to_str()) {
+            None => Ok(None),
+            Some(Some(text)) => Ok(Some(text.to_owned())),
+            Some(None) => Err(Failure::usage(format!("{name} must be UTF-8 text"))),
+        };
+        if self.server.is_some() && self.use_context.is_some() {
+            return Err(Failure::usage("--server and --use-context both name a server: give only one of them"));
+        }
+        let flag_key = one_key("--key", self.key.clone(), "--key-file", self.key_file.clone())?;
+        let env_key = one_key(
+            "BLOOM_KEY",
+            variable("BLOOM_KEY")?.map(SecretString::from),
+            "BLOOM_KEY_FILE",
+            environment.get("BLOOM_KEY_FILE").map(PathBuf::from),
+        )?;
+        if let Some(server) = self.server.clone() {
+            return Ok(Target { server, key: flag_key.or(env_key) });
+        }
+        if let Some(name) = &self.use_context {
+            let context = contexts()?.take(name)?;
+            return Ok(Target { key: flag_key.or(context.secret()?).or(env_key), server: context.server });
+        }
+        if let Some(server) = variable("BLOOM_SERVER")? {
+            return Ok(Target { server, key: flag_key.or(env_key) });
+        }
+        let contexts = contexts()?;
+        let Some(name) = variable("BLOOM_CONTEXT")?.or_else(|| contexts.current.clone()) else {
+            return Ok(Target { server: DEFAULT_SERVER.to_owned(), key: flag_key.or(env_key) });
+        };
+        let context = contexts.take(&name)?;
+        let key = match flag_key.or(env_key) {
+            None => context.secret()?,
+            given => given,
+        };
+        Ok(Target { server: context.server, key })
+    }
+}
+
+fn one_key(name: &str, key: Option<SecretString>, file_name: &str, file: Option<PathBuf>) -> Result<Option<SecretString>, Failure> {
+    match (key, file) {
+        (Some(_), Some(_)) => Err(Failure::usage(format!("{name} and {file_name} are both given: give only one of them"))),
+        (None, Some(file)) => read_key(&file).map(Some),
+        (key, None) => Ok(key),
+    }
+}
+
+/// A key out of a file; a line break at its end is not a part of it.
+///
+/// # Errors
+/// The file can't be read, or holds no key.
+pub fn read_key(path: &Path) -> Result<SecretString, Failure> {
+    let wrong = |why: String| Failure::usage(format!("the key file {}: {why}", path.display()));
+    let mut text = String::new();
+    let file = File::open(path).map_err(|error| wrong(error.to_string()))?;
+    let read = file.take(MAX_KEY_BYTES + 1).read_to_string(&mut text).map_err(|error| wrong(error.to_string()))?;
+    if read as u64 > MAX_KEY_BYTES {
+        return Err(wrong(format!("it is longer than {MAX_KEY_BYTES} bytes")));
+    }
+    match text.trim_end_matches(['\r', '\n']) {
+        "" => Err(wrong("it is empty".into())),
+        key => Ok(SecretString::from(key)),
+    }
+}
+
+/// A server that people's commands are for.
+pub struct Server {
+    pub client: Client,
+}
+
+/// Which failures of a call are worth another try.
+#[derive(Clone, Copy)]
+enum Again {
+    /// The server was busy and has done nothing.
+    Busy,
+    /// Whatever may pass: the call does the same however often it is made.
+    Passing,
+}
+
+impl Server {
+    /// # Errors
+    /// The call failed.
+    pub async fn get(&self, path: &str) -> Result<Value, Failure> {
+        self.call(Again::Busy, || self.client.get(path)).await.map_err(failed)
+    }
+
+    /// # Errors
+    /// The call failed; whether it took effect may be open.
+    pub async fn post(&self, path: &str, body: &Value) -> Result<Value, Failure> {
+        self.call(Again::Busy, || self.client.post(path, body)).await.map_err(failed)
+    }
+
+    /// As [`post`](Self::post), for what has the same effect when it is sent twice: a lost answer is asked for again.
+    ///
+    /// # Errors
+    /// The call failed.
+    pub async fn post_surely(&self, path: &str, body: &Value) -> Result<Value, Failure> {
+        self.call(Again::Passing, || self.client.post(path, body)).await.map_err(failed)
+    }
+
+    /// # Errors
+    /// The call failed; whether it took effect may be open.
+    pub async fn delete(&self, path: &str) -> Result<Value, Failure> {
+        let call = || async { self.client.send::<()>(Method::DELETE, path, None, CALL_LIMIT).await?.json() };
+        self.call(Again::Busy, call).await.map_err(failed)
+    }
+
+    /// At most `limit` rows of a list, page by page, and whether there are more.
+    ///
+    /// # Errors
+    /// A call failed.
+    pub async fn list(&self, path: &str, query: &[(&str, String)], limit: usize) -> Result<(Vec<Value>, bool), Error> {
+        let mut query = query.to_vec();
+        query.push(("limit", limit.min(PAGE).to_string()));
+        let mut next = Some(with_query(path, &query));
+        let mut rows: Vec<Value> = Vec::new();
+        while let Some(page) = next.take_if(|_| rows.len() < limit) {
+            let (more, after) = self.page(&page).await?;
+            rows.extend(more);
+            next = after;
+        }
+        let more = next.is_some() || rows.len() > limit;
+        rows.truncate(limit);
+        Ok((rows, more))
+    }
+
+    /// One page of a list, and the way to the next one.
+    ///
+    /// # Errors
+    /// The call failed.
+    pub async fn page(&self, path: &str) -> Result<(Vec<Value>, Option<String>), Error> {
+        let answer = self.call(Again::Busy, || self.client.send::<()>(Method::GET, path, None, CALL_LIMIT)).await?;
+        Ok((answer.json()?, answer.next))
+    }
+
+    async fn call<T, F: Future<Output = Result<T, Error>>>(&self, again: Again, call: impl FnMut() -> F) -> Result<T, Error> {
+        let waits =
+            ExponentialBuilder::default().with_min_delay(FIRST_WAIT).with_max_delay(LONGEST_WAIT).with_max_times(TRIES - 1).with_jitter();
+        call.retry(waits)
+            .when(|error| match again {
+                Again::Busy => matches!(error.status(), Some(429 | 503)),
+                Again::Passing => error.is_passing(),
+            })
+            .adjust(|error, wait| match retry_after(error) {
+                Some(asked) if asked > LONGEST_RETRY_AFTER => None,
+                Some(asked) => wait.map(|wait| wait.max(asked)),
+                None => wait,
+            })
+            .notify(|error, wait| term::note(&format!("{error}; trying again in {:.0} s", wait.as_secs_f64().ceil())))
+            .await
+    }
+}
+
+pub fn retry_after(error: &Error) -> Option<Duration> {
+    if let Error::Refused { retry_after, .. } = error { *retry_after } else { None }
+}
+
+pub fn failed(error: Error) -> Failure {
+    match error {
+        Error::Usage(message) => Failure::usage(message),
+        other => Failure::from(other.to_string()),
+    }
+}
+
+pub fn with_query(path: &str, query: &[(&str, String)]) -> String {
+    if query.is_empty() {
+        return path.to_owned();
+    }
+    format!("{path}?{}", form_urlencoded::Serializer::new(String::new()).extend_pairs(query).finish())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+    use secrecy::ExposeSecret;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        to: Connection,
+    }
+
+    /// Server and key for these flags and variables, with two contexts: `a`, in use, and `b`, without a key.
+    fn resolve(flags: &[&str], variables: &[(&str, &str)]) -> Result<(String, String), String> {
+        let line = Line::parse_from([&["x"], flags].concat());
+        let file = "current = 'a'\n[contexts.a]\nserver = 'http://a'\nkey = 'of-a'\n[contexts.b]\nserver = 'http://b'\n";
+        let target = line.to.resolve(&variables.iter().copied().collect(), || Contexts::parse(file).map_err(Failure::usage));
+        let target = target.map_err(|failure| failure.to_string())?;
+        Ok((target.server, target.key.map(|key| key.expose_secret().to_owned()).unwrap_or_default()))
+    }
+
+    #[test]
+    fn what_is_nearer_is_stronger() {
+        let check = |flags: &[&str], variables: &[(&str, &str)], server: &str, key: &str| {
+            assert_eq!(resolve(flags, variables), Ok((server.to_owned(), key.to_owned())), "{flags:?} {variables:?}");
+        };
+        let (env_server, env_key) = (("BLOOM_SERVER", "http://e"), ("BLOOM_KEY", "of-e"));
+        check(&[], &[], "http://a", "of-a");
+        check(&[], &[env_key], "http://a", "of-e");
+        check(&["--key", "k"], &[env_key], "http://a", "k");
+        check(&[], &[("BLOOM_CONTEXT", "b")], "http://b", "");
+        check(&["--use-context", "b"], &[env_server, env_key], "http://b", "of-e");
+        check(&["--use-context", "a"], &[env_server, env_key], "http://a", "of-a");
+        check(&["--server", "http://s"], &[env_server, env_key], "http://s", "of-e");
+    }
+
+    #[test]
+    fn a_contexts_key_goes_to_no_other_server() {
+        assert_eq!(resolve(&["--server", "http://s"], &[]).unwrap().1, "");
+        assert_eq!(resolve(&[], &[("BLOOM_SERVER", "http://e")]).unwrap().1, "");
+        assert_eq!(resolve(&[], &[("BLOOM_SERVER", "http://e"), ("BLOOM_CONTEXT", "a")]).unwrap().1, "");
+    }
+
+    #[test]
+    fn contradictions_are_told() {
+        assert!(resolve(&["--server", "http://s", "--use-context", "a"], &[]).unwrap_err().contains("--use-context"));
+        assert!(resolve(&["--key", "k", "--key-file", "f"], &[]).unwrap_err().contains("--key-file"));
+        assert!(resolve(&[], &[("BLOOM_CONTEXT", "c")]).unwrap_err().contains("a, b"));
+        assert!(resolve(&["--key-file", "/nowhere/at/all"], &[]).unwrap_err().contains("/nowhere/at/all"));
+    }
+
+    #[test]
+    fn queries_are_encoded() {
+        assert_eq!(with_query("p", &[]), "p");
+        assert_eq!(with_query("p", &[("label", "a=b&c".into()), ("limit", "5".into())]), "p?label=a%3Db%26c&limit=5");
+    }
+}

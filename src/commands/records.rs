@@ -1,0 +1,99 @@
+//! What happened: leases, the audit trail, figures.
+
+use clap::builder::PossibleValuesParser;
+use clap::{Args, Subcommand};
+
+use super::connect::{Server, failed, with_query};
+use super::show::{self, Form, Kind, Shown};
+use super::{columns, term, when};
+use crate::Failure;
+use bloom_core::Ms;
+use bloom_core::task::LeaseStatus;
+
+/// The most rows that a list shows, over all its pages.
+pub const MAX_ROWS: u64 = 100_000;
+
+#[derive(Args, Clone, Copy, Debug)]
+pub struct Limit {
+    /// Rows to show at most
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..=MAX_ROWS))]
+    limit: u64,
+}
+
+impl Limit {
+    pub fn rows(self) -> usize {
+        self.limit as usize
+    }
+}
+
+#[derive(Debug, Subcommand)]
+pub enum LeaseCommand {
+    /// List leases, newest first
+    List {
+        /// Only with this status
+        #[arg(long, value_parser = PossibleValuesParser::new(LeaseStatus::ALL.iter().map(|status| status.as_str())))]
+        status: Option<String>,
+        #[command(flatten)]
+        limit: Limit,
+    },
+}
+
+#[derive(Args, Debug)]
+pub struct AuditArgs {
+    #[command(flatten)]
+    limit: Limit,
+}
+
+#[derive(Args, Debug)]
+pub struct UsageArgs {
+    /// Only runs that ended since: how long ago (30d), a day (2026-02-25) or a time
+    #[arg(long, value_name = "WHEN", value_parser = when::past)]
+    from: Option<Ms>,
+    /// Only runs that ended before
+    #[arg(long, value_name = "WHEN", value_parser = when::past)]
+    to: Option<Ms>,
+    /// What the rows are for
+    #[arg(long, default_value = "day", value_parser = ["day", "agent", "model", "context"])]
+    by: String,
+}
+
+pub async fn leases(LeaseCommand::List { status, limit }: LeaseCommand, server: &Server, shown: Shown) -> Result<(), Failure> {
+    let query: Vec<_> = status.map(|status| ("status", status)).into_iter().collect();
+    pages(server, "api/runtime/leases", &query, limit, shown, &columns::LEASES).await
+}
+
+pub async fn audit(AuditArgs { limit }: AuditArgs, server: &Server, shown: Shown) -> Result<(), Failure> {
+    pages(server, "api/runtime/audit", &[], limit, shown, &columns::AUDIT).await
+}
+
+/// Shows a list, and says when it is cut.
+pub async fn pages(server: &Server, path: &str, query: &[(&str, String)], limit: Limit, shown: Shown, kind: &Kind) -> Result<(), Failure> {
+    let (rows, more) = server.list(path, query, limit.rows()).await.map_err(failed)?;
+    show::list(shown.form_or(Form::Table), kind, &rows)?;
+    if more {
+        term::note(&format!("These are the newest {}; there are more: raise --limit.", rows.len()));
+    }
+    Ok(())
+}
+
+pub async fn stats(server: &Server, shown: Shown) -> Result<(), Failure> {
+    let stats = server.get("api/runtime/stats").await?;
+    match shown.form_or(Form::Table) {
+        form @ (Form::Json | Form::Yaml) => show::one(form, &columns::STATS, &stats),
+        form => show::list(form, &columns::STATS, &columns::stats_rows(&stats)),
+    }
+}
+
+pub async fn usage(UsageArgs { from, to, by }: UsageArgs, server: &Server, shown: Shown) -> Result<(), Failure> {
+    let by = match by.as_str() {
+        "agent" => "agent_slug",
+        "context" => "context_id",
+        other => other,
+    };
+    let mut query = vec![("by", by.to_owned())];
+    query.extend(from.map(|at| ("from", at.to_string())));
+    query.extend(to.map(|at| ("to", at.to_string())));
+    let rows = server.get(&with_query("api/runtime/usage", &query)).await?;
+    let rows = rows.as_array().map(Vec::as_slice).unwrap_or_default();
+    show::list(shown.form_or(Form::Table), &columns::USAGE, rows)
+}

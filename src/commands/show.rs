@@ -1,0 +1,263 @@
+//! Printing what the server answered: as a table, or as JSON, YAML or names for programs.
+
+use anstyle::{AnsiColor, Style};
+use clap::{Args, ValueEnum};
+use serde_json::Value;
+use unicode_width::UnicodeWidthStr;
+
+use super::{term, when};
+use crate::Failure;
+use bloom_core::Ms;
+
+#[derive(Args, Clone, Copy, Debug)]
+pub struct Shown {
+    /// How to print it
+    #[arg(short, long, global = true, value_enum, value_name = "FORM", help_heading = "Output")]
+    output: Option<Form>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Form {
+    /// Columns for people
+    Table,
+    /// More columns
+    Wide,
+    /// The server's own JSON; lists as an array
+    Json,
+    Yaml,
+    /// Ids or names, one a line
+    Name,
+}
+
+impl Shown {
+    pub fn form(self) -> Option<Form> {
+        self.output
+    }
+
+    pub fn form_or(self, usual: Form) -> Form {
+        self.output.unwrap_or(usual)
+    }
+}
+
+/// A kind of thing, as tables show it.
+pub struct Kind {
+    pub columns: &'static [Column],
+    /// Its name among its like.
+    pub name: fn(&Value) -> String,
+}
+
+pub struct Column {
+    pub title: &'static str,
+    pub is_wide: bool,
+    pub cell: fn(&Value, Ms) -> String,
+}
+
+impl Column {
+    pub const fn new(title: &'static str, cell: fn(&Value, Ms) -> String) -> Self {
+        Self { title, is_wide: false, cell }
+    }
+
+    /// Only in wide tables.
+    pub const fn wide(title: &'static str, cell: fn(&Value, Ms) -> String) -> Self {
+        Self { title, is_wide: true, cell }
+    }
+}
+
+/// Prints a list.
+///
+/// # Errors
+/// The output can't be written.
+pub fn list(form: Form, kind: &Kind, rows: &[Value]) -> Result<(), Failure> {
+    match form {
+        Form::Json => term::print_foreign(&format!("{}\n", json(&rows)?)),
+        Form::Yaml => term::print_foreign(&yaml(&rows)?),
+        Form::Name => names(kind, rows),
+        Form::Table | Form::Wide if rows.is_empty() => {
+            term::note("Nothing found.");
+            Ok(())
+        }
+        Form::Table | Form::Wide => {
+            let mut table = Table::new(kind, form);
+            let text = table.head(rows) + &table.rows(rows);
+            term::print(&text)
+        }
+    }
+}
+
+/// Prints one thing.
+///
+/// # Errors
+/// The output can't be written.
+pub fn one(form: Form, kind: &Kind, thing: &Value) -> Result<(), Failure> {
+    match form {
+        Form::Json => term::print_foreign(&format!("{}\n", json(thing)?)),
+        Form::Yaml => term::print_foreign(&yaml(thing)?),
+        _ => list(form, kind, std::slice::from_ref(thing)),
+    }
+}
+
+/// Prints what was asked for one by one: a single thing as itself, several as a list.
+///
+/// # Errors
+/// The output can't be written.
+pub fn some(form: Form, kind: &Kind, things: &[Value]) -> Result<(), Failure> {
+    if let [thing] = things { one(form, kind, thing) } else { list(form, kind, things) }
+}
+
+fn json(value: &impl serde::Serialize) -> Result<String, Failure> {
+    Ok(serde_json::to_string_pretty(value).map_err(|error| format!("this is no JSON: {error}"))?)
+}
+
+fn yaml(value: &impl serde::Serialize) -> Result<String, Failure> {
+    Ok(serde_norway::to_string(value).map_err(|error| format!("this is no YAML: {error}"))?)
+}
+
+fn names(kind: &Kind, rows: &[Value]) -> Result<(), Failure> {
+    let lines: String = rows.iter().map(|row| term::line(&(kind.name)(row)) + "\n").collect();
+    term::print(&lines)
+}
+
+/// Prints things one by one, as they come.
+pub struct Feed {
+    form: Form,
+    kind: &'static Kind,
+    /// Its columns stay as wide as they once were.
+    table: Option<Table>,
+}
+
+impl Feed {
+    pub fn new(form: Form, kind: &'static Kind) -> Self {
+        Self { form, kind, table: None }
+    }
+
+    /// JSON has one line for each, YAML one document.
+    ///
+    /// # Errors
+    /// The output can't be written.
+    pub fn print(&mut self, rows: &[Value]) -> Result<(), Failure> {
+        match self.form {
+            Form::Json => term::print_foreign(&rows.iter().map(|row| format!("{row}\n")).collect::<String>()),
+            Form::Yaml => rows.iter().try_for_each(|row| term::print_foreign(&format!("---\n{}", yaml(row)?))),
+            Form::Name => names(self.kind, rows),
+            Form::Table | Form::Wide => {
+                let mut text = String::new();
+                let table = self.table.get_or_insert_with(|| {
+                    let mut table = Table::new(self.kind, self.form);
+                    text = table.head(rows);
+                    table
+                });
+                term::print(&(text + &table.rows(rows)))
+            }
+        }
+    }
+}
+
+struct Table {
+    columns: Vec<&'static Column>,
+    widths: Vec<usize>,
+    has_colors: bool,
+    now: Ms,
+}
+
+impl Table {
+    fn new(kind: &Kind, form: Form) -> Self {
+        let columns: Vec<_> = kind.columns.iter().filter(|column| form == Form::Wide || !column.is_wide).collect();
+        let widths = columns.iter().map(|column| column.title.width()).collect();
+        Self { columns, widths, has_colors: term::has_colors(), now: when::now() }
+    }
+
+    /// The titles, above columns that these rows fit in.
+    fn head(&mut self, rows: &[Value]) -> String {
+        for row in rows {
+            self.fit(&self.cells(row));
+        }
+        let titles: Vec<String> = self.columns.iter().map(|column| column.title.to_owned()).collect();
+        self.line(&titles, false)
+    }
+
+    fn rows(&mut self, rows: &[Value]) -> String {
+        self.now = when::now();
+        let mut text = String::new();
+        for row in rows {
+            let cells = self.cells(row);
+            self.fit(&cells);
+            text.push_str(&self.line(&cells, self.has_colors));
+        }
+        text
+    }
+
+    fn cells(&self, row: &Value) -> Vec<String> {
+        let shown = |column: &&'static Column| {
+            let text = term::line(&(column.cell)(row, self.now));
+            if text.is_empty() { "-".to_owned() } else { text }
+        };
+        self.columns.iter().map(shown).collect()
+    }
+
+    fn fit(&mut self, cells: &[String]) {
+        for (width, cell) in self.widths.iter_mut().zip(cells) {
+            *width = (*width).max(cell.width());
+        }
+    }
+
+    fn line(&self, cells: &[String], is_colored: bool) -> String {
+        let mut line = String::new();
+        for (at, cell) in cells.iter().enumerate() {
+            let style = if is_colored && self.columns[at].title == "STATUS" { style_of(cell) } else { Style::new() };
+            line.push_str(&format!("{style}{cell}{style:#}"));
+            if at + 1 < cells.len() {
+                let gap = self.widths[at].saturating_sub(cell.width()) + 3;
+                line.extend(std::iter::repeat_n(' ', gap));
+            }
+        }
+        line.push('\n');
+        line
+    }
+}
+
+/// The colour of a status.
+fn style_of(status: &str) -> Style {
+    let color = match status.split(',').next().unwrap_or_default() {
+        "completed" | "online" | "success" => AnsiColor::Green,
+        "failed" | "dead" | "error" | "offline" | "expired" => AnsiColor::Red,
+        "leased" | "running" | "active" | "syncing" => AnsiColor::Cyan,
+        "cancelled" | "unknown" => AnsiColor::Yellow,
+        _ => return Style::new(),
+    };
+    color.on_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    const THINGS: Kind = Kind {
+        columns: &[
+            Column::new("NAME", |row, _| row["name"].as_str().unwrap_or_default().to_owned()),
+            Column::wide("NOTE", |row, _| row["note"].as_str().unwrap_or_default().to_owned()),
+            Column::new("STATUS", |row, _| row["status"].as_str().unwrap_or_default().to_owned()),
+        ],
+        name: |row| row["name"].as_str().unwrap_or_default().to_owned(),
+    };
+
+    fn table(form: Form, rows: &[Value]) -> String {
+        let mut table = Table::new(&THINGS, form);
+        table.has_colors = false;
+        table.head(rows) + &table.rows(rows)
+    }
+
+    #[test]
+    fn columns_stand_below_their_titles() {
+        let rows = [json!({ "name": "a", "status": "dead" }), json!({ "name": "日本語", "note": "x\ny\u{1b}", "status": "" })];
+        assert_eq!(table(Form::Table, &rows), "NAME     STATUS\na        dead\n日本語   -\n");
+        assert_eq!(table(Form::Wide, &rows), "NAME     NOTE        STATUS\na        -           dead\n日本語   x y\\u{1b}   -\n");
+    }
+
+    #[test]
+    fn only_a_status_has_a_colour() {
+        let mut table = Table::new(&THINGS, Form::Table);
+        table.has_colors = true;
+        assert_eq!(table.rows(&[json!({ "name": "dead", "status": "dead" })]), "dead   \u{1b}[31mdead\u{1b}[0m\n");
+    }
+}

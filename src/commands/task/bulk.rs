@@ -1,0 +1,173 @@
+//! `task cancel` and `task requeue`: of tasks by their ids, or of all that fit.
+
+use std::io::{Read, Write, stderr, stdin};
+
+use clap::Args;
+use serde_json::{Value, json};
+
+use super::super::connect::Server;
+use super::super::show::{self, Form, Shown};
+use super::super::{columns, term};
+use super::filters::Filters;
+use super::path;
+use crate::Failure;
+use bloom_api::tasks::MAX_BATCH;
+
+/// A million tasks in all; whoever goes on making them while they are cancelled must not keep this running.
+const MAX_ROUNDS: usize = 1000;
+
+#[derive(Args, Debug)]
+pub struct BulkArgs {
+    /// Ids of tasks; or give filters
+    #[arg(value_name = "ID")]
+    ids: Vec<String>,
+    /// Do not ask
+    #[arg(short, long)]
+    yes: bool,
+    /// Only tell how many are meant
+    #[arg(long)]
+    dry_run: bool,
+    #[command(flatten)]
+    filters: Filters,
+}
+
+#[derive(Clone, Copy)]
+pub enum Wish {
+    Cancel,
+    Requeue,
+}
+
+impl Wish {
+    fn verb(self) -> &'static str {
+        match self {
+            Self::Cancel => "cancel",
+            Self::Requeue => "requeue",
+        }
+    }
+
+    fn done(self) -> &'static str {
+        match self {
+            Self::Cancel => "cancelled, or told to stop",
+            Self::Requeue => "queued again",
+        }
+    }
+}
+
+#[derive(Default)]
+struct Outcome {
+    matched: i64,
+    changed: i64,
+    more: bool,
+}
+
+impl Outcome {
+    fn read(answer: &Value) -> Self {
+        let number = |name: &str| answer[name].as_i64().unwrap_or_default();
+        Self { matched: number("matched"), changed: number("changed"), more: answer["more"] == true }
+    }
+
+    fn add(&mut self, other: &Self) {
+        self.matched += other.matched;
+        self.changed += other.changed;
+        self.more = other.more;
+    }
+
+    fn print(&self, shown: Shown) -> Result<(), Failure> {
+        match shown.form() {
+            Some(form @ (Form::Json | Form::Yaml)) => {
+                show::one(form, &columns::TASKS, &json!({ "matched": self.matched, "changed": self.changed, "more": self.more }))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+pub async fn run(wish: Wish, args: BulkArgs, server: &Server, shown: Shown) -> Result<(), Failure> {
+    let verb = wish.verb();
+    match (args.ids.as_slice(), args.filters.is_empty()) {
+        ([], true) => {
+            Err(Failure::usage(format!("which tasks? Name them by id, or by filters like --status queued: see task {verb} --help")))
+        }
+        ([_, ..], false) => Err(Failure::usage("give either ids or filters: together they are ambiguous")),
+        ([id], true) if !args.dry_run => {
+            let task = server.post(&path(id, &format!("/{verb}")), &json!({})).await.map_err(|failure| failure.about(id))?;
+            match shown.form() {
+                Some(form) => show::one(form, &columns::TASKS, &task),
+                None => {
+                    let is_stopping = task["cancel_requested"] == true && task["status"] != "cancelled";
+                    let state =
+                        if is_stopping { "still runs; its worker is told to stop" } else { task["status"].as_str().unwrap_or_default() };
+                    term::note(&format!("task {id}: {state}"));
+                    Ok(())
+                }
+            }
+        }
+        (ids, true) => by_ids(wish, ids, args.dry_run, server, shown).await,
+        ([], false) => by_filter(wish, &args, server, shown).await,
+    }
+}
+
+async fn by_ids(wish: Wish, ids: &[String], dry_run: bool, server: &Server, shown: Shown) -> Result<(), Failure> {
+    let mut all = Outcome::default();
+    for ids in ids.chunks(MAX_BATCH) {
+        all.add(&call(wish, &json!({ "ids": ids, "dry_run": dry_run }), server).await?);
+    }
+    all.print(shown)?;
+    let done = if dry_run { all.matched } else { all.changed };
+    let what = if dry_run { format!("to {}", wish.verb()) } else { wish.done().to_owned() };
+    let told = format!("{done} of {}: {what}", tasks(ids.len() as i64));
+    if done as usize == ids.len() {
+        term::note(&told);
+        return Ok(());
+    }
+    Err(format!("{told}; the others are not in a state for that, do not exist, or were named twice").into())
+}
+
+async fn by_filter(wish: Wish, args: &BulkArgs, server: &Server, shown: Shown) -> Result<(), Failure> {
+    let filter = args.filters.body();
+    let meant = call(wish, &json!({ "filter": filter, "dry_run": true }), server).await?;
+    let count = if meant.more { format!("{} or more", tasks(meant.matched)) } else { tasks(meant.matched) };
+    if args.dry_run || meant.matched == 0 {
+        term::note(&format!("{count} to {}", wish.verb()));
+        return meant.print(shown);
+    }
+    if !args.yes && !confirm(wish, &count)? {
+        term::note("Nothing was done.");
+        return Ok(());
+    }
+    let mut all = Outcome::default();
+    for _ in 0..MAX_ROUNDS {
+        let round = call(wish, &json!({ "filter": filter }), server).await?;
+        all.add(&round);
+        // A round that changes nothing would be followed by others like it.
+        if !round.more || round.changed == 0 {
+            break;
+        }
+    }
+    term::note(&format!("{}: {}", tasks(all.changed), wish.done()));
+    all.print(shown)?;
+    if all.more {
+        return Err(format!("there are more: give the command again to {} them, too", wish.verb()).into());
+    }
+    Ok(())
+}
+
+fn tasks(count: i64) -> String {
+    if count == 1 { "1 task".into() } else { format!("{count} tasks") }
+}
+
+async fn call(wish: Wish, body: &Value, server: &Server) -> Result<Outcome, Failure> {
+    Ok(Outcome::read(&server.post(&format!("api/runtime/llm-tasks:{}", wish.verb()), body).await?))
+}
+
+fn confirm(wish: Wish, count: &str) -> Result<bool, Failure> {
+    if !term::is_in_terminal() {
+        return Err(Failure::usage(format!("this would {} {count}, and there is nobody to ask: give --yes to do it", wish.verb())));
+    }
+    let mut out = stderr().lock();
+    let _ = write!(out, "{} {count}? [y/N] ", wish.verb()).and_then(|()| out.flush());
+    let mut answer = String::new();
+    let read = std::io::BufRead::read_line(&mut std::io::BufReader::new(stdin().lock().take(64)), &mut answer);
+    read.map_err(|error| format!("the answer can't be read: {error}"))?;
+    Ok(matches!(answer.trim().to_lowercase().as_str(), "y" | "yes"))
+}

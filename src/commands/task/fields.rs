@@ -1,0 +1,139 @@
+//! What a task is made of, as flags say it.
+
+use std::time::Duration;
+
+use clap::Args;
+use serde_json::{Map, Value, json};
+
+use super::super::when;
+use super::filters::label;
+use bloom_core::Ms;
+
+#[derive(Args, Debug, Default)]
+#[command(next_help_heading = "Task")]
+pub struct Fields {
+    /// The conversation it belongs to: tasks of one context go on where the last one ended [default: a new one]
+    #[arg(long, value_name = "ID")]
+    context: Option<String>,
+    /// The agent that is to run it [default: default]
+    #[arg(long, value_name = "SLUG")]
+    agent: Option<String>,
+    /// How urgent it is, 0 to 9 [default: 5]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=9))]
+    priority: Option<u8>,
+    /// Not before: in so long (+10m), a time (2026-02-25T10:00:00Z), or milliseconds since the epoch
+    #[arg(long, value_name = "WHEN", value_parser = when::future)]
+    not_before: Option<Ms>,
+    /// Tasks that must be completed first
+    #[arg(long, value_name = "ID", value_delimiter = ',')]
+    depends_on: Vec<String>,
+    /// A label to find it by; may be repeated
+    #[arg(long = "label", value_name = "NAME=VALUE", value_parser = label)]
+    labels: Vec<(String, String)>,
+    /// The model to use [default: the agent's]
+    #[arg(long, value_name = "NAME")]
+    model: Option<String>,
+    /// US dollars that the run may cost [default: 0, no cap of its own]
+    #[arg(long, value_name = "USD", value_parser = dollars)]
+    budget: Option<f64>,
+    /// How long the run may take: 90, 5m, 1h at most [default: 2m]
+    #[arg(long, value_name = "TIME", value_parser = when::duration)]
+    timeout: Option<Duration>,
+    /// What the answer is to be [default: text]
+    #[arg(long, value_parser = ["json", "text"])]
+    format: Option<String>,
+    /// Runs at most, 1 to 10 [default: 3]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=10))]
+    max_attempts: Option<u8>,
+    /// Whether it goes on with the conversation of its context [default: context]
+    #[arg(long, value_parser = ["context", "none"])]
+    session: Option<String>,
+    /// Of the tasks with one key at most one runs at a time
+    #[arg(long, value_name = "KEY")]
+    exclusive_key: Option<String>,
+    /// A hint for the agent, such as a file of the context's directory; may be repeated
+    #[arg(long = "hint", value_name = "TEXT")]
+    hints: Vec<String>,
+    /// Remove it so long after its end: 1h, 7d
+    #[arg(long, value_name = "TIME", value_parser = when::duration)]
+    ttl: Option<Duration>,
+}
+
+fn dollars(text: &str) -> Result<f64, String> {
+    let usd = text.parse::<f64>().ok().filter(|usd| usd.is_finite() && *usd >= 0.0);
+    usd.ok_or_else(|| "expected US dollars, like 0.50".to_owned())
+}
+
+impl Fields {
+    /// Those that were given, as the API names them, and the agent.
+    pub fn given(&self) -> Map<String, Value> {
+        let labels: Map<_, _> = self.labels.iter().map(|(name, value)| (name.clone(), json!(value))).collect();
+        let policy = present(vec![("timeout_sec", json!(self.timeout.map(|time| time.as_secs()))), ("budget", json!(self.budget))]);
+        present(vec![
+            ("context_id", json!(self.context)),
+            ("agent_slug", json!(self.agent.as_deref().unwrap_or("default"))),
+            ("priority", json!(self.priority)),
+            ("not_before", json!(self.not_before)),
+            ("depends_on", json!(self.depends_on)),
+            ("labels", Value::Object(labels)),
+            ("model", json!(self.model)),
+            ("policy", Value::Object(policy)),
+            ("desired_format", json!(self.format)),
+            ("max_attempts", json!(self.max_attempts)),
+            ("session", json!(self.session)),
+            ("exclusive_key", json!(self.exclusive_key)),
+            ("context_hints", json!(self.hints)),
+            ("ttl_after_finished_sec", json!(self.ttl.map(|time| time.as_secs()))),
+        ])
+    }
+}
+
+/// Without what says nothing.
+fn present(fields: Vec<(&str, Value)>) -> Map<String, Value> {
+    let says = |value: &Value| match value {
+        Value::Null => false,
+        Value::Array(items) => !items.is_empty(),
+        Value::Object(members) => !members.is_empty(),
+        _ => true,
+    };
+    fields.into_iter().filter(|(_, value)| says(value)).map(|(name, value)| (name.to_owned(), value)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        fields: Fields,
+    }
+
+    fn given(flags: &[&str]) -> Value {
+        Value::Object(Line::try_parse_from([&["x"], flags].concat()).map_err(|error| error.to_string()).unwrap().fields.given())
+    }
+
+    #[test]
+    fn only_what_is_given_is_sent() {
+        assert_eq!(given(&[]), json!({ "agent_slug": "default" }));
+        let flags = ["--context", "c", "--agent", "a", "--priority", "9", "--depends-on", "x,y", "--label", "k=v", "--budget", "0.5"];
+        let more = ["--timeout", "5m", "--format", "json", "--max-attempts", "1", "--session", "none", "--hint", "h", "--ttl", "1h"];
+        let expected = json!({
+            "context_id": "c", "agent_slug": "a", "priority": 9, "depends_on": ["x", "y"], "labels": { "k": "v" },
+            "policy": { "timeout_sec": 300, "budget": 0.5 }, "desired_format": "json", "max_attempts": 1, "session": "none",
+            "context_hints": ["h"], "ttl_after_finished_sec": 3600,
+        });
+        assert_eq!(given(&[&flags[..], &more[..]].concat()), expected);
+    }
+
+    #[test]
+    fn values_that_make_no_sense_are_refused() {
+        for flags in
+            [["--priority", "10"], ["--max-attempts", "0"], ["--budget", "-1"], ["--budget", "NaN"], ["--label", "x"], ["--timeout", "x"]]
+        {
+            let flag = format!("{}={}", flags[0], flags[1]);
+            assert!(Line::try_parse_from(["x", flag.as_str()]).is_err(), "{flags:?}");
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! Which tasks are meant.
+
+use clap::Args;
+use clap::builder::PossibleValuesParser;
+use serde_json::{Value, json};
+
+use super::super::when;
+use bloom_core::Ms;
+use bloom_core::task::Status;
+
+#[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = "Filters")]
+pub struct Filters {
+    /// Only with this status
+    #[arg(long, value_parser = PossibleValuesParser::new(Status::ALL.iter().map(|status| status.as_str())))]
+    status: Option<String>,
+    /// Only of this agent
+    #[arg(long, value_name = "SLUG")]
+    agent: Option<String>,
+    /// Only of this conversation
+    #[arg(long, value_name = "ID")]
+    context: Option<String>,
+    /// Only with this worker, now or at their end
+    #[arg(long, value_name = "NAME")]
+    worker: Option<String>,
+    /// Only with this label; may be repeated
+    #[arg(long = "label", value_name = "NAME=VALUE", value_parser = label)]
+    labels: Vec<(String, String)>,
+    /// Only created since: how long ago (2h), a day (2026-02-25) or a time
+    #[arg(long, value_name = "WHEN", value_parser = when::past)]
+    since: Option<Ms>,
+    /// Only created before
+    #[arg(long, value_name = "WHEN", value_parser = when::past)]
+    until: Option<Ms>,
+}
+
+/// `name=value`
+///
+/// # Errors
+/// What would be right.
+pub fn label(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
+        _ => Err("expected NAME=VALUE".into()),
+    }
+}
+
+impl Filters {
+    pub fn is_empty(&self) -> bool {
+        self.query().is_empty()
+    }
+
+    /// As a list takes them.
+    pub fn query(&self) -> Vec<(&'static str, String)> {
+        let texts = [("status", &self.status), ("agent_slug", &self.agent), ("context_id", &self.context), ("worker_id", &self.worker)];
+        let texts = texts.into_iter().filter_map(|(name, text)| Some((name, text.clone()?)));
+        let labels = self.labels.iter().map(|(name, value)| ("label", format!("{name}={value}")));
+        let times = [("created_after", self.since), ("created_before", self.until)];
+        let times = times.into_iter().filter_map(|(name, at)| Some((name, at?.to_string())));
+        texts.chain(labels).chain(times).collect()
+    }
+
+    /// As a bulk call takes them.
+    pub fn body(&self) -> Value {
+        let labels: Vec<_> = self.labels.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        json!({
+            "status": self.status, "agent_slug": self.agent, "context_id": self.context, "worker_id": self.worker, "label": labels,
+            "created_after": self.since, "created_before": self.until,
+        })
+    }
+
+    /// Whether a task is one of those that a list with these filters shows.
+    pub fn fits(&self, task: &Value) -> bool {
+        let texts = [("status", &self.status), ("agent_slug", &self.agent), ("context_id", &self.context), ("worker_id", &self.worker)];
+        let created = task["created_at"].as_i64().unwrap_or_default();
+        texts.into_iter().all(|(name, wanted)| wanted.as_ref().is_none_or(|wanted| task[name] == **wanted))
+            && self.labels.iter().all(|(name, value)| task["labels"][name] == **value)
+            && self.since.is_none_or(|since| created > since)
+            && self.until.is_none_or(|until| created < until)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn filters() -> Filters {
+        Filters { status: Some("queued".into()), labels: vec![("a".into(), "1=2".into())], since: Some(5), ..Filters::default() }
+    }
+
+    #[test]
+    fn they_say_the_same_in_a_query_and_a_body() {
+        assert!(Filters::default().is_empty());
+        assert_eq!(filters().query(), [("status", "queued".into()), ("label", "a=1=2".into()), ("created_after", "5".into())]);
+        assert_eq!(filters().body()["label"], json!(["a=1=2"]));
+        assert_eq!(filters().body()["created_after"], 5);
+    }
+
+    #[test]
+    fn they_fit_what_a_list_would_show() {
+        let task = |status: &str, value: &str, at: Ms| json!({ "status": status, "labels": { "a": value }, "created_at": at });
+        assert!(filters().fits(&task("queued", "1=2", 6)));
+        assert!(!filters().fits(&task("running", "1=2", 6)));
+        assert!(!filters().fits(&task("queued", "2", 6)));
+        assert!(!filters().fits(&task("queued", "1=2", 5)));
+    }
+
+    #[test]
+    fn labels_are_pairs() {
+        assert_eq!(label("a=b=c"), Ok(("a".into(), "b=c".into())));
+        assert!(label("a").is_err() && label("=a").is_err());
+    }
+}

@@ -1,0 +1,209 @@
+//! What a run tells of itself, as it comes.
+
+use clap::builder::PossibleValuesParser;
+use serde_json::Value;
+
+use super::super::connect::{Server, failed, with_query};
+use super::super::show::{self, Form, Shown};
+use super::super::{columns, term};
+use super::wait::{Trouble, Waiting, interruptible, not_completed};
+use super::{LogsArgs, answer, path};
+use crate::Failure;
+use bloom_client::Error;
+use bloom_core::task::EventKind;
+
+/// Events of a page: each may have 256 KiB.
+const PAGE: usize = 500;
+/// So much of an event is shown in its line.
+const LINE: usize = 200;
+
+pub fn kinds() -> PossibleValuesParser {
+    PossibleValuesParser::new(EventKind::ALL.iter().map(|kind| kind.as_str()))
+}
+
+/// `submit --follow`: prints the run's text as it comes, or its answer if it told nothing before.
+///
+/// # Errors
+/// The task did not complete, or can't be followed.
+pub async fn to_the_end(server: &Server, id: &str, waiting: Waiting, shown: Shown) -> Result<(), Failure> {
+    let mut transcript = Transcript::new(shown.form_or(Form::Table), false, &[]);
+    let mut waiting = waiting.without_line();
+    // Its state is watched beside the stream, which says nothing of a task that waits for its run.
+    let (task, ()) = tokio::try_join!(waiting.until_finished(server, id), stream(server, id, true, |event| transcript.take(event)))?;
+    transcript.end_line()?;
+    if task["status"] != "completed" {
+        return Err(not_completed(&task));
+    }
+    if transcript.has_text || transcript.is_json() { Ok(()) } else { answer(server, id, shown).await }
+}
+
+/// `task logs`
+///
+/// # Errors
+/// There is no such task, or it can't be followed.
+pub async fn logs(args: &LogsArgs, server: &Server, form: Form) -> Result<(), Failure> {
+    let LogsArgs { id, follow, kind } = args;
+    let mut transcript = Transcript::new(form, true, kind);
+    if *follow {
+        interruptible(id, stream(server, id, false, |event| transcript.take(event))).await?;
+        return transcript.end_line();
+    }
+    let mut all = Vec::new();
+    let mut next = Some(with_query(&path(id, "/events"), &[("limit", PAGE.to_string())]));
+    while let Some(page) = next.take() {
+        let (events, after) = server.page(&page).await.map_err(|error| failed(error).about(id))?;
+        next = after.filter(|_| !events.is_empty());
+        match form {
+            Form::Json | Form::Yaml => all.extend(events.into_iter().filter(|event| transcript.wants(event))),
+            _ => events.iter().try_for_each(|event| transcript.take(event))?,
+        }
+    }
+    match form {
+        Form::Json | Form::Yaml => show::list(form, &columns::TASKS, &all),
+        _ => transcript.end_line(),
+    }
+}
+
+/// Gives each event to `take`, from the first on, until the task is finished. A stream that breaks goes on where it was.
+async fn stream(server: &Server, id: &str, was_there: bool, mut take: impl FnMut(&Value) -> Result<(), Failure>) -> Result<(), Failure> {
+    let path = path(id, "/events");
+    let mut trouble = Trouble::new(false, was_there);
+    let mut last: Option<String> = None;
+    loop {
+        let error = match server.client.events(&path, last.as_deref()).await {
+            Ok(mut events) => loop {
+                match events.next().await {
+                    Ok(Some(event)) if event.name == "end" => return Ok(()),
+                    Ok(Some(event)) => {
+                        trouble.is_over();
+                        let value = serde_json::from_str(&event.data)
+                            .map_err(|error| failed(Error::Garbled(format!("an event of {id} is no JSON: {error}"))))?;
+                        last = event.id.or(last);
+                        take(&value)?;
+                    }
+                    Ok(None) => break Error::Unreachable("the server has ended the stream".into()),
+                    Err(error) => break error,
+                }
+            },
+            Err(error) => error,
+        };
+        trouble.pause(error).await.map_err(|failure| failure.about(id))?;
+    }
+}
+
+/// Prints events.
+struct Transcript<'a> {
+    form: Form,
+    /// Everything is what was asked for; otherwise only the text is.
+    is_log: bool,
+    kinds: &'a [String],
+    /// The lease of the last event.
+    lease: Option<String>,
+    is_in_line: bool,
+    /// Something else has come since the last text: what follows is no part of that.
+    is_cut: bool,
+    has_text: bool,
+}
+
+impl<'a> Transcript<'a> {
+    fn new(form: Form, is_log: bool, kinds: &'a [String]) -> Self {
+        Self { form, is_log, kinds, lease: None, is_in_line: false, is_cut: false, has_text: false }
+    }
+
+    fn is_json(&self) -> bool {
+        matches!(self.form, Form::Json | Form::Yaml)
+    }
+
+    fn wants(&self, event: &Value) -> bool {
+        self.kinds.is_empty() || self.kinds.iter().any(|kind| event["kind"] == **kind)
+    }
+
+    fn take(&mut self, event: &Value) -> Result<(), Failure> {
+        if !self.wants(event) {
+            return Ok(());
+        }
+        match self.form {
+            Form::Json => return term::print_foreign(&format!("{event}\n")),
+            Form::Yaml => return show::Feed::new(Form::Yaml, &columns::TASKS).print(std::slice::from_ref(event)),
+            Form::Table | Form::Wide | Form::Name => {}
+        }
+        let lease = event["lease_id"].as_str().map(str::to_owned);
+        if self.lease.is_some() && lease != self.lease {
+            self.aside("[again] another run of this task")?;
+            self.is_cut = true;
+        }
+        self.lease = lease;
+        let (kind, data) = (event["kind"].as_str().unwrap_or_default(), &event["data"]);
+        match text_of(data).filter(|_| kind == "text") {
+            Some("") => Ok(()),
+            Some(text) => {
+                if std::mem::take(&mut self.is_cut) {
+                    self.end_line()?;
+                }
+                self.has_text = true;
+                self.is_in_line = !text.ends_with('\n');
+                term::print_foreign(text)
+            }
+            None => {
+                self.is_cut |= matches!(kind, "tool_use" | "tool_result");
+                // Whoever waits for the text wants to see what is going on, not all of it.
+                if self.is_log || !matches!(kind, "tool_result" | "usage") {
+                    self.aside(&format!("[{kind}] {}", summary(data)))?;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// A line of its own, for what is no text of the run.
+    fn aside(&mut self, line: &str) -> Result<(), Failure> {
+        if self.is_log {
+            self.end_line()?;
+            return term::print_foreign(&format!("{}\n", term::line(line)));
+        }
+        // Where both are seen in one place, the line must not begin within the text.
+        let gap = if self.is_in_line && term::is_out_terminal() && term::is_err_terminal() { "\n" } else { "" };
+        term::note(&format!("{gap}{}", term::line(line)));
+        Ok(())
+    }
+
+    fn end_line(&mut self) -> Result<(), Failure> {
+        if std::mem::take(&mut self.is_in_line) { term::print("\n") } else { Ok(()) }
+    }
+}
+
+/// The text of an event: its data, or the `text` in it.
+fn text_of(data: &Value) -> Option<&str> {
+    data.as_str().or_else(|| data["text"].as_str())
+}
+
+/// What an event tells, in one line.
+fn summary(data: &Value) -> String {
+    let words = text_of(data).or_else(|| data["message"].as_str()).or_else(|| data["content"].as_str());
+    let told = match (words, data["name"].as_str(), data.as_object()) {
+        (Some(text), _, _) => text.to_owned(),
+        (None, Some(name), _) => format!("{name} {}", data["input"]),
+        (None, None, Some(members)) => {
+            let members = members.iter().filter(|(_, value)| !value.is_null());
+            members.map(|(name, value)| format!("{name}={}", columns::text(value))).collect::<Vec<_>>().join(" ")
+        }
+        (None, None, None) => data.to_string(),
+    };
+    term::short(&told, LINE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn events_are_told_in_a_line() {
+        assert_eq!(summary(&json!("plain\ntext")), "plain text");
+        assert_eq!(summary(&json!({ "text": "a" })), "a");
+        assert_eq!(summary(&json!({ "name": "Bash", "input": { "command": "ls" } })), "Bash {\"command\":\"ls\"}");
+        assert_eq!(summary(&json!({ "phase": "ended", "exit": null, "ms": 5 })), "phase=ended ms=5");
+        assert_eq!(summary(&json!({ "id": "x", "content": "a file" })), "a file");
+        assert_eq!(summary(&json!("x".repeat(500))).chars().count(), LINE);
+    }
+}

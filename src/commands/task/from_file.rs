@@ -1,0 +1,215 @@
+//! `task submit --from`: a file of tasks, a line each.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs::File;
+use std::io::Read;
+use std::ops::Range;
+use std::path::Path;
+
+use serde_json::value::{RawValue, to_raw_value};
+use serde_json::{Map, Value, json};
+use sha2::{Digest, Sha256};
+
+use super::super::connect::Server;
+use super::super::show::{self, Form, Shown};
+use super::super::{columns, term};
+use super::fields::Fields;
+use crate::Failure;
+use bloom_api::error;
+use bloom_api::tasks::{MAX_BATCH, NewTask};
+use bloom_api::wire::Wire;
+
+const MAX_FILE_BYTES: u64 = 256 << 20;
+/// A server takes 1 MiB a call unless it is told otherwise; the rest is for what stands around the tasks.
+const MAX_BATCH_BYTES: usize = 1_000_000;
+const MAX_COMPLAINTS: usize = 20;
+
+pub fn open(path: &Path) -> Result<String, Failure> {
+    let name = path.display().to_string();
+    let file = File::open(path).map_err(|error| Failure::usage(format!("{name} can't be opened: {error}")))?;
+    read(&name, file)
+}
+
+pub fn read(name: &str, source: impl Read) -> Result<String, Failure> {
+    let mut text = String::new();
+    let read = source.take(MAX_FILE_BYTES + 1).read_to_string(&mut text);
+    match read.map_err(|error| Failure::usage(format!("{name} can't be read as UTF-8 text: {error}")))? as u64 {
+        0..=MAX_FILE_BYTES => Ok(text),
+        _ => Err(Failure::usage(format!("{name} is longer than {MAX_FILE_BYTES} bytes: split it"))),
+    }
+}
+
+/// A task of the file, ready to be sent.
+struct Line {
+    number: usize,
+    body: Box<RawValue>,
+}
+
+/// Checks all lines, then submits them batch by batch, and prints the ids of each batch as soon as it is there.
+///
+/// # Errors
+/// A line is wrong: then nothing was sent. Or a batch was not taken: it and all after it are not submitted.
+pub async fn submit(server: &Server, text: &str, defaults: &Fields, name: Option<&str>, shown: Shown) -> Result<(), Failure> {
+    let lines = lines(text, &defaults.given(), name)?;
+    let batches = batches(&lines);
+    let count = batches.len();
+    let mut feed = show::Feed::new(shown.form_or(Form::Name), &columns::TASKS);
+    let mut all = Vec::new();
+    for batch in batches {
+        let batch = &lines[batch];
+        let (first, last) = (batch[0].number, batch[batch.len() - 1].number);
+        let bodies: Vec<&RawValue> = batch.iter().map(|line| &*line.body).collect();
+        let sent = server.post_surely("api/runtime/llm-tasks:batch", &json!({ "tasks": bodies })).await;
+        let mut made = sent.map_err(|failure| {
+            failure.about(&format!("lines {first} to {last} (places in the batch count from 0), and all after them, are not submitted"))
+        })?;
+        let Value::Array(tasks) = made["tasks"].take() else {
+            return Err("the server's answer is not what its API promises: there are no tasks".to_owned().into());
+        };
+        match shown.form() {
+            // One array in the end: that is what a list is in these forms.
+            Some(Form::Json | Form::Yaml) => all.extend(tasks),
+            _ => feed.print(&tasks)?,
+        }
+    }
+    if let Some(form @ (Form::Json | Form::Yaml)) = shown.form() {
+        show::list(form, &columns::TASKS, &all)?;
+    }
+    if term::is_err_terminal() {
+        term::note(&format!("{} tasks in {count} batches.", lines.len()));
+    }
+    Ok(())
+}
+
+fn lines(text: &str, defaults: &Map<String, Value>, name: Option<&str>) -> Result<Vec<Line>, Failure> {
+    let (mut lines, mut complaints) = (Vec::new(), Vec::new());
+    let mut seen: HashMap<[u8; 32], u64> = HashMap::new();
+    for (at, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
+        let number = at + 1;
+        match task(line, defaults, name, &mut seen) {
+            Ok(body) => lines.push(Line { number, body }),
+            Err(wrong) => complaints.push(format!("  line {number}: {wrong}")),
+        }
+    }
+    if complaints.is_empty() && lines.is_empty() {
+        return Err(Failure::usage("the file has no tasks: each line is to be a JSON object like {\"prompt\": \"Say hello\"}"));
+    }
+    if complaints.is_empty() {
+        return Ok(lines);
+    }
+    let more = complaints.len().saturating_sub(MAX_COMPLAINTS);
+    complaints.truncate(MAX_COMPLAINTS);
+    if more > 0 {
+        complaints.push(format!("  and {more} more lines"));
+    }
+    Err(Failure::usage(format!("nothing is submitted, since these lines are no tasks:\n{}", complaints.join("\n"))))
+}
+
+/// One line, with its defaults, and checked as the server will check it.
+fn task(line: &str, defaults: &Map<String, Value>, name: Option<&str>, seen: &mut HashMap<[u8; 32], u64>) -> Result<Box<RawValue>, String> {
+    let mut task: Map<String, Value> = serde_json::from_str(line).map_err(|error| match error.classify() {
+        serde_json::error::Category::Data => "it is no JSON object".to_owned(),
+        _ => format!("it is not valid JSON: {error}"),
+    })?;
+    task.retain(|_, value| !value.is_null());
+    let key = key(&task, defaults, name, seen);
+    fill(&mut task, defaults);
+    task.entry("idempotency_key").or_insert(json!(key));
+    if !task.contains_key("context_id") {
+        // Stable as well: a repeat with another context would be another task.
+        task.insert("context_id".into(), task["idempotency_key"].clone());
+    }
+    let body = to_raw_value(&task).map_err(|error| error.to_string())?;
+    NewTask::read(&body).map_err(|problems| error::Invalid::from(problems).line())?;
+    Ok(body)
+}
+
+/// Adds what is missing, also in objects that both have.
+fn fill(task: &mut Map<String, Value>, defaults: &Map<String, Value>) {
+    for (name, default) in defaults {
+        match (task.get_mut(name), default) {
+            (None, _) => {
+                task.insert(name.clone(), default.clone());
+            }
+            (Some(Value::Object(members)), Value::Object(defaults)) => fill(members, defaults),
+            (Some(_), _) => {}
+        }
+    }
+}
+
+/// The same for the same content, so that a repeated run makes nothing twice. A line that stands there twice is two tasks.
+fn key(line: &Map<String, Value>, defaults: &Map<String, Value>, name: Option<&str>, seen: &mut HashMap<[u8; 32], u64>) -> String {
+    let sorted: BTreeMap<_, _> = line.iter().collect();
+    // "In ten minutes" is another time in each run, but no other wish.
+    let defaults: BTreeMap<_, _> = defaults.iter().filter(|(field, _)| *field != "not_before").collect();
+    let digest: [u8; 32] = Sha256::digest(json!([name, sorted, defaults]).to_string()).into();
+    let nth = seen.entry(digest).and_modify(|nth| *nth += 1).or_insert(0);
+    let digits: String = digest[..16].iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("line-{digits}-{nth}")
+}
+
+/// Which lines go together.
+fn batches(lines: &[Line]) -> Vec<Range<usize>> {
+    let mut batches = Vec::new();
+    let (mut start, mut bytes) = (0, 0);
+    for (at, line) in lines.iter().enumerate() {
+        let length = line.body.get().len() + 1;
+        if at > start && (at - start == MAX_BATCH || bytes + length > MAX_BATCH_BYTES) {
+            batches.push(start..at);
+            (start, bytes) = (at, 0);
+        }
+        bytes += length;
+    }
+    if start < lines.len() {
+        batches.push(start..lines.len());
+    }
+    batches
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str, name: Option<&str>) -> Result<Vec<Value>, String> {
+        let defaults = json!({ "agent_slug": "a", "labels": { "x": "1", "y": "1" } });
+        let lines = lines(text, defaults.as_object().unwrap(), name).map_err(|failure| failure.to_string())?;
+        Ok(lines.iter().map(|line| serde_json::from_str(line.body.get()).unwrap()).collect())
+    }
+
+    #[test]
+    fn flags_say_what_lines_do_not() {
+        let tasks = read("{\"prompt\": \"p\", \"labels\": {\"y\": \"2\"}}\n\n{\"prompt\": \"q\", \"agent_slug\": \"b\"}\n", None).unwrap();
+        assert_eq!(tasks[0]["labels"], json!({ "y": "2", "x": "1" }));
+        assert_eq!((&tasks[0]["agent_slug"], &tasks[1]["agent_slug"]), (&json!("a"), &json!("b")));
+    }
+
+    #[test]
+    fn keys_are_stable_and_tell_lines_apart() {
+        let keys = |text: &str, name| {
+            read(text, name).unwrap().iter().map(|task| task["idempotency_key"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+        };
+        let both = keys("{\"prompt\": \"p\", \"priority\": 1}\n{\"prompt\": \"q\"}\n{\"prompt\": \"q\"}", None);
+        assert_eq!(both[0], keys("{\"priority\": 1, \"prompt\": \"p\"}", None)[0]);
+        assert!(both[1] != both[2] && both[0] != both[1]);
+        assert_ne!(both[0], keys("{\"prompt\": \"p\", \"priority\": 1}", Some("again"))[0]);
+        assert_eq!(keys("{\"prompt\": \"p\", \"idempotency_key\": \"own\"}", None), ["own"]);
+    }
+
+    #[test]
+    fn every_wrong_line_is_named() {
+        let told = read("{\"prompt\": \"p\"}\n{\"prompt\": 5, \"priority\": 10}\n[]\n{", None).unwrap_err();
+        assert!(told.contains("line 2: ") && told.contains("prompt: ") && told.contains("priority: "), "{told}");
+        assert!(told.contains("line 3: it is no JSON object") && told.contains("line 4: it is not valid JSON"), "{told}");
+        assert!(!told.contains("line 1:"), "{told}");
+        assert!(read("\n", None).unwrap_err().contains("no tasks"));
+    }
+
+    #[test]
+    fn batches_are_bounded_by_number_and_size() {
+        let line = |length: usize| Line { number: 0, body: to_raw_value(&"x".repeat(length)).unwrap() };
+        let many: Vec<Line> = (0..2500).map(|_| line(1)).collect();
+        assert_eq!(batches(&many), [0..1000, 1000..2000, 2000..2500]);
+        let long: Vec<Line> = [400_000, 400_000, 400_000, 2_000_000, 5].into_iter().map(line).collect();
+        assert_eq!(batches(&long), [0..2, 2..3, 3..4, 4..5]);
+    }
+}

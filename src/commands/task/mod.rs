@@ -1,0 +1,178 @@
+//! `task`: submitted, looked at, waited for, stopped.
+
+mod bulk;
+mod fields;
+mod filters;
+mod follow;
+mod from_file;
+mod submit;
+mod wait;
+mod watch;
+
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use serde_json::Value;
+
+use super::connect::Server;
+use super::records::{self, Limit};
+use super::show::{self, Form, Shown};
+use super::{columns, term, when};
+use crate::Failure;
+use bloom_client::part;
+use bulk::BulkArgs;
+use filters::Filters;
+use submit::Submit;
+use wait::Waiting;
+
+pub const EXAMPLES: &str = "Examples:
+  bloom-runtime task submit --wait \"Say hello\"
+  git diff | bloom-runtime task submit --follow --agent reviewer
+  ID=$(bloom-runtime task submit --context docs \"Go on\")
+  bloom-runtime task logs -f $ID
+  bloom-runtime task list --status failed --since 2h -o wide
+  bloom-runtime task list --watch
+  bloom-runtime task cancel --status queued --label batch=7
+
+Exit status: 0 done; 1 the call failed, or a task that was waited for did not complete; 2 the command
+line is wrong; 3 what was waited for did not come in time; 130 interrupted, the task goes on.";
+
+#[derive(Debug, Subcommand)]
+pub enum TaskCommand {
+    Submit(Box<Submit>),
+    /// Show tasks
+    Get {
+        /// Their ids
+        #[arg(required = true, value_name = "ID")]
+        ids: Vec<String>,
+    },
+    /// List tasks, newest first
+    ///
+    /// With --watch, what fits is shown again whenever it changes, until Ctrl-C; -o json then prints a line for each change.
+    List {
+        /// Go on with what changes
+        #[arg(short, long)]
+        watch: bool,
+        #[command(flatten)]
+        limit: Limit,
+        #[command(flatten)]
+        filters: Filters,
+    },
+    Logs(LogsArgs),
+    /// Print a task's answer
+    ///
+    /// The answer alone, as the run gave it. Exits with 1 if the newest run failed; -o json shows the whole result.
+    Result {
+        /// The task's id
+        #[arg(value_name = "ID")]
+        id: String,
+    },
+    /// Cancel tasks
+    ///
+    /// Queued ones end at once; of those that run the worker is told to stop. By filters it first tells how many are meant, and asks.
+    #[command(after_help = "Examples:\n  bloom-runtime task cancel 0190a0a0-0000-7000-8000-000000000000\n  \
+        bloom-runtime task cancel --status queued --label batch=7\n  bloom-runtime task cancel --agent reviewer --yes")]
+    Cancel(BulkArgs),
+    /// Queue failed, dead or cancelled tasks again, with all their attempts
+    ///
+    /// By filters it first tells how many are meant, and asks.
+    #[command(after_help = "Examples:\n  bloom-runtime task requeue 0190a0a0-0000-7000-8000-000000000000\n  \
+        bloom-runtime task requeue --status failed --since 1h --yes")]
+    Requeue(BulkArgs),
+    /// Wait until tasks are finished, and show them
+    ///
+    /// Exits with 0 if all are completed, with 1 if one is not, with 3 when the time is over.
+    Wait {
+        /// Their ids
+        #[arg(required = true, value_name = "ID")]
+        ids: Vec<String>,
+        /// Wait no longer than that: 90, 5m, 2h
+        #[arg(long, value_name = "TIME", value_parser = when::duration)]
+        timeout: Option<Duration>,
+    },
+}
+
+/// Print what a run tells of itself
+///
+/// Its text as it is, and a line in brackets for everything else. With --follow from the start on, until the task is finished.
+#[derive(Args, Debug)]
+pub struct LogsArgs {
+    /// The task's id
+    #[arg(value_name = "ID")]
+    id: String,
+    /// Go on with what comes, until the task is finished
+    #[arg(short, long)]
+    follow: bool,
+    /// Only events of these kinds
+    #[arg(long, value_name = "KIND", value_delimiter = ',', value_parser = follow::kinds())]
+    kind: Vec<String>,
+}
+
+pub async fn run(command: TaskCommand, server: &Server, shown: Shown) -> Result<(), Failure> {
+    match command {
+        TaskCommand::Submit(submit) => submit::run(*submit, server, shown).await,
+        TaskCommand::Get { ids } => {
+            let mut tasks = Vec::new();
+            for id in &ids {
+                tasks.push(server.get(&path(id, "")).await.map_err(|failure| failure.about(id))?);
+            }
+            show::some(shown.form_or(Form::Table), &columns::TASKS, &tasks)
+        }
+        TaskCommand::List { filters, limit, watch: true } => watch::run(&filters, limit, server, shown.form_or(Form::Table)).await,
+        TaskCommand::List { filters, limit, watch: false } => {
+            records::pages(server, "api/runtime/llm-tasks", &filters.query(), limit, shown, &columns::TASKS).await
+        }
+        TaskCommand::Logs(args) => follow::logs(&args, server, shown.form_or(Form::Table)).await,
+        TaskCommand::Result { id } => answer(server, &id, shown).await,
+        TaskCommand::Cancel(args) => bulk::run(bulk::Wish::Cancel, args, server, shown).await,
+        TaskCommand::Requeue(args) => bulk::run(bulk::Wish::Requeue, args, server, shown).await,
+        TaskCommand::Wait { ids, timeout } => wait_for_all(server, &ids, timeout, shown).await,
+    }
+}
+
+/// The path of a task, or below it.
+fn path(id: &str, tail: &str) -> String {
+    format!("api/runtime/llm-tasks/{}{tail}", part(id))
+}
+
+async fn wait_for_all(server: &Server, ids: &[String], timeout: Option<Duration>, shown: Shown) -> Result<(), Failure> {
+    let mut waiting = Waiting::new(timeout, false);
+    let mut tasks = Vec::new();
+    for id in ids {
+        tasks.push(wait::interruptible(id, waiting.until_finished(server, id)).await?);
+    }
+    show::some(shown.form_or(Form::Table), &columns::TASKS, &tasks)?;
+    match tasks.iter().find(|task| task["status"] != "completed") {
+        Some(task) => Err(wait::not_completed(task)),
+        None => Ok(()),
+    }
+}
+
+/// Prints a task's newest result, the answer alone unless asked otherwise.
+///
+/// # Errors
+/// There is none, or it is an error's.
+async fn answer(server: &Server, id: &str, shown: Shown) -> Result<(), Failure> {
+    let result = server.get(&path(id, "/result")).await.map_err(|failure| failure.about(id))?;
+    match shown.form() {
+        Some(form @ (Form::Json | Form::Yaml)) => show::one(form, &columns::TASKS, &result)?,
+        _ => print_answer(result["output"].as_str().unwrap_or_default())?,
+    }
+    if result["status"] == "success" {
+        return Ok(());
+    }
+    let why = result["error_message"].as_str().unwrap_or("it gave no reason");
+    Err(format!("the run of {id} on {} failed: {why}", columns::text(&result["worker_id"])).into())
+}
+
+/// Ends it with a line break, if it has none, as a shell expects.
+fn print_answer(output: &str) -> Result<(), Failure> {
+    let end = if output.is_empty() || output.ends_with('\n') { "" } else { "\n" };
+    term::print_foreign(&format!("{output}{end}"))
+}
+
+/// The id of a task that the server has answered with.
+fn id_of(task: &Value) -> Result<String, Failure> {
+    let id = task["id"].as_str().ok_or_else(|| "the server's answer is not what its API promises: there is no id".to_owned())?;
+    Ok(id.to_owned())
+}

@@ -1,0 +1,223 @@
+//! Waiting for a task's end, and telling meanwhile what it waits for itself.
+
+use std::io::{Write, stderr};
+use std::pin::pin;
+use std::time::Duration;
+
+use serde_json::Value;
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout_at};
+
+use super::super::connect::{Server, failed, retry_after, with_query};
+use super::super::when::span_text;
+use super::super::{columns, term};
+use super::path;
+use crate::Failure;
+use bloom_client::Error;
+use bloom_core::Ms;
+use bloom_core::task::Status;
+
+/// Seconds that one call waits: short at first, when much changes, then sparing the server's rate limit.
+const STEPS: [u64; 5] = [2, 5, 10, 20, 30];
+/// A server that ends answers at once; this keeps the next call from coming at once as well.
+const PAUSE: Duration = Duration::from_millis(200);
+/// A server that is away for longer is not just starting again.
+const AWAY_LIMIT: Duration = Duration::from_secs(300);
+const FIRST_WAIT: Duration = Duration::from_millis(500);
+const LONGEST_WAIT: Duration = Duration::from_secs(10);
+const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(60);
+
+/// Waits for tasks, all of them together for a limited time.
+pub struct Waiting {
+    limit: Option<(Duration, Instant)>,
+    trouble: Trouble,
+    progress: Progress,
+}
+
+impl Waiting {
+    /// `was_there`: the server has answered before.
+    pub fn new(limit: Option<Duration>, was_there: bool) -> Self {
+        // A time beyond the clock's is none.
+        let limit = limit.and_then(|limit| Some((limit, Instant::now().checked_add(limit)?)));
+        Self { limit, trouble: Trouble::new(true, was_there), progress: Progress::new() }
+    }
+
+    /// Leaves the terminal's last line alone: something else is printed there.
+    pub fn without_line(mut self) -> Self {
+        self.progress.has_line = false;
+        self
+    }
+
+    /// The task, finished.
+    ///
+    /// # Errors
+    /// It is not there, the time is over, or the server is away for too long.
+    pub async fn until_finished(&mut self, server: &Server, id: &str) -> Result<Value, Failure> {
+        let done = match self.limit {
+            None => self.look(server, id).await,
+            Some((limit, end)) => timeout_at(end, self.look(server, id)).await.unwrap_or_else(|_| Err(too_late(id, limit))),
+        };
+        self.progress.clear();
+        done
+    }
+
+    async fn look(&mut self, server: &Server, id: &str) -> Result<Value, Failure> {
+        let started = Instant::now();
+        let mut ticks = interval(Duration::from_secs(1));
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut steps = STEPS.into_iter();
+        let mut seconds = 0;
+        loop {
+            seconds = steps.next().unwrap_or(seconds);
+            let path = with_query(&path(id, "/wait"), &[("timeout_sec", seconds.to_string())]);
+            let mut call = pin!(server.client.get::<Value>(&path));
+            let answer = loop {
+                tokio::select! {
+                    answer = &mut call => break answer,
+                    _ = ticks.tick() => self.progress.tick(started.elapsed()),
+                }
+            };
+            match answer {
+                Ok(task) => {
+                    self.trouble.is_over();
+                    self.progress.saw(id, &task);
+                    if is_finished(&task) {
+                        return Ok(task);
+                    }
+                    sleep(PAUSE).await;
+                }
+                Err(error) => {
+                    self.progress.clear();
+                    self.trouble.pause(error).await.map_err(|failure| failure.about(id))?;
+                }
+            }
+        }
+    }
+}
+
+fn is_finished(task: &Value) -> bool {
+    task["status"].as_str().and_then(Status::parse).is_some_and(Status::is_final)
+}
+
+/// Why a finished task is none that was completed.
+pub fn not_completed(task: &Value) -> Failure {
+    let [id, status, reason, message] =
+        [&task["id"], &task["status"], &task["failure"]["reason"], &task["failure"]["message"]].map(columns::text);
+    let why = if reason.is_empty() { String::new() } else { format!(": {reason}: {message}") };
+    format!("task {id} is {status}{why}").into()
+}
+
+fn too_late(id: &str, limit: Duration) -> Failure {
+    let limit = span_text(Ms::try_from(limit.as_millis()).unwrap_or(Ms::MAX));
+    Failure::too_late(format!("task {id} is not finished after {limit}; it goes on. Wait again with: bloom-runtime task wait {id}"))
+}
+
+/// Does the work, until Ctrl-C: the task is the server's, and goes on.
+///
+/// # Errors
+/// Those of the work, and that it was interrupted.
+pub async fn interruptible<T>(id: &str, work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+    tokio::select! {
+        done = work => done,
+        Ok(()) = tokio::signal::ctrl_c() => Err(Failure::interrupted(format!(
+            "interrupted; task {id} goes on. Wait for it with: bloom-runtime task wait {id}\n\
+             See its answer then with: bloom-runtime task result {id}; stop it with: bloom-runtime task cancel {id}"
+        ))),
+    }
+}
+
+/// A server that is away for a while, as when it starts again: that is no reason to give up.
+pub struct Trouble {
+    since: Option<Instant>,
+    wait: Duration,
+    is_told: bool,
+    /// The server has answered before; one that never did may be a mistake in the address.
+    was_there: bool,
+}
+
+impl Trouble {
+    /// `is_told`: whether the person hears of it.
+    pub fn new(is_told: bool, was_there: bool) -> Self {
+        Self { since: None, wait: FIRST_WAIT, is_told, was_there }
+    }
+
+    /// The server answers.
+    pub fn is_over(&mut self) {
+        *self = Self::new(self.is_told, true);
+    }
+
+    /// Waits before the next try.
+    ///
+    /// # Errors
+    /// The error will not pass, or has lasted for too long.
+    pub async fn pause(&mut self, error: Error) -> Result<(), Failure> {
+        let is_first = self.since.is_none();
+        let since = *self.since.get_or_insert_with(Instant::now);
+        let may_pass = error.is_passing() && (self.was_there || error.status().is_some());
+        if !may_pass || since.elapsed() > AWAY_LIMIT {
+            return Err(failed(error));
+        }
+        if is_first && self.is_told {
+            term::note(&format!("{error}; trying again for up to {}", span_text(AWAY_LIMIT.as_millis() as Ms)));
+        }
+        let asked = retry_after(&error).unwrap_or_default().min(LONGEST_RETRY_AFTER);
+        sleep(self.wait.max(asked)).await;
+        self.wait = (self.wait * 2).min(LONGEST_WAIT);
+        Ok(())
+    }
+}
+
+/// What the person sees meanwhile: each new reason to wait; on a terminal each change, and a last line that shows that it lives.
+struct Progress {
+    is_terminal: bool,
+    has_line: bool,
+    told: String,
+    is_line_shown: bool,
+}
+
+impl Progress {
+    fn new() -> Self {
+        let is_terminal = term::is_err_terminal();
+        Self { is_terminal, has_line: is_terminal, told: String::new(), is_line_shown: false }
+    }
+
+    fn saw(&mut self, id: &str, task: &Value) {
+        let waiting = &task["waiting"];
+        let news = match task["status"].as_str().unwrap_or_default() {
+            "queued" if !waiting.is_null() => {
+                format!("waits: {}: {}", columns::text(&waiting["reason"]), columns::text(&waiting["message"]))
+            }
+            "leased" | "running" => {
+                format!("runs on {}, attempt {} of {}", columns::text(&task["worker_id"]), task["attempts"], task["max_attempts"])
+            }
+            status => status.to_owned(),
+        };
+        if news != self.told {
+            if self.is_terminal || !waiting.is_null() {
+                self.clear();
+                term::note(&format!("task {id} {news}"));
+            }
+            self.told = news;
+        }
+    }
+
+    fn tick(&mut self, waited: Duration) {
+        if self.has_line {
+            let mut out = stderr().lock();
+            let _ = write!(out, "\r\x1b[2K… {} s", waited.as_secs()).and_then(|()| out.flush());
+            self.is_line_shown = true;
+        }
+    }
+
+    fn clear(&mut self) {
+        if std::mem::take(&mut self.is_line_shown) {
+            let mut out = stderr().lock();
+            let _ = write!(out, "\r\x1b[2K").and_then(|()| out.flush());
+        }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}

@@ -1,0 +1,103 @@
+//! `task list --watch`: what fits, and then whatever changes of it.
+
+use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use serde_json::Value;
+
+use super::super::columns;
+use super::super::connect::Server;
+use super::super::records::Limit;
+use super::super::show::{Feed, Form};
+use super::filters::Filters;
+use super::wait::Trouble;
+use crate::Failure;
+use bloom_client::{Error, Event};
+
+/// Tasks that are remembered; with more, some may be shown twice.
+const MAX_SEEN: usize = 100_000;
+
+/// Goes on until it is interrupted, or the server is away for too long.
+///
+/// # Errors
+/// The server can't be reached, or the output can't be written.
+pub async fn run(filters: &Filters, limit: Limit, server: &Server, form: Form) -> Result<(), Failure> {
+    let mut watching = Watching { filters, limit, server, feed: Feed::new(form, &columns::TASKS), seen: HashMap::new() };
+    let mut trouble = Trouble::new(true, false);
+    loop {
+        let error = match watching.go_on(&mut trouble).await {
+            Ok(()) => Error::Unreachable("the server has ended the stream".into()),
+            Err(Stop::Call(error)) => error,
+            Err(Stop::Output(failure)) => return Err(failure),
+        };
+        trouble.pause(error).await?;
+    }
+}
+
+/// Why a stream is not read on.
+enum Stop {
+    Call(Error),
+    Output(Failure),
+}
+
+struct Watching<'a> {
+    filters: &'a Filters,
+    limit: Limit,
+    server: &'a Server,
+    feed: Feed,
+    /// What was last shown of each task.
+    seen: HashMap<String, u64>,
+}
+
+impl Watching<'_> {
+    /// Reads one stream to its end.
+    async fn go_on(&mut self, trouble: &mut Trouble) -> Result<(), Stop> {
+        // The stream first: then nothing is missed between the list and it.
+        let mut events = self.server.client.events("api/runtime/watch", None).await.map_err(Stop::Call)?;
+        self.list().await?;
+        while let Some(Event { name, data, .. }) = events.next().await.map_err(Stop::Call)? {
+            trouble.is_over();
+            let garbled = |error| Stop::Call(Error::Garbled(format!("a change is no JSON: {error}")));
+            match name.as_str() {
+                "task" => {
+                    let task: Value = serde_json::from_str(&data).map_err(garbled)?;
+                    if self.filters.fits(&task) {
+                        self.show(&[task])?;
+                    } else {
+                        self.forget(&task);
+                    }
+                }
+                "removed" => self.forget(&serde_json::from_str(&data).map_err(garbled)?),
+                "reset" => self.list().await?,
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    async fn list(&mut self) -> Result<(), Stop> {
+        let (tasks, _) = self.server.list("api/runtime/llm-tasks", &self.filters.query(), self.limit.rows()).await.map_err(Stop::Call)?;
+        self.show(&tasks)
+    }
+
+    /// Those that are not as they were shown last.
+    fn show(&mut self, tasks: &[Value]) -> Result<(), Stop> {
+        if self.seen.len() > MAX_SEEN {
+            self.seen.clear();
+        }
+        let mut news = Vec::new();
+        for task in tasks {
+            let mut hasher = DefaultHasher::new();
+            task.to_string().hash(&mut hasher);
+            let now = hasher.finish();
+            if self.seen.insert(columns::text(&task["id"]), now) != Some(now) {
+                news.push(task.clone());
+            }
+        }
+        if news.is_empty() { Ok(()) } else { self.feed.print(&news).map_err(Stop::Output) }
+    }
+
+    fn forget(&mut self, gone: &Value) {
+        self.seen.remove(&columns::text(&gone["id"]));
+    }
+}

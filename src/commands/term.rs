@@ -1,0 +1,110 @@
+//! The terminal: what may go there, and who reads on the other end.
+
+use std::borrow::Cow;
+use std::io::{ErrorKind, IsTerminal, Write, stderr, stdin, stdout};
+
+use anstream::{AutoStream, ColorChoice};
+
+use crate::Failure;
+
+/// Text of others, fit for a terminal: what would steer it shows as an escape. Line breaks and tabs stay.
+pub fn safe(text: &str) -> Cow<'_, str> {
+    if !text.chars().any(steers) {
+        return Cow::Borrowed(text);
+    }
+    let mut shown = String::with_capacity(text.len() + 16);
+    let mut chars = text.chars().peekable();
+    while let Some(c) = chars.next() {
+        match c {
+            '\r' if chars.peek() == Some(&'\n') => {}
+            c if steers(c) => shown.extend(c.escape_unicode()),
+            c => shown.push(c),
+        }
+    }
+    Cow::Owned(shown)
+}
+
+/// The same in one line.
+pub fn line(text: &str) -> String {
+    safe(text).split(['\n', '\t']).collect::<Vec<_>>().join(" ")
+}
+
+/// At most so many characters of it, in one line.
+pub fn short(text: &str, most: usize) -> String {
+    // A few more than are shown are looked at: the rest may be megabytes.
+    let head: String = text.trim_start().chars().take(most + 1).collect();
+    let cut = head.chars().count() > most;
+    let mut shown = line(&head.chars().take(if cut { most.saturating_sub(1) } else { most }).collect::<String>());
+    if cut {
+        shown.push('…');
+    }
+    shown
+}
+
+/// Control characters, and those that turn the direction of what follows.
+fn steers(c: char) -> bool {
+    (c.is_control() && c != '\n' && c != '\t') || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+pub fn is_out_terminal() -> bool {
+    stdout().is_terminal()
+}
+
+pub fn is_err_terminal() -> bool {
+    stderr().is_terminal()
+}
+
+pub fn is_in_terminal() -> bool {
+    stdin().is_terminal()
+}
+
+/// Whether the output is to be coloured: only on a terminal, and not with NO_COLOR.
+pub fn has_colors() -> bool {
+    is_out_terminal() && AutoStream::choice(&stdout()) != ColorChoice::Never
+}
+
+/// Prints data as it is.
+///
+/// # Errors
+/// It can't be written; [`Failure::unread`] when nobody reads any more.
+pub fn print(text: &str) -> Result<(), Failure> {
+    let mut out = stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Ok(()) => Ok(()),
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Err(Failure::unread()),
+        Err(error) => Err(format!("the output can't be written: {error}").into()),
+    }
+}
+
+/// Prints text of others: as it is into a file or a pipe, made safe for a terminal.
+///
+/// # Errors
+/// As [`print`].
+pub fn print_foreign(text: &str) -> Result<(), Failure> {
+    if is_out_terminal() { print(&safe(text)) } else { print(text) }
+}
+
+/// Tells the person something beside the data.
+pub fn note(text: &str) {
+    let _ = writeln!(stderr().lock(), "{}", safe(text));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_steers_the_terminal() {
+        assert_eq!(safe("plain\ttext\n"), "plain\ttext\n");
+        assert_eq!(safe("a\x1b[2Jb\x07\r\nc\rd\u{9b}"), "a\\u{1b}[2Jb\\u{7}\nc\\u{d}d\\u{9b}");
+        assert_eq!(safe("\u{202e}x"), "\\u{202e}x");
+        assert_eq!(line("a\nb\tc\x1b"), "a b c\\u{1b}");
+    }
+
+    #[test]
+    fn long_text_is_cut() {
+        assert_eq!(short("abcdef", 6), "abcdef");
+        assert_eq!(short("abcdefg", 6), "abcde…");
+        assert_eq!(short("  äöü\nx", 9), "äöü x");
+    }
+}

@@ -1,0 +1,130 @@
+//! Times as people write and read them.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use jiff::civil::Date;
+use jiff::tz::TimeZone;
+use jiff::{Timestamp, Unit};
+
+use bloom_core::Ms;
+
+const FORMS: &str = "a time like 2026-02-25T10:00:00Z, a day like 2026-02-25 (UTC), or milliseconds since the epoch";
+
+pub fn now() -> Ms {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| Ms::try_from(elapsed.as_millis()).unwrap_or(Ms::MAX))
+}
+
+/// `90`, `90s`, `5m`, `1h30m`, `2d`: seconds unless a unit is given.
+///
+/// # Errors
+/// What would be right.
+pub fn duration(text: &str) -> Result<Duration, String> {
+    let wrong = || "expected a time like 90, 90s, 5m, 1h30m or 2d".to_owned();
+    if let Ok(seconds) = text.parse::<u64>() {
+        return Ok(Duration::from_secs(seconds));
+    }
+    let (mut rest, mut seconds) = (text, 0u64);
+    while !rest.is_empty() {
+        let digits = rest.find(|c: char| !c.is_ascii_digit()).ok_or_else(wrong)?;
+        let number: u64 = rest[..digits].parse().map_err(|_| wrong())?;
+        let unit = match rest.as_bytes()[digits] {
+            b's' => 1,
+            b'm' => 60,
+            b'h' => 3600,
+            b'd' => 86_400,
+            _ => return Err(wrong()),
+        };
+        seconds = number.checked_mul(unit).and_then(|more| seconds.checked_add(more)).ok_or_else(wrong)?;
+        rest = &rest[digits + 1..];
+    }
+    if text.is_empty() { Err(wrong()) } else { Ok(Duration::from_secs(seconds)) }
+}
+
+/// A moment in the past: so long ago, or a time.
+///
+/// # Errors
+/// What would be right.
+pub fn past(text: &str) -> Result<Ms, String> {
+    moment(text).or_else(|| Some(now().saturating_sub(span(text)?))).ok_or_else(|| format!("expected how long ago, like 2h, or {FORMS}"))
+}
+
+/// A moment to come: in so long, with or without a plus, or a time.
+///
+/// # Errors
+/// What would be right.
+pub fn future(text: &str) -> Result<Ms, String> {
+    let later = || Some(now().saturating_add(span(text.strip_prefix('+').unwrap_or(text))?));
+    moment(text).or_else(later).ok_or_else(|| format!("expected how long from now, like +10m, or {FORMS}"))
+}
+
+fn span(text: &str) -> Option<Ms> {
+    let is_bare_number = text.bytes().all(|byte| byte.is_ascii_digit());
+    let span = duration(text).ok().filter(|_| !is_bare_number)?;
+    Ms::try_from(span.as_millis()).ok()
+}
+
+fn moment(text: &str) -> Option<Ms> {
+    if text.bytes().all(|byte| byte.is_ascii_digit()) {
+        return text.parse().ok();
+    }
+    let by_day = || Some(text.parse::<Date>().ok()?.to_zoned(TimeZone::UTC).ok()?.timestamp());
+    let at = if text.contains(['T', 't', ':']) { text.parse().ok() } else { by_day() };
+    at.map(|at: Timestamp| at.as_millisecond()).filter(|at| *at >= 0)
+}
+
+/// How long ago, or how long from now, in one unit: `45s`, `5m`, `3h`, `12d`.
+pub fn span_text(ms: Ms) -> String {
+    let seconds = ms.abs() / 1000;
+    match seconds {
+        0..120 => format!("{seconds}s"),
+        120..7200 => format!("{}m", seconds / 60),
+        7200..172_800 => format!("{}h", seconds / 3600),
+        _ => format!("{}d", seconds / 86_400),
+    }
+}
+
+/// `2026-02-25T10:00:00Z`
+pub fn time_text(at: Ms) -> String {
+    let time = Timestamp::from_millisecond(at).and_then(|at| at.round(Unit::Second));
+    time.map_or_else(|_| at.to_string(), |at| at.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations() {
+        let read = |text: &str| duration(text).ok().map(|duration| duration.as_secs());
+        assert_eq!(read("90"), Some(90));
+        assert_eq!(read("1h30m"), Some(5400));
+        assert_eq!(read("2d"), Some(172_800));
+        for wrong in ["", "m", "5x", "5m3", "-5m", "1.5h", "99999999999999999999s", "999999999999999999d"] {
+            assert_eq!(read(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn moments() {
+        assert_eq!(past("2026-02-25"), Ok(1_771_977_600_000));
+        assert_eq!(future("2026-02-25T10:00:00Z"), Ok(1_772_013_600_000));
+        assert_eq!(future("2026-02-25T11:00:00+01:00"), Ok(1_772_013_600_000));
+        assert_eq!(past("1772013600000"), Ok(1_772_013_600_000));
+        assert_eq!(time_text(1_772_013_600_000), "2026-02-25T10:00:00Z");
+        let near = |at: Result<Ms, String>, offset: Ms| (at.unwrap() - now() - offset).abs() < 60_000;
+        assert!(near(past("2h"), -7_200_000) && near(future("+10m"), 600_000) && near(future("10m"), 600_000));
+        for wrong in ["", "soon", "2026-13-01", "2026-02-25T25:00:00Z", "+", "10:00"] {
+            assert!(past(wrong).is_err() && future(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn spans() {
+        let check = |seconds: Ms, text: &str| assert_eq!(span_text(seconds * 1000), text);
+        check(0, "0s");
+        check(-119, "119s");
+        check(300, "5m");
+        check(7200, "2h");
+        check(172_800, "2d");
+    }
+}

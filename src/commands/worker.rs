@@ -1,0 +1,87 @@
+//! `worker`: who runs tasks, and who is not to.
+
+use clap::Subcommand;
+use serde_json::json;
+
+use super::connect::Server;
+use super::records::{self, Limit};
+use super::show::{self, Form, Shown};
+use super::{columns, term};
+use crate::Failure;
+use bloom_client::part;
+
+#[derive(Debug, Subcommand)]
+pub enum WorkerCommand {
+    /// List workers
+    List {
+        #[command(flatten)]
+        limit: Limit,
+    },
+    /// Show workers; with -o json also what they hold
+    Get {
+        /// Names, as `worker list` shows them
+        #[arg(required = true, value_name = "NAME")]
+        names: Vec<String>,
+    },
+    /// Give workers no new tasks; what they run goes on
+    Cordon {
+        /// Names, as `worker list` shows them
+        #[arg(required = true, value_name = "NAME")]
+        names: Vec<String>,
+    },
+    /// Give workers tasks again, after cordon or drain
+    Uncordon {
+        /// Names, as `worker list` shows them
+        #[arg(required = true, value_name = "NAME")]
+        names: Vec<String>,
+    },
+    /// Give workers no new tasks, and ask them to finish or hand back what they hold
+    Drain {
+        /// Names, as `worker list` shows them
+        #[arg(required = true, value_name = "NAME")]
+        names: Vec<String>,
+    },
+    /// Remove workers; what they hold goes back to the queue
+    ///
+    /// A worker that still runs comes back when it registers again, and one that the control plane lists with the next look at its list.
+    Rm {
+        /// Names, as `worker list` shows them
+        #[arg(required = true, value_name = "NAME")]
+        names: Vec<String>,
+    },
+}
+
+pub async fn run(command: WorkerCommand, server: &Server, shown: Shown) -> Result<(), Failure> {
+    match command {
+        WorkerCommand::List { limit } => records::pages(server, "api/runtime/workers", &[], limit, shown, &columns::WORKERS).await,
+        WorkerCommand::Get { names } => {
+            let mut workers = Vec::new();
+            for name in &names {
+                workers.push(server.get(&path(name, "")).await.map_err(|failure| failure.about(name))?);
+            }
+            show::some(shown.form_or(Form::Table), &columns::WORKERS, &workers)
+        }
+        WorkerCommand::Cordon { names } => wish(server, &names, "/cordon", shown).await,
+        WorkerCommand::Uncordon { names } => wish(server, &names, "/uncordon", shown).await,
+        WorkerCommand::Drain { names } => wish(server, &names, "/drain", shown).await,
+        WorkerCommand::Rm { names } => {
+            for name in &names {
+                server.delete(&path(name, "")).await.map_err(|failure| failure.about(name))?;
+                term::note(&format!("{name} is removed."));
+            }
+            Ok(())
+        }
+    }
+}
+
+async fn wish(server: &Server, names: &[String], tail: &str, shown: Shown) -> Result<(), Failure> {
+    let mut workers = Vec::new();
+    for name in names {
+        workers.push(server.post(&path(name, tail), &json!({})).await.map_err(|failure| failure.about(name))?);
+    }
+    show::some(shown.form_or(Form::Table), &columns::WORKERS, &workers)
+}
+
+fn path(name: &str, tail: &str) -> String {
+    format!("api/runtime/workers/{}{tail}", part(name))
+}

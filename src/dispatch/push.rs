@@ -1,0 +1,252 @@
+//! One push: a task and its lease sent to a worker's agent.
+//!
+//! The lease is committed first; then this process sends, once. Nobody ever sends again for that lease: whatever ends this process or
+//! the answer to it, the lease runs out and the task gets another. A completion over the agent's own calls needs no answer here.
+
+use std::time::Duration;
+
+use reqwest::Method;
+use serde_json::json;
+use serde_json::value::RawValue;
+use tokio::sync::oneshot;
+
+use super::{Agents, calls};
+use bloom_core::command::{Op, PushEnd, Reply};
+use bloom_core::ids::{LeaseId, TaskId, WorkerId};
+use bloom_core::task::{ActiveLease, LeaseStatus, Origin, TaskSpec, TaskState};
+use bloom_core::worker::Worker;
+use bloom_engine::Error;
+use bloom_outbound::{self as outbound, Failure};
+
+/// Between two looks at whether the lease is still there.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+/// For the answer of an agent that has just completed its run.
+const LAST_WORDS: Duration = Duration::from_secs(5);
+/// Tries to put the end of a push down, and the pauses between them; after that the lease runs out.
+const TRIES: usize = 10;
+const TRY_EVERY: Duration = Duration::from_secs(1);
+
+/// What came of a push.
+#[derive(Debug)]
+pub enum Outcome {
+    /// The agent has it, or had; its answer.
+    Accepted(Box<RawValue>),
+    /// The agent said no; its answer. The task has failed.
+    Refused(Box<RawValue>),
+    /// Nobody has it; why. The task is back in the queue.
+    Failed(String),
+    /// The run goes on, or is over, and the agent did not answer the push itself.
+    Unanswered,
+}
+
+/// A dispatch call's push that is under way.
+pub struct Dispatched {
+    pub lease_id: LeaseId,
+    pub worker_id: WorkerId,
+    /// Closed without a word when the server stops.
+    pub outcome: oneshot::Receiver<Outcome>,
+}
+
+impl Agents {
+    /// Leases the task to the worker (or the best one) and pushes it there. The push goes on, whatever becomes of the caller.
+    ///
+    /// # Errors
+    /// As of [`Engine::dispatch`](bloom_engine::Engine::dispatch); `Busy` when too many pushes are under way.
+    pub async fn dispatch(
+        &self,
+        task: TaskId,
+        worker: Option<WorkerId>,
+        ttl_ms: i64,
+        request_id: Option<String>,
+        runtime_url: String,
+    ) -> Result<Dispatched, Error> {
+        let place = self.0.places.clone().try_acquire_owned().map_err(|_| Error::Busy)?;
+        let (leased, is_leased) = oneshot::channel();
+        let (told, outcome) = oneshot::channel();
+        let agents = self.clone();
+        self.0.engine.spawn(async move {
+            match agents.0.engine.dispatch(task, worker, ttl_ms, request_id).await {
+                Ok(Reply::Leased { task, worker, .. }) => {
+                    // Who asked may be gone; the task is on its way all the same.
+                    let _ = leased.send(Ok((task.lease.as_ref().map(|lease| lease.id), worker.id.clone())));
+                    let _ = told.send(agents.push(&task, &worker, &runtime_url).await);
+                }
+                Ok(_) => drop(leased.send(Err(Error::Internal))),
+                Err(error) => drop(leased.send(Err(error))),
+            }
+            drop(place);
+        });
+        let (lease, worker_id) = is_leased.await.unwrap_or(Err(Error::Unavailable))?;
+        Ok(Dispatched { lease_id: lease.ok_or(Error::Internal)?, worker_id, outcome })
+    }
+
+    /// Sends what the leader has leased.
+    pub fn begin(&self, task: TaskState, worker: Worker) {
+        let agents = self.clone();
+        agents.warn_of_unknown_address();
+        // A dispatch call may have taken the last place meanwhile: the lease is there, so it is sent.
+        let place = self.0.places.clone().try_acquire_owned().ok();
+        self.0.engine.spawn(async move {
+            let runtime_url = agents.public_url().unwrap_or_else(|| agents.own_url());
+            agents.push(&task, &worker, runtime_url).await;
+            drop(place);
+        });
+    }
+
+    fn warn_of_unknown_address(&self) {
+        static ONCE: std::sync::Once = std::sync::Once::new();
+        if self.public_url().is_none() {
+            let url = self.own_url();
+            ONCE.call_once(|| tracing::warn!(url, "agents are told to report here; if they can't reach that, set PUBLIC_URL"));
+        }
+    }
+
+    async fn push(&self, task: &TaskState, worker: &Worker, runtime_url: &str) -> Outcome {
+        let Some(lease) = &task.lease else { return Outcome::Failed("the task has no lease".to_owned()) };
+        let outcome = self.send(task, lease, worker, runtime_url).await;
+        let (word, problem) = match &outcome {
+            Outcome::Accepted(_) => ("accepted", None),
+            Outcome::Refused(_) => ("refused", Some("it refused the task")),
+            Outcome::Failed(error) => ("failed", Some(error.as_str())),
+            Outcome::Unanswered => ("unanswered", None),
+        };
+        self.0.engine.metrics().pushed(word);
+        match problem {
+            Some(problem) => tracing::warn!(task = %task.id, lease = %lease.id, worker = worker.id, problem, "a push failed"),
+            None => {
+                tracing::debug!(task = %task.id, lease = %lease.id, worker = worker.id, outcome = word, "a task was pushed");
+                if self.rests().went_well(&worker.id) {
+                    self.0.engine.alarms().push_due.ring();
+                }
+            }
+        }
+        outcome
+    }
+
+    /// From now on the leader lets the worker alone for a while. Said before the task is free again, or it would come back at once.
+    fn rest(&self, worker: &Worker) {
+        if worker.is_pushed_to() {
+            self.rests().failed(&worker.id, self.0.engine.now());
+            self.0.engine.alarms().push_due.ring();
+        }
+    }
+
+    async fn send(&self, task: &TaskState, lease: &ActiveLease, worker: &Worker, runtime_url: &str) -> Outcome {
+        let engine = &self.0.engine;
+        let unsent = |text: String| Failure { text, is_unsent: true };
+        let request = match engine.specs(&[task.id]).await.map(|specs| specs.into_iter().next()) {
+            Ok(Some(spec)) => self
+                .request(Method::POST, &worker.url, "execute-task")
+                .map(|request| request.json(&order(&spec, task, lease, runtime_url)))
+                .map_err(unsent),
+            Ok(None) => Err(unsent("the task was removed".to_owned())),
+            Err(error) => Err(unsent(format!("the task could not be read: {error}"))),
+        };
+        let reply = match request {
+            // Its lease ends before: then nobody waits any more.
+            Ok(request) => tokio::select! {
+                reply = outbound::send(request, Duration::from_millis((task.timeout_sec + 120).unsigned_abs() * 1000)) => reply,
+                () = self.is_over(task.id, lease.id) => return self.unanswered(task.id, lease.id, worker).await,
+                () = engine.stopped() => return Outcome::Unanswered,
+            },
+            Err(failure) => Err(failure),
+        };
+        let reply = match reply {
+            Ok(reply) => reply,
+            Err(Failure { text, is_unsent }) => return self.undelivered(task.id, lease, worker, text, !is_unsent).await,
+        };
+        match serde_json::from_slice::<Box<RawValue>>(&reply.body) {
+            Ok(answer) if reply.is_success() => Outcome::Accepted(answer),
+            Ok(_) if lease.origin == Origin::Push && turns_away(reply.status) => {
+                self.undelivered(task.id, lease, worker, calls::refusal(&reply), false).await
+            }
+            Ok(answer) => {
+                self.rest(worker);
+                self.end(task.id, lease.id, PushEnd::Refused { message: calls::refusal(&reply) }).await;
+                Outcome::Refused(answer)
+            }
+            Err(_) => self.undelivered(task.id, lease, worker, format!("Agent returned {} without JSON", reply.status), false).await,
+        }
+    }
+
+    /// Waits until the lease is over, and some time more for last words.
+    async fn is_over(&self, task: TaskId, lease: LeaseId) {
+        loop {
+            tokio::time::sleep(LOOK_EVERY).await;
+            if !self.0.engine.holds(task, lease) {
+                tokio::time::sleep(LAST_WORDS).await;
+                return;
+            }
+        }
+    }
+
+    /// The lease is over and the agent has not answered: it has done its work by its own calls, or nothing at all.
+    async fn unanswered(&self, task: TaskId, lease: LeaseId, worker: &Worker) -> Outcome {
+        match self.0.engine.database().task_states(&[task]).await {
+            Ok(states) if states.first().is_some_and(|state| is_expired(state, lease)) => {
+                self.rest(worker);
+                Outcome::Failed("the agent did not answer, and the lease expired".to_owned())
+            }
+            _ => Outcome::Unanswered,
+        }
+    }
+
+    async fn undelivered(&self, task: TaskId, lease: &ActiveLease, worker: &Worker, message: String, may_run: bool) -> Outcome {
+        self.rest(worker);
+        let end = PushEnd::Undelivered { message: message.clone(), unless_running: may_run };
+        match self.end(task, lease.id, end).await {
+            Some(state) if is_at_work(&state, lease.id) => Outcome::Unanswered,
+            _ => Outcome::Failed(message),
+        }
+    }
+
+    /// Puts the end of a push down; the task as it is then, if that is known.
+    async fn end(&self, task: TaskId, lease: LeaseId, end: PushEnd) -> Option<TaskState> {
+        let engine = &self.0.engine;
+        for _ in 0..TRIES {
+            match engine.submit(Op::EndPush { task, lease, end: end.clone() }).await {
+                Ok(Reply::Task(state)) => return Some(state),
+                Err(Error::Busy | Error::Unavailable) if !engine.is_stopping() => tokio::time::sleep(TRY_EVERY).await,
+                _ => return None,
+            }
+        }
+        tracing::warn!(%task, %lease, "the end of a push could not be put down; its lease will run out");
+        None
+    }
+}
+
+/// The agent has or had the task: its lease goes on, or was ended by its own word.
+fn is_at_work(state: &TaskState, lease: LeaseId) -> bool {
+    let is_held = state.lease.as_ref().is_some_and(|active| active.id == lease);
+    is_held || state.last_lease.as_ref().is_some_and(|last| last.id == lease && last.status == LeaseStatus::Released)
+}
+
+fn is_expired(state: &TaskState, lease: LeaseId) -> bool {
+    state.last_lease.as_ref().is_some_and(|last| last.id == lease && last.status == LeaseStatus::Expired)
+}
+
+/// Says nothing of the task: a wrong key, a conflict, no room at all or on the disk. Nobody asked for this push, so the task waits for
+/// a better one; a dispatch call is told, and its task has failed.
+fn turns_away(status: u16) -> bool {
+    matches!(status, 401 | 403 | 409 | 429 | 503 | 507)
+}
+
+/// What is sent. An agent that knows leases names this one in its own calls; others go by the task.
+fn order(spec: &TaskSpec, task: &TaskState, lease: &ActiveLease, runtime_url: &str) -> serde_json::Value {
+    json!({
+        "task_id": spec.id,
+        "prompt": spec.prompt,
+        "context_id": spec.context_id,
+        "agent_slug": spec.agent_slug,
+        "desired_format": spec.desired_format,
+        "context_hints": spec.context_hints,
+        "policy": { "timeout_sec": spec.timeout_sec, "budget": spec.budget },
+        "runtime_url": runtime_url,
+        "lease_id": lease.id,
+        "worker_id": lease.worker_id,
+        "ttl_seconds": lease.ttl_ms / 1000,
+        "session": spec.session,
+        "session_id": task.session_id,
+        "model": spec.model,
+    })
+}

@@ -1,0 +1,36 @@
+//! Brings ready tasks to the workers that are pushed to. The leases are made here; sending them and waiting for agents goes on beside.
+
+use super::Agents;
+use bloom_core::Ms;
+use bloom_core::command::Rejection;
+use bloom_engine::Error;
+use bloom_reconcile::{Context, LOOK_EVERY_MS};
+
+/// Tasks given out in one commit.
+const AT_ONCE: usize = 64;
+/// While as many pushes are under way as may be.
+const FULL_MS: Ms = 1_000;
+
+pub async fn run(context: Context, agents: Agents) {
+    let engine = context.engine.clone();
+    context.drive("push", &engine.alarms().push_due, LOOK_EVERY_MS, |context| look(context, agents.clone())).await;
+}
+
+async fn look(context: Context, agents: Agents) -> Result<Option<Ms>, Error> {
+    let engine = &context.engine;
+    let Some(epoch) = context.leadership.epoch() else { return Ok(None) };
+    let rested_at = agents.ask_rested();
+    let max = agents.room().min(AT_ONCE);
+    if max == 0 {
+        return Ok(Some(engine.now() + FULL_MS));
+    }
+    let round = engine.push(epoch, max, context.options.lease_ttl_ms, |worker| agents.is_reachable(worker)).await;
+    for (task, worker) in round.leased {
+        agents.begin(task, worker);
+    }
+    match round.error {
+        Some(Error::Rejected(Rejection::NotLeader)) => Ok(context.stands_down()),
+        Some(error) => Err(error),
+        None => Ok([rested_at, round.next_at].into_iter().flatten().min()),
+    }
+}

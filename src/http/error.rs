@@ -1,0 +1,196 @@
+//! Errors: what they are, and how they are answered.
+
+use std::borrow::Cow;
+
+use axum::http::header::RETRY_AFTER;
+use axum::http::{HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use bloom_api::error::{ErrorText, Invalid, ValidationError};
+use bloom_api::wire::Problems;
+use bloom_core::command::Rejection;
+use serde::Serialize;
+
+use super::answer::json_bytes;
+
+/// An answer that is an error.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Error {
+    Text {
+        status: u16,
+        text: Cow<'static, str>,
+    },
+    /// The content of a request is wrong: 400.
+    Invalid(Invalid),
+    /// Come again in a second: 503.
+    Later(&'static str),
+    /// A fault of ours: 500. The cause is for the log only.
+    Internal(String),
+}
+
+const INTERNAL: &str = "Internal error; the server's log says more under this request's id";
+
+impl Error {
+    pub const fn fixed(status: u16, text: &'static str) -> Self {
+        Self::Text { status, text: Cow::Borrowed(text) }
+    }
+
+    pub const TASK_NOT_FOUND: Self = Self::fixed(404, "Task not found");
+    pub const WORKER_NOT_FOUND: Self = Self::fixed(404, "Worker not found");
+
+    /// One field is wrong.
+    pub fn field(name: &'static str, text: impl Into<String>) -> Self {
+        Self::Invalid(Invalid::field(name, text))
+    }
+
+    /// What is wrong with the content is wrong within this field.
+    pub fn under(self, field: &'static str) -> Self {
+        if let Self::Invalid(invalid) = self { Self::Invalid(invalid.under(field)) } else { self }
+    }
+
+    pub fn status(&self) -> u16 {
+        match self {
+            Self::Text { status, .. } => *status,
+            Self::Invalid(_) => 400,
+            Self::Later(_) => 503,
+            Self::Internal(_) => 500,
+        }
+    }
+
+    fn body(&self) -> Vec<u8> {
+        match self {
+            Self::Text { text, .. } => to_json(&ErrorText { error: text }),
+            Self::Invalid(invalid) => to_json(&ValidationError { error: invalid.clone() }),
+            Self::Later(text) => to_json(&ErrorText { error: text }),
+            Self::Internal(_) => to_json(&ErrorText { error: INTERNAL }),
+        }
+    }
+
+    /// In one line, where an answer holds many.
+    pub fn line(&self) -> String {
+        match self {
+            Self::Text { text, .. } => text.to_string(),
+            Self::Later(text) => (*text).to_owned(),
+            Self::Internal(_) => INTERNAL.to_owned(),
+            Self::Invalid(invalid) => invalid.line(),
+        }
+    }
+}
+
+/// Bodies of answers are plain data: they can't fail to become JSON.
+fn to_json(body: &impl Serialize) -> Vec<u8> {
+    serde_json::to_vec(body).unwrap_or_default()
+}
+
+/// Why an answer is a 500, for the log; it goes no further than the gate.
+#[derive(Clone, Debug)]
+pub struct Cause(pub String);
+
+impl IntoResponse for Error {
+    fn into_response(self) -> Response {
+        let status = StatusCode::from_u16(self.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let mut response = json_bytes(status, self.body().into());
+        match self {
+            Self::Later(_) => {
+                response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
+            }
+            Self::Internal(cause) => {
+                response.extensions_mut().insert(Cause(cause));
+            }
+            Self::Text { .. } | Self::Invalid(_) => {}
+        }
+        response
+    }
+}
+
+const UNAVAILABLE: Error = Error::Later("The database is not reachable right now, try again");
+
+impl From<Invalid> for Error {
+    fn from(invalid: Invalid) -> Self {
+        Self::Invalid(invalid)
+    }
+}
+
+impl From<Problems> for Error {
+    fn from(problems: Problems) -> Self {
+        Self::Invalid(problems.into())
+    }
+}
+
+impl From<Rejection> for Error {
+    fn from(rejection: Rejection) -> Self {
+        let status = match &rejection {
+            Rejection::TaskNotFound | Rejection::TaskOrLeaseNotFound | Rejection::LeaseNotFound | Rejection::WorkerNotFound => 404,
+            Rejection::NotTheActiveLease(_)
+            | Rejection::WrongStatus { .. }
+            | Rejection::CannotRequeue(_)
+            | Rejection::CannotCancel(_)
+            | Rejection::NotReady(_)
+            | Rejection::IdempotencyConflict => 409,
+            Rejection::UnknownDependencies(_) => return Self::field("depends_on", rejection.to_string()),
+            Rejection::NoUrl(_) => 400,
+            Rejection::NoWorker => 503,
+            // Only reconcilers' commands hang on a leadership.
+            Rejection::NotLeader => return Self::Internal(rejection.to_string()),
+        };
+        Self::Text { status, text: rejection.to_string().into() }
+    }
+}
+
+impl From<bloom_engine::Error> for Error {
+    fn from(error: bloom_engine::Error) -> Self {
+        match error {
+            bloom_engine::Error::Rejected(rejection) => rejection.into(),
+            bloom_engine::Error::Busy => Self::Later("The server has too much to do right now, try again"),
+            bloom_engine::Error::Unavailable => UNAVAILABLE,
+            bloom_engine::Error::Internal => Self::Internal("the write path failed; its own log entry says why".into()),
+        }
+    }
+}
+
+impl From<bloom_store::Error> for Error {
+    fn from(error: bloom_store::Error) -> Self {
+        match error.trouble() {
+            Some(trouble) => Self::Later(trouble.text()),
+            None => bloom_database::Error::from(error).into(),
+        }
+    }
+}
+
+impl From<bloom_database::Error> for Error {
+    fn from(error: bloom_database::Error) -> Self {
+        if error.is_unavailable() { UNAVAILABLE } else { Self::Internal(error.to_string()) }
+    }
+}
+
+/// A reply that does not belong to its command.
+pub fn odd_reply(op: &str) -> Error {
+    Error::Internal(format!("the write path answered {op} with something else"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_is_one_text_or_texts_by_field() {
+        assert_eq!(Error::TASK_NOT_FOUND.body(), br#"{"error":"Task not found"}"#);
+        assert_eq!(Error::field("lease_id", "Required").body(), br#"{"error":{"formErrors":[],"fieldErrors":{"lease_id":["Required"]}}}"#);
+    }
+
+    #[test]
+    fn rejections_have_their_statuses() {
+        let check = |rejection: Rejection, status, text: &str| {
+            let failure = Error::from(rejection);
+            assert_eq!((failure.status(), failure.line().as_str()), (status, text));
+        };
+        let status = bloom_core::task::Status::Leased;
+        check(Rejection::WrongStatus { status, expected: "'queued'" }, 409, "Task status is 'leased', expected 'queued'");
+        check(Rejection::CannotRequeue(status), 409, "Cannot requeue task with status 'leased'");
+        check(Rejection::CannotCancel(status), 409, "Cannot cancel task with status 'leased'");
+        check(Rejection::LeaseNotFound, 404, "Lease not found or already expired");
+        check(Rejection::TaskOrLeaseNotFound, 404, "Task or lease not found");
+        check(Rejection::NoUrl("w".into()), 400, "Worker \"w\" has no URL configured");
+        check(Rejection::NoWorker, 503, "No available worker with free capacity");
+        assert_eq!(Error::from(Rejection::UnknownDependencies(Vec::new())).status(), 400);
+    }
+}

@@ -1,0 +1,109 @@
+//! Accounts: which of them are out of quota until when, and which are refused.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
+
+use serde::{Deserialize, Serialize};
+
+use super::home::{read_json, write_json_durably};
+use super::profile::Profiles;
+use bloom_core::Ms;
+
+/// Nobody is kept waiting longer for a quota: weekly ones are the longest.
+const MAX_PAUSE_MS: Ms = 8 * 24 * 3600 * 1000;
+
+/// What the accounts of the profiles allow.
+#[derive(Debug)]
+pub struct Accounts {
+    path: PathBuf,
+    states: Mutex<BTreeMap<String, State>>,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
+enum State {
+    /// Out of quota until then.
+    Paused(Ms),
+    /// Its credentials were refused. Not kept: a start is a new try.
+    #[serde(skip)]
+    Refused,
+}
+
+/// Whether the agent as a whole may take new tasks.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Openness {
+    Open,
+    Paused { until: Ms, account: String },
+    Refused { account: String },
+}
+
+impl Accounts {
+    pub fn load(path: PathBuf) -> Self {
+        let states = read_json(&path).unwrap_or_default();
+        Self { path, states: Mutex::new(states) }
+    }
+
+    pub fn pause(&self, account: &str, until: Ms, now: Ms) {
+        let until = until.clamp(now, now + MAX_PAUSE_MS);
+        let mut states = self.states.lock().unwrap_or_else(PoisonError::into_inner);
+        match states.get(account) {
+            Some(State::Paused(known)) if *known >= until => return,
+            Some(State::Refused) => return,
+            _ => {}
+        }
+        states.insert(account.to_owned(), State::Paused(until));
+        let kept: BTreeMap<_, _> = states.iter().filter(|(_, state)| matches!(state, State::Paused(until) if *until > now)).collect();
+        if let Err(error) = write_json_durably(&self.path, &kept) {
+            tracing::warn!(%error, "that an account is paused can't be kept: an agent that is started again will not know it");
+        }
+    }
+
+    pub fn refuse(&self, account: &str) {
+        self.states.lock().unwrap_or_else(PoisonError::into_inner).insert(account.to_owned(), State::Refused);
+    }
+
+    /// One account that is closed closes the agent: which tasks it could still take can't be told to the server in general.
+    pub fn openness(&self, profiles: &Profiles, now: Ms) -> Openness {
+        let states = self.states.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut openness = Openness::Open;
+        for (_, profile) in profiles.all() {
+            let account = profile.account.clone();
+            match (states.get(&account), &openness) {
+                (Some(State::Refused), _) => return Openness::Refused { account },
+                (Some(State::Paused(until)), Openness::Paused { until: later, .. }) if until <= later => {}
+                (Some(State::Paused(until)), _) if *until > now => openness = Openness::Paused { until: *until, account },
+                _ => {}
+            }
+        }
+        openness
+    }
+
+    pub fn is_closed(&self, account: &str, now: Ms) -> bool {
+        match self.states.lock().unwrap_or_else(PoisonError::into_inner).get(account) {
+            Some(State::Paused(until)) => *until > now,
+            Some(State::Refused) => true,
+            None => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pause_outlives_the_process_and_ends_by_itself() {
+        let dir = tempfile::tempdir().unwrap();
+        let profiles = Profiles::load(None, Some("echo")).unwrap();
+        let accounts = || Accounts::load(dir.path().join("accounts.json"));
+        accounts().pause("default", 5_000, 1_000);
+        let later = accounts();
+        assert_eq!(later.openness(&profiles, 4_999), Openness::Paused { until: 5_000, account: "default".into() });
+        assert_eq!(later.openness(&profiles, 5_000), Openness::Open);
+        later.pause("default", 3_000, 2_000);
+        assert!(later.is_closed("default", 4_000), "a shorter pause does not shorten it");
+        later.refuse("default");
+        assert_eq!(later.openness(&profiles, 9_000), Openness::Refused { account: "default".into() });
+        assert_eq!(accounts().openness(&profiles, 9_000), Openness::Open, "a start is a new try");
+    }
+}

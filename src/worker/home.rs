@@ -1,0 +1,230 @@
+//! The agent's directory: who it is, what it runs, where its runs work. It outlives the process.
+//!
+//! ```text
+//! agent.lock          held while the agent lives: one agent a directory
+//! agent.json          its name, and its server
+//! accounts.json       accounts that are paused
+//! uninstalled         it is to run no more
+//! renewed             when the leases were renewed last
+//! contexts/NAME/      where the runs of a context work, kept
+//! sessions/NAME.json  the CLI's session of that context
+//! runs/LEASE/         one run, until its end is acknowledged
+//! ```
+
+use std::fs::{self, File, TryLockError};
+use std::hash::{BuildHasher, RandomState};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use uuid::Uuid;
+
+use bloom_core::Ms;
+
+/// An agent's directory, held by this process.
+#[derive(Debug)]
+pub struct Home {
+    root: PathBuf,
+    _lock: File,
+}
+
+#[derive(Deserialize, PartialEq, Serialize)]
+struct Identity {
+    name: String,
+    /// Whose runs these are.
+    server: String,
+}
+
+/// What is known of a context's conversation.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub struct SessionRecord {
+    pub context_id: String,
+    /// The profile's program: another one does not know the session.
+    pub program: String,
+    pub session_id: String,
+    /// The task whose prompt the session has got, but whose end it has not seen.
+    pub open_task: Option<Uuid>,
+}
+
+impl Home {
+    /// # Errors
+    /// The directory can't be made or used, or another agent has it. The text says what to do.
+    pub fn open(root: &Path) -> Result<Self, String> {
+        let failed =
+            |error: io::Error| format!("the work directory {} can't be used: {error}; choose another with --work-dir", root.display());
+        private_dir(root).map_err(failed)?;
+        let root = fs::canonicalize(root).map_err(failed)?;
+        for part in ["contexts", "sessions", "runs"] {
+            private_dir(&root.join(part)).map_err(failed)?;
+        }
+        let lock = File::options().create(true).truncate(false).write(true).open(root.join("agent.lock")).map_err(failed)?;
+        match lock.try_lock() {
+            Ok(()) => Ok(Self { root, _lock: lock }),
+            Err(TryLockError::WouldBlock) => {
+                Err(format!("another agent works in {}: stop it, or give this one a directory of its own with --work-dir", root.display()))
+            }
+            Err(TryLockError::Error(error)) => Err(failed(error)),
+        }
+    }
+
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// The worker's name: the one given, else the one made at the first start of the host's with something that no other agent has.
+    ///
+    /// # Errors
+    /// The name can't be kept, or what is left in the directory is another server's.
+    pub fn name(&self, given: Option<&str>, server: &str) -> Result<String, String> {
+        let path = self.root.join("agent.json");
+        let known = read_json::<Identity>(&path);
+        if let Some(known) = known.as_ref().filter(|known| known.server != server && !self.run_dirs().is_empty()) {
+            return Err(format!(
+                "{} holds runs whose ends {} has not heard of yet: start the agent for that server once more, or choose another --work-dir",
+                self.root.display(),
+                known.server
+            ));
+        }
+        let made = known.as_ref().map(|known| known.name.clone());
+        let made = made.unwrap_or_else(|| format!("{}-{:06x}", hostname(), RandomState::new().hash_one(0) & 0xff_ffff));
+        let identity = Identity { name: made, server: server.to_owned() };
+        if known.as_ref() != Some(&identity) {
+            let kept = write_json_durably(&path, &identity);
+            kept.map_err(|error| format!("the agent's name can't be kept in {}: {error}", path.display()))?;
+        }
+        Ok(given.map_or(identity.name, str::to_owned))
+    }
+
+    /// Marks the agent as one that is to run no more, whoever starts it.
+    pub fn uninstall(&self) {
+        if let Err(error) = fs::write(self.uninstalled_path(), "") {
+            tracing::warn!(%error, "that this agent is uninstalled can't be kept: whoever supervises it may start it again");
+        }
+    }
+
+    /// The mark of an agent that was uninstalled.
+    pub fn uninstalled(&self) -> Option<PathBuf> {
+        Some(self.uninstalled_path()).filter(|path| path.exists())
+    }
+
+    fn uninstalled_path(&self) -> PathBuf {
+        self.root.join("uninstalled")
+    }
+
+    pub fn context_dir(&self, context_id: &str) -> PathBuf {
+        self.root.join("contexts").join(file_name(context_id))
+    }
+
+    pub fn session(&self, context_id: &str) -> Option<SessionRecord> {
+        read_json::<SessionRecord>(&self.session_path(context_id)).filter(|record| record.context_id == context_id)
+    }
+
+    /// # Errors
+    /// The record can't be written.
+    pub fn keep_session(&self, record: &SessionRecord) -> io::Result<()> {
+        write_json(&self.session_path(&record.context_id), record)
+    }
+
+    fn session_path(&self, context_id: &str) -> PathBuf {
+        self.root.join("sessions").join(file_name(context_id)).with_added_extension("json")
+    }
+
+    pub fn accounts_path(&self) -> PathBuf {
+        self.root.join("accounts.json")
+    }
+
+    /// When the leases were renewed last: a later process can tell by it which of them may be over.
+    pub fn renewed(&self, at: Ms) {
+        // Not worth a disk's flush: an older time only makes a later process more careful.
+        if let Err(error) = fs::write(self.root.join("renewed"), at.to_string()) {
+            tracing::warn!(%error, "the time of the last heartbeat can't be kept");
+        }
+    }
+
+    pub fn renewed_at(&self) -> Option<Ms> {
+        fs::read_to_string(self.root.join("renewed")).ok()?.trim().parse().ok()
+    }
+
+    pub fn run_dir(&self, lease: Uuid) -> PathBuf {
+        self.root.join("runs").join(lease.to_string())
+    }
+
+    /// The runs that an earlier process left.
+    pub fn run_dirs(&self) -> Vec<PathBuf> {
+        let entries = fs::read_dir(self.root.join("runs")).into_iter().flatten().flatten();
+        entries.map(|entry| entry.path()).filter(|path| path.is_dir()).collect()
+    }
+}
+
+pub fn hostname() -> String {
+    let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let name: String = name.trim().chars().take(100).collect();
+    if name.is_empty() { "worker".to_owned() } else { name }
+}
+
+/// A file name for any text: readable, and different for different texts.
+fn file_name(text: &str) -> String {
+    let shown: String = text.chars().take(40).map(|c| if c.is_ascii_alphanumeric() || c == '-' || c == '_' { c } else { '_' }).collect();
+    let digest = Sha256::digest(text.as_bytes());
+    let tail: String = digest.iter().take(6).map(|byte| format!("{byte:02x}")).collect();
+    format!("{shown}-{tail}")
+}
+
+/// What tasks say and answer concerns nobody else on the machine.
+pub fn private_dir(path: &Path) -> io::Result<()> {
+    use std::os::unix::fs::DirBuilderExt;
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(path)
+}
+
+pub fn read_json<T: DeserializeOwned>(path: &Path) -> Option<T> {
+    serde_json::from_slice(&fs::read(path).ok()?).ok()
+}
+
+/// Writes the whole file or nothing. Enough for what a killed process is to find; a power cut ends its processes as well.
+pub fn write_json(path: &Path, value: &impl Serialize) -> io::Result<()> {
+    replace(path, value).map(drop)
+}
+
+/// As [`write_json`], and has it on the disk when it returns: for what was paid for.
+pub fn write_json_durably(path: &Path, value: &impl Serialize) -> io::Result<()> {
+    let file = replace(path, value)?;
+    file.sync_all()?;
+    path.parent().map_or(Ok(()), |dir| File::open(dir)?.sync_all())
+}
+
+fn replace(path: &Path, value: &impl Serialize) -> io::Result<File> {
+    let part = path.with_added_extension("part");
+    let mut file = File::create(&part)?;
+    file.write_all(&serde_json::to_vec(value)?)?;
+    fs::rename(&part, path)?;
+    Ok(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_has_one_agent_and_its_name_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().join("agent");
+        let home = Home::open(&root).unwrap();
+        assert!(Home::open(&root).unwrap_err().contains("another agent"));
+        let name = home.name(None, "http://a").unwrap();
+        drop(home);
+        let home = Home::open(&root).unwrap();
+        assert_eq!(home.name(Some("box"), "http://a").unwrap(), "box");
+        assert_eq!(home.name(None, "http://b").unwrap(), name);
+        private_dir(&home.run_dir(Uuid::nil())).unwrap();
+        assert!(home.name(None, "http://a").unwrap_err().contains("http://b has not heard"));
+    }
+
+    #[test]
+    fn contexts_have_directories_of_their_own() {
+        let names = ["a", "a/b", "a_b", "../..", ".", "ä", "A"].map(file_name);
+        assert!(names.iter().all(|name| !name.contains(['/', '.'])), "{names:?}");
+        assert_eq!(names.iter().collect::<std::collections::BTreeSet<_>>().len(), names.len());
+    }
+}

@@ -1,0 +1,166 @@
+//! The command line of a run.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use super::profile::{Profile, Runner};
+use super::wire::Task;
+
+/// The first argument that makes this program the echo runner.
+pub const ECHO: &str = "echo-runner";
+
+/// What is started, where its prompt comes from standard input.
+#[derive(Debug, PartialEq)]
+pub struct Invocation {
+    pub program: PathBuf,
+    pub args: Vec<OsString>,
+    pub env: Vec<(String, String)>,
+    /// Its output is the answer, not a stream.
+    pub is_plain: bool,
+}
+
+/// Which conversation the run goes on with.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Conversation {
+    /// A new one, with an id that we choose: so it is known before the CLI says anything.
+    New(String),
+    Resumed(String),
+}
+
+impl Invocation {
+    /// `program`: where that of the profile is.
+    pub fn new(
+        profile: &Profile,
+        program: PathBuf,
+        profiles_dir: &Path,
+        task: &Task,
+        conversation: &Conversation,
+        context_dir: &Path,
+        prompt: &Path,
+    ) -> Self {
+        let args = match profile.runner {
+            Runner::Claude => claude(profile, profiles_dir, task, conversation),
+            Runner::Echo => vec![ECHO.into()],
+            Runner::Command => profile.command.iter().skip(1).map(|word| fill(word, profile, task, context_dir, prompt).into()).collect(),
+        };
+        let env = profile.env.iter().map(|(name, value)| (name.clone(), value.clone())).collect();
+        Self { program, args, env, is_plain: profile.is_plain() }
+    }
+}
+
+fn claude(profile: &Profile, profiles_dir: &Path, task: &Task, conversation: &Conversation) -> Vec<OsString> {
+    let mut args: Vec<OsString> =
+        ["-p", "--output-format", "stream-json", "--verbose", "--include-partial-messages"].map(Into::into).into();
+    let mut option = |name: &str, value: Option<OsString>| {
+        if let Some(value) = value {
+            // As one word: a value that begins with a dash is no option.
+            let mut word = OsString::from(name);
+            word.push("=");
+            word.push(value);
+            args.push(word);
+        }
+    };
+    match conversation {
+        Conversation::New(id) => option("--session-id", Some(id.into())),
+        Conversation::Resumed(id) => option("--resume", Some(id.into())),
+    }
+    option("--model", task.model.as_ref().or(profile.model.as_ref()).map(Into::into));
+    option("--fallback-model", profile.fallback_model.as_ref().map(Into::into));
+    let cap = [Some(task.policy.budget).filter(|usd| *usd > 0.0), profile.max_budget_usd].into_iter().flatten().reduce(f64::min);
+    option("--max-budget-usd", cap.map(|usd| usd.to_string().into()));
+    option("--permission-mode", profile.permission_mode.as_ref().map(Into::into));
+    let list = |tools: &[String]| (!tools.is_empty()).then(|| tools.join(",").into());
+    option("--allowed-tools", list(&profile.allowed_tools));
+    option("--disallowed-tools", list(&profile.disallowed_tools));
+    option("--mcp-config", profile.mcp_config.as_ref().map(|path| profiles_dir.join(path).into()));
+    option("--append-system-prompt", profile.append_system_prompt.as_ref().map(Into::into));
+    if profile.mcp_config.is_some() {
+        args.push("--strict-mcp-config".into());
+    }
+    args.extend(profile.args.iter().map(Into::into));
+    args
+}
+
+/// Replaces the names in braces; what they stand for is not looked at again.
+fn fill(word: &str, profile: &Profile, task: &Task, context_dir: &Path, prompt: &Path) -> String {
+    let mut filled = String::new();
+    let mut rest = word;
+    while let Some(start) = rest.find('{') {
+        filled.push_str(&rest[..start]);
+        rest = &rest[start..];
+        let end = rest.find('}').map_or(rest.len(), |end| end + 1);
+        match &rest[..end] {
+            "{model}" => filled.push_str(task.model.as_deref().or(profile.model.as_deref()).unwrap_or_default()),
+            "{context_dir}" => filled.push_str(&context_dir.display().to_string()),
+            "{prompt_file}" => filled.push_str(&prompt.display().to_string()),
+            "{task_id}" => filled.push_str(&task.id.to_string()),
+            "{agent_slug}" => filled.push_str(&task.agent_slug),
+            "{context_id}" => filled.push_str(&task.context_id),
+            other => filled.push_str(other),
+        }
+        rest = &rest[end..];
+    }
+    filled + rest
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::profile::Profiles;
+
+    fn made(profile: &str, task: serde_json::Value) -> Invocation {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("mcp.json"), "{}").unwrap();
+        let path = dir.path().join("p.toml");
+        std::fs::write(&path, format!("[profiles.a]\n{profile}")).unwrap();
+        let profiles = Profiles::load(Some(&path), None).unwrap();
+        let mut whole = json!({
+            "id": uuid::Uuid::nil(), "context_id": "c", "agent_slug": "a{model}", "prompt": "p", "policy": {"timeout_sec": 60}, "desired_format": "text",
+        });
+        whole.as_object_mut().unwrap().extend(task.as_object().unwrap().clone());
+        let task = serde_json::from_value(whole).unwrap();
+        let conversation = Conversation::Resumed("s".into());
+        let profile = profiles.of("a").unwrap();
+        Invocation::new(profile, profile.program(), Path::new("/p"), &task, &conversation, Path::new("/ctx"), Path::new("/run/prompt"))
+    }
+
+    #[test]
+    fn claude_gets_what_the_profile_and_the_task_say() {
+        let profile = "program = \"/bin/sh\"\nmodel = \"m\"\nmax_budget_usd = 2.0\nallowed_tools = [\"Read\", \"Bash(git *)\"]\nmcp_config = \"mcp.json\"\n\
+                       permission_mode = \"acceptEdits\"\nargs = [\"--effort\", \"low\"]\nenv = { A = \"b\" }";
+        let made = made(profile, json!({"model": "own", "policy": {"timeout_sec": 60, "budget": 0.5}}));
+        let args: Vec<&str> = made.args.iter().filter_map(|arg| arg.to_str()).collect();
+        assert_eq!(
+            args,
+            [
+                "-p",
+                "--output-format",
+                "stream-json",
+                "--verbose",
+                "--include-partial-messages",
+                "--resume=s",
+                "--model=own",
+                "--max-budget-usd=0.5",
+                "--permission-mode=acceptEdits",
+                "--allowed-tools=Read,Bash(git *)",
+                "--mcp-config=/p/mcp.json",
+                "--strict-mcp-config",
+                "--effort",
+                "low",
+            ]
+        );
+        assert_eq!((made.env, made.is_plain), (vec![("A".into(), "b".into())], false));
+    }
+
+    #[test]
+    fn a_template_is_filled_once() {
+        let made = made(
+            "runner = \"command\"\ncommand = [\"sh\", \"{agent_slug}-{x}-{\", \"--in={prompt_file}\", \"{context_dir}\"]\nmodel = \"m\"",
+            json!({}),
+        );
+        assert_eq!(made.args, ["a{model}-{x}-{", "--in=/run/prompt", "/ctx"]);
+        assert!(made.is_plain);
+    }
+}

@@ -1,0 +1,310 @@
+//! The leases that this agent has: how they come, how they are kept, and what becomes of each.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use reqwest::Method;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use super::posture::ONLINE;
+use super::report::{self, Backoff};
+use super::spool::{EventLog, Record, RunDir};
+use super::verdict::{self, Stop, Verdict};
+use super::wire::{Claim, Claimed, Directives, Heartbeat, Lease, Renewed, Task};
+use super::{Agent, Held, now_ms, process, run};
+use bloom_client::{self as client, CALL_LIMIT};
+use bloom_core::Ms;
+use bloom_core::task::Reason;
+
+/// How long a claim stays open at the server.
+const CLAIM_WAIT: Duration = Duration::from_secs(30);
+/// Leases are renewed so often, or three times in the shortest of them.
+const HEARTBEAT_EVERY: Duration = Duration::from_secs(5);
+const MIND_EVERY: Duration = Duration::from_millis(100);
+/// After the disk has failed no new tasks are taken for so long.
+const UNWELL_MS: Ms = 60_000;
+/// How long a run's end waits for its last events to be told.
+const EVENTS_FIRST: Duration = Duration::from_secs(3);
+
+/// How long before its end a lease that could not be renewed is taken for lost: its run has to be gone by then.
+fn safety(ttl: Duration) -> Duration {
+    (run::TERM_GRACE + Duration::from_secs(1)).min(ttl / 5)
+}
+
+impl Agent {
+    /// Keeps a claim open while new tasks are wanted; it also brings word of cancels and drains. Else the heartbeats do.
+    pub(super) async fn claim_always(self: Arc<Self>, stopped: CancellationToken) {
+        let mut backoff = Backoff::default();
+        let path = format!("api/runtime/workers/{}/claim", client::part(&self.name));
+        loop {
+            let turned = self.turned.notified();
+            if !self.claims() {
+                tokio::select! {
+                    () = turned => {}
+                    () = tokio::time::sleep(HEARTBEAT_EVERY) => {}
+                    () = stopped.cancelled() => return,
+                }
+                continue;
+            }
+            let held: Vec<Uuid> = self.lock().keys().copied().collect();
+            let claim = Claim { max: self.settings.max_concurrency, wait_sec: CLAIM_WAIT.as_secs(), held: &held };
+            let sent = Instant::now();
+            let called = self.client.send(Method::POST, &path, Some(&claim), CLAIM_WAIT + CALL_LIMIT);
+            let answer = tokio::select! {
+                answer = called => answer.and_then(|answer| answer.json::<Claimed>()),
+                () = stopped.cancelled() => return,
+            };
+            let wait = match answer {
+                Ok(claimed) => {
+                    backoff = Backoff::default();
+                    let came_empty = claimed.leases.is_empty();
+                    for given in claimed.leases {
+                        self.accept(given.lease, given.task);
+                    }
+                    self.follow(&claimed.directives);
+                    // A server that can't wait, as while it stops, is not asked without a pause.
+                    (came_empty && sent.elapsed() < Duration::from_millis(100)).then_some(Duration::from_millis(200))
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "no tasks could be claimed; trying again");
+                    self.come_back(&error).await;
+                    Some(backoff.wait(&error))
+                }
+            };
+            if let Some(wait) = wait {
+                tokio::select! {
+                    () = tokio::time::sleep(wait) => {}
+                    () = stopped.cancelled() => return,
+                }
+            }
+        }
+    }
+
+    /// Whether the agent asks for tasks now.
+    fn claims(&self) -> bool {
+        !self.is_push_only() && self.drained_since().is_none() && self.posture().status == ONLINE
+    }
+
+    /// A worker that somebody has removed is still here: its leases are gone with it, and it registers again.
+    async fn come_back(&self, error: &client::Error) {
+        if error.status() == Some(404) {
+            self.stop_where(Stop::LeaseLost, |_| true);
+            self.register_again().await;
+        }
+    }
+
+    /// Begins the run of a lease that is new to us. False: it can't be kept on disk, so it is not begun.
+    pub(super) fn accept(self: &Arc<Self>, lease: Lease, task: Task) -> bool {
+        // It came while the server did not know yet that nothing new is taken.
+        let unwanted = self.draining.load(Ordering::Relaxed) || self.is_closed_for(&task.agent_slug);
+        let ttl = Duration::from_secs(lease.ttl_seconds);
+        // How old it is nobody knows, so it is renewed before its process starts.
+        let held = Held::new(task.id, ttl, Instant::now() + ttl, unwanted.then_some(Stop::HandBack));
+        let stop = held.stop.subscribe();
+        if let std::collections::btree_map::Entry::Vacant(place) = self.lock().entry(lease.id) {
+            place.insert(held);
+        } else {
+            return true;
+        }
+        let dir = RunDir::new(self.home.run_dir(lease.id));
+        let record = Record { lease, taken_at: now_ms(), task, process: None, starts: 0 };
+        if let Err(error) = dir.create(&record) {
+            tracing::error!(lease = %lease.id, %error, "a task can't be kept on disk, so it is handed back, and no other is taken for a while");
+            self.unwell_until.store(now_ms() + UNWELL_MS, Ordering::Relaxed);
+            self.turned.notify_waiters();
+            let (agent, task) = (self.clone(), record.task.id);
+            tokio::spawn(async move {
+                report::deliver(&agent, task, lease.id, Verdict::Release { reason: format!("the worker's disk: {error}") }).await;
+                agent.forget(lease.id);
+            });
+            return false;
+        }
+        tokio::spawn(self.clone().see_through(dir, record, stop));
+        self.hurry.notify_one();
+        true
+    }
+
+    /// Goes on with a run of an earlier process.
+    pub(super) fn take_up(self: &Arc<Self>, dir: RunDir, record: Record, valid_until: Instant) {
+        let held = Held::new(record.task.id, Duration::from_secs(record.lease.ttl_seconds), valid_until, None);
+        let stop = held.stop.subscribe();
+        self.lock().insert(record.lease.id, held);
+        tokio::spawn(self.clone().see_through(dir, record, stop));
+    }
+
+    /// Waits until the lease is known to be ours, and no other run of the task is left here. False: the run was stopped meanwhile.
+    pub(super) async fn is_ours(&self, lease: Uuid, task: Uuid, stop: &mut watch::Receiver<Option<Stop>>) -> bool {
+        loop {
+            let changed = self.changed.notified();
+            if stop.borrow_and_update().is_some() {
+                return false;
+            }
+            {
+                let runs = self.lock();
+                let is_renewed = runs.get(&lease).is_some_and(|held| held.is_renewed);
+                let is_alone = runs.iter().all(|(id, held)| *id == lease || held.task != task || held.is_over);
+                if is_renewed && is_alone {
+                    return true;
+                }
+            }
+            tokio::select! {
+                () = changed => {}
+                _ = stop.changed() => {}
+            }
+        }
+    }
+
+    pub(super) fn forget(&self, lease: Uuid) {
+        self.lock().remove(&lease);
+        self.changed.notify_waiters();
+    }
+
+    pub(super) fn is_closed_for(&self, agent_slug: &str) -> bool {
+        self.settings.profiles.of(agent_slug).is_some_and(|profile| self.accounts.is_closed(&profile.account, now_ms()))
+    }
+
+    /// A run to its acknowledged end.
+    pub(super) async fn see_through(self: Arc<Self>, dir: RunDir, record: Record, stop: watch::Receiver<Option<Stop>>) {
+        let (task, lease) = (record.task.id, record.lease.id);
+        let over = CancellationToken::new();
+        let mut sender = None;
+        let log = EventLog::open(&dir).and_then(|log| log.reader().map(|reader| (log, reader)));
+        let kept = dir.verdict();
+        let is_kept = kept.is_some();
+        let verdict = match (kept, log) {
+            (kept, Ok((mut log, reader))) => {
+                let (agent, is_over) = (self.clone(), over.clone());
+                sender = Some(tokio::spawn(async move { report::send_events(&agent, task, lease, reader, is_over).await }));
+                match kept {
+                    Some(verdict) => verdict,
+                    None => run::Run { agent: &self, dir: &dir, log: &mut log, stop }.drive(record).await,
+                }
+            }
+            (Some(verdict), Err(_)) => verdict,
+            (None, Err(error)) => {
+                process::end(record.process.and_then(|running| running.leader), &lease.to_string(), run::TERM_GRACE).await;
+                verdict::not_started(lease, Reason::SpawnFailed, &format!("the run's files can't be used: {error}"), true)
+            }
+        };
+        if !is_kept && let Err(error) = dir.keep_verdict(&verdict) {
+            tracing::error!(%task, %error, "a run's end can't be kept on disk; it is only sent");
+        }
+        over.cancel();
+        self.ended(lease);
+        if let Verdict::Complete(completion) = &verdict {
+            let reason = completion.reason.map(Reason::as_str);
+            tracing::info!(%task, %lease, status = %completion.status, reason, duration_ms = completion.metrics.duration_ms, "run ended");
+        }
+        // The last events go first, if that is a matter of moments: the server takes them afterwards as well.
+        if let Some(told) = &mut sender
+            && tokio::time::timeout(EVENTS_FIRST, told).await.is_ok()
+        {
+            sender = None;
+        }
+        report::deliver(&self, task, lease, verdict).await;
+        self.forget(lease);
+        if let Some(told) = sender {
+            let _ = told.await;
+        }
+        dir.remove();
+    }
+
+    pub(super) fn ended(&self, lease: Uuid) {
+        if let Some(held) = self.lock().get_mut(&lease) {
+            held.is_over = true;
+        }
+        self.changed.notify_waiters();
+    }
+
+    /// Ends the runs whose time is over, whether calls hang or not.
+    pub(super) async fn mind(self: Arc<Self>, stopped: CancellationToken) {
+        loop {
+            self.stop_where(Stop::LeaseLost, |held| held.valid_until <= Instant::now() + safety(held.ttl));
+            if self.drained_since().is_some_and(|since| since.elapsed() >= self.settings.grace) {
+                self.stop_where(Stop::HandBack, |_| true);
+            }
+            tokio::select! {
+                () = tokio::time::sleep(MIND_EVERY) => {}
+                () = stopped.cancelled() => return,
+            }
+        }
+    }
+
+    /// Renews all leases in one call.
+    pub(super) async fn beat(self: Arc<Self>, stopped: CancellationToken) {
+        let path = format!("api/runtime/workers/{}/heartbeat", client::part(&self.name));
+        loop {
+            let (leases, every) = {
+                let runs = self.lock();
+                let shortest = runs.values().map(|held| held.ttl / 3).min().unwrap_or(HEARTBEAT_EVERY);
+                (runs.keys().copied().collect::<Vec<_>>(), shortest.clamp(Duration::from_millis(200), HEARTBEAT_EVERY))
+            };
+            // Whoever claims is seen by that.
+            if !leases.is_empty() || !self.claims() {
+                let (sent, sent_at) = (Instant::now(), now_ms());
+                let sign = Heartbeat { leases: &leases };
+                let called = self.client.send(Method::POST, &path, Some(&sign), every.max(Duration::from_secs(2)));
+                tokio::select! {
+                    answer = called => match answer.and_then(|answer| answer.json::<Renewed>()) {
+                        Ok(renewed) => {
+                            self.renew(&renewed, sent, sent_at);
+                            self.follow(&renewed.directives);
+                        }
+                        // Unknown is not lost: only the time decides.
+                        Err(error) => {
+                            tracing::warn!(%error, "the leases could not be renewed; trying again");
+                            self.come_back(&error).await;
+                        }
+                    },
+                    () = stopped.cancelled() => return,
+                }
+            }
+            tokio::select! {
+                () = tokio::time::sleep(every) => {}
+                () = self.hurry.notified() => {}
+                () = stopped.cancelled() => return,
+            }
+        }
+    }
+
+    pub(super) fn drained_since(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.drained_since.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn renew(&self, renewed: &Renewed, sent: Instant, sent_at: Ms) {
+        self.home.renewed(sent_at);
+        let mut runs = self.lock();
+        for lease in &renewed.renewed {
+            if let Some(held) = runs.get_mut(lease) {
+                held.valid_until = sent + held.ttl;
+                held.is_renewed = true;
+            }
+        }
+        self.changed.notify_waiters();
+        for lease in &renewed.lost {
+            if let Some(held) = runs.get(lease).filter(|held| !held.is_over) {
+                tracing::warn!(%lease, task = %held.task, "the lease is lost: its run is ended");
+                held.end(Stop::LeaseLost);
+            }
+        }
+    }
+
+    pub(super) fn follow(&self, directives: &Directives) {
+        self.stop_where(Stop::Cancelled, |held| directives.cancel.contains(&held.task));
+        let mut since = self.drained_since();
+        let was_drained = since.is_some();
+        *since = if directives.drain { since.or_else(|| Some(Instant::now())) } else { None };
+        if was_drained && since.is_none() {
+            self.turned.notify_waiters();
+        }
+    }
+
+    pub(super) fn stop_where(&self, reason: Stop, is_meant: impl Fn(&Held) -> bool) {
+        for held in self.lock().values().filter(|held| !held.is_over && is_meant(held)) {
+            held.end(reason);
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! What the server is told of this worker: that it is there, what it can do, and whether it takes tasks.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use super::account::Openness;
+use super::report::{self, Backoff};
+use super::verdict::Verdict;
+use super::wire::{Capabilities, Claim, Claimed, Registration};
+use super::{Agent, machine, now_ms};
+use bloom_client as client;
+use bloom_core::Ms;
+
+pub(super) const ONLINE: &str = "online";
+/// While it is not open, the server is told so again: somebody else may have told it otherwise.
+const TELL_AGAIN: Duration = Duration::from_secs(30);
+
+/// What the server is to think of this worker.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Posture {
+    /// Only an `online` one gets new tasks.
+    pub status: &'static str,
+    /// The agent slugs that it takes now; none: all.
+    agents: Option<Vec<String>>,
+}
+
+impl Agent {
+    /// The first registration tells a person what is wrong, unless runs of before have to be seen to their end; later ones are tried
+    /// for ever.
+    pub(super) async fn register_first(&self) -> Result<(), String> {
+        let mut backoff = Backoff::default();
+        loop {
+            match self.register(self.posture()).await {
+                Ok(()) => {
+                    tracing::info!(worker = self.name, server = self.client.server(), slots = self.settings.max_concurrency, "registered");
+                    return Ok(());
+                }
+                Err(error) if !error.is_passing() && self.lock().is_empty() => {
+                    return Err(format!("the server {} did not register this worker: {error}", self.client.server()));
+                }
+                Err(error) => {
+                    let wait = backoff.wait(&error);
+                    tracing::warn!(%error, "this worker could not be registered; trying again");
+                    tokio::time::sleep(wait).await;
+                }
+            }
+        }
+    }
+
+    async fn register(&self, posture: Posture) -> Result<(), client::Error> {
+        let door = self.settings.door.as_ref();
+        let registration = Registration {
+            name: self.name.clone(),
+            status: posture.status,
+            capabilities: Capabilities { agents: posture.agents, ..self.capabilities() },
+            agent_version: env!("CARGO_PKG_VERSION"),
+            os_info: machine::os_info(),
+            ip_addrs: machine::addresses(self.client.server()).await,
+            url: door.map(|door| door.url.clone()),
+            dispatch: if self.is_push_only() { "push" } else { "manual" },
+        };
+        self.client.post::<Value>("api/runtime/workers", &registration).await.map(drop)
+    }
+
+    pub(super) async fn register_again(&self) {
+        if let Err(error) = self.register(self.posture()).await {
+            tracing::warn!(%error, "the worker could not be registered again");
+        }
+    }
+
+    pub(super) fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            // Servers lease and push only to workers that say so; one with a door wants that.
+            claude_cli: self.settings.profiles.run_claude() || self.settings.door.is_some(),
+            max_concurrency: self.settings.max_concurrency,
+            labels: self.settings.labels.clone(),
+            agents: self.settings.profiles.slugs(),
+        }
+    }
+
+    /// An account that is closed closes its slugs; where those can't be told from the others, it closes the worker.
+    pub(super) fn posture(&self) -> Posture {
+        let agents = self.settings.profiles.slugs();
+        if self.draining.load(Ordering::Relaxed) || self.unwell_until.load(Ordering::Relaxed) > now_ms() {
+            return Posture { status: "syncing", agents };
+        }
+        let open = agents.as_ref().map(|slugs| slugs.iter().filter(|slug| !self.is_closed_for(slug)).cloned().collect::<Vec<_>>());
+        if let Some(open) = open.filter(|open| !open.is_empty()) {
+            return Posture { status: ONLINE, agents: Some(open) };
+        }
+        let status = match self.accounts.openness(&self.settings.profiles, now_ms()) {
+            Openness::Open => ONLINE,
+            Openness::Paused { .. } => "syncing",
+            Openness::Refused { .. } => "error",
+        };
+        Posture { status, agents }
+    }
+
+    /// Tells the server whenever the worker opens or closes, for whatever reason.
+    pub(super) async fn keep_posture(self: Arc<Self>, stopped: CancellationToken) {
+        let mut told = Posture { status: ONLINE, agents: self.settings.profiles.slugs() };
+        let mut told_at = Instant::now();
+        let mut backoff = Backoff::default();
+        loop {
+            let turned = self.turned.notified();
+            let posture = self.posture();
+            let mut wait = TELL_AGAIN;
+            if posture != told || (posture.status != ONLINE && told_at.elapsed() >= TELL_AGAIN) {
+                let done = tokio::select! {
+                    done = self.register(posture.clone()) => done,
+                    () = stopped.cancelled() => return,
+                };
+                match done {
+                    Ok(()) => {
+                        if posture != told {
+                            tracing::info!(status = posture.status, agents = ?posture.agents, "told the server how this worker is");
+                        }
+                        (told, told_at, backoff) = (posture, Instant::now(), Backoff::default());
+                        self.turned.notify_waiters();
+                    }
+                    Err(error) => {
+                        tracing::warn!(%error, status = posture.status, "the server could not be told how this worker is; trying again");
+                        wait = backoff.wait(&error);
+                    }
+                }
+            }
+            let now = now_ms();
+            let reopens = match self.accounts.openness(&self.settings.profiles, now) {
+                Openness::Paused { until, .. } => until - now,
+                _ => Ms::MAX,
+            };
+            wait = wait.min(Duration::from_millis(u64::try_from(reopens).unwrap_or(0)));
+            tokio::select! {
+                () = stopped.cancelled() => return,
+                () = turned => {}
+                () = tokio::time::sleep(wait) => {}
+            }
+        }
+    }
+
+    pub(super) fn pause(&self, account: &str, until: Ms) {
+        tracing::warn!(account, until, "the account is out of quota: no new tasks until then");
+        self.accounts.pause(account, until, now_ms());
+        self.turned.notify_waiters();
+    }
+
+    pub(super) fn refuse(&self, account: &str) {
+        tracing::error!(account, "the account's credentials were refused: no new tasks; log the CLI in again, then restart the agent");
+        self.accounts.refuse(account);
+        self.turned.notify_waiters();
+    }
+
+    /// Gets no more tasks from here on; one that was on its way to us goes back.
+    pub(super) async fn say_goodbye(&self) {
+        if let Err(error) = self.register(Posture { status: "offline", agents: self.settings.profiles.slugs() }).await {
+            return tracing::warn!(%error, "the server could not be told that this worker stops");
+        }
+        let held: Vec<Uuid> = self.lock().keys().copied().collect();
+        let path = format!("api/runtime/workers/{}/claim", client::part(&self.name));
+        let Ok(claimed) = self.client.post::<Claimed>(&path, &Claim { max: 1, wait_sec: 0, held: &held }).await else { return };
+        for given in claimed.leases {
+            let verdict = Verdict::Release { reason: "the agent stops".into() };
+            report::deliver(self, given.task.id, given.lease.id, verdict).await;
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! What the runner is asked: the task's prompt and what its context hints name.
+
+use std::fs;
+use std::path::{Component, Path, PathBuf};
+
+use glob::{MatchOptions, Pattern};
+
+use super::wire::Task;
+use bloom_core::task::Format;
+
+const MAX_FILES: usize = 100;
+/// Files and directories that a glob may go through.
+const MAX_ENTRIES: usize = 100_000;
+const MAX_FILE_BYTES: u64 = 256 * 1024;
+const MAX_ALL_BYTES: u64 = 1 << 20;
+
+/// The text for the runner's standard input.
+///
+/// Hints that name files in the context's directory (paths or globs) are read in; `@…` hints and those that name nothing there are
+/// given as references.
+///
+/// # Errors
+/// A hint leads out of the directory, or names too much. The text is for the task's owner.
+pub fn compose(task: &Task, dir: &Path, resumed_after_crash: bool) -> Result<String, String> {
+    let dir = fs::canonicalize(dir).map_err(|error| format!("the context's directory can't be used: {error}"))?;
+    let mut text = String::new();
+    if resumed_after_crash {
+        text.push_str(
+            "Your last run on this task was interrupted. Look at what is done already, go on from there, and answer as asked:\n\n",
+        );
+    }
+    text.push_str(&task.prompt);
+    let (mut files, mut references) = (Vec::new(), Vec::new());
+    for hint in &task.context_hints {
+        let found = if hint.starts_with('@') { Vec::new() } else { matches(hint, &dir)? };
+        if found.is_empty() {
+            check_reference(hint, &dir)?;
+            references.push(hint);
+        }
+        files.extend(found);
+    }
+    files.sort();
+    files.dedup();
+    if files.len() > MAX_FILES {
+        return Err(format!("the context hints name {} files; {MAX_FILES} at most are read in", files.len()));
+    }
+    if !references.is_empty() {
+        text.push_str("\n\nReferences:\n");
+        references.iter().for_each(|reference| text.push_str(&format!("{reference}\n")));
+    }
+    let mut total = 0;
+    for path in files {
+        let name = path.strip_prefix(&dir).unwrap_or(&path).display().to_string();
+        let size = fs::metadata(&path).map_err(|error| format!("the context hint {name} can't be read: {error}"))?.len();
+        total += size;
+        if size > MAX_FILE_BYTES || total > MAX_ALL_BYTES {
+            return Err(format!("the context hints name too much to read in: a file may have 256 KiB, all together 1 MiB ({name})"));
+        }
+        let bytes = fs::read(&path).map_err(|error| format!("the context hint {name} can't be read: {error}"))?;
+        let content = String::from_utf8(bytes).map_err(|_| format!("the context hint {name} is not a text file"))?;
+        text.push_str(&format!("\n\n<file path=\"{name}\">\n{}\n</file>", content.trim_end_matches('\n')));
+    }
+    if task.desired_format == Format::Json {
+        text.push_str("\n\nAnswer with a single JSON value and nothing else.");
+    }
+    text.push('\n');
+    Ok(text)
+}
+
+/// The files that a hint names, none if it is just a word.
+fn matches(hint: &str, dir: &Path) -> Result<Vec<PathBuf>, String> {
+    let given = Path::new(hint);
+    let inside = given.strip_prefix(dir).unwrap_or(given);
+    if leads_out(hint, inside) {
+        return Err(outside(hint));
+    }
+    let inside = inside.to_string_lossy();
+    if !inside.contains(['*', '?', '[']) {
+        let Ok(path) = fs::canonicalize(dir.join(&*inside)) else { return Ok(Vec::new()) };
+        return if path.starts_with(dir) { Ok(Some(path).filter(|path| path.is_file()).into_iter().collect()) } else { Err(outside(hint)) };
+    }
+    let Ok(pattern) = Pattern::new(&inside) else { return Ok(Vec::new()) };
+    let options = MatchOptions { require_literal_separator: true, require_literal_leading_dot: true, ..MatchOptions::new() };
+    let mut found = Vec::new();
+    let mut looked_at = 0;
+    let mut open = vec![dir.to_owned()];
+    while let Some(next) = open.pop() {
+        for entry in fs::read_dir(&next).into_iter().flatten().flatten() {
+            looked_at += 1;
+            if looked_at > MAX_ENTRIES {
+                return Err(format!("the context hint {hint} goes through more than {MAX_ENTRIES} files: name them more closely"));
+            }
+            // Links are not followed: they lead anywhere, and in circles.
+            let (path, Ok(kind)) = (entry.path(), entry.file_type()) else { continue };
+            if kind.is_dir() {
+                open.push(path);
+            } else if kind.is_file() && path.strip_prefix(dir).is_ok_and(|inside| pattern.matches_path_with(inside, options)) {
+                found.push(path);
+            }
+        }
+        if found.len() > MAX_FILES {
+            return Err(format!("the context hint {hint} names more than {MAX_FILES} files"));
+        }
+    }
+    Ok(found)
+}
+
+/// What a reference says goes into the prompt, where the CLI takes words with an `@` for files: none of them may lie elsewhere.
+fn check_reference(hint: &str, dir: &Path) -> Result<(), String> {
+    if hint.chars().any(char::is_control) {
+        return Err("a context hint has control characters".to_owned());
+    }
+    for word in hint.split('@').skip(1).chain(Some(hint).filter(|hint| !hint.contains('@'))) {
+        let word = word.trim_start_matches(['"', '\'']);
+        let path = Path::new(word);
+        let leads_elsewhere = || fs::canonicalize(dir.join(path)).is_ok_and(|path| !path.starts_with(dir));
+        if leads_out(word, path) || leads_elsewhere() {
+            return Err(outside(hint));
+        }
+    }
+    Ok(())
+}
+
+fn leads_out(text: &str, path: &Path) -> bool {
+    text.starts_with('~') || path.is_absolute() || path.components().any(|part| part == Component::ParentDir)
+}
+
+fn outside(hint: &str) -> String {
+    format!("the context hint {hint} leads out of the context's directory")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn composed(dir: &Path, hints: &[&str]) -> Result<String, String> {
+        let task = json!({
+            "id": uuid::Uuid::nil(), "context_id": "c", "agent_slug": "a", "prompt": "Look", "policy": {"timeout_sec": 60},
+            "desired_format": "text", "context_hints": hints,
+        });
+        compose(&serde_json::from_value(task).unwrap(), dir, false)
+    }
+
+    #[test]
+    fn files_inside_are_read_and_nothing_outside() {
+        let dir = tempfile::tempdir().unwrap();
+        let inside = dir.path().join("ctx");
+        fs::create_dir_all(inside.join("src")).unwrap();
+        fs::write(dir.path().join("secret"), "no").unwrap();
+        fs::write(inside.join("src/a.rs"), "fn a() {}\n").unwrap();
+        fs::write(inside.join("src/b.rs"), "fn b() {}\n").unwrap();
+        std::os::unix::fs::symlink(dir.path().join("secret"), inside.join("link")).unwrap();
+
+        let text = composed(&inside, &["src/*.rs", "src/a.rs", "@README.md", "just a word"]).unwrap();
+        assert_eq!(
+            text,
+            "Look\n\nReferences:\n@README.md\njust a word\n\n\n<file path=\"src/a.rs\">\nfn a() {}\n</file>\n\n\
+             <file path=\"src/b.rs\">\nfn b() {}\n</file>\n"
+        );
+        let absolute = inside.join("src/a.rs");
+        assert!(composed(&inside, &[absolute.to_str().unwrap()]).unwrap().contains("fn a()"));
+        for hint in [
+            "../secret",
+            "link",
+            "/etc/passwd",
+            "/no/such/file",
+            "src/../../secret",
+            "@/etc/passwd",
+            "@../secret",
+            "@~/x",
+            "~/x",
+            " @/etc/passwd",
+            "see @/etc/passwd",
+            "@\"/etc/passwd\"",
+            "@link",
+        ] {
+            assert!(composed(&inside, &[hint]).unwrap_err().contains("leads out"), "{hint}");
+        }
+    }
+
+    #[test]
+    fn too_much_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("big"), vec![b'x'; 300_000]).unwrap();
+        fs::write(dir.path().join("odd"), [0xff, 0xfe]).unwrap();
+        std::os::unix::fs::symlink(dir.path(), dir.path().join("circle")).unwrap();
+        assert!(composed(dir.path(), &["**/nothing"]).unwrap().contains("nothing"));
+        assert!(composed(dir.path(), &["a\n@/etc/passwd"]).unwrap_err().contains("control characters"));
+        assert!(composed(dir.path(), &["big"]).unwrap_err().contains("too much"));
+        assert!(composed(dir.path(), &["odd"]).unwrap_err().contains("not a text file"));
+    }
+}

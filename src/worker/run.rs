@@ -1,0 +1,371 @@
+//! One run, from the lease to the acknowledged end.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{ExitStatus, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+use tokio::process::{Child, Command};
+use tokio::sync::watch;
+use uuid::Uuid;
+
+use super::home::{SessionRecord, private_dir};
+use super::invocation::{Conversation, Invocation};
+use super::process::{self, HOME_VARIABLE, LEASE_VARIABLE, Leader};
+use super::profile::{Profile, Runner, find_program};
+use super::spool::{EventLog, Record, RunDir, Running, Tail};
+use super::stream::Reading;
+use super::verdict::{End, Stop, Verdict, judge, not_started};
+use super::{Agent, now_ms, prompt};
+use bloom_core::Ms;
+use bloom_core::task::{EventKind, Reason, Session};
+
+/// How often a run's output is looked at.
+const TICK: Duration = Duration::from_millis(50);
+/// Text that comes in pieces is told so often.
+const TELL_EVERY: Duration = Duration::from_millis(200);
+/// Between SIGTERM and SIGKILL.
+pub(super) const TERM_GRACE: Duration = Duration::from_secs(5);
+/// Some processes do not end after their result.
+const AFTER_RESULT: Duration = Duration::from_secs(10);
+const STDERR_TAIL: u64 = 2_000;
+const MAX_PRINTED: u64 = 1 << 30;
+/// Not for runs: they open this server's doors.
+const OWN_SECRETS: [&str; 5] = ["BLOOM_", "RUNTIME_", "MEMBRIDGE_", "DATABASE_URL", "CLAUDECODE"];
+
+pub(super) struct Run<'a> {
+    pub agent: &'a Arc<Agent>,
+    pub dir: &'a RunDir,
+    pub log: &'a mut EventLog,
+    pub stop: watch::Receiver<Option<Stop>>,
+}
+
+/// A process of the run: ours, or one that an earlier agent started.
+struct Watched {
+    child: Option<Child>,
+    running: Running,
+}
+
+impl Run<'_> {
+    /// Runs the task, or goes on watching a run that an earlier agent began, and says how it ended. Nothing of it is left then.
+    pub async fn drive(&mut self, mut record: Record) -> Verdict {
+        let (task, lease) = (record.task.clone(), record.lease.id);
+        let Some(profile) = self.agent.settings.profiles.of(&task.agent_slug).cloned() else {
+            // It had one when the run began.
+            process::end(record.process.and_then(|running| running.leader), &lease.to_string(), TERM_GRACE).await;
+            let why = format!("this worker has no profile for the agent {}", task.agent_slug);
+            return not_started(lease, Reason::SpawnFailed, &why, true);
+        };
+        let resumable = profile.runner == Runner::Claude && task.session == Session::Context;
+        let program = profile.program().display().to_string();
+        let known = self.agent.home.session(&task.context_id).filter(|known| resumable && known.program == program);
+        let mut adopted = record.process;
+        let mut conversation = match &known {
+            Some(known) => Conversation::Resumed(known.session_id.clone()),
+            None => Conversation::New(Uuid::now_v7().to_string()),
+        };
+        let was_open = known.is_some_and(|known| known.open_task == Some(task.id));
+        loop {
+            let watched = match adopted.take() {
+                Some(running) => Watched { child: None, running },
+                None => {
+                    if !self.agent.is_ours(lease, task.id, &mut self.stop).await {
+                        let end = End { stop: *self.stop.borrow(), ..End::default() };
+                        return judge(&task, lease, &Reading::default(), &end, now_ms());
+                    }
+                    if resumable {
+                        self.keep_session(&record, &program, &conversation, Some(task.id));
+                    }
+                    match self.start(&mut record, &profile, &conversation, was_open).await {
+                        Ok(watched) => watched,
+                        Err(verdict) => return *verdict,
+                    }
+                }
+            };
+            let (reading, end) = self.watch(&record, &profile, watched).await;
+            if let Conversation::Resumed(lost) = &conversation
+                && session_is_gone(&reading, &end)
+            {
+                self.tell("session_lost", json!({"session_id": lost, "text": "the session is gone: the run starts afresh"}));
+                conversation = Conversation::New(Uuid::now_v7().to_string());
+                continue;
+            }
+            if resumable {
+                let open = reading.result.is_none().then_some(task.id);
+                let id = reading.session_id.clone();
+                let seen = id.map_or(conversation, Conversation::Resumed);
+                self.keep_session(&record, &program, &seen, open);
+            }
+            let verdict = judge(&task, lease, &reading, &end, now_ms());
+            self.keep_account(&profile, &verdict);
+            return verdict;
+        }
+    }
+
+    fn tell(&mut self, phase: &str, more: serde_json::Value) {
+        let mut data = json!({"phase": phase});
+        if let (Some(data), Some(more)) = (data.as_object_mut(), more.as_object()) {
+            data.extend(more.clone());
+        }
+        self.log.note(EventKind::Lifecycle, data, now_ms());
+    }
+
+    fn keep_session(&self, record: &Record, program: &str, conversation: &Conversation, open_task: Option<Uuid>) {
+        let (Conversation::New(session_id) | Conversation::Resumed(session_id)) = conversation.clone();
+        let kept = SessionRecord { context_id: record.task.context_id.clone(), program: program.to_owned(), session_id, open_task };
+        if let Err(error) = self.agent.home.keep_session(&kept) {
+            tracing::warn!(context = record.task.context_id, %error, "the session can't be kept: the context's next task starts afresh");
+        }
+    }
+
+    /// What a failed run says of its account closes it for new ones.
+    fn keep_account(&self, profile: &Profile, verdict: &Verdict) {
+        let Verdict::Complete(completion) = verdict else { return };
+        match (completion.reason, completion.retry_at) {
+            (Some(Reason::RateLimited), Some(until)) => self.agent.pause(&profile.account, until),
+            (Some(Reason::Auth), _) => self.agent.refuse(&profile.account),
+            _ => {}
+        }
+    }
+
+    /// Starts the process. What can't be started is told as a verdict.
+    async fn start(
+        &mut self,
+        record: &mut Record,
+        profile: &Profile,
+        conversation: &Conversation,
+        was_open: bool,
+    ) -> Result<Watched, Box<Verdict>> {
+        let lease = record.lease.id;
+        let failed = |what: &str, error: &dyn std::fmt::Display| {
+            Box::new(not_started(lease, Reason::SpawnFailed, &format!("{what}: {error}"), true))
+        };
+        let context_dir = self.agent.home.context_dir(&record.task.context_id);
+        private_dir(&context_dir).map_err(|error| failed("the context's directory can't be made", &error))?;
+        let resumes = was_open && matches!(conversation, Conversation::Resumed(_));
+        // Reading files takes its time, and must not take that of the other runs.
+        let (task, dir) = (record.task.clone(), context_dir.clone());
+        let composed = tokio::task::spawn_blocking(move || prompt::compose(&task, &dir, resumes)).await;
+        let text = composed.map_err(|error| failed("the prompt can't be put together", &error))?;
+        let text = text.map_err(|why| Box::new(not_started(lease, Reason::AgentError, &why, false)))?;
+        let profiles_dir = &self.agent.settings.profiles.dir;
+        let program = find_program(&profile.program(), profiles_dir)
+            .ok_or_else(|| failed(&profile.program().display().to_string(), &"there is no such program, or it may not be run"))?;
+        fs::write(self.dir.prompt(), text).map_err(|error| failed("the prompt can't be written", &error))?;
+        let invocation = Invocation::new(profile, program, profiles_dir, &record.task, conversation, &context_dir, &self.dir.prompt());
+        record.starts += 1;
+        record.process = None;
+        let kept = self.dir.keep(record);
+        kept.map_err(|error| failed("the run can't be kept on disk", &error))?;
+        let child = self.spawn(record, &invocation, &context_dir);
+        let child = child.map_err(|error| failed(&format!("{} can't be started", invocation.program.display()), &error))?;
+        let pid = child.id().and_then(|pid| i32::try_from(pid).ok()).unwrap_or_default();
+        let leader = Leader::of(pid);
+        let running = Running { leader, started_at: now_ms() };
+        record.process = Some(running);
+        // Without it a later agent finds the process by its environment, if it kept that.
+        if let Err(error) = self.dir.keep(record) {
+            tracing::warn!(%lease, %error, "a run's process can't be kept on disk");
+        }
+        let resumed = matches!(conversation, Conversation::Resumed(_));
+        self.tell("started", json!({"pid": pid, "worker": self.agent.name, "resumed": resumed}));
+        tracing::info!(task = %record.task.id, %lease, agent = record.task.agent_slug, pid, resumed, "run started");
+        Ok(Watched { child: Some(child), running })
+    }
+
+    fn spawn(&self, record: &Record, invocation: &Invocation, context_dir: &Path) -> io::Result<Child> {
+        let mut command = if invocation.is_plain {
+            // Its status decides, and the agent may be gone when it ends.
+            let mut shell = Command::new("/bin/sh");
+            shell.args(["-c", r#""$@"; status=$?; echo "$status" > "$0"; exit "$status""#]).arg(self.dir.exit(record.starts));
+            shell.arg(&invocation.program);
+            shell
+        } else {
+            Command::new(&invocation.program)
+        };
+        command.args(&invocation.args).current_dir(context_dir).process_group(0);
+        command.stdin(File::open(self.dir.prompt())?);
+        command.stdout(Stdio::from(File::create(self.dir.stdout(record.starts))?));
+        command.stderr(Stdio::from(File::create(self.dir.stderr(record.starts))?));
+        scrub(&mut command);
+        command.env("DISABLE_AUTOUPDATER", "1");
+        command.envs(invocation.env.iter().map(|(name, value)| (name, value)));
+        command.env(LEASE_VARIABLE, record.lease.id.to_string()).env(HOME_VARIABLE, self.agent.home.root());
+        command.env("BLOOM_DESIRED_FORMAT", record.task.desired_format.as_str());
+        command.env("BLOOM_TASK_ID", record.task.id.to_string()).env("BLOOM_CONTEXT_ID", &record.task.context_id);
+        command.spawn()
+    }
+
+    /// Reads along until nothing of the run is left.
+    async fn watch(&mut self, record: &Record, profile: &Profile, mut watched: Watched) -> (Reading, End) {
+        let mut reading = Reading::new(profile.is_plain());
+        let lease = record.lease.id.to_string();
+        let start = record.starts;
+        let mut tail = match Tail::open(&self.dir.stdout(start)) {
+            Ok(tail) => tail,
+            Err(error) => {
+                process::end(watched.running.leader, &lease, TERM_GRACE).await;
+                return (reading, End { stderr: format!("the run's output can't be read: {error}"), ..End::default() });
+            }
+        };
+        let mut limits = Limits::new(record, profile, watched.running.started_at);
+        let mut told_at = Instant::now();
+        let mut found = Vec::new();
+        let mut stop = None;
+        let mut tick = tokio::time::interval(TICK);
+        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let exit = loop {
+            // Asked before the output is read: what a process wrote before its end is read after it.
+            let exit = watched.exit();
+            let log = &self.log;
+            let grew = tail.read(|line, offset| {
+                let mut news = Vec::new();
+                reading.line(line, &mut news);
+                if log.is_told(start, offset) {
+                    reading.forget_pieces();
+                } else {
+                    found.append(&mut news);
+                }
+            });
+            let grew = grew.unwrap_or_else(|error| {
+                tracing::warn!(lease, %error, "a run's output can't be read");
+                false
+            });
+            if exit.is_some() && !grew {
+                break exit;
+            }
+            // What is kept says how far the output was told, so text that waits goes with it.
+            if told_at.elapsed() >= TELL_EVERY || !found.is_empty() {
+                reading.take_pieces(&mut found);
+                told_at = Instant::now();
+            }
+            self.keep_events(&mut found, start, tail.offset);
+            if grew {
+                // There may be more than one piece.
+                tokio::task::yield_now().await;
+                if exit.is_some() {
+                    continue;
+                }
+            }
+            let wanted = *self.stop.borrow_and_update();
+            if let Some(reason) = wanted.or_else(|| limits.exceeded(self.dir.printed(start), reading.result.is_some())) {
+                if reading.result.is_none() {
+                    self.tell("stopping", json!({"why": format!("{reason:?}").to_lowercase()}));
+                    stop = Some(reason);
+                }
+                // A lease that is over leaves no time.
+                let hurry = Duration::from_secs(record.lease.ttl_seconds) / 10;
+                let grace = if reason == Stop::LeaseLost { TERM_GRACE.min(hurry) } else { TERM_GRACE };
+                if !process::end(watched.running.leader, &lease, grace).await {
+                    break None;
+                }
+                continue;
+            }
+            tokio::select! {
+                _ = tick.tick() => {}
+                Ok(()) = self.stop.changed() => {}
+            }
+        };
+        if let Some(rest) = tail.rest() {
+            reading.line(&rest, &mut found);
+        }
+        reading.take_pieces(&mut found);
+        self.keep_events(&mut found, start, tail.offset + 1);
+        // Children of children may have stayed.
+        process::end(watched.running.leader, &lease, TERM_GRACE).await;
+        let duration_ms = u64::try_from(now_ms() - watched.running.started_at).unwrap_or(0);
+        let stderr = self.dir.stderr_tail(start, STDERR_TAIL);
+        self.tell("ended", json!({"exit": exit, "duration_ms": duration_ms}));
+        // Of a process that was not our child nobody knows the status, unless it was left.
+        let exit = exit.flatten().or_else(|| self.dir.left_exit(start));
+        (reading, End { stop, exit, stderr, duration_ms })
+    }
+
+    fn keep_events(&mut self, found: &mut Vec<super::stream::Found>, start: u32, offset: u64) {
+        if !found.is_empty()
+            && let Err(error) = self.log.add(std::mem::take(found), start, offset, now_ms())
+        {
+            tracing::warn!(%error, "events can't be kept, so they are lost");
+        }
+    }
+}
+
+/// The CLI refuses at once to resume what it does not find.
+fn session_is_gone(reading: &Reading, end: &End) -> bool {
+    let result = reading.result.as_ref().map_or("", |ending| ending.text.as_str());
+    end.stop.is_none()
+        && reading.usage().is_none_or(|usage| usage.output_tokens == 0)
+        && [result, &reading.odd, &end.stderr].iter().any(|text| text.contains("No conversation found"))
+}
+
+/// Takes this program's own keys out of what a command inherits.
+pub(super) fn scrub(command: &mut Command) {
+    for (name, _) in std::env::vars_os() {
+        if name.to_str().is_none_or(|name| OWN_SECRETS.iter().any(|start| name.starts_with(start))) {
+            command.env_remove(name);
+        }
+    }
+}
+
+impl Watched {
+    /// How it ended, if it has: the status of our own child, else nothing more than that.
+    fn exit(&mut self) -> Option<Option<String>> {
+        match &mut self.child {
+            Some(child) => match child.try_wait() {
+                Ok(status) => status.map(|status| Some(shown(status))),
+                Err(_) => Some(None),
+            },
+            None => (!self.running.leader.is_some_and(|leader| leader.is_alive())).then_some(None),
+        }
+    }
+}
+
+fn shown(status: ExitStatus) -> String {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => code.to_string(),
+        (None, Some(signal)) => format!("signal {signal}"),
+        (None, None) => "unknown".to_owned(),
+    }
+}
+
+/// What ends a run that does not end by itself.
+struct Limits {
+    end: Instant,
+    stall: Duration,
+    last_output: Instant,
+    printed: u64,
+    result_at: Option<Instant>,
+}
+
+impl Limits {
+    fn new(record: &Record, profile: &Profile, started_at: Ms) -> Self {
+        let ran = Duration::from_millis(u64::try_from(now_ms() - started_at).unwrap_or(0));
+        let now = Instant::now();
+        let left = Duration::from_secs(record.task.policy.timeout_sec).saturating_sub(ran);
+        Self { end: now + left, stall: Duration::from_secs(profile.stall_seconds), last_output: now, printed: 0, result_at: None }
+    }
+
+    /// `printed`: on both streams so far; complaints are signs of life, too.
+    fn exceeded(&mut self, printed: u64, has_result: bool) -> Option<Stop> {
+        let now = Instant::now();
+        if printed != self.printed {
+            self.printed = printed;
+            self.last_output = now;
+        }
+        if printed > MAX_PRINTED {
+            return Some(Stop::Flooded);
+        }
+        if has_result {
+            let since = *self.result_at.get_or_insert(now);
+            return (now - since >= AFTER_RESULT).then_some(Stop::Stalled);
+        }
+        if now >= self.end {
+            return Some(Stop::Timeout);
+        }
+        (now - self.last_output >= self.stall).then_some(Stop::Stalled)
+    }
+}

@@ -1,0 +1,347 @@
+//! A run's own directory: everything that a later process needs to go on with it.
+//!
+//! ```text
+//! run.json        the lease, the task, the process
+//! prompt          standard input
+//! stdout.N stderr.N   what the N-th process of the run prints: files, so that it can go on without an agent
+//! exit.N          the status of a plain command, which else only its parent would learn
+//! events.jsonl    the live record, as it is sent
+//! verdict.json    how it ended, as it is sent
+//! ```
+
+use std::fmt;
+use std::fs::{self, File};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use std::time::UNIX_EPOCH;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::home::{private_dir, read_json, write_json, write_json_durably};
+use super::process::{self, Leader};
+use super::stream::Found;
+use super::verdict::Verdict;
+use super::wire::{Event, Lease, Task};
+use bloom_core::Ms;
+
+/// Beyond this a run's text is not told any more; the server keeps the newest 10,000 events of a task.
+const MAX_EVENTS: u64 = 100_000;
+/// More than the longest event, of which some parts are cut at 32 KiB.
+const LAST_LINES: u64 = 1 << 20;
+/// What one call takes: the server's limit for a body is 1 MiB unless set lower.
+const MAX_BATCH: usize = 400;
+const MAX_BATCH_BYTES: u64 = 256 * 1024;
+
+/// What is known of a run. Kept before each step that can't be undone. After a power cut it may be missing: then nothing of the run is
+/// left either, and the server delivers the lease again.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct Record {
+    pub lease: Lease,
+    /// When the call was sent that brought it.
+    pub taken_at: Ms,
+    pub task: Task,
+    /// Of the newest process, once it was started.
+    pub process: Option<Running>,
+    /// How many processes were started: a second one when the session of the first was gone.
+    pub starts: u32,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
+pub struct Running {
+    /// None: it ended before anybody looked.
+    pub leader: Option<Leader>,
+    pub started_at: Ms,
+}
+
+#[derive(Debug)]
+pub struct RunDir {
+    path: PathBuf,
+}
+
+impl fmt::Display for RunDir {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.path.display().fmt(f)
+    }
+}
+
+impl RunDir {
+    pub fn new(path: PathBuf) -> Self {
+        Self { path }
+    }
+
+    /// Begins a run: from here on a later process knows of it.
+    pub fn create(&self, record: &Record) -> io::Result<()> {
+        private_dir(&self.path)?;
+        self.keep(record)
+    }
+
+    pub fn keep(&self, record: &Record) -> io::Result<()> {
+        write_json(&self.path.join("run.json"), record)
+    }
+
+    /// # Errors
+    /// There is none, or it can't be read.
+    pub fn record(&self) -> io::Result<Record> {
+        Ok(serde_json::from_slice(&fs::read(self.path.join("run.json"))?)?)
+    }
+
+    /// The process that a crash kept from being written down: it was started right after the record was kept.
+    pub fn find_process(&self, record: &Record) -> Option<Running> {
+        let is_started = record.starts > 0 && self.stdout(record.starts).exists();
+        let kept_at = || fs::metadata(self.path.join("run.json")).ok()?.modified().ok()?.duration_since(UNIX_EPOCH).ok();
+        is_started.then(|| Running {
+            leader: process::find_leader(&record.lease.id.to_string()),
+            started_at: kept_at().and_then(|at| Ms::try_from(at.as_millis()).ok()).unwrap_or_default(),
+        })
+    }
+
+    pub fn verdict(&self) -> Option<Verdict> {
+        read_json(&self.path.join("verdict.json"))
+    }
+
+    pub fn keep_verdict(&self, verdict: &Verdict) -> io::Result<()> {
+        write_json_durably(&self.path.join("verdict.json"), verdict)
+    }
+
+    pub fn prompt(&self) -> PathBuf {
+        self.path.join("prompt")
+    }
+
+    pub fn stdout(&self, start: u32) -> PathBuf {
+        self.path.join(format!("stdout.{start}"))
+    }
+
+    pub fn stderr(&self, start: u32) -> PathBuf {
+        self.path.join(format!("stderr.{start}"))
+    }
+
+    /// How much the process has printed, in bytes.
+    pub fn printed(&self, start: u32) -> u64 {
+        [self.stdout(start), self.stderr(start)].iter().filter_map(|path| fs::metadata(path).ok()).map(|data| data.len()).sum()
+    }
+
+    pub fn exit(&self, start: u32) -> PathBuf {
+        self.path.join(format!("exit.{start}"))
+    }
+
+    /// The status that a plain command left.
+    pub fn left_exit(&self, start: u32) -> Option<String> {
+        let text = fs::read_to_string(self.exit(start)).ok()?;
+        text.ends_with('\n').then(|| text.trim().to_owned())
+    }
+
+    /// The end of what the process complained of.
+    pub fn stderr_tail(&self, start: u32, max: u64) -> String {
+        let read = || -> io::Result<String> {
+            let mut file = File::open(self.stderr(start))?;
+            let length = file.metadata()?.len();
+            file.seek(SeekFrom::Start(length.saturating_sub(max)))?;
+            let mut bytes = Vec::new();
+            file.take(max).read_to_end(&mut bytes)?;
+            Ok(String::from_utf8_lossy(&bytes).into_owned())
+        };
+        read().unwrap_or_default()
+    }
+
+    pub fn remove(&self) {
+        if let Err(error) = fs::remove_dir_all(&self.path) {
+            tracing::warn!(path = %self.path.display(), %error, "a run's files can't be removed");
+        }
+    }
+}
+
+/// One line of the record: the event, and how far the output was read when it was made.
+#[derive(Deserialize, Serialize)]
+struct Line {
+    event: Event,
+    start: u32,
+    offset: u64,
+}
+
+/// The live record. It is a file before it is anything else, so what was told stays told in the same order.
+#[derive(Debug)]
+pub struct EventLog {
+    file: File,
+    path: PathBuf,
+    last_seq: u64,
+    /// How far the output has been told of: which process of the run, and where in its output.
+    told: (u32, u64),
+}
+
+impl EventLog {
+    pub fn open(dir: &RunDir) -> io::Result<Self> {
+        let path = dir.path.join("events.jsonl");
+        let mut file = File::options().create(true).read(true).append(true).open(&path)?;
+        // Only the end is of interest: the last event, after which one may stand that a crash cut short. That was not sent.
+        let length = file.metadata()?.len();
+        let from = length.saturating_sub(LAST_LINES);
+        file.seek(SeekFrom::Start(from))?;
+        let mut bytes = Vec::new();
+        file.read_to_end(&mut bytes)?;
+        let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
+        file.set_len(from + whole as u64)?;
+        let mut lines = bytes[..whole].split(|byte| *byte == b'\n').rev();
+        let last: Option<Line> = lines.find_map(|line| serde_json::from_slice(line).ok());
+        let (last_seq, told) = last.map_or((0, (0, 0)), |line| (line.event.seq, (line.start, line.offset)));
+        Ok(Self { file, path, last_seq, told })
+    }
+
+    pub fn is_told(&self, start: u32, offset: u64) -> bool {
+        (start, offset) <= self.told
+    }
+
+    pub fn add(&mut self, found: Vec<Found>, start: u32, offset: u64, now: Ms) -> io::Result<()> {
+        let mut lines = Vec::new();
+        for (kind, data) in found {
+            if self.last_seq >= MAX_EVENTS {
+                break;
+            }
+            self.last_seq += 1;
+            let event = Event { seq: self.last_seq, kind, at: now, data };
+            serde_json::to_writer(&mut lines, &Line { event, start, offset })?;
+            lines.push(b'\n');
+        }
+        self.told = self.told.max((start, offset));
+        let length = self.file.metadata()?.len();
+        let written = self.file.write_all(&lines);
+        if written.is_err() {
+            // A part of a line would spoil the next one.
+            self.file.set_len(length)?;
+        }
+        written
+    }
+
+    pub fn note(&mut self, kind: bloom_core::task::EventKind, data: Value, now: Ms) {
+        let (start, offset) = self.told;
+        if let Err(error) = self.add(vec![(kind, data)], start, offset, now) {
+            tracing::warn!(%error, "an event can't be kept");
+        }
+    }
+
+    pub fn reader(&self) -> io::Result<EventReader> {
+        Ok(EventReader { file: File::open(&self.path)?, position: 0 })
+    }
+}
+
+/// Reads the record from its beginning: the server knows what it has got already.
+#[derive(Debug)]
+pub struct EventReader {
+    file: File,
+    position: u64,
+}
+
+impl EventReader {
+    /// The next events to send, and where they end.
+    pub fn batch(&mut self) -> io::Result<(Vec<Event>, u64)> {
+        self.file.seek(SeekFrom::Start(self.position))?;
+        let mut bytes = Vec::new();
+        (&self.file).take(MAX_BATCH_BYTES).read_to_end(&mut bytes)?;
+        let (mut events, mut end) = (Vec::new(), 0);
+        for line in bytes.split_inclusive(|byte| *byte == b'\n') {
+            if !line.ends_with(b"\n") || events.len() == MAX_BATCH {
+                break;
+            }
+            end += line.len();
+            if let Ok(line) = serde_json::from_slice::<Line>(line) {
+                events.push(line.event);
+            }
+        }
+        Ok((events, self.position + end as u64))
+    }
+
+    pub fn sent(&mut self, end: u64) {
+        self.position = end;
+    }
+}
+
+/// Reads lines of a file that somebody else writes.
+#[derive(Debug)]
+pub struct Tail {
+    file: File,
+    begun: Vec<u8>,
+    /// Where the last whole line ended.
+    pub offset: u64,
+    skips: bool,
+}
+
+const PIECE: u64 = 1 << 20;
+/// A longer line is not understood: a result holds 16 MiB at most.
+const MAX_LINE: usize = 64 << 20;
+
+impl Tail {
+    pub fn open(path: &Path) -> io::Result<Self> {
+        Ok(Self { file: File::open(path)?, begun: Vec::new(), offset: 0, skips: false })
+    }
+
+    /// Takes what has been written since, a piece at a time: gives each line with its end's place. False: nothing new.
+    pub fn read(&mut self, mut line: impl FnMut(&str, u64)) -> io::Result<bool> {
+        let mut bytes = Vec::new();
+        let read = (&self.file).take(PIECE).read_to_end(&mut bytes)?;
+        for part in bytes.split_inclusive(|byte| *byte == b'\n') {
+            self.begun.extend_from_slice(part);
+            if part.ends_with(b"\n") {
+                self.offset += self.begun.len() as u64;
+                if !std::mem::take(&mut self.skips) {
+                    line(String::from_utf8_lossy(&self.begun).trim_end_matches(['\r', '\n']), self.offset);
+                }
+                self.begun.clear();
+            } else if self.begun.len() > MAX_LINE {
+                self.offset += self.begun.len() as u64;
+                self.begun.clear();
+                self.skips = true;
+            }
+        }
+        Ok(read > 0)
+    }
+
+    /// What stands after the last line's end, when nobody writes any more.
+    pub fn rest(&mut self) -> Option<String> {
+        let rest = std::mem::take(&mut self.begun);
+        (!rest.is_empty() && !self.skips).then(|| String::from_utf8_lossy(&rest).into_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use bloom_core::task::EventKind;
+
+    #[test]
+    fn a_record_goes_on_where_a_crash_cut_it() {
+        let temp = tempfile::tempdir().unwrap();
+        let dir = RunDir::new(temp.path().join("run"));
+        private_dir(&dir.path).unwrap();
+        let mut log = EventLog::open(&dir).unwrap();
+        log.add(vec![(EventKind::Text, json!({"text": "a"})), (EventKind::Text, json!({"text": "b"}))], 1, 10, 5).unwrap();
+        let mut reader = log.reader().unwrap();
+        let (events, end) = reader.batch().unwrap();
+        assert_eq!(events.iter().map(|event| event.seq).collect::<Vec<_>>(), [1, 2]);
+        reader.sent(end);
+        assert!(reader.batch().unwrap().0.is_empty());
+        drop(log);
+        File::options().append(true).open(dir.path.join("events.jsonl")).unwrap().write_all(b"{\"event\": {\"se").unwrap();
+
+        let mut log = EventLog::open(&dir).unwrap();
+        assert!(log.is_told(1, 10) && !log.is_told(1, 11) && !log.is_told(2, 0));
+        log.add(vec![(EventKind::Text, json!({"text": "c"}))], 1, 12, 6).unwrap();
+        assert_eq!(reader.batch().unwrap().0.iter().map(|event| event.seq).collect::<Vec<_>>(), [3]);
+    }
+
+    #[test]
+    fn lines_come_whole() {
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("out");
+        let mut writer = File::create(&path).unwrap();
+        let mut tail = Tail::open(&path).unwrap();
+        let mut lines = Vec::new();
+        for piece in ["on", "e\r\ntw", "o\n\nthr", "ee"] {
+            writer.write_all(piece.as_bytes()).unwrap();
+            while tail.read(|line, end| lines.push((line.to_owned(), end))).unwrap() {}
+        }
+        assert_eq!(lines, [("one".to_owned(), 5), ("two".to_owned(), 9), (String::new(), 10)]);
+        assert_eq!((tail.rest().as_deref(), tail.rest()), (Some("three"), None));
+    }
+}

@@ -1,0 +1,366 @@
+//! Reading what a run prints: the Claude CLI's stream of JSON lines, or a command's plain text.
+//!
+//! What the stream says decides how a run ended; an exit status alone says little (runs end with 0 on errors, and with others after a
+//! success).
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use super::wire::Usage;
+use bloom_core::Ms;
+use bloom_core::task::EventKind;
+
+/// Text of an event beyond this is cut: the whole is in the result.
+const MAX_TEXT: usize = 32 * 1024;
+/// What is kept of a plain text answer; the server takes no more either.
+const MAX_OUTPUT: usize = 16 << 20;
+/// What is kept of lines that could not be understood, to show.
+const MAX_ODD: usize = 2_000;
+
+/// What has been read so far.
+#[derive(Debug, Default)]
+pub struct Reading {
+    plain: bool,
+    pub session_id: Option<String>,
+    pub model: Option<String>,
+    pub result: Option<Ending>,
+    /// The API's own word for the last error that the CLI met.
+    pub api_error: Option<String>,
+    /// When the quota comes back, as far as told.
+    pub resets_at: Option<Ms>,
+    /// Lines that are no JSON.
+    pub odd: String,
+    /// What a plain command printed.
+    pub text: String,
+    is_cut: bool,
+    messages: BTreeMap<String, Usage>,
+    open_message: Option<String>,
+    /// Text that has come in pieces and was not sent on yet.
+    pieces: String,
+    had_pieces: bool,
+}
+
+/// The stream's own last word.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Ending {
+    pub subtype: String,
+    pub is_error: bool,
+    pub text: String,
+    /// The HTTP status of the API's refusal.
+    pub api_status: Option<u64>,
+    pub usage: Usage,
+    pub denied: usize,
+}
+
+pub type Found = (EventKind, Value);
+
+impl Reading {
+    pub fn new(plain: bool) -> Self {
+        Self { plain, ..Self::default() }
+    }
+
+    /// Takes a line, without its end.
+    pub fn line(&mut self, line: &str, found: &mut Vec<Found>) {
+        if self.plain {
+            self.keep(line);
+            self.keep("\n");
+            self.pieces.push_str(line);
+            self.pieces.push('\n');
+            return;
+        }
+        if line.trim().is_empty() {
+            return;
+        }
+        match serde_json::from_str::<Value>(line) {
+            Ok(message) if message.is_object() => self.message(&message, found),
+            _ => {
+                if self.odd.len() < MAX_ODD {
+                    self.odd.push_str(cut(line, MAX_ODD - self.odd.len()));
+                    self.odd.push('\n');
+                }
+                found.push((EventKind::Log, json!({"stream": "stdout", "text": cut(line, MAX_TEXT)})));
+            }
+        }
+    }
+
+    /// The text that came in pieces since the last time.
+    pub fn take_pieces(&mut self, found: &mut Vec<Found>) {
+        if !self.pieces.is_empty() {
+            let text = std::mem::take(&mut self.pieces);
+            found.extend(chunks(&text).map(|text| (EventKind::Text, json!({"text": text}))));
+        }
+    }
+
+    /// The text that waits has been told by an earlier process.
+    pub fn forget_pieces(&mut self) {
+        self.pieces.clear();
+    }
+
+    /// Tokens and money: the stream's own sum, else what its messages tell.
+    pub fn usage(&self) -> Option<Usage> {
+        if let Some(ending) = &self.result {
+            return Some(ending.usage);
+        }
+        let sum = |usage: &BTreeMap<String, Usage>| {
+            usage.values().fold(Usage::default(), |sum, one| Usage {
+                input_tokens: sum.input_tokens + one.input_tokens,
+                output_tokens: sum.output_tokens + one.output_tokens,
+                cost_usd: 0.0,
+            })
+        };
+        (!self.messages.is_empty()).then(|| sum(&self.messages))
+    }
+
+    fn keep(&mut self, text: &str) {
+        if self.text.len() + text.len() <= MAX_OUTPUT {
+            self.text.push_str(text);
+        } else {
+            self.is_cut = true;
+        }
+    }
+
+    pub fn is_plain(&self) -> bool {
+        self.plain
+    }
+
+    /// A plain answer that was too long to keep.
+    pub fn is_cut(&self) -> bool {
+        self.is_cut
+    }
+
+    fn message(&mut self, message: &Value, found: &mut Vec<Found>) {
+        if let Some(id) = message["session_id"].as_str().filter(|id| !id.is_empty() && id.len() <= 255) {
+            self.session_id = Some(id.to_owned());
+        }
+        match message["type"].as_str().unwrap_or_default() {
+            "system" => self.system(message, found),
+            "stream_event" => self.piece(message),
+            "assistant" => self.assistant(message, found),
+            "user" => self.user(message, found),
+            "rate_limit_event" => self.rate_limit(message, found),
+            "result" => self.ending(message, found),
+            _ => {}
+        }
+    }
+
+    fn system(&mut self, message: &Value, found: &mut Vec<Found>) {
+        match message["subtype"].as_str() {
+            Some("init") => {
+                self.model = message["model"].as_str().map(bare_model);
+                found.push((
+                    EventKind::Lifecycle,
+                    json!({"phase": "session", "session_id": message["session_id"], "model": message["model"], "cli": message["claude_code_version"]}),
+                ));
+            }
+            Some("api_retry") => {
+                self.api_error = message["error"].as_str().map(str::to_owned).or_else(|| self.api_error.take());
+                found.push((
+                    EventKind::Log,
+                    json!({"stream": "cli", "text": format!("the API is asked again: {}", cut(&message.to_string(), 500))}),
+                ));
+            }
+            _ => {}
+        }
+    }
+
+    /// A part of a message, as it is written.
+    fn piece(&mut self, message: &Value) {
+        // What a subagent writes is not the answer.
+        if !message["parent_tool_use_id"].is_null() {
+            return;
+        }
+        let event = &message["event"];
+        match event["type"].as_str() {
+            Some("message_start") => {
+                self.open_message = event["message"]["id"].as_str().map(str::to_owned);
+            }
+            // What a message has used in all is told at its end only.
+            Some("message_delta") => {
+                if let Some(usage) = self.open_message.as_ref().and_then(|id| self.messages.get_mut(id)) {
+                    usage.output_tokens = usage.output_tokens.max(tokens(&event["usage"]).output_tokens);
+                }
+            }
+            _ => {}
+        }
+        if let Some(text) = event["delta"]["text"].as_str() {
+            self.pieces.push_str(text);
+            self.had_pieces = true;
+        }
+    }
+
+    fn assistant(&mut self, message: &Value, found: &mut Vec<Found>) {
+        // An answer ends what was wrong before it.
+        self.api_error = message["error"].as_str().map(str::to_owned);
+        if self.api_error.is_none() {
+            self.resets_at = None;
+        }
+        let inner = &message["message"];
+        if let Some(model) = inner["model"].as_str().filter(|model| !model.starts_with('<')) {
+            self.model.get_or_insert_with(|| bare_model(model));
+        }
+        if let (Some(id), usage @ Value::Object(_)) = (inner["id"].as_str(), &inner["usage"]) {
+            self.messages.insert(id.to_owned(), tokens(usage));
+        }
+        self.take_pieces(found);
+        let is_own = message["parent_tool_use_id"].is_null();
+        for block in inner["content"].as_array().into_iter().flatten() {
+            match block["type"].as_str() {
+                Some("text") if is_own && !self.had_pieces => {
+                    let text = block["text"].as_str().unwrap_or_default();
+                    found.extend(chunks(text).map(|text| (EventKind::Text, json!({"text": text}))));
+                }
+                Some("tool_use") => {
+                    found
+                        .push((EventKind::ToolUse, json!({"id": block["id"], "name": block["name"], "input": cut_value(&block["input"])})));
+                }
+                _ => {}
+            }
+        }
+        // The CLI prints a message in several lines; all its text came before the first of them.
+        if !inner["stop_reason"].is_null() {
+            self.had_pieces = false;
+        }
+    }
+
+    fn user(&mut self, message: &Value, found: &mut Vec<Found>) {
+        self.had_pieces = false;
+        for block in message["message"]["content"].as_array().into_iter().flatten() {
+            if block["type"] == "tool_result" {
+                let is_error = block["is_error"].as_bool().unwrap_or(false);
+                found.push((
+                    EventKind::ToolResult,
+                    json!({"id": block["tool_use_id"], "is_error": is_error, "content": cut_value(&block["content"])}),
+                ));
+            }
+        }
+    }
+
+    /// `allowed` is the normal case and no error.
+    fn rate_limit(&mut self, message: &Value, found: &mut Vec<Found>) {
+        let info = &message["rate_limit_info"];
+        if info["status"] == "rejected" {
+            self.api_error = Some("rate_limit".into());
+            self.resets_at = info["resetsAt"].as_f64().map(seconds_or_ms);
+        }
+        found.push((EventKind::RateLimit, cut_value(info)));
+    }
+
+    fn ending(&mut self, message: &Value, found: &mut Vec<Found>) {
+        self.take_pieces(found);
+        let usage =
+            Usage { cost_usd: message["total_cost_usd"].as_f64().filter(|usd| *usd >= 0.0).unwrap_or(0.0), ..tokens(&message["usage"]) };
+        if let Some(model) = self.model.is_none().then(|| message["modelUsage"].as_object()?.keys().next().cloned()).flatten() {
+            self.model = Some(bare_model(&model));
+        }
+        found.push((
+            EventKind::Usage,
+            json!({
+                "input_tokens": usage.input_tokens, "output_tokens": usage.output_tokens, "cost_usd": usage.cost_usd,
+                "turns": message["num_turns"], "duration_ms": message["duration_ms"],
+            }),
+        ));
+        let errors = message["errors"].as_array().into_iter().flatten().filter_map(Value::as_str).collect::<Vec<_>>().join("; ");
+        self.result = Some(Ending {
+            subtype: message["subtype"].as_str().unwrap_or_default().to_owned(),
+            is_error: message["is_error"].as_bool().unwrap_or(false),
+            text: message["result"].as_str().map_or(errors, str::to_owned),
+            api_status: message["api_error_status"].as_u64(),
+            usage,
+            denied: message["permission_denials"].as_array().map_or(0, Vec::len),
+        });
+    }
+}
+
+/// What a run reads from a cache or writes into one counts as input.
+fn tokens(usage: &Value) -> Usage {
+    let count = |name: &str| usage[name].as_u64().unwrap_or(0);
+    Usage {
+        input_tokens: count("input_tokens") + count("cache_creation_input_tokens") + count("cache_read_input_tokens"),
+        output_tokens: count("output_tokens"),
+        cost_usd: 0.0,
+    }
+}
+
+/// `claude-x[1m]` is the model `claude-x` with a longer context.
+fn bare_model(name: &str) -> String {
+    cut(name.split('[').next().unwrap_or(name), 128).to_owned()
+}
+
+/// The stream tells seconds; milliseconds are known from other versions.
+fn seconds_or_ms(at: f64) -> Ms {
+    let at = at as Ms;
+    if at < 100_000_000_000 { at.saturating_mul(1000) } else { at }
+}
+
+/// The beginning, of so many bytes at most.
+pub fn cut(text: &str, max: usize) -> &str {
+    &text[..text.floor_char_boundary(max)]
+}
+
+fn chunks(text: &str) -> impl Iterator<Item = String> + '_ {
+    let mut rest = text;
+    std::iter::from_fn(move || {
+        let piece = cut(rest, MAX_TEXT);
+        rest = &rest[piece.len()..];
+        // No database keeps NUL.
+        (!piece.is_empty()).then(|| piece.replace('\0', "\u{fffd}"))
+    })
+}
+
+/// A value that fits into an event.
+fn cut_value(value: &Value) -> Value {
+    let text = value.to_string();
+    if text.len() <= MAX_TEXT { value.clone() } else { json!(format!("{}…", cut(&text, MAX_TEXT))) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(lines: &[Value]) -> (Reading, Vec<Found>) {
+        let (mut reading, mut found) = (Reading::new(false), Vec::new());
+        lines.iter().for_each(|line| reading.line(&line.to_string(), &mut found));
+        (reading, found)
+    }
+
+    fn texts(found: &[Found]) -> Vec<&str> {
+        found.iter().filter(|(kind, _)| *kind == EventKind::Text).filter_map(|(_, data)| data["text"].as_str()).collect()
+    }
+
+    fn delta(text: &str) -> Value {
+        json!({"type": "stream_event", "parent_tool_use_id": null, "event": {"type": "content_block_delta", "delta": {"type": "text_delta", "text": text}}})
+    }
+
+    #[test]
+    fn text_that_came_in_pieces_is_not_told_twice() {
+        let whole = json!({"type": "assistant", "message": {"id": "1", "content": [{"type": "text", "text": "ab"}], "stop_reason": null}});
+        assert_eq!(texts(&read(&[delta("a"), delta("b"), whole.clone()]).1), ["ab"]);
+        assert_eq!(texts(&read(&[whole]).1), ["ab"], "a stream without pieces");
+    }
+
+    #[test]
+    fn an_allowed_rate_limit_event_is_no_error() {
+        let event = |status: &str| json!({"type": "rate_limit_event", "rate_limit_info": {"status": status, "resetsAt": 1_800_000_000}});
+        let (reading, found) = read(&[event("allowed"), event("allowed_warning")]);
+        assert_eq!((reading.api_error, reading.resets_at, found.len()), (None, None, 2));
+        let (reading, _) = read(&[event("rejected")]);
+        assert_eq!(reading.resets_at, Some(1_800_000_000_000));
+    }
+
+    #[test]
+    fn usage_of_a_run_without_a_result_is_that_of_its_messages() {
+        let message = |id: &str, tokens: u64| json!({"type": "assistant", "message": {"id": id, "usage": {"input_tokens": 10, "cache_read_input_tokens": 5, "output_tokens": tokens}}});
+        let (reading, _) = read(&[message("1", 1), message("1", 7), message("2", 2)]);
+        assert_eq!(reading.usage(), Some(Usage { input_tokens: 30, output_tokens: 9, cost_usd: 0.0 }));
+    }
+
+    #[test]
+    fn garbage_is_kept_to_be_shown() {
+        let (mut reading, mut found) = (Reading::new(false), Vec::new());
+        for line in ["", "Segmentation fault", "[1]", "{\"type\":\"new\"}"] {
+            reading.line(line, &mut found);
+        }
+        assert_eq!(reading.odd, "Segmentation fault\n[1]\n");
+    }
+}

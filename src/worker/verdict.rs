@@ -1,0 +1,293 @@
+//! How a run ended, judged by its stream: success, or which failure, and what is to become of the task.
+
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use super::stream::{Ending, Reading, cut};
+use super::wire::{Completion, Metrics, Task};
+use bloom_core::Ms;
+use bloom_core::task::{Format, Outcome, Reason};
+
+/// A quota without a time of its return is asked for again after this.
+const UNKNOWN_RESET_MS: Ms = 5 * 60 * 1000;
+const SHORTEST_PAUSE_MS: Ms = 60 * 1000;
+const MAX_MESSAGE: usize = 2_000;
+
+/// Why the agent ended a run itself.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
+pub enum Stop {
+    Cancelled,
+    Timeout,
+    Stalled,
+    /// It printed more than anybody can keep.
+    Flooded,
+    /// The lease is over, or may be.
+    LeaseLost,
+    /// The agent stops or is drained: the task goes back unharmed.
+    HandBack,
+}
+
+/// What is known of a run's end besides its stream.
+#[derive(Debug, Default)]
+pub struct End {
+    pub stop: Option<Stop>,
+    /// `None`: the process was not our child any more.
+    pub exit: Option<String>,
+    pub stderr: String,
+    pub duration_ms: u64,
+}
+
+/// What is to be told to the server.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub enum Verdict {
+    Complete(Box<Completion>),
+    Release { reason: String },
+}
+
+/// A failure, and what it means for the task.
+struct Failure {
+    reason: Reason,
+    message: String,
+    /// Of the infrastructure: the attempt does not count.
+    is_outside: bool,
+    retryable: bool,
+    retry_at: Option<Ms>,
+}
+
+impl Failure {
+    fn new(reason: Reason, message: impl Into<String>) -> Self {
+        let is_outside = matches!(reason, Reason::RateLimited | Reason::Overloaded | Reason::WorkerLost | Reason::SpawnFailed);
+        // Asking again would not help: somebody has to look at it.
+        let for_a_person = matches!(reason, Reason::Auth | Reason::BudgetExceeded | Reason::BadOutput | Reason::Cancelled);
+        Self { reason, message: message.into(), is_outside, retryable: !for_a_person, retry_at: None }
+    }
+}
+
+/// # The rules
+/// A success in the stream is one, whatever came after. Else a stop by the agent decides, then the stream's result, then the last error
+/// that the CLI met, and only then how the process ended.
+pub fn judge(task: &Task, lease: Uuid, reading: &Reading, end: &End, now: Ms) -> Verdict {
+    match outcome(task, reading, end, now) {
+        Ok((output, denied)) => {
+            let tags = if denied { vec!["tools_denied".to_owned()] } else { Vec::new() };
+            Verdict::Complete(Box::new(Completion { output: Some(output), artifact_tags: tags, ..completion(lease, reading, end) }))
+        }
+        Err(None) if reading.usage().is_none() => Verdict::Release { reason: "the worker takes nothing new".into() },
+        // What it has used so far is not to be lost with it.
+        Err(None) => {
+            let failure = Failure { retry_at: Some(now), ..Failure::new(Reason::WorkerLost, "handed back: the worker takes nothing new") };
+            failed(lease, reading, end, failure)
+        }
+        Err(Some(failure)) => failed(lease, reading, end, failure),
+    }
+}
+
+/// A run that did not get as far as a process.
+pub fn not_started(lease: Uuid, reason: Reason, message: &str, retryable: bool) -> Verdict {
+    let failure = Failure { retryable, ..Failure::new(reason, message) };
+    failed(lease, &Reading::default(), &End::default(), failure)
+}
+
+fn failed(lease: Uuid, reading: &Reading, end: &End, failure: Failure) -> Verdict {
+    let message = cut(failure.message.trim(), MAX_MESSAGE).replace('\0', "\u{fffd}");
+    Verdict::Complete(Box::new(Completion {
+        status: Outcome::Error,
+        // An answer that can't be used is still shown to whoever looks.
+        output: reading.result.as_ref().map(|ending| clean(&ending.text)).filter(|text| !text.is_empty()),
+        error_message: Some(if message.is_empty() { failure.reason.to_string() } else { message }),
+        reason: Some(failure.reason),
+        retryable: failure.retryable,
+        retry_at: failure.retry_at,
+        keep_attempt: failure.is_outside,
+        ..completion(lease, reading, end)
+    }))
+}
+
+fn completion(lease_id: Uuid, reading: &Reading, end: &End) -> Completion {
+    let usage = reading.usage();
+    Completion {
+        lease_id,
+        status: Outcome::Success,
+        output: None,
+        error_message: None,
+        metrics: Metrics { duration_ms: end.duration_ms, tokens_used: usage.map(|usage| usage.input_tokens + usage.output_tokens) },
+        artifact_tags: Vec::new(),
+        reason: None,
+        retryable: false,
+        retry_at: None,
+        keep_attempt: false,
+        usage,
+        session_id: reading.session_id.clone(),
+        model: reading.model.clone(),
+    }
+}
+
+/// The answer and whether tools were denied; or the failure, `None` for a task to hand back.
+fn outcome(task: &Task, reading: &Reading, end: &End, now: Ms) -> Result<(String, bool), Option<Failure>> {
+    if let Some(ending) = reading.result.as_ref().filter(|ending| !ending.is_error && ending.subtype == "success") {
+        return Ok((formatted(task, &ending.text)?, ending.denied > 0));
+    }
+    if let Some(stop) = end.stop {
+        return Err(stopped(task, stop));
+    }
+    if reading.result.is_some() || reading.api_error.is_some() {
+        return Err(Some(refused(reading, now)));
+    }
+    match end.exit.as_deref() {
+        Some("0") if reading.is_plain() => match reading.is_cut() {
+            false => Ok((formatted(task, &reading.text)?, false)),
+            true => Err(Some(Failure::new(Reason::BadOutput, "the answer is longer than 16 MiB"))),
+        },
+        None => Err(Some(Failure::new(Reason::WorkerLost, "the run ended while no agent watched it, and left no result"))),
+        Some(exit) => {
+            let said = [reading.odd.trim(), end.stderr.trim()].into_iter().filter(|text| !text.is_empty()).collect::<Vec<_>>().join("; ");
+            let message = format!("ended with status {exit} and without a result{}{said}", if said.is_empty() { "" } else { ": " });
+            Err(Some(Failure::new(Reason::AgentError, message)))
+        }
+    }
+}
+
+fn stopped(task: &Task, stop: Stop) -> Option<Failure> {
+    Some(match stop {
+        Stop::HandBack => return None,
+        Stop::Cancelled => Failure::new(Reason::Cancelled, "cancelled on request"),
+        Stop::Timeout => Failure::new(Reason::Timeout, format!("did not end within {} s (policy.timeout_sec)", task.policy.timeout_sec)),
+        Stop::Stalled => Failure::new(Reason::Stalled, "said nothing for too long (stall_seconds of its profile)"),
+        Stop::Flooded => Failure::new(Reason::AgentError, "printed more than 1 GiB"),
+        Stop::LeaseLost => Failure::new(Reason::WorkerLost, "the lease was lost, so the run was ended"),
+    })
+}
+
+/// Sorts what the CLI or the API behind it said.
+fn refused(reading: &Reading, now: Ms) -> Failure {
+    let (ending, api_error) = (reading.result.as_ref(), reading.api_error.as_deref());
+    let subtype = ending.map(|ending| ending.subtype.as_str());
+    let text = ending.map(|ending| ending.text.as_str()).filter(|text| !text.is_empty()).or(api_error).or(subtype).unwrap_or_default();
+    if let Some(Ending { usage, .. }) = ending.filter(|ending| ending.subtype == "error_max_budget_usd") {
+        return Failure::new(Reason::BudgetExceeded, format!("the run used {:.4} USD, more than its budget; {text}", usage.cost_usd));
+    }
+    let reason = match (ending.and_then(|ending| ending.api_status), api_error) {
+        (Some(401 | 403), _) | (_, Some("authentication_failed" | "oauth_org_not_allowed" | "billing_error")) => Reason::Auth,
+        (Some(429), _) | (_, Some("rate_limit")) => Reason::RateLimited,
+        (Some(500..=599), _) | (_, Some("overloaded" | "server_error")) => Reason::Overloaded,
+        _ => Reason::AgentError,
+    };
+    let mut failure = Failure::new(reason, text);
+    if reason == Reason::RateLimited {
+        // Clocks differ: a time that has passed here would mean to ask again at once.
+        failure.retry_at = Some(reading.resets_at.map_or(now + UNKNOWN_RESET_MS, |at| at.max(now + SHORTEST_PAUSE_MS)));
+    }
+    failure
+}
+
+/// The answer in the format that was asked for.
+fn formatted(task: &Task, text: &str) -> Result<String, Option<Failure>> {
+    let text = clean(text);
+    if task.desired_format == Format::Text {
+        return Ok(text);
+    }
+    let is_json = |text: &str| serde_json::from_str::<serde::de::IgnoredAny>(text).map(drop);
+    let candidate = unfenced(&text);
+    match is_json(candidate) {
+        Ok(()) => Ok(candidate.to_owned()),
+        Err(error) => Err(Some(Failure::new(Reason::BadOutput, format!("the answer is not the JSON that was asked for: {error}")))),
+    }
+}
+
+/// The inside of a Markdown code block, if the text is nothing but one.
+fn unfenced(text: &str) -> &str {
+    let text = text.trim();
+    let inside = text.strip_prefix("```").and_then(|rest| rest.strip_suffix("```"));
+    inside.map_or(text, |inside| inside.strip_prefix("json").unwrap_or(inside).trim())
+}
+
+/// No database keeps NUL.
+fn clean(text: &str) -> String {
+    text.replace('\0', "\u{fffd}")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn task(format: &str) -> Task {
+        serde_json::from_value(json!({
+            "id": Uuid::nil(), "context_id": "c", "agent_slug": "a", "prompt": "p", "policy": {"timeout_sec": 60}, "desired_format": format,
+        }))
+        .unwrap()
+    }
+
+    fn verdict(format: &str, lines: &[serde_json::Value], end: End) -> Completion {
+        let mut reading = Reading::new(false);
+        lines.iter().for_each(|line| reading.line(&line.to_string(), &mut Vec::new()));
+        match judge(&task(format), Uuid::nil(), &reading, &end, 1_000) {
+            Verdict::Complete(completion) => *completion,
+            Verdict::Release { .. } => panic!("handed back"),
+        }
+    }
+
+    fn exit(status: &str) -> End {
+        End { exit: Some(status.into()), ..End::default() }
+    }
+
+    fn result(more: serde_json::Value) -> serde_json::Value {
+        let mut result =
+            json!({"type": "result", "subtype": "success", "is_error": false, "result": "done", "total_cost_usd": 0.5, "usage": {}});
+        result.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        result
+    }
+
+    #[test]
+    fn the_stream_decides_not_the_exit_status() {
+        let good = verdict("text", &[result(json!({}))], exit("143"));
+        assert_eq!((good.status, good.output.as_deref(), good.reason), (Outcome::Success, Some("done"), None));
+        let late = verdict("text", &[result(json!({}))], End { stop: Some(Stop::Timeout), ..exit("9") });
+        assert_eq!(late.status, Outcome::Success, "it was done before it was ended");
+        let lie = verdict("text", &[result(json!({"is_error": true, "result": "API Error: 529", "api_error_status": 529}))], exit("0"));
+        assert_eq!((lie.status, lie.reason, lie.keep_attempt), (Outcome::Error, Some(Reason::Overloaded), true));
+        assert_eq!(verdict("text", &[], exit("0")).reason, Some(Reason::AgentError), "a stream without a result");
+        assert_eq!(verdict("text", &[], End::default()).reason, Some(Reason::WorkerLost));
+    }
+
+    #[test]
+    fn each_reason_and_what_becomes_of_the_task() {
+        let error = |more| vec![result(more)];
+        let limited = json!({"type": "rate_limit_event", "rate_limit_info": {"status": "rejected", "resetsAt": 1_800_000_000}});
+        let stop = |stop| End { stop: Some(stop), ..End::default() };
+        // Reason, retryable, attempt kept.
+        for (lines, end, reason, retryable, kept) in [
+            (error(json!({"is_error": true, "api_error_status": 401})), exit("1"), Reason::Auth, false, false),
+            (error(json!({"is_error": true, "api_error_status": 429})), exit("1"), Reason::RateLimited, true, true),
+            (vec![limited], exit("1"), Reason::RateLimited, true, true),
+            (error(json!({"is_error": true, "api_error_status": 503})), exit("1"), Reason::Overloaded, true, true),
+            (error(json!({"is_error": true, "subtype": "error_max_budget_usd"})), exit("1"), Reason::BudgetExceeded, false, false),
+            (error(json!({"is_error": true, "subtype": "error_max_turns"})), exit("1"), Reason::AgentError, true, false),
+            (error(json!({"result": "no JSON"})), exit("0"), Reason::BadOutput, false, false),
+            (vec![], stop(Stop::Timeout), Reason::Timeout, true, false),
+            (vec![], stop(Stop::Stalled), Reason::Stalled, true, false),
+            (vec![], stop(Stop::Cancelled), Reason::Cancelled, false, false),
+            (vec![], stop(Stop::LeaseLost), Reason::WorkerLost, true, true),
+        ] {
+            let told = verdict("json", &lines, end);
+            assert_eq!((told.reason, told.retryable, told.keep_attempt), (Some(reason), retryable, kept), "{lines:?}");
+            assert_eq!(told.retry_at.is_some(), reason == Reason::RateLimited);
+        }
+    }
+
+    #[test]
+    fn json_is_taken_out_of_its_fence() {
+        for answer in ["{\"a\": 1}", "```json\n{\"a\": 1}\n```", "```\n{\"a\": 1}\n```"] {
+            assert_eq!(verdict("json", &[result(json!({"result": answer}))], exit("0")).output.as_deref(), Some("{\"a\": 1}"));
+        }
+        let bad = verdict("json", &[result(json!({"result": "Here: {}"}))], exit("0"));
+        assert_eq!((bad.reason, bad.output.as_deref()), (Some(Reason::BadOutput), Some("Here: {}")));
+    }
+
+    #[test]
+    fn denied_tools_are_marked() {
+        let denied = verdict("text", &[result(json!({"permission_denials": [{"tool_name": "Bash"}]}))], exit("0"));
+        assert_eq!((denied.status, denied.artifact_tags), (Outcome::Success, vec!["tools_denied".to_owned()]));
+    }
+}
