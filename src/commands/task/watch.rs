@@ -22,6 +22,14 @@ const MAX_SEEN: usize = 100_000;
 /// # Errors
 /// The server can't be reached, or the output can't be written.
 pub async fn run(filters: &Filters, limit: Limit, server: &Server, form: Form) -> Result<(), Failure> {
+    tokio::select! {
+        ended = watch(filters, limit, server, form) => ended,
+        // Taken explicitly: a process that a script started in the background ignores the signal otherwise.
+        Ok(()) = tokio::signal::ctrl_c() => Err(Failure::interrupted("")),
+    }
+}
+
+async fn watch(filters: &Filters, limit: Limit, server: &Server, form: Form) -> Result<(), Failure> {
     let mut watching = Watching { filters, limit, server, feed: Feed::new(form, &columns::TASKS), seen: HashMap::new() };
     let mut trouble = Trouble::new(true, false);
     loop {

@@ -87,11 +87,11 @@ fn changes_are_watched() {
         watching.prints(&third.id).await;
         assert_eq!(watching.out().matches(&third.id).count(), 1);
         lines.interrupt();
-        let seen = lines.done().out;
+        let seen = lines.done().ends(130).out;
         let seen: Vec<Value> = seen.lines().map(|line| serde_json::from_str(line).expect("a line is a task")).collect();
         assert!(!seen.is_empty() && seen.iter().all(|task| task["id"] == first.id && task["status"] == "completed"), "{seen:?}");
         watching.interrupt();
-        watching.done();
+        watching.done().ends(130);
     });
 }
 

@@ -110,6 +110,12 @@ impl Link {
 pub async fn read(url: &str) -> Tables {
     let mut link = Link::open(url).await;
     let mut tables = Tables::default();
+    // One snapshot: leases end while this reads.
+    link.rows(match link {
+        Link::Sqlite(_) => "BEGIN",
+        Link::Postgres(_) => "BEGIN ISOLATION LEVEL REPEATABLE READ",
+    })
+    .await;
     for row in link.rows("SELECT {hex:id} FROM tasks").await {
         tables.tasks.extend(row[0].clone());
     }

@@ -20,8 +20,8 @@ const CLAIM_WAIT_SEC: i64 = 3;
 pub const SHARED_CONTEXT: &str = "load-talk";
 /// Tasks that are not done.
 const OPEN: &str = "task_state WHERE status IN ('queued', 'leased', 'running')";
-/// How long the workers may take for what is left: turns of one context whose worker is gone take a second each.
-const DRAINED_WITHIN: Duration = Duration::from_secs(90);
+/// How long it may take until the next of what is left is done. The leases of a worker that is gone, and its reservations, end sooner.
+const PROGRESS_WITHIN: Duration = Duration::from_secs(60);
 /// Unfinished tasks that a client leaves behind before it holds back a little.
 const AHEAD: usize = 120;
 
@@ -88,15 +88,23 @@ impl Load {
     pub async fn drains(&self, url: &str) {
         self.shared.drain.store(true, Ordering::Relaxed);
         let mut link = Link::open(url).await;
-        let until = tokio::time::Instant::now() + DRAINED_WITHIN;
-        while link.count(OPEN).await > 0 {
+        let mut fewest = i64::MAX;
+        let mut until = tokio::time::Instant::now();
+        loop {
+            let open = link.count(OPEN).await;
+            if open == 0 {
+                return;
+            }
+            if open < fewest {
+                fewest = open;
+                until = tokio::time::Instant::now() + PROGRESS_WITHIN;
+            }
             if tokio::time::Instant::now() > until {
                 let what = "SELECT {hex:id}, agent_slug, context_id, exclusive_key, status, parked, CAST(wake_at AS TEXT), worker_id, \
                     CAST(check_at AS TEXT), CAST(expires_at AS TEXT), CAST(updated_at AS TEXT)";
-                let open = link.rows(&format!("{what} FROM {OPEN} ORDER BY id LIMIT 12")).await;
+                let first = link.rows(&format!("{what} FROM {OPEN} ORDER BY id LIMIT 12")).await;
                 let wakeups = link.rows("SELECT kind, subject, {hex:task_id}, {hex:cursor} FROM wakeups").await;
-                let number = link.count(OPEN).await;
-                panic!("{number} tasks are not done at {}; the first: {open:#?}; wake-ups: {wakeups:?}", now_ms());
+                panic!("{open} tasks are not done at {}; the first: {first:#?}; wake-ups: {wakeups:?}", now_ms());
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
@@ -280,9 +288,9 @@ impl Actor {
         }
     }
 
-    /// Completes what is held, one half each alone, the other in one call; keeps what got no answer.
+    /// Completes what is held, two of them each alone, the others in one call; keeps what got no answer.
     async fn complete(&mut self, name: &str, held: &mut Vec<(String, String)>) {
-        let together = held.split_off(held.len() / 2);
+        let together = held.split_off(held.len().min(2));
         let mut unanswered = Vec::new();
         for (task, lease) in held.drain(..) {
             let body = json!({ "status": "success", "output": lease, "lease_id": lease, "metrics": { "duration_ms": 1 } });
