@@ -4,10 +4,6 @@
 //! [`WorkingSet`](working_set::WorkingSet) of rows loaded for it and either answers, rejects, or names rows that it needs as well.
 //! The engine runs it over real rows, the tests and the model checker over invented ones.
 
-// The tests' own support knows the library by its name, from inside as from outside.
-#[cfg(test)]
-extern crate self as bloom_core;
-
 pub mod audit;
 pub mod backoff;
 pub mod cache;
@@ -20,9 +16,6 @@ pub mod task;
 pub mod wakeup;
 pub mod worker;
 pub mod working_set;
-
-#[cfg(test)]
-mod tests;
 
 /// Milliseconds since the Unix epoch, as the whole API speaks of time.
 pub type Ms = i64;

@@ -8,6 +8,7 @@ mod support;
 
 mod agent;
 mod agents;
+mod architecture;
 mod audit;
 mod auth;
 mod bulk;
@@ -46,7 +47,7 @@ mod replicas;
 mod requeue;
 mod sessions;
 mod tasks;
-mod tidy;
+
 mod timers;
 mod usage;
 mod watch;

@@ -10,8 +10,8 @@ use bloom_core::task::{Origin, Status};
 use bloom_core::working_set::WorkingSet;
 use tokio::time::Instant;
 
-use crate::memory::Memory;
 use crate::shared::State;
+use bloom_test_world::memory::Memory;
 
 /// A ready task and an open claim that could have it are not beside each other for longer.
 const TOGETHER_MS: u128 = 900;

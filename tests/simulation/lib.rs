@@ -18,10 +18,6 @@ pub mod seeds;
 pub mod shared;
 pub mod writer;
 
-#[path = "../support_core/memory.rs"]
-#[allow(dead_code, reason = "the tests of the core use the rest")]
-pub mod memory;
-
 pub use plan::Plan;
 pub use run::{Outcome, run, run_beside};
 pub use seeds::run_seeds;

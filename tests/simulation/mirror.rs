@@ -15,8 +15,8 @@ use bloom_core::ids::WorkerId;
 use bloom_core::working_set::{Loaded, WorkingSet};
 use bloom_database::{CountDeltas, Database, Done, Due, Maintenance, Result, Writer};
 
-use crate::memory::{Conflict, Memory};
 use crate::shared::State;
+use bloom_test_world::memory::{Conflict, Memory};
 
 pub type Work<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 

@@ -11,8 +11,8 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::judge::Judge;
-use crate::memory::Memory;
 use crate::mirror::{Beside, Mirror};
+use bloom_test_world::memory::Memory;
 
 pub const START: Ms = 1_800_000_000_000;
 /// The server ends a transaction whose client is silent for so long.

@@ -15,9 +15,6 @@ mod running;
 mod task_ops;
 mod workers;
 
-#[cfg(test)]
-mod tests;
-
 pub use task_ops::{MEMBRIDGE_ADMIN_KEY, MEMBRIDGE_SERVER_URL};
 
 use super::command::{Command, Op, Reply};

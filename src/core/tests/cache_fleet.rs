@@ -1,10 +1,10 @@
 //! The cache follows what rows tell of leases and workers, in whatever order they come.
 
-use super::support::world::{World, spec, world};
-use crate::cache::{Cache, Shortage};
-use crate::command::{CordonWish, Loss, Op, WorkerChange};
-use crate::task::TaskState;
-use crate::worker::{Worker, WorkerStatus};
+use bloom_core::cache::{Cache, Shortage};
+use bloom_core::command::{CordonWish, Loss, Op, WorkerChange};
+use bloom_core::task::TaskState;
+use bloom_core::worker::{Worker, WorkerStatus};
+use bloom_test_world::world::{World, spec, world};
 
 fn hear(cache: &mut Cache, task: &TaskState) -> Option<String> {
     let read = cache.begin_read();
@@ -65,7 +65,7 @@ fn an_older_copy_never_replaces_a_newer_one() {
     let task = world.create(spec("c"));
     world.lease(task, "a");
     let leased = world.task(task).clone();
-    world.complete(task, crate::task::Outcome::Success);
+    world.complete(task, bloom_core::task::Outcome::Success);
     let mut cache = cache_of(&world);
     // Somebody read the lease before its end was heard of, and brings it now.
     let mut cache_two = Cache::default();

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use super::support::world::spec;
-use crate::cache::{Cache, Look, PageRead, ReadyKey, ReadyRow, Scope, WINDOW};
-use crate::ids::TaskId;
-use crate::task::{Parked, Status, TaskState};
+use bloom_core::cache::{Cache, Look, PageRead, ReadyKey, ReadyRow, Scope, WINDOW};
+use bloom_core::ids::TaskId;
+use bloom_core::task::{Parked, Status, TaskState};
+use bloom_test_world::world::spec;
 
 fn id(n: u128) -> TaskId {
     TaskId::from_u128(n)

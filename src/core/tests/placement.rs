@@ -1,8 +1,8 @@
 //! Which worker a task goes to.
 
-use super::support::world::START;
-use crate::placement::{Candidate, best, may_pick};
-use crate::worker::{Worker, WorkerStatus};
+use bloom_core::placement::{Candidate, best, may_pick};
+use bloom_core::worker::{Worker, WorkerStatus};
+use bloom_test_world::world::START;
 
 fn worker(id: &str, last_seen: i64) -> Worker {
     Worker { last_seen, ..Worker::new(id.into(), START) }

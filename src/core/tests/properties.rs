@@ -5,11 +5,11 @@ use std::collections::HashMap;
 
 use proptest::prelude::*;
 
-use super::support::history::{History, Step, steps};
-use super::support::world::{World, completion, registration, world};
-use crate::command::{Completed, Completion, Op, Rejection, Reply};
-use crate::ids::{LeaseId, TaskId};
-use crate::task::Outcome;
+use bloom_core::command::{Completed, Completion, Op, Rejection, Reply};
+use bloom_core::ids::{LeaseId, TaskId};
+use bloom_core::task::Outcome;
+use bloom_test_world::history::{History, Step, steps};
+use bloom_test_world::world::{World, completion, registration, world};
 
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, max_shrink_iters: 4_000, ..ProptestConfig::default() })]

@@ -1,10 +1,6 @@
 //! The same random histories on the working set in memory, on SQLite and on PostgreSQL end in equal states, and on the way there every
 //! load, every conflict and every look for waiters comes to the same. `EQUIVALENCE_CASES` asks for more than the few tried otherwise.
 
-#[path = "../../../tests/support_core/mod.rs"]
-#[allow(dead_code, reason = "the tests of the core use the rest")]
-pub mod support_core;
-
 use std::collections::{BTreeSet, HashMap};
 use std::fmt::Debug;
 use std::hash::Hash;
@@ -21,10 +17,10 @@ use bloom_store::{Clock, Options, Page, Store, TaskFilter};
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
-use self::support_core::history::{History, Step, steps};
-use self::support_core::memory::Memory;
-use self::support_core::world::{Asked, Batch, PAGE, SESSION_WAIT_MS, START, World, hint_slots, world};
 use crate::support::Database;
+use bloom_test_world::history::{History, Step, steps};
+use bloom_test_world::memory::Memory;
+use bloom_test_world::world::{Asked, Batch, PAGE, SESSION_WAIT_MS, START, World, hint_slots, world};
 
 crate::on_both! {
     async fn histories_end_as_they_do_in_memory(database) {

@@ -10,12 +10,12 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 use bloom_core::working_set::Loaded;
 use bloom_simulation::mirror::{Mirror, Work};
-use bloom_simulation::{Outcome, Plan, memory, run_beside, run_seeds};
+use bloom_simulation::{Outcome, Plan, run_beside, run_seeds};
 use bloom_store::{Clock, Options, Store};
 
-use crate::equivalence::support_core::memory::Memory;
 use crate::equivalence::{assert_same, compare_all};
 use crate::{START, support};
+use bloom_test_world::memory::Memory;
 
 /// So many are tried by every test run.
 const SEEDS: u64 = 12;
@@ -65,30 +65,11 @@ impl Mirror for Beside {
         found == Some(true)
     }
 
-    async fn assert_all(&self, memory: &memory::Memory, now: i64) {
+    async fn assert_all(&self, memory: &Memory, now: i64) {
         let mut writer = bloom_database::Database::writer(&self.store).await.expect("a writer");
-        compare_all(&self.store, &mut writer, &here(memory.clone()), now).await;
+        compare_all(&self.store, &mut writer, memory, now).await;
         writer.close().await;
     }
-}
-
-/// The simulation is built with its own copy of the type.
-fn here(memory: memory::Memory) -> Memory {
-    let memory::Memory {
-        specs,
-        tasks,
-        workers,
-        tombstones,
-        wakeups,
-        past_leases,
-        results,
-        events,
-        settings,
-        audit,
-        counts,
-        leases_granted,
-    } = memory;
-    Memory { specs, tasks, workers, tombstones, wakeups, past_leases, results, events, settings, audit, counts, leases_granted }
 }
 
 fn run_one(plan: &Plan) -> Outcome {

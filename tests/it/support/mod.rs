@@ -5,27 +5,23 @@ pub mod checker;
 pub mod claude;
 pub mod client;
 pub mod delays;
-pub mod direct;
 pub mod fixtures;
-pub mod janitor;
 pub mod load;
 pub mod pieces;
 pub mod plane;
-pub mod postgres;
 pub mod proxy;
 pub mod pushed;
 pub mod server;
 pub mod slow;
 pub mod sse;
 pub mod stub;
-#[allow(dead_code, reason = "the tests of the store use the rest")]
-pub mod waiting;
 
+pub use bloom_test_support::waiting::{beside, eventually, now_ms, run, unique};
+pub use bloom_test_support::{direct, janitor, postgres};
 pub use client::{Answer, Api};
 pub use fixtures::{Crew, Lease, Task, Worker, lease_ids};
 pub use serde_json::{Value, json};
 pub use server::{Database, Server, shared};
-pub use waiting::{beside, eventually, now_ms, run, unique};
 
 /// An id that no task or lease has.
 pub const NO_ID: &str = "0190a0a0-0000-7000-8000-000000000000";

@@ -14,10 +14,10 @@ use std::sync::{Arc, Mutex};
 use stateright::{Checker, Model, Property};
 
 use self::state::{Act, Ask, Given, State};
-use super::support::world::{SESSION_WAIT_MS, START, spec, world};
-use crate::command::Op;
-use crate::ids::TaskId;
-use crate::task::{Origin, Outcome, Session, Status, TaskSpec, TaskState};
+use bloom_core::command::Op;
+use bloom_core::ids::TaskId;
+use bloom_core::task::{Origin, Outcome, Session, Status, TaskSpec, TaskState};
+use bloom_test_world::world::{SESSION_WAIT_MS, START, spec, world};
 
 const WORKERS: [&str; 2] = ["w0", "w1"];
 

@@ -5,9 +5,9 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use super::state::{Begun, State};
 use super::{Setting, WORKERS};
-use crate::command::Op;
-use crate::ids::TaskId;
-use crate::wakeup::Subject;
+use bloom_core::command::Op;
+use bloom_core::ids::TaskId;
+use bloom_core::wakeup::Subject;
 
 impl State {
     pub(super) fn sealed(mut self, setting: &Setting) -> Self {

@@ -3,15 +3,15 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-use super::super::support::memory::Memory;
-use super::super::support::world::{TTL_MS, completion, hint_slots};
 use super::{Setting, WORKERS};
-use crate::command::{Choice, Claim, Completed, Completion, Grace, Holder, Keys, Op, PushEnd, Reply};
-use crate::decide::decide;
-use crate::ids::{LeaseId, TaskId};
-use crate::task::{Origin, Outcome, TaskSpec};
-use crate::wakeup::{Progress, Waiters};
-use crate::working_set::{Halt, Loaded, WorkingSet};
+use bloom_core::command::{Choice, Claim, Completed, Completion, Grace, Holder, Keys, Op, PushEnd, Reply};
+use bloom_core::decide::decide;
+use bloom_core::ids::{LeaseId, TaskId};
+use bloom_core::task::{Origin, Outcome, TaskSpec};
+use bloom_core::wakeup::{Progress, Waiters};
+use bloom_core::working_set::{Halt, Loaded, WorkingSet};
+use bloom_test_world::memory::Memory;
+use bloom_test_world::world::{TTL_MS, completion, hint_slots};
 
 #[derive(Clone, Debug)]
 pub(super) struct State {

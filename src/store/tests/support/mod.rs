@@ -1,17 +1,7 @@
 //! What the tests stand on: databases of their own, bounded waiting, each test on both databases.
 
-#[path = "../../../../tests/it/support/direct.rs"]
-pub mod direct;
-#[path = "../../../../tests/it/support/janitor.rs"]
-#[allow(dead_code, reason = "the tests of the program use the rest")]
-pub mod janitor;
-#[path = "../../../../tests/it/support/postgres.rs"]
-#[allow(dead_code, reason = "the tests of the program use the rest")]
-pub mod postgres;
-#[path = "../../../../tests/it/support/waiting.rs"]
-pub mod waiting;
-
-pub use waiting::{beside, eventually, finish, now_ms, run, unique};
+pub use bloom_test_support::waiting::{beside, eventually, finish, now_ms, run};
+pub use bloom_test_support::{direct, janitor, postgres};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Database {

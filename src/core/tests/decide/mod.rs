@@ -2,7 +2,6 @@
 //!
 //! A row says what the state became, which leases ended, what the audit trail tells and by whom; `✗` is a rejection. Every halt and
 //! every rejection is checked to leave the working set and the database as they were.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod cases;
 mod completions;

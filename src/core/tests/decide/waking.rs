@@ -1,12 +1,12 @@
 //! Who goes on when something is let go of, who is kept for whom, and what two replicas make of one context.
 
-use crate::command::{CordonWish, Grace, Loss, Op, Reply, WorkerChange};
-use crate::decide::decide;
-use crate::ids::{TaskId, created_at};
-use crate::task::{Outcome, Parked, Session, Status, TaskSpec};
-use crate::tests::support::world::{SESSION_WAIT_MS, START, TTL_MS, World, registration, spec, world};
-use crate::wakeup::{Progress, Subject};
-use crate::working_set::WorkingSet;
+use bloom_core::command::{CordonWish, Grace, Loss, Op, Reply, WorkerChange};
+use bloom_core::decide::decide;
+use bloom_core::ids::{TaskId, created_at};
+use bloom_core::task::{Outcome, Parked, Session, Status, TaskSpec};
+use bloom_core::wakeup::{Progress, Subject};
+use bloom_core::working_set::WorkingSet;
+use bloom_test_world::world::{SESSION_WAIT_MS, START, TTL_MS, World, registration, spec, world};
 
 fn two_workers() -> World {
     let mut world = world().worker("w1", 4).worker("w2", 4);
@@ -107,7 +107,7 @@ fn whoever_is_to_have_the_key_and_does_not_take_it_passes_it_on() {
             world.ok(Op::Requeue { task: earlier });
             assert!(leased(world, "w1").contains(&earlier));
             let again =
-                Op::Claim(crate::command::Claim { worker: "w1".into(), candidates: vec![head], max: 1, held: None, ttl_ms: TTL_MS });
+                Op::Claim(bloom_core::command::Claim { worker: "w1".into(), candidates: vec![head], max: 1, held: None, ttl_ms: TTL_MS });
             world.ok(again);
             assert_eq!(parked(world, head), Some(Parked::Session));
         },
@@ -175,7 +175,8 @@ fn a_reserved_task_is_for_its_worker_until_its_time_is_over() {
     let state = world.task(task);
     assert_eq!((state.session_worker.as_deref(), state.wake_at), (Some("w1"), Some(START + SESSION_WAIT_MS)));
     assert!(state.is_open_to("w1") && !state.is_open_to("w2") && !state.is_ready());
-    let claim = |worker: &str| crate::command::Claim { worker: worker.into(), candidates: vec![task], max: 1, held: None, ttl_ms: TTL_MS };
+    let claim =
+        |worker: &str| bloom_core::command::Claim { worker: worker.into(), candidates: vec![task], max: 1, held: None, ttl_ms: TTL_MS };
     assert!(matches!(world.ok(Op::Claim(claim("w2"))), Reply::Claimed { leased, missed: 1, .. } if leased.is_empty()));
 
     let mut kept = world.clone();

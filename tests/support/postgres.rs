@@ -8,7 +8,7 @@ use std::sync::{LazyLock, Mutex};
 use std::time::{Duration, Instant};
 
 use super::janitor::{self, AtTheEnd};
-use super::unique;
+use super::waiting::unique;
 
 /// The cluster that tests share. With `BLOOM_TEST_POSTGRES` set (`host:port`, superuser `bloom`, trusted), that one is used.
 static SHARED: LazyLock<Cluster> = LazyLock::new(Cluster::start);

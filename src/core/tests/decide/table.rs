@@ -1,9 +1,9 @@
 //! Runs a command over every case and writes down what came of it.
 
 use super::cases::{Case, cases};
-use crate::command::{Completed, Op, Rejection, Reply};
-use crate::ids::TaskId;
-use crate::tests::support::world::World;
+use bloom_core::command::{Completed, Op, Rejection, Reply};
+use bloom_core::ids::TaskId;
+use bloom_test_world::world::World;
 
 /// Checks what `op` does in every state against a table: each outcome, and behind `<-` the states that come to it.
 pub fn check(op: impl Fn(&mut Case) -> Op, expected: &str) {

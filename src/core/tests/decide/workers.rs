@@ -1,11 +1,11 @@
 //! What each command does to a worker in each state.
 
 use super::table::compare;
-use crate::command::{Choice, Claim, CordonWish, Loss, Op, WorkerChange};
-use crate::ids::TaskId;
-use crate::task::{Origin, Outcome};
-use crate::tests::support::world::{TTL_MS, World, registration, spec, world};
-use crate::worker::WorkerStatus;
+use bloom_core::command::{Choice, Claim, CordonWish, Loss, Op, WorkerChange};
+use bloom_core::ids::TaskId;
+use bloom_core::task::{Origin, Outcome};
+use bloom_core::worker::WorkerStatus;
+use bloom_test_world::world::{TTL_MS, World, registration, spec, world};
 
 const NOT_SEEN_MS: i64 = 60_000;
 

@@ -2,9 +2,9 @@
 
 use super::cases::Case;
 use super::table::check;
-use crate::command::{Completion, Holder, Op};
-use crate::task::Outcome;
-use crate::tests::support::world::completion;
+use bloom_core::command::{Completion, Holder, Op};
+use bloom_core::task::Outcome;
+use bloom_test_world::world::completion;
 
 fn done(completion: Completion) -> Op {
     Op::Complete(Box::new(completion))

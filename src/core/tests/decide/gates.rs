@@ -1,9 +1,9 @@
 //! What keeps tasks waiting, and what sets them going again.
 
-use crate::command::{Completion, Op, Reply};
-use crate::ids::{LeaseId, TaskId};
-use crate::task::{Outcome, Parked, Session, Status, TaskSpec};
-use crate::tests::support::world::{START, World, completion, spec, world};
+use bloom_core::command::{Completion, Op, Reply};
+use bloom_core::ids::{LeaseId, TaskId};
+use bloom_core::task::{Outcome, Parked, Session, Status, TaskSpec};
+use bloom_test_world::world::{START, World, completion, spec, world};
 
 fn two_workers() -> World {
     let mut world = world().worker("w1", 4).worker("w2", 4);

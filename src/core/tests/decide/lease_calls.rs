@@ -2,9 +2,9 @@
 
 use super::cases::Case;
 use super::table::check;
-use crate::command::{Choice, Claim, Op};
-use crate::task::Origin;
-use crate::tests::support::world::TTL_MS;
+use bloom_core::command::{Choice, Claim, Op};
+use bloom_core::task::Origin;
+use bloom_test_world::world::TTL_MS;
 
 #[test]
 fn a_lease_call_that_names_a_worker() {

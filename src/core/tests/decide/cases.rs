@@ -1,9 +1,9 @@
 //! A task in every state, each reached by commands.
 
-use crate::command::{Completion, Op};
-use crate::ids::{LeaseId, TaskId};
-use crate::task::{Outcome, TaskSpec};
-use crate::tests::support::world::{START, World, completion, spec, world};
+use bloom_core::command::{Completion, Op};
+use bloom_core::ids::{LeaseId, TaskId};
+use bloom_core::task::{Outcome, TaskSpec};
+use bloom_test_world::world::{START, World, completion, spec, world};
 
 pub struct Case {
     pub name: &'static str,

@@ -2,7 +2,7 @@
 
 use super::cases::Case;
 use super::table::check;
-use crate::command::{Grace, Op};
+use bloom_core::command::{Grace, Op};
 
 #[test]
 fn a_cancel() {
@@ -210,7 +210,7 @@ fn the_removal_of_its_worker() {
 #[test]
 fn unknown_tasks() {
     let unknown = Case::no_lease();
-    let holder = crate::command::Holder::default;
+    let holder = bloom_core::command::Holder::default;
     let said =
         |op: Op| super::cases::cases().remove(0).world.run(op).map(|_| "done".to_owned()).unwrap_or_else(|rejection| rejection.to_string());
     assert_eq!(said(Op::Cancel { task: unknown }), "Task not found");

@@ -2,11 +2,11 @@
 
 use super::cases::Case;
 use super::table::check;
-use crate::command::{Choice, Op, PushEnd, Rejection, Reply, WorkerChange};
-use crate::ids::TaskId;
-use crate::task::{Origin, Outcome, Parked, Session, TaskSpec};
-use crate::tests::support::world::{TTL_MS, World, registration, spec, world};
-use crate::worker::DispatchMode;
+use bloom_core::command::{Choice, Op, PushEnd, Rejection, Reply, WorkerChange};
+use bloom_core::ids::TaskId;
+use bloom_core::task::{Origin, Outcome, Parked, Session, TaskSpec};
+use bloom_core::worker::DispatchMode;
+use bloom_test_world::world::{TTL_MS, World, registration, spec, world};
 
 #[test]
 fn a_dispatch_call() {

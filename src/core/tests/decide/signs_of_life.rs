@@ -2,8 +2,8 @@
 
 use super::cases::Case;
 use super::table::check;
-use crate::command::{Holder, NewEvent, Op};
-use crate::task::EventKind;
+use bloom_core::command::{Holder, NewEvent, Op};
+use bloom_core::task::EventKind;
 
 fn beat(case: &mut Case, holder: Holder) -> Op {
     case.world.now += 1_000;

@@ -1,0 +1,6 @@
+//! A control plane in small for tests: a database in memory, a world that runs commands over it, and random histories.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+pub mod history;
+pub mod memory;
+pub mod world;
