@@ -8,12 +8,12 @@ use secrecy::SecretString;
 use tokio::net::TcpListener;
 
 use super::{block_on, say, signals};
-use bloom_commands::Failure;
+use bloom_commands::CommandError;
 use bloom_commands::{DEFAULT_SERVER, read_key};
 use bloom_config::{self as config, LogFormat};
 use bloom_telemetry::init_logging;
 use bloom_worker::profile::{Profiles, find_program};
-use bloom_worker::{self as agent, Door, Ended, Settings};
+use bloom_worker::{self as agent, Ended, PushServer, Settings};
 
 /// Run a server's tasks on this machine
 ///
@@ -89,10 +89,10 @@ pub struct WorkArgs {
 
 impl WorkArgs {
     /// The settings of an agent of this server.
-    pub fn settings(&self, server: String, key: Option<SecretString>, default_dir: PathBuf) -> Result<Settings, Failure> {
+    pub fn settings(&self, server: String, key: Option<SecretString>, default_dir: PathBuf) -> Result<Settings, CommandError> {
         let given = |path: &Option<PathBuf>| path.clone().filter(|path| !path.as_os_str().is_empty());
         let runner = self.runner.as_deref().filter(|runner| !runner.is_empty());
-        let profiles = Profiles::load(given(&self.profiles).as_deref(), runner).map_err(Failure::usage)?;
+        let profiles = Profiles::load(given(&self.profiles).as_deref(), runner).map_err(CommandError::usage)?;
         Ok(Settings {
             server,
             key,
@@ -102,7 +102,7 @@ impl WorkArgs {
             work_dir: given(&self.work_dir).unwrap_or(default_dir),
             profiles,
             grace: std::time::Duration::from_secs(self.grace_seconds),
-            door: None,
+            push_server: None,
         })
     }
 
@@ -125,14 +125,14 @@ fn name(text: &str) -> Result<String, String> {
 }
 
 /// The key that was given, by itself or in a file. An empty variable counts as unset.
-fn key(value: Option<String>, file: Option<PathBuf>) -> Result<Option<SecretString>, Failure> {
+fn key(value: Option<String>, file: Option<PathBuf>) -> Result<Option<SecretString>, CommandError> {
     match (value.filter(|value| !value.is_empty()), file.filter(|path| !path.as_os_str().is_empty())) {
         (None, Some(file)) => read_key(&file).map(Some),
         (value, _) => Ok(value.map(|value| SecretString::from(value.trim_end_matches(['\r', '\n'])))),
     }
 }
 
-pub fn run(args: AgentArgs) -> Result<(), Failure> {
+pub fn run(args: AgentArgs) -> Result<(), CommandError> {
     let ended = std::cell::Cell::new(Ended::Stopped);
     block_on(async {
         ended.set(serve(args).await?);
@@ -152,7 +152,7 @@ pub fn run(args: AgentArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-async fn serve(args: AgentArgs) -> Result<Ended, Failure> {
+async fn serve(args: AgentArgs) -> Result<Ended, CommandError> {
     init_logging(args.log_format, &args.log_level)?;
     let shutdown = signals::listen()?;
     let (server_key, agent_key) = (key(args.key, args.key_file)?, key(args.agent_key, args.agent_key_file)?);
@@ -164,15 +164,15 @@ async fn serve(args: AgentArgs) -> Result<Ended, Failure> {
         None => None,
         Some(address) => {
             let key = agent_key.ok_or_else(|| {
-                Failure::usage("--listen needs a key that servers have to send: give it with --agent-key-file or MEMBRIDGE_AGENT_KEY")
+                CommandError::usage("--listen needs a key that servers have to send: give it with --agent-key-file or MEMBRIDGE_AGENT_KEY")
             })?;
-            let wrong = |error| Failure::from(format!("can't listen on {address}: {error}; choose another address with --listen"));
+            let wrong = |error| CommandError::from(format!("can't listen on {address}: {error}; choose another address with --listen"));
             let listener = TcpListener::bind(&address).await.map_err(wrong)?;
             let local = listener.local_addr().map_err(wrong)?;
             let host = if local.ip().is_unspecified() { agent::hostname() } else { local.ip().to_string() };
             let host = if host.contains(':') { format!("[{host}]") } else { host };
             let url = args.url.unwrap_or_else(|| format!("http://{host}:{}", local.port()));
-            settings.door = Some(Door { key, url, push_only: args.push_only, update_command: args.update_command });
+            settings.push_server = Some(PushServer { key, url, push_only: args.push_only, update_command: args.update_command });
             Some(listener)
         }
     };
@@ -182,7 +182,7 @@ async fn serve(args: AgentArgs) -> Result<Ended, Failure> {
         settings.server,
         settings.max_concurrency,
         settings.work_dir.display(),
-        settings.door.as_ref().map(|door| format!("  listens on  {}\n", door.url)).unwrap_or_default(),
+        settings.push_server.as_ref().map(|push_server| format!("  listens on  {}\n", push_server.url)).unwrap_or_default(),
     ));
     Ok(agent::run(settings, listener, shutdown).await?)
 }

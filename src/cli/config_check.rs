@@ -1,10 +1,10 @@
 //! `config check`: what is in force, and where it comes from.
 
 use super::{Output, complain, say};
-use bloom_commands::Failure;
+use bloom_commands::CommandError;
 use bloom_config::{self as config, Flags};
 
-pub fn run(flags: &Flags, output: Output) -> Result<(), Failure> {
+pub fn run(flags: &Flags, output: Output) -> Result<(), CommandError> {
     let report = config::load(flags);
     match output {
         Output::Json => say(&format!("{:#}\n", report.json())),

@@ -3,18 +3,18 @@
 use secrecy::ExposeSecret;
 
 use super::say;
-use bloom_commands::Failure;
+use bloom_commands::CommandError;
 use bloom_config::Serve;
 use bloom_database::Error;
-use bloom_store::{Options, Store};
+use bloom_store::{StoreOptions, Store};
 
-pub async fn open(settings: &Serve) -> Result<Store, Failure> {
-    let options = Options { url: settings.database_url.expose_secret().to_owned(), max_connections: settings.database_max_connections };
+pub async fn open(settings: &Serve) -> Result<Store, CommandError> {
+    let options = StoreOptions { url: settings.database_url.expose_secret().to_owned(), max_connections: settings.database_max_connections };
     Store::open(&options).await.map_err(|error| explain(error, settings))
 }
 
 /// `migrate up`
-pub async fn migrate(settings: Serve) -> Result<(), Failure> {
+pub async fn migrate(settings: Serve) -> Result<(), CommandError> {
     let store = open(&settings).await?;
     let applied = store.migrate().await.map_err(|error| explain(error, &settings))?;
     store.close().await;
@@ -26,7 +26,7 @@ pub async fn migrate(settings: Serve) -> Result<(), Failure> {
 }
 
 /// `migrate status`
-pub async fn status(settings: Serve) -> Result<(), Failure> {
+pub async fn status(settings: Serve) -> Result<(), CommandError> {
     let store = open(&settings).await?;
     let migrations = store.migration_status().await.map_err(|error| explain(error, &settings))?;
     store.close().await;
@@ -38,7 +38,7 @@ pub async fn status(settings: Serve) -> Result<(), Failure> {
 }
 
 /// What is wrong and what to do about it.
-pub fn explain(error: impl Into<Error>, settings: &Serve) -> Failure {
+pub fn explain(error: impl Into<Error>, settings: &Serve) -> CommandError {
     let database = settings.shown_database_url();
     match error.into() {
         Error::Setup(text) => text,

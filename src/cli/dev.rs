@@ -5,7 +5,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::agent::WorkArgs;
 use super::{ServerArgs, complain, say, serve, settings, signals};
-use bloom_commands::Failure;
+use bloom_commands::CommandError;
 use bloom_telemetry::init_logging;
 use bloom_worker::{self as agent, profile::find_program};
 
@@ -21,7 +21,7 @@ pub struct DevArgs {
     work: WorkArgs,
 }
 
-pub async fn run(mut args: DevArgs) -> Result<(), Failure> {
+pub async fn run(mut args: DevArgs) -> Result<(), CommandError> {
     let settings = settings(&args.server)?;
     init_logging(settings.log_format, &settings.log_level)?;
     let echoes = args.work.or_echo();
@@ -38,7 +38,7 @@ pub async fn run(mut args: DevArgs) -> Result<(), Failure> {
             say(&next_steps(&url, echoes, keyed));
             agent_settings.server = url;
             tokio::select! {
-                ended = agent::run(agent_settings, None, agent_stop) => ended.map(drop).map_err(Failure::from),
+                ended = agent::run(agent_settings, None, agent_stop) => ended.map(drop).map_err(CommandError::from),
                 // Without a server there is nothing left to do.
                 ended = &mut server => return ended.map_err(|error| format!("the server broke off: {error}"))?,
             }

@@ -18,7 +18,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use bloom_commands::Failure;
+use bloom_commands::CommandError;
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
@@ -129,7 +129,7 @@ pub fn run() -> ExitCode {
         Command::Serve(args) => settings(&args).and_then(|settings| block_on(serve::serve(settings))),
         Command::Dev(args) => block_on(dev::run(args)),
         Command::Agent(args) => agent::run(args),
-        Command::EchoRunner => bloom_worker::echo::run().map_err(|error| Failure::from(error.to_string())),
+        Command::EchoRunner => bloom_worker::echo::run().map_err(|error| CommandError::from(error.to_string())),
         Command::Migrate { action: Migrate::Up(args) } => settings(&args).and_then(|settings| block_on(database::migrate(settings))),
         Command::Migrate { action: Migrate::Status(args) } => settings(&args).and_then(|settings| block_on(database::status(settings))),
         Command::People(command) => block_on(bloom_commands::run(command)),
@@ -143,9 +143,9 @@ pub fn run() -> ExitCode {
         }
         Command::Man { dir } => man(&dir),
         Command::Bench(args) => block_on(async move {
-            bench::run(&args)
-                .await
-                .map_err(|failure| if failure.is_usage { Failure::usage(failure.to_string()) } else { Failure::from(failure.to_string()) })
+            bench::run(&args).await.map_err(|failure| {
+                if failure.is_usage { CommandError::usage(failure.to_string()) } else { CommandError::from(failure.to_string()) }
+            })
         }),
     };
     match done {
@@ -160,29 +160,29 @@ pub fn run() -> ExitCode {
 }
 
 /// The settings in force; with mistakes, all of them, one a line.
-fn settings(args: &ServerArgs) -> Result<Serve, Failure> {
+fn settings(args: &ServerArgs) -> Result<Serve, CommandError> {
     let report = config::load(&args.flags);
     report.into_serve().map_err(|mistakes| {
         let lines: Vec<String> = mistakes.iter().map(|mistake| format!("  {mistake}")).collect();
-        Failure::usage(format!(
+        CommandError::usage(format!(
             "these settings can't be used:\n{}\nSee all settings in force with: bloom-runtime config check",
             lines.join("\n")
         ))
     })
 }
 
-fn block_on(work: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
+fn block_on(work: impl Future<Output = Result<(), CommandError>>) -> Result<(), CommandError> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     runtime.map_err(|error| format!("the process can't start its threads: {error}"))?.block_on(work)
 }
 
-fn openapi() -> Result<(), Failure> {
+fn openapi() -> Result<(), CommandError> {
     let document = http::openapi().to_pretty_json().map_err(|error| format!("the description can't be written: {error}"))?;
     say(&format!("{document}\n"));
     Ok(())
 }
 
-fn man(dir: &Path) -> Result<(), Failure> {
+fn man(dir: &Path) -> Result<(), CommandError> {
     let written = std::fs::create_dir_all(dir).and_then(|()| clap_mangen::generate_to(Cli::command(), dir));
     Ok(written.map_err(|error| format!("the manual pages can't be written to {}: {error}", dir.display()))?)
 }

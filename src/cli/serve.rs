@@ -7,7 +7,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use super::{database, files, gauges, say, signals};
-use bloom_commands::Failure;
+use bloom_commands::CommandError;
 use bloom_config::Serve;
 use bloom_dispatch::{self as agents, Agents};
 use bloom_engine::{self as engine, Engine};
@@ -16,14 +16,14 @@ use bloom_membridge::{self as membridge, Membridge};
 use bloom_reconcile as reconcile;
 use bloom_telemetry::{Metrics, init_logging};
 
-pub async fn serve(settings: Serve) -> Result<(), Failure> {
+pub async fn serve(settings: Serve) -> Result<(), CommandError> {
     init_logging(settings.log_format, &settings.log_level)?;
     let keyed = settings.api_key.is_some();
     run(settings, signals::listen()?, move |url| say(&next_step(url, keyed))).await
 }
 
 /// Serves until `shutdown`; `ready` is told the address to call once it is reachable there.
-pub async fn run(settings: Serve, shutdown: CancellationToken, ready: impl FnOnce(&str)) -> Result<(), Failure> {
+pub async fn run(settings: Serve, shutdown: CancellationToken, ready: impl FnOnce(&str)) -> Result<(), CommandError> {
     settings.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
     // Before anything is opened.
     let connections = files::connections(&settings);
@@ -33,7 +33,7 @@ pub async fn run(settings: Serve, shutdown: CancellationToken, ready: impl FnOnc
     for name in store.migrate().await.map_err(|error| database::explain(error, &settings))? {
         tracing::info!(migration = name, "the database's schema was brought up to date");
     }
-    let options = engine::Options {
+    let options = engine::EngineOptions {
         session_wait_ms: settings.session_wait_ms,
         worker_offline_after_ms: settings.worker_offline_after_ms,
         manual_clock: None,
@@ -64,7 +64,7 @@ pub async fn run(settings: Serve, shutdown: CancellationToken, ready: impl FnOnc
     Ok(())
 }
 
-async fn listen(settings: &Serve) -> Result<(TcpListener, SocketAddr), Failure> {
+async fn listen(settings: &Serve) -> Result<(TcpListener, SocketAddr), CommandError> {
     let (host, port) = (settings.host.as_str(), settings.port);
     let bound = async {
         let listener = TcpListener::bind((host, port)).await?;
@@ -102,8 +102,8 @@ fn http_settings(settings: &Serve, max_connections: usize) -> http::Settings {
     }
 }
 
-fn reconcile_options(settings: &Serve) -> reconcile::Options {
-    reconcile::Options {
+fn reconcile_options(settings: &Serve) -> reconcile::ReconcileOptions {
+    reconcile::ReconcileOptions {
         worker_offline_after_ms: settings.worker_offline_after_ms,
         worker_sync_ms: settings.worker_sync_ms,
         lease_ttl_ms: settings.lease_ttl_ms,
@@ -112,9 +112,9 @@ fn reconcile_options(settings: &Serve) -> reconcile::Options {
     }
 }
 
-fn agent_options(settings: &Serve, address: SocketAddr) -> agents::Options {
+fn agent_options(settings: &Serve, address: SocketAddr) -> agents::DispatchOptions {
     let public_url = settings.public_url.as_ref().map(|url| url.as_str().trim_end_matches('/').to_owned());
-    agents::Options { key: settings.agent_key.clone(), public_url, own_url: callable(address) }
+    agents::DispatchOptions { key: settings.agent_key.clone(), public_url, own_url: callable(address) }
 }
 
 /// The address as others on this machine call it: an unspecified one is no place to call.

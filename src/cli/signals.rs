@@ -3,10 +3,10 @@
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-use bloom_commands::Failure;
+use bloom_commands::CommandError;
 
 /// A token that the first signal cancels.
-pub fn listen() -> Result<CancellationToken, Failure> {
+pub fn listen() -> Result<CancellationToken, CommandError> {
     let take = |kind| signal(kind).map_err(|error| format!("signals can't be received: {error}"));
     let (terminate, interrupt) = (take(SignalKind::terminate())?, take(SignalKind::interrupt())?);
     let token = CancellationToken::new();

@@ -14,7 +14,7 @@ use url::form_urlencoded;
 
 use super::contexts::{self, Contexts};
 use super::term;
-use crate::Failure;
+use crate::CommandError;
 use bloom_client::{CALL_LIMIT, Client, Error};
 use bloom_config::Environment;
 
@@ -54,7 +54,7 @@ struct Target {
 impl Connection {
     /// # Errors
     /// What is given contradicts itself, or can't be used.
-    pub fn server(&self) -> Result<Server, Failure> {
+    pub fn server(&self) -> Result<Server, CommandError> {
         let environment = Environment::of_process();
         let target =
             self.resolve(&environment, || contexts::path(&environment).map_or(Ok(Contexts::default()), |path| Contexts::read(&path)))?;
@@ -63,14 +63,18 @@ impl Connection {
 
     /// Flags are stronger than the environment, and that is stronger than the context in use. A context's key goes to that
     /// context's server only.
-    fn resolve(&self, environment: &Environment, contexts: impl FnOnce() -> Result<Contexts, Failure>) -> Result<Target, Failure> {
+    fn resolve(
+        &self,
+        environment: &Environment,
+        contexts: impl FnOnce() -> Result<Contexts, CommandError>,
+    ) -> Result<Target, CommandError> {
         let variable = |name: &str| match environment.get(name).map(|value| value.to_str()) {
             None => Ok(None),
             Some(Some(text)) => Ok(Some(text.to_owned())),
-            Some(None) => Err(Failure::usage(format!("{name} must be UTF-8 text"))),
+            Some(None) => Err(CommandError::usage(format!("{name} must be UTF-8 text"))),
         };
         if self.server.is_some() && self.use_context.is_some() {
-            return Err(Failure::usage("--server and --use-context both name a server: give only one of them"));
+            return Err(CommandError::usage("--server and --use-context both name a server: give only one of them"));
         }
         let flag_key = one_key("--key", self.key.clone(), "--key-file", self.key_file.clone())?;
         let env_key = one_key(
@@ -102,9 +106,9 @@ impl Connection {
     }
 }
 
-fn one_key(name: &str, key: Option<SecretString>, file_name: &str, file: Option<PathBuf>) -> Result<Option<SecretString>, Failure> {
+fn one_key(name: &str, key: Option<SecretString>, file_name: &str, file: Option<PathBuf>) -> Result<Option<SecretString>, CommandError> {
     match (key, file) {
-        (Some(_), Some(_)) => Err(Failure::usage(format!("{name} and {file_name} are both given: give only one of them"))),
+        (Some(_), Some(_)) => Err(CommandError::usage(format!("{name} and {file_name} are both given: give only one of them"))),
         (None, Some(file)) => read_key(&file).map(Some),
         (key, None) => Ok(key),
     }
@@ -114,8 +118,8 @@ fn one_key(name: &str, key: Option<SecretString>, file_name: &str, file: Option<
 ///
 /// # Errors
 /// The file can't be read, or holds no key.
-pub fn read_key(path: &Path) -> Result<SecretString, Failure> {
-    let wrong = |why: String| Failure::usage(format!("the key file {}: {why}", path.display()));
+pub fn read_key(path: &Path) -> Result<SecretString, CommandError> {
+    let wrong = |why: String| CommandError::usage(format!("the key file {}: {why}", path.display()));
     let mut text = String::new();
     let file = File::open(path).map_err(|error| wrong(error.to_string()))?;
     let read = file.take(MAX_KEY_BYTES + 1).read_to_string(&mut text).map_err(|error| wrong(error.to_string()))?;
@@ -145,13 +149,13 @@ enum Again {
 impl Server {
     /// # Errors
     /// The call failed.
-    pub async fn get(&self, path: &str) -> Result<Value, Failure> {
+    pub async fn get(&self, path: &str) -> Result<Value, CommandError> {
         self.call(Again::Busy, || self.client.get(path)).await.map_err(failed)
     }
 
     /// # Errors
     /// The call failed; whether it took effect may be open.
-    pub async fn post(&self, path: &str, body: &Value) -> Result<Value, Failure> {
+    pub async fn post(&self, path: &str, body: &Value) -> Result<Value, CommandError> {
         self.call(Again::Busy, || self.client.post(path, body)).await.map_err(failed)
     }
 
@@ -159,13 +163,13 @@ impl Server {
     ///
     /// # Errors
     /// The call failed.
-    pub async fn post_surely(&self, path: &str, body: &Value) -> Result<Value, Failure> {
+    pub async fn post_surely(&self, path: &str, body: &Value) -> Result<Value, CommandError> {
         self.call(Again::Passing, || self.client.post(path, body)).await.map_err(failed)
     }
 
     /// # Errors
     /// The call failed; whether it took effect may be open.
-    pub async fn delete(&self, path: &str) -> Result<Value, Failure> {
+    pub async fn delete(&self, path: &str) -> Result<Value, CommandError> {
         let call = || async { self.client.send::<()>(Method::DELETE, path, None, CALL_LIMIT).await?.json() };
         self.call(Again::Busy, call).await.map_err(failed)
     }
@@ -220,10 +224,10 @@ pub fn retry_after(error: &Error) -> Option<Duration> {
     if let Error::Refused { retry_after, .. } = error { *retry_after } else { None }
 }
 
-pub fn failed(error: Error) -> Failure {
+pub fn failed(error: Error) -> CommandError {
     match error {
-        Error::Usage(message) => Failure::usage(message),
-        other => Failure::from(other.to_string()),
+        Error::Usage(message) => CommandError::usage(message),
+        other => CommandError::from(other.to_string()),
     }
 }
 
@@ -250,7 +254,7 @@ mod tests {
     fn resolve(flags: &[&str], variables: &[(&str, &str)]) -> Result<(String, String), String> {
         let line = Line::parse_from([&["x"], flags].concat());
         let file = "current = 'a'\n[contexts.a]\nserver = 'http://a'\nkey = 'of-a'\n[contexts.b]\nserver = 'http://b'\n";
-        let target = line.to.resolve(&variables.iter().copied().collect(), || Contexts::parse(file).map_err(Failure::usage));
+        let target = line.to.resolve(&variables.iter().copied().collect(), || Contexts::parse(file).map_err(CommandError::usage));
         let target = target.map_err(|failure| failure.to_string())?;
         Ok((target.server, target.key.map(|key| key.expose_secret().to_owned()).unwrap_or_default()))
     }

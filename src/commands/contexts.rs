@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::show::{self, Form, Shown};
 use super::{columns, connect, term};
-use crate::Failure;
+use crate::CommandError;
 use bloom_client::Client;
 use bloom_config::Environment;
 
@@ -59,12 +59,12 @@ pub struct Contexts {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub current: Option<String>,
     #[serde(default)]
-    contexts: BTreeMap<String, Context>,
+    contexts: BTreeMap<String, ServerContext>,
 }
 
 #[derive(Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
-pub struct Context {
+pub struct ServerContext {
     pub server: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     key: Option<String>,
@@ -72,10 +72,10 @@ pub struct Context {
     key_file: Option<PathBuf>,
 }
 
-impl Context {
+impl ServerContext {
     /// # Errors
     /// The key file can't be read.
-    pub fn secret(&self) -> Result<Option<SecretString>, Failure> {
+    pub fn secret(&self) -> Result<Option<SecretString>, CommandError> {
         match (&self.key, &self.key_file) {
             (Some(key), _) => Ok(Some(SecretString::from(key.as_str()))),
             (None, Some(file)) => connect::read_key(file).map(Some),
@@ -97,8 +97,8 @@ impl Contexts {
     ///
     /// # Errors
     /// It can't be read.
-    pub fn read(path: &Path) -> Result<Self, Failure> {
-        let wrong = |why: String| Failure::usage(format!("the contexts in {}: {why}", path.display()));
+    pub fn read(path: &Path) -> Result<Self, CommandError> {
+        let wrong = |why: String| CommandError::usage(format!("the contexts in {}: {why}", path.display()));
         let about = match fs::metadata(path) {
             Ok(about) => about,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Self::default()),
@@ -127,18 +127,20 @@ impl Contexts {
 
     /// # Errors
     /// There is no such context.
-    pub fn take(mut self, name: &str) -> Result<Context, Failure> {
+    pub fn take(mut self, name: &str) -> Result<ServerContext, CommandError> {
         self.contexts.remove(name).ok_or_else(|| self.unknown(name))
     }
 
-    fn unknown(&self, name: &str) -> Failure {
+    fn unknown(&self, name: &str) -> CommandError {
         let known: Vec<&str> = self.contexts.keys().map(String::as_str).collect();
         let known = if known.is_empty() { "there is none yet".to_owned() } else { format!("there are: {}", known.join(", ")) };
-        Failure::usage(format!("there is no context named {name}; {known}. Add it with: bloom-runtime context set {name} --server URL"))
+        CommandError::usage(format!(
+            "there is no context named {name}; {known}. Add it with: bloom-runtime context set {name} --server URL"
+        ))
     }
 
     /// Replaces the file in one step, readable by its owner alone.
-    fn write(&self, path: &Path) -> Result<(), Failure> {
+    fn write(&self, path: &Path) -> Result<(), CommandError> {
         let text = toml::to_string(self).map_err(|error| format!("the contexts can't be written: {error}"))?;
         // What the name stands for is replaced, not a link that somebody made.
         let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
@@ -154,7 +156,7 @@ impl Contexts {
         };
         write().map_err(|error| {
             let _ = fs::remove_file(&draft);
-            Failure::from(format!("the contexts can't be written to {}: {error}", path.display()))
+            CommandError::from(format!("the contexts can't be written to {}: {error}", path.display()))
         })
     }
 }
@@ -163,9 +165,9 @@ impl Contexts {
 ///
 /// # Errors
 /// The file can't be read or written, or there is no such context.
-pub fn run(command: ContextCommand, shown: Shown) -> Result<(), Failure> {
+pub fn run(command: ContextCommand, shown: Shown) -> Result<(), CommandError> {
     let path = path(&Environment::of_process())
-        .ok_or_else(|| Failure::usage("contexts have no place to be kept: neither XDG_CONFIG_HOME nor HOME is set"))?;
+        .ok_or_else(|| CommandError::usage("contexts have no place to be kept: neither XDG_CONFIG_HOME nor HOME is set"))?;
     let mut contexts = Contexts::read(&path)?;
     match command {
         ContextCommand::List => return list(&contexts, shown.form_or(Form::Table)),
@@ -192,19 +194,19 @@ fn set(
     server: Option<String>,
     key: Option<SecretString>,
     key_file: Option<PathBuf>,
-) -> Result<(), Failure> {
+) -> Result<(), CommandError> {
     if name.is_empty() || name.chars().any(char::is_control) {
-        return Err(Failure::usage("a context's name is one line of text"));
+        return Err(CommandError::usage("a context's name is one line of text"));
     }
     let before = contexts.contexts.remove(&name);
     let server = match (server, &before) {
         (Some(server), _) => server,
         (None, Some(before)) => before.server.clone(),
-        (None, None) => return Err(Failure::usage(format!("the context {name} is new: give its --server"))),
+        (None, None) => return Err(CommandError::usage(format!("the context {name} is new: give its --server"))),
     };
     // The file is for every directory, so a relative path would be of no use in it.
     let key_file = key_file.map(|file| std::path::absolute(&file).unwrap_or(file));
-    let mut context = Context { server, key: key.map(|key| key.expose_secret().to_owned()), key_file };
+    let mut context = ServerContext { server, key: key.map(|key| key.expose_secret().to_owned()), key_file };
     if let Some(before) = before
         && context.key.is_none()
         && context.key_file.is_none()
@@ -221,7 +223,7 @@ fn set(
     Ok(())
 }
 
-fn list(contexts: &Contexts, form: Form) -> Result<(), Failure> {
+fn list(contexts: &Contexts, form: Form) -> Result<(), CommandError> {
     let rows = contexts.contexts.iter().map(|(name, context)| {
         let key = match (&context.key, &context.key_file) {
             (Some(_), _) => Some("kept here".to_owned()),

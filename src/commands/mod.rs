@@ -5,7 +5,7 @@
 mod columns;
 mod connect;
 mod contexts;
-mod failure;
+mod error;
 mod records;
 mod show;
 mod task;
@@ -18,7 +18,7 @@ use clap::Subcommand;
 use connect::Connection;
 pub use connect::{DEFAULT_SERVER, read_key};
 use contexts::ContextCommand;
-pub use failure::Failure;
+pub use error::CommandError;
 use records::{AuditArgs, LeaseCommand, UsageArgs};
 use show::Shown;
 use task::TaskCommand;
@@ -89,7 +89,7 @@ pub enum Command {
     /// goes to that context's server only. The --context of `task submit` is another thing: the
     /// conversation that the task belongs to.
     #[command(verbatim_doc_comment)]
-    Context {
+    ServerContext {
         #[command(subcommand)]
         action: ContextCommand,
         #[command(flatten)]
@@ -101,7 +101,7 @@ pub enum Command {
 ///
 /// # Errors
 /// It failed, or the command line does not make sense.
-pub async fn run(command: Command) -> Result<(), Failure> {
+pub async fn run(command: Command) -> Result<(), CommandError> {
     match command {
         Command::Task { action, to, shown } => task::run(action, &to.server()?, shown).await,
         Command::Worker { action, to, shown } => worker::run(action, &to.server()?, shown).await,
@@ -109,6 +109,6 @@ pub async fn run(command: Command) -> Result<(), Failure> {
         Command::Audit { args, to, shown } => records::audit(args, &to.server()?, shown).await,
         Command::Stats { to, shown } => records::stats(&to.server()?, shown).await,
         Command::Usage { args, to, shown } => records::usage(args, &to.server()?, shown).await,
-        Command::Context { action, shown } => contexts::run(action, shown),
+        Command::ServerContext { action, shown } => contexts::run(action, shown),
     }
 }

@@ -6,7 +6,7 @@ use clap::{Args, Subcommand};
 use super::connect::{Server, failed, with_query};
 use super::show::{self, Form, Kind, Shown};
 use super::{columns, term, when};
-use crate::Failure;
+use crate::CommandError;
 use bloom_core::Ms;
 use bloom_core::task::LeaseStatus;
 
@@ -57,17 +57,24 @@ pub struct UsageArgs {
     by: String,
 }
 
-pub async fn leases(LeaseCommand::List { status, limit }: LeaseCommand, server: &Server, shown: Shown) -> Result<(), Failure> {
+pub async fn leases(LeaseCommand::List { status, limit }: LeaseCommand, server: &Server, shown: Shown) -> Result<(), CommandError> {
     let query: Vec<_> = status.map(|status| ("status", status)).into_iter().collect();
     pages(server, "api/runtime/leases", &query, limit, shown, &columns::LEASES).await
 }
 
-pub async fn audit(AuditArgs { limit }: AuditArgs, server: &Server, shown: Shown) -> Result<(), Failure> {
+pub async fn audit(AuditArgs { limit }: AuditArgs, server: &Server, shown: Shown) -> Result<(), CommandError> {
     pages(server, "api/runtime/audit", &[], limit, shown, &columns::AUDIT).await
 }
 
 /// Shows a list, and says when it is cut.
-pub async fn pages(server: &Server, path: &str, query: &[(&str, String)], limit: Limit, shown: Shown, kind: &Kind) -> Result<(), Failure> {
+pub async fn pages(
+    server: &Server,
+    path: &str,
+    query: &[(&str, String)],
+    limit: Limit,
+    shown: Shown,
+    kind: &Kind,
+) -> Result<(), CommandError> {
     let (rows, more) = server.list(path, query, limit.rows()).await.map_err(failed)?;
     show::list(shown.form_or(Form::Table), kind, &rows)?;
     if more {
@@ -76,7 +83,7 @@ pub async fn pages(server: &Server, path: &str, query: &[(&str, String)], limit:
     Ok(())
 }
 
-pub async fn stats(server: &Server, shown: Shown) -> Result<(), Failure> {
+pub async fn stats(server: &Server, shown: Shown) -> Result<(), CommandError> {
     let stats = server.get("api/runtime/stats").await?;
     match shown.form_or(Form::Table) {
         form @ (Form::Json | Form::Yaml) => show::one(form, &columns::STATS, &stats),
@@ -84,7 +91,7 @@ pub async fn stats(server: &Server, shown: Shown) -> Result<(), Failure> {
     }
 }
 
-pub async fn usage(UsageArgs { from, to, by }: UsageArgs, server: &Server, shown: Shown) -> Result<(), Failure> {
+pub async fn usage(UsageArgs { from, to, by }: UsageArgs, server: &Server, shown: Shown) -> Result<(), CommandError> {
     let by = match by.as_str() {
         "agent" => "agent_slug",
         "context" => "context_id",

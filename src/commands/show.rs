@@ -6,7 +6,7 @@ use serde_json::Value;
 use unicode_width::UnicodeWidthStr;
 
 use super::{term, when};
-use crate::Failure;
+use crate::CommandError;
 use bloom_core::Ms;
 
 #[derive(Args, Clone, Copy, Debug)]
@@ -67,7 +67,7 @@ impl Column {
 ///
 /// # Errors
 /// The output can't be written.
-pub fn list(form: Form, kind: &Kind, rows: &[Value]) -> Result<(), Failure> {
+pub fn list(form: Form, kind: &Kind, rows: &[Value]) -> Result<(), CommandError> {
     match form {
         Form::Json => term::print_foreign(&format!("{}\n", json(&rows)?)),
         Form::Yaml => term::print_foreign(&yaml(&rows)?),
@@ -88,7 +88,7 @@ pub fn list(form: Form, kind: &Kind, rows: &[Value]) -> Result<(), Failure> {
 ///
 /// # Errors
 /// The output can't be written.
-pub fn one(form: Form, kind: &Kind, thing: &Value) -> Result<(), Failure> {
+pub fn one(form: Form, kind: &Kind, thing: &Value) -> Result<(), CommandError> {
     match form {
         Form::Json => term::print_foreign(&format!("{}\n", json(thing)?)),
         Form::Yaml => term::print_foreign(&yaml(thing)?),
@@ -100,19 +100,19 @@ pub fn one(form: Form, kind: &Kind, thing: &Value) -> Result<(), Failure> {
 ///
 /// # Errors
 /// The output can't be written.
-pub fn some(form: Form, kind: &Kind, things: &[Value]) -> Result<(), Failure> {
+pub fn some(form: Form, kind: &Kind, things: &[Value]) -> Result<(), CommandError> {
     if let [thing] = things { one(form, kind, thing) } else { list(form, kind, things) }
 }
 
-fn json(value: &impl serde::Serialize) -> Result<String, Failure> {
+fn json(value: &impl serde::Serialize) -> Result<String, CommandError> {
     Ok(serde_json::to_string_pretty(value).map_err(|error| format!("this is no JSON: {error}"))?)
 }
 
-fn yaml(value: &impl serde::Serialize) -> Result<String, Failure> {
+fn yaml(value: &impl serde::Serialize) -> Result<String, CommandError> {
     Ok(serde_norway::to_string(value).map_err(|error| format!("this is no YAML: {error}"))?)
 }
 
-fn names(kind: &Kind, rows: &[Value]) -> Result<(), Failure> {
+fn names(kind: &Kind, rows: &[Value]) -> Result<(), CommandError> {
     let lines: String = rows.iter().map(|row| term::line(&(kind.name)(row)) + "\n").collect();
     term::print(&lines)
 }
@@ -134,7 +134,7 @@ impl Feed {
     ///
     /// # Errors
     /// The output can't be written.
-    pub fn print(&mut self, rows: &[Value]) -> Result<(), Failure> {
+    pub fn print(&mut self, rows: &[Value]) -> Result<(), CommandError> {
         match self.form {
             Form::Json => term::print_foreign(&rows.iter().map(|row| format!("{row}\n")).collect::<String>()),
             Form::Yaml => rows.iter().try_for_each(|row| term::print_foreign(&format!("---\n{}", yaml(row)?))),

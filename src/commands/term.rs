@@ -5,7 +5,7 @@ use std::io::{ErrorKind, IsTerminal, Write, stderr, stdin, stdout};
 
 use anstream::{AutoStream, ColorChoice};
 
-use crate::Failure;
+use crate::CommandError;
 
 /// Text of others, fit for a terminal: what would steer it shows as an escape. Line breaks and tabs stay.
 pub fn safe(text: &str) -> Cow<'_, str> {
@@ -66,12 +66,12 @@ pub fn has_colors() -> bool {
 /// Prints data as it is.
 ///
 /// # Errors
-/// It can't be written; [`Failure::unread`] when nobody reads any more.
-pub fn print(text: &str) -> Result<(), Failure> {
+/// It can't be written; [`CommandError::unread`] when nobody reads any more.
+pub fn print(text: &str) -> Result<(), CommandError> {
     let mut out = stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Ok(()) => Ok(()),
-        Err(error) if error.kind() == ErrorKind::BrokenPipe => Err(Failure::unread()),
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Err(CommandError::unread()),
         Err(error) => Err(format!("the output can't be written: {error}").into()),
     }
 }
@@ -80,7 +80,7 @@ pub fn print(text: &str) -> Result<(), Failure> {
 ///
 /// # Errors
 /// As [`print`].
-pub fn print_foreign(text: &str) -> Result<(), Failure> {
+pub fn print_foreign(text: &str) -> Result<(), CommandError> {
     if is_out_terminal() { print(&safe(text)) } else { print(text) }
 }
 

@@ -7,7 +7,7 @@ use super::connect::Server;
 use super::records::{self, Limit};
 use super::show::{self, Form, Shown};
 use super::{columns, term};
-use crate::Failure;
+use crate::CommandError;
 use bloom_client::part;
 
 #[derive(Debug, Subcommand)]
@@ -51,7 +51,7 @@ pub enum WorkerCommand {
     },
 }
 
-pub async fn run(command: WorkerCommand, server: &Server, shown: Shown) -> Result<(), Failure> {
+pub async fn run(command: WorkerCommand, server: &Server, shown: Shown) -> Result<(), CommandError> {
     match command {
         WorkerCommand::List { limit } => records::pages(server, "api/runtime/workers", &[], limit, shown, &columns::WORKERS).await,
         WorkerCommand::Get { names } => {
@@ -74,7 +74,7 @@ pub async fn run(command: WorkerCommand, server: &Server, shown: Shown) -> Resul
     }
 }
 
-async fn wish(server: &Server, names: &[String], tail: &str, shown: Shown) -> Result<(), Failure> {
+async fn wish(server: &Server, names: &[String], tail: &str, shown: Shown) -> Result<(), CommandError> {
     let mut workers = Vec::new();
     for name in names {
         workers.push(server.post(&path(name, tail), &json!({})).await.map_err(|failure| failure.about(name))?);

@@ -382,7 +382,7 @@ impl Op {
         }
     }
 
-    /// Commands that place leases or set up workers; they lock workers and have a lane of their own.
+    /// Commands that place leases or set up workers; they lock workers and have a writer of their own.
     pub fn is_placement(&self) -> bool {
         matches!(
             self,

@@ -3,9 +3,9 @@
 //! Where an agent is, its worker's registration says. What goes there carries the agents' common key, so that they know who calls.
 
 mod calls;
+mod circuit_breaker;
 mod push;
 pub mod reconcile;
-mod rests;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -19,7 +19,7 @@ pub use push::{Dispatched, Outcome};
 
 use bloom_engine::Engine;
 use bloom_outbound as outbound;
-use rests::Rests;
+use circuit_breaker::CircuitBreakers;
 
 const KEY_HEADER: &str = "X-MEMBRIDGE-AGENT";
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
@@ -29,7 +29,7 @@ const KEEP_ALIVE: Duration = Duration::from_secs(30);
 const MAX_PUSHES: usize = 1_024;
 
 #[derive(Clone, Default)]
-pub struct Options {
+pub struct DispatchOptions {
     /// Sent with every call, never shown.
     pub key: Option<SecretString>,
     /// Where agents reach this server, without a slash at the end.
@@ -44,21 +44,21 @@ pub struct Agents(Arc<Inner>);
 
 struct Inner {
     engine: Engine,
-    options: Options,
+    options: DispatchOptions,
     /// The error is one of this machine's set-up.
     http: Result<reqwest::Client, String>,
     places: Arc<Semaphore>,
-    rests: Mutex<Rests>,
+    breakers: Mutex<CircuitBreakers>,
 }
 
 impl Agents {
-    pub fn new(engine: Engine, options: Options) -> Self {
+    pub fn new(engine: Engine, options: DispatchOptions) -> Self {
         // No connection is used twice: on one that its other end has just closed nobody could say whether the request was seen.
         let http = outbound::client(|builder| {
             let builder = builder.connect_timeout(CONNECT_LIMIT).tcp_keepalive(KEEP_ALIVE).tcp_nodelay(true);
             builder.pool_max_idle_per_host(0).retry(reqwest::retry::never())
         });
-        Self(Arc::new(Inner { engine, options, http, places: Arc::new(Semaphore::new(MAX_PUSHES)), rests: Mutex::default() }))
+        Self(Arc::new(Inner { engine, options, http, places: Arc::new(Semaphore::new(MAX_PUSHES)), breakers: Mutex::default() }))
     }
 
     /// Where agents reach this server, if an operator has said so.
@@ -83,7 +83,7 @@ impl Agents {
         outbound::with_key(request, KEY_HEADER, self.0.options.key.as_ref()).map_err(|error| format!("agents can't be called: {error}"))
     }
 
-    fn rests(&self) -> MutexGuard<'_, Rests> {
-        self.0.rests.lock().unwrap_or_else(PoisonError::into_inner)
+    fn breakers(&self) -> MutexGuard<'_, CircuitBreakers> {
+        self.0.breakers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -16,7 +16,7 @@ use bloom_core::ids::{LeaseId, TaskId, WorkerId};
 use bloom_core::task::{ActiveLease, LeaseStatus, Origin, TaskSpec, TaskState};
 use bloom_core::worker::Worker;
 use bloom_engine::Error;
-use bloom_outbound::{self as outbound, Failure};
+use bloom_outbound::{self as outbound, SendError};
 
 /// Between two looks at whether the lease is still there.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
@@ -115,7 +115,7 @@ impl Agents {
             Some(problem) => tracing::warn!(task = %task.id, lease = %lease.id, worker = worker.id, problem, "a push failed"),
             None => {
                 tracing::debug!(task = %task.id, lease = %lease.id, worker = worker.id, outcome = word, "a task was pushed");
-                if self.rests().went_well(&worker.id) {
+                if self.breakers().succeeded(&worker.id) {
                     self.0.engine.alarms().push_due.ring();
                 }
             }
@@ -126,14 +126,14 @@ impl Agents {
     /// From now on the leader lets the worker alone for a while. Said before the task is free again, or it would come back at once.
     fn rest(&self, worker: &Worker) {
         if worker.is_pushed_to() {
-            self.rests().failed(&worker.id, self.0.engine.now());
+            self.breakers().failed(&worker.id, self.0.engine.now());
             self.0.engine.alarms().push_due.ring();
         }
     }
 
     async fn send(&self, task: &TaskState, lease: &ActiveLease, worker: &Worker, runtime_url: &str) -> Outcome {
         let engine = &self.0.engine;
-        let unsent = |text: String| Failure { text, is_unsent: true };
+        let unsent = |text: String| SendError { text, is_unsent: true };
         let request = match engine.specs(&[task.id]).await.map(|specs| specs.into_iter().next()) {
             Ok(Some(spec)) => self
                 .request(Method::POST, &worker.url, "execute-task")
@@ -153,7 +153,7 @@ impl Agents {
         };
         let reply = match reply {
             Ok(reply) => reply,
-            Err(Failure { text, is_unsent }) => return self.undelivered(task.id, lease, worker, text, !is_unsent).await,
+            Err(SendError { text, is_unsent }) => return self.undelivered(task.id, lease, worker, text, !is_unsent).await,
         };
         match serde_json::from_slice::<Box<RawValue>>(&reply.body) {
             Ok(answer) if reply.is_success() => Outcome::Accepted(answer),

@@ -13,13 +13,13 @@ const FULL_MS: Ms = 1_000;
 
 pub async fn run(context: Context, agents: Agents) {
     let engine = context.engine.clone();
-    context.drive("push", &engine.alarms().push_due, LOOK_EVERY_MS, |context| look(context, agents.clone())).await;
+    context.run("push", &engine.alarms().push_due, LOOK_EVERY_MS, |context| look(context, agents.clone())).await;
 }
 
 async fn look(context: Context, agents: Agents) -> Result<Option<Ms>, Error> {
     let engine = &context.engine;
     let Some(epoch) = context.leadership.epoch() else { return Ok(None) };
-    let rested_at = agents.ask_rested();
+    let rested_at = agents.check_due();
     let max = agents.room().min(AT_ONCE);
     if max == 0 {
         return Ok(Some(engine.now() + FULL_MS));

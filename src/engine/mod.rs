@@ -63,7 +63,7 @@ impl From<Rejection> for Error {
 
 /// What the engine needs to know of its surroundings.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct EngineOptions {
     /// For so long a task is kept for the worker that has its session.
     pub session_wait_ms: i64,
     /// After so long without a sign of life a worker is lost: they are written often enough for that.
@@ -113,7 +113,7 @@ impl Engine {
     ///
     /// # Errors
     /// Of the database.
-    pub async fn start(database: Arc<dyn Database>, metrics: Metrics, options: Options) -> Result<Self, database::Error> {
+    pub async fn start(database: Arc<dyn Database>, metrics: Metrics, options: EngineOptions) -> Result<Self, database::Error> {
         let ledger = Arc::new(Inbox::default());
         let is_shared = database.is_shared();
         let placement = if is_shared { Arc::new(Inbox::default()) } else { ledger.clone() };
@@ -331,7 +331,7 @@ impl Engine {
         self.0.stop.cancelled().await;
     }
 
-    /// Finishes what was taken in, and closes the lanes.
+    /// Finishes what was taken in, and closes the writers.
     pub async fn stop(&self) {
         self.0.stop.cancel();
         self.0.placement.close();

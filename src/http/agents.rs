@@ -3,10 +3,10 @@
 use axum::extract::State;
 
 use super::AppState;
-use super::answer::{Answer, ok};
+use super::answer::{HandlerResult, ok};
 use super::body::Content;
 use super::error::Error;
-use super::gate::Caller;
+use super::middleware::Caller;
 use super::path::WorkerPath;
 use bloom_api::agents::{AgentHealth, OrderDone, change_of_health};
 use bloom_api::error::ErrorText;
@@ -25,9 +25,9 @@ use bloom_dispatch::Order;
         (status = 404, description = "Worker not found.", body = ErrorText),
     )
 )]
-pub async fn health(State(app): State<AppState>, caller: Caller, path: WorkerPath) -> Answer {
+pub async fn health(State(app): State<AppState>, caller: Caller, path: WorkerPath) -> HandlerResult {
     let worker = with_url(&app, path).await?;
-    let _seat = app.seats.agent()?;
+    let _permit = app.stream_limits.agent()?;
     match app.agents.health(&worker.url).await {
         Ok(answer) => {
             let change = change_of_health(&worker.id, &answer);
@@ -58,7 +58,7 @@ async fn with_url(app: &AppState, path: WorkerPath) -> Result<Worker, Error> {
         (status = 502, description = "The agent refused, or can't be reached.", body = ErrorText),
     )
 )]
-pub async fn update(State(app): State<AppState>, caller: Caller, path: WorkerPath, body: Content) -> Answer {
+pub async fn update(State(app): State<AppState>, caller: Caller, path: WorkerPath, body: Content) -> HandlerResult {
     order(app, caller, path, &body, Order::Update).await
 }
 
@@ -73,7 +73,7 @@ pub async fn update(State(app): State<AppState>, caller: Caller, path: WorkerPat
         (status = 502, description = "The agent refused, or can't be reached.", body = ErrorText),
     )
 )]
-pub async fn restart(State(app): State<AppState>, caller: Caller, path: WorkerPath, body: Content) -> Answer {
+pub async fn restart(State(app): State<AppState>, caller: Caller, path: WorkerPath, body: Content) -> HandlerResult {
     order(app, caller, path, &body, Order::Restart).await
 }
 
@@ -88,17 +88,17 @@ pub async fn restart(State(app): State<AppState>, caller: Caller, path: WorkerPa
         (status = 502, description = "The agent refused, or can't be reached.", body = ErrorText),
     )
 )]
-pub async fn uninstall(State(app): State<AppState>, caller: Caller, path: WorkerPath, body: Content) -> Answer {
+pub async fn uninstall(State(app): State<AppState>, caller: Caller, path: WorkerPath, body: Content) -> HandlerResult {
     order(app, caller, path, &body, Order::Uninstall).await
 }
 
-async fn order(app: AppState, caller: Caller, path: WorkerPath, body: &Content, order: Order) -> Answer {
+async fn order(app: AppState, caller: Caller, path: WorkerPath, body: &Content, order: Order) -> HandlerResult {
     body.raw()?;
     let worker = with_url(&app, path).await?;
-    let seat = app.seats.agent()?;
+    let permit = app.stream_limits.agent()?;
     // Once given, an order is put down, also when whoever gave it does not wait.
     let done = tokio::spawn(async move {
-        let _seat = seat;
+        let _permit = permit;
         let answer = app.agents.order(&worker.url, order).await;
         let answer = answer.map_err(|error| Error::Text { status: 502, text: error.into() })?;
         app.engine.submit(caller.command(record(order, worker.id))).await?;

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::error::Error;
 
-pub type Answer = Result<Response, Error>;
+pub type HandlerResult = Result<Response, Error>;
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
@@ -16,12 +16,12 @@ const JSON: HeaderValue = HeaderValue::from_static("application/json");
 ///
 /// # Errors
 /// What is shown can't be JSON: a fault of ours.
-pub fn json(status: StatusCode, body: &impl Serialize) -> Answer {
+pub fn json(status: StatusCode, body: &impl Serialize) -> HandlerResult {
     let body = serde_json::to_vec(body).map_err(|error| Error::Internal(error.to_string()))?;
     Ok(json_bytes(status, body.into()))
 }
 
-pub fn ok(body: &impl Serialize) -> Answer {
+pub fn ok(body: &impl Serialize) -> HandlerResult {
     json(StatusCode::OK, body)
 }
 
@@ -37,7 +37,7 @@ pub fn typed(status: StatusCode, content_type: HeaderValue, body: Bytes) -> Resp
 }
 
 /// A page of a list, with the way to the next one.
-pub fn page(rows: &impl Serialize, next: Option<String>) -> Answer {
+pub fn page(rows: &impl Serialize, next: Option<String>) -> HandlerResult {
     let mut response = ok(rows)?;
     if let Some(link) = next.and_then(|link| HeaderValue::try_from(link).ok()) {
         response.headers_mut().insert(LINK, link);

@@ -3,10 +3,10 @@
 use axum::extract::State;
 
 use super::AppState;
-use super::answer::{Answer, ok};
+use super::answer::{HandlerResult, ok};
 use super::body::Content;
 use super::error::Error;
-use super::gate::Caller;
+use super::middleware::Caller;
 use super::tasks::filter_of_body;
 use bloom_api::answers::BulkResult;
 use bloom_api::bulk::{Bulk, Named};
@@ -22,7 +22,7 @@ use bloom_store::{Page, TaskFilter};
     post, path = "/api/runtime/llm-tasks:cancel", operation_id = "cancelTasks", tag = "tasks", request_body = Bulk,
     responses((status = 200, description = "What came of it.", body = BulkResult))
 )]
-pub async fn cancel(State(app): State<AppState>, caller: Caller, body: Content) -> Answer {
+pub async fn cancel(State(app): State<AppState>, caller: Caller, body: Content) -> HandlerResult {
     const LIVE: [Status; 3] = [Status::Queued, Status::Leased, Status::Running];
     apply(&app, &caller, body.read()?, &LIVE, |task| Op::Cancel { task }).await
 }
@@ -32,13 +32,13 @@ pub async fn cancel(State(app): State<AppState>, caller: Caller, body: Content) 
     post, path = "/api/runtime/llm-tasks:requeue", operation_id = "requeueTasks", tag = "tasks", request_body = Bulk,
     responses((status = 200, description = "What came of it.", body = BulkResult))
 )]
-pub async fn requeue(State(app): State<AppState>, caller: Caller, body: Content) -> Answer {
+pub async fn requeue(State(app): State<AppState>, caller: Caller, body: Content) -> HandlerResult {
     const OVER: [Status; 3] = [Status::Failed, Status::Dead, Status::Cancelled];
     apply(&app, &caller, body.read()?, &OVER, |task| Op::Requeue { task }).await
 }
 
 /// Only tasks in one of `statuses` count: so repeated calls come to an end.
-async fn apply(app: &AppState, caller: &Caller, bulk: Bulk, statuses: &[Status], op: fn(TaskId) -> Op) -> Answer {
+async fn apply(app: &AppState, caller: &Caller, bulk: Bulk, statuses: &[Status], op: fn(TaskId) -> Op) -> HandlerResult {
     let (ids, more) = match bulk.named {
         Named::Ids(ids) => (ids, false),
         Named::Filter(filter) => match filter_of_body(&filter) {

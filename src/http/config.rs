@@ -4,9 +4,9 @@ use axum::extract::State;
 use secrecy::SecretString;
 
 use super::AppState;
-use super::answer::{Answer, ok};
+use super::answer::{HandlerResult, ok};
 use super::body::Content;
-use super::gate::Caller;
+use super::middleware::Caller;
 use bloom_api::reports::{Config, ConnectionTest, Health, MembridgeState};
 use bloom_api::requests::NewConfig;
 use bloom_core::audit::{Action, EntityType};
@@ -17,11 +17,11 @@ use bloom_core::command::Op;
     get, path = "/api/runtime/config", operation_id = "getConfig", tag = "config",
     responses((status = 200, description = "The settings, the key masked.", body = Config))
 )]
-pub async fn get(State(app): State<AppState>) -> Answer {
+pub async fn get(State(app): State<AppState>) -> HandlerResult {
     show(&app)
 }
 
-fn show(app: &AppState) -> Answer {
+fn show(app: &AppState) -> HandlerResult {
     let view = app.membridge.config();
     ok(&Config {
         membridge_server_url: view.membridge_server_url,
@@ -36,7 +36,7 @@ fn show(app: &AppState) -> Answer {
     post, path = "/api/runtime/config", operation_id = "setConfig", tag = "config", request_body = NewConfig,
     responses((status = 200, description = "The settings, the key masked.", body = Config))
 )]
-pub async fn set(State(app): State<AppState>, caller: Caller, body: Content) -> Answer {
+pub async fn set(State(app): State<AppState>, caller: Caller, body: Content) -> HandlerResult {
     let wanted = body.read::<NewConfig>()?;
     let (url, key) = (wanted.membridge_server_url.0, wanted.admin_key.0);
     let op = Op::Configure { membridge_server_url: url.clone(), membridge_admin_key: key.clone() };
@@ -50,7 +50,7 @@ pub async fn set(State(app): State<AppState>, caller: Caller, body: Content) -> 
     post, path = "/api/runtime/test-connection", operation_id = "testConnection", tag = "config",
     responses((status = 200, description = "Whether it answered, and what.", body = ConnectionTest))
 )]
-pub async fn test_connection(State(app): State<AppState>, caller: Caller, body: Content) -> Answer {
+pub async fn test_connection(State(app): State<AppState>, caller: Caller, body: Content) -> HandlerResult {
     body.raw()?;
     let tested = app.membridge.test_connection().await;
     let detail = tested.as_ref().map_or_else(|error| format!("failed: {error}"), |_| "connected".into());
@@ -67,7 +67,7 @@ pub async fn test_connection(State(app): State<AppState>, caller: Caller, body: 
     get, path = "/api/runtime/health", operation_id = "getHealth", tag = "probes",
     responses((status = 200, description = "It lives.", body = Health))
 )]
-pub async fn health(State(app): State<AppState>) -> Answer {
+pub async fn health(State(app): State<AppState>) -> HandlerResult {
     let membridge = app.membridge.state();
     ok(&Health {
         status: "ok",

@@ -11,10 +11,10 @@ use tokio::time::timeout;
 use url::Url;
 
 use super::AppState;
-use super::answer::{Answer, json, ok};
+use super::answer::{HandlerResult, json, ok};
 use super::body::Content;
-use super::content::Ask;
-use super::gate::{Caller, Peer};
+use super::error_precedence::Ask;
+use super::middleware::{Caller, Peer};
 use super::path::TaskPath;
 use bloom_api::agents::{Dispatched, NotDispatched};
 use bloom_api::error::ErrorText;
@@ -41,14 +41,14 @@ pub async fn dispatch(
     path: TaskPath,
     RuntimeUrl(runtime_url): RuntimeUrl,
     body: Content,
-) -> Answer {
+) -> HandlerResult {
     let raw = body.raw()?;
     let wish = match NewDispatch::read(raw) {
         Ok(wish) => wish,
-        Err(wrong) => return Err(app.blame(&path, Ask::Lease, raw, wrong.into()).await),
+        Err(wrong) => return Err(app.most_important_error(&path, Ask::Lease, raw, wrong.into()).await),
     };
     let task_id = path.id()?;
-    let _seat = app.seats.agent()?;
+    let _permit = app.stream_limits.agent()?;
     let worker = wish.worker_id.map(|id| id.0);
     let request_id = Some(caller.request_id.to_string());
     let push = app.agents.dispatch(task_id, worker, app.settings.lease_ttl_ms, request_id, runtime_url).await?;

@@ -12,7 +12,7 @@ use axum::routing::get;
 use utoipa_swagger_ui::{Config, serve};
 
 use super::AppState;
-use super::answer::{Answer, json_bytes, typed};
+use super::answer::{HandlerResult, json_bytes, typed};
 use super::error::Error;
 
 const NOT_FOUND: Error = Error::fixed(404, "Not found");
@@ -28,7 +28,7 @@ pub fn router() -> Router<AppState> {
         .route("/docs/{*file}", get(file))
 }
 
-async fn openapi() -> Answer {
+async fn openapi() -> HandlerResult {
     static TEXT: OnceLock<Bytes> = OnceLock::new();
     let text = match TEXT.get() {
         Some(text) => text,
@@ -41,15 +41,15 @@ async fn openapi() -> Answer {
 }
 
 /// The page is the same wherever it is asked for; its files are under `/docs/`.
-async fn explorer() -> Answer {
+async fn explorer() -> HandlerResult {
     asset("index.html")
 }
 
-async fn file(path: Result<Path<String>, PathRejection>) -> Answer {
+async fn file(path: Result<Path<String>, PathRejection>) -> HandlerResult {
     path.map_or(Err(NOT_FOUND), |Path(file)| asset(&file))
 }
 
-fn asset(file: &str) -> Answer {
+fn asset(file: &str) -> HandlerResult {
     let config = Arc::new(Config::from("/openapi.json").persist_authorization(true));
     let found = serve(file, config).map_err(|error| Error::Internal(error.to_string()))?;
     let found = found.ok_or(NOT_FOUND)?;

@@ -81,7 +81,7 @@ fn to_json(body: &impl Serialize) -> Vec<u8> {
     serde_json::to_vec(body).unwrap_or_default()
 }
 
-/// Why an answer is a 500, for the log; it goes no further than the gate.
+/// Why an answer is a 500, for the log; it goes no further than the middleware.
 #[derive(Clone, Debug)]
 pub struct Cause(pub String);
 

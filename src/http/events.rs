@@ -8,15 +8,15 @@ use futures_util::stream;
 use tokio_util::sync::CancellationToken;
 
 use super::AppState;
-use super::answer::{Answer, ok, page};
+use super::answer::{HandlerResult, ok, page};
 use super::body::Content;
-use super::content::Ask;
 use super::error::{Error, odd_reply};
-use super::gate::Caller;
+use super::error_precedence::Ask;
 use super::hub::Follower;
+use super::middleware::Caller;
 use super::path::TaskPath;
 use super::show::Query;
-use super::stream::{KEEP_ALIVE, Seat, event_stream};
+use super::stream::{KEEP_ALIVE, Permit, event_stream};
 use super::wait::LOOK_EVERY;
 use bloom_api::answers::{Event, Recorded};
 use bloom_api::error::ErrorText;
@@ -43,11 +43,11 @@ const PIECE_BYTES: i64 = 1 << 20;
         (status = 409, description = "Another lease holds the task.", body = ErrorText),
     )
 )]
-pub async fn send(State(app): State<AppState>, caller: Caller, path: TaskPath, body: Content) -> Answer {
+pub async fn send(State(app): State<AppState>, caller: Caller, path: TaskPath, body: Content) -> HandlerResult {
     let raw = body.raw()?;
     let sent = match NewEvents::read(raw) {
         Ok(sent) => sent,
-        Err(wrong) => return Err(app.blame(&path, Ask::Events, raw, wrong.into()).await),
+        Err(wrong) => return Err(app.most_important_error(&path, Ask::Events, raw, wrong.into()).await),
     };
     let op = Op::AppendEvents { task: path.id()?, lease: sent.lease_id.0, events: sent.events.map(NewEvent::from) };
     match app.engine.submit(caller.command(op)).await? {
@@ -66,7 +66,7 @@ pub async fn send(State(app): State<AppState>, caller: Caller, path: TaskPath, b
         (status = 404, description = "Task not found.", body = ErrorText),
     )
 )]
-pub async fn list(State(app): State<AppState>, path: TaskPath, Query(params): Query, headers: HeaderMap) -> Answer {
+pub async fn list(State(app): State<AppState>, path: TaskPath, Query(params): Query, headers: HeaderMap) -> HandlerResult {
     let id = path.id()?;
     let store = &app.store;
     let state = store.task_states(&[id]).await?.into_iter().next().ok_or(Error::TASK_NOT_FOUND)?;
@@ -77,7 +77,7 @@ pub async fn list(State(app): State<AppState>, path: TaskPath, Query(params): Qu
         let seen = headers.get("last-event-id").and_then(|id| id.to_str().ok()).and_then(|id| id.parse().ok()).unwrap_or(after);
         let follower = app.hub.follow(id);
         let (store, shutdown) = (app.store.clone(), app.shutdown.clone());
-        let following = Following { store, task: id, seen, follower, shutdown, is_over: false, _seat: app.seats.events()? };
+        let following = Following { store, task: id, seen, follower, shutdown, is_over: false, _permit: app.stream_limits.events()? };
         return Ok(event_stream(stream::unfold(following, Following::next)));
     }
     let limit = params.limit();
@@ -99,7 +99,7 @@ struct Following {
     follower: Follower,
     shutdown: CancellationToken,
     is_over: bool,
-    _seat: Seat,
+    _permit: Permit,
 }
 
 impl Following {

@@ -4,7 +4,7 @@ use axum::body::Bytes;
 use axum::http::{HeaderValue, StatusCode};
 use url::Url;
 
-use super::answer::{Answer, typed};
+use super::answer::{HandlerResult, typed};
 use super::dispatch::RuntimeUrl;
 use super::error::Error;
 use super::show::Query;
@@ -20,7 +20,7 @@ const MAX_URL_BYTES: usize = 2048;
     get, path = "/api/runtime/agent-install-script", operation_id = "getAgentInstallScript", tag = "agents", params(InstallParams),
     responses((status = 200, description = "The script.", body = String, content_type = "text/x-shellscript"))
 )]
-pub async fn script(RuntimeUrl(here): RuntimeUrl, Query(params): Query) -> Answer {
+pub async fn script(RuntimeUrl(here): RuntimeUrl, Query(params): Query) -> HandlerResult {
     let name = params.get("node_id").unwrap_or_default();
     let server = params.get("server_url").unwrap_or(&here);
     if name.chars().any(char::is_control) || name.chars().count() > MAX_NAME_CHARS {

@@ -4,12 +4,12 @@ use axum::extract::State;
 use axum::http::StatusCode;
 
 use super::AppState;
-use super::answer::{Answer, json, ok};
+use super::answer::{HandlerResult, json, ok};
 use super::auth::Scope;
 use super::body::{self, Content};
-use super::content::Ask;
 use super::error::{Error, odd_reply};
-use super::gate::Caller;
+use super::error_precedence::Ask;
+use super::middleware::Caller;
 use super::path::TaskPath;
 use super::show::{show_task, spec};
 use bloom_api::answers::{Artifact, Completed, Lease, Leased, Renewed, TaskResult, Worker};
@@ -32,11 +32,11 @@ use bloom_core::task::TaskState;
         (status = 503, description = "No available worker with free capacity.", body = ErrorText),
     )
 )]
-pub async fn lease(State(app): State<AppState>, caller: Caller, path: TaskPath, body: Content) -> Answer {
+pub async fn lease(State(app): State<AppState>, caller: Caller, path: TaskPath, body: Content) -> HandlerResult {
     let raw = body.raw()?;
     let wish = match NewLease::read(raw) {
         Ok(wish) => wish,
-        Err(wrong) => return Err(app.blame(&path, Ask::Lease, raw, wrong.into()).await),
+        Err(wrong) => return Err(app.most_important_error(&path, Ask::Lease, raw, wrong.into()).await),
     };
     let ttl_ms = wish.ttl_seconds.map_or(app.settings.lease_ttl_ms, |seconds| seconds.0 * 1000);
     let worker = wish.worker_id.map(|id| id.0);
@@ -59,7 +59,7 @@ pub async fn lease(State(app): State<AppState>, caller: Caller, path: TaskPath, 
         (status = 409, description = "Another lease holds the task.", body = ErrorText),
     )
 )]
-pub async fn heartbeat(State(app): State<AppState>, caller: Caller, path: TaskPath, body: Content) -> Answer {
+pub async fn heartbeat(State(app): State<AppState>, caller: Caller, path: TaskPath, body: Content) -> HandlerResult {
     let raw = body.raw()?;
     let read = Heartbeat::read(raw).map_err(Error::from).and_then(|beat| {
         let holder = Holder { lease: beat.lease_id.map(|id| id.0), worker: beat.worker_id.map(|id| id.0) };
@@ -67,7 +67,7 @@ pub async fn heartbeat(State(app): State<AppState>, caller: Caller, path: TaskPa
     });
     let holder = match read {
         Ok(holder) => holder,
-        Err(wrong) => return Err(app.blame(&path, Ask::Heartbeat, raw, wrong).await),
+        Err(wrong) => return Err(app.most_important_error(&path, Ask::Heartbeat, raw, wrong).await),
     };
     let task = path.known().ok_or(Error::fixed(404, "Task or lease not found"))?;
     let task = task_reply(&app, &caller, Op::Heartbeat { task, holder }).await?;
@@ -95,7 +95,7 @@ fn named(caller: &Caller, holder: Holder) -> Result<Holder, Error> {
         (status = 409, description = "The task is not leased or running, or another lease holds it.", body = ErrorText),
     )
 )]
-pub async fn complete(State(app): State<AppState>, caller: Caller, path: TaskPath, body: Content) -> Answer {
+pub async fn complete(State(app): State<AppState>, caller: Caller, path: TaskPath, body: Content) -> HandlerResult {
     let raw = body.raw()?;
     if bytes_besides_output(raw) > app.settings.max_body_bytes {
         return Err(body::too_long(app.settings.max_body_bytes));
@@ -106,7 +106,7 @@ pub async fn complete(State(app): State<AppState>, caller: Caller, path: TaskPat
     });
     let completion = match read {
         Ok(completion) => completion,
-        Err(wrong) => return Err(app.blame(&path, Ask::Complete, raw, wrong).await),
+        Err(wrong) => return Err(app.most_important_error(&path, Ask::Complete, raw, wrong).await),
     };
     if completion.output_bytes() > app.settings.max_output_bytes {
         return Err(output_too_long(&app));
@@ -124,7 +124,7 @@ pub fn output_too_long(app: &AppState) -> Error {
     Error::Text { status: 413, text: format!("The output is too large: at most {limit} bytes are taken").into() }
 }
 
-async fn completed(app: &AppState, task: &TaskState, result: command::Completed) -> Answer {
+async fn completed(app: &AppState, task: &TaskState, result: command::Completed) -> HandlerResult {
     let (now, before);
     let result = match result {
         command::Completed::Now(result) => {
@@ -151,11 +151,11 @@ async fn completed(app: &AppState, task: &TaskState, result: command::Completed)
         (status = 409, description = "Another lease holds the task.", body = ErrorText),
     )
 )]
-pub async fn release(State(app): State<AppState>, caller: Caller, path: TaskPath, body: Content) -> Answer {
+pub async fn release(State(app): State<AppState>, caller: Caller, path: TaskPath, body: Content) -> HandlerResult {
     let raw = body.raw()?;
     let release = match Release::read(raw) {
         Ok(release) => release,
-        Err(wrong) => return Err(app.blame(&path, Ask::Release, raw, wrong.into()).await),
+        Err(wrong) => return Err(app.most_important_error(&path, Ask::Release, raw, wrong.into()).await),
     };
     let op = Op::Release { task: path.id()?, lease: release.lease_id.0, reason: release.reason.0 };
     show_reply(&app, &caller, op).await
@@ -170,7 +170,7 @@ pub async fn release(State(app): State<AppState>, caller: Caller, path: TaskPath
         (status = 409, description = "The task is finished.", body = ErrorText),
     )
 )]
-pub async fn cancel(State(app): State<AppState>, caller: Caller, path: TaskPath, body: Content) -> Answer {
+pub async fn cancel(State(app): State<AppState>, caller: Caller, path: TaskPath, body: Content) -> HandlerResult {
     body.raw()?;
     show_reply(&app, &caller, Op::Cancel { task: path.id()? }).await
 }
@@ -184,12 +184,12 @@ pub async fn cancel(State(app): State<AppState>, caller: Caller, path: TaskPath,
         (status = 409, description = "The task is not failed, dead or cancelled.", body = ErrorText),
     )
 )]
-pub async fn requeue(State(app): State<AppState>, caller: Caller, path: TaskPath, body: Content) -> Answer {
+pub async fn requeue(State(app): State<AppState>, caller: Caller, path: TaskPath, body: Content) -> HandlerResult {
     body.raw()?;
     show_reply(&app, &caller, Op::Requeue { task: path.id()? }).await
 }
 
-async fn show_reply(app: &AppState, caller: &Caller, op: Op) -> Answer {
+async fn show_reply(app: &AppState, caller: &Caller, op: Op) -> HandlerResult {
     let state = task_reply(app, caller, op).await?;
     let spec = spec(&app.engine, &state).await?;
     ok(&show_task(&app.engine, &spec, &state))

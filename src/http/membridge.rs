@@ -7,23 +7,23 @@ use axum::http::{HeaderValue, StatusCode};
 use serde_json::json;
 
 use super::AppState;
-use super::answer::{Answer, typed};
+use super::answer::{HandlerResult, typed};
 use super::body::Content;
 use super::error::Error;
-use super::gate::Caller;
+use super::middleware::Caller;
 use super::path::ProjectPath;
 use bloom_api::error::ErrorText;
 use bloom_api::requests::LeaderSelection;
 use bloom_core::audit::{Action, EntityType};
 use bloom_core::command::Op;
-use bloom_membridge::{Answer as Upstream, Call, Reply};
+use bloom_membridge::{Call, Reply, Upstream};
 
 /// The control plane's health.
 #[utoipa::path(
     get, path = "/api/membridge/health", operation_id = "getMembridgeHealth", tag = "membridge",
     responses((status = 200, description = "Its answer, as it came.", body = serde_json::Value), Refusals)
 )]
-pub async fn health(State(app): State<AppState>) -> Answer {
+pub async fn health(State(app): State<AppState>) -> HandlerResult {
     get(&app, Call::Health).await
 }
 
@@ -32,7 +32,7 @@ pub async fn health(State(app): State<AppState>) -> Answer {
     get, path = "/api/membridge/projects", operation_id = "listMembridgeProjects", tag = "membridge",
     responses((status = 200, description = "Its answer, as it came.", body = serde_json::Value), Refusals)
 )]
-pub async fn projects(State(app): State<AppState>) -> Answer {
+pub async fn projects(State(app): State<AppState>) -> HandlerResult {
     get(&app, Call::Projects).await
 }
 
@@ -42,7 +42,7 @@ pub async fn projects(State(app): State<AppState>) -> Answer {
     params(("cid" = String, Path)),
     responses((status = 200, description = "Its answer, as it came.", body = serde_json::Value), Refusals)
 )]
-pub async fn leadership(State(app): State<AppState>, ProjectPath(project): ProjectPath) -> Answer {
+pub async fn leadership(State(app): State<AppState>, ProjectPath(project): ProjectPath) -> HandlerResult {
     get(&app, Call::Leadership { project: &project }).await
 }
 
@@ -52,7 +52,7 @@ pub async fn leadership(State(app): State<AppState>, ProjectPath(project): Proje
     params(("cid" = String, Path)),
     responses((status = 200, description = "Its answer, as it came.", body = serde_json::Value), Refusals)
 )]
-pub async fn nodes(State(app): State<AppState>, ProjectPath(project): ProjectPath) -> Answer {
+pub async fn nodes(State(app): State<AppState>, ProjectPath(project): ProjectPath) -> HandlerResult {
     get(&app, Call::Nodes { project: &project }).await
 }
 
@@ -62,7 +62,7 @@ pub async fn nodes(State(app): State<AppState>, ProjectPath(project): ProjectPat
     params(("cid" = String, Path)), request_body = LeaderSelection,
     responses((status = 200, description = "Its answer, as it came.", body = serde_json::Value), Refusals)
 )]
-pub async fn select(State(app): State<AppState>, caller: Caller, ProjectPath(project): ProjectPath, body: Content) -> Answer {
+pub async fn select(State(app): State<AppState>, caller: Caller, ProjectPath(project): ProjectPath, body: Content) -> HandlerResult {
     let wish = body.read::<LeaderSelection>()?;
     let body = json!({ "primary_node_id": wish.primary_node_id.0, "lease_seconds": wish.lease_seconds.0 });
     let reply = reply(app.membridge.call(Call::SelectLeader { project: &project, body: &body }).await)?;
@@ -75,7 +75,7 @@ pub async fn select(State(app): State<AppState>, caller: Caller, ProjectPath(pro
     through(reply)
 }
 
-async fn get(app: &AppState, call: Call<'_>) -> Answer {
+async fn get(app: &AppState, call: Call<'_>) -> HandlerResult {
     let reply = reply(app.membridge.call(call).await)?;
     if !reply.is_success() {
         return Err(Error::Text { status: reply.status, text: format!("Membridge returned {}", reply.status).into() });
@@ -90,7 +90,7 @@ fn reply(answer: Upstream) -> Result<Reply, Error> {
     }
 }
 
-fn through(reply: Reply) -> Answer {
+fn through(reply: Reply) -> HandlerResult {
     let status = StatusCode::from_u16(reply.status).map_err(|error| Error::Internal(error.to_string()))?;
     let content_type = reply.content_type.and_then(|text| HeaderValue::try_from(text).ok());
     let known = content_type.is_some();

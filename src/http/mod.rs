@@ -1,4 +1,4 @@
-//! The HTTP door: routes by resource, and before them one [`gate`] for what all requests have in common.
+//! The HTTP door: routes by resource, and before them one [`middleware`] for what all requests have in common.
 
 mod agents;
 mod answer;
@@ -7,16 +7,16 @@ mod backlog;
 mod body;
 mod bulk;
 mod config;
-mod content;
 mod dispatch;
 mod docs;
 mod error;
+mod error_precedence;
 mod events;
-mod gate;
 mod hub;
 mod install;
 mod lifecycle;
 mod membridge;
+mod middleware;
 mod openapi;
 mod path;
 mod probes;
@@ -52,7 +52,7 @@ use bloom_telemetry::Metrics;
 use error::Error;
 use hub::Hub;
 use rate::Limiter;
-use stream::Seats;
+use stream::StreamLimits;
 
 /// What an operator may set of this door.
 #[derive(Clone)]
@@ -107,7 +107,7 @@ pub struct Shared {
     pub shutdown: CancellationToken,
     limits: Limits,
     hub: Arc<Hub>,
-    seats: Seats,
+    stream_limits: StreamLimits,
 }
 
 struct Limits {
@@ -142,8 +142,8 @@ impl AppState {
             test_connection: Limiter::new(settings.test_connection_per_minute),
             worker: Limiter::new(settings.worker_rate_limit_per_minute),
         };
-        let (started, seats) = (Instant::now(), Seats::new(server::shares(settings.max_connections).0));
-        Self(Arc::new(Shared { engine, store, agents, membridge, metrics, settings, started, shutdown, limits, hub, seats }))
+        let (started, stream_limits) = (Instant::now(), StreamLimits::new(server::shares(settings.max_connections).0));
+        Self(Arc::new(Shared { engine, store, agents, membridge, metrics, settings, started, shutdown, limits, hub, stream_limits }))
     }
 }
 
@@ -153,8 +153,8 @@ pub fn router(state: AppState) -> Router {
         .merge(docs::router())
         .fallback(|| async { Error::fixed(404, "Not found") })
         .method_not_allowed_fallback(|| async { Error::fixed(405, "Method not allowed") })
-        // The gate has its own, by route.
+        // The middleware has its own, by route.
         .layer(DefaultBodyLimit::disable())
-        .layer(from_fn_with_state(state.clone(), gate::gate))
+        .layer(from_fn_with_state(state.clone(), middleware::middleware))
         .with_state(state)
 }

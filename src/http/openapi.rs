@@ -91,7 +91,7 @@ fn operations(item: &mut PathItem) -> impl Iterator<Item = &mut Operation> {
     [&mut item.get, &mut item.post, &mut item.delete].into_iter().flatten()
 }
 
-/// Adds what all routes of a kind have in common: it is the gate that does it.
+/// Adds what all routes of a kind have in common: it is the middleware that does it.
 fn complete(path: &str, operation: &mut Operation) {
     let is_api = path.starts_with("/api/");
     let is_open = !is_api && path != "/metrics" || matches!(path, "/api/runtime/health" | "/api/runtime/test-connection");

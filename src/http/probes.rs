@@ -4,7 +4,7 @@ use axum::extract::State;
 use axum::http::{HeaderValue, StatusCode};
 
 use super::AppState;
-use super::answer::{Answer, ok, typed};
+use super::answer::{HandlerResult, ok, typed};
 use super::error::Error;
 use bloom_api::error::ErrorText;
 use bloom_api::reports::Probe;
@@ -15,7 +15,7 @@ use bloom_store::Trouble;
     get, path = "/healthz", operation_id = "liveness", tag = "probes",
     responses((status = 200, description = "It does.", body = Probe))
 )]
-pub async fn healthz() -> Answer {
+pub async fn healthz() -> HandlerResult {
     ok(&Probe { status: "ok" })
 }
 
@@ -28,7 +28,7 @@ pub async fn healthz() -> Answer {
         (status = 503, description = "It can't, or is about to stop.", body = ErrorText),
     )
 )]
-pub async fn readyz(State(app): State<AppState>) -> Answer {
+pub async fn readyz(State(app): State<AppState>) -> HandlerResult {
     if app.shutdown.is_cancelled() {
         return Err(Error::Later("The server is stopping"));
     }
@@ -45,7 +45,7 @@ pub async fn readyz(State(app): State<AppState>) -> Answer {
     get, path = "/metrics", operation_id = "metrics", tag = "probes",
     responses((status = 200, description = "Metrics.", body = String, content_type = "text/plain"))
 )]
-pub async fn metrics(State(app): State<AppState>) -> Answer {
+pub async fn metrics(State(app): State<AppState>) -> HandlerResult {
     let text = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
     Ok(typed(StatusCode::OK, text, app.metrics.render().into()))
 }

@@ -4,7 +4,7 @@ use axum::extract::State;
 use uuid::Uuid;
 
 use super::AppState;
-use super::answer::{Answer, ok, page};
+use super::answer::{HandlerResult, ok, page};
 use super::error::Error;
 use super::show::{Query, show_lease};
 use bloom_api::answers::{Artifact, Audit, Lease};
@@ -32,7 +32,7 @@ pub fn cut<T>(rows: &mut Vec<T>, is_short: bool, params: &Params, path: &str, id
     get, path = "/api/runtime/leases", operation_id = "listLeases", tag = "leases", params(PageParams, StatusParam),
     responses((status = 200, description = "A page of leases.", body = Vec<Lease>))
 )]
-pub async fn leases(State(app): State<AppState>, Query(params): Query) -> Answer {
+pub async fn leases(State(app): State<AppState>, Query(params): Query) -> HandlerResult {
     let page_wanted = page_of(&params)?;
     let status = match params.get("status").map(LeaseStatus::parse) {
         Some(None) => return ok(&[(); 0]),
@@ -48,7 +48,7 @@ pub async fn leases(State(app): State<AppState>, Query(params): Query) -> Answer
     get, path = "/api/runtime/artifacts", operation_id = "listArtifacts", tag = "records", params(PageParams, ArtifactParams),
     responses((status = 200, description = "A page of artifacts.", body = Vec<Artifact>))
 )]
-pub async fn artifacts(State(app): State<AppState>, Query(params): Query) -> Answer {
+pub async fn artifacts(State(app): State<AppState>, Query(params): Query) -> HandlerResult {
     let page_wanted = page_of(&params)?;
     let task = match params.get("task_id").map(parse_id) {
         Some(None) => return ok(&[(); 0]),
@@ -64,7 +64,7 @@ pub async fn artifacts(State(app): State<AppState>, Query(params): Query) -> Ans
     get, path = "/api/runtime/audit", operation_id = "listAudit", tag = "records", params(PageParams),
     responses((status = 200, description = "A page of entries.", body = Vec<Audit>))
 )]
-pub async fn audit(State(app): State<AppState>, Query(params): Query) -> Answer {
+pub async fn audit(State(app): State<AppState>, Query(params): Query) -> HandlerResult {
     let mut rows = app.store.audit(&page_of(&params)?).await?;
     let next = cut(&mut rows, false, &params, "/api/runtime/audit", |entry| entry.id);
     page(&rows.iter().map(Audit::from).collect::<Vec<_>>(), next)
@@ -75,7 +75,7 @@ pub async fn audit(State(app): State<AppState>, Query(params): Query) -> Answer 
     get, path = "/api/runtime/stats", operation_id = "getStats", tag = "records",
     responses((status = 200, description = "Counts.", body = Stats))
 )]
-pub async fn stats(State(app): State<AppState>) -> Answer {
+pub async fn stats(State(app): State<AppState>) -> HandlerResult {
     let stats = app.engine.stats();
     let counted = stats.tasks_by_status.iter().filter(|(_, count)| **count > 0);
     ok(&Stats {
@@ -93,7 +93,7 @@ pub async fn stats(State(app): State<AppState>) -> Answer {
     get, path = "/api/runtime/usage", operation_id = "getUsage", tag = "records", params(UsageParams),
     responses((status = 200, description = "Rows, 1000 at most.", body = Vec<UsageRow>))
 )]
-pub async fn usage(State(app): State<AppState>, Query(params): Query) -> Answer {
+pub async fn usage(State(app): State<AppState>, Query(params): Query) -> HandlerResult {
     let by = match params.get("by") {
         None | Some("day") => UsageBy::Day,
         Some("agent_slug") => UsageBy::AgentSlug,

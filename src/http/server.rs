@@ -24,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
 use super::error::Error;
-use super::gate::Peer;
+use super::middleware::Peer;
 use super::{AppState, router};
 use bloom_telemetry::Metrics;
 

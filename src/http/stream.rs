@@ -19,7 +19,7 @@ const FULL: Error = Error::Later("Too many requests are waiting right now, try a
 pub const KEEP_ALIVE: Bytes = Bytes::from_static(b":\n\n");
 
 /// Places for requests that wait.
-pub struct Seats {
+pub struct StreamLimits {
     claims: Arc<Semaphore>,
     waits: Arc<Semaphore>,
     events: Arc<Semaphore>,
@@ -27,40 +27,40 @@ pub struct Seats {
     agents: Arc<Semaphore>,
 }
 
-pub type Seat = OwnedSemaphorePermit;
+pub type Permit = OwnedSemaphorePermit;
 
-impl Seats {
+impl StreamLimits {
     /// Workers that wait for work take three quarters of the connections at the most: they need others to report on.
     pub fn new(connections: usize) -> Self {
-        let seats = |n| Arc::new(Semaphore::new(n));
-        let many = || seats(MAX_STREAMS);
-        Self { claims: seats(connections / 4 * 3), waits: many(), events: many(), watches: many(), agents: many() }
+        let stream_limits = |n| Arc::new(Semaphore::new(n));
+        let many = || stream_limits(MAX_STREAMS);
+        Self { claims: stream_limits(connections / 4 * 3), waits: many(), events: many(), watches: many(), agents: many() }
     }
 
-    pub fn claim(&self) -> Result<Seat, Error> {
+    pub fn claim(&self) -> Result<Permit, Error> {
         take(&self.claims)
     }
 
-    pub fn wait(&self) -> Result<Seat, Error> {
+    pub fn wait(&self) -> Result<Permit, Error> {
         take(&self.waits)
     }
 
     /// For a call that waits for an agent.
-    pub fn agent(&self) -> Result<Seat, Error> {
+    pub fn agent(&self) -> Result<Permit, Error> {
         take(&self.agents)
     }
 
-    pub fn events(&self) -> Result<Seat, Error> {
+    pub fn events(&self) -> Result<Permit, Error> {
         take(&self.events)
     }
 
-    pub fn watch(&self) -> Result<Seat, Error> {
+    pub fn watch(&self) -> Result<Permit, Error> {
         take(&self.watches)
     }
 }
 
-fn take(seats: &Arc<Semaphore>) -> Result<Seat, Error> {
-    seats.clone().try_acquire_owned().map_err(|_| FULL)
+fn take(stream_limits: &Arc<Semaphore>) -> Result<Permit, Error> {
+    stream_limits.clone().try_acquire_owned().map_err(|_| FULL)
 }
 
 /// An answer that goes on. The first line makes proxies and clients see at once that it has begun.

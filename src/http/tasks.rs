@@ -4,10 +4,10 @@ use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 
 use super::AppState;
-use super::answer::{Answer, json, ok, page};
+use super::answer::{HandlerResult, json, ok, page};
 use super::body::Content;
 use super::error::{Error, odd_reply};
-use super::gate::Caller;
+use super::middleware::Caller;
 use super::path::TaskPath;
 use super::records::{cut, page_of};
 use super::show::{Query, show_task};
@@ -35,7 +35,7 @@ const MAX_IDEMPOTENCY_KEY: usize = 255;
         (status = 409, description = "The idempotency key was used for another task.", body = ErrorText),
     )
 )]
-pub async fn create(State(app): State<AppState>, caller: Caller, headers: HeaderMap, body: Content) -> Answer {
+pub async fn create(State(app): State<AppState>, caller: Caller, headers: HeaderMap, body: Content) -> HandlerResult {
     let task = body.read::<NewTask>()?;
     let spec = task.into_spec(idempotency_key(&headers)?);
     let created = submit(&app, &caller, vec![spec]).await?;
@@ -51,7 +51,7 @@ pub async fn create(State(app): State<AppState>, caller: Caller, headers: Header
         (status = 409, description = "An idempotency key was used for another task.", body = ErrorText),
     )
 )]
-pub async fn create_batch(State(app): State<AppState>, caller: Caller, body: Content) -> Answer {
+pub async fn create_batch(State(app): State<AppState>, caller: Caller, body: Content) -> HandlerResult {
     let specs = body.read::<NewTasks>()?.tasks.map(|task| task.into_spec(None));
     // What is a field of its own with one task is a nested one here.
     let created = submit(&app, &caller, specs).await.map_err(|failure| failure.under("tasks"))?;
@@ -82,7 +82,7 @@ fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Error> {
     get, path = "/api/runtime/llm-tasks", operation_id = "listTasks", tag = "tasks", params(PageParams, StatusParam, TaskParams),
     responses((status = 200, description = "A page of tasks.", body = Vec<Task>))
 )]
-pub async fn list(State(app): State<AppState>, Query(params): Query) -> Answer {
+pub async fn list(State(app): State<AppState>, Query(params): Query) -> HandlerResult {
     let page_wanted = page_of(&params)?;
     let Some(filter) = filter_of_params(&params)? else { return ok(&[(); 0]) };
     let Listing { mut rows, cut: is_short } = app.store.tasks(&filter, &page_wanted).await?;
@@ -138,7 +138,7 @@ fn with_status(filter: TaskFilter, status: Option<&str>) -> Option<TaskFilter> {
     get, path = "/api/runtime/runs", operation_id = "listRuns", tag = "tasks",
     responses((status = 200, description = "Tasks, newest first.", body = Vec<Task>))
 )]
-pub async fn runs(State(app): State<AppState>) -> Answer {
+pub async fn runs(State(app): State<AppState>) -> HandlerResult {
     let rows = app.store.tasks(&TaskFilter::default(), &Page { limit: RUNS, before: None }).await?;
     ok(&show(&app, &rows.rows))
 }
@@ -151,7 +151,7 @@ pub async fn runs(State(app): State<AppState>) -> Answer {
         (status = 404, description = "Task not found.", body = ErrorText),
     )
 )]
-pub async fn get(State(app): State<AppState>, path: TaskPath) -> Answer {
+pub async fn get(State(app): State<AppState>, path: TaskPath) -> HandlerResult {
     let row = app.store.task(path.id()?).await?.ok_or(Error::TASK_NOT_FOUND)?;
     ok(&show_task(&app.engine, &row.spec, &row.state))
 }
@@ -164,7 +164,7 @@ pub async fn get(State(app): State<AppState>, path: TaskPath) -> Answer {
         (status = 404, description = "There is no such task, or no result yet.", body = ErrorText),
     )
 )]
-pub async fn result(State(app): State<AppState>, path: TaskPath) -> Answer {
+pub async fn result(State(app): State<AppState>, path: TaskPath) -> HandlerResult {
     let id = path.id()?;
     if let Some(result) = app.store.newest_result(id).await? {
         return ok(&TaskResult::from(&result));

@@ -6,7 +6,7 @@ use axum::extract::State;
 use tokio::time::{Instant, timeout_at};
 
 use super::AppState;
-use super::answer::{Answer, ok};
+use super::answer::{HandlerResult, ok};
 use super::error::Error;
 use super::path::TaskPath;
 use super::show::{Query, show_task};
@@ -28,9 +28,9 @@ pub const LOOK_EVERY: Duration = Duration::from_secs(5);
         (status = 404, description = "Task not found.", body = ErrorText),
     )
 )]
-pub async fn wait(State(app): State<AppState>, path: TaskPath, Query(params): Query) -> Answer {
+pub async fn wait(State(app): State<AppState>, path: TaskPath, Query(params): Query) -> HandlerResult {
     let id = path.id()?;
-    let _seat = app.seats.wait()?;
+    let _permit = app.stream_limits.wait()?;
     let seconds = params.lenient("timeout_sec", DEFAULT_WAIT_SEC, 0..=MAX_WAIT_SEC);
     let end = Instant::now() + Duration::from_secs(seconds.unsigned_abs());
     let mut follower = app.hub.follow(id);

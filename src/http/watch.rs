@@ -12,11 +12,11 @@ use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
 use super::AppState;
-use super::answer::Answer;
+use super::answer::HandlerResult;
 use super::backlog::{self, Backlog, Reader};
 use super::error::Error;
 use super::show::{show_lease, show_task, show_worker};
-use super::stream::{KEEP_ALIVE, Seat, event_stream};
+use super::stream::{KEEP_ALIVE, Permit, event_stream};
 use bloom_api::answers::Lease;
 use bloom_core::ids::LeaseId;
 use bloom_core::task::TaskState;
@@ -38,9 +38,9 @@ const TOO_MUCH: Error = Error::Later("This change is too large for a stream");
     get, path = "/api/runtime/watch", operation_id = "watch", tag = "events",
     responses((status = 200, description = "A stream without end.", body = String, content_type = "text/event-stream"))
 )]
-pub async fn watch(State(app): State<AppState>, headers: HeaderMap) -> Answer {
-    let seat = app.seats.watch()?;
-    let watching = Watching { reader: app.hub.watch(), shutdown: app.shutdown.clone(), _seat: seat };
+pub async fn watch(State(app): State<AppState>, headers: HeaderMap) -> HandlerResult {
+    let permit = app.stream_limits.watch()?;
+    let watching = Watching { reader: app.hub.watch(), shutdown: app.shutdown.clone(), _permit: permit };
     // Who comes back has missed what happened meanwhile.
     let missed = headers.contains_key("last-event-id").then_some(RESET);
     Ok(event_stream(stream::iter(missed).chain(stream::unfold(watching, Watching::next))))
@@ -49,7 +49,7 @@ pub async fn watch(State(app): State<AppState>, headers: HeaderMap) -> Answer {
 struct Watching {
     reader: Reader,
     shutdown: CancellationToken,
-    _seat: Seat,
+    _permit: Permit,
 }
 
 impl Watching {

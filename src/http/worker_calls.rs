@@ -4,11 +4,11 @@ use axum::extract::State;
 use axum::response::Response;
 
 use super::AppState;
-use super::answer::{Answer, ok};
+use super::answer::{HandlerResult, ok};
 use super::body::Content;
 use super::error::{Error, odd_reply};
-use super::gate::Caller;
 use super::lifecycle::output_too_long;
+use super::middleware::Caller;
 use super::path::WorkerPath;
 use super::show::{directives, show_task};
 use bloom_api::answers::{Claimed, ClaimedLease, CompletionResult, Completions, Lease, RenewedLeases};
@@ -29,10 +29,10 @@ use bloom_engine::ClaimRequest;
         (status = 404, description = "Worker not found.", body = ErrorText),
     )
 )]
-pub async fn claim(State(app): State<AppState>, caller: Caller, path: WorkerPath, body: Content) -> Answer {
+pub async fn claim(State(app): State<AppState>, caller: Caller, path: WorkerPath, body: Content) -> HandlerResult {
     let claim = body.read::<Claim>()?;
     let worker = path.name()?;
-    let _seat = if claim.wait_sec.0 > 0 { Some(app.seats.claim()?) } else { None };
+    let _permit = if claim.wait_sec.0 > 0 { Some(app.stream_limits.claim()?) } else { None };
     let request = ClaimRequest {
         worker: worker.clone(),
         max: claim.max.0,
@@ -69,7 +69,7 @@ async fn delivered(app: &AppState, worker: &str, leased: &[TaskState]) -> Result
         (status = 404, description = "Worker not found.", body = ErrorText),
     )
 )]
-pub async fn heartbeat(State(app): State<AppState>, caller: Caller, path: WorkerPath, body: Content) -> Answer {
+pub async fn heartbeat(State(app): State<AppState>, caller: Caller, path: WorkerPath, body: Content) -> HandlerResult {
     let leases = body.read::<WorkerHeartbeat>()?.leases.map(|id| id.0);
     let worker = path.name()?;
     let op = Op::RenewLeases { worker: worker.clone(), leases };
@@ -102,7 +102,7 @@ async fn must_be_known(app: &AppState, worker: &str) -> Result<(), Error> {
         (status = 404, description = "Worker not found.", body = ErrorText),
     )
 )]
-pub async fn complete(State(app): State<AppState>, caller: Caller, path: WorkerPath, body: Content) -> Answer {
+pub async fn complete(State(app): State<AppState>, caller: Caller, path: WorkerPath, body: Content) -> HandlerResult {
     let completions = NewCompletions::read(body.raw()?)?.completions;
     let worker = path.name()?;
     let mut results = Vec::with_capacity(completions.0.len());

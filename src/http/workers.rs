@@ -6,10 +6,10 @@ use axum::extract::State;
 use axum::http::StatusCode;
 
 use super::AppState;
-use super::answer::{Answer, json, ok, page};
+use super::answer::{HandlerResult, json, ok, page};
 use super::body::Content;
 use super::error::{Error, odd_reply};
-use super::gate::Caller;
+use super::middleware::Caller;
 use super::path::WorkerPath;
 use super::show::{Query, show_lease, show_worker};
 use bloom_api::answers::{Removed, Worker, WorkerWithLeases};
@@ -25,7 +25,7 @@ use bloom_core::worker::WorkerStatus;
     get, path = "/api/runtime/workers", operation_id = "listWorkers", tag = "workers", params(WorkerPageParams, StatusParam),
     responses((status = 200, description = "A page of workers.", body = Vec<Worker>))
 )]
-pub async fn list(State(app): State<AppState>, Query(params): Query) -> Answer {
+pub async fn list(State(app): State<AppState>, Query(params): Query) -> HandlerResult {
     let (limit, after) = (params.limit() as usize, params.get("cursor").map(cursor).transpose()?);
     let status = match params.get("status").map(WorkerStatus::parse) {
         Some(None) => return ok(&[(); 0]),
@@ -56,7 +56,7 @@ fn cursor(text: &str) -> Result<(Ms, String), Error> {
         (status = 404, description = "Worker not found.", body = ErrorText),
     )
 )]
-pub async fn get(State(app): State<AppState>, path: WorkerPath) -> Answer {
+pub async fn get(State(app): State<AppState>, path: WorkerPath) -> HandlerResult {
     let store = &app.store;
     let worker = store.worker(&path.name()?).await?.ok_or(Error::WORKER_NOT_FOUND)?;
     let rows = store.leases_of(&worker.id).await?;
@@ -73,12 +73,12 @@ pub async fn get(State(app): State<AppState>, path: WorkerPath) -> Answer {
         (status = 200, description = "It was known; what was given has changed.", body = Worker),
     )
 )]
-pub async fn register(State(app): State<AppState>, caller: Caller, body: Content) -> Answer {
+pub async fn register(State(app): State<AppState>, caller: Caller, body: Content) -> HandlerResult {
     let change = WorkerChange::from(body.read::<NewWorker>()?);
     worker_reply(&app, &caller, Op::RegisterWorker(Box::new(change))).await
 }
 
-async fn worker_reply(app: &AppState, caller: &Caller, op: Op) -> Answer {
+async fn worker_reply(app: &AppState, caller: &Caller, op: Op) -> HandlerResult {
     match app.engine.submit(caller.command(op)).await? {
         Reply::Worker { worker, created, active_leases } => {
             json(if created { StatusCode::CREATED } else { StatusCode::OK }, &Worker::new(&worker, active_leases))
@@ -95,7 +95,7 @@ async fn worker_reply(app: &AppState, caller: &Caller, op: Op) -> Answer {
         (status = 404, description = "Worker not found.", body = ErrorText),
     )
 )]
-pub async fn remove(State(app): State<AppState>, caller: Caller, path: WorkerPath) -> Answer {
+pub async fn remove(State(app): State<AppState>, caller: Caller, path: WorkerPath) -> HandlerResult {
     let id = path.name()?;
     app.engine.submit(caller.command(Op::RemoveWorker { worker: id.clone() })).await?;
     ok(&Removed { removed: true, id: &id })
@@ -109,7 +109,7 @@ pub async fn remove(State(app): State<AppState>, caller: Caller, path: WorkerPat
         (status = 404, description = "Worker not found.", body = ErrorText),
     )
 )]
-pub async fn cordon(State(app): State<AppState>, caller: Caller, path: WorkerPath, body: Content) -> Answer {
+pub async fn cordon(State(app): State<AppState>, caller: Caller, path: WorkerPath, body: Content) -> HandlerResult {
     wish(&app, &caller, path, &body, CordonWish::Cordon).await
 }
 
@@ -121,7 +121,7 @@ pub async fn cordon(State(app): State<AppState>, caller: Caller, path: WorkerPat
         (status = 404, description = "Worker not found.", body = ErrorText),
     )
 )]
-pub async fn uncordon(State(app): State<AppState>, caller: Caller, path: WorkerPath, body: Content) -> Answer {
+pub async fn uncordon(State(app): State<AppState>, caller: Caller, path: WorkerPath, body: Content) -> HandlerResult {
     wish(&app, &caller, path, &body, CordonWish::Uncordon).await
 }
 
@@ -133,11 +133,11 @@ pub async fn uncordon(State(app): State<AppState>, caller: Caller, path: WorkerP
         (status = 404, description = "Worker not found.", body = ErrorText),
     )
 )]
-pub async fn drain(State(app): State<AppState>, caller: Caller, path: WorkerPath, body: Content) -> Answer {
+pub async fn drain(State(app): State<AppState>, caller: Caller, path: WorkerPath, body: Content) -> HandlerResult {
     wish(&app, &caller, path, &body, CordonWish::Drain).await
 }
 
-async fn wish(app: &AppState, caller: &Caller, path: WorkerPath, body: &Content, wish: CordonWish) -> Answer {
+async fn wish(app: &AppState, caller: &Caller, path: WorkerPath, body: &Content, wish: CordonWish) -> HandlerResult {
     body.raw()?;
     worker_reply(app, caller, Op::Cordon { worker: path.name()?, wish }).await
 }

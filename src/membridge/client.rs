@@ -8,7 +8,7 @@ use reqwest::{Method, RequestBuilder};
 use secrecy::SecretString;
 use serde_json::Value;
 
-use super::Options;
+use super::MembridgeOptions;
 use bloom_outbound::{self as outbound, Reply};
 
 /// What can be asked of the control plane.
@@ -49,13 +49,13 @@ impl Call<'_> {
 
 /// What came of a call, after its retries.
 #[derive(Clone, Debug)]
-pub enum Answer {
+pub enum Upstream {
     Reply(Reply),
     /// No answer; the text says why.
     Down(String),
 }
 
-impl Answer {
+impl Upstream {
     /// Why the connection counts as broken. A refused key does; other refusals are answers.
     pub(super) fn problem(&self) -> Option<String> {
         match self {
@@ -69,29 +69,29 @@ impl Answer {
 pub(super) struct Client {
     /// The error is one of this machine's set-up.
     http: Result<reqwest::Client, String>,
-    options: Options,
+    options: MembridgeOptions,
 }
 
 /// Why a try is to be repeated.
-enum Failure {
+enum AttemptError {
     Status(Reply),
     Network(String),
 }
 
 impl Client {
-    pub fn new(options: Options) -> Self {
+    pub fn new(options: MembridgeOptions) -> Self {
         Self { http: outbound::client(|builder| builder), options }
     }
 
-    pub async fn call(&self, base: &str, key: Option<&SecretString>, call: &Call<'_>) -> Answer {
+    pub async fn call(&self, base: &str, key: Option<&SecretString>, call: &Call<'_>) -> Upstream {
         let request = match self.request(base, key, call) {
             Ok(request) => request,
-            Err(error) => return Answer::Down(error),
+            Err(error) => return Upstream::Down(error),
         };
         let attempt = || async { self.attempt(request.try_clone()).await };
         match attempt.retry(waits(self.options.first_wait, call.retries())).await {
-            Ok(reply) | Err(Failure::Status(reply)) => Answer::Reply(reply),
-            Err(Failure::Network(error)) => Answer::Down(error),
+            Ok(reply) | Err(AttemptError::Status(reply)) => Upstream::Reply(reply),
+            Err(AttemptError::Network(error)) => Upstream::Down(error),
         }
     }
 
@@ -105,10 +105,10 @@ impl Client {
         outbound::with_key(request, "X-MEMBRIDGE-ADMIN", key).map_err(|error| format!("the membridge server can't be called: {error}"))
     }
 
-    async fn attempt(&self, request: Option<RequestBuilder>) -> Result<Reply, Failure> {
-        let request = request.ok_or_else(|| Failure::Network("the request can't be repeated".to_owned()))?;
-        let reply = outbound::send(request, self.options.attempt_timeout).await.map_err(|failure| Failure::Network(failure.text))?;
-        if reply.status >= 500 { Err(Failure::Status(reply)) } else { Ok(reply) }
+    async fn attempt(&self, request: Option<RequestBuilder>) -> Result<Reply, AttemptError> {
+        let request = request.ok_or_else(|| AttemptError::Network("the request can't be repeated".to_owned()))?;
+        let reply = outbound::send(request, self.options.attempt_timeout).await.map_err(|failure| AttemptError::Network(failure.text))?;
+        if reply.status >= 500 { Err(AttemptError::Status(reply)) } else { Ok(reply) }
     }
 }
 

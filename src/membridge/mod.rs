@@ -15,18 +15,18 @@ use bloom_core::Ms;
 use bloom_core::command::WorkerChange;
 pub use bloom_outbound::Reply;
 use client::Client;
-pub use client::{Answer, Call};
+pub use client::{Call, Upstream};
 
 /// How patient the client is.
 #[derive(Clone, Copy, Debug)]
-pub struct Options {
+pub struct MembridgeOptions {
     /// For one try, its whole answer included.
     pub attempt_timeout: Duration,
     /// Before the first retry; it doubles from one to the next, and up to 30 % are added by chance.
     pub first_wait: Duration,
 }
 
-impl Default for Options {
+impl Default for MembridgeOptions {
     fn default() -> Self {
         Self { attempt_timeout: Duration::from_secs(10), first_wait: Duration::from_millis(500) }
     }
@@ -76,10 +76,10 @@ pub struct ConfigView {
 
 impl Membridge {
     pub fn new(url: Option<String>, key: Option<SecretString>) -> Self {
-        Self::with_options(url, key, Options::default())
+        Self::with_options(url, key, MembridgeOptions::default())
     }
 
-    pub fn with_options(url: Option<String>, key: Option<SecretString>, options: Options) -> Self {
+    pub fn with_options(url: Option<String>, key: Option<SecretString>, options: MembridgeOptions) -> Self {
         Self(Arc::new(Inner { client: Client::new(options), target: RwLock::new(Target { url, key }), seen: Mutex::default() }))
     }
 
@@ -115,11 +115,11 @@ impl Membridge {
     }
 
     /// One call, with its retries.
-    pub async fn call(&self, call: Call<'_>) -> Answer {
+    pub async fn call(&self, call: Call<'_>) -> Upstream {
         let target = self.target();
         let answer = match &target.url {
             Some(url) => self.0.client.call(url, target.key.as_ref(), &call).await,
-            None => return Answer::Down("No membridge server is configured: set MEMBRIDGE_SERVER_URL".to_owned()),
+            None => return Upstream::Down("No membridge server is configured: set MEMBRIDGE_SERVER_URL".to_owned()),
         };
         self.note(&target, answer.problem());
         answer
@@ -131,10 +131,10 @@ impl Membridge {
     /// A text for people: `HTTP 401`, or what the network said.
     pub async fn test_connection(&self) -> Result<serde_json::Value, String> {
         let tested = match self.call(Call::Health).await {
-            Answer::Reply(reply) if reply.is_success() => serde_json::from_slice::<serde_json::Value>(&reply.body)
+            Upstream::Reply(reply) if reply.is_success() => serde_json::from_slice::<serde_json::Value>(&reply.body)
                 .map_err(|_| "the health answer is not JSON: is this a membridge server?".to_owned()),
-            Answer::Reply(reply) => Err(format!("HTTP {}", reply.status)),
-            Answer::Down(error) => Err(error),
+            Upstream::Reply(reply) => Err(format!("HTTP {}", reply.status)),
+            Upstream::Down(error) => Err(error),
         };
         let mut seen = self.seen();
         seen.last_test = Some(now());
@@ -151,9 +151,9 @@ impl Membridge {
     /// A text for people when there is no listing at all.
     pub async fn agents(&self) -> Result<Vec<WorkerChange>, String> {
         match self.call(Call::Agents).await {
-            Answer::Reply(reply) if reply.is_success() => agents::parse(&reply.body),
-            Answer::Reply(reply) => Err(format!("HTTP {}", reply.status)),
-            Answer::Down(error) => Err(error),
+            Upstream::Reply(reply) if reply.is_success() => agents::parse(&reply.body),
+            Upstream::Reply(reply) => Err(format!("HTTP {}", reply.status)),
+            Upstream::Down(error) => Err(error),
         }
     }
 

@@ -27,7 +27,7 @@ impl Reply {
 
 /// Why there is no whole answer.
 #[derive(Clone, Debug)]
-pub struct Failure {
+pub struct SendError {
     /// For people; without addresses and keys.
     pub text: String,
     /// No connection came about, so nothing of the request was seen by anybody.
@@ -61,19 +61,19 @@ pub fn client_by_proxy(further: impl Fn(ClientBuilder) -> ClientBuilder) -> Resu
 ///
 /// # Errors
 /// Nobody answered, not to the end within the limit, or with more than [`MAX_ANSWER_BYTES`].
-pub async fn send(request: RequestBuilder, limit: Duration) -> Result<Reply, Failure> {
-    let late = || Failure { text: format!("no answer within {} s", limit.as_secs_f64()), is_unsent: false };
+pub async fn send(request: RequestBuilder, limit: Duration) -> Result<Reply, SendError> {
+    let late = || SendError { text: format!("no answer within {} s", limit.as_secs_f64()), is_unsent: false };
     tokio::time::timeout(limit, read(request)).await.unwrap_or_else(|_| Err(late()))
 }
 
-async fn read(request: RequestBuilder) -> Result<Reply, Failure> {
+async fn read(request: RequestBuilder) -> Result<Reply, SendError> {
     let mut response = request.send().await.map_err(explain)?;
     let status = response.status().as_u16();
     let content_type = response.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).map(str::to_owned);
     let mut body = Vec::new();
     while let Some(chunk) = response.chunk().await.map_err(explain)? {
         if body.len() + chunk.len() > MAX_ANSWER_BYTES {
-            return Err(Failure { text: format!("the answer is longer than {MAX_ANSWER_BYTES} bytes"), is_unsent: false });
+            return Err(SendError { text: format!("the answer is longer than {MAX_ANSWER_BYTES} bytes"), is_unsent: false });
         }
         body.extend_from_slice(&chunk);
     }
@@ -118,11 +118,11 @@ pub fn cause(error: &reqwest::Error) -> String {
 }
 
 /// The cause, without addresses.
-fn explain(error: reqwest::Error) -> Failure {
+fn explain(error: reqwest::Error) -> SendError {
     let is_unsent = error.is_connect() || error.is_builder();
     let error = error.without_url();
     let text = cause(&error);
-    Failure { text: if error.is_connect() { format!("can't connect: {text}") } else { text }, is_unsent }
+    SendError { text: if error.is_connect() { format!("can't connect: {text}") } else { text }, is_unsent }
 }
 
 #[cfg(test)]

@@ -25,7 +25,7 @@ struct Due {
 pub(super) async fn check(context: Context) {
     let due = Arc::new(Mutex::new(Due::default()));
     let alarm = Alarm::default();
-    context.drive("counts", &alarm, 30 * LOOK_EVERY_MS, |context| check_when_due(context, due.clone())).await;
+    context.run("counts", &alarm, 30 * LOOK_EVERY_MS, |context| check_when_due(context, due.clone())).await;
 }
 
 async fn check_when_due(context: Context, due: Arc<Mutex<Due>>) -> Result<Option<Ms>, Error> {

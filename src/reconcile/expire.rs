@@ -22,7 +22,7 @@ const STEP_MS: Ms = 2_000;
 pub(super) async fn run(context: Context) {
     let engine = context.engine.clone();
     let clock = Arc::new(Mutex::new(Clock::default()));
-    context.drive("lease_expiry", &engine.alarms().lease_due, LOOK_EVERY_MS, |context| look(context, clock.clone())).await;
+    context.run("lease_expiry", &engine.alarms().lease_due, LOOK_EVERY_MS, |context| look(context, clock.clone())).await;
 }
 
 /// What the database's clock told, between two moments here: however long the answer took, it was read in between.

@@ -12,7 +12,7 @@ const LOOKS: i64 = 10;
 pub(super) async fn run(context: Context) {
     let engine = context.engine.clone();
     let every_ms = (context.options.worker_offline_after_ms / LOOKS).max(LOOK_EVERY_MS);
-    context.drive("worker_liveness", &engine.alarms().worker_silent, every_ms, look).await;
+    context.run("worker_liveness", &engine.alarms().worker_silent, every_ms, look).await;
 }
 
 async fn look(context: Context) -> Result<Option<Ms>, Error> {

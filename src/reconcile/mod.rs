@@ -21,7 +21,7 @@ use tokio::time::Instant;
 pub use leader::Leadership;
 
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct ReconcileOptions {
     pub worker_offline_after_ms: i64,
     /// How often the control plane is asked for its workers.
     pub worker_sync_ms: i64,
@@ -42,7 +42,7 @@ pub const PAGE: usize = 500;
 const PAGE_ROWS: i64 = PAGE as i64;
 
 /// Starts the loops; they end with the engine. What the caller adds to them runs by the same [`Context`].
-pub fn start(engine: &Engine, options: Options) -> Context {
+pub fn start(engine: &Engine, options: ReconcileOptions) -> Context {
     let leadership = Leadership::default();
     let context = Context { engine: engine.clone(), leadership: leadership.clone(), options };
     engine.spawn(leader::keep(engine.clone(), leadership));
@@ -62,7 +62,7 @@ pub fn start(engine: &Engine, options: Options) -> Context {
 pub struct Context {
     pub engine: Engine,
     pub leadership: Leadership,
-    pub options: Options,
+    pub options: ReconcileOptions,
 }
 
 impl Context {
@@ -79,7 +79,7 @@ impl Context {
 
     /// Runs `look` while this replica leads: whenever its alarm rings, its next time has come, or `every_ms` have passed. The look
     /// answers when it wants to be run again at the latest.
-    pub async fn drive<F>(&self, name: &'static str, alarm: &Alarm, every_ms: Ms, mut look: impl FnMut(Self) -> F)
+    pub async fn run<F>(&self, name: &'static str, alarm: &Alarm, every_ms: Ms, mut look: impl FnMut(Self) -> F)
     where
         F: Future<Output = Result<Option<Ms>, Error>>,
     {
@@ -103,13 +103,13 @@ impl Context {
         }
     }
 
-    /// As [`drive`](Self::drive), at a fixed pace.
+    /// As [`run`](Self::run), at a fixed pace.
     pub async fn every<F>(&self, name: &'static str, pause_ms: Ms, mut look: impl FnMut(Self) -> F)
     where
         F: Future<Output = Result<(), Error>>,
     {
         let alarm = Alarm::default();
-        self.drive(name, &alarm, pause_ms, |context| {
+        self.run(name, &alarm, pause_ms, |context| {
             let looking = look(context);
             async move {
                 looking.await?;

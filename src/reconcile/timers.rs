@@ -8,7 +8,7 @@ use super::{Context, LOOK_EVERY_MS, PAGE, PAGE_ROWS, unreadable};
 
 pub(super) async fn run(context: Context) {
     let engine = context.engine.clone();
-    context.drive("task_timers", &engine.alarms().task_due, LOOK_EVERY_MS, look).await;
+    context.run("task_timers", &engine.alarms().task_due, LOOK_EVERY_MS, look).await;
 }
 
 async fn look(context: Context) -> Result<Option<Ms>, Error> {

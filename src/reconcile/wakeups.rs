@@ -20,7 +20,7 @@ const ROUNDS: usize = 4;
 pub(super) async fn run(context: Context) {
     let alarm = Alarm::default();
     let seen = Arc::new(Mutex::new(Seen::default()));
-    context.drive("wakeups", &alarm, LOOK_EVERY_MS, |context| look(context, seen.clone())).await;
+    context.run("wakeups", &alarm, LOOK_EVERY_MS, |context| look(context, seen.clone())).await;
 }
 
 /// The wake-ups of the last look: one that has not moved since is nobody's.

@@ -49,11 +49,11 @@ statement!(LET_GO, "ROLLBACK");
 const RECOUNT_TAKES: Duration = Duration::from_secs(120);
 
 statement!(LOCK_LANES, |d| "SELECT lane FROM lanes ORDER BY lane {}", d.lock());
-/// As many batches as one fold takes of a lane.
+/// As many batches as one compaction takes of a writer.
 const STEP: i64 = 4096;
-statement!(UNFOLDED, |d| "SELECT b.lane, b.n, b.counts FROM lanes l {} ORDER BY b.lane, b.n", d.batches_behind("l.folded_n", STEP));
+statement!(UNCOMPACTED, |d| "SELECT b.lane, b.n, b.counts FROM lanes l {} ORDER BY b.lane, b.n", d.batches_behind("l.folded_n", STEP));
 statement!(ADD, |d| "{}", d.insert(&COUNT, &upsert_adding("counts", &["agent_slug", "priority", "status"], &["n"])));
-statement!(SET_FOLDED, |d| "UPDATE lanes SET folded_n = v.n FROM {} WHERE lanes.lane = v.lane", d.rows(&POSITION, 1));
+statement!(SET_COMPACTED, |d| "UPDATE lanes SET folded_n = v.n FROM {} WHERE lanes.lane = v.lane", d.rows(&POSITION, 1));
 statement!(DROP_ZEROS, "DELETE FROM counts WHERE n = 0");
 
 impl Store {
@@ -130,23 +130,23 @@ impl Parts {
 }
 
 /// Adds what stands in batches to the base. Answers how many batches it took.
-pub(super) async fn fold(conn: &mut Conn) -> Result<u64, Error> {
-    // Two that fold at once would add twice.
+pub(super) async fn compact(conn: &mut Conn) -> Result<u64, Error> {
+    // Two that compact at once would add twice.
     conn.fetch(&LOCK_LANES, Args::new()).await?;
-    let found = conn.fetch(&UNFOLDED, Args::new()).await?;
+    let found = conn.fetch(&UNCOMPACTED, Args::new()).await?;
     let mut sum = CountDeltas::default();
-    let mut folded: BTreeMap<i64, i64> = BTreeMap::new();
+    let mut compacted: BTreeMap<i64, i64> = BTreeMap::new();
     let mut batches = 0;
     for row in &found {
         let mut row = row.cells();
         // A lane without any has an empty row.
         if let (Some(lane), Some(n), Some(counts)) = (row.take()?, row.take()?, row.take::<Option<String>>()?) {
             add_text(&mut sum, &counts)?;
-            folded.insert(lane, n);
+            compacted.insert(lane, n);
             batches += 1;
         }
     }
-    if folded.is_empty() {
+    if compacted.is_empty() {
         return Ok(0);
     }
     let mut rows = Bulk::new(&COUNT);
@@ -161,9 +161,9 @@ pub(super) async fn fold(conn: &mut Conn) -> Result<u64, Error> {
         conn.execute(&DROP_ZEROS, Args::new()).await?;
     }
     let mut rows = Bulk::new(&POSITION);
-    for (lane, n) in folded {
+    for (lane, n) in compacted {
         rows.int(lane).int(n);
     }
-    conn.execute(&SET_FOLDED, Args::new().bulk(rows)).await?;
+    conn.execute(&SET_COMPACTED, Args::new().bulk(rows)).await?;
     Ok(batches)
 }

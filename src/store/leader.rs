@@ -94,13 +94,13 @@ mod tests {
     use bloom_database::Database;
 
     use crate::clock::SteadyClock;
-    use crate::{Clock, Options, Store};
+    use crate::{Clock, Store, StoreOptions};
 
     /// SQLite's marks by a machine whose clocks are set: what they tell of each step.
     #[tokio::test]
     async fn a_clock_that_is_set_ends_a_gap() {
         let directory = tempfile::tempdir().unwrap();
-        let options = Options { url: format!("sqlite:{}", directory.path().join("bloom.db").display()), max_connections: 2 };
+        let options = StoreOptions { url: format!("sqlite:{}", directory.path().join("bloom.db").display()), max_connections: 2 };
         let (wall, since_start) = (Arc::new(AtomicI64::new(1_800_000_000_000)), Arc::new(AtomicI64::new(7)));
         let read = |time: &Arc<AtomicI64>| {
             let time = time.clone();

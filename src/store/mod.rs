@@ -16,6 +16,7 @@ mod leader;
 mod listener;
 mod lists;
 mod load;
+mod maintenance;
 mod migrate;
 mod open;
 mod port;
@@ -25,7 +26,6 @@ mod records;
 mod rows;
 mod save;
 mod script;
-mod upkeep;
 mod usage;
 mod waiters;
 mod writer;
@@ -38,10 +38,10 @@ pub use dialect::Kind;
 pub use error::Error;
 pub use health::Trouble;
 pub use lists::{LeaseRow, Listing, Page, TaskFilter, TaskRow};
+pub use maintenance::Checkpoint;
 pub use migrate::MigrationStatus;
-pub use open::Options;
+pub use open::StoreOptions;
 pub use reads::PAGE_BYTES;
-pub use upkeep::Checkpoint;
 pub use usage::{UsageBy, UsageRow};
 
 use args::Args;
@@ -89,17 +89,17 @@ impl Store {
     /// # Errors
     /// [`Error::Setup`] with what to change when the URL, the file or the server's settings won't do; [`Error::Unavailable`] when the
     /// server can't be reached.
-    pub async fn open(options: &Options) -> Result<Self, Error> {
+    pub async fn open(options: &StoreOptions) -> Result<Self, Error> {
         Self::with_clock(options, Clock::Database).await
     }
 
     /// # Errors
     /// As [`open`](Self::open).
-    pub async fn with_clock(options: &Options, clock: Clock) -> Result<Self, Error> {
+    pub async fn with_clock(options: &StoreOptions, clock: Clock) -> Result<Self, Error> {
         Self::with_clocks(options, clock, SteadyClock::of_machine()).await
     }
 
-    async fn with_clocks(options: &Options, clock: Clock, steady: SteadyClock) -> Result<Self, Error> {
+    async fn with_clocks(options: &StoreOptions, clock: Clock, steady: SteadyClock) -> Result<Self, Error> {
         let open::Opened { pool, control, target, health, anchor } = open::open(options).await?;
         let replica = format!("{:016x}", std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), std::process::id()));
         let anchor = tokio::sync::Mutex::new(anchor);

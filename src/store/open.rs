@@ -18,7 +18,7 @@ use super::error::Error;
 use super::health::Health;
 
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct StoreOptions {
     /// `sqlite:<path>`, `postgres://…` or `postgresql://…`.
     pub url: String,
     /// Connections for what requests read; everything else has its own.
@@ -58,7 +58,7 @@ const SQLITE_CONTROL: u32 = 2;
 const PLANS: [(&str, &str); 5] =
     [("jit", "off"), ("enable_seqscan", "off"), ("enable_bitmapscan", "off"), ("enable_hashjoin", "off"), ("enable_mergejoin", "off")];
 
-pub(super) async fn open(options: &Options) -> Result<Opened, Error> {
+pub(super) async fn open(options: &StoreOptions) -> Result<Opened, Error> {
     let url = options.url.trim();
     if url.starts_with("postgres://") || url.starts_with("postgresql://") {
         open_postgres(url, options.max_connections).await

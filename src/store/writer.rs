@@ -11,9 +11,9 @@ use super::args::Args;
 use super::conn::Conn;
 use super::dialect::statement;
 use super::error::Error;
+use super::maintenance::Pages;
 use super::save::Before;
 use super::script::Script;
-use super::upkeep::Pages;
 use super::{Store, feed, leader, load, one, save, time_of};
 
 pub(super) struct Writer {
@@ -76,7 +76,7 @@ impl bloom_database::Writer for Writer {
 
     async fn maintain(&mut self, job: &Maintenance) -> bloom_database::Result<Done> {
         let done = match *job {
-            Maintenance::CompactCounts => self.fold().await,
+            Maintenance::CompactCounts => self.compact().await,
             Maintenance::PruneBatches { older_than_ms } => self.prune_batches(older_than_ms).await,
             Maintenance::PruneAudit { older_than_ms, limit } => self.prune_audit(older_than_ms, limit).await,
             Maintenance::RemoveTasks { finished_for_ms, limit } => self.remove_tasks(finished_for_ms, limit).await,

@@ -31,7 +31,7 @@ enum State {
 
 /// Whether the agent as a whole may take new tasks.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Openness {
+pub enum Availability {
     Open,
     Paused { until: Ms, account: String },
     Refused { account: String },
@@ -63,19 +63,19 @@ impl Accounts {
     }
 
     /// One account that is closed closes the agent: which tasks it could still take can't be told to the server in general.
-    pub fn openness(&self, profiles: &Profiles, now: Ms) -> Openness {
+    pub fn availability(&self, profiles: &Profiles, now: Ms) -> Availability {
         let states = self.states.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut openness = Openness::Open;
+        let mut availability = Availability::Open;
         for (_, profile) in profiles.all() {
             let account = profile.account.clone();
-            match (states.get(&account), &openness) {
-                (Some(State::Refused), _) => return Openness::Refused { account },
-                (Some(State::Paused(until)), Openness::Paused { until: later, .. }) if until <= later => {}
-                (Some(State::Paused(until)), _) if *until > now => openness = Openness::Paused { until: *until, account },
+            match (states.get(&account), &availability) {
+                (Some(State::Refused), _) => return Availability::Refused { account },
+                (Some(State::Paused(until)), Availability::Paused { until: later, .. }) if until <= later => {}
+                (Some(State::Paused(until)), _) if *until > now => availability = Availability::Paused { until: *until, account },
                 _ => {}
             }
         }
-        openness
+        availability
     }
 
     pub fn is_closed(&self, account: &str, now: Ms) -> bool {
@@ -98,12 +98,12 @@ mod tests {
         let accounts = || Accounts::load(dir.path().join("accounts.json"));
         accounts().pause("default", 5_000, 1_000);
         let later = accounts();
-        assert_eq!(later.openness(&profiles, 4_999), Openness::Paused { until: 5_000, account: "default".into() });
-        assert_eq!(later.openness(&profiles, 5_000), Openness::Open);
+        assert_eq!(later.availability(&profiles, 4_999), Availability::Paused { until: 5_000, account: "default".into() });
+        assert_eq!(later.availability(&profiles, 5_000), Availability::Open);
         later.pause("default", 3_000, 2_000);
         assert!(later.is_closed("default", 4_000), "a shorter pause does not shorten it");
         later.refuse("default");
-        assert_eq!(later.openness(&profiles, 9_000), Openness::Refused { account: "default".into() });
-        assert_eq!(accounts().openness(&profiles, 9_000), Openness::Open, "a start is a new try");
+        assert_eq!(later.availability(&profiles, 9_000), Availability::Refused { account: "default".into() });
+        assert_eq!(accounts().availability(&profiles, 9_000), Availability::Open, "a start is a new try");
     }
 }

@@ -9,7 +9,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use super::posture::ONLINE;
+use super::availability::ONLINE;
 use super::report::{self, Backoff};
 use super::spool::{EventLog, Record, RunDir};
 use super::verdict::{self, Stop, Verdict};
@@ -40,10 +40,10 @@ impl Agent {
         let mut backoff = Backoff::default();
         let path = format!("api/runtime/workers/{}/claim", client::part(&self.name));
         loop {
-            let turned = self.turned.notified();
+            let state_changed = self.state_changed.notified();
             if !self.claims() {
                 tokio::select! {
-                    () = turned => {}
+                    () = state_changed => {}
                     () = tokio::time::sleep(HEARTBEAT_EVERY) => {}
                     () = stopped.cancelled() => return,
                 }
@@ -85,7 +85,7 @@ impl Agent {
 
     /// Whether the agent asks for tasks now.
     fn claims(&self) -> bool {
-        !self.is_push_only() && self.drained_since().is_none() && self.posture().status == ONLINE
+        !self.is_push_only() && self.drained_since().is_none() && self.offer().status == ONLINE
     }
 
     /// A worker that somebody has removed is still here: its leases are gone with it, and it registers again.
@@ -114,7 +114,7 @@ impl Agent {
         if let Err(error) = dir.create(&record) {
             tracing::error!(lease = %lease.id, %error, "a task can't be kept on disk, so it is handed back, and no other is taken for a while");
             self.unwell_until.store(now_ms() + UNWELL_MS, Ordering::Relaxed);
-            self.turned.notify_waiters();
+            self.state_changed.notify_waiters();
             let (agent, task) = (self.clone(), record.task.id);
             tokio::spawn(async move {
                 report::deliver(&agent, task, lease.id, Verdict::Release { reason: format!("the worker's disk: {error}") }).await;
@@ -123,7 +123,7 @@ impl Agent {
             return false;
         }
         tokio::spawn(self.clone().see_through(dir, record, stop));
-        self.hurry.notify_one();
+        self.renew_now.notify_one();
         true
     }
 
@@ -180,7 +180,7 @@ impl Agent {
                 sender = Some(tokio::spawn(async move { report::send_events(&agent, task, lease, reader, is_over).await }));
                 match kept {
                     Some(verdict) => verdict,
-                    None => run::Run { agent: &self, dir: &dir, log: &mut log, stop }.drive(record).await,
+                    None => run::Run { agent: &self, dir: &dir, log: &mut log, stop }.run_to_end(record).await,
                 }
             }
             (Some(verdict), Err(_)) => verdict,
@@ -220,7 +220,7 @@ impl Agent {
     }
 
     /// Ends the runs whose time is over, whether calls hang or not.
-    pub(super) async fn mind(self: Arc<Self>, stopped: CancellationToken) {
+    pub(super) async fn watch_leases(self: Arc<Self>, stopped: CancellationToken) {
         loop {
             self.stop_where(Stop::LeaseLost, |held| held.valid_until <= Instant::now() + safety(held.ttl));
             if self.drained_since().is_some_and(|since| since.elapsed() >= self.settings.grace) {
@@ -264,7 +264,7 @@ impl Agent {
             }
             tokio::select! {
                 () = tokio::time::sleep(every) => {}
-                () = self.hurry.notified() => {}
+                () = self.renew_now.notified() => {}
                 () = stopped.cancelled() => return,
             }
         }
@@ -298,7 +298,7 @@ impl Agent {
         let was_drained = since.is_some();
         *since = if directives.drain { since.or_else(|| Some(Instant::now())) } else { None };
         if was_drained && since.is_none() {
-            self.turned.notify_waiters();
+            self.state_changed.notify_waiters();
         }
     }
 

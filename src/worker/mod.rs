@@ -4,16 +4,16 @@
 //! watches it again, or tells what it left. Nothing is forgotten before the server has acknowledged it.
 
 mod account;
-mod door;
+mod availability;
 pub mod echo;
 mod home;
 mod invocation;
 mod leases;
 mod machine;
-mod posture;
 mod process;
 pub mod profile;
 mod prompt;
+mod push_server;
 mod report;
 mod run;
 mod spool;
@@ -61,12 +61,12 @@ pub struct Settings {
     /// At a stop or a drain, runs get so long to end by themselves.
     pub grace: Duration,
     /// Where the push protocol is spoken.
-    pub door: Option<Door>,
+    pub push_server: Option<PushServer>,
 }
 
-/// The agent's own door, for servers that push.
+/// The push server, for servers that push.
 #[derive(Clone, Debug)]
-pub struct Door {
+pub struct PushServer {
     /// What callers have to send as X-MEMBRIDGE-AGENT.
     pub key: SecretString,
     /// Where servers reach it.
@@ -95,9 +95,9 @@ pub(crate) struct Agent {
     accounts: Accounts,
     runs: Mutex<BTreeMap<Uuid, Held>>,
     /// Something changed that decides whether new tasks are taken.
-    turned: Notify,
+    state_changed: Notify,
     /// A lease that has to be renewed soon.
-    hurry: Notify,
+    renew_now: Notify,
     /// What is known of the leases has changed.
     changed: Notify,
     /// The disk has failed: no new tasks until then.
@@ -163,8 +163,8 @@ pub async fn run(settings: Settings, listener: Option<TcpListener>, shutdown: Ca
         name,
         accounts,
         runs: Mutex::default(),
-        turned: Notify::new(),
-        hurry: Notify::new(),
+        state_changed: Notify::new(),
+        renew_now: Notify::new(),
         changed: Notify::new(),
         unwell_until: AtomicI64::new(0),
         draining: AtomicBool::new(false),
@@ -181,14 +181,14 @@ impl Agent {
         let stopped = CancellationToken::new();
         // Before anything else: leases of before may be over, whether the server can be reached or not.
         let heartbeats = tokio::spawn(self.clone().beat(stopped.clone()));
-        let mind = tokio::spawn(self.clone().mind(stopped.clone()));
+        let watcher = tokio::spawn(self.clone().watch_leases(stopped.clone()));
         tokio::select! {
             registered = self.register_first() => registered?,
             () = shutdown.cancelled() => {}
         }
-        let posture = tokio::spawn(self.clone().keep_posture(stopped.clone()));
+        let offer = tokio::spawn(self.clone().keep_offer(stopped.clone()));
         let claims = tokio::spawn(self.clone().claim_always(stopped.clone()));
-        let door = listener.map(|listener| tokio::spawn(door::serve(self.clone(), listener, stopped.clone())));
+        let push_server = listener.map(|listener| tokio::spawn(push_server::serve(self.clone(), listener, stopped.clone())));
         let ended = tokio::select! {
             () = shutdown.cancelled() => Ended::Stopped,
             () = self.leave.cancelled() => {
@@ -204,12 +204,12 @@ impl Agent {
                 "stopping: no new tasks; a second signal ends at once"
             );
             self.draining.store(true, Ordering::Relaxed);
-            self.turned.notify_waiters();
+            self.state_changed.notify_waiters();
             self.drain().await;
         }
         stopped.cancel();
-        // Nobody outside may hold up the end: neither a server nor a caller of the door.
-        for mut task in [Some(posture), Some(claims), Some(heartbeats), Some(mind), door].into_iter().flatten() {
+        // Nobody outside may hold up the end: neither a server nor a caller of the push server.
+        for mut task in [Some(offer), Some(claims), Some(heartbeats), Some(watcher), push_server].into_iter().flatten() {
             if tokio::time::timeout(FAREWELL, &mut task).await.is_err() {
                 task.abort();
             }
@@ -221,7 +221,7 @@ impl Agent {
     }
 
     fn is_push_only(&self) -> bool {
-        self.settings.door.as_ref().is_some_and(|door| door.push_only)
+        self.settings.push_server.as_ref().is_some_and(|push_server| push_server.push_only)
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<Uuid, Held>> {

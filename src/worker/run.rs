@@ -52,7 +52,7 @@ struct Watched {
 
 impl Run<'_> {
     /// Runs the task, or goes on watching a run that an earlier agent began, and says how it ended. Nothing of it is left then.
-    pub async fn drive(&mut self, mut record: Record) -> Verdict {
+    pub async fn run_to_end(&mut self, mut record: Record) -> Verdict {
         let (task, lease) = (record.task.clone(), record.lease.id);
         let Some(profile) = self.agent.settings.profiles.of(&task.agent_slug).cloned() else {
             // It had one when the run began.
@@ -258,8 +258,8 @@ impl Run<'_> {
                     stop = Some(reason);
                 }
                 // A lease that is over leaves no time.
-                let hurry = Duration::from_secs(record.lease.ttl_seconds) / 10;
-                let grace = if reason == Stop::LeaseLost { TERM_GRACE.min(hurry) } else { TERM_GRACE };
+                let soon = Duration::from_secs(record.lease.ttl_seconds) / 10;
+                let grace = if reason == Stop::LeaseLost { TERM_GRACE.min(soon) } else { TERM_GRACE };
                 if !process::end(watched.running.leader, &lease, grace).await {
                     break None;
                 }

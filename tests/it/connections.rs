@@ -8,7 +8,7 @@ use bloom_dispatch::{self as agents, Agents};
 use bloom_engine::{self as engine, Engine};
 use bloom_http::{self as http, AppState, Keys};
 use bloom_membridge::Membridge;
-use bloom_store::{Options, Store};
+use bloom_store::{Store, StoreOptions};
 use bloom_telemetry::Metrics;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -37,10 +37,10 @@ impl Drop for Door {
 async fn open() -> Door {
     let directory = tempfile::tempdir().unwrap();
     let url = format!("sqlite:{}", directory.path().join("bloom.db").display());
-    let store = Store::open(&Options { url, max_connections: 2 }).await.unwrap();
+    let store = Store::open(&StoreOptions { url, max_connections: 2 }).await.unwrap();
     store.migrate().await.unwrap();
     let metrics = Metrics::new().unwrap();
-    let options = engine::Options { session_wait_ms: 30_000, worker_offline_after_ms: 60_000, manual_clock: None, seed: None };
+    let options = engine::EngineOptions { session_wait_ms: 30_000, worker_offline_after_ms: 60_000, manual_clock: None, seed: None };
     let engine = Engine::start(Arc::new(store.clone()), metrics.clone(), options).await.unwrap();
     let settings = http::Settings {
         keys: Keys::new(None, None, None),
@@ -58,7 +58,7 @@ async fn open() -> Door {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let stop = CancellationToken::new();
-    let agents = Agents::new(engine.clone(), agents::Options::default());
+    let agents = Agents::new(engine.clone(), agents::DispatchOptions::default());
     let state = AppState::new(engine, store, agents, Membridge::new(None, None), metrics, settings, stop.clone());
     beside(http::server::serve(listener, state, stop.clone()));
     Door { address, stop, _directory: directory }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use bloom_core::worker::WorkerStatus;
-use bloom_membridge::{Answer, Call, Membridge, Options};
+use bloom_membridge::{Call, Membridge, MembridgeOptions, Upstream};
 use secrecy::SecretString;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
@@ -19,7 +19,7 @@ const KEY: &str = "membridge-admin-key";
 const ATTEMPT: Duration = Duration::from_millis(400);
 
 fn client(url: &str) -> Membridge {
-    let options = Options { attempt_timeout: ATTEMPT, first_wait: Duration::from_millis(2) };
+    let options = MembridgeOptions { attempt_timeout: ATTEMPT, first_wait: Duration::from_millis(2) };
     Membridge::with_options(Some(url.to_owned()), Some(SecretString::from(KEY)), options)
 }
 
@@ -43,18 +43,18 @@ async fn raw_server(answer: &'static str) -> (String, Arc<AtomicUsize>) {
 }
 
 #[track_caller]
-fn down(answer: Answer) -> String {
+fn down(answer: Upstream) -> String {
     match answer {
-        Answer::Down(error) => error,
-        Answer::Reply(reply) => panic!("it answered: {reply:?}"),
+        Upstream::Down(error) => error,
+        Upstream::Reply(reply) => panic!("it answered: {reply:?}"),
     }
 }
 
 #[track_caller]
-fn status(answer: Answer) -> u16 {
+fn status(answer: Upstream) -> u16 {
     match answer {
-        Answer::Reply(reply) => reply.status,
-        Answer::Down(error) => panic!("no answer: {error}"),
+        Upstream::Reply(reply) => reply.status,
+        Upstream::Down(error) => panic!("no answer: {error}"),
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use bloom_engine::{Engine, Options};
+use bloom_engine::{Engine, EngineOptions};
 use bloom_telemetry::Metrics;
 
 use crate::actors::{Cluster, Replica};
@@ -18,7 +18,7 @@ pub async fn start(cluster: &Cluster, plan: &Plan) -> Replica {
     loop {
         let condition = Arc::new(Condition::default());
         let database = SimDatabase { shared: cluster.shared.clone(), condition: condition.clone() };
-        let options = Options {
+        let options = EngineOptions {
             session_wait_ms: plan.session_wait_ms,
             worker_offline_after_ms: OFFLINE_AFTER_MS,
             manual_clock: None,
@@ -28,7 +28,7 @@ pub async fn start(cluster: &Cluster, plan: &Plan) -> Replica {
             tokio::time::sleep(Duration::from_millis(200)).await;
             continue;
         };
-        let options = bloom_reconcile::Options {
+        let options = bloom_reconcile::ReconcileOptions {
             worker_offline_after_ms: OFFLINE_AFTER_MS,
             worker_sync_ms: 10_000,
             lease_ttl_ms: 3_000,

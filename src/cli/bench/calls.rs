@@ -8,9 +8,9 @@ use hyper::Method;
 use hyper::body::Bytes;
 use serde::Deserialize;
 
-use super::client::{Answer, Client};
+use super::client::{Client, Response};
 use super::latency::Latency;
-use super::{Bench, Failure};
+use super::{Bench, BenchError};
 
 /// Every scenario has an agent of its own, so that its workers get its tasks and no others.
 pub const LIFECYCLE_AGENT: &str = "bench-lifecycle";
@@ -92,7 +92,7 @@ pub struct Session {
 
 impl Session {
     /// Connects a client that only makes and reads tasks of this agent.
-    pub async fn connect(bench: &Arc<Bench>, agent: &'static str, index: usize) -> Result<Self, Failure> {
+    pub async fn connect(bench: &Arc<Bench>, agent: &'static str, index: usize) -> Result<Self, BenchError> {
         Ok(Self {
             bench: bench.clone(),
             client: Client::connect(&bench.target).await?,
@@ -106,7 +106,7 @@ impl Session {
     }
 
     /// Connects and registers a worker that serves this agent and no other: it can't take anybody else's tasks.
-    pub async fn connect_worker(bench: &Arc<Bench>, agent: &'static str, index: usize) -> Result<Self, Failure> {
+    pub async fn connect_worker(bench: &Arc<Bench>, agent: &'static str, index: usize) -> Result<Self, BenchError> {
         let mut session = Self::connect(bench, agent, index).await?;
         session.worker = format!("{agent}-{}-{index}", bench.label);
         let body = format!(r#"{{"name":"{}","capabilities":{{"max_concurrency":{SLOTS},"agents":["{agent}"]}}}}"#, session.worker);
@@ -115,7 +115,7 @@ impl Session {
     }
 
     /// Takes its worker off the list.
-    pub async fn leave(mut self) -> Result<(), Failure> {
+    pub async fn leave(mut self) -> Result<(), BenchError> {
         if !self.worker.is_empty() {
             let path = format!("/api/runtime/workers/{}", self.worker);
             self.client.expect(&Method::DELETE, &path, Bytes::new(), &[200, 404]).await?;
@@ -145,7 +145,7 @@ impl Session {
         }
     }
 
-    async fn timed(&mut self, name: &'static str, method: Method, path: &str, body: String, expected: u16) -> Result<Answer, Failure> {
+    async fn timed(&mut self, name: &'static str, method: Method, path: &str, body: String, expected: u16) -> Result<Response, BenchError> {
         let body = Bytes::from(body);
         let began = Instant::now();
         let answer = self.client.expect(&method, path, body, &[expected]).await?;
@@ -153,19 +153,19 @@ impl Session {
         Ok(answer)
     }
 
-    pub async fn get(&mut self, name: &'static str, path: &str) -> Result<Answer, Failure> {
+    pub async fn get(&mut self, name: &'static str, path: &str) -> Result<Response, BenchError> {
         self.timed(name, Method::GET, path, String::new(), 200).await
     }
 
     /// Gives the new task's id.
-    pub async fn create(&mut self) -> Result<String, Failure> {
+    pub async fn create(&mut self) -> Result<String, BenchError> {
         let mut body = String::with_capacity(TEXT + 200);
         self.write_task(&mut body);
         let answer = self.timed("create", Method::POST, "/api/runtime/llm-tasks", body, 201).await?;
         Ok(decode::<Id>(&answer)?.id)
     }
 
-    pub async fn create_many(&mut self, count: usize) -> Result<(), Failure> {
+    pub async fn create_many(&mut self, count: usize) -> Result<(), BenchError> {
         let mut body = String::with_capacity(count * (TEXT + 200));
         body.push_str(r#"{"tasks":["#);
         for place in 0..count {
@@ -193,7 +193,7 @@ impl Session {
 
     /// Leases the task for its own worker, or, with `picked`, for whichever the server chooses: then as documented clients do,
     /// which name nothing later either.
-    pub async fn lease(&mut self, task: String, picked: bool) -> Result<Held, Failure> {
+    pub async fn lease(&mut self, task: String, picked: bool) -> Result<Held, BenchError> {
         let path = format!("/api/runtime/llm-tasks/{task}/lease");
         let body = if picked { "{}".to_owned() } else { format!(r#"{{"worker_id":"{}"}}"#, self.worker) };
         let answer = self.timed("lease", Method::POST, &path, body, 201).await?;
@@ -201,14 +201,14 @@ impl Session {
         Ok(Held { task, lease: (!picked).then_some(lease) })
     }
 
-    pub async fn heartbeat(&mut self, held: &Held) -> Result<(), Failure> {
+    pub async fn heartbeat(&mut self, held: &Held) -> Result<(), BenchError> {
         let path = format!("/api/runtime/llm-tasks/{}/heartbeat", held.task);
         let body = format!("{{{}}}", held.named().trim_end_matches(','));
         self.timed("heartbeat", Method::POST, &path, body, 200).await?;
         Ok(())
     }
 
-    pub async fn complete(&mut self, held: &Held) -> Result<(), Failure> {
+    pub async fn complete(&mut self, held: &Held) -> Result<(), BenchError> {
         let path = format!("/api/runtime/llm-tasks/{}/complete", held.task);
         let mut body = String::with_capacity(TEXT + 200);
         write_completion(&mut body, held);
@@ -216,7 +216,7 @@ impl Session {
         Ok(())
     }
 
-    pub async fn claim(&mut self, max: usize, wait_sec: u32) -> Result<Vec<Held>, Failure> {
+    pub async fn claim(&mut self, max: usize, wait_sec: u32) -> Result<Vec<Held>, BenchError> {
         let path = format!("/api/runtime/workers/{}/claim", self.worker);
         let body = format!(r#"{{"max":{max},"wait_sec":{wait_sec}}}"#);
         let answer = self.timed("claim", Method::POST, &path, body, 200).await?;
@@ -224,7 +224,7 @@ impl Session {
         Ok(leases.into_iter().map(|claimed| Held { task: claimed.task.id, lease: Some(claimed.lease.id) }).collect())
     }
 
-    pub async fn heartbeat_all(&mut self, held: &[Held]) -> Result<(), Failure> {
+    pub async fn heartbeat_all(&mut self, held: &[Held]) -> Result<(), BenchError> {
         let path = format!("/api/runtime/workers/{}/heartbeat", self.worker);
         let mut body = String::with_capacity(held.len() * 40 + 20);
         body.push_str(r#"{"leases":["#);
@@ -240,7 +240,7 @@ impl Session {
         Ok(())
     }
 
-    pub async fn complete_all(&mut self, held: &[Held]) -> Result<(), Failure> {
+    pub async fn complete_all(&mut self, held: &[Held]) -> Result<(), BenchError> {
         let path = format!("/api/runtime/workers/{}/complete", self.worker);
         let mut body = String::with_capacity(held.len() * (TEXT + 200));
         body.push_str(r#"{"completions":["#);
@@ -276,6 +276,6 @@ fn write_completion(body: &mut String, held: &Held) {
 }
 
 /// Reads what a scenario needs of an answer.
-pub fn decode<'a, T: Deserialize<'a>>(answer: &'a Answer) -> Result<T, Failure> {
-    serde_json::from_slice(&answer.body).map_err(|error| Failure::from(format!("an answer is not what the API promises: {error}")))
+pub fn decode<'a, T: Deserialize<'a>>(answer: &'a Response) -> Result<T, BenchError> {
+    serde_json::from_slice(&answer.body).map_err(|error| BenchError::from(format!("an answer is not what the API promises: {error}")))
 }

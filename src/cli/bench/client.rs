@@ -12,7 +12,7 @@ use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 use url::Url;
 
-use super::Failure;
+use super::BenchError;
 use bloom_client::next_page;
 
 /// Longer than the longest poll that a scenario asks for.
@@ -32,8 +32,8 @@ pub struct Target {
 }
 
 impl Target {
-    pub fn new(server: &str, key: Option<&str>) -> Result<Self, Failure> {
-        let wrong = |why: &str| Failure::usage(format!("--server {server}: {why}; give a URL such as http://127.0.0.1:5000"));
+    pub fn new(server: &str, key: Option<&str>) -> Result<Self, BenchError> {
+        let wrong = |why: &str| BenchError::usage(format!("--server {server}: {why}; give a URL such as http://127.0.0.1:5000"));
         let url = Url::parse(server).map_err(|error| wrong(&error.to_string()))?;
         if url.scheme() != "http" {
             return Err(wrong("only http:// can be measured"));
@@ -44,7 +44,8 @@ impl Target {
         let address = format!("{host}:{port}");
         let key = match key {
             Some(key) => {
-                let mut value = HeaderValue::from_str(key).map_err(|_| Failure::usage("--key has characters that no header can carry"))?;
+                let mut value =
+                    HeaderValue::from_str(key).map_err(|_| BenchError::usage("--key has characters that no header can carry"))?;
                 value.set_sensitive(true);
                 Some(value)
             }
@@ -66,7 +67,7 @@ pub struct Client {
     pub busy: u64,
 }
 
-pub struct Answer {
+pub struct Response {
     pub status: StatusCode,
     pub body: Bytes,
     /// The next page's path, without the target's prefix.
@@ -74,23 +75,23 @@ pub struct Answer {
 }
 
 impl Client {
-    pub async fn connect(target: &Arc<Target>) -> Result<Self, Failure> {
+    pub async fn connect(target: &Arc<Target>) -> Result<Self, BenchError> {
         Ok(Self { target: target.clone(), sender: open(target).await?, busy: 0 })
     }
 
     /// Sends once and gives whatever is answered.
-    pub async fn send(&mut self, method: &Method, path: &str, body: Bytes) -> Result<Answer, Failure> {
+    pub async fn send(&mut self, method: &Method, path: &str, body: Bytes) -> Result<Response, BenchError> {
         if self.sender.is_closed() {
             self.sender = open(&self.target).await?;
         }
         let exchange = self.exchange(method, path, body);
         match tokio::time::timeout(CALL_LIMIT, exchange).await {
-            Ok(answer) => answer.map_err(|error| Failure::from(format!("{method} {path}: {error}"))),
+            Ok(answer) => answer.map_err(|error| BenchError::from(format!("{method} {path}: {error}"))),
             Err(_) => Err(format!("{method} {path}: no answer within {} s", CALL_LIMIT.as_secs()).into()),
         }
     }
 
-    async fn exchange(&mut self, method: &Method, path: &str, body: Bytes) -> Result<Answer, String> {
+    async fn exchange(&mut self, method: &Method, path: &str, body: Bytes) -> Result<Response, String> {
         let target = &self.target;
         let mut request = Request::builder().method(method).header(HOST, &target.host);
         request = if target.prefix.is_empty() { request.uri(path) } else { request.uri(format!("{}{path}", target.prefix)) };
@@ -106,11 +107,11 @@ impl Client {
         let status = answer.status();
         let next = answer.headers().get(LINK).and_then(next_page);
         let body = answer.into_body().collect().await.map_err(|error| error.to_string())?.to_bytes();
-        Ok(Answer { status, body, next })
+        Ok(Response { status, body, next })
     }
 
     /// Sends until the server takes it, and gives the answer's body when the status is one of those expected.
-    pub async fn expect(&mut self, method: &Method, path: &str, body: Bytes, expected: &[u16]) -> Result<Answer, Failure> {
+    pub async fn expect(&mut self, method: &Method, path: &str, body: Bytes, expected: &[u16]) -> Result<Response, BenchError> {
         let began = Instant::now();
         loop {
             let answer = self.send(method, path, body.clone()).await?;
@@ -126,9 +127,9 @@ impl Client {
     }
 }
 
-async fn open(target: &Target) -> Result<SendRequest<Full<Bytes>>, Failure> {
+async fn open(target: &Target) -> Result<SendRequest<Full<Bytes>>, BenchError> {
     let failed = |error: &dyn std::fmt::Display| {
-        Failure::from(format!("cannot connect to {}: {error}; is the server running there?", target.address))
+        BenchError::from(format!("cannot connect to {}: {error}; is the server running there?", target.address))
     };
     let stream = TcpStream::connect(&target.address).await.map_err(|error| failed(&error))?;
     stream.set_nodelay(true).map_err(|error| failed(&error))?;
@@ -138,7 +139,7 @@ async fn open(target: &Target) -> Result<SendRequest<Full<Bytes>>, Failure> {
     Ok(sender)
 }
 
-fn refused(method: &Method, path: &str, answer: &Answer) -> Failure {
+fn refused(method: &Method, path: &str, answer: &Response) -> BenchError {
     let advice = match answer.status {
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => "; give the admin key with --key",
         StatusCode::TOO_MANY_REQUESTS => "; start the server with RATE_LIMIT_PER_MINUTE=0 and WORKER_RATE_LIMIT_PER_MINUTE=0",

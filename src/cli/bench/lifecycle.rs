@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::calls::{BATCHED_AGENT, LIFECYCLE_AGENT, SLOTS, Session};
-use super::crowd::{self, Tally, Window};
+use super::load::{self, Tally, Window};
 use super::report::Row;
-use super::{Bench, Failure};
+use super::{Bench, BenchError};
 
 /// Tasks made by one batch call.
 const BATCH: usize = 96;
@@ -16,13 +16,13 @@ const BATCHED_CLIENTS: usize = 8;
 const EMPTY_CLAIMS: u32 = 30;
 
 /// Create, lease, heartbeat, complete: a call each. Once with the worker named by the caller, once picked by the server.
-pub async fn single(bench: &Arc<Bench>) -> Result<Vec<Row>, Failure> {
+pub async fn single(bench: &Arc<Bench>) -> Result<Vec<Row>, BenchError> {
     let mut rows = Vec::new();
     for &clients in &bench.clients {
         for picked in [false, true] {
-            let sessions = crowd::workers(bench, LIFECYCLE_AGENT, clients).await?;
+            let sessions = load::workers(bench, LIFECYCLE_AGENT, clients).await?;
             let window = Window::lasting(bench.time);
-            let tally = crowd::run(sessions, &window, |session, window| one_by_one(session, window, picked)).await?;
+            let tally = load::run(sessions, &window, |session, window| one_by_one(session, window, picked)).await?;
             let case = format!("{clients} clients, worker {}", if picked { "picked" } else { "named" });
             rows.extend(tally.rows("lifecycle", &case, "lifecycles"));
             rows.extend(bench.memory_row("lifecycle", &case));
@@ -31,7 +31,7 @@ pub async fn single(bench: &Arc<Bench>) -> Result<Vec<Row>, Failure> {
     Ok(rows)
 }
 
-async fn one_by_one(mut session: Session, window: Window, picked: bool) -> Result<(Session, u64), Failure> {
+async fn one_by_one(mut session: Session, window: Window, picked: bool) -> Result<(Session, u64), BenchError> {
     let mut done = 0;
     while window.take(1) {
         let began = Instant::now();
@@ -46,9 +46,9 @@ async fn one_by_one(mut session: Session, window: Window, picked: bool) -> Resul
 }
 
 /// Create 96 a call, claim up to 32, one heartbeat for them, complete them in one call.
-pub async fn batched(bench: &Arc<Bench>) -> Result<Vec<Row>, Failure> {
-    let sessions = crowd::workers(bench, BATCHED_AGENT, BATCHED_CLIENTS).await?;
-    let tally = crowd::run(sessions, &Window::lasting(bench.time), in_batches).await?;
+pub async fn batched(bench: &Arc<Bench>) -> Result<Vec<Row>, BenchError> {
+    let sessions = load::workers(bench, BATCHED_AGENT, BATCHED_CLIENTS).await?;
+    let tally = load::run(sessions, &Window::lasting(bench.time), in_batches).await?;
     let case = format!("{BATCHED_CLIENTS} clients");
     let mut rows = tally.rows("batched", &case, "tasks");
     rows.extend(bench.memory_row("batched", &case));
@@ -56,13 +56,13 @@ pub async fn batched(bench: &Arc<Bench>) -> Result<Vec<Row>, Failure> {
 }
 
 /// As many lifecycles of the agent's tasks, batched, as `count` says.
-pub async fn many(bench: &Arc<Bench>, agent: &'static str, count: u64) -> Result<Tally, Failure> {
-    let sessions = crowd::workers(bench, agent, BATCHED_CLIENTS).await?;
-    crowd::run(sessions, &Window::of_items(count), in_batches).await
+pub async fn many(bench: &Arc<Bench>, agent: &'static str, count: u64) -> Result<Tally, BenchError> {
+    let sessions = load::workers(bench, agent, BATCHED_CLIENTS).await?;
+    load::run(sessions, &Window::of_items(count), in_batches).await
 }
 
 /// Every client claims as many as it made, so that the queue stays as long as it was.
-async fn in_batches(mut session: Session, window: Window) -> Result<(Session, u64), Failure> {
+async fn in_batches(mut session: Session, window: Window) -> Result<(Session, u64), BenchError> {
     let mut done = 0;
     while window.take(BATCH) {
         session.create_many(BATCH).await?;

@@ -7,14 +7,14 @@ use super::calls::QUEUE_AGENT;
 use super::latency::Latency;
 use super::report::Row;
 use super::server::Server;
-use super::{Bench, Failure, lifecycle};
+use super::{Bench, BenchError, lifecycle};
 
 const STARTS: usize = 5;
 /// Memory is looked at when the work's wake has passed: timers, channels, the feed.
 const SETTLE: Duration = Duration::from_secs(2);
 
 /// Batched lifecycles beside whatever is queued.
-pub async fn after_work(bench: &Arc<Bench>) -> Result<Vec<Row>, Failure> {
+pub async fn after_work(bench: &Arc<Bench>) -> Result<Vec<Row>, BenchError> {
     let case = format!("after {} lifecycles", bench.lifecycles);
     let tally = lifecycle::many(bench, QUEUE_AGENT, bench.lifecycles).await?;
     tokio::time::sleep(SETTLE).await;
@@ -24,7 +24,7 @@ pub async fn after_work(bench: &Arc<Bench>) -> Result<Vec<Row>, Failure> {
 }
 
 /// Start to ready on the database as the other scenarios left it.
-pub async fn restarts(server: &mut Server) -> Result<Vec<Row>, Failure> {
+pub async fn restarts(server: &mut Server) -> Result<Vec<Row>, BenchError> {
     let mut latency = Latency::default();
     for _ in 0..STARTS {
         server.stop().await?;

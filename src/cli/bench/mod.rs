@@ -2,10 +2,10 @@
 
 mod calls;
 mod client;
-mod crowd;
-mod given;
+mod external_target;
 mod latency;
 mod lifecycle;
+mod load;
 mod memory;
 mod queue;
 mod report;
@@ -97,37 +97,37 @@ enum Output {
 
 /// Why there are no figures, for the person who asked for them.
 #[derive(Debug)]
-pub struct Failure {
+pub struct BenchError {
     message: String,
     /// The command line was wrong, not the measured thing.
     pub is_usage: bool,
 }
 
-impl Failure {
+impl BenchError {
     fn usage(message: impl Into<String>) -> Self {
         Self { message: message.into(), is_usage: true }
     }
 }
 
-impl From<String> for Failure {
+impl From<String> for BenchError {
     fn from(message: String) -> Self {
         Self { message, is_usage: false }
     }
 }
 
-impl From<&str> for Failure {
+impl From<&str> for BenchError {
     fn from(message: &str) -> Self {
         message.to_owned().into()
     }
 }
 
-impl fmt::Display for Failure {
+impl fmt::Display for BenchError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.message)
     }
 }
 
-impl std::error::Error for Failure {}
+impl std::error::Error for BenchError {}
 
 /// One server under measurement.
 struct Bench {
@@ -161,10 +161,10 @@ impl Bench {
 ///
 /// # Errors
 /// When a server can't be started or reached, or does not keep to the API.
-pub async fn run(args: &BenchArgs) -> Result<(), Failure> {
+pub async fn run(args: &BenchArgs) -> Result<(), BenchError> {
     let mut report = Report::default();
     match &args.server {
-        Some(url) => measure_given(args, url, &mut report).await?,
+        Some(url) => measure_external_target(args, url, &mut report).await?,
         // An interrupt drops what runs, and with it the server and its directory.
         None => unless_interrupted(measure_started(args, &mut report)).await?,
     }
@@ -181,7 +181,7 @@ pub async fn run(args: &BenchArgs) -> Result<(), Failure> {
     }
 }
 
-async fn measure_started(args: &BenchArgs, report: &mut Report) -> Result<(), Failure> {
+async fn measure_started(args: &BenchArgs, report: &mut Report) -> Result<(), BenchError> {
     let directory = args.data_dir.clone().unwrap_or_else(std::env::temp_dir);
     for database_url in &args.database_url {
         let label = random_word();
@@ -207,10 +207,10 @@ async fn measure_started(args: &BenchArgs, report: &mut Report) -> Result<(), Fa
     Ok(())
 }
 
-async fn measure_given(args: &BenchArgs, url: &str, report: &mut Report) -> Result<(), Failure> {
+async fn measure_external_target(args: &BenchArgs, url: &str, report: &mut Report) -> Result<(), BenchError> {
     let target = Target::new(url, args.key.as_deref())?;
     let bench = bench_of(args, target, random_word(), None, r#","ttl_after_finished_sec":3600"#);
-    given::refuse_other_workers(&bench).await?;
+    external_target::refuse_other_workers(&bench).await?;
     let storage = storage_of(&bench).await?;
     report.about.push(format!("{storage}: {url}, load from {}", machine()));
     let measured = unless_interrupted(async {
@@ -225,11 +225,11 @@ async fn measure_given(args: &BenchArgs, url: &str, report: &mut Report) -> Resu
     })
     .await;
     // Whatever happened, nothing stays behind; but why it happened comes first.
-    let cleaned = given::clean_up(&bench).await;
+    let cleaned = external_target::clean_up(&bench).await;
     measured.and(cleaned)
 }
 
-async fn unless_interrupted(work: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
+async fn unless_interrupted(work: impl Future<Output = Result<(), BenchError>>) -> Result<(), BenchError> {
     let mut asked_to_end = signal(SignalKind::terminate()).map_err(|error| format!("cannot listen for signals: {error}"))?;
     tokio::select! {
         done = work => done,
@@ -238,7 +238,7 @@ async fn unless_interrupted(work: impl Future<Output = Result<(), Failure>>) -> 
     }
 }
 
-async fn measure(bench: &Arc<Bench>, scenario: Scenario, storage: &str, report: &mut Report) -> Result<(), Failure> {
+async fn measure(bench: &Arc<Bench>, scenario: Scenario, storage: &str, report: &mut Report) -> Result<(), BenchError> {
     let name = scenario.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default();
     eprintln!("{storage}: {name}");
     let rows = match scenario {
@@ -273,7 +273,7 @@ struct Health {
 }
 
 /// Which database the server keeps its tasks in.
-async fn storage_of(bench: &Bench) -> Result<String, Failure> {
+async fn storage_of(bench: &Bench) -> Result<String, BenchError> {
     let mut client = Client::connect(&bench.target).await?;
     let answer = client.expect(&Method::GET, "/api/runtime/health", Bytes::new(), &[200]).await?;
     Ok(calls::decode::<Health>(&answer)?.storage)

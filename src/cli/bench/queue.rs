@@ -9,9 +9,9 @@ use serde::Deserialize;
 
 use super::calls::{QUEUE_AGENT, Session, decode};
 use super::client::Client;
-use super::crowd::{self, Tally, Window};
+use super::load::{self, Tally, Window};
 use super::report::Row;
-use super::{Bench, Failure};
+use super::{Bench, BenchError};
 
 pub const SCENARIO: &str = "latency";
 /// Tasks of one batch call when the queue is filled: the most it takes.
@@ -52,14 +52,14 @@ struct ByStatus {
 }
 
 /// Claim, lease and the lists at each length of the queue, from the shortest to the longest.
-pub async fn at_each_length(bench: &Arc<Bench>) -> Result<Vec<Row>, Failure> {
+pub async fn at_each_length(bench: &Arc<Bench>) -> Result<Vec<Row>, BenchError> {
     let mut rows = Vec::new();
     for &length in &bench.queued {
         let case = format!("{length} queued");
         rows.extend(fill(bench, length).await?.map(|tally| tally.rows("fill", &case, "tasks")).unwrap_or_default());
-        let sessions = crowd::workers(bench, QUEUE_AGENT, 1).await?;
+        let sessions = load::workers(bench, QUEUE_AGENT, 1).await?;
         let window = Window::lasting(bench.time);
-        let calls = crowd::run(sessions, &window, claim_and_lease).await?;
+        let calls = load::run(sessions, &window, claim_and_lease).await?;
         rows.extend(calls.rows(SCENARIO, &case, "tasks, one client"));
         rows.extend(read_pages(bench, &case).await?);
         rows.extend(bench.memory_row(SCENARIO, &case));
@@ -68,7 +68,7 @@ pub async fn at_each_length(bench: &Arc<Bench>) -> Result<Vec<Row>, Failure> {
 }
 
 /// Makes tasks until so many are queued; `None` when they were already.
-pub async fn fill(bench: &Arc<Bench>, length: u64) -> Result<Option<Tally>, Failure> {
+pub async fn fill(bench: &Arc<Bench>, length: u64) -> Result<Option<Tally>, BenchError> {
     let mut client = Client::connect(&bench.target).await?;
     let stats = client.expect(&Method::GET, "/api/runtime/stats", Bytes::new(), &[200]).await?;
     let there = decode::<Stats>(&stats)?.tasks.by_status.queued;
@@ -80,7 +80,7 @@ pub async fn fill(bench: &Arc<Bench>, length: u64) -> Result<Option<Tally>, Fail
     for index in 0..FILLERS {
         sessions.push(Session::connect(bench, QUEUE_AGENT, 1000 + index).await?);
     }
-    let tally = crowd::run(sessions, &window, |mut session, window| async move {
+    let tally = load::run(sessions, &window, |mut session, window| async move {
         let mut done = 0;
         while window.take(FILL_BATCH) {
             session.create_many(FILL_BATCH).await?;
@@ -93,7 +93,7 @@ pub async fn fill(bench: &Arc<Bench>, length: u64) -> Result<Option<Tally>, Fail
 }
 
 /// One client by itself: what a call takes, not how many fit. Each task that it ends was replaced before.
-async fn claim_and_lease(mut session: Session, window: Window) -> Result<(Session, u64), Failure> {
+async fn claim_and_lease(mut session: Session, window: Window) -> Result<(Session, u64), BenchError> {
     let mut done = 0;
     while window.take(2) {
         let began = Instant::now();
@@ -114,7 +114,7 @@ async fn claim_and_lease(mut session: Session, window: Window) -> Result<(Sessio
     Ok((session, done))
 }
 
-async fn read_pages(bench: &Arc<Bench>, case: &str) -> Result<Vec<Row>, Failure> {
+async fn read_pages(bench: &Arc<Bench>, case: &str) -> Result<Vec<Row>, BenchError> {
     let mut reader = Session::connect(bench, QUEUE_AGENT, 2000).await?;
     // Reading is measured by itself: let what the writes left behind settle.
     tokio::time::sleep(Duration::from_millis(200)).await;

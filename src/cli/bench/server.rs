@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use hyper::Method;
 use hyper::body::Bytes;
 
-use super::Failure;
+use super::BenchError;
 use super::client::{Client, Target};
 
 /// A first start on a large database may have to migrate it.
@@ -31,10 +31,10 @@ pub struct Server {
 
 impl Server {
     /// Makes a directory for it; nothing runs yet.
-    pub fn prepare(parent: &Path, database_url: &str, label: &str, key: &str) -> Result<Self, Failure> {
+    pub fn prepare(parent: &Path, database_url: &str, label: &str, key: &str) -> Result<Self, BenchError> {
         let directory = parent.join(format!("bloom-bench-{label}"));
         fs::create_dir_all(&directory).map_err(|error| {
-            Failure::from(format!("cannot make {}: {error}; name a directory that can be written with --data-dir", directory.display()))
+            BenchError::from(format!("cannot make {}: {error}; name a directory that can be written with --data-dir", directory.display()))
         })?;
         let database_url =
             if database_url == OWN_SQLITE { format!("sqlite:{}", directory.join("bench.db").display()) } else { database_url.to_owned() };
@@ -42,7 +42,7 @@ impl Server {
     }
 
     /// Starts it and waits until it is ready; gives where it listens and how long that took.
-    pub async fn start(&mut self) -> Result<(Target, Duration), Failure> {
+    pub async fn start(&mut self) -> Result<(Target, Duration), BenchError> {
         let port = free_port()?;
         let program = std::env::current_exe().map_err(|error| format!("cannot find this program's own file: {error}"))?;
         let log = File::create(self.log_path()).map_err(|error| format!("cannot write {}: {error}", self.log_path().display()))?;
@@ -79,7 +79,7 @@ impl Server {
     }
 
     /// Asks it to stop and waits for it.
-    pub async fn stop(&mut self) -> Result<(), Failure> {
+    pub async fn stop(&mut self) -> Result<(), BenchError> {
         let Some(mut child) = self.child.take() else { return Ok(()) };
         let began = Instant::now();
         let asked = Command::new("kill").arg(child.id().to_string()).status();
@@ -91,7 +91,7 @@ impl Server {
         if ended { Ok(()) } else { Err(self.end(child, "the server did not stop when asked")) }
     }
 
-    fn end(&self, mut child: Child, why: &str) -> Failure {
+    fn end(&self, mut child: Child, why: &str) -> BenchError {
         // It may have ended by itself meanwhile; either way it is gone afterwards.
         let _ = child.kill();
         let _ = child.wait();
@@ -149,7 +149,7 @@ async fn is_ready(target: &Arc<Target>) -> bool {
     client.send(&Method::GET, "/readyz", Bytes::new()).await.is_ok_and(|answer| answer.status.is_success())
 }
 
-fn free_port() -> Result<u16, Failure> {
+fn free_port() -> Result<u16, BenchError> {
     TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
         .and_then(|listener| listener.local_addr())
         .map(|address| address.port())

@@ -7,9 +7,9 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use super::calls::{Session, WAKE_AGENT};
-use super::crowd;
+use super::load;
 use super::report::Row;
-use super::{Bench, Failure};
+use super::{Bench, BenchError};
 
 /// Idle workers, each in a long poll of its own; the task wakes one of them.
 const IDLE: [usize; 2] = [1, 32];
@@ -23,10 +23,10 @@ const DELIVERY_LIMIT: Duration = Duration::from_secs(10);
 const SETTLE: Duration = Duration::from_millis(300);
 
 /// Submit → the task is in the hands of a worker that waited for it.
-pub async fn submit_to_delivery(bench: &Arc<Bench>) -> Result<Vec<Row>, Failure> {
+pub async fn submit_to_delivery(bench: &Arc<Bench>) -> Result<Vec<Row>, BenchError> {
     let mut rows = Vec::new();
     for idle in IDLE {
-        let workers = crowd::workers(bench, WAKE_AGENT, idle).await?;
+        let workers = load::workers(bench, WAKE_AGENT, idle).await?;
         let mut submitter = Session::connect(bench, WAKE_AGENT, 1000).await?;
         let until = Instant::now() + SETTLE + bench.time;
         let mut polls = JoinSet::new();
@@ -56,7 +56,7 @@ pub async fn submit_to_delivery(bench: &Arc<Bench>) -> Result<Vec<Row>, Failure>
     Ok(rows)
 }
 
-async fn poll(mut session: Session, delivered: mpsc::Sender<(String, Instant)>, until: Instant) -> Result<Session, Failure> {
+async fn poll(mut session: Session, delivered: mpsc::Sender<(String, Instant)>, until: Instant) -> Result<Session, BenchError> {
     while Instant::now() < until {
         for held in session.claim(1, POLL_SECONDS).await? {
             let at = Instant::now();
@@ -80,7 +80,7 @@ async fn delivery_of(task: &str, deliveries: &mut mpsc::Receiver<(String, Instan
 }
 
 /// The worker's own trouble says more than the submitter's.
-async fn why_undelivered(polls: &mut JoinSet<Result<Session, Failure>>) -> Failure {
+async fn why_undelivered(polls: &mut JoinSet<Result<Session, BenchError>>) -> BenchError {
     while let Some(Ok(ended)) = polls.try_join_next() {
         if let Err(failure) = ended {
             return failure;

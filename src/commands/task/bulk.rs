@@ -10,7 +10,7 @@ use super::super::show::{self, Form, Shown};
 use super::super::{columns, term};
 use super::filters::Filters;
 use super::path;
-use crate::Failure;
+use crate::CommandError;
 use bloom_api::tasks::MAX_BATCH;
 
 /// A million tasks in all; whoever goes on making them while they are cancelled must not keep this running.
@@ -72,7 +72,7 @@ impl Outcome {
         self.more = other.more;
     }
 
-    fn print(&self, shown: Shown) -> Result<(), Failure> {
+    fn print(&self, shown: Shown) -> Result<(), CommandError> {
         match shown.form() {
             Some(form @ (Form::Json | Form::Yaml)) => {
                 show::one(form, &columns::TASKS, &json!({ "matched": self.matched, "changed": self.changed, "more": self.more }))
@@ -82,13 +82,13 @@ impl Outcome {
     }
 }
 
-pub async fn run(wish: Wish, args: BulkArgs, server: &Server, shown: Shown) -> Result<(), Failure> {
+pub async fn run(wish: Wish, args: BulkArgs, server: &Server, shown: Shown) -> Result<(), CommandError> {
     let verb = wish.verb();
     match (args.ids.as_slice(), args.filters.is_empty()) {
         ([], true) => {
-            Err(Failure::usage(format!("which tasks? Name them by id, or by filters like --status queued: see task {verb} --help")))
+            Err(CommandError::usage(format!("which tasks? Name them by id, or by filters like --status queued: see task {verb} --help")))
         }
-        ([_, ..], false) => Err(Failure::usage("give either ids or filters: together they are ambiguous")),
+        ([_, ..], false) => Err(CommandError::usage("give either ids or filters: together they are ambiguous")),
         ([id], true) if !args.dry_run => {
             let task = server.post(&path(id, &format!("/{verb}")), &json!({})).await.map_err(|failure| failure.about(id))?;
             match shown.form() {
@@ -107,7 +107,7 @@ pub async fn run(wish: Wish, args: BulkArgs, server: &Server, shown: Shown) -> R
     }
 }
 
-async fn by_ids(wish: Wish, ids: &[String], dry_run: bool, server: &Server, shown: Shown) -> Result<(), Failure> {
+async fn by_ids(wish: Wish, ids: &[String], dry_run: bool, server: &Server, shown: Shown) -> Result<(), CommandError> {
     let mut all = Outcome::default();
     for ids in ids.chunks(MAX_BATCH) {
         all.add(&call(wish, &json!({ "ids": ids, "dry_run": dry_run }), server).await?);
@@ -123,7 +123,7 @@ async fn by_ids(wish: Wish, ids: &[String], dry_run: bool, server: &Server, show
     Err(format!("{told}; the others are not in a state for that, do not exist, or were named twice").into())
 }
 
-async fn by_filter(wish: Wish, args: &BulkArgs, server: &Server, shown: Shown) -> Result<(), Failure> {
+async fn by_filter(wish: Wish, args: &BulkArgs, server: &Server, shown: Shown) -> Result<(), CommandError> {
     let filter = args.filters.body();
     let meant = call(wish, &json!({ "filter": filter, "dry_run": true }), server).await?;
     let count = if meant.more { format!("{} or more", tasks(meant.matched)) } else { tasks(meant.matched) };
@@ -156,13 +156,13 @@ fn tasks(count: i64) -> String {
     if count == 1 { "1 task".into() } else { format!("{count} tasks") }
 }
 
-async fn call(wish: Wish, body: &Value, server: &Server) -> Result<Outcome, Failure> {
+async fn call(wish: Wish, body: &Value, server: &Server) -> Result<Outcome, CommandError> {
     Ok(Outcome::read(&server.post(&format!("api/runtime/llm-tasks:{}", wish.verb()), body).await?))
 }
 
-fn confirm(wish: Wish, count: &str) -> Result<bool, Failure> {
+fn confirm(wish: Wish, count: &str) -> Result<bool, CommandError> {
     if !term::is_in_terminal() {
-        return Err(Failure::usage(format!("this would {} {count}, and there is nobody to ask: give --yes to do it", wish.verb())));
+        return Err(CommandError::usage(format!("this would {} {count}, and there is nobody to ask: give --yes to do it", wish.verb())));
     }
     let mut out = stderr().lock();
     let _ = write!(out, "{} {count}? [y/N] ", wish.verb()).and_then(|()| out.flush());

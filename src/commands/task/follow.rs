@@ -6,9 +6,9 @@ use serde_json::Value;
 use super::super::connect::{Server, failed, with_query};
 use super::super::show::{self, Form, Shown};
 use super::super::{columns, term};
-use super::wait::{Trouble, Waiting, interruptible, not_completed};
+use super::wait::{Trouble, WaitOptions, interruptible, not_completed};
 use super::{LogsArgs, answer, path};
-use crate::Failure;
+use crate::CommandError;
 use bloom_client::Error;
 use bloom_core::task::EventKind;
 
@@ -25,7 +25,7 @@ pub fn kinds() -> PossibleValuesParser {
 ///
 /// # Errors
 /// The task did not complete, or can't be followed.
-pub async fn to_the_end(server: &Server, id: &str, waiting: Waiting, shown: Shown) -> Result<(), Failure> {
+pub async fn to_the_end(server: &Server, id: &str, waiting: WaitOptions, shown: Shown) -> Result<(), CommandError> {
     let mut transcript = Transcript::new(shown.form_or(Form::Table), false, &[]);
     let mut waiting = waiting.without_line();
     // Its state is watched beside the stream, which says nothing of a task that waits for its run.
@@ -41,7 +41,7 @@ pub async fn to_the_end(server: &Server, id: &str, waiting: Waiting, shown: Show
 ///
 /// # Errors
 /// There is no such task, or it can't be followed.
-pub async fn logs(args: &LogsArgs, server: &Server, form: Form) -> Result<(), Failure> {
+pub async fn logs(args: &LogsArgs, server: &Server, form: Form) -> Result<(), CommandError> {
     let LogsArgs { id, follow, kind } = args;
     let mut transcript = Transcript::new(form, true, kind);
     if *follow {
@@ -65,7 +65,12 @@ pub async fn logs(args: &LogsArgs, server: &Server, form: Form) -> Result<(), Fa
 }
 
 /// Gives each event to `take`, from the first on, until the task is finished. A stream that breaks goes on where it was.
-async fn stream(server: &Server, id: &str, was_there: bool, mut take: impl FnMut(&Value) -> Result<(), Failure>) -> Result<(), Failure> {
+async fn stream(
+    server: &Server,
+    id: &str,
+    was_there: bool,
+    mut take: impl FnMut(&Value) -> Result<(), CommandError>,
+) -> Result<(), CommandError> {
     let path = path(id, "/events");
     let mut trouble = Trouble::new(false, was_there);
     let mut last: Option<String> = None;
@@ -118,7 +123,7 @@ impl<'a> Transcript<'a> {
         self.kinds.is_empty() || self.kinds.iter().any(|kind| event["kind"] == **kind)
     }
 
-    fn take(&mut self, event: &Value) -> Result<(), Failure> {
+    fn take(&mut self, event: &Value) -> Result<(), CommandError> {
         if !self.wants(event) {
             return Ok(());
         }
@@ -156,7 +161,7 @@ impl<'a> Transcript<'a> {
     }
 
     /// A line of its own, for what is no text of the run.
-    fn aside(&mut self, line: &str) -> Result<(), Failure> {
+    fn aside(&mut self, line: &str) -> Result<(), CommandError> {
         if self.is_log {
             self.end_line()?;
             return term::print_foreign(&format!("{}\n", term::line(line)));
@@ -167,7 +172,7 @@ impl<'a> Transcript<'a> {
         Ok(())
     }
 
-    fn end_line(&mut self) -> Result<(), Failure> {
+    fn end_line(&mut self) -> Result<(), CommandError> {
         if std::mem::take(&mut self.is_in_line) { term::print("\n") } else { Ok(()) }
     }
 }

@@ -14,7 +14,7 @@ use super::super::connect::Server;
 use super::super::show::{self, Form, Shown};
 use super::super::{columns, term};
 use super::fields::Fields;
-use crate::Failure;
+use crate::CommandError;
 use bloom_api::error;
 use bloom_api::tasks::{MAX_BATCH, NewTask};
 use bloom_api::wire::Wire;
@@ -24,18 +24,18 @@ const MAX_FILE_BYTES: u64 = 256 << 20;
 const MAX_BATCH_BYTES: usize = 1_000_000;
 const MAX_COMPLAINTS: usize = 20;
 
-pub fn open(path: &Path) -> Result<String, Failure> {
+pub fn open(path: &Path) -> Result<String, CommandError> {
     let name = path.display().to_string();
-    let file = File::open(path).map_err(|error| Failure::usage(format!("{name} can't be opened: {error}")))?;
+    let file = File::open(path).map_err(|error| CommandError::usage(format!("{name} can't be opened: {error}")))?;
     read(&name, file)
 }
 
-pub fn read(name: &str, source: impl Read) -> Result<String, Failure> {
+pub fn read(name: &str, source: impl Read) -> Result<String, CommandError> {
     let mut text = String::new();
     let read = source.take(MAX_FILE_BYTES + 1).read_to_string(&mut text);
-    match read.map_err(|error| Failure::usage(format!("{name} can't be read as UTF-8 text: {error}")))? as u64 {
+    match read.map_err(|error| CommandError::usage(format!("{name} can't be read as UTF-8 text: {error}")))? as u64 {
         0..=MAX_FILE_BYTES => Ok(text),
-        _ => Err(Failure::usage(format!("{name} is longer than {MAX_FILE_BYTES} bytes: split it"))),
+        _ => Err(CommandError::usage(format!("{name} is longer than {MAX_FILE_BYTES} bytes: split it"))),
     }
 }
 
@@ -49,7 +49,7 @@ struct Line {
 ///
 /// # Errors
 /// A line is wrong: then nothing was sent. Or a batch was not taken: it and all after it are not submitted.
-pub async fn submit(server: &Server, text: &str, defaults: &Fields, name: Option<&str>, shown: Shown) -> Result<(), Failure> {
+pub async fn submit(server: &Server, text: &str, defaults: &Fields, name: Option<&str>, shown: Shown) -> Result<(), CommandError> {
     let lines = lines(text, &defaults.given(), name)?;
     let batches = batches(&lines);
     let count = batches.len();
@@ -81,7 +81,7 @@ pub async fn submit(server: &Server, text: &str, defaults: &Fields, name: Option
     Ok(())
 }
 
-fn lines(text: &str, defaults: &Map<String, Value>, name: Option<&str>) -> Result<Vec<Line>, Failure> {
+fn lines(text: &str, defaults: &Map<String, Value>, name: Option<&str>) -> Result<Vec<Line>, CommandError> {
     let (mut lines, mut complaints) = (Vec::new(), Vec::new());
     let mut seen: HashMap<[u8; 32], u64> = HashMap::new();
     for (at, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
@@ -92,7 +92,7 @@ fn lines(text: &str, defaults: &Map<String, Value>, name: Option<&str>) -> Resul
         }
     }
     if complaints.is_empty() && lines.is_empty() {
-        return Err(Failure::usage("the file has no tasks: each line is to be a JSON object like {\"prompt\": \"Say hello\"}"));
+        return Err(CommandError::usage("the file has no tasks: each line is to be a JSON object like {\"prompt\": \"Say hello\"}"));
     }
     if complaints.is_empty() {
         return Ok(lines);
@@ -102,7 +102,7 @@ fn lines(text: &str, defaults: &Map<String, Value>, name: Option<&str>) -> Resul
     if more > 0 {
         complaints.push(format!("  and {more} more lines"));
     }
-    Err(Failure::usage(format!("nothing is submitted, since these lines are no tasks:\n{}", complaints.join("\n"))))
+    Err(CommandError::usage(format!("nothing is submitted, since these lines are no tasks:\n{}", complaints.join("\n"))))
 }
 
 /// One line, with its defaults, and checked as the server will check it.

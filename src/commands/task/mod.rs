@@ -18,12 +18,12 @@ use super::connect::Server;
 use super::records::{self, Limit};
 use super::show::{self, Form, Shown};
 use super::{columns, term, when};
-use crate::Failure;
+use crate::CommandError;
 use bloom_client::part;
 use bulk::BulkArgs;
 use filters::Filters;
 use submit::Submit;
-use wait::Waiting;
+use wait::WaitOptions;
 
 pub const EXAMPLES: &str = "Examples:
   bloom-runtime task submit --wait \"Say hello\"
@@ -108,7 +108,7 @@ pub struct LogsArgs {
     kind: Vec<String>,
 }
 
-pub async fn run(command: TaskCommand, server: &Server, shown: Shown) -> Result<(), Failure> {
+pub async fn run(command: TaskCommand, server: &Server, shown: Shown) -> Result<(), CommandError> {
     match command {
         TaskCommand::Submit(submit) => submit::run(*submit, server, shown).await,
         TaskCommand::Get { ids } => {
@@ -135,8 +135,8 @@ fn path(id: &str, tail: &str) -> String {
     format!("api/runtime/llm-tasks/{}{tail}", part(id))
 }
 
-async fn wait_for_all(server: &Server, ids: &[String], timeout: Option<Duration>, shown: Shown) -> Result<(), Failure> {
-    let mut waiting = Waiting::new(timeout, false);
+async fn wait_for_all(server: &Server, ids: &[String], timeout: Option<Duration>, shown: Shown) -> Result<(), CommandError> {
+    let mut waiting = WaitOptions::new(timeout, false);
     let mut tasks = Vec::new();
     for id in ids {
         tasks.push(wait::interruptible(id, waiting.until_finished(server, id)).await?);
@@ -152,7 +152,7 @@ async fn wait_for_all(server: &Server, ids: &[String], timeout: Option<Duration>
 ///
 /// # Errors
 /// There is none, or it is an error's.
-async fn answer(server: &Server, id: &str, shown: Shown) -> Result<(), Failure> {
+async fn answer(server: &Server, id: &str, shown: Shown) -> Result<(), CommandError> {
     let result = server.get(&path(id, "/result")).await.map_err(|failure| failure.about(id))?;
     match shown.form() {
         Some(form @ (Form::Json | Form::Yaml)) => show::one(form, &columns::TASKS, &result)?,
@@ -166,13 +166,13 @@ async fn answer(server: &Server, id: &str, shown: Shown) -> Result<(), Failure> 
 }
 
 /// Ends it with a line break, if it has none, as a shell expects.
-fn print_answer(output: &str) -> Result<(), Failure> {
+fn print_answer(output: &str) -> Result<(), CommandError> {
     let end = if output.is_empty() || output.ends_with('\n') { "" } else { "\n" };
     term::print_foreign(&format!("{output}{end}"))
 }
 
 /// The id of a task that the server has answered with.
-fn id_of(task: &Value) -> Result<String, Failure> {
+fn id_of(task: &Value) -> Result<String, CommandError> {
     let id = task["id"].as_str().ok_or_else(|| "the server's answer is not what its API promises: there is no id".to_owned())?;
     Ok(id.to_owned())
 }

@@ -13,9 +13,9 @@ use super::super::connect::Server;
 use super::super::show::{self, Form, Shown};
 use super::super::{columns, term, when};
 use super::fields::Fields;
-use super::wait::{Waiting, interruptible, not_completed};
+use super::wait::{WaitOptions, interruptible, not_completed};
 use super::{answer, follow, from_file, id_of};
-use crate::Failure;
+use crate::CommandError;
 
 /// Longer than any prompt that a server takes.
 const MAX_PROMPT_BYTES: u64 = 64 * 1024 * 1024;
@@ -70,14 +70,14 @@ pub struct Submit {
     fields: Fields,
 }
 
-pub async fn run(submit: Submit, server: &Server, shown: Shown) -> Result<(), Failure> {
+pub async fn run(submit: Submit, server: &Server, shown: Shown) -> Result<(), CommandError> {
     if let Some(file) = &submit.from {
         let text = if file == Path::new("-") { from_file::read("standard input", stdin().lock())? } else { from_file::open(file)? };
         return from_file::submit(server, &text, &submit.fields, submit.idempotency_key.as_deref(), shown).await;
     }
     let is_waiting = submit.wait || submit.follow;
     if submit.wait_timeout.is_some() && !is_waiting {
-        return Err(Failure::usage("--wait-timeout is for --wait and --follow: give one of them, too"));
+        return Err(CommandError::usage("--wait-timeout is for --wait and --follow: give one of them, too"));
     }
     let task = create(&submit, server).await?;
     let id = id_of(&task)?;
@@ -88,7 +88,7 @@ pub async fn run(submit: Submit, server: &Server, shown: Shown) -> Result<(), Fa
         }
         return Ok(());
     }
-    let mut waiting = Waiting::new(submit.wait_timeout, true);
+    let mut waiting = WaitOptions::new(submit.wait_timeout, true);
     if submit.follow {
         return interruptible(&id, follow::to_the_end(server, &id, waiting, shown)).await;
     }
@@ -96,7 +96,7 @@ pub async fn run(submit: Submit, server: &Server, shown: Shown) -> Result<(), Fa
     if task["status"] == "completed" { answer(server, &id, shown).await } else { Err(not_completed(&task)) }
 }
 
-async fn create(submit: &Submit, server: &Server) -> Result<Value, Failure> {
+async fn create(submit: &Submit, server: &Server) -> Result<Value, CommandError> {
     let mut body = submit.fields.given();
     body.insert("prompt".into(), json!(prompt(submit)?));
     body.entry("context_id").or_insert_with(|| json!(Uuid::now_v7()));
@@ -106,27 +106,27 @@ async fn create(submit: &Submit, server: &Server) -> Result<Value, Failure> {
     server.post_surely("api/runtime/llm-tasks", &Value::Object(body)).await
 }
 
-fn prompt(submit: &Submit) -> Result<String, Failure> {
+fn prompt(submit: &Submit) -> Result<String, CommandError> {
     let text = match (&submit.prompt, &submit.prompt_file) {
         (Some(prompt), _) if prompt != "-" => prompt.clone(),
         (None, Some(file)) if file != Path::new("-") => {
             let name = file.display().to_string();
-            let open = File::open(file).map_err(|error| Failure::usage(format!("{name} can't be opened: {error}")))?;
+            let open = File::open(file).map_err(|error| CommandError::usage(format!("{name} can't be opened: {error}")))?;
             read_prompt(&name, open)?
         }
         (None, None) if term::is_in_terminal() => {
-            return Err(Failure::usage("there is no prompt: give it as an argument, with --prompt-file, or on standard input"));
+            return Err(CommandError::usage("there is no prompt: give it as an argument, with --prompt-file, or on standard input"));
         }
         _ => read_prompt("standard input", stdin().lock())?,
     };
-    if text.is_empty() { Err(Failure::usage("the prompt is empty")) } else { Ok(text) }
+    if text.is_empty() { Err(CommandError::usage("the prompt is empty")) } else { Ok(text) }
 }
 
-fn read_prompt(name: &str, source: impl Read) -> Result<String, Failure> {
+fn read_prompt(name: &str, source: impl Read) -> Result<String, CommandError> {
     let mut text = String::new();
     let read = source.take(MAX_PROMPT_BYTES + 1).read_to_string(&mut text);
-    match read.map_err(|error| Failure::usage(format!("{name} can't be read as UTF-8 text: {error}")))? as u64 {
+    match read.map_err(|error| CommandError::usage(format!("{name} can't be read as UTF-8 text: {error}")))? as u64 {
         0..=MAX_PROMPT_BYTES => Ok(text),
-        _ => Err(Failure::usage(format!("{name} is longer than {MAX_PROMPT_BYTES} bytes: no server takes that"))),
+        _ => Err(CommandError::usage(format!("{name} is longer than {MAX_PROMPT_BYTES} bytes: no server takes that"))),
     }
 }

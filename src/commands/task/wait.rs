@@ -1,4 +1,4 @@
-//! Waiting for a task's end, and telling meanwhile what it waits for itself.
+//! WaitOptions for a task's end, and telling meanwhile what it waits for itself.
 
 use std::io::{Write, stderr};
 use std::pin::pin;
@@ -11,7 +11,7 @@ use super::super::connect::{Server, failed, retry_after, with_query};
 use super::super::when::span_text;
 use super::super::{columns, term};
 use super::path;
-use crate::Failure;
+use crate::CommandError;
 use bloom_client::Error;
 use bloom_core::Ms;
 use bloom_core::task::Status;
@@ -27,13 +27,13 @@ const LONGEST_WAIT: Duration = Duration::from_secs(10);
 const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(60);
 
 /// Waits for tasks, all of them together for a limited time.
-pub struct Waiting {
+pub struct WaitOptions {
     limit: Option<(Duration, Instant)>,
     trouble: Trouble,
     progress: Progress,
 }
 
-impl Waiting {
+impl WaitOptions {
     /// `was_there`: the server has answered before.
     pub fn new(limit: Option<Duration>, was_there: bool) -> Self {
         // A time beyond the clock's is none.
@@ -51,7 +51,7 @@ impl Waiting {
     ///
     /// # Errors
     /// It is not there, the time is over, or the server is away for too long.
-    pub async fn until_finished(&mut self, server: &Server, id: &str) -> Result<Value, Failure> {
+    pub async fn until_finished(&mut self, server: &Server, id: &str) -> Result<Value, CommandError> {
         let done = match self.limit {
             None => self.look(server, id).await,
             Some((limit, end)) => timeout_at(end, self.look(server, id)).await.unwrap_or_else(|_| Err(too_late(id, limit))),
@@ -60,7 +60,7 @@ impl Waiting {
         done
     }
 
-    async fn look(&mut self, server: &Server, id: &str) -> Result<Value, Failure> {
+    async fn look(&mut self, server: &Server, id: &str) -> Result<Value, CommandError> {
         let started = Instant::now();
         let mut ticks = interval(Duration::from_secs(1));
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -99,26 +99,26 @@ fn is_finished(task: &Value) -> bool {
 }
 
 /// Why a finished task is none that was completed.
-pub fn not_completed(task: &Value) -> Failure {
+pub fn not_completed(task: &Value) -> CommandError {
     let [id, status, reason, message] =
         [&task["id"], &task["status"], &task["failure"]["reason"], &task["failure"]["message"]].map(columns::text);
     let why = if reason.is_empty() { String::new() } else { format!(": {reason}: {message}") };
     format!("task {id} is {status}{why}").into()
 }
 
-fn too_late(id: &str, limit: Duration) -> Failure {
+fn too_late(id: &str, limit: Duration) -> CommandError {
     let limit = span_text(Ms::try_from(limit.as_millis()).unwrap_or(Ms::MAX));
-    Failure::too_late(format!("task {id} is not finished after {limit}; it goes on. Wait again with: bloom-runtime task wait {id}"))
+    CommandError::too_late(format!("task {id} is not finished after {limit}; it goes on. Wait again with: bloom-runtime task wait {id}"))
 }
 
 /// Does the work, until Ctrl-C: the task is the server's, and goes on.
 ///
 /// # Errors
 /// Those of the work, and that it was interrupted.
-pub async fn interruptible<T>(id: &str, work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+pub async fn interruptible<T>(id: &str, work: impl Future<Output = Result<T, CommandError>>) -> Result<T, CommandError> {
     tokio::select! {
         done = work => done,
-        Ok(()) = tokio::signal::ctrl_c() => Err(Failure::interrupted(format!(
+        Ok(()) = tokio::signal::ctrl_c() => Err(CommandError::interrupted(format!(
             "interrupted; task {id} goes on. Wait for it with: bloom-runtime task wait {id}\n\
              See its answer then with: bloom-runtime task result {id}; stop it with: bloom-runtime task cancel {id}"
         ))),
@@ -149,7 +149,7 @@ impl Trouble {
     ///
     /// # Errors
     /// The error will not pass, or has lasted for too long.
-    pub async fn pause(&mut self, error: Error) -> Result<(), Failure> {
+    pub async fn pause(&mut self, error: Error) -> Result<(), CommandError> {
         let is_first = self.since.is_none();
         let since = *self.since.get_or_insert_with(Instant::now);
         let may_pass = error.is_passing() && (self.was_there || error.status().is_some());

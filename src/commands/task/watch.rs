@@ -11,7 +11,7 @@ use super::super::records::Limit;
 use super::super::show::{Feed, Form};
 use super::filters::Filters;
 use super::wait::Trouble;
-use crate::Failure;
+use crate::CommandError;
 use bloom_client::{Error, Event};
 
 /// Tasks that are remembered; with more, some may be shown twice.
@@ -21,15 +21,15 @@ const MAX_SEEN: usize = 100_000;
 ///
 /// # Errors
 /// The server can't be reached, or the output can't be written.
-pub async fn run(filters: &Filters, limit: Limit, server: &Server, form: Form) -> Result<(), Failure> {
+pub async fn run(filters: &Filters, limit: Limit, server: &Server, form: Form) -> Result<(), CommandError> {
     tokio::select! {
         ended = watch(filters, limit, server, form) => ended,
         // Taken explicitly: a process that a script started in the background ignores the signal otherwise.
-        Ok(()) = tokio::signal::ctrl_c() => Err(Failure::interrupted("")),
+        Ok(()) = tokio::signal::ctrl_c() => Err(CommandError::interrupted("")),
     }
 }
 
-async fn watch(filters: &Filters, limit: Limit, server: &Server, form: Form) -> Result<(), Failure> {
+async fn watch(filters: &Filters, limit: Limit, server: &Server, form: Form) -> Result<(), CommandError> {
     let mut watching = Watching { filters, limit, server, feed: Feed::new(form, &columns::TASKS), seen: HashMap::new() };
     let mut trouble = Trouble::new(true, false);
     loop {
@@ -45,7 +45,7 @@ async fn watch(filters: &Filters, limit: Limit, server: &Server, form: Form) -> 
 /// Why a stream is not read on.
 enum Stop {
     Call(Error),
-    Output(Failure),
+    Output(CommandError),
 }
 
 struct Watching<'a> {

@@ -7,7 +7,7 @@ use super::super::audit::{Action, EntityType};
 use super::super::command::{AFTER_ALL, CreatedTask, Rejection, Reply};
 use super::super::task::{Session, Status, TaskSpec, TaskState};
 use super::super::working_set::{Halt, WorkingSet, need};
-use super::gate::{apply, evaluate, newest_in_context};
+use super::readiness::{apply, evaluate, newest_in_context};
 
 pub(super) fn create(set: &mut WorkingSet, wanted: &[TaskSpec]) -> Result<Reply, Halt> {
     check(set, wanted)?;

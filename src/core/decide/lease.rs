@@ -8,7 +8,7 @@ use super::super::placement::{self, Candidate, STICKY_FOR_MS};
 use super::super::task::{ActiveLease, Origin, Parked, Session, Status, TaskState};
 use super::super::worker::{MAX_CONCURRENCY, Worker};
 use super::super::working_set::{ContextView, Halt, Slots, WorkingSet, need};
-use super::gate::{context_blocker, key_blocker, park};
+use super::readiness::{context_blocker, key_blocker, park};
 use super::workers::see;
 
 /// A lease by claim or push ends at the latest this long after the run's own time limit.

@@ -10,7 +10,7 @@ use super::super::task::{
 };
 use super::super::wakeup::Subject;
 use super::super::working_set::{Halt, Slots, WorkingSet};
-use super::gate::{Park, Verdict, apply, blocked, reserve};
+use super::readiness::{Park, Verdict, apply, blocked, reserve};
 
 pub(super) fn release(set: &mut WorkingSet, id: TaskId, lease_id: LeaseId, reason: &str) -> Result<Reply, Halt> {
     let task = set.task(id)?;

@@ -6,10 +6,10 @@
 mod complete;
 mod create;
 mod expire;
-mod gate;
 mod lease;
 mod lease_end;
 mod push;
+mod readiness;
 mod reevaluate;
 mod running;
 mod task_ops;

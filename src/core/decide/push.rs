@@ -9,9 +9,9 @@ use super::super::ids::{LeaseId, TaskId};
 use super::super::task::{Failure, LeaseStatus, Origin, Reason, Session, Status};
 use super::super::worker::Worker;
 use super::super::working_set::{Halt, WorkingSet};
-use super::gate::park;
 use super::lease::{best, blocker, leased, sticky_worker};
 use super::lease_end::{Retry, Wait, end_lease, finish, plan, retry};
+use super::readiness::park;
 
 pub(super) fn push(set: &mut WorkingSet, id: TaskId, worker: &str, ttl_ms: i64) -> Result<Reply, Halt> {
     let task = set.task(id)?;

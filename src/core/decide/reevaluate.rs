@@ -5,7 +5,7 @@ use super::super::ids::TaskId;
 use super::super::task::{Parked, Status, TaskState};
 use super::super::wakeup::Progress;
 use super::super::working_set::{Halt, WorkingSet};
-use super::gate::{Park, Verdict, apply, evaluate, known_dependencies, mark_awaited};
+use super::readiness::{Park, Verdict, apply, evaluate, known_dependencies, mark_awaited};
 
 /// Those that run, ended or are ready already are left alone.
 pub(super) fn reevaluate(set: &mut WorkingSet, tasks: &[TaskId], progress: Option<&Progress>) -> Result<Reply, Halt> {

@@ -5,8 +5,8 @@ use super::super::command::{Rejection, Reply};
 use super::super::ids::TaskId;
 use super::super::task::{Session, Status, TaskState};
 use super::super::working_set::{Halt, WorkingSet};
-use super::gate::{apply, evaluate, known_dependencies};
 use super::lease_end::finish;
+use super::readiness::{apply, evaluate, known_dependencies};
 
 /// Names of the stored settings.
 pub const MEMBRIDGE_SERVER_URL: &str = "membridge_server_url";

@@ -13,7 +13,7 @@ use bloom_core::ids::TaskId;
 use bloom_core::task::TaskState;
 use bloom_core::working_set::{ContextView, Loaded, WorkingSet};
 use bloom_database::{Database as _, Scope, Writer};
-use bloom_store::{Clock, Options, Page, Store, TaskFilter};
+use bloom_store::{Clock, Page, Store, StoreOptions, TaskFilter};
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
@@ -54,7 +54,7 @@ fn live(steps: &[Step]) -> World {
 async fn replay(database: Database, lived: &World, steps: &[Step]) {
     let time = Arc::new(AtomicI64::new(START));
     let store =
-        Store::with_clock(&Options { url: database.new_url(), max_connections: 2 }, Clock::Manual(time.clone())).await.expect("opens");
+        Store::with_clock(&StoreOptions { url: database.new_url(), max_connections: 2 }, Clock::Manual(time.clone())).await.expect("opens");
     store.migrate().await.expect("migrates");
     let mut writer = store.writer().await.expect("a writer");
     for (i, asked) in lived.log.iter().flatten().enumerate() {

@@ -243,7 +243,7 @@ async fn silent_workers_are_found(database) {
 
 async fn gaps_in_service_are_told(database) {
     let url = database.new_url();
-    let open = async |clock| Store::with_clock(&Options { url: url.clone(), max_connections: 2 }, clock).await.unwrap();
+    let open = async |clock| Store::with_clock(&StoreOptions { url: url.clone(), max_connections: 2 }, clock).await.unwrap();
     let mark = async |store: &Store| bloom_database::Database::mark_served(store).await.unwrap();
     let moved = async |by: i64| execute(&url, &format!("UPDATE served SET at = at + {by}")).await;
     let is_gap = |service: Service| service.resumed_at == service.now;

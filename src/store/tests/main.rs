@@ -24,7 +24,7 @@ use bloom_core::ids::{LeaseId, TaskId};
 use bloom_core::task::{EventKind, Format, LeaseStatus, Origin, Session, Status, TaskSpec, TaskState};
 use bloom_core::working_set::{Counts, Halt, WorkingSet};
 use bloom_database::{CountsAt, Error, Maintenance, Position, Scope, Writer};
-use bloom_store::{Clock, Kind, Options, Page, Store, TaskFilter, UsageBy};
+use bloom_store::{Clock, Kind, Page, Store, StoreOptions, TaskFilter, UsageBy};
 use uuid::Uuid;
 
 use crate::support::Database;
@@ -44,7 +44,8 @@ impl Bench {
     async fn new(database: Database) -> Self {
         let url = database.new_url();
         let time = Arc::new(AtomicI64::new(START));
-        let store = Store::with_clock(&Options { url: url.clone(), max_connections: 4 }, Clock::Manual(time.clone())).await.expect("opens");
+        let store =
+            Store::with_clock(&StoreOptions { url: url.clone(), max_connections: 4 }, Clock::Manual(time.clone())).await.expect("opens");
         assert!(store.ping().await.is_err(), "an empty database is not current");
         assert_eq!(store.migrate().await.expect("migrates"), ["0001_init", "0002_liveness"]);
         assert!(store.migrate().await.expect("migrates again").is_empty());
@@ -55,7 +56,7 @@ impl Bench {
     /// On SQLite; time goes on by itself there, and service is marked.
     async fn with_own_time() -> Self {
         let url = Database::Sqlite.new_url();
-        let store = Store::open(&Options { url: url.clone(), max_connections: 4 }).await.expect("opens");
+        let store = Store::open(&StoreOptions { url: url.clone(), max_connections: 4 }).await.expect("opens");
         store.migrate().await.expect("migrates");
         Self { url, store, time: Arc::default() }
     }

@@ -110,7 +110,7 @@ async fn the_first_version_s_database_is_taken_over(database) {
     migrate_to_first(database, &url).await;
     fill(database, &url).await;
     let time = Arc::new(AtomicI64::new(100));
-    let store = Store::with_clock(&Options { url: url.clone(), max_connections: 2 }, Clock::Manual(time)).await.unwrap();
+    let store = Store::with_clock(&StoreOptions { url: url.clone(), max_connections: 2 }, Clock::Manual(time)).await.unwrap();
     assert!(store.ping().await.unwrap_err().to_string().contains("older than this program"));
     assert_eq!(store.migrate().await.unwrap(), ["0002_liveness"]);
     store.ping().await.unwrap();
@@ -155,7 +155,7 @@ async fn the_first_version_s_database_is_taken_over(database) {
     let Bench { url, store, .. } = bench;
     store.close().await;
     drop(store);
-    let store = Store::open(&Options { url, max_connections: 2 }).await.unwrap();
+    let store = Store::open(&StoreOptions { url, max_connections: 2 }).await.unwrap();
     let service = bloom_database::Database::mark_served(&store).await.unwrap();
     assert_eq!(service.resumed_at, service.now, "nobody has served for long");
 }

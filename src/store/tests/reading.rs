@@ -197,9 +197,9 @@ async fn times_and_connections(database) {
     assert!(bench.store.pool_figures().size > 0);
     assert_eq!(bench.port().is_shared(), database == Database::Postgres);
     let database_clock = match bench.store.kind() {
-        Kind::Postgres => Store::open(&Options { url: bench.url.clone(), max_connections: 2 }).await.unwrap().now().await.unwrap(),
+        Kind::Postgres => Store::open(&StoreOptions { url: bench.url.clone(), max_connections: 2 }).await.unwrap().now().await.unwrap(),
         Kind::Sqlite => {
-            let refused = Store::open(&Options { url: bench.url.clone(), max_connections: 2 }).await.err().expect("one process a file").to_string();
+            let refused = Store::open(&StoreOptions { url: bench.url.clone(), max_connections: 2 }).await.err().expect("one process a file").to_string();
             assert!(refused.contains(&format!("process {}", std::process::id())) && refused.contains("DATABASE_URL"), "{refused}");
             crate::support::now_ms()
         }

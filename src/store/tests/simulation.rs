@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use bloom_core::working_set::Loaded;
 use bloom_simulation::mirror::{Mirror, Work};
 use bloom_simulation::{Outcome, Plan, run_beside, run_seeds};
-use bloom_store::{Clock, Options, Store};
+use bloom_store::{Clock, Store, StoreOptions};
 
 use crate::equivalence::{assert_same, compare_all};
 use crate::{START, support};
@@ -29,7 +29,7 @@ struct Beside {
 impl Beside {
     async fn open(url: String) -> Self {
         let time = Arc::new(AtomicI64::new(START));
-        let options = Options { url: url.clone(), max_connections: 2 };
+        let options = StoreOptions { url: url.clone(), max_connections: 2 };
         let store = Store::with_clock(&options, Clock::Manual(time.clone())).await.expect("opens");
         store.migrate().await.expect("migrates");
         Self { store, url, time }

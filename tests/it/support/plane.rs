@@ -9,7 +9,7 @@ use bloom_core::task::{Format, Session, TaskSpec, TaskState};
 use bloom_dispatch::{self as agents, Agents};
 use bloom_engine::{self as engine, Engine};
 use bloom_reconcile as reconcile;
-use bloom_store::{Clock, Options, Store};
+use bloom_store::{Clock, Store, StoreOptions};
 use bloom_telemetry::Metrics;
 use sqlx::Connection;
 use uuid::Uuid;
@@ -38,17 +38,17 @@ impl Plane {
         let directory = tempfile::tempdir().unwrap();
         let url = if on_postgres { postgres::database() } else { format!("sqlite:{}", directory.path().join("bloom.db").display()) };
         let clock = Arc::new(AtomicI64::new(START));
-        let store = Store::with_clock(&Options { url: url.clone(), max_connections: 4 }, Clock::Manual(clock.clone())).await.unwrap();
+        let store = Store::with_clock(&StoreOptions { url: url.clone(), max_connections: 4 }, Clock::Manual(clock.clone())).await.unwrap();
         store.migrate().await.unwrap();
         let engine = engine(store.clone(), &clock).await;
-        let options = reconcile::Options {
+        let options = reconcile::ReconcileOptions {
             worker_offline_after_ms: 60_000,
             worker_sync_ms: 10_000,
             lease_ttl_ms: 300_000,
             task_retention_days,
             audit_retention_days,
         };
-        let agents = Agents::new(engine.clone(), agents::Options::default());
+        let agents = Agents::new(engine.clone(), agents::DispatchOptions::default());
         let context = reconcile::start(&engine, options);
         engine.spawn(agents::reconcile::run(context, agents));
         Self { engine, store, url, clock, _directory: directory }
@@ -56,7 +56,7 @@ impl Plane {
 
     /// Another process's engine on the same database; it never leads.
     pub async fn replica(&self) -> Engine {
-        let options = Options { url: self.url.clone(), max_connections: 4 };
+        let options = StoreOptions { url: self.url.clone(), max_connections: 4 };
         engine(Store::with_clock(&options, Clock::Manual(self.clock.clone())).await.unwrap(), &self.clock).await
     }
 
@@ -159,7 +159,7 @@ impl Plane {
 
 async fn engine(store: Store, clock: &Arc<AtomicI64>) -> Engine {
     let options =
-        engine::Options { session_wait_ms: 30_000, worker_offline_after_ms: 60_000, manual_clock: Some(clock.clone()), seed: None };
+        engine::EngineOptions { session_wait_ms: 30_000, worker_offline_after_ms: 60_000, manual_clock: Some(clock.clone()), seed: None };
     Engine::start(Arc::new(store), Metrics::new().unwrap(), options).await.unwrap()
 }
 

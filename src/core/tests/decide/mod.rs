@@ -5,9 +5,9 @@
 
 mod cases;
 mod completions;
-mod gates;
 mod lease_calls;
 mod pushes;
+mod readiness;
 mod signs_of_life;
 mod table;
 mod task_ops;

@@ -25,7 +25,7 @@ pub enum Ask {
 
 impl AppState {
     /// What to answer to content that is wrong in this way.
-    pub async fn blame(&self, path: &TaskPath, ask: Ask, body: &RawValue, wrong: Error) -> Error {
+    pub async fn most_important_error(&self, path: &TaskPath, ask: Ask, body: &RawValue, wrong: Error) -> Error {
         let state = match path.known() {
             None => None,
             Some(id) => match self.store.task_states(&[id]).await {

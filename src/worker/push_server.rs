@@ -1,4 +1,4 @@
-//! The agent's own door: the push protocol that documented servers speak.
+//! The push server: the protocol that documented servers speak.
 //!
 //! `GET /health` is open; everything else needs the key in `X-MEMBRIDGE-AGENT`.
 
@@ -33,7 +33,7 @@ const UPDATE_LIMIT: Duration = Duration::from_secs(300);
 const CLONE_LIMIT: Duration = Duration::from_secs(600);
 const MAX_NAME: usize = 256;
 
-type Answer = (StatusCode, Json<Value>);
+type PushResponse = (StatusCode, Json<Value>);
 
 pub(super) async fn serve(agent: Arc<Agent>, listener: TcpListener, stopped: CancellationToken) {
     let guarded = Router::new()
@@ -47,19 +47,19 @@ pub(super) async fn serve(agent: Arc<Agent>, listener: TcpListener, stopped: Can
     let router = router.layer(DefaultBodyLimit::max(MAX_BODY)).with_state(agent);
     let served = axum::serve(listener, router).with_graceful_shutdown(async move { stopped.cancelled().await });
     if let Err(error) = served.await {
-        tracing::error!(%error, "the agent's door is closed");
+        tracing::error!(%error, "the push server has stopped");
     }
 }
 
 /// Before the body is read: the key, compared in constant time.
 async fn guard(State(agent): State<Arc<Agent>>, request: Request, next: Next) -> Response {
     let given = request.headers().get("x-membridge-agent").map(|value| Sha256::digest(value.as_bytes()));
-    let wanted = agent.settings.door.as_ref().map(|door| Sha256::digest(door.key.expose_secret().as_bytes()));
+    let wanted = agent.settings.push_server.as_ref().map(|push_server| Sha256::digest(push_server.key.expose_secret().as_bytes()));
     let is_right = given.zip(wanted).is_some_and(|(given, wanted)| bool::from(given.as_slice().ct_eq(wanted.as_slice())));
     if is_right { next.run(request).await } else { refuse(StatusCode::UNAUTHORIZED, "Unauthorized").into_response() }
 }
 
-fn refuse(status: StatusCode, why: &str) -> Answer {
+fn refuse(status: StatusCode, why: &str) -> PushResponse {
     (status, Json(json!({"error": why})))
 }
 
@@ -70,7 +70,7 @@ async fn health(State(agent): State<Arc<Agent>>) -> Json<Value> {
         "version": env!("CARGO_PKG_VERSION"),
         "hostname": home::hostname(),
         "node_id": agent.name,
-        "worker_status": agent.posture().status,
+        "worker_status": agent.offer().status,
         "os_info": machine::os_info(),
         "capabilities": agent.capabilities(),
         "ip_addrs": machine::addresses(agent.client.server()).await,
@@ -86,7 +86,7 @@ struct Pushed {
 }
 
 /// Takes a pushed task: asks our own server which lease that is (so a stranger's push starts nothing), and answers before it has run.
-async fn execute_task(State(agent): State<Arc<Agent>>, body: Result<Json<Pushed>, JsonRejection>) -> Answer {
+async fn execute_task(State(agent): State<Arc<Agent>>, body: Result<Json<Pushed>, JsonRejection>) -> PushResponse {
     let pushed = match body {
         Ok(Json(pushed)) => pushed,
         Err(rejection) => return refuse(rejection.status(), &rejection.body_text()),
@@ -97,7 +97,7 @@ async fn execute_task(State(agent): State<Arc<Agent>>, body: Result<Json<Pushed>
         Ok(task) => task,
         Err(error) => return refuse(StatusCode::BAD_REQUEST, &error.to_string()),
     };
-    if agent.draining.load(Ordering::Relaxed) || agent.drained_since().is_some() || agent.posture().status != super::posture::ONLINE {
+    if agent.draining.load(Ordering::Relaxed) || agent.drained_since().is_some() || agent.offer().status != super::availability::ONLINE {
         return refuse(StatusCode::SERVICE_UNAVAILABLE, "This agent takes no new tasks: it is being drained");
     }
     if agent.settings.profiles.of(&task.agent_slug).is_none() {
@@ -118,13 +118,13 @@ async fn execute_task(State(agent): State<Arc<Agent>>, body: Result<Json<Pushed>
 }
 
 /// The program goes on as a new process of itself; runs are not disturbed.
-async fn restart(State(agent): State<Arc<Agent>>) -> Answer {
+async fn restart(State(agent): State<Arc<Agent>>) -> PushResponse {
     agent.restart.cancel();
     (StatusCode::OK, Json(json!({"status": "restarting"})))
 }
 
-async fn self_update(State(agent): State<Arc<Agent>>) -> Answer {
-    let Some(command) = agent.settings.door.as_ref().and_then(|door| door.update_command.clone()) else {
+async fn self_update(State(agent): State<Arc<Agent>>) -> PushResponse {
+    let Some(command) = agent.settings.push_server.as_ref().and_then(|push_server| push_server.update_command.clone()) else {
         return refuse(StatusCode::NOT_IMPLEMENTED, "This agent was not told how to update itself: start it with --update-command");
     };
     let mut shell = Command::new("/bin/sh");
@@ -141,7 +141,7 @@ async fn self_update(State(agent): State<Arc<Agent>>) -> Answer {
 }
 
 /// Hands back what it runs, and ends for good: with status 0, so that a supervisor leaves it at that.
-async fn uninstall(State(agent): State<Arc<Agent>>) -> Answer {
+async fn uninstall(State(agent): State<Arc<Agent>>) -> PushResponse {
     agent.leave.cancel();
     (StatusCode::OK, Json(json!({"status": "uninstalling", "active_runs": agent.lock().len()})))
 }
@@ -154,7 +154,7 @@ struct Clone {
 }
 
 /// Clones a repository below the work directory.
-async fn clone(State(agent): State<Arc<Agent>>, body: Result<Json<Clone>, JsonRejection>) -> Answer {
+async fn clone(State(agent): State<Arc<Agent>>, body: Result<Json<Clone>, JsonRejection>) -> PushResponse {
     let wanted = match body {
         Ok(Json(wanted)) => wanted,
         Err(rejection) => return refuse(rejection.status(), &rejection.body_text()),
@@ -177,7 +177,7 @@ async fn clone(State(agent): State<Arc<Agent>>, body: Result<Json<Clone>, JsonRe
 }
 
 /// Clones beside the place and moves it there when it is whole.
-async fn clone_to(repo_url: String, target: PathBuf) -> Answer {
+async fn clone_to(repo_url: String, target: PathBuf) -> PushResponse {
     if target.exists() {
         return refuse(StatusCode::CONFLICT, "There is something at that place already");
     }

@@ -2,13 +2,13 @@ use std::fmt;
 
 /// Why a command failed, for the person who gave it: what is wrong and what to do next.
 #[derive(Debug)]
-pub struct Failure {
+pub struct CommandError {
     pub message: String,
     /// What the process ends with.
     pub status: u8,
 }
 
-impl Failure {
+impl CommandError {
     /// The command line or a setting is wrong, not the world.
     pub fn usage(message: impl Into<String>) -> Self {
         Self { message: message.into(), status: 2 }
@@ -34,13 +34,13 @@ impl Failure {
     }
 }
 
-impl From<String> for Failure {
+impl From<String> for CommandError {
     fn from(message: String) -> Self {
         Self { message, status: 1 }
     }
 }
 
-impl fmt::Display for Failure {
+impl fmt::Display for CommandError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.message)
     }

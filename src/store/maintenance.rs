@@ -1,4 +1,4 @@
-//! Housekeeping, in small transactions of a writer's own: counts are folded, and what is old goes.
+//! Housekeeping, in small transactions of a writer's own: counts are compacted, and what is old goes.
 
 use std::time::Duration;
 
@@ -118,14 +118,14 @@ const RESTART_TRIES: u32 = 10;
 const RESTART_REST: Duration = Duration::from_millis(5);
 
 impl Writer {
-    pub(super) async fn fold(&mut self) -> Result<Done, Error> {
+    pub(super) async fn compact(&mut self) -> Result<Done, Error> {
         self.begin().await?;
-        let rows = counts::fold(self.conn()?).await?;
+        let rows = counts::compact(self.conn()?).await?;
         self.commit().await?;
         Ok(Done { rows, ..Done::default() })
     }
 
-    /// A batch like any other, but without tasks: so it is folded and told like any other.
+    /// A batch like any other, but without tasks: so it is compacted and told like any other.
     pub(super) async fn correct_counts(&mut self, missing: &CountDeltas, epoch: i64) -> Result<Done, Error> {
         let (writer, n, time) = (self.id, self.n + 1, self.store.known_time());
         self.begin().await?;
@@ -154,9 +154,9 @@ impl Writer {
         let writers: Vec<(i64, i64)> = all(&conn.fetch(&LANES, Args::new()).await?, |row| Ok((row.take()?, row.take()?)))?;
         let silent = now - older_than_ms - WRITER_SILENCE_MS;
         let mut rows = 0;
-        for (writer, folded) in writers {
+        for (writer, compacted) in writers {
             rows +=
-                conn.execute(&PRUNE_BATCHES, Args::new().int(writer).int(folded).int(now - older_than_ms).int(page).int(silent)).await?;
+                conn.execute(&PRUNE_BATCHES, Args::new().int(writer).int(compacted).int(now - older_than_ms).int(page).int(silent)).await?;
         }
         conn.execute(&PRUNE_LANES, Args::new().int(silent).int(own)).await?;
         let gone: Vec<String> = all(&conn.fetch(&TOMBSTONES, Args::new().int(now - TOMBSTONE_MS).int(page)).await?, |row| row.take())?;

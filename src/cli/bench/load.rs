@@ -10,7 +10,7 @@ use tokio::task::JoinSet;
 use super::calls::Session;
 use super::latency::Latency;
 use super::report::Row;
-use super::{Bench, Failure};
+use super::{Bench, BenchError};
 
 /// Practice before what counts: statements get prepared, connections and caches warm.
 const PRACTICE: Duration = Duration::from_millis(500);
@@ -50,7 +50,7 @@ impl Window {
     }
 }
 
-/// What a crowd did in its window.
+/// What the load did in its window.
 #[derive(Default)]
 pub struct Tally {
     pub done: u64,
@@ -92,10 +92,10 @@ impl Tally {
 }
 
 /// Runs `work` in every session until the window closes. `work` gives how much it got done within the window.
-pub async fn run<W, F>(sessions: Vec<Session>, window: &Window, work: W) -> Result<Tally, Failure>
+pub async fn run<W, F>(sessions: Vec<Session>, window: &Window, work: W) -> Result<Tally, BenchError>
 where
     W: Fn(Session, Window) -> F,
-    F: Future<Output = Result<(Session, u64), Failure>> + Send + 'static,
+    F: Future<Output = Result<(Session, u64), BenchError>> + Send + 'static,
 {
     let mut running = JoinSet::new();
     for mut session in sessions {
@@ -117,7 +117,7 @@ where
 }
 
 /// So many sessions, each with a worker of its own.
-pub async fn workers(bench: &Arc<Bench>, agent: &'static str, count: usize) -> Result<Vec<Session>, Failure> {
+pub async fn workers(bench: &Arc<Bench>, agent: &'static str, count: usize) -> Result<Vec<Session>, BenchError> {
     let mut sessions = Vec::with_capacity(count);
     for index in 0..count {
         sessions.push(Session::connect_worker(bench, agent, index).await?);

@@ -52,11 +52,11 @@ impl<S: Sync> FromRequestParts<S> for Caller {
     type Rejection = Error;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Error> {
-        parts.extensions.get().cloned().ok_or_else(|| Error::Internal("a route stands outside the gate".into()))
+        parts.extensions.get().cloned().ok_or_else(|| Error::Internal("a route is outside the middleware".into()))
     }
 }
 
-pub async fn gate(State(app): State<AppState>, request: Request, next: Next) -> Response {
+pub async fn middleware(State(app): State<AppState>, request: Request, next: Next) -> Response {
     let start = Instant::now();
     let method = request.method().clone();
     let template = request.extensions().get::<MatchedPath>().cloned();
@@ -106,7 +106,7 @@ async fn serve(app: &AppState, pass: &Pass<'_>, request: Request, next: Next, ca
     timeout_at(deadline, next.run(request)).await.unwrap_or_else(|_| TIMED_OUT.into_response())
 }
 
-/// What the gate makes of a request before it is let in.
+/// What the middleware makes of a request before it is let in.
 struct Pass<'a> {
     client: IpAddr,
     /// `Err`: who asks must not.

@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use super::calls::{AGENTS, decode};
 use super::client::Client;
-use super::{Bench, Failure};
+use super::{Bench, BenchError};
 
 /// Pages of 1000 tasks that cleaning up cancels at most: far beyond the longest queue.
 const MOST_PAGES: usize = 100_000;
@@ -33,7 +33,7 @@ struct Cancelled {
 }
 
 /// A real worker that serves every agent would run the benchmark's tasks, and somebody would pay for them.
-pub async fn refuse_other_workers(bench: &Bench) -> Result<(), Failure> {
+pub async fn refuse_other_workers(bench: &Bench) -> Result<(), BenchError> {
     let workers = workers(&mut Client::connect(&bench.target).await?).await?;
     match workers.iter().find(|worker| worker.status == "online" && !worker.cordoned && worker.capabilities.agents.is_none()) {
         Some(worker) => Err(format!(
@@ -47,7 +47,7 @@ pub async fn refuse_other_workers(bench: &Bench) -> Result<(), Failure> {
 }
 
 /// Removes this run's workers, which puts what they hold back into the queue, and cancels what is queued.
-pub async fn clean_up(bench: &Arc<Bench>) -> Result<(), Failure> {
+pub async fn clean_up(bench: &Arc<Bench>) -> Result<(), BenchError> {
     let mut client = Client::connect(&bench.target).await?;
     for worker in workers(&mut client).await?.iter().filter(|worker| worker.id.contains(&bench.label)) {
         client.expect(&Method::DELETE, &format!("/api/runtime/workers/{}", worker.id), Bytes::new(), &[200, 404]).await?;
@@ -65,7 +65,7 @@ pub async fn clean_up(bench: &Arc<Bench>) -> Result<(), Failure> {
 }
 
 /// The newest 1000; the benchmark's own are among them.
-async fn workers(client: &mut Client) -> Result<Vec<Worker>, Failure> {
+async fn workers(client: &mut Client) -> Result<Vec<Worker>, BenchError> {
     let answer = client.expect(&Method::GET, "/api/runtime/workers?limit=1000", Bytes::new(), &[200]).await?;
     decode(&answer)
 }

@@ -8,7 +8,7 @@ use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use super::account::Openness;
+use super::account::Availability;
 use super::report::{self, Backoff};
 use super::verdict::Verdict;
 use super::wire::{Capabilities, Claim, Claimed, Registration};
@@ -22,7 +22,7 @@ const TELL_AGAIN: Duration = Duration::from_secs(30);
 
 /// What the server is to think of this worker.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Posture {
+pub(super) struct Offer {
     /// Only an `online` one gets new tasks.
     pub status: &'static str,
     /// The agent slugs that it takes now; none: all.
@@ -35,7 +35,7 @@ impl Agent {
     pub(super) async fn register_first(&self) -> Result<(), String> {
         let mut backoff = Backoff::default();
         loop {
-            match self.register(self.posture()).await {
+            match self.register(self.offer()).await {
                 Ok(()) => {
                     tracing::info!(worker = self.name, server = self.client.server(), slots = self.settings.max_concurrency, "registered");
                     return Ok(());
@@ -52,31 +52,31 @@ impl Agent {
         }
     }
 
-    async fn register(&self, posture: Posture) -> Result<(), client::Error> {
-        let door = self.settings.door.as_ref();
+    async fn register(&self, offer: Offer) -> Result<(), client::Error> {
+        let push_server = self.settings.push_server.as_ref();
         let registration = Registration {
             name: self.name.clone(),
-            status: posture.status,
-            capabilities: Capabilities { agents: posture.agents, ..self.capabilities() },
+            status: offer.status,
+            capabilities: Capabilities { agents: offer.agents, ..self.capabilities() },
             agent_version: env!("CARGO_PKG_VERSION"),
             os_info: machine::os_info(),
             ip_addrs: machine::addresses(self.client.server()).await,
-            url: door.map(|door| door.url.clone()),
+            url: push_server.map(|push_server| push_server.url.clone()),
             dispatch: if self.is_push_only() { "push" } else { "manual" },
         };
         self.client.post::<Value>("api/runtime/workers", &registration).await.map(drop)
     }
 
     pub(super) async fn register_again(&self) {
-        if let Err(error) = self.register(self.posture()).await {
+        if let Err(error) = self.register(self.offer()).await {
             tracing::warn!(%error, "the worker could not be registered again");
         }
     }
 
     pub(super) fn capabilities(&self) -> Capabilities {
         Capabilities {
-            // Servers lease and push only to workers that say so; one with a door wants that.
-            claude_cli: self.settings.profiles.run_claude() || self.settings.door.is_some(),
+            // Servers lease and push only to workers that say so; one with a push_server wants that.
+            claude_cli: self.settings.profiles.run_claude() || self.settings.push_server.is_some(),
             max_concurrency: self.settings.max_concurrency,
             labels: self.settings.labels.clone(),
             agents: self.settings.profiles.slugs(),
@@ -84,60 +84,60 @@ impl Agent {
     }
 
     /// An account that is closed closes its slugs; where those can't be told from the others, it closes the worker.
-    pub(super) fn posture(&self) -> Posture {
+    pub(super) fn offer(&self) -> Offer {
         let agents = self.settings.profiles.slugs();
         if self.draining.load(Ordering::Relaxed) || self.unwell_until.load(Ordering::Relaxed) > now_ms() {
-            return Posture { status: "syncing", agents };
+            return Offer { status: "syncing", agents };
         }
         let open = agents.as_ref().map(|slugs| slugs.iter().filter(|slug| !self.is_closed_for(slug)).cloned().collect::<Vec<_>>());
         if let Some(open) = open.filter(|open| !open.is_empty()) {
-            return Posture { status: ONLINE, agents: Some(open) };
+            return Offer { status: ONLINE, agents: Some(open) };
         }
-        let status = match self.accounts.openness(&self.settings.profiles, now_ms()) {
-            Openness::Open => ONLINE,
-            Openness::Paused { .. } => "syncing",
-            Openness::Refused { .. } => "error",
+        let status = match self.accounts.availability(&self.settings.profiles, now_ms()) {
+            Availability::Open => ONLINE,
+            Availability::Paused { .. } => "syncing",
+            Availability::Refused { .. } => "error",
         };
-        Posture { status, agents }
+        Offer { status, agents }
     }
 
     /// Tells the server whenever the worker opens or closes, for whatever reason.
-    pub(super) async fn keep_posture(self: Arc<Self>, stopped: CancellationToken) {
-        let mut told = Posture { status: ONLINE, agents: self.settings.profiles.slugs() };
+    pub(super) async fn keep_offer(self: Arc<Self>, stopped: CancellationToken) {
+        let mut told = Offer { status: ONLINE, agents: self.settings.profiles.slugs() };
         let mut told_at = Instant::now();
         let mut backoff = Backoff::default();
         loop {
-            let turned = self.turned.notified();
-            let posture = self.posture();
+            let state_changed = self.state_changed.notified();
+            let offer = self.offer();
             let mut wait = TELL_AGAIN;
-            if posture != told || (posture.status != ONLINE && told_at.elapsed() >= TELL_AGAIN) {
+            if offer != told || (offer.status != ONLINE && told_at.elapsed() >= TELL_AGAIN) {
                 let done = tokio::select! {
-                    done = self.register(posture.clone()) => done,
+                    done = self.register(offer.clone()) => done,
                     () = stopped.cancelled() => return,
                 };
                 match done {
                     Ok(()) => {
-                        if posture != told {
-                            tracing::info!(status = posture.status, agents = ?posture.agents, "told the server how this worker is");
+                        if offer != told {
+                            tracing::info!(status = offer.status, agents = ?offer.agents, "told the server how this worker is");
                         }
-                        (told, told_at, backoff) = (posture, Instant::now(), Backoff::default());
-                        self.turned.notify_waiters();
+                        (told, told_at, backoff) = (offer, Instant::now(), Backoff::default());
+                        self.state_changed.notify_waiters();
                     }
                     Err(error) => {
-                        tracing::warn!(%error, status = posture.status, "the server could not be told how this worker is; trying again");
+                        tracing::warn!(%error, status = offer.status, "the server could not be told how this worker is; trying again");
                         wait = backoff.wait(&error);
                     }
                 }
             }
             let now = now_ms();
-            let reopens = match self.accounts.openness(&self.settings.profiles, now) {
-                Openness::Paused { until, .. } => until - now,
+            let reopens = match self.accounts.availability(&self.settings.profiles, now) {
+                Availability::Paused { until, .. } => until - now,
                 _ => Ms::MAX,
             };
             wait = wait.min(Duration::from_millis(u64::try_from(reopens).unwrap_or(0)));
             tokio::select! {
                 () = stopped.cancelled() => return,
-                () = turned => {}
+                () = state_changed => {}
                 () = tokio::time::sleep(wait) => {}
             }
         }
@@ -146,18 +146,18 @@ impl Agent {
     pub(super) fn pause(&self, account: &str, until: Ms) {
         tracing::warn!(account, until, "the account is out of quota: no new tasks until then");
         self.accounts.pause(account, until, now_ms());
-        self.turned.notify_waiters();
+        self.state_changed.notify_waiters();
     }
 
     pub(super) fn refuse(&self, account: &str) {
         tracing::error!(account, "the account's credentials were refused: no new tasks; log the CLI in again, then restart the agent");
         self.accounts.refuse(account);
-        self.turned.notify_waiters();
+        self.state_changed.notify_waiters();
     }
 
     /// Gets no more tasks from here on; one that was on its way to us goes back.
     pub(super) async fn say_goodbye(&self) {
-        if let Err(error) = self.register(Posture { status: "offline", agents: self.settings.profiles.slugs() }).await {
+        if let Err(error) = self.register(Offer { status: "offline", agents: self.settings.profiles.slugs() }).await {
             return tracing::warn!(%error, "the server could not be told that this worker stops");
         }
         let held: Vec<Uuid> = self.lock().keys().copied().collect();

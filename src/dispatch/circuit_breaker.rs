@@ -1,0 +1,157 @@
+//! A circuit breaker for each worker that tasks are pushed to. A failed push opens it, for longer each time; when that time is over, the
+//! agent's health is asked for before the next task is sent. Otherwise a dead agent would use up the attempts of every queued task.
+
+use std::collections::HashMap;
+
+use super::Agents;
+use bloom_core::Ms;
+use bloom_core::ids::WorkerId;
+
+const FIRST_MS: Ms = 1_000;
+const LONGEST_MS: Ms = 300_000;
+/// Asking for its health costs no task anything.
+const LONGEST_HEALTH_MS: Ms = 30_000;
+/// Doublings from the shortest time to the longest.
+const DOUBLINGS: u32 = 9;
+
+#[derive(Default)]
+pub(super) struct CircuitBreakers(HashMap<WorkerId, CircuitBreaker>);
+
+struct CircuitBreaker {
+    /// In a row.
+    failures: u32,
+    state: State,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum State {
+    /// No task is sent before this time.
+    Open(Ms),
+    /// The agent's health is being asked for.
+    Checking,
+    /// Tasks are sent.
+    Closed,
+}
+
+impl CircuitBreakers {
+    pub fn failed(&mut self, worker: &str, now: Ms) {
+        let breaker = self.0.entry(worker.to_owned()).or_insert(CircuitBreaker { failures: 0, state: State::Closed });
+        // Pushes that were under way together fail together; that is one failure.
+        if breaker.state != State::Closed {
+            return;
+        }
+        breaker.open_longer(now, LONGEST_MS);
+    }
+
+    /// Answers whether it had failed before.
+    pub fn succeeded(&mut self, worker: &str) -> bool {
+        self.0.remove(worker).is_some()
+    }
+
+    pub fn is_open(&self, worker: &str) -> bool {
+        self.0.get(worker).is_some_and(|breaker| breaker.state != State::Closed)
+    }
+
+    /// The workers whose health is to be checked now, and when the next one's is.
+    fn take_due(&mut self, now: Ms) -> (Vec<WorkerId>, Option<Ms>) {
+        let mut due = Vec::new();
+        let mut next = None;
+        for (worker, breaker) in &mut self.0 {
+            match breaker.state {
+                State::Open(at) if at <= now => {
+                    breaker.state = State::Checking;
+                    due.push(worker.clone());
+                }
+                State::Open(at) => next = Some(next.map_or(at, |next: Ms| next.min(at))),
+                State::Checking | State::Closed => {}
+            }
+        }
+        (due, next)
+    }
+
+    fn checked(&mut self, worker: &str, is_well: bool, now: Ms) {
+        match self.0.get_mut(worker) {
+            Some(breaker) if is_well => breaker.state = State::Closed,
+            Some(breaker) => breaker.open_longer(now, LONGEST_HEALTH_MS),
+            None => {}
+        }
+    }
+}
+
+impl CircuitBreaker {
+    fn open_longer(&mut self, now: Ms, longest_ms: Ms) {
+        self.state = State::Open(now + (FIRST_MS << self.failures.min(DOUBLINGS)).min(longest_ms));
+        self.failures = self.failures.saturating_add(1);
+    }
+}
+
+impl Agents {
+    /// Whether tasks may be brought to the worker by themselves, as far as its agent is known.
+    pub fn is_reachable(&self, worker: &str) -> bool {
+        !self.breakers().is_open(worker)
+    }
+
+    /// Checks the health of the agents that are due; answers when the next one is.
+    pub fn check_due(&self) -> Option<Ms> {
+        let (due, next) = self.breakers().take_due(self.0.engine.now());
+        for worker in due {
+            let agents = self.clone();
+            self.0.engine.spawn(async move {
+                let engine = &agents.0.engine;
+                let Some(url) = engine.worker_url(&worker) else {
+                    // It has left.
+                    agents.breakers().succeeded(&worker);
+                    return;
+                };
+                let is_well = tokio::select! {
+                    health = agents.health(&url) => health.is_ok(),
+                    () = engine.stopped() => return,
+                };
+                agents.breakers().checked(&worker, is_well, engine.now());
+                engine.alarms().push_due.ring();
+            });
+        }
+        next
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rest_gets_longer_until_a_push_goes_well() {
+        let mut rests = CircuitBreakers::default();
+        let mut now = 0;
+        for (turn, long) in [1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300].into_iter().enumerate() {
+            rests.failed("w", now);
+            rests.failed("w", now);
+            assert_eq!(rests.take_due(now), (Vec::new(), Some(now + long * 1000)), "failure {turn}");
+            assert!(rests.is_open("w") && !rests.is_open("other"));
+            now += long * 1000;
+            assert_eq!(rests.take_due(now), (vec!["w".to_owned()], None));
+            assert!(rests.is_open("w"), "its health is not known yet");
+            rests.checked("w", true, now);
+            assert!(!rests.is_open("w"));
+        }
+        assert!(rests.succeeded("w") && !rests.succeeded("w"));
+        rests.failed("w", now);
+        assert_eq!(rests.take_due(now).1, Some(now + 1000));
+    }
+
+    #[test]
+    fn an_agent_that_does_not_answer_rests_on() {
+        let mut rests = CircuitBreakers::default();
+        rests.failed("w", 0);
+        assert_eq!(rests.take_due(1_000).0, ["w"]);
+        rests.checked("w", false, 1_000);
+        assert_eq!(rests.take_due(1_000), (Vec::new(), Some(3_000)));
+        let mut now = 3_000;
+        for _ in 0..9 {
+            assert_eq!(rests.take_due(now).0, ["w"]);
+            rests.checked("w", false, now);
+            now += 30_000;
+        }
+        assert_eq!(rests.take_due(now - 30_000), (Vec::new(), Some(now)), "it is asked again soon");
+    }
+}
