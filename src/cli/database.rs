@@ -6,10 +6,11 @@ use super::say;
 use bloom_commands::CommandError;
 use bloom_config::Serve;
 use bloom_database::Error;
-use bloom_store::{StoreOptions, Store};
+use bloom_store::{Store, StoreOptions};
 
 pub async fn open(settings: &Serve) -> Result<Store, CommandError> {
-    let options = StoreOptions { url: settings.database_url.expose_secret().to_owned(), max_connections: settings.database_max_connections };
+    let options =
+        StoreOptions { url: settings.database_url.expose_secret().to_owned(), max_connections: settings.database_max_connections };
     Store::open(&options).await.map_err(|error| explain(error, settings))
 }
 

@@ -106,8 +106,8 @@ pub enum Op {
         wish: CordonWish,
     },
     /// These workers were seen, at these times.
-    RecordSeen {
-        sightings: Vec<(WorkerId, Ms)>,
+    RecordLastSeen {
+        last_seen: Vec<(WorkerId, Ms)>,
     },
     /// Marks the worker lost: it is offline until it is seen again.
     MarkOffline {
@@ -375,7 +375,7 @@ impl Op {
             Op::RegisterWorker(_) => "register_worker",
             Op::RemoveWorker { .. } => "remove_worker",
             Op::Cordon { .. } => "cordon",
-            Op::RecordSeen { .. } => "record_seen",
+            Op::RecordLastSeen { .. } => "record_seen",
             Op::MarkOffline { .. } => "mark_offline",
             Op::Configure { .. } => "configure",
             Op::RecordAudit { .. } => "record_audit",
@@ -392,7 +392,7 @@ impl Op {
                 | Op::RegisterWorker(_)
                 | Op::RemoveWorker { .. }
                 | Op::Cordon { .. }
-                | Op::RecordSeen { .. }
+                | Op::RecordLastSeen { .. }
                 | Op::MarkOffline { .. }
         )
     }

@@ -127,7 +127,7 @@ impl Op {
             Op::MarkOffline { worker, .. } => {
                 keys.workers.insert(worker.clone());
             }
-            Op::RecordSeen { sightings } => keys.workers.extend(sightings.iter().map(|(worker, _)| worker.clone())),
+            Op::RecordLastSeen { last_seen } => keys.workers.extend(last_seen.iter().map(|(worker, _)| worker.clone())),
             Op::Configure { .. } | Op::RecordAudit { .. } => {}
         }
         keys

@@ -49,7 +49,7 @@ pub struct Worker {
     pub url: String,
     /// What it, an operator or the control plane last said of itself.
     pub status: WorkerStatus,
-    /// Not seen for too long: shown as `offline` until the next sighting, whatever `status` says.
+    /// Not seen for too long: shown as `offline` until it is seen again, whatever `status` says.
     pub lost: bool,
     pub capabilities: Capabilities,
     pub ip_addrs: Vec<String>,

@@ -4,7 +4,7 @@ use super::Agents;
 use bloom_core::Ms;
 use bloom_core::command::Rejection;
 use bloom_engine::Error;
-use bloom_reconcile::{Context, LOOK_EVERY_MS};
+use bloom_reconcile::{Context, RECONCILE_EVERY_MS};
 
 /// Tasks given out in one commit.
 const AT_ONCE: usize = 64;
@@ -13,10 +13,10 @@ const FULL_MS: Ms = 1_000;
 
 pub async fn run(context: Context, agents: Agents) {
     let engine = context.engine.clone();
-    context.run("push", &engine.alarms().push_due, LOOK_EVERY_MS, |context| look(context, agents.clone())).await;
+    context.run("push", &engine.alarms().push_due, RECONCILE_EVERY_MS, |context| reconcile(context, agents.clone())).await;
 }
 
-async fn look(context: Context, agents: Agents) -> Result<Option<Ms>, Error> {
+async fn reconcile(context: Context, agents: Agents) -> Result<Option<Ms>, Error> {
     let engine = &context.engine;
     let Some(epoch) = context.leadership.epoch() else { return Ok(None) };
     let rested_at = agents.check_due();

@@ -85,7 +85,7 @@ impl Engine {
                 || remembered.cancels(&request.worker) != cancels
         };
         loop {
-            self.sighted(&request.worker);
+            self.record_last_seen(&request.worker);
             let leased = self.try_claim(&request, std::mem::take(&mut redeliver)).await;
             self.0.replica.lock().pass_on();
             let leased = leased?;

@@ -58,7 +58,7 @@ pub(super) async fn flush(engine: Engine) {
         while !noted.is_empty() {
             let rest = noted.split_off(noted.len().min(AT_ONCE));
             // A failure loses a second's signs; the next ones come.
-            let _ = engine.submit(Op::RecordSeen { sightings: noted }).await;
+            let _ = engine.submit(Op::RecordLastSeen { last_seen: noted }).await;
             noted = rest;
         }
     }

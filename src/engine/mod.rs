@@ -256,7 +256,7 @@ impl Engine {
     }
 
     /// The worker showed a sign of life.
-    pub fn sighted(&self, worker: &str) {
+    pub fn record_last_seen(&self, worker: &str) {
         let now = self.now();
         let lost = {
             let mut remembered = self.0.replica.lock();

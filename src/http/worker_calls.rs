@@ -79,7 +79,7 @@ pub async fn heartbeat(State(app): State<AppState>, caller: Caller, path: Worker
     if renewed.is_empty() {
         must_be_known(&app, &worker).await?;
     }
-    app.engine.sighted(&worker);
+    app.engine.record_last_seen(&worker);
     let mut directives = directives(&app.engine, &worker);
     // The rows know of every cancel; this replica may not have heard of it yet.
     directives.cancel.extend(cancel);
@@ -140,7 +140,7 @@ pub async fn complete(State(app): State<AppState>, caller: Caller, path: WorkerP
         }
     }
     if is_holder {
-        app.engine.sighted(&worker);
+        app.engine.record_last_seen(&worker);
     } else if results.iter().all(|result| result.status != 200) {
         must_be_known(&app, &worker).await?;
     }

@@ -7,7 +7,7 @@ use bloom_database::Maintenance;
 use bloom_engine::{Alarm, Error};
 use tokio::sync::Mutex;
 
-use super::{Context, LOOK_EVERY_MS, unreadable};
+use super::{Context, RECONCILE_EVERY_MS, unreadable};
 
 /// The first check after a start or a change of leader, and the next after a correction that failed: soon, but not while everybody
 /// comes back.
@@ -25,7 +25,7 @@ struct Due {
 pub(super) async fn check(context: Context) {
     let due = Arc::new(Mutex::new(Due::default()));
     let alarm = Alarm::default();
-    context.run("counts", &alarm, 30 * LOOK_EVERY_MS, |context| check_when_due(context, due.clone())).await;
+    context.run("counts", &alarm, 30 * RECONCILE_EVERY_MS, |context| check_when_due(context, due.clone())).await;
 }
 
 async fn check_when_due(context: Context, due: Arc<Mutex<Due>>) -> Result<Option<Ms>, Error> {
@@ -39,7 +39,7 @@ async fn check_when_due(context: Context, due: Arc<Mutex<Due>>) -> Result<Option
     if now < due.at {
         return Ok(Some(due.at));
     }
-    // Also after a failure: a look that takes too long is not to be tried all the time.
+    // Also after a failure: a run that takes too long is not to be tried all the time.
     due.at = now + EVERY_MS;
     let missing = tokio::select! {
         biased;

@@ -1,7 +1,7 @@
 //! Ends leases whose time is over.
 //!
 //! The time that counts is the database's. While nobody could renew leases, or when that clock stepped, they get a grace first: so each
-//! look begins with the service mark, which tells of both.
+//! run begins with the service mark, which tells of both.
 
 use std::sync::Arc;
 
@@ -12,17 +12,17 @@ use bloom_database::Service;
 use bloom_engine::Error;
 use tokio::sync::Mutex;
 
-use super::{Context, LOOK_EVERY_MS, PAGE, PAGE_ROWS, unreadable};
+use super::{Context, PAGE, PAGE_ROWS, RECONCILE_EVERY_MS, unreadable};
 
 /// So long do workers have to come back after a time in which no replica served.
 const GRACE_MS: i64 = 10_000;
-/// The database's clock and this machine's may differ by so much between two looks; more is a step.
+/// The database's clock and this machine's may differ by so much between two runs; more is a step.
 const STEP_MS: Ms = 2_000;
 
 pub(super) async fn run(context: Context) {
     let engine = context.engine.clone();
     let clock = Arc::new(Mutex::new(Clock::default()));
-    context.run("lease_expiry", &engine.alarms().lease_due, LOOK_EVERY_MS, |context| look(context, clock.clone())).await;
+    context.run("lease_expiry", &engine.alarms().lease_due, RECONCILE_EVERY_MS, |context| reconcile(context, clock.clone())).await;
 }
 
 /// What the database's clock told, between two moments here: however long the answer took, it was read in between.
@@ -53,7 +53,7 @@ struct Clock {
 }
 
 impl Clock {
-    /// Answers how far the clock has stepped since the last look.
+    /// Answers how far the clock has stepped since the last run.
     fn heed(&mut self, epoch: i64, service: Service, reading: Reading) -> Ms {
         let mut step = self.step(&reading);
         if self.epoch != Some(epoch) {
@@ -70,7 +70,7 @@ impl Clock {
     }
 }
 
-async fn look(context: Context, clock: Arc<Mutex<Clock>>) -> Result<Option<Ms>, Error> {
+async fn reconcile(context: Context, clock: Arc<Mutex<Clock>>) -> Result<Option<Ms>, Error> {
     let mut clock = clock.lock().await;
     let database = context.engine.database();
     let Some(epoch) = context.leadership.epoch() else { return Ok(None) };

@@ -4,18 +4,18 @@ use bloom_core::Ms;
 use bloom_core::command::{Loss, Op, Rejection, Reply};
 use bloom_engine::Error;
 
-use super::{Context, LOOK_EVERY_MS, PAGE_ROWS, unreadable};
+use super::{Context, PAGE_ROWS, RECONCILE_EVERY_MS, unreadable};
 
 /// The next deadline is known, and a worker that comes meanwhile has one of its own no sooner than this part of the time.
-const LOOKS: i64 = 10;
+const RUNS_PER_LIMIT: i64 = 10;
 
 pub(super) async fn run(context: Context) {
     let engine = context.engine.clone();
-    let every_ms = (context.options.worker_offline_after_ms / LOOKS).max(LOOK_EVERY_MS);
-    context.run("worker_liveness", &engine.alarms().worker_silent, every_ms, look).await;
+    let every_ms = (context.options.worker_offline_after_ms / RUNS_PER_LIMIT).max(RECONCILE_EVERY_MS);
+    context.run("worker_liveness", &engine.alarms().worker_silent, every_ms, reconcile).await;
 }
 
-async fn look(context: Context) -> Result<Option<Ms>, Error> {
+async fn reconcile(context: Context) -> Result<Option<Ms>, Error> {
     let engine = &context.engine;
     let silent_for_ms = context.options.worker_offline_after_ms;
     let due = engine.database().silent_workers(silent_for_ms, PAGE_ROWS).await.map_err(unreadable)?;

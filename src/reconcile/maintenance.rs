@@ -4,7 +4,7 @@ use bloom_core::Ms;
 use bloom_database::Maintenance;
 use bloom_engine::Error;
 
-use super::{Context, LOOK_EVERY_MS};
+use super::{Context, RECONCILE_EVERY_MS};
 
 const DAY_MS: Ms = 24 * 60 * 60 * 1000;
 /// Batches stay this long for replicas that follow; one that is further behind reads everything anew.
@@ -12,12 +12,12 @@ const BATCHES_KEPT_MS: Ms = 60_000;
 const RETAIN_EVERY_MS: Ms = 5_000;
 const REMOVE_AT_ONCE: i64 = 200;
 const AUDIT_AT_ONCE: i64 = 1_000;
-/// Pages of one look; the next look goes on.
+/// Pages of one run; the next run goes on.
 const PAGES: usize = 20;
 
 pub(super) async fn compact(context: Context) {
     context
-        .every("compaction", LOOK_EVERY_MS, |context| async move {
+        .every("compaction", RECONCILE_EVERY_MS, |context| async move {
             context.engine.maintain(Maintenance::CompactCounts).await?;
             context.engine.maintain(Maintenance::PruneBatches { older_than_ms: BATCHES_KEPT_MS }).await?;
             Ok(())

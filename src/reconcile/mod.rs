@@ -33,8 +33,8 @@ pub struct ReconcileOptions {
     pub audit_retention_days: u32,
 }
 
-/// A look at what has a deadline at least so often, should every wake-up have been lost.
-pub const LOOK_EVERY_MS: Ms = 1_000;
+/// Each reconciler runs at least this often, even if every notification was lost.
+pub const RECONCILE_EVERY_MS: Ms = 1_000;
 /// After an error, the next try.
 const RETRY_MS: Ms = 500;
 /// Rows that a loop takes up at once.
@@ -77,9 +77,9 @@ impl Context {
         None
     }
 
-    /// Runs `look` while this replica leads: whenever its alarm rings, its next time has come, or `every_ms` have passed. The look
+    /// Runs `reconcile` while this replica leads: whenever its alarm rings, its next time has come, or `every_ms` have passed. The run
     /// answers when it wants to be run again at the latest.
-    pub async fn run<F>(&self, name: &'static str, alarm: &Alarm, every_ms: Ms, mut look: impl FnMut(Self) -> F)
+    pub async fn run<F>(&self, name: &'static str, alarm: &Alarm, every_ms: Ms, mut reconcile: impl FnMut(Self) -> F)
     where
         F: Future<Output = Result<Option<Ms>, Error>>,
     {
@@ -90,7 +90,7 @@ impl Context {
                 () = self.leadership.begins() => {}
             }
             let started = Instant::now();
-            let outcome = look(self.clone()).await;
+            let outcome = reconcile(self.clone()).await;
             self.engine.metrics().reconciled(name, started.elapsed().as_secs_f64(), outcome.is_ok());
             let now = self.engine.now();
             let next = match outcome {
@@ -104,15 +104,15 @@ impl Context {
     }
 
     /// As [`run`](Self::run), at a fixed pace.
-    pub async fn every<F>(&self, name: &'static str, pause_ms: Ms, mut look: impl FnMut(Self) -> F)
+    pub async fn every<F>(&self, name: &'static str, pause_ms: Ms, mut reconcile: impl FnMut(Self) -> F)
     where
         F: Future<Output = Result<(), Error>>,
     {
         let alarm = Alarm::default();
         self.run(name, &alarm, pause_ms, |context| {
-            let looking = look(context);
+            let running = reconcile(context);
             async move {
-                looking.await?;
+                running.await?;
                 Ok(None)
             }
         })

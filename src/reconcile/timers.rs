@@ -4,14 +4,14 @@ use bloom_core::Ms;
 use bloom_core::command::{Op, Rejection};
 use bloom_engine::Error;
 
-use super::{Context, LOOK_EVERY_MS, PAGE, PAGE_ROWS, unreadable};
+use super::{Context, PAGE, PAGE_ROWS, RECONCILE_EVERY_MS, unreadable};
 
 pub(super) async fn run(context: Context) {
     let engine = context.engine.clone();
-    context.run("task_timers", &engine.alarms().task_due, LOOK_EVERY_MS, look).await;
+    context.run("task_timers", &engine.alarms().task_due, RECONCILE_EVERY_MS, reconcile).await;
 }
 
-async fn look(context: Context) -> Result<Option<Ms>, Error> {
+async fn reconcile(context: Context) -> Result<Option<Ms>, Error> {
     loop {
         let due = context.engine.database().due_tasks(PAGE_ROWS).await.map_err(unreadable)?;
         if due.items.is_empty() {

@@ -10,27 +10,27 @@ use bloom_core::wakeup::WakeupId;
 use bloom_engine::{Alarm, Error};
 use tokio::sync::Mutex;
 
-use super::{Context, LOOK_EVERY_MS, PAGE, PAGE_ROWS, unreadable};
+use super::{Context, PAGE, PAGE_ROWS, RECONCILE_EVERY_MS, unreadable};
 
-/// Pages of wake-ups that one look reads; the next look goes on.
+/// Pages of wake-ups that one run reads; the next run goes on.
 const PAGES: usize = 20;
-/// Pages of each wake-up's waiters between two looks.
+/// Pages of each wake-up's waiters between two runs.
 const ROUNDS: usize = 4;
 
 pub(super) async fn run(context: Context) {
     let alarm = Alarm::default();
     let seen = Arc::new(Mutex::new(Seen::default()));
-    context.run("wakeups", &alarm, LOOK_EVERY_MS, |context| look(context, seen.clone())).await;
+    context.run("wakeups", &alarm, RECONCILE_EVERY_MS, |context| reconcile(context, seen.clone())).await;
 }
 
-/// The wake-ups of the last look: one that has not moved since is nobody's.
+/// The wake-ups of the last run: one that has not moved since is nobody's.
 #[derive(Default)]
 struct Seen {
     epoch: Option<i64>,
     cursors: HashMap<WakeupId, Option<TaskId>>,
 }
 
-async fn look(context: Context, seen: Arc<Mutex<Seen>>) -> Result<Option<Ms>, Error> {
+async fn reconcile(context: Context, seen: Arc<Mutex<Seen>>) -> Result<Option<Ms>, Error> {
     let mut seen = seen.lock().await;
     let Some(epoch) = context.leadership.epoch() else { return Ok(None) };
     // A new leader follows a dead one, perhaps: what it finds is nobody's.

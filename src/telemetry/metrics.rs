@@ -82,17 +82,17 @@ impl Metrics {
                 "Connections that came when all were taken, and were refused or closed.",
             )?,
             commands: f.counters("bloom_commands_total", "Commands decided, by operation and outcome.", &["op", "outcome"])?,
-            batch_commands: f.histograms("bloom_batch_commands", "Commands in one batch.", &["lane"], BATCH_COMMANDS)?,
+            batch_commands: f.histograms("bloom_batch_commands", "Commands in one batch.", &["writer"], BATCH_COMMANDS)?,
             commit_seconds: f.histograms(
                 "bloom_commit_duration_seconds",
                 "Time of one batch from its first statement to its commit, waits for the database included.",
-                &["lane"],
+                &["writer"],
                 FAST_SECONDS,
             )?,
             conflicts: f.counters(
                 "bloom_batch_conflicts_total",
                 "Batches decided again because another transaction was first.",
-                &["lane"],
+                &["writer"],
             )?,
             lease_expiries: f.counter("bloom_lease_expiries_total", "Leases that ended by their time.")?,
             retries: f.counter("bloom_task_retries_total", "Tasks that went back to the queue after an attempt.")?,
@@ -151,14 +151,14 @@ impl Metrics {
     }
 
     /// One batch was committed.
-    pub fn batch(&self, lane: &str, commands: usize, commit_seconds: f64) {
-        self.0.batch_commands.with_label_values(&[lane]).observe(commands as f64);
-        self.0.commit_seconds.with_label_values(&[lane]).observe(commit_seconds);
+    pub fn batch(&self, writer: &str, commands: usize, commit_seconds: f64) {
+        self.0.batch_commands.with_label_values(&[writer]).observe(commands as f64);
+        self.0.commit_seconds.with_label_values(&[writer]).observe(commit_seconds);
     }
 
     /// A batch met a conflict and is decided again.
-    pub fn conflict(&self, lane: &str) {
-        self.0.conflicts.with_label_values(&[lane]).inc();
+    pub fn conflict(&self, writer: &str) {
+        self.0.conflicts.with_label_values(&[writer]).inc();
     }
 
     pub fn lease_expired(&self) {
@@ -269,7 +269,7 @@ mod tests {
             r#"bloom_http_requests_total{method="GET",route="/api/runtime/llm-tasks/{id}",status="200"} 1"#,
             r#"bloom_http_requests_total{method="other",route="/api/runtime/llm-tasks/{id}",status="405"} 1"#,
             r#"bloom_commands_total{op="create",outcome="ok"} 1"#,
-            r#"bloom_batch_commands_sum{lane="main"} 12"#,
+            r#"bloom_batch_commands_sum{writer="main"} 12"#,
             "bloom_lease_expiries_total 1",
             "bloom_count_corrections_total 3",
             r#"bloom_push_total{outcome="accepted"} 1"#,

@@ -45,7 +45,7 @@ async fn a_silent_worker_turns_offline(on_postgres: bool) {
     plane.shows("w", true).await;
     plane.pass(1);
     plane.shows("w", false).await;
-    plane.engine.sighted("w");
+    plane.engine.record_last_seen("w");
     plane.shows("w", true).await;
     plane.engine.stop().await;
 }

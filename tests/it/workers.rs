@@ -36,7 +36,7 @@ on_both! { alone:
             (shown["status"] == "offline").then_some(shown)
         }).await;
         let late = now_ms() - lost["last_heartbeat"].as_i64().unwrap();
-        assert!((1000..3000).contains(&late), "offline {late} ms after the last sighting");
+        assert!((1000..3000).contains(&late), "offline {late} ms after it was last seen");
         assert_eq!(task.status().await, "leased", "going offline leaves leases alone");
         crew.task().create().await.lease(json!({})).await.fails(503, "No available worker with free capacity");
         lease.heartbeat().await.ok();
@@ -49,7 +49,7 @@ on_both! { alone:
         assert_eq!(again["status"], "online", "a registration ends that");
     }
 
-    async fn an_open_claim_is_a_sighting_all_the_while(database) {
+    async fn an_open_claim_keeps_its_worker_seen(database) {
         let server = Server::on(database).env("WORKER_OFFLINE_AFTER_SECONDS", 3).start();
         let crew = server.crew();
         let (worker, witness) = (crew.worker().register().await, crew.worker().register().await);
@@ -66,7 +66,7 @@ on_both! { alone:
         let crew = server.crew();
         let worker = crew.worker().with("status", json!("error")).register().await;
         worker.claim(1).await;
-        assert_eq!(worker.status().await, "error", "a sighting changes nothing");
+        assert_eq!(worker.status().await, "error", "being seen changes nothing");
         server.post("workers", json!({ "name": worker.name, "agent_version": "2" })).await.ok();
         assert_eq!(worker.status().await, "error", "absent keeps its value");
         worker.set_status("online").await;

@@ -254,7 +254,7 @@ impl History {
                 let wishes = [CordonWish::Cordon, CordonWish::Uncordon, CordonWish::Drain];
                 Op::Cordon { worker: worker(*at), wish: wishes[wish % wishes.len()] }
             }
-            Step::Seen { worker: at } => Op::RecordSeen { sightings: vec![(worker(*at), now)] },
+            Step::Seen { worker: at } => Op::RecordLastSeen { last_seen: vec![(worker(*at), now)] },
             Step::Silent { worker: at } => {
                 Op::MarkOffline { worker: worker(*at), cause: Loss::Silent { for_ms: NOT_SEEN_MS, served_since: 0 } }
             }

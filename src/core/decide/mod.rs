@@ -42,7 +42,7 @@ pub fn decide(set: &mut WorkingSet, command: &Command) -> Result<Reply, Halt> {
         Op::RegisterWorker(change) => workers::register(set, change),
         Op::RemoveWorker { worker } => workers::remove(set, worker),
         Op::Cordon { worker, wish } => workers::cordon(set, worker, *wish),
-        Op::RecordSeen { sightings } => workers::record_seen(set, sightings),
+        Op::RecordLastSeen { last_seen } => workers::record_seen(set, last_seen),
         Op::MarkOffline { worker, cause } => workers::mark_offline(set, worker, cause),
         Op::Configure { membridge_server_url, membridge_admin_key } => task_ops::configure(set, membridge_server_url, membridge_admin_key),
         Op::RecordAudit { action, entity_type, entity_id, actor, detail } => {

@@ -68,7 +68,7 @@ fn with_change(mut worker: Worker, change: &WorkerChange) -> Worker {
     worker
 }
 
-/// A sighting now: whoever was lost is back.
+/// The worker is seen now: one that was marked lost is back.
 pub(super) fn see(set: &mut WorkingSet, worker: Worker) -> Worker {
     let at = set.now();
     see_at(set, worker, at)
@@ -92,11 +92,11 @@ fn audit_return(set: &mut WorkingSet, worker: &Worker) {
     set.audit(Action::WorkerOnline, EntityType::Worker, &worker.id, &worker.id, "seen again");
 }
 
-pub(super) fn record_seen(set: &mut WorkingSet, sightings: &[(WorkerId, Ms)]) -> Result<Reply, Halt> {
-    for (id, _) in sightings {
+pub(super) fn record_seen(set: &mut WorkingSet, last_seen: &[(WorkerId, Ms)]) -> Result<Reply, Halt> {
+    for (id, _) in last_seen {
         set.find_worker(id)?;
     }
-    for (id, at) in sightings {
+    for (id, at) in last_seen {
         // A sign from before the worker was marked offline was on its way; it does not bring the worker back.
         let is_news = |worker: &&Worker| !(worker.lost && *at < worker.updated_at);
         let is_later = |worker: &&Worker| worker.last_seen < *at || worker.last_seen > set.now();

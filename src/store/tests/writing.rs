@@ -80,7 +80,7 @@ async fn settings_and_workers(database) {
     register(&mut writer, "b", 2).await;
     register(&mut writer, "a", 3).await;
     bench.at(5);
-    commit(&mut writer, vec![Op::RecordSeen { sightings: vec![("a".into(), START + 5)] }]).await;
+    commit(&mut writer, vec![Op::RecordLastSeen { last_seen: vec![("a".into(), START + 5)] }]).await;
     let workers = bench.store.workers().await.unwrap();
     assert_eq!(workers.iter().map(|w| (w.id.as_str(), w.capabilities.max_concurrency, w.last_seen)).collect::<Vec<_>>(), [("a", 3, START + 5), ("b", 2, START)]);
     let all = writer.begin_and_load(&Keys { all_workers: true, ..Keys::default() }).await.unwrap();

@@ -173,7 +173,7 @@ fn it_is_uncordoned() {
 #[test]
 fn it_is_seen() {
     check(
-        |world, _| Op::RecordSeen { sightings: vec![("w".into(), world.now + 5_000)] },
+        |world, _| Op::RecordLastSeen { last_seen: vec![("w".into(), world.now + 5_000)] },
         "
         unchanged <- unknown | online | set offline | in error | cordoned | draining | full | without claude | for other agents
         online seen 0 s ago 0/1; worker_online by w <- lost
@@ -184,7 +184,7 @@ fn it_is_seen() {
 #[test]
 fn it_was_seen_before_what_is_known() {
     check(
-        |_, _| Op::RecordSeen { sightings: vec![("w".into(), 1)] },
+        |_, _| Op::RecordLastSeen { last_seen: vec![("w".into(), 1)] },
         "
         unchanged <- unknown | online | lost | set offline | in error | in error, lost | cordoned | draining | full
             | without claude | for other agents",
@@ -290,7 +290,7 @@ fn a_lease_call_prefers_the_contexts_worker_then_room_then_the_last_seen() {
     };
     let mut world = world().worker("a", 3).worker("b", 4).worker("c", 4);
     world.now += 1;
-    world.ok(Op::RecordSeen { sightings: vec![("c".into(), world.now)] });
+    world.ok(Op::RecordLastSeen { last_seen: vec![("c".into(), world.now)] });
     let (first, worker) = lease(&mut world, "x");
     assert_eq!(worker, "c", "as much room as b, seen later");
     assert_eq!(lease(&mut world, "y").1, "b", "most room");
@@ -313,8 +313,8 @@ fn a_sign_of_life_from_before_a_worker_was_marked_offline_does_not_bring_it_back
     world.now += 1_000;
     world.ok(Op::MarkOffline { worker: "w".into(), cause: Loss::Unreachable("connection refused".into()) });
     world.now += 100;
-    world.ok(Op::RecordSeen { sightings: vec![("w".into(), sign)] });
+    world.ok(Op::RecordLastSeen { last_seen: vec![("w".into(), sign)] });
     assert!(world.db.workers["w"].lost, "it was on its way when the agent was found dead");
-    world.ok(Op::RecordSeen { sightings: vec![("w".into(), world.now)] });
+    world.ok(Op::RecordLastSeen { last_seen: vec![("w".into(), world.now)] });
     assert!(!world.db.workers["w"].lost);
 }
