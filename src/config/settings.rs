@@ -52,8 +52,13 @@ pub const HOST: Setting =
 pub const PORT: Setting = plain(NETWORK, "port", "PORT", "5000", "Port to listen on; 0 chooses a free port");
 pub const PUBLIC_URL: Setting =
     plain(NETWORK, "public_url", "URL", "", "URL at which agents reach this server, if it differs from the address that clients call");
-pub const TRUSTED_PROXIES: Setting =
-    plain(NETWORK, "trusted_proxies", "NETWORKS", "", "Proxies whose X-Forwarded-* headers are trusted: addresses or networks, separated by commas");
+pub const TRUSTED_PROXIES: Setting = plain(
+    NETWORK,
+    "trusted_proxies",
+    "NETWORKS",
+    "",
+    "Proxies whose X-Forwarded-* headers are trusted: addresses or networks, separated by commas",
+);
 
 pub const DATA_DIR: Setting = plain(
     DATA,
@@ -70,20 +75,31 @@ pub const DATABASE_URL: Setting = Setting {
     group: DATA,
     secret: true,
 };
-pub const DATABASE_MAX_CONNECTIONS: Setting =
-    plain(DATA, "database_max_connections", "N", "10", "Maximum number of database connections for reads of API requests; everything else has its own");
+pub const DATABASE_MAX_CONNECTIONS: Setting = plain(
+    DATA,
+    "database_max_connections",
+    "N",
+    "10",
+    "Maximum number of database connections for reads of API requests; everything else has its own",
+);
 pub const TASK_RETENTION_DAYS: Setting =
     plain(DATA, "task_retention_days", "DAYS", "0", "Days after which finished tasks are removed; 0 keeps them forever");
 pub const AUDIT_RETENTION_DAYS: Setting =
     plain(DATA, "audit_retention_days", "DAYS", "0", "Days after which audit entries are removed; 0 keeps them forever");
 
-pub const RUNTIME_API_KEY: Setting = secret(KEYS, "runtime_api_key", "KEY", "Key that allows everything; without any key, authentication is off");
+pub const RUNTIME_API_KEY: Setting =
+    secret(KEYS, "runtime_api_key", "KEY", "Key that allows everything; without any key, authentication is off");
 pub const RUNTIME_WORKER_KEY: Setting =
     secret(KEYS, "runtime_worker_key", "KEY", "Key for workers; it allows register, claim, heartbeat, events, complete and release");
 pub const RUNTIME_READ_KEY: Setting = secret(KEYS, "runtime_read_key", "KEY", "Key that allows reading only");
 
-pub const MEMBRIDGE_SERVER_URL: Setting =
-    plain(CONTROL_PLANE, "membridge_server_url", "URL", "", "http or https URL of the control plane: requests are proxied to it, workers are read from it");
+pub const MEMBRIDGE_SERVER_URL: Setting = plain(
+    CONTROL_PLANE,
+    "membridge_server_url",
+    "URL",
+    "",
+    "http or https URL of the control plane: requests are proxied to it, workers are read from it",
+);
 pub const MEMBRIDGE_ADMIN_KEY: Setting =
     secret(CONTROL_PLANE, "membridge_admin_key", "KEY", "Key for the control plane, sent as X-MEMBRIDGE-ADMIN");
 pub const MEMBRIDGE_AGENT_KEY: Setting =
@@ -97,7 +113,8 @@ pub const TEST_CONNECTION_PER_MINUTE: Setting =
     plain(LIMITS, "test_connection_per_minute", "N", "20", "Connection tests per minute from one client address; 0 = no limit");
 pub const WORKER_RATE_LIMIT_PER_MINUTE: Setting =
     plain(LIMITS, "worker_rate_limit_per_minute", "N", "6000", "Requests of workers per minute from one client address; 0 = no limit");
-pub const MAX_BODY_BYTES: Setting = plain(LIMITS, "max_body_bytes", "BYTES", "1048576", "Maximum size of a request body, not counting a task's output");
+pub const MAX_BODY_BYTES: Setting =
+    plain(LIMITS, "max_body_bytes", "BYTES", "1048576", "Maximum size of a request body, not counting a task's output");
 pub const MAX_OUTPUT_BYTES: Setting = plain(LIMITS, "max_output_bytes", "BYTES", "16777216", "Maximum size of a task's output");
 pub const REQUEST_TIMEOUT_SECONDS: Setting =
     plain(LIMITS, "request_timeout_seconds", "SECONDS", "30", "Maximum duration of a request; long polls and streams are exempt");
