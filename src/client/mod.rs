@@ -74,8 +74,10 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Usage(text) | Self::Unreachable(text) | Self::Garbled(text) => f.write_str(text),
-            Self::Refused { status: 401, .. } => f.write_str("the server wants a key, or another one: give it with --key or BLOOM_KEY"),
-            Self::Refused { status: 403, message, .. } => write!(f, "this key may not do that: {message}"),
+            Self::Refused { status: 401, .. } => {
+                f.write_str("the server needs a key, or the given key is wrong: set it with --key-file or BLOOM_KEY")
+            }
+            Self::Refused { status: 403, message, .. } => write!(f, "this key does not allow the call: {message}"),
             Self::Refused { message, .. } => f.write_str(message),
         }
     }
@@ -85,20 +87,20 @@ impl Client {
     /// # Errors
     /// `server` is no http or https URL, the key can't be a header, or this machine's TLS can't be set up.
     pub fn new(server: &str, key: Option<&SecretString>) -> Result<Self, Error> {
-        let wrong = |why: &str| Error::Usage(format!("the server's address {server}: {why}; it should be like http://127.0.0.1:5000"));
+        let wrong = |why: &str| Error::Usage(format!("the server's address {server}: {why}; give a URL such as http://127.0.0.1:5000"));
         let mut base = Url::parse(server).map_err(|error| wrong(&error.to_string()))?;
         if !matches!(base.scheme(), "http" | "https") || base.host_str().is_none() {
-            return Err(wrong("it is no http or https URL"));
+            return Err(wrong("it is not an http or https URL"));
         }
         if !base.username().is_empty() || base.password().is_some() {
-            return Err(Error::Usage("the server's address must not hold a password: give the key with --key or BLOOM_KEY".into()));
+            return Err(Error::Usage("the server's address must not contain a password: give the key with --key-file or BLOOM_KEY".into()));
         }
         base.set_query(None);
         base.set_fragment(None);
         base.set_path(&format!("{}/", base.path().trim_end_matches('/').to_owned()));
         let key = key.map(|key| {
             let mut value = HeaderValue::from_str(key.expose_secret())
-                .map_err(|_| Error::Usage("the key has characters that no header can carry".into()))?;
+                .map_err(|_| Error::Usage("the key contains characters that are not allowed in a header".into()))?;
             value.set_sensitive(true);
             Ok(value)
         });
@@ -170,7 +172,7 @@ impl Client {
     }
 
     fn request(&self, method: Method, path: &str) -> Result<RequestBuilder, Error> {
-        let url = self.base.join(path.trim_start_matches('/')).map_err(|_| Error::Usage(format!("{path} is no path")))?;
+        let url = self.base.join(path.trim_start_matches('/')).map_err(|_| Error::Usage(format!("{path} is not a path")))?;
         let request = self.http.request(method, url);
         Ok(match &self.key {
             Some(key) => request.header(HeaderName::from_static("x-runtime-api-key"), key),
@@ -217,7 +219,7 @@ fn refusal(status: u16, headers: &HeaderMap, body: &[u8]) -> Error {
     if is_anybodys || is_api() {
         return refused;
     }
-    Error::Garbled(format!("{status} was answered, but not by this API: is the address right, and the server up behind its proxy?"))
+    Error::Garbled(format!("the answer {status} is not from this API: check the address, and whether the server behind the proxy runs"))
 }
 
 /// The text of `{"error": "text"}`, or the complaints of `{"error": {"formErrors", "fieldErrors"}}` in one line.

@@ -34,7 +34,7 @@ impl Events {
     /// The next event; `None` when the server has ended the stream.
     ///
     /// # Errors
-    /// The connection broke, or nothing came for a minute.
+    /// The connection broke, or nothing was received for a minute.
     pub async fn next(&mut self) -> Result<Option<Event>, Error> {
         loop {
             if let Some(event) = self.lines.event() {
@@ -42,7 +42,7 @@ impl Events {
             }
             let broke = |why: String| Error::Unreachable(format!("the stream from {} broke: {why}", self.server));
             match tokio::time::timeout(SILENCE, self.response.chunk()).await {
-                Err(_) => return Err(broke("nothing came for a minute".into())),
+                Err(_) => return Err(broke("nothing was received for a minute".into())),
                 Ok(Err(error)) => return Err(broke(cause(&error))),
                 Ok(Ok(None)) => return Ok(None),
                 Ok(Ok(Some(chunk))) if self.lines.bytes.len() + self.lines.begun.data.len() + chunk.len() > MAX_EVENT_BYTES => {

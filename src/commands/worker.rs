@@ -35,7 +35,7 @@ pub enum WorkerCommand {
         #[arg(required = true, value_name = "NAME")]
         names: Vec<String>,
     },
-    /// Give workers no new tasks, and ask them to finish or hand back what they hold
+    /// Give workers no new tasks, and tell them to finish or hand back those that they have
     Drain {
         /// Names, as `worker list` shows them
         #[arg(required = true, value_name = "NAME")]

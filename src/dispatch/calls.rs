@@ -43,7 +43,7 @@ impl Agents {
         if !reply.is_success() {
             return Err(format!("HTTP {}", reply.status));
         }
-        serde_json::from_slice(&reply.body).map_err(|_| "the answer is no JSON object: is an agent listening there?".to_owned())
+        serde_json::from_slice(&reply.body).map_err(|_| "the answer is not a JSON object: is an agent listening there?".to_owned())
     }
 
     /// Gives the order, once; the agent's answer, as far as it is a JSON object.

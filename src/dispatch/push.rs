@@ -106,7 +106,7 @@ impl Agents {
         let outcome = self.send(task, lease, worker, runtime_url).await;
         let (word, problem) = match &outcome {
             Outcome::Accepted(_) => ("accepted", None),
-            Outcome::Refused(_) => ("refused", Some("it refused the task")),
+            Outcome::Refused(_) => ("refused", Some("the agent refused the task")),
             Outcome::Failed(error) => ("failed", Some(error.as_str())),
             Outcome::Unanswered => ("unanswered", None),
         };

@@ -67,15 +67,17 @@ impl Engine {
         }
         let waiting = |reason, message: String| Some(Waiting { reason, message });
         match task.parked {
-            Some(Parked::DependsOn) => return waiting(WaitingReason::DependsOn, "waits for tasks that it depends on to complete".into()),
+            Some(Parked::DependsOn) => {
+                return waiting(WaitingReason::DependsOn, "waits until the tasks that it depends on are completed".into());
+            }
             Some(Parked::NotBefore) => {
                 let at = task.not_before.unwrap_or_default();
                 return waiting(WaitingReason::NotBefore, format!("does not run before {at} (ms since the epoch)"));
             }
-            Some(Parked::Session) => return waiting(WaitingReason::SessionWorker, "an earlier task of its context is not done".into()),
+            Some(Parked::Session) => return waiting(WaitingReason::SessionWorker, "an earlier task of its context is not finished".into()),
             Some(Parked::Reserved) => {
                 let worker = task.session_worker.as_deref().unwrap_or_default();
-                return waiting(WaitingReason::SessionWorker, format!("kept for worker '{worker}', which has its session"));
+                return waiting(WaitingReason::SessionWorker, format!("reserved for worker '{worker}', which has its session"));
             }
             Some(Parked::ExclusiveKey) => return waiting(WaitingReason::ExclusiveKey, "another task holds its exclusive key".into()),
             None => {}

@@ -34,7 +34,8 @@ pub async fn readyz(State(app): State<AppState>) -> HandlerResult {
     }
     if let Err(error) = app.store.ping().await {
         tracing::warn!(%error, "not ready");
-        let text = error.trouble().map_or("The database is not reachable, or its schema is not current", Trouble::text);
+        let text =
+            error.trouble().map_or("The database is not reachable, or its schema is not the one that this program knows", Trouble::text);
         return Err(Error::Later(text));
     }
     ok(&Probe { status: "ready" })

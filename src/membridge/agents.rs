@@ -47,7 +47,7 @@ struct ListedCapabilities {
 pub fn parse(body: &[u8]) -> Result<Vec<WorkerChange>, String> {
     let entries: Vec<&RawValue> = serde_json::from_slice(body)
         .or_else(|_| serde_json::from_slice::<Enveloped<'_>>(body).map(|listing| listing.agents))
-        .map_err(|_| "the listing of agents is neither a list nor {\"agents\": […]}".to_owned())?;
+        .map_err(|_| "the list of agents is neither an array nor {\"agents\": […]}".to_owned())?;
     if entries.len() > MAX_AGENTS {
         tracing::warn!(listed = entries.len(), taken = MAX_AGENTS, "the control plane lists too many agents; the rest are ignored");
     }
@@ -71,7 +71,7 @@ pub fn parse(body: &[u8]) -> Result<Vec<WorkerChange>, String> {
 fn entry(raw: &str) -> Result<WorkerChange, String> {
     // No database keeps them in text. An escaped backslash before it is a false alarm that nobody will raise.
     if raw.contains("\\u0000") {
-        return Err("it has a NUL character".to_owned());
+        return Err("it contains a NUL character".to_owned());
     }
     let listed: Listed = serde_json::from_str(raw).map_err(|error| error.to_string())?;
     let names = [listed.name, listed.node_id, listed.id];

@@ -91,7 +91,7 @@ pub fn address(base: &str, path: &[&str]) -> Result<Url, String> {
         return Err(wrong());
     }
     if let Some(part) = path.iter().find(|part| matches!(**part, "." | ".." | "")) {
-        return Err(format!("{part:?} can't be part of an address"));
+        return Err(format!("{part:?} can't be a part of an address"));
     }
     url.path_segments_mut().map_err(|()| wrong())?.pop_if_empty().extend(path);
     Ok(url)
@@ -103,7 +103,8 @@ pub fn address(base: &str, path: &[&str]) -> Result<Url, String> {
 /// The key has characters that no header can hold.
 pub fn with_key(request: RequestBuilder, header: &str, key: Option<&SecretString>) -> Result<RequestBuilder, String> {
     let Some(key) = key else { return Ok(request) };
-    let mut value = HeaderValue::from_str(key.expose_secret()).map_err(|_| "its key has characters that no header can hold".to_owned())?;
+    let mut value = HeaderValue::from_str(key.expose_secret())
+        .map_err(|_| "its key contains characters that are not allowed in a header".to_owned())?;
     value.set_sensitive(true);
     Ok(request.header(header, value))
 }

@@ -55,9 +55,9 @@ impl Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Conflict(text) => write!(f, "another transaction was first: {text}"),
-            Self::NotLeader => f.write_str("leadership is over"),
-            Self::CommitUnknown(text) => write!(f, "connection lost at commit: {text}"),
+            Self::Conflict(text) => write!(f, "conflict with another transaction: {text}"),
+            Self::NotLeader => f.write_str("this replica is no longer the leader"),
+            Self::CommitUnknown(text) => write!(f, "the connection was lost during the commit: {text}"),
             Self::Unavailable(text) => write!(f, "the database is not available: {text}"),
             Self::Disk(text) => write!(f, "the database's disk is full or fails: {text}"),
             Self::Damaged(text) => write!(f, "the database file is damaged: {text}"),

@@ -63,7 +63,7 @@ impl Home {
         match lock.try_lock() {
             Ok(()) => Ok(Self { root, _lock: lock }),
             Err(TryLockError::WouldBlock) => {
-                Err(format!("another agent works in {}: stop it, or give this one a directory of its own with --work-dir", root.display()))
+                Err(format!("another agent uses {}: stop it, or choose another directory with --work-dir", root.display()))
             }
             Err(TryLockError::Error(error)) => Err(failed(error)),
         }
@@ -82,7 +82,7 @@ impl Home {
         let known = read_json::<Identity>(&path);
         if let Some(known) = known.as_ref().filter(|known| known.server != server && !self.run_dirs().is_empty()) {
             return Err(format!(
-                "{} holds runs whose ends {} has not heard of yet: start the agent for that server once more, or choose another --work-dir",
+                "{} contains runs whose results {} has not received yet: start the agent for that server once more, or choose another --work-dir",
                 self.root.display(),
                 known.server
             ));
@@ -92,7 +92,7 @@ impl Home {
         let identity = Identity { name: made, server: server.to_owned() };
         if known.as_ref() != Some(&identity) {
             let kept = write_json_durably(&path, &identity);
-            kept.map_err(|error| format!("the agent's name can't be kept in {}: {error}", path.display()))?;
+            kept.map_err(|error| format!("the agent's name can't be stored in {}: {error}", path.display()))?;
         }
         Ok(given.map_or(identity.name, str::to_owned))
     }

@@ -118,7 +118,7 @@ impl Profile {
             return Err("runner = \"command\" needs command = [\"PROGRAM\", …]".into());
         }
         if self.runner != Runner::Command && !self.command.is_empty() {
-            return Err("command is for runner = \"command\"".into());
+            return Err("command needs runner = \"command\"".into());
         }
         if self.stall_seconds == 0 {
             return Err("stall_seconds must be 1 or more".into());
@@ -127,15 +127,15 @@ impl Profile {
             return Err("max_budget_usd must be more than 0".into());
         }
         if let Some(config) = self.mcp_config.as_ref().filter(|config| !dir.join(config).is_file()) {
-            return Err(format!("mcp_config names no file: {}", dir.join(config).display()));
+            return Err(format!("mcp_config is not a file: {}", dir.join(config).display()));
         }
         let program = self.program();
         find_program(&program, dir).map(drop).ok_or_else(|| {
             let name = program.display();
             match self.runner {
                 Runner::Claude => format!(
-                    "the program {name} is not installed: npm install -g @anthropic-ai/claude-code, or name it with program = \"/path\" in a \
-                     profile, or try without it: --runner echo"
+                    "the program {name} is not installed: npm install -g @anthropic-ai/claude-code, or set program = \"/path\" in a \
+                     profile, or use --runner echo"
                 ),
                 _ => format!("the program {name} is not installed"),
             }
@@ -184,14 +184,14 @@ impl Profiles {
             Some("echo") => drop(by_slug.insert(DEFAULT.to_owned(), Profile::of(Runner::Echo))),
             Some(name) => {
                 let known = || by_slug.keys().map(String::as_str).chain(["claude", "echo"]).collect::<Vec<_>>().join(", ");
-                let profile = by_slug.get(name).cloned().ok_or_else(|| format!("there is no runner {name}: choose one of {}", known()))?;
+                let profile = by_slug.get(name).cloned().ok_or_else(|| format!("there is no runner {name}; choose one of {}", known()))?;
                 by_slug.insert(DEFAULT.to_owned(), profile);
             }
             None if by_slug.is_empty() => drop(by_slug.insert(DEFAULT.to_owned(), Profile::of(Runner::Claude))),
             None => {}
         }
         let dir = std::path::absolute(if dir.as_os_str().is_empty() { Path::new(".") } else { &dir })
-            .map_err(|error| format!("the directory of the profiles can't be told: {error}"))?;
+            .map_err(|error| format!("the directory of the profiles can't be determined: {error}"))?;
         for (slug, profile) in &by_slug {
             profile.check(&dir).map_err(|why| format!("profile {slug}: {why}"))?;
         }

@@ -134,7 +134,7 @@ async fn complete(agent: &Agent, task: Uuid, completion: &Completion) -> Result<
     match answer.results.into_iter().next() {
         Some(OneCompleted { status: 200, .. }) => Ok(()),
         Some(OneCompleted { status, error }) => Err(Error::Refused { status, message: error.unwrap_or_default(), retry_after: None }),
-        None => Err(Error::Garbled("the server's answer tells nothing of the completion".into())),
+        None => Err(Error::Garbled("the server's answer does not mention the completion".into())),
     }
 }
 
@@ -142,7 +142,7 @@ fn unfit(completion: Completion, error: &Error) -> Completion {
     Completion {
         status: Outcome::Error,
         output: None,
-        error_message: Some(format!("the server did not take the result: {error}")),
+        error_message: Some(format!("the server refused the result: {error}")),
         reason: Some(Reason::BadOutput),
         retryable: false,
         retry_at: None,

@@ -90,7 +90,7 @@ impl Run<'_> {
             if let Conversation::Resumed(lost) = &conversation
                 && session_is_gone(&reading, &end)
             {
-                self.tell("session_lost", json!({"session_id": lost, "text": "the session is gone: the run starts afresh"}));
+                self.tell("session_lost", json!({"session_id": lost, "text": "the session no longer exists; the run starts a new one"}));
                 conversation = Conversation::New(Uuid::now_v7().to_string());
                 continue;
             }
@@ -145,22 +145,22 @@ impl Run<'_> {
             Box::new(not_started(lease, Reason::SpawnFailed, &format!("{what}: {error}"), true))
         };
         let context_dir = self.agent.home.context_dir(&record.task.context_id);
-        private_dir(&context_dir).map_err(|error| failed("the context's directory can't be made", &error))?;
+        private_dir(&context_dir).map_err(|error| failed("the context's directory can't be created", &error))?;
         let resumes = was_open && matches!(conversation, Conversation::Resumed(_));
         // Reading files takes its time, and must not take that of the other runs.
         let (task, dir) = (record.task.clone(), context_dir.clone());
         let composed = tokio::task::spawn_blocking(move || prompt::compose(&task, &dir, resumes)).await;
-        let text = composed.map_err(|error| failed("the prompt can't be put together", &error))?;
+        let text = composed.map_err(|error| failed("the prompt can't be composed", &error))?;
         let text = text.map_err(|why| Box::new(not_started(lease, Reason::AgentError, &why, false)))?;
         let profiles_dir = &self.agent.settings.profiles.dir;
         let program = find_program(&profile.program(), profiles_dir)
-            .ok_or_else(|| failed(&profile.program().display().to_string(), &"there is no such program, or it may not be run"))?;
+            .ok_or_else(|| failed(&profile.program().display().to_string(), &"the program does not exist or is not executable"))?;
         fs::write(self.dir.prompt(), text).map_err(|error| failed("the prompt can't be written", &error))?;
         let invocation = Invocation::new(profile, program, profiles_dir, &record.task, conversation, &context_dir, &self.dir.prompt());
         record.starts += 1;
         record.process = None;
         let kept = self.dir.keep(record);
-        kept.map_err(|error| failed("the run can't be kept on disk", &error))?;
+        kept.map_err(|error| failed("the run can't be stored on disk", &error))?;
         let child = self.spawn(record, &invocation, &context_dir);
         let child = child.map_err(|error| failed(&format!("{} can't be started", invocation.program.display()), &error))?;
         let pid = child.id().and_then(|pid| i32::try_from(pid).ok()).unwrap_or_default();

@@ -39,7 +39,7 @@ on_both! {
         sick.always("/health", Reply::new(500, r#"{"status":"ok"}"#));
         let odd = Stub::start().await;
         odd.always("/health", Reply::new(200, "<html>"));
-        for (url, error) in [(sick.url.clone(), "HTTP 500"), (odd.url.clone(), "no JSON"), (nowhere().await, "connect")] {
+        for (url, error) in [(sick.url.clone(), "HTTP 500"), (odd.url.clone(), "not a JSON object"), (nowhere().await, "connect")] {
             let worker = server.crew().worker_at(&url).register().await;
             let answer = server.get(&worker.path("/agent-health")).await.ok();
             assert_eq!(answer["reachable"], false);

@@ -39,20 +39,20 @@ impl Target {
             return Err(wrong("only http:// can be measured"));
         }
         let (Some(host), Some(port)) = (url.host_str(), url.port_or_known_default()) else {
-            return Err(wrong("it names no host"));
+            return Err(wrong("it does not name a host"));
         };
         let address = format!("{host}:{port}");
         let key = match key {
             Some(key) => {
-                let mut value =
-                    HeaderValue::from_str(key).map_err(|_| BenchError::usage("--key has characters that no header can carry"))?;
+                let mut value = HeaderValue::from_str(key)
+                    .map_err(|_| BenchError::usage("--key contains characters that are not allowed in a header"))?;
                 value.set_sensitive(true);
                 Some(value)
             }
             None => None,
         };
         Ok(Self {
-            host: HeaderValue::from_str(&address).map_err(|_| wrong("it names no usable host"))?,
+            host: HeaderValue::from_str(&address).map_err(|_| wrong("it does not name a usable host"))?,
             address,
             prefix: url.path().trim_end_matches('/').to_owned(),
             key,

@@ -105,7 +105,7 @@ where
     let mut tally = Tally::default();
     let mut leaving = Vec::new();
     while let Some(ended) = running.join_next().await {
-        let (session, done) = ended.map_err(|error| format!("a client broke off: {error}"))??;
+        let (session, done) = ended.map_err(|error| format!("a client ended unexpectedly: {error}"))??;
         tally.took = window.from.elapsed().min(window.until - window.from);
         tally.add(&session, done);
         leaving.push(session);

@@ -216,7 +216,7 @@ async fn measure_external_target(args: &BenchArgs, url: &str, report: &mut Repor
     let measured = unless_interrupted(async {
         for &scenario in &args.scenario {
             if scenario == Scenario::Memory {
-                eprintln!("memory: left out, it is measured only of a server that is started here");
+                eprintln!("memory: skipped, it is measured only for a server that is started here");
             } else {
                 measure(&bench, scenario, &storage, report).await?;
             }

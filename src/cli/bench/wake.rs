@@ -48,7 +48,7 @@ pub async fn submit_to_delivery(bench: &Arc<Bench>) -> Result<Vec<Row>, BenchErr
             tokio::time::sleep(PAUSE).await;
         }
         while let Some(ended) = polls.join_next().await {
-            ended.map_err(|error| format!("a worker broke off: {error}"))??.leave().await?;
+            ended.map_err(|error| format!("a worker ended unexpectedly: {error}"))??.leave().await?;
         }
         let case = format!("{idle} idle");
         rows.extend(submitter.calls.iter().map(|(name, latency)| Row::of_calls("wake", &case, name, latency)));

@@ -47,7 +47,7 @@ impl Wish {
 
     fn done(self) -> &'static str {
         match self {
-            Self::Cancel => "cancelled, or told to stop",
+            Self::Cancel => "cancelled, or their workers were told to stop",
             Self::Requeue => "queued again",
         }
     }
@@ -95,8 +95,11 @@ pub async fn run(wish: Wish, args: BulkArgs, server: &Server, shown: Shown) -> R
                 Some(form) => show::one(form, &columns::TASKS, &task),
                 None => {
                     let is_stopping = task["cancel_requested"] == true && task["status"] != "cancelled";
-                    let state =
-                        if is_stopping { "still runs; its worker is told to stop" } else { task["status"].as_str().unwrap_or_default() };
+                    let state = if is_stopping {
+                        "still running; its worker was told to stop"
+                    } else {
+                        task["status"].as_str().unwrap_or_default()
+                    };
                     term::note(&format!("task {id}: {state}"));
                     Ok(())
                 }
@@ -120,7 +123,7 @@ async fn by_ids(wish: Wish, ids: &[String], dry_run: bool, server: &Server, show
         term::note(&told);
         return Ok(());
     }
-    Err(format!("{told}; the others are not in a state for that, do not exist, or were named twice").into())
+    Err(format!("{told}; the others have a status that does not allow it, do not exist, or were given twice").into())
 }
 
 async fn by_filter(wish: Wish, args: &BulkArgs, server: &Server, shown: Shown) -> Result<(), CommandError> {
@@ -132,7 +135,7 @@ async fn by_filter(wish: Wish, args: &BulkArgs, server: &Server, shown: Shown) -
         return meant.print(shown);
     }
     if !args.yes && !confirm(wish, &count)? {
-        term::note("Nothing was done.");
+        term::note("Nothing was changed.");
         return Ok(());
     }
     let mut all = Outcome::default();

@@ -27,7 +27,7 @@ pub(super) fn cancel(set: &mut WorkingSet, id: TaskId) -> Result<Reply, Halt> {
         set.audit(Action::TaskCancelled, EntityType::Task, id, "api", "while queued");
         finish(set, &mut task, Status::Cancelled);
     } else {
-        set.audit(Action::TaskCancelled, EntityType::Task, id, "api", "requested; its run is told");
+        set.audit(Action::TaskCancelled, EntityType::Task, id, "api", "requested; the worker is told to stop");
     }
     task.revision = set.put_task(task.clone());
     Ok(Reply::Task(task))

@@ -122,13 +122,13 @@ fn set_ups_that_cannot_work_are_told() {
         let work = running.work_dir().display().to_string();
         let (code, said) = server.agent("other").echo().env("BLOOM_WORK_DIR", work).start_in_vain();
         assert_eq!(code, Some(1));
-        assert!(said.contains("another agent works in"), "{said}");
+        assert!(said.contains("another agent uses"), "{said}");
     });
     run(async {
         let server = Server::on(Database::Sqlite).env("RUNTIME_API_KEY", "admin-key").start();
         let (code, said) = server.agent("box").env("BLOOM_KEY", "wrong").echo().start_in_vain();
         assert_eq!(code, Some(1));
-        assert!(said.contains("the server wants a key, or another one") && !said.contains("wrong-key"), "{said}");
+        assert!(said.contains("the server needs a key, or the given key is wrong") && !said.contains("wrong-key"), "{said}");
     });
 }
 

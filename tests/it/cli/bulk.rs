@@ -17,7 +17,7 @@ fn one_task_is_cancelled_by_its_id() {
 
         let (held, _) = crew.leased_task().await;
         let done = person.does(&["task", "cancel", &held.id]).ends(0);
-        assert!(done.err.contains("its worker is told to stop"), "{}", done.err);
+        assert!(done.err.contains("its worker was told to stop"), "{}", done.err);
         held.succeed("x").await;
         let said = person.does(&["task", "cancel", &held.id]).complains(1);
         assert!(said.contains("Cannot cancel task with status 'completed'"), "{said}");
@@ -54,7 +54,7 @@ fn by_filters_nothing_happens_unasked() {
         assert!(said.contains("cancel 1 task") && said.contains("--yes"), "{said}");
         for answer in ["n\n", "\n", "nonsense\n"] {
             let said = person.types(answer, &wish).ends(0).out;
-            assert!(said.contains("cancel 1 task? [y/N]") && said.contains("Nothing was done."), "{said}");
+            assert!(said.contains("cancel 1 task? [y/N]") && said.contains("Nothing was changed."), "{said}");
         }
         let done = person.does(&[&wish[..], &["--dry-run"]].concat()).ends(0);
         assert!(done.err.contains("1 task to cancel"), "{}", done.err);
