@@ -1,14 +1,15 @@
-# Installs `bloom-runtime agent` as a service of this machine (systemd or OpenRC). Run it as root. Run again, it brings the service
-# up to date. The lines above say which server the agent works for, and under which name (empty: the machine's own).
+# Installs `bloom-runtime agent` as a service of this machine (systemd or OpenRC). Run it as root. Running it again updates the service.
+# The lines above set the server that the agent works for, and the agent's name (empty: made from the host name).
 #
 # The program is the bloom-runtime in PATH, or the one that BLOOM_RUNTIME_BIN names. The key for the server is read from the file that
-# BLOOM_KEY_FILE names, else kept from before, else asked for; a worker's key (RUNTIME_WORKER_KEY at the server) is enough.
+# BLOOM_KEY_FILE names; without it, the key of an earlier run is used, or the script asks for it. A worker key (RUNTIME_WORKER_KEY at the
+# server) is enough.
 #
-# Also taken from the environment:
-#   BLOOM_USER             the user that runs the agent; default: who called sudo, else a new user bloom-agent
+# Other environment variables:
+#   BLOOM_USER             the user that runs the agent; default: the user that called sudo, else a new user bloom-agent
 #   MEMBRIDGE_AGENT_KEY_FILE, and BLOOM_MAX_CONCURRENCY, BLOOM_LISTEN and the like: settings of the agent, see `bloom-runtime agent --help`
-#   BLOOM_INIT             systemd or openrc; default: whichever runs here
-#   DESTDIR                puts the files below that directory, and starts nothing
+#   BLOOM_INIT             systemd or openrc; default: the one that runs here
+#   DESTDIR                put the files below this directory, and start nothing
 set -eu
 
 say() { printf 'agent-install: %s\n' "$*"; }
@@ -26,8 +27,8 @@ run=/usr/local/lib/bloom-runtime/agent-run
 [ -n "$root" ] || [ "$(id -u)" = 0 ] || die "run this as root, for example with sudo"
 
 bin=${BLOOM_RUNTIME_BIN:-$(command -v bloom-runtime || true)}
-[ -n "$bin" ] || die "no bloom-runtime in PATH: install it, or say where it is with BLOOM_RUNTIME_BIN=/path/to/bloom-runtime"
-[ -x "$bin" ] || die "$bin can't be run: correct BLOOM_RUNTIME_BIN"
+[ -n "$bin" ] || die "there is no bloom-runtime in PATH: install it, or set BLOOM_RUNTIME_BIN=/path/to/bloom-runtime"
+[ -x "$bin" ] || die "$bin is not executable: correct BLOOM_RUNTIME_BIN"
 case $bin in /*) ;; *) bin=$(pwd)/$bin ;; esac
 
 init=${BLOOM_INIT:-}
@@ -40,12 +41,12 @@ if [ -z "$init" ]; then
 fi
 case $init in
 systemd | openrc) ;;
-*) die "neither systemd nor OpenRC runs here; start '$bin agent' by your own means" ;;
+*) die "neither systemd nor OpenRC runs here; start '$bin agent' in another way" ;;
 esac
 
 user=${BLOOM_USER:-${SUDO_USER:-root}}
 [ "$user" != root ] || user=bloom-agent
-case $user in *[!A-Za-z0-9._-]* | -*) die "BLOOM_USER is no user's name" ;; esac
+case $user in *[!A-Za-z0-9._-]* | -*) die "BLOOM_USER is not a valid user name" ;; esac
 home=/var/lib/bloom-agent
 if [ -z "$root" ]; then
 	if ! id "$user" >/dev/null 2>&1; then
@@ -54,10 +55,10 @@ if [ -z "$root" ]; then
 		else
 			adduser -S -D -h "$home" -s /bin/sh "$user"
 		fi
-		say "made the user $user"
+		say "created the user $user"
 	fi
 	home=$(awk -F: -v user="$user" '$1 == user { print $6 }' /etc/passwd)
-	[ -n "$home" ] || die "the user $user has no home in /etc/passwd: name another with BLOOM_USER"
+	[ -n "$home" ] || die "the user $user has no home in /etc/passwd: set another one with BLOOM_USER"
 fi
 
 umask 077
@@ -67,7 +68,7 @@ if [ -n "${BLOOM_KEY_FILE:-}" ]; then
 	cp "$BLOOM_KEY_FILE" "$root$etc/agent.key"
 elif [ ! -f "$root$etc/agent.key" ]; then
 	# The script itself may be what standard input brings.
-	(: </dev/tty) 2>/dev/null || die "nobody can be asked for the server's key: put it into a file and name that with BLOOM_KEY_FILE"
+	(: </dev/tty) 2>/dev/null || die "there is no terminal to ask for the server's key: put the key into a file and set BLOOM_KEY_FILE"
 	printf 'Key for %s (empty if it has none): ' "$SERVER_URL" >/dev/tty
 	trap 'stty echo </dev/tty' EXIT INT TERM
 	stty -echo </dev/tty
@@ -157,9 +158,9 @@ if [ "$init" = systemd ]; then
 	systemctl daemon-reload
 	systemctl enable --quiet bloom-agent.service
 	systemctl restart bloom-agent.service
-	say "bloom-agent runs; what it says: journalctl -u bloom-agent -f"
+	say "bloom-agent is running; its log: journalctl -u bloom-agent -f"
 else
 	rc-update add bloom-agent default
 	rc-service bloom-agent restart
-	say "bloom-agent runs; its state: rc-service bloom-agent status"
+	say "bloom-agent is running; its state: rc-service bloom-agent status"
 fi
