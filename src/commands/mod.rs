@@ -89,7 +89,7 @@ pub enum Command {
     /// goes to that context's server only. The --context of `task submit` is another thing: the
     /// conversation that the task belongs to.
     #[command(verbatim_doc_comment)]
-    ServerContext {
+    Context {
         #[command(subcommand)]
         action: ContextCommand,
         #[command(flatten)]
@@ -109,6 +109,6 @@ pub async fn run(command: Command) -> Result<(), CommandError> {
         Command::Audit { args, to, shown } => records::audit(args, &to.server()?, shown).await,
         Command::Stats { to, shown } => records::stats(&to.server()?, shown).await,
         Command::Usage { args, to, shown } => records::usage(args, &to.server()?, shown).await,
-        Command::ServerContext { action, shown } => contexts::run(action, shown),
+        Command::Context { action, shown } => contexts::run(action, shown),
     }
 }
