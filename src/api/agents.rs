@@ -1,4 +1,4 @@
-//! What is said of workers' agents, and what they say of themselves.
+//! Answers about workers' agents, and what agents report about themselves.
 
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -9,7 +9,7 @@ use uuid::Uuid;
 use bloom_core::command::WorkerChange;
 use bloom_core::worker::{MAX_CONCURRENCY, WorkerStatus};
 
-/// A task that is with an agent.
+/// A task that an agent has got.
 #[derive(Serialize, ToSchema)]
 pub struct Dispatched<'a> {
     /// Always true.
@@ -17,31 +17,31 @@ pub struct Dispatched<'a> {
     pub task_id: Uuid,
     pub worker_id: &'a str,
     pub lease_id: Uuid,
-    /// The agent's answer, if it came in time.
+    /// The agent's answer, if it arrived in time.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<serde_json::Value>, required = false)]
     pub execution: Option<&'a RawValue>,
 }
 
-/// A task that no agent took.
+/// A task that could not be delivered.
 #[derive(Serialize, ToSchema)]
 pub struct NotDispatched<'a> {
     /// Always false.
     pub dispatched: bool,
     pub task_id: Uuid,
     pub worker_id: &'a str,
-    /// Why.
+    /// Why it was not delivered.
     pub error: &'a str,
 }
 
-/// An agent's answer about itself, or why there is none.
+/// The health of an agent, or why it can't be reached. It also has the fields of the agent's answer.
 #[derive(Serialize, ToSchema)]
 pub struct AgentHealth {
     pub reachable: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub error: Option<String>,
-    /// Whatever the agent said.
+    /// The fields of the agent's answer.
     #[serde(flatten)]
     #[schema(ignore)]
     answer: Map<String, Value>,
@@ -58,12 +58,12 @@ impl AgentHealth {
     }
 }
 
-/// An agent did as it was told.
+/// An agent has carried out an order. It also has the fields of the agent's answer.
 #[derive(Serialize, ToSchema)]
 pub struct OrderDone {
     /// `updated`, `restarted` or `uninstalled`.
     pub status: &'static str,
-    /// Whatever the agent said.
+    /// The fields of the agent's answer.
     #[serde(flatten)]
     #[schema(ignore)]
     answer: Map<String, Value>,

@@ -1,4 +1,4 @@
-//! What answers show, besides tasks.
+//! Bodies of answers, except for tasks.
 
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -11,7 +11,7 @@ use bloom_core::audit::{Action, AuditEntry, EntityType};
 use bloom_core::task::{self, EventKind, LeaseStatus, Outcome, RunResult, TaskEvent, TaskState};
 use bloom_core::worker::{DispatchMode, WorkerStatus};
 
-/// What runs used.
+/// Tokens and US dollars that runs used.
 #[derive(Clone, Copy, Serialize, ToSchema)]
 pub struct Usage {
     pub input_tokens: i64,
@@ -26,7 +26,7 @@ impl From<task::Usage> for Usage {
     }
 }
 
-/// A worker's right to a task, for a time.
+/// The right of a worker to run a task until a time. Heartbeats renew it.
 #[derive(Serialize, ToSchema)]
 pub struct Lease<'a> {
     pub id: Uuid,
@@ -86,7 +86,7 @@ pub struct Capabilities<'a> {
     pub claude_cli: bool,
     pub max_concurrency: i64,
     pub labels: &'a [String],
-    /// The agents it serves; absent = all.
+    /// The agents (slugs) that it serves; absent = all.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub agents: Option<&'a [String]>,
@@ -137,7 +137,7 @@ pub struct Removed<'a> {
     pub id: &'a str,
 }
 
-/// What a run left behind.
+/// The stored output of a run.
 #[derive(Serialize, ToSchema)]
 pub struct Artifact<'a> {
     pub id: Uuid,
@@ -149,7 +149,7 @@ pub struct Artifact<'a> {
     pub url: Option<&'a str>,
     pub entity_refs: &'a [String],
     pub tags: &'a [String],
-    /// The output of a success.
+    /// The output, if the run succeeded.
     pub content: Option<&'a str>,
 }
 
@@ -228,12 +228,12 @@ pub struct Completed<'a> {
     pub result: TaskResult<'a>,
 }
 
-/// What a worker is asked to do.
+/// What the server asks a worker to do.
 #[derive(Serialize, ToSchema)]
 pub struct Directives {
-    /// Tasks whose runs are to end.
+    /// Tasks whose runs the worker must end.
     pub cancel: Vec<Uuid>,
-    /// Finish or hand back what you hold, and take nothing new.
+    /// The worker must take no new tasks, and finish or hand back those that it has.
     pub drain: bool,
 }
 
@@ -252,20 +252,20 @@ pub struct ClaimedLease<'a> {
 #[derive(Serialize, ToSchema)]
 pub struct RenewedLeases {
     pub renewed: Vec<Uuid>,
-    /// Leases that this worker does not hold any more.
+    /// Leases that the worker no longer holds; it must end their runs.
     pub lost: Vec<Uuid>,
     pub directives: Directives,
 }
 
 #[derive(Serialize, ToSchema)]
 pub struct Completions {
-    /// One for each completion, in their order.
+    /// One result per completion, in the same order.
     pub results: Vec<CompletionResult>,
 }
 
 #[derive(Serialize, ToSchema)]
 pub struct CompletionResult {
-    /// As it was given.
+    /// The `task_id` of the request.
     pub task_id: Option<String>,
     #[schema(minimum = 200, maximum = 599)]
     pub status: u16,
@@ -274,24 +274,24 @@ pub struct CompletionResult {
     pub error: Option<String>,
 }
 
-/// What a bulk call came to.
+/// The outcome of a bulk call.
 #[derive(Serialize, ToSchema)]
 pub struct BulkResult {
-    /// Tasks named by the ids or the filter that the call applies to.
+    /// Number of tasks, named by ids or filter, to which the call applies.
     pub matched: i64,
     pub changed: i64,
-    /// The filter names more than one call takes: call again.
+    /// More tasks match the filter than one call can change: call again.
     pub more: bool,
 }
 
-/// An entry of a run's live record.
+/// An event of a run.
 #[derive(Serialize, ToSchema)]
 pub struct Event<'a> {
     pub task_id: Uuid,
-    /// Its place in the task's record.
+    /// Number of the event within the task, from 1, across leases.
     pub number: i64,
     pub lease_id: Uuid,
-    /// Its place in the lease's record, by the sender's count.
+    /// Number of the event within its lease, given by the sender.
     pub seq: i64,
     pub kind: EventKind,
     pub at: Ms,
@@ -310,7 +310,7 @@ impl<'a> Event<'a> {
 
 #[derive(Serialize, ToSchema)]
 pub struct Recorded {
-    /// The number of the task's newest event.
+    /// Number of the task's newest event.
     pub newest: i64,
 }
 
@@ -324,7 +324,7 @@ pub struct Audit<'a> {
     /// `admin`, `api`, `router`, `reconciler`, or a worker's id.
     pub actor: &'a str,
     pub detail: &'a str,
-    /// The request that caused it, as its answer's header X-Request-Id named it.
+    /// The id of the request that caused it, from the header X-Request-Id of its answer.
     pub request_id: Option<&'a str>,
 }
 

@@ -14,9 +14,9 @@ use bloom_core::ids::TaskId;
 type Ids = List<Id, 0, MAX_BATCH>;
 
 body! {
-    /// Which tasks: those that all of the given fields fit.
+    /// A filter of tasks. A task must match all given fields.
     pub struct Filter {
-        /// An unknown one fits nothing.
+        /// An unknown status matches no task.
         status: Option<Text>,
         agent_slug: Option<Text>,
         context_id: Option<Text>,
@@ -91,10 +91,10 @@ impl Wire for Bulk {
             (Some(ids), None) => Named::Ids(ids.map(|id| id.0)),
             (None, Some(filter)) if filter.is_empty() => {
                 let fields = "status, agent_slug, context_id, worker_id, labels, label, created_after, created_before";
-                return problem(format!("Names nothing: give one of {fields}")).map_err(|found| within("filter", found));
+                return problem(format!("The filter is empty: give at least one of {fields}")).map_err(|found| within("filter", found));
             }
             (None, Some(filter)) => Named::Filter(Box::new(filter)),
-            _ => return problem("Either ids or filter is wanted"),
+            _ => return problem("Give either ids or filter"),
         };
         Ok(Self { named, dry_run })
     }
@@ -102,7 +102,7 @@ impl Wire for Bulk {
     fn describe() -> Schema {
         let none =
             |name| FieldSchema { name, doc: "", schema: Schema::Object(Object::with_type(Type::Null)), required: false, default: None };
-        let dry_run = || FieldSchema::of::<bool>("dry_run", "Only count.", Some(false.into()));
+        let dry_run = || FieldSchema::of::<bool>("dry_run", "Only count the tasks; change nothing.", Some(false.into()));
         let filter = Schema::AllOf(AllOfBuilder::new().item(Filter::describe()).item(Filter::describe_given()).build());
         let filter = FieldSchema { name: "filter", doc: "", schema: filter, required: true, default: None };
         let by_ids = object_schema("Tasks by their ids.", vec![FieldSchema::of::<Ids>("ids", "", None), none("filter"), dry_run()]);
@@ -128,8 +128,8 @@ mod tests {
     fn tasks_are_named_by_ids_or_by_a_filter_that_says_something() {
         let read = |body: &str| Bulk::read(serde_json::from_str(body).unwrap()).map_err(|problems| Invalid::from(problems).line());
         let check = |body, expected: &str| assert!(read(body).unwrap_err().starts_with(expected), "{body}: {:?}", read(body));
-        check("{}", "Either ids or filter is wanted");
-        check(r#"{"ids": [], "filter": {"status": "dead"}}"#, "Either ids or filter is wanted");
+        check("{}", "Give either ids or filter");
+        check(r#"{"ids": [], "filter": {"status": "dead"}}"#, "Give either ids or filter");
         check(r#"{"filter": {}}"#, "filter: Names nothing");
         check(r#"{"filter": {"status": "", "labels": {}, "labell": ["a=b"]}}"#, "filter: Names nothing");
         check(r#"{"filter": {"label": ["a"]}}"#, "filter: label.0: Expected name=value");

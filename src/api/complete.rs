@@ -1,4 +1,4 @@
-//! Completions: a run's end as its worker tells it.
+//! Completions: how a run ended, as reported by its worker.
 
 use serde_json::value::RawValue;
 
@@ -14,13 +14,13 @@ use bloom_core::task::{self, Outcome, Reason};
 pub const MAX_COMPLETIONS: usize = 500;
 
 body! {
-    /// Figures of a run.
+    /// Measurements of a run.
     pub struct NewMetrics {
         duration_ms: Count,
         tokens_used: Option<Count>,
     }
 
-    /// What a run used.
+    /// Tokens and US dollars that a run used.
     pub struct NewUsage {
         input_tokens: Count = Int(0),
         output_tokens: Count = Int(0),
@@ -36,25 +36,25 @@ body! {
         metrics: NewMetrics,
         artifact_type: ShortName = Text("LLM_RESULT".into()),
         artifact_tags: List<Text> = List(Vec::new()),
-        /// The fencing token: an older lease changes nothing, and a repeat is answered with what was stored first.
+        /// The fencing token: the call is refused if another lease holds the task, and a repeated call is answered with what was stored first.
         lease_id: Option<Id>,
         worker_id: Option<Text>,
-        /// Why an error came about.
+        /// Why the run failed.
         reason: Option<Reason>,
-        /// An error after which the task goes back to the queue while attempts remain.
+        /// Whether the task goes back to the queue after an error, as long as attempts remain.
         retryable: bool = false,
-        /// Not before this time, in milliseconds since the epoch.
+        /// Do not retry before this time, in milliseconds since the epoch.
         retry_at: Option<Moment>,
-        /// This attempt does not count.
+        /// Give the attempt back: it does not count.
         keep_attempt: bool = false,
         usage: Option<NewUsage>,
         session_id: Option<Name>,
         model: Option<ShortName>,
     }
 
-    /// The ends of many runs.
+    /// Completions of many runs.
     pub struct NewCompletions {
-        /// As of one, each with `task_id` and `lease_id`. What is wrong with one is told in its result.
+        /// Each as the body of a single completion, with `task_id` and `lease_id`. Errors are reported in the result of each.
         completions: List<WorkerCompletion, 0, MAX_COMPLETIONS>,
     }
 }

@@ -15,19 +15,19 @@ pub struct ErrorText<'a> {
     pub error: &'a str,
 }
 
-/// The request's content was not accepted.
+/// The content of the request is not valid.
 #[derive(Serialize, ToSchema)]
 pub struct ValidationError {
     pub error: Invalid,
 }
 
-/// What is wrong, by top-level field.
+/// What is wrong, by top-level field of the body.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, ToSchema)]
 pub struct Invalid {
-    /// About the request as a whole.
+    /// Errors of the request as a whole.
     #[serde(rename = "formErrors")]
     pub form: Vec<String>,
-    /// About a field; a text names the nested field where it is about one.
+    /// Errors by top-level field; a text about a nested field names that field.
     #[serde(rename = "fieldErrors")]
     pub fields: BTreeMap<String, Vec<String>>,
 }

@@ -47,7 +47,7 @@ impl Params {
     /// # Errors
     /// `cursor` is none that a list gave.
     pub fn cursor(&self) -> Result<Option<Uuid>, Invalid> {
-        let bad = || Invalid::field("cursor", "Invalid cursor: take it from the Link header of the page before");
+        let bad = || Invalid::field("cursor", "Invalid cursor: use the one from the Link header of the previous page");
         self.get("cursor").map(|text| parse_id(text).ok_or_else(bad)).transpose()
     }
 
@@ -124,11 +124,14 @@ impl IntoParams for WorkerPageParams {
 
 fn page_params(cursor: &str) -> Vec<Parameter> {
     let cursor = ObjectBuilder::new().schema_type(Type::String).pattern(Some(cursor)).build();
-    vec![limit_param(), parameter("cursor", "The next page, as the Link header of the page before names it.", Schema::Object(cursor))]
+    vec![
+        limit_param(),
+        parameter("cursor", "The cursor of the next page, from the Link header of the previous page.", Schema::Object(cursor)),
+    ]
 }
 
 fn limit_param() -> Parameter {
-    parameter("limit", "Rows of a page: 100 unless given, 1000 at most; what is no number is as if not given.", plain())
+    parameter("limit", "Rows per page: default 100, at most 1000. Non-numeric values are ignored.", plain())
 }
 
 /// `after` and `limit` of a task's events.
@@ -136,7 +139,7 @@ pub struct EventParams;
 
 impl IntoParams for EventParams {
     fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
-        vec![parameter("after", "Only events with a higher number; what is no number is 0.", plain()), limit_param()]
+        vec![parameter("after", "Only events with a higher number. Non-numeric values count as 0.", plain()), limit_param()]
     }
 }
 
@@ -145,7 +148,7 @@ pub struct ArtifactParams;
 
 impl IntoParams for ArtifactParams {
     fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
-        vec![parameter("task_id", "Only of this task. What is no id fits nothing.", plain())]
+        vec![parameter("task_id", "Only of this task. A value that is not an id matches nothing.", plain())]
     }
 }
 
@@ -154,7 +157,7 @@ pub struct WaitParams;
 
 impl IntoParams for WaitParams {
     fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
-        vec![parameter("timeout_sec", "Seconds to wait: 30 unless given, 60 at most.", plain())]
+        vec![parameter("timeout_sec", "Seconds to wait: default 30, at most 60.", plain())]
     }
 }
 
@@ -167,8 +170,12 @@ impl IntoParams for InstallParams {
         let url = format!("^$|{URL_PATTERN}");
         let url = ObjectBuilder::new().schema_type(Type::String).max_length(Some(2048)).pattern(Some(url));
         vec![
-            parameter("node_id", "The worker's name; the machine's own unless given.", Schema::Object(name.build())),
-            parameter("server_url", "Where the agent reaches this server; as this request did unless given.", Schema::Object(url.build())),
+            parameter("node_id", "The worker's name. Default: made from the machine's host name.", Schema::Object(name.build())),
+            parameter(
+                "server_url",
+                "URL at which the agent reaches this server. Default: the address of this request.",
+                Schema::Object(url.build()),
+            ),
         ]
     }
 }
@@ -182,7 +189,7 @@ impl IntoParams for UsageParams {
         vec![
             parameter("from", "Only runs that ended at this time or later, in milliseconds since the epoch.", moment()),
             parameter("to", "Only runs that ended before this time, in milliseconds since the epoch.", moment()),
-            parameter("by", "What the rows are for; `day` unless given.", Schema::Object(by.build())),
+            parameter("by", "What to group by; default `day`.", Schema::Object(by.build())),
         ]
     }
 }
@@ -192,7 +199,7 @@ pub struct StatusParam;
 
 impl IntoParams for StatusParam {
     fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
-        vec![parameter("status", "Only with this status. An unknown one fits nothing; an empty one is no filter.", plain())]
+        vec![parameter("status", "Only with this status. An unknown status matches nothing; an empty value is ignored.", plain())]
     }
 }
 
@@ -204,9 +211,9 @@ impl IntoParams for TaskParams {
         let label = ObjectBuilder::new().schema_type(Type::String).pattern(Some(format!("^$|{LABEL_PATTERN}")));
         let labels = ArrayBuilder::new().items(RefOr::T(Schema::Object(label.build()))).max_items(Some(MAX_LABELS));
         vec![
-            parameter("agent_slug", "Only of this agent.", text()),
+            parameter("agent_slug", "Only for this agent (slug).", text()),
             parameter("context_id", "Only of this context.", text()),
-            parameter("worker_id", "Only with this worker, now or at their end.", text()),
+            parameter("worker_id", "Only leased to this worker, now or last.", text()),
             parameter("label", "Only with this label, `name=value`; may be repeated.", Schema::Array(labels.build())),
             parameter("created_after", "Only created after this time, in milliseconds since the epoch.", moment()),
             parameter("created_before", "Only created before this time, in milliseconds since the epoch.", moment()),

@@ -1,4 +1,4 @@
-//! What answers show of the whole: figures, settings, health.
+//! Answers about the whole server: statistics, settings, health.
 
 use std::collections::BTreeMap;
 
@@ -32,7 +32,7 @@ pub struct WorkerStats {
     pub online: i64,
 }
 
-/// Use of tokens and money by what `by` names.
+/// Tokens and US dollars used, grouped as `by` says.
 #[derive(Serialize, ToSchema)]
 pub struct UsageRow<'a> {
     /// The day (`2026-02-25`), agent, model or context.
@@ -54,7 +54,7 @@ pub struct Config {
 #[derive(Serialize, ToSchema)]
 pub struct ConnectionTest {
     pub connected: bool,
-    /// The control plane's own answer.
+    /// The answer of the control plane.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>, nullable = false)]
     pub health: Option<serde_json::Value>,
@@ -68,14 +68,14 @@ pub struct Health {
     /// Always `ok`.
     pub status: &'static str,
     pub service: &'static str,
-    /// Seconds since the start.
+    /// Seconds since the start of the server.
     pub uptime: f64,
     /// `postgresql` or `sqlite`.
     pub storage: &'static str,
     pub membridge: MembridgeState,
 }
 
-/// How calls of the control plane went.
+/// The state of the connection to the control plane.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct MembridgeState {
@@ -85,7 +85,7 @@ pub struct MembridgeState {
     pub connected: bool,
 }
 
-/// A probe's answer.
+/// The answer of a probe.
 #[derive(Serialize, ToSchema)]
 pub struct Probe {
     pub status: &'static str,

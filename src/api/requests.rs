@@ -15,23 +15,23 @@ const DEFAULT_DISPATCH_WAIT_SEC: i64 = 25;
 const MAX_REASON: usize = 1000;
 
 body! {
-    /// Where the control plane is.
+    /// The address of the control plane, and the key for it.
     pub struct NewConfig {
         membridge_server_url: HttpUrl,
         admin_key: HeaderText,
     }
 
-    /// What the worker can do.
+    /// What a worker can do.
     pub struct NewCapabilities {
         claude_cli: Option<bool>,
-        /// Tasks at a time; 1 unless given.
+        /// Number of slots: how many tasks it can run at a time. Default 1.
         max_concurrency: Option<Int<1, MAX_CONCURRENCY>>,
         labels: Option<List<Text>>,
-        /// The agents it serves; none given = all.
+        /// The agents (slugs) that it serves; absent = all.
         agents: Option<List<ShortName>>,
     }
 
-    /// A worker that registers. What is absent keeps its value, or gets its default.
+    /// Registers a worker. Absent fields keep their value, or get their default.
     pub struct NewWorker {
         name: ShortName,
         url: Option<Text<0, 2048>>,
@@ -41,70 +41,70 @@ body! {
         agent_version: Option<Text>,
         os_info: Option<Text>,
         install_method: Option<Text>,
-        /// How it gets tasks when it does not claim them.
+        /// How it gets tasks if it does not claim them: `manual` by lease and dispatch calls, `push` also by the server itself.
         dispatch: Option<DispatchMode>,
     }
 
-    /// Who is to run the task, and for how long.
+    /// Which worker gets the lease, and for how long.
     pub struct NewLease {
-        /// Unless named, the best worker is chosen.
+        /// Default: the server chooses the best worker.
         worker_id: Option<Text>,
-        /// 300 unless given.
+        /// How long the lease lasts without a heartbeat, in seconds. Default: the server's LEASE_TTL_SECONDS (300).
         ttl_seconds: Option<Int<1, 86_400>>,
     }
 
-    /// Where the task is to be pushed, and how long its agent's answer is waited for.
+    /// Which worker the task is sent to, and how long to wait for the agent's answer.
     pub struct NewDispatch {
-        /// Unless named, the best worker with a URL is chosen.
+        /// Default: the server chooses the best worker with a URL.
         worker_id: Option<Text>,
-        /// Seconds; the run goes on afterwards.
+        /// Seconds to wait for the answer; the run goes on afterwards.
         wait_sec: Int<0, MAX_WAIT_SEC> = Int(DEFAULT_DISPATCH_WAIT_SEC),
     }
 
-    /// Who sends the sign of life.
+    /// Renews the lease of a task.
     pub struct Heartbeat {
-        /// The fencing token: an older lease changes nothing.
+        /// The fencing token: the call is refused if another lease holds the task.
         lease_id: Option<Id>,
         worker_id: Option<Text>,
     }
 
-    /// A task handed back unharmed.
+    /// Hands a task back without using an attempt.
     pub struct Release {
         lease_id: Id,
         reason: Text<0, MAX_REASON> = Text("no reason given".into()),
     }
 
-    /// An entry of a run's live record.
+    /// An event of a run.
     pub struct EventBody {
-        /// Counts up in a lease; a number that was sent before is ignored.
+        /// Number of the event within its lease; numbers that were sent before are ignored.
         seq: Int<0, MAX_SAFE>,
         kind: EventKind,
         at: Moment,
-        /// Any JSON of 256 KiB at most.
+        /// Any JSON, at most 256 KiB.
         data: Json<MAX_EVENT_BYTES>,
     }
 
-    /// What a run tells of itself.
+    /// Events of a run.
     pub struct NewEvents {
         lease_id: Id,
         events: List<EventBody, 0, MAX_EVENTS>,
     }
 
-    /// A worker asks for tasks.
+    /// Asks for tasks.
     pub struct Claim {
         max: Int<1, MAX_CONCURRENCY>,
-        /// Seconds to wait for work.
+        /// Seconds to wait for work if there is none.
         wait_sec: Int<0, MAX_WAIT_SEC> = Int(0),
-        /// The leases it knows; claimed ones that are missing here are delivered again.
+        /// The leases that the worker knows. Other active leases that a claim gave it are delivered again.
         held: Option<List<Id, 0, MAX_NAMED_LEASES>>,
     }
 
-    /// A sign of life of all runs of a worker.
+    /// Renews leases of a worker.
     pub struct WorkerHeartbeat {
         leases: List<Id, 0, MAX_NAMED_LEASES>,
     }
 
-    /// The node that is to lead a project.
+    /// The node that becomes the leader of a project.
     pub struct LeaderSelection {
         primary_node_id: Name,
         lease_seconds: Int<1, MAX_SAFE> = Int(3600),

@@ -1,4 +1,4 @@
-//! Tasks on the wire: what creates one, and how one is shown.
+//! Tasks on the wire: what a client sends to create one, and how tasks are shown.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,44 +17,44 @@ pub const MAX_BATCH: usize = 1000;
 const DEFAULT_TIMEOUT_SEC: i64 = 120;
 
 body! {
-    /// Limits of a run, for its agent to enforce.
+    /// Limits of a run, which the agent enforces.
     pub struct NewPolicy {
-        /// Seconds from the start of the process.
+        /// Seconds from the start of the process; then the run is ended.
         timeout_sec: Int<1, 3600> = Int(DEFAULT_TIMEOUT_SEC),
-        /// US dollars for the run; 0 = no cap of its own.
+        /// US dollars that a run may cost; 0 = no limit by the task.
         budget: Usd = Usd(0.0),
     }
 
     /// A task to run.
     pub struct NewTask {
-        /// Tasks of one context share a conversation.
+        /// The conversation: tasks with the same context continue it one after the other.
         context_id: Name,
-        /// The agent that is to run it.
+        /// The kind of agent that runs it.
         agent_slug: ShortName,
         prompt: NonEmpty,
         context_hints: List<Text> = List(Vec::new()),
         policy: Option<NewPolicy>,
         desired_format: Format = Format::Text,
         max_attempts: Int<1, 10> = Int(3),
-        /// 9 is the most urgent.
+        /// 0 to 9; 9 is the most urgent.
         priority: Int<0, 9> = Int(5),
-        /// Milliseconds since the epoch; it does not run earlier.
+        /// Milliseconds since the epoch; the task does not run before this time.
         not_before: Option<Moment>,
-        /// Tasks that must be completed first.
+        /// Tasks that must be completed first. If one of them ends otherwise, this task is cancelled.
         depends_on: List<Id, 0, MAX_DEPENDENCIES> = List(Vec::new()),
-        /// Of the tasks with one key at most one is leased or running.
+        /// At most one task with this key is leased or running.
         exclusive_key: Option<Name>,
-        /// A repeat returns the task that this key made first. The header Idempotency-Key says the same.
+        /// A repeated call with this key returns the first task. The header Idempotency-Key has the same meaning.
         idempotency_key: Option<Name>,
         labels: Labels = Labels::default(),
-        /// Whether it continues the conversation of its context.
+        /// `context`: continue the conversation of its context. `none`: run on its own.
         session: Session = Session::Context,
         model: Option<ShortName>,
-        /// It is removed so long after its end.
+        /// Seconds after its end at which the task is removed.
         ttl_after_finished_sec: Option<Int<0, MAX_SAFE>>,
     }
 
-    /// Tasks to create, all or none.
+    /// Tasks to create, all of them or none.
     pub struct NewTasks {
         tasks: List<NewTask, 1, MAX_BATCH>,
     }
@@ -101,7 +101,7 @@ pub struct Task<'a> {
     pub status: Status,
     pub created_at: Ms,
     pub updated_at: Ms,
-    /// Of the lease that holds it, or of the one it ended with.
+    /// The lease that holds the task, or the one it ended with.
     pub lease_id: Option<Uuid>,
     pub worker_id: Option<&'a str>,
     pub attempts: i64,
@@ -115,12 +115,12 @@ pub struct Task<'a> {
     pub session: Session,
     pub model: Option<&'a str>,
     pub ttl_after_finished_sec: Option<i64>,
-    /// Attempts that were given back.
+    /// Number of attempts that were given back; at most 20.
     pub infra_retries: i64,
     pub cancel_requested: bool,
     pub session_id: Option<&'a str>,
     pub failure: Option<Failure<'a>>,
-    /// Of all attempts, failed ones too.
+    /// Of all attempts, including failed ones.
     pub usage: Option<Usage>,
     /// What a queued task waits for.
     pub waiting: Option<Waiting>,
@@ -130,11 +130,11 @@ pub struct Task<'a> {
 #[derive(Serialize, ToSchema)]
 pub struct Policy {
     pub timeout_sec: i64,
-    /// US dollars; 0 = no cap.
+    /// US dollars; 0 = no limit.
     pub budget: f64,
 }
 
-/// Why the last attempt did not succeed.
+/// Why the last attempt failed.
 #[derive(Serialize, ToSchema)]
 pub struct Failure<'a> {
     pub reason: Reason,

@@ -229,7 +229,7 @@ pub const MAX_LABELS: usize = 32;
 pub const MAX_LABEL_KEY: usize = 63;
 pub const MAX_LABEL_VALUE: usize = 255;
 
-/// Names and values that a task carries, to be found by.
+/// Names and values of a task, by which lists can be filtered.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Labels(pub BTreeMap<String, String>);
 

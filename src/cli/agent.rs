@@ -1,4 +1,4 @@
-//! `agent`: runs a server's tasks on this machine.
+//! `agent`: runs tasks on this machine.
 
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
@@ -15,74 +15,75 @@ use bloom_telemetry::init_logging;
 use bloom_worker::profile::{Profiles, find_program};
 use bloom_worker::{self as agent, Ended, PushServer, Settings};
 
-/// Run a server's tasks on this machine
+/// Run tasks on this machine
 ///
-/// Registers with the server, waits for tasks, runs each on the Claude CLI in a directory of its own, and reports back. If the agent or
-/// the server dies, the next one goes on where it was: nothing is lost, and nothing runs twice.
+/// Registers with the server, waits for tasks, runs each one on the Claude CLI in the directory of its context, and reports back. If the
+/// agent dies, its runs go on, and the next start of the agent watches them again. If the server is away, results are kept on disk until
+/// it is back.
 ///
-/// SIGTERM or SIGINT: takes nothing new, lets runs finish for the time of grace, hands back the rest. A second signal ends the agent at
-/// once; its runs go on, and the next start takes them up.
+/// On SIGTERM or SIGINT, the agent takes no new tasks, lets runs finish for --grace-seconds, and hands back the remaining tasks. A second
+/// signal ends the agent at once; its runs go on, and the next start watches them again.
 #[derive(Args, Debug)]
 pub struct AgentArgs {
     /// The server's address
     #[arg(long, env = "BLOOM_SERVER", value_name = "URL", default_value = DEFAULT_SERVER)]
     server: String,
-    /// The server's worker key, if it has one; it can be seen in the list of processes, so prefer the environment or --key-file
+    /// The server's worker key, if it has one; the list of processes shows it, so prefer the environment or --key-file
     #[arg(long, env = "BLOOM_KEY", hide_env_values = true, conflicts_with = "key_file")]
     key: Option<String>,
     /// File with the value of --key
     #[arg(long, env = "BLOOM_KEY_FILE", value_name = "FILE")]
     key_file: Option<PathBuf>,
-    /// The worker's name, which no other agent may have [default: the one it had before, at first one made of the host's]
+    /// The worker's name, which no other agent may have [default: the name it had before, at first one made of the host name]
     #[arg(long, env = "BLOOM_AGENT_NAME", value_parser = name)]
     name: Option<String>,
-    /// Labels to show with the worker
+    /// Labels that are shown with the worker
     #[arg(long = "label", env = "BLOOM_LABELS", value_name = "TEXT", value_delimiter = ',')]
     labels: Vec<String>,
     #[command(flatten)]
     work: WorkArgs,
-    /// Also speak the push protocol here, as 0.0.0.0:7000; needs --agent-key
+    /// Also accept pushed tasks at this address, such as 0.0.0.0:7000; needs --agent-key
     #[arg(long, env = "BLOOM_LISTEN", value_name = "ADDRESS:PORT")]
     listen: Option<String>,
-    /// What servers have to send as X-MEMBRIDGE-AGENT
+    /// The key that servers must send as X-MEMBRIDGE-AGENT
     #[arg(long, env = "MEMBRIDGE_AGENT_KEY", hide_env_values = true, conflicts_with = "agent_key_file")]
     agent_key: Option<String>,
     /// File with the value of --agent-key
     #[arg(long, env = "MEMBRIDGE_AGENT_KEY_FILE", value_name = "FILE")]
     agent_key_file: Option<PathBuf>,
-    /// Where servers reach --listen [default: http:// and the host's name]
+    /// URL at which servers reach --listen [default: http:// and the host name]
     #[arg(long, env = "BLOOM_AGENT_URL", value_name = "URL", requires = "listen")]
     url: Option<String>,
-    /// Do not claim tasks; take only those that the server pushes to --listen
+    /// Do not claim tasks; accept only those that the server pushes to --listen
     #[arg(long, env = "BLOOM_PUSH_ONLY", requires = "listen")]
     push_only: bool,
-    /// What POST /self-update runs, in a shell; the agent then starts again as its new self
+    /// Shell command that POST /self-update runs; afterwards the agent restarts as the new program
     #[arg(long, env = "BLOOM_UPDATE_COMMAND", value_name = "COMMAND", requires = "listen")]
     update_command: Option<String>,
-    /// text or json
+    /// Log format: text or json
     #[arg(long, env = "LOG_FORMAT", default_value = "text", value_parser = |text: &str| config::log_format(text))]
     log_format: LogFormat,
-    /// error, warn, info, debug, trace or off; also by part
+    /// Log level: error, warn, info, debug, trace or off; also per module, as in info,sqlx=warn
     #[arg(long, env = "LOG_LEVEL", default_value = "info")]
     log_level: String,
 }
 
-/// How an agent works, also the one of `dev`.
+/// How an agent works; also used by `dev`.
 #[derive(Args, Debug)]
 pub struct WorkArgs {
-    /// Tasks at a time
+    /// Maximum number of tasks at a time
     #[arg(long, env = "BLOOM_MAX_CONCURRENCY", default_value_t = 1, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..=32))]
     max_concurrency: u32,
-    /// Where runs work and what they leave is kept [default: agent in $XDG_DATA_HOME/bloom-runtime, else in ~/.local/share/bloom-runtime]
+    /// Directory of the agent: contexts, sessions and runs [default: agent in $XDG_DATA_HOME/bloom-runtime, else in ~/.local/share/bloom-runtime]
     #[arg(long, env = "BLOOM_WORK_DIR", value_name = "DIR")]
     work_dir: Option<PathBuf>,
-    /// What runs tasks without a profile of their own: claude, echo, or a profile of --profiles [default: claude, or what the profiles say]
+    /// What runs tasks that have no profile: claude, echo, or the name of a profile in --profiles [default: claude, unless there are profiles]
     #[arg(long, env = "BLOOM_RUNNER", value_name = "claude|echo|PROFILE")]
     runner: Option<String>,
-    /// TOML file that says how the tasks of an agent slug are run: a table [profiles.SLUG] each
+    /// TOML file with profiles: a table [profiles.SLUG] says how the tasks of an agent slug are run
     #[arg(long, env = "BLOOM_PROFILES", value_name = "FILE")]
     profiles: Option<PathBuf>,
-    /// How long runs may go on after a stop or a drain before they are handed back, in seconds
+    /// Seconds that runs may go on after a stop or a drain, before their tasks are handed back
     #[arg(long, env = "BLOOM_GRACE_SECONDS", default_value_t = 300, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(0..=86_400))]
     grace_seconds: u64,
 }
@@ -120,7 +121,7 @@ fn name(text: &str) -> Result<String, String> {
     match text.chars().count() {
         // An empty variable counts as unset.
         0..=128 if !text.chars().any(char::is_control) => Ok(text.to_owned()),
-        _ => Err("a name has 1 to 128 characters, none of them a control character".to_owned()),
+        _ => Err("a name must have 1 to 128 characters and no control characters".to_owned()),
     }
 }
 
@@ -164,7 +165,7 @@ async fn serve(args: AgentArgs) -> Result<Ended, CommandError> {
         None => None,
         Some(address) => {
             let key = agent_key.ok_or_else(|| {
-                CommandError::usage("--listen needs a key that servers have to send: give it with --agent-key-file or MEMBRIDGE_AGENT_KEY")
+                CommandError::usage("--listen needs the key that servers must send: set --agent-key-file or MEMBRIDGE_AGENT_KEY")
             })?;
             let wrong = |error| CommandError::from(format!("can't listen on {address}: {error}; choose another address with --listen"));
             let listener = TcpListener::bind(&address).await.map_err(wrong)?;

@@ -1,4 +1,4 @@
-//! `config check`: what is in force, and where it comes from.
+//! `config check`: the settings in force, and where each one comes from.
 
 use super::{Output, complain, say};
 use bloom_commands::CommandError;

@@ -1,4 +1,4 @@
-//! The database for people: opening it, its schema, and what to do when it can't be used.
+//! Opening the database, its migrations, and what to do when it can't be used.
 
 use secrecy::ExposeSecret;
 
@@ -20,7 +20,7 @@ pub async fn migrate(settings: Serve) -> Result<(), CommandError> {
     let applied = store.migrate().await.map_err(|error| explain(error, &settings))?;
     store.close().await;
     if applied.is_empty() {
-        say(&format!("{}: nothing to do, the schema is up to date\n", settings.shown_database_url()));
+        say(&format!("{}: the schema is up to date, nothing to apply\n", settings.shown_database_url()));
     }
     applied.iter().for_each(|name| say(&format!("applied {name}\n")));
     Ok(())
@@ -49,7 +49,7 @@ pub fn explain(error: impl Into<Error>, settings: &Serve) -> CommandError {
              --database-url sqlite:FILE"
         ),
         Error::Corrupt(text) => format!(
-            "the database {database} holds what this program did not write: {text}\n\
+            "the database {database} contains data that this program did not write: {text}\n\
              Check that DATABASE_URL names a database of bloom-runtime; restore it from a backup if it is damaged."
         ),
         other => format!("the database {database} can't be used: {other}\nCheck DATABASE_URL and the rights of its user."),

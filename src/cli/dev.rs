@@ -11,8 +11,8 @@ use bloom_worker::{self as agent, profile::find_program};
 
 /// Start a server and an agent in one process, to try things out
 ///
-/// On an SQLite file in the data directory. Tasks run on the Claude CLI if `claude` is installed, else on an echo runner that answers
-/// with what it was asked. Takes the flags and environment of `serve`, too.
+/// The server uses an SQLite file in the data directory. Tasks run on the Claude CLI if `claude` is installed, else on an echo runner that
+/// answers with the prompt. The flags and environment variables of `serve` work here, too.
 #[derive(Args, Debug)]
 pub struct DevArgs {
     #[command(flatten)]
@@ -40,7 +40,7 @@ pub async fn run(mut args: DevArgs) -> Result<(), CommandError> {
             tokio::select! {
                 ended = agent::run(agent_settings, None, agent_stop) => ended.map(drop).map_err(CommandError::from),
                 // Without a server there is nothing left to do.
-                ended = &mut server => return ended.map_err(|error| format!("the server broke off: {error}"))?,
+                ended = &mut server => return ended.map_err(|error| format!("the server ended unexpectedly: {error}"))?,
             }
         }
         // The server's own error is the one to tell.
@@ -51,13 +51,13 @@ pub async fn run(mut args: DevArgs) -> Result<(), CommandError> {
     }
     // The agent goes first: it has something to tell the server.
     server_stop.cancel();
-    server.await.map_err(|error| format!("the server broke off: {error}"))??;
+    server.await.map_err(|error| format!("the server ended unexpectedly: {error}"))??;
     ended
 }
 
 fn next_steps(url: &str, echoes: bool, keyed: bool) -> String {
     let runner = if echoes {
-        "the echo runner, which answers with what it was asked: `claude` is not installed\n               (npm install -g @anthropic-ai/claude-code)"
+        "the echo runner, which answers with the prompt, because `claude` is not installed\n               (npm install -g @anthropic-ai/claude-code)"
     } else {
         "the Claude CLI, with the account that `claude` is logged in to"
     };
@@ -65,7 +65,7 @@ fn next_steps(url: &str, echoes: bool, keyed: bool) -> String {
     let server = if url == "http://127.0.0.1:5000" { String::new() } else { format!(" --server {url}") };
     let program = program();
     format!(
-        "  tasks run on {runner}\n\nIn another terminal, ask something and see the answer:\n  {key}{program} task submit{server} --wait \"Say hello\"\n\n"
+        "  tasks run on {runner}\n\nIn another terminal, submit a task and wait for the answer:\n  {key}{program} task submit{server} --wait \"Say hello\"\n\n"
     )
 }
 

@@ -24,8 +24,8 @@ pub fn connections(settings: &Serve) -> usize {
         tracing::warn!(
             files,
             connections,
-            "this process may have few files open, and so serves few connections at a time (an agent takes about two): raise the limit \
-             with `ulimit -n`, LimitNOFILE= in a systemd unit or --ulimit nofile= of a container, and start it again"
+            "the limit of open files is low, so few connections can be served at a time (an agent uses about two): raise the limit with \
+             `ulimit -n`, LimitNOFILE= in a systemd unit or --ulimit nofile= of a container, and start the server again"
         );
     }
     connections
@@ -40,7 +40,7 @@ fn raise() -> u64 {
     match setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), maximum }) {
         Ok(()) => wanted,
         Err(error) => {
-            tracing::warn!(%error, current, wanted, "the limit of open files can't be raised");
+            tracing::warn!(%error, current, wanted, "the limit of open files could not be raised");
             current
         }
     }

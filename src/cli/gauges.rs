@@ -47,7 +47,7 @@ async fn follow_queue(engine: Engine, store: Store, metrics: Metrics) {
             () = engine.stopped() => return,
         }
         if let Err(error) = tell_queue(&engine, &store, &metrics).await {
-            tracing::debug!(%error, "the heads of the queue could not be read");
+            tracing::debug!(%error, "the head of the queue could not be read");
         }
     }
 }

@@ -1,8 +1,7 @@
-//! The command line: what people type, and what it starts.
+//! The command line of the program.
 //!
-//! Exit status: 0 fine, 1 it failed (the call, or the task that was waited for), 2 the command line or a setting is wrong,
-//! 3 what was waited for did not come in time, 130 waiting was interrupted. A reader that closes the output early ends a command
-//! with 0.
+//! Exit status: 0 success, 1 failure (of the call, or of the task that was waited for), 2 the command line or a setting is wrong,
+//! 3 the time limit of waiting was reached, 130 interrupted. If the reader of the output closes it early, a command ends with 0.
 
 mod agent;
 mod bench;
@@ -27,13 +26,13 @@ use bloom_http as http;
 
 /// Runs LLM tasks on a fleet of worker machines
 ///
-/// The server takes tasks over HTTP, hands them to workers under leases, and drives every
-/// task to its end. It keeps everything in an SQLite file of its own, or in PostgreSQL,
-/// which any number of servers can share. Start it with: bloom-runtime serve
+/// The server takes tasks over HTTP, gives them to workers under leases, and sees every task
+/// to its end. It stores everything in an SQLite file of its own, or in PostgreSQL, which any
+/// number of servers can share. Start it with: bloom-runtime serve
 #[derive(Debug, Parser)]
 ///
-/// Exit status: 0 fine; 1 it failed, or the task that was waited for did not complete; 2 the command
-/// line or a setting is wrong; 3 what was waited for did not come in time; 130 interrupted.
+/// Exit status: 0 success; 1 failure, or the task that was waited for did not complete; 2 the command
+/// line or a setting is wrong; 3 the time limit of waiting was reached; 130 interrupted.
 #[command(name = "bloom-runtime", version, verbatim_doc_comment)]
 struct Cli {
     #[command(subcommand)]
@@ -44,28 +43,28 @@ struct Cli {
 enum Command {
     /// Start the server
     ///
-    /// Brings the database up to date, listens, and runs until SIGTERM or SIGINT: then it finishes
-    /// the requests at hand and ends; a second signal ends it at once.
+    /// Applies pending migrations, listens, and runs until SIGTERM or SIGINT. Then it finishes the
+    /// requests that are being answered, and ends. A second signal ends it at once.
     ///
-    /// Each setting is taken from its flag, else its environment variable, else the TOML file of
-    /// --config. `bloom-runtime config check` with the same flags shows what is in force. A secret
-    /// may also be read from a file, by the same name with -file or _FILE at its end.
+    /// Each setting is taken from its flag, else from its environment variable, else from the TOML
+    /// file of --config. `bloom-runtime config check` with the same flags shows the values in force.
+    /// A secret can also be read from a file, by the same name with -file or _FILE at the end.
     #[command(verbatim_doc_comment)]
     Serve(ServerArgs),
     Dev(dev::DevArgs),
     Agent(agent::AgentArgs),
     #[command(flatten)]
     People(bloom_commands::Command),
-    /// Look at the database's schema, or bring it up to date
+    /// Show or apply the migrations of the database's schema
     ///
-    /// `serve` does that by itself at each start; this is for those who want it to be a step of its own.
+    /// `serve` applies pending migrations at each start; this command does it as a separate step.
     Migrate {
         #[command(subcommand)]
         action: Migrate,
     },
     /// Print the OpenAPI description of the HTTP API as JSON
     Openapi,
-    /// Look at the settings
+    /// Show the settings
     Config {
         #[command(subcommand)]
         action: ConfigCommand,
@@ -76,22 +75,22 @@ enum Command {
     Completions {
         shell: Shell,
     },
-    /// Write the manual pages into a directory, one for each command
+    /// Write the manual pages into a directory, one per command
     ///
     /// For all users: bloom-runtime man /usr/local/share/man/man1
     Man {
-        /// It is made if it is not there
+        /// The directory; it is created if it does not exist
         dir: PathBuf,
     },
     Bench(bench::BenchArgs),
-    /// Reads a prompt and prints a run's stream that repeats it: what `--runner echo` starts
+    /// Read a prompt and print a run's stream that repeats it; started by `--runner echo`
     #[command(name = bloom_worker::ECHO, hide = true)]
     EchoRunner,
 }
 
 #[derive(Debug, Subcommand)]
 enum Migrate {
-    /// Apply what is pending
+    /// Apply pending migrations
     Up(ServerArgs),
     /// List the migrations, applied and pending
     Status(ServerArgs),
@@ -101,11 +100,11 @@ enum Migrate {
 enum ConfigCommand {
     /// Show each setting, its value and where it comes from; secrets are masked
     ///
-    /// Give it the flags and environment of the server in question. Exits with 1 if there are mistakes, and lists them.
+    /// Run it with the flags and the environment of the server. Exits with 1 and lists all errors if there are any.
     Check {
         #[command(flatten)]
         server: ServerArgs,
-        /// How to print it
+        /// Output format
         #[arg(short, long, value_enum, default_value_t = Output::Text)]
         output: Output,
     },
@@ -165,7 +164,7 @@ fn settings(args: &ServerArgs) -> Result<Serve, CommandError> {
     report.into_serve().map_err(|mistakes| {
         let lines: Vec<String> = mistakes.iter().map(|mistake| format!("  {mistake}")).collect();
         CommandError::usage(format!(
-            "these settings can't be used:\n{}\nSee all settings in force with: bloom-runtime config check",
+            "these settings can't be used:\n{}\nShow all settings in force with: bloom-runtime config check",
             lines.join("\n")
         ))
     })
@@ -177,7 +176,7 @@ fn block_on(work: impl Future<Output = Result<(), CommandError>>) -> Result<(), 
 }
 
 fn openapi() -> Result<(), CommandError> {
-    let document = http::openapi().to_pretty_json().map_err(|error| format!("the description can't be written: {error}"))?;
+    let document = http::openapi().to_pretty_json().map_err(|error| format!("the OpenAPI document can't be written: {error}"))?;
     say(&format!("{document}\n"));
     Ok(())
 }

@@ -31,7 +31,7 @@ pub async fn run(settings: Serve, shutdown: CancellationToken, ready: impl FnOnc
     let store = database::open(&settings).await?;
     let (listener, address) = listen(&settings).await?;
     for name in store.migrate().await.map_err(|error| database::explain(error, &settings))? {
-        tracing::info!(migration = name, "the database's schema was brought up to date");
+        tracing::info!(migration = name, "a migration was applied");
     }
     let options = engine::EngineOptions {
         session_wait_ms: settings.session_wait_ms,
@@ -75,11 +75,11 @@ async fn listen(settings: &Serve) -> Result<(TcpListener, SocketAddr), CommandEr
         let next = match error.kind() {
             std::io::ErrorKind::AddrInUse => {
                 format!(
-                    "port {port} is taken by another program: stop that one, or choose another port with --port or PORT (0 = any free one)"
+                    "port {port} is used by another program: stop that program, or choose another port with --port or PORT (0 = any free port)"
                 )
             }
-            std::io::ErrorKind::PermissionDenied => format!("port {port} needs more rights than this user has: choose one from 1024 on"),
-            std::io::ErrorKind::AddrNotAvailable => format!("{host} is no address of this machine: correct --host or HOST"),
+            std::io::ErrorKind::PermissionDenied => format!("port {port} needs more rights than this user has: choose a port from 1024 on"),
+            std::io::ErrorKind::AddrNotAvailable => format!("{host} is not an address of this machine: correct --host or HOST"),
             _ => format!("{error}; correct --host or HOST, and --port or PORT"),
         };
         format!("can't listen on {host}:{port}: {next}").into()

@@ -16,7 +16,7 @@ pub fn listen() -> Result<CancellationToken, CommandError> {
 
 async fn follow(mut terminate: Signal, mut interrupt: Signal, token: CancellationToken) {
     next(&mut terminate, &mut interrupt).await;
-    tracing::info!("stopping: requests at hand are finished first; a second signal ends at once");
+    tracing::info!("stopping: finishing the requests that are being answered; a second signal ends the process at once");
     token.cancel();
     let number = next(&mut terminate, &mut interrupt).await;
     // As a shell reports a process that the signal killed. What was acknowledged is in the database.

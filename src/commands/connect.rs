@@ -1,4 +1,4 @@
-//! Which server is meant, with which key; and calls that put up with a busy one.
+//! Which server is called, with which key; and calls that are repeated when the server is busy.
 
 use std::fs::File;
 use std::io::Read;
@@ -34,13 +34,13 @@ pub struct Connection {
     /// The server's address [env: BLOOM_SERVER] [default: http://127.0.0.1:5000]
     #[arg(long, global = true, value_name = "URL")]
     server: Option<String>,
-    /// The server's key. It can be seen in the list of processes; prefer the other ways [env: BLOOM_KEY]
+    /// The server's key; the list of processes shows it, so prefer --key-file or the environment [env: BLOOM_KEY]
     #[arg(long, global = true, value_name = "KEY")]
     key: Option<SecretString>,
-    /// A file that holds the key [env: BLOOM_KEY_FILE]
+    /// File with the value of --key [env: BLOOM_KEY_FILE]
     #[arg(long, global = true, value_name = "FILE")]
     key_file: Option<PathBuf>,
-    /// Take server and key from this context, see `bloom-runtime context` [env: BLOOM_CONTEXT] [default: the one in use]
+    /// Take the server and the key from this context; see `bloom-runtime context` [env: BLOOM_CONTEXT] [default: the context in use]
     #[arg(long, global = true, value_name = "NAME")]
     use_context: Option<String>,
 }
@@ -74,7 +74,7 @@ impl Connection {
             Some(None) => Err(CommandError::usage(format!("{name} must be UTF-8 text"))),
         };
         if self.server.is_some() && self.use_context.is_some() {
-            return Err(CommandError::usage("--server and --use-context both name a server: give only one of them"));
+            return Err(CommandError::usage("--server and --use-context both name a server; use only one of them"));
         }
         let flag_key = one_key("--key", self.key.clone(), "--key-file", self.key_file.clone())?;
         let env_key = one_key(
@@ -108,7 +108,7 @@ impl Connection {
 
 fn one_key(name: &str, key: Option<SecretString>, file_name: &str, file: Option<PathBuf>) -> Result<Option<SecretString>, CommandError> {
     match (key, file) {
-        (Some(_), Some(_)) => Err(CommandError::usage(format!("{name} and {file_name} are both given: give only one of them"))),
+        (Some(_), Some(_)) => Err(CommandError::usage(format!("{name} and {file_name} are both given; use only one of them"))),
         (None, Some(file)) => read_key(&file).map(Some),
         (key, None) => Ok(key),
     }

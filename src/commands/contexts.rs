@@ -1,4 +1,4 @@
-//! Named contexts: servers and their keys, in a file of the person's own.
+//! Named contexts: servers and their keys, in a file of the user.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,7 +17,7 @@ use bloom_client::Client;
 use bloom_config::Environment;
 
 const MAX_FILE_BYTES: u64 = 1024 * 1024;
-const HEAD: &str = "# Written by `bloom-runtime context`; it may hold keys, so keep it to yourself.\n";
+const HEAD: &str = "# Written by `bloom-runtime context`; it may contain keys, so keep it private.\n";
 
 #[derive(Debug, Subcommand)]
 pub enum ContextCommand {
@@ -30,19 +30,19 @@ pub enum ContextCommand {
     },
     /// Add a context, or replace one
     ///
-    /// The first one is used at once. A new address takes its key anew, so that no key gets to a server that it is not for.
+    /// The first context is used at once. If the address changes, the stored key is removed, so that it is not sent to another server.
     #[command(after_help = "Examples:\n  bloom-runtime context set home --server http://127.0.0.1:5000\n  \
         bloom-runtime context set prod --server https://bloom.example --key-file ~/.bloom-key\n  bloom-runtime context use prod")]
     Set {
-        /// A name of your choice
+        /// The name of the context
         name: String,
-        /// The server's address; may be left out for a context that is there
+        /// The server's address; may be omitted for an existing context
         #[arg(long, value_name = "URL")]
         server: Option<String>,
-        /// The key, kept in the file. It can be seen in the list of processes; prefer --key-file
+        /// The key, stored in the file; the list of processes shows it, so prefer --key-file
         #[arg(long, value_name = "KEY", conflicts_with = "key_file")]
         key: Option<SecretString>,
-        /// A file that holds the key; it is read anew each time
+        /// File with the key; it is read each time that the key is needed
         #[arg(long, value_name = "FILE")]
         key_file: Option<PathBuf>,
     },
@@ -110,7 +110,7 @@ impl Contexts {
         let contexts =
             fs::read_to_string(path).map_err(|error| wrong(error.to_string())).and_then(|text| Self::parse(&text).map_err(wrong))?;
         if about.permissions().mode() & 0o077 != 0 && contexts.contexts.values().any(|context| context.key.is_some()) {
-            term::note(&format!("Warning: others may read the keys in {0}. Make it yours alone: chmod 600 {0}", path.display()));
+            term::note(&format!("Warning: other users can read the keys in {0}. Restrict it: chmod 600 {0}", path.display()));
         }
         Ok(contexts)
     }
@@ -133,7 +133,7 @@ impl Contexts {
 
     fn unknown(&self, name: &str) -> CommandError {
         let known: Vec<&str> = self.contexts.keys().map(String::as_str).collect();
-        let known = if known.is_empty() { "there is none yet".to_owned() } else { format!("there are: {}", known.join(", ")) };
+        let known = if known.is_empty() { "there are none yet".to_owned() } else { format!("there are: {}", known.join(", ")) };
         CommandError::usage(format!(
             "there is no context named {name}; {known}. Add it with: bloom-runtime context set {name} --server URL"
         ))
@@ -167,7 +167,7 @@ impl Contexts {
 /// The file can't be read or written, or there is no such context.
 pub fn run(command: ContextCommand, shown: Shown) -> Result<(), CommandError> {
     let path = path(&Environment::of_process())
-        .ok_or_else(|| CommandError::usage("contexts have no place to be kept: neither XDG_CONFIG_HOME nor HOME is set"))?;
+        .ok_or_else(|| CommandError::usage("there is no place to store contexts: neither XDG_CONFIG_HOME nor HOME is set"))?;
     let mut contexts = Contexts::read(&path)?;
     match command {
         ContextCommand::List => return list(&contexts, shown.form_or(Form::Table)),
@@ -196,7 +196,7 @@ fn set(
     key_file: Option<PathBuf>,
 ) -> Result<(), CommandError> {
     if name.is_empty() || name.chars().any(char::is_control) {
-        return Err(CommandError::usage("a context's name is one line of text"));
+        return Err(CommandError::usage("the name of a context must be one line of text"));
     }
     let before = contexts.contexts.remove(&name);
     let server = match (server, &before) {
@@ -214,7 +214,7 @@ fn set(
         if before.server == context.server {
             context = before;
         } else if before.key.is_some() || before.key_file.is_some() {
-            term::note(&format!("The key of {name} was for {}, and is forgotten.", before.server));
+            term::note(&format!("The key of {name} was for {} and was removed.", before.server));
         }
     }
     Client::new(&context.server, context.secret()?.as_ref()).map_err(connect::failed)?;

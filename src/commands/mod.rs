@@ -1,6 +1,6 @@
-//! Commands for people: they call a server over its API, whichever it is.
+//! Commands that call a server over its API.
 //!
-//! Data goes to standard output, everything else to standard error, so that a pipe gets nothing but what it asked for.
+//! Data goes to standard output, everything else to standard error, so that a pipe gets only the data.
 
 mod columns;
 mod connect;
@@ -26,7 +26,7 @@ use worker::WorkerCommand;
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Submit tasks, look at them, wait for them, stop them
+    /// Submit, show, wait for, cancel and requeue tasks
     #[command(after_help = task::EXAMPLES)]
     Task {
         #[command(subcommand)]
@@ -36,7 +36,7 @@ pub enum Command {
         #[command(flatten)]
         shown: Shown,
     },
-    /// Look at workers, and take them out of service
+    /// Show workers, and take them out of service
     Worker {
         #[command(subcommand)]
         action: WorkerCommand,
@@ -45,7 +45,7 @@ pub enum Command {
         #[command(flatten)]
         shown: Shown,
     },
-    /// Look at leases: which worker has which task, and until when
+    /// Show leases: which worker has which task, and until when
     Lease {
         #[command(subcommand)]
         action: LeaseCommand,
@@ -54,7 +54,7 @@ pub enum Command {
         #[command(flatten)]
         shown: Shown,
     },
-    /// Show what was done, and by whom, newest first
+    /// Show the audit trail, newest entries first
     Audit {
         #[command(flatten)]
         args: AuditArgs,
@@ -70,7 +70,7 @@ pub enum Command {
         #[command(flatten)]
         shown: Shown,
     },
-    /// Sum up the tokens and US dollars that runs have used
+    /// Show how many tokens and US dollars runs have used
     Usage {
         #[command(flatten)]
         args: UsageArgs,
@@ -79,14 +79,14 @@ pub enum Command {
         #[command(flatten)]
         shown: Shown,
     },
-    /// Keep servers and their keys under names
+    /// Store servers and their keys under names
     ///
-    /// A context is a server and the key to it, kept in $XDG_CONFIG_HOME/bloom-runtime/config.toml
+    /// A context is a server and the key to it, stored in $XDG_CONFIG_HOME/bloom-runtime/config.toml
     /// (else ~/.config/bloom-runtime/config.toml), readable by you alone.
     ///
-    /// Which server a command calls is said by --server or --use-context, else by BLOOM_SERVER, else
-    /// by BLOOM_CONTEXT, else by the context in use, else it is http://127.0.0.1:5000. A context's key
-    /// goes to that context's server only. The --context of `task submit` is another thing: the
+    /// A command calls the server given by --server or --use-context, else by BLOOM_SERVER, else by
+    /// BLOOM_CONTEXT, else by the context in use, else http://127.0.0.1:5000. The key of a context is
+    /// sent to the server of that context only. The --context of `task submit` is something else: the
     /// conversation that the task belongs to.
     #[command(verbatim_doc_comment)]
     Context {

@@ -1,4 +1,4 @@
-//! What happened: leases, the audit trail, figures.
+//! Leases, the audit trail, statistics and usage.
 
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Subcommand};
@@ -15,7 +15,7 @@ pub const MAX_ROWS: u64 = 100_000;
 
 #[derive(Args, Clone, Copy, Debug)]
 pub struct Limit {
-    /// Rows to show at most
+    /// Maximum number of rows
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..=MAX_ROWS))]
     limit: u64,
 }
@@ -46,13 +46,13 @@ pub struct AuditArgs {
 
 #[derive(Args, Debug)]
 pub struct UsageArgs {
-    /// Only runs that ended since: how long ago (30d), a day (2026-02-25) or a time
+    /// Only runs that ended after: how long ago (30d), a day (2026-02-25) or a time
     #[arg(long, value_name = "WHEN", value_parser = when::past)]
     from: Option<Ms>,
     /// Only runs that ended before
     #[arg(long, value_name = "WHEN", value_parser = when::past)]
     to: Option<Ms>,
-    /// What the rows are for
+    /// One row per
     #[arg(long, default_value = "day", value_parser = ["day", "agent", "model", "context"])]
     by: String,
 }
@@ -78,7 +78,7 @@ pub async fn pages(
     let (rows, more) = server.list(path, query, limit.rows()).await.map_err(failed)?;
     show::list(shown.form_or(Form::Table), kind, &rows)?;
     if more {
-        term::note(&format!("These are the newest {}; there are more: raise --limit.", rows.len()));
+        term::note(&format!("These are the newest {}; there are more, use a higher --limit.", rows.len()));
     }
     Ok(())
 }

@@ -11,21 +11,21 @@ use bloom_core::Ms;
 
 #[derive(Args, Clone, Copy, Debug)]
 pub struct Shown {
-    /// How to print it
+    /// Output format
     #[arg(short, long, global = true, value_enum, value_name = "FORM", help_heading = "Output")]
     output: Option<Form>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Form {
-    /// Columns for people
+    /// A table
     Table,
-    /// More columns
+    /// A table with more columns
     Wide,
-    /// The server's own JSON; lists as an array
+    /// The objects as the server sent them; lists as an array
     Json,
     Yaml,
-    /// Ids or names, one a line
+    /// Ids or names, one per line
     Name,
 }
 
@@ -105,11 +105,11 @@ pub fn some(form: Form, kind: &Kind, things: &[Value]) -> Result<(), CommandErro
 }
 
 fn json(value: &impl serde::Serialize) -> Result<String, CommandError> {
-    Ok(serde_json::to_string_pretty(value).map_err(|error| format!("this is no JSON: {error}"))?)
+    Ok(serde_json::to_string_pretty(value).map_err(|error| format!("this is not JSON: {error}"))?)
 }
 
 fn yaml(value: &impl serde::Serialize) -> Result<String, CommandError> {
-    Ok(serde_norway::to_string(value).map_err(|error| format!("this is no YAML: {error}"))?)
+    Ok(serde_norway::to_string(value).map_err(|error| format!("this can't be written as YAML: {error}"))?)
 }
 
 fn names(kind: &Kind, rows: &[Value]) -> Result<(), CommandError> {

@@ -1,4 +1,4 @@
-//! `worker`: who runs tasks, and who is not to.
+//! `worker`: shows workers, and takes them in and out of service.
 
 use clap::Subcommand;
 use serde_json::json;
@@ -17,13 +17,13 @@ pub enum WorkerCommand {
         #[command(flatten)]
         limit: Limit,
     },
-    /// Show workers; with -o json also what they hold
+    /// Show workers; with -o json also their active leases
     Get {
         /// Names, as `worker list` shows them
         #[arg(required = true, value_name = "NAME")]
         names: Vec<String>,
     },
-    /// Give workers no new tasks; what they run goes on
+    /// Give workers no new tasks; their running tasks go on
     Cordon {
         /// Names, as `worker list` shows them
         #[arg(required = true, value_name = "NAME")]
@@ -41,9 +41,10 @@ pub enum WorkerCommand {
         #[arg(required = true, value_name = "NAME")]
         names: Vec<String>,
     },
-    /// Remove workers; what they hold goes back to the queue
+    /// Remove workers; their tasks go back to the queue
     ///
-    /// A worker that still runs comes back when it registers again, and one that the control plane lists with the next look at its list.
+    /// A worker that still runs comes back when it registers again. A worker that the control plane lists comes back when the list is
+    /// read the next time.
     Rm {
         /// Names, as `worker list` shows them
         #[arg(required = true, value_name = "NAME")]

@@ -20,7 +20,7 @@ impl Args for Flags {
             .long("config")
             .value_name("FILE")
             .value_parser(clap::value_parser!(PathBuf))
-            .help("TOML file with settings, by the names of the flags with _ for - [env: BLOOM_CONFIG]");
+            .help("TOML file with settings, named as the flags with _ instead of - [env: BLOOM_CONFIG]");
         SETTINGS.iter().fold(command.arg(config), |command, setting| {
             let command = command.arg(flag(setting.key.to_owned(), setting.help.to_owned(), setting));
             if !setting.secret {

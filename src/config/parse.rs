@@ -80,14 +80,14 @@ pub fn log_level(text: &str) -> Result<String, String> {
     if text.split(',').map(str::trim).all(right) {
         Ok(text.to_owned())
     } else {
-        Err(format!("must be one of {}, or levels by part such as info,sqlx=warn", LEVELS.join(", ")))
+        Err(format!("must be one of {}, or levels per module such as info,sqlx=warn", LEVELS.join(", ")))
     }
 }
 
 /// A key that fits into a header.
 pub fn key(text: &str) -> Result<SecretString, String> {
     if text.is_empty() || text.len() > 4096 || text.trim() != text || text.chars().any(char::is_control) {
-        return Err("must be 1 to 4096 characters in one line, without blanks around it".to_owned());
+        return Err("must be 1 to 4096 characters in one line, without spaces around it".to_owned());
     }
     Ok(SecretString::from(text))
 }
@@ -96,7 +96,7 @@ pub fn database_url(text: &str) -> Result<SecretString, String> {
     if let Some(path) = text.strip_prefix("sqlite:") {
         let path = path.split('?').next().unwrap_or_default().trim_start_matches("//");
         return match path {
-            "" => Err("names no file; write sqlite:FILE, such as sqlite:/var/lib/bloom-runtime/bloom.db".to_owned()),
+            "" => Err("does not name a file; write sqlite:FILE, such as sqlite:/var/lib/bloom-runtime/bloom.db".to_owned()),
             ":memory:" => Err("would lose everything at a restart; write sqlite:FILE".to_owned()),
             _ => Ok(SecretString::from(text)),
         };
@@ -106,7 +106,7 @@ pub fn database_url(text: &str) -> Result<SecretString, String> {
     }
     let url = Url::parse(text).map_err(|error| format!("is not a URL: {error}"))?;
     if url.username().is_empty() && !url.query_pairs().any(|(name, _)| name == "user") {
-        return Err("names no user; write postgres://USER:PASSWORD@HOST/DATABASE".to_owned());
+        return Err("does not name a user; write postgres://USER:PASSWORD@HOST/DATABASE".to_owned());
     }
     Ok(SecretString::from(text))
 }

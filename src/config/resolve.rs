@@ -63,10 +63,10 @@ impl Serve {
         let has_lesser_key = self.worker_key.is_some() || self.read_key.is_some();
         match (&self.api_key, has_lesser_key) {
             (Some(_), _) => Vec::new(),
-            (None, true) => vec!["RUNTIME_API_KEY is not set while a lesser key is: nobody can create or change tasks".to_owned()],
+            (None, true) => vec!["RUNTIME_API_KEY is not set, but a worker or read key is: nobody can create or change tasks".to_owned()],
             (None, false) if is_loopback => Vec::new(),
             (None, false) => vec![format!(
-                "NO AUTHENTICATION: anybody who reaches this server on {} may read and change everything. \
+                "NO AUTHENTICATION: everybody who can reach this server on {} may read and change everything. \
                  Set RUNTIME_API_KEY, or listen on 127.0.0.1 only.",
                 self.host
             )],
@@ -228,7 +228,7 @@ fn check_keys(serve: &Serve, mistakes: &mut Vec<Mistake>) {
         let Some(key) = key else { continue };
         let same = |other: &SecretString| other.expose_secret() == key.expose_secret();
         if let Some((other, _)) = keys[..n].iter().find(|(_, other)| other.as_ref().is_some_and(same)) {
-            let problem = format!("is the same as {}: give every scope a key of its own", other.key);
+            let problem = format!("is the same as {}: use a different key for each scope", other.key);
             mistakes.push(Mistake::new(setting.key, None, "keys", problem));
         }
     }

@@ -1,12 +1,12 @@
 //! Every setting by name: the one list behind flags, environment names, file keys, `--help` and `config check`.
 
-/// A setting of the server. Its key is the name in the TOML file; flag and environment names follow from it.
+/// A setting of the server. Its key is the name in the TOML file; the flag and the environment variable are derived from it.
 #[derive(Debug)]
 pub struct Setting {
     pub key: &'static str,
     /// What stands for the value in `--help`.
     pub value_name: &'static str,
-    /// The value where nobody gives one; empty = unset, or explained in `help`.
+    /// The value if none is given; empty = unset, or explained in `help`.
     pub default: &'static str,
     pub help: &'static str,
     pub group: &'static str,
@@ -48,19 +48,24 @@ const WORK: &str = "Workers and tasks";
 const LOGS: &str = "Logs";
 
 pub const HOST: Setting =
-    plain(NETWORK, "host", "ADDRESS", "127.0.0.1", "Address or host name to listen on; 0.0.0.0 or :: for every network");
-pub const PORT: Setting = plain(NETWORK, "port", "PORT", "5000", "Port to listen on; 0 takes any free one");
+    plain(NETWORK, "host", "ADDRESS", "127.0.0.1", "Address or host name to listen on; 0.0.0.0 or :: listens on every network");
+pub const PORT: Setting = plain(NETWORK, "port", "PORT", "5000", "Port to listen on; 0 chooses a free port");
 pub const PUBLIC_URL: Setting =
-    plain(NETWORK, "public_url", "URL", "", "Where clients and agents reach this server, if not by the address they call");
-pub const TRUSTED_PROXIES: Setting =
-    plain(NETWORK, "trusted_proxies", "NETWORKS", "", "Proxies whose X-Forwarded-For counts: addresses or networks, with commas between");
+    plain(NETWORK, "public_url", "URL", "", "URL at which agents reach this server, if it differs from the address that clients call");
+pub const TRUSTED_PROXIES: Setting = plain(
+    NETWORK,
+    "trusted_proxies",
+    "NETWORKS",
+    "",
+    "Proxies whose X-Forwarded-* headers are trusted: addresses or networks, separated by commas",
+);
 
 pub const DATA_DIR: Setting = plain(
     DATA,
     "data_dir",
     "DIR",
     "",
-    "Directory for the SQLite database; default $XDG_DATA_HOME/bloom-runtime, else ~/.local/share/bloom-runtime",
+    "Directory of the SQLite database; default: $XDG_DATA_HOME/bloom-runtime, else ~/.local/share/bloom-runtime",
 );
 pub const DATABASE_URL: Setting = Setting {
     key: "database_url",
@@ -70,48 +75,60 @@ pub const DATABASE_URL: Setting = Setting {
     group: DATA,
     secret: true,
 };
-pub const DATABASE_MAX_CONNECTIONS: Setting =
-    plain(DATA, "database_max_connections", "N", "10", "Connections for what requests read, at most; all else has its own");
+pub const DATABASE_MAX_CONNECTIONS: Setting = plain(
+    DATA,
+    "database_max_connections",
+    "N",
+    "10",
+    "Maximum number of database connections for reads of API requests; everything else has its own",
+);
 pub const TASK_RETENTION_DAYS: Setting =
-    plain(DATA, "task_retention_days", "DAYS", "0", "Remove finished tasks after so many days; 0 keeps them for ever");
+    plain(DATA, "task_retention_days", "DAYS", "0", "Days after which finished tasks are removed; 0 keeps them forever");
 pub const AUDIT_RETENTION_DAYS: Setting =
-    plain(DATA, "audit_retention_days", "DAYS", "0", "Remove audit entries after so many days; 0 keeps them for ever");
+    plain(DATA, "audit_retention_days", "DAYS", "0", "Days after which audit entries are removed; 0 keeps them forever");
 
-pub const RUNTIME_API_KEY: Setting = secret(KEYS, "runtime_api_key", "KEY", "Key for everything; none = no authentication");
+pub const RUNTIME_API_KEY: Setting =
+    secret(KEYS, "runtime_api_key", "KEY", "Key that allows everything; without any key, authentication is off");
 pub const RUNTIME_WORKER_KEY: Setting =
-    secret(KEYS, "runtime_worker_key", "KEY", "Key for what a worker needs: register, claim, heartbeat, events, complete, release");
-pub const RUNTIME_READ_KEY: Setting = secret(KEYS, "runtime_read_key", "KEY", "Key for reading only");
+    secret(KEYS, "runtime_worker_key", "KEY", "Key for workers; it allows register, claim, heartbeat, events, complete and release");
+pub const RUNTIME_READ_KEY: Setting = secret(KEYS, "runtime_read_key", "KEY", "Key that allows reading only");
 
-pub const MEMBRIDGE_SERVER_URL: Setting =
-    plain(CONTROL_PLANE, "membridge_server_url", "URL", "", "Control plane to proxy and to take workers from, http or https");
+pub const MEMBRIDGE_SERVER_URL: Setting = plain(
+    CONTROL_PLANE,
+    "membridge_server_url",
+    "URL",
+    "",
+    "http or https URL of the control plane: requests are proxied to it, workers are read from it",
+);
 pub const MEMBRIDGE_ADMIN_KEY: Setting =
-    secret(CONTROL_PLANE, "membridge_admin_key", "KEY", "Key for the control plane (sent as X-MEMBRIDGE-ADMIN)");
+    secret(CONTROL_PLANE, "membridge_admin_key", "KEY", "Key for the control plane, sent as X-MEMBRIDGE-ADMIN");
 pub const MEMBRIDGE_AGENT_KEY: Setting =
-    secret(CONTROL_PLANE, "membridge_agent_key", "KEY", "Key for calls to agents (sent as X-MEMBRIDGE-AGENT)");
+    secret(CONTROL_PLANE, "membridge_agent_key", "KEY", "Key for calls to agents, sent as X-MEMBRIDGE-AGENT");
 pub const WORKER_SYNC_SECONDS: Setting =
-    plain(CONTROL_PLANE, "worker_sync_seconds", "SECONDS", "10", "How often its list of agents is read");
+    plain(CONTROL_PLANE, "worker_sync_seconds", "SECONDS", "10", "Interval at which the control plane's list of agents is read");
 
 pub const RATE_LIMIT_PER_MINUTE: Setting =
-    plain(LIMITS, "rate_limit_per_minute", "N", "100", "API requests a minute for one address; 0 = no limit");
+    plain(LIMITS, "rate_limit_per_minute", "N", "100", "API requests per minute from one client address; 0 = no limit");
 pub const TEST_CONNECTION_PER_MINUTE: Setting =
-    plain(LIMITS, "test_connection_per_minute", "N", "20", "Connection tests a minute for one address; 0 = no limit");
+    plain(LIMITS, "test_connection_per_minute", "N", "20", "Connection tests per minute from one client address; 0 = no limit");
 pub const WORKER_RATE_LIMIT_PER_MINUTE: Setting =
-    plain(LIMITS, "worker_rate_limit_per_minute", "N", "6000", "Worker requests a minute for one address; 0 = no limit");
-pub const MAX_BODY_BYTES: Setting = plain(LIMITS, "max_body_bytes", "BYTES", "1048576", "Longest request body");
-pub const MAX_OUTPUT_BYTES: Setting = plain(LIMITS, "max_output_bytes", "BYTES", "16777216", "Longest output of a task");
+    plain(LIMITS, "worker_rate_limit_per_minute", "N", "6000", "Requests of workers per minute from one client address; 0 = no limit");
+pub const MAX_BODY_BYTES: Setting =
+    plain(LIMITS, "max_body_bytes", "BYTES", "1048576", "Maximum size of a request body, not counting a task's output");
+pub const MAX_OUTPUT_BYTES: Setting = plain(LIMITS, "max_output_bytes", "BYTES", "16777216", "Maximum size of a task's output");
 pub const REQUEST_TIMEOUT_SECONDS: Setting =
-    plain(LIMITS, "request_timeout_seconds", "SECONDS", "30", "Longest time for one request; long polls and streams are exempt");
+    plain(LIMITS, "request_timeout_seconds", "SECONDS", "30", "Maximum duration of a request; long polls and streams are exempt");
 
 pub const LEASE_TTL_SECONDS: Setting =
-    plain(WORK, "lease_ttl_seconds", "SECONDS", "300", "How long a lease lasts without a heartbeat, unless its taker says");
+    plain(WORK, "lease_ttl_seconds", "SECONDS", "300", "How long a lease lasts without a heartbeat, unless the caller sets ttl_seconds");
 pub const WORKER_OFFLINE_AFTER_SECONDS: Setting =
-    plain(WORK, "worker_offline_after_seconds", "SECONDS", "60", "A worker that was not seen for longer is offline");
+    plain(WORK, "worker_offline_after_seconds", "SECONDS", "60", "A worker that has not been seen for longer than this is offline");
 pub const SESSION_WAIT_SECONDS: Setting =
-    plain(WORK, "session_wait_seconds", "SECONDS", "30", "How long a task waits for room on the worker that has its session");
+    plain(WORK, "session_wait_seconds", "SECONDS", "30", "How long a task waits for a free slot on the worker that has its session");
 
-pub const LOG_FORMAT: Setting = plain(LOGS, "log_format", "FORMAT", "text", "text or json");
+pub const LOG_FORMAT: Setting = plain(LOGS, "log_format", "FORMAT", "text", "Log format: text or json");
 pub const LOG_LEVEL: Setting =
-    plain(LOGS, "log_level", "LEVEL", "info", "error, warn, info, debug, trace or off; also by part, as info,sqlx=warn");
+    plain(LOGS, "log_level", "LEVEL", "info", "Log level: error, warn, info, debug, trace or off; also per module, as in info,sqlx=warn");
 
 /// All of them, as `--help` and `config check` list them.
 pub const SETTINGS: &[&Setting] = &[

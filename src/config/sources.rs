@@ -104,7 +104,7 @@ impl<'a> Sources<'a> {
             let (value, origin, from_file) = match (layer(setting.key), twin) {
                 (None, None) => continue,
                 (Some((_, origin)), Some(_)) => {
-                    let problem = format!("{} is given as well: give only one of them", setting.file_key());
+                    let problem = format!("{} is given as well; use only one of them", setting.file_key());
                     return Err(Mistake::new(setting.key, None, &origin.to_string(), problem));
                 }
                 (Some((value, origin)), None) => (value, origin, false),
@@ -151,9 +151,9 @@ fn as_text(value: &toml::Value) -> Result<String, &'static str> {
         toml::Value::Integer(number) => Ok(number.to_string()),
         toml::Value::Array(items) => {
             let items: Option<Vec<&str>> = items.iter().map(toml::Value::as_str).collect();
-            items.map(|items| items.join(",")).ok_or("must be a text, a whole number or a list of texts")
+            items.map(|items| items.join(",")).ok_or("must be a string, a whole number or a list of strings")
         }
-        _ => Err("must be a text, a whole number or a list of texts"),
+        _ => Err("must be a string, a whole number or a list of strings"),
     }
 }
 

@@ -82,9 +82,9 @@ fn all_mistakes_are_told_at_once_and_say_what_would_be_right() {
         found,
         [
             r#"port = "70000" (flag --port): must be a whole number from 0 to 65535"#,
-            "database_url (environment DATABASE_URL): names no user; write postgres://USER:PASSWORD@HOST/DATABASE",
+            "database_url (environment DATABASE_URL): does not name a user; write postgres://USER:PASSWORD@HOST/DATABASE",
             r#"membridge_server_url = "host:8000" (environment MEMBRIDGE_SERVER_URL): must be an http or https URL, such as http://127.0.0.1:8000"#,
-            r#"log_level = "inof" (environment LOG_LEVEL): must be one of error, warn, info, debug, trace, off, or levels by part such as info,sqlx=warn"#,
+            r#"log_level = "inof" (environment LOG_LEVEL): must be one of error, warn, info, debug, trace, off, or levels per module such as info,sqlx=warn"#,
         ]
     );
 }
@@ -126,7 +126,7 @@ fn a_secret_and_its_file_in_one_place_are_a_mistake_and_a_flag_beats_both() {
     let both = [("RUNTIME_API_KEY", "key-two"), ("RUNTIME_API_KEY_FILE", path.to_str().unwrap())];
     assert_eq!(
         mistakes(&[], &both),
-        ["runtime_api_key (environment RUNTIME_API_KEY): runtime_api_key_file is given as well: give only one of them"]
+        ["runtime_api_key (environment RUNTIME_API_KEY): runtime_api_key_file is given as well; use only one of them"]
     );
     assert!(mistakes(&["--runtime-api-key", "key-three"], &both).is_empty());
     assert!(mistakes(&[], &[("RUNTIME_API_KEY_FILE", "/nonexistent")])[0].contains("can't be opened"));
@@ -136,7 +136,7 @@ fn a_secret_and_its_file_in_one_place_are_a_mistake_and_a_flag_beats_both() {
 fn keys_need_their_scope_to_themselves() {
     assert!(report(&[], &[("RUNTIME_WORKER_KEY", "w")]).warnings[0].contains("RUNTIME_API_KEY is not set"));
     assert!(mistakes(&[], &[("RUNTIME_API_KEY", "k"), ("RUNTIME_READ_KEY", "k")])[0].contains("is the same as runtime_api_key"));
-    assert!(mistakes(&[], &[("RUNTIME_API_KEY", " k")])[0].contains("without blanks"));
+    assert!(mistakes(&[], &[("RUNTIME_API_KEY", " k")])[0].contains("without spaces"));
 }
 
 #[test]

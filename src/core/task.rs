@@ -50,7 +50,7 @@ macro_rules! words {
 pub(crate) use words;
 
 words! {
-    /// Where a task stands.
+    /// The state of a task.
     Status {
         Queued = "queued", Leased = "leased", Running = "running",
         Completed = "completed", Failed = "failed", Dead = "dead", Cancelled = "cancelled",
@@ -68,7 +68,7 @@ impl Status {
 }
 
 words! {
-    /// Why a queued task does not run yet.
+    /// Why a queued task is not running yet.
     WaitingReason {
         NoWorker = "no_worker", NoCapacity = "no_capacity", NotBefore = "not_before", DependsOn = "depends_on",
         ExclusiveKey = "exclusive_key", SessionWorker = "session_worker", Cordoned = "cordoned",
@@ -76,7 +76,7 @@ words! {
 }
 words! { Format { Json = "json", Text = "text" } }
 words! {
-    /// Whether a task continues the conversation of its context or stands alone.
+    /// Whether a task continues the conversation of its context, or runs on its own.
     Session { Context = "context", None = "none" }
 }
 words! {

@@ -10,7 +10,7 @@ words! {
     WorkerStatus { Online = "online", Offline = "offline", Syncing = "syncing", Error = "error", Unknown = "unknown" }
 }
 words! {
-    /// How a worker gets its tasks when it does not claim them itself.
+    /// How a worker gets tasks if it does not claim them: `manual` by lease and dispatch calls, `push` also by the server itself.
     DispatchMode { Manual = "manual", Push = "push" }
 }
 

@@ -97,7 +97,7 @@ impl Agents {
         static ONCE: std::sync::Once = std::sync::Once::new();
         if self.public_url().is_none() {
             let url = self.own_url();
-            ONCE.call_once(|| tracing::warn!(url, "agents are told to report here; if they can't reach that, set PUBLIC_URL"));
+            ONCE.call_once(|| tracing::warn!(url, "agents report to this URL; if they can't reach it, set PUBLIC_URL"));
         }
     }
 
@@ -210,7 +210,7 @@ impl Agents {
                 _ => return None,
             }
         }
-        tracing::warn!(%task, %lease, "the end of a push could not be put down; its lease will run out");
+        tracing::warn!(%task, %lease, "the end of a push could not be stored; its lease will expire");
         None
     }
 }

@@ -184,7 +184,7 @@ impl Engine {
         std::thread::Builder::new().name(format!("writer-{name}")).spawn(thread).map_err(no_thread)?;
         let died = move || {
             // What the writer had in hand is unknown to everybody; the next start reads it from the database.
-            tracing::error!(writer = name, "a writer's thread died; the process ends so that it starts afresh");
+            tracing::error!(writer = name, "the thread of a writer died; the process ends and must be started again");
             std::process::exit(70);
         };
         match is_open.await {

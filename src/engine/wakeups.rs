@@ -107,7 +107,7 @@ impl Work {
             return Ok(false);
         }
         let waiters = self.engine.0.database.waiters(&self.wakeup, PAGE).await.map_err(|error| {
-            tracing::debug!(%error, "waiting tasks could not be read; the leader will");
+            tracing::debug!(%error, "waiting tasks could not be read; the leader will retry");
             Error::Unavailable
         })?;
         let progress = Progress { wakeup: self.wakeup.id, next: waiters.next, more_want_key: waiters.more_want_key };

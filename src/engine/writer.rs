@@ -135,7 +135,7 @@ impl WriterTask {
 
     async fn try_once(&mut self, batch: &[Pending], exact: bool) -> Try {
         if let Err(error) = self.settle_doubt().await {
-            tracing::warn!(writer = self.name, %error, "the database is away");
+            tracing::warn!(writer = self.name, %error, "the database can't be reached");
             return away(&error);
         }
         let mut keys = Keys::default();
@@ -210,11 +210,11 @@ impl WriterTask {
             database::Error::NotLeader => Try::NotLeader,
             error if error.is_conflict() => {
                 self.engine.0.metrics.conflict(self.name);
-                tracing::debug!(writer = self.name, %error, "conflict, deciding again");
+                tracing::debug!(writer = self.name, %error, "conflict; the batch is decided again");
                 Try::Conflict
             }
             error if error.is_unavailable() => {
-                tracing::warn!(writer = self.name, %error, "the database is away");
+                tracing::warn!(writer = self.name, %error, "the database can't be reached");
                 self.engine.0.metrics.database_up(false);
                 away(&error)
             }
@@ -228,7 +228,7 @@ impl WriterTask {
 
     /// The connection broke at COMMIT: asks a new one what became of the batch, as long as the callers are patient.
     async fn settle(&mut self, text: String, set: WorkingSet, outcomes: Vec<Decided>) -> Try {
-        tracing::warn!(writer = self.name, error = text, "a commit is in doubt");
+        tracing::warn!(writer = self.name, error = text, "the outcome of a commit is unknown");
         let writer = self.writer.id();
         let started = Instant::now();
         while started.elapsed() < PATIENCE {
@@ -240,7 +240,7 @@ impl WriterTask {
                 }
                 Ok(_) => return Try::Conflict,
                 Err(error) => {
-                    tracing::warn!(writer = self.name, %error, "the commit is still in doubt");
+                    tracing::warn!(writer = self.name, %error, "the outcome of the commit is still unknown");
                     if error.is_lasting() {
                         break;
                     }
@@ -259,7 +259,7 @@ impl WriterTask {
         let done = match self.writer.maintain(job).await {
             Ok(done) => done,
             Err(error) => {
-                tracing::warn!(writer = self.name, %error, ?job, "maintenance failed; it comes again");
+                tracing::warn!(writer = self.name, %error, ?job, "maintenance failed; it will be retried");
                 if matches!(error, database::Error::CommitUnknown(_)) {
                     self.in_doubt = Some(Doubt::Maintenance);
                 } else {

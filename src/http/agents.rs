@@ -15,12 +15,13 @@ use bloom_core::command::{Loss, Op};
 use bloom_core::worker::Worker;
 use bloom_dispatch::Order;
 
-/// Asks the worker's agent how it is, and takes over what it tells. A worker whose agent does not answer is offline until it is seen.
+/// Asks the worker's agent for its health, and updates the worker with the answer. If the agent does not answer, the worker is offline
+/// until it is seen again.
 #[utoipa::path(
     get, path = "/api/runtime/workers/{id}/agent-health", operation_id = "getAgentHealth", tag = "agents",
     params(("id" = String, Path)),
     responses(
-        (status = 200, description = "Whether it answered, and what.", body = AgentHealth),
+        (status = 200, description = "Whether the agent answered, and its answer.", body = AgentHealth),
         (status = 400, description = "Worker has no URL configured.", body = ErrorText),
         (status = 404, description = "Worker not found.", body = ErrorText),
     )
@@ -47,7 +48,7 @@ async fn with_url(app: &AppState, path: WorkerPath) -> Result<Worker, Error> {
     if worker.url.is_empty() { Err(Error::fixed(400, "Worker has no URL configured")) } else { Ok(worker) }
 }
 
-/// Has the worker's agent bring itself up to date.
+/// Orders the worker's agent to update itself.
 #[utoipa::path(
     post, path = "/api/runtime/workers/{id}/agent-update", operation_id = "updateAgent", tag = "agents",
     params(("id" = String, Path)),
@@ -55,14 +56,14 @@ async fn with_url(app: &AppState, path: WorkerPath) -> Result<Worker, Error> {
         (status = 200, description = "`updated`, and the agent's answer.", body = OrderDone),
         (status = 400, description = "Worker has no URL configured.", body = ErrorText),
         (status = 404, description = "Worker not found.", body = ErrorText),
-        (status = 502, description = "The agent refused, or can't be reached.", body = ErrorText),
+        (status = 502, description = "The agent refused, or it can't be reached.", body = ErrorText),
     )
 )]
 pub async fn update(State(app): State<AppState>, caller: Caller, path: WorkerPath, body: Content) -> HandlerResult {
     order(app, caller, path, &body, Order::Update).await
 }
 
-/// Has the worker's agent start afresh.
+/// Orders the worker's agent to restart.
 #[utoipa::path(
     post, path = "/api/runtime/workers/{id}/agent-restart", operation_id = "restartAgent", tag = "agents",
     params(("id" = String, Path)),
@@ -70,14 +71,14 @@ pub async fn update(State(app): State<AppState>, caller: Caller, path: WorkerPat
         (status = 200, description = "`restarted`, and the agent's answer.", body = OrderDone),
         (status = 400, description = "Worker has no URL configured.", body = ErrorText),
         (status = 404, description = "Worker not found.", body = ErrorText),
-        (status = 502, description = "The agent refused, or can't be reached.", body = ErrorText),
+        (status = 502, description = "The agent refused, or it can't be reached.", body = ErrorText),
     )
 )]
 pub async fn restart(State(app): State<AppState>, caller: Caller, path: WorkerPath, body: Content) -> HandlerResult {
     order(app, caller, path, &body, Order::Restart).await
 }
 
-/// Has the worker's agent remove itself from its machine. The worker stays on record, offline.
+/// Orders the worker's agent to hand back its tasks and stop for good. The worker stays in the list, offline.
 #[utoipa::path(
     post, path = "/api/runtime/workers/{id}/agent-uninstall", operation_id = "uninstallAgent", tag = "agents",
     params(("id" = String, Path)),
@@ -85,7 +86,7 @@ pub async fn restart(State(app): State<AppState>, caller: Caller, path: WorkerPa
         (status = 200, description = "`uninstalled`, and the agent's answer.", body = OrderDone),
         (status = 400, description = "Worker has no URL configured.", body = ErrorText),
         (status = 404, description = "Worker not found.", body = ErrorText),
-        (status = 502, description = "The agent refused, or can't be reached.", body = ErrorText),
+        (status = 502, description = "The agent refused, or it can't be reached.", body = ErrorText),
     )
 )]
 pub async fn uninstall(State(app): State<AppState>, caller: Caller, path: WorkerPath, body: Content) -> HandlerResult {

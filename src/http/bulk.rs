@@ -20,7 +20,7 @@ use bloom_store::{Page, TaskFilter};
 /// Cancels many tasks.
 #[utoipa::path(
     post, path = "/api/runtime/llm-tasks:cancel", operation_id = "cancelTasks", tag = "tasks", request_body = Bulk,
-    responses((status = 200, description = "What came of it.", body = BulkResult))
+    responses((status = 200, description = "The outcome.", body = BulkResult))
 )]
 pub async fn cancel(State(app): State<AppState>, caller: Caller, body: Content) -> HandlerResult {
     const LIVE: [Status; 3] = [Status::Queued, Status::Leased, Status::Running];
@@ -30,7 +30,7 @@ pub async fn cancel(State(app): State<AppState>, caller: Caller, body: Content) 
 /// Queues many failed, dead or cancelled tasks again.
 #[utoipa::path(
     post, path = "/api/runtime/llm-tasks:requeue", operation_id = "requeueTasks", tag = "tasks", request_body = Bulk,
-    responses((status = 200, description = "What came of it.", body = BulkResult))
+    responses((status = 200, description = "The outcome.", body = BulkResult))
 )]
 pub async fn requeue(State(app): State<AppState>, caller: Caller, body: Content) -> HandlerResult {
     const OVER: [Status; 3] = [Status::Failed, Status::Dead, Status::Cancelled];

@@ -12,10 +12,10 @@ use bloom_api::requests::NewConfig;
 use bloom_core::audit::{Action, EntityType};
 use bloom_core::command::Op;
 
-/// Where the control plane is.
+/// Shows the settings of the control plane.
 #[utoipa::path(
     get, path = "/api/runtime/config", operation_id = "getConfig", tag = "config",
-    responses((status = 200, description = "The settings, the key masked.", body = Config))
+    responses((status = 200, description = "The settings; the key is masked.", body = Config))
 )]
 pub async fn get(State(app): State<AppState>) -> HandlerResult {
     show(&app)
@@ -31,10 +31,10 @@ fn show(app: &AppState) -> HandlerResult {
     })
 }
 
-/// Sets where the control plane is; stored, it wins over flags and environment from then on.
+/// Changes the settings of the control plane. They are stored, and take precedence over flags and environment from then on.
 #[utoipa::path(
     post, path = "/api/runtime/config", operation_id = "setConfig", tag = "config", request_body = NewConfig,
-    responses((status = 200, description = "The settings, the key masked.", body = Config))
+    responses((status = 200, description = "The settings; the key is masked.", body = Config))
 )]
 pub async fn set(State(app): State<AppState>, caller: Caller, body: Content) -> HandlerResult {
     let wanted = body.read::<NewConfig>()?;
@@ -45,10 +45,10 @@ pub async fn set(State(app): State<AppState>, caller: Caller, body: Content) -> 
     show(&app)
 }
 
-/// Asks the control plane for its health.
+/// Tests the connection to the control plane.
 #[utoipa::path(
     post, path = "/api/runtime/test-connection", operation_id = "testConnection", tag = "config",
-    responses((status = 200, description = "Whether it answered, and what.", body = ConnectionTest))
+    responses((status = 200, description = "Whether the control plane answered, and its answer.", body = ConnectionTest))
 )]
 pub async fn test_connection(State(app): State<AppState>, caller: Caller, body: Content) -> HandlerResult {
     body.raw()?;
@@ -62,10 +62,10 @@ pub async fn test_connection(State(app): State<AppState>, caller: Caller, body: 
     })
 }
 
-/// How this server is.
+/// Shows the health of this server.
 #[utoipa::path(
     get, path = "/api/runtime/health", operation_id = "getHealth", tag = "probes",
-    responses((status = 200, description = "It lives.", body = Health))
+    responses((status = 200, description = "The server runs.", body = Health))
 )]
 pub async fn health(State(app): State<AppState>) -> HandlerResult {
     let membridge = app.membridge.state();

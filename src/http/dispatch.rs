@@ -22,16 +22,16 @@ use bloom_api::requests::NewDispatch;
 use bloom_api::wire::Wire;
 use bloom_dispatch::Outcome;
 
-/// Leases the task to a worker and pushes it to the worker's agent.
+/// Leases the task to a worker and sends it to the worker's agent.
 #[utoipa::path(
     post, path = "/api/runtime/llm-tasks/{id}/dispatch", operation_id = "dispatchTask", tag = "agents",
     params(("id" = String, Path)), request_body = NewDispatch,
     responses(
         (status = 200, description = "The agent has the task; its answer, if it came in time. One that refuses answers here, too: then the \
             task has failed.", body = Dispatched),
-        (status = 404, description = "There is no such task, or no worker of that name.", body = ErrorText),
+        (status = 404, description = "The task or the worker does not exist.", body = ErrorText),
         (status = 409, description = "The task is not queued, or not ready.", body = ErrorText),
-        (status = 502, description = "The agent can't be reached, or answers no JSON. The task is back in the queue.", body = NotDispatched),
+        (status = 502, description = "The agent can't be reached, or its answer is not JSON. The task is back in the queue.", body = NotDispatched),
         (status = 503, description = "No available worker with free capacity.", body = ErrorText),
     )
 )]

@@ -27,7 +27,7 @@ pub enum Error {
     Internal(String),
 }
 
-const INTERNAL: &str = "Internal error; the server's log says more under this request's id";
+const INTERNAL: &str = "Internal error; see the server's log for this request id";
 
 impl Error {
     pub const fn fixed(status: u16, text: &'static str) -> Self {
@@ -140,7 +140,7 @@ impl From<bloom_engine::Error> for Error {
     fn from(error: bloom_engine::Error) -> Self {
         match error {
             bloom_engine::Error::Rejected(rejection) => rejection.into(),
-            bloom_engine::Error::Busy => Self::Later("The server has too much to do right now, try again"),
+            bloom_engine::Error::Busy => Self::Later("The server is overloaded right now, try again"),
             bloom_engine::Error::Unavailable => UNAVAILABLE,
             bloom_engine::Error::Internal => Self::Internal("the write path failed; its own log entry says why".into()),
         }

@@ -33,13 +33,13 @@ const PIECE: i64 = 50;
 /// And their bytes, unless one alone is larger: a connection that does not read holds on to a piece.
 const PIECE_BYTES: i64 = 1 << 20;
 
-/// Adds to a run's live record. Numbers that the lease has sent before are ignored.
+/// Records events of a run. Numbers that were sent before under the same lease are ignored.
 #[utoipa::path(
     post, path = "/api/runtime/llm-tasks/{id}/events", operation_id = "sendEvents", tag = "events",
     params(("id" = String, Path)), request_body = NewEvents,
     responses(
         (status = 200, description = "Recorded.", body = Recorded),
-        (status = 404, description = "There is no such task, or no such lease.", body = ErrorText),
+        (status = 404, description = "The task or the lease does not exist.", body = ErrorText),
         (status = 409, description = "Another lease holds the task.", body = ErrorText),
     )
 )]
@@ -56,8 +56,8 @@ pub async fn send(State(app): State<AppState>, caller: Caller, path: TaskPath, b
     }
 }
 
-/// A run's live record, the oldest first: as a list, or with `Accept: text/event-stream` as a stream that goes on from the header
-/// `Last-Event-ID` and says `end` when the task is finished.
+/// Lists the events of a task, oldest first; with `Accept: text/event-stream` as a stream that continues after the number in the header
+/// `Last-Event-ID` and sends `end` when the task is finished.
 #[utoipa::path(
     get, path = "/api/runtime/llm-tasks/{id}/events", operation_id = "listEvents", tag = "events",
     params(("id" = String, Path), EventParams),

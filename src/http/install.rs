@@ -15,7 +15,7 @@ const CONTENT_TYPE: HeaderValue = HeaderValue::from_static("text/x-shellscript; 
 const MAX_NAME_CHARS: usize = 128;
 const MAX_URL_BYTES: usize = 2048;
 
-/// A shell script that installs the agent as a service (systemd or OpenRC). It holds no secret: it asks for the key where it runs.
+/// Returns a shell script that installs the agent as a service (systemd or OpenRC). It contains no secret; it asks for the key when it runs.
 #[utoipa::path(
     get, path = "/api/runtime/agent-install-script", operation_id = "getAgentInstallScript", tag = "agents", params(InstallParams),
     responses((status = 200, description = "The script.", body = String, content_type = "text/x-shellscript"))
@@ -29,7 +29,7 @@ pub async fn script(RuntimeUrl(here): RuntimeUrl, Query(params): Query) -> Handl
     if !is_server_url(server) {
         return Err(Error::field(
             "server_url",
-            "Invalid url: an http or https address like http://127.0.0.1:5000 is wanted, without a key",
+            "Invalid url: must be an http or https address such as http://127.0.0.1:5000, without a key",
         ));
     }
     // The values stand before everything else, each as one word, so nothing in them can be taken for a part of the script.

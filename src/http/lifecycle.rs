@@ -1,4 +1,4 @@
-//! What is done to one task: leased, kept alive, completed, handed back, cancelled, queued again.
+//! Calls on one task: lease, heartbeat, complete, release, cancel, requeue.
 
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -21,13 +21,13 @@ use bloom_api::wire::Wire;
 use bloom_core::command::{self, Holder, Op, Reply};
 use bloom_core::task::TaskState;
 
-/// Gives the task to a worker.
+/// Leases the task to a worker.
 #[utoipa::path(
     post, path = "/api/runtime/llm-tasks/{id}/lease", operation_id = "leaseTask", tag = "leases",
     params(("id" = String, Path)), request_body = NewLease,
     responses(
         (status = 201, description = "Leased.", body = Leased),
-        (status = 404, description = "There is no such task, or no worker of that name.", body = ErrorText),
+        (status = 404, description = "The task or the worker does not exist.", body = ErrorText),
         (status = 409, description = "The task is not queued, or not ready.", body = ErrorText),
         (status = 503, description = "No available worker with free capacity.", body = ErrorText),
     )
@@ -49,13 +49,13 @@ pub async fn lease(State(app): State<AppState>, caller: Caller, path: TaskPath, 
     }
 }
 
-/// A run's sign of life: its lease lasts another TTL.
+/// Renews the lease of a task for another TTL.
 #[utoipa::path(
     post, path = "/api/runtime/llm-tasks/{id}/heartbeat", operation_id = "heartbeatTask", tag = "leases",
     params(("id" = String, Path)), request_body = Heartbeat,
     responses(
         (status = 200, description = "The lease, renewed.", body = Renewed),
-        (status = 404, description = "There is no such task, or no active lease.", body = ErrorText),
+        (status = 404, description = "The task does not exist, or has no active lease.", body = ErrorText),
         (status = 409, description = "Another lease holds the task.", body = ErrorText),
     )
 )]
@@ -80,17 +80,17 @@ pub async fn heartbeat(State(app): State<AppState>, caller: Caller, path: TaskPa
 /// A worker's key speaks for one worker: it must say whose lease it means.
 fn named(caller: &Caller, holder: Holder) -> Result<Holder, Error> {
     if caller.scope == Scope::Worker && holder == Holder::default() {
-        return Err(Error::field("lease_id", "Required with a worker's key, unless worker_id is given"));
+        return Err(Error::field("lease_id", "Required with a worker key, unless worker_id is given"));
     }
     Ok(holder)
 }
 
-/// The end of a run.
+/// Completes a task: stores the result and ends the lease.
 #[utoipa::path(
     post, path = "/api/runtime/llm-tasks/{id}/complete", operation_id = "completeTask", tag = "leases",
     params(("id" = String, Path)), request_body = Completion,
     responses(
-        (status = 200, description = "Stored; or, of a repeat, what was stored first.", body = Completed),
+        (status = 200, description = "Stored; for a repeated call, what was stored first.", body = Completed),
         (status = 404, description = "Task not found.", body = ErrorText),
         (status = 409, description = "The task is not leased or running, or another lease holds it.", body = ErrorText),
     )
@@ -141,13 +141,13 @@ async fn completed(app: &AppState, task: &TaskState, result: command::Completed)
     ok(&Completed { task: show_task(&app.engine, &spec, task), artifact: Artifact::from(result), result: TaskResult::from(result) })
 }
 
-/// Hands a task back unharmed: the attempt does not count.
+/// Hands a task back to the queue; the attempt does not count.
 #[utoipa::path(
     post, path = "/api/runtime/llm-tasks/{id}/release", operation_id = "releaseTask", tag = "leases",
     params(("id" = String, Path)), request_body = Release,
     responses(
         (status = 200, description = "The task, back in the queue.", body = Task),
-        (status = 404, description = "There is no such task, or no active lease.", body = ErrorText),
+        (status = 404, description = "The task does not exist, or has no active lease.", body = ErrorText),
         (status = 409, description = "Another lease holds the task.", body = ErrorText),
     )
 )]
@@ -161,7 +161,7 @@ pub async fn release(State(app): State<AppState>, caller: Caller, path: TaskPath
     show_reply(&app, &caller, op).await
 }
 
-/// Ends a task: a queued one at once, a running one as soon as its agent hears of it.
+/// Cancels a task: a queued task at once, a leased or running one when its worker has ended the run.
 #[utoipa::path(
     post, path = "/api/runtime/llm-tasks/{id}/cancel", operation_id = "cancelTask", tag = "tasks", params(("id" = String, Path)),
     responses(

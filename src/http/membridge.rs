@@ -18,39 +18,39 @@ use bloom_core::audit::{Action, EntityType};
 use bloom_core::command::Op;
 use bloom_membridge::{Call, Reply, Upstream};
 
-/// The control plane's health.
+/// Returns the health of the control plane.
 #[utoipa::path(
     get, path = "/api/membridge/health", operation_id = "getMembridgeHealth", tag = "membridge",
-    responses((status = 200, description = "Its answer, as it came.", body = serde_json::Value), Refusals)
+    responses((status = 200, description = "The answer of the control plane, unchanged.", body = serde_json::Value), Refusals)
 )]
 pub async fn health(State(app): State<AppState>) -> HandlerResult {
     get(&app, Call::Health).await
 }
 
-/// The control plane's projects.
+/// Lists the projects of the control plane.
 #[utoipa::path(
     get, path = "/api/membridge/projects", operation_id = "listMembridgeProjects", tag = "membridge",
-    responses((status = 200, description = "Its answer, as it came.", body = serde_json::Value), Refusals)
+    responses((status = 200, description = "The answer of the control plane, unchanged.", body = serde_json::Value), Refusals)
 )]
 pub async fn projects(State(app): State<AppState>) -> HandlerResult {
     get(&app, Call::Projects).await
 }
 
-/// Who leads a project.
+/// Returns the leader of a project.
 #[utoipa::path(
     get, path = "/api/membridge/projects/{cid}/leadership", operation_id = "getLeadership", tag = "membridge",
     params(("cid" = String, Path)),
-    responses((status = 200, description = "Its answer, as it came.", body = serde_json::Value), Refusals)
+    responses((status = 200, description = "The answer of the control plane, unchanged.", body = serde_json::Value), Refusals)
 )]
 pub async fn leadership(State(app): State<AppState>, ProjectPath(project): ProjectPath) -> HandlerResult {
     get(&app, Call::Leadership { project: &project }).await
 }
 
-/// The nodes of a project.
+/// Lists the nodes of a project.
 #[utoipa::path(
     get, path = "/api/membridge/projects/{cid}/nodes", operation_id = "listNodes", tag = "membridge",
     params(("cid" = String, Path)),
-    responses((status = 200, description = "Its answer, as it came.", body = serde_json::Value), Refusals)
+    responses((status = 200, description = "The answer of the control plane, unchanged.", body = serde_json::Value), Refusals)
 )]
 pub async fn nodes(State(app): State<AppState>, ProjectPath(project): ProjectPath) -> HandlerResult {
     get(&app, Call::Nodes { project: &project }).await
@@ -60,7 +60,7 @@ pub async fn nodes(State(app): State<AppState>, ProjectPath(project): ProjectPat
 #[utoipa::path(
     post, path = "/api/membridge/projects/{cid}/leadership/select", operation_id = "selectLeader", tag = "membridge",
     params(("cid" = String, Path)), request_body = LeaderSelection,
-    responses((status = 200, description = "Its answer, as it came.", body = serde_json::Value), Refusals)
+    responses((status = 200, description = "The answer of the control plane, unchanged.", body = serde_json::Value), Refusals)
 )]
 pub async fn select(State(app): State<AppState>, caller: Caller, ProjectPath(project): ProjectPath, body: Content) -> HandlerResult {
     let wish = body.read::<LeaderSelection>()?;

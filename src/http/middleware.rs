@@ -27,9 +27,9 @@ static REQUESTS: AtomicU64 = AtomicU64::new(1);
 const REQUEST_ID: &str = "x-request-id";
 const MAX_REQUEST_ID: usize = 128;
 const UNAUTHORIZED: Error = Error::fixed(401, "Unauthorized");
-const FORBIDDEN: Error = Error::fixed(403, "This key does not allow that");
+const FORBIDDEN: Error = Error::fixed(403, "This key does not allow this call");
 const TOO_MANY: Error = Error::fixed(429, "Too many requests, please try again later");
-const TIMED_OUT: Error = Error::Later("The request took too long and was given up; what it asked for may still happen");
+const TIMED_OUT: Error = Error::Later("The request took too long and was aborted; it may still take effect");
 
 /// The other end of the connection.
 #[derive(Clone, Copy, Debug)]

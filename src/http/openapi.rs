@@ -99,22 +99,22 @@ fn complete(path: &str, operation: &mut Operation) {
     if !is_open {
         let schemes = ["apiKey", "bearer"].map(|name| SecurityRequirement::new(name, Vec::<String>::new()));
         operation.security = Some(schemes.into());
-        answer(operation, "401", "There is no key, or a wrong one.", error());
-        answer(operation, "403", "This key does not allow that.", error());
+        answer(operation, "401", "The key is missing or wrong.", error());
+        answer(operation, "403", "The scope of the key does not allow this call.", error());
     }
     if is_api {
         answer(operation, "429", "Too many requests.", error());
     }
     if is_api || path == "/metrics" {
-        answer(operation, "500", "A fault of this server.", error());
-        answer(operation, "503", "The server can't do it right now; try again after the seconds in Retry-After.", error());
+        answer(operation, "500", "An internal error of the server.", error());
+        answer(operation, "503", "Temporarily unavailable; try again after the seconds in Retry-After.", error());
     }
     let is_strict =
         |one: &RefOr<Parameter>| matches!(one, RefOr::T(one) if matches!(one.name.as_str(), "cursor" | "by" | "node_id" | "server_url"));
     let is_filtered = operation.parameters.as_ref().is_some_and(|all| all.iter().any(is_strict));
     if has_body || is_filtered {
         let either = AnyOfBuilder::new().item(error()).item(Ref::from_schema_name(ValidationError::name()));
-        answer(operation, "400", "The request is not JSON, or not what is wanted.", RefOr::T(Schema::AnyOf(either.build())));
+        answer(operation, "400", "The request is not valid JSON, or its content is not valid.", RefOr::T(Schema::AnyOf(either.build())));
     }
     if has_body {
         answer(operation, "408", "The body did not arrive in time.", error());

@@ -1,4 +1,4 @@
-//! For those who watch over the process.
+//! Probes and metrics.
 
 use axum::extract::State;
 use axum::http::{HeaderValue, StatusCode};
@@ -10,22 +10,22 @@ use bloom_api::error::ErrorText;
 use bloom_api::reports::Probe;
 use bloom_store::Trouble;
 
-/// The process lives.
+/// Liveness: the process answers.
 #[utoipa::path(
     get, path = "/healthz", operation_id = "liveness", tag = "probes",
-    responses((status = 200, description = "It does.", body = Probe))
+    responses((status = 200, description = "The process answers.", body = Probe))
 )]
 pub async fn healthz() -> HandlerResult {
     ok(&Probe { status: "ok" })
 }
 
-/// The process can serve: the database is reachable and its schema current, its file is the one that was opened and not damaged, and
-/// it can be written to.
+/// Readiness: the database is reachable and can be written to, its schema is the one that this program knows, and an SQLite file is
+/// still the one that was opened, and not damaged.
 #[utoipa::path(
     get, path = "/readyz", operation_id = "readiness", tag = "probes",
     responses(
-        (status = 200, description = "It can.", body = Probe),
-        (status = 503, description = "It can't, or is about to stop.", body = ErrorText),
+        (status = 200, description = "The server is ready.", body = Probe),
+        (status = 503, description = "The server is not ready, or is stopping.", body = ErrorText),
     )
 )]
 pub async fn readyz(State(app): State<AppState>) -> HandlerResult {
@@ -40,7 +40,7 @@ pub async fn readyz(State(app): State<AppState>) -> HandlerResult {
     ok(&Probe { status: "ready" })
 }
 
-/// Metrics in Prometheus form.
+/// Metrics in the text format of Prometheus.
 #[utoipa::path(
     get, path = "/metrics", operation_id = "metrics", tag = "probes",
     responses((status = 200, description = "Metrics.", body = String, content_type = "text/plain"))

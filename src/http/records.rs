@@ -70,7 +70,7 @@ pub async fn audit(State(app): State<AppState>, Query(params): Query) -> Handler
     page(&rows.iter().map(Audit::from).collect::<Vec<_>>(), next)
 }
 
-/// How many there are of everything.
+/// Counts tasks, leases and workers.
 #[utoipa::path(
     get, path = "/api/runtime/stats", operation_id = "getStats", tag = "records",
     responses((status = 200, description = "Counts.", body = Stats))
@@ -88,10 +88,10 @@ pub async fn stats(State(app): State<AppState>) -> HandlerResult {
     })
 }
 
-/// What runs used: tokens and US dollars. These records outlive their tasks.
+/// Shows how many tokens and US dollars runs used. These records are kept when their tasks are removed.
 #[utoipa::path(
     get, path = "/api/runtime/usage", operation_id = "getUsage", tag = "records", params(UsageParams),
-    responses((status = 200, description = "Rows, 1000 at most.", body = Vec<UsageRow>))
+    responses((status = 200, description = "At most 1000 rows.", body = Vec<UsageRow>))
 )]
 pub async fn usage(State(app): State<AppState>, Query(params): Query) -> HandlerResult {
     let by = match params.get("by") {

@@ -37,7 +37,7 @@ const SPARE_HEAD: Duration = Duration::from_secs(2);
 const SPARE_TIME: Duration = Duration::from_secs(5);
 /// What is read of a request that is refused: a connection that is closed on unread bytes may lose the answer.
 const UNREAD: usize = 64 << 10;
-const FULL: Error = Error::Later("The server has as many connections as it can serve, try again");
+const FULL: Error = Error::Later("All connections of the server are in use, try again");
 /// For a request's head, and between requests: who sends it byte by byte keeps no connection occupied.
 pub const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 /// A rest after a failed accept: most fail because there are too many open files.
@@ -99,7 +99,7 @@ pub async fn serve(listener: TcpListener, state: AppState, shutdown: Cancellatio
     drop(listener);
     let all = u32::try_from(most).unwrap_or(u32::MAX);
     if timeout(finish_within, places.acquire_many(all)).await.is_err() {
-        tracing::warn!("some requests did not finish in time and are broken off");
+        tracing::warn!("some requests did not finish in time and were aborted");
     }
 }
 
@@ -158,7 +158,7 @@ impl Refusals {
         if self.told.is_none_or(|told| told.elapsed() >= TELL_EVERY) {
             tracing::warn!(
                 refused = self.untold,
-                "all connections are taken and further ones are refused; the limit is in the log entry of the start"
+                "all connections are in use, further ones are refused; the limit is in the log entry of the start"
             );
             (self.untold, self.told) = (0, Some(Instant::now()));
         }

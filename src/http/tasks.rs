@@ -1,4 +1,4 @@
-//! Tasks: created, listed, looked at.
+//! Tasks: create, list, show.
 
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
@@ -28,10 +28,10 @@ const MAX_IDEMPOTENCY_KEY: usize = 255;
 /// Creates a task.
 #[utoipa::path(
     post, path = "/api/runtime/llm-tasks", operation_id = "createTask", tag = "tasks", request_body = NewTask,
-    params(("Idempotency-Key" = Option<String>, Header, description = "As `idempotency_key` in the body, which wins.", max_length = 255)),
+    params(("Idempotency-Key" = Option<String>, Header, description = "As `idempotency_key` in the body, which takes precedence.", max_length = 255)),
     responses(
         (status = 201, description = "Created, and queued.", body = Task),
-        (status = 200, description = "The task that this idempotency key made first.", body = Task),
+        (status = 200, description = "The task that was created first with this idempotency key.", body = Task),
         (status = 409, description = "The idempotency key was used for another task.", body = ErrorText),
     )
 )]
@@ -43,11 +43,11 @@ pub async fn create(State(app): State<AppState>, caller: Caller, headers: Header
     json(if *existed { StatusCode::OK } else { StatusCode::CREATED }, &show_task(&app.engine, spec, state))
 }
 
-/// Creates many tasks, all or none.
+/// Creates many tasks, all of them or none.
 #[utoipa::path(
     post, path = "/api/runtime/llm-tasks:batch", operation_id = "createTasks", tag = "tasks", request_body = NewTasks,
     responses(
-        (status = 201, description = "Created. A task whose idempotency key was used before is the first one.", body = CreatedTasks),
+        (status = 201, description = "Created. If an idempotency key was used before, the first task with this key is returned in its place.", body = CreatedTasks),
         (status = 409, description = "An idempotency key was used for another task.", body = ErrorText),
     )
 )]
@@ -133,7 +133,7 @@ fn with_status(filter: TaskFilter, status: Option<&str>) -> Option<TaskFilter> {
     }
 }
 
-/// The 50 newest tasks.
+/// Lists the 50 newest tasks.
 #[utoipa::path(
     get, path = "/api/runtime/runs", operation_id = "listRuns", tag = "tasks",
     responses((status = 200, description = "Tasks, newest first.", body = Vec<Task>))
@@ -143,7 +143,7 @@ pub async fn runs(State(app): State<AppState>) -> HandlerResult {
     ok(&show(&app, &rows.rows))
 }
 
-/// One task.
+/// Shows one task.
 #[utoipa::path(
     get, path = "/api/runtime/llm-tasks/{id}", operation_id = "getTask", tag = "tasks", params(("id" = String, Path)),
     responses(
@@ -156,12 +156,12 @@ pub async fn get(State(app): State<AppState>, path: TaskPath) -> HandlerResult {
     ok(&show_task(&app.engine, &row.spec, &row.state))
 }
 
-/// The newest result of a task.
+/// Shows the newest result of a task.
 #[utoipa::path(
     get, path = "/api/runtime/llm-tasks/{id}/result", operation_id = "getResult", tag = "tasks", params(("id" = String, Path)),
     responses(
         (status = 200, description = "The result.", body = TaskResult),
-        (status = 404, description = "There is no such task, or no result yet.", body = ErrorText),
+        (status = 404, description = "The task does not exist, or has no result yet.", body = ErrorText),
     )
 )]
 pub async fn result(State(app): State<AppState>, path: TaskPath) -> HandlerResult {

@@ -1,4 +1,4 @@
-//! Waiting for a task's end.
+//! Waiting for the end of a task.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ const DEFAULT_WAIT_SEC: i64 = 30;
 /// Behind the wake-ups stands a look now and then.
 pub const LOOK_EVERY: Duration = Duration::from_secs(5);
 
-/// The task, as soon as it is finished or the time is over.
+/// Waits until the task is finished or the time limit is reached, and returns the task.
 #[utoipa::path(
     get, path = "/api/runtime/llm-tasks/{id}/wait", operation_id = "waitForTask", tag = "tasks",
     params(("id" = String, Path), WaitParams),

@@ -32,11 +32,11 @@ const PIECE_BYTES: usize = 256 << 10;
 const TASKS_AT_ONCE: usize = 16;
 const TOO_MUCH: Error = Error::Later("This change is too large for a stream");
 
-/// A stream of changes: `task`, `lease` and `worker` with the whole object, `removed` with its kind and id, `reset` after a
-/// gap or a change too large to send: list again.
+/// Streams changes: `task`, `lease` and `worker` with the whole object, `removed` with its kind and id, and `reset` after a gap or a
+/// change that is too large to send; then the client must list the objects again.
 #[utoipa::path(
     get, path = "/api/runtime/watch", operation_id = "watch", tag = "events",
-    responses((status = 200, description = "A stream without end.", body = String, content_type = "text/event-stream"))
+    responses((status = 200, description = "A stream that does not end.", body = String, content_type = "text/event-stream"))
 )]
 pub async fn watch(State(app): State<AppState>, headers: HeaderMap) -> HandlerResult {
     let permit = app.stream_limits.watch()?;

@@ -1,4 +1,4 @@
-//! The calls that a worker's program makes for all that it runs.
+//! The calls of a worker about all its runs.
 
 use axum::extract::State;
 use axum::response::Response;
@@ -20,12 +20,12 @@ use bloom_core::command::{Command, Completed, Holder, Op, Reply};
 use bloom_core::task::TaskState;
 use bloom_engine::ClaimRequest;
 
-/// Asks for tasks; answers as soon as there is work, or when the time is over.
+/// Claims tasks. Answers as soon as there is work, or when `wait_sec` is over.
 #[utoipa::path(
     post, path = "/api/runtime/workers/{id}/claim", operation_id = "claimTasks", tag = "worker protocol",
     params(("id" = String, Path)), request_body = Claim,
     responses(
-        (status = 200, description = "Leases with their tasks, maybe none.", body = Claimed),
+        (status = 200, description = "Leases with their tasks; possibly none.", body = Claimed),
         (status = 404, description = "Worker not found.", body = ErrorText),
     )
 )]
@@ -60,12 +60,12 @@ async fn delivered(app: &AppState, worker: &str, leased: &[TaskState]) -> Result
     ok(&Claimed { leases: leases.collect(), directives: directives(&app.engine, worker) })
 }
 
-/// A sign of life of all runs of a worker.
+/// Renews leases of a worker.
 #[utoipa::path(
     post, path = "/api/runtime/workers/{id}/heartbeat", operation_id = "heartbeatWorker", tag = "worker protocol",
     params(("id" = String, Path)), request_body = WorkerHeartbeat,
     responses(
-        (status = 200, description = "Which leases were renewed, which are lost.", body = RenewedLeases),
+        (status = 200, description = "Which leases were renewed, and which are lost.", body = RenewedLeases),
         (status = 404, description = "Worker not found.", body = ErrorText),
     )
 )]
@@ -93,12 +93,12 @@ async fn must_be_known(app: &AppState, worker: &str) -> Result<(), Error> {
     if app.store.worker(worker).await?.is_some() { Ok(()) } else { Err(Error::WORKER_NOT_FOUND) }
 }
 
-/// The ends of many runs, each on its own.
+/// Completes many tasks, each on its own.
 #[utoipa::path(
     post, path = "/api/runtime/workers/{id}/complete", operation_id = "completeTasks", tag = "worker protocol",
     params(("id" = String, Path)), request_body = NewCompletions,
     responses(
-        (status = 200, description = "What came of each.", body = Completions),
+        (status = 200, description = "The outcome of each completion.", body = Completions),
         (status = 404, description = "Worker not found.", body = ErrorText),
     )
 )]

@@ -20,7 +20,7 @@ use bloom_core::Ms;
 use bloom_core::command::{CordonWish, Op, Reply, WorkerChange};
 use bloom_core::worker::WorkerStatus;
 
-/// Lists workers, the last registered first.
+/// Lists workers, the most recently registered first.
 #[utoipa::path(
     get, path = "/api/runtime/workers", operation_id = "listWorkers", tag = "workers", params(WorkerPageParams, StatusParam),
     responses((status = 200, description = "A page of workers.", body = Vec<Worker>))
@@ -45,10 +45,10 @@ pub async fn list(State(app): State<AppState>, Query(params): Query) -> HandlerR
 /// When the last worker of a page was registered, and its name.
 fn cursor(text: &str) -> Result<(Ms, String), Error> {
     let parts = text.split_once('.').and_then(|(at, id)| Some((at.parse().ok()?, id.to_owned())));
-    parts.ok_or_else(|| Error::field("cursor", "Invalid cursor: take it from the Link header of the page before"))
+    parts.ok_or_else(|| Error::field("cursor", "Invalid cursor: use the one from the Link header of the previous page"))
 }
 
-/// One worker and its active leases.
+/// Shows a worker and its active leases.
 #[utoipa::path(
     get, path = "/api/runtime/workers/{id}", operation_id = "getWorker", tag = "workers", params(("id" = String, Path)),
     responses(
@@ -65,12 +65,12 @@ pub async fn get(State(app): State<AppState>, path: WorkerPath) -> HandlerResult
     ok(&WorkerWithLeases { worker: shown, leases: rows.iter().map(show_lease).collect() })
 }
 
-/// Registers a worker, or changes what is known of it.
+/// Registers a worker, or updates a known one.
 #[utoipa::path(
     post, path = "/api/runtime/workers", operation_id = "registerWorker", tag = "workers", request_body = NewWorker,
     responses(
         (status = 201, description = "Registered.", body = Worker),
-        (status = 200, description = "It was known; what was given has changed.", body = Worker),
+        (status = 200, description = "The worker was known and is updated.", body = Worker),
     )
 )]
 pub async fn register(State(app): State<AppState>, caller: Caller, body: Content) -> HandlerResult {
@@ -87,11 +87,11 @@ async fn worker_reply(app: &AppState, caller: &Caller, op: Op) -> HandlerResult 
     }
 }
 
-/// Removes a worker; what it holds goes back to the queue.
+/// Removes a worker; its tasks go back to the queue.
 #[utoipa::path(
     delete, path = "/api/runtime/workers/{id}", operation_id = "removeWorker", tag = "workers", params(("id" = String, Path)),
     responses(
-        (status = 200, description = "Removed. One that the control plane still lists comes back.", body = Removed),
+        (status = 200, description = "Removed. A worker that the control plane still lists comes back.", body = Removed),
         (status = 404, description = "Worker not found.", body = ErrorText),
     )
 )]
@@ -101,7 +101,7 @@ pub async fn remove(State(app): State<AppState>, caller: Caller, path: WorkerPat
     ok(&Removed { removed: true, id: &id })
 }
 
-/// The worker takes no new tasks.
+/// Cordons a worker: it gets no new tasks.
 #[utoipa::path(
     post, path = "/api/runtime/workers/{id}/cordon", operation_id = "cordonWorker", tag = "workers", params(("id" = String, Path)),
     responses(
@@ -113,7 +113,7 @@ pub async fn cordon(State(app): State<AppState>, caller: Caller, path: WorkerPat
     wish(&app, &caller, path, &body, CordonWish::Cordon).await
 }
 
-/// The worker takes tasks again.
+/// Uncordons a worker: it gets tasks again.
 #[utoipa::path(
     post, path = "/api/runtime/workers/{id}/uncordon", operation_id = "uncordonWorker", tag = "workers", params(("id" = String, Path)),
     responses(
@@ -125,7 +125,7 @@ pub async fn uncordon(State(app): State<AppState>, caller: Caller, path: WorkerP
     wish(&app, &caller, path, &body, CordonWish::Uncordon).await
 }
 
-/// The worker takes no new tasks, and is asked to finish or hand back what it holds.
+/// Drains a worker: it gets no new tasks, and must finish or hand back those that it has.
 #[utoipa::path(
     post, path = "/api/runtime/workers/{id}/drain", operation_id = "drainWorker", tag = "workers", params(("id" = String, Path)),
     responses(

@@ -49,7 +49,7 @@ pub fn parse(body: &[u8]) -> Result<Vec<WorkerChange>, String> {
         .or_else(|_| serde_json::from_slice::<Enveloped<'_>>(body).map(|listing| listing.agents))
         .map_err(|_| "the listing of agents is neither a list nor {\"agents\": […]}".to_owned())?;
     if entries.len() > MAX_AGENTS {
-        tracing::warn!(listed = entries.len(), taken = MAX_AGENTS, "the control plane lists too many agents; the rest is left out");
+        tracing::warn!(listed = entries.len(), taken = MAX_AGENTS, "the control plane lists too many agents; the rest are ignored");
     }
     let mut changes = Vec::new();
     let mut names = BTreeSet::new();

@@ -21,7 +21,7 @@ async fn take_over(context: Context, membridge: Membridge) -> Result<(), Error> 
         return Ok(());
     }
     let listed = membridge.agents().await.map_err(|error| {
-        tracing::warn!(error, "the control plane's workers could not be listed");
+        tracing::warn!(error, "the workers of the control plane could not be listed");
         Error::Unavailable
     })?;
     for page in listed.chunks(PAGE) {

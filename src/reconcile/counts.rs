@@ -53,10 +53,10 @@ async fn check_when_due(context: Context, due: Arc<Mutex<Due>>) -> Result<Option
             priority,
             %status,
             missing = n,
-            "the counts of tasks do not fit the tables and are corrected; the first of them is named"
+            "the stored counts of tasks do not match the tables and are corrected; the first one is shown"
         );
     } else if missing.leases != 0 {
-        tracing::warn!(missing = missing.leases, "the count of leases does not fit the tables and is corrected");
+        tracing::warn!(missing = missing.leases, "the stored count of leases does not match the table and is corrected");
     }
     if !missing.is_empty() {
         let wrong = missing.len() as u64;

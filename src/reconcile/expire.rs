@@ -79,7 +79,7 @@ async fn reconcile(context: Context, clock: Arc<Mutex<Clock>>) -> Result<Option<
     let reading = Reading { now: service.now, asked_ms, told_ms: context.engine.elapsed_ms() };
     let step_ms = clock.heed(epoch, service, reading);
     if step_ms != 0 {
-        tracing::warn!(step_ms, "the database's clock has stepped; leases go on as if it had not");
+        tracing::warn!(step_ms, "the clock of the database has stepped; active leases are adjusted");
         if !follow_step(&context, step_ms, service.now).await? {
             return Ok(None);
         }

@@ -1,4 +1,4 @@
-//! The loops that drive what is toward what was asked.
+//! The loops that drive the observed state toward the desired one.
 //!
 //! They own no state: each looks at the database, by an index and in pages, and sends commands like everybody else. Changes that this
 //! replica hears of, and deadlines, make it look sooner; none depends on them, since each looks every second or so anyway. All but the
@@ -121,6 +121,6 @@ impl Context {
 }
 
 fn unreadable(error: bloom_database::Error) -> Error {
-    tracing::warn!(%error, "a reconciler could not read");
+    tracing::warn!(%error, "a reconciler could not read the database");
     Error::Unavailable
 }

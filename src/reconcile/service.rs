@@ -17,7 +17,7 @@ pub(super) async fn mark(engine: Engine) {
         };
         engine.metrics().database_up(!outcome.as_ref().is_err_and(bloom_database::Error::is_unavailable));
         if let Err(error) = outcome {
-            tracing::debug!(%error, "the mark of service was not written");
+            tracing::debug!(%error, "the service mark was not written");
         }
         tokio::select! {
             biased;

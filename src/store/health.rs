@@ -28,16 +28,16 @@ impl Trouble {
     pub fn text(self) -> &'static str {
         match self {
             Self::Moved => {
-                "The database file was removed, moved or replaced while the server ran, so nothing can be kept: stop the server, put the file \
-                 back, or remove what is left beside it (-wal and -shm) and restore a backup, and start the server again"
+                "The database file was removed, moved or replaced while the server ran, so nothing can be stored: stop the server, put the file \
+                 back (or remove the files -wal and -shm beside it and restore a backup), and start the server again"
             }
             Self::Damaged => {
-                "The database file is damaged: stop the server, remove the file and what is left beside it (-wal and -shm), restore a backup and \
-                 start the server again"
+                "The database file is damaged: stop the server, remove it and the files -wal and -shm beside it, restore a backup, and start \
+                 the server again"
             }
             Self::Failing => {
-                "The database can't be written to because its disk is full or fails: make room on it, or look at the system's log; the \
-                 server goes on by itself"
+                "The database can't be written to because its disk is full or fails: make room on it, or check the system's log; the \
+                 server continues by itself"
             }
         }
     }
@@ -152,7 +152,7 @@ impl Health {
 
     fn lost(&self, trouble: Trouble, cause: &str) -> Error {
         if self.lasting.set(trouble).is_ok() {
-            tracing::error!(cause, "NOTHING IS ACKNOWLEDGED ANY MORE. {}", trouble.text());
+            tracing::error!(cause, "NO WRITE IS ACKNOWLEDGED ANY MORE. {}", trouble.text());
         }
         Error::Unusable(self.lasting().unwrap_or(trouble))
     }

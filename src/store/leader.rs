@@ -82,7 +82,7 @@ impl Store {
         };
         if let Some(step) = step {
             let direction = if step > 0 { "forward" } else { "back" };
-            tracing::warn!(step_ms = step.abs(), direction, "the machine's clock was set; from now on its new time counts");
+            tracing::warn!(step_ms = step.abs(), direction, "the clock of the machine was changed; the new time is used from now on");
         }
         step.is_some()
     }

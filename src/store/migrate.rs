@@ -70,7 +70,7 @@ impl Store {
         if let Some(marked) = marked.filter(|marked| marked.elapsed() > UNMARKED) {
             let seconds = marked.elapsed().as_secs();
             return Err(Error::Unavailable(format!(
-                "nothing could be written for {seconds} s: another program may hold the database locked"
+                "nothing could be written for {seconds} s: another program may have locked the database"
             )));
         }
         let applied = self.applied().await?;
@@ -107,11 +107,11 @@ fn explain(error: MigrateError) -> Error {
             Error::Setup(format!("the database has migration {version}, which this program does not know: run the newer version"))
         }
         MigrateError::VersionMismatch(version) => Error::Setup(format!(
-            "migration {version} was applied in another form than this program has: it is not a database of this version; restore a backup or start with an empty one"
+            "migration {version} of the database differs from the one in this program: the database belongs to another version; restore a backup or start with an empty database"
         )),
         MigrateError::Dirty(version) => {
             Error::Setup(format!("migration {version} was interrupted: restore the database from a backup, or drop it and start again"))
         }
-        other => Error::Setup(format!("the schema could not be brought up to date: {other}")),
+        other => Error::Setup(format!("the migrations could not be applied: {other}")),
     }
 }

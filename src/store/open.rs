@@ -74,9 +74,7 @@ pub(super) async fn open(options: &StoreOptions) -> Result<Opened, Error> {
 async fn open_postgres(url: &str, max_connections: u32) -> Result<Opened, Error> {
     // The parser's own words may repeat the URL, which can hold a password.
     let options = PgConnectOptions::from_str(url)
-        .map_err(|_| {
-            Error::Setup("DATABASE_URL is not a valid PostgreSQL URL; it looks like postgres://user:password@host:5432/database".into())
-        })?
+        .map_err(|_| Error::Setup("DATABASE_URL is not a valid PostgreSQL URL; write postgres://user:password@host:5432/database".into()))?
         .application_name("bloom-runtime")
         .options(PLANS)
         .options([("synchronous_commit", "on"), ("tcp_user_timeout", "5s"), ("lock_timeout", "3s")])
@@ -116,9 +114,9 @@ async fn connect(options: &PgConnectOptions) -> Result<PgConnection, sqlx::Error
 fn explain(error: sqlx::Error, options: &PgConnectOptions) -> Error {
     let server = format!("{}:{}", options.get_host(), options.get_port());
     match error.as_database_error().and_then(|database| database.code()) {
-        Some(code) if code.starts_with("28") || code == "3D000" || code == "42501" => {
-            Error::Setup(format!("PostgreSQL at {server} refuses this program: {error}; check user, password and database in DATABASE_URL"))
-        }
+        Some(code) if code.starts_with("28") || code == "3D000" || code == "42501" => Error::Setup(format!(
+            "PostgreSQL at {server} refused the connection: {error}; check user, password and database in DATABASE_URL"
+        )),
         _ => Error::Unavailable(format!("no connection to PostgreSQL at {server} ({error}); check DATABASE_URL and that the server runs")),
     }
 }
@@ -240,7 +238,7 @@ impl LockFile {
                 file.read_to_string(&mut holder).map_err(fail)?;
                 let holder = if holder.is_empty() { "another process".to_owned() } else { holder.trim().to_owned() };
                 return Err(Error::Setup(format!(
-                    "the database {} is in use by {holder}: stop that one first, or give this one another DATABASE_URL or DATA_DIR (several processes can share a PostgreSQL database)",
+                    "the database {} is in use by {holder}: stop that process first, or set another DATABASE_URL or DATA_DIR for this one (several processes can share a PostgreSQL database)",
                     database.display()
                 )));
             }

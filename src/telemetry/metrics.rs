@@ -62,7 +62,7 @@ impl Metrics {
         let registry = Registry::new();
         registry.register(Box::new(ProcessCollector::for_self()))?;
         let f = Families(&registry);
-        let build = f.gauges("bloom_build_info", "Always 1; its labels tell the version that runs.", &["version"])?;
+        let build = f.gauges("bloom_build_info", "Always 1; the label is the version of the program.", &["version"])?;
         build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
         let inner = Inner {
             before_render: Mutex::default(),
@@ -77,31 +77,31 @@ impl Metrics {
                 &["route", "method"],
                 FAST_SECONDS,
             )?,
-            connections_refused: f.counter(
-                "bloom_http_connections_refused_total",
-                "Connections that came when all were taken, and were refused or closed.",
-            )?,
+            connections_refused: f
+                .counter("bloom_http_connections_refused_total", "Connections that were refused or closed because all were in use.")?,
             commands: f.counters("bloom_commands_total", "Commands decided, by operation and outcome.", &["op", "outcome"])?,
             batch_commands: f.histograms("bloom_batch_commands", "Commands in one batch.", &["writer"], BATCH_COMMANDS)?,
             commit_seconds: f.histograms(
                 "bloom_commit_duration_seconds",
-                "Time of one batch from its first statement to its commit, waits for the database included.",
+                "Time of one batch from its first statement to its commit, including waits for the database.",
                 &["writer"],
                 FAST_SECONDS,
             )?,
             conflicts: f.counters(
                 "bloom_batch_conflicts_total",
-                "Batches decided again because another transaction was first.",
+                "Batches that were decided again because of a conflict with another transaction.",
                 &["writer"],
             )?,
-            lease_expiries: f.counter("bloom_lease_expiries_total", "Leases that ended by their time.")?,
+            lease_expiries: f.counter("bloom_lease_expiries_total", "Leases that expired.")?,
             retries: f.counter("bloom_task_retries_total", "Tasks that went back to the queue after an attempt.")?,
-            count_corrections: f
-                .counter("bloom_count_corrections_total", "Counts of tasks or leases that did not fit the tables and were put right.")?,
-            pushes: f.counters("bloom_push_total", "Tasks pushed to agents, by what came of it.", &["outcome"])?,
+            count_corrections: f.counter(
+                "bloom_count_corrections_total",
+                "Stored counts of tasks or leases that did not match the tables and were corrected.",
+            )?,
+            pushes: f.counters("bloom_push_total", "Tasks pushed to agents, by outcome.", &["outcome"])?,
             assignment_seconds: f.histogram(
                 "bloom_task_assignment_duration_seconds",
-                "Time from a task's being ready to its lease.",
+                "Time from when a task is ready to its lease.",
                 WAIT_SECONDS,
             )?,
             run_seconds: f.histograms(
@@ -118,10 +118,10 @@ impl Metrics {
                 &["loop"],
                 FAST_SECONDS,
             )?,
-            leader: f.gauge("bloom_leader", "1 on the replica that reconciles, else 0.")?,
+            leader: f.gauge("bloom_leader", "1 on the replica that leads, else 0.")?,
             database_up: f.gauge("bloom_database_up", "1 while the database answers, else 0.")?,
-            tokens: f.counters("bloom_tokens_total", "Tokens used by runs, as their agents report.", &["agent", "model", "kind"])?,
-            cost: f.sums("bloom_cost_usd_total", "US dollars spent by runs, as their agents report.", &["agent", "model"])?,
+            tokens: f.counters("bloom_tokens_total", "Tokens used by runs, as reported by the agents.", &["agent", "model", "kind"])?,
+            cost: f.sums("bloom_cost_usd_total", "US dollars spent by runs, as reported by the agents.", &["agent", "model"])?,
             cost_agents: Bounded::new(MAX_AGENTS),
             cost_models: Bounded::new(MAX_MODELS),
             scraped: Scraped::new(&f)?,
@@ -227,7 +227,7 @@ impl Metrics {
         hooks.iter().for_each(|hook| hook(self));
         let mut text = String::new();
         if let Err(error) = TextEncoder::new().encode_utf8(&self.0.registry.gather(), &mut text) {
-            tracing::error!(%error, "metrics can't be rendered");
+            tracing::error!(%error, "the metrics could not be rendered");
         }
         text
     }

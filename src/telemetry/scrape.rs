@@ -40,15 +40,17 @@ impl Scraped {
         Ok(Self {
             tasks: f.gauges("bloom_tasks", "Tasks by status.", &["status"])?,
             queue_tasks: f.gauges("bloom_queue_tasks", "Queued tasks by agent and priority (high 7-9, normal 4-6, low 0-3).", queue)?,
-            queue_age: f.exact_gauges("bloom_queue_oldest_age_seconds", "How long the first task in line has been ready.", queue)?,
-            active_leases: f.gauge("bloom_active_leases", "Leases that hold a task now.")?,
+            queue_age: f.exact_gauges("bloom_queue_oldest_age_seconds", "How long the first task of the queue has been ready.", queue)?,
+            active_leases: f.gauge("bloom_active_leases", "Active leases.")?,
             workers: f.gauges("bloom_workers", "Workers by status.", &["status"])?,
-            free_slots: f.gauge("bloom_worker_free_slots", "Free places on workers that are online and take tasks.")?,
+            free_slots: f.gauge("bloom_worker_free_slots", "Free slots on workers that are online and take tasks.")?,
             membridge_up: f.gauge("bloom_membridge_up", "1 if the control plane answered its last call, else 0.")?,
-            membridge_failures: f.gauge("bloom_membridge_consecutive_failures", "Calls to the control plane that failed in a row.")?,
-            membridge_success: f
-                .exact_gauge("bloom_membridge_last_success_timestamp_seconds", "When the control plane last answered; 0 = never.")?,
-            connections: f.gauges("bloom_database_connections", "Open connections of the reading pool, by state.", &["state"])?,
+            membridge_failures: f.gauge("bloom_membridge_consecutive_failures", "Failed calls to the control plane in a row.")?,
+            membridge_success: f.exact_gauge(
+                "bloom_membridge_last_success_timestamp_seconds",
+                "Time of the last successful call to the control plane; 0 = never.",
+            )?,
+            connections: f.gauges("bloom_database_connections", "Open database connections for reads, by state.", &["state"])?,
         })
     }
 }

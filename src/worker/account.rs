@@ -54,7 +54,7 @@ impl Accounts {
         states.insert(account.to_owned(), State::Paused(until));
         let kept: BTreeMap<_, _> = states.iter().filter(|(_, state)| matches!(state, State::Paused(until) if *until > now)).collect();
         if let Err(error) = write_json_durably(&self.path, &kept) {
-            tracing::warn!(%error, "that an account is paused can't be kept: an agent that is started again will not know it");
+            tracing::warn!(%error, "the pause of an account could not be stored; the agent will not know it after a restart");
         }
     }
 

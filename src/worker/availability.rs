@@ -118,13 +118,13 @@ impl Agent {
                 match done {
                     Ok(()) => {
                         if offer != told {
-                            tracing::info!(status = offer.status, agents = ?offer.agents, "told the server how this worker is");
+                            tracing::info!(status = offer.status, agents = ?offer.agents, "reported the status of this worker to the server");
                         }
                         (told, told_at, backoff) = (offer, Instant::now(), Backoff::default());
                         self.state_changed.notify_waiters();
                     }
                     Err(error) => {
-                        tracing::warn!(%error, status = offer.status, "the server could not be told how this worker is; trying again");
+                        tracing::warn!(%error, status = offer.status, "the status of this worker could not be reported to the server; trying again");
                         wait = backoff.wait(&error);
                     }
                 }
@@ -144,13 +144,16 @@ impl Agent {
     }
 
     pub(super) fn pause(&self, account: &str, until: Ms) {
-        tracing::warn!(account, until, "the account is out of quota: no new tasks until then");
+        tracing::warn!(account, until, "the account is out of quota; no new tasks for it until then");
         self.accounts.pause(account, until, now_ms());
         self.state_changed.notify_waiters();
     }
 
     pub(super) fn refuse(&self, account: &str) {
-        tracing::error!(account, "the account's credentials were refused: no new tasks; log the CLI in again, then restart the agent");
+        tracing::error!(
+            account,
+            "the credentials of the account were refused; no new tasks for it. Log in with the CLI again, then restart the agent"
+        );
         self.accounts.refuse(account);
         self.state_changed.notify_waiters();
     }
@@ -158,7 +161,7 @@ impl Agent {
     /// Gets no more tasks from here on; one that was on its way to us goes back.
     pub(super) async fn say_goodbye(&self) {
         if let Err(error) = self.register(Offer { status: "offline", agents: self.settings.profiles.slugs() }).await {
-            return tracing::warn!(%error, "the server could not be told that this worker stops");
+            return tracing::warn!(%error, "the server could not be informed that this worker stops");
         }
         let held: Vec<Uuid> = self.lock().keys().copied().collect();
         let path = format!("api/runtime/workers/{}/claim", client::part(&self.name));

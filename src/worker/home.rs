@@ -100,7 +100,7 @@ impl Home {
     /// Marks the agent as one that is to run no more, whoever starts it.
     pub fn uninstall(&self) {
         if let Err(error) = fs::write(self.uninstalled_path(), "") {
-            tracing::warn!(%error, "that this agent is uninstalled can't be kept: whoever supervises it may start it again");
+            tracing::warn!(%error, "the marker of the uninstall could not be stored; a supervisor may start this agent again");
         }
     }
 
@@ -139,7 +139,7 @@ impl Home {
     pub fn renewed(&self, at: Ms) {
         // Not worth a disk's flush: an older time only makes a later process more careful.
         if let Err(error) = fs::write(self.root.join("renewed"), at.to_string()) {
-            tracing::warn!(%error, "the time of the last heartbeat can't be kept");
+            tracing::warn!(%error, "the time of the last heartbeat could not be stored");
         }
     }
 

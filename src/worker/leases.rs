@@ -112,7 +112,7 @@ impl Agent {
         let dir = RunDir::new(self.home.run_dir(lease.id));
         let record = Record { lease, taken_at: now_ms(), task, process: None, starts: 0 };
         if let Err(error) = dir.create(&record) {
-            tracing::error!(lease = %lease.id, %error, "a task can't be kept on disk, so it is handed back, and no other is taken for a while");
+            tracing::error!(lease = %lease.id, %error, "a task could not be stored on disk; it is handed back, and no others are taken for a while");
             self.unwell_until.store(now_ms() + UNWELL_MS, Ordering::Relaxed);
             self.state_changed.notify_waiters();
             let (agent, task) = (self.clone(), record.task.id);
@@ -190,7 +190,7 @@ impl Agent {
             }
         };
         if !is_kept && let Err(error) = dir.keep_verdict(&verdict) {
-            tracing::error!(%task, %error, "a run's end can't be kept on disk; it is only sent");
+            tracing::error!(%task, %error, "the end of a run could not be stored on disk; it is only sent");
         }
         over.cancel();
         self.ended(lease);
@@ -286,7 +286,7 @@ impl Agent {
         self.changed.notify_waiters();
         for lease in &renewed.lost {
             if let Some(held) = runs.get(lease).filter(|held| !held.is_over) {
-                tracing::warn!(%lease, task = %held.task, "the lease is lost: its run is ended");
+                tracing::warn!(%lease, task = %held.task, "the lease is lost; its run is ended");
                 held.end(Stop::LeaseLost);
             }
         }

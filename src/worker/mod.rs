@@ -151,7 +151,7 @@ pub async fn run(settings: Settings, listener: Option<TcpListener>, shutdown: Ca
     }
     let home = Home::open(&settings.work_dir)?;
     if let Some(mark) = home.uninstalled() {
-        tracing::warn!(mark = %mark.display(), "this agent was uninstalled; remove the mark to run it again");
+        tracing::warn!(mark = %mark.display(), "this agent was uninstalled; remove the marker file to run it again");
         return Ok(Ended::Stopped);
     }
     let name = home.name(settings.name.as_deref(), client.server())?;
@@ -201,7 +201,7 @@ impl Agent {
             tracing::info!(
                 runs = self.lock().len(),
                 grace_s = self.settings.grace.as_secs(),
-                "stopping: no new tasks; a second signal ends at once"
+                "stopping: no new tasks; a second signal ends the agent at once"
             );
             self.draining.store(true, Ordering::Relaxed);
             self.state_changed.notify_waiters();
@@ -237,7 +237,9 @@ impl Agent {
                 Ok(record) => found.push((dir, record)),
                 // It was never begun: without a record nothing was started.
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => dir.remove(),
-                Err(error) => tracing::error!(run = %dir, %error, "a run of before can't be read: look into its files, then remove them"),
+                Err(error) => {
+                    tracing::error!(run = %dir, %error, "the files of an earlier run can't be read: check them, then remove them")
+                }
             }
         }
         // What was started is watched again; what was not starts.
@@ -251,7 +253,7 @@ impl Agent {
         for (dir, record) in found {
             let age = Duration::from_millis(u64::try_from(now_ms() - renewed.max(record.taken_at)).unwrap_or(u64::MAX));
             let left = Duration::from_secs(record.lease.ttl_seconds).saturating_sub(age);
-            tracing::info!(lease = %record.lease.id, task = %record.task.id, "taking up a run of before");
+            tracing::info!(lease = %record.lease.id, task = %record.task.id, "continuing an earlier run");
             self.take_up(dir, record, Instant::now() + left);
         }
     }
@@ -261,7 +263,7 @@ impl Agent {
         if !self.settled_within(self.settings.grace).await {
             self.stop_where(Stop::HandBack, |_| true);
             if !self.settled_within(run::TERM_GRACE + FAREWELL * 2).await {
-                tracing::warn!("not everything could be told to the server; the next start of this agent does it");
+                tracing::warn!("some results could not be delivered to the server; the next start of this agent delivers them");
             }
         }
     }

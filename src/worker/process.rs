@@ -87,7 +87,7 @@ async fn end_all(is_meant: impl Fn(&Process, &Stat) -> bool, grace: Duration) ->
         }
         let waited = began.elapsed();
         if waited > grace + KILL_LIMIT {
-            tracing::error!(processes = ?left, "these processes could not be ended");
+            tracing::error!(processes = ?left, "these processes of a run could not be ended");
             return false;
         }
         let is_over = waited >= grace;

@@ -256,8 +256,8 @@ mod tests {
     }
 
     #[test]
-    fn readme_shows_a_file_that_can_be_used() {
-        let text = include_str!("../../README.md").split("```toml\n").nth(1).unwrap().split("```").next().unwrap();
+    fn the_documentation_shows_a_file_that_can_be_used() {
+        let text = include_str!("../../docs/agents-and-profiles.md").split("```toml\n").nth(1).unwrap().split("```").next().unwrap();
         let file: ProfilesFile = toml::from_str(text).unwrap();
         assert_eq!(file.profiles.keys().collect::<Vec<_>>(), ["default", "reviewer", "shout"]);
         assert_eq!((file.profiles["default"].stall_seconds, file.profiles["reviewer"].stall_seconds), (STALL_SECONDS, STALL_SECONDS));

@@ -42,7 +42,7 @@ pub fn compose(task: &Task, dir: &Path, resumed_after_crash: bool) -> Result<Str
     files.sort();
     files.dedup();
     if files.len() > MAX_FILES {
-        return Err(format!("the context hints name {} files; {MAX_FILES} at most are read in", files.len()));
+        return Err(format!("the context hints name {} files; at most {MAX_FILES} can be read", files.len()));
     }
     if !references.is_empty() {
         text.push_str("\n\nReferences:\n");
@@ -54,7 +54,7 @@ pub fn compose(task: &Task, dir: &Path, resumed_after_crash: bool) -> Result<Str
         let size = fs::metadata(&path).map_err(|error| format!("the context hint {name} can't be read: {error}"))?.len();
         total += size;
         if size > MAX_FILE_BYTES || total > MAX_ALL_BYTES {
-            return Err(format!("the context hints name too much to read in: a file may have 256 KiB, all together 1 MiB ({name})"));
+            return Err(format!("the context hints name too much text: at most 256 KiB per file, 1 MiB in total ({name})"));
         }
         let bytes = fs::read(&path).map_err(|error| format!("the context hint {name} can't be read: {error}"))?;
         let content = String::from_utf8(bytes).map_err(|_| format!("the context hint {name} is not a text file"))?;
@@ -88,7 +88,7 @@ fn matches(hint: &str, dir: &Path) -> Result<Vec<PathBuf>, String> {
         for entry in fs::read_dir(&next).into_iter().flatten().flatten() {
             looked_at += 1;
             if looked_at > MAX_ENTRIES {
-                return Err(format!("the context hint {hint} goes through more than {MAX_ENTRIES} files: name them more closely"));
+                return Err(format!("the context hint {hint} searches more than {MAX_ENTRIES} files: make it more specific"));
             }
             // Links are not followed: they lead anywhere, and in circles.
             let (path, Ok(kind)) = (entry.path(), entry.file_type()) else { continue };
@@ -108,7 +108,7 @@ fn matches(hint: &str, dir: &Path) -> Result<Vec<PathBuf>, String> {
 /// What a reference says goes into the prompt, where the CLI takes words with an `@` for files: none of them may lie elsewhere.
 fn check_reference(hint: &str, dir: &Path) -> Result<(), String> {
     if hint.chars().any(char::is_control) {
-        return Err("a context hint has control characters".to_owned());
+        return Err("a context hint contains control characters".to_owned());
     }
     for word in hint.split('@').skip(1).chain(Some(hint).filter(|hint| !hint.contains('@'))) {
         let word = word.trim_start_matches(['"', '\'']);

@@ -98,7 +98,7 @@ async fn execute_task(State(agent): State<Arc<Agent>>, body: Result<Json<Pushed>
         Err(error) => return refuse(StatusCode::BAD_REQUEST, &error.to_string()),
     };
     if agent.draining.load(Ordering::Relaxed) || agent.drained_since().is_some() || agent.offer().status != super::availability::ONLINE {
-        return refuse(StatusCode::SERVICE_UNAVAILABLE, "This agent takes no new tasks: it is being drained");
+        return refuse(StatusCode::SERVICE_UNAVAILABLE, "This agent takes no new tasks: it is draining");
     }
     if agent.settings.profiles.of(&task.agent_slug).is_none() {
         return refuse(StatusCode::UNPROCESSABLE_ENTITY, &format!("This agent has no profile for {}", task.agent_slug));
@@ -109,10 +109,10 @@ async fn execute_task(State(agent): State<Arc<Agent>>, body: Result<Json<Pushed>
     let path = format!("api/runtime/llm-tasks/{}/heartbeat", task.id);
     let lease = match agent.client.post::<Signed>(&path, &Sign { worker_id: &agent.name }).await {
         Ok(signed) => signed.lease,
-        Err(error) => return refuse(StatusCode::CONFLICT, &format!("The server does not know of this push: {error}")),
+        Err(error) => return refuse(StatusCode::CONFLICT, &format!("The server does not confirm this push: {error}")),
     };
     if !agent.accept(lease, task) {
-        return refuse(StatusCode::INSUFFICIENT_STORAGE, "The task can't be kept on this machine's disk");
+        return refuse(StatusCode::INSUFFICIENT_STORAGE, "The task can't be stored on this machine's disk");
     }
     (StatusCode::ACCEPTED, Json(json!({"status": "accepted", "task_id": pushed.task_id, "lease_id": lease.id, "worker_id": agent.name})))
 }
@@ -125,7 +125,7 @@ async fn restart(State(agent): State<Arc<Agent>>) -> PushResponse {
 
 async fn self_update(State(agent): State<Arc<Agent>>) -> PushResponse {
     let Some(command) = agent.settings.push_server.as_ref().and_then(|push_server| push_server.update_command.clone()) else {
-        return refuse(StatusCode::NOT_IMPLEMENTED, "This agent was not told how to update itself: start it with --update-command");
+        return refuse(StatusCode::NOT_IMPLEMENTED, "This agent has no update command: start it with --update-command");
     };
     let mut shell = Command::new("/bin/sh");
     shell.arg("-c").arg(command);
@@ -168,7 +168,7 @@ async fn clone(State(agent): State<Arc<Agent>>, body: Result<Json<Clone>, JsonRe
     if place.len() > MAX_NAME || !place.split('/').all(is_name) {
         return refuse(
             StatusCode::BAD_REQUEST,
-            "project_name and target_path name a place below the work directory: letters, digits, space . _ - and /",
+            "project_name and target_path must be a path below the work directory, of letters, digits, space . _ - and /",
         );
     }
     let target = agent.home.root().join("projects").join(place);
@@ -179,11 +179,11 @@ async fn clone(State(agent): State<Arc<Agent>>, body: Result<Json<Clone>, JsonRe
 /// Clones beside the place and moves it there when it is whole.
 async fn clone_to(repo_url: String, target: PathBuf) -> PushResponse {
     if target.exists() {
-        return refuse(StatusCode::CONFLICT, "There is something at that place already");
+        return refuse(StatusCode::CONFLICT, "The target already exists");
     }
     let part = target.with_file_name(format!(".clone-{}", Uuid::now_v7()));
     if let Err(error) = part.parent().map_or(Ok(()), home::private_dir) {
-        return refuse(StatusCode::INSUFFICIENT_STORAGE, &format!("the place can't be made: {error}"));
+        return refuse(StatusCode::INSUFFICIENT_STORAGE, &format!("the directory can't be created: {error}"));
     }
     let mut git = Command::new("git");
     // Nobody is there to be asked for a password.

@@ -88,7 +88,7 @@ pub async fn send_events(agent: &Agent, task: Uuid, lease_id: Uuid, mut events: 
                 if is_over {
                     failures_at_end += 1;
                     if failures_at_end >= EVENTS_PATIENCE {
-                        return tracing::warn!(%task, %error, "a run's last events were not taken");
+                        return tracing::warn!(%task, %error, "the server did not accept the last events of a run");
                     }
                 }
                 tokio::time::sleep(backoff.wait(&error)).await;
@@ -96,7 +96,7 @@ pub async fn send_events(agent: &Agent, task: Uuid, lease_id: Uuid, mut events: 
             // The lease is over: the run will hear of it by its heartbeat.
             Err(error) if matches!(error.status(), Some(404 | 409)) => return,
             Err(error) => {
-                tracing::warn!(%task, %error, "events were refused, so they are left out");
+                tracing::warn!(%task, %error, "the server refused events; they are skipped");
                 events.sent(end);
             }
         }
@@ -161,11 +161,11 @@ async fn insist<'a>(task: Uuid, call: impl Fn() -> BoxFuture<'a, Result<(), Erro
         let error = call().await.err()?;
         if !may_pass(&error) {
             // Another lease has the task, or it is gone: this run's end is nobody's any more.
-            tracing::warn!(%task, %error, "the server does not take this run's end");
+            tracing::warn!(%task, %error, "the server refused the completion of this run");
             return Some(error);
         }
         if complained.is_none_or(|at| at.elapsed() >= Duration::from_secs(60)) {
-            tracing::warn!(%task, %error, "a run's end is not acknowledged yet; it is sent again");
+            tracing::warn!(%task, %error, "a completion is not acknowledged yet; it is sent again");
             complained = Some(Instant::now());
         }
         tokio::time::sleep(backoff.wait(&error)).await;

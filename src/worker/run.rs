@@ -118,7 +118,7 @@ impl Run<'_> {
         let (Conversation::New(session_id) | Conversation::Resumed(session_id)) = conversation.clone();
         let kept = SessionRecord { context_id: record.task.context_id.clone(), program: program.to_owned(), session_id, open_task };
         if let Err(error) = self.agent.home.keep_session(&kept) {
-            tracing::warn!(context = record.task.context_id, %error, "the session can't be kept: the context's next task starts afresh");
+            tracing::warn!(context = record.task.context_id, %error, "the session could not be stored; the next task of the context starts a new one");
         }
     }
 
@@ -169,7 +169,7 @@ impl Run<'_> {
         record.process = Some(running);
         // Without it a later agent finds the process by its environment, if it kept that.
         if let Err(error) = self.dir.keep(record) {
-            tracing::warn!(%lease, %error, "a run's process can't be kept on disk");
+            tracing::warn!(%lease, %error, "the process of a run could not be stored on disk");
         }
         let resumed = matches!(conversation, Conversation::Resumed(_));
         self.tell("started", json!({"pid": pid, "worker": self.agent.name, "resumed": resumed}));
@@ -232,7 +232,7 @@ impl Run<'_> {
                 }
             });
             let grew = grew.unwrap_or_else(|error| {
-                tracing::warn!(lease, %error, "a run's output can't be read");
+                tracing::warn!(lease, %error, "the output of a run can't be read");
                 false
             });
             if exit.is_some() && !grew {
@@ -289,7 +289,7 @@ impl Run<'_> {
         if !found.is_empty()
             && let Err(error) = self.log.add(std::mem::take(found), start, offset, now_ms())
         {
-            tracing::warn!(%error, "events can't be kept, so they are lost");
+            tracing::warn!(%error, "events could not be stored and are lost");
         }
     }
 }

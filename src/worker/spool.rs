@@ -146,7 +146,7 @@ impl RunDir {
 
     pub fn remove(&self) {
         if let Err(error) = fs::remove_dir_all(&self.path) {
-            tracing::warn!(path = %self.path.display(), %error, "a run's files can't be removed");
+            tracing::warn!(path = %self.path.display(), %error, "the files of a run could not be removed");
         }
     }
 }
@@ -215,7 +215,7 @@ impl EventLog {
     pub fn note(&mut self, kind: bloom_core::task::EventKind, data: Value, now: Ms) {
         let (start, offset) = self.told;
         if let Err(error) = self.add(vec![(kind, data)], start, offset, now) {
-            tracing::warn!(%error, "an event can't be kept");
+            tracing::warn!(%error, "an event could not be stored");
         }
     }
 

@@ -1,4 +1,4 @@
-//! How a run ended, judged by its stream: success, or which failure, and what is to become of the task.
+//! How a run ended, judged by its stream: success or which failure, and what happens to the task.
 
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
@@ -64,7 +64,7 @@ impl Failure {
 }
 
 /// # The rules
-/// A success in the stream is one, whatever came after. Else a stop by the agent decides, then the stream's result, then the last error
+/// A success in the stream counts as a success, whatever came after it. Else a stop by the agent decides, then the stream's result, then the last error
 /// that the CLI met, and only then how the process ended.
 pub fn judge(task: &Task, lease: Uuid, reading: &Reading, end: &End, now: Ms) -> Verdict {
     match outcome(task, reading, end, now) {
@@ -138,7 +138,7 @@ fn outcome(task: &Task, reading: &Reading, end: &End, now: Ms) -> Result<(String
             false => Ok((formatted(task, &reading.text)?, false)),
             true => Err(Some(Failure::new(Reason::BadOutput, "the answer is longer than 16 MiB"))),
         },
-        None => Err(Some(Failure::new(Reason::WorkerLost, "the run ended while no agent watched it, and left no result"))),
+        None => Err(Some(Failure::new(Reason::WorkerLost, "the run ended while no agent watched it, without a result"))),
         Some(exit) => {
             let said = [reading.odd.trim(), end.stderr.trim()].into_iter().filter(|text| !text.is_empty()).collect::<Vec<_>>().join("; ");
             let message = format!("ended with status {exit} and without a result{}{said}", if said.is_empty() { "" } else { ": " });
@@ -152,9 +152,9 @@ fn stopped(task: &Task, stop: Stop) -> Option<Failure> {
         Stop::HandBack => return None,
         Stop::Cancelled => Failure::new(Reason::Cancelled, "cancelled on request"),
         Stop::Timeout => Failure::new(Reason::Timeout, format!("did not end within {} s (policy.timeout_sec)", task.policy.timeout_sec)),
-        Stop::Stalled => Failure::new(Reason::Stalled, "said nothing for too long (stall_seconds of its profile)"),
+        Stop::Stalled => Failure::new(Reason::Stalled, "no output for too long (stall_seconds of its profile)"),
         Stop::Flooded => Failure::new(Reason::AgentError, "printed more than 1 GiB"),
-        Stop::LeaseLost => Failure::new(Reason::WorkerLost, "the lease was lost, so the run was ended"),
+        Stop::LeaseLost => Failure::new(Reason::WorkerLost, "the lease was lost, and the run was ended"),
     })
 }
 
@@ -190,7 +190,9 @@ fn formatted(task: &Task, text: &str) -> Result<String, Option<Failure>> {
     let candidate = unfenced(&text);
     match is_json(candidate) {
         Ok(()) => Ok(candidate.to_owned()),
-        Err(error) => Err(Some(Failure::new(Reason::BadOutput, format!("the answer is not the JSON that was asked for: {error}")))),
+        Err(error) => {
+            Err(Some(Failure::new(Reason::BadOutput, format!("the answer is not valid JSON, which the task asked for: {error}"))))
+        }
     }
 }
 

@@ -108,7 +108,7 @@ on_both! { alone:
         server.with_key("read").get("agent-install-script").await.expect(200);
         for (call, path, _) in ORDERS {
             for key in ["worker", "read"] {
-                server.with_key(key).poke(&worker.path(&format!("/{call}"))).await.fails(403, "This key does not allow that");
+                server.with_key(key).poke(&worker.path(&format!("/{call}"))).await.fails(403, "This key does not allow this call");
             }
             assert!(stub.seen(path).is_empty());
             admin.poke(&worker.path(&format!("/{call}"))).await.ok();

@@ -126,12 +126,18 @@ fn nothing_is_left_for_later() {
 
 #[test]
 fn documents_lead_where_they_say() {
-    for name in ["README.md", "ARCHITECTURE.md", "CHANGELOG.md"] {
+    let pages = files("docs", &["md"]);
+    assert!(pages.len() > 5, "the scan sees {} pages", pages.len());
+    let named = ["README.md", "ARCHITECTURE.md", "CHANGELOG.md"].map(|name| {
         let text = fs::read_to_string(root().join(name)).unwrap_or_else(|error| panic!("{name}: {error}"));
+        (PathBuf::from(name), text)
+    });
+    for (path, text) in named.into_iter().chain(pages) {
+        let dir = root().join(path.parent().expect("a directory"));
         for part in text.split("](").skip(1) {
             let target = part.split(')').next().unwrap_or_default().split('#').next().unwrap_or_default();
             if !target.is_empty() && !target.contains("://") {
-                assert!(root().join(target).exists(), "{name} points to {target}, which is not there");
+                assert!(dir.join(target).exists(), "{} points to {target}, which is not there", path.display());
             }
         }
     }

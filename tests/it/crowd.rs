@@ -102,7 +102,7 @@ fn when_all_connections_are_taken_probes_are_answered_and_waits_go_on() {
         let answer = ask(&server, "GET", "/api/runtime/stats", "").await.rest().await;
         assert!(answer.starts_with("HTTP/1.1 503 ") && answer.contains("connections"), "{answer}");
         let log = server.log();
-        assert!(log.contains("LimitNOFILE") && log.contains("all connections are taken"), "{log}");
+        assert!(log.contains("LimitNOFILE") && log.contains("all connections are in use"), "{log}");
 
         // Who goes makes room, and who waits is served.
         held.truncate(held.len() - 10);

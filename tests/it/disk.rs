@@ -40,7 +40,7 @@ async fn is_out_of_service(server: &Server, why: &str) {
     }
     server.get("/healthz").await.expect(200);
     assert!(!is_ready(server).await);
-    assert_eq!(server.log().matches("NOTHING IS ACKNOWLEDGED ANY MORE").count(), 1, "{}", server.log());
+    assert_eq!(server.log().matches("NO WRITE IS ACKNOWLEDGED ANY MORE").count(), 1, "{}", server.log());
 }
 
 #[test]

@@ -1,5 +1,7 @@
-//! README is true: its commands run as they stand, and its table has every setting.
+//! README and the pages in `docs/` are true: their commands run as they stand, and their tables have every setting and every metric.
 
+use std::collections::BTreeSet;
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use bloom_config::SETTINGS;
@@ -7,13 +9,21 @@ use bloom_config::SETTINGS;
 use crate::support::*;
 
 const README: &str = include_str!("../../README.md");
+const COMMAND_LINE: &str = include_str!("../../docs/command-line.md");
+const API_BY_CURL: &str = include_str!("../../docs/api-by-curl.md");
+const SETTINGS_PAGE: &str = include_str!("../../docs/settings.md");
+const METRICS_PAGE: &str = include_str!("../../docs/metrics.md");
 const ARROW: &str = "# → ";
 
-/// The commands of a section, with what is to be seen in their answers.
-fn steps(heading: &str) -> Vec<(String, Vec<String>)> {
-    let section = README.split(heading).nth(1).expect("the section").split("\n## ").next().expect("its text");
+/// README without its first screen, whose commands build the program and run all tests.
+fn readme() -> &'static str {
+    README.split_once("\n## ").expect("a section").1
+}
+
+/// The commands of a page, with what is to be seen in their answers.
+fn steps(page: &str) -> Vec<(String, Vec<String>)> {
     let mut steps: Vec<(String, Vec<String>)> = Vec::new();
-    for block in section.split("```sh\n").skip(1) {
+    for block in page.split("```sh\n").skip(1) {
         for line in block.split("```").next().expect("a block").lines() {
             match line.strip_prefix(ARROW) {
                 Some(seen) => steps.last_mut().expect("a command before an arrow").1.push(seen.to_owned()),
@@ -25,7 +35,7 @@ fn steps(heading: &str) -> Vec<(String, Vec<String>)> {
 }
 
 /// Waits of the text become: ask again until it is so.
-fn script(heading: &str, base: &str) -> String {
+fn script(page: &str, base: &str) -> String {
     let mut script = String::from(
         r#"set -euo pipefail
 shows() {
@@ -43,7 +53,7 @@ shows() {
     );
     let quoted = |text: &str| format!("'{}'", text.replace('\'', r"'\''"));
     let mut tries = 1;
-    for (command, seen) in steps(heading) {
+    for (command, seen) in steps(page) {
         if command.starts_with("sleep ") {
             tries = 200;
         } else if seen.is_empty() {
@@ -63,27 +73,47 @@ fn succeeds(bash: &mut Command) {
     assert!(output.status.success(), "{said}");
 }
 
-#[test]
-fn its_commands_run_as_they_stand() {
-    let server = Server::on(Database::Sqlite).env("WORKER_OFFLINE_AFTER_SECONDS", 4).start();
-    let script = script("## A task's life, by curl", server.base());
-    assert!(script.matches("shows ").count() > 12, "{script}");
-    succeeds(Command::new("bash").arg("-c").arg(&script));
-}
-
-#[test]
-fn its_command_line_runs_as_it_stands() {
+/// Runs a page's commands beside a server and an agent that echoes, with the program in the PATH.
+fn runs_beside_an_agent(page: &str, checks: usize) {
     let server = Server::on(Database::Sqlite).start();
-    let script = script("## From the command line", server.base());
-    assert!(script.matches("shows ").count() > 5, "{script}");
+    let script = script(page, server.base());
+    assert!(script.matches("shows ").count() > checks, "{script}");
     let _agent = server.agent("readme").echo().start();
     let home = janitor::new_path("home");
     std::fs::create_dir_all(&home).unwrap();
-    let bin = std::path::Path::new(server::BINARY).parent().expect("its directory").display();
+    let bin = Path::new(server::BINARY).parent().expect("its directory").display();
     let path = format!("{bin}:{}", std::env::var("PATH").expect("a path"));
     let mut bash = Command::new("bash");
     let base = server.base();
     succeeds(bash.arg("-c").arg(&script).env_clear().env("PATH", path).env("HOME", &home).env("BLOOM_SERVER", base).current_dir(&home));
+}
+
+#[test]
+fn its_commands_run_as_they_stand() {
+    runs_beside_an_agent(readme(), 4);
+}
+
+#[test]
+fn its_command_line_runs_as_it_stands() {
+    runs_beside_an_agent(COMMAND_LINE, 5);
+}
+
+#[test]
+fn its_calls_by_curl_run_as_they_stand() {
+    let server = Server::on(Database::Sqlite).env("WORKER_OFFLINE_AFTER_SECONDS", 4).start();
+    let script = script(API_BY_CURL, server.base());
+    assert!(script.matches("shows ").count() > 12, "{script}");
+    succeeds(Command::new("bash").arg("-c").arg(&script));
+}
+
+/// What can't be run as it stands is a `console` block.
+#[test]
+fn no_other_page_has_commands() {
+    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs");
+    let has_commands = |path: &Path| std::fs::read_to_string(path).expect("a page").contains("```sh\n");
+    let pages = std::fs::read_dir(docs).expect("docs").flatten().map(|entry| entry.path());
+    let found: BTreeSet<_> = pages.filter(|path| has_commands(path)).map(|path| path.file_name().unwrap().to_owned()).collect();
+    assert_eq!(found, BTreeSet::from(["api-by-curl.md", "command-line.md"].map(Into::into)), "run its commands in a test of this file");
 }
 
 #[test]
@@ -93,5 +123,19 @@ fn its_table_has_every_setting() {
         format!("| `{}` | {default} | {} |", setting.env_name(), setting.help)
     });
     let table = rows.collect::<Vec<_>>().join("\n");
-    assert!(README.contains(&table), "README's table of settings should be:\n{table}");
+    assert!(SETTINGS_PAGE.contains(&table), "the table in docs/settings.md should be:\n{table}");
+}
+
+/// The words that begin as the program's metrics do, between these two marks.
+fn metric_names(text: &str, mark: char) -> BTreeSet<&str> {
+    let is_name = |word: &&str| word.starts_with("bloom_") && word.chars().all(|c| c.is_ascii_lowercase() || c == '_');
+    text.split(mark).filter(is_name).collect()
+}
+
+#[test]
+fn its_table_has_every_metric() {
+    let families = [include_str!("../../src/telemetry/metrics.rs"), include_str!("../../src/telemetry/scrape.rs")];
+    let known: BTreeSet<_> = families.iter().flat_map(|source| metric_names(source, '"')).collect();
+    assert!(known.len() > 25, "{known:?}");
+    assert_eq!(metric_names(METRICS_PAGE, '`'), known);
 }

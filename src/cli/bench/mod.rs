@@ -29,59 +29,59 @@ use client::{Client, Target};
 use report::{Report, Row};
 use server::Server;
 
-/// Measures a server: throughput, latency, memory
+/// Measure a server: throughput, latency, memory
 ///
-/// Without --server it starts this program on a database of its own and removes it afterwards. The load runs on the same machine and
-/// takes its share of it, so compare figures of one run with each other rather than with those of another machine.
+/// Without --server, it starts this program on a database of its own and removes the database afterwards. The load runs on the same
+/// machine and uses a part of it, so compare the figures of one run with each other rather than with those of another machine.
 #[derive(Debug, Args)]
 pub struct BenchArgs {
     /// What to measure, in this order
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = Scenario::ALL)]
     scenario: Vec<Scenario>,
-    /// Clients side by side in the lifecycle scenario, one run for each number
+    /// Numbers of concurrent clients in the lifecycle scenario, one run for each
     #[arg(long, value_delimiter = ',', default_values_t = [32, 64], value_parser = clap::value_parser!(u16).range(1..=1024))]
     clients: Vec<u16>,
     /// How long each run of a scenario lasts
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=3600))]
     seconds: u64,
-    /// Lengths of the queue at which the latency scenario measures
+    /// Queue lengths at which the latency scenario measures
     #[arg(long, value_delimiter = ',', default_values_t = [1_000, 100_000], value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
     queued: Vec<u64>,
-    /// Lifecycles of the memory scenario
+    /// Number of lifecycles in the memory scenario
     #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
     lifecycles: u64,
-    /// Measures this server instead of starting one. It gets real tasks of agents named bench-*; what stays queued is cancelled, and
-    /// they remove themselves an hour after their end
+    /// Measure this server instead of starting one. It gets real tasks for agents named bench-*; those that stay queued are cancelled,
+    /// and all of them are removed an hour after their end
     #[arg(long, value_name = "URL", conflicts_with_all = ["database_url", "data_dir"])]
     server: Option<String>,
     /// The admin key of --server
     #[arg(long, env = "BLOOM_KEY", hide_env_values = true)]
     key: Option<String>,
-    /// Database for the server that is started, best an empty one; `sqlite` is a file in --data-dir. Give several to compare them
+    /// Database of the server that is started, preferably empty; `sqlite` is a file in --data-dir. Give several to compare them
     #[arg(long, value_name = "URL", default_values_t = [server::OWN_SQLITE.to_owned()])]
     database_url: Vec<String>,
-    /// Where the started server keeps its files, in a directory that is removed afterwards [default: the temporary directory]
+    /// Where the started server stores its files, in a directory that is removed afterwards [default: the temporary directory]
     #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
-    /// How to print the figures
+    /// Output format
     #[arg(short, long, value_enum, default_value_t = Output::Text)]
     output: Output,
-    /// Writes the figures to this file as well, as JSON
+    /// Also write the figures to this file, as JSON
     #[arg(long, value_name = "FILE")]
     save: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Scenario {
-    /// Create, lease, heartbeat and complete, a call each
+    /// Create, lease, heartbeat and complete, one call each
     Lifecycle,
-    /// Create 96 a call; 8 workers claim, heartbeat and complete up to 32 a call
+    /// Create 96 tasks per call; 8 workers claim, heartbeat and complete up to 32 per call
     Batched,
-    /// From a submit to the idle worker that waits for it
+    /// Time from a submit to the idle worker that waits for it
     Wake,
-    /// Claims, leases, lists and stats with a long queue
+    /// Latency of claims, leases, lists and stats with a long queue
     Latency,
-    /// Memory after many lifecycles, and start to ready (needs a server started here)
+    /// Memory after many lifecycles, and time from start to ready (needs a server started here)
     Memory,
 }
 

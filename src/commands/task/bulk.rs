@@ -1,4 +1,4 @@
-//! `task cancel` and `task requeue`: of tasks by their ids, or of all that fit.
+//! `task cancel` and `task requeue`: of tasks by their ids, or of all that match filters.
 
 use std::io::{Read, Write, stderr, stdin};
 
@@ -18,13 +18,13 @@ const MAX_ROUNDS: usize = 1000;
 
 #[derive(Args, Debug)]
 pub struct BulkArgs {
-    /// Ids of tasks; or give filters
+    /// Ids of tasks; or use filters
     #[arg(value_name = "ID")]
     ids: Vec<String>,
     /// Do not ask
     #[arg(short, long)]
     yes: bool,
-    /// Only tell how many are meant
+    /// Only show how many tasks match
     #[arg(long)]
     dry_run: bool,
     #[command(flatten)]
@@ -86,9 +86,9 @@ pub async fn run(wish: Wish, args: BulkArgs, server: &Server, shown: Shown) -> R
     let verb = wish.verb();
     match (args.ids.as_slice(), args.filters.is_empty()) {
         ([], true) => {
-            Err(CommandError::usage(format!("which tasks? Name them by id, or by filters like --status queued: see task {verb} --help")))
+            Err(CommandError::usage(format!("no tasks are named: give ids, or filters such as --status queued; see task {verb} --help")))
         }
-        ([_, ..], false) => Err(CommandError::usage("give either ids or filters: together they are ambiguous")),
+        ([_, ..], false) => Err(CommandError::usage("give either ids or filters, not both")),
         ([id], true) if !args.dry_run => {
             let task = server.post(&path(id, &format!("/{verb}")), &json!({})).await.map_err(|failure| failure.about(id))?;
             match shown.form() {
@@ -147,7 +147,7 @@ async fn by_filter(wish: Wish, args: &BulkArgs, server: &Server, shown: Shown) -
     term::note(&format!("{}: {}", tasks(all.changed), wish.done()));
     all.print(shown)?;
     if all.more {
-        return Err(format!("there are more: give the command again to {} them, too", wish.verb()).into());
+        return Err(format!("there are more: run the command again to {} them as well", wish.verb()).into());
     }
     Ok(())
 }
@@ -162,7 +162,10 @@ async fn call(wish: Wish, body: &Value, server: &Server) -> Result<Outcome, Comm
 
 fn confirm(wish: Wish, count: &str) -> Result<bool, CommandError> {
     if !term::is_in_terminal() {
-        return Err(CommandError::usage(format!("this would {} {count}, and there is nobody to ask: give --yes to do it", wish.verb())));
+        return Err(CommandError::usage(format!(
+            "this would {} {count}; standard input is not a terminal, so give --yes to confirm",
+            wish.verb()
+        )));
     }
     let mut out = stderr().lock();
     let _ = write!(out, "{} {count}? [y/N] ", wish.verb()).and_then(|()| out.flush());

@@ -1,4 +1,4 @@
-//! What a task is made of, as flags say it.
+//! The fields of a task, as flags.
 
 use std::time::Duration;
 
@@ -12,49 +12,49 @@ use bloom_core::Ms;
 #[derive(Args, Debug, Default)]
 #[command(next_help_heading = "Task")]
 pub struct Fields {
-    /// The conversation it belongs to: tasks of one context go on where the last one ended [default: a new one]
+    /// The conversation that it belongs to; the tasks of one context continue it one after the other [default: a new one]
     #[arg(long, value_name = "ID")]
     context: Option<String>,
-    /// The agent that is to run it [default: default]
+    /// The kind of agent that runs it [default: default]
     #[arg(long, value_name = "SLUG")]
     agent: Option<String>,
-    /// How urgent it is, 0 to 9 [default: 5]
+    /// Priority, 0 to 9; 9 is the most urgent [default: 5]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=9))]
     priority: Option<u8>,
-    /// Not before: in so long (+10m), a time (2026-02-25T10:00:00Z), or milliseconds since the epoch
+    /// Do not run it before this time: +10m from now, 2026-02-25T10:00:00Z, or milliseconds since the epoch
     #[arg(long, value_name = "WHEN", value_parser = when::future)]
     not_before: Option<Ms>,
     /// Tasks that must be completed first
     #[arg(long, value_name = "ID", value_delimiter = ',')]
     depends_on: Vec<String>,
-    /// A label to find it by; may be repeated
+    /// A label, by which lists can be filtered; may be repeated
     #[arg(long = "label", value_name = "NAME=VALUE", value_parser = label)]
     labels: Vec<(String, String)>,
-    /// The model to use [default: the agent's]
+    /// The model to use [default: the one of the agent's profile]
     #[arg(long, value_name = "NAME")]
     model: Option<String>,
-    /// US dollars that the run may cost [default: 0, no cap of its own]
+    /// US dollars that a run may cost [default: 0, no limit by the task]
     #[arg(long, value_name = "USD", value_parser = dollars)]
     budget: Option<f64>,
-    /// How long the run may take: 90, 5m, 1h at most [default: 2m]
+    /// How long a run may take: 90, 5m, at most 1h [default: 2m]
     #[arg(long, value_name = "TIME", value_parser = when::duration)]
     timeout: Option<Duration>,
-    /// What the answer is to be [default: text]
+    /// The format of the answer [default: text]
     #[arg(long, value_parser = ["json", "text"])]
     format: Option<String>,
-    /// Runs at most, 1 to 10 [default: 3]
+    /// Maximum number of attempts, 1 to 10 [default: 3]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=10))]
     max_attempts: Option<u8>,
-    /// Whether it goes on with the conversation of its context [default: context]
+    /// context: continue the conversation of its context; none: run on its own [default: context]
     #[arg(long, value_parser = ["context", "none"])]
     session: Option<String>,
-    /// Of the tasks with one key at most one runs at a time
+    /// At most one task with this key runs at a time
     #[arg(long, value_name = "KEY")]
     exclusive_key: Option<String>,
-    /// A hint for the agent, such as a file of the context's directory; may be repeated
+    /// A context hint for the agent, such as a file in the context's directory; may be repeated
     #[arg(long = "hint", value_name = "TEXT")]
     hints: Vec<String>,
-    /// Remove it so long after its end: 1h, 7d
+    /// Remove the task this long after it is finished: 1h, 7d
     #[arg(long, value_name = "TIME", value_parser = when::duration)]
     ttl: Option<Duration>,
 }

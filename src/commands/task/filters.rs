@@ -1,4 +1,4 @@
-//! Which tasks are meant.
+//! Filters of tasks.
 
 use clap::Args;
 use clap::builder::PossibleValuesParser;
@@ -14,22 +14,22 @@ pub struct Filters {
     /// Only with this status
     #[arg(long, value_parser = PossibleValuesParser::new(Status::ALL.iter().map(|status| status.as_str())))]
     status: Option<String>,
-    /// Only of this agent
+    /// Only for this kind of agent
     #[arg(long, value_name = "SLUG")]
     agent: Option<String>,
-    /// Only of this conversation
+    /// Only in this context (conversation)
     #[arg(long, value_name = "ID")]
     context: Option<String>,
-    /// Only with this worker, now or at their end
+    /// Only leased to this worker, now or last
     #[arg(long, value_name = "NAME")]
     worker: Option<String>,
     /// Only with this label; may be repeated
     #[arg(long = "label", value_name = "NAME=VALUE", value_parser = label)]
     labels: Vec<(String, String)>,
-    /// Only created since: how long ago (2h), a day (2026-02-25) or a time
+    /// Only created after: how long ago (2h), a day (2026-02-25) or a time
     #[arg(long, value_name = "WHEN", value_parser = when::past)]
     since: Option<Ms>,
-    /// Only created before
+    /// Only created before; as --since
     #[arg(long, value_name = "WHEN", value_parser = when::past)]
     until: Option<Ms>,
 }

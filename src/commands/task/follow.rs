@@ -1,4 +1,4 @@
-//! What a run tells of itself, as it comes.
+//! The events of a run, while they arrive.
 
 use clap::builder::PossibleValuesParser;
 use serde_json::Value;
@@ -82,7 +82,7 @@ async fn stream(
                     Ok(Some(event)) => {
                         trouble.is_over();
                         let value = serde_json::from_str(&event.data)
-                            .map_err(|error| failed(Error::Garbled(format!("an event of {id} is no JSON: {error}"))))?;
+                            .map_err(|error| failed(Error::Garbled(format!("an event of {id} is not valid JSON: {error}"))))?;
                         last = event.id.or(last);
                         take(&value)?;
                     }

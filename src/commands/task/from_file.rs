@@ -1,4 +1,4 @@
-//! `task submit --from`: a file of tasks, a line each.
+//! `task submit --from`: a file with one task per line.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
@@ -61,10 +61,12 @@ pub async fn submit(server: &Server, text: &str, defaults: &Fields, name: Option
         let bodies: Vec<&RawValue> = batch.iter().map(|line| &*line.body).collect();
         let sent = server.post_surely("api/runtime/llm-tasks:batch", &json!({ "tasks": bodies })).await;
         let mut made = sent.map_err(|failure| {
-            failure.about(&format!("lines {first} to {last} (places in the batch count from 0), and all after them, are not submitted"))
+            failure.about(&format!(
+                "lines {first} to {last} (positions in the batch count from 0), and all lines after them, were not submitted"
+            ))
         })?;
         let Value::Array(tasks) = made["tasks"].take() else {
-            return Err("the server's answer is not what its API promises: there are no tasks".to_owned().into());
+            return Err("the server's answer has no tasks, which its API promises".to_owned().into());
         };
         match shown.form() {
             // One array in the end: that is what a list is in these forms.
@@ -92,7 +94,7 @@ fn lines(text: &str, defaults: &Map<String, Value>, name: Option<&str>) -> Resul
         }
     }
     if complaints.is_empty() && lines.is_empty() {
-        return Err(CommandError::usage("the file has no tasks: each line is to be a JSON object like {\"prompt\": \"Say hello\"}"));
+        return Err(CommandError::usage("the file has no tasks: each line must be a JSON object such as {\"prompt\": \"Say hello\"}"));
     }
     if complaints.is_empty() {
         return Ok(lines);
@@ -102,13 +104,13 @@ fn lines(text: &str, defaults: &Map<String, Value>, name: Option<&str>) -> Resul
     if more > 0 {
         complaints.push(format!("  and {more} more lines"));
     }
-    Err(CommandError::usage(format!("nothing is submitted, since these lines are no tasks:\n{}", complaints.join("\n"))))
+    Err(CommandError::usage(format!("nothing was submitted, because these lines are not valid tasks:\n{}", complaints.join("\n"))))
 }
 
 /// One line, with its defaults, and checked as the server will check it.
 fn task(line: &str, defaults: &Map<String, Value>, name: Option<&str>, seen: &mut HashMap<[u8; 32], u64>) -> Result<Box<RawValue>, String> {
     let mut task: Map<String, Value> = serde_json::from_str(line).map_err(|error| match error.classify() {
-        serde_json::error::Category::Data => "it is no JSON object".to_owned(),
+        serde_json::error::Category::Data => "it is not a JSON object".to_owned(),
         _ => format!("it is not valid JSON: {error}"),
     })?;
     task.retain(|_, value| !value.is_null());
@@ -199,7 +201,7 @@ mod tests {
     fn every_wrong_line_is_named() {
         let told = read("{\"prompt\": \"p\"}\n{\"prompt\": 5, \"priority\": 10}\n[]\n{", None).unwrap_err();
         assert!(told.contains("line 2: ") && told.contains("prompt: ") && told.contains("priority: "), "{told}");
-        assert!(told.contains("line 3: it is no JSON object") && told.contains("line 4: it is not valid JSON"), "{told}");
+        assert!(told.contains("line 3: it is not a JSON object") && told.contains("line 4: it is not valid JSON"), "{told}");
         assert!(!told.contains("line 1:"), "{told}");
         assert!(read("\n", None).unwrap_err().contains("no tasks"));
     }

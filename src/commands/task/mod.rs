@@ -1,4 +1,4 @@
-//! `task`: submitted, looked at, waited for, stopped.
+//! `task`: submit, show, wait for, cancel and requeue tasks.
 
 mod bulk;
 mod fields;
@@ -35,7 +35,7 @@ pub const EXAMPLES: &str = "Examples:
   bloom-runtime task cancel --status queued --label batch=7
 
 Exit status: 0 done; 1 the call failed, or a task that was waited for did not complete; 2 the command
-line is wrong; 3 what was waited for did not come in time; 130 interrupted, the task goes on.";
+line is wrong; 3 the time limit of waiting was reached; 130 interrupted, the task goes on.";
 
 #[derive(Debug, Subcommand)]
 pub enum TaskCommand {
@@ -48,9 +48,9 @@ pub enum TaskCommand {
     },
     /// List tasks, newest first
     ///
-    /// With --watch, what fits is shown again whenever it changes, until Ctrl-C; -o json then prints a line for each change.
+    /// With --watch, a matching task is shown again whenever it changes, until Ctrl-C; -o json then prints one line per change.
     List {
-        /// Go on with what changes
+        /// Continue to show changes
         #[arg(short, long)]
         watch: bool,
         #[command(flatten)]
@@ -69,41 +69,42 @@ pub enum TaskCommand {
     },
     /// Cancel tasks
     ///
-    /// Queued ones end at once; of those that run the worker is told to stop. By filters it first tells how many are meant, and asks.
+    /// Queued tasks are cancelled at once. For running tasks, the worker is told to stop. With filters, the command first shows how many
+    /// tasks match, and asks.
     #[command(after_help = "Examples:\n  bloom-runtime task cancel 0190a0a0-0000-7000-8000-000000000000\n  \
         bloom-runtime task cancel --status queued --label batch=7\n  bloom-runtime task cancel --agent reviewer --yes")]
     Cancel(BulkArgs),
     /// Queue failed, dead or cancelled tasks again, with all their attempts
     ///
-    /// By filters it first tells how many are meant, and asks.
+    /// With filters, the command first shows how many tasks match, and asks.
     #[command(after_help = "Examples:\n  bloom-runtime task requeue 0190a0a0-0000-7000-8000-000000000000\n  \
         bloom-runtime task requeue --status failed --since 1h --yes")]
     Requeue(BulkArgs),
     /// Wait until tasks are finished, and show them
     ///
-    /// Exits with 0 if all are completed, with 1 if one is not, with 3 when the time is over.
+    /// Exits with 0 if all are completed, with 1 if one is not, and with 3 if the time limit was reached.
     Wait {
         /// Their ids
         #[arg(required = true, value_name = "ID")]
         ids: Vec<String>,
-        /// Wait no longer than that: 90, 5m, 2h
+        /// Wait at most this long: 90, 5m, 2h
         #[arg(long, value_name = "TIME", value_parser = when::duration)]
         timeout: Option<Duration>,
     },
 }
 
-/// Print what a run tells of itself
+/// Print the events of a task's runs
 ///
-/// Its text as it is, and a line in brackets for everything else. With --follow from the start on, until the task is finished.
+/// The text of a run is printed as it is, every other event as a line in brackets. With --follow, from the start until the task is finished.
 #[derive(Args, Debug)]
 pub struct LogsArgs {
     /// The task's id
     #[arg(value_name = "ID")]
     id: String,
-    /// Go on with what comes, until the task is finished
+    /// Continue to print events until the task is finished
     #[arg(short, long)]
     follow: bool,
-    /// Only events of these kinds
+    /// Show only events of these kinds
     #[arg(long, value_name = "KIND", value_delimiter = ',', value_parser = follow::kinds())]
     kind: Vec<String>,
 }
@@ -173,6 +174,6 @@ fn print_answer(output: &str) -> Result<(), CommandError> {
 
 /// The id of a task that the server has answered with.
 fn id_of(task: &Value) -> Result<String, CommandError> {
-    let id = task["id"].as_str().ok_or_else(|| "the server's answer is not what its API promises: there is no id".to_owned())?;
+    let id = task["id"].as_str().ok_or_else(|| "the server's answer has no id, which its API promises".to_owned())?;
     Ok(id.to_owned())
 }

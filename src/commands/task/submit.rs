@@ -1,4 +1,4 @@
-//! `task submit`: one task, or many from a file; and what came of it, if somebody waits.
+//! `task submit`: one task, or many from a file; with --wait or --follow also its outcome.
 
 use std::fs::File;
 use std::io::{Read, stdin};
@@ -22,15 +22,15 @@ const MAX_PROMPT_BYTES: u64 = 64 * 1024 * 1024;
 
 /// Submit a task
 ///
-/// Prints its id; with --wait its answer alone, as soon as that is there; with --follow the run's
-/// text as it comes. The prompt is the argument, a file, or standard input. When the server's
-/// answer gets lost it is asked for again, which makes no second task.
+/// Prints the task's id; with --wait only its answer, when it is finished; with --follow the text of
+/// the run while it is written. The prompt is the argument, a file, or standard input. If the
+/// server's answer gets lost, the call is repeated; this creates no second task.
 ///
 /// With --from, each line of a file is a task: a JSON object with the fields of the API, of which
-/// only `prompt` must be there; flags say what holds for lines that don't say it themselves. All
-/// lines are checked first. They are submitted in batches of at most 1000, each wholly or not at
-/// all, and the ids are printed in the order of the lines. A line makes its task once, however often
-/// the file is submitted; with another --idempotency-key the file is a new one.
+/// only `prompt` is required. Flags are the defaults for fields that a line does not have. All lines
+/// are checked first. They are submitted in batches of at most 1000, each batch completely or not at
+/// all, and the ids are printed in the order of the lines. Submitting the file again creates no
+/// second task for a line, unless --idempotency-key is different.
 #[derive(Args, Debug)]
 #[command(
     verbatim_doc_comment,
@@ -45,7 +45,7 @@ A line of tasks.jsonl:
   {\"prompt\": \"Say hello\", \"context_id\": \"demo\", \"priority\": 7, \"labels\": {\"team\": \"a\"}}"
 )]
 pub struct Submit {
-    /// What is to be done; - or none: standard input
+    /// The prompt; - or no prompt: standard input
     #[arg(value_name = "PROMPT", conflicts_with_all = ["prompt_file", "from"])]
     prompt: Option<String>,
     /// Take the prompt from this file
@@ -57,13 +57,13 @@ pub struct Submit {
     /// Wait for the answer and print it
     #[arg(long)]
     wait: bool,
-    /// Print the run's text as it comes; with -o json each of its events, one a line
+    /// Print the text of the run while it is written; with -o json its events, one per line
     #[arg(long)]
     follow: bool,
-    /// Wait no longer than that: 90, 5m, 2h; the task goes on
+    /// Wait at most this long: 90, 5m, 2h; the task goes on
     #[arg(long, value_name = "TIME", value_parser = when::duration, conflicts_with = "from")]
     wait_timeout: Option<Duration>,
-    /// Submitting again with this key gives the same task [default: a new one for each task; for --from by the line's content]
+    /// Submitting again with this key returns the same task [default: a new key per task; with --from made of the line's content]
     #[arg(long, value_name = "KEY")]
     idempotency_key: Option<String>,
     #[command(flatten)]
@@ -77,14 +77,14 @@ pub async fn run(submit: Submit, server: &Server, shown: Shown) -> Result<(), Co
     }
     let is_waiting = submit.wait || submit.follow;
     if submit.wait_timeout.is_some() && !is_waiting {
-        return Err(CommandError::usage("--wait-timeout is for --wait and --follow: give one of them, too"));
+        return Err(CommandError::usage("--wait-timeout needs --wait or --follow"));
     }
     let task = create(&submit, server).await?;
     let id = id_of(&task)?;
     if !is_waiting {
         show::one(shown.form_or(Form::Name), &columns::TASKS, &task)?;
         if term::is_err_terminal() && term::is_out_terminal() {
-            term::note(&format!("See how it goes: bloom-runtime task logs -f {id}"));
+            term::note(&format!("Follow it with: bloom-runtime task logs -f {id}"));
         }
         return Ok(());
     }
@@ -127,6 +127,6 @@ fn read_prompt(name: &str, source: impl Read) -> Result<String, CommandError> {
     let read = source.take(MAX_PROMPT_BYTES + 1).read_to_string(&mut text);
     match read.map_err(|error| CommandError::usage(format!("{name} can't be read as UTF-8 text: {error}")))? as u64 {
         0..=MAX_PROMPT_BYTES => Ok(text),
-        _ => Err(CommandError::usage(format!("{name} is longer than {MAX_PROMPT_BYTES} bytes: no server takes that"))),
+        _ => Err(CommandError::usage(format!("{name} is longer than {MAX_PROMPT_BYTES} bytes, which no server accepts"))),
     }
 }

@@ -1,4 +1,4 @@
-//! WaitOptions for a task's end, and telling meanwhile what it waits for itself.
+//! Waiting for the end of a task, and showing meanwhile what the task waits for.
 
 use std::io::{Write, stderr};
 use std::pin::pin;
@@ -98,7 +98,7 @@ fn is_finished(task: &Value) -> bool {
     task["status"].as_str().and_then(Status::parse).is_some_and(Status::is_final)
 }
 
-/// Why a finished task is none that was completed.
+/// Why a finished task was not completed.
 pub fn not_completed(task: &Value) -> CommandError {
     let [id, status, reason, message] =
         [&task["id"], &task["status"], &task["failure"]["reason"], &task["failure"]["message"]].map(columns::text);

@@ -1,4 +1,4 @@
-//! `task list --watch`: what fits, and then whatever changes of it.
+//! `task list --watch`: matching tasks, and then their changes.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -66,7 +66,7 @@ impl Watching<'_> {
         trouble.is_over();
         while let Some(Event { name, data, .. }) = events.next().await.map_err(Stop::Call)? {
             trouble.is_over();
-            let garbled = |error| Stop::Call(Error::Garbled(format!("a change is no JSON: {error}")));
+            let garbled = |error| Stop::Call(Error::Garbled(format!("a change is not valid JSON: {error}")));
             match name.as_str() {
                 "task" => {
                     let task: Value = serde_json::from_str(&data).map_err(garbled)?;

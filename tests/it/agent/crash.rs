@@ -42,7 +42,7 @@ on_both! { alone:
         agent.kill9();
         assert!(!agent.processes().is_empty(), "the run outlives its agent");
         agent.start_again();
-        eventually("it is taken up", || async { agent.log().contains("taking up a run of before").then_some(()) }).await;
+        eventually("it is taken up", || async { agent.log().contains("continuing an earlier run").then_some(()) }).await;
         gate.open();
         ended_once(&server, &task).await;
         assert_eq!((tally.count(), task.now().await["attempts"].clone()), (1, json!(1)));

@@ -87,7 +87,7 @@ fn a_restart_does_not_disturb_runs() {
         tally.reaches(1).await;
         let pid = agent.pid();
         assert_eq!(door.poke("/self-update").await.ok()["output"], json!("new"));
-        eventually("it takes the run up", || async { agent.log().contains("taking up a run of before").then_some(()) }).await;
+        eventually("it takes the run up", || async { agent.log().contains("continuing an earlier run").then_some(()) }).await;
         assert_eq!(agent.pid(), pid);
         gate.open();
         task.reaches("completed").await;

@@ -69,7 +69,7 @@ fn a_key_gets_to_no_other_server() {
         person.does(&["stats", "--server", &stub.url]).ok();
         person.clone().with("BLOOM_SERVER", &stub.url).does(&["stats"]).ok();
         let done = person.does(&["context", "set", "prod", "--server", &stub.url]).ends(0);
-        assert!(done.err.contains("is forgotten"), "{}", done.err);
+        assert!(done.err.contains("was removed"), "{}", done.err);
         person.does(&["stats"]).ok();
         person.does(&["context", "set", "prod", "--key", "another-key"]).ok();
         person.does(&["stats"]).ok();
