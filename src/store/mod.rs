@@ -39,7 +39,7 @@ pub use error::Error;
 pub use health::Trouble;
 pub use lists::{LeaseRow, Listing, Page, TaskFilter, TaskRow};
 pub use maintenance::Checkpoint;
-pub use migrate::MigrationStatus;
+pub use migrate::{MigrationState, MigrationStatus};
 pub use open::StoreOptions;
 pub use reads::PAGE_BYTES;
 pub use usage::{UsageBy, UsageRow};
