@@ -6,7 +6,7 @@ use super::say;
 use bloom_commands::CommandError;
 use bloom_config::Serve;
 use bloom_database::Error;
-use bloom_store::{Store, StoreOptions};
+use bloom_store::{MigrationState, Store, StoreOptions};
 
 pub async fn open(settings: &Serve) -> Result<Store, CommandError> {
     let options =
@@ -33,7 +33,12 @@ pub async fn status(settings: Serve) -> Result<(), CommandError> {
     store.close().await;
     say(&format!("{}\n", settings.shown_database_url()));
     for migration in migrations {
-        say(&format!("{}  {}\n", if migration.applied { "applied" } else { "pending" }, migration.name));
+        let state = match migration.state {
+            MigrationState::Applied => "applied",
+            MigrationState::Pending => "pending",
+            MigrationState::Newer => "applied by a newer program",
+        };
+        say(&format!("{state}  {}\n", migration.name));
     }
     Ok(())
 }

@@ -88,8 +88,8 @@ pub enum Command {
     /// BLOOM_CONTEXT, else by the context in use, else http://127.0.0.1:5000. The key of a context is
     /// sent to the server of that context only. The --context of `task submit` is something else: the
     /// conversation that the task belongs to.
-    #[command(name = "context", verbatim_doc_comment)]
-    ServerContext {
+    #[command(verbatim_doc_comment)]
+    Context {
         #[command(subcommand)]
         action: ContextCommand,
         #[command(flatten)]
@@ -109,6 +109,6 @@ pub async fn run(command: Command) -> Result<(), CommandError> {
         Command::Audit { args, to, shown } => records::audit(args, &to.server()?, shown).await,
         Command::Stats { to, shown } => records::stats(&to.server()?, shown).await,
         Command::Usage { args, to, shown } => records::usage(args, &to.server()?, shown).await,
-        Command::ServerContext { action, shown } => contexts::run(action, shown),
+        Command::Context { action, shown } => contexts::run(action, shown),
     }
 }

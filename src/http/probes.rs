@@ -19,8 +19,8 @@ pub async fn healthz() -> HandlerResult {
     ok(&Probe { status: "ok" })
 }
 
-/// Readiness: the database is reachable and can be written to, its schema is the one that this program knows, and an SQLite file is
-/// still the one that was opened, and not damaged.
+/// Readiness: the database is reachable and can be written to, the migrations of this program are applied and none excludes it, and an
+/// SQLite file is still the one that was opened, and not damaged.
 #[utoipa::path(
     get, path = "/readyz", operation_id = "readiness", tag = "probes",
     responses(
@@ -34,8 +34,7 @@ pub async fn readyz(State(app): State<AppState>) -> HandlerResult {
     }
     if let Err(error) = app.store.ping().await {
         tracing::warn!(%error, "not ready");
-        let text =
-            error.trouble().map_or("The database is not reachable, or its schema is not the one that this program knows", Trouble::text);
+        let text = error.trouble().map_or("The database is not reachable, or its schema does not fit this program", Trouble::text);
         return Err(Error::Later(text));
     }
     ok(&Probe { status: "ready" })

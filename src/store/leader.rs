@@ -57,7 +57,9 @@ impl Store {
         let mut side = self.side().await?;
         // Taken out, so that it ends with its statement should this future be dropped, or the statement fail.
         let mut conn = side.take().ok_or_else(|| Error::Unavailable("no connection".into()))?;
+        let turn = self.write_turn().await;
         let rows = conn.fetch(sql, args).await.inspect_err(|error| self.inner.health.note(error))?;
+        drop(turn);
         *side = Some(conn);
         self.inner.health.committed()?;
         Ok(rows)

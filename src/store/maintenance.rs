@@ -297,6 +297,7 @@ impl Store {
             if attempt > 0 {
                 tokio::time::sleep(RESTART_REST).await;
             }
+            let _turn = self.write_turn().await;
             let (busy, ..) = one(&conn.fetch(&RESTART, Args::new()).await?, progress)?;
             starts_over = busy == 0;
             if starts_over {

@@ -1,7 +1,7 @@
 //! The schema: migrations are part of the program.
 
-use std::collections::BTreeSet;
-use std::sync::PoisonError;
+use std::collections::BTreeMap;
+use std::sync::{LazyLock, PoisonError};
 use std::time::Duration;
 
 use sqlx::migrate::{MigrateError, Migrator};
@@ -12,13 +12,27 @@ use super::dialect::{Kind, statement};
 use super::error::Error;
 use super::{Store, all, one};
 
-static SQLITE: Migrator = sqlx::migrate!("../../migrations/sqlite");
-static POSTGRES: Migrator = sqlx::migrate!("../../migrations/postgres");
+static SQLITE: LazyLock<Migrator> = LazyLock::new(|| beside_newer(sqlx::migrate!("../../migrations/sqlite")));
+static POSTGRES: LazyLock<Migrator> = LazyLock::new(|| beside_newer(sqlx::migrate!("../../migrations/postgres")));
+
+/// Migrations of a newer program are no error by themselves; [`Schema::check`] says which are.
+fn beside_newer(mut migrator: Migrator) -> Migrator {
+    migrator.set_ignore_missing(true);
+    migrator
+}
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MigrationStatus {
     pub name: String,
-    pub applied: bool,
+    pub state: MigrationState,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MigrationState {
+    Applied,
+    Pending,
+    /// Applied by a newer program; this one does not know it.
+    Newer,
 }
 
 statement!(
@@ -29,7 +43,38 @@ statement!(
         Kind::Postgres => "pg_class WHERE pg_table_is_visible(oid) AND relname",
     }
 );
-statement!(APPLIED, "SELECT version FROM _sqlx_migrations WHERE success");
+statement!(APPLIED, "SELECT version, description FROM _sqlx_migrations WHERE success");
+statement!(COMPATIBLE_SINCE, "SELECT since FROM schema_compatibility WHERE id = 1");
+/// The migration that made this table.
+const COMPATIBILITY: i64 = 3;
+
+/// The schema that the database has, beside the one that this program knows.
+struct Schema {
+    known: BTreeMap<i64, String>,
+    applied: BTreeMap<i64, String>,
+    /// A program must know at least this migration.
+    compatible_since: i64,
+}
+
+impl Schema {
+    /// Whether this program can work with the database, once its own migrations are applied.
+    fn check(&self) -> Result<(), Error> {
+        let newest = self.known.keys().last().copied().unwrap_or_default();
+        let is_newer = self.applied.keys().any(|version| !self.known.contains_key(version));
+        if is_newer && newest < self.compatible_since {
+            return Err(Error::Setup(format!(
+                "the database's schema is newer than this program: it needs a program that knows migration {}, this one knows {newest}; \
+                 run the newer version",
+                self.compatible_since
+            )));
+        }
+        Ok(())
+    }
+
+    fn is_current(&self) -> bool {
+        self.known.keys().all(|version| self.applied.contains_key(version))
+    }
+}
 
 /// A server writes its mark of service twice a second; without one for so long it can write nothing.
 const UNMARKED: Duration = Duration::from_secs(5);
@@ -40,26 +85,29 @@ impl Store {
     /// # Errors
     /// [`Error::Setup`] when the database was written by another version of this program, or a migration failed.
     pub async fn migrate(&self) -> Result<Vec<String>, Error> {
+        self.schema().await?.check()?;
         let before = self.migration_status().await?;
         let ran = match self.inner.target.migrator().await? {
             Conn::Sqlite { mut conn, .. } => SQLITE.run_direct(None, &mut conn, false).await,
             Conn::Postgres(mut conn) => POSTGRES.run_direct(None, &mut conn, false).await,
         };
         ran.map_err(explain)?;
-        Ok(before.into_iter().filter(|m| !m.applied).map(|m| m.name).collect())
+        Ok(before.into_iter().filter(|migration| migration.state == MigrationState::Pending).map(|migration| migration.name).collect())
     }
 
-    /// This program's migrations, oldest first.
+    /// This program's migrations, and those that a newer one has applied; oldest first.
     pub async fn migration_status(&self) -> Result<Vec<MigrationStatus>, Error> {
-        let applied = self.applied().await?;
-        Ok(self
-            .migrator()
-            .iter()
-            .map(|m| MigrationStatus { name: format!("{:04}_{}", m.version, m.description), applied: applied.contains(&m.version) })
-            .collect())
+        let Schema { known, applied, .. } = self.schema().await?;
+        let state = |version: &i64| match (known.contains_key(version), applied.contains_key(version)) {
+            (true, true) => MigrationState::Applied,
+            (true, false) => MigrationState::Pending,
+            (false, _) => MigrationState::Newer,
+        };
+        let all: BTreeMap<_, _> = applied.iter().chain(&known).collect();
+        Ok(all.into_iter().map(|(version, name)| MigrationStatus { name: format!("{version:04}_{name}"), state: state(version) }).collect())
     }
 
-    /// The database is reachable, and its schema the one that this program knows.
+    /// The database is reachable, everything that this program knows of its schema is applied, and no newer program excludes this one.
     /// Its files are those that were opened, and writes do not fail.
     pub async fn ping(&self) -> Result<(), Error> {
         let health = self.inner.health.clone();
@@ -73,14 +121,12 @@ impl Store {
                 "nothing could be written for {seconds} s: another program may have locked the database"
             )));
         }
-        let applied = self.applied().await?;
-        let known: BTreeSet<i64> = self.migrator().iter().map(|m| m.version).collect();
-        if applied == known {
+        let schema = self.schema().await?;
+        schema.check()?;
+        if schema.is_current() {
             Ok(())
-        } else if applied.is_subset(&known) {
-            Err(Error::Setup("the database's schema is older than this program: run `bloom-runtime migrate up`".into()))
         } else {
-            Err(Error::Setup("the database's schema is newer than this program: run the newer version".into()))
+            Err(Error::Setup("the database's schema is older than this program: run `bloom-runtime migrate up`".into()))
         }
     }
 
@@ -91,21 +137,26 @@ impl Store {
         }
     }
 
-    async fn applied(&self) -> Result<BTreeSet<i64>, Error> {
+    async fn schema(&self) -> Result<Schema, Error> {
+        let known = self.migrator().iter().map(|migration| (migration.version, migration.description.to_string())).collect();
         let tables: i64 = one(&self.pool().fetch(&TABLE, Args::new()).await?, |row| row.take())?;
         if tables == 0 {
-            return Ok(BTreeSet::new());
+            return Ok(Schema { known, applied: BTreeMap::new(), compatible_since: 0 });
         }
-        Ok(all(&self.pool().fetch(&APPLIED, Args::new()).await?, |row| row.take())?.into_iter().collect())
+        let applied: BTreeMap<i64, String> =
+            all(&self.pool().fetch(&APPLIED, Args::new()).await?, |row| Ok((row.take()?, row.take()?)))?.into_iter().collect();
+        let compatible_since = if applied.contains_key(&COMPATIBILITY) {
+            one(&self.pool().fetch(&COMPATIBLE_SINCE, Args::new()).await?, |row| row.take())?
+        } else {
+            0
+        };
+        Ok(Schema { known, applied, compatible_since })
     }
 }
 
 fn explain(error: MigrateError) -> Error {
     match error {
         MigrateError::Execute(error) => error.into(),
-        MigrateError::VersionMissing(version) => {
-            Error::Setup(format!("the database has migration {version}, which this program does not know: run the newer version"))
-        }
         MigrateError::VersionMismatch(version) => Error::Setup(format!(
             "migration {version} of the database differs from the one in this program: the database belongs to another version; restore a backup or start with an empty database"
         )),

@@ -39,7 +39,7 @@ pub use error::Error;
 pub use health::Trouble;
 pub use lists::{LeaseRow, Listing, Page, TaskFilter, TaskRow};
 pub use maintenance::Checkpoint;
-pub use migrate::MigrationStatus;
+pub use migrate::{MigrationState, MigrationStatus};
 pub use open::StoreOptions;
 pub use reads::PAGE_BYTES;
 pub use usage::{UsageBy, UsageRow};
@@ -70,11 +70,16 @@ struct Inner {
     steady: SteadyClock,
     /// The connection of leadership and the service mark; on SQLite a second one for writing.
     side: tokio::sync::Mutex<Option<Conn>>,
+    write_turn: Arc<tokio::sync::Mutex<()>>,
     served: std::sync::Mutex<leader::Served>,
     listener: tokio::sync::Mutex<listener::Listener>,
     /// Names this process among those that share the database.
     replica: String,
 }
+
+/// The right to write to SQLite, first come, first served. SQLite's own lock knows no order: whoever waits for it tries again and again,
+/// and beside a busy writer the service mark would go without for seconds. PostgreSQL needs none.
+type WriteTurn = Option<tokio::sync::OwnedMutexGuard<()>>;
 
 /// Connections for reading, as metrics show them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,13 +108,20 @@ impl Store {
         let open::Opened { pool, control, target, health, anchor } = open::open(options).await?;
         let replica = format!("{:016x}", std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), std::process::id()));
         let anchor = tokio::sync::Mutex::new(anchor);
-        let (side, served, listener) = (Default::default(), Default::default(), Default::default());
-        let inner = Inner { pool, control, target, health, anchor, clock, steady, side, served, listener, replica };
+        let (side, write_turn, served, listener) = Default::default();
+        let inner = Inner { pool, control, target, health, anchor, clock, steady, side, write_turn, served, listener, replica };
         Ok(Self { inner: Arc::new(inner) })
     }
 
     pub fn kind(&self) -> Kind {
         self.inner.target.kind()
+    }
+
+    async fn write_turn(&self) -> WriteTurn {
+        match self.kind() {
+            Kind::Sqlite => Some(Arc::clone(&self.inner.write_turn).lock_owned().await),
+            Kind::Postgres => None,
+        }
     }
 
     /// The database's time.

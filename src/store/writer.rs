@@ -14,13 +14,13 @@ use super::error::Error;
 use super::maintenance::Pages;
 use super::save::Before;
 use super::script::Script;
-use super::{Store, feed, leader, load, one, save, time_of};
+use super::{Store, WriteTurn, feed, leader, load, one, save, time_of};
 
 pub(super) struct Writer {
     pub id: i64,
     pub store: Store,
     conn: Option<Conn>,
-    in_transaction: bool,
+    transaction: Option<WriteTurn>,
     pub n: i64,
     before: Before,
     pub pages: Pages,
@@ -60,7 +60,8 @@ impl bloom_database::Writer for Writer {
         if self.conn.is_none() {
             return Ok(self.reconnect().await?);
         }
-        if std::mem::take(&mut self.in_transaction) && self.conn()?.execute(&ROLLBACK, Args::new()).await.is_err() {
+        let transaction = self.transaction.take();
+        if transaction.is_some() && self.conn()?.execute(&ROLLBACK, Args::new()).await.is_err() {
             self.reconnect().await?;
         }
         Ok(())
@@ -102,7 +103,7 @@ impl Writer {
     pub async fn open(store: Store) -> Result<Self, Error> {
         let mut conn = store.inner.target.writer().await?;
         let id = register(&store, &mut conn).await?;
-        Ok(Self { id, store, conn: Some(conn), in_transaction: false, n: 0, before: Before::default(), pages: Pages::default() })
+        Ok(Self { id, store, conn: Some(conn), transaction: None, n: 0, before: Before::default(), pages: Pages::default() })
     }
 
     async fn load(&mut self, keys: &Keys) -> Result<Loaded, Error> {
@@ -130,7 +131,7 @@ impl Writer {
             leader::check(conn, epoch, time).await?;
         }
         if committed {
-            self.in_transaction = false;
+            self.transaction = None;
             self.store.inner.health.committed()?;
         } else {
             self.commit().await?;
@@ -141,15 +142,16 @@ impl Writer {
 
     pub async fn begin(&mut self) -> Result<(), Error> {
         self.store.inner.health.check()?;
+        let turn = self.store.write_turn().await;
         self.conn()?.begin().await?;
-        self.in_transaction = true;
+        self.transaction = Some(turn);
         Ok(())
     }
 
     pub async fn commit(&mut self) -> Result<(), Error> {
         match self.conn()?.execute(&COMMIT, Args::new()).await {
             Ok(_) => {
-                self.in_transaction = false;
+                self.transaction = None;
                 self.store.inner.health.committed()
             }
             Err(error @ Error::Conflict(_)) => Err(error),
@@ -172,7 +174,7 @@ impl Writer {
     /// Replaces the connection.
     async fn reconnect(&mut self) -> Result<(), Error> {
         self.conn = None;
-        self.in_transaction = false;
+        self.transaction = None;
         let mut conn = self.store.inner.target.writer().await?;
         // A replica that was away for long has had its writers removed.
         if conn.fetch(&IS_REGISTERED, Args::new().int(self.id)).await?.is_empty() {
@@ -193,7 +195,7 @@ impl Writer {
             self.store.inner.health.note(error);
             if !error.keeps_connection() {
                 self.conn = None;
-                self.in_transaction = false;
+                self.transaction = None;
             }
         }
         outcome

@@ -39,7 +39,7 @@ on_both! {
         sick.always("/health", Reply::new(500, r#"{"status":"ok"}"#));
         let odd = Stub::start().await;
         odd.always("/health", Reply::new(200, "<html>"));
-        for (url, error) in [(sick.url.clone(), "HTTP 500"), (odd.url.clone(), "not a JSON object"), (nowhere().await, "connect")] {
+        for (url, error) in [(sick.url.clone(), "HTTP 500"), (odd.url.clone(), "not a JSON object"), (nowhere(), "connect")] {
             let worker = server.crew().worker_at(&url).register().await;
             let answer = server.get(&worker.path("/agent-health")).await.ok();
             assert_eq!(answer["reachable"], false);
@@ -76,7 +76,7 @@ on_both! {
             server.poke(&worker.path(&format!("/{call}"))).await.fails(502, "Agent returned 500: boom");
             assert_eq!(worker.now().await["agent_version"], "unknown");
             assert_eq!(worker.status().await, "online");
-            let worker = server.crew().worker_at(&nowhere().await).register().await;
+            let worker = server.crew().worker_at(&nowhere()).register().await;
             assert!(server.poke(&worker.path(&format!("/{call}"))).await.error(502).contains("connect"));
         }
     }

@@ -102,7 +102,7 @@ on_both! {
             let stub = agent(status, body).await;
             agents.push((stub.url.clone(), Some(stub)));
         }
-        agents.push((nowhere().await, None));
+        agents.push((nowhere(), None));
         agents.push(("not a url".to_owned(), None));
         for (url, stub) in agents {
             let crew = server.crew();

@@ -151,7 +151,7 @@ on_both! {
         let stub = willing().await;
         let crew = server.crew();
         let task = crew.task().create().await;
-        crew.pushed_worker(&nowhere().await).slots(9).register().await;
+        crew.pushed_worker(&nowhere()).slots(9).register().await;
         eventually("one try", || async { (task.now().await["infra_retries"] == 1).then_some(()) }).await;
         crew.pushed_worker(&stub.url).register().await;
         stub.has_got(1).await;

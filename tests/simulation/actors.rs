@@ -27,6 +27,8 @@ pub struct Cluster {
     pub shared: Shared,
     pub replicas: Arc<Mutex<Vec<Replica>>>,
     pub is_peace: Arc<AtomicBool>,
+    /// Some runs are never heard of again, in peace as well.
+    pub has_losses: Arc<AtomicBool>,
     pub is_over: Arc<AtomicBool>,
     pub created: Arc<Mutex<Vec<TaskId>>>,
     pub runs: Arc<AtomicUsize>,
@@ -42,6 +44,7 @@ impl Cluster {
             shared,
             replicas: Arc::default(),
             is_peace: Arc::default(),
+            has_losses: Arc::default(),
             is_over: Arc::default(),
             created: Arc::default(),
             runs: Arc::default(),
@@ -219,7 +222,7 @@ async fn run(cluster: Cluster, task: TaskState, held: Arc<Mutex<Vec<LeaseId>>>) 
     let lease = task.lease.clone().expect("a lease");
     let (mut left_ms, worker) = (cluster.below(2_500), lease.worker_id.clone());
     cluster.runs.fetch_add(1, Ordering::Relaxed);
-    let vanishes = !cluster.is_peace() && cluster.chance(10);
+    let vanishes = (!cluster.is_peace() || cluster.has_losses.load(Ordering::Relaxed)) && cluster.chance(10);
     while left_ms > 0 && !vanishes {
         let step = left_ms.min(lease.ttl_ms.unsigned_abs() / 3);
         tokio::time::sleep(Duration::from_millis(step)).await;

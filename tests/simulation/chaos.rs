@@ -84,8 +84,12 @@ pub async fn outages(cluster: Cluster, every_sec: u64) {
 pub async fn clock_steps(cluster: Cluster, every_sec: u64) {
     while !cluster.is_peace() {
         cluster.pause(every_sec * 2_000).await;
-        let size = *[3_000_i64, 60_000, 3_600_000].get(cluster.below(3) as usize).expect("three");
-        let step = if cluster.chance(50) { size } else { -size };
-        cluster.shared.lock().step_clock(step);
+        step_clock(&cluster);
     }
+}
+
+pub fn step_clock(cluster: &Cluster) {
+    let size = *[3_000_i64, 60_000, 3_600_000].get(cluster.below(3) as usize).expect("three");
+    let step = if cluster.chance(50) { size } else { -size };
+    cluster.shared.lock().step_clock(step);
 }

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use bloom_core::Ms;
 use bloom_core::audit::AuditEntry;
 use bloom_core::cache::{ReadyRow, rank};
-use bloom_core::ids::{TaskId, WorkerId};
-use bloom_core::task::{Origin, Status};
+use bloom_core::ids::{LeaseId, TaskId, WorkerId};
+use bloom_core::task::{LeaseStatus, Origin, Status};
 use bloom_core::working_set::WorkingSet;
 use tokio::time::Instant;
 
@@ -20,6 +20,10 @@ const DUE_MS: Ms = 3_000;
 /// A claim gets the first task of those that have been ready for so long.
 const ORDER_MS: u128 = 1_200;
 const PASSES: u32 = 2;
+/// A commit tells of a renewal so much later than it was decided.
+const COMMIT_MS: u128 = 300;
+/// The longest grace after a gap in service or a step of the clock.
+const GRACE_MS: Ms = 10_000;
 
 #[derive(Default)]
 pub struct Judge {
@@ -32,6 +36,8 @@ pub struct Judge {
     /// Since when something that is due is left.
     late_since: BTreeMap<String, Instant>,
     passed_over: BTreeMap<TaskId, u32>,
+    /// Active leases by task: the renewal that the row shows, and when that was committed, by a clock that nobody sets.
+    renewed: BTreeMap<TaskId, (LeaseId, Ms, Instant)>,
     last_audit: BTreeMap<String, uuid::Uuid>,
     pub complaints: Vec<String>,
 }
@@ -43,7 +49,9 @@ impl Judge {
         self.check_audit(audit);
         if is_peace {
             self.check_order(memory, set);
+            self.check_expired(set);
         }
+        self.heed_renewals(memory, set);
         for worker in memory.workers.values() {
             let is_free = worker.takes_tasks() && i64::from(memory.used(&worker.id).count_ones()) < worker.capabilities.max_concurrency;
             if is_free {
@@ -88,6 +96,33 @@ impl Judge {
             let last = self.last_audit.insert(entry.entity_id.clone(), entry.id);
             if last.is_some_and(|last| last >= entry.id) {
                 self.complaints.push(format!("audit entries sort the wrong way: {entry:?} behind {last:?}"));
+            }
+        }
+    }
+
+    fn heed_renewals(&mut self, memory: &Memory, set: &WorkingSet) {
+        for id in &set.dirty.tasks {
+            match memory.tasks.get(id).and_then(|task| task.lease.as_ref()) {
+                Some(lease) => {
+                    let shown = (lease.id, lease.last_heartbeat);
+                    if self.renewed.get(id).is_none_or(|(lease, renewed_at, _)| (*lease, *renewed_at) != shown) {
+                        self.renewed.insert(*id, (shown.0, shown.1, Instant::now()));
+                    }
+                }
+                None => {
+                    self.renewed.remove(id);
+                }
+            }
+        }
+    }
+
+    /// No lease ends by its time before its TTL has passed, whatever the database's clock says.
+    fn check_expired(&mut self, set: &WorkingSet) {
+        for past in set.dirty.past_leases.iter().filter(|past| past.status == LeaseStatus::Expired) {
+            let Some((_, _, since)) = self.renewed.get(&past.task_id).filter(|(lease, ..)| *lease == past.id) else { continue };
+            let lasted = since.elapsed().as_millis();
+            if lasted + COMMIT_MS < u128::from(past.ttl_ms.unsigned_abs()) {
+                self.complaints.push(format!("lease {} with a TTL of {} ms expired {lasted} ms after its renewal", past.id, past.ttl_ms));
             }
         }
     }
@@ -139,10 +174,20 @@ impl Judge {
                 }
             }
         }
+        for (task, (lease, _, since)) in &judge.renewed {
+            let Some(active) = memory.tasks.get(task).and_then(|task| task.lease.as_ref()) else { continue };
+            let most = active.ttl_ms + GRACE_MS.min(active.ttl_ms) + DUE_MS;
+            let lasted = since.elapsed().as_millis();
+            if lasted > u128::from(most.unsigned_abs()) {
+                judge
+                    .complaints
+                    .push(format!("lease {lease} of task {task} with a TTL of {} ms was renewed {lasted} ms ago", active.ttl_ms));
+            }
+        }
         let mut late: Vec<String> = Vec::new();
         for task in memory.tasks.values() {
             if let Some(lease) = &task.lease {
-                let end = lease.expires_at.max(resumed_at + 10_000.min(lease.ttl_ms));
+                let end = lease.expires_at.max(resumed_at + GRACE_MS.min(lease.ttl_ms));
                 if end + DUE_MS < now {
                     late.push(format!("lease {} of task {} is over", lease.id, task.id));
                 }

@@ -84,11 +84,19 @@ async fn live(plan: &Plan, mirror: Option<Arc<dyn Mirror>>) -> Outcome {
     }
     tokio::time::sleep(SETTLING).await;
     shared.lock().is_peace = true;
-    // Something to do in peace as well.
-    for _ in 0..12 {
+    // Something to do in peace as well; where the clock steps, it does so once among that, with leases that run out on both sides.
+    cluster.has_losses.store(plan.clock_steps.is_some(), Ordering::Relaxed);
+    for round in 0..12 {
+        if round == 6 && plan.clock_steps.is_some() {
+            chaos::step_clock(&cluster);
+        }
         let tasks = (0..2).map(|_| actors::spec(&cluster)).collect();
         cluster.insist(Op::Create { tasks }).await;
         look_for(&shared, Duration::from_millis(cluster.below(700))).await;
+    }
+    if cluster.has_losses.swap(false, Ordering::Relaxed) {
+        look_for(&shared, SETTLING).await;
+        shared.lock().put_clock_right();
     }
     let started = Instant::now();
     while !is_quiet(&shared.lock()) && started.elapsed() < PEACE_AT_MOST && shared.lock().judge.complaints.is_empty() {

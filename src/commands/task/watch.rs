@@ -63,6 +63,7 @@ impl Watching<'_> {
         // The stream first: then nothing is missed between the list and it.
         let mut events = self.server.client.events("api/runtime/watch", None).await.map_err(Stop::Call)?;
         self.list().await?;
+        trouble.is_over();
         while let Some(Event { name, data, .. }) = events.next().await.map_err(Stop::Call)? {
             trouble.is_over();
             let garbled = |error| Stop::Call(Error::Garbled(format!("a change is not valid JSON: {error}")));

@@ -95,3 +95,31 @@ fn the_sign_of_service_and_checkpoints_do_not_wait_for_a_survey() {
         }
     });
 }
+
+/// SQLite's lock is had by whoever tries at the right moment, and a busy writer mostly does.
+#[test]
+fn the_service_mark_is_not_overtaken_by_the_next_batch() {
+    support::run(async {
+        let bench = Bench::with_own_time().await;
+        bench.port().mark_served().await.unwrap();
+        let mut writer = bench.writer().await;
+        register(&mut writer, "w", 1).await;
+        let mut reader = SqliteConnection::connect(&bench.url).await.unwrap();
+        let keys = Keys { workers: ["w".to_owned()].into(), ..Keys::default() };
+        for batch in 0..3 {
+            support::direct::execute(&bench.url, "UPDATE served SET at = 0").await;
+            writer.begin_and_load(&keys).await.unwrap();
+            let mut mark = std::pin::pin!(bench.port().mark_served());
+            assert!(tokio::time::timeout(Duration::ZERO, &mut mark).await.is_err(), "it waits for the batch");
+            writer.rollback().await.unwrap();
+            let (loaded, _) = tokio::join!(writer.begin_and_load(&keys), async {
+                // Polled beside the batch; it ends before it, or not at all.
+                let _ = tokio::time::timeout(Duration::from_secs(1), &mut mark).await;
+            });
+            loaded.unwrap();
+            let at: i64 = sqlx::query_scalar("SELECT at FROM served").fetch_one(&mut reader).await.unwrap();
+            writer.rollback().await.unwrap();
+            assert_ne!(at, 0, "batch {batch} went first");
+        }
+    });
+}

@@ -3,6 +3,7 @@
 use super::*;
 use bloom_core::task::Parked;
 use bloom_core::wakeup::Subject;
+use bloom_store::MigrationState;
 use sqlx::migrate::Migrator;
 use sqlx::{Connection as _, PgConnection, SqliteConnection};
 
@@ -105,6 +106,25 @@ async fn fill(database: Database, url: &str) {
 
 crate::on_both! {
 
+async fn a_newer_schema_serves_programs_that_it_does_not_exclude(database) {
+    let bench = Bench::new(database).await;
+    let newer = "INSERT INTO _sqlx_migrations (version, description, success, checksum, execution_time) VALUES (9000, 'wider', true, '', 0)";
+    execute(&bench.url, &newer.replace("''", if database == Database::Sqlite { "x''" } else { "''::bytea" })).await;
+    execute(&bench.url, "ALTER TABLE task_state ADD COLUMN of_a_newer_program TEXT").await;
+    bench.store.ping().await.unwrap();
+    assert!(bench.store.migrate().await.unwrap().is_empty(), "it starts beside the newer one");
+    let last = bench.store.migration_status().await.unwrap().pop().unwrap();
+    assert_eq!((last.name.as_str(), last.state), ("9000_wider", MigrationState::Newer));
+    let mut writer = bench.writer().await;
+    register(&mut writer, "w", 1).await;
+    create(&mut writer, vec![spec("a")]).await;
+
+    execute(&bench.url, "UPDATE schema_compatibility SET since = 9000").await;
+    for refused in [bench.store.ping().await.unwrap_err(), bench.store.migrate().await.unwrap_err()] {
+        assert!(refused.to_string().contains("needs a program that knows migration 9000"), "{refused}");
+    }
+}
+
 async fn the_first_version_s_database_is_taken_over(database) {
     let url = database.new_url();
     migrate_to_first(database, &url).await;
@@ -112,7 +132,7 @@ async fn the_first_version_s_database_is_taken_over(database) {
     let time = Arc::new(AtomicI64::new(100));
     let store = Store::with_clock(&StoreOptions { url: url.clone(), max_connections: 2 }, Clock::Manual(time)).await.unwrap();
     assert!(store.ping().await.unwrap_err().to_string().contains("older than this program"));
-    assert_eq!(store.migrate().await.unwrap(), ["0002_liveness"]);
+    assert_eq!(store.migrate().await.unwrap(), ["0002_liveness", "0003_compatibility"]);
     store.ping().await.unwrap();
     let bench = Bench { url, store, time: Arc::default() };
     let port = bench.port();

@@ -7,7 +7,7 @@ use std::collections::{HashMap, HashSet};
 use sqlx::{AssertSqlSafe, Connection, PgConnection, Row, SqliteConnection};
 
 /// What clients were told.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct ClientLog {
     /// Tasks whose creation was acknowledged.
     pub created: Vec<String>,
@@ -22,7 +22,7 @@ pub struct ClientLog {
 }
 
 /// A claim that was answered.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct ClaimTime {
     pub agents: Vec<String>,
     pub sent: i64,

@@ -99,6 +99,11 @@ fn waits(claims: &[ClaimTime], ready: &[Ready], calm: impl Fn(i64, i64) -> bool)
 }
 
 impl Delays {
+    /// There are some of each kind.
+    pub fn are_enough(&self) -> bool {
+        [&self.commits, &self.claims, &self.expiries, &self.timers, &self.dependents].iter().all(|delays| delays.len() >= ENOUGH)
+    }
+
     /// Nothing comes before its time, and what is due comes soon.
     pub fn are_short(&self) {
         for (what, delays) in [("leases", &self.expiries), ("timers", &self.timers), ("dependents", &self.dependents)] {

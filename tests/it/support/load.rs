@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::checker::{ClaimTime, ClientLog, Link};
 use super::client::Api;
-use super::{beside, now_ms, unique};
+use super::{beside, delays, now_ms, unique};
 
 /// How long a client waits for an answer before it asks elsewhere. More than a claim waits.
 const LIMIT: Duration = Duration::from_secs(6);
@@ -82,6 +82,15 @@ impl Load {
 
     pub fn trouble_ends(&self) {
         self.shared.told.lock().expect("the log").troubles.last_mut().expect("a trouble").1 = now_ms();
+    }
+
+    /// Waits until enough has happened, apart from the troubles, for the delays to be judged.
+    pub async fn can_be_judged(&self, url: &str) {
+        super::eventually("there is enough to judge", || async {
+            let told = self.shared.told.lock().expect("the log").clone();
+            delays::read(url, &told).await.are_enough().then_some(())
+        })
+        .await;
     }
 
     /// Begins nothing new, and waits until the workers have left nothing undone: no task that can run, or could in time, is forgotten.

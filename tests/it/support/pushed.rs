@@ -43,9 +43,13 @@ impl Stub {
 }
 
 /// An address where nobody listens.
-pub async fn nowhere() -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-    format!("http://{}", listener.local_addr().expect("an address"))
+pub fn nowhere() -> String {
+    let socket = tokio::net::TcpSocket::new_v4().expect("a socket");
+    socket.bind("127.0.0.1:0".parse().expect("an address")).expect("a port");
+    let address = socket.local_addr().expect("an address");
+    // Bound and never listening, as long as the tests run: so nobody else gets the port.
+    std::mem::forget(socket);
+    format!("http://{address}")
 }
 
 /// Takes a request and says nothing until it is let go; then these bytes, and the connection is closed.
