@@ -90,7 +90,8 @@ pub trait Database: Send + Sync + 'static {
     /// Active leases that are to be looked at, the longest due first.
     async fn due_leases(&self, limit: i64) -> Result<Due<(TaskId, LeaseId)>>;
 
-    /// Active leases that seem to last longer than their TTL: the clock has stepped back since they were renewed.
+    /// Active leases that seem to last longer than their TTL, or are to be looked at later than that: the clock has stepped back since they
+    /// were renewed, or since they got a grace.
     async fn leases_beyond_ttl(&self, limit: i64) -> Result<Vec<(TaskId, LeaseId)>>;
 
     /// Parked tasks whose parking the clock ends, the longest due first.

@@ -31,7 +31,7 @@ pub struct ClaimRequest {
 const WAIT_WITH_CANCELS: Duration = Duration::from_secs(1);
 /// Ready tasks read at once.
 const PAGE: usize = 2_000;
-/// Pages that one look for candidates reads at most: a whole window and its surroundings.
+/// Pages that one look for candidates reads at most, besides one for each of its windows: a whole window and its surroundings.
 const PAGES: usize = 64;
 /// Rows of the look that makes sure that nothing is left.
 const CONFIRMED: usize = 64;
@@ -46,6 +46,8 @@ const TRIES: u32 = 1_000;
 pub(super) struct Candidates {
     pub tasks: Vec<TaskId>,
     pub max: usize,
+    /// Others are in the hands of claims that are under way.
+    pub is_contended: bool,
 }
 
 /// How the tries of one claim went so far.
@@ -80,6 +82,7 @@ impl Engine {
         }
         let deadline = Instant::now() + wait;
         let mut redeliver = request.held.is_some();
+        self.refresh_if_unfit(&request.worker).await?;
         let told = |remembered: &Remembered| {
             remembered.cache.fleet.worker(&request.worker).is_some_and(|worker| worker.draining)
                 || remembered.cancels(&request.worker) != cancels
@@ -112,8 +115,14 @@ impl Engine {
         while tries.number < TRIES && !self.is_stopping() {
             tries.number += 1;
             let is_unknown = self.0.replica.lock().cache.fleet.worker(&request.worker).is_none();
-            let Candidates { tasks: candidates, max } = self.candidates(&request.worker, request.max, &tries).await?;
+            let given_back = self.0.given_back.notified();
+            let Candidates { tasks: candidates, max, is_contended } = self.candidates(&request.worker, request.max, &tries).await?;
             if candidates.is_empty() && !redeliver && !is_unknown {
+                if is_contended {
+                    // They take what they want with their next commit, and give the others back.
+                    given_back.await;
+                    continue;
+                }
                 if tries.is_confirmed {
                     return Ok(Vec::new());
                 }
@@ -142,7 +151,9 @@ impl Engine {
     /// The first tasks for the worker, which are its own until they are given back; reads further into the queue where this replica's
     /// windows end.
     pub(super) async fn candidates(&self, worker: &str, max: i64, tries: &Tries) -> Result<Candidates, Error> {
-        for _ in 0..PAGES {
+        let mut pages = PAGES + self.0.replica.lock().scopes(worker).len();
+        while pages > 0 {
+            pages -= 1;
             let page_read = self.0.pages_read.notified();
             let (look, page, max) = {
                 let mut remembered = self.0.replica.lock();
@@ -164,7 +175,7 @@ impl Engine {
                 (Some(page), _) => self.read_page(page).await?,
                 // Somebody else reads that page, for as long as a read may take.
                 (None, Some(_)) => page_read.await,
-                (None, None) => return Ok(Candidates { tasks: look.tasks, max }),
+                (None, None) => return Ok(Candidates { tasks: look.tasks, max, is_contended: look.is_contended }),
             }
         }
         Ok(Candidates::default())
@@ -181,6 +192,26 @@ impl Engine {
         drop(remembered);
         self.check_suspects();
         self.0.pages_read.notify_waiters();
+        Ok(())
+    }
+
+    /// What made the worker unfit here, a task that it holds or a cordon, may be over by a commit of another replica.
+    async fn refresh_if_unfit(&self, worker: &str) -> Result<(), Error> {
+        let held: Vec<TaskId> = {
+            let remembered = self.0.replica.lock();
+            let fleet = &remembered.cache.fleet;
+            let is_fit = fleet.takes_tasks(worker) && fleet.free(worker) > 0;
+            if is_fit || !self.0.database.is_shared() || fleet.worker(worker).is_none() {
+                return Ok(());
+            }
+            fleet.held(worker).map(|held| held.task).collect()
+        };
+        let read = self.0.replica.begin_read();
+        let workers = self.0.database.workers_by_id(&[worker.to_owned()]).await.map_err(unreadable)?;
+        let tasks = if held.is_empty() { Vec::new() } else { self.0.database.task_states(&held).await.map_err(unreadable)? };
+        let mut remembered = self.0.replica.lock();
+        workers.into_iter().for_each(|worker| remembered.put_worker(&worker, &read));
+        remembered.put_tasks(tasks.iter(), &read);
         Ok(())
     }
 
@@ -272,6 +303,7 @@ pub(super) struct Taken<'a> {
 impl Drop for Taken<'_> {
     fn drop(&mut self) {
         self.engine.0.replica.lock().give_back(&self.tasks);
+        self.engine.0.given_back.notify_waiters();
     }
 }
 

@@ -4,21 +4,35 @@
 //! goes on with what a dead or busy replica leaves.
 
 use std::collections::HashSet;
+use std::sync::Mutex;
 
 use bloom_core::command::{Command, Op, Reply};
 use bloom_core::wakeup::{Progress, Wakeup, WakeupId};
+
+use tokio::sync::Semaphore;
 
 use super::inbox::Pending;
 use super::{Engine, Error};
 
 /// Waiters of one re-evaluation.
 const PAGE: i64 = 100;
-/// Wake-ups that this replica works on at a time; what is beyond is left to the leader.
-const AT_ONCE: usize = 1_024;
+/// Wake-ups that this replica keeps in mind; what is beyond is left to the leader.
+const AT_ONCE: usize = 65_536;
+/// Pages of waiters that are read at a time: the connections are shared with claims and reconcilers.
+const READS: usize = 2;
 
 /// Those that this replica works on.
-#[derive(Debug, Default)]
-pub(super) struct Under(HashSet<WakeupId>);
+#[derive(Debug)]
+pub(super) struct Under {
+    wakeups: Mutex<HashSet<WakeupId>>,
+    reads: Semaphore,
+}
+
+impl Default for Under {
+    fn default() -> Self {
+        Self { wakeups: Mutex::default(), reads: Semaphore::new(READS) }
+    }
+}
 
 impl Engine {
     /// Answers a command. First those are re-evaluated that wait for what it let go of, a page of each: so whoever got the answer finds
@@ -97,8 +111,8 @@ struct Work {
 impl Work {
     /// `None`: somebody is at it here, or too many are.
     fn begin(engine: &Engine, wakeup: Wakeup, epoch: Option<i64>) -> Option<Self> {
-        let mut under = super::lock(&engine.0.wakeups);
-        (under.0.len() < AT_ONCE && under.0.insert(wakeup.id)).then(|| Self { engine: engine.clone(), wakeup, epoch })
+        let mut under = super::lock(&engine.0.wakeups.wakeups);
+        (under.len() < AT_ONCE && under.insert(wakeup.id)).then(|| Self { engine: engine.clone(), wakeup, epoch })
     }
 
     /// Has one page re-evaluated; answers whether there are more.
@@ -106,10 +120,12 @@ impl Work {
         if self.engine.is_stopping() && self.epoch.is_some() {
             return Ok(false);
         }
+        let reading = self.engine.0.wakeups.reads.acquire().await.map_err(|_| Error::Unavailable)?;
         let waiters = self.engine.0.database.waiters(&self.wakeup, PAGE).await.map_err(|error| {
             tracing::debug!(%error, "waiting tasks could not be read; the leader will retry");
             Error::Unavailable
         })?;
+        drop(reading);
         let progress = Progress { wakeup: self.wakeup.id, next: waiters.next, more_want_key: waiters.more_want_key };
         let op = Op::Reevaluate { tasks: waiters.tasks, progress: Some(progress) };
         self.engine.submit(Command { op, request_id: None, epoch: self.epoch }).await?;
@@ -120,6 +136,6 @@ impl Work {
 
 impl Drop for Work {
     fn drop(&mut self) {
-        super::lock(&self.engine.0.wakeups).0.remove(&self.wakeup.id);
+        super::lock(&self.engine.0.wakeups.wakeups).remove(&self.wakeup.id);
     }
 }

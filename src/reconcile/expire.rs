@@ -18,6 +18,9 @@ use super::{Context, PAGE, PAGE_ROWS, RECONCILE_EVERY_MS, unreadable};
 const GRACE_MS: i64 = 10_000;
 /// The database's clock and this machine's may differ by so much between two runs; more is a step.
 const STEP_MS: Ms = 2_000;
+/// A clock that steps and steps back between two runs is seen by neither; leases that were decided on in between are found by this. It
+/// reads all active leases.
+const LOOK_BEHIND_EVERY_MS: Ms = 5_000;
 
 pub(super) async fn run(context: Context) {
     let engine = context.engine.clone();
@@ -48,8 +51,9 @@ struct Clock {
     epoch: Option<i64>,
     read: Option<Reading>,
     grace: Grace,
-    /// Leases may seem to last longer than their TTL: the clock may have stepped back.
-    may_be_behind: bool,
+    /// From when on, by this machine's elapsed time, a look for leases that seem to last longer than their TTL is due: the clock may have
+    /// stepped back unseen.
+    look_behind_ms: Ms,
 }
 
 impl Clock {
@@ -57,7 +61,7 @@ impl Clock {
     fn heed(&mut self, epoch: i64, service: Service, reading: Reading) -> Ms {
         let mut step = self.step(&reading);
         if self.epoch != Some(epoch) {
-            *self = Self { epoch: Some(epoch), may_be_behind: true, ..Self::default() };
+            *self = Self { epoch: Some(epoch), ..Self::default() };
             step = 0;
         }
         self.read = Some(reading);
@@ -84,9 +88,11 @@ async fn reconcile(context: Context, clock: Arc<Mutex<Clock>>) -> Result<Option<
             return Ok(None);
         }
     }
-    while clock.may_be_behind {
+    while clock.look_behind_ms <= reading.told_ms {
         let leases = database.leases_beyond_ttl(PAGE_ROWS).await.map_err(unreadable)?;
-        clock.may_be_behind = leases.len() == PAGE;
+        if leases.len() < PAGE {
+            clock.look_behind_ms = reading.told_ms + LOOK_BEHIND_EVERY_MS;
+        }
         if !leases.is_empty() && !end(&context, leases, clock.grace).await? {
             return Ok(None);
         }

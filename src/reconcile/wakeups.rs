@@ -8,6 +8,7 @@ use bloom_core::command::Rejection;
 use bloom_core::ids::TaskId;
 use bloom_core::wakeup::WakeupId;
 use bloom_engine::{Alarm, Error};
+use futures_util::future::join_all;
 use tokio::sync::Mutex;
 
 use super::{Context, PAGE, PAGE_ROWS, RECONCILE_EVERY_MS, unreadable};
@@ -55,8 +56,10 @@ async fn reconcile(context: Context, seen: Arc<Mutex<Seen>>) -> Result<Option<Ms
     seen.epoch = Some(epoch);
     // A page of each in turn, so that none waits for all of another; then a look at what has come meanwhile.
     for _ in 0..ROUNDS {
-        for wakeup in std::mem::take(&mut open) {
-            match context.engine.work_off_page(wakeup, epoch).await {
+        // Together, so that one commit does for many of them.
+        let pages = std::mem::take(&mut open).into_iter().map(|wakeup| context.engine.work_off_page(wakeup, epoch));
+        for outcome in join_all(pages).await {
+            match outcome {
                 Ok(Some(left)) => {
                     seen.cursors.insert(left.id, left.cursor);
                     open.push(left);

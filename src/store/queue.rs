@@ -73,7 +73,7 @@ statement!(
 );
 statement!(
     pub(super) LEASES_BEYOND_TTL,
-    |d| "SELECT id, lease_id FROM task_state {} WHERE slot IS NOT NULL AND expires_at > {} + ttl_ms LIMIT $2",
+    |d| "SELECT id, lease_id FROM task_state {0} WHERE slot IS NOT NULL AND (expires_at > {1} + ttl_ms OR check_at > {1} + ttl_ms) LIMIT $2",
     d.by_index(CHECK),
     d.clock(1)
 );

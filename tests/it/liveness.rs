@@ -54,6 +54,35 @@ on_both! {
         }
     }
 
+    async fn claims_beside_each_other_all_get_work(server) {
+        let crew = server.crew();
+        let mut workers = Vec::new();
+        for _ in 0..12 {
+            workers.push(crew.worker().slots(1).register().await);
+        }
+        for round in 0..6 {
+            // Those of a key come first, and all but one of each key turn out blocked.
+            let keys = [0, 1, 2].map(|_| unique("key"));
+            let keyed = (0..12).map(|i| crew.task().with("exclusive_key", json!(keys[i % 3])).with("priority", json!(9)).json());
+            let ids = create_all(server, keyed.chain((0..12).map(|_| crew.task().json())).collect()).await;
+            let claims = futures_util::future::join_all(workers.iter().map(|worker| worker.claim(1))).await;
+            assert!(claims.iter().all(|claimed| claimed.len() == 1), "round {round}: {:?}", claims.iter().map(Vec::len).collect::<Vec<_>>());
+            server.post("llm-tasks:cancel", json!({ "ids": ids })).await.ok();
+            for task in claims.iter().flat_map(|claimed| task_ids(claimed)) {
+                server.task(&task).fail("cancelled").await;
+            }
+        }
+    }
+
+    async fn a_worker_of_many_agents_gets_work_at_once(server) {
+        let crew = server.crew();
+        let task = crew.task().create().await;
+        let agents = (0..400).map(|_| unique("agent")).chain([crew.slug.clone()]).collect::<Vec<_>>();
+        let worker = server.worker().able("agents", json!(agents)).register().await;
+        assert_eq!(task_ids(&worker.claim(1).await), [task.id.as_str()]);
+        task.succeed("x").await;
+    }
+
     async fn of_several_agents_the_most_urgent_task_comes_first(server) {
         let (one, two) = (server.crew(), server.crew());
         for round in 0..4 {

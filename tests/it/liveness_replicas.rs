@@ -103,6 +103,40 @@ fn room_made_through_one_replica_is_used_through_the_other() {
 }
 
 #[test]
+fn a_claim_that_does_not_wait_knows_of_room_made_elsewhere() {
+    run(async {
+        let (first, other) = pair().await;
+        let (here, there) = crews(&first, &other);
+        let worker = here.worker().slots(1).register().await;
+        let elsewhere = Worker { api: &other, name: worker.name.clone() };
+        word_of(&other, &worker.name).await;
+        create_all(&first, (0..40).map(|_| here.task().json()).collect()).await;
+        for round in 0..8 {
+            let held = eventually("the first of a round", || async { task_ids(&worker.claim(1).await).pop() }).await;
+            there.api.task(&held).succeed("x").await;
+            let next = task_ids(&worker.claim(1).await);
+            assert_eq!(next.len(), 1, "round {round}: completed elsewhere");
+            here.api.task(&next[0]).succeed("x").await;
+            let next = task_ids(&elsewhere.claim(1).await);
+            assert_eq!(next.len(), 1, "round {round}: claimed and completed elsewhere");
+            there.api.task(&next[0]).succeed("x").await;
+            worker.cordon().await;
+            eventually("word of the cordon", || async { (elsewhere.now().await["cordoned"] == true).then_some(()) }).await;
+            assert!(elsewhere.claim(1).await.is_empty());
+            first.poke(&worker.path("/uncordon")).await.ok();
+            let next = task_ids(&elsewhere.claim(1).await);
+            assert_eq!(next.len(), 1, "round {round}: uncordoned elsewhere");
+            there.api.task(&next[0]).succeed("x").await;
+        }
+    });
+}
+
+/// This replica knows the worker.
+async fn word_of(api: &Api, worker: &str) {
+    eventually("word of the worker", || async { (api.get("workers").await.ok().to_string().contains(worker)).then_some(()) }).await;
+}
+
+#[test]
 fn what_is_ready_elsewhere_is_had_without_waiting() {
     run(async {
         let (first, other) = pair().await;

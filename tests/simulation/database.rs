@@ -259,7 +259,10 @@ impl Database for SimDatabase {
         let look = |state: &mut State| {
             let now = state.now();
             let leases = state.memory.active().filter_map(|task| Some((task.id, task.lease.as_ref()?)));
-            page(leases.filter(|(_, lease)| lease.expires_at > now + lease.ttl_ms).map(|(task, lease)| (task, lease.id)), limit)
+            page(
+                leases.filter(|(_, lease)| lease.expires_at.max(lease.check_at) > now + lease.ttl_ms).map(|(task, lease)| (task, lease.id)),
+                limit,
+            )
         };
         let ask = |beside: Arc<dyn Database>| async move { beside.leases_beyond_ttl(limit).await };
         self.read_both(look, ask, |_, found, expected: &Vec<_>| same_page(found, expected, limit)).await

@@ -88,7 +88,7 @@ async fn live(plan: &Plan, mirror: Option<Arc<dyn Mirror>>) -> Outcome {
     cluster.has_losses.store(plan.clock_steps.is_some(), Ordering::Relaxed);
     for round in 0..12 {
         if round == 6 && plan.clock_steps.is_some() {
-            chaos::step_clock(&cluster);
+            chaos::step_clock(&cluster).await;
         }
         let tasks = (0..2).map(|_| actors::spec(&cluster)).collect();
         cluster.insist(Op::Create { tasks }).await;

@@ -294,7 +294,7 @@ impl Cache {
     }
 
     /// Whether somebody could claim something.
-    pub fn has_claimable(&self) -> bool {
+    pub fn has_claimable(&mut self) -> bool {
         self.queue.has_untaken()
     }
 

@@ -23,7 +23,9 @@ pub enum Scope {
 /// A window's most entries; what is behind is paged in again when its turn comes.
 pub const WINDOW: usize = 10_000;
 /// Windows at most (more only for one worker that names more agents); the least recently used are dropped, and loaded when asked for.
-const WINDOWS: usize = 4_096;
+/// Far more than agents and workers that claim at a time: each open claim looks again every second, so windows that give way in turn
+/// would be loaded again for every look. An empty window takes about 200 bytes.
+const WINDOWS: usize = 65_536;
 
 #[derive(Debug, Default)]
 struct Window {
@@ -73,6 +75,8 @@ pub struct Look {
     pub tasks: Vec<TaskId>,
     /// A window that must be paged on before it is known what comes next.
     pub page: Option<Scope>,
+    /// Some that would come before these or after them are in the hands of other claims, which may give them back.
+    pub is_contended: bool,
 }
 
 #[derive(Debug, Default)]
@@ -82,6 +86,8 @@ pub struct Queue {
     reserved: HashMap<WorkerId, Window>,
     /// Tasks handed to a claim that is under way.
     taken: HashSet<TaskId>,
+    /// Agents whose windows may have entries; there may be many more windows without.
+    filled: HashSet<String>,
     dropped: Vec<TaskId>,
     looks: u64,
 }
@@ -111,6 +117,9 @@ impl Queue {
         for window in windows.into_iter().flatten() {
             window.insert(ready.key(), &mut self.dropped);
         }
+        if ready.reserved_for.is_none() && !self.filled.contains(&ready.agent_slug) && self.agents.contains_key(&ready.agent_slug) {
+            self.filled.insert(ready.agent_slug.clone());
+        }
     }
 
     pub(super) fn remove(&mut self, ready: &ReadyRow) {
@@ -132,8 +141,10 @@ impl Queue {
     }
 
     /// Whether something that is not reserved is in nobody's hands.
-    pub(super) fn has_untaken(&self) -> bool {
-        let windows = self.all.iter().chain(self.agents.values());
+    pub(super) fn has_untaken(&mut self) -> bool {
+        let agents = &self.agents;
+        self.filled.retain(|slug| agents.get(slug).is_some_and(|window| !window.entries.is_empty()));
+        let windows = self.all.iter().chain(self.filled.iter().filter_map(|slug| self.agents.get(slug)));
         windows.into_iter().any(|window| window.entries.iter().take(self.taken.len() + 1).any(|(_, id)| !self.taken.contains(id)))
     }
 
@@ -165,12 +176,15 @@ impl Queue {
         let end = open_ended.map(|(window, scope)| (window.known_to, *scope, window.entries.len() < WINDOW)).min();
         let mut heads: Vec<_> = windows.iter().map(|(window, _)| window.entries.iter().peekable()).collect();
         let mut found: Vec<ReadyKey> = Vec::new();
+        let mut is_contended = false;
         while found.len() < max.saturating_add(spread) {
             let next = heads.iter_mut().enumerate().filter_map(|(i, head)| head.peek().map(|key| (**key, i))).min();
             let Some((key, i)) = next.filter(|(key, _)| end.is_none_or(|(known_to, ..)| Some(*key) <= known_to)) else { break };
             heads[i].next();
             // An agent that is named twice has two heads.
-            if !self.taken.contains(&key.1) && found.last() != Some(&key) {
+            if self.taken.contains(&key.1) {
+                is_contended = true;
+            } else if found.last() != Some(&key) {
                 found.push(key);
             }
         }
@@ -180,7 +194,7 @@ impl Queue {
         let start = if equal > max { (chance % (equal - max + 1) as u64) as usize } else { 0 };
         let tasks: Vec<TaskId> = found.iter().skip(start).take(max).map(|(_, id)| *id).collect();
         self.taken.extend(tasks.iter().copied());
-        Look { tasks, page }
+        Look { tasks, page, is_contended }
     }
 
     /// Makes sure that there are windows for these; those of others give way.

@@ -82,7 +82,8 @@ pub(super) fn clock_stepped(set: &mut WorkingSet, tasks: &[TaskId], step_ms: i64
         let timeout_sec = task.timeout_sec;
         let Some(lease) = &mut task.lease else { continue };
         // The two kinds lie a whole step apart.
-        let is_older = if step_ms > 0 { lease.started_at < at - step_ms / 2 } else { lease.expires_at > at + lease.ttl_ms };
+        let seems_to_last = lease.expires_at.max(lease.check_at);
+        let is_older = if step_ms > 0 { lease.started_at < at - step_ms / 2 } else { seems_to_last > at + lease.ttl_ms };
         if is_older {
             lease.hard_end_at = lease.hard_end_at.map(|end| end + step_ms.max(0));
             last_from(lease, at, timeout_sec);
