@@ -12,42 +12,25 @@ use bloom_database::Service;
 use bloom_engine::Error;
 use tokio::sync::Mutex;
 
+use super::service::{MarkedStep, Reading, STEP_MS};
 use super::{Context, PAGE, PAGE_ROWS, RECONCILE_EVERY_MS, unreadable};
 
 /// So long do workers have to come back after a time in which no replica served.
 const GRACE_MS: i64 = 10_000;
-/// The database's clock and this machine's may differ by so much between two runs; more is a step.
-const STEP_MS: Ms = 2_000;
 /// A clock that steps and steps back between two runs is seen by neither; leases that were decided on in between are found by this. It
 /// reads all active leases.
 const LOOK_BEHIND_EVERY_MS: Ms = 5_000;
 
-pub(super) async fn run(context: Context) {
+pub(super) async fn run(context: Context, marked: MarkedStep) {
     let engine = context.engine.clone();
-    let clock = Arc::new(Mutex::new(Clock::default()));
+    let clock = Arc::new(Mutex::new(Clock { marked, ..Clock::default() }));
     context.run("lease_expiry", &engine.alarms().lease_due, RECONCILE_EVERY_MS, |context| reconcile(context, clock.clone())).await;
-}
-
-/// What the database's clock told, between two moments here: however long the answer took, it was read in between.
-#[derive(Clone, Copy)]
-struct Reading {
-    now: Ms,
-    asked_ms: Ms,
-    told_ms: Ms,
-}
-
-impl Reading {
-    /// How far the clock has moved besides what has passed since an earlier reading; 0 where both fit together.
-    fn step_since(&self, earlier: &Self) -> Ms {
-        let moved = self.now - earlier.now;
-        let (least, most) = (self.asked_ms - earlier.told_ms, self.told_ms - earlier.asked_ms);
-        moved - moved.clamp(least.min(most), most)
-    }
 }
 
 /// What this leadership knows of the database's clock.
 #[derive(Default)]
 struct Clock {
+    marked: MarkedStep,
     epoch: Option<i64>,
     read: Option<Reading>,
     grace: Grace,
@@ -61,8 +44,9 @@ impl Clock {
     fn heed(&mut self, epoch: i64, service: Service, reading: Reading) -> Ms {
         let mut step = self.step(&reading);
         if self.epoch != Some(epoch) {
-            *self = Self { epoch: Some(epoch), ..Self::default() };
-            step = 0;
+            // A step forward ends the leadership of before, so it is perhaps for this one to follow.
+            step = self.marked.recent(reading.told_ms);
+            *self = Self { marked: self.marked.clone(), epoch: Some(epoch), ..Self::default() };
         }
         self.read = Some(reading);
         self.grace = Grace { resumed_at: service.resumed_at, grace_ms: GRACE_MS, found_due_at: None };

@@ -46,8 +46,9 @@ pub fn start(engine: &Engine, options: ReconcileOptions) -> Context {
     let leadership = Leadership::default();
     let context = Context { engine: engine.clone(), leadership: leadership.clone(), options };
     engine.spawn(leader::keep(engine.clone(), leadership));
-    engine.spawn(service::mark(engine.clone()));
-    engine.spawn(expire::run(context.clone()));
+    let step = service::MarkedStep::default();
+    engine.spawn(service::mark(engine.clone(), step.clone()));
+    engine.spawn(expire::run(context.clone(), step));
     engine.spawn(liveness::run(context.clone()));
     engine.spawn(timers::run(context.clone()));
     engine.spawn(wakeups::run(context.clone()));

@@ -1,18 +1,66 @@
 //! The mark of service: every replica tells the database twice a second that it serves.
 
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use bloom_core::Ms;
 use bloom_engine::Engine;
 
 const EVERY: Duration = Duration::from_millis(500);
+/// The database's clock and this machine's may differ by so much between two runs; more is a step.
+pub(super) const STEP_MS: Ms = 2_000;
+/// So long after a step a new leader follows it. That its predecessor has done so as well does no harm.
+const FOLLOWED_FOR_MS: Ms = 10_000;
+
+/// What the database's clock told, between two moments here: however long the answer took, it was read in between.
+#[derive(Clone, Copy)]
+pub(super) struct Reading {
+    pub now: Ms,
+    pub asked_ms: Ms,
+    pub told_ms: Ms,
+}
+
+impl Reading {
+    /// How far the clock has moved besides what has passed since an earlier reading; 0 where both fit together.
+    pub fn step_since(&self, earlier: &Self) -> Ms {
+        let moved = self.now - earlier.now;
+        let (least, most) = (self.asked_ms - earlier.told_ms, self.told_ms - earlier.asked_ms);
+        moved - moved.clamp(least.min(most), most)
+    }
+}
+
+/// The last step of the database's clock that the marks of this replica have seen, and when.
+#[derive(Clone, Default)]
+pub(super) struct MarkedStep(Arc<Mutex<Option<(Ms, Ms)>>>);
+
+impl MarkedStep {
+    fn note(&self, step_ms: Ms, at: Ms) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((step_ms, at));
+    }
+
+    /// 0: there was none of late.
+    pub fn recent(&self, elapsed_ms: Ms) -> Ms {
+        let marked = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        marked.filter(|(_, at)| elapsed_ms - at < FOLLOWED_FOR_MS).map_or(0, |(step_ms, _)| step_ms)
+    }
+}
 
 /// A gap in the marks of all replicas together is a time in which no lease could be renewed. On SQLite the log of writes is kept short
 /// at the same pace.
-pub(super) async fn mark(engine: Engine) {
+pub(super) async fn mark(engine: Engine, step: MarkedStep) {
+    let mut earlier: Option<Reading> = None;
     loop {
+        let asked_ms = engine.elapsed_ms();
         let marked = engine.database().mark_served().await;
         let outcome = match marked {
-            Ok(_) => engine.database().checkpoint().await,
+            Ok(service) => {
+                let reading = Reading { now: service.now, asked_ms, told_ms: engine.elapsed_ms() };
+                let step_ms = earlier.replace(reading).map_or(0, |earlier| reading.step_since(&earlier));
+                if step_ms.abs() > STEP_MS {
+                    step.note(step_ms, reading.told_ms);
+                }
+                engine.database().checkpoint().await
+            }
             Err(error) => Err(error),
         };
         engine.metrics().database_up(!outcome.as_ref().is_err_and(bloom_database::Error::is_unavailable));

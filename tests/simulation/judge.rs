@@ -126,7 +126,8 @@ impl Judge {
             let Some((_, _, since)) = self.renewed.get(&past.task_id).filter(|(lease, ..)| *lease == past.id) else { continue };
             let lasted = since.elapsed().as_millis();
             if lasted + COMMIT_MS < u128::from(past.ttl_ms.unsigned_abs()) {
-                self.complaints.push(format!("lease {} with a TTL of {} ms expired {lasted} ms after its renewal", past.id, past.ttl_ms));
+                self.complaints
+                    .push(format!("lease {} with a TTL of {} ms expired {lasted} ms after its renewal: {past:?}", past.id, past.ttl_ms));
             }
         }
     }

@@ -25,7 +25,8 @@ pub(super) fn expire(set: &mut WorkingSet, id: TaskId, lease_id: LeaseId, grace:
     // A grace of before the clock stepped back lies in the future.
     let graced_until = grace.resumed_at.min(now) + grace.grace_ms.min(lease.ttl_ms);
     let due_at = lease.expires_at.max(graced_until);
-    if due_at > now {
+    // It must have been over when it was found, too: a clock that stepped forward since then says nothing of it.
+    if due_at > grace.found_due_at.map_or(now, |at| at.min(now)) {
         if lease.check_at != due_at {
             let mut task = task.clone();
             task.lease = task.lease.map(|lease| ActiveLease { check_at: due_at, ..lease });
