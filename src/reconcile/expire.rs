@@ -91,6 +91,14 @@ async fn reconcile(context: Context, clock: Arc<Mutex<Clock>>) -> Result<Option<
         if due.items.is_empty() {
             return Ok(due.next_at);
         }
+        // Marked after the look, so that the grace is of that moment or later, however long the look took.
+        let asked_ms = context.engine.elapsed_ms();
+        let service = database.mark_served().await.map_err(unreadable)?;
+        let reading = Reading { now: service.now, asked_ms, told_ms: context.engine.elapsed_ms() };
+        if clock.step(&reading).abs() > STEP_MS {
+            return Ok(Some(context.engine.now()));
+        }
+        clock.grace.resumed_at = service.resumed_at;
         let is_last = due.items.len() < PAGE;
         if !end(&context, due.items, Grace { found_due_at: Some(due.now), ..clock.grace }).await? {
             return Ok(None);

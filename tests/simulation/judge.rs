@@ -39,6 +39,8 @@ pub struct Judge {
     /// Active leases by task: the renewal that the row shows, and when that was committed, by a clock that nobody sets.
     renewed: BTreeMap<TaskId, (LeaseId, Ms, Instant)>,
     last_audit: BTreeMap<String, uuid::Uuid>,
+    /// The clock has stepped, so that its times can't be compared.
+    pub has_clock_steps: bool,
     /// The clock was ahead for a moment.
     pub has_clock_blips: bool,
     pub complaints: Vec<String>,
@@ -46,7 +48,7 @@ pub struct Judge {
 
 impl Judge {
     /// A commit.
-    pub fn heed(&mut self, memory: &Memory, set: &WorkingSet, audit: &[AuditEntry], is_peace: bool) {
+    pub fn heed(&mut self, memory: &Memory, set: &WorkingSet, audit: &[AuditEntry], is_peace: bool, resumed_at: Ms) {
         self.check_rules(memory, set);
         self.check_audit(audit);
         if is_peace {
@@ -54,6 +56,9 @@ impl Judge {
             if !self.has_clock_blips {
                 self.check_expired(set);
             }
+        }
+        if !self.has_clock_steps {
+            self.check_grace(set, resumed_at);
         }
         self.heed_renewals(memory, set);
         for worker in memory.workers.values() {
@@ -128,6 +133,16 @@ impl Judge {
             if lasted + COMMIT_MS < u128::from(past.ttl_ms.unsigned_abs()) {
                 self.complaints
                     .push(format!("lease {} with a TTL of {} ms expired {lasted} ms after its renewal: {past:?}", past.id, past.ttl_ms));
+            }
+        }
+    }
+
+    /// After a time in which nobody could renew a lease, none ends before a grace.
+    fn check_grace(&mut self, set: &WorkingSet, resumed_at: Ms) {
+        for past in set.dirty.past_leases.iter().filter(|past| past.status == LeaseStatus::Expired) {
+            let until = resumed_at + GRACE_MS.min(past.ttl_ms);
+            if past.started_at < resumed_at && past.ended_at < until {
+                self.complaints.push(format!("service resumed at {resumed_at}, and a lease expired in its grace until {until}: {past:?}"));
             }
         }
     }

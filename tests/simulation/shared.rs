@@ -172,6 +172,7 @@ impl State {
     }
 
     pub fn step_clock(&mut self, step: Ms) {
+        self.judge.has_clock_steps = true;
         self.clock_offset += step;
         self.furthest_offset = self.furthest_offset.max(self.clock_offset);
     }

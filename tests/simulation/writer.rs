@@ -151,9 +151,9 @@ impl Writer for SimWriter {
             let revision = |id| state.memory.tasks.get(id).map_or(0, |task| task.revision);
             let prints: Vec<u64> = set.dirty.tasks.iter().map(|id| id.as_u128() as u64 ^ revision(id) as u64).collect();
             prints.into_iter().for_each(|print| state.note(print));
-            let State { memory, judge, is_peace, beside, .. } = &mut *state;
+            let State { memory, judge, is_peace, resumed_at, beside, .. } = &mut *state;
             let audit = std::mem::take(&mut memory.audit);
-            judge.heed(memory, set, &audit, *is_peace);
+            judge.heed(memory, set, &audit, *is_peace, *resumed_at);
             beside.audit.extend(audit.into_iter().filter(|_| beside.is_there));
             if !is_empty {
                 self.record(&mut state, CountDeltas::of(set), Changed::of(set));

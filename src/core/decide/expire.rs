@@ -9,8 +9,8 @@ use super::super::working_set::{Halt, WorkingSet};
 use super::lease::hard_end;
 use super::lease_end::{Retry, Wait, end_lease, plan, retry};
 
-/// A look at what is due counts for so long.
-const TRUSTED_FOR_MS: Ms = 10_000;
+/// A look at what is due counts for so long: no longer than the marks of service may be apart, so no gap in service lies behind it.
+const TRUSTED_FOR_MS: Ms = 1_500;
 
 pub(super) fn expire(set: &mut WorkingSet, id: TaskId, lease_id: LeaseId, grace: &Grace) -> Result<Reply, Halt> {
     let Some(task) = set.find_task(id)? else { return Ok(Reply::Done) };
