@@ -375,7 +375,7 @@ impl Op {
             Op::RegisterWorker(_) => "register_worker",
             Op::RemoveWorker { .. } => "remove_worker",
             Op::Cordon { .. } => "cordon",
-            Op::RecordLastSeen { .. } => "record_seen",
+            Op::RecordLastSeen { .. } => "record_last_seen",
             Op::MarkOffline { .. } => "mark_offline",
             Op::Configure { .. } => "configure",
             Op::RecordAudit { .. } => "record_audit",

@@ -77,7 +77,7 @@ pub async fn heartbeat(State(app): State<AppState>, caller: Caller, path: TaskPa
     ok(&Renewed { lease, expires_at })
 }
 
-/// A worker's key speaks for one worker: it must say whose lease it means.
+/// A worker key is not bound to a worker, so a call with it must name the lease or the worker that it means.
 fn named(caller: &Caller, holder: Holder) -> Result<Holder, Error> {
     if caller.scope == Scope::Worker && holder == Holder::default() {
         return Err(Error::field("lease_id", "Required with a worker key, unless worker_id is given"));

@@ -152,7 +152,7 @@ impl<'a> Pass<'a> {
             scope,
             limiter: limiter.as_ref().filter(|_| is_api),
             test_limiter: app.limits.test_connection.as_ref().filter(|_| test),
-            body_limit: (method == Method::POST && template.is_some()).then(|| app.settings.body_limit(template)),
+            body_limit: (!method.is_safe() && template.is_some()).then(|| app.settings.body_limit(template)),
             writes: is_guarded && !method.is_safe(),
             is_long: template.is_some_and(is_long),
         }
