@@ -130,8 +130,8 @@ mod tests {
         let check = |body, expected: &str| assert!(read(body).unwrap_err().starts_with(expected), "{body}: {:?}", read(body));
         check("{}", "Give either ids or filter");
         check(r#"{"ids": [], "filter": {"status": "dead"}}"#, "Give either ids or filter");
-        check(r#"{"filter": {}}"#, "filter: Names nothing");
-        check(r#"{"filter": {"status": "", "labels": {}, "labell": ["a=b"]}}"#, "filter: Names nothing");
+        check(r#"{"filter": {}}"#, "filter: The filter is empty");
+        check(r#"{"filter": {"status": "", "labels": {}, "labell": ["a=b"]}}"#, "filter: The filter is empty");
         check(r#"{"filter": {"label": ["a"]}}"#, "filter: label.0: Expected name=value");
         assert_eq!(read(r#"{"ids": [], "filter": null}"#).unwrap(), Bulk { named: Named::Ids(Vec::new()), dry_run: false });
         let Named::Filter(filter) = read(r#"{"filter": {"label": ["a=b"], "labels": {"c": "d"}}}"#).unwrap().named else { panic!() };

@@ -218,7 +218,7 @@ mod tests {
         assert_eq!(home.name(Some("box"), "http://a").unwrap(), "box");
         assert_eq!(home.name(None, "http://b").unwrap(), name);
         private_dir(&home.run_dir(Uuid::nil())).unwrap();
-        assert!(home.name(None, "http://a").unwrap_err().contains("http://b has not heard"));
+        assert!(home.name(None, "http://a").unwrap_err().contains("http://b has not received"));
     }
 
     #[test]
