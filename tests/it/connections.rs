@@ -95,8 +95,9 @@ fn a_head_that_does_not_end_is_not_waited_for() {
 fn bytes_that_trickle_in_win_no_time() {
     run(async {
         let door = open().await;
-        let mut stream = send(&door, "GET /healthz HTTP/1.1\r\nX-Slow: ").await;
+        // The server counts from the connection on.
         let asked = Instant::now();
+        let mut stream = send(&door, "GET /healthz HTTP/1.1\r\nX-Slow: ").await;
         let mut byte = [0];
         // One more whenever a tenth of the server's patience has passed in silence.
         while let Err(_silence) = timeout(PATIENCE / 10, stream.read(&mut byte)).await {
