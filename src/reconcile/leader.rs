@@ -41,11 +41,6 @@ impl Leadership {
         }
     }
 
-    /// A commit was refused for want of leadership: it is over, until the next renewal says otherwise.
-    pub(super) fn is_over(&self) {
-        self.set(None);
-    }
-
     fn set(&self, epoch: Option<i64>) {
         self.0.epoch.store(epoch.unwrap_or(0), Ordering::Release);
         self.0.changed.notify_waiters();
@@ -84,7 +79,8 @@ pub(super) async fn keep(engine: Engine, leadership: Leadership) {
     }
 }
 
-fn change(engine: &Engine, leadership: &Leadership, epoch: Option<i64>) {
+/// Every change goes through here, also when a commit was refused for want of leadership: metrics and log tell of each.
+pub(super) fn change(engine: &Engine, leadership: &Leadership, epoch: Option<i64>) {
     if leadership.epoch() == epoch {
         return;
     }

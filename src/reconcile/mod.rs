@@ -74,7 +74,7 @@ impl Context {
 
     /// The commit said that somebody else leads. Nothing is due here until that changes.
     pub fn stands_down(&self) -> Option<Ms> {
-        self.leadership.is_over();
+        leader::change(&self.engine, &self.leadership, None);
         None
     }
 
