@@ -120,38 +120,38 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_rest_gets_longer_until_a_push_goes_well() {
-        let mut rests = CircuitBreakers::default();
+    fn a_breaker_is_open_for_longer_until_a_push_succeeds() {
+        let mut breakers = CircuitBreakers::default();
         let mut now = 0;
         for (turn, long) in [1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300].into_iter().enumerate() {
-            rests.failed("w", now);
-            rests.failed("w", now);
-            assert_eq!(rests.take_due(now), (Vec::new(), Some(now + long * 1000)), "failure {turn}");
-            assert!(rests.is_open("w") && !rests.is_open("other"));
+            breakers.failed("w", now);
+            breakers.failed("w", now);
+            assert_eq!(breakers.take_due(now), (Vec::new(), Some(now + long * 1000)), "failure {turn}");
+            assert!(breakers.is_open("w") && !breakers.is_open("other"));
             now += long * 1000;
-            assert_eq!(rests.take_due(now), (vec!["w".to_owned()], None));
-            assert!(rests.is_open("w"), "its health is not known yet");
-            rests.checked("w", true, now);
-            assert!(!rests.is_open("w"));
+            assert_eq!(breakers.take_due(now), (vec!["w".to_owned()], None));
+            assert!(breakers.is_open("w"), "its health is not known yet");
+            breakers.checked("w", true, now);
+            assert!(!breakers.is_open("w"));
         }
-        assert!(rests.succeeded("w") && !rests.succeeded("w"));
-        rests.failed("w", now);
-        assert_eq!(rests.take_due(now).1, Some(now + 1000));
+        assert!(breakers.succeeded("w") && !breakers.succeeded("w"));
+        breakers.failed("w", now);
+        assert_eq!(breakers.take_due(now).1, Some(now + 1000));
     }
 
     #[test]
-    fn an_agent_that_does_not_answer_rests_on() {
-        let mut rests = CircuitBreakers::default();
-        rests.failed("w", 0);
-        assert_eq!(rests.take_due(1_000).0, ["w"]);
-        rests.checked("w", false, 1_000);
-        assert_eq!(rests.take_due(1_000), (Vec::new(), Some(3_000)));
+    fn an_agent_that_does_not_answer_stays_behind_an_open_breaker() {
+        let mut breakers = CircuitBreakers::default();
+        breakers.failed("w", 0);
+        assert_eq!(breakers.take_due(1_000).0, ["w"]);
+        breakers.checked("w", false, 1_000);
+        assert_eq!(breakers.take_due(1_000), (Vec::new(), Some(3_000)));
         let mut now = 3_000;
         for _ in 0..9 {
-            assert_eq!(rests.take_due(now).0, ["w"]);
-            rests.checked("w", false, now);
+            assert_eq!(breakers.take_due(now).0, ["w"]);
+            breakers.checked("w", false, now);
             now += 30_000;
         }
-        assert_eq!(rests.take_due(now - 30_000), (Vec::new(), Some(now)), "it is asked again soon");
+        assert_eq!(breakers.take_due(now - 30_000), (Vec::new(), Some(now)), "it is asked again soon");
     }
 }

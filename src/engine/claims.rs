@@ -151,15 +151,12 @@ impl Engine {
     /// The first tasks for the worker, which are its own until they are given back; reads further into the queue where this replica's
     /// windows end.
     pub(super) async fn candidates(&self, worker: &str, max: i64, tries: &Tries) -> Result<Candidates, Error> {
-        let mut pages = PAGES + self.0.replica.lock().scopes(worker).len();
-        while pages > 0 {
-            pages -= 1;
+        let windows = self.0.replica.lock().scopes(worker).len();
+        for _ in 0..PAGES + windows {
             let page_read = self.0.pages_read.notified();
             let (look, page, max) = {
                 let mut remembered = self.0.replica.lock();
-                let fleet = &remembered.cache.fleet;
-                let free = if fleet.takes_tasks(worker) { fleet.free(worker) } else { 0 };
-                let max = usize::try_from(max.min(free).max(0)).unwrap_or(0);
+                let max = usize::try_from(max.min(remembered.cache.fleet.claimable(worker))).unwrap_or(0);
                 if max == 0 {
                     return Ok(Candidates::default());
                 }
@@ -200,8 +197,7 @@ impl Engine {
         let held: Vec<TaskId> = {
             let remembered = self.0.replica.lock();
             let fleet = &remembered.cache.fleet;
-            let is_fit = fleet.takes_tasks(worker) && fleet.free(worker) > 0;
-            if is_fit || !self.0.database.is_shared() || fleet.worker(worker).is_none() {
+            if fleet.claimable(worker) > 0 || !self.0.database.is_shared() || fleet.worker(worker).is_none() {
                 return Ok(());
             }
             fleet.held(worker).map(|held| held.task).collect()
@@ -219,8 +215,7 @@ impl Engine {
     async fn confirm(&self, worker: &str) -> Result<(), Error> {
         let scopes = {
             let remembered = self.0.replica.lock();
-            let fleet = &remembered.cache.fleet;
-            if !fleet.takes_tasks(worker) || fleet.free(worker) <= 0 {
+            if remembered.cache.fleet.claimable(worker) == 0 {
                 return Ok(());
             }
             remembered.scopes(worker)

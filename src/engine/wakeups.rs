@@ -24,13 +24,13 @@ const READS: usize = 2;
 /// Those that this replica works on.
 #[derive(Debug)]
 pub(super) struct Under {
-    wakeups: Mutex<HashSet<WakeupId>>,
+    ids: Mutex<HashSet<WakeupId>>,
     reads: Semaphore,
 }
 
 impl Default for Under {
     fn default() -> Self {
-        Self { wakeups: Mutex::default(), reads: Semaphore::new(READS) }
+        Self { ids: Mutex::default(), reads: Semaphore::new(READS) }
     }
 }
 
@@ -111,7 +111,7 @@ struct Work {
 impl Work {
     /// `None`: somebody is at it here, or too many are.
     fn begin(engine: &Engine, wakeup: Wakeup, epoch: Option<i64>) -> Option<Self> {
-        let mut under = super::lock(&engine.0.wakeups.wakeups);
+        let mut under = super::lock(&engine.0.wakeups.ids);
         (under.len() < AT_ONCE && under.insert(wakeup.id)).then(|| Self { engine: engine.clone(), wakeup, epoch })
     }
 
@@ -136,6 +136,6 @@ impl Work {
 
 impl Drop for Work {
     fn drop(&mut self) {
-        super::lock(&self.engine.0.wakeups.wakeups).remove(&self.wakeup.id);
+        super::lock(&self.engine.0.wakeups.ids).remove(&self.wakeup.id);
     }
 }

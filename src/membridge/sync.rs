@@ -4,7 +4,7 @@ use secrecy::SecretString;
 use tokio::sync::broadcast::error::RecvError;
 
 use super::Membridge;
-use bloom_core::command::{Command, Op, Rejection};
+use bloom_core::command::Op;
 use bloom_core::decide::{MEMBRIDGE_ADMIN_KEY, MEMBRIDGE_SERVER_URL};
 use bloom_engine::{Engine, Error};
 use bloom_reconcile::{Context, PAGE};
@@ -25,12 +25,9 @@ async fn take_over(context: Context, membridge: Membridge) -> Result<(), Error> 
         Error::Unavailable
     })?;
     for page in listed.chunks(PAGE) {
-        let commands: Vec<Command> = page.iter().filter_map(|worker| context.led(Op::RegisterWorker(Box::new(worker.clone())))).collect();
-        for reply in context.engine.submit_all(commands).await {
-            match reply {
-                Ok(_) | Err(Error::Rejected(Rejection::NotLeader)) => {}
-                Err(error) => return Err(error),
-            }
+        let ops = page.iter().map(|worker| Op::RegisterWorker(Box::new(worker.clone())));
+        if context.submit_led(ops).await?.is_none() {
+            return Ok(());
         }
     }
     Ok(())

@@ -6,13 +6,13 @@
 use std::sync::Arc;
 
 use bloom_core::Ms;
-use bloom_core::command::{Grace, Op, Rejection, Reply};
+use bloom_core::command::{Grace, Op, Reply};
 use bloom_core::ids::{LeaseId, TaskId};
 use bloom_database::Service;
 use bloom_engine::Error;
 use tokio::sync::Mutex;
 
-use super::service::{MarkedStep, Reading, STEP_MS};
+use super::service::{self, MarkedStep, Reading, STEP_MS};
 use super::{Context, PAGE, PAGE_ROWS, RECONCILE_EVERY_MS, unreadable};
 
 /// So long do workers have to come back after a time in which no replica served.
@@ -56,15 +56,17 @@ impl Clock {
     fn step(&self, reading: &Reading) -> Ms {
         self.read.map_or(0, |earlier| reading.step_since(&earlier))
     }
+
+    fn has_stepped(&self, reading: &Reading) -> bool {
+        self.step(reading).abs() > STEP_MS
+    }
 }
 
 async fn reconcile(context: Context, clock: Arc<Mutex<Clock>>) -> Result<Option<Ms>, Error> {
     let mut clock = clock.lock().await;
     let database = context.engine.database();
     let Some(epoch) = context.leadership.epoch() else { return Ok(None) };
-    let asked_ms = context.engine.elapsed_ms();
-    let service = database.mark_served().await.map_err(unreadable)?;
-    let reading = Reading { now: service.now, asked_ms, told_ms: context.engine.elapsed_ms() };
+    let (service, reading) = service::marked(&context.engine).await.map_err(unreadable)?;
     let step_ms = clock.heed(epoch, service, reading);
     if step_ms != 0 {
         tracing::warn!(step_ms, "the clock of the database has stepped; active leases are adjusted");
@@ -84,18 +86,15 @@ async fn reconcile(context: Context, clock: Arc<Mutex<Clock>>) -> Result<Option<
     loop {
         let asked_ms = context.engine.elapsed_ms();
         let due = database.due_leases(PAGE_ROWS).await.map_err(unreadable)?;
-        let reading = Reading { now: due.now, asked_ms, told_ms: context.engine.elapsed_ms() };
-        if clock.step(&reading).abs() > STEP_MS {
+        if clock.has_stepped(&Reading::of(&context.engine, asked_ms, due.now)) {
             return Ok(Some(context.engine.now()));
         }
         if due.items.is_empty() {
             return Ok(due.next_at);
         }
         // Marked after the look, so that the grace is of that moment or later, however long the look took.
-        let asked_ms = context.engine.elapsed_ms();
-        let service = database.mark_served().await.map_err(unreadable)?;
-        let reading = Reading { now: service.now, asked_ms, told_ms: context.engine.elapsed_ms() };
-        if clock.step(&reading).abs() > STEP_MS {
+        let (service, reading) = service::marked(&context.engine).await.map_err(unreadable)?;
+        if clock.has_stepped(&reading) {
             return Ok(Some(context.engine.now()));
         }
         clock.grace.resumed_at = service.resumed_at;
@@ -116,57 +115,24 @@ async fn follow_step(context: &Context, step_ms: Ms, at: Ms) -> Result<bool, Err
         let page = context.engine.database().active_tasks(after, PAGE_ROWS).await.map_err(unreadable)?;
         after = page.last().map(|task| task.id);
         let tasks = page.iter().map(|task| task.id).collect();
-        let Some(command) = context.led(Op::ClockStepped { tasks, step_ms, at }) else { return Ok(false) };
-        match context.engine.submit(command).await {
-            Ok(_) if page.len() < PAGE => return Ok(true),
-            Ok(_) => {}
-            Err(Error::Rejected(Rejection::NotLeader)) => {
-                context.stands_down();
-                return Ok(false);
-            }
-            Err(error) => return Err(error),
+        if context.submit_led([Op::ClockStepped { tasks, step_ms, at }]).await?.is_none() {
+            return Ok(false);
+        }
+        if page.len() < PAGE {
+            return Ok(true);
         }
     }
 }
 
 /// Answers whether this replica still leads.
 async fn end(context: &Context, leases: Vec<(TaskId, LeaseId)>, grace: Grace) -> Result<bool, Error> {
-    let commands: Vec<_> =
-        leases.iter().filter_map(|(task, lease)| context.led(Op::ExpireLease { task: *task, lease: *lease, grace })).collect();
-    if commands.len() < leases.len() {
-        return Ok(false);
-    }
-    for reply in context.engine.submit_all(commands).await {
-        match reply {
-            // Renewed since it was looked at; when it is due next stands beside it now.
-            Ok(Reply::NotDue(at)) => context.engine.alarms().lease_due.ring_before(at),
-            Ok(_) => {}
-            Err(Error::Rejected(Rejection::NotLeader)) => {
-                context.stands_down();
-                return Ok(false);
-            }
-            Err(error) => return Err(error),
+    let expire = |(task, lease)| Op::ExpireLease { task, lease, grace };
+    let Some(replies) = context.submit_led(leases.into_iter().map(expire)).await? else { return Ok(false) };
+    for reply in replies {
+        // Renewed since it was looked at; when it is due next stands beside it now.
+        if let Reply::NotDue(at) = reply {
+            context.engine.alarms().lease_due.ring_before(at);
         }
     }
     Ok(true)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::Reading;
-
-    #[test]
-    fn an_answer_that_takes_long_is_no_step_of_the_clock() {
-        let first = Reading { now: 1_000_000, asked_ms: 0, told_ms: 10 };
-        for (now, asked_ms, told_ms, step) in [
-            (1_001_000, 1_000, 1_010, 0),
-            // Its clock was read long before it answered.
-            (1_001_000, 1_000, 6_000, 0),
-            (1_006_000, 1_000, 6_000, 0),
-            (4_601_000, 1_000, 1_010, 3_599_990),
-            (-2_599_000, 1_000, 1_010, -3_599_990),
-        ] {
-            assert_eq!(Reading { now, asked_ms, told_ms }.step_since(&first), step, "{now}");
-        }
-    }
 }

@@ -1,8 +1,7 @@
 //! Marks workers that have not been seen for too long.
 
 use bloom_core::Ms;
-use bloom_core::command::{Loss, Op, Rejection, Reply};
-use bloom_core::ids::WorkerId;
+use bloom_core::command::{Loss, Op, Reply};
 use bloom_engine::Error;
 
 use super::{Context, PAGE_ROWS, RECONCILE_EVERY_MS, unreadable};
@@ -26,18 +25,11 @@ async fn reconcile(context: Context) -> Result<Option<Ms>, Error> {
         false => engine.database().mark_served().await.map_err(unreadable)?.resumed_at,
     };
     let mut next = due.next_at;
-    let wanted = due.items.len();
-    let mark = |worker: WorkerId| context.led(Op::MarkOffline { worker, cause: Loss::Silent { for_ms: silent_for_ms, served_since } });
-    let commands: Vec<_> = due.items.into_iter().filter_map(mark).collect();
-    if commands.len() < wanted {
-        return Ok(None);
-    }
-    for reply in engine.submit_all(commands).await {
-        match reply {
-            Ok(Reply::NotDue(at)) => next = Some(next.map_or(at, |next| next.min(at))),
-            Ok(_) => {}
-            Err(Error::Rejected(Rejection::NotLeader)) => return Ok(context.stands_down()),
-            Err(error) => return Err(error),
+    let mark = |worker| Op::MarkOffline { worker, cause: Loss::Silent { for_ms: silent_for_ms, served_since } };
+    let Some(replies) = context.submit_led(due.items.into_iter().map(mark)).await? else { return Ok(None) };
+    for reply in replies {
+        if let Reply::NotDue(at) = reply {
+            next = Some(next.map_or(at, |next| next.min(at)));
         }
     }
     Ok(next)

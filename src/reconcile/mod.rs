@@ -14,7 +14,7 @@ mod timers;
 mod wakeups;
 
 use bloom_core::Ms;
-use bloom_core::command::{Command, Op};
+use bloom_core::command::{Command, Op, Rejection, Reply};
 use bloom_engine::{Alarm, Engine, Error};
 use tokio::time::Instant;
 
@@ -67,9 +67,22 @@ pub struct Context {
 }
 
 impl Context {
-    /// A command that counts only while this replica leads.
-    pub fn led(&self, op: Op) -> Option<Command> {
-        Some(Command { op, request_id: None, epoch: Some(self.leadership.epoch()?) })
+    /// Has commands carried out that count only while this replica leads. `None`: it leads no more, and nothing is due here until that
+    /// changes.
+    ///
+    /// # Errors
+    /// Of the first that failed.
+    pub async fn submit_led(&self, ops: impl IntoIterator<Item = Op>) -> Result<Option<Vec<Reply>>, Error> {
+        let Some(epoch) = self.leadership.epoch() else { return Ok(None) };
+        let commands = ops.into_iter().map(|op| Command { op, request_id: None, epoch: Some(epoch) }).collect();
+        match self.engine.submit_all(commands).await.into_iter().collect() {
+            Ok(replies) => Ok(Some(replies)),
+            Err(Error::Rejected(Rejection::NotLeader)) => {
+                self.stands_down();
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
     }
 
     /// The commit said that somebody else leads. Nothing is due here until that changes.

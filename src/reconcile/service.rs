@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bloom_core::Ms;
+use bloom_database::Service;
 use bloom_engine::Engine;
 
 const EVERY: Duration = Duration::from_millis(500);
@@ -21,12 +22,25 @@ pub(super) struct Reading {
 }
 
 impl Reading {
+    /// Of an answer that has just come.
+    pub fn of(engine: &Engine, asked_ms: Ms, now: Ms) -> Self {
+        Self { now, asked_ms, told_ms: engine.elapsed_ms() }
+    }
+
     /// How far the clock has moved besides what has passed since an earlier reading; 0 where both fit together.
     pub fn step_since(&self, earlier: &Self) -> Ms {
         let moved = self.now - earlier.now;
         let (least, most) = (self.asked_ms - earlier.told_ms, self.told_ms - earlier.asked_ms);
         moved - moved.clamp(least.min(most), most)
     }
+}
+
+/// Writes the service mark.
+pub(super) async fn marked(engine: &Engine) -> bloom_database::Result<(Service, Reading)> {
+    let asked_ms = engine.elapsed_ms();
+    let service = engine.database().mark_served().await?;
+    let reading = Reading::of(engine, asked_ms, service.now);
+    Ok((service, reading))
 }
 
 /// The last step of the database's clock that the marks of this replica have seen, and when.
@@ -50,11 +64,8 @@ impl MarkedStep {
 pub(super) async fn mark(engine: Engine, step: MarkedStep) {
     let mut earlier: Option<Reading> = None;
     loop {
-        let asked_ms = engine.elapsed_ms();
-        let marked = engine.database().mark_served().await;
-        let outcome = match marked {
-            Ok(service) => {
-                let reading = Reading { now: service.now, asked_ms, told_ms: engine.elapsed_ms() };
+        let outcome = match marked(&engine).await {
+            Ok((_, reading)) => {
                 let step_ms = earlier.replace(reading).map_or(0, |earlier| reading.step_since(&earlier));
                 if step_ms.abs() > STEP_MS {
                     step.note(step_ms, reading.told_ms);
@@ -71,6 +82,26 @@ pub(super) async fn mark(engine: Engine, step: MarkedStep) {
             biased;
             () = engine.stopped() => return,
             () = tokio::time::sleep(EVERY) => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Reading;
+
+    #[test]
+    fn an_answer_that_takes_long_is_no_step_of_the_clock() {
+        let first = Reading { now: 1_000_000, asked_ms: 0, told_ms: 10 };
+        for (now, asked_ms, told_ms, step) in [
+            (1_001_000, 1_000, 1_010, 0),
+            // Its clock was read long before it answered.
+            (1_001_000, 1_000, 6_000, 0),
+            (1_006_000, 1_000, 6_000, 0),
+            (4_601_000, 1_000, 1_010, 3_599_990),
+            (-2_599_000, 1_000, 1_010, -3_599_990),
+        ] {
+            assert_eq!(Reading { now, asked_ms, told_ms }.step_since(&first), step, "{now}");
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Parked tasks whose time has come: their `not_before`, or the end of their reservation.
 
 use bloom_core::Ms;
-use bloom_core::command::{Op, Rejection};
+use bloom_core::command::Op;
 use bloom_engine::Error;
 
 use super::{Context, PAGE, PAGE_ROWS, RECONCILE_EVERY_MS, unreadable};
@@ -18,12 +18,11 @@ async fn reconcile(context: Context) -> Result<Option<Ms>, Error> {
             return Ok(due.next_at);
         }
         let is_last = due.items.len() < PAGE;
-        let Some(command) = context.led(Op::Reevaluate { tasks: due.items, progress: None }) else { return Ok(None) };
-        match context.engine.submit(command).await {
-            Ok(_) if is_last => return Ok(due.next_at),
-            Ok(_) => {}
-            Err(Error::Rejected(Rejection::NotLeader)) => return Ok(context.stands_down()),
-            Err(error) => return Err(error),
+        if context.submit_led([Op::Reevaluate { tasks: due.items, progress: None }]).await?.is_none() {
+            return Ok(None);
+        }
+        if is_last {
+            return Ok(due.next_at);
         }
     }
 }

@@ -65,39 +65,36 @@ async fn shown(server: &Server) -> Option<([i64; 7], [i64; 7], [i64; 7])> {
     Some((of_stats, of_metrics, of_lists))
 }
 
-#[test]
-fn three_replicas_under_load_are_quick_beside_slow_readers() {
-    let url = postgres::database();
-    let servers = (0..3).map(|_| Arc::new(plan(Some(&url)).start())).collect::<Vec<_>>();
+/// Load and slow readers on these servers, with what the test does to them, until all is done.
+fn under_load(servers: &[Arc<Server>], part: impl AsyncFnOnce(&Load)) {
     run(async {
-        let slow = SlowReaders::start(&apis(&servers), &servers[0].database_url());
-        let load = Load::start(&apis(&servers));
-        load.goes_on(60).await;
-        ends_well(&servers, load).await;
+        let slow = SlowReaders::start(&apis(servers), &servers[0].database_url());
+        let load = Load::start(&apis(servers));
+        part(&load).await;
+        ends_well(servers, load).await;
         slow.end().await;
     });
 }
 
+fn three_replicas(url: &str) -> Vec<Arc<Server>> {
+    (0..3).map(|_| Arc::new(plan(Some(url)).start())).collect()
+}
+
+#[test]
+fn three_replicas_under_load_are_quick_beside_slow_readers() {
+    under_load(&three_replicas(&postgres::database()), async |load| load.goes_on(60).await);
+}
+
 #[test]
 fn one_server_on_sqlite_is_quick_beside_slow_readers() {
-    let servers = [Arc::new(plan(None).start())];
-    run(async {
-        let slow = SlowReaders::start(&apis(&servers), &servers[0].database_url());
-        let load = Load::start(&apis(&servers));
-        load.goes_on(60).await;
-        ends_well(&servers, load).await;
-        slow.end().await;
-    });
+    under_load(&[Arc::new(plan(None).start())], async |load| load.goes_on(60).await);
 }
 
 #[test]
 fn three_replicas_forget_nothing_while_things_break() {
     let cluster = postgres::Cluster::start();
-    let url = cluster.database();
-    let servers = (0..3).map(|_| Arc::new(plan(Some(&url)).start())).collect::<Vec<_>>();
-    run(async {
-        let slow = SlowReaders::start(&apis(&servers), &servers[0].database_url());
-        let load = Load::start(&apis(&servers));
+    let servers = three_replicas(&cluster.database());
+    under_load(&servers, async |load| {
         load.goes_on(15).await;
         load.trouble_begins();
         // The leader freezes, and another one; one is killed; the database is away for longer than any lease lasts.
@@ -117,8 +114,6 @@ fn three_replicas_forget_nothing_while_things_break() {
         load.goes_on(15).await;
         load.trouble_ends();
         load.goes_on(60).await;
-        ends_well(&servers, load).await;
-        slow.end().await;
     });
 }
 
@@ -133,9 +128,7 @@ async fn is_away_for_a_while(cluster: &postgres::Cluster) {
 #[test]
 fn one_server_on_sqlite_forgets_nothing_when_it_is_killed() {
     let servers = [Arc::new(plan(None).start())];
-    run(async {
-        let slow = SlowReaders::start(&apis(&servers), &servers[0].database_url());
-        let load = Load::start(&apis(&servers));
+    under_load(&servers, async |load| {
         load.goes_on(15).await;
         load.trouble_begins();
         for _ in 0..3 {
@@ -145,7 +138,5 @@ fn one_server_on_sqlite_forgets_nothing_when_it_is_killed() {
         }
         load.trouble_ends();
         load.goes_on(50).await;
-        ends_well(&servers, load).await;
-        slow.end().await;
     });
 }

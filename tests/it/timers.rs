@@ -1,7 +1,9 @@
 //! Deadlines, without waiting for them: the test sets the time.
 
-use bloom_core::command::{Claim, Completion, Grace, Holder, Loss, Op, Reply};
+use bloom_core::command::{Claim, Grace, Holder, Loss, Op, Reply};
 use bloom_core::task::{Outcome, Parked, Reason, Status, TaskState};
+
+use bloom_test_world::world::completion;
 
 use crate::on_both_clocks;
 use crate::support::plane::{Plane, START};
@@ -78,24 +80,7 @@ async fn a_claimed_run_ends_at_its_limit_whatever_it_says(on_postgres: bool) {
 
     // The work that was paid for is not thrown away.
     let lease = leased[0].lease.as_ref().unwrap().id;
-    let completion = Completion {
-        task: id,
-        holder: Holder { lease: Some(lease), worker: None },
-        status: Outcome::Success,
-        output: Some("late".into()),
-        error_message: None,
-        duration_ms: 1,
-        tokens_used: None,
-        artifact_type: "LLM_RESULT".into(),
-        artifact_tags: Vec::new(),
-        reason: None,
-        retryable: false,
-        retry_at: None,
-        keep_attempt: false,
-        usage: None,
-        session_id: None,
-        model: None,
-    };
+    let completion = completion(id, Some(lease), Outcome::Success);
     plane.engine.submit(Op::Complete(Box::new(completion))).await.unwrap();
     assert_eq!(plane.task(id).await.status, Status::Completed);
     plane.engine.stop().await;

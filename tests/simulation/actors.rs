@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use bloom_core::command::{Choice, Completion, CordonWish, Holder, Op, Rejection, Reply, WorkerChange};
+use bloom_core::command::{Choice, Completion, CordonWish, Op, Rejection, Reply, WorkerChange};
 use bloom_core::ids::{LeaseId, TaskId};
 use bloom_core::task::{Format, Origin, Outcome, Session, TaskSpec, TaskState};
 use bloom_engine::{ClaimRequest, Engine, Error};
@@ -237,22 +237,9 @@ async fn run(cluster: Cluster, task: TaskState, held: Arc<Mutex<Vec<LeaseId>>>) 
     }
     let dice = if cluster.is_peace() { 0 } else { cluster.below(100) };
     let completion = |status, retryable| Completion {
-        task: task.id,
-        holder: Holder { lease: Some(lease.id), worker: None },
-        status,
-        output: (status == Outcome::Success).then(|| "done".into()),
-        error_message: (status == Outcome::Error).then(|| "it broke".into()),
-        duration_ms: 5,
-        tokens_used: None,
-        artifact_type: "LLM_RESULT".into(),
-        artifact_tags: Vec::new(),
-        reason: None,
         retryable,
-        retry_at: None,
-        keep_attempt: false,
-        usage: None,
         session_id: Some("s".into()),
-        model: None,
+        ..bloom_test_world::world::completion(task.id, Some(lease.id), status)
     };
     let op = match dice {
         _ if vanishes => None,

@@ -1,8 +1,9 @@
 //! Past the HTTP API: SQL, and operations for the engine or the store.
 
-use bloom_core::command::{Completion, Holder, Op};
+use bloom_core::command::{Completion, Op};
 use bloom_core::ids::TaskId;
 use bloom_core::task::{Outcome, Usage};
+use bloom_test_world::world::completion;
 
 /// Does to the database what no program of ours would.
 pub async fn execute(url: &str, sql: &str) {
@@ -18,21 +19,12 @@ pub async fn execute(url: &str, sql: &str) {
 /// A completion as a worker sends it.
 pub fn success(task: TaskId, output: &str) -> Op {
     Op::Complete(Box::new(Completion {
-        task,
-        holder: Holder::default(),
-        status: Outcome::Success,
         output: Some(output.into()),
-        error_message: None,
         duration_ms: 12,
-        tokens_used: None,
-        artifact_type: "LLM_RESULT".into(),
         artifact_tags: vec!["t".into()],
-        reason: None,
-        retryable: false,
-        retry_at: None,
-        keep_attempt: false,
         usage: Some(Usage { input_tokens: 10, output_tokens: 5, cost_usd: 0.25 }),
         session_id: Some("sess".into()),
         model: Some("m".into()),
+        ..completion(task, None, Outcome::Success)
     }))
 }

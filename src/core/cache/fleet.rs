@@ -171,6 +171,11 @@ impl Fleet {
         self.worker(worker).is_some_and(Worker::takes_tasks)
     }
 
+    /// How many tasks the worker can claim now: as many as it has free slots, while it takes new tasks.
+    pub fn claimable(&self, worker: &str) -> i64 {
+        if self.takes_tasks(worker) { self.free(worker).max(0) } else { 0 }
+    }
+
     /// A short list for a lease call (or a dispatch call, which needs an address): the few best with room, and whoever runs in the
     /// task's context.
     pub fn shortlist(&self, agent_slug: &str, context_id: &str, length: usize, needs_url: bool) -> Vec<WorkerId> {

@@ -5,14 +5,13 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 use bloom_core::command::{Op, Reply, WorkerChange};
 use bloom_core::ids::TaskId;
-use bloom_core::task::{Format, Session, TaskSpec, TaskState};
+use bloom_core::task::{TaskSpec, TaskState};
 use bloom_dispatch::{self as agents, Agents};
 use bloom_engine::{self as engine, Engine};
 use bloom_reconcile as reconcile;
 use bloom_store::{Clock, Store, StoreOptions};
 use bloom_telemetry::Metrics;
 use sqlx::Connection;
-use uuid::Uuid;
 
 use super::{eventually, postgres, unique};
 
@@ -91,26 +90,7 @@ impl Plane {
 
     /// So many that differ by nothing but their ids.
     pub async fn create_many(&self, number: usize, change: impl FnOnce(&mut TaskSpec)) -> Vec<TaskId> {
-        let mut spec = TaskSpec {
-            id: Uuid::nil(),
-            context_id: unique("context"),
-            agent_slug: "coder".into(),
-            prompt: "do it".into(),
-            context_hints: Vec::new(),
-            timeout_sec: 120,
-            budget: 0.0,
-            desired_format: Format::Text,
-            max_attempts: 2,
-            priority: 5,
-            not_before: None,
-            depends_on: Vec::new(),
-            exclusive_key: None,
-            idempotency_key: None,
-            labels: Default::default(),
-            session: Session::Context,
-            model: None,
-            ttl_after_finished_sec: None,
-        };
+        let mut spec = TaskSpec { max_attempts: 2, ..bloom_test_world::world::spec(&unique("context")) };
         change(&mut spec);
         match self.engine.submit(Op::Create { tasks: vec![spec; number] }).await.unwrap() {
             Reply::Created(created) => created.iter().map(|task| task.state.id).collect(),
