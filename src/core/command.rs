@@ -85,9 +85,9 @@ pub enum Op {
         lease: LeaseId,
         grace: Grace,
     },
-    /// The database's clock has moved by so much besides what has passed, to `at`: active leases go on as if it had not.
+    /// The database's clock has moved by so much besides what has passed, to `at`: an active lease goes on as if it had not.
     ClockStepped {
-        tasks: Vec<TaskId>,
+        task: TaskId,
         step_ms: i64,
         at: Ms,
     },
@@ -264,6 +264,8 @@ pub enum Reply {
         leased: Vec<TaskState>,
         /// Candidates that could not be had: others took them, or something blocks them. There may be tasks behind them.
         missed: usize,
+        /// Of those, the ones that another program keeps locked.
+        locked: Vec<TaskId>,
     },
     /// The task as it is now: of a heartbeat, cancel, requeue, release, the end of a push; or parked instead of pushed.
     Task(TaskState),

@@ -109,7 +109,10 @@ impl Op {
                 keys.tasks.insert(completion.task);
             }
             Op::RenewLeases { leases, .. } => keys.leases.extend(leases.iter().copied()),
-            Op::Reevaluate { tasks, .. } | Op::ClockStepped { tasks, .. } => keys.tasks.extend(tasks.iter().copied()),
+            Op::ClockStepped { task, .. } => {
+                keys.tasks.insert(*task);
+            }
+            Op::Reevaluate { tasks, .. } => keys.tasks.extend(tasks.iter().copied()),
             // Their answers tell how many leases the worker has.
             Op::RegisterWorker(change) => {
                 keys.workers.insert(change.id.clone());

@@ -3,7 +3,7 @@
 //! A look-up tells *loaded*, *absent* and *not loaded* apart. What is not loaded is never guessed: it is asked for ([`Halt::Need`]),
 //! and the command runs again in the next batch with those rows.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use super::Ms;
@@ -19,6 +19,8 @@ use super::worker::Worker;
 pub enum Halt {
     Rejected(Rejection),
     Need(Box<Keys>),
+    /// Another program keeps a row locked that the command needs.
+    Locked,
 }
 
 impl From<Rejection> for Halt {
@@ -53,6 +55,9 @@ pub struct ContextView {
 #[derive(Clone, Debug, Default)]
 pub struct Loaded {
     pub now: Ms,
+    /// Rows that are there but could not be loaded: another program keeps them locked.
+    pub locked_tasks: HashSet<TaskId>,
+    pub locked_workers: HashSet<WorkerId>,
     pub tasks: HashMap<TaskId, Option<TaskState>>,
     pub workers: HashMap<WorkerId, Option<Worker>>,
     /// The revisions of the workers' rows. A removed worker leaves its row as a tombstone for a while, so that a new one of its name
@@ -164,6 +169,7 @@ impl WorkingSet {
     pub fn find_task(&self, id: TaskId) -> Result<Option<&TaskState>, Halt> {
         match self.loaded.tasks.get(&id) {
             Some(task) => Ok(task.as_ref()),
+            None if self.loaded.locked_tasks.contains(&id) => Err(Halt::Locked),
             None => Err(need(|keys| keys.tasks.insert(id))),
         }
     }
@@ -175,6 +181,7 @@ impl WorkingSet {
     pub fn find_worker(&self, id: &str) -> Result<Option<&Worker>, Halt> {
         match self.loaded.workers.get(id) {
             Some(worker) => Ok(worker.as_ref()),
+            None if self.loaded.locked_workers.contains(id) => Err(Halt::Locked),
             None => Err(need(|keys| keys.workers.insert(id.to_owned()))),
         }
     }
@@ -187,6 +194,7 @@ impl WorkingSet {
     pub fn observed_worker(&self, id: &str) -> Result<Option<&Worker>, Halt> {
         match self.loaded.workers.get(id).or_else(|| self.loaded.observed_workers.get(id)) {
             Some(worker) => Ok(worker.as_ref()),
+            None if self.loaded.locked_workers.contains(id) => Err(Halt::Locked),
             None => Err(need(|keys| keys.observed_workers.insert(id.to_owned()))),
         }
     }
@@ -278,6 +286,14 @@ impl WorkingSet {
         let revision = self.loaded.worker_revisions.entry(id.to_owned()).or_default();
         *revision += 1;
         *revision
+    }
+}
+
+/// What a look-up came to; `None`: another program keeps the row locked.
+pub fn unless_locked<T>(found: Result<T, Halt>) -> Result<Option<T>, Halt> {
+    match found {
+        Err(Halt::Locked) => Ok(None),
+        found => found.map(Some),
     }
 }
 

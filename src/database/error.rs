@@ -4,8 +4,10 @@ use std::fmt;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Error {
-    /// Another transaction was first (unique violation, deadlock, serialization, lock time-out): load again and decide again.
+    /// Another transaction was first (unique violation, deadlock, serialization): load again and decide again.
     Conflict(String),
+    /// Another transaction has locked what this one needs, and keeps it.
+    Locked(String),
     /// The leadership that the batch relied on is over; nothing was written.
     NotLeader,
     /// The connection was lost at COMMIT: [`Writer::resolve_commit`](super::Writer::resolve_commit) tells what became of it.
@@ -40,6 +42,7 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Conflict(text) => write!(f, "conflict with another transaction: {text}"),
+            Self::Locked(text) => write!(f, "locked by another transaction: {text}"),
             Self::NotLeader => f.write_str("this replica is no longer the leader"),
             Self::CommitUnknown(text) => write!(f, "the connection was lost during the commit: {text}"),
             Self::Unavailable(text) => write!(f, "the database is not available: {text}"),

@@ -122,6 +122,16 @@ pub trait Database: Send + Sync + 'static {
     async fn count_errors(&self) -> Result<CountDeltas>;
 }
 
+/// How long a load waits for rows that another transaction has locked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LockWait {
+    /// Longer than any transaction of a replica lasts.
+    Long,
+    Short,
+    /// Rows that are locked are not loaded; a command that needs one finds it missing.
+    Skip,
+}
+
 /// One connection for writing. The future of a call must run to its end: dropped midway, it would leave a statement behind on the
 /// connection.
 #[async_trait]
@@ -135,8 +145,8 @@ pub trait Writer: Send {
     /// Starts a transaction, locks the rows that the keys lead to (workers by id, then tasks by id), and reads them.
     ///
     /// # Errors
-    /// After any error, [`rollback`](Self::rollback) comes next.
-    async fn begin_and_load(&mut self, keys: &Keys) -> Result<Loaded>;
+    /// [`Error::Locked`] when `wait` was over. After any error, [`rollback`](Self::rollback) comes next.
+    async fn begin_and_load(&mut self, keys: &Keys, wait: LockWait) -> Result<Loaded>;
 
     /// Writes what the batch changed, and commits. With `check_epoch`, only if that leadership still lasts.
     ///

@@ -38,6 +38,8 @@ const CONFIRMED: usize = 64;
 /// Candidates that were taken by others widen the choice, up to so many.
 const MAX_SPREAD: usize = 512;
 const MAX_EXTRA: usize = 256;
+/// Tasks that another program keeps locked are left alone for so long.
+const LOCKED_FOR: Duration = Duration::from_secs(1);
 /// Tries of one claim, should it lose every race.
 const TRIES: u32 = 1_000;
 
@@ -250,9 +252,11 @@ impl Engine {
         let claim = Claim { worker: request.worker.clone(), candidates, max, held, ttl_ms: request.ttl_ms };
         let command = Command { op: Op::Claim(claim), request_id: request.request_id.clone(), epoch: None };
         let reply = self.submit(command).await;
-        drop(taken);
-        match reply {
-            Ok(Reply::Claimed { leased, missed, .. }) => Ok((leased, missed)),
+        let reply = match reply {
+            Ok(Reply::Claimed { leased, missed, locked, .. }) => {
+                self.withhold(locked);
+                Ok((leased, missed))
+            }
             Ok(_) => Err(Error::Internal),
             Err(Error::Rejected(Rejection::WorkerNotFound)) => {
                 // The cache may show a worker that was removed; the feed tells.
@@ -260,7 +264,26 @@ impl Engine {
                 Err(Rejection::WorkerNotFound.into())
             }
             Err(error) => Err(error),
+        };
+        drop(taken);
+        reply
+    }
+
+    /// Shows nobody these tasks for a while: another program keeps them locked.
+    pub(super) fn withhold(&self, tasks: Vec<TaskId>) {
+        if tasks.is_empty() {
+            return;
         }
+        self.0.replica.lock().cache.queue.withhold(&tasks);
+        let engine = self.clone();
+        self.spawn(async move {
+            tokio::select! {
+                biased;
+                () = engine.stopped() => {}
+                () = tokio::time::sleep(LOCKED_FOR) => {}
+            }
+            engine.0.replica.lock().show_again(&tasks);
+        });
     }
 }
 

@@ -56,7 +56,7 @@ fn weigh(op: &Op) -> (usize, usize) {
         Op::AppendEvents { events, .. } => (1 + events.len(), events.iter().map(|event| 64 + event.data.len()).sum()),
         Op::Claim(claim) => (2 + claim.candidates.len() * 2, 512),
         Op::RenewLeases { leases, .. } => (leases.len(), 256),
-        Op::Reevaluate { tasks, .. } | Op::ClockStepped { tasks, .. } => (2 + tasks.len() * 2, 256),
+        Op::Reevaluate { tasks, .. } => (2 + tasks.len() * 2, 256),
         Op::RecordLastSeen { last_seen } => (last_seen.len(), 256),
         _ => (2, 256),
     }

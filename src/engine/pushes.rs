@@ -2,7 +2,7 @@
 
 use bloom_core::Ms;
 use bloom_core::command::{Command, Op, Rejection, Reply};
-use bloom_core::ids::WorkerId;
+use bloom_core::ids::{TaskId, WorkerId};
 use bloom_core::placement::is_open;
 use bloom_core::task::{Origin, TaskState};
 use bloom_core::worker::Worker;
@@ -42,7 +42,7 @@ impl Engine {
     pub async fn push(&self, epoch: i64, max: usize, ttl_ms: i64, is_reachable: impl Fn(&str) -> bool) -> PushRound {
         let mut round = PushRound::default();
         let mut taken = Taken { engine: self, tasks: Vec::new() };
-        let mut commands = Vec::new();
+        let (mut commands, mut pushed) = (Vec::new(), Vec::new());
         let mut rooms = self.rooms(is_reachable);
         while commands.len() < max {
             let best = (0..rooms.len()).max_by_key(|at| (rooms[*at].free, rooms[*at].last_seen));
@@ -59,6 +59,7 @@ impl Engine {
                 continue;
             };
             taken.tasks.extend(tasks);
+            pushed.push(task);
             rooms[at].free -= 1;
             let op = Op::Push { task, worker: rooms[at].worker.clone(), ttl_ms };
             commands.push(Command { op, request_id: None, epoch: Some(epoch) });
@@ -67,21 +68,27 @@ impl Engine {
             round.again_at(self.now());
         }
         let replies = if commands.is_empty() { Vec::new() } else { self.submit_all(commands).await };
+        self.sort(&pushed, replies, &mut round);
         drop(taken);
-        self.sort(replies, &mut round);
         round
     }
 
     /// What came of each command.
-    fn sort(&self, replies: Vec<Result<Reply, Error>>, round: &mut PushRound) {
-        for reply in replies {
+    fn sort(&self, tasks: &[TaskId], replies: Vec<Result<Reply, Error>>, round: &mut PushRound) {
+        for (task, reply) in tasks.iter().zip(replies) {
             match reply {
                 Ok(Reply::Leased { task, worker, .. }) => round.leased.push((task, worker)),
                 // Something blocks it; it was parked, and the next one may go.
                 Ok(_) => round.again_at(self.now()),
                 Err(Error::Rejected(Rejection::NoWorker | Rejection::WorkerNotFound)) => round.again_at(self.now() + CACHE_MS),
                 Err(Error::Rejected(rejection)) if rejection != Rejection::NotLeader => round.again_at(self.now()),
-                Err(error) => round.error = Some(error),
+                Err(error) => {
+                    // Another program may keep it locked: the next ones must not wait for that.
+                    if error == Error::Busy {
+                        self.withhold(vec![*task]);
+                    }
+                    round.error = Some(error);
+                }
             }
         }
     }

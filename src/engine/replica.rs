@@ -213,6 +213,16 @@ impl Remembered {
     /// Tasks of a claim that got none of them: they are for others again.
     pub fn give_back(&mut self, tasks: &[TaskId]) {
         self.cache.queue.give_back(tasks);
+        self.wake_for_all(tasks);
+    }
+
+    /// Tasks that were withheld can be taken again.
+    pub fn show_again(&mut self, tasks: &[TaskId]) {
+        self.cache.queue.show_again(tasks);
+        self.wake_for_all(tasks);
+    }
+
+    fn wake_for_all(&mut self, tasks: &[TaskId]) {
         for (agent_slug, number) in self.cache.claimable(tasks) {
             self.wake_for(&agent_slug, number);
         }

@@ -10,7 +10,7 @@ use bloom_core::command::{Keys, Rejection, Reply};
 use bloom_core::decide::decide;
 use bloom_core::wakeup::Wakeup;
 use bloom_core::working_set::{Halt, Slots, WorkingSet};
-use bloom_database::{self as database, Done, Maintenance, Position, Writer};
+use bloom_database::{self as database, Done, LockWait, Maintenance, Position, Writer};
 use tokio::time::Instant;
 
 use super::changes::Changes;
@@ -25,9 +25,12 @@ const TRIES: u32 = 8;
 /// How long a batch waits for a database that is away.
 const PATIENCE: Duration = Duration::from_secs(5);
 const RECONNECT_EVERY: Duration = Duration::from_millis(100);
+/// So long after it waited for a lock in vain, a writer does not wait long for another one: whoever keeps rows locked is no replica, and
+/// the commands of everybody else stand behind those that need the rows.
+const LOCKS_MET_FOR: Duration = Duration::from_secs(10);
 
 pub(super) async fn run(engine: Engine, name: &'static str, writer: Box<dyn Writer>, inbox: Arc<Inbox>) {
-    let mut task = WriterTask { engine, name, writer, in_doubt: None };
+    let mut task = WriterTask { engine, name, writer, in_doubt: None, lock_met: None };
     while let Some(work) = inbox.next().await {
         match work {
             Work::Batch(batch) => {
@@ -51,6 +54,8 @@ struct WriterTask {
     writer: Box<dyn Writer>,
     /// The last commit's fate is not known yet.
     in_doubt: Option<Doubt>,
+    /// When it last waited for a lock in vain.
+    lock_met: Option<Instant>,
 }
 
 /// What may have been committed.
@@ -65,6 +70,8 @@ enum Try {
     Done(Box<WorkingSet>, Vec<Decided>),
     NotLeader,
     Conflict,
+    /// Others have locked rows for too long.
+    Locked,
     Away,
     /// It can't be used any more; waiting does not help.
     Unusable,
@@ -84,10 +91,11 @@ impl WriterTask {
         let mut parts = vec![batch];
         while let Some(mut batch) = parts.pop() {
             let mut conflicts = 0;
+            let mut wait = self.lock_wait();
             loop {
                 // What is loaded is as old as this moment, so the cache must not forget what it hears from here on.
                 let read = self.engine.0.replica.begin_read();
-                match self.try_once(&batch, conflicts > 0).await {
+                match self.try_once(&batch, conflicts > 0, wait).await {
                     Try::Done(set, outcomes) => {
                         self.engine.0.metrics.batch(self.name, batch.len(), started.elapsed().as_secs_f64());
                         again.extend(self.publish(*set, batch, outcomes, &read));
@@ -101,8 +109,12 @@ impl WriterTask {
                         }
                         batch = rest;
                     }
-                    Try::Conflict if conflicts < CONFLICTS => conflicts += 1,
-                    Try::Conflict if batch.len() == 1 => {
+                    Try::Locked if wait != LockWait::Skip => {
+                        self.meet_lock();
+                        wait = LockWait::Skip;
+                    }
+                    Try::Conflict | Try::Locked if conflicts < CONFLICTS => conflicts += 1,
+                    Try::Conflict | Try::Locked if batch.len() == 1 => {
                         refuse(batch, &Error::Busy);
                         break;
                     }
@@ -121,7 +133,7 @@ impl WriterTask {
                         refuse(batch, &Error::Internal);
                         break;
                     }
-                    Try::Failed(_) | Try::Conflict => {
+                    Try::Failed(_) | Try::Conflict | Try::Locked => {
                         let half = batch.split_off(batch.len() / 2);
                         parts.push(half);
                         parts.push(batch);
@@ -133,7 +145,24 @@ impl WriterTask {
         again
     }
 
-    async fn try_once(&mut self, batch: &[Pending], exact: bool) -> Try {
+    fn lock_wait(&self) -> LockWait {
+        match self.lock_met {
+            Some(at) if at.elapsed() < LOCKS_MET_FOR => LockWait::Short,
+            _ => LockWait::Long,
+        }
+    }
+
+    fn meet_lock(&mut self) {
+        if self.lock_wait() == LockWait::Long {
+            tracing::warn!(
+                writer = self.name,
+                "another program keeps rows of the database locked; commands that need them are refused until it lets them go"
+            );
+        }
+        self.lock_met = Some(Instant::now());
+    }
+
+    async fn try_once(&mut self, batch: &[Pending], exact: bool, wait: LockWait) -> Try {
         if let Err(error) = self.settle_doubt().await {
             tracing::warn!(writer = self.name, %error, "the database can't be reached");
             return away(&error);
@@ -143,8 +172,10 @@ impl WriterTask {
             keys.merge(&pending.command.op.keys());
             keys.merge(&pending.extra);
         }
-        let loaded = match self.writer.begin_and_load(&keys).await {
+        let loaded = match self.writer.begin_and_load(&keys, wait).await {
             Ok(loaded) => loaded,
+            // Not rows but whole tables are locked: nobody is served until that is over.
+            Err(database::Error::Locked(text)) if wait == LockWait::Skip => return self.failed(database::Error::Unavailable(text)).await,
             Err(error) => return self.failed(error).await,
         };
         self.engine.0.clock.set(loaded.now);
@@ -212,6 +243,11 @@ impl WriterTask {
                 self.engine.0.metrics.conflict(self.name);
                 tracing::debug!(writer = self.name, %error, "conflict; the batch is decided again");
                 Try::Conflict
+            }
+            database::Error::Locked(text) => {
+                self.engine.0.metrics.conflict(self.name);
+                tracing::debug!(writer = self.name, text, "a lock was waited for in vain");
+                Try::Locked
             }
             error if error.is_unavailable() => {
                 tracing::warn!(writer = self.name, %error, "the database can't be reached");
@@ -318,7 +354,12 @@ impl WriterTask {
                     again.push(pending);
                     continue;
                 }
-                Err(Halt::Need(_)) => Err(Error::Busy),
+                Err(Halt::Locked) if pending.tries < TRIES => {
+                    pending.tries += 1;
+                    again.push(pending);
+                    continue;
+                }
+                Err(Halt::Need(_) | Halt::Locked) => Err(Error::Busy),
                 Err(Halt::Rejected(rejection)) => Err(Error::Rejected(rejection)),
                 Ok(reply) => Ok(reply),
             };

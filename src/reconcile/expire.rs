@@ -8,6 +8,7 @@ use std::sync::Arc;
 use bloom_core::Ms;
 use bloom_core::command::{Grace, Op, Reply};
 use bloom_core::ids::{LeaseId, TaskId};
+use bloom_core::task::TaskState;
 use bloom_database::Service;
 use bloom_engine::Error;
 use tokio::sync::Mutex;
@@ -114,8 +115,8 @@ async fn follow_step(context: &Context, step_ms: Ms, at: Ms) -> Result<bool, Err
     loop {
         let page = context.engine.database().active_tasks(after, PAGE_ROWS).await.map_err(unreadable)?;
         after = page.last().map(|task| task.id);
-        let tasks = page.iter().map(|task| task.id).collect();
-        if context.submit_led([Op::ClockStepped { tasks, step_ms, at }]).await?.is_none() {
+        let follow = |task: &TaskState| Op::ClockStepped { task: task.id, step_ms, at };
+        if context.submit_led(page.iter().map(follow)).await?.is_none() {
             return Ok(false);
         }
         if page.len() < PAGE {

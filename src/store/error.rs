@@ -6,8 +6,10 @@ use super::health::Trouble;
 
 #[derive(Debug)]
 pub enum Error {
-    /// Another transaction was first (unique violation, deadlock, serialization, lock time-out): load again and decide again.
+    /// Another transaction was first (unique violation, deadlock, serialization): load again and decide again.
     Conflict(String),
+    /// Another transaction has locked what this one needs, and keeps it.
+    Locked(String),
     /// The leadership that the batch relied on is over; nothing was written.
     NotLeader,
     /// The connection was lost at COMMIT: [`Writer::resolve_commit`](bloom_database::Writer::resolve_commit) tells what became of it.
@@ -48,7 +50,7 @@ impl Error {
 
     /// The transaction can be rolled back and its connection used again.
     pub(super) fn keeps_connection(&self) -> bool {
-        matches!(self, Self::Conflict(_) | Self::NotLeader)
+        matches!(self, Self::Conflict(_) | Self::Locked(_) | Self::NotLeader)
     }
 }
 
@@ -56,6 +58,7 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Conflict(text) => write!(f, "conflict with another transaction: {text}"),
+            Self::Locked(text) => write!(f, "locked by another transaction: {text}"),
             Self::NotLeader => f.write_str("this replica is no longer the leader"),
             Self::CommitUnknown(text) => write!(f, "the connection was lost during the commit: {text}"),
             Self::Unavailable(text) => write!(f, "the database is not available: {text}"),
@@ -75,6 +78,7 @@ impl From<Error> for bloom_database::Error {
     fn from(error: Error) -> Self {
         match error {
             Error::Conflict(text) => Self::Conflict(text),
+            Error::Locked(text) => Self::Locked(text),
             Error::NotLeader => Self::NotLeader,
             Error::CommitUnknown(text) => Self::CommitUnknown(text),
             Error::Unavailable(text) => Self::Unavailable(text),
@@ -96,6 +100,8 @@ impl From<sqlx::Error> for Error {
                 let code = database.code().unwrap_or_default();
                 if is_conflict(&code) {
                     Self::Conflict(error.to_string())
+                } else if code == "55P03" {
+                    Self::Locked(error.to_string())
                 } else if is_disk(&code) {
                     Self::Disk(error.to_string())
                 } else if is_damage(&code) {
@@ -117,9 +123,9 @@ impl From<sqlx::Error> for Error {
     }
 }
 
-/// SQLSTATEs of unique violation, deadlock, serialization failure and lock time-out; SQLite's unique violations and its kinds of busy.
+/// SQLSTATEs of unique violation, deadlock and serialization failure; SQLite's unique violations and its kinds of busy.
 fn is_conflict(code: &str) -> bool {
-    matches!(code, "23505" | "40P01" | "40001" | "55P03" | "1555" | "2067" | "5" | "6" | "261" | "517" | "773")
+    matches!(code, "23505" | "40P01" | "40001" | "1555" | "2067" | "5" | "6" | "261" | "517" | "773")
 }
 
 /// SQLite's code without what further tells its kind. PostgreSQL's have five characters.

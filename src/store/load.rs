@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::args::{Args, Bulk, RowType, Type, row_type, text, uuid};
 use super::conn::{Cells, Conn, Row};
-use super::dialect::statement;
+use super::dialect::{Kind, statement};
 use super::error::Error;
 use super::{reads, records, rows};
 use bloom_core::Ms;
@@ -45,41 +45,43 @@ statement!(
 );
 
 // The outer SELECT reads each row after the inner one has locked it; the last of its times is later than every lock.
-statement!(
-    LOCK_TASKS,
-    |d| "WITH l AS MATERIALIZED (SELECT {0} FROM task_state WHERE id {1} ORDER BY id {2}) SELECT {0}, {3} FROM l",
-    rows::STATE.names(""),
-    d.any(Type::Uuid, 1),
-    d.lock(),
-    d.clock(2)
-);
+fn lock_tasks(d: Kind, lock: &str) -> String {
+    format!(
+        "WITH l AS MATERIALIZED (SELECT {0} FROM task_state WHERE id {1} ORDER BY id {lock}) SELECT {0}, {2} FROM l",
+        rows::STATE.names(""),
+        d.any(Type::Uuid, 1),
+        d.clock(2)
+    )
+}
+statement!(LOCK_TASKS, |d| "{}", lock_tasks(d, d.lock()));
+statement!(LOCK_FREE_TASKS, |d| "{}", lock_tasks(d, d.skip_locked()));
+statement!(TASKS_THERE, |d| "SELECT id FROM task_state WHERE id {}", d.any(Type::Uuid, 1));
+
 // `worker_seen` is locked as well because a lock answers the newest version of a row, and the statement's snapshot may be older.
 // Removed workers are locked too: whoever registers one of their names anew goes on from their revision.
-statement!(
-    LOCK_WORKERS,
-    |d| "WITH l AS MATERIALIZED (SELECT {0}, s.last_seen, w.removed_at FROM workers w JOIN worker_seen s ON s.worker_id = w.id \
-        WHERE w.id {1} ORDER BY w.id {2}) SELECT {3}, last_seen, removed_at, {4} FROM l",
-    records::WORKER.names("w."),
-    d.any(Type::Text, 1),
-    d.lock(),
-    records::WORKER.names(""),
-    d.clock(2)
-);
-statement!(
-    LOCK_ALL_WORKERS,
-    |d| "WITH l AS MATERIALIZED (SELECT {0}, s.last_seen, w.removed_at FROM workers w JOIN worker_seen s ON s.worker_id = w.id \
-        ORDER BY w.id {1}) SELECT {2}, last_seen, removed_at, {3} FROM l",
-    records::WORKER.names("w."),
-    d.lock(),
-    records::WORKER.names(""),
-    d.clock(1)
-);
+fn lock_workers(which: &str, clock: &str, lock: &str) -> String {
+    format!(
+        "WITH l AS MATERIALIZED (SELECT {0}, s.last_seen, w.removed_at FROM workers w JOIN worker_seen s ON s.worker_id = w.id \
+        {which} ORDER BY w.id {lock}) SELECT {1}, last_seen, removed_at, {clock} FROM l",
+        records::WORKER.names("w."),
+        records::WORKER.names("")
+    )
+}
+fn named(d: Kind) -> String {
+    format!("WHERE w.id {}", d.any(Type::Text, 1))
+}
+statement!(LOCK_WORKERS, |d| "{}", lock_workers(&named(d), &d.clock(2), d.lock()));
+statement!(LOCK_FREE_WORKERS, |d| "{}", lock_workers(&named(d), &d.clock(2), d.skip_locked()));
+statement!(LOCK_ALL_WORKERS, |d| "{}", lock_workers("", &d.clock(1), d.lock()));
+statement!(LOCK_ALL_FREE_WORKERS, |d| "{}", lock_workers("", &d.clock(1), d.skip_locked()));
+statement!(WORKERS_THERE, |d| "SELECT id FROM workers WHERE id {}", d.any(Type::Text, 1));
 statement!(SLOTS, |d| "SELECT worker_id, slot FROM task_state WHERE slot IS NOT NULL AND worker_id {}", d.any(Type::Text, 1));
 statement!(PAST_LEASES, |d| "SELECT {} FROM leases WHERE id {}", records::LEASE.names(""), d.any(Type::Uuid, 1));
 
 /// Every key of `keys` is answered: with what is there, or with the word that there is nothing.
-pub(super) async fn load(conn: &mut Conn, time: Option<Ms>, keys: &Keys) -> Result<Loaded, Error> {
-    let mut load = Load { conn, time, loaded: Loaded::default(), tasks: keys.tasks.clone() };
+/// With `skip_locked`, but for rows that other transactions have locked.
+pub(super) async fn load(conn: &mut Conn, time: Option<Ms>, keys: &Keys, skip_locked: bool) -> Result<Loaded, Error> {
+    let mut load = Load { conn, time, skip_locked, loaded: Loaded::default(), tasks: keys.tasks.clone() };
     load.look_up(keys).await?;
     load.observe_workers(keys).await?;
     load.lock_workers(keys).await?;
@@ -94,6 +96,7 @@ pub(super) async fn load(conn: &mut Conn, time: Option<Ms>, keys: &Keys) -> Resu
 struct Load<'c> {
     conn: &'c mut Conn,
     time: Option<Ms>,
+    skip_locked: bool,
     loaded: Loaded,
     /// What is to be locked: the tasks asked for, and those that the look-ups found.
     tasks: BTreeSet<TaskId>,
@@ -186,21 +189,31 @@ impl Load<'_> {
 
     async fn lock_workers(&mut self, keys: &Keys) -> Result<(), Error> {
         let found = if keys.all_workers {
-            self.conn.fetch(&LOCK_ALL_WORKERS, Args::new().int(self.time)).await?
+            let lock = if self.skip_locked { &LOCK_ALL_FREE_WORKERS } else { &LOCK_ALL_WORKERS };
+            self.conn.fetch(lock, Args::new().int(self.time)).await?
         } else if !keys.workers.is_empty() {
-            self.conn.fetch(&LOCK_WORKERS, Args::new().texts(&keys.workers).int(self.time)).await?
+            let lock = if self.skip_locked { &LOCK_FREE_WORKERS } else { &LOCK_WORKERS };
+            self.conn.fetch(lock, Args::new().texts(&keys.workers).int(self.time)).await?
         } else {
             return Ok(());
         };
         self.loaded.all_workers = keys.all_workers;
         self.loaded.workers.extend(keys.workers.iter().map(|id| (id.clone(), None)));
+        if self.skip_locked {
+            let there = self.conn.fetch(&WORKERS_THERE, Args::new().texts(&keys.workers)).await?;
+            let there: Vec<WorkerId> = super::all(&there, |row| row.take())?;
+            self.loaded.locked_workers.extend(there);
+        }
         for row in &found {
             let mut row = row.cells();
             let (worker, removed_at): (_, Option<Ms>) = (records::worker(&mut row)?, row.take()?);
             self.saw_clock(&mut row)?;
             self.loaded.worker_revisions.insert(worker.id.clone(), worker.revision);
+            self.loaded.locked_workers.remove(&worker.id);
             self.loaded.workers.insert(worker.id.clone(), Some(worker).filter(|_| removed_at.is_none()));
         }
+        let Loaded { workers, locked_workers, .. } = &mut self.loaded;
+        workers.retain(|id, _| !locked_workers.contains(id));
         Ok(())
     }
 
@@ -208,14 +221,23 @@ impl Load<'_> {
         if self.tasks.is_empty() {
             return Ok(());
         }
-        let found = self.conn.fetch(&LOCK_TASKS, Args::new().uuids(&self.tasks).int(self.time)).await?;
+        let lock = if self.skip_locked { &LOCK_FREE_TASKS } else { &LOCK_TASKS };
+        let found = self.conn.fetch(lock, Args::new().uuids(&self.tasks).int(self.time)).await?;
         self.loaded.tasks.extend(self.tasks.iter().map(|id| (*id, None)));
+        if self.skip_locked {
+            let there = self.conn.fetch(&TASKS_THERE, Args::new().uuids(&self.tasks)).await?;
+            let there: Vec<TaskId> = super::all(&there, |row| row.take())?;
+            self.loaded.locked_tasks.extend(there);
+        }
         for row in &found {
             let mut row = row.cells();
             let task = rows::state(&mut row)?;
             self.saw_clock(&mut row)?;
+            self.loaded.locked_tasks.remove(&task.id);
             self.loaded.tasks.insert(task.id, Some(task));
         }
+        let Loaded { tasks, locked_tasks, .. } = &mut self.loaded;
+        tasks.retain(|id, _| !locked_tasks.contains(id));
         Ok(())
     }
 

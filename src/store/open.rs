@@ -41,6 +41,8 @@ pub(super) enum Target {
 
 /// Getting a connection takes at most so long.
 pub(super) const ACQUIRE: Duration = Duration::from_secs(5);
+/// Longer than the locks of a replica last that freezes in the middle of a transaction.
+const LOCK_TIMEOUT: &str = "2s";
 const STALE: Duration = Duration::from_secs(1);
 /// SQLite's writer waits so long for another writer: its own migration, the checkpointer's fresh start.
 const BUSY: Duration = Duration::from_secs(5);
@@ -77,7 +79,7 @@ async fn open_postgres(url: &str, max_connections: u32) -> Result<Opened, Error>
         .map_err(|_| Error::Setup("DATABASE_URL is not a valid PostgreSQL URL; write postgres://user:password@host:5432/database".into()))?
         .application_name("bloom-runtime")
         .options(PLANS)
-        .options([("synchronous_commit", "on"), ("tcp_user_timeout", "5s"), ("lock_timeout", "3s")])
+        .options([("synchronous_commit", "on"), ("tcp_user_timeout", "5s"), ("lock_timeout", LOCK_TIMEOUT)])
         .disable_statement_logging();
     let readers = options.clone().options([
         ("plan_cache_mode", "force_custom_plan"),

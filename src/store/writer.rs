@@ -5,11 +5,11 @@
 use async_trait::async_trait;
 use bloom_core::command::Keys;
 use bloom_core::working_set::{Loaded, WorkingSet};
-use bloom_database::{Done, Maintenance};
+use bloom_database::{Done, LockWait, Maintenance};
 
 use super::args::Args;
 use super::conn::Conn;
-use super::dialect::statement;
+use super::dialect::{Kind, statement};
 use super::error::Error;
 use super::maintenance::Pages;
 use super::save::Before;
@@ -28,6 +28,7 @@ pub(super) struct Writer {
 
 statement!(REGISTER, |d| "INSERT INTO lanes (replica, started_at, seen_at) VALUES ($1, {0}, {0}) RETURNING lane", d.clock(2));
 statement!(IS_REGISTERED, "SELECT lane FROM lanes WHERE lane = $1");
+statement!(WAIT_SHORTLY, "SET LOCAL lock_timeout = '50ms'");
 statement!(COMMIT, "COMMIT");
 statement!(ROLLBACK, "ROLLBACK");
 statement!(
@@ -46,8 +47,8 @@ impl bloom_database::Writer for Writer {
         self.n
     }
 
-    async fn begin_and_load(&mut self, keys: &Keys) -> bloom_database::Result<Loaded> {
-        let loaded = self.load(keys).await;
+    async fn begin_and_load(&mut self, keys: &Keys, wait: LockWait) -> bloom_database::Result<Loaded> {
+        let loaded = self.load(keys, wait).await;
         Ok(self.judge(loaded)?)
     }
 
@@ -106,10 +107,14 @@ impl Writer {
         Ok(Self { id, store, conn: Some(conn), transaction: None, n: 0, before: Before::default(), pages: Pages::default() })
     }
 
-    async fn load(&mut self, keys: &Keys) -> Result<Loaded, Error> {
+    async fn load(&mut self, keys: &Keys, wait: LockWait) -> Result<Loaded, Error> {
         self.begin().await?;
         let time = self.store.known_time();
-        let loaded = load::load(self.conn()?, time, keys).await?;
+        let conn = self.conn()?;
+        if wait != LockWait::Long && conn.kind() == Kind::Postgres {
+            conn.execute(&WAIT_SHORTLY, Args::new()).await?;
+        }
+        let loaded = load::load(conn, time, keys, wait == LockWait::Skip).await?;
         self.before = Before::of(&loaded);
         Ok(loaded)
     }

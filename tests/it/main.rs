@@ -45,6 +45,7 @@ mod push;
 mod readme;
 mod replicas;
 mod requeue;
+mod row_locks;
 mod sessions;
 mod tasks;
 

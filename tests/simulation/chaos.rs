@@ -10,6 +10,7 @@ use bloom_telemetry::Metrics;
 use crate::actors::{Cluster, Replica};
 use crate::database::{Condition, SimDatabase};
 use crate::plan::Plan;
+use crate::shared::OUTSIDER;
 
 pub const OFFLINE_AFTER_MS: i64 = 5_000;
 
@@ -78,6 +79,23 @@ pub async fn outages(cluster: Cluster, every_sec: u64) {
         }
         cluster.pause(9_000).await;
         cluster.shared.lock().is_away = false;
+    }
+}
+
+/// Somebody who is no replica keeps rows locked for some seconds.
+pub async fn row_locks(cluster: Cluster, every_sec: u64) {
+    while !cluster.is_peace() {
+        cluster.pause(every_sec * 2_000).await;
+        {
+            let mut state = cluster.shared.lock();
+            let tasks: Vec<_> = state.memory.tasks.values().filter(|task| !task.status.is_final()).map(|task| task.id).collect();
+            let workers: Vec<_> = state.memory.workers.keys().cloned().collect();
+            let (tasks, workers) = (&tasks[state.dice.some(tasks.len())], &workers[state.dice.some(workers.len())]);
+            state.lock_from_outside(tasks, workers);
+        }
+        cluster.pause(12_000).await;
+        cluster.shared.lock().end_transactions(|transaction| transaction.writer == OUTSIDER);
+        cluster.shared.unlocked.notify_waiters();
     }
 }
 

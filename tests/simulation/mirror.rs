@@ -13,7 +13,7 @@ use bloom_core::audit::AuditEntry;
 use bloom_core::command::Keys;
 use bloom_core::ids::WorkerId;
 use bloom_core::working_set::{Loaded, WorkingSet};
-use bloom_database::{CountDeltas, Database, Done, Due, Maintenance, Result, Writer};
+use bloom_database::{CountDeltas, Database, Done, Due, LockWait, Maintenance, Result, Writer};
 
 use crate::shared::State;
 use bloom_test_world::memory::{Conflict, Memory};
@@ -132,7 +132,7 @@ impl State {
         let Some(mirror) = self.beside.mirror.clone() else { return };
         self.is_in_transaction_beside(writer, true);
         let outcome = self.write_beside("a load", writer, |mut own| async move {
-            let found = own.begin_and_load(keys).await;
+            let found = own.begin_and_load(keys, LockWait::Long).await;
             (own, found.map(|found| mirror.assert_same(&found, expected)))
         });
         if let Some(Err(error)) = outcome {

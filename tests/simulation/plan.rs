@@ -16,6 +16,7 @@ pub struct Plan {
     pub kills: Option<u64>,
     pub outages: Option<u64>,
     pub clock_steps: Option<u64>,
+    pub row_locks: Option<u64>,
     pub operators: Option<u64>,
     pub session_wait_ms: i64,
 }
@@ -49,11 +50,12 @@ impl Plan {
             clock_steps,
             operators,
             session_wait_ms: *dice.pick(&[0, 3_000]),
+            row_locks: dice.chance(30).then(|| dice.between(3, 10)),
         }
     }
 
-    /// The same with one replica, as a database that is not shared has it.
+    /// The same with one replica, as a database that is not shared has it; nobody locks rows there.
     pub fn alone(self) -> Self {
-        Self { replicas: 1, ..self }
+        Self { replicas: 1, row_locks: None, ..self }
     }
 }

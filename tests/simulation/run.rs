@@ -69,6 +69,7 @@ async fn live(plan: &Plan, mirror: Option<Arc<dyn Mirror>>) -> Outcome {
     trouble.extend(plan.freezes.map(|every| tokio::spawn(chaos::freezes(cluster.clone(), every))));
     trouble.extend(plan.kills.map(|every| tokio::spawn(chaos::kills(cluster.clone(), plan.clone(), every))));
     trouble.extend(plan.outages.map(|every| tokio::spawn(chaos::outages(cluster.clone(), every))));
+    trouble.extend(plan.row_locks.map(|every| tokio::spawn(chaos::row_locks(cluster.clone(), every))));
     trouble.extend(plan.clock_steps.map(|every| tokio::spawn(chaos::clock_steps(cluster.clone(), every))));
     tokio::time::sleep(Duration::from_secs(plan.trouble_sec)).await;
 

@@ -18,6 +18,9 @@ pub const START: Ms = 1_800_000_000_000;
 /// The server ends a transaction whose client is silent for so long.
 pub const IDLE_IN_TRANSACTION: Duration = Duration::from_secs(1);
 
+/// Whoever locks rows and is no replica.
+pub const OUTSIDER: i64 = -1;
+
 /// Random choices, all from one seed.
 pub struct Dice(IdSource);
 
@@ -40,6 +43,12 @@ impl Dice {
 
     pub fn between(&mut self, low: u64, high: u64) -> u64 {
         low + self.below(high - low + 1)
+    }
+
+    /// A few in a row, of so many.
+    pub fn some(&mut self, of: usize) -> std::ops::Range<usize> {
+        let from = self.below(of as u64) as usize;
+        from..(from + self.below(4) as usize).min(of)
     }
 
     pub fn pick<'a, T>(&mut self, from: &'a [T]) -> &'a T {
@@ -198,8 +207,19 @@ impl State {
     }
 
     /// Ends transactions whose clients are silent, as the server does.
+    /// Locks what nobody else has locked.
+    pub fn lock_from_outside(&mut self, tasks: &[TaskId], workers: &[WorkerId]) {
+        let is_free = |other: &Transaction, task: &TaskId| !other.tasks.contains(task);
+        let tasks = tasks.iter().filter(|id| self.transactions.values().all(|other| is_free(other, id))).copied().collect();
+        let is_free = |other: &Transaction, worker: &WorkerId| !other.workers.contains(worker);
+        let workers = workers.iter().filter(|id| self.transactions.values().all(|other| is_free(other, id))).cloned().collect();
+        let id = self.next_transaction;
+        self.next_transaction += 1;
+        self.transactions.insert(id, Transaction { writer: OUTSIDER, is_beside: false, tasks, workers, active_at: Instant::now() });
+    }
+
     pub fn end_idle_transactions(&mut self) {
-        self.end_transactions(|transaction| transaction.active_at.elapsed() >= IDLE_IN_TRANSACTION);
+        self.end_transactions(|transaction| transaction.writer != OUTSIDER && transaction.active_at.elapsed() >= IDLE_IN_TRANSACTION);
     }
 
     pub fn end_transactions(&mut self, is_over: impl Fn(&Transaction) -> bool) {

@@ -8,13 +8,14 @@ use bloom_core::command::Keys;
 use bloom_core::ids::{TaskId, WorkerId};
 use bloom_core::task::Status;
 use bloom_core::working_set::{Loaded, WorkingSet};
-use bloom_database::{Changed, CountDeltas, Done, Error, Maintenance, Result, Writer};
+use bloom_database::{Changed, CountDeltas, Done, Error, LockWait, Maintenance, Result, Writer};
 use tokio::time::Instant;
 
 use crate::database::SimDatabase;
 use crate::shared::{BatchRow, State, Transaction, WriterRow};
 
-const LOCK_TIMEOUT: Duration = Duration::from_secs(3);
+const LOCK_TIMEOUT: Duration = Duration::from_secs(2);
+const SHORT_LOCK_TIMEOUT: Duration = Duration::from_millis(50);
 
 pub struct SimWriter {
     database: SimDatabase,
@@ -28,8 +29,8 @@ impl SimWriter {
         Self { database, id, n: 0, transaction: None }
     }
 
-    /// Waits until nobody holds these rows, and takes them.
-    async fn lock(&mut self, keys: &Keys, tasks: &BTreeSet<TaskId>) -> Result<()> {
+    /// Waits until nobody holds these rows, and takes them; answers those that it did without.
+    async fn lock(&mut self, keys: &Keys, tasks: &BTreeSet<TaskId>, wait: LockWait) -> Result<(BTreeSet<TaskId>, BTreeSet<WorkerId>)> {
         let started = Instant::now();
         loop {
             let unlocked = self.database.shared.unlocked.notified();
@@ -42,22 +43,26 @@ impl SimWriter {
                 let is_there = |id: &&WorkerId| memory.workers.contains_key(*id) || memory.tombstones.contains_key(*id);
                 let all = memory.workers.keys().filter(|_| keys.all_workers);
                 let workers: BTreeSet<_> = keys.workers.iter().filter(is_there).chain(all).cloned().collect();
-                let is_free =
-                    state.transactions.values().all(|other| other.tasks.is_disjoint(tasks) && other.workers.is_disjoint(&workers));
+                let others = || state.transactions.values();
+                let (taken, tasks): (BTreeSet<_>, _) = tasks.iter().copied().partition(|id| others().any(|other| other.tasks.contains(id)));
+                let (taken_workers, workers): (BTreeSet<_>, _) =
+                    workers.into_iter().partition(|id| others().any(|other| other.workers.contains(id)));
                 // A database that is not shared is locked as a whole.
-                let is_free = if state.beside.is_there { state.transactions.is_empty() } else { is_free };
+                let is_free = match state.beside.is_there {
+                    true => state.transactions.is_empty(),
+                    false => wait == LockWait::Skip || taken.is_empty() && taken_workers.is_empty(),
+                };
                 if is_free {
                     let id = state.next_transaction;
                     state.next_transaction += 1;
-                    let transaction =
-                        Transaction { writer: self.id, is_beside: false, tasks: tasks.clone(), workers, active_at: Instant::now() };
+                    let transaction = Transaction { writer: self.id, is_beside: false, tasks, workers, active_at: Instant::now() };
                     state.transactions.insert(id, transaction);
                     self.transaction = Some(id);
-                    return Ok(());
+                    return Ok((taken, taken_workers));
                 }
             }
-            if started.elapsed() > LOCK_TIMEOUT {
-                return Err(Error::Conflict("lock time-out".into()));
+            if started.elapsed() > if wait == LockWait::Long { LOCK_TIMEOUT } else { SHORT_LOCK_TIMEOUT } {
+                return Err(Error::Locked("lock time-out".into()));
             }
             tokio::select! {
                 biased;
@@ -104,19 +109,23 @@ impl Writer for SimWriter {
         self.n
     }
 
-    async fn begin_and_load(&mut self, keys: &Keys) -> Result<Loaded> {
+    async fn begin_and_load(&mut self, keys: &Keys, wait: LockWait) -> Result<Loaded> {
         self.database.trip().await?;
         let (found, tasks) = self.database.shared.lock().memory.look_up(keys);
         self.database.trip().await?;
         let mut locked = tasks.clone();
         locked.extend(keys.tasks.iter().copied());
-        self.lock(keys, &locked).await?;
+        let (taken, taken_workers) = self.lock(keys, &locked, wait).await?;
         self.database.trip().await?;
         let mut state = self.database.shared.lock();
         self.go_on(&mut state)?;
         let now = state.now();
         if !state.beside.is_there {
-            return Ok(state.memory.lock(now, keys, found, tasks));
+            let mut loaded = state.memory.lock(now, keys, found, tasks);
+            loaded.tasks.retain(|id, _| !taken.contains(id));
+            loaded.workers.retain(|id, _| !taken_workers.contains(id));
+            (loaded.locked_tasks, loaded.locked_workers) = (taken.into_iter().collect(), taken_workers.into_iter().collect());
+            return Ok(loaded);
         }
         // What was found before the lock is as it was.
         let loaded = state.memory.load(now, keys);

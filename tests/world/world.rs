@@ -228,6 +228,7 @@ impl World {
                 match answer {
                     Ok(reply) => outcomes[i] = Some(Ok(reply)),
                     Err(Halt::Rejected(rejection)) => outcomes[i] = Some(Err(rejection)),
+                    Err(Halt::Locked) => panic!("nothing is locked"),
                     Err(Halt::Need(more)) => {
                         keys.merge(&more);
                         open.push((i, keys));

@@ -86,6 +86,8 @@ pub struct Queue {
     reserved: HashMap<WorkerId, Window>,
     /// Tasks handed to a claim that is under way.
     taken: HashSet<TaskId>,
+    /// Tasks that nobody can take for a while.
+    withheld: HashSet<TaskId>,
     /// Agents whose windows may have entries; there may be many more windows without.
     filled: HashSet<String>,
     dropped: Vec<TaskId>,
@@ -145,7 +147,22 @@ impl Queue {
         let agents = &self.agents;
         self.filled.retain(|slug| agents.get(slug).is_some_and(|window| !window.entries.is_empty()));
         let windows = self.all.iter().chain(self.filled.iter().filter_map(|slug| self.agents.get(slug)));
-        windows.into_iter().any(|window| window.entries.iter().take(self.taken.len() + 1).any(|(_, id)| !self.taken.contains(id)))
+        windows
+            .into_iter()
+            .any(|window| window.entries.iter().take(self.taken.len() + self.withheld.len() + 1).any(|(_, id)| self.is_free(id)))
+    }
+
+    fn is_free(&self, id: &TaskId) -> bool {
+        !self.taken.contains(id) && !self.withheld.contains(id)
+    }
+
+    /// No look finds these until they are shown again.
+    pub fn withhold(&mut self, tasks: &[TaskId]) {
+        self.withheld.extend(tasks);
+    }
+
+    pub fn show_again(&mut self, tasks: &[TaskId]) {
+        self.withheld.retain(|task| !tasks.contains(task));
     }
 
     /// What windows have let go of since the last call.
@@ -182,6 +199,9 @@ impl Queue {
             let Some((key, i)) = next.filter(|(key, _)| end.is_none_or(|(known_to, ..)| Some(*key) <= known_to)) else { break };
             heads[i].next();
             // An agent that is named twice has two heads.
+            if self.withheld.contains(&key.1) {
+                continue;
+            }
             if self.taken.contains(&key.1) {
                 is_contended = true;
             } else if found.last() != Some(&key) {

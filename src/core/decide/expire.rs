@@ -73,23 +73,18 @@ fn last_from(lease: &mut ActiveLease, at: Ms, timeout_sec: i64) {
 }
 
 /// Of a lease that was made after the step nothing changes.
-pub(super) fn clock_stepped(set: &mut WorkingSet, tasks: &[TaskId], step_ms: i64, at: Ms) -> Result<Reply, Halt> {
-    for id in tasks {
-        set.find_task(*id)?;
-    }
-    for id in tasks {
-        let Some(task) = set.find_task(*id)? else { continue };
-        let mut task = task.clone();
-        let timeout_sec = task.timeout_sec;
-        let Some(lease) = &mut task.lease else { continue };
-        // The two kinds lie a whole step apart.
-        let seems_to_last = lease.expires_at.max(lease.check_at);
-        let is_older = if step_ms > 0 { lease.started_at < at - step_ms / 2 } else { seems_to_last > at + lease.ttl_ms };
-        if is_older {
-            lease.hard_end_at = lease.hard_end_at.map(|end| end + step_ms.max(0));
-            last_from(lease, at, timeout_sec);
-            set.put_task(task);
-        }
+pub(super) fn clock_stepped(set: &mut WorkingSet, id: TaskId, step_ms: i64, at: Ms) -> Result<Reply, Halt> {
+    let Some(task) = set.find_task(id)? else { return Ok(Reply::Done) };
+    let mut task = task.clone();
+    let timeout_sec = task.timeout_sec;
+    let Some(lease) = &mut task.lease else { return Ok(Reply::Done) };
+    // The two kinds lie a whole step apart.
+    let seems_to_last = lease.expires_at.max(lease.check_at);
+    let is_older = if step_ms > 0 { lease.started_at < at - step_ms / 2 } else { seems_to_last > at + lease.ttl_ms };
+    if is_older {
+        lease.hard_end_at = lease.hard_end_at.map(|end| end + step_ms.max(0));
+        last_from(lease, at, timeout_sec);
+        set.put_task(task);
     }
     Ok(Reply::Done)
 }

@@ -7,7 +7,7 @@ use super::super::ids::{TaskId, WorkerId};
 use super::super::placement::{self, Candidate, STICKY_FOR_MS};
 use super::super::task::{ActiveLease, Origin, Parked, Session, Status, TaskState};
 use super::super::worker::{MAX_CONCURRENCY, Worker};
-use super::super::working_set::{ContextView, Halt, Slots, WorkingSet, need};
+use super::super::working_set::{ContextView, Halt, Slots, WorkingSet, need, unless_locked};
 use super::readiness::{context_blocker, key_blocker, park};
 use super::workers::see;
 
@@ -120,14 +120,14 @@ fn free_slots(worker: &Worker, slots: Slots) -> i64 {
 pub(super) fn claim(set: &mut WorkingSet, claim: &Claim) -> Result<Reply, Halt> {
     let worker = set.worker(&claim.worker)?.clone();
     let again = undelivered(set, claim)?;
-    let blocked = blocked(set, claim)?;
+    let Blocked { blocked, locked } = blocked(set, claim)?;
 
     let worker = if worker.lost { see(set, worker) } else { worker };
     let takes = worker.is_online() && worker.takes_tasks();
     let mut leased = again;
     let mut granted = 0;
-    let mut missed = 0;
-    for id in &claim.candidates {
+    let mut missed = locked.len();
+    for id in claim.candidates.iter().filter(|id| !locked.contains(id)) {
         if granted >= claim.max {
             break;
         }
@@ -150,7 +150,7 @@ pub(super) fn claim(set: &mut WorkingSet, claim: &Claim) -> Result<Reply, Halt> 
             granted += 1;
         }
     }
-    Ok(Reply::Claimed { worker, leased, missed })
+    Ok(Reply::Claimed { worker, leased, missed, locked })
 }
 
 /// Leases by claim that the worker does not know of: their delivery was lost.
@@ -159,7 +159,7 @@ fn undelivered(set: &WorkingSet, claim: &Claim) -> Result<Vec<TaskState>, Halt> 
     let ids = set.loaded.worker_tasks.get(&claim.worker).ok_or_else(|| need(|keys| keys.worker_tasks.insert(claim.worker.clone())))?;
     let mut again = Vec::new();
     for id in ids {
-        if let Some(task) = set.find_task(*id)?
+        if let Some(Some(task)) = unless_locked(set.find_task(*id))?
             && let Some(lease) = &task.lease
             && lease.origin == Origin::Claim
             && lease.worker_id == claim.worker
@@ -171,15 +171,25 @@ fn undelivered(set: &WorkingSet, claim: &Claim) -> Result<Vec<TaskState>, Halt> 
     Ok(again)
 }
 
-/// The ready candidates that something else blocks, all look-ups done before the first lease is made.
-fn blocked(set: &WorkingSet, claim: &Claim) -> Result<Vec<(TaskId, Parked, TaskId)>, Halt> {
-    let mut blocked = Vec::new();
+/// Candidates that can't be leased now.
+#[derive(Default)]
+struct Blocked {
+    /// Ready, but something else blocks them.
+    blocked: Vec<(TaskId, Parked, TaskId)>,
+    /// Another program keeps them locked, or what may block them.
+    locked: Vec<TaskId>,
+}
+
+/// All look-ups are done before the first lease is made.
+fn blocked(set: &WorkingSet, claim: &Claim) -> Result<Blocked, Halt> {
+    let mut blocked = Blocked::default();
     let mut missing = Keys::default();
     for id in &claim.candidates {
-        let Some(task) = set.find_task(*id)?.filter(|task| task.is_open_to(&claim.worker)) else { continue };
-        match blocker(set, task) {
-            Ok(Some((parked, by))) => blocked.push((*id, parked, by)),
+        let is_open = |task: &&TaskState| task.is_open_to(&claim.worker);
+        match set.find_task(*id).map(|task| task.filter(is_open)).and_then(|task| task.map_or(Ok(None), |task| blocker(set, task))) {
+            Ok(Some((parked, by))) => blocked.blocked.push((*id, parked, by)),
             Ok(None) => {}
+            Err(Halt::Locked) => blocked.locked.push(*id),
             Err(Halt::Need(keys)) => missing.merge(&keys),
             Err(rejected) => return Err(rejected),
         }

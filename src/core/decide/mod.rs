@@ -37,7 +37,7 @@ pub fn decide(set: &mut WorkingSet, command: &Command) -> Result<Reply, Halt> {
         Op::ExpireLease { task, lease, grace } => expire::expire(set, *task, *lease, grace),
         Op::Cancel { task } => task_ops::cancel(set, *task),
         Op::Requeue { task } => task_ops::requeue(set, *task),
-        Op::ClockStepped { tasks, step_ms, at } => expire::clock_stepped(set, tasks, *step_ms, *at),
+        Op::ClockStepped { task, step_ms, at } => expire::clock_stepped(set, *task, *step_ms, *at),
         Op::Reevaluate { tasks, progress } => reevaluate::reevaluate(set, tasks, progress.as_ref()),
         Op::RegisterWorker(change) => workers::register(set, change),
         Op::RemoveWorker { worker } => workers::remove(set, worker),

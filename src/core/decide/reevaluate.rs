@@ -4,7 +4,7 @@ use super::super::command::{Keys, Reply};
 use super::super::ids::TaskId;
 use super::super::task::{Parked, Status, TaskState};
 use super::super::wakeup::Progress;
-use super::super::working_set::{Halt, WorkingSet};
+use super::super::working_set::{Halt, WorkingSet, unless_locked};
 use super::readiness::{Park, Verdict, apply, evaluate, known_dependencies, mark_awaited};
 
 /// Those that run, ended or are ready already are left alone.
@@ -12,10 +12,15 @@ pub(super) fn reevaluate(set: &mut WorkingSet, tasks: &[TaskId], progress: Optio
     // Somebody else waits for the key as well, who was not looked at: whoever was is to pass the word on, wherever it stands by now.
     let more_want_key = progress.is_some_and(|progress| progress.more_want_key);
     let mut passed_over = Vec::new();
+    let mut is_whole = true;
     let mut verdicts = Vec::new();
     let mut missing = Keys::default();
     for id in tasks {
-        let Some(task) = set.find_task(*id)? else { continue };
+        let Some(found) = unless_locked(set.find_task(*id))? else {
+            is_whole = false;
+            continue;
+        };
+        let Some(task) = found else { continue };
         if task.status != Status::Queued || task.parked.is_none() {
             passed_over.push(*id);
             continue;
@@ -24,6 +29,7 @@ pub(super) fn reevaluate(set: &mut WorkingSet, tasks: &[TaskId], progress: Optio
         match dependencies(set, &task).and_then(|dependencies| evaluate(set, &mut task, &dependencies, *id)) {
             Ok(verdict) => verdicts.push((task, verdict)),
             Err(Halt::Need(keys)) => missing.merge(&keys),
+            Err(Halt::Locked) => is_whole = false,
             Err(rejected) => return Err(rejected),
         }
     }
@@ -48,7 +54,8 @@ pub(super) fn reevaluate(set: &mut WorkingSet, tasks: &[TaskId], progress: Optio
     if more_want_key {
         passed_over.into_iter().for_each(|id| mark_awaited(set, id));
     }
-    set.dirty.progress.extend(progress.cloned());
+    // While another program keeps one of them locked, the wake-up stays where it is.
+    set.dirty.progress.extend(progress.cloned().filter(|_| is_whole));
     Ok(Reply::Done)
 }
 

@@ -3,7 +3,7 @@
 use super::super::command::{Holder, NewEvent, Rejection, Reply};
 use super::super::ids::{LeaseId, TaskId};
 use super::super::task::{ActiveLease, Status, TaskEvent, TaskState};
-use super::super::working_set::{Halt, WorkingSet, need};
+use super::super::working_set::{Halt, WorkingSet, need, unless_locked};
 
 /// The active lease, if the caller named it, its worker, or nobody.
 pub(super) fn held<'a>(task: &'a TaskState, holder: &Holder) -> Result<&'a ActiveLease, Rejection> {
@@ -51,7 +51,11 @@ pub(super) fn renew(set: &mut WorkingSet, worker: &str, leases: &[LeaseId]) -> R
     for id in leases {
         let task = *set.loaded.lease_tasks.get(id).ok_or_else(|| need(|keys| keys.leases.insert(*id)))?;
         let state = match task {
-            Some(task) => set.find_task(task)?,
+            // Neither renewed nor lost: the worker asks again with its next heartbeat.
+            Some(task) => match unless_locked(set.find_task(task))? {
+                Some(state) => state,
+                None => continue,
+            },
             None => None,
         };
         let holder = Holder { lease: Some(*id), worker: Some(worker.to_owned()) };

@@ -7,7 +7,7 @@ use super::super::ids::WorkerId;
 use super::super::task::{Failure, LeaseStatus, Reason, TaskState};
 use super::super::wakeup::Subject;
 use super::super::worker::{Worker, WorkerStatus};
-use super::super::working_set::{Halt, WorkingSet, need};
+use super::super::working_set::{Halt, WorkingSet, need, unless_locked};
 use super::lease_end::{Next, Retry, Wait, end_lease, plan, retry};
 
 pub(super) fn register(set: &mut WorkingSet, change: &WorkerChange) -> Result<Reply, Halt> {
@@ -94,13 +94,13 @@ fn audit_return(set: &mut WorkingSet, worker: &Worker) {
 
 pub(super) fn record_seen(set: &mut WorkingSet, last_seen: &[(WorkerId, Ms)]) -> Result<Reply, Halt> {
     for (id, _) in last_seen {
-        set.find_worker(id)?;
+        unless_locked(set.find_worker(id))?;
     }
     for (id, at) in last_seen {
         // A sign from before the worker was marked offline was on its way; it does not bring the worker back.
         let is_news = |worker: &&Worker| !(worker.lost && *at < worker.updated_at);
         let is_later = |worker: &&Worker| worker.last_seen < *at || worker.last_seen > set.now();
-        if let Some(worker) = set.find_worker(id)?.filter(is_news).filter(is_later) {
+        if let Some(worker) = unless_locked(set.find_worker(id))?.flatten().filter(is_news).filter(is_later) {
             let worker = worker.clone();
             let at = (*at).min(set.now());
             see_at(set, worker, at);

@@ -12,7 +12,7 @@ use bloom_core::decide::decide;
 use bloom_core::ids::TaskId;
 use bloom_core::task::TaskState;
 use bloom_core::working_set::{ContextView, Loaded, WorkingSet};
-use bloom_database::{Database as _, Scope, Writer};
+use bloom_database::{Database as _, LockWait, Scope, Writer};
 use bloom_store::{Clock, Page, Store, StoreOptions, TaskFilter};
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
@@ -76,7 +76,7 @@ async fn replay(database: Database, lived: &World, steps: &[Step]) {
 }
 
 async fn carry_out(writer: &mut Box<dyn Writer>, batch: &Batch, told: &impl Fn() -> String) {
-    let loaded = writer.begin_and_load(&batch.keys).await.expect("loads");
+    let loaded = writer.begin_and_load(&batch.keys, LockWait::Long).await.expect("loads");
     assert_same(&loaded, &batch.loaded, told);
     // What is the same need not be taken from both; so the two stay in step where a database loads more.
     let mut set = WorkingSet::new(batch.loaded.clone(), batch.seed);
@@ -139,7 +139,7 @@ pub async fn compare_all(store: &Store, writer: &mut Box<dyn Writer>, memory: &M
         dependencies: memory.tasks.keys().copied().collect(),
         ..Keys::default()
     };
-    let loaded = writer.begin_and_load(&everything).await.expect("loads");
+    let loaded = writer.begin_and_load(&everything, LockWait::Long).await.expect("loads");
     writer.rollback().await.expect("rolls back");
     assert_same(&loaded, &memory.load(now, &everything), &|| "at the end".into());
 

@@ -9,7 +9,7 @@ use bloom_database::Service;
 
 /// Decides on rows as they were loaded, for a save behind somebody else's.
 async fn decided(writer: &mut Box<dyn Writer>, op: &Op) -> WorkingSet {
-    let mut set = WorkingSet::new(writer.begin_and_load(&op.keys()).await.unwrap(), seed());
+    let mut set = WorkingSet::new(writer.begin_and_load(&op.keys(), LockWait::Long).await.unwrap(), seed());
     decide(&mut set, &Command::from(op.clone())).unwrap();
     writer.rollback().await.unwrap();
     set
@@ -17,7 +17,7 @@ async fn decided(writer: &mut Box<dyn Writer>, op: &Op) -> WorkingSet {
 
 /// Saves what was decided before, and answers the conflict.
 async fn save_late(writer: &mut Box<dyn Writer>, set: &WorkingSet) -> Result<(), Error> {
-    writer.begin_and_load(&Keys::default()).await.unwrap();
+    writer.begin_and_load(&Keys::default(), LockWait::Long).await.unwrap();
     let saved = writer.save(set, None).await;
     if saved.is_err() {
         writer.rollback().await.unwrap();
@@ -35,11 +35,11 @@ async fn a_removed_worker_leaves_its_revision(database) {
     }
     commit(&mut writer, vec![Op::RemoveWorker { worker: "a".into() }]).await;
     let keys = Keys { workers: ["a".to_owned(), "b".to_owned(), "c".to_owned()].into(), ..Keys::default() };
-    let loaded = writer.begin_and_load(&keys).await.unwrap();
+    let loaded = writer.begin_and_load(&keys, LockWait::Long).await.unwrap();
     writer.rollback().await.unwrap();
     assert!(loaded.workers["a"].is_none() && loaded.workers["b"].is_some() && loaded.workers["c"].is_none());
     assert_eq!(loaded.worker_revisions, [("a".to_owned(), 2), ("b".to_owned(), 1)].into());
-    let loaded = writer.begin_and_load(&Keys { all_workers: true, ..Keys::default() }).await.unwrap();
+    let loaded = writer.begin_and_load(&Keys { all_workers: true, ..Keys::default() }, LockWait::Long).await.unwrap();
     writer.rollback().await.unwrap();
     assert_eq!((loaded.workers.get("a"), loaded.worker_revisions["a"]), (Some(&None), 2));
 
@@ -51,7 +51,7 @@ async fn a_removed_worker_leaves_its_revision(database) {
     assert_eq!(named(bench.port().workers_by_id(&["a".into(), "b".into()]).await.unwrap()), b());
     assert!(bench.store.worker("a").await.unwrap().is_none());
     let observed = Keys { observed_workers: ["a".to_owned(), "b".to_owned()].into(), ..Keys::default() };
-    let loaded = writer.begin_and_load(&observed).await.unwrap();
+    let loaded = writer.begin_and_load(&observed, LockWait::Long).await.unwrap();
     writer.rollback().await.unwrap();
     assert!(loaded.workers.is_empty() && loaded.observed_workers["a"].is_none() && loaded.observed_workers["b"].is_some());
 
@@ -62,12 +62,12 @@ async fn a_removed_worker_leaves_its_revision(database) {
     commit(&mut writer, vec![Op::RemoveWorker { worker: "b".into() }]).await;
     bench.at(3_600_000);
     writer.maintain(&Maintenance::PruneBatches { older_than_ms: DAY }).await.unwrap();
-    let loaded = writer.begin_and_load(&keys).await.unwrap();
+    let loaded = writer.begin_and_load(&keys, LockWait::Long).await.unwrap();
     writer.rollback().await.unwrap();
     assert_eq!(loaded.worker_revisions["b"], 2);
     bench.at(3_600_001);
     writer.maintain(&Maintenance::PruneBatches { older_than_ms: DAY }).await.unwrap();
-    let loaded = writer.begin_and_load(&keys).await.unwrap();
+    let loaded = writer.begin_and_load(&keys, LockWait::Long).await.unwrap();
     writer.rollback().await.unwrap();
     assert_eq!((loaded.worker_revisions.get("b"), loaded.worker_revisions["a"]), (None, 3));
     register(&mut writer, "b", 1).await;
@@ -110,7 +110,7 @@ async fn a_session_s_worker_comes_with_its_context(database) {
     commit(&mut writer, vec![lease(first, "w")]).await;
     commit(&mut writer, vec![success(first, "x")]).await;
     let create = Op::Create { tasks: vec![in_context("c")] };
-    let loaded = writer.begin_and_load(&create.keys()).await.unwrap();
+    let loaded = writer.begin_and_load(&create.keys(), LockWait::Long).await.unwrap();
     assert_eq!(loaded.observed_workers["w"].as_ref().map(|worker| worker.id.as_str()), Some("w"));
     let mut set = WorkingSet::new(loaded, seed());
     set.session_wait_ms = 30_000;
@@ -299,11 +299,11 @@ async fn one_leads(database) {
     bench.at(1901);
     assert_eq!(lead("b").await, Some(2));
     assert_eq!(lead("a").await, None);
-    let mut set = WorkingSet::new(writer.begin_and_load(&Keys::default()).await.unwrap(), seed());
+    let mut set = WorkingSet::new(writer.begin_and_load(&Keys::default(), LockWait::Long).await.unwrap(), seed());
     set.dirty.settings.push(("key", "value".into()));
     assert!(matches!(writer.save(&set, Some(1)).await, Err(Error::NotLeader)));
     writer.rollback().await.unwrap();
-    set.loaded = writer.begin_and_load(&Keys::default()).await.unwrap();
+    set.loaded = writer.begin_and_load(&Keys::default(), LockWait::Long).await.unwrap();
     writer.save(&set, Some(2)).await.unwrap();
     bench.port().resign("b").await.unwrap();
     assert_eq!(lead("a").await, Some(3));

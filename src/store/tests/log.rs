@@ -109,11 +109,11 @@ fn the_service_mark_is_not_overtaken_by_the_next_batch() {
         let keys = Keys { workers: ["w".to_owned()].into(), ..Keys::default() };
         for batch in 0..3 {
             support::direct::execute(&bench.url, "UPDATE served SET at = 0").await;
-            writer.begin_and_load(&keys).await.unwrap();
+            writer.begin_and_load(&keys, LockWait::Long).await.unwrap();
             let mut mark = std::pin::pin!(bench.port().mark_served());
             assert!(tokio::time::timeout(Duration::ZERO, &mut mark).await.is_err(), "it waits for the batch");
             writer.rollback().await.unwrap();
-            let (loaded, _) = tokio::join!(writer.begin_and_load(&keys), async {
+            let (loaded, _) = tokio::join!(writer.begin_and_load(&keys, LockWait::Long), async {
                 // Polled beside the batch; it ends before it, or not at all.
                 let _ = tokio::time::timeout(Duration::from_secs(1), &mut mark).await;
             });

@@ -21,9 +21,9 @@ use bloom_core::command::{Choice, Claim, Holder, NewEvent, Op, Rejection, Reply,
 use bloom_core::command::{Command, Keys};
 use bloom_core::decide::decide;
 use bloom_core::ids::{LeaseId, TaskId};
-use bloom_core::task::{EventKind, Format, LeaseStatus, Origin, Session, Status, TaskSpec, TaskState};
+use bloom_core::task::{EventKind, LeaseStatus, Origin, Session, Status, TaskSpec, TaskState};
 use bloom_core::working_set::{Counts, Halt, WorkingSet};
-use bloom_database::{CountsAt, Error, Maintenance, Position, Scope, Writer};
+use bloom_database::{CountsAt, Error, LockWait, Maintenance, Position, Scope, Writer};
 use bloom_store::{Clock, Kind, Page, Store, StoreOptions, TaskFilter, UsageBy};
 use uuid::Uuid;
 
@@ -95,12 +95,13 @@ async fn try_commit(writer: &mut Box<dyn Writer>, ops: &[Op]) -> Result<Answers,
     let mut keys = Keys::default();
     ops.iter().for_each(|op| keys.merge(&op.keys()));
     for _ in 0..20 {
-        let mut set = WorkingSet::new(writer.begin_and_load(&keys).await?, seed());
+        let mut set = WorkingSet::new(writer.begin_and_load(&keys, LockWait::Long).await?, seed());
         let mut answers = Vec::new();
         for op in ops {
             match decide(&mut set, &Command::from(op.clone())) {
                 Ok(reply) => answers.push(Ok(reply)),
                 Err(Halt::Rejected(rejection)) => answers.push(Err(rejection)),
+                Err(Halt::Locked) => panic!("nothing is locked"),
                 Err(Halt::Need(more)) => {
                     keys.merge(&more);
                     break;
@@ -128,24 +129,12 @@ async fn commit(writer: &mut Box<dyn Writer>, ops: Vec<Op>) -> Vec<Reply> {
 
 fn spec(context: &str) -> TaskSpec {
     TaskSpec {
-        id: Uuid::nil(),
-        context_id: context.into(),
         agent_slug: "writer".into(),
         prompt: "Say \"hi\"\n\tto Zoë \u{1F600} \\".into(),
         context_hints: vec!["a".into(), "b, \"c\"".into()],
-        timeout_sec: 120,
         budget: 0.1,
-        desired_format: Format::Text,
-        max_attempts: 3,
-        priority: 5,
-        not_before: None,
-        depends_on: Vec::new(),
-        exclusive_key: None,
-        idempotency_key: None,
-        labels: Default::default(),
         session: Session::None,
-        model: None,
-        ttl_after_finished_sec: None,
+        ..bloom_test_world::world::spec(context)
     }
 }
 

@@ -67,7 +67,7 @@ async fn what_stands_before_others_is_found(database) {
         worker_tasks: ["w".to_owned()].into(),
         ..Keys::default()
     };
-    let loaded = writer.begin_and_load(&keys).await.unwrap();
+    let loaded = writer.begin_and_load(&keys, LockWait::Long).await.unwrap();
     writer.rollback().await.unwrap();
     assert_eq!(loaded.exclusive["key"], Some(first[0]));
     assert_eq!(loaded.predecessors[&("chain".to_owned(), Uuid::max())], Some(later[1]));

@@ -60,7 +60,7 @@ async fn what_is_written_is_read(database) {
     let actions: Vec<_> = bench.store.audit(&PAGE).await.unwrap().into_iter().map(|entry| entry.action.as_str()).collect();
     assert_eq!(actions, ["task_completed", "task_leased", "task_leased", "task_created", "task_created", "worker_registered"]);
     let keys = Keys { contexts: ["c1".to_owned(), "none".to_owned()].into(), past_leases: [held(&leased[0])].into(), ..Keys::default() };
-    let loaded = writer.begin_and_load(&keys).await.unwrap();
+    let loaded = writer.begin_and_load(&keys, LockWait::Long).await.unwrap();
     writer.rollback().await.unwrap();
     assert_eq!(loaded.now, START + 40);
     assert_eq!(loaded.contexts["c1"].last_worker, Some(("w1".to_owned(), START + 40)));
@@ -83,7 +83,7 @@ async fn settings_and_workers(database) {
     commit(&mut writer, vec![Op::RecordLastSeen { last_seen: vec![("a".into(), START + 5)] }]).await;
     let workers = bench.store.workers().await.unwrap();
     assert_eq!(workers.iter().map(|w| (w.id.as_str(), w.capabilities.max_concurrency, w.last_seen)).collect::<Vec<_>>(), [("a", 3, START + 5), ("b", 2, START)]);
-    let all = writer.begin_and_load(&Keys { all_workers: true, ..Keys::default() }).await.unwrap();
+    let all = writer.begin_and_load(&Keys { all_workers: true, ..Keys::default() }, LockWait::Long).await.unwrap();
     writer.rollback().await.unwrap();
     assert!(all.all_workers && all.workers.len() == 2 && all.slots["a"].exact);
     commit(&mut writer, vec![Op::RemoveWorker { worker: "a".into() }]).await;
@@ -118,7 +118,7 @@ async fn a_place_is_given_once(database) {
     commit(&mut writer, vec![lease(ids[0], "w")]).await;
     // A replica that believes that the place is free.
     let keys = lease(ids[1], "w").keys();
-    let mut set = WorkingSet::new(writer.begin_and_load(&keys).await.unwrap(), seed());
+    let mut set = WorkingSet::new(writer.begin_and_load(&keys, LockWait::Long).await.unwrap(), seed());
     decide(&mut set, &Command::from(lease(ids[1], "w"))).unwrap();
     let task = set.loaded.tasks[&ids[1]].clone().unwrap();
     assert_eq!(task.lease.unwrap().slot, 0);
@@ -126,7 +126,7 @@ async fn a_place_is_given_once(database) {
     writer.rollback().await.unwrap();
     assert_eq!(bench.state(ids[1]).await.status, Status::Queued);
     let exact = Keys { exact_slots: ["w".to_owned()].into(), ..Keys::default() };
-    assert_eq!(writer.begin_and_load(&exact).await.unwrap().slots["w"].used, 1);
+    assert_eq!(writer.begin_and_load(&exact, LockWait::Long).await.unwrap().slots["w"].used, 1);
     writer.rollback().await.unwrap();
 }
 
@@ -153,11 +153,11 @@ async fn a_lost_connection_is_replaced(database) {
         return;
     }
     bench.store.workers().await.unwrap();
-    let mut set = WorkingSet::new(writer.begin_and_load(&Keys::default()).await.unwrap(), seed());
+    let mut set = WorkingSet::new(writer.begin_and_load(&Keys::default(), LockWait::Long).await.unwrap(), seed());
     execute(&bench.url, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()").await;
     set.dirty.settings.push(("key", "value".into()));
     assert!(writer.save(&set, None).await.unwrap_err().is_unavailable());
-    assert!(writer.begin_and_load(&Keys::default()).await.unwrap_err().is_unavailable());
+    assert!(writer.begin_and_load(&Keys::default(), LockWait::Long).await.unwrap_err().is_unavailable());
     writer.rollback().await.unwrap();
     register(&mut writer, "v", 1).await;
     assert_eq!(bench.positions().await, [Position { writer: writer.id(), n: 2 }], "the writer is the same as before");
@@ -185,7 +185,7 @@ async fn claims_by_two_lanes_never_collide_for_long(database) {
                     // As the engine does: what it did not know is loaded before the next try.
                     let mut keys = claim.keys();
                     keys.exact_slots.insert("w".into());
-                    let mut set = WorkingSet::new(writer.begin_and_load(&keys).await.unwrap(), seed());
+                    let mut set = WorkingSet::new(writer.begin_and_load(&keys, LockWait::Long).await.unwrap(), seed());
                     decide(&mut set, &Command::from(claim.clone())).unwrap();
                     if writer.save(&set, None).await.is_ok() {
                         break;
@@ -199,7 +199,7 @@ async fn claims_by_two_lanes_never_collide_for_long(database) {
         one.await.unwrap();
     }
     let exact = Keys { exact_slots: ["w".to_owned()].into(), ..Keys::default() };
-    assert_eq!(writer.begin_and_load(&exact).await.unwrap().slots["w"].used, u32::MAX);
+    assert_eq!(writer.begin_and_load(&exact, LockWait::Long).await.unwrap().slots["w"].used, u32::MAX);
     writer.rollback().await.unwrap();
 }
 

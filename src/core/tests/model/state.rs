@@ -192,7 +192,7 @@ impl State {
             let mut set = self.working_set(self.db.load(self.now, &keys));
             match decide(&mut set, &op.clone().into()) {
                 Err(Halt::Need(more)) => keys.merge(&more),
-                Err(Halt::Rejected(_)) => return true,
+                Err(Halt::Rejected(_) | Halt::Locked) => return true,
                 Ok(reply) => {
                     let mut written = Memory::clone(&self.db);
                     written.write(&set).unwrap();

@@ -1,0 +1,95 @@
+//! Another program keeps rows locked: an open transaction in somebody's psql. What needs those rows waits; nothing else does.
+
+use std::collections::BTreeMap;
+
+use bloom_core::command::{Op, Reply};
+use bloom_core::ids::{LeaseId, TaskId};
+use bloom_core::task::{Outcome, Status, TaskState};
+use bloom_engine::{ClaimRequest, Error};
+use bloom_test_world::world::completion;
+use sqlx::{Connection, PgConnection};
+
+use crate::support::plane::{Plane, START};
+use crate::support::{eventually, run};
+
+async fn lease_to(plane: &Plane, task: TaskId, worker: &str) -> LeaseId {
+    let Reply::Leased { task, .. } = plane.engine.lease(task, Some(worker.into()), 60_000, None).await.unwrap() else { panic!() };
+    task.lease.unwrap().id
+}
+
+async fn seen(plane: &Plane, worker: &str) -> i64 {
+    plane.store.worker(worker).await.unwrap().unwrap().last_seen
+}
+
+#[test]
+fn a_row_that_is_kept_locked_delays_no_other() {
+    run(async {
+        let plane = Plane::start(true).await;
+        for worker in ["holder", "claimer", "locked"] {
+            plane.register(worker).await;
+        }
+        // Of each kind the first is locked.
+        let mut pairs: BTreeMap<&str, [TaskId; 2]> = BTreeMap::new();
+        for kind in ["leased", "renewed", "ready", "asleep", "dependent"] {
+            let parent = if kind == "dependent" { plane.create(|_| {}).await } else { TaskId::nil() };
+            let mut pair = [TaskId::nil(); 2];
+            for (priority, task) in (0..).zip(&mut pair) {
+                *task = plane
+                    .create(|spec| {
+                        spec.agent_slug = kind.into();
+                        spec.priority = 9 - priority;
+                        spec.not_before = (kind == "asleep").then_some(START + 60_000);
+                        spec.depends_on.extend((kind == "dependent").then_some(parent));
+                    })
+                    .await;
+            }
+            if kind == "dependent" {
+                pairs.insert("parent", [parent; 2]);
+            }
+            pairs.insert(kind, pair);
+        }
+        let parent = pairs["parent"][0];
+        let parent_lease = lease_to(&plane, parent, "claimer").await;
+        lease_to(&plane, pairs["leased"][0], "holder").await;
+        lease_to(&plane, pairs["leased"][1], "holder").await;
+        let renewed = [lease_to(&plane, pairs["renewed"][0], "locked").await, lease_to(&plane, pairs["renewed"][1], "locked").await];
+
+        let mut outsider = PgConnection::connect(&plane.url).await.unwrap();
+        let locked: Vec<TaskId> = ["leased", "renewed", "ready", "asleep", "dependent"].map(|kind| pairs[kind][0]).to_vec();
+        sqlx::raw_sql("BEGIN").execute(&mut outsider).await.unwrap();
+        sqlx::query("SELECT 1 FROM task_state WHERE id = ANY($1) FOR UPDATE").bind(&locked).execute(&mut outsider).await.unwrap();
+        sqlx::raw_sql("SELECT 1 FROM workers WHERE id = 'locked' FOR UPDATE").execute(&mut outsider).await.unwrap();
+
+        let claim = ClaimRequest { worker: "claimer".into(), max: 1, wait_ms: 0, held: None, ttl_ms: 60_000, request_id: None };
+        let leased = plane.engine.claim(claim.clone()).await.unwrap();
+        assert_eq!(leased[0].id, pairs["ready"][1], "the first that can be had");
+        let renew = Op::RenewLeases { worker: "locked".into(), leases: renewed.to_vec() };
+        let Reply::RenewedLeases { renewed: done, lost, .. } = plane.engine.submit(renew).await.unwrap() else { panic!() };
+        assert_eq!((done, lost), (vec![renewed[1]], vec![]), "what is locked is neither renewed nor lost");
+        let refused = plane.engine.submit(Op::Cancel { task: pairs["ready"][0] }).await;
+        assert!(matches!(refused, Err(Error::Busy)), "{refused:?}");
+        plane.engine.submit(Op::Complete(Box::new(completion(parent, Some(parent_lease), Outcome::Success)))).await.unwrap();
+
+        plane.pass(60_000);
+        for worker in ["claimer", "holder", "locked"] {
+            plane.engine.record_last_seen(worker);
+        }
+        let is_ready = |task: &TaskState| task.is_ready();
+        plane.reaches(pairs["leased"][1], "a lease's end beside a locked one", |task| task.status == Status::Queued).await;
+        plane.reaches(pairs["asleep"][1], "its time, beside a locked one", is_ready).await;
+        plane.reaches(pairs["dependent"][1], "a dependency's end, beside a locked dependent", is_ready).await;
+        eventually("a sign of life beside that of a locked worker", || async { (seen(&plane, "holder").await > START).then_some(()) })
+            .await;
+        assert_eq!(seen(&plane, "locked").await, START);
+        let claimed = plane.engine.claim(claim.clone()).await.unwrap();
+        assert!(claimed.iter().all(|task| !locked.contains(&task.id)), "{claimed:?}");
+
+        sqlx::raw_sql("COMMIT").execute(&mut outsider).await.unwrap();
+        // A second in which everybody looks again.
+        plane.pass(1_000);
+        plane.reaches(pairs["leased"][0], "the end of the lease that was locked", |task| task.status == Status::Queued).await;
+        plane.reaches(pairs["asleep"][0], "its time, after the lock", is_ready).await;
+        plane.reaches(pairs["dependent"][0], "the dependency's end, after the lock", is_ready).await;
+        plane.engine.stop().await;
+    });
+}
