@@ -15,7 +15,7 @@ pub type WakeupId = Uuid;
 pub enum Subject {
     /// The tasks that depend on this one, which is over.
     Dependents(TaskId),
-    /// The first unfinished session task of the context and, where `after` has ended, the one that stood right behind it.
+    /// The first unfinished session task of the context, and the one right behind `after`, which has ended or was queued again.
     Context { context_id: String, after: Option<TaskId> },
     /// The first waiter of each agent for this exclusive key.
     Key(String),

@@ -84,6 +84,7 @@ impl Engine {
         }
         let deadline = Instant::now() + wait;
         let mut redeliver = request.held.is_some();
+        let mut is_new = true;
         self.refresh_if_unfit(&request.worker).await?;
         let told = |remembered: &Remembered| {
             remembered.cache.fleet.worker(&request.worker).is_some_and(|worker| worker.draining)
@@ -91,7 +92,7 @@ impl Engine {
         };
         loop {
             self.record_last_seen(&request.worker);
-            let leased = self.try_claim(&request, std::mem::take(&mut redeliver)).await;
+            let leased = self.try_claim(&request, std::mem::take(&mut redeliver), std::mem::take(&mut is_new)).await;
             self.0.replica.lock().pass_on();
             let leased = leased?;
             if !leased.is_empty() {
@@ -110,8 +111,8 @@ impl Engine {
         }
     }
 
-    /// What the worker can get now. Empty only if there was nothing for it at some moment of this call.
-    async fn try_claim(&self, request: &ClaimRequest, redeliver: bool) -> Result<Vec<TaskState>, Error> {
+    /// What the worker can get now. Empty only if there was nothing for it at some moment of this call. `is_new`: the claim has just begun.
+    async fn try_claim(&self, request: &ClaimRequest, redeliver: bool, is_new: bool) -> Result<Vec<TaskState>, Error> {
         let mut redeliver = redeliver && self.may_have_undelivered(request);
         let mut tries = Tries::default();
         while tries.number < TRIES && !self.is_stopping() {
@@ -129,6 +130,9 @@ impl Engine {
                     return Ok(Vec::new());
                 }
                 // Looked at once more in any case: the feed may have brought a task meanwhile.
+                if is_new {
+                    self.refresh(&request.worker, &[]).await?;
+                }
                 self.confirm(&request.worker).await?;
                 tries.is_confirmed = true;
                 continue;
@@ -199,14 +203,22 @@ impl Engine {
         let held: Vec<TaskId> = {
             let remembered = self.0.replica.lock();
             let fleet = &remembered.cache.fleet;
-            if fleet.claimable(worker) > 0 || !self.0.database.is_shared() || fleet.worker(worker).is_none() {
+            if fleet.claimable(worker) > 0 || fleet.worker(worker).is_none() {
                 return Ok(());
             }
             fleet.held(worker).map(|held| held.task).collect()
         };
+        self.refresh(worker, &held).await
+    }
+
+    /// Reads the worker and these tasks: another replica may have changed them since the feed told of it.
+    async fn refresh(&self, worker: &str, held: &[TaskId]) -> Result<(), Error> {
+        if !self.0.database.is_shared() {
+            return Ok(());
+        }
         let read = self.0.replica.begin_read();
         let workers = self.0.database.workers_by_id(&[worker.to_owned()]).await.map_err(unreadable)?;
-        let tasks = if held.is_empty() { Vec::new() } else { self.0.database.task_states(&held).await.map_err(unreadable)? };
+        let tasks = if held.is_empty() { Vec::new() } else { self.0.database.task_states(held).await.map_err(unreadable)? };
         let mut remembered = self.0.replica.lock();
         workers.into_iter().for_each(|worker| remembered.put_worker(&worker, &read));
         remembered.put_tasks(tasks.iter(), &read);

@@ -13,7 +13,7 @@ use bloom_database::Service;
 use bloom_engine::Error;
 use tokio::sync::Mutex;
 
-use super::service::{self, MarkedStep, Reading, STEP_MS};
+use super::service::{self, ClockSteps, Reading, STEP_MS};
 use super::{Context, PAGE, PAGE_ROWS, RECONCILE_EVERY_MS, unreadable};
 
 /// So long do workers have to come back after a time in which no replica served.
@@ -22,16 +22,16 @@ const GRACE_MS: i64 = 10_000;
 /// reads all active leases.
 const LOOK_BEHIND_EVERY_MS: Ms = 5_000;
 
-pub(super) async fn run(context: Context, marked: MarkedStep) {
+pub(super) async fn run(context: Context, steps: ClockSteps) {
     let engine = context.engine.clone();
-    let clock = Arc::new(Mutex::new(Clock { marked, ..Clock::default() }));
+    let clock = Arc::new(Mutex::new(Clock { steps, ..Clock::default() }));
     context.run("lease_expiry", &engine.alarms().lease_due, RECONCILE_EVERY_MS, |context| reconcile(context, clock.clone())).await;
 }
 
 /// What this leadership knows of the database's clock.
 #[derive(Default)]
 struct Clock {
-    marked: MarkedStep,
+    steps: ClockSteps,
     epoch: Option<i64>,
     read: Option<Reading>,
     grace: Grace,
@@ -46,8 +46,8 @@ impl Clock {
         let mut step = self.step(&reading);
         if self.epoch != Some(epoch) {
             // A step forward ends the leadership of before, so it is perhaps for this one to follow.
-            step = self.marked.recent(reading.told_ms);
-            *self = Self { marked: self.marked.clone(), epoch: Some(epoch), ..Self::default() };
+            step = self.steps.recent(reading.told_ms);
+            *self = Self { steps: self.steps.clone(), epoch: Some(epoch), ..Self::default() };
         }
         self.read = Some(reading);
         self.grace = Grace { resumed_at: service.resumed_at, grace_ms: GRACE_MS, found_due_at: None };
@@ -67,7 +67,7 @@ async fn reconcile(context: Context, clock: Arc<Mutex<Clock>>) -> Result<Option<
     let mut clock = clock.lock().await;
     let database = context.engine.database();
     let Some(epoch) = context.leadership.epoch() else { return Ok(None) };
-    let (service, reading) = service::marked(&context.engine).await.map_err(unreadable)?;
+    let (service, reading) = service::marked(&context.engine, &clock.steps).await.map_err(unreadable)?;
     let step_ms = clock.heed(epoch, service, reading);
     if step_ms != 0 {
         tracing::warn!(step_ms, "the clock of the database has stepped; active leases are adjusted");
@@ -94,7 +94,7 @@ async fn reconcile(context: Context, clock: Arc<Mutex<Clock>>) -> Result<Option<
             return Ok(due.next_at);
         }
         // Marked after the look, so that the grace is of that moment or later, however long the look took.
-        let (service, reading) = service::marked(&context.engine).await.map_err(unreadable)?;
+        let (service, reading) = service::marked(&context.engine, &clock.steps).await.map_err(unreadable)?;
         if clock.has_stepped(&reading) {
             return Ok(Some(context.engine.now()));
         }

@@ -46,9 +46,9 @@ pub fn start(engine: &Engine, options: ReconcileOptions) -> Context {
     let leadership = Leadership::default();
     let context = Context { engine: engine.clone(), leadership: leadership.clone(), options };
     engine.spawn(leader::keep(engine.clone(), leadership));
-    let step = service::MarkedStep::default();
-    engine.spawn(service::mark(engine.clone(), step.clone()));
-    engine.spawn(expire::run(context.clone(), step));
+    let steps = service::ClockSteps::default();
+    engine.spawn(service::mark(engine.clone(), steps.clone()));
+    engine.spawn(expire::run(context.clone(), steps));
     engine.spawn(liveness::run(context.clone()));
     engine.spawn(timers::run(context.clone()));
     engine.spawn(wakeups::run(context.clone()));

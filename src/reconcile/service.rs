@@ -35,43 +35,48 @@ impl Reading {
     }
 }
 
-/// Writes the service mark.
-pub(super) async fn marked(engine: &Engine) -> bloom_database::Result<(Service, Reading)> {
-    let asked_ms = engine.elapsed_ms();
-    let service = engine.database().mark_served().await?;
-    let reading = Reading::of(engine, asked_ms, service.now);
-    Ok((service, reading))
+/// What this replica has seen of the database's clock: each service mark reads it.
+#[derive(Clone, Default)]
+pub(super) struct ClockSteps(Arc<Mutex<Seen>>);
+
+#[derive(Default)]
+struct Seen {
+    read: Option<Reading>,
+    /// The last step, and when it was seen.
+    step: Option<(Ms, Ms)>,
 }
 
-/// The last step of the database's clock that the marks of this replica have seen, and when.
-#[derive(Clone, Default)]
-pub(super) struct MarkedStep(Arc<Mutex<Option<(Ms, Ms)>>>);
-
-impl MarkedStep {
-    fn note(&self, step_ms: Ms, at: Ms) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((step_ms, at));
+impl ClockSteps {
+    fn note(&self, reading: Reading) {
+        let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let step_ms = seen.read.replace(reading).map_or(0, |earlier| reading.step_since(&earlier));
+        if step_ms.abs() > STEP_MS {
+            seen.step = Some((step_ms, reading.told_ms));
+        }
     }
 
     /// 0: there was none of late.
     pub fn recent(&self, elapsed_ms: Ms) -> Ms {
-        let marked = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        marked.filter(|(_, at)| elapsed_ms - at < FOLLOWED_FOR_MS).map_or(0, |(step_ms, _)| step_ms)
+        let seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        seen.step.filter(|(_, at)| elapsed_ms - at < FOLLOWED_FOR_MS).map_or(0, |(step_ms, _)| step_ms)
     }
+}
+
+/// Writes the service mark.
+pub(super) async fn marked(engine: &Engine, steps: &ClockSteps) -> bloom_database::Result<(Service, Reading)> {
+    let asked_ms = engine.elapsed_ms();
+    let service = engine.database().mark_served().await?;
+    let reading = Reading::of(engine, asked_ms, service.now);
+    steps.note(reading);
+    Ok((service, reading))
 }
 
 /// A gap in the marks of all replicas together is a time in which no lease could be renewed. On SQLite the log of writes is kept short
 /// at the same pace.
-pub(super) async fn mark(engine: Engine, step: MarkedStep) {
-    let mut earlier: Option<Reading> = None;
+pub(super) async fn mark(engine: Engine, steps: ClockSteps) {
     loop {
-        let outcome = match marked(&engine).await {
-            Ok((_, reading)) => {
-                let step_ms = earlier.replace(reading).map_or(0, |earlier| reading.step_since(&earlier));
-                if step_ms.abs() > STEP_MS {
-                    step.note(step_ms, reading.told_ms);
-                }
-                engine.database().checkpoint().await
-            }
+        let outcome = match marked(&engine, &steps).await {
+            Ok(_) => engine.database().checkpoint().await,
             Err(error) => Err(error),
         };
         engine.metrics().database_up(!outcome.as_ref().is_err_and(bloom_database::Error::is_unavailable));

@@ -17,12 +17,12 @@ statement!(
     ORDER BY d.task_id"
 );
 
-/// The first unfinished session task of context `$1`, behind `$2`, where it waits for its turn.
+/// The first unfinished session task of context `$1`, behind `$2`, where its turn is what it waits for, or might have to wait for.
 fn next_of_context(d: Kind) -> String {
     format!(
-        "SELECT id FROM (SELECT id, parked FROM task_state {} \
+        "SELECT id FROM (SELECT id, status, parked FROM task_state {} \
         WHERE context_id = $1 AND id > $2 AND session = 'context' AND status IN ('queued', 'leased', 'running') ORDER BY id LIMIT 1) AS f \
-        WHERE parked = 'session'",
+        WHERE status = 'queued' AND (parked IS NULL OR parked IN ('session', 'reserved'))",
         d.by_index("task_state_session")
     )
 }

@@ -68,6 +68,22 @@ on_both! {
         assert_eq!(late.reaches("cancelled").await["failure"]["reason"], "dependency_failed");
     }
 
+    async fn a_dependency_that_was_removed_is_not_said_to_have_failed(server) {
+        let crew = server.crew();
+        let worker = crew.worker().register().await;
+        let first = crew.task().with("ttl_after_finished_sec", json!(0)).create().await;
+        let second = crew.task().with("depends_on", json!([first.id])).create().await;
+        second.cancel().await.ok();
+        first.lease_to(&worker).await;
+        first.succeed("x").await;
+        eventually("the dependency is gone", || async {
+            (server.get(&first.path("")).await.status == 404).then_some(())
+        }).await;
+        let back = second.requeue().await.ok();
+        assert_eq!((&back["status"], &back["failure"]["reason"]), (&json!("cancelled"), &json!("dependency_failed")));
+        assert!(back["failure"]["message"].as_str().unwrap().contains("was removed"), "{back}");
+    }
+
     async fn an_unknown_dependency_is_refused(server) {
         let crew = server.crew();
         let known = crew.task().create().await;

@@ -131,6 +131,24 @@ fn a_claim_that_does_not_wait_knows_of_room_made_elsewhere() {
     });
 }
 
+#[test]
+fn a_claim_that_does_not_wait_knows_of_agents_that_changed_elsewhere() {
+    run(async {
+        let (first, other) = pair().await;
+        let (one, two) = (crews(&first, &other), crews(&first, &other));
+        let worker = one.0.worker().register().await;
+        let elsewhere = Worker { api: &other, name: worker.name.clone() };
+        word_of(&other, &worker.name).await;
+        for round in 0..20 {
+            let (here, there) = if round % 2 == 0 { &two } else { &one };
+            let task = here.task().create().await;
+            first.post("workers", json!({ "name": worker.name, "capabilities": { "agents": [here.slug] } })).await.ok();
+            assert_eq!(task_ids(&elsewhere.claim(1).await), [task.id.clone()], "round {round}");
+            there.api.task(&task.id).succeed("x").await;
+        }
+    });
+}
+
 /// This replica knows the worker.
 async fn word_of(api: &Api, worker: &str) {
     eventually("word of the worker", || async { (api.get("workers").await.ok().to_string().contains(worker)).then_some(()) }).await;

@@ -1,5 +1,6 @@
 //! Requeue: a finished task starts over.
 
+use crate::liveness::task_ids;
 use crate::on_both;
 use crate::support::*;
 
@@ -27,6 +28,21 @@ on_both! {
         let back = task.requeue().await.ok();
         assert_eq!((&back["status"], &back["attempts"], &back["failure"]), (&json!("queued"), &json!(0), &Value::Null));
         task.lease_to(&worker).await;
+    }
+
+    async fn a_task_that_starts_over_goes_before_later_ones_of_its_context(server) {
+        let crew = server.crew();
+        let worker = crew.worker().slots(4).register().await;
+        let context = json!(unique("context"));
+        let of_context = |priority: i64| crew.task().attempts(1).with("context_id", context.clone()).with("priority", json!(priority));
+        let (first, second) = (of_context(1).create().await, of_context(9).create().await);
+        first.lease_to(&worker).await;
+        first.fail("x").await;
+        assert_ne!(second.waits_for().await, "session", "it may run");
+        first.requeue().await.ok();
+        assert_eq!(task_ids(&worker.claim(4).await), [first.id.clone()], "its turn comes first, whatever the other one's priority");
+        first.succeed("x").await;
+        assert_eq!(task_ids(&worker.claim(4).await), [second.id.clone()]);
     }
 
     async fn a_cancelled_task_starts_over(server) {

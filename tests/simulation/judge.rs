@@ -6,7 +6,7 @@ use bloom_core::Ms;
 use bloom_core::audit::AuditEntry;
 use bloom_core::cache::{ReadyRow, rank};
 use bloom_core::ids::{LeaseId, TaskId, WorkerId};
-use bloom_core::task::{LeaseStatus, Origin, Status};
+use bloom_core::task::{ActiveLease, LeaseStatus, Origin, Status};
 use bloom_core::working_set::WorkingSet;
 use tokio::time::Instant;
 
@@ -36,6 +36,10 @@ pub struct Judge {
     /// Since when something that is due is left.
     late_since: BTreeMap<String, Instant>,
     passed_over: BTreeMap<TaskId, u32>,
+    commits: u64,
+    /// The commits from which on tasks are ready, and are not over.
+    ready_from: BTreeMap<TaskId, u64>,
+    known_from: BTreeMap<TaskId, u64>,
     /// Active leases by task: the renewal that the row shows, and when that was committed, by a clock that nobody sets.
     renewed: BTreeMap<TaskId, (LeaseId, Ms, Instant)>,
     last_audit: BTreeMap<String, uuid::Uuid>,
@@ -51,6 +55,7 @@ impl Judge {
     pub fn heed(&mut self, memory: &Memory, set: &WorkingSet, audit: &[AuditEntry], is_peace: bool, resumed_at: Ms) {
         self.check_rules(memory, set);
         self.check_audit(audit);
+        self.check_turns(memory, set);
         if is_peace {
             self.check_order(memory, set);
             if !self.has_clock_blips {
@@ -152,6 +157,9 @@ impl Judge {
             let Some(lease) = task.lease.as_ref().filter(|lease| lease.origin == Origin::Claim && task.status == Status::Leased) else {
                 continue;
             };
+            if !self.is_placed_now(lease) {
+                continue;
+            }
             let Some(worker) = memory.workers.get(&lease.worker_id) else { continue };
             for (id, (_, since)) in &self.ready_since {
                 let Some(other) = memory.tasks.get(id).filter(|other| other.is_open_to(&worker.id)) else { continue };
@@ -173,6 +181,39 @@ impl Judge {
                         since.elapsed().as_millis()
                     ));
                 }
+            }
+        }
+    }
+
+    /// Whether this commit made the lease: its task may be written again before it runs.
+    fn is_placed_now(&self, lease: &ActiveLease) -> bool {
+        !self.renewed.values().any(|(known, ..)| *known == lease.id)
+    }
+
+    /// In a context the tasks run in the order in which they were created.
+    fn check_turns(&mut self, memory: &Memory, set: &WorkingSet) {
+        self.commits += 1;
+        for task in set.dirty.tasks.iter().filter_map(|id| memory.tasks.get(id)) {
+            let lease = task.lease.as_ref().filter(|lease| lease.holds_context && self.is_placed_now(lease));
+            if let (Some(_), Some(ready_from)) = (lease, self.ready_from.get(&task.id)) {
+                let first = memory.live_in(&task.context_id).next().filter(|first| first.id < task.id);
+                // One that came after this one was ready, or was queued again then, may be passed over.
+                if let Some(first) = first.filter(|first| self.known_from.get(&first.id).is_some_and(|from| from < ready_from)) {
+                    self.complaints.push(format!("it was the turn of {first:?}, and a lease was made for {task:?}"));
+                }
+            }
+            match ReadyRow::of(task) {
+                Some(_) => {
+                    self.ready_from.entry(task.id).or_insert(self.commits);
+                }
+                None => {
+                    self.ready_from.remove(&task.id);
+                }
+            }
+            if task.status.is_final() {
+                self.known_from.remove(&task.id);
+            } else {
+                self.known_from.entry(task.id).or_insert(self.commits);
             }
         }
     }

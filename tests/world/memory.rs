@@ -209,8 +209,8 @@ impl Memory {
             Subject::Context { context_id, after } => {
                 let first = self.live_in(context_id).next();
                 let next = after.and_then(|after| self.live_in(context_id).find(|task| task.id > after));
-                let waits = |task: &&TaskState| task.parked == Some(Parked::Session);
-                let mut tasks: Vec<TaskId> = first.into_iter().chain(next).filter(waits).map(|task| task.id).collect();
+                let waits = |task: &&TaskState| matches!(task.parked, None | Some(Parked::Session | Parked::Reserved));
+                let mut tasks: Vec<TaskId> = first.into_iter().chain(next).filter(queued).filter(waits).map(|task| task.id).collect();
                 tasks.dedup();
                 Waiters { tasks, ..Waiters::default() }
             }
@@ -263,7 +263,7 @@ impl Memory {
         self.workers.keys().map(|id| (id.clone(), self.used(id))).collect()
     }
 
-    fn live_in<'a>(&'a self, context: &'a str) -> impl DoubleEndedIterator<Item = &'a TaskState> {
+    pub fn live_in<'a>(&'a self, context: &'a str) -> impl DoubleEndedIterator<Item = &'a TaskState> {
         let live = move |task: &&TaskState| task.context_id == context && task.session == Session::Context && !task.status.is_final();
         self.tasks.values().filter(live)
     }

@@ -21,7 +21,7 @@ use super::lease_end::{finish, wake_successors};
 pub(super) enum Verdict {
     Ready,
     Park(Park),
-    /// This dependency will not complete.
+    /// This dependency will not complete, or was removed.
     DependencyFailed(TaskId),
 }
 
@@ -71,10 +71,8 @@ pub(super) fn blocked(set: &WorkingSet, task: &TaskState, dependencies: &[TaskId
     if let Some(at) = task.not_before.filter(|at| *at > set.now()) {
         return Ok(Some(Verdict::Park(Park::until(Parked::NotBefore, at))));
     }
-    if task.session == Session::Context
-        && let Some(blocker) = session_blocker(set, task, id_bound)?
-    {
-        return Ok(Some(Verdict::Park(Park::behind(Parked::Session, blocker))));
+    if let Some(verdict) = behind_session(set, task, id_bound)? {
+        return Ok(Some(verdict));
     }
     Ok(key_blocker(set, task)?.map(|blocker| Verdict::Park(Park::behind(Parked::ExclusiveKey, blocker))))
 }
@@ -90,6 +88,14 @@ pub(super) fn reserve(set: &WorkingSet, task: &TaskState) -> Result<Verdict, Hal
     };
     let is_worth_it = until > set.now() && set.observed_worker(worker)?.is_some_and(|worker| worker.is_worth_waiting_for(&task.agent_slug));
     Ok(if is_worth_it { Verdict::Park(Park::until(Parked::Reserved, until)) } else { Verdict::Ready })
+}
+
+/// Whether another task goes before this one in its context.
+pub(super) fn behind_session(set: &WorkingSet, task: &TaskState, id_bound: TaskId) -> Result<Option<Verdict>, Halt> {
+    if task.session != Session::Context {
+        return Ok(None);
+    }
+    Ok(session_blocker(set, task, id_bound)?.map(|blocker| Verdict::Park(Park::behind(Parked::Session, blocker))))
 }
 
 /// The task that goes before this one in its context: the nearest unfinished earlier one, or whichever runs there now.
@@ -168,9 +174,12 @@ pub(super) fn apply(set: &mut WorkingSet, task: &mut TaskState, verdict: Verdict
             }
         }
         Verdict::DependencyFailed(dependency) => {
-            task.failure =
-                Some(Failure { reason: Reason::DependencyFailed, message: format!("task {dependency} did not complete"), at: now });
-            set.audit(Action::TaskCancelled, EntityType::Task, task.id, "reconciler", format!("dependency {dependency} did not complete"));
+            let fate = match set.find_task(dependency) {
+                Ok(Some(_)) => "did not complete",
+                _ => "was removed, and whether it completed is not known; submit this task again without it",
+            };
+            task.failure = Some(Failure { reason: Reason::DependencyFailed, message: format!("task {dependency} {fate}"), at: now });
+            set.audit(Action::TaskCancelled, EntityType::Task, task.id, "reconciler", format!("dependency {dependency} {fate}"));
             finish(set, task, Status::Cancelled);
         }
     }

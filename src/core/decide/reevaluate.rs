@@ -5,9 +5,9 @@ use super::super::ids::TaskId;
 use super::super::task::{Parked, Status, TaskState};
 use super::super::wakeup::Progress;
 use super::super::working_set::{Halt, WorkingSet, unless_locked};
-use super::readiness::{Park, Verdict, apply, evaluate, known_dependencies, mark_awaited};
+use super::readiness::{Park, Verdict, apply, behind_session, evaluate, known_dependencies, mark_awaited};
 
-/// Those that run, ended or are ready already are left alone.
+/// Those that run or ended are left alone, and those that are ready, unless one that was queued again goes before them in their context.
 pub(super) fn reevaluate(set: &mut WorkingSet, tasks: &[TaskId], progress: Option<&Progress>) -> Result<Reply, Halt> {
     // Somebody else waits for the key as well, who was not looked at: whoever was is to pass the word on, wherever it stands by now.
     let more_want_key = progress.is_some_and(|progress| progress.more_want_key);
@@ -21,13 +21,18 @@ pub(super) fn reevaluate(set: &mut WorkingSet, tasks: &[TaskId], progress: Optio
             continue;
         };
         let Some(task) = found else { continue };
-        if task.status != Status::Queued || task.parked.is_none() {
+        if task.status != Status::Queued {
             passed_over.push(*id);
             continue;
         }
         let mut task = task.clone();
-        match dependencies(set, &task).and_then(|dependencies| evaluate(set, &mut task, &dependencies, *id)) {
-            Ok(verdict) => verdicts.push((task, verdict)),
+        let verdict = match task.parked {
+            Some(_) => dependencies(set, &task).and_then(|dependencies| evaluate(set, &mut task, &dependencies, *id)).map(Some),
+            None => behind_session(set, &task, *id),
+        };
+        match verdict {
+            Ok(Some(verdict)) => verdicts.push((task, verdict)),
+            Ok(None) => passed_over.push(*id),
             Err(Halt::Need(keys)) => missing.merge(&keys),
             Err(Halt::Locked) => is_whole = false,
             Err(rejected) => return Err(rejected),

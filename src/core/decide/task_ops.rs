@@ -4,6 +4,7 @@ use super::super::audit::{Action, EntityType};
 use super::super::command::{Rejection, Reply};
 use super::super::ids::TaskId;
 use super::super::task::{Session, Status, TaskState};
+use super::super::wakeup::Subject;
 use super::super::working_set::{Halt, WorkingSet};
 use super::lease_end::finish;
 use super::readiness::{apply, evaluate, known_dependencies};
@@ -62,6 +63,10 @@ pub(super) fn requeue(set: &mut WorkingSet, id: TaskId) -> Result<Reply, Halt> {
     let dependencies = if waits { known_dependencies(set, id)? } else { Vec::new() };
     let verdict = evaluate(set, &mut task, &dependencies, id)?;
     set.audit(Action::TaskRequeued, EntityType::Task, id, "admin", "");
+    if task.session == Session::Context {
+        // The next one of its context may be ready by now. It is this one's turn again.
+        set.wake(Subject::Context { context_id: task.context_id.clone(), after: Some(id) });
+    }
     apply(set, &mut task, verdict);
     task.revision = set.put_task(task.clone());
     Ok(Reply::Task(task))
