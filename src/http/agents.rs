@@ -8,12 +8,15 @@ use super::body::Content;
 use super::error::Error;
 use super::middleware::Caller;
 use super::path::WorkerPath;
+use super::policy::Policy;
 use bloom_api::agents::{AgentHealth, OrderDone, change_of_health};
 use bloom_api::error::ErrorText;
 use bloom_core::audit::{Action, EntityType};
 use bloom_core::command::{Loss, Op};
 use bloom_core::worker::Worker;
 use bloom_dispatch::Order;
+
+pub const HEALTH: Policy = Policy::READ.waits();
 
 /// Asks the worker's agent for its health, and updates the worker with the answer. If the agent does not answer, the worker is offline
 /// until it is seen again.
@@ -48,6 +51,8 @@ async fn with_url(app: &AppState, path: WorkerPath) -> Result<Worker, Error> {
     if worker.url.is_empty() { Err(Error::fixed(400, "Worker has no URL configured")) } else { Ok(worker) }
 }
 
+pub const UPDATE: Policy = Policy::ADMIN.waits();
+
 /// Orders the worker's agent to update itself.
 #[utoipa::path(
     post, path = "/api/runtime/workers/{id}/agent-update", operation_id = "updateAgent", tag = "agents",
@@ -63,6 +68,8 @@ pub async fn update(State(app): State<AppState>, caller: Caller, path: WorkerPat
     order(app, caller, path, &body, Order::Update).await
 }
 
+pub const RESTART: Policy = Policy::ADMIN.waits();
+
 /// Orders the worker's agent to restart.
 #[utoipa::path(
     post, path = "/api/runtime/workers/{id}/agent-restart", operation_id = "restartAgent", tag = "agents",
@@ -77,6 +84,8 @@ pub async fn update(State(app): State<AppState>, caller: Caller, path: WorkerPat
 pub async fn restart(State(app): State<AppState>, caller: Caller, path: WorkerPath, body: Content) -> HandlerResult {
     order(app, caller, path, &body, Order::Restart).await
 }
+
+pub const UNINSTALL: Policy = Policy::ADMIN.waits();
 
 /// Orders the worker's agent to hand back its tasks and stop for good. The worker stays in the list, offline.
 #[utoipa::path(

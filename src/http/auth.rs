@@ -1,7 +1,7 @@
 //! Who asks, by their key, and what that key may do.
 
+use axum::http::HeaderMap;
 use axum::http::header::AUTHORIZATION;
-use axum::http::{HeaderMap, Method};
 use secrecy::{ExposeSecret, SecretString};
 use sha2::{Digest, Sha256};
 use subtle::{Choice, ConditionallySelectable, ConstantTimeEq};
@@ -15,29 +15,6 @@ pub enum Scope {
     Worker,
     Read,
 }
-
-impl Scope {
-    /// `template` is the route's, `None` where there is no such route.
-    pub fn allows(self, method: &Method, template: Option<&str>) -> bool {
-        match self {
-            Self::Admin => true,
-            Self::Read => matches!(*method, Method::GET | Method::HEAD),
-            Self::Worker => *method == Method::POST && template.is_some_and(|template| WORKER_CALLS.contains(&template)),
-        }
-    }
-}
-
-/// What a worker needs: register itself, claim, heartbeat, events, complete, release.
-const WORKER_CALLS: [&str; 8] = [
-    "/api/runtime/workers",
-    "/api/runtime/workers/{id}/claim",
-    "/api/runtime/workers/{id}/heartbeat",
-    "/api/runtime/workers/{id}/complete",
-    "/api/runtime/llm-tasks/{id}/heartbeat",
-    "/api/runtime/llm-tasks/{id}/events",
-    "/api/runtime/llm-tasks/{id}/complete",
-    "/api/runtime/llm-tasks/{id}/release",
-];
 
 /// The configured keys, as digests: comparing those takes the same time whatever was sent.
 #[derive(Clone, Default)]
@@ -119,18 +96,5 @@ mod tests {
     fn the_strongest_of_equal_keys_counts() {
         let same = SecretString::from("same");
         assert_eq!(Keys::new(Some(&same), None, Some(&same)).scope(&sent(KEY_HEADER, b"same")), Some(Scope::Admin));
-    }
-
-    #[test]
-    fn scopes() {
-        let list = Some("/api/runtime/llm-tasks");
-        assert!(Scope::Read.allows(&Method::GET, list));
-        assert!(!Scope::Read.allows(&Method::POST, list));
-        assert!(!Scope::Worker.allows(&Method::GET, list));
-        assert!(!Scope::Worker.allows(&Method::GET, None));
-        for call in WORKER_CALLS {
-            assert!(Scope::Worker.allows(&Method::POST, Some(call)), "{call}");
-            assert!(!Scope::Worker.allows(&Method::GET, Some(call)), "{call}");
-        }
     }
 }

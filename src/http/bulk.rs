@@ -7,6 +7,7 @@ use super::answer::{HandlerResult, ok};
 use super::body::Content;
 use super::error::Error;
 use super::middleware::Caller;
+use super::policy::Policy;
 use super::tasks::filter_of_body;
 use bloom_api::answers::BulkResult;
 use bloom_api::bulk::{Bulk, Named};
@@ -17,6 +18,8 @@ use bloom_core::task::{Status, TaskState};
 use bloom_engine as engine;
 use bloom_store::{Page, TaskFilter};
 
+pub const CANCEL: Policy = Policy::ADMIN;
+
 /// Cancels many tasks.
 #[utoipa::path(
     post, path = "/api/runtime/llm-tasks:cancel", operation_id = "cancelTasks", tag = "tasks", request_body = Bulk,
@@ -26,6 +29,8 @@ pub async fn cancel(State(app): State<AppState>, caller: Caller, body: Content) 
     const LIVE: [Status; 3] = [Status::Queued, Status::Leased, Status::Running];
     apply(&app, &caller, body.read()?, &LIVE, |task| Op::Cancel { task }).await
 }
+
+pub const REQUEUE: Policy = Policy::ADMIN;
 
 /// Queues many failed, dead or cancelled tasks again.
 #[utoipa::path(

@@ -7,10 +7,13 @@ use super::AppState;
 use super::answer::{HandlerResult, ok};
 use super::body::Content;
 use super::middleware::Caller;
+use super::policy::{Policy, Rate};
 use bloom_api::reports::{Config, ConnectionTest, Health, MembridgeState};
 use bloom_api::requests::NewConfig;
 use bloom_core::audit::{Action, EntityType};
 use bloom_core::command::Op;
+
+pub const GET: Policy = Policy::READ;
 
 /// Shows the settings of the control plane.
 #[utoipa::path(
@@ -31,6 +34,8 @@ fn show(app: &AppState) -> HandlerResult {
     })
 }
 
+pub const SET: Policy = Policy::ADMIN;
+
 /// Changes the settings of the control plane. They are stored, and take precedence over flags and environment from then on.
 #[utoipa::path(
     post, path = "/api/runtime/config", operation_id = "setConfig", tag = "config", request_body = NewConfig,
@@ -44,6 +49,8 @@ pub async fn set(State(app): State<AppState>, caller: Caller, body: Content) -> 
     app.membridge.configure(url, SecretString::from(key));
     show(&app)
 }
+
+pub const TEST_CONNECTION: Policy = Policy::OPEN.rate(Rate::TestConnection);
 
 /// Tests the connection to the control plane.
 #[utoipa::path(
@@ -61,6 +68,8 @@ pub async fn test_connection(State(app): State<AppState>, caller: Caller, body: 
         Err(error) => ConnectionTest { connected: false, health: None, error: Some(error) },
     })
 }
+
+pub const HEALTH: Policy = Policy::OPEN.rate(Rate::General);
 
 /// Shows the health of this server.
 #[utoipa::path(

@@ -16,11 +16,14 @@ use super::body::Content;
 use super::error_precedence::Ask;
 use super::middleware::{Caller, Peer};
 use super::path::TaskPath;
+use super::policy::Policy;
 use bloom_api::agents::{Dispatched, NotDispatched};
 use bloom_api::error::ErrorText;
 use bloom_api::requests::NewDispatch;
 use bloom_api::wire::Wire;
 use bloom_dispatch::Outcome;
+
+pub const DISPATCH: Policy = Policy::ADMIN.waits();
 
 /// Leases the task to a worker and sends it to the worker's agent.
 #[utoipa::path(

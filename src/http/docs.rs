@@ -2,7 +2,6 @@
 
 use std::sync::{Arc, OnceLock};
 
-use axum::Router;
 use axum::body::Bytes;
 use axum::extract::Path;
 use axum::extract::rejection::PathRejection;
@@ -11,21 +10,21 @@ use axum::http::{HeaderValue, StatusCode};
 use axum::routing::get;
 use utoipa_swagger_ui::{Config, serve};
 
-use super::AppState;
 use super::answer::{HandlerResult, json_bytes, typed};
 use super::error::Error;
+use super::policy::Routes;
 
 const NOT_FOUND: Error = Error::fixed(404, "Not found");
 const POLICY: HeaderValue =
     HeaderValue::from_static("default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; frame-ancestors 'none'");
 
-pub fn router() -> Router<AppState> {
-    Router::new()
-        .route("/openapi.json", get(openapi))
-        .route("/", get(explorer))
-        .route("/docs", get(explorer))
-        .route("/docs/", get(explorer))
-        .route("/docs/{*file}", get(file))
+pub fn add_to(routes: Routes) -> Routes {
+    routes
+        .add_page("/openapi.json", get(openapi))
+        .add_page("/", get(explorer))
+        .add_page("/docs", get(explorer))
+        .add_page("/docs/", get(explorer))
+        .add_page("/docs/{*file}", get(file))
 }
 
 async fn openapi() -> HandlerResult {

@@ -15,6 +15,7 @@ use super::error_precedence::Ask;
 use super::hub::Follower;
 use super::middleware::Caller;
 use super::path::TaskPath;
+use super::policy::{Policy, Rate};
 use super::show::Query;
 use super::stream::{KEEP_ALIVE, Permit, event_stream};
 use super::wait::LOOK_EVERY;
@@ -32,6 +33,8 @@ use bloom_store::{PAGE_BYTES, Store};
 const PIECE: i64 = 50;
 /// And their bytes, unless one alone is larger: a connection that does not read holds on to a piece.
 const PIECE_BYTES: i64 = 1 << 20;
+
+pub const SEND: Policy = Policy::WORKER;
 
 /// Records events of a run. Numbers that were sent before under the same lease are ignored.
 #[utoipa::path(
@@ -55,6 +58,8 @@ pub async fn send(State(app): State<AppState>, caller: Caller, path: TaskPath, b
         _ => Err(odd_reply("events")),
     }
 }
+
+pub const LIST: Policy = Policy::READ.rate(Rate::Worker);
 
 /// Lists the events of a task, oldest first; with `Accept: text/event-stream` as a stream that continues after the number in the header
 /// `Last-Event-ID` and sends `end` when the task is finished.

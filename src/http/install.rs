@@ -7,13 +7,16 @@ use url::Url;
 use super::answer::{HandlerResult, typed};
 use super::dispatch::RuntimeUrl;
 use super::error::Error;
+use super::policy::Policy;
 use super::show::Query;
 use bloom_api::lists::InstallParams;
 
-const SCRIPT: &str = include_str!("agent-install.sh");
+const TEXT: &str = include_str!("agent-install.sh");
 const CONTENT_TYPE: HeaderValue = HeaderValue::from_static("text/x-shellscript; charset=utf-8");
 const MAX_NAME_CHARS: usize = 128;
 const MAX_URL_BYTES: usize = 2048;
+
+pub const SCRIPT: Policy = Policy::READ;
 
 /// Returns a shell script that installs the agent as a service (systemd or OpenRC). It contains no secret; it asks for the key when it runs.
 #[utoipa::path(
@@ -33,7 +36,7 @@ pub async fn script(RuntimeUrl(here): RuntimeUrl, Query(params): Query) -> Handl
         ));
     }
     // The values stand before everything else, each as one word, so nothing in them can be taken for a part of the script.
-    let script = format!("#!/bin/sh\nNODE_ID={}\nSERVER_URL={}\n{SCRIPT}", quoted(name), quoted(server.trim_end_matches('/')));
+    let script = format!("#!/bin/sh\nNODE_ID={}\nSERVER_URL={}\n{TEXT}", quoted(name), quoted(server.trim_end_matches('/')));
     Ok(typed(StatusCode::OK, CONTENT_TYPE, Bytes::from(script)))
 }
 

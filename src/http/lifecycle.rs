@@ -11,6 +11,7 @@ use super::error::{Error, odd_reply};
 use super::error_precedence::Ask;
 use super::middleware::Caller;
 use super::path::TaskPath;
+use super::policy::{Policy, Rate};
 use super::show::{show_task, spec};
 use bloom_api::answers::{Artifact, Completed, Lease, Leased, Renewed, TaskResult, Worker};
 use bloom_api::complete::{Completion, bytes_besides_output};
@@ -20,6 +21,8 @@ use bloom_api::tasks::Task;
 use bloom_api::wire::Wire;
 use bloom_core::command::{self, Holder, Op, Reply};
 use bloom_core::task::TaskState;
+
+pub const LEASE: Policy = Policy::ADMIN;
 
 /// Leases the task to a worker.
 #[utoipa::path(
@@ -48,6 +51,8 @@ pub async fn lease(State(app): State<AppState>, caller: Caller, path: TaskPath, 
         _ => Err(odd_reply("lease")),
     }
 }
+
+pub const HEARTBEAT: Policy = Policy::WORKER.rate(Rate::General);
 
 /// Renews the lease of a task for another TTL.
 #[utoipa::path(
@@ -84,6 +89,8 @@ fn named(caller: &Caller, holder: Holder) -> Result<Holder, Error> {
     }
     Ok(holder)
 }
+
+pub const COMPLETE: Policy = Policy::WORKER.rate(Rate::General).takes_outputs();
 
 /// Completes a task: stores the result and ends the lease.
 #[utoipa::path(
@@ -141,6 +148,8 @@ async fn completed(app: &AppState, task: &TaskState, result: command::Completed)
     ok(&Completed { task: show_task(&app.engine, &spec, task), artifact: Artifact::from(result), result: TaskResult::from(result) })
 }
 
+pub const RELEASE: Policy = Policy::WORKER;
+
 /// Hands a task back to the queue; the attempt does not count.
 #[utoipa::path(
     post, path = "/api/runtime/llm-tasks/{id}/release", operation_id = "releaseTask", tag = "leases",
@@ -161,6 +170,8 @@ pub async fn release(State(app): State<AppState>, caller: Caller, path: TaskPath
     show_reply(&app, &caller, op).await
 }
 
+pub const CANCEL: Policy = Policy::ADMIN;
+
 /// Cancels a task: a queued task at once, a leased or running one when its worker has ended the run.
 #[utoipa::path(
     post, path = "/api/runtime/llm-tasks/{id}/cancel", operation_id = "cancelTask", tag = "tasks", params(("id" = String, Path)),
@@ -174,6 +185,8 @@ pub async fn cancel(State(app): State<AppState>, caller: Caller, path: TaskPath,
     body.raw()?;
     show_reply(&app, &caller, Op::Cancel { task: path.id()? }).await
 }
+
+pub const REQUEUE: Policy = Policy::ADMIN;
 
 /// Queues a failed, dead or cancelled task again.
 #[utoipa::path(

@@ -12,11 +12,14 @@ use super::body::Content;
 use super::error::Error;
 use super::middleware::Caller;
 use super::path::ProjectPath;
+use super::policy::Policy;
 use bloom_api::error::ErrorText;
 use bloom_api::requests::LeaderSelection;
 use bloom_core::audit::{Action, EntityType};
 use bloom_core::command::Op;
 use bloom_membridge::{Call, Reply, Upstream};
+
+pub const HEALTH: Policy = Policy::READ;
 
 /// Returns the health of the control plane.
 #[utoipa::path(
@@ -27,6 +30,8 @@ pub async fn health(State(app): State<AppState>) -> HandlerResult {
     get(&app, Call::Health).await
 }
 
+pub const PROJECTS: Policy = Policy::READ;
+
 /// Lists the projects of the control plane.
 #[utoipa::path(
     get, path = "/api/membridge/projects", operation_id = "listMembridgeProjects", tag = "membridge",
@@ -35,6 +40,8 @@ pub async fn health(State(app): State<AppState>) -> HandlerResult {
 pub async fn projects(State(app): State<AppState>) -> HandlerResult {
     get(&app, Call::Projects).await
 }
+
+pub const LEADERSHIP: Policy = Policy::READ;
 
 /// Returns the leader of a project.
 #[utoipa::path(
@@ -46,6 +53,8 @@ pub async fn leadership(State(app): State<AppState>, ProjectPath(project): Proje
     get(&app, Call::Leadership { project: &project }).await
 }
 
+pub const NODES: Policy = Policy::READ;
+
 /// Lists the nodes of a project.
 #[utoipa::path(
     get, path = "/api/membridge/projects/{cid}/nodes", operation_id = "listNodes", tag = "membridge",
@@ -55,6 +64,8 @@ pub async fn leadership(State(app): State<AppState>, ProjectPath(project): Proje
 pub async fn nodes(State(app): State<AppState>, ProjectPath(project): ProjectPath) -> HandlerResult {
     get(&app, Call::Nodes { project: &project }).await
 }
+
+pub const SELECT: Policy = Policy::ADMIN;
 
 /// Makes a node the leader of a project.
 #[utoipa::path(

@@ -18,6 +18,7 @@ use super::AppState;
 use super::auth::Scope;
 use super::body;
 use super::error::{Cause, Error};
+use super::policy::{Policies, Policy, Rate, Time};
 use super::rate::{Limiter, Standing, client_address};
 use bloom_core::command::{Command, Op};
 
@@ -56,7 +57,14 @@ impl<S: Sync> FromRequestParts<S> for Caller {
     }
 }
 
-pub async fn middleware(State(app): State<AppState>, request: Request, next: Next) -> Response {
+/// What the middleware works with.
+#[derive(Clone)]
+pub struct Gate {
+    pub app: AppState,
+    pub policies: Arc<Policies>,
+}
+
+pub async fn middleware(State(Gate { app, policies }): State<Gate>, request: Request, next: Next) -> Response {
     let start = Instant::now();
     let method = request.method().clone();
     let template = request.extensions().get::<MatchedPath>().cloned();
@@ -64,7 +72,8 @@ pub async fn middleware(State(app): State<AppState>, request: Request, next: Nex
     let uri = request.uri().clone();
     let request_id = request_id(request.headers());
 
-    let pass = Pass::new(&app, &request, &method, template);
+    let policy = policies.of(&method, template, uri.path());
+    let pass = Pass::new(&app, &request, policy, template.is_some());
     let standing = pass.count(start);
     let mut response = match pass.admit(standing.as_ref()) {
         Ok(scope) => serve(&app, &pass, request, next, Caller { scope, request_id: request_id.clone() }).await,
@@ -94,13 +103,13 @@ async fn serve(app: &AppState, pass: &Pass<'_>, request: Request, next: Next, ca
             Err(failure) => return failure.into_response(),
         };
     }
-    if pass.writes
+    if pass.policy.writes()
         && let Some(trouble) = app.store.lasting_trouble()
     {
         return Error::Later(trouble.text()).into_response();
     }
     request.extensions_mut().insert(caller);
-    if pass.is_long {
+    if pass.policy.time == Time::Own {
         return next.run(request).await;
     }
     timeout_at(deadline, next.run(request)).await.unwrap_or_else(|_| TIMED_OUT.into_response())
@@ -108,6 +117,7 @@ async fn serve(app: &AppState, pass: &Pass<'_>, request: Request, next: Next, ca
 
 /// What the middleware makes of a request before it is let in.
 struct Pass<'a> {
+    policy: Policy,
     client: IpAddr,
     /// `Err`: who asks must not.
     scope: Result<Scope, Error>,
@@ -115,10 +125,6 @@ struct Pass<'a> {
     /// A second limit; then the answer tells of this one.
     test_limiter: Option<&'a Limiter>,
     body_limit: Option<usize>,
-    /// It may change what is in the database.
-    writes: bool,
-    /// It sets its own time.
-    is_long: bool,
 }
 
 /// How a request stands, to be told in the answer.
@@ -130,31 +136,25 @@ struct Told<'a> {
 }
 
 impl<'a> Pass<'a> {
-    fn new(app: &'a AppState, request: &Request, method: &Method, template: Option<&str>) -> Self {
-        let path = request.uri().path();
-        let is_api = path == "/api" || path.starts_with("/api/");
-        let is_open = matches!(template, Some("/api/runtime/health" | "/api/runtime/test-connection"));
-        let is_guarded = (is_api && !is_open) || path == "/metrics";
+    fn new(app: &'a AppState, request: &Request, policy: Policy, exists: bool) -> Self {
         let key = app.settings.keys.scope(request.headers());
         let scope = match key {
-            _ if !is_guarded => Ok(Scope::Admin),
+            _ if !policy.is_guarded() => Ok(Scope::Admin),
             None => Err(UNAUTHORIZED),
-            Some(scope) if scope.allows(method, template) => Ok(scope),
+            Some(scope) if policy.allows(scope) => Ok(scope),
             Some(_) => Err(FORBIDDEN),
         };
         let peer = request.extensions().get::<Peer>().map_or(IpAddr::V4(Ipv4Addr::LOCALHOST), |peer| peer.0.ip());
-        let test = template == Some("/api/runtime/test-connection") && method == Method::POST;
         // Guessing keys gets no more tries on the workers' routes than elsewhere.
-        let as_worker = key == Some(Scope::Worker) || (scope.is_ok() && template.is_some_and(is_worker_route));
+        let as_worker = key == Some(Scope::Worker) || (scope.is_ok() && policy.rate == Rate::Worker);
         let limiter = if as_worker { &app.limits.worker } else { &app.limits.general };
         Self {
+            policy,
             client: client_address(peer, request.headers(), &app.settings.trusted_proxies),
             scope,
-            limiter: limiter.as_ref().filter(|_| is_api),
-            test_limiter: app.limits.test_connection.as_ref().filter(|_| test),
-            body_limit: (!method.is_safe() && template.is_some()).then(|| app.settings.body_limit(template)),
-            writes: is_guarded && !method.is_safe(),
-            is_long: template.is_some_and(is_long),
+            limiter: limiter.as_ref().filter(|_| policy.rate != Rate::Unlimited),
+            test_limiter: app.limits.test_connection.as_ref().filter(|_| policy.rate == Rate::TestConnection),
+            body_limit: (exists && !request.method().is_safe()).then(|| app.settings.body_limit(policy.body)),
         }
     }
 
@@ -182,32 +182,6 @@ impl Told<'_> {
             headers.insert(RETRY_AFTER, seconds.max(1).into());
         }
     }
-}
-
-/// Waits, and calls that wait for an agent.
-fn is_long(template: &str) -> bool {
-    matches!(
-        template,
-        "/api/runtime/workers/{id}/claim"
-            | "/api/runtime/llm-tasks/{id}/wait"
-            | "/api/runtime/llm-tasks/{id}/dispatch"
-            | "/api/runtime/workers/{id}/agent-health"
-            | "/api/runtime/workers/{id}/agent-update"
-            | "/api/runtime/workers/{id}/agent-restart"
-            | "/api/runtime/workers/{id}/agent-uninstall"
-    )
-}
-
-/// Routes of the workers' own protocol: one address may carry many of them.
-fn is_worker_route(template: &str) -> bool {
-    matches!(
-        template,
-        "/api/runtime/workers/{id}/claim"
-            | "/api/runtime/workers/{id}/heartbeat"
-            | "/api/runtime/workers/{id}/complete"
-            | "/api/runtime/llm-tasks/{id}/events"
-            | "/api/runtime/llm-tasks/{id}/release"
-    )
 }
 
 /// The client's own id, if it is a plain word, else a new one.

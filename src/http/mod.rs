@@ -19,6 +19,7 @@ mod membridge;
 mod middleware;
 mod openapi;
 mod path;
+mod policy;
 mod probes;
 mod rate;
 mod records;
@@ -51,6 +52,7 @@ use bloom_store::Store;
 use bloom_telemetry::Metrics;
 use error::Error;
 use hub::Hub;
+use policy::BodyLimit;
 use rate::Limiter;
 use stream::StreamLimits;
 
@@ -80,12 +82,10 @@ pub struct Settings {
 const JSON_EXPANSION: usize = 3;
 
 impl Settings {
-    fn body_limit(&self, template: Option<&str>) -> usize {
-        match template {
-            Some("/api/runtime/llm-tasks/{id}/complete" | "/api/runtime/workers/{id}/complete") => {
-                self.max_body_bytes.saturating_add(self.max_output_bytes.saturating_mul(JSON_EXPANSION))
-            }
-            _ => self.max_body_bytes,
+    fn body_limit(&self, limit: BodyLimit) -> usize {
+        match limit {
+            BodyLimit::Outputs => self.max_body_bytes.saturating_add(self.max_output_bytes.saturating_mul(JSON_EXPANSION)),
+            BodyLimit::Usual => self.max_body_bytes,
         }
     }
 }
@@ -148,13 +148,13 @@ impl AppState {
 }
 
 pub fn router(state: AppState) -> Router {
-    let (routes, _) = openapi::routes().split_for_parts();
-    routes
-        .merge(docs::router())
+    let (router, _, policies) = docs::add_to(openapi::routes()).into_parts();
+    let gate = middleware::Gate { app: state.clone(), policies: Arc::new(policies) };
+    router
         .fallback(|| async { Error::fixed(404, "Not found") })
         .method_not_allowed_fallback(|| async { Error::fixed(405, "Method not allowed") })
         // The middleware has its own, by route.
         .layer(DefaultBodyLimit::disable())
-        .layer(from_fn_with_state(state.clone(), middleware::middleware))
+        .layer(from_fn_with_state(gate, middleware::middleware))
         .with_state(state)
 }

@@ -1,74 +1,78 @@
 //! The API's description, made from the routes themselves.
 
 use utoipa::openapi::link::LinkBuilder;
-use utoipa::openapi::path::{Operation, Parameter, PathItem};
+use utoipa::openapi::path::{Operation, Parameter};
 use utoipa::openapi::schema::{AnyOfBuilder, Components, Ref};
 use utoipa::openapi::security::{ApiKey, ApiKeyValue, HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme};
 use utoipa::openapi::{ContentBuilder, Info, OpenApi, OpenApiBuilder, RefOr, Required, ResponseBuilder, Schema};
 use utoipa::{PartialSchema, ToSchema};
-use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use super::policy::{Policy, Rate, Routes, operations};
 use super::{
-    AppState, agents, bulk, config, dispatch, events, install, lifecycle, membridge, probes, records, tasks, wait, watch, worker_calls,
-    workers,
+    agents, bulk, config, dispatch, events, install, lifecycle, membridge, probes, records, tasks, wait, watch, worker_calls, workers,
 };
 use bloom_api::error::{ErrorText, Invalid, ValidationError};
 
 /// Every route but the explorer's own.
-pub fn routes() -> OpenApiRouter<AppState> {
-    OpenApiRouter::new()
-        .routes(routes!(tasks::create, tasks::list))
-        .routes(routes!(tasks::create_batch))
-        .routes(routes!(bulk::cancel))
-        .routes(routes!(bulk::requeue))
-        .routes(routes!(tasks::get))
-        .routes(routes!(tasks::result))
-        .routes(routes!(wait::wait))
-        .routes(routes!(tasks::runs))
-        .routes(routes!(lifecycle::lease))
-        .routes(routes!(dispatch::dispatch))
-        .routes(routes!(lifecycle::heartbeat))
-        .routes(routes!(lifecycle::complete))
-        .routes(routes!(lifecycle::release))
-        .routes(routes!(lifecycle::cancel))
-        .routes(routes!(lifecycle::requeue))
-        .routes(routes!(events::send, events::list))
-        .routes(routes!(watch::watch))
-        .routes(routes!(workers::register, workers::list))
-        .routes(routes!(workers::get, workers::remove))
-        .routes(routes!(workers::cordon))
-        .routes(routes!(workers::uncordon))
-        .routes(routes!(workers::drain))
-        .routes(routes!(agents::health))
-        .routes(routes!(agents::update))
-        .routes(routes!(agents::restart))
-        .routes(routes!(agents::uninstall))
-        .routes(routes!(install::script))
-        .routes(routes!(worker_calls::claim))
-        .routes(routes!(worker_calls::heartbeat))
-        .routes(routes!(worker_calls::complete))
-        .routes(routes!(records::leases))
-        .routes(routes!(records::artifacts))
-        .routes(routes!(records::audit))
-        .routes(routes!(records::stats))
-        .routes(routes!(records::usage))
-        .routes(routes!(config::get, config::set))
-        .routes(routes!(config::test_connection))
-        .routes(routes!(config::health))
-        .routes(routes!(membridge::health))
-        .routes(routes!(membridge::projects))
-        .routes(routes!(membridge::leadership))
-        .routes(routes!(membridge::nodes))
-        .routes(routes!(membridge::select))
-        .routes(routes!(probes::healthz))
-        .routes(routes!(probes::readyz))
-        .routes(routes!(probes::metrics))
+pub fn routes() -> Routes {
+    Routes::default()
+        .add(routes!(tasks::create), tasks::CREATE)
+        .add(routes!(tasks::list), tasks::LIST)
+        .add(routes!(tasks::create_batch), tasks::CREATE_BATCH)
+        .add(routes!(bulk::cancel), bulk::CANCEL)
+        .add(routes!(bulk::requeue), bulk::REQUEUE)
+        .add(routes!(tasks::get), tasks::GET)
+        .add(routes!(tasks::result), tasks::RESULT)
+        .add(routes!(wait::wait), wait::WAIT)
+        .add(routes!(tasks::runs), tasks::RUNS)
+        .add(routes!(lifecycle::lease), lifecycle::LEASE)
+        .add(routes!(dispatch::dispatch), dispatch::DISPATCH)
+        .add(routes!(lifecycle::heartbeat), lifecycle::HEARTBEAT)
+        .add(routes!(lifecycle::complete), lifecycle::COMPLETE)
+        .add(routes!(lifecycle::release), lifecycle::RELEASE)
+        .add(routes!(lifecycle::cancel), lifecycle::CANCEL)
+        .add(routes!(lifecycle::requeue), lifecycle::REQUEUE)
+        .add(routes!(events::send), events::SEND)
+        .add(routes!(events::list), events::LIST)
+        .add(routes!(watch::watch), watch::WATCH)
+        .add(routes!(workers::register), workers::REGISTER)
+        .add(routes!(workers::list), workers::LIST)
+        .add(routes!(workers::get), workers::GET)
+        .add(routes!(workers::remove), workers::REMOVE)
+        .add(routes!(workers::cordon), workers::CORDON)
+        .add(routes!(workers::uncordon), workers::UNCORDON)
+        .add(routes!(workers::drain), workers::DRAIN)
+        .add(routes!(agents::health), agents::HEALTH)
+        .add(routes!(agents::update), agents::UPDATE)
+        .add(routes!(agents::restart), agents::RESTART)
+        .add(routes!(agents::uninstall), agents::UNINSTALL)
+        .add(routes!(install::script), install::SCRIPT)
+        .add(routes!(worker_calls::claim), worker_calls::CLAIM)
+        .add(routes!(worker_calls::heartbeat), worker_calls::HEARTBEAT)
+        .add(routes!(worker_calls::complete), worker_calls::COMPLETE)
+        .add(routes!(records::leases), records::LEASES)
+        .add(routes!(records::artifacts), records::ARTIFACTS)
+        .add(routes!(records::audit), records::AUDIT)
+        .add(routes!(records::stats), records::STATS)
+        .add(routes!(records::usage), records::USAGE)
+        .add(routes!(config::get), config::GET)
+        .add(routes!(config::set), config::SET)
+        .add(routes!(config::test_connection), config::TEST_CONNECTION)
+        .add(routes!(config::health), config::HEALTH)
+        .add(routes!(membridge::health), membridge::HEALTH)
+        .add(routes!(membridge::projects), membridge::PROJECTS)
+        .add(routes!(membridge::leadership), membridge::LEADERSHIP)
+        .add(routes!(membridge::nodes), membridge::NODES)
+        .add(routes!(membridge::select), membridge::SELECT)
+        .add(routes!(probes::healthz), probes::HEALTHZ)
+        .add(routes!(probes::readyz), probes::READYZ)
+        .add(routes!(probes::metrics), probes::METRICS)
 }
 
 /// The whole description.
 pub fn openapi() -> OpenApi {
-    let described = routes().into_openapi();
+    let (_, described, _) = routes().into_parts();
     let mut info = Info::new("bloom-runtime", env!("CARGO_PKG_VERSION"));
     info.description = Some("Runs LLM tasks on a fleet of worker machines. Times are milliseconds since the epoch.".into());
     let mut api = OpenApiBuilder::new().info(info).paths(described.paths).components(described.components).build();
@@ -78,34 +82,27 @@ pub fn openapi() -> OpenApi {
     components.schemas.insert(Invalid::name().into(), Invalid::schema());
     components.add_security_scheme("apiKey", SecurityScheme::ApiKey(ApiKey::Header(ApiKeyValue::new("X-Runtime-API-Key"))));
     components.add_security_scheme("bearer", SecurityScheme::Http(HttpBuilder::new().scheme(HttpAuthScheme::Bearer).build()));
-    for (path, item) in &mut api.paths.paths {
-        for operation in operations(item) {
-            complete(path, operation);
+    for item in api.paths.paths.values_mut() {
+        for (_, operation) in operations(item) {
             link(operation);
         }
     }
     api
 }
 
-fn operations(item: &mut PathItem) -> impl Iterator<Item = &mut Operation> {
-    [&mut item.get, &mut item.post, &mut item.delete].into_iter().flatten()
-}
-
-/// Adds what all routes of a kind have in common: it is the middleware that does it.
-fn complete(path: &str, operation: &mut Operation) {
-    let is_api = path.starts_with("/api/");
-    let is_open = !is_api && path != "/metrics" || matches!(path, "/api/runtime/health" | "/api/runtime/test-connection");
+/// Adds what the middleware answers.
+pub fn complete(path: &str, operation: &mut Operation, policy: Policy) {
     let has_body = operation.request_body.is_some();
-    if !is_open {
+    if policy.is_guarded() {
         let schemes = ["apiKey", "bearer"].map(|name| SecurityRequirement::new(name, Vec::<String>::new()));
         operation.security = Some(schemes.into());
         answer(operation, "401", "The key is missing or wrong.", error());
         answer(operation, "403", "The scope of the key does not allow this call.", error());
     }
-    if is_api {
+    if policy.rate != Rate::Unlimited {
         answer(operation, "429", "Too many requests.", error());
     }
-    if is_api || path == "/metrics" {
+    if policy.is_guarded() || policy.rate != Rate::Unlimited {
         answer(operation, "500", "An internal error of the server.", error());
         answer(operation, "503", "Temporarily unavailable; try again after the seconds in Retry-After.", error());
     }
@@ -179,7 +176,7 @@ mod tests {
     fn operations_have_names_of_their_own() {
         let mut api = openapi();
         let operations = api.paths.paths.values_mut().flat_map(operations);
-        let mut ids: Vec<_> = operations.map(|operation| operation.operation_id.clone().unwrap()).collect();
+        let mut ids: Vec<_> = operations.map(|(_, operation)| operation.operation_id.clone().unwrap()).collect();
         let count = ids.len();
         ids.sort();
         ids.dedup();

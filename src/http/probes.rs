@@ -6,9 +6,12 @@ use axum::http::{HeaderValue, StatusCode};
 use super::AppState;
 use super::answer::{HandlerResult, ok, typed};
 use super::error::Error;
+use super::policy::{Policy, Rate};
 use bloom_api::error::ErrorText;
 use bloom_api::reports::Probe;
 use bloom_store::Trouble;
+
+pub const HEALTHZ: Policy = Policy::OPEN;
 
 /// Liveness: the process answers.
 #[utoipa::path(
@@ -18,6 +21,8 @@ use bloom_store::Trouble;
 pub async fn healthz() -> HandlerResult {
     ok(&Probe { status: "ok" })
 }
+
+pub const READYZ: Policy = Policy::OPEN;
 
 /// Readiness: the database is reachable and can be written to, the migrations of this program are applied and none excludes it, and an
 /// SQLite file is still the one that was opened, and not damaged.
@@ -39,6 +44,8 @@ pub async fn readyz(State(app): State<AppState>) -> HandlerResult {
     }
     ok(&Probe { status: "ready" })
 }
+
+pub const METRICS: Policy = Policy::READ.rate(Rate::Unlimited);
 
 /// Metrics in the text format of Prometheus.
 #[utoipa::path(

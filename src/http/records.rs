@@ -6,6 +6,7 @@ use uuid::Uuid;
 use super::AppState;
 use super::answer::{HandlerResult, ok, page};
 use super::error::Error;
+use super::policy::Policy;
 use super::show::{Query, show_lease};
 use bloom_api::answers::{Artifact, Audit, Lease};
 use bloom_api::lists::{ArtifactParams, PageParams, Params, StatusParam, UsageParams};
@@ -27,6 +28,8 @@ pub fn cut<T>(rows: &mut Vec<T>, is_short: bool, params: &Params, path: &str, id
     rows.last().filter(|_| more).map(|last| params.next_link(path, &id(last).to_string()))
 }
 
+pub const LEASES: Policy = Policy::READ;
+
 /// Lists leases, newest first.
 #[utoipa::path(
     get, path = "/api/runtime/leases", operation_id = "listLeases", tag = "leases", params(PageParams, StatusParam),
@@ -42,6 +45,8 @@ pub async fn leases(State(app): State<AppState>, Query(params): Query) -> Handle
     let next = cut(&mut rows, false, &params, "/api/runtime/leases", |lease| lease.id);
     page(&rows.iter().map(show_lease).collect::<Vec<_>>(), next)
 }
+
+pub const ARTIFACTS: Policy = Policy::READ;
 
 /// Lists artifacts, newest first.
 #[utoipa::path(
@@ -59,6 +64,8 @@ pub async fn artifacts(State(app): State<AppState>, Query(params): Query) -> Han
     page(&rows.iter().map(Artifact::from).collect::<Vec<_>>(), next)
 }
 
+pub const AUDIT: Policy = Policy::READ;
+
 /// Lists the audit trail, newest first.
 #[utoipa::path(
     get, path = "/api/runtime/audit", operation_id = "listAudit", tag = "records", params(PageParams),
@@ -69,6 +76,8 @@ pub async fn audit(State(app): State<AppState>, Query(params): Query) -> Handler
     let next = cut(&mut rows, false, &params, "/api/runtime/audit", |entry| entry.id);
     page(&rows.iter().map(Audit::from).collect::<Vec<_>>(), next)
 }
+
+pub const STATS: Policy = Policy::READ;
 
 /// Counts tasks, leases and workers.
 #[utoipa::path(
@@ -87,6 +96,8 @@ pub async fn stats(State(app): State<AppState>) -> HandlerResult {
         workers: WorkerStats { total: stats.workers_total, online: stats.workers_online },
     })
 }
+
+pub const USAGE: Policy = Policy::READ;
 
 /// Shows how many tokens and US dollars runs used. These records are kept when their tasks are removed.
 #[utoipa::path(

@@ -9,6 +9,7 @@ use super::body::Content;
 use super::error::{Error, odd_reply};
 use super::middleware::Caller;
 use super::path::TaskPath;
+use super::policy::Policy;
 use super::records::{cut, page_of};
 use super::show::{Query, show_task};
 use bloom_api::answers::TaskResult;
@@ -22,8 +23,10 @@ use bloom_core::task::{Status, TaskSpec};
 use bloom_store::{Listing, Page, TaskFilter, TaskRow};
 
 /// The newest tasks that `runs` shows.
-const RUNS: i64 = 50;
+const MOST_RUNS: i64 = 50;
 const MAX_IDEMPOTENCY_KEY: usize = 255;
+
+pub const CREATE: Policy = Policy::ADMIN;
 
 /// Creates a task.
 #[utoipa::path(
@@ -42,6 +45,8 @@ pub async fn create(State(app): State<AppState>, caller: Caller, headers: Header
     let [CreatedTask { spec, state, existed }] = &created[..] else { return Err(odd_reply("create")) };
     json(if *existed { StatusCode::OK } else { StatusCode::CREATED }, &show_task(&app.engine, spec, state))
 }
+
+pub const CREATE_BATCH: Policy = Policy::ADMIN;
 
 /// Creates many tasks, all of them or none.
 #[utoipa::path(
@@ -76,6 +81,8 @@ fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Error> {
         Some(wrong) => Err(Error::field("idempotency_key", wrong)),
     }
 }
+
+pub const LIST: Policy = Policy::READ;
 
 /// Lists tasks, newest first.
 #[utoipa::path(
@@ -133,15 +140,19 @@ fn with_status(filter: TaskFilter, status: Option<&str>) -> Option<TaskFilter> {
     }
 }
 
+pub const RUNS: Policy = Policy::READ;
+
 /// Lists the 50 newest tasks.
 #[utoipa::path(
     get, path = "/api/runtime/runs", operation_id = "listRuns", tag = "tasks",
     responses((status = 200, description = "Tasks, newest first.", body = Vec<Task>))
 )]
 pub async fn runs(State(app): State<AppState>) -> HandlerResult {
-    let rows = app.store.tasks(&TaskFilter::default(), &Page { limit: RUNS, before: None }).await?;
+    let rows = app.store.tasks(&TaskFilter::default(), &Page { limit: MOST_RUNS, before: None }).await?;
     ok(&show(&app, &rows.rows))
 }
+
+pub const GET: Policy = Policy::READ;
 
 /// Shows one task.
 #[utoipa::path(
@@ -155,6 +166,8 @@ pub async fn get(State(app): State<AppState>, path: TaskPath) -> HandlerResult {
     let row = app.store.task(path.id()?).await?.ok_or(Error::TASK_NOT_FOUND)?;
     ok(&show_task(&app.engine, &row.spec, &row.state))
 }
+
+pub const RESULT: Policy = Policy::READ;
 
 /// Shows the newest result of a task.
 #[utoipa::path(

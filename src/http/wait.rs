@@ -9,6 +9,7 @@ use super::AppState;
 use super::answer::{HandlerResult, ok};
 use super::error::Error;
 use super::path::TaskPath;
+use super::policy::Policy;
 use super::show::{Query, show_task};
 use bloom_api::error::ErrorText;
 use bloom_api::lists::WaitParams;
@@ -18,6 +19,8 @@ use bloom_api::tasks::Task;
 const DEFAULT_WAIT_SEC: i64 = 30;
 /// Behind the wake-ups stands a look now and then.
 pub const LOOK_EVERY: Duration = Duration::from_secs(5);
+
+pub const WAIT: Policy = Policy::READ.waits();
 
 /// Waits until the task is finished or the time limit is reached, and returns the task.
 #[utoipa::path(

@@ -15,6 +15,7 @@ use super::AppState;
 use super::answer::HandlerResult;
 use super::backlog::{self, Backlog, Reader};
 use super::error::Error;
+use super::policy::Policy;
 use super::show::{show_lease, show_task, show_worker};
 use super::stream::{KEEP_ALIVE, Permit, event_stream};
 use bloom_api::answers::Lease;
@@ -31,6 +32,8 @@ const PIECE_BYTES: usize = 256 << 10;
 /// Tasks whose specs are in memory at a time. A spec may have a prompt of a megabyte, and a change thousands of tasks.
 const TASKS_AT_ONCE: usize = 16;
 const TOO_MUCH: Error = Error::Later("This change is too large for a stream");
+
+pub const WATCH: Policy = Policy::READ;
 
 /// Streams changes: `task`, `lease` and `worker` with the whole object, `removed` with its kind and id, and `reset` after a gap or a
 /// change that is too large to send; then the client must list the objects again.

@@ -10,6 +10,7 @@ use super::error::{Error, odd_reply};
 use super::lifecycle::output_too_long;
 use super::middleware::Caller;
 use super::path::WorkerPath;
+use super::policy::Policy;
 use super::show::{directives, show_task};
 use bloom_api::answers::{Claimed, ClaimedLease, CompletionResult, Completions, Lease, RenewedLeases};
 use bloom_api::complete::{Completion, NewCompletions, WorkerCompletion};
@@ -19,6 +20,8 @@ use bloom_api::wire::Wire;
 use bloom_core::command::{Command, Completed, Holder, Op, Reply};
 use bloom_core::task::TaskState;
 use bloom_engine::ClaimRequest;
+
+pub const CLAIM: Policy = Policy::WORKER.waits();
 
 /// Claims tasks. Answers as soon as there is work, or when `wait_sec` is over.
 #[utoipa::path(
@@ -60,6 +63,8 @@ async fn delivered(app: &AppState, worker: &str, leased: &[TaskState]) -> Result
     ok(&Claimed { leases: leases.collect(), directives: directives(&app.engine, worker) })
 }
 
+pub const HEARTBEAT: Policy = Policy::WORKER;
+
 /// Renews leases of a worker.
 #[utoipa::path(
     post, path = "/api/runtime/workers/{id}/heartbeat", operation_id = "heartbeatWorker", tag = "worker protocol",
@@ -92,6 +97,8 @@ pub async fn heartbeat(State(app): State<AppState>, caller: Caller, path: Worker
 async fn must_be_known(app: &AppState, worker: &str) -> Result<(), Error> {
     if app.store.worker(worker).await?.is_some() { Ok(()) } else { Err(Error::WORKER_NOT_FOUND) }
 }
+
+pub const COMPLETE: Policy = Policy::WORKER.takes_outputs();
 
 /// Completes many tasks, each on its own.
 #[utoipa::path(

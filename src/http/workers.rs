@@ -11,6 +11,7 @@ use super::body::Content;
 use super::error::{Error, odd_reply};
 use super::middleware::Caller;
 use super::path::WorkerPath;
+use super::policy::{Policy, Rate};
 use super::show::{Query, show_lease, show_worker};
 use bloom_api::answers::{Removed, Worker, WorkerWithLeases};
 use bloom_api::error::ErrorText;
@@ -19,6 +20,8 @@ use bloom_api::requests::NewWorker;
 use bloom_core::Ms;
 use bloom_core::command::{CordonWish, Op, Reply, WorkerChange};
 use bloom_core::worker::WorkerStatus;
+
+pub const LIST: Policy = Policy::READ;
 
 /// Lists workers, the most recently registered first.
 #[utoipa::path(
@@ -48,6 +51,8 @@ fn cursor(text: &str) -> Result<(Ms, String), Error> {
     parts.ok_or_else(|| Error::field("cursor", "Invalid cursor: use the one from the Link header of the previous page"))
 }
 
+pub const GET: Policy = Policy::READ;
+
 /// Shows a worker and its active leases.
 #[utoipa::path(
     get, path = "/api/runtime/workers/{id}", operation_id = "getWorker", tag = "workers", params(("id" = String, Path)),
@@ -64,6 +69,8 @@ pub async fn get(State(app): State<AppState>, path: WorkerPath) -> HandlerResult
     let shown = Worker::new(&worker, rows.len() as i64);
     ok(&WorkerWithLeases { worker: shown, leases: rows.iter().map(show_lease).collect() })
 }
+
+pub const REGISTER: Policy = Policy::WORKER.rate(Rate::General);
 
 /// Registers a worker, or updates a known one.
 #[utoipa::path(
@@ -87,6 +94,8 @@ async fn worker_reply(app: &AppState, caller: &Caller, op: Op) -> HandlerResult 
     }
 }
 
+pub const REMOVE: Policy = Policy::ADMIN;
+
 /// Removes a worker; its tasks go back to the queue.
 #[utoipa::path(
     delete, path = "/api/runtime/workers/{id}", operation_id = "removeWorker", tag = "workers", params(("id" = String, Path)),
@@ -101,6 +110,8 @@ pub async fn remove(State(app): State<AppState>, caller: Caller, path: WorkerPat
     ok(&Removed { removed: true, id: &id })
 }
 
+pub const CORDON: Policy = Policy::ADMIN;
+
 /// Cordons a worker: it gets no new tasks.
 #[utoipa::path(
     post, path = "/api/runtime/workers/{id}/cordon", operation_id = "cordonWorker", tag = "workers", params(("id" = String, Path)),
@@ -113,6 +124,8 @@ pub async fn cordon(State(app): State<AppState>, caller: Caller, path: WorkerPat
     wish(&app, &caller, path, &body, CordonWish::Cordon).await
 }
 
+pub const UNCORDON: Policy = Policy::ADMIN;
+
 /// Uncordons a worker: it gets tasks again.
 #[utoipa::path(
     post, path = "/api/runtime/workers/{id}/uncordon", operation_id = "uncordonWorker", tag = "workers", params(("id" = String, Path)),
@@ -124,6 +137,8 @@ pub async fn cordon(State(app): State<AppState>, caller: Caller, path: WorkerPat
 pub async fn uncordon(State(app): State<AppState>, caller: Caller, path: WorkerPath, body: Content) -> HandlerResult {
     wish(&app, &caller, path, &body, CordonWish::Uncordon).await
 }
+
+pub const DRAIN: Policy = Policy::ADMIN;
 
 /// Drains a worker: it gets no new tasks, and must finish or hand back those that it has.
 #[utoipa::path(

@@ -1,0 +1,208 @@
+//! What the middleware does for a route. Each handler has its policy beside it, and no route can be added without one.
+
+use std::collections::HashMap;
+
+use axum::Router;
+use axum::http::Method;
+use axum::routing::MethodRouter;
+use utoipa::openapi::path::{Operation, PathItem};
+use utoipa_axum::router::{OpenApiRouter, UtoipaMethodRouter};
+
+use super::AppState;
+use super::auth::Scope;
+
+/// What a route needs, and what it is allowed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Policy {
+    pub access: Access,
+    pub rate: Rate,
+    pub time: Time,
+    pub body: BodyLimit,
+}
+
+/// Whose key opens the route. Requests by a worker's or an admin's key may change something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// No key is needed.
+    Open,
+    Read,
+    Worker,
+    Admin,
+}
+
+/// Which limits on requests per minute the route counts in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rate {
+    Unlimited,
+    General,
+    /// The workers' own protocol: one address may carry many of them.
+    Worker,
+    /// In the general limit, and in one of its own besides.
+    TestConnection,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Time {
+    /// The request is ended after `REQUEST_TIMEOUT_SEC`.
+    Limited,
+    /// The handler limits it: it waits for something.
+    Own,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BodyLimit {
+    Usual,
+    /// There is room for outputs of runs.
+    Outputs,
+}
+
+impl Policy {
+    pub const OPEN: Self = Self { access: Access::Open, rate: Rate::Unlimited, time: Time::Limited, body: BodyLimit::Usual };
+    pub const READ: Self = Self { access: Access::Read, rate: Rate::General, ..Self::OPEN };
+    pub const ADMIN: Self = Self { access: Access::Admin, rate: Rate::General, ..Self::OPEN };
+    pub const WORKER: Self = Self { access: Access::Worker, rate: Rate::Worker, ..Self::OPEN };
+
+    pub const fn rate(self, rate: Rate) -> Self {
+        Self { rate, ..self }
+    }
+
+    /// The handler waits for something, and limits its time itself.
+    pub const fn waits(self) -> Self {
+        Self { time: Time::Own, ..self }
+    }
+
+    pub const fn takes_outputs(self) -> Self {
+        Self { body: BodyLimit::Outputs, ..self }
+    }
+
+    pub fn is_guarded(&self) -> bool {
+        self.access != Access::Open
+    }
+
+    /// It may change what is in the database.
+    pub fn writes(&self) -> bool {
+        matches!(self.access, Access::Worker | Access::Admin)
+    }
+
+    pub fn allows(&self, scope: Scope) -> bool {
+        match scope {
+            Scope::Admin => true,
+            Scope::Worker => matches!(self.access, Access::Open | Access::Worker),
+            Scope::Read => matches!(self.access, Access::Open | Access::Read),
+        }
+    }
+}
+
+/// The policies of all routes, by method and path.
+#[derive(Debug, Default)]
+pub struct Policies(HashMap<String, Vec<(Method, Policy)>>);
+
+impl Policies {
+    fn add(&mut self, method: Method, path: &str, policy: Policy) {
+        self.0.entry(path.to_owned()).or_default().push((method, policy));
+    }
+
+    /// `template` is the path as the route has it; `None`: there is no such route. What does not exist is guarded as what does: who has
+    /// no key does not learn the difference.
+    pub fn of(&self, method: &Method, template: Option<&str>, path: &str) -> Policy {
+        let method = if *method == Method::HEAD { &Method::GET } else { method };
+        let routes = template.and_then(|template| self.0.get(template));
+        match routes.and_then(|routes| routes.iter().find(|(known, _)| known == method)) {
+            Some((_, policy)) => *policy,
+            None if path != "/api" && !path.starts_with("/api/") => Policy::OPEN,
+            None if *method == Method::GET => Policy::READ,
+            None => Policy::ADMIN,
+        }
+    }
+}
+
+/// Collects routes with their policies and their description.
+#[derive(Default)]
+pub struct Routes {
+    described: OpenApiRouter<AppState>,
+    policies: Policies,
+}
+
+impl Routes {
+    /// Adds a route that the API's description shows.
+    pub fn add(mut self, mut route: UtoipaMethodRouter<AppState>, policy: Policy) -> Self {
+        for (path, item) in &mut route.1.paths {
+            for (method, operation) in operations(item) {
+                self.policies.add(method, path, policy);
+                super::openapi::complete(path, operation, policy);
+            }
+        }
+        Self { described: self.described.routes(route), ..self }
+    }
+
+    /// Adds a route for people, which the description does not show.
+    pub fn add_page(mut self, path: &str, get: MethodRouter<AppState>) -> Self {
+        self.policies.add(Method::GET, path, Policy::OPEN);
+        Self { described: self.described.route(path, get), ..self }
+    }
+
+    pub fn into_parts(self) -> (Router<AppState>, utoipa::openapi::OpenApi, Policies) {
+        let (router, description) = self.described.split_for_parts();
+        (router, description, self.policies)
+    }
+}
+
+/// The operations of a path, with every method that HTTP has and the description knows.
+pub fn operations(item: &mut PathItem) -> impl Iterator<Item = (Method, &mut Operation)> {
+    [
+        (Method::GET, &mut item.get),
+        (Method::POST, &mut item.post),
+        (Method::PUT, &mut item.put),
+        (Method::PATCH, &mut item.patch),
+        (Method::DELETE, &mut item.delete),
+    ]
+    .into_iter()
+    .filter_map(|(method, operation)| Some((method, operation.as_mut()?)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The paths of the routes whose policy is such, with their methods.
+    fn routes(holds: impl Fn(&Policy) -> bool) -> Vec<String> {
+        let (.., Policies(policies)) = super::super::openapi::routes().into_parts();
+        let all = policies.iter().flat_map(|(path, methods)| methods.iter().map(move |(method, policy)| (method, path, policy)));
+        let mut found: Vec<_> = all.filter(|(.., policy)| holds(policy)).map(|(method, path, _)| format!("{method} {path}")).collect();
+        found.sort();
+        found
+    }
+
+    #[test]
+    fn a_worker_key_opens_what_a_worker_needs() {
+        let opened = routes(|policy| policy.is_guarded() && policy.allows(Scope::Worker));
+        let expected = [
+            "llm-tasks/{id}/complete",
+            "llm-tasks/{id}/events",
+            "llm-tasks/{id}/heartbeat",
+            "llm-tasks/{id}/release",
+            "workers",
+            "workers/{id}/claim",
+            "workers/{id}/complete",
+            "workers/{id}/heartbeat",
+        ];
+        assert_eq!(opened, expected.map(|path| format!("POST /api/runtime/{path}")));
+    }
+
+    #[test]
+    fn a_read_key_opens_all_that_only_reads() {
+        let opened = routes(|policy| policy.allows(Scope::Read));
+        assert!(routes(Policy::writes).iter().all(|route| !opened.contains(route)));
+        let open = routes(|policy| !policy.is_guarded());
+        assert_eq!(open, ["GET /api/runtime/health", "GET /healthz", "GET /readyz", "POST /api/runtime/test-connection"]);
+        assert!(opened.iter().all(|route| route.starts_with("GET ") || open.contains(route)), "{opened:?}");
+    }
+
+    #[test]
+    fn what_does_not_exist_is_guarded_as_what_does() {
+        let policies = Policies::default();
+        assert_eq!(policies.of(&Method::GET, None, "/api/runtime/nothing"), Policy::READ);
+        assert_eq!(policies.of(&Method::PATCH, Some("/api/runtime/config"), "/api/runtime/config"), Policy::ADMIN);
+        assert_eq!(policies.of(&Method::GET, None, "/nothing"), Policy::OPEN);
+    }
+}
