@@ -1,132 +1,36 @@
 //! What can be asked of the control plane, and what it answers.
 
 use std::fmt;
-use std::sync::Arc;
 
 pub use super::keys::{AFTER_ALL, Keys};
+pub use super::op::{Op, Operation};
+pub use super::reply::Reply;
 
 use super::Ms;
 use super::ids::{LeaseId, TaskId, WorkerId};
-use super::task::{EventKind, Origin, Outcome, Parked, Reason, RunResult, Status, TaskSpec, TaskState, Usage};
-use super::wakeup::Progress;
-use super::worker::{DispatchMode, Worker, WorkerStatus};
+use super::task::{EventKind, Outcome, Parked, Reason, Status, Usage};
+use super::worker::{DispatchMode, WorkerStatus};
 
-/// One wish, from a request or a reconciler.
+/// An operation, from a request or a reconciler.
 #[derive(Clone, Debug)]
-pub struct Command {
-    pub op: Op,
+pub struct Command<O = Op> {
+    pub op: O,
     /// Names the request in the audit trail.
     pub request_id: Option<String>,
     /// Set by reconcilers: the command counts only while this leadership lasts.
     pub epoch: Option<i64>,
 }
 
-impl From<Op> for Command {
-    fn from(op: Op) -> Self {
-        Self { op, request_id: None, epoch: None }
+impl<O: Operation> Command<O> {
+    pub fn into_any(self) -> Command {
+        Command { op: self.op.into(), request_id: self.request_id, epoch: self.epoch }
     }
 }
 
-#[derive(Clone, Debug)]
-pub enum Op {
-    /// All or nothing. The ids in the specs are given by [`decide`](super::decide::decide).
-    Create {
-        tasks: Vec<TaskSpec>,
-    },
-    /// `origin` tells a lease call from a dispatch call.
-    Lease {
-        task: TaskId,
-        choice: Choice,
-        ttl_ms: i64,
-        origin: Origin,
-    },
-    /// Gives a ready task to a worker that is pushed to: this one, unless the task's context is at another.
-    Push {
-        task: TaskId,
-        worker: WorkerId,
-        ttl_ms: i64,
-    },
-    /// The push of this lease came to nothing.
-    EndPush {
-        task: TaskId,
-        lease: LeaseId,
-        end: PushEnd,
-    },
-    Claim(Claim),
-    Heartbeat {
-        task: TaskId,
-        holder: Holder,
-    },
-    /// Renews whichever of the leases this worker still holds.
-    RenewLeases {
-        worker: WorkerId,
-        leases: Vec<LeaseId>,
-    },
-    Complete(Box<Completion>),
-    Release {
-        task: TaskId,
-        lease: LeaseId,
-        reason: String,
-    },
-    AppendEvents {
-        task: TaskId,
-        lease: LeaseId,
-        events: Vec<NewEvent>,
-    },
-    Cancel {
-        task: TaskId,
-    },
-    Requeue {
-        task: TaskId,
-    },
-    /// Ends the lease if it is due; else sets when it is to be looked at next.
-    ExpireLease {
-        task: TaskId,
-        lease: LeaseId,
-        grace: Grace,
-    },
-    /// The database's clock has moved by so much besides what has passed, to `at`: an active lease goes on as if it had not.
-    ClockStepped {
-        task: TaskId,
-        step_ms: i64,
-        at: Ms,
-    },
-    /// Evaluates again what keeps queued tasks from running.
-    Reevaluate {
-        tasks: Vec<TaskId>,
-        /// The wake-up that these are a page of.
-        progress: Option<Progress>,
-    },
-    RegisterWorker(Box<WorkerChange>),
-    RemoveWorker {
-        worker: WorkerId,
-    },
-    Cordon {
-        worker: WorkerId,
-        wish: CordonWish,
-    },
-    /// These workers were seen, at these times.
-    RecordLastSeen {
-        last_seen: Vec<(WorkerId, Ms)>,
-    },
-    /// Marks the worker lost: it is offline until it is seen again.
-    MarkOffline {
-        worker: WorkerId,
-        cause: Loss,
-    },
-    /// Stores a setting that wins over flags and environment; `None` leaves the value.
-    Configure {
-        membridge_server_url: String,
-        membridge_admin_key: String,
-    },
-    /// Only writes an audit entry: for actions outside the database.
-    RecordAudit {
-        action: super::audit::Action,
-        entity_type: super::audit::EntityType,
-        entity_id: String,
-        actor: String,
-        detail: String,
-    },
+impl<O: Operation> From<O> for Command<O> {
+    fn from(op: O) -> Self {
+        Self { op, request_id: None, epoch: None }
+    }
 }
 
 /// No lease ends before this, though its own time may be over: for a while nobody could renew it.
@@ -248,65 +152,6 @@ pub enum CordonWish {
     Drain,
 }
 
-/// What a command came to.
-// It is moved a few times; a box would cost every command an allocation.
-#[allow(clippy::large_enum_variant)]
-#[derive(Clone, Debug)]
-pub enum Reply {
-    Created(Vec<CreatedTask>),
-    Leased {
-        task: TaskState,
-        worker: Worker,
-        active_leases: i64,
-    },
-    Claimed {
-        worker: Worker,
-        leased: Vec<TaskState>,
-        /// Candidates that could not be had: others took them, or something blocks them. There may be tasks behind them.
-        missed: usize,
-        /// Of those, the ones that another program keeps locked.
-        locked: Vec<TaskId>,
-    },
-    /// The task as it is now: of a heartbeat, cancel, requeue, release, the end of a push; or parked instead of pushed.
-    Task(TaskState),
-    RenewedLeases {
-        renewed: Vec<LeaseId>,
-        lost: Vec<LeaseId>,
-        /// Tasks of the renewed leases that are to be cancelled.
-        cancel: Vec<TaskId>,
-    },
-    Completed {
-        task: TaskState,
-        result: Completed,
-    },
-    Recorded {
-        newest: i64,
-    },
-    Worker {
-        worker: Worker,
-        created: bool,
-        active_leases: i64,
-    },
-    /// Nothing to do before this time.
-    NotDue(Ms),
-    Done,
-}
-
-#[derive(Clone, Debug)]
-pub struct CreatedTask {
-    pub spec: Arc<TaskSpec>,
-    pub state: TaskState,
-    /// It was there already, by its idempotency key.
-    pub existed: bool,
-}
-
-#[derive(Clone, Debug)]
-pub enum Completed {
-    Now(Arc<RunResult>),
-    /// A repeat: what this lease's first completion stored.
-    Before(LeaseId),
-}
-
 /// Why a command changed nothing. The texts are the API's.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Rejection {
@@ -352,50 +197,5 @@ impl fmt::Display for Rejection {
             Self::IdempotencyConflict => f.write_str("Idempotency key was used for another task: context_id, agent_slug or prompt differ"),
             Self::NotLeader => f.write_str("Leadership is over"),
         }
-    }
-}
-
-impl Op {
-    /// Its name in metrics and logs.
-    pub fn name(&self) -> &'static str {
-        match self {
-            Op::Create { .. } => "create",
-            Op::Lease { .. } => "lease",
-            Op::Push { .. } => "push",
-            Op::EndPush { .. } => "end_push",
-            Op::Claim(_) => "claim",
-            Op::Heartbeat { .. } => "heartbeat",
-            Op::RenewLeases { .. } => "renew_leases",
-            Op::Complete(_) => "complete",
-            Op::Release { .. } => "release",
-            Op::AppendEvents { .. } => "append_events",
-            Op::Cancel { .. } => "cancel",
-            Op::Requeue { .. } => "requeue",
-            Op::ExpireLease { .. } => "expire_lease",
-            Op::ClockStepped { .. } => "clock_stepped",
-            Op::Reevaluate { .. } => "reevaluate",
-            Op::RegisterWorker(_) => "register_worker",
-            Op::RemoveWorker { .. } => "remove_worker",
-            Op::Cordon { .. } => "cordon",
-            Op::RecordLastSeen { .. } => "record_last_seen",
-            Op::MarkOffline { .. } => "mark_offline",
-            Op::Configure { .. } => "configure",
-            Op::RecordAudit { .. } => "record_audit",
-        }
-    }
-
-    /// Commands that place leases or set up workers; they lock workers and have a writer of their own.
-    pub fn is_placement(&self) -> bool {
-        matches!(
-            self,
-            Op::Lease { .. }
-                | Op::Push { .. }
-                | Op::Claim(_)
-                | Op::RegisterWorker(_)
-                | Op::RemoveWorker { .. }
-                | Op::Cordon { .. }
-                | Op::RecordLastSeen { .. }
-                | Op::MarkOffline { .. }
-        )
     }
 }

@@ -1,6 +1,6 @@
 //! The state model and its rules: pure, synchronous, without a clock, randomness or I/O.
 //!
-//! Everything that changes a task, a lease or a worker is a [`Command`](command::Command); [`decide`](decide::decide) applies one to a
+//! Everything that changes a task, a lease or a worker is an operation ([`op`]); [`decide`](decide::decide) applies one to a
 //! [`WorkingSet`](working_set::WorkingSet) of rows loaded for it and either answers, rejects, or names rows that it needs as well.
 //! The engine runs it over real rows, the tests and the model checker over invented ones.
 
@@ -11,7 +11,9 @@ pub mod command;
 pub mod decide;
 pub mod ids;
 mod keys;
+pub mod op;
 pub mod placement;
+pub mod reply;
 pub mod task;
 pub mod wakeup;
 pub mod worker;

@@ -127,6 +127,8 @@ pub struct WorkingSet {
     pub leases_granted: i64,
     /// Session tasks made in this batch, the newest of each context.
     pub(super) newest_in_context: HashMap<String, TaskId>,
+    /// Session tasks queued again in this batch, by context: nothing that was loaded knows of them.
+    pub(super) requeued: HashMap<String, BTreeSet<TaskId>>,
     /// Contexts taken or let go in this batch.
     pub(super) context_holders: HashMap<String, Option<TaskId>>,
     /// The request of the command at hand.
@@ -150,6 +152,7 @@ impl WorkingSet {
             counts: Counts::new(),
             leases_granted: 0,
             newest_in_context: HashMap::new(),
+            requeued: HashMap::new(),
             context_holders: HashMap::new(),
             request_id: None,
         }

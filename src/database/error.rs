@@ -29,7 +29,7 @@ impl Error {
     }
 
     pub fn is_unavailable(&self) -> bool {
-        matches!(self, Self::Unavailable(_) | Self::Unusable(_) | Self::CommitUnknown(_))
+        matches!(self, Self::Unavailable(_) | Self::Locked(_) | Self::Unusable(_) | Self::CommitUnknown(_))
     }
 
     /// There is no use in trying again.

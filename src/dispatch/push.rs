@@ -11,8 +11,10 @@ use serde_json::value::RawValue;
 use tokio::sync::oneshot;
 
 use super::{Agents, calls};
-use bloom_core::command::{Op, PushEnd, Reply};
+use bloom_core::command::PushEnd;
 use bloom_core::ids::{LeaseId, TaskId, WorkerId};
+use bloom_core::op;
+use bloom_core::reply::Leased;
 use bloom_core::task::{ActiveLease, LeaseStatus, Origin, TaskSpec, TaskState};
 use bloom_core::worker::Worker;
 use bloom_engine::Error;
@@ -66,12 +68,11 @@ impl Agents {
         let agents = self.clone();
         self.0.engine.spawn(async move {
             match agents.0.engine.dispatch(task, worker, ttl_ms, request_id).await {
-                Ok(Reply::Leased { task, worker, .. }) => {
+                Ok(Leased { task, worker, .. }) => {
                     // Who asked may be gone; the task is on its way all the same.
                     let _ = leased.send(Ok((task.lease.as_ref().map(|lease| lease.id), worker.id.clone())));
                     let _ = told.send(agents.push(&task, &worker, &runtime_url).await);
                 }
-                Ok(_) => drop(leased.send(Err(Error::Internal))),
                 Err(error) => drop(leased.send(Err(error))),
             }
             drop(place);
@@ -204,8 +205,8 @@ impl Agents {
     async fn end(&self, task: TaskId, lease: LeaseId, end: PushEnd) -> Option<TaskState> {
         let engine = &self.0.engine;
         for _ in 0..TRIES {
-            match engine.submit(Op::EndPush { task, lease, end: end.clone() }).await {
-                Ok(Reply::Task(state)) => return Some(state),
+            match engine.submit(op::EndPush { task, lease, end: end.clone() }).await {
+                Ok(state) => return Some(state),
                 Err(Error::Busy | Error::Unavailable) if !engine.is_stopping() => tokio::time::sleep(TRY_EVERY).await,
                 _ => return None,
             }

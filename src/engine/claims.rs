@@ -7,8 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bloom_core::cache::PageRead;
-use bloom_core::command::{Claim, Command, Op, Rejection, Reply};
+use bloom_core::command::{Claim, Command, Rejection};
 use bloom_core::ids::{LeaseId, TaskId, WorkerId};
+use bloom_core::reply::Claimed;
 use bloom_core::task::{Origin, TaskState};
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -40,6 +41,8 @@ const MAX_SPREAD: usize = 512;
 const MAX_EXTRA: usize = 256;
 /// Tasks that another program keeps locked are left alone for so long.
 const LOCKED_FOR: Duration = Duration::from_secs(1);
+/// Tries of one claim that find nothing but tasks that another program keeps locked.
+const LOCKED_TRIES: u32 = 3;
 /// Tries of one claim, should it lose every race.
 const TRIES: u32 = 1_000;
 
@@ -115,6 +118,7 @@ impl Engine {
     async fn try_claim(&self, request: &ClaimRequest, redeliver: bool, is_new: bool) -> Result<Vec<TaskState>, Error> {
         let mut redeliver = redeliver && self.may_have_undelivered(request);
         let mut tries = Tries::default();
+        let mut locked_tries = 0;
         while tries.number < TRIES && !self.is_stopping() {
             tries.number += 1;
             let is_unknown = self.0.replica.lock().cache.fleet.worker(&request.worker).is_none();
@@ -138,9 +142,15 @@ impl Engine {
                 continue;
             }
             let wanted = candidates.len();
-            let (leased, missed) = self.take(request, candidates, max, std::mem::take(&mut redeliver)).await?;
+            let (leased, missed, locked) = self.take(request, candidates, max, std::mem::take(&mut redeliver)).await?;
             if !leased.is_empty() {
                 return Ok(leased);
+            }
+            if locked > 0 && locked == missed {
+                locked_tries += 1;
+                if locked_tries >= LOCKED_TRIES {
+                    return Ok(Vec::new());
+                }
             }
             if missed > 0 {
                 tries.missed += 1;
@@ -251,25 +261,25 @@ impl Engine {
         self.0.database.is_shared() || known.any(|lease| lease.origin == Origin::Claim && !held.contains(&lease.lease))
     }
 
-    /// Answers the leases, and how many of the candidates could not be had.
+    /// Answers the leases, how many of the candidates could not be had, and how many of those another program keeps locked.
     async fn take(
         &self,
         request: &ClaimRequest,
         candidates: Vec<TaskId>,
         max: usize,
         redeliver: bool,
-    ) -> Result<(Vec<TaskState>, usize), Error> {
+    ) -> Result<(Vec<TaskState>, usize, usize), Error> {
         let taken = Taken { engine: self, tasks: candidates.clone() };
         let held = request.held.clone().filter(|_| redeliver);
         let claim = Claim { worker: request.worker.clone(), candidates, max, held, ttl_ms: request.ttl_ms };
-        let command = Command { op: Op::Claim(claim), request_id: request.request_id.clone(), epoch: None };
+        let command = Command { op: claim, request_id: request.request_id.clone(), epoch: None };
         let reply = self.submit(command).await;
         let reply = match reply {
-            Ok(Reply::Claimed { leased, missed, locked, .. }) => {
+            Ok(Claimed { leased, missed, locked, .. }) => {
+                let number = locked.len();
                 self.withhold(locked);
-                Ok((leased, missed))
+                Ok((leased, missed, number))
             }
-            Ok(_) => Err(Error::Internal),
             Err(Error::Rejected(Rejection::WorkerNotFound)) => {
                 // The cache may show a worker that was removed; the feed tells.
                 self.0.feed_wanted.notify_one();

@@ -1,4 +1,4 @@
-//! What waits for a writer: three queues by urgency, with limits on number and size.
+//! What waits for a writer: queues by urgency, with limits on number and size.
 
 use std::collections::VecDeque;
 use std::sync::Mutex;
@@ -7,6 +7,7 @@ use tokio::sync::{Notify, oneshot};
 
 use super::Error;
 use bloom_core::command::{Command, Keys, Op, Reply};
+use bloom_core::op;
 use bloom_database::{Done, Maintenance};
 
 /// Limits of one batch.
@@ -48,35 +49,46 @@ impl Pending {
 /// Roughly the rows that a command touches and the bytes that it carries.
 fn weigh(op: &Op) -> (usize, usize) {
     match op {
-        Op::Create { tasks } => (
+        Op::Create(op::Create { tasks }) => (
             tasks.len() * 3,
             tasks.iter().map(|task| 512 + task.prompt.len() + task.context_hints.iter().map(String::len).sum::<usize>()).sum(),
         ),
         Op::Complete(completion) => (4, 512 + completion.output.as_ref().map_or(0, String::len)),
-        Op::AppendEvents { events, .. } => (1 + events.len(), events.iter().map(|event| 64 + event.data.len()).sum()),
+        Op::AppendEvents(op::AppendEvents { events, .. }) => (1 + events.len(), events.iter().map(|event| 64 + event.data.len()).sum()),
         Op::Claim(claim) => (2 + claim.candidates.len() * 2, 512),
-        Op::RenewLeases { leases, .. } => (leases.len(), 256),
-        Op::Reevaluate { tasks, .. } => (2 + tasks.len() * 2, 256),
-        Op::RecordLastSeen { last_seen } => (last_seen.len(), 256),
+        Op::RenewLeases(op::RenewLeases { leases, .. }) => (leases.len(), 256),
+        Op::Reevaluate(op::Reevaluate { tasks, .. }) => (2 + tasks.len() * 2, 256),
+        Op::RecordLastSeen(op::RecordLastSeen { last_seen }) => (last_seen.len(), 256),
         _ => (2, 256),
     }
 }
 
-/// Liveness and placement go before new tasks, single new tasks before bulk. Re-evaluations belong to the first: the answer of a
-/// completion waits for them.
+/// Liveness and placement go before re-evaluations, for which the answers of completions wait; these before new tasks, and single new
+/// tasks before bulk.
 fn urgency(op: &Op) -> usize {
     match op {
-        Op::Create { tasks } if tasks.len() > 1 => 2,
-        Op::RecordAudit { .. } => 2,
-        Op::Create { .. } | Op::Requeue { .. } => 1,
+        Op::Create(op::Create { tasks }) if tasks.len() > 1 => 3,
+        Op::RecordAudit(_) => 3,
+        Op::Create(_) | Op::Requeue(_) => 2,
+        Op::Reevaluate(_) => 1,
         _ => 0,
     }
 }
 
+/// The rows of a batch that commands of each urgency may fill while others wait.
+const SHARES: [usize; URGENCIES] = [BATCH_ROWS, BATCH_ROWS / 2, BATCH_ROWS, BATCH_ROWS];
+const URGENCIES: usize = 4;
+/// After so many batches without room for it the first command of a queue goes along in any case: no flood of others stops it.
+const PASSED_OVER: u32 = 8;
+/// A task that waits for others is loaded with them: some more rows for each.
+const ROWS_OF_DEPENDENCIES: usize = 20;
+
 #[derive(Default)]
 struct Waiting {
     maintenance: VecDeque<(Maintenance, MaintenanceReply)>,
-    queues: [VecDeque<Pending>; 3],
+    queues: [VecDeque<Pending>; URGENCIES],
+    /// Batches in a row that had no room for the queue's first command.
+    passed_over: [u32; URGENCIES],
     commands: usize,
     bytes: usize,
     maintenance_next: bool,
@@ -112,7 +124,8 @@ impl Inbox {
     }
 
     /// Puts a command back, before all others of its urgency: it has waited once already.
-    pub fn push_again(&self, pending: Pending) {
+    pub fn push_again(&self, mut pending: Pending) {
+        pending.rows = weigh(&pending.command.op).0 + pending.extra.dependencies.len() * ROWS_OF_DEPENDENCIES;
         let mut waiting = super::lock(&self.waiting);
         waiting.commands += 1;
         waiting.bytes += pending.bytes;
@@ -172,17 +185,28 @@ impl Waiting {
     fn take(&mut self) -> Vec<Pending> {
         let mut batch = Vec::new();
         let (mut rows, mut bytes) = (0, 0);
-        for queue in &mut self.queues {
-            while let Some(next) = queue.front() {
-                let fits = batch.len() < BATCH_COMMANDS && rows + next.rows <= BATCH_ROWS && bytes + next.bytes <= BATCH_BYTES;
-                if !fits && !batch.is_empty() {
-                    return self.taken(batch);
+        let mut of_queue = [0; URGENCIES];
+        // Once more without shares, for what room is left.
+        for shares in [SHARES, [BATCH_ROWS; URGENCIES]] {
+            for (at, queue) in self.queues.iter_mut().enumerate() {
+                while let Some(next) = queue.front() {
+                    let has_room = batch.len() < BATCH_COMMANDS && rows + next.rows <= BATCH_ROWS && bytes + next.bytes <= BATCH_BYTES;
+                    let fits = has_room && of_queue[at] + next.rows <= shares[at];
+                    let is_its_turn = of_queue[at] == 0 && self.passed_over[at] >= PASSED_OVER;
+                    if !(fits || is_its_turn || batch.is_empty()) {
+                        break;
+                    }
+                    let Some(next) = queue.pop_front() else { break };
+                    rows += next.rows;
+                    of_queue[at] += next.rows;
+                    bytes += next.bytes;
+                    batch.push(next);
                 }
-                let Some(next) = queue.pop_front() else { break };
-                rows += next.rows;
-                bytes += next.bytes;
-                batch.push(next);
             }
+        }
+        for (at, queue) in self.queues.iter().enumerate() {
+            let is_passed_over = of_queue[at] == 0 && !queue.is_empty();
+            self.passed_over[at] = if is_passed_over { self.passed_over[at] + 1 } else { 0 };
         }
         self.taken(batch)
     }
@@ -191,5 +215,74 @@ impl Waiting {
         self.commands -= batch.len();
         self.bytes -= batch.iter().map(|pending| pending.bytes).sum::<usize>();
         batch
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bloom_core::ids::TaskId;
+    use bloom_test_world::world::spec;
+
+    fn waiting(ops: impl IntoIterator<Item = Op>) -> Waiting {
+        let mut waiting = Waiting::default();
+        for op in ops {
+            let pending = Pending::new(op.into(), oneshot::channel().0);
+            waiting.commands += 1;
+            waiting.bytes += pending.bytes;
+            waiting.queues[urgency(&pending.command.op)].push_back(pending);
+        }
+        waiting
+    }
+
+    fn reevaluate() -> Op {
+        op::Reevaluate { tasks: vec![TaskId::nil(); 100], progress: None }.into()
+    }
+
+    fn cancel() -> Op {
+        op::Cancel { task: TaskId::nil() }.into()
+    }
+
+    fn create(tasks: usize) -> Op {
+        op::Create { tasks: vec![spec("c"); tasks] }.into()
+    }
+
+    fn names(batch: &[Pending]) -> Vec<&'static str> {
+        use bloom_core::command::Operation as _;
+        let mut names: Vec<_> = batch.iter().map(|pending| pending.command.op.name()).collect();
+        names.dedup();
+        names
+    }
+
+    #[test]
+    fn a_batch_begins_with_what_is_most_urgent() {
+        let mut waiting = waiting([create(5), create(1), reevaluate(), cancel()]);
+        let batch = waiting.take();
+        assert_eq!((names(&batch), waiting.commands), (vec!["cancel", "reevaluate", "create"], 0));
+        assert!(matches!(&batch[3].command.op, Op::Create(op::Create { tasks }) if tasks.len() == 5), "bulk comes last");
+    }
+
+    #[test]
+    fn a_flood_of_re_evaluations_leaves_room_for_the_others() {
+        let mut waiting = waiting((0..1_000).map(|_| reevaluate()).chain((0..10).map(|_| create(1))));
+        assert_eq!(names(&waiting.take()), ["reevaluate", "create", "reevaluate"]);
+    }
+
+    #[test]
+    fn what_never_has_room_has_its_turn() {
+        let mut waiting = waiting((0..1_000).map(|_| reevaluate()).chain([create(1_000)]));
+        let batches = (0..).take_while(|_| !names(&waiting.take()).contains(&"create")).count();
+        assert_eq!(batches, PASSED_OVER as usize);
+    }
+
+    #[test]
+    fn re_evaluations_weigh_more_with_what_their_tasks_wait_for() {
+        let inbox = Inbox::default();
+        for _ in 0..3 {
+            let mut pending = Pending::new(reevaluate().into(), oneshot::channel().0);
+            pending.extra.dependencies = (0..100).map(TaskId::from_u128).collect();
+            inbox.push_again(pending);
+        }
+        assert_eq!(super::super::lock(&inbox.waiting).take().len(), 1, "one of them fills a batch");
     }
 }

@@ -5,8 +5,8 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use bloom_core::Ms;
-use bloom_core::command::Op;
 use bloom_core::ids::WorkerId;
+use bloom_core::op;
 use tokio::sync::Notify;
 
 use super::{Engine, lock};
@@ -58,7 +58,7 @@ pub(super) async fn flush(engine: Engine) {
         while !noted.is_empty() {
             let rest = noted.split_off(noted.len().min(AT_ONCE));
             // A failure loses a second's signs; the next ones come.
-            let _ = engine.submit(Op::RecordLastSeen { last_seen: noted }).await;
+            let _ = engine.submit(op::RecordLastSeen { last_seen: noted }).await;
             noted = rest;
         }
     }

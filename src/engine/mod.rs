@@ -24,8 +24,10 @@ use std::sync::atomic::AtomicI64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bloom_core::Ms;
-use bloom_core::command::{Choice, Command, Op, Rejection, Reply};
+use bloom_core::command::{Choice, Command, Operation, Rejection};
 use bloom_core::ids::TaskId;
+use bloom_core::op::Lease;
+use bloom_core::reply::Leased;
 use bloom_core::task::{Origin, TaskSpec};
 use bloom_database::{self as database, Database, Done, Maintenance};
 use bloom_telemetry::Metrics;
@@ -39,6 +41,7 @@ pub use claims::ClaimRequest;
 pub use pushes::PushRound;
 pub use replica::Stats;
 pub use view::{Directives, Waiting};
+pub use wakeups::OpenWakeup;
 
 use inbox::{Inbox, Pending};
 use replica::Replica;
@@ -203,13 +206,13 @@ impl Engine {
     }
 
     /// Carries one command out; returns after its commit.
-    pub async fn submit(&self, command: impl Into<Command>) -> Result<Reply, Error> {
+    pub async fn submit<O: Operation>(&self, command: impl Into<Command<O>>) -> Result<O::Reply, Error> {
         let mut replies = self.submit_all(vec![command.into()]).await;
         replies.pop().unwrap_or(Err(Error::Internal))
     }
 
     /// Carries commands out, each on its own, in one commit where they fit into one batch.
-    pub async fn submit_all(&self, commands: Vec<Command>) -> Vec<Result<Reply, Error>> {
+    pub async fn submit_all<O: Operation>(&self, commands: Vec<Command<O>>) -> Vec<Result<O::Reply, Error>> {
         let mut answers = Vec::with_capacity(commands.len());
         let mut ledger = Vec::new();
         let mut placement = Vec::new();
@@ -217,24 +220,26 @@ impl Engine {
             let (reply, answer) = oneshot::channel();
             answers.push(answer);
             let inbox = if command.op.is_placement() { &mut placement } else { &mut ledger };
-            inbox.push(Pending::new(command, reply));
+            inbox.push(Pending::new(command.into_any(), reply));
         }
         // Refused commands drop their reply channels; what that means stands here.
         let refused = [self.0.ledger.push(ledger), self.0.placement.push(placement)].into_iter().find_map(Result::err);
         let mut replies = Vec::with_capacity(answers.len());
         for answer in answers {
-            replies.push(answer.await.unwrap_or_else(|_| Err(refused.clone().unwrap_or(Error::Unavailable))));
+            let reply = answer.await.unwrap_or_else(|_| Err(refused.clone().unwrap_or(Error::Unavailable)));
+            // An operation's reply is of its own type, so this never fails.
+            replies.push(reply.and_then(|reply| reply.try_into().map_err(|_| Error::Internal)));
         }
         replies
     }
 
     /// Binds a task to a worker: the one named, or the best.
-    pub async fn lease(&self, task: TaskId, worker: Option<String>, ttl_ms: i64, request_id: Option<String>) -> Result<Reply, Error> {
+    pub async fn lease(&self, task: TaskId, worker: Option<String>, ttl_ms: i64, request_id: Option<String>) -> Result<Leased, Error> {
         self.bind(task, worker, ttl_ms, Origin::Call, request_id).await
     }
 
     /// As [`lease`](Self::lease), to push the task to the worker: whoever gets the answer sends it, once.
-    pub async fn dispatch(&self, task: TaskId, worker: Option<String>, ttl_ms: i64, request_id: Option<String>) -> Result<Reply, Error> {
+    pub async fn dispatch(&self, task: TaskId, worker: Option<String>, ttl_ms: i64, request_id: Option<String>) -> Result<Leased, Error> {
         self.bind(task, worker, ttl_ms, Origin::Dispatch, request_id).await
     }
 
@@ -245,12 +250,12 @@ impl Engine {
         ttl_ms: i64,
         origin: Origin,
         request_id: Option<String>,
-    ) -> Result<Reply, Error> {
+    ) -> Result<Leased, Error> {
         let choice = match worker {
             Some(worker) => Choice::Named(worker),
             None => self.shortlist(task, origin.is_pushed()),
         };
-        self.submit(Command { op: Op::Lease { task, choice, ttl_ms, origin }, request_id, epoch: None }).await
+        self.submit(Command { op: Lease { task, choice, ttl_ms, origin }, request_id, epoch: None }).await
     }
 
     /// After each commit, of whichever replica.

@@ -1,9 +1,11 @@
 //! What the leader brings to the workers that are pushed to: it makes the leases; whoever gets them sends each once.
 
 use bloom_core::Ms;
-use bloom_core::command::{Command, Op, Rejection, Reply};
+use bloom_core::command::{Command, Rejection};
 use bloom_core::ids::{TaskId, WorkerId};
+use bloom_core::op;
 use bloom_core::placement::is_open;
+use bloom_core::reply::{Leased, Pushed};
 use bloom_core::task::{Origin, TaskState};
 use bloom_core::worker::Worker;
 
@@ -42,7 +44,7 @@ impl Engine {
     pub async fn push(&self, epoch: i64, max: usize, ttl_ms: i64, is_reachable: impl Fn(&str) -> bool) -> PushRound {
         let mut round = PushRound::default();
         let mut taken = Taken { engine: self, tasks: Vec::new() };
-        let (mut commands, mut pushed) = (Vec::new(), Vec::new());
+        let (mut commands, mut pushed, mut pushed_to) = (Vec::new(), Vec::new(), Vec::new());
         let mut rooms = self.rooms(is_reachable);
         while commands.len() < max {
             let best = (0..rooms.len()).max_by_key(|at| (rooms[*at].free, rooms[*at].last_seen));
@@ -61,31 +63,33 @@ impl Engine {
             taken.tasks.extend(tasks);
             pushed.push(task);
             rooms[at].free -= 1;
-            let op = Op::Push { task, worker: rooms[at].worker.clone(), ttl_ms };
+            let op = op::Push { task, worker: rooms[at].worker.clone(), ttl_ms };
+            pushed_to.push(rooms[at].worker.clone());
             commands.push(Command { op, request_id: None, epoch: Some(epoch) });
         }
         if commands.len() == max {
             round.again_at(self.now());
         }
         let replies = if commands.is_empty() { Vec::new() } else { self.submit_all(commands).await };
-        self.sort(&pushed, replies, &mut round);
+        self.sort(pushed.into_iter().zip(pushed_to).zip(replies), &mut round);
         drop(taken);
         round
     }
 
     /// What came of each command.
-    fn sort(&self, tasks: &[TaskId], replies: Vec<Result<Reply, Error>>, round: &mut PushRound) {
-        for (task, reply) in tasks.iter().zip(replies) {
+    fn sort(&self, outcomes: impl Iterator<Item = ((TaskId, WorkerId), Result<Pushed, Error>)>, round: &mut PushRound) {
+        for ((task, worker), reply) in outcomes {
             match reply {
-                Ok(Reply::Leased { task, worker, .. }) => round.leased.push((task, worker)),
+                Ok(Pushed::Leased(Leased { task, worker, .. })) => round.leased.push((task, worker)),
                 // Something blocks it; it was parked, and the next one may go.
-                Ok(_) => round.again_at(self.now()),
+                Ok(Pushed::Parked(_)) => round.again_at(self.now()),
                 Err(Error::Rejected(Rejection::NoWorker | Rejection::WorkerNotFound)) => round.again_at(self.now() + CACHE_MS),
                 Err(Error::Rejected(rejection)) if rejection != Rejection::NotLeader => round.again_at(self.now()),
                 Err(error) => {
-                    // Another program may keep it locked: the next ones must not wait for that.
+                    // Another program may keep one of them locked: other tasks and other workers must not wait for that.
                     if error == Error::Busy {
-                        self.withhold(vec![*task]);
+                        self.withhold(vec![task]);
+                        self.0.replica.lock().pass_over(worker);
                     }
                     round.error = Some(error);
                 }
@@ -98,7 +102,9 @@ impl Engine {
         let remembered = self.0.replica.lock();
         let fleet = &remembered.cache.fleet;
         let claims = |id: &str| remembered.has_open_claim(id) || fleet.held(id).any(|held| held.origin == Origin::Claim);
-        let open = fleet.pushed_to().filter(|worker| is_open(worker) && !claims(&worker.id) && is_reachable(&worker.id));
+        let open = fleet
+            .pushed_to()
+            .filter(|worker| is_open(worker) && !remembered.is_passed_over(&worker.id) && !claims(&worker.id) && is_reachable(&worker.id));
         open.map(|worker| Room { worker: worker.id.clone(), free: fleet.free(&worker.id), last_seen: worker.last_seen }).collect()
     }
 }

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
 use bloom_core::Ms;
 use bloom_core::cache::{Cache, Effect, Read, ReadyRow, Scope};
@@ -13,6 +14,7 @@ use bloom_core::worker::Worker;
 use bloom_core::working_set::WorkingSet;
 use bloom_database::{CountDeltas, CountsAt, Position};
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 /// Tasks, leases and workers, counted.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -41,7 +43,12 @@ pub(super) struct Remembered {
     own: Vec<i64>,
     /// What own writers counted while the counts are being read.
     counted_meanwhile: Option<Vec<(Position, CountDeltas)>>,
+    /// Workers to which a push failed because another program keeps a row locked, and since when they get none.
+    passed_over: BTreeMap<WorkerId, Instant>,
 }
+
+/// Longer than tasks are withheld for the same reason, so that such a task comes to another worker.
+const PASSED_OVER_FOR: Duration = Duration::from_secs(5);
 
 /// Keeps the cache from forgetting what an older copy, read under this, might contradict.
 pub(super) struct OpenRead {
@@ -214,6 +221,16 @@ impl Remembered {
     pub fn give_back(&mut self, tasks: &[TaskId]) {
         self.cache.queue.give_back(tasks);
         self.wake_for_all(tasks);
+    }
+
+    /// The worker is not pushed to for a while.
+    pub fn pass_over(&mut self, worker: WorkerId) {
+        self.passed_over.retain(|_, since| since.elapsed() < PASSED_OVER_FOR);
+        self.passed_over.insert(worker, Instant::now());
+    }
+
+    pub fn is_passed_over(&self, worker: &str) -> bool {
+        self.passed_over.get(worker).is_some_and(|since| since.elapsed() < PASSED_OVER_FOR)
     }
 
     /// Tasks that were withheld can be taken again.

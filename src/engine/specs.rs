@@ -50,29 +50,9 @@ impl Specs {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bloom_core::task::{Format, Session};
 
     fn spec(id: u128, prompt: usize) -> Arc<TaskSpec> {
-        Arc::new(TaskSpec {
-            id: TaskId::from_u128(id),
-            context_id: "c".into(),
-            agent_slug: "a".into(),
-            prompt: "p".repeat(prompt),
-            context_hints: Vec::new(),
-            timeout_sec: 1,
-            budget: 0.0,
-            desired_format: Format::Text,
-            max_attempts: 1,
-            priority: 5,
-            not_before: None,
-            depends_on: Vec::new(),
-            exclusive_key: None,
-            idempotency_key: None,
-            labels: Default::default(),
-            session: Session::None,
-            model: None,
-            ttl_after_finished_sec: None,
-        })
+        Arc::new(TaskSpec { id: TaskId::from_u128(id), prompt: "p".repeat(prompt), ..bloom_test_world::world::spec("c") })
     }
 
     /// Bytes that the cache itself has allocated.

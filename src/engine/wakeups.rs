@@ -7,6 +7,8 @@ use std::collections::HashSet;
 use std::sync::Mutex;
 
 use bloom_core::command::{Command, Op, Reply};
+use bloom_core::op;
+use bloom_core::reply;
 use bloom_core::wakeup::{Progress, Wakeup, WakeupId};
 
 use tokio::sync::Semaphore;
@@ -20,6 +22,9 @@ const PAGE: i64 = 100;
 const AT_ONCE: usize = 65_536;
 /// Pages of waiters that are read at a time: the connections are shared with claims and reconcilers.
 const READS: usize = 2;
+/// While so many are under way, answers do not wait for those that they wake: a call that ends a thousand tasks is answered when they have
+/// ended.
+const BUSY: usize = 128;
 
 /// Those that this replica works on.
 #[derive(Debug)]
@@ -38,7 +43,8 @@ impl Engine {
     /// Answers a command. First those are re-evaluated that wait for what it let go of, a page of each: so whoever got the answer finds
     /// them ready. What is left goes on beside.
     pub(super) fn answer(&self, pending: Pending, answer: Result<Reply, Error>, caused: Vec<Wakeup>) {
-        if caused.is_empty() || matches!(pending.command.op, Op::Reevaluate { .. }) {
+        let is_busy = super::lock(&self.0.wakeups.ids).len() >= BUSY;
+        if caused.is_empty() || is_busy || matches!(pending.command.op, Op::Reevaluate(_)) {
             // A re-evaluation may cause the next one, and so on along a chain: nobody waits for all of that.
             self.send(pending, answer);
             caused.into_iter().for_each(|wakeup| self.work_off(wakeup));
@@ -62,7 +68,7 @@ impl Engine {
     }
 
     fn send(&self, pending: Pending, answer: Result<Reply, Error>) {
-        if let Err(Ok(Reply::Claimed { leased, .. })) = pending.reply.send(answer) {
+        if let Err(Ok(Reply::Claimed(reply::Claimed { leased, .. }))) = pending.reply.send(answer) {
             self.hand_back(&leased);
         }
     }
@@ -71,7 +77,7 @@ impl Engine {
     fn hand_back(&self, leased: &[bloom_core::task::TaskState]) {
         for task in leased {
             let Some(lease) = &task.lease else { continue };
-            let release = Op::Release { task: task.id, lease: lease.id, reason: "the claim was abandoned".into() };
+            let release = op::Release { task: task.id, lease: lease.id, reason: "the claim was abandoned".into() };
             let engine = self.clone();
             self.spawn(async move {
                 // A failure is made good by the lease's expiry.
@@ -95,24 +101,33 @@ impl Engine {
     ///
     /// # Errors
     /// Of the page; the wake-up stands where it was.
-    pub async fn work_off_page(&self, wakeup: Wakeup, epoch: i64) -> Result<Option<Wakeup>, Error> {
-        let Some(mut work) = Work::begin(self, wakeup, Some(epoch)) else { return Ok(None) };
+    pub async fn work_off_page(&self, open: OpenWakeup, epoch: i64) -> Result<Option<OpenWakeup>, Error> {
+        let Some(mut work) = Work::begin(self, open.wakeup, Some(epoch)) else { return Ok(None) };
+        work.is_whole = open.is_whole;
         let is_left = work.page().await?;
-        Ok(is_left.then(|| work.wakeup.clone()))
+        Ok(is_left.then(|| OpenWakeup { wakeup: work.wakeup.clone(), is_whole: work.is_whole }))
     }
+}
+
+/// A wake-up between two pages.
+pub struct OpenWakeup {
+    pub wakeup: Wakeup,
+    /// All waiters of the pages so far were re-evaluated.
+    pub is_whole: bool,
 }
 
 struct Work {
     engine: Engine,
     wakeup: Wakeup,
     epoch: Option<i64>,
+    is_whole: bool,
 }
 
 impl Work {
     /// `None`: somebody is at it here, or too many are.
     fn begin(engine: &Engine, wakeup: Wakeup, epoch: Option<i64>) -> Option<Self> {
         let mut under = super::lock(&engine.0.wakeups.ids);
-        (under.len() < AT_ONCE && under.insert(wakeup.id)).then(|| Self { engine: engine.clone(), wakeup, epoch })
+        (under.len() < AT_ONCE && under.insert(wakeup.id)).then(|| Self { engine: engine.clone(), wakeup, epoch, is_whole: true })
     }
 
     /// Has one page re-evaluated; answers whether there are more.
@@ -126,9 +141,12 @@ impl Work {
             Error::Unavailable
         })?;
         drop(reading);
+        // Behind a page of which something is left, the wake-up must not be moved on or ended: the leader comes back to that page.
         let progress = Progress { wakeup: self.wakeup.id, next: waiters.next, more_want_key: waiters.more_want_key };
-        let op = Op::Reevaluate { tasks: waiters.tasks, progress: Some(progress) };
-        self.engine.submit(Command { op, request_id: None, epoch: self.epoch }).await?;
+        let progress = self.is_whole.then_some(progress);
+        let op = op::Reevaluate { tasks: waiters.tasks, progress };
+        let done = self.engine.submit(Command { op, request_id: None, epoch: self.epoch }).await?;
+        self.is_whole &= done.is_whole;
         self.wakeup.cursor = waiters.next;
         Ok(waiters.next.is_some())
     }

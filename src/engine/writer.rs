@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bloom_core::command::{Keys, Rejection, Reply};
+use bloom_core::command::{Keys, Operation, Rejection, Reply};
 use bloom_core::decide::decide;
 use bloom_core::wakeup::Wakeup;
 use bloom_core::working_set::{Halt, Slots, WorkingSet};
@@ -113,7 +113,7 @@ impl WriterTask {
                         self.meet_lock();
                         wait = LockWait::Skip;
                     }
-                    Try::Conflict | Try::Locked if conflicts < CONFLICTS => conflicts += 1,
+                    Try::Conflict if conflicts < CONFLICTS => conflicts += 1,
                     Try::Conflict | Try::Locked if batch.len() == 1 => {
                         refuse(batch, &Error::Busy);
                         break;

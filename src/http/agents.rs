@@ -13,6 +13,7 @@ use bloom_api::agents::{AgentHealth, OrderDone, change_of_health};
 use bloom_api::error::ErrorText;
 use bloom_core::audit::{Action, EntityType};
 use bloom_core::command::{Loss, Op};
+use bloom_core::op;
 use bloom_core::worker::Worker;
 use bloom_dispatch::Order;
 
@@ -35,11 +36,11 @@ pub async fn health(State(app): State<AppState>, caller: Caller, path: WorkerPat
     match app.agents.health(&worker.url).await {
         Ok(answer) => {
             let change = change_of_health(&worker.id, &answer);
-            app.engine.submit(caller.command(Op::RegisterWorker(Box::new(change)))).await?;
+            app.engine.submit(caller.command(change)).await?;
             ok(&AgentHealth::reachable(answer))
         }
         Err(error) => {
-            let lost = Op::MarkOffline { worker: worker.id, cause: Loss::Unreachable(error.clone()) };
+            let lost = op::MarkOffline { worker: worker.id, cause: Loss::Unreachable(error.clone()) };
             app.engine.submit(caller.command(lost)).await?;
             ok(&AgentHealth::unreachable(error))
         }
@@ -124,16 +125,13 @@ async fn order(app: AppState, caller: Caller, path: WorkerPath, body: &Content, 
 }
 
 fn record(order: Order, worker: String) -> Op {
-    let note = |action| Op::RecordAudit {
-        action,
-        entity_type: EntityType::Worker,
-        entity_id: worker.clone(),
-        actor: "admin".into(),
-        detail: String::new(),
+    let note = |action| {
+        op::RecordAudit { action, entity_type: EntityType::Worker, entity_id: worker.clone(), actor: "admin".into(), detail: String::new() }
+            .into()
     };
     match order {
         Order::Update => note(Action::AgentUpdated),
         Order::Restart => note(Action::AgentRestarted),
-        Order::Uninstall => Op::MarkOffline { worker, cause: Loss::Uninstalled },
+        Order::Uninstall => op::MarkOffline { worker, cause: Loss::Uninstalled }.into(),
     }
 }

@@ -14,6 +14,7 @@ use bloom_api::bulk::{Bulk, Named};
 use bloom_api::tasks::MAX_BATCH;
 use bloom_core::command::Op;
 use bloom_core::ids::TaskId;
+use bloom_core::op;
 use bloom_core::task::{Status, TaskState};
 use bloom_engine as engine;
 use bloom_store::{Page, TaskFilter};
@@ -27,7 +28,7 @@ pub const CANCEL: Policy = Policy::ADMIN;
 )]
 pub async fn cancel(State(app): State<AppState>, caller: Caller, body: Content) -> HandlerResult {
     const LIVE: [Status; 3] = [Status::Queued, Status::Leased, Status::Running];
-    apply(&app, &caller, body.read()?, &LIVE, |task| Op::Cancel { task }).await
+    apply(&app, &caller, body.read()?, &LIVE, |task| op::Cancel { task }.into()).await
 }
 
 pub const REQUEUE: Policy = Policy::ADMIN;
@@ -39,7 +40,7 @@ pub const REQUEUE: Policy = Policy::ADMIN;
 )]
 pub async fn requeue(State(app): State<AppState>, caller: Caller, body: Content) -> HandlerResult {
     const OVER: [Status; 3] = [Status::Failed, Status::Dead, Status::Cancelled];
-    apply(&app, &caller, body.read()?, &OVER, |task| Op::Requeue { task }).await
+    apply(&app, &caller, body.read()?, &OVER, |task| op::Requeue { task }.into()).await
 }
 
 /// Only tasks in one of `statuses` count: so repeated calls come to an end.

@@ -11,7 +11,7 @@ use super::policy::{Policy, Rate};
 use bloom_api::reports::{Config, ConnectionTest, Health, MembridgeState};
 use bloom_api::requests::NewConfig;
 use bloom_core::audit::{Action, EntityType};
-use bloom_core::command::Op;
+use bloom_core::op;
 
 pub const GET: Policy = Policy::READ;
 
@@ -44,7 +44,7 @@ pub const SET: Policy = Policy::ADMIN;
 pub async fn set(State(app): State<AppState>, caller: Caller, body: Content) -> HandlerResult {
     let wanted = body.read::<NewConfig>()?;
     let (url, key) = (wanted.membridge_server_url.0, wanted.admin_key.0);
-    let op = Op::Configure { membridge_server_url: url.clone(), membridge_admin_key: key.clone() };
+    let op = op::Configure { membridge_server_url: url.clone(), membridge_admin_key: key.clone() };
     app.engine.submit(caller.command(op)).await?;
     app.membridge.configure(url, SecretString::from(key));
     show(&app)
@@ -62,7 +62,7 @@ pub async fn test_connection(State(app): State<AppState>, caller: Caller, body: 
     let tested = app.membridge.test_connection().await;
     let detail = tested.as_ref().map_or_else(|error| format!("failed: {error}"), |_| "connected".into());
     let (action, entity_type, entity_id) = (Action::ConnectionTest, EntityType::Config, "membridge".into());
-    app.engine.submit(caller.command(Op::RecordAudit { action, entity_type, entity_id, actor: "admin".into(), detail })).await?;
+    app.engine.submit(caller.command(op::RecordAudit { action, entity_type, entity_id, actor: "admin".into(), detail })).await?;
     ok(&match tested {
         Ok(health) => ConnectionTest { connected: true, health: Some(health), error: None },
         Err(error) => ConnectionTest { connected: false, health: None, error: Some(error) },

@@ -162,11 +162,6 @@ impl From<bloom_database::Error> for Error {
     }
 }
 
-/// A reply that does not belong to its command.
-pub fn odd_reply(op: &str) -> Error {
-    Error::Internal(format!("the write path answered {op} with something else"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use super::AppState;
 use super::answer::{HandlerResult, ok, page};
 use super::body::Content;
-use super::error::{Error, odd_reply};
+use super::error::Error;
 use super::error_precedence::Ask;
 use super::hub::Follower;
 use super::middleware::Caller;
@@ -24,8 +24,10 @@ use bloom_api::error::ErrorText;
 use bloom_api::lists::EventParams;
 use bloom_api::requests::NewEvents;
 use bloom_api::wire::Wire;
-use bloom_core::command::{NewEvent, Op, Reply};
+use bloom_core::command::NewEvent;
 use bloom_core::ids::TaskId;
+use bloom_core::op;
+use bloom_core::reply;
 use bloom_core::task::TaskEvent;
 use bloom_store::{PAGE_BYTES, Store};
 
@@ -52,11 +54,9 @@ pub async fn send(State(app): State<AppState>, caller: Caller, path: TaskPath, b
         Ok(sent) => sent,
         Err(wrong) => return Err(app.most_important_error(&path, Ask::Events, raw, wrong.into()).await),
     };
-    let op = Op::AppendEvents { task: path.id()?, lease: sent.lease_id.0, events: sent.events.map(NewEvent::from) };
-    match app.engine.submit(caller.command(op)).await? {
-        Reply::Recorded { newest } => ok(&Recorded { newest }),
-        _ => Err(odd_reply("events")),
-    }
+    let op = op::AppendEvents { task: path.id()?, lease: sent.lease_id.0, events: sent.events.map(NewEvent::from) };
+    let reply::Recorded { newest } = app.engine.submit(caller.command(op)).await?;
+    ok(&Recorded { newest })
 }
 
 pub const LIST: Policy = Policy::READ.rate(Rate::Worker);

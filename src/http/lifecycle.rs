@@ -7,7 +7,7 @@ use super::AppState;
 use super::answer::{HandlerResult, json, ok};
 use super::auth::Scope;
 use super::body::{self, Content};
-use super::error::{Error, odd_reply};
+use super::error::Error;
 use super::error_precedence::Ask;
 use super::middleware::Caller;
 use super::path::TaskPath;
@@ -19,7 +19,9 @@ use bloom_api::error::ErrorText;
 use bloom_api::requests::{Heartbeat, NewLease, Release};
 use bloom_api::tasks::Task;
 use bloom_api::wire::Wire;
-use bloom_core::command::{self, Holder, Op, Reply};
+use bloom_core::command::{Holder, Operation};
+use bloom_core::op;
+use bloom_core::reply::{self, StoredResult};
 use bloom_core::task::TaskState;
 
 pub const LEASE: Policy = Policy::ADMIN;
@@ -43,13 +45,8 @@ pub async fn lease(State(app): State<AppState>, caller: Caller, path: TaskPath, 
     };
     let ttl_ms = wish.ttl_seconds.map_or(app.settings.lease_ttl_ms, |seconds| seconds.0 * 1000);
     let worker = wish.worker_id.map(|id| id.0);
-    match app.engine.lease(path.id()?, worker, ttl_ms, Some(caller.request_id.to_string())).await? {
-        Reply::Leased { task, worker, active_leases } => {
-            let lease = Lease::active(&task).ok_or_else(|| odd_reply("lease"))?;
-            json(StatusCode::CREATED, &Leased { lease, worker: Worker::new(&worker, active_leases) })
-        }
-        _ => Err(odd_reply("lease")),
-    }
+    let reply = app.engine.lease(path.id()?, worker, ttl_ms, Some(caller.request_id.to_string())).await?;
+    json(StatusCode::CREATED, &Leased { lease: active(&reply.task)?, worker: Worker::new(&reply.worker, reply.active_leases) })
 }
 
 pub const HEARTBEAT: Policy = Policy::WORKER.rate(Rate::General);
@@ -75,8 +72,8 @@ pub async fn heartbeat(State(app): State<AppState>, caller: Caller, path: TaskPa
         Err(wrong) => return Err(app.most_important_error(&path, Ask::Heartbeat, raw, wrong).await),
     };
     let task = path.known().ok_or(Error::fixed(404, "Task or lease not found"))?;
-    let task = task_reply(&app, &caller, Op::Heartbeat { task, holder }).await?;
-    let lease = Lease::active(&task).ok_or_else(|| odd_reply("heartbeat"))?;
+    let task = app.engine.submit(caller.command(op::Heartbeat { task, holder })).await?;
+    let lease = active(&task)?;
     app.engine.record_last_seen(lease.worker_id);
     let expires_at = lease.expires_at;
     ok(&Renewed { lease, expires_at })
@@ -120,10 +117,8 @@ pub async fn complete(State(app): State<AppState>, caller: Caller, path: TaskPat
     }
     let holder = completion.holder();
     let command = completion.into_command(path.id()?, holder);
-    match app.engine.submit(caller.command(Op::Complete(Box::new(command)))).await? {
-        Reply::Completed { task, result } => completed(&app, &task, result).await,
-        _ => Err(odd_reply("complete")),
-    }
+    let reply::Completed { task, result } = app.engine.submit(caller.command(command)).await?;
+    completed(&app, &task, result).await
 }
 
 pub fn output_too_long(app: &AppState) -> Error {
@@ -131,15 +126,15 @@ pub fn output_too_long(app: &AppState) -> Error {
     Error::Text { status: 413, text: format!("The output is too large: at most {limit} bytes are taken").into() }
 }
 
-async fn completed(app: &AppState, task: &TaskState, result: command::Completed) -> HandlerResult {
+async fn completed(app: &AppState, task: &TaskState, result: StoredResult) -> HandlerResult {
     let (now, before);
     let result = match result {
-        command::Completed::Now(result) => {
+        StoredResult::Now(result) => {
             app.engine.record_last_seen(&result.worker_id);
             now = result;
             &*now
         }
-        command::Completed::Before(lease) => {
+        StoredResult::Before(lease) => {
             before = app.store.result_of_lease(lease).await?;
             before.as_ref().ok_or_else(|| Error::Internal(format!("lease {lease} is completed but has no result")))?
         }
@@ -166,7 +161,7 @@ pub async fn release(State(app): State<AppState>, caller: Caller, path: TaskPath
         Ok(release) => release,
         Err(wrong) => return Err(app.most_important_error(&path, Ask::Release, raw, wrong.into()).await),
     };
-    let op = Op::Release { task: path.id()?, lease: release.lease_id.0, reason: release.reason.0 };
+    let op = op::Release { task: path.id()?, lease: release.lease_id.0, reason: release.reason.0 };
     show_reply(&app, &caller, op).await
 }
 
@@ -183,7 +178,7 @@ pub const CANCEL: Policy = Policy::ADMIN;
 )]
 pub async fn cancel(State(app): State<AppState>, caller: Caller, path: TaskPath, body: Content) -> HandlerResult {
     body.raw()?;
-    show_reply(&app, &caller, Op::Cancel { task: path.id()? }).await
+    show_reply(&app, &caller, op::Cancel { task: path.id()? }).await
 }
 
 pub const REQUEUE: Policy = Policy::ADMIN;
@@ -199,18 +194,16 @@ pub const REQUEUE: Policy = Policy::ADMIN;
 )]
 pub async fn requeue(State(app): State<AppState>, caller: Caller, path: TaskPath, body: Content) -> HandlerResult {
     body.raw()?;
-    show_reply(&app, &caller, Op::Requeue { task: path.id()? }).await
+    show_reply(&app, &caller, op::Requeue { task: path.id()? }).await
 }
 
-async fn show_reply(app: &AppState, caller: &Caller, op: Op) -> HandlerResult {
-    let state = task_reply(app, caller, op).await?;
+async fn show_reply(app: &AppState, caller: &Caller, op: impl Operation<Reply = TaskState>) -> HandlerResult {
+    let state = app.engine.submit(caller.command(op)).await?;
     let spec = spec(&app.engine, &state).await?;
     ok(&show_task(&app.engine, &spec, &state))
 }
 
-async fn task_reply(app: &AppState, caller: &Caller, op: Op) -> Result<TaskState, Error> {
-    match app.engine.submit(caller.command(op)).await? {
-        Reply::Task(task) => Ok(task),
-        _ => Err(odd_reply("a wish for a task")),
-    }
+/// The lease that was just made or renewed.
+fn active(task: &TaskState) -> Result<Lease<'_>, Error> {
+    Lease::active(task).ok_or_else(|| Error::Internal(format!("task {} has no lease", task.id)))
 }

@@ -16,7 +16,7 @@ use super::policy::Policy;
 use bloom_api::error::ErrorText;
 use bloom_api::requests::LeaderSelection;
 use bloom_core::audit::{Action, EntityType};
-use bloom_core::command::Op;
+use bloom_core::op;
 use bloom_membridge::{Call, Reply, Upstream};
 
 pub const HEALTH: Policy = Policy::READ;
@@ -81,7 +81,7 @@ pub async fn select(State(app): State<AppState>, caller: Caller, ProjectPath(pro
         return Err(Error::Text { status: reply.status, text: String::from_utf8_lossy(&reply.body).into_owned().into() });
     }
     let (action, entity_type) = (Action::LeadershipPromote, EntityType::Project);
-    let note = Op::RecordAudit { action, entity_type, entity_id: project, actor: "admin".into(), detail: wish.primary_node_id.0 };
+    let note = op::RecordAudit { action, entity_type, entity_id: project, actor: "admin".into(), detail: wish.primary_node_id.0 };
     app.engine.submit(caller.command(note)).await?;
     through(reply)
 }

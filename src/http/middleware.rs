@@ -20,7 +20,7 @@ use super::body;
 use super::error::{Cause, Error};
 use super::policy::{Policies, Policy, Rate, Time};
 use super::rate::{Limiter, Standing, client_address};
-use bloom_core::command::{Command, Op};
+use bloom_core::command::Command;
 
 /// Tells the ids of this process from those of others.
 static PROCESS: LazyLock<u64> = LazyLock::new(|| RandomState::new().hash_one(std::process::id()));
@@ -44,7 +44,7 @@ pub struct Caller {
 }
 
 impl Caller {
-    pub fn command(&self, op: Op) -> Command {
+    pub fn command<O>(&self, op: O) -> Command<O> {
         Command { op, request_id: Some(self.request_id.to_string()), epoch: None }
     }
 }

@@ -6,7 +6,7 @@ use axum::http::{HeaderMap, StatusCode};
 use super::AppState;
 use super::answer::{HandlerResult, json, ok, page};
 use super::body::Content;
-use super::error::{Error, odd_reply};
+use super::error::Error;
 use super::middleware::Caller;
 use super::path::TaskPath;
 use super::policy::Policy;
@@ -18,7 +18,8 @@ use bloom_api::error::ErrorText;
 use bloom_api::lists::{PageParams, Params, StatusParam, TaskParams};
 use bloom_api::tasks::{CreatedTasks, NewTask, NewTasks, Task};
 use bloom_api::values::text_problem;
-use bloom_core::command::{CreatedTask, Op, Reply};
+use bloom_core::op;
+use bloom_core::reply::CreatedTask;
 use bloom_core::task::{Status, TaskSpec};
 use bloom_store::{Listing, Page, TaskFilter, TaskRow};
 
@@ -42,7 +43,9 @@ pub async fn create(State(app): State<AppState>, caller: Caller, headers: Header
     let task = body.read::<NewTask>()?;
     let spec = task.into_spec(idempotency_key(&headers)?);
     let created = submit(&app, &caller, vec![spec]).await?;
-    let [CreatedTask { spec, state, existed }] = &created[..] else { return Err(odd_reply("create")) };
+    let [CreatedTask { spec, state, existed }] = &created[..] else {
+        return Err(Error::Internal("one task was to be created".into()));
+    };
     json(if *existed { StatusCode::OK } else { StatusCode::CREATED }, &show_task(&app.engine, spec, state))
 }
 
@@ -65,10 +68,7 @@ pub async fn create_batch(State(app): State<AppState>, caller: Caller, body: Con
 }
 
 async fn submit(app: &AppState, caller: &Caller, tasks: Vec<TaskSpec>) -> Result<Vec<CreatedTask>, Error> {
-    match app.engine.submit(caller.command(Op::Create { tasks })).await? {
-        Reply::Created(created) => Ok(created),
-        _ => Err(odd_reply("create")),
-    }
+    Ok(app.engine.submit(caller.command(op::Create { tasks })).await?)
 }
 
 fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Error> {

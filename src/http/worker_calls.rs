@@ -6,7 +6,7 @@ use axum::response::Response;
 use super::AppState;
 use super::answer::{HandlerResult, ok};
 use super::body::Content;
-use super::error::{Error, odd_reply};
+use super::error::Error;
 use super::lifecycle::output_too_long;
 use super::middleware::Caller;
 use super::path::WorkerPath;
@@ -17,7 +17,9 @@ use bloom_api::complete::{Completion, NewCompletions, WorkerCompletion};
 use bloom_api::error::ErrorText;
 use bloom_api::requests::{Claim, WorkerHeartbeat};
 use bloom_api::wire::Wire;
-use bloom_core::command::{Command, Completed, Holder, Op, Reply};
+use bloom_core::command::Holder;
+use bloom_core::op;
+use bloom_core::reply::{self, StoredResult};
 use bloom_core::task::TaskState;
 use bloom_engine::ClaimRequest;
 
@@ -77,10 +79,8 @@ pub const HEARTBEAT: Policy = Policy::WORKER;
 pub async fn heartbeat(State(app): State<AppState>, caller: Caller, path: WorkerPath, body: Content) -> HandlerResult {
     let leases = body.read::<WorkerHeartbeat>()?.leases.map(|id| id.0);
     let worker = path.name()?;
-    let op = Op::RenewLeases { worker: worker.clone(), leases };
-    let Reply::RenewedLeases { renewed, lost, cancel } = app.engine.submit(caller.command(op)).await? else {
-        return Err(odd_reply("heartbeat"));
-    };
+    let op = op::RenewLeases { worker: worker.clone(), leases };
+    let reply::RenewedLeases { renewed, lost, cancel } = app.engine.submit(caller.command(op)).await?;
     if renewed.is_empty() {
         must_be_known(&app, &worker).await?;
     }
@@ -113,7 +113,7 @@ pub async fn complete(State(app): State<AppState>, caller: Caller, path: WorkerP
     let completions = NewCompletions::read(body.raw()?)?.completions;
     let worker = path.name()?;
     let mut results = Vec::with_capacity(completions.0.len());
-    let mut commands: Vec<Command> = Vec::with_capacity(completions.0.len());
+    let mut commands = Vec::with_capacity(completions.0.len());
     let mut places = Vec::with_capacity(completions.0.len());
     for WorkerCompletion { task_id, completion } in completions.0 {
         let read = completion.map_err(Error::from).and_then(|(task, lease, completion)| {
@@ -123,7 +123,7 @@ pub async fn complete(State(app): State<AppState>, caller: Caller, path: WorkerP
         let (status, error) = match read {
             Ok(command) => {
                 places.push(results.len());
-                commands.push(caller.command(Op::Complete(Box::new(command))));
+                commands.push(caller.command(command));
                 (200, None)
             }
             Err(failure) => (400, Some(failure.line())),
@@ -133,8 +133,7 @@ pub async fn complete(State(app): State<AppState>, caller: Caller, path: WorkerP
     let mut is_holder = false;
     for (place, outcome) in places.into_iter().zip(app.engine.submit_all(commands).await) {
         match outcome {
-            Ok(Reply::Completed { result, .. }) => is_holder |= matches!(result, Completed::Now(_)),
-            Ok(_) => return Err(odd_reply("complete")),
+            Ok(reply::Completed { result, .. }) => is_holder |= matches!(result, StoredResult::Now(_)),
             Err(error) => {
                 let failure = Error::from(error);
                 // Nothing is known of this one, so nothing is said of any: a repeat answers what was stored.

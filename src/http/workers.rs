@@ -8,7 +8,7 @@ use axum::http::StatusCode;
 use super::AppState;
 use super::answer::{HandlerResult, json, ok, page};
 use super::body::Content;
-use super::error::{Error, odd_reply};
+use super::error::Error;
 use super::middleware::Caller;
 use super::path::WorkerPath;
 use super::policy::{Policy, Rate};
@@ -18,7 +18,9 @@ use bloom_api::error::ErrorText;
 use bloom_api::lists::{StatusParam, WorkerPageParams};
 use bloom_api::requests::NewWorker;
 use bloom_core::Ms;
-use bloom_core::command::{CordonWish, Op, Reply, WorkerChange};
+use bloom_core::command::{CordonWish, Operation, WorkerChange};
+use bloom_core::op;
+use bloom_core::reply::ChangedWorker;
 use bloom_core::worker::WorkerStatus;
 
 pub const LIST: Policy = Policy::READ;
@@ -82,16 +84,12 @@ pub const REGISTER: Policy = Policy::WORKER.rate(Rate::General);
 )]
 pub async fn register(State(app): State<AppState>, caller: Caller, body: Content) -> HandlerResult {
     let change = WorkerChange::from(body.read::<NewWorker>()?);
-    worker_reply(&app, &caller, Op::RegisterWorker(Box::new(change))).await
+    worker_reply(&app, &caller, change).await
 }
 
-async fn worker_reply(app: &AppState, caller: &Caller, op: Op) -> HandlerResult {
-    match app.engine.submit(caller.command(op)).await? {
-        Reply::Worker { worker, created, active_leases } => {
-            json(if created { StatusCode::CREATED } else { StatusCode::OK }, &Worker::new(&worker, active_leases))
-        }
-        _ => Err(odd_reply("a wish for a worker")),
-    }
+async fn worker_reply(app: &AppState, caller: &Caller, op: impl Operation<Reply = ChangedWorker>) -> HandlerResult {
+    let ChangedWorker { worker, created, active_leases } = app.engine.submit(caller.command(op)).await?;
+    json(if created { StatusCode::CREATED } else { StatusCode::OK }, &Worker::new(&worker, active_leases))
 }
 
 pub const REMOVE: Policy = Policy::ADMIN;
@@ -106,7 +104,7 @@ pub const REMOVE: Policy = Policy::ADMIN;
 )]
 pub async fn remove(State(app): State<AppState>, caller: Caller, path: WorkerPath) -> HandlerResult {
     let id = path.name()?;
-    app.engine.submit(caller.command(Op::RemoveWorker { worker: id.clone() })).await?;
+    app.engine.submit(caller.command(op::RemoveWorker { worker: id.clone() })).await?;
     ok(&Removed { removed: true, id: &id })
 }
 
@@ -154,7 +152,7 @@ pub async fn drain(State(app): State<AppState>, caller: Caller, path: WorkerPath
 
 async fn wish(app: &AppState, caller: &Caller, path: WorkerPath, body: &Content, wish: CordonWish) -> HandlerResult {
     body.raw()?;
-    worker_reply(app, caller, Op::Cordon { worker: path.name()?, wish }).await
+    worker_reply(app, caller, op::Cordon { worker: path.name()?, wish }).await
 }
 
 #[cfg(test)]

@@ -4,7 +4,6 @@ use secrecy::SecretString;
 use tokio::sync::broadcast::error::RecvError;
 
 use super::Membridge;
-use bloom_core::command::Op;
 use bloom_core::decide::{MEMBRIDGE_ADMIN_KEY, MEMBRIDGE_SERVER_URL};
 use bloom_engine::{Engine, Error};
 use bloom_reconcile::{Context, PAGE};
@@ -25,7 +24,7 @@ async fn take_over(context: Context, membridge: Membridge) -> Result<(), Error> 
         Error::Unavailable
     })?;
     for page in listed.chunks(PAGE) {
-        let ops = page.iter().map(|worker| Op::RegisterWorker(Box::new(worker.clone())));
+        let ops = page.iter().cloned();
         if context.submit_led(ops).await?.is_none() {
             return Ok(());
         }

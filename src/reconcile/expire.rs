@@ -6,8 +6,10 @@
 use std::sync::Arc;
 
 use bloom_core::Ms;
-use bloom_core::command::{Grace, Op, Reply};
+use bloom_core::command::Grace;
 use bloom_core::ids::{LeaseId, TaskId};
+use bloom_core::op;
+use bloom_core::reply::Due;
 use bloom_core::task::TaskState;
 use bloom_database::Service;
 use bloom_engine::Error;
@@ -115,7 +117,7 @@ async fn follow_step(context: &Context, step_ms: Ms, at: Ms) -> Result<bool, Err
     loop {
         let page = context.engine.database().active_tasks(after, PAGE_ROWS).await.map_err(unreadable)?;
         after = page.last().map(|task| task.id);
-        let follow = |task: &TaskState| Op::ClockStepped { task: task.id, step_ms, at };
+        let follow = |task: &TaskState| op::ClockStepped { task: task.id, step_ms, at };
         if context.submit_led(page.iter().map(follow)).await?.is_none() {
             return Ok(false);
         }
@@ -127,11 +129,11 @@ async fn follow_step(context: &Context, step_ms: Ms, at: Ms) -> Result<bool, Err
 
 /// Answers whether this replica still leads.
 async fn end(context: &Context, leases: Vec<(TaskId, LeaseId)>, grace: Grace) -> Result<bool, Error> {
-    let expire = |(task, lease)| Op::ExpireLease { task, lease, grace };
+    let expire = |(task, lease)| op::ExpireLease { task, lease, grace };
     let Some(replies) = context.submit_led(leases.into_iter().map(expire)).await? else { return Ok(false) };
     for reply in replies {
         // Renewed since it was looked at; when it is due next stands beside it now.
-        if let Reply::NotDue(at) = reply {
+        if let Due::Later(at) = reply {
             context.engine.alarms().lease_due.ring_before(at);
         }
     }

@@ -1,7 +1,9 @@
 //! Marks workers that have not been seen for too long.
 
 use bloom_core::Ms;
-use bloom_core::command::{Loss, Op, Reply};
+use bloom_core::command::Loss;
+use bloom_core::op;
+use bloom_core::reply::Due;
 use bloom_engine::Error;
 
 use super::{Context, PAGE_ROWS, RECONCILE_EVERY_MS, unreadable};
@@ -25,10 +27,10 @@ async fn reconcile(context: Context) -> Result<Option<Ms>, Error> {
         false => engine.database().mark_served().await.map_err(unreadable)?.resumed_at,
     };
     let mut next = due.next_at;
-    let mark = |worker| Op::MarkOffline { worker, cause: Loss::Silent { for_ms: silent_for_ms, served_since } };
+    let mark = |worker| op::MarkOffline { worker, cause: Loss::Silent { for_ms: silent_for_ms, served_since } };
     let Some(replies) = context.submit_led(due.items.into_iter().map(mark)).await? else { return Ok(None) };
     for reply in replies {
-        if let Reply::NotDue(at) = reply {
+        if let Due::Later(at) = reply {
             next = Some(next.map_or(at, |next| next.min(at)));
         }
     }

@@ -1,7 +1,7 @@
 //! Parked tasks whose time has come: their `not_before`, or the end of their reservation.
 
 use bloom_core::Ms;
-use bloom_core::command::Op;
+use bloom_core::op;
 use bloom_engine::Error;
 
 use super::{Context, PAGE, PAGE_ROWS, RECONCILE_EVERY_MS, unreadable};
@@ -18,7 +18,7 @@ async fn reconcile(context: Context) -> Result<Option<Ms>, Error> {
             return Ok(due.next_at);
         }
         let is_last = due.items.len() < PAGE;
-        if context.submit_led([Op::Reevaluate { tasks: due.items, progress: None }]).await?.is_none() {
+        if context.submit_led([op::Reevaluate { tasks: due.items, progress: None }]).await?.is_none() {
             return Ok(None);
         }
         if is_last {

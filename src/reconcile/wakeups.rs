@@ -7,7 +7,7 @@ use bloom_core::Ms;
 use bloom_core::command::Rejection;
 use bloom_core::ids::TaskId;
 use bloom_core::wakeup::WakeupId;
-use bloom_engine::{Alarm, Error};
+use bloom_engine::{Alarm, Error, OpenWakeup};
 use futures_util::future::join_all;
 use tokio::sync::Mutex;
 
@@ -46,7 +46,7 @@ async fn reconcile(context: Context, seen: Arc<Mutex<Seen>>) -> Result<Option<Ms
         for wakeup in page {
             seen.cursors.insert(wakeup.id, wakeup.cursor);
             if is_first || before.get(&wakeup.id) == Some(&wakeup.cursor) {
-                open.push(wakeup);
+                open.push(OpenWakeup { wakeup, is_whole: true });
             }
         }
         if is_last {
@@ -61,7 +61,7 @@ async fn reconcile(context: Context, seen: Arc<Mutex<Seen>>) -> Result<Option<Ms
         for outcome in join_all(pages).await {
             match outcome {
                 Ok(Some(left)) => {
-                    seen.cursors.insert(left.id, left.cursor);
+                    seen.cursors.insert(left.wakeup.id, left.wakeup.cursor);
                     open.push(left);
                 }
                 Ok(None) => {}

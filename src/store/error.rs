@@ -35,7 +35,7 @@ impl Error {
     }
 
     pub fn is_unavailable(&self) -> bool {
-        matches!(self, Self::Unavailable(_) | Self::CommitUnknown(_)) || self.trouble().is_some()
+        matches!(self, Self::Unavailable(_) | Self::Locked(_) | Self::CommitUnknown(_)) || self.trouble().is_some()
     }
 
     /// What is wrong with the database as a whole, where this error tells.

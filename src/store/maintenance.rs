@@ -118,8 +118,14 @@ const RESTART_TRIES: u32 = 10;
 const RESTART_REST: Duration = Duration::from_millis(5);
 
 impl Writer {
-    pub(super) async fn compact(&mut self) -> Result<Done, Error> {
+    /// Maintenance can wait; the commands behind it can't.
+    async fn begin_maintenance(&mut self) -> Result<(), Error> {
         self.begin().await?;
+        self.wait_shortly().await
+    }
+
+    pub(super) async fn compact(&mut self) -> Result<Done, Error> {
+        self.begin_maintenance().await?;
         let rows = counts::compact(self.conn()?).await?;
         self.commit().await?;
         Ok(Done { rows, ..Done::default() })
@@ -128,7 +134,7 @@ impl Writer {
     /// A batch like any other, but without tasks: so it is compacted and told like any other.
     pub(super) async fn correct_counts(&mut self, missing: &CountDeltas, epoch: i64) -> Result<Done, Error> {
         let (writer, n, time) = (self.id, self.n + 1, self.store.known_time());
-        self.begin().await?;
+        self.begin_maintenance().await?;
         let conn = self.conn()?;
         let at = time_of(conn, time).await?;
         let mut script = Script::default();
@@ -148,7 +154,7 @@ impl Writer {
 
     async fn try_prune_batches(&mut self, older_than_ms: i64) -> Result<Done, Error> {
         let (own, time, page) = (self.id, self.store.known_time(), self.pages.batches.rows);
-        self.begin().await?;
+        self.begin_maintenance().await?;
         let conn = self.conn()?;
         let now = time_of(conn, time).await?;
         let writers: Vec<(i64, i64)> = all(&conn.fetch(&LANES, Args::new()).await?, |row| Ok((row.take()?, row.take()?)))?;
@@ -176,7 +182,7 @@ impl Writer {
 
     async fn try_prune_audit(&mut self, older_than_ms: i64, limit: i64) -> Result<Done, Error> {
         let (time, page) = (self.store.known_time(), self.pages.audit.rows.min(limit));
-        self.begin().await?;
+        self.begin_maintenance().await?;
         let conn = self.conn()?;
         let now = time_of(conn, time).await?;
         let rows = conn.execute(&PRUNE_AUDIT, Args::new().uuid(first_id_of(now - older_than_ms)).int(page)).await?;
@@ -193,7 +199,7 @@ impl Writer {
     async fn try_remove_tasks(&mut self, finished_for_ms: Option<Ms>, limit: i64) -> Result<Done, Error> {
         let (writer, n, time) = (self.id, self.n + 1, self.store.known_time());
         let limit = self.pages.tasks.rows.min(limit);
-        self.begin().await?;
+        self.begin_maintenance().await?;
         let conn = self.conn()?;
         let now = time_of(conn, time).await?;
         let mut found = conn.fetch(&REMOVE_DUE, Args::new().int(now).int(limit)).await?;

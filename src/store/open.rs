@@ -41,6 +41,8 @@ pub(super) enum Target {
 
 /// Getting a connection takes at most so long.
 pub(super) const ACQUIRE: Duration = Duration::from_secs(5);
+/// Leadership and service marks share a connection: a lock that one of them waits for must not make the other late.
+const SIDE_LOCK_TIMEOUT: &str = "750ms";
 /// Longer than the locks of a replica last that freezes in the middle of a transaction.
 const LOCK_TIMEOUT: &str = "2s";
 const STALE: Duration = Duration::from_secs(1);
@@ -106,6 +108,15 @@ async fn open_postgres(url: &str, max_connections: u32) -> Result<Opened, Error>
     let (pool, control) = (pool(max_connections.max(2)), pool(CONTROL));
     let target = Target::Postgres { options: Box::new(options) };
     Ok(Opened { pool, control, target, health: Arc::default(), anchor: None })
+}
+
+async fn postgres_writer(options: PgConnectOptions) -> Result<Conn, Error> {
+    let options = options.options([
+        ("statement_timeout", "5s"),
+        ("idle_in_transaction_session_timeout", "1s"),
+        ("plan_cache_mode", "force_generic_plan"),
+    ]);
+    Ok(Conn::Postgres(connect(&options).await?))
 }
 
 async fn connect(options: &PgConnectOptions) -> Result<PgConnection, sqlx::Error> {
@@ -272,14 +283,7 @@ impl Target {
     pub async fn writer(&self) -> Result<Conn, Error> {
         Ok(match self {
             Self::Sqlite { options, health, .. } => sqlite(&options.as_ref().clone().pragma("cache_size", WRITER_CACHE), health).await?,
-            Self::Postgres { options } => {
-                let options = options.as_ref().clone().options([
-                    ("statement_timeout", "5s"),
-                    ("idle_in_transaction_session_timeout", "1s"),
-                    ("plan_cache_mode", "force_generic_plan"),
-                ]);
-                Conn::Postgres(connect(&options).await?)
-            }
+            Self::Postgres { options } => postgres_writer(options.as_ref().clone()).await?,
         })
     }
 
@@ -287,7 +291,7 @@ impl Target {
     pub async fn side_writer(&self) -> Result<Conn, Error> {
         match self {
             Self::Sqlite { options, health, .. } => sqlite(&options.as_ref().clone().synchronous(SqliteSynchronous::Normal), health).await,
-            Self::Postgres { .. } => self.writer().await,
+            Self::Postgres { options } => postgres_writer(options.as_ref().clone().options([("lock_timeout", SIDE_LOCK_TIMEOUT)])).await,
         }
     }
 

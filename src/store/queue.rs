@@ -37,16 +37,16 @@ statement!(
 );
 
 /// What is due by now, the longest due first, one more than asked for: `(now, the next deadline behind now, id, at, …)`. Where nothing
-/// is due, one row of NULLs. `unset` are those that a replica of the version before left without a deadline: they are due at once.
+/// is due, one row of NULLs. Rows that another transaction has locked are left out: a page of them would hide what comes behind. `unset` are those that a replica of the version before left without a deadline: they are due at once.
 fn due(d: Kind, at: &str, and: &str, unset: &str, (index, of_unset): (&str, &str), set: &str) -> String {
-    let (index, of_unset, now) = (d.by_index(index), d.by_index(of_unset), d.now_before());
+    let (index, of_unset, now, lock) = (d.by_index(index), d.by_index(of_unset), d.now_before(), d.skip_locked());
     format!(
         "WITH c AS MATERIALIZED (SELECT {clock} AS now) \
         SELECT c.now, (SELECT n.{at} FROM task_state n {index} WHERE {set} AND n.{at} > c.now ORDER BY n.{at} LIMIT 1), d.* \
         FROM c LEFT JOIN {lateral} (\
-            SELECT * FROM (SELECT id, CAST(0 AS BIGINT) AS at{and} FROM task_state {of_unset} WHERE {unset} LIMIT $2) AS u \
+            SELECT * FROM (SELECT id, CAST(0 AS BIGINT) AS at{and} FROM task_state {of_unset} WHERE {unset} LIMIT $2 {lock}) AS u \
             UNION ALL SELECT * FROM (SELECT id, {at} AS at{and} FROM task_state {index} WHERE {set} AND {at} <= {now} \
-                ORDER BY {at} LIMIT $2) AS s) AS d ON true \
+                ORDER BY {at} LIMIT $2 {lock}) AS s) AS d ON true \
         ORDER BY d.at LIMIT $2",
         clock = d.clock(1),
         lateral = d.lateral(),

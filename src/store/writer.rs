@@ -110,11 +110,10 @@ impl Writer {
     async fn load(&mut self, keys: &Keys, wait: LockWait) -> Result<Loaded, Error> {
         self.begin().await?;
         let time = self.store.known_time();
-        let conn = self.conn()?;
-        if wait != LockWait::Long && conn.kind() == Kind::Postgres {
-            conn.execute(&WAIT_SHORTLY, Args::new()).await?;
+        if wait != LockWait::Long {
+            self.wait_shortly().await?;
         }
-        let loaded = load::load(conn, time, keys, wait == LockWait::Skip).await?;
+        let loaded = load::load(self.conn()?, time, keys, wait == LockWait::Skip).await?;
         self.before = Before::of(&loaded);
         Ok(loaded)
     }
@@ -150,6 +149,15 @@ impl Writer {
         let turn = self.store.write_turn().await;
         self.conn()?.begin().await?;
         self.transaction = Some(turn);
+        Ok(())
+    }
+
+    /// The transaction waits for locks no longer than a moment.
+    pub async fn wait_shortly(&mut self) -> Result<(), Error> {
+        let conn = self.conn()?;
+        if conn.kind() == Kind::Postgres {
+            conn.execute(&WAIT_SHORTLY, Args::new()).await?;
+        }
         Ok(())
     }
 

@@ -17,8 +17,8 @@ use bloom_client as client;
 use bloom_core::Ms;
 
 pub(super) const ONLINE: &str = "online";
-/// While it is not open, the server is told so again: somebody else may have told it otherwise.
-const TELL_AGAIN: Duration = Duration::from_secs(30);
+/// The server is told so again: somebody else may have told it otherwise, as an agent of the same name does that stops.
+const TELL_AGAIN: Duration = Duration::from_secs(10);
 
 /// What the server is to think of this worker.
 #[derive(Clone, Debug, PartialEq)]
@@ -110,12 +110,9 @@ impl Agent {
             let state_changed = self.state_changed.notified();
             let offer = self.offer();
             let mut wait = TELL_AGAIN;
-            if offer != told || (offer.status != ONLINE && told_at.elapsed() >= TELL_AGAIN) {
-                let done = tokio::select! {
-                    done = self.register(offer.clone()) => done,
-                    () = stopped.cancelled() => return,
-                };
-                match done {
+            if offer != told || told_at.elapsed() >= TELL_AGAIN {
+                // Not given up in the middle: it must not arrive after the goodbye.
+                match self.register(offer.clone()).await {
                     Ok(()) => {
                         if offer != told {
                             tracing::info!(status = offer.status, agents = ?offer.agents, "reported the status of this worker to the server");

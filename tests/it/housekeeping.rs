@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use bloom_core::command::Op;
 use bloom_core::ids::TaskId;
+use bloom_core::op;
 use bloom_core::task::Status;
 use bloom_engine::Engine;
 use bloom_store::{Page, UsageBy};
@@ -19,7 +20,7 @@ use bloom_database::{CountDeltas, Database as _};
 const AT_ONCE: usize = 200;
 
 async fn cancel(plane: &Plane, tasks: &[TaskId]) {
-    for reply in plane.engine.submit_all(tasks.iter().map(|task| Op::Cancel { task: *task }.into()).collect()).await {
+    for reply in plane.engine.submit_all(tasks.iter().map(|task| Op::Cancel(op::Cancel { task: *task }).into()).collect()).await {
         assert!(reply.is_ok(), "{reply:?}");
     }
 }

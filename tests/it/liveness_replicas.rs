@@ -143,7 +143,7 @@ fn a_claim_that_does_not_wait_knows_of_agents_that_changed_elsewhere() {
             let (here, there) = if round % 2 == 0 { &two } else { &one };
             let task = here.task().create().await;
             first.post("workers", json!({ "name": worker.name, "capabilities": { "agents": [here.slug] } })).await.ok();
-            assert_eq!(task_ids(&elsewhere.claim(1).await), [task.id.clone()], "round {round}");
+            assert_eq!(task_ids(&elsewhere.claim(1).await), [task.id.as_str()], "round {round}");
             there.api.task(&task.id).succeed("x").await;
         }
     });

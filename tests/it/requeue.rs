@@ -40,9 +40,9 @@ on_both! {
         first.fail("x").await;
         assert_ne!(second.waits_for().await, "session", "it may run");
         first.requeue().await.ok();
-        assert_eq!(task_ids(&worker.claim(4).await), [first.id.clone()], "its turn comes first, whatever the other one's priority");
+        assert_eq!(task_ids(&worker.claim(4).await), [first.id.as_str()], "its turn comes first, whatever the other one's priority");
         first.succeed("x").await;
-        assert_eq!(task_ids(&worker.claim(4).await), [second.id.clone()]);
+        assert_eq!(task_ids(&worker.claim(4).await), [second.id.as_str()]);
     }
 
     async fn a_cancelled_task_starts_over(server) {

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use bloom_core::command::{Op, Reply};
 use bloom_core::ids::{LeaseId, TaskId};
-use bloom_core::task::{Outcome, Status, TaskState};
+use bloom_core::op;
+use bloom_core::reply;
+use bloom_core::task::{Outcome, Session, Status, TaskState};
 use bloom_engine::{ClaimRequest, Error};
 use bloom_test_world::world::completion;
 use sqlx::{Connection, PgConnection};
@@ -13,7 +15,7 @@ use crate::support::plane::{Plane, START};
 use crate::support::{eventually, run};
 
 async fn lease_to(plane: &Plane, task: TaskId, worker: &str) -> LeaseId {
-    let Reply::Leased { task, .. } = plane.engine.lease(task, Some(worker.into()), 60_000, None).await.unwrap() else { panic!() };
+    let task = plane.engine.lease(task, Some(worker.into()), 60_000, None).await.unwrap().task;
     task.lease.unwrap().id
 }
 
@@ -63,10 +65,12 @@ fn a_row_that_is_kept_locked_delays_no_other() {
         let claim = ClaimRequest { worker: "claimer".into(), max: 1, wait_ms: 0, held: None, ttl_ms: 60_000, request_id: None };
         let leased = plane.engine.claim(claim.clone()).await.unwrap();
         assert_eq!(leased[0].id, pairs["ready"][1], "the first that can be had");
-        let renew = Op::RenewLeases { worker: "locked".into(), leases: renewed.to_vec() };
-        let Reply::RenewedLeases { renewed: done, lost, .. } = plane.engine.submit(renew).await.unwrap() else { panic!() };
+        let renew = Op::RenewLeases(op::RenewLeases { worker: "locked".into(), leases: renewed.to_vec() });
+        let Reply::RenewedLeases(reply::RenewedLeases { renewed: done, lost, .. }) = plane.engine.submit(renew).await.unwrap() else {
+            panic!()
+        };
         assert_eq!((done, lost), (vec![renewed[1]], vec![]), "what is locked is neither renewed nor lost");
-        let refused = plane.engine.submit(Op::Cancel { task: pairs["ready"][0] }).await;
+        let refused = plane.engine.submit(Op::Cancel(op::Cancel { task: pairs["ready"][0] })).await;
         assert!(matches!(refused, Err(Error::Busy)), "{refused:?}");
         plane.engine.submit(Op::Complete(Box::new(completion(parent, Some(parent_lease), Outcome::Success)))).await.unwrap();
 
@@ -90,6 +94,84 @@ fn a_row_that_is_kept_locked_delays_no_other() {
         plane.reaches(pairs["leased"][0], "the end of the lease that was locked", |task| task.status == Status::Queued).await;
         plane.reaches(pairs["asleep"][0], "its time, after the lock", is_ready).await;
         plane.reaches(pairs["dependent"][0], "the dependency's end, after the lock", is_ready).await;
+        plane.engine.stop().await;
+    });
+}
+
+/// Another program's transaction that keeps these tasks locked until it is committed.
+async fn lock(plane: &Plane, tasks: &[TaskId]) -> PgConnection {
+    let mut outsider = PgConnection::connect(&plane.url).await.unwrap();
+    sqlx::raw_sql("BEGIN").execute(&mut outsider).await.unwrap();
+    sqlx::query("SELECT 1 FROM task_state WHERE id = ANY($1) FOR UPDATE").bind(tasks).execute(&mut outsider).await.unwrap();
+    outsider
+}
+
+async fn unlock(mut outsider: PgConnection) {
+    sqlx::raw_sql("COMMIT").execute(&mut outsider).await.unwrap();
+}
+
+#[test]
+fn a_dependent_that_was_locked_is_not_forgotten_behind_those_of_later_pages() {
+    run(async {
+        let plane = Plane::start(true).await;
+        plane.register("w").await;
+        let parent = plane.create(|_| {}).await;
+        let dependents = plane
+            .create_many(250, |spec| {
+                spec.session = Session::None;
+                spec.depends_on.push(parent);
+            })
+            .await;
+        let lease = lease_to(&plane, parent, "w").await;
+        let outsider = lock(&plane, &dependents[10..11]).await;
+        plane.engine.submit(completion(parent, Some(lease), Outcome::Success)).await.unwrap();
+        plane.reaches(dependents[249], "the last page, behind a locked one", TaskState::is_ready).await;
+        assert!(!plane.task(dependents[10]).await.is_ready());
+        unlock(outsider).await;
+        eventually("the end of the wait of the one that was locked", || async {
+            plane.pass(1_000);
+            plane.task(dependents[10]).await.is_ready().then_some(())
+        })
+        .await;
+        plane.engine.stop().await;
+    });
+}
+
+#[test]
+fn a_page_of_locked_rows_hides_none_that_are_due() {
+    run(async {
+        let plane = Plane::start(true).await;
+        let locked = plane
+            .create_many(600, |spec| {
+                spec.session = Session::None;
+                spec.not_before = Some(START + 60_000);
+            })
+            .await;
+        let free = plane.create(|spec| spec.not_before = Some(START + 60_001)).await;
+        let outsider = lock(&plane, &locked).await;
+        plane.pass(60_001);
+        plane.reaches(free, "its time, behind a page of locked ones", TaskState::is_ready).await;
+        assert!(!plane.task(locked[0]).await.is_ready());
+        unlock(outsider).await;
+        plane.pass(1_000);
+        plane.reaches(locked[599], "their time, after the lock", TaskState::is_ready).await;
+        plane.engine.stop().await;
+    });
+}
+
+#[test]
+fn a_claim_among_many_locked_tasks_comes_to_an_end() {
+    run(async {
+        let plane = Plane::start(true).await;
+        plane.register("w").await;
+        let locked = plane.create_many(2_000, |spec| spec.priority = 9).await;
+        let free = plane.create(|spec| spec.priority = 0).await;
+        let outsider = lock(&plane, &locked).await;
+        let claim = ClaimRequest { worker: "w".into(), max: 1, wait_ms: 0, held: None, ttl_ms: 60_000, request_id: None };
+        // Each looks further: what was found locked is left alone for a while.
+        let leased = eventually("the one that is free", || async { plane.engine.claim(claim.clone()).await.unwrap().pop() }).await;
+        assert_eq!(leased.id, free);
+        unlock(outsider).await;
         plane.engine.stop().await;
     });
 }

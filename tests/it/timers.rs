@@ -1,6 +1,9 @@
 //! Deadlines, without waiting for them: the test sets the time.
 
 use bloom_core::command::{Claim, Grace, Holder, Loss, Op, Reply};
+use bloom_core::op;
+use bloom_core::reply;
+use bloom_core::reply::Due;
 use bloom_core::task::{Outcome, Parked, Reason, Status, TaskState};
 
 use bloom_test_world::world::completion;
@@ -12,16 +15,16 @@ async fn a_lease_ends_with_its_time(on_postgres: bool) {
     let plane = Plane::start(on_postgres).await;
     plane.register("w").await;
     let id = plane.create(|_| {}).await;
-    let Reply::Leased { task, .. } = plane.engine.lease(id, Some("w".into()), 300_000, None).await.unwrap() else { panic!() };
+    let task = plane.engine.lease(id, Some("w".into()), 300_000, None).await.unwrap().task;
     let lease = task.lease.unwrap();
     assert_eq!(lease.expires_at, START + 300_000);
 
     plane.pass(299_999);
-    plane.engine.submit(Op::Heartbeat { task: id, holder: Holder::default() }).await.unwrap();
+    plane.engine.submit(Op::Heartbeat(op::Heartbeat { task: id, holder: Holder::default() })).await.unwrap();
     // Had it not been renewed, it would be over now.
     plane.pass(299_999);
-    let due = plane.engine.submit(Op::ExpireLease { task: id, lease: lease.id, grace: Grace::default() }).await.unwrap();
-    assert!(matches!(due, Reply::NotDue(at) if at == START + 299_999 + 300_000), "{due:?}");
+    let due = plane.engine.submit(Op::ExpireLease(op::ExpireLease { task: id, lease: lease.id, grace: Grace::default() })).await.unwrap();
+    assert!(matches!(due, Reply::Due(Due::Later(at)) if at == START + 299_999 + 300_000), "{due:?}");
     assert_eq!(plane.task(id).await.status, Status::Running);
 
     plane.pass(1);
@@ -41,9 +44,12 @@ async fn a_silent_worker_turns_offline(on_postgres: bool) {
     let plane = Plane::start(on_postgres).await;
     plane.register("w").await;
     plane.pass(60_000);
-    let early =
-        plane.engine.submit(Op::MarkOffline { worker: "w".into(), cause: Loss::Silent { for_ms: 60_000, served_since: 0 } }).await.unwrap();
-    assert!(matches!(early, Reply::NotDue(at) if at == START + 60_001), "{early:?}");
+    let early = plane
+        .engine
+        .submit(Op::MarkOffline(op::MarkOffline { worker: "w".into(), cause: Loss::Silent { for_ms: 60_000, served_since: 0 } }))
+        .await
+        .unwrap();
+    assert!(matches!(early, Reply::Due(Due::Later(at)) if at == START + 60_001), "{early:?}");
     plane.shows("w", true).await;
     plane.pass(1);
     plane.shows("w", false).await;
@@ -58,7 +64,7 @@ async fn a_task_waits_for_its_time(on_postgres: bool) {
     let id = plane.create(|spec| spec.not_before = Some(START + 3_600_000)).await;
     assert_eq!(plane.task(id).await.parked, Some(Parked::NotBefore));
     plane.pass(3_599_999);
-    plane.engine.submit(Op::Reevaluate { tasks: vec![id], progress: None }).await.unwrap();
+    plane.engine.submit(Op::Reevaluate(op::Reevaluate { tasks: vec![id], progress: None })).await.unwrap();
     assert_eq!(plane.task(id).await.parked, Some(Parked::NotBefore));
     plane.pass(1);
     plane.reaches(id, "its time", TaskState::is_ready).await;
@@ -70,11 +76,11 @@ async fn a_claimed_run_ends_at_its_limit_whatever_it_says(on_postgres: bool) {
     plane.register("w").await;
     let id = plane.create(|_| {}).await;
     let claim = Claim { worker: "w".into(), candidates: vec![id], max: 1, held: None, ttl_ms: 300_000 };
-    let Reply::Claimed { leased, .. } = plane.engine.submit(Op::Claim(claim)).await.unwrap() else { panic!() };
+    let Reply::Claimed(reply::Claimed { leased, .. }) = plane.engine.submit(Op::Claim(claim)).await.unwrap() else { panic!() };
     // 120 s for the run and a minute's slack.
     assert_eq!(leased[0].lease.as_ref().unwrap().expires_at, START + 180_000);
     plane.pass(170_000);
-    plane.engine.submit(Op::Heartbeat { task: id, holder: Holder::default() }).await.unwrap();
+    plane.engine.submit(Op::Heartbeat(op::Heartbeat { task: id, holder: Holder::default() })).await.unwrap();
     plane.pass(10_000);
     plane.reaches(id, "the limit", |task| task.status == Status::Queued).await;
 

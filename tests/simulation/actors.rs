@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use bloom_core::command::{Choice, Completion, CordonWish, Op, Rejection, Reply, WorkerChange};
 use bloom_core::ids::{LeaseId, TaskId};
+use bloom_core::op;
+use bloom_core::reply;
 use bloom_core::task::{Format, Origin, Outcome, Session, TaskSpec, TaskState};
 use bloom_engine::{ClaimRequest, Engine, Error};
 use tokio::time::Instant;
@@ -146,7 +148,7 @@ pub async fn creator(cluster: Cluster) {
         cluster.pause(1_500).await;
         let number = if cluster.chance(20) { 8 } else { 1 };
         let tasks: Vec<TaskSpec> = (0..number).map(|_| spec(&cluster)).collect();
-        if let Some(Ok(Reply::Created(created))) = cluster.call(Op::Create { tasks }).await {
+        if let Some(Ok(Reply::Created(created))) = cluster.call(Op::Create(op::Create { tasks })).await {
             cluster.created.lock().expect("created").extend(created.iter().map(|task| task.state.id));
         }
     }
@@ -227,8 +229,8 @@ async fn run(cluster: Cluster, task: TaskState, held: Arc<Mutex<Vec<LeaseId>>>) 
         let step = left_ms.min(lease.ttl_ms.unsigned_abs() / 3);
         tokio::time::sleep(Duration::from_millis(step)).await;
         left_ms -= step;
-        let beat = cluster.call(Op::RenewLeases { worker: worker.clone(), leases: vec![lease.id] }).await;
-        if let Some(Ok(Reply::RenewedLeases { lost, .. })) = beat
+        let beat = cluster.call(Op::RenewLeases(op::RenewLeases { worker: worker.clone(), leases: vec![lease.id] })).await;
+        if let Some(Ok(Reply::RenewedLeases(reply::RenewedLeases { lost, .. }))) = beat
             && lost.contains(&lease.id)
         {
             held.lock().expect("held").retain(|id| *id != lease.id);
@@ -246,7 +248,7 @@ async fn run(cluster: Cluster, task: TaskState, held: Arc<Mutex<Vec<LeaseId>>>) 
         0..75 => Some(Op::Complete(Box::new(completion(Outcome::Success, false)))),
         75..82 => Some(Op::Complete(Box::new(completion(Outcome::Error, false)))),
         82..92 => Some(Op::Complete(Box::new(completion(Outcome::Error, true)))),
-        _ => Some(Op::Release { task: task.id, lease: lease.id, reason: "shutdown".into() }),
+        _ => Some(Op::Release(op::Release { task: task.id, lease: lease.id, reason: "shutdown".into() })),
     };
     if let Some(op) = op {
         cluster.insist(op).await;
@@ -262,12 +264,17 @@ pub async fn operator(cluster: Cluster, every_sec: u64, workers: usize) {
         let worker = format!("w{}", cluster.below(workers as u64));
         let Some(task) = (!created.is_empty()).then(|| created[cluster.below(created.len() as u64) as usize]) else { continue };
         let op = match cluster.below(12) {
-            0 | 1 => Op::Cancel { task },
-            2..=4 => Op::Requeue { task },
-            5 | 6 => Op::Lease { task, choice: Choice::Named(worker), ttl_ms: 1_000 + cluster.below(3_000) as i64, origin: Origin::Call },
-            7 => Op::Cordon { worker, wish: CordonWish::Cordon },
-            8 => Op::Cordon { worker, wish: CordonWish::Drain },
-            9 => Op::Cordon { worker, wish: CordonWish::Uncordon },
+            0 | 1 => Op::Cancel(op::Cancel { task }),
+            2..=4 => Op::Requeue(op::Requeue { task }),
+            5 | 6 => Op::Lease(op::Lease {
+                task,
+                choice: Choice::Named(worker),
+                ttl_ms: 1_000 + cluster.below(3_000) as i64,
+                origin: Origin::Call,
+            }),
+            7 => Op::Cordon(op::Cordon { worker, wish: CordonWish::Cordon }),
+            8 => Op::Cordon(op::Cordon { worker, wish: CordonWish::Drain }),
+            9 => Op::Cordon(op::Cordon { worker, wish: CordonWish::Uncordon }),
             10 => {
                 let change = WorkerChange {
                     id: worker,
@@ -277,7 +284,7 @@ pub async fn operator(cluster: Cluster, every_sec: u64, workers: usize) {
                 };
                 Op::RegisterWorker(Box::new(change))
             }
-            _ => Op::RemoveWorker { worker },
+            _ => Op::RemoveWorker(op::RemoveWorker { worker }),
         };
         cluster.call(op).await;
     }

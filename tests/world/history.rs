@@ -2,6 +2,7 @@
 
 use bloom_core::command::{Choice, Completion, CordonWish, Grace, Holder, Loss, NewEvent, Op, PushEnd};
 use bloom_core::ids::{LeaseId, TaskId};
+use bloom_core::op;
 use bloom_core::task::{EventKind, Origin, Outcome, Session, TaskSpec, Usage};
 use proptest::collection::vec;
 use proptest::option;
@@ -185,17 +186,17 @@ impl History {
         let task = |at: usize| pick(&self.tasks, at).copied();
         let worker = |at: usize| WORKERS[at % WORKERS.len()].to_owned();
         Some(match step {
-            Step::Create(tasks) => Op::Create { tasks: tasks.iter().map(|wanted| self.spec(now, wanted)).collect() },
+            Step::Create(tasks) => Op::Create(op::Create { tasks: tasks.iter().map(|wanted| self.spec(now, wanted)).collect() }),
             Step::Lease { task: at, worker: named, dispatch } => {
                 let known: Vec<String> = db.workers.keys().take(1).cloned().collect();
                 let choice = named.map_or(Choice::Among { workers: known, context: None }, |at| Choice::Named(worker(at)));
                 let origin = if *dispatch { Origin::Dispatch } else { Origin::Call };
-                Op::Lease { task: task(*at)?, choice, ttl_ms: TTL_MS, origin }
+                Op::Lease(op::Lease { task: task(*at)?, choice, ttl_ms: TTL_MS, origin })
             }
             Step::Push { worker: at } => {
                 let id = worker(*at);
                 let task = *db.ready_for(db.workers.get(&id)?).first()?;
-                Op::Push { task, worker: id, ttl_ms: TTL_MS }
+                Op::Push(op::Push { task, worker: id, ttl_ms: TTL_MS })
             }
             Step::EndPush { lease, end } => {
                 let (task, lease, _) = pick(&self.leases, *lease)?.clone();
@@ -204,7 +205,7 @@ impl History {
                     0 => PushEnd::Refused { message },
                     may_run => PushEnd::Undelivered { message, unless_running: may_run == 1 },
                 };
-                Op::EndPush { task, lease, end }
+                Op::EndPush(op::EndPush { task, lease, end })
             }
             Step::Claim { worker: at, max, held } => {
                 let id = worker(*at);
@@ -215,12 +216,12 @@ impl History {
             }
             Step::Heartbeat { lease, named } => {
                 let (task, lease, worker) = pick(&self.leases, *lease)?.clone();
-                Op::Heartbeat { task, holder: holder(*named, lease, worker) }
+                Op::Heartbeat(op::Heartbeat { task, holder: holder(*named, lease, worker) })
             }
             Step::Renew { worker: at } => {
                 let id = worker(*at);
                 let leases = self.leases.iter().filter(|(_, _, worker)| *worker == id).map(|(_, lease, _)| *lease).collect();
-                Op::RenewLeases { worker: id, leases }
+                Op::RenewLeases(op::RenewLeases { worker: id, leases })
             }
             Step::Complete { lease, named, end } => {
                 let (task, lease, worker) = pick(&self.leases, *lease)?.clone();
@@ -231,32 +232,32 @@ impl History {
             Step::Repeat { sent } => Op::Complete(Box::new(pick(&self.sent, *sent)?.clone())),
             Step::Release { lease } => {
                 let (task, lease, _) = pick(&self.leases, *lease)?.clone();
-                Op::Release { task, lease, reason: "shutdown".into() }
+                Op::Release(op::Release { task, lease, reason: "shutdown".into() })
             }
             Step::Events { lease, seq } => {
                 let (task, lease, _) = pick(&self.leases, *lease)?.clone();
                 let event = |seq| NewEvent { seq, kind: EventKind::Text, at: now, data: "{}".into() };
-                Op::AppendEvents { task, lease, events: vec![event(*seq), event(seq + 1)] }
+                Op::AppendEvents(op::AppendEvents { task, lease, events: vec![event(*seq), event(seq + 1)] })
             }
-            Step::Cancel { task: at } => Op::Cancel { task: task(*at)? },
-            Step::Requeue { task: at } => Op::Requeue { task: task(*at)? },
+            Step::Cancel { task: at } => Op::Cancel(op::Cancel { task: task(*at)? }),
+            Step::Requeue { task: at } => Op::Requeue(op::Requeue { task: task(*at)? }),
             Step::Expire { lease } => {
                 let (task, lease, _) = pick(&self.leases, *lease)?.clone();
-                Op::ExpireLease { task, lease, grace: Grace::default() }
+                Op::ExpireLease(op::ExpireLease { task, lease, grace: Grace::default() })
             }
             Step::Grace { lease } => {
                 let (task, lease, _) = pick(&self.leases, *lease)?.clone();
-                Op::ExpireLease { task, lease, grace: Grace { resumed_at: now, grace_ms: 10_000, ..Grace::default() } }
+                Op::ExpireLease(op::ExpireLease { task, lease, grace: Grace { resumed_at: now, grace_ms: 10_000, ..Grace::default() } })
             }
             Step::Register { worker: at, places } => Op::RegisterWorker(Box::new(registration(&worker(*at), *places))),
-            Step::Remove { worker: at } => Op::RemoveWorker { worker: worker(*at) },
+            Step::Remove { worker: at } => Op::RemoveWorker(op::RemoveWorker { worker: worker(*at) }),
             Step::Cordon { worker: at, wish } => {
                 let wishes = [CordonWish::Cordon, CordonWish::Uncordon, CordonWish::Drain];
-                Op::Cordon { worker: worker(*at), wish: wishes[wish % wishes.len()] }
+                Op::Cordon(op::Cordon { worker: worker(*at), wish: wishes[wish % wishes.len()] })
             }
-            Step::Seen { worker: at } => Op::RecordLastSeen { last_seen: vec![(worker(*at), now)] },
+            Step::Seen { worker: at } => Op::RecordLastSeen(op::RecordLastSeen { last_seen: vec![(worker(*at), now)] }),
             Step::Silent { worker: at } => {
-                Op::MarkOffline { worker: worker(*at), cause: Loss::Silent { for_ms: NOT_SEEN_MS, served_since: 0 } }
+                Op::MarkOffline(op::MarkOffline { worker: worker(*at), cause: Loss::Silent { for_ms: NOT_SEEN_MS, served_since: 0 } })
             }
             Step::Pass { .. } | Step::Crash | Step::LookAgain | Step::Stale(_) | Step::Batch(_) => return None,
         })

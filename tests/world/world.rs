@@ -4,9 +4,11 @@ use std::collections::HashMap;
 use std::fmt::Write as _;
 
 use bloom_core::Ms;
-use bloom_core::command::{Choice, Claim, Command, Completion, Grace, Holder, Keys, Op, Rejection, Reply, WorkerChange};
+use bloom_core::command::{Choice, Claim, Command, Completion, Grace, Holder, Keys, Op, Operation, Rejection, Reply, WorkerChange};
 use bloom_core::decide::decide;
 use bloom_core::ids::{LeaseId, TaskId, WorkerId, created_at};
+use bloom_core::op;
+use bloom_core::reply;
 use bloom_core::task::{Format, Origin, Outcome, Parked, Session, Status, TaskSpec, TaskState};
 use bloom_core::wakeup::{Progress, Waiters, Wakeup};
 use bloom_core::worker::DispatchMode;
@@ -167,7 +169,7 @@ impl World {
             }
             let Waiters { tasks, next, more_want_key } = waiters;
             let progress = Progress { wakeup: wakeup.id, next, more_want_key };
-            let (answers, caused) = self.commit(vec![Op::Reevaluate { tasks, progress: Some(progress) }.into()]);
+            let (answers, caused) = self.commit(vec![Op::Reevaluate(op::Reevaluate { tasks, progress: Some(progress) }).into()]);
             assert!(answers.iter().all(Result::is_ok), "{answers:?}");
             if next.is_some() {
                 wakeup.cursor = next;
@@ -257,20 +259,20 @@ impl World {
     }
 
     pub fn create(&mut self, spec: TaskSpec) -> TaskId {
-        match self.ok(Op::Create { tasks: vec![spec] }) {
+        match self.ok(Op::Create(op::Create { tasks: vec![spec] })) {
             Reply::Created(tasks) => tasks[0].state.id,
             other => panic!("{other:?}"),
         }
     }
 
     pub fn lease(&mut self, task: TaskId, worker: &str) -> LeaseId {
-        self.ok(Op::Lease { task, choice: Choice::Named(worker.into()), ttl_ms: TTL_MS, origin: Origin::Call });
+        self.ok(Op::Lease(op::Lease { task, choice: Choice::Named(worker.into()), ttl_ms: TTL_MS, origin: Origin::Call }));
         self.lease_of(task)
     }
 
     /// The leader pushes the task to the worker, or to one that suits it better.
     pub fn push(&mut self, task: TaskId, worker: &str) -> LeaseId {
-        self.ok(Op::Push { task, worker: worker.into(), ttl_ms: TTL_MS });
+        self.ok(Op::Push(op::Push { task, worker: worker.into(), ttl_ms: TTL_MS }));
         self.lease_of(task)
     }
 
@@ -283,13 +285,13 @@ impl World {
 
     pub fn claim(&mut self, worker: &str, max: usize) -> Vec<TaskState> {
         match self.ok(self.claim_op(worker, max, None)) {
-            Reply::Claimed { leased, .. } => leased,
+            Reply::Claimed(reply::Claimed { leased, .. }) => leased,
             other => panic!("{other:?}"),
         }
     }
 
     pub fn beat(&mut self, task: TaskId) {
-        self.ok(Op::Heartbeat { task, holder: Holder::default() });
+        self.ok(Op::Heartbeat(op::Heartbeat { task, holder: Holder::default() }));
     }
 
     pub fn complete(&mut self, task: TaskId, status: Outcome) {
@@ -301,7 +303,7 @@ impl World {
     pub fn expire(&mut self, task: TaskId) {
         let (lease, at) = self.task(task).lease.as_ref().map(|lease| (lease.id, lease.expires_at)).expect("it has a lease");
         self.now = self.now.max(at);
-        self.ok(Op::ExpireLease { task, lease, grace: Grace::default() });
+        self.ok(Op::ExpireLease(op::ExpireLease { task, lease, grace: Grace::default() }));
     }
 
     pub fn task(&self, id: TaskId) -> &TaskState {
@@ -329,12 +331,12 @@ impl World {
         let due: Vec<_> =
             self.db.active().filter_map(|task| task.lease.as_ref().map(|lease| (task.id, lease.id, lease.check_at))).collect();
         for (task, lease, _) in due.into_iter().filter(|(.., at)| *at <= now) {
-            self.ok(Op::ExpireLease { task, lease, grace: Grace::default() });
+            self.ok(Op::ExpireLease(op::ExpireLease { task, lease, grace: Grace::default() }));
         }
         let tasks: Vec<TaskId> =
             self.db.tasks.values().filter(|task| task.wake_at.is_some_and(|at| at <= now)).map(|task| task.id).collect();
         if !tasks.is_empty() {
-            self.ok(Op::Reevaluate { tasks, progress: None });
+            self.ok(Op::Reevaluate(op::Reevaluate { tasks, progress: None }));
         }
     }
 

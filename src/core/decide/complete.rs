@@ -3,40 +3,54 @@
 use std::sync::Arc;
 
 use super::super::audit::{Action, EntityType};
-use super::super::command::{Completed, Completion, Rejection, Reply};
+use super::super::command::{Completion, Keys, Operation, Rejection};
 use super::super::ids::{LeaseId, WorkerId};
+use super::super::reply::{Completed, StoredResult};
 use super::super::task::{Failure, LastLease, LeaseStatus, Outcome, PastLease, Reason, RunResult, Session, Status, TaskState};
 use super::super::working_set::{Halt, WorkingSet, need};
 use super::lease_end::{Next, Retry, Wait, complete_record, end_lease, finish, plan, retry};
 use super::running::held;
 
-pub(super) fn complete(set: &mut WorkingSet, completion: &Completion) -> Result<Reply, Halt> {
-    let task = set.task(completion.task)?;
-    let not_held = held(task, &completion.holder).err();
-    let Some(not_held) = not_held else {
-        let worker = task.lease.as_ref().map(|lease| lease.worker_id.clone()).unwrap_or_default();
-        let end = End::of(set, task, completion, &worker, completion.keep_attempt)?;
-        let mut task = task.clone();
-        let Some(lease) = end_lease(set, &mut task, LeaseStatus::Released) else { return Err(Rejection::LeaseNotFound.into()) };
-        complete_record(set, lease.id, completion.model.clone(), completion.usage);
-        return Ok(conclude(set, task, lease.id, &worker, completion, end));
-    };
-    if let Some(named) = completion.holder.lease {
-        let past = set.loaded.past_leases.get(&named).ok_or_else(|| need(|keys| keys.past_leases.insert(named)))?;
-        if let Some(past) = past.as_ref().filter(|past| past.task_id == task.id) {
-            if past.completed {
-                return Ok(Reply::Completed { task: task.clone(), result: Completed::Before(named) });
-            }
-            if is_late(task, past) {
-                let (task, past) = (task.clone(), past.clone());
-                return late(set, task, past, completion);
+impl Operation for Completion {
+    type Reply = Completed;
+
+    fn name(&self) -> &'static str {
+        "complete"
+    }
+
+    fn add_keys(&self, keys: &mut Keys) {
+        keys.tasks.insert(self.task);
+    }
+
+    fn decide(&self, set: &mut WorkingSet) -> Result<Completed, Halt> {
+        let completion = self;
+        let task = set.task(completion.task)?;
+        let not_held = held(task, &completion.holder).err();
+        let Some(not_held) = not_held else {
+            let worker = task.lease.as_ref().map(|lease| lease.worker_id.clone()).unwrap_or_default();
+            let end = End::of(set, task, completion, &worker, completion.keep_attempt)?;
+            let mut task = task.clone();
+            let Some(lease) = end_lease(set, &mut task, LeaseStatus::Released) else { return Err(Rejection::LeaseNotFound.into()) };
+            complete_record(set, lease.id, completion.model.clone(), completion.usage);
+            return Ok(conclude(set, task, lease.id, &worker, completion, end));
+        };
+        if let Some(named) = completion.holder.lease {
+            let past = set.loaded.past_leases.get(&named).ok_or_else(|| need(|keys| keys.past_leases.insert(named)))?;
+            if let Some(past) = past.as_ref().filter(|past| past.task_id == task.id) {
+                if past.completed {
+                    return Ok(Completed { task: task.clone(), result: StoredResult::Before(named) });
+                }
+                if is_late(task, past) {
+                    let (task, past) = (task.clone(), past.clone());
+                    return late(set, task, past, completion);
+                }
             }
         }
+        if matches!(not_held, Rejection::NotTheActiveLease(_)) {
+            return Err(not_held.into());
+        }
+        Err(Rejection::WrongStatus { status: task.status, expected: "'leased' or 'running'" }.into())
     }
-    if matches!(not_held, Rejection::NotTheActiveLease(_)) {
-        return Err(not_held.into());
-    }
-    Err(Rejection::WrongStatus { status: task.status, expected: "'leased' or 'running'" }.into())
 }
 
 /// Paid work is not thrown away: the lease ran out, and nobody has taken the task since.
@@ -46,7 +60,7 @@ fn is_late(task: &TaskState, past: &PastLease) -> bool {
         && task.last_lease.as_ref().is_some_and(|last| last.id == past.id && last.status == LeaseStatus::Expired)
 }
 
-fn late(set: &mut WorkingSet, mut task: TaskState, past: PastLease, completion: &Completion) -> Result<Reply, Halt> {
+fn late(set: &mut WorkingSet, mut task: TaskState, past: PastLease, completion: &Completion) -> Result<Completed, Halt> {
     // Without a sign of life the expiry has given the attempt back already; once is enough.
     let keep_attempt = completion.keep_attempt && past.last_heartbeat > past.started_at;
     let worker = past.worker_id.clone();
@@ -99,7 +113,14 @@ impl<'a> End<'a> {
     }
 }
 
-fn conclude(set: &mut WorkingSet, mut task: TaskState, lease: LeaseId, worker: &WorkerId, completion: &Completion, end: End<'_>) -> Reply {
+fn conclude(
+    set: &mut WorkingSet,
+    mut task: TaskState,
+    lease: LeaseId,
+    worker: &WorkerId,
+    completion: &Completion,
+    end: End<'_>,
+) -> Completed {
     if let Some(record) = set.dirty.past_leases.iter().rev().find(|record| record.id == lease) {
         // A repeat in this very batch finds it.
         set.loaded.past_leases.insert(lease, Some(record.clone()));
@@ -148,5 +169,5 @@ fn conclude(set: &mut WorkingSet, mut task: TaskState, lease: LeaseId, worker: &
         }
     }
     task.revision = set.put_task(task.clone());
-    Reply::Completed { task, result: Completed::Now(result) }
+    Completed { task, result: StoredResult::Now(result) }
 }

@@ -4,21 +4,49 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::super::audit::{Action, EntityType};
-use super::super::command::{AFTER_ALL, CreatedTask, Rejection, Reply};
+use super::super::command::{AFTER_ALL, Keys, Operation, Rejection};
+use super::super::reply::CreatedTask;
 use super::super::task::{Session, Status, TaskSpec, TaskState};
 use super::super::working_set::{Halt, WorkingSet, need};
 use super::readiness::{apply, evaluate, newest_in_context};
 
-pub(super) fn create(set: &mut WorkingSet, wanted: &[TaskSpec]) -> Result<Reply, Halt> {
-    check(set, wanted)?;
-    let mut created = Vec::with_capacity(wanted.len());
-    for spec in wanted {
-        created.push(match earlier(set, spec)? {
-            Some(earlier) => CreatedTask { state: set.task(earlier.id)?.clone(), spec: earlier, existed: true },
-            None => insert(set, spec)?,
-        });
+/// Creates tasks: all or none. The ids in the specs are given here.
+#[derive(Clone, Debug)]
+pub struct Create {
+    pub tasks: Vec<TaskSpec>,
+}
+
+impl Operation for Create {
+    type Reply = Vec<CreatedTask>;
+
+    fn name(&self) -> &'static str {
+        "create"
     }
-    Ok(Reply::Created(created))
+
+    fn add_keys(&self, keys: &mut Keys) {
+        for task in &self.tasks {
+            keys.tasks.extend(task.depends_on.iter().copied());
+            keys.idempotency.extend(task.idempotency_key.iter().cloned());
+            keys.exclusive.extend(task.exclusive_key.iter().cloned());
+            if task.session == Session::Context {
+                keys.contexts.insert(task.context_id.clone());
+                keys.predecessors.insert((task.context_id.clone(), AFTER_ALL));
+            }
+        }
+    }
+
+    fn decide(&self, set: &mut WorkingSet) -> Result<Vec<CreatedTask>, Halt> {
+        let wanted = &self.tasks[..];
+        check(set, wanted)?;
+        let mut created = Vec::with_capacity(wanted.len());
+        for spec in wanted {
+            created.push(match earlier(set, spec)? {
+                Some(earlier) => CreatedTask { state: set.task(earlier.id)?.clone(), spec: earlier, existed: true },
+                None => insert(set, spec)?,
+            });
+        }
+        Ok(created)
+    }
 }
 
 /// Everything that could stop the call, before anything is changed.

@@ -2,8 +2,9 @@
 
 use super::super::Ms;
 use super::super::audit::{Action, EntityType};
-use super::super::command::{Grace, Reply};
+use super::super::command::{Grace, Keys, Operation};
 use super::super::ids::{LeaseId, TaskId};
+use super::super::reply::Due;
 use super::super::task::{ActiveLease, Failure, LeaseStatus, Reason, Status};
 use super::super::working_set::{Halt, WorkingSet};
 use super::lease::hard_end;
@@ -12,57 +13,78 @@ use super::lease_end::{Retry, Wait, end_lease, plan, retry};
 /// A look at what is due counts for so long: no longer than the marks of service may be apart, so no gap in service lies behind it.
 const TRUSTED_FOR_MS: Ms = 1_500;
 
-pub(super) fn expire(set: &mut WorkingSet, id: TaskId, lease_id: LeaseId, grace: &Grace) -> Result<Reply, Halt> {
-    let Some(task) = set.find_task(id)? else { return Ok(Reply::Done) };
-    let Some(lease) = task.lease.as_ref().filter(|lease| lease.id == lease_id) else { return Ok(Reply::Done) };
-    let now = set.now();
-    if lease.expires_at > now + lease.ttl_ms {
-        return Ok(clamp(set, id));
+/// Ends the lease if it is due; else sets when it is to be looked at next.
+#[derive(Clone, Debug)]
+pub struct ExpireLease {
+    pub task: TaskId,
+    pub lease: LeaseId,
+    pub grace: Grace,
+}
+
+impl Operation for ExpireLease {
+    type Reply = Due;
+
+    fn name(&self) -> &'static str {
+        "expire_lease"
     }
-    if grace.found_due_at.is_some_and(|at| (now - at).abs() > TRUSTED_FOR_MS) {
-        return Ok(Reply::NotDue(now));
+
+    fn add_keys(&self, keys: &mut Keys) {
+        keys.tasks.insert(self.task);
     }
-    // A grace of before the clock stepped back lies in the future.
-    let graced_until = grace.resumed_at.min(now) + grace.grace_ms.min(lease.ttl_ms);
-    let due_at = lease.expires_at.max(graced_until);
-    // It must have been over when it was found, too: a clock that stepped forward since then says nothing of it.
-    if due_at > grace.found_due_at.map_or(now, |at| at.min(now)) {
-        if lease.check_at != due_at {
-            let mut task = task.clone();
-            task.lease = task.lease.map(|lease| ActiveLease { check_at: due_at, ..lease });
-            set.put_task_quietly(task);
+
+    fn decide(&self, set: &mut WorkingSet) -> Result<Due, Halt> {
+        let Self { task: id, lease: lease_id, ref grace } = *self;
+        let Some(task) = set.find_task(id)? else { return Ok(Due::Done) };
+        let Some(lease) = task.lease.as_ref().filter(|lease| lease.id == lease_id) else { return Ok(Due::Done) };
+        let now = set.now();
+        if lease.expires_at > now + lease.ttl_ms {
+            return Ok(clamp(set, id));
         }
-        return Ok(Reply::NotDue(due_at));
+        if grace.found_due_at.is_some_and(|at| (now - at).abs() > TRUSTED_FOR_MS) {
+            return Ok(Due::Later(now));
+        }
+        // A grace of before the clock stepped back lies in the future.
+        let graced_until = grace.resumed_at.min(now) + grace.grace_ms.min(lease.ttl_ms);
+        let due_at = lease.expires_at.max(graced_until);
+        // It must have been over when it was found, too: a clock that stepped forward since then says nothing of it.
+        if due_at > grace.found_due_at.map_or(now, |at| at.min(now)) {
+            if lease.check_at != due_at {
+                let mut task = task.clone();
+                task.lease = task.lease.map(|lease| ActiveLease { check_at: due_at, ..lease });
+                set.put_task_quietly(task);
+            }
+            return Ok(Due::Later(due_at));
+        }
+        let message = format!("lease on worker {} expired", lease.worker_id);
+        let cause = Retry {
+            // What was handed out with its lease and never sent a sign of life has perhaps never arrived: that is no attempt.
+            give_back: lease.origin.is_delivered() && task.status == Status::Leased,
+            wait: Wait::No,
+            session_worker: None,
+            failure: Failure { reason: Reason::WorkerLost, message, at: now },
+            actor: "reconciler",
+        };
+        let next = plan(set, task, &cause)?;
+        let mut task = task.clone();
+        let Some(lease) = end_lease(set, &mut task, LeaseStatus::Expired) else { return Ok(Due::Done) };
+        set.audit(Action::LeaseExpired, EntityType::Lease, lease.id, "reconciler", format!("task {id} of worker {}", lease.worker_id));
+        retry(set, &mut task, cause, next);
+        set.put_task(task);
+        Ok(Due::Done)
     }
-    let message = format!("lease on worker {} expired", lease.worker_id);
-    let cause = Retry {
-        // What was handed out with its lease and never sent a sign of life has perhaps never arrived: that is no attempt.
-        give_back: lease.origin.is_delivered() && task.status == Status::Leased,
-        wait: Wait::No,
-        session_worker: None,
-        failure: Failure { reason: Reason::WorkerLost, message, at: now },
-        actor: "reconciler",
-    };
-    let next = plan(set, task, &cause)?;
-    let mut task = task.clone();
-    let Some(lease) = end_lease(set, &mut task, LeaseStatus::Expired) else { return Ok(Reply::Done) };
-    set.audit(Action::LeaseExpired, EntityType::Lease, lease.id, "reconciler", format!("task {id} of worker {}", lease.worker_id));
-    retry(set, &mut task, cause, next);
-    set.put_task(task);
-    Ok(Reply::Done)
 }
 
 /// A lease that seems to last longer than its TTL was renewed before the clock stepped back. It gets a TTL from now.
-fn clamp(set: &mut WorkingSet, id: TaskId) -> Reply {
+fn clamp(set: &mut WorkingSet, id: TaskId) -> Due {
     let now = set.now();
-    let Ok(Some(task)) = set.find_task(id) else { return Reply::Done };
+    let Ok(Some(task)) = set.find_task(id) else { return Due::Done };
     let mut task = task.clone();
     let timeout_sec = task.timeout_sec;
-    let Some(lease) = &mut task.lease else { return Reply::Done };
+    let Some(lease) = &mut task.lease else { return Due::Done };
     last_from(lease, now, timeout_sec);
     let due_at = lease.expires_at;
     set.put_task(task);
-    Reply::NotDue(due_at)
+    Due::Later(due_at)
 }
 
 /// The lease lasts a TTL from this moment, and its run no longer than one that begins now.
@@ -72,19 +94,40 @@ fn last_from(lease: &mut ActiveLease, at: Ms, timeout_sec: i64) {
     lease.check_at = lease.check_at.min(lease.expires_at);
 }
 
-/// Of a lease that was made after the step nothing changes.
-pub(super) fn clock_stepped(set: &mut WorkingSet, id: TaskId, step_ms: i64, at: Ms) -> Result<Reply, Halt> {
-    let Some(task) = set.find_task(id)? else { return Ok(Reply::Done) };
-    let mut task = task.clone();
-    let timeout_sec = task.timeout_sec;
-    let Some(lease) = &mut task.lease else { return Ok(Reply::Done) };
-    // The two kinds lie a whole step apart.
-    let seems_to_last = lease.expires_at.max(lease.check_at);
-    let is_older = if step_ms > 0 { lease.started_at < at - step_ms / 2 } else { seems_to_last > at + lease.ttl_ms };
-    if is_older {
-        lease.hard_end_at = lease.hard_end_at.map(|end| end + step_ms.max(0));
-        last_from(lease, at, timeout_sec);
-        set.put_task(task);
+/// The database's clock has moved by so much besides what has passed, to `at`: an active lease goes on as if it had not.
+#[derive(Clone, Debug)]
+pub struct ClockStepped {
+    pub task: TaskId,
+    pub step_ms: i64,
+    pub at: Ms,
+}
+
+impl Operation for ClockStepped {
+    type Reply = ();
+
+    fn name(&self) -> &'static str {
+        "clock_stepped"
     }
-    Ok(Reply::Done)
+
+    fn add_keys(&self, keys: &mut Keys) {
+        keys.tasks.insert(self.task);
+    }
+
+    /// Of a lease that was made after the step nothing changes.
+    fn decide(&self, set: &mut WorkingSet) -> Result<(), Halt> {
+        let Self { task: id, step_ms, at } = *self;
+        let Some(task) = set.find_task(id)? else { return Ok(()) };
+        let mut task = task.clone();
+        let timeout_sec = task.timeout_sec;
+        let Some(lease) = &mut task.lease else { return Ok(()) };
+        // The two kinds lie a whole step apart.
+        let seems_to_last = lease.expires_at.max(lease.check_at);
+        let is_older = if step_ms > 0 { lease.started_at < at - step_ms / 2 } else { seems_to_last > at + lease.ttl_ms };
+        if is_older {
+            lease.hard_end_at = lease.hard_end_at.map(|end| end + step_ms.max(0));
+            last_from(lease, at, timeout_sec);
+            set.put_task(task);
+        }
+        Ok(())
+    }
 }

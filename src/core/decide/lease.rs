@@ -2,9 +2,10 @@
 
 use super::super::Ms;
 use super::super::audit::{Action, EntityType};
-use super::super::command::{Choice, Claim, Keys, Rejection, Reply};
+use super::super::command::{Choice, Claim, Keys, Operation, Rejection};
 use super::super::ids::{TaskId, WorkerId};
 use super::super::placement::{self, Candidate, STICKY_FOR_MS};
+use super::super::reply::{Claimed, Leased};
 use super::super::task::{ActiveLease, Origin, Parked, Session, Status, TaskState};
 use super::super::worker::{MAX_CONCURRENCY, Worker};
 use super::super::working_set::{ContextView, Halt, Slots, WorkingSet, need, unless_locked};
@@ -14,28 +15,63 @@ use super::workers::see;
 /// A lease by claim or push ends at the latest this long after the run's own time limit.
 const HARD_END_SLACK_MS: i64 = 60_000;
 
-pub(super) fn lease(set: &mut WorkingSet, task: TaskId, choice: &Choice, ttl_ms: i64, origin: Origin) -> Result<Reply, Halt> {
-    let state = set.task(task)?;
-    if state.status != Status::Queued {
-        return Err(Rejection::WrongStatus { status: state.status, expected: "'queued'" }.into());
+/// Binds a task to a worker. `origin` tells a lease call from a dispatch call.
+#[derive(Clone, Debug)]
+pub struct Lease {
+    pub task: TaskId,
+    pub choice: Choice,
+    pub ttl_ms: i64,
+    pub origin: Origin,
+}
+
+impl Operation for Lease {
+    type Reply = Leased;
+
+    fn name(&self) -> &'static str {
+        "lease"
     }
-    if let Some(parked) = not_ready(set, state)? {
-        return Err(Rejection::NotReady(parked).into());
+
+    fn is_placement(&self) -> bool {
+        true
     }
-    let worker = match choice {
-        Choice::Named(id) => named(set, state, id, origin)?,
-        Choice::Among { .. } => chosen(set, state, origin)?,
-    };
-    leased(set, task, &worker, origin, ttl_ms)
+
+    fn add_keys(&self, keys: &mut Keys) {
+        keys.tasks.insert(self.task);
+        match &self.choice {
+            Choice::Named(worker) => {
+                keys.workers.insert(worker.clone());
+            }
+            Choice::Among { workers, context } => {
+                keys.workers.extend(workers.iter().cloned());
+                keys.contexts.extend(context.iter().cloned());
+            }
+        }
+    }
+
+    fn decide(&self, set: &mut WorkingSet) -> Result<Leased, Halt> {
+        let Self { task, ref choice, ttl_ms, origin } = *self;
+        let state = set.task(task)?;
+        if state.status != Status::Queued {
+            return Err(Rejection::WrongStatus { status: state.status, expected: "'queued'" }.into());
+        }
+        if let Some(parked) = not_ready(set, state)? {
+            return Err(Rejection::NotReady(parked).into());
+        }
+        let worker = match choice {
+            Choice::Named(id) => named(set, state, id, origin)?,
+            Choice::Among { .. } => chosen(set, state, origin)?,
+        };
+        leased(set, task, &worker, origin, ttl_ms)
+    }
 }
 
 /// Makes the lease, once nothing stands against it.
-pub(super) fn leased(set: &mut WorkingSet, task: TaskId, worker: &str, origin: Origin, ttl_ms: i64) -> Result<Reply, Halt> {
+pub(super) fn leased(set: &mut WorkingSet, task: TaskId, worker: &str, origin: Origin, ttl_ms: i64) -> Result<Leased, Halt> {
     let worker = set.worker(worker)?.clone();
     place(set, task, &worker, origin, ttl_ms);
     let state = set.task(task)?.clone();
     let active_leases = i64::from(set.slots(&worker.id).used.count_ones());
-    Ok(Reply::Leased { task: state, worker, active_leases })
+    Ok(Leased { task: state, worker, active_leases })
 }
 
 /// What keeps a lease call from the task. Its place in its context does not: such calls are not restricted by that.
@@ -116,41 +152,63 @@ fn free_slots(worker: &Worker, slots: Slots) -> i64 {
     worker.capabilities.max_concurrency.min(MAX_CONCURRENCY) - i64::from(slots.used.count_ones())
 }
 
-/// Leases to the worker what it can take of the candidates. What turns out blocked is parked; what is not to be had any more is named stale.
-pub(super) fn claim(set: &mut WorkingSet, claim: &Claim) -> Result<Reply, Halt> {
-    let worker = set.worker(&claim.worker)?.clone();
-    let again = undelivered(set, claim)?;
-    let Blocked { blocked, locked } = blocked(set, claim)?;
+impl Operation for Claim {
+    type Reply = Claimed;
 
-    let worker = if worker.lost { see(set, worker) } else { worker };
-    let takes = worker.is_online() && worker.takes_tasks();
-    let mut leased = again;
-    let mut granted = 0;
-    let mut missed = locked.len();
-    for id in claim.candidates.iter().filter(|id| !locked.contains(id)) {
-        if granted >= claim.max {
-            break;
-        }
-        let takable = set.find_task(*id)?.is_some_and(|task| task.is_open_to(&worker.id) && worker.capabilities.serves(&task.agent_slug));
-        if !takable {
-            missed += 1;
-            continue;
-        }
-        // Asked again: a candidate before this one may just have taken the context or the key.
-        let blocker = match blocked.iter().find(|(blocked_id, ..)| blocked_id == id) {
-            Some((_, parked, blocker)) => Some((*parked, *blocker)),
-            None => set.find_task(*id)?.and_then(|task| blocker(set, task).ok().flatten()),
-        };
-        if let Some((parked, blocker)) = blocker {
-            park(set, *id, parked, blocker);
-            missed += 1;
-        } else if takes && free_slots(&worker, set.slots(&worker.id)) > 0 {
-            place(set, *id, &worker, Origin::Claim, claim.ttl_ms);
-            leased.push(set.task(*id)?.clone());
-            granted += 1;
+    fn name(&self) -> &'static str {
+        "claim"
+    }
+
+    fn is_placement(&self) -> bool {
+        true
+    }
+
+    fn add_keys(&self, keys: &mut Keys) {
+        keys.workers.insert(self.worker.clone());
+        keys.tasks.extend(self.candidates.iter().copied());
+        if self.held.is_some() {
+            keys.worker_tasks.insert(self.worker.clone());
         }
     }
-    Ok(Reply::Claimed { worker, leased, missed, locked })
+
+    /// Leases to the worker what it can take of the candidates. What turns out blocked is parked; what is not to be had any more is named stale.
+    fn decide(&self, set: &mut WorkingSet) -> Result<Claimed, Halt> {
+        let claim = self;
+        let worker = set.worker(&claim.worker)?.clone();
+        let again = undelivered(set, claim)?;
+        let Blocked { blocked, locked } = blocked(set, claim)?;
+
+        let worker = if worker.lost { see(set, worker) } else { worker };
+        let takes = worker.is_online() && worker.takes_tasks();
+        let mut leased = again;
+        let mut granted = 0;
+        let mut missed = locked.len();
+        for id in claim.candidates.iter().filter(|id| !locked.contains(id)) {
+            if granted >= claim.max {
+                break;
+            }
+            let takable =
+                set.find_task(*id)?.is_some_and(|task| task.is_open_to(&worker.id) && worker.capabilities.serves(&task.agent_slug));
+            if !takable {
+                missed += 1;
+                continue;
+            }
+            // Asked again: a candidate before this one may just have taken the context or the key.
+            let blocker = match blocked.iter().find(|(blocked_id, ..)| blocked_id == id) {
+                Some((_, parked, blocker)) => Some((*parked, *blocker)),
+                None => set.find_task(*id)?.and_then(|task| blocker(set, task).ok().flatten()),
+            };
+            if let Some((parked, blocker)) = blocker {
+                park(set, *id, parked, blocker);
+                missed += 1;
+            } else if takes && free_slots(&worker, set.slots(&worker.id)) > 0 {
+                place(set, *id, &worker, Origin::Claim, claim.ttl_ms);
+                leased.push(set.task(*id)?.clone());
+                granted += 1;
+            }
+        }
+        Ok(Claimed { worker, leased, missed, locked })
+    }
 }
 
 /// Leases by claim that the worker does not know of: their delivery was lost.

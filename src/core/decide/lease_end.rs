@@ -3,7 +3,7 @@
 use super::super::Ms;
 use super::super::audit::{Action, EntityType};
 use super::super::backoff::delay_ms;
-use super::super::command::{Rejection, Reply};
+use super::super::command::{Keys, Operation, Rejection};
 use super::super::ids::{LeaseId, TaskId, WorkerId};
 use super::super::task::{
     ActiveLease, Failure, LastLease, LeaseStatus, MAX_INFRA_RETRIES, Parked, PastLease, Reason, Session, Status, TaskState, Usage,
@@ -12,22 +12,43 @@ use super::super::wakeup::Subject;
 use super::super::working_set::{Halt, Slots, WorkingSet};
 use super::readiness::{Park, Verdict, apply, blocked, reserve};
 
-pub(super) fn release(set: &mut WorkingSet, id: TaskId, lease_id: LeaseId, reason: &str) -> Result<Reply, Halt> {
-    let task = set.task(id)?;
-    let worker = match &task.lease {
-        Some(lease) if lease.id == lease_id => lease.worker_id.clone(),
-        Some(_) => return Err(Rejection::NotTheActiveLease(lease_id.to_string()).into()),
-        None => return Err(Rejection::LeaseNotFound.into()),
-    };
-    let failure = Failure { reason: Reason::WorkerLost, message: format!("handed back: {reason}"), at: set.now() };
-    let cause = Retry { give_back: true, wait: Wait::No, session_worker: None, failure, actor: &worker };
-    let next = plan(set, task, &cause)?;
-    let mut task = task.clone();
-    end_lease(set, &mut task, LeaseStatus::Released);
-    set.audit(Action::TaskReleased, EntityType::Task, id, &worker, reason);
-    retry(set, &mut task, cause, next);
-    task.revision = set.put_task(task.clone());
-    Ok(Reply::Task(task))
+/// Gives a lease back: the task is queued again.
+#[derive(Clone, Debug)]
+pub struct Release {
+    pub task: TaskId,
+    pub lease: LeaseId,
+    pub reason: String,
+}
+
+impl Operation for Release {
+    type Reply = TaskState;
+
+    fn name(&self) -> &'static str {
+        "release"
+    }
+
+    fn add_keys(&self, keys: &mut Keys) {
+        keys.tasks.insert(self.task);
+    }
+
+    fn decide(&self, set: &mut WorkingSet) -> Result<TaskState, Halt> {
+        let Self { task: id, lease: lease_id, ref reason } = *self;
+        let task = set.task(id)?;
+        let worker = match &task.lease {
+            Some(lease) if lease.id == lease_id => lease.worker_id.clone(),
+            Some(_) => return Err(Rejection::NotTheActiveLease(lease_id.to_string()).into()),
+            None => return Err(Rejection::LeaseNotFound.into()),
+        };
+        let failure = Failure { reason: Reason::WorkerLost, message: format!("handed back: {reason}"), at: set.now() };
+        let cause = Retry { give_back: true, wait: Wait::No, session_worker: None, failure, actor: &worker };
+        let next = plan(set, task, &cause)?;
+        let mut task = task.clone();
+        end_lease(set, &mut task, LeaseStatus::Released);
+        set.audit(Action::TaskReleased, EntityType::Task, id, &worker, reason);
+        retry(set, &mut task, cause, next);
+        task.revision = set.put_task(task.clone());
+        Ok(task)
+    }
 }
 
 /// Takes the lease off the task and keeps its record; the caller says what becomes of the task.

@@ -4,71 +4,119 @@
 //! runs out by itself.
 
 use super::super::audit::{Action, EntityType};
-use super::super::command::{PushEnd, Rejection, Reply};
-use super::super::ids::{LeaseId, TaskId};
-use super::super::task::{Failure, LeaseStatus, Origin, Reason, Session, Status};
+use super::super::command::{Keys, Operation, PushEnd, Rejection};
+use super::super::ids::{LeaseId, TaskId, WorkerId};
+use super::super::reply::Pushed;
+use super::super::task::{Failure, LeaseStatus, Origin, Reason, Session, Status, TaskState};
 use super::super::worker::Worker;
 use super::super::working_set::{Halt, WorkingSet};
 use super::lease::{best, blocker, leased, sticky_worker};
 use super::lease_end::{Retry, Wait, end_lease, finish, plan, retry};
 use super::readiness::park;
 
-pub(super) fn push(set: &mut WorkingSet, id: TaskId, worker: &str, ttl_ms: i64) -> Result<Reply, Halt> {
-    let task = set.task(id)?;
-    if task.status != Status::Queued {
-        return Err(Rejection::WrongStatus { status: task.status, expected: "'queued'" }.into());
-    }
-    if let Some(parked) = task.parked.filter(|_| !task.is_open_to(worker)) {
-        return Err(Rejection::NotReady(parked).into());
-    }
-    if let Some((parked, by)) = blocker(set, task)? {
-        park(set, id, parked, by);
-        return Ok(Reply::Task(set.task(id)?.clone()));
-    }
-    // A task of a session knows where that is, and has waited its time for it.
-    let sticky = match task.session {
-        Session::Context => task.session_worker.clone(),
-        Session::None => sticky_worker(set.context(&task.context_id)?, set.now()),
-    };
-    set.find_worker(worker)?;
-    let worker = best(set, task, sticky.as_deref(), Worker::is_pushed_to)?.ok_or(Rejection::NoWorker)?;
-    leased(set, id, &worker, Origin::Push, ttl_ms)
+/// Gives a ready task to a worker that is pushed to: this one, unless the task's context is at another.
+#[derive(Clone, Debug)]
+pub struct Push {
+    pub task: TaskId,
+    pub worker: WorkerId,
+    pub ttl_ms: i64,
 }
 
-/// Changes nothing once the lease is over: a completion, its expiry or a removal was first.
-pub(super) fn end(set: &mut WorkingSet, id: TaskId, lease: LeaseId, end: &PushEnd) -> Result<Reply, Halt> {
-    let task = set.task(id)?;
-    let is_active = task.lease.as_ref().is_some_and(|active| active.id == lease);
-    let has_begun = matches!(end, PushEnd::Undelivered { unless_running: true, .. }) && task.status == Status::Running;
-    if !is_active || has_begun {
-        return Ok(Reply::Task(task.clone()));
+impl Operation for Push {
+    type Reply = Pushed;
+
+    fn name(&self) -> &'static str {
+        "push"
     }
-    let actor = if task.lease.as_ref().is_some_and(|lease| lease.origin.is_in_order()) { "reconciler" } else { "router" };
-    let (PushEnd::Refused { message } | PushEnd::Undelivered { message, .. }) = end;
-    let failure = |reason| Failure { reason, message: message.clone(), at: set.now() };
-    let retried = match end {
-        PushEnd::Refused { .. } => None,
-        PushEnd::Undelivered { .. } => {
-            let failure = failure(Reason::WorkerLost);
-            let cause = Retry { give_back: true, wait: Wait::No, session_worker: None, failure, actor };
-            let next = plan(set, task, &cause)?;
-            Some((cause, next))
-        }
-    };
-    let refused = failure(Reason::AgentError);
-    let mut task = task.clone();
-    end_lease(set, &mut task, LeaseStatus::Failed);
-    set.audit(Action::DispatchFailed, EntityType::Task, id, actor, message);
-    if let Some((cause, next)) = retried {
-        retry(set, &mut task, cause, next);
-    } else {
-        task.failure = Some(refused);
-        if task.cancel_requested {
-            set.audit(Action::TaskCancelled, EntityType::Task, id, actor, message);
-        }
-        let status = if task.cancel_requested { Status::Cancelled } else { Status::Failed };
-        finish(set, &mut task, status);
+
+    fn is_placement(&self) -> bool {
+        true
     }
-    task.revision = set.put_task(task.clone());
-    Ok(Reply::Task(task))
+
+    fn add_keys(&self, keys: &mut Keys) {
+        keys.tasks.insert(self.task);
+        keys.workers.insert(self.worker.clone());
+    }
+
+    fn decide(&self, set: &mut WorkingSet) -> Result<Pushed, Halt> {
+        let Self { task: id, ref worker, ttl_ms } = *self;
+        let task = set.task(id)?;
+        if task.status != Status::Queued {
+            return Err(Rejection::WrongStatus { status: task.status, expected: "'queued'" }.into());
+        }
+        if let Some(parked) = task.parked.filter(|_| !task.is_open_to(worker)) {
+            return Err(Rejection::NotReady(parked).into());
+        }
+        if let Some((parked, by)) = blocker(set, task)? {
+            park(set, id, parked, by);
+            return Ok(Pushed::Parked(set.task(id)?.clone()));
+        }
+        // A task of a session knows where that is, and has waited its time for it.
+        let sticky = match task.session {
+            Session::Context => task.session_worker.clone(),
+            Session::None => sticky_worker(set.context(&task.context_id)?, set.now()),
+        };
+        set.find_worker(worker)?;
+        let worker = best(set, task, sticky.as_deref(), Worker::is_pushed_to)?.ok_or(Rejection::NoWorker)?;
+        leased(set, id, &worker, Origin::Push, ttl_ms).map(Pushed::Leased)
+    }
+}
+
+/// The push of this lease came to nothing.
+#[derive(Clone, Debug)]
+pub struct EndPush {
+    pub task: TaskId,
+    pub lease: LeaseId,
+    pub end: PushEnd,
+}
+
+impl Operation for EndPush {
+    type Reply = TaskState;
+
+    fn name(&self) -> &'static str {
+        "end_push"
+    }
+
+    fn add_keys(&self, keys: &mut Keys) {
+        keys.tasks.insert(self.task);
+    }
+
+    /// Changes nothing once the lease is over: a completion, its expiry or a removal was first.
+    fn decide(&self, set: &mut WorkingSet) -> Result<TaskState, Halt> {
+        let Self { task: id, lease, ref end } = *self;
+        let task = set.task(id)?;
+        let is_active = task.lease.as_ref().is_some_and(|active| active.id == lease);
+        let has_begun = matches!(end, PushEnd::Undelivered { unless_running: true, .. }) && task.status == Status::Running;
+        if !is_active || has_begun {
+            return Ok(task.clone());
+        }
+        let actor = if task.lease.as_ref().is_some_and(|lease| lease.origin.is_in_order()) { "reconciler" } else { "router" };
+        let (PushEnd::Refused { message } | PushEnd::Undelivered { message, .. }) = end;
+        let failure = |reason| Failure { reason, message: message.clone(), at: set.now() };
+        let retried = match end {
+            PushEnd::Refused { .. } => None,
+            PushEnd::Undelivered { .. } => {
+                let failure = failure(Reason::WorkerLost);
+                let cause = Retry { give_back: true, wait: Wait::No, session_worker: None, failure, actor };
+                let next = plan(set, task, &cause)?;
+                Some((cause, next))
+            }
+        };
+        let refused = failure(Reason::AgentError);
+        let mut task = task.clone();
+        end_lease(set, &mut task, LeaseStatus::Failed);
+        set.audit(Action::DispatchFailed, EntityType::Task, id, actor, message);
+        if let Some((cause, next)) = retried {
+            retry(set, &mut task, cause, next);
+        } else {
+            task.failure = Some(refused);
+            if task.cancel_requested {
+                set.audit(Action::TaskCancelled, EntityType::Task, id, actor, message);
+            }
+            let status = if task.cancel_requested { Status::Cancelled } else { Status::Failed };
+            finish(set, &mut task, status);
+        }
+        task.revision = set.put_task(task.clone());
+        Ok(task)
+    }
 }

@@ -121,7 +121,9 @@ pub(super) fn newest_in_context(set: &WorkingSet, context: &str) -> Result<Optio
 }
 
 fn predecessor(set: &WorkingSet, context: &str, before: TaskId) -> Result<Option<TaskId>, Halt> {
-    set.loaded.predecessors.get(&(context.to_owned(), before)).copied().ok_or_else(|| need_predecessor(context, before))
+    let loaded = set.loaded.predecessors.get(&(context.to_owned(), before)).copied().ok_or_else(|| need_predecessor(context, before))?;
+    let requeued = set.requeued.get(context).and_then(|ids| ids.range(..before).next_back().copied());
+    Ok(loaded.max(requeued))
 }
 
 fn need_predecessor(context: &str, before: TaskId) -> Halt {

@@ -1,7 +1,8 @@
 //! Signs of life from a run.
 
-use super::super::command::{Holder, NewEvent, Rejection, Reply};
-use super::super::ids::{LeaseId, TaskId};
+use super::super::command::{Holder, Keys, NewEvent, Operation, Rejection};
+use super::super::ids::{LeaseId, TaskId, WorkerId};
+use super::super::reply::{Recorded, RenewedLeases};
 use super::super::task::{ActiveLease, Status, TaskEvent, TaskState};
 use super::super::working_set::{Halt, WorkingSet, need, unless_locked};
 
@@ -19,11 +20,31 @@ pub(super) fn held<'a>(task: &'a TaskState, holder: &Holder) -> Result<&'a Activ
     Ok(lease)
 }
 
-pub(super) fn heartbeat(set: &mut WorkingSet, id: TaskId, holder: &Holder) -> Result<Reply, Halt> {
-    let task = set.find_task(id)?.ok_or(Rejection::TaskOrLeaseNotFound)?;
-    held(task, holder)?;
-    let task = task.clone();
-    Ok(Reply::Task(renew_lease(set, task)))
+/// Renews the lease of one task.
+#[derive(Clone, Debug)]
+pub struct Heartbeat {
+    pub task: TaskId,
+    pub holder: Holder,
+}
+
+impl Operation for Heartbeat {
+    type Reply = TaskState;
+
+    fn name(&self) -> &'static str {
+        "heartbeat"
+    }
+
+    fn add_keys(&self, keys: &mut Keys) {
+        keys.tasks.insert(self.task);
+    }
+
+    fn decide(&self, set: &mut WorkingSet) -> Result<TaskState, Halt> {
+        let Self { task: id, ref holder } = *self;
+        let task = set.find_task(id)?.ok_or(Rejection::TaskOrLeaseNotFound)?;
+        held(task, holder)?;
+        let task = task.clone();
+        Ok(renew_lease(set, task))
+    }
 }
 
 /// Due leases are renewed too: one ends only when somebody commits its end.
@@ -45,67 +66,107 @@ fn renew_lease(set: &mut WorkingSet, mut task: TaskState) -> TaskState {
     task
 }
 
-pub(super) fn renew(set: &mut WorkingSet, worker: &str, leases: &[LeaseId]) -> Result<Reply, Halt> {
-    let mut holds = Vec::new();
-    let mut lost = Vec::new();
-    for id in leases {
-        let task = *set.loaded.lease_tasks.get(id).ok_or_else(|| need(|keys| keys.leases.insert(*id)))?;
-        let state = match task {
-            // Neither renewed nor lost: the worker asks again with its next heartbeat.
-            Some(task) => match unless_locked(set.find_task(task))? {
-                Some(state) => state,
-                None => continue,
-            },
-            None => None,
-        };
-        let holder = Holder { lease: Some(*id), worker: Some(worker.to_owned()) };
-        match state {
-            Some(state) if held(state, &holder).is_ok() => holds.push((*id, state.id)),
-            _ => lost.push(*id),
+/// Renews whichever of the leases this worker still holds.
+#[derive(Clone, Debug)]
+pub struct RenewLeases {
+    pub worker: WorkerId,
+    pub leases: Vec<LeaseId>,
+}
+
+impl Operation for RenewLeases {
+    type Reply = RenewedLeases;
+
+    fn name(&self) -> &'static str {
+        "renew_leases"
+    }
+
+    fn add_keys(&self, keys: &mut Keys) {
+        keys.leases.extend(self.leases.iter().copied());
+    }
+
+    fn decide(&self, set: &mut WorkingSet) -> Result<RenewedLeases, Halt> {
+        let Self { worker, leases } = self;
+        let mut holds = Vec::new();
+        let mut lost = Vec::new();
+        for id in leases {
+            let task = *set.loaded.lease_tasks.get(id).ok_or_else(|| need(|keys| keys.leases.insert(*id)))?;
+            let state = match task {
+                // Neither renewed nor lost: the worker asks again with its next heartbeat.
+                Some(task) => match unless_locked(set.find_task(task))? {
+                    Some(state) => state,
+                    None => continue,
+                },
+                None => None,
+            };
+            let holder = Holder { lease: Some(*id), worker: Some(worker.to_owned()) };
+            match state {
+                Some(state) if held(state, &holder).is_ok() => holds.push((*id, state.id)),
+                _ => lost.push(*id),
+            }
         }
+        let mut renewed = Vec::with_capacity(holds.len());
+        let mut cancel = Vec::new();
+        for (lease, task) in holds {
+            let task = set.task(task)?.clone();
+            cancel.extend(task.cancel_requested.then_some(task.id));
+            renew_lease(set, task);
+            renewed.push(lease);
+        }
+        Ok(RenewedLeases { renewed, lost, cancel })
     }
-    let mut renewed = Vec::with_capacity(holds.len());
-    let mut cancel = Vec::new();
-    for (lease, task) in holds {
-        let task = set.task(task)?.clone();
-        cancel.extend(task.cancel_requested.then_some(task.id));
-        renew_lease(set, task);
-        renewed.push(lease);
-    }
-    Ok(Reply::RenewedLeases { renewed, lost, cancel })
 }
 
 /// Records what a run tells of itself. Numbers that its lease has sent before are passed over.
-pub(super) fn append_events(set: &mut WorkingSet, id: TaskId, lease: LeaseId, events: &[NewEvent]) -> Result<Reply, Halt> {
-    let task = set.task(id)?;
-    match (&task.lease, &task.last_lease) {
-        (Some(active), _) if active.id == lease => {}
-        (Some(_), _) => return Err(Rejection::NotTheActiveLease(lease.to_string()).into()),
-        // The last words of a run may come after its end.
-        (None, Some(last)) if last.id == lease => {}
-        (None, _) => return Err(Rejection::LeaseNotFound.into()),
+#[derive(Clone, Debug)]
+pub struct AppendEvents {
+    pub task: TaskId,
+    pub lease: LeaseId,
+    pub events: Vec<NewEvent>,
+}
+
+impl Operation for AppendEvents {
+    type Reply = Recorded;
+
+    fn name(&self) -> &'static str {
+        "append_events"
     }
-    let mut task = task.clone();
-    let known = task.event_count;
-    for event in events {
-        if event.seq <= task.event_seq {
-            continue;
+
+    fn add_keys(&self, keys: &mut Keys) {
+        keys.tasks.insert(self.task);
+    }
+
+    fn decide(&self, set: &mut WorkingSet) -> Result<Recorded, Halt> {
+        let Self { task: id, lease, ref events } = *self;
+        let task = set.task(id)?;
+        match (&task.lease, &task.last_lease) {
+            (Some(active), _) if active.id == lease => {}
+            (Some(_), _) => return Err(Rejection::NotTheActiveLease(lease.to_string()).into()),
+            // The last words of a run may come after its end.
+            (None, Some(last)) if last.id == lease => {}
+            (None, _) => return Err(Rejection::LeaseNotFound.into()),
         }
-        task.event_seq = event.seq;
-        task.event_count += 1;
-        set.dirty.events.push(TaskEvent {
-            task_id: id,
-            number: task.event_count,
-            lease_id: lease,
-            seq: event.seq,
-            kind: event.kind,
-            at: event.at,
-            data: event.data.clone(),
-        });
+        let mut task = task.clone();
+        let known = task.event_count;
+        for event in events {
+            if event.seq <= task.event_seq {
+                continue;
+            }
+            task.event_seq = event.seq;
+            task.event_count += 1;
+            set.dirty.events.push(TaskEvent {
+                task_id: id,
+                number: task.event_count,
+                lease_id: lease,
+                seq: event.seq,
+                kind: event.kind,
+                at: event.at,
+                data: event.data.clone(),
+            });
+        }
+        let newest = task.event_count;
+        if newest > known {
+            set.put_task_quietly(task);
+        }
+        Ok(Recorded { newest })
     }
-    let newest = task.event_count;
-    if newest > known {
-        set.put_task_quietly(task);
-    }
-    Ok(Reply::Recorded { newest })
 }

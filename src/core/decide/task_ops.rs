@@ -1,80 +1,170 @@
 //! What users ask of a task that exists: cancel it, queue it again; and the settings that they store.
 
 use super::super::audit::{Action, EntityType};
-use super::super::command::{Rejection, Reply};
+use super::super::command::{Keys, Operation, Rejection};
 use super::super::ids::TaskId;
-use super::super::task::{Session, Status, TaskState};
+use super::super::task::{Parked, Session, Status, TaskState};
 use super::super::wakeup::Subject;
 use super::super::working_set::{Halt, WorkingSet};
 use super::lease_end::finish;
-use super::readiness::{apply, evaluate, known_dependencies};
+use super::readiness::{apply, evaluate, known_dependencies, park};
 
 /// Names of the stored settings.
 pub const MEMBRIDGE_SERVER_URL: &str = "membridge_server_url";
 pub const MEMBRIDGE_ADMIN_KEY: &str = "membridge_admin_key";
 
-pub(super) fn cancel(set: &mut WorkingSet, id: TaskId) -> Result<Reply, Halt> {
-    let task = set.task(id)?;
-    if task.status == Status::Cancelled || (task.status.is_active() && task.cancel_requested) {
-        return Ok(Reply::Task(task.clone()));
-    }
-    if task.status.is_final() {
-        return Err(Rejection::CannotCancel(task.status).into());
-    }
-    let mut task = task.clone();
-    task.cancel_requested = true;
-    task.updated_at = set.stamp();
-    if task.status == Status::Queued {
-        set.audit(Action::TaskCancelled, EntityType::Task, id, "api", "while queued");
-        finish(set, &mut task, Status::Cancelled);
-    } else {
-        set.audit(Action::TaskCancelled, EntityType::Task, id, "api", "requested; the worker is told to stop");
-    }
-    task.revision = set.put_task(task.clone());
-    Ok(Reply::Task(task))
+/// Cancels a queued task; of one that runs, the worker is told to end it.
+#[derive(Clone, Debug)]
+pub struct Cancel {
+    pub task: TaskId,
 }
 
-pub(super) fn requeue(set: &mut WorkingSet, id: TaskId) -> Result<Reply, Halt> {
-    let task = set.task(id)?;
-    if !matches!(task.status, Status::Failed | Status::Dead | Status::Cancelled) {
-        return Err(Rejection::CannotRequeue(task.status).into());
+impl Operation for Cancel {
+    type Reply = TaskState;
+
+    fn name(&self) -> &'static str {
+        "cancel"
     }
-    let mut task = TaskState {
-        status: Status::Queued,
-        updated_at: set.stamp(),
-        attempts: 0,
-        infra_retries: 0,
-        cancel_requested: false,
-        not_before: None,
-        parked: None,
-        wake_at: None,
-        session_worker: None,
-        failure: None,
-        finished_at: None,
-        remove_at: None,
-        // An old lease must not complete the new round.
-        last_lease: None,
-        // Later tasks of its context stand behind it again, though they wait for others as yet.
-        has_dependents: task.has_dependents || task.session == Session::Context,
-        ..task.clone()
-    };
-    // Whatever has run had its dependencies met; they may be gone by now.
-    let waits = task.has_dependencies && task.lease_count == 0;
-    let dependencies = if waits { known_dependencies(set, id)? } else { Vec::new() };
-    let verdict = evaluate(set, &mut task, &dependencies, id)?;
-    set.audit(Action::TaskRequeued, EntityType::Task, id, "admin", "");
-    if task.session == Session::Context {
-        // The next one of its context may be ready by now. It is this one's turn again.
-        set.wake(Subject::Context { context_id: task.context_id.clone(), after: Some(id) });
+
+    fn add_keys(&self, keys: &mut Keys) {
+        keys.tasks.insert(self.task);
     }
-    apply(set, &mut task, verdict);
-    task.revision = set.put_task(task.clone());
-    Ok(Reply::Task(task))
+
+    fn decide(&self, set: &mut WorkingSet) -> Result<TaskState, Halt> {
+        let id = self.task;
+        let task = set.task(id)?;
+        if task.status == Status::Cancelled || (task.status.is_active() && task.cancel_requested) {
+            return Ok(task.clone());
+        }
+        if task.status.is_final() {
+            return Err(Rejection::CannotCancel(task.status).into());
+        }
+        let mut task = task.clone();
+        task.cancel_requested = true;
+        task.updated_at = set.stamp();
+        if task.status == Status::Queued {
+            set.audit(Action::TaskCancelled, EntityType::Task, id, "api", "while queued");
+            finish(set, &mut task, Status::Cancelled);
+        } else {
+            set.audit(Action::TaskCancelled, EntityType::Task, id, "api", "requested; the worker is told to stop");
+        }
+        task.revision = set.put_task(task.clone());
+        Ok(task)
+    }
 }
 
-pub(super) fn configure(set: &mut WorkingSet, url: &str, key: &str) -> Result<Reply, Halt> {
-    set.dirty.settings.push((MEMBRIDGE_SERVER_URL, url.to_owned()));
-    set.dirty.settings.push((MEMBRIDGE_ADMIN_KEY, key.to_owned()));
-    set.audit(Action::ConfigUpdated, EntityType::Config, "membridge", "admin", url);
-    Ok(Reply::Done)
+/// Queues a failed, dead or cancelled task again.
+#[derive(Clone, Debug)]
+pub struct Requeue {
+    pub task: TaskId,
+}
+
+impl Operation for Requeue {
+    type Reply = TaskState;
+
+    fn name(&self) -> &'static str {
+        "requeue"
+    }
+
+    fn add_keys(&self, keys: &mut Keys) {
+        keys.tasks.insert(self.task);
+    }
+
+    fn decide(&self, set: &mut WorkingSet) -> Result<TaskState, Halt> {
+        let id = self.task;
+        let task = set.task(id)?;
+        if !matches!(task.status, Status::Failed | Status::Dead | Status::Cancelled) {
+            return Err(Rejection::CannotRequeue(task.status).into());
+        }
+        let mut task = TaskState {
+            status: Status::Queued,
+            updated_at: set.stamp(),
+            attempts: 0,
+            infra_retries: 0,
+            cancel_requested: false,
+            not_before: None,
+            parked: None,
+            wake_at: None,
+            session_worker: None,
+            failure: None,
+            finished_at: None,
+            remove_at: None,
+            // An old lease must not complete the new round.
+            last_lease: None,
+            // Later tasks of its context stand behind it again, though they wait for others as yet.
+            has_dependents: task.has_dependents || task.session == Session::Context,
+            ..task.clone()
+        };
+        // Whatever has run had its dependencies met; they may be gone by now.
+        let waits = task.has_dependencies && task.lease_count == 0;
+        let dependencies = if waits { known_dependencies(set, id)? } else { Vec::new() };
+        let verdict = evaluate(set, &mut task, &dependencies, id)?;
+        set.audit(Action::TaskRequeued, EntityType::Task, id, "admin", "");
+        apply(set, &mut task, verdict);
+        task.revision = set.put_task(task.clone());
+        if task.session == Session::Context && task.status == Status::Queued {
+            goes_first(set, &task);
+        }
+        Ok(task)
+    }
+}
+
+/// The next one of its context may be ready by now: it is this one's turn again.
+fn goes_first(set: &mut WorkingSet, task: &TaskState) {
+    set.wake(Subject::Context { context_id: task.context_id.clone(), after: Some(task.id) });
+    let requeued = set.requeued.entry(task.context_id.clone()).or_default();
+    let next = requeued.range(task.id..).next().copied();
+    requeued.insert(task.id);
+    // Of those that are queued again together nobody sees that one was ready for a moment.
+    let is_queued =
+        |next: &TaskId| matches!(set.find_task(*next), Ok(Some(next)) if next.is_ready() || next.parked == Some(Parked::Reserved));
+    if let Some(next) = next.filter(is_queued) {
+        park(set, next, Parked::Session, task.id);
+    }
+}
+
+/// Stores the settings that win over flags and environment.
+#[derive(Clone, Debug)]
+pub struct Configure {
+    pub membridge_server_url: String,
+    pub membridge_admin_key: String,
+}
+
+impl Operation for Configure {
+    type Reply = ();
+
+    fn name(&self) -> &'static str {
+        "configure"
+    }
+
+    fn decide(&self, set: &mut WorkingSet) -> Result<(), Halt> {
+        let (url, key) = (&self.membridge_server_url[..], &self.membridge_admin_key[..]);
+        set.dirty.settings.push((MEMBRIDGE_SERVER_URL, url.to_owned()));
+        set.dirty.settings.push((MEMBRIDGE_ADMIN_KEY, key.to_owned()));
+        set.audit(Action::ConfigUpdated, EntityType::Config, "membridge", "admin", url);
+        Ok(())
+    }
+}
+
+/// Only writes an audit entry: for actions outside the database.
+#[derive(Clone, Debug)]
+pub struct RecordAudit {
+    pub action: Action,
+    pub entity_type: EntityType,
+    pub entity_id: String,
+    pub actor: String,
+    pub detail: String,
+}
+
+impl Operation for RecordAudit {
+    type Reply = ();
+
+    fn name(&self) -> &'static str {
+        "record_audit"
+    }
+
+    fn decide(&self, set: &mut WorkingSet) -> Result<(), Halt> {
+        set.audit(self.action, self.entity_type, &self.entity_id, &self.actor, self.detail.clone());
+        Ok(())
+    }
 }

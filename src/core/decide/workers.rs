@@ -2,46 +2,66 @@
 
 use super::super::Ms;
 use super::super::audit::{Action, EntityType};
-use super::super::command::{CordonWish, Keys, Loss, Reply, WorkerChange};
+use super::super::command::{CordonWish, Keys, Loss, Operation, WorkerChange};
 use super::super::ids::WorkerId;
+use super::super::reply::{ChangedWorker, Due};
 use super::super::task::{Failure, LeaseStatus, Reason, TaskState};
 use super::super::wakeup::Subject;
 use super::super::worker::{Worker, WorkerStatus};
 use super::super::working_set::{Halt, WorkingSet, need, unless_locked};
 use super::lease_end::{Next, Retry, Wait, end_lease, plan, retry};
 
-pub(super) fn register(set: &mut WorkingSet, change: &WorkerChange) -> Result<Reply, Halt> {
-    let now = set.now();
-    let known = set.find_worker(&change.id)?.cloned();
-    let created = known.is_none();
-    let before = known.unwrap_or_else(|| Worker::new(change.id.clone(), now));
-    let mut worker = with_change(before.clone(), change);
-    worker.last_seen = now;
-    worker.lost = false;
-    let used = set.slots(&worker.id).used;
-    worker.recount_slots =
-        used.checked_shr(u32::try_from(worker.capabilities.max_concurrency).unwrap_or(0)).is_some_and(|above| above != 0);
-    if created {
-        set.audit(Action::WorkerRegistered, EntityType::Worker, &worker.id, change.actor, "");
-        worker = set.put_worker(worker);
-    } else if (Worker { last_seen: before.last_seen, lost: before.lost, ..worker.clone() }) != before {
-        set.audit(Action::WorkerUpdated, EntityType::Worker, &worker.id, change.actor, "");
-        if before.lost {
-            audit_return(set, &worker);
-        }
-        worker = set.put_worker(worker);
-        if before.capabilities.agents != worker.capabilities.agents || !worker.takes_tasks() {
-            set.wake(Subject::Reservations(worker.id.clone()));
-        }
-    } else {
-        worker = see(set, before);
+impl Operation for WorkerChange {
+    type Reply = ChangedWorker;
+
+    fn name(&self) -> &'static str {
+        "register_worker"
     }
-    Ok(reply(set, worker, created))
+
+    fn is_placement(&self) -> bool {
+        true
+    }
+
+    fn add_keys(&self, keys: &mut Keys) {
+        // The answer tells how many leases the worker has.
+        keys.workers.insert(self.id.clone());
+        keys.exact_slots.insert(self.id.clone());
+    }
+
+    fn decide(&self, set: &mut WorkingSet) -> Result<ChangedWorker, Halt> {
+        let change = self;
+        let now = set.now();
+        let known = set.find_worker(&change.id)?.cloned();
+        let created = known.is_none();
+        let before = known.unwrap_or_else(|| Worker::new(change.id.clone(), now));
+        let mut worker = with_change(before.clone(), change);
+        worker.last_seen = now;
+        worker.lost = false;
+        let used = set.slots(&worker.id).used;
+        worker.recount_slots =
+            used.checked_shr(u32::try_from(worker.capabilities.max_concurrency).unwrap_or(0)).is_some_and(|above| above != 0);
+        if created {
+            set.audit(Action::WorkerRegistered, EntityType::Worker, &worker.id, change.actor, "");
+            worker = set.put_worker(worker);
+        } else if (Worker { last_seen: before.last_seen, lost: before.lost, ..worker.clone() }) != before {
+            set.audit(Action::WorkerUpdated, EntityType::Worker, &worker.id, change.actor, "");
+            if before.lost {
+                audit_return(set, &worker);
+            }
+            worker = set.put_worker(worker);
+            if before.capabilities.agents != worker.capabilities.agents || !worker.takes_tasks() {
+                set.wake(Subject::Reservations(worker.id.clone()));
+            }
+        } else {
+            worker = see(set, before);
+        }
+        Ok(reply(set, worker, created))
+    }
 }
 
-fn reply(set: &WorkingSet, worker: Worker, created: bool) -> Reply {
+fn reply(set: &WorkingSet, worker: Worker, created: bool) -> ChangedWorker {
     let active_leases = i64::from(set.slots(&worker.id).used.count_ones());
-    Reply::Worker { worker, created, active_leases }
+    ChangedWorker { worker, created, active_leases }
 }
 
 fn with_change(mut worker: Worker, change: &WorkerChange) -> Worker {
@@ -92,112 +112,209 @@ fn audit_return(set: &mut WorkingSet, worker: &Worker) {
     set.audit(Action::WorkerOnline, EntityType::Worker, &worker.id, &worker.id, "seen again");
 }
 
-pub(super) fn record_seen(set: &mut WorkingSet, last_seen: &[(WorkerId, Ms)]) -> Result<Reply, Halt> {
-    for (id, _) in last_seen {
-        unless_locked(set.find_worker(id))?;
-    }
-    for (id, at) in last_seen {
-        // A sign from before the worker was marked offline was on its way; it does not bring the worker back.
-        let is_news = |worker: &&Worker| !(worker.lost && *at < worker.updated_at);
-        let is_later = |worker: &&Worker| worker.last_seen < *at || worker.last_seen > set.now();
-        if let Some(worker) = unless_locked(set.find_worker(id))?.flatten().filter(is_news).filter(is_later) {
-            let worker = worker.clone();
-            let at = (*at).min(set.now());
-            see_at(set, worker, at);
-        }
-    }
-    Ok(Reply::Done)
+/// These workers were seen, at these times.
+#[derive(Clone, Debug)]
+pub struct RecordLastSeen {
+    pub last_seen: Vec<(WorkerId, Ms)>,
 }
 
-/// Its leases are left alone: they end by their own time.
-pub(super) fn mark_offline(set: &mut WorkingSet, id: &str, cause: &Loss) -> Result<Reply, Halt> {
-    let Some(worker) = set.find_worker(id)? else { return Ok(Reply::Done) };
-    let mut worker = worker.clone();
-    if let Loss::Uninstalled = cause {
-        set.audit(Action::AgentUninstalled, EntityType::Worker, id, "admin", "");
-        worker.agent_version = "uninstalled".into();
-    } else if worker.lost || worker.status == WorkerStatus::Offline {
-        return Ok(Reply::Done);
+impl Operation for RecordLastSeen {
+    type Reply = ();
+
+    fn name(&self) -> &'static str {
+        "record_last_seen"
     }
-    if worker.last_seen > set.now() {
-        // The clock stepped back. What is silent from now on is seen so in its time.
-        see(set, worker);
-        return Ok(Reply::NotDue(set.now() + 1));
+
+    fn is_placement(&self) -> bool {
+        true
     }
-    let (actor, detail) = match cause {
-        Loss::Silent { for_ms, served_since } if set.now() - worker.last_seen.max(*served_since) <= *for_ms => {
-            return Ok(Reply::NotDue(worker.last_seen.max(*served_since) + for_ms + 1));
+
+    fn add_keys(&self, keys: &mut Keys) {
+        keys.workers.extend(self.last_seen.iter().map(|(worker, _)| worker.clone()));
+    }
+
+    fn decide(&self, set: &mut WorkingSet) -> Result<(), Halt> {
+        let last_seen = &self.last_seen;
+        for (id, _) in last_seen {
+            unless_locked(set.find_worker(id))?;
         }
-        Loss::Silent { for_ms, .. } => ("reconciler", format!("not seen for more than {} s", for_ms / 1000)),
-        Loss::Unreachable(error) => ("admin", format!("its agent does not answer: {error}")),
-        Loss::Uninstalled => ("admin", "its agent was uninstalled".into()),
-    };
-    if !worker.lost && worker.status != WorkerStatus::Offline {
-        set.audit(Action::WorkerOffline, EntityType::Worker, id, actor, detail);
+        for (id, at) in last_seen {
+            // A sign from before the worker was marked offline was on its way; it does not bring the worker back.
+            let is_news = |worker: &&Worker| !(worker.lost && *at < worker.updated_at);
+            let is_later = |worker: &&Worker| worker.last_seen < *at || worker.last_seen > set.now();
+            if let Some(worker) = unless_locked(set.find_worker(id))?.flatten().filter(is_news).filter(is_later) {
+                let worker = worker.clone();
+                let at = (*at).min(set.now());
+                see_at(set, worker, at);
+            }
+        }
+        Ok(())
     }
-    worker.lost = true;
-    set.put_worker(worker);
-    set.wake(Subject::Reservations(id.to_owned()));
-    Ok(Reply::Done)
 }
 
-pub(super) fn cordon(set: &mut WorkingSet, id: &str, wish: CordonWish) -> Result<Reply, Halt> {
-    let before = set.worker(id)?.clone();
-    let (cordoned, draining, action) = match wish {
-        CordonWish::Cordon => (true, before.draining, Action::WorkerCordoned),
-        CordonWish::Uncordon => (false, false, Action::WorkerUncordoned),
-        CordonWish::Drain => (true, true, Action::WorkerDraining),
-    };
-    let mut worker = Worker { cordoned, draining, ..before.clone() };
-    if worker != before {
-        set.audit(action, EntityType::Worker, id, "admin", "");
-        worker = set.put_worker(worker);
-        if !worker.takes_tasks() {
-            set.wake(Subject::Reservations(worker.id.clone()));
-        }
-    }
-    Ok(reply(set, worker, false))
+/// Marks the worker lost: it is offline until it is seen again.
+#[derive(Clone, Debug)]
+pub struct MarkOffline {
+    pub worker: WorkerId,
+    pub cause: Loss,
 }
 
-pub(super) fn remove(set: &mut WorkingSet, id: &str) -> Result<Reply, Halt> {
-    set.worker(id)?;
-    let tasks = set.loaded.worker_tasks.get(id).cloned().ok_or_else(|| need(|keys| keys.worker_tasks.insert(id.to_owned())))?;
-    let mut held = Vec::new();
-    for task in tasks {
-        held.extend(set.find_task(task)?.filter(|task| task.lease.as_ref().is_some_and(|lease| lease.worker_id == id)).cloned());
+impl Operation for MarkOffline {
+    type Reply = Due;
+
+    fn name(&self) -> &'static str {
+        "mark_offline"
     }
-    let slots = set.slots(id);
-    if !slots.exact || slots.used.count_ones() as usize != held.len() {
-        // A lease was made between the look-up and the lock.
-        return Err(need(|keys| {
-            keys.exact_slots.insert(id.to_owned());
-            keys.worker_tasks.insert(id.to_owned());
-        }));
+
+    fn is_placement(&self) -> bool {
+        true
     }
-    let mut planned: Vec<(TaskState, Retry<'_>, Next)> = Vec::new();
-    let mut missing = Keys::default();
-    for task in held {
-        let failure = Failure { reason: Reason::WorkerLost, message: format!("worker {id} was removed"), at: set.now() };
-        let cause = Retry { give_back: true, wait: Wait::No, session_worker: None, failure, actor: "admin" };
-        match plan(set, &task, &cause) {
-            Ok(next) => planned.push((task, cause, next)),
-            Err(Halt::Need(keys)) => missing.merge(&keys),
-            Err(rejected) => return Err(rejected),
+
+    fn add_keys(&self, keys: &mut Keys) {
+        keys.workers.insert(self.worker.clone());
+    }
+
+    /// Its leases are left alone: they end by their own time.
+    fn decide(&self, set: &mut WorkingSet) -> Result<Due, Halt> {
+        let (id, cause) = (&self.worker[..], &self.cause);
+        let Some(worker) = set.find_worker(id)? else { return Ok(Due::Done) };
+        let mut worker = worker.clone();
+        if let Loss::Uninstalled = cause {
+            set.audit(Action::AgentUninstalled, EntityType::Worker, id, "admin", "");
+            worker.agent_version = "uninstalled".into();
+        } else if worker.lost || worker.status == WorkerStatus::Offline {
+            return Ok(Due::Done);
         }
+        if worker.last_seen > set.now() {
+            // The clock stepped back. What is silent from now on is seen so in its time.
+            see(set, worker);
+            return Ok(Due::Later(set.now() + 1));
+        }
+        let (actor, detail) = match cause {
+            Loss::Silent { for_ms, served_since } if set.now() - worker.last_seen.max(*served_since) <= *for_ms => {
+                return Ok(Due::Later(worker.last_seen.max(*served_since) + for_ms + 1));
+            }
+            Loss::Silent { for_ms, .. } => ("reconciler", format!("not seen for more than {} s", for_ms / 1000)),
+            Loss::Unreachable(error) => ("admin", format!("its agent does not answer: {error}")),
+            Loss::Uninstalled => ("admin", "its agent was uninstalled".into()),
+        };
+        if !worker.lost && worker.status != WorkerStatus::Offline {
+            set.audit(Action::WorkerOffline, EntityType::Worker, id, actor, detail);
+        }
+        worker.lost = true;
+        set.put_worker(worker);
+        set.wake(Subject::Reservations(id.to_owned()));
+        Ok(Due::Done)
     }
-    if missing != Keys::default() {
-        return Err(Halt::Need(Box::new(missing)));
+}
+
+/// Cordons, uncordons or drains a worker.
+#[derive(Clone, Debug)]
+pub struct Cordon {
+    pub worker: WorkerId,
+    pub wish: CordonWish,
+}
+
+impl Operation for Cordon {
+    type Reply = ChangedWorker;
+
+    fn name(&self) -> &'static str {
+        "cordon"
     }
-    for (task, cause, next) in planned {
-        // The plan of one before may have marked it as awaited.
-        let mut task = set.find_task(task.id)?.cloned().unwrap_or(task);
-        end_lease(set, &mut task, LeaseStatus::Failed);
-        set.audit(Action::TaskReleased, EntityType::Task, task.id, "admin", format!("worker {id} was removed"));
-        retry(set, &mut task, cause, next);
-        set.put_task(task);
+
+    fn is_placement(&self) -> bool {
+        true
     }
-    set.audit(Action::WorkerRemoved, EntityType::Worker, id, "admin", "");
-    set.remove_worker(id);
-    set.wake(Subject::Reservations(id.to_owned()));
-    Ok(Reply::Done)
+
+    fn add_keys(&self, keys: &mut Keys) {
+        keys.workers.insert(self.worker.clone());
+        keys.exact_slots.insert(self.worker.clone());
+    }
+
+    fn decide(&self, set: &mut WorkingSet) -> Result<ChangedWorker, Halt> {
+        let (id, wish) = (&self.worker[..], self.wish);
+        let before = set.worker(id)?.clone();
+        let (cordoned, draining, action) = match wish {
+            CordonWish::Cordon => (true, before.draining, Action::WorkerCordoned),
+            CordonWish::Uncordon => (false, false, Action::WorkerUncordoned),
+            CordonWish::Drain => (true, true, Action::WorkerDraining),
+        };
+        let mut worker = Worker { cordoned, draining, ..before.clone() };
+        if worker != before {
+            set.audit(action, EntityType::Worker, id, "admin", "");
+            worker = set.put_worker(worker);
+            if !worker.takes_tasks() {
+                set.wake(Subject::Reservations(worker.id.clone()));
+            }
+        }
+        Ok(reply(set, worker, false))
+    }
+}
+
+/// Removes a worker. Its leases end, and their tasks are queued again.
+#[derive(Clone, Debug)]
+pub struct RemoveWorker {
+    pub worker: WorkerId,
+}
+
+impl Operation for RemoveWorker {
+    type Reply = ();
+
+    fn name(&self) -> &'static str {
+        "remove_worker"
+    }
+
+    fn is_placement(&self) -> bool {
+        true
+    }
+
+    fn add_keys(&self, keys: &mut Keys) {
+        keys.workers.insert(self.worker.clone());
+        keys.worker_tasks.insert(self.worker.clone());
+        keys.exact_slots.insert(self.worker.clone());
+    }
+
+    fn decide(&self, set: &mut WorkingSet) -> Result<(), Halt> {
+        let id = &self.worker[..];
+        set.worker(id)?;
+        let tasks = set.loaded.worker_tasks.get(id).cloned().ok_or_else(|| need(|keys| keys.worker_tasks.insert(id.to_owned())))?;
+        let mut held = Vec::new();
+        for task in tasks {
+            held.extend(set.find_task(task)?.filter(|task| task.lease.as_ref().is_some_and(|lease| lease.worker_id == id)).cloned());
+        }
+        let slots = set.slots(id);
+        if !slots.exact || slots.used.count_ones() as usize != held.len() {
+            // A lease was made between the look-up and the lock.
+            return Err(need(|keys| {
+                keys.exact_slots.insert(id.to_owned());
+                keys.worker_tasks.insert(id.to_owned());
+            }));
+        }
+        let mut planned: Vec<(TaskState, Retry<'_>, Next)> = Vec::new();
+        let mut missing = Keys::default();
+        for task in held {
+            let failure = Failure { reason: Reason::WorkerLost, message: format!("worker {id} was removed"), at: set.now() };
+            let cause = Retry { give_back: true, wait: Wait::No, session_worker: None, failure, actor: "admin" };
+            match plan(set, &task, &cause) {
+                Ok(next) => planned.push((task, cause, next)),
+                Err(Halt::Need(keys)) => missing.merge(&keys),
+                Err(rejected) => return Err(rejected),
+            }
+        }
+        if missing != Keys::default() {
+            return Err(Halt::Need(Box::new(missing)));
+        }
+        for (task, cause, next) in planned {
+            // The plan of one before may have marked it as awaited.
+            let mut task = set.find_task(task.id)?.cloned().unwrap_or(task);
+            end_lease(set, &mut task, LeaseStatus::Failed);
+            set.audit(Action::TaskReleased, EntityType::Task, task.id, "admin", format!("worker {id} was removed"));
+            retry(set, &mut task, cause, next);
+            set.put_task(task);
+        }
+        set.audit(Action::WorkerRemoved, EntityType::Worker, id, "admin", "");
+        set.remove_worker(id);
+        set.wake(Subject::Reservations(id.to_owned()));
+        Ok(())
+    }
 }

@@ -2,6 +2,7 @@
 
 use bloom_core::cache::{Cache, Shortage};
 use bloom_core::command::{CordonWish, Loss, Op, WorkerChange};
+use bloom_core::op;
 use bloom_core::task::TaskState;
 use bloom_core::worker::{Worker, WorkerStatus};
 use bloom_test_world::world::{World, spec, world};
@@ -119,7 +120,7 @@ fn a_removal_is_a_fact_with_a_revision() {
     let old = world.db.workers["a"].clone();
     let mut cache = cache_of(&world);
     let read = cache.begin_read();
-    world.ok(Op::RemoveWorker { worker: "a".into() });
+    world.ok(Op::RemoveWorker(op::RemoveWorker { worker: "a".into() }));
     cache.remove_worker("a", world.db.tombstones["a"]);
     cache.put_worker(old, &read);
     assert!(cache.fleet.worker("a").is_none(), "read before it was removed");
@@ -144,10 +145,10 @@ fn why_nobody_takes_a_task() {
 
     let mut world = world.worker("a", 1).worker("b", 1);
     assert_eq!(cache_of(&world).fleet.shortage("coder"), None);
-    world.ok(Op::Cordon { worker: "a".into(), wish: CordonWish::Cordon });
-    world.ok(Op::Cordon { worker: "b".into(), wish: CordonWish::Drain });
+    world.ok(Op::Cordon(op::Cordon { worker: "a".into(), wish: CordonWish::Cordon }));
+    world.ok(Op::Cordon(op::Cordon { worker: "b".into(), wish: CordonWish::Drain }));
     assert_eq!(cache_of(&world).fleet.shortage("coder"), Some(Shortage::Cordoned));
-    world.ok(Op::Cordon { worker: "b".into(), wish: CordonWish::Uncordon });
+    world.ok(Op::Cordon(op::Cordon { worker: "b".into(), wish: CordonWish::Uncordon }));
     let task = world.create(spec("c"));
     world.lease(task, "b");
     assert_eq!(cache_of(&world).fleet.shortage("coder"), Some(Shortage::NoCapacity));
@@ -157,12 +158,12 @@ fn why_nobody_takes_a_task() {
 fn a_lost_worker_takes_tasks_by_claiming_unless_its_status_says_otherwise() {
     let mut world = world().worker("a", 1);
     world.now += 100_000;
-    world.ok(Op::MarkOffline { worker: "a".into(), cause: Loss::Silent { for_ms: 60_000, served_since: 0 } });
+    world.ok(Op::MarkOffline(op::MarkOffline { worker: "a".into(), cause: Loss::Silent { for_ms: 60_000, served_since: 0 } }));
     assert!(cache_of(&world).fleet.takes_tasks("a"));
     let change = WorkerChange { id: "a".into(), status: Some(WorkerStatus::Error), actor: "api", ..WorkerChange::default() };
     world.ok(Op::RegisterWorker(Box::new(change)));
     world.now += 100_000;
-    world.ok(Op::MarkOffline { worker: "a".into(), cause: Loss::Silent { for_ms: 60_000, served_since: 0 } });
+    world.ok(Op::MarkOffline(op::MarkOffline { worker: "a".into(), cause: Loss::Silent { for_ms: 60_000, served_since: 0 } }));
     assert!(!cache_of(&world).fleet.takes_tasks("a"));
 }
 

@@ -5,8 +5,11 @@ use std::collections::HashMap;
 
 use proptest::prelude::*;
 
-use bloom_core::command::{Completed, Completion, Op, Rejection, Reply};
+use bloom_core::command::{Completion, Op, Rejection, Reply};
 use bloom_core::ids::{LeaseId, TaskId};
+use bloom_core::op;
+use bloom_core::reply;
+use bloom_core::reply::StoredResult;
 use bloom_core::task::Outcome;
 use bloom_test_world::history::{History, Step, steps};
 use bloom_test_world::world::{World, completion, registration, world};
@@ -52,7 +55,7 @@ impl Run {
         let before = self.world.clone();
         let answers = self.world.run_batch(ops.clone());
         for (op, answer) in ops.iter().zip(&answers) {
-            if let (Op::Complete(completion), Ok(Reply::Completed { result, .. })) = (op, answer) {
+            if let (Op::Complete(completion), Ok(Reply::Completed(reply::Completed { result, .. }))) = (op, answer) {
                 self.acknowledge(completion, result);
             }
         }
@@ -66,13 +69,13 @@ impl Run {
         }
     }
 
-    fn acknowledge(&mut self, completion: &Completion, result: &Completed) {
+    fn acknowledge(&mut self, completion: &Completion, result: &StoredResult) {
         match result {
-            Completed::Now(result) => {
+            StoredResult::Now(result) => {
                 assert!(completion.holder.lease.is_none_or(|named| named == result.lease_id), "it is the named lease's result");
                 assert_eq!(self.acknowledged.insert(result.lease_id, result.id), None, "a lease has one completion");
             }
-            Completed::Before(lease) => assert!(self.acknowledged.contains_key(lease), "what is told as done before was"),
+            StoredResult::Before(lease) => assert!(self.acknowledged.contains_key(lease), "what is told as done before was"),
         }
     }
 
@@ -89,7 +92,7 @@ impl Run {
     fn check_attempts(&self, before: &World, op: &Op) {
         for (id, task) in &self.world.db.tasks {
             let Some(was) = before.db.tasks.get(id) else { continue };
-            let requeued = matches!(op, Op::Requeue { task } if task == id) && was.status != task.status;
+            let requeued = matches!(op, Op::Requeue(op::Requeue { task }) if task == id) && was.status != task.status;
             let given_back = task.infra_retries - was.infra_retries;
             let expected = if requeued { 0 } else { was.attempts + (task.lease_count - was.lease_count) - given_back };
             assert_eq!(task.attempts, expected, "{op:?}\n{was:?}\n{task:?}");
@@ -110,15 +113,15 @@ impl Run {
         match op {
             Op::Complete(completion) if completion.holder.lease.is_some() => {
                 let answer = again(&mut self.world);
-                assert!(matches!(answer, Ok(Reply::Completed { result: Completed::Before(_), .. })), "{answer:?}");
+                assert!(matches!(answer, Ok(Reply::Completed(reply::Completed { result: StoredResult::Before(_), .. }))), "{answer:?}");
             }
-            Op::Cancel { .. } => assert!(again(&mut self.world).is_ok()),
-            Op::Create { tasks } if tasks.iter().all(|task| task.idempotency_key.is_some()) => {
+            Op::Cancel(_) => assert!(again(&mut self.world).is_ok()),
+            Op::Create(op::Create { tasks }) if tasks.iter().all(|task| task.idempotency_key.is_some()) => {
                 let Ok(Reply::Created(first)) = answer else { panic!("{answer:?}") };
                 let Ok(Reply::Created(second)) = again(&mut self.world) else { panic!("the repeat was refused") };
                 assert!(first.iter().zip(&second).all(|(a, b)| a.spec.id == b.spec.id && b.existed));
             }
-            Op::Requeue { .. } | Op::Release { .. } => {
+            Op::Requeue(_) | Op::Release(_) => {
                 let before = self.world.db.clone();
                 if self.world.run(op.clone()).is_err() {
                     assert_eq!(before, self.world.db);

@@ -1,5 +1,6 @@
 //! Another file takes the place of SQLite's while the store has it open.
 
+use bloom_core::op;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
@@ -25,7 +26,7 @@ fn a_file_that_takes_the_place_is_neither_written_nor_read() {
         fs::copy(&path, &copy).unwrap();
         fs::rename(&copy, &path).unwrap();
 
-        let refused = try_commit(&mut writer, &[Op::Create { tasks: vec![spec("c")] }]).await.unwrap_err();
+        let refused = try_commit(&mut writer, &[Op::Create(op::Create { tasks: vec![spec("c")] })]).await.unwrap_err();
         assert!(refused.is_lasting() && refused.to_string().contains("replaced"), "{refused}");
         assert!(writer.rollback().await.unwrap_err().is_lasting(), "waiting does not help");
         assert!(bench.port().writer().await.is_err_and(|error| error.is_lasting()));

@@ -4,6 +4,8 @@ use std::collections::BTreeSet;
 
 use super::*;
 use bloom_core::command::{Grace, Loss};
+use bloom_core::op;
+use bloom_core::reply::Due;
 use bloom_core::task::Parked;
 use bloom_database::Service;
 
@@ -33,7 +35,7 @@ async fn a_removed_worker_leaves_its_revision(database) {
     for name in ["a", "b"] {
         register(&mut writer, name, 2).await;
     }
-    commit(&mut writer, vec![Op::RemoveWorker { worker: "a".into() }]).await;
+    commit(&mut writer, vec![Op::RemoveWorker(op::RemoveWorker { worker: "a".into() })]).await;
     let keys = Keys { workers: ["a".to_owned(), "b".to_owned(), "c".to_owned()].into(), ..Keys::default() };
     let loaded = writer.begin_and_load(&keys, LockWait::Long).await.unwrap();
     writer.rollback().await.unwrap();
@@ -59,7 +61,7 @@ async fn a_removed_worker_leaves_its_revision(database) {
     assert_eq!(named(bench.store.workers().await.unwrap()), [("a".to_owned(), 3), ("b".to_owned(), 1)]);
 
     // After an hour its row goes as well.
-    commit(&mut writer, vec![Op::RemoveWorker { worker: "b".into() }]).await;
+    commit(&mut writer, vec![Op::RemoveWorker(op::RemoveWorker { worker: "b".into() })]).await;
     bench.at(3_600_000);
     writer.maintain(&Maintenance::PruneBatches { older_than_ms: DAY }).await.unwrap();
     let loaded = writer.begin_and_load(&keys, LockWait::Long).await.unwrap();
@@ -89,7 +91,7 @@ async fn of_two_that_create_in_one_context_the_second_looks_again(database) {
     let bench = Bench::new(database).await;
     let mut writer = bench.writer().await;
     for known in [0, 1] {
-        let late = decided(&mut writer, &Op::Create { tasks: vec![in_context("c")] }).await;
+        let late = decided(&mut writer, &Op::Create(op::Create { tasks: vec![in_context("c")] })).await;
         let first = create(&mut writer, vec![in_context("c")]).await[0];
         assert!(save_late(&mut writer, &late).await.unwrap_err().is_conflict(), "{known} before");
         let second = create(&mut writer, vec![in_context("c")]).await[0];
@@ -97,7 +99,7 @@ async fn of_two_that_create_in_one_context_the_second_looks_again(database) {
         assert_eq!((state.created_after, state.parked), (Some(first), Some(Parked::Session)));
     }
     // Other contexts, and tasks without a session, do not meet.
-    let late = decided(&mut writer, &Op::Create { tasks: vec![in_context("d"), spec("c")] }).await;
+    let late = decided(&mut writer, &Op::Create(op::Create { tasks: vec![in_context("d"), spec("c")] })).await;
     create(&mut writer, vec![spec("c"), in_context("e")]).await;
     save_late(&mut writer, &late).await.unwrap();
 }
@@ -109,7 +111,7 @@ async fn a_session_s_worker_comes_with_its_context(database) {
     let first = create(&mut writer, vec![in_context("c")]).await[0];
     commit(&mut writer, vec![lease(first, "w")]).await;
     commit(&mut writer, vec![success(first, "x")]).await;
-    let create = Op::Create { tasks: vec![in_context("c")] };
+    let create = Op::Create(op::Create { tasks: vec![in_context("c")] });
     let loaded = writer.begin_and_load(&create.keys(), LockWait::Long).await.unwrap();
     assert_eq!(loaded.observed_workers["w"].as_ref().map(|worker| worker.id.as_str()), Some("w"));
     let mut set = WorkingSet::new(loaded, seed());
@@ -136,9 +138,9 @@ async fn a_heartbeat_leaves_the_deadline_where_it_is(database) {
     assert_eq!((none.now, none.items, none.next_at), (START, vec![], None));
     let leases: Vec<LeaseId> = commit(&mut writer, ids.iter().map(|id| lease(*id, "w")).collect()).await.iter().map(held).collect();
     bench.at(30_000);
-    commit(&mut writer, vec![Op::Heartbeat { task: ids[0], holder: Holder::default() }]).await;
+    commit(&mut writer, vec![Op::Heartbeat(op::Heartbeat { task: ids[0], holder: Holder::default() })]).await;
     bench.at(31_000);
-    commit(&mut writer, vec![Op::Heartbeat { task: ids[0], holder: Holder::default() }]).await;
+    commit(&mut writer, vec![Op::Heartbeat(op::Heartbeat { task: ids[0], holder: Holder::default() })]).await;
     let due = bench.port().due_leases(9).await.unwrap();
     assert_eq!((due.items, due.next_at), (vec![], Some(START + 60_000)));
 
@@ -150,11 +152,11 @@ async fn a_heartbeat_leaves_the_deadline_where_it_is(database) {
     assert_eq!((due.items.len(), due.next_at), (2, Some(START + 60_000)), "more is due at once");
 
     // The look at one that lives moves its deadline; the row is told of quietly, but written whole.
-    let look = |grace| Op::ExpireLease { task: ids[0], lease: leases[0], grace };
+    let look = |grace| Op::ExpireLease(op::ExpireLease { task: ids[0], lease: leases[0], grace });
     let told = commit(&mut writer, vec![look(Grace::default())]).await;
-    assert!(matches!(told[0], Reply::NotDue(at) if at == START + 91_000));
+    assert!(matches!(told[0], Reply::Due(Due::Later(at)) if at == START + 91_000));
     for (id, lease) in ids.iter().zip(&leases).skip(1) {
-        commit(&mut writer, vec![Op::ExpireLease { task: *id, lease: *lease, grace: Grace::default() }]).await;
+        commit(&mut writer, vec![Op::ExpireLease(op::ExpireLease { task: *id, lease: *lease, grace: Grace::default() })]).await;
     }
     let due = bench.port().due_leases(9).await.unwrap();
     assert_eq!((due.items, due.next_at), (vec![], Some(START + 91_000)));
@@ -168,7 +170,7 @@ async fn a_heartbeat_leaves_the_deadline_where_it_is(database) {
     execute(&bench.url, "UPDATE task_state SET check_at = NULL").await;
     let due = bench.port().due_leases(9).await.unwrap();
     assert_eq!((due.items, due.next_at), (vec![(ids[0], leases[0])], None));
-    commit(&mut writer, vec![Op::Heartbeat { task: ids[0], holder: Holder::default() }, look(Grace::default())]).await;
+    commit(&mut writer, vec![Op::Heartbeat(op::Heartbeat { task: ids[0], holder: Holder::default() }), look(Grace::default())]).await;
     assert_eq!(bench.port().due_leases(9).await.unwrap().next_at, Some(START + 151_000));
 }
 
@@ -183,8 +185,8 @@ async fn leases_from_before_the_clock_stepped_back_are_found(database) {
     assert_eq!(bench.port().leases_beyond_ttl(9).await.unwrap().len(), 2);
     assert_eq!(bench.port().leases_beyond_ttl(1).await.unwrap().len(), 1);
     bench.at(-3_600_000);
-    let told = commit(&mut writer, vec![Op::ExpireLease { task: ids[0], lease: leases[0], grace: Grace::default() }]).await;
-    assert!(matches!(told[0], Reply::NotDue(at) if at == START - 3_540_000));
+    let told = commit(&mut writer, vec![Op::ExpireLease(op::ExpireLease { task: ids[0], lease: leases[0], grace: Grace::default() })]).await;
+    assert!(matches!(told[0], Reply::Due(Due::Later(at)) if at == START - 3_540_000));
     assert_eq!(bench.port().leases_beyond_ttl(9).await.unwrap(), [(ids[1], leases[1])]);
     assert_eq!(bench.port().due_leases(9).await.unwrap().next_at, Some(START - 3_540_000));
 }
@@ -201,13 +203,13 @@ async fn tasks_whose_time_has_come_are_found(database) {
     assert_eq!((due.items, due.next_at), (vec![ids[1], ids[2]], Some(START + 3_000)));
     let due = bench.port().due_tasks(1).await.unwrap();
     assert_eq!((due.items, due.next_at), (vec![ids[1]], Some(START + 2_000)));
-    commit(&mut writer, vec![Op::Reevaluate { tasks: vec![ids[1], ids[2]], progress: None }]).await;
+    commit(&mut writer, vec![Op::Reevaluate(op::Reevaluate { tasks: vec![ids[1], ids[2]], progress: None })]).await;
     let due = bench.port().due_tasks(9).await.unwrap();
     assert_eq!((due.items, due.next_at), (vec![], Some(START + 3_000)));
     // A replica of the version before sets no time to wake it.
     execute(&bench.url, "UPDATE task_state SET wake_at = NULL").await;
     assert_eq!(bench.port().due_tasks(9).await.unwrap().items, [ids[0]]);
-    commit(&mut writer, vec![Op::Reevaluate { tasks: vec![ids[0]], progress: None }]).await;
+    commit(&mut writer, vec![Op::Reevaluate(op::Reevaluate { tasks: vec![ids[0]], progress: None })]).await;
     assert_eq!(bench.state(ids[0]).await.wake_at, Some(START + 3_000));
 }
 
@@ -224,7 +226,7 @@ async fn silent_workers_are_found(database) {
         register(&mut writer, name, 1).await;
     }
     let off = WorkerChange { id: "off".into(), status: Some(bloom_core::worker::WorkerStatus::Offline), actor: "api", ..WorkerChange::default() };
-    commit(&mut writer, vec![Op::RemoveWorker { worker: "gone".into() }, Op::RegisterWorker(Box::new(off))]).await;
+    commit(&mut writer, vec![Op::RemoveWorker(op::RemoveWorker { worker: "gone".into() }), Op::RegisterWorker(Box::new(off))]).await;
     bench.at(60_000);
     assert_eq!(silent(9).await, (vec![], Some(60_001)));
     bench.at(60_001);
@@ -232,7 +234,7 @@ async fn silent_workers_are_found(database) {
     bench.at(100_000);
     assert_eq!(silent(9).await, (vec!["a".into(), "b".into()], None));
     assert_eq!(silent(1).await, (vec!["a".into()], Some(100_000)));
-    commit(&mut writer, vec![Op::MarkOffline { worker: "a".into(), cause: Loss::Silent { for_ms: 60_000, served_since: 0 } }]).await;
+    commit(&mut writer, vec![Op::MarkOffline(op::MarkOffline { worker: "a".into(), cause: Loss::Silent { for_ms: 60_000, served_since: 0 } })]).await;
     assert_eq!(silent(9).await, (vec!["b".into()], None));
     // Seen in the future: the clock stepped back.
     bench.at(-1);

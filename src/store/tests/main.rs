@@ -21,6 +21,8 @@ use bloom_core::command::{Choice, Claim, Holder, NewEvent, Op, Rejection, Reply,
 use bloom_core::command::{Command, Keys};
 use bloom_core::decide::decide;
 use bloom_core::ids::{LeaseId, TaskId};
+use bloom_core::op;
+use bloom_core::reply;
 use bloom_core::task::{EventKind, LeaseStatus, Origin, Session, Status, TaskSpec, TaskState};
 use bloom_core::working_set::{Counts, Halt, WorkingSet};
 use bloom_database::{CountsAt, Error, LockWait, Maintenance, Position, Scope, Writer};
@@ -139,7 +141,7 @@ fn spec(context: &str) -> TaskSpec {
 }
 
 async fn create(writer: &mut Box<dyn Writer>, specs: Vec<TaskSpec>) -> Vec<TaskId> {
-    match commit(writer, vec![Op::Create { tasks: specs }]).await.remove(0) {
+    match commit(writer, vec![Op::Create(op::Create { tasks: specs })]).await.remove(0) {
         Reply::Created(created) => created.into_iter().map(|task| task.spec.id).collect(),
         other => panic!("{other:?}"),
     }
@@ -151,12 +153,12 @@ async fn register(writer: &mut Box<dyn Writer>, name: &str, room: i64) {
 }
 
 fn lease(task: TaskId, worker: &str) -> Op {
-    Op::Lease { task, choice: Choice::Named(worker.into()), ttl_ms: 60_000, origin: Origin::Call }
+    Op::Lease(op::Lease { task, choice: Choice::Named(worker.into()), ttl_ms: 60_000, origin: Origin::Call })
 }
 
 fn held(reply: &Reply) -> LeaseId {
     match reply {
-        Reply::Leased { task, .. } => task.lease.as_ref().expect("a lease").id,
+        Reply::Leased(reply::Leased { task, .. }) => task.lease.as_ref().expect("a lease").id,
         other => panic!("{other:?}"),
     }
 }

@@ -1,6 +1,7 @@
 //! Pages, look-ups, counts and what keeps the database small.
 
 use super::*;
+use bloom_core::op;
 
 crate::on_both! {
 
@@ -144,7 +145,7 @@ async fn events_are_numbered_and_bounded(database) {
     let lease_id = held(&commit(&mut writer, vec![lease(id, "w")]).await[0]);
     for page in 0..21 {
         let events = (1..=500).map(|i| NewEvent { seq: page * 500 + i, kind: EventKind::Text, at: START, data: format!("{{\"n\":{i}}}") }).collect();
-        commit(&mut writer, vec![Op::AppendEvents { task: id, lease: lease_id, events }]).await;
+        commit(&mut writer, vec![Op::AppendEvents(op::AppendEvents { task: id, lease: lease_id, events })]).await;
     }
     assert_eq!(bench.state(id).await.event_count, 10_500);
     let events = bench.store.events(id, 0, 3, i64::MAX).await.unwrap();
@@ -244,7 +245,7 @@ async fn the_feed_comes_in_steps(database) {
     }
     let mut positions = bench.positions().await;
     for n in 0..130 {
-        let configure = Op::Configure { membridge_server_url: format!("http://{n}"), membridge_admin_key: String::new() };
+        let configure = Op::Configure(op::Configure { membridge_server_url: format!("http://{n}"), membridge_admin_key: String::new() });
         commit(&mut there, vec![configure]).await;
     }
     let mut sizes = Vec::new();

@@ -1,6 +1,8 @@
 //! What is written is what is read, and what must not happen does not.
 
 use super::*;
+use bloom_core::op;
+use bloom_core::reply;
 
 crate::on_both! {
 
@@ -19,7 +21,7 @@ async fn what_is_written_is_read(database) {
         ..spec("c1")
     };
     let ids = create(&mut writer, vec![full.clone(), spec("c2")]).await;
-    let again = commit(&mut writer, vec![Op::Create { tasks: vec![full.clone()] }]).await.remove(0);
+    let again = commit(&mut writer, vec![Op::Create(op::Create { tasks: vec![full.clone()] })]).await.remove(0);
     assert!(matches!(again, Reply::Created(created) if created[0].existed && created[0].spec.id == ids[0]));
     let row = bench.store.task(ids[0]).await.unwrap().unwrap();
     assert_eq!(*row.spec, TaskSpec { id: ids[0], ..full });
@@ -28,25 +30,25 @@ async fn what_is_written_is_read(database) {
 
     bench.at(10);
     let leased = commit(&mut writer, vec![lease(ids[0], "w1"), lease(ids[1], "w1")]).await;
-    let Reply::Leased { task, .. } = &leased[0] else { panic!("leased") };
+    let Reply::Leased(reply::Leased { task, .. }) = &leased[0] else { panic!("leased") };
     assert_eq!(bench.state(ids[0]).await, *task);
     assert_eq!(bench.store.leases_of("w1").await.unwrap().len(), 2);
     assert_eq!(bench.port().active_tasks(None, 10).await.unwrap().len(), 2);
     assert_eq!(bench.port().active_tasks(Some(ids[0]), 10).await.unwrap().len(), 1);
 
     bench.at(20);
-    commit(&mut writer, vec![Op::Heartbeat { task: ids[0], holder: Holder::default() }]).await;
+    commit(&mut writer, vec![Op::Heartbeat(op::Heartbeat { task: ids[0], holder: Holder::default() })]).await;
     bench.at(30);
-    let beat = commit(&mut writer, vec![Op::Heartbeat { task: ids[0], holder: Holder::default() }]).await;
+    let beat = commit(&mut writer, vec![Op::Heartbeat(op::Heartbeat { task: ids[0], holder: Holder::default() })]).await;
     let Reply::Task(task) = &beat[0] else { panic!("a task") };
     assert_eq!(bench.state(ids[0]).await, *task);
-    let renew = Op::RenewLeases { worker: "w1".into(), leases: vec![held(&leased[0]), held(&leased[1]), Uuid::max()] };
+    let renew = Op::RenewLeases(op::RenewLeases { worker: "w1".into(), leases: vec![held(&leased[0]), held(&leased[1]), Uuid::max()] });
     let renewed = commit(&mut writer, vec![renew]).await;
-    assert!(matches!(&renewed[0], Reply::RenewedLeases { renewed, lost, .. } if renewed.len() == 2 && *lost == [Uuid::max()]));
+    assert!(matches!(&renewed[0], Reply::RenewedLeases(reply::RenewedLeases { renewed, lost, .. }) if renewed.len() == 2 && *lost == [Uuid::max()]));
 
     bench.at(40);
     let done = commit(&mut writer, vec![success(ids[0], "out \u{1F600} \" \\")]).await;
-    let Reply::Completed { task, .. } = &done[0] else { panic!("completed") };
+    let Reply::Completed(reply::Completed { task, .. }) = &done[0] else { panic!("completed") };
     assert_eq!(bench.state(ids[0]).await, *task);
     let result = bench.store.newest_result(ids[0]).await.unwrap().unwrap();
     assert_eq!(result.output.as_deref(), Some("out \u{1F600} \" \\"));
@@ -72,7 +74,7 @@ async fn what_is_written_is_read(database) {
 async fn settings_and_workers(database) {
     let bench = Bench::new(database).await;
     let mut writer = bench.writer().await;
-    let configure = |key: &str| Op::Configure { membridge_server_url: "http://m".into(), membridge_admin_key: key.into() };
+    let configure = |key: &str| Op::Configure(op::Configure { membridge_server_url: "http://m".into(), membridge_admin_key: key.into() });
     commit(&mut writer, vec![configure("one")]).await;
     commit(&mut writer, vec![configure("two")]).await;
     let settings = bench.store.settings().await.unwrap();
@@ -80,13 +82,13 @@ async fn settings_and_workers(database) {
     register(&mut writer, "b", 2).await;
     register(&mut writer, "a", 3).await;
     bench.at(5);
-    commit(&mut writer, vec![Op::RecordLastSeen { last_seen: vec![("a".into(), START + 5)] }]).await;
+    commit(&mut writer, vec![Op::RecordLastSeen(op::RecordLastSeen { last_seen: vec![("a".into(), START + 5)] })]).await;
     let workers = bench.store.workers().await.unwrap();
     assert_eq!(workers.iter().map(|w| (w.id.as_str(), w.capabilities.max_concurrency, w.last_seen)).collect::<Vec<_>>(), [("a", 3, START + 5), ("b", 2, START)]);
     let all = writer.begin_and_load(&Keys { all_workers: true, ..Keys::default() }, LockWait::Long).await.unwrap();
     writer.rollback().await.unwrap();
     assert!(all.all_workers && all.workers.len() == 2 && all.slots["a"].exact);
-    commit(&mut writer, vec![Op::RemoveWorker { worker: "a".into() }]).await;
+    commit(&mut writer, vec![Op::RemoveWorker(op::RemoveWorker { worker: "a".into() })]).await;
     assert_eq!(bench.store.worker("a").await.unwrap(), None);
     register(&mut writer, "a", 1).await;
     assert!(bench.store.worker("a").await.unwrap().is_some());
@@ -104,7 +106,7 @@ async fn places_change_hands_within_a_batch(database) {
     // And one lets go and takes again, while another takes its old place.
     register(&mut writer, "w", 2).await;
     let lease_id = bench.state(ids[0]).await.lease.unwrap().id;
-    let release = Op::Release { task: ids[0], lease: lease_id, reason: "test".into() };
+    let release = Op::Release(op::Release { task: ids[0], lease: lease_id, reason: "test".into() });
     commit(&mut writer, vec![release, lease(ids[1], "w"), lease(ids[0], "w")]).await;
     let slots = (bench.state(ids[0]).await.lease.unwrap().slot, bench.state(ids[1]).await.lease.unwrap().slot);
     assert_eq!(slots, (1, 0));

@@ -41,4 +41,15 @@ on_both! { alone:
             assert!(agent.stop().success());
         }
     }
+
+    async fn an_agent_that_is_said_to_be_offline_comes_back(database) {
+        let server = Server::on(database).start();
+        let agent = server.agent("box").echo().start();
+        // As another agent of its name does that stops, or a person.
+        server.post("workers", json!({ "name": "box", "status": "offline" })).await.ok();
+        let task = server.crew().task().create().await;
+        task.reaches("completed").await;
+        assert!(agent.stop().success());
+        assert_eq!(server.get("workers/box").await.ok()["status"], json!("offline"), "and says goodbye for itself");
+    }
 }

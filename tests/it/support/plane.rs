@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 use bloom_core::command::{Op, Reply, WorkerChange};
 use bloom_core::ids::TaskId;
+use bloom_core::op;
 use bloom_core::task::{TaskSpec, TaskState};
 use bloom_dispatch::{self as agents, Agents};
 use bloom_engine::{self as engine, Engine};
@@ -92,7 +93,7 @@ impl Plane {
     pub async fn create_many(&self, number: usize, change: impl FnOnce(&mut TaskSpec)) -> Vec<TaskId> {
         let mut spec = TaskSpec { max_attempts: 2, ..bloom_test_world::world::spec(&unique("context")) };
         change(&mut spec);
-        match self.engine.submit(Op::Create { tasks: vec![spec; number] }).await.unwrap() {
+        match self.engine.submit(Op::Create(op::Create { tasks: vec![spec; number] })).await.unwrap() {
             Reply::Created(created) => created.iter().map(|task| task.state.id).collect(),
             other => panic!("{other:?}"),
         }

@@ -2,6 +2,7 @@
 
 use bloom_core::command::{Completion, Op};
 use bloom_core::ids::{LeaseId, TaskId};
+use bloom_core::op;
 use bloom_core::task::{Outcome, TaskSpec};
 use bloom_test_world::world::{START, World, completion, spec, world};
 
@@ -72,7 +73,7 @@ fn run(world: &mut World, task: TaskId) {
 }
 
 fn cancel(world: &mut World, task: TaskId) {
-    world.ok(Op::Cancel { task });
+    world.ok(Op::Cancel(op::Cancel { task }));
 }
 
 fn once() -> TaskSpec {
@@ -161,7 +162,7 @@ pub fn cases() -> Vec<Case> {
         case("requeued after death", once(), |world, task| {
             run(world, task);
             world.expire(task);
-            world.ok(Op::Requeue { task });
+            world.ok(Op::Requeue(op::Requeue { task }));
         }),
     ]
 }

@@ -3,13 +3,14 @@
 use super::cases::Case;
 use super::table::check;
 use bloom_core::command::{Choice, Claim, Op};
+use bloom_core::op;
 use bloom_core::task::Origin;
 use bloom_test_world::world::TTL_MS;
 
 #[test]
 fn a_lease_call_that_names_a_worker() {
     check(
-        |case| Op::Lease { task: case.task, choice: Choice::Named("w2".into()), ttl_ms: 60_000, origin: Origin::Call },
+        |case| Op::Lease(op::Lease { task: case.task, choice: Choice::Named("w2".into()), ttl_ms: 60_000, origin: Origin::Call }),
         "
         leased 1/3 on w2 till 60; task_leased by router <- queued | waits in its context
         ✗ Task is not ready: depends_on <- waits for a dependency
@@ -30,11 +31,13 @@ fn a_lease_call_that_names_a_worker() {
 #[test]
 fn a_lease_call_that_names_nobody() {
     check(
-        |case| Op::Lease {
-            task: case.task,
-            choice: Choice::Among { workers: vec!["w2".into()], context: None },
-            ttl_ms: 60_000,
-            origin: Origin::Call,
+        |case| {
+            Op::Lease(op::Lease {
+                task: case.task,
+                choice: Choice::Among { workers: vec!["w2".into()], context: None },
+                ttl_ms: 60_000,
+                origin: Origin::Call,
+            })
         },
         "
         leased 1/3 on w2 till 60; task_leased by router <- queued | waits in its context

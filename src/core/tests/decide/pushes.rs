@@ -4,6 +4,8 @@ use super::cases::Case;
 use super::table::check;
 use bloom_core::command::{Choice, Op, PushEnd, Rejection, Reply, WorkerChange};
 use bloom_core::ids::TaskId;
+use bloom_core::op;
+use bloom_core::reply::{self, Pushed};
 use bloom_core::task::{Origin, Outcome, Parked, Session, TaskSpec};
 use bloom_core::worker::DispatchMode;
 use bloom_test_world::world::{TTL_MS, World, registration, spec, world};
@@ -11,7 +13,7 @@ use bloom_test_world::world::{TTL_MS, World, registration, spec, world};
 #[test]
 fn a_dispatch_call() {
     check(
-        |case| Op::Lease { task: case.task, choice: Choice::Named("w2".into()), ttl_ms: TTL_MS, origin: Origin::Dispatch },
+        |case| Op::Lease(op::Lease { task: case.task, choice: Choice::Named("w2".into()), ttl_ms: TTL_MS, origin: Origin::Dispatch }),
         "
         leased 1/3 on w2 till 180; task_leased by router, task_dispatched by router <- queued | waits in its context
         ✗ Task is not ready: depends_on <- waits for a dependency
@@ -32,7 +34,7 @@ fn a_dispatch_call() {
 #[test]
 fn a_push() {
     check(
-        |case| Op::Push { task: case.task, worker: "w2".into(), ttl_ms: TTL_MS },
+        |case| Op::Push(op::Push { task: case.task, worker: "w2".into(), ttl_ms: TTL_MS }),
         "
         leased 1/3 on w2 till 180; task_leased by reconciler, task_dispatched by reconciler <- queued
         ✗ Task is not ready: depends_on <- waits for a dependency
@@ -52,7 +54,7 @@ fn a_push() {
 }
 
 fn end(case: &Case, end: PushEnd) -> Op {
-    Op::EndPush { task: case.task, lease: case.lease_or_none(), end }
+    Op::EndPush(op::EndPush { task: case.task, lease: case.lease_or_none(), end })
 }
 
 fn undelivered(unless_running: bool) -> PushEnd {
@@ -114,11 +116,11 @@ fn an_attempt_is_given_back_twenty_times() {
     let task = world.create(spec("c"));
     for n in 1..=20 {
         let lease = world.push(task, "w");
-        world.ok(Op::EndPush { task, lease, end: undelivered(false) });
+        world.ok(Op::EndPush(op::EndPush { task, lease, end: undelivered(false) }));
         assert_eq!((world.task(task).attempts, world.task(task).infra_retries), (0, n));
     }
     let lease = world.push(task, "w");
-    world.ok(Op::EndPush { task, lease, end: undelivered(false) });
+    world.ok(Op::EndPush(op::EndPush { task, lease, end: undelivered(false) }));
     assert_eq!(world.task(task).status.as_str(), "dead");
 }
 
@@ -131,8 +133,8 @@ fn dispatch(world: &mut World, task: TaskId, worker: Option<&str>) -> Result<Str
         Some(worker) => Choice::Named(worker.into()),
         None => Choice::Among { workers: Vec::new(), context: None },
     };
-    match world.run(Op::Lease { task, choice, ttl_ms: TTL_MS, origin: Origin::Dispatch })? {
-        Reply::Leased { worker, .. } => Ok(worker.id),
+    match world.run(Op::Lease(op::Lease { task, choice, ttl_ms: TTL_MS, origin: Origin::Dispatch }))? {
+        Reply::Leased(reply::Leased { worker, .. }) => Ok(worker.id),
         other => panic!("{other:?}"),
     }
 }
@@ -160,7 +162,7 @@ fn only_workers_that_are_pushed_to_are() {
         world.strict = true;
         world.ok(Op::RegisterWorker(Box::new(change)));
         let task = world.create(spec("c"));
-        world.run(Op::Push { task, worker: "w".into(), ttl_ms: TTL_MS }).map(|_| ())
+        world.run(Op::Push(op::Push { task, worker: "w".into(), ttl_ms: TTL_MS })).map(|_| ())
     };
     assert_eq!(push(registration("w", 1)), Ok(()));
     assert_eq!(push(without_url("w")), Err(Rejection::NoWorker));
@@ -179,7 +181,7 @@ fn a_push_goes_to_the_contexts_worker() {
         world.complete(first, Outcome::Success);
         let second = world.create(new());
         if session == Session::Context {
-            let elsewhere = world.run(Op::Push { task: second, worker: "b".into(), ttl_ms: TTL_MS });
+            let elsewhere = world.run(Op::Push(op::Push { task: second, worker: "b".into(), ttl_ms: TTL_MS }));
             assert_eq!(elsewhere.unwrap_err(), Rejection::NotReady(Parked::Reserved));
             world.push(second, "a");
         } else {
@@ -198,11 +200,12 @@ fn a_push_that_finds_its_context_taken_waits() {
     let second = world.create(spec("c"));
     world.push(first, "a");
     world.complete(first, Outcome::Error);
-    // The second is ready, and so is the first when it is to be done again.
-    world.ok(Op::Requeue { task: first });
+    // The second has not heard yet that the first is to be done again.
+    world.crashing = true;
+    world.ok(Op::Requeue(op::Requeue { task: first }));
     world.push(first, "a");
-    match world.run(Op::Push { task: second, worker: "a".into(), ttl_ms: TTL_MS }) {
-        Ok(Reply::Task(task)) => assert_eq!(task.parked, Some(Parked::Session)),
+    match world.run(Op::Push(op::Push { task: second, worker: "a".into(), ttl_ms: TTL_MS })) {
+        Ok(Reply::Pushed(Pushed::Parked(task))) => assert_eq!(task.parked, Some(Parked::Session)),
         other => panic!("{other:?}"),
     }
     world.complete(first, Outcome::Success);

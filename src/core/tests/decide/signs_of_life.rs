@@ -3,11 +3,12 @@
 use super::cases::Case;
 use super::table::check;
 use bloom_core::command::{Holder, NewEvent, Op};
+use bloom_core::op;
 use bloom_core::task::EventKind;
 
 fn beat(case: &mut Case, holder: Holder) -> Op {
     case.world.now += 1_000;
-    Op::Heartbeat { task: case.task, holder }
+    Op::Heartbeat(op::Heartbeat { task: case.task, holder })
 }
 
 #[test]
@@ -82,7 +83,7 @@ fn a_renewal_of_the_lease() {
     check(
         |case| {
             case.world.now += 1_000;
-            Op::RenewLeases { worker: "w1".into(), leases: vec![case.lease_or_none()] }
+            Op::RenewLeases(op::RenewLeases { worker: "w1".into(), leases: vec![case.lease_or_none()] })
         },
         "
         0 renewed, 1 lost; unchanged <- queued | waits for a dependency | waits for its time | waits in its context
@@ -100,7 +101,7 @@ fn a_renewal_of_the_lease() {
 #[test]
 fn a_renewal_by_another_worker() {
     check(
-        |case| Op::RenewLeases { worker: "w2".into(), leases: vec![case.lease_or_none()] },
+        |case| Op::RenewLeases(op::RenewLeases { worker: "w2".into(), leases: vec![case.lease_or_none()] }),
         "
         0 renewed, 1 lost; unchanged <- queued | waits for a dependency | waits for its time | waits in its context
             | waits for its key | leased by a call | leased by a claim | leased by a push | running by a call | running by a claim | running by a push
@@ -112,7 +113,7 @@ fn a_renewal_by_another_worker() {
 #[test]
 fn events_of_the_lease() {
     check(
-        |case| Op::AppendEvents { task: case.task, lease: case.lease_or_none(), events: events(&[1, 2, 2, 1, 5]) },
+        |case| Op::AppendEvents(op::AppendEvents { task: case.task, lease: case.lease_or_none(), events: events(&[1, 2, 2, 1, 5]) }),
         "
         ✗ Lease not found or already expired <- queued | waits for a dependency | waits for its time | waits in its context
             | waits for its key | cancelled | requeued after death
@@ -135,7 +136,7 @@ fn events_of_the_lease() {
 #[test]
 fn events_of_another_lease() {
     check(
-        |case| Op::AppendEvents { task: case.task, lease: Case::no_lease(), events: events(&[1]) },
+        |case| Op::AppendEvents(op::AppendEvents { task: case.task, lease: Case::no_lease(), events: events(&[1]) }),
         "
         ✗ Lease not found or already expired <- queued | waits for a dependency | waits for its time | waits in its context
             | waits for its key | queued after an expiry | dead by an expiry | waits after a failure | dead after a failure

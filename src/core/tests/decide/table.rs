@@ -1,8 +1,11 @@
 //! Runs a command over every case and writes down what came of it.
 
 use super::cases::{Case, cases};
-use bloom_core::command::{Completed, Op, Rejection, Reply};
+use bloom_core::command::{Op, Rejection, Reply};
 use bloom_core::ids::TaskId;
+use bloom_core::reply;
+use bloom_core::reply::Due;
+use bloom_core::reply::StoredResult;
 use bloom_test_world::world::World;
 
 /// Checks what `op` does in every state against a table: each outcome, and behind `<-` the states that come to it.
@@ -58,12 +61,12 @@ fn name_leases(world: &World, text: &str) -> String {
 
 fn said(reply: &Reply) -> Option<String> {
     match reply {
-        Reply::Completed { result: Completed::Before(_), .. } => Some("told before".into()),
-        Reply::Recorded { newest } => Some(format!("newest {newest}")),
-        Reply::RenewedLeases { renewed, lost, .. } => Some(format!("{} renewed, {} lost", renewed.len(), lost.len())),
-        Reply::NotDue(_) => Some("not due".into()),
-        Reply::Claimed { leased, missed, .. } => Some(format!("{} leased, {missed} missed", leased.len())),
-        Reply::Worker { created: true, .. } => Some("new".into()),
+        Reply::Completed(reply::Completed { result: StoredResult::Before(_), .. }) => Some("told before".into()),
+        Reply::Recorded(reply::Recorded { newest }) => Some(format!("newest {newest}")),
+        Reply::RenewedLeases(reply::RenewedLeases { renewed, lost, .. }) => Some(format!("{} renewed, {} lost", renewed.len(), lost.len())),
+        Reply::Due(Due::Later(_)) => Some("not due".into()),
+        Reply::Claimed(reply::Claimed { leased, missed, .. }) => Some(format!("{} leased, {missed} missed", leased.len())),
+        Reply::Worker(reply::ChangedWorker { created: true, .. }) => Some("new".into()),
         _ => None,
     }
 }

@@ -3,11 +3,14 @@
 use super::cases::Case;
 use super::table::check;
 use bloom_core::command::{Grace, Op};
+use bloom_core::ids::TaskId;
+use bloom_core::op;
+use bloom_test_world::world::{spec, world};
 
 #[test]
 fn a_cancel() {
     check(
-        |case| Op::Cancel { task: case.task },
+        |case| Op::Cancel(op::Cancel { task: case.task }),
         "
         cancelled 0/3 cancel; task_cancelled by api <- queued | waits for a dependency | waits for its time
             | waits in its context | waits for its key
@@ -29,7 +32,7 @@ fn a_cancel() {
 #[test]
 fn a_requeue() {
     check(
-        |case| Op::Requeue { task: case.task },
+        |case| Op::Requeue(op::Requeue { task: case.task }),
         "
         ✗ Cannot requeue task with status 'queued' <- queued | waits for a dependency | waits for its time
             | waits in its context | waits for its key | queued after an expiry | waits after a failure | requeued after death
@@ -47,7 +50,7 @@ fn a_requeue() {
 #[test]
 fn a_release_of_the_lease() {
     check(
-        |case| Op::Release { task: case.task, lease: case.lease_or_none(), reason: "shutdown".into() },
+        |case| Op::Release(op::Release { task: case.task, lease: case.lease_or_none(), reason: "shutdown".into() }),
         "
         ✗ Lease not found or already expired <- queued | waits for a dependency | waits for its time | waits in its context
             | waits for its key | queued after an expiry | dead by an expiry | waits after a failure | dead after a failure
@@ -65,7 +68,7 @@ fn a_release_of_the_lease() {
 #[test]
 fn a_release_of_another_lease() {
     check(
-        |case| Op::Release { task: case.task, lease: Case::no_lease(), reason: "shutdown".into() },
+        |case| Op::Release(op::Release { task: case.task, lease: Case::no_lease(), reason: "shutdown".into() }),
         "
         ✗ Lease not found or already expired <- queued | waits for a dependency | waits for its time | waits in its context
             | waits for its key | queued after an expiry | dead by an expiry | waits after a failure | dead after a failure
@@ -80,7 +83,7 @@ fn the_end_of_a_lease_that_is_due() {
     check(
         |case| {
             case.world.now += 3_600_000;
-            Op::ExpireLease { task: case.task, lease: case.lease_or_none(), grace: Grace::default() }
+            Op::ExpireLease(op::ExpireLease { task: case.task, lease: case.lease_or_none(), grace: Grace::default() })
         },
         "
         unchanged <- queued | waits for a dependency | waits for its time | waits in its context | waits for its key
@@ -100,7 +103,7 @@ fn the_end_of_a_lease_that_is_due() {
 #[test]
 fn the_end_of_a_lease_that_is_not_due() {
     check(
-        |case| Op::ExpireLease { task: case.task, lease: case.lease_or_none(), grace: Grace::default() },
+        |case| Op::ExpireLease(op::ExpireLease { task: case.task, lease: case.lease_or_none(), grace: Grace::default() }),
         "
         unchanged <- queued | waits for a dependency | waits for its time | waits in its context | waits for its key
             | queued after an expiry | dead by an expiry | waits after a failure | dead after a failure | completed | failed
@@ -118,7 +121,7 @@ fn the_end_of_another_lease() {
     check(
         |case| {
             case.world.now += 3_600_000;
-            Op::ExpireLease { task: case.task, lease: Case::no_lease(), grace: Grace::default() }
+            Op::ExpireLease(op::ExpireLease { task: case.task, lease: Case::no_lease(), grace: Grace::default() })
         },
         "
         unchanged <- queued | waits for a dependency | waits for its time | waits in its context | waits for its key
@@ -131,7 +134,7 @@ fn the_end_of_another_lease() {
 #[test]
 fn another_look() {
     check(
-        |case| Op::Reevaluate { tasks: vec![case.task], progress: None },
+        |case| Op::Reevaluate(op::Reevaluate { tasks: vec![case.task], progress: None }),
         "
         unchanged <- queued | waits for a dependency | waits for its time | waits in its context | waits for its key
             | leased by a call | leased by a claim | leased by a push | running by a call | running by a claim | running by a push | on its last attempt
@@ -145,7 +148,7 @@ fn another_look_when_time_has_passed() {
     check(
         |case| {
             case.world.now += 3_600_000;
-            Op::Reevaluate { tasks: vec![case.task], progress: None }
+            Op::Reevaluate(op::Reevaluate { tasks: vec![case.task], progress: None })
         },
         "
         unchanged <- queued | waits for a dependency | waits in its context | waits for its key | leased by a call
@@ -163,7 +166,7 @@ fn the_end_of_a_lease_that_is_due_after_an_outage() {
         |case| {
             case.world.now += 3_600_000;
             let grace = Grace { resumed_at: case.world.now, grace_ms: 10_000, ..Grace::default() };
-            Op::ExpireLease { task: case.task, lease: case.lease_or_none(), grace }
+            Op::ExpireLease(op::ExpireLease { task: case.task, lease: case.lease_or_none(), grace })
         },
         "
         unchanged <- queued | waits for a dependency | waits for its time | waits in its context | waits for its key
@@ -182,7 +185,7 @@ fn the_end_of_a_lease_that_is_due_after_an_outage() {
 #[test]
 fn the_removal_of_its_worker() {
     check(
-        |_| Op::RemoveWorker { worker: "w1".into() },
+        |_| Op::RemoveWorker(op::RemoveWorker { worker: "w1".into() }),
         "
         queued 0/3; worker_removed by admin <- queued
         queued 0/3 parked depends_on; worker_removed by admin <- waits for a dependency
@@ -213,11 +216,30 @@ fn unknown_tasks() {
     let holder = bloom_core::command::Holder::default;
     let said =
         |op: Op| super::cases::cases().remove(0).world.run(op).map(|_| "done".to_owned()).unwrap_or_else(|rejection| rejection.to_string());
-    assert_eq!(said(Op::Cancel { task: unknown }), "Task not found");
-    assert_eq!(said(Op::Requeue { task: unknown }), "Task not found");
-    assert_eq!(said(Op::Release { task: unknown, lease: unknown, reason: String::new() }), "Task not found");
-    assert_eq!(said(Op::AppendEvents { task: unknown, lease: unknown, events: Vec::new() }), "Task not found");
-    assert_eq!(said(Op::Heartbeat { task: unknown, holder: holder() }), "Task or lease not found");
-    assert_eq!(said(Op::ExpireLease { task: unknown, lease: unknown, grace: Grace::default() }), "done");
-    assert_eq!(said(Op::Reevaluate { tasks: vec![unknown], progress: None }), "done");
+    assert_eq!(said(Op::Cancel(op::Cancel { task: unknown })), "Task not found");
+    assert_eq!(said(Op::Requeue(op::Requeue { task: unknown })), "Task not found");
+    assert_eq!(said(Op::Release(op::Release { task: unknown, lease: unknown, reason: String::new() })), "Task not found");
+    assert_eq!(said(Op::AppendEvents(op::AppendEvents { task: unknown, lease: unknown, events: Vec::new() })), "Task not found");
+    assert_eq!(said(Op::Heartbeat(op::Heartbeat { task: unknown, holder: holder() })), "Task or lease not found");
+    assert_eq!(said(Op::ExpireLease(op::ExpireLease { task: unknown, lease: unknown, grace: Grace::default() })), "done");
+    assert_eq!(said(Op::Reevaluate(op::Reevaluate { tasks: vec![unknown], progress: None })), "done");
+}
+
+#[test]
+fn of_tasks_of_a_context_that_are_queued_again_together_only_the_first_is_ready() {
+    let mut world = world();
+    world.strict = true;
+    let tasks: Vec<TaskId> = (0..4).map(|_| world.create(spec("c"))).collect();
+    let requeue = |task: &TaskId| Op::Requeue(op::Requeue { task: *task });
+    for order in [[0, 1, 2, 3], [3, 1, 0, 2]] {
+        for task in &tasks {
+            world.ok(Op::Cancel(op::Cancel { task: *task }));
+        }
+        // As those see it who look before the wake-ups are worked off.
+        world.crashing = true;
+        world.run_batch(order.iter().map(|at| requeue(&tasks[*at])).collect());
+        let ready: Vec<bool> = tasks.iter().map(|task| world.task(*task).is_ready()).collect();
+        assert_eq!(ready, [true, false, false, false], "{order:?}");
+        world.work_off();
+    }
 }

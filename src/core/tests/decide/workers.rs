@@ -3,6 +3,7 @@
 use super::table::compare;
 use bloom_core::command::{Choice, Claim, CordonWish, Loss, Op, WorkerChange};
 use bloom_core::ids::TaskId;
+use bloom_core::op;
 use bloom_core::task::{Origin, Outcome};
 use bloom_core::worker::WorkerStatus;
 use bloom_test_world::world::{TTL_MS, World, registration, spec, world};
@@ -15,11 +16,11 @@ fn cases() -> Vec<(&'static str, World, TaskId)> {
         world.ok(Op::RegisterWorker(Box::new(WorkerChange { status: Some(status), ..registration("w", 1) })));
     };
     let cordon = |world: &mut World, wish| {
-        world.ok(Op::Cordon { worker: "w".into(), wish });
+        world.ok(Op::Cordon(op::Cordon { worker: "w".into(), wish }));
     };
     let lose = |world: &mut World| {
         world.now += NOT_SEEN_MS + 1;
-        world.ok(Op::MarkOffline { worker: "w".into(), cause: Loss::Silent { for_ms: NOT_SEEN_MS, served_since: 0 } });
+        world.ok(Op::MarkOffline(op::MarkOffline { worker: "w".into(), cause: Loss::Silent { for_ms: NOT_SEEN_MS, served_since: 0 } }));
     };
     let case = |name, then: &dyn Fn(&mut World)| {
         let mut world = world().worker("w", 1);
@@ -30,7 +31,7 @@ fn cases() -> Vec<(&'static str, World, TaskId)> {
     };
     vec![
         case("unknown", &|world| {
-            world.ok(Op::RemoveWorker { worker: "w".into() });
+            world.ok(Op::RemoveWorker(op::RemoveWorker { worker: "w".into() }));
         }),
         case("online", &|_| {}),
         case("lost", &lose),
@@ -119,7 +120,7 @@ fn it_registers_with_more_places() {
 #[test]
 fn it_is_removed() {
     check(
-        |_, _| Op::RemoveWorker { worker: "w".into() },
+        |_, _| Op::RemoveWorker(op::RemoveWorker { worker: "w".into() }),
         "
         ✗ Worker not found <- unknown
         gone; worker_removed by admin <- online | lost | set offline | in error | in error, lost | cordoned | draining
@@ -131,7 +132,7 @@ fn it_is_removed() {
 #[test]
 fn it_is_cordoned() {
     check(
-        |_, _| Op::Cordon { worker: "w".into(), wish: CordonWish::Cordon },
+        |_, _| Op::Cordon(op::Cordon { worker: "w".into(), wish: CordonWish::Cordon }),
         "
         ✗ Worker not found <- unknown
         online seen 0 s ago cordoned 0/1; worker_cordoned by admin <- online | without claude | for other agents
@@ -146,7 +147,7 @@ fn it_is_cordoned() {
 #[test]
 fn it_is_drained() {
     check(
-        |_, _| Op::Cordon { worker: "w".into(), wish: CordonWish::Drain },
+        |_, _| Op::Cordon(op::Cordon { worker: "w".into(), wish: CordonWish::Drain }),
         "
         ✗ Worker not found <- unknown
         online seen 0 s ago cordoned draining 0/1; worker_draining by admin <- online | cordoned | without claude
@@ -162,7 +163,7 @@ fn it_is_drained() {
 #[test]
 fn it_is_uncordoned() {
     check(
-        |_, _| Op::Cordon { worker: "w".into(), wish: CordonWish::Uncordon },
+        |_, _| Op::Cordon(op::Cordon { worker: "w".into(), wish: CordonWish::Uncordon }),
         "
         ✗ Worker not found <- unknown
         unchanged <- online | lost | set offline | in error | in error, lost | full | without claude | for other agents
@@ -173,7 +174,7 @@ fn it_is_uncordoned() {
 #[test]
 fn it_is_seen() {
     check(
-        |world, _| Op::RecordLastSeen { last_seen: vec![("w".into(), world.now + 5_000)] },
+        |world, _| Op::RecordLastSeen(op::RecordLastSeen { last_seen: vec![("w".into(), world.now + 5_000)] }),
         "
         unchanged <- unknown | online | set offline | in error | cordoned | draining | full | without claude | for other agents
         online seen 0 s ago 0/1; worker_online by w <- lost
@@ -184,7 +185,7 @@ fn it_is_seen() {
 #[test]
 fn it_was_seen_before_what_is_known() {
     check(
-        |_, _| Op::RecordLastSeen { last_seen: vec![("w".into(), 1)] },
+        |_, _| Op::RecordLastSeen(op::RecordLastSeen { last_seen: vec![("w".into(), 1)] }),
         "
         unchanged <- unknown | online | lost | set offline | in error | in error, lost | cordoned | draining | full
             | without claude | for other agents",
@@ -194,7 +195,7 @@ fn it_was_seen_before_what_is_known() {
 #[test]
 fn it_is_silent_but_not_for_long() {
     check(
-        |_, _| Op::MarkOffline { worker: "w".into(), cause: Loss::Silent { for_ms: 10 * NOT_SEEN_MS, served_since: 0 } },
+        |_, _| Op::MarkOffline(op::MarkOffline { worker: "w".into(), cause: Loss::Silent { for_ms: 10 * NOT_SEEN_MS, served_since: 0 } }),
         "
         unchanged <- unknown | online | lost | set offline | in error | in error, lost | cordoned | draining | full
             | without claude | for other agents",
@@ -204,7 +205,7 @@ fn it_is_silent_but_not_for_long() {
 #[test]
 fn it_is_silent_for_too_long() {
     check(
-        |_, _| Op::MarkOffline { worker: "w".into(), cause: Loss::Silent { for_ms: -1, served_since: 0 } },
+        |_, _| Op::MarkOffline(op::MarkOffline { worker: "w".into(), cause: Loss::Silent { for_ms: -1, served_since: 0 } }),
         "
         unchanged <- unknown | lost | set offline | in error, lost
         offline seen 0 s ago 0/1; worker_offline by reconciler <- online | in error | without claude | for other agents
@@ -217,7 +218,7 @@ fn it_is_silent_for_too_long() {
 #[test]
 fn its_agent_does_not_answer() {
     check(
-        |_, _| Op::MarkOffline { worker: "w".into(), cause: Loss::Unreachable("connection refused".into()) },
+        |_, _| Op::MarkOffline(op::MarkOffline { worker: "w".into(), cause: Loss::Unreachable("connection refused".into()) }),
         "
         unchanged <- unknown | lost | set offline | in error, lost
         offline seen 0 s ago 0/1; worker_offline by admin <- online | in error | without claude | for other agents
@@ -230,7 +231,7 @@ fn its_agent_does_not_answer() {
 #[test]
 fn its_agent_is_uninstalled() {
     check(
-        |_, _| Op::MarkOffline { worker: "w".into(), cause: Loss::Uninstalled },
+        |_, _| Op::MarkOffline(op::MarkOffline { worker: "w".into(), cause: Loss::Uninstalled }),
         "
         unchanged <- unknown
         offline seen 0 s ago 0/1; agent_uninstalled by admin; worker_offline by admin <- online | in error | without claude
@@ -246,7 +247,7 @@ fn its_agent_is_uninstalled() {
 #[test]
 fn it_is_named_by_a_lease_call() {
     check(
-        |_, task| Op::Lease { task, choice: Choice::Named("w".into()), ttl_ms: TTL_MS, origin: Origin::Call },
+        |_, task| Op::Lease(op::Lease { task, choice: Choice::Named("w".into()), ttl_ms: TTL_MS, origin: Origin::Call }),
         "
         ✗ Worker not found <- unknown
         online seen 0 s ago 1/1; task_leased by router <- online
@@ -258,7 +259,14 @@ fn it_is_named_by_a_lease_call() {
 #[test]
 fn a_lease_call_looks_for_a_worker() {
     check(
-        |_, task| Op::Lease { task, choice: Choice::Among { workers: Vec::new(), context: None }, ttl_ms: TTL_MS, origin: Origin::Call },
+        |_, task| {
+            Op::Lease(op::Lease {
+                task,
+                choice: Choice::Among { workers: Vec::new(), context: None },
+                ttl_ms: TTL_MS,
+                origin: Origin::Call,
+            })
+        },
         "
         ✗ No available worker with free capacity <- unknown | lost | set offline | in error | in error, lost | cordoned
             | draining | full | without claude | for other agents
@@ -284,13 +292,13 @@ fn a_lease_call_prefers_the_contexts_worker_then_room_then_the_last_seen() {
     let among = |workers: &[&str]| Choice::Among { workers: workers.iter().map(|id| (*id).to_owned()).collect(), context: None };
     let lease = |world: &mut World, context: &str| {
         let task = world.create(spec(context));
-        world.ok(Op::Lease { task, choice: among(&["a", "b", "c"]), ttl_ms: TTL_MS, origin: Origin::Call });
+        world.ok(Op::Lease(op::Lease { task, choice: among(&["a", "b", "c"]), ttl_ms: TTL_MS, origin: Origin::Call }));
         let worker = world.task(task).lease.as_ref().unwrap().worker_id.clone();
         (task, worker)
     };
     let mut world = world().worker("a", 3).worker("b", 4).worker("c", 4);
     world.now += 1;
-    world.ok(Op::RecordLastSeen { last_seen: vec![("c".into(), world.now)] });
+    world.ok(Op::RecordLastSeen(op::RecordLastSeen { last_seen: vec![("c".into(), world.now)] }));
     let (first, worker) = lease(&mut world, "x");
     assert_eq!(worker, "c", "as much room as b, seen later");
     assert_eq!(lease(&mut world, "y").1, "b", "most room");
@@ -311,10 +319,10 @@ fn a_sign_of_life_from_before_a_worker_was_marked_offline_does_not_bring_it_back
     let mut world = world().worker("w", 1);
     let sign = world.now + 500;
     world.now += 1_000;
-    world.ok(Op::MarkOffline { worker: "w".into(), cause: Loss::Unreachable("connection refused".into()) });
+    world.ok(Op::MarkOffline(op::MarkOffline { worker: "w".into(), cause: Loss::Unreachable("connection refused".into()) }));
     world.now += 100;
-    world.ok(Op::RecordLastSeen { last_seen: vec![("w".into(), sign)] });
+    world.ok(Op::RecordLastSeen(op::RecordLastSeen { last_seen: vec![("w".into(), sign)] }));
     assert!(world.db.workers["w"].lost, "it was on its way when the agent was found dead");
-    world.ok(Op::RecordLastSeen { last_seen: vec![("w".into(), world.now)] });
+    world.ok(Op::RecordLastSeen(op::RecordLastSeen { last_seen: vec![("w".into(), world.now)] }));
     assert!(!world.db.workers["w"].lost);
 }

@@ -268,7 +268,7 @@ impl Setting {
             }
         }
         // One leader, so one push at a time.
-        if self.pushes && !state.replicas.iter().flatten().any(|begun| matches!(begun.op, Op::Push { .. })) {
+        if self.pushes && !state.replicas.iter().flatten().any(|begun| matches!(begun.op, Op::Push(_))) {
             // As for calls: what is given again and again adds states and nothing else.
             let first = |worker: &str| state.db.ready_for(&state.db.workers[worker]).first().copied();
             let is_new = |task: TaskId| state.db.tasks[&task].lease_count < 2;

@@ -7,6 +7,7 @@ use super::state::{Begun, State};
 use super::{Setting, WORKERS};
 use bloom_core::command::Op;
 use bloom_core::ids::TaskId;
+use bloom_core::op;
 use bloom_core::wakeup::Subject;
 
 impl State {
@@ -72,14 +73,14 @@ impl Begun {
                 ("claim", place(&claim.worker), claim.held.is_some(), claim.candidates.iter().map(&number).collect::<Vec<_>>())
                     .hash(&mut hasher)
             }
-            Op::Lease { task, .. } => {
+            Op::Lease(op::Lease { task, .. }) => {
                 ("lease", self.keys.workers.iter().map(|worker| place(worker)).collect::<Vec<_>>(), number(task)).hash(&mut hasher)
             }
-            Op::Push { task, .. } => {
+            Op::Push(op::Push { task, .. }) => {
                 ("push", self.keys.workers.iter().map(|worker| place(worker)).collect::<Vec<_>>(), number(task)).hash(&mut hasher)
             }
-            Op::Requeue { task } => ("again", number(task)).hash(&mut hasher),
-            Op::Reevaluate { tasks, progress } => {
+            Op::Requeue(op::Requeue { task }) => ("again", number(task)).hash(&mut hasher),
+            Op::Reevaluate(op::Reevaluate { tasks, progress }) => {
                 let progress = progress.as_ref().map(|progress| (progress.next.as_ref().map(&number), progress.more_want_key));
                 ("look", tasks.iter().map(&number).collect::<Vec<_>>(), progress).hash(&mut hasher)
             }

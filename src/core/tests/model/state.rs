@@ -4,9 +4,12 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use super::{Setting, WORKERS};
-use bloom_core::command::{Choice, Claim, Completed, Completion, Grace, Holder, Keys, Op, PushEnd, Reply};
+use bloom_core::command::{Choice, Claim, Completion, Grace, Holder, Keys, Op, PushEnd, Reply};
 use bloom_core::decide::decide;
 use bloom_core::ids::{LeaseId, TaskId};
+use bloom_core::op;
+use bloom_core::reply;
+use bloom_core::reply::StoredResult;
 use bloom_core::task::{Origin, Outcome, TaskSpec};
 use bloom_core::wakeup::{Progress, Waiters};
 use bloom_core::working_set::{Halt, Loaded, WorkingSet};
@@ -95,25 +98,25 @@ impl State {
         let op = match ask {
             Ask::CreateSecond => {
                 let depends_on = self.tasks.iter().copied().filter(|_| setting.depends).collect();
-                Op::Create { tasks: vec![TaskSpec { depends_on, ..setting.second.clone() }] }
+                Op::Create(op::Create { tasks: vec![TaskSpec { depends_on, ..setting.second.clone() }] })
             }
             Ask::Claim(worker) => claim(worker, None),
             Ask::ClaimAnew(worker) => claim(worker, Some(Vec::new())),
             Ask::Lease(task, worker) => {
-                Op::Lease { task: *task, choice: Choice::Named((*worker).to_owned()), ttl_ms: TTL_MS, origin: Origin::Call }
+                Op::Lease(op::Lease { task: *task, choice: Choice::Named((*worker).to_owned()), ttl_ms: TTL_MS, origin: Origin::Call })
             }
             Ask::Push(worker) => {
                 let task = self.db.ready_for(&self.db.workers[*worker])[0];
-                Op::Push { task, worker: (*worker).to_owned(), ttl_ms: TTL_MS }
+                Op::Push(op::Push { task, worker: (*worker).to_owned(), ttl_ms: TTL_MS })
             }
             Ask::Requeue(task) => {
                 self.requeued = true;
-                Op::Requeue { task: *task }
+                Op::Requeue(op::Requeue { task: *task })
             }
             Ask::Wake => {
                 let Some(wakeup) = self.db.wakeups.values().next() else { return };
                 let Waiters { tasks, next, more_want_key } = self.db.waiters(wakeup, 1);
-                Op::Reevaluate { tasks, progress: Some(Progress { wakeup: wakeup.id, next, more_want_key }) }
+                Op::Reevaluate(op::Reevaluate { tasks, progress: Some(Progress { wakeup: wakeup.id, next, more_want_key }) })
             }
         };
         let keys = op.keys();
@@ -164,27 +167,27 @@ impl State {
             let retry_at = Some(self.now + 60_000);
             Op::Complete(Box::new(Completion { retryable, retry_at, ..completion(task, lease, status) }))
         };
-        let ended = |i: usize, end| Op::EndPush { task: self.leases[i].task, lease: self.leases[i].id, end };
+        let ended = |i: usize, end| Op::EndPush(op::EndPush { task: self.leases[i].task, lease: self.leases[i].id, end });
         let message = String::new();
         let op = match *act {
             Act::Arrive(_) => return true,
             Act::Refuse(i) => ended(i, PushEnd::Refused { message }),
             Act::Lose(i) => ended(i, PushEnd::Undelivered { message, unless_running: self.leases[i].known }),
-            Act::Beat(i) => Op::Heartbeat { task: of(i).0, holder: Holder { lease: of(i).1, worker: None } },
+            Act::Beat(i) => Op::Heartbeat(op::Heartbeat { task: of(i).0, holder: Holder { lease: of(i).1, worker: None } }),
             Act::Succeed(i) => complete(i, Outcome::Success, false),
             Act::FailRetryably(i) => complete(i, Outcome::Error, true),
             Act::Expire(task) => {
                 let Some(lease) = &self.db.tasks[&task].lease else { return false };
                 self.now = self.now.max(lease.expires_at);
-                Op::ExpireLease { task, lease: lease.id, grace: Grace::default() }
+                Op::ExpireLease(op::ExpireLease { task, lease: lease.id, grace: Grace::default() })
             }
             Act::Due(task) => {
                 self.now = self.now.max(self.db.tasks[&task].wake_at.unwrap_or_default());
-                Op::Reevaluate { tasks: vec![task], progress: None }
+                Op::Reevaluate(op::Reevaluate { tasks: vec![task], progress: None })
             }
             Act::Cancel(task) => {
                 self.cancelled = true;
-                Op::Cancel { task }
+                Op::Cancel(op::Cancel { task })
             }
         };
         let mut keys = op.keys();
@@ -196,7 +199,7 @@ impl State {
                 Ok(reply) => {
                     let mut written = Memory::clone(&self.db);
                     written.write(&set).unwrap();
-                    if let (Op::Complete(done), Reply::Completed { result, .. }, true) = (&op, &reply, heard) {
+                    if let (Op::Complete(done), Reply::Completed(reply::Completed { result, .. }), true) = (&op, &reply, heard) {
                         self.acknowledge(done, result);
                     }
                     self.committed(written, &set, None, heard);
@@ -207,10 +210,10 @@ impl State {
         panic!("{op:?} never has enough rows");
     }
 
-    pub(super) fn acknowledge(&mut self, done: &Completion, result: &Completed) {
+    pub(super) fn acknowledge(&mut self, done: &Completion, result: &StoredResult) {
         let told = match result {
-            Completed::Now(result) => result.lease_id,
-            Completed::Before(lease) => *lease,
+            StoredResult::Now(result) => result.lease_id,
+            StoredResult::Before(lease) => *lease,
         };
         assert_eq!(Some(told), done.holder.lease);
         self.leases.iter_mut().filter(|given| given.id == told).for_each(|given| given.acknowledged = true);
@@ -237,8 +240,8 @@ impl State {
             return;
         }
         let told: Vec<LeaseId> = match reply {
-            Some(Reply::Claimed { leased, .. }) => leased.iter().filter_map(|task| Some(task.lease.as_ref()?.id)).collect(),
-            Some(Reply::Leased { task, .. }) => task.lease.iter().map(|lease| lease.id).collect(),
+            Some(Reply::Claimed(reply::Claimed { leased, .. })) => leased.iter().filter_map(|task| Some(task.lease.as_ref()?.id)).collect(),
+            Some(Reply::Leased(reply::Leased { task, .. })) => task.lease.iter().map(|lease| lease.id).collect(),
             _ => Vec::new(),
         };
         // Whoever hears of a lease begins at once, and says so; saying it again is one of the acts.

@@ -1,0 +1,91 @@
+//! The operations of the state model. Each is declared with what it needs, does and answers in a file of [`decide`](super::decide).
+
+pub use super::command::{Claim, Completion, WorkerChange};
+pub use super::decide::create::Create;
+pub use super::decide::expire::{ClockStepped, ExpireLease};
+pub use super::decide::lease::Lease;
+pub use super::decide::lease_end::Release;
+pub use super::decide::push::{EndPush, Push};
+pub use super::decide::reevaluate::Reevaluate;
+pub use super::decide::running::{AppendEvents, Heartbeat, RenewLeases};
+pub use super::decide::task_ops::{Cancel, Configure, RecordAudit, Requeue};
+pub use super::decide::workers::{Cordon, MarkOffline, RecordLastSeen, RemoveWorker};
+
+use super::command::Keys;
+use super::reply::Reply;
+use super::working_set::{Halt, WorkingSet};
+
+pub trait Operation: Into<Op> {
+    type Reply: Into<Reply> + TryFrom<Reply>;
+
+    /// Its name in metrics and logs.
+    fn name(&self) -> &'static str;
+
+    /// It places leases or sets up workers. Such operations lock workers, and have a writer of their own.
+    fn is_placement(&self) -> bool {
+        false
+    }
+
+    /// Adds the rows that it surely needs. What it turns out to need besides, [`decide`](Self::decide) asks for.
+    fn add_keys(&self, _keys: &mut Keys) {}
+
+    /// Applies it. `Ok` may have changed the working set, `Err` has not.
+    ///
+    /// # Errors
+    /// It is rejected, or stopped for rows that are not loaded.
+    fn decide(&self, set: &mut WorkingSet) -> Result<Self::Reply, Halt>;
+}
+
+macro_rules! operations {
+    ($($name:ident $(($boxed:ident))?),+ $(,)?) => {
+        /// Any of them.
+        #[derive(Clone, Debug)]
+        pub enum Op {
+            $($name(operations!(@held $name $($boxed)?)),)+
+        }
+
+        $(impl From<operations!(@type $name $($boxed)?)> for Op {
+            fn from(operation: operations!(@type $name $($boxed)?)) -> Self {
+                Self::$name(operation.into())
+            }
+        })+
+
+        impl Operation for Op {
+            type Reply = Reply;
+
+            fn name(&self) -> &'static str {
+                match self { $(Self::$name(operation) => operation.name(),)+ }
+            }
+
+            fn is_placement(&self) -> bool {
+                match self { $(Self::$name(operation) => operation.is_placement(),)+ }
+            }
+
+            fn add_keys(&self, keys: &mut Keys) {
+                match self { $(Self::$name(operation) => operation.add_keys(keys),)+ }
+            }
+
+            fn decide(&self, set: &mut WorkingSet) -> Result<Reply, Halt> {
+                match self { $(Self::$name(operation) => operation.decide(set).map(Reply::from),)+ }
+            }
+        }
+    };
+    (@type $name:ident) => { $name };
+    (@type $name:ident $boxed:ident) => { $boxed };
+    (@held $name:ident) => { $name };
+    (@held $name:ident $boxed:ident) => { Box<$boxed> };
+}
+
+operations! {
+    Create, Lease, Push, EndPush, Claim, Heartbeat, RenewLeases, Complete(Completion), Release, AppendEvents, Cancel, Requeue, ExpireLease,
+    ClockStepped, Reevaluate, RegisterWorker(WorkerChange), RemoveWorker, Cordon, RecordLastSeen, MarkOffline, Configure, RecordAudit,
+}
+
+impl Op {
+    /// The rows that it surely needs.
+    pub fn keys(&self) -> Keys {
+        let mut keys = Keys::default();
+        self.add_keys(&mut keys);
+        keys
+    }
+}
