@@ -5,11 +5,13 @@ use std::sync::Arc;
 
 use uuid::Uuid;
 
-use super::args::{Args, Type};
+use super::args::Args;
+use super::cells::Type;
 use super::conn::Cells;
 use super::dialect::{Sql, statement};
 use super::error::Error;
 use super::reads::{PAGE_BYTES, fitting};
+use super::table::ReadRow;
 use super::{Store, all, records, rows};
 use bloom_core::Ms;
 use bloom_core::audit::AuditEntry;
@@ -105,7 +107,7 @@ impl Store {
     pub async fn tasks(&self, filter: &TaskFilter, page: &Page) -> Result<Listing<TaskRow>, Error> {
         let (sql, args) = filter.statement(page, Wanted::States);
         let found = self.pool().fetch(&sql, args).await?;
-        let read = |row: &mut Cells<'_>| Ok((rows::state(row)?, i64::from(row.take::<i32>()?)));
+        let read = |row: &mut Cells<'_>| Ok((TaskState::read(row)?, i64::from(row.take::<i32>()?)));
         let (states, cut) = fitting(all(&found, read)?, PAGE_BYTES);
         let ids: Vec<TaskId> = states.iter().map(|state| state.id).collect();
         let mut specs: HashMap<TaskId, Arc<TaskSpec>> = self.specs(&ids).await?.into_iter().map(|spec| (spec.id, spec)).collect();
@@ -141,13 +143,13 @@ impl Store {
             None => self.pool().fetch(&ARTIFACT_SIZES, page.args()).await?,
         };
         let (ids, cut) = fitting(all(&found, |row| Ok((row.take::<Uuid>()?, i64::from(row.take::<i32>()?))))?, PAGE_BYTES);
-        let rows = all(&self.pool().fetch(&RESULTS, Args::new().uuids(&ids)).await?, records::result)?;
+        let rows = all(&self.pool().fetch(&RESULTS, Args::new().uuids(&ids)).await?, ReadRow::read)?;
         Ok(Listing { rows, cut })
     }
 
     /// The audit trail, newest first.
     pub async fn audit(&self, page: &Page) -> Result<Vec<AuditEntry>, Error> {
-        all(&self.pool().fetch(&AUDIT, page.args()).await?, records::audit)
+        all(&self.pool().fetch(&AUDIT, page.args()).await?, ReadRow::read)
     }
 }
 
@@ -159,7 +161,7 @@ fn lease(row: &mut Cells<'_>) -> Result<LeaseRow, Error> {
         started_at: row.take()?,
         expires_at: row.take()?,
         ttl_ms: row.take()?,
-        status: row.word(LeaseStatus::parse)?,
+        status: row.take()?,
         last_heartbeat: row.take()?,
         context_id: row.take()?,
     })
