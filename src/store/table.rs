@@ -106,7 +106,8 @@ pub(super) fn part<T>(read: impl FnOnce() -> Option<T>) -> Option<T> {
 /// }
 /// ```
 ///
-/// What is only written needs no struct of its own elsewhere: `row! { struct Label<'a>: task_labels as task_labels_row { key: &'a str } }`.
+/// What is only written is a struct of its own: `row! { struct Label<'a>: task_labels as task_labels_row { key: &'a str } }`. What is only
+/// read has the names for its SELECT: `row! { NAMES of LeaseRow { id, task_id } }`.
 macro_rules! row {
     ($vis:vis struct $Row:ident $(<$a:lifetime>)?: $table:ident as $postgres:ident { $($column:ident: $ty:ty),+ $(,)? }) => {
         $vis struct $Row $(<$a>)? { $(pub $column: $ty),+ }
@@ -120,6 +121,15 @@ macro_rules! row {
 
             fn cells(self, out: &mut Vec<$crate::cells::Value<'row>>) {
                 $(out.push($crate::cells::Write::value(self.$column));)+
+            }
+        }
+    };
+    ($vis:vis $NAMES:ident of $Item:ident { $first:ident $(, $field:ident)* $(,)? }) => {
+        $vis const $NAMES: &str = concat!(stringify!($first) $(, ", ", stringify!($field))*);
+
+        impl $crate::table::ReadRow for $Item {
+            fn read(cells: &mut $crate::conn::Cells<'_>) -> Result<Self, $crate::error::Error> {
+                Ok(Self { $first: cells.take()? $(, $field: cells.take()?)* })
             }
         }
     };
