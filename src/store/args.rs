@@ -1,7 +1,6 @@
 //! Values on their way into a statement: single ones, arrays, and whole sets of rows.
 
 use std::borrow::Cow;
-use std::fmt::Write as _;
 
 use sqlx::encode::{Encode, IsNull};
 use sqlx::error::BoxDynError;
@@ -11,125 +10,11 @@ use sqlx::sqlite::SqliteArguments;
 use sqlx::{Arguments as _, Postgres};
 use uuid::Uuid;
 
+use super::cells::Value;
 use super::error::Error;
+use super::table::{RowType, WriteRow};
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Type {
-    Uuid,
-    Int,
-    Real,
-    Bool,
-    Text,
-}
-
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Column {
-    pub name: &'static str,
-    pub ty: Type,
-}
-
-pub(super) const fn uuid(name: &'static str) -> Column {
-    Column { name, ty: Type::Uuid }
-}
-pub(super) const fn int(name: &'static str) -> Column {
-    Column { name, ty: Type::Int }
-}
-pub(super) const fn real(name: &'static str) -> Column {
-    Column { name, ty: Type::Real }
-}
-pub(super) const fn boolean(name: &'static str) -> Column {
-    Column { name, ty: Type::Bool }
-}
-pub(super) const fn text(name: &'static str) -> Column {
-    Column { name, ty: Type::Text }
-}
-
-/// `columns!(uuid id, text name)`: what rows of a type have, in order.
-macro_rules! columns {
-    ($($ty:ident $name:ident),+ $(,)?) => { &[$($ty(stringify!($name))),+] };
-}
-pub(super) use columns;
-
-/// What sets of rows are made of. PostgreSQL knows it as a composite type of exactly these columns: a set is bound as one array of that,
-/// which takes a third of the time of an array for each column.
-#[derive(Debug)]
-pub(super) struct RowType {
-    /// The table, for those that are a table's rows.
-    pub name: &'static str,
-    /// The composite type: `<name>_row`, or a later shape of it.
-    pub postgres: &'static str,
-    /// The first is the key.
-    pub columns: &'static [Column],
-}
-
-/// `row_type!(settings: text key, text value)`; of a shape with a name of its own, `row_type!(workers as workers_row_2: …)`.
-macro_rules! row_type {
-    ($name:ident as $postgres:ident: $($columns:tt)+) => {
-        $crate::args::RowType {
-            name: stringify!($name),
-            postgres: stringify!($postgres),
-            columns: $crate::args::columns!($($columns)+),
-        }
-    };
-    ($name:ident: $($columns:tt)+) => {
-        $crate::args::RowType {
-            name: stringify!($name),
-            postgres: concat!(stringify!($name), "_row"),
-            columns: $crate::args::columns!($($columns)+),
-        }
-    };
-}
-pub(super) use row_type;
-
-impl RowType {
-    /// Column names for a SELECT, each behind `prefix` (`t.`).
-    pub fn names(&self, prefix: &str) -> String {
-        let names: Vec<_> = self.columns.iter().map(|c| format!("{prefix}{}", c.name)).collect();
-        names.join(", ")
-    }
-}
-
-#[derive(Debug)]
-enum Value<'a> {
-    Uuid(Option<Uuid>),
-    Int(Option<i64>),
-    Real(Option<f64>),
-    Bool(Option<bool>),
-    Text(Option<Cow<'a, str>>),
-}
-
-impl Value<'_> {
-    fn ty(&self) -> Type {
-        match self {
-            Self::Uuid(_) => Type::Uuid,
-            Self::Int(_) => Type::Int,
-            Self::Real(_) => Type::Real,
-            Self::Bool(_) => Type::Bool,
-            Self::Text(_) => Type::Text,
-        }
-    }
-
-    fn write_json(&self, out: &mut String) -> Result<(), BoxDynError> {
-        match self {
-            Self::Uuid(Some(id)) => push_uuid(out, *id),
-            Self::Int(Some(n)) => write!(out, "{n}")?,
-            // JSON has no infinities; nothing here makes any.
-            Self::Real(Some(n)) if n.is_finite() => write!(out, "{n:?}")?,
-            Self::Bool(Some(b)) => out.push_str(if *b { "true" } else { "false" }),
-            Self::Text(Some(text)) => out.push_str(&serde_json::to_string(text)?),
-            _ => out.push_str("null"),
-        }
-        Ok(())
-    }
-}
-
-fn push_uuid(json: &mut String, id: Uuid) {
-    json.push('"');
-    json.push_str(id.simple().encode_lower(&mut Uuid::encode_buffer()));
-    json.push('"');
-}
-
-/// Rows for a set-based statement, pushed value by value in the order of the columns.
+/// Rows for a set-based statement.
 #[derive(Debug)]
 pub(super) struct Bulk<'a> {
     ty: &'static RowType,
@@ -137,43 +22,14 @@ pub(super) struct Bulk<'a> {
 }
 
 impl<'a> Bulk<'a> {
-    pub fn new(ty: &'static RowType) -> Self {
-        Self { ty, values: Vec::new() }
+    pub fn of<R: WriteRow<'a>>(rows: impl IntoIterator<Item = R>) -> Self {
+        let mut values = Vec::new();
+        rows.into_iter().for_each(|row| row.cells(&mut values));
+        Self { ty: R::ROW, values }
     }
 
     pub fn is_empty(&self) -> bool {
         self.values.is_empty()
-    }
-
-    fn push(&mut self, value: Value<'a>) -> &mut Self {
-        let column = &self.ty.columns[self.values.len() % self.ty.columns.len()];
-        debug_assert_eq!(column.ty, value.ty(), "{} of {}", column.name, self.ty.name);
-        self.values.push(value);
-        self
-    }
-
-    pub fn uuid(&mut self, value: impl Into<Option<Uuid>>) -> &mut Self {
-        self.push(Value::Uuid(value.into()))
-    }
-
-    pub fn int(&mut self, value: impl Into<Option<i64>>) -> &mut Self {
-        self.push(Value::Int(value.into()))
-    }
-
-    pub fn real(&mut self, value: impl Into<Option<f64>>) -> &mut Self {
-        self.push(Value::Real(value.into()))
-    }
-
-    pub fn bool(&mut self, value: impl Into<Option<bool>>) -> &mut Self {
-        self.push(Value::Bool(value.into()))
-    }
-
-    pub fn text(&mut self, value: impl Into<Cow<'a, str>>) -> &mut Self {
-        self.opt_text(Some(value))
-    }
-
-    pub fn opt_text(&mut self, value: Option<impl Into<Cow<'a, str>>>) -> &mut Self {
-        self.push(Value::Text(value.map(Into::into)))
     }
 
     fn rows(&self) -> impl Iterator<Item = Record<'_>> {

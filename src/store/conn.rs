@@ -6,9 +6,10 @@ use std::time::{Duration, Instant};
 use sqlx::pool::PoolConnection;
 use sqlx::postgres::{PgConnection, PgPool, PgRow};
 use sqlx::sqlite::{SqliteConnection, SqlitePool, SqliteRow};
-use sqlx::{AssertSqlSafe, Connection as _, Decode, Postgres, Row as _, SqlSafeStr as _, SqlStr, Sqlite, Type as SqlType};
+use sqlx::{AssertSqlSafe, Connection as _, Row as _, SqlSafeStr as _, SqlStr, Sqlite};
 
 use super::args::Args;
+use super::cells::Read;
 use super::dialect::{Kind, Sql, statement};
 use super::error::Error;
 use super::health::Health;
@@ -19,17 +20,13 @@ pub(super) enum Row {
     Postgres(PgRow),
 }
 
-/// What a column can be read as.
-pub(super) trait Cell: for<'r> Decode<'r, Sqlite> + SqlType<Sqlite> + for<'r> Decode<'r, Postgres> + SqlType<Postgres> {}
-impl<T> Cell for T where T: for<'r> Decode<'r, Sqlite> + SqlType<Sqlite> + for<'r> Decode<'r, Postgres> + SqlType<Postgres> {}
-
 impl Row {
     pub fn cells(&self) -> Cells<'_> {
         Cells { row: self, at: 0 }
     }
 
-    fn get<T: Cell>(&self, at: usize) -> Result<T, Error> {
-        Ok(match self {
+    fn get<T: Read>(&self, at: usize) -> Result<T, Error> {
+        T::of(match self {
             Self::Sqlite(row) => row.try_get(at)?,
             Self::Postgres(row) => row.try_get(at)?,
         })
@@ -43,28 +40,10 @@ pub(super) struct Cells<'r> {
 }
 
 impl Cells<'_> {
-    pub fn take<T: Cell>(&mut self) -> Result<T, Error> {
+    pub fn take<T: Read>(&mut self) -> Result<T, Error> {
         let at = self.at;
         self.at += 1;
         self.row.get(at)
-    }
-
-    /// A stored word of a closed set.
-    pub fn word<T>(&mut self, parse: impl Fn(&str) -> Option<T>) -> Result<T, Error> {
-        let word: String = self.take()?;
-        parse(&word).ok_or_else(|| Error::Corrupt(format!("unknown word '{word}'")))
-    }
-
-    pub fn opt_word<T>(&mut self, parse: impl Fn(&str) -> Option<T>) -> Result<Option<T>, Error> {
-        match self.take::<Option<String>>()? {
-            Some(word) => parse(&word).map(Some).ok_or_else(|| Error::Corrupt(format!("unknown word '{word}'"))),
-            None => Ok(None),
-        }
-    }
-
-    pub fn json<T: serde::de::DeserializeOwned>(&mut self) -> Result<T, Error> {
-        let text: String = self.take()?;
-        serde_json::from_str(&text).map_err(|error| Error::Corrupt(error.to_string()))
     }
 }
 

@@ -5,11 +5,12 @@ use std::time::{Duration, Instant};
 
 use uuid::Uuid;
 
-use super::args::{Args, Bulk, RowType, int, row_type, text};
+use super::args::{Args, Bulk};
 use super::conn::{Conn, Row};
 use super::dialect::{Kind, statement, upsert_adding};
 use super::error::Error;
-use super::feed::{POSITION, add_text};
+use super::feed::{LanePosition, add_text};
+use super::table::{WriteRow as _, row};
 use super::{Store, first};
 use bloom_core::task::Status;
 use bloom_database::{CountDeltas, Position};
@@ -17,7 +18,7 @@ use bloom_database::{CountDeltas, Position};
 /// Stands for a status in the row that counts leases.
 const LEASES: &str = "lease";
 
-static COUNT: RowType = row_type!(counts: text agent_slug, int priority, text status, int n);
+row! { pub(super) struct Count<'a>: counts as counts_row { agent_slug: &'a str, priority: i64, status: &'a str, n: i64 } }
 
 /// The base, and what is missing in it. In one statement, so of one snapshot: they fit together.
 fn kept(kind: Kind) -> String {
@@ -52,8 +53,8 @@ statement!(LOCK_LANES, |d| "SELECT lane FROM lanes ORDER BY lane {}", d.lock());
 /// As many batches as one compaction takes of a writer.
 const STEP: i64 = 4096;
 statement!(UNCOMPACTED, |d| "SELECT b.lane, b.n, b.counts FROM lanes l {} ORDER BY b.lane, b.n", d.batches_behind("l.folded_n", STEP));
-statement!(ADD, |d| "{}", d.insert(&COUNT, &upsert_adding("counts", &["agent_slug", "priority", "status"], &["n"])));
-statement!(SET_COMPACTED, |d| "UPDATE lanes SET folded_n = v.n FROM {} WHERE lanes.lane = v.lane", d.rows(&POSITION, 1));
+statement!(ADD, |d| "{}", d.insert(Count::ROW, &upsert_adding("counts", &["agent_slug", "priority", "status"], &["n"])));
+statement!(SET_COMPACTED, |d| "UPDATE lanes SET folded_n = v.n FROM {} WHERE lanes.lane = v.lane", d.rows(LanePosition::ROW, 1));
 statement!(DROP_ZEROS, "DELETE FROM counts WHERE n = 0");
 
 impl Store {
@@ -89,7 +90,7 @@ async fn recount(conn: &mut Conn) -> Result<Parts, Error> {
         let to = to.unwrap_or(Uuid::max());
         for row in conn.fetch(&RECOUNT, Args::new().uuid(after).uuid(to)).await? {
             let mut row = row.cells();
-            let (agent, priority, status): (String, i64, Status) = (row.take()?, row.take()?, row.word(Status::parse)?);
+            let (agent, priority, status): (String, i64, Status) = (row.take()?, row.take()?, row.take()?);
             *parts.found.tasks.entry((agent, priority, status)).or_default() += row.take::<i64>()?;
             parts.found.leases += row.take::<i64>()?;
         }
@@ -149,21 +150,19 @@ pub(super) async fn compact(conn: &mut Conn) -> Result<u64, Error> {
     if compacted.is_empty() {
         return Ok(0);
     }
-    let mut rows = Bulk::new(&COUNT);
-    for ((agent, priority, status), n) in sum.tasks.iter().filter(|(_, n)| **n != 0) {
-        rows.text(agent).int(*priority).text(status.as_str()).int(*n);
-    }
-    if sum.leases != 0 {
-        rows.text("").int(0).text(LEASES).int(sum.leases);
-    }
+    let tasks = sum.tasks.iter().map(|((agent_slug, priority, status), n)| Count {
+        agent_slug,
+        priority: *priority,
+        status: status.as_str(),
+        n: *n,
+    });
+    let leases = Count { agent_slug: "", priority: 0, status: LEASES, n: sum.leases };
+    let rows = Bulk::of(tasks.chain([leases]).filter(|count| count.n != 0));
     if !rows.is_empty() {
         conn.execute(&ADD, Args::new().bulk(rows)).await?;
         conn.execute(&DROP_ZEROS, Args::new()).await?;
     }
-    let mut rows = Bulk::new(&POSITION);
-    for (lane, n) in compacted {
-        rows.int(lane).int(n);
-    }
+    let rows = Bulk::of(compacted.into_iter().map(|(lane, n)| LanePosition { lane, n }));
     conn.execute(&SET_COMPACTED, Args::new().bulk(rows)).await?;
     Ok(batches)
 }

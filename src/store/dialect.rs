@@ -2,7 +2,8 @@
 
 use sqlx::{AssertSqlSafe, SqlSafeStr as _, SqlStr};
 
-use super::args::{Column, RowType, Type};
+use super::cells::Type;
+use super::table::RowType;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -110,18 +111,17 @@ impl Kind {
         format!("INSERT INTO {} ({1}) SELECT {1} FROM {2} WHERE true {tail}", rows.name, rows.names(""), self.rows(rows, 1))
     }
 
-    /// `UPDATE table SET … FROM rows` of the table's own type: only these columns, and what `also` sets.
-    pub(super) fn update(self, rows: &RowType, columns: &[Column], also: &str) -> String {
-        let sets: Vec<_> = columns.iter().map(|c| format!("{0} = v.{0}", c.name)).collect();
-        let (table, key) = (rows.name, rows.columns[0].name);
-        format!("UPDATE {table} SET {}{also} FROM {} WHERE {table}.{key} = v.{key}", sets.join(", "), self.rows(rows, 1))
+    /// `UPDATE table SET … FROM rows` of the table's own type, by `id`: only these columns, and what `also` sets.
+    pub(super) fn update(self, rows: &RowType, columns: &[&str], also: &str) -> String {
+        let sets: Vec<_> = columns.iter().map(|name| format!("{name} = v.{name}")).collect();
+        format!("UPDATE {0} SET {1}{also} FROM {2} WHERE {0}.id = v.id", rows.name, sets.join(", "), self.rows(rows, 1))
     }
 }
 
 /// `ON CONFLICT (key) DO UPDATE` of all other columns.
-pub(super) fn upsert(rows: &RowType) -> String {
-    let sets: Vec<_> = rows.columns[1..].iter().map(|c| format!("{0} = excluded.{0}", c.name)).collect();
-    format!("ON CONFLICT ({}) DO UPDATE SET {}", rows.columns[0].name, sets.join(", "))
+pub(super) fn upsert(rows: &RowType, key: &'static str) -> String {
+    let sets: Vec<_> = rows.all_but(&[key]).iter().map(|name| format!("{name} = excluded.{name}")).collect();
+    format!("ON CONFLICT ({key}) DO UPDATE SET {}", sets.join(", "))
 }
 
 /// `ON CONFLICT (keys) DO UPDATE` that adds the new numbers to those of `table`.

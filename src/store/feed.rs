@@ -4,11 +4,13 @@ use std::collections::HashMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::args::{Args, Bulk, RowType, Type, int, row_type};
+use super::args::{Args, Bulk};
+use super::cells::Type;
 use super::conn::Row;
 use super::dialect::{Kind, statement};
 use super::error::Error;
 use super::script::Script;
+use super::table::{WriteRow as _, row};
 use bloom_core::Ms;
 use bloom_core::task::Status;
 use bloom_core::working_set::WorkingSet;
@@ -43,12 +45,12 @@ statement!(RECORD, "INSERT INTO batches (lane, n, at, counts, changes) VALUES ((
 
 /// The most batches that one look takes from a writer.
 const STEP: i64 = 64;
-pub(super) static POSITION: RowType = row_type!(lane_position: int lane, int n);
+row! { pub(super) struct LanePosition: lane_position as lane_position_row { lane: i64, n: i64 } }
 statement!(
     pub(super) FEED,
     |d| "SELECT l.lane, b.n, b.counts, b.changes FROM lanes l LEFT JOIN {} ON v.lane = l.lane {} \
     WHERE NOT (l.lane {}) AND (b.n IS NOT NULL OR l.folded_n > coalesce(v.n, 0)) ORDER BY l.lane, b.n",
-    d.rows(&POSITION, 1),
+    d.rows(LanePosition::ROW, 1),
     d.batches_behind("coalesce(v.n, 0)", STEP + 1),
     d.any(Type::Int, 2)
 );
@@ -111,9 +113,5 @@ pub(super) fn read(found: &[Row], positions: &[Position]) -> Result<Feed, Error>
 }
 
 pub(super) fn known(positions: &[Position]) -> Bulk<'static> {
-    let mut known = Bulk::new(&POSITION);
-    for at in positions {
-        known.int(at.writer).int(at.n);
-    }
-    known
+    Bulk::of(positions.iter().map(|at| LanePosition { lane: at.writer, n: at.n }))
 }

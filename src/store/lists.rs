@@ -5,11 +5,13 @@ use std::sync::Arc;
 
 use uuid::Uuid;
 
-use super::args::{Args, Type};
+use super::args::Args;
+use super::cells::Type;
 use super::conn::Cells;
 use super::dialect::{Sql, statement};
 use super::error::Error;
 use super::reads::{PAGE_BYTES, fitting};
+use super::table::{ReadRow, row};
 use super::{Store, all, records, rows};
 use bloom_core::Ms;
 use bloom_core::audit::AuditEntry;
@@ -66,10 +68,10 @@ pub struct Listing<T> {
     pub cut: bool,
 }
 
-/// Only what a lease shows: a task's row has four times as much.
+/// Only what a lease shows, in the order of [`PAST`]: a task's row has four times as much.
 const ACTIVE: &str = "SELECT lease_id AS id, id AS task_id, worker_id, started_at, expires_at, ttl_ms, 'active' AS status, last_heartbeat, \
     context_id FROM task_state WHERE slot IS NOT NULL AND lease_id < $1 ORDER BY lease_id DESC LIMIT $2";
-const PAST: &str = "id, task_id, worker_id, started_at, expires_at, ttl_ms, status, last_heartbeat, context_id";
+row! { PAST of LeaseRow { id, task_id, worker_id, started_at, expires_at, ttl_ms, status, last_heartbeat, context_id } }
 statement!(ACTIVE_LEASES, |_d| "{ACTIVE}");
 // One statement, so one snapshot: each lease is in one of the two.
 statement!(ALL_LEASES, |_d| "SELECT {PAST} FROM (SELECT {PAST} FROM ({ACTIVE}) AS a UNION ALL \
@@ -105,7 +107,7 @@ impl Store {
     pub async fn tasks(&self, filter: &TaskFilter, page: &Page) -> Result<Listing<TaskRow>, Error> {
         let (sql, args) = filter.statement(page, Wanted::States);
         let found = self.pool().fetch(&sql, args).await?;
-        let read = |row: &mut Cells<'_>| Ok((rows::state(row)?, i64::from(row.take::<i32>()?)));
+        let read = |row: &mut Cells<'_>| Ok((TaskState::read(row)?, i64::from(row.take::<i32>()?)));
         let (states, cut) = fitting(all(&found, read)?, PAGE_BYTES);
         let ids: Vec<TaskId> = states.iter().map(|state| state.id).collect();
         let mut specs: HashMap<TaskId, Arc<TaskSpec>> = self.specs(&ids).await?.into_iter().map(|spec| (spec.id, spec)).collect();
@@ -121,7 +123,7 @@ impl Store {
 
     /// Of these leases, those that have ended.
     pub async fn past_leases(&self, ids: &[LeaseId]) -> Result<Vec<LeaseRow>, Error> {
-        all(&self.pool().fetch(&PAST_LEASES_BY_ID, Args::new().uuids(ids)).await?, lease)
+        all(&self.pool().fetch(&PAST_LEASES_BY_ID, Args::new().uuids(ids)).await?, ReadRow::read)
     }
 
     /// Active and past leases, newest first.
@@ -131,7 +133,7 @@ impl Store {
             Some(LeaseStatus::Active) => (&ACTIVE_LEASES, page.args()),
             Some(status) => (&PAST_LEASES_BY_STATUS, page.args().text(status.as_str())),
         };
-        all(&self.pool().fetch(sql, args).await?, lease)
+        all(&self.pool().fetch(sql, args).await?, ReadRow::read)
     }
 
     /// Results by their artifact's id, newest first.
@@ -141,28 +143,14 @@ impl Store {
             None => self.pool().fetch(&ARTIFACT_SIZES, page.args()).await?,
         };
         let (ids, cut) = fitting(all(&found, |row| Ok((row.take::<Uuid>()?, i64::from(row.take::<i32>()?))))?, PAGE_BYTES);
-        let rows = all(&self.pool().fetch(&RESULTS, Args::new().uuids(&ids)).await?, records::result)?;
+        let rows = all(&self.pool().fetch(&RESULTS, Args::new().uuids(&ids)).await?, ReadRow::read)?;
         Ok(Listing { rows, cut })
     }
 
     /// The audit trail, newest first.
     pub async fn audit(&self, page: &Page) -> Result<Vec<AuditEntry>, Error> {
-        all(&self.pool().fetch(&AUDIT, page.args()).await?, records::audit)
+        all(&self.pool().fetch(&AUDIT, page.args()).await?, ReadRow::read)
     }
-}
-
-fn lease(row: &mut Cells<'_>) -> Result<LeaseRow, Error> {
-    Ok(LeaseRow {
-        id: row.take()?,
-        task_id: row.take()?,
-        worker_id: row.take()?,
-        started_at: row.take()?,
-        expires_at: row.take()?,
-        ttl_ms: row.take()?,
-        status: row.word(LeaseStatus::parse)?,
-        last_heartbeat: row.take()?,
-        context_id: row.take()?,
-    })
 }
 
 #[derive(Clone, Copy, PartialEq)]

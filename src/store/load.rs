@@ -1,15 +1,20 @@
 //! The rows that a batch works on: found, then locked in one global order, then read.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
-use super::args::{Args, Bulk, RowType, Type, row_type, text, uuid};
+use super::args::{Args, Bulk};
+use super::cells::{Read, Type};
 use super::conn::{Cells, Conn, Row};
 use super::dialect::{Kind, statement};
 use super::error::Error;
+use super::table::{ReadRow, WriteRow as _, row};
 use super::{reads, records, rows};
 use bloom_core::Ms;
 use bloom_core::command::Keys;
 use bloom_core::ids::{LeaseId, TaskId, WorkerId};
+use bloom_core::task::{PastLease, TaskSpec, TaskState};
+use bloom_core::worker::Worker;
 use bloom_core::working_set::{ContextView, Loaded, Slots};
 
 statement!(
@@ -28,7 +33,7 @@ statement!(
 );
 statement!(DEPENDENCIES, |d| "SELECT task_id, dep_id FROM task_deps WHERE task_id {}", d.any(Type::Uuid, 1));
 
-static CONTEXT_TASK: RowType = row_type!(context_task: text context_id, uuid id);
+row! { pub(super) struct ContextTask<'a>: context_task as context_task_row { context_id: &'a str, id: TaskId } }
 statement!(
     CONTEXTS,
     |d| "SELECT v.context_id, v.id, \
@@ -41,7 +46,7 @@ statement!(
     FROM {} \
     LEFT JOIN leases l ON l.id = (SELECT p.id FROM leases p WHERE p.context_id = v.context_id AND p.completed ORDER BY p.id DESC LIMIT 1) \
     LEFT JOIN task_state s ON s.id = l.task_id",
-    d.rows(&CONTEXT_TASK, 1)
+    d.rows(ContextTask::ROW, 1)
 );
 
 // The outer SELECT reads each row after the inner one has locked it; the last of its times is later than every lock.
@@ -109,7 +114,7 @@ impl Load<'_> {
             let found = self.conn.fetch(&OF_IDEMPOTENCY_KEYS, Args::new().texts(&keys.idempotency)).await?;
             self.loaded.idempotency.extend(keys.idempotency.iter().map(|key| (key.clone(), None)));
             for row in &found {
-                let spec = rows::spec(&mut row.cells())?;
+                let spec: Arc<TaskSpec> = ReadRow::read(&mut row.cells())?;
                 self.tasks.insert(spec.id);
                 self.loaded.idempotency.extend(spec.idempotency_key.clone().map(|key| (key, Some(spec))));
             }
@@ -149,17 +154,13 @@ impl Load<'_> {
         if keys.contexts.is_empty() && keys.predecessors.is_empty() {
             return Ok(());
         }
-        let mut asked = Bulk::new(&CONTEXT_TASK);
-        for (context, id) in &keys.predecessors {
-            asked.text(context).uuid(*id);
-        }
+        let successors = keys.predecessors.iter().map(|(context, id)| ContextTask { context_id: context, id: *id });
         // Nothing stands before the nil id: of these the context alone is asked for.
         let is_asked =
             |context: &String| keys.predecessors.range((context.clone(), TaskId::nil())..).next().is_some_and(|(c, _)| c == context);
-        for context in keys.contexts.iter().filter(|context| !is_asked(context)) {
-            asked.text(context).uuid(TaskId::nil());
-        }
-        for row in self.conn.fetch(&CONTEXTS, Args::new().bulk(asked)).await? {
+        let alone = keys.contexts.iter().filter(|context| !is_asked(context));
+        let alone = alone.map(|context| ContextTask { context_id: context, id: TaskId::nil() });
+        for row in self.conn.fetch(&CONTEXTS, Args::new().bulk(Bulk::of(successors.chain(alone)))).await? {
             let mut row = row.cells();
             let (context, id, predecessor): (String, TaskId, Option<TaskId>) = (row.take()?, row.take()?, row.take()?);
             let view = context_view(&mut row)?;
@@ -181,7 +182,7 @@ impl Load<'_> {
             return Ok(());
         }
         let found = self.conn.fetch(&reads::WORKERS_BY_ID, Args::new().texts(&wanted)).await?;
-        let found = super::all(&found, records::worker)?;
+        let found = super::all(&found, Worker::read)?;
         self.loaded.observed_workers.extend(wanted.into_iter().map(|id| (id, None)));
         self.loaded.observed_workers.extend(found.into_iter().map(|worker| (worker.id.clone(), Some(worker))));
         Ok(())
@@ -206,7 +207,7 @@ impl Load<'_> {
         }
         for row in &found {
             let mut row = row.cells();
-            let (worker, removed_at): (_, Option<Ms>) = (records::worker(&mut row)?, row.take()?);
+            let (worker, removed_at): (_, Option<Ms>) = (Worker::read(&mut row)?, row.take()?);
             self.saw_clock(&mut row)?;
             self.loaded.worker_revisions.insert(worker.id.clone(), worker.revision);
             self.loaded.locked_workers.remove(&worker.id);
@@ -231,7 +232,7 @@ impl Load<'_> {
         }
         for row in &found {
             let mut row = row.cells();
-            let task = rows::state(&mut row)?;
+            let task = TaskState::read(&mut row)?;
             self.saw_clock(&mut row)?;
             self.loaded.locked_tasks.remove(&task.id);
             self.loaded.tasks.insert(task.id, Some(task));
@@ -261,7 +262,7 @@ impl Load<'_> {
             let found = self.conn.fetch(&PAST_LEASES, Args::new().uuids(&keys.past_leases)).await?;
             self.loaded.past_leases.extend(keys.past_leases.iter().map(|id| (*id, None)));
             for row in &found {
-                let lease = records::lease(&mut row.cells())?;
+                let lease = PastLease::read(&mut row.cells())?;
                 self.loaded.past_leases.insert(lease.id, Some(lease));
             }
         }
@@ -269,7 +270,7 @@ impl Load<'_> {
     }
 
     /// Rows of a key and a task; the tasks are locked later.
-    fn pairs<K: super::conn::Cell>(&mut self, found: &[Row]) -> Result<Vec<(K, TaskId)>, Error> {
+    fn pairs<K: Read>(&mut self, found: &[Row]) -> Result<Vec<(K, TaskId)>, Error> {
         let pairs: Vec<(K, TaskId)> = super::all(found, |row| Ok((row.take()?, row.take()?)))?;
         self.tasks.extend(pairs.iter().map(|(_, task)| *task));
         Ok(pairs)

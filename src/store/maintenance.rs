@@ -2,14 +2,15 @@
 
 use std::time::Duration;
 
-use super::args::{Args, Type};
+use super::args::Args;
+use super::cells::Type;
 use super::dialect::{Kind, statement, upsert_adding};
 use super::error::Error;
 use super::lists::first_id_of;
 use super::script::Script;
 use super::usage::IS_RUN;
 use super::writer::Writer;
-use super::{Store, all, counts, feed, leader, one, time_of};
+use super::{Store, all, counts, feed, leader, one, rows, time_of};
 use bloom_core::Ms;
 use bloom_core::ids::TaskId;
 use bloom_core::task::Status;
@@ -214,12 +215,12 @@ impl Writer {
         for row in &found {
             let mut row = row.cells();
             let (id, agent, rank): (TaskId, String, i64) = (row.take()?, row.take()?, row.take()?);
-            let (status, count): (Status, i64) = (row.word(Status::parse)?, row.take()?);
+            let (status, count): (Status, i64) = (row.take()?, row.take()?);
             if (events > 0 && events + count > EVENTS) || doomed.iter().any(|(other, ..)| *other == id) {
                 continue;
             }
             events += count;
-            doomed.push((id, agent, 9 - rank, status));
+            doomed.push((id, agent, rows::priority(rank), status));
         }
         // A task that depends on one of them may have come between the look and the lock.
         let awaited: Vec<TaskId> =

@@ -5,9 +5,13 @@
 //! trail) it answers beside that, on other connections, and never waits for a writer.
 
 mod args;
+mod cells;
 mod clock;
 mod conn;
 mod counts;
+#[cfg(test)]
+#[path = "tests/declarations.rs"]
+mod declarations;
 mod dialect;
 mod error;
 mod feed;
@@ -26,6 +30,7 @@ mod records;
 mod rows;
 mod save;
 mod script;
+mod table;
 mod usage;
 mod waiters;
 mod writer;

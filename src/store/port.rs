@@ -18,10 +18,11 @@ use super::listener::NOTIFY;
 use super::open::Target;
 use super::queue::{ACTIVE, DUE_LEASES, DUE_TASKS, LEASES_BEYOND_TTL, SILENT_WORKERS};
 use super::reads::{SPECS, STATES, WORKERS_BY_ID, WORKERS_PAGE};
+use super::table::ReadRow;
 use super::waiters::WAKEUPS;
 use super::writer::Writer;
 use super::{Clock, Ordering};
-use super::{NOW, Store, all, feed, first, one, queue, records, rows, waiters};
+use super::{NOW, Store, all, feed, first, one, queue, waiters};
 
 #[async_trait]
 impl Database for Store {
@@ -66,21 +67,21 @@ impl Database for Store {
     }
 
     async fn task_states(&self, ids: &[TaskId]) -> Result<Vec<TaskState>> {
-        Ok(all(&self.control().fetch(&STATES, Args::new().uuids(ids)).await?, rows::state)?)
+        Ok(all(&self.control().fetch(&STATES, Args::new().uuids(ids)).await?, ReadRow::read)?)
     }
 
     async fn workers_by_id(&self, ids: &[WorkerId]) -> Result<Vec<Worker>> {
-        Ok(all(&self.control().fetch(&WORKERS_BY_ID, Args::new().texts(ids)).await?, records::worker)?)
+        Ok(all(&self.control().fetch(&WORKERS_BY_ID, Args::new().texts(ids)).await?, ReadRow::read)?)
     }
 
     async fn workers_page(&self, after: Option<&str>, limit: i64) -> Result<Vec<Worker>> {
         let args = Args::new().text(after.unwrap_or_default()).int(limit);
-        Ok(all(&self.control().fetch(&WORKERS_PAGE, args).await?, records::worker)?)
+        Ok(all(&self.control().fetch(&WORKERS_PAGE, args).await?, ReadRow::read)?)
     }
 
     async fn active_tasks(&self, after: Option<TaskId>, limit: i64) -> Result<Vec<TaskState>> {
         let args = Args::new().uuid(after.unwrap_or_default()).int(limit);
-        Ok(all(&self.control().fetch(&ACTIVE, args).await?, rows::state)?)
+        Ok(all(&self.control().fetch(&ACTIVE, args).await?, ReadRow::read)?)
     }
 
     async fn ready_page(&self, scope: &Scope, after: Option<(i64, TaskId)>, limit: i64) -> Result<Vec<ReadyRow>> {
@@ -88,7 +89,7 @@ impl Database for Store {
     }
 
     async fn specs(&self, ids: &[TaskId]) -> Result<Vec<Arc<TaskSpec>>> {
-        Ok(all(&self.control().fetch(&SPECS, Args::new().uuids(ids)).await?, rows::spec)?)
+        Ok(all(&self.control().fetch(&SPECS, Args::new().uuids(ids)).await?, ReadRow::read)?)
     }
 
     async fn due_leases(&self, limit: i64) -> Result<Due<(TaskId, LeaseId)>> {
@@ -116,7 +117,7 @@ impl Database for Store {
 
     async fn wakeups(&self, after: Option<WakeupId>, limit: i64) -> Result<Vec<Wakeup>> {
         let args = Args::new().uuid(after.unwrap_or_default()).int(limit);
-        Ok(all(&self.control().fetch(&WAKEUPS, args).await?, records::wakeup)?)
+        Ok(all(&self.control().fetch(&WAKEUPS, args).await?, ReadRow::read)?)
     }
 
     async fn waiters(&self, wakeup: &Wakeup, limit: i64) -> Result<Waiters> {

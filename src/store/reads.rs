@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
-use super::args::{Args, Type};
+use super::args::Args;
+use super::cells::Type;
 use super::dialect::statement;
 use super::error::Error;
 use super::lists::{LeaseRow, TaskRow};
+use super::table::ReadRow;
 use super::{Store, all, first, records, rows};
 use bloom_core::ids::{LeaseId, TaskId};
 use bloom_core::task::{LeaseStatus, RunResult, TaskEvent, TaskSpec, TaskState};
@@ -58,41 +60,41 @@ statement!(pub(super) SETTINGS, "SELECT key, value FROM settings ORDER BY key");
 impl Store {
     pub async fn task(&self, id: TaskId) -> Result<Option<TaskRow>, Error> {
         let found = self.pool().fetch(&TASK, Args::new().uuid(id)).await?;
-        first(&found, |row| Ok(TaskRow { spec: rows::spec(row)?, state: rows::state(row)? }))
+        first(&found, |row| Ok(TaskRow { spec: ReadRow::read(row)?, state: ReadRow::read(row)? }))
     }
 
     /// Those that exist, in no order.
     pub async fn task_states(&self, ids: &[TaskId]) -> Result<Vec<TaskState>, Error> {
-        all(&self.pool().fetch(&STATES, Args::new().uuids(ids)).await?, rows::state)
+        all(&self.pool().fetch(&STATES, Args::new().uuids(ids)).await?, ReadRow::read)
     }
 
     /// Those that exist, in no order.
     pub async fn specs(&self, ids: &[TaskId]) -> Result<Vec<Arc<TaskSpec>>, Error> {
-        all(&self.pool().fetch(&SPECS, Args::new().uuids(ids)).await?, rows::spec)
+        all(&self.pool().fetch(&SPECS, Args::new().uuids(ids)).await?, ReadRow::read)
     }
 
     pub async fn workers(&self) -> Result<Vec<Worker>, Error> {
-        all(&self.pool().fetch(&WORKERS, Args::new()).await?, records::worker)
+        all(&self.pool().fetch(&WORKERS, Args::new()).await?, ReadRow::read)
     }
 
     pub async fn worker(&self, id: &str) -> Result<Option<Worker>, Error> {
-        first(&self.pool().fetch(&WORKER, Args::new().text(id)).await?, records::worker)
+        first(&self.pool().fetch(&WORKER, Args::new().text(id)).await?, ReadRow::read)
     }
 
     /// The worker's active leases, newest first.
     pub async fn leases_of(&self, worker: &str) -> Result<Vec<LeaseRow>, Error> {
-        let tasks = all(&self.pool().fetch(&HELD_BY, Args::new().text(worker)).await?, rows::state)?;
+        let tasks = all(&self.pool().fetch(&HELD_BY, Args::new().text(worker)).await?, TaskState::read)?;
         let mut leases: Vec<_> = tasks.iter().filter_map(LeaseRow::of_active).collect();
         leases.sort_unstable_by_key(|lease| std::cmp::Reverse(lease.id));
         Ok(leases)
     }
 
     pub async fn newest_result(&self, task: TaskId) -> Result<Option<RunResult>, Error> {
-        first(&self.pool().fetch(&NEWEST_RESULT, Args::new().uuid(task)).await?, records::result)
+        first(&self.pool().fetch(&NEWEST_RESULT, Args::new().uuid(task)).await?, ReadRow::read)
     }
 
     pub async fn result_of_lease(&self, lease: LeaseId) -> Result<Option<RunResult>, Error> {
-        first(&self.pool().fetch(&RESULT_OF_LEASE, Args::new().uuid(lease)).await?, records::result)
+        first(&self.pool().fetch(&RESULT_OF_LEASE, Args::new().uuid(lease)).await?, ReadRow::read)
     }
 
     /// The task's events behind number `after`, oldest first; fewer than `limit` when they have more than `bytes`, but never none while
@@ -102,7 +104,7 @@ impl Store {
         let sizes: Vec<(i64, i32)> = all(&found, |row| Ok((row.take()?, row.take()?)))?;
         let (fitting, _) = fitting(sizes.into_iter().map(|(number, size)| (number, i64::from(size))), bytes);
         let Some(last) = fitting.last() else { return Ok(Vec::new()) };
-        all(&self.pool().fetch(&EVENTS, Args::new().uuid(task).int(after).int(*last)).await?, records::event)
+        all(&self.pool().fetch(&EVENTS, Args::new().uuid(task).int(after).int(*last)).await?, ReadRow::read)
     }
 
     pub async fn settings(&self) -> Result<Vec<(String, String)>, Error> {

@@ -2,13 +2,15 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use super::args::{Args, Bulk, RowType, Type, int, row_type, text, uuid};
+use super::args::{Args, Bulk};
+use super::cells::Type;
 use super::dialect::{Sql, statement, upsert};
 use super::script::Script;
+use super::table::{WriteRow, row};
 use super::{records, rows};
 use bloom_core::Ms;
 use bloom_core::ids::{LeaseId, TaskId, WorkerId};
-use bloom_core::task::{TaskEvent, TaskState};
+use bloom_core::task::{TaskEvent, TaskSpec, TaskState};
 use bloom_core::wakeup::WakeupId;
 use bloom_core::worker::Worker;
 use bloom_core::working_set::{Dirty, Loaded, WorkingSet};
@@ -18,38 +20,38 @@ const EVENTS_KEPT: i64 = 10_000;
 /// Older events go when the count passes a multiple of this.
 const EVENTS_STEP: i64 = 500;
 
-static LABEL: RowType = row_type!(task_labels: text key, text value, uuid task_id);
-static DEPENDENCY: RowType = row_type!(task_deps: uuid task_id, uuid dep_id);
-static SEEN: RowType = row_type!(worker_seen: text worker_id, int last_seen);
-static REMOVAL: RowType = row_type!(workers as worker_removal_row: text id, int revision, int removed_at);
-static CURSOR: RowType = row_type!(wakeup_cursor: uuid id, uuid cursor);
-static SETTING: RowType = row_type!(settings: text key, text value);
+row! { pub(super) struct Label<'a>: task_labels as task_labels_row { key: &'a str, value: &'a str, task_id: TaskId } }
+row! { pub(super) struct Dependency: task_deps as task_deps_row { task_id: TaskId, dep_id: TaskId } }
+row! { pub(super) struct Seen<'a>: worker_seen as worker_seen_row { worker_id: &'a str, last_seen: Ms } }
+row! { pub(super) struct Removal<'a>: workers as worker_removal_row { id: &'a str, revision: i64, removed_at: Ms } }
+row! { pub(super) struct Reached: wakeup_cursor as wakeup_cursor_row { id: WakeupId, cursor: TaskId } }
+row! { pub(super) struct Setting<'a>: settings as settings_row { key: &'a str, value: &'a str } }
 
 statement!(INSERT_SPECS, |d| "{}", d.insert(&rows::SPEC, ""));
-statement!(INSERT_LABELS, |d| "{}", d.insert(&LABEL, ""));
-statement!(INSERT_DEPENDENCIES, |d| "{}", d.insert(&DEPENDENCY, "ON CONFLICT DO NOTHING"));
+statement!(INSERT_LABELS, |d| "{}", d.insert(Label::ROW, ""));
+statement!(INSERT_DEPENDENCIES, |d| "{}", d.insert(Dependency::ROW, "ON CONFLICT DO NOTHING"));
 statement!(INSERT_STATES, |d| "{}", d.insert(&rows::STATE, ""));
-statement!(UPDATE_STATES, |d| "{}", d.update(&rows::STATE, rows::STATE_MOVING, ""));
+statement!(UPDATE_STATES, |d| "{}", d.update(&rows::STATE, &rows::STATE.all_but(rows::STATE_FIXED), ""));
 statement!(UPDATE_STATES_QUIETLY, |d| "{}", d.update(&rows::STATE, rows::STATE_QUIET, ""));
 statement!(LET_GO, |d| "UPDATE task_state SET slot = NULL WHERE id {}", d.any(Type::Uuid, 1));
-statement!(UPSERT_LEASES, |d| "{}", d.insert(&records::LEASE, &upsert(&records::LEASE)));
+statement!(UPSERT_LEASES, |d| "{}", d.insert(&records::LEASE, &upsert(&records::LEASE, "id")));
 statement!(INSERT_RESULTS, |d| "{}", d.insert(&records::RESULT, ""));
 statement!(INSERT_EVENTS, |d| "{}", d.insert(&records::EVENT, ""));
 statement!(PRUNE_EVENTS, "DELETE FROM task_events WHERE task_id = $1 AND number <= $2");
 // Not an upsert: of two replicas that both register a new name, the second is to look again.
 statement!(INSERT_WORKERS, |d| "{}", d.insert(&records::WORKER, ""));
 // A worker that was removed is there again.
-statement!(UPDATE_WORKERS, |d| "{}", d.update(&records::WORKER, &records::WORKER.columns[1..], ", removed_at = NULL"));
-statement!(UPSERT_SEEN, |d| "{}", d.insert(&SEEN, &upsert(&SEEN)));
-statement!(REMOVE_WORKERS, |d| "{}", d.update(&REMOVAL, &REMOVAL.columns[1..], ""));
-statement!(UPSERT_SETTINGS, |d| "{}", d.insert(&SETTING, &upsert(&SETTING)));
+statement!(UPDATE_WORKERS, |d| "{}", d.update(&records::WORKER, &records::WORKER.all_but(&["id"]), ", removed_at = NULL"));
+statement!(UPSERT_SEEN, |d| "{}", d.insert(Seen::ROW, &upsert(Seen::ROW, "worker_id")));
+statement!(REMOVE_WORKERS, |d| "{}", d.update(Removal::ROW, &Removal::ROW.all_but(&["id"]), ""));
+statement!(UPSERT_SETTINGS, |d| "{}", d.insert(Setting::ROW, &upsert(Setting::ROW, "key")));
 statement!(INSERT_WAKEUPS, |d| "{}", d.insert(&records::WAKEUP, ""));
 statement!(END_WAKEUPS, |d| "DELETE FROM wakeups WHERE id {}", d.any(Type::Uuid, 1));
 // Two that work off the same one may overtake each other.
 statement!(
     MOVE_WAKEUPS,
     |d| "UPDATE wakeups SET cursor = v.cursor FROM {} WHERE wakeups.id = v.id AND (wakeups.cursor IS NULL OR wakeups.cursor < v.cursor)",
-    d.rows(&CURSOR, 1)
+    d.rows(Reached::ROW, 1)
 );
 statement!(INSERT_AUDIT, |d| "{}", d.insert(&records::AUDIT, ""));
 
@@ -77,55 +79,31 @@ pub(super) fn save<'a>(script: &mut Script<'a>, set: &'a WorkingSet, before: &Be
     let dirty = &set.dirty;
     save_specs(script, dirty);
     save_states(script, set, before);
-    insert(script, &UPSERT_LEASES, &records::LEASE, &dirty.past_leases, records::push_lease);
-    insert(script, &INSERT_RESULTS, &records::RESULT, &dirty.results, |bulk, result| records::push_result(bulk, result));
-    insert(script, &INSERT_EVENTS, &records::EVENT, &dirty.events, records::push_event);
+    write(script, &UPSERT_LEASES, &dirty.past_leases);
+    write(script, &INSERT_RESULTS, dirty.results.iter().map(AsRef::as_ref));
+    write(script, &INSERT_EVENTS, &dirty.events);
     prune_events(script, &dirty.events);
     save_workers(script, set, before);
     save_wakeups(script, dirty);
-    insert(script, &UPSERT_SETTINGS, &SETTING, &dirty.settings, |bulk, (key, value)| {
-        bulk.text(*key).text(value);
-    });
-    insert(script, &INSERT_AUDIT, &records::AUDIT, &dirty.audit, records::push_audit);
+    write(script, &UPSERT_SETTINGS, dirty.settings.iter().map(|(key, value)| Setting { key, value }));
+    write(script, &INSERT_AUDIT, &dirty.audit);
 }
 
-/// One statement for all of `items`, or none when there are none.
-fn insert<'a, T: 'a>(
-    script: &mut Script<'a>,
-    sql: &'static Sql,
-    rows: &'static RowType,
-    items: impl IntoIterator<Item = &'a T>,
-    push: impl Fn(&mut Bulk<'a>, &'a T),
-) {
-    if let Some(bulk) = filled(rows, items, push) {
-        script.unordered(sql, Args::new().bulk(bulk));
+/// One statement for all of `rows`, or none when there are none.
+fn write<'a, R: WriteRow<'a>>(script: &mut Script<'a>, sql: &'static Sql, rows: impl IntoIterator<Item = R>) {
+    let rows = Bulk::of(rows);
+    if !rows.is_empty() {
+        script.unordered(sql, Args::new().bulk(rows));
     }
-}
-
-fn filled<'a, T: 'a>(
-    rows: &'static RowType,
-    items: impl IntoIterator<Item = &'a T>,
-    push: impl Fn(&mut Bulk<'a>, &'a T),
-) -> Option<Bulk<'a>> {
-    let mut bulk = Bulk::new(rows);
-    for item in items {
-        push(&mut bulk, item);
-    }
-    Some(bulk).filter(|bulk| !bulk.is_empty())
 }
 
 fn save_specs<'a>(script: &mut Script<'a>, dirty: &'a Dirty) {
-    insert(script, &INSERT_SPECS, &rows::SPEC, &dirty.specs, |bulk, spec| rows::push_spec(bulk, spec));
-    insert(script, &INSERT_LABELS, &LABEL, &dirty.specs, |bulk, spec| {
-        for (key, value) in &spec.labels {
-            bulk.text(key).text(value).uuid(spec.id);
-        }
-    });
-    insert(script, &INSERT_DEPENDENCIES, &DEPENDENCY, &dirty.specs, |bulk, spec| {
-        for dependency in &spec.depends_on {
-            bulk.uuid(spec.id).uuid(*dependency);
-        }
-    });
+    let specs = || dirty.specs.iter().map(AsRef::as_ref);
+    write(script, &INSERT_SPECS, specs());
+    let labels = |spec: &'a TaskSpec| spec.labels.iter().map(|(key, value)| Label { key, value, task_id: spec.id });
+    write(script, &INSERT_LABELS, specs().flat_map(labels));
+    let dependencies = |spec: &'a TaskSpec| spec.depends_on.iter().map(|on| Dependency { task_id: spec.id, dep_id: *on });
+    write(script, &INSERT_DEPENDENCIES, specs().flat_map(dependencies));
 }
 
 /// A place, a context or a key that one task lets go may be taken by another in the same batch, and a unique index looks at each row as
@@ -151,12 +129,13 @@ fn save_states<'a>(script: &mut Script<'a>, set: &'a WorkingSet, before: &Before
     update(script, &UPDATE_STATES, known().filter(is_loud).filter(|task| task.lease.is_none()));
     update(script, &UPDATE_STATES, known().filter(is_loud).filter(|task| task.lease.is_some()));
     update(script, &UPDATE_STATES_QUIETLY, known().filter(|task| !is_loud(task)));
-    insert(script, &INSERT_STATES, &rows::STATE, written().filter(|task| new.contains(&task.id)), rows::push_state);
+    write(script, &INSERT_STATES, written().filter(|task| new.contains(&task.id)));
 }
 
 fn update<'a>(script: &mut Script<'a>, sql: &'static Sql, tasks: impl Iterator<Item = &'a TaskState>) {
-    if let Some(bulk) = filled(&rows::STATE, tasks, rows::push_state) {
-        script.ordered(sql, Args::new().bulk(bulk));
+    let rows = Bulk::of(tasks);
+    if !rows.is_empty() {
+        script.ordered(sql, Args::new().bulk(rows));
     }
 }
 
@@ -175,29 +154,25 @@ fn prune_events(script: &mut Script<'_>, events: &[TaskEvent]) {
 
 fn save_workers<'a>(script: &mut Script<'a>, set: &'a WorkingSet, before: &Before) {
     let dirty = &set.dirty;
-    let mut removed = Bulk::new(&REMOVAL);
-    for id in dirty.removed_workers.iter().filter(|id| before.workers.contains(*id)) {
-        removed.text(id).int(set.loaded.worker_revisions.get(id).copied().unwrap_or_default()).int(set.now());
-    }
-    if !removed.is_empty() {
-        script.unordered(&REMOVE_WORKERS, Args::new().bulk(removed));
-    }
+    let removed = dirty.removed_workers.iter().filter(|id| before.workers.contains(*id)).map(|id| Removal {
+        id,
+        revision: set.loaded.worker_revisions.get(id).copied().unwrap_or_default(),
+        removed_at: set.now(),
+    });
+    write(script, &REMOVE_WORKERS, removed);
     let present = |id: &'a String| -> Option<&'a Worker> {
         set.loaded.workers.get(id)?.as_ref().filter(|worker| !dirty.removed_workers.contains(&worker.id))
     };
     let written = || dirty.workers.iter().filter_map(present);
     let is_known = |worker: &&Worker| before.workers.contains(&worker.id);
-    insert(script, &INSERT_WORKERS, &records::WORKER, written().filter(|worker| !is_known(worker)), records::push_worker);
-    if let Some(known) = filled(&records::WORKER, written().filter(is_known), records::push_worker) {
-        script.unordered(&UPDATE_WORKERS, Args::new().bulk(known));
-    }
-    insert(script, &UPSERT_SEEN, &SEEN, dirty.seen.iter().filter_map(present), |bulk, worker| {
-        bulk.text(&worker.id).int(worker.last_seen);
-    });
+    write(script, &INSERT_WORKERS, written().filter(|worker| !is_known(worker)));
+    write(script, &UPDATE_WORKERS, written().filter(is_known));
+    let seen = dirty.seen.iter().filter_map(present).map(|worker| Seen { worker_id: &worker.id, last_seen: worker.last_seen });
+    write(script, &UPSERT_SEEN, seen);
 }
 
 fn save_wakeups<'a>(script: &mut Script<'a>, dirty: &'a Dirty) {
-    insert(script, &INSERT_WAKEUPS, &records::WAKEUP, &dirty.wakeups, records::push_wakeup);
+    write(script, &INSERT_WAKEUPS, &dirty.wakeups);
     // Of several pages of one wake-up in one batch the last counts; `None` is behind all of them.
     let mut reached: BTreeMap<WakeupId, Option<TaskId>> = BTreeMap::new();
     for progress in &dirty.progress {
@@ -205,15 +180,7 @@ fn save_wakeups<'a>(script: &mut Script<'a>, dirty: &'a Dirty) {
         *to = to.zip(progress.next).map(|(a, b)| a.max(b));
     }
     let done: Vec<WakeupId> = reached.iter().filter(|(_, to)| to.is_none()).map(|(id, _)| *id).collect();
-    let mut moved = Bulk::new(&CURSOR);
-    for (id, to) in reached {
-        if let Some(to) = to {
-            moved.uuid(id).uuid(to);
-        }
-    }
-    if !moved.is_empty() {
-        script.unordered(&MOVE_WAKEUPS, Args::new().bulk(moved));
-    }
+    write(script, &MOVE_WAKEUPS, reached.into_iter().filter_map(|(id, to)| Some(Reached { id, cursor: to? })));
     if !done.is_empty() {
         script.unordered(&END_WAKEUPS, Args::new().uuids(&done));
     }

@@ -1,0 +1,193 @@
+//! What a cell of a row holds: how each type is written and read.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use sqlx::error::BoxDynError;
+use sqlx::{Decode, Postgres, Sqlite, Type as SqlType};
+use uuid::Uuid;
+
+use super::error::Error;
+use bloom_core::audit::{Action, EntityType};
+use bloom_core::task::{EventKind, Format, LeaseStatus, Origin, Outcome, Parked, Reason, Session, Status};
+use bloom_core::worker::{Capabilities, DispatchMode, WorkerStatus};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Type {
+    Uuid,
+    Int,
+    Real,
+    Bool,
+    Text,
+}
+
+#[derive(Debug)]
+pub(super) enum Value<'a> {
+    Uuid(Option<Uuid>),
+    Int(Option<i64>),
+    Real(Option<f64>),
+    Bool(Option<bool>),
+    Text(Option<Cow<'a, str>>),
+}
+
+impl Value<'_> {
+    fn null(ty: Type) -> Self {
+        match ty {
+            Type::Uuid => Self::Uuid(None),
+            Type::Int => Self::Int(None),
+            Type::Real => Self::Real(None),
+            Type::Bool => Self::Bool(None),
+            Type::Text => Self::Text(None),
+        }
+    }
+
+    pub fn write_json(&self, out: &mut String) -> Result<(), BoxDynError> {
+        match self {
+            Self::Uuid(Some(id)) => push_uuid(out, *id),
+            Self::Int(Some(n)) => write!(out, "{n}")?,
+            // JSON has no infinities; nothing here makes any.
+            Self::Real(Some(n)) if n.is_finite() => write!(out, "{n:?}")?,
+            Self::Bool(Some(b)) => out.push_str(if *b { "true" } else { "false" }),
+            Self::Text(Some(text)) => out.push_str(&serde_json::to_string(text)?),
+            _ => out.push_str("null"),
+        }
+        Ok(())
+    }
+}
+
+fn push_uuid(json: &mut String, id: Uuid) {
+    json.push('"');
+    json.push_str(id.simple().encode_lower(&mut Uuid::encode_buffer()));
+    json.push('"');
+}
+
+/// What a cell is filled with.
+pub(super) trait Write<'a> {
+    const TYPE: Type;
+    /// What it is read back as.
+    type Owned: Read;
+    fn value(self) -> Value<'a>;
+}
+
+/// What a cell is read as.
+pub(super) trait Read: Sized {
+    type Stored: Stored;
+    fn of(stored: Self::Stored) -> Result<Self, Error>;
+}
+
+/// What both databases answer.
+pub(super) trait Stored: for<'r> Decode<'r, Sqlite> + SqlType<Sqlite> + for<'r> Decode<'r, Postgres> + SqlType<Postgres> {}
+impl<T> Stored for T where T: for<'r> Decode<'r, Sqlite> + SqlType<Sqlite> + for<'r> Decode<'r, Postgres> + SqlType<Postgres> {}
+
+macro_rules! stored_as_is {
+    ($($rust:ty = $ty:ident),+) => {$(
+        impl<'a> Write<'a> for $rust {
+            const TYPE: Type = Type::$ty;
+            type Owned = Self;
+            fn value(self) -> Value<'a> {
+                Value::$ty(Some(self))
+            }
+        }
+        impl<'a> Write<'a> for &'a $rust {
+            const TYPE: Type = Type::$ty;
+            type Owned = $rust;
+            fn value(self) -> Value<'a> {
+                Value::$ty(Some(*self))
+            }
+        }
+        impl Read for $rust {
+            type Stored = Self;
+            fn of(stored: Self) -> Result<Self, Error> {
+                Ok(stored)
+            }
+        }
+    )+};
+}
+stored_as_is!(Uuid = Uuid, i64 = Int, f64 = Real, bool = Bool);
+
+/// As PostgreSQL counts and measures; no column has it.
+impl Read for i32 {
+    type Stored = Self;
+    fn of(stored: Self) -> Result<Self, Error> {
+        Ok(stored)
+    }
+}
+
+macro_rules! stored_as_text {
+    ($($rust:ty, $self:ident => $text:expr, $stored:ident => $read:expr;)+) => {$(
+        impl<'a> Write<'a> for &'a $rust {
+            const TYPE: Type = Type::Text;
+            type Owned = $rust;
+            fn value($self) -> Value<'a> {
+                Value::Text(Some($text))
+            }
+        }
+        impl Read for $rust {
+            type Stored = String;
+            fn of($stored: String) -> Result<Self, Error> {
+                $read
+            }
+        }
+    )+};
+}
+stored_as_text!(String, self => Cow::Borrowed(self), stored => Ok(stored););
+
+/// Words of closed sets.
+macro_rules! stored_as_word {
+    ($($rust:ty),+) => {
+        stored_as_text!($(
+            $rust,
+            self => Cow::Borrowed(self.as_str()),
+            stored => Self::parse(&stored).ok_or_else(|| Error::Corrupt(format!("unknown word '{stored}'")));
+        )+);
+    };
+}
+stored_as_word!(Status, Session, Format, Reason, Parked, Origin, LeaseStatus, Outcome, EventKind);
+stored_as_word!(WorkerStatus, DispatchMode, Action, EntityType);
+
+macro_rules! stored_as_json {
+    ($($rust:ty),+) => {
+        stored_as_text!($(
+            $rust,
+            // Lists and maps of texts always have a JSON form.
+            self => Cow::Owned(serde_json::to_string(self).unwrap_or_default()),
+            stored => serde_json::from_str(&stored).map_err(|error| Error::Corrupt(error.to_string()));
+        )+);
+    };
+}
+stored_as_json!(Vec<String>, Vec<Uuid>, BTreeMap<String, String>, Capabilities);
+
+impl<'a> Write<'a> for &'a str {
+    const TYPE: Type = Type::Text;
+    type Owned = String;
+    fn value(self) -> Value<'a> {
+        Value::Text(Some(Cow::Borrowed(self)))
+    }
+}
+
+impl<'a, T: Write<'a>> Write<'a> for Option<T> {
+    const TYPE: Type = T::TYPE;
+    type Owned = Option<T::Owned>;
+    fn value(self) -> Value<'a> {
+        self.map_or(Value::null(T::TYPE), T::value)
+    }
+}
+
+impl<'a, T> Write<'a> for &'a Option<T>
+where
+    &'a T: Write<'a>,
+{
+    const TYPE: Type = <&'a T as Write<'a>>::TYPE;
+    type Owned = Option<<&'a T as Write<'a>>::Owned>;
+    fn value(self) -> Value<'a> {
+        self.as_ref().value()
+    }
+}
+
+impl<T: Read> Read for Option<T> {
+    type Stored = Option<T::Stored>;
+    fn of(stored: Self::Stored) -> Result<Self, Error> {
+        stored.map(T::of).transpose()
+    }
+}

@@ -1,0 +1,183 @@
+//! A table's columns, declared once: [`row`] makes their names and types, how a row is written and how it is read out of one list of
+//! names, so that no two of these lists can differ in their order.
+
+use super::cells::{Type, Value, Write};
+use super::conn::Cells;
+use super::error::Error;
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Column {
+    pub name: &'static str,
+    pub ty: Type,
+}
+
+/// What sets of rows are made of. PostgreSQL knows it as a composite type of exactly these columns: a set is bound as one array of that,
+/// which takes a third of the time of an array for each column.
+#[derive(Debug)]
+pub(super) struct RowType {
+    /// The table, for those that are a table's rows.
+    pub name: &'static str,
+    /// The composite type: `<name>_row`, or a later shape of it.
+    pub postgres: &'static str,
+    pub columns: &'static [Column],
+}
+
+impl RowType {
+    /// Column names for a SELECT, each behind `prefix` (`t.`).
+    pub fn names(&self, prefix: &str) -> String {
+        let names: Vec<_> = self.columns.iter().map(|c| format!("{prefix}{}", c.name)).collect();
+        names.join(", ")
+    }
+
+    /// The same names: in a constant, it does not compile when one of them is no column.
+    pub const fn only<'n>(&self, names: &'n [&'static str]) -> &'n [&'static str] {
+        let mut i = 0;
+        while i < names.len() {
+            assert!(self.has(names[i]), "not a column of this table");
+            i += 1;
+        }
+        names
+    }
+
+    const fn has(&self, name: &str) -> bool {
+        let mut i = 0;
+        // The one way to compare texts in a constant.
+        while i < self.columns.len() && !self.columns[i].name.eq_ignore_ascii_case(name) {
+            i += 1;
+        }
+        i < self.columns.len()
+    }
+
+    pub fn all_but(&self, names: &[&'static str]) -> Vec<&'static str> {
+        let names = self.only(names);
+        self.columns.iter().map(|column| column.name).filter(|name| !names.contains(name)).collect()
+    }
+}
+
+/// What is written as a row.
+pub(super) trait WriteRow<'a> {
+    const ROW: &'static RowType;
+    /// Adds a value for each column.
+    fn cells(self, out: &mut Vec<Value<'a>>);
+}
+
+/// What is read from a row.
+pub(super) trait ReadRow: Sized {
+    fn read(cells: &mut Cells<'_>) -> Result<Self, Error>;
+}
+
+impl<T: ReadRow> ReadRow for std::sync::Arc<T> {
+    fn read(cells: &mut Cells<'_>) -> Result<Self, Error> {
+        T::read(cells).map(Self::new)
+    }
+}
+
+/// A column of the type that `write` answers.
+pub(super) const fn column<'a, T: 'a, W: Write<'a>>(name: &'static str, _write: fn(&'a T) -> W) -> Column {
+    Column { name, ty: W::TYPE }
+}
+
+/// Reads what `write` has written.
+pub(super) fn read_back<'a, T: 'a, W: Write<'a>>(cells: &mut Cells<'_>, _write: fn(&'a T) -> W) -> Result<W::Owned, Error> {
+    cells.take()
+}
+
+/// The part of a row that may be missing: `None` unless all of it is there, which `?` tells.
+pub(super) fn part<T>(read: impl FnOnce() -> Option<T>) -> Option<T> {
+    read()
+}
+
+/// The rows of a table, in the order of the columns of the PostgreSQL type behind `as`. Most are the fields of a struct:
+///
+/// ```text
+/// row! { SPEC: tasks as tasks_row of spec: TaskSpec { id, context_id } }
+/// ```
+///
+/// `then { last_seen }` reads fields that a statement answers behind the columns. Columns that are no fields stand in braces, with what
+/// they are filled with, and `read` makes fields of them:
+///
+/// ```text
+/// row! {
+///     LEASE: leases as leases_row of lease: PastLease {
+///         id, model;
+///         { let usage = lease.usage; input_tokens: usage.map(|u| u.input_tokens) }
+///     }
+///     read { usage: input_tokens.map(|input_tokens| Usage { input_tokens }) }
+/// }
+/// ```
+///
+/// What is only written is a struct of its own: `row! { struct Label<'a>: task_labels as task_labels_row { key: &'a str } }`. What is only
+/// read has the names for its SELECT: `row! { NAMES of LeaseRow { id, task_id } }`.
+macro_rules! row {
+    ($vis:vis struct $Row:ident $(<$a:lifetime>)?: $table:ident as $postgres:ident { $($column:ident: $ty:ty),+ $(,)? }) => {
+        $vis struct $Row $(<$a>)? { $(pub $column: $ty),+ }
+
+        impl<'row $(, $a: 'row)?> $crate::table::WriteRow<'row> for $Row $(<$a>)? {
+            const ROW: &'static $crate::table::RowType = &$crate::table::RowType {
+                name: stringify!($table),
+                postgres: stringify!($postgres),
+                columns: &[$($crate::table::Column { name: stringify!($column), ty: <$ty as $crate::cells::Write>::TYPE }),+],
+            };
+
+            fn cells(self, out: &mut Vec<$crate::cells::Value<'row>>) {
+                $(out.push($crate::cells::Write::value(self.$column));)+
+            }
+        }
+    };
+    ($vis:vis $NAMES:ident of $Item:ident { $first:ident $(, $field:ident)* $(,)? }) => {
+        $vis const $NAMES: &str = concat!(stringify!($first) $(, ", ", stringify!($field))*);
+
+        impl $crate::table::ReadRow for $Item {
+            fn read(cells: &mut $crate::conn::Cells<'_>) -> Result<Self, $crate::error::Error> {
+                Ok(Self { $first: cells.take()? $(, $field: cells.take()?)* })
+            }
+        }
+    };
+    (
+        $vis:vis $ROW:ident: $table:ident as $postgres:ident of $item:ident: $Item:ident { $($field:ident),+ $(,)? }
+        $(then $more:tt)?
+    ) => {
+        $crate::table::row! { $vis $ROW: $table as $postgres of $item: $Item { $($field),+; } $(then $more)? }
+    };
+    (
+        $vis:vis $ROW:ident: $table:ident as $postgres:ident of $item:ident: $Item:ident {$(
+            $($field:ident),+;
+            $({ let $part:ident = $of:expr; $($column:ident: $write:expr),+ $(,)? })*
+        )+}
+        $(then { $($more:ident),+ })?
+        $(read { $($read_field:ident: $read:expr),+ $(,)? })?
+    ) => {
+        $vis static $ROW: $crate::table::RowType = $crate::table::RowType {
+            name: stringify!($table),
+            postgres: stringify!($postgres),
+            columns: &[$(
+                $($crate::table::column(stringify!($field), |$item: &$Item| &$item.$field),)+
+                $($($crate::table::column(stringify!($column), |$item: &$Item| { let $part = $of; $write }),)+)*
+            )+],
+        };
+
+        impl<'row> $crate::table::WriteRow<'row> for &'row $Item {
+            const ROW: &'static $crate::table::RowType = &$ROW;
+
+            fn cells(self, out: &mut Vec<$crate::cells::Value<'row>>) {
+                let $item = self;
+                $(
+                    $(out.push($crate::cells::Write::value(&$item.$field));)+
+                    $($(out.push($crate::cells::Write::value({ let $part = $of; $write }));)+)*
+                )+
+            }
+        }
+
+        impl $crate::table::ReadRow for $Item {
+            fn read(cells: &mut $crate::conn::Cells<'_>) -> Result<Self, $crate::error::Error> {
+                $(
+                    $(let $field = cells.take()?;)+
+                    $($(let $column = $crate::table::read_back(cells, |$item: &$Item| { let $part = $of; $write })?;)+)*
+                )+
+                $($(let $more = cells.take()?;)+)?
+                Ok(Self { $($($field,)+)+ $($($more,)+)? $($($read_field: $read,)+)? })
+            }
+        }
+    };
+}
+pub(super) use row;

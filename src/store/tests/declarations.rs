@@ -1,0 +1,92 @@
+//! What is declared in `row!` is what a migrated database has.
+
+use std::collections::BTreeSet;
+
+use bloom_test_support::{janitor, postgres, waiting::run};
+
+use super::args::Args;
+use super::cells::Type;
+use super::dialect::{Kind, Sql};
+use super::table::{RowType, WriteRow as _};
+use super::{Store, StoreOptions, all, counts, feed, load, records, rows, save};
+
+/// Rows that are parameters only.
+const NO_TABLES: [&str; 3] = ["context_task", "lane_position", "wakeup_cursor"];
+
+fn declared() -> Vec<&'static RowType> {
+    let tasks = [&rows::SPEC, &rows::STATE, save::Label::ROW, save::Dependency::ROW];
+    let records = [&records::LEASE, &records::RESULT, &records::EVENT, &records::AUDIT, &records::WAKEUP, save::Reached::ROW];
+    let workers = [&records::WORKER, save::Seen::ROW, save::Removal::ROW];
+    let others = [save::Setting::ROW, counts::Count::ROW, feed::LanePosition::ROW, load::ContextTask::ROW];
+    tasks.into_iter().chain(records).chain(workers).chain(others).collect()
+}
+
+fn type_name(kind: Kind, ty: Type) -> &'static str {
+    match (kind, ty) {
+        (Kind::Sqlite, Type::Uuid) => "blob",
+        (Kind::Postgres, Type::Uuid) => "uuid",
+        (_, Type::Int) => "bigint",
+        (_, Type::Real) => "double precision",
+        (_, Type::Bool) => "boolean",
+        (_, Type::Text) => "text",
+    }
+}
+
+type Columns = Vec<(String, String)>;
+
+/// Names and types of the table's columns, or the composite type's, in order.
+async fn columns(store: &Store, name: &str) -> Columns {
+    let sql = Sql::new(|kind| {
+        match kind {
+            Kind::Sqlite => "SELECT name, lower(type) FROM pragma_table_info($1) ORDER BY cid",
+            Kind::Postgres => {
+                "SELECT a.attname::text, format_type(a.atttypid, NULL) FROM pg_type t JOIN pg_attribute a ON a.attrelid = t.typrelid \
+                WHERE t.typname = $1 AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum"
+            }
+        }
+        .to_owned()
+    });
+    all(&store.pool().fetch(&sql, Args::new().text(name)).await.unwrap(), |row| Ok((row.take()?, row.take()?))).unwrap()
+}
+
+/// Those of PostgreSQL, whatever their shape.
+async fn row_types(store: &Store) -> BTreeSet<String> {
+    let sql = Sql::new(|_| "SELECT typname::text FROM pg_type WHERE typtype = 'c' AND typname ~ '_row(_[0-9]+)?$'".to_owned());
+    let names: Vec<String> = all(&store.pool().fetch(&sql, Args::new()).await.unwrap(), |row| row.take()).unwrap();
+    names.iter().map(|name| without_shape(name)).collect()
+}
+
+fn without_shape(name: &str) -> String {
+    name.trim_end_matches(|c: char| c.is_ascii_digit()).trim_end_matches('_').to_owned()
+}
+
+async fn check(url: String) {
+    let store = Store::open(&StoreOptions { url, max_connections: 2 }).await.unwrap();
+    store.migrate().await.unwrap();
+    for row in declared() {
+        let expected: Columns = row.columns.iter().map(|c| (c.name.to_owned(), type_name(store.kind(), c.ty).to_owned())).collect();
+        if !NO_TABLES.contains(&row.name) {
+            let found = columns(&store, row.name).await;
+            let missing: Vec<_> = expected.iter().filter(|column| !found.contains(column)).collect();
+            assert!(missing.is_empty(), "table {} has no {missing:?}, but {found:?}", row.name);
+        }
+        if store.kind() == Kind::Postgres {
+            assert_eq!(columns(&store, row.postgres).await, expected, "{}", row.postgres);
+        }
+    }
+    if store.kind() == Kind::Postgres {
+        let names: BTreeSet<_> = declared().iter().map(|row| without_shape(row.postgres)).collect();
+        assert_eq!(row_types(&store).await, names, "all are declared, and in the list here");
+    }
+    store.close().await;
+}
+
+#[test]
+fn on_sqlite() {
+    run(check(format!("sqlite:{}", janitor::new_path("declarations").join("bloom.db").display())));
+}
+
+#[test]
+fn on_postgresql() {
+    run(check(postgres::database()));
+}
