@@ -97,6 +97,8 @@ fn http_settings(settings: &Serve, max_connections: usize) -> http::Settings {
         max_output_bytes: settings.max_output_bytes,
         request_timeout: settings.request_timeout,
         head_timeout: http::server::HEAD_TIMEOUT,
+        write_timeout: http::server::WRITE_TIMEOUT,
+        held_bytes: http::HELD_BYTES,
         max_connections,
         lease_ttl_ms: settings.lease_ttl_ms,
     }

@@ -9,23 +9,28 @@ use serde_json::value::RawValue;
 use tokio::time::{Instant, timeout_at};
 
 use super::error::Error;
+use super::held::{Budget, Share};
 use bloom_api::wire::Wire;
 
 /// So much beyond the limit is read and dropped, so that the client, still sending, gets to see the answer.
 const DRAIN_BYTES: usize = 32 * 1024 * 1024;
 
 /// Reads the body of a request, so that it is there in one piece.
-pub async fn gather(request: Request, limit: usize, deadline: Instant) -> Result<Request, Error> {
+///
+/// # Errors
+/// It is too long or too late, or others have the room.
+pub async fn gather(request: Request, limit: usize, deadline: Instant, budget: &Budget) -> Result<(Request, Share), Error> {
     let (parts, body) = request.into_parts();
     // Who waits for leave to send is told at once.
     let drain = if parts.headers.contains_key(EXPECT) { 0 } else { DRAIN_BYTES };
-    match timeout_at(deadline, read(body, limit, drain)).await {
-        Ok(bytes) => Ok(Request::from_parts(parts, Body::from(bytes?))),
+    let mut share = Share::default();
+    match timeout_at(deadline, read(body, limit, drain, |bytes| budget.fit(&mut share, bytes))).await {
+        Ok(bytes) => Ok((Request::from_parts(parts, Body::from(bytes?)), share)),
         Err(_) => Err(Error::fixed(408, "The request's body did not arrive in time")),
     }
 }
 
-async fn read(mut body: Body, limit: usize, drain: usize) -> Result<Bytes, Error> {
+async fn read(mut body: Body, limit: usize, drain: usize, mut has_room: impl FnMut(usize) -> Result<(), Error>) -> Result<Bytes, Error> {
     let announced = body.size_hint().exact().map_or(0, |bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
     if announced > limit.saturating_add(drain) {
         return Err(too_long(limit));
@@ -37,6 +42,7 @@ async fn read(mut body: Body, limit: usize, drain: usize) -> Result<Bytes, Error
         let frame = frame.map_err(|_| Error::fixed(400, "The request's body could not be read"))?;
         let Ok(data) = frame.into_data() else { continue };
         length += data.len();
+        has_room(length.min(limit))?;
         if length > limit {
             whole = Vec::new();
             if length > limit.saturating_add(drain) {
@@ -103,11 +109,11 @@ mod tests {
             let chunks: Vec<_> = chunks.iter().map(|chunk| Ok::<_, Infallible>(Bytes::from_static(chunk.as_bytes()))).collect();
             Body::from_stream(futures_util::stream::iter(chunks))
         };
-        assert_eq!(read(chunks(&["ab", "cd", "e"]), 5, 0).await.unwrap(), "abcde");
-        assert_eq!(read(Body::from("abcde"), 5, 0).await.unwrap(), "abcde");
-        assert_eq!(read(Body::empty(), 5, 0).await.unwrap(), "");
-        assert_eq!(read(chunks(&["ab", "cd", "ef"]), 5, 100).await.unwrap_err().status(), 413);
-        assert_eq!(read(Body::from("abcdef"), 5, 0).await.unwrap_err().status(), 413);
+        assert_eq!(read(chunks(&["ab", "cd", "e"]), 5, 0, |_| Ok(())).await.unwrap(), "abcde");
+        assert_eq!(read(Body::from("abcde"), 5, 0, |_| Ok(())).await.unwrap(), "abcde");
+        assert_eq!(read(Body::empty(), 5, 0, |_| Ok(())).await.unwrap(), "");
+        assert_eq!(read(chunks(&["ab", "cd", "ef"]), 5, 100, |_| Ok(())).await.unwrap_err().status(), 413);
+        assert_eq!(read(Body::from("abcdef"), 5, 0, |_| Ok(())).await.unwrap_err().status(), 413);
     }
 
     #[test]

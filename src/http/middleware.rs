@@ -18,6 +18,7 @@ use super::AppState;
 use super::auth::Scope;
 use super::body;
 use super::error::{Cause, Error};
+use super::held::Share;
 use super::policy::{Policies, Policy, Rate, Time};
 use super::rate::{Limiter, Standing, client_address};
 use bloom_core::command::Command;
@@ -97,9 +98,10 @@ pub async fn middleware(State(Gate { app, policies }): State<Gate>, request: Req
 async fn serve(app: &AppState, pass: &Pass<'_>, request: Request, next: Next, caller: Caller) -> Response {
     let deadline = tokio::time::Instant::now() + app.settings.request_timeout;
     let mut request = request;
+    let mut held = Share::default();
     if let Some(limit) = pass.body_limit {
-        request = match body::gather(request, limit, deadline).await {
-            Ok(request) => request,
+        (request, held) = match body::gather(request, limit, deadline, &app.limits.held_of_requests).await {
+            Ok(gathered) => gathered,
             Err(failure) => return failure.into_response(),
         };
     }
@@ -109,10 +111,12 @@ async fn serve(app: &AppState, pass: &Pass<'_>, request: Request, next: Next, ca
         return Error::Later(trouble.text()).into_response();
     }
     request.extensions_mut().insert(caller);
-    if pass.policy.time == Time::Own {
-        return next.run(request).await;
-    }
-    timeout_at(deadline, next.run(request)).await.unwrap_or_else(|_| TIMED_OUT.into_response())
+    let answer = match pass.policy.time {
+        Time::Own => next.run(request).await,
+        Time::Limited => timeout_at(deadline, next.run(request)).await.unwrap_or_else(|_| TIMED_OUT.into_response()),
+    };
+    drop(held);
+    app.limits.held_of_answers.send(answer).await
 }
 
 /// What the middleware makes of a request before it is let in.

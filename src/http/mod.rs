@@ -12,6 +12,7 @@ mod docs;
 mod error;
 mod error_precedence;
 mod events;
+mod held;
 mod hub;
 mod install;
 mod lifecycle;
@@ -51,6 +52,7 @@ use bloom_membridge::Membridge;
 use bloom_store::Store;
 use bloom_telemetry::Metrics;
 use error::Error;
+use held::Budget;
 use hub::Hub;
 use policy::BodyLimit;
 use rate::Limiter;
@@ -72,11 +74,18 @@ pub struct Settings {
     pub request_timeout: Duration,
     /// [`server::HEAD_TIMEOUT`], but in tests.
     pub head_timeout: Duration,
+    /// A connection whose client takes none of what it is sent for so long is closed; [`server::WRITE_TIMEOUT`], but in tests.
+    pub write_timeout: Duration,
+    /// Of the bodies of requests, and again of those of answers, that are held in memory at a time; [`HELD_BYTES`], but in tests.
+    pub held_bytes: usize,
     /// At a time, those included that are only told to come later; see [`server::shares`].
     pub max_connections: usize,
     /// Of a lease, unless its taker says.
     pub lease_ttl_ms: i64,
 }
+
+/// See [`Settings::held_bytes`].
+pub const HELD_BYTES: usize = 256 << 20;
 
 /// How much longer text may be as JSON than it is: escapes as long as Python's of all but ASCII.
 const JSON_EXPANSION: usize = 3;
@@ -114,6 +123,8 @@ struct Limits {
     general: Option<Limiter>,
     test_connection: Option<Limiter>,
     worker: Option<Limiter>,
+    held_of_requests: Budget,
+    held_of_answers: Budget,
 }
 
 impl Deref for AppState {
@@ -141,6 +152,8 @@ impl AppState {
             general: Limiter::new(settings.rate_limit_per_minute),
             test_connection: Limiter::new(settings.test_connection_per_minute),
             worker: Limiter::new(settings.worker_rate_limit_per_minute),
+            held_of_requests: Budget::new(settings.held_bytes),
+            held_of_answers: Budget::new(settings.held_bytes),
         };
         let (started, stream_limits) = (Instant::now(), StreamLimits::new(server::shares(settings.max_connections).0));
         Self(Arc::new(Shared { engine, store, agents, membridge, metrics, settings, started, shutdown, limits, hub, stream_limits }))

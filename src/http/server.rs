@@ -20,6 +20,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
+use tokio_io_timeout::TimeoutStream;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
@@ -40,6 +41,8 @@ const UNREAD: usize = 64 << 10;
 const FULL: Error = Error::Later("All connections of the server are in use, try again");
 /// For a request's head, and between requests: who sends it byte by byte keeps no connection occupied.
 pub const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
+/// For what a client is sent: one that takes nothing for so long keeps neither its connection nor the memory of its answers.
+pub const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 /// A rest after a failed accept: most fail because there are too many open files.
 const ACCEPT_REST: Duration = Duration::from_millis(50);
 /// The log tells of refused connections so often at the most.
@@ -57,6 +60,7 @@ pub fn shares(connections: usize) -> (usize, usize) {
 /// Serves until `shutdown`, then stops listening and lets the requests under way finish. Long polls end with the state's own token.
 pub async fn serve(listener: TcpListener, state: AppState, shutdown: CancellationToken) {
     let (finish_within, head_timeout) = (state.settings.request_timeout + STOP_SLACK, state.settings.head_timeout);
+    let write_timeout = state.settings.write_timeout;
     let (most, spare) = shares(state.settings.max_connections);
     let (places, spare) = (Arc::new(Semaphore::new(most)), Arc::new(Semaphore::new(spare)));
     let mut refusals = Refusals { metrics: state.metrics.clone(), untold: 0, told: None };
@@ -73,7 +77,7 @@ pub async fn serve(listener: TcpListener, state: AppState, shutdown: Cancellatio
         match accepted {
             Ok((stream, peer)) => {
                 if let Ok(place) = places.clone().try_acquire_owned() {
-                    let connection = connect(http.clone(), stream, peer, router.clone(), shutdown.clone());
+                    let connection = connect(http.clone(), stream, write_timeout, peer, router.clone(), shutdown.clone());
                     tokio::spawn(async move {
                         connection.await;
                         drop(place);
@@ -103,11 +107,20 @@ pub async fn serve(listener: TcpListener, state: AppState, shutdown: Cancellatio
     }
 }
 
-async fn connect(http: http1::Builder, stream: TcpStream, peer: SocketAddr, router: Router, shutdown: CancellationToken) {
+async fn connect(
+    http: http1::Builder,
+    stream: TcpStream,
+    write_timeout: Duration,
+    peer: SocketAddr,
+    router: Router,
+    shutdown: CancellationToken,
+) {
     // Small answers must not wait for more. It fails only on a connection that is gone.
     let _ = stream.set_nodelay(true);
     let service = service_fn(move |request: hyper::Request<Incoming>| router.clone().oneshot(from(peer, request)));
-    let mut connection = pin!(http.serve_connection(TokioIo::new(stream), service));
+    let mut stream = TimeoutStream::new(stream);
+    stream.set_write_timeout(Some(write_timeout));
+    let mut connection = pin!(http.serve_connection(TokioIo::new(Box::pin(stream)), service));
     let ended = tokio::select! {
         ended = connection.as_mut() => ended,
         () = shutdown.cancelled() => {

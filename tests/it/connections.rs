@@ -15,8 +15,10 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use crate::support::{beside, run};
+use crate::support::{beside, eventually, run};
 
+/// Bytes of bodies that the server holds.
+const HELD: usize = 1 << 20;
 const PATIENCE: Duration = Duration::from_millis(400);
 /// A closed connection shows by then, however busy the machine is.
 const LIMIT: Duration = Duration::from_secs(9);
@@ -35,6 +37,10 @@ impl Drop for Door {
 
 /// The door of a fresh server in this process.
 async fn open() -> Door {
+    open_with(PATIENCE).await
+}
+
+async fn open_with(write_timeout: Duration) -> Door {
     let directory = tempfile::tempdir().unwrap();
     let url = format!("sqlite:{}", directory.path().join("bloom.db").display());
     let store = Store::open(&StoreOptions { url, max_connections: 2 }).await.unwrap();
@@ -52,6 +58,8 @@ async fn open() -> Door {
         max_output_bytes: 1 << 20,
         request_timeout: Duration::from_secs(30),
         head_timeout: PATIENCE,
+        write_timeout,
+        held_bytes: HELD,
         max_connections: 100,
         lease_ttl_ms: 300_000,
     };
@@ -123,5 +131,64 @@ fn only_the_head_is_hurried() {
         // Answered; and then, since no further request comes, closed.
         let said = rest(&mut stream).await;
         assert!(said.starts_with("HTTP/1.1 201 "), "{said}");
+    });
+}
+
+#[test]
+fn who_does_not_read_answers_keeps_no_connection() {
+    run(async {
+        let door = open().await;
+        let mut stream = send(&door, "").await;
+        let request = "GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n".repeat(100);
+        // Until the server takes no more, as its answers are not taken; then until it closes.
+        let written = timeout(LIMIT, async { while stream.write_all(request.as_bytes()).await.is_ok() {} });
+        written.await.expect("the server closes the connection");
+    });
+}
+
+/// A request with a body of so many bytes, of which the last one is still to come.
+fn unfinished(bytes: usize) -> String {
+    let task = r#"{"context_id": "c", "agent_slug": "a", "prompt": ""#;
+    let body = format!("{task}{}\"", "p".repeat(bytes - task.len() - 2));
+    format!("POST /api/runtime/llm-tasks HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {bytes}\r\n\r\n{body}")
+}
+
+#[test]
+fn bodies_of_requests_have_a_limit_together() {
+    run(async {
+        let door = open().await;
+        let mut first = send(&door, &unfinished(700_000)).await;
+        let refused = eventually("the first body is there", || async {
+            let said = rest(&mut send(&door, &format!("{}}}", unfinished(600_000))).await).await;
+            said.starts_with("HTTP/1.1 503 ").then_some(said)
+        });
+        assert!(refused.await.contains("too many large requests"));
+        let small = rest(&mut send(&door, &format!("{}}}", unfinished(1_000))).await).await;
+        assert!(small.starts_with("HTTP/1.1 201 "), "{small}");
+        first.write_all(b"}").await.unwrap();
+        assert!(rest(&mut first).await.starts_with("HTTP/1.1 201 "));
+        let again = rest(&mut send(&door, &format!("{}}}", unfinished(600_000))).await).await;
+        assert!(again.starts_with("HTTP/1.1 201 "), "{again}");
+    });
+}
+
+#[test]
+fn bodies_of_answers_have_a_limit_together() {
+    run(async {
+        let door = open_with(2 * LIMIT).await;
+        for _ in 0..40 {
+            let made = rest(&mut send(&door, &format!("{}}}", unfinished(900_000))).await).await;
+            assert!(made.starts_with("HTTP/1.1 201 "), "{made}");
+        }
+        let list = "GET /api/runtime/llm-tasks HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+        // More than the network takes unread.
+        let unread = send(&door, list).await;
+        let said = eventually("the first answer is there", || async {
+            let said = rest(&mut send(&door, list).await).await;
+            said.starts_with("HTTP/1.1 503 ").then_some(said)
+        });
+        assert!(said.await.contains("too many large answers"));
+        drop(unread);
+        eventually("room", || async { rest(&mut send(&door, list).await).await.starts_with("HTTP/1.1 200 ").then_some(()) }).await;
     });
 }
