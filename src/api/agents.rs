@@ -1,6 +1,8 @@
 //! Answers about workers' agents, and what agents report about themselves.
 
-use serde::Serialize;
+use std::borrow::Cow;
+
+use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
@@ -10,32 +12,32 @@ use bloom_core::command::WorkerChange;
 use bloom_core::worker::{MAX_CONCURRENCY, WorkerStatus};
 
 /// A task that an agent has got.
-#[derive(Serialize, ToSchema)]
+#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct Dispatched<'a> {
     /// Always true.
     pub dispatched: bool,
     pub task_id: Uuid,
-    pub worker_id: &'a str,
+    pub worker_id: Cow<'a, str>,
     pub lease_id: Uuid,
     /// The agent's answer, if it arrived in time.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<serde_json::Value>, required = false)]
-    pub execution: Option<&'a RawValue>,
+    pub execution: Option<Cow<'a, RawValue>>,
 }
 
 /// A task that could not be delivered.
-#[derive(Serialize, ToSchema)]
+#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct NotDispatched<'a> {
     /// Always false.
     pub dispatched: bool,
     pub task_id: Uuid,
-    pub worker_id: &'a str,
+    pub worker_id: Cow<'a, str>,
     /// Why it was not delivered.
-    pub error: &'a str,
+    pub error: Cow<'a, str>,
 }
 
 /// The health of an agent, or why it can't be reached. It also has the fields of the agent's answer.
-#[derive(Serialize, ToSchema)]
+#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct AgentHealth {
     pub reachable: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -59,10 +61,10 @@ impl AgentHealth {
 }
 
 /// An agent has carried out an order. It also has the fields of the agent's answer.
-#[derive(Serialize, ToSchema)]
+#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct OrderDone {
     /// `updated`, `restarted` or `uninstalled`.
-    pub status: &'static str,
+    pub status: Cow<'static, str>,
     /// The fields of the agent's answer.
     #[serde(flatten)]
     #[schema(ignore)]
@@ -72,7 +74,7 @@ pub struct OrderDone {
 impl OrderDone {
     pub fn new(status: &'static str, mut answer: Map<String, Value>) -> Self {
         answer.remove("status");
-        Self { status, answer }
+        Self { status: status.into(), answer }
     }
 }
 

@@ -1,16 +1,18 @@
 //! Tasks on the wire: what a client sends to create one, and how tasks are shown.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use uuid::Uuid;
 
 use super::answers::Usage;
 use super::values::{Id, Int, Labels, List, MAX_SAFE, Moment, Name, NonEmpty, ShortName, Text, Usd};
 use super::wire::body;
+use super::words::{AnyFormat, AnyReason, AnySession, AnyStatus, AnyWaitingReason};
 use bloom_core::Ms;
-use bloom_core::task::{Format, Reason, Session, Status, TaskSpec, TaskState, WaitingReason};
+use bloom_core::task::{self, Format, Session, TaskSpec, TaskState};
 
 pub const MAX_DEPENDENCIES: usize = 100;
 pub const MAX_BATCH: usize = 1000;
@@ -89,36 +91,40 @@ impl NewTask {
 }
 
 /// A task.
-#[derive(Serialize, ToSchema)]
+#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct Task<'a> {
     pub id: Uuid,
-    pub context_id: &'a str,
-    pub agent_slug: &'a str,
-    pub prompt: &'a str,
-    pub context_hints: &'a [String],
+    pub context_id: Cow<'a, str>,
+    pub agent_slug: Cow<'a, str>,
+    pub prompt: Cow<'a, str>,
+    #[serde(default)]
+    #[schema(required)]
+    pub context_hints: Cow<'a, [String]>,
     pub policy: Policy,
-    pub desired_format: Format,
-    pub status: Status,
+    pub desired_format: AnyFormat,
+    pub status: AnyStatus,
     pub created_at: Ms,
     pub updated_at: Ms,
     /// The lease that holds the task, or the one it ended with.
     pub lease_id: Option<Uuid>,
-    pub worker_id: Option<&'a str>,
+    pub worker_id: Option<Cow<'a, str>>,
     pub attempts: i64,
     pub max_attempts: i64,
     pub priority: i64,
     pub not_before: Option<Ms>,
-    pub depends_on: &'a [Uuid],
-    pub exclusive_key: Option<&'a str>,
-    pub idempotency_key: Option<&'a str>,
-    pub labels: &'a BTreeMap<String, String>,
-    pub session: Session,
-    pub model: Option<&'a str>,
+    pub depends_on: Cow<'a, [Uuid]>,
+    pub exclusive_key: Option<Cow<'a, str>>,
+    pub idempotency_key: Option<Cow<'a, str>>,
+    pub labels: Cow<'a, BTreeMap<String, String>>,
+    #[serde(default = "in_its_context")]
+    #[schema(required)]
+    pub session: AnySession,
+    pub model: Option<Cow<'a, str>>,
     pub ttl_after_finished_sec: Option<i64>,
     /// Number of attempts that were given back; at most 20.
     pub infra_retries: i64,
     pub cancel_requested: bool,
-    pub session_id: Option<&'a str>,
+    pub session_id: Option<Cow<'a, str>>,
     pub failure: Option<Failure<'a>>,
     /// Of all attempts, including failed ones.
     pub usage: Option<Usage>,
@@ -126,27 +132,39 @@ pub struct Task<'a> {
     pub waiting: Option<Waiting>,
 }
 
+fn in_its_context() -> AnySession {
+    Session::Context.into()
+}
+
 /// Limits of a run.
-#[derive(Serialize, ToSchema)]
+#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct Policy {
     pub timeout_sec: i64,
     /// US dollars; 0 = no limit.
+    #[serde(default)]
+    #[schema(required)]
     pub budget: f64,
 }
 
 /// Why the last attempt failed.
-#[derive(Serialize, ToSchema)]
+#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct Failure<'a> {
-    pub reason: Reason,
-    pub message: &'a str,
+    pub reason: AnyReason,
+    pub message: Cow<'a, str>,
     pub at: Ms,
 }
 
 /// What a queued task waits for.
-#[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize, ToSchema)]
 pub struct Waiting {
-    pub reason: WaitingReason,
+    pub reason: AnyWaitingReason,
     pub message: String,
+}
+
+impl<'a> From<&'a task::Failure> for Failure<'a> {
+    fn from(failure: &'a task::Failure) -> Self {
+        Self { reason: failure.reason.into(), message: (&failure.message).into(), at: failure.at }
+    }
 }
 
 impl<'a> Task<'a> {
@@ -154,32 +172,32 @@ impl<'a> Task<'a> {
         let shown = state.shown_lease();
         Self {
             id: spec.id,
-            context_id: &spec.context_id,
-            agent_slug: &spec.agent_slug,
-            prompt: &spec.prompt,
-            context_hints: &spec.context_hints,
+            context_id: (&spec.context_id).into(),
+            agent_slug: (&spec.agent_slug).into(),
+            prompt: (&spec.prompt).into(),
+            context_hints: (&spec.context_hints).into(),
             policy: Policy { timeout_sec: spec.timeout_sec, budget: spec.budget },
-            desired_format: spec.desired_format,
-            status: state.status,
+            desired_format: spec.desired_format.into(),
+            status: state.status.into(),
             created_at: state.created_at(),
             updated_at: state.updated_at,
             lease_id: shown.map(|(lease, _)| lease),
-            worker_id: shown.map(|(_, worker)| worker.as_str()),
+            worker_id: shown.map(|(_, worker)| worker.into()),
             attempts: state.attempts,
             max_attempts: spec.max_attempts,
             priority: spec.priority,
             not_before: state.not_before,
-            depends_on: &spec.depends_on,
-            exclusive_key: spec.exclusive_key.as_deref(),
-            idempotency_key: spec.idempotency_key.as_deref(),
-            labels: &spec.labels,
-            session: spec.session,
-            model: spec.model.as_deref(),
+            depends_on: (&spec.depends_on).into(),
+            exclusive_key: spec.exclusive_key.as_deref().map(Cow::from),
+            idempotency_key: spec.idempotency_key.as_deref().map(Cow::from),
+            labels: Cow::Borrowed(&spec.labels),
+            session: spec.session.into(),
+            model: spec.model.as_deref().map(Cow::from),
             ttl_after_finished_sec: spec.ttl_after_finished_sec,
             infra_retries: state.infra_retries,
             cancel_requested: state.cancel_requested,
-            session_id: state.session_id.as_deref(),
-            failure: state.failure.as_ref().map(|failure| Failure { reason: failure.reason, message: &failure.message, at: failure.at }),
+            session_id: state.session_id.as_deref().map(Cow::from),
+            failure: state.failure.as_ref().map(Failure::from),
             usage: state.usage.map(Usage::from),
             waiting,
         }
@@ -187,7 +205,7 @@ impl<'a> Task<'a> {
 }
 
 /// Created tasks.
-#[derive(Serialize, ToSchema)]
+#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct CreatedTasks<'a> {
     pub tasks: Vec<Task<'a>>,
 }

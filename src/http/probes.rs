@@ -16,7 +16,7 @@ use bloom_store::Trouble;
     responses((status = 200, description = "The process answers.", body = Probe))
 )]
 pub async fn healthz() -> HandlerResult {
-    ok(&Probe { status: "ok" })
+    ok(&Probe { status: "ok".into() })
 }
 
 /// Readiness: the database is reachable and can be written to, the migrations of this program are applied and none excludes it, and an
@@ -37,7 +37,7 @@ pub async fn readyz(State(app): State<AppState>) -> HandlerResult {
         let text = error.trouble().map_or("The database is not reachable, or its schema does not fit this program", Trouble::text);
         return Err(Error::Later(text));
     }
-    ok(&Probe { status: "ready" })
+    ok(&Probe { status: "ready".into() })
 }
 
 /// Metrics in the text format of Prometheus.

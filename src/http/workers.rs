@@ -98,7 +98,7 @@ async fn worker_reply(app: &AppState, caller: &Caller, op: Op) -> HandlerResult 
 pub async fn remove(State(app): State<AppState>, caller: Caller, path: WorkerPath) -> HandlerResult {
     let id = path.name()?;
     app.engine.submit(caller.command(Op::RemoveWorker { worker: id.clone() })).await?;
-    ok(&Removed { removed: true, id: &id })
+    ok(&Removed { removed: true, id: id.into() })
 }
 
 /// Cordons a worker: it gets no new tasks.
