@@ -8,8 +8,54 @@ use serde_json::{Map, Value};
 use utoipa::ToSchema;
 use uuid::Uuid;
 
+use super::tasks::{Policy, in_its_context};
+use super::words::{AnyFormat, AnySession};
 use bloom_core::command::WorkerChange;
+use bloom_core::task::{ActiveLease, TaskSpec, TaskState};
 use bloom_core::worker::{MAX_CONCURRENCY, WorkerStatus};
+
+/// A task as it is pushed to an agent. An agent that knows leases names this one in its own calls; others go by the task.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct PushedTask<'a> {
+    pub task_id: Uuid,
+    pub prompt: Cow<'a, str>,
+    pub context_id: Cow<'a, str>,
+    pub agent_slug: Cow<'a, str>,
+    pub desired_format: AnyFormat,
+    #[serde(default)]
+    pub context_hints: Cow<'a, [String]>,
+    pub policy: Policy,
+    /// Where the agent reaches the server.
+    pub runtime_url: Option<Cow<'a, str>>,
+    pub lease_id: Option<Uuid>,
+    pub worker_id: Option<Cow<'a, str>>,
+    pub ttl_seconds: Option<i64>,
+    #[serde(default = "in_its_context")]
+    pub session: AnySession,
+    pub session_id: Option<Cow<'a, str>>,
+    pub model: Option<Cow<'a, str>>,
+}
+
+impl<'a> PushedTask<'a> {
+    pub fn new(spec: &'a TaskSpec, task: &'a TaskState, lease: &'a ActiveLease, runtime_url: &'a str) -> Self {
+        Self {
+            task_id: spec.id,
+            prompt: (&spec.prompt).into(),
+            context_id: (&spec.context_id).into(),
+            agent_slug: (&spec.agent_slug).into(),
+            desired_format: spec.desired_format.into(),
+            context_hints: (&spec.context_hints).into(),
+            policy: Policy::of(spec),
+            runtime_url: Some(runtime_url.into()),
+            lease_id: Some(lease.id),
+            worker_id: Some((&lease.worker_id).into()),
+            ttl_seconds: Some(lease.ttl_ms / 1000),
+            session: spec.session.into(),
+            session_id: task.session_id.as_deref().map(Cow::from),
+            model: spec.model.as_deref().map(Cow::from),
+        }
+    }
+}
 
 /// A task that an agent has got.
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]

@@ -64,7 +64,7 @@ impl Filter {
 
 /// An empty text is no filter.
 pub fn given(text: &Option<Text>) -> Option<&str> {
-    text.as_ref().map(|text| text.0.as_str()).filter(|text| !text.is_empty())
+    text.as_deref().filter(|text| !text.is_empty())
 }
 
 #[derive(Clone, Debug, PartialEq)]

@@ -132,18 +132,24 @@ pub struct Task<'a> {
     pub waiting: Option<Waiting>,
 }
 
-fn in_its_context() -> AnySession {
+pub(crate) fn in_its_context() -> AnySession {
     Session::Context.into()
 }
 
 /// Limits of a run.
-#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
+#[derive(Clone, Copy, Debug, Deserialize, Serialize, ToSchema)]
 pub struct Policy {
     pub timeout_sec: i64,
     /// US dollars; 0 = no limit.
     #[serde(default)]
     #[schema(required)]
     pub budget: f64,
+}
+
+impl Policy {
+    pub fn of(spec: &TaskSpec) -> Self {
+        Self { timeout_sec: spec.timeout_sec, budget: spec.budget }
+    }
 }
 
 /// Why the last attempt failed.
@@ -176,7 +182,7 @@ impl<'a> Task<'a> {
             agent_slug: (&spec.agent_slug).into(),
             prompt: (&spec.prompt).into(),
             context_hints: (&spec.context_hints).into(),
-            policy: Policy { timeout_sec: spec.timeout_sec, budget: spec.budget },
+            policy: Policy::of(spec),
             desired_format: spec.desired_format.into(),
             status: state.status.into(),
             created_at: state.created_at(),

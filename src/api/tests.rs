@@ -1,17 +1,22 @@
-//! Answers of a server that is newer than their reader.
+//! Answers of a server that is newer than their reader; and requests as clients make them.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use crate::agents::{AgentHealth, Dispatched, NotDispatched, OrderDone};
+use bloom_core::task::{EventKind, Outcome, Session};
+
+use crate::agents::{AgentHealth, Dispatched, NotDispatched, OrderDone, PushedTask};
 use crate::answers::{
     Artifact, Audit, BulkResult, Claimed, Completed, CompletionResult, Completions, Event, Gone, Lease, Leased, Recorded, Removed, Renewed,
     RenewedLeases, TaskResult, Worker, WorkerWithLeases,
 };
+use crate::complete::{Completion, NewCompletions, WorkerCompletion};
 use crate::error::{ErrorText, ValidationError};
 use crate::reports::{Config, ConnectionTest, Health, Probe, Stats, UsageRow};
+use crate::requests::{EventBody, NewEvents, NewWorker};
 use crate::tasks::{CreatedTasks, Task};
+use crate::values::{Id, Int, Json, List};
 
 const ID: &str = "0190a0a0-0000-7000-8000-000000000000";
 /// A word that nobody knows yet.
@@ -98,6 +103,11 @@ fn tasks_and_their_runs() {
     is_read::<Recorded>(json!({"newest": 5}));
     is_read::<BulkResult>(json!({"matched": 2, "changed": 1, "more": true}));
     is_read::<Gone>(json!({"kind": "task", "id": ID}));
+    is_read::<PushedTask>(json!({
+        "task_id": ID, "prompt": "p", "context_id": "c", "agent_slug": "a", "desired_format": NEW, "context_hints": ["h"],
+        "policy": {"timeout_sec": 60, "budget": 0.5}, "runtime_url": "http://s", "lease_id": ID, "worker_id": "w", "ttl_seconds": 8,
+        "session": NEW, "session_id": null, "model": "m",
+    }));
 }
 
 #[test]
@@ -151,9 +161,38 @@ fn what_agents_say_is_kept() {
 fn what_an_older_server_does_not_send_has_a_default() {
     let mut older = task();
     let members = older.as_object_mut().unwrap();
-    ["context_hints", "session", "model", "waiting", "usage", "failure", "session_id"].map(|name| members.remove(name));
+    members.retain(|name, _| !["context_hints", "session", "model", "waiting", "usage", "failure", "session_id"].contains(&name.as_str()));
     older["policy"].as_object_mut().unwrap().remove("budget");
     let read: Task = serde_json::from_value(older).unwrap();
-    assert_eq!((read.session, read.policy.budget, read.context_hints.len()), (bloom_core::task::Session::Context.into(), 0.0, 0));
+    assert_eq!((read.session, read.policy.budget, read.context_hints.len()), (Session::Context.into(), 0.0, 0));
     assert!(read.model.is_none() && read.waiting.is_none());
+}
+
+#[test]
+fn requests_say_what_was_given_and_no_more() {
+    fn is_sent<T: DeserializeOwned + Serialize + PartialEq + std::fmt::Debug>(request: &T, expected: Value) {
+        let sent = serde_json::to_string(request).unwrap();
+        assert_eq!(serde_json::from_str::<Value>(&sent).unwrap(), expected);
+        assert_eq!(serde_json::from_str::<T>(&sent).unwrap(), *request);
+    }
+    let id: uuid::Uuid = ID.parse().unwrap();
+    let worker: NewWorker = serde_json::from_value(json!({"name": "w", "capabilities": {"labels": []}, "url": null})).unwrap();
+    is_sent(&worker, json!({"name": "w", "capabilities": {"labels": []}}));
+    let event = EventBody { seq: Int(1), kind: EventKind::Text, at: Int(5), data: Json(r#"{"b":1,"a":[]}"#.into()) };
+    let events = NewEvents { lease_id: Id(id), events: List(vec![event]) };
+    is_sent(&events, json!({"lease_id": ID, "events": [{"seq": 1, "kind": "text", "at": 5, "data": {"b": 1, "a": []}}]}));
+    let completion = Completion { model: Some("m".into()), ..Completion::new(Outcome::Success, 7, None) };
+    let usual = json!({"artifact_type": "LLM_RESULT", "artifact_tags": [], "retryable": false, "keep_attempt": false});
+    let expected = with(usual, json!({"status": "success", "metrics": {"duration_ms": 7}, "model": "m"}));
+    is_sent(&completion, expected.clone());
+    let many = NewCompletions { completions: List(vec![WorkerCompletion::new(id, id, completion)]) };
+    let sent = serde_json::to_value(&many).unwrap();
+    assert_eq!(sent, json!({"completions": [with(expected, json!({"task_id": ID, "lease_id": ID}))]}));
+    let read: NewCompletions = serde_json::from_value(sent).unwrap();
+    assert_eq!(
+        (read.completions.0[0].task_id.as_deref(), &read.completions.0[0].completion),
+        (Some(ID), &many.completions.0[0].completion)
+    );
+    let wrong = serde_json::from_value::<EventBody>(json!({"seq": -1, "at": 5})).unwrap_err();
+    assert_eq!(wrong.to_string(), "kind: Required; seq: Number must be greater than or equal to 0");
 }
