@@ -82,6 +82,8 @@ pub struct Worker<'a> {
     pub os_info: Cow<'a, str>,
     pub install_method: Cow<'a, str>,
     pub dispatch: AnyDispatchMode,
+    #[serde(default)]
+    #[schema(required)]
     pub cordoned: bool,
     pub draining: bool,
 }

@@ -17,6 +17,8 @@ use bloom_core::task::{self, Format, Session, TaskSpec, TaskState};
 pub const MAX_DEPENDENCIES: usize = 100;
 pub const MAX_BATCH: usize = 1000;
 const DEFAULT_TIMEOUT_SEC: i64 = 120;
+const MAX_ATTEMPTS: Int<1, 10> = Int(3);
+const PRIORITY: Int<0, 9> = Int(5);
 
 body! {
     /// Limits of a run, which the agent enforces.
@@ -37,9 +39,9 @@ body! {
         context_hints: List<Text> = List(Vec::new()),
         policy: Option<NewPolicy>,
         desired_format: Format = Format::Text,
-        max_attempts: Int<1, 10> = Int(3),
+        max_attempts: Int<1, 10> = MAX_ATTEMPTS,
         /// 0 to 9; 9 is the most urgent.
-        priority: Int<0, 9> = Int(5),
+        priority: Int<0, 9> = PRIORITY,
         /// Milliseconds since the epoch; the task does not run before this time.
         not_before: Option<Moment>,
         /// Tasks that must be completed first. If one of them ends otherwise, this task is cancelled.
@@ -63,6 +65,28 @@ body! {
 }
 
 impl NewTask {
+    /// With nothing but what has to be told.
+    pub fn new(context_id: impl Into<Name>, agent_slug: impl Into<ShortName>, prompt: impl Into<NonEmpty>) -> Self {
+        Self {
+            context_id: context_id.into(),
+            agent_slug: agent_slug.into(),
+            prompt: prompt.into(),
+            context_hints: List(Vec::new()),
+            policy: None,
+            desired_format: Format::Text,
+            max_attempts: MAX_ATTEMPTS,
+            priority: PRIORITY,
+            not_before: None,
+            depends_on: List(Vec::new()),
+            exclusive_key: None,
+            idempotency_key: None,
+            labels: Labels::default(),
+            session: Session::Context,
+            model: None,
+            ttl_after_finished_sec: None,
+        }
+    }
+
     /// As the core wants it; the id is given there. `idempotency_key` is the header's; the body's wins.
     pub fn into_spec(self, idempotency_key: Option<String>) -> TaskSpec {
         let (timeout_sec, budget) = self.policy.map_or((DEFAULT_TIMEOUT_SEC, 0.0), |policy| (policy.timeout_sec.0, policy.budget.0));

@@ -182,8 +182,7 @@ fn requests_say_what_was_given_and_no_more() {
     let events = NewEvents { lease_id: Id(id), events: List(vec![event]) };
     is_sent(&events, json!({"lease_id": ID, "events": [{"seq": 1, "kind": "text", "at": 5, "data": {"b": 1, "a": []}}]}));
     let completion = Completion { model: Some("m".into()), ..Completion::new(Outcome::Success, 7, None) };
-    let usual = json!({"artifact_type": "LLM_RESULT", "artifact_tags": [], "retryable": false, "keep_attempt": false});
-    let expected = with(usual, json!({"status": "success", "metrics": {"duration_ms": 7}, "model": "m"}));
+    let expected = json!({"status": "success", "metrics": {"duration_ms": 7}, "model": "m"});
     is_sent(&completion, expected.clone());
     let many = NewCompletions { completions: List(vec![WorkerCompletion::new(id, id, completion)]) };
     let sent = serde_json::to_value(&many).unwrap();

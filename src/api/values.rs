@@ -22,7 +22,7 @@ pub const MAX_MS: Ms = 281_474_976_710_655;
 pub const MAX_USD: f64 = 1_000_000_000.0;
 
 /// Text of MIN to MAX characters without NUL, which no database keeps.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Text<const MIN: usize = 0, const MAX: usize = { usize::MAX }>(pub String);
 
 impl<T: Into<String>, const MIN: usize, const MAX: usize> From<T> for Text<MIN, MAX> {

@@ -244,13 +244,22 @@ pub fn deserialize<'de, T: Wire, D: Deserializer<'de>>(deserializer: D) -> Resul
 
 /// Declares a request body: each field's type says what it accepts; `= value` is what absent and `null` mean.
 macro_rules! body {
-    ($($(#[doc = $doc:literal])+ pub struct $name:ident {
+    ($($(#[doc = $doc:literal])+ $(#[derive($derive:ident)])? pub struct $name:ident {
         $($(#[doc = $field_doc:literal])* $field:ident: $ty:ty $(= $default:expr)?),+ $(,)?
     })+) => {$(
         $(#[doc = $doc])+
-        #[derive(Clone, Debug, PartialEq, serde::Serialize)]
-        pub struct $name {
-            $($(#[doc = $field_doc])* #[serde(skip_serializing_if = "crate::wire::Wire::is_absent")] pub $field: $ty),+
+        #[derive(Clone, Debug, PartialEq $(, $derive)?)]
+        pub struct $name { $($(#[doc = $field_doc])* pub $field: $ty),+ }
+
+        // What it means anyway is not sent.
+        impl serde::Serialize for $name {
+            fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                let mut members = serializer.serialize_map(None)?;
+                $(if !body!(@is_absent &self.$field $(, $default)?) {
+                    serde::ser::SerializeMap::serialize_entry(&mut members, stringify!($field), &self.$field)?;
+                })+
+                serde::ser::SerializeMap::end(members)
+            }
         }
 
         impl<'de> serde::Deserialize<'de> for $name {
@@ -289,6 +298,8 @@ macro_rules! body {
 
         impl utoipa::ToSchema for $name {}
     )+};
+    (@is_absent $field:expr) => { $crate::wire::Wire::is_absent($field) };
+    (@is_absent $field:expr, $default:expr) => { *$field == $default };
     (@default) => { None };
     (@default $default:expr) => { Some(|| $default) };
     (@value $ty:ty) => { None };

@@ -63,8 +63,8 @@ impl Agent {
             ip_addrs: Some(machine::addresses(self.client.server()).await.into_iter().collect()),
             agent_version: Some(env!("CARGO_PKG_VERSION").into()),
             os_info: Some(machine::os_info().into()),
-            install_method: None,
             dispatch: Some(if self.is_push_only() { DispatchMode::Push } else { DispatchMode::Manual }),
+            ..NewWorker::default()
         };
         self.client.post::<IgnoredAny>("api/runtime/workers", &registration).await.map(drop)
     }
