@@ -9,13 +9,14 @@ use clap::Args;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::super::connect::Server;
+use super::super::connect::{Server, read};
 use super::super::show::{self, Form, Shown};
 use super::super::{columns, term, when};
 use super::fields::Fields;
-use super::wait::{WaitOptions, interruptible, not_completed};
-use super::{answer, follow, from_file, id_of};
+use super::wait::{WaitOptions, interruptible, must_be_completed};
+use super::{answer, follow, from_file};
 use crate::CommandError;
+use bloom_api::tasks::Task;
 
 /// Longer than any prompt that a server takes.
 const MAX_PROMPT_BYTES: u64 = 64 * 1024 * 1024;
@@ -80,7 +81,7 @@ pub async fn run(submit: Submit, server: &Server, shown: Shown) -> Result<(), Co
         return Err(CommandError::usage("--wait-timeout needs --wait or --follow"));
     }
     let task = create(&submit, server).await?;
-    let id = id_of(&task)?;
+    let id = read::<Task>(&task)?.id.to_string();
     if !is_waiting {
         show::one(shown.form_or(Form::Name), &columns::TASKS, &task)?;
         if term::is_err_terminal() && term::is_out_terminal() {
@@ -93,7 +94,8 @@ pub async fn run(submit: Submit, server: &Server, shown: Shown) -> Result<(), Co
         return interruptible(&id, follow::to_the_end(server, &id, waiting, shown)).await;
     }
     let task = interruptible(&id, waiting.until_finished(server, &id)).await?;
-    if task["status"] == "completed" { answer(server, &id, shown).await } else { Err(not_completed(&task)) }
+    must_be_completed(&read(&task)?)?;
+    answer(server, &id, shown).await
 }
 
 async fn create(submit: &Submit, server: &Server) -> Result<Value, CommandError> {
