@@ -10,24 +10,30 @@ use bloom_core::Ms;
 
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct Stats {
+    #[serde(default)]
+    #[schema(required)]
     pub tasks: TaskStats,
+    #[serde(default)]
+    #[schema(required)]
     pub leases: LeaseStats,
+    #[serde(default)]
+    #[schema(required)]
     pub workers: WorkerStats,
 }
 
-#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize, ToSchema)]
 pub struct TaskStats {
     pub total: i64,
     pub by_status: BTreeMap<Cow<'static, str>, i64>,
 }
 
-#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize, ToSchema)]
 pub struct LeaseStats {
     pub total: i64,
     pub active: i64,
 }
 
-#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize, ToSchema)]
 pub struct WorkerStats {
     pub total: i64,
     pub online: i64,

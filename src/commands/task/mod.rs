@@ -22,6 +22,7 @@ use bloom_core::task::Outcome;
 use bulk::BulkArgs;
 use clap::{Args, Subcommand};
 use filters::Filters;
+use serde_json::Value;
 use submit::Submit;
 use wait::WaitOptions;
 
@@ -171,4 +172,10 @@ async fn answer(server: &Server, id: &str, shown: Shown) -> Result<(), CommandEr
 fn print_answer(output: &str) -> Result<(), CommandError> {
     let end = if output.is_empty() || output.ends_with('\n') { "" } else { "\n" };
     term::print_foreign(&format!("{output}{end}"))
+}
+
+/// The id of a task that the server has made. No more of the answer is read: the task is there, whatever else is said of it.
+fn id_of(task: &Value) -> Result<String, CommandError> {
+    let id = task["id"].as_str().ok_or_else(|| "the server's answer has no id, which its API promises".to_owned())?;
+    Ok(id.to_owned())
 }

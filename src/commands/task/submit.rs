@@ -14,9 +14,8 @@ use super::super::show::{self, Form, Shown};
 use super::super::{columns, term, when};
 use super::fields::Fields;
 use super::wait::{WaitOptions, interruptible, must_be_completed};
-use super::{answer, follow, from_file};
+use super::{answer, follow, from_file, id_of};
 use crate::CommandError;
-use bloom_api::tasks::Task;
 
 /// Longer than any prompt that a server takes.
 const MAX_PROMPT_BYTES: u64 = 64 * 1024 * 1024;
@@ -81,9 +80,12 @@ pub async fn run(submit: Submit, server: &Server, shown: Shown) -> Result<(), Co
         return Err(CommandError::usage("--wait-timeout needs --wait or --follow"));
     }
     let task = create(&submit, server).await?;
-    let id = read::<Task>(&task)?.id.to_string();
+    let id = id_of(&task)?;
     if !is_waiting {
-        show::one(shown.form_or(Form::Name), &columns::TASKS, &task)?;
+        match shown.form_or(Form::Name) {
+            Form::Name => term::print(&format!("{}\n", term::line(&id)))?,
+            form => show::one(form, &columns::TASKS, &task)?,
+        }
         if term::is_err_terminal() && term::is_out_terminal() {
             term::note(&format!("Follow it with: bloom-runtime task logs -f {id}"));
         }
