@@ -4,8 +4,6 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use bloom_core::task::{EventKind, Outcome, Session};
-
 use crate::agents::{AgentHealth, Dispatched, NotDispatched, OrderDone, PushedTask};
 use crate::answers::{
     Artifact, Audit, BulkResult, Claimed, Completed, CompletionResult, Completions, Event, Gone, Lease, Leased, Recorded, Removed, Renewed,
@@ -17,6 +15,7 @@ use crate::reports::{Config, ConnectionTest, Health, Probe, Stats, UsageRow};
 use crate::requests::{EventBody, NewEvents, NewWorker};
 use crate::tasks::{CreatedTasks, Task};
 use crate::values::{Id, Int, Json, List};
+use bloom_core::task::{EventKind, Outcome, Session};
 
 const ID: &str = "0190a0a0-0000-7000-8000-000000000000";
 /// A word that nobody knows yet.

@@ -111,7 +111,6 @@ async fn execute_task(State(agent): State<Arc<Agent>>, body: Result<Json<Pushed>
         return refuse(StatusCode::SERVICE_UNAVAILABLE, "The account of this agent is out of quota, or its credentials were refused");
     }
     let path = format!("api/runtime/llm-tasks/{}/heartbeat", task.id);
-    // It tells which lease that is.
     let sign = Heartbeat { lease_id: None, worker_id: Some(agent.name.as_str().into()) };
     let lease = match agent.client.post::<Renewed>(&path, &sign).await {
         Ok(renewed) => Lease::from(renewed.lease),

@@ -145,7 +145,7 @@ impl<'a> Transcript<'a> {
             self.is_cut = true;
         }
         self.lease = Some(event.lease_id);
-        let (kind, data) = (event.kind, &read(&answer["data"])?);
+        let (kind, data) = (event.kind, &event.data.get().parse::<Value>().unwrap_or_default());
         match text_of(data).filter(|_| kind == EventKind::Text) {
             Some("") => Ok(()),
             Some(text) => {
