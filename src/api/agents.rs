@@ -1,41 +1,89 @@
 //! Answers about workers' agents, and what agents report about themselves.
 
-use serde::Serialize;
+use std::borrow::Cow;
+
+use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 use uuid::Uuid;
 
+use super::tasks::{Policy, in_its_context};
+use super::words::{AnyFormat, AnySession};
 use bloom_core::command::WorkerChange;
+use bloom_core::task::{ActiveLease, TaskSpec, TaskState};
 use bloom_core::worker::{MAX_CONCURRENCY, WorkerStatus};
 
+/// A task as it is pushed to an agent. An agent that knows leases names this one in its own calls; others go by the task.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct PushedTask<'a> {
+    pub task_id: Uuid,
+    pub prompt: Cow<'a, str>,
+    pub context_id: Cow<'a, str>,
+    pub agent_slug: Cow<'a, str>,
+    pub desired_format: AnyFormat,
+    #[serde(default)]
+    pub context_hints: Cow<'a, [String]>,
+    pub policy: Policy,
+    /// Where the agent reaches the server.
+    pub runtime_url: Option<Cow<'a, str>>,
+    pub lease_id: Option<Uuid>,
+    pub worker_id: Option<Cow<'a, str>>,
+    pub ttl_seconds: Option<i64>,
+    #[serde(default = "in_its_context")]
+    pub session: AnySession,
+    pub session_id: Option<Cow<'a, str>>,
+    pub model: Option<Cow<'a, str>>,
+}
+
+impl<'a> PushedTask<'a> {
+    pub fn new(spec: &'a TaskSpec, task: &'a TaskState, lease: &'a ActiveLease, runtime_url: &'a str) -> Self {
+        Self {
+            task_id: spec.id,
+            prompt: (&spec.prompt).into(),
+            context_id: (&spec.context_id).into(),
+            agent_slug: (&spec.agent_slug).into(),
+            desired_format: spec.desired_format.into(),
+            context_hints: (&spec.context_hints).into(),
+            policy: Policy::of(spec),
+            runtime_url: Some(runtime_url.into()),
+            lease_id: Some(lease.id),
+            worker_id: Some((&lease.worker_id).into()),
+            ttl_seconds: Some(lease.ttl_ms / 1000),
+            session: spec.session.into(),
+            session_id: task.session_id.as_deref().map(Cow::from),
+            model: spec.model.as_deref().map(Cow::from),
+        }
+    }
+}
+
 /// A task that an agent has got.
-#[derive(Serialize, ToSchema)]
+#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct Dispatched<'a> {
     /// Always true.
     pub dispatched: bool,
     pub task_id: Uuid,
-    pub worker_id: &'a str,
+    pub worker_id: Cow<'a, str>,
     pub lease_id: Uuid,
     /// The agent's answer, if it arrived in time.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<serde_json::Value>, required = false)]
-    pub execution: Option<&'a RawValue>,
+    pub execution: Option<Cow<'a, RawValue>>,
 }
 
 /// A task that could not be delivered.
-#[derive(Serialize, ToSchema)]
+#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct NotDispatched<'a> {
     /// Always false.
     pub dispatched: bool,
     pub task_id: Uuid,
-    pub worker_id: &'a str,
+    pub worker_id: Cow<'a, str>,
     /// Why it was not delivered.
-    pub error: &'a str,
+    pub error: Cow<'a, str>,
 }
 
 /// The health of an agent, or why it can't be reached. It also has the fields of the agent's answer.
-#[derive(Serialize, ToSchema)]
+#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct AgentHealth {
     pub reachable: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -59,10 +107,10 @@ impl AgentHealth {
 }
 
 /// An agent has carried out an order. It also has the fields of the agent's answer.
-#[derive(Serialize, ToSchema)]
+#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct OrderDone {
     /// `updated`, `restarted` or `uninstalled`.
-    pub status: &'static str,
+    pub status: Cow<'static, str>,
     /// The fields of the agent's answer.
     #[serde(flatten)]
     #[schema(ignore)]
@@ -72,7 +120,7 @@ pub struct OrderDone {
 impl OrderDone {
     pub fn new(status: &'static str, mut answer: Map<String, Value>) -> Self {
         answer.remove("status");
-        Self { status, answer }
+        Self { status: status.into(), answer }
     }
 }
 

@@ -1,18 +1,24 @@
 //! Bodies of answers, except for tasks.
+//!
+//! The server makes them and clients read them. What the server makes borrows from the rows that it shows; what is read is owned
+//! (`Lease<'static>`). A reader passes over fields that it does not know, and takes words that it does not know as they come, so that a
+//! newer server does not disturb it. A field that is added has to have a default, or be an `Option`: an older server does not send it.
 
-use serde::Serialize;
+use std::borrow::Cow;
+
+use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
 use super::tasks::Task;
+use super::words::{AnyAction, AnyDispatchMode, AnyEntityType, AnyEventKind, AnyLeaseStatus, AnyOutcome, AnyWorkerStatus};
 use bloom_core::Ms;
-use bloom_core::audit::{Action, AuditEntry, EntityType};
-use bloom_core::task::{self, EventKind, LeaseStatus, Outcome, RunResult, TaskEvent, TaskState};
-use bloom_core::worker::{DispatchMode, WorkerStatus};
+use bloom_core::audit::AuditEntry;
+use bloom_core::task::{self, LeaseStatus, Outcome, RunResult, TaskEvent, TaskState};
 
 /// Tokens and US dollars that runs used.
-#[derive(Clone, Copy, Serialize, ToSchema)]
+#[derive(Clone, Copy, Debug, Deserialize, Serialize, ToSchema)]
 pub struct Usage {
     pub input_tokens: i64,
     pub output_tokens: i64,
@@ -27,17 +33,17 @@ impl From<task::Usage> for Usage {
 }
 
 /// The right of a worker to run a task until a time. Heartbeats renew it.
-#[derive(Serialize, ToSchema)]
+#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct Lease<'a> {
     pub id: Uuid,
     pub task_id: Uuid,
-    pub worker_id: &'a str,
+    pub worker_id: Cow<'a, str>,
     pub started_at: Ms,
     pub expires_at: Ms,
     pub ttl_seconds: i64,
-    pub status: LeaseStatus,
+    pub status: AnyLeaseStatus,
     pub last_heartbeat: Ms,
-    pub context_id: &'a str,
+    pub context_id: Cow<'a, str>,
 }
 
 impl<'a> Lease<'a> {
@@ -46,76 +52,78 @@ impl<'a> Lease<'a> {
         task.lease.as_ref().map(|lease| Self {
             id: lease.id,
             task_id: task.id,
-            worker_id: &lease.worker_id,
+            worker_id: (&lease.worker_id).into(),
             started_at: lease.started_at,
             expires_at: lease.expires_at,
             ttl_seconds: lease.ttl_ms / 1000,
-            status: LeaseStatus::Active,
+            status: LeaseStatus::Active.into(),
             last_heartbeat: lease.last_heartbeat,
-            context_id: &task.context_id,
+            context_id: (&task.context_id).into(),
         })
     }
 }
 
 /// A machine that runs tasks.
-#[derive(Serialize, ToSchema)]
+#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct Worker<'a> {
-    pub id: &'a str,
+    pub id: Cow<'a, str>,
     /// The same as `id`.
-    pub node_id: &'a str,
-    pub url: &'a str,
-    pub status: WorkerStatus,
+    pub node_id: Cow<'a, str>,
+    pub url: Cow<'a, str>,
+    pub status: AnyWorkerStatus,
     pub capabilities: Capabilities<'a>,
     pub last_heartbeat: Ms,
-    pub ip_addrs: &'a [String],
+    pub ip_addrs: Cow<'a, [String]>,
     pub obs_count: i64,
-    pub db_sha: &'a str,
+    pub db_sha: Cow<'a, str>,
     pub registered_at: Ms,
     pub active_leases: i64,
-    pub agent_version: &'a str,
-    pub os_info: &'a str,
-    pub install_method: &'a str,
-    pub dispatch: DispatchMode,
+    pub agent_version: Cow<'a, str>,
+    pub os_info: Cow<'a, str>,
+    pub install_method: Cow<'a, str>,
+    pub dispatch: AnyDispatchMode,
+    #[serde(default)]
+    #[schema(required)]
     pub cordoned: bool,
     pub draining: bool,
 }
 
 /// What a worker can do.
-#[derive(Serialize, ToSchema)]
+#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct Capabilities<'a> {
     pub claude_cli: bool,
     pub max_concurrency: i64,
-    pub labels: &'a [String],
+    pub labels: Cow<'a, [String]>,
     /// The agents (slugs) that it serves; absent = all.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
-    pub agents: Option<&'a [String]>,
+    pub agents: Option<Cow<'a, [String]>>,
 }
 
 impl<'a> Worker<'a> {
     pub fn new(worker: &'a bloom_core::worker::Worker, active_leases: i64) -> Self {
         let capabilities = &worker.capabilities;
         Self {
-            id: &worker.id,
-            node_id: &worker.id,
-            url: &worker.url,
-            status: worker.shown_status(),
+            id: (&worker.id).into(),
+            node_id: (&worker.id).into(),
+            url: (&worker.url).into(),
+            status: worker.shown_status().into(),
             capabilities: Capabilities {
                 claude_cli: capabilities.claude_cli,
                 max_concurrency: capabilities.max_concurrency,
-                labels: &capabilities.labels,
-                agents: capabilities.agents.as_deref(),
+                labels: (&capabilities.labels).into(),
+                agents: capabilities.agents.as_deref().map(Cow::from),
             },
             last_heartbeat: worker.last_seen,
-            ip_addrs: &worker.ip_addrs,
+            ip_addrs: (&worker.ip_addrs).into(),
             obs_count: worker.obs_count,
-            db_sha: &worker.db_sha,
+            db_sha: (&worker.db_sha).into(),
             registered_at: worker.registered_at,
             active_leases,
-            agent_version: &worker.agent_version,
-            os_info: &worker.os_info,
-            install_method: &worker.install_method,
-            dispatch: worker.dispatch,
+            agent_version: (&worker.agent_version).into(),
+            os_info: (&worker.os_info).into(),
+            install_method: (&worker.install_method).into(),
+            dispatch: worker.dispatch.into(),
             cordoned: worker.cordoned,
             draining: worker.draining,
         }
@@ -123,34 +131,42 @@ impl<'a> Worker<'a> {
 }
 
 /// A worker and its active leases.
-#[derive(Serialize, ToSchema)]
+#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct WorkerWithLeases<'a> {
     #[serde(flatten)]
     pub worker: Worker<'a>,
     pub leases: Vec<Lease<'a>>,
 }
 
-#[derive(Serialize, ToSchema)]
+#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct Removed<'a> {
     /// Always true.
     pub removed: bool,
-    pub id: &'a str,
+    pub id: Cow<'a, str>,
+}
+
+/// A task or a worker is no longer there, as streams tell it.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct Gone<'a> {
+    /// `task` or `worker`.
+    pub kind: Cow<'static, str>,
+    pub id: Cow<'a, str>,
 }
 
 /// The stored output of a run.
-#[derive(Serialize, ToSchema)]
+#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct Artifact<'a> {
     pub id: Uuid,
     pub task_id: Uuid,
     pub job_id: Option<Uuid>,
-    pub r#type: &'a str,
+    pub r#type: Cow<'a, str>,
     pub created_at: Ms,
     pub finalized: bool,
-    pub url: Option<&'a str>,
-    pub entity_refs: &'a [String],
-    pub tags: &'a [String],
+    pub url: Option<Cow<'a, str>>,
+    pub entity_refs: Cow<'a, [String]>,
+    pub tags: Cow<'a, [String]>,
     /// The output, if the run succeeded.
-    pub content: Option<&'a str>,
+    pub content: Option<Cow<'a, str>>,
 }
 
 impl<'a> From<&'a RunResult> for Artifact<'a> {
@@ -159,32 +175,32 @@ impl<'a> From<&'a RunResult> for Artifact<'a> {
             id: result.artifact_id,
             task_id: result.task_id,
             job_id: None,
-            r#type: &result.artifact_type,
+            r#type: (&result.artifact_type).into(),
             created_at: result.completed_at,
             finalized: true,
             url: None,
-            entity_refs: &[],
-            tags: &result.artifact_tags,
-            content: result.output.as_deref().filter(|_| result.status == Outcome::Success),
+            entity_refs: Cow::Borrowed(&[]),
+            tags: (&result.artifact_tags).into(),
+            content: result.output.as_deref().filter(|_| result.status == Outcome::Success).map(Cow::from),
         }
     }
 }
 
 /// How a run ended.
-#[derive(Serialize, ToSchema)]
+#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct TaskResult<'a> {
     pub id: Uuid,
     pub task_id: Uuid,
-    pub worker_id: &'a str,
+    pub worker_id: Cow<'a, str>,
     pub artifact_id: Uuid,
-    pub status: Outcome,
-    pub output: Option<&'a str>,
-    pub error_message: Option<&'a str>,
+    pub status: AnyOutcome,
+    pub output: Option<Cow<'a, str>>,
+    pub error_message: Option<Cow<'a, str>>,
     pub metrics: Metrics,
     pub completed_at: Ms,
 }
 
-#[derive(Serialize, ToSchema)]
+#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 #[schema(as = ResultMetrics)]
 pub struct Metrics {
     pub duration_ms: i64,
@@ -198,30 +214,30 @@ impl<'a> From<&'a RunResult> for TaskResult<'a> {
         Self {
             id: result.id,
             task_id: result.task_id,
-            worker_id: &result.worker_id,
+            worker_id: (&result.worker_id).into(),
             artifact_id: result.artifact_id,
-            status: result.status,
-            output: result.output.as_deref(),
-            error_message: result.error_message.as_deref(),
+            status: result.status.into(),
+            output: result.output.as_deref().map(Cow::from),
+            error_message: result.error_message.as_deref().map(Cow::from),
             metrics: Metrics { duration_ms: result.duration_ms, tokens_used: result.tokens_used },
             completed_at: result.completed_at,
         }
     }
 }
 
-#[derive(Serialize, ToSchema)]
+#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct Leased<'a> {
     pub lease: Lease<'a>,
     pub worker: Worker<'a>,
 }
 
-#[derive(Serialize, ToSchema)]
+#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct Renewed<'a> {
     pub lease: Lease<'a>,
     pub expires_at: Ms,
 }
 
-#[derive(Serialize, ToSchema)]
+#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct Completed<'a> {
     pub task: Task<'a>,
     pub artifact: Artifact<'a>,
@@ -229,7 +245,7 @@ pub struct Completed<'a> {
 }
 
 /// What the server asks a worker to do.
-#[derive(Serialize, ToSchema)]
+#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct Directives {
     /// Tasks whose runs the worker must end.
     pub cancel: Vec<Uuid>,
@@ -237,19 +253,19 @@ pub struct Directives {
     pub drain: bool,
 }
 
-#[derive(Serialize, ToSchema)]
+#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct Claimed<'a> {
     pub leases: Vec<ClaimedLease<'a>>,
     pub directives: Directives,
 }
 
-#[derive(Serialize, ToSchema)]
+#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct ClaimedLease<'a> {
     pub lease: Lease<'a>,
     pub task: Task<'a>,
 }
 
-#[derive(Serialize, ToSchema)]
+#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct RenewedLeases {
     pub renewed: Vec<Uuid>,
     /// Leases that the worker no longer holds; it must end their runs.
@@ -257,13 +273,13 @@ pub struct RenewedLeases {
     pub directives: Directives,
 }
 
-#[derive(Serialize, ToSchema)]
+#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct Completions {
     /// One result per completion, in the same order.
     pub results: Vec<CompletionResult>,
 }
 
-#[derive(Serialize, ToSchema)]
+#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct CompletionResult {
     /// The `task_id` of the request.
     pub task_id: Option<String>,
@@ -275,7 +291,7 @@ pub struct CompletionResult {
 }
 
 /// The outcome of a bulk call.
-#[derive(Serialize, ToSchema)]
+#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct BulkResult {
     /// Number of tasks, named by ids or filter, to which the call applies.
     pub matched: i64,
@@ -285,7 +301,7 @@ pub struct BulkResult {
 }
 
 /// An event of a run.
-#[derive(Serialize, ToSchema)]
+#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct Event<'a> {
     pub task_id: Uuid,
     /// Number of the event within the task, from 1, across leases.
@@ -293,10 +309,10 @@ pub struct Event<'a> {
     pub lease_id: Uuid,
     /// Number of the event within its lease, given by the sender.
     pub seq: i64,
-    pub kind: EventKind,
+    pub kind: AnyEventKind,
     pub at: Ms,
     #[schema(value_type = serde_json::Value)]
-    pub data: &'a RawValue,
+    pub data: Cow<'a, RawValue>,
 }
 
 impl<'a> Event<'a> {
@@ -304,28 +320,28 @@ impl<'a> Event<'a> {
     /// The stored data is no JSON.
     pub fn new(event: &'a TaskEvent) -> Result<Self, serde_json::Error> {
         let TaskEvent { task_id, number, lease_id, seq, kind, at, ref data } = *event;
-        Ok(Self { task_id, number, lease_id, seq, kind, at, data: serde_json::from_str(data)? })
+        Ok(Self { task_id, number, lease_id, seq, kind: kind.into(), at, data: Cow::Borrowed(serde_json::from_str(data)?) })
     }
 }
 
-#[derive(Serialize, ToSchema)]
+#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct Recorded {
     /// Number of the task's newest event.
     pub newest: i64,
 }
 
-#[derive(Serialize, ToSchema)]
+#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct Audit<'a> {
     pub id: Uuid,
     pub timestamp: Ms,
-    pub action: Action,
-    pub entity_type: EntityType,
-    pub entity_id: &'a str,
+    pub action: AnyAction,
+    pub entity_type: AnyEntityType,
+    pub entity_id: Cow<'a, str>,
     /// `admin`, `api`, `router`, `reconciler`, or a worker's id.
-    pub actor: &'a str,
-    pub detail: &'a str,
+    pub actor: Cow<'a, str>,
+    pub detail: Cow<'a, str>,
     /// The id of the request that caused it, from the header X-Request-Id of its answer.
-    pub request_id: Option<&'a str>,
+    pub request_id: Option<Cow<'a, str>>,
 }
 
 impl<'a> From<&'a AuditEntry> for Audit<'a> {
@@ -333,12 +349,12 @@ impl<'a> From<&'a AuditEntry> for Audit<'a> {
         Self {
             id: entry.id,
             timestamp: entry.timestamp,
-            action: entry.action,
-            entity_type: entry.entity_type,
-            entity_id: &entry.entity_id,
-            actor: &entry.actor,
-            detail: &entry.detail,
-            request_id: entry.request_id.as_deref(),
+            action: entry.action.into(),
+            entity_type: entry.entity_type.into(),
+            entity_id: (&entry.entity_id).into(),
+            actor: (&entry.actor).into(),
+            detail: (&entry.detail).into(),
+            request_id: entry.request_id.as_deref().map(Cow::from),
         }
     }
 }

@@ -1,5 +1,6 @@
 //! One wish for many tasks: they are named by their ids, or by a filter.
 
+use serde::ser::{Serialize, SerializeMap, Serializer};
 use serde_json::value::RawValue;
 use utoipa::openapi::schema::{AllOfBuilder, AnyOfBuilder, ObjectBuilder, OneOfBuilder, Schema, Type};
 use utoipa::openapi::{Object, RefOr};
@@ -15,6 +16,7 @@ type Ids = List<Id, 0, MAX_BATCH>;
 
 body! {
     /// A filter of tasks. A task must match all given fields.
+    #[derive(Default)]
     pub struct Filter {
         /// An unknown status matches no task.
         status: Option<Text>,
@@ -64,7 +66,7 @@ impl Filter {
 
 /// An empty text is no filter.
 pub fn given(text: &Option<Text>) -> Option<&str> {
-    text.as_ref().map(|text| text.0.as_str()).filter(|text| !text.is_empty())
+    text.as_deref().filter(|text| !text.is_empty())
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -77,6 +79,18 @@ pub enum Named {
 pub struct Bulk {
     pub named: Named,
     pub dry_run: bool,
+}
+
+impl Serialize for Bulk {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut members = serializer.serialize_map(None)?;
+        match &self.named {
+            Named::Ids(ids) => members.serialize_entry("ids", ids)?,
+            Named::Filter(filter) => members.serialize_entry("filter", filter)?,
+        }
+        members.serialize_entry("dry_run", &self.dry_run)?;
+        members.end()
+    }
 }
 
 impl Wire for Bulk {

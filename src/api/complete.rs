@@ -1,5 +1,7 @@
 //! Completions: how a run ended, as reported by its worker.
 
+use serde::ser::Error;
+use serde::{Serialize, Serializer};
 use serde_json::value::RawValue;
 
 use utoipa::openapi::RefOr;
@@ -12,6 +14,7 @@ use bloom_core::ids::{LeaseId, TaskId};
 use bloom_core::task::{self, Outcome, Reason};
 
 pub const MAX_COMPLETIONS: usize = 500;
+const ARTIFACT_TYPE: &str = "LLM_RESULT";
 
 body! {
     /// Measurements of a run.
@@ -34,7 +37,7 @@ body! {
         output: Option<Text>,
         error_message: Option<Text>,
         metrics: NewMetrics,
-        artifact_type: ShortName = Text("LLM_RESULT".into()),
+        artifact_type: ShortName = Text(ARTIFACT_TYPE.into()),
         artifact_tags: List<Text> = List(Vec::new()),
         /// The fencing token: the call is refused if another lease holds the task, and a repeated call is answered with what was stored first.
         lease_id: Option<Id>,
@@ -65,6 +68,25 @@ pub struct WorkerCompletion {
     /// As it was given, to be given back.
     pub task_id: Option<String>,
     pub completion: Result<(TaskId, LeaseId, Completion), Problems>,
+}
+
+impl WorkerCompletion {
+    pub fn new(task: TaskId, lease: LeaseId, completion: Completion) -> Self {
+        Self { task_id: None, completion: Ok((task, lease, Completion { lease_id: Some(Id(lease)), ..completion })) }
+    }
+}
+
+impl Serialize for WorkerCompletion {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        #[derive(Serialize)]
+        struct Sent<'a> {
+            task_id: TaskId,
+            #[serde(flatten)]
+            completion: &'a Completion,
+        }
+        let Ok((task, _, completion)) = &self.completion else { return Err(S::Error::custom("it could not be read")) };
+        Sent { task_id: *task, completion }.serialize(serializer)
+    }
 }
 
 impl Wire for WorkerCompletion {
@@ -98,7 +120,34 @@ impl Wire for WorkerCompletion {
     }
 }
 
+impl From<task::Usage> for NewUsage {
+    fn from(usage: task::Usage) -> Self {
+        Self { input_tokens: Int(usage.input_tokens), output_tokens: Int(usage.output_tokens), cost_usd: Usd(usage.cost_usd) }
+    }
+}
+
 impl Completion {
+    /// With nothing but what has to be told.
+    pub fn new(status: Outcome, duration_ms: i64, tokens_used: Option<i64>) -> Self {
+        Self {
+            status,
+            output: None,
+            error_message: None,
+            metrics: NewMetrics { duration_ms: Int(duration_ms), tokens_used: tokens_used.map(Int) },
+            artifact_type: ARTIFACT_TYPE.into(),
+            artifact_tags: List(Vec::new()),
+            lease_id: None,
+            worker_id: None,
+            reason: None,
+            retryable: false,
+            retry_at: None,
+            keep_attempt: false,
+            usage: None,
+            session_id: None,
+            model: None,
+        }
+    }
+
     pub fn into_command(self, task: TaskId, holder: Holder) -> command::Completion {
         command::Completion {
             task,

@@ -1,28 +1,29 @@
 //! Errors, as a client sees them.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::wire::{MAX_PROBLEMS, Problem, Problems};
 
 /// An error.
-#[derive(Serialize, ToSchema)]
+#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 #[schema(as = Error)]
 pub struct ErrorText<'a> {
     /// What went wrong.
-    pub error: &'a str,
+    pub error: Cow<'a, str>,
 }
 
 /// The content of the request is not valid.
-#[derive(Serialize, ToSchema)]
+#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct ValidationError {
     pub error: Invalid,
 }
 
 /// What is wrong, by top-level field of the body.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, ToSchema)]
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize, ToSchema)]
 pub struct Invalid {
     /// Errors of the request as a whole.
     #[serde(rename = "formErrors")]

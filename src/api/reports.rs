@@ -1,49 +1,56 @@
 //! Answers about the whole server: statistics, settings, health.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use bloom_core::Ms;
 
-#[derive(Serialize, ToSchema)]
+#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct Stats {
+    #[serde(default)]
+    #[schema(required)]
     pub tasks: TaskStats,
+    #[serde(default)]
+    #[schema(required)]
     pub leases: LeaseStats,
+    #[serde(default)]
+    #[schema(required)]
     pub workers: WorkerStats,
 }
 
-#[derive(Serialize, ToSchema)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize, ToSchema)]
 pub struct TaskStats {
     pub total: i64,
-    pub by_status: BTreeMap<&'static str, i64>,
+    pub by_status: BTreeMap<Cow<'static, str>, i64>,
 }
 
-#[derive(Serialize, ToSchema)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize, ToSchema)]
 pub struct LeaseStats {
     pub total: i64,
     pub active: i64,
 }
 
-#[derive(Serialize, ToSchema)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize, ToSchema)]
 pub struct WorkerStats {
     pub total: i64,
     pub online: i64,
 }
 
 /// Tokens and US dollars used, grouped as `by` says.
-#[derive(Serialize, ToSchema)]
+#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct UsageRow<'a> {
     /// The day (`2026-02-25`), agent, model or context.
-    pub key: &'a str,
+    pub key: Cow<'a, str>,
     pub runs: i64,
     pub input_tokens: i64,
     pub output_tokens: i64,
     pub cost_usd: f64,
 }
 
-#[derive(Serialize, ToSchema)]
+#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct Config {
     pub membridge_server_url: String,
     pub admin_key_masked: String,
@@ -51,7 +58,7 @@ pub struct Config {
     pub last_test: Option<Ms>,
 }
 
-#[derive(Serialize, ToSchema)]
+#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct ConnectionTest {
     pub connected: bool,
     /// The answer of the control plane.
@@ -63,20 +70,20 @@ pub struct ConnectionTest {
     pub error: Option<String>,
 }
 
-#[derive(Serialize, ToSchema)]
+#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct Health {
     /// Always `ok`.
-    pub status: &'static str,
-    pub service: &'static str,
+    pub status: Cow<'static, str>,
+    pub service: Cow<'static, str>,
     /// Seconds since the start of the server.
     pub uptime: f64,
     /// `postgresql` or `sqlite`.
-    pub storage: &'static str,
+    pub storage: Cow<'static, str>,
     pub membridge: MembridgeState,
 }
 
 /// The state of the connection to the control plane.
-#[derive(Serialize, ToSchema)]
+#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct MembridgeState {
     pub consecutive_failures: u32,
@@ -86,7 +93,7 @@ pub struct MembridgeState {
 }
 
 /// The answer of a probe.
-#[derive(Serialize, ToSchema)]
+#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct Probe {
-    pub status: &'static str,
+    pub status: Cow<'static, str>,
 }

@@ -22,6 +22,7 @@ body! {
     }
 
     /// What a worker can do.
+    #[derive(Default)]
     pub struct NewCapabilities {
         claude_cli: Option<bool>,
         /// Number of slots: how many tasks it can run at a time. Default 1.
@@ -32,6 +33,7 @@ body! {
     }
 
     /// Registers a worker. Absent fields keep their value, or get their default.
+    #[derive(Default)]
     pub struct NewWorker {
         name: ShortName,
         url: Option<Text<0, 2048>>,

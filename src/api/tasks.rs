@@ -1,20 +1,24 @@
 //! Tasks on the wire: what a client sends to create one, and how tasks are shown.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use uuid::Uuid;
 
 use super::answers::Usage;
 use super::values::{Id, Int, Labels, List, MAX_SAFE, Moment, Name, NonEmpty, ShortName, Text, Usd};
 use super::wire::body;
+use super::words::{AnyFormat, AnyReason, AnySession, AnyStatus, AnyWaitingReason};
 use bloom_core::Ms;
-use bloom_core::task::{Format, Reason, Session, Status, TaskSpec, TaskState, WaitingReason};
+use bloom_core::task::{self, Format, Session, TaskSpec, TaskState};
 
 pub const MAX_DEPENDENCIES: usize = 100;
 pub const MAX_BATCH: usize = 1000;
 const DEFAULT_TIMEOUT_SEC: i64 = 120;
+const MAX_ATTEMPTS: Int<1, 10> = Int(3);
+const PRIORITY: Int<0, 9> = Int(5);
 
 body! {
     /// Limits of a run, which the agent enforces.
@@ -35,9 +39,9 @@ body! {
         context_hints: List<Text> = List(Vec::new()),
         policy: Option<NewPolicy>,
         desired_format: Format = Format::Text,
-        max_attempts: Int<1, 10> = Int(3),
+        max_attempts: Int<1, 10> = MAX_ATTEMPTS,
         /// 0 to 9; 9 is the most urgent.
-        priority: Int<0, 9> = Int(5),
+        priority: Int<0, 9> = PRIORITY,
         /// Milliseconds since the epoch; the task does not run before this time.
         not_before: Option<Moment>,
         /// Tasks that must be completed first. If one of them ends otherwise, this task is cancelled.
@@ -61,6 +65,28 @@ body! {
 }
 
 impl NewTask {
+    /// With nothing but what has to be told.
+    pub fn new(context_id: impl Into<Name>, agent_slug: impl Into<ShortName>, prompt: impl Into<NonEmpty>) -> Self {
+        Self {
+            context_id: context_id.into(),
+            agent_slug: agent_slug.into(),
+            prompt: prompt.into(),
+            context_hints: List(Vec::new()),
+            policy: None,
+            desired_format: Format::Text,
+            max_attempts: MAX_ATTEMPTS,
+            priority: PRIORITY,
+            not_before: None,
+            depends_on: List(Vec::new()),
+            exclusive_key: None,
+            idempotency_key: None,
+            labels: Labels::default(),
+            session: Session::Context,
+            model: None,
+            ttl_after_finished_sec: None,
+        }
+    }
+
     /// As the core wants it; the id is given there. `idempotency_key` is the header's; the body's wins.
     pub fn into_spec(self, idempotency_key: Option<String>) -> TaskSpec {
         let (timeout_sec, budget) = self.policy.map_or((DEFAULT_TIMEOUT_SEC, 0.0), |policy| (policy.timeout_sec.0, policy.budget.0));
@@ -89,36 +115,40 @@ impl NewTask {
 }
 
 /// A task.
-#[derive(Serialize, ToSchema)]
+#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct Task<'a> {
     pub id: Uuid,
-    pub context_id: &'a str,
-    pub agent_slug: &'a str,
-    pub prompt: &'a str,
-    pub context_hints: &'a [String],
+    pub context_id: Cow<'a, str>,
+    pub agent_slug: Cow<'a, str>,
+    pub prompt: Cow<'a, str>,
+    #[serde(default)]
+    #[schema(required)]
+    pub context_hints: Cow<'a, [String]>,
     pub policy: Policy,
-    pub desired_format: Format,
-    pub status: Status,
+    pub desired_format: AnyFormat,
+    pub status: AnyStatus,
     pub created_at: Ms,
     pub updated_at: Ms,
     /// The lease that holds the task, or the one it ended with.
     pub lease_id: Option<Uuid>,
-    pub worker_id: Option<&'a str>,
+    pub worker_id: Option<Cow<'a, str>>,
     pub attempts: i64,
     pub max_attempts: i64,
     pub priority: i64,
     pub not_before: Option<Ms>,
-    pub depends_on: &'a [Uuid],
-    pub exclusive_key: Option<&'a str>,
-    pub idempotency_key: Option<&'a str>,
-    pub labels: &'a BTreeMap<String, String>,
-    pub session: Session,
-    pub model: Option<&'a str>,
+    pub depends_on: Cow<'a, [Uuid]>,
+    pub exclusive_key: Option<Cow<'a, str>>,
+    pub idempotency_key: Option<Cow<'a, str>>,
+    pub labels: Cow<'a, BTreeMap<String, String>>,
+    #[serde(default = "in_its_context")]
+    #[schema(required)]
+    pub session: AnySession,
+    pub model: Option<Cow<'a, str>>,
     pub ttl_after_finished_sec: Option<i64>,
     /// Number of attempts that were given back; at most 20.
     pub infra_retries: i64,
     pub cancel_requested: bool,
-    pub session_id: Option<&'a str>,
+    pub session_id: Option<Cow<'a, str>>,
     pub failure: Option<Failure<'a>>,
     /// Of all attempts, including failed ones.
     pub usage: Option<Usage>,
@@ -126,27 +156,45 @@ pub struct Task<'a> {
     pub waiting: Option<Waiting>,
 }
 
+pub(crate) fn in_its_context() -> AnySession {
+    Session::Context.into()
+}
+
 /// Limits of a run.
-#[derive(Serialize, ToSchema)]
+#[derive(Clone, Copy, Debug, Deserialize, Serialize, ToSchema)]
 pub struct Policy {
     pub timeout_sec: i64,
     /// US dollars; 0 = no limit.
+    #[serde(default)]
+    #[schema(required)]
     pub budget: f64,
 }
 
+impl Policy {
+    pub fn of(spec: &TaskSpec) -> Self {
+        Self { timeout_sec: spec.timeout_sec, budget: spec.budget }
+    }
+}
+
 /// Why the last attempt failed.
-#[derive(Serialize, ToSchema)]
+#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct Failure<'a> {
-    pub reason: Reason,
-    pub message: &'a str,
+    pub reason: AnyReason,
+    pub message: Cow<'a, str>,
     pub at: Ms,
 }
 
 /// What a queued task waits for.
-#[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize, ToSchema)]
 pub struct Waiting {
-    pub reason: WaitingReason,
+    pub reason: AnyWaitingReason,
     pub message: String,
+}
+
+impl<'a> From<&'a task::Failure> for Failure<'a> {
+    fn from(failure: &'a task::Failure) -> Self {
+        Self { reason: failure.reason.into(), message: (&failure.message).into(), at: failure.at }
+    }
 }
 
 impl<'a> Task<'a> {
@@ -154,32 +202,32 @@ impl<'a> Task<'a> {
         let shown = state.shown_lease();
         Self {
             id: spec.id,
-            context_id: &spec.context_id,
-            agent_slug: &spec.agent_slug,
-            prompt: &spec.prompt,
-            context_hints: &spec.context_hints,
-            policy: Policy { timeout_sec: spec.timeout_sec, budget: spec.budget },
-            desired_format: spec.desired_format,
-            status: state.status,
+            context_id: (&spec.context_id).into(),
+            agent_slug: (&spec.agent_slug).into(),
+            prompt: (&spec.prompt).into(),
+            context_hints: (&spec.context_hints).into(),
+            policy: Policy::of(spec),
+            desired_format: spec.desired_format.into(),
+            status: state.status.into(),
             created_at: state.created_at(),
             updated_at: state.updated_at,
             lease_id: shown.map(|(lease, _)| lease),
-            worker_id: shown.map(|(_, worker)| worker.as_str()),
+            worker_id: shown.map(|(_, worker)| worker.into()),
             attempts: state.attempts,
             max_attempts: spec.max_attempts,
             priority: spec.priority,
             not_before: state.not_before,
-            depends_on: &spec.depends_on,
-            exclusive_key: spec.exclusive_key.as_deref(),
-            idempotency_key: spec.idempotency_key.as_deref(),
-            labels: &spec.labels,
-            session: spec.session,
-            model: spec.model.as_deref(),
+            depends_on: (&spec.depends_on).into(),
+            exclusive_key: spec.exclusive_key.as_deref().map(Cow::from),
+            idempotency_key: spec.idempotency_key.as_deref().map(Cow::from),
+            labels: Cow::Borrowed(&spec.labels),
+            session: spec.session.into(),
+            model: spec.model.as_deref().map(Cow::from),
             ttl_after_finished_sec: spec.ttl_after_finished_sec,
             infra_retries: state.infra_retries,
             cancel_requested: state.cancel_requested,
-            session_id: state.session_id.as_deref(),
-            failure: state.failure.as_ref().map(|failure| Failure { reason: failure.reason, message: &failure.message, at: failure.at }),
+            session_id: state.session_id.as_deref().map(Cow::from),
+            failure: state.failure.as_ref().map(Failure::from),
             usage: state.usage.map(Usage::from),
             waiting,
         }
@@ -187,7 +235,7 @@ impl<'a> Task<'a> {
 }
 
 /// Created tasks.
-#[derive(Serialize, ToSchema)]
+#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct CreatedTasks<'a> {
     pub tasks: Vec<Task<'a>>,
 }

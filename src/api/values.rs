@@ -1,8 +1,10 @@
 //! The kinds of values that request bodies are made of.
 
 use std::collections::BTreeMap;
+use std::ops::Deref;
 
-use serde::Serialize;
+use serde::ser::Error;
+use serde::{Serialize, Serializer};
 use serde_json::value::RawValue;
 use url::Url;
 use utoipa::openapi::RefOr;
@@ -20,8 +22,22 @@ pub const MAX_MS: Ms = 281_474_976_710_655;
 pub const MAX_USD: f64 = 1_000_000_000.0;
 
 /// Text of MIN to MAX characters without NUL, which no database keeps.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Text<const MIN: usize = 0, const MAX: usize = { usize::MAX }>(pub String);
+
+impl<T: Into<String>, const MIN: usize, const MAX: usize> From<T> for Text<MIN, MAX> {
+    fn from(text: T) -> Self {
+        Self(text.into())
+    }
+}
+
+impl<const MIN: usize, const MAX: usize> Deref for Text<MIN, MAX> {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        &self.0
+    }
+}
 
 /// What databases index: it has to fit into a page several times over.
 pub type Name = Text<1, 255>;
@@ -177,6 +193,12 @@ pub fn parse_id(text: &str) -> Option<Uuid> {
     if text.len() == 36 { Uuid::try_parse(text).ok() } else { None }
 }
 
+impl From<Uuid> for Id {
+    fn from(id: Uuid) -> Self {
+        Self(id)
+    }
+}
+
 /// A list of MIN to MAX values.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct List<T, const MIN: usize = 0, const MAX: usize = { usize::MAX }>(pub Vec<T>);
@@ -210,6 +232,12 @@ impl<T: Wire, const MIN: usize, const MAX: usize> Wire for List<T, MIN, MAX> {
     fn describe() -> Schema {
         let array = ArrayBuilder::new().items(RefOr::T(T::describe()));
         Schema::Array(array.min_items((MIN > 0).then_some(MIN)).max_items((MAX < usize::MAX).then_some(MAX)).build())
+    }
+}
+
+impl<T: From<U>, U, const MIN: usize, const MAX: usize> FromIterator<U> for List<T, MIN, MAX> {
+    fn from_iter<I: IntoIterator<Item = U>>(values: I) -> Self {
+        Self(values.into_iter().map(T::from).collect())
     }
 }
 
@@ -262,7 +290,8 @@ impl Wire for Labels {
 }
 
 /// A label to look for, as queries write it.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(into = "String")]
 pub struct LabelText {
     pub name: String,
     pub value: String,
@@ -270,6 +299,12 @@ pub struct LabelText {
 
 /// [`LabelText`], for schemas.
 pub const LABEL_PATTERN: &str = r"^[^=\x00]*=[^\x00]*$";
+
+impl From<LabelText> for String {
+    fn from(label: LabelText) -> Self {
+        format!("{}={}", label.name, label.value)
+    }
+}
 
 impl LabelText {
     /// # Errors
@@ -297,6 +332,12 @@ impl Wire for LabelText {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Json<const MAX: usize>(pub String);
 
+impl<const MAX: usize> Serialize for Json<MAX> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serde_json::from_str::<&RawValue>(&self.0).map_err(S::Error::custom)?.serialize(serializer)
+    }
+}
+
 impl<const MAX: usize> Wire for Json<MAX> {
     fn read(raw: &RawValue) -> Result<Self, Problems> {
         let text = raw.get();
@@ -317,7 +358,7 @@ impl<const MAX: usize> Wire for Json<MAX> {
 }
 
 /// The address of an HTTP service.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct HttpUrl(pub String);
 
 const MAX_URL: usize = 2048;

@@ -1,11 +1,16 @@
 //! Reading JSON bodies: every field by itself, so that one answer tells all that is wrong with a request.
+//!
+//! Clients make them of the same structs. They are not checked there: that is for the server to do, and to say.
 
 use std::borrow::Cow;
 
-use serde::de::{Deserializer, MapAccess, Visitor};
+use serde::Deserialize;
+use serde::de::{Deserializer, Error, MapAccess, Visitor};
 use serde_json::value::RawValue;
 use utoipa::openapi::schema::{ObjectBuilder, OneOfBuilder, Schema, SchemaType, Type};
 use utoipa::openapi::{Object, RefOr};
+
+use super::error::Invalid;
 
 /// Complaints kept of one body, at most: a batch may be wrong a thousand times over.
 pub const MAX_PROBLEMS: usize = 100;
@@ -17,6 +22,11 @@ pub trait Wire: Sized {
     /// What it means that the value is missing or `null`. `None`: it must be there.
     fn absent() -> Option<Self> {
         None
+    }
+
+    /// Nothing is to be sent of it.
+    fn is_absent(&self) -> bool {
+        false
     }
 
     fn describe() -> Schema;
@@ -134,7 +144,7 @@ impl<'de> Visitor<'de> for MembersVisitor {
 }
 
 /// A member's name, borrowed where it has no escapes.
-#[derive(serde::Deserialize)]
+#[derive(Deserialize)]
 struct Name<'a>(#[serde(borrow)] Cow<'a, str>);
 
 impl<T: Wire> Wire for Option<T> {
@@ -144,6 +154,10 @@ impl<T: Wire> Wire for Option<T> {
 
     fn absent() -> Option<Self> {
         Some(None)
+    }
+
+    fn is_absent(&self) -> bool {
+        self.is_none()
     }
 
     fn describe() -> Schema {
@@ -222,14 +236,37 @@ fn nullable(schema: Schema) -> Schema {
     }
 }
 
+/// For who keeps a body to send it later.
+pub fn deserialize<'de, T: Wire, D: Deserializer<'de>>(deserializer: D) -> Result<T, D::Error> {
+    let raw = Box::<RawValue>::deserialize(deserializer)?;
+    T::read(&raw).map_err(|problems| D::Error::custom(Invalid::from(problems).line()))
+}
+
 /// Declares a request body: each field's type says what it accepts; `= value` is what absent and `null` mean.
 macro_rules! body {
-    ($($(#[doc = $doc:literal])+ pub struct $name:ident {
+    ($($(#[doc = $doc:literal])+ $(#[derive($derive:ident)])? pub struct $name:ident {
         $($(#[doc = $field_doc:literal])* $field:ident: $ty:ty $(= $default:expr)?),+ $(,)?
     })+) => {$(
         $(#[doc = $doc])+
-        #[derive(Clone, Debug, PartialEq)]
+        #[derive(Clone, Debug, PartialEq $(, $derive)?)]
         pub struct $name { $($(#[doc = $field_doc])* pub $field: $ty),+ }
+
+        // What it means anyway is not sent.
+        impl serde::Serialize for $name {
+            fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                let mut members = serializer.serialize_map(None)?;
+                $(if !body!(@is_absent &self.$field $(, $default)?) {
+                    serde::ser::SerializeMap::serialize_entry(&mut members, stringify!($field), &self.$field)?;
+                })+
+                serde::ser::SerializeMap::end(members)
+            }
+        }
+
+        impl<'de> serde::Deserialize<'de> for $name {
+            fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                $crate::wire::deserialize(deserializer)
+            }
+        }
 
         impl $crate::wire::Wire for $name {
             fn read(raw: &serde_json::value::RawValue) -> Result<Self, $crate::wire::Problems> {
@@ -261,6 +298,8 @@ macro_rules! body {
 
         impl utoipa::ToSchema for $name {}
     )+};
+    (@is_absent $field:expr) => { $crate::wire::Wire::is_absent($field) };
+    (@is_absent $field:expr, $default:expr) => { *$field == $default };
     (@default) => { None };
     (@default $default:expr) => { Some(|| $default) };
     (@value $ty:ty) => { None };

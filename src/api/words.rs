@@ -1,12 +1,81 @@
 //! The fixed words of the core, on the wire.
+//!
+//! A request has to use the words that the server knows. An answer is read by whoever is older or newer than the server, so a word in
+//! it may be one that the reader does not know: an `Any…`.
 
+use std::borrow::Cow;
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
+use utoipa::openapi::RefOr;
 use utoipa::openapi::schema::{ObjectBuilder, Schema, Type};
+use utoipa::{PartialSchema, ToSchema};
 
 use super::wire::{Problems, Wire, kind, problem};
 use bloom_core::audit::{Action, EntityType};
-use bloom_core::task::{EventKind, Format, LeaseStatus, Outcome, Reason, Session, Status};
+use bloom_core::task::{EventKind, Format, LeaseStatus, Outcome, Reason, Session, Status, WaitingReason};
 use bloom_core::worker::{DispatchMode, WorkerStatus};
+
+/// A word of an answer: one that is known here, or as it came.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[serde(untagged)]
+pub enum Word<T> {
+    Known(T),
+    Other(String),
+}
+
+impl<T> From<T> for Word<T> {
+    fn from(word: T) -> Self {
+        Self::Known(word)
+    }
+}
+
+impl<T: PartialEq> PartialEq<T> for Word<T> {
+    fn eq(&self, other: &T) -> bool {
+        matches!(self, Self::Known(word) if word == other)
+    }
+}
+
+impl<T: fmt::Display> fmt::Display for Word<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Known(word) => word.fmt(f),
+            Self::Other(word) => word.fmt(f),
+        }
+    }
+}
+
+/// Described as the words that there are: that readers are to expect others goes without saying.
+impl<T: PartialSchema> PartialSchema for Word<T> {
+    fn schema() -> RefOr<Schema> {
+        T::schema()
+    }
+}
+
+impl<T: ToSchema> ToSchema for Word<T> {
+    fn name() -> Cow<'static, str> {
+        T::name()
+    }
+
+    fn schemas(schemas: &mut Vec<(String, RefOr<Schema>)>) {
+        T::schemas(schemas);
+    }
+}
+
+// By names of their own: of a `Word<…>` in a field utoipa would make a new name.
+pub type AnyAction = Word<Action>;
+pub type AnyDispatchMode = Word<DispatchMode>;
+pub type AnyEntityType = Word<EntityType>;
+pub type AnyEventKind = Word<EventKind>;
+pub type AnyFormat = Word<Format>;
+pub type AnyLeaseStatus = Word<LeaseStatus>;
+pub type AnyOutcome = Word<Outcome>;
+pub type AnyReason = Word<Reason>;
+pub type AnySession = Word<Session>;
+pub type AnyStatus = Word<Status>;
+pub type AnyWaitingReason = Word<WaitingReason>;
+pub type AnyWorkerStatus = Word<WorkerStatus>;
 
 macro_rules! words_on_the_wire {
     ($($name:ident),+ $(,)?) => {$(

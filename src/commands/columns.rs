@@ -5,104 +5,113 @@ use serde_json::Value;
 use super::show::{Column, Kind};
 use super::term;
 use super::when::{span_text, time_text};
+use bloom_api::answers::{Audit, Lease, Worker};
+use bloom_api::reports::{Stats, UsageRow};
+use bloom_api::tasks::Task;
+use bloom_api::words::Word;
 use bloom_core::Ms;
+use bloom_core::task::{LeaseStatus, Status};
 
 const PROMPT: usize = 40;
 const WIDE_TEXT: usize = 120;
 
-pub static TASKS: Kind = Kind {
+pub static TASKS: Kind<Task> = Kind {
     columns: &[
-        Column::new("ID", |task, _| text(&task["id"])),
+        Column::new("ID", |task, _| task.id.to_string()),
         Column::new("STATUS", status_of_task),
-        Column::new("AGENT", |task, _| text(&task["agent_slug"])),
-        Column::new("WORKER", |task, _| text(&task["worker_id"])),
-        Column::new("ATTEMPTS", |task, _| format!("{}/{}", task["attempts"], task["max_attempts"])),
-        Column::new("AGE", |task, now| age(&task["created_at"], now)),
+        Column::new("AGENT", |task, _| task.agent_slug.to_string()),
+        Column::new("WORKER", |task, _| given(&task.worker_id)),
+        Column::new("ATTEMPTS", |task, _| format!("{}/{}", task.attempts, task.max_attempts)),
+        Column::new("AGE", |task, now| age(task.created_at, now)),
         Column::new("REASON", |task, _| reason(task)),
-        Column::wide("PRIORITY", |task, _| text(&task["priority"])),
-        Column::wide("CONTEXT", |task, _| text(&task["context_id"])),
-        Column::wide("MODEL", |task, _| text(&task["model"])),
-        Column::wide("COST", |task, _| dollars(&task["usage"]["cost_usd"])),
-        Column::wide("LABELS", |task, _| pairs(&task["labels"])),
-        Column::new("PROMPT", |task, _| term::short(task["prompt"].as_str().unwrap_or_default(), PROMPT)),
+        Column::wide("PRIORITY", |task, _| task.priority.to_string()),
+        Column::wide("CONTEXT", |task, _| task.context_id.to_string()),
+        Column::wide("MODEL", |task, _| given(&task.model)),
+        Column::wide("COST", |task, _| task.usage.map(|usage| dollars(usage.cost_usd)).unwrap_or_default()),
+        Column::wide("LABELS", |task, _| task.labels.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(",")),
+        Column::new("PROMPT", |task, _| term::short(&task.prompt, PROMPT)),
     ],
-    name: |task| text(&task["id"]),
+    name: |task| task.id.to_string(),
 };
 
-pub static WORKERS: Kind = Kind {
+pub static WORKERS: Kind<Worker> = Kind {
     columns: &[
-        Column::new("NAME", |worker, _| text(&worker["id"])),
+        Column::new("NAME", |worker, _| worker.id.to_string()),
         Column::new("STATUS", status_of_worker),
-        Column::new("LEASES", |worker, _| format!("{}/{}", worker["active_leases"], worker["capabilities"]["max_concurrency"])),
-        Column::new("AGENTS", |worker, _| match &worker["capabilities"]["agents"] {
-            Value::Null => "all".to_owned(),
-            agents => list(agents),
+        Column::new("LEASES", |worker, _| format!("{}/{}", worker.active_leases, worker.capabilities.max_concurrency)),
+        Column::new("AGENTS", |worker, _| worker.capabilities.agents.as_ref().map_or_else(|| "all".to_owned(), |agents| agents.join(","))),
+        Column::new("SEEN", |worker, now| age(worker.last_heartbeat, now)),
+        Column::new("VERSION", |worker, _| worker.agent_version.to_string()),
+        Column::wide("DISPATCH", |worker, _| worker.dispatch.to_string()),
+        Column::wide("URL", |worker, _| worker.url.to_string()),
+        Column::wide("OS", |worker, _| term::short(&worker.os_info, PROMPT)),
+        Column::wide("ADDRESSES", |worker, _| worker.ip_addrs.join(",")),
+        Column::wide("LABELS", |worker, _| worker.capabilities.labels.join(",")),
+        Column::wide("AGE", |worker, now| age(worker.registered_at, now)),
+    ],
+    name: |worker| worker.id.to_string(),
+};
+
+pub static LEASES: Kind<Lease> = Kind {
+    columns: &[
+        Column::new("ID", |lease, _| lease.id.to_string()),
+        Column::new("TASK", |lease, _| lease.task_id.to_string()),
+        Column::new("WORKER", |lease, _| lease.worker_id.to_string()),
+        Column::new("STATUS", |lease, _| lease.status.to_string()),
+        Column::new("AGE", |lease, now| age(lease.started_at, now)),
+        Column::new("EXPIRES", |lease, now| match lease.expires_at {
+            _ if lease.status != LeaseStatus::Active => String::new(),
+            at if at > now => format!("in {}", span_text(at - now)),
+            _ => "now".to_owned(),
         }),
-        Column::new("SEEN", |worker, now| age(&worker["last_heartbeat"], now)),
-        Column::new("VERSION", |worker, _| text(&worker["agent_version"])),
-        Column::wide("DISPATCH", |worker, _| text(&worker["dispatch"])),
-        Column::wide("URL", |worker, _| text(&worker["url"])),
-        Column::wide("OS", |worker, _| term::short(worker["os_info"].as_str().unwrap_or_default(), PROMPT)),
-        Column::wide("ADDRESSES", |worker, _| list(&worker["ip_addrs"])),
-        Column::wide("LABELS", |worker, _| list(&worker["capabilities"]["labels"])),
-        Column::wide("AGE", |worker, now| age(&worker["registered_at"], now)),
+        Column::wide("SEEN", |lease, now| age(lease.last_heartbeat, now)),
+        Column::wide("TTL", |lease, _| format!("{}s", lease.ttl_seconds)),
+        Column::wide("CONTEXT", |lease, _| lease.context_id.to_string()),
     ],
-    name: |worker| text(&worker["id"]),
+    name: |lease| lease.id.to_string(),
 };
 
-pub static LEASES: Kind = Kind {
+pub static AUDIT: Kind<Audit> = Kind {
     columns: &[
-        Column::new("ID", |lease, _| text(&lease["id"])),
-        Column::new("TASK", |lease, _| text(&lease["task_id"])),
-        Column::new("WORKER", |lease, _| text(&lease["worker_id"])),
-        Column::new("STATUS", |lease, _| text(&lease["status"])),
-        Column::new("AGE", |lease, now| age(&lease["started_at"], now)),
-        Column::new("EXPIRES", |lease, now| match lease["expires_at"].as_i64().filter(|_| lease["status"] == "active") {
-            Some(at) if at > now => format!("in {}", span_text(at - now)),
-            Some(_) => "now".to_owned(),
-            None => String::new(),
-        }),
-        Column::wide("SEEN", |lease, now| age(&lease["last_heartbeat"], now)),
-        Column::wide("TTL", |lease, _| format!("{}s", lease["ttl_seconds"])),
-        Column::wide("CONTEXT", |lease, _| text(&lease["context_id"])),
+        Column::new("TIME", |entry, _| time_text(entry.timestamp)),
+        Column::new("ACTION", |entry, _| entry.action.to_string()),
+        Column::new("ACTOR", |entry, _| entry.actor.to_string()),
+        Column::new("ENTITY", |entry, _| format!("{}/{}", entry.entity_type, entry.entity_id)),
+        Column::wide("REQUEST", |entry, _| given(&entry.request_id)),
+        Column::new("DETAIL", |entry, _| term::short(&entry.detail, WIDE_TEXT)),
     ],
-    name: |lease| text(&lease["id"]),
+    name: |entry| entry.id.to_string(),
 };
 
-pub static AUDIT: Kind = Kind {
+pub static USAGE: Kind<UsageRow> = Kind {
     columns: &[
-        Column::new("TIME", |entry, _| entry["timestamp"].as_i64().map(time_text).unwrap_or_default()),
-        Column::new("ACTION", |entry, _| text(&entry["action"])),
-        Column::new("ACTOR", |entry, _| text(&entry["actor"])),
-        Column::new("ENTITY", |entry, _| format!("{}/{}", text(&entry["entity_type"]), text(&entry["entity_id"]))),
-        Column::wide("REQUEST", |entry, _| text(&entry["request_id"])),
-        Column::new("DETAIL", |entry, _| term::short(entry["detail"].as_str().unwrap_or_default(), WIDE_TEXT)),
+        Column::new("KEY", |row, _| row.key.to_string()),
+        Column::new("RUNS", |row, _| row.runs.to_string()),
+        Column::new("INPUT_TOKENS", |row, _| row.input_tokens.to_string()),
+        Column::new("OUTPUT_TOKENS", |row, _| row.output_tokens.to_string()),
+        Column::new("COST", |row, _| dollars(row.cost_usd)),
     ],
-    name: |entry| text(&entry["id"]),
+    name: |row| row.key.to_string(),
 };
 
-pub static USAGE: Kind = Kind {
+/// A count of `stats`.
+pub struct StatsRow {
+    what: &'static str,
+    status: String,
+    count: i64,
+}
+
+pub static STATS: Kind<StatsRow> = Kind {
     columns: &[
-        Column::new("KEY", |row, _| text(&row["key"])),
-        Column::new("RUNS", |row, _| text(&row["runs"])),
-        Column::new("INPUT_TOKENS", |row, _| text(&row["input_tokens"])),
-        Column::new("OUTPUT_TOKENS", |row, _| text(&row["output_tokens"])),
-        Column::new("COST", |row, _| dollars(&row["cost_usd"])),
+        Column::new("WHAT", |row, _| row.what.to_owned()),
+        Column::new("STATUS", |row, _| row.status.clone()),
+        Column::new("COUNT", |row, _| row.count.to_string()),
     ],
-    name: |row| text(&row["key"]),
+    name: |row| row.what.to_owned(),
 };
 
-/// Of rows made by [`stats_rows`].
-pub static STATS: Kind = Kind {
-    columns: &[
-        Column::new("WHAT", |row, _| text(&row["what"])),
-        Column::new("STATUS", |row, _| text(&row["status"])),
-        Column::new("COUNT", |row, _| text(&row["count"])),
-    ],
-    name: |row| text(&row["what"]),
-};
-
-pub static CONTEXTS: Kind = Kind {
+/// Ours, not the server's: as `context list` makes them.
+pub static CONTEXTS: Kind<Value> = Kind {
     columns: &[
         Column::new("CURRENT", |context, _| if context["current"] == true { "*".into() } else { " ".into() }),
         Column::new("NAME", |context, _| text(&context["name"])),
@@ -113,14 +122,13 @@ pub static CONTEXTS: Kind = Kind {
 };
 
 /// The counts of `stats`, a row each.
-pub fn stats_rows(stats: &Value) -> Vec<Value> {
-    let row = |what: &str, status: &str, count: &Value| serde_json::json!({ "what": what, "status": status, "count": count });
-    let mut rows = vec![row("tasks", "total", &stats["tasks"]["total"])];
-    let by_status = stats["tasks"]["by_status"].as_object();
-    rows.extend(by_status.into_iter().flatten().map(|(status, count)| row("tasks", status, count)));
-    for (what, status) in [("leases", "total"), ("leases", "active"), ("workers", "total"), ("workers", "online")] {
-        rows.push(row(what, status, &stats[what][status]));
-    }
+pub fn stats_rows(stats: &Stats) -> Vec<StatsRow> {
+    let row = |what, status: &str, count| StatsRow { what, status: status.to_owned(), count };
+    let Stats { tasks, leases, workers } = stats;
+    let mut rows = vec![row("tasks", "total", tasks.total)];
+    rows.extend(tasks.by_status.iter().map(|(status, count)| row("tasks", status, *count)));
+    rows.extend([row("leases", "total", leases.total), row("leases", "active", leases.active)]);
+    rows.extend([row("workers", "total", workers.total), row("workers", "online", workers.online)]);
     rows
 }
 
@@ -133,40 +141,35 @@ pub fn text(value: &Value) -> String {
     }
 }
 
-fn status_of_task(task: &Value, _: Ms) -> String {
-    let stops = task["cancel_requested"] == true && matches!(task["status"].as_str(), Some("leased" | "running"));
-    if stops { format!("{},stopping", text(&task["status"])) } else { text(&task["status"]) }
+fn given(text: &Option<impl ToString>) -> String {
+    text.as_ref().map(ToString::to_string).unwrap_or_default()
 }
 
-fn status_of_worker(worker: &Value, _: Ms) -> String {
-    let mut status = text(&worker["status"]);
-    if worker["draining"] == true {
+fn status_of_task(task: &Task, _: Ms) -> String {
+    let stops = task.cancel_requested && matches!(task.status, Word::Known(Status::Leased | Status::Running));
+    if stops { format!("{},stopping", task.status) } else { task.status.to_string() }
+}
+
+fn status_of_worker(worker: &Worker, _: Ms) -> String {
+    let mut status = worker.status.to_string();
+    if worker.draining {
         status.push_str(",draining");
-    } else if worker["cordoned"] == true {
+    } else if worker.cordoned {
         status.push_str(",cordoned");
     }
     status
 }
 
 /// What it waits for, or why it did not succeed.
-fn reason(task: &Value) -> String {
-    let waiting = &task["waiting"]["reason"];
-    text(if waiting.is_null() { &task["failure"]["reason"] } else { waiting })
+fn reason(task: &Task) -> String {
+    let waiting = task.waiting.as_ref().map(|waiting| waiting.reason.to_string());
+    waiting.unwrap_or_else(|| given(&task.failure.as_ref().map(|failure| &failure.reason)))
 }
 
-fn age(at: &Value, now: Ms) -> String {
-    at.as_i64().map(|at| span_text((now - at).max(0))).unwrap_or_default()
+fn age(at: Ms, now: Ms) -> String {
+    span_text((now - at).max(0))
 }
 
-fn dollars(value: &Value) -> String {
-    value.as_f64().map(|usd| format!("${usd:.4}")).unwrap_or_default()
-}
-
-fn list(value: &Value) -> String {
-    value.as_array().map(|items| items.iter().map(text).collect::<Vec<_>>().join(",")).unwrap_or_default()
-}
-
-fn pairs(value: &Value) -> String {
-    let pairs = value.as_object().into_iter().flatten().map(|(name, value)| format!("{name}={}", text(value)));
-    pairs.collect::<Vec<_>>().join(",")
+fn dollars(usd: f64) -> String {
+    format!("${usd:.4}")
 }

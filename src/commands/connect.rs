@@ -9,6 +9,8 @@ use backon::{ExponentialBuilder, Retryable};
 use clap::Args;
 use reqwest::Method;
 use secrecy::SecretString;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 use url::form_urlencoded;
 
@@ -155,7 +157,7 @@ impl Server {
 
     /// # Errors
     /// The call failed; whether it took effect may be open.
-    pub async fn post(&self, path: &str, body: &Value) -> Result<Value, CommandError> {
+    pub async fn post(&self, path: &str, body: &impl Serialize) -> Result<Value, CommandError> {
         self.call(Again::Busy, || self.client.post(path, body)).await.map_err(failed)
     }
 
@@ -163,7 +165,7 @@ impl Server {
     ///
     /// # Errors
     /// The call failed.
-    pub async fn post_surely(&self, path: &str, body: &Value) -> Result<Value, CommandError> {
+    pub async fn post_surely(&self, path: &str, body: &impl Serialize) -> Result<Value, CommandError> {
         self.call(Again::Passing, || self.client.post(path, body)).await.map_err(failed)
     }
 
@@ -229,6 +231,14 @@ pub fn failed(error: Error) -> CommandError {
         Error::Usage(message) => CommandError::usage(message),
         other => CommandError::from(other.to_string()),
     }
+}
+
+/// What an answer says; it is kept as it came, to be shown so.
+///
+/// # Errors
+/// It says something else.
+pub fn read<T: DeserializeOwned>(answer: &Value) -> Result<T, CommandError> {
+    T::deserialize(answer).map_err(|error| format!("the server's answer is not what its API promises: {error}").into())
 }
 
 pub fn with_query(path: &str, query: &[(&str, String)]) -> String {

@@ -2,8 +2,9 @@
 
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Subcommand};
+use serde::de::DeserializeOwned;
 
-use super::connect::{Server, failed, with_query};
+use super::connect::{Server, failed, read, with_query};
 use super::show::{self, Form, Kind, Shown};
 use super::{columns, term, when};
 use crate::CommandError;
@@ -67,13 +68,13 @@ pub async fn audit(AuditArgs { limit }: AuditArgs, server: &Server, shown: Shown
 }
 
 /// Shows a list, and says when it is cut.
-pub async fn pages(
+pub async fn pages<T: DeserializeOwned>(
     server: &Server,
     path: &str,
     query: &[(&str, String)],
     limit: Limit,
     shown: Shown,
-    kind: &Kind,
+    kind: &'static Kind<T>,
 ) -> Result<(), CommandError> {
     let (rows, more) = server.list(path, query, limit.rows()).await.map_err(failed)?;
     show::list(shown.form_or(Form::Table), kind, &rows)?;
@@ -86,8 +87,8 @@ pub async fn pages(
 pub async fn stats(server: &Server, shown: Shown) -> Result<(), CommandError> {
     let stats = server.get("api/runtime/stats").await?;
     match shown.form_or(Form::Table) {
-        form @ (Form::Json | Form::Yaml) => show::one(form, &columns::STATS, &stats),
-        form => show::list(form, &columns::STATS, &columns::stats_rows(&stats)),
+        form @ (Form::Json | Form::Yaml) => show::as_it_came(form, &stats),
+        form => show::table(form, &columns::STATS, &columns::stats_rows(&read(&stats)?)),
     }
 }
 

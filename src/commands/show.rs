@@ -2,9 +2,12 @@
 
 use anstyle::{AnsiColor, Style};
 use clap::{Args, ValueEnum};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 use unicode_width::UnicodeWidthStr;
 
+use super::connect::read;
 use super::{term, when};
 use crate::CommandError;
 use bloom_core::Ms;
@@ -40,25 +43,25 @@ impl Shown {
 }
 
 /// A kind of thing, as tables show it.
-pub struct Kind {
-    pub columns: &'static [Column],
+pub struct Kind<T: 'static> {
+    pub columns: &'static [Column<T>],
     /// Its name among its like.
-    pub name: fn(&Value) -> String,
+    pub name: fn(&T) -> String,
 }
 
-pub struct Column {
+pub struct Column<T> {
     pub title: &'static str,
     pub is_wide: bool,
-    pub cell: fn(&Value, Ms) -> String,
+    pub cell: fn(&T, Ms) -> String,
 }
 
-impl Column {
-    pub const fn new(title: &'static str, cell: fn(&Value, Ms) -> String) -> Self {
+impl<T> Column<T> {
+    pub const fn new(title: &'static str, cell: fn(&T, Ms) -> String) -> Self {
         Self { title, is_wide: false, cell }
     }
 
     /// Only in wide tables.
-    pub const fn wide(title: &'static str, cell: fn(&Value, Ms) -> String) -> Self {
+    pub const fn wide(title: &'static str, cell: fn(&T, Ms) -> String) -> Self {
         Self { title, is_wide: true, cell }
     }
 }
@@ -66,32 +69,42 @@ impl Column {
 /// Prints a list.
 ///
 /// # Errors
-/// The output can't be written.
-pub fn list(form: Form, kind: &Kind, rows: &[Value]) -> Result<(), CommandError> {
+/// A row is not of this kind, or the output can't be written.
+pub fn list<T: DeserializeOwned>(form: Form, kind: &'static Kind<T>, rows: &[Value]) -> Result<(), CommandError> {
     match form {
-        Form::Json => term::print_foreign(&format!("{}\n", json(&rows)?)),
-        Form::Yaml => term::print_foreign(&yaml(&rows)?),
-        Form::Name => names(kind, rows),
-        Form::Table | Form::Wide if rows.is_empty() => {
-            term::note("Nothing found.");
-            Ok(())
-        }
-        Form::Table | Form::Wide => {
-            let mut table = Table::new(kind, form);
-            let text = table.head(rows) + &table.rows(rows);
-            term::print(&text)
-        }
+        Form::Json | Form::Yaml => as_it_came(form, &rows),
+        Form::Name | Form::Table | Form::Wide => table(form, kind, &read_all(rows)?),
     }
+}
+
+/// Prints a list as a table, or as names.
+///
+/// # Errors
+/// The output can't be written.
+pub fn table<T>(form: Form, kind: &'static Kind<T>, rows: &[T]) -> Result<(), CommandError> {
+    if form == Form::Name {
+        return names(kind, rows);
+    }
+    if rows.is_empty() {
+        term::note("Nothing found.");
+        return Ok(());
+    }
+    let mut table = Table::new(kind, form);
+    let text = table.head(rows) + &table.rows(rows);
+    term::print(&text)
+}
+
+fn read_all<T: DeserializeOwned>(rows: &[Value]) -> Result<Vec<T>, CommandError> {
+    rows.iter().map(read).collect()
 }
 
 /// Prints one thing.
 ///
 /// # Errors
 /// The output can't be written.
-pub fn one(form: Form, kind: &Kind, thing: &Value) -> Result<(), CommandError> {
+pub fn one<T: DeserializeOwned>(form: Form, kind: &'static Kind<T>, thing: &Value) -> Result<(), CommandError> {
     match form {
-        Form::Json => term::print_foreign(&format!("{}\n", json(thing)?)),
-        Form::Yaml => term::print_foreign(&yaml(thing)?),
+        Form::Json | Form::Yaml => as_it_came(form, thing),
         _ => list(form, kind, std::slice::from_ref(thing)),
     }
 }
@@ -100,74 +113,83 @@ pub fn one(form: Form, kind: &Kind, thing: &Value) -> Result<(), CommandError> {
 ///
 /// # Errors
 /// The output can't be written.
-pub fn some(form: Form, kind: &Kind, things: &[Value]) -> Result<(), CommandError> {
+pub fn some<T: DeserializeOwned>(form: Form, kind: &'static Kind<T>, things: &[Value]) -> Result<(), CommandError> {
     if let [thing] = things { one(form, kind, thing) } else { list(form, kind, things) }
 }
 
-fn json(value: &impl serde::Serialize) -> Result<String, CommandError> {
-    Ok(serde_json::to_string_pretty(value).map_err(|error| format!("this is not JSON: {error}"))?)
+/// Prints it as YAML, or else as JSON, whatever it is.
+///
+/// # Errors
+/// The output can't be written.
+pub fn as_it_came(form: Form, value: &impl Serialize) -> Result<(), CommandError> {
+    if form == Form::Yaml {
+        return term::print_foreign(&yaml(value)?);
+    }
+    let json = serde_json::to_string_pretty(value).map_err(|error| format!("this is not JSON: {error}"))?;
+    term::print_foreign(&format!("{json}\n"))
 }
 
-fn yaml(value: &impl serde::Serialize) -> Result<String, CommandError> {
+fn yaml(value: &impl Serialize) -> Result<String, CommandError> {
     Ok(serde_norway::to_string(value).map_err(|error| format!("this can't be written as YAML: {error}"))?)
 }
 
-fn names(kind: &Kind, rows: &[Value]) -> Result<(), CommandError> {
+fn names<T>(kind: &Kind<T>, rows: &[T]) -> Result<(), CommandError> {
     let lines: String = rows.iter().map(|row| term::line(&(kind.name)(row)) + "\n").collect();
     term::print(&lines)
 }
 
 /// Prints things one by one, as they come.
-pub struct Feed {
+pub struct Feed<T: 'static> {
     form: Form,
-    kind: &'static Kind,
+    kind: &'static Kind<T>,
     /// Its columns stay as wide as they once were.
-    table: Option<Table>,
+    table: Option<Table<T>>,
 }
 
-impl Feed {
-    pub fn new(form: Form, kind: &'static Kind) -> Self {
+impl<T: DeserializeOwned> Feed<T> {
+    pub fn new(form: Form, kind: &'static Kind<T>) -> Self {
         Self { form, kind, table: None }
     }
 
     /// JSON has one line for each, YAML one document.
     ///
     /// # Errors
-    /// The output can't be written.
+    /// A row is not of this kind, or the output can't be written.
     pub fn print(&mut self, rows: &[Value]) -> Result<(), CommandError> {
         match self.form {
             Form::Json => term::print_foreign(&rows.iter().map(|row| format!("{row}\n")).collect::<String>()),
             Form::Yaml => rows.iter().try_for_each(|row| term::print_foreign(&format!("---\n{}", yaml(row)?))),
-            Form::Name => names(self.kind, rows),
+            Form::Name => names(self.kind, &read_all(rows)?),
             Form::Table | Form::Wide => {
+                let rows = read_all(rows)?;
                 let mut text = String::new();
                 let table = self.table.get_or_insert_with(|| {
                     let mut table = Table::new(self.kind, self.form);
-                    text = table.head(rows);
+                    text = table.head(&rows);
                     table
                 });
-                term::print(&(text + &table.rows(rows)))
+                term::print(&(text + &table.rows(&rows)))
             }
         }
     }
 }
 
-struct Table {
-    columns: Vec<&'static Column>,
+struct Table<T: 'static> {
+    columns: Vec<&'static Column<T>>,
     widths: Vec<usize>,
     has_colors: bool,
     now: Ms,
 }
 
-impl Table {
-    fn new(kind: &Kind, form: Form) -> Self {
+impl<T> Table<T> {
+    fn new(kind: &'static Kind<T>, form: Form) -> Self {
         let columns: Vec<_> = kind.columns.iter().filter(|column| form == Form::Wide || !column.is_wide).collect();
         let widths = columns.iter().map(|column| column.title.width()).collect();
         Self { columns, widths, has_colors: term::has_colors(), now: when::now() }
     }
 
     /// The titles, above columns that these rows fit in.
-    fn head(&mut self, rows: &[Value]) -> String {
+    fn head(&mut self, rows: &[T]) -> String {
         for row in rows {
             self.fit(&self.cells(row));
         }
@@ -175,7 +197,7 @@ impl Table {
         self.line(&titles, false)
     }
 
-    fn rows(&mut self, rows: &[Value]) -> String {
+    fn rows(&mut self, rows: &[T]) -> String {
         self.now = when::now();
         let mut text = String::new();
         for row in rows {
@@ -186,8 +208,8 @@ impl Table {
         text
     }
 
-    fn cells(&self, row: &Value) -> Vec<String> {
-        let shown = |column: &&'static Column| {
+    fn cells(&self, row: &T) -> Vec<String> {
+        let shown = |column: &&'static Column<T>| {
             let text = term::line(&(column.cell)(row, self.now));
             if text.is_empty() { "-".to_owned() } else { text }
         };
@@ -232,7 +254,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    const THINGS: Kind = Kind {
+    static THINGS: Kind<Value> = Kind {
         columns: &[
             Column::new("NAME", |row, _| row["name"].as_str().unwrap_or_default().to_owned()),
             Column::wide("NOTE", |row, _| row["note"].as_str().unwrap_or_default().to_owned()),

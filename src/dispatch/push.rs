@@ -6,16 +6,16 @@
 use std::time::Duration;
 
 use reqwest::Method;
-use serde_json::json;
 use serde_json::value::RawValue;
 use tokio::sync::oneshot;
 
 use super::{Agents, calls};
+use bloom_api::agents::PushedTask;
 use bloom_core::command::PushEnd;
 use bloom_core::ids::{LeaseId, TaskId, WorkerId};
 use bloom_core::op;
 use bloom_core::reply::Leased;
-use bloom_core::task::{ActiveLease, LeaseStatus, Origin, TaskSpec, TaskState};
+use bloom_core::task::{ActiveLease, LeaseStatus, Origin, TaskState};
 use bloom_core::worker::Worker;
 use bloom_engine::Error;
 use bloom_outbound::{self as outbound, SendError};
@@ -138,7 +138,7 @@ impl Agents {
         let request = match engine.specs(&[task.id]).await.map(|specs| specs.into_iter().next()) {
             Ok(Some(spec)) => self
                 .request(Method::POST, &worker.url, "execute-task")
-                .map(|request| request.json(&order(&spec, task, lease, runtime_url)))
+                .map(|request| request.json(&PushedTask::new(&spec, task, lease, runtime_url)))
                 .map_err(unsent),
             Ok(None) => Err(unsent("the task was removed".to_owned())),
             Err(error) => Err(unsent(format!("the task could not be read: {error}"))),
@@ -230,24 +230,4 @@ fn is_expired(state: &TaskState, lease: LeaseId) -> bool {
 /// a better one; a dispatch call is told, and its task has failed.
 fn turns_away(status: u16) -> bool {
     matches!(status, 401 | 403 | 409 | 429 | 503 | 507)
-}
-
-/// What is sent. An agent that knows leases names this one in its own calls; others go by the task.
-fn order(spec: &TaskSpec, task: &TaskState, lease: &ActiveLease, runtime_url: &str) -> serde_json::Value {
-    json!({
-        "task_id": spec.id,
-        "prompt": spec.prompt,
-        "context_id": spec.context_id,
-        "agent_slug": spec.agent_slug,
-        "desired_format": spec.desired_format,
-        "context_hints": spec.context_hints,
-        "policy": { "timeout_sec": spec.timeout_sec, "budget": spec.budget },
-        "runtime_url": runtime_url,
-        "lease_id": lease.id,
-        "worker_id": lease.worker_id,
-        "ttl_seconds": lease.ttl_ms / 1000,
-        "session": spec.session,
-        "session_id": task.session_id,
-        "model": spec.model,
-    })
 }

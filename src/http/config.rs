@@ -79,10 +79,10 @@ pub const HEALTH: Policy = Policy::OPEN.rate(Rate::General);
 pub async fn health(State(app): State<AppState>) -> HandlerResult {
     let membridge = app.membridge.state();
     ok(&Health {
-        status: "ok",
-        service: "bloom-runtime",
+        status: "ok".into(),
+        service: "bloom-runtime".into(),
         uptime: app.started.elapsed().as_secs_f64(),
-        storage: app.store.kind().as_str(),
+        storage: app.store.kind().as_str().into(),
         membridge: MembridgeState {
             consecutive_failures: membridge.consecutive_failures,
             last_success: membridge.last_success,

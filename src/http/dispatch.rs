@@ -1,5 +1,6 @@
 //! Push dispatch: a task brought to a worker's agent at a client's word.
 
+use std::borrow::Cow;
 use std::convert::Infallible;
 use std::time::Duration;
 
@@ -59,15 +60,15 @@ pub async fn dispatch(
         outcome = timeout(Duration::from_secs(wish.wait_sec.0.unsigned_abs()), push.outcome) => outcome.ok().and_then(Result::ok),
         () = app.shutdown.cancelled() => None,
     };
-    let (worker_id, lease_id) = (push.worker_id.as_str(), push.lease_id);
+    let (worker_id, lease_id) = (push.worker_id.into(), push.lease_id);
     let execution = match outcome {
         Some(Outcome::Failed(error)) => {
-            return json(StatusCode::BAD_GATEWAY, &NotDispatched { dispatched: false, task_id, worker_id, error: &error });
+            return json(StatusCode::BAD_GATEWAY, &NotDispatched { dispatched: false, task_id, worker_id, error: error.into() });
         }
         Some(Outcome::Accepted(answer) | Outcome::Refused(answer)) => Some(answer),
         Some(Outcome::Unanswered) | None => None,
     };
-    ok(&Dispatched { dispatched: true, task_id, worker_id, lease_id, execution: execution.as_deref() })
+    ok(&Dispatched { dispatched: true, task_id, worker_id, lease_id, execution: execution.map(Cow::Owned) })
 }
 
 /// Where an agent reaches this server: as its operator says, else as this request did.

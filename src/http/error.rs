@@ -58,10 +58,10 @@ impl Error {
 
     fn body(&self) -> Vec<u8> {
         match self {
-            Self::Text { text, .. } => to_json(&ErrorText { error: text }),
+            Self::Text { text, .. } => to_json(&ErrorText { error: (&**text).into() }),
             Self::Invalid(invalid) => to_json(&ValidationError { error: invalid.clone() }),
-            Self::Later(text) => to_json(&ErrorText { error: text }),
-            Self::Internal(_) => to_json(&ErrorText { error: INTERNAL }),
+            Self::Later(text) => to_json(&ErrorText { error: (&**text).into() }),
+            Self::Internal(_) => to_json(&ErrorText { error: INTERNAL.into() }),
         }
     }
 

@@ -74,7 +74,7 @@ pub async fn heartbeat(State(app): State<AppState>, caller: Caller, path: TaskPa
     let task = path.known().ok_or(Error::fixed(404, "Task or lease not found"))?;
     let task = app.engine.submit(caller.command(op::Heartbeat { task, holder })).await?;
     let lease = active(&task)?;
-    app.engine.record_last_seen(lease.worker_id);
+    app.engine.record_last_seen(&lease.worker_id);
     let expires_at = lease.expires_at;
     ok(&Renewed { lease, expires_at })
 }

@@ -19,7 +19,7 @@ pub const HEALTHZ: Policy = Policy::OPEN;
     responses((status = 200, description = "The process answers.", body = Probe))
 )]
 pub async fn healthz() -> HandlerResult {
-    ok(&Probe { status: "ok" })
+    ok(&Probe { status: "ok".into() })
 }
 
 pub const READYZ: Policy = Policy::OPEN;
@@ -42,7 +42,7 @@ pub async fn readyz(State(app): State<AppState>) -> HandlerResult {
         let text = error.trouble().map_or("The database is not reachable, or its schema does not fit this program", Trouble::text);
         return Err(Error::Later(text));
     }
-    ok(&Probe { status: "ready" })
+    ok(&Probe { status: "ready".into() })
 }
 
 pub const METRICS: Policy = Policy::READ.rate(Rate::Unlimited);

@@ -90,7 +90,7 @@ pub async fn stats(State(app): State<AppState>) -> HandlerResult {
     ok(&Stats {
         tasks: TaskStats {
             total: stats.tasks_by_status.values().sum(),
-            by_status: counted.map(|(status, count)| (status.as_str(), *count)).collect(),
+            by_status: counted.map(|(status, count)| (status.as_str().into(), *count)).collect(),
         },
         leases: LeaseStats { total: stats.leases_total, active: stats.leases_active },
         workers: WorkerStats { total: stats.workers_total, online: stats.workers_online },
@@ -114,7 +114,7 @@ pub async fn usage(State(app): State<AppState>, Query(params): Query) -> Handler
     };
     let rows = app.store.usage(params.moment("from")?, params.moment("to")?, by).await?;
     let shown = rows.iter().map(|row| UsageRow {
-        key: &row.key,
+        key: (&row.key).into(),
         runs: row.runs,
         input_tokens: row.input_tokens,
         output_tokens: row.output_tokens,

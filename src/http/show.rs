@@ -15,7 +15,7 @@ use bloom_engine::Engine;
 use bloom_store::LeaseRow;
 
 pub fn show_task<'a>(engine: &Engine, spec: &'a TaskSpec, state: &'a TaskState) -> Task<'a> {
-    let waiting = engine.waiting(state).map(|waiting| Waiting { reason: waiting.reason, message: waiting.message });
+    let waiting = engine.waiting(state).map(|waiting| Waiting { reason: waiting.reason.into(), message: waiting.message });
     Task::new(spec, state, waiting)
 }
 
@@ -39,13 +39,13 @@ pub fn show_lease(row: &LeaseRow) -> Lease<'_> {
     Lease {
         id: row.id,
         task_id: row.task_id,
-        worker_id: &row.worker_id,
+        worker_id: (&row.worker_id).into(),
         started_at: row.started_at,
         expires_at: row.expires_at,
         ttl_seconds: row.ttl_ms / 1000,
-        status: row.status,
+        status: row.status.into(),
         last_heartbeat: row.last_heartbeat,
-        context_id: &row.context_id,
+        context_id: (&row.context_id).into(),
     }
 }
 

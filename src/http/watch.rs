@@ -18,7 +18,7 @@ use super::error::Error;
 use super::policy::Policy;
 use super::show::{show_lease, show_task, show_worker};
 use super::stream::{KEEP_ALIVE, Permit, event_stream};
-use bloom_api::answers::Lease;
+use bloom_api::answers::{Gone, Lease};
 use bloom_core::ids::LeaseId;
 use bloom_core::task::TaskState;
 use bloom_engine::{Changes, Engine};
@@ -66,12 +66,6 @@ impl Watching {
     }
 }
 
-#[derive(Serialize)]
-struct Gone<'a> {
-    kind: &'static str,
-    id: &'a str,
-}
-
 /// Puts one commit's changes into the backlog, as the stream sends them.
 ///
 /// # Errors
@@ -85,10 +79,10 @@ pub async fn tell(engine: &Engine, store: &Store, changes: &Changes, backlog: &B
         frames.add("worker", &show_worker(engine, worker))?;
     }
     for id in &changes.removed_tasks {
-        frames.add("removed", &Gone { kind: "task", id: &id.to_string() })?;
+        frames.add("removed", &Gone { kind: "task".into(), id: id.to_string().into() })?;
     }
     for id in &changes.removed_workers {
-        frames.add("removed", &Gone { kind: "worker", id })?;
+        frames.add("removed", &Gone { kind: "worker".into(), id: id.into() })?;
     }
     frames.send();
     Ok(())

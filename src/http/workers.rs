@@ -105,7 +105,7 @@ pub const REMOVE: Policy = Policy::ADMIN;
 pub async fn remove(State(app): State<AppState>, caller: Caller, path: WorkerPath) -> HandlerResult {
     let id = path.name()?;
     app.engine.submit(caller.command(op::RemoveWorker { worker: id.clone() })).await?;
-    ok(&Removed { removed: true, id: &id })
+    ok(&Removed { removed: true, id: id.into() })
 }
 
 pub const CORDON: Policy = Policy::ADMIN;

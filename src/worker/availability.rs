@@ -4,19 +4,20 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use serde_json::Value;
+use serde::de::IgnoredAny;
 use tokio_util::sync::CancellationToken;
-use uuid::Uuid;
 
 use super::account::Availability;
 use super::report::{self, Backoff};
 use super::verdict::Verdict;
-use super::wire::{Capabilities, Claim, Claimed, Registration};
 use super::{Agent, machine, now_ms};
+use bloom_api::answers::Claimed;
+use bloom_api::requests::{Claim, NewCapabilities, NewWorker};
+use bloom_api::values::{Int, List};
 use bloom_client as client;
 use bloom_core::Ms;
+use bloom_core::worker::{DispatchMode, WorkerStatus};
 
-pub(super) const ONLINE: &str = "online";
 /// The server is told so again: somebody else may have told it otherwise, as an agent of the same name does that stops.
 const TELL_AGAIN: Duration = Duration::from_secs(10);
 
@@ -24,7 +25,7 @@ const TELL_AGAIN: Duration = Duration::from_secs(10);
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Offer {
     /// Only an `online` one gets new tasks.
-    pub status: &'static str,
+    pub status: WorkerStatus,
     /// The agent slugs that it takes now; none: all.
     agents: Option<Vec<String>>,
 }
@@ -54,17 +55,18 @@ impl Agent {
 
     async fn register(&self, offer: Offer) -> Result<(), client::Error> {
         let push_server = self.settings.push_server.as_ref();
-        let registration = Registration {
-            name: self.name.clone(),
-            status: offer.status,
-            capabilities: Capabilities { agents: offer.agents, ..self.capabilities() },
-            agent_version: env!("CARGO_PKG_VERSION"),
-            os_info: machine::os_info(),
-            ip_addrs: machine::addresses(self.client.server()).await,
-            url: push_server.map(|push_server| push_server.url.clone()),
-            dispatch: if self.is_push_only() { "push" } else { "manual" },
+        let registration = NewWorker {
+            name: self.name.as_str().into(),
+            url: push_server.map(|push_server| push_server.url.as_str().into()),
+            status: Some(offer.status),
+            capabilities: Some(self.capabilities(offer.agents)),
+            ip_addrs: Some(machine::addresses(self.client.server()).await.into_iter().collect()),
+            agent_version: Some(env!("CARGO_PKG_VERSION").into()),
+            os_info: Some(machine::os_info().into()),
+            dispatch: Some(if self.is_push_only() { DispatchMode::Push } else { DispatchMode::Manual }),
+            ..NewWorker::default()
         };
-        self.client.post::<Value>("api/runtime/workers", &registration).await.map(drop)
+        self.client.post::<IgnoredAny>("api/runtime/workers", &registration).await.map(drop)
     }
 
     pub(super) async fn register_again(&self) {
@@ -73,13 +75,13 @@ impl Agent {
         }
     }
 
-    pub(super) fn capabilities(&self) -> Capabilities {
-        Capabilities {
+    pub(super) fn capabilities(&self, agents: Option<Vec<String>>) -> NewCapabilities {
+        NewCapabilities {
             // Servers lease and push only to workers that say so; one with a push_server wants that.
-            claude_cli: self.settings.profiles.run_claude() || self.settings.push_server.is_some(),
-            max_concurrency: self.settings.max_concurrency,
-            labels: self.settings.labels.clone(),
-            agents: self.settings.profiles.slugs(),
+            claude_cli: Some(self.settings.profiles.run_claude() || self.settings.push_server.is_some()),
+            max_concurrency: Some(Int(self.settings.max_concurrency.into())),
+            labels: Some(self.settings.labels.iter().cloned().collect()),
+            agents: agents.map(List::from_iter),
         }
     }
 
@@ -87,23 +89,23 @@ impl Agent {
     pub(super) fn offer(&self) -> Offer {
         let agents = self.settings.profiles.slugs();
         if self.draining.load(Ordering::Relaxed) || self.unwell_until.load(Ordering::Relaxed) > now_ms() {
-            return Offer { status: "syncing", agents };
+            return Offer { status: WorkerStatus::Syncing, agents };
         }
         let open = agents.as_ref().map(|slugs| slugs.iter().filter(|slug| !self.is_closed_for(slug)).cloned().collect::<Vec<_>>());
         if let Some(open) = open.filter(|open| !open.is_empty()) {
-            return Offer { status: ONLINE, agents: Some(open) };
+            return Offer { status: WorkerStatus::Online, agents: Some(open) };
         }
         let status = match self.accounts.availability(&self.settings.profiles, now_ms()) {
-            Availability::Open => ONLINE,
-            Availability::Paused { .. } => "syncing",
-            Availability::Refused { .. } => "error",
+            Availability::Open => WorkerStatus::Online,
+            Availability::Paused { .. } => WorkerStatus::Syncing,
+            Availability::Refused { .. } => WorkerStatus::Error,
         };
         Offer { status, agents }
     }
 
     /// Tells the server whenever the worker opens or closes, for whatever reason.
     pub(super) async fn keep_offer(self: Arc<Self>, stopped: CancellationToken) {
-        let mut told = Offer { status: ONLINE, agents: self.settings.profiles.slugs() };
+        let mut told = Offer { status: WorkerStatus::Online, agents: self.settings.profiles.slugs() };
         let mut told_at = Instant::now();
         let mut backoff = Backoff::default();
         loop {
@@ -115,13 +117,13 @@ impl Agent {
                 match self.register(offer.clone()).await {
                     Ok(()) => {
                         if offer != told {
-                            tracing::info!(status = offer.status, agents = ?offer.agents, "reported the status of this worker to the server");
+                            tracing::info!(status = offer.status.as_str(), agents = ?offer.agents, "reported the status of this worker to the server");
                         }
                         (told, told_at, backoff) = (offer, Instant::now(), Backoff::default());
                         self.state_changed.notify_waiters();
                     }
                     Err(error) => {
-                        tracing::warn!(%error, status = offer.status, "the status of this worker could not be reported to the server; trying again");
+                        tracing::warn!(%error, status = offer.status.as_str(), "the status of this worker could not be reported to the server; trying again");
                         wait = backoff.wait(&error);
                     }
                 }
@@ -157,12 +159,11 @@ impl Agent {
 
     /// Gets no more tasks from here on; one that was on its way to us goes back.
     pub(super) async fn say_goodbye(&self) {
-        if let Err(error) = self.register(Offer { status: "offline", agents: self.settings.profiles.slugs() }).await {
+        if let Err(error) = self.register(Offer { status: WorkerStatus::Offline, agents: self.settings.profiles.slugs() }).await {
             return tracing::warn!(%error, "the server could not be informed that this worker stops");
         }
-        let held: Vec<Uuid> = self.lock().keys().copied().collect();
         let path = format!("api/runtime/workers/{}/claim", client::part(&self.name));
-        let Ok(claimed) = self.client.post::<Claimed>(&path, &Claim { max: 1, wait_sec: 0, held: &held }).await else { return };
+        let Ok(claimed) = self.client.post::<Claimed>(&path, &Claim { max: Int(1), ..self.claim(0) }).await else { return };
         for given in claimed.leases {
             let verdict = Verdict::Release { reason: "the agent stops".into() };
             report::deliver(self, given.task.id, given.lease.id, verdict).await;

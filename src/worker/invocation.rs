@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use super::profile::{Profile, Runner};
-use super::wire::Task;
+use super::task::Task;
 
 /// The first argument that makes this program the echo runner.
 pub const ECHO: &str = "echo-runner";

@@ -9,18 +9,21 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use super::availability::ONLINE;
 use super::report::{self, Backoff};
 use super::spool::{EventLog, Record, RunDir};
+use super::task::{Lease, Task};
 use super::verdict::{self, Stop, Verdict};
-use super::wire::{Claim, Claimed, Directives, Heartbeat, Lease, Renewed, Task};
 use super::{Agent, Held, now_ms, process, run};
+use bloom_api::answers::{Claimed, Directives, RenewedLeases};
+use bloom_api::requests::{Claim, WorkerHeartbeat};
+use bloom_api::values::{Id, Int, List};
 use bloom_client::{self as client, CALL_LIMIT};
 use bloom_core::Ms;
 use bloom_core::task::Reason;
+use bloom_core::worker::WorkerStatus;
 
 /// How long a claim stays open at the server.
-const CLAIM_WAIT: Duration = Duration::from_secs(30);
+const CLAIM_WAIT_SEC: i64 = 30;
 /// Leases are renewed so often, or three times in the shortest of them.
 const HEARTBEAT_EVERY: Duration = Duration::from_secs(5);
 const MIND_EVERY: Duration = Duration::from_millis(100);
@@ -49,12 +52,12 @@ impl Agent {
                 }
                 continue;
             }
-            let held: Vec<Uuid> = self.lock().keys().copied().collect();
-            let claim = Claim { max: self.settings.max_concurrency, wait_sec: CLAIM_WAIT.as_secs(), held: &held };
+            let claim = self.claim(CLAIM_WAIT_SEC);
             let sent = Instant::now();
-            let called = self.client.send(Method::POST, &path, Some(&claim), CLAIM_WAIT + CALL_LIMIT);
+            let called =
+                self.client.send(Method::POST, &path, Some(&claim), Duration::from_secs(CLAIM_WAIT_SEC.unsigned_abs()) + CALL_LIMIT);
             let answer = tokio::select! {
-                answer = called => answer.and_then(|answer| answer.json::<Claimed>()),
+                answer = called => answer.and_then(|answer| answer.json::<Claimed<'static>>()),
                 () = stopped.cancelled() => return,
             };
             let wait = match answer {
@@ -62,7 +65,7 @@ impl Agent {
                     backoff = Backoff::default();
                     let came_empty = claimed.leases.is_empty();
                     for given in claimed.leases {
-                        self.accept(given.lease, given.task);
+                        self.accept(given.lease.into(), given.task.into());
                     }
                     self.follow(&claimed.directives);
                     // A server that can't wait, as while it stops, is not asked without a pause.
@@ -83,9 +86,15 @@ impl Agent {
         }
     }
 
+    /// What it asks for, told which leases it has.
+    pub(super) fn claim(&self, wait_sec: i64) -> Claim {
+        let max = Int(self.settings.max_concurrency.into());
+        Claim { max, wait_sec: Int(wait_sec), held: Some(self.lock().keys().copied().collect()) }
+    }
+
     /// Whether the agent asks for tasks now.
     fn claims(&self) -> bool {
-        !self.is_push_only() && self.drained_since().is_none() && self.offer().status == ONLINE
+        !self.is_push_only() && self.drained_since().is_none() && self.offer().status == WorkerStatus::Online
     }
 
     /// A worker that somebody has removed is still here: its leases are gone with it, and it registers again.
@@ -196,7 +205,7 @@ impl Agent {
         self.ended(lease);
         if let Verdict::Complete(completion) = &verdict {
             let reason = completion.reason.map(Reason::as_str);
-            tracing::info!(%task, %lease, status = %completion.status, reason, duration_ms = completion.metrics.duration_ms, "run ended");
+            tracing::info!(%task, %lease, status = %completion.status, reason, duration_ms = completion.metrics.duration_ms.0, "run ended");
         }
         // The last events go first, if that is a matter of moments: the server takes them afterwards as well.
         if let Some(told) = &mut sender
@@ -237,18 +246,18 @@ impl Agent {
     pub(super) async fn beat(self: Arc<Self>, stopped: CancellationToken) {
         let path = format!("api/runtime/workers/{}/heartbeat", client::part(&self.name));
         loop {
-            let (leases, every) = {
+            let (leases, every): (List<Id, 0, _>, _) = {
                 let runs = self.lock();
                 let shortest = runs.values().map(|held| held.ttl / 3).min().unwrap_or(HEARTBEAT_EVERY);
-                (runs.keys().copied().collect::<Vec<_>>(), shortest.clamp(Duration::from_millis(200), HEARTBEAT_EVERY))
+                (runs.keys().copied().collect(), shortest.clamp(Duration::from_millis(200), HEARTBEAT_EVERY))
             };
             // Whoever claims is seen by that.
-            if !leases.is_empty() || !self.claims() {
+            if !leases.0.is_empty() || !self.claims() {
                 let (sent, sent_at) = (Instant::now(), now_ms());
-                let sign = Heartbeat { leases: &leases };
+                let sign = WorkerHeartbeat { leases };
                 let called = self.client.send(Method::POST, &path, Some(&sign), every.max(Duration::from_secs(2)));
                 tokio::select! {
-                    answer = called => match answer.and_then(|answer| answer.json::<Renewed>()) {
+                    answer = called => match answer.and_then(|answer| answer.json::<RenewedLeases>()) {
                         Ok(renewed) => {
                             self.renew(&renewed, sent, sent_at);
                             self.follow(&renewed.directives);
@@ -274,7 +283,7 @@ impl Agent {
         self.drained_since.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn renew(&self, renewed: &Renewed, sent: Instant, sent_at: Ms) {
+    pub(super) fn renew(&self, renewed: &RenewedLeases, sent: Instant, sent_at: Ms) {
         self.home.renewed(sent_at);
         let mut runs = self.lock();
         for lease in &renewed.renewed {

@@ -18,8 +18,8 @@ mod report;
 mod run;
 mod spool;
 mod stream;
+mod task;
 mod verdict;
-mod wire;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

@@ -5,7 +5,7 @@ use std::path::{Component, Path, PathBuf};
 
 use glob::{MatchOptions, Pattern};
 
-use super::wire::Task;
+use super::task::Task;
 use bloom_core::task::Format;
 
 const MAX_FILES: usize = 100;

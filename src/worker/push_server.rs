@@ -24,8 +24,12 @@ use tokio::process::Command;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use super::wire::{Sign, Signed, Task};
+use super::task::{Lease, Task};
 use super::{Agent, home, machine, run, stream};
+use bloom_api::agents::PushedTask;
+use bloom_api::answers::Renewed;
+use bloom_api::requests::Heartbeat;
+use bloom_core::worker::WorkerStatus;
 
 /// A prompt of 1 MiB and what is around it.
 const MAX_BODY: usize = 4 << 20;
@@ -72,7 +76,7 @@ async fn health(State(agent): State<Arc<Agent>>) -> Json<Value> {
         "node_id": agent.name,
         "worker_status": agent.offer().status,
         "os_info": machine::os_info(),
-        "capabilities": agent.capabilities(),
+        "capabilities": agent.capabilities(agent.settings.profiles.slugs()),
         "ip_addrs": machine::addresses(agent.client.server()).await,
         "active_runs": agent.lock().len(),
     }))
@@ -92,12 +96,12 @@ async fn execute_task(State(agent): State<Arc<Agent>>, body: Result<Json<Pushed>
         Err(rejection) => return refuse(rejection.status(), &rejection.body_text()),
     };
     let mut task = Value::Object(pushed.rest);
-    task["id"] = json!(pushed.task_id);
-    let task: Task = match serde_json::from_value(task) {
-        Ok(task) => task,
+    task["task_id"] = json!(pushed.task_id);
+    let task: Task = match PushedTask::deserialize(task) {
+        Ok(task) => task.into(),
         Err(error) => return refuse(StatusCode::BAD_REQUEST, &error.to_string()),
     };
-    if agent.draining.load(Ordering::Relaxed) || agent.drained_since().is_some() || agent.offer().status != super::availability::ONLINE {
+    if agent.draining.load(Ordering::Relaxed) || agent.drained_since().is_some() || agent.offer().status != WorkerStatus::Online {
         return refuse(StatusCode::SERVICE_UNAVAILABLE, "This agent takes no new tasks: it is draining");
     }
     if agent.settings.profiles.of(&task.agent_slug).is_none() {
@@ -107,8 +111,9 @@ async fn execute_task(State(agent): State<Arc<Agent>>, body: Result<Json<Pushed>
         return refuse(StatusCode::SERVICE_UNAVAILABLE, "The account of this agent is out of quota, or its credentials were refused");
     }
     let path = format!("api/runtime/llm-tasks/{}/heartbeat", task.id);
-    let lease = match agent.client.post::<Signed>(&path, &Sign { worker_id: &agent.name }).await {
-        Ok(signed) => signed.lease,
+    let sign = Heartbeat { lease_id: None, worker_id: Some(agent.name.as_str().into()) };
+    let lease = match agent.client.post::<Renewed>(&path, &sign).await {
+        Ok(renewed) => Lease::from(renewed.lease),
         Err(error) => return refuse(StatusCode::CONFLICT, &format!("The server does not confirm this push: {error}")),
     };
     if !agent.accept(lease, task) {

@@ -5,14 +5,17 @@ use std::time::{Duration, Instant};
 use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
 use futures_util::future::BoxFuture;
 use reqwest::Method;
-use serde_json::Value;
+use serde::de::IgnoredAny;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use super::Agent;
 use super::spool::EventReader;
 use super::verdict::Verdict;
-use super::wire::{Completed, Completion, Completions, Events, OneCompleted, Release, TaskCompletion};
+use bloom_api::answers::{CompletionResult, Completions};
+use bloom_api::complete::{Completion, NewCompletions, WorkerCompletion};
+use bloom_api::requests::{NewEvents, Release};
+use bloom_api::values::{Id, List};
 use bloom_client::{self as client, CALL_LIMIT, Error};
 use bloom_core::task::{Outcome, Reason};
 
@@ -78,7 +81,7 @@ pub async fn send_events(agent: &Agent, task: Uuid, lease_id: Uuid, mut events: 
             }
             continue;
         }
-        let body = Events { lease_id, events: &batch };
+        let body = NewEvents { lease_id: Id(lease_id), events: List(batch) };
         match agent.client.send(Method::POST, &path, Some(&body), CALL_LIMIT).await {
             Ok(_) => {
                 events.sent(end);
@@ -107,33 +110,39 @@ pub async fn send_events(agent: &Agent, task: Uuid, lease_id: Uuid, mut events: 
 pub async fn deliver(agent: &Agent, task: Uuid, lease: Uuid, verdict: Verdict) {
     match verdict {
         Verdict::Release { reason } => {
-            let body = Release { lease_id: lease, reason: &reason };
+            let body = Release { lease_id: Id(lease), reason: reason.into() };
             let path = format!("api/runtime/llm-tasks/{task}/release");
             insist(task, || Box::pin(release(agent, &path, &body))).await;
         }
         Verdict::Complete(completion) => {
-            let refused = insist(task, || Box::pin(complete(agent, task, &completion))).await;
+            let whole = completions(task, lease, (*completion).clone());
+            let refused = insist(task, || Box::pin(complete(agent, &whole))).await;
             if let Some(error) = refused.filter(|error| matches!(error.status(), Some(400 | 413))) {
                 // It would be refused for ever. That it ended and why not well can still be told.
-                let told = unfit(*completion, &error);
-                insist(task, || Box::pin(complete(agent, task, &told))).await;
+                let told = completions(task, lease, unfit(*completion, &error));
+                insist(task, || Box::pin(complete(agent, &told))).await;
             }
         }
     }
 }
 
-async fn release(agent: &Agent, path: &str, body: &Release<'_>) -> Result<(), Error> {
-    agent.client.send(Method::POST, path, Some(body), CALL_LIMIT).await?.json::<Value>().map(drop)
+async fn release(agent: &Agent, path: &str, body: &Release) -> Result<(), Error> {
+    agent.client.send(Method::POST, path, Some(body), CALL_LIMIT).await?.json::<IgnoredAny>().map(drop)
+}
+
+fn completions(task: Uuid, lease: Uuid, completion: Completion) -> NewCompletions {
+    NewCompletions { completions: List(vec![WorkerCompletion::new(task, lease, completion)]) }
 }
 
 /// By the worker's own call: it has the worker's rate limit, and tells of each completion by itself.
-async fn complete(agent: &Agent, task: Uuid, completion: &Completion) -> Result<(), Error> {
+async fn complete(agent: &Agent, body: &NewCompletions) -> Result<(), Error> {
     let path = format!("api/runtime/workers/{}/complete", client::part(&agent.name));
-    let body = Completions { completions: [TaskCompletion { task_id: task, completion }] };
-    let answer: Completed = agent.client.send(Method::POST, &path, Some(&body), COMPLETE_LIMIT).await?.json()?;
+    let answer: Completions = agent.client.send(Method::POST, &path, Some(body), COMPLETE_LIMIT).await?.json()?;
     match answer.results.into_iter().next() {
-        Some(OneCompleted { status: 200, .. }) => Ok(()),
-        Some(OneCompleted { status, error }) => Err(Error::Refused { status, message: error.unwrap_or_default(), retry_after: None }),
+        Some(CompletionResult { status: 200, .. }) => Ok(()),
+        Some(CompletionResult { status, error, .. }) => {
+            Err(Error::Refused { status, message: error.unwrap_or_default(), retry_after: None })
+        }
         None => Err(Error::Garbled("the server's answer does not mention the completion".into())),
     }
 }
@@ -142,7 +151,7 @@ fn unfit(completion: Completion, error: &Error) -> Completion {
     Completion {
         status: Outcome::Error,
         output: None,
-        error_message: Some(format!("the server refused the result: {error}")),
+        error_message: Some(format!("the server refused the result: {error}").into()),
         reason: Some(Reason::BadOutput),
         retryable: false,
         retry_at: None,

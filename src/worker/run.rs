@@ -126,7 +126,7 @@ impl Run<'_> {
     fn keep_account(&self, profile: &Profile, verdict: &Verdict) {
         let Verdict::Complete(completion) = verdict else { return };
         match (completion.reason, completion.retry_at) {
-            (Some(Reason::RateLimited), Some(until)) => self.agent.pause(&profile.account, until),
+            (Some(Reason::RateLimited), Some(until)) => self.agent.pause(&profile.account, until.0),
             (Some(Reason::Auth), _) => self.agent.refuse(&profile.account),
             _ => {}
         }
@@ -195,7 +195,7 @@ impl Run<'_> {
         command.env("DISABLE_AUTOUPDATER", "1");
         command.envs(invocation.env.iter().map(|(name, value)| (name, value)));
         command.env(LEASE_VARIABLE, record.lease.id.to_string()).env(HOME_VARIABLE, self.agent.home.root());
-        command.env("BLOOM_DESIRED_FORMAT", record.task.desired_format.as_str());
+        command.env("BLOOM_DESIRED_FORMAT", record.task.desired_format.to_string());
         command.env("BLOOM_TASK_ID", record.task.id.to_string()).env("BLOOM_CONTEXT_ID", &record.task.context_id);
         command.spawn()
     }
@@ -277,7 +277,7 @@ impl Run<'_> {
         self.keep_events(&mut found, start, tail.offset + 1);
         // Children of children may have stayed.
         process::end(watched.running.leader, &lease, TERM_GRACE).await;
-        let duration_ms = u64::try_from(now_ms() - watched.running.started_at).unwrap_or(0);
+        let duration_ms = (now_ms() - watched.running.started_at).max(0);
         let stderr = self.dir.stderr_tail(start, STDERR_TAIL);
         self.tell("ended", json!({"exit": exit, "duration_ms": duration_ms}));
         // Of a process that was not our child nobody knows the status, unless it was left.
@@ -345,7 +345,7 @@ impl Limits {
     fn new(record: &Record, profile: &Profile, started_at: Ms) -> Self {
         let ran = Duration::from_millis(u64::try_from(now_ms() - started_at).unwrap_or(0));
         let now = Instant::now();
-        let left = Duration::from_secs(record.task.policy.timeout_sec).saturating_sub(ran);
+        let left = Duration::from_secs(record.task.policy.timeout_sec.unsigned_abs()).saturating_sub(ran);
         Self { end: now + left, stall: Duration::from_secs(profile.stall_seconds), last_output: now, printed: 0, result_at: None }
     }
 

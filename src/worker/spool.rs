@@ -21,12 +21,14 @@ use serde_json::Value;
 use super::home::{private_dir, read_json, write_json, write_json_durably};
 use super::process::{self, Leader};
 use super::stream::Found;
+use super::task::{Lease, Task};
 use super::verdict::Verdict;
-use super::wire::{Event, Lease, Task};
+use bloom_api::requests::EventBody;
+use bloom_api::values::{Int, Json};
 use bloom_core::Ms;
 
 /// Beyond this a run's text is not told any more; the server keeps the newest 10,000 events of a task.
-const MAX_EVENTS: u64 = 100_000;
+const MAX_EVENTS: i64 = 100_000;
 /// More than the longest event, of which some parts are cut at 32 KiB.
 const LAST_LINES: u64 = 1 << 20;
 /// What one call takes: the server's limit for a body is 1 MiB unless set lower.
@@ -154,7 +156,7 @@ impl RunDir {
 /// One line of the record: the event, and how far the output was read when it was made.
 #[derive(Deserialize, Serialize)]
 struct Line {
-    event: Event,
+    event: EventBody,
     start: u32,
     offset: u64,
 }
@@ -164,7 +166,7 @@ struct Line {
 pub struct EventLog {
     file: File,
     path: PathBuf,
-    last_seq: u64,
+    last_seq: i64,
     /// How far the output has been told of: which process of the run, and where in its output.
     told: (u32, u64),
 }
@@ -183,7 +185,7 @@ impl EventLog {
         file.set_len(from + whole as u64)?;
         let mut lines = bytes[..whole].split(|byte| *byte == b'\n').rev();
         let last: Option<Line> = lines.find_map(|line| serde_json::from_slice(line).ok());
-        let (last_seq, told) = last.map_or((0, (0, 0)), |line| (line.event.seq, (line.start, line.offset)));
+        let (last_seq, told) = last.map_or((0, (0, 0)), |line| (line.event.seq.0, (line.start, line.offset)));
         Ok(Self { file, path, last_seq, told })
     }
 
@@ -198,7 +200,7 @@ impl EventLog {
                 break;
             }
             self.last_seq += 1;
-            let event = Event { seq: self.last_seq, kind, at: now, data };
+            let event = EventBody { seq: Int(self.last_seq), kind, at: Int(now), data: Json(data.to_string()) };
             serde_json::to_writer(&mut lines, &Line { event, start, offset })?;
             lines.push(b'\n');
         }
@@ -233,7 +235,7 @@ pub struct EventReader {
 
 impl EventReader {
     /// The next events to send, and where they end.
-    pub fn batch(&mut self) -> io::Result<(Vec<Event>, u64)> {
+    pub fn batch(&mut self) -> io::Result<(Vec<EventBody>, u64)> {
         self.file.seek(SeekFrom::Start(self.position))?;
         let mut bytes = Vec::new();
         (&self.file).take(MAX_BATCH_BYTES).read_to_end(&mut bytes)?;
@@ -318,7 +320,7 @@ mod tests {
         log.add(vec![(EventKind::Text, json!({"text": "a"})), (EventKind::Text, json!({"text": "b"}))], 1, 10, 5).unwrap();
         let mut reader = log.reader().unwrap();
         let (events, end) = reader.batch().unwrap();
-        assert_eq!(events.iter().map(|event| event.seq).collect::<Vec<_>>(), [1, 2]);
+        assert_eq!(events.iter().map(|event| event.seq.0).collect::<Vec<_>>(), [1, 2]);
         reader.sent(end);
         assert!(reader.batch().unwrap().0.is_empty());
         drop(log);
@@ -327,7 +329,7 @@ mod tests {
         let mut log = EventLog::open(&dir).unwrap();
         assert!(log.is_told(1, 10) && !log.is_told(1, 11) && !log.is_told(2, 0));
         log.add(vec![(EventKind::Text, json!({"text": "c"}))], 1, 12, 6).unwrap();
-        assert_eq!(reader.batch().unwrap().0.iter().map(|event| event.seq).collect::<Vec<_>>(), [3]);
+        assert_eq!(reader.batch().unwrap().0.iter().map(|event| event.seq.0).collect::<Vec<_>>(), [3]);
     }
 
     #[test]

@@ -7,9 +7,8 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use super::wire::Usage;
 use bloom_core::Ms;
-use bloom_core::task::EventKind;
+use bloom_core::task::{EventKind, Usage};
 
 /// Text of an event beyond this is cut: the whole is in the result.
 const MAX_TEXT: usize = 32 * 1024;
@@ -274,7 +273,7 @@ impl Reading {
 
 /// What a run reads from a cache or writes into one counts as input.
 fn tokens(usage: &Value) -> Usage {
-    let count = |name: &str| usage[name].as_u64().unwrap_or(0);
+    let count = |name: &str| usage[name].as_u64().and_then(|count| i64::try_from(count).ok()).unwrap_or(0);
     Usage {
         input_tokens: count("input_tokens") + count("cache_creation_input_tokens") + count("cache_read_input_tokens"),
         output_tokens: count("output_tokens"),

@@ -4,7 +4,9 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::stream::{Ending, Reading, cut};
-use super::wire::{Completion, Metrics, Task};
+use super::task::Task;
+use bloom_api::complete::Completion;
+use bloom_api::values::{Id, Int};
 use bloom_core::Ms;
 use bloom_core::task::{Format, Outcome, Reason};
 
@@ -34,7 +36,7 @@ pub struct End {
     /// `None`: the process was not our child any more.
     pub exit: Option<String>,
     pub stderr: String,
-    pub duration_ms: u64,
+    pub duration_ms: i64,
 }
 
 /// What is to be told to the server.
@@ -69,8 +71,8 @@ impl Failure {
 pub fn judge(task: &Task, lease: Uuid, reading: &Reading, end: &End, now: Ms) -> Verdict {
     match outcome(task, reading, end, now) {
         Ok((output, denied)) => {
-            let tags = if denied { vec!["tools_denied".to_owned()] } else { Vec::new() };
-            Verdict::Complete(Box::new(Completion { output: Some(output), artifact_tags: tags, ..completion(lease, reading, end) }))
+            let tags = denied.then_some("tools_denied").into_iter().collect();
+            Verdict::Complete(Box::new(Completion { output: Some(output.into()), artifact_tags: tags, ..completion(lease, reading, end) }))
         }
         Err(None) if reading.usage().is_none() => Verdict::Release { reason: "the worker takes nothing new".into() },
         // What it has used so far is not to be lost with it.
@@ -93,11 +95,11 @@ fn failed(lease: Uuid, reading: &Reading, end: &End, failure: Failure) -> Verdic
     Verdict::Complete(Box::new(Completion {
         status: Outcome::Error,
         // An answer that can't be used is still shown to whoever looks.
-        output: reading.result.as_ref().map(|ending| clean(&ending.text)).filter(|text| !text.is_empty()),
-        error_message: Some(if message.is_empty() { failure.reason.to_string() } else { message }),
+        output: reading.result.as_ref().map(|ending| clean(&ending.text)).filter(|text| !text.is_empty()).map(Into::into),
+        error_message: Some(if message.is_empty() { failure.reason.as_str().into() } else { message.into() }),
         reason: Some(failure.reason),
         retryable: failure.retryable,
-        retry_at: failure.retry_at,
+        retry_at: failure.retry_at.map(Int),
         keep_attempt: failure.is_outside,
         ..completion(lease, reading, end)
     }))
@@ -106,19 +108,11 @@ fn failed(lease: Uuid, reading: &Reading, end: &End, failure: Failure) -> Verdic
 fn completion(lease_id: Uuid, reading: &Reading, end: &End) -> Completion {
     let usage = reading.usage();
     Completion {
-        lease_id,
-        status: Outcome::Success,
-        output: None,
-        error_message: None,
-        metrics: Metrics { duration_ms: end.duration_ms, tokens_used: usage.map(|usage| usage.input_tokens + usage.output_tokens) },
-        artifact_tags: Vec::new(),
-        reason: None,
-        retryable: false,
-        retry_at: None,
-        keep_attempt: false,
-        usage,
-        session_id: reading.session_id.clone(),
-        model: reading.model.clone(),
+        lease_id: Some(Id(lease_id)),
+        usage: usage.map(Into::into),
+        session_id: reading.session_id.clone().map(Into::into),
+        model: reading.model.clone().map(Into::into),
+        ..Completion::new(Outcome::Success, end.duration_ms, usage.map(|usage| usage.input_tokens + usage.output_tokens))
     }
 }
 
@@ -290,6 +284,6 @@ mod tests {
     #[test]
     fn denied_tools_are_marked() {
         let denied = verdict("text", &[result(json!({"permission_denials": [{"tool_name": "Bash"}]}))], exit("0"));
-        assert_eq!((denied.status, denied.artifact_tags), (Outcome::Success, vec!["tools_denied".to_owned()]));
+        assert_eq!((denied.status, denied.artifact_tags.texts()), (Outcome::Success, vec!["tools_denied".to_owned()]));
     }
 }

@@ -4,38 +4,22 @@ use std::sync::Arc;
 
 use hyper::Method;
 use hyper::body::Bytes;
-use serde::Deserialize;
 
-use super::calls::{AGENTS, decode};
+use super::calls::{AGENTS, decode, encode};
 use super::client::Client;
 use super::{Bench, BenchError};
+use bloom_api::answers::{BulkResult, Worker};
+use bloom_api::bulk::{Bulk, Filter, Named};
+use bloom_core::task::Status;
+use bloom_core::worker::WorkerStatus;
 
 /// Pages of 1000 tasks that cleaning up cancels at most: far beyond the longest queue.
 const MOST_PAGES: usize = 100_000;
 
-#[derive(Deserialize)]
-struct Worker {
-    id: String,
-    status: String,
-    #[serde(default)]
-    cordoned: bool,
-    capabilities: Capabilities,
-}
-
-#[derive(Deserialize)]
-struct Capabilities {
-    agents: Option<Vec<String>>,
-}
-
-#[derive(Deserialize)]
-struct Cancelled {
-    more: bool,
-}
-
 /// A real worker that serves every agent would run the benchmark's tasks, and somebody would pay for them.
 pub async fn refuse_other_workers(bench: &Bench) -> Result<(), BenchError> {
     let workers = workers(&mut Client::connect(&bench.target).await?).await?;
-    match workers.iter().find(|worker| worker.status == "online" && !worker.cordoned && worker.capabilities.agents.is_none()) {
+    match workers.iter().find(|worker| worker.status == WorkerStatus::Online && !worker.cordoned && worker.capabilities.agents.is_none()) {
         Some(worker) => Err(format!(
             "worker \"{0}\" is online and would run the benchmark's tasks: cordon it first (POST /api/runtime/workers/{0}/cordon), \
              or leave out --server to measure a server started for the purpose",
@@ -53,10 +37,11 @@ pub async fn clean_up(bench: &Arc<Bench>) -> Result<(), BenchError> {
         client.expect(&Method::DELETE, &format!("/api/runtime/workers/{}", worker.id), Bytes::new(), &[200, 404]).await?;
     }
     for agent in AGENTS {
-        let body = Bytes::from(format!(r#"{{"filter":{{"agent_slug":"{agent}","status":"queued"}}}}"#));
+        let queued = Filter { agent_slug: Some(agent.into()), status: Some(Status::Queued.as_str().into()), ..Filter::default() };
+        let body = encode(&Bulk { named: Named::Filter(Box::new(queued)), dry_run: false })?;
         for _ in 0..MOST_PAGES {
             let answer = client.expect(&Method::POST, "/api/runtime/llm-tasks:cancel", body.clone(), &[200]).await?;
-            if !decode::<Cancelled>(&answer)?.more {
+            if !decode::<BulkResult>(&answer)?.more {
                 break;
             }
         }
@@ -65,7 +50,7 @@ pub async fn clean_up(bench: &Arc<Bench>) -> Result<(), BenchError> {
 }
 
 /// The newest 1000; the benchmark's own are among them.
-async fn workers(client: &mut Client) -> Result<Vec<Worker>, BenchError> {
+async fn workers(client: &mut Client) -> Result<Vec<Worker<'static>>, BenchError> {
     let answer = client.expect(&Method::GET, "/api/runtime/workers?limit=1000", Bytes::new(), &[200]).await?;
     decode(&answer)
 }

@@ -22,9 +22,9 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use hyper::Method;
 use hyper::body::Bytes;
-use serde::Deserialize;
 use tokio::signal::unix::{SignalKind, signal};
 
+use bloom_api::reports::Health;
 use client::{Client, Target};
 use report::{Report, Row};
 use server::Server;
@@ -134,8 +134,8 @@ struct Bench {
     target: Arc<Target>,
     /// Tells this run's workers and contexts from those of others.
     label: String,
-    /// Further fields of every task.
-    task_extra: &'static str,
+    /// Of every task.
+    ttl_after_finished_sec: Option<i64>,
     time: Duration,
     clients: Vec<usize>,
     queued: Vec<u64>,
@@ -188,7 +188,7 @@ async fn measure_started(args: &BenchArgs, report: &mut Report) -> Result<(), Be
         let mut server = Server::prepare(&directory, database_url, &label, &random_word())?;
         let syncs = server.disk_syncs_per_second();
         let (target, _) = server.start().await?;
-        let bench = bench_of(args, target, label, Some(server), "");
+        let bench = bench_of(args, target, label, Some(server), None);
         let storage = storage_of(&bench).await?;
         let disk = syncs.map(|rate| format!(", {rate:.0} disk syncs/s in {}", directory.display())).unwrap_or_default();
         report.about.push(format!("{storage}: started here, {}{disk}", machine()));
@@ -209,7 +209,7 @@ async fn measure_started(args: &BenchArgs, report: &mut Report) -> Result<(), Be
 
 async fn measure_external_target(args: &BenchArgs, url: &str, report: &mut Report) -> Result<(), BenchError> {
     let target = Target::new(url, args.key.as_deref())?;
-    let bench = bench_of(args, target, random_word(), None, r#","ttl_after_finished_sec":3600"#);
+    let bench = bench_of(args, target, random_word(), None, Some(3600));
     external_target::refuse_other_workers(&bench).await?;
     let storage = storage_of(&bench).await?;
     report.about.push(format!("{storage}: {url}, load from {}", machine()));
@@ -252,13 +252,13 @@ async fn measure(bench: &Arc<Bench>, scenario: Scenario, storage: &str, report: 
     Ok(())
 }
 
-fn bench_of(args: &BenchArgs, target: Target, label: String, server: Option<Server>, task_extra: &'static str) -> Arc<Bench> {
+fn bench_of(args: &BenchArgs, target: Target, label: String, server: Option<Server>, ttl_after_finished_sec: Option<i64>) -> Arc<Bench> {
     let mut queued = args.queued.clone();
     queued.sort_unstable();
     Arc::new(Bench {
         target: Arc::new(target),
         label,
-        task_extra,
+        ttl_after_finished_sec,
         time: Duration::from_secs(args.seconds),
         clients: args.clients.iter().map(|&clients| usize::from(clients)).collect(),
         queued,
@@ -267,16 +267,11 @@ fn bench_of(args: &BenchArgs, target: Target, label: String, server: Option<Serv
     })
 }
 
-#[derive(Deserialize)]
-struct Health {
-    storage: String,
-}
-
 /// Which database the server keeps its tasks in.
 async fn storage_of(bench: &Bench) -> Result<String, BenchError> {
     let mut client = Client::connect(&bench.target).await?;
     let answer = client.expect(&Method::GET, "/api/runtime/health", Bytes::new(), &[200]).await?;
-    Ok(calls::decode::<Health>(&answer)?.storage)
+    Ok(calls::decode::<Health>(&answer)?.storage.into_owned())
 }
 
 fn machine() -> String {

@@ -5,13 +5,14 @@ use std::time::{Duration, Instant};
 
 use hyper::Method;
 use hyper::body::Bytes;
-use serde::Deserialize;
 
 use super::calls::{QUEUE_AGENT, Session, decode};
 use super::client::Client;
 use super::load::{self, Tally, Window};
 use super::report::Row;
 use super::{Bench, BenchError};
+use bloom_api::reports::Stats;
+use bloom_core::task::Status;
 
 pub const SCENARIO: &str = "latency";
 /// Tasks of one batch call when the queue is filled: the most it takes.
@@ -35,22 +36,6 @@ const PAGES: [(&str, &str); 11] = [
     ("workers", "/api/runtime/workers"),
 ];
 
-#[derive(Deserialize)]
-struct Stats {
-    tasks: TaskStats,
-}
-
-#[derive(Deserialize)]
-struct TaskStats {
-    by_status: ByStatus,
-}
-
-#[derive(Deserialize)]
-struct ByStatus {
-    #[serde(default)]
-    queued: u64,
-}
-
 /// Claim, lease and the lists at each length of the queue, from the shortest to the longest.
 pub async fn at_each_length(bench: &Arc<Bench>) -> Result<Vec<Row>, BenchError> {
     let mut rows = Vec::new();
@@ -71,7 +56,8 @@ pub async fn at_each_length(bench: &Arc<Bench>) -> Result<Vec<Row>, BenchError> 
 pub async fn fill(bench: &Arc<Bench>, length: u64) -> Result<Option<Tally>, BenchError> {
     let mut client = Client::connect(&bench.target).await?;
     let stats = client.expect(&Method::GET, "/api/runtime/stats", Bytes::new(), &[200]).await?;
-    let there = decode::<Stats>(&stats)?.tasks.by_status.queued;
+    let queued = decode::<Stats>(&stats)?.tasks.by_status.get(Status::Queued.as_str()).copied();
+    let there = queued.map_or(0, i64::unsigned_abs);
     if there >= length {
         return Ok(None);
     }

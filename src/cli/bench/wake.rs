@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
+use uuid::Uuid;
 
 use super::calls::{Session, WAKE_AGENT};
 use super::load;
@@ -14,7 +15,7 @@ use super::{Bench, BenchError};
 /// Idle workers, each in a long poll of its own; the task wakes one of them.
 const IDLE: [usize; 2] = [1, 32];
 /// Long polls last this long, then the worker asks again; so long it may take until all have ended.
-const POLL_SECONDS: u32 = 5;
+const POLL_SECONDS: i64 = 5;
 /// Between two submits, so that every worker is back in its poll.
 const PAUSE: Duration = Duration::from_millis(10);
 /// A task that is not delivered by then is lost.
@@ -41,7 +42,7 @@ pub async fn submit_to_delivery(bench: &Arc<Bench>) -> Result<Vec<Row>, BenchErr
         while Instant::now() < until {
             let began = Instant::now();
             let task = submitter.create().await?;
-            let Ok(Some(at)) = tokio::time::timeout(DELIVERY_LIMIT, delivery_of(&task, &mut deliveries)).await else {
+            let Ok(Some(at)) = tokio::time::timeout(DELIVERY_LIMIT, delivery_of(task, &mut deliveries)).await else {
                 return Err(why_undelivered(&mut polls).await);
             };
             submitter.record_span("submit to delivery", at.duration_since(began));
@@ -56,11 +57,11 @@ pub async fn submit_to_delivery(bench: &Arc<Bench>) -> Result<Vec<Row>, BenchErr
     Ok(rows)
 }
 
-async fn poll(mut session: Session, delivered: mpsc::Sender<(String, Instant)>, until: Instant) -> Result<Session, BenchError> {
+async fn poll(mut session: Session, delivered: mpsc::Sender<(Uuid, Instant)>, until: Instant) -> Result<Session, BenchError> {
     while Instant::now() < until {
         for held in session.claim(1, POLL_SECONDS).await? {
             let at = Instant::now();
-            if delivered.send((held.task.clone(), at)).await.is_err() {
+            if delivered.send((held.task, at)).await.is_err() {
                 return Ok(session);
             }
             session.complete(&held).await?;
@@ -70,7 +71,7 @@ async fn poll(mut session: Session, delivered: mpsc::Sender<(String, Instant)>, 
 }
 
 /// When the task was delivered. Others may come first: of a run that broke off.
-async fn delivery_of(task: &str, deliveries: &mut mpsc::Receiver<(String, Instant)>) -> Option<Instant> {
+async fn delivery_of(task: Uuid, deliveries: &mut mpsc::Receiver<(Uuid, Instant)>) -> Option<Instant> {
     loop {
         let (found, at) = deliveries.recv().await?;
         if found == task {

@@ -3,15 +3,19 @@
 use std::io::{Read, Write, stderr, stdin};
 
 use clap::Args;
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::json;
 
-use super::super::connect::Server;
+use super::super::connect::{Server, read};
 use super::super::show::{self, Form, Shown};
 use super::super::{columns, term};
 use super::filters::Filters;
 use super::path;
 use crate::CommandError;
-use bloom_api::tasks::MAX_BATCH;
+use bloom_api::answers::BulkResult;
+use bloom_api::bulk::{Bulk, Named};
+use bloom_api::tasks::{MAX_BATCH, Task};
+use bloom_core::task::Status;
 
 /// A million tasks in all; whoever goes on making them while they are cancelled must not keep this running.
 const MAX_ROUNDS: usize = 1000;
@@ -53,32 +57,18 @@ impl Wish {
     }
 }
 
-#[derive(Default)]
-struct Outcome {
-    matched: i64,
-    changed: i64,
-    more: bool,
+const NOTHING: BulkResult = BulkResult { matched: 0, changed: 0, more: false };
+
+fn add(all: &mut BulkResult, other: &BulkResult) {
+    all.matched += other.matched;
+    all.changed += other.changed;
+    all.more = other.more;
 }
 
-impl Outcome {
-    fn read(answer: &Value) -> Self {
-        let number = |name: &str| answer[name].as_i64().unwrap_or_default();
-        Self { matched: number("matched"), changed: number("changed"), more: answer["more"] == true }
-    }
-
-    fn add(&mut self, other: &Self) {
-        self.matched += other.matched;
-        self.changed += other.changed;
-        self.more = other.more;
-    }
-
-    fn print(&self, shown: Shown) -> Result<(), CommandError> {
-        match shown.form() {
-            Some(form @ (Form::Json | Form::Yaml)) => {
-                show::one(form, &columns::TASKS, &json!({ "matched": self.matched, "changed": self.changed, "more": self.more }))
-            }
-            _ => Ok(()),
-        }
+fn print(result: &BulkResult, shown: Shown) -> Result<(), CommandError> {
+    match shown.form() {
+        Some(form @ (Form::Json | Form::Yaml)) => show::as_it_came(form, result),
+        _ => Ok(()),
     }
 }
 
@@ -90,16 +80,14 @@ pub async fn run(wish: Wish, args: BulkArgs, server: &Server, shown: Shown) -> R
         }
         ([_, ..], false) => Err(CommandError::usage("give either ids or filters, not both")),
         ([id], true) if !args.dry_run => {
-            let task = server.post(&path(id, &format!("/{verb}")), &json!({})).await.map_err(|failure| failure.about(id))?;
+            let answer = server.post(&path(id, &format!("/{verb}")), &json!({})).await.map_err(|failure| failure.about(id))?;
             match shown.form() {
-                Some(form) => show::one(form, &columns::TASKS, &task),
+                Some(form) => show::one(form, &columns::TASKS, &answer),
                 None => {
-                    let is_stopping = task["cancel_requested"] == true && task["status"] != "cancelled";
-                    let state = if is_stopping {
-                        "still running; its worker was told to stop"
-                    } else {
-                        task["status"].as_str().unwrap_or_default()
-                    };
+                    let task: Task = read(&answer)?;
+                    let is_stopping = task.cancel_requested && task.status != Status::Cancelled;
+                    let status = task.status.to_string();
+                    let state = if is_stopping { "still running; its worker was told to stop" } else { &status };
                     term::note(&format!("task {id}: {state}"));
                     Ok(())
                 }
@@ -111,11 +99,11 @@ pub async fn run(wish: Wish, args: BulkArgs, server: &Server, shown: Shown) -> R
 }
 
 async fn by_ids(wish: Wish, ids: &[String], dry_run: bool, server: &Server, shown: Shown) -> Result<(), CommandError> {
-    let mut all = Outcome::default();
+    let mut all = NOTHING;
     for ids in ids.chunks(MAX_BATCH) {
-        all.add(&call(wish, &json!({ "ids": ids, "dry_run": dry_run }), server).await?);
+        add(&mut all, &call(wish, &json!({ "ids": ids, "dry_run": dry_run }), server).await?);
     }
-    all.print(shown)?;
+    print(&all, shown)?;
     let done = if dry_run { all.matched } else { all.changed };
     let what = if dry_run { format!("to {}", wish.verb()) } else { wish.done().to_owned() };
     let told = format!("{done} of {}: {what}", tasks(ids.len() as i64));
@@ -127,28 +115,29 @@ async fn by_ids(wish: Wish, ids: &[String], dry_run: bool, server: &Server, show
 }
 
 async fn by_filter(wish: Wish, args: &BulkArgs, server: &Server, shown: Shown) -> Result<(), CommandError> {
-    let filter = args.filters.body();
-    let meant = call(wish, &json!({ "filter": filter, "dry_run": true }), server).await?;
+    let mut bulk = Bulk { named: Named::Filter(Box::new(args.filters.body())), dry_run: true };
+    let meant = call(wish, &bulk, server).await?;
     let count = if meant.more { format!("{} or more", tasks(meant.matched)) } else { tasks(meant.matched) };
     if args.dry_run || meant.matched == 0 {
         term::note(&format!("{count} to {}", wish.verb()));
-        return meant.print(shown);
+        return print(&meant, shown);
     }
     if !args.yes && !confirm(wish, &count)? {
         term::note("Nothing was changed.");
         return Ok(());
     }
-    let mut all = Outcome::default();
+    let mut all = NOTHING;
+    bulk.dry_run = false;
     for _ in 0..MAX_ROUNDS {
-        let round = call(wish, &json!({ "filter": filter }), server).await?;
-        all.add(&round);
+        let round = call(wish, &bulk, server).await?;
+        add(&mut all, &round);
         // A round that changes nothing would be followed by others like it.
         if !round.more || round.changed == 0 {
             break;
         }
     }
     term::note(&format!("{}: {}", tasks(all.changed), wish.done()));
-    all.print(shown)?;
+    print(&all, shown)?;
     if all.more {
         return Err(format!("there are more: run the command again to {} them as well", wish.verb()).into());
     }
@@ -159,8 +148,8 @@ fn tasks(count: i64) -> String {
     if count == 1 { "1 task".into() } else { format!("{count} tasks") }
 }
 
-async fn call(wish: Wish, body: &Value, server: &Server) -> Result<Outcome, CommandError> {
-    Ok(Outcome::read(&server.post(&format!("api/runtime/llm-tasks:{}", wish.verb()), body).await?))
+async fn call(wish: Wish, body: &impl Serialize, server: &Server) -> Result<BulkResult, CommandError> {
+    read(&server.post(&format!("api/runtime/llm-tasks:{}", wish.verb()), body).await?)
 }
 
 fn confirm(wish: Wish, count: &str) -> Result<bool, CommandError> {

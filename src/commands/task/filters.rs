@@ -1,12 +1,13 @@
 //! Filters of tasks.
 
-use clap::Args;
-use clap::builder::PossibleValuesParser;
-use serde_json::{Value, json};
-
 use super::super::when;
+use bloom_api::bulk::Filter;
+use bloom_api::tasks::Task;
+use bloom_api::values::{Int, LabelText, Text};
 use bloom_core::Ms;
 use bloom_core::task::Status;
+use clap::Args;
+use clap::builder::PossibleValuesParser;
 
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Filters")]
@@ -61,28 +62,38 @@ impl Filters {
     }
 
     /// As a bulk call takes them.
-    pub fn body(&self) -> Value {
-        let labels: Vec<_> = self.labels.iter().map(|(name, value)| format!("{name}={value}")).collect();
-        json!({
-            "status": self.status, "agent_slug": self.agent, "context_id": self.context, "worker_id": self.worker, "label": labels,
-            "created_after": self.since, "created_before": self.until,
-        })
+    pub fn body(&self) -> Filter {
+        let text = |text: &Option<String>| text.clone().map(Text);
+        let labels = self.labels.iter().cloned().map(|(name, value)| LabelText { name, value });
+        Filter {
+            status: text(&self.status),
+            agent_slug: text(&self.agent),
+            context_id: text(&self.context),
+            worker_id: text(&self.worker),
+            labels: None,
+            label: Some(labels.collect()),
+            created_after: self.since.map(Int),
+            created_before: self.until.map(Int),
+        }
     }
 
     /// Whether a task is one of those that a list with these filters shows.
-    pub fn fits(&self, task: &Value) -> bool {
-        let texts = [("status", &self.status), ("agent_slug", &self.agent), ("context_id", &self.context), ("worker_id", &self.worker)];
-        let created = task["created_at"].as_i64().unwrap_or_default();
-        texts.into_iter().all(|(name, wanted)| wanted.as_ref().is_none_or(|wanted| task[name] == **wanted))
-            && self.labels.iter().all(|(name, value)| task["labels"][name] == **value)
-            && self.since.is_none_or(|since| created > since)
-            && self.until.is_none_or(|until| created < until)
+    pub fn fits(&self, task: &Task) -> bool {
+        let is = |wanted: &Option<String>, is: Option<&str>| wanted.is_none() || wanted.as_deref() == is;
+        is(&self.status, Some(&task.status.to_string()))
+            && is(&self.agent, Some(&task.agent_slug))
+            && is(&self.context, Some(&task.context_id))
+            && is(&self.worker, task.worker_id.as_deref())
+            && self.labels.iter().all(|(name, value)| task.labels.get(name) == Some(value))
+            && self.since.is_none_or(|since| task.created_at > since)
+            && self.until.is_none_or(|until| task.created_at < until)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
 
     fn filters() -> Filters {
         Filters { status: Some("queued".into()), labels: vec![("a".into(), "1=2".into())], since: Some(5), ..Filters::default() }
@@ -92,13 +103,20 @@ mod tests {
     fn they_say_the_same_in_a_query_and_a_body() {
         assert!(Filters::default().is_empty());
         assert_eq!(filters().query(), [("status", "queued".into()), ("label", "a=1=2".into()), ("created_after", "5".into())]);
-        assert_eq!(filters().body()["label"], json!(["a=1=2"]));
-        assert_eq!(filters().body()["created_after"], 5);
+        let body = json!({ "status": "queued", "label": ["a=1=2"], "created_after": 5 });
+        assert_eq!(serde_json::to_value(filters().body()).unwrap(), body);
     }
 
     #[test]
     fn they_fit_what_a_list_would_show() {
-        let task = |status: &str, value: &str, at: Ms| json!({ "status": status, "labels": { "a": value }, "created_at": at });
+        let task = |status: &str, value: &str, at: Ms| -> Task<'static> {
+            serde_json::from_value(json!({
+                "id": uuid::Uuid::nil(), "context_id": "c", "agent_slug": "a", "prompt": "p", "policy": { "timeout_sec": 60 },
+                "desired_format": "text", "status": status, "created_at": at, "updated_at": at, "attempts": 0, "max_attempts": 1,
+                "priority": 5, "depends_on": [], "labels": { "a": value }, "infra_retries": 0, "cancel_requested": false,
+            }))
+            .unwrap()
+        };
         assert!(filters().fits(&task("queued", "1=2", 6)));
         assert!(!filters().fits(&task("running", "1=2", 6)));
         assert!(!filters().fits(&task("queued", "2", 6)));

@@ -2,13 +2,16 @@
 
 use clap::builder::PossibleValuesParser;
 use serde_json::Value;
+use uuid::Uuid;
 
-use super::super::connect::{Server, failed, with_query};
+use super::super::connect::{Server, failed, read, with_query};
 use super::super::show::{self, Form, Shown};
 use super::super::{columns, term};
-use super::wait::{Trouble, WaitOptions, interruptible, not_completed};
+use super::wait::{Trouble, WaitOptions, interruptible, must_be_completed};
 use super::{LogsArgs, answer, path};
 use crate::CommandError;
+use bloom_api::answers::Event;
+use bloom_api::words::Word;
 use bloom_client::Error;
 use bloom_core::task::EventKind;
 
@@ -31,9 +34,7 @@ pub async fn to_the_end(server: &Server, id: &str, waiting: WaitOptions, shown: 
     // Its state is watched beside the stream, which says nothing of a task that waits for its run.
     let (task, ()) = tokio::try_join!(waiting.until_finished(server, id), stream(server, id, true, |event| transcript.take(event)))?;
     transcript.end_line()?;
-    if task["status"] != "completed" {
-        return Err(not_completed(&task));
-    }
+    must_be_completed(&read(&task)?)?;
     if transcript.has_text || transcript.is_json() { Ok(()) } else { answer(server, id, shown).await }
 }
 
@@ -54,12 +55,18 @@ pub async fn logs(args: &LogsArgs, server: &Server, form: Form) -> Result<(), Co
         let (events, after) = server.page(&page).await.map_err(|error| failed(error).about(id))?;
         next = after.filter(|_| !events.is_empty());
         match form {
-            Form::Json | Form::Yaml => all.extend(events.into_iter().filter(|event| transcript.wants(event))),
+            Form::Json | Form::Yaml => {
+                for event in events {
+                    if transcript.wants(&read(&event)?) {
+                        all.push(event);
+                    }
+                }
+            }
             _ => events.iter().try_for_each(|event| transcript.take(event))?,
         }
     }
     match form {
-        Form::Json | Form::Yaml => show::list(form, &columns::TASKS, &all),
+        Form::Json | Form::Yaml => show::as_it_came(form, &all),
         _ => transcript.end_line(),
     }
 }
@@ -103,7 +110,7 @@ struct Transcript<'a> {
     is_log: bool,
     kinds: &'a [String],
     /// The lease of the last event.
-    lease: Option<String>,
+    lease: Option<Uuid>,
     is_in_line: bool,
     /// Something else has come since the last text: what follows is no part of that.
     is_cut: bool,
@@ -119,27 +126,27 @@ impl<'a> Transcript<'a> {
         matches!(self.form, Form::Json | Form::Yaml)
     }
 
-    fn wants(&self, event: &Value) -> bool {
-        self.kinds.is_empty() || self.kinds.iter().any(|kind| event["kind"] == **kind)
+    fn wants(&self, event: &Event) -> bool {
+        self.kinds.is_empty() || self.kinds.contains(&event.kind.to_string())
     }
 
-    fn take(&mut self, event: &Value) -> Result<(), CommandError> {
-        if !self.wants(event) {
+    fn take(&mut self, answer: &Value) -> Result<(), CommandError> {
+        let event: Event = read(answer)?;
+        if !self.wants(&event) {
             return Ok(());
         }
         match self.form {
-            Form::Json => return term::print_foreign(&format!("{event}\n")),
-            Form::Yaml => return show::Feed::new(Form::Yaml, &columns::TASKS).print(std::slice::from_ref(event)),
+            Form::Json => return term::print_foreign(&format!("{answer}\n")),
+            Form::Yaml => return show::Feed::new(Form::Yaml, &columns::TASKS).print(std::slice::from_ref(answer)),
             Form::Table | Form::Wide | Form::Name => {}
         }
-        let lease = event["lease_id"].as_str().map(str::to_owned);
-        if self.lease.is_some() && lease != self.lease {
+        if self.lease.is_some_and(|lease| lease != event.lease_id) {
             self.aside("[again] another run of this task")?;
             self.is_cut = true;
         }
-        self.lease = lease;
-        let (kind, data) = (event["kind"].as_str().unwrap_or_default(), &event["data"]);
-        match text_of(data).filter(|_| kind == "text") {
+        self.lease = Some(event.lease_id);
+        let (kind, data) = (event.kind, &event.data.get().parse::<Value>().unwrap_or_default());
+        match text_of(data).filter(|_| kind == EventKind::Text) {
             Some("") => Ok(()),
             Some(text) => {
                 if std::mem::take(&mut self.is_cut) {
@@ -150,9 +157,9 @@ impl<'a> Transcript<'a> {
                 term::print_foreign(text)
             }
             None => {
-                self.is_cut |= matches!(kind, "tool_use" | "tool_result");
+                self.is_cut |= matches!(kind, Word::Known(EventKind::ToolUse | EventKind::ToolResult));
                 // Whoever waits for the text wants to see what is going on, not all of it.
-                if self.is_log || !matches!(kind, "tool_result" | "usage") {
+                if self.is_log || !matches!(kind, Word::Known(EventKind::ToolResult | EventKind::Usage)) {
                     self.aside(&format!("[{kind}] {}", summary(data)))?;
                 }
                 Ok(())

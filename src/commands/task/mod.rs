@@ -11,17 +11,18 @@ mod watch;
 
 use std::time::Duration;
 
-use clap::{Args, Subcommand};
-use serde_json::Value;
-
-use super::connect::Server;
+use super::connect::{Server, read};
 use super::records::{self, Limit};
 use super::show::{self, Form, Shown};
 use super::{columns, term, when};
 use crate::CommandError;
+use bloom_api::answers::TaskResult;
 use bloom_client::part;
+use bloom_core::task::Outcome;
 use bulk::BulkArgs;
+use clap::{Args, Subcommand};
 use filters::Filters;
+use serde_json::Value;
 use submit::Submit;
 use wait::WaitOptions;
 
@@ -143,10 +144,10 @@ async fn wait_for_all(server: &Server, ids: &[String], timeout: Option<Duration>
         tasks.push(wait::interruptible(id, waiting.until_finished(server, id)).await?);
     }
     show::some(shown.form_or(Form::Table), &columns::TASKS, &tasks)?;
-    match tasks.iter().find(|task| task["status"] != "completed") {
-        Some(task) => Err(wait::not_completed(task)),
-        None => Ok(()),
+    for task in &tasks {
+        wait::must_be_completed(&read(task)?)?;
     }
+    Ok(())
 }
 
 /// Prints a task's newest result, the answer alone unless asked otherwise.
@@ -154,16 +155,17 @@ async fn wait_for_all(server: &Server, ids: &[String], timeout: Option<Duration>
 /// # Errors
 /// There is none, or it is an error's.
 async fn answer(server: &Server, id: &str, shown: Shown) -> Result<(), CommandError> {
-    let result = server.get(&path(id, "/result")).await.map_err(|failure| failure.about(id))?;
+    let answer = server.get(&path(id, "/result")).await.map_err(|failure| failure.about(id))?;
+    let result: TaskResult = read(&answer)?;
     match shown.form() {
-        Some(form @ (Form::Json | Form::Yaml)) => show::one(form, &columns::TASKS, &result)?,
-        _ => print_answer(result["output"].as_str().unwrap_or_default())?,
+        Some(form @ (Form::Json | Form::Yaml)) => show::as_it_came(form, &answer)?,
+        _ => print_answer(result.output.as_deref().unwrap_or_default())?,
     }
-    if result["status"] == "success" {
+    if result.status == Outcome::Success {
         return Ok(());
     }
-    let why = result["error_message"].as_str().unwrap_or("it gave no reason");
-    Err(format!("the run of {id} on {} failed: {why}", columns::text(&result["worker_id"])).into())
+    let why = result.error_message.as_deref().unwrap_or("it gave no reason");
+    Err(format!("the run of {id} on {} failed: {why}", result.worker_id).into())
 }
 
 /// Ends it with a line break, if it has none, as a shell expects.
@@ -172,7 +174,7 @@ fn print_answer(output: &str) -> Result<(), CommandError> {
     term::print_foreign(&format!("{output}{end}"))
 }
 
-/// The id of a task that the server has answered with.
+/// The id of a task that the server has made. No more of the answer is read: the task is there, whatever else is said of it.
 fn id_of(task: &Value) -> Result<String, CommandError> {
     let id = task["id"].as_str().ok_or_else(|| "the server's answer has no id, which its API promises".to_owned())?;
     Ok(id.to_owned())

@@ -9,11 +9,11 @@ use clap::Args;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::super::connect::Server;
+use super::super::connect::{Server, read};
 use super::super::show::{self, Form, Shown};
 use super::super::{columns, term, when};
 use super::fields::Fields;
-use super::wait::{WaitOptions, interruptible, not_completed};
+use super::wait::{WaitOptions, interruptible, must_be_completed};
 use super::{answer, follow, from_file, id_of};
 use crate::CommandError;
 
@@ -82,7 +82,10 @@ pub async fn run(submit: Submit, server: &Server, shown: Shown) -> Result<(), Co
     let task = create(&submit, server).await?;
     let id = id_of(&task)?;
     if !is_waiting {
-        show::one(shown.form_or(Form::Name), &columns::TASKS, &task)?;
+        match shown.form_or(Form::Name) {
+            Form::Name => term::print(&format!("{}\n", term::line(&id)))?,
+            form => show::one(form, &columns::TASKS, &task)?,
+        }
         if term::is_err_terminal() && term::is_out_terminal() {
             term::note(&format!("Follow it with: bloom-runtime task logs -f {id}"));
         }
@@ -93,7 +96,8 @@ pub async fn run(submit: Submit, server: &Server, shown: Shown) -> Result<(), Co
         return interruptible(&id, follow::to_the_end(server, &id, waiting, shown)).await;
     }
     let task = interruptible(&id, waiting.until_finished(server, &id)).await?;
-    if task["status"] == "completed" { answer(server, &id, shown).await } else { Err(not_completed(&task)) }
+    must_be_completed(&read(&task)?)?;
+    answer(server, &id, shown).await
 }
 
 async fn create(submit: &Submit, server: &Server) -> Result<Value, CommandError> {

@@ -7,11 +7,13 @@ use std::time::Duration;
 use serde_json::Value;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout_at};
 
-use super::super::connect::{Server, failed, retry_after, with_query};
+use super::super::connect::{Server, failed, read, retry_after, with_query};
+use super::super::term;
 use super::super::when::span_text;
-use super::super::{columns, term};
 use super::path;
 use crate::CommandError;
+use bloom_api::tasks::Task;
+use bloom_api::words::Word;
 use bloom_client::Error;
 use bloom_core::Ms;
 use bloom_core::task::Status;
@@ -77,11 +79,12 @@ impl WaitOptions {
                 }
             };
             match answer {
-                Ok(task) => {
+                Ok(answer) => {
                     self.trouble.is_over();
+                    let task: Task = read(&answer)?;
                     self.progress.saw(id, &task);
-                    if is_finished(&task) {
-                        return Ok(task);
+                    if matches!(task.status, Word::Known(status) if status.is_final()) {
+                        return Ok(answer);
                     }
                     sleep(PAUSE).await;
                 }
@@ -94,16 +97,14 @@ impl WaitOptions {
     }
 }
 
-fn is_finished(task: &Value) -> bool {
-    task["status"].as_str().and_then(Status::parse).is_some_and(Status::is_final)
-}
-
-/// Why a finished task was not completed.
-pub fn not_completed(task: &Value) -> CommandError {
-    let [id, status, reason, message] =
-        [&task["id"], &task["status"], &task["failure"]["reason"], &task["failure"]["message"]].map(columns::text);
-    let why = if reason.is_empty() { String::new() } else { format!(": {reason}: {message}") };
-    format!("task {id} is {status}{why}").into()
+/// # Errors
+/// Why the finished task was not completed.
+pub fn must_be_completed(task: &Task) -> Result<(), CommandError> {
+    if task.status == Status::Completed {
+        return Ok(());
+    }
+    let why = task.failure.as_ref().map(|failure| format!(": {}: {}", failure.reason, failure.message)).unwrap_or_default();
+    Err(format!("task {} is {}{why}", task.id, task.status).into())
 }
 
 fn too_late(id: &str, limit: Duration) -> CommandError {
@@ -180,19 +181,17 @@ impl Progress {
         Self { is_terminal, has_line: is_terminal, told: String::new(), is_line_shown: false }
     }
 
-    fn saw(&mut self, id: &str, task: &Value) {
-        let waiting = &task["waiting"];
-        let news = match task["status"].as_str().unwrap_or_default() {
-            "queued" if !waiting.is_null() => {
-                format!("waits: {}: {}", columns::text(&waiting["reason"]), columns::text(&waiting["message"]))
+    fn saw(&mut self, id: &str, task: &Task) {
+        let news = match (&task.status, &task.waiting) {
+            (Word::Known(Status::Queued), Some(waiting)) => format!("waits: {}: {}", waiting.reason, waiting.message),
+            (Word::Known(Status::Leased | Status::Running), _) => {
+                let worker = task.worker_id.as_deref().unwrap_or_default();
+                format!("runs on {worker}, attempt {} of {}", task.attempts, task.max_attempts)
             }
-            "leased" | "running" => {
-                format!("runs on {}, attempt {} of {}", columns::text(&task["worker_id"]), task["attempts"], task["max_attempts"])
-            }
-            status => status.to_owned(),
+            (status, _) => status.to_string(),
         };
         if news != self.told {
-            if self.is_terminal || !waiting.is_null() {
+            if self.is_terminal || task.waiting.is_some() {
                 self.clear();
                 term::note(&format!("task {id} {news}"));
             }

@@ -6,12 +6,14 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use serde_json::Value;
 
 use super::super::columns;
-use super::super::connect::Server;
+use super::super::connect::{Server, read};
 use super::super::records::Limit;
 use super::super::show::{Feed, Form};
 use super::filters::Filters;
 use super::wait::Trouble;
 use crate::CommandError;
+use bloom_api::answers::Gone;
+use bloom_api::tasks::Task;
 use bloom_client::{Error, Event};
 
 /// Tasks that are remembered; with more, some may be shown twice.
@@ -52,7 +54,7 @@ struct Watching<'a> {
     filters: &'a Filters,
     limit: Limit,
     server: &'a Server,
-    feed: Feed,
+    feed: Feed<Task<'static>>,
     /// What was last shown of each task.
     seen: HashMap<String, u64>,
 }
@@ -70,13 +72,17 @@ impl Watching<'_> {
             match name.as_str() {
                 "task" => {
                     let task: Value = serde_json::from_str(&data).map_err(garbled)?;
-                    if self.filters.fits(&task) {
+                    let seen: Task = read(&task).map_err(Stop::Output)?;
+                    if self.filters.fits(&seen) {
                         self.show(&[task])?;
                     } else {
-                        self.forget(&task);
+                        self.seen.remove(&seen.id.to_string());
                     }
                 }
-                "removed" => self.forget(&serde_json::from_str(&data).map_err(garbled)?),
+                "removed" => {
+                    let gone: Gone = serde_json::from_str(&data).map_err(garbled)?;
+                    self.seen.remove(&*gone.id);
+                }
                 "reset" => self.list().await?,
                 _ => {}
             }
@@ -99,14 +105,11 @@ impl Watching<'_> {
             let mut hasher = DefaultHasher::new();
             task.to_string().hash(&mut hasher);
             let now = hasher.finish();
-            if self.seen.insert(columns::text(&task["id"]), now) != Some(now) {
+            let id = read::<Task>(task).map_err(Stop::Output)?.id.to_string();
+            if self.seen.insert(id, now) != Some(now) {
                 news.push(task.clone());
             }
         }
         if news.is_empty() { Ok(()) } else { self.feed.print(&news).map_err(Stop::Output) }
-    }
-
-    fn forget(&mut self, gone: &Value) {
-        self.seen.remove(&columns::text(&gone["id"]));
     }
 }

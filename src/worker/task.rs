@@ -1,0 +1,104 @@
+//! What the agent keeps of a task and of its lease: its own form, in files that a later version of it reads.
+
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use bloom_api::agents::PushedTask;
+use bloom_api::answers;
+use bloom_api::tasks::{self, Policy};
+use bloom_api::words::{AnyFormat, AnySession};
+use bloom_core::task::Session;
+
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct Task {
+    pub id: Uuid,
+    pub context_id: String,
+    pub agent_slug: String,
+    pub prompt: String,
+    #[serde(default)]
+    pub context_hints: Vec<String>,
+    pub policy: Policy,
+    pub desired_format: AnyFormat,
+    #[serde(default = "in_its_context")]
+    pub session: AnySession,
+    pub model: Option<String>,
+}
+
+fn in_its_context() -> AnySession {
+    Session::Context.into()
+}
+
+/// From a claim, or as it was pushed: the fields have the same names, but for the id.
+macro_rules! task_of {
+    ($from:ty, $id:ident) => {
+        impl From<$from> for Task {
+            fn from(task: $from) -> Self {
+                Self {
+                    id: task.$id,
+                    context_id: task.context_id.into(),
+                    agent_slug: task.agent_slug.into(),
+                    prompt: task.prompt.into(),
+                    context_hints: task.context_hints.into(),
+                    policy: task.policy,
+                    desired_format: task.desired_format,
+                    session: task.session,
+                    model: task.model.map(Into::into),
+                }
+            }
+        }
+    };
+}
+
+task_of!(tasks::Task<'_>, id);
+task_of!(PushedTask<'_>, task_id);
+
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
+pub struct Lease {
+    pub id: Uuid,
+    pub ttl_seconds: u64,
+}
+
+impl From<answers::Lease<'_>> for Lease {
+    fn from(lease: answers::Lease<'_>) -> Self {
+        Self { id: lease.id, ttl_seconds: lease.ttl_seconds.unsigned_abs() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use crate::spool::Record;
+    use crate::verdict::Verdict;
+    use bloom_api::requests::EventBody;
+
+    const ID: &str = "0190a0a0-0000-7000-8000-000000000000";
+
+    /// As earlier versions wrote them: no run is forgotten over an update of the agent.
+    #[test]
+    fn files_of_earlier_versions_are_read() {
+        let record: Record = serde_json::from_value(json!({
+            "lease": {"id": ID, "ttl_seconds": 300}, "taken_at": 5, "process": null, "starts": 0,
+            "task": {
+                "id": ID, "context_id": "c", "agent_slug": "a", "prompt": "p", "context_hints": ["h"], "desired_format": "json",
+                "policy": {"timeout_sec": 60, "budget": 0.5}, "session": "none", "model": null,
+            },
+        }))
+        .unwrap();
+        assert_eq!((record.lease.ttl_seconds, record.task.policy.timeout_sec, record.task.model), (300, 60, None));
+        let told = json!({"Complete": {
+            "lease_id": ID, "status": "error", "output": "o", "error_message": "why", "artifact_tags": ["t"], "reason": "timeout",
+            "metrics": {"duration_ms": 7, "tokens_used": null}, "retryable": true, "retry_at": 9, "keep_attempt": true,
+            "usage": {"input_tokens": 1, "output_tokens": 2, "cost_usd": 0.5}, "session_id": null, "model": "m",
+        }});
+        let Verdict::Complete(completion) = serde_json::from_str(&told.to_string()).unwrap() else { panic!() };
+        assert_eq!(
+            (completion.output.as_deref(), completion.retry_at.map(|at| at.0), completion.metrics.duration_ms.0),
+            (Some("o"), Some(9), 7)
+        );
+        let verdict = Verdict::Complete(completion);
+        assert_eq!(serde_json::from_str::<Verdict>(&serde_json::to_string(&verdict).unwrap()).unwrap(), verdict);
+        let event = r#"{"seq":1,"kind":"text","at":5,"data":{"text":"a"}}"#;
+        assert_eq!(serde_json::to_string(&serde_json::from_str::<EventBody>(event).unwrap()).unwrap(), event);
+    }
+}
