@@ -7,6 +7,7 @@ mod sse;
 use std::fmt;
 use std::time::Duration;
 
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use reqwest::header::{ACCEPT, HeaderMap, HeaderName, HeaderValue, LINK, RETRY_AFTER};
 use reqwest::{Method, RequestBuilder};
 use secrecy::{ExposeSecret, SecretString};
@@ -201,13 +202,12 @@ impl Answer {
     }
 }
 
-/// A part of a path, encoded so that it stays one.
+/// What stands for itself in a part of a path (RFC 3986, unreserved).
+const UNRESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+
+/// A part of a path, encoded so that it stays one, and stays what it is: parsers of URLs drop line breaks.
 pub fn part(text: &str) -> String {
-    let mut url = Url::parse("http://host").ok();
-    if let Some(Ok(mut parts)) = url.as_mut().map(Url::path_segments_mut) {
-        parts.push(text);
-    }
-    url.map(|url| url.path().trim_start_matches('/').to_owned()).unwrap_or_default()
+    utf8_percent_encode(text, UNRESERVED).to_string()
 }
 
 fn refusal(status: u16, headers: &HeaderMap, body: &[u8]) -> Error {
@@ -268,6 +268,7 @@ mod tests {
         let path = |path: &str| client.request(Method::GET, path).unwrap().build().unwrap().url().path().to_owned();
         assert_eq!(path("/api/runtime/stats"), "/bloom/api/runtime/stats");
         assert_eq!(path(&format!("api/runtime/workers/{}", part("a/b?c"))), "/bloom/api/runtime/workers/a%2Fb%3Fc");
+        assert_eq!(path(&format!("api/runtime/workers/{}", part("al\npha"))), "/bloom/api/runtime/workers/al%0Apha");
     }
 
     #[test]

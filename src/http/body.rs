@@ -24,7 +24,8 @@ pub async fn gather(request: Request, limit: usize, deadline: Instant, budget: &
     // Who waits for leave to send is told at once.
     let drain = if parts.headers.contains_key(EXPECT) { 0 } else { DRAIN_BYTES };
     let mut share = Share::default();
-    match timeout_at(deadline, read(body, limit, drain, |bytes| budget.fit(&mut share, bytes))).await {
+    let has_room = |bytes| budget.fit(&mut share, bytes).inspect_err(|_| share = Share::default());
+    match timeout_at(deadline, read(body, limit, drain, has_room)).await {
         Ok(bytes) => Ok((Request::from_parts(parts, Body::from(bytes?)), share)),
         Err(_) => Err(Error::fixed(408, "The request's body did not arrive in time")),
     }
@@ -38,13 +39,14 @@ async fn read(mut body: Body, limit: usize, drain: usize, mut has_room: impl FnM
     let mut first = Bytes::new();
     let mut whole = Vec::new();
     let mut length = 0_usize;
+    let mut refused = None;
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|_| Error::fixed(400, "The request's body could not be read"))?;
         let Ok(data) = frame.into_data() else { continue };
         length += data.len();
-        has_room(length.min(limit))?;
-        if length > limit {
-            whole = Vec::new();
+        refused = refused.or_else(|| has_room(length.min(limit)).err());
+        if length > limit || refused.is_some() {
+            (first, whole) = (Bytes::new(), Vec::new());
             if length > limit.saturating_add(drain) {
                 break;
             }
@@ -57,6 +59,9 @@ async fn read(mut body: Body, limit: usize, drain: usize, mut has_room: impl FnM
             }
             whole.extend_from_slice(&data);
         }
+    }
+    if let Some(refused) = refused {
+        return Err(refused);
     }
     match (length > limit, whole.is_empty()) {
         (true, _) => Err(too_long(limit)),

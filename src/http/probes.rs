@@ -9,7 +9,6 @@ use super::error::Error;
 use super::policy::{Policy, Rate};
 use bloom_api::error::ErrorText;
 use bloom_api::reports::Probe;
-use bloom_store::Trouble;
 
 pub const HEALTHZ: Policy = Policy::OPEN;
 
@@ -39,8 +38,11 @@ pub async fn readyz(State(app): State<AppState>) -> HandlerResult {
     }
     if let Err(error) = app.store.ping().await {
         tracing::warn!(%error, "not ready");
-        let text = error.trouble().map_or("The database is not reachable, or its schema does not fit this program", Trouble::text);
-        return Err(Error::Later(text));
+        return Err(Error::Later(match (&error, error.trouble()) {
+            (_, Some(trouble)) => trouble.text(),
+            (bloom_store::Error::Setup(_), _) => "The database's schema does not fit this program; run bloom-runtime migrate status",
+            _ => "The database can't be reached or written to; check that it runs. The server tries again by itself",
+        }));
     }
     ok(&Probe { status: "ready".into() })
 }

@@ -24,6 +24,8 @@ const STEPS: [u64; 5] = [2, 5, 10, 20, 30];
 const PAUSE: Duration = Duration::from_millis(200);
 /// A server that is away for longer is not just starting again.
 const AWAY_LIMIT: Duration = Duration::from_secs(300);
+/// Time for one answer of the server.
+const ONE_LOOK: Duration = Duration::from_secs(5);
 const FIRST_WAIT: Duration = Duration::from_millis(500);
 const LONGEST_WAIT: Duration = Duration::from_secs(10);
 const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(60);
@@ -56,7 +58,11 @@ impl WaitOptions {
     pub async fn until_finished(&mut self, server: &Server, id: &str) -> Result<Value, CommandError> {
         let done = match self.limit {
             None => self.look(server, id).await,
-            Some((limit, end)) => timeout_at(end, self.look(server, id)).await.unwrap_or_else(|_| Err(too_late(id, limit))),
+            // However little time is left, there is a look at how the task is.
+            Some((limit, end)) => {
+                let answers_by = end.max(Instant::now() + ONE_LOOK);
+                timeout_at(answers_by, self.look(server, id)).await.unwrap_or_else(|_| Err(too_late(id, limit)))
+            }
         };
         self.progress.clear();
         done
@@ -70,6 +76,8 @@ impl WaitOptions {
         let mut seconds = 0;
         loop {
             seconds = steps.next().unwrap_or(seconds);
+            let left = self.limit.map_or(u64::MAX, |(_, end)| end.saturating_duration_since(Instant::now()).as_secs());
+            seconds = seconds.min(left);
             let path = with_query(&path(id, "/wait"), &[("timeout_sec", seconds.to_string())]);
             let mut call = pin!(server.client.get::<Value>(&path));
             let answer = loop {
@@ -85,6 +93,9 @@ impl WaitOptions {
                     self.progress.saw(id, &task);
                     if matches!(task.status, Word::Known(status) if status.is_final()) {
                         return Ok(answer);
+                    }
+                    if let Some((limit, _)) = self.limit.filter(|(_, end)| Instant::now() >= *end) {
+                        return Err(too_late(id, limit));
                     }
                     sleep(PAUSE).await;
                 }

@@ -45,6 +45,7 @@ on_both! { alone:
     async fn an_agent_that_is_said_to_be_offline_comes_back(database) {
         let server = Server::on(database).start();
         let agent = server.agent("box").echo().start();
+        eventually("it has registered", || async { (server.get("workers/box").await.status == 200).then_some(()) }).await;
         // As another agent of its name does that stops, or a person.
         server.post("workers", json!({ "name": "box", "status": "offline" })).await.ok();
         let task = server.crew().task().create().await;

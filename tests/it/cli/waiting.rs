@@ -67,7 +67,13 @@ fn time_that_is_over_ends_with_3_and_the_task_goes_on() {
         let id = tasks[0]["id"].as_str().expect("it was made");
         assert!(said.contains(&format!("bloom-runtime task wait {id}")), "how to go on: {said}");
         assert_eq!(tasks[0]["status"], "queued");
-        person.does(&["task", "wait", "--timeout", "1", id]).complains(3);
+        for limit in ["1", "0"] {
+            person.does(&["task", "wait", "--timeout", limit, id]).complains(3);
+        }
+        crew.api.task(id).cancel().await.ok();
+        let done = person.does(&["task", "wait", "--timeout", "0", id]);
+        assert_eq!(done.code, 1, "one look there is: {}", done.err);
+        assert!(done.err.contains("is cancelled"), "{}", done.err);
         assert!(person.does(&["task", "result", id]).complains(1).contains("Result not found"));
     });
 }
