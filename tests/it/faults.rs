@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use sqlx::{Connection, PgConnection};
+
 use crate::on_both;
 use crate::replicas::{apis, leader, replicas};
 use crate::support::load::Load;
@@ -212,5 +214,34 @@ fn a_leader_that_is_cut_off_does_no_harm() {
         }
         load.goes_on(40).await;
         examine(&near, load).await;
+    });
+}
+
+#[test]
+fn a_newer_program_may_widen_the_schema_under_load() {
+    let url = postgres::database();
+    let servers = replicas(&url, 2);
+    run(async {
+        let load = Load::start(&apis(&servers));
+        load.goes_on(40).await;
+        // What a newer program does that migrates: its column, its index and the row of its migration.
+        let mut newer = PgConnection::connect(&url).await.unwrap();
+        let migration = "BEGIN; ALTER TABLE tasks ADD COLUMN of_a_newer_program TEXT; \
+            ALTER TABLE task_state ADD COLUMN of_a_newer_program BIGINT NOT NULL DEFAULT 7; \
+            ALTER TABLE workers ADD COLUMN of_a_newer_program TEXT; \
+            CREATE INDEX of_a_newer_program ON task_state (of_a_newer_program) WHERE status = 'queued'; \
+            INSERT INTO _sqlx_migrations (version, description, success, checksum, execution_time) \
+                VALUES (9000, 'wider', true, ''::bytea, 0); COMMIT";
+        sqlx::raw_sql(migration).execute(&mut newer).await.unwrap();
+        load.goes_on(40).await;
+        for server in &servers {
+            assert_eq!(server.get("/readyz").await.status, 200, "it stays in service");
+        }
+        // One of the older program that starts beside it.
+        servers[1].kill9();
+        servers[1].start_again();
+        load.goes_on(40).await;
+        assert_eq!(servers[1].get("/readyz").await.status, 200);
+        examine(&servers[0], load).await;
     });
 }
