@@ -7,9 +7,10 @@ mod circuit_breaker;
 mod push;
 pub mod reconcile;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use reqwest::{Method, RequestBuilder};
 use secrecy::SecretString;
 use tokio::sync::Semaphore;
@@ -84,6 +85,6 @@ impl Agents {
     }
 
     fn breakers(&self) -> MutexGuard<'_, CircuitBreakers> {
-        self.0.breakers.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.breakers.lock()
     }
 }

@@ -1,8 +1,8 @@
 //! What waits for a writer: queues by urgency, with limits on number and size.
 
 use std::collections::VecDeque;
-use std::sync::Mutex;
 
+use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot};
 
 use super::Error;
@@ -106,7 +106,7 @@ impl Inbox {
     pub fn push(&self, commands: Vec<Pending>) -> Result<(), Error> {
         let bytes: usize = commands.iter().map(|pending| pending.bytes).sum();
         {
-            let mut waiting = super::lock(&self.waiting);
+            let mut waiting = self.waiting.lock();
             if waiting.closed {
                 return Err(Error::Unavailable);
             }
@@ -126,7 +126,7 @@ impl Inbox {
     /// Puts a command back, before all others of its urgency: it has waited once already.
     pub fn push_again(&self, mut pending: Pending) {
         pending.rows = weigh(&pending.command.op).0 + pending.extra.dependencies.len() * ROWS_OF_DEPENDENCIES;
-        let mut waiting = super::lock(&self.waiting);
+        let mut waiting = self.waiting.lock();
         waiting.commands += 1;
         waiting.bytes += pending.bytes;
         waiting.queues[urgency(&pending.command.op)].push_front(pending);
@@ -135,7 +135,7 @@ impl Inbox {
     }
 
     pub fn push_maintenance(&self, job: Maintenance, reply: MaintenanceReply) -> Result<(), Error> {
-        let mut waiting = super::lock(&self.waiting);
+        let mut waiting = self.waiting.lock();
         if waiting.closed {
             return Err(Error::Unavailable);
         }
@@ -153,7 +153,7 @@ impl Inbox {
     pub async fn next(&self) -> Option<Work> {
         loop {
             {
-                let mut waiting = super::lock(&self.waiting);
+                let mut waiting = self.waiting.lock();
                 waiting.maintenance_next = !waiting.maintenance_next;
                 if waiting.maintenance_next
                     && let Some((job, reply)) = waiting.maintenance.pop_front()
@@ -176,7 +176,7 @@ impl Inbox {
     }
 
     pub fn close(&self) {
-        super::lock(&self.waiting).closed = true;
+        self.waiting.lock().closed = true;
         self.arrived.notify_one();
     }
 }
@@ -283,6 +283,6 @@ mod tests {
             pending.extra.dependencies = (0..100).map(TaskId::from_u128).collect();
             inbox.push_again(pending);
         }
-        assert_eq!(super::super::lock(&inbox.waiting).take().len(), 1, "one of them fills a batch");
+        assert_eq!(inbox.waiting.lock().take().len(), 1, "one of them fills a batch");
     }
 }

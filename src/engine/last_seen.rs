@@ -1,15 +1,15 @@
 //! Signs of life of workers, gathered: they are written once a second, so that heartbeats need not touch the worker's row.
 
 use std::collections::BTreeMap;
-use std::sync::Mutex;
 use std::time::Duration;
 
 use bloom_core::Ms;
 use bloom_core::ids::WorkerId;
 use bloom_core::op;
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use super::{Engine, lock};
+use super::Engine;
 
 const FLUSH_EVERY: Duration = Duration::from_secs(1);
 const FLUSH_AT_MOST_EVERY: Duration = Duration::from_millis(50);
@@ -33,7 +33,7 @@ impl LastSeen {
 
     /// `urgent`: the worker counts as lost, so the word is not to wait.
     pub fn note(&self, worker: &str, at: Ms, urgent: bool) {
-        let mut noted = lock(&self.noted);
+        let mut noted = self.noted.lock();
         if let Some(last) = noted.get_mut(worker) {
             *last = at;
         } else if noted.len() < WORKERS {
@@ -54,7 +54,7 @@ pub(super) async fn flush(engine: Engine) {
             () = engine.0.last_seen.urgent.notified() => {}
             () = tokio::time::sleep(engine.0.last_seen.every) => {}
         }
-        let mut noted: Vec<_> = std::mem::take(&mut *lock(&engine.0.last_seen.noted)).into_iter().collect();
+        let mut noted: Vec<_> = std::mem::take(&mut *engine.0.last_seen.noted.lock()).into_iter().collect();
         while !noted.is_empty() {
             let rest = noted.split_off(noted.len().min(AT_ONCE));
             // A failure loses a second's signs; the next ones come.

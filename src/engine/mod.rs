@@ -20,8 +20,8 @@ mod view;
 mod wakeups;
 mod writer;
 
+use std::sync::Arc;
 use std::sync::atomic::AtomicI64;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bloom_core::Ms;
 use bloom_core::command::{Choice, Command, Operation, Rejection};
@@ -188,20 +188,10 @@ impl Engine {
             let _ = ended.send(());
         };
         std::thread::Builder::new().name(format!("writer-{name}")).spawn(thread).map_err(no_thread)?;
-        let died = move || {
-            // What the writer had in hand is unknown to everybody; the next start reads it from the database.
-            tracing::error!(writer = name, "the thread of a writer died; the process ends and must be started again");
-            std::process::exit(70);
-        };
-        match is_open.await {
-            Ok(writer) => self.0.replica.lock().own(writer?),
-            Err(_) => died(),
-        }
-        self.0.tasks.spawn(async move {
-            if has_ended.await.is_err() {
-                died();
-            }
-        });
+        let writer = is_open.await.unwrap_or_else(|_| Err(database::Error::Unavailable(format!("the {name} writer did not start"))));
+        self.0.replica.lock().own(writer?);
+        // A stop waits for what the writer has in hand.
+        self.0.tasks.spawn(async move { drop(has_ended.await) });
         Ok(())
     }
 
@@ -351,9 +341,4 @@ impl Engine {
     pub fn is_stopping(&self) -> bool {
         self.0.stop.is_cancelled()
     }
-}
-
-/// A lock that a panic elsewhere does not make useless: what it guards can be read anew.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,9 +1,9 @@
 //! Random bits for ids and jitter, from one seed; and the order of ids over the batches of this process.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
-use std::sync::Mutex;
 
 use bloom_core::ids::IdSource;
+use parking_lot::Mutex;
 
 #[derive(Debug)]
 pub(super) struct Random {
@@ -20,14 +20,14 @@ impl Random {
     }
 
     pub fn draw(&self) -> u64 {
-        super::lock(&self.seeds).draw()
+        self.seeds.lock().draw()
     }
 
     pub fn rise_above_last_id(&self, ids: &mut IdSource) {
-        ids.rise_above_source(&super::lock(&self.last));
+        ids.rise_above_source(&self.last.lock());
     }
 
     pub fn keep_last_id(&self, ids: &IdSource) {
-        super::lock(&self.last).rise_above_source(ids);
+        self.last.lock().rise_above_source(ids);
     }
 }

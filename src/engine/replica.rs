@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::Deref;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bloom_core::Ms;
@@ -13,6 +13,7 @@ use bloom_core::task::{Status, TaskState};
 use bloom_core::worker::Worker;
 use bloom_core::working_set::WorkingSet;
 use bloom_database::{CountDeltas, CountsAt, Position};
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -79,7 +80,7 @@ pub(super) struct Poller {
 
 impl Replica {
     pub fn lock(&self) -> MutexGuard<'_, Remembered> {
-        super::lock(&self.0)
+        self.0.lock()
     }
 
     pub fn begin_read(self: &Arc<Self>) -> OpenRead {

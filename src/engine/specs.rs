@@ -1,9 +1,10 @@
 //! Task specs lately used. They never change, so what is here is right; the rest is read.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use bloom_core::ids::TaskId;
 use bloom_core::task::TaskSpec;
+use parking_lot::Mutex;
 use quick_cache::Weighter;
 use quick_cache::unsync::Cache;
 
@@ -33,17 +34,17 @@ impl Default for Specs {
 
 impl Specs {
     pub fn get(&self, id: TaskId) -> Option<Arc<TaskSpec>> {
-        super::lock(&self.0).get(&id).cloned()
+        self.0.lock().get(&id).cloned()
     }
 
     pub fn put(&self, spec: Arc<TaskSpec>) {
         if Bytes.weight(&spec.id, &spec) <= MAX_SPEC_BYTES {
-            super::lock(&self.0).insert(spec.id, spec);
+            self.0.lock().insert(spec.id, spec);
         }
     }
 
     pub fn remove(&self, id: TaskId) {
-        super::lock(&self.0).remove(&id);
+        self.0.lock().remove(&id);
     }
 }
 
@@ -57,7 +58,7 @@ mod tests {
 
     /// Bytes that the cache itself has allocated.
     fn footprint(specs: &Specs) -> usize {
-        let used = specs.0.lock().unwrap().memory_used();
+        let used = specs.0.lock().memory_used();
         used.entries + used.map
     }
 
@@ -73,7 +74,7 @@ mod tests {
         };
         let after_few = come_and_go(0..1_000);
         assert_eq!(come_and_go(1_000..100_000), after_few);
-        assert_eq!(specs.0.lock().unwrap().weight(), 0);
+        assert_eq!(specs.0.lock().weight(), 0);
     }
 
     #[test]
@@ -83,7 +84,7 @@ mod tests {
             specs.put(spec(id, 500_000));
         }
         {
-            let kept = specs.0.lock().unwrap();
+            let kept = specs.0.lock();
             assert!(kept.len() > 10 && kept.weight() <= MAX_BYTES, "{} specs, {} bytes", kept.len(), kept.weight());
         }
         assert!(specs.get(TaskId::from_u128(99)).is_some(), "the newest");

@@ -4,12 +4,12 @@
 //! goes on with what a dead or busy replica leaves.
 
 use std::collections::HashSet;
-use std::sync::Mutex;
 
 use bloom_core::command::{Command, Op, Reply};
 use bloom_core::op;
 use bloom_core::reply;
 use bloom_core::wakeup::{Progress, Wakeup, WakeupId};
+use parking_lot::Mutex;
 
 use tokio::sync::Semaphore;
 
@@ -43,7 +43,7 @@ impl Engine {
     /// Answers a command. First those are re-evaluated that wait for what it let go of, a page of each: so whoever got the answer finds
     /// them ready. What is left goes on beside.
     pub(super) fn answer(&self, pending: Pending, answer: Result<Reply, Error>, caused: Vec<Wakeup>) {
-        let is_busy = super::lock(&self.0.wakeups.ids).len() >= BUSY;
+        let is_busy = self.0.wakeups.ids.lock().len() >= BUSY;
         if caused.is_empty() || is_busy || matches!(pending.command.op, Op::Reevaluate(_)) {
             // A re-evaluation may cause the next one, and so on along a chain: nobody waits for all of that.
             self.send(pending, answer);
@@ -126,7 +126,7 @@ struct Work {
 impl Work {
     /// `None`: somebody is at it here, or too many are.
     fn begin(engine: &Engine, wakeup: Wakeup, epoch: Option<i64>) -> Option<Self> {
-        let mut under = super::lock(&engine.0.wakeups.ids);
+        let mut under = engine.0.wakeups.ids.lock();
         (under.len() < AT_ONCE && under.insert(wakeup.id)).then(|| Self { engine: engine.clone(), wakeup, epoch, is_whole: true })
     }
 
@@ -154,6 +154,6 @@ impl Work {
 
 impl Drop for Work {
     fn drop(&mut self) {
-        super::lock(&self.engine.0.wakeups.ids).remove(&self.wakeup.id);
+        self.engine.0.wakeups.ids.lock().remove(&self.wakeup.id);
     }
 }

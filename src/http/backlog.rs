@@ -2,9 +2,10 @@
 //! reading costs no more memory than one that reads; it misses what was dropped, and is told so.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use axum::body::Bytes;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::watch;
 
 /// Bytes of pieces kept in all.
@@ -82,7 +83,7 @@ impl Backlog {
     }
 
     fn kept(&self) -> MutexGuard<'_, Kept> {
-        self.0.kept.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.kept.lock()
     }
 }
 

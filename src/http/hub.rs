@@ -2,8 +2,9 @@
 //! A wake-up carries nothing and may be missed: whoever waits reads again, and looks again after some seconds anyway.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -101,7 +102,7 @@ impl Hub {
     }
 
     fn followed(&self) -> MutexGuard<'_, HashMap<TaskId, watch::Sender<()>>> {
-        self.followed.lock().unwrap_or_else(PoisonError::into_inner)
+        self.followed.lock()
     }
 }
 

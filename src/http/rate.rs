@@ -2,11 +2,11 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use axum::http::{HeaderMap, HeaderValue};
 use ipnet::IpNet;
+use parking_lot::Mutex;
 
 const WINDOW: Duration = Duration::from_secs(60);
 /// Addresses known at a time. Beyond it the oldest window is forgotten, early.
@@ -48,7 +48,7 @@ impl Limiter {
     }
 
     pub fn count(&self, address: IpAddr, now: Instant) -> Standing {
-        let mut windows = self.windows.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut windows = self.windows.lock();
         let Window { start, count } = windows.window(address, now);
         *count = count.saturating_add(1);
         let left = (*start + WINDOW).saturating_duration_since(now);
@@ -140,7 +140,7 @@ mod tests {
         for n in 0..MAX_ADDRESSES as u32 + 10 {
             assert!(limiter.count(address(n), start).allowed);
         }
-        let windows = limiter.windows.lock().unwrap();
+        let windows = limiter.windows.lock();
         assert_eq!((windows.by_address.len(), windows.by_start.len()), (MAX_ADDRESSES, MAX_ADDRESSES));
     }
 

@@ -6,9 +6,10 @@ mod agents;
 mod client;
 pub mod sync;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use parking_lot::{Mutex, MutexGuard, RwLock};
 use secrecy::{ExposeSecret, SecretString};
 
 use bloom_core::Ms;
@@ -85,7 +86,7 @@ impl Membridge {
 
     /// From now on this address and key. What was known of former ones is forgotten.
     pub fn configure(&self, url: String, key: SecretString) {
-        let mut target = self.0.target.write().unwrap_or_else(PoisonError::into_inner);
+        let mut target = self.0.target.write();
         let same_key = target.key.as_ref().is_some_and(|former| former.expose_secret() == key.expose_secret());
         if same_key && target.url.as_ref() == Some(&url) {
             return;
@@ -178,11 +179,11 @@ impl Membridge {
     }
 
     fn target(&self) -> Target {
-        self.0.target.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0.target.read().clone()
     }
 
     fn seen(&self) -> MutexGuard<'_, Seen> {
-        self.0.seen.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.seen.lock()
     }
 }
 

@@ -1,11 +1,12 @@
 //! The mark of service: every replica tells the database twice a second that it serves.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bloom_core::Ms;
 use bloom_database::Service;
 use bloom_engine::Engine;
+use parking_lot::Mutex;
 
 const EVERY: Duration = Duration::from_millis(500);
 /// The database's clock and this machine's may differ by so much between two runs; more is a step.
@@ -48,7 +49,7 @@ struct Seen {
 
 impl ClockSteps {
     fn note(&self, reading: Reading) {
-        let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut seen = self.0.lock();
         let step_ms = seen.read.replace(reading).map_or(0, |earlier| reading.step_since(&earlier));
         if step_ms.abs() > STEP_MS {
             seen.step = Some((step_ms, reading.told_ms));
@@ -57,7 +58,7 @@ impl ClockSteps {
 
     /// 0: there was none of late.
     pub fn recent(&self, elapsed_ms: Ms) -> Ms {
-        let seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let seen = self.0.lock();
         seen.step.filter(|(_, at)| elapsed_ms - at < FOLLOWED_FOR_MS).map_or(0, |(step_ms, _)| step_ms)
     }
 }

@@ -10,8 +10,9 @@ use super::lists::first_id_of;
 use super::script::Script;
 use super::usage::IS_RUN;
 use super::writer::Writer;
-use super::{Store, all, counts, feed, leader, one, rows, time_of};
+use super::{Store, all, counts, feed, leader, one, time_of};
 use bloom_core::Ms;
+use bloom_core::cache::priority;
 use bloom_core::ids::TaskId;
 use bloom_core::task::Status;
 use bloom_database::{Changed, CountDeltas, Done};
@@ -220,7 +221,7 @@ impl Writer {
                 continue;
             }
             events += count;
-            doomed.push((id, agent, rows::priority(rank), status));
+            doomed.push((id, agent, priority(rank), status));
         }
         // A task that depends on one of them may have come between the look and the lock.
         let awaited: Vec<TaskId> =

@@ -1,7 +1,7 @@
 //! The schema: migrations are part of the program.
 
 use std::collections::BTreeMap;
-use std::sync::{LazyLock, PoisonError};
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use sqlx::migrate::{MigrateError, Migrator};
@@ -114,7 +114,7 @@ impl Store {
         // A disk that does not answer must not keep a thread that serves others.
         let looked = tokio::task::spawn_blocking(move || health.look()).await;
         looked.map_err(|error| Error::Unavailable(error.to_string()))??;
-        let marked = self.inner.served.lock().unwrap_or_else(PoisonError::into_inner).marked;
+        let marked = self.inner.served.lock().marked;
         if let Some(marked) = marked.filter(|marked| marked.elapsed() > UNMARKED) {
             let seconds = marked.elapsed().as_secs();
             return Err(Error::Unavailable(format!(

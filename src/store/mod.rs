@@ -76,7 +76,7 @@ struct Inner {
     /// The connection of leadership and the service mark; on SQLite a second one for writing.
     side: tokio::sync::Mutex<Option<Conn>>,
     write_turn: Arc<tokio::sync::Mutex<()>>,
-    served: std::sync::Mutex<leader::Served>,
+    served: parking_lot::Mutex<leader::Served>,
     listener: tokio::sync::Mutex<listener::Listener>,
     /// Names this process among those that share the database.
     replica: String,

@@ -1,6 +1,6 @@
 //! What the engine and the reconcilers ask of the database. Their reads have connections of their own.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use bloom_core::Ms;
@@ -147,14 +147,14 @@ impl Database for Store {
         }
         let stepped = self.follow_wall_clock();
         let begins = {
-            let served = self.inner.served.lock().unwrap_or_else(PoisonError::into_inner);
+            let served = self.inner.served.lock();
             // While this process did not run, nobody served SQLite.
             self.kind() == Kind::Sqlite && !served.has_begun
         };
         let args = Args::new().int(self.known_time()).int(i64::from(stepped || begins));
         let (now, resumed_at) = one(&self.write_aside(&MARK_SERVED, args).await?, |row| Ok((row.take()?, row.take()?)))?;
         let marks_writers = {
-            let mut served = self.inner.served.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut served = self.inner.served.lock();
             served.has_begun = true;
             served.marked = Some(std::time::Instant::now());
             let recent = |at: Ms| (at..at + MARK_WRITERS_EVERY_MS).contains(&now);
@@ -163,7 +163,7 @@ impl Database for Store {
         if marks_writers {
             let args = Args::new().text(self.inner.replica.as_str()).int(self.known_time());
             self.write_aside(&MARK_WRITERS, args).await?;
-            self.inner.served.lock().unwrap_or_else(PoisonError::into_inner).writers_marked_at = Some(now);
+            self.inner.served.lock().writers_marked_at = Some(now);
         }
         Ok(Service { now, resumed_at })
     }

@@ -6,6 +6,7 @@ use super::dialect::{Kind, statement};
 use super::error::Error;
 use super::{Store, all, first, rows};
 use bloom_core::Ms;
+use bloom_core::cache::rank;
 use bloom_core::ids::TaskId;
 use bloom_database::{Due, ReadyRow, Scope};
 
@@ -118,7 +119,7 @@ statement!(
 impl Store {
     /// Since when the first ready task of this agent and priority has waited.
     pub async fn oldest_ready_at(&self, agent_slug: &str, priority: i64) -> Result<Option<Ms>, Error> {
-        let args = Args::new().text(agent_slug).int(rows::rank(priority));
+        let args = Args::new().text(agent_slug).int(rank(priority));
         first(&self.control().fetch(&OLDEST_READY, args).await?, |row| row.take())
     }
 

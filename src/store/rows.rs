@@ -2,6 +2,7 @@
 
 use super::error::Error;
 use super::table::{part, row};
+use bloom_core::cache::{priority, rank};
 use bloom_core::task::{ActiveLease, Failure, LastLease, TaskSpec, TaskState, Usage};
 
 row! {
@@ -97,12 +98,3 @@ pub(super) const STATE_FIXED: &[&str] = STATE.only(&[
 /// `check_at` is not among them: a quiet change that moves it is written whole.
 pub(super) const STATE_QUIET: &[&str] =
     STATE.only(&["revision", "updated_at", "has_dependents", "expires_at", "last_heartbeat", "event_count", "event_seq"]);
-
-/// The queue's order puts priority 9 first.
-pub(super) fn rank(priority: i64) -> i64 {
-    9 - priority
-}
-
-pub(super) fn priority(rank: i64) -> i64 {
-    9 - rank
-}

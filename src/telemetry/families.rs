@@ -1,8 +1,8 @@
 //! Making metric families, and keeping their label sets bounded.
 
 use std::collections::BTreeSet;
-use std::sync::{PoisonError, RwLock};
 
+use parking_lot::RwLock;
 use prometheus::core::Collector;
 use prometheus::{
     CounterVec, Error, Gauge, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
@@ -75,10 +75,10 @@ impl Bounded {
         if value.len() > MAX_LABEL_BYTES {
             return OTHER;
         }
-        if self.seen.read().unwrap_or_else(PoisonError::into_inner).contains(value) {
+        if self.seen.read().contains(value) {
             return value;
         }
-        let mut seen = self.seen.write().unwrap_or_else(PoisonError::into_inner);
+        let mut seen = self.seen.write();
         if seen.len() < self.limit {
             seen.insert(value.to_owned());
         }

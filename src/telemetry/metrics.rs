@@ -1,7 +1,8 @@
 //! Metrics in Prometheus form: what happened is counted as it happens, what is so is set when somebody scrapes.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use prometheus::process_collector::ProcessCollector;
 use prometheus::{CounterVec, Error, Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, Registry, TextEncoder};
 
@@ -218,12 +219,12 @@ impl Metrics {
 
     /// `hook` sets gauges each time somebody scrapes; it must be quick and never wait.
     pub fn before_render(&self, hook: impl Fn(&Metrics) + Send + Sync + 'static) {
-        self.0.before_render.lock().unwrap_or_else(PoisonError::into_inner).push(Box::new(hook));
+        self.0.before_render.lock().push(Box::new(hook));
     }
 
     /// Everything, as Prometheus reads it.
     pub fn render(&self) -> String {
-        let hooks = self.0.before_render.lock().unwrap_or_else(PoisonError::into_inner);
+        let hooks = self.0.before_render.lock();
         hooks.iter().for_each(|hook| hook(self));
         let mut text = String::new();
         if let Err(error) = TextEncoder::new().encode_utf8(&self.0.registry.gather(), &mut text) {

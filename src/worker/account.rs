@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::{Mutex, PoisonError};
 
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use super::home::{read_json, write_json_durably};
@@ -45,7 +45,7 @@ impl Accounts {
 
     pub fn pause(&self, account: &str, until: Ms, now: Ms) {
         let until = until.clamp(now, now + MAX_PAUSE_MS);
-        let mut states = self.states.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut states = self.states.lock();
         match states.get(account) {
             Some(State::Paused(known)) if *known >= until => return,
             Some(State::Refused) => return,
@@ -59,12 +59,12 @@ impl Accounts {
     }
 
     pub fn refuse(&self, account: &str) {
-        self.states.lock().unwrap_or_else(PoisonError::into_inner).insert(account.to_owned(), State::Refused);
+        self.states.lock().insert(account.to_owned(), State::Refused);
     }
 
     /// One account that is closed closes the agent: which tasks it could still take can't be told to the server in general.
     pub fn availability(&self, profiles: &Profiles, now: Ms) -> Availability {
-        let states = self.states.lock().unwrap_or_else(PoisonError::into_inner);
+        let states = self.states.lock();
         let mut availability = Availability::Open;
         for (_, profile) in profiles.all() {
             let account = profile.account.clone();
@@ -79,7 +79,7 @@ impl Accounts {
     }
 
     pub fn is_closed(&self, account: &str, now: Ms) -> bool {
-        match self.states.lock().unwrap_or_else(PoisonError::into_inner).get(account) {
+        match self.states.lock().get(account) {
             Some(State::Paused(until)) => *until > now,
             Some(State::Refused) => true,
             None => false,

@@ -1,9 +1,10 @@
 //! The leases that this agent has: how they come, how they are kept, and what becomes of each.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use parking_lot::MutexGuard;
 use reqwest::Method;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -280,7 +281,7 @@ impl Agent {
     }
 
     pub(super) fn drained_since(&self) -> MutexGuard<'_, Option<Instant>> {
-        self.drained_since.lock().unwrap_or_else(PoisonError::into_inner)
+        self.drained_since.lock()
     }
 
     pub(super) fn renew(&self, renewed: &RenewedLeases, sent: Instant, sent_at: Ms) {

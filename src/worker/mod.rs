@@ -23,10 +23,11 @@ mod verdict;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use parking_lot::{Mutex, MutexGuard};
 use secrecy::SecretString;
 use tokio::net::TcpListener;
 use tokio::sync::{Notify, watch};
@@ -225,7 +226,7 @@ impl Agent {
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<Uuid, Held>> {
-        self.runs.lock().unwrap_or_else(PoisonError::into_inner)
+        self.runs.lock()
     }
 
     /// Goes on with what an earlier process left.

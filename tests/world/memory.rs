@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use bloom_core::Ms;
 use bloom_core::audit::AuditEntry;
+use bloom_core::cache::rank;
 use bloom_core::command::Keys;
 use bloom_core::ids::{LeaseId, TaskId, WorkerId};
 use bloom_core::task::{Parked, PastLease, RunResult, Session, Status, TaskEvent, TaskSpec, TaskState};
@@ -220,7 +221,7 @@ impl Memory {
                 let mut waiting = 0;
                 for task in self.tasks.values().filter(queued).filter(wants) {
                     waiting += 1;
-                    let place = (9 - task.priority, task.id);
+                    let place = (rank(task.priority), task.id);
                     firsts.entry(&task.agent_slug).and_modify(|first| *first = place.min(*first)).or_insert(place);
                 }
                 let tasks: Vec<TaskId> = firsts.values().take(limit).map(|(_, id)| *id).collect();
@@ -242,7 +243,7 @@ impl Memory {
     /// Tasks that the worker may claim, those that are kept for it among them, as the queue would hand them out.
     pub fn ready_for(&self, worker: &Worker) -> Vec<TaskId> {
         let suits = |task: &&TaskState| task.is_open_to(&worker.id) && worker.capabilities.serves(&task.agent_slug);
-        let mut ready: Vec<_> = self.tasks.values().filter(suits).map(|task| (9 - task.priority, task.id)).collect();
+        let mut ready: Vec<_> = self.tasks.values().filter(suits).map(|task| (rank(task.priority), task.id)).collect();
         ready.sort_unstable();
         ready.into_iter().map(|(_, id)| id).collect()
     }

@@ -16,12 +16,13 @@ use std::collections::hash_map::RandomState;
 use std::fmt;
 use std::hash::BuildHasher;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use hyper::Method;
 use hyper::body::Bytes;
+use parking_lot::Mutex;
 use tokio::signal::unix::{SignalKind, signal};
 
 use bloom_api::reports::Health;
@@ -146,14 +147,14 @@ struct Bench {
 
 impl Bench {
     fn memory_row(&self, scenario: &'static str, case: &str) -> Option<Row> {
-        let server = self.server.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner);
+        let server = self.server.as_ref()?.lock();
         Some(Row::of_memory(scenario, case, server.resident_mb()?))
     }
 
     /// What a server that was started here has to say to a failure; its log goes with it.
     fn server_words(&self) -> String {
         let Some(server) = &self.server else { return String::new() };
-        format!("\nThe server: {}", server.lock().unwrap_or_else(PoisonError::into_inner).last_words())
+        format!("\nThe server: {}", server.lock().last_words())
     }
 }
 
@@ -197,7 +198,7 @@ async fn measure_started(args: &BenchArgs, report: &mut Report) -> Result<(), Be
         }
         // Nothing of the load holds on to it any more, so it comes out whole and can be stopped and started.
         let Some(server) = Arc::into_inner(bench).and_then(|bench| bench.server) else { continue };
-        let mut server = server.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let mut server = server.into_inner();
         if args.scenario.contains(&Scenario::Memory) {
             eprintln!("{storage}: start to ready");
             report.add(&storage, memory::restarts(&mut server).await?);

@@ -56,6 +56,11 @@ pub fn rank(priority: i64) -> i64 {
     9 - priority
 }
 
+/// The priority of this rank.
+pub fn priority(rank: i64) -> i64 {
+    9 - rank
+}
+
 /// A read of the database that has begun: what it brings may be as old as its beginning.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "a read that never ends keeps all that is heard after it"]

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use bloom_core::cache::{Cache, Look, PageRead, ReadyKey, ReadyRow, Scope, WINDOW};
+use bloom_core::cache::{Cache, Look, PageRead, ReadyKey, ReadyRow, Scope, WINDOW, rank};
 use bloom_core::ids::TaskId;
 use bloom_core::task::{Parked, Status, TaskState};
 use bloom_test_world::world::spec;
@@ -37,7 +37,7 @@ struct Desk {
 impl Desk {
     fn with(tasks: impl IntoIterator<Item = TaskState>) -> Self {
         let mut desk = Self::default();
-        desk.table.extend(tasks.into_iter().map(|task| ((9 - task.priority, task.id), task)));
+        desk.table.extend(tasks.into_iter().map(|task| ((rank(task.priority), task.id), task)));
         desk
     }
 
@@ -51,7 +51,7 @@ impl Desk {
     /// It became ready, and the commit was told of.
     fn put(&mut self, task: TaskState) {
         self.hear(&task);
-        self.table.insert((9 - task.priority, task.id), task);
+        self.table.insert((rank(task.priority), task.id), task);
     }
 
     fn finish(&mut self, key: ReadyKey) {

@@ -7,6 +7,7 @@ use std::hash::Hash;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
+use bloom_core::cache::rank;
 use bloom_core::command::{Command, Keys};
 use bloom_core::decide::decide;
 use bloom_core::ids::TaskId;
@@ -187,7 +188,7 @@ async fn compare_the_queue(store: &Store, memory: &Memory, now: i64) {
     let of_workers = memory.workers.keys().cloned().map(Scope::Reserved);
     for scope in [Scope::All, Scope::Agent("coder".into()), Scope::Agent("nobody".into())].into_iter().chain(of_workers) {
         let mut expected: Vec<_> = memory.tasks.values().filter(|task| wanted(task, &scope)).collect();
-        expected.sort_unstable_by_key(|task| (9 - task.priority, task.id));
+        expected.sort_unstable_by_key(|task| (rank(task.priority), task.id));
         let expected: Vec<_> = expected.into_iter().map(|task| (task.id, task.revision)).collect();
         let found = bloom_database::Database::ready_page(store, &scope, None, 100_000).await.expect("reads");
         assert_eq!(found.iter().map(|row| (row.id, row.revision)).collect::<Vec<_>>(), expected, "{scope:?}");
