@@ -7,11 +7,12 @@ use std::sync::{Arc, LazyLock};
 use std::time::Instant;
 
 use axum::extract::{FromRequestParts, MatchedPath, Request, State};
-use axum::http::header::RETRY_AFTER;
+use axum::http::header::{CONNECTION, RETRY_AFTER};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, Method};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use hyper::body::Body as _;
 use tokio::time::timeout_at;
 
 use super::AppState;
@@ -78,7 +79,14 @@ pub async fn middleware(State(Gate { app, policies }): State<Gate>, request: Req
     let standing = pass.count(start);
     let mut response = match pass.admit(standing.as_ref()) {
         Ok(scope) => serve(&app, &pass, request, next, Caller { scope, request_id: request_id.clone() }).await,
-        Err(failure) => failure.into_response(),
+        Err(failure) => {
+            let mut response = failure.into_response();
+            if !request.body().is_end_stream() {
+                // Its body is not read, so the connection can't be used again: the client is to know.
+                response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+            }
+            response
+        }
     };
 
     if let Some(standing) = standing {
