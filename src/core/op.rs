@@ -18,9 +18,6 @@ use super::working_set::{Halt, WorkingSet};
 pub trait Operation: Into<Op> {
     type Reply: Into<Reply> + TryFrom<Reply>;
 
-    /// Its name in metrics and logs.
-    fn name(&self) -> &'static str;
-
     /// It places leases or sets up workers. Such operations lock workers, and have a writer of their own.
     fn is_placement(&self) -> bool {
         false
@@ -37,7 +34,7 @@ pub trait Operation: Into<Op> {
 }
 
 macro_rules! operations {
-    ($($name:ident $(($boxed:ident))?),+ $(,)?) => {
+    ($($name:ident $(($boxed:ident))? = $text:literal),+ $(,)?) => {
         /// Any of them.
         #[derive(Clone, Debug)]
         pub enum Op {
@@ -50,12 +47,15 @@ macro_rules! operations {
             }
         })+
 
+        impl Op {
+            /// Its name in metrics and logs.
+            pub fn name(&self) -> &'static str {
+                match self { $(Self::$name(_) => $text,)+ }
+            }
+        }
+
         impl Operation for Op {
             type Reply = Reply;
-
-            fn name(&self) -> &'static str {
-                match self { $(Self::$name(operation) => operation.name(),)+ }
-            }
 
             fn is_placement(&self) -> bool {
                 match self { $(Self::$name(operation) => operation.is_placement(),)+ }
@@ -77,8 +77,28 @@ macro_rules! operations {
 }
 
 operations! {
-    Create, Lease, Push, EndPush, Claim, Heartbeat, RenewLeases, Complete(Completion), Release, AppendEvents, Cancel, Requeue, ExpireLease,
-    ClockStepped, Reevaluate, RegisterWorker(WorkerChange), RemoveWorker, Cordon, RecordLastSeen, MarkOffline, Configure, RecordAudit,
+    Create = "create",
+    Lease = "lease",
+    Push = "push",
+    EndPush = "end_push",
+    Claim = "claim",
+    Heartbeat = "heartbeat",
+    RenewLeases = "renew_leases",
+    Complete(Completion) = "complete",
+    Release = "release",
+    AppendEvents = "append_events",
+    Cancel = "cancel",
+    Requeue = "requeue",
+    ExpireLease = "expire_lease",
+    ClockStepped = "clock_stepped",
+    Reevaluate = "reevaluate",
+    RegisterWorker(WorkerChange) = "register_worker",
+    RemoveWorker = "remove_worker",
+    Cordon = "cordon",
+    RecordLastSeen = "record_last_seen",
+    MarkOffline = "mark_offline",
+    Configure = "configure",
+    RecordAudit = "record_audit",
 }
 
 impl Op {

@@ -142,11 +142,11 @@ impl Engine {
                 continue;
             }
             let wanted = candidates.len();
-            let (leased, missed, locked) = self.take(request, candidates, max, std::mem::take(&mut redeliver)).await?;
+            let Claimed { leased, missed, locked, .. } = self.take(request, candidates, max, std::mem::take(&mut redeliver)).await?;
             if !leased.is_empty() {
                 return Ok(leased);
             }
-            if locked > 0 && locked == missed {
+            if !locked.is_empty() && locked.len() == missed {
                 locked_tries += 1;
                 if locked_tries >= LOCKED_TRIES {
                     return Ok(Vec::new());
@@ -261,43 +261,30 @@ impl Engine {
         self.0.database.is_shared() || known.any(|lease| lease.origin == Origin::Claim && !held.contains(&lease.lease))
     }
 
-    /// Answers the leases, how many of the candidates could not be had, and how many of those another program keeps locked.
-    async fn take(
-        &self,
-        request: &ClaimRequest,
-        candidates: Vec<TaskId>,
-        max: usize,
-        redeliver: bool,
-    ) -> Result<(Vec<TaskState>, usize, usize), Error> {
+    async fn take(&self, request: &ClaimRequest, candidates: Vec<TaskId>, max: usize, redeliver: bool) -> Result<Claimed, Error> {
         let taken = Taken { engine: self, tasks: candidates.clone() };
         let held = request.held.clone().filter(|_| redeliver);
         let claim = Claim { worker: request.worker.clone(), candidates, max, held, ttl_ms: request.ttl_ms };
         let command = Command { op: claim, request_id: request.request_id.clone(), epoch: None };
         let reply = self.submit(command).await;
-        let reply = match reply {
-            Ok(Claimed { leased, missed, locked, .. }) => {
-                let number = locked.len();
-                self.withhold(locked);
-                Ok((leased, missed, number))
-            }
-            Err(Error::Rejected(Rejection::WorkerNotFound)) => {
-                // The cache may show a worker that was removed; the feed tells.
-                self.0.feed_wanted.notify_one();
-                Err(Rejection::WorkerNotFound.into())
-            }
-            Err(error) => Err(error),
-        };
+        match &reply {
+            // Before they are given back.
+            Ok(claimed) => self.withhold(&claimed.locked),
+            // The cache may show a worker that was removed; the feed tells.
+            Err(Error::Rejected(Rejection::WorkerNotFound)) => self.0.feed_wanted.notify_one(),
+            Err(_) => {}
+        }
         drop(taken);
         reply
     }
 
     /// Shows nobody these tasks for a while: another program keeps them locked.
-    pub(super) fn withhold(&self, tasks: Vec<TaskId>) {
+    pub(super) fn withhold(&self, tasks: &[TaskId]) {
         if tasks.is_empty() {
             return;
         }
-        self.0.replica.lock().cache.queue.withhold(&tasks);
-        let engine = self.clone();
+        self.0.replica.lock().cache.queue.withhold(tasks);
+        let (engine, tasks) = (self.clone(), tasks.to_vec());
         self.spawn(async move {
             tokio::select! {
                 biased;

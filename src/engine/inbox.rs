@@ -248,7 +248,6 @@ mod tests {
     }
 
     fn names(batch: &[Pending]) -> Vec<&'static str> {
-        use bloom_core::command::Operation as _;
         let mut names: Vec<_> = batch.iter().map(|pending| pending.command.op.name()).collect();
         names.dedup();
         names

@@ -2,7 +2,7 @@
 
 use bloom_core::Ms;
 use bloom_core::command::{Command, Rejection};
-use bloom_core::ids::{TaskId, WorkerId};
+use bloom_core::ids::WorkerId;
 use bloom_core::op;
 use bloom_core::placement::is_open;
 use bloom_core::reply::{Leased, Pushed};
@@ -44,9 +44,9 @@ impl Engine {
     pub async fn push(&self, epoch: i64, max: usize, ttl_ms: i64, is_reachable: impl Fn(&str) -> bool) -> PushRound {
         let mut round = PushRound::default();
         let mut taken = Taken { engine: self, tasks: Vec::new() };
-        let (mut commands, mut pushed, mut pushed_to) = (Vec::new(), Vec::new(), Vec::new());
+        let mut pushes = Vec::new();
         let mut rooms = self.rooms(is_reachable);
-        while commands.len() < max {
+        while pushes.len() < max {
             let best = (0..rooms.len()).max_by_key(|at| (rooms[*at].free, rooms[*at].last_seen));
             let Some(at) = best.filter(|at| rooms[*at].free > 0) else { break };
             let tasks = match self.candidates(&rooms[at].worker, 1, &Tries::default()).await {
@@ -61,24 +61,22 @@ impl Engine {
                 continue;
             };
             taken.tasks.extend(tasks);
-            pushed.push(task);
             rooms[at].free -= 1;
-            let op = op::Push { task, worker: rooms[at].worker.clone(), ttl_ms };
-            pushed_to.push(rooms[at].worker.clone());
-            commands.push(Command { op, request_id: None, epoch: Some(epoch) });
+            pushes.push(op::Push { task, worker: rooms[at].worker.clone(), ttl_ms });
         }
-        if commands.len() == max {
+        if pushes.len() == max {
             round.again_at(self.now());
         }
-        let replies = if commands.is_empty() { Vec::new() } else { self.submit_all(commands).await };
-        self.sort(pushed.into_iter().zip(pushed_to).zip(replies), &mut round);
+        let commands = pushes.iter().cloned().map(|op| Command { op, request_id: None, epoch: Some(epoch) }).collect();
+        let replies = self.submit_all(commands).await;
+        self.sort(pushes.into_iter().zip(replies), &mut round);
         drop(taken);
         round
     }
 
     /// What came of each command.
-    fn sort(&self, outcomes: impl Iterator<Item = ((TaskId, WorkerId), Result<Pushed, Error>)>, round: &mut PushRound) {
-        for ((task, worker), reply) in outcomes {
+    fn sort(&self, outcomes: impl Iterator<Item = (op::Push, Result<Pushed, Error>)>, round: &mut PushRound) {
+        for (push, reply) in outcomes {
             match reply {
                 Ok(Pushed::Leased(Leased { task, worker, .. })) => round.leased.push((task, worker)),
                 // Something blocks it; it was parked, and the next one may go.
@@ -88,8 +86,8 @@ impl Engine {
                 Err(error) => {
                     // Another program may keep one of them locked: other tasks and other workers must not wait for that.
                     if error == Error::Busy {
-                        self.withhold(vec![task]);
-                        self.0.replica.lock().pass_over(worker);
+                        self.withhold(&[push.task]);
+                        self.0.replica.lock().pass_over(push.worker);
                     }
                     round.error = Some(error);
                 }

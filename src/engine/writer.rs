@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bloom_core::command::{Keys, Operation, Rejection, Reply};
+use bloom_core::command::{Keys, Rejection, Reply};
 use bloom_core::decide::decide;
 use bloom_core::wakeup::Wakeup;
 use bloom_core::working_set::{Halt, Slots, WorkingSet};
@@ -348,13 +348,10 @@ impl WriterTask {
         let mut again = Vec::new();
         for (mut pending, (outcome, caused)) in batch.into_iter().zip(outcomes) {
             let answer = match outcome {
-                Err(Halt::Need(keys)) if pending.tries < TRIES => {
-                    pending.extra.merge(&keys);
-                    pending.tries += 1;
-                    again.push(pending);
-                    continue;
-                }
-                Err(Halt::Locked) if pending.tries < TRIES => {
+                Err(halt @ (Halt::Need(_) | Halt::Locked)) if pending.tries < TRIES => {
+                    if let Halt::Need(keys) = halt {
+                        pending.extra.merge(&keys);
+                    }
                     pending.tries += 1;
                     again.push(pending);
                     continue;

@@ -199,11 +199,9 @@ impl Load<'_> {
             return Ok(());
         };
         self.loaded.all_workers = keys.all_workers;
-        self.loaded.workers.extend(keys.workers.iter().map(|id| (id.clone(), None)));
         if self.skip_locked {
             let there = self.conn.fetch(&WORKERS_THERE, Args::new().texts(&keys.workers)).await?;
-            let there: Vec<WorkerId> = super::all(&there, |row| row.take())?;
-            self.loaded.locked_workers.extend(there);
+            self.loaded.locked_workers = super::all(&there, |row| row.take())?.into_iter().collect();
         }
         for row in &found {
             let mut row = row.cells();
@@ -213,8 +211,9 @@ impl Load<'_> {
             self.loaded.locked_workers.remove(&worker.id);
             self.loaded.workers.insert(worker.id.clone(), Some(worker).filter(|_| removed_at.is_none()));
         }
-        let Loaded { workers, locked_workers, .. } = &mut self.loaded;
-        workers.retain(|id, _| !locked_workers.contains(id));
+        for id in keys.workers.iter().filter(|id| !self.loaded.locked_workers.contains(*id)) {
+            self.loaded.workers.entry(id.clone()).or_insert(None);
+        }
         Ok(())
     }
 
@@ -224,11 +223,9 @@ impl Load<'_> {
         }
         let lock = if self.skip_locked { &LOCK_FREE_TASKS } else { &LOCK_TASKS };
         let found = self.conn.fetch(lock, Args::new().uuids(&self.tasks).int(self.time)).await?;
-        self.loaded.tasks.extend(self.tasks.iter().map(|id| (*id, None)));
         if self.skip_locked {
             let there = self.conn.fetch(&TASKS_THERE, Args::new().uuids(&self.tasks)).await?;
-            let there: Vec<TaskId> = super::all(&there, |row| row.take())?;
-            self.loaded.locked_tasks.extend(there);
+            self.loaded.locked_tasks = super::all(&there, |row| row.take())?.into_iter().collect();
         }
         for row in &found {
             let mut row = row.cells();
@@ -237,8 +234,9 @@ impl Load<'_> {
             self.loaded.locked_tasks.remove(&task.id);
             self.loaded.tasks.insert(task.id, Some(task));
         }
-        let Loaded { tasks, locked_tasks, .. } = &mut self.loaded;
-        tasks.retain(|id, _| !locked_tasks.contains(id));
+        for id in self.tasks.iter().filter(|id| !self.loaded.locked_tasks.contains(*id)) {
+            self.loaded.tasks.entry(*id).or_insert(None);
+        }
         Ok(())
     }
 

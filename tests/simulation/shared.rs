@@ -206,18 +206,17 @@ impl State {
         self.trace = (self.trace ^ what).wrapping_mul(0x0000_0100_0000_01b3).rotate_left(17);
     }
 
-    /// Ends transactions whose clients are silent, as the server does.
     /// Locks what nobody else has locked.
     pub fn lock_from_outside(&mut self, tasks: &[TaskId], workers: &[WorkerId]) {
-        let is_free = |other: &Transaction, task: &TaskId| !other.tasks.contains(task);
-        let tasks = tasks.iter().filter(|id| self.transactions.values().all(|other| is_free(other, id))).copied().collect();
-        let is_free = |other: &Transaction, worker: &WorkerId| !other.workers.contains(worker);
-        let workers = workers.iter().filter(|id| self.transactions.values().all(|other| is_free(other, id))).cloned().collect();
+        let others = || self.transactions.values();
+        let tasks = tasks.iter().filter(|id| !others().any(|other| other.tasks.contains(*id))).copied().collect();
+        let workers = workers.iter().filter(|id| !others().any(|other| other.workers.contains(*id))).cloned().collect();
         let id = self.next_transaction;
         self.next_transaction += 1;
         self.transactions.insert(id, Transaction { writer: OUTSIDER, is_beside: false, tasks, workers, active_at: Instant::now() });
     }
 
+    /// Ends transactions whose clients are silent, as the server does.
     pub fn end_idle_transactions(&mut self) {
         self.end_transactions(|transaction| transaction.writer != OUTSIDER && transaction.active_at.elapsed() >= IDLE_IN_TRANSACTION);
     }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fmt::Write as _;
 
 use bloom_core::Ms;
-use bloom_core::command::{Choice, Claim, Command, Completion, Grace, Holder, Keys, Op, Operation, Rejection, Reply, WorkerChange};
+use bloom_core::command::{Choice, Claim, Command, Completion, Grace, Holder, Keys, Op, Rejection, Reply, WorkerChange};
 use bloom_core::decide::decide;
 use bloom_core::ids::{LeaseId, TaskId, WorkerId, created_at};
 use bloom_core::op;

@@ -14,10 +14,6 @@ use super::running::held;
 impl Operation for Completion {
     type Reply = Completed;
 
-    fn name(&self) -> &'static str {
-        "complete"
-    }
-
     fn add_keys(&self, keys: &mut Keys) {
         keys.tasks.insert(self.task);
     }

@@ -19,10 +19,6 @@ pub struct Create {
 impl Operation for Create {
     type Reply = Vec<CreatedTask>;
 
-    fn name(&self) -> &'static str {
-        "create"
-    }
-
     fn add_keys(&self, keys: &mut Keys) {
         for task in &self.tasks {
             keys.tasks.extend(task.depends_on.iter().copied());

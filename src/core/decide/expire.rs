@@ -24,10 +24,6 @@ pub struct ExpireLease {
 impl Operation for ExpireLease {
     type Reply = Due;
 
-    fn name(&self) -> &'static str {
-        "expire_lease"
-    }
-
     fn add_keys(&self, keys: &mut Keys) {
         keys.tasks.insert(self.task);
     }
@@ -104,10 +100,6 @@ pub struct ClockStepped {
 
 impl Operation for ClockStepped {
     type Reply = ();
-
-    fn name(&self) -> &'static str {
-        "clock_stepped"
-    }
 
     fn add_keys(&self, keys: &mut Keys) {
         keys.tasks.insert(self.task);

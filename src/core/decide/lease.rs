@@ -27,10 +27,6 @@ pub struct Lease {
 impl Operation for Lease {
     type Reply = Leased;
 
-    fn name(&self) -> &'static str {
-        "lease"
-    }
-
     fn is_placement(&self) -> bool {
         true
     }
@@ -154,10 +150,6 @@ fn free_slots(worker: &Worker, slots: Slots) -> i64 {
 
 impl Operation for Claim {
     type Reply = Claimed;
-
-    fn name(&self) -> &'static str {
-        "claim"
-    }
 
     fn is_placement(&self) -> bool {
         true

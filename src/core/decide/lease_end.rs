@@ -23,10 +23,6 @@ pub struct Release {
 impl Operation for Release {
     type Reply = TaskState;
 
-    fn name(&self) -> &'static str {
-        "release"
-    }
-
     fn add_keys(&self, keys: &mut Keys) {
         keys.tasks.insert(self.task);
     }

@@ -25,10 +25,6 @@ pub struct Push {
 impl Operation for Push {
     type Reply = Pushed;
 
-    fn name(&self) -> &'static str {
-        "push"
-    }
-
     fn is_placement(&self) -> bool {
         true
     }
@@ -72,10 +68,6 @@ pub struct EndPush {
 
 impl Operation for EndPush {
     type Reply = TaskState;
-
-    fn name(&self) -> &'static str {
-        "end_push"
-    }
 
     fn add_keys(&self, keys: &mut Keys) {
         keys.tasks.insert(self.task);

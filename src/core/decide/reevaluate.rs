@@ -5,7 +5,7 @@ use super::super::ids::TaskId;
 use super::super::reply::Reevaluated;
 use super::super::task::{Parked, Status, TaskState};
 use super::super::wakeup::Progress;
-use super::super::working_set::{Halt, WorkingSet, unless_locked};
+use super::super::working_set::{Halt, WorkingSet};
 use super::readiness::{Park, Verdict, apply, behind_session, evaluate, known_dependencies, mark_awaited};
 
 /// Evaluates again what keeps queued tasks from running.
@@ -18,10 +18,6 @@ pub struct Reevaluate {
 
 impl Operation for Reevaluate {
     type Reply = Reevaluated;
-
-    fn name(&self) -> &'static str {
-        "reevaluate"
-    }
 
     fn add_keys(&self, keys: &mut Keys) {
         keys.tasks.extend(self.tasks.iter().copied());
@@ -37,22 +33,8 @@ impl Operation for Reevaluate {
         let mut verdicts = Vec::new();
         let mut missing = Keys::default();
         for id in tasks {
-            let Some(found) = unless_locked(set.find_task(*id))? else {
-                is_whole = false;
-                continue;
-            };
-            let Some(task) = found else { continue };
-            if task.status != Status::Queued {
-                passed_over.push(*id);
-                continue;
-            }
-            let mut task = task.clone();
-            let verdict = match task.parked {
-                Some(_) => dependencies(set, &task).and_then(|dependencies| evaluate(set, &mut task, &dependencies, *id)).map(Some),
-                None => behind_session(set, &task, *id),
-            };
-            match verdict {
-                Ok(Some(verdict)) => verdicts.push((task, verdict)),
+            match verdict(set, *id) {
+                Ok(Some(verdict)) => verdicts.push(verdict),
                 Ok(None) => passed_over.push(*id),
                 Err(Halt::Need(keys)) => missing.merge(&keys),
                 Err(Halt::Locked) => is_whole = false,
@@ -84,6 +66,20 @@ impl Operation for Reevaluate {
         set.dirty.progress.extend(progress.cloned().filter(|_| is_whole));
         Ok(Reevaluated { is_whole })
     }
+}
+
+/// The task, and what keeps it from running; `None`: that is not asked of it.
+fn verdict(set: &WorkingSet, id: TaskId) -> Result<Option<(TaskState, Verdict)>, Halt> {
+    let Some(task) = set.find_task(id)?.filter(|task| task.status == Status::Queued) else { return Ok(None) };
+    let mut task = task.clone();
+    let verdict = match task.parked {
+        Some(_) => {
+            let dependencies = dependencies(set, &task)?;
+            Some(evaluate(set, &mut task, &dependencies, id)?)
+        }
+        None => behind_session(set, &task, id)?,
+    };
+    Ok(verdict.map(|verdict| (task, verdict)))
 }
 
 /// What the task waits for, while that is why it is parked; dependencies that were met once stay met.

@@ -30,10 +30,6 @@ pub struct Heartbeat {
 impl Operation for Heartbeat {
     type Reply = TaskState;
 
-    fn name(&self) -> &'static str {
-        "heartbeat"
-    }
-
     fn add_keys(&self, keys: &mut Keys) {
         keys.tasks.insert(self.task);
     }
@@ -75,10 +71,6 @@ pub struct RenewLeases {
 
 impl Operation for RenewLeases {
     type Reply = RenewedLeases;
-
-    fn name(&self) -> &'static str {
-        "renew_leases"
-    }
 
     fn add_keys(&self, keys: &mut Keys) {
         keys.leases.extend(self.leases.iter().copied());
@@ -126,10 +118,6 @@ pub struct AppendEvents {
 
 impl Operation for AppendEvents {
     type Reply = Recorded;
-
-    fn name(&self) -> &'static str {
-        "append_events"
-    }
 
     fn add_keys(&self, keys: &mut Keys) {
         keys.tasks.insert(self.task);

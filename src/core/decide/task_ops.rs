@@ -22,10 +22,6 @@ pub struct Cancel {
 impl Operation for Cancel {
     type Reply = TaskState;
 
-    fn name(&self) -> &'static str {
-        "cancel"
-    }
-
     fn add_keys(&self, keys: &mut Keys) {
         keys.tasks.insert(self.task);
     }
@@ -61,10 +57,6 @@ pub struct Requeue {
 
 impl Operation for Requeue {
     type Reply = TaskState;
-
-    fn name(&self) -> &'static str {
-        "requeue"
-    }
 
     fn add_keys(&self, keys: &mut Keys) {
         keys.tasks.insert(self.task);
@@ -133,10 +125,6 @@ pub struct Configure {
 impl Operation for Configure {
     type Reply = ();
 
-    fn name(&self) -> &'static str {
-        "configure"
-    }
-
     fn decide(&self, set: &mut WorkingSet) -> Result<(), Halt> {
         let (url, key) = (&self.membridge_server_url[..], &self.membridge_admin_key[..]);
         set.dirty.settings.push((MEMBRIDGE_SERVER_URL, url.to_owned()));
@@ -158,10 +146,6 @@ pub struct RecordAudit {
 
 impl Operation for RecordAudit {
     type Reply = ();
-
-    fn name(&self) -> &'static str {
-        "record_audit"
-    }
 
     fn decide(&self, set: &mut WorkingSet) -> Result<(), Halt> {
         set.audit(self.action, self.entity_type, &self.entity_id, &self.actor, self.detail.clone());

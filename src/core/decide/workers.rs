@@ -14,10 +14,6 @@ use super::lease_end::{Next, Retry, Wait, end_lease, plan, retry};
 impl Operation for WorkerChange {
     type Reply = ChangedWorker;
 
-    fn name(&self) -> &'static str {
-        "register_worker"
-    }
-
     fn is_placement(&self) -> bool {
         true
     }
@@ -121,10 +117,6 @@ pub struct RecordLastSeen {
 impl Operation for RecordLastSeen {
     type Reply = ();
 
-    fn name(&self) -> &'static str {
-        "record_last_seen"
-    }
-
     fn is_placement(&self) -> bool {
         true
     }
@@ -161,10 +153,6 @@ pub struct MarkOffline {
 
 impl Operation for MarkOffline {
     type Reply = Due;
-
-    fn name(&self) -> &'static str {
-        "mark_offline"
-    }
 
     fn is_placement(&self) -> bool {
         true
@@ -218,10 +206,6 @@ pub struct Cordon {
 impl Operation for Cordon {
     type Reply = ChangedWorker;
 
-    fn name(&self) -> &'static str {
-        "cordon"
-    }
-
     fn is_placement(&self) -> bool {
         true
     }
@@ -259,10 +243,6 @@ pub struct RemoveWorker {
 
 impl Operation for RemoveWorker {
     type Reply = ();
-
-    fn name(&self) -> &'static str {
-        "remove_worker"
-    }
 
     fn is_placement(&self) -> bool {
         true
