@@ -10,6 +10,7 @@ use uuid::Uuid;
 
 use super::tasks::{Policy, in_its_context};
 use super::words::{AnyFormat, AnySession};
+use bloom_core::audit::Actor;
 use bloom_core::command::WorkerChange;
 use bloom_core::task::{ActiveLease, TaskSpec, TaskState};
 use bloom_core::worker::{MAX_CONCURRENCY, WorkerStatus};
@@ -140,7 +141,7 @@ pub fn change_of_health(worker: &str, answer: &Map<String, Value>) -> WorkerChan
         ip_addrs: answer.get("ip_addrs").and_then(texts),
         agent_version: answer.get("agent_version").or_else(|| answer.get("version")).and_then(text),
         os_info: answer.get("os_info").and_then(text),
-        actor: "admin",
+        actor: Actor::Admin,
         ..WorkerChange::default()
     }
 }

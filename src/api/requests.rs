@@ -2,6 +2,7 @@
 
 use super::values::{HeaderText, HttpUrl, Id, Int, Json, List, MAX_SAFE, Moment, Name, ShortName, Text};
 use super::wire::body;
+use bloom_core::audit::Actor;
 use bloom_core::command::{NewEvent, WorkerChange};
 use bloom_core::task::EventKind;
 use bloom_core::worker::{DispatchMode, MAX_CONCURRENCY, WorkerStatus};
@@ -133,7 +134,7 @@ impl From<NewWorker> for WorkerChange {
             dispatch: worker.dispatch,
             obs_count: None,
             db_sha: None,
-            actor: "api",
+            actor: Actor::Api,
         }
     }
 }

@@ -1,8 +1,11 @@
 //! The audit trail's vocabulary. An entry commits with the change that it tells of.
 
+use std::fmt;
+
 use uuid::Uuid;
 
 use super::Ms;
+use super::ids::WorkerId;
 use super::task::words;
 
 words! {
@@ -21,6 +24,33 @@ words! {
 }
 words! { EntityType { Task = "llm_task", Lease = "lease", Worker = "worker", Config = "config", Project = "project" } }
 
+/// Who caused a change.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Actor {
+    /// A client, by a call that submit and worker keys may make too.
+    #[default]
+    Api,
+    /// A client, by a call that needs the admin key.
+    Admin,
+    /// The server, while it carried out a lease or dispatch call.
+    Router,
+    /// A reconciler.
+    Reconciler,
+    Worker(WorkerId),
+}
+
+impl fmt::Display for Actor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Api => "api",
+            Self::Admin => "admin",
+            Self::Router => "router",
+            Self::Reconciler => "reconciler",
+            Self::Worker(id) => id,
+        })
+    }
+}
+
 #[derive(Clone, Debug, PartialEq)]
 pub struct AuditEntry {
     pub id: Uuid,
@@ -28,7 +58,7 @@ pub struct AuditEntry {
     pub action: Action,
     pub entity_type: EntityType,
     pub entity_id: String,
-    /// `admin`, `api`, `router`, `reconciler`, or a worker's id.
+    /// An [`Actor`] as text.
     pub actor: String,
     pub detail: String,
     /// The request that caused it, as its answer's header names it.

@@ -7,6 +7,7 @@ pub use super::op::{Op, Operation};
 pub use super::reply::Reply;
 
 use super::Ms;
+use super::audit::Actor;
 use super::ids::{LeaseId, TaskId, WorkerId};
 use super::task::{EventKind, Outcome, Parked, Reason, Status, Usage};
 use super::worker::{DispatchMode, WorkerStatus};
@@ -141,8 +142,7 @@ pub struct WorkerChange {
     pub dispatch: Option<DispatchMode>,
     pub obs_count: Option<i64>,
     pub db_sha: Option<String>,
-    /// `api`, `admin`, or `reconciler` for the control plane's listing.
-    pub actor: &'static str,
+    pub actor: Actor,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

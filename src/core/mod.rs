@@ -13,6 +13,7 @@ pub mod ids;
 mod keys;
 pub mod op;
 pub mod placement;
+mod preconditions;
 pub mod reply;
 pub mod task;
 pub mod wakeup;

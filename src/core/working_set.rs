@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use super::Ms;
-use super::audit::{Action, AuditEntry, EntityType};
+use super::audit::{Action, Actor, AuditEntry, EntityType};
 use super::command::{Keys, Rejection};
 use super::ids::{IdSource, LeaseId, TaskId, WorkerId};
 use super::task::{PastLease, RunResult, Status, TaskEvent, TaskSpec, TaskState};
@@ -240,14 +240,14 @@ impl WorkingSet {
     }
 
     /// Records a deed; it commits with the change it tells of.
-    pub fn audit(&mut self, action: Action, entity_type: EntityType, entity_id: impl ToString, actor: &str, detail: impl Into<String>) {
+    pub fn audit(&mut self, action: Action, entity_type: EntityType, entity_id: impl ToString, actor: &Actor, detail: impl Into<String>) {
         self.dirty.audit.push(AuditEntry {
             id: self.ids.next_id(),
             timestamp: self.ids.stamp(),
             action,
             entity_type,
             entity_id: entity_id.to_string(),
-            actor: actor.to_owned(),
+            actor: actor.to_string(),
             detail: detail.into(),
             request_id: self.request_id.clone(),
         });

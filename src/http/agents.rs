@@ -11,7 +11,7 @@ use super::path::WorkerPath;
 use super::policy::Policy;
 use bloom_api::agents::{AgentHealth, OrderDone, change_of_health};
 use bloom_api::error::ErrorText;
-use bloom_core::audit::{Action, EntityType};
+use bloom_core::audit::{Action, Actor, EntityType};
 use bloom_core::command::{Loss, Op};
 use bloom_core::op;
 use bloom_core::worker::Worker;
@@ -126,7 +126,7 @@ async fn order(app: AppState, caller: Caller, path: WorkerPath, body: &Content, 
 
 fn record(order: Order, worker: String) -> Op {
     let note = |action| {
-        op::RecordAudit { action, entity_type: EntityType::Worker, entity_id: worker.clone(), actor: "admin".into(), detail: String::new() }
+        op::RecordAudit { action, entity_type: EntityType::Worker, entity_id: worker.clone(), actor: Actor::Admin, detail: String::new() }
             .into()
     };
     match order {

@@ -10,7 +10,7 @@ use super::middleware::Caller;
 use super::policy::{Policy, Rate};
 use bloom_api::reports::{Config, ConnectionTest, Health, MembridgeState};
 use bloom_api::requests::NewConfig;
-use bloom_core::audit::{Action, EntityType};
+use bloom_core::audit::{Action, Actor, EntityType};
 use bloom_core::op;
 
 pub const GET: Policy = Policy::READ;
@@ -62,7 +62,7 @@ pub async fn test_connection(State(app): State<AppState>, caller: Caller, body: 
     let tested = app.membridge.test_connection().await;
     let detail = tested.as_ref().map_or_else(|error| format!("failed: {error}"), |_| "connected".into());
     let (action, entity_type, entity_id) = (Action::ConnectionTest, EntityType::Config, "membridge".into());
-    app.engine.submit(caller.command(op::RecordAudit { action, entity_type, entity_id, actor: "admin".into(), detail })).await?;
+    app.engine.submit(caller.command(op::RecordAudit { action, entity_type, entity_id, actor: Actor::Admin, detail })).await?;
     ok(&match tested {
         Ok(health) => ConnectionTest { connected: true, health: Some(health), error: None },
         Err(error) => ConnectionTest { connected: false, health: None, error: Some(error) },

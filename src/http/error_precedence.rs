@@ -8,9 +8,9 @@ use super::error::Error;
 use super::path::TaskPath;
 use bloom_api::values::Id;
 use bloom_api::wire::{Members, Wire};
-use bloom_core::command::Rejection;
+use bloom_core::command::{Holder, Rejection};
 use bloom_core::ids::LeaseId;
-use bloom_core::task::{Status, TaskState};
+use bloom_core::task::TaskState;
 
 /// What is asked of the task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,22 +49,17 @@ impl Ask {
         let Some(task) = task else {
             return Some(if self == Self::Heartbeat { Rejection::TaskOrLeaseNotFound } else { Rejection::TaskNotFound });
         };
-        if self == Self::Lease {
-            return match task.parked {
-                _ if task.status != Status::Queued => Some(Rejection::WrongStatus { status: task.status, expected: "'queued'" }),
-                Some(parked) if parked.as_str() != "session" => Some(Rejection::NotReady(parked)),
-                _ => None,
-            };
-        }
-        if let Some(active) = &task.lease {
-            return named.filter(|named| *named != active.id).map(|named| Rejection::NotTheActiveLease(named.to_string()));
-        }
-        let is_last = named.is_some() && task.last_lease.as_ref().map(|last| last.id) == named;
         match self {
-            Self::Heartbeat if task.lease_count == 0 => Some(Rejection::TaskOrLeaseNotFound),
-            Self::Complete | Self::Events if is_last => None,
-            Self::Complete => Some(Rejection::WrongStatus { status: task.status, expected: "'leased' or 'running'" }),
-            _ => Some(Rejection::LeaseNotFound),
+            Self::Lease => task.check_queued().and_then(|()| match task.parked {
+                Some(parked) if parked.as_str() != "session" => Err(Rejection::NotReady(parked)),
+                _ => Ok(()),
+            }),
+            Self::Heartbeat => task.held_by(&Holder { lease: named, worker: None }).map(drop),
+            Self::Release => task.active_lease(named).map(drop),
+            Self::Events => task.check_events(named),
+            Self::Complete if named.is_some_and(|lease| task.ended_last(lease)) => Ok(()),
+            Self::Complete => task.active_lease(named).map(drop).map_err(|not_held| task.not_completable(not_held)),
         }
+        .err()
     }
 }

@@ -15,7 +15,7 @@ use super::path::ProjectPath;
 use super::policy::Policy;
 use bloom_api::error::ErrorText;
 use bloom_api::requests::LeaderSelection;
-use bloom_core::audit::{Action, EntityType};
+use bloom_core::audit::{Action, Actor, EntityType};
 use bloom_core::op;
 use bloom_membridge::{Call, Reply, Upstream};
 
@@ -81,7 +81,7 @@ pub async fn select(State(app): State<AppState>, caller: Caller, ProjectPath(pro
         return Err(Error::Text { status: reply.status, text: String::from_utf8_lossy(&reply.body).into_owned().into() });
     }
     let (action, entity_type) = (Action::LeadershipPromote, EntityType::Project);
-    let note = op::RecordAudit { action, entity_type, entity_id: project, actor: "admin".into(), detail: wish.primary_node_id.0 };
+    let note = op::RecordAudit { action, entity_type, entity_id: project, actor: Actor::Admin, detail: wish.primary_node_id.0 };
     app.engine.submit(caller.command(note)).await?;
     through(reply)
 }

@@ -5,12 +5,12 @@ use std::collections::BTreeSet;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
+use bloom_core::audit::Actor;
 use bloom_core::command::WorkerChange;
 use bloom_core::worker::{MAX_CONCURRENCY, WorkerStatus};
 
 const MAX_AGENTS: usize = 10_000;
 const MAX_NAME_CHARS: usize = 128;
-const ACTOR: &str = "reconciler";
 
 /// `[…]` or `{"agents": […]}`; entries are looked at one by one, so that a bad one costs nothing but itself.
 #[derive(Deserialize)]
@@ -98,7 +98,7 @@ fn entry(raw: &str) -> Result<WorkerChange, String> {
         dispatch: None,
         obs_count: listed.obs_count,
         db_sha: listed.db_sha,
-        actor: ACTOR,
+        actor: Actor::Reconciler,
     })
 }
 

@@ -5,10 +5,10 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use bloom_core::command::{Choice, Completion, CordonWish, Op, Rejection, Reply, WorkerChange};
+use bloom_core::audit::Actor;
+use bloom_core::command::{Choice, Completion, CordonWish, Op, Operation, Rejection, WorkerChange};
 use bloom_core::ids::{LeaseId, TaskId};
 use bloom_core::op;
-use bloom_core::reply;
 use bloom_core::task::{Format, Origin, Outcome, Session, TaskSpec, TaskState};
 use bloom_engine::{ClaimRequest, Engine, Error};
 use tokio::time::Instant;
@@ -89,7 +89,7 @@ impl Cluster {
     }
 
     /// `None`: no answer, or one that says to come again.
-    pub async fn call(&self, op: Op) -> Option<Result<Reply, Rejection>> {
+    pub async fn call<O: Operation>(&self, op: O) -> Option<Result<O::Reply, Rejection>> {
         let replica = self.anybody().await;
         let call = async {
             replica.condition.runs().await;
@@ -104,7 +104,7 @@ impl Cluster {
     }
 
     /// Asks again until there is an answer, or the run is over.
-    pub async fn insist(&self, op: Op) -> Option<Result<Reply, Rejection>> {
+    pub async fn insist<O: Operation + Clone>(&self, op: O) -> Option<Result<O::Reply, Rejection>> {
         while !self.is_over() {
             if let Some(answer) = self.call(op.clone()).await {
                 return Some(answer);
@@ -148,7 +148,7 @@ pub async fn creator(cluster: Cluster) {
         cluster.pause(1_500).await;
         let number = if cluster.chance(20) { 8 } else { 1 };
         let tasks: Vec<TaskSpec> = (0..number).map(|_| spec(&cluster)).collect();
-        if let Some(Ok(Reply::Created(created))) = cluster.call(Op::Create(op::Create { tasks })).await {
+        if let Some(Ok(created)) = cluster.call(op::Create { tasks }).await {
             cluster.created.lock().expect("created").extend(created.iter().map(|task| task.state.id));
         }
     }
@@ -165,7 +165,7 @@ pub fn registration(number: usize) -> WorkerChange {
         max_concurrency: Some(1 + (number % 3) as i64),
         status: Some(bloom_core::worker::WorkerStatus::Online),
         agents,
-        actor: "api",
+        actor: Actor::Api,
         ..WorkerChange::default()
     }
 }
@@ -174,7 +174,7 @@ pub fn registration(number: usize) -> WorkerChange {
 pub async fn worker(cluster: Cluster, number: usize) {
     let name = registration(number).id;
     let held: Arc<Mutex<Vec<LeaseId>>> = Arc::default();
-    cluster.insist(Op::RegisterWorker(Box::new(registration(number)))).await;
+    cluster.insist(registration(number)).await;
     while !cluster.is_over() {
         if !cluster.is_peace() && cluster.chance(3) {
             cluster.pause(6_000).await;
@@ -209,7 +209,7 @@ pub async fn worker(cluster: Cluster, number: usize) {
                 }
             }
             Ok(Err(Error::Rejected(Rejection::WorkerNotFound))) => {
-                cluster.insist(Op::RegisterWorker(Box::new(registration(number)))).await;
+                cluster.insist(registration(number)).await;
             }
             _ => cluster.pause(200).await,
         }
@@ -229,9 +229,9 @@ async fn run(cluster: Cluster, task: TaskState, held: Arc<Mutex<Vec<LeaseId>>>) 
         let step = left_ms.min(lease.ttl_ms.unsigned_abs() / 3);
         tokio::time::sleep(Duration::from_millis(step)).await;
         left_ms -= step;
-        let beat = cluster.call(Op::RenewLeases(op::RenewLeases { worker: worker.clone(), leases: vec![lease.id] })).await;
-        if let Some(Ok(Reply::RenewedLeases(reply::RenewedLeases { lost, .. }))) = beat
-            && lost.contains(&lease.id)
+        let beat = cluster.call(op::RenewLeases { worker: worker.clone(), leases: vec![lease.id] }).await;
+        if let Some(Ok(beat)) = beat
+            && beat.lost.contains(&lease.id)
         {
             held.lock().expect("held").retain(|id| *id != lease.id);
             return;
@@ -279,7 +279,7 @@ pub async fn operator(cluster: Cluster, every_sec: u64, workers: usize) {
                 let change = WorkerChange {
                     id: worker,
                     max_concurrency: Some(1 + cluster.below(3) as i64),
-                    actor: "api",
+                    actor: Actor::Api,
                     ..WorkerChange::default()
                 };
                 Op::RegisterWorker(Box::new(change))

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use bloom_core::command::{CordonWish, Op};
+use bloom_core::command::CordonWish;
 use bloom_core::op;
 use bloom_core::task::Status;
 use tokio::time::Instant;
@@ -81,8 +81,8 @@ async fn live(plan: &Plan, mirror: Option<Arc<dyn Mirror>>) -> Outcome {
     shared.lock().weather = PEACE;
     shared.lock().put_clock_right();
     for number in 0..plan.workers {
-        cluster.insist(Op::RegisterWorker(Box::new(actors::registration(number)))).await;
-        cluster.insist(Op::Cordon(op::Cordon { worker: actors::registration(number).id, wish: CordonWish::Uncordon })).await;
+        cluster.insist(actors::registration(number)).await;
+        cluster.insist(op::Cordon { worker: actors::registration(number).id, wish: CordonWish::Uncordon }).await;
     }
     tokio::time::sleep(SETTLING).await;
     shared.lock().is_peace = true;
@@ -93,7 +93,7 @@ async fn live(plan: &Plan, mirror: Option<Arc<dyn Mirror>>) -> Outcome {
             chaos::step_clock(&cluster).await;
         }
         let tasks = (0..2).map(|_| actors::spec(&cluster)).collect();
-        cluster.insist(Op::Create(op::Create { tasks })).await;
+        cluster.insist(op::Create { tasks }).await;
         look_for(&shared, Duration::from_millis(cluster.below(700))).await;
     }
     if cluster.has_losses.swap(false, Ordering::Relaxed) {

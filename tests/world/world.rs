@@ -4,11 +4,11 @@ use std::collections::HashMap;
 use std::fmt::Write as _;
 
 use bloom_core::Ms;
-use bloom_core::command::{Choice, Claim, Command, Completion, Grace, Holder, Keys, Op, Rejection, Reply, WorkerChange};
+use bloom_core::audit::Actor;
+use bloom_core::command::{Choice, Claim, Command, Completion, Grace, Holder, Keys, Op, Operation, Rejection, Reply, WorkerChange};
 use bloom_core::decide::decide;
 use bloom_core::ids::{LeaseId, TaskId, WorkerId, created_at};
 use bloom_core::op;
-use bloom_core::reply;
 use bloom_core::task::{Format, Origin, Outcome, Parked, Session, Status, TaskSpec, TaskState};
 use bloom_core::wakeup::{Progress, Waiters, Wakeup};
 use bloom_core::worker::DispatchMode;
@@ -118,21 +118,24 @@ pub fn registration(name: &str, places: i64) -> WorkerChange {
         url: Some(format!("http://{name}")),
         dispatch: Some(DispatchMode::Push),
         max_concurrency: Some(places),
-        actor: "api",
+        actor: Actor::Api,
         ..WorkerChange::default()
     }
 }
 
 impl World {
     /// Runs one command and all that follows from it.
-    pub fn run(&mut self, op: Op) -> Result<Reply, Rejection> {
-        self.run_batch(vec![op]).remove(0)
+    pub fn run<O: Operation>(&mut self, op: O) -> Result<O::Reply, Rejection> {
+        let reply = self.run_batch(vec![op.into()]).remove(0)?;
+        Ok(reply.try_into().unwrap_or_else(|_| unreachable!("an operation's reply is of its own type")))
     }
 
     /// As [`run`](Self::run), where nothing may go wrong.
-    pub fn ok(&mut self, op: Op) -> Reply {
+    pub fn ok<O: Operation>(&mut self, op: O) -> O::Reply {
+        let op: Op = op.into();
         let name = op.name();
-        self.run(op).unwrap_or_else(|rejection| panic!("{name}: {rejection}"))
+        let reply = self.run(op).unwrap_or_else(|rejection| panic!("{name}: {rejection}"));
+        reply.try_into().unwrap_or_else(|_| unreachable!("an operation's reply is of its own type"))
     }
 
     /// Runs commands in one batch; those that need more rows go on in the next.
@@ -254,56 +257,50 @@ impl World {
     // --- what happens in this world, in words ---
 
     pub fn worker(mut self, name: &str, places: i64) -> Self {
-        self.ok(Op::RegisterWorker(Box::new(registration(name, places))));
+        self.ok(registration(name, places));
         self
     }
 
     pub fn create(&mut self, spec: TaskSpec) -> TaskId {
-        match self.ok(Op::Create(op::Create { tasks: vec![spec] })) {
-            Reply::Created(tasks) => tasks[0].state.id,
-            other => panic!("{other:?}"),
-        }
+        self.ok(op::Create { tasks: vec![spec] })[0].state.id
     }
 
     pub fn lease(&mut self, task: TaskId, worker: &str) -> LeaseId {
-        self.ok(Op::Lease(op::Lease { task, choice: Choice::Named(worker.into()), ttl_ms: TTL_MS, origin: Origin::Call }));
+        self.ok(op::Lease { task, choice: Choice::Named(worker.into()), ttl_ms: TTL_MS, origin: Origin::Call });
         self.lease_of(task)
     }
 
     /// The leader pushes the task to the worker, or to one that suits it better.
     pub fn push(&mut self, task: TaskId, worker: &str) -> LeaseId {
-        self.ok(Op::Push(op::Push { task, worker: worker.into(), ttl_ms: TTL_MS }));
+        self.ok(op::Push { task, worker: worker.into(), ttl_ms: TTL_MS });
         self.lease_of(task)
     }
 
     /// The worker asks for as much as it is offered.
-    pub fn claim_op(&self, worker: &str, max: usize, held: Option<Vec<LeaseId>>) -> Op {
+    pub fn claim_op(&self, worker: &str, max: usize, held: Option<Vec<LeaseId>>) -> Claim {
         let candidates = self.db.workers.get(worker).map(|worker| self.db.ready_for(worker)).unwrap_or_default();
         let candidates = candidates.into_iter().take(max).collect();
-        Op::Claim(Claim { worker: worker.into(), candidates, max, held, ttl_ms: TTL_MS })
+        Claim { worker: worker.into(), candidates, max, held, ttl_ms: TTL_MS }
     }
 
     pub fn claim(&mut self, worker: &str, max: usize) -> Vec<TaskState> {
-        match self.ok(self.claim_op(worker, max, None)) {
-            Reply::Claimed(reply::Claimed { leased, .. }) => leased,
-            other => panic!("{other:?}"),
-        }
+        self.ok(self.claim_op(worker, max, None)).leased
     }
 
     pub fn beat(&mut self, task: TaskId) {
-        self.ok(Op::Heartbeat(op::Heartbeat { task, holder: Holder::default() }));
+        self.ok(op::Heartbeat { task, holder: Holder::default() });
     }
 
     pub fn complete(&mut self, task: TaskId, status: Outcome) {
         let lease = Some(self.lease_of(task));
-        self.ok(Op::Complete(Box::new(completion(task, lease, status))));
+        self.ok(completion(task, lease, status));
     }
 
     /// Lets the task's lease run out, and its end be noticed.
     pub fn expire(&mut self, task: TaskId) {
         let (lease, at) = self.task(task).lease.as_ref().map(|lease| (lease.id, lease.expires_at)).expect("it has a lease");
         self.now = self.now.max(at);
-        self.ok(Op::ExpireLease(op::ExpireLease { task, lease, grace: Grace::default() }));
+        self.ok(op::ExpireLease { task, lease, grace: Grace::default() });
     }
 
     pub fn task(&self, id: TaskId) -> &TaskState {
@@ -331,12 +328,12 @@ impl World {
         let due: Vec<_> =
             self.db.active().filter_map(|task| task.lease.as_ref().map(|lease| (task.id, lease.id, lease.check_at))).collect();
         for (task, lease, _) in due.into_iter().filter(|(.., at)| *at <= now) {
-            self.ok(Op::ExpireLease(op::ExpireLease { task, lease, grace: Grace::default() }));
+            self.ok(op::ExpireLease { task, lease, grace: Grace::default() });
         }
         let tasks: Vec<TaskId> =
             self.db.tasks.values().filter(|task| task.wake_at.is_some_and(|at| at <= now)).map(|task| task.id).collect();
         if !tasks.is_empty() {
-            self.ok(Op::Reevaluate(op::Reevaluate { tasks, progress: None }));
+            self.ok(op::Reevaluate { tasks, progress: None });
         }
     }
 

@@ -2,14 +2,13 @@
 
 use std::sync::Arc;
 
-use super::super::audit::{Action, EntityType};
+use super::super::audit::{Action, Actor, EntityType};
 use super::super::command::{Completion, Keys, Operation, Rejection};
 use super::super::ids::{LeaseId, WorkerId};
 use super::super::reply::{Completed, StoredResult};
 use super::super::task::{Failure, LastLease, LeaseStatus, Outcome, PastLease, Reason, RunResult, Session, Status, TaskState};
 use super::super::working_set::{Halt, WorkingSet, need};
 use super::lease_end::{Next, Retry, Wait, complete_record, end_lease, finish, plan, retry};
-use super::running::held;
 
 impl Operation for Completion {
     type Reply = Completed;
@@ -21,7 +20,7 @@ impl Operation for Completion {
     fn decide(&self, set: &mut WorkingSet) -> Result<Completed, Halt> {
         let completion = self;
         let task = set.task(completion.task)?;
-        let not_held = held(task, &completion.holder).err();
+        let not_held = task.held_by(&completion.holder).err();
         let Some(not_held) = not_held else {
             let worker = task.lease.as_ref().map(|lease| lease.worker_id.clone()).unwrap_or_default();
             let end = End::of(set, task, completion, &worker, completion.keep_attempt)?;
@@ -42,10 +41,7 @@ impl Operation for Completion {
                 }
             }
         }
-        if matches!(not_held, Rejection::NotTheActiveLease(_)) {
-            return Err(not_held.into());
-        }
-        Err(Rejection::WrongStatus { status: task.status, expected: "'leased' or 'running'" }.into())
+        Err(task.not_completable(not_held).into())
     }
 }
 
@@ -80,14 +76,14 @@ fn late(set: &mut WorkingSet, mut task: TaskState, past: PastLease, completion: 
 }
 
 /// What the completion makes of the task.
-enum End<'a> {
+enum End {
     Success,
     Failed(Failure),
-    Retried(Retry<'a>, Next),
+    Retried(Retry, Next),
 }
 
-impl<'a> End<'a> {
-    fn of(set: &WorkingSet, task: &TaskState, completion: &Completion, worker: &'a str, keep_attempt: bool) -> Result<Self, Halt> {
+impl End {
+    fn of(set: &WorkingSet, task: &TaskState, completion: &Completion, worker: &WorkerId, keep_attempt: bool) -> Result<Self, Halt> {
         if completion.status == Outcome::Success {
             return Ok(Self::Success);
         }
@@ -102,21 +98,14 @@ impl<'a> End<'a> {
             // Where a program can't be started the next try need not be.
             session_worker: (reason != Reason::SpawnFailed).then(|| worker.to_owned()),
             failure,
-            actor: worker,
+            actor: Actor::Worker(worker.clone()),
         };
         let next = plan(set, task, &cause)?;
         Ok(Self::Retried(cause, next))
     }
 }
 
-fn conclude(
-    set: &mut WorkingSet,
-    mut task: TaskState,
-    lease: LeaseId,
-    worker: &WorkerId,
-    completion: &Completion,
-    end: End<'_>,
-) -> Completed {
+fn conclude(set: &mut WorkingSet, mut task: TaskState, lease: LeaseId, worker: &WorkerId, completion: &Completion, end: End) -> Completed {
     if let Some(record) = set.dirty.past_leases.iter().rev().find(|record| record.id == lease) {
         // A repeat in this very batch finds it.
         set.loaded.past_leases.insert(lease, Some(record.clone()));
@@ -143,15 +132,16 @@ fn conclude(
     if completion.session_id.is_some() {
         task.session_id.clone_from(&completion.session_id);
     }
+    let actor = Actor::Worker(worker.clone());
     task.updated_at = set.stamp();
     match end {
         End::Success => {
             task.failure = None;
-            set.audit(Action::TaskCompleted, EntityType::Task, task.id, worker, "success");
+            set.audit(Action::TaskCompleted, EntityType::Task, task.id, &actor, "success");
             finish(set, &mut task, Status::Completed);
         }
         End::Failed(failure) => {
-            set.audit(Action::TaskCompleted, EntityType::Task, task.id, worker, format!("error: {}", failure.reason));
+            set.audit(Action::TaskCompleted, EntityType::Task, task.id, &actor, format!("error: {}", failure.reason));
             task.failure = Some(failure);
             finish(set, &mut task, Status::Failed);
         }
@@ -160,7 +150,7 @@ fn conclude(
             retry(set, &mut task, cause, next);
             if task.status == Status::Queued {
                 let detail = format!("{reason}, attempt {} of {}", task.attempts, task.max_attempts);
-                set.audit(Action::TaskRetried, EntityType::Task, task.id, worker, detail);
+                set.audit(Action::TaskRetried, EntityType::Task, task.id, &actor, detail);
             }
         }
     }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::super::audit::{Action, EntityType};
+use super::super::audit::{Action, Actor, EntityType};
 use super::super::command::{AFTER_ALL, Keys, Operation, Rejection};
 use super::super::reply::CreatedTask;
 use super::super::task::{Session, Status, TaskSpec, TaskState};
@@ -98,7 +98,7 @@ fn insert(set: &mut WorkingSet, wanted: &TaskSpec) -> Result<CreatedTask, Halt> 
     let spec = Arc::new(TaskSpec { id, ..wanted.clone() });
     let mut state = TaskState { created_after: before, ..TaskState::new(&spec) };
     let verdict = evaluate(set, &mut state, &spec.depends_on, AFTER_ALL)?;
-    set.audit(Action::TaskCreated, EntityType::Task, id, "api", spec.agent_slug.clone());
+    set.audit(Action::TaskCreated, EntityType::Task, id, &Actor::Api, spec.agent_slug.clone());
     set.dirty.specs.push(spec.clone());
     if let Some(key) = &spec.idempotency_key {
         set.loaded.idempotency.insert(key.clone(), Some(spec.clone()));

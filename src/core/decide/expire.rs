@@ -1,7 +1,7 @@
 //! The end of a lease by its time.
 
 use super::super::Ms;
-use super::super::audit::{Action, EntityType};
+use super::super::audit::{Action, Actor, EntityType};
 use super::super::command::{Grace, Keys, Operation};
 use super::super::ids::{LeaseId, TaskId};
 use super::super::reply::Due;
@@ -58,12 +58,18 @@ impl Operation for ExpireLease {
             wait: Wait::No,
             session_worker: None,
             failure: Failure { reason: Reason::WorkerLost, message, at: now },
-            actor: "reconciler",
+            actor: Actor::Reconciler,
         };
         let next = plan(set, task, &cause)?;
         let mut task = task.clone();
         let Some(lease) = end_lease(set, &mut task, LeaseStatus::Expired) else { return Ok(Due::Done) };
-        set.audit(Action::LeaseExpired, EntityType::Lease, lease.id, "reconciler", format!("task {id} of worker {}", lease.worker_id));
+        set.audit(
+            Action::LeaseExpired,
+            EntityType::Lease,
+            lease.id,
+            &Actor::Reconciler,
+            format!("task {id} of worker {}", lease.worker_id),
+        );
         retry(set, &mut task, cause, next);
         set.put_task(task);
         Ok(Due::Done)

@@ -1,7 +1,7 @@
 //! Binding a task to a worker: by a lease or dispatch call, or inside a worker's claim.
 
 use super::super::Ms;
-use super::super::audit::{Action, EntityType};
+use super::super::audit::{Action, Actor, EntityType};
 use super::super::command::{Choice, Claim, Keys, Operation, Rejection};
 use super::super::ids::{TaskId, WorkerId};
 use super::super::placement::{self, Candidate, STICKY_FOR_MS};
@@ -47,9 +47,7 @@ impl Operation for Lease {
     fn decide(&self, set: &mut WorkingSet) -> Result<Leased, Halt> {
         let Self { task, ref choice, ttl_ms, origin } = *self;
         let state = set.task(task)?;
-        if state.status != Status::Queued {
-            return Err(Rejection::WrongStatus { status: state.status, expected: "'queued'" }.into());
-        }
+        state.check_queued()?;
         if let Some(parked) = not_ready(set, state)? {
             return Err(Rejection::NotReady(parked).into());
         }
@@ -296,10 +294,10 @@ fn place(set: &mut WorkingSet, id: TaskId, worker: &Worker, origin: Origin, ttl_
     if let Some(key) = &task.exclusive_key {
         set.loaded.exclusive.insert(key.clone(), Some(id));
     }
-    let actor = if origin.is_in_order() { "reconciler" } else { "router" };
-    set.audit(Action::TaskLeased, EntityType::Lease, lease.id, actor, format!("task {id} to worker {}", worker.id));
+    let actor = if origin.is_in_order() { Actor::Reconciler } else { Actor::Router };
+    set.audit(Action::TaskLeased, EntityType::Lease, lease.id, &actor, format!("task {id} to worker {}", worker.id));
     if origin.is_pushed() {
-        set.audit(Action::TaskDispatched, EntityType::Task, id, actor, format!("to worker {}, lease {}", worker.id, lease.id));
+        set.audit(Action::TaskDispatched, EntityType::Task, id, &actor, format!("to worker {}, lease {}", worker.id, lease.id));
     }
     task.status = Status::Leased;
     task.updated_at = set.stamp();

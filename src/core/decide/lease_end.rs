@@ -1,9 +1,9 @@
 //! Ends of leases, and what becomes of their tasks.
 
 use super::super::Ms;
-use super::super::audit::{Action, EntityType};
+use super::super::audit::{Action, Actor, EntityType};
 use super::super::backoff::delay_ms;
-use super::super::command::{Keys, Operation, Rejection};
+use super::super::command::{Keys, Operation};
 use super::super::ids::{LeaseId, TaskId, WorkerId};
 use super::super::task::{
     ActiveLease, Failure, LastLease, LeaseStatus, MAX_INFRA_RETRIES, Parked, PastLease, Reason, Session, Status, TaskState, Usage,
@@ -30,17 +30,13 @@ impl Operation for Release {
     fn decide(&self, set: &mut WorkingSet) -> Result<TaskState, Halt> {
         let Self { task: id, lease: lease_id, ref reason } = *self;
         let task = set.task(id)?;
-        let worker = match &task.lease {
-            Some(lease) if lease.id == lease_id => lease.worker_id.clone(),
-            Some(_) => return Err(Rejection::NotTheActiveLease(lease_id.to_string()).into()),
-            None => return Err(Rejection::LeaseNotFound.into()),
-        };
+        let worker = task.active_lease(Some(lease_id))?.worker_id.clone();
         let failure = Failure { reason: Reason::WorkerLost, message: format!("handed back: {reason}"), at: set.now() };
-        let cause = Retry { give_back: true, wait: Wait::No, session_worker: None, failure, actor: &worker };
+        let cause = Retry { give_back: true, wait: Wait::No, session_worker: None, failure, actor: Actor::Worker(worker.clone()) };
         let next = plan(set, task, &cause)?;
         let mut task = task.clone();
         end_lease(set, &mut task, LeaseStatus::Released);
-        set.audit(Action::TaskReleased, EntityType::Task, id, &worker, reason);
+        set.audit(Action::TaskReleased, EntityType::Task, id, &Actor::Worker(worker), reason);
         retry(set, &mut task, cause, next);
         task.revision = set.put_task(task.clone());
         Ok(task)
@@ -130,14 +126,14 @@ pub(super) enum Wait {
     Backoff,
 }
 
-pub(super) struct Retry<'a> {
+pub(super) struct Retry {
     /// The attempt does not count, within bounds.
     pub give_back: bool,
     pub wait: Wait,
     /// Where the next attempt finds its session.
     pub session_worker: Option<WorkerId>,
     pub failure: Failure,
-    pub actor: &'a str,
+    pub actor: Actor,
 }
 
 /// What becomes of a task whose lease ends without a final answer.
@@ -151,7 +147,7 @@ pub(super) enum Next {
 
 /// Back to the queue while attempts remain, else dead; cancelled if that was requested. All look-ups are done here, while the lease
 /// still holds, so a command that needs more rows has changed nothing.
-pub(super) fn plan(set: &WorkingSet, task: &TaskState, cause: &Retry<'_>) -> Result<Next, Halt> {
+pub(super) fn plan(set: &WorkingSet, task: &TaskState, cause: &Retry) -> Result<Next, Halt> {
     let is_exhausted = cause.give_back && task.infra_retries >= MAX_INFRA_RETRIES;
     let attempts = task.attempts - i64::from(cause.give_back);
     if task.cancel_requested {
@@ -174,7 +170,7 @@ pub(super) fn plan(set: &WorkingSet, task: &TaskState, cause: &Retry<'_>) -> Res
 }
 
 /// Carries the plan out, after the lease was taken off the task.
-pub(super) fn retry(set: &mut WorkingSet, task: &mut TaskState, cause: Retry<'_>, next: Next) {
+pub(super) fn retry(set: &mut WorkingSet, task: &mut TaskState, cause: Retry, next: Next) {
     if cause.give_back && task.infra_retries < MAX_INFRA_RETRIES {
         task.infra_retries += 1;
         task.attempts = (task.attempts - 1).max(0);
@@ -183,11 +179,11 @@ pub(super) fn retry(set: &mut WorkingSet, task: &mut TaskState, cause: Retry<'_>
     task.failure = Some(cause.failure);
     let verdict = match next {
         Next::Cancelled => {
-            set.audit(Action::TaskCancelled, EntityType::Task, task.id, cause.actor, detail);
+            set.audit(Action::TaskCancelled, EntityType::Task, task.id, &cause.actor, detail);
             return finish(set, task, Status::Cancelled);
         }
         Next::Dead => {
-            set.audit(Action::TaskDead, EntityType::Task, task.id, cause.actor, detail);
+            set.audit(Action::TaskDead, EntityType::Task, task.id, &cause.actor, detail);
             return finish(set, task, Status::Dead);
         }
         Next::Later => {

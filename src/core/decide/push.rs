@@ -3,7 +3,7 @@
 //! The lease is made before anything is sent, and only the process that made it sends, once. Whatever happens in between, the lease
 //! runs out by itself.
 
-use super::super::audit::{Action, EntityType};
+use super::super::audit::{Action, Actor, EntityType};
 use super::super::command::{Keys, Operation, PushEnd, Rejection};
 use super::super::ids::{LeaseId, TaskId, WorkerId};
 use super::super::reply::Pushed;
@@ -37,9 +37,7 @@ impl Operation for Push {
     fn decide(&self, set: &mut WorkingSet) -> Result<Pushed, Halt> {
         let Self { task: id, ref worker, ttl_ms } = *self;
         let task = set.task(id)?;
-        if task.status != Status::Queued {
-            return Err(Rejection::WrongStatus { status: task.status, expected: "'queued'" }.into());
-        }
+        task.check_queued()?;
         if let Some(parked) = task.parked.filter(|_| !task.is_open_to(worker)) {
             return Err(Rejection::NotReady(parked).into());
         }
@@ -82,14 +80,14 @@ impl Operation for EndPush {
         if !is_active || has_begun {
             return Ok(task.clone());
         }
-        let actor = if task.lease.as_ref().is_some_and(|lease| lease.origin.is_in_order()) { "reconciler" } else { "router" };
+        let actor = if task.lease.as_ref().is_some_and(|lease| lease.origin.is_in_order()) { Actor::Reconciler } else { Actor::Router };
         let (PushEnd::Refused { message } | PushEnd::Undelivered { message, .. }) = end;
         let failure = |reason| Failure { reason, message: message.clone(), at: set.now() };
         let retried = match end {
             PushEnd::Refused { .. } => None,
             PushEnd::Undelivered { .. } => {
                 let failure = failure(Reason::WorkerLost);
-                let cause = Retry { give_back: true, wait: Wait::No, session_worker: None, failure, actor };
+                let cause = Retry { give_back: true, wait: Wait::No, session_worker: None, failure, actor: actor.clone() };
                 let next = plan(set, task, &cause)?;
                 Some((cause, next))
             }
@@ -97,13 +95,13 @@ impl Operation for EndPush {
         let refused = failure(Reason::AgentError);
         let mut task = task.clone();
         end_lease(set, &mut task, LeaseStatus::Failed);
-        set.audit(Action::DispatchFailed, EntityType::Task, id, actor, message);
+        set.audit(Action::DispatchFailed, EntityType::Task, id, &actor, message);
         if let Some((cause, next)) = retried {
             retry(set, &mut task, cause, next);
         } else {
             task.failure = Some(refused);
             if task.cancel_requested {
-                set.audit(Action::TaskCancelled, EntityType::Task, id, actor, message);
+                set.audit(Action::TaskCancelled, EntityType::Task, id, &actor, message);
             }
             let status = if task.cancel_requested { Status::Cancelled } else { Status::Failed };
             finish(set, &mut task, status);

@@ -8,7 +8,7 @@
 //! wait behind it. Whoever is so marked and leaves the ready set without taking the key wakes the next ones.
 
 use super::super::Ms;
-use super::super::audit::{Action, EntityType};
+use super::super::audit::{Action, Actor, EntityType};
 use super::super::command::AFTER_ALL;
 use super::super::ids::TaskId;
 use super::super::placement::STICKY_FOR_MS;
@@ -181,7 +181,7 @@ pub(super) fn apply(set: &mut WorkingSet, task: &mut TaskState, verdict: Verdict
                 _ => "was removed, and whether it completed is not known; submit this task again without it",
             };
             task.failure = Some(Failure { reason: Reason::DependencyFailed, message: format!("task {dependency} {fate}"), at: now });
-            set.audit(Action::TaskCancelled, EntityType::Task, task.id, "reconciler", format!("dependency {dependency} {fate}"));
+            set.audit(Action::TaskCancelled, EntityType::Task, task.id, &Actor::Reconciler, format!("dependency {dependency} {fate}"));
             finish(set, task, Status::Cancelled);
         }
     }

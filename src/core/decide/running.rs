@@ -3,22 +3,8 @@
 use super::super::command::{Holder, Keys, NewEvent, Operation, Rejection};
 use super::super::ids::{LeaseId, TaskId, WorkerId};
 use super::super::reply::{Recorded, RenewedLeases};
-use super::super::task::{ActiveLease, Status, TaskEvent, TaskState};
+use super::super::task::{Status, TaskEvent, TaskState};
 use super::super::working_set::{Halt, WorkingSet, need, unless_locked};
-
-/// The active lease, if the caller named it, its worker, or nobody.
-pub(super) fn held<'a>(task: &'a TaskState, holder: &Holder) -> Result<&'a ActiveLease, Rejection> {
-    let Some(lease) = &task.lease else {
-        return Err(if task.lease_count == 0 { Rejection::TaskOrLeaseNotFound } else { Rejection::LeaseNotFound });
-    };
-    if let Some(named) = holder.lease.filter(|named| *named != lease.id) {
-        return Err(Rejection::NotTheActiveLease(named.to_string()));
-    }
-    if let Some(named) = holder.worker.as_ref().filter(|named| **named != lease.worker_id) {
-        return Err(Rejection::NotTheActiveLease(holder.lease.map_or_else(|| named.clone(), |id| id.to_string())));
-    }
-    Ok(lease)
-}
 
 /// Renews the lease of one task.
 #[derive(Clone, Debug)]
@@ -37,7 +23,7 @@ impl Operation for Heartbeat {
     fn decide(&self, set: &mut WorkingSet) -> Result<TaskState, Halt> {
         let Self { task: id, ref holder } = *self;
         let task = set.find_task(id)?.ok_or(Rejection::TaskOrLeaseNotFound)?;
-        held(task, holder)?;
+        task.held_by(holder)?;
         let task = task.clone();
         Ok(renew_lease(set, task))
     }
@@ -92,7 +78,7 @@ impl Operation for RenewLeases {
             };
             let holder = Holder { lease: Some(*id), worker: Some(worker.to_owned()) };
             match state {
-                Some(state) if held(state, &holder).is_ok() => holds.push((*id, state.id)),
+                Some(state) if state.held_by(&holder).is_ok() => holds.push((*id, state.id)),
                 _ => lost.push(*id),
             }
         }
@@ -126,13 +112,7 @@ impl Operation for AppendEvents {
     fn decide(&self, set: &mut WorkingSet) -> Result<Recorded, Halt> {
         let Self { task: id, lease, ref events } = *self;
         let task = set.task(id)?;
-        match (&task.lease, &task.last_lease) {
-            (Some(active), _) if active.id == lease => {}
-            (Some(_), _) => return Err(Rejection::NotTheActiveLease(lease.to_string()).into()),
-            // The last words of a run may come after its end.
-            (None, Some(last)) if last.id == lease => {}
-            (None, _) => return Err(Rejection::LeaseNotFound.into()),
-        }
+        task.check_events(Some(lease))?;
         let mut task = task.clone();
         let known = task.event_count;
         for event in events {

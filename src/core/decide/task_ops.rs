@@ -1,6 +1,6 @@
 //! What users ask of a task that exists: cancel it, queue it again; and the settings that they store.
 
-use super::super::audit::{Action, EntityType};
+use super::super::audit::{Action, Actor, EntityType};
 use super::super::command::{Keys, Operation, Rejection};
 use super::super::ids::TaskId;
 use super::super::task::{Parked, Session, Status, TaskState};
@@ -39,10 +39,10 @@ impl Operation for Cancel {
         task.cancel_requested = true;
         task.updated_at = set.stamp();
         if task.status == Status::Queued {
-            set.audit(Action::TaskCancelled, EntityType::Task, id, "api", "while queued");
+            set.audit(Action::TaskCancelled, EntityType::Task, id, &Actor::Api, "while queued");
             finish(set, &mut task, Status::Cancelled);
         } else {
-            set.audit(Action::TaskCancelled, EntityType::Task, id, "api", "requested; the worker is told to stop");
+            set.audit(Action::TaskCancelled, EntityType::Task, id, &Actor::Api, "requested; the worker is told to stop");
         }
         task.revision = set.put_task(task.clone());
         Ok(task)
@@ -91,7 +91,7 @@ impl Operation for Requeue {
         let waits = task.has_dependencies && task.lease_count == 0;
         let dependencies = if waits { known_dependencies(set, id)? } else { Vec::new() };
         let verdict = evaluate(set, &mut task, &dependencies, id)?;
-        set.audit(Action::TaskRequeued, EntityType::Task, id, "admin", "");
+        set.audit(Action::TaskRequeued, EntityType::Task, id, &Actor::Admin, "");
         apply(set, &mut task, verdict);
         task.revision = set.put_task(task.clone());
         if task.session == Session::Context && task.status == Status::Queued {
@@ -129,7 +129,7 @@ impl Operation for Configure {
         let (url, key) = (&self.membridge_server_url[..], &self.membridge_admin_key[..]);
         set.dirty.settings.push((MEMBRIDGE_SERVER_URL, url.to_owned()));
         set.dirty.settings.push((MEMBRIDGE_ADMIN_KEY, key.to_owned()));
-        set.audit(Action::ConfigUpdated, EntityType::Config, "membridge", "admin", url);
+        set.audit(Action::ConfigUpdated, EntityType::Config, "membridge", &Actor::Admin, url);
         Ok(())
     }
 }
@@ -140,7 +140,7 @@ pub struct RecordAudit {
     pub action: Action,
     pub entity_type: EntityType,
     pub entity_id: String,
-    pub actor: String,
+    pub actor: Actor,
     pub detail: String,
 }
 

@@ -1,7 +1,7 @@
 //! Workers: they register, are seen, fall silent, are set aside and leave.
 
 use super::super::Ms;
-use super::super::audit::{Action, EntityType};
+use super::super::audit::{Action, Actor, EntityType};
 use super::super::command::{CordonWish, Keys, Loss, Operation, WorkerChange};
 use super::super::ids::WorkerId;
 use super::super::reply::{ChangedWorker, Due};
@@ -37,10 +37,10 @@ impl Operation for WorkerChange {
         worker.recount_slots =
             used.checked_shr(u32::try_from(worker.capabilities.max_concurrency).unwrap_or(0)).is_some_and(|above| above != 0);
         if created {
-            set.audit(Action::WorkerRegistered, EntityType::Worker, &worker.id, change.actor, "");
+            set.audit(Action::WorkerRegistered, EntityType::Worker, &worker.id, &change.actor, "");
             worker = set.put_worker(worker);
         } else if (Worker { last_seen: before.last_seen, lost: before.lost, ..worker.clone() }) != before {
-            set.audit(Action::WorkerUpdated, EntityType::Worker, &worker.id, change.actor, "");
+            set.audit(Action::WorkerUpdated, EntityType::Worker, &worker.id, &change.actor, "");
             if before.lost {
                 audit_return(set, &worker);
             }
@@ -105,7 +105,7 @@ fn see_at(set: &mut WorkingSet, mut worker: Worker, at: Ms) -> Worker {
 }
 
 fn audit_return(set: &mut WorkingSet, worker: &Worker) {
-    set.audit(Action::WorkerOnline, EntityType::Worker, &worker.id, &worker.id, "seen again");
+    set.audit(Action::WorkerOnline, EntityType::Worker, &worker.id, &Actor::Worker(worker.id.clone()), "seen again");
 }
 
 /// These workers were seen, at these times.
@@ -168,7 +168,7 @@ impl Operation for MarkOffline {
         let Some(worker) = set.find_worker(id)? else { return Ok(Due::Done) };
         let mut worker = worker.clone();
         if let Loss::Uninstalled = cause {
-            set.audit(Action::AgentUninstalled, EntityType::Worker, id, "admin", "");
+            set.audit(Action::AgentUninstalled, EntityType::Worker, id, &Actor::Admin, "");
             worker.agent_version = "uninstalled".into();
         } else if worker.lost || worker.status == WorkerStatus::Offline {
             return Ok(Due::Done);
@@ -182,12 +182,12 @@ impl Operation for MarkOffline {
             Loss::Silent { for_ms, served_since } if set.now() - worker.last_seen.max(*served_since) <= *for_ms => {
                 return Ok(Due::Later(worker.last_seen.max(*served_since) + for_ms + 1));
             }
-            Loss::Silent { for_ms, .. } => ("reconciler", format!("not seen for more than {} s", for_ms / 1000)),
-            Loss::Unreachable(error) => ("admin", format!("its agent does not answer: {error}")),
-            Loss::Uninstalled => ("admin", "its agent was uninstalled".into()),
+            Loss::Silent { for_ms, .. } => (Actor::Reconciler, format!("not seen for more than {} s", for_ms / 1000)),
+            Loss::Unreachable(error) => (Actor::Admin, format!("its agent does not answer: {error}")),
+            Loss::Uninstalled => (Actor::Admin, "its agent was uninstalled".into()),
         };
         if !worker.lost && worker.status != WorkerStatus::Offline {
-            set.audit(Action::WorkerOffline, EntityType::Worker, id, actor, detail);
+            set.audit(Action::WorkerOffline, EntityType::Worker, id, &actor, detail);
         }
         worker.lost = true;
         set.put_worker(worker);
@@ -225,7 +225,7 @@ impl Operation for Cordon {
         };
         let mut worker = Worker { cordoned, draining, ..before.clone() };
         if worker != before {
-            set.audit(action, EntityType::Worker, id, "admin", "");
+            set.audit(action, EntityType::Worker, id, &Actor::Admin, "");
             worker = set.put_worker(worker);
             if !worker.takes_tasks() {
                 set.wake(Subject::Reservations(worker.id.clone()));
@@ -270,11 +270,11 @@ impl Operation for RemoveWorker {
                 keys.worker_tasks.insert(id.to_owned());
             }));
         }
-        let mut planned: Vec<(TaskState, Retry<'_>, Next)> = Vec::new();
+        let mut planned: Vec<(TaskState, Retry, Next)> = Vec::new();
         let mut missing = Keys::default();
         for task in held {
             let failure = Failure { reason: Reason::WorkerLost, message: format!("worker {id} was removed"), at: set.now() };
-            let cause = Retry { give_back: true, wait: Wait::No, session_worker: None, failure, actor: "admin" };
+            let cause = Retry { give_back: true, wait: Wait::No, session_worker: None, failure, actor: Actor::Admin };
             match plan(set, &task, &cause) {
                 Ok(next) => planned.push((task, cause, next)),
                 Err(Halt::Need(keys)) => missing.merge(&keys),
@@ -288,11 +288,11 @@ impl Operation for RemoveWorker {
             // The plan of one before may have marked it as awaited.
             let mut task = set.find_task(task.id)?.cloned().unwrap_or(task);
             end_lease(set, &mut task, LeaseStatus::Failed);
-            set.audit(Action::TaskReleased, EntityType::Task, task.id, "admin", format!("worker {id} was removed"));
+            set.audit(Action::TaskReleased, EntityType::Task, task.id, &Actor::Admin, format!("worker {id} was removed"));
             retry(set, &mut task, cause, next);
             set.put_task(task);
         }
-        set.audit(Action::WorkerRemoved, EntityType::Worker, id, "admin", "");
+        set.audit(Action::WorkerRemoved, EntityType::Worker, id, &Actor::Admin, "");
         set.remove_worker(id);
         set.wake(Subject::Reservations(id.to_owned()));
         Ok(())

@@ -1,7 +1,8 @@
 //! The cache follows what rows tell of leases and workers, in whatever order they come.
 
+use bloom_core::audit::Actor;
 use bloom_core::cache::{Cache, Shortage};
-use bloom_core::command::{CordonWish, Loss, Op, WorkerChange};
+use bloom_core::command::{CordonWish, Loss, WorkerChange};
 use bloom_core::op;
 use bloom_core::task::TaskState;
 use bloom_core::worker::{Worker, WorkerStatus};
@@ -120,7 +121,7 @@ fn a_removal_is_a_fact_with_a_revision() {
     let old = world.db.workers["a"].clone();
     let mut cache = cache_of(&world);
     let read = cache.begin_read();
-    world.ok(Op::RemoveWorker(op::RemoveWorker { worker: "a".into() }));
+    world.ok(op::RemoveWorker { worker: "a".into() });
     cache.remove_worker("a", world.db.tombstones["a"]);
     cache.put_worker(old, &read);
     assert!(cache.fleet.worker("a").is_none(), "read before it was removed");
@@ -134,21 +135,16 @@ fn a_removal_is_a_fact_with_a_revision() {
 fn why_nobody_takes_a_task() {
     let mut world = world();
     assert_eq!(cache_of(&world).fleet.shortage("coder"), Some(Shortage::NoWorker));
-    world.ok(Op::RegisterWorker(Box::new(WorkerChange {
-        id: "writer".into(),
-        agents: Some(vec!["writer".into()]),
-        actor: "api",
-        ..WorkerChange::default()
-    })));
+    world.ok(WorkerChange { id: "writer".into(), agents: Some(vec!["writer".into()]), actor: Actor::Api, ..WorkerChange::default() });
     assert_eq!(cache_of(&world).fleet.shortage("coder"), Some(Shortage::NoWorker));
     assert_eq!(cache_of(&world).fleet.shortage("writer"), None);
 
     let mut world = world.worker("a", 1).worker("b", 1);
     assert_eq!(cache_of(&world).fleet.shortage("coder"), None);
-    world.ok(Op::Cordon(op::Cordon { worker: "a".into(), wish: CordonWish::Cordon }));
-    world.ok(Op::Cordon(op::Cordon { worker: "b".into(), wish: CordonWish::Drain }));
+    world.ok(op::Cordon { worker: "a".into(), wish: CordonWish::Cordon });
+    world.ok(op::Cordon { worker: "b".into(), wish: CordonWish::Drain });
     assert_eq!(cache_of(&world).fleet.shortage("coder"), Some(Shortage::Cordoned));
-    world.ok(Op::Cordon(op::Cordon { worker: "b".into(), wish: CordonWish::Uncordon }));
+    world.ok(op::Cordon { worker: "b".into(), wish: CordonWish::Uncordon });
     let task = world.create(spec("c"));
     world.lease(task, "b");
     assert_eq!(cache_of(&world).fleet.shortage("coder"), Some(Shortage::NoCapacity));
@@ -158,12 +154,12 @@ fn why_nobody_takes_a_task() {
 fn a_lost_worker_takes_tasks_by_claiming_unless_its_status_says_otherwise() {
     let mut world = world().worker("a", 1);
     world.now += 100_000;
-    world.ok(Op::MarkOffline(op::MarkOffline { worker: "a".into(), cause: Loss::Silent { for_ms: 60_000, served_since: 0 } }));
+    world.ok(op::MarkOffline { worker: "a".into(), cause: Loss::Silent { for_ms: 60_000, served_since: 0 } });
     assert!(cache_of(&world).fleet.takes_tasks("a"));
-    let change = WorkerChange { id: "a".into(), status: Some(WorkerStatus::Error), actor: "api", ..WorkerChange::default() };
-    world.ok(Op::RegisterWorker(Box::new(change)));
+    let change = WorkerChange { id: "a".into(), status: Some(WorkerStatus::Error), actor: Actor::Api, ..WorkerChange::default() };
+    world.ok(change);
     world.now += 100_000;
-    world.ok(Op::MarkOffline(op::MarkOffline { worker: "a".into(), cause: Loss::Silent { for_ms: 60_000, served_since: 0 } }));
+    world.ok(op::MarkOffline { worker: "a".into(), cause: Loss::Silent { for_ms: 60_000, served_since: 0 } });
     assert!(!cache_of(&world).fleet.takes_tasks("a"));
 }
 

@@ -147,11 +147,11 @@ impl Run {
         world.refresh();
         world.work_off();
         for _ in 0..1_000 {
-            world.ok(Op::RegisterWorker(Box::new(registration("helper", 32))));
+            world.ok(registration("helper", 32));
             let leased = world.claim("helper", 32);
             let active: Vec<(TaskId, LeaseId)> = world.db.active().map(|task| (task.id, world.lease_of(task.id))).collect();
             for (task, lease) in &active {
-                world.ok(Op::Complete(Box::new(completion(*task, Some(*lease), Outcome::Success))));
+                world.ok(completion(*task, Some(*lease), Outcome::Success));
             }
             if leased.is_empty() && active.is_empty() && !world.next_deadline() {
                 break;

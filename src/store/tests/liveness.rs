@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::*;
+use bloom_core::audit::Actor;
 use bloom_core::command::{Grace, Loss};
 use bloom_core::op;
 use bloom_core::reply::Due;
@@ -79,7 +80,7 @@ async fn a_removed_worker_leaves_its_revision(database) {
 async fn of_two_that_register_one_name_the_second_looks_again(database) {
     let bench = Bench::new(database).await;
     let mut writer = bench.writer().await;
-    let change = WorkerChange { id: "w".into(), max_concurrency: Some(7), actor: "api", ..WorkerChange::default() };
+    let change = WorkerChange { id: "w".into(), max_concurrency: Some(7), actor: Actor::Api, ..WorkerChange::default() };
     let late = decided(&mut writer, &Op::RegisterWorker(Box::new(change))).await;
     register(&mut writer, "w", 2).await;
     assert!(save_late(&mut writer, &late).await.unwrap_err().is_conflict());
@@ -225,7 +226,7 @@ async fn silent_workers_are_found(database) {
         bench.at(i as i64 * 1_000);
         register(&mut writer, name, 1).await;
     }
-    let off = WorkerChange { id: "off".into(), status: Some(bloom_core::worker::WorkerStatus::Offline), actor: "api", ..WorkerChange::default() };
+    let off = WorkerChange { id: "off".into(), status: Some(bloom_core::worker::WorkerStatus::Offline), actor: Actor::Api, ..WorkerChange::default() };
     commit(&mut writer, vec![Op::RemoveWorker(op::RemoveWorker { worker: "gone".into() }), Op::RegisterWorker(Box::new(off))]).await;
     bench.at(60_000);
     assert_eq!(silent(9).await, (vec![], Some(60_001)));

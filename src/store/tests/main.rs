@@ -17,6 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use support::direct::{execute, success};
 
+use bloom_core::audit::Actor;
 use bloom_core::command::{Choice, Claim, Holder, NewEvent, Op, Rejection, Reply, WorkerChange};
 use bloom_core::command::{Command, Keys};
 use bloom_core::decide::decide;
@@ -148,7 +149,7 @@ async fn create(writer: &mut Box<dyn Writer>, specs: Vec<TaskSpec>) -> Vec<TaskI
 }
 
 async fn register(writer: &mut Box<dyn Writer>, name: &str, room: i64) {
-    let change = WorkerChange { id: name.into(), max_concurrency: Some(room), actor: "api", ..WorkerChange::default() };
+    let change = WorkerChange { id: name.into(), max_concurrency: Some(room), actor: Actor::Api, ..WorkerChange::default() };
     commit(writer, vec![Op::RegisterWorker(Box::new(change))]).await;
 }
 

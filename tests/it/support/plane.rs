@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
+use bloom_core::audit::Actor;
 use bloom_core::command::{Op, Reply, WorkerChange};
 use bloom_core::ids::TaskId;
 use bloom_core::op;
@@ -81,7 +82,7 @@ impl Plane {
     }
 
     pub async fn register(&self, name: &str) {
-        let change = WorkerChange { id: name.into(), max_concurrency: Some(2), actor: "api", ..WorkerChange::default() };
+        let change = WorkerChange { id: name.into(), max_concurrency: Some(2), actor: Actor::Api, ..WorkerChange::default() };
         self.engine.submit(Op::RegisterWorker(Box::new(change))).await.unwrap();
     }
 

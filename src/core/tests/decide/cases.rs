@@ -1,6 +1,6 @@
 //! A task in every state, each reached by commands.
 
-use bloom_core::command::{Completion, Op};
+use bloom_core::command::Completion;
 use bloom_core::ids::{LeaseId, TaskId};
 use bloom_core::op;
 use bloom_core::task::{Outcome, TaskSpec};
@@ -51,7 +51,7 @@ fn case_after(
 pub fn fail_retryably(world: &mut World, task: TaskId) {
     let lease = world.lease_of(task);
     let failed = Completion { retryable: true, retry_at: Some(world.now + 60_000), ..completion(task, Some(lease), Outcome::Error) };
-    world.ok(Op::Complete(Box::new(failed)));
+    world.ok(failed);
 }
 
 fn lease(world: &mut World, task: TaskId) {
@@ -73,7 +73,7 @@ fn run(world: &mut World, task: TaskId) {
 }
 
 fn cancel(world: &mut World, task: TaskId) {
-    world.ok(Op::Cancel(op::Cancel { task }));
+    world.ok(op::Cancel { task });
 }
 
 fn once() -> TaskSpec {
@@ -162,7 +162,7 @@ pub fn cases() -> Vec<Case> {
         case("requeued after death", once(), |world, task| {
             run(world, task);
             world.expire(task);
-            world.ok(Op::Requeue(op::Requeue { task }));
+            world.ok(op::Requeue { task });
         }),
     ]
 }

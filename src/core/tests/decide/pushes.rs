@@ -2,10 +2,10 @@
 
 use super::cases::Case;
 use super::table::check;
-use bloom_core::command::{Choice, Op, PushEnd, Rejection, Reply, WorkerChange};
+use bloom_core::command::{Choice, Op, PushEnd, Rejection, WorkerChange};
 use bloom_core::ids::TaskId;
 use bloom_core::op;
-use bloom_core::reply::{self, Pushed};
+use bloom_core::reply::Pushed;
 use bloom_core::task::{Origin, Outcome, Parked, Session, TaskSpec};
 use bloom_core::worker::DispatchMode;
 use bloom_test_world::world::{TTL_MS, World, registration, spec, world};
@@ -116,11 +116,11 @@ fn an_attempt_is_given_back_twenty_times() {
     let task = world.create(spec("c"));
     for n in 1..=20 {
         let lease = world.push(task, "w");
-        world.ok(Op::EndPush(op::EndPush { task, lease, end: undelivered(false) }));
+        world.ok(op::EndPush { task, lease, end: undelivered(false) });
         assert_eq!((world.task(task).attempts, world.task(task).infra_retries), (0, n));
     }
     let lease = world.push(task, "w");
-    world.ok(Op::EndPush(op::EndPush { task, lease, end: undelivered(false) }));
+    world.ok(op::EndPush { task, lease, end: undelivered(false) });
     assert_eq!(world.task(task).status.as_str(), "dead");
 }
 
@@ -133,10 +133,7 @@ fn dispatch(world: &mut World, task: TaskId, worker: Option<&str>) -> Result<Str
         Some(worker) => Choice::Named(worker.into()),
         None => Choice::Among { workers: Vec::new(), context: None },
     };
-    match world.run(Op::Lease(op::Lease { task, choice, ttl_ms: TTL_MS, origin: Origin::Dispatch }))? {
-        Reply::Leased(reply::Leased { worker, .. }) => Ok(worker.id),
-        other => panic!("{other:?}"),
-    }
+    world.run(op::Lease { task, choice, ttl_ms: TTL_MS, origin: Origin::Dispatch }).map(|leased| leased.worker.id)
 }
 
 #[test]
@@ -145,7 +142,7 @@ fn a_dispatch_call_needs_a_worker_with_a_url() {
     world.strict = true;
     let task = world.create(spec("c"));
     assert_eq!(dispatch(&mut world, task, None), Err(Rejection::NoWorker));
-    world.ok(Op::RegisterWorker(Box::new(without_url("a"))));
+    world.ok(without_url("a"));
     assert_eq!(dispatch(&mut world, task, Some("a")), Err(Rejection::NoUrl("a".into())));
     assert_eq!(dispatch(&mut world, task, None), Err(Rejection::NoUrl("a".into())));
     let mut world = world.worker("b", 1);
@@ -160,9 +157,9 @@ fn only_workers_that_are_pushed_to_are() {
     let push = |change: WorkerChange| {
         let mut world = world();
         world.strict = true;
-        world.ok(Op::RegisterWorker(Box::new(change)));
+        world.ok(change);
         let task = world.create(spec("c"));
-        world.run(Op::Push(op::Push { task, worker: "w".into(), ttl_ms: TTL_MS })).map(|_| ())
+        world.run(op::Push { task, worker: "w".into(), ttl_ms: TTL_MS }).map(|_| ())
     };
     assert_eq!(push(registration("w", 1)), Ok(()));
     assert_eq!(push(without_url("w")), Err(Rejection::NoWorker));
@@ -181,7 +178,7 @@ fn a_push_goes_to_the_contexts_worker() {
         world.complete(first, Outcome::Success);
         let second = world.create(new());
         if session == Session::Context {
-            let elsewhere = world.run(Op::Push(op::Push { task: second, worker: "b".into(), ttl_ms: TTL_MS }));
+            let elsewhere = world.run(op::Push { task: second, worker: "b".into(), ttl_ms: TTL_MS });
             assert_eq!(elsewhere.unwrap_err(), Rejection::NotReady(Parked::Reserved));
             world.push(second, "a");
         } else {
@@ -202,10 +199,10 @@ fn a_push_that_finds_its_context_taken_waits() {
     world.complete(first, Outcome::Error);
     // The second has not heard yet that the first is to be done again.
     world.crashing = true;
-    world.ok(Op::Requeue(op::Requeue { task: first }));
+    world.ok(op::Requeue { task: first });
     world.push(first, "a");
-    match world.run(Op::Push(op::Push { task: second, worker: "a".into(), ttl_ms: TTL_MS })) {
-        Ok(Reply::Pushed(Pushed::Parked(task))) => assert_eq!(task.parked, Some(Parked::Session)),
+    match world.run(op::Push { task: second, worker: "a".into(), ttl_ms: TTL_MS }) {
+        Ok(Pushed::Parked(task)) => assert_eq!(task.parked, Some(Parked::Session)),
         other => panic!("{other:?}"),
     }
     world.complete(first, Outcome::Success);

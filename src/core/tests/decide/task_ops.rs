@@ -233,7 +233,7 @@ fn of_tasks_of_a_context_that_are_queued_again_together_only_the_first_is_ready(
     let requeue = |task: &TaskId| Op::Requeue(op::Requeue { task: *task });
     for order in [[0, 1, 2, 3], [3, 1, 0, 2]] {
         for task in &tasks {
-            world.ok(Op::Cancel(op::Cancel { task: *task }));
+            world.ok(op::Cancel { task: *task });
         }
         // As those see it who look before the wake-ups are worked off.
         world.crashing = true;

@@ -1,10 +1,9 @@
 //! Who goes on when something is let go of, who is kept for whom, and what two replicas make of one context.
 
-use bloom_core::command::{CordonWish, Grace, Loss, Op, Reply, WorkerChange};
+use bloom_core::command::{CordonWish, Grace, Loss, Op, WorkerChange};
 use bloom_core::decide::decide;
 use bloom_core::ids::{TaskId, created_at};
 use bloom_core::op;
-use bloom_core::reply;
 use bloom_core::reply::Due;
 use bloom_core::task::{Outcome, Parked, Session, Status, TaskSpec};
 use bloom_core::wakeup::{Progress, Subject};
@@ -53,7 +52,7 @@ fn a_task_that_was_called_out_of_turn_goes_back_behind_its_predecessor() {
         |world, task| world.expire(task),
         |world, task| {
             let lease = world.lease_of(task);
-            world.ok(Op::Release(op::Release { task, lease, reason: "shutdown".into() }));
+            world.ok(op::Release { task, lease, reason: "shutdown".into() });
         },
     ];
     for end in ends {
@@ -103,11 +102,11 @@ fn of_those_that_wait_for_a_key_the_first_of_each_agent_goes_on() {
 #[test]
 fn whoever_is_to_have_the_key_and_does_not_take_it_passes_it_on() {
     let ends: [fn(&mut World, TaskId); 2] = [
-        |world, head| drop(world.ok(Op::Cancel(op::Cancel { task: head }))),
+        |world, head| drop(world.ok(op::Cancel { task: head })),
         |world, head| {
             // Its context turns out to be taken by an earlier task, which is done again.
             let earlier = *world.db.tasks.keys().next().unwrap();
-            world.ok(Op::Requeue(op::Requeue { task: earlier }));
+            world.ok(op::Requeue { task: earlier });
             assert!(leased(world, "w1").contains(&earlier));
             let again =
                 Op::Claim(bloom_core::command::Claim { worker: "w1".into(), candidates: vec![head], max: 1, held: None, ttl_ms: TTL_MS });
@@ -137,16 +136,18 @@ fn whoever_is_to_have_the_key_and_does_not_take_it_passes_it_on() {
 #[test]
 fn the_word_is_passed_on_though_its_hearer_has_moved_since_it_was_looked_up() {
     let moves: [fn(&mut World, TaskId); 3] = [
-        |world, head| drop(world.ok(Op::Cancel(op::Cancel { task: head }))),
+        |world, head| drop(world.ok(op::Cancel { task: head })),
         |world, head| {
             // Another look found that its context is taken by an earlier task, which is done again.
             let earlier = *world.db.tasks.keys().next().unwrap();
-            world.ok(Op::Requeue(op::Requeue { task: earlier }));
-            world.ok(Op::Reevaluate(op::Reevaluate { tasks: vec![head], progress: None }));
+            world.ok(op::Requeue { task: earlier });
+            world.ok(op::Reevaluate { tasks: vec![head], progress: None });
             assert_eq!(parked(world, head), Some(Parked::Session));
         },
         // Another look has set it going.
-        |world, head| drop(world.ok(Op::Reevaluate(op::Reevaluate { tasks: vec![head], progress: None }))),
+        |world, head| {
+            world.ok(op::Reevaluate { tasks: vec![head], progress: None });
+        },
     ];
     for moved in moves {
         let mut world = two_workers();
@@ -164,9 +165,9 @@ fn the_word_is_passed_on_though_its_hearer_has_moved_since_it_was_looked_up() {
         moved(&mut world, head);
         assert_eq!(parked(&world, next), Some(Parked::ExclusiveKey));
         let progress = Progress { wakeup: word.id, next: None, more_want_key: true };
-        world.ok(Op::Reevaluate(op::Reevaluate { tasks: page.tasks, progress: Some(progress) }));
+        world.ok(op::Reevaluate { tasks: page.tasks, progress: Some(progress) });
         if world.task(head).status == Status::Queued && parked(&world, head).is_none() {
-            world.ok(Op::Cancel(op::Cancel { task: head }));
+            world.ok(op::Cancel { task: head });
         }
         assert_eq!(parked(&world, next), None);
     }
@@ -180,7 +181,8 @@ fn a_reserved_task_is_for_its_worker_until_its_time_is_over() {
     assert!(state.is_open_to("w1") && !state.is_open_to("w2") && !state.is_ready());
     let claim =
         |worker: &str| bloom_core::command::Claim { worker: worker.into(), candidates: vec![task], max: 1, held: None, ttl_ms: TTL_MS };
-    assert!(matches!(world.ok(Op::Claim(claim("w2"))), Reply::Claimed(reply::Claimed { leased, missed: 1, .. }) if leased.is_empty()));
+    let claimed = world.ok(claim("w2"));
+    assert!(claimed.leased.is_empty() && claimed.missed == 1);
 
     let mut kept = world.clone();
     assert_eq!(leased(&mut kept, "w1"), [task]);
@@ -195,7 +197,7 @@ fn a_reserved_task_is_for_its_worker_until_its_time_is_over() {
     world.do_what_is_due();
     assert_eq!((parked(&world, task), &world.task(task).session_worker), (None, &None));
     // It is not kept a second time.
-    world.ok(Op::Reevaluate(op::Reevaluate { tasks: vec![task], progress: None }));
+    world.ok(op::Reevaluate { tasks: vec![task], progress: None });
     assert_eq!(parked(&world, task), None);
     assert_eq!(leased(&mut world, "w2"), [task]);
 }
@@ -231,7 +233,7 @@ fn there_is_no_reservation_for_a_worker_that_takes_no_tasks() {
     let mut world = two_workers();
     let [first, second] = ["c", "c"].map(|context| world.create(spec(context)));
     world.lease(first, "w1");
-    world.ok(Op::Cordon(op::Cordon { worker: "w1".into(), wish: CordonWish::Cordon }));
+    world.ok(op::Cordon { worker: "w1".into(), wish: CordonWish::Cordon });
     world.complete(first, Outcome::Success);
     assert_eq!((parked(&world, second), world.task(second).session_worker.as_deref()), (None, Some("w1")));
 }
@@ -262,7 +264,7 @@ fn room_that_shrank_below_what_is_held_is_counted_truly() {
     assert_eq!(leased(&mut world, "w"), tasks[..3]);
     // This replica has not heard of those leases.
     let mut late = world.clone();
-    late.ok(Op::RegisterWorker(Box::new(registration("w", 1))));
+    late.ok(registration("w", 1));
     assert!(late.db.workers["w"].recount_slots);
     for done in &tasks[..2] {
         late.complete(*done, Outcome::Success);
@@ -281,12 +283,12 @@ fn a_gap_in_service_puts_the_end_of_leases_off() {
     let lease = world.lease(task, "w1");
     world.now += TTL_MS + 60_000;
     let resumed_at = world.now;
-    let look = |grace_ms| Op::ExpireLease(op::ExpireLease { task, lease, grace: Grace { resumed_at, grace_ms, ..Grace::default() } });
-    assert!(matches!(world.ok(look(10_000)), Reply::Due(Due::Later(at)) if at == resumed_at + 10_000));
+    let look = |grace_ms| op::ExpireLease { task, lease, grace: Grace { resumed_at, grace_ms, ..Grace::default() } };
+    assert!(matches!(world.ok(look(10_000)), Due::Later(at) if at == resumed_at + 10_000));
     assert_eq!(world.task(task).lease.as_ref().unwrap().check_at, resumed_at + 10_000);
-    assert!(matches!(world.ok(look(10 * TTL_MS)), Reply::Due(Due::Later(at)) if at == resumed_at + TTL_MS), "no more than its TTL");
+    assert!(matches!(world.ok(look(10 * TTL_MS)), Due::Later(at) if at == resumed_at + TTL_MS), "no more than its TTL");
     world.now += 10_000;
-    assert!(matches!(world.ok(look(10_000)), Reply::Due(Due::Done)));
+    assert!(matches!(world.ok(look(10_000)), Due::Done));
     assert_eq!(world.task(task).status, Status::Queued);
 }
 
@@ -294,7 +296,7 @@ fn a_gap_in_service_puts_the_end_of_leases_off() {
 fn a_thousand_tasks_of_one_context_are_made_in_a_moment() {
     let mut world = two_workers();
     world.strict = false;
-    let Reply::Created(made) = world.ok(Op::Create(op::Create { tasks: vec![spec("c"); 1_000] })) else { panic!("not made") };
+    let made = world.ok(op::Create { tasks: vec![spec("c"); 1_000] });
     let ids: Vec<TaskId> = made.iter().map(|task| task.spec.id).collect();
     assert!(ids.is_sorted() && created_at(ids[999]) - START <= 3, "{}", created_at(ids[999]) - START);
     assert!(made.iter().skip(1).zip(&ids).all(|(task, before)| task.state.created_after == Some(*before)));
@@ -306,10 +308,10 @@ fn the_trail_of_a_task_sorts_as_it_happened_within_a_millisecond() {
     let task = world.create(spec("c"));
     for _ in 0..3 {
         let lease = world.lease(task, "w1");
-        world.ok(Op::Release(op::Release { task, lease, reason: "shutdown".into() }));
+        world.ok(op::Release { task, lease, reason: "shutdown".into() });
     }
-    world.ok(Op::Cancel(op::Cancel { task }));
-    world.ok(Op::Requeue(op::Requeue { task }));
+    world.ok(op::Cancel { task });
+    world.ok(op::Requeue { task });
     let own = world.db.audit.iter().filter(|entry| entry.entity_id == task.to_string() || entry.detail.contains(&task.to_string()));
     let ids: Vec<_> = own.map(|entry| entry.id).collect();
     assert!(ids.len() == 9 && ids.is_sorted(), "{:#?}", world.db.audit);

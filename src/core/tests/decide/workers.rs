@@ -13,14 +13,14 @@ const NOT_SEEN_MS: i64 = 60_000;
 /// Worker `w` in every state, and a ready task.
 fn cases() -> Vec<(&'static str, World, TaskId)> {
     let with_status = |world: &mut World, status| {
-        world.ok(Op::RegisterWorker(Box::new(WorkerChange { status: Some(status), ..registration("w", 1) })));
+        world.ok(WorkerChange { status: Some(status), ..registration("w", 1) });
     };
     let cordon = |world: &mut World, wish| {
-        world.ok(Op::Cordon(op::Cordon { worker: "w".into(), wish }));
+        world.ok(op::Cordon { worker: "w".into(), wish });
     };
     let lose = |world: &mut World| {
         world.now += NOT_SEEN_MS + 1;
-        world.ok(Op::MarkOffline(op::MarkOffline { worker: "w".into(), cause: Loss::Silent { for_ms: NOT_SEEN_MS, served_since: 0 } }));
+        world.ok(op::MarkOffline { worker: "w".into(), cause: Loss::Silent { for_ms: NOT_SEEN_MS, served_since: 0 } });
     };
     let case = |name, then: &dyn Fn(&mut World)| {
         let mut world = world().worker("w", 1);
@@ -31,7 +31,7 @@ fn cases() -> Vec<(&'static str, World, TaskId)> {
     };
     vec![
         case("unknown", &|world| {
-            world.ok(Op::RemoveWorker(op::RemoveWorker { worker: "w".into() }));
+            world.ok(op::RemoveWorker { worker: "w".into() });
         }),
         case("online", &|_| {}),
         case("lost", &lose),
@@ -48,10 +48,10 @@ fn cases() -> Vec<(&'static str, World, TaskId)> {
             world.lease(task, "w");
         }),
         case("without claude", &|world| {
-            world.ok(Op::RegisterWorker(Box::new(WorkerChange { claude_cli: Some(false), ..registration("w", 1) })));
+            world.ok(WorkerChange { claude_cli: Some(false), ..registration("w", 1) });
         }),
         case("for other agents", &|world| {
-            world.ok(Op::RegisterWorker(Box::new(WorkerChange { agents: Some(vec!["writer".into()]), ..registration("w", 1) })));
+            world.ok(WorkerChange { agents: Some(vec!["writer".into()]), ..registration("w", 1) });
         }),
     ]
 }
@@ -292,13 +292,13 @@ fn a_lease_call_prefers_the_contexts_worker_then_room_then_the_last_seen() {
     let among = |workers: &[&str]| Choice::Among { workers: workers.iter().map(|id| (*id).to_owned()).collect(), context: None };
     let lease = |world: &mut World, context: &str| {
         let task = world.create(spec(context));
-        world.ok(Op::Lease(op::Lease { task, choice: among(&["a", "b", "c"]), ttl_ms: TTL_MS, origin: Origin::Call }));
+        world.ok(op::Lease { task, choice: among(&["a", "b", "c"]), ttl_ms: TTL_MS, origin: Origin::Call });
         let worker = world.task(task).lease.as_ref().unwrap().worker_id.clone();
         (task, worker)
     };
     let mut world = world().worker("a", 3).worker("b", 4).worker("c", 4);
     world.now += 1;
-    world.ok(Op::RecordLastSeen(op::RecordLastSeen { last_seen: vec![("c".into(), world.now)] }));
+    world.ok(op::RecordLastSeen { last_seen: vec![("c".into(), world.now)] });
     let (first, worker) = lease(&mut world, "x");
     assert_eq!(worker, "c", "as much room as b, seen later");
     assert_eq!(lease(&mut world, "y").1, "b", "most room");
@@ -319,10 +319,10 @@ fn a_sign_of_life_from_before_a_worker_was_marked_offline_does_not_bring_it_back
     let mut world = world().worker("w", 1);
     let sign = world.now + 500;
     world.now += 1_000;
-    world.ok(Op::MarkOffline(op::MarkOffline { worker: "w".into(), cause: Loss::Unreachable("connection refused".into()) }));
+    world.ok(op::MarkOffline { worker: "w".into(), cause: Loss::Unreachable("connection refused".into()) });
     world.now += 100;
-    world.ok(Op::RecordLastSeen(op::RecordLastSeen { last_seen: vec![("w".into(), sign)] }));
+    world.ok(op::RecordLastSeen { last_seen: vec![("w".into(), sign)] });
     assert!(world.db.workers["w"].lost, "it was on its way when the agent was found dead");
-    world.ok(Op::RecordLastSeen(op::RecordLastSeen { last_seen: vec![("w".into(), world.now)] }));
+    world.ok(op::RecordLastSeen { last_seen: vec![("w".into(), world.now)] });
     assert!(!world.db.workers["w"].lost);
 }

@@ -1,0 +1,53 @@
+//! What a task must be like for a call on it, whatever else the call says.
+//!
+//! Commands check it in their commit. The HTTP server asks beforehand when the content of a request is wrong, because these errors come
+//! first in the contract.
+
+use super::command::{Holder, Rejection};
+use super::ids::LeaseId;
+use super::task::{ActiveLease, Status, TaskState};
+
+impl TaskState {
+    pub fn check_queued(&self) -> Result<(), Rejection> {
+        if self.status == Status::Queued { Ok(()) } else { Err(Rejection::WrongStatus { status: self.status, expected: "'queued'" }) }
+    }
+
+    /// The active lease, if it is the one named or none is named.
+    pub fn active_lease(&self, named: Option<LeaseId>) -> Result<&ActiveLease, Rejection> {
+        let lease = self.lease.as_ref().ok_or(Rejection::LeaseNotFound)?;
+        match named.filter(|named| *named != lease.id) {
+            Some(named) => Err(Rejection::NotTheActiveLease(named.to_string())),
+            None => Ok(lease),
+        }
+    }
+
+    /// The active lease, if the caller named it, its worker, or nobody.
+    pub fn held_by(&self, holder: &Holder) -> Result<&ActiveLease, Rejection> {
+        if self.lease_count == 0 {
+            return Err(Rejection::TaskOrLeaseNotFound);
+        }
+        let lease = self.active_lease(holder.lease)?;
+        match holder.worker.as_ref().filter(|named| **named != lease.worker_id) {
+            Some(named) => Err(Rejection::NotTheActiveLease(holder.lease.map_or_else(|| named.clone(), |id| id.to_string()))),
+            None => Ok(lease),
+        }
+    }
+
+    /// Whether it was this lease that ended last, while no other is active.
+    pub fn ended_last(&self, lease: LeaseId) -> bool {
+        self.lease.is_none() && self.last_lease.as_ref().is_some_and(|last| last.id == lease)
+    }
+
+    /// A run may send events while it holds the lease, and its last ones after that, until another lease begins.
+    pub fn check_events(&self, named: Option<LeaseId>) -> Result<(), Rejection> {
+        if named.is_some_and(|lease| self.ended_last(lease)) { Ok(()) } else { self.active_lease(named).map(drop) }
+    }
+
+    /// Why a completion of a lease that is not the active one is refused.
+    pub fn not_completable(&self, not_held: Rejection) -> Rejection {
+        match not_held {
+            Rejection::NotTheActiveLease(_) => not_held,
+            _ => Rejection::WrongStatus { status: self.status, expected: "'leased' or 'running'" },
+        }
+    }
+}
