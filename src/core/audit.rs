@@ -1,4 +1,4 @@
-//! The audit trail's vocabulary. An entry commits with the change that it tells of.
+//! The actions, entity types and actors of the audit trail. An entry commits with the change that it describes.
 
 use std::fmt;
 
@@ -27,12 +27,12 @@ words! { EntityType { Task = "llm_task", Lease = "lease", Worker = "worker", Con
 /// Who caused a change.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Actor {
-    /// A client, by a call that submit and worker keys may make too.
+    /// A client, in a call that the submit and worker keys allow too.
     #[default]
     Api,
-    /// A client, by a call that needs the admin key.
+    /// A client, in a call that needs the admin key.
     Admin,
-    /// The server, while it carried out a lease or dispatch call.
+    /// The server, while it handles a lease or dispatch call.
     Router,
     /// A reconciler.
     Reconciler,
@@ -61,6 +61,6 @@ pub struct AuditEntry {
     /// An [`Actor`] as text.
     pub actor: String,
     pub detail: String,
-    /// The request that caused it, as its answer's header names it.
+    /// The request that caused the change: the request id in the header of its answer.
     pub request_id: Option<String>,
 }

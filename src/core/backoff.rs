@@ -5,9 +5,9 @@ use super::Ms;
 const BASE_MS: i64 = 5_000;
 const CAP_MS: i64 = 10 * 60 * 1000;
 
-/// Exponential with full jitter: any time between nothing and 5 s · 2ⁿ⁻¹, at most 10 minutes, after the n-th attempt. `chance` is any number.
+/// Exponential backoff with full jitter: after attempt n, a delay between 0 and 5 s · 2ⁿ⁻¹, at most 10 minutes. `chance` is any number.
 ///
-/// Full jitter spreads retries best of the usual kinds (AWS Architecture Blog, "Exponential Backoff And Jitter").
+/// Full jitter spreads retries better than the other usual kinds (AWS Architecture Blog, "Exponential Backoff And Jitter").
 pub fn delay_ms(attempt: i64, chance: u64) -> Ms {
     let doublings = u32::try_from(attempt.saturating_sub(1).clamp(0, 16)).unwrap_or(0);
     let ceiling = (BASE_MS << doublings).min(CAP_MS);

@@ -1,4 +1,4 @@
-//! What can be asked of the control plane, and what it answers.
+//! Commands, their parts, and the reasons why one is rejected.
 
 use std::fmt;
 
@@ -16,9 +16,9 @@ use super::worker::{DispatchMode, WorkerStatus};
 #[derive(Clone, Debug)]
 pub struct Command<O = Op> {
     pub op: O,
-    /// Names the request in the audit trail.
+    /// The id of the request, for the audit trail.
     pub request_id: Option<String>,
-    /// Set by reconcilers: the command counts only while this leadership lasts.
+    /// Set by reconcilers: the command is rejected if the leadership of this epoch is over.
     pub epoch: Option<i64>,
 }
 
@@ -34,23 +34,23 @@ impl<O: Operation> From<O> for Command<O> {
     }
 }
 
-/// No lease ends before this, though its own time may be over: for a while nobody could renew it.
+/// A period after an outage in which no lease ends, even if it has expired: nobody could renew leases during the outage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Grace {
-    /// When service began again, by the database's clock.
+    /// When service resumed, by the database's clock.
     pub resumed_at: Ms,
-    /// How long after that leases last at least, or their TTL where that is shorter.
+    /// For this long after `resumed_at`, or for their TTL if that is shorter, leases do not end.
     pub grace_ms: i64,
-    /// When the lease was found to be due. Should the clock have moved far from there, it has stepped, or the command waited for long:
-    /// then nobody knows whether the lease could be renewed meanwhile.
+    /// When the lease was found to be due. If the current time is far from it, the clock has stepped or the command has waited long, and it
+    /// is unknown whether the lease could be renewed in between.
     pub found_due_at: Option<Ms>,
 }
 
-/// Which worker a lease call wants.
+/// The workers among which a lease call chooses.
 #[derive(Clone, Debug)]
 pub enum Choice {
     Named(WorkerId),
-    /// The best of these; `context` is the task's, where it is known beforehand.
+    /// The best of these workers; `context` is the task's context, if the caller knows it.
     Among {
         workers: Vec<WorkerId>,
         context: Option<String>,
@@ -60,16 +60,16 @@ pub enum Choice {
 #[derive(Clone, Debug)]
 pub struct Claim {
     pub worker: WorkerId,
-    /// Tasks that looked ready for it, best first; more than `max` where some of them may be blocked.
+    /// Tasks that looked ready for this worker, best first. There are more than `max` if some of them may be blocked.
     pub candidates: Vec<TaskId>,
-    /// How many new leases it is to get.
+    /// The maximum number of new leases.
     pub max: usize,
-    /// Leases that the worker knows; its other claimed ones are delivered again. `None`: it did not say.
+    /// Leases that the worker knows. Its other leases made by claims are delivered again. `None` if the request did not list any.
     pub held: Option<Vec<LeaseId>>,
     pub ttl_ms: i64,
 }
 
-/// Who acts on a lease: nobody named, the lease's id, or the worker that should hold it.
+/// Who acts on a lease, as named in the request: the lease's id, the worker that holds it, both, or neither.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Holder {
     pub lease: Option<LeaseId>,
@@ -107,25 +107,25 @@ pub struct NewEvent {
 /// How a push failed.
 #[derive(Clone, Debug)]
 pub enum PushEnd {
-    /// The agent said no: so does the task.
+    /// The agent refused the task, so the task fails.
     Refused { message: String },
-    /// The task is not with the agent, as far as anybody knows, and goes back to the queue unharmed.
-    /// `unless_running`: the agent may have begun, and signs of life tell that it has.
+    /// As far as is known, the agent does not have the task, so it goes back to the queue and the attempt does not count. With
+    /// `unless_running`, the agent may have started the run; if a heartbeat has arrived, the lease goes on.
     Undelivered { message: String, unless_running: bool },
 }
 
-/// Why a worker counts as lost.
+/// Why a worker is marked offline.
 #[derive(Clone, Debug)]
 pub enum Loss {
-    /// If it was not seen for so long, though somebody served since this time.
+    /// It was not seen for `for_ms`, and some replica served during all of that time. Service resumed at `served_since`.
     Silent { for_ms: i64, served_since: Ms },
-    /// Its agent does not answer; the text says why.
+    /// Its agent does not answer; the text is the error.
     Unreachable(String),
     /// Its agent was removed from the machine.
     Uninstalled,
 }
 
-/// A registration, or what the control plane lists. `None` keeps what is there.
+/// A registration, or an entry of the control plane's list. A field that is `None` stays unchanged.
 #[derive(Clone, Debug, Default)]
 pub struct WorkerChange {
     pub id: WorkerId,
@@ -152,7 +152,7 @@ pub enum CordonWish {
     Drain,
 }
 
-/// Why a command changed nothing. The texts are the API's.
+/// Why a command was rejected. It then changed nothing. The texts are part of the API.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Rejection {
     TaskNotFound,
@@ -168,11 +168,11 @@ pub enum Rejection {
     CannotCancel(Status),
     NotReady(Parked),
     NoWorker,
-    /// The worker can't be pushed to.
+    /// The worker has no URL to push to.
     NoUrl(WorkerId),
     UnknownDependencies(Vec<TaskId>),
     IdempotencyConflict,
-    /// The leadership that the command was sent under is over.
+    /// The leadership under which the command was sent is over.
     NotLeader,
 }
 

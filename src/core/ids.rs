@@ -6,12 +6,12 @@ use super::Ms;
 
 pub type TaskId = Uuid;
 pub type LeaseId = Uuid;
-/// A worker is known by its name.
+/// A worker's id is its name.
 pub type WorkerId = String;
 
-/// Makes ids for one batch, in rising order, from its time and from random bits given by the caller.
+/// Makes ids for one batch, in ascending order, from the batch's time and from random bits that the caller gives.
 ///
-/// Ids of one millisecond and one source rise by a counter; ids of two sources differ by their random bits.
+/// Ids of one source and one millisecond differ by a counter; ids of two sources differ by their random bits.
 #[derive(Clone, Debug)]
 pub struct IdSource {
     now_ms: Ms,
@@ -19,7 +19,7 @@ pub struct IdSource {
     counter: u32,
 }
 
-/// Ids that one source can make in a millisecond: its counter has 20 bits.
+/// How many ids one source can make per millisecond: its counter has 20 bits.
 const PER_MS: u32 = 1 << 20;
 
 impl IdSource {
@@ -35,7 +35,8 @@ impl IdSource {
         let counter = self.counter;
         self.counter += 1;
         let random = self.draw();
-        // 12 bits of the counter stand right behind the time, its upper bits next, then random bits: ids of a batch sort as made.
+        // The upper bits of the counter follow the time, then its lower bits, then random bits, so ids of a batch sort in order of
+        // creation.
         let mut tail = [0u8; 10];
         tail[0] = (counter >> 16) as u8 & 0x0f;
         tail[1] = (counter >> 8) as u8;
@@ -46,12 +47,12 @@ impl IdSource {
         Builder::from_unix_timestamp_millis(millis, &tail).into_uuid()
     }
 
-    /// The time that the next id carries. It is later than the clock where what came before was stamped by a clock that was ahead.
+    /// The time of the next id. It is later than the clock if an earlier change was stamped by a clock that was ahead.
     pub fn stamp(&self) -> Ms {
         self.now_ms
     }
 
-    /// What follows sorts behind this id, also when that was made in the same millisecond or by a clock that was ahead.
+    /// Later ids sort after this id, even if it was made in the same millisecond or by a clock that was ahead.
     pub fn rise_above(&mut self, id: Uuid) {
         let (made_at, counter) = (created_at(id), counter_of(id));
         if (made_at, counter) >= (self.now_ms, self.counter) {
@@ -60,7 +61,7 @@ impl IdSource {
         }
     }
 
-    /// What follows sorts behind all that this source has made.
+    /// Later ids sort after all ids that the other source has made.
     pub fn rise_above_source(&mut self, other: &Self) {
         if (other.now_ms, other.counter) > (self.now_ms, self.counter) {
             self.now_ms = other.now_ms;
@@ -68,7 +69,7 @@ impl IdSource {
         }
     }
 
-    /// What follows carries a later time than this one.
+    /// Later ids have a time after this one.
     pub fn rise_past(&mut self, at: Ms) {
         if at >= self.now_ms {
             self.now_ms = at + 1;
@@ -76,7 +77,7 @@ impl IdSource {
         }
     }
 
-    /// The next of a sequence of well-mixed numbers (SplitMix64), for ids and for jitter.
+    /// The next number of a well-mixed pseudorandom sequence (SplitMix64), for ids and for jitter.
     pub fn draw(&mut self) -> u64 {
         self.seed = self.seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.seed;
@@ -86,12 +87,12 @@ impl IdSource {
     }
 }
 
-/// The time at which a version 7 id was made.
+/// The creation time that a version 7 id contains.
 pub fn created_at(id: Uuid) -> Ms {
     (id.as_u128() >> 80) as Ms
 }
 
-/// The counter of the source that made the id; of an id from elsewhere some number.
+/// The counter of the source that made the id. It is an arbitrary number for ids that another program made.
 fn counter_of(id: Uuid) -> u32 {
     let bytes = id.as_bytes();
     u32::from(bytes[6] & 0x0f) << 16 | u32::from(bytes[7]) << 8 | u32::from(bytes[8] & 0x3f) << 2 | u32::from(bytes[9] >> 6)

@@ -6,31 +6,32 @@ use uuid::Uuid;
 
 use super::ids::{LeaseId, TaskId, WorkerId};
 
-/// The rows that a batch needs. Each set names what the store looks up for it before it locks.
+/// The rows that a batch needs. Each field tells the store what to look up before it locks rows.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Keys {
     pub tasks: BTreeSet<TaskId>,
-    /// Locked, for placement and settings.
+    /// Workers to load and lock.
     pub workers: BTreeSet<WorkerId>,
-    /// Read without a lock: how they stand is a hint.
+    /// Workers to read without a lock. Their state is a hint.
     pub observed_workers: BTreeSet<WorkerId>,
-    /// Every worker is loaded and locked: the last look before "no worker".
+    /// Load and lock every worker. A command asks for this before it answers that no worker is available.
     pub all_workers: bool,
-    /// The true places in use of these workers, read after locking.
+    /// Workers whose used slots are read from the database after locking.
     pub exact_slots: BTreeSet<WorkerId>,
-    /// The tasks that these workers hold.
+    /// Load the tasks that these workers hold.
     pub worker_tasks: BTreeSet<WorkerId>,
-    /// The tasks that these active leases hold.
+    /// Load the tasks that these active leases hold.
     pub leases: BTreeSet<LeaseId>,
     pub past_leases: BTreeSet<LeaseId>,
     pub idempotency: BTreeSet<String>,
-    /// Contexts: who runs in them and where they ran last.
+    /// Contexts: which tasks run in them, and where tasks ran last.
     pub contexts: BTreeSet<String>,
-    /// Of these tasks: the newest unfinished session task that stands before it in its context. `Uuid::max` = any.
+    /// For each context and task: the newest unfinished session task before that task. `Uuid::max` stands for a task that is still to be
+    /// created.
     pub predecessors: BTreeSet<(String, TaskId)>,
-    /// Who holds these exclusive keys.
+    /// Exclusive keys whose holders are needed.
     pub exclusive: BTreeSet<String>,
-    /// What these tasks wait for.
+    /// Tasks whose lists of dependencies are needed.
     pub dependencies: BTreeSet<TaskId>,
 }
 
@@ -52,5 +53,5 @@ impl Keys {
     }
 }
 
-/// Any task id sorts before it: "the newest of all".
+/// Sorts after every task id: selects the newest task of a context.
 pub const AFTER_ALL: TaskId = Uuid::max();

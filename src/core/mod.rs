@@ -1,8 +1,8 @@
 //! The state model and its rules: pure, synchronous, without a clock, randomness or I/O.
 //!
-//! Everything that changes a task, a lease or a worker is an operation ([`op`]); [`decide`](decide::decide) applies one to a
-//! [`WorkingSet`](working_set::WorkingSet) of rows loaded for it and either answers, rejects, or names rows that it needs as well.
-//! The engine runs it over real rows, the tests and the model checker over invented ones.
+//! Everything that changes a task, a lease or a worker is an operation ([`op`]). [`decide`](decide::decide) applies one to a
+//! [`WorkingSet`](working_set::WorkingSet) of loaded rows and answers it, rejects it, or asks for more rows. The engine runs it on rows of
+//! the database; tests and the model checker run it on rows that they make up.
 
 pub mod audit;
 pub mod backoff;
@@ -20,5 +20,5 @@ pub mod wakeup;
 pub mod worker;
 pub mod working_set;
 
-/// Milliseconds since the Unix epoch, as the whole API speaks of time.
+/// Milliseconds since the Unix epoch, the unit of all times in the API.
 pub type Ms = i64;

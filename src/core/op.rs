@@ -1,4 +1,4 @@
-//! The operations of the state model. Each is declared with what it needs, does and answers in a file of [`decide`](super::decide).
+//! The operations of the state model. A file of [`decide`](super::decide) declares each one: what it needs, does and answers.
 
 pub use super::command::{Claim, Completion, WorkerChange};
 pub use super::decide::create::Create;
@@ -18,24 +18,24 @@ use super::working_set::{Halt, WorkingSet};
 pub trait Operation: Into<Op> {
     type Reply: Into<Reply> + TryFrom<Reply>;
 
-    /// It places leases or sets up workers. Such operations lock workers, and have a writer of their own.
+    /// Whether it places leases or sets up workers. Such operations lock workers, and have a writer of their own.
     fn is_placement(&self) -> bool {
         false
     }
 
-    /// Adds the rows that it surely needs. What it turns out to need besides, [`decide`](Self::decide) asks for.
+    /// Adds the rows that it always needs. If it needs others too, [`decide`](Self::decide) asks for them.
     fn add_keys(&self, _keys: &mut Keys) {}
 
-    /// Applies it. `Ok` may have changed the working set, `Err` has not.
+    /// Applies the operation. `Ok` may have changed the working set, `Err` has not.
     ///
     /// # Errors
-    /// It is rejected, or stopped for rows that are not loaded.
+    /// The operation is rejected, or it needs rows that are not loaded.
     fn decide(&self, set: &mut WorkingSet) -> Result<Self::Reply, Halt>;
 }
 
 macro_rules! operations {
     ($($name:ident $(($boxed:ident))? = $text:literal),+ $(,)?) => {
-        /// Any of them.
+        /// Any operation.
         #[derive(Clone, Debug)]
         pub enum Op {
             $($name(operations!(@held $name $($boxed)?)),)+
@@ -48,7 +48,7 @@ macro_rules! operations {
         })+
 
         impl Op {
-            /// Its name in metrics and logs.
+            /// The operation's name in metrics and logs.
             pub fn name(&self) -> &'static str {
                 match self { $(Self::$name(_) => $text,)+ }
             }
@@ -102,7 +102,7 @@ operations! {
 }
 
 impl Op {
-    /// The rows that it surely needs.
+    /// The rows that the operation always needs.
     pub fn keys(&self) -> Keys {
         let mut keys = Keys::default();
         self.add_keys(&mut keys);

@@ -1,29 +1,30 @@
-//! Which worker a task goes to.
+//! The choice of a worker for a task.
 
 use super::Ms;
 use super::worker::Worker;
 
-/// For so long after a completed lease its worker is preferred for the same context.
+/// For this long after a completed lease, its worker is preferred for tasks of the same context.
 pub const STICKY_FOR_MS: Ms = 24 * 60 * 60 * 1000;
 
 #[derive(Clone, Copy, Debug)]
 pub struct Candidate<'a> {
     pub worker: &'a Worker,
-    /// Places left.
+    /// Free slots.
     pub free: i64,
 }
 
-/// Whether somebody other than the worker itself may give it a task of this agent.
+/// Whether the server may choose this worker for a task of this agent. Claims have their own rule.
 pub fn may_pick(worker: &Worker, agent_slug: &str) -> bool {
     is_open(worker) && worker.capabilities.serves(agent_slug)
 }
 
-/// The same, of whatever agent it serves.
+/// As [`may_pick`], for any agent.
 pub fn is_open(worker: &Worker) -> bool {
     worker.is_online() && worker.capabilities.claude_cli && !worker.cordoned && !worker.draining
 }
 
-/// Of those with room: the sticky one, else the one with most room, else the one seen last; then by name, so that the answer is one.
+/// Among workers with free slots: the sticky one, else the one with the most free slots, else the one seen last. Ties are broken by name,
+/// so that the choice is deterministic.
 pub fn best<'a>(candidates: impl Iterator<Item = Candidate<'a>>, sticky: Option<&str>) -> Option<&'a Worker> {
     candidates
         .filter(|candidate| candidate.free > 0)

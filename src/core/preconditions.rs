@@ -1,7 +1,7 @@
-//! What a task must be like for a call on it, whatever else the call says.
+//! The state that a task must be in for a call, whatever the content of the request.
 //!
-//! Commands check it in their commit. The HTTP server asks beforehand when the content of a request is wrong, because these errors come
-//! first in the contract.
+//! Commands check it in their commit. The HTTP server also checks it when the content of a request is invalid, because by the contract the
+//! errors below come before errors of content.
 
 use super::command::{Holder, Rejection};
 use super::ids::LeaseId;
@@ -12,7 +12,7 @@ impl TaskState {
         if self.status == Status::Queued { Ok(()) } else { Err(Rejection::WrongStatus { status: self.status, expected: "'queued'" }) }
     }
 
-    /// The active lease, if it is the one named or none is named.
+    /// The active lease, unless another lease was named.
     pub fn active_lease(&self, named: Option<LeaseId>) -> Result<&ActiveLease, Rejection> {
         let lease = self.lease.as_ref().ok_or(Rejection::LeaseNotFound)?;
         match named.filter(|named| *named != lease.id) {
@@ -21,7 +21,7 @@ impl TaskState {
         }
     }
 
-    /// The active lease, if the caller named it, its worker, or nobody.
+    /// The active lease, unless another lease or another worker was named.
     pub fn held_by(&self, holder: &Holder) -> Result<&ActiveLease, Rejection> {
         if self.lease_count == 0 {
             return Err(Rejection::TaskOrLeaseNotFound);
@@ -33,17 +33,17 @@ impl TaskState {
         }
     }
 
-    /// Whether it was this lease that ended last, while no other is active.
+    /// Whether this lease was the task's last one and no lease is active now.
     pub fn ended_last(&self, lease: LeaseId) -> bool {
         self.lease.is_none() && self.last_lease.as_ref().is_some_and(|last| last.id == lease)
     }
 
-    /// A run may send events while it holds the lease, and its last ones after that, until another lease begins.
+    /// A run may send events while it holds the lease, and also after that until the next lease begins.
     pub fn check_events(&self, named: Option<LeaseId>) -> Result<(), Rejection> {
         if named.is_some_and(|lease| self.ended_last(lease)) { Ok(()) } else { self.active_lease(named).map(drop) }
     }
 
-    /// Why a completion of a lease that is not the active one is refused.
+    /// Why a completion is refused whose lease is not the active one.
     pub fn not_completable(&self, not_held: Rejection) -> Rejection {
         match not_held {
             Rejection::NotTheActiveLease(_) => not_held,

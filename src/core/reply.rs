@@ -1,4 +1,4 @@
-//! What operations answer.
+//! The replies of operations.
 
 use std::sync::Arc;
 
@@ -9,8 +9,8 @@ use super::worker::Worker;
 
 macro_rules! replies {
     ($($name:ident($type:ty)),+ $(,)?) => {
-        /// Any of them.
-        // It is moved a few times; a box would cost every command an allocation.
+        /// Any reply.
+        // A reply is moved a few times; boxing it would cost every command an allocation.
         #[allow(clippy::large_enum_variant)]
         #[derive(Clone, Debug)]
         pub enum Reply {
@@ -55,7 +55,7 @@ replies! {
 pub struct CreatedTask {
     pub spec: Arc<TaskSpec>,
     pub state: TaskState,
-    /// It was there already, by its idempotency key.
+    /// The task existed already; it was found by its idempotency key.
     pub existed: bool,
 }
 
@@ -70,7 +70,7 @@ pub struct Leased {
 #[derive(Clone, Debug)]
 pub enum Pushed {
     Leased(Leased),
-    /// Something blocks the task.
+    /// The task is blocked, and was parked.
     Parked(TaskState),
 }
 
@@ -78,9 +78,9 @@ pub enum Pushed {
 pub struct Claimed {
     pub worker: Worker,
     pub leased: Vec<TaskState>,
-    /// Candidates that could not be had: others took them, or something blocks them. There may be tasks behind them.
+    /// The number of candidates that could not be leased because they were taken or blocked. There may be more tasks behind them.
     pub missed: usize,
-    /// Of those, the ones that another program keeps locked.
+    /// The missed candidates that another program keeps locked.
     pub locked: Vec<TaskId>,
 }
 
@@ -88,7 +88,7 @@ pub struct Claimed {
 pub struct RenewedLeases {
     pub renewed: Vec<LeaseId>,
     pub lost: Vec<LeaseId>,
-    /// Tasks of the renewed leases that are to be cancelled.
+    /// Tasks of the renewed leases whose cancellation was requested.
     pub cancel: Vec<TaskId>,
 }
 
@@ -101,7 +101,7 @@ pub struct Completed {
 #[derive(Clone, Debug)]
 pub enum StoredResult {
     Now(Arc<RunResult>),
-    /// A repeat: what this lease's first completion stored.
+    /// The completion is a repeat: the result is the one that this lease's first completion stored.
     Before(LeaseId),
 }
 
@@ -120,14 +120,14 @@ pub struct ChangedWorker {
 
 #[derive(Clone, Copy, Debug)]
 pub struct Reevaluated {
-    /// `false`: another program keeps some of the tasks locked, and the wake-up stays where it is.
+    /// `false` if another program keeps some of the tasks locked; then the wake-up stays in the database.
     pub is_whole: bool,
 }
 
-/// Of what is done when its time has come.
+/// The reply of commands that act only once something is due.
 #[derive(Clone, Copy, Debug)]
 pub enum Due {
     Done,
-    /// There is nothing to do before this time.
+    /// Nothing is due before this time.
     Later(Ms),
 }

@@ -1,4 +1,4 @@
-//! Tasks: what somebody asked for ([`TaskSpec`], never changed) and how far it is ([`TaskState`], written by the system).
+//! Tasks: the request ([`TaskSpec`], never changed) and the progress ([`TaskState`], written by the system).
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::Ms;
 use super::ids::{LeaseId, TaskId, WorkerId, created_at};
 
-/// An enum that is stored and sent as a fixed word.
+/// Declares an enum that is stored and sent as a fixed word.
 macro_rules! words {
     ($(#[doc = $doc:literal])* $name:ident { $($(#[$vdoc:meta])* $variant:ident = $word:literal),+ $(,)? }) => {
         $(#[doc = $doc])*
@@ -32,7 +32,7 @@ macro_rules! words {
             }
         }
 
-        // Not derived: utoipa 6 does not read a `rename` that a macro wrote, and would name the variants instead of the words.
+        // Not derived: utoipa 6 does not read a `rename` that a macro wrote, and would list the variants' names instead of the words.
         #[cfg(feature = "schema")]
         impl utoipa::PartialSchema for $name {
             fn schema() -> utoipa::openapi::RefOr<utoipa::openapi::Schema> {
@@ -88,38 +88,39 @@ words! {
     }
 }
 words! {
-    /// Why a queued task is kept out of the ready set. The word is the API's waiting reason, but for `Session` and `Reserved`.
+    /// Why a queued task is not ready. Except for `Session` and `Reserved`, the word is the API's waiting reason.
     Parked {
         DependsOn = "depends_on", NotBefore = "not_before",
-        /// An earlier task of its context is not done.
+        /// An earlier task of its context has not finished.
         Session = "session",
         ExclusiveKey = "exclusive_key",
-        /// Kept for the worker that has its session: only that one may claim it until `wake_at`.
+        /// Reserved for the worker that has its session: until `wake_at`, only that worker may claim it.
         Reserved = "reserved",
     }
 }
 words! {
-    /// How a lease came about.
+    /// How a lease was made.
     Origin {
-        /// A lease call: whoever made it sees to the rest.
+        /// By a lease call; the caller runs the task or has it run.
         Call = "call",
-        /// A worker's claim delivered it.
+        /// By a claim of the worker.
         Claim = "claim",
-        /// A dispatch call pushed the task to the worker's agent.
+        /// By a dispatch call, which pushes the task to the worker's agent.
         Dispatch = "dispatch",
-        /// The leader did, by itself.
+        /// By the leader, which pushes the task to the worker's agent.
         Push = "push",
     }
 }
 
 impl Origin {
-    /// The task was handed to the worker with the lease, by claim or push; so it is known when its run begins, and whether it may never
-    /// have arrived.
+    /// Whether the worker got the task together with the lease, by claim or push. Then the run starts when the lease does, and a lease
+    /// without heartbeats may never have arrived.
     pub fn is_delivered(self) -> bool {
         self != Self::Call
     }
 
-    /// The system chose the moment, so it keeps to one run at a time in a context. Calls are not restricted.
+    /// Whether the system chose when to run the task. Then at most one task of a context runs at a time. Lease calls and dispatch calls are
+    /// not restricted.
     pub fn is_in_order(self) -> bool {
         matches!(self, Self::Claim | Self::Push)
     }
@@ -130,7 +131,7 @@ impl Origin {
 }
 words! { LeaseStatus { Active = "active", Expired = "expired", Released = "released", Failed = "failed" } }
 
-/// What was asked for. Written once.
+/// What the client asked for. It is written once.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TaskSpec {
     pub id: TaskId,
@@ -139,11 +140,11 @@ pub struct TaskSpec {
     pub prompt: String,
     pub context_hints: Vec<String>,
     pub timeout_sec: i64,
-    /// US dollars for the run; 0 = no cap of its own.
+    /// US dollars for the run; 0 = no limit.
     pub budget: f64,
     pub desired_format: Format,
     pub max_attempts: i64,
-    /// 0..=9, 9 is the most urgent.
+    /// 0..=9; 9 is the most urgent.
     pub priority: i64,
     pub not_before: Option<Ms>,
     pub depends_on: Vec<TaskId>,
@@ -155,24 +156,24 @@ pub struct TaskSpec {
     pub ttl_after_finished_sec: Option<i64>,
 }
 
-/// The lease that holds a task now. History is kept as [`PastLease`].
+/// The lease that holds a task now. Ended leases are kept as [`PastLease`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct ActiveLease {
     pub id: LeaseId,
     pub worker_id: WorkerId,
-    /// Which of the worker's places it takes; unique per worker.
+    /// Which slot of the worker it takes; unique per worker.
     pub slot: i64,
     pub origin: Origin,
     pub started_at: Ms,
     pub ttl_ms: i64,
     pub expires_at: Ms,
-    /// When the expiry reconciler looks at it: never later than its end. It stays behind while heartbeats move the end, because it is
-    /// indexed and a heartbeat must not touch an index; a look that finds the lease alive moves it.
+    /// When the expiry reconciler looks at the lease: never later than its end. Heartbeats move the end but not this column, because it is
+    /// indexed and a heartbeat must not update an index. If the reconciler finds the lease alive, it moves `check_at`.
     pub check_at: Ms,
-    /// Leases by claim or push end here whatever their heartbeats say.
+    /// Leases by claim or push end at this time at the latest, whatever their heartbeats say.
     pub hard_end_at: Option<Ms>,
     pub last_heartbeat: Ms,
-    /// The run's claim on its context: at most one such lease per context.
+    /// Whether the lease holds the task's context. At most one active lease per context does.
     pub holds_context: bool,
 }
 
@@ -198,7 +199,7 @@ impl Usage {
     }
 }
 
-/// How the last lease of a task ended; it decides whether a late completion still counts.
+/// How the last lease of a task ended. It decides whether a late completion is accepted.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LastLease {
     pub id: LeaseId,
@@ -206,7 +207,7 @@ pub struct LastLease {
     pub status: LeaseStatus,
 }
 
-/// How far a task is: the narrow row that every step rewrites. It repeats the few parts of the spec that decisions need.
+/// How far a task is: the narrow row that every step rewrites. It repeats the few fields of the spec that decisions need.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TaskState {
     pub id: TaskId,
@@ -228,21 +229,21 @@ pub struct TaskState {
     /// How many attempts were given back; bounded by [`MAX_INFRA_RETRIES`].
     pub infra_retries: i64,
     pub lease_count: i64,
-    /// Somebody wishes it to end.
+    /// A client has requested the cancellation of the task.
     pub cancel_requested: bool,
     pub not_before: Option<Ms>,
     pub parked: Option<Parked>,
-    /// When the clock alone ends its parking: its `not_before`, or the end of its reservation.
+    /// When the task is evaluated again without another event: its `not_before`, or the end of its reservation.
     pub wake_at: Option<Ms>,
-    /// Since when it could run.
+    /// Since when the task could run.
     pub ready_at: Option<Ms>,
     /// The worker that has its context's session.
     pub session_worker: Option<WorkerId>,
-    /// The unfinished session task that stood before it in its context when it was made, the nil id for none; `None` for a task that is
-    /// finished or was requeued. Unique in the context, so that of two replicas which create tasks in one context at once, neither
-    /// seeing the other's, one has to look again.
+    /// The session task of its context that was the newest unfinished one at its creation; the nil id if there was none; `None` if the task
+    /// has finished or was requeued. A unique index covers it: if two replicas create tasks in one context at once, without seeing each
+    /// other's, one of the writes is refused and decided again.
     pub created_after: Option<TaskId>,
-    /// Other tasks wait for this one: dependents, successors in its context, or those that want its key.
+    /// Whether other tasks wait for this one: dependents, successors in its context, or waiters for its exclusive key.
     pub has_dependents: bool,
     pub lease: Option<ActiveLease>,
     pub last_lease: Option<LastLease>,
@@ -250,15 +251,15 @@ pub struct TaskState {
     pub failure: Option<Failure>,
     pub usage: Option<Usage>,
     pub finished_at: Option<Ms>,
-    /// When it is to be removed, by its own wish.
+    /// When the task is to be removed, by its `ttl_after_finished_sec`.
     pub remove_at: Option<Ms>,
-    /// How many events were ever recorded for it; the number of the newest.
+    /// How many events were ever recorded for the task; also the number of its newest event.
     pub event_count: i64,
-    /// The highest `seq` that its newest lease has sent; −1 before the first.
+    /// The highest `seq` that its newest lease has sent; −1 before the first event.
     pub event_seq: i64,
 }
 
-/// Attempts given back in one task's life, at most; then it is dead.
+/// The maximum number of attempts that are given back for one task; after that, the task is dead.
 pub const MAX_INFRA_RETRIES: i64 = 20;
 
 impl TaskState {
@@ -308,13 +309,13 @@ impl TaskState {
         self.status == Status::Queued && self.parked.is_none()
     }
 
-    /// Whether this worker may claim it: it is ready, or kept for this one.
+    /// Whether this worker may claim the task: it is ready, or reserved for this worker.
     pub fn is_open_to(&self, worker: &str) -> bool {
         self.is_ready()
             || (self.status == Status::Queued && self.parked == Some(Parked::Reserved) && self.session_worker.as_deref() == Some(worker))
     }
 
-    /// `lease_id` and `worker_id` as the API shows them: of the lease that holds it, or of the one it ended with.
+    /// `lease_id` and `worker_id` in the API: of the active lease, or, if the task has finished, of its last lease.
     pub fn shown_lease(&self) -> Option<(LeaseId, &WorkerId)> {
         if let Some(lease) = &self.lease {
             return Some((lease.id, &lease.worker_id));
@@ -326,7 +327,7 @@ impl TaskState {
     }
 }
 
-/// One ended attempt: the lease's record.
+/// An ended lease: the record of one attempt.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PastLease {
     pub id: LeaseId,
@@ -340,7 +341,7 @@ pub struct PastLease {
     pub last_heartbeat: Ms,
     pub status: LeaseStatus,
     pub ended_at: Ms,
-    /// A completion was stored for it; a repeat is answered with that.
+    /// Whether a completion was stored for it. A repeat is answered with the stored result.
     pub completed: bool,
     pub model: Option<String>,
     pub usage: Option<Usage>,
@@ -348,7 +349,7 @@ pub struct PastLease {
 
 words! { Outcome { Success = "success", Error = "error" } }
 
-/// What a run produced: the API's result and its artifact, made together.
+/// What a run produced: the API's result and artifact, which are created together.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RunResult {
     pub id: uuid::Uuid,
@@ -373,17 +374,17 @@ words! {
     }
 }
 
-/// One entry of a run's live record.
+/// One event of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TaskEvent {
     pub task_id: TaskId,
-    /// Its place in the task's record, from 1 on, across leases.
+    /// Its position in the task's events, counted from 1 across leases.
     pub number: i64,
     pub lease_id: LeaseId,
-    /// Its place in the lease's record, by the sender's count.
+    /// Its position in the lease's events, numbered by the sender.
     pub seq: i64,
     pub kind: EventKind,
     pub at: Ms,
-    /// JSON text, as it came.
+    /// JSON text, as it was received.
     pub data: String,
 }

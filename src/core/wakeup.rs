@@ -1,8 +1,8 @@
-//! Durable wake-ups: a task let go of something that others may wait for.
+//! Durable wake-ups: a task has released something that others may wait for.
 //!
-//! A wake-up commits with the change that caused it and is deleted by the commit that has re-evaluated its last waiter. Whoever made it
-//! works it off at once; should that replica end, the leader finds it in the database. So no waiter depends on anybody's memory, and
-//! no command ever walks more than a page of waiters.
+//! A wake-up commits with the change that caused it. The commit that re-evaluates its last waiter deletes it. The replica that made it
+//! processes it at once; if that replica dies, the leader finds it in the database. So no waiter depends on the memory of a replica, and no
+//! command ever handles more than one page of waiters.
 
 use uuid::Uuid;
 
@@ -10,16 +10,16 @@ use super::ids::{TaskId, WorkerId};
 
 pub type WakeupId = Uuid;
 
-/// Who is to be re-evaluated.
+/// Which tasks are to be re-evaluated.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Subject {
-    /// The tasks that depend on this one, which is over.
+    /// The tasks that depend on this one, which has finished.
     Dependents(TaskId),
-    /// The first unfinished session task of the context, and the one right behind `after`, which has ended or was queued again.
+    /// The first unfinished session task of the context, and the one right after `after`, which has ended or was queued again.
     Context { context_id: String, after: Option<TaskId> },
-    /// The first waiter of each agent for this exclusive key.
+    /// The first task of each agent that waits for this exclusive key.
     Key(String),
-    /// The tasks that are reserved for this worker, which takes none at present.
+    /// The tasks that are reserved for this worker, which takes no tasks at present.
     Reservations(WorkerId),
 }
 
@@ -35,17 +35,17 @@ pub struct Wakeup {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Waiters {
     pub tasks: Vec<TaskId>,
-    /// Where the next page begins; `None`: this was the last.
+    /// Where the next page begins; `None` if this is the last page.
     pub next: Option<TaskId>,
-    /// More wait for the key than this page shows: those that it frees must pass the word on.
+    /// More tasks wait for the key than this page contains: the tasks of this page that become ready must wake them later.
     pub more_want_key: bool,
 }
 
-/// How far a wake-up comes with a re-evaluation; it is written with that one's commit.
+/// How far a wake-up is once a re-evaluation has committed; it is written with that commit.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Progress {
     pub wakeup: WakeupId,
-    /// `None`: it is done.
+    /// `None` if the wake-up is finished.
     pub next: Option<TaskId>,
     pub more_want_key: bool,
 }

@@ -22,7 +22,7 @@ pub struct Capabilities {
     pub claude_cli: bool,
     pub max_concurrency: i64,
     pub labels: Vec<String>,
-    /// The agent slugs it serves; none given = all.
+    /// The agent slugs that the worker serves; `None` = all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agents: Option<Vec<String>>,
 }
@@ -42,14 +42,14 @@ impl Capabilities {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Worker {
     pub id: WorkerId,
-    /// Rises with every change of this row but `last_seen`, also across a removal and a new registration.
+    /// Rises with every change of this row except `last_seen`, also across a removal and a new registration.
     pub revision: i64,
-    /// When the row last changed, by the stamp of that change.
+    /// The stamp of the row's last change.
     pub updated_at: Ms,
     pub url: String,
-    /// What it, an operator or the control plane last said of itself.
+    /// The status that the worker, an operator or the control plane set last.
     pub status: WorkerStatus,
-    /// Not seen for too long: shown as `offline` until it is seen again, whatever `status` says.
+    /// Not seen for too long: the API shows `offline`, whatever `status` is, until the worker is seen again.
     pub lost: bool,
     pub capabilities: Capabilities,
     pub ip_addrs: Vec<String>,
@@ -60,12 +60,12 @@ pub struct Worker {
     pub os_info: String,
     pub install_method: String,
     pub dispatch: DispatchMode,
-    /// Takes no new tasks.
+    /// The worker gets no new tasks.
     pub cordoned: bool,
-    /// Cordoned, and asked to hand back or finish what it holds.
+    /// Cordoned, and asked to release or finish the tasks that it holds.
     pub draining: bool,
-    /// Its capacity was lowered while it may hold more. The database guards each slot, not their number, so placement reads the true
-    /// slots until they fit.
+    /// Its capacity was lowered while it may hold more tasks. The database guards each slot but not the number of used slots, so placement
+    /// reads the slots from the database until they fit again.
     pub recount_slots: bool,
     pub last_seen: Ms,
 }
@@ -103,17 +103,17 @@ impl Worker {
         self.shown_status() == WorkerStatus::Online
     }
 
-    /// Whether it takes new tasks when it asks for them; one that is lost does, as it is back when it asks.
+    /// Whether the worker gets tasks when it claims. A worker marked offline does, because claiming brings it back.
     pub fn takes_tasks(&self) -> bool {
         self.status == WorkerStatus::Online && !self.cordoned && !self.draining
     }
 
-    /// Whether a task of this agent is worth keeping for it.
+    /// Whether to reserve a task of this agent for the worker.
     pub fn is_worth_waiting_for(&self, agent_slug: &str) -> bool {
         self.takes_tasks() && !self.lost && self.capabilities.serves(agent_slug)
     }
 
-    /// The leader brings it its tasks.
+    /// Whether the leader pushes tasks to the worker.
     pub fn is_pushed_to(&self) -> bool {
         self.dispatch == DispatchMode::Push && !self.url.is_empty()
     }

@@ -1,7 +1,7 @@
 //! The rows that one batch works on: what was loaded for it, and what its commands changed.
 //!
-//! A look-up tells *loaded*, *absent* and *not loaded* apart. What is not loaded is never guessed: it is asked for ([`Halt::Need`]),
-//! and the command runs again in the next batch with those rows.
+//! A look-up distinguishes *loaded*, *absent* and *not loaded*. A command never guesses a row that is not loaded: it asks for it
+//! ([`Halt::Need`]) and runs again in the next batch with that row.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use super::task::{PastLease, RunResult, Status, TaskEvent, TaskSpec, TaskState};
 use super::wakeup::{Progress, Subject, Wakeup};
 use super::worker::Worker;
 
-/// Why a command stopped without an effect.
+/// Why a command stopped without changing anything.
 #[derive(Clone, Debug)]
 pub enum Halt {
     Rejected(Rejection),
@@ -29,43 +29,43 @@ impl From<Rejection> for Halt {
     }
 }
 
-/// A worker's places in use, a bit each.
+/// A worker's used slots, one bit each.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Slots {
     pub used: u32,
-    /// Read from the database under the worker's lock. Otherwise it is this replica's own view: good enough to try a place
-    /// (the database refuses one that is taken), not to refuse one.
+    /// Whether they were read from the database under the worker's lock. Otherwise they come from this replica's cache, which is enough to
+    /// try a slot (the database refuses a used one) but not to answer that none is free.
     pub exact: bool,
 }
 
-/// Who runs in a context, and where it ran last.
+/// Which task runs in a context, and where tasks of it ran last.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ContextView {
     /// The task whose lease holds the context ([`ActiveLease::holds_context`](super::task::ActiveLease)).
     pub holder: Option<TaskId>,
-    /// The worker of any active lease in it.
+    /// The worker of an active lease in the context.
     pub active_worker: Option<WorkerId>,
-    /// The worker of its last completed lease, and when that ended.
+    /// The worker of the last completed lease, and when that lease ended.
     pub last_worker: Option<(WorkerId, Ms)>,
-    /// The session that its last completed run reported.
+    /// The session id that the last completed run reported.
     pub session_id: Option<String>,
 }
 
-/// What the store loaded. A key that is missing in a map was not loaded; `None` (or an empty list) means that there is no such row.
+/// What the store loaded. A key that is missing in a map was not loaded; `None` (or an empty list) means that no such row exists.
 #[derive(Clone, Debug, Default)]
 pub struct Loaded {
     pub now: Ms,
-    /// Rows that are there but could not be loaded: another program keeps them locked.
+    /// Rows that exist but could not be loaded because another program keeps them locked.
     pub locked_tasks: HashSet<TaskId>,
     pub locked_workers: HashSet<WorkerId>,
     pub tasks: HashMap<TaskId, Option<TaskState>>,
     pub workers: HashMap<WorkerId, Option<Worker>>,
-    /// The revisions of the workers' rows. A removed worker leaves its row as a tombstone for a while, so that a new one of its name
-    /// goes on from there.
+    /// The revisions of the workers' rows. A removed worker leaves its row as a tombstone for a while, so that a new worker with its name
+    /// continues from that revision.
     pub worker_revisions: HashMap<WorkerId, i64>,
-    /// Workers as they were seen without a lock.
+    /// Workers that were read without a lock.
     pub observed_workers: HashMap<WorkerId, Option<Worker>>,
-    /// `keys.all_workers` was honoured: `workers` has every one.
+    /// Whether `workers` contains every worker, as `keys.all_workers` asked.
     pub all_workers: bool,
     pub slots: HashMap<WorkerId, Slots>,
     pub worker_tasks: HashMap<WorkerId, Vec<TaskId>>,
@@ -78,27 +78,27 @@ pub struct Loaded {
     pub dependencies: HashMap<TaskId, Vec<TaskId>>,
 }
 
-/// What the batch changed; the store writes exactly this, in one transaction.
+/// What the batch changed. The store writes exactly this, in one transaction.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Dirty {
     pub specs: Vec<Arc<TaskSpec>>,
     /// Task states to insert or rewrite.
     pub tasks: BTreeSet<TaskId>,
-    /// Of those, the ones with nothing to tell but a later expiry: kept out of the change feed.
+    /// Those of `tasks` that other replicas need not know, such as a later expiry: they are left out of the feed.
     pub quiet_tasks: BTreeSet<TaskId>,
-    /// Leases that ended, or whose record changed; the store upserts them by id.
+    /// Leases that ended, or whose record changed. The store upserts them by id.
     pub past_leases: Vec<PastLease>,
     pub results: Vec<Arc<RunResult>>,
     pub events: Vec<TaskEvent>,
     /// Workers to insert or rewrite.
     pub workers: BTreeSet<WorkerId>,
-    /// Workers of which only `last_seen` moved: written to its own table, kept out of the change feed.
+    /// Workers of which only `last_seen` changed: written to a table of its own, and left out of the feed.
     pub seen: BTreeSet<WorkerId>,
     pub removed_workers: BTreeSet<WorkerId>,
     pub settings: Vec<(&'static str, String)>,
     pub audit: Vec<AuditEntry>,
     pub wakeups: Vec<Wakeup>,
-    /// Wake-ups that have come further, or are done.
+    /// Wake-ups that have advanced or finished.
     pub progress: Vec<Progress>,
 }
 
@@ -108,38 +108,38 @@ impl Dirty {
     }
 }
 
-/// Tasks counted by what stats and metrics ask for.
+/// Numbers of tasks by agent, priority and status, as stats and metrics show them.
 pub type Counts = BTreeMap<(String, i64, Status), i64>;
 
 #[derive(Debug)]
 pub struct WorkingSet {
     pub loaded: Loaded,
     pub ids: IdSource,
-    /// Take nothing for granted: a first try met a conflict, so whatever placement relies on is loaded first.
+    /// Assume nothing: the first try met a conflict, so everything that placement relies on must be loaded.
     pub exact: bool,
-    /// For so long a ready task is kept for the worker that has its session.
+    /// How long a task is reserved for the worker that has its session.
     pub session_wait_ms: i64,
     pub dirty: Dirty,
-    /// Wake-ups that the command at hand caused. Its answer waits until their first waiters were re-evaluated.
+    /// Wake-ups that the current command caused. Its reply is sent after their first page was re-evaluated.
     pub caused: Vec<Wakeup>,
-    /// How the number of tasks by agent, priority and status changes.
+    /// How the batch changes the numbers of tasks by agent, priority and status.
     pub counts: Counts,
     pub leases_granted: i64,
-    /// Session tasks made in this batch, the newest of each context.
+    /// The newest session task of each context that was created in this batch.
     pub(super) newest_in_context: HashMap<String, TaskId>,
-    /// Session tasks queued again in this batch, by context: nothing that was loaded knows of them.
+    /// Session tasks requeued in this batch, by context. The loaded rows do not contain them as unfinished.
     pub(super) requeued: HashMap<String, BTreeSet<TaskId>>,
-    /// Contexts taken or let go in this batch.
+    /// Contexts whose holder changed in this batch.
     pub(super) context_holders: HashMap<String, Option<TaskId>>,
-    /// The request of the command at hand.
+    /// The request id of the current command.
     pub(super) request_id: Option<String>,
 }
 
 impl WorkingSet {
     pub fn new(loaded: Loaded, seed: u64) -> Self {
         let mut ids = IdSource::new(loaded.now, seed);
-        // What this batch does to a row is stamped later than what was done to it before, also within one millisecond and on another
-        // replica: audit entries sort by their ids.
+        // Changes of this batch get later stamps than earlier changes of the same rows, also within one millisecond and across replicas,
+        // because audit entries sort by their ids.
         loaded.tasks.values().flatten().for_each(|task| ids.rise_past(task.updated_at));
         loaded.workers.values().flatten().for_each(|worker| ids.rise_past(worker.updated_at));
         Self {
@@ -158,17 +158,17 @@ impl WorkingSet {
         }
     }
 
-    /// The database's time: deadlines are judged by it.
+    /// The database's time. Deadlines are compared with it.
     pub fn now(&self) -> Ms {
         self.loaded.now
     }
 
-    /// The time that is written beside a change: `now`, or a little later, so that changes of a row sort as they happened.
+    /// The time that is written with a change: `now`, or slightly later, so that changes of a row sort in the order in which they happened.
     pub fn stamp(&self) -> Ms {
         self.ids.stamp()
     }
 
-    /// The task, if there is one.
+    /// The task, or `None` if it does not exist.
     pub fn find_task(&self, id: TaskId) -> Result<Option<&TaskState>, Halt> {
         match self.loaded.tasks.get(&id) {
             Some(task) => Ok(task.as_ref()),
@@ -193,7 +193,7 @@ impl WorkingSet {
         self.find_worker(id)?.ok_or(Halt::Rejected(Rejection::WorkerNotFound))
     }
 
-    /// The worker as it is or lately was, where a hint is enough.
+    /// The worker, possibly as it was a moment ago; for decisions that need only a hint.
     pub fn observed_worker(&self, id: &str) -> Result<Option<&Worker>, Halt> {
         match self.loaded.workers.get(id).or_else(|| self.loaded.observed_workers.get(id)) {
             Some(worker) => Ok(worker.as_ref()),
@@ -210,8 +210,8 @@ impl WorkingSet {
         self.loaded.contexts.get(context).ok_or_else(|| need(|keys| keys.contexts.insert(context.to_owned())))
     }
 
-    /// Writes a task back and keeps the counts; the only way a task state changes. Answers its new revision: what an answer tells of
-    /// the task carries that one.
+    /// Writes a task back and updates the counts. Task states change in no other way. Returns the new revision, which replies about the
+    /// task must carry.
     pub fn put_task(&mut self, mut task: TaskState) -> i64 {
         let before = self.loaded.tasks.get(&task.id).and_then(Option::as_ref);
         task.revision = before.map_or(0, |before| before.revision) + 1;
@@ -228,7 +228,7 @@ impl WorkingSet {
         revision
     }
 
-    /// As [`put_task`](Self::put_task), for a change that nobody waits for.
+    /// As [`put_task`](Self::put_task), for a change that other replicas need not know.
     pub fn put_task_quietly(&mut self, task: TaskState) -> i64 {
         let id = task.id;
         let told = self.dirty.tasks.contains(&id) && !self.dirty.quiet_tasks.contains(&id);
@@ -239,7 +239,7 @@ impl WorkingSet {
         revision
     }
 
-    /// Records a deed; it commits with the change it tells of.
+    /// Adds an audit entry, which commits with the change that it describes.
     pub fn audit(&mut self, action: Action, entity_type: EntityType, entity_id: impl ToString, actor: &Actor, detail: impl Into<String>) {
         self.dirty.audit.push(AuditEntry {
             id: self.ids.next_id(),
@@ -253,7 +253,7 @@ impl WorkingSet {
         });
     }
 
-    /// Has whoever waits for this re-evaluated, once for the whole batch.
+    /// Has the waiters for this subject re-evaluated, once for the whole batch.
     pub fn wake(&mut self, subject: Subject) {
         let known = self.dirty.wakeups.iter().find(|wakeup| wakeup.subject == subject).cloned();
         let wakeup = known.unwrap_or_else(|| {
@@ -266,7 +266,7 @@ impl WorkingSet {
         }
     }
 
-    /// Answers the worker as it is written.
+    /// Returns the worker as it is written.
     pub fn put_worker(&mut self, mut worker: Worker) -> Worker {
         worker.revision = self.next_worker_revision(&worker.id);
         worker.updated_at = self.stamp();
@@ -292,7 +292,7 @@ impl WorkingSet {
     }
 }
 
-/// What a look-up came to; `None`: another program keeps the row locked.
+/// The result of a look-up; `None` if another program keeps the row locked.
 pub fn unless_locked<T>(found: Result<T, Halt>) -> Result<Option<T>, Halt> {
     match found {
         Err(Halt::Locked) => Ok(None),

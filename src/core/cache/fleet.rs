@@ -1,4 +1,4 @@
-//! The workers and what they hold.
+//! The workers and the leases that they hold.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -33,12 +33,12 @@ impl Held {
     }
 }
 
-/// A worker's name, and what is known by it. A lease may be heard of before its worker is.
+/// What the cache knows of a worker. A lease may arrive before the row of its worker does.
 #[derive(Clone, Debug, Default)]
 struct Entry {
     worker: Option<Worker>,
     revision: i64,
-    /// When it was heard of last.
+    /// The cache's logical time of the last update.
     at: u64,
     held: BTreeMap<TaskId, Held>,
 }
@@ -46,13 +46,13 @@ struct Entry {
 #[derive(Debug, Default)]
 pub struct Fleet {
     entries: BTreeMap<WorkerId, Entry>,
-    /// The workers that are pushed to.
+    /// The workers to which the leader pushes.
     pushed_to: BTreeSet<WorkerId>,
-    /// Names without a worker, kept as long as an older copy of it may be under way.
+    /// Removed workers, kept while an older copy of their row may still arrive.
     removed: BTreeSet<(u64, WorkerId)>,
 }
 
-/// Why a ready task of some agent is not running.
+/// Why no worker takes a ready task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shortage {
     NoWorker,
@@ -89,7 +89,7 @@ impl Fleet {
         self.removed.insert((at, id.to_owned()));
     }
 
-    /// Forgets names without a worker that were heard of before this.
+    /// Forgets workers that were removed before this logical time.
     pub(super) fn forget_removed(&mut self, before: u64) {
         while let Some((at, id)) = self.removed.pop_first() {
             if at >= before {
@@ -106,7 +106,7 @@ impl Fleet {
         self.entries.iter().filter(|(_, entry)| entry.worker.is_some() && entry.at < at).map(|(id, _)| id.clone()).collect()
     }
 
-    /// The revision of an entry that was not heard of since then.
+    /// The revision of an entry that was not updated since this logical time.
     pub(super) fn revision_before(&self, id: &str, at: u64) -> Option<i64> {
         self.entries.get(id).filter(|entry| entry.at < at).map(|entry| entry.revision)
     }
@@ -157,7 +157,7 @@ impl Fleet {
         self.entries.get(worker).into_iter().flat_map(|entry| entry.held.values())
     }
 
-    /// The slots in use, a bit each.
+    /// The used slots, one bit each.
     pub fn used(&self, worker: &str) -> u32 {
         self.held(worker).fold(0, |used, held| used | 1u32.checked_shl(u32::try_from(held.slot).unwrap_or(32)).unwrap_or(0))
     }
@@ -166,18 +166,18 @@ impl Fleet {
         self.entries.get(worker).and_then(|entry| Some(entry.free(entry.worker.as_ref()?))).unwrap_or(0)
     }
 
-    /// Whether the worker takes new tasks at all; one that is lost does, as it is back when it asks.
+    /// Whether the worker gets tasks when it claims. A worker marked offline does, because claiming brings it back.
     pub fn takes_tasks(&self, worker: &str) -> bool {
         self.worker(worker).is_some_and(Worker::takes_tasks)
     }
 
-    /// How many tasks the worker can claim now: as many as it has free slots, while it takes new tasks.
+    /// How many tasks the worker can claim now: the number of its free slots, or 0 if it takes no new tasks.
     pub fn claimable(&self, worker: &str) -> i64 {
         if self.takes_tasks(worker) { self.free(worker).max(0) } else { 0 }
     }
 
-    /// A short list for a lease call (or a dispatch call, which needs an address): the few best with room, and whoever runs in the
-    /// task's context.
+    /// The candidates for a lease call, or for a dispatch call, which needs a URL: the workers with the most free slots, and a worker that
+    /// runs a task of the same context.
     pub fn shortlist(&self, agent_slug: &str, context_id: &str, length: usize, needs_url: bool) -> Vec<WorkerId> {
         let mut best: Vec<Candidate<'_>> = Vec::with_capacity(length + 1);
         for (worker, entry) in self.known() {
@@ -199,7 +199,7 @@ impl Fleet {
         ids
     }
 
-    /// Why nobody takes a ready task of this agent; `None` when somebody could.
+    /// Why no worker takes a ready task of this agent; `None` if one can.
     pub fn shortage(&self, agent_slug: &str) -> Option<Shortage> {
         let mut shortage = Shortage::NoWorker;
         for (worker, entry) in self.known().filter(|(worker, _)| worker.is_online() && worker.capabilities.serves(agent_slug)) {

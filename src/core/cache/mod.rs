@@ -1,13 +1,13 @@
-//! What one replica remembers of the database: the head of the queue, the workers, and what they hold.
+//! The replica cache: the head of the queue, the workers, and the leases that they hold.
 //!
-//! Rows come to it on several paths: commits of this replica's writers, the feed of other replicas' commits, and pages that are read
-//! when they are needed. Paths overtake each other, so each row carries the revision that the database gave it, and an older copy
-//! never replaces a newer one, whichever comes first. For that a revision must be known for as long as an older copy may still be
-//! under way: whoever reads the database for the cache begins a [`Read`] before it and ends it when the rows are in, and nothing that
-//! was heard since the oldest open read is forgotten. A rebuild reads what is shown and no more, so a copy that was read before a
-//! rebuild and comes after it is under suspicion, and is read again.
+//! Rows reach the cache in several ways: from commits of this replica, from the feed of other replicas' commits, and from pages that are
+//! read on demand. They may arrive in any order, so each row carries a revision from the database, and an older copy never replaces a newer
+//! one. For that, the cache must remember a revision as long as an older copy may still arrive: a reader that reads the database for the
+//! cache opens a [`Read`] first and ends it when the rows are in, and nothing that was learned since the start of the oldest open read is
+//! forgotten. A rebuild reads only the rows that are shown, so a copy that was read before a rebuild and arrives after it is a suspect, and
+//! its row is read again.
 //!
-//! What is here is a hint all the same. [`decide`](super::decide) and the database check everything again.
+//! The cache is only a hint: [`decide`](super::decide) and the database check everything again.
 
 mod fleet;
 mod queue;
@@ -21,20 +21,20 @@ use super::ids::{TaskId, WorkerId};
 use super::task::{Parked, Status, TaskState};
 use super::worker::Worker;
 
-/// A task that could be claimed now, as far as its own row tells.
+/// A task that can be claimed now, judged by its own row only.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReadyRow {
     pub id: TaskId,
     pub revision: i64,
-    /// 9 − priority: the queue's order is (rank, id).
+    /// 9 − priority. The queue is ordered by (rank, id).
     pub rank: i64,
     pub agent_slug: String,
-    /// The worker that it is reserved for; ready tasks have none.
+    /// The worker for which the task is reserved; `None` for ready tasks.
     pub reserved_for: Option<WorkerId>,
 }
 
 impl ReadyRow {
-    /// Where a task that may be claimed stands in the queue.
+    /// The task's entry in the queue, if it can be claimed.
     pub fn of(task: &TaskState) -> Option<Self> {
         let reserved_for = match task.parked {
             _ if task.status != Status::Queued => return None,
@@ -51,7 +51,7 @@ impl ReadyRow {
     }
 }
 
-/// The queue's order puts priority 9 first.
+/// The rank of a priority. Priority 9 comes first in the queue.
 pub fn rank(priority: i64) -> i64 {
     9 - priority
 }
@@ -61,31 +61,31 @@ pub fn priority(rank: i64) -> i64 {
     9 - rank
 }
 
-/// A read of the database that has begun: what it brings may be as old as its beginning.
+/// A read of the database that has begun. The rows that it returns may be as old as its start.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "a read that never ends keeps all that is heard after it"]
 pub struct Read(u64);
 
-/// What is known of one task.
+/// What the cache knows of one task.
 #[derive(Debug)]
 struct Known {
     revision: i64,
-    /// When it was heard of last.
+    /// The cache's logical time of the last update.
     at: u64,
     ready: Option<ReadyRow>,
     held_by: Option<WorkerId>,
 }
 
-/// What a row changed for those who wait.
+/// What a new row changed for waiting claims.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Effect {
-    /// The worker that got a slot back.
+    /// The worker whose slot became free.
     pub freed: Option<WorkerId>,
-    /// The task can be claimed.
+    /// Whether the task can be claimed.
     pub is_ready: bool,
 }
 
-/// A removed task has no successor: nothing newer than this comes.
+/// The revision of a removed task: no row is newer.
 const REMOVED: i64 = i64::MAX;
 
 #[derive(Debug, Default)]
@@ -93,17 +93,18 @@ pub struct Cache {
     pub queue: Queue,
     pub fleet: Fleet,
     tasks: HashMap<TaskId, Known>,
-    /// Tasks that were heard of while a read was open, in that order. Those that nothing else keeps go with the last such read.
+    /// Tasks that were updated while a read was open, in that order. Those that are not shown are forgotten when the last of these reads
+    /// ends.
     recent: VecDeque<(u64, TaskId)>,
-    /// When the open reads began.
+    /// The logical times at which the open reads began.
     reads: BTreeSet<u64>,
-    /// When the last rebuild began.
+    /// The logical time at which the last rebuild began.
     rebuilt: u64,
     suspects: Suspects,
     clock: u64,
 }
 
-/// What is shown by a copy that is older than the last rebuild.
+/// Tasks and workers of which a copy is shown that was read before the last rebuild.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Suspects {
     pub tasks: BTreeSet<TaskId>,
@@ -117,8 +118,7 @@ impl Cache {
         Read(self.clock)
     }
 
-    /// As [`begin_read`](Self::begin_read), for a read of all that is to be shown. The windows are emptied: they are read again when
-    /// they are asked for.
+    /// As [`begin_read`](Self::begin_read), for a read of everything that is shown. It empties the windows, which are read again on demand.
     pub fn begin_rebuild(&mut self) -> Read {
         let read = self.begin_read();
         self.rebuilt = read.0;
@@ -127,7 +127,7 @@ impl Cache {
         read
     }
 
-    /// What is to be read again.
+    /// The rows to read again.
     pub fn take_suspects(&mut self) -> Suspects {
         std::mem::take(&mut self.suspects)
     }
@@ -147,7 +147,7 @@ impl Cache {
         self.fleet.forget_removed(oldest);
     }
 
-    /// Takes a task's row in, unless a newer one is known.
+    /// Takes in a task's row, unless a newer one is known.
     pub fn put_task(&mut self, task: &TaskState, read: &Read) -> Effect {
         let held = task.lease.as_ref().map(|lease| Held::new(task, lease));
         self.put(task.id, task.revision, ReadyRow::of(task), held, read.0)
@@ -191,12 +191,12 @@ impl Cache {
         Effect { freed, is_ready }
     }
 
-    /// Takes in a task that was read as one to be claimed, unless something newer is known.
+    /// Takes in a claimable task, unless a newer row is known.
     pub fn put_ready(&mut self, row: ReadyRow, read: &Read) -> Effect {
         self.put(row.id, row.revision, Some(row), None, read.0)
     }
 
-    /// Takes a worker's row in, unless a newer one is known.
+    /// Takes in a worker's row, unless a newer one is known.
     pub fn put_worker(&mut self, worker: Worker, read: &Read) {
         if read.0 < self.rebuilt {
             self.suspects.workers.insert(worker.id.clone());
@@ -205,7 +205,7 @@ impl Cache {
         self.fleet.put_worker(worker, self.clock);
     }
 
-    /// The worker was removed, with this revision.
+    /// The worker was removed; `revision` is that of its removal.
     pub fn remove_worker(&mut self, id: &str, revision: i64) {
         self.clock += 1;
         self.fleet.remove_worker(id, revision, self.clock);
@@ -214,14 +214,14 @@ impl Cache {
         }
     }
 
-    /// A read of all workers has not found it; unless it was heard of since that began, it is gone.
+    /// A read of all workers has not found this worker: it was removed, unless the cache learned of it after the read began.
     pub fn forget_worker(&mut self, id: &str, read: &Read) {
         if let Some(revision) = self.fleet.revision_before(id, read.0) {
             self.remove_worker(id, revision);
         }
     }
 
-    /// Starts the next page of a window: says what to read. `None`: it is being read already, or nothing is missing.
+    /// Starts the next page of a window. `None` if the page is being read already, or if the window is complete.
     pub fn begin_page(&mut self, scope: &Scope) -> Option<PageRead> {
         if !self.queue.wants_page(scope) {
             return None;
@@ -230,14 +230,14 @@ impl Cache {
         Some(self.queue.begin_page(scope, read.0))
     }
 
-    /// Takes in a page that was asked for `limit` rows.
+    /// Takes in a page that was read with this `limit`.
     ///
-    /// Answers the workers that turn out to have got a slot back.
+    /// Returns the workers whose slots turned out to be free.
     pub fn end_page(&mut self, page: &PageRead, rows: Vec<ReadyRow>, limit: usize) -> Vec<WorkerId> {
         let counts = self.queue.end_page(page, rows.last().map(ReadyRow::key), rows.len() < limit);
         let freed = rows.into_iter().filter_map(|row| self.put(row.id, row.revision, Some(row), None, page.began).freed).collect();
         if counts {
-            // What was heard of while it was read may stand behind where the window ended then.
+            // Tasks that were updated while the page was read may be behind the previous end of the window.
             let since = self.recent.partition_point(|(at, _)| *at < page.began);
             for (_, id) in self.recent.iter().skip(since) {
                 if let Some(ready) = self.tasks.get(id).and_then(|known| known.ready.as_ref()) {
@@ -256,17 +256,17 @@ impl Cache {
         self.end_read(&Read(page.began));
     }
 
-    /// The first tasks of these scopes, up to `max`, for one claim: they are its own until they are given back.
+    /// Takes the first tasks of these scopes, up to `max`, for one claim. No other claim gets them until they are given back.
     ///
-    /// `spread` widens the choice to so many tasks more of the same priority, of which `chance` picks: where several replicas take from
-    /// one queue, the first tasks are always those that another one has just taken.
+    /// `spread` adds this many tasks of the same priority to the choice, and `chance` selects among them: if several replicas claim from
+    /// one queue, another replica has always just taken the first tasks.
     pub fn look(&mut self, scopes: &[Scope], max: usize, spread: usize, chance: u64) -> Look {
         let look = self.queue.look(scopes, max, spread, chance);
         self.forget_dropped();
         look
     }
 
-    /// Tasks that workers hold here, and that were not heard of since this read began.
+    /// Tasks with a lease that were not updated since this read began.
     pub fn unconfirmed_tasks(&self, read: &Read) -> Vec<TaskId> {
         let unconfirmed = |known: &&Known| known.held_by.is_some() && known.at < read.0;
         let mut tasks: Vec<_> = self.tasks.iter().filter(|(_, known)| unconfirmed(known)).map(|(id, _)| *id).collect();
@@ -274,12 +274,12 @@ impl Cache {
         tasks
     }
 
-    /// Workers that were not heard of since this read began.
+    /// Workers that were not updated since this read began.
     pub fn unconfirmed_workers(&self, read: &Read) -> Vec<WorkerId> {
         self.fleet.heard_of_before(read.0)
     }
 
-    /// Of these tasks, how many of each agent can be claimed.
+    /// How many of these tasks can be claimed, by agent.
     pub fn claimable(&self, tasks: &[TaskId]) -> BTreeMap<String, i64> {
         let mut agents = BTreeMap::new();
         for ready in tasks.iter().filter_map(|id| self.tasks.get(id)?.ready.as_ref()) {
@@ -288,17 +288,17 @@ impl Cache {
         agents
     }
 
-    /// The lease that holds the task.
+    /// The active lease of the task.
     pub fn held(&self, task: TaskId) -> Option<&Held> {
         self.fleet.held_task(self.tasks.get(&task)?.held_by.as_ref()?, task)
     }
 
-    /// All that is shown of tasks, for comparison with the database.
+    /// All tasks that the cache shows, for comparison with the database.
     pub fn shown(&self) -> impl Iterator<Item = (TaskId, i64)> {
         self.tasks.iter().filter(|(_, known)| self.is_shown(known)).map(|(id, known)| (*id, known.revision))
     }
 
-    /// Whether somebody could claim something.
+    /// Whether there is a task that can be claimed.
     pub fn has_claimable(&mut self) -> bool {
         self.queue.has_untaken()
     }
@@ -322,7 +322,7 @@ impl Cache {
         self.forget_dropped();
     }
 
-    /// Windows have let go of some tasks.
+    /// Forgets the tasks that windows have dropped.
     fn forget_dropped(&mut self) {
         for id in self.queue.take_dropped() {
             if self.reads.is_empty() {

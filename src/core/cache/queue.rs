@@ -1,8 +1,8 @@
-//! The head of the queue in memory: windows on the tasks that may be claimed, in the order in which they are to run.
+//! The head of the queue in memory: windows on the tasks that may be claimed, in queue order.
 //!
-//! A window knows every such task up to a mark, and is paged on behind it; so no look ever passes over rows that can no longer be
-//! claimed. There is one over all ready tasks, for workers that serve every agent, one for each agent that some worker names, and one
-//! for the tasks reserved for each worker that claims. Each exists only while it is asked for.
+//! A window contains every such task up to a mark, and the next page is read behind the mark. So a look at the queue never has to skip rows
+//! that can no longer be claimed. One window covers all ready tasks, for workers that serve every agent; there is one for each agent that a
+//! claiming worker names, and one for the tasks reserved for each claiming worker. A window exists only while claims use it.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -12,7 +12,7 @@ use crate::ids::{TaskId, WorkerId};
 /// Most urgent first (rank = 9 − priority), then oldest.
 pub type ReadyKey = (i64, TaskId);
 
-/// Whose tasks: those that every worker may claim, those of one agent, or those that are reserved for one worker.
+/// The tasks of a window: those that every worker may claim, those of one agent, or those reserved for one worker.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Scope {
     All,
@@ -20,30 +20,30 @@ pub enum Scope {
     Reserved(WorkerId),
 }
 
-/// A window's most entries; what is behind is paged in again when its turn comes.
+/// The maximum number of entries of a window. Tasks behind it are read again when they are needed.
 pub const WINDOW: usize = 10_000;
-/// Windows at most (more only for one worker that names more agents); the least recently used are dropped, and loaded when asked for.
-/// Far more than agents and workers that claim at a time: each open claim looks again every second, so windows that give way in turn
-/// would be loaded again for every look. An empty window takes about 200 bytes.
+/// The maximum number of windows, unless one worker names more agents. The least recently used are dropped, and read again when needed. The
+/// limit is far above the number of agents and workers that claim at a time: each open claim looks once a second, so with too few windows
+/// each look would have to read its window again. An empty window takes about 200 bytes.
 const WINDOWS: usize = 65_536;
 
 #[derive(Debug, Default)]
 struct Window {
     entries: BTreeSet<ReadyKey>,
-    /// All tasks of the scope up to this one are in `entries`; `None`: nothing is known yet.
+    /// The mark: all tasks of the scope up to this one are in `entries`; `None` if nothing was read yet.
     known_to: Option<ReadyKey>,
-    /// There are none behind `known_to`.
+    /// No tasks follow `known_to`.
     is_complete: bool,
-    /// When the page began that is being read behind `known_to`.
+    /// When the read of the next page, behind `known_to`, began.
     loading: Option<u64>,
     used: u64,
 }
 
-/// Which page to read. It counts only while nothing has made it useless: a reset, an overflow, its window's end.
+/// A page to read. It is ignored if its window was reset, has overflowed or was dropped meanwhile.
 #[derive(Clone, Debug)]
 pub struct PageRead {
     pub scope: Scope,
-    /// Behind which task; `None`: from the start.
+    /// The task behind which the page starts; `None` for the start of the queue.
     pub after: Option<ReadyKey>,
     pub(super) began: u64,
 }
@@ -53,7 +53,7 @@ impl Window {
         self.is_complete || self.known_to.is_some_and(|mark| key <= mark)
     }
 
-    /// Takes it in where the window covers it; what falls out at the end goes into `dropped`.
+    /// Adds the task if the window covers it. Entries beyond the window's limit go into `dropped`.
     fn insert(&mut self, key: ReadyKey, dropped: &mut Vec<TaskId>) {
         if !self.covers(key) {
             return;
@@ -63,19 +63,19 @@ impl Window {
             dropped.extend(self.entries.pop_last().map(|(_, id)| id));
             self.is_complete = false;
             self.known_to = self.entries.last().copied();
-            // A page that is under way begins behind what was just dropped.
+            // A page that is being read begins behind the entry that was just dropped.
             self.loading = None;
         }
     }
 }
 
-/// What a look at the queue found for a worker.
+/// The result of a look at the queue for a worker.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Look {
     pub tasks: Vec<TaskId>,
-    /// A window that must be paged on before it is known what comes next.
+    /// A window whose next page must be read to know which tasks follow.
     pub page: Option<Scope>,
-    /// Some that would come before these or after them are in the hands of other claims, which may give them back.
+    /// Other claims have taken tasks of these scopes, and may give them back.
     pub is_contended: bool,
 }
 
@@ -84,11 +84,11 @@ pub struct Queue {
     all: Option<Window>,
     agents: HashMap<String, Window>,
     reserved: HashMap<WorkerId, Window>,
-    /// Tasks handed to a claim that is under way.
+    /// Tasks that claims in progress have taken.
     taken: HashSet<TaskId>,
-    /// Tasks that nobody can take for a while.
+    /// Tasks that nobody can lease for a while, because another program keeps them locked.
     withheld: HashSet<TaskId>,
-    /// Agents whose windows may have entries; there may be many more windows without.
+    /// Agents whose windows may have entries. Many more windows may be empty.
     filled: HashSet<String>,
     dropped: Vec<TaskId>,
     looks: u64,
@@ -142,7 +142,7 @@ impl Queue {
         windows.into_iter().flatten().any(|window| window.entries.contains(&ready.key()))
     }
 
-    /// Whether something that is not reserved is in nobody's hands.
+    /// Whether there is a task that is not reserved and that no claim has taken.
     pub(super) fn has_untaken(&mut self) -> bool {
         let agents = &self.agents;
         self.filled.retain(|slug| agents.get(slug).is_some_and(|window| !window.entries.is_empty()));
@@ -156,7 +156,7 @@ impl Queue {
         !self.taken.contains(id) && !self.withheld.contains(id)
     }
 
-    /// No look finds these until they are shown again.
+    /// Hides these tasks from looks until they are shown again.
     pub fn withhold(&mut self, tasks: &[TaskId]) {
         self.withheld.extend(tasks);
     }
@@ -165,12 +165,12 @@ impl Queue {
         self.withheld.retain(|task| !tasks.contains(task));
     }
 
-    /// What windows have let go of since the last call.
+    /// The tasks that windows have dropped since the last call.
     pub(super) fn take_dropped(&mut self) -> Vec<TaskId> {
         std::mem::take(&mut self.dropped)
     }
 
-    /// Ends the claim on tasks of [`look`](super::Cache::look).
+    /// Gives back tasks that [`look`](super::Cache::look) took.
     pub fn give_back(&mut self, tasks: &[TaskId]) {
         for task in tasks {
             self.taken.remove(task);
@@ -187,7 +187,7 @@ impl Queue {
     pub(super) fn look(&mut self, scopes: &[Scope], max: usize, spread: usize, chance: u64) -> Look {
         self.looks += 1;
         self.open(scopes);
-        // Behind the end of what one scope knows, the order over all of them is not known.
+        // Behind the mark of one window, the order over all windows is unknown.
         let windows: Vec<(&Window, &Scope)> = scopes.iter().filter_map(|scope| Some((self.window(scope)?, scope))).collect();
         let open_ended = windows.iter().filter(|(window, _)| !window.is_complete);
         let end = open_ended.map(|(window, scope)| (window.known_to, *scope, window.entries.len() < WINDOW)).min();
@@ -208,7 +208,7 @@ impl Queue {
                 found.push(key);
             }
         }
-        // A full window whose tasks are all taken is not paged on: some of them come back soon.
+        // If the window is full and all its tasks are taken, no page is read: some of the tasks will be given back soon.
         let page = end.filter(|(.., has_room)| found.len() < max && *has_room).map(|(_, scope, _)| scope.clone());
         let equal = found.iter().take_while(|(rank, _)| *rank == found[0].0).count();
         let start = if equal > max { (chance % (equal - max + 1) as u64) as usize } else { 0 };
@@ -217,7 +217,7 @@ impl Queue {
         Look { tasks, page, is_contended }
     }
 
-    /// Makes sure that there are windows for these; those of others give way.
+    /// Makes sure that these windows exist; the least recently used others are dropped.
     fn open(&mut self, scopes: &[Scope]) {
         for scope in scopes {
             let window = match scope {
@@ -252,7 +252,7 @@ impl Queue {
         PageRead { scope: scope.clone(), after, began }
     }
 
-    /// Moves the mark; `last` is the page's last task. Answers whether the page counted.
+    /// Moves the mark to `last`, the last task of the page. Returns whether the page was used.
     pub(super) fn end_page(&mut self, page: &PageRead, last: Option<ReadyKey>, is_last: bool) -> bool {
         let Some(window) = self.window_mut(&page.scope) else { return false };
         if window.loading.take_if(|began| *began == page.began).is_none() {

@@ -1,4 +1,4 @@
-//! The end of a run, as its worker tells it.
+//! The end of a run, as reported by its worker.
 
 use std::sync::Arc;
 
@@ -45,7 +45,7 @@ impl Operation for Completion {
     }
 }
 
-/// Paid work is not thrown away: the lease ran out, and nobody has taken the task since.
+/// A late completion is accepted, because its work has been paid for: the lease expired and no later lease was made.
 fn is_late(task: &TaskState, past: &PastLease) -> bool {
     matches!(task.status, Status::Queued | Status::Dead)
         && past.status == LeaseStatus::Expired
@@ -53,7 +53,7 @@ fn is_late(task: &TaskState, past: &PastLease) -> bool {
 }
 
 fn late(set: &mut WorkingSet, mut task: TaskState, past: PastLease, completion: &Completion) -> Result<Completed, Halt> {
-    // Without a sign of life the expiry has given the attempt back already; once is enough.
+    // If no heartbeat had arrived, the expiry has already given the attempt back; it must not be given back twice.
     let keep_attempt = completion.keep_attempt && past.last_heartbeat > past.started_at;
     let worker = past.worker_id.clone();
     let end = End::of(set, &task, completion, &worker, keep_attempt)?;
@@ -66,7 +66,7 @@ fn late(set: &mut WorkingSet, mut task: TaskState, past: PastLease, completion: 
         ..past
     };
     task.last_lease = Some(LastLease { id: past.id, worker_id: past.worker_id.clone(), status: LeaseStatus::Released });
-    // Should it go back to the queue from death, later tasks of its context stand behind it again.
+    // If the task goes from dead back to the queue, later tasks of its context have to wait for it again.
     task.has_dependents |= task.session == Session::Context;
     let lease = past.id;
     set.loaded.past_leases.insert(past.id, Some(past.clone()));
@@ -75,7 +75,7 @@ fn late(set: &mut WorkingSet, mut task: TaskState, past: PastLease, completion: 
     Ok(conclude(set, task, lease, &worker, completion, end))
 }
 
-/// What the completion makes of the task.
+/// What becomes of the task.
 enum End {
     Success,
     Failed(Failure),
@@ -95,7 +95,7 @@ impl End {
         let cause = Retry {
             give_back: keep_attempt,
             wait: completion.retry_at.map_or(Wait::Backoff, Wait::Until),
-            // Where a program can't be started the next try need not be.
+            // If the program could not be started, the next attempt may go to another worker.
             session_worker: (reason != Reason::SpawnFailed).then(|| worker.to_owned()),
             failure,
             actor: Actor::Worker(worker.clone()),
@@ -107,7 +107,7 @@ impl End {
 
 fn conclude(set: &mut WorkingSet, mut task: TaskState, lease: LeaseId, worker: &WorkerId, completion: &Completion, end: End) -> Completed {
     if let Some(record) = set.dirty.past_leases.iter().rev().find(|record| record.id == lease) {
-        // A repeat in this very batch finds it.
+        // Lets a repeat in the same batch find the record.
         set.loaded.past_leases.insert(lease, Some(record.clone()));
     }
     let result = Arc::new(RunResult {

@@ -1,4 +1,4 @@
-//! New tasks, all of a call or none.
+//! The creation of tasks.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use super::super::task::{Session, Status, TaskSpec, TaskState};
 use super::super::working_set::{Halt, WorkingSet, need};
 use super::readiness::{apply, evaluate, newest_in_context};
 
-/// Creates tasks: all or none. The ids in the specs are given here.
+/// Creates all of these tasks or none. The ids in the specs are ignored and assigned here.
 #[derive(Clone, Debug)]
 pub struct Create {
     pub tasks: Vec<TaskSpec>,
@@ -45,13 +45,13 @@ impl Operation for Create {
     }
 }
 
-/// Everything that could stop the call, before anything is changed.
+/// Checks everything that could reject the call, before anything is changed.
 fn check(set: &WorkingSet, wanted: &[TaskSpec]) -> Result<(), Halt> {
     let mut keys: HashMap<&str, &TaskSpec> = HashMap::new();
     for spec in wanted {
         if let Some(earlier) = earlier(set, spec)? {
             if set.find_task(earlier.id)?.is_none() {
-                // Removed since it was looked up; the key is free again.
+                // The task was removed since the look-up, so the key is free again.
                 return Err(need(|keys| keys.idempotency.extend(spec.idempotency_key.clone())));
             }
             if !same_wish(&earlier, spec) {
@@ -79,7 +79,7 @@ fn check(set: &WorkingSet, wanted: &[TaskSpec]) -> Result<(), Halt> {
     Ok(())
 }
 
-/// The task that this idempotency key made before.
+/// The task that was created earlier with this idempotency key.
 fn earlier(set: &WorkingSet, spec: &TaskSpec) -> Result<Option<Arc<TaskSpec>>, Halt> {
     let Some(key) = &spec.idempotency_key else { return Ok(None) };
     set.loaded.idempotency.get(key).cloned().ok_or_else(|| need(|keys| keys.idempotency.insert(key.clone())))
@@ -92,7 +92,7 @@ fn same_wish(a: &TaskSpec, b: &TaskSpec) -> bool {
 fn insert(set: &mut WorkingSet, wanted: &TaskSpec) -> Result<CreatedTask, Halt> {
     let before =
         if wanted.session == Session::Context { Some(newest_in_context(set, &wanted.context_id)?.unwrap_or_default()) } else { None };
-    // Behind all that it may have to wait for: whoever waits for an earlier task never waits in a circle.
+    // The id sorts after those of all tasks that it may wait for. Waiting for earlier tasks only, tasks never wait in a cycle.
     before.iter().chain(&wanted.depends_on).for_each(|id| set.ids.rise_above(*id));
     let id = set.ids.next_id();
     let spec = Arc::new(TaskSpec { id, ..wanted.clone() });

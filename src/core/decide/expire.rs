@@ -1,4 +1,4 @@
-//! The end of a lease by its time.
+//! The expiry of leases.
 
 use super::super::Ms;
 use super::super::audit::{Action, Actor, EntityType};
@@ -10,10 +10,11 @@ use super::super::working_set::{Halt, WorkingSet};
 use super::lease::hard_end;
 use super::lease_end::{Retry, Wait, end_lease, plan, retry};
 
-/// A look at what is due counts for so long: no longer than the marks of service may be apart, so no gap in service lies behind it.
+/// How long the result of a query for due leases is valid. Gaps between service marks up to this length are no outage, so no outage can
+/// hide between query and decision.
 const TRUSTED_FOR_MS: Ms = 1_500;
 
-/// Ends the lease if it is due; else sets when it is to be looked at next.
+/// Ends the lease if it is due; otherwise sets the time of the next check.
 #[derive(Clone, Debug)]
 pub struct ExpireLease {
     pub task: TaskId,
@@ -39,10 +40,10 @@ impl Operation for ExpireLease {
         if grace.found_due_at.is_some_and(|at| (now - at).abs() > TRUSTED_FOR_MS) {
             return Ok(Due::Later(now));
         }
-        // A grace of before the clock stepped back lies in the future.
+        // If the clock has stepped back since the outage, `resumed_at` is in the future.
         let graced_until = grace.resumed_at.min(now) + grace.grace_ms.min(lease.ttl_ms);
         let due_at = lease.expires_at.max(graced_until);
-        // It must have been over when it was found, too: a clock that stepped forward since then says nothing of it.
+        // The lease must also have been due when it was found: if the clock has stepped forward since then, being due now proves nothing.
         if due_at > grace.found_due_at.map_or(now, |at| at.min(now)) {
             if lease.check_at != due_at {
                 let mut task = task.clone();
@@ -53,7 +54,8 @@ impl Operation for ExpireLease {
         }
         let message = format!("lease on worker {} expired", lease.worker_id);
         let cause = Retry {
-            // What was handed out with its lease and never sent a sign of life has perhaps never arrived: that is no attempt.
+            // If the lease was delivered with its task and no heartbeat has arrived, the delivery may have been lost, so the attempt does
+            // not count.
             give_back: lease.origin.is_delivered() && task.status == Status::Leased,
             wait: Wait::No,
             session_worker: None,
@@ -76,7 +78,7 @@ impl Operation for ExpireLease {
     }
 }
 
-/// A lease that seems to last longer than its TTL was renewed before the clock stepped back. It gets a TTL from now.
+/// A lease that seems to last longer than its TTL was renewed before the clock stepped back. It is set to last one TTL from now.
 fn clamp(set: &mut WorkingSet, id: TaskId) -> Due {
     let now = set.now();
     let Ok(Some(task)) = set.find_task(id) else { return Due::Done };
@@ -89,14 +91,14 @@ fn clamp(set: &mut WorkingSet, id: TaskId) -> Due {
     Due::Later(due_at)
 }
 
-/// The lease lasts a TTL from this moment, and its run no longer than one that begins now.
+/// The lease lasts one TTL from `at`, and its run no longer than one that starts at `at`.
 fn last_from(lease: &mut ActiveLease, at: Ms, timeout_sec: i64) {
     lease.hard_end_at = lease.hard_end_at.map(|end| end.min(hard_end(at, timeout_sec)));
     lease.expires_at = lease.hard_end_at.map_or(at + lease.ttl_ms, |end| end.min(at + lease.ttl_ms));
     lease.check_at = lease.check_at.min(lease.expires_at);
 }
 
-/// The database's clock has moved by so much besides what has passed, to `at`: an active lease goes on as if it had not.
+/// The database's clock has stepped by `step_ms`, to `at`. An active lease continues as if it had not.
 #[derive(Clone, Debug)]
 pub struct ClockStepped {
     pub task: TaskId,
@@ -111,14 +113,14 @@ impl Operation for ClockStepped {
         keys.tasks.insert(self.task);
     }
 
-    /// Of a lease that was made after the step nothing changes.
+    /// Leases that were made after the step stay unchanged.
     fn decide(&self, set: &mut WorkingSet) -> Result<(), Halt> {
         let Self { task: id, step_ms, at } = *self;
         let Some(task) = set.find_task(id)? else { return Ok(()) };
         let mut task = task.clone();
         let timeout_sec = task.timeout_sec;
         let Some(lease) = &mut task.lease else { return Ok(()) };
-        // The two kinds lie a whole step apart.
+        // Older and newer leases differ by a whole step here.
         let seems_to_last = lease.expires_at.max(lease.check_at);
         let is_older = if step_ms > 0 { lease.started_at < at - step_ms / 2 } else { seems_to_last > at + lease.ttl_ms };
         if is_older {

@@ -1,4 +1,4 @@
-//! Binding a task to a worker: by a lease or dispatch call, or inside a worker's claim.
+//! Placement of a task on a worker: by a lease or dispatch call, or by a worker's claim.
 
 use super::super::Ms;
 use super::super::audit::{Action, Actor, EntityType};
@@ -12,10 +12,10 @@ use super::super::working_set::{ContextView, Halt, Slots, WorkingSet, need, unle
 use super::readiness::{context_blocker, key_blocker, park};
 use super::workers::see;
 
-/// A lease by claim or push ends at the latest this long after the run's own time limit.
+/// A lease by claim or push ends at the latest this long after the time limit of its run.
 const HARD_END_SLACK_MS: i64 = 60_000;
 
-/// Binds a task to a worker. `origin` tells a lease call from a dispatch call.
+/// Leases a task to a worker. `origin` distinguishes lease calls from dispatch calls.
 #[derive(Clone, Debug)]
 pub struct Lease {
     pub task: TaskId,
@@ -59,7 +59,7 @@ impl Operation for Lease {
     }
 }
 
-/// Makes the lease, once nothing stands against it.
+/// Makes the lease, once all checks have passed.
 pub(super) fn leased(set: &mut WorkingSet, task: TaskId, worker: &str, origin: Origin, ttl_ms: i64) -> Result<Leased, Halt> {
     let worker = set.worker(worker)?.clone();
     place(set, task, &worker, origin, ttl_ms);
@@ -68,7 +68,7 @@ pub(super) fn leased(set: &mut WorkingSet, task: TaskId, worker: &str, origin: O
     Ok(Leased { task: state, worker, active_leases })
 }
 
-/// What keeps a lease call from the task. Its place in its context does not: such calls are not restricted by that.
+/// Why a lease call can't have the task. The order of session tasks does not restrict lease calls.
 fn not_ready(set: &WorkingSet, task: &TaskState) -> Result<Option<Parked>, Halt> {
     if task.parked == Some(Parked::DependsOn) {
         return Ok(Some(Parked::DependsOn));
@@ -84,7 +84,7 @@ fn named(set: &WorkingSet, task: &TaskState, id: &str, origin: Origin) -> Result
     if origin.is_pushed() && worker.url.is_empty() {
         return Err(Rejection::NoUrl(worker.id.clone()).into());
     }
-    // Naming one skips the choice among the fit, not the fitness.
+    // Naming a worker skips the choice only: the worker must still be allowed to run the task.
     if !placement::may_pick(worker, &task.agent_slug) {
         return Err(Rejection::NoWorker.into());
     }
@@ -96,14 +96,14 @@ fn named(set: &WorkingSet, task: &TaskState, id: &str, origin: Origin) -> Result
     if is_sure(set, worker) && free { Ok(worker.id.clone()) } else { Err(need(|keys| keys.exact_slots.insert(id.to_owned()))) }
 }
 
-/// The best worker there is. "None" is only said after a look at every worker and its true room.
+/// The best available worker. "No available worker" is answered only after all workers and their slots were read under lock.
 fn chosen(set: &WorkingSet, task: &TaskState, origin: Origin) -> Result<WorkerId, Halt> {
     let sticky = sticky_worker(set.context(&task.context_id)?, set.now());
     let takes = |worker: &Worker| !origin.is_pushed() || !worker.url.is_empty();
     if let Some(worker) = best(set, task, sticky.as_deref(), takes)? {
         return Ok(worker);
     }
-    // With all workers come their true places.
+    // Loading all workers also loads their slots.
     if !set.loaded.all_workers {
         return Err(need(|keys| keys.all_workers = true));
     }
@@ -111,7 +111,7 @@ fn chosen(set: &WorkingSet, task: &TaskState, origin: Origin) -> Result<WorkerId
     Err(without_url.map_or(Rejection::NoWorker, Rejection::NoUrl).into())
 }
 
-/// The best of the workers loaded that take the task.
+/// The best of the loaded workers that fit the task.
 pub(super) fn best(
     set: &WorkingSet,
     task: &TaskState,
@@ -131,8 +131,8 @@ pub(super) fn best(
     Ok(placement::best(candidates, sticky).map(|worker| worker.id.clone()))
 }
 
-/// A hint of a worker's slots is good enough to try one, until the database has refused it, or while the worker may hold more than it
-/// has room for.
+/// Whether the known slots are good enough to decide. The cache's view is, unless the database has refused it in a first try, or the worker
+/// may hold more tasks than it has slots.
 fn is_sure(set: &WorkingSet, worker: &Worker) -> bool {
     set.slots(&worker.id).exact || !(set.exact || worker.recount_slots)
 }
@@ -161,7 +161,8 @@ impl Operation for Claim {
         }
     }
 
-    /// Leases to the worker what it can take of the candidates. What turns out blocked is parked; what is not to be had any more is named stale.
+    /// Leases candidates to the worker, up to its free slots. Blocked candidates are parked; those that can't be leased any more are
+    /// counted as missed.
     fn decide(&self, set: &mut WorkingSet) -> Result<Claimed, Halt> {
         let claim = self;
         let worker = set.worker(&claim.worker)?.clone();
@@ -183,7 +184,7 @@ impl Operation for Claim {
                 missed += 1;
                 continue;
             }
-            // Asked again: a candidate before this one may just have taken the context or the key.
+            // Checked again, because an earlier candidate of this claim may have taken the context or the key.
             let blocker = match blocked.iter().find(|(blocked_id, ..)| blocked_id == id) {
                 Some((_, parked, blocker)) => Some((*parked, *blocker)),
                 None => set.find_task(*id)?.and_then(|task| blocker(set, task).ok().flatten()),
@@ -201,7 +202,7 @@ impl Operation for Claim {
     }
 }
 
-/// Leases by claim that the worker does not know of: their delivery was lost.
+/// Leases made by claims of this worker that it does not know: their delivery was lost.
 fn undelivered(set: &WorkingSet, claim: &Claim) -> Result<Vec<TaskState>, Halt> {
     let Some(held) = &claim.held else { return Ok(Vec::new()) };
     let ids = set.loaded.worker_tasks.get(&claim.worker).ok_or_else(|| need(|keys| keys.worker_tasks.insert(claim.worker.clone())))?;
@@ -222,13 +223,13 @@ fn undelivered(set: &WorkingSet, claim: &Claim) -> Result<Vec<TaskState>, Halt> 
 /// Candidates that can't be leased now.
 #[derive(Default)]
 struct Blocked {
-    /// Ready, but something else blocks them.
+    /// Ready tasks that something else blocks.
     blocked: Vec<(TaskId, Parked, TaskId)>,
-    /// Another program keeps them locked, or what may block them.
+    /// Tasks that another program keeps locked, or whose blockers it keeps locked.
     locked: Vec<TaskId>,
 }
 
-/// All look-ups are done before the first lease is made.
+/// Does all look-ups before the first lease is made.
 fn blocked(set: &WorkingSet, claim: &Claim) -> Result<Blocked, Halt> {
     let mut blocked = Blocked::default();
     let mut missing = Keys::default();
@@ -248,7 +249,7 @@ fn blocked(set: &WorkingSet, claim: &Claim) -> Result<Blocked, Halt> {
     if missing == Keys::default() { Ok(blocked) } else { Err(Halt::Need(Box::new(missing))) }
 }
 
-/// A context is only looked up when a first try showed a conflict: the database admits one holder each, and mostly there is none.
+/// The context is looked up only after a first try met a conflict: a unique index allows one holder per context, and mostly there is none.
 pub(super) fn blocker(set: &WorkingSet, task: &TaskState) -> Result<Option<(Parked, TaskId)>, Halt> {
     let known = set.exact || set.loaded.contexts.contains_key(&task.context_id) || set.context_holders.contains_key(&task.context_id);
     if task.session == Session::Context

@@ -12,7 +12,7 @@ use super::super::wakeup::Subject;
 use super::super::working_set::{Halt, Slots, WorkingSet};
 use super::readiness::{Park, Verdict, apply, blocked, reserve};
 
-/// Gives a lease back: the task is queued again.
+/// Gives a lease back, and queues the task again.
 #[derive(Clone, Debug)]
 pub struct Release {
     pub task: TaskId,
@@ -43,7 +43,7 @@ impl Operation for Release {
     }
 }
 
-/// Takes the lease off the task and keeps its record; the caller says what becomes of the task.
+/// Takes the lease off the task and keeps its record. The caller decides what becomes of the task.
 pub(super) fn end_lease(set: &mut WorkingSet, task: &mut TaskState, status: LeaseStatus) -> Option<ActiveLease> {
     let lease = task.lease.take()?;
     set.dirty.past_leases.push(record(task, &lease, status, set.now()));
@@ -79,7 +79,7 @@ fn record(task: &TaskState, lease: &ActiveLease, status: LeaseStatus, now: Ms) -
     }
 }
 
-/// Adds what a completion tells to the record that [`end_lease`] has just made.
+/// Adds what the completion reports to the record that [`end_lease`] has just made.
 pub(super) fn complete_record(set: &mut WorkingSet, lease: LeaseId, model: Option<String>, usage: Option<Usage>) {
     if let Some(record) = set.dirty.past_leases.iter_mut().rev().find(|record| record.id == lease) {
         record.completed = true;
@@ -88,7 +88,7 @@ pub(super) fn complete_record(set: &mut WorkingSet, lease: LeaseId, model: Optio
     }
 }
 
-/// Wakes those who may wait for the task, if there are any: for its end, or for its context and its key alone.
+/// Wakes the tasks that wait for this one, if there are any. If it is not over, only those that wait for its context or its key are woken.
 pub(super) fn wake_successors(set: &mut WorkingSet, task: &TaskState, is_over: bool) {
     if !task.has_dependents {
         return;
@@ -104,7 +104,7 @@ pub(super) fn wake_successors(set: &mut WorkingSet, task: &TaskState, is_over: b
     }
 }
 
-/// The task is over.
+/// Sets the task's final status.
 pub(super) fn finish(set: &mut WorkingSet, task: &mut TaskState, status: Status) {
     debug_assert!(status.is_final() && task.lease.is_none());
     task.status = status;
@@ -122,15 +122,15 @@ pub(super) fn finish(set: &mut WorkingSet, task: &mut TaskState, status: Status)
 pub(super) enum Wait {
     No,
     Until(Ms),
-    /// By the number of its attempts, with jitter.
+    /// Exponential backoff with jitter, by the number of attempts.
     Backoff,
 }
 
 pub(super) struct Retry {
-    /// The attempt does not count, within bounds.
+    /// Whether the attempt is given back, as long as the limit allows it.
     pub give_back: bool,
     pub wait: Wait,
-    /// Where the next attempt finds its session.
+    /// The worker that has the session for the next attempt.
     pub session_worker: Option<WorkerId>,
     pub failure: Failure,
     pub actor: Actor,
@@ -140,13 +140,13 @@ pub(super) struct Retry {
 pub(super) enum Next {
     Cancelled,
     Dead,
-    /// Back to the queue when its wait is over.
+    /// It is queued, and parked until its wait is over.
     Later,
     Queued(Verdict),
 }
 
-/// Back to the queue while attempts remain, else dead; cancelled if that was requested. All look-ups are done here, while the lease
-/// still holds, so a command that needs more rows has changed nothing.
+/// The task is cancelled if that was requested; otherwise it is queued while attempts remain, and dead after that. All look-ups are done
+/// here, while the lease still exists, so a command that needs more rows has changed nothing.
 pub(super) fn plan(set: &WorkingSet, task: &TaskState, cause: &Retry) -> Result<Next, Halt> {
     let is_exhausted = cause.give_back && task.infra_retries >= MAX_INFRA_RETRIES;
     let attempts = task.attempts - i64::from(cause.give_back);
@@ -161,7 +161,7 @@ pub(super) fn plan(set: &WorkingSet, task: &TaskState, cause: &Retry) -> Result<
         Wait::Until(at) if at > set.now() => return Ok(Next::Later),
         Wait::Until(_) | Wait::No => {}
     }
-    // An earlier task of its context may have come back, or a lease call may have taken it out of turn.
+    // An earlier task of its context may have come back, or this task may have run out of order by a lease call.
     let again = TaskState { not_before: None, parked: None, session_worker: cause.session_worker.clone(), ..task.clone() };
     Ok(Next::Queued(match blocked(set, &again, &[], task.id)? {
         Some(verdict) => verdict,
@@ -169,7 +169,7 @@ pub(super) fn plan(set: &WorkingSet, task: &TaskState, cause: &Retry) -> Result<
     }))
 }
 
-/// Carries the plan out, after the lease was taken off the task.
+/// Carries out the plan, after the lease was taken off the task.
 pub(super) fn retry(set: &mut WorkingSet, task: &mut TaskState, cause: Retry, next: Next) {
     if cause.give_back && task.infra_retries < MAX_INFRA_RETRIES {
         task.infra_retries += 1;
@@ -191,7 +191,8 @@ pub(super) fn retry(set: &mut WorkingSet, task: &mut TaskState, cause: Retry, ne
                 Wait::Until(at) => at,
                 Wait::No | Wait::Backoff => {
                     let chance = set.ids.draw();
-                    // Attempts that were given back count for the wait: else a lasting fault would use up all of them within a minute.
+                    // Attempts that were given back count for the backoff; otherwise a lasting fault would use up all of them within a
+                    // minute.
                     set.now() + delay_ms(task.attempts + task.infra_retries, chance).max(1)
                 }
             };

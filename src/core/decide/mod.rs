@@ -1,7 +1,7 @@
-//! The rules: what each command does to the rows it names.
+//! The rules: what each command does to its rows.
 //!
-//! Every function here first finds out whether it may act and has all the rows it needs, and only then changes something: a command
-//! that is rejected, or halts for more rows, has left the working set as it was.
+//! Every function checks first whether it may act and has all rows that it needs, and changes something only then. So a command that is
+//! rejected, or halts for more rows, leaves the working set unchanged.
 
 pub(super) mod complete;
 pub(super) mod create;
@@ -23,7 +23,7 @@ use super::working_set::{Halt, WorkingSet};
 /// Applies one command. `Ok` may have changed the working set, `Err` has not.
 ///
 /// # Errors
-/// The operation's.
+/// Those of the operation.
 pub fn decide<O: Operation>(set: &mut WorkingSet, command: &Command<O>) -> Result<O::Reply, Halt> {
     set.request_id.clone_from(&command.request_id);
     command.op.decide(set)

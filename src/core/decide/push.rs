@@ -1,7 +1,7 @@
-//! Pushes: a task brought to a worker's agent, and what becomes of it when that came to nothing.
+//! Pushes: leasing a task to be sent to a worker's agent, and ending that lease if the push failed.
 //!
-//! The lease is made before anything is sent, and only the process that made it sends, once. Whatever happens in between, the lease
-//! runs out by itself.
+//! The lease is made before the task is sent, and only the process that made it sends the task, once. If that process dies, the lease
+//! expires.
 
 use super::super::audit::{Action, Actor, EntityType};
 use super::super::command::{Keys, Operation, PushEnd, Rejection};
@@ -14,7 +14,7 @@ use super::lease::{best, blocker, leased, sticky_worker};
 use super::lease_end::{Retry, Wait, end_lease, finish, plan, retry};
 use super::readiness::park;
 
-/// Gives a ready task to a worker that is pushed to: this one, unless the task's context is at another.
+/// Leases a ready task to the best loaded worker that is pushed to: this worker, or the one that the task's context prefers.
 #[derive(Clone, Debug)]
 pub struct Push {
     pub task: TaskId,
@@ -45,7 +45,7 @@ impl Operation for Push {
             park(set, id, parked, by);
             return Ok(Pushed::Parked(set.task(id)?.clone()));
         }
-        // A task of a session knows where that is, and has waited its time for it.
+        // A session task has the worker of its session recorded, and its reservation for that worker is over.
         let sticky = match task.session {
             Session::Context => task.session_worker.clone(),
             Session::None => sticky_worker(set.context(&task.context_id)?, set.now()),
@@ -56,7 +56,7 @@ impl Operation for Push {
     }
 }
 
-/// The push of this lease came to nothing.
+/// The push of this lease failed.
 #[derive(Clone, Debug)]
 pub struct EndPush {
     pub task: TaskId,
@@ -71,7 +71,7 @@ impl Operation for EndPush {
         keys.tasks.insert(self.task);
     }
 
-    /// Changes nothing once the lease is over: a completion, its expiry or a removal was first.
+    /// Changes nothing if the lease is over: a completion, its expiry or the worker's removal came first.
     fn decide(&self, set: &mut WorkingSet) -> Result<TaskState, Halt> {
         let Self { task: id, lease, ref end } = *self;
         let task = set.task(id)?;

@@ -1,11 +1,12 @@
-//! What keeps a queued task from running, in this order: its dependencies, its time, its context, its exclusive key, and a reservation
-//! for the worker that has its session.
+//! What keeps a queued task from running, in this order: its dependencies, its time, the session order of its context, its exclusive key,
+//! and a reservation for the worker that has its session.
 //!
-//! The first that holds parks the task. A waiter marks its blocker under that one's lock, so whoever ends knows that somebody waits,
-//! and commits a [wake-up](super::super::wakeup) that has the waiters [re-evaluated](super::reevaluate).
+//! The first reason that holds parks the task. A task that is parked sets a flag on the task that blocks it, under the lock of that row. So
+//! the command that ends the blocker knows that tasks wait for it, and commits a [wake-up](super::super::wakeup) that has them
+//! [re-evaluated](super::reevaluate).
 //!
-//! An exclusive key is passed on: of the tasks that wait for it only the first of each agent becomes ready, marked as awaited when more
-//! wait behind it. Whoever is so marked and leaves the ready set without taking the key wakes the next ones.
+//! Of the tasks that wait for an exclusive key, only the first one of each agent becomes ready, with the same flag if more wait behind it.
+//! If a flagged task leaves the ready set without taking the key, it wakes the next ones.
 
 use super::super::Ms;
 use super::super::audit::{Action, Actor, EntityType};
@@ -21,7 +22,7 @@ use super::lease_end::{finish, wake_successors};
 pub(super) enum Verdict {
     Ready,
     Park(Park),
-    /// This dependency will not complete, or was removed.
+    /// This dependency did not complete, or was removed.
     DependencyFailed(TaskId),
 }
 
@@ -42,20 +43,20 @@ impl Park {
     }
 }
 
-/// What holds for a queued task now; where it stands in its session is brought up to date. `id_bound` is where it stands in its
-/// context: its id, or [`AFTER_ALL`] for one that is being made.
+/// What holds for a queued task now; also updates its session and its worker. `id_bound` is its place in the context: its id, or
+/// [`AFTER_ALL`] for a task that is being created.
 pub(super) fn evaluate(set: &WorkingSet, task: &mut TaskState, dependencies: &[TaskId], id_bound: TaskId) -> Result<Verdict, Halt> {
     if let Some(verdict) = blocked(set, task, dependencies, id_bound)? {
         return Ok(verdict);
     }
-    // Whoever waited for a key or has had its reservation knows its session already, and is not reserved again.
+    // A task that waited for a key or was reserved has its session recorded already, and is not reserved again.
     if !matches!(task.parked, Some(Parked::ExclusiveKey | Parked::Reserved)) {
         remember_session(set, task)?;
     }
     reserve(set, task)
 }
 
-/// What stands against a run of the task, whoever would run it; `None`: nothing.
+/// What blocks the task, on whatever worker it would run; `None` if nothing does.
 pub(super) fn blocked(set: &WorkingSet, task: &TaskState, dependencies: &[TaskId], id_bound: TaskId) -> Result<Option<Verdict>, Halt> {
     let mut waits_for = Vec::new();
     for id in dependencies {
@@ -77,7 +78,7 @@ pub(super) fn blocked(set: &WorkingSet, task: &TaskState, dependencies: &[TaskId
     Ok(key_blocker(set, task)?.map(|blocker| Verdict::Park(Park::behind(Parked::ExclusiveKey, blocker))))
 }
 
-/// Nothing blocks the task: it is ready, or kept for its session's worker for a while if that takes tasks.
+/// The verdict on a task that nothing blocks: reserved for the worker of its session while that worker takes tasks, otherwise ready.
 pub(super) fn reserve(set: &WorkingSet, task: &TaskState) -> Result<Verdict, Halt> {
     let Some(worker) = task.session_worker.as_ref().filter(|_| task.session == Session::Context && set.session_wait_ms > 0) else {
         return Ok(Verdict::Ready);
@@ -90,7 +91,7 @@ pub(super) fn reserve(set: &WorkingSet, task: &TaskState) -> Result<Verdict, Hal
     Ok(if is_worth_it { Verdict::Park(Park::until(Parked::Reserved, until)) } else { Verdict::Ready })
 }
 
-/// Whether another task goes before this one in its context.
+/// Whether another task of its context goes before this one.
 pub(super) fn behind_session(set: &WorkingSet, task: &TaskState, id_bound: TaskId) -> Result<Option<Verdict>, Halt> {
     if task.session != Session::Context {
         return Ok(None);
@@ -98,12 +99,12 @@ pub(super) fn behind_session(set: &WorkingSet, task: &TaskState, id_bound: TaskI
     Ok(session_blocker(set, task, id_bound)?.map(|blocker| Verdict::Park(Park::behind(Parked::Session, blocker))))
 }
 
-/// The task that goes before this one in its context: the nearest unfinished earlier one, or whichever runs there now.
+/// The task that goes before this one in its context: the nearest unfinished earlier one, or the one that runs there now.
 fn session_blocker(set: &WorkingSet, task: &TaskState, id_bound: TaskId) -> Result<Option<TaskId>, Halt> {
     let predecessor =
         if id_bound == AFTER_ALL { newest_in_context(set, &task.context_id)? } else { predecessor(set, &task.context_id, id_bound)? };
     if let Some(id) = predecessor {
-        // Found before it was locked: when it has ended since, another may stand behind it.
+        // The predecessor was found before it was locked. If it has ended since, there may be an earlier one.
         return match set.find_task(id)? {
             Some(state) if !state.status.is_final() => Ok(Some(id)),
             _ => Err(need_predecessor(&task.context_id, id_bound)),
@@ -112,7 +113,7 @@ fn session_blocker(set: &WorkingSet, task: &TaskState, id_bound: TaskId) -> Resu
     context_blocker(set, task)
 }
 
-/// The last session task of a context that is not over.
+/// The newest unfinished session task of a context.
 pub(super) fn newest_in_context(set: &WorkingSet, context: &str) -> Result<Option<TaskId>, Halt> {
     match set.newest_in_context.get(context) {
         Some(newest) => Ok(Some(*newest)),
@@ -130,7 +131,7 @@ fn need_predecessor(context: &str, before: TaskId) -> Halt {
     need(|keys| keys.predecessors.insert((context.to_owned(), before)))
 }
 
-/// The other task that runs in this one's context.
+/// Another task that runs in this task's context.
 pub(super) fn context_blocker(set: &WorkingSet, task: &TaskState) -> Result<Option<TaskId>, Halt> {
     let holder = match set.context_holders.get(&task.context_id) {
         Some(holder) => *holder,
@@ -141,7 +142,7 @@ pub(super) fn context_blocker(set: &WorkingSet, task: &TaskState) -> Result<Opti
     Ok(holds.then_some(holder))
 }
 
-/// The other task that holds this one's exclusive key.
+/// Another task that holds this task's exclusive key.
 pub(super) fn key_blocker(set: &WorkingSet, task: &TaskState) -> Result<Option<TaskId>, Halt> {
     let Some(key) = &task.exclusive_key else { return Ok(None) };
     let holder = *set.loaded.exclusive.get(key).ok_or_else(|| need(|keys| keys.exclusive.insert(key.clone())))?;
@@ -150,7 +151,7 @@ pub(super) fn key_blocker(set: &WorkingSet, task: &TaskState) -> Result<Option<T
     Ok(holds.then_some(holder))
 }
 
-/// Carries a verdict out on a queued task; `task` is not yet written back.
+/// Applies a verdict to a queued task. The caller writes `task` back.
 pub(super) fn apply(set: &mut WorkingSet, task: &mut TaskState, verdict: Verdict) {
     let now = set.now();
     match verdict {
@@ -194,14 +195,14 @@ pub(super) fn mark_awaited(set: &mut WorkingSet, blocker: TaskId) {
     }
     let state = TaskState { has_dependents: true, ..state.clone() };
     if state.status.is_final() {
-        // It ended earlier in this very batch, unmarked, so it has woken nobody.
+        // It ended earlier in this batch without the flag, so its end has woken nobody.
         wake_successors(set, &state, true);
     } else {
         set.put_task_quietly(state);
     }
 }
 
-/// Parks a ready task that a claim found blocked.
+/// Parks a ready task that is blocked.
 pub(super) fn park(set: &mut WorkingSet, id: TaskId, parked: Parked, blocker: TaskId) {
     let Ok(Some(task)) = set.find_task(id) else { return };
     let mut task = task.clone();
@@ -213,7 +214,7 @@ pub(super) fn known_dependencies(set: &WorkingSet, id: TaskId) -> Result<Vec<Tas
     set.loaded.dependencies.get(&id).cloned().ok_or_else(|| need(|keys| keys.dependencies.insert(id)))
 }
 
-/// A session task that becomes ready is for the worker that has its context's session.
+/// Records the worker and the session of the task's context, so that the task can be reserved for that worker.
 fn remember_session(set: &WorkingSet, task: &mut TaskState) -> Result<(), Halt> {
     if task.session != Session::Context {
         return Ok(());

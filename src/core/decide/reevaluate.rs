@@ -1,4 +1,4 @@
-//! Parked tasks are evaluated again: something that they waited for has happened, or their time has come.
+//! Re-evaluation of parked tasks, after an event that they waited for or when their time has come.
 
 use super::super::command::{Keys, Operation};
 use super::super::ids::TaskId;
@@ -8,11 +8,11 @@ use super::super::wakeup::Progress;
 use super::super::working_set::{Halt, WorkingSet};
 use super::readiness::{Park, Verdict, apply, behind_session, evaluate, known_dependencies, mark_awaited};
 
-/// Evaluates again what keeps queued tasks from running.
+/// Evaluates these queued tasks again.
 #[derive(Clone, Debug)]
 pub struct Reevaluate {
     pub tasks: Vec<TaskId>,
-    /// The wake-up that these are a page of.
+    /// The progress of the wake-up, if these tasks are a page of one.
     pub progress: Option<Progress>,
 }
 
@@ -23,10 +23,10 @@ impl Operation for Reevaluate {
         keys.tasks.extend(self.tasks.iter().copied());
     }
 
-    /// Those that run or ended are left alone, and those that are ready, unless one that was queued again goes before them in their context.
+    /// Skips tasks that run or have ended. Ready tasks are skipped too, unless a requeued task goes before them in their context.
     fn decide(&self, set: &mut WorkingSet) -> Result<Reevaluated, Halt> {
         let (tasks, progress) = (&self.tasks, self.progress.as_ref());
-        // Somebody else waits for the key as well, who was not looked at: whoever was is to pass the word on, wherever it stands by now.
+        // More tasks than this page wait for the key, so the tasks of this page, whatever their state is by now, must wake them later.
         let more_want_key = progress.is_some_and(|progress| progress.more_want_key);
         let mut passed_over = Vec::new();
         let mut is_whole = true;
@@ -45,13 +45,13 @@ impl Operation for Reevaluate {
             return Err(Halt::Need(Box::new(missing)));
         }
         for (evaluated, verdict) in verdicts {
-            // An earlier one of these may have marked it as awaited.
+            // The verdict on an earlier task of this list may have set its flag.
             let Ok(Some(current)) = set.find_task(evaluated.id) else { continue };
             let mut task = TaskState { has_dependents: current.has_dependents || more_want_key, ..evaluated };
             if let Verdict::Park(Park { parked, wake_at, .. }) = &verdict
                 && (task.parked, task.wake_at) == (Some(*parked), *wake_at)
             {
-                // Nothing changes for it but whom it waits for.
+                // Only the tasks that it waits for have changed.
                 apply(set, &mut task, verdict);
                 continue;
             }
@@ -62,13 +62,13 @@ impl Operation for Reevaluate {
         if more_want_key {
             passed_over.into_iter().for_each(|id| mark_awaited(set, id));
         }
-        // While another program keeps one of them locked, the wake-up stays where it is.
+        // If another program keeps one of the tasks locked, the wake-up stays in the database.
         set.dirty.progress.extend(progress.cloned().filter(|_| is_whole));
         Ok(Reevaluated { is_whole })
     }
 }
 
-/// The task, and what keeps it from running; `None`: that is not asked of it.
+/// The task and its verdict; `None` if there is nothing to evaluate: the task is not queued, or it is ready and nothing goes before it.
 fn verdict(set: &WorkingSet, id: TaskId) -> Result<Option<(TaskState, Verdict)>, Halt> {
     let Some(task) = set.find_task(id)?.filter(|task| task.status == Status::Queued) else { return Ok(None) };
     let mut task = task.clone();
@@ -82,7 +82,7 @@ fn verdict(set: &WorkingSet, id: TaskId) -> Result<Option<(TaskState, Verdict)>,
     Ok(verdict.map(|verdict| (task, verdict)))
 }
 
-/// What the task waits for, while that is why it is parked; dependencies that were met once stay met.
+/// The task's dependencies, if it is parked for them. Dependencies that were met once stay met.
 fn dependencies(set: &WorkingSet, task: &TaskState) -> Result<Vec<TaskId>, Halt> {
     if !task.has_dependencies || task.parked != Some(Parked::DependsOn) {
         return Ok(Vec::new());

@@ -1,4 +1,4 @@
-//! Signs of life from a run.
+//! Heartbeats and events of runs.
 
 use super::super::command::{Holder, Keys, NewEvent, Operation, Rejection};
 use super::super::ids::{LeaseId, TaskId, WorkerId};
@@ -29,13 +29,13 @@ impl Operation for Heartbeat {
     }
 }
 
-/// Due leases are renewed too: one ends only when somebody commits its end.
+/// Leases that are due are renewed too: a lease ends only by a commit.
 fn renew_lease(set: &mut WorkingSet, mut task: TaskState) -> TaskState {
     let now = set.now();
     if let Some(lease) = &mut task.lease {
         lease.last_heartbeat = now;
         lease.expires_at = lease.hard_end_at.map_or(now + lease.ttl_ms, |end| end.min(now + lease.ttl_ms));
-        // Should the clock have stepped back, it was set by one that was ahead.
+        // If the clock has stepped back, `check_at` was set by a clock that was ahead.
         lease.check_at = lease.check_at.min(lease.expires_at);
     }
     if task.status == Status::Leased {
@@ -48,7 +48,7 @@ fn renew_lease(set: &mut WorkingSet, mut task: TaskState) -> TaskState {
     task
 }
 
-/// Renews whichever of the leases this worker still holds.
+/// Renews those of these leases that the worker still holds.
 #[derive(Clone, Debug)]
 pub struct RenewLeases {
     pub worker: WorkerId,
@@ -69,7 +69,7 @@ impl Operation for RenewLeases {
         for id in leases {
             let task = *set.loaded.lease_tasks.get(id).ok_or_else(|| need(|keys| keys.leases.insert(*id)))?;
             let state = match task {
-                // Neither renewed nor lost: the worker asks again with its next heartbeat.
+                // The lease is neither renewed nor lost: the worker asks again with its next heartbeat.
                 Some(task) => match unless_locked(set.find_task(task))? {
                     Some(state) => state,
                     None => continue,
@@ -94,7 +94,7 @@ impl Operation for RenewLeases {
     }
 }
 
-/// Records what a run tells of itself. Numbers that its lease has sent before are passed over.
+/// Records events of a run. Events whose `seq` this lease has sent before are skipped.
 #[derive(Clone, Debug)]
 pub struct AppendEvents {
     pub task: TaskId,

@@ -1,4 +1,4 @@
-//! What users ask of a task that exists: cancel it, queue it again; and the settings that they store.
+//! What clients ask of an existing task, cancel and requeue, and the settings that they store.
 
 use super::super::audit::{Action, Actor, EntityType};
 use super::super::command::{Keys, Operation, Rejection};
@@ -13,7 +13,7 @@ use super::readiness::{apply, evaluate, known_dependencies, park};
 pub const MEMBRIDGE_SERVER_URL: &str = "membridge_server_url";
 pub const MEMBRIDGE_ADMIN_KEY: &str = "membridge_admin_key";
 
-/// Cancels a queued task; of one that runs, the worker is told to end it.
+/// Cancels a queued task. If the task runs, the worker is told to stop it.
 #[derive(Clone, Debug)]
 pub struct Cancel {
     pub task: TaskId,
@@ -81,13 +81,13 @@ impl Operation for Requeue {
             failure: None,
             finished_at: None,
             remove_at: None,
-            // An old lease must not complete the new round.
+            // A late completion of an old lease must not complete the requeued task.
             last_lease: None,
-            // Later tasks of its context stand behind it again, though they wait for others as yet.
+            // Later tasks of its context wait for it again, although they are still marked as waiting for others.
             has_dependents: task.has_dependents || task.session == Session::Context,
             ..task.clone()
         };
-        // Whatever has run had its dependencies met; they may be gone by now.
+        // A task that has run had its dependencies met; they may have been removed since.
         let waits = task.has_dependencies && task.lease_count == 0;
         let dependencies = if waits { known_dependencies(set, id)? } else { Vec::new() };
         let verdict = evaluate(set, &mut task, &dependencies, id)?;
@@ -101,13 +101,13 @@ impl Operation for Requeue {
     }
 }
 
-/// The next one of its context may be ready by now: it is this one's turn again.
+/// The next task of the context may be ready by now, and has to wait for this one again.
 fn goes_first(set: &mut WorkingSet, task: &TaskState) {
     set.wake(Subject::Context { context_id: task.context_id.clone(), after: Some(task.id) });
     let requeued = set.requeued.entry(task.context_id.clone()).or_default();
     let next = requeued.range(task.id..).next().copied();
     requeued.insert(task.id);
-    // Of those that are queued again together nobody sees that one was ready for a moment.
+    // If tasks are requeued together, none of them may be ready for a moment before an earlier one parks it.
     let is_queued =
         |next: &TaskId| matches!(set.find_task(*next), Ok(Some(next)) if next.is_ready() || next.parked == Some(Parked::Reserved));
     if let Some(next) = next.filter(is_queued) {
@@ -115,7 +115,7 @@ fn goes_first(set: &mut WorkingSet, task: &TaskState) {
     }
 }
 
-/// Stores the settings that win over flags and environment.
+/// Stores the settings that take precedence over flags and environment.
 #[derive(Clone, Debug)]
 pub struct Configure {
     pub membridge_server_url: String,
@@ -134,7 +134,7 @@ impl Operation for Configure {
     }
 }
 
-/// Only writes an audit entry: for actions outside the database.
+/// Writes an audit entry only, for actions outside the database.
 #[derive(Clone, Debug)]
 pub struct RecordAudit {
     pub action: Action,

@@ -1,4 +1,4 @@
-//! Workers: they register, are seen, fall silent, are set aside and leave.
+//! Workers: registration, sightings, loss, cordon and removal.
 
 use super::super::Ms;
 use super::super::audit::{Action, Actor, EntityType};
@@ -19,7 +19,7 @@ impl Operation for WorkerChange {
     }
 
     fn add_keys(&self, keys: &mut Keys) {
-        // The answer tells how many leases the worker has.
+        // The reply contains the number of the worker's active leases.
         keys.workers.insert(self.id.clone());
         keys.exact_slots.insert(self.id.clone());
     }
@@ -84,7 +84,7 @@ fn with_change(mut worker: Worker, change: &WorkerChange) -> Worker {
     worker
 }
 
-/// The worker is seen now: one that was marked lost is back.
+/// Records that the worker is seen now. A worker that was marked offline is back.
 pub(super) fn see(set: &mut WorkingSet, worker: Worker) -> Worker {
     let at = set.now();
     see_at(set, worker, at)
@@ -108,7 +108,7 @@ fn audit_return(set: &mut WorkingSet, worker: &Worker) {
     set.audit(Action::WorkerOnline, EntityType::Worker, &worker.id, &Actor::Worker(worker.id.clone()), "seen again");
 }
 
-/// These workers were seen, at these times.
+/// Records when these workers were seen.
 #[derive(Clone, Debug)]
 pub struct RecordLastSeen {
     pub last_seen: Vec<(WorkerId, Ms)>,
@@ -131,7 +131,7 @@ impl Operation for RecordLastSeen {
             unless_locked(set.find_worker(id))?;
         }
         for (id, at) in last_seen {
-            // A sign from before the worker was marked offline was on its way; it does not bring the worker back.
+            // A sighting from before the worker was marked offline arrived late. It does not bring the worker back.
             let is_news = |worker: &&Worker| !(worker.lost && *at < worker.updated_at);
             let is_later = |worker: &&Worker| worker.last_seen < *at || worker.last_seen > set.now();
             if let Some(worker) = unless_locked(set.find_worker(id))?.flatten().filter(is_news).filter(is_later) {
@@ -144,7 +144,7 @@ impl Operation for RecordLastSeen {
     }
 }
 
-/// Marks the worker lost: it is offline until it is seen again.
+/// Marks the worker offline until it is seen again.
 #[derive(Clone, Debug)]
 pub struct MarkOffline {
     pub worker: WorkerId,
@@ -162,7 +162,7 @@ impl Operation for MarkOffline {
         keys.workers.insert(self.worker.clone());
     }
 
-    /// Its leases are left alone: they end by their own time.
+    /// Its leases continue: each ends by its own expiry.
     fn decide(&self, set: &mut WorkingSet) -> Result<Due, Halt> {
         let (id, cause) = (&self.worker[..], &self.cause);
         let Some(worker) = set.find_worker(id)? else { return Ok(Due::Done) };
@@ -174,7 +174,7 @@ impl Operation for MarkOffline {
             return Ok(Due::Done);
         }
         if worker.last_seen > set.now() {
-            // The clock stepped back. What is silent from now on is seen so in its time.
+            // The clock has stepped back. The time without a sighting is counted from now on.
             see(set, worker);
             return Ok(Due::Later(set.now() + 1));
         }
@@ -285,7 +285,7 @@ impl Operation for RemoveWorker {
             return Err(Halt::Need(Box::new(missing)));
         }
         for (task, cause, next) in planned {
-            // The plan of one before may have marked it as awaited.
+            // The retry of an earlier task of this list may have set the flag of this one.
             let mut task = set.find_task(task.id)?.cloned().unwrap_or(task);
             end_lease(set, &mut task, LeaseStatus::Failed);
             set.audit(Action::TaskReleased, EntityType::Task, task.id, &Actor::Admin, format!("worker {id} was removed"));
