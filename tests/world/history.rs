@@ -1,4 +1,4 @@
-//! Random histories: steps that mean something in whatever state they meet.
+//! Random histories of commands. Each step is meaningful in whatever state it meets.
 
 use bloom_core::command::{Choice, Completion, CordonWish, Grace, Holder, Loss, NewEvent, Op, PushEnd};
 use bloom_core::ids::{LeaseId, TaskId};
@@ -14,7 +14,7 @@ use super::world::{TTL_MS, World, completion, registration, spec};
 const WORKERS: [&str; 3] = ["w0", "w1", "w2"];
 const NOT_SEEN_MS: i64 = 60_000;
 
-/// Numbers pick among what there is by then.
+/// Numbers select among the objects that exist when the step runs.
 #[derive(Clone, Debug)]
 pub enum Step {
     Create(Vec<NewTask>),
@@ -23,7 +23,7 @@ pub enum Step {
         worker: Option<usize>,
         dispatch: bool,
     },
-    /// The leader brings it a ready task.
+    /// The leader pushes a ready task to the worker.
     Push {
         worker: usize,
     },
@@ -48,7 +48,7 @@ pub enum Step {
         named: Named,
         end: End,
     },
-    /// A completion that was sent before comes again.
+    /// An earlier completion is sent again.
     Repeat {
         sent: usize,
     },
@@ -68,9 +68,9 @@ pub enum Step {
     Expire {
         lease: usize,
     },
-    /// The leader looks for what was left behind.
+    /// The leader processes the wake-ups that dead replicas left in the database.
     LookAgain,
-    /// As [`Expire`](Self::Expire), right after a gap in service.
+    /// As [`Expire`](Self::Expire), right after an outage.
     Grace {
         lease: usize,
     },
@@ -91,13 +91,13 @@ pub enum Step {
     Silent {
         worker: usize,
     },
-    /// Time goes by, and what is due is done.
+    /// Time passes, and the reconcilers do what is due.
     Pass {
         ms: i64,
     },
-    /// The next commit is the last of its process: what it let go of stands in the database alone.
+    /// The process dies after the next commit, so its wake-ups stay in the database.
     Crash,
-    /// This replica stops (or starts) hearing of others' commits.
+    /// The replica stops (or starts) learning of other replicas' commits.
     Stale(bool),
     Batch(Vec<Step>),
 }
@@ -130,7 +130,7 @@ pub enum End {
     NoAttempt,
 }
 
-/// What the outside knows: the tasks that were made, every lease ever given, what was sent.
+/// What clients and workers know: the tasks that were created, all leases ever made, and the completions that were sent.
 #[derive(Clone, Debug, Default)]
 pub struct History {
     pub tasks: Vec<TaskId>,
@@ -143,7 +143,7 @@ fn pick<T>(from: &[T], at: usize) -> Option<&T> {
 }
 
 impl History {
-    /// Learns of tasks and leases that are new in the database.
+    /// Records tasks and leases that are new in the database.
     pub fn learn(&mut self, db: &Memory) {
         for task in db.tasks.values() {
             if !self.tasks.contains(&task.id) {
@@ -154,7 +154,8 @@ impl History {
         }
     }
 
-    /// Does what the step does to the world itself, and says what it asks for; nothing when there is nothing to ask it of.
+    /// Applies the step's effect on the world itself and returns the commands to run. There are none if the objects that the step needs do
+    /// not exist.
     pub fn begin(&mut self, world: &mut World, step: &Step) -> Vec<Op> {
         match step {
             Step::Pass { ms } => {
@@ -167,8 +168,8 @@ impl History {
                 world.stale = *stale;
                 world.refresh();
             }
-            // The database guards a worker's places, not how many there are: a replica that has not heard of leases made before a
-            // worker shrank can still fill a low place. It hears within the change feed's quarter of a second.
+            // The database guards each slot of a worker but not the number of used slots. A replica that does not know of leases made
+            // before the worker's capacity was lowered could still fill a low slot, until it reads the feed within a quarter of a second.
             Step::Register { .. } => world.stale = false,
             _ => {}
         }

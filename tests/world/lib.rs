@@ -1,4 +1,4 @@
-//! A control plane in small for tests: a database in memory, a world that runs commands over it, and random histories.
+//! A small control plane for tests: a database in memory, a world that runs commands on it, and random histories.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 pub mod history;

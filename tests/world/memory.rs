@@ -1,5 +1,5 @@
-//! A database in memory: it answers [`Keys`] and takes [`Dirty`](bloom_core::working_set::Dirty) as the real ones do, and
-//! refuses what their unique indexes refuse.
+//! A database in memory: it loads [`Keys`] and saves [`Dirty`](bloom_core::working_set::Dirty) as the real databases do, and refuses what
+//! their unique indexes refuse.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use bloom_core::wakeup::{Subject, Waiters, Wakeup, WakeupId};
 use bloom_core::worker::Worker;
 use bloom_core::working_set::{ContextView, Counts, Loaded, Slots, WorkingSet};
 
-/// A unique index said no; its name.
+/// The name of the unique index that refused a write.
 pub type Conflict = &'static str;
 
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -22,7 +22,7 @@ pub struct Memory {
     pub specs: BTreeMap<TaskId, Arc<TaskSpec>>,
     pub tasks: BTreeMap<TaskId, TaskState>,
     pub workers: BTreeMap<WorkerId, Worker>,
-    /// The revisions that removed workers had in the end.
+    /// The last revisions of removed workers.
     pub tombstones: BTreeMap<WorkerId, i64>,
     pub wakeups: BTreeMap<WakeupId, Wakeup>,
     pub past_leases: BTreeMap<LeaseId, PastLease>,
@@ -30,19 +30,20 @@ pub struct Memory {
     pub events: BTreeMap<(TaskId, i64), TaskEvent>,
     pub settings: BTreeMap<String, String>,
     pub audit: Vec<AuditEntry>,
-    /// The sum of all deltas.
+    /// The sum of all changes of the counts.
     pub counts: Counts,
     pub leases_granted: i64,
 }
 
 impl Memory {
-    /// Look-ups, locks and reads in one moment.
+    /// Looks up, locks and reads at one moment.
     pub fn load(&self, now: Ms, keys: &Keys) -> Loaded {
         let (found, tasks) = self.look_up(keys);
         self.lock(now, keys, found, tasks)
     }
 
-    /// The first part of a load: what is found without locks, and the tasks that it leads to. It may be old when the locks are taken.
+    /// The first part of a load: the ids found without locks, and the tasks that they lead to. Both may be outdated when the locks are
+    /// taken.
     pub fn look_up(&self, keys: &Keys) -> (Loaded, BTreeSet<TaskId>) {
         let mut found = Loaded::default();
         let mut tasks = BTreeSet::new();
@@ -88,7 +89,7 @@ impl Memory {
         (found, tasks)
     }
 
-    /// The second part of a load: the rows as they are now.
+    /// The second part of a load: the locked rows, as they are now.
     pub fn lock(&self, now: Ms, keys: &Keys, found: Loaded, mut tasks: BTreeSet<TaskId>) -> Loaded {
         tasks.extend(keys.tasks.iter().copied());
         let mut loaded = Loaded { now, all_workers: keys.all_workers, ..found };
@@ -106,7 +107,7 @@ impl Memory {
         loaded
     }
 
-    /// All that the working set changed, or nothing.
+    /// Saves everything that the working set changed, or nothing.
     pub fn save(&mut self, set: &WorkingSet) -> Result<(), Conflict> {
         let mut next = self.clone();
         next.write(set)?;
@@ -114,14 +115,14 @@ impl Memory {
         Ok(())
     }
 
-    /// As [`save`](Self::save), but after a conflict this is worth nothing any more.
+    /// As [`save`](Self::save), but after a conflict this database is half-written and must be discarded.
     pub fn write(&mut self, set: &WorkingSet) -> Result<(), Conflict> {
         let dirty = &set.dirty;
         for spec in &dirty.specs {
             self.specs.insert(spec.id, spec.clone());
         }
         for id in &dirty.tasks {
-            let task = set.loaded.tasks[id].clone().expect("a task that is written is there");
+            let task = set.loaded.tasks[id].clone().expect("a written task exists");
             self.tasks.insert(*id, task);
         }
         self.past_leases.extend(dirty.past_leases.iter().map(|lease| (lease.id, lease.clone())));
@@ -139,7 +140,7 @@ impl Memory {
             }
         }
         for id in dirty.workers.iter().chain(&dirty.seen).filter(|id| !dirty.removed_workers.contains(*id)) {
-            let worker = set.loaded.workers[id].clone().expect("a worker that is written is there");
+            let worker = set.loaded.workers[id].clone().expect("a written worker exists");
             self.tombstones.remove(id);
             self.workers.insert(id.clone(), worker);
         }
@@ -183,19 +184,19 @@ impl Memory {
         unique("one task an idempotency key", self.specs.values().filter_map(|spec| spec.idempotency_key.as_ref()))
     }
 
-    /// Removes a finished task with all that belongs to it.
+    /// Removes a finished task with its leases, results and events.
     pub fn remove_task(&mut self, id: TaskId) -> TaskState {
         self.specs.remove(&id);
         self.past_leases.retain(|_, lease| lease.task_id != id);
         self.results.retain(|result| result.task_id != id);
         self.events.retain(|(task, _), _| *task != id);
-        let task = self.tasks.remove(&id).expect("a task that is removed is there");
+        let task = self.tasks.remove(&id).expect("a removed task exists");
         *self.counts.entry((task.agent_slug.clone(), task.priority, task.status)).or_default() -= 1;
         self.counts.retain(|_, count| *count != 0);
         task
     }
 
-    /// A page of those that wait for what the wake-up tells of.
+    /// A page of the tasks that wait for the wake-up's subject.
     pub fn waiters(&self, wakeup: &Wakeup, limit: usize) -> Waiters {
         let queued = |task: &&TaskState| task.status == Status::Queued;
         let behind = |task: &TaskId| wakeup.cursor.is_none_or(|cursor| *task > cursor);
@@ -240,7 +241,7 @@ impl Memory {
         self.tasks.values().filter(|task| task.status == Status::Queued && task.parked.is_some()).map(|task| task.id).collect()
     }
 
-    /// Tasks that the worker may claim, those that are kept for it among them, as the queue would hand them out.
+    /// The tasks that the worker may claim, including those reserved for it, in queue order.
     pub fn ready_for(&self, worker: &Worker) -> Vec<TaskId> {
         let suits = |task: &&TaskState| task.is_open_to(&worker.id) && worker.capabilities.serves(&task.agent_slug);
         let mut ready: Vec<_> = self.tasks.values().filter(suits).map(|task| (rank(task.priority), task.id)).collect();

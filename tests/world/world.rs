@@ -1,4 +1,4 @@
-//! A control plane in small: it runs commands as the engine does, over a database in memory and a clock set by hand.
+//! A small control plane: it runs commands as the engine does, on a database in memory and with a clock that the test sets.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -18,12 +18,12 @@ use super::memory::Memory;
 
 pub const START: Ms = 1_700_000_000_000;
 pub const TTL_MS: i64 = 300_000;
-/// A command may ask for more rows so many times; the engine allows the same.
+/// How often a command may ask for more rows, as in the engine.
 const TRIES: usize = 8;
 const CONFLICTS: usize = 3;
-/// So long a session's next task is kept for its worker.
+/// How long the next task of a session is reserved for the worker that has the session.
 pub const SESSION_WAIT_MS: i64 = 30_000;
-/// Small, so that there are pages behind the first.
+/// Small, so that wake-ups have more than one page.
 pub const PAGE: usize = 2;
 
 #[derive(Clone, Debug)]
@@ -31,26 +31,26 @@ pub struct World {
     pub db: Memory,
     pub now: Ms,
     seed: u64,
-    /// What this replica believes of the workers' places; kept as it is while `stale` says so.
+    /// The used slots as this replica's cache knows them; not updated while `stale` is set.
     view: HashMap<WorkerId, u32>,
     pub stale: bool,
-    /// The process ends right after the next commit: its wake-ups stay in the database until the leader looks.
+    /// The process dies right after the next commit, so its wake-ups stay in the database until the leader finds them.
     pub crashing: bool,
-    /// Each halt is checked to have left no trace.
+    /// Checks that each halt leaves the working set unchanged.
     pub strict: bool,
-    /// Where all that is asked of the database is written down.
+    /// Records the requests to the database, if set.
     pub log: Option<Vec<Asked>>,
 }
 
-/// Something that was asked of the database, for doing it again on another.
+/// A request to the database, recorded so that it can be repeated on another one.
 #[derive(Clone, Debug)]
 pub enum Asked {
     Batch(Box<Batch>),
-    /// Who waits for this, by a page of [`PAGE`], and who that was.
+    /// The first [`PAGE`] tasks that wait for this wake-up.
     Waiters(Wakeup, Waiters),
 }
 
-/// One batch, with all that its outcome depends on.
+/// One batch, with everything that its outcome depends on.
 #[derive(Clone, Debug)]
 pub struct Batch {
     pub commands: Vec<Command>,
@@ -111,7 +111,7 @@ pub fn completion(task: TaskId, lease: Option<LeaseId>, status: Outcome) -> Comp
     }
 }
 
-/// Of a worker that is pushed to; it may as well be called for or claim.
+/// A worker with a URL and push dispatch. It can also claim or be named by lease calls.
 pub fn registration(name: &str, places: i64) -> WorkerChange {
     WorkerChange {
         id: name.into(),
@@ -124,13 +124,13 @@ pub fn registration(name: &str, places: i64) -> WorkerChange {
 }
 
 impl World {
-    /// Runs one command and all that follows from it.
+    /// Runs one command, and processes the wake-ups that it causes.
     pub fn run<O: Operation>(&mut self, op: O) -> Result<O::Reply, Rejection> {
         let reply = self.run_batch(vec![op.into()]).remove(0)?;
         Ok(reply.try_into().unwrap_or_else(|_| unreachable!("an operation's reply is of its own type")))
     }
 
-    /// As [`run`](Self::run), where nothing may go wrong.
+    /// As [`run`](Self::run), for a command that must not be rejected.
     pub fn ok<O: Operation>(&mut self, op: O) -> O::Reply {
         let op: Op = op.into();
         let name = op.name();
@@ -138,7 +138,7 @@ impl World {
         reply.try_into().unwrap_or_else(|_| unreachable!("an operation's reply is of its own type"))
     }
 
-    /// Runs commands in one batch; those that need more rows go on in the next.
+    /// Runs commands in one batch; those that need more rows continue in the next one.
     pub fn run_batch(&mut self, ops: Vec<Op>) -> Vec<Result<Reply, Rejection>> {
         let (outcomes, caused) = self.commit(ops.into_iter().map(Command::from).collect());
         if !self.crashing {
@@ -155,17 +155,17 @@ impl World {
         self.view = self.db.slots();
     }
 
-    /// As on a replica that has heard of no lease.
+    /// Makes this replica forget all leases.
     pub fn blind(&mut self) {
         self.view.clear();
     }
 
-    /// Works wake-ups off, page by page, and those that come of them.
+    /// Processes wake-ups page by page, including those that they cause.
     fn wake(&mut self, mut open: Vec<Wakeup>) {
         let mut rounds = 0;
         while let Some(mut wakeup) = open.pop() {
             rounds += 1;
-            assert!(rounds < 10_000, "waking goes round in circles");
+            assert!(rounds < 10_000, "wake-ups cause each other without end");
             let waiters = self.db.waiters(&wakeup, PAGE);
             if let Some(log) = &mut self.log {
                 log.push(Asked::Waiters(wakeup.clone(), waiters.clone()));
@@ -182,7 +182,7 @@ impl World {
         }
     }
 
-    /// As a leader does, for whoever was left behind by a process that ended.
+    /// Processes the wake-ups that dead processes left in the database, as a leader does.
     pub fn work_off(&mut self) {
         self.wake(self.db.wakeups.values().cloned().collect());
     }
@@ -195,14 +195,14 @@ impl World {
             let mut set = self.decide_and_save(&commands, &mut open, &mut outcomes);
             caused.append(&mut set.caused);
             if open.is_empty() {
-                return (outcomes.into_iter().map(|outcome| outcome.expect("all were answered")).collect(), caused);
+                return (outcomes.into_iter().map(|outcome| outcome.expect("every command has an outcome")).collect(), caused);
             }
         }
         let stuck: Vec<&Command> = open.iter().map(|(i, _)| &commands[*i]).collect();
-        panic!("never has enough rows: {stuck:#?}");
+        panic!("these commands ask for more rows again and again: {stuck:#?}");
     }
 
-    /// One batch; what needs more rows stays in `open`, with them.
+    /// Runs one batch. Commands that need more rows stay in `open`, with the keys of those rows.
     fn decide_and_save(
         &mut self,
         commands: &[Command],
@@ -242,19 +242,19 @@ impl World {
             }
             return set;
         }
-        panic!("conflicts without end");
+        panic!("the batch meets conflicts again and again");
     }
 
     fn decide_checked(&self, set: &mut WorkingSet, command: &Command) -> Result<Reply, Halt> {
         let before = self.strict.then(|| format!("{set:?}"));
         let answer = decide(set, command);
         if let (Some(before), Err(halt)) = (before, &answer) {
-            assert!(before == format!("{set:?}"), "{command:?} halted with {halt:?} and left a trace");
+            assert!(before == format!("{set:?}"), "{command:?} halted with {halt:?} and changed the working set");
         }
         answer
     }
 
-    // --- what happens in this world, in words ---
+    // --- shorthands for commands ---
 
     pub fn worker(mut self, name: &str, places: i64) -> Self {
         self.ok(registration(name, places));
@@ -270,13 +270,13 @@ impl World {
         self.lease_of(task)
     }
 
-    /// The leader pushes the task to the worker, or to one that suits it better.
+    /// The leader pushes the task to the worker, or to the one that the task's context prefers.
     pub fn push(&mut self, task: TaskId, worker: &str) -> LeaseId {
         self.ok(op::Push { task, worker: worker.into(), ttl_ms: TTL_MS });
         self.lease_of(task)
     }
 
-    /// The worker asks for as much as it is offered.
+    /// A claim of the worker for up to `max` tasks.
     pub fn claim_op(&self, worker: &str, max: usize, held: Option<Vec<LeaseId>>) -> Claim {
         let candidates = self.db.workers.get(worker).map(|worker| self.db.ready_for(worker)).unwrap_or_default();
         let candidates = candidates.into_iter().take(max).collect();
@@ -296,7 +296,7 @@ impl World {
         self.ok(completion(task, lease, status));
     }
 
-    /// Lets the task's lease run out, and its end be noticed.
+    /// Lets the task's lease expire, and ends it.
     pub fn expire(&mut self, task: TaskId) {
         let (lease, at) = self.task(task).lease.as_ref().map(|lease| (lease.id, lease.expires_at)).expect("it has a lease");
         self.now = self.now.max(at);
@@ -311,7 +311,7 @@ impl World {
         self.task(task).lease.as_ref().expect("it has a lease").id
     }
 
-    /// Goes on to the next thing that is due by time, and does it; `false` when there is none.
+    /// Advances the clock to the next deadline and does what is due; `false` if there is no deadline.
     pub fn next_deadline(&mut self) -> bool {
         let leases = self.db.active().filter_map(|task| Some(task.lease.as_ref()?.check_at));
         let waits = self.db.tasks.values().filter_map(|task| task.wake_at);
@@ -321,7 +321,7 @@ impl World {
         true
     }
 
-    /// As the leader does, whenever it looks.
+    /// Does everything that is due now, as the leader does.
     pub fn do_what_is_due(&mut self) {
         self.work_off();
         let now = self.now;
@@ -337,7 +337,7 @@ impl World {
         }
     }
 
-    /// What holds at every moment, whatever was asked for.
+    /// Checks what must hold at every moment, whatever the history.
     pub fn check(&self) {
         let mut wrong = String::new();
         let mut counts = bloom_core::working_set::Counts::new();
@@ -346,20 +346,20 @@ impl World {
             let id = created_at(task.id);
             let mut expect = |holds: bool, what: &str| {
                 if !holds {
-                    let _ = writeln!(wrong, "task made at {id}: {what}\n  {task:?}");
+                    let _ = writeln!(wrong, "task created at {id}: {what}\n  {task:?}");
                 }
             };
-            expect(task.status.is_active() == task.lease.is_some(), "leased or running means that a lease holds it");
+            expect(task.status.is_active() == task.lease.is_some(), "exactly the leased and running tasks have a lease");
             expect((0..=task.max_attempts).contains(&task.attempts), "attempts stay within bounds");
             expect(task.status != Status::Queued || task.attempts < task.max_attempts, "a queued task has an attempt left");
             expect((0..=20).contains(&task.infra_retries), "attempts are given back 20 times at most");
             expect(task.parked.is_none() || task.status == Status::Queued, "only queued tasks are parked");
             let by_clock = matches!(task.parked, Some(Parked::NotBefore | Parked::Reserved));
-            expect(task.wake_at.is_some() == by_clock, "the clock ends what it is to end");
-            expect(task.created_after.is_none() || !task.status.is_final(), "what is over stands behind nothing");
-            expect(task.status.is_final() == task.finished_at.is_some(), "what is finished has a time for it");
-            expect(task.status != Status::Queued || !task.cancel_requested, "a task to be cancelled does not wait");
-            expect(task.attempts <= task.lease_count, "an attempt is a lease");
+            expect(task.wake_at.is_some() == by_clock, "wake_at is set for tasks parked by time, and only for them");
+            expect(task.created_after.is_none() || !task.status.is_final(), "a finished task has no predecessor");
+            expect(task.status.is_final() == task.finished_at.is_some(), "exactly the finished tasks have a time of their end");
+            expect(task.status != Status::Queued || !task.cancel_requested, "a task with cancel_requested is not queued");
+            expect(task.attempts <= task.lease_count, "every attempt has a lease");
             let (mut ended, mut finished) = (0, 0);
             for past in self.db.past_leases.values().filter(|past| past.task_id == task.id) {
                 ended += 1;
@@ -370,13 +370,13 @@ impl World {
             expect(i64::try_from(results) == Ok(finished), "each completed lease has one result");
         }
         assert!(wrong.is_empty(), "{wrong}");
-        assert_eq!(self.db.counts, counts, "the deltas sum up to what is there");
+        assert_eq!(self.db.counts, counts, "the counts match the tasks");
         assert_eq!(self.db.leases_granted, self.db.tasks.values().map(|task| task.lease_count).sum::<i64>());
         assert!(self.db.active().all(|task| task.lease.as_ref().is_some_and(|lease| self.db.workers.contains_key(&lease.worker_id))));
     }
 }
 
-/// As the engine does: places in use as this replica knows them, where the true ones were not asked for.
+/// Fills in the used slots from this replica's cache where they were not read from the database, as the engine does.
 pub fn hint_slots(set: &mut WorkingSet, view: &HashMap<WorkerId, u32>) {
     let ids: Vec<_> = set.loaded.workers.keys().filter(|id| !set.loaded.slots.contains_key(*id)).cloned().collect();
     for id in ids {

@@ -1,4 +1,4 @@
-//! The cache follows what rows tell of leases and workers, in whatever order they come.
+//! The cache follows the rows of tasks and workers, in whatever order they arrive.
 
 use bloom_core::audit::Actor;
 use bloom_core::cache::{Cache, Shortage};
@@ -47,7 +47,7 @@ fn slots_are_taken_and_given_back() {
     world.expire(task);
     assert_eq!(hear(&mut cache, world.task(task)).as_deref(), Some("a"));
     assert_eq!((cache.fleet.free("a"), cache.fleet.used("a")), (2, 0));
-    assert_eq!(hear(&mut cache, world.task(task)), None, "told twice, freed once");
+    assert_eq!(hear(&mut cache, world.task(task)), None, "a repeated row frees nothing again");
 }
 
 #[test]
@@ -69,7 +69,7 @@ fn an_older_copy_never_replaces_a_newer_one() {
     let leased = world.task(task).clone();
     world.complete(task, bloom_core::task::Outcome::Success);
     let mut cache = cache_of(&world);
-    // Somebody read the lease before its end was heard of, and brings it now.
+    // The lease was read before the cache learned of its end, and arrives after it.
     let mut cache_two = Cache::default();
     hear_of(&mut cache_two, &world.db.workers["a"]);
     let read = cache_two.begin_read();
@@ -78,7 +78,7 @@ fn an_older_copy_never_replaces_a_newer_one() {
     assert_eq!(cache_two.fleet.used("a"), 0);
     cache_two.end_read(&read);
     assert_eq!(cache_two.shown().count(), 0);
-    // Where the read began before a rebuild that did not show the task, it is under suspicion.
+    // If the read began before a rebuild that did not show the task, the task is a suspect.
     let read = cache.begin_read();
     let rebuild = cache.begin_rebuild();
     cache.end_read(&rebuild);
@@ -96,7 +96,7 @@ fn a_task_that_moved_leaves_its_old_worker() {
     let mut cache = cache_of(&world);
     world.expire(task);
     world.lease(task, "b");
-    assert_eq!(hear(&mut cache, world.task(task)).as_deref(), Some("a"), "the end of the first lease was missed");
+    assert_eq!(hear(&mut cache, world.task(task)).as_deref(), Some("a"), "the cache has not seen the end of the first lease");
     assert_eq!((cache.fleet.free("a"), cache.fleet.free("b")), (1, 0));
     cache.remove_task(task);
     assert_eq!(cache.fleet.free("b"), 1);
@@ -124,11 +124,11 @@ fn a_removal_is_a_fact_with_a_revision() {
     world.ok(op::RemoveWorker { worker: "a".into() });
     cache.remove_worker("a", world.db.tombstones["a"]);
     cache.put_worker(old, &read);
-    assert!(cache.fleet.worker("a").is_none(), "read before it was removed");
+    assert!(cache.fleet.worker("a").is_none(), "the copy was read before the removal");
     cache.end_read(&read);
     let world = world.worker("a", 3);
     hear_of(&mut cache, &world.db.workers["a"]);
-    assert_eq!(cache.fleet.free("a"), 3, "registered anew");
+    assert_eq!(cache.fleet.free("a"), 3, "the worker was registered again");
 }
 
 #[test]

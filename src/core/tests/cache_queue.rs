@@ -1,4 +1,4 @@
-//! Windows on the tasks that may be claimed, and the races of reading them in pages while tasks come and go.
+//! Windows on the tasks that may be claimed, and the races between reading pages and tasks that come and go.
 
 use std::collections::BTreeMap;
 
@@ -27,7 +27,7 @@ fn over(task: &TaskState) -> TaskState {
     TaskState { revision: task.revision + 1, status: Status::Completed, ..task.clone() }
 }
 
-/// A cache and the table behind it.
+/// A cache, and the table that it is read from.
 #[derive(Default)]
 struct Desk {
     cache: Cache,
@@ -41,14 +41,14 @@ impl Desk {
         desk
     }
 
-    /// A commit of this replica.
+    /// The cache learns of a commit of this replica.
     fn hear(&mut self, task: &TaskState) {
         let read = self.cache.begin_read();
         self.cache.put_task(task, &read);
         self.cache.end_read(&read);
     }
 
-    /// It became ready, and the commit was told of.
+    /// A task became ready, and the cache learns of the commit.
     fn put(&mut self, task: TaskState) {
         self.hear(&task);
         self.table.insert((rank(task.priority), task.id), task);
@@ -77,7 +77,7 @@ impl Desk {
         self.cache.begin_page(&Scope::All).unwrap()
     }
 
-    /// Looks, and reads pages as long as the answer is not sure.
+    /// Takes tasks; reads pages as long as the result is not final.
     fn take(&mut self, max: usize, page: usize) -> Vec<u128> {
         self.take_in(&[Scope::All], max, page)
     }
@@ -91,7 +91,7 @@ impl Desk {
             let rows = self.read(&begun, page);
             self.cache.end_page(&begun, rows, page);
         }
-        panic!("reads pages for ever");
+        panic!("a look asks for pages without end");
     }
 }
 
@@ -103,7 +103,7 @@ fn agents<const N: usize>(slugs: [&str; N]) -> [Scope; N] {
 fn the_first_by_rank_then_id_across_agents() {
     let mut desk = Desk::with([ready(5, 1), of("writer", ready(4, 2)), ready(4, 3), of("poet", ready(0, 9))]);
     assert_eq!(desk.take_in(&agents(["coder", "writer"]), 9, 1), [2, 3, 1]);
-    assert_eq!(desk.take(9, 1), [9], "the others are taken");
+    assert_eq!(desk.take(9, 1), [9], "other claims have taken the rest");
     desk.cache.queue.give_back(&[id(3)]);
     assert_eq!(desk.take(9, 1), [3]);
 }
@@ -112,7 +112,7 @@ fn the_first_by_rank_then_id_across_agents() {
 fn a_window_that_is_not_loaded_is_not_passed_over() {
     let mut desk = Desk::with((1..=60).map(|n| ready(5, n)).chain([of("writer", ready(0, 99))]));
     assert_eq!(desk.take_in(&agents(["coder"]), 1, 100), [1]);
-    // The coders' window could fill the claim; the first of all is a writer's, and nobody has read those.
+    // The window of `coder` could fill the claim, but the first task of all is a writer's, whose window is not loaded yet.
     assert_eq!(desk.take_in(&agents(["coder", "writer"]), 2, 100), [99, 2]);
 }
 
@@ -131,7 +131,7 @@ fn reserved_tasks_are_for_their_worker_alone() {
     assert_eq!(desk.take_in(&own, 9, 10), [1]);
     desk.cache.queue.give_back(&[id(1)]);
     desk.put(TaskState { revision: 2, ..ready(5, 1) });
-    assert_eq!(desk.take_in(&others, 9, 10), [1], "its reservation is over");
+    assert_eq!(desk.take_in(&others, 9, 10), [1], "the reservation is over");
 }
 
 #[test]
@@ -162,12 +162,12 @@ fn a_task_that_becomes_ready_or_is_gone() {
 
 #[test]
 fn what_becomes_ready_while_a_page_is_read_is_not_missed() {
-    // Before the page's end, between its rows, behind it; each time the page was read before the commit.
+    // Inside the page before its first row, between its rows, at its end, and behind it. The page is always read before the commit.
     for late in [1, 4, 7, 9] {
         let mut desk = Desk::with([ready(5, 3), ready(5, 5), ready(5, 8)]);
         assert!(desk.look(9).tasks.is_empty());
         let begun = desk.begin();
-        assert!(desk.cache.begin_page(&Scope::All).is_none(), "one page at a time");
+        assert!(desk.cache.begin_page(&Scope::All).is_none(), "only one page of a window is read at a time");
         let rows = desk.read(&begun, 2);
         desk.put(ready(5, late));
         desk.cache.end_page(&begun, rows, 2);
@@ -186,7 +186,7 @@ fn what_ends_while_a_page_is_read_does_not_come_back_with_it() {
     desk.finish((5, id(3)));
     desk.cache.end_page(&begun, rows, 9);
     assert_eq!(desk.take(9, 9), [5]);
-    assert_eq!(desk.cache.shown().count(), 1, "what is over is forgotten when nobody can contradict it any more");
+    assert_eq!(desk.cache.shown().count(), 1, "a finished task is forgotten once no older copy can arrive");
 }
 
 #[test]
@@ -210,7 +210,7 @@ fn a_page_from_before_a_rebuild_is_suspect() {
     desk.cache.end_read(&rebuild);
     desk.cache.queue.give_back(&[id(1), id(2)]);
     desk.look(9);
-    // A new page is begun before the old one comes in.
+    // The next page begins before the old one arrives.
     let new = desk.begin();
     desk.cache.end_page(&old, rows, 2);
     assert_eq!(desk.cache.take_suspects().tasks.into_iter().collect::<Vec<_>>(), [id(3), id(4)]);
@@ -231,7 +231,7 @@ fn a_full_window_drops_its_tail_and_later_pages_bring_it_back() {
     }
     desk.cache.queue.give_back(&[id(2)]);
     assert_eq!(desk.take(3, 1_000), taken);
-    // Carried out in pieces, as claims do.
+    // Finished in small portions, as claims do.
     for n in &taken {
         desk.finish((5, id(*n)));
     }
@@ -250,7 +250,7 @@ fn a_full_window_drops_its_tail_and_later_pages_bring_it_back() {
 
 #[test]
 fn a_window_that_overflows_while_a_page_is_read_misses_nothing() {
-    // One short of full when the page begins; then the head grows over the limit, and the page comes in behind the dropped tail.
+    // The window is one short of full when the page begins. Then it overflows at the head, and the page arrives behind the dropped tail.
     let most = WINDOW as u128 - 1;
     let mut desk = Desk::with((1_000..1_000 + most + 10).map(|n| ready(5, n)));
     desk.look(1);

@@ -1,4 +1,4 @@
-//! Tests of the core beyond single commands: what holds over any history, and the parts around `decide`.
+//! Tests of the core: single commands in every state, properties of any history, the model checker, the cache and placement.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod cache_fleet;

@@ -1,4 +1,4 @@
-//! Which worker a task goes to.
+//! The choice of a worker for a task.
 
 use bloom_core::placement::{Candidate, best, may_pick};
 use bloom_core::worker::{Worker, WorkerStatus};
@@ -18,7 +18,7 @@ fn the_sticky_one_then_room_then_the_last_seen_then_the_name() {
     let workers = [("a", 1, 9), ("b", 3, 1), ("c", 3, 2), ("d", 3, 2), ("full", 0, 99)];
     assert_eq!(pick(&workers, Some("a")).as_deref(), Some("a"));
     assert_eq!(pick(&workers, None).as_deref(), Some("c"));
-    assert_eq!(pick(&workers, Some("full")).as_deref(), Some("c"), "no room, no preference");
+    assert_eq!(pick(&workers, Some("full")).as_deref(), Some("c"), "a full worker is not preferred");
     assert_eq!(pick(&workers, Some("gone")).as_deref(), Some("c"));
     assert_eq!(pick(&[("full", 0, 1), ("over", -1, 1)], None), None);
 }

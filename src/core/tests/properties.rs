@@ -1,5 +1,5 @@
-//! What holds over any history of commands, with processes that end at the worst moment, replicas that have not heard the news,
-//! repeated messages and time going by. `PROPTEST_CASES` asks for more histories than the 256 that are tried otherwise.
+//! Properties of any history of commands, with processes that die right after a commit, replicas with an outdated cache, repeated messages
+//! and time passing. `PROPTEST_CASES` sets the number of histories; the default is 256.
 
 use std::collections::HashMap;
 
@@ -30,7 +30,7 @@ proptest! {
 struct Run {
     world: World,
     history: History,
-    /// Completions that were acknowledged, and the results that they were told.
+    /// Acknowledged completions, by lease, with the results that were stored for them.
     acknowledged: HashMap<LeaseId, uuid::Uuid>,
 }
 
@@ -72,14 +72,14 @@ impl Run {
     fn acknowledge(&mut self, completion: &Completion, result: &StoredResult) {
         match result {
             StoredResult::Now(result) => {
-                assert!(completion.holder.lease.is_none_or(|named| named == result.lease_id), "it is the named lease's result");
-                assert_eq!(self.acknowledged.insert(result.lease_id, result.id), None, "a lease has one completion");
+                assert!(completion.holder.lease.is_none_or(|named| named == result.lease_id), "the result belongs to another lease than the one named");
+                assert_eq!(self.acknowledged.insert(result.lease_id, result.id), None, "a lease was completed twice");
             }
-            StoredResult::Before(lease) => assert!(self.acknowledged.contains_key(lease), "what is told as done before was"),
+            StoredResult::Before(lease) => assert!(self.acknowledged.contains_key(lease), "a repeat was reported for a lease that was not completed"),
         }
     }
 
-    /// No lease is given beyond a worker's room.
+    /// No worker gets a lease beyond its capacity.
     fn check_room(&self, before: &World) {
         for worker in self.world.db.workers.values() {
             let held = self.world.db.used(&worker.id).count_ones();
@@ -88,7 +88,7 @@ impl Run {
         }
     }
 
-    /// One more a lease, one less when it is given back, none after a requeue.
+    /// The number of attempts rises by one with each lease, falls by one when an attempt is given back, and is 0 after a requeue.
     fn check_attempts(&self, before: &World, op: &Op) {
         for (id, task) in &self.world.db.tasks {
             let Some(was) = before.db.tasks.get(id) else { continue };
@@ -99,7 +99,7 @@ impl Run {
         }
     }
 
-    /// Asked again, what was done is told again, and nothing more is done.
+    /// A repeated command answers as before and changes nothing more.
     fn check_repeat(&mut self, op: &Op, answer: &Result<Reply, Rejection>) {
         if answer.is_err() || self.world.crashing {
             return;
@@ -131,16 +131,16 @@ impl Run {
         }
     }
 
-    /// What was acknowledged is there: the result, and the lease's record of it.
+    /// Every acknowledged completion has its result and is marked in the lease's record.
     fn check_results(&self) {
         for (lease, result) in &self.acknowledged {
             assert!(self.world.db.results.iter().any(|stored| stored.id == *result && stored.lease_id == *lease), "a result was lost");
             assert!(self.world.db.past_leases[lease].completed);
         }
-        assert_eq!(self.world.db.results.len(), self.acknowledged.len(), "a result that nobody was told of");
+        assert_eq!(self.world.db.results.len(), self.acknowledged.len(), "a result was stored without an acknowledged completion");
     }
 
-    /// Nothing is stuck: given a worker, a leader and time, every task comes to an end.
+    /// No task is stuck: given a worker, a leader and time, every task reaches a final status.
     fn drive_to_the_end(&mut self) {
         let world = &mut self.world;
         (world.crashing, world.stale) = (false, false);

@@ -1,4 +1,4 @@
-//! A task in every state, each reached by commands.
+//! A task in every state, each state reached by commands.
 
 use bloom_core::command::Completion;
 use bloom_core::ids::{LeaseId, TaskId};
@@ -10,12 +10,12 @@ pub struct Case {
     pub name: &'static str,
     pub world: World,
     pub task: TaskId,
-    /// Its newest lease.
+    /// The task's newest lease.
     pub lease: Option<LeaseId>,
 }
 
 impl Case {
-    /// An id that no lease ever had.
+    /// An id that no lease has.
     pub fn no_lease() -> LeaseId {
         LeaseId::max()
     }

@@ -1,4 +1,4 @@
-//! Ends of runs, as their workers tell them.
+//! Completions, as workers send them.
 
 use super::cases::Case;
 use super::table::check;

@@ -1,7 +1,7 @@
 //! What each command does to a task or a worker in each state, as tables.
 //!
-//! A row says what the state became, which leases ended, what the audit trail tells and by whom; `✗` is a rejection. Every halt and
-//! every rejection is checked to leave the working set and the database as they were.
+//! A row contains the new state, the leases that ended, and the new audit entries with their actors; `✗` is a rejection. Every halt and
+//! every rejection is checked to leave the working set and the database unchanged.
 
 mod cases;
 mod completions;

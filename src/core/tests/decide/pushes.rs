@@ -1,4 +1,4 @@
-//! Dispatch calls, pushes of the leader, and how a push ends that came to nothing.
+//! Dispatch calls, pushes of the leader, and the end of a push that failed.
 
 use super::cases::Case;
 use super::table::check;
@@ -149,7 +149,7 @@ fn a_dispatch_call_needs_a_worker_with_a_url() {
     assert_eq!(dispatch(&mut world, task, None).as_deref(), Ok("b"));
     let other = world.create(spec("d"));
     assert_eq!(dispatch(&mut world, other, Some("b")), Err(Rejection::NoWorker));
-    assert_eq!(dispatch(&mut world, other, None), Err(Rejection::NoUrl("a".into())), "the only one with room");
+    assert_eq!(dispatch(&mut world, other, None), Err(Rejection::NoUrl("a".into())), "it is the only worker with a free slot");
 }
 
 #[test]
@@ -197,7 +197,7 @@ fn a_push_that_finds_its_context_taken_waits() {
     let second = world.create(spec("c"));
     world.push(first, "a");
     world.complete(first, Outcome::Error);
-    // The second has not heard yet that the first is to be done again.
+    // The wake-up that would park the second task behind the requeued first one is not processed.
     world.crashing = true;
     world.ok(op::Requeue { task: first });
     world.push(first, "a");

@@ -1,4 +1,4 @@
-//! What keeps tasks waiting, and what sets them going again.
+//! Why tasks are parked, and which events make them ready.
 
 use bloom_core::command::Completion;
 use bloom_core::ids::{LeaseId, TaskId};
@@ -21,7 +21,7 @@ fn run_to_the_end(world: &mut World, task: TaskId, end: Outcome) {
     world.complete(task, end);
 }
 
-/// What it waits for; one that is kept for its session's worker waits for nothing.
+/// Why the task is parked; a reserved task counts as not parked.
 fn parked(world: &World, task: TaskId) -> Option<Parked> {
     assert_eq!(world.task(task).status, Status::Queued);
     world.task(task).parked.filter(|parked| *parked != Parked::Reserved)
@@ -37,7 +37,7 @@ fn dependencies_are_waited_for_one_and_all() {
     run_to_the_end(&mut world, a, Outcome::Success);
     assert_eq!(parked(&world, both), None);
     let late = world.create(after(&[a], "d"));
-    assert_eq!(parked(&world, late), None, "it had completed before");
+    assert_eq!(parked(&world, late), None, "its dependency had completed before");
 }
 
 #[test]
@@ -69,7 +69,7 @@ fn a_task_that_has_run_needs_its_dependency_no_more() {
     let second = world.create(after(&[first], "b"));
     run_to_the_end(&mut world, first, Outcome::Success);
     run_to_the_end(&mut world, second, Outcome::Error);
-    // Retention keeps a dependency only while a queued task waits for it.
+    // Retention removes a dependency once no queued task waits for it.
     world.db.tasks.remove(&first);
     world.ok(op::Requeue { task: second });
     assert_eq!(parked(&world, second), None);
@@ -99,7 +99,7 @@ fn tasks_of_a_session_run_in_order() {
 fn the_end_of_a_task_in_the_middle_leaves_its_successor_behind_its_predecessor() {
     let mut world = two_workers();
     let first = world.create(spec("c"));
-    // It waits for its time, so nothing has told the first that somebody stands behind it.
+    // It is parked for its time, so the first task has no flag that another one waits for it.
     let middle = world.create(TaskSpec { not_before: Some(START + 60_000), ..spec("c") });
     let last = world.create(spec("c"));
     world.ok(op::Cancel { task: middle });
@@ -115,7 +115,7 @@ fn a_requeued_task_stands_before_later_ones_again() {
     run_to_the_end(&mut world, first, Outcome::Error);
     world.claim("w1", 1);
     world.ok(op::Requeue { task: first });
-    assert_eq!(parked(&world, first), Some(Parked::Session), "the second runs");
+    assert_eq!(parked(&world, first), Some(Parked::Session), "the second task runs");
     world.complete(second, Outcome::Success);
     assert_eq!((parked(&world, first), parked(&world, third)), (None, Some(Parked::Session)));
     run_to_the_end(&mut world, first, Outcome::Success);
@@ -128,7 +128,7 @@ fn whoever_is_parked_behind_a_task_that_ends_in_the_same_look_is_looked_at_again
     let dependency = world.create(spec("a"));
     let first = world.create(after(&[dependency], "c"));
     let second = world.create(TaskSpec { not_before: Some(START + 60_000), ..spec("c") });
-    // The process ends before it has told the first that its dependency failed.
+    // The process dies before its dependents learn that the dependency failed.
     world.lease(dependency, "w1");
     world.crashing = true;
     world.complete(dependency, Outcome::Error);
@@ -143,7 +143,7 @@ fn an_exclusive_key_is_held_by_one_run() {
     let mut world = two_workers();
     let keyed = |context: &str, priority| TaskSpec { exclusive_key: Some("k".into()), priority, ..spec(context) };
     let [low, high] = [keyed("a", 1), keyed("b", 9)].map(|spec| world.create(spec));
-    // Both are ready: the claim takes the more urgent one and parks the other.
+    // Both are ready: the claim leases the more urgent one and parks the other.
     let leased: Vec<TaskId> = world.claim("w1", 9).into_iter().map(|task| task.id).collect();
     assert_eq!(leased, [high]);
     assert_eq!(parked(&world, low), Some(Parked::ExclusiveKey));
@@ -151,7 +151,7 @@ fn an_exclusive_key_is_held_by_one_run() {
     assert_eq!(parked(&world, third), Some(Parked::ExclusiveKey));
     world.expire(high);
     let waits = Some(Parked::ExclusiveKey);
-    assert_eq!([low, high, third].map(|task| parked(&world, task)), [waits, None, None], "the key is free again, for one that waited");
+    assert_eq!([low, high, third].map(|task| parked(&world, task)), [waits, None, None], "the free key goes to one of the waiting tasks");
     for next in [high, third, low] {
         assert_eq!(world.claim("w1", 9).into_iter().map(|task| task.id).collect::<Vec<_>>(), [next]);
         world.complete(next, Outcome::Success);
@@ -167,7 +167,7 @@ fn a_retry_waits_for_its_time_and_then_goes_on() {
     assert_eq!(parked(&world, task), Some(Parked::NotBefore));
     assert!(world.next_deadline());
     assert_eq!((parked(&world, task), world.now), (None, START + 60_000));
-    assert_eq!(world.task(task).session_worker.as_deref(), Some("w1"), "its session is there");
+    assert_eq!(world.task(task).session_worker.as_deref(), Some("w1"), "its session is on w1");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Heartbeats, renewals, events.
+//! Heartbeats, renewals and events.
 
 use super::cases::Case;
 use super::table::check;

@@ -1,4 +1,4 @@
-//! Runs a command over every case and writes down what came of it.
+//! Runs a command in every case and compares the outcomes with a table.
 
 use super::cases::{Case, cases};
 use bloom_core::command::{Op, Rejection, Reply};
@@ -8,7 +8,7 @@ use bloom_core::reply::Due;
 use bloom_core::reply::StoredResult;
 use bloom_test_world::world::World;
 
-/// Checks what `op` does in every state against a table: each outcome, and behind `<-` the states that come to it.
+/// Checks the outcomes of `op` in every state. A line of the table is an outcome, `<-`, and the states that lead to it.
 pub fn check(op: impl Fn(&mut Case) -> Op, expected: &str) {
     let rows = cases().into_iter().map(|mut case| {
         let op = op(&mut case);
@@ -29,9 +29,9 @@ pub fn compare(rows: impl Iterator<Item = (&'static str, String)>, expected: &st
         }
     }
     let lines: Vec<String> = outcomes.into_iter().map(|(outcome, states)| format!("{outcome} <- {}", states.join(" | "))).collect();
-    // A line that goes on starts with a bar.
+    // A line that starts with a bar continues the line before.
     let expected = expected.lines().map(str::trim).collect::<Vec<_>>().join("\n").trim().replace("\n|", " |").replace("\n<-", " <-");
-    assert!(lines.iter().eq(expected.lines()), "came out otherwise:\n{}\n", lines.join("\n"));
+    assert!(lines.iter().eq(expected.lines()), "the outcomes differ from the table:\n{}\n", lines.join("\n"));
 }
 
 pub fn outcome(before: &World, after: &World, task: TaskId, answer: &Result<Reply, Rejection>) -> String {

@@ -1,4 +1,4 @@
-//! What people and timers ask for: an end, another go, a lease handed back or run out, another look.
+//! Cancel, requeue, release, expiry, re-evaluation and the removal of the worker.
 
 use super::cases::Case;
 use super::table::check;
@@ -235,7 +235,7 @@ fn of_tasks_of_a_context_that_are_queued_again_together_only_the_first_is_ready(
         for task in &tasks {
             world.ok(op::Cancel { task: *task });
         }
-        // As those see it who look before the wake-ups are worked off.
+        // The state that other commands see before the wake-ups are processed.
         world.crashing = true;
         world.run_batch(order.iter().map(|at| requeue(&tasks[*at])).collect());
         let ready: Vec<bool> = tasks.iter().map(|task| world.task(*task).is_ready()).collect();

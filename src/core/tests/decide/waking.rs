@@ -1,4 +1,4 @@
-//! Who goes on when something is let go of, who is kept for whom, and what two replicas make of one context.
+//! Which tasks are woken by the end of something, reservations, and two replicas that create tasks in one context.
 
 use bloom_core::command::{CordonWish, Grace, Loss, Op, WorkerChange};
 use bloom_core::decide::decide;
@@ -29,13 +29,13 @@ fn keyed(context: &str, priority: i64) -> TaskSpec {
     TaskSpec { exclusive_key: Some("k".into()), priority, ..spec(context) }
 }
 
-/// As [`World::create`], a moment later: of one moment's ids, those of another batch may sort before.
+/// As [`World::create`], one millisecond later: ids that two batches make in the same millisecond do not sort by creation.
 fn create_next(world: &mut World, spec: TaskSpec) -> TaskId {
     world.now += 1;
     world.create(spec)
 }
 
-/// The second task of a context whose first ran on `w1`.
+/// The second task of a context, reserved for `w1`, on which the first one ran.
 fn reserved() -> (World, TaskId) {
     let mut world = two_workers();
     let first = world.create(spec("c"));
@@ -91,8 +91,8 @@ fn of_those_that_wait_for_a_key_the_first_of_each_agent_goes_on() {
     world.complete(holder, Outcome::Success);
     let waits = Some(Parked::ExclusiveKey);
     assert_eq!(tasks.map(|task| parked(&world, task)), [waits, None, waits, None, waits]);
-    assert!([tasks[1], tasks[3]].iter().all(|task| world.task(*task).has_dependents), "more wait behind them");
-    // One of them takes it, the others wait again, and in the end all have had it.
+    assert!([tasks[1], tasks[3]].iter().all(|task| world.task(*task).has_dependents), "more tasks wait behind them");
+    // One of them takes the key, the others are parked again, and in the end all have had it.
     for expected in [tasks[1], tasks[3], tasks[4], tasks[0], tasks[2]] {
         assert_eq!(leased(&mut world, "w2"), [expected]);
         world.complete(expected, Outcome::Success);
@@ -104,7 +104,7 @@ fn whoever_is_to_have_the_key_and_does_not_take_it_passes_it_on() {
     let ends: [fn(&mut World, TaskId); 2] = [
         |world, head| drop(world.ok(op::Cancel { task: head })),
         |world, head| {
-            // Its context turns out to be taken by an earlier task, which is done again.
+            // An earlier task of its context is requeued and runs.
             let earlier = *world.db.tasks.keys().next().unwrap();
             world.ok(op::Requeue { task: earlier });
             assert!(leased(world, "w1").contains(&earlier));
@@ -125,11 +125,11 @@ fn whoever_is_to_have_the_key_and_does_not_take_it_passes_it_on() {
         world.complete(holder, Outcome::Success);
         assert_eq!((parked(&world, next), world.task(head).has_dependents), (Some(Parked::ExclusiveKey), true));
         assert!(parked(&world, head).is_none_or(|parked| parked == Parked::Reserved));
-        // Not to be reserved: that is another test's.
+        // This test is not about reservations, so they run out first.
         world.now += SESSION_WAIT_MS;
         world.do_what_is_due();
         end(&mut world, head);
-        assert!(world.task(next).lease.is_some() || parked(&world, next).is_none(), "the key is free, and the next one knows");
+        assert!(world.task(next).lease.is_some() || parked(&world, next).is_none(), "the key is free, and the next task was woken");
     }
 }
 
@@ -138,13 +138,13 @@ fn the_word_is_passed_on_though_its_hearer_has_moved_since_it_was_looked_up() {
     let moves: [fn(&mut World, TaskId); 3] = [
         |world, head| drop(world.ok(op::Cancel { task: head })),
         |world, head| {
-            // Another look found that its context is taken by an earlier task, which is done again.
+            // Another re-evaluation finds that an earlier task of its context was requeued.
             let earlier = *world.db.tasks.keys().next().unwrap();
             world.ok(op::Requeue { task: earlier });
             world.ok(op::Reevaluate { tasks: vec![head], progress: None });
             assert_eq!(parked(world, head), Some(Parked::Session));
         },
-        // Another look has set it going.
+        // Another re-evaluation has made it ready.
         |world, head| {
             world.ok(op::Reevaluate { tasks: vec![head], progress: None });
         },
@@ -196,7 +196,7 @@ fn a_reserved_task_is_for_its_worker_until_its_time_is_over() {
     world.now += 1;
     world.do_what_is_due();
     assert_eq!((parked(&world, task), &world.task(task).session_worker), (None, &None));
-    // It is not kept a second time.
+    // It is not reserved a second time.
     world.ok(op::Reevaluate { tasks: vec![task], progress: None });
     assert_eq!(parked(&world, task), None);
     assert_eq!(leased(&mut world, "w2"), [task]);
@@ -262,14 +262,14 @@ fn room_that_shrank_below_what_is_held_is_counted_truly() {
     world.strict = true;
     let tasks = [0; 5].map(|_| create_next(&mut world, TaskSpec { session: Session::None, ..spec("c") }));
     assert_eq!(leased(&mut world, "w"), tasks[..3]);
-    // This replica has not heard of those leases.
+    // This replica does not know of those leases.
     let mut late = world.clone();
     late.ok(registration("w", 1));
     assert!(late.db.workers["w"].recount_slots);
     for done in &tasks[..2] {
         late.complete(*done, Outcome::Success);
         late.blind();
-        assert!(leased(&mut late, "w").is_empty(), "it holds as much as it may");
+        assert!(leased(&mut late, "w").is_empty(), "the worker is at its lowered capacity");
     }
     late.complete(tasks[2], Outcome::Success);
     late.blind();
@@ -286,7 +286,7 @@ fn a_gap_in_service_puts_the_end_of_leases_off() {
     let look = |grace_ms| op::ExpireLease { task, lease, grace: Grace { resumed_at, grace_ms, ..Grace::default() } };
     assert!(matches!(world.ok(look(10_000)), Due::Later(at) if at == resumed_at + 10_000));
     assert_eq!(world.task(task).lease.as_ref().unwrap().check_at, resumed_at + 10_000);
-    assert!(matches!(world.ok(look(10 * TTL_MS)), Due::Later(at) if at == resumed_at + TTL_MS), "no more than its TTL");
+    assert!(matches!(world.ok(look(10 * TTL_MS)), Due::Later(at) if at == resumed_at + TTL_MS), "the grace is not longer than the TTL");
     world.now += 10_000;
     assert!(matches!(world.ok(look(10_000)), Due::Done));
     assert_eq!(world.task(task).status, Status::Queued);

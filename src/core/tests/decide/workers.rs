@@ -10,7 +10,7 @@ use bloom_test_world::world::{TTL_MS, World, registration, spec, world};
 
 const NOT_SEEN_MS: i64 = 60_000;
 
-/// Worker `w` in every state, and a ready task.
+/// Worker `w` in every state, and a queued task.
 fn cases() -> Vec<(&'static str, World, TaskId)> {
     let with_status = |world: &mut World, status| {
         world.ok(WorkerChange { status: Some(status), ..registration("w", 1) });
@@ -56,7 +56,7 @@ fn cases() -> Vec<(&'static str, World, TaskId)> {
     ]
 }
 
-/// As for tasks; here what counts is the worker.
+/// As the check for tasks, but describes the worker.
 fn check(op: impl Fn(&World, TaskId) -> Op, expected: &str) {
     let rows = cases().into_iter().map(|(name, mut world, task)| {
         let before = world.clone();
@@ -300,18 +300,18 @@ fn a_lease_call_prefers_the_contexts_worker_then_room_then_the_last_seen() {
     world.now += 1;
     world.ok(op::RecordLastSeen { last_seen: vec![("c".into(), world.now)] });
     let (first, worker) = lease(&mut world, "x");
-    assert_eq!(worker, "c", "as much room as b, seen later");
-    assert_eq!(lease(&mut world, "y").1, "b", "most room");
-    assert_eq!(lease(&mut world, "x").1, "c", "runs that context");
+    assert_eq!(worker, "c", "c has as many free slots as b and was seen later");
+    assert_eq!(lease(&mut world, "y").1, "b", "b has the most free slots");
+    assert_eq!(lease(&mut world, "x").1, "c", "c runs a task of the context");
     world.complete(first, Outcome::Success);
-    assert_eq!(lease(&mut world, "x").1, "c", "runs it still");
+    assert_eq!(lease(&mut world, "x").1, "c", "c still runs a task of the context");
     for held in world.db.held_by("c").map(|task| task.id).collect::<Vec<_>>() {
         world.complete(held, Outcome::Success);
     }
     let other = world.create(spec("z"));
     world.lease(other, "c");
     world.now += 24 * 60 * 60 * 1000;
-    assert_eq!(lease(&mut world, "x").1, "c", "ran it within a day");
+    assert_eq!(lease(&mut world, "x").1, "c", "c completed a task of the context less than a day ago");
 }
 
 #[test]
@@ -322,7 +322,7 @@ fn a_sign_of_life_from_before_a_worker_was_marked_offline_does_not_bring_it_back
     world.ok(op::MarkOffline { worker: "w".into(), cause: Loss::Unreachable("connection refused".into()) });
     world.now += 100;
     world.ok(op::RecordLastSeen { last_seen: vec![("w".into(), sign)] });
-    assert!(world.db.workers["w"].lost, "it was on its way when the agent was found dead");
+    assert!(world.db.workers["w"].lost, "the sighting is older than the mark");
     world.ok(op::RecordLastSeen { last_seen: vec![("w".into(), world.now)] });
     assert!(!world.db.workers["w"].lost);
 }

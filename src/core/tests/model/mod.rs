@@ -1,9 +1,9 @@
-//! Every interleaving of a small control plane: two tasks, two workers with one place each, two replicas that may have looked before
-//! they lock, at most two crashes, and workers whose messages come late, twice or never.
+//! Every interleaving of a small control plane: two tasks, two workers with one slot each, two replicas that look up rows before they lock
+//! them, at most two crashes, and workers whose messages arrive late, twice or never.
 //!
-//! A replica's commands that look before they lock (claims, lease calls, creation, second looks) take two steps: `Begin` looks,
-//! `Finish` locks and decides on what it found; anything may happen in between. Other commands only read what they lock, so they take
-//! one. What a worker knows it may send at any time, as often as it likes: that covers late and duplicated messages.
+//! Commands that look up ids before they lock rows (claims, lease calls, creation, re-evaluation) take two steps: `Begin` looks up,
+//! `Finish` locks and decides on what was found; anything may happen in between. Other commands only read what they lock, so they take one
+//! step. A worker may send what it knows at any time and as often as it likes, which covers late and duplicated messages.
 
 mod print;
 mod state;
@@ -21,35 +21,35 @@ use bloom_test_world::world::{SESSION_WAIT_MS, START, spec, world};
 
 const WORKERS: [&str; 2] = ["w0", "w1"];
 
-/// What may happen in one model; each adds states.
+/// What may happen in a model. Each option adds states.
 struct Setting {
     first: TaskSpec,
     second: TaskSpec,
-    /// The second waits for the first.
+    /// The second task depends on the first.
     depends: bool,
     crashes: u8,
-    /// Somebody may cancel a task.
+    /// Clients may cancel a task.
     cancels: bool,
-    /// Somebody may call for a lease.
+    /// Clients may send lease calls.
     calls: bool,
-    /// A leader brings tasks to workers.
+    /// A leader pushes tasks to workers.
     pushes: bool,
-    /// Runs fail, and are tried again.
+    /// Runs may fail retryably.
     failures: bool,
-    /// Somebody may have one task done again.
+    /// Clients may requeue one task.
     requeues: bool,
-    /// A session's next task is kept for its worker.
+    /// The next task of a session is reserved for the worker that has the session.
     reserves: bool,
     graph: Mutex<Graph>,
 }
 
-/// What was explored, by the states' prints.
+/// The explored states, by their prints.
 #[derive(Default)]
 struct Graph {
     seen: HashSet<u64>,
-    /// All but crashes.
+    /// All transitions except crashes.
     steps: Vec<(u64, u64)>,
-    /// Every task is over.
+    /// States in which every task is finished.
     ends: HashSet<u64>,
 }
 
@@ -57,7 +57,7 @@ struct Graph {
 enum Action {
     Begin(usize, Ask),
     Finish(usize),
-    /// The process ends after its commit: nobody hears of it.
+    /// The process dies after its commit, so nobody gets the reply.
     FinishUnheard(usize),
     Do(Act),
     DoUnheard(Act),
@@ -65,7 +65,7 @@ enum Action {
 
 impl Setting {
     fn new(first: TaskSpec, second: TaskSpec) -> Self {
-        // Both replicas may be asked to make it.
+        // Both replicas may get the request to create it.
         let second = TaskSpec { idempotency_key: Some("once".into()), ..second };
         Self {
             first,
@@ -82,7 +82,7 @@ impl Setting {
         }
     }
 
-    /// Explores everything, and checks that from everywhere the end can be reached, without the help of a crash.
+    /// Explores all states, and checks that an end state can be reached from each of them without a crash.
     fn check(self) {
         let checker = self.checker().threads(2).spawn_bfs().join();
         checker.assert_properties();
@@ -97,7 +97,7 @@ impl Setting {
             open.extend(back.remove(&to).unwrap_or_default().into_iter().filter(|from| leads_on.insert(*from)));
         }
         let stuck = graph.seen.difference(&leads_on).count();
-        assert!(stuck == 0 && !graph.ends.is_empty(), "no way leads to the end from {stuck} states");
+        assert!(stuck == 0 && !graph.ends.is_empty(), "no end state can be reached from {stuck} states");
     }
 }
 
@@ -134,7 +134,7 @@ impl Model for Setting {
                     actions.push(Action::FinishUnheard(replica));
                 }
             } else if !state.is_over() && (replica == 0 || state.replicas[0].is_some()) {
-                // The replicas are alike: the second begins only beside the first.
+                // The replicas are equal, so the second one begins something only while the first one is busy.
                 actions.extend(self.asks(state).into_iter().map(|ask| Action::Begin(replica, ask)));
             }
         }
@@ -180,13 +180,13 @@ impl Model for Setting {
 
     fn properties(&self) -> Vec<Property<Self>> {
         vec![
-            Property::always("a worker holds no more than it has room for", |_, state: &State| {
+            Property::always("a worker never holds more tasks than its capacity", |_, state: &State| {
                 WORKERS.iter().all(|worker| state.db.used(worker).count_ones() <= 1)
             }),
-            Property::always("a lease holds what is leased or running, and nothing else", |_, state: &State| {
+            Property::always("exactly the leased and running tasks have a lease", |_, state: &State| {
                 state.db.tasks.values().all(|task| task.lease.is_some() == task.status.is_active())
             }),
-            Property::always("what was acknowledged is never lost", |_, state: &State| {
+            Property::always("an acknowledged completion is never lost", |_, state: &State| {
                 let stored = |given: &Given| state.db.results.iter().filter(|result| result.lease_id == given.id).count();
                 state
                     .leases
@@ -222,17 +222,17 @@ impl Model for Setting {
                 let mut keys = BTreeSet::new();
                 state.db.active().filter_map(|task| task.exclusive_key.as_ref()).all(|key| keys.insert(key))
             }),
-            Property::always("counts are what is there", |_, state: &State| {
+            Property::always("the counts match the tasks", |_, state: &State| {
                 state.db.counts.values().sum::<i64>() == state.db.tasks.len() as i64
                     && state.db.counts.iter().all(|((_, _, status), count)| {
                         *count == state.db.tasks.values().filter(|task| task.status == *status).count() as i64
                     })
             }),
-            Property::sometimes("all is done", |_, state: &State| {
+            Property::sometimes("all tasks complete", |_, state: &State| {
                 state.is_over() && state.db.tasks.values().all(|task| task.status == Status::Completed)
             }),
             Property::sometimes("a replica met a conflict", |_, state: &State| state.replicas.iter().flatten().any(|begun| begun.exact)),
-            Property::sometimes("a late result counts", |_, state: &State| {
+            Property::sometimes("a late completion is accepted", |_, state: &State| {
                 state.leases.iter().any(|given| {
                     given.acknowledged
                         && state.db.tasks[&given.task].last_lease.as_ref().is_some_and(|last| last.id == given.id)
@@ -267,9 +267,9 @@ impl Setting {
                 asks.extend(WORKERS.map(|worker| Ask::Lease(task.id, worker)));
             }
         }
-        // One leader, so one push at a time.
+        // There is one leader, so one push at a time.
         if self.pushes && !state.replicas.iter().flatten().any(|begun| matches!(begun.op, Op::Push(_))) {
-            // As for calls: what is given again and again adds states and nothing else.
+            // As for lease calls, further leases of a task add states but no new situations.
             let first = |worker: &str| state.db.ready_for(&state.db.workers[worker]).first().copied();
             let is_new = |task: TaskId| state.db.tasks[&task].lease_count < 2;
             let free = WORKERS.into_iter().filter(|worker| state.db.used(worker) == 0);
@@ -299,8 +299,8 @@ impl Setting {
             }
         }
         for task in state.db.tasks.values() {
-            // Attempts that were never delivered are given back, and a worker that asks again is told of what it holds: one such expiry
-            // will do. What was called for or pushed is not told again.
+            // An attempt whose lease was never delivered is given back, and a worker that claims again gets its lease delivered again, so
+            // one such expiry is enough. Leases by call or push are not delivered again.
             let called = |task: &TaskState| task.lease.as_ref().is_some_and(|lease| lease.origin != Origin::Claim);
             if task.status == Status::Running || (task.status == Status::Leased && (task.lease_count < 2 || called(task))) {
                 acts.push(Act::Expire(task.id));
@@ -316,7 +316,7 @@ impl Setting {
     }
 }
 
-/// Tried at most so often.
+/// The task with this `max_attempts`.
 fn tries(max_attempts: i64, spec: TaskSpec) -> TaskSpec {
     TaskSpec { max_attempts, ..spec }
 }

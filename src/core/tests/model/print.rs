@@ -1,4 +1,4 @@
-//! When two states are the same: ids and times differ from path to path and do not count.
+//! When two states are equal: ids and times differ between paths and do not count.
 
 use std::collections::BTreeSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -12,7 +12,7 @@ use bloom_core::wakeup::Subject;
 
 impl State {
     pub(super) fn sealed(mut self, setting: &Setting) -> Self {
-        // The workers are alike: whichever of them is called the first makes no difference.
+        // The workers are equal, so swapping them gives the same state.
         let prints = [WORKERS, [WORKERS[1], WORKERS[0]]].map(|workers| {
             let mut hasher = DefaultHasher::new();
             self.hash_all(workers, &mut hasher);
@@ -28,7 +28,7 @@ impl State {
         self
     }
 
-    /// Ids and times differ from path to path; what counts is which task, the how manieth lease, and whether a time has come.
+    /// Hashes ids and times as what matters of them: which task, the number of the lease, and whether a time has come.
     pub(super) fn hash_all(&self, workers: [&str; 2], hasher: &mut DefaultHasher) {
         let place = |worker: &str| workers[0] == worker;
         let number = |id: &TaskId| self.tasks.iter().position(|task| task == id);
@@ -42,7 +42,7 @@ impl State {
             }
             task.lease.as_ref().map(|lease| (place(&lease.worker_id), lease.slot, lease.origin, lease.holds_context)).hash(hasher);
             task.last_lease.as_ref().map(|last| last.status).hash(hasher);
-            // Whatever is said for an earlier lease changes nothing, which is checked as it happens.
+            // Messages for an earlier lease change nothing, which is checked when they happen.
             let newest = self.leases.iter().rfind(|given| given.task == *id);
             let ended = newest
                 .and_then(|given| self.db.past_leases.get(&given.id))

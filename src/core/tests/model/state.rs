@@ -1,4 +1,4 @@
-//! What happens in the model: replicas that look, lock and decide, workers that hear and answer.
+//! The steps of the model: replicas look up, lock and decide; workers get replies and send messages.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -28,7 +28,7 @@ pub(super) struct State {
     pub(super) session_wait_ms: i64,
     pub(super) now: i64,
     pub(super) commits: u64,
-    /// All that matters of it, in one number.
+    /// The hash of everything that matters in this state.
     pub(super) print: u64,
 }
 
@@ -37,15 +37,15 @@ pub(super) struct Given {
     pub(super) task: TaskId,
     pub(super) id: LeaseId,
     pub(super) worker: &'static str,
-    /// The worker has heard of it.
+    /// The worker knows of the lease.
     pub(super) known: bool,
-    /// The replica that made it is about to send it, or waits for the answer.
+    /// The replica that made the lease is about to push the task, or waits for the answer.
     pub(super) sending: bool,
-    /// The worker has heard that its completion was stored.
+    /// The worker knows that its completion was stored.
     pub(super) acknowledged: bool,
 }
 
-/// A command whose look-ups are done and whose locks are not.
+/// A command whose look-ups are done and whose rows are not locked yet.
 #[derive(Clone, Debug)]
 pub(super) struct Begun {
     pub(super) op: Op,
@@ -60,12 +60,12 @@ pub(super) struct Begun {
 pub(super) enum Ask {
     CreateSecond,
     Claim(&'static str),
-    /// With the news that the worker knows of no lease.
+    /// The worker says that it knows of no lease.
     ClaimAnew(&'static str),
     Lease(TaskId, &'static str),
     Push(&'static str),
     Requeue(TaskId),
-    /// The first wake-up is worked off, by whoever made it or, should that one have ended, by the leader.
+    /// The first wake-up is processed, by the replica that made it or by the leader.
     Wake,
 }
 
@@ -74,11 +74,11 @@ pub(super) enum Act {
     Beat(usize),
     Succeed(usize),
     FailRetryably(usize),
-    /// The push arrives. (Its answer changes nothing.)
+    /// The push arrives. (The agent's answer changes nothing.)
     Arrive(usize),
-    /// The agent refuses it.
+    /// The agent refuses the push.
     Refuse(usize),
-    /// It does not arrive, or its answer does not.
+    /// The push or its answer is lost.
     Lose(usize),
     Expire(TaskId),
     Due(TaskId),
@@ -137,7 +137,7 @@ impl State {
         let answer = decide(&mut set, &begun.op.clone().into());
         let mut written = Memory::clone(&self.db);
         if written.write(&set).is_err() {
-            // A process that ends then has nothing to lose but its question.
+            // A process that dies here has committed nothing; only the request is lost.
             if heard {
                 self.look_up(replica, begun.op, begun.keys, true);
             }
@@ -207,7 +207,7 @@ impl State {
                 }
             }
         }
-        panic!("{op:?} never has enough rows");
+        panic!("{op:?} asks for more rows again and again");
     }
 
     pub(super) fn acknowledge(&mut self, done: &Completion, result: &StoredResult) {
@@ -226,7 +226,7 @@ impl State {
         set
     }
 
-    /// Carries the news of a commit on: to those who wait, and to the worker that asked.
+    /// Applies a commit, and delivers its reply to the worker that sent the request.
     pub(super) fn committed(&mut self, mut written: Memory, set: &WorkingSet, reply: Option<Reply>, heard: bool) {
         written.audit.clear();
         self.db = Arc::new(written);
@@ -244,7 +244,7 @@ impl State {
             Some(Reply::Leased(reply::Leased { task, .. })) => task.lease.iter().map(|lease| lease.id).collect(),
             _ => Vec::new(),
         };
-        // Whoever hears of a lease begins at once, and says so; saying it again is one of the acts.
+        // A worker that gets a lease starts the run at once and sends a heartbeat; further heartbeats are separate acts.
         for i in (0..self.leases.len()).filter(|i| told.contains(&self.leases[*i].id)).collect::<Vec<_>>() {
             let pushed = self.db.tasks[&self.leases[i].task].lease.as_ref().is_some_and(|lease| lease.origin.is_pushed());
             if pushed {
