@@ -1,6 +1,6 @@
-//! A client of the HTTP API: what the agent and the commands for people call a server with.
+//! A client of the HTTP API, used by the agent and by the commands that call a server.
 //!
-//! It sends once; who calls decides what is worth another try.
+//! It sends each request once; the caller decides whether to try again.
 
 mod sse;
 
@@ -19,14 +19,14 @@ pub use sse::{Event, Events};
 
 use bloom_outbound::{self as outbound, cause};
 
-/// Longer than any request may take at the server, but for long polls.
+/// Longer than any request may take at the server, except for long polls.
 pub const CALL_LIMIT: Duration = Duration::from_secs(40);
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
-/// An answer holds an output of 16 MiB at most, as JSON, or a page of tasks.
+/// An answer contains at most an output of 16 MiB as JSON, or a page of tasks.
 const MAX_ANSWER_BYTES: usize = 256 << 20;
 const MAX_ERROR_CHARS: usize = 1000;
 
-/// One server, and the key to it. Cheap to clone; clones share connections.
+/// One server and its key. Cheap to clone; clones share connections.
 #[derive(Clone, Debug)]
 pub struct Client {
     http: reqwest::Client,
@@ -34,25 +34,25 @@ pub struct Client {
     key: Option<HeaderValue>,
 }
 
-/// What a server answered with success.
+/// A successful answer.
 #[derive(Debug)]
 pub struct Answer {
     pub status: u16,
     pub body: Vec<u8>,
-    /// The next page's path and query, from `/api` on.
+    /// The path and query of the next page, starting at `/api`.
     pub next: Option<String>,
 }
 
-/// Why there is no answer to work with. The texts are for people.
+/// Why a call failed. The texts are shown to users.
 #[derive(Clone, Debug)]
 pub enum Error {
-    /// The server or its key can't be used as given: nothing was sent.
+    /// The address or the key can't be used; nothing was sent.
     Usage(String),
-    /// Nobody answered, or not to the end: whether the call took effect is unknown.
+    /// There was no answer, or the connection broke before its end. It is unknown whether the call took effect.
     Unreachable(String),
-    /// The server said no.
+    /// The server refused the call.
     Refused { status: u16, message: String, retry_after: Option<Duration> },
-    /// The answer is not what the API promises.
+    /// The answer does not conform to the API.
     Garbled(String),
 }
 
@@ -86,7 +86,7 @@ impl fmt::Display for Error {
 
 impl Client {
     /// # Errors
-    /// `server` is no http or https URL, the key can't be a header, or this machine's TLS can't be set up.
+    /// `server` is not an http or https URL, the key can't be sent as a header, or TLS can't be set up on this machine.
     pub fn new(server: &str, key: Option<&SecretString>) -> Result<Self, Error> {
         let wrong = |why: &str| Error::Usage(format!("the server's address {server}: {why}; give a URL such as http://127.0.0.1:5000"));
         let mut base = Url::parse(server).map_err(|error| wrong(&error.to_string()))?;
@@ -110,24 +110,24 @@ impl Client {
         Ok(Self { http, base, key: key.transpose()? })
     }
 
-    /// The server's address, without the slash at its end.
+    /// The server's address, without a trailing slash.
     pub fn server(&self) -> &str {
         self.base.as_str().trim_end_matches('/')
     }
 
     /// # Errors
-    /// See [`Error`]; also when the answer is no `T`.
+    /// See [`Error`]; also if the answer is not a `T`.
     pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Error> {
         self.send::<()>(Method::GET, path, None, CALL_LIMIT).await?.json()
     }
 
     /// # Errors
-    /// See [`Error`]; also when the answer is no `T`.
+    /// See [`Error`]; also if the answer is not a `T`.
     pub async fn post<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> Result<T, Error> {
         self.send(Method::POST, path, Some(body), CALL_LIMIT).await?.json()
     }
 
-    /// Sends once. `path` begins with `api/`, its parts are encoded; `limit` counts to the answer's end.
+    /// Sends once. `path` begins with `api/` and its parts are encoded. `limit` is the time until the end of the answer.
     ///
     /// # Errors
     /// See [`Error`].
@@ -151,7 +151,7 @@ impl Client {
         Err(refusal(status.as_u16(), &headers, &bytes))
     }
 
-    /// Opens a stream of server-sent events, from after `last` on.
+    /// Opens a stream of server-sent events, starting after the event id `last`.
     ///
     /// # Errors
     /// See [`Error`].
@@ -195,17 +195,17 @@ impl Client {
 
 impl Answer {
     /// # Errors
-    /// The body is no `T`.
+    /// The body is not a `T`.
     pub fn json<T: DeserializeOwned>(&self) -> Result<T, Error> {
         serde_json::from_slice(&self.body)
             .map_err(|error| Error::Garbled(format!("the server's answer is not what its API promises: {error}")))
     }
 }
 
-/// What stands for itself in a part of a path (RFC 3986, unreserved).
+/// The characters that are not encoded in a part of a path (RFC 3986, unreserved).
 const UNRESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
-/// A part of a path, encoded so that it stays one, and stays what it is: parsers of URLs drop line breaks.
+/// Encodes a part of a path. Without that, a slash would split the part, and URL parsers would drop line breaks.
 pub fn part(text: &str) -> String {
     utf8_percent_encode(text, UNRESERVED).to_string()
 }
@@ -213,7 +213,7 @@ pub fn part(text: &str) -> String {
 fn refusal(status: u16, headers: &HeaderMap, body: &[u8]) -> Error {
     let seconds = headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
     let refused = Error::Refused { status, message: message(status, body), retry_after: seconds.map(Duration::from_secs) };
-    // A proxy says such things on its own behalf; of others, as of 404, only the API's word counts.
+    // These statuses count even if a proxy sent them. Others, such as 404, count only if they come from the API.
     let is_anybodys = refused.is_passing() || matches!(status, 401 | 403 | 413);
     let is_api = || serde_json::from_slice::<serde_json::Value>(body).is_ok_and(|value| value.get("error").is_some());
     if is_anybodys || is_api() {
@@ -222,7 +222,7 @@ fn refusal(status: u16, headers: &HeaderMap, body: &[u8]) -> Error {
     Error::Garbled(format!("the answer {status} is not from this API: check the address, and whether the server behind the proxy runs"))
 }
 
-/// The text of `{"error": "text"}`, or the complaints of `{"error": {"formErrors", "fieldErrors"}}` in one line.
+/// The text of `{"error": "text"}`, or the texts of `{"error": {"formErrors", "fieldErrors"}}` in one line.
 fn message(status: u16, body: &[u8]) -> String {
     let text = match serde_json::from_slice::<serde_json::Value>(body) {
         Ok(value) => match &value["error"] {
@@ -241,7 +241,7 @@ fn message(status: u16, body: &[u8]) -> String {
     if text.trim().is_empty() { format!("the server answered {status}") } else { text }
 }
 
-/// The path of `Link: <…>; rel="next"`, from `/api` on: a proxy's prefix is put before it again.
+/// The path of `Link: <…>; rel="next"`, starting at `/api`. The prefix of a proxy is added again when the page is requested.
 pub fn next_page(link: &HeaderValue) -> Option<String> {
     let link = link.to_str().ok()?.split(',').find(|part| part.contains("rel=\"next\""))?;
     let uri = link.split_once('<')?.1.split_once('>')?.0;

@@ -1,4 +1,4 @@
-//! Server-sent events, as the HTML standard has them (html.spec.whatwg.org, "9.2 Server-sent events"), but for `retry`.
+//! Server-sent events as in the HTML standard (html.spec.whatwg.org, "9.2 Server-sent events"), except for `retry`.
 
 use std::time::Duration;
 
@@ -7,13 +7,13 @@ use reqwest::Response;
 use super::Error;
 use bloom_outbound::cause;
 
-/// The server says something at least every 15 s, if only a comment.
+/// The server sends at least a comment every 15 s.
 const SILENCE: Duration = Duration::from_secs(60);
 const MAX_EVENT_BYTES: usize = 64 << 20;
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Event {
-    /// `message` unless named.
+    /// `message` if the server gave no name.
     pub name: String,
     pub data: String,
     pub id: Option<String>,
@@ -31,7 +31,7 @@ impl Events {
         Self { response, server: server.to_owned(), lines: Lines::default() }
     }
 
-    /// The next event; `None` when the server has ended the stream.
+    /// The next event; `None` if the server has ended the stream.
     ///
     /// # Errors
     /// The connection broke, or nothing was received for a minute.
@@ -112,7 +112,7 @@ mod tests {
             }
             let event =
                 |name: &str, data: &str, id: Option<&str>| Event { name: name.into(), data: data.into(), id: id.map(str::to_owned) };
-            assert_eq!(events, [event("task", "{\"a\":\n\"ä\"}", Some("7")), event("message", "x", None)], "in pieces of {size}");
+            assert_eq!(events, [event("task", "{\"a\":\n\"ä\"}", Some("7")), event("message", "x", None)], "in chunks of {size} bytes");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Calls that are answered at once: health, and orders.
+//! Calls that agents answer at once: health checks and orders.
 
 use std::time::Duration;
 
@@ -9,12 +9,12 @@ use super::Agents;
 use bloom_outbound as outbound;
 
 const HEALTH_LIMIT: Duration = Duration::from_secs(5);
-/// An update fetches a program first.
+/// For an update, the agent downloads the program first.
 const ORDER_LIMIT: Duration = Duration::from_secs(310);
-/// Of an agent's error text, as much as is shown.
+/// The maximum length of an agent's error text.
 const MAX_TEXT_CHARS: usize = 2_000;
 
-/// What an agent is told to do with itself.
+/// An order for an agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
     Update,
@@ -33,10 +33,10 @@ impl Order {
 }
 
 impl Agents {
-    /// What the agent tells of itself.
+    /// The agent's health answer.
     ///
     /// # Errors
-    /// A text for people: nobody answered, with another status than a success, or what answered is no agent.
+    /// A text for users: there was no answer, the status is not a success, or the answer is not one of an agent.
     pub async fn health(&self, worker_url: &str) -> Result<Map<String, Value>, String> {
         let request = self.request(Method::GET, worker_url, "health")?;
         let reply = outbound::send(request, HEALTH_LIMIT).await.map_err(|failure| failure.text)?;
@@ -46,10 +46,10 @@ impl Agents {
         serde_json::from_slice(&reply.body).map_err(|_| "the answer is not a JSON object: is an agent listening there?".to_owned())
     }
 
-    /// Gives the order, once; the agent's answer, as far as it is a JSON object.
+    /// Sends the order once. Returns the agent's answer, or an empty object if the answer is not a JSON object.
     ///
     /// # Errors
-    /// A text for people: `Agent returned 500: …`, or what the network said.
+    /// A text for users: `Agent returned 500: …`, or the network error.
     pub async fn order(&self, worker_url: &str, order: Order) -> Result<Map<String, Value>, String> {
         let request = self.request(Method::POST, worker_url, order.path())?.json(&Map::<String, Value>::new());
         let reply = outbound::send(request, ORDER_LIMIT).await.map_err(|failure| failure.text)?;

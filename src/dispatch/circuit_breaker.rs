@@ -1,5 +1,5 @@
-//! A circuit breaker for each worker that tasks are pushed to. A failed push opens it, for longer each time; when that time is over, the
-//! agent's health is asked for before the next task is sent. Otherwise a dead agent would use up the attempts of every queued task.
+//! A circuit breaker for each worker that tasks are pushed to. A failed push opens it, for longer each time. When that time is over, the
+//! agent's health is checked before the next task is sent. Without it, every queued task would be leased to a dead agent again and again.
 
 use std::collections::HashMap;
 
@@ -9,41 +9,41 @@ use bloom_core::ids::WorkerId;
 
 const FIRST_MS: Ms = 1_000;
 const LONGEST_MS: Ms = 300_000;
-/// Asking for its health costs no task anything.
+/// Shorter than for pushes, because a health check affects no task.
 const LONGEST_HEALTH_MS: Ms = 30_000;
-/// Doublings from the shortest time to the longest.
+/// The number of doublings from the shortest time to the longest.
 const DOUBLINGS: u32 = 9;
 
 #[derive(Default)]
 pub(super) struct CircuitBreakers(HashMap<WorkerId, CircuitBreaker>);
 
 struct CircuitBreaker {
-    /// In a row.
+    /// Failures in a row.
     failures: u32,
     state: State,
 }
 
 #[derive(Clone, Copy, PartialEq)]
 enum State {
-    /// No task is sent before this time.
+    /// No task is pushed before this time.
     Open(Ms),
-    /// The agent's health is being asked for.
+    /// The agent's health is being checked.
     Checking,
-    /// Tasks are sent.
+    /// Tasks are pushed.
     Closed,
 }
 
 impl CircuitBreakers {
     pub fn failed(&mut self, worker: &str, now: Ms) {
         let breaker = self.0.entry(worker.to_owned()).or_insert(CircuitBreaker { failures: 0, state: State::Closed });
-        // Pushes that were under way together fail together; that is one failure.
+        // Pushes that were in progress together fail together, which counts as one failure.
         if breaker.state != State::Closed {
             return;
         }
         breaker.open_longer(now, LONGEST_MS);
     }
 
-    /// Answers whether it had failed before.
+    /// Returns whether a push had failed before.
     pub fn succeeded(&mut self, worker: &str) -> bool {
         self.0.remove(worker).is_some()
     }
@@ -52,7 +52,7 @@ impl CircuitBreakers {
         self.0.get(worker).is_some_and(|breaker| breaker.state != State::Closed)
     }
 
-    /// The workers whose health is to be checked now, and when the next one's is.
+    /// The workers whose health is to be checked now, and when the next check is due.
     fn take_due(&mut self, now: Ms) -> (Vec<WorkerId>, Option<Ms>) {
         let mut due = Vec::new();
         let mut next = None;
@@ -86,12 +86,12 @@ impl CircuitBreaker {
 }
 
 impl Agents {
-    /// Whether tasks may be brought to the worker by themselves, as far as its agent is known.
+    /// Whether the leader may push tasks to the worker.
     pub fn is_reachable(&self, worker: &str) -> bool {
         !self.breakers().is_open(worker)
     }
 
-    /// Checks the health of the agents that are due; answers when the next one is.
+    /// Starts the health checks that are due. Returns when the next one is due.
     pub fn check_due(&self) -> Option<Ms> {
         let (due, next) = self.breakers().take_due(self.0.engine.now());
         for worker in due {
@@ -99,7 +99,7 @@ impl Agents {
             self.0.engine.spawn(async move {
                 let engine = &agents.0.engine;
                 let Some(url) = engine.worker_url(&worker) else {
-                    // It has left.
+                    // The worker was removed.
                     agents.breakers().succeeded(&worker);
                     return;
                 };
@@ -130,7 +130,7 @@ mod tests {
             assert!(breakers.is_open("w") && !breakers.is_open("other"));
             now += long * 1000;
             assert_eq!(breakers.take_due(now), (vec!["w".to_owned()], None));
-            assert!(breakers.is_open("w"), "its health is not known yet");
+            assert!(breakers.is_open("w"), "the health check has not ended yet");
             breakers.checked("w", true, now);
             assert!(!breakers.is_open("w"));
         }
@@ -152,6 +152,6 @@ mod tests {
             breakers.checked("w", false, now);
             now += 30_000;
         }
-        assert_eq!(breakers.take_due(now - 30_000), (Vec::new(), Some(now)), "it is asked again soon");
+        assert_eq!(breakers.take_due(now - 30_000), (Vec::new(), Some(now)), "its health is checked again within 30 s");
     }
 }

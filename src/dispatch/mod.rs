@@ -1,6 +1,6 @@
-//! The server's calls to the agents of workers: tasks pushed to them, their health, and orders such as an update.
+//! The server's calls to the agents of workers: pushed tasks, health checks, and orders such as an update.
 //!
-//! Where an agent is, its worker's registration says. What goes there carries the agents' common key, so that they know who calls.
+//! The URL of an agent is that of its worker's registration. Each call carries the key that all agents share.
 
 mod calls;
 mod circuit_breaker;
@@ -24,29 +24,30 @@ use circuit_breaker::CircuitBreakers;
 
 const KEY_HEADER: &str = "X-MEMBRIDGE-AGENT";
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
-/// An agent that answers when its run is done leaves the connection silent for as long; this tells whether the machine is there at all.
+/// An agent that answers at the end of its run leaves the connection silent until then. Keep-alive finds out whether the machine is still
+/// up.
 const KEEP_ALIVE: Duration = Duration::from_secs(30);
-/// Pushes under way at a time. Those of agents that answer at once are short, others last as long as their runs.
+/// The maximum number of pushes in progress. A push is short if the agent answers at once; otherwise it lasts as long as the run.
 const MAX_PUSHES: usize = 1_024;
 
 #[derive(Clone, Default)]
 pub struct DispatchOptions {
-    /// Sent with every call, never shown.
+    /// Sent with every call, and never shown.
     pub key: Option<SecretString>,
-    /// Where agents reach this server, without a slash at the end.
+    /// The URL at which agents reach this server, without a trailing slash.
     pub public_url: Option<String>,
-    /// Where it listens, if nothing better is known.
+    /// The URL at which this server listens, used if no public URL is set.
     pub own_url: String,
 }
 
-/// The agents, as this process calls them. Clones share everything.
+/// The agents, as this process calls them. Clones share their state.
 #[derive(Clone)]
 pub struct Agents(Arc<Inner>);
 
 struct Inner {
     engine: Engine,
     options: DispatchOptions,
-    /// The error is one of this machine's set-up.
+    /// An error means that TLS can't be set up on this machine.
     http: Result<reqwest::Client, String>,
     places: Arc<Semaphore>,
     breakers: Mutex<CircuitBreakers>,
@@ -54,7 +55,7 @@ struct Inner {
 
 impl Agents {
     pub fn new(engine: Engine, options: DispatchOptions) -> Self {
-        // No connection is used twice: on one that its other end has just closed nobody could say whether the request was seen.
+        // Connections are not reused: if the agent has just closed an idle one, it is unknown whether it saw the request.
         let http = outbound::client(|builder| {
             let builder = builder.connect_timeout(CONNECT_LIMIT).tcp_keepalive(KEEP_ALIVE).tcp_nodelay(true);
             builder.pool_max_idle_per_host(0).retry(reqwest::retry::never())
@@ -62,17 +63,17 @@ impl Agents {
         Self(Arc::new(Inner { engine, options, http, places: Arc::new(Semaphore::new(MAX_PUSHES)), breakers: Mutex::default() }))
     }
 
-    /// Where agents reach this server, if an operator has said so.
+    /// The URL at which agents reach this server, if it is set.
     pub fn public_url(&self) -> Option<&str> {
         self.0.options.public_url.as_deref()
     }
 
-    /// Where this server listens.
+    /// The URL at which this server listens.
     pub fn own_url(&self) -> &str {
         &self.0.options.own_url
     }
 
-    /// How many more pushes may be begun.
+    /// How many more pushes may be started.
     pub fn room(&self) -> usize {
         self.0.places.available_permits()
     }

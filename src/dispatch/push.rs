@@ -1,7 +1,8 @@
-//! One push: a task and its lease sent to a worker's agent.
+//! One push: sends a task and its lease to a worker's agent.
 //!
-//! The lease is committed first; then this process sends, once. Nobody ever sends again for that lease: whatever ends this process or
-//! the answer to it, the lease runs out and the task gets another. A completion over the agent's own calls needs no answer here.
+//! The lease is committed first, then this process sends the task, once. No process ever sends it again for that lease: if this process
+//! dies or the answer is lost, the lease expires and the task gets another one. A completion arrives by the agent's own calls, so it does
+//! not need the answer here.
 
 use std::time::Duration;
 
@@ -20,40 +21,40 @@ use bloom_core::worker::Worker;
 use bloom_engine::Error;
 use bloom_outbound::{self as outbound, SendError};
 
-/// Between two looks at whether the lease is still there.
+/// The interval of the checks whether the lease is still active.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
-/// For the answer of an agent that has just completed its run.
+/// How long to wait for the push's answer after the lease has ended, because agents may answer right after the completion.
 const LAST_WORDS: Duration = Duration::from_secs(5);
-/// Tries to put the end of a push down, and the pauses between them; after that the lease runs out.
+/// The number of tries to store the end of a push, and the pause between them. If all fail, the lease expires.
 const TRIES: usize = 10;
 const TRY_EVERY: Duration = Duration::from_secs(1);
 
-/// What came of a push.
+/// The outcome of a push.
 #[derive(Debug)]
 pub enum Outcome {
-    /// The agent has it, or had; its answer.
+    /// The agent has accepted or already finished the task; this is its answer.
     Accepted(Box<RawValue>),
-    /// The agent said no; its answer. The task has failed.
+    /// The agent refused the task, which has failed; this is its answer.
     Refused(Box<RawValue>),
-    /// Nobody has it; why. The task is back in the queue.
+    /// The push failed, and the task is queued again; the text says why.
     Failed(String),
-    /// The run goes on, or is over, and the agent did not answer the push itself.
+    /// The agent did not answer the push, but the run goes on or has ended.
     Unanswered,
 }
 
-/// A dispatch call's push that is under way.
+/// A push for a dispatch call, in progress.
 pub struct Dispatched {
     pub lease_id: LeaseId,
     pub worker_id: WorkerId,
-    /// Closed without a word when the server stops.
+    /// Closed without a value if the server stops.
     pub outcome: oneshot::Receiver<Outcome>,
 }
 
 impl Agents {
-    /// Leases the task to the worker (or the best one) and pushes it there. The push goes on, whatever becomes of the caller.
+    /// Leases the task to the worker (or to the best one) and pushes it there. The push continues if the caller goes away.
     ///
     /// # Errors
-    /// As of [`Engine::dispatch`](bloom_engine::Engine::dispatch); `Busy` when too many pushes are under way.
+    /// Those of [`Engine::dispatch`](bloom_engine::Engine::dispatch); `Busy` if too many pushes are in progress.
     pub async fn dispatch(
         &self,
         task: TaskId,
@@ -69,7 +70,7 @@ impl Agents {
         self.0.engine.spawn(async move {
             match agents.0.engine.dispatch(task, worker, ttl_ms, request_id).await {
                 Ok(Leased { task, worker, .. }) => {
-                    // Who asked may be gone; the task is on its way all the same.
+                    // The caller may be gone; the push continues.
                     let _ = leased.send(Ok((task.lease.as_ref().map(|lease| lease.id), worker.id.clone())));
                     let _ = told.send(agents.push(&task, &worker, &runtime_url).await);
                 }
@@ -81,11 +82,11 @@ impl Agents {
         Ok(Dispatched { lease_id: lease.ok_or(Error::Internal)?, worker_id, outcome })
     }
 
-    /// Sends what the leader has leased.
+    /// Pushes a task that the leader has leased.
     pub fn begin(&self, task: TaskState, worker: Worker) {
         let agents = self.clone();
         agents.warn_of_unknown_address();
-        // A dispatch call may have taken the last place meanwhile: the lease is there, so it is sent.
+        // A dispatch call may have taken the last permit meanwhile. The task is pushed anyway, because its lease exists.
         let place = self.0.places.clone().try_acquire_owned().ok();
         self.0.engine.spawn(async move {
             let runtime_url = agents.public_url().unwrap_or_else(|| agents.own_url());
@@ -124,7 +125,8 @@ impl Agents {
         outcome
     }
 
-    /// From now on the leader lets the worker alone for a while. Said before the task is free again, or it would come back at once.
+    /// Opens the worker's circuit breaker. This must happen before the task is queued again, or the task would be pushed to this worker
+    /// again.
     fn rest(&self, worker: &Worker) {
         if worker.is_pushed_to() {
             self.breakers().failed(&worker.id, self.0.engine.now());
@@ -144,7 +146,7 @@ impl Agents {
             Err(error) => Err(unsent(format!("the task could not be read: {error}"))),
         };
         let reply = match request {
-            // Its lease ends before: then nobody waits any more.
+            // Usually the lease ends before this limit, and then the answer is no longer awaited.
             Ok(request) => tokio::select! {
                 reply = outbound::send(request, Duration::from_millis((task.timeout_sec + 120).unsigned_abs() * 1000)) => reply,
                 () = self.is_over(task.id, lease.id) => return self.unanswered(task.id, lease.id, worker).await,
@@ -170,7 +172,7 @@ impl Agents {
         }
     }
 
-    /// Waits until the lease is over, and some time more for last words.
+    /// Waits until the lease has ended, and then a little longer for the answer.
     async fn is_over(&self, task: TaskId, lease: LeaseId) {
         loop {
             tokio::time::sleep(LOOK_EVERY).await;
@@ -181,7 +183,7 @@ impl Agents {
         }
     }
 
-    /// The lease is over and the agent has not answered: it has done its work by its own calls, or nothing at all.
+    /// The lease has ended and the agent has not answered: either it has completed the run by its own calls, or it did nothing.
     async fn unanswered(&self, task: TaskId, lease: LeaseId, worker: &Worker) -> Outcome {
         match self.0.engine.database().task_states(&[task]).await {
             Ok(states) if states.first().is_some_and(|state| is_expired(state, lease)) => {
@@ -201,7 +203,7 @@ impl Agents {
         }
     }
 
-    /// Puts the end of a push down; the task as it is then, if that is known.
+    /// Stores the end of a push. Returns the task after that, if it is known.
     async fn end(&self, task: TaskId, lease: LeaseId, end: PushEnd) -> Option<TaskState> {
         let engine = &self.0.engine;
         for _ in 0..TRIES {
@@ -216,7 +218,7 @@ impl Agents {
     }
 }
 
-/// The agent has or had the task: its lease goes on, or was ended by its own word.
+/// Whether the agent has or had the task: its lease is active, or was released by the agent.
 fn is_at_work(state: &TaskState, lease: LeaseId) -> bool {
     let is_held = state.lease.as_ref().is_some_and(|active| active.id == lease);
     is_held || state.last_lease.as_ref().is_some_and(|last| last.id == lease && last.status == LeaseStatus::Released)
@@ -226,8 +228,8 @@ fn is_expired(state: &TaskState, lease: LeaseId) -> bool {
     state.last_lease.as_ref().is_some_and(|last| last.id == lease && last.status == LeaseStatus::Expired)
 }
 
-/// Says nothing of the task: a wrong key, a conflict, no room at all or on the disk. Nobody asked for this push, so the task waits for
-/// a better one; a dispatch call is told, and its task has failed.
+/// Whether the status does not concern the task itself: a wrong key, a conflict, no free slot, a full disk. A task that the leader pushed
+/// then goes back to the queue. For a dispatch call the task fails, because its caller gets the answer.
 fn turns_away(status: u16) -> bool {
     matches!(status, 401 | 403 | 409 | 429 | 503 | 507)
 }

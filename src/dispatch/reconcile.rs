@@ -1,4 +1,4 @@
-//! Brings ready tasks to the workers that are pushed to. The leases are made here; sending them and waiting for agents goes on beside.
+//! Leases ready tasks to the workers that are pushed to. The pushes run in tasks of their own, so this loop does not wait for agents.
 
 use super::Agents;
 use bloom_core::Ms;
@@ -6,9 +6,9 @@ use bloom_core::command::Rejection;
 use bloom_engine::Error;
 use bloom_reconcile::{Context, RECONCILE_EVERY_MS};
 
-/// Tasks given out in one commit.
+/// The maximum number of tasks leased in one round.
 const AT_ONCE: usize = 64;
-/// While as many pushes are under way as may be.
+/// The pause while the maximum number of pushes is in progress.
 const FULL_MS: Ms = 1_000;
 
 pub async fn run(context: Context, agents: Agents) {

@@ -1,4 +1,4 @@
-//! The control plane's listing of agents.
+//! The control plane's list of agents.
 
 use std::collections::BTreeSet;
 
@@ -12,14 +12,14 @@ use bloom_core::worker::{MAX_CONCURRENCY, WorkerStatus};
 const MAX_AGENTS: usize = 10_000;
 const MAX_NAME_CHARS: usize = 128;
 
-/// `[…]` or `{"agents": […]}`; entries are looked at one by one, so that a bad one costs nothing but itself.
+/// `[…]` or `{"agents": […]}`. Entries are parsed one by one, so that a bad one does not affect the others.
 #[derive(Deserialize)]
 struct Enveloped<'a> {
     #[serde(borrow)]
     agents: Vec<&'a RawValue>,
 }
 
-/// One entry. `last_seen` comes in several forms and is not read: being listed counts as seen.
+/// One entry. `last_seen` has several forms and is ignored: being listed counts as seen.
 #[derive(Deserialize)]
 struct Listed {
     name: Option<String>,
@@ -61,7 +61,7 @@ pub fn parse(body: &[u8]) -> Result<Vec<WorkerChange>, String> {
             Err(problem) => bad.push((n, problem)),
         }
     }
-    // One line a listing: it is read every few seconds.
+    // One warning per list, because the list is read every few seconds.
     if let Some((n, problem)) = bad.first() {
         tracing::warn!(skipped = bad.len(), first = n, %problem, "agents listed by the control plane were skipped");
     }
@@ -69,7 +69,7 @@ pub fn parse(body: &[u8]) -> Result<Vec<WorkerChange>, String> {
 }
 
 fn entry(raw: &str) -> Result<WorkerChange, String> {
-    // No database keeps them in text. An escaped backslash before it is a false alarm that nobody will raise.
+    // Databases can't store NUL in text. The check also rejects an escaped backslash followed by `u0000`, which does not occur in practice.
     if raw.contains("\\u0000") {
         return Err("it contains a NUL character".to_owned());
     }

@@ -1,4 +1,4 @@
-//! One call of the control plane: its address, its tries and the waits between them.
+//! A call to the control plane, with its retries and the waits between them.
 
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::MembridgeOptions;
 use bloom_outbound::{self as outbound, Reply};
 
-/// What can be asked of the control plane.
+/// The calls to the control plane.
 #[derive(Clone, Copy, Debug)]
 pub enum Call<'a> {
     Health,
@@ -23,7 +23,7 @@ pub enum Call<'a> {
     Nodes {
         project: &'a str,
     },
-    /// Makes a node the project's leader; `body` goes as it is.
+    /// Makes a node the leader of the project; `body` is sent unchanged.
     SelectLeader {
         project: &'a str,
         body: &'a Value,
@@ -47,16 +47,16 @@ impl Call<'_> {
     }
 }
 
-/// What came of a call, after its retries.
+/// The outcome of a call, after its retries.
 #[derive(Clone, Debug)]
 pub enum Upstream {
     Reply(Reply),
-    /// No answer; the text says why.
+    /// There was no answer; the text says why.
     Down(String),
 }
 
 impl Upstream {
-    /// Why the connection counts as broken. A refused key does; other refusals are answers.
+    /// Why the connection counts as failed. Refused keys and server errors do; other statuses are normal answers.
     pub(super) fn problem(&self) -> Option<String> {
         match self {
             Self::Reply(Reply { status: status @ (401 | 403 | 500..), .. }) => Some(format!("HTTP {status}")),
@@ -67,12 +67,12 @@ impl Upstream {
 }
 
 pub(super) struct Client {
-    /// The error is one of this machine's set-up.
+    /// An error means that TLS can't be set up on this machine.
     http: Result<reqwest::Client, String>,
     options: MembridgeOptions,
 }
 
-/// Why a try is to be repeated.
+/// Why an attempt is repeated.
 enum AttemptError {
     Status(Reply),
     Network(String),
@@ -112,7 +112,7 @@ impl Client {
     }
 }
 
-/// So many waits, each twice the one before, with up to 30 % added by chance so that replicas drift apart.
+/// The waits between attempts: each is twice the one before, plus up to 30 % at random so that replicas do not retry together.
 fn waits(first: Duration, retries: u32) -> impl Iterator<Item = Duration> + Send + Sync + Unpin {
     (0..retries).map(move |n| {
         let chance = RandomState::new().hash_one(n) as f64 / u64::MAX as f64;

@@ -1,6 +1,6 @@
-//! The membridge control plane: an outside service that lists agents and keeps projects.
+//! The membridge control plane: an external service that lists agents and keeps projects.
 //!
-//! One [`Membridge`] is shared by the proxy routes and the worker sync. Its address and key may change while it runs.
+//! The proxy routes and the worker sync share one [`Membridge`]. Its address and key may change at runtime.
 
 mod agents;
 mod client;
@@ -18,12 +18,12 @@ pub use bloom_outbound::Reply;
 use client::Client;
 pub use client::{Call, Upstream};
 
-/// How patient the client is.
+/// Timeouts and waits of the client.
 #[derive(Clone, Copy, Debug)]
 pub struct MembridgeOptions {
-    /// For one try, its whole answer included.
+    /// For one attempt, up to the end of the answer.
     pub attempt_timeout: Duration,
-    /// Before the first retry; it doubles from one to the next, and up to 30 % are added by chance.
+    /// Before the first retry. It doubles for each further one, plus up to 30 % at random.
     pub first_wait: Duration,
 }
 
@@ -33,7 +33,7 @@ impl Default for MembridgeOptions {
     }
 }
 
-/// The control plane, as this process knows it. Clones share everything.
+/// The connection to the control plane. Clones share its state.
 #[derive(Clone)]
 pub struct Membridge(Arc<Inner>);
 
@@ -55,18 +55,18 @@ struct Seen {
     last_test: Option<Ms>,
 }
 
-/// How the last calls went.
+/// The outcome of the last calls.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct State {
     pub consecutive_failures: u32,
     pub last_success: Option<Ms>,
-    /// Of the last call, if it failed.
+    /// The error of the last call, if it failed.
     pub last_error: Option<String>,
-    /// The last call was answered.
+    /// Whether the last call was answered.
     pub connected: bool,
 }
 
-/// What may be shown of the settings.
+/// The settings, with the key masked.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ConfigView {
     pub membridge_server_url: String,
@@ -84,7 +84,7 @@ impl Membridge {
         Self(Arc::new(Inner { client: Client::new(options), target: RwLock::new(Target { url, key }), seen: Mutex::default() }))
     }
 
-    /// From now on this address and key. What was known of former ones is forgotten.
+    /// Sets the address and the key. The state of the former connection is reset.
     pub fn configure(&self, url: String, key: SecretString) {
         let mut target = self.0.target.write();
         let same_key = target.key.as_ref().is_some_and(|former| former.expose_secret() == key.expose_secret());
@@ -95,7 +95,7 @@ impl Membridge {
         *self.seen() = Seen::default();
     }
 
-    /// There is an address to call.
+    /// Whether an address is set.
     pub fn is_configured(&self) -> bool {
         self.target().url.is_some()
     }
@@ -115,7 +115,7 @@ impl Membridge {
         self.seen().state.clone()
     }
 
-    /// One call, with its retries.
+    /// Makes a call, with its retries.
     pub async fn call(&self, call: Call<'_>) -> Upstream {
         let target = self.target();
         let answer = match &target.url {
@@ -129,7 +129,7 @@ impl Membridge {
     /// Asks for the control plane's health.
     ///
     /// # Errors
-    /// A text for people: `HTTP 401`, or what the network said.
+    /// A text for users: `HTTP 401`, or the network error.
     pub async fn test_connection(&self) -> Result<serde_json::Value, String> {
         let tested = match self.call(Call::Health).await {
             Upstream::Reply(reply) if reply.is_success() => serde_json::from_slice::<serde_json::Value>(&reply.body)
@@ -146,10 +146,10 @@ impl Membridge {
         tested
     }
 
-    /// The listed agents, as changes of workers. Bad entries are left out with a warning.
+    /// The listed agents, as changes of workers. Bad entries are skipped with a warning.
     ///
     /// # Errors
-    /// A text for people when there is no listing at all.
+    /// A text for users, if there is no list.
     pub async fn agents(&self) -> Result<Vec<WorkerChange>, String> {
         match self.call(Call::Agents).await {
             Upstream::Reply(reply) if reply.is_success() => agents::parse(&reply.body),
@@ -159,7 +159,7 @@ impl Membridge {
     }
 
     fn note(&self, called: &Target, problem: Option<String>) {
-        // An answer of the former server says nothing about the one that was set meanwhile.
+        // An answer of the former server must not change the state of the new one.
         if self.target().url != called.url {
             return;
         }
@@ -187,7 +187,7 @@ impl Membridge {
     }
 }
 
-/// `xxxx****xxxx`; of a key of 8 characters or fewer, nothing.
+/// `xxxx****xxxx`; nothing of the key if it has 8 characters or fewer.
 fn mask(key: &str) -> String {
     let characters: Vec<char> = key.chars().collect();
     if characters.len() <= 8 {

@@ -1,4 +1,4 @@
-//! The membridge control plane: its workers become ours, and settings stored by one replica reach all.
+//! Takes over the control plane's list of workers, and applies settings that another replica stored.
 
 use secrecy::SecretString;
 use tokio::sync::broadcast::error::RecvError;
@@ -9,7 +9,7 @@ use bloom_engine::{Engine, Error};
 use bloom_reconcile::{Context, PAGE};
 use bloom_store::{self as store, Store};
 
-/// Takes over what the control plane lists. A worker that it no longer lists falls silent by itself.
+/// Registers the workers that the control plane lists. A worker that it no longer lists goes offline because it is not seen any more.
 pub async fn workers(context: Context, membridge: Membridge) {
     let pause = context.options.worker_sync_ms;
     context.every("membridge_sync", pause, |context| take_over(context, membridge.clone())).await;
@@ -32,7 +32,7 @@ async fn take_over(context: Context, membridge: Membridge) -> Result<(), Error> 
     Ok(())
 }
 
-/// Follows the stored settings.
+/// Applies stored settings whenever they change.
 pub async fn settings(engine: Engine, store: Store, membridge: Membridge) {
     let mut changes = engine.subscribe();
     loop {
@@ -51,7 +51,7 @@ pub async fn settings(engine: Engine, store: Store, membridge: Membridge) {
     }
 }
 
-/// Puts stored settings in force; they win over flags and environment.
+/// Applies the stored settings, which take precedence over flags and environment.
 pub async fn load_settings(store: &Store, membridge: &Membridge) -> Result<(), store::Error> {
     let settings: std::collections::HashMap<_, _> = store.settings().await?.into_iter().collect();
     if let (Some(url), Some(key)) = (settings.get(MEMBRIDGE_SERVER_URL), settings.get(MEMBRIDGE_ADMIN_KEY)) {

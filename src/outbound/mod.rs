@@ -1,5 +1,5 @@
-//! Calls to other programs over HTTP. What goes out, keys above all, reaches nobody but the address that was named: no redirects, and
-//! from a server no proxy of the environment. What comes back has a limit.
+//! HTTP calls to other programs. A request, which may contain a key, is sent to the given address only: redirects are not followed, and
+//! calls of a server ignore the proxy of the environment. The size of answers is limited.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use reqwest::{ClientBuilder, RequestBuilder, redirect};
 use secrecy::{ExposeSecret, SecretString};
 use url::Url;
 
-/// Longer answers are given up: those of control planes and agents are some kilobytes.
+/// Longer answers are refused. Those of control planes and agents have some kilobytes.
 pub const MAX_ANSWER_BYTES: usize = 8 * 1024 * 1024;
 
 /// An answer, whatever its status.
@@ -25,42 +25,42 @@ impl Reply {
     }
 }
 
-/// Why there is no whole answer.
+/// Why there is no complete answer.
 #[derive(Clone, Debug)]
 pub struct SendError {
-    /// For people; without addresses and keys.
+    /// A text for users, without addresses and keys.
     pub text: String,
-    /// No connection came about, so nothing of the request was seen by anybody.
+    /// No connection was established, so the other side saw nothing of the request.
     pub is_unsent: bool,
 }
 
-/// A server's client with these further settings.
+/// An HTTP client for calls of a server, with these further settings.
 ///
 /// # Errors
-/// This machine's TLS can't be set up; the text says why.
+/// TLS can't be set up on this machine; the text says why.
 pub fn client(further: impl Fn(ClientBuilder) -> ClientBuilder) -> Result<reqwest::Client, String> {
     client_by_proxy(|builder| further(builder.no_proxy()))
 }
 
-/// As [`client`], for calls that may take the environment's proxy: those that people start from their own machines.
+/// As [`client`], but uses the proxy of the environment: for calls that people start from their own machines.
 ///
 /// # Errors
-/// This machine's TLS can't be set up; the text says why.
+/// TLS can't be set up on this machine; the text says why.
 pub fn client_by_proxy(further: impl Fn(ClientBuilder) -> ClientBuilder) -> Result<reqwest::Client, String> {
-    // Fails only if a provider was set before, which is as good.
+    // Fails only if a provider was installed before, which can be used as well.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let builder = || {
         let builder = reqwest::Client::builder().user_agent(concat!("bloom-runtime/", env!("CARGO_PKG_VERSION")));
         further(builder.redirect(redirect::Policy::none()))
     };
-    // A machine without root certificates can still call a plain http address.
+    // A machine without root certificates can still call plain http addresses.
     builder().build().or_else(|_| builder().tls_certs_only([]).build()).map_err(|error| explain(error).text)
 }
 
-/// Sends once, and reads the answer to its end.
+/// Sends the request once and reads the complete answer.
 ///
 /// # Errors
-/// Nobody answered, not to the end within the limit, or with more than [`MAX_ANSWER_BYTES`].
+/// There was no complete answer within the limit, or it is longer than [`MAX_ANSWER_BYTES`].
 pub async fn send(request: RequestBuilder, limit: Duration) -> Result<Reply, SendError> {
     let late = || SendError { text: format!("no answer within {} s", limit.as_secs_f64()), is_unsent: false };
     tokio::time::timeout(limit, read(request)).await.unwrap_or_else(|_| Err(late()))
@@ -80,10 +80,10 @@ async fn read(request: RequestBuilder) -> Result<Reply, SendError> {
     Ok(Reply { status, content_type, body })
 }
 
-/// The address of a path below a base URL. Parts are encoded, so that each stays one.
+/// The URL of a path below a base URL. Each part is encoded, so that it stays one part.
 ///
 /// # Errors
-/// The base is no http or https URL, or a part would lead elsewhere.
+/// The base is not an http or https URL, or a part is empty, `.` or `..`.
 pub fn address(base: &str, path: &[&str]) -> Result<Url, String> {
     let wrong = || "it is not an http or https URL".to_owned();
     let mut url = Url::parse(base).map_err(|_| wrong())?;
@@ -97,10 +97,10 @@ pub fn address(base: &str, path: &[&str]) -> Result<Url, String> {
     Ok(url)
 }
 
-/// The request with a key in this header, if there is one; logs never show it.
+/// Adds the key, if there is one, as this header. Logs never show it.
 ///
 /// # Errors
-/// The key has characters that no header can hold.
+/// The key has characters that are not allowed in a header.
 pub fn with_key(request: RequestBuilder, header: &str, key: Option<&SecretString>) -> Result<RequestBuilder, String> {
     let Some(key) = key else { return Ok(request) };
     let mut value = HeaderValue::from_str(key.expose_secret())
@@ -109,7 +109,7 @@ pub fn with_key(request: RequestBuilder, header: &str, key: Option<&SecretString
     Ok(request.header(header, value))
 }
 
-/// The innermost cause is what helps: "Connection refused", not "error sending request".
+/// The innermost cause says most: "Connection refused" instead of "error sending request".
 pub fn cause(error: &reqwest::Error) -> String {
     let mut cause: &dyn std::error::Error = error;
     while let Some(source) = cause.source() {
@@ -118,7 +118,7 @@ pub fn cause(error: &reqwest::Error) -> String {
     cause.to_string()
 }
 
-/// The cause, without addresses.
+/// The innermost cause, without addresses.
 fn explain(error: reqwest::Error) -> SendError {
     let is_unsent = error.is_connect() || error.is_builder();
     let error = error.without_url();

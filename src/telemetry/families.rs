@@ -1,4 +1,4 @@
-//! Making metric families, and keeping their label sets bounded.
+//! Creates metric families and limits the values of their labels.
 
 use std::collections::BTreeSet;
 
@@ -9,11 +9,11 @@ use prometheus::{
     Registry,
 };
 
-/// What is left when a label has had its share of values.
+/// The value that replaces further values of a label once its limit is reached.
 pub(super) const OTHER: &str = "_other";
 pub(super) const MAX_LABEL_BYTES: usize = 128;
 
-/// Registers families as it makes them.
+/// Creates families and registers them.
 pub(super) struct Families<'a>(pub &'a Registry);
 
 impl Families<'_> {
@@ -59,7 +59,8 @@ impl Families<'_> {
     }
 }
 
-/// Lets the first so many values of a label through; later ones become [`OTHER`]. Counters can't forget, so their labels may not grow.
+/// Accepts the first `limit` values of a label; later ones become [`OTHER`]. Series of counters are never removed, so without a limit they
+/// would use more and more memory.
 #[derive(Debug)]
 pub(super) struct Bounded {
     limit: usize,

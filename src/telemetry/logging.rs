@@ -1,4 +1,4 @@
-//! Logs go to standard error: text for people, or a JSON object a line.
+//! Logs go to standard error, as text or as one JSON object per line.
 
 use std::io::{IsTerminal, stderr};
 
@@ -10,13 +10,13 @@ pub enum LogFormat {
     Json,
 }
 
-/// Libraries whose finer levels tell of the wire and not of tasks, and might show what they carry.
+/// Libraries whose debug levels log network traffic, which may contain secrets, instead of events of tasks.
 const CHATTY: &str = "hyper=info,hyper_util=info,h2=info,reqwest=info,rustls=info,sqlx=info,tower=info";
 
-/// Starts logging for the process. `level` is a level, or levels by part (`info,sqlx=warn`).
+/// Starts logging for the process. `level` is one level, or levels by target (`info,sqlx=warn`).
 ///
 /// # Errors
-/// A text for people when `level` is not understood, or logging was started before.
+/// `level` is not understood, or logging was started before. The text is for users.
 pub fn init_logging(format: LogFormat, level: &str) -> Result<(), String> {
     let log = tracing_subscriber::fmt()
         .with_writer(stderr)

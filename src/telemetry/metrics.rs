@@ -1,4 +1,4 @@
-//! Metrics in Prometheus form: what happened is counted as it happens, what is so is set when somebody scrapes.
+//! Prometheus metrics. Counters change when something happens, gauges are set at each scrape.
 
 use std::sync::Arc;
 
@@ -10,26 +10,26 @@ use super::families::{Bounded, Families};
 use super::scrape::Scraped;
 use bloom_core::task::Usage;
 
-/// From half a millisecond to a minute: requests, commits, reconcile runs.
+/// From half a millisecond to a minute: for requests, commits and reconcile runs.
 const FAST_SECONDS: &[f64] = &[0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0];
-/// From a millisecond to a day: a task's wait.
+/// From a millisecond to a day: for the time that tasks wait.
 const WAIT_SECONDS: &[f64] = &[0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.25, 1.0, 5.0, 15.0, 60.0, 300.0, 1800.0, 7200.0, 86400.0];
-/// From a second to an hour and more: an agent's run.
+/// From a tenth of a second to an hour: for runs.
 const RUN_SECONDS: &[f64] = &[0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1200.0, 1800.0, 3600.0];
 const BATCH_COMMANDS: &[f64] = &[1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0];
-/// Agents that get series of their own; the rest share one.
+/// The maximum number of agents with series of their own; all others share one.
 pub const MAX_AGENTS: usize = 50;
 const MAX_MODELS: usize = 20;
 
 type Hook = Box<dyn Fn(&Metrics) + Send + Sync>;
 
-/// The process's metrics. Clones share them.
+/// The metrics of the process. Clones share them.
 #[derive(Clone)]
 pub struct Metrics(Arc<Inner>);
 
 struct Inner {
     registry: Registry,
-    /// Also keeps two scrapes from mixing their gauges.
+    /// The lock also prevents two scrapes from mixing their gauges.
     before_render: Mutex<Vec<Hook>>,
     http_requests: IntCounterVec,
     http_seconds: HistogramVec,
@@ -58,7 +58,7 @@ struct Inner {
 
 impl Metrics {
     /// # Errors
-    /// Two families of one name: a mistake in this file.
+    /// Two families have the same name, which is a mistake in this file.
     pub fn new() -> Result<Self, Error> {
         let registry = Registry::new();
         registry.register(Box::new(ProcessCollector::for_self()))?;
@@ -133,7 +133,7 @@ impl Metrics {
 
     /// `route` is a template such as `/api/runtime/llm-tasks/{id}`, never a raw path.
     pub fn http(&self, route: &str, method: &str, status: u16, seconds: f64) {
-        // A client may send any word as a method: the series must not grow with them.
+        // A client may send any word as a method; the number of series must not grow with them.
         const METHODS: [&str; 7] = ["GET", "POST", "DELETE", "PUT", "PATCH", "HEAD", "OPTIONS"];
         let method = METHODS.into_iter().find(|known| *known == method).unwrap_or("other");
         let digits = [b'0' + (status / 100 % 10) as u8, b'0' + (status / 10 % 10) as u8, b'0' + (status % 10) as u8];
@@ -146,7 +146,7 @@ impl Metrics {
         self.0.connections_refused.inc();
     }
 
-    /// One command came to an end: `op` and `outcome` are fixed words.
+    /// A command was decided. `op` and `outcome` are fixed words.
     pub fn command(&self, op: &str, outcome: &str) {
         self.0.commands.with_label_values(&[op, outcome]).inc();
     }
@@ -170,7 +170,7 @@ impl Metrics {
         self.0.retries.inc();
     }
 
-    /// So many counts were wrong.
+    /// This many counts were wrong and have been corrected.
     pub fn counts_corrected(&self, counts: u64) {
         self.0.count_corrections.inc_by(counts);
     }
@@ -180,12 +180,12 @@ impl Metrics {
         self.0.pushes.with_label_values(&[outcome]).inc();
     }
 
-    /// A task was leased so long after it was ready.
+    /// A task was leased this long after it became ready.
     pub fn assigned(&self, seconds: f64) {
         self.0.assignment_seconds.observe(seconds);
     }
 
-    /// A run ended so long after its lease began; `outcome` is `success` or `error`.
+    /// A run ended this long after its lease began. `outcome` is `success` or `error`.
     pub fn run(&self, outcome: &str, seconds: f64) {
         self.0.run_seconds.with_label_values(&[outcome]).observe(seconds);
     }
@@ -193,7 +193,7 @@ impl Metrics {
     pub fn reconciled(&self, name: &str, seconds: f64, ok: bool) {
         self.0.reconcile_runs.with_label_values(&[name]).inc();
         self.0.reconcile_seconds.with_label_values(&[name]).observe(seconds);
-        // Touched either way, so that the series is there before the first error.
+        // Also called with 0, so that the series exists before the first error.
         self.0.reconcile_errors.with_label_values(&[name]).inc_by(u64::from(!ok));
     }
 
@@ -205,7 +205,7 @@ impl Metrics {
         self.0.database_up.set(i64::from(is_up));
     }
 
-    /// What one run used.
+    /// The tokens and the cost of one run.
     pub fn used(&self, agent: &str, model: Option<&str>, usage: &Usage) {
         let agent = self.0.cost_agents.label(agent);
         let model = self.0.cost_models.label(model.unwrap_or("unknown"));
@@ -217,12 +217,12 @@ impl Metrics {
         }
     }
 
-    /// `hook` sets gauges each time somebody scrapes; it must be quick and never wait.
+    /// `hook` sets gauges at each scrape. It must be quick and must not block.
     pub fn before_render(&self, hook: impl Fn(&Metrics) + Send + Sync + 'static) {
         self.0.before_render.lock().push(Box::new(hook));
     }
 
-    /// Everything, as Prometheus reads it.
+    /// All metrics in Prometheus text format.
     pub fn render(&self) -> String {
         let hooks = self.0.before_render.lock();
         hooks.iter().for_each(|hook| hook(self));
@@ -306,6 +306,6 @@ mod tests {
         assert!(text.contains(r#"bloom_queue_tasks{agent="_other",priority="normal"} 55"#), "{text}");
         assert!(text.contains(r#"bloom_queue_oldest_age_seconds{agent="_other",priority="normal"} 9"#), "{text}");
         metrics.queue(&[]);
-        assert!(!metrics.render().contains("agent-59"), "an empty queue leaves no series behind");
+        assert!(!metrics.render().contains("agent-59"), "the series of an empty queue are removed");
     }
 }

@@ -1,4 +1,4 @@
-//! What the process tells of itself: logs and metrics.
+//! Logs and metrics.
 
 mod families;
 mod logging;

@@ -1,4 +1,4 @@
-//! Gauges that are set at each scrape, from views that others keep anyway.
+//! Gauges that are set at each scrape, from values that other parts keep in memory.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,14 +10,14 @@ use bloom_core::Ms;
 use bloom_core::task::Status;
 use bloom_core::worker::WorkerStatus;
 
-/// What waits for one agent at one priority.
+/// The queued tasks of one agent at one priority.
 #[derive(Clone, Copy, Debug)]
 pub struct QueueDepth<'a> {
     pub agent: &'a str,
     /// 0..=9
     pub priority: i64,
     pub tasks: i64,
-    /// How long the first of them has been ready to run; `None` = none is ready, or nobody looked.
+    /// How long the first of these tasks has been ready; `None` if none is ready, or if that is unknown.
     pub oldest_age_seconds: Option<f64>,
 }
 
@@ -56,7 +56,7 @@ impl Scraped {
 }
 
 impl Metrics {
-    /// A status that is not named counts 0.
+    /// Statuses that are not listed are set to 0.
     pub fn tasks(&self, by_status: impl IntoIterator<Item = (Status, i64)>) {
         let counts: BTreeMap<Status, i64> = by_status.into_iter().collect();
         for status in Status::ALL {
@@ -68,7 +68,7 @@ impl Metrics {
         self.scraped().active_leases.set(leases);
     }
 
-    /// A status that is not named counts 0. `free_slots`: of workers that may get tasks now.
+    /// Statuses that are not listed are set to 0. `free_slots` is the number of free slots of workers that may get tasks now.
     pub fn workers(&self, by_status: impl IntoIterator<Item = (WorkerStatus, i64)>, free_slots: i64) {
         let counts: BTreeMap<WorkerStatus, i64> = by_status.into_iter().collect();
         for status in WorkerStatus::ALL {
@@ -77,7 +77,7 @@ impl Metrics {
         self.scraped().free_slots.set(free_slots);
     }
 
-    /// The whole queue: the agents with most tasks get series of their own, the others share `_other`.
+    /// Sets the gauges of the whole queue: the agents with the most tasks get series of their own, all others share `_other`.
     pub fn queue(&self, depths: &[QueueDepth<'_>]) {
         let named = fullest_agents(depths);
         let mut classes: BTreeMap<(&str, &str), (i64, Option<f64>)> = BTreeMap::new();

@@ -72,10 +72,10 @@ impl Run {
     fn acknowledge(&mut self, completion: &Completion, result: &StoredResult) {
         match result {
             StoredResult::Now(result) => {
-                assert!(completion.holder.lease.is_none_or(|named| named == result.lease_id), "the result belongs to another lease than the one named");
+                assert!(completion.holder.lease.is_none_or(|named| named == result.lease_id), "the result is of another lease");
                 assert_eq!(self.acknowledged.insert(result.lease_id, result.id), None, "a lease was completed twice");
             }
-            StoredResult::Before(lease) => assert!(self.acknowledged.contains_key(lease), "a repeat was reported for a lease that was not completed"),
+            StoredResult::Before(lease) => assert!(self.acknowledged.contains_key(lease), "the lease was not completed before"),
         }
     }
 
