@@ -1,4 +1,4 @@
-//! What tables show of each kind of thing.
+//! The columns of the tables, by kind of object.
 
 use serde_json::Value;
 
@@ -94,7 +94,7 @@ pub static USAGE: Kind<UsageRow> = Kind {
     name: |row| row.key.to_string(),
 };
 
-/// A count of `stats`.
+/// One count of `stats`.
 pub struct StatsRow {
     what: &'static str,
     status: String,
@@ -110,7 +110,7 @@ pub static STATS: Kind<StatsRow> = Kind {
     name: |row| row.what.to_owned(),
 };
 
-/// Ours, not the server's: as `context list` makes them.
+/// Contexts do not come from the server; `context list` makes these objects.
 pub static CONTEXTS: Kind<Value> = Kind {
     columns: &[
         Column::new("CURRENT", |context, _| if context["current"] == true { "*".into() } else { " ".into() }),
@@ -121,7 +121,7 @@ pub static CONTEXTS: Kind<Value> = Kind {
     name: |context| text(&context["name"]),
 };
 
-/// The counts of `stats`, a row each.
+/// The counts of `stats`, one per row.
 pub fn stats_rows(stats: &Stats) -> Vec<StatsRow> {
     let row = |what, status: &str, count| StatsRow { what, status: status.to_owned(), count };
     let Stats { tasks, leases, workers } = stats;
@@ -132,7 +132,7 @@ pub fn stats_rows(stats: &Stats) -> Vec<StatsRow> {
     rows
 }
 
-/// A text as it is, a number in digits, nothing for nothing.
+/// A cell's text: strings without quotes, numbers in digits, and the empty text for null.
 pub fn text(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
@@ -160,7 +160,7 @@ fn status_of_worker(worker: &Worker, _: Ms) -> String {
     status
 }
 
-/// What it waits for, or why it did not succeed.
+/// Why the task waits, or why it did not succeed.
 fn reason(task: &Task) -> String {
     let waiting = task.waiting.as_ref().map(|waiting| waiting.reason.to_string());
     waiting.unwrap_or_else(|| given(&task.failure.as_ref().map(|failure| &failure.reason)))

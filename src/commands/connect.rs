@@ -1,4 +1,4 @@
-//! Which server is called, with which key; and calls that are repeated when the server is busy.
+//! Which server and key the commands use, and calls that are repeated while the server is busy.
 
 use std::fs::File;
 use std::io::Read;
@@ -22,12 +22,12 @@ use bloom_config::Environment;
 
 pub const DEFAULT_SERVER: &str = "http://127.0.0.1:5000";
 const MAX_KEY_BYTES: u64 = 64 * 1024;
-/// The most rows of one page.
+/// The maximum number of rows of one page.
 const PAGE: usize = 1000;
 const TRIES: usize = 5;
 const FIRST_WAIT: Duration = Duration::from_millis(500);
 const LONGEST_WAIT: Duration = Duration::from_secs(8);
-/// A server may ask for as much patience: its rate limit counts by the minute.
+/// A server may ask for a wait of up to a minute, because its rate limit counts by the minute.
 const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(60);
 
 #[derive(Args, Clone, Debug)]
@@ -47,7 +47,7 @@ pub struct Connection {
     use_context: Option<String>,
 }
 
-/// A server, and the key to it.
+/// A server and its key.
 struct Target {
     server: String,
     key: Option<SecretString>,
@@ -55,7 +55,7 @@ struct Target {
 
 impl Connection {
     /// # Errors
-    /// What is given contradicts itself, or can't be used.
+    /// Flags or variables contradict each other, or can't be used.
     pub fn server(&self) -> Result<Server, CommandError> {
         let environment = Environment::of_process();
         let target =
@@ -63,8 +63,8 @@ impl Connection {
         Ok(Server { client: Client::new(&target.server, target.key.as_ref()).map_err(failed)? })
     }
 
-    /// Flags are stronger than the environment, and that is stronger than the context in use. A context's key goes to that
-    /// context's server only.
+    /// Flags take precedence over the environment, and the environment over the context in use. The key of a context is sent to the server
+    /// of that context only.
     fn resolve(
         &self,
         environment: &Environment,
@@ -116,10 +116,10 @@ fn one_key(name: &str, key: Option<SecretString>, file_name: &str, file: Option<
     }
 }
 
-/// A key out of a file; a line break at its end is not a part of it.
+/// Reads a key from a file. Line breaks at its end are removed.
 ///
 /// # Errors
-/// The file can't be read, or holds no key.
+/// The file can't be read, or contains no key.
 pub fn read_key(path: &Path) -> Result<SecretString, CommandError> {
     let wrong = |why: String| CommandError::usage(format!("the key file {}: {why}", path.display()));
     let mut text = String::new();
@@ -134,17 +134,17 @@ pub fn read_key(path: &Path) -> Result<SecretString, CommandError> {
     }
 }
 
-/// A server that people's commands are for.
+/// The server that commands call.
 pub struct Server {
     pub client: Client,
 }
 
-/// Which failures of a call are worth another try.
+/// Which failures of a call are retried.
 #[derive(Clone, Copy)]
 enum Again {
-    /// The server was busy and has done nothing.
+    /// Only those in which the server was busy and has done nothing.
     Busy,
-    /// Whatever may pass: the call does the same however often it is made.
+    /// All that may pass. The call must have the same effect when it is repeated.
     Passing,
 }
 
@@ -156,12 +156,12 @@ impl Server {
     }
 
     /// # Errors
-    /// The call failed; whether it took effect may be open.
+    /// The call failed; it may have taken effect.
     pub async fn post(&self, path: &str, body: &impl Serialize) -> Result<Value, CommandError> {
         self.call(Again::Busy, || self.client.post(path, body)).await.map_err(failed)
     }
 
-    /// As [`post`](Self::post), for what has the same effect when it is sent twice: a lost answer is asked for again.
+    /// As [`post`](Self::post), for calls that have the same effect when they are repeated: a lost answer is retried too.
     ///
     /// # Errors
     /// The call failed.
@@ -170,13 +170,13 @@ impl Server {
     }
 
     /// # Errors
-    /// The call failed; whether it took effect may be open.
+    /// The call failed; it may have taken effect.
     pub async fn delete(&self, path: &str) -> Result<Value, CommandError> {
         let call = || async { self.client.send::<()>(Method::DELETE, path, None, CALL_LIMIT).await?.json() };
         self.call(Again::Busy, call).await.map_err(failed)
     }
 
-    /// At most `limit` rows of a list, page by page, and whether there are more.
+    /// At most `limit` rows of a list, read page by page, and whether there are more.
     ///
     /// # Errors
     /// A call failed.
@@ -195,7 +195,7 @@ impl Server {
         Ok((rows, more))
     }
 
-    /// One page of a list, and the way to the next one.
+    /// One page of a list, and the path of the next one.
     ///
     /// # Errors
     /// The call failed.
@@ -233,10 +233,10 @@ pub fn failed(error: Error) -> CommandError {
     }
 }
 
-/// What an answer says; it is kept as it came, to be shown so.
+/// Parses an answer. The answer itself is kept, so that it can be shown as the server sent it.
 ///
 /// # Errors
-/// It says something else.
+/// The answer is not a `T`.
 pub fn read<T: DeserializeOwned>(answer: &Value) -> Result<T, CommandError> {
     T::deserialize(answer).map_err(|error| format!("the server's answer is not what its API promises: {error}").into())
 }
@@ -260,7 +260,7 @@ mod tests {
         to: Connection,
     }
 
-    /// Server and key for these flags and variables, with two contexts: `a`, in use, and `b`, without a key.
+    /// The server and the key for these flags and variables, with two contexts: `a`, which is in use, and `b`, which has no key.
     fn resolve(flags: &[&str], variables: &[(&str, &str)]) -> Result<(String, String), String> {
         let line = Line::parse_from([&["x"], flags].concat());
         let file = "current = 'a'\n[contexts.a]\nserver = 'http://a'\nkey = 'of-a'\n[contexts.b]\nserver = 'http://b'\n";

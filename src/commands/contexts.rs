@@ -1,4 +1,4 @@
-//! Named contexts: servers and their keys, in a file of the user.
+//! Named contexts: servers and their keys, in a file of the user's.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -84,19 +84,19 @@ impl ServerContext {
     }
 }
 
-/// Where the contexts are kept. `None`: there is neither XDG_CONFIG_HOME nor HOME.
+/// The path of the file. `None` if neither XDG_CONFIG_HOME nor HOME is set.
 pub fn path(environment: &Environment) -> Option<PathBuf> {
-    // As the XDG base directory specification has it, a relative path counts as none.
+    // The XDG base directory specification says that relative paths are ignored.
     let given = environment.get("XDG_CONFIG_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
     let dir = given.or_else(|| Some(PathBuf::from(environment.get("HOME")?).join(".config")))?;
     Some(dir.join("bloom-runtime/config.toml"))
 }
 
 impl Contexts {
-    /// A file that is not there is an empty one.
+    /// Reads the file. If it does not exist, there are no contexts.
     ///
     /// # Errors
-    /// It can't be read.
+    /// The file can't be read.
     pub fn read(path: &Path) -> Result<Self, CommandError> {
         let wrong = |why: String| CommandError::usage(format!("the contexts in {}: {why}", path.display()));
         let about = match fs::metadata(path) {
@@ -116,7 +116,7 @@ impl Contexts {
     }
 
     /// # Errors
-    /// What is wrong with the text, without quoting it: it may hold a key.
+    /// What is wrong with the text. The text itself is not quoted, because it may contain a key.
     pub fn parse(text: &str) -> Result<Self, String> {
         toml::from_str(text).map_err(|error| {
             let at = error.span().map_or(0, |span| span.start).min(text.len());
@@ -126,7 +126,7 @@ impl Contexts {
     }
 
     /// # Errors
-    /// There is no such context.
+    /// The context does not exist.
     pub fn take(mut self, name: &str) -> Result<ServerContext, CommandError> {
         self.contexts.remove(name).ok_or_else(|| self.unknown(name))
     }
@@ -139,10 +139,10 @@ impl Contexts {
         ))
     }
 
-    /// Replaces the file in one step, readable by its owner alone.
+    /// Replaces the file atomically; only its owner can read it.
     fn write(&self, path: &Path) -> Result<(), CommandError> {
         let text = toml::to_string(self).map_err(|error| format!("the contexts can't be written: {error}"))?;
-        // What the name stands for is replaced, not a link that somebody made.
+        // If the path is a symbolic link, the file that it points to is replaced, not the link.
         let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
         let draft = path.with_extension(format!("toml.{}", std::process::id()));
         let write = || {
@@ -161,10 +161,10 @@ impl Contexts {
     }
 }
 
-/// Runs a command on the contexts.
+/// Runs a `context` command.
 ///
 /// # Errors
-/// The file can't be read or written, or there is no such context.
+/// The file can't be read or written, or the context does not exist.
 pub fn run(command: ContextCommand, shown: Shown) -> Result<(), CommandError> {
     let path = path(&Environment::of_process())
         .ok_or_else(|| CommandError::usage("there is no place to store contexts: neither XDG_CONFIG_HOME nor HOME is set"))?;
@@ -204,7 +204,7 @@ fn set(
         (None, Some(before)) => before.server.clone(),
         (None, None) => return Err(CommandError::usage(format!("the context {name} is new: give its --server"))),
     };
-    // The file is for every directory, so a relative path would be of no use in it.
+    // The contexts are used from any directory, so a relative path would not work.
     let key_file = key_file.map(|file| std::path::absolute(&file).unwrap_or(file));
     let mut context = ServerContext { server, key: key.map(|key| key.expose_secret().to_owned()), key_file };
     if let Some(before) = before

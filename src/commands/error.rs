@@ -1,20 +1,20 @@
 use std::fmt;
 
-/// Why a command failed, for the person who gave it: what is wrong and what to do next.
+/// Why a command failed, for its user: what is wrong and what to do next.
 #[derive(Debug)]
 pub struct CommandError {
     pub message: String,
-    /// What the process ends with.
+    /// The exit status of the process.
     pub status: u8,
 }
 
 impl CommandError {
-    /// The command line or a setting is wrong, not the world.
+    /// The command line or a setting is wrong.
     pub fn usage(message: impl Into<String>) -> Self {
         Self { message: message.into(), status: 2 }
     }
 
-    /// It did not come within the time that was given for it.
+    /// The time limit of waiting was reached.
     pub fn too_late(message: impl Into<String>) -> Self {
         Self { message: message.into(), status: 3 }
     }
@@ -23,12 +23,12 @@ impl CommandError {
         Self { message: message.into(), status: 130 }
     }
 
-    /// Says what it is about, where several things were named.
+    /// Adds the name of the object that the error is about, for commands on several objects.
     pub fn about(self, name: &str) -> Self {
         Self { message: format!("{name}: {}", self.message), ..self }
     }
 
-    /// Nobody reads the output any more: there is nothing left to do, and nothing to say about it.
+    /// The reader of the output has closed it: there is nothing left to do and nothing to report.
     pub fn unread() -> Self {
         Self { message: String::new(), status: 0 }
     }

@@ -1,4 +1,4 @@
-//! Commands that call a server over its API.
+//! Commands that call a server by its API.
 //!
 //! Data goes to standard output, everything else to standard error, so that a pipe gets only the data.
 
@@ -97,10 +97,10 @@ pub enum Command {
     },
 }
 
-/// Runs one of them.
+/// Runs a command.
 ///
 /// # Errors
-/// It failed, or the command line does not make sense.
+/// The command failed, or its flags contradict each other.
 pub async fn run(command: Command) -> Result<(), CommandError> {
     match command {
         Command::Task { action, to, shown } => task::run(action, &to.server()?, shown).await,

@@ -11,7 +11,7 @@ use crate::CommandError;
 use bloom_core::Ms;
 use bloom_core::task::LeaseStatus;
 
-/// The most rows that a list shows, over all its pages.
+/// The maximum number of rows of a list, over all its pages.
 pub const MAX_ROWS: u64 = 100_000;
 
 #[derive(Args, Clone, Copy, Debug)]
@@ -53,7 +53,7 @@ pub struct UsageArgs {
     /// Only runs that ended before
     #[arg(long, value_name = "WHEN", value_parser = when::past)]
     to: Option<Ms>,
-    /// One row per
+    /// Group the runs by
     #[arg(long, default_value = "day", value_parser = ["day", "agent", "model", "context"])]
     by: String,
 }
@@ -67,7 +67,7 @@ pub async fn audit(AuditArgs { limit }: AuditArgs, server: &Server, shown: Shown
     pages(server, "api/runtime/audit", &[], limit, shown, &columns::AUDIT).await
 }
 
-/// Shows a list, and says when it is cut.
+/// Shows a list, and says if there are more rows.
 pub async fn pages<T: DeserializeOwned>(
     server: &Server,
     path: &str,

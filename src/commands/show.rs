@@ -1,4 +1,4 @@
-//! Printing what the server answered: as a table, or as JSON, YAML or names for programs.
+//! Prints the server's answers: as tables, or as JSON, YAML or names for programs.
 
 use anstyle::{AnsiColor, Style};
 use clap::{Args, ValueEnum};
@@ -42,10 +42,10 @@ impl Shown {
     }
 }
 
-/// A kind of thing, as tables show it.
+/// A kind of object, with its columns in tables.
 pub struct Kind<T: 'static> {
     pub columns: &'static [Column<T>],
-    /// Its name among its like.
+    /// The id or name that `-o name` prints.
     pub name: fn(&T) -> String,
 }
 
@@ -60,7 +60,7 @@ impl<T> Column<T> {
         Self { title, is_wide: false, cell }
     }
 
-    /// Only in wide tables.
+    /// A column that only wide tables have.
     pub const fn wide(title: &'static str, cell: fn(&T, Ms) -> String) -> Self {
         Self { title, is_wide: true, cell }
     }
@@ -77,7 +77,7 @@ pub fn list<T: DeserializeOwned>(form: Form, kind: &'static Kind<T>, rows: &[Val
     }
 }
 
-/// Prints a list as a table, or as names.
+/// Prints a list as a table or as names.
 ///
 /// # Errors
 /// The output can't be written.
@@ -98,7 +98,7 @@ fn read_all<T: DeserializeOwned>(rows: &[Value]) -> Result<Vec<T>, CommandError>
     rows.iter().map(read).collect()
 }
 
-/// Prints one thing.
+/// Prints one object.
 ///
 /// # Errors
 /// The output can't be written.
@@ -109,7 +109,7 @@ pub fn one<T: DeserializeOwned>(form: Form, kind: &'static Kind<T>, thing: &Valu
     }
 }
 
-/// Prints what was asked for one by one: a single thing as itself, several as a list.
+/// Prints the objects that were requested one by one: a single one as an object, several as a list.
 ///
 /// # Errors
 /// The output can't be written.
@@ -117,7 +117,7 @@ pub fn some<T: DeserializeOwned>(form: Form, kind: &'static Kind<T>, things: &[V
     if let [thing] = things { one(form, kind, thing) } else { list(form, kind, things) }
 }
 
-/// Prints it as YAML, or else as JSON, whatever it is.
+/// Prints any value, as YAML or as JSON.
 ///
 /// # Errors
 /// The output can't be written.
@@ -138,11 +138,11 @@ fn names<T>(kind: &Kind<T>, rows: &[T]) -> Result<(), CommandError> {
     term::print(&lines)
 }
 
-/// Prints things one by one, as they come.
+/// Prints objects as they arrive.
 pub struct Feed<T: 'static> {
     form: Form,
     kind: &'static Kind<T>,
-    /// Its columns stay as wide as they once were.
+    /// Its columns never become narrower.
     table: Option<Table<T>>,
 }
 
@@ -151,7 +151,7 @@ impl<T: DeserializeOwned> Feed<T> {
         Self { form, kind, table: None }
     }
 
-    /// JSON has one line for each, YAML one document.
+    /// Prints one line per object as JSON, and one document per object as YAML.
     ///
     /// # Errors
     /// A row is not of this kind, or the output can't be written.
@@ -188,7 +188,7 @@ impl<T> Table<T> {
         Self { columns, widths, has_colors: term::has_colors(), now: when::now() }
     }
 
-    /// The titles, above columns that these rows fit in.
+    /// The titles, with columns that are wide enough for these rows.
     fn head(&mut self, rows: &[T]) -> String {
         for row in rows {
             self.fit(&self.cells(row));
@@ -237,7 +237,7 @@ impl<T> Table<T> {
     }
 }
 
-/// The colour of a status.
+/// The color of a status.
 fn style_of(status: &str) -> Style {
     let color = match status.split(',').next().unwrap_or_default() {
         "completed" | "online" | "success" => AnsiColor::Green,

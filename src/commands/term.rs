@@ -1,4 +1,4 @@
-//! The terminal: what may go there, and who reads on the other end.
+//! Output to the terminal: escapes control characters, and handles readers that have gone away.
 
 use std::borrow::Cow;
 use std::io::{ErrorKind, IsTerminal, Write, stderr, stdin, stdout};
@@ -7,7 +7,7 @@ use anstream::{AutoStream, ColorChoice};
 
 use crate::CommandError;
 
-/// Text of others, fit for a terminal: what would steer it shows as an escape. Line breaks and tabs stay.
+/// Escapes characters that would control the terminal, for text from elsewhere. Line breaks and tabs stay.
 pub fn safe(text: &str) -> Cow<'_, str> {
     if !text.chars().any(steers) {
         return Cow::Borrowed(text);
@@ -24,14 +24,14 @@ pub fn safe(text: &str) -> Cow<'_, str> {
     Cow::Owned(shown)
 }
 
-/// The same in one line.
+/// As [`safe`], in one line.
 pub fn line(text: &str) -> String {
     safe(text).split(['\n', '\t']).collect::<Vec<_>>().join(" ")
 }
 
-/// At most so many characters of it, in one line.
+/// The first `most` characters, in one line.
 pub fn short(text: &str, most: usize) -> String {
-    // A few more than are shown are looked at: the rest may be megabytes.
+    // Only the beginning is read, because the text may have megabytes.
     let head: String = text.trim_start().chars().take(most + 1).collect();
     let cut = head.chars().count() > most;
     let mut shown = line(&head.chars().take(if cut { most.saturating_sub(1) } else { most }).collect::<String>());
@@ -41,7 +41,7 @@ pub fn short(text: &str, most: usize) -> String {
     shown
 }
 
-/// Control characters, and those that turn the direction of what follows.
+/// Whether a character is a control character, or changes the direction of text.
 fn steers(c: char) -> bool {
     (c.is_control() && c != '\n' && c != '\t') || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
@@ -58,15 +58,15 @@ pub fn is_in_terminal() -> bool {
     stdin().is_terminal()
 }
 
-/// Whether the output is to be coloured: only on a terminal, and not with NO_COLOR.
+/// Whether to print colors: only on a terminal, and not if NO_COLOR is set.
 pub fn has_colors() -> bool {
     is_out_terminal() && AutoStream::choice(&stdout()) != ColorChoice::Never
 }
 
-/// Prints data as it is.
+/// Prints data unchanged.
 ///
 /// # Errors
-/// It can't be written; [`CommandError::unread`] when nobody reads any more.
+/// The output can't be written; [`CommandError::unread`] if its reader has closed it.
 pub fn print(text: &str) -> Result<(), CommandError> {
     let mut out = stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
@@ -76,7 +76,7 @@ pub fn print(text: &str) -> Result<(), CommandError> {
     }
 }
 
-/// Prints text of others: as it is into a file or a pipe, made safe for a terminal.
+/// Prints text from elsewhere: unchanged into a file or a pipe, with control characters escaped on a terminal.
 ///
 /// # Errors
 /// As [`print`].
@@ -84,7 +84,7 @@ pub fn print_foreign(text: &str) -> Result<(), CommandError> {
     if is_out_terminal() { print(&safe(text)) } else { print(text) }
 }
 
-/// Tells the person something beside the data.
+/// Prints a message for the user to standard error.
 pub fn note(text: &str) {
     let _ = writeln!(stderr().lock(), "{}", safe(text));
 }

@@ -1,4 +1,4 @@
-//! Times as people write and read them.
+//! Parses and prints times for users.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -14,10 +14,10 @@ pub fn now() -> Ms {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| Ms::try_from(elapsed.as_millis()).unwrap_or(Ms::MAX))
 }
 
-/// `90`, `90s`, `5m`, `1h30m`, `2d`: seconds unless a unit is given.
+/// Parses `90`, `90s`, `5m`, `1h30m`, `2d`. A bare number means seconds.
 ///
 /// # Errors
-/// What would be right.
+/// The text is not of this form; the error says what is expected.
 pub fn duration(text: &str) -> Result<Duration, String> {
     let wrong = || "expected a time like 90, 90s, 5m, 1h30m or 2d".to_owned();
     if let Ok(seconds) = text.parse::<u64>() {
@@ -40,18 +40,18 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     if text.is_empty() { Err(wrong()) } else { Ok(Duration::from_secs(seconds)) }
 }
 
-/// A moment in the past: so long ago, or a time.
+/// Parses a time in the past: how long ago, or an absolute time.
 ///
 /// # Errors
-/// What would be right.
+/// The text is neither; the error says what is expected.
 pub fn past(text: &str) -> Result<Ms, String> {
     moment(text).or_else(|| Some(now().saturating_sub(span(text)?))).ok_or_else(|| format!("expected how long ago, like 2h, or {FORMS}"))
 }
 
-/// A moment to come: in so long, with or without a plus, or a time.
+/// Parses a time in the future: how long from now, with or without a plus, or an absolute time.
 ///
 /// # Errors
-/// What would be right.
+/// The text is neither; the error says what is expected.
 pub fn future(text: &str) -> Result<Ms, String> {
     let later = || Some(now().saturating_add(span(text.strip_prefix('+').unwrap_or(text))?));
     moment(text).or_else(later).ok_or_else(|| format!("expected how long from now, like +10m, or {FORMS}"))
@@ -72,7 +72,7 @@ fn moment(text: &str) -> Option<Ms> {
     at.map(|at: Timestamp| at.as_millisecond()).filter(|at| *at >= 0)
 }
 
-/// How long ago, or how long from now, in one unit: `45s`, `5m`, `3h`, `12d`.
+/// The length of a time span in one unit: `45s`, `5m`, `3h`, `12d`.
 pub fn span_text(ms: Ms) -> String {
     let seconds = ms.abs() / 1000;
     match seconds {

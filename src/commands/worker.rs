@@ -1,4 +1,4 @@
-//! `worker`: shows workers, and takes them in and out of service.
+//! `worker`: shows workers, takes them out of service and back, and removes them.
 
 use clap::Subcommand;
 use serde_json::json;

@@ -1,5 +1,5 @@
 //! A circuit breaker for each worker that tasks are pushed to. A failed push opens it, for longer each time. When that time is over, the
-//! agent's health is checked before the next task is sent. Without it, every queued task would be leased to a dead agent again and again.
+//! agent's health is checked before the next task is sent. Without it, a dead agent would use up the attempts of every queued task.
 
 use std::collections::HashMap;
 

@@ -1,4 +1,4 @@
-//! `task cancel` and `task requeue`: of tasks by their ids, or of all that match filters.
+//! `task cancel` and `task requeue`, for tasks given by id or by filters.
 
 use std::io::{Read, Write, stderr, stdin};
 
@@ -17,7 +17,7 @@ use bloom_api::bulk::{Bulk, Named};
 use bloom_api::tasks::{MAX_BATCH, Task};
 use bloom_core::task::Status;
 
-/// A million tasks in all; whoever goes on making them while they are cancelled must not keep this running.
+/// A million tasks in total. Without a limit, the command would never end while a client keeps creating matching tasks.
 const MAX_ROUNDS: usize = 1000;
 
 #[derive(Args, Debug)]
@@ -131,7 +131,7 @@ async fn by_filter(wish: Wish, args: &BulkArgs, server: &Server, shown: Shown) -
     for _ in 0..MAX_ROUNDS {
         let round = call(wish, &bulk, server).await?;
         add(&mut all, &round);
-        // A round that changes nothing would be followed by others like it.
+        // Further rounds would change nothing either.
         if !round.more || round.changed == 0 {
             break;
         }

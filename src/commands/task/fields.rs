@@ -65,7 +65,7 @@ fn dollars(text: &str) -> Result<f64, String> {
 }
 
 impl Fields {
-    /// Those that were given, as the API names them, and the agent.
+    /// The fields that were given, by their names in the API, and always the agent.
     pub fn given(&self) -> Map<String, Value> {
         let labels: Map<_, _> = self.labels.iter().map(|(name, value)| (name.clone(), json!(value))).collect();
         let policy = present(vec![("timeout_sec", json!(self.timeout.map(|time| time.as_secs()))), ("budget", json!(self.budget))]);
@@ -88,7 +88,7 @@ impl Fields {
     }
 }
 
-/// Without what says nothing.
+/// Leaves out fields that are null or empty.
 fn present(fields: Vec<(&str, Value)>) -> Map<String, Value> {
     let says = |value: &Value| match value {
         Value::Null => false,

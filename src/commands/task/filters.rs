@@ -21,7 +21,7 @@ pub struct Filters {
     /// Only in this context (conversation)
     #[arg(long, value_name = "ID")]
     context: Option<String>,
-    /// Only leased to this worker, now or last
+    /// Only leased to this worker, now or by their last lease
     #[arg(long, value_name = "NAME")]
     worker: Option<String>,
     /// Only with this label; may be repeated
@@ -35,10 +35,10 @@ pub struct Filters {
     until: Option<Ms>,
 }
 
-/// `name=value`
+/// Parses `name=value`.
 ///
 /// # Errors
-/// What would be right.
+/// The text is not of this form; the error says what is expected.
 pub fn label(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
@@ -51,7 +51,7 @@ impl Filters {
         self.query().is_empty()
     }
 
-    /// As a list takes them.
+    /// The filters as a query of a list.
     pub fn query(&self) -> Vec<(&'static str, String)> {
         let texts = [("status", &self.status), ("agent_slug", &self.agent), ("context_id", &self.context), ("worker_id", &self.worker)];
         let texts = texts.into_iter().filter_map(|(name, text)| Some((name, text.clone()?)));
@@ -61,7 +61,7 @@ impl Filters {
         texts.chain(labels).chain(times).collect()
     }
 
-    /// As a bulk call takes them.
+    /// The filters as the body of a bulk call.
     pub fn body(&self) -> Filter {
         let text = |text: &Option<String>| text.clone().map(Text);
         let labels = self.labels.iter().cloned().map(|(name, value)| LabelText { name, value });
@@ -77,7 +77,7 @@ impl Filters {
         }
     }
 
-    /// Whether a task is one of those that a list with these filters shows.
+    /// Whether a list with these filters would contain the task.
     pub fn fits(&self, task: &Task) -> bool {
         let is = |wanted: &Option<String>, is: Option<&str>| wanted.is_none() || wanted.as_deref() == is;
         is(&self.status, Some(&task.status.to_string()))

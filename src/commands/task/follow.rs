@@ -1,4 +1,4 @@
-//! The events of a run, while they arrive.
+//! Prints the events of a run while they arrive.
 
 use clap::builder::PossibleValuesParser;
 use serde_json::Value;
@@ -15,23 +15,23 @@ use bloom_api::words::Word;
 use bloom_client::Error;
 use bloom_core::task::EventKind;
 
-/// Events of a page: each may have 256 KiB.
+/// Events per page; each may have 256 KiB.
 const PAGE: usize = 500;
-/// So much of an event is shown in its line.
+/// The maximum number of characters of an event in its line.
 const LINE: usize = 200;
 
 pub fn kinds() -> PossibleValuesParser {
     PossibleValuesParser::new(EventKind::ALL.iter().map(|kind| kind.as_str()))
 }
 
-/// `submit --follow`: prints the run's text as it comes, or its answer if it told nothing before.
+/// `submit --follow`: prints the run's text while it arrives. If the run had no text, its answer is printed.
 ///
 /// # Errors
-/// The task did not complete, or can't be followed.
+/// The task did not complete, or its events can't be read.
 pub async fn to_the_end(server: &Server, id: &str, waiting: WaitOptions, shown: Shown) -> Result<(), CommandError> {
     let mut transcript = Transcript::new(shown.form_or(Form::Table), false, &[]);
     let mut waiting = waiting.without_line();
-    // Its state is watched beside the stream, which says nothing of a task that waits for its run.
+    // The task's state is watched beside the stream, because the stream has no events while the task waits for its run.
     let (task, ()) = tokio::try_join!(waiting.until_finished(server, id), stream(server, id, true, |event| transcript.take(event)))?;
     transcript.end_line()?;
     must_be_completed(&read(&task)?)?;
@@ -41,7 +41,7 @@ pub async fn to_the_end(server: &Server, id: &str, waiting: WaitOptions, shown: 
 /// `task logs`
 ///
 /// # Errors
-/// There is no such task, or it can't be followed.
+/// The task does not exist, or its events can't be read.
 pub async fn logs(args: &LogsArgs, server: &Server, form: Form) -> Result<(), CommandError> {
     let LogsArgs { id, follow, kind } = args;
     let mut transcript = Transcript::new(form, true, kind);
@@ -71,7 +71,7 @@ pub async fn logs(args: &LogsArgs, server: &Server, form: Form) -> Result<(), Co
     }
 }
 
-/// Gives each event to `take`, from the first on, until the task is finished. A stream that breaks goes on where it was.
+/// Calls `take` for each event, from the first one until the task is finished. If the stream breaks, it is resumed after the last event.
 async fn stream(
     server: &Server,
     id: &str,
@@ -106,13 +106,13 @@ async fn stream(
 /// Prints events.
 struct Transcript<'a> {
     form: Form,
-    /// Everything is what was asked for; otherwise only the text is.
+    /// `task logs` prints all events to standard output. Otherwise only text goes there, and the rest to standard error.
     is_log: bool,
     kinds: &'a [String],
-    /// The lease of the last event.
+    /// The lease of the last event. Another one means that another run has begun.
     lease: Option<Uuid>,
     is_in_line: bool,
-    /// Something else has come since the last text: what follows is no part of that.
+    /// A tool was used since the last text, so the next text starts on a new line.
     is_cut: bool,
     has_text: bool,
 }
@@ -158,7 +158,7 @@ impl<'a> Transcript<'a> {
             }
             None => {
                 self.is_cut |= matches!(kind, Word::Known(EventKind::ToolUse | EventKind::ToolResult));
-                // Whoever waits for the text wants to see what is going on, not all of it.
+                // With --follow, the user wants to see what is going on, but not the results of tools.
                 if self.is_log || !matches!(kind, Word::Known(EventKind::ToolResult | EventKind::Usage)) {
                     self.aside(&format!("[{kind}] {}", summary(data)))?;
                 }
@@ -167,13 +167,13 @@ impl<'a> Transcript<'a> {
         }
     }
 
-    /// A line of its own, for what is no text of the run.
+    /// Prints a line of its own, for events that are not text of the run.
     fn aside(&mut self, line: &str) -> Result<(), CommandError> {
         if self.is_log {
             self.end_line()?;
             return term::print_foreign(&format!("{}\n", term::line(line)));
         }
-        // Where both are seen in one place, the line must not begin within the text.
+        // If both outputs are on the terminal, the line must not start in the middle of the text.
         let gap = if self.is_in_line && term::is_out_terminal() && term::is_err_terminal() { "\n" } else { "" };
         term::note(&format!("{gap}{}", term::line(line)));
         Ok(())
@@ -189,7 +189,7 @@ fn text_of(data: &Value) -> Option<&str> {
     data.as_str().or_else(|| data["text"].as_str())
 }
 
-/// What an event tells, in one line.
+/// An event in one line.
 fn summary(data: &Value) -> String {
     let words = text_of(data).or_else(|| data["message"].as_str()).or_else(|| data["content"].as_str());
     let told = match (words, data["name"].as_str(), data.as_object()) {

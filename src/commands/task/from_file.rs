@@ -20,7 +20,7 @@ use bloom_api::tasks::{MAX_BATCH, NewTask};
 use bloom_api::wire::Wire;
 
 const MAX_FILE_BYTES: u64 = 256 << 20;
-/// A server takes 1 MiB a call unless it is told otherwise; the rest is for what stands around the tasks.
+/// A server accepts 1 MiB per call by default; the difference is for the JSON around the tasks.
 const MAX_BATCH_BYTES: usize = 1_000_000;
 const MAX_COMPLAINTS: usize = 20;
 
@@ -39,16 +39,16 @@ pub fn read(name: &str, source: impl Read) -> Result<String, CommandError> {
     }
 }
 
-/// A task of the file, ready to be sent.
+/// A checked line, ready to be sent.
 struct Line {
     number: usize,
     body: Box<RawValue>,
 }
 
-/// Checks all lines, then submits them batch by batch, and prints the ids of each batch as soon as it is there.
+/// Checks all lines, then submits them batch by batch, and prints the ids of each batch as soon as the server answers.
 ///
 /// # Errors
-/// A line is wrong: then nothing was sent. Or a batch was not taken: it and all after it are not submitted.
+/// A line is invalid, and nothing was sent; or a batch was refused, and it and all later ones were not submitted.
 pub async fn submit(server: &Server, text: &str, defaults: &Fields, name: Option<&str>, shown: Shown) -> Result<(), CommandError> {
     let lines = lines(text, &defaults.given(), name)?;
     let batches = batches(&lines);
@@ -69,7 +69,7 @@ pub async fn submit(server: &Server, text: &str, defaults: &Fields, name: Option
             return Err("the server's answer has no tasks, which its API promises".to_owned().into());
         };
         match shown.form() {
-            // One array in the end: that is what a list is in these forms.
+            // Printed as one array at the end, as lists are in these formats.
             Some(Form::Json | Form::Yaml) => all.extend(tasks),
             _ => feed.print(&tasks)?,
         }
@@ -107,7 +107,7 @@ fn lines(text: &str, defaults: &Map<String, Value>, name: Option<&str>) -> Resul
     Err(CommandError::usage(format!("nothing was submitted, because these lines are not valid tasks:\n{}", complaints.join("\n"))))
 }
 
-/// One line, with its defaults, and checked as the server will check it.
+/// Adds the defaults to a line, and validates it with the server's rules.
 fn task(line: &str, defaults: &Map<String, Value>, name: Option<&str>, seen: &mut HashMap<[u8; 32], u64>) -> Result<Box<RawValue>, String> {
     let mut task: Map<String, Value> = serde_json::from_str(line).map_err(|error| match error.classify() {
         serde_json::error::Category::Data => "it is not a JSON object".to_owned(),
@@ -118,7 +118,7 @@ fn task(line: &str, defaults: &Map<String, Value>, name: Option<&str>, seen: &mu
     fill(&mut task, defaults);
     task.entry("idempotency_key").or_insert(json!(key));
     if !task.contains_key("context_id") {
-        // Stable as well: a repeat with another context would be another task.
+        // Derived from the key, so that it is stable: with another context, a repeat would be a conflict.
         task.insert("context_id".into(), task["idempotency_key"].clone());
     }
     let body = to_raw_value(&task).map_err(|error| error.to_string())?;
@@ -126,7 +126,7 @@ fn task(line: &str, defaults: &Map<String, Value>, name: Option<&str>, seen: &mu
     Ok(body)
 }
 
-/// Adds what is missing, also in objects that both have.
+/// Adds missing fields, also in nested objects.
 fn fill(task: &mut Map<String, Value>, defaults: &Map<String, Value>) {
     for (name, default) in defaults {
         match (task.get_mut(name), default) {
@@ -139,10 +139,11 @@ fn fill(task: &mut Map<String, Value>, defaults: &Map<String, Value>) {
     }
 }
 
-/// The same for the same content, so that a repeated run makes nothing twice. A line that stands there twice is two tasks.
+/// The idempotency key of a line, derived from its content, so that submitting a file again creates no task twice. If a line occurs several
+/// times, each occurrence gets a key of its own.
 fn key(line: &Map<String, Value>, defaults: &Map<String, Value>, name: Option<&str>, seen: &mut HashMap<[u8; 32], u64>) -> String {
     let sorted: BTreeMap<_, _> = line.iter().collect();
-    // "In ten minutes" is another time in each run, but no other wish.
+    // A relative time such as +10m is another time in each run, but means the same request.
     let defaults: BTreeMap<_, _> = defaults.iter().filter(|(field, _)| *field != "not_before").collect();
     let digest: [u8; 32] = Sha256::digest(json!([name, sorted, defaults]).to_string()).into();
     let nth = seen.entry(digest).and_modify(|nth| *nth += 1).or_insert(0);
@@ -150,7 +151,7 @@ fn key(line: &Map<String, Value>, defaults: &Map<String, Value>, name: Option<&s
     format!("line-{digits}-{nth}")
 }
 
-/// Which lines go together.
+/// The lines of each batch.
 fn batches(lines: &[Line]) -> Vec<Range<usize>> {
     let mut batches = Vec::new();
     let (mut start, mut bytes) = (0, 0);

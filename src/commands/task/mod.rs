@@ -132,7 +132,7 @@ pub async fn run(command: TaskCommand, server: &Server, shown: Shown) -> Result<
     }
 }
 
-/// The path of a task, or below it.
+/// The path of a task, followed by `tail`.
 fn path(id: &str, tail: &str) -> String {
     format!("api/runtime/llm-tasks/{}{tail}", part(id))
 }
@@ -150,10 +150,10 @@ async fn wait_for_all(server: &Server, ids: &[String], timeout: Option<Duration>
     Ok(())
 }
 
-/// Prints a task's newest result, the answer alone unless asked otherwise.
+/// Prints the task's newest result: only the answer, unless -o is given.
 ///
 /// # Errors
-/// There is none, or it is an error's.
+/// The task has no result, or its newest run failed.
 async fn answer(server: &Server, id: &str, shown: Shown) -> Result<(), CommandError> {
     let answer = server.get(&path(id, "/result")).await.map_err(|failure| failure.about(id))?;
     let result: TaskResult = read(&answer)?;
@@ -168,13 +168,13 @@ async fn answer(server: &Server, id: &str, shown: Shown) -> Result<(), CommandEr
     Err(format!("the run of {id} on {} failed: {why}", result.worker_id).into())
 }
 
-/// Ends it with a line break, if it has none, as a shell expects.
+/// Adds a line break at the end if the output has none.
 fn print_answer(output: &str) -> Result<(), CommandError> {
     let end = if output.is_empty() || output.ends_with('\n') { "" } else { "\n" };
     term::print_foreign(&format!("{output}{end}"))
 }
 
-/// The id of a task that the server has made. No more of the answer is read: the task is there, whatever else is said of it.
+/// The id of a created task. The rest of the answer is not parsed, because the task exists even if the rest is unexpected.
 fn id_of(task: &Value) -> Result<String, CommandError> {
     let id = task["id"].as_str().ok_or_else(|| "the server's answer has no id, which its API promises".to_owned())?;
     Ok(id.to_owned())

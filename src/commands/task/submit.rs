@@ -1,4 +1,4 @@
-//! `task submit`: one task, or many from a file; with --wait or --follow also its outcome.
+//! `task submit`: submits one task, or many from a file. With --wait or --follow it also prints the outcome.
 
 use std::fs::File;
 use std::io::{Read, stdin};
@@ -17,7 +17,7 @@ use super::wait::{WaitOptions, interruptible, must_be_completed};
 use super::{answer, follow, from_file, id_of};
 use crate::CommandError;
 
-/// Longer than any prompt that a server takes.
+/// Longer than any prompt that a server accepts.
 const MAX_PROMPT_BYTES: u64 = 64 * 1024 * 1024;
 
 /// Submit a task
@@ -63,7 +63,7 @@ pub struct Submit {
     /// Wait at most this long: 90, 5m, 2h; the task goes on
     #[arg(long, value_name = "TIME", value_parser = when::duration, conflicts_with = "from")]
     wait_timeout: Option<Duration>,
-    /// Submitting again with this key returns the same task [default: a new key per task; with --from made of the line's content]
+    /// Submitting again with this key returns the same task [default: a new key per task; with --from derived from the line's content]
     #[arg(long, value_name = "KEY")]
     idempotency_key: Option<String>,
     #[command(flatten)]
@@ -104,7 +104,7 @@ async fn create(submit: &Submit, server: &Server) -> Result<Value, CommandError>
     let mut body = submit.fields.given();
     body.insert("prompt".into(), json!(prompt(submit)?));
     body.entry("context_id").or_insert_with(|| json!(Uuid::now_v7()));
-    // With a key the server makes the task once, however often it is asked.
+    // With a key, the server creates the task only once, even if the call is repeated.
     let key = submit.idempotency_key.clone().unwrap_or_else(|| Uuid::now_v7().to_string());
     body.insert("idempotency_key".into(), json!(key));
     server.post_surely("api/runtime/llm-tasks", &Value::Object(body)).await

@@ -1,4 +1,4 @@
-//! Waiting for the end of a task, and showing meanwhile what the task waits for.
+//! Waits for the end of a task, and shows meanwhile what the task waits for.
 
 use std::io::{Write, stderr};
 use std::pin::pin;
@@ -18,19 +18,19 @@ use bloom_client::Error;
 use bloom_core::Ms;
 use bloom_core::task::Status;
 
-/// Seconds that one call waits: short at first, when much changes, then sparing the server's rate limit.
+/// How many seconds the first calls wait: short at first, when much changes, then longer to save the server's rate limit.
 const STEPS: [u64; 5] = [2, 5, 10, 20, 30];
-/// A server that ends answers at once; this keeps the next call from coming at once as well.
+/// The pause between calls, for a server that answers at once, as it does while it shuts down.
 const PAUSE: Duration = Duration::from_millis(200);
-/// A server that is away for longer is not just starting again.
+/// How long a server may be unreachable, for example during a restart, before waiting fails.
 const AWAY_LIMIT: Duration = Duration::from_secs(300);
-/// Time for one answer of the server.
+/// The time for one answer of the server.
 const ONE_LOOK: Duration = Duration::from_secs(5);
 const FIRST_WAIT: Duration = Duration::from_millis(500);
 const LONGEST_WAIT: Duration = Duration::from_secs(10);
 const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(60);
 
-/// Waits for tasks, all of them together for a limited time.
+/// Waits for tasks, with one time limit for all of them.
 pub struct WaitOptions {
     limit: Option<(Duration, Instant)>,
     trouble: Trouble,
@@ -38,27 +38,27 @@ pub struct WaitOptions {
 }
 
 impl WaitOptions {
-    /// `was_there`: the server has answered before.
+    /// `was_there`: whether the server has answered before.
     pub fn new(limit: Option<Duration>, was_there: bool) -> Self {
-        // A time beyond the clock's is none.
+        // A limit that the clock can't represent means no limit.
         let limit = limit.and_then(|limit| Some((limit, Instant::now().checked_add(limit)?)));
         Self { limit, trouble: Trouble::new(true, was_there), progress: Progress::new() }
     }
 
-    /// Leaves the terminal's last line alone: something else is printed there.
+    /// Does not use the terminal's last line, because other output is printed there.
     pub fn without_line(mut self) -> Self {
         self.progress.has_line = false;
         self
     }
 
-    /// The task, finished.
+    /// Waits until the task is finished, and returns it.
     ///
     /// # Errors
-    /// It is not there, the time is over, or the server is away for too long.
+    /// The task does not exist, the time limit was reached, or the server was unreachable for too long.
     pub async fn until_finished(&mut self, server: &Server, id: &str) -> Result<Value, CommandError> {
         let done = match self.limit {
             None => self.look(server, id).await,
-            // However little time is left, there is a look at how the task is.
+            // Even if no time is left, the task is read once.
             Some((limit, end)) => {
                 let answers_by = end.max(Instant::now() + ONE_LOOK);
                 timeout_at(answers_by, self.look(server, id)).await.unwrap_or_else(|_| Err(too_late(id, limit)))
@@ -109,7 +109,7 @@ impl WaitOptions {
 }
 
 /// # Errors
-/// Why the finished task was not completed.
+/// The task was not completed; the text says why.
 pub fn must_be_completed(task: &Task) -> Result<(), CommandError> {
     if task.status == Status::Completed {
         return Ok(());
@@ -123,10 +123,10 @@ fn too_late(id: &str, limit: Duration) -> CommandError {
     CommandError::too_late(format!("task {id} is not finished after {limit}; it goes on. Wait again with: bloom-runtime task wait {id}"))
 }
 
-/// Does the work, until Ctrl-C: the task is the server's, and goes on.
+/// Does the work until Ctrl-C. Interrupting it does not affect the task on the server.
 ///
 /// # Errors
-/// Those of the work, and that it was interrupted.
+/// Those of the work, and the interruption.
 pub async fn interruptible<T>(id: &str, work: impl Future<Output = Result<T, CommandError>>) -> Result<T, CommandError> {
     tokio::select! {
         done = work => done,
@@ -137,30 +137,30 @@ pub async fn interruptible<T>(id: &str, work: impl Future<Output = Result<T, Com
     }
 }
 
-/// A server that is away for a while, as when it starts again: that is no reason to give up.
+/// Retries while the server can't be reached for a while, for example during a restart.
 pub struct Trouble {
     since: Option<Instant>,
     wait: Duration,
     is_told: bool,
-    /// The server has answered before; one that never did may be a mistake in the address.
+    /// The server has answered before. If it never did, the address may be wrong, so calls are not retried.
     was_there: bool,
 }
 
 impl Trouble {
-    /// `is_told`: whether the person hears of it.
+    /// `is_told`: whether to tell the user.
     pub fn new(is_told: bool, was_there: bool) -> Self {
         Self { since: None, wait: FIRST_WAIT, is_told, was_there }
     }
 
-    /// The server answers.
+    /// The server has answered.
     pub fn is_over(&mut self) {
         *self = Self::new(self.is_told, true);
     }
 
-    /// Waits before the next try.
+    /// Waits before the next attempt.
     ///
     /// # Errors
-    /// The error will not pass, or has lasted for too long.
+    /// The error is permanent, or has lasted too long.
     pub async fn pause(&mut self, error: Error) -> Result<(), CommandError> {
         let is_first = self.since.is_none();
         let since = *self.since.get_or_insert_with(Instant::now);
@@ -178,7 +178,7 @@ impl Trouble {
     }
 }
 
-/// What the person sees meanwhile: each new reason to wait; on a terminal each change, and a last line that shows that it lives.
+/// What the user sees meanwhile: each new reason for waiting; on a terminal each change of the task, and a last line with the elapsed time.
 struct Progress {
     is_terminal: bool,
     has_line: bool,

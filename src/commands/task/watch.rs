@@ -1,4 +1,4 @@
-//! `task list --watch`: matching tasks, and then their changes.
+//! `task list --watch`: prints matching tasks, and then their changes.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -16,17 +16,17 @@ use bloom_api::answers::Gone;
 use bloom_api::tasks::Task;
 use bloom_client::{Error, Event};
 
-/// Tasks that are remembered; with more, some may be shown twice.
+/// How many tasks are remembered. With more, some may be printed twice.
 const MAX_SEEN: usize = 100_000;
 
-/// Goes on until it is interrupted, or the server is away for too long.
+/// Runs until it is interrupted, or until the server was unreachable for too long.
 ///
 /// # Errors
 /// The server can't be reached, or the output can't be written.
 pub async fn run(filters: &Filters, limit: Limit, server: &Server, form: Form) -> Result<(), CommandError> {
     tokio::select! {
         ended = watch(filters, limit, server, form) => ended,
-        // Taken explicitly: a process that a script started in the background ignores the signal otherwise.
+        // Handled explicitly, because processes that a script starts in the background ignore the signal by default.
         Ok(()) = tokio::signal::ctrl_c() => Err(CommandError::interrupted("")),
     }
 }
@@ -44,7 +44,7 @@ async fn watch(filters: &Filters, limit: Limit, server: &Server, form: Form) -> 
     }
 }
 
-/// Why a stream is not read on.
+/// Why reading a stream has ended.
 enum Stop {
     Call(Error),
     Output(CommandError),
@@ -55,14 +55,14 @@ struct Watching<'a> {
     limit: Limit,
     server: &'a Server,
     feed: Feed<Task<'static>>,
-    /// What was last shown of each task.
+    /// The hash of each task as it was printed last.
     seen: HashMap<String, u64>,
 }
 
 impl Watching<'_> {
     /// Reads one stream to its end.
     async fn go_on(&mut self, trouble: &mut Trouble) -> Result<(), Stop> {
-        // The stream first: then nothing is missed between the list and it.
+        // The stream is opened before the list is read, so that no change between the two is missed.
         let mut events = self.server.client.events("api/runtime/watch", None).await.map_err(Stop::Call)?;
         self.list().await?;
         trouble.is_over();
@@ -95,7 +95,7 @@ impl Watching<'_> {
         self.show(&tasks)
     }
 
-    /// Those that are not as they were shown last.
+    /// Prints the tasks that have changed since they were printed last.
     fn show(&mut self, tasks: &[Value]) -> Result<(), Stop> {
         if self.seen.len() > MAX_SEEN {
             self.seen.clear();
