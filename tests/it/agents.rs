@@ -1,4 +1,4 @@
-//! Calls to the agents of workers: their health, and orders.
+//! Calls to the agents of workers: health checks and orders.
 
 use crate::on_both;
 use crate::support::pushed::nowhere;
@@ -30,7 +30,7 @@ on_both! {
         assert_eq!((&now["agent_version"], &now["os_info"], &now["status"]), (&json!("2.0.1"), &json!("Alpine 3.20"), &json!("online")));
         assert_eq!(now["ip_addrs"], json!(["10.0.0.7"]));
         let capabilities = json!({ "claude_cli": false, "max_concurrency": 7, "labels": ["gpu"], "agents": [crew.slug] });
-        assert_eq!(now["capabilities"], capabilities, "what it does not tell stays");
+        assert_eq!(now["capabilities"], capabilities, "a field that the agent leaves out stays unchanged");
         assert_eq!(now["url"], stub.url.as_str());
     }
 

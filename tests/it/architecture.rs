@@ -1,5 +1,5 @@
-//! What the compiler does not check of ARCHITECTURE.md: which crates must stay apart, how long a file may be, words that have no place
-//! in the code.
+//! The rules of ARCHITECTURE.md that the compiler does not check: which crates must be independent, how long a file may be, and words that
+//! must not appear in the code.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -11,7 +11,7 @@ fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Every file below, with these endings, by its path from the root.
+/// All files below a directory with these extensions, by their path from the root.
 fn files(below: &str, endings: &[&str]) -> Vec<(PathBuf, String)> {
     let mut found = Vec::new();
     let mut open = vec![root().join(below)];
@@ -31,7 +31,7 @@ fn files(below: &str, endings: &[&str]) -> Vec<(PathBuf, String)> {
     found
 }
 
-/// The `[dependencies]` of a crate below `src`; those of its tests may be more.
+/// The `[dependencies]` of a crate below `src`, without those of its tests.
 fn dependencies(name: &str) -> Vec<String> {
     let path = root().join("src").join(name).join("Cargo.toml");
     let manifest = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
@@ -39,7 +39,7 @@ fn dependencies(name: &str) -> Vec<String> {
     own.lines().filter_map(|line| line.split(['.', ' ', '=']).next()).filter(|word| !word.is_empty()).map(str::to_owned).collect()
 }
 
-/// All that a crate below `src` depends on, through other crates of this workspace as well.
+/// All dependencies of a crate below `src`, including those of other crates of this workspace.
 fn reached(name: &str) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     let mut open = vec![name.to_owned()];
@@ -96,7 +96,7 @@ fn the_core_knows_no_clock_no_chance_and_no_outside() {
         "println!",
     ];
     for (path, text) in files("src/core", &["rs"]) {
-        // Tests may do as they please.
+        // Tests may use all of these.
         if path.starts_with("src/core/tests") {
             continue;
         }

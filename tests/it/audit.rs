@@ -1,4 +1,4 @@
-//! The audit trail: what it says of each deed, and what leaves no entry.
+//! The audit trail: which changes leave an entry, and what it contains.
 
 use crate::on_both;
 use crate::support::*;
@@ -60,9 +60,9 @@ on_both! { alone:
         let dying = crew.task().attempts(1).create().await;
         let last = dying.lease_for(&worker, 1).await;
         dying.reaches("dead").await;
-        eventually("it is lost", || async { (worker.status().await == "offline").then_some(()) }).await;
+        eventually("the worker is offline", || async { (worker.status().await == "offline").then_some(()) }).await;
         worker.claim(1).await;
-        eventually("it is back", || async { (worker.status().await == "online").then_some(()) }).await;
+        eventually("the worker is online", || async { (worker.status().await == "online").then_some(()) }).await;
         server.delete(&worker.path("")).await.ok();
         let told = trail(&server).await;
         let has = |line: String| assert!(told.contains(&line), "missing: {line}\nin: {told:#?}");
@@ -109,6 +109,6 @@ on_both! { alone:
     async fn old_entries_go_by_their_age(database) {
         let server = Server::on(database).env("AUDIT_RETENTION_DAYS", 1).env("TASK_RETENTION_DAYS", 1).start();
         server.crew().task().create().await.cancel().await.ok();
-        assert_eq!(trail(&server).await.len(), 2, "today's stay");
+        assert_eq!(trail(&server).await.len(), 2, "entries of today are kept");
     }
 }

@@ -1,4 +1,4 @@
-//! Keys and what each may do.
+//! Keys, and what each of them allows.
 
 use reqwest::Method;
 
@@ -134,8 +134,8 @@ on_both! { alone:
     async fn listening_to_the_world_without_a_key_is_warned_of(database) {
         let server = Server::on(database).start();
         assert!(!server.log().to_lowercase().contains("no api key"), "{}", server.log());
-        assert!(!server.log().contains("RUNTIME_API_KEY is not set"), "loopback needs no warning: {}", server.log());
-        // 0.0.0.0 is reached over loopback, too, but it prints its own address: the start is only looked at from outside.
+        assert!(!server.log().contains("RUNTIME_API_KEY is not set"), "there is no warning on loopback: {}", server.log());
+        // The server prints 0.0.0.0 as its address, which the test client does not understand, so the program is started directly.
         let port = janitor::free_port();
         let plan = server.plan().clone();
         server.stop();
@@ -143,7 +143,7 @@ on_both! { alone:
         command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::piped());
         let mut child = janitor::spawn(command).unwrap();
         let api = Api::new(&format!("http://127.0.0.1:{port}"));
-        eventually("it is ready", || async { api.try_get("/readyz").await.is_ok_and(|answer| answer.status == 200).then_some(()) }).await;
+        eventually("the server is ready", || async { api.try_get("/readyz").await.is_ok_and(|answer| answer.status == 200).then_some(()) }).await;
         janitor::signal(child.id(), "TERM");
         let mut words = String::new();
         std::io::Read::read_to_string(&mut child.stderr.take().unwrap(), &mut words).unwrap();

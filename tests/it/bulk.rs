@@ -11,7 +11,7 @@ on_both! {
         let made = made["tasks"].as_array().unwrap();
         assert_eq!(made.len(), 100);
         for (i, task) in made.iter().enumerate() {
-            assert_eq!((&task["prompt"], &task["status"]), (&json!(format!("number {i}")), &json!("queued")), "in the order given");
+            assert_eq!((&task["prompt"], &task["status"]), (&json!(format!("number {i}")), &json!("queued")), "tasks are answered in the order of the request");
         }
         assert_eq!(server.get(&format!("llm-tasks?agent_slug={}&limit=1000", crew.slug)).await.ok().as_array().unwrap().len(), 100);
     }
@@ -87,7 +87,7 @@ on_both! {
     async fn a_bulk_call_is_checked(server) {
         for call in ["llm-tasks:cancel", "llm-tasks:requeue"] {
             server.post(call, json!({})).await.expect(400);
-            // A filter that names nothing would mean everything.
+            // An empty filter would match every task.
             server.post(call, json!({ "filter": {} })).await.refuses(&["filter"]);
             server.post(call, json!({ "ids": vec![NO_ID; 1001] })).await.refuses(&["ids"]);
             server.post(call, json!({ "ids": "all" })).await.refuses(&["ids"]);

@@ -1,4 +1,4 @@
-//! Cancelling a task, at every stage of its life.
+//! Cancelling a task in every state.
 
 use crate::on_both;
 use crate::support::*;
@@ -16,7 +16,7 @@ on_both! {
         let (task, _) = server.crew().leased_task().await;
         let asked = task.cancel().await.ok();
         assert_eq!((&asked["status"], &asked["cancel_requested"]), (&json!("leased"), &json!(true)));
-        assert_eq!(task.cancel().await.ok(), asked, "again: unchanged");
+        assert_eq!(task.cancel().await.ok(), asked, "a second cancel changes nothing");
         task.heartbeat(json!({})).await.ok();
         let asked = task.cancel().await.ok();
         assert_eq!((&asked["status"], &asked["cancel_requested"]), (&json!("running"), &json!(true)));

@@ -1,4 +1,4 @@
-//! Workers that poll: claim, their batched heartbeats and completions.
+//! Workers that claim: claims, batched heartbeats and batched completions.
 
 use std::time::Instant;
 
@@ -49,7 +49,7 @@ on_both! {
         assert_eq!((&given["status"], &given["prompt"], &given["attempts"]), (&json!("leased"), &json!("Do it"), &json!(1)));
         assert_eq!((&lease["task_id"], &lease["worker_id"], &lease["status"]), (&json!(task.id), &json!(worker.name), &json!("active")));
         assert_eq!(lease["id"], given["lease_id"]);
-        assert_eq!(worker.claim(2).await.len(), 0, "it is delivered once");
+        assert_eq!(worker.claim(2).await.len(), 0, "a lease is delivered once");
     }
 
     async fn the_most_urgent_comes_first_then_the_oldest(server) {
@@ -99,7 +99,7 @@ on_both! {
         let path = worker.path("/claim");
         let api = (**server).clone();
         let claim = beside(async move { api.post(&path, json!({ "max": 1, "wait_sec": 60 })).await.ok() });
-        // A lease call for its place is refused once the claim is open or not; what counts is that the claim waits.
+        // The claim has no work yet, so it must still be open.
         assert!(!claim.is_finished());
         let submitted = Instant::now();
         let task = crew.task().create().await;
@@ -128,14 +128,14 @@ on_both! {
         }
         let ids = lease_ids(&worker.claim(3).await);
         let again = async |held: Value| server.post(&worker.path("/claim"), json!({ "max": 3, "held": held })).await.ok()["leases"].clone();
-        assert_eq!(again(json!(ids)).await, json!([]), "it has them all");
+        assert_eq!(again(json!(ids)).await, json!([]), "the worker knows all of its leases");
         let redelivered = again(json!([ids[0]])).await;
         assert_eq!(lease_ids(redelivered.as_array().unwrap()), [ids[1].clone()]);
         let mut all = lease_ids(again(json!([])).await.as_array().unwrap());
         all.sort_unstable();
         assert_eq!(all, { let mut ids = ids.clone(); ids.sort_unstable(); ids });
         assert_eq!(worker.claim(3).await.len(), 0, "without held nothing is delivered again");
-        assert_eq!(again(json!([NO_ID, ids[0], ids[1]])).await, json!([]), "a lease that is not there is no matter");
+        assert_eq!(again(json!([NO_ID, ids[0], ids[1]])).await, json!([]), "an unknown lease is ignored");
     }
 
     async fn claim_never_delivers_the_lease_calls_leases(server) {
@@ -147,7 +147,7 @@ on_both! {
         for _ in 0..2 {
             crew.task().create().await;
         }
-        assert_eq!(worker.claim(2).await.len(), 1, "but they take a place");
+        assert_eq!(worker.claim(2).await.len(), 1, "the lease by call uses a slot");
     }
 
     async fn nothing_is_leased_in_advance(server) {
@@ -168,7 +168,7 @@ on_both! {
         let end = lease["started_at"].as_i64().unwrap() + 61_000;
         assert!(lease["expires_at"].as_i64().unwrap() <= end, "{lease}");
         let beat = server.post(&format!("llm-tasks/{}/heartbeat", claimed[0]["task"]["id"].as_str().unwrap()), json!({})).await.ok();
-        assert!(beat["expires_at"].as_i64().unwrap() <= end, "whatever its heartbeats say: {beat}");
+        assert!(beat["expires_at"].as_i64().unwrap() <= end, "a heartbeat does not move the lease past its hard end: {beat}");
     }
 
     async fn one_heartbeat_renews_all(server) {

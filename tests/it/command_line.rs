@@ -73,7 +73,7 @@ fn a_second_server_on_one_sqlite_file_refuses_to_start() {
     let first = Server::on(Database::Sqlite).start();
     let output = first.plan().clone().start_in_vain();
     assert_eq!(output.status.code(), Some(1));
-    assert!(words(&output).contains(&first.pid().to_string()), "it says who holds it: {}", words(&output));
+    assert!(words(&output).contains(&first.pid().to_string()), "the error names the process that uses the file: {}", words(&output));
     run(async { first.get("stats").await.ok() });
     first.kill9();
     first.start_again();
@@ -84,7 +84,7 @@ fn a_second_server_on_one_sqlite_file_refuses_to_start() {
 fn the_start_says_where_it_listens_and_what_to_do_next() {
     let server = Server::on(Database::Sqlite).start();
     let next = format!("bloom-runtime agent --server {}", server.base());
-    run(eventually("it says what to do next", || async { server.log().contains(&next).then_some(()) }));
+    run(eventually("the start prints the next command", || async { server.log().contains(&next).then_some(()) }));
 }
 
 on_both! { alone:
@@ -104,7 +104,7 @@ on_both! { alone:
         let api = (*server).clone();
         let claim = beside(async move { api.try_post(&path, json!({ "max": 1, "wait_sec": 60 })).await.is_ok() });
         janitor::signal(server.pid(), "TERM");
-        // The second one may come too late, when the first has done its work already.
+        // The second signal may come too late, after the server has ended.
         let again = Command::new("sh").arg("-c").arg(format!("kill -TERM {}", server.pid())).stderr(Stdio::null()).status();
         drop(again);
         let asked = std::time::Instant::now();
@@ -123,7 +123,7 @@ on_both! { alone:
         assert!(words(&before).to_lowercase().contains("pending") || !before.status.success(), "{}", words(&before));
         let up = migrate("up");
         assert!(up.status.success(), "{}", words(&up));
-        assert!(migrate("up").status.success(), "again is no harm");
+        assert!(migrate("up").status.success(), "a second run changes nothing");
         let after = migrate("status");
         assert!(after.status.success(), "{}", words(&after));
         assert!(words(&after).contains("init") && !words(&after).to_lowercase().contains("pending"), "{}", words(&after));

@@ -1,4 +1,4 @@
-//! Completions: what is stored, who may complete, late and repeated ones, retries.
+//! Completions: what is stored, who may complete, late and repeated completions, retries.
 
 use crate::on_both;
 use crate::support::*;
@@ -11,7 +11,7 @@ on_both! {
         })).await.ok();
         let (done, artifact, result) = (&answer["task"], &answer["artifact"], &answer["result"]);
         assert_eq!(done["status"], "completed");
-        assert_eq!((&done["lease_id"], &done["worker_id"]), (&json!(lease.id), &lease.json["worker_id"]), "it keeps them");
+        assert_eq!((&done["lease_id"], &done["worker_id"]), (&json!(lease.id), &lease.json["worker_id"]), "the task keeps its lease and worker");
         assert_eq!(done["failure"], Value::Null);
         assert!(artifact.get("job_id").is_some() && artifact["finalized"].is_boolean(), "{artifact}");
         for (key, value) in [
@@ -177,7 +177,7 @@ on_both! {
         assert_eq!(worker["status"], "queued");
         task.lease(json!({})).await.created();
         task.succeed("second").await;
-        assert_eq!(server.get(&task.path("/result")).await.ok()["output"], "second", "the newest");
+        assert_eq!(server.get(&task.path("/result")).await.ok()["output"], "second", "the newest result is shown");
         assert_eq!(server.get(&format!("artifacts?task_id={}", task.id)).await.ok().as_array().unwrap().len(), 2);
     }
 
@@ -216,9 +216,9 @@ on_both! {
         let usage = json!({ "input_tokens": 100, "output_tokens": 20, "cost_usd": 0.5 });
         lease.complete("error", json!({ "usage": usage, "session_id": "s-1", "model": "opus", "retryable": true, "retry_at": 1 })).await.ok();
         let shown = task.now().await;
-        assert_eq!(shown["usage"], usage, "of failed attempts too");
+        assert_eq!(shown["usage"], usage, "usage of failed attempts counts");
         assert_eq!(shown["session_id"], "s-1");
-        let again = eventually("it can be leased again", || async {
+        let again = eventually("the task can be leased again", || async {
             let answer = task.lease(json!({})).await;
             (answer.status == 201).then(|| answer.json())
         }).await;

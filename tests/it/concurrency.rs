@@ -1,4 +1,4 @@
-//! Many at once: what may happen once happens once, and room is never overrun.
+//! Parallel requests: what may happen once happens once, and no worker exceeds its capacity.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -37,7 +37,7 @@ on_both! {
                 task.complete(body)
             })).await;
             let won = answers.iter().filter(|answer| answer.status == 200).collect::<Vec<_>>();
-            // A repeat that names its lease is told what was stored first.
+            // A repeat that names its lease gets the result that was stored first.
             assert_eq!(won.len(), if named { 32 } else { 1 });
             assert!(won.iter().all(|answer| answer.json() == won[0].json()));
             assert_eq!(server.get(&format!("artifacts?task_id={}", task.id)).await.ok().as_array().unwrap().len(), 1);
@@ -66,7 +66,7 @@ on_both! {
         for worker in &workers {
             rest.extend(worker.claim(8).await);
         }
-        assert_eq!(seen.len() + rest.len(), 64, "nothing is left, nothing is doubled");
+        assert_eq!(seen.len() + rest.len(), 64, "each task is leased exactly once");
     }
 
     async fn a_parallel_cancel_and_completion_agree(server) {
@@ -116,7 +116,7 @@ on_both! { alone:
         let over = Arc::<AtomicBool>::default();
         let watcher = beside(watch_room(Arc::clone(&server), names.clone(), Arc::clone(&over)));
         let taken = Arc::<AtomicUsize>::default();
-        // Half of the work goes by claims, half by lease calls, all at once, and every worker wants more than it may have.
+        // Half of the tasks are leased by claims and half by lease calls, in parallel, and every worker asks for more than its capacity.
         let slug = crew.slug.clone();
         let queued = server.get(&format!("llm-tasks?agent_slug={slug}&limit=1000")).await.ok();
         let callers = queued.as_array().unwrap().iter().map(|task| {
@@ -136,13 +136,13 @@ on_both! { alone:
             }
         });
         tokio::join!(join_all(callers), join_all(claimers));
-        // What is left fills the rest of the room.
+        // Further claims fill the slots that are still free.
         for name in names.keys() {
             taken.fetch_add(Worker { api: &server, name: name.clone() }.claim(32).await.len(), Ordering::Relaxed);
         }
         over.store(true, Ordering::Relaxed);
         watcher.await.unwrap();
-        assert_eq!(i64::try_from(taken.load(Ordering::Relaxed)).unwrap(), room, "all room is used, none twice");
+        assert_eq!(i64::try_from(taken.load(Ordering::Relaxed)).unwrap(), room, "every slot is used exactly once");
         let tables = checker::read(&server.database_url()).await;
         tables.are_sound();
         for (name, places) in &names {
@@ -153,7 +153,7 @@ on_both! { alone:
     }
 }
 
-/// Looks all the while that no worker holds more than it has room for.
+/// Checks until the end that no worker holds more tasks than its capacity.
 async fn watch_room(server: Arc<Server>, places: HashMap<String, i64>, over: Arc<AtomicBool>) {
     while !over.load(Ordering::Relaxed) {
         for worker in server.get("workers").await.ok().as_array().unwrap() {

@@ -1,11 +1,11 @@
-//! Settings: where they come from, what is in force, and mistakes in them.
+//! Settings: their sources, the values in effect, and errors in them.
 
 use std::fs;
 use std::process::Output;
 
 use crate::support::*;
 
-/// Runs `config check` with these variables and a configuration file of this text; all it printed.
+/// Runs `config check` with these variables, this configuration file and these flags. Returns the exit code and all output.
 fn check(env: &[(&str, &str)], file: Option<&str>, flags: &[&str]) -> (i32, String) {
     let output = run_program(env, file, &[&["config", "check"], flags].concat());
     let text = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).expect("text")).concat();
@@ -25,7 +25,7 @@ fn run_program(env: &[(&str, &str)], file: Option<&str>, arguments: &[&str]) -> 
     command.output().expect("the program runs")
 }
 
-/// The line of the report that tells of this setting.
+/// The line of the report about this setting.
 #[track_caller]
 fn line<'a>(report: &'a str, name: &str) -> &'a str {
     let found = report.lines().find(|line| line.to_uppercase().replace('-', "_").contains(name));
@@ -38,11 +38,11 @@ fn the_report_tells_each_value_and_where_it_came_from() {
     let (code, report) = check(&[("PORT", "7002"), ("HOST", "127.0.0.3")], Some(file), &["--port", "7003"]);
     assert_eq!(code, 0, "{report}");
     let port = line(&report, "PORT");
-    assert!(port.contains("7003") && port.contains("--port"), "flags are strongest: {port}");
+    assert!(port.contains("7003") && port.contains("--port"), "flags take precedence: {port}");
     let host = line(&report, "HOST");
-    assert!(host.contains("127.0.0.3") && host.contains("HOST"), "then the environment: {host}");
+    assert!(host.contains("127.0.0.3") && host.contains("HOST"), "the environment comes second: {host}");
     let ttl = line(&report, "LEASE_TTL_SECONDS");
-    assert!(ttl.contains("60") && ttl.contains("bloom.toml"), "then the file: {ttl}");
+    assert!(ttl.contains("60") && ttl.contains("bloom.toml"), "the file comes third: {ttl}");
     let offline = line(&report, "WORKER_OFFLINE_AFTER_SECONDS");
     assert!(offline.contains("60") && offline.contains("default"), "{offline}");
 }
@@ -70,7 +70,7 @@ fn the_documented_defaults_are_in_force() {
         ("DATA_DIR", ".local/share/bloom-runtime"),
         ("DATABASE_URL", "sqlite:"),
     ] {
-        // TEST_CONNECTION_… and WORKER_RATE_… contain other names; the line that starts with the name is meant.
+        // Some names are part of others (TEST_CONNECTION_PER_MINUTE, WORKER_RATE_LIMIT_PER_MINUTE), so the line must start with the name.
         let found = report.lines().filter(|line| {
             let upper = line.trim_start().to_uppercase().replace('-', "_");
             upper.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_')).next() == Some(name)
@@ -126,7 +126,7 @@ fn a_secret_may_stand_in_a_file() {
         let (code, report) = check(&[(&by_file, &path)], None, &[]);
         assert_eq!(code, 0, "{report}");
         let (code, report) = check(&[(&by_file, &path), (name, "both")], None, &[]);
-        assert_ne!(code, 0, "both are given:\n{report}");
+        assert_ne!(code, 0, "giving both is an error:\n{report}");
         assert!(report.contains(name), "{report}");
         let (code, report) = check(&[(&by_file, "/nowhere/to/be/found")], None, &[]);
         assert_ne!(code, 0, "{report}");
@@ -156,7 +156,7 @@ fn every_mistake_says_which_value_and_what_would_be_right() {
         let (code, report) = check(&[(name, bad)], None, &[]);
         assert_ne!(code, 0, "{name}={bad}:\n{report}");
         assert!(report.contains(name), "{name}={bad} is not named:\n{report}");
-        assert!(!report.contains("panicked") && !report.contains("Err("), "for people:\n{report}");
+        assert!(!report.contains("panicked") && !report.contains("Err("), "the error is readable:\n{report}");
         let start = Server::on(Database::Sqlite).env(name, bad).start_in_vain();
         assert_eq!(start.status.code(), Some(2), "{name}={bad}");
         let words = String::from_utf8(start.stderr).unwrap();
@@ -178,7 +178,7 @@ fn all_mistakes_are_told_at_once() {
 fn an_unknown_key_in_the_file_is_a_mistake() {
     let (code, report) = check(&[], Some("prot = 5000\n"), &[]);
     assert_ne!(code, 0);
-    assert!(report.contains("prot") && report.contains("port"), "did you mean: {report}");
+    assert!(report.contains("prot") && report.contains("port"), "the error suggests the right name: {report}");
     let (code, report) = check(&[], Some("port = \n"), &[]);
     assert_ne!(code, 0, "{report}");
     assert!(report.contains("bloom.toml"), "{report}");

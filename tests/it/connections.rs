@@ -1,4 +1,4 @@
-//! Connections on which no whole request comes, at a server whose patience the test sets.
+//! Connections that never send a whole request, on a server whose time limits the test sets.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -17,10 +17,10 @@ use tokio_util::sync::CancellationToken;
 
 use crate::support::{beside, eventually, run};
 
-/// Bytes of bodies that the server holds.
+/// The number of bytes of bodies that the server holds in memory.
 const HELD: usize = 1 << 20;
 const PATIENCE: Duration = Duration::from_millis(400);
-/// A closed connection shows by then, however busy the machine is.
+/// The server must close a connection within this time; long enough for a busy machine.
 const LIMIT: Duration = Duration::from_secs(9);
 
 struct Door {
@@ -35,7 +35,7 @@ impl Drop for Door {
     }
 }
 
-/// The door of a fresh server in this process.
+/// A new server in this process.
 async fn open() -> Door {
     open_with(PATIENCE).await
 }
@@ -78,10 +78,10 @@ async fn send(door: &Door, text: &str) -> TcpStream {
     stream
 }
 
-/// What still comes until the server closes.
+/// Everything that arrives until the server closes the connection.
 async fn rest(stream: &mut TcpStream) -> String {
     let mut text = Vec::new();
-    // A reset is an end as well.
+    // A reset connection is closed as well.
     let _ = timeout(LIMIT, stream.read_to_end(&mut text)).await.expect("the server closes the connection");
     String::from_utf8(text).unwrap()
 }
@@ -103,13 +103,13 @@ fn a_head_that_does_not_end_is_not_waited_for() {
 fn bytes_that_trickle_in_win_no_time() {
     run(async {
         let door = open().await;
-        // The server counts from the connection on.
+        // The server counts from the start of the connection.
         let asked = Instant::now();
         let mut stream = send(&door, "GET /healthz HTTP/1.1\r\nX-Slow: ").await;
         let mut byte = [0];
-        // One more whenever a tenth of the server's patience has passed in silence.
+        // Sends another byte after each tenth of the server's time limit without an answer.
         while let Err(_silence) = timeout(PATIENCE / 10, stream.read(&mut byte)).await {
-            assert!(asked.elapsed() < LIMIT, "it still listens");
+            assert!(asked.elapsed() < LIMIT, "the server still reads the head");
             if stream.write_all(b"x").await.is_err() {
                 break;
             }
@@ -125,10 +125,10 @@ fn only_the_head_is_hurried() {
         let body = r#"{"context_id": "c", "agent_slug": "a", "prompt": "p"}"#;
         let head = format!("POST /api/runtime/llm-tasks HTTP/1.1\r\nHost: localhost\r\nContent-Length: {}\r\n\r\n", body.len());
         let mut stream = send(&door, &head).await;
-        // The body comes later than a head may.
-        assert!(timeout(PATIENCE * 2, stream.read_u8()).await.is_err(), "it waits for the body");
+        // The body is sent later than the time limit of the head.
+        assert!(timeout(PATIENCE * 2, stream.read_u8()).await.is_err(), "the server waits for the body");
         stream.write_all(body.as_bytes()).await.unwrap();
-        // Answered; and then, since no further request comes, closed.
+        // The request is answered. Then the connection is closed, because no further request comes.
         let said = rest(&mut stream).await;
         assert!(said.starts_with("HTTP/1.1 201 "), "{said}");
     });
@@ -140,13 +140,13 @@ fn who_does_not_read_answers_keeps_no_connection() {
         let door = open().await;
         let mut stream = send(&door, "").await;
         let request = "GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n".repeat(100);
-        // Until the server takes no more, as its answers are not taken; then until it closes.
+        // The answers are not read, so the server stops reading requests, and then closes the connection.
         let written = timeout(LIMIT, async { while stream.write_all(request.as_bytes()).await.is_ok() {} });
         written.await.expect("the server closes the connection");
     });
 }
 
-/// A request with a body of so many bytes, of which the last one is still to come.
+/// A request with a body of this many bytes, whose last byte is not sent yet.
 fn unfinished(bytes: usize) -> String {
     let task = r#"{"context_id": "c", "agent_slug": "a", "prompt": ""#;
     let body = format!("{task}{}\"", "p".repeat(bytes - task.len() - 2));
@@ -157,8 +157,8 @@ fn unfinished(bytes: usize) -> String {
 fn bodies_of_requests_have_a_limit_together() {
     run(async {
         let door = open().await;
-        // Until the first one is there first.
-        let (mut first, refused) = eventually("a body that others find no room beside", || async {
+        // The requests race, so this repeats until the first one's body is held first.
+        let (mut first, refused) = eventually("a body that leaves no room for others", || async {
             let first = send(&door, &unfinished(700_000)).await;
             let said = rest(&mut send(&door, &format!("{}}}", unfinished(600_000))).await).await;
             said.starts_with("HTTP/1.1 503 ").then_some((first, said))
@@ -183,8 +183,8 @@ fn bodies_of_answers_have_a_limit_together() {
             assert!(made.starts_with("HTTP/1.1 201 "), "{made}");
         }
         let list = "GET /api/runtime/llm-tasks HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
-        // More than the network takes unread; until the first one is there first.
-        let (unread, refused) = eventually("an answer that others find no room beside", || async {
+        // The list is too large for the network's buffers. Repeats until the first answer is held first.
+        let (unread, refused) = eventually("an answer that leaves no room for others", || async {
             let unread = send(&door, list).await;
             let said = rest(&mut send(&door, list).await).await;
             said.starts_with("HTTP/1.1 503 ").then_some((unread, said))
@@ -192,6 +192,6 @@ fn bodies_of_answers_have_a_limit_together() {
         .await;
         assert!(refused.contains("too many large answers"), "{refused}");
         drop(unread);
-        eventually("room", || async { rest(&mut send(&door, list).await).await.starts_with("HTTP/1.1 200 ").then_some(()) }).await;
+        eventually("there is room again", || async { rest(&mut send(&door, list).await).await.starts_with("HTTP/1.1 200 ").then_some(()) }).await;
     });
 }

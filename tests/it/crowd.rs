@@ -1,16 +1,16 @@
-//! More connections than the server may have files open.
+//! More connections than the server may have open files.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use crate::support::*;
 
-/// The soft limit is not enough to start with, and the hard one not for all who come.
+/// The soft limit is too low even for the start, and the hard limit is too low for all connections.
 const LOW: &str = r#"ulimit -Sn 64 && ulimit -Hn 256 && exec "$0" "$@""#;
 const CLAIMS: usize = 100;
 const WAITS: usize = 250;
 
-/// A connection with one request on it.
+/// A connection with one request.
 struct Asked {
     stream: TcpStream,
     answer: Vec<u8>,
@@ -20,13 +20,13 @@ struct Asked {
 async fn ask(server: &Server, method: &str, path: &str, body: &str) -> Asked {
     let mut stream = TcpStream::connect(server.base().trim_start_matches("http://")).await.unwrap();
     let head = format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{body}", body.len());
-    // A connection that is closed at once may not take it.
+    // The write fails if the server closes the connection at once.
     let _ = stream.write_all(head.as_bytes()).await;
     Asked { stream, answer: Vec::new(), is_over: false }
 }
 
 impl Asked {
-    /// Takes what has come by now.
+    /// Reads what has arrived so far.
     fn look(&mut self) {
         let mut bytes = [0; 4096];
         loop {
@@ -47,10 +47,10 @@ impl Asked {
         !self.is_over && self.answer.is_empty()
     }
 
-    /// All that comes until the server closes.
+    /// Everything that arrives until the server closes the connection.
     async fn rest(mut self) -> String {
-        // A reset is an end as well.
-        let _ = tokio::time::timeout(std::time::Duration::from_secs(30), self.stream.read_to_end(&mut self.answer)).await.expect("an end");
+        // A reset connection is closed as well.
+        let _ = tokio::time::timeout(std::time::Duration::from_secs(30), self.stream.read_to_end(&mut self.answer)).await.expect("the server closes the connection");
         String::from_utf8(self.answer).unwrap()
     }
 }
@@ -72,8 +72,8 @@ fn when_all_connections_are_taken_probes_are_answered_and_waits_go_on() {
         for _ in 0..WAITS {
             waits.push(ask(&server, "GET", &wait, "").await);
         }
-        // Spare connections are for the one request that each brings; then only the others are open.
-        eventually("nobody is left in the dark", || {
+        // Spare connections are closed after their one request, so only the others stay open.
+        eventually("every connection is held or answered", || {
             let held = waits.iter_mut().filter_map(|wait| wait.waits().then_some(())).count();
             async move { (held <= 256 - CLAIMS).then_some(()) }
         })
@@ -104,7 +104,7 @@ fn when_all_connections_are_taken_probes_are_answered_and_waits_go_on() {
         let log = server.log();
         assert!(log.contains("LimitNOFILE") && log.contains("all connections are in use"), "{log}");
 
-        // Who goes makes room, and who waits is served.
+        // A connection that is closed makes room, and waiting requests are still served.
         held.truncate(held.len() - 10);
         let create = crew.task().json().to_string();
         let answer = eventually("there is room again", || async {
@@ -119,6 +119,6 @@ fn when_all_connections_are_taken_probes_are_answered_and_waits_go_on() {
             async move { served.then_some(()) }
         })
         .await;
-        assert!(held.iter_mut().all(Asked::waits), "the others go on waiting");
+        assert!(held.iter_mut().all(Asked::waits), "the other requests still wait");
     });
 }

@@ -1,4 +1,4 @@
-//! SQLite's file is taken away, replaced or damaged while the server runs; its disk is full.
+//! SQLite's file is removed, replaced or damaged while the server runs, or its disk is full.
 
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use crate::support::*;
 
-/// On a disk of 8 MiB of its own, which goes with the process. Whoever is not root becomes it for that.
+/// Runs the server on a disk of 8 MiB, mounted for this process only. Without root rights, it maps its user to root for that.
 const SMALL_DISK: &str = r#"
     [ "$(id -u)" = 0 ] || own=--map-root-user
     mkdir -p "$DATA_DIR" && exec unshare --mount $own sh -c 'mount -t tmpfs -o size=8m tmpfs "$DATA_DIR" && exec "$0" "$@"' "$0" "$@""#;
@@ -19,9 +19,9 @@ async fn is_ready(server: &Server) -> bool {
     server.get("/readyz").await.status == 200
 }
 
-/// Waits until the server says that it can't serve; answers why.
+/// Waits until the server is not ready; returns the reason that it gives.
 async fn refuses(server: &Server) -> String {
-    let answer = eventually("it is not ready", || async {
+    let answer = eventually("the server is not ready", || async {
         let answer = server.get("/readyz").await;
         (answer.status == 503).then_some(answer)
     })
@@ -30,7 +30,7 @@ async fn refuses(server: &Server) -> String {
     answer.error(503)
 }
 
-/// Nothing is acknowledged any more, and everybody is told why.
+/// Checks that no write is acknowledged any more, and that every request gets the reason.
 async fn is_out_of_service(server: &Server, why: &str) {
     let said = refuses(server).await;
     assert!(said.contains(why) && said.contains("start the server again"), "{said}");
@@ -66,7 +66,7 @@ fn what_goes_into_a_replaced_file_is_not_acknowledged() {
         fs::rename(&copy, file(&server)).unwrap();
         server.crew().task().answer().await.error(503);
         is_out_of_service(&server, "replaced").await;
-        assert_eq!(server.get(&task.path("")).await.status, 200, "what is open can be read");
+        assert_eq!(server.get(&task.path("")).await.status, 200, "the open file can still be read");
         assert!(fs::read(file(&server)).unwrap() == before, "nothing is written to the other file");
     });
 }
@@ -89,7 +89,7 @@ fn a_file_that_is_no_database_any_more_is_noticed_by_the_probe() {
         let server = Server::on(Database::Sqlite).start();
         server.crew().task().create().await;
         let database = fs::OpenOptions::new().write(true).open(file(&server)).unwrap();
-        // The next checkpoint may write the first page anew.
+        // Repeated, because the next checkpoint may write the first page again.
         eventually("the probe notices", || async {
             database.write_all_at(&[0x55; 100], 0).unwrap();
             (!is_ready(&server).await).then_some(())
@@ -108,13 +108,13 @@ fn damage_in_the_middle_ends_service_when_it_is_met() {
         for _ in 0..40 {
             tasks.push(server.crew().task().prompt(&long).create().await);
         }
-        eventually("most is in the file itself", || async { (fs::metadata(&path).unwrap().len() > 15_000_000).then_some(()) }).await;
+        eventually("most pages were moved from the log to the file", || async { (fs::metadata(&path).unwrap().len() > 15_000_000).then_some(()) }).await;
         let database = fs::OpenOptions::new().write(true).open(&path).unwrap();
         let size = fs::metadata(&path).unwrap().len();
         for page in 1..size / 4096 {
             database.write_all_at(&[0x55; 4096], page * 4096).unwrap();
         }
-        eventually("somebody meets it", || async {
+        eventually("a request reads a damaged page", || async {
             for task in &tasks {
                 server.get(&task.path("")).await;
             }
@@ -129,10 +129,10 @@ fn damage_in_the_middle_ends_service_when_it_is_met() {
 fn a_full_disk_ends_service_until_there_is_room() {
     run(async {
         let server = Server::on(Database::Sqlite).through(SMALL_DISK).start();
-        // The disk is where only the server and its descendants see it, and whoever looks through its eyes.
+        // The disk is visible to the server and its descendants only, so the test goes through the server's root directory.
         let inside = PathBuf::from(format!("/proc/{}/root{}", server.pid(), server.data_dir().display()));
         let filler = inside.join("filler");
-        assert!(inside.join("bloom.db").exists() && !file_is_here(&server), "the disk is its own");
+        assert!(inside.join("bloom.db").exists() && !file_is_here(&server), "the disk is visible to the server only");
         let fill = || {
             let more = fs::OpenOptions::new().append(true).create(true).open(&filler).unwrap();
             while std::io::Write::write(&mut &more, &[0; 4096]).is_ok() {}
@@ -155,8 +155,8 @@ fn a_full_disk_ends_service_until_there_is_room() {
         server.get("stats").await.expect(200);
         assert!(!server.log().contains("can be written to again"), "{}", server.log());
         fs::remove_file(&filler).unwrap();
-        eventually("it is ready again by itself", || async { is_ready(&server).await.then_some(()) }).await;
-        eventually("it writes again", || async { (server.crew().task().answer().await.status == 201).then_some(()) }).await;
+        eventually("the server becomes ready again by itself", || async { is_ready(&server).await.then_some(()) }).await;
+        eventually("a write succeeds again", || async { (server.crew().task().answer().await.status == 201).then_some(()) }).await;
         for id in kept.into_inner() {
             assert_eq!(server.get(&format!("llm-tasks/{id}")).await.ok()["status"], "queued");
         }

@@ -1,4 +1,4 @@
-//! Dispatch calls: a task is pushed to a worker's agent, once, whatever the agent does.
+//! Dispatch calls: a task is pushed to a worker's agent once, whatever the agent does.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use crate::support::*;
 
 const KEY: &str = "the-agents-common-key";
 
-/// An agent that says this to every push.
+/// An agent that answers every push like this.
 async fn agent(status: u16, body: &str) -> Stub {
     let stub = Stub::start().await;
     stub.always("/execute-task", Reply::new(status, body));
@@ -21,7 +21,7 @@ fn slow(after: Duration) -> Reply {
     Reply { after, ..Reply::new(200, r#"{"done":true}"#) }
 }
 
-/// What the audit trail tells of the task and its leases, oldest first.
+/// The audit actions about the task and its leases, oldest first.
 async fn actions(server: &Api, task: &str) -> Vec<String> {
     let entries = server.get("audit?limit=1000").await.ok();
     let is_of = |entry: &&Value| entry["entity_id"] == task || entry["detail"].as_str().is_some_and(|detail| detail.contains(task));
@@ -37,7 +37,7 @@ async fn lease_status(server: &Api, task: &Task<'_>, id: &Value) -> String {
     lease.now().await["status"].as_str().unwrap().to_owned()
 }
 
-/// The lease that the agent was told of.
+/// The lease id in the push that the agent got.
 fn told_lease(stub: &Stub) -> Value {
     stub.pushed()[0]["lease_id"].clone()
 }
@@ -69,7 +69,7 @@ on_both! {
 
         let beat = task.heartbeat(json!({ "lease_id": lease })).await.ok();
         let (start, end) = (beat["lease"]["started_at"].as_i64().unwrap(), beat["expires_at"].as_i64().unwrap());
-        assert_eq!(end, start + 150_000, "it ends 60 s after the run's own limit");
+        assert_eq!(end, start + 150_000, "the lease ends 60 s after the run's time limit");
         task.complete(json!({ "status": "success", "output": "hi", "lease_id": lease, "metrics": { "duration_ms": 1 } })).await.ok();
         assert_eq!(actions(server, &task.id).await, ["task_created", "task_leased", "task_dispatched", "task_completed"]);
         assert_eq!(stub.pushed().len(), 1);

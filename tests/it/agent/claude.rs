@@ -17,14 +17,14 @@ on_both! { alone:
         assert!(done["session_id"].is_string());
         assert!(done["usage"]["input_tokens"].as_i64().unwrap() >= 10 && done["usage"]["cost_usd"].as_f64().unwrap() > 0.0, "{done}");
         let texts: String = told(&first, "text").await.iter().map(|data| data["text"].as_str().unwrap().to_owned()).collect();
-        assert_eq!(texts, "Kestrel", "told as it came, and once");
+        assert_eq!(texts, "Kestrel", "the text is sent as it arrives, and once");
         assert!(!told(&first, "usage").await.is_empty());
 
         let second = crew.task().context("talk").prompt("Which word?").create().await;
         let again = second.reaches("completed").await;
         assert_eq!((&again["session_id"], &again["worker_id"]), (&done["session_id"], &done["worker_id"]));
         let request = api.seen_with("Which word?").pop().expect("a request");
-        assert!(request["messages"].to_string().contains("Remember the word"), "the first turn is part of it: {}", request["messages"]);
+        assert!(request["messages"].to_string().contains("Remember the word"), "the request contains the first turn: {}", request["messages"]);
 
         let alone = crew.task().context("talk").with("session", json!("none")).prompt("What now?").create().await;
         assert_ne!(alone.reaches("completed").await["session_id"], done["session_id"]);
@@ -38,7 +38,7 @@ on_both! { alone:
         let (server, api) = (Server::on(database).start(), Anthropic::start().await);
         let agent = server.agent("box").claude(&api, "").start();
         let task = server.crew().task().context("talk").prompt("MODE-WAIT SAY: Kestrel").create().await;
-        eventually("the CLI asks", || async { (!api.seen_with("MODE-WAIT").is_empty()).then_some(()) }).await;
+        eventually("the CLI calls its API", || async { (!api.seen_with("MODE-WAIT").is_empty()).then_some(()) }).await;
         agent.kill9();
         agent.kill_processes();
         agent.has_no_processes().await;
@@ -72,13 +72,13 @@ async fn failure(task: &Task<'_>, status: &str, reason: &str) -> Value {
 fn it_goes_on_while_its_agent_is_gone() {
     with("", async |server, api, agent| {
         let task = server.crew().task().prompt("MODE-WAIT SAY: Kestrel").create().await;
-        eventually("the CLI asks", || async { (!api.seen_with("MODE-WAIT").is_empty()).then_some(()) }).await;
+        eventually("the CLI calls its API", || async { (!api.seen_with("MODE-WAIT").is_empty()).then_some(()) }).await;
         agent.kill9();
         api.go_on();
         agent.has_no_processes().await;
         agent.start_again();
         let done = task.reaches("completed").await;
-        assert_eq!((done["attempts"].as_i64(), api.seen_with("MODE-WAIT").len()), (Some(1), 1), "nothing was paid twice");
+        assert_eq!((done["attempts"].as_i64(), api.seen_with("MODE-WAIT").len()), (Some(1), 1), "the API was called once");
         assert_eq!(result(&task).await["output"], json!("Kestrel"));
     });
 }
@@ -115,20 +115,20 @@ fn tools_are_used_where_they_are_allowed() {
 fn a_quota_that_is_used_up_pauses_the_account() {
     with("", async |server, api, agent| {
         let task = server.crew().task().prompt("MODE-429").create().await;
-        let waiting = eventually("it goes back", || async {
+        let waiting = eventually("the task is queued again", || async {
             let now = task.now().await;
             (now["failure"]["reason"] == json!("rate_limited")).then_some(now)
         })
         .await;
         assert_eq!((&waiting["status"], &waiting["attempts"], &waiting["infra_retries"]), (&json!("queued"), &json!(0), &json!(1)));
         let (reset, hour) = (waiting["not_before"].as_i64().unwrap(), 3_600_000);
-        assert!((now_ms() + hour - 120_000..=now_ms() + hour + 1_000).contains(&reset), "it waits for the quota's return: {waiting}");
-        eventually("the worker is closed", || async { (server.get("workers/box").await.ok()["status"] == json!("syncing")).then_some(()) })
+        assert!((now_ms() + hour - 120_000..=now_ms() + hour + 1_000).contains(&reset), "it waits until the quota resets: {waiting}");
+        eventually("the worker is syncing", || async { (server.get("workers/box").await.ok()["status"] == json!("syncing")).then_some(()) })
             .await;
         let other = server.crew().task().prompt("SAY: hello").create().await;
         agent.kill9();
         agent.start_again();
-        eventually("it knows after a restart", || async { agent.log().matches("registered").nth(1).map(drop) }).await;
+        eventually("the agent registers again", || async { agent.log().matches("registered").nth(1).map(drop) }).await;
         assert_eq!(server.get("workers/box").await.ok()["status"], json!("syncing"));
         assert_eq!((other.status().await.as_str(), api.seen_with("SAY: hello").len()), ("queued", 0));
     });
@@ -138,7 +138,7 @@ fn a_quota_that_is_used_up_pauses_the_account() {
 fn an_overloaded_api_costs_no_attempt() {
     with("", async |server, api, _| {
         let task = server.crew().task().prompt("MODE-529 SAY: Kestrel").create().await;
-        let waiting = eventually("it goes back", || async {
+        let waiting = eventually("the task is queued again", || async {
             let now = task.now().await;
             (now["failure"]["reason"] == json!("overloaded")).then_some(now)
         })
@@ -154,7 +154,7 @@ fn refused_credentials_close_the_worker() {
     with("", async |server, _, agent| {
         let task = server.crew().task().prompt("MODE-401").create().await;
         failure(&task, "failed", "auth").await;
-        eventually("the worker says so", || async { (server.get("workers/box").await.ok()["status"] == json!("error")).then_some(()) })
+        eventually("the worker is in error", || async { (server.get("workers/box").await.ok()["status"] == json!("error")).then_some(()) })
             .await;
         let later = server.crew().task().prompt("SAY: hello").create().await;
         assert_eq!(later.waits_for().await, "no_worker");
@@ -185,7 +185,7 @@ fn a_stream_that_stalls() {
 fn a_slow_one_that_is_cancelled() {
     with("", async |server, api, _| {
         let task = server.crew().task().prompt("MODE-WAIT SAY: Kestrel").create().await;
-        eventually("the CLI asks", || async { (!api.seen_with("MODE-WAIT").is_empty()).then_some(()) }).await;
+        eventually("the CLI calls its API", || async { (!api.seen_with("MODE-WAIT").is_empty()).then_some(()) }).await;
         task.cancel().await.ok();
         failure(&task, "cancelled", "cancelled").await;
     });
@@ -197,7 +197,7 @@ fn a_run_that_costs_more_than_it_may() {
         let task =
             server.crew().task().prompt("MODE-EXPENSIVE MODE-TOOL RUN: true\nSAY: x").with("policy", json!({"budget": 0.5})).create().await;
         let failed = failure(&task, "failed", "budget_exceeded").await;
-        assert!(failed["usage"]["cost_usd"].as_f64().unwrap() > 0.5, "what it cost is told: {failed}");
+        assert!(failed["usage"]["cost_usd"].as_f64().unwrap() > 0.5, "the cost is reported: {failed}");
     });
 }
 

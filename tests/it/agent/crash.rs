@@ -1,4 +1,4 @@
-//! Whatever dies in the middle of a run, the task ends once, with the right answer.
+//! Whatever process dies during a run, the task ends once, with the right answer.
 
 use super::*;
 use crate::on_both;
@@ -6,12 +6,12 @@ use crate::support::agent::AgentPlan;
 use crate::support::proxy::Proxy;
 use crate::support::{Server, checker};
 
-/// A run that marks its start, waits for the gate, and answers.
+/// A run that records its start, waits for the gate, and answers.
 fn script(tally: &Tally, gate: &Gate) -> String {
     format!("{}; echo begun; {}; echo answer", tally.mark(), gate.wait())
 }
 
-/// A run that has begun, and waits.
+/// A run that has started and waits at its gate.
 struct Begun<'a> {
     agent: agent::Agent,
     task: Task<'a>,
@@ -38,16 +38,16 @@ on_both! { alone:
     async fn the_agent_is_killed_and_its_run_goes_on(database) {
         let server = Server::on(database).start();
         let Begun { agent, task, tally, gate } = begun(&server, server.agent("box")).await;
-        eventually("it is told what was said so far", || async { (!told(&task, "text").await.is_empty()).then_some(()) }).await;
+        eventually("the text so far is sent", || async { (!told(&task, "text").await.is_empty()).then_some(()) }).await;
         agent.kill9();
-        assert!(!agent.processes().is_empty(), "the run outlives its agent");
+        assert!(!agent.processes().is_empty(), "the run continues without its agent");
         agent.start_again();
-        eventually("it is taken up", || async { agent.log().contains("continuing an earlier run").then_some(()) }).await;
+        eventually("the agent continues the run", || async { agent.log().contains("continuing an earlier run").then_some(()) }).await;
         gate.open();
         ended_once(&server, &task).await;
         assert_eq!((tally.count(), task.now().await["attempts"].clone()), (1, json!(1)));
         let texts = told(&task, "text").await;
-        assert_eq!(texts, [json!({"text": "begun\n"}), json!({"text": "answer\n"})], "nothing is told twice");
+        assert_eq!(texts, [json!({"text": "begun\n"}), json!({"text": "answer\n"})], "no text is sent twice");
         agent.has_no_processes().await;
     }
 
@@ -59,7 +59,7 @@ on_both! { alone:
         agent.has_no_processes().await;
         agent.start_again();
         ended_once(&server, &task).await;
-        assert_eq!(tally.count(), 1, "its work was not thrown away");
+        assert_eq!(tally.count(), 1, "the run was not repeated");
     }
 
     async fn the_agent_and_its_run_are_killed(database) {
@@ -80,7 +80,7 @@ on_both! { alone:
         let Begun { agent, task, tally, gate } = begun(&server, server.agent("box")).await;
         server.kill9();
         gate.open();
-        // The run ends while nobody can be told.
+        // The run ends while there is no server to report to.
         agent.has_no_processes().await;
         server.start_again();
         ended_once(&server, &task).await;
@@ -94,7 +94,7 @@ on_both! { alone:
         agent.kill9();
         agent.start_again();
         server.start_again();
-        eventually("it is taken up", || async { agent.log().contains("registered").then_some(()) }).await;
+        eventually("the agent has registered", || async { agent.log().contains("registered").then_some(()) }).await;
         gate.open();
         ended_once(&server, &task).await;
         assert_eq!(tally.count(), 1);
@@ -105,15 +105,16 @@ on_both! { alone:
         let line = Proxy::start(server.base()).await;
         let Begun { agent: cut, task, gate, .. } = begun(&server, AgentPlan::at(&line.url, "cut")).await;
         line.hold();
-        // Nobody can tell the agent that the lease is over; it knows by its own clock, before anybody else gets the task.
+        // The agent can't learn from the server that the lease has expired. It ends the run by its own clock, before the task is leased
+        // again.
         cut.has_no_processes().await;
-        assert!(["leased", "running"].contains(&task.status().await.as_str()), "the run was over before its lease");
+        assert!(["leased", "running"].contains(&task.status().await.as_str()), "the run ends before its lease does");
         let other = server.agent("other").shell().start();
         gate.open();
         ended_once(&server, &task).await;
         assert_eq!(task.now().await["worker_id"], json!("other"));
         line.release();
-        eventually("the late end is told and given up", || async { (cut.kept_runs() == 0).then_some(()) }).await;
+        eventually("the late completion is refused and discarded", || async { (cut.kept_runs() == 0).then_some(()) }).await;
         ended_once(&server, &task).await;
         drop(other);
     }
@@ -125,11 +126,11 @@ on_both! { alone:
         line.hold_answers();
         gate.open();
         ended_once(&server, &task).await;
-        assert_eq!(agent.kept_runs(), 1, "it does not know that it was heard");
+        assert_eq!(agent.kept_runs(), 1, "the agent has no acknowledgement yet");
         agent.kill9();
         line.release();
         agent.start_again();
-        eventually("it is acknowledged", || async { (agent.kept_runs() == 0).then_some(()) }).await;
+        eventually("the completion is acknowledged", || async { (agent.kept_runs() == 0).then_some(()) }).await;
         ended_once(&server, &task).await;
         assert_eq!(tally.count(), 1);
     }

@@ -1,4 +1,4 @@
-//! `dev`: a server and an agent, nothing to configure.
+//! `dev`: a server and an agent without any configuration.
 
 use super::*;
 use crate::support::{Database, Server};
@@ -7,7 +7,7 @@ use crate::support::{Database, Server};
 fn a_person_submits_and_sees_the_answer() {
     run(async {
         let server = Server::on(Database::Sqlite).words(&["dev"]).env("PATH", "/usr/bin:/bin").start();
-        eventually("it says what to do next", || async { server.log().contains("task submit").then_some(()) }).await;
+        eventually("it prints the next command", || async { server.log().contains("task submit").then_some(()) }).await;
         let said = server.log();
         assert!(said.contains("tasks run on the echo runner") && said.contains("npm install -g @anthropic-ai/claude-code"), "{said}");
         let next = said.lines().find(|line| line.contains("task submit")).unwrap().trim().to_owned();

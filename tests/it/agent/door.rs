@@ -1,4 +1,4 @@
-//! The push protocol, as a documented server speaks it.
+//! The agent's push server, called as a documented server does.
 
 use super::*;
 use crate::support::{Database, Server};
@@ -10,18 +10,18 @@ fn with(more: &'static [&'static str], body: impl AsyncFnOnce(&Server, &Api, &ag
         let server = Server::on(Database::Sqlite).start();
         let agent = server.agent("box").slots(2).shell().env("MEMBRIDGE_AGENT_KEY", KEY.1);
         let agent = agent.arg(&["--listen", "127.0.0.1:0", "--push-only"]).arg(more).start();
-        let worker = eventually("it is registered", || async {
+        let worker = eventually("the agent is registered", || async {
             let answer = server.get("workers/box").await;
             (answer.status == 200).then(|| answer.ok())
         })
         .await;
-        // The test speaks in the server's place.
+        // From here on, the test acts as the server.
         server.post("workers", json!({"name": "box", "dispatch": "manual"})).await.ok();
         body(&server, &Api::new(worker["url"].as_str().unwrap()), &agent).await;
     });
 }
 
-/// What a documented server sends for a task, after it has leased it.
+/// The body that a documented server pushes for a task that it has leased.
 async fn pushed(task: &Task<'_>) -> Value {
     let shown = task.now().await;
     json!({
@@ -39,10 +39,10 @@ fn a_pushed_task_runs_once() {
         let (tally, gate) = (Tally::new(), Gate::new());
         let task = server.crew().task().prompt(&format!("{}; {}; echo done", tally.mark(), gate.wait())).create().await;
         let body = pushed(&task).await;
-        assert_eq!(door.post("/execute-task", body.clone()).await.status, 401, "not without the key");
+        assert_eq!(door.post("/execute-task", body.clone()).await.status, 401, "the key is required");
         let door = door.with_header(KEY.0, KEY.1);
         let refused = door.post("/execute-task", body.clone()).await;
-        assert_eq!(refused.status, 409, "nobody has leased it to this worker: {}", refused.text);
+        assert_eq!(refused.status, 409, "the task is not leased to this worker: {}", refused.text);
         task.lease(json!({"worker_id": "box"})).await.created();
         for _ in 0..2 {
             let answer = door.post("/execute-task", body.clone()).await;
@@ -87,7 +87,7 @@ fn a_restart_does_not_disturb_runs() {
         tally.reaches(1).await;
         let pid = agent.pid();
         assert_eq!(door.poke("/self-update").await.ok()["output"], json!("new"));
-        eventually("it takes the run up", || async { agent.log().contains("continuing an earlier run").then_some(()) }).await;
+        eventually("the agent continues the run", || async { agent.log().contains("continuing an earlier run").then_some(()) }).await;
         assert_eq!(agent.pid(), pid);
         gate.open();
         task.reaches("completed").await;
@@ -109,6 +109,6 @@ fn uninstall_hands_back_and_ends() {
         task.reaches("queued").await;
         agent.has_no_processes().await;
         agent.start_again();
-        assert!(agent.wait_for_end().success(), "whoever supervises it does not bring it back");
+        assert!(agent.wait_for_end().success(), "a supervisor that starts it again gets a clean exit");
     });
 }

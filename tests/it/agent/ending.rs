@@ -1,9 +1,9 @@
-//! Runs that do not end well: each ends, with all its processes, and the reason is on the task.
+//! Runs that fail or are stopped: each ends with all its processes, and the task has the reason.
 
 use super::*;
 use crate::support::{Database, Server};
 
-/// A run that takes no notice of SIGTERM, and a child that has left its group.
+/// A run that ignores SIGTERM, with a child that has left its process group.
 const STUBBORN: &str = "trap '' TERM; setsid sh -c 'trap \"\" TERM; sleep 150' & sleep 150 & sleep 150; sleep 150";
 
 fn with(profile: &'static str, body: impl AsyncFnOnce(&Server, &agent::Agent)) {
@@ -71,7 +71,7 @@ fn a_run_that_fails_is_tried_again_and_then_dead() {
 #[test]
 fn an_answer_that_is_not_the_json_asked_for() {
     with(SHELL, async |server, _| {
-        // The shell gets the request for JSON too, and has no such command.
+        // The prompt also contains the request for JSON, which is no shell command.
         let task = server.crew().task().prompt("echo 'no json'; exit 0").with("desired_format", json!("json")).create().await;
         let failed = task.reaches("failed").await;
         assert_eq!(failed["failure"]["reason"], json!("bad_output"));
@@ -89,16 +89,16 @@ fn a_program_that_cannot_be_started_costs_no_attempt() {
         std::fs::write(&program, "").unwrap();
         std::fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
         let agent = server.agent("box").profile(&format!("runner = \"command\"\ncommand = [{program:?}]")).start();
-        eventually("it is registered", || async { agent.log().contains("registered").then_some(()) }).await;
+        eventually("the agent is registered", || async { agent.log().contains("registered").then_some(()) }).await;
         std::fs::remove_file(&program).unwrap();
         let task = server.crew().task().create().await;
-        let queued = eventually("it is handed back", || async {
+        let queued = eventually("the task is given back", || async {
             let now = task.now().await;
             (now["infra_retries"] == json!(1)).then_some(now)
         })
         .await;
         assert_eq!((&queued["failure"]["reason"], &queued["attempts"]), (&json!("spawn_failed"), &json!(0)));
-        assert!(queued["not_before"].as_i64().is_some(), "it is tried again later: {queued}");
+        assert!(queued["not_before"].as_i64().is_some(), "the retry has a backoff: {queued}");
         drop(agent);
     });
 }
@@ -110,7 +110,7 @@ fn a_worker_that_was_removed_ends_its_runs_and_comes_back() {
         let task = server.crew().task().prompt(&format!("{}; {}; echo done", tally.mark(), gate.wait())).create().await;
         tally.reaches(1).await;
         server.delete("workers/box").await.ok();
-        // It registers again, and takes the task once more.
+        // The agent registers again and claims the task once more.
         tally.reaches(2).await;
         gate.open();
         task.reaches("completed").await;

@@ -1,4 +1,4 @@
-//! The worker agent as a process: what it runs, how runs end, and what is left when something dies.
+//! The worker agent as a process: what it runs, how runs end, and what remains when a process dies.
 
 mod claude;
 mod crash;
@@ -13,7 +13,7 @@ use std::path::PathBuf;
 
 use crate::support::*;
 
-/// A gate that a run waits at until the test opens it: a file that a shell script looks for.
+/// A file that a run waits for until the test creates it.
 struct Gate(PathBuf);
 
 impl Gate {
@@ -21,7 +21,7 @@ impl Gate {
         Self(janitor::new_path("gate"))
     }
 
-    /// Shell words that wait for the gate, for a minute at most.
+    /// A shell command that waits for the gate, for at most a minute.
     fn wait(&self) -> String {
         format!("for i in $(seq 1200); do [ -e {} ] && break; sleep 0.05; done", self.0.display())
     }
@@ -31,7 +31,7 @@ impl Gate {
     }
 }
 
-/// A file to which each start of a run adds a line.
+/// A file to which each run adds a line when it starts.
 struct Tally(PathBuf);
 
 impl Tally {
@@ -52,7 +52,7 @@ impl Tally {
     }
 }
 
-/// The texts of a task's events, in order.
+/// The data of a task's events of this kind, in order.
 async fn told(task: &Task<'_>, kind: &str) -> Vec<Value> {
     let events = task.api.get(&task.path("/events")).await.ok();
     let events = events.as_array().expect("events").iter().filter(|event| event["kind"] == json!(kind));
@@ -63,7 +63,7 @@ async fn result(task: &Task<'_>) -> Value {
     task.api.get(&task.path("/result")).await.ok()
 }
 
-/// How often an answer was stored.
+/// How many successful results were stored.
 async fn answers(task: &Task<'_>) -> usize {
     let artifacts = task.api.get(&format!("artifacts?task_id={}", task.id)).await.ok();
     artifacts.as_array().expect("artifacts").iter().filter(|artifact| artifact["content"].is_string()).count()

@@ -1,4 +1,4 @@
-//! A task's way through an agent.
+//! How an agent runs tasks.
 
 use super::*;
 use crate::on_both;
@@ -27,7 +27,7 @@ on_both! { alone:
         let _agent = server.agent("box").shell().start();
         let gate = Gate::new();
         let task = server.crew().task().prompt(&format!("echo first; {}; echo second", gate.wait())).create().await;
-        let first = eventually("the first text is told", || async {
+        let first = eventually("the first text is sent", || async {
             let texts = told(&task, "text").await;
             (!texts.is_empty()).then_some(texts)
         }).await;
@@ -118,7 +118,7 @@ fn set_ups_that_cannot_work_are_told() {
         assert_eq!(code, Some(2));
         assert!(said.contains("--agent-key-file"), "{said}");
         let running = server.agent("box").echo().start();
-        eventually("it is registered", || async { server.get("workers/box").await.status.eq(&200).then_some(()) }).await;
+        eventually("the agent is registered", || async { server.get("workers/box").await.status.eq(&200).then_some(()) }).await;
         let work = running.work_dir().display().to_string();
         let (code, said) = server.agent("other").echo().env("BLOOM_WORK_DIR", work).start_in_vain();
         assert_eq!(code, Some(1));

@@ -1,4 +1,4 @@
-//! The agent stops, or is asked to take nothing new: runs finish in time or go back unharmed.
+//! The agent stops, or must take no new tasks: its runs finish in time, or are given back without costing an attempt.
 
 use super::*;
 use crate::support::{Database, Server};
@@ -35,7 +35,7 @@ fn runs_finish_before_the_agent_does() {
             assert!(agent.wait_for_end().success());
             task.reaches("completed").await;
             assert_eq!(server.get("workers/box").await.ok()["status"], json!("offline"));
-            assert_eq!(later.status().await, "queued", "it took nothing new");
+            assert_eq!(later.status().await, "queued", "a stopping agent takes no new task");
             agent.start_again();
             later.reaches("completed").await;
             assert_eq!(tally.count(), 1);
@@ -124,7 +124,7 @@ fn an_agent_stops_whether_its_server_lives_or_not() {
             agent.signal("TERM");
             assert!(agent.wait_for_end().success());
             agent.has_no_processes().await;
-            assert_eq!(agent.kept_runs(), 1, "the hand-back is not forgotten");
+            assert_eq!(agent.kept_runs(), 1, "the release is kept until the server is back");
             server.start_again();
             agent.start_again();
             tally.reaches(2).await;

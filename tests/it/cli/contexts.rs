@@ -1,4 +1,4 @@
-//! Which server is called, and with which key.
+//! Which server and which key a command uses.
 
 use std::os::unix::fs::PermissionsExt;
 
@@ -14,7 +14,7 @@ fn a_key_comes_by_flag_file_or_variable() {
     let person = Person::at(&server);
     std::fs::write(person.home.join("key"), "the-secret-key\n").unwrap();
     let said = person.does(&["stats"]).complains(1);
-    assert!(said.contains("--key") && said.contains("BLOOM_KEY"), "what to do: {said}");
+    assert!(said.contains("--key") && said.contains("BLOOM_KEY"), "the error says how to give a key: {said}");
     person.does(&["stats", "--key", "the-secret-key"]).ok();
     person.does(&["stats", "--key-file", "key"]).ok();
     person.clone().with("BLOOM_KEY", "the-secret-key").does(&["stats"]).ok();
@@ -37,7 +37,7 @@ fn contexts_are_kept_under_names() {
 
     person.does(&["stats"]).ok();
     let list = person.does(&["context", "list"]).ok();
-    assert!(list.lines().any(|line| line.starts_with('*') && line.contains("prod")), "the first is in use: {list}");
+    assert!(list.lines().any(|line| line.starts_with('*') && line.contains("prod")), "the first context is in use: {list}");
     let all = list + &person.does(&["context", "list", "-o", "json"]).ok() + &person.does(&["context", "list", "-o", "wide"]).ok();
     assert!(!all.contains("the-secret-key"), "{all}");
 
@@ -51,7 +51,7 @@ fn contexts_are_kept_under_names() {
     });
     person.does(&["stats", "--use-context", "prod"]).ok();
     let said = person.does(&["stats", "--use-context", "lost"]).complains(2);
-    assert!(said.contains("home, prod"), "which there are: {said}");
+    assert!(said.contains("home, prod"), "the error lists the contexts: {said}");
     person.does(&["context", "use", "lost"]).complains(2);
     person.does(&["context", "rm", "home"]).ok();
     assert_eq!(person.does(&["context", "list", "-o", "name"]).ok(), "prod\n");

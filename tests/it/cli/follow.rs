@@ -1,4 +1,4 @@
-//! `submit --follow` and `task logs`: the run's text as it comes.
+//! `submit --follow` and `task logs`: a run's text while it arrives.
 
 use super::*;
 
@@ -11,7 +11,7 @@ fn text_is_there_as_it_comes() {
         let run = Run::claimed_by(&worker).await;
         run.tells("text", json!({ "text": "first " })).await;
         following.prints("first ").await;
-        assert_eq!(following.out(), "first ", "before the second was sent");
+        assert_eq!(following.out(), "first ", "the first text is printed before the second is sent");
         run.tells("tool_use", json!({ "name": "Bash", "input": { "command": "ls" } })).await;
         following.says("[tool_use] Bash {\"command\":\"ls\"}").await;
         run.tells("text", json!("second")).await;
@@ -20,8 +20,8 @@ fn text_is_there_as_it_comes() {
         run.tells("usage", json!({ "cost_usd": 1 })).await;
         run.answers("the answer").await;
         let done = following.done().ends(0);
-        assert_eq!(done.out, "first \nsecondly\n", "what was streamed is not said again");
-        assert!(!done.err.contains("usage"), "only what tells how it goes: {}", done.err);
+        assert_eq!(done.out, "first \nsecondly\n", "the answer is not printed after its text");
+        assert!(!done.err.contains("usage"), "usage events are not shown: {}", done.err);
     });
 }
 
@@ -55,7 +55,7 @@ fn a_stream_that_breaks_goes_on_where_it_was() {
         run.tells("text", json!("three")).await;
         following.prints("three").await;
         run.answers("x").await;
-        assert_eq!(following.done().ok(), "one two three\n", "nothing lost, nothing twice");
+        assert_eq!(following.done().ok(), "one two three\n", "each text is printed once");
     });
 }
 
@@ -100,7 +100,7 @@ fn logs_tell_everything_in_order() {
         let lines = person.starts(&["task", "logs", "-f", "-o", "json", "--kind", "text", &task.id]);
         run.tells("text", json!("c")).await;
         run.answers("x").await;
-        assert_eq!(following.done().ok(), format!("{expected}c\n"), "to the task's end");
+        assert_eq!(following.done().ok(), format!("{expected}c\n"), "following ends with the task");
         let lines = lines.done().ok();
         let lines: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).expect("a line is an event")).collect();
         assert_eq!(lines.iter().map(|event| event["data"].as_str().unwrap()).collect::<Vec<_>>(), ["a ", "b", "c"]);

@@ -1,8 +1,8 @@
-//! Lists and single things, in every form.
+//! Lists and single objects, in every output format.
 
 use super::*;
 
-/// The lines of a table, cut at its gaps.
+/// The cells of a table, line by line.
 fn table(out: &str) -> Vec<Vec<String>> {
     let cells = |line: &str| line.split("   ").map(|cell| cell.trim().to_owned()).filter(|cell| !cell.is_empty()).collect();
     out.lines().map(cells).collect()
@@ -18,14 +18,14 @@ fn tasks_are_listed_in_every_form() {
         let list = |more: &[&str]| person.does(&[&["task", "list", "--agent", &crew.slug], more].concat()).ok();
         let rows = table(&list(&[]));
         assert_eq!(rows[0], ["ID", "STATUS", "AGENT", "WORKER", "ATTEMPTS", "AGE", "REASON", "PROMPT"]);
-        assert_eq!((rows.len(), &rows[1][0], &rows[2][0]), (3, &newer.id, &older.id), "newest first");
+        assert_eq!((rows.len(), &rows[1][0], &rows[2][0]), (3, &newer.id, &older.id), "the newest task comes first");
         assert_eq!((rows[2][1].as_str(), rows[2][4].as_str(), rows[2][6].as_str()), ("queued", "0/3", "no_worker"));
         assert!(rows[2][7].starts_with("Write something") && rows[2][7].ends_with('…'), "{rows:?}");
-        assert!(!list(&[]).contains('\u{1b}'), "no colours in a pipe");
+        assert!(!list(&[]).contains('\u{1b}'), "there are no colors in a pipe");
         assert!(list(&["-o", "wide"]).contains("k=v"));
         assert_eq!(list(&["-o", "name"]), format!("{}\n{}\n", newer.id, older.id));
         let own = crew.api.get(&format!("llm-tasks?agent_slug={}", crew.slug)).await.ok();
-        assert_eq!(serde_json::from_str::<Value>(&list(&["-o", "json"])).unwrap(), own, "the server's own JSON");
+        assert_eq!(serde_json::from_str::<Value>(&list(&["-o", "json"])).unwrap(), own, "the JSON is the server's");
         assert_eq!(serde_norway::from_str::<Value>(&list(&["-o", "yaml"])).unwrap(), own);
         assert_eq!(person.does(&["task", "get", "-o", "json", &older.id]).json(), older.now().await);
         assert_eq!(person.does(&["task", "get", "-o", "name", &older.id, &newer.id]).ok(), format!("{}\n{}\n", older.id, newer.id));
@@ -56,7 +56,7 @@ fn long_lists_come_page_by_page() {
         let mut ids: Vec<_> = done.out.lines().collect();
         assert_eq!((ids.len(), done.err.as_str()), (1100, ""));
         ids.dedup();
-        assert_eq!(ids.len(), 1100, "each once");
+        assert_eq!(ids.len(), 1100, "each task is listed once");
         let done = person.does(&["task", "list", "--agent", &crew.slug, "--limit", "1050", "-o", "json"]);
         assert_eq!(done.json().as_array().unwrap().len(), 1050);
     });
@@ -79,7 +79,7 @@ fn changes_are_watched() {
         Run::claimed_by(&worker).await.answers("x").await;
         watching.prints("completed").await;
         lines.prints(&first.id).await;
-        assert!(!watching.out().contains(&stranger.id), "filters hold for changes, too");
+        assert!(!watching.out().contains(&stranger.id), "filters apply to changes too");
 
         server.kill9();
         server.start_again();
@@ -134,7 +134,7 @@ fn leases_audit_and_figures_are_shown() {
         assert_eq!(rows[0], ["ID", "TASK", "WORKER", "STATUS", "AGE", "EXPIRES"]);
         let own = rows.iter().find(|row| row[0] == lease.id).expect("the lease");
         assert!(own[1] == task.id && own[3] == "active" && own[5].starts_with("in "), "{own:?}");
-        // Other tests make thousands of entries beside this one.
+        // Other tests add thousands of entries to the same audit trail.
         let audit = person.does(&["audit", "-o", "json", "--limit", "50000"]).json();
         let own = audit.as_array().unwrap().iter().find(|entry| entry["entity_id"] == lease.id).expect("the lease's entry");
         assert_eq!((&own["action"], &own["entity_type"]), (&json!("task_leased"), &json!("lease")));

@@ -1,6 +1,6 @@
-//! The commands for people, as a person gives them: what comes on each stream, and the exit status.
+//! The commands as a user runs them: what they print on each stream, and the exit status.
 //!
-//! They reach the database through the server only, so one database is enough here.
+//! Commands reach the database only through the server, so testing with one database is enough.
 
 mod bulk;
 mod contexts;
@@ -18,7 +18,7 @@ fn sqlite() -> &'static Server {
     shared(Database::Sqlite)
 }
 
-/// A claimed run of the fake worker: what it tells, and how it ends.
+/// A task claimed by a test worker, which sends events and completes it.
 struct Run<'a> {
     api: &'a Api,
     task: Task<'a>,
@@ -27,7 +27,7 @@ struct Run<'a> {
 }
 
 impl<'a> Run<'a> {
-    /// Waits for the next task of the worker's crew.
+    /// Waits for the next task of the worker's crew and claims it.
     async fn claimed_by(worker: &Worker<'a>) -> Run<'a> {
         let claimed = worker.claim_within(1, 20).await;
         let lease = claimed.first().unwrap_or_else(|| panic!("a task for {}", worker.name))["lease"].clone();

@@ -1,4 +1,4 @@
-//! Somebody at a keyboard: gives commands, reads what they print.
+//! A user of the command line: runs commands and reads their output.
 
 use std::io::{BufReader, Read, Write};
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ pub struct Person {
     env: Vec<(String, String)>,
 }
 
-/// What a command came to.
+/// The outcome of a command.
 #[derive(Debug)]
 pub struct Done {
     pub code: i32,
@@ -26,7 +26,7 @@ pub struct Done {
 }
 
 impl Person {
-    /// Without any server in mind.
+    /// A user without a configured server.
     pub fn new() -> Self {
         let home = janitor::new_path("home");
         std::fs::create_dir_all(&home).expect("a home");
@@ -37,7 +37,7 @@ impl Person {
         Self::new().with("BLOOM_SERVER", api.base())
     }
 
-    /// With this variable.
+    /// Sets an environment variable.
     pub fn with(mut self, name: &str, value: &str) -> Self {
         self.env.push((name.into(), value.into()));
         self
@@ -51,22 +51,22 @@ impl Person {
         command
     }
 
-    /// Gives a command and waits for its end.
+    /// Runs a command and waits for its end.
     pub fn does(&self, arguments: &[&str]) -> Done {
         self.starts(arguments).done()
     }
 
-    /// The same with this on standard input.
+    /// As [`does`](Self::does), with this text on standard input.
     pub fn pipes(&self, input: &str, arguments: &[&str]) -> Done {
         self.start(self.command(Path::new(BINARY), arguments), Some(input)).done()
     }
 
-    /// Gives a command that is to take a while.
+    /// Starts a command that keeps running for a while.
     pub fn starts(&self, arguments: &[&str]) -> Running {
         self.start(self.command(Path::new(BINARY), arguments), None)
     }
 
-    /// Gives a command on a terminal of its own, and types this. Both streams come as one.
+    /// Runs a command on a terminal of its own and types this text. Both output streams are read as one.
     pub fn types(&self, input: &str, arguments: &[&str]) -> Done {
         let line = std::iter::once(BINARY).chain(arguments.iter().copied());
         let line = line.map(|word| format!("'{}'", word.replace('\'', r"'\''"))).collect::<Vec<_>>().join(" ");
@@ -85,7 +85,7 @@ impl Person {
         Running { child, out, err }
     }
 
-    /// Gives a command whose output nobody reads any more once it has begun; its end and what it says of it.
+    /// Runs a command whose output is closed by its reader right after the start.
     pub fn turns_away(&self, arguments: &[&str], meanwhile: impl FnOnce()) -> Done {
         let mut command = self.command(Path::new(BINARY), arguments);
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -97,7 +97,7 @@ impl Person {
     }
 }
 
-/// What has come on a stream so far.
+/// What was read from a stream so far.
 #[derive(Clone, Default)]
 struct Heard {
     bytes: Arc<Mutex<Vec<u8>>>,
@@ -123,7 +123,7 @@ impl Heard {
         String::from_utf8(self.bytes.lock().expect("what was heard").clone()).expect("text")
     }
 
-    /// All of it, when the stream has ended.
+    /// All of it, once the stream has ended.
     fn all(&self) -> String {
         if let Some(reader) = self.reader.lock().expect("the reader").take() {
             reader.join().expect("the reader ends");
@@ -143,17 +143,17 @@ impl Running {
         self.out.text()
     }
 
-    /// Waits until this has come on standard output.
+    /// Waits for this text on standard output.
     pub async fn prints(&self, text: &str) {
         eventually(&format!("{text:?} on stdout"), || async { self.out.text().contains(text).then_some(()) }).await;
     }
 
-    /// Waits until this has come on standard error.
+    /// Waits for this text on standard error.
     pub async fn says(&self, text: &str) {
         eventually(&format!("{text:?} on stderr"), || async { self.err.text().contains(text).then_some(()) }).await;
     }
 
-    /// Presses Ctrl-C.
+    /// Sends SIGINT, as Ctrl-C does.
     pub fn interrupt(&self) {
         janitor::signal(self.child.id(), "INT");
     }
@@ -165,7 +165,7 @@ impl Running {
                 Some(status) => break status,
                 None if started.elapsed() > PATIENCE => {
                     let _ = self.child.kill();
-                    panic!("it does not end\nstdout: {}\nstderr: {}", self.out.all(), self.err.all());
+                    panic!("the command does not end\nstdout: {}\nstderr: {}", self.out.all(), self.err.all());
                 }
                 None => std::thread::sleep(Duration::from_millis(5)),
             }
@@ -181,7 +181,7 @@ impl Done {
         self
     }
 
-    /// Its output, after success.
+    /// The output, after success.
     #[track_caller]
     pub fn ok(self) -> String {
         self.ends(0).out
@@ -193,11 +193,11 @@ impl Done {
         serde_json::from_str(&out).unwrap_or_else(|error| panic!("{error}: {out}"))
     }
 
-    /// What it says after this end, with nothing on standard output.
+    /// Standard error, after this exit status and with nothing on standard output.
     #[track_caller]
     pub fn complains(self, code: i32) -> String {
         let done = self.ends(code);
-        assert_eq!(done.out, "", "data where none is: {}", done.err);
+        assert_eq!(done.out, "", "a failing command must print nothing on stdout: {}", done.err);
         assert!(!done.err.contains("panicked"), "{}", done.err);
         done.err
     }

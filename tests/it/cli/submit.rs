@@ -1,4 +1,4 @@
-//! `task submit`: what is sent, and what is printed.
+//! `task submit`: what it sends and what it prints.
 
 use std::fs;
 
@@ -10,7 +10,7 @@ use crate::support::stub::{Reply, Stub};
 
 fn id(out: &str) -> &str {
     let id = out.strip_suffix('\n').expect("a line");
-    assert_eq!(id.len(), 36, "an id alone: {out:?}");
+    assert_eq!(id.len(), 36, "the output is only an id: {out:?}");
     id
 }
 
@@ -19,12 +19,12 @@ fn it_prints_the_id_alone() {
     run(async {
         let server = sqlite();
         let done = Person::at(server).does(&["task", "submit", "Say hello"]).ends(0);
-        assert_eq!(done.err, "", "nobody looks at a terminal");
+        assert_eq!(done.err, "", "hints are printed only on a terminal");
         let task = server.task(id(&done.out)).now().await;
         assert_eq!((&task["prompt"], &task["agent_slug"], &task["status"]), (&json!("Say hello"), &json!("default"), &json!("queued")));
         assert!(task["idempotency_key"].is_string(), "{task}");
         let other = Person::at(server).does(&["task", "submit", "Say hello"]).ok();
-        assert_ne!(server.task(id(&other)).now().await["context_id"], task["context_id"], "each has a conversation of its own");
+        assert_ne!(server.task(id(&other)).now().await["context_id"], task["context_id"], "each task has a context of its own");
         server.task(id(&done.out)).cancel().await.ok();
         server.task(id(&other)).cancel().await.ok();
     });
@@ -89,7 +89,7 @@ fn every_field_has_a_flag() {
             assert_eq!(task[field], *value, "{field}");
         }
         let again = Person::at(server).does(&flags).json();
-        assert_eq!(again["id"], task["id"], "one key, one task");
+        assert_eq!(again["id"], task["id"], "the same key returns the same task");
     });
 }
 
@@ -128,7 +128,7 @@ fn what_makes_no_sense_is_not_sent() {
         assert!(said.contains(named), "{flags:?}: {said}");
     }
     let said = person.does(&["task", "submit", "p", "--depends-on", "x"]).complains(1);
-    assert!(said.contains("depends_on") && said.contains("Invalid uuid"), "the server's words name the field: {said}");
+    assert!(said.contains("depends_on") && said.contains("Invalid uuid"), "the server's error names the field: {said}");
 }
 
 #[test]
@@ -144,12 +144,12 @@ fn a_busy_server_is_asked_again_for_the_same_task() {
         assert!(done.err.contains("busy; trying again"), "{}", done.err);
         let seen = stub.seen(path);
         assert_eq!(seen.len(), 3);
-        assert!(seen.iter().all(|request| request.body == seen[0].body), "the same wish each time");
+        assert!(seen.iter().all(|request| request.body == seen[0].body), "each attempt sends the same request");
         assert!(seen[0].body.contains("\"idempotency_key\":\""), "{}", seen[0].body);
     });
 }
 
-/// A line to the server that loses its first answer, after the server has done what was asked.
+/// A proxy to the server that drops the first answer, after the server has handled the request.
 async fn lossy_line(to: &Api) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let here = format!("http://{}", listener.local_addr().expect("an address"));
@@ -199,18 +199,18 @@ fn a_file_is_submitted_line_by_line() {
         let flags = ["task", "submit", "--from", "tasks.jsonl", "--agent", &agent, "--label", "batch=7"];
         let out = person.does(&flags).ok();
         let ids: Vec<&str> = out.lines().collect();
-        assert_eq!(ids.len(), 1005, "an id for each");
+        assert_eq!(ids.len(), 1005, "one id per line of the file");
         for i in [0, 999, 1000, 1004] {
             let task = server.task(ids[i]).now().await;
             assert_eq!((&task["prompt"], &task["agent_slug"]), (&json!(format!("task {i}")), &json!(agent)));
             assert_eq!(task["labels"], json!({ "batch": "7" }));
         }
-        assert_eq!(person.does(&flags).ok(), out, "a repeated run makes nothing twice");
+        assert_eq!(person.does(&flags).ok(), out, "a repeated run creates no second task");
         let piped = person.pipes(&lines.join("\n"), &["task", "submit", "--from", "-", "--agent", &agent, "--label", "batch=7"]);
         assert_eq!(piped.ok(), out);
         let renamed = person.does(&[&flags[..], &["--idempotency-key", "again", "-o", "json"]].concat()).json();
         let renamed = renamed.as_array().expect("one array");
-        assert!(renamed.len() == 1005 && renamed[0]["id"] != ids[0], "another name, other tasks");
+        assert!(renamed.len() == 1005 && renamed[0]["id"] != ids[0], "another key creates new tasks");
     });
 }
 

@@ -1,4 +1,4 @@
-//! What is different on a terminal: colours, and that others' text does not steer it.
+//! What is different on a terminal: colors, and escaped control characters.
 
 use super::*;
 
@@ -41,8 +41,8 @@ fn text_of_others_does_not_steer_the_terminal() {
             assert!(!steering && !out.is_empty(), "{look:?}: {out:?}");
         }
         let piped = person.does(&["task", "get", &task.id]).ok();
-        assert!(!piped.contains('\u{1b}'), "nor do tables in pipes: {piped:?}");
-        assert_eq!(person.does(&["task", "result", &task.id]).ok(), "\u{1b}[2Jdone\n", "but an answer is an answer");
+        assert!(!piped.contains('\u{1b}'), "tables are escaped in pipes too: {piped:?}");
+        assert_eq!(person.does(&["task", "result", &task.id]).ok(), "\u{1b}[2Jdone\n", "an answer in a pipe is unchanged");
 
         let failing = crew.task().create().await;
         Run::claimed_by(&worker).await.fails("agent_error", "\u{1b}[2Jbad").await;

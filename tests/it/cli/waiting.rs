@@ -1,4 +1,4 @@
-//! `submit --wait`, `task wait` and `task result`: the answer, and how the exit status tells of it.
+//! `submit --wait`, `task wait` and `task result`: the answer and the exit status.
 
 use super::*;
 
@@ -30,7 +30,7 @@ fn an_answer_is_printed_as_it_is_into_a_pipe() {
         let worker = crew.worker().register().await;
         let waiting = Person::at(crew.api).starts(&["task", "submit", "--wait", "--agent", &crew.slug, "p"]);
         Run::claimed_by(&worker).await.answers("a\u{1b}[31m\r\nGrüße\n").await;
-        assert_eq!(waiting.done().ok(), "a\u{1b}[31m\r\nGrüße\n", "no second line break either");
+        assert_eq!(waiting.done().ok(), "a\u{1b}[31m\r\nGrüße\n", "no second line break is added");
     });
 }
 
@@ -64,15 +64,15 @@ fn time_that_is_over_ends_with_3_and_the_task_goes_on() {
         let person = Person::at(crew.api);
         let said = person.does(&["task", "submit", "--wait", "--wait-timeout", "1s", "--agent", &crew.slug, "p"]).complains(3);
         let tasks = crew.api.get(&format!("llm-tasks?agent_slug={}", crew.slug)).await.ok();
-        let id = tasks[0]["id"].as_str().expect("it was made");
-        assert!(said.contains(&format!("bloom-runtime task wait {id}")), "how to go on: {said}");
+        let id = tasks[0]["id"].as_str().expect("the task was created");
+        assert!(said.contains(&format!("bloom-runtime task wait {id}")), "the error says how to wait again: {said}");
         assert_eq!(tasks[0]["status"], "queued");
         for limit in ["1", "0"] {
             person.does(&["task", "wait", "--timeout", limit, id]).complains(3);
         }
         crew.api.task(id).cancel().await.ok();
         let done = person.does(&["task", "wait", "--timeout", "0", id]);
-        assert_eq!(done.code, 1, "one look there is: {}", done.err);
+        assert_eq!(done.code, 1, "the task is read once without any time left: {}", done.err);
         assert!(done.err.contains("is cancelled"), "{}", done.err);
         assert!(person.does(&["task", "result", id]).complains(1).contains("Result not found"));
     });
