@@ -143,7 +143,7 @@ on_both! { alone:
         command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::piped());
         let mut child = janitor::spawn(command).unwrap();
         let api = Api::new(&format!("http://127.0.0.1:{port}"));
-        eventually("the server is ready", || async { api.try_get("/readyz").await.is_ok_and(|answer| answer.status == 200).then_some(()) }).await;
+        eventually("it is ready", || async { api.try_get("/readyz").await.is_ok_and(|answer| answer.status == 200).then_some(()) }).await;
         janitor::signal(child.id(), "TERM");
         let mut words = String::new();
         std::io::Read::read_to_string(&mut child.stderr.take().unwrap(), &mut words).unwrap();

@@ -11,7 +11,7 @@ on_both! {
         let made = made["tasks"].as_array().unwrap();
         assert_eq!(made.len(), 100);
         for (i, task) in made.iter().enumerate() {
-            assert_eq!((&task["prompt"], &task["status"]), (&json!(format!("number {i}")), &json!("queued")), "tasks are answered in the order of the request");
+            assert_eq!((&task["prompt"], &task["status"]), (&json!(format!("number {i}")), &json!("queued")), "in the order given");
         }
         assert_eq!(server.get(&format!("llm-tasks?agent_slug={}&limit=1000", crew.slug)).await.ok().as_array().unwrap().len(), 100);
     }

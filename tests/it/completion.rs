@@ -11,7 +11,7 @@ on_both! {
         })).await.ok();
         let (done, artifact, result) = (&answer["task"], &answer["artifact"], &answer["result"]);
         assert_eq!(done["status"], "completed");
-        assert_eq!((&done["lease_id"], &done["worker_id"]), (&json!(lease.id), &lease.json["worker_id"]), "the task keeps its lease and worker");
+        assert_eq!((&done["lease_id"], &done["worker_id"]), (&json!(lease.id), &lease.json["worker_id"]), "both are kept");
         assert_eq!(done["failure"], Value::Null);
         assert!(artifact.get("job_id").is_some() && artifact["finalized"].is_boolean(), "{artifact}");
         for (key, value) in [

@@ -192,6 +192,6 @@ fn bodies_of_answers_have_a_limit_together() {
         .await;
         assert!(refused.contains("too many large answers"), "{refused}");
         drop(unread);
-        eventually("there is room again", || async { rest(&mut send(&door, list).await).await.starts_with("HTTP/1.1 200 ").then_some(()) }).await;
+        eventually("there is room", || async { rest(&mut send(&door, list).await).await.starts_with("HTTP/1.1 200 ").then_some(()) }).await;
     });
 }

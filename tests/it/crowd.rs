@@ -50,7 +50,7 @@ impl Asked {
     /// Everything that arrives until the server closes the connection.
     async fn rest(mut self) -> String {
         // A reset connection is closed as well.
-        let _ = tokio::time::timeout(std::time::Duration::from_secs(30), self.stream.read_to_end(&mut self.answer)).await.expect("the server closes the connection");
+        let _ = tokio::time::timeout(std::time::Duration::from_secs(30), self.stream.read_to_end(&mut self.answer)).await.expect("an end");
         String::from_utf8(self.answer).unwrap()
     }
 }

@@ -108,7 +108,7 @@ fn damage_in_the_middle_ends_service_when_it_is_met() {
         for _ in 0..40 {
             tasks.push(server.crew().task().prompt(&long).create().await);
         }
-        eventually("most pages were moved from the log to the file", || async { (fs::metadata(&path).unwrap().len() > 15_000_000).then_some(()) }).await;
+        eventually("the log was checkpointed", || async { (fs::metadata(&path).unwrap().len() > 15_000_000).then_some(()) }).await;
         let database = fs::OpenOptions::new().write(true).open(&path).unwrap();
         let size = fs::metadata(&path).unwrap().len();
         for page in 1..size / 4096 {

@@ -134,7 +134,7 @@ on_both! {
             let answer = task.dispatch(json!({ "worker_id": worker.name, "wait_sec": wait_sec })).await.ok();
             assert_eq!(answer["dispatched"], true);
             assert!(answer.get("execution").is_none(), "{answer}");
-            assert_eq!(task.status().await, "leased", "the run goes on");
+            assert_eq!(task.status().await, "leased", "the run continues");
             stub.has_got(wait_sec + 1).await;
             task.succeed("done").await;
         }
@@ -241,7 +241,7 @@ on_both! {
         server.post_bytes(&task.path("/dispatch"), "{").await.error(400);
         let later = crew.task().with("not_before", json!(now_ms() + 600_000)).create().await;
         later.dispatch(to(&worker.name)).await.fails(409, "Task is not ready: not_before");
-        assert_eq!((task.now().await["attempts"].as_i64(), stub.pushed().len()), (Some(0), 0), "nothing was changed or sent");
+        assert_eq!((task.now().await["attempts"].as_i64(), stub.pushed().len()), (Some(0), 0), "a refused dispatch changes and sends nothing");
         task.dispatch(to(&worker.name)).await.ok();
         task.dispatch(to(&worker.name)).await.fails(409, "Task status is 'leased', expected 'queued'");
         task.dispatch(json!({ "wait_sec": 61 })).await.fails(409, "Task status is 'leased', expected 'queued'");
@@ -259,7 +259,7 @@ on_both! {
         for _ in 0..2 {
             crew.task().context(&context).create().await.dispatch(json!({ "worker_id": worker.name })).await.ok();
         }
-        // And claim delivers none of them.
+        // Claims deliver neither of them.
         assert!(worker.claim(2).await.is_empty());
     }
 }
@@ -279,9 +279,9 @@ on_both! { alone:
             let answer = crew.task().context(context).create().await.dispatch(json!({})).await.ok();
             answer["worker_id"].as_str().unwrap().to_owned()
         };
-        assert_eq!(chosen("x").await, large.name, "most room");
-        assert_eq!(chosen("x").await, large.name, "its context is there");
-        assert_eq!(chosen("y").await, small.name, "the last one with room");
+        assert_eq!(chosen("x").await, large.name, "it has the most free slots");
+        assert_eq!(chosen("x").await, large.name, "it runs a task of the context");
+        assert_eq!(chosen("y").await, small.name, "only this one has a free slot");
         crew.task().create().await.dispatch(json!({})).await.fails(400, &missing);
     }
 
@@ -312,7 +312,7 @@ on_both! { alone:
             }
         );
         assert_eq!(task.status().await, "failed", "a redirect is a refusal");
-        assert!(elsewhere.seen("/execute-task").is_empty(), "and is not followed");
+        assert!(elsewhere.seen("/execute-task").is_empty(), "the redirect is not followed");
         let audit = server.get("audit?limit=1000").await.ok().to_string();
         assert!(!server.log().contains(KEY) && !audit.contains(KEY));
     }
@@ -329,9 +329,9 @@ on_both! { alone:
         server.kill9();
         server.start_again();
         let back = task.reaches("queued").await;
-        assert_eq!((&back["attempts"], &back["infra_retries"]), (&json!(0), &json!(1)), "no sign of life: perhaps it never arrived");
+        assert_eq!((&back["attempts"], &back["infra_retries"]), (&json!(0), &json!(1)), "without a heartbeat, the push may never have arrived");
         assert_eq!(stub.pushed().len(), 1);
-        // Whoever has it may still say so: nobody else has taken it since.
+        // The agent may still complete the task, because no later lease was made.
         let lease = told_lease(&stub);
         task.complete(json!({ "status": "success", "lease_id": lease, "metrics": { "duration_ms": 1 } })).await.ok();
     }

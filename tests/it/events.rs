@@ -1,4 +1,4 @@
-//! A run's live record.
+//! The events of a run.
 
 use crate::on_both;
 use crate::support::*;
@@ -7,7 +7,7 @@ fn event(seq: i64, kind: &str) -> Value {
     json!({ "seq": seq, "kind": kind, "at": 1_700_000_000_000_i64 + seq, "data": { "n": seq } })
 }
 
-/// The `n` that each event's data carries.
+/// The `n` in the data of each event.
 fn numbers(events: &Value) -> Vec<i64> {
     events.as_array().expect("a bare array").iter().map(|event| event["data"]["n"].as_i64().unwrap()).collect()
 }
@@ -89,7 +89,7 @@ on_both! {
         }
         let mut stream = sse::open(server, &task.path("/events"), None).await;
         let first = stream.next().await.unwrap().json()["data"]["n"].as_i64().unwrap();
-        assert_eq!(first, 1001, "10,000 per task");
+        assert_eq!(first, 1001, "the newest 10,000 events are kept");
         let last = stream.find(|event| event.json()["data"]["n"] == 11_000).await;
         assert!(!last.id.is_empty());
     }
@@ -103,7 +103,7 @@ on_both! {
         assert_eq!((first.json()["data"]["n"].as_i64(), first.id.is_empty()), (Some(1), false));
         assert_eq!(stream.next().await.unwrap().json()["data"]["n"], 2);
         send(&lease, json!([event(3, "text")])).await.ok();
-        assert_eq!(stream.next().await.unwrap().json()["data"]["n"], 3, "as it comes");
+        assert_eq!(stream.next().await.unwrap().json()["data"]["n"], 3, "an event is streamed when it arrives");
         let mut again = sse::open(server, &task.path("/events"), Some(&first.id)).await;
         assert_eq!(again.next().await.unwrap().json()["data"]["n"], 2);
         assert_eq!(again.next().await.unwrap().json()["data"]["n"], 3);
@@ -123,8 +123,8 @@ on_both! {
             events += piece.matches("\ndata: ").count();
             longest = longest.max(piece.len());
         }
-        // What a stream that nobody reads holds on to.
-        assert!((200_000..(1 << 20) + 10_000).contains(&longest), "{longest} bytes in one piece");
+        // This is the memory that a stream holds while its client does not read.
+        assert!((200_000..(1 << 20) + 10_000).contains(&longest), "{longest} bytes in one chunk");
     }
 
     async fn an_event_renews_nothing_but_shows_life(server) {

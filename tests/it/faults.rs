@@ -1,4 +1,4 @@
-//! Things break under load; afterwards an independent look at the database and at what clients were told finds nothing wrong.
+//! Faults under load. Afterwards, the database is checked independently against its rules and against what clients were told.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,14 +10,14 @@ use crate::replicas::{apis, leader, replicas};
 use crate::support::load::Load;
 use crate::support::*;
 
-/// Ends the load, lets the dust settle, and compares the tables with what clients were told.
+/// Ends the load, waits until the counts are compacted, and compares the tables with what clients were told.
 pub async fn examine(server: &Server, load: Load) {
     let told = load.end().await;
-    assert!(told.completed.len() > 20, "the load was real: {}", told.completed.len());
+    assert!(told.completed.len() > 20, "the load completed too few tasks: {}", told.completed.len());
     let tables = checker::read(&server.database_url()).await;
     tables.are_sound();
     tables.keep_what_was_told(&told);
-    // Counters are folded every second; the tables are the truth.
+    // The leader compacts the counts once a second, so the check repeats until they equal the tables.
     eventually("the counts equal the tables", || async {
         let (tables, stats) = (checker::read(&server.database_url()).await, server.get("stats").await.ok());
         let counted = |status: &str| stats["tasks"]["by_status"][status].as_i64().unwrap_or(0);
@@ -73,14 +73,14 @@ on_both! { alone:
         let worker = crew.worker().slots(4).register().await;
         let short = crew.task().create().await.lease_for(&worker, 2).await;
         let long = crew.task().create().await.lease_for(&worker, 30).await;
-        eventually("it serves for a while", || async { (now_ms() > short.json["started_at"].as_i64().unwrap() + 500).then_some(()) }).await;
+        eventually("half a second passes", || async { (now_ms() > short.json["started_at"].as_i64().unwrap() + 500).then_some(()) }).await;
         server.kill9();
-        // The whole TTL passes while nobody serves.
+        // The whole TTL passes without any server.
         eventually("time passes", || async { (now_ms() > short.json["expires_at"].as_i64().unwrap() + 200).then_some(()) }).await;
         server.start_again();
         let ready = now_ms();
         let answer = short.heartbeat().await.ok();
-        assert!(answer["expires_at"].as_i64().unwrap() > ready, "it could still be renewed");
+        assert!(answer["expires_at"].as_i64().unwrap() > ready, "the lease could be renewed");
         assert_eq!(long.now().await["status"], "active");
     }
 }
@@ -110,7 +110,7 @@ fn a_killed_leader_is_replaced_at_once() {
     let url = postgres::database();
     let servers = replicas(&url, 2);
     run(async {
-        let first = eventually("one leads", || leader(&servers)).await;
+        let first = eventually("one replica leads", || leader(&servers)).await;
         let other = &servers[1 - first];
         let crew = other.crew();
         let worker = crew.worker().slots(2).register().await;
@@ -118,11 +118,11 @@ fn a_killed_leader_is_replaced_at_once() {
         let lease = task.lease_for(&worker, 1).await;
         let killed = Instant::now();
         servers[first].kill9();
-        eventually("the other one leads", || async { (leader(&servers[1 - first..2 - first]).await == Some(0)).then_some(()) }).await;
+        eventually("the other replica leads", || async { (leader(&servers[1 - first..2 - first]).await == Some(0)).then_some(()) }).await;
         assert!(killed.elapsed() < Duration::from_secs(2), "{:?}", killed.elapsed());
         let back = task.reaches("queued").await;
         let late = back["updated_at"].as_i64().unwrap() - lease.json["expires_at"].as_i64().unwrap();
-        assert!((0..1900).contains(&late), "{late} ms after its time");
+        assert!((0..1900).contains(&late), "expired {late} ms late");
     });
 }
 
@@ -131,7 +131,7 @@ fn a_frozen_leader_does_no_harm() {
     let url = postgres::database();
     let servers = replicas(&url, 3);
     run(async {
-        let first = eventually("one leads", || leader(&servers)).await;
+        let first = eventually("one replica leads", || leader(&servers)).await;
         let rest = servers.iter().enumerate().filter(|(i, _)| *i != first).map(|(_, server)| Arc::clone(server)).collect::<Vec<_>>();
         let load = Load::start(&apis(&servers));
         load.goes_on(60).await;
@@ -141,13 +141,13 @@ fn a_frozen_leader_does_no_harm() {
         task.lease_for(&worker, 1).await;
         servers[first].pause();
         let frozen = Instant::now();
-        eventually("another one leads", || async { leader(&rest).await }).await;
+        eventually("another replica leads", || async { leader(&rest).await }).await;
         assert!(frozen.elapsed() < Duration::from_secs(4), "{:?}", frozen.elapsed());
         task.reaches("queued").await;
         load.goes_on(60).await;
         servers[first].resume();
         load.goes_on(60).await;
-        eventually("one leads, and only one", || async {
+        eventually("exactly one replica leads", || async {
             let mut leading = 0;
             for server in &servers {
                 leading += usize::from(leader(std::slice::from_ref(server)).await.is_some());
@@ -197,20 +197,20 @@ fn a_leader_that_is_cut_off_does_no_harm() {
     run(async {
         let line = proxy::Proxy::start(&url).await;
         let far = Arc::new(Server::on_url(&line.url).env("LEASE_TTL_SECONDS", 5).start());
-        eventually("it leads", || async { leader(std::slice::from_ref(&far)).await }).await;
+        eventually("the first replica leads", || async { leader(std::slice::from_ref(&far)).await }).await;
         let near = Arc::new(Server::on_url(&url).env("LEASE_TTL_SECONDS", 5).start());
         let load = Load::start(&apis(&[Arc::clone(&far), Arc::clone(&near)]));
         for _ in 0..2 {
             load.goes_on(40).await;
             line.hold();
-            eventually("the other one leads", || async { leader(std::slice::from_ref(&near)).await }).await;
-            // Work goes on here: whatever the other one had locked is free again.
+            eventually("the other replica leads", || async { leader(std::slice::from_ref(&near)).await }).await;
+            // The other replica can work: the rows that the old leader had locked are free again.
             let crew = near.crew();
             let worker = crew.worker().register().await;
             crew.task().create().await.lease_to(&worker).await;
             load.goes_on(20).await;
             line.release();
-            eventually("it serves again", || async { (far.get("/readyz").await.status == 200).then_some(()) }).await;
+            eventually("the old leader is ready again", || async { (far.get("/readyz").await.status == 200).then_some(()) }).await;
         }
         load.goes_on(40).await;
         examine(&near, load).await;
@@ -224,14 +224,14 @@ fn a_newer_program_may_widen_the_schema_under_load() {
     run(async {
         let load = Load::start(&apis(&servers));
         load.goes_on(40).await;
-        // What a newer program does that migrates: its column, its index and the row of its migration.
+        // The migration of a newer program: a column, an index, and its row in the table of migrations.
         let migration = "BEGIN; ALTER TABLE tasks ADD COLUMN of_a_newer_program TEXT; \
             ALTER TABLE task_state ADD COLUMN of_a_newer_program BIGINT NOT NULL DEFAULT 7; \
             ALTER TABLE workers ADD COLUMN of_a_newer_program TEXT; \
             CREATE INDEX of_a_newer_program ON task_state (of_a_newer_program) WHERE status = 'queued'; \
             INSERT INTO _sqlx_migrations (version, description, success, checksum, execution_time) \
                 VALUES (9000, 'wider', true, ''::bytea, 0); COMMIT";
-        // It takes locks of several tables while others use them: PostgreSQL may end it as a deadlock, and a start again tries again.
+        // It locks several tables while others use them, so PostgreSQL may end it as a deadlock. Then it is repeated, as after a restart.
         eventually("the migration", || async {
             let mut newer = PgConnection::connect(&url).await.unwrap();
             sqlx::raw_sql(migration).execute(&mut newer).await.ok()
@@ -239,9 +239,9 @@ fn a_newer_program_may_widen_the_schema_under_load() {
         .await;
         load.goes_on(40).await;
         for server in &servers {
-            assert_eq!(server.get("/readyz").await.status, 200, "it stays in service");
+            assert_eq!(server.get("/readyz").await.status, 200, "the server stays ready");
         }
-        // One of the older program that starts beside it.
+        // A server of the older program starts on the newer schema.
         servers[1].kill9();
         servers[1].start_again();
         load.goes_on(40).await;

@@ -1,4 +1,4 @@
-//! What keeps a queued task from running: a time, other tasks, a key.
+//! What keeps a queued task from running: its time, its dependencies, its exclusive key.
 
 use crate::on_both;
 use crate::support::*;
@@ -14,7 +14,7 @@ on_both! {
         let claimed = worker.claim_within(4, 20).await;
         assert_eq!(claimed[0]["task"]["id"], json!(task.id));
         let started = claimed[0]["lease"]["started_at"].as_i64().unwrap();
-        assert!((at..at + 900).contains(&started), "{} ms after its time", started - at);
+        assert!((at..at + 900).contains(&started), "started {} ms late", started - at);
     }
 
     async fn a_time_that_has_passed_is_no_hindrance(server) {
@@ -76,7 +76,7 @@ on_both! {
         second.cancel().await.ok();
         first.lease_to(&worker).await;
         first.succeed("x").await;
-        eventually("the dependency is gone", || async {
+        eventually("the dependency is removed", || async {
             (server.get(&first.path("")).await.status == 404).then_some(())
         }).await;
         let back = second.requeue().await.ok();
@@ -112,7 +112,7 @@ on_both! {
             server.task(&id).succeed("x").await;
             done.push(id);
         }
-        assert_eq!(done, tasks.iter().map(|task| task.id.clone()).collect::<Vec<_>>(), "in order");
+        assert_eq!(done, tasks.iter().map(|task| task.id.clone()).collect::<Vec<_>>(), "the tasks run in order of creation");
     }
 
     async fn an_expired_lease_gives_the_key_back(server) {
@@ -135,7 +135,7 @@ on_both! {
         let second = crew.task().with("exclusive_key", key).create().await;
         let answers = futures_util::future::join_all([&first, &second].map(|task| task.lease(json!({ "worker_id": worker.name })))).await;
         let taken = answers.iter().filter(|answer| answer.status == 201).count();
-        assert_eq!(taken, 1, "never both: {answers:?}");
+        assert_eq!(taken, 1, "one of the calls gets the lease: {answers:?}");
     }
 
     async fn the_reason_for_waiting_is_told(server) {

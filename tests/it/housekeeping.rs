@@ -1,4 +1,4 @@
-//! What goes by itself, and what is put right, without waiting for it: the test sets the time.
+//! Retention and the correction of counts, on a clock that the test sets.
 
 use std::collections::BTreeSet;
 
@@ -16,7 +16,7 @@ use crate::support::plane::{DAY, Plane, START};
 use crate::support::{eventually, run};
 use bloom_database::{CountDeltas, Database as _};
 
-/// No transaction removes more tasks than this.
+/// The maximum number of tasks that one transaction removes.
 const AT_ONCE: usize = 200;
 
 async fn cancel(plane: &Plane, tasks: &[TaskId]) {
@@ -49,7 +49,7 @@ async fn what_is_old_enough_goes_and_nothing_else(on_postgres: bool) {
     plane.engine.lease(ran, Some("w".into()), 300_000, None).await.unwrap();
     plane.engine.submit(success(ran, "done")).await.unwrap();
     plane.pass(DAY);
-    // Begun in time, and finished later than the others.
+    // These are created before retention is due, and finish later than the others.
     let young = plane.create_many(3, |_| {}).await;
     cancel(&plane, &young).await;
     plane.has_looked("retention").await;
@@ -57,41 +57,41 @@ async fn what_is_old_enough_goes_and_nothing_else(on_postgres: bool) {
     let later: Vec<_> = before.iter().copied().filter(|(_, at)| *at >= START + DAY).collect();
     assert!(before.len() - later.len() > 1200 && later.len() >= 6, "{} and {}", before.len(), later.len());
 
-    // Two days to the millisecond are not more than two days; entries of one millisecond of this clock carry rising times.
+    // Entries that are exactly two days old are kept. Entries made within one millisecond have slightly rising times.
     plane.pass(DAY);
     plane.has_looked("retention").await;
     assert_eq!(trail(&plane).await.iter().filter(|(_, at)| *at < START + 1_000).count(), before.len() - later.len());
-    // Entries are found by their ids, whose time may be some milliseconds late where many are made in one.
+    // Entries are selected by their ids, whose times may be some milliseconds late if many were made within one.
     plane.pass(1_000);
     plane.has_looked("retention").await;
     let after = trail(&plane).await;
     assert_eq!(after.iter().filter(|(_, at)| *at < START + 1_000).count(), 0);
-    // That the worker was lost meanwhile may have been written among them.
-    assert!(later.iter().all(|entry| after.contains(entry)), "younger entries stay");
-    assert_eq!(plane.task(old[0]).await.status, Status::Cancelled, "tasks have a time of their own");
+    // An entry about the worker going offline may have been added meanwhile.
+    assert!(later.iter().all(|entry| after.contains(entry)), "younger entries are kept");
+    assert_eq!(plane.task(old[0]).await.status, Status::Cancelled, "tasks have a retention of their own");
 
     plane.pass(3 * DAY - 1_000);
     plane.has_looked("retention").await;
-    assert_eq!(store.task_states(&old).await.unwrap().len(), old.len(), "not more than five days yet");
+    assert_eq!(store.task_states(&old).await.unwrap().len(), old.len(), "the tasks are not older than five days yet");
     let mut changes = plane.engine.subscribe();
     plane.pass(1);
     plane.has_looked("retention").await;
     let mut removed = BTreeSet::new();
     while let Ok(change) = changes.try_recv() {
-        assert!(change.removed_tasks.len() <= AT_ONCE, "{} at once", change.removed_tasks.len());
+        assert!(change.removed_tasks.len() <= AT_ONCE, "{} tasks in one transaction", change.removed_tasks.len());
         removed.extend(change.removed_tasks.iter().copied());
     }
     assert_eq!(removed, old.iter().copied().chain([ran]).collect::<BTreeSet<_>>());
     assert!(store.task_states(&old).await.unwrap().is_empty() && store.specs(&old).await.unwrap().is_empty());
     assert!(store.task(ran).await.unwrap().is_none() && store.newest_result(ran).await.unwrap().is_none());
-    assert_eq!(store.usage(None, None, UsageBy::Day).await.unwrap()[0].runs, 1, "what it used is still known");
-    assert_eq!(store.task_states(&young).await.unwrap().len(), young.len(), "younger ones stay");
-    assert_eq!(plane.task(unfinished).await.status, Status::Queued, "unfinished ones stay, however old");
+    assert_eq!(store.usage(None, None, UsageBy::Day).await.unwrap()[0].runs, 1, "usage outlives its task");
+    assert_eq!(store.task_states(&young).await.unwrap().len(), young.len(), "younger tasks are kept");
+    assert_eq!(plane.task(unfinished).await.status, Status::Queued, "unfinished tasks are kept at any age");
     assert_eq!(told(&plane.engine), [(Status::Queued, 1), (Status::Cancelled, 3)]);
     plane.engine.stop().await;
 }
 
-/// Tasks by status, as everybody is told.
+/// The counts of tasks by status, as the replica reports them.
 fn told(engine: &Engine) -> Vec<(Status, i64)> {
     engine.stats().tasks_by_status.into_iter().filter(|(_, n)| *n != 0).collect()
 }
@@ -120,9 +120,9 @@ async fn counts_that_do_not_fit_the_tables_are_put_right(on_postgres: bool) {
     plane.has_looked("counts").await;
     assert_eq!(told(&plane.engine), right);
     checked(&plane).await;
-    assert_eq!((told(&plane.engine), corrections(&plane)), (right.to_vec(), 0), "what fits is left alone");
+    assert_eq!((told(&plane.engine), corrections(&plane)), (right.to_vec(), 0), "correct counts are not changed");
 
-    // By hand: one count too high, one row gone, one that never was, and fewer leases than tasks have had.
+    // Edits the counts: one is too high, one row is missing, one should not exist, and the number of leases is too low.
     for edit in [
         "UPDATE counts SET n = n + 1000 WHERE agent_slug = 'other' AND status = 'queued'",
         "DELETE FROM counts WHERE agent_slug = 'coder' AND status = 'cancelled'",
@@ -132,27 +132,27 @@ async fn counts_that_do_not_fit_the_tables_are_put_right(on_postgres: bool) {
         execute(&plane.url, edit).await;
     }
     assert!(store.counts().await.unwrap().counts.tasks.values().sum::<i64>() > 1000);
-    // Something is always under way: what is committed before and after counts as well.
+    // Commits during the comparison change the counts and the tables alike.
     plane.create_many(2, |_| {}).await;
     checked(&plane).await;
     plane.create(|_| {}).await;
     let right = [(Status::Queued, 7), (Status::Completed, 1), (Status::Cancelled, 2)];
     assert_eq!(corrections(&plane), 4);
-    assert_eq!(told(&plane.engine), right, "this process was right, and stays so");
+    assert_eq!(told(&plane.engine), right, "the counts of this replica were right and stay right");
     let CountDeltas { tasks: counts, leases } = store.counts().await.unwrap().counts;
     let of = |agent: &str, status| counts.get(&(agent.to_owned(), 5, status)).copied().unwrap_or(0);
     assert_eq!((of("coder", Status::Queued), of("other", Status::Queued), of("coder", Status::Cancelled)), (5, 2, 2));
     assert_eq!((counts.values().sum::<i64>(), leases, plane.engine.stats().leases_total), (10, 1, 1));
 
-    // The other way round: rows that went behind the program's back.
+    // Deletes tasks without changing the counts.
     execute(&plane.url, "DELETE FROM task_state WHERE status = 'cancelled'").await;
     checked(&plane).await;
     let right = [(Status::Queued, 7), (Status::Completed, 1)];
     assert_eq!((told(&plane.engine), corrections(&plane)), (right.to_vec(), 5));
     checked(&plane).await;
-    assert_eq!(corrections(&plane), 5, "once is enough");
+    assert_eq!(corrections(&plane), 5, "the correction is made once");
     plane.has_looked("compaction").await;
-    assert_eq!(store.counts().await.unwrap().counts.tasks.values().sum::<i64>(), 8, "it is folded like everything else");
+    assert_eq!(store.counts().await.unwrap().counts.tasks.values().sum::<i64>(), 8, "the correction is compacted like other changes");
     plane.engine.stop().await;
 }
 
@@ -169,13 +169,13 @@ fn other_replicas_hear_of_a_correction() {
         assert_eq!(
             (told(&before), told(&after)),
             (vec![(Status::Queued, 3)], vec![(Status::Queued, 43)]),
-            "they know nothing but the counts"
+            "replicas read only the counts"
         );
         checked(&plane).await;
-        // Whoever was wrong is right, and whoever was right stays so. What comes after the correction tells that its word has come.
+        // Both replicas must show the right counts. The new tasks show that the commits after the correction have arrived.
         plane.create_many(2, |_| {}).await;
         for engine in [&plane.engine, &before, &after] {
-            eventually("all is told", || async { (told(engine) == [(Status::Queued, 5)]).then_some(()) }).await;
+            eventually("the replica shows the right counts", || async { (told(engine) == [(Status::Queued, 5)]).then_some(()) }).await;
         }
         before.stop().await;
         after.stop().await;

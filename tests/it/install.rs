@@ -1,4 +1,4 @@
-//! The script that installs the agent: it is a script, and whatever the values are, they stay values.
+//! The script that installs the agent: every value in it is quoted, so no value can run as code.
 
 use std::ffi::OsStr;
 use std::os::unix::fs::PermissionsExt;
@@ -19,17 +19,17 @@ fn write(path: &Path, text: &str, mode: u32) {
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
 }
 
-/// A program to run in a clean environment.
+/// A program with a clean environment.
 fn clean(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new(program);
     command.env_clear().env("PATH", "/usr/bin:/bin").stdin(Stdio::null());
     command
 }
 
-/// Installs below a directory, for one service manager.
+/// Runs the script with a staging directory, for one service manager.
 fn install(script: &str, dir: &Path, init: &str) -> Output {
     let program = dir.join("a program");
-    // It tells what it was started with.
+    // The installed program prints its arguments and variables.
     let told = r#"printf '%s|%s|%s|%s|%s|' "$@" "$BLOOM_SERVER" "$BLOOM_AGENT_NAME" "$(cat "$BLOOM_KEY_FILE")" "$BLOOM_LABELS""#;
     write(&program, &format!("#!/bin/sh\n{told}\n"), 0o755);
     write(&dir.join("key"), "se'cret\n", 0o600);
@@ -39,7 +39,7 @@ fn install(script: &str, dir: &Path, init: &str) -> Output {
     command.env("BLOOM_KEY_FILE", dir.join("key")).env("BLOOM_INIT", init).env("BLOOM_LABELS", "it's,$HOME").output().unwrap()
 }
 
-/// What the installed program hears of, with the paths of the staging directory put in.
+/// The arguments and variables that the installed program gets. Paths are replaced by those of the staging directory.
 fn heard(dir: &Path) -> String {
     let root = dir.join("root");
     let installed = root.join("usr/local/lib/bloom-runtime/agent-run");
@@ -66,7 +66,7 @@ on_both! {
 
     async fn both_service_managers_are_served(server) {
         let script = server.get(&query(&[("node_id", "worker-01")])).await.expect(200).text;
-        assert!(script.contains(&format!("\nSERVER_URL='{}'\n", server.base())), "it names the server that was asked");
+        assert!(script.contains(&format!("\nSERVER_URL='{}'\n", server.base())), "the script names this server");
         for (init, service) in [("systemd", "etc/systemd/system/bloom-agent.service"), ("openrc", "etc/init.d/bloom-agent")] {
             let dir = tempfile::tempdir().unwrap();
             let done = install(&script, dir.path(), init);
@@ -76,11 +76,11 @@ on_both! {
             let key = std::fs::metadata(dir.path().join("root/etc/bloom-runtime/agent.key")).unwrap();
             assert_eq!(key.permissions().mode() & 0o777, 0o600);
             let run = std::fs::read_to_string(dir.path().join("root/usr/local/lib/bloom-runtime/agent-run")).unwrap();
-            assert!(!run.contains("cret"), "the key stands in its own file alone: {run}");
+            assert!(!run.contains("cret"), "the key is in its own file only: {run}");
         }
         let dir = tempfile::tempdir().unwrap();
         assert!(!install(&script, dir.path(), "runit").status.success());
-        assert!(!dir.path().join("root").exists(), "nothing was begun");
+        assert!(!dir.path().join("root").exists(), "nothing was installed");
     }
 
     async fn every_shell_can_read_it(server) {
@@ -94,7 +94,7 @@ on_both! {
             if shell == "busybox" {
                 command.arg("sh");
             }
-            // Whichever of them are here.
+            // Checks those of the shells that are installed.
             if let Ok(done) = command.arg("-n").arg(&path).output() {
                 assert!(done.status.success(), "{shell}: {done:?}");
             }

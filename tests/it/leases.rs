@@ -1,4 +1,4 @@
-//! The lease call, heartbeats, expiry, release.
+//! Lease calls, heartbeats, expiry and release.
 
 use crate::on_both;
 use crate::support::*;
@@ -12,7 +12,7 @@ on_both! {
         let lease = &answer["lease"];
         let (started, expires) = (lease["started_at"].as_i64().unwrap(), lease["expires_at"].as_i64().unwrap());
         assert!((now_ms() - 5000..=now_ms() + 1000).contains(&started));
-        assert_eq!(expires - started, 300_000, "300 s by default");
+        assert_eq!(expires - started, 300_000, "the default TTL is 300 s");
         let shown = task.now().await;
         let wanted = json!({
             "id": lease["id"], "task_id": task.id, "worker_id": worker.name, "started_at": started, "expires_at": expires,
@@ -93,7 +93,7 @@ on_both! {
         assert_eq!(answer["expires_at"], answer["lease"]["expires_at"]);
         let (beat, expires) = (answer["lease"]["last_heartbeat"].as_i64().unwrap(), answer["expires_at"].as_i64().unwrap());
         assert!(beat >= lease.json["started_at"].as_i64().unwrap());
-        assert_eq!(expires - beat, 300_000, "another whole TTL");
+        assert_eq!(expires - beat, 300_000, "the lease lasts another TTL");
         assert_eq!(task.status().await, "running");
         assert_eq!(task.now().await["attempts"], 1);
         task.heartbeat(json!({ "lease_id": lease.id })).await.ok();
@@ -111,7 +111,7 @@ on_both! {
         task.heartbeat(json!({ "lease_id": NO_ID })).await.fails(409, &said);
         task.heartbeat(json!({ "worker_id": "somebody-else" })).await.error(409);
         let before = lease.now().await;
-        assert_eq!(before, lease.now().await, "nothing changed");
+        assert_eq!(before, lease.now().await, "refused heartbeats change nothing");
         for bad in [json!({ "lease_id": 1 }), json!({ "lease_id": "no-uuid" })] {
             let answer = task.heartbeat(bad).await;
             assert!(matches!(answer.status, 400 | 409), "{}", answer.text);
@@ -146,7 +146,7 @@ on_both! {
             assert_eq!((&back["lease_id"], &back["worker_id"], &back["attempts"]), (&Value::Null, &Value::Null, &json!(1)));
             let over = lease.reaches("expired").await;
             let late = back["updated_at"].as_i64().unwrap() - over["expires_at"].as_i64().unwrap();
-            assert!((0..900).contains(&late), "{late} ms after its time");
+            assert!((0..900).contains(&late), "expired {late} ms late");
         }
         assert_eq!(worker.now().await["active_leases"], 0);
         lease.heartbeat().await.fails(404, "Lease not found or already expired");
@@ -172,7 +172,7 @@ on_both! {
         let task = crew.task().attempts(1).create().await;
         let lease = task.lease_for(&worker, 1).await;
         let dead = task.reaches("dead").await;
-        assert_eq!((&dead["lease_id"], &dead["worker_id"]), (&json!(lease.id), &json!(worker.name)), "it keeps them");
+        assert_eq!((&dead["lease_id"], &dead["worker_id"]), (&json!(lease.id), &json!(worker.name)), "lease and worker are kept");
         assert_eq!(dead["failure"]["reason"], "worker_lost");
         lease.reaches("expired").await;
     }

@@ -1,4 +1,4 @@
-//! Rate limits, body limits, wrong paths and methods.
+//! Rate limits, body limits, unknown paths and wrong methods.
 
 use reqwest::Method;
 
@@ -7,7 +7,7 @@ use crate::support::*;
 
 const TOO_MANY: &str = "Too many requests, please try again later";
 
-/// A server with small windows of these sizes.
+/// A server with these rate limits.
 fn limited(database: Database, api: u32, test: u32, worker: u32) -> Server {
     Server::on(database)
         .env("RATE_LIMIT_PER_MINUTE", api)
@@ -48,7 +48,7 @@ on_both! { alone:
         server.poke("test-connection").await.fails(429, TOO_MANY);
         let other = server.get("stats").await.expect(200);
         assert_eq!(other.number("ratelimit-limit"), 100);
-        assert!(other.number("ratelimit-remaining") <= 97, "it counts in both: {other:?}");
+        assert!(other.number("ratelimit-remaining") <= 97, "the call counts in both buckets: {other:?}");
     }
 
     async fn worker_routes_have_a_bucket_of_their_own(database) {
@@ -85,7 +85,7 @@ on_both! { alone:
             server.with_header("x-forwarded-for", client).get("stats").await.ok();
             server.with_header("x-forwarded-for", client).get("stats").await.fails(429, TOO_MANY);
         }
-        // What a client itself wrote in front of the proxy's entry is not believed.
+        // Entries that the client itself has added before the proxy's entry are ignored.
         server.with_header("x-forwarded-for", "198.51.100.9, 192.0.2.1").get("stats").await.fails(429, TOO_MANY);
     }
 
@@ -102,7 +102,7 @@ on_both! { alone:
         let plan = server.plan().clone();
         server.stop();
         drop(server);
-        // Empty counts as unset.
+        // An empty variable counts as unset.
         let server = plan.env("RATE_LIMIT_PER_MINUTE", "").env("TEST_CONNECTION_PER_MINUTE", "").env("WORKER_RATE_LIMIT_PER_MINUTE", "").start();
         shows(&server.get("stats").await.expect(200), 100, 99);
         shows(&server.poke("test-connection").await.expect(200), 20, 19);
@@ -124,7 +124,7 @@ on_both! { alone:
         }).await.unwrap();
         assert!(answer.ends_with(" 408") || answer.ends_with(" 503"), "{answer}");
         assert!((1..10).contains(&asked.elapsed().as_secs()), "{:?}", asked.elapsed());
-        // Those who are to wait may wait longer than that.
+        // The time limit does not apply to requests that wait.
         let worker = server.crew().worker().register().await;
         assert_eq!(worker.claim_within(1, 2).await.len(), 0);
         let task = server.crew().task().create().await;

@@ -1,4 +1,4 @@
-//! Lists: newest first, in pages, filtered.
+//! Lists: newest first, paged and filtered.
 
 use crate::on_both;
 use crate::support::*;
@@ -7,7 +7,7 @@ fn ids(list: &Value) -> Vec<String> {
     list.as_array().expect("a bare array").iter().map(|row| row["id"].as_str().unwrap().to_owned()).collect()
 }
 
-/// Follows `Link: rel="next"` to the end; the pages' ids.
+/// Follows `Link: rel="next"` to the last page; returns the ids of each page.
 async fn pages(api: &Api, path: &str) -> Vec<Vec<String>> {
     let mut pages = Vec::new();
     let mut next = Some(format!("/api/runtime/{path}"));
@@ -15,7 +15,7 @@ async fn pages(api: &Api, path: &str) -> Vec<Vec<String>> {
         let answer = api.get(&path).await.expect(200);
         next = answer.next_page();
         pages.push(ids(&answer.json()));
-        assert!(pages.len() < 1000, "pages without end");
+        assert!(pages.len() < 1000, "the pages do not end");
     }
     pages
 }
@@ -42,7 +42,7 @@ on_both! { alone:
             assert_eq!(whole.len(), rows, "{path}");
             let paged = pages(&server, &format!("{path}?limit=2")).await;
             assert!(paged.iter().all(|page| page.len() <= 2));
-            assert_eq!(paged.concat(), whole, "{path}: nothing twice, nothing missing");
+            assert_eq!(paged.concat(), whole, "{path}: each row is on one page");
         }
         assert_eq!(ids(&server.get("runs").await.ok()), tasks);
     }
@@ -153,7 +153,7 @@ on_both! {
         assert_eq!(found(format!("agent_slug={slug}&created_after={}", at + 1000)).await.len(), 0);
         assert_eq!(found(format!("agent_slug={slug}&created_before={}", at - 60_000)).await.len(), 0);
         held.succeed("x").await;
-        assert_eq!(found(format!("worker_id={}", worker.name)).await, [held.id.as_str()], "it keeps its worker");
+        assert_eq!(found(format!("worker_id={}", worker.name)).await, [held.id.as_str()], "a finished task keeps its worker");
     }
 
     async fn pages_keep_their_filter(server) {

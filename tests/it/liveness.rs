@@ -1,4 +1,4 @@
-//! What can run does so at once, however much there is that can't; and nobody pays for the walk through those that wait.
+//! Tasks that can run are leased at once, however many others are parked, and no request has to walk through the parked ones.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ pub fn task_ids(claimed: &[Value]) -> Vec<String> {
     claimed.iter().map(|entry| entry["task"]["id"].as_str().unwrap().to_owned()).collect()
 }
 
-/// Creates these at once; their ids in order.
+/// Creates these tasks in batches; returns their ids in order.
 pub async fn create_all(api: &Api, tasks: Vec<Value>) -> Vec<String> {
     let mut ids = Vec::new();
     for part in tasks.chunks(1000) {
@@ -22,7 +22,7 @@ pub async fn create_all(api: &Api, tasks: Vec<Value>) -> Vec<String> {
     ids
 }
 
-/// What has been told of this task and its leases, oldest first.
+/// The audit actions about this task and its leases, oldest first.
 pub async fn told_of(api: &Api, task: &str) -> Vec<String> {
     let entries = api.get("audit?limit=1000").await.ok();
     let about = |entry: &&Value| entry["entity_id"] == task || entry["detail"].as_str().unwrap().contains(task);
@@ -44,11 +44,11 @@ on_both! {
         for round in 0..6 {
             let key = json!(unique("key"));
             let mut tasks = (0..26).map(|_| crew.task().with("exclusive_key", key.clone()).json()).collect::<Vec<_>>();
-            // Behind all of them, by its place and by its priority.
+            // Behind all of them in the queue, by its id and by its priority.
             tasks.push(crew.task().with("priority", json!(1)).json());
             let ids = create_all(server, tasks).await;
             let lease = server.task(&ids[0]).lease_to(&holder).await;
-            assert_eq!(task_ids(&other.claim(1).await), ids[26..], "round {round}: one task can run, and the claim does not wait");
+            assert_eq!(task_ids(&other.claim(1).await), ids[26..], "round {round}: the claim finds the one task that can run");
             server.post("llm-tasks:cancel", json!({ "ids": ids[1..26] })).await.ok();
             lease.complete("success", json!({ "output": "x" })).await.ok();
         }
@@ -61,7 +61,7 @@ on_both! {
             workers.push(crew.worker().slots(1).register().await);
         }
         for round in 0..6 {
-            // Those of a key come first, and all but one of each key turn out blocked.
+            // The tasks with keys come first, and all but one of each key turn out to be blocked.
             let keys = [0, 1, 2].map(|_| unique("key"));
             let keyed = (0..12).map(|i| crew.task().with("exclusive_key", json!(keys[i % 3])).with("priority", json!(9)).json());
             let ids = create_all(server, keyed.chain((0..12).map(|_| crew.task().json())).collect()).await;
@@ -91,7 +91,7 @@ on_both! {
             let ids = create_all(server, (0..30).map(|_| many.task().json()).collect()).await;
             let urgent = few.task().with("priority", json!(9)).create().await;
             assert_eq!(task_ids(&worker.claim(1).await), [urgent.id.as_str()], "round {round}");
-            assert_eq!(task_ids(&worker.claim(1).await), ids[..1], "then the oldest");
+            assert_eq!(task_ids(&worker.claim(1).await), ids[..1], "the oldest task comes next");
             server.post("llm-tasks:cancel", json!({ "ids": ids[1..] })).await.ok();
         }
     }
@@ -103,11 +103,11 @@ on_both! {
             let context = unique("context");
             let first = crew.task().context(&context).create().await;
             let second = crew.task().context(&context).create().await;
-            // The lease call does not ask whose turn it is.
+            // Lease calls ignore the session order.
             let lease = second.lease_for(&worker, 1).await;
             lease.reaches("expired").await;
-            assert_eq!(task_ids(&worker.claim_within(8, 10).await), [first.id.as_str()], "in the context's order");
-            assert_eq!(worker.claim(8).await.len(), 0, "one turn at a time");
+            assert_eq!(task_ids(&worker.claim_within(8, 10).await), [first.id.as_str()], "the context's order is kept");
+            assert_eq!(worker.claim(8).await.len(), 0, "one task of the context runs at a time");
             first.succeed("x").await;
             assert_eq!(task_ids(&worker.claim(8).await), [second.id.as_str()]);
             second.succeed("x").await;
@@ -122,7 +122,7 @@ on_both! { alone:
         let worker = crew.worker().slots(4).register().await;
         let mut link = Link::open(&server.database_url()).await;
         let mut stands = [false; 2];
-        // It is a race that the answer wins; on a busy machine the look at the tables may come late, so there are several.
+        // The test wins only if it reads the tables before the wake-ups are done. A busy machine may be late, so there are several rounds.
         for round in 1.. {
             let ends = [crew.task().with("priority", json!(9)).create().await, crew.task().with("priority", json!(9)).create().await];
             let after_both = json!([ends[0].id, ends[1].id]);
@@ -130,17 +130,17 @@ on_both! { alone:
             for (end, stands) in ends.iter().zip(&mut stands) {
                 end.lease_to(&worker).await;
                 end.succeed("x").await;
-                // Were all of them looked at before the answer, nothing would be left to do here.
+                // If all dependents were re-evaluated before the answer, no wake-up would be left.
                 *stands |= link.count("wakeups").await > 0;
-                eventually("all of them were looked at", || async { (Link::open(&server.database_url()).await.count("wakeups").await == 0).then_some(()) }).await;
+                eventually("all were re-evaluated", || async { (Link::open(&server.database_url()).await.count("wakeups").await == 0).then_some(()) }).await;
                 let parked = link.count("task_state WHERE parked = 'depends_on'").await;
-                assert_eq!(parked, if end.id == ends[0].id { 1000 } else { 0 }, "none before both are done, then all");
+                assert_eq!(parked, if end.id == ends[0].id { 1000 } else { 0 }, "all become ready when both are completed");
             }
             assert_eq!(link.count("task_state WHERE status = 'queued' AND parked IS NULL").await, 1000 * round);
             if stands == [true; 2] {
                 break;
             }
-            assert!(round < 8, "every completion waited for all that waited for it: {stands:?}");
+            assert!(round < 8, "every completion waited for all of its dependents: {stands:?}");
         }
     }
 
@@ -152,19 +152,19 @@ on_both! { alone:
         let long = create_all(&server, (0..1000).map(|_| crew.task().context(&context).json()).collect()).await;
         let plain = create_all(&server, (0..30).map(|_| crew.task().with("priority", json!(9)).json()).collect()).await;
         let (mut of_plain, mut of_long) = (Vec::new(), Vec::new());
-        // Turns of the context and others by turns, so that both meet the same machine.
+        // Tasks of the context and others are measured in one loop, on the same machine.
         for turn in 0..60 {
             let claimed = worker.claim(1).await;
             let wanted = if turn < 30 { &plain[turn] } else { &long[turn - 30] };
-            assert_eq!(&task_ids(&claimed)[0], wanted, "turn {turn}: the next one is ready when the last one's end is answered");
+            assert_eq!(&task_ids(&claimed)[0], wanted, "turn {turn}: the next task is ready when the completion is answered");
             let asked = Instant::now();
             server.task(wanted).succeed("x").await;
             if turn < 30 { of_plain.push(asked.elapsed()) } else { of_long.push(asked.elapsed()) }
         }
-        // A walk through a thousand rows costs hundreds of times as much as one step; the margin is for the machine.
+        // A walk through a thousand rows would cost hundreds of times as much as one step. The margin is for a busy machine.
         let (of_plain, of_long) = (median(&mut of_plain), median(&mut of_long));
         assert!(of_long < of_plain * 10 + Duration::from_millis(30), "{of_long:?} with a thousand behind it, {of_plain:?} alone");
-        // With most of them gone at once, what is left goes on in order.
+        // After most of the tasks were cancelled at once, the rest run in order.
         server.post("llm-tasks:cancel", json!({ "ids": long[30..990] })).await.ok();
         for id in &long[990..] {
             assert_eq!(task_ids(&worker.claim_within(1, 10).await), std::slice::from_ref(id));
@@ -183,10 +183,10 @@ on_both! { alone:
         let made = server.post("llm-tasks:batch", json!({ "tasks": tasks })).await.created();
         let times = made["tasks"].as_array().unwrap().iter().map(|task| task["created_at"].as_i64().unwrap()).collect::<Vec<_>>();
         let (first, last) = (times.iter().min().unwrap(), times.iter().max().unwrap());
-        // Ids count on within a millisecond; they need not borrow from the next ones by the hundred.
+        // Within a millisecond, ids differ by a counter, so a thousand ids need not use hundreds of milliseconds.
         assert!(last - first <= 10, "{} ms from the first to the last", last - first);
-        assert!(*last <= now_ms() + 10, "not in the future");
-        assert!(times.is_sorted(), "in the order given");
+        assert!(*last <= now_ms() + 10, "creation times are not in the future");
+        assert!(times.is_sorted(), "creation times follow the order of the request");
     }
 
     async fn the_trail_of_a_task_is_in_the_order_of_its_life(database) {

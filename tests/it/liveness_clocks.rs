@@ -1,4 +1,4 @@
-//! Time that passes while nobody can serve, and wall clocks that are set.
+//! Outages of the database, and wall clocks that are set.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -18,28 +18,28 @@ fn while_postgresql_is_down_no_lease_runs_out() {
         let long = crew.task().create().await.lease_for(&worker, 60).await;
         let end = left.json["expires_at"].as_i64().unwrap();
         cluster.stop();
-        eventually("their time passes", || async { (now_ms() > end + 1_000).then_some(()) }).await;
+        eventually("the leases' TTL passes", || async { (now_ms() > end + 1_000).then_some(()) }).await;
         cluster.resume();
-        // Whoever had no chance to renew has one now: the first answer after the outage is a yes.
-        let answer = eventually("it answers again", || async {
+        // Nobody could renew the leases during the outage, so the first answer after it must be a renewal.
+        let answer = eventually("the server answers again", || async {
             let answer = renewed.heartbeat().await;
             (answer.status != 503).then_some(answer)
         })
         .await;
         assert!(answer.ok()["expires_at"].as_i64().unwrap() > end);
         assert_eq!(long.now().await["status"], "active");
-        // The one that nobody renews ends, and had its whole TTL from when it could be renewed again.
+        // The lease that is not renewed ends, but not before a whole TTL after the end of the outage.
         left.task.reaches("queued").await;
         let mut link = Link::open(&server.database_url()).await;
         let served = link.rows("SELECT CAST(resumed_at AS TEXT) FROM served").await[0][0].clone().unwrap();
         let ended = link.rows(&format!("SELECT CAST(ended_at AS TEXT), status FROM leases WHERE id = '{}'", plain(&left.id))).await;
         let [resumed, ended] = [served, ended[0][0].clone().unwrap()].map(|text| text.parse::<i64>().unwrap());
-        assert!(resumed > end, "the outage is known: {resumed}, {end}");
+        assert!(resumed > end, "the outage was recorded: {resumed}, {end}");
         assert!(ended - resumed >= 4_000, "{} ms of grace", ended - resumed);
     });
 }
 
-/// Debian's package `faketime`.
+/// From Debian's package `faketime`.
 fn faketime_library() -> PathBuf {
     let roots = ["/usr/lib", "/usr/lib64", "/usr/local/lib"].map(Path::new);
     let archs = [std::env::consts::ARCH, ""].map(|arch| if arch.is_empty() { String::new() } else { format!("{arch}-linux-gnu/") });
@@ -47,7 +47,7 @@ fn faketime_library() -> PathBuf {
     places.find(|place| place.exists()).expect("libfaketime (Debian: apt-get install faketime; tests/run does it)")
 }
 
-/// A server on SQLite whose wall clock the test sets; its other clocks go on.
+/// A server on SQLite whose wall clock the test sets. Its monotonic clock is real.
 struct Clocked {
     server: Server,
     setting: PathBuf,
@@ -65,23 +65,23 @@ impl Clocked {
         Clocked { server: plan.start(), setting }
     }
 
-    /// Sets the wall clock so many seconds off the real one.
+    /// Sets the wall clock this many seconds off the real one.
     fn set(&self, seconds: i64) {
         set(&self.setting, seconds);
     }
 }
 
-/// The file is read at every look at the clock, so it is there as a whole or not at all.
+/// Replaces the file atomically, because the server reads it whenever it reads its clock.
 fn set(path: &Path, seconds: i64) {
     let new = path.with_extension("new");
     std::fs::write(&new, format!("{seconds:+}\n")).expect("a file");
     std::fs::rename(&new, path).expect("a file in its place");
 }
 
-/// The TTL of the leases here.
+/// The TTL of the leases in this file.
 const TTL: i64 = 3;
 
-/// A clock that is set by so many seconds ends no lease that is renewed, and keeps none that is not.
+/// After the clock was set by this many seconds, leases that are renewed stay active, and others end.
 fn leases_follow_a_clock_set_by(seconds: i64) {
     let clocked = Clocked::start();
     let server = &clocked.server;
@@ -94,22 +94,22 @@ fn leases_follow_a_clock_set_by(seconds: i64) {
             let left = crew.task().create().await.lease_for(&worker, TTL).await;
             let leased = Instant::now();
             clocked.set(offset);
-            // The lease calls, the heartbeats and the timers all live through the change.
-            eventually(&format!("round {round}: the silent lease is over"), || async {
+            // Lease calls, heartbeats and timers all run across the change.
+            eventually(&format!("round {round}: the lease without heartbeats ends"), || async {
                 kept.heartbeat().await.ok();
                 (left.task.status().await == "queued").then_some(())
             })
             .await;
             let lived = leased.elapsed();
-            assert!(lived >= Duration::from_secs(TTL.unsigned_abs()) - Duration::from_millis(50), "round {round}: over after {lived:?}");
-            assert!(lived < Duration::from_secs(TTL.unsigned_abs() + 5), "round {round}: over after {lived:?}");
+            assert!(lived >= Duration::from_secs(TTL.unsigned_abs()) - Duration::from_millis(50), "round {round}: ended after {lived:?}");
+            assert!(lived < Duration::from_secs(TTL.unsigned_abs() + 5), "round {round}: ended after {lived:?}");
             assert_eq!(left.now().await["status"], "expired");
-            assert_eq!(kept.now().await["status"], "active", "round {round}: it was renewed all the time");
-            // A lease given after the change has its TTL too, by the new time.
+            assert_eq!(kept.now().await["status"], "active", "round {round}: the renewed lease is active");
+            // A lease that is made after the change has its whole TTL, by the new time.
             let fresh = left.task.lease_for(&worker, TTL).await;
             let shown = fresh.json["expires_at"].as_i64().unwrap() - now_ms() - offset * 1000;
-            assert!((1_000..=TTL * 1000 + 2_500).contains(&shown), "round {round}: it ends in {shown} ms by the new clock");
-            eventually(&format!("round {round}: the lease given after the change is over"), || async {
+            assert!((1_000..=TTL * 1000 + 2_500).contains(&shown), "round {round}: the new lease ends in {shown} ms");
+            eventually(&format!("round {round}: the lease made after the change ends"), || async {
                 kept.heartbeat().await.ok();
                 (left.task.status().await == "queued").then_some(())
             })
@@ -139,7 +139,7 @@ fn tasks_become_ready_though_the_wall_clock_was_set() {
         let next = crew.task().with("not_before", json!(now_ms() + 3_600_000)).create().await;
         assert_eq!(worker.claim(8).await.len(), 0);
         clocked.set(3_600);
-        // An hour has passed for all who look at the clock.
+        // For the server, an hour has passed.
         assert_eq!(worker.claim_within(8, 20).await[0]["task"]["id"], json!(next.id));
         clocked.set(0);
         let last = crew.task().create().await;

@@ -1,4 +1,4 @@
-//! Load of all kinds, slow readers beside it, and things that break: what is due comes soon, and nothing is forgotten.
+//! Mixed load with slow readers and faults: what is due happens soon, and nothing is forgotten.
 
 use std::sync::Arc;
 
@@ -15,21 +15,21 @@ fn plan(url: Option<&str>) -> server::Plan {
     plan.env("LEASE_TTL_SECONDS", 2).env("SESSION_WAIT_SECONDS", 1)
 }
 
-/// Waits until all that was begun is done, and finds everything as it should be, whoever is asked.
+/// Waits until all work is done, then checks tables, delays, and the counts of every replica.
 async fn ends_well(servers: &[Arc<Server>], load: Load) {
     let url = servers[0].database_url();
     load.can_be_judged(&url).await;
     load.drains(&url).await;
     let told = load.end().await;
-    assert!(told.completed.len() >= 50, "the load was real: {}", told.completed.len());
+    assert!(told.completed.len() >= 50, "the load completed too few tasks: {}", told.completed.len());
     let tables = checker::read(&url).await;
     tables.are_sound();
     tables.keep_what_was_told(&told);
     delays::read(&url, &told).await.are_short();
-    eventually("no wake-up is left over", || async { (Link::open(&url).await.count("wakeups").await == 0).then_some(()) }).await;
+    eventually("no wake-up is left", || async { (Link::open(&url).await.count("wakeups").await == 0).then_some(()) }).await;
     let mut link = Link::open(&url).await;
     assert_eq!(link.count("task_state WHERE slot IS NOT NULL").await, 0, "no lease is active");
-    assert_eq!(link.count("task_state WHERE wake_at IS NOT NULL").await, 0, "nothing waits for its time");
+    assert_eq!(link.count("task_state WHERE wake_at IS NOT NULL").await, 0, "no task waits for its time");
     let finals = STATUSES.map(|status| tables.count(status));
     for server in servers {
         eventually(&format!("{} agrees with the tables", server.base()), || async {
@@ -39,7 +39,7 @@ async fn ends_well(servers: &[Arc<Server>], load: Load) {
     }
 }
 
-/// Tasks by status, as stats, metrics and lists tell; `None` while it does not serve.
+/// Tasks by status in stats, metrics and lists; `None` while the server does not answer.
 async fn shown(server: &Server) -> Option<([i64; 7], [i64; 7], [i64; 7])> {
     let (stats, metrics) = (server.try_get("stats").await.ok()?, server.try_get("/metrics").await.ok()?);
     if stats.status != 200 || metrics.status != 200 {
@@ -65,7 +65,7 @@ async fn shown(server: &Server) -> Option<([i64; 7], [i64; 7], [i64; 7])> {
     Some((of_stats, of_metrics, of_lists))
 }
 
-/// Load and slow readers on these servers, with what the test does to them, until all is done.
+/// Runs load and slow readers on these servers, and the given part of the test beside them, until all work is done.
 fn under_load(servers: &[Arc<Server>], part: impl AsyncFnOnce(&Load)) {
     run(async {
         let slow = SlowReaders::start(&apis(servers), &servers[0].database_url());
@@ -97,9 +97,9 @@ fn three_replicas_forget_nothing_while_things_break() {
     under_load(&servers, async |load| {
         load.goes_on(15).await;
         load.trouble_begins();
-        // The leader freezes, and another one; one is killed; the database is away for longer than any lease lasts.
+        // The leader is frozen, then another replica; others are killed; and the database is down for longer than a lease lasts.
         for round in 0..2 {
-            let first = eventually("one leads", || leader(&servers)).await;
+            let first = eventually("one replica leads", || leader(&servers)).await;
             let frozen = &servers[(first + round) % 3];
             frozen.pause();
             load.goes_on(15).await;
@@ -117,11 +117,11 @@ fn three_replicas_forget_nothing_while_things_break() {
     });
 }
 
-/// PostgreSQL ends, and comes back after three seconds.
+/// PostgreSQL stops, and starts again after three seconds.
 async fn is_away_for_a_while(cluster: &postgres::Cluster) {
     cluster.stop();
     let back = now_ms() + 3_000;
-    eventually("some seconds pass", || async { (now_ms() > back).then_some(()) }).await;
+    eventually("three seconds pass", || async { (now_ms() > back).then_some(()) }).await;
     cluster.resume();
 }
 

@@ -1,4 +1,4 @@
-//! Whichever replica hears of something, all of them act on it at once.
+//! A change on one replica takes effect on all of them at once.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,23 +10,23 @@ use crate::liveness::{create_all, median, task_ids, told_of};
 use crate::replicas::leader;
 use crate::support::*;
 
-/// Another replica hears of a commit within 250 ms. The middle of several times is judged, with room for a busy machine.
+/// Another replica reads a commit within 250 ms. The median of several times is compared, with a margin for a busy machine.
 const NEWS: Duration = Duration::from_millis(250 + 450);
-/// The leader looks at the database each second, whatever it was told. As above.
+/// The leader looks at the database every second, whatever the feed says. The margin is as above.
 const LOOK: i64 = 1_000 + 1_500;
-/// Nothing hangs: more than any request takes on the busiest machine, and less than a client's patience.
+/// A request that takes this long hangs: longer than any request takes on a busy machine.
 const HANGS: Duration = Duration::from_secs(20);
 
-/// Two replicas, the leader first.
+/// Two replicas; the first one is the leader.
 async fn pair() -> (Arc<Server>, Arc<Server>) {
     let url = postgres::database();
     let mut servers = [0, 1].map(|_| Arc::new(Server::on_url(&url).start()));
-    let first = eventually("one leads", || leader(&servers)).await;
+    let first = eventually("one replica leads", || leader(&servers)).await;
     servers.swap(0, first);
     (Arc::clone(&servers[0]), Arc::clone(&servers[1]))
 }
 
-/// The same crew, seen from both.
+/// The same crew, on both replicas.
 fn crews<'a>(here: &'a Server, there: &'a Server) -> (Crew<'a>, Crew<'a>) {
     let slug = unique("agent");
     (Crew { api: here, slug: slug.clone() }, Crew { api: there, slug })
@@ -47,8 +47,8 @@ fn a_lease_of_a_worker_that_the_leader_has_not_heard_of_expires() {
             assert_eq!(lease.now().await["status"], "expired");
             task.cancel().await.ok();
         }
-        assert!(late.iter().all(|ms| *ms >= 0), "never before its time: {late:?}");
-        assert!(median(&mut late) < LOOK, "{late:?} ms after their time");
+        assert!(late.iter().all(|ms| *ms >= 0), "no lease expires early: {late:?}");
+        assert!(median(&mut late) < LOOK, "expired {late:?} ms late");
     });
 }
 
@@ -59,7 +59,7 @@ fn leases_given_elsewhere_expire_whoever_knows_their_tasks() {
         let (here, there) = crews(&first, &other);
         let (near, far) = (here.worker().slots(32).register().await, there.worker().slots(32).register().await);
         let mut late = Vec::new();
-        // Every way of who creates and who leases.
+        // All combinations of the replica that creates the task and the one that leases it.
         for round in 0..8 {
             let (maker, giver) = ([&here, &there][round % 2], [&first, &other][round / 2 % 2]);
             let made = maker.task().create().await;
@@ -73,8 +73,8 @@ fn leases_given_elsewhere_expire_whoever_knows_their_tasks() {
             let back = task.reaches("queued").await;
             delays.push(back["updated_at"].as_i64().unwrap() - end);
         }
-        assert!(delays.iter().all(|ms| *ms >= 0), "never before their time: {delays:?}");
-        assert!(median(&mut delays) < LOOK, "{delays:?} ms after their time");
+        assert!(delays.iter().all(|ms| *ms >= 0), "no lease expires early: {delays:?}");
+        assert!(median(&mut delays) < LOOK, "expired {delays:?} ms late");
     });
 }
 
@@ -112,7 +112,7 @@ fn a_claim_that_does_not_wait_knows_of_room_made_elsewhere() {
         word_of(&other, &worker.name).await;
         create_all(&first, (0..40).map(|_| here.task().json()).collect()).await;
         for round in 0..8 {
-            let held = eventually("the first of a round", || async { task_ids(&worker.claim(1).await).pop() }).await;
+            let held = eventually("the first task of a round", || async { task_ids(&worker.claim(1).await).pop() }).await;
             there.api.task(&held).succeed("x").await;
             let next = task_ids(&worker.claim(1).await);
             assert_eq!(next.len(), 1, "round {round}: completed elsewhere");
@@ -121,7 +121,7 @@ fn a_claim_that_does_not_wait_knows_of_room_made_elsewhere() {
             assert_eq!(next.len(), 1, "round {round}: claimed and completed elsewhere");
             there.api.task(&next[0]).succeed("x").await;
             worker.cordon().await;
-            eventually("word of the cordon", || async { (elsewhere.now().await["cordoned"] == true).then_some(()) }).await;
+            eventually("the other replica knows of the cordon", || async { (elsewhere.now().await["cordoned"] == true).then_some(()) }).await;
             assert!(elsewhere.claim(1).await.is_empty());
             first.poke(&worker.path("/uncordon")).await.ok();
             let next = task_ids(&elsewhere.claim(1).await);
@@ -149,9 +149,9 @@ fn a_claim_that_does_not_wait_knows_of_agents_that_changed_elsewhere() {
     });
 }
 
-/// This replica knows the worker.
+/// Waits until this replica knows the worker.
 async fn word_of(api: &Api, worker: &str) {
-    eventually("word of the worker", || async { (api.get("workers").await.ok().to_string().contains(worker)).then_some(()) }).await;
+    eventually("the worker is known", || async { (api.get("workers").await.ok().to_string().contains(worker)).then_some(()) }).await;
 }
 
 #[test]
@@ -161,7 +161,8 @@ fn what_is_ready_elsewhere_is_had_without_waiting() {
         let (here, there) = crews(&first, &other);
         let worker = there.worker().slots(32).register().await;
         for round in 0..20 {
-            // Answered there a moment ago; a claim here that does not wait asks the database before it says that there is nothing.
+            // The task was just created through the other replica. A claim that does not wait asks the database before it answers that
+            // there is nothing.
             let task = here.task().create().await;
             assert_eq!(task_ids(&worker.claim(1).await), [task.id], "round {round}");
         }
@@ -189,7 +190,7 @@ fn a_key_that_is_busy_elsewhere_hides_nothing() {
     });
 }
 
-/// Works until nothing is queued; how many tasks it got.
+/// Claims and completes tasks until none is queued; returns how many.
 async fn works(api: Api, name: String) -> usize {
     let worker = Worker { api: &api, name };
     let mut done = 0;
@@ -215,7 +216,7 @@ fn a_backlog_is_shared_fairly() {
             let crew = if i % 2 == 0 { &here } else { &there };
             names.push(crew.worker().slots(1).register().await.name);
         }
-        // The open claims are there before the backlog is.
+        // The claims are open before the tasks are created.
         let workers = names.iter().enumerate().map(|(i, name)| {
             let api = if i % 2 == 0 { &first } else { &other };
             beside(works((***api).clone(), name.clone()))
@@ -225,7 +226,7 @@ fn a_backlog_is_shared_fairly() {
         let shares = join_all(workers).await.into_iter().map(Result::unwrap).collect::<Vec<_>>();
         assert_eq!(shares.iter().sum::<usize>(), 800, "{shares:?}");
         let mean = 800 / shares.len();
-        assert!(shares.iter().all(|share| *share >= mean / 5), "some starve: {shares:?}");
+        assert!(shares.iter().all(|share| *share >= mean / 5), "some workers starve: {shares:?}");
     });
 }
 
@@ -239,7 +240,7 @@ fn two_that_create_in_one_context_at_once_both_succeed() {
             let context = unique("context");
             let bodies = [&here, &there].map(|crew| crew.task().context(&context));
             let [one, two] = bodies;
-            // Several rounds in a context: the second pair stands behind the first.
+            // Two pairs per context, so that the second pair has predecessors.
             for again in 0..2 {
                 let pair = [one.json(), two.json()];
                 let both = join(first.post("llm-tasks", pair[0].clone()), other.post("llm-tasks", pair[1].clone()));
@@ -249,7 +250,7 @@ fn two_that_create_in_one_context_at_once_both_succeed() {
                 }
             }
         }
-        // One after another they run, all of them, in the order of their ids, through either replica.
+        // All tasks of a context run one after another, in the order of their ids, through either replica.
         let worker = here.worker().slots(32).register().await;
         let elsewhere = Worker { api: &other, name: worker.name.clone() };
         let mut ran: HashMap<String, Vec<String>> = HashMap::new();
@@ -258,7 +259,7 @@ fn two_that_create_in_one_context_at_once_both_succeed() {
                 break;
             }
             let claimed = [&worker, &elsewhere][turn % 2].claim_within(32, 10).await;
-            assert!(!claimed.is_empty(), "nothing comes, and {} ran", ran.values().map(Vec::len).sum::<usize>());
+            assert!(!claimed.is_empty(), "no task is ready, and only {} ran", ran.values().map(Vec::len).sum::<usize>());
             for entry in &claimed {
                 let (context, id) = (entry["task"]["context_id"].as_str().unwrap(), entry["task"]["id"].as_str().unwrap());
                 ran.entry(context.to_owned()).or_default().push(id.to_owned());
@@ -269,7 +270,7 @@ fn two_that_create_in_one_context_at_once_both_succeed() {
         }
         for (context, mut ids) in made {
             ids.sort_unstable();
-            assert_eq!(ran[&context], ids, "in order");
+            assert_eq!(ran[&context], ids, "the tasks of a context run in order");
         }
     });
 }
@@ -286,8 +287,8 @@ fn a_turn_taken_early_through_another_replica_steps_back() {
             let b = there.task().context(&context).create().await;
             let lease = b.lease_for(&near, 1).await;
             lease.reaches("expired").await;
-            assert_eq!(task_ids(&far.claim_within(8, 10).await), [a.id.as_str()], "round {round}: the first before the second");
-            assert_eq!(near.claim(8).await.len(), 0, "round {round}: one turn at a time");
+            assert_eq!(task_ids(&far.claim_within(8, 10).await), [a.id.as_str()], "round {round}: the first task runs first");
+            assert_eq!(near.claim(8).await.len(), 0, "round {round}: one task runs at a time");
             a.succeed("x").await;
             assert_eq!(task_ids(&far.claim_within(8, 10).await), [b.id.as_str()], "round {round}");
             b.succeed("x").await;

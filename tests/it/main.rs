@@ -1,7 +1,7 @@
-//! Tests of the built program through its doors: HTTP, the command line and the database it leaves behind.
+//! Tests of the built program from outside: by HTTP, by the command line, and by its database.
 //!
-//! What is expected comes from the HTTP contract, never from the code under test. Every test of behaviour runs over both databases.
-// A test that fails is to say so at once.
+//! Expectations come from the HTTP contract, never from the code under test. Every test of behavior runs on both databases.
+// A failing test should panic right where it fails.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod support;

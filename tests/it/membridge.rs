@@ -1,4 +1,4 @@
-//! The control plane's client against a server that misbehaves, with time-outs of the test's own.
+//! The client of the control plane against a server that misbehaves, with timeouts that the test sets.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::support::stub::{Reply, Stub};
 use crate::support::{json, run};
 
 const KEY: &str = "membridge-admin-key";
-/// Long enough for a busy machine to answer, short enough to wait for.
+/// Long enough for a busy machine to answer, and short enough for the test.
 const ATTEMPT: Duration = Duration::from_millis(400);
 
 fn client(url: &str) -> Membridge {
@@ -24,7 +24,7 @@ fn client(url: &str) -> Membridge {
     Membridge::with_options(Some(url.to_owned()), Some(SecretString::from(KEY)), options)
 }
 
-/// A server that answers every connection with these bytes, or with silence.
+/// A server that answers every connection with these bytes, or not at all.
 async fn raw_server(answer: &'static str) -> (String, Arc<AtomicUsize>) {
     let listener = TcpListener::bind(SocketAddr::from(([127, 0, 0, 1], 0))).await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
@@ -36,7 +36,7 @@ async fn raw_server(answer: &'static str) -> (String, Arc<AtomicUsize>) {
             counted.fetch_add(1, Ordering::SeqCst);
             let _ = stream.read(&mut [0; 4096]).await;
             let _ = stream.write_all(answer.as_bytes()).await;
-            // Kept open: silence is no end.
+            // The connection is kept open, so that the client can't tell the end of the answer.
             open.push(stream);
         }
     });
@@ -47,7 +47,7 @@ async fn raw_server(answer: &'static str) -> (String, Arc<AtomicUsize>) {
 fn down(answer: Upstream) -> String {
     match answer {
         Upstream::Down(error) => error,
-        Upstream::Reply(reply) => panic!("it answered: {reply:?}"),
+        Upstream::Reply(reply) => panic!("the server answered: {reply:?}"),
     }
 }
 
@@ -68,9 +68,9 @@ fn a_silent_server_costs_the_tries_and_no_more() {
         let error = down(membridge.call(Call::Health).await);
         assert!(error.contains("no answer within 0.4 s"), "{error}");
         assert!(started.elapsed() >= 2 * ATTEMPT);
-        assert_eq!(tries.load(Ordering::SeqCst), 2, "health is tried again once");
+        assert_eq!(tries.load(Ordering::SeqCst), 2, "health is retried once");
         let state = membridge.state();
-        assert_eq!((state.consecutive_failures, state.connected, state.last_success), (1, false, None), "one call, one failure");
+        assert_eq!((state.consecutive_failures, state.connected, state.last_success), (1, false, None), "a call with retries counts as one failure");
         assert!(state.last_error.is_some());
     });
 }
@@ -81,7 +81,7 @@ fn server_errors_are_tried_again_and_refusals_are_not() {
         let stub = Stub::start().await;
         let membridge = client(&stub.url);
         stub.always("/projects", Reply::new(500, "oops"));
-        assert_eq!(status(membridge.call(Call::Projects).await), 500, "what was answered goes through");
+        assert_eq!(status(membridge.call(Call::Projects).await), 500, "the answer is passed on");
         assert_eq!(stub.seen("/projects").len(), 4, "three retries");
         assert_eq!(membridge.state().last_error.as_deref(), Some("HTTP 500"));
         stub.always("/projects/p/nodes", Reply::new(404, "{}"));
@@ -199,7 +199,7 @@ fn a_new_address_counts_from_the_next_call_and_the_key_stays_hidden() {
         membridge.agents().await.unwrap();
         let state = membridge.state();
         membridge.configure(old.url.clone(), SecretString::from(KEY));
-        assert_eq!(membridge.state(), state, "nothing new, nothing forgotten");
+        assert_eq!(membridge.state(), state, "the same settings keep the state");
         membridge.configure(new.url.clone(), SecretString::from("another-key-9999"));
         assert!(!membridge.state().connected);
         let config = membridge.config();

@@ -1,4 +1,4 @@
-//! The control plane behind this server: its settings, its proxy, and the workers that it lists.
+//! The control plane behind the server: settings, proxy routes, and the workers that it lists.
 
 use std::time::{Duration, Instant};
 
@@ -36,20 +36,20 @@ on_both! { alone:
             assert_eq!(answer.status, 400, "{bad}: {}", answer.text);
         }
         server.post("config", json!({})).await.refuses(&["membridge_server_url", "admin_key"]);
-        assert_eq!(server.get("config").await.ok()["membridge_server_url"].as_str().unwrap().trim_end_matches('/'), old.url, "a 400 leaves the old one");
+        assert_eq!(server.get("config").await.ok()["membridge_server_url"].as_str().unwrap().trim_end_matches('/'), old.url, "a 400 keeps the old one");
         let shown = server.post("config", json!({ "membridge_server_url": new.url, "admin_key": "another-key-9999" })).await.ok();
         assert_eq!((shown["membridge_server_url"].as_str().unwrap().trim_end_matches('/'), &shown["admin_key_masked"]), (new.url.as_str(), &json!("anot****9999")));
         assert_eq!(server.get("/api/membridge/projects").await.ok(), json!(["new"]));
         assert_eq!(new.seen("/projects")[0].headers.get("x-membridge-admin").unwrap(), "another-key-9999");
         server.stop();
         server.start_again();
-        assert_eq!(server.get("config").await.ok()["admin_key_masked"], "anot****9999", "it survives a restart");
+        assert_eq!(server.get("config").await.ok()["admin_key_masked"], "anot****9999", "the stored settings survive a restart");
         assert_eq!(server.get("/api/membridge/projects").await.ok(), json!(["new"]));
         let audit = server.get("audit").await.ok();
         let entry = audit.as_array().unwrap().iter().find(|entry| entry["action"] == "config_updated").expect("an entry").clone();
         assert_eq!((&entry["entity_type"], &entry["actor"]), (&json!("config"), &json!("admin")));
-        assert!(!audit.to_string().contains("another-key-9999"), "no secret in it");
-        assert!(!server.log().contains("another-key-9999") && !server.log().contains(KEY), "no secret in the log");
+        assert!(!audit.to_string().contains("another-key-9999"), "the audit trail has no secret");
+        assert!(!server.log().contains("another-key-9999") && !server.log().contains(KEY), "the log has no secret");
     }
 
     async fn a_key_that_no_header_can_carry_is_refused(database) {
@@ -69,7 +69,7 @@ on_both! { alone:
         assert_eq!(server.get("/api/membridge/projects").await.ok(), json!(["old"]));
         assert!(new.seen("/projects").is_empty() && new.seen("/agents").is_empty());
         assert!(!server.get("audit").await.ok().to_string().contains("config_updated"));
-        // Anything else goes as it is.
+        // Any other key is sent unchanged.
         new.always("/projects", Reply::new(200, "[]"));
         server.post("config", json!({ "membridge_server_url": new.url, "admin_key": "a key with blanks: ~!" })).await.ok();
         server.get("/api/membridge/projects").await.ok();
@@ -84,11 +84,11 @@ on_both! { alone:
         assert_eq!(good, json!({ "connected": true, "health": { "status": "ok", "version": "0.3.0" } }));
         assert!(server.get("config").await.ok()["last_test"].is_i64());
         assert_eq!(server.get("config").await.ok()["connected"], true);
-        // The loop that takes its workers over must not find it well meanwhile.
+        // The worker sync also calls the control plane, so its calls must fail too.
         stub.always("/agents", Reply::new(401, r#"{"detail":"no"}"#));
         stub.always("/health", Reply::new(401, r#"{"detail":"no"}"#));
         assert_eq!(server.poke("test-connection").await.ok(), json!({ "connected": false, "error": "HTTP 401" }));
-        eventually("it is told", || async { (server.get("config").await.ok()["connected"] == false).then_some(()) }).await;
+        eventually("config shows it", || async { (server.get("config").await.ok()["connected"] == false).then_some(()) }).await;
         let trail = server.get("audit").await.ok();
         assert_eq!(trail.as_array().unwrap().iter().filter(|entry| entry["action"] == "connection_test").count(), 2);
         let alone = Server::on(database).start();
@@ -104,7 +104,7 @@ on_both! { alone:
         for path in ["/health", "/projects", "/projects/p%201/leadership", "/projects/p%201/nodes"] {
             stub.always(path, Reply::new(200, odd));
             let answer = server.get(&format!("/api/membridge{path}")).await.expect(200);
-            assert_eq!(answer.text, odd, "as it came");
+            assert_eq!(answer.text, odd, "the body is unchanged");
             assert_eq!(answer.header("x-membridge-admin"), None);
             assert_eq!(stub.seen(path)[0].headers.get("x-membridge-admin").unwrap(), KEY);
         }
@@ -131,7 +131,7 @@ on_both! { alone:
         stub.always(path, Reply::new(409, r#"{"detail":"taken"}"#));
         let select = server.post(&format!("/api/membridge{path}"), json!({ "primary_node_id": "n1" })).await;
         select.fails(409, r#"{"detail":"taken"}"#);
-        assert_eq!(stub.seen(path).len(), 1, "a 4xx is not tried again");
+        assert_eq!(stub.seen(path).len(), 1, "a 4xx is not retried");
     }
 
     async fn a_server_error_is_tried_again(database) {
@@ -147,7 +147,7 @@ on_both! { alone:
         assert!(started.elapsed() >= Duration::from_millis(1500), "waits 0.5 s, then 1 s: {:?}", started.elapsed());
         stub.always("/health", Reply::new(503, "down"));
         server.get("/api/membridge/health").await.fails(503, "Membridge returned 503");
-        assert_eq!(stub.seen("/health").len(), 2, "health is tried again once");
+        assert_eq!(stub.seen("/health").len(), 2, "health is retried once");
     }
 
     async fn a_control_plane_that_is_down_is_a_bad_gateway(database) {
@@ -184,7 +184,7 @@ on_both! { alone:
             { "name": "three", "status": "sleeping", "last_seen": 1_700_000_000_000_i64 },
         ]).to_string()));
         let server = joined(database, &stub);
-        let one = eventually("it is listed", || async {
+        let one = eventually("the worker is listed", || async {
             let answer = server.get("workers/one").await;
             (answer.status == 200).then(|| answer.json())
         }).await;
@@ -192,21 +192,21 @@ on_both! { alone:
         assert_eq!((&one["capabilities"]["max_concurrency"], &one["capabilities"]["labels"]), (&json!(4), &json!(["gpu"])));
         assert_eq!(server.get("workers/two").await.ok()["status"], "offline");
         assert_eq!(server.get("workers/three").await.ok()["status"], "unknown");
-        assert_eq!(server.get("workers").await.ok().as_array().unwrap().len(), 3, "a bad entry is skipped, never the rest");
+        assert_eq!(server.get("workers").await.ok().as_array().unwrap().len(), 3, "only the bad entries are skipped");
         server.poke("workers/one/cordon").await.ok();
         stub.always("/agents", Reply::new(200, &json!({ "agents": [{ "name": "one", "url": "http://127.0.0.1:9/new", "status": "online" }] }).to_string()));
-        eventually("its change is taken over", || async {
+        eventually("the change is taken over", || async {
             (server.get("workers/one").await.ok()["url"] == "http://127.0.0.1:9/new").then_some(())
         }).await;
-        assert_eq!(server.get("workers/one").await.ok()["cordoned"], true, "a cordon stays");
+        assert_eq!(server.get("workers/one").await.ok()["cordoned"], true, "the cordon is kept");
         let entries = server.get("audit?limit=1000").await.ok();
         let of_one = entries.as_array().unwrap().iter().filter(|entry| entry["entity_id"] == "one").count();
         let polls = stub.seen("/agents").len();
         eventually("two more syncs", || async { (stub.seen("/agents").len() >= polls + 2).then_some(()) }).await;
         let entries = server.get("audit?limit=1000").await.ok();
-        assert_eq!(entries.as_array().unwrap().iter().filter(|entry| entry["entity_id"] == "one").count(), of_one, "unchanged syncs leave none");
+        assert_eq!(entries.as_array().unwrap().iter().filter(|entry| entry["entity_id"] == "one").count(), of_one, "an unchanged sync adds no entry");
         server.delete("workers/one").await.ok();
-        eventually("one that is still listed comes back", || async { (server.get("workers/one").await.status == 200).then_some(()) }).await;
+        eventually("a removed worker that is still listed comes back", || async { (server.get("workers/one").await.status == 200).then_some(()) }).await;
     }
 
     async fn a_listing_that_makes_no_sense_harms_nobody(database) {
@@ -216,11 +216,11 @@ on_both! { alone:
         for nonsense in [Reply::new(200, "<html>"), Reply::new(200, "{\"agents\": 5}"), Reply::new(401, "no"), Reply::new(500, "oops")] {
             let polls = stub.seen("/agents").len();
             stub.always("/agents", nonsense);
-            eventually("it was asked", || async { (stub.seen("/agents").len() > polls).then_some(()) }).await;
+            eventually("the list was requested", || async { (stub.seen("/agents").len() > polls).then_some(()) }).await;
         }
         assert_eq!(worker.status().await, "online");
         stub.always("/agents", Reply::new(200, r#"[{"name":"fine"}]"#));
-        eventually("it goes on", || async { (server.get("workers/fine").await.status == 200).then_some(()) }).await;
+        eventually("a good list is taken over again", || async { (server.get("workers/fine").await.status == 200).then_some(()) }).await;
     }
 
     async fn a_slow_control_plane_is_waited_for(database) {

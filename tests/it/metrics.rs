@@ -1,4 +1,4 @@
-//! What Prometheus is told.
+//! The metrics for Prometheus.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -6,12 +6,12 @@ use std::process::{Command, Stdio};
 use crate::on_both;
 use crate::support::*;
 
-/// The value of the first sample whose line starts so.
+/// The value of the first sample whose line starts with this text.
 fn sample(text: &str, start: &str) -> Option<f64> {
     text.lines().find(|line| line.starts_with(start))?.rsplit(' ').next()?.parse().ok()
 }
 
-/// The sum of all samples of a metric whose line contains every one of these.
+/// The sum of all samples of a metric whose lines contain all of these labels.
 fn sum(text: &str, metric: &str, labels: &[&str]) -> f64 {
     let lines = text.lines().filter(|line| line.starts_with(&format!("{metric}{{")) || line.starts_with(&format!("{metric} ")));
     lines
@@ -39,7 +39,7 @@ on_both! { alone:
         dying.lease_for(&worker, 1).await;
         dying.reaches("dead").await;
         server.get(&format!("llm-tasks/{NO_ID}")).await.expect(404);
-        let text = eventually("the counts are there", || async {
+        let text = eventually("the counts are up to date", || async {
             let text = metrics(&server).await;
             (sum(&text, "bloom_tasks", &["status=\"dead\""]) == 1.0).then_some(text)
         }).await;
@@ -50,7 +50,7 @@ on_both! { alone:
         assert!(requests.iter().any(|line| line.contains("404") && line.contains("{id}")), "routes are templates: {requests:#?}");
         assert!(!text.contains(NO_ID), "never raw paths");
         for part in ["_http_request_duration_seconds_bucket", "lease_expir", "leader", "process_cpu_seconds_total", "batch", "commit", "membridge", "reconcile"] {
-            assert!(text.contains(part), "{part} is not there");
+            assert!(text.contains(part), "{part} is missing");
         }
         assert_eq!(sample(&text, "bloom_leader"), Some(1.0), "the only replica leads");
     }
@@ -75,7 +75,7 @@ on_both! { alone:
         }
         let tasks = (0..120).map(|_| server.crew().task().json()).collect::<Vec<_>>();
         server.post("llm-tasks:batch", json!({ "tasks": tasks })).await.created();
-        let text = eventually("the queue is told", || async {
+        let text = eventually("the queue's metrics are up to date", || async {
             let text = metrics(&server).await;
             (sum(&text, "bloom_tasks", &["status=\"queued\""]) == 120.0).then_some(text)
         }).await;

@@ -1,4 +1,4 @@
-//! The description of the API is complete and holds together.
+//! The OpenAPI document is complete and consistent.
 
 use std::collections::BTreeSet;
 
@@ -69,13 +69,13 @@ fn calls(document: &Value) -> Vec<(String, &Value)> {
         .collect()
 }
 
-/// The call with its path's parameters unnamed: what they are called is free.
+/// The call without the names of its path's parameters, which the contract leaves open.
 fn unnamed(call: &str) -> String {
     let parts = call.split('/').map(|part| if part.starts_with('{') { "{}" } else { part });
     parts.collect::<Vec<_>>().join("/")
 }
 
-/// Every `$ref` in it.
+/// Collects every `$ref`.
 fn references<'a>(value: &'a Value, found: &mut BTreeSet<&'a str>) {
     match value {
         Value::Object(map) => {
@@ -120,11 +120,11 @@ on_both! {
             let answers = call["responses"].as_object().unwrap();
             assert!(answers.keys().any(|status| status.starts_with('2')), "{what}");
             if what.contains("/api/") {
-                assert!(answers.contains_key("429"), "{what} may be refused for its rate");
+                assert!(answers.contains_key("429"), "{what} can answer 429");
             }
-            // Completions in one call stand each on its own, the worker's name included.
+            // Completions of `workers/{id}/complete` are judged one by one, so an unknown worker is no 404.
             if what.contains('{') && what.contains("/api/runtime/") && !what.ends_with("workers/{id}/complete") {
-                assert!(answers.contains_key("404"), "{what} may not find it");
+                assert!(answers.contains_key("404"), "{what} can answer 404");
             }
             for (status, answer) in answers {
                 assert!(answer["description"].as_str().is_some_and(|text| !text.is_empty()) || answer.get("$ref").is_some(), "{what} {status}");

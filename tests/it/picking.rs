@@ -1,9 +1,9 @@
-//! Which worker a lease call picks.
+//! Which worker a lease call chooses.
 
 use crate::on_both;
 use crate::support::*;
 
-/// The worker that a lease call without a name chose.
+/// The worker that a lease call chooses if it names none.
 async fn picked(task: &Task<'_>) -> String {
     task.lease(json!({})).await.created()["worker"]["id"].as_str().unwrap().to_owned()
 }
@@ -19,7 +19,7 @@ on_both! {
             assert_eq!(picked(&crew.task().create().await).await, large.name);
         }
         crew.task().create().await.lease_to(&large).await;
-        assert_eq!(picked(&crew.task().create().await).await, small.name, "two places free against one");
+        assert_eq!(picked(&crew.task().create().await).await, small.name, "it has two free slots, the other one has one");
     }
 
     async fn of_equals_the_one_heard_of_last_is_picked(server) {
@@ -39,10 +39,10 @@ on_both! {
         let first = crew.task().context(&context).create().await;
         first.lease_to(&small).await;
         let second = crew.task().context(&context).create().await;
-        assert_eq!(picked(&second).await, small.name, "by its active lease");
+        assert_eq!(picked(&second).await, small.name, "it has an active lease of the context");
         first.succeed("x").await;
         second.succeed("x").await;
-        assert_eq!(picked(&crew.task().context(&context).create().await).await, small.name, "by its last completed lease");
+        assert_eq!(picked(&crew.task().context(&context).create().await).await, small.name, "it completed the context's last lease");
     }
 
     async fn a_full_worker_is_no_reason_to_wait(server) {

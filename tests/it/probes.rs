@@ -1,4 +1,4 @@
-//! Health, readiness, documents.
+//! Health, readiness and the API explorer.
 
 use crate::on_both;
 use crate::support::*;
@@ -48,13 +48,13 @@ fn without_its_database_a_server_lives_but_is_not_ready() {
         server.get("/readyz").await.expect(200);
         cluster.stop();
         server.get("/healthz").await.expect(200);
-        eventually("it is not ready", || async { (server.get("/readyz").await.status == 503).then_some(()) }).await;
+        eventually("the server is not ready", || async { (server.get("/readyz").await.status == 503).then_some(()) }).await;
         let answer = server.crew().task().answer().await;
         assert_eq!(answer.status, 503, "{answer:?}");
         assert!(answer.number("retry-after") >= 1);
         answer.error(503);
         cluster.resume();
-        eventually("it is ready again", || async { (server.get("/readyz").await.status == 200).then_some(()) }).await;
-        eventually("it works again", || async { (server.crew().task().answer().await.status == 201).then_some(()) }).await;
+        eventually("the server is ready again", || async { (server.get("/readyz").await.status == 200).then_some(()) }).await;
+        eventually("a write succeeds again", || async { (server.crew().task().answer().await.status == 201).then_some(()) }).await;
     });
 }

@@ -1,4 +1,4 @@
-//! Workers that are pushed to: the leader brings them ready tasks by itself, under the rules of every other lease.
+//! Workers that are pushed to: the leader pushes ready tasks to them, under the same rules as other leases.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use crate::support::pushed::{Mute, nowhere};
 use crate::support::stub::{Reply, Stub};
 use crate::support::*;
 
-/// An agent that takes whatever comes.
+/// An agent that accepts every task.
 async fn willing() -> Stub {
     let stub = Stub::start().await;
     stub.always("/health", Reply::new(200, "{}"));
@@ -21,7 +21,7 @@ fn ids(pushed: &[Value]) -> Vec<&str> {
     pushed.iter().map(|task| task["task_id"].as_str().unwrap()).collect()
 }
 
-/// Long enough for a push that is not to come: the leader has looked, and has brought another worker its task.
+/// Waits until the leader must have looked for pushes: it has pushed a task of another worker.
 async fn the_leader_has_looked(server: &Server) {
     let stub = willing().await;
     let crew = server.crew();
@@ -56,19 +56,19 @@ on_both! {
         let worker = crew.worker_at(&stub.url).register().await;
         let first = crew.task().create().await;
         the_leader_has_looked(server).await;
-        assert_eq!(first.status().await, "queued", "a worker is not pushed to unless it wants that");
+        assert_eq!(first.status().await, "queued", "a manual worker is not pushed to");
         worker.cordon().await;
         server.post("workers", json!({ "name": worker.name, "dispatch": "push" })).await.ok();
         the_leader_has_looked(server).await;
-        assert_eq!(first.status().await, "queued", "it is cordoned");
+        assert_eq!(first.status().await, "queued", "a cordoned worker is not pushed to");
         server.poke(&worker.path("/uncordon")).await.ok();
         stub.has_got(1).await;
         first.succeed("done").await;
         server.post("workers", json!({ "name": worker.name, "capabilities": { "claude_cli": false } })).await.ok();
         let second = crew.task().create().await;
         the_leader_has_looked(server).await;
-        assert_eq!(second.status().await, "queued", "it can't run any");
-        // It asks for work itself: that says that it can.
+        assert_eq!(second.status().await, "queued", "a worker without Claude is not pushed to");
+        // A worker that claims shows by that that it can run tasks.
         assert_eq!(lease_ids(&worker.claim(1).await).len(), 1);
     }
 
@@ -80,10 +80,10 @@ on_both! {
         let second = crew.task().context(&context).create().await;
         crew.pushed_worker(&here.url).slots(2).register().await;
         here.has_got(1).await;
-        // More room, but not its session.
+        // This worker has more free slots, but not the session.
         crew.pushed_worker(&there.url).slots(9).register().await;
         the_leader_has_looked(server).await;
-        assert_eq!(second.status().await, "queued", "one at a time");
+        assert_eq!(second.status().await, "queued", "one task of the context runs at a time");
         first.complete(json!({ "status": "success", "session_id": "s-1", "metrics": { "duration_ms": 1 } })).await.ok();
         let pushed = here.has_got(2).await;
         assert_eq!((&pushed[1]["task_id"], &pushed[1]["session_id"]), (&json!(second.id), &json!("s-1")));
@@ -109,7 +109,7 @@ on_both! {
         crew.pushed_worker(&stub.url).register().await;
         let pushed = stub.has_got(3).await;
         let leases: BTreeSet<&str> = pushed.iter().map(|task| task["lease_id"].as_str().unwrap()).collect();
-        assert_eq!(leases.len(), 3, "each push has a lease of its own");
+        assert_eq!(leases.len(), 3, "each push has its own lease");
         let now = task.now().await;
         assert_eq!((&now["status"], &now["attempts"], &now["infra_retries"]), (&json!("leased"), &json!(1), &json!(2)));
     }
@@ -120,8 +120,8 @@ on_both! {
         let crew = server.crew();
         let task = crew.task().create().await;
         let worker = crew.pushed_worker(&stub.url).register().await;
-        // Its health is asked for, again and again; no task is tried on it meanwhile.
-        eventually("two looks at its health", || async { (stub.seen("/health").len() >= 2).then_some(()) }).await;
+        // While its health is checked again and again, no task is pushed to it.
+        eventually("two health checks", || async { (stub.seen("/health").len() >= 2).then_some(()) }).await;
         let now = task.now().await;
         assert_eq!((&now["status"], &now["attempts"], &now["infra_retries"]), (&json!("queued"), &json!(0), &json!(1)));
         assert_eq!(stub.pushed().len(), 1);
@@ -152,7 +152,7 @@ on_both! {
         let crew = server.crew();
         let task = crew.task().create().await;
         crew.pushed_worker(&nowhere()).slots(9).register().await;
-        eventually("one try", || async { (task.now().await["infra_retries"] == 1).then_some(()) }).await;
+        eventually("one failed push", || async { (task.now().await["infra_retries"] == 1).then_some(()) }).await;
         crew.pushed_worker(&stub.url).register().await;
         stub.has_got(1).await;
     }
@@ -199,7 +199,7 @@ on_both! { alone:
     async fn a_server_killed_in_between_sends_nothing_twice(database) {
         let server = Server::on(database).env("LEASE_TTL_SECONDS", 2).start();
         let stub = Stub::start().await;
-        // The first never answers, so the kill comes before the answer; later ones are taken.
+        // The first push is never answered, so the server is killed before the answer. Later pushes are accepted.
         stub.once("/execute-task", Reply { after: Duration::from_secs(600), ..Reply::new(202, "{}") });
         stub.always("/execute-task", Reply::new(202, "{}"));
         let crew = server.crew();
@@ -209,7 +209,7 @@ on_both! { alone:
         server.kill9();
         server.start_again();
         let pushed = stub.has_got(2).await;
-        assert_ne!(pushed[0]["lease_id"], pushed[1]["lease_id"], "the second is another lease's");
+        assert_ne!(pushed[0]["lease_id"], pushed[1]["lease_id"], "the second push is of another lease");
         let tables = checker::read(&server.database_url()).await;
         tables.are_sound();
         task.succeed("done").await;
@@ -238,7 +238,7 @@ fn a_new_leader_does_not_push_what_the_last_one_has_pushed() {
     let url = postgres::database();
     let servers = replicas(&url, 2);
     run(async {
-        let first = eventually("one leads", || leader(&servers)).await;
+        let first = eventually("one replica leads", || leader(&servers)).await;
         let other = &servers[1 - first];
         let mute = Mute::start("").await;
         let crew = other.crew();
@@ -247,14 +247,14 @@ fn a_new_leader_does_not_push_what_the_last_one_has_pushed() {
         mute.has_a_request().await;
         let lease = task.heartbeat(json!({})).await.ok()["lease"]["id"].clone();
         servers[first].kill9();
-        eventually("the other one leads", || async { (leader(&servers[1 - first..2 - first]).await == Some(0)).then_some(()) }).await;
+        eventually("the other replica leads", || async { (leader(&servers[1 - first..2 - first]).await == Some(0)).then_some(()) }).await;
         let next = willing().await;
         crew.pushed_worker(&next.url).register().await;
         crew.task().create().await;
         next.has_got(1).await;
         assert_eq!(mute.requests.load(std::sync::atomic::Ordering::SeqCst), 1);
         let now = task.now().await;
-        assert_eq!((&now["status"], &now["lease_id"]), (&json!("running"), &lease), "its run goes on");
+        assert_eq!((&now["status"], &now["lease_id"]), (&json!("running"), &lease), "the run continues");
         task.complete(json!({ "status": "success", "lease_id": lease, "metrics": { "duration_ms": 1 } })).await.ok();
     });
 }

@@ -1,4 +1,4 @@
-//! README and the pages in `docs/` are true: their commands run as they stand, and their tables have every setting and every metric.
+//! README and `docs/` match the program: their commands run unchanged, and their tables list every setting and every metric.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -15,12 +15,12 @@ const SETTINGS_PAGE: &str = include_str!("../../docs/settings.md");
 const METRICS_PAGE: &str = include_str!("../../docs/metrics.md");
 const ARROW: &str = "# → ";
 
-/// README without its first screen, whose commands build the program and run all tests.
+/// README without its first section, whose commands build the program and run all tests.
 fn readme() -> &'static str {
     README.split_once("\n## ").expect("a section").1
 }
 
-/// The commands of a page, with what is to be seen in their answers.
+/// The commands of a page, each with the texts that its output must contain.
 fn steps(page: &str) -> Vec<(String, Vec<String>)> {
     let mut steps: Vec<(String, Vec<String>)> = Vec::new();
     for block in page.split("```sh\n").skip(1) {
@@ -34,7 +34,7 @@ fn steps(page: &str) -> Vec<(String, Vec<String>)> {
     steps
 }
 
-/// Waits of the text become: ask again until it is so.
+/// A `sleep` in the text becomes a loop that repeats the next command until its output is as shown.
 fn script(page: &str, base: &str) -> String {
     let mut script = String::from(
         r#"set -euo pipefail
@@ -73,7 +73,7 @@ fn succeeds(bash: &mut Command) {
     assert!(output.status.success(), "{said}");
 }
 
-/// Runs a page's commands beside a server and an agent that echoes, with the program in the PATH.
+/// Runs a page's commands with a server and an echo agent, and with the program in the PATH.
 fn runs_beside_an_agent(page: &str, checks: usize) {
     let server = Server::on(Database::Sqlite).start();
     let script = script(page, server.base());
@@ -106,7 +106,7 @@ fn its_calls_by_curl_run_as_they_stand() {
     succeeds(Command::new("bash").arg("-c").arg(&script));
 }
 
-/// What can't be run as it stands is a `console` block.
+/// Commands that can't run unchanged are in `console` blocks.
 #[test]
 fn no_other_page_has_commands() {
     let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs");
@@ -126,7 +126,7 @@ fn its_table_has_every_setting() {
     assert!(SETTINGS_PAGE.contains(&table), "the table in docs/settings.md should be:\n{table}");
 }
 
-/// The words that begin as the program's metrics do, between these two marks.
+/// The names of the program's metrics that stand between two of these marks.
 fn metric_names(text: &str, mark: char) -> BTreeSet<&str> {
     let is_name = |word: &&str| word.starts_with("bloom_") && word.chars().all(|c| c.is_ascii_lowercase() || c == '_');
     text.split(mark).filter(is_name).collect()

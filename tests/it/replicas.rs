@@ -1,4 +1,4 @@
-//! Several servers on one PostgreSQL: any of them answers, one of them reconciles, and word gets around.
+//! Several servers on one PostgreSQL: each answers requests, one is the leader, and all of them learn of changes.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -7,7 +7,7 @@ use crate::faults::examine;
 use crate::support::load::Load;
 use crate::support::*;
 
-/// Servers on one database.
+/// Several servers on one database.
 pub fn replicas(url: &str, count: usize) -> Vec<Arc<Server>> {
     (0..count).map(|_| Arc::new(Server::on_url(url).env("LEASE_TTL_SECONDS", 5).start())).collect()
 }
@@ -16,7 +16,7 @@ pub fn apis(servers: &[Arc<Server>]) -> Vec<Api> {
     servers.iter().map(|server| (***server).clone()).collect()
 }
 
-/// Which of them says that it leads.
+/// The index of the server that says that it is the leader.
 pub async fn leader(servers: &[Arc<Server>]) -> Option<usize> {
     for (i, server) in servers.iter().enumerate() {
         let Ok(answer) = server.try_get("/metrics").await else { continue };
@@ -34,7 +34,7 @@ fn replicas_share_the_work() {
     run(async {
         let load = Load::start(&apis(&servers));
         load.goes_on(200).await;
-        eventually("one leads", || async { leader(&servers).await }).await;
+        eventually("one replica leads", || async { leader(&servers).await }).await;
         examine(&servers[0], load).await;
     });
 }
@@ -60,7 +60,7 @@ fn work_submitted_to_one_replica_wakes_a_claim_on_another() {
             assert_eq!(answer["leases"][0]["task"]["id"], json!(task.id));
             there.api.task(&task.id).succeed("x").await;
         }
-        // 250 ms is the promise; the machine may be busy with other tests, so the middle one is judged, and not quite so strictly.
+        // The promise is 250 ms. Other tests may keep the machine busy, so the median is compared, with a margin.
         times.sort_unstable();
         assert!(times[5] < Duration::from_millis(500), "{times:?}");
     });
@@ -73,7 +73,7 @@ fn a_setting_stored_on_one_replica_is_in_force_on_all() {
     run(async {
         let body = json!({ "membridge_server_url": "http://127.0.0.1:9", "admin_key": "shared-by-all-of-us" });
         servers[0].post("config", body).await.ok();
-        eventually("the other one knows", || async {
+        eventually("the other replica has the setting", || async {
             (servers[1].get("config").await.ok()["admin_key_masked"] == "shar****f-us").then_some(())
         })
         .await;
@@ -99,7 +99,7 @@ fn word_of_a_change_reaches_every_replica() {
         task.succeed("done").await;
         assert_eq!(waiting.await.unwrap()["status"], "completed");
         assert_eq!(there.task(&task.id).status().await, "completed");
-        eventually("its counts are everybody's", || async {
+        eventually("the other replica has the same counts", || async {
             let stats = there.get("stats").await.ok();
             (stats["tasks"]["by_status"]["completed"] == 1 && stats["leases"]["active"] == 0).then_some(())
         })
@@ -123,9 +123,9 @@ fn a_worker_may_talk_to_any_replica() {
         let beat = servers[1].post(&worker.path("/heartbeat"), json!({ "leases": ids })).await.ok();
         assert_eq!(beat["renewed"].as_array().unwrap().len(), 2, "{beat}");
         let again = servers[1].post(&worker.path("/claim"), json!({ "max": 4, "held": [] })).await.ok();
-        assert_eq!(again["leases"].as_array().unwrap().len(), 2, "a lost reply may be asked for anywhere");
+        assert_eq!(again["leases"].as_array().unwrap().len(), 2, "any replica delivers a lost reply again");
         servers[0].poke(&worker.path("/drain")).await.ok();
-        eventually("the other one says so", || async {
+        eventually("the other replica knows of the drain", || async {
             let beat = servers[1].post(&worker.path("/heartbeat"), json!({ "leases": ids })).await.ok();
             (beat["directives"]["drain"] == true).then_some(())
         })

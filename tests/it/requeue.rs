@@ -1,4 +1,4 @@
-//! Requeue: a finished task starts over.
+//! Requeue: a finished task is queued again.
 
 use crate::liveness::task_ids;
 use crate::on_both;
@@ -38,9 +38,9 @@ on_both! {
         let (first, second) = (of_context(1).create().await, of_context(9).create().await);
         first.lease_to(&worker).await;
         first.fail("x").await;
-        assert_ne!(second.waits_for().await, "session", "it may run");
+        assert_ne!(second.waits_for().await, "session", "the task may run");
         first.requeue().await.ok();
-        assert_eq!(task_ids(&worker.claim(4).await), [first.id.as_str()], "its turn comes first, whatever the other one's priority");
+        assert_eq!(task_ids(&worker.claim(4).await), [first.id.as_str()], "the earlier task runs first, whatever the priorities");
         first.succeed("x").await;
         assert_eq!(task_ids(&worker.claim(4).await), [second.id.as_str()]);
     }
@@ -73,7 +73,7 @@ on_both! {
         let lease = task.lease_for(&worker, 1).await;
         task.reaches("dead").await;
         task.requeue().await.ok();
-        // It is queued by a person's wish now, not because of that expiry.
+        // The task was queued again by a client, not because of that expiry.
         lease.complete("success", json!({})).await.expect(409);
         assert_eq!(task.status().await, "queued");
     }

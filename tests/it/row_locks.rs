@@ -1,4 +1,4 @@
-//! Another program keeps rows locked: an open transaction in somebody's psql. What needs those rows waits; nothing else does.
+//! Another program, such as psql with an open transaction, keeps rows locked. Only commands that need these rows wait.
 
 use std::collections::BTreeMap;
 
@@ -30,7 +30,7 @@ fn a_row_that_is_kept_locked_delays_no_other() {
         for worker in ["holder", "claimer", "locked"] {
             plane.register(worker).await;
         }
-        // Of each kind the first is locked.
+        // The first task of each kind is locked.
         let mut pairs: BTreeMap<&str, [TaskId; 2]> = BTreeMap::new();
         for kind in ["leased", "renewed", "ready", "asleep", "dependent"] {
             let parent = if kind == "dependent" { plane.create(|_| {}).await } else { TaskId::nil() };
@@ -64,12 +64,12 @@ fn a_row_that_is_kept_locked_delays_no_other() {
 
         let claim = ClaimRequest { worker: "claimer".into(), max: 1, wait_ms: 0, held: None, ttl_ms: 60_000, request_id: None };
         let leased = plane.engine.claim(claim.clone()).await.unwrap();
-        assert_eq!(leased[0].id, pairs["ready"][1], "the first that can be had");
+        assert_eq!(leased[0].id, pairs["ready"][1], "the first task that is not locked");
         let renew = Op::RenewLeases(op::RenewLeases { worker: "locked".into(), leases: renewed.to_vec() });
         let Reply::RenewedLeases(reply::RenewedLeases { renewed: done, lost, .. }) = plane.engine.submit(renew).await.unwrap() else {
             panic!()
         };
-        assert_eq!((done, lost), (vec![renewed[1]], vec![]), "what is locked is neither renewed nor lost");
+        assert_eq!((done, lost), (vec![renewed[1]], vec![]), "a locked lease is neither renewed nor lost");
         let refused = plane.engine.submit(Op::Cancel(op::Cancel { task: pairs["ready"][0] })).await;
         assert!(matches!(refused, Err(Error::Busy)), "{refused:?}");
         plane.engine.submit(Op::Complete(Box::new(completion(parent, Some(parent_lease), Outcome::Success)))).await.unwrap();
@@ -79,26 +79,26 @@ fn a_row_that_is_kept_locked_delays_no_other() {
             plane.engine.record_last_seen(worker);
         }
         let is_ready = |task: &TaskState| task.is_ready();
-        plane.reaches(pairs["leased"][1], "a lease's end beside a locked one", |task| task.status == Status::Queued).await;
-        plane.reaches(pairs["asleep"][1], "its time, beside a locked one", is_ready).await;
-        plane.reaches(pairs["dependent"][1], "a dependency's end, beside a locked dependent", is_ready).await;
-        eventually("a sign of life beside that of a locked worker", || async { (seen(&plane, "holder").await > START).then_some(()) })
+        plane.reaches(pairs["leased"][1], "a lease ends beside a locked one", |task| task.status == Status::Queued).await;
+        plane.reaches(pairs["asleep"][1], "a task becomes due beside a locked one", is_ready).await;
+        plane.reaches(pairs["dependent"][1], "a dependent becomes ready beside a locked one", is_ready).await;
+        eventually("a sighting is stored beside that of a locked worker", || async { (seen(&plane, "holder").await > START).then_some(()) })
             .await;
         assert_eq!(seen(&plane, "locked").await, START);
         let claimed = plane.engine.claim(claim.clone()).await.unwrap();
         assert!(claimed.iter().all(|task| !locked.contains(&task.id)), "{claimed:?}");
 
         sqlx::raw_sql("COMMIT").execute(&mut outsider).await.unwrap();
-        // A second in which everybody looks again.
+        // After a second, every reconciler looks again.
         plane.pass(1_000);
-        plane.reaches(pairs["leased"][0], "the end of the lease that was locked", |task| task.status == Status::Queued).await;
-        plane.reaches(pairs["asleep"][0], "its time, after the lock", is_ready).await;
-        plane.reaches(pairs["dependent"][0], "the dependency's end, after the lock", is_ready).await;
+        plane.reaches(pairs["leased"][0], "the lease that was locked ends", |task| task.status == Status::Queued).await;
+        plane.reaches(pairs["asleep"][0], "a task becomes due after the lock", is_ready).await;
+        plane.reaches(pairs["dependent"][0], "a dependent becomes ready after the lock", is_ready).await;
         plane.engine.stop().await;
     });
 }
 
-/// Another program's transaction that keeps these tasks locked until it is committed.
+/// A transaction of another program that keeps these tasks locked until it commits.
 async fn lock(plane: &Plane, tasks: &[TaskId]) -> PgConnection {
     let mut outsider = PgConnection::connect(&plane.url).await.unwrap();
     sqlx::raw_sql("BEGIN").execute(&mut outsider).await.unwrap();
@@ -125,10 +125,10 @@ fn a_dependent_that_was_locked_is_not_forgotten_behind_those_of_later_pages() {
         let lease = lease_to(&plane, parent, "w").await;
         let outsider = lock(&plane, &dependents[10..11]).await;
         plane.engine.submit(completion(parent, Some(lease), Outcome::Success)).await.unwrap();
-        plane.reaches(dependents[249], "the last page, behind a locked one", TaskState::is_ready).await;
+        plane.reaches(dependents[249], "a task of the last page becomes ready", TaskState::is_ready).await;
         assert!(!plane.task(dependents[10]).await.is_ready());
         unlock(outsider).await;
-        eventually("the end of the wait of the one that was locked", || async {
+        eventually("the task that was locked becomes ready", || async {
             plane.pass(1_000);
             plane.task(dependents[10]).await.is_ready().then_some(())
         })
@@ -150,11 +150,11 @@ fn a_page_of_locked_rows_hides_none_that_are_due() {
         let free = plane.create(|spec| spec.not_before = Some(START + 60_001)).await;
         let outsider = lock(&plane, &locked).await;
         plane.pass(60_001);
-        plane.reaches(free, "its time, behind a page of locked ones", TaskState::is_ready).await;
+        plane.reaches(free, "a task becomes due behind a page of locked ones", TaskState::is_ready).await;
         assert!(!plane.task(locked[0]).await.is_ready());
         unlock(outsider).await;
         plane.pass(1_000);
-        plane.reaches(locked[599], "their time, after the lock", TaskState::is_ready).await;
+        plane.reaches(locked[599], "a task becomes due after the lock", TaskState::is_ready).await;
         plane.engine.stop().await;
     });
 }
@@ -168,8 +168,8 @@ fn a_claim_among_many_locked_tasks_comes_to_an_end() {
         let free = plane.create(|spec| spec.priority = 0).await;
         let outsider = lock(&plane, &locked).await;
         let claim = ClaimRequest { worker: "w".into(), max: 1, wait_ms: 0, held: None, ttl_ms: 60_000, request_id: None };
-        // Each looks further: what was found locked is left alone for a while.
-        let leased = eventually("the one that is free", || async { plane.engine.claim(claim.clone()).await.unwrap().pop() }).await;
+        // Each claim looks further, because tasks that were found locked are hidden for a while.
+        let leased = eventually("a claim finds the task that is not locked", || async { plane.engine.claim(claim.clone()).await.unwrap().pop() }).await;
         assert_eq!(leased.id, free);
         unlock(outsider).await;
         plane.engine.stop().await;

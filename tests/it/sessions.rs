@@ -1,9 +1,9 @@
-//! A context is one conversation: its session tasks run one at a time, in order, where the session is.
+//! Session tasks of a context run one at a time, in order, on the worker that has the session.
 
 use crate::on_both;
 use crate::support::*;
 
-/// The tasks that a claim delivered.
+/// The ids of the tasks that a claim delivered.
 fn tasks(claimed: &[Value]) -> Vec<String> {
     claimed.iter().map(|entry| entry["task"]["id"].as_str().unwrap().to_owned()).collect()
 }
@@ -14,14 +14,14 @@ on_both! {
         let worker = crew.worker().slots(8).register().await;
         let context = unique("context");
         let mut wanted = Vec::new();
-        // The later ones are more urgent; their order is the context's all the same.
+        // The later tasks are more urgent, but the order of the context counts.
         for priority in [1, 5, 9] {
             wanted.push(crew.task().context(&context).with("priority", json!(priority)).create().await.id);
         }
         let mut ran = Vec::new();
         for _ in 0..3 {
             let now = tasks(&worker.claim(8).await);
-            assert_eq!(now.len(), 1, "one at a time");
+            assert_eq!(now.len(), 1, "one task of the context runs at a time");
             assert_eq!(worker.claim(8).await.len(), 0);
             server.task(&now[0]).succeed("x").await;
             ran.extend(now);
@@ -88,11 +88,11 @@ on_both! {
         crew.task().context(&context).create().await;
         let first = tasks(&home.claim(1).await);
         server.task(&first[0]).succeed("x").await;
-        // Its place is taken by something else now.
+        // Another task takes the only slot of that worker.
         let busy = crew.task().create().await;
         busy.lease_to(&home).await;
         let next = crew.task().context(&context).create().await;
-        assert_eq!(other.claim(8).await.len(), 0, "30 s are not over");
+        assert_eq!(other.claim(8).await.len(), 0, "the reservation lasts 30 s");
         assert_eq!(next.waits_for().await, "session_worker");
         busy.succeed("x").await;
         assert_eq!(tasks(&home.claim_within(1, 10).await), [next.id]);
@@ -106,7 +106,7 @@ on_both! {
         let first = tasks(&home.claim(1).await);
         server.task(&first[0]).succeed("x").await;
         let next = crew.task().context(&context).create().await;
-        // The lease call gives a short lease; nobody renews it.
+        // A short lease that is not renewed.
         next.lease_for(&home, 1).await;
         next.reaches("queued").await;
         assert_eq!(tasks(&other.claim_within(8, 5).await), [next.id]);

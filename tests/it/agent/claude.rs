@@ -24,7 +24,7 @@ on_both! { alone:
         let again = second.reaches("completed").await;
         assert_eq!((&again["session_id"], &again["worker_id"]), (&done["session_id"], &done["worker_id"]));
         let request = api.seen_with("Which word?").pop().expect("a request");
-        assert!(request["messages"].to_string().contains("Remember the word"), "the request contains the first turn: {}", request["messages"]);
+        assert!(request["messages"].to_string().contains("Remember the word"), "the first turn is part of it: {}", request["messages"]);
 
         let alone = crew.task().context("talk").with("session", json!("none")).prompt("What now?").create().await;
         assert_ne!(alone.reaches("completed").await["session_id"], done["session_id"]);
