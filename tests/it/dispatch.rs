@@ -241,7 +241,7 @@ on_both! {
         server.post_bytes(&task.path("/dispatch"), "{").await.error(400);
         let later = crew.task().with("not_before", json!(now_ms() + 600_000)).create().await;
         later.dispatch(to(&worker.name)).await.fails(409, "Task is not ready: not_before");
-        assert_eq!((task.now().await["attempts"].as_i64(), stub.pushed().len()), (Some(0), 0), "a refused dispatch changes and sends nothing");
+        assert_eq!((task.now().await["attempts"].as_i64(), stub.pushed().len()), (Some(0), 0), "nothing was changed or sent");
         task.dispatch(to(&worker.name)).await.ok();
         task.dispatch(to(&worker.name)).await.fails(409, "Task status is 'leased', expected 'queued'");
         task.dispatch(json!({ "wait_sec": 61 })).await.fails(409, "Task status is 'leased', expected 'queued'");
@@ -329,7 +329,7 @@ on_both! { alone:
         server.kill9();
         server.start_again();
         let back = task.reaches("queued").await;
-        assert_eq!((&back["attempts"], &back["infra_retries"]), (&json!(0), &json!(1)), "without a heartbeat, the push may never have arrived");
+        assert_eq!((&back["attempts"], &back["infra_retries"]), (&json!(0), &json!(1)), "without a heartbeat it may never have arrived");
         assert_eq!(stub.pushed().len(), 1);
         // The agent may still complete the task, because no later lease was made.
         let lease = told_lease(&stub);

@@ -121,7 +121,7 @@ fn a_claim_that_does_not_wait_knows_of_room_made_elsewhere() {
             assert_eq!(next.len(), 1, "round {round}: claimed and completed elsewhere");
             there.api.task(&next[0]).succeed("x").await;
             worker.cordon().await;
-            eventually("the other replica knows of the cordon", || async { (elsewhere.now().await["cordoned"] == true).then_some(()) }).await;
+            eventually("the other one knows of the cordon", || async { (elsewhere.now().await["cordoned"] == true).then_some(()) }).await;
             assert!(elsewhere.claim(1).await.is_empty());
             first.poke(&worker.path("/uncordon")).await.ok();
             let next = task_ids(&elsewhere.claim(1).await);

@@ -70,7 +70,7 @@ fn a_silent_server_costs_the_tries_and_no_more() {
         assert!(started.elapsed() >= 2 * ATTEMPT);
         assert_eq!(tries.load(Ordering::SeqCst), 2, "health is retried once");
         let state = membridge.state();
-        assert_eq!((state.consecutive_failures, state.connected, state.last_success), (1, false, None), "a call with retries counts as one failure");
+        assert_eq!((state.consecutive_failures, state.connected, state.last_success), (1, false, None), "one call, one failure");
         assert!(state.last_error.is_some());
     });
 }

@@ -169,7 +169,7 @@ fn a_claim_among_many_locked_tasks_comes_to_an_end() {
         let outsider = lock(&plane, &locked).await;
         let claim = ClaimRequest { worker: "w".into(), max: 1, wait_ms: 0, held: None, ttl_ms: 60_000, request_id: None };
         // Each claim looks further, because tasks that were found locked are hidden for a while.
-        let leased = eventually("a claim finds the task that is not locked", || async { plane.engine.claim(claim.clone()).await.unwrap().pop() }).await;
+        let leased = eventually("the free task is claimed", || async { plane.engine.claim(claim.clone()).await.unwrap().pop() }).await;
         assert_eq!(leased.id, free);
         unlock(outsider).await;
         plane.engine.stop().await;

@@ -162,7 +162,7 @@ on_both! {
         }
         let mut same = task.clone();
         same["priority"] = json!(1);
-        assert_eq!(server.post("llm-tasks", same).await.ok()["priority"], 5, "the first task is what it was");
+        assert_eq!(server.post("llm-tasks", same).await.ok()["priority"], 5, "the first task is unchanged");
     }
 
     async fn an_idempotency_key_may_come_as_a_header(server) {
@@ -174,7 +174,7 @@ on_both! {
         assert_eq!(keyed.post("llm-tasks", task.clone()).await.ok()["id"], first["id"]);
         let mut named = task.clone();
         named["idempotency_key"] = json!(key);
-        assert_eq!(server.post("llm-tasks", named).await.ok()["id"], first["id"], "header and field are one key");
+        assert_eq!(server.post("llm-tasks", named).await.ok()["id"], first["id"], "the header and the field are the same key");
         server.with_header("Idempotency-Key", &"k".repeat(256)).post("llm-tasks", task).await.expect(400);
     }
 
@@ -196,19 +196,19 @@ on_both! {
     async fn wait_answers_when_the_task_ends_or_when_time_is_up(server) {
         let (task, _) = server.crew().leased_task().await;
         let at_once = server.get(&task.path("/wait?timeout_sec=0")).await.ok();
-        assert_eq!(at_once["status"], "leased", "at the limit the task as it is");
+        assert_eq!(at_once["status"], "leased", "at the time limit, the unfinished task is returned");
         let path = task.path("/wait?timeout_sec=60");
         let waiting = beside({ let api = (**server).clone(); async move { api.get(&path).await.ok() } });
         task.succeed("done").await;
         assert_eq!(waiting.await.unwrap()["status"], "completed");
-        assert_eq!(server.get(&task.path("/wait")).await.ok()["status"], "completed", "a finished task is no reason to wait");
+        assert_eq!(server.get(&task.path("/wait")).await.ok()["status"], "completed", "a finished task is returned at once");
         server.get(&format!("llm-tasks/{NO_ID}/wait")).await.fails(404, "Task not found");
     }
 
     async fn a_task_removes_itself_when_it_was_asked_to(server) {
         let task = server.crew().task().with("ttl_after_finished_sec", json!(0)).create().await;
         task.cancel().await.ok();
-        eventually("the task is gone", || async {
+        eventually("the task is removed", || async {
             (server.get(&task.path("")).await.status == 404).then_some(())
         }).await;
         server.get(&task.path("/result")).await.expect(404);

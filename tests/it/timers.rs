@@ -1,4 +1,4 @@
-//! Deadlines, without waiting for them: the test sets the time.
+//! Deadlines, on a clock that the test sets.
 
 use bloom_core::command::{Claim, Grace, Holder, Loss, Op, Reply};
 use bloom_core::op;
@@ -21,21 +21,21 @@ async fn a_lease_ends_with_its_time(on_postgres: bool) {
 
     plane.pass(299_999);
     plane.engine.submit(Op::Heartbeat(op::Heartbeat { task: id, holder: Holder::default() })).await.unwrap();
-    // Had it not been renewed, it would be over now.
+    // Without the heartbeat, the lease would have expired by now.
     plane.pass(299_999);
     let due = plane.engine.submit(Op::ExpireLease(op::ExpireLease { task: id, lease: lease.id, grace: Grace::default() })).await.unwrap();
     assert!(matches!(due, Reply::Due(Due::Later(at)) if at == START + 299_999 + 300_000), "{due:?}");
     assert_eq!(plane.task(id).await.status, Status::Running);
 
     plane.pass(1);
-    let task = plane.reaches(id, "the lease's end", |task| task.status == Status::Queued).await;
+    let task = plane.reaches(id, "the lease ends", |task| task.status == Status::Queued).await;
     assert_eq!((task.attempts, task.lease.is_none()), (1, true));
 
-    // The second attempt is the last. The worker had been silent for long.
+    // The second attempt is the last one. The worker registers again, because it was not seen for long.
     plane.register("w").await;
     plane.engine.lease(id, Some("w".into()), 1_000, None).await.unwrap();
     plane.pass(1_000);
-    let task = plane.reaches(id, "the last lease's end", |task| task.status.is_final()).await;
+    let task = plane.reaches(id, "the last lease ends", |task| task.status.is_final()).await;
     assert_eq!((task.status, task.failure.unwrap().reason), (Status::Dead, Reason::WorkerLost));
     plane.engine.stop().await;
 }
@@ -67,7 +67,7 @@ async fn a_task_waits_for_its_time(on_postgres: bool) {
     plane.engine.submit(Op::Reevaluate(op::Reevaluate { tasks: vec![id], progress: None })).await.unwrap();
     assert_eq!(plane.task(id).await.parked, Some(Parked::NotBefore));
     plane.pass(1);
-    plane.reaches(id, "its time", TaskState::is_ready).await;
+    plane.reaches(id, "the task becomes due", TaskState::is_ready).await;
     plane.engine.stop().await;
 }
 
@@ -77,14 +77,14 @@ async fn a_claimed_run_ends_at_its_limit_whatever_it_says(on_postgres: bool) {
     let id = plane.create(|_| {}).await;
     let claim = Claim { worker: "w".into(), candidates: vec![id], max: 1, held: None, ttl_ms: 300_000 };
     let Reply::Claimed(reply::Claimed { leased, .. }) = plane.engine.submit(Op::Claim(claim)).await.unwrap() else { panic!() };
-    // 120 s for the run and a minute's slack.
+    // 120 s for the run, and 60 s of slack.
     assert_eq!(leased[0].lease.as_ref().unwrap().expires_at, START + 180_000);
     plane.pass(170_000);
     plane.engine.submit(Op::Heartbeat(op::Heartbeat { task: id, holder: Holder::default() })).await.unwrap();
     plane.pass(10_000);
-    plane.reaches(id, "the limit", |task| task.status == Status::Queued).await;
+    plane.reaches(id, "the lease ends at its hard end", |task| task.status == Status::Queued).await;
 
-    // The work that was paid for is not thrown away.
+    // A late completion is accepted.
     let lease = leased[0].lease.as_ref().unwrap().id;
     let completion = completion(id, Some(lease), Outcome::Success);
     plane.engine.submit(Op::Complete(Box::new(completion))).await.unwrap();

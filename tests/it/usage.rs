@@ -1,4 +1,4 @@
-//! What runs cost.
+//! Tokens and costs of runs.
 
 use crate::on_both;
 use crate::support::*;
@@ -11,11 +11,11 @@ async fn run_once(crew: &Crew<'_>, model: &str, context: &str) {
     lease.complete("success", json!({ "usage": usage, "model": model })).await.ok();
 }
 
-/// The row whose key is this.
+/// The row with this key.
 fn row(rows: &Value, key: &str) -> Value {
     let rows = rows.as_array().expect("rows");
     let found = rows.iter().find(|row| row.as_object().unwrap().values().any(|value| value == key));
-    found.unwrap_or_else(|| panic!("no row of {key}: {rows:?}")).clone()
+    found.unwrap_or_else(|| panic!("there is no row of {key}: {rows:?}")).clone()
 }
 
 on_both! {
@@ -45,7 +45,7 @@ on_both! {
         let lease = task.lease_to(&worker).await;
         let usage = json!({ "input_tokens": 7, "output_tokens": 3, "cost_usd": 1.5 });
         lease.complete("error", json!({ "usage": usage, "model": unique("model") })).await.ok();
-        eventually("the task is gone", || async { (server.get(&task.path("")).await.status == 404).then_some(()) }).await;
+        eventually("the task is removed", || async { (server.get(&task.path("")).await.status == 404).then_some(()) }).await;
         let found = row(&server.get("usage?by=agent_slug").await.ok(), &crew.slug);
         assert_eq!((&found["runs"], &found["input_tokens"], &found["cost_usd"]), (&json!(1), &json!(7), &json!(1.5)));
     }

@@ -11,7 +11,7 @@ on_both! {
         let crew = server.crew();
         let worker = crew.worker().register().await;
         let told = stream.find(|event| event.kind == "worker" && event.json()["id"] == json!(worker.name)).await.json();
-        assert_eq!((&told["status"], &told["active_leases"]), (&json!("online"), &json!(0)), "the whole object");
+        assert_eq!((&told["status"], &told["active_leases"]), (&json!("online"), &json!(0)), "the event contains the whole object");
         let task = crew.task().create().await;
         let told = stream.find(|event| event.kind == "task" && event.json()["id"] == json!(task.id)).await.json();
         assert_eq!((&told["status"], &told["prompt"]), (&json!("queued"), &json!("Say hello")));
@@ -52,11 +52,11 @@ on_both! { alone:
     }
 }
 
-/// More than the sockets' buffers between the two ever hold.
+/// More bytes than the buffers of both sockets hold.
 const UNREAD_BYTES: usize = 60 << 20;
-/// So few that their number alone leaves no gap.
+/// Few enough that their number alone causes no gap.
 const UNREAD_COMMITS: usize = 100;
-/// Of what was missed, no more than this is kept for those that lag.
+/// The maximum number of bytes that the server keeps for streams that lag.
 const KEPT_BYTES: usize = 8 << 20;
 
 on_both! { alone:
@@ -81,7 +81,7 @@ on_both! { alone:
         let mut created = Vec::new();
         for _ in 0..UNREAD_BYTES / long.len() {
             created.push(crew.task().prompt(&long).create().await.id);
-            // Whoever reads along has it before there is more.
+            // The quick stream has read this task before the next one is created.
             has_seen.wait_for(|news| *news == created.len()).await.unwrap();
         }
         for _ in 0..UNREAD_COMMITS {
@@ -90,7 +90,7 @@ on_both! { alone:
         let last = crew.task().prompt("the last one").create().await;
         created.push(last.id.clone());
         let resets = follow.await.unwrap();
-        assert_eq!((*has_seen.borrow(), resets), (created.len(), 0), "who reads along misses nothing");
+        assert_eq!((*has_seen.borrow(), resets), (created.len(), 0), "a stream that is read in time misses nothing");
 
         let (mut before, mut after, mut reset, mut kept) = (Vec::new(), Vec::new(), false, 0);
         loop {
@@ -98,7 +98,7 @@ on_both! { alone:
             kept += if reset { event.data.len() } else { 0 };
             match event.kind.as_str() {
                 "reset" => {
-                    assert!(after.is_empty(), "one gap, one word of it");
+                    assert!(after.is_empty(), "there is one reset for the gap");
                     reset = true;
                 }
                 "task" => {
@@ -112,9 +112,9 @@ on_both! { alone:
                 other => panic!("{other}"),
             }
         }
-        assert!(kept <= KEPT_BYTES, "{kept} bytes were kept");
-        assert!(reset, "{} of {} came, and no word of the others", before.len(), created.len());
-        // The gap is where the word stands, and nowhere else.
+        assert!(kept <= KEPT_BYTES, "the server kept {kept} bytes");
+        assert!(reset, "{} of {} changes arrived, without a reset for the others", before.len(), created.len());
+        // Tasks are missing where the reset was sent, and nowhere else.
         assert_eq!(before, created[..before.len()]);
         assert_eq!(after, created[created.len() - after.len()..]);
         assert!(before.len() + after.len() < created.len());
@@ -135,8 +135,8 @@ on_both! { alone:
             told += piece.matches("event: task\n").count();
             longest = longest.max(piece.len());
         }
-        // What a stream that nobody reads holds on to.
-        assert!((9_000..=256 << 10).contains(&longest), "{longest} bytes in one piece");
+        // This is the memory that a stream holds while its client does not read.
+        assert!((9_000..=256 << 10).contains(&longest), "{longest} bytes in one chunk");
     }
 
     async fn a_change_that_is_too_large_to_send_is_to_be_listed(database) {
@@ -152,7 +152,7 @@ on_both! { alone:
         let last = crew.task().prompt("the last one").create().await;
         let mut told = 0;
         stream.find(|event| { told += usize::from(event.kind == "task"); event.kind == "reset" }).await;
-        assert!(told < 12, "all were told, and then all are to be listed");
+        assert!(told < 12, "a reset after all changes is useless");
         stream.find(|event| event.kind == "task" && event.json()["id"] == json!(last.id)).await;
     }
 }

@@ -1,4 +1,4 @@
-//! Registering, reading, removing, cordoning and losing workers.
+//! Registration, removal, cordon and loss of workers.
 
 use crate::on_both;
 use crate::support::*;
@@ -40,13 +40,13 @@ on_both! { alone:
         assert_eq!(task.status().await, "leased", "going offline leaves leases alone");
         crew.task().create().await.lease(json!({})).await.fails(503, "No available worker with free capacity");
         lease.heartbeat().await.ok();
-        eventually("a heartbeat of its lease ends that", || async { (worker.status().await == "online").then_some(()) }).await;
-        eventually("it is lost again", || async { (worker.status().await == "offline").then_some(()) }).await;
+        eventually("a heartbeat makes the worker online", || async { (worker.status().await == "online").then_some(()) }).await;
+        eventually("the worker is offline again", || async { (worker.status().await == "offline").then_some(()) }).await;
         worker.claim(1).await;
-        eventually("a claim ends that", || async { (worker.status().await == "online").then_some(()) }).await;
-        eventually("it is lost again", || async { (worker.status().await == "offline").then_some(()) }).await;
+        eventually("a claim makes the worker online", || async { (worker.status().await == "online").then_some(()) }).await;
+        eventually("the worker is offline again", || async { (worker.status().await == "offline").then_some(()) }).await;
         let again = server.post("workers", json!({ "name": worker.name })).await.ok();
-        assert_eq!(again["status"], "online", "a registration ends that");
+        assert_eq!(again["status"], "online", "a registration makes the worker online");
     }
 
     async fn an_open_claim_keeps_its_worker_seen(database) {
@@ -55,7 +55,7 @@ on_both! { alone:
         let (worker, witness) = (crew.worker().register().await, crew.worker().register().await);
         let path = worker.path("/claim");
         let claim = beside({ let api = (*server).clone(); async move { api.post(&path, json!({ "max": 1, "wait_sec": 6 })).await.ok() } });
-        eventually("the other one is lost", || async { (witness.status().await == "offline").then_some(()) }).await;
+        eventually("the other worker is offline", || async { (witness.status().await == "offline").then_some(()) }).await;
         assert_eq!(worker.status().await, "online");
         assert_eq!(claim.await.unwrap()["leases"], json!([]));
         assert_eq!(worker.status().await, "online");
@@ -66,9 +66,9 @@ on_both! { alone:
         let crew = server.crew();
         let worker = crew.worker().with("status", json!("error")).register().await;
         worker.claim(1).await;
-        assert_eq!(worker.status().await, "error", "being seen changes nothing");
+        assert_eq!(worker.status().await, "error", "a sighting does not change the status");
         server.post("workers", json!({ "name": worker.name, "agent_version": "2" })).await.ok();
-        assert_eq!(worker.status().await, "error", "absent keeps its value");
+        assert_eq!(worker.status().await, "error", "an absent status is kept");
         worker.set_status("online").await;
         assert_eq!(worker.status().await, "online");
     }
@@ -172,7 +172,7 @@ on_both! {
         let completion = |task: &str, lease: &str| json!({ "task_id": task, "lease_id": lease, "status": "success", "metrics": { "duration_ms": 1 } });
         for (call, body) in [
             ("claim", json!({ "max": 1 })),
-            // Not after the wait.
+            // The claim does not wait before it is refused.
             ("claim", json!({ "max": 1, "wait_sec": 60, "held": [] })),
             ("claim", json!({ "max": 1, "held": [lease.id] })),
             ("heartbeat", json!({ "leases": [] })),
@@ -188,9 +188,9 @@ on_both! {
             assert_eq!(answer.status, 404, "{what}: {}", answer.text);
             answer.fails(404, "Worker not found");
         }
-        assert_eq!(task.status().await, "leased", "another's lease is left alone");
-        assert_eq!(server.get("workers/nobody-of-this-name").await.status, 404, "asking makes nobody");
-        // Syntax comes first.
+        assert_eq!(task.status().await, "leased", "another worker's lease is unchanged");
+        assert_eq!(server.get("workers/nobody-of-this-name").await.status, 404, "the calls create no worker");
+        // Errors of syntax come first.
         server.post("workers/nobody-of-this-name/claim", json!([])).await.expect(400);
     }
 
@@ -199,7 +199,7 @@ on_both! {
         let path = worker.path("/claim");
         let claim = beside({ let api = (*server).clone(); async move { api.post(&path, json!({ "max": 1, "wait_sec": 60 })).await } });
         let other = server.crew().worker().register().await;
-        // Which of the two comes first at the server makes no difference to what the claim is told.
+        // The claim gets the same answer whichever of the two requests arrives first.
         other.claim(1).await;
         server.delete(&worker.path("")).await.ok();
         claim.await.unwrap().fails(404, "Worker not found");
@@ -231,7 +231,7 @@ on_both! {
         let claim = server.post(&worker.path("/claim"), json!({ "max": 1 })).await.ok();
         assert_eq!((&claim["leases"], &claim["directives"]["drain"]), (&json!([]), &json!(true)));
         let beat = server.post(&worker.path("/heartbeat"), json!({ "leases": held })).await.ok();
-        assert_eq!((&beat["renewed"], &beat["directives"]["drain"]), (&json!(held), &json!(true)), "what it holds it may finish");
+        assert_eq!((&beat["renewed"], &beat["directives"]["drain"]), (&json!(held), &json!(true)), "a draining worker finishes its tasks");
         server.poke(&worker.path("/uncordon")).await.ok();
         let shown = worker.now().await;
         assert_eq!((&shown["cordoned"], &shown["draining"]), (&json!(false), &json!(false)));
@@ -247,6 +247,6 @@ on_both! {
         let task = crew.task().create().await;
         task.lease(json!({ "worker_id": worker.name })).await.expect(503);
         assert_eq!(worker.claim(1).await.len(), 0);
-        assert_eq!(worker.now().await["active_leases"], 2, "always the true count");
+        assert_eq!(worker.now().await["active_leases"], 2, "the count of active leases is exact");
     }
 }

@@ -1,4 +1,4 @@
-//! The agent as a process, and the processes that it starts.
+//! The agent as a process, and the processes of its runs.
 
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use super::server::{Plan, Server, follow, wait_for_end};
 use super::{eventually, janitor};
 
-/// What an agent is started with.
+/// The settings and arguments that an agent is started with.
 #[derive(Clone)]
 pub struct AgentPlan {
     plan: Plan,
@@ -16,7 +16,7 @@ pub struct AgentPlan {
 }
 
 impl Server {
-    /// An agent of this server, in a directory of its own.
+    /// An agent that calls this server, in a directory of its own.
     pub fn agent(&self, name: &str) -> AgentPlan {
         AgentPlan::at(self.base(), name)
     }
@@ -48,7 +48,7 @@ impl AgentPlan {
         self.env("BLOOM_RUNNER", "echo")
     }
 
-    /// A profile `default` of these TOML lines.
+    /// Defines the profile `default` with these TOML lines.
     pub fn profile(self, lines: &str) -> Self {
         self.profiles(&format!("[profiles.default]\n{lines}\n"))
     }
@@ -60,7 +60,7 @@ impl AgentPlan {
         self.env("BLOOM_PROFILES", path.display())
     }
 
-    /// Tasks are shell scripts: a prompt is what the shell is to do.
+    /// Runs prompts as shell scripts.
     pub fn shell(self) -> Self {
         self.profile("runner = \"command\"\ncommand = [\"sh\"]")
     }
@@ -75,7 +75,7 @@ impl AgentPlan {
         Agent { plan: self, process: Mutex::new(Some(process)), log }
     }
 
-    /// Runs it for a start that is to fail, and gives what it said.
+    /// Runs the agent when its start must fail. Returns the exit code and its output.
     pub fn start_in_vain(self) -> (Option<i32>, String) {
         let mut words = vec!["agent"];
         words.extend(self.args.iter().map(String::as_str));
@@ -141,7 +141,7 @@ impl Agent {
         self.wait_for_end()
     }
 
-    /// Processes of its runs that are alive, but for those that only wait to be asked for.
+    /// The processes of its runs that are alive. Zombies are not included.
     pub fn processes(&self) -> Vec<u32> {
         let wanted = format!("BLOOM_AGENT_HOME={}", self.work_dir().canonicalize().unwrap_or_default().display());
         let entries = std::fs::read_dir("/proc").expect("/proc").flatten();
@@ -153,7 +153,7 @@ impl Agent {
         pids.filter(is_its).collect()
     }
 
-    /// All at once, as when the machine dies: none of them sees another's end.
+    /// Kills all processes at once, as if the machine died: they are stopped first, so that none sees another's end.
     pub fn kill_processes(&self) {
         for signal in ["STOP", "KILL"] {
             for pid in self.processes() {
@@ -166,7 +166,7 @@ impl Agent {
         eventually("no process of a run is left", || async { self.processes().is_empty().then_some(()) }).await;
     }
 
-    /// Runs that it has not forgotten yet.
+    /// How many runs the agent still has on disk.
     pub fn kept_runs(&self) -> usize {
         std::fs::read_dir(self.work_dir().join("runs")).map_or(0, |entries| entries.flatten().count())
     }
@@ -180,12 +180,12 @@ impl Drop for Agent {
             let _ = child.kill();
             let _ = child.wait();
         }
-        // Runs go on without their agent; not here.
+        // Runs continue without their agent, so they are ended here.
         self.kill_processes();
         if std::thread::panicking() {
             let log = self.log.lock().map(|log| log.clone()).unwrap_or_default();
             let from = log.len().saturating_sub(4000);
-            eprintln!("--- the agent's last words ---\n{}", log.get(from..).unwrap_or(&log));
+            eprintln!("--- the agent's last log lines ---\n{}", log.get(from..).unwrap_or(&log));
         }
         let _ = std::fs::remove_dir_all(&self.plan.dir);
     }

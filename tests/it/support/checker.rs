@@ -1,27 +1,27 @@
-//! An independent look at what really is in the database, compared with what clients were told.
+//! An independent check of the database, and a comparison with what clients were told.
 //!
-//! It shares no code with the program: plain SQL on the tables, and the clients' own log.
+//! It shares no code with the program: it uses plain SQL and the log of the test's clients.
 
 use std::collections::{HashMap, HashSet};
 
 use sqlx::{AssertSqlSafe, Connection, PgConnection, Row, SqliteConnection};
 
-/// What clients were told.
+/// What the clients were told.
 #[derive(Clone, Debug, Default)]
 pub struct ClientLog {
     /// Tasks whose creation was acknowledged.
     pub created: Vec<String>,
-    /// Task, lease and output of acknowledged completions.
+    /// The task, lease and output of each acknowledged completion.
     pub completed: Vec<(String, String, String)>,
-    /// Claims of workers that held nothing, by this machine's clock.
+    /// The claims of workers without any task, by this machine's clock.
     pub claims: Vec<ClaimTime>,
-    /// From when to when a commit that waits for nothing took.
+    /// The start and the end of commits that wait for nothing else.
     pub commits: Vec<(i64, i64)>,
-    /// From when to when something was broken on purpose.
+    /// The start and the end of each fault that the test caused.
     pub troubles: Vec<(i64, i64)>,
 }
 
-/// A claim that was answered.
+/// An answered claim.
 #[derive(Clone, Debug)]
 pub struct ClaimTime {
     pub agents: Vec<String>,
@@ -29,13 +29,13 @@ pub struct ClaimTime {
     pub answered: i64,
 }
 
-/// What the tables say; ids as 32 hex digits.
+/// The contents of the tables; ids are 32 hex digits.
 #[derive(Debug, Default)]
 pub struct Tables {
     pub tasks: HashSet<String>,
-    /// Task → (status, active lease, worker, slot).
+    /// By task: status, active lease, worker and slot.
     pub states: HashMap<String, State>,
-    /// Lease → (task, status).
+    /// By lease: task and status.
     pub past_leases: HashMap<String, (String, String)>,
     pub results: Vec<ResultRow>,
 }
@@ -56,7 +56,7 @@ pub struct ResultRow {
     pub output: Option<String>,
 }
 
-/// Ids without hyphens, as the database spells them.
+/// An id without hyphens, as the checker reads it from the database.
 pub fn plain(id: &str) -> String {
     id.replace('-', "")
 }
@@ -76,7 +76,7 @@ impl Link {
         }
     }
 
-    /// Every value as text, so that both dialects read alike. `{hex:id}` is an id as hex digits.
+    /// All values as text, so that both dialects are read in the same way. `{hex:id}` reads an id as hex digits.
     pub async fn rows(&mut self, sql: &str) -> Vec<Vec<Option<String>>> {
         let open = if matches!(self, Link::Sqlite(_)) { "lower(hex(" } else { "(replace(" };
         let close = if matches!(self, Link::Sqlite(_)) { "))" } else { "::text, '-', ''))" };
@@ -100,7 +100,7 @@ impl Link {
         }
     }
 
-    /// How many rows there are.
+    /// The number of rows.
     pub async fn count(&mut self, from_where: &str) -> i64 {
         let rows = self.rows(&format!("SELECT CAST(count(*) AS TEXT) FROM {from_where}")).await;
         rows[0][0].as_deref().expect("a count").parse().expect("a number")
@@ -110,7 +110,7 @@ impl Link {
 pub async fn read(url: &str) -> Tables {
     let mut link = Link::open(url).await;
     let mut tables = Tables::default();
-    // One snapshot: leases end while this reads.
+    // Reads one snapshot, because leases end meanwhile.
     link.rows(match link {
         Link::Sqlite(_) => "BEGIN",
         Link::Postgres(_) => "BEGIN ISOLATION LEVEL REPEATABLE READ",
@@ -122,7 +122,7 @@ pub async fn read(url: &str) -> Tables {
     let states = "SELECT {hex:id}, status, {hex:lease_id}, worker_id, CAST(slot AS TEXT) FROM task_state";
     for row in link.rows(states).await {
         let slot = row[4].as_deref().map(|slot| slot.parse().expect("a slot number"));
-        // The row may keep its last lease's names; only with a slot do they hold the task.
+        // The row keeps the lease and the worker of its last lease. They hold the task only if there is a slot.
         let held = |value: &Option<String>| slot.and(value.clone());
         let state = State { status: row[1].clone().expect("a status"), lease: held(&row[2]), worker: held(&row[3]), slot };
         tables.states.insert(row[0].clone().expect("an id"), state);
@@ -139,17 +139,17 @@ pub async fn read(url: &str) -> Tables {
 }
 
 impl Tables {
-    /// What must hold whatever happened.
+    /// Checks the rules that must always hold.
     pub fn are_sound(&self) {
         let mut places = HashSet::new();
         let mut leases = HashSet::new();
         for (id, state) in &self.states {
             let active = matches!(state.status.as_str(), "leased" | "running");
-            assert_eq!(active, state.slot.is_some(), "task {id} is {} with slot {:?}", state.status, state.slot);
-            assert!(self.tasks.contains(id), "task {id} has a state and no spec");
+            assert_eq!(active, state.slot.is_some(), "task {id} has status {} and slot {:?}", state.status, state.slot);
+            assert!(self.tasks.contains(id), "task {id} has a state but no spec");
             if let (Some(slot), Some(worker), Some(lease)) = (state.slot, &state.worker, &state.lease) {
                 assert!((0..32).contains(&slot), "slot {slot}");
-                assert!(places.insert((worker, slot)), "place {slot} of {worker} is taken twice");
+                assert!(places.insert((worker, slot)), "slot {slot} of {worker} is taken twice");
                 assert!(leases.insert(lease), "lease {lease} holds two tasks");
                 assert!(!self.past_leases.contains_key(lease), "lease {lease} is active and over");
             }
@@ -169,7 +169,7 @@ impl Tables {
         }
     }
 
-    /// Nothing that a client was told is missing.
+    /// Checks that everything that clients were told is stored.
     pub fn keep_what_was_told(&self, told: &ClientLog) {
         for id in &told.created {
             assert!(self.tasks.contains(&plain(id)), "task {id} was acknowledged and is gone");
@@ -191,11 +191,11 @@ impl Tables {
     }
 }
 
-/// A checker that finds nothing is worth nothing: each of these must be found.
+/// Tests of the checker: it must find each of these faults.
 mod finds {
     use super::*;
 
-    /// One task, completed by one lease, as it should be.
+    /// One task, completed by one lease, without any fault.
     fn sound() -> Tables {
         let state = State { status: "completed".into(), lease: None, worker: None, slot: None };
         let result = ResultRow { task: "t".into(), lease: "l".into(), status: "success".into(), output: Some("o".into()) };

@@ -1,4 +1,4 @@
-//! The real Claude CLI, and a stub of the API that it calls. The stub does what the last message of the conversation asks for.
+//! The real Claude CLI, and a stub of the API that it calls. The newest user message tells the stub what to answer.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
@@ -15,7 +15,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use super::agent::AgentPlan;
 use super::{beside, now_ms};
 
-/// The program as npm installs it; `tests/run` says where.
+/// The program as npm installs it; `tests/run` sets its path.
 pub fn cli() -> PathBuf {
     let path = std::env::var_os("CLAUDE_CLI").expect("CLAUDE_CLI names the Claude CLI: start the tests with tests/run");
     PathBuf::from(path)
@@ -25,9 +25,9 @@ pub fn cli() -> PathBuf {
 pub struct Anthropic {
     pub url: String,
     seen: Arc<Mutex<Vec<Value>>>,
-    /// How many answers that wait may go on.
+    /// How many waiting answers may continue.
     allowed: watch::Sender<usize>,
-    /// The modes that refuse do so no more.
+    /// Once set, the modes that refuse requests no longer do so.
     healed: watch::Sender<bool>,
 }
 
@@ -46,12 +46,12 @@ impl Anthropic {
         self.seen.lock().expect("what was seen").clone()
     }
 
-    /// Those whose conversation has this text somewhere.
+    /// The requests whose conversation contains this text.
     pub fn seen_with(&self, text: &str) -> Vec<Value> {
         self.seen().into_iter().filter(|request| request["messages"].to_string().contains(text)).collect()
     }
 
-    /// Lets the answers go on that wait, and those that would.
+    /// Lets all waiting answers continue, also later ones.
     pub fn go_on(&self) {
         self.allowed.send_replace(usize::MAX);
     }
@@ -62,7 +62,7 @@ impl Anthropic {
 }
 
 impl AgentPlan {
-    /// Runs the real CLI against the stub, with nothing of this machine's own set-up.
+    /// Runs the real CLI against the stub, without any settings of this machine.
     pub fn claude(self, api: &Anthropic, more: &str) -> Self {
         let home = self.dir().join("home");
         std::fs::create_dir_all(&home).expect("a directory");
@@ -77,7 +77,7 @@ impl AgentPlan {
     }
 }
 
-/// The text of the newest message that a person wrote.
+/// The text of the newest user message.
 fn asked(request: &Value) -> String {
     let mut asked = String::new();
     for message in request["messages"].as_array().into_iter().flatten().filter(|message| message["role"] == "user") {

@@ -1,4 +1,4 @@
-//! A small JSON client whose answers are easy to make demands on.
+//! A small JSON client, whose answers have methods to check them.
 
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -7,9 +7,9 @@ use reqwest::Method;
 use reqwest::header::HeaderMap;
 use serde_json::Value;
 
-/// One pool of connections for all tests.
+/// One connection pool for all tests.
 static CLIENT: LazyLock<reqwest::Client> = LazyLock::new(|| {
-    // Fails only when a provider is installed already, which is as good.
+    // Fails only if a provider was installed before, which can be used as well.
     let _ = rustls::crypto::ring::default_provider().install_default();
     reqwest::Client::builder()
         .no_proxy()
@@ -19,7 +19,7 @@ static CLIENT: LazyLock<reqwest::Client> = LazyLock::new(|| {
         .expect("a client")
 });
 
-/// A server's address and the headers that go with every request to it.
+/// A server's address, and the headers of every request to it.
 #[derive(Clone, Debug)]
 pub struct Api {
     base: String,
@@ -36,14 +36,14 @@ impl Api {
         &self.base
     }
 
-    /// The same server, asked with one more header.
+    /// The same server, with one more header in each request.
     pub fn with_header(&self, name: &str, value: &str) -> Self {
         let mut api = self.clone();
         api.headers.push((name.to_owned(), value.to_owned()));
         api
     }
 
-    /// The same server, asked with this key.
+    /// The same server, with this key.
     pub fn with_key(&self, key: &str) -> Self {
         self.with_header("x-runtime-api-key", key)
     }
@@ -60,7 +60,7 @@ impl Api {
         self.send(Method::POST, path, Some(body.to_string().into_bytes())).await
     }
 
-    /// A POST without any body.
+    /// A POST without a body.
     pub async fn poke(&self, path: &str) -> Answer {
         self.send(Method::POST, path, None).await
     }
@@ -98,13 +98,13 @@ impl Api {
         Ok(Answer { what, status, headers, text })
     }
 
-    /// For answers that are streams.
+    /// A request whose answer is a stream.
     pub fn request(&self, method: Method, path: &str) -> reqwest::RequestBuilder {
         let request = CLIENT.request(method, self.url(path));
         self.headers.iter().fold(request, |request, (name, value)| request.header(name, value))
     }
 
-    /// A path that does not start with `/` is one under `/api/runtime/`.
+    /// Paths that do not start with `/` are below `/api/runtime/`.
     fn url(&self, path: &str) -> String {
         let base = &self.base;
         if path.starts_with('/') { format!("{base}{path}") } else { format!("{base}/api/runtime/{path}") }
@@ -126,13 +126,13 @@ impl Answer {
         self
     }
 
-    /// The body of a 200.
+    /// Expects 200; returns the body.
     #[track_caller]
     pub fn ok(self) -> Value {
         self.expect(200).json()
     }
 
-    /// The body of a 201.
+    /// Expects 201; returns the body.
     #[track_caller]
     pub fn created(self) -> Value {
         self.expect(201).json()
@@ -146,7 +146,7 @@ impl Answer {
         }
     }
 
-    /// Fails with this status and exactly `{"error": text}`, as JSON.
+    /// Expects this status and exactly `{"error": text}`, as JSON.
     #[track_caller]
     pub fn fails(self, status: u16, text: &str) {
         let answer = self.expect(status);
@@ -154,17 +154,17 @@ impl Answer {
         assert_eq!(answer.header("content-type").map(|kind| kind.starts_with("application/json")), Some(true), "{}", answer.what);
     }
 
-    /// Fails with this status and some text under `error`; returns the text.
+    /// Expects this status and a text under `error`; returns the text.
     #[track_caller]
     pub fn error(self, status: u16) -> String {
         let answer = self.expect(status);
         match &answer.json()["error"] {
             Value::String(text) if !text.is_empty() => text.clone(),
-            other => panic!("{}: no error text but {other}", answer.what),
+            other => panic!("{}: there is no error text: {other}", answer.what),
         }
     }
 
-    /// A 400 whose complaints are about exactly these fields; returns them as `{"field": ["text"]}`.
+    /// Expects a 400 with errors of exactly these fields; returns them as `{"field": ["text"]}`.
     #[track_caller]
     pub fn refuses(self, fields: &[&str]) -> Value {
         let answer = self.expect(400);
@@ -187,19 +187,19 @@ impl Answer {
         self.headers.get(name).and_then(|value| value.to_str().ok())
     }
 
-    /// A header that is a number.
+    /// The value of a header that must be a number.
     #[track_caller]
     pub fn number(&self, name: &str) -> i64 {
         let value = self.header(name).unwrap_or_else(|| panic!("{}: no {name} in {:?}", self.what, self.headers));
         value.parse().unwrap_or_else(|_| panic!("{}: {name}: {value}", self.what))
     }
 
-    /// The path behind `Link: <…>; rel="next"`.
+    /// The path of `Link: <…>; rel="next"`.
     pub fn next_page(&self) -> Option<String> {
         let link = self.header("link")?;
         assert!(link.ends_with("; rel=\"next\""), "{link}");
         let target = link.strip_prefix('<')?.split_once('>')?.0;
-        // Absolute or not, the path is what counts.
+        // The target may be absolute; only its path is used.
         let path = target.find("/api/").map(|at| &target[at..])?;
         Some(path.to_owned())
     }

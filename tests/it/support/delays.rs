@@ -1,7 +1,8 @@
-//! How long things took, by what the database and the answers say, beside what a commit took in the same run.
+//! Delays by the times in the database and in the answers, compared with the time of a commit in the same run.
 //!
-//! A delay may be what was promised, and some commits of that run: on a machine that is busy with other things both grow. It is the middle
-//! and a high quantile that are judged, each beside the same quantile of the commits: one slow moment of the machine is no fault, what
+//! A delay may be as long as promised, plus some commits of that run, because both grow on a busy machine. The median and a high quantile
+//! are compared with the same quantiles of the commits, so that one slow moment of the machine is no failure, but repeated slowness is.
+//! That nothing happens early is checked for each value.
 //! happens again and again is. What may never be early is judged one by one.
 
 use std::collections::HashMap;
@@ -9,19 +10,19 @@ use std::collections::HashMap;
 use super::checker::{ClaimTime, ClientLog, Link, plain};
 use super::load::SHARED_CONTEXT;
 
-/// With a claim open, a task that is ready is leased within so many milliseconds.
+/// While a claim is open, a ready task is leased within this many milliseconds.
 const CLAIM_MS: i64 = 250;
-/// The leader looks at the database so often, whatever it was told.
+/// The leader looks at the database this often, whatever the feed says.
 const LOOK_MS: i64 = 1_000;
-/// Those that waited are ready before the completion is answered, or at the leader's next look when it died before.
+/// Dependents are ready before the completion is answered, or at the leader's next look if the replica died before that.
 const DEPENDENT_MS: i64 = LOOK_MS;
-/// So many commits a delay may take besides: what is due waits for others that are due, and for a leader that is busy.
+/// The number of commits that a delay may take in addition: a due object may wait for others, and for a busy leader.
 const COMMITS: i64 = 20;
-/// The quantiles that are judged, in percent.
+/// The quantiles that are compared, in percent.
 const QUANTILES: [usize; 2] = [50, 90];
-/// After a trouble, leases have a grace (here their TTL of two seconds), and a new leader is found.
+/// After a fault, leases have a grace (here their TTL of two seconds), and a new leader is elected.
 const SETTLES_MS: i64 = 2_000 + 3_000;
-/// Fewer than these tell nothing.
+/// Fewer values than these are not compared.
 const ENOUGH: usize = 5;
 
 /// Delays in milliseconds.
@@ -34,7 +35,7 @@ pub struct Delays {
     dependents: Vec<i64>,
 }
 
-/// A task that was ready once and leased once.
+/// A task that became ready once and was leased once.
 struct Ready {
     agent: String,
     from: i64,
@@ -80,12 +81,12 @@ fn number(value: &Option<String>) -> i64 {
     value.as_deref().expect("a value").parse().expect("a number")
 }
 
-/// Ids begin with the time of their making.
+/// The creation time, with which an id begins.
 fn created_at(id: &Option<String>) -> i64 {
     i64::from_str_radix(&plain(id.as_deref().expect("an id"))[..12], 16).expect("hex digits")
 }
 
-/// For each claim, the longest time that it was open while a task that it could have had was ready.
+/// For each claim, the longest time during which it was open and a task for it was ready.
 fn waits(claims: &[ClaimTime], ready: &[Ready], calm: impl Fn(i64, i64) -> bool) -> Vec<i64> {
     let mut of_agent: HashMap<&str, Vec<&Ready>> = HashMap::new();
     for task in ready {
@@ -99,12 +100,12 @@ fn waits(claims: &[ClaimTime], ready: &[Ready], calm: impl Fn(i64, i64) -> bool)
 }
 
 impl Delays {
-    /// There are some of each kind.
+    /// Whether there are enough values of each kind.
     pub fn are_enough(&self) -> bool {
         [&self.commits, &self.claims, &self.expiries, &self.timers, &self.dependents].iter().all(|delays| delays.len() >= ENOUGH)
     }
 
-    /// Nothing comes before its time, and what is due comes soon.
+    /// Checks that nothing happens early and that what is due happens soon.
     pub fn are_short(&self) {
         for (what, delays) in [("leases", &self.expiries), ("timers", &self.timers), ("dependents", &self.dependents)] {
             assert!(delays.iter().all(|delay| *delay >= 0), "{what} before their time: {delays:?}");
@@ -116,7 +117,7 @@ impl Delays {
     }
 
     fn judge(&self, what: &str, delays: &[i64], promised: i64) {
-        assert!(delays.len() >= ENOUGH, "{what}: only {} were there to judge", delays.len());
+        assert!(delays.len() >= ENOUGH, "{what}: only {} values to compare", delays.len());
         for percent in QUANTILES {
             let (is, commit) = (quantile(delays, percent), quantile(&self.commits, percent).max(1));
             let limit = promised + COMMITS * commit;
@@ -131,7 +132,7 @@ fn quantile(values: &[i64], percent: usize) -> i64 {
     sorted.get((sorted.len() * percent / 100).min(sorted.len().saturating_sub(1))).copied().unwrap_or_default()
 }
 
-/// A judge who lets everything pass is worth nothing.
+/// Tests of the comparison: it must find these faults.
 mod finds {
     use super::*;
 

@@ -1,7 +1,7 @@
-//! Tasks, workers and leases as tests speak of them.
+//! Tasks, workers and leases for tests.
 //!
-//! A [`Crew`] is an agent slug of its own with the workers that serve only it, so that tests on a shared server don't take each
-//! other's work.
+//! A [`Crew`] is an agent slug of its own with workers that serve only that slug, so that tests on a shared server do not get each other's
+//! tasks.
 
 use serde_json::{Map, Value, json};
 
@@ -18,19 +18,19 @@ impl Api {
         Crew { api: self, slug: unique("agent") }
     }
 
-    /// A worker that takes everybody's tasks.
+    /// A worker that serves every agent.
     pub fn worker(&self) -> NewWorker<'_> {
         NewWorker { api: self, name: unique("worker"), capabilities: Map::new(), body: Map::new() }
     }
 
-    /// A task, by its id.
+    /// The task with this id.
     pub fn task<'a>(&'a self, id: &str) -> Task<'a> {
         Task { api: self, id: id.to_owned() }
     }
 }
 
 impl<'a> Crew<'a> {
-    /// A worker that takes only this crew's tasks.
+    /// A worker that serves only this crew.
     pub fn worker(&self) -> NewWorker<'a> {
         let mut worker = self.api.worker();
         worker.capabilities.insert("agents".into(), json!([self.slug]));
@@ -45,7 +45,7 @@ impl<'a> Crew<'a> {
             .with("prompt", json!("Say hello"))
     }
 
-    /// A task that a worker of this crew holds, by the lease call.
+    /// A task of this crew, leased by a lease call.
     pub async fn leased_task(&self) -> (Task<'a>, Lease<'a>) {
         let worker = self.worker().register().await;
         let task = self.task().create().await;
@@ -66,7 +66,7 @@ impl<'a> NewWorker<'a> {
         self.able("max_concurrency", json!(places))
     }
 
-    /// With this under `capabilities`.
+    /// Adds this to `capabilities`.
     pub fn able(mut self, key: &str, value: Value) -> Self {
         self.capabilities.insert(key.into(), value);
         self
@@ -111,12 +111,12 @@ impl Worker<'_> {
         self.now().await["status"].as_str().expect("a status").to_owned()
     }
 
-    /// One claim; what it delivered as `[{lease, task}]`.
+    /// Claims without waiting; returns `[{lease, task}]`.
     pub async fn claim(&self, max: i64) -> Vec<Value> {
         self.claim_within(max, 0).await
     }
 
-    /// One claim that waits for work up to so many seconds.
+    /// Claims, and waits for work up to this many seconds.
     pub async fn claim_within(&self, max: i64, wait_sec: i64) -> Vec<Value> {
         let answer = self.api.post(&self.path("/claim"), json!({ "max": max, "wait_sec": wait_sec })).await.ok();
         answer["leases"].as_array().expect("leases").clone()
@@ -198,7 +198,7 @@ impl<'a> Task<'a> {
         self.now().await["status"].as_str().expect("a status").to_owned()
     }
 
-    /// Waits until it has this status, and returns it then.
+    /// Waits until the task has this status, and returns it.
     pub async fn reaches(&self, status: &str) -> Value {
         super::eventually(&format!("task {} is {status}", self.id), || async {
             let task = self.now().await;
@@ -207,12 +207,12 @@ impl<'a> Task<'a> {
         .await
     }
 
-    /// Why it waits; `""` when it does not.
+    /// Why the task waits; `""` if it does not.
     pub async fn waits_for(&self) -> String {
         self.now().await["waiting"]["reason"].as_str().unwrap_or_default().to_owned()
     }
 
-    /// The lease call.
+    /// A lease call.
     pub async fn lease(&self, body: Value) -> Answer {
         self.api.post(&self.path("/lease"), body).await
     }
@@ -234,12 +234,12 @@ impl<'a> Task<'a> {
         self.api.post(&self.path("/complete"), body).await
     }
 
-    /// Completes it with success, naming nobody.
+    /// Completes the task with success, naming neither lease nor worker.
     pub async fn succeed(&self, output: &str) -> Value {
         self.complete(json!({ "status": "success", "output": output, "metrics": { "duration_ms": 5 } })).await.ok()
     }
 
-    /// Completes it with an error, naming nobody.
+    /// Completes the task with an error, naming neither lease nor worker.
     pub async fn fail(&self, message: &str) -> Value {
         self.complete(json!({ "status": "error", "error_message": message, "metrics": { "duration_ms": 5 } })).await.ok()
     }
@@ -257,12 +257,12 @@ impl<'a> Task<'a> {
 pub struct Lease<'a> {
     pub task: Task<'a>,
     pub id: String,
-    /// As the lease call answered it.
+    /// The lease in the answer to the lease call.
     pub json: Value,
 }
 
 impl Lease<'_> {
-    /// As the list of its task's worker, or the list of all, shows it now.
+    /// The lease as the list of leases shows it.
     pub async fn now(&self) -> Value {
         let mut page = Some("/api/runtime/leases?limit=1000".to_owned());
         while let Some(path) = page {
@@ -276,7 +276,7 @@ impl Lease<'_> {
         panic!("lease {} is in no list", self.id);
     }
 
-    /// Waits until it has this status.
+    /// Waits until the lease has this status.
     pub async fn reaches(&self, status: &str) -> Value {
         super::eventually(&format!("lease {} is {status}", self.id), || async {
             let lease = self.now().await;
@@ -285,7 +285,7 @@ impl Lease<'_> {
         .await
     }
 
-    /// A completion that names this lease; `more` is added to it.
+    /// A completion that names this lease, with the fields of `more` added.
     pub async fn complete(&self, status: &str, more: Value) -> Answer {
         let mut body = json!({ "status": status, "lease_id": self.id, "metrics": { "duration_ms": 5 } });
         if let (Value::Object(body), Value::Object(more)) = (&mut body, more) {

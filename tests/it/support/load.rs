@@ -1,4 +1,4 @@
-//! Clients and workers that go on whatever happens to the servers, and remember what they were told.
+//! Clients and workers that continue through all faults, and record what they were told.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -10,22 +10,22 @@ use super::checker::{ClaimTime, ClientLog, Link};
 use super::client::Api;
 use super::{beside, delays, now_ms, unique};
 
-/// How long a client waits for an answer before it asks elsewhere. More than a claim waits.
+/// How long a client waits for an answer before it asks another replica. Longer than a claim waits.
 const LIMIT: Duration = Duration::from_secs(6);
-/// Calls for which a replica is passed over that gave no answer: most of the load goes on while one is frozen.
+/// For how many calls a replica that did not answer is skipped, so that most of the load continues while a replica is frozen.
 const PASSED_OVER: usize = 12;
 /// How long a claim waits for work.
 const CLAIM_WAIT_SEC: i64 = 3;
-/// Contexts that are shared: their tasks have turns.
+/// The prefix of shared contexts, whose tasks run one after another.
 pub const SHARED_CONTEXT: &str = "load-talk";
-/// Tasks that are not done.
+/// Unfinished tasks.
 const OPEN: &str = "task_state WHERE status IN ('queued', 'leased', 'running')";
-/// How long it may take until the next of what is left is done. The leases of a worker that is gone, and its reservations, end sooner.
+/// How long the load may drain without a task finishing. Leases and reservations of workers that are gone end sooner.
 const PROGRESS_WITHIN: Duration = Duration::from_secs(60);
-/// Unfinished tasks that a client leaves behind before it holds back a little.
+/// The number of unfinished tasks above which clients pause.
 const AHEAD: usize = 120;
 
-/// Load on one or more replicas; it runs until it is ended.
+/// Load on one or more replicas, until it is ended.
 pub struct Load {
     shared: Arc<Shared>,
     running: Vec<tokio::task::JoinHandle<()>>,
@@ -33,20 +33,20 @@ pub struct Load {
 
 #[derive(Default)]
 struct Shared {
-    /// Nothing new is begun.
+    /// Set to start nothing new.
     drain: AtomicBool,
     stop: AtomicBool,
     told: Mutex<ClientLog>,
     created: AtomicUsize,
-    /// Completions acknowledged so far.
+    /// The number of acknowledged completions.
     completions: AtomicUsize,
-    /// A task is done.
+    /// Notified when a task is completed.
     room: tokio::sync::Notify,
 }
 
 impl Load {
-    /// Starts clients that create tasks of all kinds, workers that claim and complete them, and workers that vanish with what they
-    /// hold. Each of them goes to another replica with every call.
+    /// Starts clients that create tasks of all kinds, workers that claim and complete them, and workers that disappear with the tasks that
+    /// they hold. Each of them uses another replica for every call.
     pub fn start(replicas: &[Api]) -> Load {
         let slugs = [unique("load"), unique("load-too")];
         let mut load = Load { shared: Arc::default(), running: Vec::new() };
@@ -68,14 +68,14 @@ impl Load {
         Actor { replicas: replicas.to_vec(), turn: first, silent: None, shared: Arc::clone(&self.shared) }
     }
 
-    /// Waits until this many more completions were acknowledged.
+    /// Waits until this many more completions are acknowledged.
     pub async fn goes_on(&self, more: usize) {
         let done = || self.shared.completions.load(Ordering::Relaxed);
         let wanted = done() + more;
-        super::eventually("the load goes on", || async { (done() >= wanted).then_some(()) }).await;
+        super::eventually("more completions are acknowledged", || async { (done() >= wanted).then_some(()) }).await;
     }
 
-    /// From here to [`trouble_ends`](Self::trouble_ends) delays are not judged.
+    /// From here until [`trouble_ends`](Self::trouble_ends), delays are not compared.
     pub fn trouble_begins(&self) {
         self.shared.told.lock().expect("the log").troubles.push((now_ms(), i64::MAX));
     }
@@ -84,16 +84,16 @@ impl Load {
         self.shared.told.lock().expect("the log").troubles.last_mut().expect("a trouble").1 = now_ms();
     }
 
-    /// Waits until enough has happened, apart from the troubles, for the delays to be judged.
+    /// Waits until there are enough delays without faults to compare.
     pub async fn can_be_judged(&self, url: &str) {
-        super::eventually("there is enough to judge", || async {
+        super::eventually("there are enough delays to compare", || async {
             let told = self.shared.told.lock().expect("the log").clone();
             delays::read(url, &told).await.are_enough().then_some(())
         })
         .await;
     }
 
-    /// Begins nothing new, and waits until the workers have left nothing undone: no task that can run, or could in time, is forgotten.
+    /// Starts nothing new, and waits until all tasks are finished. It fails if a task is forgotten that can run, or could in time.
     pub async fn drains(&self, url: &str) {
         self.shared.drain.store(true, Ordering::Relaxed);
         let mut link = Link::open(url).await;
@@ -119,7 +119,7 @@ impl Load {
         }
     }
 
-    /// Ends it; what was told.
+    /// Ends the load; returns what clients were told.
     pub async fn end(self) -> ClientLog {
         self.shared.stop.store(true, Ordering::Relaxed);
         for actor in self.running {
@@ -132,7 +132,7 @@ impl Load {
 struct Actor {
     replicas: Vec<Api>,
     turn: usize,
-    /// A replica that gave no answer, and the turn from which it is asked again.
+    /// A replica that did not answer, and the turn from which it is used again.
     silent: Option<(usize, usize)>,
     shared: Arc<Shared>,
 }
@@ -146,7 +146,7 @@ impl Actor {
         self.is_over() || self.shared.drain.load(Ordering::Relaxed)
     }
 
-    /// Whoever is next; another one each time.
+    /// The next replica; another one for each call.
     fn next(&mut self) -> Api {
         self.turn += 1;
         let is_silent = |turn: usize| self.silent.is_some_and(|(silent, until)| turn < until && turn % self.replicas.len() == silent);
@@ -156,7 +156,7 @@ impl Actor {
         self.replicas[self.turn % self.replicas.len()].clone()
     }
 
-    /// Sends it once; `None` when there was no answer, or one that says "later".
+    /// Sends once; `None` if there was no answer, or a 503.
     async fn post(&mut self, path: &str, body: &Value) -> Option<(u16, Value)> {
         let api = self.next();
         match tokio::time::timeout(LIMIT, api.try_post(path, body.clone())).await {
@@ -181,7 +181,7 @@ impl Actor {
                 self.task(number, &slugs, &before)
             });
             let batch = json!({ "tasks": tasks.collect::<Vec<_>>() });
-            // A request without an answer is repeated: its keys keep it from being done twice.
+            // A batch without an answer is sent again; its idempotency keys prevent duplicates.
             while !self.is_over() {
                 if let Some((status, made)) = self.post("llm-tasks:batch", &batch).await {
                     assert!(matches!(status, 200 | 201), "{status}: {made}");
@@ -198,7 +198,7 @@ impl Actor {
         }
     }
 
-    /// Of all kinds in turn.
+    /// A task; the kinds take turns.
     fn task(&self, number: usize, slugs: &[String; 2], before: &[String]) -> Value {
         let mut task = json!({ "context_id": unique("load"), "agent_slug": slugs[0], "prompt": "p", "idempotency_key": unique("load") });
         match number % 9 {
@@ -214,7 +214,7 @@ impl Actor {
         task
     }
 
-    /// A worker of a new name; `None` when the load is over.
+    /// Registers a worker with a new name; `None` if the load has ended.
     async fn hire(&mut self, slots: i64, agents: &[String]) -> Option<String> {
         let name = unique("load-worker");
         let me = json!({ "name": name, "capabilities": { "max_concurrency": slots, "agents": agents } });
@@ -246,7 +246,7 @@ impl Actor {
         }
     }
 
-    /// Workers that take tasks and are never heard of again; every other one renews once before.
+    /// Workers that claim tasks and then disappear. Every other one sends one heartbeat before.
     async fn vanish(mut self, slug: String) {
         for round in 0.. {
             if self.begins_nothing() {
@@ -264,7 +264,7 @@ impl Actor {
         }
     }
 
-    /// Registers one worker again and again: a commit that waits for nothing else, so what it takes is what this machine can do now.
+    /// Registers one worker again and again. This commit waits for nothing else, so its time shows how fast the machine is at that moment.
     async fn measure(mut self) {
         let me = json!({ "name": unique("load-measure"), "capabilities": { "agents": [] } });
         while !self.is_over() {
@@ -276,7 +276,7 @@ impl Actor {
         }
     }
 
-    /// Leases by the lease call for a second; every other one is completed, the rest is left to run out.
+    /// Leases tasks by lease calls for a second. Every other lease is completed; the others expire.
     async fn lease_for_a_moment(mut self, slug: String) {
         let Some(name) = self.hire(32, std::slice::from_ref(&slug)).await else { return };
         while !self.begins_nothing() {
@@ -297,7 +297,7 @@ impl Actor {
         }
     }
 
-    /// Completes what is held, two of them each alone, the others in one call; keeps what got no answer.
+    /// Completes the held tasks: two of them in a call each, the others in one call. Those without an answer stay in `held`.
     async fn complete(&mut self, name: &str, held: &mut Vec<(String, String)>) {
         let together = held.split_off(held.len().min(2));
         let mut unanswered = Vec::new();
@@ -305,7 +305,7 @@ impl Actor {
             let body = json!({ "status": "success", "output": lease, "lease_id": lease, "metrics": { "duration_ms": 1 } });
             match self.post(&format!("llm-tasks/{task}/complete"), &body).await {
                 Some((200, _)) => self.note(task, lease),
-                // The lease was lost to time while nobody answered: somebody else has the task.
+                // The lease expired while no server answered, and the task has been leased again.
                 Some((404 | 409, _)) => {}
                 Some((status, body)) => panic!("{status}: {body}"),
                 None => unanswered.push((task, lease)),
@@ -340,7 +340,7 @@ impl Actor {
     }
 }
 
-/// Task and lease of each that a claim delivered.
+/// The task and the lease of each entry that a claim delivered.
 fn delivered(answer: &Value) -> Vec<(String, String)> {
     let entries = answer["leases"].as_array().into_iter().flatten();
     entries.map(|entry| [&entry["task"]["id"], &entry["lease"]["id"]].map(|id| id.as_str().expect("an id").to_owned()).into()).collect()

@@ -1,4 +1,4 @@
-//! What the tests stand on: servers and databases of their own, a JSON client, fixtures that read as sentences, bounded waiting.
+//! The tools of the tests: servers and databases, a JSON client, fixtures, and waiting with a limit.
 
 pub mod agent;
 pub mod checker;
@@ -26,7 +26,7 @@ pub use server::{Database, Server, shared};
 /// An id that no task or lease has.
 pub const NO_ID: &str = "0190a0a0-0000-7000-8000-000000000000";
 
-/// Writes each test once and runs it over both databases: on servers that tests share, or, marked `alone`, on servers of its own.
+/// Runs each test on both databases: on servers that tests share, or, if marked `alone`, with a server of its own.
 #[macro_export]
 macro_rules! on_both {
     ($($(#[$meta:meta])* async fn $name:ident($server:ident) $body:block)*) => {$(

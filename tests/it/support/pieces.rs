@@ -1,4 +1,4 @@
-//! The pieces in which a stream is sent, as they are on the wire: one HTTP chunk each.
+//! Reads the HTTP chunks of a stream as they are sent.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 pub struct Pieces(BufReader<TcpStream>);
 
-/// Opens the stream at this path under `/api/runtime/`.
+/// Opens the stream at this path below `/api/runtime/`.
 pub async fn open(api: &Api, path: &str) -> Pieces {
     let mut stream = TcpStream::connect(api.base().trim_start_matches("http://")).await.expect("a connection");
     let head = format!("GET /api/runtime/{path} HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n");
@@ -25,7 +25,7 @@ pub async fn open(api: &Api, path: &str) -> Pieces {
 }
 
 impl Pieces {
-    /// The next piece, as text.
+    /// The next chunk, as text.
     pub async fn next(&mut self) -> String {
         let size = self.line().await;
         let size = usize::from_str_radix(&size, 16).unwrap_or_else(|_| panic!("a chunk's size, not {size:?}"));

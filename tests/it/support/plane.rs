@@ -1,4 +1,4 @@
-//! A control plane in the test's own process, on a clock that the test sets.
+//! A control plane inside the test's process, on a clock that the test sets.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -20,7 +20,7 @@ use super::{eventually, postgres, unique};
 pub const START: i64 = 1_800_000_000_000;
 pub const DAY: i64 = 86_400_000;
 
-/// A control plane without its door, on a clock of the test's own.
+/// A control plane without the HTTP server, on a clock that the test sets.
 pub struct Plane {
     pub engine: Engine,
     pub store: Store,
@@ -34,7 +34,7 @@ impl Plane {
         Self::keeping(on_postgres, 0, 0).await
     }
 
-    /// One that keeps finished tasks and audit entries for so many days; 0 = for ever.
+    /// Keeps finished tasks and audit entries for this many days; 0 = forever.
     pub async fn keeping(on_postgres: bool, task_retention_days: u32, audit_retention_days: u32) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let url = if on_postgres { postgres::database() } else { format!("sqlite:{}", directory.path().join("bloom.db").display()) };
@@ -55,7 +55,7 @@ impl Plane {
         Self { engine, store, url, clock, _directory: directory }
     }
 
-    /// Another process's engine on the same database; it never leads.
+    /// The engine of another replica on the same database. It never leads.
     pub async fn replica(&self) -> Engine {
         let options = StoreOptions { url: self.url.clone(), max_connections: 4 };
         engine(Store::with_clock(&options, Clock::Manual(self.clock.clone())).await.unwrap(), &self.clock).await
@@ -66,7 +66,7 @@ impl Plane {
         self.engine.alarms().ring_all();
     }
 
-    /// As [`pass`](Self::pass), but the leadership, which is over by such a leap, is renewed before anybody looks.
+    /// As [`pass`](Self::pass), but the leadership, which expires by such a step, is renewed before the reconcilers run.
     pub async fn pass_leading(&self, ms: i64) {
         self.clock.fetch_add(ms, Ordering::SeqCst);
         if self.url.starts_with("postgres") {
@@ -90,7 +90,7 @@ impl Plane {
         self.create_many(1, change).await[0]
     }
 
-    /// So many that differ by nothing but their ids.
+    /// Creates this many tasks, which differ only in their ids.
     pub async fn create_many(&self, number: usize, change: impl FnOnce(&mut TaskSpec)) -> Vec<TaskId> {
         let mut spec = TaskSpec { max_attempts: 2, ..bloom_test_world::world::spec(&unique("context")) };
         change(&mut spec);
@@ -112,18 +112,18 @@ impl Plane {
         .await
     }
 
-    /// How often a loop has looked.
+    /// How often this loop has run.
     fn looks(&self, name: &str) -> u64 {
         let series = format!("bloom_reconcile_runs_total{{loop=\"{name}\"}} ");
         let text = self.engine.metrics().render();
         text.lines().find_map(|line| line.strip_prefix(&series)?.parse().ok()).unwrap_or(0)
     }
 
-    /// Waits until this loop has looked at things as they are now.
+    /// Waits until this loop has run on the current state.
     pub async fn has_looked(&self, name: &str) {
-        // One look may be under way, and have begun before.
+        // A run that is in progress may have begun before.
         let wanted = self.looks(name) + 2;
-        eventually("a look", || async {
+        eventually("the loop runs", || async {
             self.engine.alarms().ring_all();
             (self.looks(name) >= wanted).then_some(())
         })

@@ -1,4 +1,4 @@
-//! A line to a server that can be held: connections stay open, and nothing comes through.
+//! A proxy to a server that can be held: connections stay open, but no data passes.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
@@ -8,7 +8,7 @@ use tokio::sync::watch;
 use super::beside;
 
 pub struct Proxy {
-    /// The server's URL by way of this line.
+    /// The server's URL by this proxy.
     pub url: String,
     held: watch::Sender<bool>,
     answers_held: watch::Sender<bool>,
@@ -33,12 +33,12 @@ impl Proxy {
         self.answers_held.send_replace(true);
     }
 
-    /// What is asked comes through, the answers do not.
+    /// Requests pass, answers do not.
     pub fn hold_answers(&self) {
         self.answers_held.send_replace(true);
     }
 
-    /// What was held back comes through after all.
+    /// Lets everything pass again, including the data that was held.
     pub fn release(&self) {
         self.held.send_replace(false);
         self.answers_held.send_replace(false);
@@ -57,7 +57,7 @@ async fn accept(listener: TcpListener, target: String, is_held: watch::Receiver<
 async fn pass(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, mut is_held: watch::Receiver<bool>) {
     let mut buffer = vec![0; 64 * 1024];
     while let Ok(count) = from.read(&mut buffer).await {
-        // The end of a connection is news like any other.
+        // The end of a connection is held as well.
         if is_held.wait_for(|held| !held).await.is_err() || count == 0 || to.write_all(&buffer[..count]).await.is_err() {
             return;
         }

@@ -1,4 +1,4 @@
-//! Agents of workers that do as they are told, on loopback.
+//! Agents of workers, on loopback, that answer as the test says.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,12 +13,12 @@ use super::stub::Stub;
 use super::{Answer, beside, eventually, json};
 
 impl<'a> Crew<'a> {
-    /// A worker of this crew whose agent is there.
+    /// A worker of this crew whose agent has this URL.
     pub fn worker_at(&self, url: &str) -> NewWorker<'a> {
         self.worker().with("url", json!(url))
     }
 
-    /// One that the leader pushes to.
+    /// A worker that the leader pushes to.
     pub fn pushed_worker(&self, url: &str) -> NewWorker<'a> {
         self.worker_at(url).with("dispatch", json!("push"))
     }
@@ -31,28 +31,28 @@ impl Task<'_> {
 }
 
 impl Stub {
-    /// The tasks that were pushed here, as they came.
+    /// The tasks that were pushed here, in order of arrival.
     pub fn pushed(&self) -> Vec<Value> {
         self.seen("/execute-task").iter().map(|request| serde_json::from_str(&request.body).expect("JSON")).collect()
     }
 
-    /// Waits until so many were pushed here.
+    /// Waits until this many tasks were pushed here.
     pub async fn has_got(&self, tasks: usize) -> Vec<Value> {
         eventually(&format!("{tasks} pushes"), || async { Some(self.pushed()).filter(|pushed| pushed.len() >= tasks) }).await
     }
 }
 
-/// An address where nobody listens.
+/// An address on which nothing listens.
 pub fn nowhere() -> String {
     let socket = tokio::net::TcpSocket::new_v4().expect("a socket");
     socket.bind("127.0.0.1:0".parse().expect("an address")).expect("a port");
     let address = socket.local_addr().expect("an address");
-    // Bound and never listening, as long as the tests run: so nobody else gets the port.
+    // The port stays bound without listening as long as the tests run, so no other process gets it.
     std::mem::forget(socket);
     format!("http://{address}")
 }
 
-/// Takes a request and says nothing until it is let go; then these bytes, and the connection is closed.
+/// Accepts requests and answers none until it is let go; then it sends these bytes and closes the connection.
 pub struct Mute {
     pub url: String,
     pub requests: Arc<AtomicUsize>,

@@ -1,4 +1,4 @@
-//! The built program as a process, on a database of its own.
+//! The built program as a process, with a database of its own.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -25,7 +25,7 @@ pub enum Database {
 }
 
 impl Database {
-    /// As `/api/runtime/health` names it.
+    /// The name of the database in `/api/runtime/health`.
     pub fn word(self) -> &'static str {
         match self {
             Self::Sqlite => "sqlite",
@@ -34,7 +34,7 @@ impl Database {
     }
 }
 
-/// The server with default settings that tests share; they keep apart by unique names.
+/// The server with default settings that tests share. Tests use unique names, so that they do not affect each other.
 pub fn shared(database: Database) -> &'static Server {
     static SQLITE: OnceLock<Server> = OnceLock::new();
     static POSTGRES: OnceLock<Server> = OnceLock::new();
@@ -45,18 +45,18 @@ pub fn shared(database: Database) -> &'static Server {
     place.get_or_init(|| Server::on(database).start())
 }
 
-/// What a server is started with.
+/// The settings and arguments that a server is started with.
 #[derive(Clone)]
 pub struct Plan {
     env: BTreeMap<String, String>,
     dir: PathBuf,
     words: &'static [&'static str],
-    /// A shell script that ends in the program: `exec "$0" "$@"`.
+    /// A shell script that ends with `exec "$0" "$@"`, which starts the program.
     through: Option<&'static str>,
 }
 
 impl Plan {
-    /// Nothing set.
+    /// A plan without any settings.
     pub fn empty(dir: PathBuf) -> Self {
         Self { env: BTreeMap::new(), dir, words: &["serve"], through: None }
     }
@@ -66,13 +66,13 @@ impl Plan {
         self
     }
 
-    /// Another command that serves.
+    /// Uses another command that serves.
     pub fn words(mut self, words: &'static [&'static str]) -> Self {
         self.words = words;
         self
     }
 
-    /// Started by this shell script, which ends with `exec "$0" "$@"`.
+    /// Starts the program by this shell script, which ends with `exec "$0" "$@"`.
     pub fn through(mut self, script: &'static str) -> Self {
         self.through = Some(script);
         self
@@ -84,7 +84,7 @@ impl Plan {
         Server { api: Api::new(&url), plan: self, process: Mutex::new(Some(process)), log }
     }
 
-    /// Runs it for a start that is to fail.
+    /// Runs the server when its start must fail.
     pub fn start_in_vain(self) -> std::process::Output {
         let mut command = self.command(&["serve"]);
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -96,12 +96,12 @@ impl Plan {
             Ok(output) => output.expect("its output"),
             Err(_) => {
                 janitor::signal(pid, "KILL");
-                panic!("it was to refuse to start, and runs");
+                panic!("the server must refuse to start, but it runs");
             }
         }
     }
 
-    /// The program with these settings and nothing else of this process's environment.
+    /// The program with these settings, and with nothing else of this process's environment.
     pub fn command(&self, arguments: &[&str]) -> Command {
         std::fs::create_dir_all(&self.dir).expect("a directory");
         let mut command = match self.through {
@@ -125,7 +125,7 @@ pub struct Server {
     log: Arc<Mutex<String>>,
 }
 
-/// A server is first of all something that is asked.
+/// Most calls on a server are requests to it.
 impl Deref for Server {
     type Target = Api;
     fn deref(&self) -> &Api {
@@ -134,7 +134,7 @@ impl Deref for Server {
 }
 
 impl Server {
-    /// A server on a fresh database, without rate limits (tests of limits set their own).
+    /// A server on a new database, without rate limits (tests of limits set their own).
     pub fn on(database: Database) -> Plan {
         let plan = Self::bare();
         match database {
@@ -159,7 +159,7 @@ impl Server {
             .env("WORKER_RATE_LIMIT_PER_MINUTE", 0)
     }
 
-    /// What it was started with.
+    /// The plan that it was started with.
     pub fn plan(&self) -> &Plan {
         &self.plan
     }
@@ -168,7 +168,7 @@ impl Server {
         self.plan.dir.join("data")
     }
 
-    /// `sqlite:…` or `postgres://…`, for looking at the rows.
+    /// `sqlite:…` or `postgres://…`, for reading the rows.
     pub fn database_url(&self) -> String {
         match self.plan.env.get("DATABASE_URL") {
             Some(url) => url.clone(),
@@ -184,7 +184,7 @@ impl Server {
         self.database_url().starts_with("postgres")
     }
 
-    /// Everything it has printed so far, on both streams.
+    /// Everything that it has printed so far, on both streams.
     pub fn log(&self) -> String {
         self.log.lock().expect("the log").clone()
     }
@@ -193,21 +193,21 @@ impl Server {
         self.process.lock().expect("the process").as_ref().expect("a running server").id()
     }
 
-    /// As a power cut would: no chance to finish anything.
+    /// Kills the process, so that it can't finish anything.
     pub fn kill9(&self) {
         let mut child = self.process.lock().expect("the process").take().expect("a running server");
         child.kill().expect("it can be killed");
         child.wait().expect("its end");
     }
 
-    /// Starts it again after an end, on the same address and database.
+    /// Starts the server again, on the same address and database.
     pub fn start_again(&self) {
         let port = self.api.base().rsplit(':').next().expect("a port").to_owned();
         let (process, _) = start(&self.plan.clone().env("PORT", port), &self.log);
         *self.process.lock().expect("the process") = Some(process);
     }
 
-    /// Asks it to end (SIGTERM), and waits for that.
+    /// Sends SIGTERM and waits for the end.
     pub fn stop(&self) -> ExitStatus {
         janitor::signal(self.pid(), "TERM");
         self.wait_for_end()
@@ -218,7 +218,7 @@ impl Server {
         wait_for_end(child, &self.log)
     }
 
-    /// Freezes it: it does nothing, and does not know.
+    /// Freezes the process without its noticing.
     pub fn pause(&self) {
         janitor::signal(self.pid(), "STOP");
     }
@@ -239,13 +239,13 @@ impl Drop for Server {
         if std::thread::panicking() {
             let log = self.log.lock().map(|log| log.clone()).unwrap_or_default();
             let from = log.len().saturating_sub(4000);
-            eprintln!("--- the server's last words ---\n{}", log.get(from..).unwrap_or(&log));
+            eprintln!("--- the server's last log lines ---\n{}", log.get(from..).unwrap_or(&log));
         }
         let _ = std::fs::remove_dir_all(&self.plan.dir);
     }
 }
 
-/// Starts the process, learns its address from what it prints, and waits until it is ready.
+/// Starts the process, reads its address from its output, and waits until it is ready.
 fn start(plan: &Plan, log: &Arc<Mutex<String>>) -> (Child, String) {
     let mut command = plan.command(plan.words);
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -257,21 +257,21 @@ fn start(plan: &Plan, log: &Arc<Mutex<String>>) -> (Child, String) {
     let Ok(url) = address.recv_timeout(PATIENCE) else {
         let _ = child.kill();
         let _ = child.wait();
-        panic!("it did not say where it listens:\n{}", words());
+        panic!("the server did not print its address:\n{}", words());
     };
     let started = Instant::now();
     while !is_ready(&url) {
         if started.elapsed() > PATIENCE || child.try_wait().expect("its state").is_some() {
             let _ = child.kill();
             let _ = child.wait();
-            panic!("it does not get ready:\n{}", words());
+            panic!("the server does not get ready:\n{}", words());
         }
         std::thread::sleep(Duration::from_millis(5));
     }
     (child, url)
 }
 
-/// The status of a process that is to end by itself.
+/// Waits for the end of a process that ends by itself; returns its status.
 pub fn wait_for_end(mut child: Child, log: &Mutex<String>) -> ExitStatus {
     let started = Instant::now();
     loop {
@@ -280,13 +280,13 @@ pub fn wait_for_end(mut child: Child, log: &Mutex<String>) -> ExitStatus {
         }
         if started.elapsed() > PATIENCE {
             let _ = child.kill();
-            panic!("it does not end: {}", log.lock().expect("the log"));
+            panic!("the process does not end: {}", log.lock().expect("the log"));
         }
         std::thread::sleep(Duration::from_millis(10));
     }
 }
 
-/// Collects what it prints; sends the first loopback address to whoever waits for it.
+/// Collects the output, and sends the first loopback URL in it through `found`.
 pub fn follow(stream: impl Read + Send + 'static, log: Arc<Mutex<String>>, mut found: Option<std::sync::mpsc::Sender<String>>) {
     std::thread::spawn(move || {
         for line in BufReader::new(stream).lines().map_while(Result::ok) {
@@ -303,7 +303,7 @@ pub fn follow(stream: impl Read + Send + 'static, log: Arc<Mutex<String>>, mut f
     });
 }
 
-/// `http://127.0.0.1:PORT` out of a line.
+/// The first `http://127.0.0.1:PORT` in a line.
 fn loopback_url(line: &str) -> Option<String> {
     let (_, rest) = line.split_once("http://127.0.0.1:")?;
     let digits = rest.chars().take_while(char::is_ascii_digit).collect::<String>();

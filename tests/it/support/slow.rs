@@ -1,4 +1,4 @@
-//! Clients that take their time: streams that nobody reads, downloads byte by byte, big lists in a loop, a long read transaction.
+//! Slow clients: streams that are not read, downloads byte by byte, large lists in a loop, and a long read transaction.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,9 +11,9 @@ use super::beside;
 use super::checker::Link;
 use super::client::Api;
 
-/// How long a stream stays open unread before another one takes its place; servers come and go meanwhile.
+/// How long a stream stays open unread before it is replaced. Servers are restarted meanwhile.
 const UNREAD_FOR: Duration = Duration::from_secs(4);
-/// From one byte to the next.
+/// The pause after each byte.
 const A_BYTE: Duration = Duration::from_millis(10);
 
 pub struct SlowReaders {
@@ -22,7 +22,7 @@ pub struct SlowReaders {
 }
 
 impl SlowReaders {
-    /// On each of the replicas; on SQLite `url` names the file that is read in one long transaction.
+    /// Starts them on each replica. On SQLite, `url` is the file that is read in one long transaction.
     pub fn start(replicas: &[Api], url: &str) -> SlowReaders {
         let stop = Arc::<AtomicBool>::default();
         let mut running = Vec::new();
@@ -48,7 +48,7 @@ impl SlowReaders {
     }
 }
 
-/// A connection on which this was asked, and nothing read.
+/// A connection with this request, whose answer is not read.
 async fn ask(api: &Api, path: &str) -> Option<TcpStream> {
     let address = api.base().trim_start_matches("http://");
     let mut stream = TcpStream::connect(address).await.ok()?;
@@ -57,7 +57,7 @@ async fn ask(api: &Api, path: &str) -> Option<TcpStream> {
     Some(stream)
 }
 
-/// A while, unless it is over before.
+/// Waits this long, or until `stop` is set.
 async fn a_while(stop: &AtomicBool, length: Duration) {
     let end = tokio::time::Instant::now() + length;
     while tokio::time::Instant::now() < end && !stop.load(Ordering::Relaxed) {
@@ -72,7 +72,7 @@ async fn never_read(api: Api, path: &str, stop: Arc<AtomicBool>) {
     }
 }
 
-/// The events of the newest task.
+/// Streams the events of the newest task.
 async fn read_events_never(api: Api, stop: Arc<AtomicBool>) {
     while !stop.load(Ordering::Relaxed) {
         let newest = tokio::time::timeout(UNREAD_FOR, api.try_get("llm-tasks?limit=1")).await;
@@ -95,7 +95,7 @@ async fn read_by_bytes(api: Api, stop: Arc<AtomicBool>) {
             continue;
         };
         let mut byte = [0];
-        // An answer that never comes from a frozen server must not hold up the end of the test.
+        // A frozen server may never answer, and must not delay the end of the test.
         while !stop.load(Ordering::Relaxed) {
             match tokio::time::timeout(UNREAD_FOR, stream.read(&mut byte)).await {
                 Ok(Ok(1)) => a_while(&stop, A_BYTE).await,
@@ -105,7 +105,7 @@ async fn read_by_bytes(api: Api, stop: Arc<AtomicBool>) {
     }
 }
 
-/// Big answers one after another, on one replica after another.
+/// Requests large answers one after another, from one replica after another.
 async fn ask_much(replicas: Vec<Api>, stop: Arc<AtomicBool>) {
     let paths =
         ["llm-tasks?limit=1000", "usage?by=agent_slug", "leases?limit=1000", "stats", "audit?limit=1000", "workers", "runs", "/metrics"];
@@ -123,7 +123,7 @@ async fn ask_much(replicas: Vec<Api>, stop: Arc<AtomicBool>) {
     }
 }
 
-/// The log can't be cut short while somebody still reads from its beginning.
+/// Reads in one transaction. SQLite can't truncate its log while a reader still needs the log's beginning.
 async fn hold_a_snapshot(url: String, stop: Arc<AtomicBool>) {
     let mut link = Link::open(&url).await;
     link.rows("BEGIN").await;
@@ -131,6 +131,6 @@ async fn hold_a_snapshot(url: String, stop: Arc<AtomicBool>) {
     while !stop.load(Ordering::Relaxed) {
         a_while(&stop, UNREAD_FOR).await;
     }
-    assert_eq!(link.count("tasks").await, before, "it was one snapshot");
+    assert_eq!(link.count("tasks").await, before, "the transaction sees one snapshot");
     link.rows("ROLLBACK").await;
 }

@@ -27,11 +27,11 @@ pub struct Stream {
     pub headers: HeaderMap,
     bytes: BoxStream<'static, reqwest::Result<Vec<u8>>>,
     unread: String,
-    /// So much of `unread` has no event's end in it.
+    /// This many bytes of `unread` were searched and contain no end of an event.
     searched: usize,
 }
 
-/// Opens the stream at this path; `last` is sent as `Last-Event-ID`.
+/// Opens the stream at this path. `last` is sent as `Last-Event-ID`.
 pub async fn open(api: &Api, path: &str, last: Option<&str>) -> Stream {
     let mut request = api.request(Method::GET, path).header("accept", "text/event-stream");
     if let Some(last) = last {
@@ -47,7 +47,7 @@ pub async fn open(api: &Api, path: &str, last: Option<&str>) -> Stream {
 }
 
 impl Stream {
-    /// The next event; comments are passed over. `None` at the stream's end.
+    /// The next event, without comments; `None` at the end of the stream.
     pub async fn next(&mut self) -> Option<Event> {
         tokio::time::timeout(Duration::from_secs(20), self.read()).await.expect("an event in time")
     }
@@ -63,7 +63,7 @@ impl Stream {
                     return Some(event);
                 }
             }
-            // All up to a line break, which may be the first of two: a character is never cut in two there.
+            // Up to the last line break, which may be the first of two. This never splits a character.
             self.searched = self.unread.rfind('\n').unwrap_or(0);
             let chunk = self.bytes.next().await?.ok()?;
             self.unread.push_str(&String::from_utf8(chunk).expect("text").replace('\r', ""));

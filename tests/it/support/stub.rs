@@ -1,4 +1,4 @@
-//! A control plane that does as it is told, on loopback.
+//! A control plane, on loopback, that answers as the test says.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
@@ -34,7 +34,7 @@ pub struct Request {
 
 #[derive(Default)]
 struct Script {
-    /// What is said once, in order, before `always`.
+    /// Replies that are given once, in order, before `always`.
     next: HashMap<String, VecDeque<Reply>>,
     always: HashMap<String, Reply>,
     seen: Vec<Request>,
@@ -47,7 +47,7 @@ pub struct Stub {
 }
 
 impl Stub {
-    /// Starts one that knows no path but an empty `/agents`.
+    /// Starts a stub that knows only an empty `/agents`.
     pub async fn start() -> Stub {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let url = format!("http://{}", listener.local_addr().expect("an address"));
@@ -63,12 +63,12 @@ impl Stub {
         self.script.lock().expect("the script").always.insert(path.to_owned(), reply);
     }
 
-    /// Says this once, before anything else at that path.
+    /// Gives this reply once, before the others at this path.
     pub fn once(&self, path: &str, reply: Reply) {
         self.script.lock().expect("the script").next.entry(path.to_owned()).or_default().push_back(reply);
     }
 
-    /// What came in at this path.
+    /// The requests at this path.
     pub fn seen(&self, path: &str) -> Vec<Request> {
         self.script.lock().expect("the script").seen.iter().filter(|request| request.path == path).cloned().collect()
     }
