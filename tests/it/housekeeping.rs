@@ -169,7 +169,7 @@ fn other_replicas_hear_of_a_correction() {
         assert_eq!(
             (told(&before), told(&after)),
             (vec![(Status::Queued, 3)], vec![(Status::Queued, 43)]),
-            "replicas read only the counts"
+            "replicas read nothing but the counts"
         );
         checked(&plane).await;
         // Both replicas must show the right counts. The new tasks show that the commits after the correction have arrived.

@@ -140,7 +140,7 @@ pub(super) struct Retry {
 pub(super) enum Next {
     Cancelled,
     Dead,
-    /// It is queued, and parked until its wait is over.
+    /// It is queued, and parked until its wait has ended.
     Later,
     Queued(Verdict),
 }

@@ -45,7 +45,7 @@ impl Operation for Push {
             park(set, id, parked, by);
             return Ok(Pushed::Parked(set.task(id)?.clone()));
         }
-        // A session task has the worker of its session recorded, and its reservation for that worker is over.
+        // A session task has the worker of its session recorded, and its reservation for that worker has ended.
         let sticky = match task.session {
             Session::Context => task.session_worker.clone(),
             Session::None => sticky_worker(set.context(&task.context_id)?, set.now()),
@@ -71,7 +71,7 @@ impl Operation for EndPush {
         keys.tasks.insert(self.task);
     }
 
-    /// Changes nothing if the lease is over: a completion, its expiry or the worker's removal came first.
+    /// Changes nothing if the lease has ended: a completion, its expiry or the worker's removal came first.
     fn decide(&self, set: &mut WorkingSet) -> Result<TaskState, Halt> {
         let Self { task: id, lease, ref end } = *self;
         let task = set.task(id)?;

@@ -123,7 +123,7 @@ fn a_quota_that_is_used_up_pauses_the_account() {
         assert_eq!((&waiting["status"], &waiting["attempts"], &waiting["infra_retries"]), (&json!("queued"), &json!(0), &json!(1)));
         let (reset, hour) = (waiting["not_before"].as_i64().unwrap(), 3_600_000);
         assert!((now_ms() + hour - 120_000..=now_ms() + hour + 1_000).contains(&reset), "it waits until the quota resets: {waiting}");
-        eventually("the worker is syncing", || async { (server.get("workers/box").await.ok()["status"] == json!("syncing")).then_some(()) })
+        eventually("the worker is paused", || async { (server.get("workers/box").await.ok()["status"] == json!("syncing")).then_some(()) })
             .await;
         let other = server.crew().task().prompt("SAY: hello").create().await;
         agent.kill9();
