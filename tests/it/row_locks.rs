@@ -82,7 +82,7 @@ fn a_row_that_is_kept_locked_delays_no_other() {
         plane.reaches(pairs["leased"][1], "a lease ends beside a locked one", |task| task.status == Status::Queued).await;
         plane.reaches(pairs["asleep"][1], "a task becomes due beside a locked one", is_ready).await;
         plane.reaches(pairs["dependent"][1], "a dependent becomes ready beside a locked one", is_ready).await;
-        eventually("a sighting is stored beside a locked worker", || async { (seen(&plane, "holder").await > START).then_some(()) })
+        eventually("a sighting is stored beside a locked worker's", || async { (seen(&plane, "holder").await > START).then_some(()) })
             .await;
         assert_eq!(seen(&plane, "locked").await, START);
         let claimed = plane.engine.claim(claim.clone()).await.unwrap();
