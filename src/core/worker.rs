@@ -103,7 +103,7 @@ impl Worker {
         self.shown_status() == WorkerStatus::Online
     }
 
-    /// Whether the worker gets tasks when it claims. A worker marked offline does, because claiming brings it back.
+    /// Whether the worker gets tasks when it claims. A worker that is lost does, because claiming brings it back.
     pub fn takes_tasks(&self) -> bool {
         self.status == WorkerStatus::Online && !self.cordoned && !self.draining
     }

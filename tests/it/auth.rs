@@ -135,7 +135,7 @@ on_both! { alone:
         let server = Server::on(database).start();
         assert!(!server.log().to_lowercase().contains("no api key"), "{}", server.log());
         assert!(!server.log().contains("RUNTIME_API_KEY is not set"), "there is no warning on loopback: {}", server.log());
-        // The server prints 0.0.0.0 as its address, which the test client does not understand, so the program is started directly.
+        // This server prints 0.0.0.0 as its address, and the fixture waits for a loopback URL, so the program is started directly.
         let port = janitor::free_port();
         let plan = server.plan().clone();
         server.stop();

@@ -166,7 +166,7 @@ impl Fleet {
         self.entries.get(worker).and_then(|entry| Some(entry.free(entry.worker.as_ref()?))).unwrap_or(0)
     }
 
-    /// Whether the worker gets tasks when it claims. A worker marked offline does, because claiming brings it back.
+    /// Whether the worker gets tasks when it claims. A worker that is lost does, because claiming brings it back.
     pub fn takes_tasks(&self, worker: &str) -> bool {
         self.worker(worker).is_some_and(Worker::takes_tasks)
     }
