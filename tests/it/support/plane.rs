@@ -50,7 +50,7 @@ impl Plane {
         };
         let agents = Agents::new(engine.clone(), agents::DispatchOptions::default());
         let context = reconcile::start(&engine, options);
-        engine.spawn(agents::reconcile::run(context, agents));
+        engine.background.spawn(agents::reconcile::run(context, agents));
         Self { engine, store, url, clock, _directory: directory }
     }
 
@@ -62,14 +62,14 @@ impl Plane {
 
     pub fn pass(&self, ms: i64) {
         self.clock.fetch_add(ms, Ordering::SeqCst);
-        self.engine.alarms().ring_all();
+        self.wake_reconcilers();
     }
 
     /// As [`pass`](Self::pass), but the leadership, which is over by such a leap, is renewed before anybody looks.
     pub async fn pass_leading(&self, ms: i64) {
         self.clock.fetch_add(ms, Ordering::SeqCst);
         if self.url.starts_with("postgres") {
-            let now = self.engine.now();
+            let now = self.engine.clock.now();
             eventually("the leadership is renewed", || async {
                 let mut conn = sqlx::PgConnection::connect(&self.url).await.unwrap();
                 let until: i64 = sqlx::query_scalar("SELECT expires_at FROM leader").fetch_one(&mut conn).await.unwrap();
@@ -77,12 +77,18 @@ impl Plane {
             })
             .await;
         }
-        self.engine.alarms().ring_all();
+        self.wake_reconcilers();
+    }
+
+    /// They wait by the clock, which has no way to tell that it was set.
+    fn wake_reconcilers(&self) {
+        self.engine.clock.tell_moved();
+        self.engine.alarms.ring_all();
     }
 
     pub async fn register(&self, name: &str) {
         let change = WorkerChange { id: name.into(), max_concurrency: Some(2), actor: "api", ..WorkerChange::default() };
-        self.engine.submit(Op::RegisterWorker(Box::new(change))).await.unwrap();
+        self.engine.writers.submit(Op::RegisterWorker(Box::new(change))).await.unwrap();
     }
 
     pub async fn create(&self, change: impl FnOnce(&mut TaskSpec)) -> TaskId {
@@ -93,7 +99,7 @@ impl Plane {
     pub async fn create_many(&self, number: usize, change: impl FnOnce(&mut TaskSpec)) -> Vec<TaskId> {
         let mut spec = TaskSpec { max_attempts: 2, ..bloom_test_world::world::spec(&unique("context")) };
         change(&mut spec);
-        match self.engine.submit(Op::Create(op::Create { tasks: vec![spec; number] })).await.unwrap() {
+        match self.engine.writers.submit(Op::Create(op::Create { tasks: vec![spec; number] })).await.unwrap() {
             Reply::Created(created) => created.iter().map(|task| task.state.id).collect(),
             other => panic!("{other:?}"),
         }
@@ -114,7 +120,7 @@ impl Plane {
     /// How often a loop has looked.
     fn looks(&self, name: &str) -> u64 {
         let series = format!("bloom_reconcile_runs_total{{loop=\"{name}\"}} ");
-        let text = self.engine.metrics().render();
+        let text = self.engine.metrics.render();
         text.lines().find_map(|line| line.strip_prefix(&series)?.parse().ok()).unwrap_or(0)
     }
 
@@ -123,7 +129,7 @@ impl Plane {
         // One look may be under way, and have begun before.
         let wanted = self.looks(name) + 2;
         eventually("a look", || async {
-            self.engine.alarms().ring_all();
+            self.wake_reconcilers();
             (self.looks(name) >= wanted).then_some(())
         })
         .await;
