@@ -16,16 +16,16 @@ const QUEUE_EVERY: Duration = Duration::from_secs(5);
 pub fn start(engine: &Engine, store: &Store, membridge: &Membridge, metrics: &Metrics) {
     let (watched, read, membridge) = (engine.clone(), store.clone(), membridge.clone());
     metrics.before_render(move |metrics| set(metrics, &watched, &read, &membridge));
-    engine.spawn(follow_queue(engine.clone(), store.clone(), metrics.clone()));
+    engine.background.spawn(follow_queue(engine.clone(), store.clone(), metrics.clone()));
 }
 
 fn set(metrics: &Metrics, engine: &Engine, store: &Store, membridge: &Membridge) {
-    let stats = engine.stats();
+    let stats = engine.replica.stats();
     metrics.tasks(stats.tasks_by_status);
     metrics.active_leases(stats.leases_active);
     let mut workers: BTreeMap<WorkerStatus, i64> = BTreeMap::new();
     let mut free_slots = 0;
-    for (worker, room) in engine.workers_with_room() {
+    for (worker, room) in engine.replica.workers_with_room() {
         *workers.entry(worker.shown_status()).or_default() += 1;
         if worker.is_online() && !worker.cordoned {
             free_slots += room;
@@ -44,7 +44,7 @@ async fn follow_queue(engine: Engine, store: Store, metrics: Metrics) {
     loop {
         tokio::select! {
             _ = ticks.tick() => {}
-            () = engine.stopped() => return,
+            () = engine.background.stopped() => return,
         }
         if let Err(error) = tell_queue(&engine, &store, &metrics).await {
             tracing::debug!(%error, "the head of the queue could not be read");
@@ -53,7 +53,7 @@ async fn follow_queue(engine: Engine, store: Store, metrics: Metrics) {
 }
 
 async fn tell_queue(engine: &Engine, store: &Store, metrics: &Metrics) -> Result<(), store::Error> {
-    let counts = engine.counts();
+    let counts = engine.replica.counts();
     let queued: Vec<(&str, i64, i64)> = counts
         .iter()
         .filter(|((_, _, status), tasks)| *status == Status::Queued && **tasks > 0)
@@ -78,5 +78,5 @@ async fn tell_queue(engine: &Engine, store: &Store, metrics: &Metrics) -> Result
 /// How long the first task of this agent and priority has been ready, in seconds.
 async fn head_age(engine: &Engine, store: &Store, agent: &str, priority: i64) -> Result<Option<f64>, store::Error> {
     let ready_at = store.oldest_ready_at(agent, priority).await?;
-    Ok(ready_at.map(|at| (engine.now() - at).max(0) as f64 / 1000.0))
+    Ok(ready_at.map(|at| (engine.clock.now() - at).max(0) as f64 / 1000.0))
 }

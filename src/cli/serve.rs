@@ -46,9 +46,9 @@ pub async fn run(settings: Serve, shutdown: CancellationToken, ready: impl FnOnc
     membridge::sync::load_settings(&store, &membridge).await.map_err(|error| database::explain(error, &settings))?;
     let agents = Agents::new(engine.clone(), agent_options(&settings, address));
     let context = reconcile::start(&engine, reconcile_options(&settings));
-    engine.spawn(agents::reconcile::run(context.clone(), agents.clone()));
-    engine.spawn(membridge::sync::workers(context, membridge.clone()));
-    engine.spawn(membridge::sync::settings(engine.clone(), store.clone(), membridge.clone()));
+    engine.background.spawn(agents::reconcile::run(context.clone(), agents.clone()));
+    engine.background.spawn(membridge::sync::workers(context, membridge.clone()));
+    engine.background.spawn(membridge::sync::settings(engine.clone(), store.clone(), membridge.clone()));
     gauges::start(&engine, &store, &membridge, &metrics);
 
     let http = http_settings(&settings, connections);

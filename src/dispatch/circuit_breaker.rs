@@ -93,22 +93,22 @@ impl Agents {
 
     /// Starts the health checks that are due. Returns when the next one is due.
     pub fn check_due(&self) -> Option<Ms> {
-        let (due, next) = self.breakers().take_due(self.0.engine.now());
+        let (due, next) = self.breakers().take_due(self.0.engine.clock.now());
         for worker in due {
             let agents = self.clone();
-            self.0.engine.spawn(async move {
+            self.0.engine.background.spawn(async move {
                 let engine = &agents.0.engine;
-                let Some(url) = engine.worker_url(&worker) else {
+                let Some(url) = engine.replica.worker_url(&worker) else {
                     // The worker was removed.
                     agents.breakers().succeeded(&worker);
                     return;
                 };
                 let is_well = tokio::select! {
                     health = agents.health(&url) => health.is_ok(),
-                    () = engine.stopped() => return,
+                    () = engine.background.stopped() => return,
                 };
-                agents.breakers().checked(&worker, is_well, engine.now());
-                engine.alarms().push_due.ring();
+                agents.breakers().checked(&worker, is_well, engine.clock.now());
+                engine.alarms.push_due.ring();
             });
         }
         next

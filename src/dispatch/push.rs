@@ -67,7 +67,7 @@ impl Agents {
         let (leased, is_leased) = oneshot::channel();
         let (told, outcome) = oneshot::channel();
         let agents = self.clone();
-        self.0.engine.spawn(async move {
+        self.0.engine.background.spawn(async move {
             match agents.0.engine.dispatch(task, worker, ttl_ms, request_id).await {
                 Ok(Leased { task, worker, .. }) => {
                     // The caller may be gone; the push continues.
@@ -88,7 +88,7 @@ impl Agents {
         agents.warn_of_unknown_address();
         // A dispatch call may have taken the last permit meanwhile. The task is pushed anyway, because its lease exists.
         let place = self.0.places.clone().try_acquire_owned().ok();
-        self.0.engine.spawn(async move {
+        self.0.engine.background.spawn(async move {
             let runtime_url = agents.public_url().unwrap_or_else(|| agents.own_url());
             agents.push(&task, &worker, runtime_url).await;
             drop(place);
@@ -112,13 +112,13 @@ impl Agents {
             Outcome::Failed(error) => ("failed", Some(error.as_str())),
             Outcome::Unanswered => ("unanswered", None),
         };
-        self.0.engine.metrics().pushed(word);
+        self.0.engine.metrics.pushed(word);
         match problem {
             Some(problem) => tracing::warn!(task = %task.id, lease = %lease.id, worker = worker.id, problem, "a push failed"),
             None => {
                 tracing::debug!(task = %task.id, lease = %lease.id, worker = worker.id, outcome = word, "a task was pushed");
                 if self.breakers().succeeded(&worker.id) {
-                    self.0.engine.alarms().push_due.ring();
+                    self.0.engine.alarms.push_due.ring();
                 }
             }
         }
@@ -129,15 +129,15 @@ impl Agents {
     /// again.
     fn rest(&self, worker: &Worker) {
         if worker.is_pushed_to() {
-            self.breakers().failed(&worker.id, self.0.engine.now());
-            self.0.engine.alarms().push_due.ring();
+            self.breakers().failed(&worker.id, self.0.engine.clock.now());
+            self.0.engine.alarms.push_due.ring();
         }
     }
 
     async fn send(&self, task: &TaskState, lease: &ActiveLease, worker: &Worker, runtime_url: &str) -> Outcome {
         let engine = &self.0.engine;
         let unsent = |text: String| SendError { text, is_unsent: true };
-        let request = match engine.specs(&[task.id]).await.map(|specs| specs.into_iter().next()) {
+        let request = match engine.specs.by_id(&[task.id]).await.map(|specs| specs.into_iter().next()) {
             Ok(Some(spec)) => self
                 .request(Method::POST, &worker.url, "execute-task")
                 .map(|request| request.json(&PushedTask::new(&spec, task, lease, runtime_url)))
@@ -150,7 +150,7 @@ impl Agents {
             Ok(request) => tokio::select! {
                 reply = outbound::send(request, Duration::from_millis((task.timeout_sec + 120).unsigned_abs() * 1000)) => reply,
                 () = self.is_over(task.id, lease.id) => return self.unanswered(task.id, lease.id, worker).await,
-                () = engine.stopped() => return Outcome::Unanswered,
+                () = engine.background.stopped() => return Outcome::Unanswered,
             },
             Err(failure) => Err(failure),
         };
@@ -176,7 +176,7 @@ impl Agents {
     async fn is_over(&self, task: TaskId, lease: LeaseId) {
         loop {
             tokio::time::sleep(LOOK_EVERY).await;
-            if !self.0.engine.holds(task, lease) {
+            if !self.0.engine.replica.holds(task, lease) {
                 tokio::time::sleep(LAST_WORDS).await;
                 return;
             }
@@ -185,7 +185,7 @@ impl Agents {
 
     /// The lease has ended and the agent has not answered: either it has completed the run by its own calls, or it did nothing.
     async fn unanswered(&self, task: TaskId, lease: LeaseId, worker: &Worker) -> Outcome {
-        match self.0.engine.database().task_states(&[task]).await {
+        match self.0.engine.database.task_states(&[task]).await {
             Ok(states) if states.first().is_some_and(|state| is_expired(state, lease)) => {
                 self.rest(worker);
                 Outcome::Failed("the agent did not answer, and the lease expired".to_owned())
@@ -207,9 +207,9 @@ impl Agents {
     async fn end(&self, task: TaskId, lease: LeaseId, end: PushEnd) -> Option<TaskState> {
         let engine = &self.0.engine;
         for _ in 0..TRIES {
-            match engine.submit(op::EndPush { task, lease, end: end.clone() }).await {
+            match engine.writers.submit(op::EndPush { task, lease, end: end.clone() }).await {
                 Ok(state) => return Some(state),
-                Err(Error::Busy | Error::Unavailable) if !engine.is_stopping() => tokio::time::sleep(TRY_EVERY).await,
+                Err(Error::Busy | Error::Unavailable) if !engine.background.is_stopping() => tokio::time::sleep(TRY_EVERY).await,
                 _ => return None,
             }
         }

@@ -13,7 +13,7 @@ const FULL_MS: Ms = 1_000;
 
 pub async fn run(context: Context, agents: Agents) {
     let engine = context.engine.clone();
-    context.run("push", &engine.alarms().push_due, RECONCILE_EVERY_MS, |context| reconcile(context, agents.clone())).await;
+    context.run("push", &engine.alarms.push_due, RECONCILE_EVERY_MS, |context| reconcile(context, agents.clone())).await;
 }
 
 async fn reconcile(context: Context, agents: Agents) -> Result<Option<Ms>, Error> {
@@ -22,9 +22,9 @@ async fn reconcile(context: Context, agents: Agents) -> Result<Option<Ms>, Error
     let rested_at = agents.check_due();
     let max = agents.room().min(AT_ONCE);
     if max == 0 {
-        return Ok(Some(engine.now() + FULL_MS));
+        return Ok(Some(engine.clock.now() + FULL_MS));
     }
-    let round = engine.push(epoch, max, context.options.lease_ttl_ms, |worker| agents.is_reachable(worker)).await;
+    let round = engine.pushes.push(epoch, max, context.options.lease_ttl_ms, |worker| agents.is_reachable(worker)).await;
     for (task, worker) in round.leased {
         agents.begin(task, worker);
     }

@@ -1,12 +1,11 @@
 //! A wait for the next deadline that an earlier one can cut short.
 
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::time::Duration;
 
 use bloom_core::Ms;
 use tokio::sync::Notify;
 
-use super::Engine;
+use super::clock::Clock;
 
 /// One waiter's alarm clock.
 #[derive(Debug)]
@@ -33,22 +32,13 @@ impl Alarm {
         }
     }
 
-    /// Waits for the time, a ring, or the engine's stop.
-    pub async fn wait_until(&self, engine: &Engine, at: Ms) {
+    /// Waits for the time or a ring.
+    pub async fn wait_until(&self, clock: &Clock, at: Ms) {
         self.set_to.store(at, Ordering::Release);
-        // Made before the look at the clock, so that no move of it is missed.
-        let moved = engine.0.alarms.all.notified();
-        let wait = at.saturating_sub(engine.now());
-        if wait > 0 {
-            // With a clock set by hand only a ring of all tells that it moved.
-            let by_hand = engine.0.clock.is_manual();
-            tokio::select! {
-                biased;
-                () = engine.0.stop.cancelled() => {}
-                () = self.rung.notified() => {}
-                () = moved, if by_hand => {}
-                () = tokio::time::sleep(Duration::from_millis(wait.unsigned_abs())), if !by_hand => {}
-            }
+        tokio::select! {
+            biased;
+            () = clock.wait_until(at) => {}
+            () = self.rung.notified() => {}
         }
         // Awake: whatever comes now is seen by the look that follows, or rings for the next wait.
         self.set_to.store(Ms::MAX, Ordering::Release);
@@ -63,8 +53,6 @@ pub struct Alarms {
     pub task_due: Alarm,
     /// A task may be pushed.
     pub push_due: Alarm,
-    /// For those that only go by the clock.
-    all: Notify,
 }
 
 impl Alarms {
@@ -73,6 +61,5 @@ impl Alarms {
         self.worker_silent.ring();
         self.task_due.ring();
         self.push_due.ring();
-        self.all.notify_waiters();
     }
 }

@@ -84,9 +84,9 @@ const PASSED_OVER: u32 = 8;
 const ROWS_OF_DEPENDENCIES: usize = 20;
 
 #[derive(Default)]
-struct Waiting {
+struct Queues {
     maintenance: VecDeque<(Maintenance, MaintenanceReply)>,
-    queues: [VecDeque<Pending>; URGENCIES],
+    by_urgency: [VecDeque<Pending>; URGENCIES],
     /// Batches in a row that had no room for the queue's first command.
     passed_over: [u32; URGENCIES],
     commands: usize,
@@ -97,7 +97,7 @@ struct Waiting {
 
 #[derive(Default)]
 pub(super) struct Inbox {
-    waiting: Mutex<Waiting>,
+    queues: Mutex<Queues>,
     arrived: Notify,
 }
 
@@ -106,17 +106,17 @@ impl Inbox {
     pub fn push(&self, commands: Vec<Pending>) -> Result<(), Error> {
         let bytes: usize = commands.iter().map(|pending| pending.bytes).sum();
         {
-            let mut waiting = self.waiting.lock();
-            if waiting.closed {
+            let mut queues = self.queues.lock();
+            if queues.closed {
                 return Err(Error::Unavailable);
             }
-            if waiting.commands + commands.len() > QUEUE_COMMANDS || waiting.bytes + bytes > QUEUE_BYTES {
+            if queues.commands + commands.len() > QUEUE_COMMANDS || queues.bytes + bytes > QUEUE_BYTES {
                 return Err(Error::Busy);
             }
-            waiting.commands += commands.len();
-            waiting.bytes += bytes;
+            queues.commands += commands.len();
+            queues.bytes += bytes;
             for pending in commands {
-                waiting.queues[urgency(&pending.command.op)].push_back(pending);
+                queues.by_urgency[urgency(&pending.command.op)].push_back(pending);
             }
         }
         self.arrived.notify_one();
@@ -126,24 +126,24 @@ impl Inbox {
     /// Puts a command back, before all others of its urgency: it has waited once already.
     pub fn push_again(&self, mut pending: Pending) {
         pending.rows = weigh(&pending.command.op).0 + pending.extra.dependencies.len() * ROWS_OF_DEPENDENCIES;
-        let mut waiting = self.waiting.lock();
-        waiting.commands += 1;
-        waiting.bytes += pending.bytes;
-        waiting.queues[urgency(&pending.command.op)].push_front(pending);
-        drop(waiting);
+        let mut queues = self.queues.lock();
+        queues.commands += 1;
+        queues.bytes += pending.bytes;
+        queues.by_urgency[urgency(&pending.command.op)].push_front(pending);
+        drop(queues);
         self.arrived.notify_one();
     }
 
     pub fn push_maintenance(&self, job: Maintenance, reply: MaintenanceReply) -> Result<(), Error> {
-        let mut waiting = self.waiting.lock();
-        if waiting.closed {
+        let mut queues = self.queues.lock();
+        if queues.closed {
             return Err(Error::Unavailable);
         }
-        if waiting.maintenance.len() >= QUEUE_MAINTENANCE {
+        if queues.maintenance.len() >= QUEUE_MAINTENANCE {
             return Err(Error::Busy);
         }
-        waiting.maintenance.push_back((job, reply));
-        drop(waiting);
+        queues.maintenance.push_back((job, reply));
+        drop(queues);
         self.arrived.notify_one();
         Ok(())
     }
@@ -153,21 +153,21 @@ impl Inbox {
     pub async fn next(&self) -> Option<Work> {
         loop {
             {
-                let mut waiting = self.waiting.lock();
-                waiting.maintenance_next = !waiting.maintenance_next;
-                if waiting.maintenance_next
-                    && let Some((job, reply)) = waiting.maintenance.pop_front()
+                let mut queues = self.queues.lock();
+                queues.maintenance_next = !queues.maintenance_next;
+                if queues.maintenance_next
+                    && let Some((job, reply)) = queues.maintenance.pop_front()
                 {
                     return Some(Work::Maintenance(job, reply));
                 }
-                let batch = waiting.take();
+                let batch = queues.take();
                 if !batch.is_empty() {
                     return Some(Work::Batch(batch));
                 }
-                if let Some((job, reply)) = waiting.maintenance.pop_front() {
+                if let Some((job, reply)) = queues.maintenance.pop_front() {
                     return Some(Work::Maintenance(job, reply));
                 }
-                if waiting.closed {
+                if queues.closed {
                     return None;
                 }
             }
@@ -176,19 +176,19 @@ impl Inbox {
     }
 
     pub fn close(&self) {
-        self.waiting.lock().closed = true;
+        self.queues.lock().closed = true;
         self.arrived.notify_one();
     }
 }
 
-impl Waiting {
+impl Queues {
     fn take(&mut self) -> Vec<Pending> {
         let mut batch = Vec::new();
         let (mut rows, mut bytes) = (0, 0);
         let mut of_queue = [0; URGENCIES];
         // Once more without shares, for what room is left.
         for shares in [SHARES, [BATCH_ROWS; URGENCIES]] {
-            for (at, queue) in self.queues.iter_mut().enumerate() {
+            for (at, queue) in self.by_urgency.iter_mut().enumerate() {
                 while let Some(next) = queue.front() {
                     let has_room = batch.len() < BATCH_COMMANDS && rows + next.rows <= BATCH_ROWS && bytes + next.bytes <= BATCH_BYTES;
                     let fits = has_room && of_queue[at] + next.rows <= shares[at];
@@ -204,7 +204,7 @@ impl Waiting {
                 }
             }
         }
-        for (at, queue) in self.queues.iter().enumerate() {
+        for (at, queue) in self.by_urgency.iter().enumerate() {
             let is_passed_over = of_queue[at] == 0 && !queue.is_empty();
             self.passed_over[at] = if is_passed_over { self.passed_over[at] + 1 } else { 0 };
         }
@@ -224,15 +224,15 @@ mod tests {
     use bloom_core::ids::TaskId;
     use bloom_test_world::world::spec;
 
-    fn waiting(ops: impl IntoIterator<Item = Op>) -> Waiting {
-        let mut waiting = Waiting::default();
+    fn queues(ops: impl IntoIterator<Item = Op>) -> Queues {
+        let mut queues = Queues::default();
         for op in ops {
             let pending = Pending::new(op.into(), oneshot::channel().0);
-            waiting.commands += 1;
-            waiting.bytes += pending.bytes;
-            waiting.queues[urgency(&pending.command.op)].push_back(pending);
+            queues.commands += 1;
+            queues.bytes += pending.bytes;
+            queues.by_urgency[urgency(&pending.command.op)].push_back(pending);
         }
-        waiting
+        queues
     }
 
     fn reevaluate() -> Op {
@@ -255,22 +255,22 @@ mod tests {
 
     #[test]
     fn a_batch_begins_with_what_is_most_urgent() {
-        let mut waiting = waiting([create(5), create(1), reevaluate(), cancel()]);
-        let batch = waiting.take();
-        assert_eq!((names(&batch), waiting.commands), (vec!["cancel", "reevaluate", "create"], 0));
+        let mut queues = queues([create(5), create(1), reevaluate(), cancel()]);
+        let batch = queues.take();
+        assert_eq!((names(&batch), queues.commands), (vec!["cancel", "reevaluate", "create"], 0));
         assert!(matches!(&batch[3].command.op, Op::Create(op::Create { tasks }) if tasks.len() == 5), "bulk comes last");
     }
 
     #[test]
     fn a_flood_of_re_evaluations_leaves_room_for_the_others() {
-        let mut waiting = waiting((0..1_000).map(|_| reevaluate()).chain((0..10).map(|_| create(1))));
-        assert_eq!(names(&waiting.take()), ["reevaluate", "create", "reevaluate"]);
+        let mut queues = queues((0..1_000).map(|_| reevaluate()).chain((0..10).map(|_| create(1))));
+        assert_eq!(names(&queues.take()), ["reevaluate", "create", "reevaluate"]);
     }
 
     #[test]
     fn what_never_has_room_has_its_turn() {
-        let mut waiting = waiting((0..1_000).map(|_| reevaluate()).chain([create(1_000)]));
-        let batches = (0..).take_while(|_| !names(&waiting.take()).contains(&"create")).count();
+        let mut queues = queues((0..1_000).map(|_| reevaluate()).chain([create(1_000)]));
+        let batches = (0..).take_while(|_| !names(&queues.take()).contains(&"create")).count();
         assert_eq!(batches, PASSED_OVER as usize);
     }
 
@@ -282,6 +282,6 @@ mod tests {
             pending.extra.dependencies = (0..100).map(TaskId::from_u128).collect();
             inbox.push_again(pending);
         }
-        assert_eq!(inbox.waiting.lock().take().len(), 1, "one of them fills a batch");
+        assert_eq!(inbox.queues.lock().take().len(), 1, "one of them fills a batch");
     }
 }

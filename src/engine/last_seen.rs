@@ -1,6 +1,7 @@
 //! Signs of life of workers, gathered: they are written once a second, so that heartbeats need not touch the worker's row.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bloom_core::Ms;
@@ -9,7 +10,10 @@ use bloom_core::op;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use super::Engine;
+use super::background::Background;
+use super::clock::Clock;
+use super::replica::Replica;
+use super::writers::Writers;
 
 const FLUSH_EVERY: Duration = Duration::from_secs(1);
 const FLUSH_AT_MOST_EVERY: Duration = Duration::from_millis(50);
@@ -18,48 +22,54 @@ const AT_ONCE: usize = 500;
 /// Names held at most; a caller that invents names can't fill the memory.
 const WORKERS: usize = 100_000;
 
-pub(super) struct LastSeen {
+pub struct LastSeen {
     /// How often they are written, and how often an open claim counts as one.
-    pub every: Duration,
+    pub(super) every: Duration,
     noted: Mutex<BTreeMap<WorkerId, Ms>>,
     urgent: Notify,
+    clock: Arc<Clock>,
+    replica: Arc<Replica>,
+    writers: Arc<Writers>,
 }
 
 impl LastSeen {
-    pub fn new(offline_after_ms: i64) -> Self {
+    pub(super) fn new(offline_after_ms: i64, clock: Arc<Clock>, replica: Arc<Replica>, writers: Arc<Writers>) -> Self {
         let every = Duration::from_millis(offline_after_ms.unsigned_abs() / 5).clamp(FLUSH_AT_MOST_EVERY, FLUSH_EVERY);
-        Self { every, noted: Mutex::default(), urgent: Notify::new() }
+        Self { every, noted: Mutex::default(), urgent: Notify::new(), clock, replica, writers }
     }
 
-    /// `urgent`: the worker counts as lost, so the word is not to wait.
-    pub fn note(&self, worker: &str, at: Ms, urgent: bool) {
+    /// The worker showed a sign of life.
+    pub fn record(&self, worker: &str) {
+        let now = self.clock.now();
+        let is_lost = self.replica.see(worker, now);
         let mut noted = self.noted.lock();
         if let Some(last) = noted.get_mut(worker) {
-            *last = at;
+            *last = now;
         } else if noted.len() < WORKERS {
-            noted.insert(worker.to_owned(), at);
+            noted.insert(worker.to_owned(), now);
         }
         drop(noted);
-        if urgent {
+        // A worker that counts as lost is not to wait.
+        if is_lost {
             self.urgent.notify_one();
         }
     }
-}
 
-pub(super) async fn flush(engine: Engine) {
-    while !engine.is_stopping() {
-        tokio::select! {
-            biased;
-            () = engine.0.stop.cancelled() => {}
-            () = engine.0.last_seen.urgent.notified() => {}
-            () = tokio::time::sleep(engine.0.last_seen.every) => {}
-        }
-        let mut noted: Vec<_> = std::mem::take(&mut *engine.0.last_seen.noted.lock()).into_iter().collect();
-        while !noted.is_empty() {
-            let rest = noted.split_off(noted.len().min(AT_ONCE));
-            // A failure loses a second's signs; the next ones come.
-            let _ = engine.submit(op::RecordLastSeen { last_seen: noted }).await;
-            noted = rest;
+    pub(super) async fn flush(self: Arc<Self>, background: Background) {
+        while !background.is_stopping() {
+            tokio::select! {
+                biased;
+                () = background.stopped() => {}
+                () = self.urgent.notified() => {}
+                () = tokio::time::sleep(self.every) => {}
+            }
+            let mut noted: Vec<_> = std::mem::take(&mut *self.noted.lock()).into_iter().collect();
+            while !noted.is_empty() {
+                let rest = noted.split_off(noted.len().min(AT_ONCE));
+                // A failure loses a second's signs; the next ones come.
+                let _ = self.writers.submit(op::RecordLastSeen { last_seen: noted }).await;
+                noted = rest;
+            }
         }
     }
 }

@@ -1,50 +1,74 @@
 //! The one write path, and what this replica remembers of it.
 //!
 //! Commands gather while the last batch commits; a batch is one set-based read, [`decide`](bloom_core::decide) command by command, a few
-//! set-based writes and one commit ([`writer`]). Replies go out after it, and so does word of what changed. The [`replica`] cache follows
-//! the commits of this process at once and those of others by the [`feed`]; [`claims`] are answered from it. What a commit let go of
-//! wakes those who wait for it ([`wakeups`]).
+//! set-based writes and one commit. Replies go out after it, and so does word of what changed.
+//!
+//! The parts, each with what it uses; nothing uses a part below it:
+//!
+//! | part | what it does | uses |
+//! | --- | --- | --- |
+//! | `background`, `clock`, `random`, `alarm` | tasks and their stop, the time, ids and jitter, what reconcilers wait for | |
+//! | `specs` | task specs lately used | |
+//! | `replica` | remembers tasks, workers, counts and open claims; answers from them, and tells watchers what changed | `specs`, `alarm` |
+//! | `replica::feed` | keeps the replica cache true: commits of other replicas, rebuilds | `replica` |
+//! | `inbox`, `writers` | take commands and maintenance in, and answer after the commit | |
+//! | `last_seen` | gathers signs of life of workers | `replica`, `writers` |
+//! | `wakeups` | has those re-evaluated that wait for what a commit let go of | `writers` |
+//! | `candidates` | which tasks a worker may have | `replica`, `feed` |
+//! | `claims`, `pushes` | long polls of workers, and what the leader pushes | `candidates`, `replica`, `feed`, `writers`, `last_seen` |
+//! | `writer` | carries batches out: one connection, one batch after the other | `inbox`, `replica`, `feed`, `wakeups` |
+//!
+//! [`Engine`] opens, owns and stops them.
 
 mod alarm;
+mod background;
+mod candidates;
 mod changes;
 mod claims;
 mod clock;
-mod feed;
 mod inbox;
 mod last_seen;
+mod lock_patience;
+mod measure;
 mod pushes;
 mod random;
 mod replica;
 mod specs;
-mod view;
+mod waiting;
 mod wakeups;
 mod writer;
+mod writers;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicI64;
 
-use bloom_core::Ms;
-use bloom_core::command::{Choice, Command, Operation, Rejection};
+use bloom_core::command::{Choice, Command, Rejection};
 use bloom_core::ids::TaskId;
 use bloom_core::op::Lease;
 use bloom_core::reply::Leased;
-use bloom_core::task::{Origin, TaskSpec};
-use bloom_database::{self as database, Database, Done, Maintenance};
+use bloom_core::task::Origin;
+use bloom_database::{self as database, Database};
 use bloom_telemetry::Metrics;
-use tokio::sync::{Notify, broadcast, oneshot};
-use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
+use tokio::sync::oneshot;
 
 pub use alarm::{Alarm, Alarms};
+pub use background::Background;
 pub use changes::Changes;
-pub use claims::ClaimRequest;
-pub use pushes::PushRound;
-pub use replica::Stats;
-pub use view::{Directives, Waiting};
-pub use wakeups::OpenWakeup;
+pub use claims::{ClaimRequest, Claims};
+pub use clock::Clock;
+pub use last_seen::LastSeen;
+pub use pushes::{PushRound, Pushes};
+pub use random::Random;
+pub use replica::{Directives, Replica, Stats};
+pub use specs::Specs;
+pub use waiting::Waiting;
+pub use wakeups::{OpenWakeup, Wakeups};
+pub use writers::Writers;
 
-use inbox::{Inbox, Pending};
-use replica::Replica;
+use candidates::Candidates;
+use inbox::Inbox;
+use replica::feed::Feed;
+use writer::WriterTask;
 
 /// Why a command was not carried out.
 #[derive(Clone, Debug, PartialEq)]
@@ -77,110 +101,107 @@ pub struct EngineOptions {
     pub seed: Option<u64>,
 }
 
+/// The parts of an engine. Each part uses parts that stand before it, never one behind it.
 #[derive(Clone)]
-pub struct Engine(Arc<Inner>);
-
-struct Inner {
-    database: Arc<dyn Database>,
-    metrics: Metrics,
-    replica: Arc<Replica>,
-    specs: specs::Specs,
-    wakeups: wakeups::Under,
-    /// Commands that place leases or set up workers, and all others; on SQLite both are one.
-    placement: Arc<Inbox>,
-    ledger: Arc<Inbox>,
-    changes: broadcast::Sender<Arc<Changes>>,
-    last_seen: last_seen::LastSeen,
-    pages_read: Notify,
-    /// A claim or a push that was under way has ended.
-    given_back: Notify,
-    clock: clock::Clock,
-    random: random::Random,
-    session_wait_ms: i64,
-    alarms: Alarms,
-    /// There is something to tell other replicas.
-    committed: Notify,
-    /// Others have committed something that is wanted here at once.
-    feed_wanted: Notify,
-    /// Something may have been missed.
-    rebuild: Notify,
-    stop: CancellationToken,
-    tasks: TaskTracker,
-    /// Where tasks run, also those that a writer's thread starts.
-    runtime: tokio::runtime::Handle,
+pub struct Engine {
+    pub database: Arc<dyn Database>,
+    pub metrics: Metrics,
+    pub background: Background,
+    pub clock: Arc<Clock>,
+    pub random: Arc<Random>,
+    pub alarms: Arc<Alarms>,
+    pub specs: Arc<Specs>,
+    pub replica: Arc<Replica>,
+    pub writers: Arc<Writers>,
+    pub last_seen: Arc<LastSeen>,
+    pub wakeups: Arc<Wakeups>,
+    pub claims: Arc<Claims>,
+    pub pushes: Arc<Pushes>,
 }
-
-/// How many commits a slow watcher may fall behind before it is told to read anew.
-const CHANGES_KEPT: usize = 256;
 
 impl Engine {
     /// Fills the cache, opens the writers and starts to serve.
     ///
     /// # Errors
     /// Of the database.
-    pub async fn start(database: Arc<dyn Database>, metrics: Metrics, options: EngineOptions) -> Result<Self, database::Error> {
-        let ledger = Arc::new(Inbox::default());
+    pub async fn start(database: Arc<dyn Database>, metrics: Metrics, options: EngineOptions) -> database::Result<Self> {
         let is_shared = database.is_shared();
-        let placement = if is_shared { Arc::new(Inbox::default()) } else { ledger.clone() };
-        let has_threads = options.seed.is_none();
-        let engine = Self(Arc::new(Inner {
-            database,
-            metrics,
-            replica: Arc::default(),
-            specs: specs::Specs::default(),
-            wakeups: wakeups::Under::default(),
-            placement,
-            ledger: ledger.clone(),
-            changes: broadcast::channel(CHANGES_KEPT).0,
-            last_seen: last_seen::LastSeen::new(options.worker_offline_after_ms),
-            pages_read: Notify::new(),
-            given_back: Notify::new(),
-            clock: clock::Clock::new(options.manual_clock),
-            random: random::Random::new(options.seed),
+        let background = Background::new();
+        let clock = Arc::new(Clock::new(options.manual_clock));
+        let random = Arc::new(Random::new(options.seed));
+        let alarms = Arc::new(Alarms::default());
+        let specs = Arc::new(Specs::new(database.clone()));
+        let replica = Arc::new(Replica::new(specs.clone(), alarms.clone()));
+        let feed = Arc::new(Feed::new(database.clone(), replica.clone(), clock.clone()));
+        let writers = Arc::new(Writers::new(is_shared));
+        let last_seen = LastSeen::new(options.worker_offline_after_ms, clock.clone(), replica.clone(), writers.clone());
+        let last_seen = Arc::new(last_seen);
+        let wakeups = Arc::new(Wakeups::new(database.clone(), writers.clone(), background.clone()));
+        let candidates = Candidates::new(database.clone(), replica.clone(), feed.clone(), random.clone(), background.clone());
+        let candidates = Arc::new(candidates);
+        let claims = Arc::new(Claims {
+            database: database.clone(),
+            replica: replica.clone(),
+            feed: feed.clone(),
+            candidates: candidates.clone(),
+            writers: writers.clone(),
+            last_seen: last_seen.clone(),
+            background: background.clone(),
+        });
+        let pushes = Arc::new(Pushes { clock: clock.clone(), replica: replica.clone(), candidates, writers: writers.clone() });
+        let shared = Arc::new(writer::Shared {
+            clock: clock.clone(),
+            random: random.clone(),
+            metrics: metrics.clone(),
+            replica: replica.clone(),
+            feed: feed.clone(),
+            wakeups: wakeups.clone(),
             session_wait_ms: options.session_wait_ms,
-            alarms: Alarms::default(),
-            committed: Notify::new(),
-            feed_wanted: Notify::new(),
-            rebuild: Notify::new(),
-            stop: CancellationToken::new(),
-            tasks: TaskTracker::new(),
-            runtime: tokio::runtime::Handle::current(),
-        }));
-        engine.rebuild().await?;
-        engine.open_writer("ledger", ledger, has_threads).await?;
+        });
+        let engine =
+            Self { database, metrics, background, clock, random, alarms, specs, replica, writers, last_seen, wakeups, claims, pushes };
+
+        feed.rebuild().await?;
+        let has_threads = options.seed.is_none();
+        engine.open_writer("ledger", engine.writers.ledger.clone(), &shared, has_threads).await?;
         if is_shared {
-            engine.open_writer("placement", engine.0.placement.clone(), has_threads).await?;
-            engine.spawn(feed::tell(engine.clone()));
+            engine.open_writer("placement", engine.writers.placement.clone(), &shared, has_threads).await?;
+            engine.background.spawn(feed.clone().notify(engine.background.clone()));
         }
-        engine.spawn(feed::follow(engine.clone()));
-        engine.spawn(last_seen::flush(engine.clone()));
+        engine.background.spawn(feed.follow(engine.background.clone()));
+        engine.background.spawn(engine.last_seen.clone().flush(engine.background.clone()));
         Ok(engine)
     }
 
-    async fn open_writer(&self, name: &'static str, inbox: Arc<Inbox>, has_threads: bool) -> Result<(), database::Error> {
-        if has_threads {
-            return self.open_writer_thread(name, inbox).await;
+    async fn open_writer(
+        &self,
+        name: &'static str,
+        inbox: Arc<Inbox>,
+        shared: &Arc<writer::Shared>,
+        has_thread: bool,
+    ) -> database::Result<()> {
+        if has_thread {
+            return self.open_writer_thread(name, inbox, shared.clone()).await;
         }
-        let writer = self.0.database.writer().await?;
-        self.0.replica.lock().own(writer.id());
-        self.spawn(writer::run(self.clone(), name, writer, inbox));
+        let writer = WriterTask::open(shared.clone(), &*self.database, name).await?;
+        self.background.spawn(writer.run(inbox));
         Ok(())
     }
 
     /// A writer has a thread of its own, so that it takes up a database's answer at once, however many requests keep the others busy.
-    async fn open_writer_thread(&self, name: &'static str, inbox: Arc<Inbox>) -> Result<(), database::Error> {
+    async fn open_writer_thread(&self, name: &'static str, inbox: Arc<Inbox>, shared: Arc<writer::Shared>) -> database::Result<()> {
         let (opened, is_open) = oneshot::channel();
         let (ended, has_ended) = oneshot::channel();
-        let engine = self.clone();
+        let database = self.database.clone();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let no_thread = |error: std::io::Error| database::Error::Unavailable(format!("no thread for the {name} writer: {error}"));
         let runtime = runtime.map_err(no_thread)?;
         let thread = move || {
             runtime.block_on(async move {
-                match engine.0.database.writer().await {
+                match WriterTask::open(shared, &*database, name).await {
                     Ok(writer) => {
-                        let _ = opened.send(Ok(writer.id()));
-                        writer::run(engine, name, writer, inbox).await;
+                        let _ = opened.send(Ok(()));
+                        writer.run(inbox).await;
                     }
                     Err(error) => drop(opened.send(Err(error))),
                 }
@@ -188,47 +209,24 @@ impl Engine {
             let _ = ended.send(());
         };
         std::thread::Builder::new().name(format!("writer-{name}")).spawn(thread).map_err(no_thread)?;
-        let writer = is_open.await.unwrap_or_else(|_| Err(database::Error::Unavailable(format!("the {name} writer did not start"))));
-        self.0.replica.lock().own(writer?);
+        is_open.await.unwrap_or_else(|_| Err(database::Error::Unavailable(format!("the {name} writer did not start"))))?;
         // A stop waits for what the writer has in hand.
-        self.0.tasks.spawn(async move { drop(has_ended.await) });
+        self.background.spawn(async move { drop(has_ended.await) });
         Ok(())
     }
 
-    /// Carries one command out; returns after its commit.
-    pub async fn submit<O: Operation>(&self, command: impl Into<Command<O>>) -> Result<O::Reply, Error> {
-        let mut replies = self.submit_all(vec![command.into()]).await;
-        replies.pop().unwrap_or(Err(Error::Internal))
-    }
-
-    /// Carries commands out, each on its own, in one commit where they fit into one batch.
-    pub async fn submit_all<O: Operation>(&self, commands: Vec<Command<O>>) -> Vec<Result<O::Reply, Error>> {
-        let mut answers = Vec::with_capacity(commands.len());
-        let mut ledger = Vec::new();
-        let mut placement = Vec::new();
-        for command in commands {
-            let (reply, answer) = oneshot::channel();
-            answers.push(answer);
-            let inbox = if command.op.is_placement() { &mut placement } else { &mut ledger };
-            inbox.push(Pending::new(command.into_any(), reply));
-        }
-        // Refused commands drop their reply channels; what that means stands here.
-        let refused = [self.0.ledger.push(ledger), self.0.placement.push(placement)].into_iter().find_map(Result::err);
-        let mut replies = Vec::with_capacity(answers.len());
-        for answer in answers {
-            let reply = answer.await.unwrap_or_else(|_| Err(refused.clone().unwrap_or(Error::Unavailable)));
-            // An operation's reply is of its own type, so this never fails.
-            replies.push(reply.and_then(|reply| reply.try_into().map_err(|_| Error::Internal)));
-        }
-        replies
-    }
-
     /// Binds a task to a worker: the one named, or the best.
+    ///
+    /// # Errors
+    /// Of [`Writers::submit`].
     pub async fn lease(&self, task: TaskId, worker: Option<String>, ttl_ms: i64, request_id: Option<String>) -> Result<Leased, Error> {
         self.bind(task, worker, ttl_ms, Origin::Call, request_id).await
     }
 
     /// As [`lease`](Self::lease), to push the task to the worker: whoever gets the answer sends it, once.
+    ///
+    /// # Errors
+    /// Of [`Writers::submit`].
     pub async fn dispatch(&self, task: TaskId, worker: Option<String>, ttl_ms: i64, request_id: Option<String>) -> Result<Leased, Error> {
         self.bind(task, worker, ttl_ms, Origin::Dispatch, request_id).await
     }
@@ -243,102 +241,15 @@ impl Engine {
     ) -> Result<Leased, Error> {
         let choice = match worker {
             Some(worker) => Choice::Named(worker),
-            None => self.shortlist(task, origin.is_pushed()),
+            None => self.replica.shortlist(task, origin.is_pushed()),
         };
-        self.submit(Command { op: Lease { task, choice, ttl_ms, origin }, request_id, epoch: None }).await
-    }
-
-    /// After each commit, of whichever replica.
-    pub fn subscribe(&self) -> broadcast::Receiver<Arc<Changes>> {
-        self.0.changes.subscribe()
-    }
-
-    /// The worker showed a sign of life.
-    pub fn record_last_seen(&self, worker: &str) {
-        let now = self.now();
-        let lost = {
-            let mut remembered = self.0.replica.lock();
-            let fleet = &mut remembered.cache.fleet;
-            fleet.seen(worker, now);
-            fleet.worker(worker).is_some_and(|worker| worker.lost)
-        };
-        self.0.last_seen.note(worker, now, lost);
-    }
-
-    /// Specs by id; ids without a task are left out.
-    pub async fn specs(&self, ids: &[TaskId]) -> Result<Vec<Arc<TaskSpec>>, database::Error> {
-        let mut specs: Vec<_> = ids.iter().filter_map(|id| self.0.specs.get(*id)).collect();
-        if specs.len() < ids.len() {
-            let missing: Vec<_> = ids.iter().filter(|id| !specs.iter().any(|spec| spec.id == **id)).copied().collect();
-            for spec in self.0.database.specs(&missing).await? {
-                self.0.specs.put(spec.clone());
-                specs.push(spec);
-            }
-        }
-        Ok(specs)
-    }
-
-    pub fn database(&self) -> &dyn Database {
-        &*self.0.database
-    }
-
-    pub fn metrics(&self) -> &Metrics {
-        &self.0.metrics
-    }
-
-    /// The database's time, as well as it is known here.
-    pub fn now(&self) -> Ms {
-        self.0.clock.now()
-    }
-
-    /// What has passed here since the start, whatever the database's clock says.
-    pub fn elapsed_ms(&self) -> Ms {
-        self.0.clock.elapsed_ms()
-    }
-
-    /// A well-mixed number.
-    pub fn draw(&self) -> u64 {
-        self.0.random.draw()
-    }
-
-    pub fn alarms(&self) -> &Alarms {
-        &self.0.alarms
-    }
-
-    /// Has a maintenance job done between two batches.
-    ///
-    /// # Errors
-    /// [`Error::Unavailable`] when it failed: it is to be asked for again.
-    pub async fn maintain(&self, job: Maintenance) -> Result<Done, Error> {
-        let (reply, answer) = oneshot::channel();
-        self.0.ledger.push_maintenance(job, reply)?;
-        answer.await.unwrap_or(Err(Error::Unavailable))
-    }
-
-    /// What the cache shows of each task, by revision, for comparison with the database.
-    pub fn shown_tasks(&self) -> Vec<(TaskId, i64)> {
-        self.0.replica.lock().cache.shown().collect()
-    }
-
-    /// Runs until the engine stops; the stop waits for it.
-    pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
-        self.0.tasks.spawn_on(task, &self.0.runtime);
-    }
-
-    pub async fn stopped(&self) {
-        self.0.stop.cancelled().await;
+        self.writers.submit(Command { op: Lease { task, choice, ttl_ms, origin }, request_id, epoch: None }).await
     }
 
     /// Finishes what was taken in, and closes the writers.
     pub async fn stop(&self) {
-        self.0.stop.cancel();
-        self.0.placement.close();
-        self.0.ledger.close();
-        self.0.tasks.close();
-        self.0.tasks.wait().await;
-    }
-
-    pub fn is_stopping(&self) -> bool {
-        self.0.stop.is_cancelled()
+        self.background.begin_stop();
+        self.writers.close();
+        self.background.ended().await;
     }
 }

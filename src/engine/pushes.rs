@@ -1,5 +1,7 @@
 //! What the leader brings to the workers that are pushed to: it makes the leases; whoever gets them sends each once.
 
+use std::sync::Arc;
+
 use bloom_core::Ms;
 use bloom_core::command::{Command, Rejection};
 use bloom_core::ids::WorkerId;
@@ -9,8 +11,11 @@ use bloom_core::reply::{Leased, Pushed};
 use bloom_core::task::{Origin, TaskState};
 use bloom_core::worker::Worker;
 
-use super::claims::{Taken, Tries};
-use super::{Engine, Error};
+use super::Error;
+use super::candidates::{Candidates, Taken, Tries};
+use super::clock::Clock;
+use super::replica::Replica;
+use super::writers::Writers;
 
 /// Where this replica's cache of a worker is behind, it has caught up by then.
 const CACHE_MS: Ms = 1_000;
@@ -38,19 +43,26 @@ struct Room {
     last_seen: Ms,
 }
 
-impl Engine {
+pub struct Pushes {
+    pub(super) clock: Arc<Clock>,
+    pub(super) replica: Arc<Replica>,
+    pub(super) candidates: Arc<Candidates>,
+    pub(super) writers: Arc<Writers>,
+}
+
+impl Pushes {
     /// Gives up to `max` ready tasks to the workers that are pushed to and that `is_reachable` lets pass: the first tasks first, each to
     /// the worker with most room. The commands count only in this epoch.
     pub async fn push(&self, epoch: i64, max: usize, ttl_ms: i64, is_reachable: impl Fn(&str) -> bool) -> PushRound {
         let mut round = PushRound::default();
-        let mut taken = Taken { engine: self, tasks: Vec::new() };
+        let mut taken = Taken { candidates: &self.candidates, tasks: Vec::new() };
         let mut pushes = Vec::new();
         let mut rooms = self.rooms(is_reachable);
         while pushes.len() < max {
             let best = (0..rooms.len()).max_by_key(|at| (rooms[*at].free, rooms[*at].last_seen));
             let Some(at) = best.filter(|at| rooms[*at].free > 0) else { break };
-            let tasks = match self.candidates(&rooms[at].worker, 1, &Tries::default()).await {
-                Ok(candidates) => candidates.tasks,
+            let tasks = match self.candidates.offer(&rooms[at].worker, 1, &Tries::default()).await {
+                Ok(offer) => offer.tasks,
                 Err(error) => {
                     round.error = Some(error);
                     break;
@@ -65,10 +77,10 @@ impl Engine {
             pushes.push(op::Push { task, worker: rooms[at].worker.clone(), ttl_ms });
         }
         if pushes.len() == max {
-            round.again_at(self.now());
+            round.again_at(self.clock.now());
         }
         let commands = pushes.iter().cloned().map(|op| Command { op, request_id: None, epoch: Some(epoch) }).collect();
-        let replies = self.submit_all(commands).await;
+        let replies = self.writers.submit_all(commands).await;
         self.sort(pushes.into_iter().zip(replies), &mut round);
         drop(taken);
         round
@@ -80,14 +92,14 @@ impl Engine {
             match reply {
                 Ok(Pushed::Leased(Leased { task, worker, .. })) => round.leased.push((task, worker)),
                 // Something blocks it; it was parked, and the next one may go.
-                Ok(Pushed::Parked(_)) => round.again_at(self.now()),
-                Err(Error::Rejected(Rejection::NoWorker | Rejection::WorkerNotFound)) => round.again_at(self.now() + CACHE_MS),
-                Err(Error::Rejected(rejection)) if rejection != Rejection::NotLeader => round.again_at(self.now()),
+                Ok(Pushed::Parked(_)) => round.again_at(self.clock.now()),
+                Err(Error::Rejected(Rejection::NoWorker | Rejection::WorkerNotFound)) => round.again_at(self.clock.now() + CACHE_MS),
+                Err(Error::Rejected(rejection)) if rejection != Rejection::NotLeader => round.again_at(self.clock.now()),
                 Err(error) => {
                     // Another program may keep one of them locked: other tasks and other workers must not wait for that.
                     if error == Error::Busy {
-                        self.withhold(&[push.task]);
-                        self.0.replica.lock().pass_over(push.worker);
+                        self.candidates.withhold(&[push.task]);
+                        self.replica.lock().pass_over(push.worker);
                     }
                     round.error = Some(error);
                 }
@@ -97,7 +109,7 @@ impl Engine {
 
     /// A worker that claims is not pushed to, whatever its registration says.
     fn rooms(&self, is_reachable: impl Fn(&str) -> bool) -> Vec<Room> {
-        let remembered = self.0.replica.lock();
+        let remembered = self.replica.lock();
         let fleet = &remembered.cache.fleet;
         let claims = |id: &str| remembered.has_open_claim(id) || fleet.held(id).any(|held| held.origin == Origin::Claim);
         let open = fleet

@@ -6,7 +6,7 @@ use bloom_core::ids::IdSource;
 use parking_lot::Mutex;
 
 #[derive(Debug)]
-pub(super) struct Random {
+pub struct Random {
     seeds: Mutex<IdSource>,
     /// The source of the last batch: the next one's ids sort behind its ids, also within one millisecond.
     last: Mutex<IdSource>,
@@ -14,20 +14,21 @@ pub(super) struct Random {
 
 impl Random {
     /// The same seed gives the same bits again.
-    pub fn new(seed: Option<u64>) -> Self {
+    pub(super) fn new(seed: Option<u64>) -> Self {
         let seed = seed.unwrap_or_else(|| RandomState::new().build_hasher().finish());
         Self { seeds: Mutex::new(IdSource::new(0, seed)), last: Mutex::new(IdSource::new(0, 0)) }
     }
 
+    /// A well-mixed number.
     pub fn draw(&self) -> u64 {
         self.seeds.lock().draw()
     }
 
-    pub fn rise_above_last_id(&self, ids: &mut IdSource) {
+    pub(super) fn rise_above_last_id(&self, ids: &mut IdSource) {
         ids.rise_above_source(&self.last.lock());
     }
 
-    pub fn keep_last_id(&self, ids: &IdSource) {
+    pub(super) fn keep_last_id(&self, ids: &IdSource) {
         self.last.lock().rise_above_source(ids);
     }
 }

@@ -1,9 +1,10 @@
-//! Task specs lately used. They never change, so what is here is right; the rest is read.
+//! Task specs. They never change, so those lately used are kept; the rest is read.
 
 use std::sync::Arc;
 
 use bloom_core::ids::TaskId;
 use bloom_core::task::TaskSpec;
+use bloom_database::{self as database, Database};
 use parking_lot::Mutex;
 use quick_cache::Weighter;
 use quick_cache::unsync::Cache;
@@ -24,32 +25,51 @@ impl Weighter<TaskId, Arc<TaskSpec>> for Bytes {
     }
 }
 
-pub(super) struct Specs(Mutex<Cache<TaskId, Arc<TaskSpec>, Bytes>>);
-
-impl Default for Specs {
-    fn default() -> Self {
-        Self(Mutex::new(Cache::with_weighter(MAX_BYTES as usize / SPEC_BYTES, MAX_BYTES, Bytes)))
-    }
+pub struct Specs {
+    database: Arc<dyn Database>,
+    kept: Mutex<Cache<TaskId, Arc<TaskSpec>, Bytes>>,
 }
 
 impl Specs {
-    pub fn get(&self, id: TaskId) -> Option<Arc<TaskSpec>> {
-        self.0.lock().get(&id).cloned()
+    pub(super) fn new(database: Arc<dyn Database>) -> Self {
+        Self { database, kept: Mutex::new(Cache::with_weighter(MAX_BYTES as usize / SPEC_BYTES, MAX_BYTES, Bytes)) }
     }
 
-    pub fn put(&self, spec: Arc<TaskSpec>) {
+    /// Specs by id; ids without a task are left out.
+    ///
+    /// # Errors
+    /// Of the database.
+    pub async fn by_id(&self, ids: &[TaskId]) -> database::Result<Vec<Arc<TaskSpec>>> {
+        let mut specs: Vec<_> = ids.iter().filter_map(|id| self.kept(*id)).collect();
+        if specs.len() < ids.len() {
+            let missing: Vec<_> = ids.iter().filter(|id| !specs.iter().any(|spec| spec.id == **id)).copied().collect();
+            for spec in self.database.specs(&missing).await? {
+                self.put(spec.clone());
+                specs.push(spec);
+            }
+        }
+        Ok(specs)
+    }
+
+    pub(super) fn kept(&self, id: TaskId) -> Option<Arc<TaskSpec>> {
+        self.kept.lock().get(&id).cloned()
+    }
+
+    pub(super) fn put(&self, spec: Arc<TaskSpec>) {
         if Bytes.weight(&spec.id, &spec) <= MAX_SPEC_BYTES {
-            self.0.lock().insert(spec.id, spec);
+            self.kept.lock().insert(spec.id, spec);
         }
     }
 
-    pub fn remove(&self, id: TaskId) {
-        self.0.lock().remove(&id);
+    pub(super) fn remove(&self, id: TaskId) {
+        self.kept.lock().remove(&id);
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use bloom_test_database::scripted::ScriptedDatabase;
+
     use super::*;
 
     fn spec(id: u128, prompt: usize) -> Arc<TaskSpec> {
@@ -58,13 +78,13 @@ mod tests {
 
     /// Bytes that the cache itself has allocated.
     fn footprint(specs: &Specs) -> usize {
-        let used = specs.0.lock().memory_used();
+        let used = specs.kept.lock().memory_used();
         used.entries + used.map
     }
 
     #[test]
     fn removed_specs_leave_nothing_behind() {
-        let specs = Specs::default();
+        let specs = Specs::new(Arc::new(ScriptedDatabase::default()));
         let come_and_go = |ids: std::ops::Range<u128>| {
             for id in ids {
                 specs.put(spec(id, 10));
@@ -74,21 +94,21 @@ mod tests {
         };
         let after_few = come_and_go(0..1_000);
         assert_eq!(come_and_go(1_000..100_000), after_few);
-        assert_eq!(specs.0.lock().weight(), 0);
+        assert_eq!(specs.kept.lock().weight(), 0);
     }
 
     #[test]
     fn specs_are_kept_up_to_their_bytes() {
-        let specs = Specs::default();
+        let specs = Specs::new(Arc::new(ScriptedDatabase::default()));
         for id in 0..100 {
             specs.put(spec(id, 500_000));
         }
         {
-            let kept = specs.0.lock();
+            let kept = specs.kept.lock();
             assert!(kept.len() > 10 && kept.weight() <= MAX_BYTES, "{} specs, {} bytes", kept.len(), kept.weight());
         }
-        assert!(specs.get(TaskId::from_u128(99)).is_some(), "the newest");
+        assert!(specs.kept(TaskId::from_u128(99)).is_some(), "the newest");
         specs.put(spec(200, 2 << 20));
-        assert!(specs.get(TaskId::from_u128(200)).is_none(), "one alone may not push out the others");
+        assert!(specs.kept(TaskId::from_u128(200)).is_none(), "one alone may not push out the others");
     }
 }

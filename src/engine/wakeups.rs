@@ -4,17 +4,21 @@
 //! goes on with what a dead or busy replica leaves.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
 use bloom_core::command::{Command, Op, Reply};
 use bloom_core::op;
 use bloom_core::reply;
+use bloom_core::task::TaskState;
 use bloom_core::wakeup::{Progress, Wakeup, WakeupId};
+use bloom_database::Database;
 use parking_lot::Mutex;
-
 use tokio::sync::Semaphore;
 
+use super::Error;
+use super::background::Background;
 use super::inbox::Pending;
-use super::{Engine, Error};
+use super::writers::Writers;
 
 /// Waiters of one re-evaluation.
 const PAGE: i64 = 100;
@@ -26,41 +30,41 @@ const READS: usize = 2;
 /// ended.
 const BUSY: usize = 128;
 
-/// Those that this replica works on.
-#[derive(Debug)]
-pub(super) struct Under {
-    ids: Mutex<HashSet<WakeupId>>,
+pub struct Wakeups {
+    database: Arc<dyn Database>,
+    writers: Arc<Writers>,
+    background: Background,
+    /// Those that this replica works on.
+    under_way: Mutex<HashSet<WakeupId>>,
     reads: Semaphore,
 }
 
-impl Default for Under {
-    fn default() -> Self {
-        Self { ids: Mutex::default(), reads: Semaphore::new(READS) }
+impl Wakeups {
+    pub(super) fn new(database: Arc<dyn Database>, writers: Arc<Writers>, background: Background) -> Self {
+        Self { database, writers, background, under_way: Mutex::default(), reads: Semaphore::new(READS) }
     }
-}
 
-impl Engine {
     /// Answers a command. First those are re-evaluated that wait for what it let go of, a page of each: so whoever got the answer finds
     /// them ready. What is left goes on beside.
-    pub(super) fn answer(&self, pending: Pending, answer: Result<Reply, Error>, caused: Vec<Wakeup>) {
-        let is_busy = self.0.wakeups.ids.lock().len() >= BUSY;
+    pub(super) fn answer(self: &Arc<Self>, pending: Pending, answer: Result<Reply, Error>, caused: Vec<Wakeup>) {
+        let is_busy = self.under_way.lock().len() >= BUSY;
         if caused.is_empty() || is_busy || matches!(pending.command.op, Op::Reevaluate(_)) {
             // A re-evaluation may cause the next one, and so on along a chain: nobody waits for all of that.
             self.send(pending, answer);
             caused.into_iter().for_each(|wakeup| self.work_off(wakeup));
             return;
         }
-        let engine = self.clone();
-        self.spawn(async move {
+        let wakeups = self.clone();
+        self.background.spawn(async move {
             let mut open = Vec::new();
             for wakeup in caused {
-                if let Some(mut work) = Work::begin(&engine, wakeup, None)
+                if let Some(mut work) = Work::begin(&wakeups, wakeup, None)
                     && let Ok(true) = work.page().await
                 {
                     open.push(work);
                 }
             }
-            engine.send(pending, answer);
+            wakeups.send(pending, answer);
             for mut work in open {
                 while let Ok(true) = work.page().await {}
             }
@@ -74,23 +78,23 @@ impl Engine {
     }
 
     /// Whoever claimed is gone: the leases go back unharmed instead of waiting for their time.
-    fn hand_back(&self, leased: &[bloom_core::task::TaskState]) {
+    fn hand_back(&self, leased: &[TaskState]) {
         for task in leased {
             let Some(lease) = &task.lease else { continue };
             let release = op::Release { task: task.id, lease: lease.id, reason: "the claim was abandoned".into() };
-            let engine = self.clone();
-            self.spawn(async move {
+            let writers = self.writers.clone();
+            self.background.spawn(async move {
                 // A failure is made good by the lease's expiry.
-                let _ = engine.submit(release).await;
+                let _ = writers.submit(release).await;
             });
         }
     }
 
     /// Works the whole wake-up off, beside.
-    pub(super) fn work_off(&self, wakeup: Wakeup) {
-        let engine = self.clone();
-        self.spawn(async move {
-            if let Some(mut work) = Work::begin(&engine, wakeup, None) {
+    pub(super) fn work_off(self: &Arc<Self>, wakeup: Wakeup) {
+        let wakeups = self.clone();
+        self.background.spawn(async move {
+            if let Some(mut work) = Work::begin(&wakeups, wakeup, None) {
                 while let Ok(true) = work.page().await {}
             }
         });
@@ -101,7 +105,7 @@ impl Engine {
     ///
     /// # Errors
     /// Of the page; the wake-up stands where it was.
-    pub async fn work_off_page(&self, open: OpenWakeup, epoch: i64) -> Result<Option<OpenWakeup>, Error> {
+    pub async fn work_off_page(self: &Arc<Self>, open: OpenWakeup, epoch: i64) -> Result<Option<OpenWakeup>, Error> {
         let Some(mut work) = Work::begin(self, open.wakeup, Some(epoch)) else { return Ok(None) };
         work.is_whole = open.is_whole;
         let is_left = work.page().await?;
@@ -117,7 +121,7 @@ pub struct OpenWakeup {
 }
 
 struct Work {
-    engine: Engine,
+    wakeups: Arc<Wakeups>,
     wakeup: Wakeup,
     epoch: Option<i64>,
     is_whole: bool,
@@ -125,18 +129,18 @@ struct Work {
 
 impl Work {
     /// `None`: somebody is at it here, or too many are.
-    fn begin(engine: &Engine, wakeup: Wakeup, epoch: Option<i64>) -> Option<Self> {
-        let mut under = engine.0.wakeups.ids.lock();
-        (under.len() < AT_ONCE && under.insert(wakeup.id)).then(|| Self { engine: engine.clone(), wakeup, epoch, is_whole: true })
+    fn begin(wakeups: &Arc<Wakeups>, wakeup: Wakeup, epoch: Option<i64>) -> Option<Self> {
+        let mut under_way = wakeups.under_way.lock();
+        (under_way.len() < AT_ONCE && under_way.insert(wakeup.id)).then(|| Self { wakeups: wakeups.clone(), wakeup, epoch, is_whole: true })
     }
 
     /// Has one page re-evaluated; answers whether there are more.
     async fn page(&mut self) -> Result<bool, Error> {
-        if self.engine.is_stopping() && self.epoch.is_some() {
+        if self.wakeups.background.is_stopping() && self.epoch.is_some() {
             return Ok(false);
         }
-        let reading = self.engine.0.wakeups.reads.acquire().await.map_err(|_| Error::Unavailable)?;
-        let waiters = self.engine.0.database.waiters(&self.wakeup, PAGE).await.map_err(|error| {
+        let reading = self.wakeups.reads.acquire().await.map_err(|_| Error::Unavailable)?;
+        let waiters = self.wakeups.database.waiters(&self.wakeup, PAGE).await.map_err(|error| {
             tracing::debug!(%error, "waiting tasks could not be read; the leader will retry");
             Error::Unavailable
         })?;
@@ -145,7 +149,7 @@ impl Work {
         let progress = Progress { wakeup: self.wakeup.id, next: waiters.next, more_want_key: waiters.more_want_key };
         let progress = self.is_whole.then_some(progress);
         let op = op::Reevaluate { tasks: waiters.tasks, progress };
-        let done = self.engine.submit(Command { op, request_id: None, epoch: self.epoch }).await?;
+        let done = self.wakeups.writers.submit(Command { op, request_id: None, epoch: self.epoch }).await?;
         self.is_whole &= done.is_whole;
         self.wakeup.cursor = waiters.next;
         Ok(waiters.next.is_some())
@@ -154,6 +158,6 @@ impl Work {
 
 impl Drop for Work {
     fn drop(&mut self) {
-        self.engine.0.wakeups.ids.lock().remove(&self.wakeup.id);
+        self.wakeups.under_way.lock().remove(&self.wakeup.id);
     }
 }

@@ -10,13 +10,19 @@ use bloom_core::command::{Keys, Rejection, Reply};
 use bloom_core::decide::decide;
 use bloom_core::wakeup::Wakeup;
 use bloom_core::working_set::{Halt, Slots, WorkingSet};
-use bloom_database::{self as database, Done, LockWait, Maintenance, Position, Writer};
+use bloom_database::{self as database, Database, Done, LockWait, Maintenance, Position, Writer};
+use bloom_telemetry::Metrics;
 use tokio::time::Instant;
 
-use super::changes::Changes;
+use super::Error;
+use super::clock::Clock;
 use super::inbox::{Inbox, Pending, Work};
-use super::replica::OpenRead;
-use super::{Engine, Error};
+use super::lock_patience::LockPatience;
+use super::measure::measure;
+use super::random::Random;
+use super::replica::feed::Feed;
+use super::replica::{OpenRead, Replica};
+use super::wakeups::Wakeups;
 
 /// After so many conflicts in a row a batch gives up.
 const CONFLICTS: u32 = 3;
@@ -25,37 +31,24 @@ const TRIES: u32 = 8;
 /// How long a batch waits for a database that is away.
 const PATIENCE: Duration = Duration::from_secs(5);
 const RECONNECT_EVERY: Duration = Duration::from_millis(100);
-/// So long after it waited for a lock in vain, a writer does not wait long for another one: whoever keeps rows locked is no replica, and
-/// the commands of everybody else stand behind those that need the rows.
-const LOCKS_MET_FOR: Duration = Duration::from_secs(10);
-
-pub(super) async fn run(engine: Engine, name: &'static str, writer: Box<dyn Writer>, inbox: Arc<Inbox>) {
-    let mut task = WriterTask { engine, name, writer, in_doubt: None, lock_met: None };
-    while let Some(work) = inbox.next().await {
-        match work {
-            Work::Batch(batch) => {
-                let again = task.carry_out(batch).await;
-                for pending in again.into_iter().rev() {
-                    inbox.push_again(pending);
-                }
-            }
-            Work::Maintenance(job, reply) => {
-                let done = task.maintain(&job).await;
-                let _ = reply.send(done);
-            }
-        }
-    }
-    task.writer.close().await;
+/// What writers work with, besides their own connections.
+pub(super) struct Shared {
+    pub clock: Arc<Clock>,
+    pub random: Arc<Random>,
+    pub metrics: Metrics,
+    pub replica: Arc<Replica>,
+    pub feed: Arc<Feed>,
+    pub wakeups: Arc<Wakeups>,
+    pub session_wait_ms: i64,
 }
 
-struct WriterTask {
-    engine: Engine,
+pub(super) struct WriterTask {
+    shared: Arc<Shared>,
     name: &'static str,
     writer: Box<dyn Writer>,
     /// The last commit's fate is not known yet.
     in_doubt: Option<Doubt>,
-    /// When it last waited for a lock in vain.
-    lock_met: Option<Instant>,
+    lock_patience: LockPatience,
 }
 
 /// What may have been committed.
@@ -84,6 +77,32 @@ enum Try {
 type Decided = (Result<Reply, Halt>, Vec<Wakeup>);
 
 impl WriterTask {
+    pub async fn open(shared: Arc<Shared>, database: &dyn Database, name: &'static str) -> database::Result<Self> {
+        let writer = database.writer().await?;
+        let task = Self { shared, name, writer, in_doubt: None, lock_patience: LockPatience::default() };
+        task.own();
+        Ok(task)
+    }
+
+    /// Carries out what comes into the inbox, until it is closed and empty.
+    pub async fn run(mut self, inbox: Arc<Inbox>) {
+        while let Some(work) = inbox.next().await {
+            match work {
+                Work::Batch(batch) => {
+                    let again = self.carry_out(batch).await;
+                    for pending in again.into_iter().rev() {
+                        inbox.push_again(pending);
+                    }
+                }
+                Work::Maintenance(job, reply) => {
+                    let done = self.maintain(&job).await;
+                    let _ = reply.send(done);
+                }
+            }
+        }
+        self.writer.close().await;
+    }
+
     /// Answers every command but those that need more rows, which it hands back.
     async fn carry_out(&mut self, batch: Vec<Pending>) -> Vec<Pending> {
         let started = Instant::now();
@@ -91,14 +110,17 @@ impl WriterTask {
         let mut parts = vec![batch];
         while let Some(mut batch) = parts.pop() {
             let mut conflicts = 0;
-            let mut wait = self.lock_wait();
+            let mut wait = self.lock_patience.wait();
             loop {
                 // What is loaded is as old as this moment, so the cache must not forget what it hears from here on.
-                let read = self.engine.0.replica.begin_read();
+                let read = self.shared.replica.begin_read();
                 match self.try_once(&batch, conflicts > 0, wait).await {
                     Try::Done(set, outcomes) => {
-                        self.engine.0.metrics.batch(self.name, batch.len(), started.elapsed().as_secs_f64());
-                        again.extend(self.publish(*set, batch, outcomes, &read));
+                        self.shared.metrics.batch(self.name, batch.len(), started.elapsed().as_secs_f64());
+                        self.own();
+                        let is_committed = !set.dirty.is_empty();
+                        self.publish(&set, is_committed.then(|| self.position()), &read);
+                        again.extend(self.answer(batch, outcomes));
                         break;
                     }
                     Try::NotLeader => {
@@ -110,7 +132,7 @@ impl WriterTask {
                         batch = rest;
                     }
                     Try::Locked if wait != LockWait::Skip => {
-                        self.meet_lock();
+                        self.lock_patience.lose(self.name);
                         wait = LockWait::Skip;
                     }
                     Try::Conflict if conflicts < CONFLICTS => conflicts += 1,
@@ -145,23 +167,6 @@ impl WriterTask {
         again
     }
 
-    fn lock_wait(&self) -> LockWait {
-        match self.lock_met {
-            Some(at) if at.elapsed() < LOCKS_MET_FOR => LockWait::Short,
-            _ => LockWait::Long,
-        }
-    }
-
-    fn meet_lock(&mut self) {
-        if self.lock_wait() == LockWait::Long {
-            tracing::warn!(
-                writer = self.name,
-                "another program keeps rows of the database locked; commands that need them are refused until it lets them go"
-            );
-        }
-        self.lock_met = Some(Instant::now());
-    }
-
     async fn try_once(&mut self, batch: &[Pending], exact: bool, wait: LockWait) -> Try {
         if let Err(error) = self.settle_doubt().await {
             tracing::warn!(writer = self.name, %error, "the database can't be reached");
@@ -178,16 +183,16 @@ impl WriterTask {
             Err(database::Error::Locked(text)) if wait == LockWait::Skip => return self.failed(database::Error::Unavailable(text)).await,
             Err(error) => return self.failed(error).await,
         };
-        self.engine.0.clock.set(loaded.now);
-        self.engine.0.metrics.database_up(true);
-        let mut set = WorkingSet::new(loaded, self.engine.0.random.draw());
+        self.shared.clock.set(loaded.now);
+        self.shared.metrics.database_up(true);
+        let mut set = WorkingSet::new(loaded, self.shared.random.draw());
         set.exact = exact;
-        set.session_wait_ms = self.engine.0.session_wait_ms;
-        self.engine.0.random.rise_above_last_id(&mut set.ids);
+        set.session_wait_ms = self.shared.session_wait_ms;
+        self.shared.random.rise_above_last_id(&mut set.ids);
         self.hint_slots(&mut set);
         let outcomes: Vec<Decided> =
             batch.iter().map(|pending| (decide(&mut set, &pending.command), std::mem::take(&mut set.caused))).collect();
-        self.engine.0.random.keep_last_id(&set.ids);
+        self.shared.random.keep_last_id(&set.ids);
         if set.dirty.is_empty() {
             return match self.writer.rollback().await {
                 Ok(()) => Try::Done(Box::new(set), outcomes),
@@ -204,7 +209,7 @@ impl WriterTask {
 
     /// Slots in use as this replica knows them, for workers whose true ones were not asked for.
     fn hint_slots(&self, set: &mut WorkingSet) {
-        let remembered = self.engine.0.replica.lock();
+        let remembered = self.shared.replica.lock();
         let ids: Vec<_> = set.loaded.workers.keys().filter(|id| !set.loaded.slots.contains_key(*id)).cloned().collect();
         for id in ids {
             let used = remembered.cache.fleet.used(&id);
@@ -222,14 +227,13 @@ impl WriterTask {
         let is_same_writer = self.writer.id() == writer;
         match self.in_doubt.take() {
             Some(Doubt::Batch(set, read)) if committed && is_same_writer => {
-                self.engine.0.replica.publish(&set, Some(Position { writer, n: n + 1 }), &read);
-                self.engine.announce(Changes::of(&set));
+                self.publish(&set, Some(Position { writer, n: n + 1 }), &read);
                 for wakeup in set.dirty.wakeups {
-                    self.engine.work_off(wakeup);
+                    self.shared.wakeups.work_off(wakeup);
                 }
             }
             // Registered anew after a long time away, it can't tell; what became of a maintenance job is not kept.
-            Some(_) if committed || !is_same_writer => self.engine.0.rebuild.notify_one(),
+            Some(_) if committed || !is_same_writer => self.shared.feed.want_rebuild(),
             _ => {}
         }
         self.own();
@@ -240,18 +244,18 @@ impl WriterTask {
         let outcome = match error {
             database::Error::NotLeader => Try::NotLeader,
             error if error.is_conflict() => {
-                self.engine.0.metrics.conflict(self.name);
+                self.shared.metrics.conflict(self.name);
                 tracing::debug!(writer = self.name, %error, "conflict; the batch is decided again");
                 Try::Conflict
             }
             database::Error::Locked(text) => {
-                self.engine.0.metrics.conflict(self.name);
+                self.shared.metrics.conflict(self.name);
                 tracing::debug!(writer = self.name, text, "a lock was waited for in vain");
                 Try::Locked
             }
             error if error.is_unavailable() => {
                 tracing::warn!(writer = self.name, %error, "the database can't be reached");
-                self.engine.0.metrics.database_up(false);
+                self.shared.metrics.database_up(false);
                 away(&error)
             }
             error => Try::Failed(error),
@@ -271,7 +275,7 @@ impl WriterTask {
             match self.writer.resolve_commit().await {
                 Ok(true) if self.writer.id() == writer => return Try::Done(Box::new(set), outcomes),
                 Ok(committed) if committed || self.writer.id() != writer => {
-                    self.engine.0.rebuild.notify_one();
+                    self.shared.feed.want_rebuild();
                     return Try::InDoubt(None);
                 }
                 Ok(_) => return Try::Conflict,
@@ -307,44 +311,38 @@ impl WriterTask {
         self.own();
         if matches!(job, Maintenance::CorrectCounts { .. }) {
             // What this replica remembers may be wrong in another way than the database was. Should this fail, the feed's reader repeats it.
-            if self.engine.read_counts().await.is_err() {
-                self.engine.0.rebuild.notify_one();
+            if self.shared.feed.read_counts().await.is_err() {
+                self.shared.feed.want_rebuild();
             }
-            self.engine.0.committed.notify_one();
+            self.shared.feed.tell();
         } else if done.is_batch {
-            let mut remembered = self.engine.0.replica.lock();
-            remembered.remove_tasks(&done.removed);
-            remembered.count(self.position(), &done.counts);
-            drop(remembered);
-            self.engine.announce(Changes { removed_tasks: done.removed.clone(), ..Changes::default() });
-            self.engine.0.committed.notify_one();
+            self.shared.replica.publish_removal(&done.removed, &done.counts, self.position());
+            self.shared.feed.tell();
         }
         Ok(done)
     }
 
     /// A writer that was removed for its long silence has come back under another number.
     fn own(&self) {
-        self.engine.0.replica.lock().own(self.writer.id());
+        self.shared.replica.lock().own(self.writer.id());
     }
 
     fn position(&self) -> Position {
         Position { writer: self.writer.id(), n: self.writer.n() }
     }
 
-    /// Takes the batch into this replica's cache, tells who watches, answers.
-    fn publish(&self, set: WorkingSet, batch: Vec<Pending>, outcomes: Vec<Decided>, read: &OpenRead) -> Vec<Pending> {
-        for spec in &set.dirty.specs {
-            self.engine.0.specs.put(spec.clone());
+    /// Takes the batch into this replica's cache, and tells who watches.
+    fn publish(&self, set: &WorkingSet, committed: Option<Position>, read: &OpenRead) {
+        self.shared.replica.publish(set, committed, read);
+        self.shared.feed.check_suspects();
+        measure(&self.shared.metrics, set);
+        if committed.is_some() {
+            self.shared.feed.tell();
         }
-        self.own();
-        let is_committed = !set.dirty.is_empty();
-        self.engine.0.replica.publish(&set, is_committed.then(|| self.position()), read);
-        self.engine.check_suspects();
-        self.engine.measure(&set);
-        if is_committed {
-            self.engine.0.committed.notify_one();
-            self.engine.announce(Changes::of(&set));
-        }
+    }
+
+    /// Answers all commands but those that need more rows, which it hands back.
+    fn answer(&self, batch: Vec<Pending>, outcomes: Vec<Decided>) -> Vec<Pending> {
         let mut again = Vec::new();
         for (mut pending, (outcome, caused)) in batch.into_iter().zip(outcomes) {
             let answer = match outcome {
@@ -365,8 +363,8 @@ impl WriterTask {
                 Err(Error::Rejected(_)) => "rejected",
                 Err(_) => "error",
             };
-            self.engine.0.metrics.command(pending.command.op.name(), outcome);
-            self.engine.answer(pending, answer, caused);
+            self.shared.metrics.command(pending.command.op.name(), outcome);
+            self.shared.wakeups.answer(pending, answer, caused);
         }
         again
     }

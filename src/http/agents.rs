@@ -36,12 +36,12 @@ pub async fn health(State(app): State<AppState>, caller: Caller, path: WorkerPat
     match app.agents.health(&worker.url).await {
         Ok(answer) => {
             let change = change_of_health(&worker.id, &answer);
-            app.engine.submit(caller.command(change)).await?;
+            app.engine.writers.submit(caller.command(change)).await?;
             ok(&AgentHealth::reachable(answer))
         }
         Err(error) => {
             let lost = op::MarkOffline { worker: worker.id, cause: Loss::Unreachable(error.clone()) };
-            app.engine.submit(caller.command(lost)).await?;
+            app.engine.writers.submit(caller.command(lost)).await?;
             ok(&AgentHealth::unreachable(error))
         }
     }
@@ -112,7 +112,7 @@ async fn order(app: AppState, caller: Caller, path: WorkerPath, body: &Content, 
         let _permit = permit;
         let answer = app.agents.order(&worker.url, order).await;
         let answer = answer.map_err(|error| Error::Text { status: 502, text: error.into() })?;
-        app.engine.submit(caller.command(record(order, worker.id))).await?;
+        app.engine.writers.submit(caller.command(record(order, worker.id))).await?;
         Ok::<_, Error>(answer)
     });
     let answer = done.await.map_err(|error| Error::Internal(error.to_string()))?;

@@ -63,7 +63,7 @@ async fn apply(app: &AppState, caller: &Caller, bulk: Bulk, statuses: &[Status],
     }
     let commands = states.iter().map(|task| caller.command(op(task.id))).collect();
     let mut changed = 0;
-    for outcome in app.engine.submit_all(commands).await {
+    for outcome in app.engine.writers.submit_all(commands).await {
         match outcome {
             Ok(_) => changed += 1,
             // It changed meanwhile, and the wish does not apply any more.

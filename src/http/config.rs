@@ -45,7 +45,7 @@ pub async fn set(State(app): State<AppState>, caller: Caller, body: Content) -> 
     let wanted = body.read::<NewConfig>()?;
     let (url, key) = (wanted.membridge_server_url.0, wanted.admin_key.0);
     let op = op::Configure { membridge_server_url: url.clone(), membridge_admin_key: key.clone() };
-    app.engine.submit(caller.command(op)).await?;
+    app.engine.writers.submit(caller.command(op)).await?;
     app.membridge.configure(url, SecretString::from(key));
     show(&app)
 }
@@ -62,7 +62,7 @@ pub async fn test_connection(State(app): State<AppState>, caller: Caller, body: 
     let tested = app.membridge.test_connection().await;
     let detail = tested.as_ref().map_or_else(|error| format!("failed: {error}"), |_| "connected".into());
     let (action, entity_type, entity_id) = (Action::ConnectionTest, EntityType::Config, "membridge".into());
-    app.engine.submit(caller.command(op::RecordAudit { action, entity_type, entity_id, actor: Actor::Admin, detail })).await?;
+    app.engine.writers.submit(caller.command(op::RecordAudit { action, entity_type, entity_id, actor: Actor::Admin, detail })).await?;
     ok(&match tested {
         Ok(health) => ConnectionTest { connected: true, health: Some(health), error: None },
         Err(error) => ConnectionTest { connected: false, health: None, error: Some(error) },

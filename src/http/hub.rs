@@ -62,7 +62,7 @@ impl Hub {
     }
 
     pub async fn run(self: Arc<Self>, engine: Engine, store: Store, shutdown: CancellationToken) {
-        let mut changes = engine.subscribe();
+        let mut changes = engine.replica.subscribe();
         loop {
             let change = tokio::select! {
                 change = changes.recv() => change,

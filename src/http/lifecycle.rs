@@ -72,9 +72,9 @@ pub async fn heartbeat(State(app): State<AppState>, caller: Caller, path: TaskPa
         Err(wrong) => return Err(app.most_important_error(&path, Ask::Heartbeat, raw, wrong).await),
     };
     let task = path.known().ok_or(Error::fixed(404, "Task or lease not found"))?;
-    let task = app.engine.submit(caller.command(op::Heartbeat { task, holder })).await?;
+    let task = app.engine.writers.submit(caller.command(op::Heartbeat { task, holder })).await?;
     let lease = active(&task)?;
-    app.engine.record_last_seen(&lease.worker_id);
+    app.engine.last_seen.record(&lease.worker_id);
     let expires_at = lease.expires_at;
     ok(&Renewed { lease, expires_at })
 }
@@ -117,7 +117,7 @@ pub async fn complete(State(app): State<AppState>, caller: Caller, path: TaskPat
     }
     let holder = completion.holder();
     let command = completion.into_command(path.id()?, holder);
-    let reply::Completed { task, result } = app.engine.submit(caller.command(command)).await?;
+    let reply::Completed { task, result } = app.engine.writers.submit(caller.command(command)).await?;
     completed(&app, &task, result).await
 }
 
@@ -130,7 +130,7 @@ async fn completed(app: &AppState, task: &TaskState, result: StoredResult) -> Ha
     let (now, before);
     let result = match result {
         StoredResult::Now(result) => {
-            app.engine.record_last_seen(&result.worker_id);
+            app.engine.last_seen.record(&result.worker_id);
             now = result;
             &*now
         }
@@ -198,7 +198,7 @@ pub async fn requeue(State(app): State<AppState>, caller: Caller, path: TaskPath
 }
 
 async fn show_reply(app: &AppState, caller: &Caller, op: impl Operation<Reply = TaskState>) -> HandlerResult {
-    let state = app.engine.submit(caller.command(op)).await?;
+    let state = app.engine.writers.submit(caller.command(op)).await?;
     let spec = spec(&app.engine, &state).await?;
     ok(&show_task(&app.engine, &spec, &state))
 }

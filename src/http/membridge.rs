@@ -82,7 +82,7 @@ pub async fn select(State(app): State<AppState>, caller: Caller, ProjectPath(pro
     }
     let (action, entity_type) = (Action::LeadershipPromote, EntityType::Project);
     let note = op::RecordAudit { action, entity_type, entity_id: project, actor: Actor::Admin, detail: wish.primary_node_id.0 };
-    app.engine.submit(caller.command(note)).await?;
+    app.engine.writers.submit(caller.command(note)).await?;
     through(reply)
 }
 

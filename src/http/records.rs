@@ -85,7 +85,7 @@ pub const STATS: Policy = Policy::READ;
     responses((status = 200, description = "Counts.", body = Stats))
 )]
 pub async fn stats(State(app): State<AppState>) -> HandlerResult {
-    let stats = app.engine.stats();
+    let stats = app.engine.replica.stats();
     let counted = stats.tasks_by_status.iter().filter(|(_, count)| **count > 0);
     ok(&Stats {
         tasks: TaskStats {

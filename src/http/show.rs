@@ -15,22 +15,22 @@ use bloom_engine::Engine;
 use bloom_store::LeaseRow;
 
 pub fn show_task<'a>(engine: &Engine, spec: &'a TaskSpec, state: &'a TaskState) -> Task<'a> {
-    let waiting = engine.waiting(state).map(|waiting| Waiting { reason: waiting.reason.into(), message: waiting.message });
+    let waiting = engine.replica.waiting(state).map(|waiting| Waiting { reason: waiting.reason.into(), message: waiting.message });
     Task::new(spec, state, waiting)
 }
 
 pub fn show_worker<'a>(engine: &Engine, worker: &'a worker::Worker) -> Worker<'a> {
-    Worker::new(worker, engine.active_leases(&worker.id))
+    Worker::new(worker, engine.replica.active_leases(&worker.id))
 }
 
 pub fn directives(engine: &Engine, worker: &str) -> Directives {
-    let directives = engine.directives(worker);
+    let directives = engine.replica.directives(worker);
     Directives { cancel: directives.cancel, drain: directives.drain }
 }
 
 /// What was asked for, of a task that exists.
 pub async fn spec(engine: &Engine, state: &TaskState) -> Result<Arc<TaskSpec>, Error> {
-    let specs = engine.specs(&[state.id]).await?;
+    let specs = engine.specs.by_id(&[state.id]).await?;
     // Removed between the reply and here.
     specs.into_iter().next().ok_or(Error::TASK_NOT_FOUND)
 }

@@ -68,7 +68,7 @@ pub async fn create_batch(State(app): State<AppState>, caller: Caller, body: Con
 }
 
 async fn submit(app: &AppState, caller: &Caller, tasks: Vec<TaskSpec>) -> Result<Vec<CreatedTask>, Error> {
-    Ok(app.engine.submit(caller.command(op::Create { tasks })).await?)
+    Ok(app.engine.writers.submit(caller.command(op::Create { tasks })).await?)
 }
 
 fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Error> {

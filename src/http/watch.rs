@@ -90,7 +90,7 @@ pub async fn tell(engine: &Engine, store: &Store, changes: &Changes, backlog: &B
 
 async fn tell_tasks(engine: &Engine, store: &Store, tasks: &[Arc<TaskState>], frames: &mut Frames<'_>) -> Result<(), Error> {
     let ids: Vec<_> = tasks.iter().map(|task| task.id).collect();
-    let specs = engine.specs(&ids).await?;
+    let specs = engine.specs.by_id(&ids).await?;
     let specs: HashMap<_, _> = specs.iter().map(|spec| (spec.id, spec)).collect();
     let mut ended: Vec<LeaseId> = Vec::new();
     for state in tasks {

@@ -48,7 +48,7 @@ pub async fn claim(State(app): State<AppState>, caller: Caller, path: WorkerPath
     };
     let leased = tokio::select! {
         biased;
-        leased = app.engine.claim(request) => leased?,
+        leased = app.engine.claims.claim(request) => leased?,
         // A lease that was given right now is delivered again: the next claim does not hold it.
         () = app.shutdown.cancelled() => Vec::new(),
     };
@@ -57,7 +57,7 @@ pub async fn claim(State(app): State<AppState>, caller: Caller, path: WorkerPath
 
 async fn delivered(app: &AppState, worker: &str, leased: &[TaskState]) -> Result<Response, Error> {
     let ids: Vec<_> = leased.iter().map(|task| task.id).collect();
-    let specs = if ids.is_empty() { Vec::new() } else { app.engine.specs(&ids).await? };
+    let specs = if ids.is_empty() { Vec::new() } else { app.engine.specs.by_id(&ids).await? };
     let leases = leased.iter().filter_map(|state| {
         let spec = specs.iter().find(|spec| spec.id == state.id)?;
         Some(ClaimedLease { lease: Lease::active(state)?, task: show_task(&app.engine, spec, state) })
@@ -80,11 +80,11 @@ pub async fn heartbeat(State(app): State<AppState>, caller: Caller, path: Worker
     let leases = body.read::<WorkerHeartbeat>()?.leases.map(|id| id.0);
     let worker = path.name()?;
     let op = op::RenewLeases { worker: worker.clone(), leases };
-    let reply::RenewedLeases { renewed, lost, cancel } = app.engine.submit(caller.command(op)).await?;
+    let reply::RenewedLeases { renewed, lost, cancel } = app.engine.writers.submit(caller.command(op)).await?;
     if renewed.is_empty() {
         must_be_known(&app, &worker).await?;
     }
-    app.engine.record_last_seen(&worker);
+    app.engine.last_seen.record(&worker);
     let mut directives = directives(&app.engine, &worker);
     // The rows know of every cancel; this replica may not have heard of it yet.
     directives.cancel.extend(cancel);
@@ -131,7 +131,7 @@ pub async fn complete(State(app): State<AppState>, caller: Caller, path: WorkerP
         results.push(CompletionResult { task_id, status, error });
     }
     let mut is_holder = false;
-    for (place, outcome) in places.into_iter().zip(app.engine.submit_all(commands).await) {
+    for (place, outcome) in places.into_iter().zip(app.engine.writers.submit_all(commands).await) {
         match outcome {
             Ok(reply::Completed { result, .. }) => is_holder |= matches!(result, StoredResult::Now(_)),
             Err(error) => {
@@ -146,7 +146,7 @@ pub async fn complete(State(app): State<AppState>, caller: Caller, path: WorkerP
         }
     }
     if is_holder {
-        app.engine.record_last_seen(&worker);
+        app.engine.last_seen.record(&worker);
     } else if results.iter().all(|result| result.status != 200) {
         must_be_known(&app, &worker).await?;
     }

@@ -88,7 +88,7 @@ pub async fn register(State(app): State<AppState>, caller: Caller, body: Content
 }
 
 async fn worker_reply(app: &AppState, caller: &Caller, op: impl Operation<Reply = ChangedWorker>) -> HandlerResult {
-    let ChangedWorker { worker, created, active_leases } = app.engine.submit(caller.command(op)).await?;
+    let ChangedWorker { worker, created, active_leases } = app.engine.writers.submit(caller.command(op)).await?;
     json(if created { StatusCode::CREATED } else { StatusCode::OK }, &Worker::new(&worker, active_leases))
 }
 
@@ -104,7 +104,7 @@ pub const REMOVE: Policy = Policy::ADMIN;
 )]
 pub async fn remove(State(app): State<AppState>, caller: Caller, path: WorkerPath) -> HandlerResult {
     let id = path.name()?;
-    app.engine.submit(caller.command(op::RemoveWorker { worker: id.clone() })).await?;
+    app.engine.writers.submit(caller.command(op::RemoveWorker { worker: id.clone() })).await?;
     ok(&Removed { removed: true, id: id.into() })
 }
 

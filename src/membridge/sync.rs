@@ -34,11 +34,11 @@ async fn take_over(context: Context, membridge: Membridge) -> Result<(), Error> 
 
 /// Applies stored settings whenever they change.
 pub async fn settings(engine: Engine, store: Store, membridge: Membridge) {
-    let mut changes = engine.subscribe();
+    let mut changes = engine.replica.subscribe();
     loop {
         let changed = tokio::select! {
             changed = changes.recv() => changed,
-            () = engine.stopped() => return,
+            () = engine.background.stopped() => return,
         };
         match changed {
             Ok(changes) if !changes.settings && !changes.reset => continue,

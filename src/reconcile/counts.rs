@@ -31,7 +31,7 @@ pub(super) async fn check(context: Context) {
 async fn check_when_due(context: Context, due: Arc<Mutex<Due>>) -> Result<Option<Ms>, Error> {
     let mut due = due.lock().await;
     let engine = &context.engine;
-    let (epoch, now) = (context.leadership.epoch(), engine.now());
+    let (epoch, now) = (context.leadership.epoch(), engine.clock.now());
     let Some(led) = epoch else { return Ok(None) };
     if due.epoch != epoch {
         *due = Due { epoch, at: now + SOON_MS };
@@ -43,8 +43,8 @@ async fn check_when_due(context: Context, due: Arc<Mutex<Due>>) -> Result<Option
     due.at = now + EVERY_MS;
     let missing = tokio::select! {
         biased;
-        () = engine.stopped() => return Ok(None),
-        missing = engine.database().count_errors() => missing.map_err(unreadable)?,
+        () = engine.background.stopped() => return Ok(None),
+        missing = engine.database.count_errors() => missing.map_err(unreadable)?,
     };
     if let Some(((agent, priority, status), n)) = missing.tasks.iter().next() {
         tracing::warn!(
@@ -60,11 +60,11 @@ async fn check_when_due(context: Context, due: Arc<Mutex<Due>>) -> Result<Option
     }
     if !missing.is_empty() {
         let wrong = missing.len() as u64;
-        if let Err(error) = engine.maintain(Maintenance::CorrectCounts { missing, epoch: led }).await {
+        if let Err(error) = engine.writers.maintain(Maintenance::CorrectCounts { missing, epoch: led }).await {
             due.at = now + SOON_MS;
             return Err(error);
         }
-        engine.metrics().counts_corrected(wrong);
+        engine.metrics.counts_corrected(wrong);
     }
     Ok(Some(due.at))
 }

@@ -27,7 +27,7 @@ const LOOK_BEHIND_EVERY_MS: Ms = 5_000;
 pub(super) async fn run(context: Context, steps: ClockSteps) {
     let engine = context.engine.clone();
     let clock = Arc::new(Mutex::new(Clock { steps, ..Clock::default() }));
-    context.run("lease_expiry", &engine.alarms().lease_due, RECONCILE_EVERY_MS, |context| reconcile(context, clock.clone())).await;
+    context.run("lease_expiry", &engine.alarms.lease_due, RECONCILE_EVERY_MS, |context| reconcile(context, clock.clone())).await;
 }
 
 /// What this leadership knows of the database's clock.
@@ -67,7 +67,7 @@ impl Clock {
 
 async fn reconcile(context: Context, clock: Arc<Mutex<Clock>>) -> Result<Option<Ms>, Error> {
     let mut clock = clock.lock().await;
-    let database = context.engine.database();
+    let database = &context.engine.database;
     let Some(epoch) = context.leadership.epoch() else { return Ok(None) };
     let (service, reading) = service::marked(&context.engine, &clock.steps).await.map_err(unreadable)?;
     let step_ms = clock.heed(epoch, service, reading);
@@ -87,10 +87,10 @@ async fn reconcile(context: Context, clock: Arc<Mutex<Clock>>) -> Result<Option<
         }
     }
     loop {
-        let asked_ms = context.engine.elapsed_ms();
+        let asked_ms = context.engine.clock.elapsed_ms();
         let due = database.due_leases(PAGE_ROWS).await.map_err(unreadable)?;
         if clock.has_stepped(&Reading::of(&context.engine, asked_ms, due.now)) {
-            return Ok(Some(context.engine.now()));
+            return Ok(Some(context.engine.clock.now()));
         }
         if due.items.is_empty() {
             return Ok(due.next_at);
@@ -98,7 +98,7 @@ async fn reconcile(context: Context, clock: Arc<Mutex<Clock>>) -> Result<Option<
         // Marked after the look, so that the grace is of that moment or later, however long the look took.
         let (service, reading) = service::marked(&context.engine, &clock.steps).await.map_err(unreadable)?;
         if clock.has_stepped(&reading) {
-            return Ok(Some(context.engine.now()));
+            return Ok(Some(context.engine.clock.now()));
         }
         clock.grace.resumed_at = service.resumed_at;
         let is_last = due.items.len() < PAGE;
@@ -115,7 +115,7 @@ async fn reconcile(context: Context, clock: Arc<Mutex<Clock>>) -> Result<Option<
 async fn follow_step(context: &Context, step_ms: Ms, at: Ms) -> Result<bool, Error> {
     let mut after = None;
     loop {
-        let page = context.engine.database().active_tasks(after, PAGE_ROWS).await.map_err(unreadable)?;
+        let page = context.engine.database.active_tasks(after, PAGE_ROWS).await.map_err(unreadable)?;
         after = page.last().map(|task| task.id);
         let follow = |task: &TaskState| op::ClockStepped { task: task.id, step_ms, at };
         if context.submit_led(page.iter().map(follow)).await?.is_none() {
@@ -134,7 +134,7 @@ async fn end(context: &Context, leases: Vec<(TaskId, LeaseId)>, grace: Grace) ->
     for reply in replies {
         // Renewed since it was looked at; when it is due next stands beside it now.
         if let Due::Later(at) = reply {
-            context.engine.alarms().lease_due.ring_before(at);
+            context.engine.alarms.lease_due.ring_before(at);
         }
     }
     Ok(true)

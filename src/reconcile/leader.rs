@@ -50,9 +50,9 @@ impl Leadership {
 pub(super) async fn keep(engine: Engine, leadership: Leadership) {
     let mut renewed = Instant::now();
     // Of this process alone: a restart is a new holder.
-    let holder = format!("{:016x}{:016x}", engine.draw(), engine.draw());
-    while !engine.is_stopping() {
-        match engine.database().lead(&holder, TTL_MS).await {
+    let holder = format!("{:016x}{:016x}", engine.random.draw(), engine.random.draw());
+    while !engine.background.is_stopping() {
+        match engine.database.lead(&holder, TTL_MS).await {
             Ok(Some(epoch)) => {
                 renewed = Instant::now();
                 change(&engine, &leadership, Some(epoch));
@@ -68,14 +68,14 @@ pub(super) async fn keep(engine: Engine, leadership: Leadership) {
         }
         tokio::select! {
             biased;
-            () = engine.stopped() => {}
+            () = engine.background.stopped() => {}
             () = tokio::time::sleep(RENEW_EVERY) => {}
         }
     }
     if leadership.epoch().is_some() {
         change(&engine, &leadership, None);
         // Another replica takes over at once instead of after a second.
-        let _ = engine.database().resign(&holder).await;
+        let _ = engine.database.resign(&holder).await;
     }
 }
 
@@ -85,7 +85,7 @@ pub(super) fn change(engine: &Engine, leadership: &Leadership, epoch: Option<i64
         return;
     }
     leadership.set(epoch);
-    engine.metrics().leader(epoch.is_some());
+    engine.metrics.leader(epoch.is_some());
     match epoch {
         Some(epoch) => tracing::info!(epoch, "this replica leads"),
         None => tracing::info!("this replica no longer leads"),

@@ -14,17 +14,17 @@ const RUNS_PER_LIMIT: i64 = 10;
 pub(super) async fn run(context: Context) {
     let engine = context.engine.clone();
     let every_ms = (context.options.worker_offline_after_ms / RUNS_PER_LIMIT).max(RECONCILE_EVERY_MS);
-    context.run("worker_liveness", &engine.alarms().worker_silent, every_ms, reconcile).await;
+    context.run("worker_liveness", &engine.alarms.worker_silent, every_ms, reconcile).await;
 }
 
 async fn reconcile(context: Context) -> Result<Option<Ms>, Error> {
     let engine = &context.engine;
     let silent_for_ms = context.options.worker_offline_after_ms;
-    let due = engine.database().silent_workers(silent_for_ms, PAGE_ROWS).await.map_err(unreadable)?;
+    let due = engine.database.silent_workers(silent_for_ms, PAGE_ROWS).await.map_err(unreadable)?;
     // While nobody served, and when the clock stepped, nobody could be seen.
     let served_since = match due.items.is_empty() {
         true => 0,
-        false => engine.database().mark_served().await.map_err(unreadable)?.resumed_at,
+        false => engine.database.mark_served().await.map_err(unreadable)?.resumed_at,
     };
     let mut next = due.next_at;
     let mark = |worker| op::MarkOffline { worker, cause: Loss::Silent { for_ms: silent_for_ms, served_since } };

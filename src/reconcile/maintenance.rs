@@ -18,8 +18,8 @@ const PAGES: usize = 20;
 pub(super) async fn compact(context: Context) {
     context
         .every("compaction", RECONCILE_EVERY_MS, |context| async move {
-            context.engine.maintain(Maintenance::CompactCounts).await?;
-            context.engine.maintain(Maintenance::PruneBatches { older_than_ms: BATCHES_KEPT_MS }).await?;
+            context.engine.writers.maintain(Maintenance::CompactCounts).await?;
+            context.engine.writers.maintain(Maintenance::PruneBatches { older_than_ms: BATCHES_KEPT_MS }).await?;
             Ok(())
         })
         .await;
@@ -35,13 +35,13 @@ async fn retain_once(context: Context) -> Result<(), Error> {
     let days = |days: u32| (days > 0).then(|| i64::from(days) * DAY_MS);
     for _ in 0..PAGES {
         let finished_for_ms = days(context.options.task_retention_days);
-        if engine.maintain(Maintenance::RemoveTasks { finished_for_ms, limit: REMOVE_AT_ONCE }).await?.removed.is_empty() {
+        if engine.writers.maintain(Maintenance::RemoveTasks { finished_for_ms, limit: REMOVE_AT_ONCE }).await?.removed.is_empty() {
             break;
         }
     }
     let Some(older_than_ms) = days(context.options.audit_retention_days) else { return Ok(()) };
     for _ in 0..PAGES {
-        if engine.maintain(Maintenance::PruneAudit { older_than_ms, limit: AUDIT_AT_ONCE }).await?.rows == 0 {
+        if engine.writers.maintain(Maintenance::PruneAudit { older_than_ms, limit: AUDIT_AT_ONCE }).await?.rows == 0 {
             break;
         }
     }

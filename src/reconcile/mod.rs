@@ -45,16 +45,16 @@ const PAGE_ROWS: i64 = PAGE as i64;
 pub fn start(engine: &Engine, options: ReconcileOptions) -> Context {
     let leadership = Leadership::default();
     let context = Context { engine: engine.clone(), leadership: leadership.clone(), options };
-    engine.spawn(leader::keep(engine.clone(), leadership));
+    engine.background.spawn(leader::keep(engine.clone(), leadership));
     let steps = service::ClockSteps::default();
-    engine.spawn(service::mark(engine.clone(), steps.clone()));
-    engine.spawn(expire::run(context.clone(), steps));
-    engine.spawn(liveness::run(context.clone()));
-    engine.spawn(timers::run(context.clone()));
-    engine.spawn(wakeups::run(context.clone()));
-    engine.spawn(maintenance::compact(context.clone()));
-    engine.spawn(maintenance::retain(context.clone()));
-    engine.spawn(counts::check(context.clone()));
+    engine.background.spawn(service::mark(engine.clone(), steps.clone()));
+    engine.background.spawn(expire::run(context.clone(), steps));
+    engine.background.spawn(liveness::run(context.clone()));
+    engine.background.spawn(timers::run(context.clone()));
+    engine.background.spawn(wakeups::run(context.clone()));
+    engine.background.spawn(maintenance::compact(context.clone()));
+    engine.background.spawn(maintenance::retain(context.clone()));
+    engine.background.spawn(counts::check(context.clone()));
     context
 }
 
@@ -75,7 +75,7 @@ impl Context {
     pub async fn submit_led<O: Operation>(&self, ops: impl IntoIterator<Item = O>) -> Result<Option<Vec<O::Reply>>, Error> {
         let Some(epoch) = self.leadership.epoch() else { return Ok(None) };
         let commands = ops.into_iter().map(|op| Command { op, request_id: None, epoch: Some(epoch) }).collect();
-        match self.engine.submit_all(commands).await.into_iter().collect() {
+        match self.engine.writers.submit_all(commands).await.into_iter().collect() {
             Ok(replies) => Ok(Some(replies)),
             Err(Error::Rejected(Rejection::NotLeader)) => {
                 self.stands_down();
@@ -100,19 +100,23 @@ impl Context {
         loop {
             tokio::select! {
                 biased;
-                () = self.engine.stopped() => return,
+                () = self.engine.background.stopped() => return,
                 () = self.leadership.begins() => {}
             }
             let started = Instant::now();
             let outcome = reconcile(self.clone()).await;
-            self.engine.metrics().reconciled(name, started.elapsed().as_secs_f64(), outcome.is_ok());
-            let now = self.engine.now();
+            self.engine.metrics.reconciled(name, started.elapsed().as_secs_f64(), outcome.is_ok());
+            let now = self.engine.clock.now();
             let next = match outcome {
                 Ok(at) => at.unwrap_or(Ms::MAX).min(now + every_ms),
                 Err(_) => now + RETRY_MS,
             };
             if self.leadership.epoch().is_some() {
-                alarm.wait_until(&self.engine, next).await;
+                tokio::select! {
+                    biased;
+                    () = self.engine.background.stopped() => return,
+                    () = alarm.wait_until(&self.engine.clock, next) => {}
+                }
             }
         }
     }

@@ -25,7 +25,7 @@ pub(super) struct Reading {
 impl Reading {
     /// Of an answer that has just come.
     pub fn of(engine: &Engine, asked_ms: Ms, now: Ms) -> Self {
-        Self { now, asked_ms, told_ms: engine.elapsed_ms() }
+        Self { now, asked_ms, told_ms: engine.clock.elapsed_ms() }
     }
 
     /// How far the clock has moved besides what has passed since an earlier reading; 0 where both fit together.
@@ -65,8 +65,8 @@ impl ClockSteps {
 
 /// Writes the service mark.
 pub(super) async fn marked(engine: &Engine, steps: &ClockSteps) -> bloom_database::Result<(Service, Reading)> {
-    let asked_ms = engine.elapsed_ms();
-    let service = engine.database().mark_served().await?;
+    let asked_ms = engine.clock.elapsed_ms();
+    let service = engine.database.mark_served().await?;
     let reading = Reading::of(engine, asked_ms, service.now);
     steps.note(reading);
     Ok((service, reading))
@@ -77,16 +77,16 @@ pub(super) async fn marked(engine: &Engine, steps: &ClockSteps) -> bloom_databas
 pub(super) async fn mark(engine: Engine, steps: ClockSteps) {
     loop {
         let outcome = match marked(&engine, &steps).await {
-            Ok(_) => engine.database().checkpoint().await,
+            Ok(_) => engine.database.checkpoint().await,
             Err(error) => Err(error),
         };
-        engine.metrics().database_up(!outcome.as_ref().is_err_and(bloom_database::Error::is_unavailable));
+        engine.metrics.database_up(!outcome.as_ref().is_err_and(bloom_database::Error::is_unavailable));
         if let Err(error) = outcome {
             tracing::debug!(%error, "the service mark was not written");
         }
         tokio::select! {
             biased;
-            () = engine.stopped() => return,
+            () = engine.background.stopped() => return,
             () = tokio::time::sleep(EVERY) => {}
         }
     }

@@ -8,12 +8,12 @@ use super::{Context, PAGE, PAGE_ROWS, RECONCILE_EVERY_MS, unreadable};
 
 pub(super) async fn run(context: Context) {
     let engine = context.engine.clone();
-    context.run("task_timers", &engine.alarms().task_due, RECONCILE_EVERY_MS, reconcile).await;
+    context.run("task_timers", &engine.alarms.task_due, RECONCILE_EVERY_MS, reconcile).await;
 }
 
 async fn reconcile(context: Context) -> Result<Option<Ms>, Error> {
     loop {
-        let due = context.engine.database().due_tasks(PAGE_ROWS).await.map_err(unreadable)?;
+        let due = context.engine.database.due_tasks(PAGE_ROWS).await.map_err(unreadable)?;
         if due.items.is_empty() {
             return Ok(due.next_at);
         }

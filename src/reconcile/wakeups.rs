@@ -40,7 +40,7 @@ async fn reconcile(context: Context, seen: Arc<Mutex<Seen>>) -> Result<Option<Ms
     let mut open = Vec::new();
     let mut after = None;
     for _ in 0..PAGES {
-        let page = context.engine.database().wakeups(after, PAGE_ROWS).await.map_err(unreadable)?;
+        let page = context.engine.database.wakeups(after, PAGE_ROWS).await.map_err(unreadable)?;
         let is_last = page.len() < PAGE;
         after = page.last().map(|wakeup| wakeup.id);
         for wakeup in page {
@@ -57,7 +57,7 @@ async fn reconcile(context: Context, seen: Arc<Mutex<Seen>>) -> Result<Option<Ms
     // A page of each in turn, so that none waits for all of another; then a look at what has come meanwhile.
     for _ in 0..ROUNDS {
         // Together, so that one commit does for many of them.
-        let pages = std::mem::take(&mut open).into_iter().map(|wakeup| context.engine.work_off_page(wakeup, epoch));
+        let pages = std::mem::take(&mut open).into_iter().map(|wakeup| context.engine.wakeups.work_off_page(wakeup, epoch));
         for outcome in join_all(pages).await {
             match outcome {
                 Ok(Some(left)) => {
@@ -70,5 +70,5 @@ async fn reconcile(context: Context, seen: Arc<Mutex<Seen>>) -> Result<Option<Ms
             }
         }
     }
-    Ok((!open.is_empty()).then(|| context.engine.now()))
+    Ok((!open.is_empty()).then(|| context.engine.clock.now()))
 }

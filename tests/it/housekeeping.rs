@@ -20,7 +20,7 @@ use bloom_database::{CountDeltas, Database as _};
 const AT_ONCE: usize = 200;
 
 async fn cancel(plane: &Plane, tasks: &[TaskId]) {
-    for reply in plane.engine.submit_all(tasks.iter().map(|task| Op::Cancel(op::Cancel { task: *task }).into()).collect()).await {
+    for reply in plane.engine.writers.submit_all(tasks.iter().map(|task| Op::Cancel(op::Cancel { task: *task }).into()).collect()).await {
         assert!(reply.is_ok(), "{reply:?}");
     }
 }
@@ -47,7 +47,7 @@ async fn what_is_old_enough_goes_and_nothing_else(on_postgres: bool) {
     let unfinished = plane.create(|_| {}).await;
     let ran = plane.create(|_| {}).await;
     plane.engine.lease(ran, Some("w".into()), 300_000, None).await.unwrap();
-    plane.engine.submit(success(ran, "done")).await.unwrap();
+    plane.engine.writers.submit(success(ran, "done")).await.unwrap();
     plane.pass(DAY);
     // These are created before retention is due, and finish later than the others.
     let young = plane.create_many(3, |_| {}).await;
@@ -73,7 +73,7 @@ async fn what_is_old_enough_goes_and_nothing_else(on_postgres: bool) {
     plane.pass(3 * DAY - 1_000);
     plane.has_looked("retention").await;
     assert_eq!(store.task_states(&old).await.unwrap().len(), old.len(), "the tasks are not older than five days yet");
-    let mut changes = plane.engine.subscribe();
+    let mut changes = plane.engine.replica.subscribe();
     plane.pass(1);
     plane.has_looked("retention").await;
     let mut removed = BTreeSet::new();
@@ -93,11 +93,11 @@ async fn what_is_old_enough_goes_and_nothing_else(on_postgres: bool) {
 
 /// The counts of tasks by status, as the replica reports them.
 fn told(engine: &Engine) -> Vec<(Status, i64)> {
-    engine.stats().tasks_by_status.into_iter().filter(|(_, n)| *n != 0).collect()
+    engine.replica.stats().tasks_by_status.into_iter().filter(|(_, n)| *n != 0).collect()
 }
 
 fn corrections(plane: &Plane) -> i64 {
-    let text = plane.engine.metrics().render();
+    let text = plane.engine.metrics.render();
     text.lines().find_map(|line| line.strip_prefix("bloom_count_corrections_total ")?.parse().ok()).expect("the metric")
 }
 
@@ -114,7 +114,7 @@ async fn counts_that_do_not_fit_the_tables_are_put_right(on_postgres: bool) {
     plane.create_many(2, |spec| spec.agent_slug = "other".into()).await;
     cancel(&plane, &tasks[3..]).await;
     plane.engine.lease(tasks[0], Some("w".into()), 300_000, None).await.unwrap();
-    plane.engine.submit(success(tasks[0], "done")).await.unwrap();
+    plane.engine.writers.submit(success(tasks[0], "done")).await.unwrap();
     let right = [(Status::Queued, 4), (Status::Completed, 1), (Status::Cancelled, 2)];
     plane.has_looked("compaction").await;
     plane.has_looked("counts").await;
@@ -142,7 +142,7 @@ async fn counts_that_do_not_fit_the_tables_are_put_right(on_postgres: bool) {
     let CountDeltas { tasks: counts, leases } = store.counts().await.unwrap().counts;
     let of = |agent: &str, status| counts.get(&(agent.to_owned(), 5, status)).copied().unwrap_or(0);
     assert_eq!((of("coder", Status::Queued), of("other", Status::Queued), of("coder", Status::Cancelled)), (5, 2, 2));
-    assert_eq!((counts.values().sum::<i64>(), leases, plane.engine.stats().leases_total), (10, 1, 1));
+    assert_eq!((counts.values().sum::<i64>(), leases, plane.engine.replica.stats().leases_total), (10, 1, 1));
 
     // Deletes tasks without changing the counts.
     execute(&plane.url, "DELETE FROM task_state WHERE status = 'cancelled'").await;

@@ -63,20 +63,21 @@ fn a_row_that_is_kept_locked_delays_no_other() {
         sqlx::raw_sql("SELECT 1 FROM workers WHERE id = 'locked' FOR UPDATE").execute(&mut outsider).await.unwrap();
 
         let claim = ClaimRequest { worker: "claimer".into(), max: 1, wait_ms: 0, held: None, ttl_ms: 60_000, request_id: None };
-        let leased = plane.engine.claim(claim.clone()).await.unwrap();
+        let leased = plane.engine.claims.claim(claim.clone()).await.unwrap();
         assert_eq!(leased[0].id, pairs["ready"][1], "the first task that is not locked");
         let renew = Op::RenewLeases(op::RenewLeases { worker: "locked".into(), leases: renewed.to_vec() });
-        let Reply::RenewedLeases(reply::RenewedLeases { renewed: done, lost, .. }) = plane.engine.submit(renew).await.unwrap() else {
+        let Reply::RenewedLeases(reply::RenewedLeases { renewed: done, lost, .. }) = plane.engine.writers.submit(renew).await.unwrap()
+        else {
             panic!()
         };
         assert_eq!((done, lost), (vec![renewed[1]], vec![]), "a locked lease is neither renewed nor lost");
-        let refused = plane.engine.submit(Op::Cancel(op::Cancel { task: pairs["ready"][0] })).await;
+        let refused = plane.engine.writers.submit(Op::Cancel(op::Cancel { task: pairs["ready"][0] })).await;
         assert!(matches!(refused, Err(Error::Busy)), "{refused:?}");
-        plane.engine.submit(Op::Complete(Box::new(completion(parent, Some(parent_lease), Outcome::Success)))).await.unwrap();
+        plane.engine.writers.submit(Op::Complete(Box::new(completion(parent, Some(parent_lease), Outcome::Success)))).await.unwrap();
 
         plane.pass(60_000);
         for worker in ["claimer", "holder", "locked"] {
-            plane.engine.record_last_seen(worker);
+            plane.engine.last_seen.record(worker);
         }
         let is_ready = |task: &TaskState| task.is_ready();
         plane.reaches(pairs["leased"][1], "a lease ends beside a locked one", |task| task.status == Status::Queued).await;
@@ -85,7 +86,7 @@ fn a_row_that_is_kept_locked_delays_no_other() {
         eventually("a sighting is stored beside a locked worker's", || async { (seen(&plane, "holder").await > START).then_some(()) })
             .await;
         assert_eq!(seen(&plane, "locked").await, START);
-        let claimed = plane.engine.claim(claim.clone()).await.unwrap();
+        let claimed = plane.engine.claims.claim(claim.clone()).await.unwrap();
         assert!(claimed.iter().all(|task| !locked.contains(&task.id)), "{claimed:?}");
 
         sqlx::raw_sql("COMMIT").execute(&mut outsider).await.unwrap();
@@ -124,7 +125,7 @@ fn a_dependent_that_was_locked_is_not_forgotten_behind_those_of_later_pages() {
             .await;
         let lease = lease_to(&plane, parent, "w").await;
         let outsider = lock(&plane, &dependents[10..11]).await;
-        plane.engine.submit(completion(parent, Some(lease), Outcome::Success)).await.unwrap();
+        plane.engine.writers.submit(completion(parent, Some(lease), Outcome::Success)).await.unwrap();
         plane.reaches(dependents[249], "a task of the last page becomes ready", TaskState::is_ready).await;
         assert!(!plane.task(dependents[10]).await.is_ready());
         unlock(outsider).await;
@@ -169,7 +170,8 @@ fn a_claim_among_many_locked_tasks_comes_to_an_end() {
         let outsider = lock(&plane, &locked).await;
         let claim = ClaimRequest { worker: "w".into(), max: 1, wait_ms: 0, held: None, ttl_ms: 60_000, request_id: None };
         // Each claim looks further, because tasks that were found locked are hidden for a while.
-        let leased = eventually("the free task is claimed", || async { plane.engine.claim(claim.clone()).await.unwrap().pop() }).await;
+        let leased =
+            eventually("the free task is claimed", || async { plane.engine.claims.claim(claim.clone()).await.unwrap().pop() }).await;
         assert_eq!(leased.id, free);
         unlock(outsider).await;
         plane.engine.stop().await;

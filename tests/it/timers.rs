@@ -20,10 +20,11 @@ async fn a_lease_ends_with_its_time(on_postgres: bool) {
     assert_eq!(lease.expires_at, START + 300_000);
 
     plane.pass(299_999);
-    plane.engine.submit(Op::Heartbeat(op::Heartbeat { task: id, holder: Holder::default() })).await.unwrap();
+    plane.engine.writers.submit(Op::Heartbeat(op::Heartbeat { task: id, holder: Holder::default() })).await.unwrap();
     // Without the heartbeat, the lease would have expired by now.
     plane.pass(299_999);
-    let due = plane.engine.submit(Op::ExpireLease(op::ExpireLease { task: id, lease: lease.id, grace: Grace::default() })).await.unwrap();
+    let due =
+        plane.engine.writers.submit(Op::ExpireLease(op::ExpireLease { task: id, lease: lease.id, grace: Grace::default() })).await.unwrap();
     assert!(matches!(due, Reply::Due(Due::Later(at)) if at == START + 299_999 + 300_000), "{due:?}");
     assert_eq!(plane.task(id).await.status, Status::Running);
 
@@ -46,6 +47,7 @@ async fn a_silent_worker_turns_offline(on_postgres: bool) {
     plane.pass(60_000);
     let early = plane
         .engine
+        .writers
         .submit(Op::MarkOffline(op::MarkOffline { worker: "w".into(), cause: Loss::Silent { for_ms: 60_000, served_since: 0 } }))
         .await
         .unwrap();
@@ -53,7 +55,7 @@ async fn a_silent_worker_turns_offline(on_postgres: bool) {
     plane.shows("w", true).await;
     plane.pass(1);
     plane.shows("w", false).await;
-    plane.engine.record_last_seen("w");
+    plane.engine.last_seen.record("w");
     plane.shows("w", true).await;
     plane.engine.stop().await;
 }
@@ -64,7 +66,7 @@ async fn a_task_waits_for_its_time(on_postgres: bool) {
     let id = plane.create(|spec| spec.not_before = Some(START + 3_600_000)).await;
     assert_eq!(plane.task(id).await.parked, Some(Parked::NotBefore));
     plane.pass(3_599_999);
-    plane.engine.submit(Op::Reevaluate(op::Reevaluate { tasks: vec![id], progress: None })).await.unwrap();
+    plane.engine.writers.submit(Op::Reevaluate(op::Reevaluate { tasks: vec![id], progress: None })).await.unwrap();
     assert_eq!(plane.task(id).await.parked, Some(Parked::NotBefore));
     plane.pass(1);
     plane.reaches(id, "the task becomes due", TaskState::is_ready).await;
@@ -76,18 +78,18 @@ async fn a_claimed_run_ends_at_its_limit_whatever_it_says(on_postgres: bool) {
     plane.register("w").await;
     let id = plane.create(|_| {}).await;
     let claim = Claim { worker: "w".into(), candidates: vec![id], max: 1, held: None, ttl_ms: 300_000 };
-    let Reply::Claimed(reply::Claimed { leased, .. }) = plane.engine.submit(Op::Claim(claim)).await.unwrap() else { panic!() };
+    let Reply::Claimed(reply::Claimed { leased, .. }) = plane.engine.writers.submit(Op::Claim(claim)).await.unwrap() else { panic!() };
     // 120 s for the run, and 60 s of slack.
     assert_eq!(leased[0].lease.as_ref().unwrap().expires_at, START + 180_000);
     plane.pass(170_000);
-    plane.engine.submit(Op::Heartbeat(op::Heartbeat { task: id, holder: Holder::default() })).await.unwrap();
+    plane.engine.writers.submit(Op::Heartbeat(op::Heartbeat { task: id, holder: Holder::default() })).await.unwrap();
     plane.pass(10_000);
     plane.reaches(id, "the lease ends at its hard end", |task| task.status == Status::Queued).await;
 
     // A late completion is accepted.
     let lease = leased[0].lease.as_ref().unwrap().id;
     let completion = completion(id, Some(lease), Outcome::Success);
-    plane.engine.submit(Op::Complete(Box::new(completion))).await.unwrap();
+    plane.engine.writers.submit(Op::Complete(Box::new(completion))).await.unwrap();
     assert_eq!(plane.task(id).await.status, Status::Completed);
     plane.engine.stop().await;
 }

@@ -93,7 +93,7 @@ impl Cluster {
         let replica = self.anybody().await;
         let call = async {
             replica.condition.runs().await;
-            replica.engine.submit(op).await
+            replica.engine.writers.submit(op).await
         };
         match tokio::time::timeout(PATIENCE, call).await {
             Ok(Ok(reply)) => Some(Ok(reply)),
@@ -194,7 +194,7 @@ pub async fn worker(cluster: Cluster, number: usize) {
         cluster.shared.lock().judge.claims.insert(name.clone(), Instant::now());
         let call = async {
             replica.condition.runs().await;
-            replica.engine.claim(request).await
+            replica.engine.claims.claim(request).await
         };
         let answer = tokio::time::timeout(PATIENCE + Duration::from_millis(wait_ms.unsigned_abs()), call).await;
         cluster.shared.lock().judge.claims.remove(&name);

@@ -88,8 +88,8 @@ pub async fn row_locks(cluster: Cluster, every_sec: u64) {
         cluster.pause(every_sec * 2_000).await;
         {
             let mut state = cluster.shared.lock();
-            let tasks: Vec<_> = state.memory.tasks.values().filter(|task| !task.status.is_final()).map(|task| task.id).collect();
-            let workers: Vec<_> = state.memory.workers.keys().cloned().collect();
+            let tasks: Vec<_> = state.tables.memory.tasks.values().filter(|task| !task.status.is_final()).map(|task| task.id).collect();
+            let workers: Vec<_> = state.tables.memory.workers.keys().cloned().collect();
             let (tasks, workers) = (&tasks[state.dice.some(tasks.len())], &workers[state.dice.some(workers.len())]);
             state.lock_from_outside(tasks, workers);
         }

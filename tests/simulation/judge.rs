@@ -11,6 +11,7 @@ use bloom_core::working_set::WorkingSet;
 use tokio::time::Instant;
 
 use crate::shared::State;
+use bloom_test_database::tables::Tables;
 use bloom_test_world::memory::Memory;
 
 /// A ready task and an open claim that could have it are not beside each other for longer.
@@ -221,8 +222,7 @@ impl Judge {
     /// A look while there is peace.
     pub fn look(state: &mut State) {
         let now = state.now();
-        let resumed_at = state.resumed_at;
-        let State { memory, judge, .. } = state;
+        let State { tables: Tables { memory, resumed_at, .. }, judge, .. } = state;
         for (worker, claimed) in &judge.claims {
             let Some(worker) = memory.workers.get(worker).filter(|worker| worker.takes_tasks() && worker.is_online()) else { continue };
             let Some(free) = judge.free_since.get(&worker.id) else { continue };
@@ -248,7 +248,7 @@ impl Judge {
         let mut late: Vec<String> = Vec::new();
         for task in memory.tasks.values() {
             if let Some(lease) = &task.lease {
-                let end = lease.expires_at.max(resumed_at + GRACE_MS.min(lease.ttl_ms));
+                let end = lease.expires_at.max(*resumed_at + GRACE_MS.min(lease.ttl_ms));
                 if end + DUE_MS < now {
                     late.push(format!("lease {} of task {} is over", lease.id, task.id));
                 }

@@ -16,6 +16,7 @@ use bloom_core::working_set::{Loaded, WorkingSet};
 use bloom_database::{CountDeltas, Database, Done, Due, LockWait, Maintenance, Result, Writer};
 
 use crate::shared::State;
+use bloom_test_database::tables::Tables;
 use bloom_test_world::memory::{Conflict, Memory};
 
 pub type Work<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -201,7 +202,7 @@ impl State {
         };
         let holds = found.as_ref().is_ok_and(|found| print(found) == print(expected));
         self.expect(holds, &format!("{job:?}"), &found, expected);
-        let counts = CountDeltas { tasks: self.memory.counts.clone(), leases: self.memory.leases_granted };
+        let counts = CountDeltas { tasks: self.tables.memory.counts.clone(), leases: self.tables.memory.leases_granted };
         let ask = |database: Arc<dyn Database>| async move { Ok(database.counts().await?.counts) };
         self.compare("the counts after maintenance", &counts, ask, |_, found, expected| same_counts(found, expected));
     }
@@ -209,7 +210,7 @@ impl State {
     /// As a real one, the mirror keeps the rows of removed workers for a while only.
     pub fn forget_removed_workers(&mut self) {
         let before = self.now() - TOMBSTONE_MS;
-        let Self { memory, beside, .. } = self;
+        let Self { tables: Tables { memory, .. }, beside, .. } = self;
         memory.tombstones.retain(|id, _| beside.removed_at.get(id).is_none_or(|at| *at >= before));
     }
 
@@ -218,7 +219,7 @@ impl State {
         let Some(mirror) = self.beside.mirror.clone() else { return };
         self.end_transactions(|_| true);
         self.beside.writers.clear();
-        let mut memory = self.memory.clone();
+        let mut memory = self.tables.memory.clone();
         memory.audit = std::mem::take(&mut self.beside.audit);
         let now = self.now();
         self.beside("all tables at the end", |_| async move { mirror.assert_all(&memory, now).await });

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use crate::actors::{self, Cluster};
 use crate::chaos;
-use crate::database::{counted, is_quiet};
+use crate::database::is_quiet;
 use crate::judge::Judge;
 use crate::mirror::{Beside, Mirror};
 use crate::plan::Plan;
@@ -120,7 +120,7 @@ async fn live(plan: &Plan, mirror: Option<Arc<dyn Mirror>>) -> Outcome {
         trace: state.trace,
         commits: state.commits,
         runs: cluster.runs.load(Ordering::Relaxed),
-        tasks: state.memory.tasks.len(),
+        tasks: state.tables.memory.tasks.len(),
         complaints,
     }
 }
@@ -149,32 +149,32 @@ fn compare(cluster: &Cluster) {
     let mut complaints = Vec::new();
     {
         let state = cluster.shared.lock();
-        for task in state.memory.tasks.values().filter(|task| !task.status.is_final()) {
+        for task in state.tables.memory.tasks.values().filter(|task| !task.status.is_final()) {
             complaints.push(format!("at the end a task is left: {task:?}"));
         }
-        for wakeup in state.memory.wakeups.values() {
+        for wakeup in state.tables.memory.wakeups.values() {
             complaints.push(format!("at the end a wake-up is left: {wakeup:?}"));
         }
-        let right = counted(&state);
+        let right = state.tables.counted();
         for (at, replica) in cluster.replicas.lock().expect("replicas").iter().enumerate() {
-            for (id, revision) in replica.engine.shown_tasks() {
-                complaints.push(match state.memory.tasks.get(&id) {
+            for (id, revision) in replica.engine.replica.shown_tasks() {
+                complaints.push(match state.tables.memory.tasks.get(&id) {
                     Some(task) => format!("replica {at} shows revision {revision} of {task:?}"),
                     None => format!("replica {at} shows task {id}, which is not there"),
                 });
             }
-            let mut counts = replica.engine.counts();
+            let mut counts = replica.engine.replica.counts();
             counts.retain(|_, n| *n != 0);
             if counts != right {
                 complaints.push(format!("replica {at} counts {counts:?}, there are {right:?}"));
             }
-            let online = state.memory.workers.values().filter(|worker| worker.is_online()).count() as i64;
-            let shown = replica.engine.stats().workers_online;
+            let online = state.tables.memory.workers.values().filter(|worker| worker.is_online()).count() as i64;
+            let shown = replica.engine.replica.stats().workers_online;
             if online != shown {
                 complaints.push(format!("replica {at} shows {shown} workers online, there are {online}"));
             }
         }
-        let unfinished = state.memory.tasks.values().filter(|task| task.status == Status::Queued).count();
+        let unfinished = state.tables.memory.tasks.values().filter(|task| task.status == Status::Queued).count();
         debug_assert!(unfinished == 0 || !complaints.is_empty());
     }
     cluster.shared.lock().judge.complaints.extend(complaints);

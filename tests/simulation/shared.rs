@@ -6,15 +6,14 @@ use std::time::Duration;
 
 use bloom_core::Ms;
 use bloom_core::ids::{IdSource, TaskId, WorkerId};
-use bloom_database::{Changed, CountDeltas, Error};
+use bloom_database::Error;
+use bloom_test_database::tables::{START, Tables};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::judge::Judge;
 use crate::mirror::{Beside, Mirror};
-use bloom_test_world::memory::Memory;
 
-pub const START: Ms = 1_800_000_000_000;
 /// The server ends a transaction whose client is silent for so long.
 pub const IDLE_IN_TRANSACTION: Duration = Duration::from_secs(1);
 
@@ -56,28 +55,6 @@ impl Dice {
     }
 }
 
-/// What one commit left for others.
-#[derive(Clone, Debug)]
-pub struct BatchRow {
-    pub at: Ms,
-    pub counts: CountDeltas,
-    pub changes: Changed,
-    /// The number was taken by somebody who settled a commit in doubt: the batch never happened.
-    pub is_void: bool,
-}
-
-#[derive(Clone, Debug, Default)]
-pub struct WriterRow {
-    pub compacted_n: i64,
-}
-
-#[derive(Clone, Debug)]
-pub struct LeaderRow {
-    pub holder: String,
-    pub epoch: i64,
-    pub expires_at: Ms,
-}
-
 /// Who holds locks, and since when it was last heard of.
 #[derive(Debug)]
 pub struct Transaction {
@@ -105,13 +82,7 @@ pub struct Weather {
 pub const PEACE: Weather = Weather { latency_ms: 2, slow_percent: 0, doubt_per_mille: 0, lost_percent: 0 };
 
 pub struct State {
-    pub memory: Memory,
-    pub batches: BTreeMap<(i64, i64), BatchRow>,
-    pub writers: BTreeMap<i64, WriterRow>,
-    pub compacted: CountDeltas,
-    pub leader: Option<LeaderRow>,
-    pub served_at: Ms,
-    pub resumed_at: Ms,
+    pub tables: Tables,
     pub transactions: BTreeMap<u64, Transaction>,
     pub next_transaction: u64,
     pub is_away: bool,
@@ -141,13 +112,7 @@ pub struct Shared {
 impl Shared {
     pub fn new(seed: u64, mirror: Option<Arc<dyn Mirror>>) -> Self {
         let state = State {
-            memory: Memory::default(),
-            batches: BTreeMap::new(),
-            writers: BTreeMap::new(),
-            compacted: CountDeltas::default(),
-            leader: None,
-            served_at: 0,
-            resumed_at: 0,
+            tables: Tables::default(),
             transactions: BTreeMap::new(),
             next_transaction: 1,
             is_away: false,

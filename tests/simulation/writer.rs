@@ -1,18 +1,18 @@
 //! A connection for writing: its transactions lock rows, and may be ended by the server, by a conflict, or in the middle of a commit.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use bloom_core::command::Keys;
 use bloom_core::ids::{TaskId, WorkerId};
-use bloom_core::task::Status;
 use bloom_core::working_set::{Loaded, WorkingSet};
-use bloom_database::{Changed, CountDeltas, Done, Error, LockWait, Maintenance, Result, Writer};
+use bloom_database::{Changed, CountDeltas, Done, Error, LockWait, Maintenance, Position, Result, Writer};
+use bloom_test_database::tables::Tables;
 use tokio::time::Instant;
 
 use crate::database::SimDatabase;
-use crate::shared::{BatchRow, State, Transaction, WriterRow};
+use crate::shared::{State, Transaction};
 
 const LOCK_TIMEOUT: Duration = Duration::from_secs(2);
 const SHORT_LOCK_TIMEOUT: Duration = Duration::from_millis(50);
@@ -39,7 +39,7 @@ impl SimWriter {
                 state.reachable()?;
                 state.end_idle_transactions();
                 // What is not there can't be locked.
-                let memory = &state.memory;
+                let memory = &state.tables.memory;
                 let is_there = |id: &&WorkerId| memory.workers.contains_key(*id) || memory.tombstones.contains_key(*id);
                 let all = memory.workers.keys().filter(|_| keys.all_workers);
                 let workers: BTreeSet<_> = keys.workers.iter().filter(is_there).chain(all).cloned().collect();
@@ -92,8 +92,8 @@ impl SimWriter {
 
     fn record(&mut self, state: &mut State, counts: CountDeltas, changes: Changed) {
         self.n += 1;
-        let at = state.now();
-        state.batches.insert((self.id, self.n), BatchRow { at, counts, changes, is_void: false });
+        let now = state.now();
+        state.tables.record(Position { writer: self.id, n: self.n }, now, counts, changes);
         state.commits += 1;
         state.note((self.id as u64) << 32 | self.n as u64);
     }
@@ -111,7 +111,7 @@ impl Writer for SimWriter {
 
     async fn begin_and_load(&mut self, keys: &Keys, wait: LockWait) -> Result<Loaded> {
         self.database.trip().await?;
-        let (found, tasks) = self.database.shared.lock().memory.look_up(keys);
+        let (found, tasks) = self.database.shared.lock().tables.memory.look_up(keys);
         self.database.trip().await?;
         let mut locked = tasks.clone();
         locked.extend(keys.tasks.iter().copied());
@@ -121,14 +121,14 @@ impl Writer for SimWriter {
         self.go_on(&mut state)?;
         let now = state.now();
         if !state.beside.is_there {
-            let mut loaded = state.memory.lock(now, keys, found, tasks);
+            let mut loaded = state.tables.memory.lock(now, keys, found, tasks);
             loaded.tasks.retain(|id, _| !taken.contains(id));
             loaded.workers.retain(|id, _| !taken_workers.contains(id));
             (loaded.locked_tasks, loaded.locked_workers) = (taken.into_iter().collect(), taken_workers.into_iter().collect());
             return Ok(loaded);
         }
         // What was found before the lock is as it was.
-        let loaded = state.memory.load(now, keys);
+        let loaded = state.tables.memory.load(now, keys);
         state.load_beside(self.id, keys, &loaded);
         Ok(loaded)
     }
@@ -142,7 +142,7 @@ impl Writer for SimWriter {
             self.go_on(&mut state)?;
             if let Some(epoch) = check_epoch.filter(|_| !state.beside.is_there) {
                 let now = state.now();
-                if state.leader.as_ref().is_none_or(|leader| leader.epoch != epoch || leader.expires_at <= now) {
+                if !state.tables.is_led(now, epoch) {
                     return Err(Error::NotLeader);
                 }
             }
@@ -153,14 +153,14 @@ impl Writer for SimWriter {
                 self.end(&mut state);
                 return Err(Error::CommitUnknown("cut before it arrived".into()));
             }
-            let saved = state.memory.save(set);
+            let saved = state.tables.memory.save(set);
             let is_empty = state.beside.is_there && set.dirty.is_empty();
             state.save_beside(self.id, if is_empty { self.n } else { self.n + 1 }, set, saved);
             saved.map_err(|index| Error::Conflict(index.into()))?;
-            let revision = |id| state.memory.tasks.get(id).map_or(0, |task| task.revision);
+            let revision = |id| state.tables.memory.tasks.get(id).map_or(0, |task| task.revision);
             let prints: Vec<u64> = set.dirty.tasks.iter().map(|id| id.as_u128() as u64 ^ revision(id) as u64).collect();
             prints.into_iter().for_each(|print| state.note(print));
-            let State { memory, judge, is_peace, resumed_at, beside, .. } = &mut *state;
+            let State { tables: Tables { memory, resumed_at, .. }, judge, is_peace, beside, .. } = &mut *state;
             let audit = std::mem::take(&mut memory.audit);
             judge.heed(memory, set, &audit, *is_peace, *resumed_at);
             beside.audit.extend(audit.into_iter().filter(|_| beside.is_there));
@@ -196,10 +196,8 @@ impl Writer for SimWriter {
         self.database.trip().await?;
         let shared = self.database.shared.clone();
         let mut state = shared.lock();
-        let at = state.now();
-        let void = BatchRow { at, counts: CountDeltas::default(), changes: Changed::default(), is_void: true };
-        let row = state.batches.entry((self.id, self.n + 1)).or_insert(void);
-        let committed = !row.is_void;
+        let now = state.now();
+        let committed = state.tables.resolve(Position { writer: self.id, n: self.n + 1 }, now);
         state.resolve_beside(self.id, self.n + 1, committed);
         self.n += 1;
         Ok(committed)
@@ -211,24 +209,13 @@ impl Writer for SimWriter {
         let mut state = shared.lock();
         match job {
             Maintenance::CompactCounts => {
-                let mut compacted = std::mem::take(&mut state.compacted);
-                let State { writers, batches, .. } = &mut *state;
-                for (writer, WriterRow { compacted_n }) in writers.iter_mut() {
-                    for ((_, n), batch) in batches.range((*writer, *compacted_n + 1)..=(*writer, i64::MAX)) {
-                        compacted.add(&batch.counts);
-                        *compacted_n = *n;
-                    }
-                }
-                state.compacted = compacted;
+                state.tables.compact();
                 state.maintain_beside(self.id, job, &Done::default());
                 Ok(Done::default())
             }
             Maintenance::PruneBatches { older_than_ms } => {
                 let before = state.now() - older_than_ms.min(&PRUNED_AFTER_MS);
-                let State { writers, batches, .. } = &mut *state;
-                // The newest of each writer stays: it settles a commit in doubt.
-                let newest: BTreeMap<i64, i64> = batches.keys().copied().collect();
-                batches.retain(|(writer, n), batch| batch.at >= before || *n > writers[writer].compacted_n || newest[writer] == *n);
+                state.tables.prune_batches(before);
                 let job = Maintenance::PruneBatches { older_than_ms: *older_than_ms.min(&PRUNED_AFTER_MS) };
                 state.maintain_beside(self.id, &job, &Done::default());
                 state.forget_removed_workers();
@@ -236,23 +223,10 @@ impl Writer for SimWriter {
             }
             Maintenance::RemoveTasks { .. } => {
                 let now = state.now();
-                let memory = &state.memory;
-                let is_awaited = |id: &TaskId| {
-                    memory.specs.values().any(|spec| spec.depends_on.contains(id) && memory.tasks[&spec.id].status == Status::Queued)
-                };
-                let due = memory.tasks.values().filter(|task| task.remove_at.is_some_and(|at| at <= now));
-                let removed: Vec<TaskId> = due.map(|task| task.id).filter(|id| !is_awaited(id)).collect();
-                if removed.is_empty() {
-                    state.maintain_beside(self.id, job, &Done::default());
-                    return Ok(Done::default());
+                let done = state.tables.remove_tasks(|task| task.remove_at.is_some_and(|at| at <= now), i64::MAX);
+                if done.is_batch {
+                    self.record(&mut state, done.counts.clone(), Changed { removed_tasks: done.removed.clone(), ..Changed::default() });
                 }
-                let mut counts = CountDeltas::default();
-                for id in &removed {
-                    let task = state.memory.remove_task(*id);
-                    *counts.tasks.entry((task.agent_slug, task.priority, task.status)).or_default() -= 1;
-                }
-                self.record(&mut state, counts.clone(), Changed { removed_tasks: removed.clone(), ..Changed::default() });
-                let done = Done { rows: removed.len() as u64, removed, counts, is_batch: true };
                 state.maintain_beside(self.id, job, &done);
                 Ok(done)
             }

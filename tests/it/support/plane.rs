@@ -51,7 +51,7 @@ impl Plane {
         };
         let agents = Agents::new(engine.clone(), agents::DispatchOptions::default());
         let context = reconcile::start(&engine, options);
-        engine.spawn(agents::reconcile::run(context, agents));
+        engine.background.spawn(agents::reconcile::run(context, agents));
         Self { engine, store, url, clock, _directory: directory }
     }
 
@@ -63,14 +63,14 @@ impl Plane {
 
     pub fn pass(&self, ms: i64) {
         self.clock.fetch_add(ms, Ordering::SeqCst);
-        self.engine.alarms().ring_all();
+        self.wake_reconcilers();
     }
 
     /// As [`pass`](Self::pass), but the leadership, which expires by such a step, is renewed before the reconcilers run.
     pub async fn pass_leading(&self, ms: i64) {
         self.clock.fetch_add(ms, Ordering::SeqCst);
         if self.url.starts_with("postgres") {
-            let now = self.engine.now();
+            let now = self.engine.clock.now();
             eventually("the leadership is renewed", || async {
                 let mut conn = sqlx::PgConnection::connect(&self.url).await.unwrap();
                 let until: i64 = sqlx::query_scalar("SELECT expires_at FROM leader").fetch_one(&mut conn).await.unwrap();
@@ -78,12 +78,18 @@ impl Plane {
             })
             .await;
         }
-        self.engine.alarms().ring_all();
+        self.wake_reconcilers();
+    }
+
+    /// They wait by the clock, which has no way to tell that it was set.
+    fn wake_reconcilers(&self) {
+        self.engine.clock.tell_moved();
+        self.engine.alarms.ring_all();
     }
 
     pub async fn register(&self, name: &str) {
         let change = WorkerChange { id: name.into(), max_concurrency: Some(2), actor: Actor::Api, ..WorkerChange::default() };
-        self.engine.submit(Op::RegisterWorker(Box::new(change))).await.unwrap();
+        self.engine.writers.submit(Op::RegisterWorker(Box::new(change))).await.unwrap();
     }
 
     pub async fn create(&self, change: impl FnOnce(&mut TaskSpec)) -> TaskId {
@@ -94,7 +100,7 @@ impl Plane {
     pub async fn create_many(&self, number: usize, change: impl FnOnce(&mut TaskSpec)) -> Vec<TaskId> {
         let mut spec = TaskSpec { max_attempts: 2, ..bloom_test_world::world::spec(&unique("context")) };
         change(&mut spec);
-        match self.engine.submit(Op::Create(op::Create { tasks: vec![spec; number] })).await.unwrap() {
+        match self.engine.writers.submit(Op::Create(op::Create { tasks: vec![spec; number] })).await.unwrap() {
             Reply::Created(created) => created.iter().map(|task| task.state.id).collect(),
             other => panic!("{other:?}"),
         }
@@ -115,7 +121,7 @@ impl Plane {
     /// How often this loop has run.
     fn looks(&self, name: &str) -> u64 {
         let series = format!("bloom_reconcile_runs_total{{loop=\"{name}\"}} ");
-        let text = self.engine.metrics().render();
+        let text = self.engine.metrics.render();
         text.lines().find_map(|line| line.strip_prefix(&series)?.parse().ok()).unwrap_or(0)
     }
 
@@ -124,7 +130,7 @@ impl Plane {
         // A run that is in progress may have begun before.
         let wanted = self.looks(name) + 2;
         eventually("the loop runs", || async {
-            self.engine.alarms().ring_all();
+            self.wake_reconcilers();
             (self.looks(name) >= wanted).then_some(())
         })
         .await;

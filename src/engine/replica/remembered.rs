@@ -1,37 +1,23 @@
-//! What this replica remembers: the cache of tasks and workers, the counts, how far it has followed other writers, and the claims that
-//! wait for work.
+//! What the replica remembers, under its lock: the cache of tasks and workers, the counts, how far it has followed other writers, and the
+//! claims that wait for work.
 
 use std::collections::BTreeMap;
-use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bloom_core::Ms;
 use bloom_core::cache::{Cache, Effect, Read, ReadyRow, Scope};
 use bloom_core::ids::{TaskId, WorkerId};
-use bloom_core::task::{Status, TaskState};
+use bloom_core::task::TaskState;
 use bloom_core::worker::Worker;
-use bloom_core::working_set::WorkingSet;
 use bloom_database::{CountDeltas, CountsAt, Position};
-use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// Tasks, leases and workers, counted.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Stats {
-    pub tasks_by_status: BTreeMap<Status, i64>,
-    pub leases_total: i64,
-    pub leases_active: i64,
-    pub workers_total: i64,
-    pub workers_online: i64,
-}
+use super::Stats;
 
 #[derive(Default)]
-pub(super) struct Replica(Mutex<Remembered>);
-
-#[derive(Default)]
-pub(super) struct Remembered {
+pub(crate) struct Remembered {
     pub cache: Cache,
     /// Open claims by worker; each is woken when there may be something for it.
     pollers: BTreeMap<WorkerId, Vec<Poller>>,
@@ -51,89 +37,36 @@ pub(super) struct Remembered {
 /// Longer than tasks are withheld for the same reason, so that such a task comes to another worker.
 const PASSED_OVER_FOR: Duration = Duration::from_secs(5);
 
-/// Keeps the cache from forgetting what an older copy, read under this, might contradict.
-pub(super) struct OpenRead {
-    replica: Arc<Replica>,
-    read: Read,
-}
-
-impl Deref for OpenRead {
-    type Target = Read;
-
-    fn deref(&self) -> &Read {
-        &self.read
-    }
-}
-
-impl Drop for OpenRead {
-    fn drop(&mut self) {
-        self.replica.lock().cache.end_read(&self.read);
-    }
-}
-
 /// An open claim.
-pub(super) struct Poller {
-    pub notify: Arc<Notify>,
+struct Poller {
+    notify: Arc<Notify>,
     /// The last round in which it was woken.
     round: u64,
 }
 
-impl Replica {
-    pub fn lock(&self) -> MutexGuard<'_, Remembered> {
-        self.0.lock()
-    }
-
-    pub fn begin_read(self: &Arc<Self>) -> OpenRead {
-        OpenRead { replica: self.clone(), read: self.lock().cache.begin_read() }
-    }
-
-    pub fn begin_rebuild(self: &Arc<Self>) -> OpenRead {
-        OpenRead { replica: self.clone(), read: self.lock().cache.begin_rebuild() }
-    }
-
-    /// Takes over what a batch loaded and changed, and counts it if it was committed.
-    pub fn publish(&self, set: &WorkingSet, committed: Option<Position>, read: &Read) {
-        let mut remembered = self.lock();
-        let workers: BTreeMap<_, _> = set.loaded.workers.iter().collect();
-        for (id, worker) in workers {
-            match (worker, set.loaded.worker_revisions.get(id)) {
-                (Some(worker), _) => remembered.put_worker(worker, read),
-                (None, Some(revision)) => remembered.remove_worker(id, *revision),
-                (None, None) => {}
-            }
-        }
-        let tasks: BTreeMap<_, _> = set.loaded.tasks.iter().collect();
-        remembered.put_tasks(tasks.into_values().flatten(), read);
-        if let Some(position) = committed {
-            remembered.count(position, &CountDeltas::of(set));
-        }
-    }
-
-    /// Starts to read the counts anew; [`end_counts`](Self::end_counts) must follow.
-    pub fn begin_counts(&self) {
-        self.lock().counted_meanwhile = Some(Vec::new());
+impl Remembered {
+    /// The counts are about to be read anew; [`end_counts`](Self::end_counts) must follow.
+    pub fn begin_counts(&mut self) {
+        self.counted_meanwhile = Some(Vec::new());
     }
 
     /// Puts what was read in place of what was known. Own commits that the snapshot does not have are added.
-    pub fn end_counts(&self, read: Option<CountsAt>) {
-        let mut remembered = self.lock();
-        let meanwhile = remembered.counted_meanwhile.take().unwrap_or_default();
+    pub fn end_counts(&mut self, read: Option<CountsAt>) {
+        let meanwhile = self.counted_meanwhile.take().unwrap_or_default();
         let Some(CountsAt { counts, positions }) = read else { return };
-        let known = std::mem::take(&mut remembered.positions);
-        remembered.positions = positions.into_iter().map(|position| (position.writer, position.n)).collect();
-        remembered.counts = counts;
+        let known = std::mem::take(&mut self.positions);
+        self.positions = positions.into_iter().map(|position| (position.writer, position.n)).collect();
+        self.counts = counts;
         for (position, deltas) in meanwhile {
-            remembered.count(position, &deltas);
+            self.count(position, &deltas);
         }
-        for own in remembered.own.clone() {
-            let n = known.get(&own).copied().unwrap_or_default();
-            let now = remembered.positions.entry(own).or_default();
+        for own in &self.own {
+            let n = known.get(own).copied().unwrap_or_default();
+            let now = self.positions.entry(*own).or_default();
             *now = n.max(*now);
         }
     }
-}
 
-impl Remembered {
     /// The positions up to which other writers were followed, and the own writers.
     pub fn positions(&self) -> (Vec<Position>, Vec<i64>) {
         (self.positions.iter().map(|(writer, n)| Position { writer: *writer, n: *n }).collect(), self.own.clone())

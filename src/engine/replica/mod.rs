@@ -1,0 +1,238 @@
+//! The replica cache: what this process remembers of the database. Commits of this process reach it at once, those of others by the
+//! [`feed`]; it answers what needs no read of the database, and tells who watches.
+
+pub(super) mod feed;
+pub(super) mod remembered;
+
+use std::collections::BTreeMap;
+use std::ops::Deref;
+use std::sync::Arc;
+
+use bloom_core::Ms;
+use bloom_core::cache::Read;
+use bloom_core::command::Choice;
+use bloom_core::ids::{LeaseId, TaskId};
+use bloom_core::task::{Status, TaskState};
+use bloom_core::worker::Worker;
+use bloom_core::working_set::{Counts, WorkingSet};
+use bloom_database::{CountDeltas, Position};
+use parking_lot::{Mutex, MutexGuard};
+use tokio::sync::broadcast;
+
+use super::alarm::Alarms;
+use super::changes::Changes;
+use super::specs::Specs;
+use super::waiting::Waiting;
+use remembered::Remembered;
+
+/// How many commits a slow watcher may fall behind before it is told to read anew.
+const CHANGES_KEPT: usize = 256;
+/// How many workers a lease call proposes; more are looked at when none of them will do.
+const SHORTLIST: usize = 4;
+
+/// Tasks, leases and workers, counted.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Stats {
+    pub tasks_by_status: BTreeMap<Status, i64>,
+    pub leases_total: i64,
+    pub leases_active: i64,
+    pub workers_total: i64,
+    pub workers_online: i64,
+}
+
+/// What a worker is asked to do besides its tasks.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Directives {
+    pub cancel: Vec<TaskId>,
+    pub drain: bool,
+}
+
+pub struct Replica {
+    remembered: Mutex<Remembered>,
+    specs: Arc<Specs>,
+    alarms: Arc<Alarms>,
+    changes: broadcast::Sender<Arc<Changes>>,
+}
+
+/// Keeps the cache from forgetting what an older copy, read under this, might contradict.
+pub(super) struct OpenRead {
+    replica: Arc<Replica>,
+    read: Read,
+}
+
+impl Deref for OpenRead {
+    type Target = Read;
+
+    fn deref(&self) -> &Read {
+        &self.read
+    }
+}
+
+impl Drop for OpenRead {
+    fn drop(&mut self) {
+        self.replica.lock().cache.end_read(&self.read);
+    }
+}
+
+// What it is told.
+impl Replica {
+    pub(super) fn new(specs: Arc<Specs>, alarms: Arc<Alarms>) -> Self {
+        Self { remembered: Mutex::default(), specs, alarms, changes: broadcast::channel(CHANGES_KEPT).0 }
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, Remembered> {
+        self.remembered.lock()
+    }
+
+    pub(super) fn begin_read(self: &Arc<Self>) -> OpenRead {
+        OpenRead { replica: self.clone(), read: self.lock().cache.begin_read() }
+    }
+
+    fn begin_rebuild(self: &Arc<Self>) -> OpenRead {
+        OpenRead { replica: self.clone(), read: self.lock().cache.begin_rebuild() }
+    }
+
+    /// Takes over what a batch loaded and changed; if it was committed, counts it and tells who watches.
+    pub(super) fn publish(&self, set: &WorkingSet, committed: Option<Position>, read: &Read) {
+        for spec in &set.dirty.specs {
+            self.specs.put(spec.clone());
+        }
+        {
+            let mut remembered = self.lock();
+            let workers: BTreeMap<_, _> = set.loaded.workers.iter().collect();
+            for (id, worker) in workers {
+                match (worker, set.loaded.worker_revisions.get(id)) {
+                    (Some(worker), _) => remembered.put_worker(worker, read),
+                    (None, Some(revision)) => remembered.remove_worker(id, *revision),
+                    (None, None) => {}
+                }
+            }
+            let tasks: BTreeMap<_, _> = set.loaded.tasks.iter().collect();
+            remembered.put_tasks(tasks.into_values().flatten(), read);
+            if let Some(position) = committed {
+                remembered.count(position, &CountDeltas::of(set));
+            }
+        }
+        if committed.is_some() {
+            self.announce(Changes::of(set));
+        }
+    }
+
+    /// A maintenance job has committed a batch.
+    pub(super) fn publish_removal(&self, removed: &[TaskId], counts: &CountDeltas, committed: Position) {
+        {
+            let mut remembered = self.lock();
+            remembered.remove_tasks(removed);
+            remembered.count(committed, counts);
+        }
+        self.announce(Changes { removed_tasks: removed.to_vec(), ..Changes::default() });
+    }
+
+    /// Tells watchers and reconcilers.
+    fn announce(&self, changes: Changes) {
+        for id in &changes.removed_tasks {
+            self.specs.remove(*id);
+        }
+        for task in &changes.tasks {
+            if let Some(lease) = &task.lease {
+                self.alarms.lease_due.ring_before(lease.check_at);
+            }
+            if let Some(at) = task.wake_at {
+                self.alarms.task_due.ring_before(at);
+            }
+        }
+        if !changes.workers.is_empty() {
+            self.alarms.worker_silent.ring();
+        }
+        // Something may be ready, or somebody free.
+        let may_push = !changes.workers.is_empty() || changes.tasks.iter().any(|task| task.lease.is_none());
+        if may_push && self.lock().cache.fleet.is_anybody_pushed_to() {
+            self.alarms.push_due.ring();
+        }
+        if changes.reset {
+            self.alarms.ring_all();
+        }
+        // Nobody may be listening.
+        let _ = self.changes.send(Arc::new(changes));
+    }
+
+    /// The worker was seen at this time; answers whether it counts as lost.
+    pub(super) fn see(&self, worker: &str, at: Ms) -> bool {
+        let mut remembered = self.lock();
+        let fleet = &mut remembered.cache.fleet;
+        fleet.seen(worker, at);
+        fleet.worker(worker).is_some_and(|worker| worker.lost)
+    }
+}
+
+// What it answers.
+impl Replica {
+    /// After each commit, of whichever replica.
+    pub fn subscribe(&self) -> broadcast::Receiver<Arc<Changes>> {
+        self.changes.subscribe()
+    }
+
+    pub fn stats(&self) -> Stats {
+        self.lock().stats()
+    }
+
+    /// Tasks by agent, priority and status.
+    pub fn counts(&self) -> Counts {
+        self.lock().counts.tasks.clone()
+    }
+
+    /// What the cache shows of each task, by revision, for comparison with the database.
+    pub fn shown_tasks(&self) -> Vec<(TaskId, i64)> {
+        self.lock().cache.shown().collect()
+    }
+
+    /// Each worker with its free places.
+    pub fn workers_with_room(&self) -> Vec<(Worker, i64)> {
+        let remembered = self.lock();
+        let fleet = &remembered.cache.fleet;
+        fleet.workers().map(|worker| (worker.clone(), fleet.free(&worker.id).max(0))).collect()
+    }
+
+    pub fn active_leases(&self, worker: &str) -> i64 {
+        i64::from(self.lock().cache.fleet.used(worker).count_ones())
+    }
+
+    pub fn directives(&self, worker: &str) -> Directives {
+        let remembered = self.lock();
+        Directives {
+            cancel: remembered.cancels(worker),
+            drain: remembered.cache.fleet.worker(worker).is_some_and(|worker| worker.draining),
+        }
+    }
+
+    /// Why the task does not run yet; `None` also if it only waits for its turn.
+    pub fn waiting(&self, task: &TaskState) -> Option<Waiting> {
+        if task.status != Status::Queued {
+            return None;
+        }
+        match task.parked {
+            Some(parked) => Some(Waiting::parked(task, parked)),
+            None => self.lock().cache.fleet.shortage(&task.agent_slug).map(|shortage| Waiting::short(&task.agent_slug, shortage)),
+        }
+    }
+
+    /// Where the worker's agent is; `None`: there is no such worker, or it has not said.
+    pub fn worker_url(&self, worker: &str) -> Option<String> {
+        self.lock().cache.fleet.worker(worker).map(|worker| worker.url.clone()).filter(|url| !url.is_empty())
+    }
+
+    /// Whether this lease holds the task, as far as this replica knows.
+    pub fn holds(&self, task: TaskId, lease: LeaseId) -> bool {
+        self.lock().cache.held(task).is_some_and(|held| held.lease == lease)
+    }
+
+    /// The workers that suit the task best.
+    pub(super) fn shortlist(&self, task: TaskId, needs_url: bool) -> Choice {
+        let spec = self.specs.kept(task);
+        let workers = match &spec {
+            Some(spec) => self.lock().cache.fleet.shortlist(&spec.agent_slug, &spec.context_id, SHORTLIST, needs_url),
+            None => Vec::new(),
+        };
+        Choice::Among { workers, context: spec.map(|spec| spec.context_id.clone()) }
+    }
+}

@@ -1,0 +1,40 @@
+//! Why a queued task does not run yet.
+
+use bloom_core::cache::Shortage;
+use bloom_core::task::{Parked, TaskState, WaitingReason};
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Waiting {
+    pub reason: WaitingReason,
+    pub message: String,
+}
+
+impl Waiting {
+    /// What parks the task.
+    pub(super) fn parked(task: &TaskState, parked: Parked) -> Self {
+        let (reason, message) = match parked {
+            Parked::DependsOn => (WaitingReason::DependsOn, "waits until the tasks that it depends on are completed".into()),
+            Parked::NotBefore => {
+                let at = task.not_before.unwrap_or_default();
+                (WaitingReason::NotBefore, format!("does not run before {at} (ms since the epoch)"))
+            }
+            Parked::Session => (WaitingReason::SessionWorker, "an earlier task of its context is not finished".into()),
+            Parked::Reserved => {
+                let worker = task.session_worker.as_deref().unwrap_or_default();
+                (WaitingReason::SessionWorker, format!("reserved for worker '{worker}', which has its session"))
+            }
+            Parked::ExclusiveKey => (WaitingReason::ExclusiveKey, "another task holds its exclusive key".into()),
+        };
+        Self { reason, message }
+    }
+
+    /// What the workers of a ready task lack.
+    pub(super) fn short(agent_slug: &str, shortage: Shortage) -> Self {
+        let (reason, message) = match shortage {
+            Shortage::NoWorker => (WaitingReason::NoWorker, format!("no online worker serves agent '{agent_slug}'")),
+            Shortage::Cordoned => (WaitingReason::Cordoned, format!("every online worker that serves agent '{agent_slug}' is cordoned")),
+            Shortage::NoCapacity => (WaitingReason::NoCapacity, format!("every worker that serves agent '{agent_slug}' is full")),
+        };
+        Self { reason, message }
+    }
+}

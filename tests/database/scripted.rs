@@ -1,0 +1,407 @@
+//! A database whose errors and delays a test decides. Its clock goes with the runtime's, which tests stop, and steps when they say so.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use async_trait::async_trait;
+use bloom_core::Ms;
+use bloom_core::audit::AuditEntry;
+use bloom_core::cache::{ReadyRow, Scope};
+use bloom_core::command::Keys;
+use bloom_core::ids::{LeaseId, TaskId, WorkerId};
+use bloom_core::task::{TaskSpec, TaskState};
+use bloom_core::wakeup::{Waiters, Wakeup, WakeupId};
+use bloom_core::worker::Worker;
+use bloom_core::working_set::{Loaded, WorkingSet};
+use bloom_database::{
+    Changed, CountDeltas, CountsAt, Database, Done, Due, Error, Feed, LockWait, Maintenance, Position, Result, Service, Writer,
+};
+use tokio::sync::{Notify, oneshot};
+use tokio::time::Instant;
+
+use crate::tables::{START, Tables};
+
+/// What a test can make fail or hold up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Call {
+    Feed,
+    TaskStates,
+    ReadyPage,
+    DueLeases,
+    DueTasks,
+    SilentWorkers,
+    Wakeups,
+    Lead,
+    MarkServed,
+    CountErrors,
+    Load,
+    Save,
+    ResolveCommit,
+    Maintain,
+    /// All others.
+    Other,
+}
+
+/// How one replica's statements go.
+#[derive(Default)]
+struct Script {
+    is_away: bool,
+    errors: BTreeMap<Call, VecDeque<Error>>,
+    holds: BTreeMap<Call, (oneshot::Sender<()>, oneshot::Receiver<()>)>,
+    /// The connection is lost at the next commit, which has arrived or not.
+    lost_commit: Option<bool>,
+    refused: Option<Box<dyn Fn(&WorkingSet) -> bool + Send>>,
+    asked: BTreeMap<Call, usize>,
+}
+
+/// An answer that was found and does not arrive before it is let go.
+pub struct Hold {
+    found: oneshot::Receiver<()>,
+    go: oneshot::Sender<()>,
+}
+
+impl Hold {
+    pub async fn is_found(&mut self) {
+        (&mut self.found).await.expect("the call was made");
+    }
+
+    pub fn let_go(self) {
+        self.go.send(()).expect("the call waits");
+    }
+}
+
+/// What all replicas share.
+struct Shared {
+    tables: Mutex<Tables>,
+    committed: Notify,
+    started: Instant,
+    offset_ms: Mutex<Ms>,
+}
+
+/// One replica's way to the database.
+#[derive(Clone)]
+pub struct ScriptedDatabase {
+    shared: Arc<Shared>,
+    script: Arc<Mutex<Script>>,
+}
+
+impl Default for ScriptedDatabase {
+    fn default() -> Self {
+        let shared = Shared { tables: Mutex::default(), committed: Notify::new(), started: Instant::now(), offset_ms: Mutex::default() };
+        Self { shared: Arc::new(shared), script: Arc::default() }
+    }
+}
+
+impl ScriptedDatabase {
+    /// Another replica's way to the same tables.
+    pub fn beside(&self) -> Self {
+        Self { shared: self.shared.clone(), script: Arc::default() }
+    }
+
+    pub fn tables(&self) -> MutexGuard<'_, Tables> {
+        self.shared.tables.lock().expect("nobody panics over the tables")
+    }
+
+    fn script(&self) -> MutexGuard<'_, Script> {
+        self.script.lock().expect("nobody panics over the script")
+    }
+
+    pub fn clock(&self) -> Ms {
+        START + self.shared.started.elapsed().as_millis() as Ms + *self.shared.offset_ms.lock().expect("the clock")
+    }
+
+    pub fn step_clock(&self, by_ms: Ms) {
+        *self.shared.offset_ms.lock().expect("the clock") += by_ms;
+    }
+
+    /// Until this is taken back, nothing gets through.
+    pub fn set_away(&self, is_away: bool) {
+        self.script().is_away = is_away;
+    }
+
+    /// The next such call fails; called twice, the next two.
+    pub fn fail(&self, call: Call, error: Error) {
+        self.script().errors.entry(call).or_default().push_back(error);
+    }
+
+    /// The next such call looks at once, but its answer is under way until it is let go.
+    pub fn hold(&self, call: Call) -> Hold {
+        let ((found_here, found), (go, go_there)) = (oneshot::channel(), oneshot::channel());
+        self.script().holds.insert(call, (found_here, go_there));
+        Hold { found, go }
+    }
+
+    /// The connection breaks at the next commit, after it has arrived or before.
+    pub fn lose_commit(&self, has_arrived: bool) {
+        self.script().lost_commit = Some(has_arrived);
+    }
+
+    /// From now on a save fails for which this holds.
+    pub fn refuse(&self, is_refused: impl Fn(&WorkingSet) -> bool + Send + 'static) {
+        self.script().refused = Some(Box::new(is_refused));
+    }
+
+    /// How often this was asked so far.
+    pub fn asked(&self, call: Call) -> usize {
+        self.script().asked.get(&call).copied().unwrap_or_default()
+    }
+
+    /// Somebody else leads from now on.
+    pub fn elect_another(&self) {
+        let expires_at = self.clock() + 1_000;
+        let mut tables = self.tables();
+        let leader = tables.leader.as_mut().expect("there is a leader");
+        (leader.holder, leader.epoch, leader.expires_at) = ("another".into(), leader.epoch + 1, expires_at);
+    }
+
+    /// A call arrives.
+    fn arrive(&self, call: Call) -> Result<()> {
+        let mut script = self.script();
+        *script.asked.entry(call).or_default() += 1;
+        if script.is_away {
+            return Err(Error::Unavailable("the database is away".into()));
+        }
+        script.errors.get_mut(&call).and_then(VecDeque::pop_front).map_or(Ok(()), Err)
+    }
+
+    /// Its answer is under way.
+    async fn answer(&self, call: Call) {
+        let hold = self.script().holds.remove(&call);
+        if let Some((found, go)) = hold {
+            found.send(()).expect("the test waits");
+            go.await.expect("the test lets go");
+        }
+    }
+
+    async fn ask<T: Send>(&self, call: Call, look: impl FnOnce(&mut Tables, Ms) -> T + Send) -> Result<T> {
+        self.arrive(call)?;
+        let found = look(&mut self.tables(), self.clock());
+        self.answer(call).await;
+        Ok(found)
+    }
+}
+
+#[async_trait]
+impl Database for ScriptedDatabase {
+    fn is_shared(&self) -> bool {
+        true
+    }
+
+    async fn writer(&self) -> Result<Box<dyn Writer>> {
+        let id = self.ask(Call::Other, |tables, _| tables.register_writer()).await?;
+        Ok(Box::new(ScriptedWriter { database: self.clone(), id, n: 0 }))
+    }
+
+    async fn now(&self) -> Result<Ms> {
+        self.ask(Call::Other, |_, now| now).await
+    }
+
+    async fn feed(&self, positions: &[Position], own: &[i64]) -> Result<Feed> {
+        self.ask(Call::Feed, |tables, _| tables.feed(positions, own)).await
+    }
+
+    async fn heard(&self) -> Result<()> {
+        self.shared.committed.notified().await;
+        Ok(())
+    }
+
+    async fn notify(&self) -> Result<()> {
+        self.shared.committed.notify_waiters();
+        Ok(())
+    }
+
+    async fn counts(&self) -> Result<CountsAt> {
+        self.ask(Call::Other, |tables, _| tables.counts()).await
+    }
+
+    async fn task_states(&self, ids: &[TaskId]) -> Result<Vec<TaskState>> {
+        self.ask(Call::TaskStates, |tables, _| tables.task_states(ids)).await
+    }
+
+    async fn workers_by_id(&self, ids: &[WorkerId]) -> Result<Vec<Worker>> {
+        self.ask(Call::Other, |tables, _| tables.workers_by_id(ids)).await
+    }
+
+    async fn workers_page(&self, after: Option<&str>, limit: i64) -> Result<Vec<Worker>> {
+        self.ask(Call::Other, |tables, _| tables.workers_page(after, limit)).await
+    }
+
+    async fn active_tasks(&self, after: Option<TaskId>, limit: i64) -> Result<Vec<TaskState>> {
+        self.ask(Call::Other, |tables, _| tables.active_tasks(after, limit)).await
+    }
+
+    async fn ready_page(&self, scope: &Scope, after: Option<(i64, TaskId)>, limit: i64) -> Result<Vec<ReadyRow>> {
+        self.ask(Call::ReadyPage, |tables, _| tables.ready_page(scope, after, limit)).await
+    }
+
+    async fn specs(&self, ids: &[TaskId]) -> Result<Vec<Arc<TaskSpec>>> {
+        self.ask(Call::Other, |tables, _| ids.iter().filter_map(|id| tables.memory.specs.get(id).cloned()).collect()).await
+    }
+
+    async fn due_leases(&self, limit: i64) -> Result<Due<(TaskId, LeaseId)>> {
+        self.ask(Call::DueLeases, |tables, now| tables.due_leases(now, limit)).await
+    }
+
+    async fn leases_beyond_ttl(&self, limit: i64) -> Result<Vec<(TaskId, LeaseId)>> {
+        self.ask(Call::Other, |tables, now| tables.leases_beyond_ttl(now, limit)).await
+    }
+
+    async fn due_tasks(&self, limit: i64) -> Result<Due<TaskId>> {
+        self.ask(Call::DueTasks, |tables, now| tables.due_tasks(now, limit)).await
+    }
+
+    async fn silent_workers(&self, silent_for_ms: i64, limit: i64) -> Result<Due<WorkerId>> {
+        self.ask(Call::SilentWorkers, |tables, now| tables.silent_workers(now, silent_for_ms, limit)).await
+    }
+
+    async fn wakeups(&self, after: Option<WakeupId>, limit: i64) -> Result<Vec<Wakeup>> {
+        self.ask(Call::Wakeups, |tables, _| tables.wakeups(after, limit)).await
+    }
+
+    async fn waiters(&self, wakeup: &Wakeup, limit: i64) -> Result<Waiters> {
+        self.ask(Call::Other, |tables, _| tables.waiters(wakeup, limit)).await
+    }
+
+    async fn lead(&self, holder: &str, ttl_ms: i64) -> Result<Option<i64>> {
+        self.ask(Call::Lead, |tables, now| tables.lead(now, holder, ttl_ms)).await
+    }
+
+    async fn resign(&self, holder: &str) -> Result<()> {
+        self.ask(Call::Other, |tables, _| tables.resign(holder)).await
+    }
+
+    async fn mark_served(&self) -> Result<Service> {
+        self.ask(Call::MarkServed, Tables::mark_served).await
+    }
+
+    async fn checkpoint(&self) -> Result<()> {
+        Ok(())
+    }
+
+    async fn count_errors(&self) -> Result<CountDeltas> {
+        self.ask(Call::CountErrors, |tables, _| tables.count_errors()).await
+    }
+}
+
+struct ScriptedWriter {
+    database: ScriptedDatabase,
+    id: i64,
+    n: i64,
+}
+
+impl ScriptedWriter {
+    /// Records a commit as the next batch, unless its leadership is over.
+    fn commit(&self, tables: &mut Tables, now: Ms, epoch: Option<i64>, counts: CountDeltas, changes: Changed) -> Result<()> {
+        if epoch.is_some_and(|epoch| !tables.is_led(now, epoch)) {
+            return Err(Error::NotLeader);
+        }
+        tables.record(Position { writer: self.id, n: self.n + 1 }, now, counts, changes);
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl Writer for ScriptedWriter {
+    fn id(&self) -> i64 {
+        self.id
+    }
+
+    fn n(&self) -> i64 {
+        self.n
+    }
+
+    async fn begin_and_load(&mut self, keys: &Keys, _: LockWait) -> Result<Loaded> {
+        self.database.ask(Call::Load, |tables, now| tables.memory.load(now, keys)).await
+    }
+
+    async fn save(&mut self, set: &WorkingSet, check_epoch: Option<i64>) -> Result<()> {
+        self.database.arrive(Call::Save)?;
+        let lost = {
+            let mut script = self.database.script();
+            if script.refused.as_ref().is_some_and(|is_refused| is_refused(set)) {
+                return Err(Error::Other("refused".into()));
+            }
+            script.lost_commit.take()
+        };
+        let lost_error = || Error::CommitUnknown("the connection broke".into());
+        if lost == Some(false) {
+            return Err(lost_error());
+        }
+        {
+            let now = self.database.clock();
+            let mut tables = self.database.tables();
+            let before = tables.memory.clone();
+            tables.memory.save(set).map_err(|index| Error::Conflict(index.into()))?;
+            if let Err(error) = self.commit(&mut tables, now, check_epoch, CountDeltas::of(set), Changed::of(set)) {
+                tables.memory = before;
+                return Err(error);
+            }
+        }
+        self.database.answer(Call::Save).await;
+        if lost.is_some() {
+            return Err(lost_error());
+        }
+        self.n += 1;
+        Ok(())
+    }
+
+    async fn rollback(&mut self) -> Result<()> {
+        self.database.arrive(Call::Other)
+    }
+
+    async fn resolve_commit(&mut self) -> Result<bool> {
+        self.database.arrive(Call::ResolveCommit)?;
+        let mut tables = self.database.tables();
+        // Maintenance removes writers that were silent for long.
+        if !tables.writers.contains_key(&self.id) {
+            (self.id, self.n) = (tables.register_writer(), 0);
+            return Ok(false);
+        }
+        self.n += 1;
+        Ok(tables.resolve(Position { writer: self.id, n: self.n }, self.database.clock()))
+    }
+
+    async fn maintain(&mut self, job: &Maintenance) -> Result<Done> {
+        self.database.arrive(Call::Maintain)?;
+        let now = self.database.clock();
+        let mut tables = self.database.tables();
+        let done = match job {
+            Maintenance::CompactCounts => {
+                tables.compact();
+                Done::default()
+            }
+            Maintenance::PruneBatches { older_than_ms } => {
+                tables.prune_batches(now - older_than_ms);
+                Done::default()
+            }
+            Maintenance::PruneAudit { older_than_ms, limit } => {
+                let is_old = |entry: &mut AuditEntry| entry.timestamp < now - older_than_ms;
+                let limit = usize::try_from(*limit).expect("a limit");
+                let rows = tables.memory.audit.extract_if(.., is_old).take(limit).count() as u64;
+                Done { rows, ..Done::default() }
+            }
+            Maintenance::RemoveTasks { finished_for_ms, limit } => {
+                let is_due = |task: &TaskState| {
+                    let is_old = |finished_for_ms: &Ms| task.finished_at.is_some_and(|at| at <= now - finished_for_ms);
+                    task.remove_at.is_some_and(|at| at <= now) || finished_for_ms.as_ref().is_some_and(is_old)
+                };
+                let done = tables.remove_tasks(is_due, *limit);
+                if done.is_batch {
+                    let changes = Changed { removed_tasks: done.removed.clone(), ..Changed::default() };
+                    self.commit(&mut tables, now, None, done.counts.clone(), changes)?;
+                    self.n += 1;
+                }
+                done
+            }
+            Maintenance::CorrectCounts { missing, epoch } => {
+                let changes = Changed { recounted: true, ..Changed::default() };
+                self.commit(&mut tables, now, Some(*epoch), missing.clone(), changes)?;
+                self.n += 1;
+                Done { is_batch: true, ..Done::default() }
+            }
+        };
+        Ok(done)
+    }
+
+    async fn close(self: Box<Self>) {}
+}
