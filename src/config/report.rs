@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::resolve::Serve;
+use super::serve::Serve;
 
 /// One setting as it is in force.
 #[derive(Clone, Debug)]

@@ -4,6 +4,7 @@
 //! [`WorkingSet`](working_set::WorkingSet) of rows loaded for it and either answers, rejects, or names rows that it needs as well.
 //! The engine runs it over real rows, the tests and the model checker over invented ones.
 
+mod arguments;
 pub mod audit;
 pub mod backoff;
 pub mod cache;
@@ -12,7 +13,9 @@ pub mod decide;
 pub mod ids;
 mod keys;
 pub mod op;
+mod operation;
 pub mod placement;
+mod rejection;
 pub mod reply;
 pub mod task;
 pub mod wakeup;

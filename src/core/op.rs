@@ -1,6 +1,6 @@
 //! The operations of the state model. Each is declared with what it needs, does and answers in a file of [`decide`](super::decide).
 
-pub use super::command::{Claim, Completion, WorkerChange};
+pub use super::arguments::{Claim, Completion, WorkerChange};
 pub use super::decide::create::Create;
 pub use super::decide::expire::{ClockStepped, ExpireLease};
 pub use super::decide::lease::Lease;
@@ -11,27 +11,10 @@ pub use super::decide::running::{AppendEvents, Heartbeat, RenewLeases};
 pub use super::decide::task_ops::{Cancel, Configure, RecordAudit, Requeue};
 pub use super::decide::workers::{Cordon, MarkOffline, RecordLastSeen, RemoveWorker};
 
-use super::command::Keys;
+use super::keys::Keys;
+use super::operation::Operation;
 use super::reply::Reply;
 use super::working_set::{Halt, WorkingSet};
-
-pub trait Operation: Into<Op> {
-    type Reply: Into<Reply> + TryFrom<Reply>;
-
-    /// It places leases or sets up workers. Such operations lock workers, and have a writer of their own.
-    fn is_placement(&self) -> bool {
-        false
-    }
-
-    /// Adds the rows that it surely needs. What it turns out to need besides, [`decide`](Self::decide) asks for.
-    fn add_keys(&self, _keys: &mut Keys) {}
-
-    /// Applies it. `Ok` may have changed the working set, `Err` has not.
-    ///
-    /// # Errors
-    /// It is rejected, or stopped for rows that are not loaded.
-    fn decide(&self, set: &mut WorkingSet) -> Result<Self::Reply, Halt>;
-}
 
 macro_rules! operations {
     ($($name:ident $(($boxed:ident))? = $text:literal),+ $(,)?) => {

@@ -24,7 +24,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicI64;
 
 use bloom_core::Ms;
-use bloom_core::command::{Choice, Command, Operation, Rejection};
+use bloom_core::command::{Choice, Command, Op, Operation, Rejection};
 use bloom_core::ids::TaskId;
 use bloom_core::op::Lease;
 use bloom_core::reply::Leased;
@@ -196,13 +196,13 @@ impl Engine {
     }
 
     /// Carries one command out; returns after its commit.
-    pub async fn submit<O: Operation>(&self, command: impl Into<Command<O>>) -> Result<O::Reply, Error> {
+    pub async fn submit<O: Operation + Into<Op>>(&self, command: impl Into<Command<O>>) -> Result<O::Reply, Error> {
         let mut replies = self.submit_all(vec![command.into()]).await;
         replies.pop().unwrap_or(Err(Error::Internal))
     }
 
     /// Carries commands out, each on its own, in one commit where they fit into one batch.
-    pub async fn submit_all<O: Operation>(&self, commands: Vec<Command<O>>) -> Vec<Result<O::Reply, Error>> {
+    pub async fn submit_all<O: Operation + Into<Op>>(&self, commands: Vec<Command<O>>) -> Vec<Result<O::Reply, Error>> {
         let mut answers = Vec::with_capacity(commands.len());
         let mut ledger = Vec::new();
         let mut placement = Vec::new();

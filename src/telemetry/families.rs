@@ -12,6 +12,8 @@ use prometheus::{
 /// What is left when a label has had its share of values.
 pub(super) const OTHER: &str = "_other";
 pub(super) const MAX_LABEL_BYTES: usize = 128;
+/// Agents that get series of their own; the rest share one.
+pub const MAX_AGENTS: usize = 50;
 
 /// Registers families as it makes them.
 pub(super) struct Families<'a>(pub &'a Registry);

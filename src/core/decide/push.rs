@@ -3,15 +3,19 @@
 //! The lease is made before anything is sent, and only the process that made it sends, once. Whatever happens in between, the lease
 //! runs out by itself.
 
+use super::super::arguments::PushEnd;
 use super::super::audit::{Action, EntityType};
-use super::super::command::{Keys, Operation, PushEnd, Rejection};
 use super::super::ids::{LeaseId, TaskId, WorkerId};
+use super::super::keys::Keys;
+use super::super::operation::Operation;
+use super::super::rejection::Rejection;
 use super::super::reply::Pushed;
 use super::super::task::{Failure, LeaseStatus, Origin, Reason, Session, Status, TaskState};
 use super::super::worker::Worker;
 use super::super::working_set::{Halt, WorkingSet};
+use super::finish::finish;
 use super::lease::{best, blocker, leased, sticky_worker};
-use super::lease_end::{Retry, Wait, end_lease, finish, plan, retry};
+use super::lease_end::{Retry, Wait, end_lease, plan, retry};
 use super::readiness::park;
 
 /// Gives a ready task to a worker that is pushed to: this one, unless the task's context is at another.

@@ -1,9 +1,11 @@
 //! Workers: they register, are seen, fall silent, are set aside and leave.
 
 use super::super::Ms;
+use super::super::arguments::{CordonWish, Loss, WorkerChange};
 use super::super::audit::{Action, EntityType};
-use super::super::command::{CordonWish, Keys, Loss, Operation, WorkerChange};
 use super::super::ids::WorkerId;
+use super::super::keys::Keys;
+use super::super::operation::Operation;
 use super::super::reply::{ChangedWorker, Due};
 use super::super::task::{Failure, LeaseStatus, Reason, TaskState};
 use super::super::wakeup::Subject;
