@@ -4,7 +4,6 @@
 
 mod sse;
 
-use std::fmt;
 use std::time::Duration;
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
@@ -44,15 +43,19 @@ pub struct Answer {
 }
 
 /// Why there is no answer to work with. The texts are for people.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, thiserror::Error)]
 pub enum Error {
     /// The server or its key can't be used as given: nothing was sent.
+    #[error("{0}")]
     Usage(String),
     /// Nobody answered, or not to the end: whether the call took effect is unknown.
+    #[error("{0}")]
     Unreachable(String),
     /// The server said no.
+    #[error("{message}")]
     Refused { status: u16, message: String, retry_after: Option<Duration> },
     /// The answer is not what the API promises.
+    #[error("{0}")]
     Garbled(String),
 }
 
@@ -68,19 +71,6 @@ impl Error {
 
     pub fn status(&self) -> Option<u16> {
         if let Self::Refused { status, .. } = self { Some(*status) } else { None }
-    }
-}
-
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Usage(text) | Self::Unreachable(text) | Self::Garbled(text) => f.write_str(text),
-            Self::Refused { status: 401, .. } => {
-                f.write_str("the server needs a key, or the given key is wrong: set it with --key-file or BLOOM_KEY")
-            }
-            Self::Refused { status: 403, message, .. } => write!(f, "this key does not allow the call: {message}"),
-            Self::Refused { message, .. } => f.write_str(message),
-        }
     }
 }
 
@@ -212,7 +202,12 @@ pub fn part(text: &str) -> String {
 
 fn refusal(status: u16, headers: &HeaderMap, body: &[u8]) -> Error {
     let seconds = headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
-    let refused = Error::Refused { status, message: message(status, body), retry_after: seconds.map(Duration::from_secs) };
+    let message = match (status, message(status, body)) {
+        (401, _) => "the server needs a key, or the given key is wrong: set it with --key-file or BLOOM_KEY".to_owned(),
+        (403, message) => format!("this key does not allow the call: {message}"),
+        (_, message) => message,
+    };
+    let refused = Error::Refused { status, message, retry_after: seconds.map(Duration::from_secs) };
     // A proxy says such things on its own behalf; of others, as of 404, only the API's word counts.
     let is_anybodys = refused.is_passing() || matches!(status, 401 | 403 | 413);
     let is_api = || serde_json::from_slice::<serde_json::Value>(body).is_ok_and(|value| value.get("error").is_some());
