@@ -14,7 +14,7 @@ pub fn now() -> Ms {
     Timestamp::now().as_millisecond()
 }
 
-/// `90`, `90s`, `5m`, `1h30m`, `2d`, and whatever else jiff takes for a length of time; seconds unless a unit is given.
+/// `90`, `90s`, `5m`, `1h30m`, `2d`, and whatever else jiff reads as whole seconds; seconds unless a unit is given.
 ///
 /// # Errors
 /// What would be right.
@@ -25,7 +25,8 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     }
     // A day always has 24 hours here, wherever the command is given.
     let duration = text.parse::<Span>().and_then(|span| span.to_duration(SpanRelativeTo::days_are_24_hours()));
-    duration.ok().and_then(|duration| duration.try_into().ok()).ok_or_else(wrong)
+    let duration: Option<Duration> = duration.ok().and_then(|duration| duration.try_into().ok());
+    duration.filter(|duration| duration.subsec_nanos() == 0).ok_or_else(wrong)
 }
 
 /// A moment in the past: so long ago, or a time.
@@ -88,7 +89,7 @@ mod tests {
         assert_eq!(read("1h30m"), Some(5400));
         assert_eq!(read("2d"), Some(172_800));
         assert_eq!(read("1.5h"), Some(5400));
-        for wrong in ["", "m", "5x", "5m3", "-5m", "5m ago", "2mo", "99999999999999999999s", "999999999999999999d"] {
+        for wrong in ["", "m", "5x", "5m3", "-5m", "500ms", "5m ago", "2mo", "99999999999999999999s", "999999999999999999d"] {
             assert_eq!(read(wrong), None, "{wrong}");
         }
     }

@@ -44,7 +44,7 @@ impl Routes {
         Self { described: self.described.route(path, get), ..self }
     }
 
-    pub fn into_parts(self) -> (Router<AppState>, utoipa::openapi::OpenApi, Policies) {
+    pub fn into_parts(self) -> (Router<AppState>, OpenApi, Policies) {
         let (router, description) = self.described.split_for_parts();
         (router, description, self.policies)
     }

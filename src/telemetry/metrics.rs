@@ -231,7 +231,7 @@ impl Metrics {
         text
     }
 
-    /// What shows how things are, rather than what happened.
+    /// The gauges of how things are.
     pub fn scraped(&self) -> &Scraped {
         &self.0.scraped
     }

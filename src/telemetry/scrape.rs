@@ -20,7 +20,7 @@ pub struct QueueDepth<'a> {
     pub oldest_age_seconds: Option<f64>,
 }
 
-/// The gauges.
+/// What a scrape shows of how things are; whoever knows sets it just before.
 pub struct Scraped {
     tasks: IntGaugeVec,
     queue_tasks: IntGaugeVec,
