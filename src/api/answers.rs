@@ -15,22 +15,7 @@ use super::tasks::Task;
 use super::words::{AnyAction, AnyDispatchMode, AnyEntityType, AnyEventKind, AnyLeaseStatus, AnyOutcome, AnyWorkerStatus};
 use bloom_core::Ms;
 use bloom_core::audit::AuditEntry;
-use bloom_core::task::{self, LeaseStatus, Outcome, RunResult, TaskEvent, TaskState};
-
-/// Tokens and US dollars that runs used.
-#[derive(Clone, Copy, Debug, Deserialize, Serialize, ToSchema)]
-pub struct Usage {
-    pub input_tokens: i64,
-    pub output_tokens: i64,
-    /// US dollars.
-    pub cost_usd: f64,
-}
-
-impl From<task::Usage> for Usage {
-    fn from(usage: task::Usage) -> Self {
-        Self { input_tokens: usage.input_tokens, output_tokens: usage.output_tokens, cost_usd: usage.cost_usd }
-    }
-}
+use bloom_core::task::{LeaseStatus, Outcome, RunResult, TaskEvent, TaskState};
 
 /// The right of a worker to run a task until a time. Heartbeats renew it.
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]

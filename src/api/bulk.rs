@@ -1,6 +1,7 @@
 //! One wish for many tasks: they are named by their ids, or by a filter.
 
-use serde::ser::{Serialize, SerializeMap, Serializer};
+use serde::Serialize;
+use serde::ser::{SerializeMap, Serializer};
 use serde_json::value::RawValue;
 use utoipa::openapi::schema::{AllOfBuilder, AnyOfBuilder, ObjectBuilder, OneOfBuilder, Schema, Type};
 use utoipa::openapi::{Object, RefOr};
@@ -19,10 +20,10 @@ body! {
     #[derive(Default)]
     pub struct Filter {
         /// An unknown status matches no task.
-        status: Option<Text>,
-        agent_slug: Option<Text>,
-        context_id: Option<Text>,
-        worker_id: Option<Text>,
+        status: FilterText,
+        agent_slug: FilterText,
+        context_id: FilterText,
+        worker_id: FilterText,
         labels: Option<Labels>,
         /// The same as `labels`, each as `name=value`.
         label: Option<List<LabelText, 0, MAX_LABELS>>,
@@ -34,8 +35,7 @@ body! {
 impl Filter {
     /// Nothing is given: a slip of the pen must not stop every task.
     fn is_empty(&self) -> bool {
-        let texts = [&self.status, &self.agent_slug, &self.context_id, &self.worker_id];
-        texts.iter().all(|text| given(text).is_none()) && self.times() == (None, None) && self.pairs().next().is_none()
+        self.pairs().next().is_none() && Self { labels: None, label: None, ..self.clone() } == Self::default()
     }
 
     /// Its labels, in whichever form.
@@ -64,9 +64,32 @@ impl Filter {
     }
 }
 
-/// An empty text is no filter.
-pub fn given(text: &Option<Text>) -> Option<&str> {
-    text.as_deref().filter(|text| !text.is_empty())
+/// A text to filter by. An empty one is none.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct FilterText(pub Option<String>);
+
+impl From<&str> for FilterText {
+    fn from(text: &str) -> Self {
+        Self(Some(text).filter(|text| !text.is_empty()).map(str::to_owned))
+    }
+}
+
+impl Wire for FilterText {
+    fn read(raw: &RawValue) -> Result<Self, Problems> {
+        Ok(Self::from(&*<Text>::read(raw)?))
+    }
+
+    fn absent() -> Option<Self> {
+        Some(Self::default())
+    }
+
+    fn is_absent(&self) -> bool {
+        *self == Self::default()
+    }
+
+    fn describe() -> Schema {
+        <Text>::describe()
+    }
 }
 
 #[derive(Clone, Debug, PartialEq)]

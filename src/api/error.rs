@@ -6,8 +6,6 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::wire::{MAX_PROBLEMS, Problem, Problems};
-
 /// An error.
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 #[schema(as = Error)]
@@ -49,18 +47,5 @@ impl Invalid {
     pub fn line(&self) -> String {
         let fields = self.fields.iter().flat_map(|(name, texts)| texts.iter().map(move |text| format!("{name}: {text}")));
         self.form.iter().cloned().chain(fields).collect::<Vec<_>>().join("; ")
-    }
-}
-
-impl From<Problems> for Invalid {
-    fn from(problems: Problems) -> Self {
-        let mut invalid = Self::default();
-        for (field, text) in problems.into_iter().take(MAX_PROBLEMS).map(Problem::flatten) {
-            match field {
-                Some(field) => invalid.fields.entry(field.into_owned()).or_default().push(text),
-                None => invalid.form.push(text),
-            }
-        }
-        invalid
     }
 }

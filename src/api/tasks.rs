@@ -7,7 +7,6 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-use super::answers::Usage;
 use super::values::{Id, Int, Labels, List, MAX_SAFE, Moment, Name, NonEmpty, ShortName, Text, Usd};
 use super::wire::body;
 use super::words::{AnyFormat, AnyReason, AnySession, AnyStatus, AnyWaitingReason};
@@ -184,6 +183,15 @@ pub struct Failure<'a> {
     pub at: Ms,
 }
 
+/// Tokens and US dollars that runs used.
+#[derive(Clone, Copy, Debug, Deserialize, Serialize, ToSchema)]
+pub struct Usage {
+    pub input_tokens: i64,
+    pub output_tokens: i64,
+    /// US dollars.
+    pub cost_usd: f64,
+}
+
 /// What a queued task waits for.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, ToSchema)]
 pub struct Waiting {
@@ -194,6 +202,12 @@ pub struct Waiting {
 impl<'a> From<&'a task::Failure> for Failure<'a> {
     fn from(failure: &'a task::Failure) -> Self {
         Self { reason: failure.reason.into(), message: (&failure.message).into(), at: failure.at }
+    }
+}
+
+impl From<task::Usage> for Usage {
+    fn from(usage: task::Usage) -> Self {
+        Self { input_tokens: usage.input_tokens, output_tokens: usage.output_tokens, cost_usd: usage.cost_usd }
     }
 }
 

@@ -42,7 +42,7 @@ pub struct Problem {
 
 impl Problem {
     /// Its top-level field, `None` if it is the body itself, and its text: that names the rest of the path.
-    pub fn flatten(self) -> (Option<Cow<'static, str>>, String) {
+    fn flatten(self) -> (Option<Cow<'static, str>>, String) {
         let Self { mut path, text } = self;
         let field = path.pop();
         if path.is_empty() {
@@ -54,6 +54,19 @@ impl Problem {
 }
 
 pub type Problems = Vec<Problem>;
+
+impl From<Problems> for Invalid {
+    fn from(problems: Problems) -> Self {
+        let mut invalid = Self::default();
+        for (field, text) in problems.into_iter().take(MAX_PROBLEMS).map(Problem::flatten) {
+            match field {
+                Some(field) => invalid.fields.entry(field.into_owned()).or_default().push(text),
+                None => invalid.form.push(text),
+            }
+        }
+        invalid
+    }
+}
 
 pub fn problem<T>(text: impl Into<String>) -> Result<T, Problems> {
     Err(vec![Problem { path: Vec::new(), text: text.into() }])

@@ -8,21 +8,21 @@ use bloom_core::worker::WorkerStatus;
 use bloom_engine::Engine;
 use bloom_membridge::Membridge;
 use bloom_store::{self as store, Store};
-use bloom_telemetry::{MAX_AGENTS, Metrics, QueueDepth};
+use bloom_telemetry::{MAX_AGENTS, Metrics, QueueDepth, Scraped};
 
 /// The heads cost a look-up for each agent and priority, so they are not read at each scrape.
 const QUEUE_EVERY: Duration = Duration::from_secs(5);
 
 pub fn start(engine: &Engine, store: &Store, membridge: &Membridge, metrics: &Metrics) {
     let (watched, read, membridge) = (engine.clone(), store.clone(), membridge.clone());
-    metrics.before_render(move |metrics| set(metrics, &watched, &read, &membridge));
+    metrics.before_render(move |scraped| set(scraped, &watched, &read, &membridge));
     engine.background.spawn(follow_queue(engine.clone(), store.clone(), metrics.clone()));
 }
 
-fn set(metrics: &Metrics, engine: &Engine, store: &Store, membridge: &Membridge) {
+fn set(scraped: &Scraped, engine: &Engine, store: &Store, membridge: &Membridge) {
     let stats = engine.replica.stats();
-    metrics.tasks(stats.tasks_by_status);
-    metrics.active_leases(stats.leases_active);
+    scraped.tasks(stats.tasks_by_status);
+    scraped.active_leases(stats.leases_active);
     let mut workers: BTreeMap<WorkerStatus, i64> = BTreeMap::new();
     let mut free_slots = 0;
     for (worker, room) in engine.replica.workers_with_room() {
@@ -31,11 +31,11 @@ fn set(metrics: &Metrics, engine: &Engine, store: &Store, membridge: &Membridge)
             free_slots += room;
         }
     }
-    metrics.workers(workers, free_slots);
+    scraped.workers(workers, free_slots);
     let state = membridge.state();
-    metrics.membridge(state.connected, state.consecutive_failures, state.last_success);
+    scraped.membridge(state.connected, state.consecutive_failures, state.last_success);
     let pool = store.pool_figures();
-    metrics.connections(pool.size as usize, pool.idle as usize);
+    scraped.connections(pool.size as usize, pool.idle as usize);
 }
 
 async fn follow_queue(engine: Engine, store: Store, metrics: Metrics) {
@@ -71,7 +71,7 @@ async fn tell_queue(engine: &Engine, store: &Store, metrics: &Metrics) -> Result
             if fullest.iter().any(|(name, _)| *name == agent) { head_age(engine, store, agent, priority).await? } else { None };
         depths.push(QueueDepth { agent, priority, tasks, oldest_age_seconds });
     }
-    metrics.queue(&depths);
+    metrics.scraped().queue(&depths);
     Ok(())
 }
 

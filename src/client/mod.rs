@@ -4,7 +4,6 @@
 
 mod sse;
 
-use std::fmt;
 use std::time::Duration;
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
@@ -44,15 +43,19 @@ pub struct Answer {
 }
 
 /// Why a call failed. The texts are shown to users.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, thiserror::Error)]
 pub enum Error {
     /// The address or the key can't be used; nothing was sent.
+    #[error("{0}")]
     Usage(String),
     /// There was no answer, or the connection broke before its end. It is unknown whether the call took effect.
+    #[error("{0}")]
     Unreachable(String),
     /// The server refused the call.
+    #[error("{message}")]
     Refused { status: u16, message: String, retry_after: Option<Duration> },
     /// The answer does not conform to the API.
+    #[error("{0}")]
     Garbled(String),
 }
 
@@ -68,19 +71,6 @@ impl Error {
 
     pub fn status(&self) -> Option<u16> {
         if let Self::Refused { status, .. } = self { Some(*status) } else { None }
-    }
-}
-
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Usage(text) | Self::Unreachable(text) | Self::Garbled(text) => f.write_str(text),
-            Self::Refused { status: 401, .. } => {
-                f.write_str("the server needs a key, or the given key is wrong: set it with --key-file or BLOOM_KEY")
-            }
-            Self::Refused { status: 403, message, .. } => write!(f, "this key does not allow the call: {message}"),
-            Self::Refused { message, .. } => f.write_str(message),
-        }
     }
 }
 
@@ -212,7 +202,12 @@ pub fn part(text: &str) -> String {
 
 fn refusal(status: u16, headers: &HeaderMap, body: &[u8]) -> Error {
     let seconds = headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
-    let refused = Error::Refused { status, message: message(status, body), retry_after: seconds.map(Duration::from_secs) };
+    let message = match (status, message(status, body)) {
+        (401, _) => "the server needs a key, or the given key is wrong: set it with --key-file or BLOOM_KEY".to_owned(),
+        (403, message) => format!("this key does not allow the call: {message}"),
+        (_, message) => message,
+    };
+    let refused = Error::Refused { status, message, retry_after: seconds.map(Duration::from_secs) };
     // These statuses count even if a proxy sent them. Others, such as 404, count only if they come from the API.
     let is_anybodys = refused.is_passing() || matches!(status, 401 | 403 | 413);
     let is_api = || serde_json::from_slice::<serde_json::Value>(body).is_ok_and(|value| value.get("error").is_some());

@@ -1,8 +1,6 @@
 //! Which server and key the commands use, and calls that are repeated while the server is busy.
 
-use std::fs::File;
-use std::io::Read;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use backon::{ExponentialBuilder, Retryable};
@@ -14,14 +12,14 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use url::form_urlencoded;
 
-use super::contexts::{self, Contexts};
+use super::context_file::{self, Contexts};
+use super::key_file::read_key;
 use super::term;
 use crate::CommandError;
 use bloom_client::{CALL_LIMIT, Client, Error};
 use bloom_config::Environment;
 
 pub const DEFAULT_SERVER: &str = "http://127.0.0.1:5000";
-const MAX_KEY_BYTES: u64 = 64 * 1024;
 /// The maximum number of rows of one page.
 const PAGE: usize = 1000;
 const TRIES: usize = 5;
@@ -59,7 +57,7 @@ impl Connection {
     pub fn server(&self) -> Result<Server, CommandError> {
         let environment = Environment::of_process();
         let target =
-            self.resolve(&environment, || contexts::path(&environment).map_or(Ok(Contexts::default()), |path| Contexts::read(&path)))?;
+            self.resolve(&environment, || context_file::path(&environment).map_or(Ok(Contexts::default()), |path| Contexts::read(&path)))?;
         Ok(Server { client: Client::new(&target.server, target.key.as_ref()).map_err(failed)? })
     }
 
@@ -113,24 +111,6 @@ fn one_key(name: &str, key: Option<SecretString>, file_name: &str, file: Option<
         (Some(_), Some(_)) => Err(CommandError::usage(format!("{name} and {file_name} are both given; use only one of them"))),
         (None, Some(file)) => read_key(&file).map(Some),
         (key, None) => Ok(key),
-    }
-}
-
-/// Reads a key from a file. Line breaks at its end are removed.
-///
-/// # Errors
-/// The file can't be read, or contains no key.
-pub fn read_key(path: &Path) -> Result<SecretString, CommandError> {
-    let wrong = |why: String| CommandError::usage(format!("the key file {}: {why}", path.display()));
-    let mut text = String::new();
-    let file = File::open(path).map_err(|error| wrong(error.to_string()))?;
-    let read = file.take(MAX_KEY_BYTES + 1).read_to_string(&mut text).map_err(|error| wrong(error.to_string()))?;
-    if read as u64 > MAX_KEY_BYTES {
-        return Err(wrong(format!("it is longer than {MAX_KEY_BYTES} bytes")));
-    }
-    match text.trim_end_matches(['\r', '\n']) {
-        "" => Err(wrong("it is empty".into())),
-        key => Ok(SecretString::from(key)),
     }
 }
 

@@ -1,7 +1,6 @@
-use std::fmt;
-
 /// Why a command failed, for its user: what is wrong and what to do next.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("{message}")]
 pub struct CommandError {
     pub message: String,
     /// The exit status of the process.
@@ -37,11 +36,5 @@ impl CommandError {
 impl From<String> for CommandError {
     fn from(message: String) -> Self {
         Self { message, status: 1 }
-    }
-}
-
-impl fmt::Display for CommandError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.message)
     }
 }

@@ -4,8 +4,10 @@
 
 mod columns;
 mod connect;
+mod context_file;
 mod contexts;
 mod error;
+mod key_file;
 mod records;
 mod show;
 mod task;
@@ -16,9 +18,10 @@ mod worker;
 use clap::Subcommand;
 
 use connect::Connection;
-pub use connect::{DEFAULT_SERVER, read_key};
+pub use connect::DEFAULT_SERVER;
 use contexts::ContextCommand;
 pub use error::CommandError;
+pub use key_file::read_key;
 use records::{AuditArgs, LeaseCommand, UsageArgs};
 use show::Shown;
 use task::TaskCommand;

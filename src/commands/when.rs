@@ -1,20 +1,20 @@
 //! Parses and prints times for users.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use jiff::civil::Date;
 use jiff::tz::TimeZone;
-use jiff::{Timestamp, Unit};
+use jiff::{Span, SpanRelativeTo, Timestamp, Unit};
 
 use bloom_core::Ms;
 
 const FORMS: &str = "a time like 2026-02-25T10:00:00Z, a day like 2026-02-25 (UTC), or milliseconds since the epoch";
 
 pub fn now() -> Ms {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| Ms::try_from(elapsed.as_millis()).unwrap_or(Ms::MAX))
+    Timestamp::now().as_millisecond()
 }
 
-/// Parses `90`, `90s`, `5m`, `1h30m`, `2d`. A bare number means seconds.
+/// `90`, `90s`, `5m`, `1h30m`, `2d`, and whatever else jiff reads as whole seconds; seconds unless a unit is given.
 ///
 /// # Errors
 /// The text is not of this form; the error says what is expected.
@@ -23,21 +23,10 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     if let Ok(seconds) = text.parse::<u64>() {
         return Ok(Duration::from_secs(seconds));
     }
-    let (mut rest, mut seconds) = (text, 0u64);
-    while !rest.is_empty() {
-        let digits = rest.find(|c: char| !c.is_ascii_digit()).ok_or_else(wrong)?;
-        let number: u64 = rest[..digits].parse().map_err(|_| wrong())?;
-        let unit = match rest.as_bytes()[digits] {
-            b's' => 1,
-            b'm' => 60,
-            b'h' => 3600,
-            b'd' => 86_400,
-            _ => return Err(wrong()),
-        };
-        seconds = number.checked_mul(unit).and_then(|more| seconds.checked_add(more)).ok_or_else(wrong)?;
-        rest = &rest[digits + 1..];
-    }
-    if text.is_empty() { Err(wrong()) } else { Ok(Duration::from_secs(seconds)) }
+    // A day always has 24 hours here, wherever the command is given.
+    let duration = text.parse::<Span>().and_then(|span| span.to_duration(SpanRelativeTo::days_are_24_hours()));
+    let duration: Option<Duration> = duration.ok().and_then(|duration| duration.try_into().ok());
+    duration.filter(|duration| duration.subsec_nanos() == 0).ok_or_else(wrong)
 }
 
 /// Parses a time in the past: how long ago, or an absolute time.
@@ -99,7 +88,8 @@ mod tests {
         assert_eq!(read("90"), Some(90));
         assert_eq!(read("1h30m"), Some(5400));
         assert_eq!(read("2d"), Some(172_800));
-        for wrong in ["", "m", "5x", "5m3", "-5m", "1.5h", "99999999999999999999s", "999999999999999999d"] {
+        assert_eq!(read("1.5h"), Some(5400));
+        for wrong in ["", "m", "5x", "5m3", "-5m", "500ms", "5m ago", "2mo", "99999999999999999999s", "999999999999999999d"] {
             assert_eq!(read(wrong), None, "{wrong}");
         }
     }

@@ -6,6 +6,7 @@ mod flags;
 mod parse;
 mod report;
 mod resolve;
+mod serve;
 mod settings;
 mod sources;
 #[cfg(test)]
@@ -15,7 +16,8 @@ pub use bloom_telemetry::LogFormat;
 pub use flags::Flags;
 pub use parse::log_format;
 pub use report::{Mistake, Report, Row};
-pub use resolve::{Serve, default_data_dir};
+pub use resolve::default_data_dir;
+pub use serve::Serve;
 pub use settings::{SETTINGS, Setting};
 pub use sources::Environment;
 

@@ -1,8 +1,6 @@
 //! What was found: every setting with its origin, all mistakes, and what deserves a warning.
 
-use std::fmt;
-
-use super::resolve::Serve;
+use super::serve::Serve;
 
 /// One setting as it is in force.
 #[derive(Clone, Debug)]
@@ -14,7 +12,8 @@ pub struct Row {
 }
 
 /// A value that can't be used.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[error("{text}")]
 pub struct Mistake {
     text: String,
 }
@@ -24,12 +23,6 @@ impl Mistake {
     pub fn new(setting: &str, value: Option<&str>, origin: &str, problem: String) -> Self {
         let value = value.map(|value| format!(" = {value:?}")).unwrap_or_default();
         Self { text: format!("{setting}{value} ({origin}): {problem}") }
-    }
-}
-
-impl fmt::Display for Mistake {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text)
     }
 }
 

@@ -1,16 +1,11 @@
 //! Commands, their parts, and the reasons why one is rejected.
 
-use std::fmt;
-
+pub use super::arguments::{Choice, Claim, Completion, CordonWish, Grace, Holder, Loss, NewEvent, PushEnd, WorkerChange};
 pub use super::keys::{AFTER_ALL, Keys};
-pub use super::op::{Op, Operation};
+pub use super::op::Op;
+pub use super::operation::Operation;
+pub use super::rejection::Rejection;
 pub use super::reply::Reply;
-
-use super::Ms;
-use super::audit::Actor;
-use super::ids::{LeaseId, TaskId, WorkerId};
-use super::task::{EventKind, Outcome, Parked, Reason, Status, Usage};
-use super::worker::{DispatchMode, WorkerStatus};
 
 /// An operation, from a request or a reconciler.
 #[derive(Clone, Debug)]
@@ -22,7 +17,7 @@ pub struct Command<O = Op> {
     pub epoch: Option<i64>,
 }
 
-impl<O: Operation> Command<O> {
+impl<O: Into<Op>> Command<O> {
     pub fn into_any(self) -> Command {
         Command { op: self.op.into(), request_id: self.request_id, epoch: self.epoch }
     }
@@ -31,171 +26,5 @@ impl<O: Operation> Command<O> {
 impl<O: Operation> From<O> for Command<O> {
     fn from(op: O) -> Self {
         Self { op, request_id: None, epoch: None }
-    }
-}
-
-/// A period after an outage in which no lease ends, even if it has expired: nobody could renew leases during the outage.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Grace {
-    /// When service resumed, by the database's clock.
-    pub resumed_at: Ms,
-    /// For this long after `resumed_at`, or for their TTL if that is shorter, leases do not end.
-    pub grace_ms: i64,
-    /// When the lease was found to be due. If the current time is far from it, the clock has stepped or the command has waited long, and it
-    /// is unknown whether the lease could be renewed in between.
-    pub found_due_at: Option<Ms>,
-}
-
-/// The workers among which a lease call chooses.
-#[derive(Clone, Debug)]
-pub enum Choice {
-    Named(WorkerId),
-    /// The best of these workers; `context` is the task's context, if the caller knows it.
-    Among {
-        workers: Vec<WorkerId>,
-        context: Option<String>,
-    },
-}
-
-#[derive(Clone, Debug)]
-pub struct Claim {
-    pub worker: WorkerId,
-    /// Tasks that looked ready for this worker, best first. There are more than `max` if some of them may be blocked.
-    pub candidates: Vec<TaskId>,
-    /// The maximum number of new leases.
-    pub max: usize,
-    /// Leases that the worker knows. Its other leases made by claims are delivered again. `None` if the request did not list any.
-    pub held: Option<Vec<LeaseId>>,
-    pub ttl_ms: i64,
-}
-
-/// Who acts on a lease, as named in the request: the lease's id, the worker that holds it, both, or neither.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Holder {
-    pub lease: Option<LeaseId>,
-    pub worker: Option<WorkerId>,
-}
-
-#[derive(Clone, Debug)]
-pub struct Completion {
-    pub task: TaskId,
-    pub holder: Holder,
-    pub status: Outcome,
-    pub output: Option<String>,
-    pub error_message: Option<String>,
-    pub duration_ms: i64,
-    pub tokens_used: Option<i64>,
-    pub artifact_type: String,
-    pub artifact_tags: Vec<String>,
-    pub reason: Option<Reason>,
-    pub retryable: bool,
-    pub retry_at: Option<Ms>,
-    pub keep_attempt: bool,
-    pub usage: Option<Usage>,
-    pub session_id: Option<String>,
-    pub model: Option<String>,
-}
-
-#[derive(Clone, Debug)]
-pub struct NewEvent {
-    pub seq: i64,
-    pub kind: EventKind,
-    pub at: Ms,
-    pub data: String,
-}
-
-/// How a push failed.
-#[derive(Clone, Debug)]
-pub enum PushEnd {
-    /// The agent refused the task, so the task fails.
-    Refused { message: String },
-    /// As far as is known, the agent does not have the task, so it goes back to the queue and the attempt does not count. With
-    /// `unless_running`, the agent may have started the run; if a heartbeat has arrived, the lease goes on.
-    Undelivered { message: String, unless_running: bool },
-}
-
-/// Why a worker is marked offline.
-#[derive(Clone, Debug)]
-pub enum Loss {
-    /// It was not seen for `for_ms`, and some replica served during all of that time. Service resumed at `served_since`.
-    Silent { for_ms: i64, served_since: Ms },
-    /// Its agent does not answer; the text is the error.
-    Unreachable(String),
-    /// Its agent was removed from the machine.
-    Uninstalled,
-}
-
-/// A registration, or an entry of the control plane's list. A field that is `None` stays unchanged.
-#[derive(Clone, Debug, Default)]
-pub struct WorkerChange {
-    pub id: WorkerId,
-    pub url: Option<String>,
-    pub status: Option<WorkerStatus>,
-    pub claude_cli: Option<bool>,
-    pub max_concurrency: Option<i64>,
-    pub labels: Option<Vec<String>>,
-    pub agents: Option<Vec<String>>,
-    pub ip_addrs: Option<Vec<String>>,
-    pub agent_version: Option<String>,
-    pub os_info: Option<String>,
-    pub install_method: Option<String>,
-    pub dispatch: Option<DispatchMode>,
-    pub obs_count: Option<i64>,
-    pub db_sha: Option<String>,
-    pub actor: Actor,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CordonWish {
-    Cordon,
-    Uncordon,
-    Drain,
-}
-
-/// Why a command was rejected. It then changed nothing. The texts are part of the API.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Rejection {
-    TaskNotFound,
-    TaskOrLeaseNotFound,
-    LeaseNotFound,
-    WorkerNotFound,
-    NotTheActiveLease(String),
-    WrongStatus {
-        status: Status,
-        expected: &'static str,
-    },
-    CannotRequeue(Status),
-    CannotCancel(Status),
-    NotReady(Parked),
-    NoWorker,
-    /// The worker has no URL to push to.
-    NoUrl(WorkerId),
-    UnknownDependencies(Vec<TaskId>),
-    IdempotencyConflict,
-    /// The leadership under which the command was sent is over.
-    NotLeader,
-}
-
-impl fmt::Display for Rejection {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::TaskNotFound => f.write_str("Task not found"),
-            Self::TaskOrLeaseNotFound => f.write_str("Task or lease not found"),
-            Self::LeaseNotFound => f.write_str("Lease not found or already expired"),
-            Self::WorkerNotFound => f.write_str("Worker not found"),
-            Self::NotTheActiveLease(named) => write!(f, "Lease '{named}' is not the task's active lease"),
-            Self::WrongStatus { status, expected } => write!(f, "Task status is '{status}', expected {expected}"),
-            Self::CannotRequeue(status) => write!(f, "Cannot requeue task with status '{status}'"),
-            Self::CannotCancel(status) => write!(f, "Cannot cancel task with status '{status}'"),
-            Self::NotReady(parked) => write!(f, "Task is not ready: {parked}"),
-            Self::NoWorker => f.write_str("No available worker with free capacity"),
-            Self::NoUrl(worker) => write!(f, "Worker \"{worker}\" has no URL configured"),
-            Self::UnknownDependencies(ids) => {
-                f.write_str("unknown task")?;
-                ids.iter().try_for_each(|id| write!(f, " {id}"))
-            }
-            Self::IdempotencyConflict => f.write_str("Idempotency key was used for another task: context_id, agent_slug or prompt differ"),
-            Self::NotLeader => f.write_str("Leadership is over"),
-        }
     }
 }

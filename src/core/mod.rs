@@ -4,6 +4,7 @@
 //! [`WorkingSet`](working_set::WorkingSet) of loaded rows and answers it, rejects it, or asks for more rows. The engine runs it on rows of
 //! the database; tests and the model checker run it on rows that they make up.
 
+mod arguments;
 pub mod audit;
 pub mod backoff;
 pub mod cache;
@@ -12,8 +13,10 @@ pub mod decide;
 pub mod ids;
 mod keys;
 pub mod op;
+mod operation;
 pub mod placement;
 mod preconditions;
+mod rejection;
 pub mod reply;
 pub mod task;
 pub mod wakeup;

@@ -1,6 +1,6 @@
 //! The operations of the state model. A file of [`decide`](super::decide) declares each one: what it needs, does and answers.
 
-pub use super::command::{Claim, Completion, WorkerChange};
+pub use super::arguments::{Claim, Completion, WorkerChange};
 pub use super::decide::create::Create;
 pub use super::decide::expire::{ClockStepped, ExpireLease};
 pub use super::decide::lease::Lease;
@@ -11,27 +11,10 @@ pub use super::decide::running::{AppendEvents, Heartbeat, RenewLeases};
 pub use super::decide::task_ops::{Cancel, Configure, RecordAudit, Requeue};
 pub use super::decide::workers::{Cordon, MarkOffline, RecordLastSeen, RemoveWorker};
 
-use super::command::Keys;
+use super::keys::Keys;
+use super::operation::Operation;
 use super::reply::Reply;
 use super::working_set::{Halt, WorkingSet};
-
-pub trait Operation: Into<Op> {
-    type Reply: Into<Reply> + TryFrom<Reply>;
-
-    /// Whether it places leases or sets up workers. Such operations lock workers, and have a writer of their own.
-    fn is_placement(&self) -> bool {
-        false
-    }
-
-    /// Adds the rows that it always needs. If it needs others too, [`decide`](Self::decide) asks for them.
-    fn add_keys(&self, _keys: &mut Keys) {}
-
-    /// Applies the operation. `Ok` may have changed the working set, `Err` has not.
-    ///
-    /// # Errors
-    /// The operation is rejected, or it needs rows that are not loaded.
-    fn decide(&self, set: &mut WorkingSet) -> Result<Self::Reply, Halt>;
-}
 
 macro_rules! operations {
     ($($name:ident $(($boxed:ident))? = $text:literal),+ $(,)?) => {

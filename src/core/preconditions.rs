@@ -3,8 +3,9 @@
 //! Commands check it in their commit. The HTTP server also checks it when the content of a request is invalid, because by the contract the
 //! errors below come before errors of content.
 
-use super::command::{Holder, Rejection};
+use super::arguments::Holder;
 use super::ids::LeaseId;
+use super::rejection::Rejection;
 use super::task::{ActiveLease, Status, TaskState};
 
 impl TaskState {

@@ -8,8 +8,9 @@ use std::sync::Arc;
 
 use super::Ms;
 use super::audit::{Action, Actor, AuditEntry, EntityType};
-use super::command::{Keys, Rejection};
 use super::ids::{IdSource, LeaseId, TaskId, WorkerId};
+use super::keys::Keys;
+use super::rejection::Rejection;
 use super::task::{PastLease, RunResult, Status, TaskEvent, TaskSpec, TaskState};
 use super::wakeup::{Progress, Subject, Wakeup};
 use super::worker::Worker;

@@ -1,25 +1,32 @@
 //! What can go wrong with the database, as far as callers act on it.
 
-use std::fmt;
-
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// Another transaction was first (unique violation, deadlock, serialization): load again and decide again.
+    #[error("conflict with another transaction: {0}")]
     Conflict(String),
     /// Another transaction has locked what this one needs, and keeps it.
+    #[error("locked by another transaction: {0}")]
     Locked(String),
     /// The leadership that the batch relied on is over; nothing was written.
+    #[error("this replica is no longer the leader")]
     NotLeader,
     /// The connection was lost at COMMIT: [`Writer::resolve_commit`](super::Writer::resolve_commit) tells what became of it.
+    #[error("the connection was lost during the commit: {0}")]
     CommitUnknown(String),
     /// The database can't be reached or can't serve now; later it may.
+    #[error("the database is not available: {0}")]
     Unavailable(String),
     /// The database can't be used any more until people have seen to it; the text says what.
+    #[error("{0}")]
     Unusable(String),
     /// What stands in the database is not what this program writes.
+    #[error("unexpected data in the database: {0}")]
     Corrupt(String),
     /// Something about the installation has to be changed first; the text says what.
+    #[error("{0}")]
     Setup(String),
+    #[error("database error: {0}")]
     Other(String),
 }
 
@@ -37,20 +44,3 @@ impl Error {
         matches!(self, Self::Unusable(_))
     }
 }
-
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Conflict(text) => write!(f, "conflict with another transaction: {text}"),
-            Self::Locked(text) => write!(f, "locked by another transaction: {text}"),
-            Self::NotLeader => f.write_str("this replica is no longer the leader"),
-            Self::CommitUnknown(text) => write!(f, "the connection was lost during the commit: {text}"),
-            Self::Unavailable(text) => write!(f, "the database is not available: {text}"),
-            Self::Corrupt(text) => write!(f, "unexpected data in the database: {text}"),
-            Self::Unusable(text) | Self::Setup(text) => f.write_str(text),
-            Self::Other(text) => write!(f, "database error: {text}"),
-        }
-    }
-}
-
-impl std::error::Error for Error {}

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use bloom_core::command::{Command, Operation};
+use bloom_core::command::{Command, Op, Operation};
 use bloom_database::{Done, Maintenance};
 use tokio::sync::oneshot;
 
@@ -26,13 +26,13 @@ impl Writers {
     ///
     /// # Errors
     /// [`Error`] says why it was not carried out.
-    pub async fn submit<O: Operation>(&self, command: impl Into<Command<O>>) -> Result<O::Reply, Error> {
+    pub async fn submit<O: Operation + Into<Op>>(&self, command: impl Into<Command<O>>) -> Result<O::Reply, Error> {
         let mut replies = self.submit_all(vec![command.into()]).await;
         replies.pop().unwrap_or(Err(Error::Internal))
     }
 
     /// Carries commands out, each on its own, in one commit where they fit into one batch.
-    pub async fn submit_all<O: Operation>(&self, commands: Vec<Command<O>>) -> Vec<Result<O::Reply, Error>> {
+    pub async fn submit_all<O: Operation + Into<Op>>(&self, commands: Vec<Command<O>>) -> Vec<Result<O::Reply, Error>> {
         let mut answers = Vec::with_capacity(commands.len());
         let mut ledger = Vec::new();
         let mut placement = Vec::new();

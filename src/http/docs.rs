@@ -12,7 +12,7 @@ use utoipa_swagger_ui::{Config, serve};
 
 use super::answer::{HandlerResult, json_bytes, typed};
 use super::error::Error;
-use super::policy::Routes;
+use super::openapi::Routes;
 
 const NOT_FOUND: Error = Error::fixed(404, "Not found");
 const POLICY: HeaderValue =

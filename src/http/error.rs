@@ -2,15 +2,13 @@
 
 use std::borrow::Cow;
 
-use axum::http::header::RETRY_AFTER;
+use axum::http::header::{CONTENT_TYPE, RETRY_AFTER};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use bloom_api::error::{ErrorText, Invalid, ValidationError};
 use bloom_api::wire::Problems;
 use bloom_core::command::Rejection;
 use serde::Serialize;
-
-use super::answer::json_bytes;
 
 /// An answer that is an error.
 #[derive(Clone, Debug, PartialEq)]
@@ -88,7 +86,7 @@ pub struct Cause(pub String);
 impl IntoResponse for Error {
     fn into_response(self) -> Response {
         let status = StatusCode::from_u16(self.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        let mut response = json_bytes(status, self.body().into());
+        let mut response = (status, [(CONTENT_TYPE, "application/json")], self.body()).into_response();
         match self {
             Self::Later(_) => {
                 response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));

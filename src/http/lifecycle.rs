@@ -19,7 +19,7 @@ use bloom_api::error::ErrorText;
 use bloom_api::requests::{Heartbeat, NewLease, Release};
 use bloom_api::tasks::Task;
 use bloom_api::wire::Wire;
-use bloom_core::command::{Holder, Operation};
+use bloom_core::command::{Holder, Op, Operation};
 use bloom_core::op;
 use bloom_core::reply::{self, StoredResult};
 use bloom_core::task::TaskState;
@@ -197,7 +197,7 @@ pub async fn requeue(State(app): State<AppState>, caller: Caller, path: TaskPath
     show_reply(&app, &caller, op::Requeue { task: path.id()? }).await
 }
 
-async fn show_reply(app: &AppState, caller: &Caller, op: impl Operation<Reply = TaskState>) -> HandlerResult {
+async fn show_reply(app: &AppState, caller: &Caller, op: impl Operation<Reply = TaskState> + Into<Op>) -> HandlerResult {
     let state = app.engine.writers.submit(caller.command(op)).await?;
     let spec = spec(&app.engine, &state).await?;
     ok(&show_task(&app.engine, &spec, &state))

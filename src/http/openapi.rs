@@ -1,18 +1,54 @@
 //! The API's description, made from the routes themselves.
 
+use axum::Router;
+use axum::http::Method;
+use axum::routing::MethodRouter;
 use utoipa::openapi::link::LinkBuilder;
-use utoipa::openapi::path::{Operation, Parameter};
+use utoipa::openapi::path::{Operation, Parameter, PathItem};
 use utoipa::openapi::schema::{AnyOfBuilder, Components, Ref};
 use utoipa::openapi::security::{ApiKey, ApiKeyValue, HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme};
 use utoipa::openapi::{ContentBuilder, Info, OpenApi, OpenApiBuilder, RefOr, Required, ResponseBuilder, Schema};
 use utoipa::{PartialSchema, ToSchema};
+use utoipa_axum::router::{OpenApiRouter, UtoipaMethodRouter};
 use utoipa_axum::routes;
 
-use super::policy::{Policy, Rate, Routes, operations};
+use super::policy::{Policies, Policy, Rate};
 use super::{
-    agents, bulk, config, dispatch, events, install, lifecycle, membridge, probes, records, tasks, wait, watch, worker_calls, workers,
+    AppState, agents, bulk, config, dispatch, events, install, lifecycle, membridge, probes, records, tasks, wait, watch, worker_calls,
+    workers,
 };
 use bloom_api::error::{ErrorText, Invalid, ValidationError};
+
+/// Collects routes with their policies and their description.
+#[derive(Default)]
+pub struct Routes {
+    described: OpenApiRouter<AppState>,
+    policies: Policies,
+}
+
+impl Routes {
+    /// Adds a route that the API's description shows.
+    pub fn add(mut self, mut route: UtoipaMethodRouter<AppState>, policy: Policy) -> Self {
+        for (path, item) in &mut route.1.paths {
+            for (method, operation) in operations(item) {
+                self.policies.add(method, path, policy);
+                complete(path, operation, policy);
+            }
+        }
+        Self { described: self.described.routes(route), ..self }
+    }
+
+    /// Adds a route for people, which the description does not show.
+    pub fn add_page(mut self, path: &str, get: MethodRouter<AppState>) -> Self {
+        self.policies.add(Method::GET, path, Policy::OPEN);
+        Self { described: self.described.route(path, get), ..self }
+    }
+
+    pub fn into_parts(self) -> (Router<AppState>, OpenApi, Policies) {
+        let (router, description) = self.described.split_for_parts();
+        (router, description, self.policies)
+    }
+}
 
 /// Every route but the explorer's own.
 pub fn routes() -> Routes {
@@ -90,8 +126,21 @@ pub fn openapi() -> OpenApi {
     api
 }
 
+/// The operations of a path, with every method that HTTP has and the description knows.
+fn operations(item: &mut PathItem) -> impl Iterator<Item = (Method, &mut Operation)> {
+    [
+        (Method::GET, &mut item.get),
+        (Method::POST, &mut item.post),
+        (Method::PUT, &mut item.put),
+        (Method::PATCH, &mut item.patch),
+        (Method::DELETE, &mut item.delete),
+    ]
+    .into_iter()
+    .filter_map(|(method, operation)| Some((method, operation.as_mut()?)))
+}
+
 /// Adds what the middleware answers.
-pub fn complete(path: &str, operation: &mut Operation, policy: Policy) {
+fn complete(path: &str, operation: &mut Operation, policy: Policy) {
     let has_body = operation.request_body.is_some();
     if policy.is_guarded() {
         let schemes = ["apiKey", "bearer"].map(|name| SecurityRequirement::new(name, Vec::<String>::new()));

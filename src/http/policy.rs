@@ -2,13 +2,8 @@
 
 use std::collections::HashMap;
 
-use axum::Router;
 use axum::http::Method;
-use axum::routing::MethodRouter;
-use utoipa::openapi::path::{Operation, PathItem};
-use utoipa_axum::router::{OpenApiRouter, UtoipaMethodRouter};
 
-use super::AppState;
 use super::auth::Scope;
 
 /// What a route needs, and what it is allowed.
@@ -98,7 +93,7 @@ impl Policy {
 pub struct Policies(HashMap<String, Vec<(Method, Policy)>>);
 
 impl Policies {
-    fn add(&mut self, method: Method, path: &str, policy: Policy) {
+    pub fn add(&mut self, method: Method, path: &str, policy: Policy) {
         self.0.entry(path.to_owned()).or_default().push((method, policy));
     }
 
@@ -114,50 +109,6 @@ impl Policies {
             None => Policy::ADMIN,
         }
     }
-}
-
-/// Collects routes with their policies and their description.
-#[derive(Default)]
-pub struct Routes {
-    described: OpenApiRouter<AppState>,
-    policies: Policies,
-}
-
-impl Routes {
-    /// Adds a route that the API's description shows.
-    pub fn add(mut self, mut route: UtoipaMethodRouter<AppState>, policy: Policy) -> Self {
-        for (path, item) in &mut route.1.paths {
-            for (method, operation) in operations(item) {
-                self.policies.add(method, path, policy);
-                super::openapi::complete(path, operation, policy);
-            }
-        }
-        Self { described: self.described.routes(route), ..self }
-    }
-
-    /// Adds a route for people, which the description does not show.
-    pub fn add_page(mut self, path: &str, get: MethodRouter<AppState>) -> Self {
-        self.policies.add(Method::GET, path, Policy::OPEN);
-        Self { described: self.described.route(path, get), ..self }
-    }
-
-    pub fn into_parts(self) -> (Router<AppState>, utoipa::openapi::OpenApi, Policies) {
-        let (router, description) = self.described.split_for_parts();
-        (router, description, self.policies)
-    }
-}
-
-/// The operations of a path, with every method that HTTP has and the description knows.
-pub fn operations(item: &mut PathItem) -> impl Iterator<Item = (Method, &mut Operation)> {
-    [
-        (Method::GET, &mut item.get),
-        (Method::POST, &mut item.post),
-        (Method::PUT, &mut item.put),
-        (Method::PATCH, &mut item.patch),
-        (Method::DELETE, &mut item.delete),
-    ]
-    .into_iter()
-    .filter_map(|(method, operation)| Some((method, operation.as_mut()?)))
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use super::policy::Policy;
 use super::records::{cut, page_of};
 use super::show::{Query, show_task};
 use bloom_api::answers::TaskResult;
-use bloom_api::bulk::{Filter, given};
+use bloom_api::bulk::Filter;
 use bloom_api::error::ErrorText;
 use bloom_api::lists::{PageParams, Params, StatusParam, TaskParams};
 use bloom_api::tasks::{CreatedTasks, NewTask, NewTasks, Task};
@@ -118,18 +118,17 @@ fn filter_of_params(params: &Params) -> Result<Option<TaskFilter>, Error> {
 
 /// As the list's filter, out of a body.
 pub fn filter_of_body(filter: &Filter) -> Option<TaskFilter> {
-    let text = |text| given(text).map(str::to_owned);
     let (created_after, created_before) = filter.times();
     let read = TaskFilter {
         status: None,
-        agent_slug: text(&filter.agent_slug),
-        context_id: text(&filter.context_id),
-        worker_id: text(&filter.worker_id),
+        agent_slug: filter.agent_slug.0.clone(),
+        context_id: filter.context_id.0.clone(),
+        worker_id: filter.worker_id.0.clone(),
         labels: filter.pairs().collect(),
         created_after,
         created_before,
     };
-    with_status(read, given(&filter.status))
+    with_status(read, filter.status.0.as_deref())
 }
 
 fn with_status(filter: TaskFilter, status: Option<&str>) -> Option<TaskFilter> {

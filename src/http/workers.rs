@@ -18,7 +18,7 @@ use bloom_api::error::ErrorText;
 use bloom_api::lists::{StatusParam, WorkerPageParams};
 use bloom_api::requests::NewWorker;
 use bloom_core::Ms;
-use bloom_core::command::{CordonWish, Operation, WorkerChange};
+use bloom_core::command::{CordonWish, Op, Operation, WorkerChange};
 use bloom_core::op;
 use bloom_core::reply::ChangedWorker;
 use bloom_core::worker::WorkerStatus;
@@ -87,7 +87,7 @@ pub async fn register(State(app): State<AppState>, caller: Caller, body: Content
     worker_reply(&app, &caller, change).await
 }
 
-async fn worker_reply(app: &AppState, caller: &Caller, op: impl Operation<Reply = ChangedWorker>) -> HandlerResult {
+async fn worker_reply(app: &AppState, caller: &Caller, op: impl Operation<Reply = ChangedWorker> + Into<Op>) -> HandlerResult {
     let ChangedWorker { worker, created, active_leases } = app.engine.writers.submit(caller.command(op)).await?;
     json(if created { StatusCode::CREATED } else { StatusCode::OK }, &Worker::new(&worker, active_leases))
 }

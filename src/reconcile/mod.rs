@@ -14,7 +14,7 @@ mod timers;
 mod wakeups;
 
 use bloom_core::Ms;
-use bloom_core::command::{Command, Operation, Rejection};
+use bloom_core::command::{Command, Op, Operation, Rejection};
 use bloom_engine::{Alarm, Engine, Error};
 use tokio::time::Instant;
 
@@ -72,7 +72,10 @@ impl Context {
     ///
     /// # Errors
     /// Of the first that failed.
-    pub async fn submit_led<O: Operation>(&self, ops: impl IntoIterator<Item = O>) -> Result<Option<Vec<O::Reply>>, Error> {
+    pub async fn submit_led<O>(&self, ops: impl IntoIterator<Item = O>) -> Result<Option<Vec<O::Reply>>, Error>
+    where
+        O: Operation + Into<Op>,
+    {
         let Some(epoch) = self.leadership.epoch() else { return Ok(None) };
         let commands = ops.into_iter().map(|op| Command { op, request_id: None, epoch: Some(epoch) }).collect();
         match self.engine.writers.submit_all(commands).await.into_iter().collect() {

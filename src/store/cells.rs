@@ -1,11 +1,13 @@
-//! What a cell of a row holds: how each type is written and read.
+//! What a cell of a row holds: how each type is written and read; and the rows that come back.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use sqlx::error::BoxDynError;
-use sqlx::{Decode, Postgres, Sqlite, Type as SqlType};
+use sqlx::postgres::PgRow;
+use sqlx::sqlite::SqliteRow;
+use sqlx::{Decode, Postgres, Row as _, Sqlite, Type as SqlType};
 use uuid::Uuid;
 
 use super::error::Error;
@@ -189,5 +191,37 @@ impl<T: Read> Read for Option<T> {
     type Stored = Option<T::Stored>;
     fn of(stored: Self::Stored) -> Result<Self, Error> {
         stored.map(T::of).transpose()
+    }
+}
+
+pub(super) enum Row {
+    Sqlite(SqliteRow),
+    Postgres(PgRow),
+}
+
+impl Row {
+    pub fn cells(&self) -> Cells<'_> {
+        Cells { row: self, at: 0 }
+    }
+
+    fn get<T: Read>(&self, at: usize) -> Result<T, Error> {
+        T::of(match self {
+            Self::Sqlite(row) => row.try_get(at)?,
+            Self::Postgres(row) => row.try_get(at)?,
+        })
+    }
+}
+
+/// Reads a row's columns from left to right.
+pub(super) struct Cells<'r> {
+    row: &'r Row,
+    at: usize,
+}
+
+impl Cells<'_> {
+    pub fn take<T: Read>(&mut self) -> Result<T, Error> {
+        let at = self.at;
+        self.at += 1;
+        self.row.get(at)
     }
 }

@@ -1,51 +1,21 @@
-//! Connections and pools of either database, and the rows that come back.
+//! Connections and pools of either database.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sqlx::pool::PoolConnection;
-use sqlx::postgres::{PgConnection, PgPool, PgRow};
-use sqlx::sqlite::{SqliteConnection, SqlitePool, SqliteRow};
-use sqlx::{AssertSqlSafe, Connection as _, Row as _, SqlSafeStr as _, SqlStr, Sqlite};
+use sqlx::postgres::{PgConnection, PgPool};
+use sqlx::sqlite::{SqliteConnection, SqlitePool};
+use sqlx::{AssertSqlSafe, Connection as _, SqlSafeStr as _, SqlStr, Sqlite};
 
 use super::args::Args;
-use super::cells::Read;
+use super::cells::Row;
 use super::dialect::{Kind, Sql, statement};
 use super::error::Error;
 use super::health::Health;
-use super::open::ACQUIRE;
 
-pub(super) enum Row {
-    Sqlite(SqliteRow),
-    Postgres(PgRow),
-}
-
-impl Row {
-    pub fn cells(&self) -> Cells<'_> {
-        Cells { row: self, at: 0 }
-    }
-
-    fn get<T: Read>(&self, at: usize) -> Result<T, Error> {
-        T::of(match self {
-            Self::Sqlite(row) => row.try_get(at)?,
-            Self::Postgres(row) => row.try_get(at)?,
-        })
-    }
-}
-
-/// Reads a row's columns from left to right.
-pub(super) struct Cells<'r> {
-    row: &'r Row,
-    at: usize,
-}
-
-impl Cells<'_> {
-    pub fn take<T: Read>(&mut self) -> Result<T, Error> {
-        let at = self.at;
-        self.at += 1;
-        self.row.get(at)
-    }
-}
+/// Getting a connection takes at most so long.
+pub(super) const ACQUIRE: Duration = Duration::from_secs(5);
 
 /// How long an answer of PostgreSQL may take; its own time-outs are shorter. After that the network is gone, whatever TCP still hopes
 /// for, and the connection is dropped with its statement.

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 use uuid::Uuid;
 
 use super::args::{Args, Bulk};
-use super::conn::{Conn, Row};
+use super::cells::Row;
+use super::conn::Conn;
 use super::dialect::{Kind, statement, upsert_adding};
 use super::error::Error;
 use super::feed::{LanePosition, add_text};

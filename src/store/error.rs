@@ -1,32 +1,70 @@
 //! What can go wrong with the database, as far as callers act on it.
 
-use std::fmt;
-
-use super::health::Trouble;
-
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// Another transaction was first (unique violation, deadlock, serialization): load again and decide again.
+    #[error("conflict with another transaction: {0}")]
     Conflict(String),
     /// Another transaction has locked what this one needs, and keeps it.
+    #[error("locked by another transaction: {0}")]
     Locked(String),
     /// The leadership that the batch relied on is over; nothing was written.
+    #[error("this replica is no longer the leader")]
     NotLeader,
     /// The connection was lost at COMMIT: [`Writer::resolve_commit`](bloom_database::Writer::resolve_commit) tells what became of it.
+    #[error("the connection was lost during the commit: {0}")]
     CommitUnknown(String),
     /// The database can't be reached or can't serve now; later it may.
+    #[error("the database is not available: {0}")]
     Unavailable(String),
     /// The disk is full or fails; later it may do. Part of it may be written where that was a commit.
+    #[error("the database's disk is full or fails: {0}")]
     Disk(String),
     /// SQLite found its file damaged.
+    #[error("the database file is damaged: {0}")]
     Damaged(String),
     /// The database as a whole can't be used; see [`Trouble`].
+    #[error("{}", .0.text())]
     Unusable(Trouble),
     /// What stands in the database is not what this program writes.
+    #[error("unexpected data in the database: {0}")]
     Corrupt(String),
     /// Something about the installation has to be changed first; the text says what.
+    #[error("{0}")]
     Setup(String),
+    #[error("database error: {0}")]
     Other(sqlx::Error),
+}
+
+/// What is wrong with the database as a whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trouble {
+    /// The path leads to another file, or to none. For good.
+    Moved,
+    /// For good.
+    Damaged,
+    /// Until there is room, and the disk works.
+    Failing,
+}
+
+impl Trouble {
+    /// What happened and what to do, for people.
+    pub fn text(self) -> &'static str {
+        match self {
+            Self::Moved => {
+                "The database file was removed, moved or replaced while the server ran, so nothing can be stored: stop the server, put the file \
+                 back (or remove the files -wal and -shm beside it and restore a backup), and start the server again"
+            }
+            Self::Damaged => {
+                "The database file is damaged: stop the server, remove it and the files -wal and -shm beside it, restore a backup, and start \
+                 the server again"
+            }
+            Self::Failing => {
+                "The database can't be written to because its disk is full or fails: make room on it, or check the system's log; the \
+                 server continues by itself"
+            }
+        }
+    }
 }
 
 impl Error {
@@ -53,26 +91,6 @@ impl Error {
         matches!(self, Self::Conflict(_) | Self::Locked(_) | Self::NotLeader)
     }
 }
-
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Conflict(text) => write!(f, "conflict with another transaction: {text}"),
-            Self::Locked(text) => write!(f, "locked by another transaction: {text}"),
-            Self::NotLeader => f.write_str("this replica is no longer the leader"),
-            Self::CommitUnknown(text) => write!(f, "the connection was lost during the commit: {text}"),
-            Self::Unavailable(text) => write!(f, "the database is not available: {text}"),
-            Self::Disk(text) => write!(f, "the database's disk is full or fails: {text}"),
-            Self::Damaged(text) => write!(f, "the database file is damaged: {text}"),
-            Self::Unusable(trouble) => f.write_str(trouble.text()),
-            Self::Corrupt(text) => write!(f, "unexpected data in the database: {text}"),
-            Self::Setup(text) => f.write_str(text),
-            Self::Other(error) => write!(f, "database error: {error}"),
-        }
-    }
-}
-
-impl std::error::Error for Error {}
 
 impl From<Error> for bloom_database::Error {
     fn from(error: Error) -> Self {

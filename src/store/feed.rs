@@ -5,8 +5,7 @@ use std::collections::HashMap;
 use serde::{Deserialize, Serialize};
 
 use super::args::{Args, Bulk};
-use super::cells::Type;
-use super::conn::Row;
+use super::cells::{Row, Type};
 use super::dialect::{Kind, statement};
 use super::error::Error;
 use super::script::Script;

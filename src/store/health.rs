@@ -10,38 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::error::Error;
-
-/// What is wrong with the database as a whole.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Trouble {
-    /// The path leads to another file, or to none. For good.
-    Moved,
-    /// For good.
-    Damaged,
-    /// Until there is room, and the disk works.
-    Failing,
-}
-
-impl Trouble {
-    /// What happened and what to do, for people.
-    pub fn text(self) -> &'static str {
-        match self {
-            Self::Moved => {
-                "The database file was removed, moved or replaced while the server ran, so nothing can be stored: stop the server, put the file \
-                 back (or remove the files -wal and -shm beside it and restore a backup), and start the server again"
-            }
-            Self::Damaged => {
-                "The database file is damaged: stop the server, remove it and the files -wal and -shm beside it, restore a backup, and start \
-                 the server again"
-            }
-            Self::Failing => {
-                "The database can't be written to because its disk is full or fails: make room on it, or check the system's log; the \
-                 server continues by itself"
-            }
-        }
-    }
-}
+use super::error::{Error, Trouble};
 
 /// So many bytes have to be free before a disk that was full counts as usable again: a small write may still fit where others don't.
 const ROOM: u64 = 1 << 20;

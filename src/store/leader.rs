@@ -2,7 +2,8 @@
 
 use super::Store;
 use super::args::Args;
-use super::conn::{Conn, Row};
+use super::cells::Row;
+use super::conn::Conn;
 use super::dialect::{Kind, Sql, statement};
 use super::error::Error;
 use bloom_core::Ms;

@@ -4,9 +4,9 @@ use std::pin::Pin;
 
 use sqlx::postgres::{PgConnectOptions, PgListener, PgPoolOptions};
 
+use super::conn::ACQUIRE;
 use super::dialect::{Kind, statement};
 use super::error::Error;
-use super::open::ACQUIRE;
 
 const CHANNEL: &str = "bloom_runtime";
 statement!(

@@ -6,11 +6,10 @@ use std::sync::Arc;
 use uuid::Uuid;
 
 use super::args::Args;
-use super::cells::Type;
-use super::conn::Cells;
+use super::cells::{Cells, Type};
 use super::dialect::{Sql, statement};
 use super::error::Error;
-use super::reads::{PAGE_BYTES, fitting};
+use super::page::{Listing, PAGE_BYTES, Page, fitting};
 use super::table::{ReadRow, row};
 use super::{Store, all, records, rows};
 use bloom_core::Ms;
@@ -53,21 +52,6 @@ pub struct TaskFilter {
     pub created_before: Option<Ms>,
 }
 
-/// At most `limit` rows with ids less than `before`.
-#[derive(Clone, Copy, Debug)]
-pub struct Page {
-    pub limit: i64,
-    pub before: Option<Uuid>,
-}
-
-/// A page of rows that may be large.
-#[derive(Clone, Debug)]
-pub struct Listing<T> {
-    pub rows: Vec<T>,
-    /// It is shorter than it could be, because it would have become too large: there is a next page.
-    pub cut: bool,
-}
-
 /// Only what a lease shows, in the order of [`PAST`]: a task's row has four times as much.
 const ACTIVE: &str = "SELECT lease_id AS id, id AS task_id, worker_id, started_at, expires_at, ttl_ms, 'active' AS status, last_heartbeat, \
     context_id FROM task_state WHERE slot IS NOT NULL AND lease_id < $1 ORDER BY lease_id DESC LIMIT $2";
@@ -95,12 +79,6 @@ statement!(
     d.any(Type::Uuid, 1)
 );
 statement!(AUDIT, |_d| "SELECT {} FROM audit WHERE id < $1 ORDER BY id DESC LIMIT $2", records::AUDIT.names(""));
-
-impl Page {
-    fn args(&self) -> Args<'static> {
-        Args::new().uuid(self.before.unwrap_or(Uuid::max())).int(self.limit)
-    }
-}
 
 impl Store {
     /// Tasks by id, newest first.

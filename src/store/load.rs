@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::args::{Args, Bulk};
-use super::cells::{Read, Type};
-use super::conn::{Cells, Conn, Row};
+use super::cells::{Cells, Read, Row, Type};
+use super::conn::Conn;
 use super::dialect::{Kind, statement};
 use super::error::Error;
 use super::table::{ReadRow, WriteRow as _, row};

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::args::Args;
-use super::cells::Type;
+use super::cells::{Cells, Type};
 use super::dialect::{Kind, statement, upsert_adding};
 use super::error::Error;
 use super::lists::first_id_of;
@@ -17,48 +17,12 @@ use bloom_core::ids::TaskId;
 use bloom_core::task::Status;
 use bloom_database::{Changed, CountDeltas, Done};
 
-/// One transaction removes at most so many tasks, and stops at so many events.
-const TASKS: i64 = 200;
+/// One transaction removes tasks with about so many events at most.
 const EVENTS: i64 = 20_000;
-const BATCHES: i64 = 5000;
-const AUDIT: i64 = 10_000;
 /// A writer that nobody spoke for in this time is a dead one.
 const WRITER_SILENCE_MS: i64 = 3_600_000;
 /// So long the row of a removed worker is kept.
 const TOMBSTONE_MS: i64 = 3_600_000;
-
-/// How many rows a transaction of each job deals with. A page that was too heavy for the database's time limits would be so again: the
-/// next is half as large, down to a single row, and pages that work out make it grow again.
-pub(super) struct Pages {
-    tasks: Page,
-    batches: Page,
-    audit: Page,
-}
-
-impl Default for Pages {
-    fn default() -> Self {
-        Self { tasks: Page::new(TASKS), batches: Page::new(BATCHES), audit: Page::new(AUDIT) }
-    }
-}
-
-struct Page {
-    rows: i64,
-    most: i64,
-}
-
-impl Page {
-    fn new(most: i64) -> Self {
-        Self { rows: most, most }
-    }
-
-    fn judge<T>(&mut self, outcome: &Result<T, Error>) {
-        self.rows = match outcome {
-            Ok(_) => (self.rows + (self.rows / 8).max(1)).min(self.most),
-            Err(error) if error.is_unavailable() => (self.rows / 2).max(1),
-            Err(_) => self.rows,
-        };
-    }
-}
 
 statement!(LANES, "SELECT lane, folded_n FROM lanes");
 statement!(
@@ -318,29 +282,6 @@ impl Store {
 }
 
 /// Whether somebody was in the way, the pages in the log, and how many of them were copied.
-fn progress(row: &mut super::conn::Cells<'_>) -> Result<(i64, i64, i64), Error> {
+fn progress(row: &mut Cells<'_>) -> Result<(i64, i64, i64), Error> {
     Ok((row.take()?, row.take()?, row.take()?))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_page_that_is_too_heavy_gets_smaller_and_grows_again() {
-        let mut page = Page::new(200);
-        let too_long = || Err::<(), _>(Error::Unavailable("statement timeout".into()));
-        let mut sizes = Vec::new();
-        for _ in 0..9 {
-            page.judge(&too_long());
-            sizes.push(page.rows);
-        }
-        assert_eq!(sizes, [100, 50, 25, 12, 6, 3, 1, 1, 1]);
-        page.judge(&Err::<(), _>(Error::Conflict("deadlock".into())));
-        assert_eq!(page.rows, 1);
-        for _ in 0..100 {
-            page.judge(&Ok(()));
-        }
-        assert_eq!(page.rows, 200);
-    }
 }

@@ -23,6 +23,8 @@ mod load;
 mod maintenance;
 mod migrate;
 mod open;
+mod page;
+mod page_sizes;
 mod port;
 mod queue;
 mod reads;
@@ -40,13 +42,12 @@ use std::sync::atomic::Ordering;
 
 pub use clock::Clock;
 pub use dialect::Kind;
-pub use error::Error;
-pub use health::Trouble;
-pub use lists::{LeaseRow, Listing, Page, TaskFilter, TaskRow};
+pub use error::{Error, Trouble};
+pub use lists::{LeaseRow, TaskFilter, TaskRow};
 pub use maintenance::Checkpoint;
 pub use migrate::{MigrationState, MigrationStatus};
 pub use open::StoreOptions;
-pub use reads::PAGE_BYTES;
+pub use page::{Listing, PAGE_BYTES, Page};
 pub use usage::{UsageBy, UsageRow};
 
 use args::Args;
@@ -193,17 +194,17 @@ async fn time_of(conn: &mut Conn, known: Option<Ms>) -> Result<Ms, Error> {
 }
 
 /// The one row that a statement always answers.
-fn one<T>(rows: &[conn::Row], read: impl FnOnce(&mut conn::Cells<'_>) -> Result<T, Error>) -> Result<T, Error> {
+fn one<T>(rows: &[cells::Row], read: impl FnOnce(&mut cells::Cells<'_>) -> Result<T, Error>) -> Result<T, Error> {
     match rows.first() {
         Some(row) => read(&mut row.cells()),
         None => Err(Error::Corrupt("a statement that answers one row answered none".into())),
     }
 }
 
-fn all<T>(rows: &[conn::Row], read: impl Fn(&mut conn::Cells<'_>) -> Result<T, Error>) -> Result<Vec<T>, Error> {
+fn all<T>(rows: &[cells::Row], read: impl Fn(&mut cells::Cells<'_>) -> Result<T, Error>) -> Result<Vec<T>, Error> {
     rows.iter().map(|row| read(&mut row.cells())).collect()
 }
 
-fn first<T>(rows: &[conn::Row], read: impl FnOnce(&mut conn::Cells<'_>) -> Result<T, Error>) -> Result<Option<T>, Error> {
+fn first<T>(rows: &[cells::Row], read: impl FnOnce(&mut cells::Cells<'_>) -> Result<T, Error>) -> Result<Option<T>, Error> {
     rows.first().map(|row| read(&mut row.cells())).transpose()
 }

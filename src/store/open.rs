@@ -12,7 +12,7 @@ use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection, SqliteJournalMode, Sq
 use sqlx::{ConnectOptions as _, Connection as _};
 
 use super::args::Args;
-use super::conn::{Conn, Pool};
+use super::conn::{ACQUIRE, Conn, Pool};
 use super::dialect::{Kind, statement};
 use super::error::Error;
 use super::health::Health;
@@ -39,8 +39,6 @@ pub(super) enum Target {
     Postgres { options: Box<PgConnectOptions> },
 }
 
-/// Getting a connection takes at most so long.
-pub(super) const ACQUIRE: Duration = Duration::from_secs(5);
 /// Leadership and service marks share a connection: a lock that one of them waits for must not make the other late.
 const SIDE_LOCK_TIMEOUT: &str = "750ms";
 /// Longer than the locks of a replica last that freezes in the middle of a transaction.

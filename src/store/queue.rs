@@ -1,7 +1,8 @@
 //! What the replica cache and the reconcilers look at: the ready set in order, what is held, what is due. Every page follows an index.
 
 use super::args::Args;
-use super::conn::{Cells, Pool, Row};
+use super::cells::{Cells, Row};
+use super::conn::Pool;
 use super::dialect::{Kind, statement};
 use super::error::Error;
 use super::{Store, all, first, rows};

@@ -7,14 +7,12 @@ use super::cells::Type;
 use super::dialect::statement;
 use super::error::Error;
 use super::lists::{LeaseRow, TaskRow};
+use super::page::fitting;
 use super::table::ReadRow;
 use super::{Store, all, first, records, rows};
 use bloom_core::ids::{LeaseId, TaskId};
 use bloom_core::task::{LeaseStatus, RunResult, TaskEvent, TaskSpec, TaskState};
 use bloom_core::worker::Worker;
-
-/// One answer carries about so many bytes of text at most; a single larger row comes alone.
-pub const PAGE_BYTES: i64 = 32 << 20;
 
 statement!(
     TASK,
@@ -127,18 +125,4 @@ impl LeaseRow {
             context_id: task.context_id.clone(),
         })
     }
-}
-
-/// As many from the start as `bytes` hold, one at least; and whether some were left out.
-pub(super) fn fitting<K>(sizes: impl IntoIterator<Item = (K, i64)>, bytes: i64) -> (Vec<K>, bool) {
-    let mut keys = Vec::new();
-    let mut total = 0;
-    for (key, size) in sizes {
-        total += size;
-        if total > bytes && !keys.is_empty() {
-            return (keys, true);
-        }
-        keys.push(key);
-    }
-    (keys, false)
 }

@@ -1,8 +1,7 @@
 //! A table's columns, declared once: [`row`] makes their names and types, how a row is written and how it is read out of one list of
 //! names, so that no two of these lists can differ in their order.
 
-use super::cells::{Type, Value, Write};
-use super::conn::Cells;
+use super::cells::{Cells, Type, Value, Write};
 use super::error::Error;
 
 #[derive(Clone, Copy, Debug)]
@@ -128,7 +127,7 @@ macro_rules! row {
         $vis const $NAMES: &str = concat!(stringify!($first) $(, ", ", stringify!($field))*);
 
         impl $crate::table::ReadRow for $Item {
-            fn read(cells: &mut $crate::conn::Cells<'_>) -> Result<Self, $crate::error::Error> {
+            fn read(cells: &mut $crate::cells::Cells<'_>) -> Result<Self, $crate::error::Error> {
                 Ok(Self { $first: cells.take()? $(, $field: cells.take()?)* })
             }
         }
@@ -169,7 +168,7 @@ macro_rules! row {
         }
 
         impl $crate::table::ReadRow for $Item {
-            fn read(cells: &mut $crate::conn::Cells<'_>) -> Result<Self, $crate::error::Error> {
+            fn read(cells: &mut $crate::cells::Cells<'_>) -> Result<Self, $crate::error::Error> {
                 $(
                     $(let $field = cells.take()?;)+
                     $($(let $column = $crate::table::read_back(cells, |$item: &$Item| { let $part = $of; $write })?;)+)*

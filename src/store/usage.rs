@@ -1,11 +1,15 @@
 //! What runs have used: of leases that are still here, and of those that were removed with their tasks.
 
+use jiff::Span;
+use jiff::civil::{self, Date};
+
 use super::args::Args;
 use super::dialect::{Sql, Statement, statement};
 use super::error::Error;
 use super::{Store, all};
 use bloom_core::Ms;
 
+const EPOCH: Date = civil::date(1970, 1, 1);
 const DAY_MS: i64 = 86_400_000;
 const ROWS: i64 = 1000;
 
@@ -60,24 +64,16 @@ impl Store {
         };
         let sql: &Sql = statement;
         all(&self.pool().fetch(sql, args).await?, |row| {
-            let key = if by == UsageBy::Day { date(row.take()?) } else { row.take()? };
+            let key = if by == UsageBy::Day { date(row.take()?)? } else { row.take()? };
             Ok(UsageRow { key, runs: row.take()?, input_tokens: row.take()?, output_tokens: row.take()?, cost_usd: row.take()? })
         })
     }
 }
 
-/// A day, counted from the epoch, in the Gregorian calendar.
-fn date(day: i64) -> String {
-    // Years start in March here, so that the leap day ends one; an era has 400 of them.
-    let day = day + 719_468;
-    let (era, of_era) = (day.div_euclid(146_097), day.rem_euclid(146_097));
-    let year_of_era = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
-    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month = (5 * of_year + 2) / 153;
-    let of_month = of_year - (153 * month + 2) / 5 + 1;
-    let month = if month < 10 { month + 3 } else { month - 9 };
-    let year = year_of_era + era * 400 + i64::from(month <= 2);
-    format!("{year:04}-{month:02}-{of_month:02}")
+/// A day, counted from the epoch.
+fn date(day: i64) -> Result<String, Error> {
+    let date = Span::new().try_days(day).and_then(|days| EPOCH.checked_add(days));
+    date.map(|date| date.to_string()).map_err(|error| Error::Corrupt(format!("day {day}: {error}")))
 }
 
 #[cfg(test)]
@@ -89,7 +85,8 @@ mod tests {
         for (day, expected) in
             [(0, "1970-01-01"), (59, "1970-03-01"), (11_016, "2000-02-29"), (20_454, "2026-01-01"), (20_819, "2027-01-01")]
         {
-            assert_eq!(date(day), expected);
+            assert_eq!(date(day).unwrap(), expected);
         }
+        assert!(date(i64::MAX).is_err());
     }
 }

@@ -11,7 +11,7 @@ use super::args::Args;
 use super::conn::Conn;
 use super::dialect::{Kind, statement};
 use super::error::Error;
-use super::maintenance::Pages;
+use super::page_sizes::PageSizes;
 use super::save::Before;
 use super::script::Script;
 use super::{Store, WriteTurn, feed, leader, load, one, save, time_of};
@@ -23,7 +23,7 @@ pub(super) struct Writer {
     transaction: Option<WriteTurn>,
     pub n: i64,
     before: Before,
-    pub pages: Pages,
+    pub pages: PageSizes,
 }
 
 statement!(REGISTER, |d| "INSERT INTO lanes (replica, started_at, seen_at) VALUES ($1, {0}, {0}) RETURNING lane", d.clock(2));
@@ -104,7 +104,7 @@ impl Writer {
     pub async fn open(store: Store) -> Result<Self, Error> {
         let mut conn = store.inner.target.writer().await?;
         let id = register(&store, &mut conn).await?;
-        Ok(Self { id, store, conn: Some(conn), transaction: None, n: 0, before: Before::default(), pages: Pages::default() })
+        Ok(Self { id, store, conn: Some(conn), transaction: None, n: 0, before: Before::default(), pages: PageSizes::default() })
     }
 
     async fn load(&mut self, keys: &Keys, wait: LockWait) -> Result<Loaded, Error> {

@@ -12,6 +12,8 @@ use prometheus::{
 /// The value that replaces further values of a label once its limit is reached.
 pub(super) const OTHER: &str = "_other";
 pub(super) const MAX_LABEL_BYTES: usize = 128;
+/// The maximum number of agents with series of their own; all others share one.
+pub const MAX_AGENTS: usize = 50;
 
 /// Creates families and registers them.
 pub(super) struct Families<'a>(pub &'a Registry);

@@ -6,7 +6,7 @@ use parking_lot::Mutex;
 use prometheus::process_collector::ProcessCollector;
 use prometheus::{CounterVec, Error, Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, Registry, TextEncoder};
 
-use super::families::{Bounded, Families};
+use super::families::{Bounded, Families, MAX_AGENTS};
 use super::scrape::Scraped;
 use bloom_core::task::Usage;
 
@@ -17,11 +17,9 @@ const WAIT_SECONDS: &[f64] = &[0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.25, 1.0
 /// From a tenth of a second to an hour: for runs.
 const RUN_SECONDS: &[f64] = &[0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1200.0, 1800.0, 3600.0];
 const BATCH_COMMANDS: &[f64] = &[1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0];
-/// The maximum number of agents with series of their own; all others share one.
-pub const MAX_AGENTS: usize = 50;
 const MAX_MODELS: usize = 20;
 
-type Hook = Box<dyn Fn(&Metrics) + Send + Sync>;
+type Hook = Box<dyn Fn(&Scraped) + Send + Sync>;
 
 /// The metrics of the process. Clones share them.
 #[derive(Clone)]
@@ -218,14 +216,14 @@ impl Metrics {
     }
 
     /// `hook` sets gauges at each scrape. It must be quick and must not block.
-    pub fn before_render(&self, hook: impl Fn(&Metrics) + Send + Sync + 'static) {
+    pub fn before_render(&self, hook: impl Fn(&Scraped) + Send + Sync + 'static) {
         self.0.before_render.lock().push(Box::new(hook));
     }
 
     /// All metrics in Prometheus text format.
     pub fn render(&self) -> String {
         let hooks = self.0.before_render.lock();
-        hooks.iter().for_each(|hook| hook(self));
+        hooks.iter().for_each(|hook| hook(self.scraped()));
         let mut text = String::new();
         if let Err(error) = TextEncoder::new().encode_utf8(&self.0.registry.gather(), &mut text) {
             tracing::error!(%error, "the metrics could not be rendered");
@@ -233,7 +231,8 @@ impl Metrics {
         text
     }
 
-    pub(super) fn scraped(&self) -> &Scraped {
+    /// The gauges of how things are.
+    pub fn scraped(&self) -> &Scraped {
         &self.0.scraped
     }
 }
@@ -260,10 +259,10 @@ mod tests {
         metrics.reconciled("expire", 0.001, false);
         metrics.leader(true);
         metrics.used("coder", None, &Usage { input_tokens: 3, output_tokens: 4, cost_usd: 0.5 });
-        metrics.before_render(|m| {
-            m.tasks([(Status::Queued, 7)]);
-            m.workers([(WorkerStatus::Online, 2)], 5);
-            m.queue(&[QueueDepth { agent: "coder", priority: 8, tasks: 7, oldest_age_seconds: Some(1.5) }]);
+        metrics.before_render(|scraped| {
+            scraped.tasks([(Status::Queued, 7)]);
+            scraped.workers([(WorkerStatus::Online, 2)], 5);
+            scraped.queue(&[QueueDepth { agent: "coder", priority: 8, tasks: 7, oldest_age_seconds: Some(1.5) }]);
         });
         let text = metrics.render();
         for line in [
@@ -298,14 +297,14 @@ mod tests {
             .zip(&names)
             .map(|(n, agent)| QueueDepth { agent, priority: 5, tasks: n + 1, oldest_age_seconds: Some(n as f64) })
             .collect();
-        metrics.queue(&depths);
+        metrics.scraped().queue(&depths);
         let text = metrics.render();
         assert!(text.contains(r#"bloom_queue_tasks{agent="agent-59",priority="normal"} 60"#));
         assert!(!text.contains(r#"agent="agent-3""#));
         // 1 + 2 + … + 10
         assert!(text.contains(r#"bloom_queue_tasks{agent="_other",priority="normal"} 55"#), "{text}");
         assert!(text.contains(r#"bloom_queue_oldest_age_seconds{agent="_other",priority="normal"} 9"#), "{text}");
-        metrics.queue(&[]);
-        assert!(!metrics.render().contains("agent-59"), "the series of an empty queue are removed");
+        metrics.scraped().queue(&[]);
+        assert!(!metrics.render().contains("agent-59"), "an empty queue leaves no series behind");
     }
 }

@@ -5,6 +5,7 @@ mod logging;
 mod metrics;
 mod scrape;
 
+pub use families::MAX_AGENTS;
 pub use logging::{LogFormat, init_logging};
-pub use metrics::{MAX_AGENTS, Metrics};
-pub use scrape::QueueDepth;
+pub use metrics::Metrics;
+pub use scrape::{QueueDepth, Scraped};

@@ -4,8 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use prometheus::{Error, Gauge, GaugeVec, IntGauge, IntGaugeVec};
 
-use super::families::{Families, MAX_LABEL_BYTES, OTHER};
-use super::metrics::{MAX_AGENTS, Metrics};
+use super::families::{Families, MAX_AGENTS, MAX_LABEL_BYTES, OTHER};
 use bloom_core::Ms;
 use bloom_core::task::Status;
 use bloom_core::worker::WorkerStatus;
@@ -21,7 +20,8 @@ pub struct QueueDepth<'a> {
     pub oldest_age_seconds: Option<f64>,
 }
 
-pub(super) struct Scraped {
+/// What a scrape shows of how things are; whoever knows sets it just before.
+pub struct Scraped {
     tasks: IntGaugeVec,
     queue_tasks: IntGaugeVec,
     queue_age: GaugeVec,
@@ -35,7 +35,7 @@ pub(super) struct Scraped {
 }
 
 impl Scraped {
-    pub fn new(f: &Families<'_>) -> Result<Self, Error> {
+    pub(super) fn new(f: &Families<'_>) -> Result<Self, Error> {
         let queue = &["agent", "priority"];
         Ok(Self {
             tasks: f.gauges("bloom_tasks", "Tasks by status.", &["status"])?,
@@ -53,28 +53,26 @@ impl Scraped {
             connections: f.gauges("bloom_database_connections", "Open database connections for reads, by state.", &["state"])?,
         })
     }
-}
 
-impl Metrics {
     /// Statuses that are not listed are set to 0.
     pub fn tasks(&self, by_status: impl IntoIterator<Item = (Status, i64)>) {
         let counts: BTreeMap<Status, i64> = by_status.into_iter().collect();
         for status in Status::ALL {
-            self.scraped().tasks.with_label_values(&[status.as_str()]).set(counts.get(status).copied().unwrap_or(0));
+            self.tasks.with_label_values(&[status.as_str()]).set(counts.get(status).copied().unwrap_or(0));
         }
     }
 
     pub fn active_leases(&self, leases: i64) {
-        self.scraped().active_leases.set(leases);
+        self.active_leases.set(leases);
     }
 
     /// Statuses that are not listed are set to 0. `free_slots` is the number of free slots of workers that may get tasks now.
     pub fn workers(&self, by_status: impl IntoIterator<Item = (WorkerStatus, i64)>, free_slots: i64) {
         let counts: BTreeMap<WorkerStatus, i64> = by_status.into_iter().collect();
         for status in WorkerStatus::ALL {
-            self.scraped().workers.with_label_values(&[status.as_str()]).set(counts.get(status).copied().unwrap_or(0));
+            self.workers.with_label_values(&[status.as_str()]).set(counts.get(status).copied().unwrap_or(0));
         }
-        self.scraped().free_slots.set(free_slots);
+        self.free_slots.set(free_slots);
     }
 
     /// Sets the gauges of the whole queue: the agents with the most tasks get series of their own, all others share `_other`.
@@ -87,7 +85,7 @@ impl Metrics {
             *tasks += depth.tasks;
             *age = [*age, depth.oldest_age_seconds].into_iter().flatten().reduce(f64::max);
         }
-        let Scraped { queue_tasks, queue_age, .. } = self.scraped();
+        let Scraped { queue_tasks, queue_age, .. } = self;
         queue_tasks.reset();
         queue_age.reset();
         for ((agent, class), (tasks, age)) in classes {
@@ -99,15 +97,14 @@ impl Metrics {
     }
 
     pub fn membridge(&self, connected: bool, consecutive_failures: u32, last_success: Option<Ms>) {
-        let scraped = self.scraped();
-        scraped.membridge_up.set(i64::from(connected));
-        scraped.membridge_failures.set(i64::from(consecutive_failures));
-        scraped.membridge_success.set(last_success.unwrap_or(0) as f64 / 1000.0);
+        self.membridge_up.set(i64::from(connected));
+        self.membridge_failures.set(i64::from(consecutive_failures));
+        self.membridge_success.set(last_success.unwrap_or(0) as f64 / 1000.0);
     }
 
     pub fn connections(&self, open: usize, idle: usize) {
         for (state, count) in [("idle", idle), ("used", open.saturating_sub(idle))] {
-            self.scraped().connections.with_label_values(&[state]).set(i64::try_from(count).unwrap_or(i64::MAX));
+            self.connections.with_label_values(&[state]).set(i64::try_from(count).unwrap_or(i64::MAX));
         }
     }
 }

@@ -1,9 +1,9 @@
-//! The rules of ARCHITECTURE.md that the compiler does not check: which crates must be independent, how long a file may be, and words that
-//! must not appear in the code.
+//! What the compiler does not check of ARCHITECTURE.md: which crates must stay apart, that no two files use each other, how long a file
+//! may be, words that have no place in the code.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 const LINES: usize = 400;
 
@@ -39,15 +39,13 @@ fn dependencies(name: &str) -> Vec<String> {
     own.lines().filter_map(|line| line.split(['.', ' ', '=']).next()).filter(|word| !word.is_empty()).map(str::to_owned).collect()
 }
 
-/// All dependencies of a crate below `src`, including those of other crates of this workspace.
-fn reached(name: &str) -> BTreeSet<String> {
+/// All that can be reached from there, step by step.
+fn reached<T: Clone + Ord>(from: &T, next: impl Fn(&T) -> Vec<T>) -> BTreeSet<T> {
     let mut found = BTreeSet::new();
-    let mut open = vec![name.to_owned()];
-    while let Some(next) = open.pop() {
-        for dependency in dependencies(&next) {
-            if found.insert(dependency.clone()) {
-                open.extend(dependency.strip_prefix("bloom-").map(str::to_owned));
-            }
+    let mut open = next(from);
+    while let Some(one) = open.pop() {
+        if found.insert(one.clone()) {
+            open.extend(next(&one));
         }
     }
     found
@@ -56,7 +54,8 @@ fn reached(name: &str) -> BTreeSet<String> {
 #[test]
 fn clients_build_without_the_server() {
     for client in ["client", "commands", "worker"] {
-        let reached = reached(client);
+        let next = |name: &String| name.strip_prefix("bloom-").map(dependencies).unwrap_or_default();
+        let reached = reached(&format!("bloom-{client}"), next);
         assert!(reached.contains("bloom-outbound"), "the scan sees {reached:?}");
         for server in ["bloom-engine", "bloom-http", "bloom-store", "sqlx", "utoipa-axum"] {
             assert!(!reached.contains(server), "{client} depends on {server}");
@@ -105,6 +104,82 @@ fn the_core_knows_no_clock_no_chance_and_no_outside() {
             assert!(!text.contains(word), "{}: {word}", path.display());
         }
     }
+}
+
+/// The paths that a text has wherever one of these words begins one, as in `use super::{a, b::{c, d as e}};`.
+fn paths<'a>(text: &'a str, beginnings: &[&str]) -> Vec<Vec<&'a str>> {
+    let mut found = Vec::new();
+    for beginning in beginnings {
+        // Not in the middle: `super::super::a` is one path.
+        for (at, _) in text.match_indices(beginning).filter(|(at, _)| !text[..*at].ends_with("::")) {
+            add_paths(&mut found, &[], text[at..].trim_start_matches("use "));
+        }
+    }
+    found
+}
+
+/// Adds the paths of one tree and answers the text behind it.
+fn add_paths<'a>(found: &mut Vec<Vec<&'a str>>, before: &[&'a str], tree: &'a str) -> &'a str {
+    let is_name = |c: char| c.is_alphanumeric() || c == '_' || c == '*';
+    let (name, rest) = tree.split_at(tree.find(|c| !is_name(c)).unwrap_or(tree.len()));
+    let path = [before, &[name]].concat();
+    let Some(below) = rest.strip_prefix("::") else {
+        found.push(path);
+        return rest;
+    };
+    let Some(mut group) = below.strip_prefix('{') else { return add_paths(found, &path, below) };
+    loop {
+        group = group.trim_start_matches(|c: char| c == ',' || c.is_whitespace());
+        if group.is_empty() || group.starts_with('}') {
+            return group.get(1..).unwrap_or_default();
+        }
+        // Behind the path may stand `as another_name`.
+        group = add_paths(found, &path, group).trim_start_matches(|c| c != ',' && c != '}');
+    }
+}
+
+/// The file in which a path ends that leads from this directory. `None`: the directory's head, or nothing of the crate.
+fn file_of(directory: &Path, path: &[&str]) -> Option<PathBuf> {
+    let (name, below) = path.split_first()?;
+    let file = directory.join(name).with_extension("rs");
+    if root().join(&file).exists() {
+        return Some(file);
+    }
+    if root().join(directory).join(name).join("mod.rs").exists() {
+        return file_of(&directory.join(name), below);
+    }
+    // The head may hand the name on from a file below.
+    let head = fs::read_to_string(root().join(directory).join("mod.rs")).unwrap_or_default();
+    let handed_on = paths(&head, &["use "]).into_iter().find(|path| path.len() == 2 && path[1] == *name)?;
+    Some(directory.join(handed_on[0]).with_extension("rs")).filter(|file| root().join(file).exists())
+}
+
+/// The files of its crate that a file uses, but for its tests.
+fn used_files(file: &Path, text: &str) -> Vec<PathBuf> {
+    let code = text.split("#[cfg(test)]").next().unwrap_or_default();
+    let code: String = code.lines().filter(|line| !line.trim_start().starts_with("//")).map(|line| format!("{line}\n")).collect();
+    let paths = paths(&code, &["super::", "crate::"]);
+    let found = paths.iter().filter_map(|path| {
+        let ups = path.iter().take_while(|name| **name == "super").count();
+        let is_crate = |dir: &&Path| dir.as_os_str() == "src" || root().join(dir).join("Cargo.toml").exists();
+        let directory = if ups > 0 { file.ancestors().nth(ups) } else { file.ancestors().skip(1).find(is_crate) };
+        file_of(directory?, &path[ups.max(1)..])
+    });
+    found.filter(|used| used != file).collect()
+}
+
+/// A directory's head, `mod.rs`, belongs to all files of the directory: a type that it defines may have its methods in several of them.
+#[test]
+fn no_files_use_each_other_in_a_circle() {
+    let sources = files("src", &["rs"]).into_iter().filter(|(file, _)| !file.ends_with("mod.rs"));
+    let uses: BTreeMap<PathBuf, Vec<PathBuf>> = sources.map(|(file, text)| (file.clone(), used_files(&file, &text))).collect();
+    let scanned = |file: &str, used: &str| uses[Path::new(file)].contains(&PathBuf::from(used));
+    assert!(scanned("src/store/lists.rs", "src/store/page.rs"), "a file beside it");
+    assert!(scanned("src/cli/bench/queue.rs", "src/cli/bench/load.rs"), "in a group, in a directory");
+    assert!(scanned("src/commands/term.rs", "src/commands/error.rs"), "by its crate's head");
+    let next = |file: &PathBuf| uses.get(file).cloned().unwrap_or_default();
+    let circles: Vec<_> = uses.iter().filter(|(file, _)| reached(*file, next).contains(*file)).collect();
+    assert!(circles.is_empty(), "these files use each other in a circle: {circles:#?}");
 }
 
 #[test]

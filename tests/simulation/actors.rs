@@ -89,7 +89,7 @@ impl Cluster {
     }
 
     /// `None`: no answer, or one that says to come again.
-    pub async fn call<O: Operation>(&self, op: O) -> Option<Result<O::Reply, Rejection>> {
+    pub async fn call<O: Operation + Into<Op>>(&self, op: O) -> Option<Result<O::Reply, Rejection>> {
         let replica = self.anybody().await;
         let call = async {
             replica.condition.runs().await;
@@ -104,7 +104,7 @@ impl Cluster {
     }
 
     /// Asks again until there is an answer, or the run is over.
-    pub async fn insist<O: Operation + Clone>(&self, op: O) -> Option<Result<O::Reply, Rejection>> {
+    pub async fn insist<O: Operation + Into<Op> + Clone>(&self, op: O) -> Option<Result<O::Reply, Rejection>> {
         while !self.is_over() {
             if let Some(answer) = self.call(op.clone()).await {
                 return Some(answer);

@@ -125,13 +125,13 @@ pub fn registration(name: &str, places: i64) -> WorkerChange {
 
 impl World {
     /// Runs one command, and processes the wake-ups that it causes.
-    pub fn run<O: Operation>(&mut self, op: O) -> Result<O::Reply, Rejection> {
+    pub fn run<O: Operation + Into<Op>>(&mut self, op: O) -> Result<O::Reply, Rejection> {
         let reply = self.run_batch(vec![op.into()]).remove(0)?;
         Ok(reply.try_into().unwrap_or_else(|_| unreachable!("an operation's reply is of its own type")))
     }
 
     /// As [`run`](Self::run), for a command that must not be rejected.
-    pub fn ok<O: Operation>(&mut self, op: O) -> O::Reply {
+    pub fn ok<O: Operation + Into<Op>>(&mut self, op: O) -> O::Reply {
         let op: Op = op.into();
         let name = op.name();
         let reply = self.run(op).unwrap_or_else(|rejection| panic!("{name}: {rejection}"));

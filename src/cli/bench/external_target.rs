@@ -37,7 +37,7 @@ pub async fn clean_up(bench: &Arc<Bench>) -> Result<(), BenchError> {
         client.expect(&Method::DELETE, &format!("/api/runtime/workers/{}", worker.id), Bytes::new(), &[200, 404]).await?;
     }
     for agent in AGENTS {
-        let queued = Filter { agent_slug: Some(agent.into()), status: Some(Status::Queued.as_str().into()), ..Filter::default() };
+        let queued = Filter { agent_slug: agent.into(), status: Status::Queued.as_str().into(), ..Filter::default() };
         let body = encode(&Bulk { named: Named::Filter(Box::new(queued)), dry_run: false })?;
         for _ in 0..MOST_PAGES {
             let answer = client.expect(&Method::POST, "/api/runtime/llm-tasks:cancel", body.clone(), &[200]).await?;

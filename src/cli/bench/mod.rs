@@ -13,7 +13,6 @@ mod server;
 mod wake;
 
 use std::collections::hash_map::RandomState;
-use std::fmt;
 use std::hash::BuildHasher;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -97,7 +96,8 @@ enum Output {
 }
 
 /// Why there are no figures, for the person who asked for them.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("{message}")]
 pub struct BenchError {
     message: String,
     /// The command line was wrong, not the measured thing.
@@ -121,14 +121,6 @@ impl From<&str> for BenchError {
         message.to_owned().into()
     }
 }
-
-impl fmt::Display for BenchError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.message)
-    }
-}
-
-impl std::error::Error for BenchError {}
 
 /// One server under measurement.
 struct Bench {

@@ -9,12 +9,11 @@ use hyper::body::Bytes;
 use super::calls::{QUEUE_AGENT, Session, decode};
 use super::client::Client;
 use super::load::{self, Tally, Window};
-use super::report::Row;
+use super::report::{BY_QUEUE_LENGTH, Row};
 use super::{Bench, BenchError};
 use bloom_api::reports::Stats;
 use bloom_core::task::Status;
 
-pub const SCENARIO: &str = "latency";
 /// Tasks of one batch call when the queue is filled: the most it takes.
 const FILL_BATCH: usize = 1000;
 const FILLERS: usize = 4;
@@ -45,9 +44,9 @@ pub async fn at_each_length(bench: &Arc<Bench>) -> Result<Vec<Row>, BenchError> 
         let sessions = load::workers(bench, QUEUE_AGENT, 1).await?;
         let window = Window::lasting(bench.time);
         let calls = load::run(sessions, &window, claim_and_lease).await?;
-        rows.extend(calls.rows(SCENARIO, &case, "tasks, one client"));
+        rows.extend(calls.rows(BY_QUEUE_LENGTH, &case, "tasks, one client"));
         rows.extend(read_pages(bench, &case).await?);
-        rows.extend(bench.memory_row(SCENARIO, &case));
+        rows.extend(bench.memory_row(BY_QUEUE_LENGTH, &case));
     }
     Ok(rows)
 }
@@ -114,5 +113,5 @@ async fn read_pages(bench: &Arc<Bench>, case: &str) -> Result<Vec<Row>, BenchErr
             path = answer.next.unwrap_or_else(|| first.to_owned());
         }
     }
-    Ok(reader.calls.iter().map(|(name, latency)| Row::of_calls(SCENARIO, case, name, latency)).collect())
+    Ok(reader.calls.iter().map(|(name, latency)| Row::of_calls(BY_QUEUE_LENGTH, case, name, latency)).collect())
 }

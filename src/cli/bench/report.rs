@@ -6,6 +6,9 @@ use serde::Serialize;
 
 use super::latency::Latency;
 
+/// The scenario whose latencies are compared with those of its smallest queue.
+pub const BY_QUEUE_LENGTH: &str = "latency";
+
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
     /// Which server: `sqlite`, `postgresql`.
@@ -94,7 +97,7 @@ impl Report {
             let smallest = rows.iter().find(|other| {
                 other.storage == row.storage && other.scenario == row.scenario && other.what == row.what && other.p50_ms.is_some()
             });
-            if row.scenario == super::queue::SCENARIO
+            if row.scenario == BY_QUEUE_LENGTH
                 && let (Some(smallest), Some(p50)) = (smallest.filter(|s| s.case != row.case), row.p50_ms)
                 && let Some(least) = smallest.p50_ms.filter(|ms| *ms > 0.0)
             {
@@ -179,7 +182,7 @@ mod tests {
     }
 
     fn queue(case: &str, p50_ms: f64) -> Row {
-        Row { p50_ms: Some(p50_ms), ..Row::new(super::super::queue::SCENARIO, case, "claim") }
+        Row { p50_ms: Some(p50_ms), ..Row::new(BY_QUEUE_LENGTH, case, "claim") }
     }
 
     #[test]

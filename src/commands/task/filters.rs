@@ -1,15 +1,15 @@
 //! Filters of tasks.
 
 use super::super::when;
-use bloom_api::bulk::Filter;
+use bloom_api::bulk::{Filter, FilterText};
 use bloom_api::tasks::Task;
-use bloom_api::values::{Int, LabelText, Text};
+use bloom_api::values::{Int, LabelText};
 use bloom_core::Ms;
 use bloom_core::task::Status;
 use clap::Args;
 use clap::builder::PossibleValuesParser;
 
-#[derive(Args, Clone, Debug, Default)]
+#[derive(Args, Clone, Debug, Default, PartialEq)]
 #[command(next_help_heading = "Filters")]
 pub struct Filters {
     /// Only with this status
@@ -48,7 +48,7 @@ pub fn label(text: &str) -> Result<(String, String), String> {
 
 impl Filters {
     pub fn is_empty(&self) -> bool {
-        self.query().is_empty()
+        *self == Self::default()
     }
 
     /// The filters as a query of a list.
@@ -63,7 +63,7 @@ impl Filters {
 
     /// The filters as the body of a bulk call.
     pub fn body(&self) -> Filter {
-        let text = |text: &Option<String>| text.clone().map(Text);
+        let text = |text: &Option<String>| FilterText(text.clone());
         let labels = self.labels.iter().cloned().map(|(name, value)| LabelText { name, value });
         Filter {
             status: text(&self.status),

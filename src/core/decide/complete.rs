@@ -2,13 +2,17 @@
 
 use std::sync::Arc;
 
+use super::super::arguments::Completion;
 use super::super::audit::{Action, Actor, EntityType};
-use super::super::command::{Completion, Keys, Operation, Rejection};
 use super::super::ids::{LeaseId, WorkerId};
+use super::super::keys::Keys;
+use super::super::operation::Operation;
+use super::super::rejection::Rejection;
 use super::super::reply::{Completed, StoredResult};
 use super::super::task::{Failure, LastLease, LeaseStatus, Outcome, PastLease, Reason, RunResult, Session, Status, TaskState};
 use super::super::working_set::{Halt, WorkingSet, need};
-use super::lease_end::{Next, Retry, Wait, complete_record, end_lease, finish, plan, retry};
+use super::finish::finish;
+use super::lease_end::{Next, Retry, Wait, complete_record, end_lease, plan, retry};
 
 impl Operation for Completion {
     type Reply = Completed;

@@ -4,7 +4,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::super::audit::{Action, Actor, EntityType};
-use super::super::command::{AFTER_ALL, Keys, Operation, Rejection};
+use super::super::keys::{AFTER_ALL, Keys};
+use super::super::operation::Operation;
+use super::super::rejection::Rejection;
 use super::super::reply::CreatedTask;
 use super::super::task::{Session, Status, TaskSpec, TaskState};
 use super::super::working_set::{Halt, WorkingSet, need};

@@ -1,9 +1,11 @@
 //! The expiry of leases.
 
 use super::super::Ms;
+use super::super::arguments::Grace;
 use super::super::audit::{Action, Actor, EntityType};
-use super::super::command::{Grace, Keys, Operation};
 use super::super::ids::{LeaseId, TaskId};
+use super::super::keys::Keys;
+use super::super::operation::Operation;
 use super::super::reply::Due;
 use super::super::task::{ActiveLease, Failure, LeaseStatus, Reason, Status};
 use super::super::working_set::{Halt, WorkingSet};

@@ -1,10 +1,13 @@
 //! Placement of a task on a worker: by a lease or dispatch call, or by a worker's claim.
 
 use super::super::Ms;
+use super::super::arguments::{Choice, Claim};
 use super::super::audit::{Action, Actor, EntityType};
-use super::super::command::{Choice, Claim, Keys, Operation, Rejection};
 use super::super::ids::{TaskId, WorkerId};
+use super::super::keys::Keys;
+use super::super::operation::Operation;
 use super::super::placement::{self, Candidate, STICKY_FOR_MS};
+use super::super::rejection::Rejection;
 use super::super::reply::{Claimed, Leased};
 use super::super::task::{ActiveLease, Origin, Parked, Session, Status, TaskState};
 use super::super::worker::{MAX_CONCURRENCY, Worker};

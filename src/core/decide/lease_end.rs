@@ -3,13 +3,14 @@
 use super::super::Ms;
 use super::super::audit::{Action, Actor, EntityType};
 use super::super::backoff::delay_ms;
-use super::super::command::{Keys, Operation};
 use super::super::ids::{LeaseId, TaskId, WorkerId};
+use super::super::keys::Keys;
+use super::super::operation::Operation;
 use super::super::task::{
-    ActiveLease, Failure, LastLease, LeaseStatus, MAX_INFRA_RETRIES, Parked, PastLease, Reason, Session, Status, TaskState, Usage,
+    ActiveLease, Failure, LastLease, LeaseStatus, MAX_INFRA_RETRIES, Parked, PastLease, Reason, Status, TaskState, Usage,
 };
-use super::super::wakeup::Subject;
 use super::super::working_set::{Halt, Slots, WorkingSet};
+use super::finish::{finish, wake_successors};
 use super::readiness::{Park, Verdict, apply, blocked, reserve};
 
 /// Gives a lease back, and queues the task again.
@@ -86,35 +87,6 @@ pub(super) fn complete_record(set: &mut WorkingSet, lease: LeaseId, model: Optio
         record.model = model;
         record.usage = usage;
     }
-}
-
-/// Wakes the tasks that wait for this one, if there are any. If it is not over, only those that wait for its context or its key are woken.
-pub(super) fn wake_successors(set: &mut WorkingSet, task: &TaskState, is_over: bool) {
-    if !task.has_dependents {
-        return;
-    }
-    if is_over {
-        set.wake(Subject::Dependents(task.id));
-    }
-    if task.session == Session::Context {
-        set.wake(Subject::Context { context_id: task.context_id.clone(), after: is_over.then_some(task.id) });
-    }
-    if let Some(key) = &task.exclusive_key {
-        set.wake(Subject::Key(key.clone()));
-    }
-}
-
-/// Sets the task's final status.
-pub(super) fn finish(set: &mut WorkingSet, task: &mut TaskState, status: Status) {
-    debug_assert!(status.is_final() && task.lease.is_none());
-    task.status = status;
-    task.parked = None;
-    task.wake_at = None;
-    task.created_after = None;
-    task.updated_at = set.stamp();
-    task.finished_at = Some(set.now());
-    task.remove_at = task.ttl_after_finished_sec.map(|ttl| set.now() + ttl * 1000);
-    wake_successors(set, task, true);
 }
 
 /// When a task that goes back to the queue may run again.

@@ -6,6 +6,7 @@
 pub(super) mod complete;
 pub(super) mod create;
 pub(super) mod expire;
+mod finish;
 pub(super) mod lease;
 pub(super) mod lease_end;
 pub(super) mod push;

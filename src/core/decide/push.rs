@@ -3,15 +3,19 @@
 //! The lease is made before the task is sent, and only the process that made it sends the task, once. If that process dies, the lease
 //! expires.
 
+use super::super::arguments::PushEnd;
 use super::super::audit::{Action, Actor, EntityType};
-use super::super::command::{Keys, Operation, PushEnd, Rejection};
 use super::super::ids::{LeaseId, TaskId, WorkerId};
+use super::super::keys::Keys;
+use super::super::operation::Operation;
+use super::super::rejection::Rejection;
 use super::super::reply::Pushed;
 use super::super::task::{Failure, LeaseStatus, Origin, Reason, Session, Status, TaskState};
 use super::super::worker::Worker;
 use super::super::working_set::{Halt, WorkingSet};
+use super::finish::finish;
 use super::lease::{best, blocker, leased, sticky_worker};
-use super::lease_end::{Retry, Wait, end_lease, finish, plan, retry};
+use super::lease_end::{Retry, Wait, end_lease, plan, retry};
 use super::readiness::park;
 
 /// Leases a ready task to the best loaded worker that is pushed to: this worker, or the one that the task's context prefers.

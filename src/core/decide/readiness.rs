@@ -10,13 +10,13 @@
 
 use super::super::Ms;
 use super::super::audit::{Action, Actor, EntityType};
-use super::super::command::AFTER_ALL;
 use super::super::ids::TaskId;
+use super::super::keys::AFTER_ALL;
 use super::super::placement::STICKY_FOR_MS;
 use super::super::task::{Failure, Parked, Reason, Session, Status, TaskState};
 use super::super::wakeup::Subject;
 use super::super::working_set::{Halt, WorkingSet, need};
-use super::lease_end::{finish, wake_successors};
+use super::finish::{finish, wake_successors};
 
 #[derive(Debug, PartialEq)]
 pub(super) enum Verdict {

@@ -1,7 +1,8 @@
 //! Re-evaluation of parked tasks, after an event that they waited for or when their time has come.
 
-use super::super::command::{Keys, Operation};
 use super::super::ids::TaskId;
+use super::super::keys::Keys;
+use super::super::operation::Operation;
 use super::super::reply::Reevaluated;
 use super::super::task::{Parked, Status, TaskState};
 use super::super::wakeup::Progress;

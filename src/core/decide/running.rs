@@ -1,7 +1,10 @@
 //! Heartbeats and events of runs.
 
-use super::super::command::{Holder, Keys, NewEvent, Operation, Rejection};
+use super::super::arguments::{Holder, NewEvent};
 use super::super::ids::{LeaseId, TaskId, WorkerId};
+use super::super::keys::Keys;
+use super::super::operation::Operation;
+use super::super::rejection::Rejection;
 use super::super::reply::{Recorded, RenewedLeases};
 use super::super::task::{Status, TaskEvent, TaskState};
 use super::super::working_set::{Halt, WorkingSet, need, unless_locked};

@@ -1,12 +1,14 @@
 //! What clients ask of an existing task, cancel and requeue, and the settings that they store.
 
 use super::super::audit::{Action, Actor, EntityType};
-use super::super::command::{Keys, Operation, Rejection};
 use super::super::ids::TaskId;
+use super::super::keys::Keys;
+use super::super::operation::Operation;
+use super::super::rejection::Rejection;
 use super::super::task::{Parked, Session, Status, TaskState};
 use super::super::wakeup::Subject;
 use super::super::working_set::{Halt, WorkingSet};
-use super::lease_end::finish;
+use super::finish::finish;
 use super::readiness::{apply, evaluate, known_dependencies, park};
 
 /// Names of the stored settings.

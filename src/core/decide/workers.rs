@@ -1,9 +1,11 @@
 //! Workers: registration, sightings, loss, cordon and removal.
 
 use super::super::Ms;
+use super::super::arguments::{CordonWish, Loss, WorkerChange};
 use super::super::audit::{Action, Actor, EntityType};
-use super::super::command::{CordonWish, Keys, Loss, Operation, WorkerChange};
 use super::super::ids::WorkerId;
+use super::super::keys::Keys;
+use super::super::operation::Operation;
 use super::super::reply::{ChangedWorker, Due};
 use super::super::task::{Failure, LeaseStatus, Reason, TaskState};
 use super::super::wakeup::Subject;

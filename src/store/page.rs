@@ -1,0 +1,43 @@
+//! How much of a list one answer holds.
+
+use uuid::Uuid;
+
+use super::args::Args;
+
+/// One answer carries about so many bytes of text at most; a single larger row comes alone.
+pub const PAGE_BYTES: i64 = 32 << 20;
+
+/// At most `limit` rows with ids less than `before`.
+#[derive(Clone, Copy, Debug)]
+pub struct Page {
+    pub limit: i64,
+    pub before: Option<Uuid>,
+}
+
+/// A page of rows that may be large.
+#[derive(Clone, Debug)]
+pub struct Listing<T> {
+    pub rows: Vec<T>,
+    /// It is shorter than it could be, because it would have become too large: there is a next page.
+    pub cut: bool,
+}
+
+impl Page {
+    pub(super) fn args(&self) -> Args<'static> {
+        Args::new().uuid(self.before.unwrap_or(Uuid::max())).int(self.limit)
+    }
+}
+
+/// As many from the start as `bytes` hold, one at least; and whether some were left out.
+pub(super) fn fitting<K>(sizes: impl IntoIterator<Item = (K, i64)>, bytes: i64) -> (Vec<K>, bool) {
+    let mut keys = Vec::new();
+    let mut total = 0;
+    for (key, size) in sizes {
+        total += size;
+        if total > bytes && !keys.is_empty() {
+            return (keys, true);
+        }
+        keys.push(key);
+    }
+    (keys, false)
+}
