@@ -6,14 +6,19 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 use secrecy::{ExposeSecret, SecretString};
-use url::Url;
+use url::{Host, Url};
 
 use super::flags::Flags;
 use super::parse;
+use super::postgres;
 use super::report::{Mistake, Report, Row};
 use super::settings::{self as s, Setting};
 use super::sources::{Environment, Found, Origin, Sources};
+use bloom_core::mask::masked_url;
 use bloom_telemetry::LogFormat;
+
+/// Shorter keys are warned of.
+const GOOD_KEY_CHARS: usize = 16;
 
 /// The settings of `serve`, checked.
 #[derive(Clone, Debug)]
@@ -23,6 +28,8 @@ pub struct Serve {
     /// 0 = any free one.
     pub port: u16,
     pub public_url: Option<Url>,
+    /// Besides those of `host` and `public_url`.
+    pub allowed_hosts: Vec<Host>,
     pub trusted_proxies: Vec<IpNet>,
     pub data_dir: PathBuf,
     pub database_url: SecretString,
@@ -33,6 +40,8 @@ pub struct Serve {
     pub api_key: Option<SecretString>,
     pub worker_key: Option<SecretString>,
     pub read_key: Option<SecretString>,
+    /// A server without keys may listen beyond loopback.
+    pub allow_no_key: bool,
     pub membridge_server_url: Option<Url>,
     pub membridge_admin_key: Option<SecretString>,
     pub agent_key: Option<SecretString>,
@@ -54,23 +63,48 @@ pub struct Serve {
 impl Serve {
     /// The database's URL without its password, for people.
     pub fn shown_database_url(&self) -> String {
-        parse::masked_database_url(self.database_url.expose_secret())
+        postgres::masked(self.database_url.expose_secret())
     }
 
     /// What is allowed, but hardly meant.
     pub fn warnings(&self) -> Vec<String> {
-        let is_loopback = self.host == "localhost" || self.host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());
-        let has_lesser_key = self.worker_key.is_some() || self.read_key.is_some();
-        match (&self.api_key, has_lesser_key) {
-            (Some(_), _) => Vec::new(),
-            (None, true) => vec!["RUNTIME_API_KEY is not set, but a worker or read key is: nobody can create or change tasks".to_owned()],
-            (None, false) if is_loopback => Vec::new(),
-            (None, false) => vec![format!(
+        let access = match (&self.api_key, self.has_key()) {
+            (Some(_), _) => None,
+            (None, true) => Some("RUNTIME_API_KEY is not set, but a worker or read key is: nobody can create or change tasks".to_owned()),
+            (None, false) if self.is_loopback() => None,
+            (None, false) => Some(format!(
                 "NO AUTHENTICATION: everybody who can reach this server on {} may read and change everything. \
                  Set RUNTIME_API_KEY, or listen on 127.0.0.1 only.",
                 self.host
-            )],
-        }
+            )),
+        };
+        let is_short = |key: &&SecretString| key.expose_secret().chars().count() < GOOD_KEY_CHARS;
+        let short = self.keys().into_iter().filter_map(|(setting, key)| key.as_ref().filter(is_short).map(|_| setting.env_name()));
+        let short = short.map(|name| {
+            format!(
+                "{name} has fewer than {GOOD_KEY_CHARS} characters and may be guessed: set a longer one, for example from `openssl rand -hex 32`"
+            )
+        });
+        access.into_iter().chain(short).chain(postgres::warning(self.database_url.expose_secret())).collect()
+    }
+
+    fn is_loopback(&self) -> bool {
+        self.host == "localhost" || self.host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+    }
+
+    /// Requests need one.
+    fn has_key(&self) -> bool {
+        self.api_key.is_some() || self.worker_key.is_some() || self.read_key.is_some()
+    }
+
+    /// Those that this program asks for or is asked for, strongest first.
+    fn keys(&self) -> [(&'static Setting, &Option<SecretString>); 4] {
+        [
+            (&s::RUNTIME_API_KEY, &self.api_key),
+            (&s::RUNTIME_WORKER_KEY, &self.worker_key),
+            (&s::RUNTIME_READ_KEY, &self.read_key),
+            (&s::MEMBRIDGE_AGENT_KEY, &self.agent_key),
+        ]
     }
 }
 
@@ -83,6 +117,7 @@ pub fn resolve(flags: &Flags, environment: &Environment) -> Report {
     let mut warnings = Vec::new();
     if let Some(serve) = &serve {
         check_keys(serve, &mut mistakes);
+        check_access(serve, &mut mistakes);
         warnings = serve.warnings();
     }
     Report { rows, mistakes, warnings, serve }
@@ -101,6 +136,7 @@ impl Resolver<'_> {
         let host = self.required(&s::HOST, parse::host);
         let port = self.required(&s::PORT, parse::whole(0_u16, u16::MAX));
         let public_url = self.optional(&s::PUBLIC_URL, parse::http_url);
+        let allowed_hosts = self.optional(&s::ALLOWED_HOSTS, parse::hosts).unwrap_or_default();
         let trusted_proxies = self.optional(&s::TRUSTED_PROXIES, parse::networks).unwrap_or_default();
         let data_dir = self.data_dir();
         let database_url = self.database_url(data_dir.as_ref());
@@ -110,6 +146,7 @@ impl Resolver<'_> {
         let api_key = self.optional(&s::RUNTIME_API_KEY, parse::key);
         let worker_key = self.optional(&s::RUNTIME_WORKER_KEY, parse::key);
         let read_key = self.optional(&s::RUNTIME_READ_KEY, parse::key);
+        let allow_no_key = self.required(&s::ALLOW_NO_KEY, parse::truth);
         let membridge_server_url = self.optional(&s::MEMBRIDGE_SERVER_URL, parse::http_url);
         let membridge_admin_key = self.optional(&s::MEMBRIDGE_ADMIN_KEY, parse::key);
         let agent_key = self.optional(&s::MEMBRIDGE_AGENT_KEY, parse::key);
@@ -129,6 +166,7 @@ impl Resolver<'_> {
             host: host?,
             port: port?,
             public_url,
+            allowed_hosts,
             trusted_proxies,
             data_dir: data_dir?,
             database_url: database_url?,
@@ -138,6 +176,7 @@ impl Resolver<'_> {
             api_key,
             worker_key,
             read_key,
+            allow_no_key: allow_no_key?,
             membridge_server_url,
             membridge_admin_key,
             agent_key,
@@ -191,8 +230,9 @@ impl Resolver<'_> {
         };
         let text = if setting.secret { text } else { text.trim().to_owned() };
         let shown = match setting.key {
-            key if key == s::DATABASE_URL.key => parse::masked_database_url(&text),
+            key if key == s::DATABASE_URL.key => postgres::masked(&text),
             _ if setting.secret => "****".to_owned(),
+            _ if setting.value_name == "URL" => masked_url(&text),
             _ => text.clone(),
         };
         match parse(&text) {
@@ -222,14 +262,22 @@ fn data_dir(variable: impl Fn(&str) -> Option<PathBuf>) -> PathBuf {
 
 /// A key has one scope: otherwise whoever gets the lesser one has the greater as well.
 fn check_keys(serve: &Serve, mistakes: &mut Vec<Mistake>) {
-    let keys =
-        [(&s::RUNTIME_API_KEY, &serve.api_key), (&s::RUNTIME_WORKER_KEY, &serve.worker_key), (&s::RUNTIME_READ_KEY, &serve.read_key)];
-    for (n, (setting, key)) in keys.iter().enumerate() {
+    let [scopes @ .., _] = serve.keys();
+    for (n, (setting, key)) in scopes.iter().enumerate() {
         let Some(key) = key else { continue };
         let same = |other: &SecretString| other.expose_secret() == key.expose_secret();
-        if let Some((other, _)) = keys[..n].iter().find(|(_, other)| other.as_ref().is_some_and(same)) {
+        if let Some((other, _)) = scopes[..n].iter().find(|(_, other)| other.as_ref().is_some_and(same)) {
             let problem = format!("is the same as {}: use a different key for each scope", other.key);
             mistakes.push(Mistake::new(setting.key, None, "keys", problem));
         }
+    }
+}
+
+/// Whoever reaches a server without keys can run programs on its workers, so nobody gets one by forgetting the key.
+fn check_access(serve: &Serve, mistakes: &mut Vec<Mistake>) {
+    if !serve.has_key() && !serve.is_loopback() && !serve.allow_no_key {
+        let problem = "no key is set, so everybody who can reach this address could do everything: set RUNTIME_API_KEY, or listen on \
+                       127.0.0.1; ALLOW_NO_KEY=true allows it all the same";
+        mistakes.push(Mistake::new(s::HOST.key, Some(&serve.host), "keys", problem.to_owned()));
     }
 }

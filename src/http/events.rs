@@ -71,7 +71,7 @@ pub const LIST: Policy = Policy::READ.rate(Rate::Worker);
         (status = 404, description = "Task not found.", body = ErrorText),
     )
 )]
-pub async fn list(State(app): State<AppState>, path: TaskPath, Query(params): Query, headers: HeaderMap) -> HandlerResult {
+pub async fn list(State(app): State<AppState>, caller: Caller, path: TaskPath, Query(params): Query, headers: HeaderMap) -> HandlerResult {
     let id = path.id()?;
     let store = &app.store;
     let state = store.task_states(&[id]).await?.into_iter().next().ok_or(Error::TASK_NOT_FOUND)?;
@@ -82,7 +82,8 @@ pub async fn list(State(app): State<AppState>, path: TaskPath, Query(params): Qu
         let seen = headers.get("last-event-id").and_then(|id| id.to_str().ok()).and_then(|id| id.parse().ok()).unwrap_or(after);
         let follower = app.hub.follow(id);
         let (store, shutdown) = (app.store.clone(), app.shutdown.clone());
-        let following = Following { store, task: id, seen, follower, shutdown, is_over: false, _permit: app.stream_limits.events()? };
+        let following =
+            Following { store, task: id, seen, follower, shutdown, is_over: false, _permit: app.stream_limits.events.take(&caller)? };
         return Ok(event_stream(stream::unfold(following, Following::next)));
     }
     let limit = params.limit();

@@ -33,6 +33,7 @@ struct Inner {
     before_render: Mutex<Vec<Hook>>,
     http_requests: IntCounterVec,
     http_seconds: HistogramVec,
+    http_refused: IntCounterVec,
     connections_refused: IntCounter,
     commands: IntCounterVec,
     batch_commands: HistogramVec,
@@ -77,6 +78,11 @@ impl Metrics {
                 "Time from a request's head to its answer's head.",
                 &["route", "method"],
                 FAST_SECONDS,
+            )?,
+            http_refused: f.counters(
+                "bloom_http_refused_total",
+                "Requests that were not let in: a missing, wrong or too weak key, a page of another site, an unknown host.",
+                &["reason"],
             )?,
             connections_refused: f
                 .counter("bloom_http_connections_refused_total", "Connections that were refused or closed because all were in use.")?,
@@ -140,6 +146,11 @@ impl Metrics {
         let status = str::from_utf8(&digits).unwrap_or("000");
         self.0.http_requests.with_label_values(&[route, method, status]).inc();
         self.0.http_seconds.with_label_values(&[route, method]).observe(seconds);
+    }
+
+    /// A request was not let in; `reason` is a fixed word.
+    pub fn http_refused(&self, reason: &str) {
+        self.0.http_refused.with_label_values(&[reason]).inc();
     }
 
     pub fn connection_refused(&self) {

@@ -225,20 +225,29 @@ fn no_part_of_a_password_is_shown() {
 #[test]
 fn a_database_far_away_is_spoken_to_with_tls_or_a_warning() {
     let at = |rest: &str| check(&[("DATABASE_URL", &format!("postgres://bloom:hidden@{rest}"))], None, &[]);
-    for open in ["db.example/bloom", "192.0.2.1/bloom?sslmode=disable", "db.example/bloom?sslmode=prefer", "[2001:db8::1]/bloom?ssl-mode=allow"] {
+    for open in
+        ["db.example/bloom", "192.0.2.1/bloom?sslmode=disable", "db.example/bloom?sslmode=prefer", "[2001:db8::1]/bloom?ssl-mode=allow"]
+    {
         let (code, report) = at(open);
         assert!(code == 0 && report.contains("sslmode=verify-full"), "{open}: {report}");
     }
     for fine in [
-        "db.example/bloom?sslmode=require", "db.example/bloom?sslmode=verify-ca", "db.example/bloom?sslmode=verify-full&sslrootcert=/ca.pem",
-        "127.0.0.1/bloom", "localhost/bloom?sslmode=disable", "[::1]/bloom", "localhost/bloom?host=/run/postgresql",
+        "db.example/bloom?sslmode=require",
+        "db.example/bloom?sslmode=verify-ca",
+        "db.example/bloom?sslmode=verify-full&sslrootcert=/ca.pem",
+        "127.0.0.1/bloom",
+        "localhost/bloom?sslmode=disable",
+        "[::1]/bloom",
+        "localhost/bloom?host=/run/postgresql",
     ] {
         let (code, report) = at(fine);
         assert!(code == 0 && !report.contains("warning"), "{fine}: {report}");
     }
     assert!(at("127.0.0.1/bloom?host=db.example").1.contains("warning"), "the query names the host");
     // The certificates would be read and nothing compared with them.
-    for pointless in ["require&", "prefer&", "disable&", ""].map(|mode| if mode.is_empty() { String::new() } else { format!("sslmode={mode}") }) {
+    for pointless in
+        ["require&", "prefer&", "disable&", ""].map(|mode| if mode.is_empty() { String::new() } else { format!("sslmode={mode}") })
+    {
         let (code, report) = at(&format!("db.example/bloom?{pointless}sslrootcert=/ca.pem"));
         assert!(code == 1 && report.contains("verify-ca") && report.contains("sslrootcert"), "{pointless}: {report}");
     }

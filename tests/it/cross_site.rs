@@ -22,8 +22,13 @@ async fn refuses_all_changes(api: &Api, name: &str, value: &str) {
     let page = api.with_header(name, value);
     let crew = page.crew();
     for (method, path) in [
-        (Method::POST, "llm-tasks"), (Method::POST, "config"), (Method::POST, "workers"), (Method::POST, "test-connection"),
-        (Method::DELETE, "workers/x"), (Method::GET, "workers/x/agent-health"), (Method::PUT, "nothing"),
+        (Method::POST, "llm-tasks"),
+        (Method::POST, "config"),
+        (Method::POST, "workers"),
+        (Method::POST, "test-connection"),
+        (Method::DELETE, "workers/x"),
+        (Method::GET, "workers/x/agent-health"),
+        (Method::PUT, "nothing"),
     ] {
         let body = crew.task().json().to_string().into_bytes();
         let text = page.send(method, path, Some(body)).await.error(403);

@@ -3,6 +3,7 @@
 use super::super::audit::{Action, EntityType};
 use super::super::command::{Keys, Operation, Rejection};
 use super::super::ids::TaskId;
+use super::super::mask::masked_url;
 use super::super::task::{Parked, Session, Status, TaskState};
 use super::super::wakeup::Subject;
 use super::super::working_set::{Halt, WorkingSet};
@@ -129,7 +130,7 @@ impl Operation for Configure {
         let (url, key) = (&self.membridge_server_url[..], &self.membridge_admin_key[..]);
         set.dirty.settings.push((MEMBRIDGE_SERVER_URL, url.to_owned()));
         set.dirty.settings.push((MEMBRIDGE_ADMIN_KEY, key.to_owned()));
-        set.audit(Action::ConfigUpdated, EntityType::Config, "membridge", "admin", url);
+        set.audit(Action::ConfigUpdated, EntityType::Config, "membridge", "admin", masked_url(url));
         Ok(())
     }
 }
