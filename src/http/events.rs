@@ -8,13 +8,14 @@ use futures_util::stream;
 use tokio_util::sync::CancellationToken;
 
 use super::AppState;
-use super::answer::{HandlerResult, ok, page};
+use super::answer::{HandlerResult, ok};
 use super::body::Content;
 use super::error::Error;
 use super::error_precedence::Ask;
 use super::hub::Follower;
 use super::middleware::Caller;
 use super::path::TaskPath;
+use super::pieces;
 use super::policy::{Policy, Rate};
 use super::show::Query;
 use super::stream::{KEEP_ALIVE, Permit, event_stream};
@@ -87,10 +88,15 @@ pub async fn list(State(app): State<AppState>, caller: Caller, path: TaskPath, Q
         return Ok(event_stream(stream::unfold(following, Following::next)));
     }
     let limit = params.limit();
-    let events = store.events(id, after, limit, PAGE_BYTES).await?;
-    let last = events.last().filter(|last| last.number < state.event_count);
-    let next = last.map(|last| format!("</api/runtime/llm-tasks/{id}/events?limit={limit}&after={}>; rel=\"next\"", last.number));
-    page(&events.iter().map(show).collect::<Result<Vec<_>, _>>()?, next)
+    let sizes = store.event_sizes(id, after, limit, PAGE_BYTES).await?;
+    let last = sizes.last().map(|(last, _)| *last).filter(|last| *last < state.event_count);
+    let next = last.map(|last| format!("</api/runtime/llm-tasks/{id}/events?limit={limit}&after={last}>; rel=\"next\""));
+    let read = move |app: AppState, numbers: Vec<i64>| async move {
+        let (Some(first), Some(last)) = (numbers.first(), numbers.last()) else { return Ok(Vec::new()) };
+        let events = app.store.events_up_to(id, first - 1, *last).await?;
+        pieces::rows(events.iter().map(show).collect::<Result<Vec<_>, _>>()?)
+    };
+    pieces::list(&app, sizes, next, read).await
 }
 
 fn show(event: &TaskEvent) -> Result<Event<'_>, Error> {

@@ -22,6 +22,7 @@ mod membridge;
 mod middleware;
 mod openapi;
 mod path;
+mod pieces;
 mod policy;
 mod probes;
 mod rate;

@@ -199,19 +199,18 @@ fn the_data_directory_follows_the_desktops_rules() {
 
 #[test]
 fn no_part_of_a_password_is_shown() {
-    for password in ["pa@ss", "pa#ss", "12#34@ss", "pa/ss", "12/34@ss", "pa?ss", "pa@ss:ss@ss", "pa%40ss", "a@b/ss"] {
+    for password in
+        ["q7x@w9z", "q7x#w9z", "7301#8402@w9z", "q7x/w9z", "7301/8402@w9z", "q7x?w9z", "q7x@w9z:k5v@8402", "q7x%40w9z", "q7x@k5v/w9z"]
+    {
         let url = format!("postgres://bloom:{password}@127.0.0.1:1/bloom");
         let (_, report) = check(&[("DATABASE_URL", &url)], None, &[]);
         let start = Server::on_url(&url).start_in_vain();
         let said = String::from_utf8([start.stdout, start.stderr].concat()).unwrap();
-        for shown in [&report, &said] {
-            let parts = password.split(['@', '#', '/', '?', ':', '%']).filter(|part| part.len() > 1 && *part != "40ss");
-            for part in parts.chain([password]) {
-                assert!(!shown.contains(part), "{part:?} of {url}:\n{shown}");
-            }
+        for part in ["q7x", "w9z", "k5v", "7301", "8402"] {
+            assert!(!report.contains(part) && !said.contains(part), "{part} of {url}:\n{report}\n{said}");
         }
     }
-    for password in ["pa#ss", "pa/ss", "12#34", "12/34", "pa?ss", "12?34"] {
+    for password in ["q7x#w9z", "q7x/w9z", "7301#8402", "7301/8402", "q7x?w9z", "7301?8402"] {
         let (code, report) = check(&[("DATABASE_URL", &format!("postgres://bloom:{password}@127.0.0.1/bloom"))], None, &[]);
         assert_eq!(code, 1, "{report}");
         assert!(report.contains("percent-encoded") && report.contains("%23"), "{password}: {report}");

@@ -216,7 +216,8 @@ async fn fill(door: &Door, bytes: usize) {
         let tasks = vec![format!("{task}{}\"}}", "p".repeat(10_000)); 10].join(",");
         let body = format!(r#"{{"tasks": [{tasks}]}}"#);
         let length = body.len();
-        let head = format!("POST /api/runtime/llm-tasks:batch HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {length}");
+        let head =
+            format!("POST /api/runtime/llm-tasks:batch HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {length}");
         let made = rest(&mut send(door, &format!("{head}\r\n\r\n{body}")).await).await;
         assert!(made.starts_with("HTTP/1.1 201 "), "{made}");
     }
