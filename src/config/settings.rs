@@ -50,8 +50,13 @@ const LOGS: &str = "Logs";
 pub const HOST: Setting =
     plain(NETWORK, "host", "ADDRESS", "127.0.0.1", "Address or host name to listen on; 0.0.0.0 or :: listens on every network");
 pub const PORT: Setting = plain(NETWORK, "port", "PORT", "5000", "Port to listen on; 0 chooses a free port");
-pub const PUBLIC_URL: Setting =
-    plain(NETWORK, "public_url", "URL", "", "URL at which agents reach this server, if it differs from the address that clients call");
+pub const PUBLIC_URL: Setting = plain(
+    NETWORK,
+    "public_url",
+    "URL",
+    "",
+    "URL at which agents and browsers reach this server, if it differs from the address that clients call",
+);
 pub const ALLOWED_HOSTS: Setting = plain(
     NETWORK,
     "allowed_hosts",

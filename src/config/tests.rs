@@ -141,8 +141,10 @@ fn keys_need_their_scope_to_themselves() {
 
 #[test]
 fn an_open_door_is_warned_of() {
-    assert!(report(&["--host", "0.0.0.0"], &[]).warnings[0].contains("NO AUTHENTICATION"));
-    assert!(report(&["--host", "0.0.0.0"], &[("RUNTIME_API_KEY", "k")]).warnings.is_empty());
+    assert!(mistakes(&["--host", "0.0.0.0"], &[])[0].contains("set RUNTIME_API_KEY"));
+    let allowed = report(&["--host", "0.0.0.0", "--allow-no-key", "true"], &[]);
+    assert!(allowed.mistakes.is_empty() && allowed.warnings[0].contains("NO AUTHENTICATION"));
+    assert!(report(&["--host", "0.0.0.0"], &[("RUNTIME_API_KEY", "0123456789abcdef")]).warnings.is_empty());
     assert!(report(&["--host", "localhost"], &[]).warnings.is_empty());
 }
 
@@ -171,7 +173,8 @@ fn values_are_checked() {
         ("TRUSTED_PROXIES", "10.0.0.0/8, 192.168.1.1"),
         ("LOG_LEVEL", "info,bloom_engine=debug"),
         ("TASK_RETENTION_DAYS", "0"),
+        ("ALLOWED_HOSTS", "Bloom.example, 192.0.2.1,[2001:db8::1], ::1"),
     ] {
-        assert_eq!(mistakes(&[], &[(name, right)]), [""; 0], "{name}={right}");
+        assert_eq!(mistakes(&[], &[(name, right), ("ALLOW_NO_KEY", "true")]), [""; 0], "{name}={right}");
     }
 }

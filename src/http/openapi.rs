@@ -1,5 +1,6 @@
 //! The API's description, made from the routes themselves.
 
+use axum::http::Method;
 use utoipa::openapi::link::LinkBuilder;
 use utoipa::openapi::path::{Operation, Parameter};
 use utoipa::openapi::schema::{AnyOfBuilder, Components, Ref};
@@ -91,18 +92,24 @@ pub fn openapi() -> OpenApi {
 }
 
 /// Adds what the middleware answers.
-pub fn complete(path: &str, operation: &mut Operation, policy: Policy) {
+pub fn complete(method: &Method, path: &str, operation: &mut Operation, policy: Policy) {
     let has_body = operation.request_body.is_some();
+    let unknown_host = "The server has no keys, and the Host of the request is not known to be its own";
     if policy.is_guarded() {
         let schemes = ["apiKey", "bearer"].map(|name| SecurityRequirement::new(name, Vec::<String>::new()));
         operation.security = Some(schemes.into());
         answer(operation, "401", "The key is missing or wrong.", error());
-        answer(operation, "403", "The scope of the key does not allow this call.", error());
     }
-    if policy.rate != Rate::Unlimited {
-        answer(operation, "429", "Too many requests.", error());
+    let mut refused = vec![unknown_host];
+    if policy.is_guarded() {
+        refused.insert(0, "The scope of the key does not allow this call");
     }
+    if policy.writes() || method != Method::GET {
+        refused.push("a web page of another site sent the request");
+    }
+    answer(operation, "403", &format!("{}.", refused.join("; or ")), error());
     if policy.is_guarded() || policy.rate != Rate::Unlimited {
+        answer(operation, "429", "Too many requests.", error());
         answer(operation, "500", "An internal error of the server.", error());
         answer(operation, "503", "Temporarily unavailable; try again after the seconds in Retry-After.", error());
     }
@@ -113,6 +120,7 @@ pub fn complete(path: &str, operation: &mut Operation, policy: Policy) {
         let either = AnyOfBuilder::new().item(error()).item(Ref::from_schema_name(ValidationError::name()));
         answer(operation, "400", "The request is not valid JSON, or its content is not valid.", RefOr::T(Schema::AnyOf(either.build())));
     }
+    answer(operation, "400", "The request does not name the server in one valid Host header.", error());
     if has_body {
         answer(operation, "408", "The body did not arrive in time.", error());
         answer(operation, "413", "The body is too large.", error());

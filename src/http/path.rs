@@ -55,7 +55,7 @@ impl<S: Send + Sync> FromRequestParts<S> for ProjectPath {
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Error> {
         let id = part(parts, state).await.filter(|id| !id.chars().any(char::is_control) && !is_dots(id));
-        id.map(Self).ok_or_else(|| Error::field("cid", "Expected the id of a project: not . or .., and without control characters"))
+        id.map(Self).ok_or(Error::fixed(404, "Project not found"))
     }
 }
 

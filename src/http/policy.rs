@@ -128,8 +128,8 @@ impl Routes {
     pub fn add(mut self, mut route: UtoipaMethodRouter<AppState>, policy: Policy) -> Self {
         for (path, item) in &mut route.1.paths {
             for (method, operation) in operations(item) {
+                super::openapi::complete(&method, path, operation, policy);
                 self.policies.add(method, path, policy);
-                super::openapi::complete(path, operation, policy);
             }
         }
         Self { described: self.described.routes(route), ..self }

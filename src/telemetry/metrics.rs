@@ -84,8 +84,10 @@ impl Metrics {
                 "Requests that were not let in: a missing, wrong or too weak key, a page of another site, an unknown host.",
                 &["reason"],
             )?,
-            connections_refused: f
-                .counter("bloom_http_connections_refused_total", "Connections that were refused or closed because all were in use.")?,
+            connections_refused: f.counter(
+                "bloom_http_connections_refused_total",
+                "Connections that were refused or closed because all, or all of their client's share, were in use.",
+            )?,
             commands: f.counters("bloom_commands_total", "Commands decided, by operation and outcome.", &["op", "outcome"])?,
             batch_commands: f.histograms("bloom_batch_commands", "Commands in one batch.", &["writer"], BATCH_COMMANDS)?,
             commit_seconds: f.histograms(
