@@ -6,8 +6,7 @@ use url::{Host, Url};
 
 use bloom_core::mask::masked_url;
 
-const ESCAPES: &str = "characters such as @ : / ? # in the user or the password must be percent-encoded (@ is %40, : is %3A, / is %2F, \
-                       ? is %3F, # is %23)";
+const ESCAPES: &str = "characters such as @ : / ? # in user or password must be percent-encoded (@ is %40, # is %23)";
 const MODES: &str = "verify-full, verify-ca, require, prefer, allow or disable";
 
 /// What is wrong with the URL, without anything of it.

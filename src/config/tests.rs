@@ -82,7 +82,8 @@ fn all_mistakes_are_told_at_once_and_say_what_would_be_right() {
         found,
         [
             r#"port = "70000" (flag --port): must be a whole number from 0 to 65535"#,
-            "database_url (environment DATABASE_URL): does not name a user; write postgres://USER:PASSWORD@HOST/DATABASE",
+            "database_url (environment DATABASE_URL): does not name a user; write postgres://USER:PASSWORD@HOST/DATABASE; \
+             characters such as @ : / ? # in user or password must be percent-encoded (@ is %40, # is %23)",
             r#"membridge_server_url = "host:8000" (environment MEMBRIDGE_SERVER_URL): must be an http or https URL, such as http://127.0.0.1:8000"#,
             r#"log_level = "inof" (environment LOG_LEVEL): must be one of error, warn, info, debug, trace, off, or levels per module such as info,sqlx=warn"#,
         ]
