@@ -52,6 +52,7 @@ pub struct UsageRow<'a> {
 
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct Config {
+    /// Without user and password: `****` stands for them.
     pub membridge_server_url: String,
     pub admin_key_masked: String,
     pub connected: bool,

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
+use url::Host;
 
 use super::{database, files, gauges, say, signals};
 use bloom_commands::CommandError;
@@ -92,6 +93,9 @@ fn http_settings(settings: &Serve, max_connections: usize) -> http::Settings {
         rate_limit_per_minute: settings.rate_limit_per_minute,
         test_connection_per_minute: settings.test_connection_per_minute,
         worker_rate_limit_per_minute: settings.worker_rate_limit_per_minute,
+        public_url: settings.public_url.clone(),
+        // A name to listen on is one to be called by.
+        hosts: settings.allowed_hosts.iter().cloned().chain(Host::parse(&settings.host).ok()).collect(),
         trusted_proxies: settings.trusted_proxies.clone(),
         max_body_bytes: settings.max_body_bytes,
         max_output_bytes: settings.max_output_bytes,

@@ -163,6 +163,11 @@ impl Client {
     }
 
     fn request(&self, method: Method, path: &str) -> Result<RequestBuilder, Error> {
+        // The URL's parser would resolve these, even percent-encoded: the call would be another one.
+        let (parts, _) = path.split_once('?').unwrap_or((path, ""));
+        if let Some(name) = parts.split('/').find(|part| matches!(*part, "." | "..")) {
+            return Err(Error::Usage(format!("the name {name} can't be sent: no URL can contain it")));
+        }
         let url = self.base.join(path.trim_start_matches('/')).map_err(|_| Error::Usage(format!("{path} is not a path")))?;
         let request = self.http.request(method, url);
         Ok(match &self.key {

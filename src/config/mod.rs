@@ -4,6 +4,7 @@
 
 mod flags;
 mod parse;
+mod postgres;
 mod report;
 mod resolve;
 mod serve;

@@ -6,8 +6,9 @@ use std::str::FromStr;
 
 use ipnet::IpNet;
 use secrecy::SecretString;
-use url::Url;
+use url::{Host, Url};
 
+use super::postgres;
 use bloom_telemetry::LogFormat;
 
 pub fn host(text: &str) -> Result<String, String> {
@@ -46,6 +47,23 @@ pub fn http_url(text: &str) -> Result<Url, String> {
 
 pub fn directory(text: &str) -> Result<PathBuf, String> {
     if text.is_empty() { Err("must be the path of a directory".to_owned()) } else { Ok(PathBuf::from(text)) }
+}
+
+/// Names and addresses with commas between.
+pub fn hosts(text: &str) -> Result<Vec<Host>, String> {
+    let parts = text.split(',').map(str::trim).filter(|part| !part.is_empty());
+    parts
+        .map(|part| {
+            let bare = host(part).map_err(|_| format!("{part:?} must be a host name or an IP address, without scheme or port"))?;
+            // Compared as the URL standard has them: in lower case, IPv6 in its shortest form.
+            let written = if bare.contains(':') { format!("[{bare}]") } else { bare };
+            Host::parse(&written).map_err(|error| format!("{part:?} is not a host: {error}"))
+        })
+        .collect()
+}
+
+pub fn truth(text: &str) -> Result<bool, String> {
+    text.parse().map_err(|_| "must be true or false".to_owned())
 }
 
 /// Addresses and networks with commas between.
@@ -104,24 +122,6 @@ pub fn database_url(text: &str) -> Result<SecretString, String> {
     if !text.starts_with("postgres://") && !text.starts_with("postgresql://") {
         return Err("must begin with sqlite:, postgres:// or postgresql://".to_owned());
     }
-    let url = Url::parse(text).map_err(|error| format!("is not a URL: {error}"))?;
-    if url.username().is_empty() && !url.query_pairs().any(|(name, _)| name == "user") {
-        return Err("does not name a user; write postgres://USER:PASSWORD@HOST/DATABASE".to_owned());
-    }
+    postgres::check(text)?;
     Ok(SecretString::from(text))
-}
-
-/// A database URL without its password.
-pub fn masked_database_url(text: &str) -> String {
-    if text.starts_with("sqlite:") {
-        return text.to_owned();
-    }
-    let Ok(mut url) = Url::parse(text) else { return "****".to_owned() };
-    if url.password().is_some() && url.set_password(Some("****")).is_err() {
-        return "****".to_owned();
-    }
-    if url.query_pairs().any(|(name, _)| name == "password") {
-        url.set_query(Some("****"));
-    }
-    url.to_string()
 }

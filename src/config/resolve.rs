@@ -7,10 +7,12 @@ use secrecy::{ExposeSecret, SecretString};
 
 use super::flags::Flags;
 use super::parse;
+use super::postgres;
 use super::report::{Mistake, Report, Row};
 use super::serve::Serve;
 use super::settings::{self as s, Setting};
 use super::sources::{Environment, Found, Origin, Sources};
+use bloom_core::mask::masked_url;
 
 pub fn resolve(flags: &Flags, environment: &Environment) -> Report {
     let mut mistakes = Vec::new();
@@ -21,6 +23,7 @@ pub fn resolve(flags: &Flags, environment: &Environment) -> Report {
     let mut warnings = Vec::new();
     if let Some(serve) = &serve {
         check_keys(serve, &mut mistakes);
+        check_access(serve, &mut mistakes);
         warnings = serve.warnings();
     }
     Report { rows, mistakes, warnings, serve }
@@ -39,6 +42,7 @@ impl Resolver<'_> {
         let host = self.required(&s::HOST, parse::host);
         let port = self.required(&s::PORT, parse::whole(0_u16, u16::MAX));
         let public_url = self.optional(&s::PUBLIC_URL, parse::http_url);
+        let allowed_hosts = self.optional(&s::ALLOWED_HOSTS, parse::hosts).unwrap_or_default();
         let trusted_proxies = self.optional(&s::TRUSTED_PROXIES, parse::networks).unwrap_or_default();
         let data_dir = self.data_dir();
         let database_url = self.database_url(data_dir.as_ref());
@@ -48,6 +52,7 @@ impl Resolver<'_> {
         let api_key = self.optional(&s::RUNTIME_API_KEY, parse::key);
         let worker_key = self.optional(&s::RUNTIME_WORKER_KEY, parse::key);
         let read_key = self.optional(&s::RUNTIME_READ_KEY, parse::key);
+        let allow_no_key = self.required(&s::ALLOW_NO_KEY, parse::truth);
         let membridge_server_url = self.optional(&s::MEMBRIDGE_SERVER_URL, parse::http_url);
         let membridge_admin_key = self.optional(&s::MEMBRIDGE_ADMIN_KEY, parse::key);
         let agent_key = self.optional(&s::MEMBRIDGE_AGENT_KEY, parse::key);
@@ -67,6 +72,7 @@ impl Resolver<'_> {
             host: host?,
             port: port?,
             public_url,
+            allowed_hosts,
             trusted_proxies,
             data_dir: data_dir?,
             database_url: database_url?,
@@ -76,6 +82,7 @@ impl Resolver<'_> {
             api_key,
             worker_key,
             read_key,
+            allow_no_key: allow_no_key?,
             membridge_server_url,
             membridge_admin_key,
             agent_key,
@@ -129,8 +136,9 @@ impl Resolver<'_> {
         };
         let text = if setting.secret { text } else { text.trim().to_owned() };
         let shown = match setting.key {
-            key if key == s::DATABASE_URL.key => parse::masked_database_url(&text),
+            key if key == s::DATABASE_URL.key => postgres::masked(&text),
             _ if setting.secret => "****".to_owned(),
+            _ if setting.value_name == "URL" => masked_url(&text),
             _ => text.clone(),
         };
         match parse(&text) {
@@ -160,14 +168,22 @@ fn data_dir(variable: impl Fn(&str) -> Option<PathBuf>) -> PathBuf {
 
 /// A key has one scope: otherwise whoever gets the lesser one has the greater as well.
 fn check_keys(serve: &Serve, mistakes: &mut Vec<Mistake>) {
-    let keys =
-        [(&s::RUNTIME_API_KEY, &serve.api_key), (&s::RUNTIME_WORKER_KEY, &serve.worker_key), (&s::RUNTIME_READ_KEY, &serve.read_key)];
-    for (n, (setting, key)) in keys.iter().enumerate() {
+    let [scopes @ .., _] = serve.keys();
+    for (n, (setting, key)) in scopes.iter().enumerate() {
         let Some(key) = key else { continue };
         let same = |other: &SecretString| other.expose_secret() == key.expose_secret();
-        if let Some((other, _)) = keys[..n].iter().find(|(_, other)| other.as_ref().is_some_and(same)) {
+        if let Some((other, _)) = scopes[..n].iter().find(|(_, other)| other.as_ref().is_some_and(same)) {
             let problem = format!("is the same as {}: use a different key for each scope", other.key);
             mistakes.push(Mistake::new(setting.key, None, "keys", problem));
         }
+    }
+}
+
+/// Whoever reaches a server without keys can run programs on its workers, so nobody gets one by forgetting the key.
+fn check_access(serve: &Serve, mistakes: &mut Vec<Mistake>) {
+    if !serve.has_key() && !serve.is_loopback() && !serve.allow_no_key {
+        let problem = "no key is set, so everybody who can reach this address could do everything: set RUNTIME_API_KEY, or listen on \
+                       127.0.0.1; ALLOW_NO_KEY=true allows it all the same";
+        mistakes.push(Mistake::new(s::HOST.key, Some(&serve.host), "keys", problem.to_owned()));
     }
 }

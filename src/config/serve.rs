@@ -6,10 +6,14 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 use secrecy::{ExposeSecret, SecretString};
-use url::Url;
+use url::{Host, Url};
 
-use super::parse;
+use super::postgres;
+use super::settings::{self as s, Setting};
 use bloom_telemetry::LogFormat;
+
+/// Shorter keys are warned of.
+const GOOD_KEY_CHARS: usize = 16;
 
 /// All of them, checked.
 #[derive(Clone, Debug)]
@@ -19,6 +23,8 @@ pub struct Serve {
     /// 0 = any free one.
     pub port: u16,
     pub public_url: Option<Url>,
+    /// Besides those of `host` and `public_url`.
+    pub allowed_hosts: Vec<Host>,
     pub trusted_proxies: Vec<IpNet>,
     pub data_dir: PathBuf,
     pub database_url: SecretString,
@@ -29,6 +35,8 @@ pub struct Serve {
     pub api_key: Option<SecretString>,
     pub worker_key: Option<SecretString>,
     pub read_key: Option<SecretString>,
+    /// A server without keys may listen beyond loopback.
+    pub allow_no_key: bool,
     pub membridge_server_url: Option<Url>,
     pub membridge_admin_key: Option<SecretString>,
     pub agent_key: Option<SecretString>,
@@ -50,22 +58,47 @@ pub struct Serve {
 impl Serve {
     /// The database's URL without its password, for people.
     pub fn shown_database_url(&self) -> String {
-        parse::masked_database_url(self.database_url.expose_secret())
+        postgres::masked(self.database_url.expose_secret())
     }
 
     /// What is allowed, but hardly meant.
     pub fn warnings(&self) -> Vec<String> {
-        let is_loopback = self.host == "localhost" || self.host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());
-        let has_lesser_key = self.worker_key.is_some() || self.read_key.is_some();
-        match (&self.api_key, has_lesser_key) {
-            (Some(_), _) => Vec::new(),
-            (None, true) => vec!["RUNTIME_API_KEY is not set, but a worker or read key is: nobody can create or change tasks".to_owned()],
-            (None, false) if is_loopback => Vec::new(),
-            (None, false) => vec![format!(
+        let access = match (&self.api_key, self.has_key()) {
+            (Some(_), _) => None,
+            (None, true) => Some("RUNTIME_API_KEY is not set, but a worker or read key is: nobody can create or change tasks".to_owned()),
+            (None, false) if self.is_loopback() => None,
+            (None, false) => Some(format!(
                 "NO AUTHENTICATION: everybody who can reach this server on {} may read and change everything. \
                  Set RUNTIME_API_KEY, or listen on 127.0.0.1 only.",
                 self.host
-            )],
-        }
+            )),
+        };
+        let is_short = |key: &&SecretString| key.expose_secret().chars().count() < GOOD_KEY_CHARS;
+        let short = self.keys().into_iter().filter_map(|(setting, key)| key.as_ref().filter(is_short).map(|_| setting.env_name()));
+        let short = short.map(|name| {
+            format!(
+                "{name} has fewer than {GOOD_KEY_CHARS} characters and may be guessed: set a longer one, for example from `openssl rand -hex 32`"
+            )
+        });
+        access.into_iter().chain(short).chain(postgres::warning(self.database_url.expose_secret())).collect()
+    }
+
+    pub(crate) fn is_loopback(&self) -> bool {
+        self.host == "localhost" || self.host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+    }
+
+    /// Requests need one.
+    pub(crate) fn has_key(&self) -> bool {
+        self.api_key.is_some() || self.worker_key.is_some() || self.read_key.is_some()
+    }
+
+    /// Those that this program asks for or is asked for, strongest first.
+    pub(crate) fn keys(&self) -> [(&'static Setting, &Option<SecretString>); 4] {
+        [
+            (&s::RUNTIME_API_KEY, &self.api_key),
+            (&s::RUNTIME_WORKER_KEY, &self.worker_key),
+            (&s::RUNTIME_READ_KEY, &self.read_key),
+            (&s::MEMBRIDGE_AGENT_KEY, &self.agent_key),
+        ]
     }
 }

@@ -50,8 +50,20 @@ const LOGS: &str = "Logs";
 pub const HOST: Setting =
     plain(NETWORK, "host", "ADDRESS", "127.0.0.1", "Address or host name to listen on; 0.0.0.0 or :: listens on every network");
 pub const PORT: Setting = plain(NETWORK, "port", "PORT", "5000", "Port to listen on; 0 chooses a free port");
-pub const PUBLIC_URL: Setting =
-    plain(NETWORK, "public_url", "URL", "", "URL at which agents reach this server, if it differs from the address that clients call");
+pub const PUBLIC_URL: Setting = plain(
+    NETWORK,
+    "public_url",
+    "URL",
+    "",
+    "URL at which agents and browsers reach this server, if it differs from the address that clients call",
+);
+pub const ALLOWED_HOSTS: Setting = plain(
+    NETWORK,
+    "allowed_hosts",
+    "HOSTS",
+    "",
+    "Further names and addresses, without port, by which clients may call a server without keys; separated by commas",
+);
 pub const TRUSTED_PROXIES: Setting = plain(
     NETWORK,
     "trusted_proxies",
@@ -92,6 +104,13 @@ pub const RUNTIME_API_KEY: Setting =
 pub const RUNTIME_WORKER_KEY: Setting =
     secret(KEYS, "runtime_worker_key", "KEY", "Key for workers; it allows register, claim, heartbeat, events, complete and release");
 pub const RUNTIME_READ_KEY: Setting = secret(KEYS, "runtime_read_key", "KEY", "Key that allows reading only");
+pub const ALLOW_NO_KEY: Setting = plain(
+    KEYS,
+    "allow_no_key",
+    "BOOL",
+    "false",
+    "true lets a server without any key listen beyond loopback: everybody who reaches it may do everything",
+);
 
 pub const MEMBRIDGE_SERVER_URL: Setting = plain(
     CONTROL_PLANE,
@@ -135,6 +154,7 @@ pub const SETTINGS: &[&Setting] = &[
     &HOST,
     &PORT,
     &PUBLIC_URL,
+    &ALLOWED_HOSTS,
     &TRUSTED_PROXIES,
     &DATA_DIR,
     &DATABASE_URL,
@@ -144,6 +164,7 @@ pub const SETTINGS: &[&Setting] = &[
     &RUNTIME_API_KEY,
     &RUNTIME_WORKER_KEY,
     &RUNTIME_READ_KEY,
+    &ALLOW_NO_KEY,
     &MEMBRIDGE_SERVER_URL,
     &MEMBRIDGE_ADMIN_KEY,
     &MEMBRIDGE_AGENT_KEY,

@@ -145,15 +145,18 @@ impl<'a> Sources<'a> {
     }
 }
 
+const WRONG_KIND: &str = "must be a string, a whole number, true or false, or a list of strings";
+
 fn as_text(value: &toml::Value) -> Result<String, &'static str> {
     match value {
         toml::Value::String(text) => Ok(text.clone()),
         toml::Value::Integer(number) => Ok(number.to_string()),
+        toml::Value::Boolean(truth) => Ok(truth.to_string()),
         toml::Value::Array(items) => {
             let items: Option<Vec<&str>> = items.iter().map(toml::Value::as_str).collect();
-            items.map(|items| items.join(",")).ok_or("must be a string, a whole number or a list of strings")
+            items.map(|items| items.join(",")).ok_or(WRONG_KIND)
         }
-        _ => Err("must be a string, a whole number or a list of strings"),
+        _ => Err(WRONG_KIND),
     }
 }
 

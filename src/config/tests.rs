@@ -82,7 +82,8 @@ fn all_mistakes_are_told_at_once_and_say_what_would_be_right() {
         found,
         [
             r#"port = "70000" (flag --port): must be a whole number from 0 to 65535"#,
-            "database_url (environment DATABASE_URL): does not name a user; write postgres://USER:PASSWORD@HOST/DATABASE",
+            "database_url (environment DATABASE_URL): does not name a user; write postgres://USER:PASSWORD@HOST/DATABASE; \
+             characters such as @ : / ? # in user or password must be percent-encoded (@ is %40, # is %23)",
             r#"membridge_server_url = "host:8000" (environment MEMBRIDGE_SERVER_URL): must be an http or https URL, such as http://127.0.0.1:8000"#,
             r#"log_level = "inof" (environment LOG_LEVEL): must be one of error, warn, info, debug, trace, off, or levels per module such as info,sqlx=warn"#,
         ]
@@ -141,8 +142,10 @@ fn keys_need_their_scope_to_themselves() {
 
 #[test]
 fn an_open_door_is_warned_of() {
-    assert!(report(&["--host", "0.0.0.0"], &[]).warnings[0].contains("NO AUTHENTICATION"));
-    assert!(report(&["--host", "0.0.0.0"], &[("RUNTIME_API_KEY", "k")]).warnings.is_empty());
+    assert!(mistakes(&["--host", "0.0.0.0"], &[])[0].contains("set RUNTIME_API_KEY"));
+    let allowed = report(&["--host", "0.0.0.0", "--allow-no-key", "true"], &[]);
+    assert!(allowed.mistakes.is_empty() && allowed.warnings[0].contains("NO AUTHENTICATION"));
+    assert!(report(&["--host", "0.0.0.0"], &[("RUNTIME_API_KEY", "0123456789abcdef")]).warnings.is_empty());
     assert!(report(&["--host", "localhost"], &[]).warnings.is_empty());
 }
 
@@ -171,7 +174,8 @@ fn values_are_checked() {
         ("TRUSTED_PROXIES", "10.0.0.0/8, 192.168.1.1"),
         ("LOG_LEVEL", "info,bloom_engine=debug"),
         ("TASK_RETENTION_DAYS", "0"),
+        ("ALLOWED_HOSTS", "Bloom.example, 192.0.2.1,[2001:db8::1], ::1"),
     ] {
-        assert_eq!(mistakes(&[], &[(name, right)]), [""; 0], "{name}={right}");
+        assert_eq!(mistakes(&[], &[(name, right), ("ALLOW_NO_KEY", "true")]), [""; 0], "{name}={right}");
     }
 }

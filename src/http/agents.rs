@@ -17,7 +17,8 @@ use bloom_core::op;
 use bloom_core::worker::Worker;
 use bloom_dispatch::Order;
 
-pub const HEALTH: Policy = Policy::READ.waits();
+/// It makes this server call out with its agents' key, and changes the worker: no call of somebody who may only read.
+pub const HEALTH: Policy = Policy::ADMIN.waits();
 
 /// Asks the worker's agent for its health, and updates the worker with the answer. If the agent does not answer, the worker is offline
 /// until it is seen again.
@@ -32,7 +33,7 @@ pub const HEALTH: Policy = Policy::READ.waits();
 )]
 pub async fn health(State(app): State<AppState>, caller: Caller, path: WorkerPath) -> HandlerResult {
     let worker = with_url(&app, path).await?;
-    let _permit = app.stream_limits.agent()?;
+    let _permit = app.stream_limits.agents.take(&caller)?;
     match app.agents.health(&worker.url).await {
         Ok(answer) => {
             let change = change_of_health(&worker.id, &answer);
@@ -106,7 +107,7 @@ pub async fn uninstall(State(app): State<AppState>, caller: Caller, path: Worker
 async fn order(app: AppState, caller: Caller, path: WorkerPath, body: &Content, order: Order) -> HandlerResult {
     body.raw()?;
     let worker = with_url(&app, path).await?;
-    let permit = app.stream_limits.agent()?;
+    let permit = app.stream_limits.agents.take(&caller)?;
     // Once given, an order is put down, also when whoever gave it does not wait.
     let done = tokio::spawn(async move {
         let _permit = permit;

@@ -36,11 +36,21 @@ pub fn typed(status: StatusCode, content_type: HeaderValue, body: Bytes) -> Resp
     response
 }
 
+/// A JSON answer of these bytes, whenever they come.
+pub fn json_body(body: Body) -> Response {
+    let mut response = Response::new(body);
+    response.headers_mut().insert(CONTENT_TYPE, JSON);
+    response
+}
+
 /// A page of a list, with the way to the next one.
 pub fn page(rows: &impl Serialize, next: Option<String>) -> HandlerResult {
-    let mut response = ok(rows)?;
+    Ok(linked(ok(rows)?, next))
+}
+
+pub fn linked(mut response: Response, next: Option<String>) -> Response {
     if let Some(link) = next.and_then(|link| HeaderValue::try_from(link).ok()) {
         response.headers_mut().insert(LINK, link);
     }
-    Ok(response)
+    response
 }

@@ -18,7 +18,7 @@ pub const GET: Policy = Policy::READ;
 /// Shows the settings of the control plane.
 #[utoipa::path(
     get, path = "/api/runtime/config", operation_id = "getConfig", tag = "config",
-    responses((status = 200, description = "The settings; the key is masked.", body = Config))
+    responses((status = 200, description = "The settings; the key is masked, and so are user and password in the URL.", body = Config))
 )]
 pub async fn get(State(app): State<AppState>) -> HandlerResult {
     show(&app)
@@ -39,7 +39,7 @@ pub const SET: Policy = Policy::ADMIN;
 /// Changes the settings of the control plane. They are stored, and take precedence over flags and environment from then on.
 #[utoipa::path(
     post, path = "/api/runtime/config", operation_id = "setConfig", tag = "config", request_body = NewConfig,
-    responses((status = 200, description = "The settings; the key is masked.", body = Config))
+    responses((status = 200, description = "The settings; the key is masked, and so are user and password in the URL.", body = Config))
 )]
 pub async fn set(State(app): State<AppState>, caller: Caller, body: Content) -> HandlerResult {
     let wanted = body.read::<NewConfig>()?;

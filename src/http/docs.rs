@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use axum::body::Bytes;
 use axum::extract::Path;
 use axum::extract::rejection::PathRejection;
-use axum::http::header::{CONTENT_SECURITY_POLICY, X_CONTENT_TYPE_OPTIONS};
+use axum::http::header::CONTENT_SECURITY_POLICY;
 use axum::http::{HeaderValue, StatusCode};
 use axum::routing::get;
 use utoipa_swagger_ui::{Config, serve};
@@ -61,6 +61,5 @@ fn asset(file: &str) -> HandlerResult {
     }
     let mut response = typed(StatusCode::OK, content_type, bytes.into());
     response.headers_mut().insert(CONTENT_SECURITY_POLICY, POLICY);
-    response.headers_mut().insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     Ok(response)
 }

@@ -8,13 +8,14 @@ use futures_util::stream;
 use tokio_util::sync::CancellationToken;
 
 use super::AppState;
-use super::answer::{HandlerResult, ok, page};
+use super::answer::{HandlerResult, ok};
 use super::body::Content;
 use super::error::Error;
 use super::error_precedence::Ask;
 use super::hub::Follower;
 use super::middleware::Caller;
 use super::path::TaskPath;
+use super::pieces;
 use super::policy::{Policy, Rate};
 use super::show::Query;
 use super::stream::{KEEP_ALIVE, Permit, event_stream};
@@ -71,7 +72,7 @@ pub const LIST: Policy = Policy::READ.rate(Rate::Worker);
         (status = 404, description = "Task not found.", body = ErrorText),
     )
 )]
-pub async fn list(State(app): State<AppState>, path: TaskPath, Query(params): Query, headers: HeaderMap) -> HandlerResult {
+pub async fn list(State(app): State<AppState>, caller: Caller, path: TaskPath, Query(params): Query, headers: HeaderMap) -> HandlerResult {
     let id = path.id()?;
     let store = &app.store;
     let state = store.task_states(&[id]).await?.into_iter().next().ok_or(Error::TASK_NOT_FOUND)?;
@@ -82,14 +83,20 @@ pub async fn list(State(app): State<AppState>, path: TaskPath, Query(params): Qu
         let seen = headers.get("last-event-id").and_then(|id| id.to_str().ok()).and_then(|id| id.parse().ok()).unwrap_or(after);
         let follower = app.hub.follow(id);
         let (store, shutdown) = (app.store.clone(), app.shutdown.clone());
-        let following = Following { store, task: id, seen, follower, shutdown, is_over: false, _permit: app.stream_limits.events()? };
+        let following =
+            Following { store, task: id, seen, follower, shutdown, is_over: false, _permit: app.stream_limits.events.take(&caller)? };
         return Ok(event_stream(stream::unfold(following, Following::next)));
     }
     let limit = params.limit();
-    let events = store.events(id, after, limit, PAGE_BYTES).await?;
-    let last = events.last().filter(|last| last.number < state.event_count);
-    let next = last.map(|last| format!("</api/runtime/llm-tasks/{id}/events?limit={limit}&after={}>; rel=\"next\"", last.number));
-    page(&events.iter().map(show).collect::<Result<Vec<_>, _>>()?, next)
+    let sizes = store.event_sizes(id, after, limit, PAGE_BYTES).await?;
+    let last = sizes.last().map(|(last, _)| *last).filter(|last| *last < state.event_count);
+    let next = last.map(|last| format!("</api/runtime/llm-tasks/{id}/events?limit={limit}&after={last}>; rel=\"next\""));
+    let read = move |app: AppState, numbers: Vec<i64>| async move {
+        let (Some(first), Some(last)) = (numbers.first(), numbers.last()) else { return Ok(Vec::new()) };
+        let events = app.store.events_up_to(id, first - 1, *last).await?;
+        pieces::rows(events.iter().map(show).collect::<Result<Vec<_>, _>>()?)
+    };
+    pieces::list(&app, sizes, next, read).await
 }
 
 fn show(event: &TaskEvent) -> Result<Event<'_>, Error> {

@@ -1,15 +1,19 @@
 //! How many bytes of bodies are held in memory at once, however slowly clients send or read them.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use axum::response::{IntoResponse, Response};
 use http_body_util::BodyExt;
 use hyper::body::Body as _;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::timeout;
 
 use super::error::Error;
 
+/// For room for the next piece of an answer: those who do not read let go of theirs before.
+const ROOM_WAIT: Duration = Duration::from_secs(60);
 /// Smaller bodies do not count: thousands of them are nothing.
 const SMALL: usize = 64 << 10;
 /// The semaphore counts these: it can't count far enough in bytes.
@@ -40,12 +44,8 @@ impl Budget {
     /// # Errors
     /// Others have it.
     pub fn fit(&self, share: &mut Share, bytes: usize) -> Result<(), Error> {
-        if bytes <= SMALL {
-            return Ok(());
-        }
         let held = share.0.as_ref().map_or(0, |permit| permit.num_permits());
-        let wanted = u32::try_from(bytes.div_ceil(UNIT)).unwrap_or(u32::MAX).min(self.units);
-        let more = wanted.saturating_sub(u32::try_from(held).unwrap_or(u32::MAX));
+        let more = self.units_of(bytes).saturating_sub(u32::try_from(held).unwrap_or(u32::MAX));
         if more > 0 {
             let more = self.free.clone().try_acquire_many_owned(more).map_err(|_| TOO_MUCH_SENT)?;
             match &mut share.0 {
@@ -56,24 +56,65 @@ impl Budget {
         Ok(())
     }
 
+    fn units_of(&self, bytes: usize) -> u32 {
+        if bytes <= SMALL { 0 } else { u32::try_from(bytes.div_ceil(UNIT)).unwrap_or(u32::MAX).min(self.units) }
+    }
+
+    /// For an answer of so many bytes.
+    ///
+    /// # Errors
+    /// Others have the room.
+    pub fn answer(&self, bytes: usize) -> Result<Share, Error> {
+        let mut share = Share::default();
+        self.fit(&mut share, bytes).map_err(|_| TOO_MUCH_READ)?;
+        Ok(share)
+    }
+
+    /// As [`answer`](Self::answer), when others let go of the room.
+    ///
+    /// # Errors
+    /// They do not.
+    pub async fn wait(&self, bytes: usize) -> Result<Share, Error> {
+        let units = self.units_of(bytes);
+        if units == 0 {
+            return Ok(Share::default());
+        }
+        match timeout(ROOM_WAIT, self.free.clone().acquire_many_owned(units)).await {
+            Ok(Ok(permit)) => Ok(Share(Some(permit))),
+            _ => Err(TOO_MUCH_READ),
+        }
+    }
+
     /// The answer, whose bytes count until they were sent; another one where others have the room. Streams hold little, and have limits of
     /// their own.
     pub async fn send(&self, answer: Response) -> Response {
         let size = answer.body().size_hint().exact().and_then(|size| usize::try_from(size).ok());
         let Some(size) = size.filter(|size| *size > SMALL) else { return answer };
-        let mut share = Share::default();
-        if self.fit(&mut share, size).is_err() {
-            return TOO_MUCH_READ.into_response();
-        }
+        let share = match self.answer(size) {
+            Ok(share) => share,
+            Err(refused) => return refused.into_response(),
+        };
         let (head, body) = answer.into_parts();
         match body.collect().await {
-            Ok(body) => Response::from_parts(head, Body::from(Bytes::from_owner(Held { bytes: body.to_bytes(), _share: share }))),
+            Ok(body) => Response::from_parts(head, Body::from(share.hold(body.to_bytes()))),
             Err(error) => Error::Internal(error.to_string()).into_response(),
         }
     }
 }
 
-/// The connection lets go of a body long before it has sent its bytes: so these carry the share.
+impl Share {
+    /// It counts for nothing.
+    pub fn is_none(&self) -> bool {
+        self.0.is_none()
+    }
+
+    /// The connection lets go of a body long before it has sent its bytes: so these carry the share.
+    pub fn hold(self, bytes: impl Into<Bytes>) -> Bytes {
+        let bytes = bytes.into();
+        if self.is_none() { bytes } else { Bytes::from_owner(Held { bytes, _share: self }) }
+    }
+}
+
 struct Held {
     bytes: Bytes,
     _share: Share,

@@ -2,7 +2,6 @@
 
 use axum::body::Bytes;
 use axum::extract::State;
-use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderValue, StatusCode};
 use serde_json::json;
 
@@ -18,6 +17,8 @@ use bloom_api::requests::LeaderSelection;
 use bloom_core::audit::{Action, Actor, EntityType};
 use bloom_core::op;
 use bloom_membridge::{Call, Reply, Upstream};
+
+const PLAIN_TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 
 pub const HEALTH: Policy = Policy::READ;
 
@@ -101,16 +102,16 @@ fn reply(answer: Upstream) -> Result<Reply, Error> {
     }
 }
 
+/// The body as it came. What is not JSON is plain text: a page of the control plane must not run as one of this server's own.
 fn through(reply: Reply) -> HandlerResult {
     let status = StatusCode::from_u16(reply.status).map_err(|error| Error::Internal(error.to_string()))?;
-    let content_type = reply.content_type.and_then(|text| HeaderValue::try_from(text).ok());
-    let known = content_type.is_some();
-    let content_type = content_type.unwrap_or(HeaderValue::from_static("application/json"));
-    let mut response = typed(status, content_type, Bytes::from(reply.body));
-    if !known {
-        response.headers_mut().remove(CONTENT_TYPE);
-    }
-    Ok(response)
+    let content_type = reply.content_type.filter(|text| is_json(text)).and_then(|text| HeaderValue::try_from(text).ok());
+    Ok(typed(status, content_type.unwrap_or(PLAIN_TEXT), Bytes::from(reply.body)))
+}
+
+fn is_json(content_type: &str) -> bool {
+    let essence = content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    essence == "application/json" || (essence.starts_with("application/") && essence.ends_with("+json"))
 }
 
 /// What the control plane may say instead.

@@ -7,7 +7,7 @@ use std::sync::{Arc, LazyLock};
 use std::time::Instant;
 
 use axum::extract::{FromRequestParts, MatchedPath, Request, State};
-use axum::http::header::{CONNECTION, RETRY_AFTER};
+use axum::http::header::{CONNECTION, RETRY_AFTER, X_CONTENT_TYPE_OPTIONS};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, Method};
 use axum::middleware::Next;
@@ -15,33 +15,38 @@ use axum::response::{IntoResponse, Response};
 use hyper::body::Body as _;
 use tokio::time::timeout_at;
 
-use super::AppState;
 use super::auth::Scope;
-use super::body;
+use super::clients::client_address;
 use super::error::{Cause, Error};
 use super::held::Share;
 use super::policy::{Policies, Policy, Rate, Time};
-use super::rate::{Limiter, Standing, client_address};
+use super::rate::{Limiter, Standing};
+use super::refusal::Refusal;
+use super::{AppState, Settings, body, host};
 use bloom_core::command::Command;
+use bloom_telemetry::Metrics;
 
 /// Tells the ids of this process from those of others.
 static PROCESS: LazyLock<u64> = LazyLock::new(|| RandomState::new().hash_one(std::process::id()));
 static REQUESTS: AtomicU64 = AtomicU64::new(1);
 const REQUEST_ID: &str = "x-request-id";
 const MAX_REQUEST_ID: usize = 128;
-const UNAUTHORIZED: Error = Error::fixed(401, "Unauthorized");
-const FORBIDDEN: Error = Error::fixed(403, "This key does not allow this call");
 const TOO_MANY: Error = Error::fixed(429, "Too many requests, please try again later");
 const TIMED_OUT: Error = Error::Later("The request took too long and was aborted; it may still take effect");
 
-/// The other end of the connection.
+/// Both ends of the connection.
 #[derive(Clone, Copy, Debug)]
-pub struct Peer(pub SocketAddr);
+pub struct Peer {
+    pub address: SocketAddr,
+    /// This server's own address.
+    pub local: Option<IpAddr>,
+}
 
 /// Who asks.
 #[derive(Clone, Debug)]
 pub struct Caller {
     pub scope: Scope,
+    pub client: IpAddr,
     pub request_id: Arc<str>,
 }
 
@@ -77,8 +82,11 @@ pub async fn middleware(State(Gate { app, policies }): State<Gate>, request: Req
     let policy = policies.of(&method, template, uri.path());
     let pass = Pass::new(&app, &request, policy, template.is_some());
     let standing = pass.count(start);
-    let mut response = match pass.admit(standing.as_ref()) {
-        Ok(scope) => serve(&app, &pass, request, next, Caller { scope, request_id: request_id.clone() }).await,
+    let mut response = match pass.admit(standing.as_ref(), &app.metrics) {
+        Ok(scope) => {
+            let caller = Caller { scope, client: pass.client, request_id: request_id.clone() };
+            serve(&app, &pass, request, next, caller).await
+        }
         Err(failure) => {
             let mut response = failure.into_response();
             if !request.body().is_end_stream() {
@@ -95,11 +103,13 @@ pub async fn middleware(State(Gate { app, policies }): State<Gate>, request: Req
     if let Ok(id) = HeaderValue::try_from(&*request_id) {
         response.headers_mut().insert(REQUEST_ID, id);
     }
+    // What is sent as text or JSON is nothing else, whatever is in it.
+    response.headers_mut().insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     let seconds = start.elapsed().as_secs_f64();
     let status = response.status().as_u16();
     app.metrics.http(template.unwrap_or("unmatched"), method.as_str(), status, seconds);
     let cause = response.extensions_mut().remove::<Cause>();
-    log(&method, uri.path(), status, seconds, &request_id, cause);
+    log(&method, uri.path(), status, seconds, pass.client, &request_id, cause);
     response
 }
 
@@ -131,8 +141,7 @@ async fn serve(app: &AppState, pass: &Pass<'_>, request: Request, next: Next, ca
 struct Pass<'a> {
     policy: Policy,
     client: IpAddr,
-    /// `Err`: who asks must not.
-    scope: Result<Scope, Error>,
+    scope: Result<Scope, Refusal>,
     limiter: Option<&'a Limiter>,
     /// A second limit; then the answer tells of this one.
     test_limiter: Option<&'a Limiter>,
@@ -149,24 +158,22 @@ struct Told<'a> {
 
 impl<'a> Pass<'a> {
     fn new(app: &'a AppState, request: &Request, policy: Policy, exists: bool) -> Self {
-        let key = app.settings.keys.scope(request.headers());
-        let scope = match key {
-            _ if !policy.is_guarded() => Ok(Scope::Admin),
-            None => Err(UNAUTHORIZED),
-            Some(scope) if policy.allows(scope) => Ok(scope),
-            Some(_) => Err(FORBIDDEN),
-        };
-        let peer = request.extensions().get::<Peer>().map_or(IpAddr::V4(Ipv4Addr::LOCALHOST), |peer| peer.0.ip());
-        // Guessing keys gets no more tries on the workers' routes than elsewhere.
+        let settings = &app.settings;
+        let peer = request.extensions().get::<Peer>().copied();
+        let key = settings.keys.scope(request.headers());
+        let scope = scope(settings, request, peer, policy, key);
+        let address = peer.map_or(IpAddr::V4(Ipv4Addr::LOCALHOST), |peer| peer.address.ip());
+        // Guessing keys gets no more tries on the workers' routes, or on those without a limit, than elsewhere.
         let as_worker = key == Some(Scope::Worker) || (scope.is_ok() && policy.rate == Rate::Worker);
         let limiter = if as_worker { &app.limits.worker } else { &app.limits.general };
+        let is_limited = policy.rate != Rate::Unlimited || scope.is_err();
         Self {
             policy,
-            client: client_address(peer, request.headers(), &app.settings.trusted_proxies),
+            client: client_address(address, request.headers(), &settings.trusted_proxies),
             scope,
-            limiter: limiter.as_ref().filter(|_| policy.rate != Rate::Unlimited),
+            limiter: limiter.as_ref().filter(|_| is_limited),
             test_limiter: app.limits.test_connection.as_ref().filter(|_| policy.rate == Rate::TestConnection),
-            body_limit: (exists && !request.method().is_safe()).then(|| app.settings.body_limit(policy.body)),
+            body_limit: (exists && !request.method().is_safe()).then(|| settings.body_limit(policy.body)),
         }
     }
 
@@ -179,11 +186,29 @@ impl<'a> Pass<'a> {
     }
 
     /// Rate goes before key.
-    fn admit(&self, told: Option<&Told<'_>>) -> Result<Scope, Error> {
+    fn admit(&self, told: Option<&Told<'_>>, metrics: &Metrics) -> Result<Scope, Error> {
         if told.is_some_and(|told| told.retry_sec.is_some()) {
             return Err(TOO_MANY);
         }
-        self.scope.clone()
+        self.scope.map_err(|refusal| {
+            metrics.http_refused(refusal.reason());
+            refusal.error()
+        })
+    }
+}
+
+/// What this request may do.
+fn scope(settings: &Settings, request: &Request, peer: Option<Peer>, policy: Policy, key: Option<Scope>) -> Result<Scope, Refusal> {
+    let called = host::called(request.headers(), peer, &settings.trusted_proxies)?;
+    host::check_host(called.as_ref(), request.version(), peer, settings)?;
+    if !request.method().is_safe() || policy.writes() {
+        host::check_site(request.headers(), called.as_ref(), settings)?;
+    }
+    match key {
+        _ if !policy.is_guarded() => Ok(Scope::Admin),
+        None => Err(Refusal::Unauthorized),
+        Some(scope) if policy.allows(scope) => Ok(scope),
+        Some(_) => Err(Refusal::Forbidden),
     }
 }
 
@@ -211,12 +236,12 @@ fn request_id(headers: &HeaderMap) -> Arc<str> {
 }
 
 /// What goes well is the audit trail's to tell; at thousands of requests a second it is told here only on demand.
-fn log(method: &Method, path: &str, status: u16, seconds: f64, request_id: &str, cause: Option<Cause>) {
+fn log(method: &Method, path: &str, status: u16, seconds: f64, client: IpAddr, request_id: &str, cause: Option<Cause>) {
     let ms = seconds * 1000.0;
     match (status, cause) {
-        (_, Some(Cause(cause))) => tracing::error!(%method, path, status, ms, request_id, cause, "request failed"),
-        (500.., None) => tracing::warn!(%method, path, status, ms, request_id, "request failed"),
-        (400.., None) => tracing::info!(%method, path, status, ms, request_id, "request refused"),
-        _ => tracing::debug!(%method, path, status, ms, request_id, "request"),
+        (_, Some(Cause(cause))) => tracing::error!(%method, path, status, ms, %client, request_id, cause, "request failed"),
+        (500.., None) => tracing::warn!(%method, path, status, ms, %client, request_id, "request failed"),
+        (400.., None) => tracing::info!(%method, path, status, ms, %client, request_id, "request refused"),
+        _ => tracing::debug!(%method, path, status, ms, %client, request_id, "request"),
     }
 }

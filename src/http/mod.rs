@@ -6,6 +6,7 @@ mod auth;
 mod backlog;
 mod body;
 mod bulk;
+mod clients;
 mod config;
 mod dispatch;
 mod docs;
@@ -13,6 +14,7 @@ mod error;
 mod error_precedence;
 mod events;
 mod held;
+mod host;
 mod hub;
 mod install;
 mod lifecycle;
@@ -20,10 +22,12 @@ mod membridge;
 mod middleware;
 mod openapi;
 mod path;
+mod pieces;
 mod policy;
 mod probes;
 mod rate;
 mod records;
+mod refusal;
 pub mod server;
 mod show;
 mod stream;
@@ -42,6 +46,7 @@ use axum::extract::DefaultBodyLimit;
 use axum::middleware::from_fn_with_state;
 use ipnet::IpNet;
 use tokio_util::sync::CancellationToken;
+use url::{Host, Url};
 
 pub use auth::Keys;
 pub use openapi::openapi;
@@ -62,6 +67,10 @@ use stream::StreamLimits;
 #[derive(Clone)]
 pub struct Settings {
     pub keys: Keys,
+    /// The address of this server's own pages, if it differs from the one that is called.
+    pub public_url: Option<Url>,
+    /// Further names of this server. Without keys it is served only by names that it knows to be its own.
+    pub hosts: Vec<Host>,
     /// Requests a minute for one client address; 0 = no limit.
     pub rate_limit_per_minute: u32,
     pub test_connection_per_minute: u32,

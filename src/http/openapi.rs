@@ -31,8 +31,8 @@ impl Routes {
     pub fn add(mut self, mut route: UtoipaMethodRouter<AppState>, policy: Policy) -> Self {
         for (path, item) in &mut route.1.paths {
             for (method, operation) in operations(item) {
+                complete(&method, path, operation, policy);
                 self.policies.add(method, path, policy);
-                complete(path, operation, policy);
             }
         }
         Self { described: self.described.routes(route), ..self }
@@ -140,18 +140,24 @@ fn operations(item: &mut PathItem) -> impl Iterator<Item = (Method, &mut Operati
 }
 
 /// Adds what the middleware answers.
-fn complete(path: &str, operation: &mut Operation, policy: Policy) {
+fn complete(method: &Method, path: &str, operation: &mut Operation, policy: Policy) {
     let has_body = operation.request_body.is_some();
+    let unknown_host = "The server has no keys, and the Host of the request is not known to be its own";
     if policy.is_guarded() {
         let schemes = ["apiKey", "bearer"].map(|name| SecurityRequirement::new(name, Vec::<String>::new()));
         operation.security = Some(schemes.into());
         answer(operation, "401", "The key is missing or wrong.", error());
-        answer(operation, "403", "The scope of the key does not allow this call.", error());
     }
-    if policy.rate != Rate::Unlimited {
-        answer(operation, "429", "Too many requests.", error());
+    let mut refused = vec![unknown_host];
+    if policy.is_guarded() {
+        refused.insert(0, "The scope of the key does not allow this call");
     }
+    if policy.writes() || method != Method::GET {
+        refused.push("a web page of another site sent the request");
+    }
+    answer(operation, "403", &format!("{}.", refused.join("; or ")), error());
     if policy.is_guarded() || policy.rate != Rate::Unlimited {
+        answer(operation, "429", "Too many requests.", error());
         answer(operation, "500", "An internal error of the server.", error());
         answer(operation, "503", "Temporarily unavailable; try again after the seconds in Retry-After.", error());
     }
@@ -162,6 +168,7 @@ fn complete(path: &str, operation: &mut Operation, policy: Policy) {
         let either = AnyOfBuilder::new().item(error()).item(Ref::from_schema_name(ValidationError::name()));
         answer(operation, "400", "The request is not valid JSON, or its content is not valid.", RefOr::T(Schema::AnyOf(either.build())));
     }
+    answer(operation, "400", "The request does not name the server in one valid Host header.", error());
     if has_body {
         answer(operation, "408", "The body did not arrive in time.", error());
         answer(operation, "413", "The body is too large.", error());

@@ -46,16 +46,22 @@ impl<S: Send + Sync> FromRequestParts<S> for WorkerPath {
     }
 }
 
-/// `{cid}` of a project of the control plane.
+/// `{cid}` of a project of the control plane. It becomes a part of a path there, which it must not lead out of: parsers of URLs drop
+/// control characters, and then resolve dots.
 pub struct ProjectPath(pub String);
 
 impl<S: Send + Sync> FromRequestParts<S> for ProjectPath {
     type Rejection = Error;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Error> {
-        let id = part(parts, state).await.filter(|id| !id.contains('\0'));
+        let id = part(parts, state).await.filter(|id| !id.chars().any(char::is_control) && !is_dots(id));
         id.map(Self).ok_or(Error::fixed(404, "Project not found"))
     }
+}
+
+/// Parsers of URLs take such a part of a path for a step, also when it is percent-encoded.
+pub fn is_dots(part: &str) -> bool {
+    matches!(part, "." | "..")
 }
 
 /// The one variable part of the route, decoded; `None` if that is not UTF-8.

@@ -1,18 +1,19 @@
-//! Rate limits: fixed windows of a minute for each client address, in a table of bounded size.
+//! Rate limits: fixed windows of a minute for each client, in tables of bounded size.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use axum::http::{HeaderMap, HeaderValue};
-use ipnet::IpNet;
 use parking_lot::Mutex;
 
-const WINDOW: Duration = Duration::from_secs(60);
-/// Addresses known at a time. Beyond it the oldest window is forgotten, early.
-const MAX_ADDRESSES: usize = 65_536;
+use super::clients::network;
 
-/// One limit. Every window lasts as long, so the order of their starts is the order of their ends.
+const WINDOW: Duration = Duration::from_secs(60);
+/// Clients known at a time that are below the limit, and again of those over it. Beyond that the oldest window is forgotten, early.
+const MAX_CLIENTS: usize = 65_536;
+
+/// One limit.
 pub struct Limiter {
     limit: u32,
     policy: HeaderValue,
@@ -21,10 +22,18 @@ pub struct Limiter {
 
 #[derive(Default)]
 struct Windows {
-    by_address: HashMap<IpAddr, Window>,
-    by_start: VecDeque<IpAddr>,
+    below: Table,
+    /// Kept apart, so that whoever comes from many addresses does not push out the windows of those who are to wait.
+    over: Table,
 }
 
+#[derive(Default)]
+struct Table {
+    by_client: HashMap<IpAddr, Window>,
+    by_age: VecDeque<IpAddr>,
+}
+
+#[derive(Clone, Copy)]
 struct Window {
     start: Instant,
     count: u32,
@@ -48,14 +57,12 @@ impl Limiter {
     }
 
     pub fn count(&self, address: IpAddr, now: Instant) -> Standing {
-        let mut windows = self.windows.lock();
-        let Window { start, count } = windows.window(address, now);
-        *count = count.saturating_add(1);
-        let left = (*start + WINDOW).saturating_duration_since(now);
+        let Window { start, count } = self.windows.lock().count(network(address), self.limit, now);
+        let left = (start + WINDOW).saturating_duration_since(now);
         Standing {
-            allowed: *count <= self.limit,
+            allowed: count <= self.limit,
             limit: self.limit,
-            remaining: self.limit.saturating_sub(*count),
+            remaining: self.limit.saturating_sub(count),
             reset_sec: left.as_millis().div_ceil(1000) as u64,
         }
     }
@@ -69,40 +76,50 @@ impl Limiter {
 }
 
 impl Windows {
-    fn window(&mut self, address: IpAddr, now: Instant) -> &mut Window {
-        while let Some(oldest) = self.by_start.front() {
-            let over = self.by_address.get(oldest).is_none_or(|window| now.saturating_duration_since(window.start) >= WINDOW);
-            let full = self.by_address.len() >= MAX_ADDRESSES && !self.by_address.contains_key(&address);
-            if !over && !full {
+    /// The client's window with this request.
+    fn count(&mut self, client: IpAddr, limit: u32, now: Instant) -> Window {
+        if let Some(window) = self.over.window(client, now) {
+            window.count = window.count.saturating_add(1);
+            return *window;
+        }
+        let window = match self.below.window(client, now) {
+            Some(window) => window,
+            None => self.below.add(client, Window { start: now, count: 0 }, now),
+        };
+        window.count += 1;
+        let window = *window;
+        if window.count > limit {
+            self.below.by_client.remove(&client);
+            self.over.add(client, window, now);
+        }
+        window
+    }
+}
+
+impl Table {
+    /// The client's window, if it has one that is not over.
+    fn window(&mut self, client: IpAddr, now: Instant) -> Option<&mut Window> {
+        self.by_client.get_mut(&client).filter(|window| !window.is_over(now))
+    }
+
+    fn add(&mut self, client: IpAddr, window: Window, now: Instant) -> &mut Window {
+        while let Some(&oldest) = self.by_age.front() {
+            let is_gone = self.by_client.get(&oldest).is_none_or(|window| window.is_over(now));
+            if !is_gone && self.by_age.len() < MAX_CLIENTS {
                 break;
             }
-            self.by_address.remove(oldest);
-            self.by_start.pop_front();
+            self.by_client.remove(&oldest);
+            self.by_age.pop_front();
         }
-        self.by_address.entry(address).or_insert_with(|| {
-            self.by_start.push_back(address);
-            Window { start: now, count: 0 }
-        })
+        self.by_age.push_back(client);
+        self.by_client.entry(client).insert_entry(window).into_mut()
     }
 }
 
-/// The address that a request came from. What a header claims counts only as far as trusted proxies vouch for it.
-pub fn client_address(peer: IpAddr, headers: &HeaderMap, trusted: &[IpNet]) -> IpAddr {
-    let mut client = peer.to_canonical();
-    let trusts = |address: &IpAddr| trusted.iter().any(|net| net.contains(address));
-    let lines = headers.get_all("x-forwarded-for");
-    let mut claimed = lines.iter().rev().filter_map(|line| line.to_str().ok()).flat_map(|line| line.rsplit(','));
-    while trusts(&client)
-        && let Some(address) = claimed.next().and_then(|text| parse_address(text.trim()))
-    {
-        client = address.to_canonical();
+impl Window {
+    fn is_over(&self, now: Instant) -> bool {
+        now.saturating_duration_since(self.start) >= WINDOW
     }
-    client
-}
-
-/// Some proxies add the port.
-fn parse_address(text: &str) -> Option<IpAddr> {
-    text.parse().ok().or_else(|| text.parse::<std::net::SocketAddr>().ok().map(|address| address.ip()))
 }
 
 #[cfg(test)]
@@ -134,28 +151,48 @@ mod tests {
     }
 
     #[test]
-    fn the_table_stays_bounded() {
+    fn a_full_table_makes_room_and_forgives_nobody() {
         let limiter = Limiter::new(1).unwrap();
         let start = Instant::now();
-        for n in 0..MAX_ADDRESSES as u32 + 10 {
+        let offender = address(u32::MAX);
+        limiter.count(offender, start);
+        assert!(!limiter.count(offender, start).allowed);
+        for n in 0..2 * MAX_CLIENTS as u32 + 10 {
             assert!(limiter.count(address(n), start).allowed);
         }
-        let windows = limiter.windows.lock();
-        assert_eq!((windows.by_address.len(), windows.by_start.len()), (MAX_ADDRESSES, MAX_ADDRESSES));
+        assert!(!limiter.count(offender, start).allowed, "it has to wait for the end of its window");
+        let sizes = |table: &Table| (table.by_client.len(), table.by_age.len());
+        assert_eq!(sizes(&limiter.windows.lock().below), (MAX_CLIENTS, MAX_CLIENTS));
+        for n in 0..MAX_CLIENTS as u32 + 10 {
+            limiter.count(address(n), start);
+            limiter.count(address(n), start);
+        }
+        assert_eq!(sizes(&limiter.windows.lock().over), (MAX_CLIENTS, MAX_CLIENTS));
+        assert!(limiter.count(address(1), start + WINDOW).allowed);
     }
 
     #[test]
-    fn forwarded_addresses_count_only_from_trusted_proxies() {
-        let trusted: Vec<IpNet> = vec!["10.0.0.0/8".parse().unwrap()];
-        let check = |peer: &str, header: &str, client: &str| {
-            let headers = HeaderMap::from_iter([("x-forwarded-for".parse().unwrap(), header.parse().unwrap())]);
-            assert_eq!(client_address(peer.parse().unwrap(), &headers, &trusted), client.parse::<IpAddr>().unwrap(), "{peer} {header}");
-        };
-        check("192.0.2.1", "1.2.3.4", "192.0.2.1");
-        check("10.0.0.1", "1.2.3.4", "1.2.3.4");
-        check("::ffff:10.0.0.1", "1.2.3.4:999", "1.2.3.4");
-        check("10.0.0.1", "6.6.6.6, 1.2.3.4, 10.0.0.2", "1.2.3.4");
-        check("10.0.0.1", "1.2.3.4, nonsense", "10.0.0.1");
-        check("10.0.0.1", "10.0.0.3, 10.0.0.2", "10.0.0.3");
+    fn a_client_that_comes_again_and_again_is_known_once() {
+        let limiter = Limiter::new(1).unwrap();
+        let start = Instant::now();
+        for minute in 0..100 {
+            for _ in 0..3 {
+                limiter.count(address(1), start + WINDOW * minute);
+            }
+        }
+        let windows = limiter.windows.lock();
+        for table in [&windows.below, &windows.over] {
+            assert!(table.by_client.len() <= 1 && table.by_age.len() <= 1, "{} in line", table.by_age.len());
+        }
+    }
+
+    #[test]
+    fn addresses_of_one_ipv6_network_are_one_client() {
+        let limiter = Limiter::new(1).unwrap();
+        let start = Instant::now();
+        let allowed = |address: &str| limiter.count(address.parse().unwrap(), start).allowed;
+        assert!(allowed("2001:db8::1"));
+        assert!(!allowed("2001:db8::ffff:0:0:1"));
+        assert!(allowed("2001:db8:0:1::1"));
     }
 }

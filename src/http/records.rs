@@ -6,6 +6,7 @@ use uuid::Uuid;
 use super::AppState;
 use super::answer::{HandlerResult, ok, page};
 use super::error::Error;
+use super::pieces;
 use super::policy::Policy;
 use super::show::{Query, show_lease};
 use bloom_api::answers::{Artifact, Audit, Lease};
@@ -59,9 +60,10 @@ pub async fn artifacts(State(app): State<AppState>, Query(params): Query) -> Han
         Some(None) => return ok(&[(); 0]),
         task => task.flatten(),
     };
-    let Listing { mut rows, cut: is_short } = app.store.artifacts(task, &page_wanted).await?;
-    let next = cut(&mut rows, is_short, &params, "/api/runtime/artifacts", |result| result.artifact_id);
-    page(&rows.iter().map(Artifact::from).collect::<Vec<_>>(), next)
+    let Listing { rows: mut sizes, cut: is_short } = app.store.artifact_sizes(task, &page_wanted).await?;
+    let next = cut(&mut sizes, is_short, &params, "/api/runtime/artifacts", |(id, _)| *id);
+    let read = |app: AppState, ids: Vec<Uuid>| async move { pieces::rows(app.store.artifacts(&ids).await?.iter().map(Artifact::from)) };
+    pieces::list(&app, sizes, next, read).await
 }
 
 pub const AUDIT: Policy = Policy::READ;

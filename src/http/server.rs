@@ -1,9 +1,9 @@
 //! Connections: accepted up to a number, served over HTTP/1.1, ended in good order.
 //!
-//! Beyond that number some more are accepted only to be told so, and so that probes are answered: a server that many agents hold
-//! connections to is busy, not dead. What comes beyond these, too, is closed at once.
+//! Beyond that number, or beyond the share of one client, some more are accepted only to be told so, and so that probes are answered: a
+//! server that many agents hold connections to is busy, not dead. What comes beyond these, too, is closed at once.
 
-use std::net::SocketAddr;
+use std::net::IpAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,12 +18,13 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 use tokio::time::{sleep, timeout};
 use tokio_io_timeout::TimeoutStream;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
+use super::clients::{Shares, trusts};
 use super::error::Error;
 use super::middleware::Peer;
 use super::{AppState, router};
@@ -39,16 +40,24 @@ const SPARE_TIME: Duration = Duration::from_secs(5);
 /// What is read of a request that is refused: a connection that is closed on unread bytes may lose the answer.
 const UNREAD: usize = 64 << 10;
 const FULL: Error = Error::Later("All connections of the server are in use, try again");
+const SHARE_TAKEN: Error = Error::Later(
+    "This address has as many connections as one client may have: use fewer, or, if it is a proxy for many clients, name it in \
+     TRUSTED_PROXIES",
+);
 /// For a request's head, and between requests: who sends it byte by byte keeps no connection occupied.
 pub const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 /// For what a client is sent: one that takes nothing for so long keeps neither its connection nor the memory of its answers.
 pub const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
+/// What a connection may keep of an answer that is not taken, besides the piece under way.
+const UNSENT: usize = 64 << 10;
 /// A rest after a failed accept: most fail because there are too many open files.
 const ACCEPT_REST: Duration = Duration::from_millis(50);
 /// The log tells of refused connections so often at the most.
 const TELL_EVERY: Duration = Duration::from_secs(60);
 /// For what is under way when the server stops.
 const STOP_SLACK: Duration = Duration::from_secs(2);
+/// For a client to take its answer when the server stops: one that does not read must not hold up the end.
+const STOP_SEND: Duration = Duration::from_secs(5);
 
 /// Of so many connections, those that are served like any other, and the spare ones.
 pub fn shares(connections: usize) -> (usize, usize) {
@@ -63,10 +72,12 @@ pub async fn serve(listener: TcpListener, state: AppState, shutdown: Cancellatio
     let write_timeout = state.settings.write_timeout;
     let (most, spare) = shares(state.settings.max_connections);
     let (places, spare) = (Arc::new(Semaphore::new(most)), Arc::new(Semaphore::new(spare)));
+    let trusted_proxies = state.settings.trusted_proxies.clone();
+    let clients = Shares::of(most);
     let mut refusals = Refusals { metrics: state.metrics.clone(), untold: 0, told: None };
     let router = router(state);
     let mut http = http1::Builder::new();
-    http.timer(TokioTimer::new()).header_read_timeout(head_timeout);
+    http.timer(TokioTimer::new()).header_read_timeout(head_timeout).max_buf_size(UNSENT);
     let mut http_once = http.clone();
     http_once.header_read_timeout(head_timeout.min(SPARE_HEAD)).keep_alive(false);
     loop {
@@ -75,19 +86,26 @@ pub async fn serve(listener: TcpListener, state: AppState, shutdown: Cancellatio
             () = shutdown.cancelled() => break,
         };
         match accepted {
-            Ok((stream, peer)) => {
-                if let Ok(place) = places.clone().try_acquire_owned() {
-                    let connection = connect(http.clone(), stream, write_timeout, peer, router.clone(), shutdown.clone());
-                    tokio::spawn(async move {
-                        connection.await;
-                        drop(place);
-                    });
-                    continue;
-                }
-                refusals.add();
+            Ok((stream, address)) => {
+                let peer = Peer { address, local: stream.local_addr().ok().map(|local| local.ip().to_canonical()) };
+                // Behind a proxy there are many clients, whose addresses only their requests tell.
+                let share = (!trusts(&trusted_proxies, address.ip())).then(|| clients.take(address.ip()));
+                let refusal = match (share, places.clone().try_acquire_owned()) {
+                    (Some(None), _) => SHARE_TAKEN,
+                    (_, Err(_)) => FULL,
+                    (share, Ok(place)) => {
+                        let connection = connect(http.clone(), stream, write_timeout, peer, router.clone(), shutdown.clone());
+                        tokio::spawn(async move {
+                            connection.await;
+                            drop((share, place));
+                        });
+                        continue;
+                    }
+                };
+                refusals.add(address.ip(), &refusal);
                 // Without a spare one the stream is dropped, which closes it.
                 if let Ok(place) = spare.clone().try_acquire_owned() {
-                    let connection = refuse(http_once.clone(), stream, peer, router.clone());
+                    let connection = refuse(http_once.clone(), stream, peer, router.clone(), refusal);
                     tokio::spawn(async move {
                         let _ = timeout(SPARE_TIME, connection).await;
                         drop(place);
@@ -111,13 +129,22 @@ async fn connect(
     http: http1::Builder,
     stream: TcpStream,
     write_timeout: Duration,
-    peer: SocketAddr,
+    peer: Peer,
     router: Router,
     shutdown: CancellationToken,
 ) {
     // Small answers must not wait for more. It fails only on a connection that is gone.
     let _ = stream.set_nodelay(true);
-    let service = service_fn(move |request: hyper::Request<Incoming>| router.clone().oneshot(from(peer, request)));
+    let (is_asked, mut asked) = watch::channel(false);
+    let service = service_fn(move |request: hyper::Request<Incoming>| {
+        is_asked.send_replace(true);
+        let (router, is_asked) = (router.clone(), is_asked.clone());
+        async move {
+            let answer = router.oneshot(from(peer, request)).await;
+            is_asked.send_replace(false);
+            answer
+        }
+    });
     let mut stream = TimeoutStream::new(stream);
     stream.set_write_timeout(Some(write_timeout));
     let mut connection = pin!(http.serve_connection(TokioIo::new(Box::pin(stream)), service));
@@ -125,39 +152,46 @@ async fn connect(
         ended = connection.as_mut() => ended,
         () = shutdown.cancelled() => {
             connection.as_mut().graceful_shutdown();
-            connection.await
+            let unread = async {
+                let _ = asked.wait_for(|is_asked| !is_asked).await;
+                sleep(STOP_SEND).await;
+            };
+            tokio::select! {
+                ended = connection => ended,
+                () = unread => return,
+            }
         }
     };
     if let Err(error) = ended {
         // Clients go away as they please, and idle connections are closed.
-        tracing::debug!(%error, %peer, "connection ended");
+        tracing::debug!(%error, peer = %peer.address, "connection ended");
     }
 }
 
 /// One request on a spare connection: a probe is answered, everything else is to come later.
-async fn refuse(http: http1::Builder, stream: TcpStream, peer: SocketAddr, router: Router) {
+async fn refuse(http: http1::Builder, stream: TcpStream, peer: Peer, router: Router, refusal: Error) {
     let service = service_fn(move |request: hyper::Request<Incoming>| {
-        let router = router.clone();
+        let (router, refusal) = (router.clone(), refusal.clone());
         async move {
             if matches!(request.uri().path(), "/healthz" | "/readyz" | "/metrics") {
                 return router.oneshot(from(peer, request)).await;
             }
             let _ = Limited::new(request.into_body(), UNREAD).collect().await;
-            Ok::<Response, _>(FULL.into_response())
+            Ok::<Response, _>(refusal.into_response())
         }
     });
     if let Err(error) = http.serve_connection(TokioIo::new(stream), service).await {
-        tracing::debug!(%error, %peer, "connection ended");
+        tracing::debug!(%error, peer = %peer.address, "connection ended");
     }
 }
 
-fn from(peer: SocketAddr, request: hyper::Request<Incoming>) -> Request {
+fn from(peer: Peer, request: hyper::Request<Incoming>) -> Request {
     let mut request = request.map(Body::new);
-    request.extensions_mut().insert(Peer(peer));
+    request.extensions_mut().insert(peer);
     request
 }
 
-/// Connections that came when all places were taken.
+/// Connections that came when all places, or those of their client, were taken.
 struct Refusals {
     metrics: Metrics,
     untold: u64,
@@ -165,14 +199,12 @@ struct Refusals {
 }
 
 impl Refusals {
-    fn add(&mut self) {
+    fn add(&mut self, client: IpAddr, why: &Error) {
         self.metrics.connection_refused();
         self.untold += 1;
         if self.told.is_none_or(|told| told.elapsed() >= TELL_EVERY) {
-            tracing::warn!(
-                refused = self.untold,
-                "all connections are in use, further ones are refused; the limit is in the log entry of the start"
-            );
+            let (refused, why) = (self.untold, why.line());
+            tracing::warn!(refused, last = %client, why, "connections are refused; the limit is in the log entry of the start");
             (self.untold, self.told) = (0, Some(Instant::now()));
         }
     }

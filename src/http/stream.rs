@@ -1,6 +1,8 @@
 //! Server-sent events, and the number of requests that may wait at a time.
 
+use super::clients::{Place, Shares};
 use super::error::Error;
+use super::middleware::Caller;
 use std::convert::Infallible;
 use std::sync::Arc;
 
@@ -14,53 +16,53 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 /// Streams and waits at a time, of each kind.
 const MAX_STREAMS: usize = 256;
 const FULL: Error = Error::Later("Too many requests are waiting right now, try again");
+const SHARE_TAKEN: Error = Error::Later("Too many requests of this client are waiting right now: end some of them, or try again");
 
 /// Says that the stream lives. Line breaks of proxies' time-outs are some ten seconds.
 pub const KEEP_ALIVE: Bytes = Bytes::from_static(b":\n\n");
 
-/// Places for requests that wait.
+/// Places for requests that wait, by what they wait for.
 pub struct StreamLimits {
-    claims: Arc<Semaphore>,
-    waits: Arc<Semaphore>,
-    events: Arc<Semaphore>,
-    watches: Arc<Semaphore>,
-    agents: Arc<Semaphore>,
+    pub claims: Places,
+    pub waits: Places,
+    pub events: Places,
+    pub watches: Places,
+    /// For calls that wait for an agent.
+    pub agents: Places,
 }
 
-pub type Permit = OwnedSemaphorePermit;
+/// So many at a time, of which no client has all.
+pub struct Places {
+    free: Arc<Semaphore>,
+    clients: Shares,
+}
+
+/// A place, until it is dropped.
+pub struct Permit {
+    _place: OwnedSemaphorePermit,
+    _share: Place,
+}
 
 impl StreamLimits {
     /// Workers that wait for work take three quarters of the connections at the most: they need others to report on.
     pub fn new(connections: usize) -> Self {
-        let stream_limits = |n| Arc::new(Semaphore::new(n));
-        let many = || stream_limits(MAX_STREAMS);
-        Self { claims: stream_limits(connections / 4 * 3), waits: many(), events: many(), watches: many(), agents: many() }
-    }
-
-    pub fn claim(&self) -> Result<Permit, Error> {
-        take(&self.claims)
-    }
-
-    pub fn wait(&self) -> Result<Permit, Error> {
-        take(&self.waits)
-    }
-
-    /// For a call that waits for an agent.
-    pub fn agent(&self) -> Result<Permit, Error> {
-        take(&self.agents)
-    }
-
-    pub fn events(&self) -> Result<Permit, Error> {
-        take(&self.events)
-    }
-
-    pub fn watch(&self) -> Result<Permit, Error> {
-        take(&self.watches)
+        let many = || Places::new(MAX_STREAMS);
+        Self { claims: Places::new(connections / 4 * 3), waits: many(), events: many(), watches: many(), agents: many() }
     }
 }
 
-fn take(stream_limits: &Arc<Semaphore>) -> Result<Permit, Error> {
-    stream_limits.clone().try_acquire_owned().map_err(|_| FULL)
+impl Places {
+    fn new(places: usize) -> Self {
+        Self { free: Arc::new(Semaphore::new(places)), clients: Shares::of(places) }
+    }
+
+    /// # Errors
+    /// There is none left, or the client has its share.
+    pub fn take(&self, caller: &Caller) -> Result<Permit, Error> {
+        let share = self.clients.take(caller.client).ok_or(SHARE_TAKEN)?;
+        let place = self.free.clone().try_acquire_owned().map_err(|_| FULL)?;
+        Ok(Permit { _place: place, _share: share })
+    }
 }
 
 /// An answer that goes on. The first line makes proxies and clients see at once that it has begun.

@@ -1,14 +1,17 @@
 //! Tasks: create, list, show.
 
+use std::sync::Arc;
+
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 
 use super::AppState;
-use super::answer::{HandlerResult, json, ok, page};
+use super::answer::{HandlerResult, json, ok};
 use super::body::Content;
 use super::error::Error;
 use super::middleware::Caller;
 use super::path::TaskPath;
+use super::pieces;
 use super::policy::Policy;
 use super::records::{cut, page_of};
 use super::show::{Query, show_task};
@@ -18,10 +21,11 @@ use bloom_api::error::ErrorText;
 use bloom_api::lists::{PageParams, Params, StatusParam, TaskParams};
 use bloom_api::tasks::{CreatedTasks, NewTask, NewTasks, Task};
 use bloom_api::values::text_problem;
+use bloom_core::ids::TaskId;
 use bloom_core::op;
 use bloom_core::reply::CreatedTask;
 use bloom_core::task::{Status, TaskSpec};
-use bloom_store::{Listing, Page, TaskFilter, TaskRow};
+use bloom_store::{Listing, Page, TaskFilter};
 
 /// The newest tasks that `runs` shows.
 const MOST_RUNS: i64 = 50;
@@ -92,14 +96,25 @@ pub const LIST: Policy = Policy::READ;
 pub async fn list(State(app): State<AppState>, Query(params): Query) -> HandlerResult {
     let page_wanted = page_of(&params)?;
     let Some(filter) = filter_of_params(&params)? else { return ok(&[(); 0]) };
-    let Listing { mut rows, cut: is_short } = app.store.tasks(&filter, &page_wanted).await?;
-    let next = cut(&mut rows, is_short, &params, PATH, |row| row.spec.id);
-    page(&show(&app, &rows), next)
+    let Listing { rows: mut sizes, cut: is_short } = app.store.task_sizes(&filter, &page_wanted).await?;
+    let next = cut(&mut sizes, is_short, &params, PATH, |(id, _)| *id);
+    show(&app, sizes, next, filter).await
 }
 
 const PATH: &str = "/api/runtime/llm-tasks";
-fn show<'a>(app: &AppState, rows: &'a [TaskRow]) -> Vec<Task<'a>> {
-    rows.iter().map(|row| show_task(&app.engine, &row.spec, &row.state)).collect()
+
+/// What changed since the filter was asked is left out: a list by status has no task of another one.
+async fn show(app: &AppState, sizes: Vec<(TaskId, i64)>, next: Option<String>, filter: TaskFilter) -> HandlerResult {
+    let filter = Arc::new(filter);
+    let read = move |app: AppState, ids: Vec<TaskId>| {
+        let filter = filter.clone();
+        async move {
+            let tasks = app.store.tasks(&ids).await?;
+            let tasks = tasks.iter().filter(|task| filter.still_holds(&task.state));
+            pieces::rows(tasks.map(|task| show_task(&app.engine, &task.spec, &task.state)))
+        }
+    };
+    pieces::list(app, sizes, next, read).await
 }
 
 /// `None`: it asks for a status that no task has.
@@ -147,8 +162,9 @@ pub const RUNS: Policy = Policy::READ;
     responses((status = 200, description = "Tasks, newest first.", body = Vec<Task>))
 )]
 pub async fn runs(State(app): State<AppState>) -> HandlerResult {
-    let rows = app.store.tasks(&TaskFilter::default(), &Page { limit: MOST_RUNS, before: None }).await?;
-    ok(&show(&app, &rows.rows))
+    let filter = TaskFilter::default();
+    let newest = app.store.task_sizes(&filter, &Page { limit: MOST_RUNS, before: None }).await?;
+    show(&app, newest.rows, None, filter).await
 }
 
 pub const GET: Policy = Policy::READ;

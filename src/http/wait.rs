@@ -8,6 +8,7 @@ use tokio::time::{Instant, timeout_at};
 use super::AppState;
 use super::answer::{HandlerResult, ok};
 use super::error::Error;
+use super::middleware::Caller;
 use super::path::TaskPath;
 use super::policy::Policy;
 use super::show::{Query, show_task};
@@ -31,9 +32,9 @@ pub const WAIT: Policy = Policy::READ.waits();
         (status = 404, description = "Task not found.", body = ErrorText),
     )
 )]
-pub async fn wait(State(app): State<AppState>, path: TaskPath, Query(params): Query) -> HandlerResult {
+pub async fn wait(State(app): State<AppState>, caller: Caller, path: TaskPath, Query(params): Query) -> HandlerResult {
     let id = path.id()?;
-    let _permit = app.stream_limits.wait()?;
+    let _permit = app.stream_limits.waits.take(&caller)?;
     let seconds = params.lenient("timeout_sec", DEFAULT_WAIT_SEC, 0..=MAX_WAIT_SEC);
     let end = Instant::now() + Duration::from_secs(seconds.unsigned_abs());
     let mut follower = app.hub.follow(id);

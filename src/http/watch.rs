@@ -15,6 +15,7 @@ use super::AppState;
 use super::answer::HandlerResult;
 use super::backlog::{self, Backlog, Reader};
 use super::error::Error;
+use super::middleware::Caller;
 use super::policy::Policy;
 use super::show::{show_lease, show_task, show_worker};
 use super::stream::{KEEP_ALIVE, Permit, event_stream};
@@ -41,8 +42,8 @@ pub const WATCH: Policy = Policy::READ;
     get, path = "/api/runtime/watch", operation_id = "watch", tag = "events",
     responses((status = 200, description = "A stream that does not end.", body = String, content_type = "text/event-stream"))
 )]
-pub async fn watch(State(app): State<AppState>, headers: HeaderMap) -> HandlerResult {
-    let permit = app.stream_limits.watch()?;
+pub async fn watch(State(app): State<AppState>, caller: Caller, headers: HeaderMap) -> HandlerResult {
+    let permit = app.stream_limits.watches.take(&caller)?;
     let watching = Watching { reader: app.hub.watch(), shutdown: app.shutdown.clone(), _permit: permit };
     // Who comes back has missed what happened meanwhile.
     let missed = headers.contains_key("last-event-id").then_some(RESET);

@@ -37,7 +37,7 @@ pub const CLAIM: Policy = Policy::WORKER.waits();
 pub async fn claim(State(app): State<AppState>, caller: Caller, path: WorkerPath, body: Content) -> HandlerResult {
     let claim = body.read::<Claim>()?;
     let worker = path.name()?;
-    let _permit = if claim.wait_sec.0 > 0 { Some(app.stream_limits.claim()?) } else { None };
+    let _permit = if claim.wait_sec.0 > 0 { Some(app.stream_limits.claims.take(&caller)?) } else { None };
     let request = ClaimRequest {
         worker: worker.clone(),
         max: claim.max.0,

@@ -10,7 +10,7 @@ use super::answer::{HandlerResult, json, ok, page};
 use super::body::Content;
 use super::error::Error;
 use super::middleware::Caller;
-use super::path::WorkerPath;
+use super::path::{WorkerPath, is_dots};
 use super::policy::{Policy, Rate};
 use super::show::{Query, show_lease, show_worker};
 use bloom_api::answers::{Removed, Worker, WorkerWithLeases};
@@ -84,6 +84,10 @@ pub const REGISTER: Policy = Policy::WORKER.rate(Rate::General);
 )]
 pub async fn register(State(app): State<AppState>, caller: Caller, body: Content) -> HandlerResult {
     let change = WorkerChange::from(body.read::<NewWorker>()?);
+    // One that registered before names were checked goes on.
+    if is_dots(&change.id) && app.store.worker(&change.id).await?.is_none() {
+        return Err(Error::field("name", "Must not be . or .., because no URL can name such a worker: choose another name"));
+    }
     worker_reply(&app, &caller, change).await
 }
 

@@ -76,6 +76,9 @@ fn entry(raw: &str) -> Result<WorkerChange, String> {
     let listed: Listed = serde_json::from_str(raw).map_err(|error| error.to_string())?;
     let names = [listed.name, listed.node_id, listed.id];
     let id = names.into_iter().flatten().find(|name| !name.is_empty()).ok_or("it has no name")?;
+    if matches!(&*id, "." | "..") {
+        return Err(format!("its name is {id:?}, which no URL can carry"));
+    }
     if id.chars().count() > MAX_NAME_CHARS {
         return Err(format!("its name is longer than {MAX_NAME_CHARS} characters"));
     }
@@ -130,7 +133,7 @@ mod tests {
     #[test]
     fn a_bad_entry_costs_only_itself() {
         let body = r#"[{"name": "a"}, 7, {"name": 5}, {"url": "x"}, {"name": "b", "capabilities": {"max_concurrency": 99}},
-            {"name": "a\u0000b"}, {"name": "a"}, {"name": "c", "capabilities": null, "status": "resting"}]"#;
+            {"name": "a\u0000b"}, {"name": "a"}, {"name": ".."}, {"name": "c", "capabilities": null, "status": "resting"}]"#;
         let changes = parse(body.as_bytes()).unwrap();
         assert_eq!(changes.iter().map(|change| change.id.as_str()).collect::<Vec<_>>(), ["a", "c"]);
         assert_eq!(changes[0].status, None);

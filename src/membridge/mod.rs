@@ -14,6 +14,7 @@ use secrecy::{ExposeSecret, SecretString};
 
 use bloom_core::Ms;
 use bloom_core::command::WorkerChange;
+use bloom_core::mask::masked_url;
 pub use bloom_outbound::Reply;
 use client::Client;
 pub use client::{Call, Upstream};
@@ -69,6 +70,7 @@ pub struct State {
 /// The settings, with the key masked.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ConfigView {
+    /// Without user and password.
     pub membridge_server_url: String,
     pub admin_key_masked: String,
     pub connected: bool,
@@ -104,7 +106,7 @@ impl Membridge {
         let Target { url, key } = self.target();
         let seen = self.seen();
         ConfigView {
-            membridge_server_url: url.unwrap_or_default(),
+            membridge_server_url: url.map(|url| masked_url(&url)).unwrap_or_default(),
             admin_key_masked: key.map(|key| mask(key.expose_secret())).unwrap_or_default(),
             connected: seen.state.connected,
             last_test: seen.last_test,

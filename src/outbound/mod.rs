@@ -90,7 +90,8 @@ pub fn address(base: &str, path: &[&str]) -> Result<Url, String> {
     if !matches!(url.scheme(), "http" | "https") || !url.has_host() {
         return Err(wrong());
     }
-    if let Some(part) = path.iter().find(|part| matches!(**part, "." | ".." | "")) {
+    // A control character in between would be dropped, and the dots resolved.
+    if let Some(part) = path.iter().find(|part| matches!(**part, "." | ".." | "") || part.chars().any(char::is_control)) {
         return Err(format!("{part:?} can't be a part of an address"));
     }
     url.path_segments_mut().map_err(|()| wrong())?.pop_if_empty().extend(path);
@@ -135,7 +136,9 @@ mod tests {
         let shown = |base, project| address(base, &["projects", project, "nodes"]).map(|url| url.to_string());
         assert_eq!(shown("http://h:8000", "a b").unwrap(), "http://h:8000/projects/a%20b/nodes");
         assert_eq!(shown("http://h:8000/base/", "a/../b?c#d").unwrap(), "http://h:8000/base/projects/a%2F..%2Fb%3Fc%23d/nodes");
-        assert!(shown("http://h:8000", "..").is_err());
+        for wrong in ["..", ".", "", ".\t.", ".\r\n.", "a\nb", "\u{7f}"] {
+            assert!(shown("http://h:8000", wrong).is_err(), "{wrong:?}");
+        }
         assert!(shown("ftp://h", "a").is_err());
     }
 }

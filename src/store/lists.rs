@@ -1,12 +1,12 @@
 //! Pages, newest first. Each follows an index from where the last page ended, whatever the size of the tables.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use uuid::Uuid;
 
 use super::args::Args;
-use super::cells::{Cells, Type};
+use super::cells::Row;
+use super::cells::Type;
 use super::dialect::{Sql, statement};
 use super::error::Error;
 use super::page::{Listing, PAGE_BYTES, Page, fitting};
@@ -63,6 +63,13 @@ statement!(ALL_LEASES, |_d| "SELECT {PAST} FROM (SELECT {PAST} FROM ({ACTIVE}) A
 statement!(PAST_LEASES_BY_STATUS, |_d| "SELECT {PAST} FROM leases WHERE status = $3 AND id < $1 ORDER BY id DESC LIMIT $2");
 statement!(PAST_LEASES_BY_ID, |d| "SELECT {PAST} FROM leases WHERE id {}", d.any(Type::Uuid, 1));
 statement!(
+    TASKS,
+    |d| "SELECT {}, {} FROM tasks t JOIN task_state s ON s.id = t.id WHERE t.id {} ORDER BY t.id DESC",
+    rows::SPEC.names("t."),
+    rows::STATE.names("s."),
+    d.any(Type::Uuid, 1)
+);
+statement!(
     ARTIFACT_SIZES,
     "SELECT artifact_id, coalesce(octet_length(output), 0) + coalesce(octet_length(error_message), 0) FROM results \
     WHERE artifact_id < $1 ORDER BY artifact_id DESC LIMIT $2"
@@ -81,19 +88,19 @@ statement!(
 statement!(AUDIT, |_d| "SELECT {} FROM audit WHERE id < $1 ORDER BY id DESC LIMIT $2", records::AUDIT.names(""));
 
 impl Store {
-    /// Tasks by id, newest first.
-    pub async fn tasks(&self, filter: &TaskFilter, page: &Page) -> Result<Listing<TaskRow>, Error> {
-        let (sql, args) = filter.statement(page, Wanted::States);
-        let found = self.pool().fetch(&sql, args).await?;
-        let read = |row: &mut Cells<'_>| Ok((TaskState::read(row)?, i64::from(row.take::<i32>()?)));
-        let (states, cut) = fitting(all(&found, read)?, PAGE_BYTES);
-        let ids: Vec<TaskId> = states.iter().map(|state| state.id).collect();
-        let mut specs: HashMap<TaskId, Arc<TaskSpec>> = self.specs(&ids).await?.into_iter().map(|spec| (spec.id, spec)).collect();
-        let rows = states.into_iter().filter_map(|state| Some(TaskRow { spec: specs.remove(&state.id)?, state })).collect();
-        Ok(Listing { rows, cut })
+    /// The ids of tasks, newest first, each with the bytes of its texts.
+    pub async fn task_sizes(&self, filter: &TaskFilter, page: &Page) -> Result<Listing<(TaskId, i64)>, Error> {
+        let (sql, args) = filter.statement(page, Wanted::Sizes);
+        sized(&self.pool().fetch(&sql, args).await?)
     }
 
-    /// As [`tasks`](Self::tasks), the ids alone.
+    /// Those of these tasks that exist, newest first.
+    pub async fn tasks(&self, ids: &[TaskId]) -> Result<Vec<TaskRow>, Error> {
+        let found = self.pool().fetch(&TASKS, Args::new().uuids(ids)).await?;
+        all(&found, |row| Ok(TaskRow { spec: ReadRow::read(row)?, state: ReadRow::read(row)? }))
+    }
+
+    /// As [`task_sizes`](Self::task_sizes), the ids alone.
     pub async fn task_ids(&self, filter: &TaskFilter, page: &Page) -> Result<Vec<TaskId>, Error> {
         let (sql, args) = filter.statement(page, Wanted::Ids);
         all(&self.pool().fetch(&sql, args).await?, |row| row.take())
@@ -114,15 +121,18 @@ impl Store {
         all(&self.pool().fetch(sql, args).await?, ReadRow::read)
     }
 
-    /// Results by their artifact's id, newest first.
-    pub async fn artifacts(&self, task: Option<TaskId>, page: &Page) -> Result<Listing<RunResult>, Error> {
+    /// The ids of artifacts, newest first, each with the bytes of its result's texts.
+    pub async fn artifact_sizes(&self, task: Option<TaskId>, page: &Page) -> Result<Listing<(Uuid, i64)>, Error> {
         let found = match task {
             Some(task) => self.pool().fetch(&ARTIFACT_SIZES_OF_TASK, page.args().uuid(task)).await?,
             None => self.pool().fetch(&ARTIFACT_SIZES, page.args()).await?,
         };
-        let (ids, cut) = fitting(all(&found, |row| Ok((row.take::<Uuid>()?, i64::from(row.take::<i32>()?))))?, PAGE_BYTES);
-        let rows = all(&self.pool().fetch(&RESULTS, Args::new().uuids(&ids)).await?, ReadRow::read)?;
-        Ok(Listing { rows, cut })
+        sized(&found)
+    }
+
+    /// The results with these artifacts, newest first.
+    pub async fn artifacts(&self, ids: &[Uuid]) -> Result<Vec<RunResult>, Error> {
+        all(&self.pool().fetch(&RESULTS, Args::new().uuids(ids)).await?, ReadRow::read)
     }
 
     /// The audit trail, newest first.
@@ -131,13 +141,26 @@ impl Store {
     }
 }
 
+/// A page's ids and sizes, up to the bytes that a page may have.
+fn sized(found: &[Row]) -> Result<Listing<(Uuid, i64)>, Error> {
+    let sizes = all(found, |row| Ok((row.take::<Uuid>()?, i64::from(row.take::<i32>()?))))?;
+    let (rows, cut) = fitting(sizes.into_iter().map(|(id, size)| ((id, size), size)), PAGE_BYTES);
+    Ok(Listing { rows, cut })
+}
+
 #[derive(Clone, Copy, PartialEq)]
 enum Wanted {
-    States,
+    Sizes,
     Ids,
 }
 
 impl TaskFilter {
+    /// What changes in a task's life is still as it was asked for.
+    pub fn still_holds(&self, task: &TaskState) -> bool {
+        let worker = task.shown_lease().map(|(_, worker)| worker);
+        self.status.is_none_or(|status| status == task.status) && (self.worker_id.is_none() || self.worker_id.as_ref() == worker)
+    }
+
     /// The filter that has an index of its own and leaves the fewest rows leads; the others are checked row by row. The text is put
     /// together from fixed parts, the values are parameters.
     fn statement(&self, page: &Page, wanted: Wanted) -> (Sql, Args<'_>) {
@@ -147,7 +170,7 @@ impl TaskFilter {
         let finished_of_agent = is_finished && self.agent_slug.is_some();
         let of_spec = self.context_id.is_some() || (self.agent_slug.is_some() && !finished_of_agent);
         let spec_leads = self.context_id.is_some() || (self.agent_slug.is_some() && self.worker_id.is_none() && !rare);
-        let with_spec = wanted == Wanted::States || of_spec;
+        let with_spec = wanted == Wanted::Sizes || of_spec;
         // SQLite joins a CROSS JOIN in the order in which it is written; PostgreSQL finds its own.
         let (from, id) = match (self.labels.is_empty(), spec_leads) {
             (false, _) if with_spec => ("task_labels l CROSS JOIN task_state s CROSS JOIN tasks t", "l.task_id"),
@@ -188,7 +211,7 @@ impl TaskFilter {
         }
         let wanted = match wanted {
             Wanted::Ids => id.to_owned(),
-            Wanted::States => format!("{}, octet_length(t.prompt) + octet_length(t.context_hints)", rows::STATE.names("s.")),
+            Wanted::Sizes => format!("{id}, octet_length(t.prompt) + octet_length(t.context_hints)"),
         };
         let Conditions { text, args } = build;
         let text = format!("SELECT {wanted} FROM {from} WHERE true{text} ORDER BY {id} DESC LIMIT ${}", args.len() + 1);

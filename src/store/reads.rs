@@ -98,11 +98,22 @@ impl Store {
     /// The task's events behind number `after`, oldest first; fewer than `limit` when they have more than `bytes`, but never none while
     /// there are any.
     pub async fn events(&self, task: TaskId, after: i64, limit: i64, bytes: i64) -> Result<Vec<TaskEvent>, Error> {
+        let sizes = self.event_sizes(task, after, limit, bytes).await?;
+        let Some((last, _)) = sizes.last() else { return Ok(Vec::new()) };
+        self.events_up_to(task, after, *last).await
+    }
+
+    /// As [`events`](Self::events), the numbers alone, each with the bytes of its event.
+    pub async fn event_sizes(&self, task: TaskId, after: i64, limit: i64, bytes: i64) -> Result<Vec<(i64, i64)>, Error> {
         let found = self.pool().fetch(&EVENT_SIZES, Args::new().uuid(task).int(after).int(limit)).await?;
         let sizes: Vec<(i64, i32)> = all(&found, |row| Ok((row.take()?, row.take()?)))?;
-        let (fitting, _) = fitting(sizes.into_iter().map(|(number, size)| (number, i64::from(size))), bytes);
-        let Some(last) = fitting.last() else { return Ok(Vec::new()) };
-        all(&self.pool().fetch(&EVENTS, Args::new().uuid(task).int(after).int(*last)).await?, ReadRow::read)
+        let sizes = sizes.into_iter().map(|(number, size)| (number, i64::from(size)));
+        Ok(fitting(sizes.map(|sized| (sized, sized.1)), bytes).0)
+    }
+
+    /// The task's events behind number `after` up to number `last`, oldest first.
+    pub async fn events_up_to(&self, task: TaskId, after: i64, last: i64) -> Result<Vec<TaskEvent>, Error> {
+        all(&self.pool().fetch(&EVENTS, Args::new().uuid(task).int(after).int(last)).await?, ReadRow::read)
     }
 
     pub async fn settings(&self) -> Result<Vec<(String, String)>, Error> {

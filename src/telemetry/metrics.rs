@@ -31,6 +31,7 @@ struct Inner {
     before_render: Mutex<Vec<Hook>>,
     http_requests: IntCounterVec,
     http_seconds: HistogramVec,
+    http_refused: IntCounterVec,
     connections_refused: IntCounter,
     commands: IntCounterVec,
     batch_commands: HistogramVec,
@@ -76,8 +77,15 @@ impl Metrics {
                 &["route", "method"],
                 FAST_SECONDS,
             )?,
-            connections_refused: f
-                .counter("bloom_http_connections_refused_total", "Connections that were refused or closed because all were in use.")?,
+            http_refused: f.counters(
+                "bloom_http_refused_total",
+                "Requests that were not let in: a missing, wrong or too weak key, a page of another site, an unknown host.",
+                &["reason"],
+            )?,
+            connections_refused: f.counter(
+                "bloom_http_connections_refused_total",
+                "Connections that were refused or closed because all, or all of their client's share, were in use.",
+            )?,
             commands: f.counters("bloom_commands_total", "Commands decided, by operation and outcome.", &["op", "outcome"])?,
             batch_commands: f.histograms("bloom_batch_commands", "Commands in one batch.", &["writer"], BATCH_COMMANDS)?,
             commit_seconds: f.histograms(
@@ -138,6 +146,11 @@ impl Metrics {
         let status = str::from_utf8(&digits).unwrap_or("000");
         self.0.http_requests.with_label_values(&[route, method, status]).inc();
         self.0.http_seconds.with_label_values(&[route, method]).observe(seconds);
+    }
+
+    /// A request was not let in; `reason` is a fixed word.
+    pub fn http_refused(&self, reason: &str) {
+        self.0.http_refused.with_label_values(&[reason]).inc();
     }
 
     pub fn connection_refused(&self) {

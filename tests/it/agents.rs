@@ -103,8 +103,11 @@ on_both! { alone:
             stub.always(path, Reply::new(200, "{}"));
         }
         let worker = admin.crew().worker_at(&stub.url).register().await;
-        server.with_key("read").get(&worker.path("/agent-health")).await.ok();
-        server.with_key("worker").get(&worker.path("/agent-health")).await.expect(403);
+        for key in ["worker", "read"] {
+            server.with_key(key).get(&worker.path("/agent-health")).await.fails(403, "This key does not allow this call");
+        }
+        assert!(stub.seen("/health").is_empty());
+        admin.get(&worker.path("/agent-health")).await.ok();
         server.with_key("read").get("agent-install-script").await.expect(200);
         for (call, path, _) in ORDERS {
             for key in ["worker", "read"] {

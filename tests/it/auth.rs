@@ -78,6 +78,7 @@ on_both! { alone:
         for (method, path) in [
             (Method::POST, "llm-tasks".to_owned()), (Method::POST, task.path("/cancel")), (Method::POST, "workers".to_owned()),
             (Method::POST, "config".to_owned()), (Method::DELETE, "workers/x".to_owned()), (Method::POST, "workers/x/claim".to_owned()),
+            (Method::GET, "workers/x/agent-health".to_owned()),
         ] {
             let what = format!("{method} {path}");
             let answer = reader.send(method, &path, None).await;
@@ -131,15 +132,19 @@ on_both! { alone:
         server.get("/metrics").await.expect(200);
     }
 
-    async fn listening_to_the_world_without_a_key_is_warned_of(database) {
+    async fn listening_to_the_world_without_a_key_is_a_decision(database) {
         let server = Server::on(database).start();
         assert!(!server.log().to_lowercase().contains("no api key"), "{}", server.log());
         assert!(!server.log().contains("RUNTIME_API_KEY is not set"), "there is no warning on loopback: {}", server.log());
         // This server prints 0.0.0.0 as its address, and the fixture waits for a loopback URL, so the program is started directly.
         let port = janitor::free_port();
-        let plan = server.plan().clone();
+        let plan = server.plan().clone().env("HOST", "0.0.0.0").env("PORT", port);
         server.stop();
-        let mut command = plan.env("HOST", "0.0.0.0").env("PORT", port).command(&["serve"]);
+        let refused = plan.clone().start_in_vain();
+        let words = String::from_utf8(refused.stderr).unwrap();
+        assert_eq!(refused.status.code(), Some(2), "{words}");
+        assert!(words.contains("RUNTIME_API_KEY") && words.contains("ALLOW_NO_KEY"), "it says what to do: {words}");
+        let mut command = plan.env("ALLOW_NO_KEY", "true").command(&["serve"]);
         command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::piped());
         let mut child = janitor::spawn(command).unwrap();
         let api = Api::new(&format!("http://127.0.0.1:{port}"));
@@ -148,6 +153,24 @@ on_both! { alone:
         let mut words = String::new();
         std::io::Read::read_to_string(&mut child.stderr.take().unwrap(), &mut words).unwrap();
         child.wait().unwrap();
-        assert!(words.contains("RUNTIME_API_KEY"), "{words}");
+        assert!(words.contains("NO AUTHENTICATION") && words.contains("RUNTIME_API_KEY"), "{words}");
+    }
+
+    async fn refused_keys_are_logged_and_counted(database) {
+        let server = guarded(database);
+        server.with_key("a-wrong-key-of-somebody").get("stats").await.fails(401, "Unauthorized");
+        server.get("/metrics").await.fails(401, "Unauthorized");
+        server.with_key(READER).poke("workers/x/cordon").await.error(403);
+        let log = eventually("they are logged", || async {
+            let log = server.log();
+            (log.matches("client=127.0.0.1").count() >= 3).then_some(log)
+        }).await;
+        for secret in ["a-wrong-key-of-somebody", READER] {
+            assert!(!log.contains(secret), "{log}");
+        }
+        let metrics = server.with_key(READER).get("/metrics").await.expect(200).text;
+        for sample in [r#"bloom_http_refused_total{reason="unauthorized"} 2"#, r#"bloom_http_refused_total{reason="forbidden"} 1"#] {
+            assert!(metrics.contains(sample), "{sample}: {metrics}");
+        }
     }
 }

@@ -196,3 +196,95 @@ fn the_data_directory_follows_the_desktops_rules() {
     let (_, report) = check(&[("XDG_DATA_HOME", "/somewhere/data")], None, &[]);
     assert!(report.contains("/somewhere/data/bloom-runtime"), "{report}");
 }
+
+#[test]
+fn no_part_of_a_password_is_shown() {
+    for password in
+        ["q7x@w9z", "q7x#w9z", "7301#8402@w9z", "q7x/w9z", "7301/8402@w9z", "q7x?w9z", "q7x@w9z:k5v@8402", "q7x%40w9z", "q7x@k5v/w9z"]
+    {
+        let url = format!("postgres://bloom:{password}@127.0.0.1:1/bloom");
+        let (_, report) = check(&[("DATABASE_URL", &url)], None, &[]);
+        let start = Server::on_url(&url).start_in_vain();
+        let said = String::from_utf8([start.stdout, start.stderr].concat()).unwrap();
+        for part in ["q7x", "w9z", "k5v", "7301", "8402"] {
+            assert!(!report.contains(part) && !said.contains(part), "{part} of {url}:\n{report}\n{said}");
+        }
+    }
+    for password in ["q7x#w9z", "q7x/w9z", "7301#8402", "7301/8402", "q7x?w9z", "7301?8402"] {
+        let (code, report) = check(&[("DATABASE_URL", &format!("postgres://bloom:{password}@127.0.0.1/bloom"))], None, &[]);
+        assert_eq!(code, 1, "{report}");
+        assert!(report.contains("percent-encoded") && report.contains("%23"), "{password}: {report}");
+    }
+    let (code, report) = check(&[("DATABASE_URL", "postgres://bloom@h/bloom?password=pass&sslmode=verify-full")], None, &[]);
+    assert!(code == 0 && !report.contains("pass"), "{report}");
+    let (_, report) = check(&[("MEMBRIDGE_SERVER_URL", "http://me:secret@127.0.0.1:1"), ("PUBLIC_URL", "htp://me:secret@h")], None, &[]);
+    assert!(!report.contains("secret") && report.contains("http://****@127.0.0.1:1"), "{report}");
+}
+
+#[test]
+fn a_database_far_away_is_spoken_to_with_tls_or_a_warning() {
+    let at = |rest: &str| check(&[("DATABASE_URL", &format!("postgres://bloom:hidden@{rest}"))], None, &[]);
+    for open in
+        ["db.example/bloom", "192.0.2.1/bloom?sslmode=disable", "db.example/bloom?sslmode=prefer", "[2001:db8::1]/bloom?ssl-mode=allow"]
+    {
+        let (code, report) = at(open);
+        assert!(code == 0 && report.contains("sslmode=verify-full"), "{open}: {report}");
+    }
+    for fine in [
+        "db.example/bloom?sslmode=require",
+        "db.example/bloom?sslmode=verify-ca",
+        "db.example/bloom?sslmode=verify-full&sslrootcert=/ca.pem",
+        "127.0.0.1/bloom",
+        "localhost/bloom?sslmode=disable",
+        "[::1]/bloom",
+        "localhost/bloom?host=/run/postgresql",
+    ] {
+        let (code, report) = at(fine);
+        assert!(code == 0 && !report.contains("warning"), "{fine}: {report}");
+    }
+    assert!(at("127.0.0.1/bloom?host=db.example").1.contains("warning"), "the query names the host");
+    // The certificates would be read and nothing compared with them.
+    for pointless in
+        ["require&", "prefer&", "disable&", ""].map(|mode| if mode.is_empty() { String::new() } else { format!("sslmode={mode}") })
+    {
+        let (code, report) = at(&format!("db.example/bloom?{pointless}sslrootcert=/ca.pem"));
+        assert!(code == 1 && report.contains("verify-ca") && report.contains("sslrootcert"), "{pointless}: {report}");
+    }
+    let (code, report) = at("db.example/bloom?sslmode=always");
+    assert!(code == 1 && report.contains("sslmode") && report.contains("verify-full"), "{report}");
+}
+
+#[test]
+fn a_short_key_is_warned_of() {
+    for name in ["RUNTIME_API_KEY", "RUNTIME_WORKER_KEY", "RUNTIME_READ_KEY", "MEMBRIDGE_AGENT_KEY"] {
+        let given = |key| check(&[("RUNTIME_API_KEY", "0123456789abcdef"), (name, key)], None, &[]).1;
+        let short = given("fifteen-letters");
+        assert!(short.contains("warning") && short.contains("16 characters") && short.contains(name), "{short}");
+        assert!(!short.contains("fifteen-letters"), "{short}");
+        assert!(!given("sixteen-letters!").contains("warning"), "{name}");
+    }
+}
+
+#[test]
+fn without_keys_only_loopback_is_listened_on() {
+    for (env, refused) in [
+        (&[("HOST", "0.0.0.0")][..], true),
+        (&[("HOST", "bloom.internal")], true),
+        (&[("HOST", "0.0.0.0"), ("ALLOW_NO_KEY", "true")], false),
+        (&[("HOST", "0.0.0.0"), ("RUNTIME_API_KEY", "0123456789abcdef")], false),
+        (&[("HOST", "::1")], false),
+        (&[("HOST", "127.9.9.9")], false),
+    ] {
+        let (code, report) = check(env, None, &[]);
+        assert_eq!(code == 1, refused, "{env:?}: {report}");
+        assert_eq!(report.contains("set RUNTIME_API_KEY"), refused, "{report}");
+    }
+    let (code, report) = check(&[("ALLOW_NO_KEY", "perhaps")], None, &[]);
+    assert!(code == 1 && report.contains("true or false"), "{report}");
+    let (code, report) = check(&[("HOST", "0.0.0.0")], Some("allow_no_key = true\nallowed_hosts = [\"a.example\", \"b.example\"]\n"), &[]);
+    assert_eq!(code, 0, "{report}");
+    for bad in ["http://a", "a.example:80", "a b"] {
+        let (code, report) = check(&[("ALLOWED_HOSTS", bad)], None, &[]);
+        assert!(code == 1 && report.contains("allowed_hosts"), "{bad}: {report}");
+    }
+}

@@ -11,7 +11,8 @@ use bloom_membridge::Membridge;
 use bloom_store::{Store, StoreOptions};
 use bloom_telemetry::Metrics;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
@@ -26,6 +27,7 @@ const LIMIT: Duration = Duration::from_secs(9);
 struct Door {
     address: SocketAddr,
     stop: CancellationToken,
+    serving: JoinHandle<()>,
     _directory: tempfile::TempDir,
 }
 
@@ -50,6 +52,8 @@ async fn open_with(write_timeout: Duration) -> Door {
     let engine = Engine::start(Arc::new(store.clone()), metrics.clone(), options).await.unwrap();
     let settings = http::Settings {
         keys: Keys::new(None, None, None),
+        public_url: None,
+        hosts: Vec::new(),
         rate_limit_per_minute: 0,
         test_connection_per_minute: 0,
         worker_rate_limit_per_minute: 0,
@@ -68,12 +72,19 @@ async fn open_with(write_timeout: Duration) -> Door {
     let stop = CancellationToken::new();
     let agents = Agents::new(engine.clone(), agents::DispatchOptions::default());
     let state = AppState::new(engine, store, agents, Membridge::new(None, None), metrics, settings, stop.clone());
-    beside(http::server::serve(listener, state, stop.clone()));
-    Door { address, stop, _directory: directory }
+    let serving = beside(http::server::serve(listener, state, stop.clone()));
+    Door { address, stop, serving, _directory: directory }
 }
 
 async fn send(door: &Door, text: &str) -> TcpStream {
-    let mut stream = TcpStream::connect(door.address).await.unwrap();
+    send_from("127.0.0.1", door, text).await
+}
+
+/// As another client of this machine: all of 127.0.0.0/8 is its own.
+async fn send_from(client: &str, door: &Door, text: &str) -> TcpStream {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind(SocketAddr::new(client.parse().unwrap(), 0)).unwrap();
+    let mut stream = socket.connect(door.address).await.unwrap();
     stream.write_all(text.as_bytes()).await.unwrap();
     stream
 }
@@ -193,5 +204,98 @@ fn bodies_of_answers_have_a_limit_together() {
         assert!(refused.contains("too many large answers"), "{refused}");
         drop(unread);
         eventually("there is room", || async { rest(&mut send(&door, list).await).await.starts_with("HTTP/1.1 200 ").then_some(()) }).await;
+    });
+}
+
+const LIST: &str = "GET /api/runtime/llm-tasks?limit=1000 HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+
+/// So many bytes of tasks, each of which is small.
+async fn fill(door: &Door, bytes: usize) {
+    for _ in 0..bytes / 100_000 {
+        let task = r#"{"context_id": "c", "agent_slug": "a", "prompt": ""#;
+        let tasks = vec![format!("{task}{}\"}}", "p".repeat(10_000)); 10].join(",");
+        let body = format!(r#"{{"tasks": [{tasks}]}}"#);
+        let length = body.len();
+        let head =
+            format!("POST /api/runtime/llm-tasks:batch HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {length}");
+        let made = rest(&mut send(door, &format!("{head}\r\n\r\n{body}")).await).await;
+        assert!(made.starts_with("HTTP/1.1 201 "), "{made}");
+    }
+}
+
+#[test]
+fn long_lists_are_sent_piece_by_piece() {
+    run(async {
+        // Each list is far longer than all that the server holds of answers, and than what the network takes unread.
+        let door = open_with(2 * LIMIT).await;
+        fill(&door, 10 << 20).await;
+        let mut unread = Vec::new();
+        for _ in 0..20 {
+            let mut stream = send(&door, LIST).await;
+            let mut head = [0; 13];
+            stream.read_exact(&mut head).await.unwrap();
+            assert_eq!(&head, b"HTTP/1.1 200 ", "nobody is refused");
+            unread.push(stream);
+        }
+        for _ in 0..2 {
+            let answer = rest(&mut send(&door, LIST).await).await;
+            let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+            assert!(head.starts_with("HTTP/1.1 200 ") && head.contains("application/json"), "{head}");
+            assert_eq!(unchunked(body).as_array().unwrap().len(), 1000);
+        }
+    });
+}
+
+/// The JSON of a body that came in chunks.
+fn unchunked(mut body: &str) -> serde_json::Value {
+    let mut whole = String::new();
+    loop {
+        let (length, rest) = body.split_once("\r\n").unwrap();
+        let length = usize::from_str_radix(length, 16).unwrap();
+        if length == 0 {
+            return serde_json::from_str(&whole).unwrap();
+        }
+        whole.push_str(&rest[..length]);
+        body = &rest[length + 2..];
+    }
+}
+
+#[test]
+fn an_answer_that_nobody_reads_does_not_hold_up_the_end() {
+    run(async {
+        // Patience enough with those who do not read, until it stops.
+        let mut door = open_with(10 * LIMIT).await;
+        fill(&door, 10 << 20).await;
+        let mut unread = send(&door, LIST).await;
+        unread.read_u8().await.unwrap();
+        door.stop.cancel();
+        timeout(2 * LIMIT, &mut door.serving).await.expect("it ends").unwrap();
+    });
+}
+
+#[test]
+fn one_client_does_not_take_all_connections() {
+    run(async {
+        let door = open_with(10 * LIMIT).await;
+        let watch = "GET /api/runtime/watch HTTP/1.1\r\nHost: localhost\r\n\r\n";
+        let stats = "GET /api/runtime/stats HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+        let mut held = Vec::new();
+        // 75 of 100 are served, of which a client may have 37.
+        for _ in 0..37 {
+            let mut stream = send(&door, watch).await;
+            stream.read_u8().await.unwrap();
+            held.push(stream);
+        }
+        let refused = rest(&mut send(&door, stats).await).await;
+        assert!(refused.starts_with("HTTP/1.1 503 ") && refused.contains("TRUSTED_PROXIES"), "{refused}");
+        let probe = "GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+        assert!(rest(&mut send(&door, probe).await).await.starts_with("HTTP/1.1 200 "), "probes are answered");
+        let other = rest(&mut send_from("127.0.0.2", &door, stats).await).await;
+        assert!(other.starts_with("HTTP/1.1 200 "), "{other}");
+        held.pop();
+        eventually("its share is free again", || async {
+            rest(&mut send(&door, stats).await).await.starts_with("HTTP/1.1 200 ").then_some(())
+        })
+        .await;
     });
 }

@@ -1,5 +1,7 @@
 //! More connections than the server may have open files.
 
+use std::sync::atomic::{AtomicU16, Ordering};
+
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -17,9 +19,15 @@ struct Asked {
     is_over: bool,
 }
 
+/// Each request comes from another client, by way of a proxy: one alone gets no more than its share.
 async fn ask(server: &Server, method: &str, path: &str, body: &str) -> Asked {
+    static CLIENTS: AtomicU16 = AtomicU16::new(0);
+    let [high, low] = CLIENTS.fetch_add(1, Ordering::Relaxed).to_be_bytes();
     let mut stream = TcpStream::connect(server.base().trim_start_matches("http://")).await.unwrap();
-    let head = format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+    let head = format!(
+        "{method} {path} HTTP/1.1\r\nHost: localhost\r\nX-Forwarded-For: 198.18.{high}.{low}\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{body}",
+        body.len()
+    );
     // The write fails if the server closes the connection at once.
     let _ = stream.write_all(head.as_bytes()).await;
     Asked { stream, answer: Vec::new(), is_over: false }
@@ -58,7 +66,7 @@ impl Asked {
 #[test]
 fn when_all_connections_are_taken_probes_are_answered_and_waits_go_on() {
     run(async {
-        let server = Server::on(Database::Sqlite).through(LOW).start();
+        let server = Server::on(Database::Sqlite).env("TRUSTED_PROXIES", "127.0.0.1").through(LOW).start();
         let crew = server.crew();
         let worker = crew.worker().slots(4).register().await;
         let awaited = server.crew().task().create().await;
@@ -102,7 +110,7 @@ fn when_all_connections_are_taken_probes_are_answered_and_waits_go_on() {
         let answer = ask(&server, "GET", "/api/runtime/stats", "").await.rest().await;
         assert!(answer.starts_with("HTTP/1.1 503 ") && answer.contains("connections"), "{answer}");
         let log = server.log();
-        assert!(log.contains("LimitNOFILE") && log.contains("all connections are in use"), "{log}");
+        assert!(log.contains("LimitNOFILE") && log.contains("All connections of the server are in use"), "{log}");
 
         // A connection that is closed makes room, and waiting requests are still served.
         held.truncate(held.len() - 10);

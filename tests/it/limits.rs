@@ -89,6 +89,25 @@ on_both! { alone:
         server.with_header("x-forwarded-for", "198.51.100.9, 192.0.2.1").get("stats").await.fails(429, TOO_MANY);
     }
 
+    async fn an_ipv6_client_is_its_network(database) {
+        let server = Server::on(database).env("RATE_LIMIT_PER_MINUTE", 1).env("TRUSTED_PROXIES", "127.0.0.1/32").start();
+        server.with_header("x-forwarded-for", "2001:db8::1").get("stats").await.ok();
+        server.with_header("x-forwarded-for", "2001:db8::ffff:1").get("stats").await.fails(429, TOO_MANY);
+        server.with_header("x-forwarded-for", "2001:db8:0:1::1").get("stats").await.ok();
+    }
+
+    async fn wrong_keys_are_limited_at_the_metrics_too(database) {
+        let server = Server::on(database).env("RUNTIME_API_KEY", "admin").env("RATE_LIMIT_PER_MINUTE", 2).start();
+        for left in [1, 0] {
+            let refused = server.with_key("wrong").get("/metrics").await;
+            shows(&refused, 2, left);
+            refused.fails(401, "Unauthorized");
+        }
+        server.get("/metrics").await.fails(429, TOO_MANY);
+        let scraped = server.with_key("admin").get("/metrics").await.expect(200);
+        assert_eq!(scraped.header("ratelimit-limit"), None, "a scrape is not limited");
+    }
+
     async fn zero_is_no_limit(database) {
         let server = limited(database, 0, 0, 0);
         for _ in 0..150 {

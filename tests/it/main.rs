@@ -20,6 +20,7 @@ mod completion;
 mod concurrency;
 mod config;
 mod connections;
+mod cross_site;
 mod crowd;
 mod disk;
 mod dispatch;

@@ -12,6 +12,15 @@ fn joined(database: Database, stub: &Stub) -> Server {
     Server::on(database).env("MEMBRIDGE_SERVER_URL", &stub.url).env("MEMBRIDGE_ADMIN_KEY", KEY).env("WORKER_SYNC_SECONDS", 1).start()
 }
 
+async fn raw(server: &Server, request: &str) -> String {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let mut stream = tokio::net::TcpStream::connect(server.base().trim_start_matches("http://")).await.unwrap();
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    answer
+}
+
 on_both! { alone:
     async fn the_configuration_is_shown_masked(database) {
         let stub = Stub::start().await;
@@ -22,6 +31,53 @@ on_both! { alone:
         assert!(config["connected"].is_boolean() && config.as_object().unwrap().contains_key("last_test"));
         let short = Server::on(database).env("MEMBRIDGE_SERVER_URL", &stub.url).env("MEMBRIDGE_ADMIN_KEY", "12345678").start();
         assert_eq!(short.get("config").await.ok()["admin_key_masked"], "****");
+    }
+
+    async fn a_password_in_the_address_is_shown_nowhere(database) {
+        let stub = Stub::start().await;
+        let with_password = stub.url.replace("http://", "http://me:very%40secret@");
+        let server = Server::on(database).env("MEMBRIDGE_SERVER_URL", &with_password).env("LOG_LEVEL", "debug").start();
+        stub.always("/projects", Reply::new(200, "[]"));
+        let masked = stub.url.replace("http://", "http://****@");
+        assert_eq!(server.get("config").await.ok()["membridge_server_url"].as_str().unwrap().trim_end_matches('/'), masked);
+        server.get("/api/membridge/projects").await.ok();
+        assert!(stub.seen("/projects")[0].headers.contains_key("authorization"), "it is used all the same");
+        let shown = server.post("config", json!({ "membridge_server_url": with_password, "admin_key": "another-key-9999" })).await.ok();
+        assert_eq!(shown["membridge_server_url"].as_str().unwrap().trim_end_matches('/'), masked);
+        server.get("/api/membridge/projects").await.ok();
+        let all = [server.get("audit").await.ok().to_string(), server.get("config").await.ok().to_string(), server.log()].concat();
+        assert!(!all.contains("secret"), "{all}");
+    }
+
+    async fn a_page_of_the_control_plane_is_no_page_of_ours(database) {
+        let stub = Stub::start().await;
+        let server = joined(database, &stub);
+        let page = "<html><script>alert(1)</script></html>";
+        for (kind, passed) in [
+            (Some("text/html; charset=utf-8"), "text/plain; charset=utf-8"), (Some("image/svg+xml"), "text/plain; charset=utf-8"),
+            (None, "text/plain; charset=utf-8"), (Some("text/plain"), "text/plain; charset=utf-8"), (Some("nonsense"), "text/plain; charset=utf-8"),
+            (Some("application/json"), "application/json"), (Some("Application/problem+JSON; x=y"), "Application/problem+JSON; x=y"),
+        ] {
+            stub.always("/projects", Reply { content_type: kind, ..Reply::new(200, page) });
+            let answer = server.get("/api/membridge/projects").await.expect(200);
+            assert_eq!(answer.text, page, "as it came");
+            assert_eq!((answer.header("content-type"), answer.header("x-content-type-options")), (Some(passed), Some("nosniff")), "{kind:?}");
+        }
+    }
+
+    async fn a_project_stays_below_projects(database) {
+        let stub = Stub::start().await;
+        let server = joined(database, &stub);
+        for path in ["/health", "/agents", "/leadership", "/nodes", "/projects/nodes", "/projects/"] {
+            stub.always(path, Reply::new(200, r#"["climbed"]"#));
+        }
+        for name in [".%09.", "%2e%2e", "%2E", ".%0a.", "%0d..", "..%09", "a%09b", "a%7fb", "%00", ".%0D%0A."] {
+            // Typed by hand: parsers of URLs resolve some of these themselves.
+            let request = format!("GET /api/membridge/projects/{name}/nodes HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+            let answer = raw(&server, &request).await;
+            assert!(answer.starts_with("HTTP/1.1 404 ") && answer.contains("Project not found"), "{name}: {answer}");
+        }
+        assert!(stub.seen("/nodes").is_empty() && stub.seen("/projects/nodes").is_empty());
     }
 
     async fn a_stored_configuration_wins_from_then_on(database) {

@@ -122,6 +122,30 @@ on_both! { alone:
 }
 
 on_both! { alone:
+    async fn one_client_does_not_take_all_places(database) {
+        let server = Server::on(database).env("TRUSTED_PROXIES", "127.0.0.1").start();
+        let (one, other) = (server.with_header("x-forwarded-for", "2001:db8::1"), server.with_header("x-forwarded-for", "2001:db8:0:1::1"));
+        let mut streams = Vec::new();
+        for _ in 0..128 {
+            streams.push(sse::open(&one, "watch", None).await);
+        }
+        let neighbour = server.with_header("x-forwarded-for", "2001:db8::2");
+        for client in [&one, &neighbour] {
+            let text = client.get("watch").await.error(503);
+            assert!(text.contains("this client"), "{text}");
+        }
+        streams.push(sse::open(&other, "watch", None).await);
+        // Other waits have places of their own.
+        let task = one.crew().task().create().await;
+        one.get(&task.path("/wait?timeout_sec=0")).await.ok();
+        streams.truncate(127);
+        streams.remove(0);
+        eventually("a place is free again", || async {
+            let answer = one.request(reqwest::Method::GET, "watch").send().await.unwrap();
+            (answer.status() == 200).then_some(())
+        }).await;
+    }
+
     async fn changes_come_in_small_pieces(database) {
         let server = Server::on(database).start();
         let crew = server.crew();

@@ -25,6 +25,16 @@ on_both! { alone:
         assert_eq!(server.get("workers/plain").await.ok(), one);
     }
 
+    async fn a_name_that_no_path_can_carry_is_refused(database) {
+        let server = Server::on(database).start();
+        for name in [".", ".."] {
+            let texts = server.post("workers", json!({ "name": name })).await.refuses(&["name"]);
+            assert!(texts["name"][0].as_str().unwrap().contains("another name"), "{texts}");
+        }
+        assert_eq!(server.get("workers").await.ok(), json!([]));
+        server.post("workers", json!({ "name": "..." })).await.created();
+    }
+
     async fn a_worker_not_seen_for_long_enough_is_offline_until_it_is_seen(database) {
         let server = Server::on(database).env("WORKER_OFFLINE_AFTER_SECONDS", 1).start();
         let crew = server.crew();

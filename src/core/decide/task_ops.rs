@@ -3,6 +3,7 @@
 use super::super::audit::{Action, Actor, EntityType};
 use super::super::ids::TaskId;
 use super::super::keys::Keys;
+use super::super::mask::masked_url;
 use super::super::operation::Operation;
 use super::super::rejection::Rejection;
 use super::super::task::{Parked, Session, Status, TaskState};
@@ -131,7 +132,7 @@ impl Operation for Configure {
         let (url, key) = (&self.membridge_server_url[..], &self.membridge_admin_key[..]);
         set.dirty.settings.push((MEMBRIDGE_SERVER_URL, url.to_owned()));
         set.dirty.settings.push((MEMBRIDGE_ADMIN_KEY, key.to_owned()));
-        set.audit(Action::ConfigUpdated, EntityType::Config, "membridge", &Actor::Admin, url);
+        set.audit(Action::ConfigUpdated, EntityType::Config, "membridge", &Actor::Admin, masked_url(url));
         Ok(())
     }
 }

@@ -145,11 +145,12 @@ pub async fn compare_all(store: &Store, writer: &mut Box<dyn Writer>, memory: &M
     assert_same(&loaded, &memory.load(now, &everything), &|| "at the end".into());
 
     let page = Page { limit: 100_000, before: None };
-    let listed = store.tasks(&TaskFilter::default(), &page).await.expect("reads");
-    let specs: Vec<_> = listed.rows.iter().map(|row| row.spec.clone()).collect();
+    let listed = store.task_ids(&TaskFilter::default(), &page).await.expect("reads");
+    let specs: Vec<_> = store.tasks(&listed).await.expect("reads").into_iter().map(|row| row.spec).collect();
     assert_eq!(specs, memory.specs.values().rev().cloned().collect::<Vec<_>>());
 
-    let mut results = store.artifacts(None, &page).await.expect("reads").rows;
+    let artifacts: Vec<_> = store.artifact_sizes(None, &page).await.expect("reads").rows.into_iter().map(|(id, _)| id).collect();
+    let mut results = store.artifacts(&artifacts).await.expect("reads");
     let mut expected: Vec<_> = memory.results.iter().map(|result| result.as_ref().clone()).collect();
     results.sort_by_key(|result| result.id);
     expected.sort_by_key(|result| result.id);

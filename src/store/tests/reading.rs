@@ -90,11 +90,15 @@ async fn lists_filter_and_page(database) {
     }
     commit(&mut writer, vec![lease(ids[0], "w"), lease(ids[1], "w")]).await;
     let list = async |filter: TaskFilter, page: Page| -> Vec<usize> {
-        let rows = bench.store.tasks(&filter, &page).await.unwrap();
-        assert!(!rows.cut);
-        let found: Vec<TaskId> = rows.rows.iter().map(|row| row.state.id).collect();
-        assert!(rows.rows.iter().all(|row| row.spec.id == row.state.id));
+        let sizes = bench.store.task_sizes(&filter, &page).await.unwrap();
+        assert!(!sizes.cut);
+        let found: Vec<TaskId> = sizes.rows.iter().map(|(id, _)| *id).collect();
+        let rows = bench.store.tasks(&found).await.unwrap();
+        assert_eq!(rows.iter().map(|row| row.state.id).collect::<Vec<_>>(), found, "in the same order");
+        assert!(rows.iter().all(|row| row.spec.id == row.state.id && filter.still_holds(&row.state)));
         assert_eq!(bench.store.task_ids(&filter, &page).await.unwrap(), found);
+        let leased = TaskFilter { status: Some(Status::Leased), ..TaskFilter::default() };
+        assert!(rows.iter().all(|row| leased.still_holds(&row.state) == (row.state.status == Status::Leased)));
         found.iter().map(|id| ids.iter().position(|other| other == id).unwrap()).collect()
     };
     let none = TaskFilter::default;
@@ -130,10 +134,11 @@ async fn a_page_of_large_texts_is_cut(database) {
     for _ in 0..4 {
         create(&mut writer, vec![large()]).await;
     }
-    let page = bench.store.tasks(&TaskFilter::default(), &PAGE).await.unwrap();
+    let page = bench.store.task_sizes(&TaskFilter::default(), &PAGE).await.unwrap();
     assert_eq!((page.rows.len(), page.cut), (2, true));
-    let before = page.rows.last().map(|row| row.state.id);
-    let page = bench.store.tasks(&TaskFilter::default(), &Page { limit: 100, before }).await.unwrap();
+    assert!(page.rows.iter().all(|(_, size)| *size >= 12 << 20));
+    let before = page.rows.last().map(|(id, _)| *id);
+    let page = bench.store.task_sizes(&TaskFilter::default(), &Page { limit: 100, before }).await.unwrap();
     assert_eq!((page.rows.len(), page.cut), (2, false));
 }
 

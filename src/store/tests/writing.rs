@@ -53,8 +53,11 @@ async fn what_is_written_is_read(database) {
     let result = bench.store.newest_result(ids[0]).await.unwrap().unwrap();
     assert_eq!(result.output.as_deref(), Some("out \u{1F600} \" \\"));
     assert_eq!(bench.store.result_of_lease(held(&leased[0])).await.unwrap(), Some(result.clone()));
-    assert_eq!(bench.store.artifacts(None, &PAGE).await.unwrap().rows, std::slice::from_ref(&result));
-    assert_eq!(bench.store.artifacts(Some(ids[0]), &PAGE).await.unwrap().rows, [result]);
+    let bytes = (result.output.iter().chain(&result.error_message).map(String::len).sum::<usize>()) as i64;
+    for task in [None, Some(ids[0])] {
+        assert_eq!(bench.store.artifact_sizes(task, &PAGE).await.unwrap().rows, [(result.artifact_id, bytes)]);
+    }
+    assert_eq!(bench.store.artifacts(&[result.artifact_id]).await.unwrap(), [result]);
     let ended: Vec<_> = bench.store.leases(None, &PAGE).await.unwrap().into_iter().map(|l| (l.task_id, l.status)).collect();
     assert_eq!(ended, [(ids[1], LeaseStatus::Active), (ids[0], LeaseStatus::Released)]);
     assert_eq!(bench.store.leases(Some(LeaseStatus::Released), &PAGE).await.unwrap().len(), 1);

@@ -174,3 +174,26 @@ fn the_program_tells_of_itself() {
     assert!(said.contains("/dev/null/x"), "{said}");
     assert!(person.does(&["completions", "bash"]).ok().contains("--wait-timeout"));
 }
+
+#[test]
+fn a_name_is_sent_as_it_is_or_not_at_all() {
+    run(async {
+        let api = sqlite();
+        let person = Person::at(api);
+        let worker = api.worker().register().await;
+        let (head, tail) = worker.name.split_at(4);
+        let broken = format!("{head}\n{tail}");
+        let err = person.does(&["worker", "drain", &broken]).complains(1);
+        assert!(err.contains("Worker not found"), "{err}");
+        let tab = format!("{head}\t{tail}");
+        person.does(&["worker", "rm", &tab]).complains(1);
+        assert_eq!(worker.now().await["draining"], false);
+        for name in [".", ".."] {
+            for command in ["drain", "rm", "get"] {
+                let err = person.does(&["worker", command, name]).complains(2);
+                assert!(err.contains("can't be sent"), "{command} {name}: {err}");
+            }
+            person.does(&["task", "get", name]).complains(2);
+        }
+    });
+}

@@ -15,12 +15,14 @@ use super::beside;
 pub struct Reply {
     pub status: u16,
     pub body: String,
+    /// `None`: it does not say.
+    pub content_type: Option<&'static str>,
     pub after: Duration,
 }
 
 impl Reply {
     pub fn new(status: u16, body: &str) -> Self {
-        Self { status, body: body.to_owned(), after: Duration::ZERO }
+        Self { status, body: body.to_owned(), content_type: Some("application/json"), after: Duration::ZERO }
     }
 }
 
@@ -84,5 +86,7 @@ async fn answer(State(script): State<Arc<Mutex<Script>>>, method: Method, uri: U
         once.or_else(|| script.always.get(&path).cloned()).unwrap_or_else(|| Reply::new(404, r#"{"detail":"Not Found"}"#))
     };
     tokio::time::sleep(reply.after).await;
-    Response::builder().status(reply.status).header("content-type", "application/json").body(Body::from(reply.body)).expect("an answer")
+    let answer = Response::builder().status(reply.status);
+    let answer = reply.content_type.into_iter().fold(answer, |answer, kind| answer.header("content-type", kind));
+    answer.body(Body::from(reply.body)).expect("an answer")
 }

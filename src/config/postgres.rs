@@ -1,0 +1,116 @@
+//! What is particular to the URL of a PostgreSQL database: how it is shown, and whether its connections are encrypted.
+
+use std::net::IpAddr;
+
+use url::{Host, Url};
+
+use bloom_core::mask::masked_url;
+
+const ESCAPES: &str = "characters such as @ : / ? # in user or password must be percent-encoded (@ is %40, # is %23)";
+const MODES: &str = "verify-full, verify-ca, require, prefer, allow or disable";
+
+/// What is wrong with the URL, without anything of it.
+pub fn check(text: &str) -> Result<(), String> {
+    let url = Url::parse(text).map_err(|error| format!("is not a URL: {error}; {ESCAPES}"))?;
+    // What follows the host can't contain these, unless a password went on there.
+    if url.fragment().is_some() || url.path().contains('@') {
+        return Err(format!("has an @ or # after its host; {ESCAPES}"));
+    }
+    if url.username().is_empty() && last(&url, &["user"]).is_none() {
+        return Err(format!("does not name a user; write postgres://USER:PASSWORD@HOST/DATABASE; {ESCAPES}"));
+    }
+    let mode = mode(&url);
+    if !matches!(&*mode, "verify-full" | "verify-ca" | "require" | "prefer" | "allow" | "disable") {
+        return Err(format!("has an unknown sslmode; it must be {MODES}"));
+    }
+    // The driver reads the certificates in every mode, but compares with them only in these two.
+    if !mode.starts_with("verify-") && last(&url, &["sslrootcert", "ssl-root-cert", "ssl-ca"]).is_some() {
+        return Err(format!(
+            "names an sslrootcert, but sslmode={mode} does not check certificates: write sslmode=verify-full, or verify-ca to leave the host \
+             name unchecked"
+        ));
+    }
+    Ok(())
+}
+
+/// The URL without its password. Where it is not certain what belongs to the password, the user is left out, too.
+pub fn masked(text: &str) -> String {
+    if text.starts_with("sqlite:") {
+        return text.to_owned();
+    }
+    let masked = masked_url(text);
+    let userinfo = text.split_once("://").and_then(|(_, rest)| rest.rsplit_once('@')).map_or("", |(userinfo, _)| userinfo);
+    let shown = match userinfo.split_once(':') {
+        _ if userinfo.contains(['/', '?', '#']) => masked,
+        Some((user, _)) => masked.replacen("****@", &format!("{user}:****@"), 1),
+        None => masked.replacen("****@", &format!("{userinfo}@"), 1),
+    };
+    match shown.split_once('?') {
+        Some((place, query)) if query.contains("password") => format!("{place}?****"),
+        _ => shown,
+    }
+}
+
+/// Data and password may be read by others on the way to this database.
+pub fn warning(text: &str) -> Option<String> {
+    let url = Url::parse(text).ok().filter(|url| url.scheme() != "sqlite")?;
+    let mode = mode(&url);
+    if is_local(&url) || mode.starts_with("verify-") || mode == "require" {
+        return None;
+    }
+    let why = if mode == "prefer" { "is encrypted only if the database offers it" } else { "is not encrypted" };
+    Some(format!(
+        "the connection to PostgreSQL on another machine {why} (sslmode={mode} in DATABASE_URL): write sslmode=verify-full, or require to \
+         encrypt without checking the certificate"
+    ))
+}
+
+fn mode(url: &Url) -> String {
+    last(url, &["sslmode", "ssl-mode"]).map_or_else(|| "prefer".to_owned(), |mode| mode.to_ascii_lowercase())
+}
+
+/// On this machine: over loopback, or a socket in a directory.
+fn is_local(url: &Url) -> bool {
+    if let Some(host) = last(url, &["host", "hostaddr"]) {
+        return host.starts_with('/') || host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());
+    }
+    match url.host() {
+        // A URL of a scheme that is not the web's keeps the host as it is written.
+        Some(Host::Domain(name)) => {
+            name.is_empty()
+                || name == "localhost"
+                || name.to_ascii_lowercase().starts_with("%2f")
+                || name.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+        }
+        Some(Host::Ipv4(address)) => address.is_loopback(),
+        Some(Host::Ipv6(address)) => address.is_loopback(),
+        None => true,
+    }
+}
+
+/// The value that counts of a parameter with these names.
+fn last(url: &Url, names: &[&str]) -> Option<String> {
+    url.query_pairs().filter(|(name, _)| names.contains(&&**name)).last().map(|(_, value)| value.into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::masked;
+
+    #[test]
+    fn a_url_is_shown_without_its_password() {
+        for (url, shown) in [
+            ("sqlite:a@b", "sqlite:a@b"),
+            ("postgres://me@db/x", "postgres://me@db/x"),
+            ("postgres://me:hidden@db:1/x?sslmode=require", "postgres://me:****@db:1/x?sslmode=require"),
+            ("postgres://me:hid@den@db/x", "postgres://me:****@db/x"),
+            ("postgres://me:12#34@db/x", "postgres://****@db/x"),
+            ("postgres://me:1/2@db/x", "postgres://****@db/x"),
+            ("postgres://me:1?2@db/x", "postgres://****@db/x"),
+            ("postgres://db/x?user=me&password=hid@den", "postgres://****@den"),
+            ("postgres://db/x?user=me&password=hidden", "postgres://db/x?****"),
+        ] {
+            assert_eq!(masked(url), shown);
+        }
+    }
+}

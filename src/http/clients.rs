@@ -1,0 +1,117 @@
+//! Clients, told apart by their address, and what one of them may have of what all share.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::Arc;
+
+use axum::http::HeaderMap;
+use ipnet::IpNet;
+use parking_lot::Mutex;
+
+/// The address that a request came from. What a header claims counts only as far as trusted proxies vouch for it.
+pub fn client_address(peer: IpAddr, headers: &HeaderMap, trusted: &[IpNet]) -> IpAddr {
+    let mut client = peer.to_canonical();
+    let lines = headers.get_all("x-forwarded-for");
+    let mut claimed = lines.iter().rev().filter_map(|line| line.to_str().ok()).flat_map(|line| line.rsplit(','));
+    while trusts(trusted, client)
+        && let Some(address) = claimed.next().and_then(|text| parse_address(text.trim()))
+    {
+        client = address.to_canonical();
+    }
+    client
+}
+
+pub fn trusts(trusted: &[IpNet], address: IpAddr) -> bool {
+    trusted.iter().any(|net| net.contains(&address.to_canonical()))
+}
+
+/// Some proxies add the port.
+fn parse_address(text: &str) -> Option<IpAddr> {
+    text.parse().ok().or_else(|| text.parse::<std::net::SocketAddr>().ok().map(|address| address.ip()))
+}
+
+/// What counts as one client: a subscriber of IPv6 has a /64 network, and may choose among its addresses at will.
+pub fn network(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX))),
+        v4 => v4,
+    }
+}
+
+/// Counts what each client has of something, so that none has more than its share.
+#[derive(Clone)]
+pub struct Shares {
+    most: usize,
+    held: Arc<Mutex<HashMap<IpAddr, usize>>>,
+}
+
+/// One place of a client, until it is dropped.
+pub struct Place {
+    client: IpAddr,
+    held: Arc<Mutex<HashMap<IpAddr, usize>>>,
+}
+
+impl Shares {
+    /// One client may have half of the places: it leaves as many to the others, and a fleet behind one address has room.
+    pub fn of(places: usize) -> Self {
+        Self { most: (places / 2).max(1), held: Arc::default() }
+    }
+
+    /// `None`: the client has its share already.
+    pub fn take(&self, client: IpAddr) -> Option<Place> {
+        let client = network(client);
+        let mut held = self.held.lock();
+        let count = held.entry(client).or_default();
+        if *count >= self.most {
+            return None;
+        }
+        *count += 1;
+        Some(Place { client, held: self.held.clone() })
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut held = self.held.lock();
+        if let Some(count) = held.get_mut(&self.client) {
+            *count -= 1;
+            if *count == 0 {
+                held.remove(&self.client);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn forwarded_addresses_count_only_from_trusted_proxies() {
+        let trusted: Vec<IpNet> = vec!["10.0.0.0/8".parse().unwrap()];
+        let check = |peer: &str, header: &str, client: &str| {
+            let headers = HeaderMap::from_iter([("x-forwarded-for".parse().unwrap(), header.parse().unwrap())]);
+            assert_eq!(client_address(peer.parse().unwrap(), &headers, &trusted), client.parse::<IpAddr>().unwrap(), "{peer} {header}");
+        };
+        check("192.0.2.1", "1.2.3.4", "192.0.2.1");
+        check("10.0.0.1", "1.2.3.4", "1.2.3.4");
+        check("::ffff:10.0.0.1", "1.2.3.4:999", "1.2.3.4");
+        check("10.0.0.1", "6.6.6.6, 1.2.3.4, 10.0.0.2", "1.2.3.4");
+        check("10.0.0.1", "1.2.3.4, nonsense", "10.0.0.1");
+        check("10.0.0.1", "10.0.0.3, 10.0.0.2", "10.0.0.3");
+    }
+
+    #[test]
+    fn a_client_has_its_share_and_leaves_nothing_behind() {
+        let shares = Shares::of(4);
+        let address = |text: &str| text.parse::<IpAddr>().unwrap();
+        let (one, two) = (shares.take(address("2001:db8::1")).unwrap(), shares.take(address("2001:db8::ffff:2")));
+        assert!(two.is_some() && shares.take(address("2001:db8::3")).is_none(), "they are one network");
+        assert!(shares.take(address("2001:db8:0:1::1")).is_some(), "another one");
+        drop(one);
+        assert!(shares.take(address("2001:db8::3")).is_some());
+        drop(two);
+        assert!(shares.held.lock().is_empty());
+        assert_eq!(network(address("::ffff:192.0.2.1")), address("192.0.2.1"));
+    }
+}

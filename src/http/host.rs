@@ -1,0 +1,101 @@
+//! By which name a client called this server, and whether a web page of somebody else made it do so.
+//!
+//! A browser sends requests for every page that it shows, also to servers that only its machine can reach. It says for which page
+//! (`Origin`, `Sec-Fetch-Site`); and a page whose name was pointed at this server's address has the browser send that name (`Host`).
+
+use axum::http::header::{HOST, ORIGIN};
+use axum::http::{HeaderMap, Version};
+use ipnet::IpNet;
+use url::{Host, Url};
+
+use super::Settings;
+use super::clients::trusts;
+use super::middleware::Peer;
+use super::refusal::Refusal;
+
+/// The scheme and host that the client has called; `None`: it names no host.
+///
+/// # Errors
+/// It names several, or what can't be one.
+pub fn called(headers: &HeaderMap, peer: Option<Peer>, trusted: &[IpNet]) -> Result<Option<Url>, Refusal> {
+    let mut hosts = headers.get_all(HOST).iter();
+    let host = hosts.next();
+    if hosts.next().is_some() {
+        return Err(Refusal::BadHost);
+    }
+    let by_proxy = peer.is_some_and(|peer| trusts(trusted, peer.address.ip()));
+    let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+    let forwarded = |name: &str| header(name).filter(|_| by_proxy).and_then(|text| text.split(',').next()).map(str::trim);
+    let scheme = forwarded("x-forwarded-proto").filter(|scheme| *scheme == "https").unwrap_or("http");
+    let host = match (forwarded("x-forwarded-host"), host) {
+        (Some(host), _) => host,
+        (None, Some(host)) => host.to_str().map_err(|_| Refusal::BadHost)?,
+        (None, None) => return Ok(None),
+    };
+    // None of these belongs into a host, though a URL may go on with them.
+    let url = Url::parse(&format!("{scheme}://{host}")).ok().filter(|_| !host.is_empty() && !host.contains(['/', '\\', '?', '#', '@']));
+    url.map(Some).ok_or(Refusal::BadHost)
+}
+
+/// The request names a host; one that is this server's, unless its clients are known by keys.
+///
+/// # Errors
+/// It does not.
+pub fn check_host(called: Option<&Url>, version: Version, peer: Option<Peer>, settings: &Settings) -> Result<(), Refusal> {
+    let is_open = settings.keys.is_empty();
+    match called.and_then(Url::host) {
+        Some(host) if is_open && !is_ours(&host.to_owned(), peer, settings) => Err(Refusal::UnknownHost),
+        // Health checks of HTTP/1.0 name none.
+        None if is_open || version != Version::HTTP_10 => Err(Refusal::BadHost),
+        _ => Ok(()),
+    }
+}
+
+fn is_ours(host: &Host, peer: Option<Peer>, settings: &Settings) -> bool {
+    let listens_on = peer.and_then(|peer| peer.local);
+    let is_here = match host {
+        Host::Domain(name) => name.trim_end_matches('.') == "localhost",
+        Host::Ipv4(address) => address.is_loopback() || listens_on == Some((*address).into()),
+        Host::Ipv6(address) => address.is_loopback() || listens_on == Some((*address).into()),
+    };
+    is_here
+        || settings.hosts.contains(host)
+        || settings.public_url.as_ref().and_then(Url::host).is_some_and(|public| public.to_owned() == *host)
+}
+
+/// The request was sent by a program, or for a page of this server.
+///
+/// # Errors
+/// It was sent for a page of another site.
+pub fn check_site(headers: &HeaderMap, called: Option<&Url>, settings: &Settings) -> Result<(), Refusal> {
+    let ours = || called.into_iter().chain(&settings.public_url).map(Url::origin);
+    let is_own = |origin: &str| Url::parse(origin).is_ok_and(|origin| ours().any(|own| own == origin.origin()));
+    let own_origin = headers.get_all(ORIGIN).iter().all(|origin| origin.to_str().is_ok_and(is_own));
+    let is_cross_site = headers.get_all("sec-fetch-site").iter().any(|site| site.as_bytes().eq_ignore_ascii_case(b"cross-site"));
+    if own_origin && !is_cross_site { Ok(()) } else { Err(Refusal::CrossSite) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_address_is_the_one_that_was_called() {
+        let check = |headers: &[(&'static str, &'static str)], by_proxy, expected: Result<Option<&str>, ()>| {
+            let map = headers.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap())).collect();
+            let trusted = if by_proxy { vec!["192.0.2.1/32".parse().unwrap()] } else { Vec::new() };
+            let peer = Peer { address: "192.0.2.1:9".parse().unwrap(), local: None };
+            let url = called(&map, Some(peer), &trusted).map(|url| url.map(|url| url.origin().ascii_serialization()));
+            assert_eq!(url.as_ref().map(Option::as_deref).map_err(|_| ()), expected, "{headers:?}");
+        };
+        check(&[("host", "bloom.example:5000")], false, Ok(Some("http://bloom.example:5000")));
+        check(&[("host", "[::1]:5000")], false, Ok(Some("http://[::1]:5000")));
+        check(&[("host", "a"), ("x-forwarded-proto", "https"), ("x-forwarded-host", "b")], false, Ok(Some("http://a")));
+        check(&[("host", "a"), ("x-forwarded-proto", "https")], true, Ok(Some("https://a")));
+        check(&[("host", "a"), ("x-forwarded-proto", "https"), ("x-forwarded-host", "b, c")], true, Ok(Some("https://b")));
+        for wrong in ["", "a/b", "a/", "u@a", "a?b", "a b", "a#b"] {
+            check(&[("host", wrong)], false, Err(()));
+        }
+        check(&[], false, Ok(None));
+    }
+}

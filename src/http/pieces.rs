@@ -1,0 +1,106 @@
+//! Lists of rows that may be large. They are read and sent piece by piece, so that a client that does not read holds on to one piece,
+//! not to the whole list.
+
+use axum::body::{Body, Bytes};
+use futures_util::{StreamExt, TryStreamExt, stream};
+use serde::Serialize;
+
+use super::AppState;
+use super::answer::{HandlerResult, json_body, linked};
+use super::error::Error;
+use super::held::Share;
+
+/// A piece has about so many bytes, or one row.
+const PIECE_BYTES: i64 = 64 << 10;
+/// What a row takes as JSON besides its texts, about.
+const ROW_BYTES: i64 = 1 << 10;
+
+/// A list on its way: the keys of the rows that are still to be read, with their bytes of text, and what reads them.
+struct Pieces<K, R> {
+    app: AppState,
+    keys: std::vec::IntoIter<(K, i64)>,
+    read: R,
+    has_begun: bool,
+}
+
+/// Answers with the rows of these keys. `read` makes them JSON (see [`rows`]); those that are gone meanwhile are left out. `next` leads to
+/// the next page.
+pub async fn list<K, R, F>(app: &AppState, keys: Vec<(K, i64)>, next: Option<String>, read: R) -> HandlerResult
+where
+    K: Send + 'static,
+    R: Fn(AppState, Vec<K>) -> F + Send + 'static,
+    F: Future<Output = Result<Vec<u8>, Error>> + Send,
+{
+    let mut pieces = Pieces { app: app.clone(), keys: keys.into_iter(), read, has_begun: false };
+    let (keys, bytes) = pieces.keys_of_next();
+    let room = app.limits.held_of_answers.answer(bytes)?;
+    let is_small = room.is_none();
+    let first = pieces.next(keys, room).await?;
+    let body = if is_small && pieces.is_over() {
+        Body::from(first)
+    } else {
+        let rest = stream::try_unfold(pieces, |mut pieces| async move {
+            if pieces.is_over() {
+                return Ok(None);
+            }
+            let (keys, bytes) = pieces.keys_of_next();
+            let room = pieces.app.limits.held_of_answers.wait(bytes).await?;
+            let piece = pieces.next(keys, room).await?;
+            Ok::<_, Error>(Some((piece, pieces)))
+        });
+        // The status was sent. All that is left is to break off, so that nobody takes the list for complete.
+        let rest = rest.map_err(|error| {
+            tracing::warn!(?error, "a list could not be sent to its end");
+            error.line()
+        });
+        Body::from_stream(stream::iter([Ok(first)]).chain(rest))
+    };
+    Ok(linked(json_body(body), next))
+}
+
+impl<K, R, F> Pieces<K, R>
+where
+    R: Fn(AppState, Vec<K>) -> F,
+    F: Future<Output = Result<Vec<u8>, Error>>,
+{
+    /// The keys of the next piece, and how many bytes it has, about.
+    fn keys_of_next(&mut self) -> (Vec<K>, usize) {
+        let (mut keys, mut bytes) = (Vec::new(), 0);
+        while let Some((_, size)) = self.keys.as_slice().first()
+            && (keys.is_empty() || bytes + size + ROW_BYTES <= PIECE_BYTES)
+        {
+            bytes += size + ROW_BYTES;
+            keys.extend(self.keys.next().map(|(key, _)| key));
+        }
+        (keys, usize::try_from(bytes).unwrap_or(usize::MAX))
+    }
+
+    async fn next(&mut self, keys: Vec<K>, room: Share) -> Result<Bytes, Error> {
+        let mut text = (self.read)(self.app.clone(), keys).await?;
+        if let (false, Some(first)) = (self.has_begun, text.first_mut()) {
+            *first = b'[';
+            self.has_begun = true;
+        }
+        if self.is_over() {
+            text.extend_from_slice(if self.has_begun { b"]" } else { b"[]" });
+        }
+        Ok(room.hold(text))
+    }
+
+    fn is_over(&self) -> bool {
+        self.keys.as_slice().is_empty()
+    }
+}
+
+/// Rows as they stand in a list, each behind a comma.
+///
+/// # Errors
+/// What is shown can't be JSON: a fault of ours.
+pub fn rows<T: Serialize>(rows: impl IntoIterator<Item = T>) -> Result<Vec<u8>, Error> {
+    let mut text = Vec::new();
+    for row in rows {
+        text.push(b',');
+        serde_json::to_writer(&mut text, &row).map_err(|error| Error::Internal(error.to_string()))?;
+    }
+    Ok(text)
+}

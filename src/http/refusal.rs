@@ -1,0 +1,44 @@
+//! Why a request is not let in, before anything of it is done.
+
+use super::error::Error;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    BadHost,
+    UnknownHost,
+    CrossSite,
+    Unauthorized,
+    Forbidden,
+}
+
+impl Refusal {
+    /// Its word in the metrics.
+    pub fn reason(self) -> &'static str {
+        match self {
+            Self::BadHost => "bad_host",
+            Self::UnknownHost => "unknown_host",
+            Self::CrossSite => "cross_site",
+            Self::Unauthorized => "unauthorized",
+            Self::Forbidden => "forbidden",
+        }
+    }
+
+    pub fn error(self) -> Error {
+        match self {
+            Self::BadHost => Error::fixed(400, "The request must name this server in one valid Host header"),
+            Self::UnknownHost => Error::fixed(
+                403,
+                "This server has no keys, so it is served only by names that are known to be its own, and the Host of this request is not: \
+                 set RUNTIME_API_KEY, or add the host to ALLOWED_HOSTS, and start the server again",
+            ),
+            Self::CrossSite => Error::fixed(
+                403,
+                "A web page of another site sent this request (its Origin or Sec-Fetch-Site says so), so nothing was done. If it is your \
+                 own page behind a proxy, set PUBLIC_URL to its address, or name the proxy in TRUSTED_PROXIES; programs leave these \
+                 headers out",
+            ),
+            Self::Unauthorized => Error::fixed(401, "Unauthorized"),
+            Self::Forbidden => Error::fixed(403, "This key does not allow this call"),
+        }
+    }
+}
