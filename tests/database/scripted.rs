@@ -47,6 +47,8 @@ pub enum Call {
     Other,
 }
 
+type IsRefused = Box<dyn Fn(&WorkingSet) -> bool + Send>;
+
 /// How one replica's statements go.
 #[derive(Default)]
 struct Script {
@@ -55,8 +57,9 @@ struct Script {
     holds: BTreeMap<Call, (oneshot::Sender<()>, oneshot::Receiver<()>)>,
     /// The connection is lost at the next commit, which has arrived or not.
     lost_commit: Option<bool>,
-    refused: Option<Box<dyn Fn(&WorkingSet) -> bool + Send>>,
+    refused: Option<IsRefused>,
     asked: BTreeMap<Call, usize>,
+    lock_waits: Vec<LockWait>,
 }
 
 /// An answer that was found and does not arrive before it is let go.
@@ -149,6 +152,11 @@ impl ScriptedDatabase {
     /// How often this was asked so far.
     pub fn asked(&self, call: Call) -> usize {
         self.script().asked.get(&call).copied().unwrap_or_default()
+    }
+
+    /// How long each load was to wait for locks.
+    pub fn lock_waits(&self) -> Vec<LockWait> {
+        self.script().lock_waits.clone()
     }
 
     /// Somebody else leads from now on.
@@ -316,7 +324,8 @@ impl Writer for ScriptedWriter {
         self.n
     }
 
-    async fn begin_and_load(&mut self, keys: &Keys, _: LockWait) -> Result<Loaded> {
+    async fn begin_and_load(&mut self, keys: &Keys, wait: LockWait) -> Result<Loaded> {
+        self.database.script().lock_waits.push(wait);
         self.database.ask(Call::Load, |tables, now| tables.memory.load(now, keys)).await
     }
 

@@ -1,9 +1,7 @@
 //! Batches that meet errors.
 
-use std::time::Duration;
-
 use bloom_core::command::{Command, Op, Rejection};
-use bloom_database::{Database, Error as DatabaseError};
+use bloom_database::{Database, Error as DatabaseError, LockWait};
 use bloom_test_database::scripted::Call;
 use tokio::time::Instant;
 
@@ -44,7 +42,12 @@ async fn after_a_lock_time_out_the_batch_does_without_the_locked_rows() {
     let engine = engine(&database, 1).await;
     database.fail(Call::Load, DatabaseError::Locked("rows".into()));
     engine.writers.submit(create("p")).await.unwrap();
-    assert_eq!(database.asked(Call::Load), 2);
+    assert_eq!(database.lock_waits(), [LockWait::Long, LockWait::Skip]);
+    for (seconds, wait) in [(0, LockWait::Short), (11, LockWait::Long)] {
+        tokio::time::sleep(Duration::from_secs(seconds)).await;
+        engine.writers.submit(create("q")).await.unwrap();
+        assert_eq!(database.lock_waits().last(), Some(&wait), "{seconds} s later");
+    }
 }
 
 #[tokio::test(start_paused = true)]

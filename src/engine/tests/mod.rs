@@ -5,6 +5,7 @@ mod commits_in_doubt;
 mod replica_cache;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bloom_core::command::Command;
 use bloom_core::ids::TaskId;
@@ -14,6 +15,7 @@ use bloom_telemetry::Metrics;
 use bloom_test_database::scripted::ScriptedDatabase;
 use bloom_test_world::world::{registration, spec};
 use tokio::sync::broadcast;
+use tokio::time::timeout;
 
 use super::{Changes, ClaimRequest, Engine, EngineOptions, Error};
 
@@ -53,7 +55,7 @@ fn tasks_in(database: &ScriptedDatabase) -> usize {
 /// The next change for which this holds.
 async fn heard(changes: &mut broadcast::Receiver<Arc<Changes>>, is_it: impl Fn(&Changes) -> bool) -> Arc<Changes> {
     loop {
-        let change = changes.recv().await.unwrap();
+        let change = timeout(Duration::from_secs(60), changes.recv()).await.expect("a change is told in time").unwrap();
         if is_it(&change) {
             return change;
         }

@@ -3,6 +3,7 @@
 use bloom_core::op;
 use bloom_database::Maintenance;
 use bloom_test_database::scripted::Call;
+use tokio::time::Instant;
 
 use super::*;
 
@@ -46,8 +47,10 @@ async fn commits_of_others_come_by_the_feed() {
 async fn an_open_claim_gets_what_another_replica_creates() {
     let (_, one, _, other) = two().await;
     register(&other, "w").await;
+    let started = Instant::now();
     let (leased, id) = tokio::join!(other.claims.claim(claim("w", 10_000)), created(&one));
     assert_eq!(leased.unwrap()[0].id, id);
+    assert!(started.elapsed() < Duration::from_millis(500), "it is woken, and does not find it by its next look");
 }
 
 #[tokio::test(start_paused = true)]

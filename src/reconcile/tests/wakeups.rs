@@ -40,13 +40,15 @@ async fn the_leader_works_off_what_another_replica_leaves() {
 #[tokio::test(start_paused = true)]
 async fn it_goes_on_page_by_page() {
     let leader = abandoned(950).await;
-    leader.until(is_worked_off).await;
+    let waited = leader.until(is_worked_off).await;
     assert!(leader.database.asked(Call::Waiters) >= 10, "pages of 100");
+    assert!(waited <= 2_500, "one page follows the other: {waited}");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_page_that_fails_is_done_again() {
     let leader = abandoned(250).await;
     leader.database.fail(Call::Waiters, Error::Unavailable("the connection broke".into()));
-    leader.until(is_worked_off).await;
+    let waited = leader.until(is_worked_off).await;
+    assert!((500..3_000).contains(&waited), "it looks again soon: {waited}");
 }
