@@ -1,4 +1,4 @@
-//! What the engine and the reconcilers ask of a database. The store implements it over SQL, the simulation in memory.
+//! What the engine and the reconcilers ask of a database. The store implements it over SQL, tests in memory.
 //!
 //! A [`Writer`] is one connection for writing: its transactions are a load, a save, a commit, and each commit leaves a numbered row in
 //! the feed that other replicas follow. Everything else is a read of its own, by an index and in pages.

@@ -35,6 +35,13 @@ impl Clock {
         self.offset_ms.store(database_now - self.elapsed_ms(), Ordering::Relaxed);
     }
 
+    /// The database told this time in answer to what was asked then, by [`elapsed_ms`](Self::elapsed_ms). Where no command comes, nothing
+    /// else tells that its clock has stepped.
+    pub fn heed(&self, database_now: Ms, asked_ms: Ms) {
+        let latest = database_now + (self.elapsed_ms() - asked_ms).max(0);
+        self.set(self.now().clamp(database_now, latest));
+    }
+
     /// What has passed here since the start, whatever the database's clock says.
     pub fn elapsed_ms(&self) -> Ms {
         if let Some(time) = &self.manual {

@@ -34,6 +34,8 @@ mod pushes;
 mod random;
 mod replica;
 mod specs;
+#[cfg(test)]
+mod tests;
 mod waiting;
 mod wakeups;
 mod writer;

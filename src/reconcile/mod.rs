@@ -10,6 +10,8 @@ mod leader;
 mod liveness;
 mod maintenance;
 mod service;
+#[cfg(test)]
+mod tests;
 mod timers;
 mod wakeups;
 

@@ -67,6 +67,7 @@ impl ClockSteps {
 pub(super) async fn marked(engine: &Engine, steps: &ClockSteps) -> bloom_database::Result<(Service, Reading)> {
     let asked_ms = engine.clock.elapsed_ms();
     let service = engine.database.mark_served().await?;
+    engine.clock.heed(service.now, asked_ms);
     let reading = Reading::of(engine, asked_ms, service.now);
     steps.note(reading);
     Ok((service, reading))

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use bloom_core::Ms;
@@ -21,16 +22,20 @@ use tokio::time::Instant;
 
 use crate::tables::{START, Tables};
 
+const TRIP: Duration = Duration::from_millis(1);
+
 /// What a test can make fail or hold up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Call {
     Feed,
     TaskStates,
+    WorkersById,
     ReadyPage,
     DueLeases,
     DueTasks,
     SilentWorkers,
     Wakeups,
+    Waiters,
     Lead,
     MarkServed,
     CountErrors,
@@ -42,6 +47,8 @@ pub enum Call {
     Other,
 }
 
+type IsRefused = Box<dyn Fn(&WorkingSet) -> bool + Send>;
+
 /// How one replica's statements go.
 #[derive(Default)]
 struct Script {
@@ -50,8 +57,9 @@ struct Script {
     holds: BTreeMap<Call, (oneshot::Sender<()>, oneshot::Receiver<()>)>,
     /// The connection is lost at the next commit, which has arrived or not.
     lost_commit: Option<bool>,
-    refused: Option<Box<dyn Fn(&WorkingSet) -> bool + Send>>,
+    refused: Option<IsRefused>,
     asked: BTreeMap<Call, usize>,
+    lock_waits: Vec<LockWait>,
 }
 
 /// An answer that was found and does not arrive before it is let go.
@@ -146,6 +154,11 @@ impl ScriptedDatabase {
         self.script().asked.get(&call).copied().unwrap_or_default()
     }
 
+    /// How long each load was to wait for locks.
+    pub fn lock_waits(&self) -> Vec<LockWait> {
+        self.script().lock_waits.clone()
+    }
+
     /// Somebody else leads from now on.
     pub fn elect_another(&self) {
         let expires_at = self.clock() + 1_000;
@@ -154,8 +167,9 @@ impl ScriptedDatabase {
         (leader.holder, leader.epoch, leader.expires_at) = ("another".into(), leader.epoch + 1, expires_at);
     }
 
-    /// A call arrives.
-    fn arrive(&self, call: Call) -> Result<()> {
+    /// A call arrives. Each takes a while, so that time passes also for a loop that never rests.
+    async fn arrive(&self, call: Call) -> Result<()> {
+        tokio::time::sleep(TRIP).await;
         let mut script = self.script();
         *script.asked.entry(call).or_default() += 1;
         if script.is_away {
@@ -174,7 +188,7 @@ impl ScriptedDatabase {
     }
 
     async fn ask<T: Send>(&self, call: Call, look: impl FnOnce(&mut Tables, Ms) -> T + Send) -> Result<T> {
-        self.arrive(call)?;
+        self.arrive(call).await?;
         let found = look(&mut self.tables(), self.clock());
         self.answer(call).await;
         Ok(found)
@@ -219,7 +233,7 @@ impl Database for ScriptedDatabase {
     }
 
     async fn workers_by_id(&self, ids: &[WorkerId]) -> Result<Vec<Worker>> {
-        self.ask(Call::Other, |tables, _| tables.workers_by_id(ids)).await
+        self.ask(Call::WorkersById, |tables, _| tables.workers_by_id(ids)).await
     }
 
     async fn workers_page(&self, after: Option<&str>, limit: i64) -> Result<Vec<Worker>> {
@@ -259,7 +273,7 @@ impl Database for ScriptedDatabase {
     }
 
     async fn waiters(&self, wakeup: &Wakeup, limit: i64) -> Result<Waiters> {
-        self.ask(Call::Other, |tables, _| tables.waiters(wakeup, limit)).await
+        self.ask(Call::Waiters, |tables, _| tables.waiters(wakeup, limit)).await
     }
 
     async fn lead(&self, holder: &str, ttl_ms: i64) -> Result<Option<i64>> {
@@ -310,12 +324,13 @@ impl Writer for ScriptedWriter {
         self.n
     }
 
-    async fn begin_and_load(&mut self, keys: &Keys, _: LockWait) -> Result<Loaded> {
+    async fn begin_and_load(&mut self, keys: &Keys, wait: LockWait) -> Result<Loaded> {
+        self.database.script().lock_waits.push(wait);
         self.database.ask(Call::Load, |tables, now| tables.memory.load(now, keys)).await
     }
 
     async fn save(&mut self, set: &WorkingSet, check_epoch: Option<i64>) -> Result<()> {
-        self.database.arrive(Call::Save)?;
+        self.database.arrive(Call::Save).await?;
         let lost = {
             let mut script = self.database.script();
             if script.refused.as_ref().is_some_and(|is_refused| is_refused(set)) {
@@ -346,11 +361,11 @@ impl Writer for ScriptedWriter {
     }
 
     async fn rollback(&mut self) -> Result<()> {
-        self.database.arrive(Call::Other)
+        self.database.arrive(Call::Other).await
     }
 
     async fn resolve_commit(&mut self) -> Result<bool> {
-        self.database.arrive(Call::ResolveCommit)?;
+        self.database.arrive(Call::ResolveCommit).await?;
         let mut tables = self.database.tables();
         // Maintenance removes writers that were silent for long.
         if !tables.writers.contains_key(&self.id) {
@@ -362,7 +377,7 @@ impl Writer for ScriptedWriter {
     }
 
     async fn maintain(&mut self, job: &Maintenance) -> Result<Done> {
-        self.database.arrive(Call::Maintain)?;
+        self.database.arrive(Call::Maintain).await?;
         let now = self.database.clock();
         let mut tables = self.database.tables();
         let done = match job {

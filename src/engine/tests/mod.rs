@@ -1,0 +1,76 @@
+//! Engines over a database whose errors and delays the tests decide, on a clock that stands still while there is something to do.
+
+mod batches;
+mod commits_in_doubt;
+mod replica_cache;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bloom_core::command::Command;
+use bloom_core::ids::TaskId;
+use bloom_core::op;
+use bloom_core::task::{Session, TaskSpec};
+use bloom_telemetry::Metrics;
+use bloom_test_database::scripted::ScriptedDatabase;
+use bloom_test_world::world::{registration, spec};
+use tokio::sync::broadcast;
+use tokio::time::timeout;
+
+use super::{Changes, ClaimRequest, Engine, EngineOptions, Error};
+
+/// A replica; each has a seed of its own, so that their ids differ.
+async fn engine(database: &ScriptedDatabase, seed: u64) -> Engine {
+    let options = EngineOptions { session_wait_ms: 0, worker_offline_after_ms: 60_000, manual_clock: None, seed: Some(seed) };
+    Engine::start(Arc::new(database.clone()), Metrics::new().unwrap(), options).await.unwrap()
+}
+
+/// A command that makes one task, in a context of its own.
+fn create(prompt: &str) -> Command<op::Create> {
+    op::Create { tasks: vec![TaskSpec { prompt: prompt.into(), ..spec(prompt) }] }.into()
+}
+
+fn claim(worker: &str, wait_ms: i64) -> ClaimRequest {
+    ClaimRequest { worker: worker.into(), max: 1, wait_ms, held: None, ttl_ms: 60_000, request_id: None }
+}
+
+/// A claim that finds nothing: from then on the replica knows the queue to its end.
+async fn read_queue(engine: &Engine) {
+    register(engine, "reader").await;
+    assert_eq!(engine.claims.claim(claim("reader", 0)).await.unwrap(), []);
+}
+
+async fn created(engine: &Engine) -> TaskId {
+    engine.writers.submit(op::Create { tasks: vec![TaskSpec { session: Session::None, ..spec("c") }] }).await.unwrap()[0].state.id
+}
+
+async fn register(engine: &Engine, worker: &str) {
+    engine.writers.submit(registration(worker, 2)).await.unwrap();
+}
+
+fn tasks_in(database: &ScriptedDatabase) -> usize {
+    database.tables().memory.tasks.len()
+}
+
+/// The next change for which this holds.
+async fn heard(changes: &mut broadcast::Receiver<Arc<Changes>>, is_it: impl Fn(&Changes) -> bool) -> Arc<Changes> {
+    loop {
+        let change = timeout(Duration::from_secs(60), changes.recv()).await.expect("a change is told in time").unwrap();
+        if is_it(&change) {
+            return change;
+        }
+    }
+}
+
+/// What the replica remembers is what is there. Of the tasks it shows those that it has read; after [`read_queue`], all that are ready or
+/// leased.
+fn assert_cache_is_true(engine: &Engine, database: &ScriptedDatabase) {
+    let mut counts = engine.replica.counts();
+    counts.retain(|_, n| *n != 0);
+    let tables = database.tables();
+    assert_eq!(counts, tables.counted());
+    for (id, revision) in engine.replica.shown_tasks() {
+        assert_eq!(tables.memory.tasks.get(&id).map(|task| task.revision), Some(revision));
+    }
+    assert_eq!(engine.replica.stats().workers_total, tables.memory.workers.len() as i64);
+}

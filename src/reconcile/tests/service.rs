@@ -1,0 +1,18 @@
+use super::*;
+
+#[tokio::test(start_paused = true)]
+async fn a_gap_is_one_only_if_no_replica_serves() {
+    let replica = replica().await;
+    let other = replica.beside().await;
+    pass(5_000).await;
+    let resumed_at = replica.database.tables().resumed_at;
+    replica.database.set_away(true);
+    pass(5_000).await;
+    assert_eq!(replica.database.tables().resumed_at, resumed_at, "the other one serves");
+    other.database.set_away(true);
+    pass(2_000).await;
+    other.database.set_away(false);
+    pass(600).await;
+    let tables = replica.database.tables();
+    assert!(tables.resumed_at > resumed_at + 5_000 && tables.served_at >= tables.resumed_at);
+}
