@@ -12,6 +12,7 @@ use utoipa::ToSchema;
 use uuid::Uuid;
 
 use super::tasks::Task;
+use super::values::readable;
 use super::words::{AnyAction, AnyDispatchMode, AnyEntityType, AnyEventKind, AnyLeaseStatus, AnyOutcome, AnyWorkerStatus};
 use bloom_core::Ms;
 use bloom_core::audit::AuditEntry;
@@ -235,6 +236,10 @@ pub struct Leased<'a> {
 pub struct Renewed<'a> {
     pub lease: Lease<'a>,
     pub expires_at: Ms,
+    /// If the call asked for it (`with_task`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub task: Option<Task<'a>>,
 }
 
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
@@ -320,7 +325,7 @@ impl<'a> Event<'a> {
     /// The stored data is no JSON.
     pub fn new(event: &'a TaskEvent) -> Result<Self, serde_json::Error> {
         let TaskEvent { task_id, number, lease_id, seq, kind, at, ref data } = *event;
-        Ok(Self { task_id, number, lease_id, seq, kind: kind.into(), at, data: Cow::Borrowed(serde_json::from_str(data)?) })
+        Ok(Self { task_id, number, lease_id, seq, kind: kind.into(), at, data: readable(data)? })
     }
 }
 

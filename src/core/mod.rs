@@ -11,6 +11,7 @@ pub mod command;
 pub mod decide;
 pub mod ids;
 mod keys;
+pub mod limits;
 pub mod op;
 pub mod placement;
 pub mod reply;

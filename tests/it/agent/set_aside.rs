@@ -9,7 +9,8 @@ fn with_kept_run(change: impl Fn(&str) -> String) {
         let server = Server::on(Database::Sqlite).start();
         let agent = server.agent("box").shell().start();
         let (tally, gate) = (Tally::new(), Gate::new());
-        let task = server.crew().task().prompt(&format!("{}; {}; echo done", tally.mark(), gate.wait())).create().await;
+        let prompt = format!("{}; {}; echo done", tally.mark(), gate.wait());
+        let task = server.crew().task().prompt(&prompt).with("policy", json!({"timeout_sec": 100})).create().await;
         tally.reaches(1).await;
         agent.kill9();
         let runs = std::fs::read_dir(agent.work_dir().join("runs")).expect("runs").flatten();
