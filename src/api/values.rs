@@ -15,8 +15,7 @@ use uuid::Uuid;
 use super::wire::{MAX_PROBLEMS, Members, Problems, Wire, expected, kind, problem, within};
 use bloom_core::{Ms, limits};
 
-/// The largest whole number that every JSON reader keeps exact.
-pub const MAX_SAFE: i64 = 9_007_199_254_740_991;
+pub use bloom_core::limits::MAX_SAFE;
 /// The last moment that a version 7 id can tell, the year 10889.
 pub const MAX_MS: Ms = 281_474_976_710_655;
 /// The largest sum of US dollars that is taken for one.

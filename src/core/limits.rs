@@ -28,6 +28,9 @@ pub const TOKENS_USED: i64 = 2 * TOKENS;
 /// 366 days.
 pub const DURATION_MS: i64 = 366 * 24 * 60 * 60 * 1000;
 
+/// The largest whole number that every JSON reader keeps exact. Sums stay at it.
+pub const MAX_SAFE: i64 = 9_007_199_254_740_991;
+
 /// Levels of arrays and objects in JSON that is kept as it comes. Readers give up on what is nested deeper: many after 128 levels, some
 /// after 100, and an answer adds a few.
 pub const JSON_DEPTH: usize = 64;

@@ -70,6 +70,7 @@ on_both! {
         ] {
             refuses(server, &path, body(key, more), key, says).await;
         }
+        refuses(server, &task.path("/heartbeat"), json!({ "worker_id": long(129) }), "worker_id", "at most 128").await;
         assert_eq!(task.now().await["status"], "leased", "what is refused changes nothing");
         let usage = json!({ "input_tokens": TOKENS, "output_tokens": TOKENS, "cost_usd": 1e9 });
         server.post(&path, json!({
@@ -78,7 +79,6 @@ on_both! {
         })).await.ok();
         let answer = server.get(&task.path("/result")).await.ok();
         assert_eq!(answer["error_message"], long(65_536));
-        refuses(server, &task.path("/heartbeat"), json!({ "worker_id": long(129) }), "worker_id", "at most 128").await;
     }
 
     async fn json_has_a_limited_depth(server) {
