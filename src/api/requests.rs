@@ -1,6 +1,7 @@
 //! Request bodies, besides those of tasks and completions.
 
-use super::values::{HeaderText, HttpUrl, Id, Int, Json, List, MAX_SAFE, Moment, Name, ShortName, Text, WorkerName};
+use super::json::Json;
+use super::values::{HeaderText, HttpUrl, Id, Int, List, MAX_SAFE, Moment, Name, ShortName, Text, WorkerName};
 use super::wire::body;
 use bloom_core::command::{NewEvent, WorkerChange};
 use bloom_core::limits;

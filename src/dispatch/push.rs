@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 
 use super::{Agents, calls};
 use bloom_api::agents::PushedTask;
-use bloom_api::values::readable;
+use bloom_api::json::readable;
 use bloom_core::command::PushEnd;
 use bloom_core::ids::{LeaseId, TaskId, WorkerId};
 use bloom_core::op;

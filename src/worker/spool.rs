@@ -24,8 +24,9 @@ use super::process::{self, Leader};
 use super::stream::{Found, MAX_TEXT, cut};
 use super::task::{Lease, Task};
 use super::verdict::Verdict;
+use bloom_api::json::{Json, is_too_deep};
 use bloom_api::requests::{EventBody, MAX_EVENT_BYTES};
-use bloom_api::values::{Int, Json, is_too_deep};
+use bloom_api::values::Int;
 use bloom_core::Ms;
 
 /// Beyond this a run's text is not told any more; the server keeps the newest 10,000 events of a task.

@@ -13,7 +13,7 @@ pub(super) fn with(more: &[&str], body: impl AsyncFnOnce(&Server, &Api, &agent::
 /// An agent that listens for pushes, set up further by the test.
 pub(super) fn with_agent(set_up: impl FnOnce(AgentPlan) -> AgentPlan, body: impl AsyncFnOnce(&Server, &Api, &agent::Agent)) {
     run(async {
-        let server = Server::on(Database::Sqlite).start();
+        let server = Server::on(Database::Sqlite).env("MEMBRIDGE_AGENT_KEY", KEY.1).start();
         let agent = server.agent("box").slots(2).shell().env("MEMBRIDGE_AGENT_KEY", KEY.1);
         let agent = set_up(agent.arg(&["--listen", "127.0.0.1:0", "--push-only"])).start();
         let worker = eventually("it is registered", || async {
