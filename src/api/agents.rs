@@ -9,9 +9,11 @@ use utoipa::ToSchema;
 use uuid::Uuid;
 
 use super::tasks::{Policy, in_its_context};
+use super::values::text_problem;
 use super::words::{AnyFormat, AnySession};
 use bloom_core::audit::Actor;
 use bloom_core::command::WorkerChange;
+use bloom_core::limits;
 use bloom_core::task::{ActiveLease, TaskSpec, TaskState};
 use bloom_core::worker::{MAX_CONCURRENCY, WorkerStatus};
 
@@ -125,7 +127,7 @@ impl OrderDone {
     }
 }
 
-/// What an agent's health tells of its worker. Agents are of many versions: whatever is not as expected is passed over.
+/// What an agent's health tells of its worker. Agents are of many versions: whatever is not as a registration has it is passed over.
 pub fn change_of_health(worker: &str, answer: &Map<String, Value>) -> WorkerChange {
     let capabilities = answer.get("capabilities").and_then(Value::as_object);
     let capability = |name: &str| capabilities.and_then(|given| given.get(name));
@@ -136,23 +138,25 @@ pub fn change_of_health(worker: &str, answer: &Map<String, Value>) -> WorkerChan
         status: status("worker_status").or_else(|| status("status")).or(Some(WorkerStatus::Online)),
         claude_cli: capability("claude_cli").and_then(Value::as_bool),
         max_concurrency: capability("max_concurrency").and_then(Value::as_i64).filter(|slots| (1..=MAX_CONCURRENCY).contains(slots)),
-        labels: capability("labels").and_then(texts),
-        agents: capability("agents").and_then(texts),
-        ip_addrs: answer.get("ip_addrs").and_then(texts),
-        agent_version: answer.get("agent_version").or_else(|| answer.get("version")).and_then(text),
-        os_info: answer.get("os_info").and_then(text),
+        labels: capability("labels").and_then(|given| texts(given, limits::WORKER_LABELS, limits::WORKER_LABEL_CHARS)),
+        agents: capability("agents").and_then(|given| texts(given, limits::WORKER_AGENTS, limits::NAME_CHARS)),
+        ip_addrs: answer.get("ip_addrs").and_then(|given| texts(given, limits::IP_ADDRS, limits::IP_ADDR_CHARS)),
+        agent_version: answer
+            .get("agent_version")
+            .or_else(|| answer.get("version"))
+            .and_then(|given| text(given, limits::AGENT_VERSION_CHARS)),
+        os_info: answer.get("os_info").and_then(|given| text(given, limits::OS_INFO_CHARS)),
         actor: Actor::Admin,
         ..WorkerChange::default()
     }
 }
 
-/// No database keeps a NUL in text.
-fn text(value: &Value) -> Option<String> {
-    value.as_str().filter(|text| !text.contains('\0')).map(str::to_owned)
+fn text(value: &Value, most: usize) -> Option<String> {
+    value.as_str().filter(|text| text_problem(text, 0, most).is_none()).map(str::to_owned)
 }
 
-fn texts(value: &Value) -> Option<Vec<String>> {
-    value.as_array()?.iter().map(text).collect()
+fn texts(value: &Value, most: usize, chars: usize) -> Option<Vec<String>> {
+    value.as_array().filter(|list| list.len() <= most)?.iter().map(|value| text(value, chars)).collect()
 }
 
 #[cfg(test)]
@@ -184,5 +188,10 @@ mod tests {
         }));
         assert_eq!((odd.status, odd.agent_version, odd.os_info, odd.ip_addrs), (Some(WorkerStatus::Online), None, None, None));
         assert_eq!((odd.max_concurrency, odd.labels), (None, None));
+        let long = change(serde_json::json!({
+            "version": "v".repeat(limits::AGENT_VERSION_CHARS + 1), "os_info": "o".repeat(limits::OS_INFO_CHARS + 1),
+            "ip_addrs": vec!["a"; limits::IP_ADDRS + 1], "capabilities": { "labels": ["l".repeat(limits::WORKER_LABEL_CHARS + 1)] },
+        }));
+        assert_eq!((long.agent_version, long.os_info, long.ip_addrs, long.labels), (None, None, None, None));
     }
 }

@@ -11,6 +11,7 @@ use serde_json::value::RawValue;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
+use super::json::readable;
 use super::tasks::Task;
 use super::words::{AnyAction, AnyDispatchMode, AnyEntityType, AnyEventKind, AnyLeaseStatus, AnyOutcome, AnyWorkerStatus};
 use bloom_core::Ms;
@@ -220,6 +221,10 @@ pub struct Leased<'a> {
 pub struct Renewed<'a> {
     pub lease: Lease<'a>,
     pub expires_at: Ms,
+    /// If the call asked for it (`with_task`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub task: Option<Task<'a>>,
 }
 
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
@@ -305,7 +310,7 @@ impl<'a> Event<'a> {
     /// The stored data is no JSON.
     pub fn new(event: &'a TaskEvent) -> Result<Self, serde_json::Error> {
         let TaskEvent { task_id, number, lease_id, seq, kind, at, ref data } = *event;
-        Ok(Self { task_id, number, lease_id, seq, kind: kind.into(), at, data: Cow::Borrowed(serde_json::from_str(data)?) })
+        Ok(Self { task_id, number, lease_id, seq, kind: kind.into(), at, data: readable(data)? })
     }
 }
 

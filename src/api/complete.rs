@@ -7,26 +7,30 @@ use serde_json::value::RawValue;
 use utoipa::openapi::RefOr;
 use utoipa::openapi::schema::{AnyOfBuilder, ObjectBuilder, Schema, Type};
 
-use super::values::{Count, Id, Int, List, Moment, Name, ShortName, Text, Usd};
+use super::values::{Id, Int, List, MAX_USD, Moment, Name, ShortName, Text, Usd, WorkerName};
 use super::wire::{Members, Problems, Wire, body};
 use bloom_core::command::{self, Holder};
 use bloom_core::ids::{LeaseId, TaskId};
+use bloom_core::limits;
 use bloom_core::task::{self, Outcome, Reason};
 
 pub const MAX_COMPLETIONS: usize = 500;
 const ARTIFACT_TYPE: &str = "LLM_RESULT";
 
+type Duration = Int<0, { limits::DURATION_MS }>;
+type Tokens = Int<0, { limits::TOKENS }>;
+
 body! {
     /// Measurements of a run.
     pub struct NewMetrics {
-        duration_ms: Count,
-        tokens_used: Option<Count>,
+        duration_ms: Duration,
+        tokens_used: Option<Int<0, { limits::TOKENS_USED }>>,
     }
 
     /// Tokens and US dollars that a run used.
     pub struct NewUsage {
-        input_tokens: Count = Int(0),
-        output_tokens: Count = Int(0),
+        input_tokens: Tokens = Int(0),
+        output_tokens: Tokens = Int(0),
         /// US dollars.
         cost_usd: Usd = Usd(0.0),
     }
@@ -35,13 +39,13 @@ body! {
     pub struct Completion {
         status: Outcome,
         output: Option<Text>,
-        error_message: Option<Text>,
+        error_message: Option<Text<0, { limits::ERROR_MESSAGE_CHARS }>>,
         metrics: NewMetrics,
         artifact_type: ShortName = Text(ARTIFACT_TYPE.into()),
-        artifact_tags: List<Text> = List(Vec::new()),
+        artifact_tags: List<Text<0, { limits::ARTIFACT_TAG_CHARS }>, 0, { limits::ARTIFACT_TAGS }> = List(Vec::new()),
         /// The fencing token: the call is refused if another lease holds the task, and a repeated call is answered with what was stored first.
         lease_id: Option<Id>,
-        worker_id: Option<Text>,
+        worker_id: Option<WorkerName>,
         /// Why the run failed.
         reason: Option<Reason>,
         /// Whether the task goes back to the queue after an error, as long as attempts remain.
@@ -120,20 +124,26 @@ impl Wire for WorkerCompletion {
     }
 }
 
+/// As much of it as can be told: the end of a run is not to be refused for it.
 impl From<task::Usage> for NewUsage {
     fn from(usage: task::Usage) -> Self {
-        Self { input_tokens: Int(usage.input_tokens), output_tokens: Int(usage.output_tokens), cost_usd: Usd(usage.cost_usd) }
+        let task::Usage { input_tokens, output_tokens, cost_usd } = usage;
+        Self {
+            input_tokens: Int::nearest(input_tokens),
+            output_tokens: Int::nearest(output_tokens),
+            cost_usd: Usd(cost_usd.clamp(0.0, MAX_USD)),
+        }
     }
 }
 
 impl Completion {
-    /// With nothing but what has to be told.
+    /// With nothing but what has to be told, and as much of the numbers as can be.
     pub fn new(status: Outcome, duration_ms: i64, tokens_used: Option<i64>) -> Self {
         Self {
             status,
             output: None,
             error_message: None,
-            metrics: NewMetrics { duration_ms: Int(duration_ms), tokens_used: tokens_used.map(Int) },
+            metrics: NewMetrics { duration_ms: Int::nearest(duration_ms), tokens_used: tokens_used.map(Int::nearest) },
             artifact_type: ARTIFACT_TYPE.into(),
             artifact_tags: List(Vec::new()),
             lease_id: None,

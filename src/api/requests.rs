@@ -1,9 +1,11 @@
 //! Request bodies, besides those of tasks and completions.
 
-use super::values::{HeaderText, HttpUrl, Id, Int, Json, List, MAX_SAFE, Moment, Name, ShortName, Text};
+use super::json::Json;
+use super::values::{HeaderText, HttpUrl, Id, Int, List, MAX_SAFE, Moment, Name, ShortName, Text, WorkerName};
 use super::wire::body;
 use bloom_core::audit::Actor;
 use bloom_core::command::{NewEvent, WorkerChange};
+use bloom_core::limits;
 use bloom_core::task::EventKind;
 use bloom_core::worker::{DispatchMode, MAX_CONCURRENCY, WorkerStatus};
 
@@ -14,6 +16,9 @@ const MAX_NAMED_LEASES: usize = 1000;
 pub const MAX_WAIT_SEC: i64 = 60;
 const DEFAULT_DISPATCH_WAIT_SEC: i64 = 25;
 const MAX_REASON: usize = 1000;
+
+/// How long a lease lasts without a heartbeat.
+pub type LeaseSeconds = Int<1, 86_400>;
 
 body! {
     /// The address of the control plane, and the key for it.
@@ -28,22 +33,22 @@ body! {
         claude_cli: Option<bool>,
         /// Number of slots: how many tasks it can run at a time. Default 1.
         max_concurrency: Option<Int<1, MAX_CONCURRENCY>>,
-        labels: Option<List<Text>>,
+        labels: Option<List<Text<0, { limits::WORKER_LABEL_CHARS }>, 0, { limits::WORKER_LABELS }>>,
         /// The agents (slugs) that it serves; absent = all.
-        agents: Option<List<ShortName>>,
+        agents: Option<List<ShortName, 0, { limits::WORKER_AGENTS }>>,
     }
 
     /// Registers a worker. Absent fields keep their value, or get their default.
     #[derive(Default)]
     pub struct NewWorker {
         name: ShortName,
-        url: Option<Text<0, 2048>>,
+        url: Option<Text<0, { limits::URL_CHARS }>>,
         status: Option<WorkerStatus>,
         capabilities: Option<NewCapabilities>,
-        ip_addrs: Option<List<Text>>,
-        agent_version: Option<Text>,
-        os_info: Option<Text>,
-        install_method: Option<Text>,
+        ip_addrs: Option<List<Text<0, { limits::IP_ADDR_CHARS }>, 0, { limits::IP_ADDRS }>>,
+        agent_version: Option<Text<0, { limits::AGENT_VERSION_CHARS }>>,
+        os_info: Option<Text<0, { limits::OS_INFO_CHARS }>>,
+        install_method: Option<Text<0, { limits::INSTALL_METHOD_CHARS }>>,
         /// How it gets tasks if it does not claim them: `manual` by lease and dispatch calls, `push` also by the server itself.
         dispatch: Option<DispatchMode>,
     }
@@ -53,7 +58,7 @@ body! {
         /// Default: the server chooses the best worker.
         worker_id: Option<Text>,
         /// How long the lease lasts without a heartbeat, in seconds. Default: the server's LEASE_TTL_SECONDS (300).
-        ttl_seconds: Option<Int<1, 86_400>>,
+        ttl_seconds: Option<LeaseSeconds>,
     }
 
     /// Which worker the task is sent to, and how long to wait for the agent's answer.
@@ -68,7 +73,9 @@ body! {
     pub struct Heartbeat {
         /// The fencing token: the call is refused if another lease holds the task.
         lease_id: Option<Id>,
-        worker_id: Option<Text>,
+        worker_id: Option<WorkerName>,
+        /// Answer with the task as well: for an agent that was only told the task's id by a push.
+        with_task: bool = false,
     }
 
     /// Hands a task back without using an attempt.
@@ -83,7 +90,7 @@ body! {
         seq: Int<0, MAX_SAFE>,
         kind: EventKind,
         at: Moment,
-        /// Any JSON, at most 256 KiB.
+        /// Any JSON, at most 256 KiB, nested at most 64 levels deep.
         data: Json<MAX_EVENT_BYTES>,
     }
 

@@ -16,6 +16,7 @@ use bloom_core::task::{self, Format, Session, TaskSpec, TaskState};
 pub const MAX_DEPENDENCIES: usize = 100;
 pub const MAX_BATCH: usize = 1000;
 const DEFAULT_TIMEOUT_SEC: i64 = 120;
+const MAX_TIMEOUT_SEC: i64 = 3600;
 const MAX_ATTEMPTS: Int<1, 10> = Int(3);
 const PRIORITY: Int<0, 9> = Int(5);
 
@@ -23,7 +24,7 @@ body! {
     /// Limits of a run, which the agent enforces.
     pub struct NewPolicy {
         /// Seconds from the start of the process; then the run is ended.
-        timeout_sec: Int<1, 3600> = Int(DEFAULT_TIMEOUT_SEC),
+        timeout_sec: Int<1, MAX_TIMEOUT_SEC> = Int(DEFAULT_TIMEOUT_SEC),
         /// US dollars that a run may cost; 0 = no limit by the task.
         budget: Usd = Usd(0.0),
     }
@@ -172,6 +173,17 @@ pub struct Policy {
 impl Policy {
     pub fn of(spec: &TaskSpec) -> Self {
         Self { timeout_sec: spec.timeout_sec, budget: spec.budget }
+    }
+}
+
+/// As an agent takes it: it has to be able to enforce it.
+impl TryFrom<Policy> for NewPolicy {
+    type Error = String;
+
+    fn try_from(policy: Policy) -> Result<Self, String> {
+        let timeout_sec = policy.timeout_sec.try_into().map_err(|wrong| format!("policy.timeout_sec: {wrong}"))?;
+        let budget = policy.budget.try_into().map_err(|wrong| format!("policy.budget: {wrong}"))?;
+        Ok(Self { timeout_sec, budget })
     }
 }
 

@@ -11,10 +11,11 @@ use crate::answers::{
 };
 use crate::complete::{Completion, NewCompletions, WorkerCompletion};
 use crate::error::{ErrorText, ValidationError};
+use crate::json::Json;
 use crate::reports::{Config, ConnectionTest, Health, Probe, Stats, UsageRow};
 use crate::requests::{EventBody, NewEvents, NewWorker};
 use crate::tasks::{CreatedTasks, Task};
-use crate::values::{Id, Int, Json, List};
+use crate::values::{Id, Int, List};
 use bloom_core::task::{EventKind, Outcome, Session};
 
 const ID: &str = "0190a0a0-0000-7000-8000-000000000000";

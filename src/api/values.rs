@@ -3,19 +3,17 @@
 use std::collections::BTreeMap;
 use std::ops::Deref;
 
-use serde::ser::Error;
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 use serde_json::value::RawValue;
 use url::Url;
 use utoipa::openapi::RefOr;
-use utoipa::openapi::schema::{AdditionalProperties, ArrayBuilder, KnownFormat, ObjectBuilder, Schema, SchemaFormat, SchemaType, Type};
+use utoipa::openapi::schema::{AdditionalProperties, ArrayBuilder, KnownFormat, ObjectBuilder, Schema, SchemaFormat, Type};
 use uuid::Uuid;
 
 use super::wire::{MAX_PROBLEMS, Members, Problems, Wire, expected, kind, problem, within};
-use bloom_core::Ms;
+use bloom_core::{Ms, limits};
 
-/// The largest whole number that every JSON reader keeps exact.
-pub const MAX_SAFE: i64 = 9_007_199_254_740_991;
+pub use bloom_core::limits::MAX_SAFE;
 /// The last moment that a version 7 id can tell, the year 10889.
 pub const MAX_MS: Ms = 281_474_976_710_655;
 /// The largest sum of US dollars that is taken for one.
@@ -41,7 +39,9 @@ impl<const MIN: usize, const MAX: usize> Deref for Text<MIN, MAX> {
 
 /// What databases index: it has to fit into a page several times over.
 pub type Name = Text<1, 255>;
-pub type ShortName = Text<1, 128>;
+pub type ShortName = Text<1, { limits::NAME_CHARS }>;
+/// The worker that a call means, if one is named.
+pub type WorkerName = Text<0, { limits::NAME_CHARS }>;
 pub type NonEmpty = Text<1>;
 
 /// Text without NUL, for schemas.
@@ -110,7 +110,6 @@ impl Wire for HeaderText {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Int<const MIN: i64, const MAX: i64>(pub i64);
 
-pub type Count = Int<0, MAX_SAFE>;
 pub type Moment = Int<0, MAX_MS>;
 
 impl<const MIN: i64, const MAX: i64> Wire for Int<MIN, MAX> {
@@ -119,17 +118,31 @@ impl<const MIN: i64, const MAX: i64> Wire for Int<MIN, MAX> {
         let whole = raw.get().parse::<i64>().ok();
         // Beyond 2^53 a float says little, but every bound here is below that.
         let value = whole.or_else(|| (number.fract() == 0.0).then_some(number as i64));
-        match value {
-            None => problem("Expected integer, received float"),
-            Some(value) if value < MIN => problem(format!("Number must be greater than or equal to {MIN}")),
-            Some(value) if value > MAX => problem(format!("Number must be less than or equal to {MAX}")),
-            Some(value) => Ok(Self(value)),
-        }
+        value.map_or_else(|| problem("Expected integer, received float"), |value| Self::try_from(value).or_else(problem))
     }
 
     fn describe() -> Schema {
         let object = ObjectBuilder::new().schema_type(Type::Integer);
         Schema::Object(object.minimum(Some(MIN as isize)).maximum(Some(MAX as isize)).build())
+    }
+}
+
+impl<const MIN: i64, const MAX: i64> TryFrom<i64> for Int<MIN, MAX> {
+    type Error = String;
+
+    fn try_from(value: i64) -> Result<Self, String> {
+        match value {
+            value if value < MIN => Err(format!("Number must be greater than or equal to {MIN}")),
+            value if value > MAX => Err(format!("Number must be less than or equal to {MAX}")),
+            value => Ok(Self(value)),
+        }
+    }
+}
+
+impl<const MIN: i64, const MAX: i64> Int<MIN, MAX> {
+    /// The nearest that there is.
+    pub fn nearest(value: i64) -> Self {
+        Self(value.clamp(MIN, MAX))
     }
 }
 
@@ -146,17 +159,25 @@ pub struct Usd(pub f64);
 
 impl Wire for Usd {
     fn read(raw: &RawValue) -> Result<Self, Problems> {
-        match number(raw)? {
-            value if value < 0.0 => problem("Number must be greater than or equal to 0"),
-            value if value > MAX_USD => problem(format!("Number must be less than or equal to {MAX_USD}")),
-            // `-0` is a 0.
-            value => Ok(Self(value + 0.0)),
-        }
+        Self::try_from(number(raw)?).or_else(problem)
     }
 
     fn describe() -> Schema {
         let object = ObjectBuilder::new().schema_type(Type::Number);
         Schema::Object(object.minimum(Some(0_isize)).maximum(Some(MAX_USD as isize)).build())
+    }
+}
+
+impl TryFrom<f64> for Usd {
+    type Error = String;
+
+    fn try_from(value: f64) -> Result<Self, String> {
+        match value {
+            value if value < 0.0 => Err("Number must be greater than or equal to 0".into()),
+            // `-0` is a 0.
+            value if value <= MAX_USD => Ok(Self(value + 0.0)),
+            _ => Err(format!("Number must be less than or equal to {MAX_USD}")),
+        }
     }
 }
 
@@ -328,40 +349,10 @@ impl Wire for LabelText {
     }
 }
 
-/// Any JSON, of MAX bytes at most, kept as it came.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Json<const MAX: usize>(pub String);
-
-impl<const MAX: usize> Serialize for Json<MAX> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serde_json::from_str::<&RawValue>(&self.0).map_err(S::Error::custom)?.serialize(serializer)
-    }
-}
-
-impl<const MAX: usize> Wire for Json<MAX> {
-    fn read(raw: &RawValue) -> Result<Self, Problems> {
-        let text = raw.get();
-        if text.len() > MAX {
-            return problem(format!("JSON must be at most {MAX} bytes long"));
-        }
-        // Line breaks stand between values only (in text they are escaped), and the event stream has a meaning of its own for them.
-        Ok(Self(text.replace(['\n', '\r'], " ")))
-    }
-
-    fn absent() -> Option<Self> {
-        Some(Self("null".into()))
-    }
-
-    fn describe() -> Schema {
-        Schema::Object(ObjectBuilder::new().schema_type(SchemaType::AnyValue).build())
-    }
-}
-
 /// The address of an HTTP service.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct HttpUrl(pub String);
 
-const MAX_URL: usize = 2048;
 /// A plain form that is surely an address. Others pass as well (IPv6, a query), if they are one.
 pub const URL_PATTERN: &str = concat!(
     r"^https?://(([A-Za-z0-9-]+\.)*[A-Za-z][A-Za-z0-9-]*",
@@ -371,7 +362,7 @@ pub const URL_PATTERN: &str = concat!(
 
 impl Wire for HttpUrl {
     fn read(raw: &RawValue) -> Result<Self, Problems> {
-        let Text(text) = Text::<1, MAX_URL>::read(raw)?;
+        let Text(text) = Text::<1, { limits::URL_CHARS }>::read(raw)?;
         match Url::parse(&text) {
             Ok(url) if matches!(url.scheme(), "http" | "https") && url.has_host() => Ok(Self(text)),
             _ => problem("Invalid url: an http or https address like http://127.0.0.1:8000 is wanted"),
@@ -379,6 +370,8 @@ impl Wire for HttpUrl {
     }
 
     fn describe() -> Schema {
-        Schema::Object(ObjectBuilder::new().schema_type(Type::String).max_length(Some(MAX_URL)).pattern(Some(URL_PATTERN)).build())
+        Schema::Object(
+            ObjectBuilder::new().schema_type(Type::String).max_length(Some(limits::URL_CHARS)).pattern(Some(URL_PATTERN)).build(),
+        )
     }
 }

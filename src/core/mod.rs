@@ -12,6 +12,7 @@ pub mod command;
 pub mod decide;
 pub mod ids;
 mod keys;
+pub mod limits;
 pub mod mask;
 pub mod op;
 mod operation;

@@ -4,6 +4,7 @@
 //! dies or the answer is lost, the lease expires and the task gets another one. A completion arrives by the agent's own calls, so it does
 //! not need the answer here.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use reqwest::Method;
@@ -12,6 +13,7 @@ use tokio::sync::oneshot;
 
 use super::{Agents, calls};
 use bloom_api::agents::PushedTask;
+use bloom_api::json::readable;
 use bloom_core::command::PushEnd;
 use bloom_core::ids::{LeaseId, TaskId, WorkerId};
 use bloom_core::op;
@@ -158,7 +160,7 @@ impl Agents {
             Ok(reply) => reply,
             Err(SendError { text, is_unsent }) => return self.undelivered(task.id, lease, worker, text, !is_unsent).await,
         };
-        match serde_json::from_slice::<Box<RawValue>>(&reply.body) {
+        match answer_of(&reply.body) {
             Ok(answer) if reply.is_success() => Outcome::Accepted(answer),
             Ok(_) if lease.origin == Origin::Push && turns_away(reply.status) => {
                 self.undelivered(task.id, lease, worker, calls::refusal(&reply), false).await
@@ -216,6 +218,12 @@ impl Agents {
         tracing::warn!(%task, %lease, "the end of a push could not be stored; its lease will expire");
         None
     }
+}
+
+/// What the agent says, for whoever called: they must be able to read it.
+fn answer_of(body: &[u8]) -> Result<Box<RawValue>, serde_json::Error> {
+    let answer: &RawValue = serde_json::from_slice(body)?;
+    readable(answer.get()).map(Cow::into_owned)
 }
 
 /// Whether the agent has or had the task: its lease is active, or was released by the agent.

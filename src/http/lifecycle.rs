@@ -56,7 +56,7 @@ pub const HEARTBEAT: Policy = Policy::WORKER.rate(Rate::General);
     post, path = "/api/runtime/llm-tasks/{id}/heartbeat", operation_id = "heartbeatTask", tag = "leases",
     params(("id" = String, Path)), request_body = Heartbeat,
     responses(
-        (status = 200, description = "The lease, renewed.", body = Renewed),
+        (status = 200, description = "The lease, renewed; with `with_task`, also its task.", body = Renewed),
         (status = 404, description = "The task does not exist, or has no active lease.", body = ErrorText),
         (status = 409, description = "Another lease holds the task.", body = ErrorText),
     )
@@ -65,10 +65,10 @@ pub async fn heartbeat(State(app): State<AppState>, caller: Caller, path: TaskPa
     let raw = body.raw()?;
     let read = Heartbeat::read(raw).map_err(Error::from).and_then(|beat| {
         let holder = Holder { lease: beat.lease_id.map(|id| id.0), worker: beat.worker_id.map(|id| id.0) };
-        named(&caller, holder)
+        Ok((named(&caller, holder)?, beat.with_task))
     });
-    let holder = match read {
-        Ok(holder) => holder,
+    let (holder, with_task) = match read {
+        Ok(read) => read,
         Err(wrong) => return Err(app.most_important_error(&path, Ask::Heartbeat, raw, wrong).await),
     };
     let task = path.known().ok_or(Error::fixed(404, "Task or lease not found"))?;
@@ -76,7 +76,8 @@ pub async fn heartbeat(State(app): State<AppState>, caller: Caller, path: TaskPa
     let lease = active(&task)?;
     app.engine.last_seen.record(&lease.worker_id);
     let expires_at = lease.expires_at;
-    ok(&Renewed { lease, expires_at })
+    let spec = if with_task { Some(spec(&app.engine, &task).await?) } else { None };
+    ok(&Renewed { lease, expires_at, task: spec.as_deref().map(|spec| show_task(&app.engine, spec, &task)) })
 }
 
 /// A worker key is not bound to a worker, so a call with it must name the lease or the worker that it means.

@@ -7,10 +7,10 @@ use serde_json::value::RawValue;
 
 use bloom_core::audit::Actor;
 use bloom_core::command::WorkerChange;
+use bloom_core::limits;
 use bloom_core::worker::{MAX_CONCURRENCY, WorkerStatus};
 
 const MAX_AGENTS: usize = 10_000;
-const MAX_NAME_CHARS: usize = 128;
 
 /// `[…]` or `{"agents": […]}`. Entries are parsed one by one, so that a bad one does not affect the others.
 #[derive(Deserialize)]
@@ -79,10 +79,27 @@ fn entry(raw: &str) -> Result<WorkerChange, String> {
     if matches!(&*id, "." | "..") {
         return Err(format!("its name is {id:?}, which no URL can carry"));
     }
-    if id.chars().count() > MAX_NAME_CHARS {
-        return Err(format!("its name is longer than {MAX_NAME_CHARS} characters"));
+    if id.chars().count() > limits::NAME_CHARS {
+        return Err(format!("its name is longer than {} characters", limits::NAME_CHARS));
     }
     let capabilities = listed.capabilities.unwrap_or_default();
+    for (name, texts, most, chars) in [
+        ("url", listed.url.as_slice(), 1, limits::URL_CHARS),
+        ("agent_version", listed.agent_version.as_slice(), 1, limits::AGENT_VERSION_CHARS),
+        ("os_info", listed.os_info.as_slice(), 1, limits::OS_INFO_CHARS),
+        ("install_method", listed.install_method.as_slice(), 1, limits::INSTALL_METHOD_CHARS),
+        ("db_sha", listed.db_sha.as_slice(), 1, limits::DB_SHA_CHARS),
+        ("ip_addrs", listed.ip_addrs.as_deref().unwrap_or_default(), limits::IP_ADDRS, limits::IP_ADDR_CHARS),
+        ("labels", capabilities.labels.as_deref().unwrap_or_default(), limits::WORKER_LABELS, limits::WORKER_LABEL_CHARS),
+        ("agents", capabilities.agents.as_deref().unwrap_or_default(), limits::WORKER_AGENTS, limits::NAME_CHARS),
+    ] {
+        if texts.len() > most {
+            return Err(format!("{name} of {id:?} has more than {most} elements"));
+        }
+        if texts.iter().any(|text| text.chars().count() > chars) {
+            return Err(format!("{name} of {id:?} is longer than {chars} characters"));
+        }
+    }
     if capabilities.max_concurrency.is_some_and(|slots| !(1..=MAX_CONCURRENCY).contains(&slots)) {
         return Err(format!("capabilities.max_concurrency of {id:?} is not 1 to {MAX_CONCURRENCY}"));
     }
@@ -133,7 +150,11 @@ mod tests {
     #[test]
     fn a_bad_entry_costs_only_itself() {
         let body = r#"[{"name": "a"}, 7, {"name": 5}, {"url": "x"}, {"name": "b", "capabilities": {"max_concurrency": 99}},
-            {"name": "a\u0000b"}, {"name": "a"}, {"name": ".."}, {"name": "c", "capabilities": null, "status": "resting"}]"#;
+            {"name": "a\u0000b"}, {"name": "a"}, {"name": ".."}, {"name": "d", "os_info": "LONG"}, {"name": "e", "ip_addrs": ["LONG"]},
+            {"name": "f", "capabilities": {"labels": [MANY]}}, {"name": "c", "capabilities": null, "status": "resting"}]"#;
+        let body = body
+            .replace("LONG", &"x".repeat(limits::OS_INFO_CHARS + 1))
+            .replace("MANY", &vec!["\"l\""; limits::WORKER_LABELS + 1].join(","));
         let changes = parse(body.as_bytes()).unwrap();
         assert_eq!(changes.iter().map(|change| change.id.as_str()).collect::<Vec<_>>(), ["a", "c"]);
         assert_eq!(changes[0].status, None);

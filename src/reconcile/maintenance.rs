@@ -30,16 +30,28 @@ pub(super) async fn retain(context: Context) {
     context.every("retention", RETAIN_EVERY_MS, retain_once).await;
 }
 
+/// Neither waits for the other to work out.
 async fn retain_once(context: Context) -> Result<(), Error> {
-    let engine = &context.engine;
-    let days = |days: u32| (days > 0).then(|| i64::from(days) * DAY_MS);
+    let tasks = remove_tasks(&context).await;
+    prune_audit(&context).await.and(tasks)
+}
+
+fn days(days: u32) -> Option<Ms> {
+    (days > 0).then(|| i64::from(days) * DAY_MS)
+}
+
+async fn remove_tasks(Context { engine, options, .. }: &Context) -> Result<(), Error> {
+    let finished_for_ms = days(options.task_retention_days);
     for _ in 0..PAGES {
-        let finished_for_ms = days(context.options.task_retention_days);
         if engine.writers.maintain(Maintenance::RemoveTasks { finished_for_ms, limit: REMOVE_AT_ONCE }).await?.removed.is_empty() {
             break;
         }
     }
-    let Some(older_than_ms) = days(context.options.audit_retention_days) else { return Ok(()) };
+    Ok(())
+}
+
+async fn prune_audit(Context { engine, options, .. }: &Context) -> Result<(), Error> {
+    let Some(older_than_ms) = days(options.audit_retention_days) else { return Ok(()) };
     for _ in 0..PAGES {
         if engine.writers.maintain(Maintenance::PruneAudit { older_than_ms, limit: AUDIT_AT_ONCE }).await?.rows == 0 {
             break;

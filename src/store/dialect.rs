@@ -4,6 +4,7 @@ use sqlx::{AssertSqlSafe, SqlSafeStr as _, SqlStr};
 
 use super::cells::Type;
 use super::table::RowType;
+use bloom_core::limits::MAX_SAFE;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -46,6 +47,23 @@ impl Kind {
         match self {
             Self::Sqlite => "",
             Self::Postgres => "FOR NO KEY UPDATE SKIP LOCKED",
+        }
+    }
+
+    /// The sum of a column of whole numbers, which stays at the largest that every reader keeps exact: no report and no removal of old rows
+    /// is to fail on a sum. SQLite's `sum` fails beyond 64 bits; `total` adds floats, which are exact up to that number.
+    pub(super) fn sum(self, column: &str) -> String {
+        match self {
+            Self::Sqlite => format!("CAST(min(total({column}), {MAX_SAFE}.0) AS INTEGER)"),
+            Self::Postgres => format!("CAST(least(sum({column}), {MAX_SAFE}) AS BIGINT)"),
+        }
+    }
+
+    /// The sum of two whole numbers, likewise.
+    pub(super) fn plus(self, one: &str, other: &str) -> String {
+        match self {
+            Self::Sqlite => format!("CAST(min({one} + {other}, {MAX_SAFE}) AS INTEGER)"),
+            Self::Postgres => format!("CAST(least(CAST({one} AS NUMERIC) + {other}, {MAX_SAFE}) AS BIGINT)"),
         }
     }
 

@@ -76,6 +76,11 @@ impl Error {
         matches!(self, Self::Unavailable(_) | Self::Locked(_) | Self::CommitUnknown(_)) || self.trouble().is_some()
     }
 
+    /// What is in the database, or what it does with that, is wrong: another try would fail as well.
+    pub fn is_fault(&self) -> bool {
+        matches!(self, Self::Corrupt(_) | Self::Other(_))
+    }
+
     /// What is wrong with the database as a whole, where this error tells.
     pub fn trouble(&self) -> Option<Trouble> {
         match self {

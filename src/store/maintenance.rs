@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::args::Args;
 use super::cells::{Cells, Type};
-use super::dialect::{Kind, statement, upsert_adding};
+use super::dialect::{Kind, statement};
 use super::error::Error;
 use super::lists::first_id_of;
 use super::script::Script;
@@ -46,8 +46,10 @@ fn removable(condition: &str, order: &str, kind: Kind) -> String {
     format!(
         "SELECT t.id, t.agent_slug, t.rank, t.status, t.event_count FROM task_state t \
          WHERE {condition} AND t.status IN ('completed', 'failed', 'dead', 'cancelled') \
+            AND NOT t.id {} \
             AND NOT EXISTS (SELECT 1 FROM task_deps d JOIN task_state w ON w.id = d.task_id WHERE d.dep_id = t.id AND w.status = 'queued' LIMIT 1 OFFSET 0) \
          ORDER BY {order} LIMIT $2 {}",
+        kind.any(Type::Uuid, 3),
         kind.skip_locked()
     )
 }
@@ -62,11 +64,16 @@ statement!(
 statement!(
     KEEP_USAGE,
     |d| "INSERT INTO usage_daily (day, agent_slug, model, context_id, runs, input_tokens, output_tokens, cost_usd) \
-    SELECT ended_at / 86400000, agent_slug, coalesce(model, ''), context_id, count(*), CAST(sum(coalesce(input_tokens, 0)) AS BIGINT), \
-        CAST(sum(coalesce(output_tokens, 0)) AS BIGINT), sum(coalesce(cost_usd, 0.0)) \
-    FROM leases WHERE task_id {} AND {IS_RUN} GROUP BY ended_at / 86400000, agent_slug, coalesce(model, ''), context_id {}",
+    SELECT ended_at / 86400000, agent_slug, coalesce(model, ''), context_id, count(*), {}, {}, sum(coalesce(cost_usd, 0.0)) \
+    FROM leases WHERE task_id {} AND {IS_RUN} GROUP BY ended_at / 86400000, agent_slug, coalesce(model, ''), context_id \
+    ON CONFLICT (day, agent_slug, model, context_id) DO UPDATE SET runs = {}, input_tokens = {}, output_tokens = {}, \
+        cost_usd = usage_daily.cost_usd + excluded.cost_usd",
+    d.sum("coalesce(input_tokens, 0)"),
+    d.sum("coalesce(output_tokens, 0)"),
     d.any(Type::Uuid, 1),
-    upsert_adding("usage_daily", &["day", "agent_slug", "model", "context_id"], &["runs", "input_tokens", "output_tokens", "cost_usd"])
+    d.plus("usage_daily.runs", "excluded.runs"),
+    d.plus("usage_daily.input_tokens", "excluded.input_tokens"),
+    d.plus("usage_daily.output_tokens", "excluded.output_tokens")
 );
 statement!(DELETE_STATES, |d| "DELETE FROM task_state WHERE id {}", d.any(Type::Uuid, 1));
 statement!(DELETE_SPECS, |d| "DELETE FROM tasks WHERE id {}", d.any(Type::Uuid, 1));
@@ -157,22 +164,29 @@ impl Writer {
     }
 
     pub(super) async fn remove_tasks(&mut self, finished_for_ms: Option<Ms>, limit: i64) -> Result<Done, Error> {
+        self.pages.removing.clear();
         let done = self.try_remove_tasks(finished_for_ms, limit).await;
         self.pages.tasks.judge(&done);
+        if let Err(error) = &done
+            && error.is_fault()
+        {
+            self.pages.leave_out(error);
+        }
         done
     }
 
     async fn try_remove_tasks(&mut self, finished_for_ms: Option<Ms>, limit: i64) -> Result<Done, Error> {
         let (writer, n, time) = (self.id, self.n + 1, self.store.known_time());
         let limit = self.pages.tasks.rows.min(limit);
+        let left_out = self.pages.left_out.clone();
         self.begin_maintenance().await?;
         let conn = self.conn()?;
         let now = time_of(conn, time).await?;
-        let mut found = conn.fetch(&REMOVE_DUE, Args::new().int(now).int(limit)).await?;
+        let mut found = conn.fetch(&REMOVE_DUE, Args::new().int(now).int(limit).uuids(&left_out)).await?;
         if let Some(finished_for_ms) = finished_for_ms
             && (found.len() as i64) < limit
         {
-            let args = Args::new().int(now - finished_for_ms).int(limit - found.len() as i64);
+            let args = Args::new().int(now - finished_for_ms).int(limit - found.len() as i64).uuids(&left_out);
             found.extend(conn.fetch(&FINISHED_BEFORE, args).await?);
         }
         let mut doomed: Vec<(TaskId, String, i64, Status)> = Vec::new();
@@ -196,6 +210,8 @@ impl Writer {
             return Ok(Done::default());
         }
         let removed: Vec<TaskId> = doomed.iter().map(|(id, ..)| *id).collect();
+        self.pages.removing.clone_from(&removed);
+        let conn = self.conn()?;
         let statements = [
             &KEEP_USAGE,
             &DELETE_STATES,

@@ -1,10 +1,15 @@
-//! How many rows one transaction of maintenance deals with.
+//! How many rows one transaction of maintenance deals with, and which tasks it leaves out.
+
+use std::collections::BTreeSet;
 
 use super::error::Error;
+use bloom_core::ids::TaskId;
 
 const TASKS: i64 = 200;
 const BATCHES: i64 = 5000;
 const AUDIT: i64 = 10_000;
+/// Tasks that can't be removed are remembered up to this number, and then tried again.
+const MAX_LEFT_OUT: usize = 1000;
 
 /// How many rows a transaction of each job deals with. A page that was too heavy for the database's time limits would be so again: the
 /// next is half as large, down to a single row, and pages that work out make it grow again.
@@ -12,11 +17,35 @@ pub(super) struct PageSizes {
     pub tasks: PageSize,
     pub batches: PageSize,
     pub audit: PageSize,
+    /// The tasks of the newest page.
+    pub removing: Vec<TaskId>,
+    /// Tasks that can't be removed. They stay until the server starts again, so that all others are removed.
+    pub left_out: BTreeSet<TaskId>,
 }
 
 impl Default for PageSizes {
     fn default() -> Self {
-        Self { tasks: PageSize::new(TASKS), batches: PageSize::new(BATCHES), audit: PageSize::new(AUDIT) }
+        let (tasks, batches, audit) = (PageSize::new(TASKS), PageSize::new(BATCHES), PageSize::new(AUDIT));
+        Self { tasks, batches, audit, removing: Vec::new(), left_out: BTreeSet::new() }
+    }
+}
+
+impl PageSizes {
+    /// The removal of a page of tasks failed because of the content of the database. The next pages are smaller, until the page is the one
+    /// task that can't be removed.
+    pub fn leave_out(&mut self, error: &Error) {
+        self.tasks.rows = (self.removing.len() as i64 / 2).max(1);
+        if let [task] = self.removing[..] {
+            tracing::error!(
+                %task,
+                %error,
+                "a task can't be removed and is left out, others are removed; correct its rows in the database, then restart the server"
+            );
+            if self.left_out.len() == MAX_LEFT_OUT {
+                self.left_out.clear();
+            }
+            self.left_out.insert(task);
+        }
     }
 }
 

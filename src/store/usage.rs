@@ -4,7 +4,7 @@ use jiff::Span;
 use jiff::civil::{self, Date};
 
 use super::args::Args;
-use super::dialect::{Sql, Statement, statement};
+use super::dialect::{Kind, Sql, Statement, statement};
 use super::error::Error;
 use super::{Store, all};
 use bloom_core::Ms;
@@ -34,9 +34,10 @@ pub struct UsageRow {
 /// A lease counts as a run when a completion was stored for it.
 pub(super) const IS_RUN: &str = "(completed OR input_tokens IS NOT NULL)";
 
-fn text(daily: &str, live: &str, order: &str) -> String {
+fn text(kind: Kind, daily: &str, live: &str, order: &str) -> String {
+    let [runs, input_tokens, output_tokens] = ["runs", "input_tokens", "output_tokens"].map(|column| kind.sum(column));
     format!(
-        "SELECT key, CAST(sum(runs) AS BIGINT), CAST(sum(input_tokens) AS BIGINT), CAST(sum(output_tokens) AS BIGINT), \
+        "SELECT key, {runs}, {input_tokens}, {output_tokens}, \
             CAST(sum(cost_usd) AS DOUBLE PRECISION) FROM (\
             SELECT {daily} AS key, runs, input_tokens, output_tokens, cost_usd FROM usage_daily WHERE day >= $1 AND day <= $2 \
             UNION ALL SELECT {live}, 1, coalesce(input_tokens, 0), coalesce(output_tokens, 0), coalesce(cost_usd, 0.0) FROM leases \
@@ -45,10 +46,10 @@ fn text(daily: &str, live: &str, order: &str) -> String {
     )
 }
 
-statement!(BY_DAY, |_d| "{}", text("day", "ended_at / 86400000", "key DESC"));
-statement!(BY_AGENT, |_d| "{}", text("agent_slug", "agent_slug", "key"));
-statement!(BY_MODEL, |_d| "{}", text("model", "coalesce(model, '')", "key"));
-statement!(BY_CONTEXT, |_d| "{}", text("context_id", "context_id", "key"));
+statement!(BY_DAY, |d| "{}", text(d, "day", "ended_at / 86400000", "key DESC"));
+statement!(BY_AGENT, |d| "{}", text(d, "agent_slug", "agent_slug", "key"));
+statement!(BY_MODEL, |d| "{}", text(d, "model", "coalesce(model, '')", "key"));
+statement!(BY_CONTEXT, |d| "{}", text(d, "context_id", "context_id", "key"));
 
 impl Store {
     /// At most 1000 rows; days newest first, the rest by key. `from` is included, `to` is not; where tasks were removed, both count in

@@ -9,6 +9,8 @@
 //! contexts/NAME/      where the runs of a context work, kept
 //! sessions/NAME.json  the CLI's session of that context
 //! runs/LEASE/         one run, until its end is acknowledged
+//! set-aside/TIME-LEASE/  the newest of the runs whose files could not be used
+//! projects/           repositories that the server had cloned
 //! ```
 
 use std::fs::{self, File, TryLockError};
@@ -21,7 +23,11 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
+use super::now_ms;
 use bloom_core::Ms;
+
+/// Runs that are kept of those whose files could not be used.
+const MAX_SET_ASIDE: usize = 20;
 
 /// An agent's directory, held by this process.
 #[derive(Debug)]
@@ -151,6 +157,27 @@ impl Home {
         self.root.join("runs").join(lease.to_string())
     }
 
+    /// Moves the files of a run to where they are in nobody's way. Gives the place.
+    ///
+    /// # Errors
+    /// They can't be moved.
+    pub fn set_aside(&self, run: &Path) -> io::Result<PathBuf> {
+        let dir = self.root.join("set-aside");
+        private_dir(&dir)?;
+        let name = run.file_name().unwrap_or_default().to_string_lossy();
+        // The time comes first, so that the order of names is that of age.
+        let place = dir.join(format!("{}-{name}", now_ms()));
+        fs::rename(run, &place)?;
+        let mut kept: Vec<PathBuf> = fs::read_dir(&dir)?.flatten().map(|entry| entry.path()).collect();
+        kept.sort();
+        for old in kept.iter().rev().skip(MAX_SET_ASIDE) {
+            if let Err(error) = fs::remove_dir_all(old) {
+                tracing::warn!(path = %old.display(), %error, "the files of an old run could not be removed");
+            }
+        }
+        Ok(place)
+    }
+
     /// The runs that an earlier process left.
     pub fn run_dirs(&self) -> Vec<PathBuf> {
         let entries = fs::read_dir(self.root.join("runs")).into_iter().flatten().flatten();
@@ -219,6 +246,23 @@ mod tests {
         assert_eq!(home.name(None, "http://b").unwrap(), name);
         private_dir(&home.run_dir(Uuid::nil())).unwrap();
         assert!(home.name(None, "http://a").unwrap_err().contains("http://b has not received"));
+    }
+
+    #[test]
+    fn only_the_newest_of_unusable_runs_are_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        let home = Home::open(&dir.path().join("agent")).unwrap();
+        let places: Vec<_> = (0..MAX_SET_ASIDE + 2)
+            .map(|n| {
+                let run = home.run_dir(Uuid::from_u128(n as u128));
+                private_dir(&run).unwrap();
+                home.set_aside(&run).unwrap()
+            })
+            .collect();
+        assert!(home.run_dirs().is_empty());
+        let kept: Vec<_> = places.iter().map(|place| place.exists()).collect();
+        assert_eq!((kept.iter().filter(|kept| **kept).count(), kept.last()), (MAX_SET_ASIDE, Some(&true)));
+        assert!(!kept[0]);
     }
 
     #[test]

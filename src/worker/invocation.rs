@@ -66,7 +66,7 @@ fn claude(profile: &Profile, profiles_dir: &Path, task: &Task, conversation: &Co
     }
     option("--model", task.model.as_ref().or(profile.model.as_ref()).map(Into::into));
     option("--fallback-model", profile.fallback_model.as_ref().map(Into::into));
-    let cap = [Some(task.policy.budget).filter(|usd| *usd > 0.0), profile.max_budget_usd].into_iter().flatten().reduce(f64::min);
+    let cap = [Some(task.policy.budget.0).filter(|usd| *usd > 0.0), profile.max_budget_usd].into_iter().flatten().reduce(f64::min);
     option("--max-budget-usd", cap.map(|usd| usd.to_string().into()));
     option("--permission-mode", profile.permission_mode.as_ref().map(Into::into));
     let list = |tools: &[String]| (!tools.is_empty()).then(|| tools.join(",").into());

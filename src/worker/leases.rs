@@ -12,10 +12,10 @@ use uuid::Uuid;
 
 use super::report::{self, Backoff};
 use super::spool::{EventLog, Record, RunDir};
-use super::task::{Lease, Task};
+use super::task::{self, Lease, Task};
 use super::verdict::{self, Stop, Verdict};
 use super::{Agent, Held, now_ms, process, run};
-use bloom_api::answers::{Claimed, Directives, RenewedLeases};
+use bloom_api::answers::{Claimed, ClaimedLease, Directives, RenewedLeases};
 use bloom_api::requests::{Claim, WorkerHeartbeat};
 use bloom_api::values::{Id, Int, List};
 use bloom_client::{self as client, CALL_LIMIT};
@@ -66,7 +66,7 @@ impl Agent {
                     backoff = Backoff::default();
                     let came_empty = claimed.leases.is_empty();
                     for given in claimed.leases {
-                        self.accept(given.lease.into(), given.task.into());
+                        self.take(given);
                     }
                     self.follow(&claimed.directives);
                     // A server that can't wait, as while it stops, is not asked without a pause.
@@ -106,11 +106,40 @@ impl Agent {
         }
     }
 
+    /// What can't be run here goes back.
+    fn take(self: &Arc<Self>, given: ClaimedLease<'_>) {
+        let (lease, task) = (given.lease.id, given.task.id);
+        match task::taken(given.lease, given.task) {
+            Ok((lease, task)) => {
+                self.accept(lease, task);
+            }
+            Err(wrong) => {
+                tracing::error!(%task, %lease, wrong, "the server gave a task that this agent can't run; it is handed back. Update the agent");
+                self.report(task, lease, Verdict::Release { reason: format!("this agent can't run it: {wrong}") });
+            }
+        }
+    }
+
+    /// Tells how a lease ended whose run is not begun.
+    pub(super) fn report(self: &Arc<Self>, task: Uuid, lease: Uuid, verdict: Verdict) {
+        // The agent holds it until then, so that no claim brings it again.
+        let ttl = HEARTBEAT_EVERY * 3;
+        let held = Held { is_over: true, ..Held::new(task, ttl, Instant::now() + ttl, None) };
+        if self.lock().insert(lease, held).is_some() {
+            return;
+        }
+        let agent = self.clone();
+        tokio::spawn(async move {
+            report::deliver(&agent, task, lease, verdict).await;
+            agent.forget(lease);
+        });
+    }
+
     /// Begins the run of a lease that is new to us. False: it can't be kept on disk, so it is not begun.
     pub(super) fn accept(self: &Arc<Self>, lease: Lease, task: Task) -> bool {
         // It came while the server did not know yet that nothing new is taken.
         let unwanted = self.draining.load(Ordering::Relaxed) || self.is_closed_for(&task.agent_slug);
-        let ttl = Duration::from_secs(lease.ttl_seconds);
+        let ttl = lease.ttl();
         // How old it is nobody knows, so it is renewed before its process starts.
         let held = Held::new(task.id, ttl, Instant::now() + ttl, unwanted.then_some(Stop::HandBack));
         let stop = held.stop.subscribe();
@@ -125,11 +154,8 @@ impl Agent {
             tracing::error!(lease = %lease.id, %error, "a task could not be stored on disk; it is handed back, and no others are taken for a while");
             self.unwell_until.store(now_ms() + UNWELL_MS, Ordering::Relaxed);
             self.state_changed.notify_waiters();
-            let (agent, task) = (self.clone(), record.task.id);
-            tokio::spawn(async move {
-                report::deliver(&agent, task, lease.id, Verdict::Release { reason: format!("the worker's disk: {error}") }).await;
-                agent.forget(lease.id);
-            });
+            self.forget(lease.id);
+            self.report(record.task.id, lease.id, Verdict::Release { reason: format!("the worker's disk: {error}") });
             return false;
         }
         tokio::spawn(self.clone().see_through(dir, record, stop));
@@ -139,7 +165,7 @@ impl Agent {
 
     /// Goes on with a run of an earlier process.
     pub(super) fn take_up(self: &Arc<Self>, dir: RunDir, record: Record, valid_until: Instant) {
-        let held = Held::new(record.task.id, Duration::from_secs(record.lease.ttl_seconds), valid_until, None);
+        let held = Held::new(record.task.id, record.lease.ttl(), valid_until, None);
         let stop = held.stop.subscribe();
         self.lock().insert(record.lease.id, held);
         tokio::spawn(self.clone().see_through(dir, record, stop));

@@ -5,6 +5,7 @@
 
 mod account;
 mod availability;
+mod connections;
 pub mod echo;
 mod home;
 mod invocation;
@@ -15,6 +16,7 @@ pub mod profile;
 mod prompt;
 mod push_server;
 mod report;
+mod repositories;
 mod run;
 mod spool;
 mod stream;
@@ -22,6 +24,7 @@ mod task;
 mod verdict;
 
 use std::collections::BTreeMap;
+use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
@@ -42,7 +45,7 @@ pub use home::hostname;
 pub use invocation::ECHO;
 use profile::Profiles;
 use spool::{Record, RunDir};
-use verdict::Stop;
+use verdict::{Stop, Verdict};
 
 /// Last calls at a stop, with a server that may be gone.
 const FAREWELL: Duration = Duration::from_secs(5);
@@ -232,15 +235,14 @@ impl Agent {
     /// Goes on with what an earlier process left.
     async fn find_runs(self: &Arc<Self>) {
         let mut found: Vec<(RunDir, Record)> = Vec::new();
+        let mut unusable = Vec::new();
         for path in self.home.run_dirs() {
             let dir = RunDir::new(path);
             match dir.record() {
                 Ok(record) => found.push((dir, record)),
                 // It was never begun: without a record nothing was started.
-                Err(error) if error.kind() == std::io::ErrorKind::NotFound => dir.remove(),
-                Err(error) => {
-                    tracing::error!(run = %dir, %error, "the files of an earlier run can't be read: check them, then remove them")
-                }
+                Err(error) if error.kind() == io::ErrorKind::NotFound => dir.remove(),
+                Err(error) => unusable.push((dir, error)),
             }
         }
         // What was started is watched again; what was not starts.
@@ -250,12 +252,34 @@ impl Agent {
         let started = |record: &Record| record.process.is_some().then(|| record.lease.id.to_string());
         let keep: Vec<String> = found.iter().filter_map(|(_, record)| started(record)).collect();
         process::sweep(self.home.root(), &keep).await;
+        for (dir, error) in unusable {
+            self.set_aside(&dir, &error);
+        }
         let renewed = self.home.renewed_at().unwrap_or(0);
         for (dir, record) in found {
-            let age = Duration::from_millis(u64::try_from(now_ms() - renewed.max(record.taken_at)).unwrap_or(u64::MAX));
-            let left = Duration::from_secs(record.lease.ttl_seconds).saturating_sub(age);
+            let age = Duration::from_millis(u64::try_from(now_ms().saturating_sub(renewed.max(record.taken_at))).unwrap_or(u64::MAX));
+            let left = record.lease.ttl().saturating_sub(age);
             tracing::info!(lease = %record.lease.id, task = %record.task.id, "continuing an earlier run");
             self.take_up(dir, record, Instant::now() + left);
+        }
+    }
+
+    /// A run whose record is damaged, or of a newer agent, must not keep this agent from its work. Its processes have been ended.
+    fn set_aside(self: &Arc<Self>, dir: &RunDir, error: &io::Error) {
+        if let Some((task, lease)) = dir.names() {
+            let unusable = || Verdict::Release { reason: format!("the agent can't use its files of the run: {error}") };
+            self.report(task, lease, dir.verdict().unwrap_or_else(unusable));
+        }
+        match self.home.set_aside(dir.path()) {
+            Ok(place) => tracing::error!(
+                place = %place.display(),
+                %error,
+                "the files of an earlier run can't be used and were set aside; its task is handed back. Were they written by a newer \
+                 version of the agent, use that one; else check the disk. Remove the files when nobody needs them"
+            ),
+            Err(moving) => {
+                tracing::error!(run = %dir, %error, %moving, "the files of an earlier run can't be used: check them, then remove them")
+            }
         }
     }
 

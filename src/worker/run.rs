@@ -157,7 +157,7 @@ impl Run<'_> {
             .ok_or_else(|| failed(&profile.program().display().to_string(), &"the program does not exist or is not executable"))?;
         fs::write(self.dir.prompt(), text).map_err(|error| failed("the prompt can't be written", &error))?;
         let invocation = Invocation::new(profile, program, profiles_dir, &record.task, conversation, &context_dir, &self.dir.prompt());
-        record.starts += 1;
+        record.starts = record.starts.saturating_add(1);
         record.process = None;
         let kept = self.dir.keep(record);
         kept.map_err(|error| failed("the run can't be stored on disk", &error))?;
@@ -258,7 +258,7 @@ impl Run<'_> {
                     stop = Some(reason);
                 }
                 // A lease that is over leaves no time.
-                let soon = Duration::from_secs(record.lease.ttl_seconds) / 10;
+                let soon = record.lease.ttl() / 10;
                 let grace = if reason == Stop::LeaseLost { TERM_GRACE.min(soon) } else { TERM_GRACE };
                 if !process::end(watched.running.leader, &lease, grace).await {
                     break None;
@@ -277,7 +277,7 @@ impl Run<'_> {
         self.keep_events(&mut found, start, tail.offset + 1);
         // Children of children may have stayed.
         process::end(watched.running.leader, &lease, TERM_GRACE).await;
-        let duration_ms = (now_ms() - watched.running.started_at).max(0);
+        let duration_ms = now_ms().saturating_sub(watched.running.started_at);
         let stderr = self.dir.stderr_tail(start, STDERR_TAIL);
         self.tell("ended", json!({"exit": exit, "duration_ms": duration_ms}));
         // Of a process that was not our child nobody knows the status, unless it was left.
@@ -343,9 +343,9 @@ struct Limits {
 
 impl Limits {
     fn new(record: &Record, profile: &Profile, started_at: Ms) -> Self {
-        let ran = Duration::from_millis(u64::try_from(now_ms() - started_at).unwrap_or(0));
+        let ran = Duration::from_millis(u64::try_from(now_ms().saturating_sub(started_at)).unwrap_or(0));
         let now = Instant::now();
-        let left = Duration::from_secs(record.task.policy.timeout_sec.unsigned_abs()).saturating_sub(ran);
+        let left = Duration::from_secs(record.task.policy.timeout_sec.0.unsigned_abs()).saturating_sub(ran);
         Self { end: now + left, stall: Duration::from_secs(profile.stall_seconds), last_output: now, printed: 0, result_at: None }
     }
 

@@ -16,15 +16,17 @@ use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Value, json};
+use uuid::Uuid;
 
 use super::home::{private_dir, read_json, write_json, write_json_durably};
 use super::process::{self, Leader};
-use super::stream::Found;
+use super::stream::{Found, MAX_TEXT, cut};
 use super::task::{Lease, Task};
 use super::verdict::Verdict;
-use bloom_api::requests::EventBody;
-use bloom_api::values::{Int, Json};
+use bloom_api::json::{Json, is_too_deep};
+use bloom_api::requests::{EventBody, MAX_EVENT_BYTES};
+use bloom_api::values::Int;
 use bloom_core::Ms;
 
 /// Beyond this a run's text is not told any more; the server keeps the newest 10,000 events of a task.
@@ -72,6 +74,10 @@ impl RunDir {
         Self { path }
     }
 
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// Begins a run: from here on a later process knows of it.
     pub fn create(&self, record: &Record) -> io::Result<()> {
         private_dir(&self.path)?;
@@ -96,6 +102,20 @@ impl RunDir {
             leader: process::find_leader(&record.lease.id.to_string()),
             started_at: kept_at().and_then(|at| Ms::try_from(at.as_millis()).ok()).unwrap_or_default(),
         })
+    }
+
+    /// The task and the lease of a record that can't be used otherwise.
+    pub fn names(&self) -> Option<(Uuid, Uuid)> {
+        #[derive(Deserialize)]
+        struct Named {
+            id: Uuid,
+        }
+        #[derive(Deserialize)]
+        struct Names {
+            lease: Named,
+            task: Named,
+        }
+        read_json::<Names>(&self.path.join("run.json")).map(|names| (names.task.id, names.lease.id))
     }
 
     pub fn verdict(&self) -> Option<Verdict> {
@@ -200,7 +220,7 @@ impl EventLog {
                 break;
             }
             self.last_seq += 1;
-            let event = EventBody { seq: Int(self.last_seq), kind, at: Int(now), data: Json(data.to_string()) };
+            let event = EventBody { seq: Int(self.last_seq), kind, at: Int::nearest(now), data: fit(data) };
             serde_json::to_writer(&mut lines, &Line { event, start, offset })?;
             lines.push(b'\n');
         }
@@ -224,6 +244,13 @@ impl EventLog {
     pub fn reader(&self) -> io::Result<EventReader> {
         Ok(EventReader { file: File::open(&self.path)?, position: 0 })
     }
+}
+
+/// What the server takes: it would refuse a whole call for one event that is not like that.
+fn fit(data: Value) -> Json<MAX_EVENT_BYTES> {
+    let text = data.to_string();
+    let fits = text.len() <= MAX_EVENT_BYTES && !is_too_deep(&text);
+    Json(if fits { text } else { json!({"text": cut(&text, MAX_TEXT)}).to_string() })
 }
 
 /// Reads the record from its beginning: the server knows what it has got already.
@@ -306,8 +333,6 @@ impl Tail {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
     use bloom_core::task::EventKind;
 
@@ -328,8 +353,11 @@ mod tests {
 
         let mut log = EventLog::open(&dir).unwrap();
         assert!(log.is_told(1, 10) && !log.is_told(1, 11) && !log.is_told(2, 0));
-        log.add(vec![(EventKind::Text, json!({"text": "c"}))], 1, 12, 6).unwrap();
-        assert_eq!(reader.batch().unwrap().0.iter().map(|event| event.seq.0).collect::<Vec<_>>(), [3]);
+        let deep = (0..100).fold(json!(1), |inner, _| json!([inner]));
+        log.add(vec![(EventKind::ToolUse, json!({"input": deep}))], 1, 12, 6).unwrap();
+        let (events, _) = reader.batch().unwrap();
+        assert_eq!(events.iter().map(|event| event.seq.0).collect::<Vec<_>>(), [3]);
+        assert!(events[0].data.0.starts_with("{\"text\":") && !is_too_deep(&events[0].data.0), "what the server would refuse is a text");
     }
 
     #[test]

@@ -11,7 +11,7 @@ use bloom_core::Ms;
 use bloom_core::task::{EventKind, Usage};
 
 /// Text of an event beyond this is cut: the whole is in the result.
-const MAX_TEXT: usize = 32 * 1024;
+pub const MAX_TEXT: usize = 32 * 1024;
 /// What is kept of a plain text answer; the server takes no more either.
 const MAX_OUTPUT: usize = 16 << 20;
 /// What is kept of lines that could not be understood, to show.
@@ -102,10 +102,9 @@ impl Reading {
             return Some(ending.usage);
         }
         let sum = |usage: &BTreeMap<String, Usage>| {
-            usage.values().fold(Usage::default(), |sum, one| Usage {
-                input_tokens: sum.input_tokens + one.input_tokens,
-                output_tokens: sum.output_tokens + one.output_tokens,
-                cost_usd: 0.0,
+            usage.values().fold(Usage::default(), |mut sum, one| {
+                sum.add(*one);
+                sum
             })
         };
         (!self.messages.is_empty()).then(|| sum(&self.messages))
@@ -275,7 +274,10 @@ impl Reading {
 fn tokens(usage: &Value) -> Usage {
     let count = |name: &str| usage[name].as_u64().and_then(|count| i64::try_from(count).ok()).unwrap_or(0);
     Usage {
-        input_tokens: count("input_tokens") + count("cache_creation_input_tokens") + count("cache_read_input_tokens"),
+        input_tokens: ["input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens"]
+            .map(count)
+            .into_iter()
+            .fold(0, i64::saturating_add),
         output_tokens: count("output_tokens"),
         cost_usd: 0.0,
     }

@@ -1,11 +1,14 @@
 //! What the agent keeps of a task and of its lease: its own form, in files that a later version of it reads.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use bloom_api::agents::PushedTask;
 use bloom_api::answers;
-use bloom_api::tasks::{self, Policy};
+use bloom_api::requests::LeaseSeconds;
+use bloom_api::tasks::{self, NewPolicy};
+use bloom_api::wire::deserialize;
 use bloom_api::words::{AnyFormat, AnySession};
 use bloom_core::task::Session;
 
@@ -17,7 +20,7 @@ pub struct Task {
     pub prompt: String,
     #[serde(default)]
     pub context_hints: Vec<String>,
-    pub policy: Policy,
+    pub policy: NewPolicy,
     pub desired_format: AnyFormat,
     #[serde(default = "in_its_context")]
     pub session: AnySession,
@@ -28,40 +31,52 @@ fn in_its_context() -> AnySession {
     Session::Context.into()
 }
 
-/// From a claim, or as it was pushed: the fields have the same names, but for the id.
-macro_rules! task_of {
-    ($from:ty, $id:ident) => {
-        impl From<$from> for Task {
-            fn from(task: $from) -> Self {
-                Self {
-                    id: task.$id,
-                    context_id: task.context_id.into(),
-                    agent_slug: task.agent_slug.into(),
-                    prompt: task.prompt.into(),
-                    context_hints: task.context_hints.into(),
-                    policy: task.policy,
-                    desired_format: task.desired_format,
-                    session: task.session,
-                    model: task.model.map(Into::into),
-                }
-            }
-        }
-    };
-}
+impl TryFrom<tasks::Task<'_>> for Task {
+    type Error = String;
 
-task_of!(tasks::Task<'_>, id);
-task_of!(PushedTask<'_>, task_id);
+    fn try_from(task: tasks::Task<'_>) -> Result<Self, String> {
+        Ok(Self {
+            id: task.id,
+            context_id: task.context_id.into(),
+            agent_slug: task.agent_slug.into(),
+            prompt: task.prompt.into(),
+            context_hints: task.context_hints.into(),
+            policy: task.policy.try_into()?,
+            desired_format: task.desired_format,
+            session: task.session,
+            model: task.model.map(Into::into),
+        })
+    }
+}
 
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 pub struct Lease {
     pub id: Uuid,
-    pub ttl_seconds: u64,
+    #[serde(deserialize_with = "deserialize")]
+    pub ttl_seconds: LeaseSeconds,
 }
 
-impl From<answers::Lease<'_>> for Lease {
-    fn from(lease: answers::Lease<'_>) -> Self {
-        Self { id: lease.id, ttl_seconds: lease.ttl_seconds.unsigned_abs() }
+impl Lease {
+    pub fn ttl(&self) -> Duration {
+        Duration::from_secs(self.ttl_seconds.0.unsigned_abs())
     }
+}
+
+impl TryFrom<answers::Lease<'_>> for Lease {
+    type Error = String;
+
+    fn try_from(lease: answers::Lease<'_>) -> Result<Self, String> {
+        let ttl_seconds = lease.ttl_seconds.try_into().map_err(|wrong| format!("ttl_seconds of its lease: {wrong}"))?;
+        Ok(Self { id: lease.id, ttl_seconds })
+    }
+}
+
+/// A task and its lease as the server gives them, once they are known to be what this agent can keep to.
+///
+/// # Errors
+/// Which number is out of bounds.
+pub fn taken(lease: answers::Lease<'_>, task: tasks::Task<'_>) -> Result<(Lease, Task), String> {
+    Ok((lease.try_into()?, task.try_into()?))
 }
 
 #[cfg(test)]
@@ -85,7 +100,7 @@ mod tests {
             },
         }))
         .unwrap();
-        assert_eq!((record.lease.ttl_seconds, record.task.policy.timeout_sec, record.task.model), (300, 60, None));
+        assert_eq!((record.lease.ttl_seconds.0, record.task.policy.timeout_sec.0, record.task.model), (300, 60, None));
         let told = json!({"Complete": {
             "lease_id": ID, "status": "error", "output": "o", "error_message": "why", "artifact_tags": ["t"], "reason": "timeout",
             "metrics": {"duration_ms": 7, "tokens_used": null}, "retryable": true, "retry_at": 9, "keep_attempt": true,

@@ -99,7 +99,7 @@ fn failed(lease: Uuid, reading: &Reading, end: &End, failure: Failure) -> Verdic
         error_message: Some(if message.is_empty() { failure.reason.as_str().into() } else { message.into() }),
         reason: Some(failure.reason),
         retryable: failure.retryable,
-        retry_at: failure.retry_at.map(Int),
+        retry_at: failure.retry_at.map(Int::nearest),
         keep_attempt: failure.is_outside,
         ..completion(lease, reading, end)
     }))
@@ -112,7 +112,7 @@ fn completion(lease_id: Uuid, reading: &Reading, end: &End) -> Completion {
         usage: usage.map(Into::into),
         session_id: reading.session_id.clone().map(Into::into),
         model: reading.model.clone().map(Into::into),
-        ..Completion::new(Outcome::Success, end.duration_ms, usage.map(|usage| usage.input_tokens + usage.output_tokens))
+        ..Completion::new(Outcome::Success, end.duration_ms, usage.map(|usage| usage.input_tokens.saturating_add(usage.output_tokens)))
     }
 }
 
@@ -145,7 +145,7 @@ fn stopped(task: &Task, stop: Stop) -> Option<Failure> {
     Some(match stop {
         Stop::HandBack => return None,
         Stop::Cancelled => Failure::new(Reason::Cancelled, "cancelled on request"),
-        Stop::Timeout => Failure::new(Reason::Timeout, format!("did not end within {} s (policy.timeout_sec)", task.policy.timeout_sec)),
+        Stop::Timeout => Failure::new(Reason::Timeout, format!("did not end within {} s (policy.timeout_sec)", task.policy.timeout_sec.0)),
         Stop::Stalled => Failure::new(Reason::Stalled, "no output for too long (stall_seconds of its profile)"),
         Stop::Flooded => Failure::new(Reason::AgentError, "printed more than 1 GiB"),
         Stop::LeaseLost => Failure::new(Reason::WorkerLost, "the lease was lost, and the run was ended"),

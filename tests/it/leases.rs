@@ -100,6 +100,15 @@ on_both! {
         server.poke(&task.path("/heartbeat")).await.ok();
     }
 
+    async fn a_heartbeat_may_ask_for_the_task(server) {
+        let (task, lease) = server.crew().leased_task().await;
+        let answer = task.heartbeat(json!({ "lease_id": lease.id, "with_task": true })).await.ok();
+        assert_eq!((&answer["lease"]["id"], &answer["task"]), (&json!(lease.id), &task.now().await));
+        assert_eq!(task.heartbeat(json!({ "lease_id": lease.id })).await.ok().get("task"), None);
+        task.heartbeat(json!({ "lease_id": NO_ID, "with_task": true })).await.error(409);
+        task.heartbeat(json!({ "with_task": "yes" })).await.refuses(&["with_task"]);
+    }
+
     async fn a_heartbeat_may_name_its_lease_or_worker(server) {
         let crew = server.crew();
         let worker = crew.worker().register().await;

@@ -45,6 +45,7 @@ mod probes;
 mod push;
 mod readme;
 mod replicas;
+mod reported;
 mod requeue;
 mod row_locks;
 mod sessions;

@@ -12,6 +12,7 @@ const README: &str = include_str!("../../README.md");
 const COMMAND_LINE: &str = include_str!("../../docs/command-line.md");
 const API_BY_CURL: &str = include_str!("../../docs/api-by-curl.md");
 const SETTINGS_PAGE: &str = include_str!("../../docs/settings.md");
+const LIMITS_PAGE: &str = include_str!("../../docs/limits.md");
 const METRICS_PAGE: &str = include_str!("../../docs/metrics.md");
 const ARROW: &str = "# → ";
 
@@ -138,4 +139,35 @@ fn its_table_has_every_metric() {
     let known: BTreeSet<_> = families.iter().flat_map(|source| metric_names(source, '"')).collect();
     assert!(known.len() > 25, "{known:?}");
     assert_eq!(metric_names(METRICS_PAGE, '`'), known);
+}
+
+/// Each row of docs/limits.md names fields and their limit, and OpenAPI has that limit for them.
+#[test]
+fn the_limits_of_reports_are_those_of_the_api() {
+    let printed = Command::new(server::BINARY).arg("openapi").output().expect("the program").stdout;
+    let document: Value = serde_json::from_slice(&printed).expect("JSON");
+    let mut compared = 0;
+    for (section, bodies) in [
+        ("## Registration", &["NewWorker"][..]),
+        ("## Completion", &["Completion"]),
+        ("## Claims", &["Claim", "WorkerHeartbeat", "NewEvents", "NewCompletions", "Release"]),
+    ] {
+        let text = LIMITS_PAGE.split_once(section).expect(section).1.split("\n## ").next().expect("a section");
+        // A schema can't tell of bytes and of depth.
+        for row in text.lines().filter(|line| line.starts_with("| `") && !line.contains(" bytes ") && !line.contains(" levels ")) {
+            let (names, limit) = row.trim_matches('|').split_once('|').expect("two cells");
+            let digits: String = limit.split('(').next().unwrap_or(limit).chars().filter(char::is_ascii_digit).collect();
+            for name in names.split('`').skip(1).step_by(2) {
+                let found = bodies.iter().find_map(|body| {
+                    let start = &document["components"]["schemas"][body];
+                    let field = name.split('.').try_fold(start, |schema, part| schema["properties"].get(part))?;
+                    let field = if names.contains("each") { &field["items"] } else { field };
+                    ["maxLength", "maxItems", "maximum"].iter().find_map(|limit| field[limit].as_u64())
+                });
+                assert_eq!(found.map(|found| found.to_string()), Some(digits.clone()), "{name}: {row}");
+                compared += 1;
+            }
+        }
+    }
+    assert!(compared > 25, "{compared}");
 }

@@ -161,7 +161,7 @@ impl Session {
 
     pub async fn heartbeat(&mut self, held: &Held) -> Result<(), BenchError> {
         let path = format!("/api/runtime/llm-tasks/{}/heartbeat", held.task);
-        self.post("heartbeat", &path, &Heartbeat { lease_id: held.lease.map(Id), worker_id: None }, 200).await?;
+        self.post("heartbeat", &path, &Heartbeat { lease_id: held.lease.map(Id), worker_id: None, with_task: false }, 200).await?;
         Ok(())
     }
 

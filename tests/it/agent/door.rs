@@ -1,15 +1,21 @@
 //! The agent's push server, called as a documented server does.
 
 use super::*;
+use crate::support::agent::AgentPlan;
 use crate::support::{Database, Server};
 
-const KEY: (&str, &str) = ("x-membridge-agent", "agent-key");
+pub(super) const KEY: (&str, &str) = ("x-membridge-agent", "agent-key");
 
-fn with(more: &'static [&'static str], body: impl AsyncFnOnce(&Server, &Api, &agent::Agent)) {
+pub(super) fn with(more: &[&str], body: impl AsyncFnOnce(&Server, &Api, &agent::Agent)) {
+    with_agent(|agent| agent.arg(more), body);
+}
+
+/// An agent that listens for pushes, set up further by the test.
+pub(super) fn with_agent(set_up: impl FnOnce(AgentPlan) -> AgentPlan, body: impl AsyncFnOnce(&Server, &Api, &agent::Agent)) {
     run(async {
-        let server = Server::on(Database::Sqlite).start();
+        let server = Server::on(Database::Sqlite).env("MEMBRIDGE_AGENT_KEY", KEY.1).start();
         let agent = server.agent("box").slots(2).shell().env("MEMBRIDGE_AGENT_KEY", KEY.1);
-        let agent = agent.arg(&["--listen", "127.0.0.1:0", "--push-only"]).arg(more).start();
+        let agent = set_up(agent.arg(&["--listen", "127.0.0.1:0", "--push-only"])).start();
         let worker = eventually("the agent is registered", || async {
             let answer = server.get("workers/box").await;
             (answer.status == 200).then(|| answer.ok())
@@ -60,7 +66,7 @@ fn bad_pushes_are_refused() {
     with(&[], async |_, door, _| {
         let door = door.with_header(KEY.0, KEY.1);
         for (body, status) in
-            [("{", 400), ("{}", 422), ("{\"task_id\": 5}", 422), ("{\"task_id\": \"0190a0a0-0000-7000-8000-000000000000\"}", 400)]
+            [("{", 400), ("{}", 422), ("{\"task_id\": 5}", 422), ("{\"task_id\": \"0190a0a0-0000-7000-8000-000000000000\"}", 409)]
         {
             let answer = door.post_bytes("/execute-task", body).await;
             assert_eq!(answer.status, status, "{body}: {}", answer.text);
@@ -73,6 +79,31 @@ fn bad_pushes_are_refused() {
             assert_eq!(door.post("/clone", body.clone()).await.status, 400, "{body}");
         }
         assert_eq!(door.poke("/self-update").await.status, 501);
+    });
+}
+
+/// What runs is what the server has, whatever the caller says.
+#[test]
+fn a_push_is_only_a_hint() {
+    with(&[], async |server, door, agent| {
+        let door = door.with_header(KEY.0, KEY.1);
+        let tally = Tally::new();
+        let task = server.crew().task().prompt("echo \"the server's prompt\"").create().await;
+        let lease = task.lease(json!({"worker_id": "box"})).await.created();
+        let mut body = pushed(&task).await;
+        body["prompt"] = json!(tally.mark());
+        body["lease_id"] = json!("0190a0a0-0000-7000-8000-000000000000");
+        let refused = door.post("/execute-task", body.clone()).await;
+        assert_eq!(refused.status, 409, "the server does not confirm this lease: {}", refused.text);
+        assert_eq!(agent.kept_runs(), 0);
+        body["lease_id"] = lease["lease"]["id"].clone();
+        for timeout in [json!(i64::MAX), json!(i64::MIN), json!(u64::MAX)] {
+            body["policy"] = json!({"timeout_sec": timeout});
+            let answer = door.post("/execute-task", body.clone()).await;
+            assert_eq!(answer.status, 202, "{}", answer.text);
+        }
+        task.reaches("completed").await;
+        assert_eq!((tally.count(), result(&task).await["output"].clone()), (0, json!("the server's prompt\n")));
     });
 }
 

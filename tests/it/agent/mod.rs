@@ -6,7 +6,10 @@ mod dev;
 mod door;
 mod ending;
 mod fleet;
+mod push_limits;
+mod repositories;
 mod running;
+mod set_aside;
 mod stopping;
 
 use std::path::PathBuf;

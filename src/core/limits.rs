@@ -1,0 +1,36 @@
+//! How much is taken of what workers report: whoever tells more is refused.
+//!
+//! Lists show many workers and results at once, and reports add the numbers of many runs up, so one worker must not be able to fill the
+//! memory of a server, or a sum.
+
+/// Also the length of a slug.
+pub const NAME_CHARS: usize = 128;
+pub const URL_CHARS: usize = 2048;
+pub const WORKER_LABELS: usize = 64;
+pub const WORKER_LABEL_CHARS: usize = 64;
+/// Agent slugs that a worker serves.
+pub const WORKER_AGENTS: usize = 128;
+pub const IP_ADDRS: usize = 32;
+pub const IP_ADDR_CHARS: usize = 64;
+pub const AGENT_VERSION_CHARS: usize = 128;
+pub const OS_INFO_CHARS: usize = 512;
+pub const INSTALL_METHOD_CHARS: usize = 64;
+/// Of what the control plane tells of a worker's database.
+pub const DB_SHA_CHARS: usize = 128;
+
+pub const ERROR_MESSAGE_CHARS: usize = 65_536;
+pub const ARTIFACT_TAGS: usize = 64;
+pub const ARTIFACT_TAG_CHARS: usize = 255;
+/// Of one kind, in one run.
+pub const TOKENS: i64 = 1_000_000_000_000;
+/// Of both kinds.
+pub const TOKENS_USED: i64 = 2 * TOKENS;
+/// 366 days.
+pub const DURATION_MS: i64 = 366 * 24 * 60 * 60 * 1000;
+
+/// The largest whole number that every JSON reader keeps exact. Sums stay at it.
+pub const MAX_SAFE: i64 = 9_007_199_254_740_991;
+
+/// Levels of arrays and objects in JSON that is kept as it comes. Readers give up on what is nested deeper: many after 128 levels, some
+/// after 100, and an answer adds a few.
+pub const JSON_DEPTH: usize = 64;

@@ -1,0 +1,131 @@
+//! Connections of the push server: so many at a time, in all and from one address, and each only as long as it is of use. The agent
+//! needs its file descriptors for its runs.
+
+use std::net::IpAddr;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use axum::Router;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use parking_lot::Mutex;
+use rustix::process::{Resource, getrlimit};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+use tokio_io_timeout::TimeoutStream;
+use tokio_util::sync::CancellationToken;
+
+/// Connections at a time, but no more than a quarter of the files that the agent may open.
+const MAX_CONNECTIONS: usize = 256;
+/// Of them, those of one address: a caller that keeps its own ones busy leaves room for others.
+const MAX_OF_ADDRESS: usize = 64;
+/// For a request's head, and between requests.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
+/// For a caller that does not read its answers.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
+/// A rest after a failed accept: most fail because there are too many open files.
+const ACCEPT_REST: Duration = Duration::from_millis(50);
+/// The log tells of refused connections so often at the most.
+const TELL_EVERY: Duration = Duration::from_secs(60);
+
+/// Serves until `stopped`, and then what is under way.
+pub(super) async fn serve(listener: TcpListener, router: Router, stopped: CancellationToken) {
+    let mut http = http1::Builder::new();
+    http.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT);
+    let places = Places::new();
+    let mut told: Option<Instant> = None;
+    // Dropped with this future, it ends them all.
+    let mut connections = JoinSet::new();
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            Some(_) = connections.join_next() => continue,
+            () = stopped.cancelled() => break,
+        };
+        match accepted {
+            Ok((stream, peer)) => match places.take(peer.ip().to_canonical()) {
+                Some(place) => {
+                    let connection = connect(http.clone(), stream, router.clone(), stopped.clone());
+                    connections.spawn(async move {
+                        connection.await;
+                        drop(place);
+                    });
+                }
+                // Dropping the stream closes it.
+                None if told.is_none_or(|told| told.elapsed() >= TELL_EVERY) => {
+                    tracing::warn!(
+                        %peer,
+                        most = places.most,
+                        most_of_one_address = MAX_OF_ADDRESS,
+                        "too many connections to the push server, this one is closed; let only the servers reach its port"
+                    );
+                    told = Some(Instant::now());
+                }
+                None => {}
+            },
+            Err(error) => {
+                tracing::warn!(%error, "a connection to the push server could not be accepted");
+                sleep(ACCEPT_REST).await;
+            }
+        }
+    }
+    drop(listener);
+    while connections.join_next().await.is_some() {}
+}
+
+async fn connect(http: http1::Builder, stream: TcpStream, router: Router, stopped: CancellationToken) {
+    let mut stream = TimeoutStream::new(stream);
+    stream.set_write_timeout(Some(WRITE_TIMEOUT));
+    let mut connection = pin!(http.serve_connection(TokioIo::new(Box::pin(stream)), TowerToHyperService::new(router)));
+    let ended = tokio::select! {
+        ended = connection.as_mut() => ended,
+        () = stopped.cancelled() => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    if let Err(error) = ended {
+        // Callers go away as they please, and idle connections are closed.
+        tracing::debug!(%error, "a connection to the push server ended");
+    }
+}
+
+/// The addresses of the open connections.
+struct Places {
+    open: Arc<Mutex<Vec<IpAddr>>>,
+    most: usize,
+}
+
+struct Place {
+    open: Arc<Mutex<Vec<IpAddr>>>,
+    peer: IpAddr,
+}
+
+impl Places {
+    fn new() -> Self {
+        let files = getrlimit(Resource::Nofile).current.and_then(|files| usize::try_from(files).ok());
+        let most = files.map_or(MAX_CONNECTIONS, |files| (files / 4).clamp(1, MAX_CONNECTIONS));
+        Self { open: Arc::default(), most }
+    }
+
+    fn take(&self, peer: IpAddr) -> Option<Place> {
+        let mut open = self.open.lock();
+        let has_room = open.len() < self.most && open.iter().filter(|other| **other == peer).count() < MAX_OF_ADDRESS;
+        has_room.then(|| {
+            open.push(peer);
+            Place { open: self.open.clone(), peer }
+        })
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut open = self.open.lock();
+        if let Some(at) = open.iter().position(|peer| *peer == self.peer) {
+            open.swap_remove(at);
+        }
+    }
+}

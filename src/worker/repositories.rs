@@ -1,0 +1,93 @@
+//! Repositories that the server has this worker clone, below the work directory.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use std::{fs, io};
+
+use axum::Json;
+use axum::extract::State;
+use axum::extract::rejection::JsonRejection;
+use axum::http::StatusCode;
+use cap_std::ambient_authority;
+use cap_std::fs::Dir;
+use serde::Deserialize;
+use serde_json::json;
+use tokio::process::Command;
+use uuid::Uuid;
+
+use super::push_server::{PushResponse, output, refuse};
+use super::{Agent, home};
+
+const CLONE_LIMIT: Duration = Duration::from_secs(600);
+const MAX_PATH: usize = 256;
+
+#[derive(Deserialize)]
+pub(super) struct Wanted {
+    repo_url: String,
+    project_name: String,
+    target_path: Option<String>,
+}
+
+/// Clones a repository below the work directory.
+pub(super) async fn clone(State(agent): State<Arc<Agent>>, body: Result<Json<Wanted>, JsonRejection>) -> PushResponse {
+    let wanted = match body {
+        Ok(Json(wanted)) => wanted,
+        Err(rejection) => return refuse(rejection.status(), &rejection.body_text()),
+    };
+    if !(wanted.repo_url.starts_with("https://") || wanted.repo_url.starts_with("git@")) {
+        return refuse(StatusCode::BAD_REQUEST, "repo_url must begin with https:// or git@");
+    }
+    let place = wanted.target_path.unwrap_or(wanted.project_name);
+    let is_name =
+        |part: &str| !part.starts_with('.') && !part.is_empty() && part.chars().all(|c| c.is_ascii_alphanumeric() || " ._-".contains(c));
+    if place.len() > MAX_PATH || !place.split('/').all(is_name) {
+        return refuse(
+            StatusCode::BAD_REQUEST,
+            "project_name and target_path must be a path below the work directory, of letters, digits, space . _ - and /",
+        );
+    }
+    let projects = agent.home.root().join("projects");
+    // A caller that goes away must not end it in the middle.
+    let cloned = tokio::spawn(clone_to(wanted.repo_url, projects.clone(), place.clone())).await;
+    match cloned {
+        Ok(Ok(())) => (StatusCode::OK, Json(json!({"status": "cloned", "path": projects.join(place)}))),
+        Ok(Err((status, why))) => refuse(status, &why),
+        Err(error) => refuse(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()),
+    }
+}
+
+/// Clones beside the other projects, and moves the clone to its place when it is whole. The links of earlier clones are followed only as
+/// long as they lead to a place below `projects`.
+async fn clone_to(repo_url: String, projects: PathBuf, place: String) -> Result<(), (StatusCode, String)> {
+    let unusable = |error: io::Error| (StatusCode::INSUFFICIENT_STORAGE, format!("the directory can't be used: {error}"));
+    home::private_dir(&projects).map_err(unusable)?;
+    let dir = Dir::open_ambient_dir(&projects, ambient_authority()).map_err(unusable)?;
+    let part = format!(".clone-{}", Uuid::now_v7());
+    // Asked before the long work as well as after it.
+    is_free(&dir, &place)?;
+    let mut git = Command::new("git");
+    // Nobody is there to be asked for a password.
+    git.env("GIT_TERMINAL_PROMPT", "0").args(["clone", "--quiet", "--", &repo_url]).arg(projects.join(&part));
+    let cloned = output(git, CLONE_LIMIT).await.map_err(|why| (StatusCode::BAD_GATEWAY, format!("git clone failed: {why}")));
+    let moved = cloned.and_then(|_| move_to(&dir, &part, &place));
+    if moved.is_err() {
+        let _ = fs::remove_dir_all(projects.join(&part));
+    }
+    moved
+}
+
+fn is_free(dir: &Dir, place: &str) -> Result<(), (StatusCode, String)> {
+    match dir.symlink_metadata(place) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Ok(_) => Err((StatusCode::CONFLICT, "The target already exists".into())),
+        Err(error) => Err((StatusCode::BAD_REQUEST, format!("target_path leads out of the work directory, or can't be used: {error}"))),
+    }
+}
+
+fn move_to(dir: &Dir, part: &str, place: &str) -> Result<(), (StatusCode, String)> {
+    is_free(dir, place)?;
+    let parent = Path::new(place).parent().filter(|parent| !parent.as_os_str().is_empty());
+    let made = parent.map_or(Ok(()), |parent| dir.create_dir_all(parent));
+    made.and_then(|()| dir.rename(part, dir, place)).map_err(|error| (StatusCode::CONFLICT, error.to_string()))
+}
