@@ -3,3 +3,4 @@
 
 pub mod scripted;
 pub mod tables;
+mod writer;

@@ -6,21 +6,18 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bloom_core::Ms;
-use bloom_core::audit::AuditEntry;
 use bloom_core::cache::{ReadyRow, Scope};
-use bloom_core::command::Keys;
 use bloom_core::ids::{LeaseId, TaskId, WorkerId};
 use bloom_core::task::{TaskSpec, TaskState};
 use bloom_core::wakeup::{Waiters, Wakeup, WakeupId};
 use bloom_core::worker::Worker;
-use bloom_core::working_set::{Loaded, WorkingSet};
-use bloom_database::{
-    Changed, CountDeltas, CountsAt, Database, Done, Due, Error, Feed, LockWait, Maintenance, Position, Result, Service, Writer,
-};
+use bloom_core::working_set::WorkingSet;
+use bloom_database::{CountDeltas, CountsAt, Database, Due, Error, Feed, LockWait, Position, Result, Service, Writer};
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
 use crate::tables::{START, Tables};
+use crate::writer::ScriptedWriter;
 
 const TRIP: Duration = Duration::from_millis(1);
 
@@ -159,6 +156,20 @@ impl ScriptedDatabase {
         self.script().lock_waits.clone()
     }
 
+    /// A load begins.
+    pub(crate) fn note_lock_wait(&self, wait: LockWait) {
+        self.script().lock_waits.push(wait);
+    }
+
+    pub(crate) fn is_refused(&self, set: &WorkingSet) -> bool {
+        self.script().refused.as_ref().is_some_and(|is_refused| is_refused(set))
+    }
+
+    /// Whether the connection is lost at this commit, and if so, whether it arrives.
+    pub(crate) fn take_lost_commit(&self) -> Option<bool> {
+        self.script().lost_commit.take()
+    }
+
     /// Somebody else leads from now on.
     pub fn elect_another(&self) {
         let expires_at = self.clock() + 1_000;
@@ -168,7 +179,7 @@ impl ScriptedDatabase {
     }
 
     /// A call arrives. Each takes a while, so that time passes also for a loop that never rests.
-    async fn arrive(&self, call: Call) -> Result<()> {
+    pub(crate) async fn arrive(&self, call: Call) -> Result<()> {
         tokio::time::sleep(TRIP).await;
         let mut script = self.script();
         *script.asked.entry(call).or_default() += 1;
@@ -179,7 +190,7 @@ impl ScriptedDatabase {
     }
 
     /// Its answer is under way.
-    async fn answer(&self, call: Call) {
+    pub(crate) async fn answer(&self, call: Call) {
         let hold = self.script().holds.remove(&call);
         if let Some((found, go)) = hold {
             found.send(()).expect("the test waits");
@@ -187,7 +198,7 @@ impl ScriptedDatabase {
         }
     }
 
-    async fn ask<T: Send>(&self, call: Call, look: impl FnOnce(&mut Tables, Ms) -> T + Send) -> Result<T> {
+    pub(crate) async fn ask<T: Send>(&self, call: Call, look: impl FnOnce(&mut Tables, Ms) -> T + Send) -> Result<T> {
         self.arrive(call).await?;
         let found = look(&mut self.tables(), self.clock());
         self.answer(call).await;
@@ -203,7 +214,7 @@ impl Database for ScriptedDatabase {
 
     async fn writer(&self) -> Result<Box<dyn Writer>> {
         let id = self.ask(Call::Other, |tables, _| tables.register_writer()).await?;
-        Ok(Box::new(ScriptedWriter { database: self.clone(), id, n: 0 }))
+        Ok(Box::new(ScriptedWriter::new(self.clone(), id)))
     }
 
     async fn now(&self) -> Result<Ms> {
@@ -295,128 +306,4 @@ impl Database for ScriptedDatabase {
     async fn count_errors(&self) -> Result<CountDeltas> {
         self.ask(Call::CountErrors, |tables, _| tables.count_errors()).await
     }
-}
-
-struct ScriptedWriter {
-    database: ScriptedDatabase,
-    id: i64,
-    n: i64,
-}
-
-impl ScriptedWriter {
-    /// Records a commit as the next batch, unless its leadership is over.
-    fn commit(&self, tables: &mut Tables, now: Ms, epoch: Option<i64>, counts: CountDeltas, changes: Changed) -> Result<()> {
-        if epoch.is_some_and(|epoch| !tables.is_led(now, epoch)) {
-            return Err(Error::NotLeader);
-        }
-        tables.record(Position { writer: self.id, n: self.n + 1 }, now, counts, changes);
-        Ok(())
-    }
-}
-
-#[async_trait]
-impl Writer for ScriptedWriter {
-    fn id(&self) -> i64 {
-        self.id
-    }
-
-    fn n(&self) -> i64 {
-        self.n
-    }
-
-    async fn begin_and_load(&mut self, keys: &Keys, wait: LockWait) -> Result<Loaded> {
-        self.database.script().lock_waits.push(wait);
-        self.database.ask(Call::Load, |tables, now| tables.memory.load(now, keys)).await
-    }
-
-    async fn save(&mut self, set: &WorkingSet, check_epoch: Option<i64>) -> Result<()> {
-        self.database.arrive(Call::Save).await?;
-        let lost = {
-            let mut script = self.database.script();
-            if script.refused.as_ref().is_some_and(|is_refused| is_refused(set)) {
-                return Err(Error::Other("refused".into()));
-            }
-            script.lost_commit.take()
-        };
-        let lost_error = || Error::CommitUnknown("the connection broke".into());
-        if lost == Some(false) {
-            return Err(lost_error());
-        }
-        {
-            let now = self.database.clock();
-            let mut tables = self.database.tables();
-            let before = tables.memory.clone();
-            tables.memory.save(set).map_err(|index| Error::Conflict(index.into()))?;
-            if let Err(error) = self.commit(&mut tables, now, check_epoch, CountDeltas::of(set), Changed::of(set)) {
-                tables.memory = before;
-                return Err(error);
-            }
-        }
-        self.database.answer(Call::Save).await;
-        if lost.is_some() {
-            return Err(lost_error());
-        }
-        self.n += 1;
-        Ok(())
-    }
-
-    async fn rollback(&mut self) -> Result<()> {
-        self.database.arrive(Call::Other).await
-    }
-
-    async fn resolve_commit(&mut self) -> Result<bool> {
-        self.database.arrive(Call::ResolveCommit).await?;
-        let mut tables = self.database.tables();
-        // Maintenance removes writers that were silent for long.
-        if !tables.writers.contains_key(&self.id) {
-            (self.id, self.n) = (tables.register_writer(), 0);
-            return Ok(false);
-        }
-        self.n += 1;
-        Ok(tables.resolve(Position { writer: self.id, n: self.n }, self.database.clock()))
-    }
-
-    async fn maintain(&mut self, job: &Maintenance) -> Result<Done> {
-        self.database.arrive(Call::Maintain).await?;
-        let now = self.database.clock();
-        let mut tables = self.database.tables();
-        let done = match job {
-            Maintenance::CompactCounts => {
-                tables.compact();
-                Done::default()
-            }
-            Maintenance::PruneBatches { older_than_ms } => {
-                tables.prune_batches(now - older_than_ms);
-                Done::default()
-            }
-            Maintenance::PruneAudit { older_than_ms, limit } => {
-                let is_old = |entry: &mut AuditEntry| entry.timestamp < now - older_than_ms;
-                let limit = usize::try_from(*limit).expect("a limit");
-                let rows = tables.memory.audit.extract_if(.., is_old).take(limit).count() as u64;
-                Done { rows, ..Done::default() }
-            }
-            Maintenance::RemoveTasks { finished_for_ms, limit } => {
-                let is_due = |task: &TaskState| {
-                    let is_old = |finished_for_ms: &Ms| task.finished_at.is_some_and(|at| at <= now - finished_for_ms);
-                    task.remove_at.is_some_and(|at| at <= now) || finished_for_ms.as_ref().is_some_and(is_old)
-                };
-                let done = tables.remove_tasks(is_due, *limit);
-                if done.is_batch {
-                    let changes = Changed { removed_tasks: done.removed.clone(), ..Changed::default() };
-                    self.commit(&mut tables, now, None, done.counts.clone(), changes)?;
-                    self.n += 1;
-                }
-                done
-            }
-            Maintenance::CorrectCounts { missing, epoch } => {
-                let changes = Changed { recounted: true, ..Changed::default() };
-                self.commit(&mut tables, now, Some(*epoch), missing.clone(), changes)?;
-                self.n += 1;
-                Done { is_batch: true, ..Done::default() }
-            }
-        };
-        Ok(done)
-    }
-
-    async fn close(self: Box<Self>) {}
 }

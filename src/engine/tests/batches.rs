@@ -102,10 +102,13 @@ async fn a_stop_carries_out_what_was_taken_in() {
         async move { engine.writers.submit(create("first")).await.map(drop) }
     });
     hold.is_found().await;
-    let (second, ()) = tokio::join!(engine.writers.submit(create("second")), async {
-        hold.let_go();
-        engine.stop().await;
-    });
+    let both = async {
+        tokio::join!(engine.writers.submit(create("second")), async {
+            hold.let_go();
+            engine.stop().await;
+        })
+    };
+    let (second, ()) = timeout(Duration::from_secs(60), both).await.expect("all are answered");
     assert_eq!((first.await.unwrap(), second.map(drop)), (Ok(()), Ok(())));
     assert_eq!(engine.writers.submit(create("late")).await.map(drop), Err(Error::Unavailable));
     assert_eq!(tasks_in(&database), 2);

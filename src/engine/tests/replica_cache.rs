@@ -47,10 +47,13 @@ async fn commits_of_others_come_by_the_feed() {
 async fn an_open_claim_gets_what_another_replica_creates() {
     let (_, one, _, other) = two().await;
     register(&other, "w").await;
-    let started = Instant::now();
-    let (leased, id) = tokio::join!(other.claims.claim(claim("w", 10_000)), created(&one));
+    let (leased, (id, created_at)) = tokio::join!(other.claims.claim(claim("w", 10_000)), async {
+        // Between two looks of the claim.
+        tokio::time::sleep(Duration::from_millis(2_300)).await;
+        (created(&one).await, Instant::now())
+    });
     assert_eq!(leased.unwrap()[0].id, id);
-    assert!(started.elapsed() < Duration::from_millis(500), "it is woken, and does not find it by its next look");
+    assert!(created_at.elapsed() < Duration::from_millis(500), "it is woken, and does not find it by its next look");
 }
 
 #[tokio::test(start_paused = true)]

@@ -40,8 +40,10 @@ async fn one_that_is_cut_off_is_followed_when_its_leadership_has_run_out() {
 async fn a_single_failure_to_renew_ends_nothing() {
     let replica = replica().await;
     replica.database.fail(Call::Lead, bloom_database::Error::Unavailable("the connection broke".into()));
-    pass(5_000).await;
-    assert_eq!(replica.epoch(), Some(1));
+    for _ in 0..1_000 {
+        pass(1).await;
+        assert_eq!(replica.epoch(), Some(1));
+    }
 }
 
 #[tokio::test(start_paused = true)]

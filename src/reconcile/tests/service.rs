@@ -1,4 +1,16 @@
+use bloom_test_database::scripted::Call;
+
 use super::*;
+
+#[tokio::test(start_paused = true)]
+async fn every_replica_marks_its_service_twice_a_second() {
+    let leader = replica().await;
+    let other = leader.beside().await;
+    let before = other.database.asked(Call::MarkServed);
+    pass(10_000).await;
+    let marks = other.database.asked(Call::MarkServed) - before;
+    assert!((19..=20).contains(&marks), "{marks}");
+}
 
 #[tokio::test(start_paused = true)]
 async fn a_gap_is_one_only_if_no_replica_serves() {
