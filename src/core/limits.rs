@@ -9,7 +9,7 @@ pub const URL_CHARS: usize = 2048;
 pub const WORKER_LABELS: usize = 64;
 pub const WORKER_LABEL_CHARS: usize = 64;
 /// Agent slugs that a worker serves.
-pub const WORKER_AGENTS: usize = 128;
+pub const WORKER_AGENTS: usize = 512;
 pub const IP_ADDRS: usize = 32;
 pub const IP_ADDR_CHARS: usize = 64;
 pub const AGENT_VERSION_CHARS: usize = 128;

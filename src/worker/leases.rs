@@ -1,5 +1,6 @@
 //! The leases that this agent has: how they come, how they are kept, and what becomes of each.
 
+use std::collections::btree_map::Entry;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -125,9 +126,10 @@ impl Agent {
         // The agent holds it until then, so that no claim brings it again.
         let ttl = HEARTBEAT_EVERY * 3;
         let held = Held { is_over: true, ..Held::new(task, ttl, Instant::now() + ttl, None) };
-        if self.lock().insert(lease, held).is_some() {
-            return;
-        }
+        match self.lock().entry(lease) {
+            Entry::Vacant(place) => place.insert(held),
+            Entry::Occupied(_) => return,
+        };
         let agent = self.clone();
         tokio::spawn(async move {
             report::deliver(&agent, task, lease, verdict).await;
@@ -143,7 +145,7 @@ impl Agent {
         // How old it is nobody knows, so it is renewed before its process starts.
         let held = Held::new(task.id, ttl, Instant::now() + ttl, unwanted.then_some(Stop::HandBack));
         let stop = held.stop.subscribe();
-        if let std::collections::btree_map::Entry::Vacant(place) = self.lock().entry(lease.id) {
+        if let Entry::Vacant(place) = self.lock().entry(lease.id) {
             place.insert(held);
         } else {
             return true;

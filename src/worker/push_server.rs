@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use axum::body::to_bytes;
+use axum::body::Body;
 use axum::extract::rejection::JsonRejection;
 use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::http::StatusCode;
@@ -14,6 +14,7 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
+use futures_util::StreamExt;
 use secrecy::ExposeSecret;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -34,6 +35,7 @@ use bloom_core::worker::WorkerStatus;
 
 /// A prompt of 1 MiB and what is around it.
 const MAX_BODY: usize = 4 << 20;
+const MAX_DRAINED: usize = 32 << 20;
 /// For a body, and for the turn to send it.
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 /// Requests with a body under way: what they hold in memory is limited by this.
@@ -68,6 +70,7 @@ pub(super) async fn serve(agent: Arc<Agent>, listener: TcpListener, stopped: Can
         .route("/uninstall", post(uninstall))
         .merge(commands)
         .route_layer(middleware::from_fn_with_state(context, guard));
+    // The guard has limited the body.
     let router = Router::new().route("/health", get(health)).merge(guarded).layer(DefaultBodyLimit::disable()).with_state(agent);
     connections::serve(listener, router, stopped).await;
 }
@@ -85,12 +88,29 @@ async fn guard(State(context): State<Context>, request: Request, next: Next) -> 
         return refuse(StatusCode::SERVICE_UNAVAILABLE, "This agent has too many requests under way, try again").into_response();
     };
     let (head, body) = request.into_parts();
-    match timeout(BODY_TIMEOUT, to_bytes(body, MAX_BODY)).await {
+    match timeout(BODY_TIMEOUT, gather(body)).await {
         Ok(Ok(body)) => next.run(Request::from_parts(head, body.into())).await,
-        Ok(Err(_)) => {
-            refuse(StatusCode::PAYLOAD_TOO_LARGE, &format!("The body is too large: at most {MAX_BODY} bytes are taken")).into_response()
-        }
+        Ok(Err(refusal)) => refusal.into_response(),
         Err(_) => refuse(StatusCode::REQUEST_TIMEOUT, "The request's body did not arrive in time").into_response(),
+    }
+}
+
+/// What is too long is read on for a while and dropped, so that the caller, still sending, gets to see the answer.
+async fn gather(body: Body) -> Result<Vec<u8>, PushResponse> {
+    let mut pieces = body.into_data_stream();
+    let (mut whole, mut length) = (Vec::new(), 0);
+    while let Some(piece) = pieces.next().await {
+        let piece = piece.map_err(|_| refuse(StatusCode::BAD_REQUEST, "The request's body could not be read"))?;
+        length += piece.len();
+        if length <= MAX_BODY {
+            whole.extend_from_slice(&piece);
+        } else if length > MAX_DRAINED {
+            break;
+        }
+    }
+    match length <= MAX_BODY {
+        true => Ok(whole),
+        false => Err(refuse(StatusCode::PAYLOAD_TOO_LARGE, &format!("The body is too large: at most {MAX_BODY} bytes are taken"))),
     }
 }
 

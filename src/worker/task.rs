@@ -86,8 +86,30 @@ mod tests {
     use crate::spool::Record;
     use crate::verdict::Verdict;
     use bloom_api::requests::EventBody;
+    use bloom_api::tasks::{NewPolicy, Policy};
 
     const ID: &str = "0190a0a0-0000-7000-8000-000000000000";
+
+    #[test]
+    fn numbers_that_no_agent_can_keep_to_are_refused() {
+        let record = |timeout_sec: i64, ttl_seconds: u64| {
+            serde_json::from_value::<Record>(json!({
+                "lease": {"id": ID, "ttl_seconds": ttl_seconds}, "taken_at": 5, "process": null, "starts": 0,
+                "task": {
+                    "id": ID, "context_id": "c", "agent_slug": "a", "prompt": "p", "desired_format": "text",
+                    "policy": {"timeout_sec": timeout_sec, "budget": 0.5},
+                },
+            }))
+        };
+        assert!(record(3600, 86_400).is_ok());
+        for (timeout_sec, ttl_seconds) in [(3601, 300), (i64::MAX, 300), (i64::MIN, 300), (0, 300), (60, 86_401), (60, u64::MAX), (60, 0)] {
+            assert!(record(timeout_sec, ttl_seconds).is_err(), "{timeout_sec} {ttl_seconds}");
+        }
+        let policy = |timeout_sec, budget| NewPolicy::try_from(Policy { timeout_sec, budget });
+        assert!(policy(3600, 0.0).is_ok());
+        assert_eq!(policy(i64::MAX, 0.0).unwrap_err(), "policy.timeout_sec: Number must be less than or equal to 3600");
+        assert!(policy(60, f64::NAN).is_err() && policy(60, -1.0).is_err());
+    }
 
     /// As earlier versions wrote them: no run is forgotten over an update of the agent.
     #[test]

@@ -43,6 +43,15 @@ fn told_lease(stub: &Stub) -> Value {
 }
 
 on_both! {
+    async fn an_answer_that_nobody_could_read_is_shown_as_text(server) {
+        let deep = format!("{}{}", "[".repeat(99_999), "]".repeat(99_999));
+        let stub = agent(202, &deep).await;
+        let crew = server.crew();
+        let worker = crew.worker_at(&stub.url).register().await;
+        let answer = crew.task().create().await.dispatch(json!({ "worker_id": worker.name })).await.ok();
+        assert_eq!(answer["execution"], deep);
+    }
+
     async fn the_agent_gets_the_task_and_its_answer_is_shown(server) {
         let stub = agent(202, r#"{"accepted": true, "note": "ü"}"#).await;
         let crew = server.crew();

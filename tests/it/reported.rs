@@ -34,7 +34,7 @@ on_both! {
             ("ip_addrs", json!([]), json!([long(65)]), "0: String must contain at most 64"),
             ("capabilities", json!({ "labels": vec![long(64); 64] }), json!({ "labels": vec!["a"; 65] }), "labels: Array must contain at most 64"),
             ("capabilities", json!({}), json!({ "labels": [long(65)] }), "labels.0: String must contain at most 64"),
-            ("capabilities", json!({ "agents": vec![long(128); 128] }), json!({ "agents": vec!["a"; 129] }), "agents: Array must contain at most 128"),
+            ("capabilities", json!({ "agents": vec![long(128); 512] }), json!({ "agents": vec!["a"; 513] }), "agents: Array must contain at most 512"),
             ("capabilities", json!({}), json!({ "agents": [long(129)] }), "agents.0: String must contain at most 128"),
         ] {
             let name = unique("reporter");
