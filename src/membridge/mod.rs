@@ -7,7 +7,7 @@ mod client;
 pub mod sync;
 
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard, RwLock};
 use secrecy::{ExposeSecret, SecretString};
@@ -140,7 +140,7 @@ impl Membridge {
             Upstream::Down(error) => Err(error),
         };
         let mut seen = self.seen();
-        seen.last_test = Some(now());
+        seen.last_test = Some(jiff::Timestamp::now().as_millisecond());
         seen.state.connected = tested.is_ok();
         if let Err(error) = &tested {
             seen.state.last_error = Some(error.clone());
@@ -170,7 +170,7 @@ impl Membridge {
         match problem {
             None => {
                 *consecutive_failures = 0;
-                *last_success = Some(now());
+                *last_success = Some(jiff::Timestamp::now().as_millisecond());
                 *last_error = None;
             }
             Some(problem) => {
@@ -197,10 +197,6 @@ fn mask(key: &str) -> String {
     }
     let (head, tail) = (&characters[..4], &characters[characters.len() - 4..]);
     head.iter().chain(&['*'; 4]).chain(tail).collect()
-}
-
-fn now() -> Ms {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| Ms::try_from(since.as_millis()).unwrap_or(Ms::MAX))
 }
 
 #[cfg(test)]

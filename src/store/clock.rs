@@ -55,8 +55,7 @@ impl SteadyClock {
 
 /// In ms since the epoch.
 pub(super) fn wall_clock() -> Ms {
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    Ms::try_from(since.as_millis()).unwrap_or(Ms::MAX)
+    jiff::Timestamp::now().as_millisecond()
 }
 
 fn since_start() -> Ms {

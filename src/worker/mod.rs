@@ -28,7 +28,7 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, MutexGuard};
 use secrecy::SecretString;
@@ -139,8 +139,7 @@ impl Held {
 }
 
 pub(crate) fn now_ms() -> Ms {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    Ms::try_from(since.as_millis()).unwrap_or(Ms::MAX)
+    jiff::Timestamp::now().as_millisecond()
 }
 
 /// Runs an agent until `shutdown`, and then until its runs have ended or are handed back.
