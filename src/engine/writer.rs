@@ -31,6 +31,7 @@ const TRIES: u32 = 8;
 /// How long a batch waits for a database that is away.
 const PATIENCE: Duration = Duration::from_secs(5);
 const RECONNECT_EVERY: Duration = Duration::from_millis(100);
+
 /// What writers work with, besides their own connections.
 pub(super) struct Shared {
     pub clock: Arc<Clock>,

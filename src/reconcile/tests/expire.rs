@@ -19,7 +19,7 @@ async fn a_renewed_lease_ends_after_its_last_renewal() {
     replica.register("w").await;
     let task = replica.leased("w", 5_000).await;
     for _ in 0..3 {
-        pass(3_000).await;
+        pass(2_700).await;
         replica.beat(task).await;
     }
     let lasted = replica.until(|replica| !replica.is_held(task)).await;

@@ -22,8 +22,9 @@ async fn all_that_are_due_become_ready_also_behind_the_first_page() {
     for _ in 0..3 {
         replica.engine.writers.submit(op::Create { tasks: vec![task.clone(); 400] }).await.unwrap();
     }
+    pass(29_900).await;
     let waited = replica.until(|replica| replica.database.tables().memory.parked().is_empty()).await;
-    assert!((30_000..30_050).contains(&waited), "{waited}");
+    assert!(waited < 150, "not a page a second: {waited}");
 }
 
 #[tokio::test(start_paused = true)]
