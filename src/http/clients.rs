@@ -1,12 +1,20 @@
 //! Clients, told apart by their address, and what one of them may have of what all share.
 
 use std::collections::HashMap;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
 use axum::http::HeaderMap;
 use ipnet::IpNet;
 use parking_lot::Mutex;
+
+/// Both ends of the connection.
+#[derive(Clone, Copy, Debug)]
+pub struct Peer {
+    pub address: SocketAddr,
+    /// This server's own address.
+    pub local: Option<IpAddr>,
+}
 
 /// The address that a request came from. What a header claims counts only as far as trusted proxies vouch for it.
 pub fn client_address(peer: IpAddr, headers: &HeaderMap, trusted: &[IpNet]) -> IpAddr {
@@ -27,7 +35,7 @@ pub fn trusts(trusted: &[IpNet], address: IpAddr) -> bool {
 
 /// Some proxies add the port.
 fn parse_address(text: &str) -> Option<IpAddr> {
-    text.parse().ok().or_else(|| text.parse::<std::net::SocketAddr>().ok().map(|address| address.ip()))
+    text.parse().ok().or_else(|| text.parse::<SocketAddr>().ok().map(|address| address.ip()))
 }
 
 /// What counts as one client: a subscriber of IPv6 has a /64 network, and may choose among its addresses at will.

@@ -11,8 +11,9 @@ use tokio::time::timeout;
 
 use super::answer::{HandlerResult, json, ok};
 use super::body::Content;
+use super::clients::Peer;
 use super::error_precedence::Ask;
-use super::middleware::{Caller, Peer};
+use super::middleware::Caller;
 use super::path::TaskPath;
 use super::policy::Policy;
 use super::{AppState, host};

@@ -9,8 +9,7 @@ use ipnet::IpNet;
 use url::{Host, Url};
 
 use super::Settings;
-use super::clients::trusts;
-use super::middleware::Peer;
+use super::clients::{Peer, trusts};
 use super::refusal::Refusal;
 
 /// The scheme and host that the client has called; `None`: it names no host.

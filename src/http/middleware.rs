@@ -1,7 +1,7 @@
 //! What every request passes: its id, its client's rate, its key, its body's size, its time; and what is told of it afterwards.
 
 use std::hash::{BuildHasher, RandomState};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::Instant;
@@ -16,7 +16,7 @@ use hyper::body::Body as _;
 use tokio::time::timeout_at;
 
 use super::auth::Scope;
-use super::clients::client_address;
+use super::clients::{Peer, client_address};
 use super::error::{Cause, Error};
 use super::held::Share;
 use super::policy::{Policies, Policy, Rate, Time};
@@ -33,14 +33,6 @@ const REQUEST_ID: &str = "x-request-id";
 const MAX_REQUEST_ID: usize = 128;
 const TOO_MANY: Error = Error::fixed(429, "Too many requests, please try again later");
 const TIMED_OUT: Error = Error::Later("The request took too long and was aborted; it may still take effect");
-
-/// Both ends of the connection.
-#[derive(Clone, Copy, Debug)]
-pub struct Peer {
-    pub address: SocketAddr,
-    /// This server's own address.
-    pub local: Option<IpAddr>,
-}
 
 /// Who asks.
 #[derive(Clone, Debug)]

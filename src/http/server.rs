@@ -24,9 +24,9 @@ use tokio_io_timeout::TimeoutStream;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
+use super::clients::Peer;
 use super::clients::{Shares, trusts};
 use super::error::Error;
-use super::middleware::Peer;
 use super::{AppState, router};
 use bloom_telemetry::Metrics;
 

@@ -5,6 +5,7 @@
 
 mod account;
 mod availability;
+mod command;
 mod connections;
 pub mod echo;
 mod home;
@@ -14,6 +15,7 @@ mod machine;
 mod process;
 pub mod profile;
 mod prompt;
+mod push_response;
 mod push_server;
 mod report;
 mod repositories;

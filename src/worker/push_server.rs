@@ -27,7 +27,9 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use super::{Agent, connections, home, machine, repositories, run, stream, task};
+use super::command::output;
+use super::push_response::{PushResponse, refuse};
+use super::{Agent, connections, home, machine, repositories, task};
 use bloom_api::answers::Renewed;
 use bloom_api::requests::Heartbeat;
 use bloom_api::values::Id;
@@ -43,8 +45,6 @@ const MAX_REQUESTS: usize = 16;
 /// Of them, updates and clones.
 const MAX_COMMANDS: usize = 4;
 const UPDATE_LIMIT: Duration = Duration::from_secs(300);
-
-pub(super) type PushResponse = (StatusCode, Json<Value>);
 
 /// What the calls to the push server share.
 #[derive(Clone)]
@@ -122,10 +122,6 @@ async fn limit_commands(State(context): State<Context>, request: Request, next: 
             refuse(StatusCode::SERVICE_UNAVAILABLE, "This agent runs too many updates and clones at once, try again later").into_response()
         }
     }
-}
-
-pub(super) fn refuse(status: StatusCode, why: &str) -> PushResponse {
-    (status, Json(json!({"error": why})))
 }
 
 async fn health(State(agent): State<Arc<Agent>>) -> Json<Value> {
@@ -213,14 +209,4 @@ async fn self_update(State(agent): State<Arc<Agent>>) -> PushResponse {
 async fn uninstall(State(agent): State<Arc<Agent>>) -> PushResponse {
     agent.leave.cancel();
     (StatusCode::OK, Json(json!({"status": "uninstalling", "active_runs": agent.lock().len()})))
-}
-
-/// What a command that should succeed says; else why it did not.
-pub(super) async fn output(mut command: Command, limit: Duration) -> Result<String, String> {
-    run::scrub(&mut command);
-    command.stdin(std::process::Stdio::null()).kill_on_drop(true);
-    let ended = timeout(limit, command.output()).await.map_err(|_| format!("it took longer than {} s", limit.as_secs()))?;
-    let ended = ended.map_err(|error| error.to_string())?;
-    let text = |bytes: &[u8]| stream::cut(String::from_utf8_lossy(bytes).trim(), 2_000).to_owned();
-    if ended.status.success() { Ok(text(&ended.stdout)) } else { Err(format!("{} ({})", text(&ended.stderr), ended.status)) }
 }

@@ -16,7 +16,8 @@ use serde_json::json;
 use tokio::process::Command;
 use uuid::Uuid;
 
-use super::push_server::{PushResponse, output, refuse};
+use super::command::output;
+use super::push_response::{PushResponse, refuse};
 use super::{Agent, home};
 
 const CLONE_LIMIT: Duration = Duration::from_secs(600);
