@@ -17,7 +17,7 @@ use bloom_core::limits;
 use bloom_core::task::{ActiveLease, TaskSpec, TaskState};
 use bloom_core::worker::{MAX_CONCURRENCY, WorkerStatus};
 
-/// A task as it is pushed to an agent. An agent that knows leases names this one in its own calls; others go by the task.
+/// A task as it is pushed to an agent. Agents that know leases name `lease_id` in their calls; others name only the task.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct PushedTask<'a> {
     pub task_id: Uuid,
@@ -28,7 +28,7 @@ pub struct PushedTask<'a> {
     #[serde(default)]
     pub context_hints: Cow<'a, [String]>,
     pub policy: Policy,
-    /// Where the agent reaches the server.
+    /// The URL at which the agent reaches the server.
     pub runtime_url: Option<Cow<'a, str>>,
     pub lease_id: Option<Uuid>,
     pub worker_id: Option<Cow<'a, str>>,
@@ -60,7 +60,7 @@ impl<'a> PushedTask<'a> {
     }
 }
 
-/// A task that an agent has got.
+/// A task that was delivered to an agent.
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct Dispatched<'a> {
     /// Always true.
@@ -127,14 +127,16 @@ impl OrderDone {
     }
 }
 
-/// What an agent's health tells of its worker. Agents are of many versions: whatever is not as a registration has it is passed over.
+/// The change of a worker that its agent's health reports. Agents have many versions, so values that a registration would refuse are
+/// ignored.
 pub fn change_of_health(worker: &str, answer: &Map<String, Value>) -> WorkerChange {
     let capabilities = answer.get("capabilities").and_then(Value::as_object);
     let capability = |name: &str| capabilities.and_then(|given| given.get(name));
     let status = |name: &str| answer.get(name).and_then(Value::as_str).and_then(WorkerStatus::parse);
     WorkerChange {
         id: worker.to_owned(),
-        // `status: "ok"` and the like: it answers. An agent that is well may still have to say that it can't work.
+        // An agent that answers is online, even if its `status` is not one of a worker, such as `ok`. `worker_status` takes precedence,
+        // because a healthy agent may be unable to take tasks.
         status: status("worker_status").or_else(|| status("status")).or(Some(WorkerStatus::Online)),
         claude_cli: capability("claude_cli").and_then(Value::as_bool),
         max_concurrency: capability("max_concurrency").and_then(Value::as_i64).filter(|slots| (1..=MAX_CONCURRENCY).contains(slots)),

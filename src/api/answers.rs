@@ -1,8 +1,8 @@
 //! Bodies of answers, except for tasks.
 //!
-//! The server makes them and clients read them. What the server makes borrows from the rows that it shows; what is read is owned
-//! (`Lease<'static>`). A reader passes over fields that it does not know, and takes words that it does not know as they come, so that a
-//! newer server does not disturb it. A field that is added has to have a default, or be an `Option`: an older server does not send it.
+//! In the server, these types borrow from the rows that they show; in clients, they own their data (`Lease<'static>`). A client ignores
+//! unknown fields and keeps unknown enum values as text, so that it works with a newer server. A new field must have a default or be an
+//! `Option`, because an older server does not send it.
 
 use std::borrow::Cow;
 
@@ -33,7 +33,7 @@ pub struct Lease<'a> {
 }
 
 impl<'a> Lease<'a> {
-    /// The lease that holds this task.
+    /// The active lease of this task.
     pub fn active(task: &'a TaskState) -> Option<Self> {
         task.lease.as_ref().map(|lease| Self {
             id: lease.id,
@@ -131,7 +131,7 @@ pub struct Removed<'a> {
     pub id: Cow<'a, str>,
 }
 
-/// A task or a worker is no longer there, as streams tell it.
+/// A removed task or worker, as watch streams report it.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Gone<'a> {
     /// `task` or `worker`.
@@ -221,7 +221,7 @@ pub struct Leased<'a> {
 pub struct Renewed<'a> {
     pub lease: Lease<'a>,
     pub expires_at: Ms,
-    /// If the call asked for it (`with_task`).
+    /// Only if the request set `with_task`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub task: Option<Task<'a>>,
@@ -307,7 +307,7 @@ pub struct Event<'a> {
 
 impl<'a> Event<'a> {
     /// # Errors
-    /// The stored data is no JSON.
+    /// The stored data is not JSON.
     pub fn new(event: &'a TaskEvent) -> Result<Self, serde_json::Error> {
         let TaskEvent { task_id, number, lease_id, seq, kind, at, ref data } = *event;
         Ok(Self { task_id, number, lease_id, seq, kind: kind.into(), at, data: readable(data)? })
@@ -330,7 +330,7 @@ pub struct Audit<'a> {
     /// `admin`, `api`, `router`, `reconciler`, or a worker's id.
     pub actor: Cow<'a, str>,
     pub detail: Cow<'a, str>,
-    /// The id of the request that caused it, from the header X-Request-Id of its answer.
+    /// The id of the request that caused the entry, as in the header X-Request-Id of its answer.
     pub request_id: Option<Cow<'a, str>>,
 }
 

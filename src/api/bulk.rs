@@ -1,4 +1,4 @@
-//! One wish for many tasks: they are named by their ids, or by a filter.
+//! Bulk requests: one change of many tasks, which are named by their ids or by a filter.
 
 use serde::Serialize;
 use serde::ser::{SerializeMap, Serializer};
@@ -33,12 +33,12 @@ body! {
 }
 
 impl Filter {
-    /// Nothing is given: a slip of the pen must not stop every task.
+    /// Whether no field is given. Such a filter is refused, because it would match every task, perhaps by mistake.
     fn is_empty(&self) -> bool {
         self.pairs().next().is_none() && Self { labels: None, label: None, ..self.clone() } == Self::default()
     }
 
-    /// Its labels, in whichever form.
+    /// The labels of both fields, `labels` and `label`.
     pub fn pairs(&self) -> impl Iterator<Item = (String, String)> {
         let map = self.labels.iter().flat_map(|labels| &labels.0).map(|(name, value)| (name.clone(), value.clone()));
         map.chain(self.label.iter().flat_map(|labels| &labels.0).map(|label| (label.name.clone(), label.value.clone())))
@@ -48,7 +48,7 @@ impl Filter {
         (self.created_after.map(|at| at.0), self.created_before.map(|at| at.0))
     }
 
-    /// That it names something, for schemas.
+    /// The schema's condition that at least one field is given.
     fn describe_given() -> Schema {
         let one = |name: &str, schema: Schema| ObjectBuilder::new().schema_type(Type::Object).property(name, schema).required(name).build();
         let mut any = AnyOfBuilder::new();
@@ -64,7 +64,7 @@ impl Filter {
     }
 }
 
-/// A text to filter by. An empty one is none.
+/// A text to filter by. An empty one is no filter.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct FilterText(pub Option<String>);
 

@@ -43,7 +43,7 @@ body! {
         metrics: NewMetrics,
         artifact_type: ShortName = Text(ARTIFACT_TYPE.into()),
         artifact_tags: List<Text<0, { limits::ARTIFACT_TAG_CHARS }>, 0, { limits::ARTIFACT_TAGS }> = List(Vec::new()),
-        /// The fencing token: the call is refused if another lease holds the task, and a repeated call is answered with what was stored first.
+        /// The fencing token: the call is refused if another lease holds the task. A repeated call returns what was stored first.
         lease_id: Option<Id>,
         worker_id: Option<WorkerName>,
         /// Why the run failed.
@@ -52,7 +52,7 @@ body! {
         retryable: bool = false,
         /// Do not retry before this time, in milliseconds since the epoch.
         retry_at: Option<Moment>,
-        /// Give the attempt back: it does not count.
+        /// Gives the attempt back: it does not count towards `max_attempts`.
         keep_attempt: bool = false,
         usage: Option<NewUsage>,
         session_id: Option<Name>,
@@ -61,7 +61,7 @@ body! {
 
     /// Completions of many runs.
     pub struct NewCompletions {
-        /// Each as the body of a single completion, with `task_id` and `lease_id`. Errors are reported in the result of each.
+        /// Each is the body of a single completion, plus `task_id` and `lease_id`. Its errors are reported in its own result.
         completions: List<WorkerCompletion, 0, MAX_COMPLETIONS>,
     }
 }
@@ -69,7 +69,7 @@ body! {
 /// One of many completions.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WorkerCompletion {
-    /// As it was given, to be given back.
+    /// As it was sent; the result repeats it.
     pub task_id: Option<String>,
     pub completion: Result<(TaskId, LeaseId, Completion), Problems>,
 }
@@ -109,7 +109,7 @@ impl Wire for WorkerCompletion {
     }
 
     fn describe() -> Schema {
-        // The second says that nothing about an entry makes the whole call wrong.
+        // The second alternative accepts any object, because an invalid entry does not make the whole call invalid.
         let wanted = match Completion::describe() {
             Schema::Object(mut object) => {
                 object.properties.insert("task_id".into(), RefOr::T(Id::describe()));
@@ -124,7 +124,7 @@ impl Wire for WorkerCompletion {
     }
 }
 
-/// As much of it as can be told: the end of a run is not to be refused for it.
+/// Clamps the numbers to the limits of the API, so that a completion is not refused because of them.
 impl From<task::Usage> for NewUsage {
     fn from(usage: task::Usage) -> Self {
         let task::Usage { input_tokens, output_tokens, cost_usd } = usage;
@@ -137,7 +137,7 @@ impl From<task::Usage> for NewUsage {
 }
 
 impl Completion {
-    /// With nothing but what has to be told, and as much of the numbers as can be.
+    /// Only the required fields are set. Numbers are clamped to the limits of the API.
     pub fn new(status: Outcome, duration_ms: i64, tokens_used: Option<i64>) -> Self {
         Self {
             status,
@@ -192,7 +192,7 @@ impl Completion {
     }
 }
 
-/// How long a completion is without its output, which has a limit of its own.
+/// The size of a completion's body without its output, which has a limit of its own.
 pub fn bytes_besides_output(body: &RawValue) -> usize {
     let output = Members::of(body).ok().and_then(|members| members.get("output")).map_or(0, |raw| raw.get().len());
     body.get().len() - output

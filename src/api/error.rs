@@ -1,4 +1,4 @@
-//! Errors, as a client sees them.
+//! Bodies of error answers.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -32,18 +32,18 @@ pub struct Invalid {
 }
 
 impl Invalid {
-    /// One field is wrong.
+    /// An error in one field.
     pub fn field(name: &'static str, text: impl Into<String>) -> Self {
         Self { form: Vec::new(), fields: BTreeMap::from([(name.to_owned(), vec![text.into()])]) }
     }
 
-    /// The same, of an object that stands in this field: its complaints become the field's, each naming the nested one.
+    /// Reports the errors of an object that is nested in this field: they become errors of the field, and each text names the nested one.
     pub fn under(self, field: &'static str) -> Self {
         let nested = self.fields.into_iter().flat_map(|(name, texts)| texts.into_iter().map(move |text| format!("{name}: {text}")));
         Self { form: self.form, fields: BTreeMap::from([(field.to_owned(), nested.collect())]) }
     }
 
-    /// In one line, where an answer holds many.
+    /// All errors in one line, for answers about many objects.
     pub fn line(&self) -> String {
         let fields = self.fields.iter().flat_map(|(name, texts)| texts.iter().map(move |text| format!("{name}: {text}")));
         self.form.iter().cloned().chain(fields).collect::<Vec<_>>().join("; ")

@@ -1,4 +1,4 @@
-//! JSON that is kept as it comes, and shown so.
+//! JSON that is stored and shown as it was sent.
 
 use std::borrow::Cow;
 
@@ -10,7 +10,7 @@ use utoipa::openapi::schema::{ObjectBuilder, Schema, SchemaType};
 use super::wire::{Problems, Wire, problem};
 use bloom_core::limits::JSON_DEPTH;
 
-/// Any JSON, of MAX bytes at most and not nested too deep, kept as it came.
+/// Any JSON of at most MAX bytes and [`JSON_DEPTH`] levels, kept as it was sent.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Json<const MAX: usize>(pub String);
 
@@ -29,7 +29,7 @@ impl<const MAX: usize> Wire for Json<MAX> {
         if is_too_deep(text) {
             return problem(format!("JSON must be nested at most {} levels deep", JSON_DEPTH));
         }
-        // Line breaks stand between values only (in text they are escaped), and the event stream has a meaning of its own for them.
+        // Line breaks occur only between values (in strings they are escaped). In an event stream they would end the line of data.
         Ok(Self(text.replace(['\n', '\r'], " ")))
     }
 
@@ -42,7 +42,7 @@ impl<const MAX: usize> Wire for Json<MAX> {
     }
 }
 
-/// Whether this JSON is nested deeper than readers can be expected to follow.
+/// Whether this JSON has more than [`JSON_DEPTH`] levels, which some parsers refuse to read.
 pub fn is_too_deep(json: &str) -> bool {
     let (mut depth, mut in_text, mut is_escaped) = (0_usize, false, false);
     json.bytes().any(|byte| {
@@ -58,10 +58,10 @@ pub fn is_too_deep(json: &str) -> bool {
     })
 }
 
-/// JSON that readers can follow: as it came, or as a text if it is nested too deep.
+/// JSON that every parser can read: unchanged, or as a JSON string if it is nested too deep.
 ///
 /// # Errors
-/// It is no JSON.
+/// The text is not JSON.
 pub fn readable(json: &str) -> Result<Cow<'_, RawValue>, serde_json::Error> {
     if is_too_deep(json) { to_raw_value(json).map(Cow::Owned) } else { serde_json::from_str(json).map(Cow::Borrowed) }
 }

@@ -14,7 +14,7 @@ use bloom_core::Ms;
 pub const DEFAULT_LIMIT: i64 = 100;
 pub const MAX_LIMIT: i64 = 1000;
 
-/// The parameters of a request's query, in their order.
+/// The parameters of a request's query, in the order in which they were sent.
 #[derive(Clone, Debug, Default)]
 pub struct Params(Vec<(String, String)>);
 
@@ -24,12 +24,12 @@ impl Params {
         Self(pairs.map(|(name, value)| (name.into_owned(), value.into_owned())).collect())
     }
 
-    /// An empty value is the same as none.
+    /// The first value that is not empty: an empty value counts as absent.
     pub fn get(&self, name: &str) -> Option<&str> {
         self.0.iter().find(|(key, value)| key == name && !value.is_empty()).map(|(_, value)| value.as_str())
     }
 
-    /// `limit`: nonsense is the default, too much is the most there is.
+    /// `limit`: an invalid value means the default, a larger one than [`MAX_LIMIT`] means that limit.
     pub fn limit(&self) -> i64 {
         let digits = self.get("limit").filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
         match digits.map(|text| text.parse().unwrap_or(MAX_LIMIT)) {
@@ -38,14 +38,14 @@ impl Params {
         }
     }
 
-    /// A whole number where nonsense is the default.
+    /// An integer. A value that is invalid or below the range means the default; one above it means the end of the range.
     pub fn lenient(&self, name: &str, default: i64, range: std::ops::RangeInclusive<i64>) -> i64 {
         let asked = self.get(name).and_then(|text| text.parse::<i64>().ok()).filter(|number| number >= range.start());
         asked.unwrap_or(default).min(*range.end())
     }
 
     /// # Errors
-    /// `cursor` is none that a list gave.
+    /// `cursor` is not an id, so no list returned it.
     pub fn cursor(&self) -> Result<Option<Uuid>, Invalid> {
         let bad = || Invalid::field("cursor", "Invalid cursor: use the one from the Link header of the previous page");
         self.get("cursor").map(|text| parse_id(text).ok_or_else(bad)).transpose()
@@ -65,7 +65,7 @@ impl Params {
         self.get(name).map(check).transpose()
     }
 
-    /// `label=name=value`, repeated.
+    /// `label=name=value`, which may be repeated.
     pub fn labels(&self) -> Result<Vec<LabelText>, Invalid> {
         let given = self.0.iter().filter(|(name, value)| name == "label" && !value.is_empty());
         let labels: Result<Vec<_>, _> = given.map(|(_, text)| LabelText::parse(text)).collect();
@@ -76,7 +76,7 @@ impl Params {
         }
     }
 
-    /// `Link` to the next page of this list.
+    /// The value of the header `Link` for the next page of this list.
     pub fn next_link(&self, path: &str, cursor: &str) -> String {
         let mut query = form_urlencoded::Serializer::new(String::new());
         query.extend_pairs(self.0.iter().filter(|(name, _)| name != "cursor"));
@@ -100,7 +100,7 @@ fn text() -> Schema {
 }
 
 fn moment() -> Schema {
-    // As text: an empty value is no filter.
+    // A string, because an empty value is valid and means no filter.
     Schema::Object(ObjectBuilder::new().schema_type(Type::String).pattern(Some("^([0-9]{1,14})?$")).build())
 }
 
@@ -148,7 +148,7 @@ pub struct ArtifactParams;
 
 impl IntoParams for ArtifactParams {
     fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
-        vec![parameter("task_id", "Only of this task. A value that is not an id matches nothing.", plain())]
+        vec![parameter("task_id", "Only artifacts of this task. A value that is not an id matches nothing.", plain())]
     }
 }
 
@@ -194,12 +194,12 @@ impl IntoParams for UsageParams {
     }
 }
 
-/// `status`, where an unknown one fits nothing.
+/// `status`; an unknown one matches nothing.
 pub struct StatusParam;
 
 impl IntoParams for StatusParam {
     fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
-        vec![parameter("status", "Only with this status. An unknown status matches nothing; an empty value is ignored.", plain())]
+        vec![parameter("status", "Only rows with this status. An unknown status matches nothing; an empty value is ignored.", plain())]
     }
 }
 
@@ -211,12 +211,12 @@ impl IntoParams for TaskParams {
         let label = ObjectBuilder::new().schema_type(Type::String).pattern(Some(format!("^$|{LABEL_PATTERN}")));
         let labels = ArrayBuilder::new().items(RefOr::T(Schema::Object(label.build()))).max_items(Some(MAX_LABELS));
         vec![
-            parameter("agent_slug", "Only for this agent (slug).", text()),
-            parameter("context_id", "Only of this context.", text()),
-            parameter("worker_id", "Only leased to this worker, now or last.", text()),
-            parameter("label", "Only with this label, `name=value`; may be repeated.", Schema::Array(labels.build())),
-            parameter("created_after", "Only created after this time, in milliseconds since the epoch.", moment()),
-            parameter("created_before", "Only created before this time, in milliseconds since the epoch.", moment()),
+            parameter("agent_slug", "Only tasks for this agent (slug).", text()),
+            parameter("context_id", "Only tasks of this context.", text()),
+            parameter("worker_id", "Only tasks leased to this worker, and finished tasks whose last lease it had.", text()),
+            parameter("label", "Only tasks with this label, `name=value`; may be repeated.", Schema::Array(labels.build())),
+            parameter("created_after", "Only tasks created after this time, in milliseconds since the epoch.", moment()),
+            parameter("created_before", "Only tasks created before this time, in milliseconds since the epoch.", moment()),
         ]
     }
 }

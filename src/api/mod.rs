@@ -1,7 +1,7 @@
-//! The wire: what requests and answers look like, and how one becomes a command of the core and the other is made of its types.
+//! The wire format: the types of requests and answers, and their conversion to commands and from types of the core.
 //!
-//! A request body is a struct of [`body!`](wire) fields whose types say what they accept, so that reading it and describing it in
-//! OpenAPI can't differ. Answers borrow from the rows that they show, and are read by clients as they are declared.
+//! A request body is declared with [`body!`](wire): the type of a field defines both what is accepted and its OpenAPI schema, so the two
+//! can't differ. Answers borrow from the rows that they show; clients deserialize the same types.
 
 pub mod agents;
 pub mod answers;

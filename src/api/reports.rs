@@ -39,7 +39,7 @@ pub struct WorkerStats {
     pub online: i64,
 }
 
-/// Tokens and US dollars used, grouped as `by` says.
+/// Tokens and US dollars that the runs of one group used.
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct UsageRow<'a> {
     /// The day (`2026-02-25`), agent, model or context.
@@ -52,7 +52,7 @@ pub struct UsageRow<'a> {
 
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct Config {
-    /// Without user and password: `****` stands for them.
+    /// User and password in the URL are replaced by `****`.
     pub membridge_server_url: String,
     pub admin_key_masked: String,
     pub connected: bool,

@@ -11,7 +11,7 @@ use bloom_core::worker::{DispatchMode, MAX_CONCURRENCY, WorkerStatus};
 
 pub const MAX_EVENTS: usize = 500;
 pub const MAX_EVENT_BYTES: usize = 256 * 1024;
-/// Leases that a worker may name in one call; it has 32 at most, and may remember some more.
+/// Leases that a worker may name in one call. It holds at most 32, but may also name some that have ended.
 const MAX_NAMED_LEASES: usize = 1000;
 pub const MAX_WAIT_SEC: i64 = 60;
 const DEFAULT_DISPATCH_WAIT_SEC: i64 = 25;
@@ -38,7 +38,7 @@ body! {
         agents: Option<List<ShortName, 0, { limits::WORKER_AGENTS }>>,
     }
 
-    /// Registers a worker. Absent fields keep their value, or get their default.
+    /// Registers a worker. Absent fields keep their value; for a new worker, they get their default.
     #[derive(Default)]
     pub struct NewWorker {
         name: ShortName,
@@ -49,7 +49,7 @@ body! {
         agent_version: Option<Text<0, { limits::AGENT_VERSION_CHARS }>>,
         os_info: Option<Text<0, { limits::OS_INFO_CHARS }>>,
         install_method: Option<Text<0, { limits::INSTALL_METHOD_CHARS }>>,
-        /// How it gets tasks if it does not claim them: `manual` by lease and dispatch calls, `push` also by the server itself.
+        /// How it gets tasks if it does not claim them. `manual` (default): by lease and dispatch calls; `push`: also pushed by the server.
         dispatch: Option<DispatchMode>,
     }
 
@@ -74,7 +74,7 @@ body! {
         /// The fencing token: the call is refused if another lease holds the task.
         lease_id: Option<Id>,
         worker_id: Option<WorkerName>,
-        /// Answer with the task as well: for an agent that was only told the task's id by a push.
+        /// Adds the task to the answer, for an agent that knows only the task's id, from a push.
         with_task: bool = false,
     }
 

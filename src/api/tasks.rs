@@ -23,9 +23,9 @@ const PRIORITY: Int<0, 9> = Int(5);
 body! {
     /// Limits of a run, which the agent enforces.
     pub struct NewPolicy {
-        /// Seconds from the start of the process; then the run is ended.
+        /// Seconds after the start of the process at which the agent ends the run.
         timeout_sec: Int<1, MAX_TIMEOUT_SEC> = Int(DEFAULT_TIMEOUT_SEC),
-        /// US dollars that a run may cost; 0 = no limit by the task.
+        /// US dollars that a run may cost; 0 = the task sets no limit.
         budget: Usd = Usd(0.0),
     }
 
@@ -65,7 +65,7 @@ body! {
 }
 
 impl NewTask {
-    /// With nothing but what has to be told.
+    /// Only the required fields are set; the others have their defaults.
     pub fn new(context_id: impl Into<Name>, agent_slug: impl Into<ShortName>, prompt: impl Into<NonEmpty>) -> Self {
         Self {
             context_id: context_id.into(),
@@ -87,7 +87,7 @@ impl NewTask {
         }
     }
 
-    /// As the core wants it; the id is given there. `idempotency_key` is the header's; the body's wins.
+    /// Converts it for the core, which assigns the id. `idempotency_key` is the header's; a key in the body takes precedence.
     pub fn into_spec(self, idempotency_key: Option<String>) -> TaskSpec {
         let (timeout_sec, budget) = self.policy.map_or((DEFAULT_TIMEOUT_SEC, 0.0), |policy| (policy.timeout_sec.0, policy.budget.0));
         let depends_on = self.depends_on.map(|id| id.0).into_iter().collect::<BTreeSet<_>>();
@@ -129,7 +129,7 @@ pub struct Task<'a> {
     pub status: AnyStatus,
     pub created_at: Ms,
     pub updated_at: Ms,
-    /// The lease that holds the task, or the one it ended with.
+    /// The active lease; for a finished task, its last lease.
     pub lease_id: Option<Uuid>,
     pub worker_id: Option<Cow<'a, str>>,
     pub attempts: i64,
@@ -150,7 +150,7 @@ pub struct Task<'a> {
     pub cancel_requested: bool,
     pub session_id: Option<Cow<'a, str>>,
     pub failure: Option<Failure<'a>>,
-    /// Of all attempts, including failed ones.
+    /// The sum of all attempts, including failed ones.
     pub usage: Option<Usage>,
     /// What a queued task waits for.
     pub waiting: Option<Waiting>,
@@ -176,7 +176,7 @@ impl Policy {
     }
 }
 
-/// As an agent takes it: it has to be able to enforce it.
+/// Checks the limits again for an agent, which refuses a task whose limits it can't enforce.
 impl TryFrom<Policy> for NewPolicy {
     type Error = String;
 

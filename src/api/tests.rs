@@ -1,4 +1,4 @@
-//! Answers of a server that is newer than their reader; and requests as clients make them.
+//! Reading the answers of newer and older servers, and making requests as clients do.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -19,7 +19,7 @@ use crate::values::{Id, Int, List};
 use bloom_core::task::{EventKind, Outcome, Session};
 
 const ID: &str = "0190a0a0-0000-7000-8000-000000000000";
-/// A word that nobody knows yet.
+/// An enum value that the reader does not know.
 const NEW: &str = "a_new_word";
 
 fn with(mut object: Value, more: Value) -> Value {
@@ -27,7 +27,7 @@ fn with(mut object: Value, more: Value) -> Value {
     object
 }
 
-/// The same with a field more in each object that is of a type of ours.
+/// The same value with an unknown field in each object, except in objects whose keys are data.
 fn newer(value: &Value) -> Value {
     match value {
         Value::Object(members) => {
@@ -42,11 +42,11 @@ fn newer(value: &Value) -> Value {
     }
 }
 
-/// What a reader of today understands of it is all that it knows, and each word as it came.
+/// Reading the answer of a newer server keeps all known fields, and unknown enum values as they were sent.
 fn is_read<T: DeserializeOwned + Serialize>(answer: Value) {
     let read: T = serde_json::from_str(&newer(&answer).to_string()).unwrap_or_else(|error| panic!("{error}: {answer}"));
     assert_eq!(serde_json::to_value(&read).unwrap(), answer);
-    // Also where it has been read as some JSON before.
+    // The same must hold if the answer was parsed to a `Value` first.
     assert_eq!(serde_json::to_value(T::deserialize(&answer).unwrap()).unwrap(), answer);
 }
 
@@ -147,7 +147,7 @@ fn the_whole_server() {
     is_read::<ValidationError>(json!({"error": {"formErrors": ["f"], "fieldErrors": {"name": ["g"]}}}));
 }
 
-/// These pass on what an agent answers, known or not.
+/// These types pass on all fields of an agent's answer, also unknown ones.
 #[test]
 fn what_agents_say_is_kept() {
     fn is_kept<T: DeserializeOwned + Serialize>(answer: Value) {

@@ -1,4 +1,4 @@
-//! The kinds of values that request bodies are made of.
+//! The types of the values in request bodies.
 
 use std::collections::BTreeMap;
 use std::ops::Deref;
@@ -14,12 +14,12 @@ use super::wire::{MAX_PROBLEMS, Members, Problems, Wire, expected, kind, problem
 use bloom_core::{Ms, limits};
 
 pub use bloom_core::limits::MAX_SAFE;
-/// The last moment that a version 7 id can tell, the year 10889.
+/// The latest time that fits into an id of version 7; it is in the year 10889.
 pub const MAX_MS: Ms = 281_474_976_710_655;
-/// The largest sum of US dollars that is taken for one.
+/// The largest accepted amount of US dollars.
 pub const MAX_USD: f64 = 1_000_000_000.0;
 
-/// Text of MIN to MAX characters without NUL, which no database keeps.
+/// Text of MIN to MAX characters without NUL, which PostgreSQL can't store.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Text<const MIN: usize = 0, const MAX: usize = { usize::MAX }>(pub String);
 
@@ -37,14 +37,14 @@ impl<const MIN: usize, const MAX: usize> Deref for Text<MIN, MAX> {
     }
 }
 
-/// What databases index: it has to fit into a page several times over.
+/// Text in indexed columns. A page of an index must have room for several entries.
 pub type Name = Text<1, 255>;
 pub type ShortName = Text<1, { limits::NAME_CHARS }>;
-/// The worker that a call means, if one is named.
+/// The name of the worker that a call refers to.
 pub type WorkerName = Text<0, { limits::NAME_CHARS }>;
 pub type NonEmpty = Text<1>;
 
-/// Text without NUL, for schemas.
+/// The pattern of text without NUL in schemas.
 pub const TEXT_PATTERN: &str = r"^[^\x00]*$";
 
 impl<const MIN: usize, const MAX: usize> Wire for Text<MIN, MAX> {
@@ -65,7 +65,7 @@ impl<const MIN: usize, const MAX: usize> Wire for Text<MIN, MAX> {
 
 /// Why this is not text of `min` to `max` characters.
 pub fn text_problem(text: &str, min: usize, max: usize) -> Option<String> {
-    // Counting is only needed where the bytes leave it open.
+    // The characters are counted only if the number of bytes does not decide.
     let chars = || text.chars().count();
     if text.len() < min || (min > 1 && chars() < min) {
         Some(format!("String must contain at least {min} character(s)"))
@@ -85,11 +85,11 @@ fn string(raw: &RawValue) -> Result<String, Problems> {
     serde_json::from_str(raw.get()).or_else(|_| problem("Not valid text: an escape in it stands for no character"))
 }
 
-/// Text that a header can carry, of one character or more.
+/// Text of at least one character that is valid in a header.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct HeaderText(pub String);
 
-/// [`HeaderText`], for schemas.
+/// The pattern of [`HeaderText`] in schemas.
 const HEADER_PATTERN: &str = r"^[^\x00-\x1F\x7F]+$";
 
 impl Wire for HeaderText {
@@ -106,7 +106,7 @@ impl Wire for HeaderText {
     }
 }
 
-/// A whole number of MIN to MAX. `3.0` is one.
+/// An integer from MIN to MAX. `3.0` is accepted too.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Int<const MIN: i64, const MAX: i64>(pub i64);
 
@@ -116,7 +116,7 @@ impl<const MIN: i64, const MAX: i64> Wire for Int<MIN, MAX> {
     fn read(raw: &RawValue) -> Result<Self, Problems> {
         let number = number(raw)?;
         let whole = raw.get().parse::<i64>().ok();
-        // Beyond 2^53 a float says little, but every bound here is below that.
+        // Floats above 2^53 are not exact, but every bound here is below that.
         let value = whole.or_else(|| (number.fract() == 0.0).then_some(number as i64));
         value.map_or_else(|| problem("Expected integer, received float"), |value| Self::try_from(value).or_else(problem))
     }
@@ -140,7 +140,7 @@ impl<const MIN: i64, const MAX: i64> TryFrom<i64> for Int<MIN, MAX> {
 }
 
 impl<const MIN: i64, const MAX: i64> Int<MIN, MAX> {
-    /// The nearest that there is.
+    /// The value, clamped to MIN..=MAX.
     pub fn nearest(value: i64) -> Self {
         Self(value.clamp(MIN, MAX))
     }
@@ -174,7 +174,7 @@ impl TryFrom<f64> for Usd {
     fn try_from(value: f64) -> Result<Self, String> {
         match value {
             value if value < 0.0 => Err("Number must be greater than or equal to 0".into()),
-            // `-0` is a 0.
+            // Adding 0.0 turns `-0` into `0`.
             value if value <= MAX_USD => Ok(Self(value + 0.0)),
             _ => Err(format!("Number must be less than or equal to {MAX_USD}")),
         }
@@ -209,7 +209,7 @@ impl Wire for Id {
     }
 }
 
-/// Ids come with hyphens only; no other spelling of a UUID is one.
+/// Only the form of a UUID with hyphens is an id.
 pub fn parse_id(text: &str) -> Option<Uuid> {
     if text.len() == 36 { Uuid::try_parse(text).ok() } else { None }
 }
@@ -278,7 +278,7 @@ pub const MAX_LABELS: usize = 32;
 pub const MAX_LABEL_KEY: usize = 63;
 pub const MAX_LABEL_VALUE: usize = 255;
 
-/// Names and values of a task, by which lists can be filtered.
+/// Labels of a task: names with values, by which lists can be filtered.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Labels(pub BTreeMap<String, String>);
 
@@ -310,7 +310,7 @@ impl Wire for Labels {
     }
 }
 
-/// A label to look for, as queries write it.
+/// A label to filter by, written as `name=value`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(into = "String")]
 pub struct LabelText {
@@ -318,7 +318,7 @@ pub struct LabelText {
     pub value: String,
 }
 
-/// [`LabelText`], for schemas.
+/// The pattern of [`LabelText`] in schemas.
 pub const LABEL_PATTERN: &str = r"^[^=\x00]*=[^\x00]*$";
 
 impl From<LabelText> for String {
@@ -329,7 +329,7 @@ impl From<LabelText> for String {
 
 impl LabelText {
     /// # Errors
-    /// Why it is none.
+    /// The text is not a label; the error says why.
     pub fn parse(text: &str) -> Result<Self, String> {
         if let Some(wrong) = text_problem(text, 0, usize::MAX) {
             return Err(wrong);
@@ -353,7 +353,7 @@ impl Wire for LabelText {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct HttpUrl(pub String);
 
-/// A plain form that is surely an address. Others pass as well (IPv6, a query), if they are one.
+/// The pattern of [`HttpUrl`] in schemas. Every match is a valid URL; some other valid URLs (IPv6, with a query) are accepted as well.
 pub const URL_PATTERN: &str = concat!(
     r"^https?://(([A-Za-z0-9-]+\.)*[A-Za-z][A-Za-z0-9-]*",
     r"|((0|[1-9][0-9]?|1[0-9]{2}|2[0-4][0-9]|25[0-5])\.){3}(0|[1-9][0-9]?|1[0-9]{2}|2[0-4][0-9]|25[0-5]))",

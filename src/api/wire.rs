@@ -1,6 +1,6 @@
-//! Reading JSON bodies: every field by itself, so that one answer tells all that is wrong with a request.
+//! Reads JSON bodies field by field, so that one answer reports all errors of a request.
 //!
-//! Clients make them of the same structs. They are not checked there: that is for the server to do, and to say.
+//! Clients build bodies from the same structs. Only the server checks the values.
 
 use std::borrow::Cow;
 
@@ -12,19 +12,19 @@ use utoipa::openapi::{Object, RefOr};
 
 use super::error::Invalid;
 
-/// Complaints kept of one body, at most: a batch may be wrong a thousand times over.
+/// Limit of the errors that are kept for one body: a batch may contain thousands.
 pub const MAX_PROBLEMS: usize = 100;
 
-/// A value of a request body: how it is read, and how OpenAPI tells of exactly that.
+/// A value of a request body: how it is read, and the OpenAPI schema that matches this.
 pub trait Wire: Sized {
     fn read(raw: &RawValue) -> Result<Self, Problems>;
 
-    /// What it means that the value is missing or `null`. `None`: it must be there.
+    /// The value that a missing field or `null` stands for. `None` if the field is required.
     fn absent() -> Option<Self> {
         None
     }
 
-    /// Nothing is to be sent of it.
+    /// Whether the field is left out of a body that is sent.
     fn is_absent(&self) -> bool {
         false
     }
@@ -32,16 +32,16 @@ pub trait Wire: Sized {
     fn describe() -> Schema;
 }
 
-/// What is wrong, and where.
+/// An error in a body, and its place.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Problem {
-    /// Field names and list places, the innermost first.
+    /// Field names and list indexes, the innermost first.
     path: Vec<Cow<'static, str>>,
     text: String,
 }
 
 impl Problem {
-    /// Its top-level field, `None` if it is the body itself, and its text: that names the rest of the path.
+    /// The top-level field (`None` for the body itself), and the text, which names the rest of the path.
     fn flatten(self) -> (Option<Cow<'static, str>>, String) {
         let Self { mut path, text } = self;
         let field = path.pop();
@@ -72,7 +72,7 @@ pub fn problem<T>(text: impl Into<String>) -> Result<T, Problems> {
     Err(vec![Problem { path: Vec::new(), text: text.into() }])
 }
 
-/// The same problems, seen from one step further out.
+/// Adds the field or index that contains the value to the paths of these problems.
 pub fn within(name: impl Into<Cow<'static, str>>, mut problems: Problems) -> Problems {
     let name = name.into();
     for problem in &mut problems {
@@ -81,7 +81,7 @@ pub fn within(name: impl Into<Cow<'static, str>>, mut problems: Problems) -> Pro
     problems
 }
 
-/// What a JSON text is, in the words of the error texts.
+/// The type of a JSON value, as error texts name it.
 pub fn kind(raw: &RawValue) -> &'static str {
     match raw.get().as_bytes().first() {
         Some(b'"') => "string",
@@ -97,7 +97,7 @@ pub fn expected<T>(what: &str, raw: &RawValue) -> Result<T, Problems> {
     problem(format!("Expected {what}, received {}", kind(raw)))
 }
 
-/// The members of an object as they came. Of a repeated name the last counts.
+/// The members of an object in the order in which they were sent. If a name is repeated, the last member counts.
 pub struct Members<'a>(Vec<(Cow<'a, str>, &'a RawValue)>);
 
 impl<'a> Members<'a> {
@@ -120,7 +120,7 @@ impl<'a> Members<'a> {
         self.0.iter().map(|(name, raw)| (name.as_ref(), *raw))
     }
 
-    /// One field. `None` means that a problem was noted.
+    /// Reads one field. `None` if it is invalid; its errors are then in `problems`.
     pub fn field<T: Wire>(&self, name: &'static str, default: Option<fn() -> T>, problems: &mut Problems) -> Option<T> {
         let given = self.get(name).filter(|raw| raw.get() != "null");
         let read = match (given, default) {
@@ -156,7 +156,7 @@ impl<'de> Visitor<'de> for MembersVisitor {
     }
 }
 
-/// A member's name, borrowed where it has no escapes.
+/// The name of a member, borrowed if it contains no escapes.
 #[derive(Deserialize)]
 struct Name<'a>(#[serde(borrow)] Cow<'a, str>);
 
@@ -227,7 +227,7 @@ fn describe(schema: Schema, doc: &str, default: Option<serde_json::Value>) -> Re
     })
 }
 
-/// `null` is the same as absent, so whatever may be left out may be `null`.
+/// `null` is the same as absent, so every optional field may be `null`.
 fn nullable(schema: Schema) -> Schema {
     let or_null = |schema_type: SchemaType| match schema_type {
         SchemaType::Type(one) if one != Type::Null => SchemaType::Array(vec![one, Type::Null]),
@@ -249,13 +249,13 @@ fn nullable(schema: Schema) -> Schema {
     }
 }
 
-/// For who keeps a body to send it later.
+/// For clients that store a body and send it later.
 pub fn deserialize<'de, T: Wire, D: Deserializer<'de>>(deserializer: D) -> Result<T, D::Error> {
     let raw = Box::<RawValue>::deserialize(deserializer)?;
     T::read(&raw).map_err(|problems| D::Error::custom(Invalid::from(problems).line()))
 }
 
-/// Declares a request body: each field's type says what it accepts; `= value` is what absent and `null` mean.
+/// Declares a request body: each field's type defines what is accepted; `= value` is its default, for absent and `null`.
 macro_rules! body {
     ($($(#[doc = $doc:literal])+ $(#[derive($derive:ident)])? pub struct $name:ident {
         $($(#[doc = $field_doc:literal])* $field:ident: $ty:ty $(= $default:expr)?),+ $(,)?
@@ -264,7 +264,7 @@ macro_rules! body {
         #[derive(Clone, Debug, PartialEq $(, $derive)?)]
         pub struct $name { $($(#[doc = $field_doc])* pub $field: $ty),+ }
 
-        // What it means anyway is not sent.
+        // Absent fields and defaults are not sent.
         impl serde::Serialize for $name {
             fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
                 let mut members = serializer.serialize_map(None)?;

@@ -1,7 +1,7 @@
-//! The fixed words of the core, on the wire.
+//! The enums of the core in requests and answers.
 //!
-//! A request has to use the words that the server knows. An answer is read by whoever is older or newer than the server, so a word in
-//! it may be one that the reader does not know: an `Any…`.
+//! A request must use values that the server knows. An answer may be read by a client that is older than the server and does not know all
+//! values, so in answers the types are `Any…`.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -17,7 +17,7 @@ use bloom_core::audit::{Action, EntityType};
 use bloom_core::task::{EventKind, Format, LeaseStatus, Outcome, Reason, Session, Status, WaitingReason};
 use bloom_core::worker::{DispatchMode, WorkerStatus};
 
-/// A word of an answer: one that is known here, or as it came.
+/// An enum value in an answer: a known one, or its text as received.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(untagged)]
 pub enum Word<T> {
@@ -46,7 +46,7 @@ impl<T: fmt::Display> fmt::Display for Word<T> {
     }
 }
 
-/// Described as the words that there are: that readers are to expect others goes without saying.
+/// The schema lists only the known values, although clients should accept others.
 impl<T: PartialSchema> PartialSchema for Word<T> {
     fn schema() -> RefOr<Schema> {
         T::schema()
@@ -63,7 +63,7 @@ impl<T: ToSchema> ToSchema for Word<T> {
     }
 }
 
-// By names of their own: of a `Word<…>` in a field utoipa would make a new name.
+// Aliases, because utoipa would give a field of type `Word<…>` a schema with a new name.
 pub type AnyAction = Word<Action>;
 pub type AnyDispatchMode = Word<DispatchMode>;
 pub type AnyEntityType = Word<EntityType>;
@@ -102,7 +102,7 @@ macro_rules! words_on_the_wire {
 
 words_on_the_wire!(Action, DispatchMode, EntityType, EventKind, Format, LeaseStatus, Outcome, Reason, Session, Status, WorkerStatus,);
 
-/// So much of a stranger's word as belongs into an answer.
+/// Limits how much of an invalid value an error text repeats.
 fn shorten(word: &str) -> String {
     word.chars().take(40).collect()
 }

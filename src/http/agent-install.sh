@@ -17,7 +17,7 @@ die() {
 	printf 'agent-install: %s\n' "$*" >&2
 	exit 1
 }
-# The text as one word for a shell.
+# Quotes the text as one word for a shell.
 quote() { printf "'%s'" "$(printf '%s' "$1" | sed "s/'/'\\\\''/g")"; }
 
 root=${DESTDIR:-}
@@ -67,7 +67,7 @@ if [ -n "${BLOOM_KEY_FILE:-}" ]; then
 	[ -r "$BLOOM_KEY_FILE" ] || die "$BLOOM_KEY_FILE can't be read: correct BLOOM_KEY_FILE"
 	cp "$BLOOM_KEY_FILE" "$root$etc/agent.key"
 elif [ ! -f "$root$etc/agent.key" ]; then
-	# The script itself may be what standard input brings.
+	# Standard input may be the script itself, so the key is read from the terminal.
 	(: </dev/tty) 2>/dev/null || die "there is no terminal to ask for the server's key: put the key into a file and set BLOOM_KEY_FILE"
 	printf 'Key for %s (empty if it has none): ' "$SERVER_URL" >/dev/tty
 	trap 'stty echo </dev/tty' EXIT INT TERM
@@ -83,7 +83,7 @@ if [ -n "${MEMBRIDGE_AGENT_KEY_FILE:-}" ]; then
 	cp "$MEMBRIDGE_AGENT_KEY_FILE" "$root$etc/membridge-agent.key"
 fi
 
-# A program of its own, so that no value has to be quoted in the ways of systemd and OpenRC.
+# A script of its own, so that no value has to be quoted by the rules of systemd and OpenRC.
 {
 	printf '%s\n' '#!/bin/sh' '# Written by agent-install.sh, which overwrites it.'
 	printf 'export BLOOM_SERVER=%s\n' "$(quote "$SERVER_URL")"
@@ -117,7 +117,7 @@ User=$user
 ExecStart=$run
 Restart=on-failure
 RestartSec=5
-# Runs outlive an agent that crashes, and the next one takes them up; one that is stopped ends them itself.
+# Runs go on if the agent crashes, and the restarted agent continues them. An agent that is stopped ends its runs itself.
 KillMode=process
 TimeoutStopSec=330
 
@@ -152,7 +152,7 @@ if [ -n "$root" ]; then
 	exit 0
 fi
 chown "$user" "$etc"/*.key
-# An agent that was told to uninstall itself left this, so that nobody starts it again by mistake.
+# An agent that was uninstalled through the server leaves this file, and does not start while it exists.
 rm -f "${BLOOM_WORK_DIR:-$home/.local/share/bloom-runtime/agent}/uninstalled"
 if [ "$init" = systemd ]; then
 	systemctl daemon-reload

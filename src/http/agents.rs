@@ -1,4 +1,4 @@
-//! Calls to the agents of workers: how they are, and what they are to do with themselves.
+//! Calls to the agents of workers: health, update, restart, uninstall.
 
 use axum::extract::State;
 
@@ -17,7 +17,7 @@ use bloom_core::op;
 use bloom_core::worker::Worker;
 use bloom_dispatch::Order;
 
-/// It makes this server call out with its agents' key, and changes the worker: no call of somebody who may only read.
+/// An admin key is needed for this GET, because it makes the server call the agent with the agents' key, and changes the worker.
 pub const HEALTH: Policy = Policy::ADMIN.waits();
 
 /// Asks the worker's agent for its health, and updates the worker with the answer. If the agent does not answer, the worker is offline
@@ -108,7 +108,7 @@ async fn order(app: AppState, caller: Caller, path: WorkerPath, body: &Content, 
     body.raw()?;
     let worker = with_url(&app, path).await?;
     let permit = app.stream_limits.agents.take(&caller)?;
-    // Once given, an order is put down, also when whoever gave it does not wait.
+    // In a background task, so that an order that was sent is recorded even if the client disconnects.
     let done = tokio::spawn(async move {
         let _permit = permit;
         let answer = app.agents.order(&worker.url, order).await;

@@ -1,4 +1,4 @@
-//! Answers as HTTP has them.
+//! HTTP responses.
 
 use axum::body::{Body, Bytes};
 use axum::http::header::{CONTENT_TYPE, LINK};
@@ -15,7 +15,7 @@ const JSON: HeaderValue = HeaderValue::from_static("application/json");
 /// A JSON answer.
 ///
 /// # Errors
-/// What is shown can't be JSON: a fault of ours.
+/// The body can't be serialized, which is a bug.
 pub fn json(status: StatusCode, body: &impl Serialize) -> HandlerResult {
     let body = serde_json::to_vec(body).map_err(|error| Error::Internal(error.to_string()))?;
     Ok(json_bytes(status, body.into()))
@@ -36,14 +36,14 @@ pub fn typed(status: StatusCode, content_type: HeaderValue, body: Bytes) -> Resp
     response
 }
 
-/// A JSON answer of these bytes, whenever they come.
+/// A JSON answer whose body may be a stream.
 pub fn json_body(body: Body) -> Response {
     let mut response = Response::new(body);
     response.headers_mut().insert(CONTENT_TYPE, JSON);
     response
 }
 
-/// A page of a list, with the way to the next one.
+/// A page of a list, with the link to the next one.
 pub fn page(rows: &impl Serialize, next: Option<String>) -> HandlerResult {
     Ok(linked(ok(rows)?, next))
 }

@@ -1,4 +1,4 @@
-//! Who asks, by their key, and what that key may do.
+//! Authentication by keys, and their scopes.
 
 use axum::http::HeaderMap;
 use axum::http::header::AUTHORIZATION;
@@ -16,7 +16,7 @@ pub enum Scope {
     Read,
 }
 
-/// The configured keys, as digests: comparing those takes the same time whatever was sent.
+/// The configured keys as digests, so that a comparison takes the same time for every key that is sent.
 #[derive(Clone, Default)]
 pub struct Keys {
     known: Vec<([u8; 32], Scope)>,
@@ -24,24 +24,24 @@ pub struct Keys {
 
 impl Keys {
     pub fn new(admin: Option<&SecretString>, worker: Option<&SecretString>, read: Option<&SecretString>) -> Self {
-        // Of equal keys the strongest counts, so it stands last.
+        // If keys are equal, the last one counts, so the scope with the most rights comes last.
         let given = [(read, Scope::Read), (worker, Scope::Worker), (admin, Scope::Admin)];
         let digested = |(key, scope): (Option<&SecretString>, Scope)| Some((digest(key?.expose_secret().as_bytes()), scope));
         Self { known: given.into_iter().filter_map(digested).collect() }
     }
 
-    /// Nobody is asked for one.
+    /// Whether no keys are configured. Then every request is allowed.
     pub fn is_empty(&self) -> bool {
         self.known.is_empty()
     }
 
-    /// What the request's key allows; without configured keys everything. `None`: there is no key, or a wrong one.
+    /// The scope of the request's key; admin if no keys are configured. `None` if the key is missing or wrong.
     pub fn scope(&self, headers: &HeaderMap) -> Option<Scope> {
         if self.is_empty() {
             return Some(Scope::Admin);
         }
         let sent = digest(sent_key(headers)?);
-        // Every key is compared, none ends it early.
+        // All keys are compared, also after a match, so that the time does not tell which key matched.
         let mut found = 0_u8;
         for (n, (known, _)) in (1_u8..).zip(&self.known) {
             let equal: Choice = known.ct_eq(&sent);

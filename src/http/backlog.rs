@@ -1,5 +1,5 @@
-//! What watch streams send, kept for those that read slowly. All streams share one backlog with one limit, so a watcher that stops
-//! reading costs no more memory than one that reads; it misses what was dropped, and is told so.
+//! The backlog of the watch streams, for clients that read slowly. All streams share it and its limit, so a client that stops reading
+//! costs no more memory than one that reads. It misses what was dropped, and gets the event `reset`.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -8,16 +8,16 @@ use axum::body::Bytes;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::watch;
 
-/// Bytes of pieces kept in all.
+/// Limit of the bytes of all pieces.
 pub const MAX_BYTES: usize = 8 << 20;
-/// Pieces kept: many small ones cost more than their bytes.
+/// Limit of the number of pieces: each costs memory besides its bytes.
 const MAX_PIECES: usize = 1024;
 
 #[derive(Default)]
 struct Kept {
     pieces: VecDeque<Bytes>,
     bytes: usize,
-    /// The number of the oldest piece kept; each piece has the next number.
+    /// The number of the oldest piece kept. Pieces are numbered consecutively.
     oldest: u64,
     readers: usize,
 }
@@ -44,11 +44,11 @@ struct Shared {
     news: watch::Sender<()>,
 }
 
-/// Why there is no next piece.
+/// Pieces were dropped before the reader got them.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Missed;
 
-/// One stream's place in the backlog.
+/// The position of one stream in the backlog.
 pub struct Reader {
     backlog: Backlog,
     next: u64,
@@ -56,7 +56,7 @@ pub struct Reader {
 }
 
 impl Backlog {
-    /// A reader of what comes from now on.
+    /// A reader of the pieces that are added from now on.
     pub fn reader(&self) -> Reader {
         let mut kept = self.kept();
         kept.readers += 1;
@@ -67,7 +67,7 @@ impl Backlog {
         self.kept().readers > 0
     }
 
-    /// Adds a piece. It must not exceed [`MAX_BYTES`]: nobody would get it.
+    /// Adds a piece. A piece larger than [`MAX_BYTES`] would be dropped at once, so callers must not add one.
     pub fn push(&self, piece: Bytes) {
         let mut kept = self.kept();
         if kept.readers == 0 {
@@ -88,7 +88,7 @@ impl Backlog {
 }
 
 impl Reader {
-    /// The next piece, when there is one. [`Missed`]: pieces were dropped before this reader got them; it goes on with the oldest kept.
+    /// Waits for the next piece. After [`Missed`], the reader continues with the oldest piece kept.
     pub async fn next(&mut self) -> Result<Bytes, Missed> {
         loop {
             self.news.mark_unchanged();
@@ -103,7 +103,7 @@ impl Reader {
                     return Ok(piece.clone());
                 }
             }
-            // The sender lives as long as the backlog, which this reader holds.
+            // This can't fail: the sender lives as long as the backlog, which this reader holds.
             let _ = self.news.changed().await;
         }
     }
@@ -113,7 +113,7 @@ impl Drop for Reader {
     fn drop(&mut self) {
         let mut kept = self.backlog.kept();
         kept.readers -= 1;
-        // Nobody is left to read what is kept.
+        // Without readers, no piece is needed.
         while kept.readers == 0 && !kept.pieces.is_empty() {
             kept.drop_oldest();
         }
@@ -140,7 +140,7 @@ mod tests {
             assert_eq!(slow.next().await.map(|piece| piece.len()), Ok(1 << 20));
         }
         backlog.push(piece(1));
-        assert_eq!(slow.next().await.map(|piece| piece.len()), Ok(1), "one word for one gap");
+        assert_eq!(slow.next().await.map(|piece| piece.len()), Ok(1), "a gap is reported once");
     }
 
     #[tokio::test]
@@ -168,7 +168,7 @@ mod tests {
             (kept.bytes, kept.pieces.len())
         };
         assert_eq!(left, (0, 0));
-        // Numbers go on, so that a reader who comes now has missed nothing.
+        // The numbering continues, so a new reader has no gap.
         let mut three = backlog.reader();
         backlog.push(piece(2));
         assert_eq!(three.next().await.map(|piece| piece.len()), Ok(2));

@@ -1,4 +1,4 @@
-//! Request bodies: read once, up to a limit and a time, before any handler runs.
+//! Request bodies: each is read before its handler runs, up to a size and a deadline.
 
 use axum::body::{Body, Bytes};
 use axum::extract::{FromRequest, Request};
@@ -12,16 +12,16 @@ use super::error::Error;
 use super::held::{Budget, Share};
 use bloom_api::wire::Wire;
 
-/// So much beyond the limit is read and dropped, so that the client, still sending, gets to see the answer.
+/// Bytes beyond the limit that are read and dropped, so that a client that is still sending receives the answer.
 const DRAIN_BYTES: usize = 32 * 1024 * 1024;
 
-/// Reads the body of a request, so that it is there in one piece.
+/// Reads the whole body of a request into memory.
 ///
 /// # Errors
-/// It is too long or too late, or others have the room.
+/// The body is too long or too late, or other bodies use too much memory.
 pub async fn gather(request: Request, limit: usize, deadline: Instant, budget: &Budget) -> Result<(Request, Share), Error> {
     let (parts, body) = request.into_parts();
-    // Who waits for leave to send is told at once.
+    // A client that sent `Expect: 100-continue` is refused at once, because it has not sent the body yet.
     let drain = if parts.headers.contains_key(EXPECT) { 0 } else { DRAIN_BYTES };
     let mut share = Share::default();
     let has_room = |bytes| budget.fit(&mut share, bytes).inspect_err(|_| share = Share::default());
@@ -74,7 +74,7 @@ pub fn too_long(limit: usize) -> Error {
     Error::Text { status: 413, text: format!("Request body is too large: at most {limit} bytes are taken").into() }
 }
 
-/// A body as a handler gets it.
+/// A request body, for handlers.
 pub struct Content(Bytes);
 
 impl<S: Send + Sync> FromRequest<S> for Content {
@@ -87,17 +87,17 @@ impl<S: Send + Sync> FromRequest<S> for Content {
 }
 
 impl Content {
-    /// The body as JSON text; none at all is `{}`.
+    /// The body as JSON text; an empty body counts as `{}`.
     ///
     /// # Errors
-    /// It is not JSON.
+    /// The body is not JSON.
     pub fn raw(&self) -> Result<&RawValue, Error> {
         let text = if self.0.is_empty() { b"{}" } else { &self.0[..] };
         serde_json::from_slice(text).map_err(|_| Error::fixed(400, "Request body is not valid JSON"))
     }
 
     /// # Errors
-    /// It is not JSON, or not what is wanted.
+    /// The body is not JSON, or its content is invalid.
     pub fn read<T: Wire>(&self) -> Result<T, Error> {
         Ok(T::read(self.raw()?)?)
     }

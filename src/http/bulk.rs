@@ -1,4 +1,4 @@
-//! One wish for many tasks.
+//! Bulk calls: cancel or requeue many tasks.
 
 use axum::extract::State;
 
@@ -43,7 +43,7 @@ pub async fn requeue(State(app): State<AppState>, caller: Caller, body: Content)
     apply(&app, &caller, body.read()?, &OVER, |task| op::Requeue { task }.into()).await
 }
 
-/// Only tasks in one of `statuses` count: so repeated calls come to an end.
+/// Only tasks in one of `statuses` count, so a client that repeats the call while there are more comes to an end.
 async fn apply(app: &AppState, caller: &Caller, bulk: Bulk, statuses: &[Status], op: fn(TaskId) -> Op) -> HandlerResult {
     let (ids, more) = match bulk.named {
         Named::Ids(ids) => (ids, false),
@@ -66,7 +66,7 @@ async fn apply(app: &AppState, caller: &Caller, bulk: Bulk, statuses: &[Status],
     for outcome in app.engine.writers.submit_all(commands).await {
         match outcome {
             Ok(_) => changed += 1,
-            // It changed meanwhile, and the wish does not apply any more.
+            // The task changed meanwhile, so the operation no longer applies.
             Err(engine::Error::Rejected(_)) => {}
             Err(error) => return Err(error.into()),
         }
@@ -74,12 +74,12 @@ async fn apply(app: &AppState, caller: &Caller, bulk: Bulk, statuses: &[Status],
     ok(&BulkResult { matched, changed, more })
 }
 
-/// So many tasks as one call takes, and whether there are more.
+/// The matching tasks, up to the limit of one call, and whether there are more.
 async fn named_by(app: &AppState, filter: TaskFilter, statuses: &[Status]) -> Result<(Vec<TaskId>, bool), Error> {
     let mut ids = Vec::new();
     for status in statuses.iter().filter(|status| filter.status.is_none_or(|wanted| wanted == **status)) {
         let filter = TaskFilter { status: Some(*status), ..filter.clone() };
-        // One more tells whether there are more.
+        // One row more shows whether there are more.
         let limit = (MAX_BATCH + 1 - ids.len()) as i64;
         ids.extend(app.store.task_ids(&filter, &Page { limit, before: None }).await?);
         if ids.len() > MAX_BATCH {

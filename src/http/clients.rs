@@ -1,4 +1,4 @@
-//! Clients, told apart by their address, and what one of them may have of what all share.
+//! Clients, identified by their addresses, and how much of a shared resource one client may hold.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -12,11 +12,11 @@ use parking_lot::Mutex;
 #[derive(Clone, Copy, Debug)]
 pub struct Peer {
     pub address: SocketAddr,
-    /// This server's own address.
+    /// This server's address.
     pub local: Option<IpAddr>,
 }
 
-/// The address that a request came from. What a header claims counts only as far as trusted proxies vouch for it.
+/// The client's address. An entry of `X-Forwarded-For` counts only if a trusted proxy has added it.
 pub fn client_address(peer: IpAddr, headers: &HeaderMap, trusted: &[IpNet]) -> IpAddr {
     let mut client = peer.to_canonical();
     let lines = headers.get_all("x-forwarded-for");
@@ -38,7 +38,7 @@ fn parse_address(text: &str) -> Option<IpAddr> {
     text.parse().ok().or_else(|| text.parse::<SocketAddr>().ok().map(|address| address.ip()))
 }
 
-/// What counts as one client: a subscriber of IPv6 has a /64 network, and may choose among its addresses at will.
+/// The network that counts as one client: with IPv6 a /64, because a host can use any address in it.
 pub fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX))),
@@ -46,26 +46,26 @@ pub fn network(address: IpAddr) -> IpAddr {
     }
 }
 
-/// Counts what each client has of something, so that none has more than its share.
+/// Counts the places that each client holds, so that no client holds more than its share.
 #[derive(Clone)]
 pub struct Shares {
     most: usize,
     held: Arc<Mutex<HashMap<IpAddr, usize>>>,
 }
 
-/// One place of a client, until it is dropped.
+/// A place that a client holds until this is dropped.
 pub struct Place {
     client: IpAddr,
     held: Arc<Mutex<HashMap<IpAddr, usize>>>,
 }
 
 impl Shares {
-    /// One client may have half of the places: it leaves as many to the others, and a fleet behind one address has room.
+    /// One client may hold half of the places: enough for a fleet behind one address, and the other half remains for other clients.
     pub fn of(places: usize) -> Self {
         Self { most: (places / 2).max(1), held: Arc::default() }
     }
 
-    /// `None`: the client has its share already.
+    /// `None` if the client already holds its share.
     pub fn take(&self, client: IpAddr) -> Option<Place> {
         let client = network(client);
         let mut held = self.held.lock();
@@ -114,8 +114,8 @@ mod tests {
         let shares = Shares::of(4);
         let address = |text: &str| text.parse::<IpAddr>().unwrap();
         let (one, two) = (shares.take(address("2001:db8::1")).unwrap(), shares.take(address("2001:db8::ffff:2")));
-        assert!(two.is_some() && shares.take(address("2001:db8::3")).is_none(), "they are one network");
-        assert!(shares.take(address("2001:db8:0:1::1")).is_some(), "another one");
+        assert!(two.is_some() && shares.take(address("2001:db8::3")).is_none(), "addresses of one network have one share");
+        assert!(shares.take(address("2001:db8:0:1::1")).is_some(), "another network has a share of its own");
         drop(one);
         assert!(shares.take(address("2001:db8::3")).is_some());
         drop(two);

@@ -1,4 +1,4 @@
-//! The control plane's address and key, whether it answers, and how this server is.
+//! The settings of the control plane, the test of the connection to it, and the health of this server.
 
 use axum::extract::State;
 use secrecy::SecretString;

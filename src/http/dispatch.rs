@@ -1,4 +1,4 @@
-//! Push dispatch: a task brought to a worker's agent at a client's word.
+//! Push dispatch: sends a task to a worker's agent when a client asks for it.
 
 use std::borrow::Cow;
 use std::convert::Infallible;
@@ -30,8 +30,8 @@ pub const DISPATCH: Policy = Policy::ADMIN.waits();
     post, path = "/api/runtime/llm-tasks/{id}/dispatch", operation_id = "dispatchTask", tag = "agents",
     params(("id" = String, Path)), request_body = NewDispatch,
     responses(
-        (status = 200, description = "The agent has the task; its answer, if it came in time. One that refuses answers here, too: then the \
-            task has failed.", body = Dispatched),
+        (status = 200, description = "The task was sent. `execution` is the agent's answer, if it arrived within `wait_sec`; if the agent \
+            refused the task, the task has failed.", body = Dispatched),
         (status = 404, description = "The task or the worker does not exist.", body = ErrorText),
         (status = 409, description = "The task is not queued, or not ready.", body = ErrorText),
         (status = 502, description = "The agent can't be reached, or its answer is not JSON. The task is back in the queue.", body = NotDispatched),
@@ -70,7 +70,7 @@ pub async fn dispatch(
     ok(&Dispatched { dispatched: true, task_id, worker_id, lease_id, execution: execution.map(Cow::Owned) })
 }
 
-/// Where an agent reaches this server: as its operator says, else as this request did.
+/// The URL at which agents reach this server: the configured one, else the one that this request used.
 pub struct RuntimeUrl(pub String);
 
 impl FromRequestParts<AppState> for RuntimeUrl {

@@ -1,4 +1,4 @@
-//! The API's description and an explorer for it. Everything comes out of this program: nothing is fetched from elsewhere.
+//! The OpenAPI description and an explorer for it. All files are in this program, so the explorer works offline.
 
 use std::sync::{Arc, OnceLock};
 
@@ -39,7 +39,7 @@ async fn openapi() -> HandlerResult {
     Ok(json_bytes(StatusCode::OK, text.clone()))
 }
 
-/// The page is the same wherever it is asked for; its files are under `/docs/`.
+/// The page is the same at all its paths; its files are under `/docs/`.
 async fn explorer() -> HandlerResult {
     asset("index.html")
 }

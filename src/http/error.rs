@@ -1,4 +1,4 @@
-//! Errors: what they are, and how they are answered.
+//! Errors, and the answers to them.
 
 use std::borrow::Cow;
 
@@ -19,9 +19,9 @@ pub enum Error {
     },
     /// The content of a request is wrong: 400.
     Invalid(Invalid),
-    /// Come again in a second: 503.
+    /// Temporarily unavailable, try again in a second: 503.
     Later(&'static str),
-    /// A fault of ours: 500. The cause is for the log only.
+    /// An internal error: 500. The cause is only logged.
     Internal(String),
 }
 
@@ -35,12 +35,12 @@ impl Error {
     pub const TASK_NOT_FOUND: Self = Self::fixed(404, "Task not found");
     pub const WORKER_NOT_FOUND: Self = Self::fixed(404, "Worker not found");
 
-    /// One field is wrong.
+    /// An error in one field.
     pub fn field(name: &'static str, text: impl Into<String>) -> Self {
         Self::Invalid(Invalid::field(name, text))
     }
 
-    /// What is wrong with the content is wrong within this field.
+    /// Reports errors of the content as errors within this field.
     pub fn under(self, field: &'static str) -> Self {
         if let Self::Invalid(invalid) = self { Self::Invalid(invalid.under(field)) } else { self }
     }
@@ -63,7 +63,7 @@ impl Error {
         }
     }
 
-    /// In one line, where an answer holds many.
+    /// The error in one line, for answers about many objects.
     pub fn line(&self) -> String {
         match self {
             Self::Text { text, .. } => text.to_string(),
@@ -74,12 +74,12 @@ impl Error {
     }
 }
 
-/// Bodies of answers are plain data: they can't fail to become JSON.
+/// The serialization of these bodies can't fail, because they are plain data.
 fn to_json(body: &impl Serialize) -> Vec<u8> {
     serde_json::to_vec(body).unwrap_or_default()
 }
 
-/// Why an answer is a 500, for the log; it goes no further than the middleware.
+/// Why an answer is a 500. The middleware logs it and removes it from the answer.
 #[derive(Clone, Debug)]
 pub struct Cause(pub String);
 
@@ -127,7 +127,7 @@ impl From<Rejection> for Error {
             Rejection::UnknownDependencies(_) => return Self::field("depends_on", rejection.to_string()),
             Rejection::NoUrl(_) => 400,
             Rejection::NoWorker => 503,
-            // Only reconcilers' commands hang on a leadership.
+            // Only commands of reconcilers depend on a leadership.
             Rejection::NotLeader => return Self::Internal(rejection.to_string()),
         };
         Self::Text { status, text: rejection.to_string().into() }

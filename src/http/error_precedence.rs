@@ -1,5 +1,5 @@
-//! The order in which a task's sub-resource complains: the task is not there, then it is not in the right state, and only then
-//! that the request's content is wrong. So when the content is wrong, the task is looked at first.
+//! The order of errors in calls on a task: first that the task does not exist, then that it is in the wrong state, and only then that the
+//! request's content is invalid. So if the content is invalid, the task is checked first.
 
 use serde_json::value::RawValue;
 
@@ -12,10 +12,10 @@ use bloom_core::command::{Holder, Rejection};
 use bloom_core::ids::LeaseId;
 use bloom_core::task::TaskState;
 
-/// What is asked of the task.
+/// The kind of call on the task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ask {
-    /// Or a dispatch.
+    /// A lease call or a dispatch.
     Lease,
     Heartbeat,
     Complete,
@@ -24,7 +24,7 @@ pub enum Ask {
 }
 
 impl AppState {
-    /// What to answer to content that is wrong in this way.
+    /// The error of a request whose content is invalid: `wrong`, unless an error of the task comes first.
     pub async fn most_important_error(&self, path: &TaskPath, ask: Ask, body: &RawValue, wrong: Error) -> Error {
         let state = match path.known() {
             None => None,
@@ -44,7 +44,7 @@ fn named_lease(body: &RawValue) -> Option<LeaseId> {
 }
 
 impl Ask {
-    /// Why the task, as it is, does not take this at all.
+    /// Why the task in its present state rejects this call whatever its content is.
     fn objection(self, task: Option<&TaskState>, named: Option<LeaseId>) -> Option<Rejection> {
         let Some(task) = task else {
             return Some(if self == Self::Heartbeat { Rejection::TaskOrLeaseNotFound } else { Rejection::TaskNotFound });

@@ -1,4 +1,4 @@
-//! A run's live record: sent by its agent, read as a list or as a stream.
+//! Events of runs: sent by agents, read as a list or as a stream.
 
 use axum::body::Bytes;
 use axum::extract::State;
@@ -32,9 +32,9 @@ use bloom_core::reply;
 use bloom_core::task::TaskEvent;
 use bloom_store::{PAGE_BYTES, Store};
 
-/// Events that one piece of a stream carries at the most.
+/// Limit of the events in one piece of a stream.
 const PIECE: i64 = 50;
-/// And their bytes, unless one alone is larger: a connection that does not read holds on to a piece.
+/// Limit of their bytes, unless a single event is larger: for each client that does not read, one piece is kept in memory.
 const PIECE_BYTES: i64 = 1 << 20;
 
 pub const SEND: Policy = Policy::WORKER;
@@ -62,8 +62,8 @@ pub async fn send(State(app): State<AppState>, caller: Caller, path: TaskPath, b
 
 pub const LIST: Policy = Policy::READ.rate(Rate::Worker);
 
-/// Lists the events of a task, oldest first; with `Accept: text/event-stream` as a stream that continues after the number in the header
-/// `Last-Event-ID` and sends `end` when the task is finished.
+/// Lists the events of a task, oldest first. With `Accept: text/event-stream`, the answer is a stream that continues after the number in
+/// the header `Last-Event-ID` and sends `end` when the task is finished.
 #[utoipa::path(
     get, path = "/api/runtime/llm-tasks/{id}/events", operation_id = "listEvents", tag = "events",
     params(("id" = String, Path), EventParams),
@@ -121,7 +121,7 @@ impl Following {
             match self.look().await {
                 Ok(Some(piece)) => return Some((piece, self)),
                 Ok(None) => {}
-                // The client comes back by itself, with the number of the last event it got.
+                // The client reconnects by itself, with the number of the last event that it received.
                 Err(_) => return None,
             }
             tokio::select! {
@@ -133,10 +133,10 @@ impl Following {
         None
     }
 
-    /// What there is to send now.
+    /// The next piece, if there is something to send.
     async fn look(&mut self) -> Result<Option<Bytes>, Error> {
         let store = &self.store;
-        // The state first: what came before its end is in the events read after it.
+        // The state is read first: if it is final, the events read after it are complete.
         let state = store.task_states(&[self.task]).await?.into_iter().next();
         let events = store.events(self.task, self.seen, PIECE, PIECE_BYTES).await?;
         let mut out = Vec::new();

@@ -1,4 +1,4 @@
-//! How many bytes of bodies are held in memory at once, however slowly clients send or read them.
+//! Limits the memory of the bodies of requests and answers, however slowly clients send or read them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,37 +12,37 @@ use tokio::time::timeout;
 
 use super::error::Error;
 
-/// For room for the next piece of an answer: those who do not read let go of theirs before.
+/// How long the next piece of an answer waits for room. The write timeout is shorter, so clients that do not read free theirs before.
 const ROOM_WAIT: Duration = Duration::from_secs(60);
-/// Smaller bodies do not count: thousands of them are nothing.
+/// Bodies up to this size do not count: even thousands of them need little memory.
 const SMALL: usize = 64 << 10;
-/// The semaphore counts these: it can't count far enough in bytes.
+/// The unit that the semaphore counts: the number of bytes could exceed its maximum.
 const UNIT: usize = 1 << 10;
 const TOO_MUCH_SENT: Error = Error::Later("The server is receiving too many large requests at once, try again");
 const TOO_MUCH_READ: Error = Error::Later("The server is sending too many large answers at once, try again");
 
-/// So many bytes, for all requests or for all answers together.
+/// A number of bytes that the bodies of all requests, or of all answers, share.
 #[derive(Clone)]
 pub struct Budget {
     free: Arc<Semaphore>,
     units: u32,
 }
 
-/// What one body has of it.
+/// The part of a budget that one body holds.
 #[derive(Default)]
 pub struct Share(Option<OwnedSemaphorePermit>);
 
 impl Budget {
     pub fn new(bytes: usize) -> Self {
         let units = u32::try_from(bytes / UNIT).unwrap_or(u32::MAX).max(1);
-        // A semaphore takes at least so many on every machine.
+        // The number of units never exceeds the semaphore's maximum, on any platform.
         Self { free: Arc::new(Semaphore::new(usize::try_from(units).unwrap_or(Semaphore::MAX_PERMITS))), units }
     }
 
-    /// Makes the share fit a body of so many bytes. One that is larger than the whole budget needs all of it.
+    /// Enlarges the share to a body of this size. A body that is larger than the budget needs all of it.
     ///
     /// # Errors
-    /// Others have it.
+    /// Other bodies hold too much of the budget.
     pub fn fit(&self, share: &mut Share, bytes: usize) -> Result<(), Error> {
         let held = share.0.as_ref().map_or(0, |permit| permit.num_permits());
         let more = self.units_of(bytes).saturating_sub(u32::try_from(held).unwrap_or(u32::MAX));
@@ -60,20 +60,20 @@ impl Budget {
         if bytes <= SMALL { 0 } else { u32::try_from(bytes.div_ceil(UNIT)).unwrap_or(u32::MAX).min(self.units) }
     }
 
-    /// For an answer of so many bytes.
+    /// The share of an answer of this size.
     ///
     /// # Errors
-    /// Others have the room.
+    /// Other answers hold too much of the budget.
     pub fn answer(&self, bytes: usize) -> Result<Share, Error> {
         let mut share = Share::default();
         self.fit(&mut share, bytes).map_err(|_| TOO_MUCH_READ)?;
         Ok(share)
     }
 
-    /// As [`answer`](Self::answer), when others let go of the room.
+    /// As [`answer`](Self::answer), but waits until other answers free enough of the budget.
     ///
     /// # Errors
-    /// They do not.
+    /// They did not in time.
     pub async fn wait(&self, bytes: usize) -> Result<Share, Error> {
         let units = self.units_of(bytes);
         if units == 0 {
@@ -85,8 +85,8 @@ impl Budget {
         }
     }
 
-    /// The answer, whose bytes count until they were sent; another one where others have the room. Streams hold little, and have limits of
-    /// their own.
+    /// Counts the bytes of the answer until they are sent. Returns a 503 instead if there is no room. Streams do not count: they hold
+    /// little, and have limits of their own.
     pub async fn send(&self, answer: Response) -> Response {
         let size = answer.body().size_hint().exact().and_then(|size| usize::try_from(size).ok());
         let Some(size) = size.filter(|size| *size > SMALL) else { return answer };
@@ -103,12 +103,12 @@ impl Budget {
 }
 
 impl Share {
-    /// It counts for nothing.
+    /// Whether nothing is counted.
     pub fn is_none(&self) -> bool {
         self.0.is_none()
     }
 
-    /// The connection lets go of a body long before it has sent its bytes: so these carry the share.
+    /// Attaches the share to the bytes, because the connection drops a body long before it has sent its bytes.
     pub fn hold(self, bytes: impl Into<Bytes>) -> Bytes {
         let bytes = bytes.into();
         if self.is_none() { bytes } else { Bytes::from_owner(Held { bytes, _share: self }) }

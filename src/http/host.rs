@@ -1,7 +1,7 @@
-//! By which name a client called this server, and whether a web page of somebody else made it do so.
+//! Checks of the headers that name the host and the site of a request, against requests by web pages of other sites.
 //!
-//! A browser sends requests for every page that it shows, also to servers that only its machine can reach. It says for which page
-//! (`Origin`, `Sec-Fetch-Site`); and a page whose name was pointed at this server's address has the browser send that name (`Host`).
+//! A web page can make the browser send requests to every server that its machine can reach. The browser then names the page's site
+//! (`Origin`, `Sec-Fetch-Site`). If an attacker's DNS name resolves to this server's address, the browser sends that name as `Host`.
 
 use axum::http::header::{HOST, ORIGIN};
 use axum::http::{HeaderMap, Version};
@@ -12,10 +12,10 @@ use super::Settings;
 use super::clients::{Peer, trusts};
 use super::refusal::Refusal;
 
-/// The scheme and host that the client has called; `None`: it names no host.
+/// The scheme and host that the client called. `None` if the request names no host.
 ///
 /// # Errors
-/// It names several, or what can't be one.
+/// The request names several hosts, or an invalid one.
 pub fn called(headers: &HeaderMap, peer: Option<Peer>, trusted: &[IpNet]) -> Result<Option<Url>, Refusal> {
     let mut hosts = headers.get_all(HOST).iter();
     let host = hosts.next();
@@ -31,20 +31,20 @@ pub fn called(headers: &HeaderMap, peer: Option<Peer>, trusted: &[IpNet]) -> Res
         (None, Some(host)) => host.to_str().map_err(|_| Refusal::BadHost)?,
         (None, None) => return Ok(None),
     };
-    // None of these belongs into a host, though a URL may go on with them.
+    // These characters are invalid in a host, but the URL parser would accept them as the start of another part of the URL.
     let url = Url::parse(&format!("{scheme}://{host}")).ok().filter(|_| !host.is_empty() && !host.contains(['/', '\\', '?', '#', '@']));
     url.map(Some).ok_or(Refusal::BadHost)
 }
 
-/// The request names a host; one that is this server's, unless its clients are known by keys.
+/// Checks that the request names a host. If no keys are configured, it must be one of this server's names.
 ///
 /// # Errors
-/// It does not.
+/// The host is missing, or it is not this server's.
 pub fn check_host(called: Option<&Url>, version: Version, peer: Option<Peer>, settings: &Settings) -> Result<(), Refusal> {
     let is_open = settings.keys.is_empty();
     match called.and_then(Url::host) {
         Some(host) if is_open && !is_ours(&host.to_owned(), peer, settings) => Err(Refusal::UnknownHost),
-        // Health checks of HTTP/1.0 name none.
+        // With keys, requests of HTTP/1.0 may name no host, as some health checks do.
         None if is_open || version != Version::HTTP_10 => Err(Refusal::BadHost),
         _ => Ok(()),
     }
@@ -62,10 +62,10 @@ fn is_ours(host: &Host, peer: Option<Peer>, settings: &Settings) -> bool {
         || settings.public_url.as_ref().and_then(Url::host).is_some_and(|public| public.to_owned() == *host)
 }
 
-/// The request was sent by a program, or for a page of this server.
+/// Checks that the request was sent by a program or by a page of this server.
 ///
 /// # Errors
-/// It was sent for a page of another site.
+/// It was sent by a page of another site.
 pub fn check_site(headers: &HeaderMap, called: Option<&Url>, settings: &Settings) -> Result<(), Refusal> {
     let ours = || called.into_iter().chain(&settings.public_url).map(Url::origin);
     let is_own = |origin: &str| Url::parse(origin).is_ok_and(|origin| ours().any(|own| own == origin.origin()));

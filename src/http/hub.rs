@@ -1,5 +1,5 @@
-//! Tells waiting requests what has changed. One task reads the engine's changes; a request wakes only for what it waits for.
-//! A wake-up carries nothing and may be missed: whoever waits reads again, and looks again after some seconds anyway.
+//! Notifies waiting requests of changes. One background task reads the engine's changes; a request is notified only of the task that it
+//! follows. A notification has no content and may be missed: requests read the database when notified, and also every few seconds.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,11 +18,11 @@ use bloom_store::Store;
 #[derive(Default)]
 pub struct Hub {
     followed: Mutex<HashMap<TaskId, watch::Sender<()>>>,
-    /// What the watch streams send, ready made: it is the same for all.
+    /// The serialized events of the watch streams, which are the same for all.
     backlog: Backlog,
 }
 
-/// Wakes when the task changes, or when something might have been missed.
+/// Notifies a request when the task changes, or when changes may have been missed.
 pub struct Follower {
     hub: Arc<Hub>,
     task: TaskId,
@@ -30,14 +30,14 @@ pub struct Follower {
 }
 
 impl Follower {
-    /// What changed before now has been seen.
+    /// Marks all changes until now as seen.
     pub fn mark_seen(&mut self) {
         self.changes.mark_unchanged();
     }
 
-    /// Since [`mark_seen`](Self::mark_seen).
+    /// Waits for a change since [`mark_seen`](Self::mark_seen).
     pub async fn changed(&mut self) {
-        // The sender lives as long as its followers do.
+        // This can't fail: the sender lives as long as its followers.
         let _ = self.changes.changed().await;
     }
 }
@@ -88,7 +88,7 @@ impl Hub {
                 }
             }
         }
-        // What could not be read, or is too much to send, watchers list anew.
+        // If the changes can't be read, or are too large to send, the clients have to list again.
         if self.backlog.has_readers() && tell(engine, store, changes, &self.backlog).await.is_err() {
             self.backlog.push(RESET);
         }

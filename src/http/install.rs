@@ -1,4 +1,4 @@
-//! The script that makes a machine a worker.
+//! The script that installs the agent on a machine.
 
 use axum::body::Bytes;
 use axum::http::{HeaderValue, StatusCode};
@@ -18,7 +18,7 @@ const MAX_URL_BYTES: usize = 2048;
 
 pub const SCRIPT: Policy = Policy::READ;
 
-/// Returns a shell script that installs the agent as a service (systemd or OpenRC). It contains no secret; it asks for the key when it runs.
+/// Returns a shell script that installs the agent as a service (systemd or OpenRC). It contains no secret and asks for the key when run.
 #[utoipa::path(
     get, path = "/api/runtime/agent-install-script", operation_id = "getAgentInstallScript", tag = "agents", params(InstallParams),
     responses((status = 200, description = "The script.", body = String, content_type = "text/x-shellscript"))
@@ -35,7 +35,7 @@ pub async fn script(RuntimeUrl(here): RuntimeUrl, Query(params): Query) -> Handl
             "Invalid url: must be an http or https address such as http://127.0.0.1:5000, without a key",
         ));
     }
-    // The values stand before everything else, each as one word, so nothing in them can be taken for a part of the script.
+    // The values come first, each quoted as one word, so that no value can be executed as a part of the script.
     let script = format!("#!/bin/sh\nNODE_ID={}\nSERVER_URL={}\n{TEXT}", quoted(name), quoted(server.trim_end_matches('/')));
     Ok(typed(StatusCode::OK, CONTENT_TYPE, Bytes::from(script)))
 }
@@ -47,7 +47,7 @@ fn is_server_url(text: &str) -> bool {
     fits && Url::parse(text).is_ok_and(is_plain)
 }
 
-/// As one word of a POSIX shell: between single quotes nothing has a meaning but a single quote.
+/// Quotes the text as one word of a POSIX shell: between single quotes, only a single quote has a meaning.
 fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', r"'\''"))
 }

@@ -1,4 +1,4 @@
-//! The control plane behind this server's key: its own key is added on the way and never shown.
+//! Proxies calls to the membridge control plane. Clients use this server's key; the control plane's key is added here and never shown.
 
 use axum::body::Bytes;
 use axum::extract::State;
@@ -102,7 +102,8 @@ fn reply(answer: Upstream) -> Result<Reply, Error> {
     }
 }
 
-/// The body as it came. What is not JSON is plain text: a page of the control plane must not run as one of this server's own.
+/// Passes the body on unchanged. A body that is not JSON is sent as plain text, so that no browser runs a page of the control plane as a
+/// page of this server.
 fn through(reply: Reply) -> HandlerResult {
     let status = StatusCode::from_u16(reply.status).map_err(|error| Error::Internal(error.to_string()))?;
     let content_type = reply.content_type.filter(|text| is_json(text)).and_then(|text| HeaderValue::try_from(text).ok());
@@ -114,14 +115,14 @@ fn is_json(content_type: &str) -> bool {
     essence == "application/json" || (essence.starts_with("application/") && essence.ends_with("+json"))
 }
 
-/// What the control plane may say instead.
+/// The other answers of these calls.
 #[derive(utoipa::IntoResponses)]
-#[expect(dead_code, reason = "it only tells OpenAPI of these answers")]
+#[expect(dead_code, reason = "it only describes these answers in OpenAPI")]
 enum Refusals {
     /// The control plane can't be reached.
     #[response(status = 502)]
     Down(#[to_schema] ErrorText<'static>),
-    /// Whatever else it answered with that status.
+    /// The control plane answered with this error status.
     #[response(status = "default")]
     Other(#[to_schema] ErrorText<'static>),
 }

@@ -1,4 +1,4 @@
-//! What every request passes: its id, its client's rate, its key, its body's size, its time; and what is told of it afterwards.
+//! What every request passes: request id, rate limit, host and site, key, limits of body and time, and afterwards metrics and log.
 
 use std::hash::{BuildHasher, RandomState};
 use std::net::{IpAddr, Ipv4Addr};
@@ -26,7 +26,7 @@ use super::{AppState, Settings, body, host};
 use bloom_core::command::Command;
 use bloom_telemetry::Metrics;
 
-/// Tells the ids of this process from those of others.
+/// Distinguishes the request ids of this process from those of others.
 static PROCESS: LazyLock<u64> = LazyLock::new(|| RandomState::new().hash_one(std::process::id()));
 static REQUESTS: AtomicU64 = AtomicU64::new(1);
 const REQUEST_ID: &str = "x-request-id";
@@ -34,7 +34,7 @@ const MAX_REQUEST_ID: usize = 128;
 const TOO_MANY: Error = Error::fixed(429, "Too many requests, please try again later");
 const TIMED_OUT: Error = Error::Later("The request took too long and was aborted; it may still take effect");
 
-/// Who asks.
+/// Who sent the request.
 #[derive(Clone, Debug)]
 pub struct Caller {
     pub scope: Scope,
@@ -56,7 +56,7 @@ impl<S: Sync> FromRequestParts<S> for Caller {
     }
 }
 
-/// What the middleware works with.
+/// The state of the middleware.
 #[derive(Clone)]
 pub struct Gate {
     pub app: AppState,
@@ -82,7 +82,7 @@ pub async fn middleware(State(Gate { app, policies }): State<Gate>, request: Req
         Err(failure) => {
             let mut response = failure.into_response();
             if !request.body().is_end_stream() {
-                // Its body is not read, so the connection can't be used again: the client is to know.
+                // The body is not read, so the connection can't be reused. This header tells the client.
                 response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
             }
             response
@@ -95,7 +95,7 @@ pub async fn middleware(State(Gate { app, policies }): State<Gate>, request: Req
     if let Ok(id) = HeaderValue::try_from(&*request_id) {
         response.headers_mut().insert(REQUEST_ID, id);
     }
-    // What is sent as text or JSON is nothing else, whatever is in it.
+    // Browsers must not guess a type other than Content-Type, such as HTML, from the content.
     response.headers_mut().insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     let seconds = start.elapsed().as_secs_f64();
     let status = response.status().as_u16();
@@ -129,22 +129,22 @@ async fn serve(app: &AppState, pass: &Pass<'_>, request: Request, next: Next, ca
     app.limits.held_of_answers.send(answer).await
 }
 
-/// What the middleware makes of a request before it is let in.
+/// What the middleware knows of a request before it admits it.
 struct Pass<'a> {
     policy: Policy,
     client: IpAddr,
     scope: Result<Scope, Refusal>,
     limiter: Option<&'a Limiter>,
-    /// A second limit; then the answer tells of this one.
+    /// A second limit. If there is one, the headers of the answer describe it instead of the first.
     test_limiter: Option<&'a Limiter>,
     body_limit: Option<usize>,
 }
 
-/// How a request stands, to be told in the answer.
+/// The state of the rate limits after a request, for the headers of the answer.
 struct Told<'a> {
     limiter: &'a Limiter,
     standing: Standing,
-    /// Of the limits that it overran, the seconds after which to come again.
+    /// Seconds until all exceeded limits end; `None` if the request exceeded none.
     retry_sec: Option<u64>,
 }
 
@@ -155,7 +155,7 @@ impl<'a> Pass<'a> {
         let key = settings.keys.scope(request.headers());
         let scope = scope(settings, request, peer, policy, key);
         let address = peer.map_or(IpAddr::V4(Ipv4Addr::LOCALHOST), |peer| peer.address.ip());
-        // Guessing keys gets no more tries on the workers' routes, or on those without a limit, than elsewhere.
+        // Requests with a wrong key count in the general limit on every route, so that no route allows more guesses than another.
         let as_worker = key == Some(Scope::Worker) || (scope.is_ok() && policy.rate == Rate::Worker);
         let limiter = if as_worker { &app.limits.worker } else { &app.limits.general };
         let is_limited = policy.rate != Rate::Unlimited || scope.is_err();
@@ -177,7 +177,7 @@ impl<'a> Pass<'a> {
         test.or(general).map(|(limiter, standing)| Told { limiter, standing, retry_sec })
     }
 
-    /// Rate goes before key.
+    /// The rate limit is checked before the key.
     fn admit(&self, told: Option<&Told<'_>>, metrics: &Metrics) -> Result<Scope, Error> {
         if told.is_some_and(|told| told.retry_sec.is_some()) {
             return Err(TOO_MANY);
@@ -189,7 +189,7 @@ impl<'a> Pass<'a> {
     }
 }
 
-/// What this request may do.
+/// The scope of this request.
 fn scope(settings: &Settings, request: &Request, peer: Option<Peer>, policy: Policy, key: Option<Scope>) -> Result<Scope, Refusal> {
     let called = host::called(request.headers(), peer, &settings.trusted_proxies)?;
     host::check_host(called.as_ref(), request.version(), peer, settings)?;
@@ -213,7 +213,7 @@ impl Told<'_> {
     }
 }
 
-/// The client's own id, if it is a plain word, else a new one.
+/// The id that the client sent, if it is valid, else a new one.
 fn request_id(headers: &HeaderMap) -> Arc<str> {
     let plain = |id: &&str| {
         (1..=MAX_REQUEST_ID).contains(&id.len()) && id.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.:".contains(&byte))
@@ -227,7 +227,7 @@ fn request_id(headers: &HeaderMap) -> Arc<str> {
     }
 }
 
-/// What goes well is the audit trail's to tell; at thousands of requests a second it is told here only on demand.
+/// Successful requests are logged only at level debug: there may be thousands a second, and the audit trail has their changes.
 fn log(method: &Method, path: &str, status: u16, seconds: f64, client: IpAddr, request_id: &str, cause: Option<Cause>) {
     let ms = seconds * 1000.0;
     match (status, cause) {

@@ -1,4 +1,4 @@
-//! The HTTP door: routes by resource, and before them one [`middleware`] for what all requests have in common.
+//! The HTTP server: routes by resource, behind one [`middleware`] for what all requests have in common.
 
 mod agents;
 mod answer;
@@ -63,40 +63,40 @@ use policy::BodyLimit;
 use rate::Limiter;
 use stream::StreamLimits;
 
-/// What an operator may set of this door.
+/// The settings of the HTTP server.
 #[derive(Clone)]
 pub struct Settings {
     pub keys: Keys,
-    /// The address of this server's own pages, if it differs from the one that is called.
+    /// The public address of this server, if it differs from the one that requests name.
     pub public_url: Option<Url>,
-    /// Further names of this server. Without keys it is served only by names that it knows to be its own.
+    /// Further host names of this server. If no keys are configured, requests with any other `Host` are refused.
     pub hosts: Vec<Host>,
     /// Requests a minute for one client address; 0 = no limit.
     pub rate_limit_per_minute: u32,
     pub test_connection_per_minute: u32,
     pub worker_rate_limit_per_minute: u32,
-    /// Proxies whose `X-Forwarded-For` counts.
+    /// Proxies whose `X-Forwarded-…` headers are trusted.
     pub trusted_proxies: Vec<IpNet>,
     pub max_body_bytes: usize,
-    /// Of a completion's output, beside the rest of its body.
+    /// Limit of a completion's output; `max_body_bytes` limits the rest of its body.
     pub max_output_bytes: usize,
     pub request_timeout: Duration,
-    /// [`server::HEAD_TIMEOUT`], but in tests.
+    /// [`server::HEAD_TIMEOUT`], except in tests.
     pub head_timeout: Duration,
-    /// A connection whose client takes none of what it is sent for so long is closed; [`server::WRITE_TIMEOUT`], but in tests.
+    /// A connection is closed if its client reads nothing for this time; [`server::WRITE_TIMEOUT`], except in tests.
     pub write_timeout: Duration,
-    /// Of the bodies of requests, and again of those of answers, that are held in memory at a time; [`HELD_BYTES`], but in tests.
+    /// Limit of the bodies of requests in memory at a time, and the same again for answers; [`HELD_BYTES`], except in tests.
     pub held_bytes: usize,
-    /// At a time, those included that are only told to come later; see [`server::shares`].
+    /// Connections at a time, including the spare ones, on which requests are refused; see [`server::shares`].
     pub max_connections: usize,
-    /// Of a lease, unless its taker says.
+    /// TTL of a lease, unless the caller sets `ttl_seconds`.
     pub lease_ttl_ms: i64,
 }
 
 /// See [`Settings::held_bytes`].
 pub const HELD_BYTES: usize = 256 << 20;
 
-/// How much longer text may be as JSON than it is: escapes as long as Python's of all but ASCII.
+/// How many times longer text may be as JSON: Python writes a character of 2 bytes as an escape of 6.
 const JSON_EXPANSION: usize = 3;
 
 impl Settings {
@@ -108,13 +108,13 @@ impl Settings {
     }
 }
 
-/// What all requests share. Clones share it too.
+/// The state that all requests share. Clones refer to the same state.
 #[derive(Clone)]
 pub struct AppState(Arc<Shared>);
 
 pub struct Shared {
     pub engine: Engine,
-    /// For lists and reports; what changes anything goes through the engine.
+    /// For lists and reports. All changes go through the engine.
     pub store: Store,
     pub agents: Agents,
     pub membridge: Membridge,
@@ -145,7 +145,7 @@ impl Deref for AppState {
 }
 
 impl AppState {
-    /// Starts the one task that tells waiting requests of changes; it ends with `shutdown`.
+    /// Starts the background task that notifies waiting requests of changes; it ends with `shutdown`.
     pub fn new(
         engine: Engine,
         store: Store,
@@ -175,7 +175,7 @@ pub fn router(state: AppState) -> Router {
     router
         .fallback(|| async { Error::fixed(404, "Not found") })
         .method_not_allowed_fallback(|| async { Error::fixed(405, "Method not allowed") })
-        // The middleware has its own, by route.
+        // The middleware limits bodies, by route.
         .layer(DefaultBodyLimit::disable())
         .layer(from_fn_with_state(gate, middleware::middleware))
         .with_state(state)

@@ -1,4 +1,4 @@
-//! The API's description, made from the routes themselves.
+//! The OpenAPI description, made from the routes.
 
 use axum::Router;
 use axum::http::Method;
@@ -27,7 +27,7 @@ pub struct Routes {
 }
 
 impl Routes {
-    /// Adds a route that the API's description shows.
+    /// Adds a route that the description contains.
     pub fn add(mut self, mut route: UtoipaMethodRouter<AppState>, policy: Policy) -> Self {
         for (path, item) in &mut route.1.paths {
             for (method, operation) in operations(item) {
@@ -38,7 +38,7 @@ impl Routes {
         Self { described: self.described.routes(route), ..self }
     }
 
-    /// Adds a route for people, which the description does not show.
+    /// Adds a page for browsers, which the description does not contain.
     pub fn add_page(mut self, path: &str, get: MethodRouter<AppState>) -> Self {
         self.policies.add(Method::GET, path, Policy::OPEN);
         Self { described: self.described.route(path, get), ..self }
@@ -50,7 +50,7 @@ impl Routes {
     }
 }
 
-/// Every route but the explorer's own.
+/// All routes except those of the explorer.
 pub fn routes() -> Routes {
     Routes::default()
         .add(routes!(tasks::create), tasks::CREATE)
@@ -126,7 +126,7 @@ pub fn openapi() -> OpenApi {
     api
 }
 
-/// The operations of a path, with every method that HTTP has and the description knows.
+/// The operations of a path, with their methods.
 fn operations(item: &mut PathItem) -> impl Iterator<Item = (Method, &mut Operation)> {
     [
         (Method::GET, &mut item.get),
@@ -139,7 +139,7 @@ fn operations(item: &mut PathItem) -> impl Iterator<Item = (Method, &mut Operati
     .filter_map(|(method, operation)| Some((method, operation.as_mut()?)))
 }
 
-/// Adds what the middleware answers.
+/// Adds what the middleware requires and answers.
 fn complete(method: &Method, path: &str, operation: &mut Operation, policy: Policy) {
     let has_body = operation.request_body.is_some();
     let unknown_host = "The server has no keys, and the Host of the request is not known to be its own";
@@ -173,14 +173,15 @@ fn complete(method: &Method, path: &str, operation: &mut Operation, policy: Poli
         answer(operation, "408", "The body did not arrive in time.", error());
         answer(operation, "413", "The body is too large.", error());
     }
-    // Everything in these is optional, the body as well.
+    // All fields of these bodies are optional, and so are the bodies.
     let is_optional = path.ends_with("/lease") || path.ends_with("/dispatch") || path == "/api/runtime/llm-tasks/{id}/heartbeat";
     if let (true, Some(RefOr::T(body))) = (is_optional, &mut operation.request_body) {
         body.required = Some(Required::False);
     }
 }
 
-/// What may be called with what an answer names; but for the calls that wait: who follows links by the dozen would hang on them.
+/// Adds links from an answer to the calls that take its ids. Calls that wait are left out, because a client that follows all links would
+/// hang on them.
 fn link(operation: &mut Operation) {
     const OF_TASK: &[&str] =
         &["getTask", "getResult", "listEvents", "leaseTask", "heartbeatTask", "completeTask", "cancelTask", "requeueTask"];

@@ -1,4 +1,4 @@
-//! Ids in paths. What is no id names nothing: a 404, said after the body's syntax was checked.
+//! Ids in paths. An invalid id is a 404, which is returned after the check of the body's syntax.
 
 use axum::extract::{FromRequestParts, Path};
 use axum::http::request::Parts;
@@ -41,13 +41,13 @@ impl<S: Send + Sync> FromRequestParts<S> for WorkerPath {
     type Rejection = Error;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Error> {
-        // No database keeps a NUL in text, so no worker has one in its name.
+        // No worker has a NUL in its name, and PostgreSQL would refuse the query.
         Ok(Self(part(parts, state).await.filter(|name| !name.contains('\0'))))
     }
 }
 
-/// `{cid}` of a project of the control plane. It becomes a part of a path there, which it must not lead out of: parsers of URLs drop
-/// control characters, and then resolve dots.
+/// `{cid}` of a project of the control plane. It becomes a segment of a URL there and must not lead to another path: URL parsers drop
+/// control characters and then resolve dots.
 pub struct ProjectPath(pub String);
 
 impl<S: Send + Sync> FromRequestParts<S> for ProjectPath {
@@ -59,12 +59,12 @@ impl<S: Send + Sync> FromRequestParts<S> for ProjectPath {
     }
 }
 
-/// Parsers of URLs take such a part of a path for a step, also when it is percent-encoded.
+/// Whether URL parsers resolve this path segment instead of keeping it. They do so even if it is percent-encoded.
 pub fn is_dots(part: &str) -> bool {
     matches!(part, "." | "..")
 }
 
-/// The one variable part of the route, decoded; `None` if that is not UTF-8.
+/// The only parameter of the route's path, decoded; `None` if it is not UTF-8.
 async fn part<S: Send + Sync>(parts: &mut Parts, state: &S) -> Option<String> {
     Path::<String>::from_request_parts(parts, state).await.ok().map(|Path(text)| text)
 }

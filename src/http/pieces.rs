@@ -1,5 +1,5 @@
-//! Lists of rows that may be large. They are read and sent piece by piece, so that a client that does not read holds on to one piece,
-//! not to the whole list.
+//! Lists of rows that may be large. They are read and sent in pieces, so that for a client that does not read, only one piece is kept in
+//! memory, not the whole list.
 
 use axum::body::{Body, Bytes};
 use futures_util::{StreamExt, TryStreamExt, stream};
@@ -10,12 +10,12 @@ use super::answer::{HandlerResult, json_body, linked};
 use super::error::Error;
 use super::held::Share;
 
-/// A piece has about so many bytes, or one row.
+/// Approximate size of a piece. A larger row is a piece of its own.
 const PIECE_BYTES: i64 = 64 << 10;
-/// What a row takes as JSON besides its texts, about.
+/// Approximate size of a row as JSON, without its texts.
 const ROW_BYTES: i64 = 1 << 10;
 
-/// A list on its way: the keys of the rows that are still to be read, with their bytes of text, and what reads them.
+/// A list that is being sent: the keys of the rows still to be read, with the bytes of their texts, and the function that reads them.
 struct Pieces<K, R> {
     app: AppState,
     keys: std::vec::IntoIter<(K, i64)>,
@@ -23,8 +23,8 @@ struct Pieces<K, R> {
     has_begun: bool,
 }
 
-/// Answers with the rows of these keys. `read` makes them JSON (see [`rows`]); those that are gone meanwhile are left out. `next` leads to
-/// the next page.
+/// Answers with the rows of these keys. `read` returns them as JSON (see [`rows`]), without those that were removed meanwhile. `next` is
+/// the link to the next page.
 pub async fn list<K, R, F>(app: &AppState, keys: Vec<(K, i64)>, next: Option<String>, read: R) -> HandlerResult
 where
     K: Send + 'static,
@@ -48,7 +48,7 @@ where
             let piece = pieces.next(keys, room).await?;
             Ok::<_, Error>(Some((piece, pieces)))
         });
-        // The status was sent. All that is left is to break off, so that nobody takes the list for complete.
+        // The status was already sent. Breaking off the body is the only way to show the client that the list is incomplete.
         let rest = rest.map_err(|error| {
             tracing::warn!(?error, "a list could not be sent to its end");
             error.line()
@@ -63,7 +63,7 @@ where
     R: Fn(AppState, Vec<K>) -> F,
     F: Future<Output = Result<Vec<u8>, Error>>,
 {
-    /// The keys of the next piece, and how many bytes it has, about.
+    /// The keys of the next piece, and its approximate size in bytes.
     fn keys_of_next(&mut self) -> (Vec<K>, usize) {
         let (mut keys, mut bytes) = (Vec::new(), 0);
         while let Some((_, size)) = self.keys.as_slice().first()
@@ -92,10 +92,10 @@ where
     }
 }
 
-/// Rows as they stand in a list, each behind a comma.
+/// Rows as JSON, each preceded by a comma.
 ///
 /// # Errors
-/// What is shown can't be JSON: a fault of ours.
+/// A row can't be serialized, which is a bug.
 pub fn rows<T: Serialize>(rows: impl IntoIterator<Item = T>) -> Result<Vec<u8>, Error> {
     let mut text = Vec::new();
     for row in rows {

@@ -6,7 +6,7 @@ use axum::http::Method;
 
 use super::auth::Scope;
 
-/// What a route needs, and what it is allowed.
+/// What a route requires, and its limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy {
     pub access: Access,
@@ -15,7 +15,7 @@ pub struct Policy {
     pub body: BodyLimit,
 }
 
-/// Whose key opens the route. Requests by a worker's or an admin's key may change something.
+/// The key that opens the route. Routes for worker and admin keys may change the database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// No key is needed.
@@ -30,24 +30,24 @@ pub enum Access {
 pub enum Rate {
     Unlimited,
     General,
-    /// The workers' own protocol: one address may carry many of them.
+    /// The limit of the worker protocol: many workers may share one address.
     Worker,
-    /// In the general limit, and in one of its own besides.
+    /// The general limit, and also a limit of its own.
     TestConnection,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Time {
-    /// The request is ended after `REQUEST_TIMEOUT_SEC`.
+    /// The request is ended after `REQUEST_TIMEOUT_SECONDS`.
     Limited,
-    /// The handler limits it: it waits for something.
+    /// The handler limits its time itself, because it waits for something.
     Own,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BodyLimit {
     Usual,
-    /// There is room for outputs of runs.
+    /// The limit also has room for the outputs of runs.
     Outputs,
 }
 
@@ -74,7 +74,7 @@ impl Policy {
         self.access != Access::Open
     }
 
-    /// It may change what is in the database.
+    /// Whether the route may change the database.
     pub fn writes(&self) -> bool {
         matches!(self.access, Access::Worker | Access::Admin)
     }
@@ -97,8 +97,8 @@ impl Policies {
         self.0.entry(path.to_owned()).or_default().push((method, policy));
     }
 
-    /// `template` is the path as the route has it; `None`: there is no such route. What does not exist is guarded as what does: who has
-    /// no key does not learn the difference.
+    /// `template` is the route's path with its parameters; `None` if there is no such route. Unknown routes of the API need a key as
+    /// existing ones do, so that a client without a key can't find out which routes exist.
     pub fn of(&self, method: &Method, template: Option<&str>, path: &str) -> Policy {
         let method = if *method == Method::HEAD { &Method::GET } else { method };
         let routes = template.and_then(|template| self.0.get(template));
@@ -115,7 +115,7 @@ impl Policies {
 mod tests {
     use super::*;
 
-    /// The paths of the routes whose policy is such, with their methods.
+    /// The methods and paths of the routes whose policy matches.
     fn routes(holds: impl Fn(&Policy) -> bool) -> Vec<String> {
         let (.., Policies(policies)) = super::super::openapi::routes().into_parts();
         let all = policies.iter().flat_map(|(path, methods)| methods.iter().map(move |(method, policy)| (method, path, policy)));

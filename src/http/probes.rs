@@ -23,8 +23,8 @@ pub async fn healthz() -> HandlerResult {
 
 pub const READYZ: Policy = Policy::OPEN;
 
-/// Readiness: the database is reachable and can be written to, the migrations of this program are applied and none excludes it, and an
-/// SQLite file is still the one that was opened, and not damaged.
+/// Readiness: the database is reachable and writable, its schema fits this program, and an SQLite file was not removed, replaced or
+/// damaged.
 #[utoipa::path(
     get, path = "/readyz", operation_id = "readiness", tag = "probes",
     responses(

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use super::clients::network;
 
 const WINDOW: Duration = Duration::from_secs(60);
-/// Clients known at a time that are below the limit, and again of those over it. Beyond that the oldest window is forgotten, early.
+/// Limit of the clients in each of the two tables. Beyond that, the oldest window is removed before its end.
 const MAX_CLIENTS: usize = 65_536;
 
 /// One limit.
@@ -23,7 +23,7 @@ pub struct Limiter {
 #[derive(Default)]
 struct Windows {
     below: Table,
-    /// Kept apart, so that whoever comes from many addresses does not push out the windows of those who are to wait.
+    /// A table of its own, so that a client with many addresses does not push out the windows of clients that exceeded the limit.
     over: Table,
 }
 
@@ -39,18 +39,18 @@ struct Window {
     count: u32,
 }
 
-/// How a request stands to a limit.
+/// The state of a limit after a request.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Standing {
     pub allowed: bool,
     limit: u32,
     remaining: u32,
-    /// Until the window ends, rounded up.
+    /// Seconds until the window ends, rounded up.
     pub reset_sec: u64,
 }
 
 impl Limiter {
-    /// `None` for 0: no limit.
+    /// `None` for 0, which means no limit.
     pub fn new(per_minute: u32) -> Option<Self> {
         let policy = HeaderValue::try_from(format!("{per_minute};w={}", WINDOW.as_secs())).ok()?;
         (per_minute > 0).then(|| Self { limit: per_minute, policy, windows: Mutex::default() })
@@ -76,7 +76,7 @@ impl Limiter {
 }
 
 impl Windows {
-    /// The client's window with this request.
+    /// Counts this request. Returns the client's window.
     fn count(&mut self, client: IpAddr, limit: u32, now: Instant) -> Window {
         if let Some(window) = self.over.window(client, now) {
             window.count = window.count.saturating_add(1);
@@ -97,7 +97,7 @@ impl Windows {
 }
 
 impl Table {
-    /// The client's window, if it has one that is not over.
+    /// The client's window, unless it is over.
     fn window(&mut self, client: IpAddr, now: Instant) -> Option<&mut Window> {
         self.by_client.get_mut(&client).filter(|window| !window.is_over(now))
     }
@@ -160,7 +160,7 @@ mod tests {
         for n in 0..2 * MAX_CLIENTS as u32 + 10 {
             assert!(limiter.count(address(n), start).allowed);
         }
-        assert!(!limiter.count(offender, start).allowed, "it has to wait for the end of its window");
+        assert!(!limiter.count(offender, start).allowed, "the client has to wait for the end of its window");
         let sizes = |table: &Table| (table.by_client.len(), table.by_age.len());
         assert_eq!(sizes(&limiter.windows.lock().below), (MAX_CLIENTS, MAX_CLIENTS));
         for n in 0..MAX_CLIENTS as u32 + 10 {
@@ -182,7 +182,7 @@ mod tests {
         }
         let windows = limiter.windows.lock();
         for table in [&windows.below, &windows.over] {
-            assert!(table.by_client.len() <= 1 && table.by_age.len() <= 1, "{} in line", table.by_age.len());
+            assert!(table.by_client.len() <= 1 && table.by_age.len() <= 1, "{} entries by age", table.by_age.len());
         }
     }
 

@@ -1,4 +1,4 @@
-//! What happened: leases, artifacts, the audit trail, figures.
+//! Lists of leases, artifacts and audit entries; statistics and usage.
 
 use axum::extract::State;
 use uuid::Uuid;
@@ -16,12 +16,12 @@ use bloom_api::values::parse_id;
 use bloom_core::task::LeaseStatus;
 use bloom_store::{Listing, Page, UsageBy};
 
-/// Asks for one row more than are shown: it tells whether there is a next page.
+/// Asks for one row more than are shown, to find out whether there is a next page.
 pub fn page_of(params: &Params) -> Result<Page, Error> {
     Ok(Page { limit: params.limit() + 1, before: params.cursor()? })
 }
 
-/// Takes that row off again; the way to the next page, if there is one.
+/// Removes that row. Returns the link to the next page, if there is one.
 pub fn cut<T>(rows: &mut Vec<T>, is_short: bool, params: &Params, path: &str, id: fn(&T) -> Uuid) -> Option<String> {
     let limit = params.limit() as usize;
     let more = is_short || rows.len() > limit;

@@ -1,4 +1,4 @@
-//! Why a request is not let in, before anything of it is done.
+//! The reasons why the middleware refuses a request.
 
 use super::error::Error;
 
@@ -12,7 +12,7 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// Its word in the metrics.
+    /// The value of the label `reason` in metrics.
     pub fn reason(self) -> &'static str {
         match self {
             Self::BadHost => "bad_host",

@@ -1,7 +1,7 @@
-//! Connections: accepted up to a number, served over HTTP/1.1, ended in good order.
+//! Connections: accepts them up to a limit, serves them over HTTP/1.1, and ends them gracefully.
 //!
-//! Beyond that number, or beyond the share of one client, some more are accepted only to be told so, and so that probes are answered: a
-//! server that many agents hold connections to is busy, not dead. What comes beyond these, too, is closed at once.
+//! Beyond that limit, or beyond the share of one client, a few spare connections are accepted. On these, requests are refused with 503,
+//! but probes are answered, so that a busy server is not taken for a dead one. If these are taken too, connections are closed at once.
 
 use std::net::IpAddr;
 use std::pin::pin;
@@ -30,43 +30,44 @@ use super::error::Error;
 use super::{AppState, router};
 use bloom_telemetry::Metrics;
 
-/// Connections at a time, where the limit of open files leaves room for so many.
+/// Connections at a time, if the limit of open files allows as many.
 pub const MAX_CONNECTIONS: usize = 8_192;
-/// Of them, those for whoever comes when the others are taken.
+/// Number of these that are spare: they are used when all others are taken.
 const SPARE: usize = 32;
-/// A spare connection gets its request's head in this time, and is over after that one.
+/// Time limit of the request's head on a spare connection.
 const SPARE_HEAD: Duration = Duration::from_secs(2);
+/// Time limit of a spare connection.
 const SPARE_TIME: Duration = Duration::from_secs(5);
-/// What is read of a request that is refused: a connection that is closed on unread bytes may lose the answer.
+/// Bytes that are read of a request that is refused: if a connection is closed on unread bytes, the answer may get lost.
 const UNREAD: usize = 64 << 10;
 const FULL: Error = Error::Later("All connections of the server are in use, try again");
 const SHARE_TAKEN: Error = Error::Later(
     "This address has as many connections as one client may have: use fewer, or, if it is a proxy for many clients, name it in \
      TRUSTED_PROXIES",
 );
-/// For a request's head, and between requests: who sends it byte by byte keeps no connection occupied.
+/// Time limit of a request's head and of the wait between requests, so that slow clients do not occupy connections.
 pub const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
-/// For what a client is sent: one that takes nothing for so long keeps neither its connection nor the memory of its answers.
+/// A client that reads nothing for this time is disconnected, so that it does not hold a connection and the memory of its answers.
 pub const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
-/// What a connection may keep of an answer that is not taken, besides the piece under way.
+/// Limit of the bytes that a connection buffers for a client that does not read, besides the piece being sent.
 const UNSENT: usize = 64 << 10;
-/// A rest after a failed accept: most fail because there are too many open files.
+/// Pause after a failed accept. The usual reason is too many open files.
 const ACCEPT_REST: Duration = Duration::from_millis(50);
-/// The log tells of refused connections so often at the most.
+/// Refused connections are logged at most once in this time.
 const TELL_EVERY: Duration = Duration::from_secs(60);
-/// For what is under way when the server stops.
+/// Time for requests in progress when the server stops, in addition to the request timeout.
 const STOP_SLACK: Duration = Duration::from_secs(2);
-/// For a client to take its answer when the server stops: one that does not read must not hold up the end.
+/// Time for a client to read its answer when the server stops, so that a client that does not read can't delay the stop.
 const STOP_SEND: Duration = Duration::from_secs(5);
 
-/// Of so many connections, those that are served like any other, and the spare ones.
+/// Divides this number of connections into regular and spare ones.
 pub fn shares(connections: usize) -> (usize, usize) {
     let connections = connections.clamp(8, MAX_CONNECTIONS);
     let spare = SPARE.min(connections / 4);
     (connections - spare, spare)
 }
 
-/// Serves until `shutdown`, then stops listening and lets the requests under way finish. Long polls end with the state's own token.
+/// Serves until `shutdown`, then stops listening and lets the requests in progress finish. The token in `state` ends the long polls.
 pub async fn serve(listener: TcpListener, state: AppState, shutdown: CancellationToken) {
     let (finish_within, head_timeout) = (state.settings.request_timeout + STOP_SLACK, state.settings.head_timeout);
     let write_timeout = state.settings.write_timeout;
@@ -88,7 +89,7 @@ pub async fn serve(listener: TcpListener, state: AppState, shutdown: Cancellatio
         match accepted {
             Ok((stream, address)) => {
                 let peer = Peer { address, local: stream.local_addr().ok().map(|local| local.ip().to_canonical()) };
-                // Behind a proxy there are many clients, whose addresses only their requests tell.
+                // A proxy carries the requests of many clients, whose addresses are known only from the requests.
                 let share = (!trusts(&trusted_proxies, address.ip())).then(|| clients.take(address.ip()));
                 let refusal = match (share, places.clone().try_acquire_owned()) {
                     (Some(None), _) => SHARE_TAKEN,
@@ -103,7 +104,7 @@ pub async fn serve(listener: TcpListener, state: AppState, shutdown: Cancellatio
                     }
                 };
                 refusals.add(address.ip(), &refusal);
-                // Without a spare one the stream is dropped, which closes it.
+                // If no spare connection is left, the stream is dropped, which closes it.
                 if let Ok(place) = spare.clone().try_acquire_owned() {
                     let connection = refuse(http_once.clone(), stream, peer, router.clone(), refusal);
                     tokio::spawn(async move {
@@ -133,7 +134,7 @@ async fn connect(
     router: Router,
     shutdown: CancellationToken,
 ) {
-    // Small answers must not wait for more. It fails only on a connection that is gone.
+    // Without this, small answers would be delayed. It fails only if the connection is closed.
     let _ = stream.set_nodelay(true);
     let (is_asked, mut asked) = watch::channel(false);
     let service = service_fn(move |request: hyper::Request<Incoming>| {
@@ -163,12 +164,12 @@ async fn connect(
         }
     };
     if let Err(error) = ended {
-        // Clients go away as they please, and idle connections are closed.
+        // This is normal: clients disconnect at any time, and idle connections are closed.
         tracing::debug!(%error, peer = %peer.address, "connection ended");
     }
 }
 
-/// One request on a spare connection: a probe is answered, everything else is to come later.
+/// Serves one request on a spare connection: probes and metrics are answered, everything else is refused.
 async fn refuse(http: http1::Builder, stream: TcpStream, peer: Peer, router: Router, refusal: Error) {
     let service = service_fn(move |request: hyper::Request<Incoming>| {
         let (router, refusal) = (router.clone(), refusal.clone());
@@ -191,7 +192,7 @@ fn from(peer: Peer, request: hyper::Request<Incoming>) -> Request {
     request
 }
 
-/// Connections that came when all places, or those of their client, were taken.
+/// Counts and logs the connections that came when all places, or those of their client, were taken.
 struct Refusals {
     metrics: Metrics,
     untold: u64,

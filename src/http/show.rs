@@ -1,4 +1,4 @@
-//! Rows of the store and replies of the engine, made ready to be shown.
+//! Conversion of the store's rows and the engine's replies to answers.
 
 use std::sync::Arc;
 
@@ -28,10 +28,10 @@ pub fn directives(engine: &Engine, worker: &str) -> Directives {
     Directives { cancel: directives.cancel, drain: directives.drain }
 }
 
-/// What was asked for, of a task that exists.
+/// The spec of a task that existed a moment ago.
 pub async fn spec(engine: &Engine, state: &TaskState) -> Result<Arc<TaskSpec>, Error> {
     let specs = engine.specs.by_id(&[state.id]).await?;
-    // Removed between the reply and here.
+    // The task was removed after the reply.
     specs.into_iter().next().ok_or(Error::TASK_NOT_FOUND)
 }
 

@@ -13,12 +13,12 @@ use axum::response::Response;
 use futures_util::{Stream, StreamExt};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Streams and waits at a time, of each kind.
+/// Limit of the streams and waiting requests of each kind.
 const MAX_STREAMS: usize = 256;
 const FULL: Error = Error::Later("Too many requests are waiting right now, try again");
 const SHARE_TAKEN: Error = Error::Later("Too many requests of this client are waiting right now: end some of them, or try again");
 
-/// Says that the stream lives. Line breaks of proxies' time-outs are some ten seconds.
+/// An empty comment, sent regularly because proxies close a stream that is silent for some tens of seconds.
 pub const KEEP_ALIVE: Bytes = Bytes::from_static(b":\n\n");
 
 /// Places for requests that wait, by what they wait for.
@@ -31,20 +31,20 @@ pub struct StreamLimits {
     pub agents: Places,
 }
 
-/// So many at a time, of which no client has all.
+/// A number of places, of which one client may hold only its share.
 pub struct Places {
     free: Arc<Semaphore>,
     clients: Shares,
 }
 
-/// A place, until it is dropped.
+/// A place, which is held until this is dropped.
 pub struct Permit {
     _place: OwnedSemaphorePermit,
     _share: Place,
 }
 
 impl StreamLimits {
-    /// Workers that wait for work take three quarters of the connections at the most: they need others to report on.
+    /// Claims that wait may use three quarters of the connections: workers need the rest for heartbeats and completions.
     pub fn new(connections: usize) -> Self {
         let many = || Places::new(MAX_STREAMS);
         Self { claims: Places::new(connections / 4 * 3), waits: many(), events: many(), watches: many(), agents: many() }
@@ -57,7 +57,7 @@ impl Places {
     }
 
     /// # Errors
-    /// There is none left, or the client has its share.
+    /// No place is left, or the client holds its share.
     pub fn take(&self, caller: &Caller) -> Result<Permit, Error> {
         let share = self.clients.take(caller.client).ok_or(SHARE_TAKEN)?;
         let place = self.free.clone().try_acquire_owned().map_err(|_| FULL)?;
@@ -65,7 +65,7 @@ impl Places {
     }
 }
 
-/// An answer that goes on. The first line makes proxies and clients see at once that it has begun.
+/// A stream of server-sent events. The first line shows proxies and clients at once that the stream has begun.
 pub fn event_stream(frames: impl Stream<Item = Bytes> + Send + 'static) -> Response {
     let frames = futures_util::stream::once(async { KEEP_ALIVE }).chain(frames).map(Ok::<_, Infallible>);
     let mut response = Response::new(Body::from_stream(frames));

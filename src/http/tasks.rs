@@ -1,4 +1,4 @@
-//! Tasks: create, list, show.
+//! Tasks: create, list, show, and their results.
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ use bloom_core::reply::CreatedTask;
 use bloom_core::task::{Status, TaskSpec};
 use bloom_store::{Listing, Page, TaskFilter};
 
-/// The newest tasks that `runs` shows.
+/// Number of tasks that `runs` shows.
 const MOST_RUNS: i64 = 50;
 const MAX_IDEMPOTENCY_KEY: usize = 255;
 
@@ -65,7 +65,7 @@ pub const CREATE_BATCH: Policy = Policy::ADMIN;
 )]
 pub async fn create_batch(State(app): State<AppState>, caller: Caller, body: Content) -> HandlerResult {
     let specs = body.read::<NewTasks>()?.tasks.map(|task| task.into_spec(None));
-    // What is a field of its own with one task is a nested one here.
+    // The fields of a task, which the errors name, are nested in `tasks` here.
     let created = submit(&app, &caller, specs).await.map_err(|failure| failure.under("tasks"))?;
     let tasks = created.iter().map(|task| show_task(&app.engine, &task.spec, &task.state)).collect();
     json(StatusCode::CREATED, &CreatedTasks { tasks })
@@ -77,7 +77,7 @@ async fn submit(app: &AppState, caller: &Caller, tasks: Vec<TaskSpec>) -> Result
 
 fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Error> {
     let Some(value) = headers.get("idempotency-key").filter(|value| !value.is_empty()) else { return Ok(None) };
-    // Any bytes are a key; those that are not UTF-8 are taken as Latin-1.
+    // Any bytes are accepted as a key; those that are not UTF-8 are read as Latin-1.
     let bytes = value.as_bytes();
     let key = str::from_utf8(bytes).map_or_else(|_| bytes.iter().map(|byte| char::from(*byte)).collect(), str::to_owned);
     match text_problem(&key, 1, MAX_IDEMPOTENCY_KEY) {
@@ -103,7 +103,7 @@ pub async fn list(State(app): State<AppState>, Query(params): Query) -> HandlerR
 
 const PATH: &str = "/api/runtime/llm-tasks";
 
-/// What changed since the filter was asked is left out: a list by status has no task of another one.
+/// Tasks that changed meanwhile and no longer match are left out, so a list by status has no task with another status.
 async fn show(app: &AppState, sizes: Vec<(TaskId, i64)>, next: Option<String>, filter: TaskFilter) -> HandlerResult {
     let filter = Arc::new(filter);
     let read = move |app: AppState, ids: Vec<TaskId>| {
@@ -117,7 +117,7 @@ async fn show(app: &AppState, sizes: Vec<(TaskId, i64)>, next: Option<String>, f
     pieces::list(app, sizes, next, read).await
 }
 
-/// `None`: it asks for a status that no task has.
+/// `None` if the filter names an unknown status, which no task has.
 fn filter_of_params(params: &Params) -> Result<Option<TaskFilter>, Error> {
     let filter = TaskFilter {
         status: None,
@@ -131,7 +131,7 @@ fn filter_of_params(params: &Params) -> Result<Option<TaskFilter>, Error> {
     Ok(with_status(filter, params.get("status")))
 }
 
-/// As the list's filter, out of a body.
+/// The same filter, from a body.
 pub fn filter_of_body(filter: &Filter) -> Option<TaskFilter> {
     let (created_after, created_before) = filter.times();
     let read = TaskFilter {

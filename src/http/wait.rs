@@ -18,7 +18,7 @@ use bloom_api::requests::MAX_WAIT_SEC;
 use bloom_api::tasks::Task;
 
 const DEFAULT_WAIT_SEC: i64 = 30;
-/// Behind the wake-ups stands a look now and then.
+/// How often waiting requests read the database in case they missed a notification.
 pub const LOOK_EVERY: Duration = Duration::from_secs(5);
 
 pub const WAIT: Policy = Policy::READ.waits();

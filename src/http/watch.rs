@@ -1,4 +1,4 @@
-//! Everything that changes, as it changes.
+//! The watch stream: changes of all tasks, leases and workers.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -25,19 +25,19 @@ use bloom_core::task::TaskState;
 use bloom_engine::{Changes, Engine};
 use bloom_store::Store;
 
-/// Something was missed: list again.
+/// Changes were missed, so the client must list the objects again.
 pub const RESET: Bytes = Bytes::from_static(b"id: 1\nevent: reset\ndata: {}\n\n");
 const KEEP_ALIVE_EVERY: Duration = Duration::from_secs(15);
-/// A piece of the stream has about so many bytes at most, or one frame: a connection that does not read holds on to one.
+/// Approximate limit of a piece, unless a single frame is larger: for each client that does not read, one piece is kept in memory.
 const PIECE_BYTES: usize = 256 << 10;
-/// Tasks whose specs are in memory at a time. A spec may have a prompt of a megabyte, and a change thousands of tasks.
+/// Tasks whose specs are in memory at a time. A spec may have a prompt of a megabyte, and a commit may change thousands of tasks.
 const TASKS_AT_ONCE: usize = 16;
 const TOO_MUCH: Error = Error::Later("This change is too large for a stream");
 
 pub const WATCH: Policy = Policy::READ;
 
-/// Streams changes: `task`, `lease` and `worker` with the whole object, `removed` with its kind and id, and `reset` after a gap or a
-/// change that is too large to send; then the client must list the objects again.
+/// Streams changes: `task`, `lease` and `worker` with the whole object, and `removed` with its kind and id. After `reset`, which is sent
+/// after a gap or a change that is too large, the client must list the objects again.
 #[utoipa::path(
     get, path = "/api/runtime/watch", operation_id = "watch", tag = "events",
     responses((status = 200, description = "A stream that does not end.", body = String, content_type = "text/event-stream"))
@@ -45,7 +45,7 @@ pub const WATCH: Policy = Policy::READ;
 pub async fn watch(State(app): State<AppState>, caller: Caller, headers: HeaderMap) -> HandlerResult {
     let permit = app.stream_limits.watches.take(&caller)?;
     let watching = Watching { reader: app.hub.watch(), shutdown: app.shutdown.clone(), _permit: permit };
-    // Who comes back has missed what happened meanwhile.
+    // A client that reconnects has missed the changes in between.
     let missed = headers.contains_key("last-event-id").then_some(RESET);
     Ok(event_stream(stream::iter(missed).chain(stream::unfold(watching, Watching::next))))
 }
@@ -67,10 +67,10 @@ impl Watching {
     }
 }
 
-/// Puts one commit's changes into the backlog, as the stream sends them.
+/// Adds one commit's changes to the backlog, as frames of the stream.
 ///
 /// # Errors
-/// The rows could not be read, or one change would fill the whole backlog: then watchers have to list again.
+/// The rows could not be read, or the change is larger than the backlog: the clients must list the objects again.
 pub async fn tell(engine: &Engine, store: &Store, changes: &Changes, backlog: &Backlog) -> Result<(), Error> {
     let mut frames = Frames { backlog, piece: Vec::new(), left: backlog::MAX_BYTES };
     for tasks in changes.tasks.chunks(TASKS_AT_ONCE) {
@@ -95,7 +95,7 @@ async fn tell_tasks(engine: &Engine, store: &Store, tasks: &[Arc<TaskState>], fr
     let specs: HashMap<_, _> = specs.iter().map(|spec| (spec.id, spec)).collect();
     let mut ended: Vec<LeaseId> = Vec::new();
     for state in tasks {
-        // A task that was removed meanwhile has a change of its own.
+        // The task was removed meanwhile, which is reported by a change of its own.
         let Some(spec) = specs.get(&state.id) else { continue };
         frames.add("task", &show_task(engine, spec, state))?;
         match Lease::active(state) {
@@ -111,7 +111,7 @@ async fn tell_tasks(engine: &Engine, store: &Store, tasks: &[Arc<TaskState>], fr
     Ok(())
 }
 
-/// One commit's frames on their way into the backlog.
+/// Collects one commit's frames into pieces for the backlog.
 struct Frames<'a> {
     backlog: &'a Backlog,
     piece: Vec<u8>,
@@ -120,7 +120,7 @@ struct Frames<'a> {
 }
 
 impl Frames<'_> {
-    /// The id is the same for all: it only makes a client say that it comes back.
+    /// All frames have the same id, which only makes a client that reconnects send `Last-Event-ID`.
     fn add(&mut self, event: &str, data: &impl Serialize) -> Result<(), Error> {
         let begun = self.piece.len();
         self.piece.extend_from_slice(b"id: 1\nevent: ");

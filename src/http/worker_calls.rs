@@ -1,4 +1,4 @@
-//! The calls of a worker about all its runs.
+//! Calls of a worker about all its leases: claim, heartbeat, complete.
 
 use axum::extract::State;
 use axum::response::Response;
@@ -25,7 +25,7 @@ use bloom_engine::ClaimRequest;
 
 pub const CLAIM: Policy = Policy::WORKER.waits();
 
-/// Claims tasks. Answers as soon as there is work, or when `wait_sec` is over.
+/// Claims tasks. Answers as soon as there is work, or after `wait_sec`.
 #[utoipa::path(
     post, path = "/api/runtime/workers/{id}/claim", operation_id = "claimTasks", tag = "worker protocol",
     params(("id" = String, Path)), request_body = Claim,
@@ -49,7 +49,7 @@ pub async fn claim(State(app): State<AppState>, caller: Caller, path: WorkerPath
     let leased = tokio::select! {
         biased;
         leased = app.engine.claims.claim(request) => leased?,
-        // A lease that was given right now is delivered again: the next claim does not hold it.
+        // A lease that is made at this moment is not lost: it is missing in `held` of the next claim, which delivers it again.
         () = app.shutdown.cancelled() => Vec::new(),
     };
     delivered(&app, &worker, &leased).await
@@ -86,14 +86,14 @@ pub async fn heartbeat(State(app): State<AppState>, caller: Caller, path: Worker
     }
     app.engine.last_seen.record(&worker);
     let mut directives = directives(&app.engine, &worker);
-    // The rows know of every cancel; this replica may not have heard of it yet.
+    // The database has every requested cancel; the cache of this replica may not have it yet.
     directives.cancel.extend(cancel);
     directives.cancel.sort_unstable();
     directives.cancel.dedup();
     ok(&RenewedLeases { renewed, lost, directives })
 }
 
-/// Whoever has or had a lease is known, so only those are asked for who show none.
+/// A worker whose lease was found is known, so this is called only if the request named no such lease.
 async fn must_be_known(app: &AppState, worker: &str) -> Result<(), Error> {
     if app.store.worker(worker).await?.is_some() { Ok(()) } else { Err(Error::WORKER_NOT_FOUND) }
 }
@@ -136,7 +136,7 @@ pub async fn complete(State(app): State<AppState>, caller: Caller, path: WorkerP
             Ok(reply::Completed { result, .. }) => is_holder |= matches!(result, StoredResult::Now(_)),
             Err(error) => {
                 let failure = Error::from(error);
-                // Nothing is known of this one, so nothing is said of any: a repeat answers what was stored.
+                // The outcome of this completion is unknown, so the whole call fails. A repeated call returns what was stored.
                 if failure.status() >= 500 {
                     return Err(failure);
                 }

@@ -1,4 +1,4 @@
-//! Workers: registered, listed, set aside, removed.
+//! Workers: list, show, register, remove, cordon, uncordon, drain.
 
 use std::cmp::Reverse;
 
@@ -47,7 +47,7 @@ pub async fn list(State(app): State<AppState>, Query(params): Query) -> HandlerR
     page(&workers[start..end].iter().map(|worker| show_worker(&app.engine, worker)).collect::<Vec<_>>(), next)
 }
 
-/// When the last worker of a page was registered, and its name.
+/// A cursor: when the last worker of the page was registered, and its name.
 fn cursor(text: &str) -> Result<(Ms, String), Error> {
     let parts = text.split_once('.').and_then(|(at, id)| Some((at.parse().ok()?, id.to_owned())));
     parts.ok_or_else(|| Error::field("cursor", "Invalid cursor: use the one from the Link header of the previous page"))
@@ -67,7 +67,7 @@ pub async fn get(State(app): State<AppState>, path: WorkerPath) -> HandlerResult
     let store = &app.store;
     let worker = store.worker(&path.name()?).await?.ok_or(Error::WORKER_NOT_FOUND)?;
     let rows = store.leases_of(&worker.id).await?;
-    // Read together, so that the count and the list agree.
+    // Counted from the same rows, so that the count and the list agree.
     let shown = Worker::new(&worker, rows.len() as i64);
     ok(&WorkerWithLeases { worker: shown, leases: rows.iter().map(show_lease).collect() })
 }
@@ -84,7 +84,7 @@ pub const REGISTER: Policy = Policy::WORKER.rate(Rate::General);
 )]
 pub async fn register(State(app): State<AppState>, caller: Caller, body: Content) -> HandlerResult {
     let change = WorkerChange::from(body.read::<NewWorker>()?);
-    // One that registered before names were checked goes on.
+    // A worker with such a name that was registered before names were checked is still accepted.
     if is_dots(&change.id) && app.store.worker(&change.id).await?.is_none() {
         return Err(Error::field("name", "Must not be . or .., because no URL can name such a worker: choose another name"));
     }
