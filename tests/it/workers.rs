@@ -32,7 +32,7 @@ on_both! { alone:
             assert!(texts["name"][0].as_str().unwrap().contains("another name"), "{texts}");
         }
         assert_eq!(server.get("workers").await.ok(), json!([]));
-        server.post("workers", json!({ "name": "..." })).await.created();
+        server.post("workers", json!({ "name": "...", "status": "offline" })).await.created();
     }
 
     async fn a_worker_not_seen_for_long_enough_is_offline_until_it_is_seen(database) {
