@@ -68,16 +68,18 @@ pub struct AgentArgs {
     log_level: String,
 }
 
-/// How an agent works; also used by `dev`.
+/// The settings of an agent that `dev` has, too.
 #[derive(Args, Debug)]
 pub struct WorkArgs {
     /// Maximum number of tasks at a time
     #[arg(long, env = "BLOOM_MAX_CONCURRENCY", default_value_t = 1, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..=32))]
     max_concurrency: u32,
-    /// Directory of the agent: contexts, sessions and runs [default: agent in $XDG_DATA_HOME/bloom-runtime, else in ~/.local/share/bloom-runtime]
+    /// Directory of the agent: contexts, sessions and runs [default: agent in $XDG_DATA_HOME/bloom-runtime, else in
+    /// ~/.local/share/bloom-runtime]
     #[arg(long, env = "BLOOM_WORK_DIR", value_name = "DIR")]
     work_dir: Option<PathBuf>,
-    /// What runs tasks that have no profile: claude, echo, or the name of a profile in --profiles [default: claude, unless there are profiles]
+    /// What runs tasks that have no profile: claude, echo, or the name of a profile in --profiles [default: claude, unless there are
+    /// profiles]
     #[arg(long, env = "BLOOM_RUNNER", value_name = "claude|echo|PROFILE")]
     runner: Option<String>,
     /// TOML file with profiles: a table [profiles.SLUG] says how the tasks of an agent slug are run
@@ -89,7 +91,7 @@ pub struct WorkArgs {
 }
 
 impl WorkArgs {
-    /// The settings of an agent of this server.
+    /// The settings of an agent that works for this server.
     pub fn settings(&self, server: String, key: Option<SecretString>, default_dir: PathBuf) -> Result<Settings, CommandError> {
         let given = |path: &Option<PathBuf>| path.clone().filter(|path| !path.as_os_str().is_empty());
         let runner = self.runner.as_deref().filter(|runner| !runner.is_empty());
@@ -107,7 +109,7 @@ impl WorkArgs {
         })
     }
 
-    /// Where nobody has said what is to run tasks: the Claude CLI if it is there, else the echo runner. True: the latter.
+    /// Chooses the echo runner if neither --runner nor --profiles is given and the Claude CLI is not installed. Returns whether it did.
     pub fn or_echo(&mut self) -> bool {
         let echoes = self.runner.is_none() && self.profiles.is_none() && find_program("claude".as_ref(), "".as_ref()).is_none();
         if echoes {
@@ -125,7 +127,7 @@ fn name(text: &str) -> Result<String, String> {
     }
 }
 
-/// The key that was given, by itself or in a file. An empty variable counts as unset.
+/// The given key, as a value or in a file. An empty variable counts as unset.
 fn key(value: Option<String>, file: Option<PathBuf>) -> Result<Option<SecretString>, CommandError> {
     match (value.filter(|value| !value.is_empty()), file.filter(|path| !path.as_os_str().is_empty())) {
         (None, Some(file)) => read_key(&file).map(Some),
@@ -140,10 +142,10 @@ pub fn run(args: AgentArgs) -> Result<(), CommandError> {
         Ok(())
     })?;
     if ended.get() == Ended::Restart {
-        // The same process number, so that whoever supervises it sees no end.
+        // `exec` keeps the pid, so a supervisor does not see the agent end.
         let mut command = std::process::Command::new("/proc/self/exe");
         if let Ok(program) = std::env::current_exe() {
-            // An update has put a new file there.
+            // After an update, the new program is at the path of the running one, which the kernel shows as deleted.
             let path = program.to_string_lossy().trim_end_matches(" (deleted)").to_owned();
             command = std::process::Command::new(path);
         }

@@ -1,4 +1,4 @@
-//! Opening the database, its migrations, and what to do when it can't be used.
+//! Opens the database, runs its migrations, and explains why it can't be used.
 
 use secrecy::ExposeSecret;
 
@@ -43,7 +43,7 @@ pub async fn status(settings: Serve) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// What is wrong and what to do about it.
+/// An error that says what is wrong and what to do about it.
 pub fn explain(error: impl Into<Error>, settings: &Serve) -> CommandError {
     let database = settings.shown_database_url();
     match error.into() {

@@ -1,4 +1,4 @@
-//! `dev`: a server and an agent in one process, nothing to configure.
+//! `dev`: a server and an agent in one process, without configuration.
 
 use clap::Args;
 use tokio_util::sync::CancellationToken;
@@ -39,17 +39,17 @@ pub async fn run(mut args: DevArgs) -> Result<(), CommandError> {
             agent_settings.server = url;
             tokio::select! {
                 ended = agent::run(agent_settings, None, agent_stop) => ended.map(drop).map_err(CommandError::from),
-                // Without a server there is nothing left to do.
+                // The agent can't work without the server.
                 ended = &mut server => return ended.map_err(|error| format!("the server ended unexpectedly: {error}"))?,
             }
         }
-        // The server's own error is the one to tell.
+        // The server did not start; its error is returned below.
         Err(_) => Ok(()),
     };
     if let Err(failure) = &ended {
         complain(&format!("the agent: {failure}"));
     }
-    // The agent goes first: it has something to tell the server.
+    // The agent stops first, because it reports its end to the server.
     server_stop.cancel();
     server.await.map_err(|error| format!("the server ended unexpectedly: {error}"))??;
     ended
@@ -69,7 +69,7 @@ fn next_steps(url: &str, echoes: bool, keyed: bool) -> String {
     )
 }
 
-/// How a person calls this program from here.
+/// The command by which a person calls this program from the current directory.
 fn program() -> String {
     let name = "bloom-runtime";
     if find_program(name.as_ref(), "".as_ref()).is_some() {

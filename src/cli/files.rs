@@ -1,22 +1,23 @@
-//! How many files this process may have open, and how many of them connections may take.
+//! The limit of open files of this process, and how many of them client connections may use.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use bloom_config::Serve;
 use bloom_http::server::MAX_CONNECTIONS;
 
-/// More than this server ever opens. Processes that it starts take the limit over, and some try all numbers up to it.
+/// More files than this server ever opens. A higher limit would slow down child processes: they inherit it, and some try all numbers up to
+/// it.
 const ENOUGH: u64 = 65_536;
-/// For the listener, logs, the runtime and calls to agents and the control plane, where the limit has room for all of them.
+/// Files for the listener, logs, the runtime, and calls to agents and the control plane, if the limit is high enough.
 const OTHERS: usize = 1_536;
-/// Files of one connection to an SQLite database: itself, its log and the log's index.
+/// Files of one connection to an SQLite database: the database, its WAL and the WAL's index.
 const OF_A_DATABASE_CONNECTION: usize = 3;
-/// The least to leave, where the limit is low. With less the database can't be opened.
+/// The minimum of these files if the limit is low. With fewer, the database can't be opened.
 const LEAST_OTHERS: usize = 48;
-/// With fewer connections the limit is worth a warning: an agent takes about two.
+/// With fewer connections than this, the server logs a warning: an agent uses about two.
 const FEW: usize = MAX_CONNECTIONS / 4;
 
-/// Raises the limit of open files as far as this user may, and answers how many connections it leaves for clients.
+/// Raises the limit of open files as far as this user may, and returns how many client connections it allows.
 pub fn connections(settings: &Serve) -> usize {
     let files = usize::try_from(raise()).unwrap_or(usize::MAX);
     let connections = room(files, settings.database_max_connections as usize);

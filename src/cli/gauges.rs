@@ -1,4 +1,4 @@
-//! Gauges from the views that the engine keeps anyway, and a look at the heads of the queue every few seconds.
+//! Sets the gauges: from the replica cache at each scrape, and from the heads of the queue every few seconds.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use bloom_membridge::Membridge;
 use bloom_store::{self as store, Store};
 use bloom_telemetry::{MAX_AGENTS, Metrics, QueueDepth, Scraped};
 
-/// The heads cost a look-up for each agent and priority, so they are not read at each scrape.
+/// The heads cost a query per agent slug and priority, so they are not read at each scrape.
 const QUEUE_EVERY: Duration = Duration::from_secs(5);
 
 pub fn start(engine: &Engine, store: &Store, membridge: &Membridge, metrics: &Metrics) {

@@ -158,7 +158,7 @@ pub fn run() -> ExitCode {
     }
 }
 
-/// The settings in force; with mistakes, all of them, one a line.
+/// The settings in force, or an error with all mistakes, one per line.
 fn settings(args: &ServerArgs) -> Result<Serve, CommandError> {
     let report = config::load(&args.flags);
     report.into_serve().map_err(|mistakes| {
@@ -186,7 +186,7 @@ fn man(dir: &Path) -> Result<(), CommandError> {
     Ok(written.map_err(|error| format!("the manual pages can't be written to {}: {error}", dir.display()))?)
 }
 
-/// Prints to standard output. Whoever closes that early (`… | head`) has seen enough.
+/// Prints to standard output. Errors are ignored, because the reader may close it early (`… | head`).
 fn say(text: &str) {
     let mut out = std::io::stdout().lock();
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());

@@ -1,4 +1,4 @@
-//! `serve`: opens, connects and starts everything, in order; and ends it in the reverse order.
+//! `serve`: opens, connects and starts all parts of the server in order, and stops them in the reverse order.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -23,10 +23,10 @@ pub async fn serve(settings: Serve) -> Result<(), CommandError> {
     run(settings, signals::listen()?, move |url| say(&next_step(url, keyed))).await
 }
 
-/// Serves until `shutdown`; `ready` is told the address to call once it is reachable there.
+/// Serves until `shutdown`. `ready` is called with the server's URL once the server can be reached there.
 pub async fn run(settings: Serve, shutdown: CancellationToken, ready: impl FnOnce(&str)) -> Result<(), CommandError> {
     settings.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
-    // Before anything is opened.
+    // Raises the limit of open files before anything is opened.
     let connections = files::connections(&settings);
     let metrics = Metrics::new().map_err(|error| format!("metrics can't be set up: {error}"))?;
     let store = database::open(&settings).await?;
@@ -94,7 +94,7 @@ fn http_settings(settings: &Serve, max_connections: usize) -> http::Settings {
         test_connection_per_minute: settings.test_connection_per_minute,
         worker_rate_limit_per_minute: settings.worker_rate_limit_per_minute,
         public_url: settings.public_url.clone(),
-        // A name to listen on is one to be called by.
+        // Clients may also call the server by the name that it listens on.
         hosts: settings.allowed_hosts.iter().cloned().chain(Host::parse(&settings.host).ok()).collect(),
         trusted_proxies: settings.trusted_proxies.clone(),
         max_body_bytes: settings.max_body_bytes,
@@ -123,7 +123,7 @@ fn agent_options(settings: &Serve, address: SocketAddr) -> agents::DispatchOptio
     agents::DispatchOptions { key: settings.agent_key.clone(), public_url, own_url: callable(address) }
 }
 
-/// The address as others on this machine call it: an unspecified one is no place to call.
+/// The URL by which programs on this machine call the server. An unspecified address can't be called, so it becomes loopback.
 fn callable(address: SocketAddr) -> String {
     let host = match address {
         SocketAddr::V4(v4) if v4.ip().is_unspecified() => "127.0.0.1".to_owned(),

@@ -1,4 +1,4 @@
-//! SIGTERM and SIGINT: the first asks for a graceful end, the second ends the process.
+//! SIGTERM and SIGINT: the first signal starts a graceful shutdown, the second ends the process at once.
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -19,7 +19,7 @@ async fn follow(mut terminate: Signal, mut interrupt: Signal, token: Cancellatio
     tracing::info!("stopping: finishing the requests that are being answered; a second signal ends the process at once");
     token.cancel();
     let number = next(&mut terminate, &mut interrupt).await;
-    // As a shell reports a process that the signal killed. What was acknowledged is in the database.
+    // The status that a shell reports for a process that the signal killed. All acknowledged changes are in the database.
     std::process::exit(128 + number);
 }
 

@@ -1,4 +1,4 @@
-//! The settings as command-line flags, made from the one list.
+//! The settings as command-line flags, generated from the list of settings.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -7,7 +7,7 @@ use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 
 use super::settings::{SETTINGS, Setting};
 
-/// Which settings were given as flags, and the file named by `--config`.
+/// The settings that were given as flags, and the file named by `--config`.
 #[derive(Clone, Debug, Default)]
 pub struct Flags {
     pub(super) values: BTreeMap<String, String>,
@@ -26,7 +26,7 @@ impl Args for Flags {
             if !setting.secret {
                 return command;
             }
-            // Shown by --help in one line each with its setting would double the list: hidden, told once below.
+            // Hidden in the short help, which would otherwise list every secret twice; the help of `serve` explains these flags once.
             let twin = flag(setting.file_key(), format!("File with the value of --{}", setting.flag_name()), setting);
             command.arg(twin.value_name("FILE").hide_short_help(true))
         })

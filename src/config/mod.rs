@@ -1,6 +1,6 @@
-//! The server's settings: from flags, the environment and an optional TOML file, in that order of strength.
+//! The server's settings: from flags, the environment and an optional TOML file, in this order of precedence.
 //!
-//! [`load`] resolves every setting, remembers where its value came from, and finds all mistakes at once.
+//! [`load`] resolves every setting, records where its value came from, and reports all mistakes at once.
 
 mod flags;
 mod parse;
@@ -27,7 +27,7 @@ pub fn load(flags: &Flags) -> Report {
     load_from(flags, &Environment::of_process())
 }
 
-/// As [`load`], from an environment of the caller's.
+/// Like [`load`], with a given environment instead of the process's.
 pub fn load_from(flags: &Flags, environment: &Environment) -> Report {
     resolve::resolve(flags, environment)
 }

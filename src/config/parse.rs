@@ -1,4 +1,4 @@
-//! Values from text. An error says what would be right, as the end of "port = "x" (flag --port): …".
+//! Parses values from text. An error says what would be valid, and is the end of a message such as `port = "x" (flag --port): …`.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -19,7 +19,7 @@ pub fn host(text: &str) -> Result<String, String> {
     let name = !text.is_empty()
         && text.len() <= 253
         && text.split('.').all(|label| !label.is_empty() && label.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_'));
-    // "127.0.0" or "300.1.2.3" would otherwise pass as a name.
+    // "127.0.0" or "300.1.2.3" would otherwise pass as a host name.
     let numeric = text.chars().all(|c| c.is_ascii_digit() || c == '.');
     if name && !numeric {
         return Ok(text.to_owned());
@@ -49,13 +49,13 @@ pub fn directory(text: &str) -> Result<PathBuf, String> {
     if text.is_empty() { Err("must be the path of a directory".to_owned()) } else { Ok(PathBuf::from(text)) }
 }
 
-/// Names and addresses with commas between.
+/// Host names and addresses, separated by commas.
 pub fn hosts(text: &str) -> Result<Vec<Host>, String> {
     let parts = text.split(',').map(str::trim).filter(|part| !part.is_empty());
     parts
         .map(|part| {
             let bare = host(part).map_err(|_| format!("{part:?} must be a host name or an IP address, without scheme or port"))?;
-            // Compared as the URL standard has them: in lower case, IPv6 in its shortest form.
+            // Hosts are compared in the form of the URL standard: in lower case, IPv6 in its shortest form.
             let written = if bare.contains(':') { format!("[{bare}]") } else { bare };
             Host::parse(&written).map_err(|error| format!("{part:?} is not a host: {error}"))
         })
@@ -66,7 +66,7 @@ pub fn truth(text: &str) -> Result<bool, String> {
     text.parse().map_err(|_| "must be true or false".to_owned())
 }
 
-/// Addresses and networks with commas between.
+/// Addresses and networks, separated by commas.
 pub fn networks(text: &str) -> Result<Vec<IpNet>, String> {
     let parts = text.split(',').map(str::trim).filter(|part| !part.is_empty());
     parts
@@ -86,7 +86,7 @@ pub fn log_format(text: &str) -> Result<LogFormat, String> {
     }
 }
 
-/// A level, or levels by part of the program. Checked here because the filter's own parser takes a mistyped level for a part's name.
+/// A level, or levels per module. Checked here because the parser of the log filter takes a mistyped level for the name of a module.
 pub fn log_level(text: &str) -> Result<String, String> {
     const LEVELS: [&str; 6] = ["error", "warn", "info", "debug", "trace", "off"];
     let is_level = |word: &str| LEVELS.contains(&word.to_lowercase().as_str());
@@ -102,7 +102,7 @@ pub fn log_level(text: &str) -> Result<String, String> {
     }
 }
 
-/// A key that fits into a header.
+/// A key that can be sent in an HTTP header.
 pub fn key(text: &str) -> Result<SecretString, String> {
     if text.is_empty() || text.len() > 4096 || text.trim() != text || text.chars().any(char::is_control) {
         return Err("must be 1 to 4096 characters in one line, without spaces around it".to_owned());

@@ -1,4 +1,4 @@
-//! What is particular to the URL of a PostgreSQL database: how it is shown, and whether its connections are encrypted.
+//! Checks and masks the URL of a PostgreSQL database, and warns if its connections are not encrypted.
 
 use std::net::IpAddr;
 
@@ -9,10 +9,10 @@ use bloom_core::mask::masked_url;
 const ESCAPES: &str = "characters such as @ : / ? # in user or password must be percent-encoded (@ is %40, # is %23)";
 const MODES: &str = "verify-full, verify-ca, require, prefer, allow or disable";
 
-/// What is wrong with the URL, without anything of it.
+/// Checks the URL. An error never quotes it, because it may contain a password.
 pub fn check(text: &str) -> Result<(), String> {
     let url = Url::parse(text).map_err(|error| format!("is not a URL: {error}; {ESCAPES}"))?;
-    // What follows the host can't contain these, unless a password went on there.
+    // If these occur behind the host, a character in the password was not percent-encoded.
     if url.fragment().is_some() || url.path().contains('@') {
         return Err(format!("has an @ or # after its host; {ESCAPES}"));
     }
@@ -23,7 +23,7 @@ pub fn check(text: &str) -> Result<(), String> {
     if !matches!(&*mode, "verify-full" | "verify-ca" | "require" | "prefer" | "allow" | "disable") {
         return Err(format!("has an unknown sslmode; it must be {MODES}"));
     }
-    // The driver reads the certificates in every mode, but compares with them only in these two.
+    // The driver reads the certificates in every mode, but uses them to check the server only in these two.
     if !mode.starts_with("verify-") && last(&url, &["sslrootcert", "ssl-root-cert", "ssl-ca"]).is_some() {
         return Err(format!(
             "names an sslrootcert, but sslmode={mode} does not check certificates: write sslmode=verify-full, or verify-ca to leave the host \
@@ -33,7 +33,7 @@ pub fn check(text: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// The URL without its password. Where it is not certain what belongs to the password, the user is left out, too.
+/// The URL without its password. If it is not certain where the password begins, the user is left out, too.
 pub fn masked(text: &str) -> String {
     if text.starts_with("sqlite:") {
         return text.to_owned();
@@ -51,7 +51,7 @@ pub fn masked(text: &str) -> String {
     }
 }
 
-/// Data and password may be read by others on the way to this database.
+/// A warning if others on the network could read the data and the password.
 pub fn warning(text: &str) -> Option<String> {
     let url = Url::parse(text).ok().filter(|url| url.scheme() != "sqlite")?;
     let mode = mode(&url);
@@ -69,13 +69,13 @@ fn mode(url: &Url) -> String {
     last(url, &["sslmode", "ssl-mode"]).map_or_else(|| "prefer".to_owned(), |mode| mode.to_ascii_lowercase())
 }
 
-/// On this machine: over loopback, or a socket in a directory.
+/// Whether the database is on this machine: over loopback or a Unix socket.
 fn is_local(url: &Url) -> bool {
     if let Some(host) = last(url, &["host", "hostaddr"]) {
         return host.starts_with('/') || host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());
     }
     match url.host() {
-        // A URL of a scheme that is not the web's keeps the host as it is written.
+        // For schemes other than those of the web, the URL parser keeps the host as it is written.
         Some(Host::Domain(name)) => {
             name.is_empty()
                 || name == "localhost"
@@ -88,7 +88,7 @@ fn is_local(url: &Url) -> bool {
     }
 }
 
-/// The value that counts of a parameter with these names.
+/// The value of a parameter that has one of these names. The last one counts, as in the driver.
 fn last(url: &Url, names: &[&str]) -> Option<String> {
     url.query_pairs().filter(|(name, _)| names.contains(&&**name)).last().map(|(_, value)| value.into_owned())
 }

@@ -1,8 +1,8 @@
-//! What was found: every setting with its origin, all mistakes, and what deserves a warning.
+//! The result of loading the settings: every setting with its origin, all mistakes, and warnings.
 
 use super::serve::Serve;
 
-/// One setting as it is in force.
+/// A setting with the value that is in force.
 #[derive(Clone, Debug)]
 pub struct Row {
     pub setting: &'static str,
@@ -26,7 +26,7 @@ impl Mistake {
     }
 }
 
-/// The outcome of [`load`](super::load). The server starts only without mistakes, and then `serve` is there.
+/// The outcome of [`load`](super::load). The server starts only without mistakes, and then `serve` is set.
 #[derive(Debug)]
 pub struct Report {
     pub rows: Vec<Row>,
@@ -44,7 +44,7 @@ impl Report {
         }
     }
 
-    /// A table for people: setting, value, where from.
+    /// The settings as a text table: name, value, origin.
     pub fn table(&self) -> String {
         let shown = |row: &Row| row.value.clone().unwrap_or_else(|| "-".to_owned());
         let name_width = self.rows.iter().map(|row| row.setting.len()).max().unwrap_or(0);

@@ -1,4 +1,4 @@
-//! From text to settings that the server can rely on.
+//! Resolves the settings from their sources and checks them.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -36,7 +36,7 @@ struct Resolver<'a> {
 }
 
 impl Resolver<'_> {
-    /// Looks at every setting even after a mistake, so that all of them are told at once.
+    /// Parses every setting even after a mistake, so that all mistakes are reported at once.
     fn settings(&mut self) -> Option<Serve> {
         let seconds = |least: i64, most: i64| move |text: &str| parse::whole(least, most)(text).map(|n| n * 1000);
         let host = self.required(&s::HOST, parse::host);
@@ -111,12 +111,12 @@ impl Resolver<'_> {
         self.value(&s::DATABASE_URL, default, parse::database_url)
     }
 
-    /// A setting that has a default. `None` = a mistake, which is noted.
+    /// A setting that has a default. `None` if the value is wrong; the mistake is recorded.
     fn required<T>(&mut self, setting: &'static Setting, parse: impl Fn(&str) -> Result<T, String>) -> Option<T> {
         self.value(setting, Some(setting.default.to_owned()), parse)
     }
 
-    /// A setting that may be left out.
+    /// A setting without a default, which may be left out.
     fn optional<T>(&mut self, setting: &'static Setting, parse: impl Fn(&str) -> Result<T, String>) -> Option<T> {
         self.value(setting, None, parse)
     }
@@ -154,7 +154,7 @@ impl Resolver<'_> {
     }
 }
 
-/// Where data is kept when nobody says where.
+/// The default data directory.
 pub fn default_data_dir() -> PathBuf {
     data_dir(|name| std::env::var_os(name).map(PathBuf::from))
 }
@@ -162,11 +162,11 @@ pub fn default_data_dir() -> PathBuf {
 fn data_dir(variable: impl Fn(&str) -> Option<PathBuf>) -> PathBuf {
     let home = |name: &str| variable(name).filter(|path| path.is_absolute());
     let base = home("XDG_DATA_HOME").or_else(|| home("HOME").map(|home| home.join(".local/share")));
-    // A service without a home directory keeps its data where the packages put it.
+    // A service without a home directory uses /var/lib, as the packages do.
     base.unwrap_or_else(|| PathBuf::from("/var/lib")).join("bloom-runtime")
 }
 
-/// A key has one scope: otherwise whoever gets the lesser one has the greater as well.
+/// Every scope needs a key of its own: with the same key for two scopes, a client with the weaker scope would have the stronger one, too.
 fn check_keys(serve: &Serve, mistakes: &mut Vec<Mistake>) {
     let [scopes @ .., _] = serve.keys();
     for (n, (setting, key)) in scopes.iter().enumerate() {
@@ -179,7 +179,7 @@ fn check_keys(serve: &Serve, mistakes: &mut Vec<Mistake>) {
     }
 }
 
-/// Whoever reaches a server without keys can run programs on its workers, so nobody gets one by forgetting the key.
+/// Anybody who reaches a server without keys can run programs on its workers, so a forgotten key must not start such a server.
 fn check_access(serve: &Serve, mistakes: &mut Vec<Mistake>) {
     if !serve.has_key() && !serve.is_loopback() && !serve.allow_no_key {
         let problem = "no key is set, so everybody who can reach this address could do everything: set RUNTIME_API_KEY, or listen on \

@@ -12,36 +12,36 @@ use super::postgres;
 use super::settings::{self as s, Setting};
 use bloom_telemetry::LogFormat;
 
-/// Shorter keys are warned of.
+/// Shorter keys cause a warning.
 const GOOD_KEY_CHARS: usize = 16;
 
-/// All of them, checked.
+/// All settings, checked.
 #[derive(Clone, Debug)]
 pub struct Serve {
     /// An address or a name, without brackets.
     pub host: String,
-    /// 0 = any free one.
+    /// 0 = any free port.
     pub port: u16,
     pub public_url: Option<Url>,
-    /// Besides those of `host` and `public_url`.
+    /// In addition to those of `host` and `public_url`.
     pub allowed_hosts: Vec<Host>,
     pub trusted_proxies: Vec<IpNet>,
     pub data_dir: PathBuf,
     pub database_url: SecretString,
     pub database_max_connections: u32,
-    /// 0 = for ever, as below.
+    /// 0 = forever, also in the next field.
     pub task_retention_days: u32,
     pub audit_retention_days: u32,
     pub api_key: Option<SecretString>,
     pub worker_key: Option<SecretString>,
     pub read_key: Option<SecretString>,
-    /// A server without keys may listen beyond loopback.
+    /// Whether a server without keys may listen beyond loopback.
     pub allow_no_key: bool,
     pub membridge_server_url: Option<Url>,
     pub membridge_admin_key: Option<SecretString>,
     pub agent_key: Option<SecretString>,
     pub worker_sync_ms: i64,
-    /// 0 = no limit, as the next two.
+    /// 0 = no limit, also in the next two fields.
     pub rate_limit_per_minute: u32,
     pub test_connection_per_minute: u32,
     pub worker_rate_limit_per_minute: u32,
@@ -56,12 +56,12 @@ pub struct Serve {
 }
 
 impl Serve {
-    /// The database's URL without its password, for people.
+    /// The database's URL without its password, for logs and messages.
     pub fn shown_database_url(&self) -> String {
         postgres::masked(self.database_url.expose_secret())
     }
 
-    /// What is allowed, but hardly meant.
+    /// Warnings about settings that are allowed but probably not intended.
     pub fn warnings(&self) -> Vec<String> {
         let access = match (&self.api_key, self.has_key()) {
             (Some(_), _) => None,
@@ -87,12 +87,12 @@ impl Serve {
         self.host == "localhost" || self.host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
     }
 
-    /// Requests need one.
+    /// Whether requests need a key.
     pub(crate) fn has_key(&self) -> bool {
         self.api_key.is_some() || self.worker_key.is_some() || self.read_key.is_some()
     }
 
-    /// Those that this program asks for or is asked for, strongest first.
+    /// The keys of the API, strongest first, and the key for calls to agents.
     pub(crate) fn keys(&self) -> [(&'static Setting, &Option<SecretString>); 4] {
         [
             (&s::RUNTIME_API_KEY, &self.api_key),

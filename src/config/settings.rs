@@ -1,16 +1,16 @@
-//! Every setting by name: the one list behind flags, environment names, file keys, `--help` and `config check`.
+//! The list of all settings, from which flags, environment variables, file keys, `--help` and `config check` are derived.
 
 /// A setting of the server. Its key is the name in the TOML file; the flag and the environment variable are derived from it.
 #[derive(Debug)]
 pub struct Setting {
     pub key: &'static str,
-    /// What stands for the value in `--help`.
+    /// The placeholder of the value in `--help`.
     pub value_name: &'static str,
     /// The value if none is given; empty = unset, or explained in `help`.
     pub default: &'static str,
     pub help: &'static str,
     pub group: &'static str,
-    /// Never shown, and may be read from a file by its `_file` twin.
+    /// Never shown. It may also be read from the file that the setting with the suffix `_file` names.
     pub secret: bool,
 }
 
@@ -20,12 +20,12 @@ impl Setting {
         self.key.to_uppercase()
     }
 
-    /// `lease_ttl_seconds` → `lease-ttl-seconds`, without the dashes before it.
+    /// `lease_ttl_seconds` → `lease-ttl-seconds`, without the leading dashes.
     pub fn flag_name(&self) -> String {
         self.key.replace('_', "-")
     }
 
-    /// The key of the twin that names a file with the value; only secrets have one.
+    /// The key of the setting that names a file with the value; only secrets have one.
     pub fn file_key(&self) -> String {
         format!("{}_file", self.key)
     }
@@ -149,7 +149,7 @@ pub const LOG_FORMAT: Setting = plain(LOGS, "log_format", "FORMAT", "text", "Log
 pub const LOG_LEVEL: Setting =
     plain(LOGS, "log_level", "LEVEL", "info", "Log level: error, warn, info, debug, trace or off; also per module, as in info,sqlx=warn");
 
-/// All of them, as `--help` and `config check` list them.
+/// All settings, in the order of `--help` and `config check`.
 pub const SETTINGS: &[&Setting] = &[
     &HOST,
     &PORT,

@@ -1,4 +1,4 @@
-//! Where values come from: flags, environment, file; and which of them wins.
+//! The sources of values (flags, environment, file) and their precedence.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -13,7 +13,7 @@ use super::settings::{SETTINGS, Setting};
 const MAX_CONFIG_BYTES: u64 = 1024 * 1024;
 const MAX_SECRET_BYTES: u64 = 64 * 1024;
 
-/// The environment's variables, taken once.
+/// The environment variables, read once.
 #[derive(Clone, Debug, Default)]
 pub struct Environment(BTreeMap<OsString, OsString>);
 
@@ -22,7 +22,7 @@ impl Environment {
         Self(std::env::vars_os().collect())
     }
 
-    /// An empty variable counts as unset: that is how unit files and compose files switch one off.
+    /// An empty variable counts as unset, because this is how unit files and compose files unset one.
     pub fn get(&self, name: &str) -> Option<&OsString> {
         self.0.get(std::ffi::OsStr::new(name)).filter(|value| !value.is_empty())
     }
@@ -34,7 +34,7 @@ impl<K: Into<OsString>, V: Into<OsString>> FromIterator<(K, V)> for Environment 
     }
 }
 
-/// Who gave a value.
+/// Where a value comes from.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Origin {
     Flag(String),
@@ -67,11 +67,11 @@ pub struct Sources<'a> {
     file: Option<(PathBuf, toml::Table)>,
 }
 
-/// A value of one layer, or what is wrong with it.
+/// A value from one source, or what is wrong with it.
 type Given = Option<(Result<String, &'static str>, Origin)>;
 
 impl<'a> Sources<'a> {
-    /// Reads the file, if one is named; what is wrong with it goes to `mistakes`.
+    /// Reads the file, if one is named, and adds its errors to `mistakes`.
     pub fn gather(flags: &'a Flags, environment: &'a Environment, mistakes: &mut Vec<Mistake>) -> Self {
         let named = match (&flags.config, environment.get("BLOOM_CONFIG")) {
             (Some(path), _) => Some((path.clone(), "flag --config")),
@@ -95,8 +95,8 @@ impl<'a> Sources<'a> {
         self.environment
     }
 
-    /// The strongest value given for a setting. A secret and its `_file` twin in one place are a mistake: which one counts is
-    /// anybody's guess.
+    /// The value from the source with the highest precedence. A secret and its `_file` setting in the same source are a mistake, because it
+    /// is not clear which one should count.
     pub fn find(&self, setting: &Setting) -> Result<Option<Found>, Mistake> {
         let layers: [&dyn Fn(&str) -> Given; 3] = [&|key| self.by_flag(key), &|key| self.by_environment(key), &|key| self.by_file(key)];
         for layer in layers {
@@ -163,7 +163,7 @@ fn as_text(value: &toml::Value) -> Result<String, &'static str> {
 fn read_table(path: &Path) -> Result<toml::Table, String> {
     let text = read_limited(path, MAX_CONFIG_BYTES)?;
     text.parse::<toml::Table>().map_err(|error| {
-        // The parser's own text would quote the line, which may hold a secret.
+        // The parser's own message would quote the line, which may contain a secret.
         let at = error.span().map_or(0, |span| span.start).min(text.len());
         let line = text.as_bytes()[..at].iter().filter(|byte| **byte == b'\n').count() + 1;
         format!("is not valid TOML: line {line}: {}", error.message())

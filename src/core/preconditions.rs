@@ -24,7 +24,7 @@ impl TaskState {
 
     /// The active lease, unless another lease or another worker was named.
     pub fn held_by(&self, holder: &Holder) -> Result<&ActiveLease, Rejection> {
-        if self.lease_count == 0 {
+        if self.lease.is_none() && self.lease_count == 0 {
             return Err(Rejection::TaskOrLeaseNotFound);
         }
         let lease = self.active_lease(holder.lease)?;

@@ -1,4 +1,4 @@
-//! Accounts: which of them are out of quota until when, and which are refused.
+//! The state of each account: open, out of quota until a time, or refused.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -10,10 +10,10 @@ use super::home::{read_json, write_json_durably};
 use super::profile::Profiles;
 use bloom_core::Ms;
 
-/// Nobody is kept waiting longer for a quota: weekly ones are the longest.
+/// The maximum pause of an account: the longest quotas are weekly.
 const MAX_PAUSE_MS: Ms = 8 * 24 * 3600 * 1000;
 
-/// What the accounts of the profiles allow.
+/// The states of the accounts that the profiles use.
 #[derive(Debug)]
 pub struct Accounts {
     path: PathBuf,
@@ -22,9 +22,9 @@ pub struct Accounts {
 
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 enum State {
-    /// Out of quota until then.
+    /// Out of quota until this time.
     Paused(Ms),
-    /// Its credentials were refused. Not kept: a start is a new try.
+    /// Its credentials were refused. Not stored: a restarted agent tries the account again.
     #[serde(skip)]
     Refused,
 }
@@ -62,7 +62,8 @@ impl Accounts {
         self.states.lock().insert(account.to_owned(), State::Refused);
     }
 
-    /// One account that is closed closes the agent: which tasks it could still take can't be told to the server in general.
+    /// One paused or refused account closes the whole agent. `Agent::offer` uses this if it can't offer the slugs that are still open
+    /// instead.
     pub fn availability(&self, profiles: &Profiles, now: Ms) -> Availability {
         let states = self.states.lock();
         let mut availability = Availability::Open;
@@ -104,6 +105,6 @@ mod tests {
         assert!(later.is_closed("default", 4_000), "a shorter pause does not shorten it");
         later.refuse("default");
         assert_eq!(later.availability(&profiles, 9_000), Availability::Refused { account: "default".into() });
-        assert_eq!(accounts().availability(&profiles, 9_000), Availability::Open, "a start is a new try");
+        assert_eq!(accounts().availability(&profiles, 9_000), Availability::Open, "a restarted agent tries the account again");
     }
 }

@@ -1,4 +1,4 @@
-//! What the server is told of this worker: that it is there, what it can do, and whether it takes tasks.
+//! The registration of this worker at the server: its capabilities, and whether it takes tasks.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -18,21 +18,22 @@ use bloom_client as client;
 use bloom_core::Ms;
 use bloom_core::worker::{DispatchMode, WorkerStatus};
 
-/// The server is told so again: somebody else may have told it otherwise, as an agent of the same name does that stops.
+/// The interval at which the status is reported again, because something else may have changed it, such as a stopping agent of the same
+/// name.
 const TELL_AGAIN: Duration = Duration::from_secs(10);
 
-/// What the server is to think of this worker.
+/// The status and the agent slugs that this worker reports to the server.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Offer {
-    /// Only an `online` one gets new tasks.
+    /// Only an `online` worker gets new tasks.
     pub status: WorkerStatus,
-    /// The agent slugs that it takes now; none: all.
+    /// The agent slugs that the worker takes now; `None` for all.
     agents: Option<Vec<String>>,
 }
 
 impl Agent {
-    /// The first registration tells a person what is wrong, unless runs of before have to be seen to their end; later ones are tried
-    /// for ever.
+    /// If the server refuses the first registration, the agent ends with an error for the user, unless runs of an earlier process must
+    /// still be finished. Other failures are retried forever.
     pub(super) async fn register_first(&self) -> Result<(), String> {
         let mut backoff = Backoff::default();
         loop {
@@ -77,7 +78,7 @@ impl Agent {
 
     pub(super) fn capabilities(&self, agents: Option<Vec<String>>) -> NewCapabilities {
         NewCapabilities {
-            // Servers lease and push only to workers that say so; one with a push_server wants that.
+            // Servers lease and push only to workers with this capability, and a worker with a push server must get pushes.
             claude_cli: Some(self.settings.profiles.run_claude() || self.settings.push_server.is_some()),
             max_concurrency: Some(Int(self.settings.max_concurrency.into())),
             labels: Some(self.settings.labels.iter().cloned().collect()),
@@ -85,7 +86,7 @@ impl Agent {
         }
     }
 
-    /// An account that is closed closes its slugs; where those can't be told from the others, it closes the worker.
+    /// A closed account closes the slugs of its profiles. If no slug is left, or the agent serves all slugs, it closes the worker.
     pub(super) fn offer(&self) -> Offer {
         let agents = self.settings.profiles.slugs();
         if self.draining.load(Ordering::Relaxed) || self.unwell_until.load(Ordering::Relaxed) > now_ms() {
@@ -103,7 +104,7 @@ impl Agent {
         Offer { status, agents }
     }
 
-    /// Tells the server whenever the worker opens or closes, for whatever reason.
+    /// Reports the offer to the server whenever it changes, and again after `TELL_AGAIN`.
     pub(super) async fn keep_offer(self: Arc<Self>, stopped: CancellationToken) {
         let mut told = Offer { status: WorkerStatus::Online, agents: self.settings.profiles.slugs() };
         let mut told_at = Instant::now();
@@ -113,7 +114,7 @@ impl Agent {
             let offer = self.offer();
             let mut wait = TELL_AGAIN;
             if offer != told || told_at.elapsed() >= TELL_AGAIN {
-                // Not given up in the middle: it must not arrive after the goodbye.
+                // Not cancelled by `stopped`: a cancelled call could still reach the server, after the goodbye.
                 match self.register(offer.clone()).await {
                     Ok(()) => {
                         if offer != told {
@@ -157,7 +158,7 @@ impl Agent {
         self.state_changed.notify_waiters();
     }
 
-    /// Gets no more tasks from here on; one that was on its way to us goes back.
+    /// Registers as offline, so that the server gives no more tasks, and releases a task that it gave just before.
     pub(super) async fn say_goodbye(&self) {
         if let Err(error) = self.register(Offer { status: WorkerStatus::Offline, agents: self.settings.profiles.slugs() }).await {
             return tracing::warn!(%error, "the server could not be informed that this worker stops");

@@ -1,5 +1,5 @@
-//! Connections of the push server: so many at a time, in all and from one address, and each only as long as it is of use. The agent
-//! needs its file descriptors for its runs.
+//! Connections of the push server. Their number, in all and from one address, and their idle time are limited, because the agent needs its
+//! file descriptors for its runs.
 
 use std::net::IpAddr;
 use std::pin::pin;
@@ -18,26 +18,26 @@ use tokio::time::sleep;
 use tokio_io_timeout::TimeoutStream;
 use tokio_util::sync::CancellationToken;
 
-/// Connections at a time, but no more than a quarter of the files that the agent may open.
+/// The maximum number of open connections, but no more than a quarter of the files that the agent may open.
 const MAX_CONNECTIONS: usize = 256;
-/// Of them, those of one address: a caller that keeps its own ones busy leaves room for others.
+/// The maximum from one address, so that one caller can't use up all connections.
 const MAX_OF_ADDRESS: usize = 64;
-/// For a request's head, and between requests.
+/// The time limit for a request's head, and between requests.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
-/// For a caller that does not read its answers.
+/// The time limit for a caller that does not read its answers.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
-/// A rest after a failed accept: most fail because there are too many open files.
+/// The pause after a failed accept: most fail because too many files are open, and would fail again at once.
 const ACCEPT_REST: Duration = Duration::from_millis(50);
-/// The log tells of refused connections so often at the most.
+/// The minimum time between two log entries about refused connections.
 const TELL_EVERY: Duration = Duration::from_secs(60);
 
-/// Serves until `stopped`, and then what is under way.
+/// Serves until `stopped`, then finishes the requests under way.
 pub(super) async fn serve(listener: TcpListener, router: Router, stopped: CancellationToken) {
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT);
     let places = Places::new();
     let mut told: Option<Instant> = None;
-    // Dropped with this future, it ends them all.
+    // If this future is dropped, the set is dropped too and ends all connections.
     let mut connections = JoinSet::new();
     loop {
         let accepted = tokio::select! {
@@ -88,7 +88,7 @@ async fn connect(http: http1::Builder, stream: TcpStream, router: Router, stoppe
         }
     };
     if let Err(error) = ended {
-        // Callers go away as they please, and idle connections are closed.
+        // Not a defect: callers disconnect at any time, and idle connections are closed.
         tracing::debug!(%error, "a connection to the push server ended");
     }
 }

@@ -1,11 +1,11 @@
-//! The echo runner: speaks the Claude CLI's stream, needs no account, answers with what it was asked. For trying things out.
+//! The echo runner, for trying things out: prints a stream like the Claude CLI's that answers with the prompt. It needs no account.
 
 use std::io::{self, Read, Write};
 
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-/// Prompts beyond this are cut.
+/// Longer prompts are cut.
 const MAX_PROMPT: u64 = 4 << 20;
 
 /// Reads the prompt from standard input and prints the stream of a run that repeats it.
@@ -36,7 +36,7 @@ pub fn run() -> io::Result<()> {
     }))
 }
 
-/// Words stand for tokens.
+/// Counts words instead of tokens.
 fn usage(prompt: &str, answer: &str) -> Value {
     let words = |text: &str| text.split_whitespace().count();
     json!({"input_tokens": words(prompt), "output_tokens": words(answer)})

@@ -1,16 +1,16 @@
-//! The agent's directory: who it is, what it runs, where its runs work. It outlives the process.
+//! The agent's directory: its identity, its runs and their working directories. It survives the process.
 //!
 //! ```text
-//! agent.lock          held while the agent lives: one agent a directory
-//! agent.json          its name, and its server
+//! agent.lock          locked while the agent runs, so that no other agent uses the directory
+//! agent.json          its name and its server
 //! accounts.json       accounts that are paused
-//! uninstalled         it is to run no more
+//! uninstalled         exists if the agent was uninstalled and must not start
 //! renewed             when the leases were renewed last
-//! contexts/NAME/      where the runs of a context work, kept
+//! contexts/NAME/      working directory of the runs of a context, kept after them
 //! sessions/NAME.json  the CLI's session of that context
 //! runs/LEASE/         one run, until its end is acknowledged
-//! set-aside/TIME-LEASE/  the newest of the runs whose files could not be used
-//! projects/           repositories that the server had cloned
+//! set-aside/TIME-LEASE/  a run whose files could not be used; the newest ones are kept
+//! projects/           repositories that servers asked this agent to clone
 //! ```
 
 use std::fs::{self, File, TryLockError};
@@ -26,10 +26,10 @@ use uuid::Uuid;
 use super::now_ms;
 use bloom_core::Ms;
 
-/// Runs that are kept of those whose files could not be used.
+/// The maximum number of kept runs whose files could not be used.
 const MAX_SET_ASIDE: usize = 20;
 
-/// An agent's directory, held by this process.
+/// An agent's directory, locked by this process.
 #[derive(Debug)]
 pub struct Home {
     root: PathBuf,
@@ -39,24 +39,24 @@ pub struct Home {
 #[derive(Deserialize, PartialEq, Serialize)]
 struct Identity {
     name: String,
-    /// Whose runs these are.
+    /// The server that the runs belong to.
     server: String,
 }
 
-/// What is known of a context's conversation.
+/// The session of a context, as far as the agent knows it.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct SessionRecord {
     pub context_id: String,
-    /// The profile's program: another one does not know the session.
+    /// The profile's program, because another program does not have the session.
     pub program: String,
     pub session_id: String,
-    /// The task whose prompt the session has got, but whose end it has not seen.
+    /// The task whose prompt the session got, if it has no result yet.
     pub open_task: Option<Uuid>,
 }
 
 impl Home {
     /// # Errors
-    /// The directory can't be made or used, or another agent has it. The text says what to do.
+    /// The directory can't be created or used, or another agent uses it. The text says what to do.
     pub fn open(root: &Path) -> Result<Self, String> {
         let failed =
             |error: io::Error| format!("the work directory {} can't be used: {error}; choose another with --work-dir", root.display());
@@ -79,10 +79,10 @@ impl Home {
         &self.root
     }
 
-    /// The worker's name: the one given, else the one made at the first start of the host's with something that no other agent has.
+    /// The worker's name: `given`, or the name that the first start generated from the host name and a random suffix.
     ///
     /// # Errors
-    /// The name can't be kept, or what is left in the directory is another server's.
+    /// The name can't be stored, or the directory contains runs of another server.
     pub fn name(&self, given: Option<&str>, server: &str) -> Result<String, String> {
         let path = self.root.join("agent.json");
         let known = read_json::<Identity>(&path);
@@ -103,14 +103,14 @@ impl Home {
         Ok(given.map_or(identity.name, str::to_owned))
     }
 
-    /// Marks the agent as one that is to run no more, whoever starts it.
+    /// Stores a marker that keeps the agent from starting again, for example by a supervisor.
     pub fn uninstall(&self) {
         if let Err(error) = fs::write(self.uninstalled_path(), "") {
             tracing::warn!(%error, "the marker of the uninstall could not be stored; a supervisor may start this agent again");
         }
     }
 
-    /// The mark of an agent that was uninstalled.
+    /// The marker file, if the agent was uninstalled.
     pub fn uninstalled(&self) -> Option<PathBuf> {
         Some(self.uninstalled_path()).filter(|path| path.exists())
     }
@@ -141,9 +141,9 @@ impl Home {
         self.root.join("accounts.json")
     }
 
-    /// When the leases were renewed last: a later process can tell by it which of them may be over.
+    /// Stores when the leases were renewed last, so that a later process knows which of them may have expired.
     pub fn renewed(&self, at: Ms) {
-        // Not worth a disk's flush: an older time only makes a later process more careful.
+        // Not flushed to the disk: with an older time, a later process only assumes an earlier expiry.
         if let Err(error) = fs::write(self.root.join("renewed"), at.to_string()) {
             tracing::warn!(%error, "the time of the last heartbeat could not be stored");
         }
@@ -157,7 +157,7 @@ impl Home {
         self.root.join("runs").join(lease.to_string())
     }
 
-    /// Moves the files of a run to where they are in nobody's way. Gives the place.
+    /// Moves the files of a run out of `runs` and returns their new path.
     ///
     /// # Errors
     /// They can't be moved.
@@ -165,7 +165,7 @@ impl Home {
         let dir = self.root.join("set-aside");
         private_dir(&dir)?;
         let name = run.file_name().unwrap_or_default().to_string_lossy();
-        // The time comes first, so that the order of names is that of age.
+        // The time comes first, so that the names sort by age.
         let place = dir.join(format!("{}-{name}", now_ms()));
         fs::rename(run, &place)?;
         let mut kept: Vec<PathBuf> = fs::read_dir(&dir)?.flatten().map(|entry| entry.path()).collect();
@@ -199,7 +199,7 @@ fn file_name(text: &str) -> String {
     format!("{shown}-{tail}")
 }
 
-/// What tasks say and answer concerns nobody else on the machine.
+/// Creates a directory that other users of the machine can't read, because prompts and answers are private.
 pub fn private_dir(path: &Path) -> io::Result<()> {
     use std::os::unix::fs::DirBuilderExt;
     fs::DirBuilder::new().recursive(true).mode(0o700).create(path)
@@ -209,12 +209,12 @@ pub fn read_json<T: DeserializeOwned>(path: &Path) -> Option<T> {
     serde_json::from_slice(&fs::read(path).ok()?).ok()
 }
 
-/// Writes the whole file or nothing. Enough for what a killed process is to find; a power cut ends its processes as well.
+/// Replaces the file atomically, without a flush. This is enough for data about running processes, which a power cut ends, too.
 pub fn write_json(path: &Path, value: &impl Serialize) -> io::Result<()> {
     replace(path, value).map(drop)
 }
 
-/// As [`write_json`], and has it on the disk when it returns: for what was paid for.
+/// Like [`write_json`], but flushes to the disk before it returns: for data that must survive a power cut, such as results.
 pub fn write_json_durably(path: &Path, value: &impl Serialize) -> io::Result<()> {
     let file = replace(path, value)?;
     file.sync_all()?;

@@ -9,26 +9,26 @@ use super::task::Task;
 /// The first argument that makes this program the echo runner.
 pub const ECHO: &str = "echo-runner";
 
-/// What is started, where its prompt comes from standard input.
+/// The command of a run. It reads its prompt from standard input.
 #[derive(Debug, PartialEq)]
 pub struct Invocation {
     pub program: PathBuf,
     pub args: Vec<OsString>,
     pub env: Vec<(String, String)>,
-    /// Its output is the answer, not a stream.
+    /// The output is the answer as plain text, not a stream of JSON lines.
     pub is_plain: bool,
 }
 
-/// Which conversation the run goes on with.
+/// The conversation that the run starts or continues.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Conversation {
-    /// A new one, with an id that we choose: so it is known before the CLI says anything.
+    /// A new one. The agent chooses its id, so that it is known before the CLI prints anything.
     New(String),
     Resumed(String),
 }
 
 impl Invocation {
-    /// `program`: where that of the profile is.
+    /// `program` is the resolved path of the profile's program.
     pub fn new(
         profile: &Profile,
         program: PathBuf,
@@ -53,7 +53,7 @@ fn claude(profile: &Profile, profiles_dir: &Path, task: &Task, conversation: &Co
         ["-p", "--output-format", "stream-json", "--verbose", "--include-partial-messages"].map(Into::into).into();
     let mut option = |name: &str, value: Option<OsString>| {
         if let Some(value) = value {
-            // As one word: a value that begins with a dash is no option.
+            // As one argument, because a value that begins with a dash would otherwise be an option.
             let mut word = OsString::from(name);
             word.push("=");
             word.push(value);
@@ -81,7 +81,7 @@ fn claude(profile: &Profile, profiles_dir: &Path, task: &Task, conversation: &Co
     args
 }
 
-/// Replaces the names in braces; what they stand for is not looked at again.
+/// Replaces the placeholders in braces, but not those in the inserted values.
 fn fill(word: &str, profile: &Profile, task: &Task, context_dir: &Path, prompt: &Path) -> String {
     let mut filled = String::new();
     let mut rest = word;

@@ -1,4 +1,4 @@
-//! The leases that this agent has: how they come, how they are kept, and what becomes of each.
+//! The leases of this agent: claims, heartbeats, and the run of each lease.
 
 use std::collections::btree_map::Entry;
 use std::sync::Arc;
@@ -26,21 +26,21 @@ use bloom_core::worker::WorkerStatus;
 
 /// How long a claim stays open at the server.
 const CLAIM_WAIT_SEC: i64 = 30;
-/// Leases are renewed so often, or three times in the shortest of them.
+/// The interval of heartbeats, or a third of the shortest TTL if that is shorter.
 const HEARTBEAT_EVERY: Duration = Duration::from_secs(5);
 const MIND_EVERY: Duration = Duration::from_millis(100);
-/// After the disk has failed no new tasks are taken for so long.
+/// How long the agent takes no new tasks after a disk failure.
 const UNWELL_MS: Ms = 60_000;
-/// How long a run's end waits for its last events to be told.
+/// How long the completion of a run waits for its last events to be sent.
 const EVENTS_FIRST: Duration = Duration::from_secs(3);
 
-/// How long before its end a lease that could not be renewed is taken for lost: its run has to be gone by then.
+/// How long before its expiry a lease that could not be renewed counts as lost, so that its run has ended when it expires.
 fn safety(ttl: Duration) -> Duration {
     (run::TERM_GRACE + Duration::from_secs(1)).min(ttl / 5)
 }
 
 impl Agent {
-    /// Keeps a claim open while new tasks are wanted; it also brings word of cancels and drains. Else the heartbeats do.
+    /// Keeps a claim open while the agent takes new tasks. Cancels and drains come with the answer, or at other times with heartbeats.
     pub(super) async fn claim_always(self: Arc<Self>, stopped: CancellationToken) {
         let mut backoff = Backoff::default();
         let path = format!("api/runtime/workers/{}/claim", client::part(&self.name));
@@ -70,7 +70,7 @@ impl Agent {
                         self.take(given);
                     }
                     self.follow(&claimed.directives);
-                    // A server that can't wait, as while it stops, is not asked without a pause.
+                    // A stopping server answers at once. Without a pause, the agent would claim in a busy loop.
                     (came_empty && sent.elapsed() < Duration::from_millis(100)).then_some(Duration::from_millis(200))
                 }
                 Err(error) => {
@@ -88,18 +88,18 @@ impl Agent {
         }
     }
 
-    /// What it asks for, told which leases it has.
+    /// The body of a claim, with the leases that the agent has already.
     pub(super) fn claim(&self, wait_sec: i64) -> Claim {
         let max = Int(self.settings.max_concurrency.into());
         Claim { max, wait_sec: Int(wait_sec), held: Some(self.lock().keys().copied().collect()) }
     }
 
-    /// Whether the agent asks for tasks now.
+    /// Whether the agent claims tasks now.
     fn claims(&self) -> bool {
         !self.is_push_only() && self.drained_since().is_none() && self.offer().status == WorkerStatus::Online
     }
 
-    /// A worker that somebody has removed is still here: its leases are gone with it, and it registers again.
+    /// Handles 404: this worker was removed at the server, and its leases ended with it. Stops all runs and registers again.
     async fn come_back(&self, error: &client::Error) {
         if error.status() == Some(404) {
             self.stop_where(Stop::LeaseLost, |_| true);
@@ -107,7 +107,7 @@ impl Agent {
         }
     }
 
-    /// What can't be run here goes back.
+    /// Accepts a claimed lease, or hands the task back if this agent can't run it.
     fn take(self: &Arc<Self>, given: ClaimedLease<'_>) {
         let (lease, task) = (given.lease.id, given.task.id);
         match task::taken(given.lease, given.task) {
@@ -121,9 +121,9 @@ impl Agent {
         }
     }
 
-    /// Tells how a lease ended whose run is not begun.
+    /// Reports the verdict of a lease whose run was not started.
     pub(super) fn report(self: &Arc<Self>, task: Uuid, lease: Uuid, verdict: Verdict) {
-        // The agent holds it until then, so that no claim brings it again.
+        // The lease stays in `runs` until the server has the verdict, so that no claim returns it again.
         let ttl = HEARTBEAT_EVERY * 3;
         let held = Held { is_over: true, ..Held::new(task, ttl, Instant::now() + ttl, None) };
         match self.lock().entry(lease) {
@@ -137,12 +137,12 @@ impl Agent {
         });
     }
 
-    /// Begins the run of a lease that is new to us. False: it can't be kept on disk, so it is not begun.
+    /// Starts the run of a lease that the agent does not have yet. Returns false if it can't be stored on disk and was not started.
     pub(super) fn accept(self: &Arc<Self>, lease: Lease, task: Task) -> bool {
-        // It came while the server did not know yet that nothing new is taken.
+        // The server gave the task before it knew that the agent takes no new tasks.
         let unwanted = self.draining.load(Ordering::Relaxed) || self.is_closed_for(&task.agent_slug);
         let ttl = lease.ttl();
-        // How old it is nobody knows, so it is renewed before its process starts.
+        // The age of the lease is unknown, so it is renewed before its process starts.
         let held = Held::new(task.id, ttl, Instant::now() + ttl, unwanted.then_some(Stop::HandBack));
         let stop = held.stop.subscribe();
         if let Entry::Vacant(place) = self.lock().entry(lease.id) {
@@ -165,7 +165,7 @@ impl Agent {
         true
     }
 
-    /// Goes on with a run of an earlier process.
+    /// Continues a run of an earlier process.
     pub(super) fn take_up(self: &Arc<Self>, dir: RunDir, record: Record, valid_until: Instant) {
         let held = Held::new(record.task.id, record.lease.ttl(), valid_until, None);
         let stop = held.stop.subscribe();
@@ -173,7 +173,8 @@ impl Agent {
         tokio::spawn(self.clone().see_through(dir, record, stop));
     }
 
-    /// Waits until the lease is known to be ours, and no other run of the task is left here. False: the run was stopped meanwhile.
+    /// Waits until the server has renewed the lease and no other run of the task is left here. Returns false if the run was stopped
+    /// meanwhile.
     pub(super) async fn is_ours(&self, lease: Uuid, task: Uuid, stop: &mut watch::Receiver<Option<Stop>>) -> bool {
         loop {
             let changed = self.changed.notified();
@@ -204,7 +205,7 @@ impl Agent {
         self.settings.profiles.of(agent_slug).is_some_and(|profile| self.accounts.is_closed(&profile.account, now_ms()))
     }
 
-    /// A run to its acknowledged end.
+    /// Executes a run and delivers its verdict until the server has acknowledged it.
     pub(super) async fn see_through(self: Arc<Self>, dir: RunDir, record: Record, stop: watch::Receiver<Option<Stop>>) {
         let (task, lease) = (record.task.id, record.lease.id);
         let over = CancellationToken::new();
@@ -236,7 +237,7 @@ impl Agent {
             let reason = completion.reason.map(Reason::as_str);
             tracing::info!(%task, %lease, status = %completion.status, reason, duration_ms = completion.metrics.duration_ms.0, "run ended");
         }
-        // The last events go first, if that is a matter of moments: the server takes them afterwards as well.
+        // The last events are sent before the verdict if that takes only a moment. The server accepts them afterwards, too.
         if let Some(told) = &mut sender
             && tokio::time::timeout(EVENTS_FIRST, told).await.is_ok()
         {
@@ -257,7 +258,7 @@ impl Agent {
         self.changed.notify_waiters();
     }
 
-    /// Ends the runs whose time is over, whether calls hang or not.
+    /// Stops the runs whose leases are about to expire, and hands back those whose drain grace is over, even while calls hang.
     pub(super) async fn watch_leases(self: Arc<Self>, stopped: CancellationToken) {
         loop {
             self.stop_where(Stop::LeaseLost, |held| held.valid_until <= Instant::now() + safety(held.ttl));
@@ -280,7 +281,7 @@ impl Agent {
                 let shortest = runs.values().map(|held| held.ttl / 3).min().unwrap_or(HEARTBEAT_EVERY);
                 (runs.keys().copied().collect(), shortest.clamp(Duration::from_millis(200), HEARTBEAT_EVERY))
             };
-            // Whoever claims is seen by that.
+            // A claim is a sign of life, too, so without leases an agent that claims sends no heartbeats.
             if !leases.0.is_empty() || !self.claims() {
                 let (sent, sent_at) = (Instant::now(), now_ms());
                 let sign = WorkerHeartbeat { leases };
@@ -291,7 +292,7 @@ impl Agent {
                             self.renew(&renewed, sent, sent_at);
                             self.follow(&renewed.directives);
                         }
-                        // Unknown is not lost: only the time decides.
+                        // The leases are not lost because a call failed: they are valid until they expire.
                         Err(error) => {
                             tracing::warn!(%error, "the leases could not be renewed; trying again");
                             self.come_back(&error).await;

@@ -1,9 +1,9 @@
-//! What the agent tells of the machine it runs on.
+//! What the agent reports about its machine.
 
 use tokio::net::{UdpSocket, lookup_host};
 use url::Url;
 
-/// The system's name and the kind of processor.
+/// The name of the operating system and the processor architecture.
 pub fn os_info() -> String {
     let release = std::fs::read_to_string("/etc/os-release").unwrap_or_default();
     let name = release.lines().find_map(|line| line.strip_prefix("PRETTY_NAME=")).unwrap_or(std::env::consts::OS);
@@ -11,7 +11,7 @@ pub fn os_info() -> String {
     format!("{name} {}", std::env::consts::ARCH)
 }
 
-/// The address that this machine has towards the server: where it would send from. Nothing is sent to it to learn that.
+/// The local address from which this machine would send to the server. Connecting a UDP socket finds it without sending anything.
 pub async fn addresses(server: &str) -> Vec<String> {
     address(server).await.into_iter().collect()
 }

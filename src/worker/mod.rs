@@ -1,7 +1,7 @@
-//! The worker agent: takes tasks from a server, runs them, and tells how they ended, whatever dies in between.
+//! The worker agent: takes tasks from a server, runs them, and reports how they ended, also after crashes and restarts.
 //!
-//! Its directory ([`home`]) is its memory. A run's process writes to files there, so it goes on while the agent is away; the next agent
-//! watches it again, or tells what it left. Nothing is forgotten before the server has acknowledged it.
+//! It stores its state in its directory ([`home`]). The process of a run writes to files there, so it goes on without the agent; the next
+//! agent watches it again, or reports how it ended. Nothing is removed before the server has acknowledged it.
 
 mod account;
 mod availability;
@@ -49,50 +49,50 @@ use profile::Profiles;
 use spool::{Record, RunDir};
 use verdict::{Stop, Verdict};
 
-/// Last calls at a stop, with a server that may be gone.
+/// The time limit of the last calls at a stop, because the server may be unreachable.
 const FAREWELL: Duration = Duration::from_secs(5);
 
-/// How an agent is set up.
+/// The settings of an agent.
 #[derive(Clone, Debug)]
 pub struct Settings {
     pub server: String,
-    /// A worker key is enough.
+    /// The server's key, if it needs one; a worker key is enough.
     pub key: Option<SecretString>,
-    /// None: the name it had before, else one made of the host's.
+    /// `None` for the name that it had before, or at first one made from the host name.
     pub name: Option<String>,
     pub max_concurrency: u32,
     pub labels: Vec<String>,
     pub work_dir: PathBuf,
     pub profiles: Profiles,
-    /// At a stop or a drain, runs get so long to end by themselves.
+    /// How long runs may go on after a stop or a drain.
     pub grace: Duration,
-    /// Where the push protocol is spoken.
+    /// `None` if the agent accepts no pushes.
     pub push_server: Option<PushServer>,
 }
 
-/// The push server, for servers that push.
+/// The settings of the push server.
 #[derive(Clone, Debug)]
 pub struct PushServer {
-    /// What callers have to send as X-MEMBRIDGE-AGENT.
+    /// The key that callers must send as X-MEMBRIDGE-AGENT.
     pub key: SecretString,
-    /// Where servers reach it.
+    /// The URL at which servers reach it.
     pub url: String,
-    /// Tasks are only pushed to it; it does not claim.
+    /// The agent only takes pushed tasks and does not claim.
     pub push_only: bool,
-    /// What `/self-update` runs, in a shell.
+    /// The shell command that `/self-update` runs.
     pub update_command: Option<String>,
 }
 
-/// Why the agent came to its end.
+/// Why the agent ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// As asked; what was not done is handed back.
+    /// It was asked to stop. Unfinished tasks were handed back.
     Stopped,
-    /// It is to be started again at once, and finds its runs going on.
+    /// The caller must start it again at once. Its runs go on meanwhile.
     Restart,
 }
 
-/// The agent at work.
+/// A running agent.
 pub(crate) struct Agent {
     settings: Settings,
     client: Client,
@@ -100,17 +100,17 @@ pub(crate) struct Agent {
     name: String,
     accounts: Accounts,
     runs: Mutex<BTreeMap<Uuid, Held>>,
-    /// Something changed that decides whether new tasks are taken.
+    /// Notified when something changes that decides whether the agent takes new tasks.
     state_changed: Notify,
-    /// A lease that has to be renewed soon.
+    /// Notified when a lease must be renewed at once.
     renew_now: Notify,
-    /// What is known of the leases has changed.
+    /// Notified when a lease was renewed, has ended or was removed from `runs`.
     changed: Notify,
-    /// The disk has failed: no new tasks until then.
+    /// After a disk failure, the agent takes no new tasks until this time.
     unwell_until: AtomicI64,
-    /// This agent stops.
+    /// The agent is stopping.
     draining: AtomicBool,
-    /// Since when the server wants it to be drained.
+    /// Since when the server asks the agent to drain.
     drained_since: Mutex<Option<Instant>>,
     restart: CancellationToken,
     leave: CancellationToken,
@@ -120,12 +120,12 @@ pub(crate) struct Agent {
 struct Held {
     task: Uuid,
     ttl: Duration,
-    /// Until then nobody else has the task, by our own clock from when the last renewal was sent.
+    /// No other worker can have the task before this time: the TTL counts from when the last renewal was sent, on the agent's clock.
     valid_until: Instant,
     stop: watch::Sender<Option<Stop>>,
-    /// The server has confirmed it to this process.
+    /// The server has renewed it for this process.
     is_renewed: bool,
-    /// How it ended is known, and kept.
+    /// The run has ended, and only its verdict is still to be delivered.
     is_over: bool,
 }
 
@@ -134,7 +134,7 @@ impl Held {
         Self { task, ttl, valid_until, stop: watch::Sender::new(stop), is_renewed: false, is_over: false }
     }
 
-    /// Has its run ended, for the first reason that there is.
+    /// Stops the run. If it is stopped more than once, the first reason counts.
     fn end(&self, reason: Stop) {
         self.stop.send_if_modified(|stop| stop.is_none().then(|| *stop = Some(reason)).is_some());
     }
@@ -147,10 +147,10 @@ pub(crate) fn now_ms() -> Ms {
 /// Runs an agent until `shutdown`, and then until its runs have ended or are handed back.
 ///
 /// # Errors
-/// It can't work as it is set up; the text says what to do.
+/// The agent can't work with these settings; the text says what to do.
 pub async fn run(settings: Settings, listener: Option<TcpListener>, shutdown: CancellationToken) -> Result<Ended, String> {
     let client = Client::new(&settings.server, settings.key.as_ref()).map_err(|error| error.to_string())?;
-    // What this process holds in memory, keys among it, is not for the programs that it runs under the same user.
+    // Otherwise the programs that it runs, as the same user, could read the keys in this process's memory.
     if let Err(error) = rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable) {
         tracing::warn!(%error, "runs may be able to read this agent's environment");
     }
@@ -184,7 +184,7 @@ impl Agent {
     async fn work(self: Arc<Self>, listener: Option<TcpListener>, shutdown: CancellationToken) -> Result<Ended, String> {
         self.find_runs().await;
         let stopped = CancellationToken::new();
-        // Before anything else: leases of before may be over, whether the server can be reached or not.
+        // Started before the registration: leases of an earlier process may expire while the server can't be reached.
         let heartbeats = tokio::spawn(self.clone().beat(stopped.clone()));
         let watcher = tokio::spawn(self.clone().watch_leases(stopped.clone()));
         tokio::select! {
@@ -213,7 +213,7 @@ impl Agent {
             self.drain().await;
         }
         stopped.cancel();
-        // Nobody outside may hold up the end: neither a server nor a caller of the push server.
+        // With a time limit, because neither a server nor a caller of the push server may block the stop.
         for mut task in [Some(offer), Some(claims), Some(heartbeats), Some(watcher), push_server].into_iter().flatten() {
             if tokio::time::timeout(FAREWELL, &mut task).await.is_err() {
                 task.abort();
@@ -233,7 +233,7 @@ impl Agent {
         self.runs.lock()
     }
 
-    /// Goes on with what an earlier process left.
+    /// Continues the runs of an earlier process.
     async fn find_runs(self: &Arc<Self>) {
         let mut found: Vec<(RunDir, Record)> = Vec::new();
         let mut unusable = Vec::new();
@@ -241,12 +241,12 @@ impl Agent {
             let dir = RunDir::new(path);
             match dir.record() {
                 Ok(record) => found.push((dir, record)),
-                // It was never begun: without a record nothing was started.
+                // Without a record, no process was started.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => dir.remove(),
                 Err(error) => unusable.push((dir, error)),
             }
         }
-        // What was started is watched again; what was not starts.
+        // Runs that have a process are watched again; the others are started.
         for (dir, record) in &mut found {
             record.process = record.process.or_else(|| dir.find_process(record));
         }
@@ -265,7 +265,7 @@ impl Agent {
         }
     }
 
-    /// A run whose record is damaged, or of a newer agent, must not keep this agent from its work. Its processes have been ended.
+    /// Sets aside a run whose record is damaged or written by a newer agent, so that this agent can start. Its processes have been ended.
     fn set_aside(self: &Arc<Self>, dir: &RunDir, error: &io::Error) {
         if let Some((task, lease)) = dir.names() {
             let unusable = || Verdict::Release { reason: format!("the agent can't use its files of the run: {error}") };
@@ -284,7 +284,7 @@ impl Agent {
         }
     }
 
-    /// Lets runs end by themselves for the time of grace, then hands them back.
+    /// Waits for runs to end until the grace is over, then hands back the rest.
     async fn drain(&self) {
         if !self.settled_within(self.settings.grace).await {
             self.stop_where(Stop::HandBack, |_| true);
@@ -294,7 +294,7 @@ impl Agent {
         }
     }
 
-    /// Whether all runs have ended, and their ends are acknowledged, in that time.
+    /// Whether all runs end and their verdicts are acknowledged within `limit`.
     async fn settled_within(&self, limit: Duration) -> bool {
         let settled = async {
             loop {

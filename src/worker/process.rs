@@ -1,7 +1,7 @@
-//! Processes of a run: all of them, whatever became of their parents.
+//! Finds and ends all processes of a run, also those whose parents have ended.
 //!
-//! A run's first process leads a process group, and all that descend from it carry the run's lease in their environment. Who left the
-//! group is found by the latter, also by a later agent.
+//! A run's first process leads a process group, and all its descendants have the id of the run's lease in their environment. By this id, a
+//! later agent also finds the processes that left the group.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -12,19 +12,19 @@ use procfs::process::{Process, Stat, all_processes};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use serde::{Deserialize, Serialize};
 
-/// In the environment of every process of a run: its lease.
+/// The environment variable with the lease id, set in every process of a run.
 pub const LEASE_VARIABLE: &str = "BLOOM_LEASE_ID";
-/// In the environment of every process of a run: the directory of the agent that started it.
+/// The environment variable with the directory of the agent that started the run, set in every process of a run.
 pub const HOME_VARIABLE: &str = "BLOOM_AGENT_HOME";
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// After SIGKILL a process goes at once, unless the kernel holds it.
+/// How long to wait after SIGKILL. A process ends at once, unless it is blocked in the kernel.
 const KILL_LIMIT: Duration = Duration::from_secs(5);
 
-/// The first process of a run. Its start time tells it from a later one with the same number.
+/// The first process of a run. Its start time distinguishes it from a later process with the same pid.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 pub struct Leader {
     pub pid: i32,
-    /// Clock ticks from the machine's start.
+    /// In clock ticks since the machine's boot.
     pub start: u64,
 }
 
@@ -42,16 +42,16 @@ fn stat_of(pid: i32) -> Option<Stat> {
     Process::new(pid).ok().and_then(|process| living_stat(&process))
 }
 
-/// None for one that has ended and only waits to be asked for.
+/// `None` for a zombie: it has ended, and only its parent has not waited for it yet.
 fn living_stat(process: &Process) -> Option<Stat> {
     process.stat().ok().filter(|stat| !matches!(stat.state, 'Z' | 'X'))
 }
 
-/// Ends a run's processes: SIGTERM, after the grace SIGKILL. False: something is still there.
+/// Ends a run's processes with SIGTERM, and after the grace with SIGKILL. Returns false if some are still alive.
 pub async fn end(leader: Option<Leader>, lease: &str, grace: Duration) -> bool {
-    // Nothing of a run is older than its first process.
+    // No process of a run is older than the first one.
     let since = leader.map_or(0, |leader| leader.start);
-    // The number of a process that has ended may be somebody else's by now: then only who carries the lease is meant.
+    // If the leader has ended, another process may have its pid. Then only processes with the lease in their environment are ended.
     let leader = leader.filter(|leader| stat_of(leader.pid).is_none_or(|stat| stat.starttime == leader.start));
     let is_of_run = |process: &Process, stat: &Stat| {
         stat.starttime >= since && (leader.is_some_and(|leader| belongs(stat, leader)) || has(process, LEASE_VARIABLE, lease.as_bytes()))
@@ -59,7 +59,7 @@ pub async fn end(leader: Option<Leader>, lease: &str, grace: Duration) -> bool {
     end_all(is_of_run, grace).await
 }
 
-/// Ends what runs of an earlier agent in this directory left behind, but for the leases to keep.
+/// Ends the processes that earlier agents of this directory left behind, except for those of the leases in `keep`.
 pub async fn sweep(home: &Path, keep: &[String]) -> bool {
     let is_orphan = |process: &Process, _: &Stat| {
         process.environ().is_ok_and(|environment| {
@@ -71,7 +71,7 @@ pub async fn sweep(home: &Path, keep: &[String]) -> bool {
     end_all(is_orphan, Duration::from_secs(2)).await
 }
 
-/// The first process of a run that nobody has written down: it leads a group, and carries the lease.
+/// Finds the first process of a run that was not recorded: it leads a process group and has the lease in its environment.
 pub fn find_leader(lease: &str) -> Option<Leader> {
     let leads = |process: &Process, stat: &Stat| stat.pgrp == process.pid && has(process, LEASE_VARIABLE, lease.as_bytes());
     living(leads).into_iter().filter_map(Leader::of).min_by_key(|leader| leader.start)
@@ -92,7 +92,7 @@ async fn end_all(is_meant: impl Fn(&Process, &Stat) -> bool, grace: Duration) ->
         }
         let is_over = waited >= grace;
         for pid in left {
-            // New ones may come up while the old ones go.
+            // New processes may start while others end.
             if is_over || !asked.contains(&pid) {
                 asked.push(pid);
                 signal(pid, if is_over { Signal::KILL } else { Signal::TERM });
@@ -104,7 +104,7 @@ async fn end_all(is_meant: impl Fn(&Process, &Stat) -> bool, grace: Duration) ->
 
 fn signal(pid: i32, signal: Signal) {
     let Some(target) = Pid::from_raw(pid) else { return };
-    // Whoever has ended in the meantime needs none.
+    // Fails if the process has ended meanwhile, which is fine.
     let _ = kill_process(target, signal);
     let leads_group = Process::new(pid).and_then(|process| process.stat()).is_ok_and(|stat| stat.pgrp == pid);
     if leads_group {
@@ -119,7 +119,7 @@ fn living(is_meant: impl Fn(&Process, &Stat) -> bool) -> Vec<i32> {
     meant.map(|process| process.pid).collect()
 }
 
-/// Whether it is the leader, or in the group that the leader made.
+/// Whether it is the leader, or in the leader's process group.
 fn belongs(stat: &Stat, leader: Leader) -> bool {
     if stat.pid == leader.pid { stat.starttime == leader.start } else { stat.pgrp == leader.pid }
 }

@@ -1,13 +1,13 @@
-//! Profiles: which program runs the tasks of which agent slug, and how.
+//! Agent profiles: which program runs the tasks of an agent slug, and how.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-/// The profile that runs the tasks of every slug without one of its own.
+/// The profile for all slugs that have none of their own.
 const DEFAULT: &str = "default";
-/// A long tool call may be silent for a while; the CLI ends one itself after ten minutes.
+/// Longer than the longest silent tool call, which the CLI ends after ten minutes.
 const STALL_SECONDS: u64 = 900;
 const MAX_FILE_BYTES: u64 = 1 << 20;
 
@@ -17,16 +17,16 @@ const MAX_FILE_BYTES: u64 = 1 << 20;
 pub struct Profile {
     #[serde(default)]
     pub runner: Runner,
-    /// The Claude CLI's program; `claude`, found in PATH, unless given.
+    /// The Claude CLI's program; by default `claude` in PATH.
     pub program: Option<PathBuf>,
     /// For the runner `command`: the program and its arguments. `{model}`, `{context_dir}`, `{prompt_file}`, `{task_id}`, `{agent_slug}`
-    /// and `{context_id}` stand for the task's; the prompt is on its standard input.
+    /// and `{context_id}` are replaced by the task's values; the prompt is on standard input.
     #[serde(default)]
     pub command: Vec<String>,
     /// What the command prints: its answer as text, or the Claude CLI's stream of JSON lines.
     #[serde(default)]
     pub output: Output,
-    /// The model of tasks that name none.
+    /// The model of tasks that set none.
     pub model: Option<String>,
     pub fallback_model: Option<String>,
     pub permission_mode: Option<String>,
@@ -34,12 +34,12 @@ pub struct Profile {
     pub allowed_tools: Vec<String>,
     #[serde(default)]
     pub disallowed_tools: Vec<String>,
-    /// A file; a relative path starts at the profiles file.
+    /// A file; a relative path starts at the directory of the profiles file.
     pub mcp_config: Option<PathBuf>,
     pub append_system_prompt: Option<String>,
-    /// US dollars a run; the task's own budget counts where it is lower.
+    /// US dollars per run, or the task's own budget if that is lower.
     pub max_budget_usd: Option<f64>,
-    /// More arguments for the Claude CLI.
+    /// Additional arguments for the Claude CLI.
     #[serde(default)]
     pub args: Vec<String>,
     #[serde(default)]
@@ -47,7 +47,7 @@ pub struct Profile {
     /// Profiles with the same account are paused together when its quota is used up.
     #[serde(default = "default_account")]
     pub account: String,
-    /// A run that says nothing for so long is ended.
+    /// A run that prints nothing for this long is ended.
     #[serde(default = "stall_seconds")]
     pub stall_seconds: u64,
 }
@@ -99,7 +99,7 @@ impl Profile {
         }
     }
 
-    /// The program that must be there for a run to start.
+    /// The program that must be installed for a run to start.
     pub fn program(&self) -> PathBuf {
         match self.runner {
             Runner::Claude => self.program.clone().unwrap_or_else(|| PathBuf::from("claude")),
@@ -108,7 +108,7 @@ impl Profile {
         }
     }
 
-    /// Its output is the answer, not a stream.
+    /// The output is the answer as plain text, not a stream of JSON lines.
     pub fn is_plain(&self) -> bool {
         self.runner == Runner::Command && self.output == Output::Text
     }
@@ -143,7 +143,7 @@ impl Profile {
     }
 }
 
-/// Where the program is: its own path, or the first of that name in PATH. Only what may be run counts.
+/// The path of the program: relative to `dir`, or for a bare name the first match in PATH. It must be an executable file.
 pub fn find_program(program: &Path, dir: &Path) -> Option<PathBuf> {
     use std::os::unix::fs::PermissionsExt;
     let is_program = |path: &PathBuf| path.metadata().is_ok_and(|data| data.is_file() && data.permissions().mode() & 0o111 != 0);
@@ -158,7 +158,7 @@ pub fn find_program(program: &Path, dir: &Path) -> Option<PathBuf> {
 #[derive(Clone, Debug)]
 pub struct Profiles {
     by_slug: BTreeMap<String, Profile>,
-    /// Where relative paths start.
+    /// The directory at which relative paths start.
     pub dir: PathBuf,
 }
 
@@ -170,7 +170,7 @@ struct ProfilesFile {
 }
 
 impl Profiles {
-    /// `runner` is `claude`, `echo`, or a profile of the file that is to be the default one.
+    /// `runner` chooses the default profile: `claude`, `echo`, or the name of a profile in the file.
     ///
     /// # Errors
     /// The file or a profile in it can't be used, or a program is missing. The text says what to do.
@@ -202,7 +202,7 @@ impl Profiles {
         self.by_slug.get(agent_slug).or_else(|| self.by_slug.get(DEFAULT))
     }
 
-    /// The slugs to report; none: it serves all.
+    /// The slugs to report; `None` if the agent serves all.
     pub fn slugs(&self) -> Option<Vec<String>> {
         (!self.by_slug.contains_key(DEFAULT)).then(|| self.by_slug.keys().cloned().collect())
     }
@@ -211,7 +211,7 @@ impl Profiles {
         self.by_slug.iter().map(|(slug, profile)| (slug.as_str(), profile))
     }
 
-    /// Whether tasks go to the Claude CLI, so that documented clients may pick this worker.
+    /// Whether a profile runs the Claude CLI, which the worker reports as its capability `claude_cli`.
     pub fn run_claude(&self) -> bool {
         self.by_slug.values().any(|profile| profile.runner == Runner::Claude)
     }

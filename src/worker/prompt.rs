@@ -1,4 +1,4 @@
-//! What the runner is asked: the task's prompt and what its context hints name.
+//! Composes the input of a run: the task's prompt, and the files and references of its context hints.
 
 use std::fs;
 use std::path::{Component, Path, PathBuf};
@@ -9,18 +9,18 @@ use super::task::Task;
 use bloom_core::task::Format;
 
 const MAX_FILES: usize = 100;
-/// Files and directories that a glob may go through.
+/// The maximum number of files and directories that a glob may visit.
 const MAX_ENTRIES: usize = 100_000;
 const MAX_FILE_BYTES: u64 = 256 * 1024;
 const MAX_ALL_BYTES: u64 = 1 << 20;
 
 /// The text for the runner's standard input.
 ///
-/// Hints that name files in the context's directory (paths or globs) are read in; `@…` hints and those that name nothing there are
-/// given as references.
+/// Files in the context's directory that hints name, by path or glob, are inserted. Hints that begin with `@` or match no file become
+/// references.
 ///
 /// # Errors
-/// A hint leads out of the directory, or names too much. The text is for the task's owner.
+/// A hint leads out of the directory, or its files are too many, too large or not text. The message is for the task's owner.
 pub fn compose(task: &Task, dir: &Path, resumed_after_crash: bool) -> Result<String, String> {
     let dir = fs::canonicalize(dir).map_err(|error| format!("the context's directory can't be used: {error}"))?;
     let mut text = String::new();
@@ -67,7 +67,7 @@ pub fn compose(task: &Task, dir: &Path, resumed_after_crash: bool) -> Result<Str
     Ok(text)
 }
 
-/// The files that a hint names, none if it is just a word.
+/// The files that a hint names; empty if it matches none.
 fn matches(hint: &str, dir: &Path) -> Result<Vec<PathBuf>, String> {
     let given = Path::new(hint);
     let inside = given.strip_prefix(dir).unwrap_or(given);
@@ -90,7 +90,7 @@ fn matches(hint: &str, dir: &Path) -> Result<Vec<PathBuf>, String> {
             if looked_at > MAX_ENTRIES {
                 return Err(format!("the context hint {hint} searches more than {MAX_ENTRIES} files: make it more specific"));
             }
-            // Links are not followed: they lead anywhere, and in circles.
+            // Symbolic links are not followed, because they may lead out of the directory or in circles.
             let (path, Ok(kind)) = (entry.path(), entry.file_type()) else { continue };
             if kind.is_dir() {
                 open.push(path);
@@ -105,7 +105,8 @@ fn matches(hint: &str, dir: &Path) -> Result<Vec<PathBuf>, String> {
     Ok(found)
 }
 
-/// What a reference says goes into the prompt, where the CLI takes words with an `@` for files: none of them may lie elsewhere.
+/// Checks a reference. It becomes a part of the prompt, where the CLI reads words after an `@` as files, so none may be outside of the
+/// directory.
 fn check_reference(hint: &str, dir: &Path) -> Result<(), String> {
     if hint.chars().any(char::is_control) {
         return Err("a context hint contains control characters".to_owned());

@@ -1,6 +1,6 @@
-//! The push server: the protocol that documented servers speak.
+//! The push server: the HTTP protocol by which servers push tasks to this agent.
 //!
-//! `GET /health` is open; everything else needs the key in `X-MEMBRIDGE-AGENT`.
+//! `GET /health` needs no key; everything else needs the key in `X-MEMBRIDGE-AGENT`.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -35,18 +35,18 @@ use bloom_api::requests::Heartbeat;
 use bloom_api::values::Id;
 use bloom_core::worker::WorkerStatus;
 
-/// A prompt of 1 MiB and what is around it.
+/// Enough for a prompt of 1 MiB and the other fields.
 const MAX_BODY: usize = 4 << 20;
 const MAX_DRAINED: usize = 32 << 20;
-/// For a body, and for the turn to send it.
+/// The time limit for reading a body, and before that for waiting until it may be read.
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
-/// Requests with a body under way: what they hold in memory is limited by this.
+/// The maximum number of concurrent requests with a body, which limits the memory that bodies take.
 const MAX_REQUESTS: usize = 16;
-/// Of them, updates and clones.
+/// The maximum number of updates and clones among them.
 const MAX_COMMANDS: usize = 4;
 const UPDATE_LIMIT: Duration = Duration::from_secs(300);
 
-/// What the calls to the push server share.
+/// The state that the middleware shares between requests.
 #[derive(Clone)]
 struct Context {
     agent: Arc<Agent>,
@@ -70,12 +70,13 @@ pub(super) async fn serve(agent: Arc<Agent>, listener: TcpListener, stopped: Can
         .route("/uninstall", post(uninstall))
         .merge(commands)
         .route_layer(middleware::from_fn_with_state(context, guard));
-    // The guard has limited the body.
+    // `guard` has limited the body already.
     let router = Router::new().route("/health", get(health)).merge(guarded).layer(DefaultBodyLimit::disable()).with_state(agent);
     connections::serve(listener, router, stopped).await;
 }
 
-/// The key is compared in constant time, before the body is read. The body is read before any handler waits for it.
+/// Compares the key in constant time, then reads the body, so that nobody without the key can make the agent read one, and handlers do not
+/// wait for it.
 async fn guard(State(context): State<Context>, request: Request, next: Next) -> Response {
     let given = request.headers().get("x-membridge-agent").map(|value| Sha256::digest(value.as_bytes()));
     let push_server = context.agent.settings.push_server.as_ref();
@@ -83,7 +84,7 @@ async fn guard(State(context): State<Context>, request: Request, next: Next) -> 
     if !given.zip(wanted).is_some_and(|(given, wanted)| bool::from(given.as_slice().ct_eq(wanted.as_slice()))) {
         return refuse(StatusCode::UNAUTHORIZED, "Unauthorized").into_response();
     }
-    // It waits for its turn: a refusal of a dispatched task is its end.
+    // The request waits for its turn, because a refused push would end the task's lease.
     let Ok(Ok(_turn)) = timeout(BODY_TIMEOUT, context.requests.acquire()).await else {
         return refuse(StatusCode::SERVICE_UNAVAILABLE, "This agent has too many requests under way, try again").into_response();
     };
@@ -95,7 +96,8 @@ async fn guard(State(context): State<Context>, request: Request, next: Next) -> 
     }
 }
 
-/// What is too long is read on for a while and dropped, so that the caller, still sending, gets to see the answer.
+/// Reads the body. The rest of a body that is too long is read up to a limit and dropped, so that a caller that is still sending sees the
+/// answer.
 async fn gather(body: Body) -> Result<Vec<u8>, PushResponse> {
     let mut pieces = body.into_data_stream();
     let (mut whole, mut length) = (Vec::new(), 0);
@@ -114,7 +116,7 @@ async fn gather(body: Body) -> Result<Vec<u8>, PushResponse> {
     }
 }
 
-/// These take minutes, and must leave room for tasks.
+/// Updates and clones take minutes, so they must not use up the concurrent requests.
 async fn limit_commands(State(context): State<Context>, request: Request, next: Next) -> Response {
     match context.commands.try_acquire() {
         Ok(_turn) => next.run(request).await,
@@ -139,15 +141,15 @@ async fn health(State(agent): State<Arc<Agent>>) -> Json<Value> {
     }))
 }
 
-/// What is read of a push. The task itself comes from the server, with its lease.
+/// The fields of a push that the agent reads. The task itself comes from the server, with its lease.
 #[derive(Deserialize)]
 struct Pushed {
     task_id: Uuid,
     lease_id: Option<Uuid>,
 }
 
-/// Takes a pushed task, and answers before it has run. The push only says where to look: what is run is what our own server has, so
-/// nobody else can have anything run here.
+/// Accepts a pushed task, and answers before it has run. The push is only a hint: the task is read from the agent's own server, so nobody
+/// else can run anything here.
 async fn execute_task(State(agent): State<Arc<Agent>>, body: Result<Json<Pushed>, JsonRejection>) -> PushResponse {
     let pushed = match body {
         Ok(Json(pushed)) => pushed,
@@ -182,7 +184,7 @@ async fn execute_task(State(agent): State<Arc<Agent>>, body: Result<Json<Pushed>
     (StatusCode::ACCEPTED, Json(json!({"status": "accepted", "task_id": pushed.task_id, "lease_id": lease_id, "worker_id": agent.name})))
 }
 
-/// The program goes on as a new process of itself; runs are not disturbed.
+/// Starts the program again in the same process; runs go on.
 async fn restart(State(agent): State<Arc<Agent>>) -> PushResponse {
     agent.restart.cancel();
     (StatusCode::OK, Json(json!({"status": "restarting"})))
@@ -194,7 +196,7 @@ async fn self_update(State(agent): State<Arc<Agent>>) -> PushResponse {
     };
     let mut shell = Command::new("/bin/sh");
     shell.arg("-c").arg(command);
-    // A caller that goes away must not end it in the middle.
+    // Spawned, so that the update is not cancelled when the caller disconnects.
     let updated = tokio::spawn(output(shell, UPDATE_LIMIT)).await.unwrap_or_else(|error| Err(error.to_string()));
     match updated {
         Ok(said) => {
@@ -205,7 +207,7 @@ async fn self_update(State(agent): State<Arc<Agent>>) -> PushResponse {
     }
 }
 
-/// Hands back what it runs, and ends for good: with status 0, so that a supervisor leaves it at that.
+/// Hands back all tasks and ends for good, with status 0 so that a supervisor does not start the agent again.
 async fn uninstall(State(agent): State<Arc<Agent>>) -> PushResponse {
     agent.leave.cancel();
     (StatusCode::OK, Json(json!({"status": "uninstalling", "active_runs": agent.lock().len()})))

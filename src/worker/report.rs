@@ -1,4 +1,4 @@
-//! Telling the server: events while a run goes on, its end until that is acknowledged.
+//! Reports to the server: events while a run goes on, and its verdict until that is acknowledged.
 
 use std::time::{Duration, Instant};
 
@@ -19,19 +19,19 @@ use bloom_api::values::{Id, List};
 use bloom_client::{self as client, CALL_LIMIT, Error};
 use bloom_core::task::{Outcome, Reason};
 
-/// New events are looked for so often.
+/// The interval at which new events are read.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// A result of 16 MiB takes its time.
+/// The time limit of a completion, whose output may have 16 MiB.
 const COMPLETE_LIMIT: Duration = Duration::from_secs(120);
-/// The end of a run waits so long for its last events, with a server that answers but does not take them.
+/// How many times the last events of a run are sent before they are given up.
 const EVENTS_PATIENCE: u32 = 5;
 
 const SHORTEST_WAIT: Duration = Duration::from_millis(100);
-/// With as much again by chance.
+/// The maximum without jitter, which adds up to as much again.
 const LONGEST_WAIT: Duration = Duration::from_millis(7_500);
 const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(15);
 
-/// Waits that grow, with some chance so that agents drift apart.
+/// Exponential backoff with jitter, so that agents do not retry in step.
 #[derive(Debug)]
 pub struct Backoff(ExponentialBackoff);
 
@@ -43,7 +43,7 @@ impl Default for Backoff {
 }
 
 impl Backoff {
-    /// The wait before the next try, if the server asks for it a longer one.
+    /// The wait before the next attempt; longer if the server asks for it.
     pub fn wait(&mut self, error: &Error) -> Duration {
         let wait = self.0.next().unwrap_or(LONGEST_WAIT);
         match error {
@@ -53,19 +53,18 @@ impl Backoff {
     }
 }
 
-/// Whether the server may take later what it does not now: a key may be changed on either side, and what is no answer of the API may be
-/// a proxy's.
+/// Whether a later attempt may succeed. A key may be corrected on either side, and an answer that is not the API's may come from a proxy.
 fn may_pass(error: &Error) -> bool {
     error.is_passing() || matches!(error.status(), Some(401 | 403)) || matches!(error, Error::Garbled(_))
 }
 
-/// Sends a run's events in order until it is told that no more come, and the rest then. Ends early if the server does not want them.
+/// Sends a run's events in order until `over` is cancelled and the rest is sent. Ends early if the server does not accept them any more.
 pub async fn send_events(agent: &Agent, task: Uuid, lease_id: Uuid, mut events: EventReader, over: CancellationToken) {
     let path = format!("api/runtime/llm-tasks/{task}/events");
     let mut backoff = Backoff::default();
     let mut failures_at_end = 0;
     loop {
-        // Asked first: what was kept before the end is read after it.
+        // Checked before the read, so that all events stored before the end are read.
         let is_over = over.is_cancelled();
         let (batch, end) = match events.batch() {
             Ok(batch) => batch,
@@ -96,7 +95,7 @@ pub async fn send_events(agent: &Agent, task: Uuid, lease_id: Uuid, mut events: 
                 }
                 tokio::time::sleep(backoff.wait(&error)).await;
             }
-            // The lease is over: the run will hear of it by its heartbeat.
+            // The lease is over, and the next heartbeat will stop the run.
             Err(error) if matches!(error.status(), Some(404 | 409)) => return,
             Err(error) => {
                 tracing::warn!(%task, %error, "the server refused events; they are skipped");
@@ -106,7 +105,7 @@ pub async fn send_events(agent: &Agent, task: Uuid, lease_id: Uuid, mut events: 
     }
 }
 
-/// Sends a run's end until the server has it, or says that it does not want it.
+/// Sends a run's verdict until the server accepts or refuses it.
 pub async fn deliver(agent: &Agent, task: Uuid, lease: Uuid, verdict: Verdict) {
     match verdict {
         Verdict::Release { reason } => {
@@ -118,7 +117,7 @@ pub async fn deliver(agent: &Agent, task: Uuid, lease: Uuid, verdict: Verdict) {
             let whole = completions(task, lease, (*completion).clone());
             let refused = insist(task, || Box::pin(complete(agent, &whole))).await;
             if let Some(error) = refused.filter(|error| matches!(error.status(), Some(400 | 413))) {
-                // It would be refused for ever. That it ended and why not well can still be told.
+                // The server would always refuse this completion, so a failure without the output is sent instead.
                 let told = completions(task, lease, unfit(*completion, &error));
                 insist(task, || Box::pin(complete(agent, &told))).await;
             }
@@ -134,7 +133,7 @@ fn completions(task: Uuid, lease: Uuid, completion: Completion) -> NewCompletion
     NewCompletions { completions: List(vec![WorkerCompletion::new(task, lease, completion)]) }
 }
 
-/// By the worker's own call: it has the worker's rate limit, and tells of each completion by itself.
+/// Uses the worker's route, because it has the worker's rate limit and answers each completion separately.
 async fn complete(agent: &Agent, body: &NewCompletions) -> Result<(), Error> {
     let path = format!("api/runtime/workers/{}/complete", client::part(&agent.name));
     let answer: Completions = agent.client.send(Method::POST, &path, Some(body), COMPLETE_LIMIT).await?.json()?;
@@ -162,14 +161,14 @@ fn unfit(completion: Completion, error: &Error) -> Completion {
     }
 }
 
-/// Tries until there is an answer that another try would not change; gives it if it is a refusal.
+/// Repeats the call until it succeeds or is refused, and returns the refusal.
 async fn insist<'a>(task: Uuid, call: impl Fn() -> BoxFuture<'a, Result<(), Error>>) -> Option<Error> {
     let mut backoff = Backoff::default();
     let mut complained: Option<Instant> = None;
     loop {
         let error = call().await.err()?;
         if !may_pass(&error) {
-            // Another lease has the task, or it is gone: this run's end is nobody's any more.
+            // For example, another lease has the task, or the task was removed.
             tracing::warn!(%task, %error, "the server refused the completion of this run");
             return Some(error);
         }

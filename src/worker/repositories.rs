@@ -1,4 +1,4 @@
-//! Repositories that the server has this worker clone, below the work directory.
+//! Clones repositories below the work directory when a server asks for it.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -49,7 +49,7 @@ pub(super) async fn clone(State(agent): State<Arc<Agent>>, body: Result<Json<Wan
         );
     }
     let projects = agent.home.root().join("projects");
-    // A caller that goes away must not end it in the middle.
+    // Spawned, so that the clone is not cancelled when the caller disconnects.
     let cloned = tokio::spawn(clone_to(wanted.repo_url, projects.clone(), place.clone())).await;
     match cloned {
         Ok(Ok(())) => (StatusCode::OK, Json(json!({"status": "cloned", "path": projects.join(place)}))),
@@ -58,17 +58,17 @@ pub(super) async fn clone(State(agent): State<Arc<Agent>>, body: Result<Json<Wan
     }
 }
 
-/// Clones beside the other projects, and moves the clone to its place when it is whole. The links of earlier clones are followed only as
-/// long as they lead to a place below `projects`.
+/// Clones into a temporary directory below `projects`, and moves the complete clone to its place. Symbolic links of earlier clones are
+/// followed only if they stay below `projects`.
 async fn clone_to(repo_url: String, projects: PathBuf, place: String) -> Result<(), (StatusCode, String)> {
     let unusable = |error: io::Error| (StatusCode::INSUFFICIENT_STORAGE, format!("the directory can't be used: {error}"));
     home::private_dir(&projects).map_err(unusable)?;
     let dir = Dir::open_ambient_dir(&projects, ambient_authority()).map_err(unusable)?;
     let part = format!(".clone-{}", Uuid::now_v7());
-    // Asked before the long work as well as after it.
+    // Checked before the long clone, and again before the move.
     is_free(&dir, &place)?;
     let mut git = Command::new("git");
-    // Nobody is there to be asked for a password.
+    // git must fail instead of asking for a password.
     git.env("GIT_TERMINAL_PROMPT", "0").args(["clone", "--quiet", "--", &repo_url]).arg(projects.join(&part));
     let cloned = output(git, CLONE_LIMIT).await.map_err(|why| (StatusCode::BAD_GATEWAY, format!("git clone failed: {why}")));
     let moved = cloned.and_then(|_| move_to(&dir, &part, &place));

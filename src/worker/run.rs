@@ -1,4 +1,4 @@
-//! One run, from the lease to the acknowledged end.
+//! One run, from its lease to its verdict.
 
 use std::fs::{self, File};
 use std::io;
@@ -24,17 +24,17 @@ use super::{Agent, now_ms, prompt};
 use bloom_core::Ms;
 use bloom_core::task::{EventKind, Reason, Session};
 
-/// How often a run's output is looked at.
+/// The interval at which a run's output is read.
 const TICK: Duration = Duration::from_millis(50);
-/// Text that comes in pieces is told so often.
+/// The interval at which streamed text is stored as events.
 const TELL_EVERY: Duration = Duration::from_millis(200);
-/// Between SIGTERM and SIGKILL.
+/// The time between SIGTERM and SIGKILL.
 pub(super) const TERM_GRACE: Duration = Duration::from_secs(5);
-/// Some processes do not end after their result.
+/// How long a process may go on after its result: some never end.
 const AFTER_RESULT: Duration = Duration::from_secs(10);
 const STDERR_TAIL: u64 = 2_000;
 const MAX_PRINTED: u64 = 1 << 30;
-/// Not for runs: they open this server's doors.
+/// Prefixes of the environment variables that runs do not inherit, because they contain keys and settings of this program.
 const OWN_SECRETS: [&str; 5] = ["BLOOM_", "RUNTIME_", "MEMBRIDGE_", "DATABASE_URL", "CLAUDECODE"];
 
 pub(super) struct Run<'a> {
@@ -44,18 +44,18 @@ pub(super) struct Run<'a> {
     pub stop: watch::Receiver<Option<Stop>>,
 }
 
-/// A process of the run: ours, or one that an earlier agent started.
+/// A process of the run: a child of this agent, or a process that an earlier agent started.
 struct Watched {
     child: Option<Child>,
     running: Running,
 }
 
 impl Run<'_> {
-    /// Runs the task, or goes on watching a run that an earlier agent began, and says how it ended. Nothing of it is left then.
+    /// Runs the task, or watches a run that an earlier agent started, and returns its verdict. No process of the run is left afterwards.
     pub async fn run_to_end(&mut self, mut record: Record) -> Verdict {
         let (task, lease) = (record.task.clone(), record.lease.id);
         let Some(profile) = self.agent.settings.profiles.of(&task.agent_slug).cloned() else {
-            // It had one when the run began.
+            // An earlier agent that had the profile may have started the run.
             process::end(record.process.and_then(|running| running.leader), &lease.to_string(), TERM_GRACE).await;
             let why = format!("this worker has no profile for the agent {}", task.agent_slug);
             return not_started(lease, Reason::SpawnFailed, &why, true);
@@ -122,7 +122,7 @@ impl Run<'_> {
         }
     }
 
-    /// What a failed run says of its account closes it for new ones.
+    /// Closes the account for new runs if its quota or its credentials made this run fail.
     fn keep_account(&self, profile: &Profile, verdict: &Verdict) {
         let Verdict::Complete(completion) = verdict else { return };
         match (completion.reason, completion.retry_at) {
@@ -132,7 +132,7 @@ impl Run<'_> {
         }
     }
 
-    /// Starts the process. What can't be started is told as a verdict.
+    /// Starts the process. If it can't be started, the error is the verdict.
     async fn start(
         &mut self,
         record: &mut Record,
@@ -147,7 +147,7 @@ impl Run<'_> {
         let context_dir = self.agent.home.context_dir(&record.task.context_id);
         private_dir(&context_dir).map_err(|error| failed("the context's directory can't be created", &error))?;
         let resumes = was_open && matches!(conversation, Conversation::Resumed(_));
-        // Reading files takes its time, and must not take that of the other runs.
+        // Reading files blocks, and must not delay other runs.
         let (task, dir) = (record.task.clone(), context_dir.clone());
         let composed = tokio::task::spawn_blocking(move || prompt::compose(&task, &dir, resumes)).await;
         let text = composed.map_err(|error| failed("the prompt can't be composed", &error))?;
@@ -167,7 +167,7 @@ impl Run<'_> {
         let leader = Leader::of(pid);
         let running = Running { leader, started_at: now_ms() };
         record.process = Some(running);
-        // Without it a later agent finds the process by its environment, if it kept that.
+        // Without the record, a later agent still finds the process by its environment, unless the process has changed that.
         if let Err(error) = self.dir.keep(record) {
             tracing::warn!(%lease, %error, "the process of a run could not be stored on disk");
         }
@@ -179,7 +179,8 @@ impl Run<'_> {
 
     fn spawn(&self, record: &Record, invocation: &Invocation, context_dir: &Path) -> io::Result<Child> {
         let mut command = if invocation.is_plain {
-            // Its status decides, and the agent may be gone when it ends.
+            // The exit status of a plain command decides its verdict. A shell stores it, because the agent may not be running when the
+            // command ends.
             let mut shell = Command::new("/bin/sh");
             shell.args(["-c", r#""$@"; status=$?; echo "$status" > "$0"; exit "$status""#]).arg(self.dir.exit(record.starts));
             shell.arg(&invocation.program);
@@ -200,7 +201,7 @@ impl Run<'_> {
         command.spawn()
     }
 
-    /// Reads along until nothing of the run is left.
+    /// Reads the output until no process of the run is left.
     async fn watch(&mut self, record: &Record, profile: &Profile, mut watched: Watched) -> (Reading, End) {
         let mut reading = Reading::new(profile.is_plain());
         let lease = record.lease.id.to_string();
@@ -219,7 +220,7 @@ impl Run<'_> {
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let exit = loop {
-            // Asked before the output is read: what a process wrote before its end is read after it.
+            // Checked before the output is read, so that everything that the process wrote before its end is read.
             let exit = watched.exit();
             let log = &self.log;
             let grew = tail.read(|line, offset| {
@@ -238,14 +239,14 @@ impl Run<'_> {
             if exit.is_some() && !grew {
                 break exit;
             }
-            // What is kept says how far the output was told, so text that waits goes with it.
+            // Each stored event says how far the output was read, so pending text must be stored with it.
             if told_at.elapsed() >= TELL_EVERY || !found.is_empty() {
                 reading.take_pieces(&mut found);
                 told_at = Instant::now();
             }
             self.keep_events(&mut found, start, tail.offset);
             if grew {
-                // There may be more than one piece.
+                // There may be more output than one read returns.
                 tokio::task::yield_now().await;
                 if exit.is_some() {
                     continue;
@@ -257,7 +258,7 @@ impl Run<'_> {
                     self.tell("stopping", json!({"why": format!("{reason:?}").to_lowercase()}));
                     stop = Some(reason);
                 }
-                // A lease that is over leaves no time.
+                // When a lease is lost, little time is left before another worker gets the task.
                 let soon = record.lease.ttl() / 10;
                 let grace = if reason == Stop::LeaseLost { TERM_GRACE.min(soon) } else { TERM_GRACE };
                 if !process::end(watched.running.leader, &lease, grace).await {
@@ -275,12 +276,12 @@ impl Run<'_> {
         }
         reading.take_pieces(&mut found);
         self.keep_events(&mut found, start, tail.offset + 1);
-        // Children of children may have stayed.
+        // Descendants of the process may still be alive.
         process::end(watched.running.leader, &lease, TERM_GRACE).await;
         let duration_ms = now_ms().saturating_sub(watched.running.started_at);
         let stderr = self.dir.stderr_tail(start, STDERR_TAIL);
         self.tell("ended", json!({"exit": exit, "duration_ms": duration_ms}));
-        // Of a process that was not our child nobody knows the status, unless it was left.
+        // The status of a process that is not a child of this agent is known only if the shell stored it.
         let exit = exit.flatten().or_else(|| self.dir.left_exit(start));
         (reading, End { stop, exit, stderr, duration_ms })
     }
@@ -294,7 +295,7 @@ impl Run<'_> {
     }
 }
 
-/// The CLI refuses at once to resume what it does not find.
+/// Whether the CLI refused to resume the session because it does not exist.
 fn session_is_gone(reading: &Reading, end: &End) -> bool {
     let result = reading.result.as_ref().map_or("", |ending| ending.text.as_str());
     end.stop.is_none()
@@ -302,7 +303,7 @@ fn session_is_gone(reading: &Reading, end: &End) -> bool {
         && [result, &reading.odd, &end.stderr].iter().any(|text| text.contains("No conversation found"))
 }
 
-/// Takes this program's own keys out of what a command inherits.
+/// Removes this program's own keys and settings from the environment of a command.
 pub(super) fn scrub(command: &mut Command) {
     for (name, _) in std::env::vars_os() {
         if name.to_str().is_none_or(|name| OWN_SECRETS.iter().any(|start| name.starts_with(start))) {
@@ -312,7 +313,7 @@ pub(super) fn scrub(command: &mut Command) {
 }
 
 impl Watched {
-    /// How it ended, if it has: the status of our own child, else nothing more than that.
+    /// `Some` if the process has ended, with its status if it is a child of this agent.
     fn exit(&mut self) -> Option<Option<String>> {
         match &mut self.child {
             Some(child) => match child.try_wait() {
@@ -332,7 +333,7 @@ fn shown(status: ExitStatus) -> String {
     }
 }
 
-/// What ends a run that does not end by itself.
+/// The limits at which the agent stops a run.
 struct Limits {
     end: Instant,
     stall: Duration,
@@ -349,7 +350,7 @@ impl Limits {
         Self { end: now + left, stall: Duration::from_secs(profile.stall_seconds), last_output: now, printed: 0, result_at: None }
     }
 
-    /// `printed`: on both streams so far; complaints are signs of life, too.
+    /// `printed` counts the bytes of both streams, because output on standard error is a sign of life, too.
     fn exceeded(&mut self, printed: u64, has_result: bool) -> Option<Stop> {
         let now = Instant::now();
         if printed != self.printed {

@@ -1,12 +1,12 @@
-//! A run's own directory: everything that a later process needs to go on with it.
+//! The directory of a run: everything that a later agent needs to continue it.
 //!
 //! ```text
 //! run.json        the lease, the task, the process
 //! prompt          standard input
-//! stdout.N stderr.N   what the N-th process of the run prints: files, so that it can go on without an agent
-//! exit.N          the status of a plain command, which else only its parent would learn
-//! events.jsonl    the live record, as it is sent
-//! verdict.json    how it ended, as it is sent
+//! stdout.N stderr.N   output of the N-th process of the run, in files so that it can go on without an agent
+//! exit.N          exit status of a plain command, which otherwise only its parent would get
+//! events.jsonl    the events, as they are sent
+//! verdict.json    the verdict, as it is sent
 //! ```
 
 use std::fmt;
@@ -29,31 +29,31 @@ use bloom_api::requests::{EventBody, MAX_EVENT_BYTES};
 use bloom_api::values::Int;
 use bloom_core::Ms;
 
-/// Beyond this a run's text is not told any more; the server keeps the newest 10,000 events of a task.
+/// Later events of a run are dropped; the server keeps the newest 10,000 events of a task.
 const MAX_EVENTS: i64 = 100_000;
-/// More than the longest event, of which some parts are cut at 32 KiB.
+/// How much of the end is read to find the last event: more than the longest event, whose parts are cut at 32 KiB.
 const LAST_LINES: u64 = 1 << 20;
-/// What one call takes: the server's limit for a body is 1 MiB unless set lower.
+/// The maximum of one call, in events and bytes. The server's default limit for a body is 1 MiB, and it may be set lower.
 const MAX_BATCH: usize = 400;
 const MAX_BATCH_BYTES: u64 = 256 * 1024;
 
-/// What is known of a run. Kept before each step that can't be undone. After a power cut it may be missing: then nothing of the run is
-/// left either, and the server delivers the lease again.
+/// The record of a run, stored before each step that can't be undone. It may be missing after a power cut, which ended the processes of the
+/// run, too; then the server delivers the lease again.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Record {
     pub lease: Lease,
-    /// When the call was sent that brought it.
+    /// When the agent accepted the lease.
     pub taken_at: Ms,
     pub task: Task,
-    /// Of the newest process, once it was started.
+    /// The newest process, once it was started.
     pub process: Option<Running>,
-    /// How many processes were started: a second one when the session of the first was gone.
+    /// How many processes were started. There is a second one if the session of the first did not exist any more.
     pub starts: u32,
 }
 
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 pub struct Running {
-    /// None: it ended before anybody looked.
+    /// `None` if it ended before the agent read its start time.
     pub leader: Option<Leader>,
     pub started_at: Ms,
 }
@@ -78,7 +78,7 @@ impl RunDir {
         &self.path
     }
 
-    /// Begins a run: from here on a later process knows of it.
+    /// Creates the directory and the record, so that a later process finds the run.
     pub fn create(&self, record: &Record) -> io::Result<()> {
         private_dir(&self.path)?;
         self.keep(record)
@@ -89,12 +89,12 @@ impl RunDir {
     }
 
     /// # Errors
-    /// There is none, or it can't be read.
+    /// There is no record, or it can't be read.
     pub fn record(&self) -> io::Result<Record> {
         Ok(serde_json::from_slice(&fs::read(self.path.join("run.json"))?)?)
     }
 
-    /// The process that a crash kept from being written down: it was started right after the record was kept.
+    /// Finds a process that is not in the record because the agent crashed right after it started the process.
     pub fn find_process(&self, record: &Record) -> Option<Running> {
         let is_started = record.starts > 0 && self.stdout(record.starts).exists();
         let kept_at = || fs::metadata(self.path.join("run.json")).ok()?.modified().ok()?.duration_since(UNIX_EPOCH).ok();
@@ -104,7 +104,7 @@ impl RunDir {
         })
     }
 
-    /// The task and the lease of a record that can't be used otherwise.
+    /// The ids of the task and the lease, from a record that can't be read as a whole.
     pub fn names(&self) -> Option<(Uuid, Uuid)> {
         #[derive(Deserialize)]
         struct Named {
@@ -147,13 +147,13 @@ impl RunDir {
         self.path.join(format!("exit.{start}"))
     }
 
-    /// The status that a plain command left.
+    /// The stored exit status of a plain command.
     pub fn left_exit(&self, start: u32) -> Option<String> {
         let text = fs::read_to_string(self.exit(start)).ok()?;
         text.ends_with('\n').then(|| text.trim().to_owned())
     }
 
-    /// The end of what the process complained of.
+    /// The last `max` bytes of standard error.
     pub fn stderr_tail(&self, start: u32, max: u64) -> String {
         let read = || -> io::Result<String> {
             let mut file = File::open(self.stderr(start))?;
@@ -173,7 +173,7 @@ impl RunDir {
     }
 }
 
-/// One line of the record: the event, and how far the output was read when it was made.
+/// One line of `events.jsonl`: the event, and how far the output had been read when it was created.
 #[derive(Deserialize, Serialize)]
 struct Line {
     event: EventBody,
@@ -181,13 +181,13 @@ struct Line {
     offset: u64,
 }
 
-/// The live record. It is a file before it is anything else, so what was told stays told in the same order.
+/// The events of a run. They are stored before they are sent, so that a restarted agent sends the same events in the same order.
 #[derive(Debug)]
 pub struct EventLog {
     file: File,
     path: PathBuf,
     last_seq: i64,
-    /// How far the output has been told of: which process of the run, and where in its output.
+    /// How far the output was turned into events: the number of the process, and the offset in its output.
     told: (u32, u64),
 }
 
@@ -195,7 +195,7 @@ impl EventLog {
     pub fn open(dir: &RunDir) -> io::Result<Self> {
         let path = dir.path.join("events.jsonl");
         let mut file = File::options().create(true).read(true).append(true).open(&path)?;
-        // Only the end is of interest: the last event, after which one may stand that a crash cut short. That was not sent.
+        // Only the last event is needed. An incomplete line behind it was cut short by a crash and never sent, so it is removed.
         let length = file.metadata()?.len();
         let from = length.saturating_sub(LAST_LINES);
         file.seek(SeekFrom::Start(from))?;
@@ -228,7 +228,7 @@ impl EventLog {
         let length = self.file.metadata()?.len();
         let written = self.file.write_all(&lines);
         if written.is_err() {
-            // A part of a line would spoil the next one.
+            // A partial line would make the next one unreadable.
             self.file.set_len(length)?;
         }
         written
@@ -246,14 +246,14 @@ impl EventLog {
     }
 }
 
-/// What the server takes: it would refuse a whole call for one event that is not like that.
+/// Cuts an event to the server's limits: because of one event beyond them, the server would refuse the whole call.
 fn fit(data: Value) -> Json<MAX_EVENT_BYTES> {
     let text = data.to_string();
     let fits = text.len() <= MAX_EVENT_BYTES && !is_too_deep(&text);
     Json(if fits { text } else { json!({"text": cut(&text, MAX_TEXT)}).to_string() })
 }
 
-/// Reads the record from its beginning: the server knows what it has got already.
+/// Reads the events from the first one, because the server ignores those that it has already.
 #[derive(Debug)]
 pub struct EventReader {
     file: File,
@@ -261,7 +261,7 @@ pub struct EventReader {
 }
 
 impl EventReader {
-    /// The next events to send, and where they end.
+    /// The next events to send, and the position behind them.
     pub fn batch(&mut self) -> io::Result<(Vec<EventBody>, u64)> {
         self.file.seek(SeekFrom::Start(self.position))?;
         let mut bytes = Vec::new();
@@ -284,18 +284,18 @@ impl EventReader {
     }
 }
 
-/// Reads lines of a file that somebody else writes.
+/// Reads the lines of a file while another process writes it.
 #[derive(Debug)]
 pub struct Tail {
     file: File,
     begun: Vec<u8>,
-    /// Where the last whole line ended.
+    /// The position behind the last complete line.
     pub offset: u64,
     skips: bool,
 }
 
 const PIECE: u64 = 1 << 20;
-/// A longer line is not understood: a result holds 16 MiB at most.
+/// Longer lines are skipped; a result has at most 16 MiB.
 const MAX_LINE: usize = 64 << 20;
 
 impl Tail {
@@ -303,7 +303,7 @@ impl Tail {
         Ok(Self { file: File::open(path)?, begun: Vec::new(), offset: 0, skips: false })
     }
 
-    /// Takes what has been written since, a piece at a time: gives each line with its end's place. False: nothing new.
+    /// Reads the next piece, and passes on each complete line with the position behind it. Returns false if there is nothing new.
     pub fn read(&mut self, mut line: impl FnMut(&str, u64)) -> io::Result<bool> {
         let mut bytes = Vec::new();
         let read = (&self.file).take(PIECE).read_to_end(&mut bytes)?;
@@ -324,7 +324,7 @@ impl Tail {
         Ok(read > 0)
     }
 
-    /// What stands after the last line's end, when nobody writes any more.
+    /// The incomplete last line, once the writer has ended.
     pub fn rest(&mut self) -> Option<String> {
         let rest = std::mem::take(&mut self.begun);
         (!rest.is_empty() && !self.skips).then(|| String::from_utf8_lossy(&rest).into_owned())
@@ -357,7 +357,7 @@ mod tests {
         log.add(vec![(EventKind::ToolUse, json!({"input": deep}))], 1, 12, 6).unwrap();
         let (events, _) = reader.batch().unwrap();
         assert_eq!(events.iter().map(|event| event.seq.0).collect::<Vec<_>>(), [3]);
-        assert!(events[0].data.0.starts_with("{\"text\":") && !is_too_deep(&events[0].data.0), "what the server would refuse is a text");
+        assert!(events[0].data.0.starts_with("{\"text\":") && !is_too_deep(&events[0].data.0), "an event that is too deep becomes text");
     }
 
     #[test]

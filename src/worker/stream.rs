@@ -1,7 +1,7 @@
-//! Reading what a run prints: the Claude CLI's stream of JSON lines, or a command's plain text.
+//! Parses the output of a run: the Claude CLI's stream of JSON lines, or a command's plain text.
 //!
-//! What the stream says decides how a run ended; an exit status alone says little (runs end with 0 on errors, and with others after a
-//! success).
+//! The stream decides how a run ended, because the exit status is unreliable: runs may exit with 0 after an error, and with others after a
+//! success.
 
 use std::collections::BTreeMap;
 
@@ -10,11 +10,11 @@ use serde_json::{Value, json};
 use bloom_core::Ms;
 use bloom_core::task::{EventKind, Usage};
 
-/// Text of an event beyond this is cut: the whole is in the result.
+/// The maximum text of an event; the result contains the whole text.
 pub const MAX_TEXT: usize = 32 * 1024;
-/// What is kept of a plain text answer; the server takes no more either.
+/// The maximum size of a plain text answer, which is also the server's default limit.
 const MAX_OUTPUT: usize = 16 << 20;
-/// What is kept of lines that could not be understood, to show.
+/// How many bytes are kept of lines that could not be parsed, for the error message.
 const MAX_ODD: usize = 2_000;
 
 /// What has been read so far.
@@ -24,23 +24,23 @@ pub struct Reading {
     pub session_id: Option<String>,
     pub model: Option<String>,
     pub result: Option<Ending>,
-    /// The API's own word for the last error that the CLI met.
+    /// The API's name for the last error that the CLI met.
     pub api_error: Option<String>,
-    /// When the quota comes back, as far as told.
+    /// When the quota is renewed, if the stream says so.
     pub resets_at: Option<Ms>,
-    /// Lines that are no JSON.
+    /// Lines that are not JSON objects.
     pub odd: String,
     /// What a plain command printed.
     pub text: String,
     is_cut: bool,
     messages: BTreeMap<String, Usage>,
     open_message: Option<String>,
-    /// Text that has come in pieces and was not sent on yet.
+    /// Streamed text that is not in an event yet.
     pieces: String,
     had_pieces: bool,
 }
 
-/// The stream's own last word.
+/// The `result` message, the last one of the stream.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Ending {
     pub subtype: String,
@@ -59,7 +59,7 @@ impl Reading {
         Self { plain, ..Self::default() }
     }
 
-    /// Takes a line, without its end.
+    /// Parses a line, given without its line break.
     pub fn line(&mut self, line: &str, found: &mut Vec<Found>) {
         if self.plain {
             self.keep(line);
@@ -83,7 +83,7 @@ impl Reading {
         }
     }
 
-    /// The text that came in pieces since the last time.
+    /// Turns the text streamed since the last call into events.
     pub fn take_pieces(&mut self, found: &mut Vec<Found>) {
         if !self.pieces.is_empty() {
             let text = std::mem::take(&mut self.pieces);
@@ -91,12 +91,12 @@ impl Reading {
         }
     }
 
-    /// The text that waits has been told by an earlier process.
+    /// Drops pending text that an earlier agent has stored as events.
     pub fn forget_pieces(&mut self) {
         self.pieces.clear();
     }
 
-    /// Tokens and money: the stream's own sum, else what its messages tell.
+    /// Tokens and cost: the total of the result, or without a result the sum of the messages.
     pub fn usage(&self) -> Option<Usage> {
         if let Some(ending) = &self.result {
             return Some(ending.usage);
@@ -122,7 +122,7 @@ impl Reading {
         self.plain
     }
 
-    /// A plain answer that was too long to keep.
+    /// Whether a plain answer was too long and is incomplete.
     pub fn is_cut(&self) -> bool {
         self.is_cut
     }
@@ -162,9 +162,9 @@ impl Reading {
         }
     }
 
-    /// A part of a message, as it is written.
+    /// A part of a message, streamed while the model writes it.
     fn piece(&mut self, message: &Value) {
-        // What a subagent writes is not the answer.
+        // The text of a subagent is not part of the answer.
         if !message["parent_tool_use_id"].is_null() {
             return;
         }
@@ -173,7 +173,7 @@ impl Reading {
             Some("message_start") => {
                 self.open_message = event["message"]["id"].as_str().map(str::to_owned);
             }
-            // What a message has used in all is told at its end only.
+            // Only the end of a message contains its total usage.
             Some("message_delta") => {
                 if let Some(usage) = self.open_message.as_ref().and_then(|id| self.messages.get_mut(id)) {
                     usage.output_tokens = usage.output_tokens.max(tokens(&event["usage"]).output_tokens);
@@ -188,7 +188,7 @@ impl Reading {
     }
 
     fn assistant(&mut self, message: &Value, found: &mut Vec<Found>) {
-        // An answer ends what was wrong before it.
+        // An answer without an error means that earlier errors are over.
         self.api_error = message["error"].as_str().map(str::to_owned);
         if self.api_error.is_none() {
             self.resets_at = None;
@@ -215,7 +215,7 @@ impl Reading {
                 _ => {}
             }
         }
-        // The CLI prints a message in several lines; all its text came before the first of them.
+        // The CLI prints a message in several lines, and its text was streamed before the first of them, so the flag lasts until the last.
         if !inner["stop_reason"].is_null() {
             self.had_pieces = false;
         }
@@ -234,7 +234,7 @@ impl Reading {
         }
     }
 
-    /// `allowed` is the normal case and no error.
+    /// The status `allowed` is the normal case and not an error.
     fn rate_limit(&mut self, message: &Value, found: &mut Vec<Found>) {
         let info = &message["rate_limit_info"];
         if info["status"] == "rejected" {
@@ -270,7 +270,7 @@ impl Reading {
     }
 }
 
-/// What a run reads from a cache or writes into one counts as input.
+/// Tokens read from or written to the prompt cache count as input.
 fn tokens(usage: &Value) -> Usage {
     let count = |name: &str| usage[name].as_u64().and_then(|count| i64::try_from(count).ok()).unwrap_or(0);
     Usage {
@@ -288,13 +288,13 @@ fn bare_model(name: &str) -> String {
     cut(name.split('[').next().unwrap_or(name), 128).to_owned()
 }
 
-/// The stream tells seconds; milliseconds are known from other versions.
+/// The stream contains seconds, but some versions of the CLI print milliseconds.
 fn seconds_or_ms(at: f64) -> Ms {
     let at = at as Ms;
     if at < 100_000_000_000 { at.saturating_mul(1000) } else { at }
 }
 
-/// The beginning, of so many bytes at most.
+/// The beginning of the text, at most `max` bytes.
 pub fn cut(text: &str, max: usize) -> &str {
     &text[..text.floor_char_boundary(max)]
 }
@@ -304,12 +304,12 @@ fn chunks(text: &str) -> impl Iterator<Item = String> + '_ {
     std::iter::from_fn(move || {
         let piece = cut(rest, MAX_TEXT);
         rest = &rest[piece.len()..];
-        // No database keeps NUL.
+        // PostgreSQL can't store NUL in text.
         (!piece.is_empty()).then(|| piece.replace('\0', "\u{fffd}"))
     })
 }
 
-/// A value that fits into an event.
+/// Cuts a value so that it fits into an event.
 fn cut_value(value: &Value) -> Value {
     let text = value.to_string();
     if text.len() <= MAX_TEXT { value.clone() } else { json!(format!("{}…", cut(&text, MAX_TEXT))) }
@@ -337,7 +337,7 @@ mod tests {
     fn text_that_came_in_pieces_is_not_told_twice() {
         let whole = json!({"type": "assistant", "message": {"id": "1", "content": [{"type": "text", "text": "ab"}], "stop_reason": null}});
         assert_eq!(texts(&read(&[delta("a"), delta("b"), whole.clone()]).1), ["ab"]);
-        assert_eq!(texts(&read(&[whole]).1), ["ab"], "a stream without pieces");
+        assert_eq!(texts(&read(&[whole]).1), ["ab"], "a stream without partial messages");
     }
 
     #[test]

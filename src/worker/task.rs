@@ -1,4 +1,4 @@
-//! What the agent keeps of a task and of its lease: its own form, in files that a later version of it reads.
+//! The task and the lease as the agent stores them. The types are its own, because later versions of the agent must read the files.
 
 use std::time::Duration;
 
@@ -71,10 +71,10 @@ impl TryFrom<answers::Lease<'_>> for Lease {
     }
 }
 
-/// A task and its lease as the server gives them, once they are known to be what this agent can keep to.
+/// Converts the server's task and lease, after a check that their numbers are within the agent's limits.
 ///
 /// # Errors
-/// Which number is out of bounds.
+/// A number is out of bounds; the text names it.
 pub fn taken(lease: answers::Lease<'_>, task: tasks::Task<'_>) -> Result<(Lease, Task), String> {
     Ok((lease.try_into()?, task.try_into()?))
 }
@@ -111,7 +111,7 @@ mod tests {
         assert!(policy(60, f64::NAN).is_err() && policy(60, -1.0).is_err());
     }
 
-    /// As earlier versions wrote them: no run is forgotten over an update of the agent.
+    /// The files are as earlier versions wrote them: an update of the agent must not lose runs.
     #[test]
     fn files_of_earlier_versions_are_read() {
         let record: Record = serde_json::from_value(json!({

@@ -1,4 +1,4 @@
-//! How a run ended, judged by its stream: success or which failure, and what happens to the task.
+//! Decides how a run ended: success or which failure, and what happens to the task.
 
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
@@ -10,36 +10,36 @@ use bloom_api::values::{Id, Int};
 use bloom_core::Ms;
 use bloom_core::task::{Format, Outcome, Reason};
 
-/// A quota without a time of its return is asked for again after this.
+/// The pause of an account whose quota has no known reset time.
 const UNKNOWN_RESET_MS: Ms = 5 * 60 * 1000;
 const SHORTEST_PAUSE_MS: Ms = 60 * 1000;
 const MAX_MESSAGE: usize = 2_000;
 
-/// Why the agent ended a run itself.
+/// Why the agent stopped a run.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
 pub enum Stop {
     Cancelled,
     Timeout,
     Stalled,
-    /// It printed more than anybody can keep.
+    /// The run printed more than the limit.
     Flooded,
-    /// The lease is over, or may be.
+    /// The lease was lost, or may have expired.
     LeaseLost,
-    /// The agent stops or is drained: the task goes back unharmed.
+    /// The agent stops or is drained: the task is handed back and loses no attempt.
     HandBack,
 }
 
-/// What is known of a run's end besides its stream.
+/// What is known about the end of a run besides its stream.
 #[derive(Debug, Default)]
 pub struct End {
     pub stop: Option<Stop>,
-    /// `None`: the process was not our child any more.
+    /// `None` if the status is unknown, because the process was not a child of this agent.
     pub exit: Option<String>,
     pub stderr: String,
     pub duration_ms: i64,
 }
 
-/// What is to be told to the server.
+/// What the agent reports to the server.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub enum Verdict {
     Complete(Box<Completion>),
@@ -50,7 +50,7 @@ pub enum Verdict {
 struct Failure {
     reason: Reason,
     message: String,
-    /// Of the infrastructure: the attempt does not count.
+    /// The cause is outside of the task, so the attempt does not count.
     is_outside: bool,
     retryable: bool,
     retry_at: Option<Ms>,
@@ -59,15 +59,15 @@ struct Failure {
 impl Failure {
     fn new(reason: Reason, message: impl Into<String>) -> Self {
         let is_outside = matches!(reason, Reason::RateLimited | Reason::Overloaded | Reason::WorkerLost | Reason::SpawnFailed);
-        // Asking again would not help: somebody has to look at it.
+        // Another attempt would not help, because a person has to act.
         let for_a_person = matches!(reason, Reason::Auth | Reason::BudgetExceeded | Reason::BadOutput | Reason::Cancelled);
         Self { reason, message: message.into(), is_outside, retryable: !for_a_person, retry_at: None }
     }
 }
 
 /// # The rules
-/// A success in the stream counts as a success, whatever came after it. Else a stop by the agent decides, then the stream's result, then the last error
-/// that the CLI met, and only then how the process ended.
+/// A success in the stream counts as a success, whatever happened after it. Otherwise a stop by the agent decides, then the stream's
+/// result, then the last error that the CLI met, and last the exit status.
 pub fn judge(task: &Task, lease: Uuid, reading: &Reading, end: &End, now: Ms) -> Verdict {
     match outcome(task, reading, end, now) {
         Ok((output, denied)) => {
@@ -75,7 +75,7 @@ pub fn judge(task: &Task, lease: Uuid, reading: &Reading, end: &End, now: Ms) ->
             Verdict::Complete(Box::new(Completion { output: Some(output.into()), artifact_tags: tags, ..completion(lease, reading, end) }))
         }
         Err(None) if reading.usage().is_none() => Verdict::Release { reason: "the worker takes nothing new".into() },
-        // What it has used so far is not to be lost with it.
+        // A completion and not a release, so that the usage so far is recorded.
         Err(None) => {
             let failure = Failure { retry_at: Some(now), ..Failure::new(Reason::WorkerLost, "handed back: the worker takes nothing new") };
             failed(lease, reading, end, failure)
@@ -84,7 +84,7 @@ pub fn judge(task: &Task, lease: Uuid, reading: &Reading, end: &End, now: Ms) ->
     }
 }
 
-/// A run that did not get as far as a process.
+/// The verdict of a run whose process was not started.
 pub fn not_started(lease: Uuid, reason: Reason, message: &str, retryable: bool) -> Verdict {
     let failure = Failure { retryable, ..Failure::new(reason, message) };
     failed(lease, &Reading::default(), &End::default(), failure)
@@ -94,7 +94,7 @@ fn failed(lease: Uuid, reading: &Reading, end: &End, failure: Failure) -> Verdic
     let message = cut(failure.message.trim(), MAX_MESSAGE).replace('\0', "\u{fffd}");
     Verdict::Complete(Box::new(Completion {
         status: Outcome::Error,
-        // An answer that can't be used is still shown to whoever looks.
+        // An answer that can't be used is sent all the same, so that people can see it.
         output: reading.result.as_ref().map(|ending| clean(&ending.text)).filter(|text| !text.is_empty()).map(Into::into),
         error_message: Some(if message.is_empty() { failure.reason.as_str().into() } else { message.into() }),
         reason: Some(failure.reason),
@@ -116,7 +116,7 @@ fn completion(lease_id: Uuid, reading: &Reading, end: &End) -> Completion {
     }
 }
 
-/// The answer and whether tools were denied; or the failure, `None` for a task to hand back.
+/// The answer and whether tools were denied, or the failure; `Err(None)` hands the task back.
 fn outcome(task: &Task, reading: &Reading, end: &End, now: Ms) -> Result<(String, bool), Option<Failure>> {
     if let Some(ending) = reading.result.as_ref().filter(|ending| !ending.is_error && ending.subtype == "success") {
         return Ok((formatted(task, &ending.text)?, ending.denied > 0));
@@ -152,7 +152,7 @@ fn stopped(task: &Task, stop: Stop) -> Option<Failure> {
     })
 }
 
-/// Sorts what the CLI or the API behind it said.
+/// Classifies the error of the CLI or of the API behind it.
 fn refused(reading: &Reading, now: Ms) -> Failure {
     let (ending, api_error) = (reading.result.as_ref(), reading.api_error.as_deref());
     let subtype = ending.map(|ending| ending.subtype.as_str());
@@ -168,13 +168,13 @@ fn refused(reading: &Reading, now: Ms) -> Failure {
     };
     let mut failure = Failure::new(reason, text);
     if reason == Reason::RateLimited {
-        // Clocks differ: a time that has passed here would mean to ask again at once.
+        // Clocks differ: with a reset time in the past, the task would be tried again at once.
         failure.retry_at = Some(reading.resets_at.map_or(now + UNKNOWN_RESET_MS, |at| at.max(now + SHORTEST_PAUSE_MS)));
     }
     failure
 }
 
-/// The answer in the format that was asked for.
+/// The answer in the format that the task asks for.
 fn formatted(task: &Task, text: &str) -> Result<String, Option<Failure>> {
     let text = clean(text);
     if task.desired_format == Format::Text {
@@ -190,14 +190,14 @@ fn formatted(task: &Task, text: &str) -> Result<String, Option<Failure>> {
     }
 }
 
-/// The inside of a Markdown code block, if the text is nothing but one.
+/// The content of a Markdown code block, if the text consists of one; otherwise the text.
 fn unfenced(text: &str) -> &str {
     let text = text.trim();
     let inside = text.strip_prefix("```").and_then(|rest| rest.strip_suffix("```"));
     inside.map_or(text, |inside| inside.strip_prefix("json").unwrap_or(inside).trim())
 }
 
-/// No database keeps NUL.
+/// PostgreSQL can't store NUL in text.
 fn clean(text: &str) -> String {
     text.replace('\0', "\u{fffd}")
 }
@@ -240,7 +240,7 @@ mod tests {
         let good = verdict("text", &[result(json!({}))], exit("143"));
         assert_eq!((good.status, good.output.as_deref(), good.reason), (Outcome::Success, Some("done"), None));
         let late = verdict("text", &[result(json!({}))], End { stop: Some(Stop::Timeout), ..exit("9") });
-        assert_eq!(late.status, Outcome::Success, "it was done before it was ended");
+        assert_eq!(late.status, Outcome::Success, "the run had succeeded before it was stopped");
         let lie = verdict("text", &[result(json!({"is_error": true, "result": "API Error: 529", "api_error_status": 529}))], exit("0"));
         assert_eq!((lie.status, lie.reason, lie.keep_attempt), (Outcome::Error, Some(Reason::Overloaded), true));
         assert_eq!(verdict("text", &[], exit("0")).reason, Some(Reason::AgentError), "a stream without a result");

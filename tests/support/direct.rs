@@ -1,11 +1,11 @@
-//! Past the HTTP API: SQL, and operations for the engine or the store.
+//! Direct access without the HTTP API: SQL, and operations for the engine or the store.
 
 use bloom_core::command::{Completion, Op};
 use bloom_core::ids::TaskId;
 use bloom_core::task::{Outcome, Usage};
 use bloom_test_world::world::completion;
 
-/// Does to the database what no program of ours would.
+/// Executes SQL, for changes that the program itself never makes.
 pub async fn execute(url: &str, sql: &str) {
     use sqlx::{AssertSqlSafe, Connection, Executor};
     let sql = AssertSqlSafe(sql.to_owned());

@@ -1,7 +1,7 @@
-//! Nothing a test run starts or writes stays behind, however it ends.
+//! Ends and removes everything that a test run starts or writes, however the run ends.
 //!
-//! Children are started by one thread that lives as long as the process and are bound to it (`setpriv --pdeathsig`): when the test
-//! binary ends, passing, panicking or killed, the kernel ends them. A small shell that waits for the end of a pipe removes the files.
+//! Children are started by one thread that lives as long as the process, and are bound to it (`setpriv --pdeathsig`): when the test binary
+//! ends, also by a panic or a kill, the kernel ends them. A shell that waits until a pipe is closed removes the files.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -20,12 +20,13 @@ pub enum AtTheEnd {
 
 type Order = (Command, Sender<io::Result<Child>>);
 
-/// The kernel sends the signal when the *thread* that started the child ends; tests' threads end early, this one does not.
+/// The thread that starts the children. The kernel sends the signal when the *thread* that started a child ends, and threads of tests end
+/// early.
 static STARTER: LazyLock<Mutex<Sender<Order>>> = LazyLock::new(|| {
     let (sender, orders) = channel::<Order>();
     std::thread::spawn(move || {
         for (mut command, reply) in orders {
-            // The test that asked may have ended meanwhile; then its child must not outlive the question.
+            // The test that asked for the child may have ended meanwhile. Then nobody would end the child, so it is killed here.
             if let Err(unasked) = reply.send(command.spawn())
                 && let Ok(mut child) = unasked.0
             {
@@ -36,7 +37,7 @@ static STARTER: LazyLock<Mutex<Sender<Order>>> = LazyLock::new(|| {
     Mutex::new(sender)
 });
 
-/// A command whose process ends with the tests. `user`: run as this system user.
+/// A command whose process ends with the tests. It runs as the system user `user`, if given.
 pub fn bound(program: &Path, user: Option<&str>, at_the_end: AtTheEnd) -> Command {
     let mut command = Command::new("setpriv");
     if let Some(user) = user {
@@ -63,13 +64,13 @@ pub fn signal(pid: u32, name: &str) {
     assert!(sent.success(), "no process {pid} to send {name} to");
 }
 
-/// The directory of this run; everything in it goes when the run ends.
+/// The directory of this test run; it is removed when the run ends.
 static RUN_DIR: LazyLock<PathBuf> = LazyLock::new(|| {
     let dir = tempfile::Builder::new().prefix("bloom-it-").tempdir().expect("a temporary directory").keep();
     // PostgreSQL's user must be able to reach its own directory in here.
     let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     std::fs::set_permissions(&dir, open).expect("permissions of the run's directory");
-    // `read` returns when the last writer of the pipe is gone: this process. Servers that still write get a moment to end.
+    // `read` returns when the last writer of the pipe has ended, which is this process. The removal is repeated while servers still write.
     let script = r#"trap '' INT TERM HUP; read -r _; for _ in 1 2 3 4 5 6 7 8 9 10; do sleep 0.3; rm -rf "$1" 2>/dev/null && exit; done"#;
     let watcher = Command::new("sh")
         .args(["-c", script, "watcher"])
@@ -79,12 +80,12 @@ static RUN_DIR: LazyLock<PathBuf> = LazyLock::new(|| {
         .stderr(Stdio::null())
         .spawn()
         .expect("a shell that cleans up");
-    // Its end of the pipe is kept open until the process ends.
+    // This keeps the writing end of the pipe open until this process ends.
     std::mem::forget(watcher);
     dir
 });
 
-/// A new path in the run's directory; nothing is there yet.
+/// An unused path in the directory of this test run.
 pub fn new_path(name: &str) -> PathBuf {
     static NEXT: AtomicUsize = AtomicUsize::new(1);
     RUN_DIR.join(format!("{name}-{}", NEXT.fetch_add(1, Ordering::Relaxed)))

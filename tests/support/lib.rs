@@ -1,4 +1,4 @@
-//! For tests: databases of their own, processes that end with the test, SQL past the program, bounded waiting.
+//! Support for tests: separate databases, processes that end with the tests, direct SQL, bounded waiting.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 pub mod direct;

@@ -1,4 +1,4 @@
-//! A PostgreSQL of the tests' own: one cluster a run, a database a server; tests of outages have a cluster to themselves.
+//! PostgreSQL for the tests: one cluster per test run, and one database per server. Tests of outages start a cluster of their own.
 
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 use super::janitor::{self, AtTheEnd};
 use super::waiting::unique;
 
-/// The cluster that tests share. With `BLOOM_TEST_POSTGRES` set (`host:port`, superuser `bloom`, trusted), that one is used.
+/// The cluster that tests share, unless `BLOOM_TEST_POSTGRES` names another one (`host:port`, superuser `bloom`, no password).
 static SHARED: LazyLock<Cluster> = LazyLock::new(Cluster::start);
 
-/// Makes an empty database on the shared cluster and returns its URL.
+/// Creates an empty database on the shared cluster and returns its URL.
 pub fn database() -> String {
     match std::env::var("BLOOM_TEST_POSTGRES") {
         Ok(address) => {
@@ -47,17 +47,17 @@ impl Cluster {
         cluster
     }
 
-    /// Makes an empty database and returns its URL.
+    /// Creates an empty database and returns its URL.
     pub fn database(&self) -> String {
         create_database(&self.bin, "127.0.0.1", &self.port.to_string())
     }
 
-    /// Ends it the hard way: clients are cut off, nothing is flushed, the next start recovers from the log.
+    /// Ends it by an immediate shutdown: clients are disconnected, nothing is flushed, the next start recovers from the WAL.
     pub fn crash(&self) {
         self.end("QUIT");
     }
 
-    /// Ends it as an administrator's restart does: clients are cut off, data is flushed.
+    /// Ends it by a fast shutdown, as an administrator does: clients are disconnected, data is flushed.
     pub fn stop(&self) {
         self.end("INT");
     }
@@ -69,7 +69,7 @@ impl Cluster {
         child.wait().expect("the cluster's end");
     }
 
-    /// Starts it, again or for the first time, and waits until it answers.
+    /// Starts it, for the first time or again, and waits until it accepts connections.
     pub fn resume(&self) {
         let mut command = janitor::bound(&self.bin.join("postgres"), system_user(), AtTheEnd::Interrupt);
         let log = fs::File::create(self.data.with_extension("log")).expect("a log file");
@@ -83,7 +83,7 @@ impl Cluster {
             .current_dir("/")
             .stdout(log.try_clone().expect("a log file"))
             .stderr(log)
-            // Of its own group, so that Ctrl-C at a terminal leaves the order of the ends to us.
+            // In a process group of its own, so that Ctrl-C at a terminal does not end it before the servers that use it.
             .process_group(0);
         *self.process.lock().expect("the cluster") = Some(janitor::spawn(command).expect("postgres starts"));
         let started = Instant::now();
@@ -127,7 +127,7 @@ pub fn cut_off_clients(url: &str) {
     run(Command::new(bin_dir().join("psql")).args(["-X", "-q", "-c", sql, url]));
 }
 
-/// PostgreSQL refuses to run as root; Debian's package brings a user for it.
+/// PostgreSQL refuses to run as root; Debian's package creates a user for it.
 fn system_user() -> Option<&'static str> {
     static ROOT: LazyLock<bool> = LazyLock::new(|| {
         let id = Command::new("id").arg("-u").output().expect("id runs");
@@ -136,7 +136,7 @@ fn system_user() -> Option<&'static str> {
     ROOT.then_some("postgres")
 }
 
-/// Debian keeps the server's programs out of the PATH, a directory a version; the newest is taken.
+/// Debian installs the server's programs outside of PATH, in one directory per version; the newest is used.
 fn bin_dir() -> PathBuf {
     let versions = fs::read_dir("/usr/lib/postgresql").map(|dir| dir.flatten().collect::<Vec<_>>()).unwrap_or_default();
     let newest = versions
@@ -154,6 +154,6 @@ fn bin_dir() -> PathBuf {
 }
 
 fn run(command: &mut Command) {
-    let output = command.output().expect("a program that is there");
+    let output = command.output().expect("an installed program");
     assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
 }

@@ -1,28 +1,28 @@
-//! Bounded waiting, and what else every test needs.
+//! Bounded waiting, and other functions that every test needs.
 
 use std::future::Future;
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// One runtime for all tests: connections of the shared client outlive a single test.
+/// One runtime for all tests, because connections of the shared client outlive a single test.
 static RUNTIME: LazyLock<tokio::runtime::Runtime> =
     LazyLock::new(|| tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime"));
 
-/// No test may take longer, whatever it waits for.
+/// The time limit of a test.
 const TEST_LIMIT: Duration = Duration::from_secs(180);
 
-/// Runs one test's body to its end, or to the limit.
+/// Runs the body of a test, and fails the test after the time limit.
 pub fn run<F: Future>(body: F) -> F::Output {
     RUNTIME.block_on(async { tokio::time::timeout(TEST_LIMIT, body).await.expect("the test ends within its limit") })
 }
 
-/// Waits for something that is a part of a test, in a thread that has no runtime.
+/// Runs a part of a test to its end, in a thread that has no runtime.
 pub fn finish<F: Future>(part: F) -> F::Output {
     RUNTIME.block_on(part)
 }
 
-/// Runs something beside the test.
+/// Runs work concurrently with the test.
 pub fn beside<F>(work: F) -> tokio::task::JoinHandle<F::Output>
 where
     F: Future + Send + 'static,
@@ -31,10 +31,10 @@ where
     RUNTIME.spawn(work)
 }
 
-/// How long a condition may take to come true. Generous: the machine may be busy; a test that passes never waits for it.
+/// How long a condition may take to become true. It is generous because the machine may be busy; a test that passes does not wait so long.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Asks again and again until there is an answer, and fails when there is none in time.
+/// Calls `ask` until it returns a value, and fails the test if there is none in time.
 pub async fn eventually<T, F: Future<Output = Option<T>>>(what: &str, mut ask: impl FnMut() -> F) -> T {
     let started = Instant::now();
     loop {

@@ -1,4 +1,4 @@
-//! The API's calls as the scenarios make them, each timed under its name.
+//! The API calls of the scenarios, each timed under its name.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -19,42 +19,42 @@ use bloom_api::values::{Id, Int};
 use bloom_core::task::Outcome;
 use bloom_core::worker::MAX_CONCURRENCY;
 
-/// Every scenario has an agent of its own, so that its workers get its tasks and no others.
+/// Every scenario has an agent slug of its own, so that its workers get only its tasks.
 pub const LIFECYCLE_AGENT: &str = "bench-lifecycle";
 pub const BATCHED_AGENT: &str = "bench-batched";
 pub const WAKE_AGENT: &str = "bench-wake";
-/// The agent whose tasks make the long queue.
+/// The agent slug of the tasks in the long queue.
 pub const QUEUE_AGENT: &str = "bench-queue";
 pub const AGENTS: [&str; 4] = [LIFECYCLE_AGENT, BATCHED_AGENT, WAKE_AGENT, QUEUE_AGENT];
 
-/// Slots of a benchmark's worker: the most that one may have.
+/// The slots of a worker of the benchmark: the maximum.
 pub const SLOTS: usize = MAX_CONCURRENCY as usize;
-/// Characters of a prompt and of an output: short, so that the figures are the control plane's and not the network's.
+/// The length of a prompt and of an output: short, so that the figures measure the control plane and not the network.
 const TEXT: usize = 200;
 
-/// A task that is leased, and the lease that later calls name; documented clients name none.
+/// A leased task, and the lease id that later calls send; `None` to leave it out, as the API allows.
 #[derive(Clone, Copy, Debug)]
 pub struct Held {
     pub task: Uuid,
     pub lease: Option<Uuid>,
 }
 
-/// One client: a connection, and what its calls took.
+/// One client: a connection, and the latencies of its calls.
 pub struct Session {
     bench: Arc<Bench>,
     client: Client,
-    /// Its worker's name; empty when it has none.
+    /// The name of its worker; empty if it has none.
     worker: String,
     agent: &'static str,
     index: usize,
     made: u64,
-    /// Calls that began before are practice.
+    /// Calls that began before this time are warm-up and not measured.
     pub measure_from: Instant,
     pub calls: Vec<(&'static str, Latency)>,
 }
 
 impl Session {
-    /// Connects a client that only makes and reads tasks of this agent.
+    /// Connects a client that only creates and reads tasks of this agent slug.
     pub async fn connect(bench: &Arc<Bench>, agent: &'static str, index: usize) -> Result<Self, BenchError> {
         Ok(Self {
             bench: bench.clone(),
@@ -68,7 +68,7 @@ impl Session {
         })
     }
 
-    /// Connects and registers a worker that serves this agent and no other: it can't take anybody else's tasks.
+    /// Connects, and registers a worker that serves only this agent slug, so that it can't take other tasks.
     pub async fn connect_worker(bench: &Arc<Bench>, agent: &'static str, index: usize) -> Result<Self, BenchError> {
         let mut session = Self::connect(bench, agent, index).await?;
         session.worker = format!("{agent}-{}-{index}", bench.label);
@@ -82,7 +82,7 @@ impl Session {
         Ok(session)
     }
 
-    /// Takes its worker off the list.
+    /// Removes its worker from the server.
     pub async fn leave(mut self) -> Result<(), BenchError> {
         if !self.worker.is_empty() {
             let path = format!("/api/runtime/workers/{}", self.worker);
@@ -95,7 +95,7 @@ impl Session {
         self.client.busy
     }
 
-    /// What began then has just ended.
+    /// Records a call that began at `began` and has just ended.
     pub fn record(&mut self, name: &'static str, began: Instant) {
         if began >= self.measure_from {
             self.record_span(name, began.elapsed());
@@ -128,7 +128,7 @@ impl Session {
         self.timed(name, Method::POST, path, encode(body)?, expected).await
     }
 
-    /// Gives the new task's id.
+    /// Creates a task and returns its id.
     pub async fn create(&mut self) -> Result<Uuid, BenchError> {
         let task = self.new_task();
         let answer = self.post("create", "/api/runtime/llm-tasks", &task, 201).await?;
@@ -141,7 +141,7 @@ impl Session {
         Ok(())
     }
 
-    /// In a context of its own.
+    /// A new task in a context of its own.
     fn new_task(&mut self) -> NewTask {
         self.made += 1;
         let context = format!("{}-{}-{}-{}", self.agent, self.bench.label, self.index, self.made);
@@ -149,8 +149,7 @@ impl Session {
         NewTask { ttl_after_finished_sec: self.bench.ttl_after_finished_sec.map(Int), ..task }
     }
 
-    /// Leases the task for its own worker, or, with `picked`, for whichever the server chooses: then as documented clients do,
-    /// which name nothing later either.
+    /// Leases the task for its own worker, or, with `picked`, for a worker that the server picks; then later calls send no lease id either.
     pub async fn lease(&mut self, task: Uuid, picked: bool) -> Result<Held, BenchError> {
         let path = format!("/api/runtime/llm-tasks/{task}/lease");
         let wish = NewLease { worker_id: (!picked).then(|| self.worker.as_str().into()), ttl_seconds: None };
@@ -215,7 +214,7 @@ fn completion(held: &Held) -> Completion {
     }
 }
 
-/// As a request's body.
+/// Encodes the body of a request.
 pub fn encode(body: &impl Serialize) -> Result<Bytes, BenchError> {
     Ok(serde_json::to_vec(body).map_err(|error| error.to_string())?.into())
 }

@@ -1,4 +1,5 @@
-//! One keep-alive connection: as little work a call as possible, since the load shares the machine with what it measures.
+//! A client with one keep-alive connection. It does as little work per call as possible, because the load runs on the machine that it
+//! measures.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,18 +16,18 @@ use url::Url;
 use super::BenchError;
 use bloom_client::next_page;
 
-/// Longer than the longest poll that a scenario asks for.
+/// The time limit of a call, longer than the longest poll of a scenario.
 const CALL_LIMIT: Duration = Duration::from_secs(60);
-/// How long a server that answers 503 is asked again.
+/// How long a call is repeated while the server answers 503.
 const BUSY_LIMIT: Duration = Duration::from_secs(10);
 const BUSY_PAUSE: Duration = Duration::from_millis(50);
 
-/// Where the server is and what opens it.
+/// The address of the server and the key for it.
 #[derive(Clone, Debug)]
 pub struct Target {
     address: String,
     host: HeaderValue,
-    /// The path in front of `/api`, behind a proxy.
+    /// The path before `/api`, if the server is behind a proxy.
     prefix: String,
     key: Option<HeaderValue>,
 }
@@ -63,7 +64,7 @@ impl Target {
 pub struct Client {
     target: Arc<Target>,
     sender: SendRequest<Full<Bytes>>,
-    /// Calls that were answered 503 and sent again.
+    /// The number of calls that were answered 503 and sent again.
     pub busy: u64,
 }
 
@@ -79,7 +80,7 @@ impl Client {
         Ok(Self { target: target.clone(), sender: open(target).await?, busy: 0 })
     }
 
-    /// Sends once and gives whatever is answered.
+    /// Sends a request once and returns the answer, whatever its status.
     pub async fn send(&mut self, method: &Method, path: &str, body: Bytes) -> Result<Response, BenchError> {
         if self.sender.is_closed() {
             self.sender = open(&self.target).await?;
@@ -110,7 +111,7 @@ impl Client {
         Ok(Response { status, body, next })
     }
 
-    /// Sends until the server takes it, and gives the answer's body when the status is one of those expected.
+    /// Sends a request, again while the server answers 503, and returns the answer if its status is expected.
     pub async fn expect(&mut self, method: &Method, path: &str, body: Bytes, expected: &[u16]) -> Result<Response, BenchError> {
         let began = Instant::now();
         loop {
@@ -134,7 +135,7 @@ async fn open(target: &Target) -> Result<SendRequest<Full<Bytes>>, BenchError> {
     let stream = TcpStream::connect(&target.address).await.map_err(|error| failed(&error))?;
     stream.set_nodelay(true).map_err(|error| failed(&error))?;
     let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(|error| failed(&error))?;
-    // Its end, good or bad, shows at the sender.
+    // The sender reports the end of the connection and its errors.
     tokio::spawn(connection);
     Ok(sender)
 }

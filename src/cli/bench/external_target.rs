@@ -1,4 +1,4 @@
-//! Care for a server that is somebody's own: nobody pays for the benchmark's tasks, and nothing of it stays behind.
+//! Protects a server that the benchmark did not start: no real worker runs the benchmark's tasks, and the benchmark cleans up.
 
 use std::sync::Arc;
 
@@ -13,10 +13,10 @@ use bloom_api::bulk::{Bulk, Filter, Named};
 use bloom_core::task::Status;
 use bloom_core::worker::WorkerStatus;
 
-/// Pages of 1000 tasks that cleaning up cancels at most: far beyond the longest queue.
+/// The maximum number of pages of 1000 tasks that the clean-up cancels: far more than the longest queue has.
 const MOST_PAGES: usize = 100_000;
 
-/// A real worker that serves every agent would run the benchmark's tasks, and somebody would pay for them.
+/// Fails if an online worker serves every agent slug: it would run the benchmark's tasks at real cost.
 pub async fn refuse_other_workers(bench: &Bench) -> Result<(), BenchError> {
     let workers = workers(&mut Client::connect(&bench.target).await?).await?;
     match workers.iter().find(|worker| worker.status == WorkerStatus::Online && !worker.cordoned && worker.capabilities.agents.is_none()) {
@@ -30,7 +30,7 @@ pub async fn refuse_other_workers(bench: &Bench) -> Result<(), BenchError> {
     }
 }
 
-/// Removes this run's workers, which puts what they hold back into the queue, and cancels what is queued.
+/// Removes this run's workers, which puts their tasks back into the queue, and cancels the queued tasks.
 pub async fn clean_up(bench: &Arc<Bench>) -> Result<(), BenchError> {
     let mut client = Client::connect(&bench.target).await?;
     for worker in workers(&mut client).await?.iter().filter(|worker| worker.id.contains(&bench.label)) {
@@ -49,7 +49,7 @@ pub async fn clean_up(bench: &Arc<Bench>) -> Result<(), BenchError> {
     Ok(())
 }
 
-/// The newest 1000; the benchmark's own are among them.
+/// The newest 1000 workers; those of the benchmark are among them.
 async fn workers(client: &mut Client) -> Result<Vec<Worker<'static>>, BenchError> {
     let answer = client.expect(&Method::GET, "/api/runtime/workers?limit=1000", Bytes::new(), &[200]).await?;
     decode(&answer)

@@ -1,8 +1,8 @@
-//! A histogram of durations: constant size whatever is recorded, percentiles within 1 %.
+//! A histogram of durations with a constant size and percentiles within 1 %.
 
 use std::time::Duration;
 
-/// Buckets a power of two.
+/// Every power of two is divided into 2^`FINE_BITS` buckets.
 const FINE_BITS: u32 = 7;
 const FINE: usize = 1 << FINE_BITS;
 /// Durations from 2^40 ns (18 minutes) on share the last bucket.
@@ -44,7 +44,7 @@ impl Latency {
         self.count
     }
 
-    /// In milliseconds; `None` when nothing was recorded.
+    /// In milliseconds; `None` if nothing was recorded.
     pub fn percentile_ms(&self, percent: u64) -> Option<f64> {
         let rank = (self.count * percent).div_ceil(100).max(1);
         let mut seen = 0;

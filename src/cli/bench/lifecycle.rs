@@ -1,4 +1,4 @@
-//! A task's whole life, one call at a time or 32 tasks at a time.
+//! The whole lifecycle of tasks, with one task or up to 32 tasks per call.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -8,14 +8,14 @@ use super::load::{self, Tally, Window};
 use super::report::Row;
 use super::{Bench, BenchError};
 
-/// Tasks made by one batch call.
+/// The number of tasks that one batch call creates.
 const BATCH: usize = 96;
-/// Clients of the batched scenario, each a worker.
+/// The number of clients of the batched scenario, each a worker.
 const BATCHED_CLIENTS: usize = 8;
-/// Claims in a row that may come back empty, a second each, before something is wrong.
+/// How many claims in a row may return nothing, each after a second, before the scenario fails.
 const EMPTY_CLAIMS: u32 = 30;
 
-/// Create, lease, heartbeat, complete: a call each. Once with the worker named by the caller, once picked by the server.
+/// Create, lease, heartbeat, complete: one call each. Measured with a worker that the client names and with one that the server picks.
 pub async fn single(bench: &Arc<Bench>) -> Result<Vec<Row>, BenchError> {
     let mut rows = Vec::new();
     for &clients in &bench.clients {
@@ -45,7 +45,7 @@ async fn one_by_one(mut session: Session, window: Window, picked: bool) -> Resul
     Ok((session, done))
 }
 
-/// Create 96 a call, claim up to 32, one heartbeat for them, complete them in one call.
+/// Creates 96 tasks per call, claims up to 32, and renews and completes these in one call each.
 pub async fn batched(bench: &Arc<Bench>) -> Result<Vec<Row>, BenchError> {
     let sessions = load::workers(bench, BATCHED_AGENT, BATCHED_CLIENTS).await?;
     let tally = load::run(sessions, &Window::lasting(bench.time), in_batches).await?;
@@ -55,13 +55,13 @@ pub async fn batched(bench: &Arc<Bench>) -> Result<Vec<Row>, BenchError> {
     Ok(rows)
 }
 
-/// As many lifecycles of the agent's tasks, batched, as `count` says.
+/// Runs `count` batched lifecycles of tasks of this agent slug.
 pub async fn many(bench: &Arc<Bench>, agent: &'static str, count: u64) -> Result<Tally, BenchError> {
     let sessions = load::workers(bench, agent, BATCHED_CLIENTS).await?;
     load::run(sessions, &Window::of_items(count), in_batches).await
 }
 
-/// Every client claims as many as it made, so that the queue stays as long as it was.
+/// Every client claims as many tasks as it creates, so that the length of the queue stays the same.
 async fn in_batches(mut session: Session, window: Window) -> Result<(Session, u64), BenchError> {
     let mut done = 0;
     while window.take(BATCH) {

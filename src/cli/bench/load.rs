@@ -1,4 +1,4 @@
-//! Many clients side by side.
+//! Runs many clients concurrently.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -12,10 +12,10 @@ use super::latency::Latency;
 use super::report::Row;
 use super::{Bench, BenchError};
 
-/// Practice before what counts: statements get prepared, connections and caches warm.
+/// The warm-up before the measurement, in which statements are prepared, connections opened and caches filled.
 const PRACTICE: Duration = Duration::from_millis(500);
 
-/// How long the clients go on: for a time, or until this much is done.
+/// How long the clients run: for a time, or until a number of items is done.
 #[derive(Clone)]
 pub struct Window {
     from: Instant,
@@ -38,19 +38,19 @@ impl Window {
         Self { from, until: from + time, left: Arc::new(AtomicI64::new(items)) }
     }
 
-    /// Takes the next `items` to do; false when the time is over or nothing is left.
+    /// Takes the next `items` to do; false if the time is over or nothing is left.
     pub fn take(&self, items: usize) -> bool {
         let items = i64::try_from(items).unwrap_or(i64::MAX);
         Instant::now() < self.until && self.left.fetch_sub(items, Ordering::Relaxed) > 0
     }
 
-    /// Whether what began then and ends now falls into it.
+    /// Whether work that began at `began` and ends now lies within the window.
     pub fn counts(&self, began: Instant) -> bool {
         began >= self.from && Instant::now() < self.until
     }
 }
 
-/// What the load did in its window.
+/// What the clients did within the window.
 #[derive(Default)]
 pub struct Tally {
     pub done: u64,
@@ -91,7 +91,7 @@ impl Tally {
     }
 }
 
-/// Runs `work` in every session until the window closes. `work` gives how much it got done within the window.
+/// Runs `work` in every session until the window closes. `work` returns how many items it did within the window.
 pub async fn run<W, F>(sessions: Vec<Session>, window: &Window, work: W) -> Result<Tally, BenchError>
 where
     W: Fn(Session, Window) -> F,
@@ -116,7 +116,7 @@ where
     Ok(tally)
 }
 
-/// So many sessions, each with a worker of its own.
+/// `count` sessions, each with a worker of its own.
 pub async fn workers(bench: &Arc<Bench>, agent: &'static str, count: usize) -> Result<Vec<Session>, BenchError> {
     let mut sessions = Vec::with_capacity(count);
     for index in 0..count {

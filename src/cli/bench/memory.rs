@@ -1,4 +1,4 @@
-//! What the server needs after a lot of work, and how soon it is back on a database that has seen it.
+//! The memory of the server after many lifecycles, and its start time on the database that contains them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,10 +10,10 @@ use super::server::Server;
 use super::{Bench, BenchError, lifecycle};
 
 const STARTS: usize = 5;
-/// Memory is looked at when the work's wake has passed: timers, channels, the feed.
+/// The pause before memory is measured, in which timers, channels and the feed settle.
 const SETTLE: Duration = Duration::from_secs(2);
 
-/// Batched lifecycles beside whatever is queued.
+/// Measures memory after batched lifecycles, with the tasks that other scenarios left in the queue.
 pub async fn after_work(bench: &Arc<Bench>) -> Result<Vec<Row>, BenchError> {
     let case = format!("after {} lifecycles", bench.lifecycles);
     let tally = lifecycle::many(bench, QUEUE_AGENT, bench.lifecycles).await?;
@@ -23,7 +23,7 @@ pub async fn after_work(bench: &Arc<Bench>) -> Result<Vec<Row>, BenchError> {
     Ok(rows)
 }
 
-/// Start to ready on the database as the other scenarios left it.
+/// Measures the time from start to ready on the database that the other scenarios left.
 pub async fn restarts(server: &mut Server) -> Result<Vec<Row>, BenchError> {
     let mut latency = Latency::default();
     for _ in 0..STARTS {

@@ -1,4 +1,4 @@
-//! `bloom-runtime bench`: measures an installation with a load of its own, from outside, over HTTP.
+//! `bloom-runtime bench`: measures a server over HTTP, with a load that it generates.
 
 mod calls;
 mod client;
@@ -95,12 +95,12 @@ enum Output {
     Json,
 }
 
-/// Why there are no figures, for the person who asked for them.
+/// Why the benchmark failed, as a text for the user.
 #[derive(Debug, thiserror::Error)]
 #[error("{message}")]
 pub struct BenchError {
     message: String,
-    /// The command line was wrong, not the measured thing.
+    /// The command line was wrong, not the measured server.
     pub is_usage: bool,
 }
 
@@ -125,15 +125,15 @@ impl From<&str> for BenchError {
 /// One server under measurement.
 struct Bench {
     target: Arc<Target>,
-    /// Tells this run's workers and contexts from those of others.
+    /// Distinguishes this run's workers and contexts from those of other runs.
     label: String,
-    /// Of every task.
+    /// For every task that the benchmark creates.
     ttl_after_finished_sec: Option<i64>,
     time: Duration,
     clients: Vec<usize>,
     queued: Vec<u64>,
     lifecycles: u64,
-    /// Present when it was started here.
+    /// `None` if the benchmark did not start the server.
     server: Option<Mutex<Server>>,
 }
 
@@ -143,7 +143,7 @@ impl Bench {
         Some(Row::of_memory(scenario, case, server.resident_mb()?))
     }
 
-    /// What a server that was started here has to say to a failure; its log goes with it.
+    /// The last log lines of a server that was started here, for error messages, because its log is removed with it.
     fn server_words(&self) -> String {
         let Some(server) = &self.server else { return String::new() };
         format!("\nThe server: {}", server.lock().last_words())
@@ -153,12 +153,12 @@ impl Bench {
 /// Runs the scenarios and prints the report.
 ///
 /// # Errors
-/// When a server can't be started or reached, or does not keep to the API.
+/// A server can't be started or reached, or its answers do not follow the API.
 pub async fn run(args: &BenchArgs) -> Result<(), BenchError> {
     let mut report = Report::default();
     match &args.server {
         Some(url) => measure_external_target(args, url, &mut report).await?,
-        // An interrupt drops what runs, and with it the server and its directory.
+        // An interrupt drops this future, which ends the server and removes its directory.
         None => unless_interrupted(measure_started(args, &mut report)).await?,
     }
     report.compare();
@@ -167,7 +167,7 @@ pub async fn run(args: &BenchArgs) -> Result<(), BenchError> {
         Output::Text => print!("{report}"),
         Output::Json => println!("{json}"),
     }
-    // Printed first: figures that took an hour must not be lost to a full disk.
+    // Saved after printing, so that a full disk does not lose figures that took an hour.
     match &args.save {
         Some(file) => std::fs::write(file, json).map_err(|error| format!("cannot write {}: {error}", file.display()).into()),
         None => Ok(()),
@@ -188,7 +188,7 @@ async fn measure_started(args: &BenchArgs, report: &mut Report) -> Result<(), Be
         for &scenario in &args.scenario {
             measure(&bench, scenario, &storage, report).await?;
         }
-        // Nothing of the load holds on to it any more, so it comes out whole and can be stopped and started.
+        // The load has ended and holds no reference any more, so the server can be taken out, stopped and started.
         let Some(server) = Arc::into_inner(bench).and_then(|bench| bench.server) else { continue };
         let mut server = server.into_inner();
         if args.scenario.contains(&Scenario::Memory) {
@@ -217,7 +217,7 @@ async fn measure_external_target(args: &BenchArgs, url: &str, report: &mut Repor
         Ok(())
     })
     .await;
-    // Whatever happened, nothing stays behind; but why it happened comes first.
+    // Cleans up after a failure, too, but an error of the measurement takes precedence over one of the clean-up.
     let cleaned = external_target::clean_up(&bench).await;
     measured.and(cleaned)
 }
@@ -260,7 +260,7 @@ fn bench_of(args: &BenchArgs, target: Target, label: String, server: Option<Serv
     })
 }
 
-/// Which database the server keeps its tasks in.
+/// The kind of database that the server uses.
 async fn storage_of(bench: &Bench) -> Result<String, BenchError> {
     let mut client = Client::connect(&bench.target).await?;
     let answer = client.expect(&Method::GET, "/api/runtime/health", Bytes::new(), &[200]).await?;
@@ -274,7 +274,7 @@ fn machine() -> String {
     }
 }
 
-/// Random enough to tell runs apart and to keep others off a server that listens on loopback for a few minutes.
+/// Random enough to distinguish runs, and as the key of a server that listens on loopback for a few minutes.
 fn random_word() -> String {
     format!("{:016x}", RandomState::new().hash_one(std::process::id()))
 }

@@ -1,4 +1,4 @@
-//! What calls take with a queue of a certain length behind them.
+//! The latency of calls at several lengths of the queue.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,13 +14,13 @@ use super::{Bench, BenchError};
 use bloom_api::reports::Stats;
 use bloom_core::task::Status;
 
-/// Tasks of one batch call when the queue is filled: the most it takes.
+/// The number of tasks per batch call that fills the queue: the maximum of the API.
 const FILL_BATCH: usize = 1000;
 const FILLERS: usize = 4;
-/// How often every page is read.
+/// How many times each list is read.
 const READS: usize = 50;
 
-/// Lists as people page through them, and their filters. The newest page, then the next ones by their links.
+/// The lists and filters to read: the newest page first, then the next pages by their links.
 const PAGES: [(&str, &str); 11] = [
     ("tasks", "/api/runtime/llm-tasks"),
     ("tasks, queued", "/api/runtime/llm-tasks?status=queued"),
@@ -35,7 +35,7 @@ const PAGES: [(&str, &str); 11] = [
     ("workers", "/api/runtime/workers"),
 ];
 
-/// Claim, lease and the lists at each length of the queue, from the shortest to the longest.
+/// Measures claims, leases and lists at each length of the queue, from the shortest to the longest.
 pub async fn at_each_length(bench: &Arc<Bench>) -> Result<Vec<Row>, BenchError> {
     let mut rows = Vec::new();
     for &length in &bench.queued {
@@ -51,7 +51,7 @@ pub async fn at_each_length(bench: &Arc<Bench>) -> Result<Vec<Row>, BenchError> 
     Ok(rows)
 }
 
-/// Makes tasks until so many are queued; `None` when they were already.
+/// Creates tasks until `length` are queued; `None` if they were already.
 pub async fn fill(bench: &Arc<Bench>, length: u64) -> Result<Option<Tally>, BenchError> {
     let mut client = Client::connect(&bench.target).await?;
     let stats = client.expect(&Method::GET, "/api/runtime/stats", Bytes::new(), &[200]).await?;
@@ -77,7 +77,7 @@ pub async fn fill(bench: &Arc<Bench>, length: u64) -> Result<Option<Tally>, Benc
     Ok(Some(tally))
 }
 
-/// One client by itself: what a call takes, not how many fit. Each task that it ends was replaced before.
+/// Runs as a single client, to measure latency and not throughput. Before it completes a task, it creates another one.
 async fn claim_and_lease(mut session: Session, window: Window) -> Result<(Session, u64), BenchError> {
     let mut done = 0;
     while window.take(2) {
@@ -101,7 +101,7 @@ async fn claim_and_lease(mut session: Session, window: Window) -> Result<(Sessio
 
 async fn read_pages(bench: &Arc<Bench>, case: &str) -> Result<Vec<Row>, BenchError> {
     let mut reader = Session::connect(bench, QUEUE_AGENT, 2000).await?;
-    // Reading is measured by itself: let what the writes left behind settle.
+    // Only reads are measured here, so the effects of the writes must have settled.
     tokio::time::sleep(Duration::from_millis(200)).await;
     for _ in 0..READS {
         reader.get("stats", "/api/runtime/stats").await?;

@@ -1,4 +1,4 @@
-//! What was measured, as a table for people or as JSON for scripts.
+//! The results, as a table for people or as JSON for scripts.
 
 use std::fmt::{self, Write as _};
 
@@ -11,7 +11,7 @@ pub const BY_QUEUE_LENGTH: &str = "latency";
 
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
-    /// Which server: `sqlite`, `postgresql`.
+    /// The kind of database: `sqlite` or `postgresql`.
     pub storage: String,
     pub scenario: &'static str,
     pub case: String,
@@ -28,7 +28,7 @@ pub struct Row {
     pub max_ms: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub megabytes: Option<f64>,
-    /// The p50 in proportion to the same call's at the scenario's smallest queue.
+    /// The p50 divided by that of the same call at the smallest queue.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub times_smallest: Option<f64>,
 }
@@ -66,7 +66,7 @@ impl Row {
     }
 }
 
-/// How one database does beside the first one measured: rates divided by rates.
+/// The rate of the first database measured, divided by the rate of another one.
 #[derive(Clone, Debug, Serialize)]
 pub struct Comparison {
     pub scenario: &'static str,
@@ -79,7 +79,7 @@ pub struct Comparison {
 
 #[derive(Debug, Default, Serialize)]
 pub struct Report {
-    /// The circumstances, a line each.
+    /// The servers and the machine, one line each.
     pub about: Vec<String>,
     pub rows: Vec<Row>,
     pub comparisons: Vec<Comparison>,
@@ -90,7 +90,7 @@ impl Report {
         self.rows.extend(rows.into_iter().map(|row| Row { storage: storage.to_owned(), ..row }));
     }
 
-    /// Sets rates of different databases against each other and latencies against those of the smallest queue.
+    /// Compares the rates of different databases, and the latencies with those of the smallest queue.
     pub fn compare(&mut self) {
         let rows = self.rows.clone();
         for row in &mut self.rows {
@@ -124,7 +124,7 @@ impl Report {
     }
 }
 
-/// The table.
+/// The report as a text table.
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for line in &self.about {
@@ -157,7 +157,7 @@ impl fmt::Display for Report {
         for row in &cells {
             let mut line = String::new();
             for (column, (width, cell)) in widths.iter().zip(row).enumerate() {
-                // Words to the left, figures to the right.
+                // Words are aligned left, figures right.
                 if column < 4 { write!(line, "{cell:<width$}  ")? } else { write!(line, "{cell:>width$}  ")? }
             }
             writeln!(f, "{}", line.trim_end())?;

@@ -1,4 +1,4 @@
-//! A server of the benchmark's own: this same program, on a database that only the benchmark uses.
+//! A server that the benchmark starts: this program, on a database that only the benchmark uses.
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -14,11 +14,11 @@ use hyper::body::Bytes;
 use super::BenchError;
 use super::client::{Client, Target};
 
-/// A first start on a large database may have to migrate it.
+/// The time limit of a start, which may have to migrate a large database.
 const START_LIMIT: Duration = Duration::from_secs(60);
 const STOP_LIMIT: Duration = Duration::from_secs(20);
 
-/// What `--database-url` says for an SQLite file of the benchmark's own.
+/// The value of `--database-url` that stands for an SQLite file in the benchmark's directory.
 pub const OWN_SQLITE: &str = "sqlite";
 
 pub struct Server {
@@ -30,7 +30,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Makes a directory for it; nothing runs yet.
+    /// Creates the directory of a server, without starting it.
     pub fn prepare(parent: &Path, database_url: &str, label: &str, key: &str) -> Result<Self, BenchError> {
         let directory = parent.join(format!("bloom-bench-{label}"));
         fs::create_dir_all(&directory).map_err(|error| {
@@ -41,7 +41,7 @@ impl Server {
         Ok(Self { directory, database_url, key: key.to_owned(), child: None })
     }
 
-    /// Starts it and waits until it is ready; gives where it listens and how long that took.
+    /// Starts the server and waits until it is ready. Returns its address and how long the start took.
     pub async fn start(&mut self) -> Result<(Target, Duration), BenchError> {
         let port = free_port()?;
         let program = std::env::current_exe().map_err(|error| format!("cannot find this program's own file: {error}"))?;
@@ -78,7 +78,7 @@ impl Server {
         Ok((target, began.elapsed()))
     }
 
-    /// Asks it to stop and waits for it.
+    /// Stops the server by SIGTERM and waits for its end.
     pub async fn stop(&mut self) -> Result<(), BenchError> {
         let Some(mut child) = self.child.take() else { return Ok(()) };
         let began = Instant::now();
@@ -92,7 +92,7 @@ impl Server {
     }
 
     fn end(&self, mut child: Child, why: &str) -> BenchError {
-        // It may have ended by itself meanwhile; either way it is gone afterwards.
+        // The process may have ended by itself, so errors are ignored.
         let _ = child.kill();
         let _ = child.wait();
         format!("{why}: {}", self.last_words()).into()
@@ -106,7 +106,7 @@ impl Server {
         Some(kib * 1024.0 / 1e6)
     }
 
-    /// How many times a second a small write reaches the disk where the server's files are.
+    /// How many small writes per second reach the disk of the server's files, each with a sync.
     pub fn disk_syncs_per_second(&self) -> Option<f64> {
         let path = self.directory.join("sync-probe");
         let mut file = File::create(&path).ok()?;
@@ -126,7 +126,7 @@ impl Server {
         self.directory.join("server.log")
     }
 
-    /// The end of what it logged.
+    /// The last lines of its log.
     pub fn last_words(&self) -> String {
         let log = fs::read_to_string(self.log_path()).unwrap_or_default();
         let lines: Vec<&str> = log.lines().rev().take(5).collect();
@@ -139,7 +139,7 @@ impl Drop for Server {
         if let Some(child) = self.child.take() {
             self.end(child, "");
         }
-        // What can't be removed is left to the temporary directory's own clean-up.
+        // An error is ignored, because the system cleans up its temporary directory.
         let _ = fs::remove_dir_all(&self.directory);
     }
 }

@@ -1,4 +1,4 @@
-//! How soon an idle worker has the task that somebody submits.
+//! The time from the submit of a task to its delivery to an idle worker.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,18 +12,18 @@ use super::load;
 use super::report::Row;
 use super::{Bench, BenchError};
 
-/// Idle workers, each in a long poll of its own; the task wakes one of them.
+/// The numbers of idle workers to measure with. Each is in a long poll, and a task wakes one of them.
 const IDLE: [usize; 2] = [1, 32];
-/// Long polls last this long, then the worker asks again; so long it may take until all have ended.
+/// The duration of a long poll, and so the maximum time until all workers have ended.
 const POLL_SECONDS: i64 = 5;
-/// Between two submits, so that every worker is back in its poll.
+/// The pause between two submits, in which every worker starts its next poll.
 const PAUSE: Duration = Duration::from_millis(10);
-/// A task that is not delivered by then is lost.
+/// A task that is not delivered within this time counts as lost.
 const DELIVERY_LIMIT: Duration = Duration::from_secs(10);
-/// Registering and polling before the first submit.
+/// The time for all workers to start their polls before the first submit.
 const SETTLE: Duration = Duration::from_millis(300);
 
-/// Submit → the task is in the hands of a worker that waited for it.
+/// Measures the time from a submit until a waiting worker has the task.
 pub async fn submit_to_delivery(bench: &Arc<Bench>) -> Result<Vec<Row>, BenchError> {
     let mut rows = Vec::new();
     for idle in IDLE {
@@ -33,7 +33,7 @@ pub async fn submit_to_delivery(bench: &Arc<Bench>) -> Result<Vec<Row>, BenchErr
         let mut polls = JoinSet::new();
         let (delivered, mut deliveries) = mpsc::channel(idle);
         for session in workers {
-            // Whoever submits last still finds everybody polling.
+            // Workers poll longer than tasks are submitted, so that the last task finds them all waiting.
             polls.spawn(poll(session, delivered.clone(), until + SETTLE));
         }
         drop(delivered);
@@ -70,7 +70,7 @@ async fn poll(mut session: Session, delivered: mpsc::Sender<(Uuid, Instant)>, un
     Ok(session)
 }
 
-/// When the task was delivered. Others may come first: of a run that broke off.
+/// When the task was delivered. Tasks of an earlier, interrupted run may come first and are ignored.
 async fn delivery_of(task: Uuid, deliveries: &mut mpsc::Receiver<(Uuid, Instant)>) -> Option<Instant> {
     loop {
         let (found, at) = deliveries.recv().await?;
@@ -80,7 +80,7 @@ async fn delivery_of(task: Uuid, deliveries: &mut mpsc::Receiver<(Uuid, Instant)
     }
 }
 
-/// The worker's own trouble says more than the submitter's.
+/// Why a task was not delivered: a worker's error if there is one, because it says more than the timeout.
 async fn why_undelivered(polls: &mut JoinSet<Result<Session, BenchError>>) -> BenchError {
     while let Some(Ok(ended)) = polls.try_join_next() {
         if let Err(failure) = ended {
