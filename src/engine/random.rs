@@ -1,4 +1,4 @@
-//! Random bits for ids and jitter, from one seed; and the order of ids over the batches of this process.
+//! Random bits for ids and jitter, from one seed. It also keeps ids in order across the batches of this process.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 
@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 #[derive(Debug)]
 pub struct Random {
     seeds: Mutex<IdSource>,
-    /// The source of the last batch: the next one's ids sort behind its ids, also within one millisecond.
+    /// The source of the last batch: ids of the next batch sort after its ids, also within one millisecond.
     last: Mutex<IdSource>,
 }
 
