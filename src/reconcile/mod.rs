@@ -69,7 +69,7 @@ pub struct Context {
 }
 
 impl Context {
-    /// Executes commands that are valid only while this replica leads. `None` if it no longer leads; nothing is due here until that changes.
+    /// Executes commands that are valid only while this replica leads. `None` if it no longer leads; then nothing is due here.
     ///
     /// # Errors
     /// The error of the first command that failed.
