@@ -78,8 +78,8 @@ impl Candidates {
         self.given_back.notified()
     }
 
-    /// The first candidates for the worker, which nobody else gets until they are given back. Reads further pages where this replica's
-    /// windows end.
+    /// The first candidates for the worker, which no other claim or push gets until they are given back. Reads further pages where this
+    /// replica's windows end.
     pub async fn offer(&self, worker: &str, max: i64, tries: &Tries) -> Result<Offer, Error> {
         let windows = self.replica.lock().scopes(worker).len();
         for _ in 0..PAGES + windows {

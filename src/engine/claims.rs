@@ -34,7 +34,7 @@ pub struct ClaimRequest {
     pub request_id: Option<String>,
 }
 
-/// The longest wait of a claim while a cancellation is pending, because the answer tells the worker about it.
+/// The longest wait of a claim while a cancellation is pending, because the answer reports it to the worker.
 const WAIT_WITH_CANCELS: Duration = Duration::from_secs(1);
 /// The most tries of one claim that find only tasks that another program keeps locked.
 const LOCKED_TRIES: u32 = 3;

@@ -220,7 +220,7 @@ impl Engine {
     /// Leases a task to the named worker, or to the best one.
     ///
     /// # Errors
-    /// Of [`Writers::submit`].
+    /// The errors of [`Writers::submit`].
     pub async fn lease(&self, task: TaskId, worker: Option<String>, ttl_ms: i64, request_id: Option<String>) -> Result<Leased, Error> {
         self.bind(task, worker, ttl_ms, Origin::Call, request_id).await
     }
@@ -228,7 +228,7 @@ impl Engine {
     /// As [`lease`](Self::lease), for a push: the caller sends the task to the worker, once.
     ///
     /// # Errors
-    /// Of [`Writers::submit`].
+    /// The errors of [`Writers::submit`].
     pub async fn dispatch(&self, task: TaskId, worker: Option<String>, ttl_ms: i64, request_id: Option<String>) -> Result<Leased, Error> {
         self.bind(task, worker, ttl_ms, Origin::Dispatch, request_id).await
     }

@@ -13,13 +13,13 @@ pub struct Random {
 }
 
 impl Random {
-    /// The same seed gives the same bits again.
+    /// The same seed gives the same bits.
     pub(super) fn new(seed: Option<u64>) -> Self {
         let seed = seed.unwrap_or_else(|| RandomState::new().build_hasher().finish());
         Self { seeds: Mutex::new(IdSource::new(0, seed)), last: Mutex::new(IdSource::new(0, 0)) }
     }
 
-    /// A well-mixed number.
+    /// A random number.
     pub fn draw(&self) -> u64 {
         self.seeds.lock().draw()
     }

@@ -52,7 +52,7 @@ pub(super) struct WriterTask {
     lock_patience: LockPatience,
 }
 
-/// What may have been committed.
+/// A commit whose outcome is unknown.
 enum Doubt {
     Batch(Box<WorkingSet>, OpenRead),
     Maintenance,

@@ -35,7 +35,7 @@ pub struct ReconcileOptions {
     pub audit_retention_days: u32,
 }
 
-/// Each reconciler runs at least this often, even if every notification was lost.
+/// The usual interval of a reconciler, which also runs if every notification was lost.
 pub const RECONCILE_EVERY_MS: Ms = 1_000;
 /// The delay of the next try after an error.
 const RETRY_MS: Ms = 500;

@@ -11,7 +11,7 @@ pub enum Clock {
     /// PostgreSQL's clock, or the machine's with SQLite.
     #[default]
     Database,
-    /// Set by hand, for tests.
+    /// A manual clock, for tests.
     Manual(Arc<AtomicI64>),
 }
 

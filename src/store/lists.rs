@@ -46,9 +46,9 @@ pub struct TaskFilter {
     /// The worker that a task shows: that of its active lease, or of the lease with which it ended.
     pub worker_id: Option<String>,
     pub labels: Vec<(String, String)>,
-    /// Later than this.
+    /// Only tasks that were created after this time.
     pub created_after: Option<Ms>,
-    /// Earlier than this.
+    /// Only tasks that were created before this time.
     pub created_before: Option<Ms>,
 }
 

@@ -61,12 +61,12 @@ impl Store {
         first(&found, |row| Ok(TaskRow { spec: ReadRow::read(row)?, state: ReadRow::read(row)? }))
     }
 
-    /// Those that exist, in no order.
+    /// Those of these tasks that exist, in any order.
     pub async fn task_states(&self, ids: &[TaskId]) -> Result<Vec<TaskState>, Error> {
         all(&self.pool().fetch(&STATES, Args::new().uuids(ids)).await?, ReadRow::read)
     }
 
-    /// Those that exist, in no order.
+    /// Those of these tasks that exist, in any order.
     pub async fn specs(&self, ids: &[TaskId]) -> Result<Vec<Arc<TaskSpec>>, Error> {
         all(&self.pool().fetch(&SPECS, Args::new().uuids(ids)).await?, ReadRow::read)
     }

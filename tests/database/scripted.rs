@@ -104,11 +104,11 @@ impl ScriptedDatabase {
     }
 
     pub fn tables(&self) -> MutexGuard<'_, Tables> {
-        self.shared.tables.lock().expect("nobody panics over the tables")
+        self.shared.tables.lock().expect("nothing panics while it holds the tables")
     }
 
     fn script(&self) -> MutexGuard<'_, Script> {
-        self.script.lock().expect("nobody panics over the script")
+        self.script.lock().expect("nothing panics while it holds the script")
     }
 
     pub fn clock(&self) -> Ms {

@@ -46,7 +46,7 @@ pub struct Judge {
     last_audit: BTreeMap<String, uuid::Uuid>,
     /// The clock has stepped, so its times can't be compared.
     pub has_clock_steps: bool,
-    /// The clock was ahead for a moment.
+    /// The clock has stepped forward for a moment, which replicas may not notice.
     pub has_clock_blips: bool,
     pub complaints: Vec<String>,
 }

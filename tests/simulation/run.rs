@@ -1,4 +1,4 @@
-//! One run of one seed.
+//! Executes the run of one seed.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

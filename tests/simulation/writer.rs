@@ -240,5 +240,5 @@ impl Writer for SimWriter {
     }
 }
 
-/// Short, so that a replica that was frozen for some seconds finds a gap.
+/// Short, so that a replica that was frozen for some seconds finds a gap in the feed.
 const PRUNED_AFTER_MS: i64 = 3_000;
