@@ -1,4 +1,4 @@
-//! The row that each commit leaves: what it changed, for other replicas, and what it added to the counts.
+//! The feed: each commit leaves a row with what it changed, for other replicas, and what it added to the counts.
 
 use bloom_core::ids::{TaskId, WorkerId};
 use bloom_core::working_set::{Counts, WorkingSet};
@@ -11,7 +11,7 @@ pub struct Position {
     pub n: i64,
 }
 
-/// What a batch changed, by id; readers look for themselves what it is now.
+/// What a batch changed, by id. Readers read the current rows themselves.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Changed {
@@ -29,7 +29,7 @@ pub struct Changed {
     pub events: Vec<TaskId>,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub settings: bool,
-    /// The counts were put right: whoever keeps them reads them anew.
+    /// The counts were corrected, so replicas must read them again.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub recounted: bool,
 }
@@ -52,7 +52,7 @@ impl Changed {
     }
 }
 
-/// How a batch changed the numbers of tasks, and how many leases it gave.
+/// How a batch changed the counts of tasks, and how many leases it granted.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct CountDeltas {
     pub tasks: Counts,
@@ -72,7 +72,7 @@ impl CountDeltas {
         self.leases += other.leases;
     }
 
-    /// How many counts they change.
+    /// The number of counts that change.
     pub fn len(&self) -> usize {
         self.tasks.values().filter(|n| **n != 0).count() + usize::from(self.leases != 0)
     }
@@ -82,7 +82,7 @@ impl CountDeltas {
     }
 }
 
-/// The counts of one snapshot, and up to which batch of each writer they are complete.
+/// The counts of one snapshot, and the last batch of each writer that they contain.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct CountsAt {
     pub counts: CountDeltas,
@@ -98,10 +98,10 @@ pub struct FeedEntry {
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Feed {
-    /// By writer and number; of each writer a limited number, so there may be more behind them.
+    /// Ordered by writer and number. The number of entries per writer is limited.
     pub entries: Vec<FeedEntry>,
-    /// A writer has more behind the last entry.
+    /// A writer has more entries after these.
     pub more: bool,
-    /// Rows that were not read yet are gone: read everything anew.
+    /// Entries that were not read yet were removed, so the cache must be rebuilt.
     pub gap: bool,
 }

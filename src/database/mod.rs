@@ -1,7 +1,7 @@
-//! What the engine and the reconcilers ask of a database. The store implements it over SQL, tests in memory.
+//! The interface between the engine and the reconcilers, and a database. The store implements it with SQL, tests in memory.
 //!
-//! A [`Writer`] is one connection for writing: its transactions are a load, a save, a commit, and each commit leaves a numbered row in
-//! the feed that other replicas follow. Everything else is a read of its own, by an index and in pages.
+//! A [`Writer`] is one connection for writing. Each of its transactions loads, saves and commits, and each commit leaves a numbered row
+//! in the feed, which other replicas follow. Everything else is a separate read, by an index and in pages.
 
 mod error;
 mod feed;
@@ -24,16 +24,16 @@ pub use maintenance::{Done, Maintenance};
 
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// What is due by the database's clock, and when the next one is.
+/// The items that are due by the database's clock, and when the next one is due.
 #[derive(Clone, Debug)]
 pub struct Due<T> {
     pub now: Ms,
     pub items: Vec<T>,
-    /// The first deadline behind those; `None`: there is none at present.
+    /// The first deadline after those of the items; `None` if there is none.
     pub next_at: Option<Ms>,
 }
 
-/// What the service mark tells: every replica makes one each second, so a gap means that no replica could write, or that the
+/// The result of a service mark. Every replica writes one twice a second, so a gap means that no replica could write, or that the
 /// database's clock has stepped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Service {
@@ -44,7 +44,7 @@ pub struct Service {
 
 #[async_trait]
 pub trait Database: Send + Sync + 'static {
-    /// Other replicas may share it: there is a feed to follow, and a leader to be elected.
+    /// Other replicas may share the database, so there is a feed to follow and a leader to elect.
     fn is_shared(&self) -> bool;
 
     /// Opens a connection for writing.
@@ -52,19 +52,19 @@ pub trait Database: Send + Sync + 'static {
 
     async fn now(&self) -> Result<Ms>;
 
-    // --- what a replica cache follows ---
+    // --- reads of the replica cache ---
 
-    /// What others have committed behind these positions; own writers are left out.
+    /// The commits after these positions, without those of own writers.
     async fn feed(&self, positions: &[Position], own: &[i64]) -> Result<Feed>;
 
-    /// Waits until another replica has committed; it may be wrong, and may miss one. `Err`: listen again later. Never returns where the
-    /// database is not shared.
+    /// Waits until another replica has committed. It may return without a commit, and may miss one. After an `Err`, call it again later.
+    /// Never returns if the database is not shared.
     async fn heard(&self) -> Result<()>;
 
-    /// Tells other replicas that there was a commit.
+    /// Notifies other replicas of a commit.
     async fn notify(&self) -> Result<()>;
 
-    /// The counts of tasks, and the positions that they include, of one snapshot.
+    /// The counts, and the positions up to which they include batches, from one snapshot.
     async fn counts(&self) -> Result<CountsAt>;
 
     /// Those of these tasks that exist.
@@ -73,28 +73,28 @@ pub trait Database: Send + Sync + 'static {
     /// Those of these workers that exist.
     async fn workers_by_id(&self, ids: &[WorkerId]) -> Result<Vec<Worker>>;
 
-    /// Workers behind this name, by name.
+    /// Workers after this name, by name.
     async fn workers_page(&self, after: Option<&str>, limit: i64) -> Result<Vec<Worker>>;
 
-    /// Tasks with an active lease, behind this id, by id.
+    /// Tasks with an active lease, after this id, by id.
     async fn active_tasks(&self, after: Option<TaskId>, limit: i64) -> Result<Vec<TaskState>>;
 
-    /// The next tasks of the scope, in the queue's order, behind this (rank, id).
+    /// The next tasks of the scope after this (rank, id), in the order of the queue.
     async fn ready_page(&self, scope: &Scope, after: Option<(i64, TaskId)>, limit: i64) -> Result<Vec<ReadyRow>>;
 
-    /// Those of these tasks that exist, as they were asked for.
+    /// The specs of those of these tasks that exist.
     async fn specs(&self, ids: &[TaskId]) -> Result<Vec<Arc<TaskSpec>>>;
 
-    // --- what the reconcilers look at ---
+    // --- reads and writes of the reconcilers ---
 
-    /// Active leases that are to be looked at, the longest due first.
+    /// Active leases whose `check_at` has passed, the longest due first.
     async fn due_leases(&self, limit: i64) -> Result<Due<(TaskId, LeaseId)>>;
 
-    /// Active leases that seem to last longer than their TTL, or are to be looked at later than that: the clock has stepped back since they
-    /// were renewed, or since they got a grace.
+    /// Active leases whose expiry or `check_at` is further away than their TTL, because the clock has stepped back since they were renewed
+    /// or got a grace.
     async fn leases_beyond_ttl(&self, limit: i64) -> Result<Vec<(TaskId, LeaseId)>>;
 
-    /// Parked tasks whose parking the clock ends, the longest due first.
+    /// Parked tasks whose `wake_at` has passed, the longest due first.
     async fn due_tasks(&self, limit: i64) -> Result<Due<TaskId>>;
 
     /// Workers that count as online and were not seen for longer than this, or were seen in the future.
@@ -103,22 +103,23 @@ pub trait Database: Send + Sync + 'static {
     /// Wake-ups that are not done, the oldest first.
     async fn wakeups(&self, after: Option<WakeupId>, limit: i64) -> Result<Vec<Wakeup>>;
 
-    /// The next page of those that wait for it.
+    /// The next page of tasks that the wake-up is for.
     async fn waiters(&self, wakeup: &Wakeup, limit: i64) -> Result<Waiters>;
 
-    /// Becomes or stays leader for so long. `None` while somebody else is. The epoch rises with each change of holder.
+    /// Becomes or stays leader for `ttl_ms`, and returns the epoch; `None` while another holder leads. The epoch rises with each change of
+    /// holder.
     async fn lead(&self, holder: &str, ttl_ms: i64) -> Result<Option<i64>>;
 
-    /// Lets another lead at once.
+    /// Ends the leadership, so that another replica can lead at once.
     async fn resign(&self, holder: &str) -> Result<()>;
 
-    /// Notes that this replica serves, and tells of the last gap in service of all replicas together.
+    /// Writes the service mark, and returns the last gap in the marks of all replicas together.
     async fn mark_served(&self) -> Result<Service>;
 
-    /// Keeps the database's log short, where that is ours to do. Never holds up a writer.
+    /// Keeps SQLite's write-ahead log short; does nothing to other databases. Never delays a writer.
     async fn checkpoint(&self) -> Result<()>;
 
-    /// What has to be added to the counts to make them true. Reads all tasks, beside those who write.
+    /// What must be added to the counts to correct them. Reads all tasks while writes go on.
     async fn count_errors(&self) -> Result<CountDeltas>;
 }
 
@@ -128,15 +129,14 @@ pub enum LockWait {
     /// Longer than any transaction of a replica lasts.
     Long,
     Short,
-    /// Rows that are locked are not loaded; a command that needs one finds it missing.
+    /// Locked rows are not loaded; a command that needs one is halted.
     Skip,
 }
 
-/// One connection for writing. The future of a call must run to its end: dropped midway, it would leave a statement behind on the
-/// connection.
+/// One connection for writing. The future of a call must not be dropped before it ends, or its statement would stay on the connection.
 #[async_trait]
 pub trait Writer: Send {
-    /// Never used twice; changes when the writer had to be registered anew.
+    /// Never reused. It changes if the writer had to be registered again.
     fn id(&self) -> i64;
 
     /// The number of its last batch that committed.
@@ -145,28 +145,28 @@ pub trait Writer: Send {
     /// Starts a transaction, locks the rows that the keys lead to (workers by id, then tasks by id), and reads them.
     ///
     /// # Errors
-    /// [`Error::Locked`] when `wait` was over. After any error, [`rollback`](Self::rollback) comes next.
+    /// [`Error::Locked`] if a lock took longer than `wait`. After any error, the caller must call [`rollback`](Self::rollback).
     async fn begin_and_load(&mut self, keys: &Keys, wait: LockWait) -> Result<Loaded>;
 
-    /// Writes what the batch changed, and commits. With `check_epoch`, only if that leadership still lasts.
+    /// Writes what the batch changed, and commits; with `check_epoch`, only if that leadership still lasts.
     ///
     /// # Errors
-    /// [`Error::CommitUnknown`] asks for [`resolve_commit`](Self::resolve_commit); after any other, [`rollback`](Self::rollback) comes
-    /// next and nothing was written.
+    /// After [`Error::CommitUnknown`], the caller must call [`resolve_commit`](Self::resolve_commit). After any other error nothing was
+    /// written, and the caller must call [`rollback`](Self::rollback).
     async fn save(&mut self, set: &WorkingSet, check_epoch: Option<i64>) -> Result<()>;
 
-    /// Gives the transaction up; a lost connection is replaced.
+    /// Rolls the transaction back, or replaces a lost connection.
     async fn rollback(&mut self) -> Result<()>;
 
-    /// After [`Error::CommitUnknown`]: did that batch commit? Either way it is settled from then on. May be called until it answers.
+    /// After [`Error::CommitUnknown`]: whether that batch has committed. The answer is final. After an error it may be called again.
     async fn resolve_commit(&mut self) -> Result<bool>;
 
     /// Does a maintenance job in transactions of its own.
     ///
     /// # Errors
-    /// As of [`save`](Self::save).
+    /// As [`save`](Self::save).
     async fn maintain(&mut self, job: &Maintenance) -> Result<Done>;
 
-    /// Closes the connection; an open transaction is given up.
+    /// Closes the connection; an open transaction is rolled back.
     async fn close(self: Box<Self>);
 }

@@ -1,4 +1,4 @@
-//! A wait for the next deadline that an earlier one can cut short.
+//! A wait for the next deadline, which ends sooner if an earlier deadline arrives.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 
@@ -7,7 +7,7 @@ use tokio::sync::Notify;
 
 use super::clock::Clock;
 
-/// One waiter's alarm clock.
+/// The alarm of one waiter.
 #[derive(Debug)]
 pub struct Alarm {
     set_to: AtomicI64,
@@ -32,7 +32,7 @@ impl Alarm {
         }
     }
 
-    /// Waits for the time or a ring.
+    /// Waits until this time or a ring.
     pub async fn wait_until(&self, clock: &Clock, at: Ms) {
         self.set_to.store(at, Ordering::Release);
         tokio::select! {
@@ -40,12 +40,12 @@ impl Alarm {
             () = clock.wait_until(at) => {}
             () = self.rung.notified() => {}
         }
-        // Awake: whatever comes now is seen by the look that follows, or rings for the next wait.
+        // While the waiter is awake, every deadline rings: the waiter's next run sees it, or its next wait ends at once.
         self.set_to.store(Ms::MAX, Ordering::Release);
     }
 }
 
-/// What reconcilers wait for. A ring only hastens: each looks at the database every second or two anyway.
+/// What reconcilers wait for. A ring only makes them run sooner: each of them also runs at a fixed interval.
 #[derive(Debug, Default)]
 pub struct Alarms {
     pub lease_due: Alarm,

@@ -8,7 +8,7 @@ use tokio_util::task::TaskTracker;
 pub struct Background {
     stop: CancellationToken,
     tasks: TaskTracker,
-    /// Where tasks run, also those that a writer's thread starts.
+    /// Runs all tasks, also those that a writer's thread starts.
     runtime: Handle,
 }
 
@@ -18,12 +18,12 @@ impl Background {
         Self { stop: CancellationToken::new(), tasks: TaskTracker::new(), runtime: Handle::current() }
     }
 
-    /// The stop waits for the task, so the task ends when [`stopped`](Self::stopped) returns.
+    /// The stop waits for the task, so the task must end when [`stopped`](Self::stopped) returns.
     pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         self.tasks.spawn_on(task, &self.runtime);
     }
 
-    /// Waits for the begin of the stop.
+    /// Waits until the stop begins.
     pub async fn stopped(&self) {
         self.stop.cancelled().await;
     }

@@ -1,5 +1,5 @@
-//! Which tasks a worker may have. They come from the replica cache and, where that ends, from the
-//! database; those that are handed out are kept from others until they are given back.
+//! Candidates: the tasks that a worker may lease. They come from the replica cache and, where its windows end, from the database.
+//! While a claim or a push holds a candidate, no other gets it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,33 +16,33 @@ use super::random::Random;
 use super::replica::Replica;
 use super::replica::feed::Feed;
 
-/// Ready tasks read at once.
+/// Ready tasks per page.
 const PAGE: usize = 2_000;
-/// Pages that one look for candidates reads at most, besides one for each of its windows: a whole window and its surroundings.
+/// The most pages that one search for candidates reads, besides one for each of its windows.
 const PAGES: usize = 64;
-/// Rows of the look that makes sure that nothing is left.
+/// Rows of the read that confirms that nothing is left.
 const CONFIRMED: usize = 64;
-/// Candidates that were taken by others widen the choice, up to so many.
+/// Limits of the choice, which widens with each try that loses candidates to others.
 const MAX_SPREAD: usize = 512;
 const MAX_EXTRA: usize = 256;
-/// Tasks that another program keeps locked are left alone for so long.
+/// How long tasks that another program keeps locked are withheld.
 const LOCKED_FOR: Duration = Duration::from_secs(1);
-/// Tasks for a worker, and how many of them it has room for.
+/// Candidates for a worker, and how many of them it can lease.
 #[derive(Default)]
 pub(super) struct Offer {
     pub tasks: Vec<TaskId>,
     pub max: usize,
-    /// Others are in the hands of claims that are under way.
+    /// Other claims or pushes that are under way hold more candidates.
     pub is_contended: bool,
 }
 
-/// How the tries of one claim went so far.
+/// The tries of one claim so far.
 #[derive(Default)]
 pub(super) struct Tries {
     pub number: u32,
-    /// In a row, tries in which some candidates could not be had.
+    /// Tries in which some candidates were taken or blocked.
     pub missed: u32,
-    /// The database was asked since the last candidate.
+    /// The database has confirmed that there is nothing, and no candidate has been found since.
     pub is_confirmed: bool,
 }
 
@@ -51,7 +51,7 @@ impl Tries {
         if self.missed == 0 { 0 } else { (4_usize << self.missed.min(16)).min(MAX_SPREAD) }
     }
 
-    /// Candidates beyond what is wanted: where many are blocked, each try parks so many of them.
+    /// How many more candidates to take than wanted. If many are blocked, each try parks this many more of them.
     fn extra(&self) -> usize {
         if self.missed == 0 { 0 } else { (8_usize << self.missed.min(16)).min(MAX_EXTRA) }
     }
@@ -73,13 +73,13 @@ impl Candidates {
         Self { database, replica, feed, random, background, pages_read: Notify::new(), given_back: Notify::new() }
     }
 
-    /// Waits until a claim or a push gives back what it held.
+    /// Waits until a claim or a push gives back its candidates.
     pub fn given_back(&self) -> Notified<'_> {
         self.given_back.notified()
     }
 
-    /// The first tasks for the worker, which are its own until they are given back; reads further into the queue where this replica's
-    /// windows end.
+    /// The first candidates for the worker, which no other claim or push gets until they are given back. Reads further pages where this
+    /// replica's windows end.
     pub async fn offer(&self, worker: &str, max: i64, tries: &Tries) -> Result<Offer, Error> {
         let windows = self.replica.lock().scopes(worker).len();
         for _ in 0..PAGES + windows {
@@ -100,7 +100,7 @@ impl Candidates {
             };
             match (page, look.page) {
                 (Some(page), _) => self.read_page(page).await?,
-                // Somebody else reads that page, for as long as a read may take.
+                // Another claim or push reads this page already, and its read has a time limit.
                 (None, Some(_)) => page_read.await,
                 (None, None) => return Ok(Offer { tasks: look.tasks, max, is_contended: look.is_contended }),
             }
@@ -122,7 +122,8 @@ impl Candidates {
         Ok(())
     }
 
-    /// What made the worker unfit here, a task that it holds or a cordon, may be over by a commit of another replica.
+    /// If the cache says that the worker can't take tasks, reads the worker and its tasks again: a commit of another replica may have freed
+    /// a slot or lifted a cordon.
     pub async fn refresh_if_unfit(&self, worker: &str) -> Result<(), Error> {
         let held: Vec<TaskId> = {
             let remembered = self.replica.lock();
@@ -135,7 +136,7 @@ impl Candidates {
         self.refresh(worker, &held).await
     }
 
-    /// Reads the worker and these tasks: another replica may have changed them since the feed told of it.
+    /// Reads the worker and these tasks: another replica may have changed them since the feed was read.
     pub async fn refresh(&self, worker: &str, held: &[TaskId]) -> Result<(), Error> {
         if !self.database.is_shared() {
             return Ok(());
@@ -149,7 +150,7 @@ impl Candidates {
         Ok(())
     }
 
-    /// Asks the database itself for the first tasks that the worker may have.
+    /// Reads the first tasks for the worker from the database, in case the cache has missed some.
     pub async fn confirm(&self, worker: &str) -> Result<(), Error> {
         let scopes = {
             let remembered = self.replica.lock();
@@ -166,7 +167,7 @@ impl Candidates {
         Ok(())
     }
 
-    /// Shows nobody these tasks for a while: another program keeps them locked.
+    /// Makes these tasks unavailable for a while, because another program keeps them locked.
     pub fn withhold(&self, tasks: &[TaskId]) {
         if tasks.is_empty() {
             return;
@@ -189,7 +190,7 @@ fn unreadable(error: bloom_database::Error) -> Error {
     Error::Unavailable
 }
 
-/// Tasks handed to a claim or a push; they are free again when it ends, however it ends.
+/// Tasks that a claim or a push holds. They are given back when it ends, also by an error or an abort.
 pub(super) struct Taken<'a> {
     pub candidates: &'a Candidates,
     pub tasks: Vec<TaskId>,
@@ -202,7 +203,7 @@ impl Drop for Taken<'_> {
     }
 }
 
-/// Ends the reading of a page that failed, also when its caller went away in the middle.
+/// Abandons the read of a page if it fails or if its caller is dropped.
 struct OpenPage<'a> {
     candidates: &'a Candidates,
     page: Option<PageRead>,

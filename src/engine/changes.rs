@@ -1,4 +1,4 @@
-//! What a commit changed, for whoever watches.
+//! What a commit changed, for watchers.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use bloom_core::task::TaskState;
 use bloom_core::worker::Worker;
 use bloom_core::working_set::WorkingSet;
 
-/// One commit's changes, of this replica or of another.
+/// The changes of one commit, by this or another replica.
 #[derive(Clone, Debug, Default)]
 pub struct Changes {
     pub tasks: Vec<Arc<TaskState>>,
@@ -18,7 +18,7 @@ pub struct Changes {
     pub events: Vec<TaskId>,
     /// Stored settings changed.
     pub settings: bool,
-    /// Something may have been missed: whoever keeps a copy reads it anew.
+    /// Changes may have been missed: watchers that keep a copy must read it again.
     pub reset: bool,
 }
 

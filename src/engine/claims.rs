@@ -1,7 +1,7 @@
-//! A worker's claim: answered as soon as there is work for it, a long poll otherwise.
+//! Claims: a worker's long poll for work. It is answered as soon as there is work for the worker.
 //!
-//! Candidates come from the replica's cache. One that turns out to be taken or blocked says nothing of those behind it, so a claim
-//! goes on until it has work, or until the cache and then the database itself have nothing for it.
+//! Candidates come from the replica cache. If one turns out to be taken or blocked, those behind it may still be free, so a claim
+//! continues until it has work, or until neither the cache nor the database has any for it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,17 +28,17 @@ pub struct ClaimRequest {
     pub worker: WorkerId,
     pub max: i64,
     pub wait_ms: i64,
-    /// Leases that the worker knows of; others that a claim gave it are delivered again.
+    /// Leases that the worker knows. Other leases that it got by a claim are delivered again.
     pub held: Option<Vec<LeaseId>>,
     pub ttl_ms: i64,
     pub request_id: Option<String>,
 }
 
-/// With a cancel pending a claim is not kept long: its answer carries the word.
+/// The longest wait of a claim while a cancellation is pending, because the answer reports it to the worker.
 const WAIT_WITH_CANCELS: Duration = Duration::from_secs(1);
-/// Tries of one claim that find nothing but tasks that another program keeps locked.
+/// The most tries of one claim that find only tasks that another program keeps locked.
 const LOCKED_TRIES: u32 = 3;
-/// Tries of one claim, should it lose every race.
+/// The most tries of one claim, if other claims always take its candidates first.
 const TRIES: u32 = 1_000;
 
 pub struct Claims {
@@ -52,7 +52,7 @@ pub struct Claims {
 }
 
 impl Claims {
-    /// Leases for the worker, at once if there are any, else when there are or the wait is over.
+    /// Leases tasks to the worker: at once if there are any, otherwise as soon as there are. The result is empty when the wait is over.
     pub async fn claim(&self, request: ClaimRequest) -> Result<Vec<TaskState>, Error> {
         let open = OpenClaim::register(&self.replica, &request.worker);
         let cancels = self.replica.lock().cancels(&request.worker);
@@ -89,7 +89,8 @@ impl Claims {
         }
     }
 
-    /// What the worker can get now. Empty only if there was nothing for it at some moment of this call. `is_new`: the claim has just begun.
+    /// Leases what the worker can get now. The result is empty only if there was nothing for it at some moment during this call, or if all
+    /// that there was is locked. `is_new`: this is the first try of the claim.
     async fn try_claim(&self, request: &ClaimRequest, redeliver: bool, is_new: bool) -> Result<Vec<TaskState>, Error> {
         let mut redeliver = redeliver && self.may_have_undelivered(request);
         let mut tries = Tries::default();
@@ -101,14 +102,14 @@ impl Claims {
             let Offer { tasks: candidates, max, is_contended } = self.candidates.offer(&request.worker, request.max, &tries).await?;
             if candidates.is_empty() && !redeliver && !is_unknown {
                 if is_contended {
-                    // They take what they want with their next commit, and give the others back.
+                    // Other claims take what they want with their next commit, and give back the rest.
                     given_back.await;
                     continue;
                 }
                 if tries.is_confirmed {
                     return Ok(Vec::new());
                 }
-                // Looked at once more in any case: the feed may have brought a task meanwhile.
+                // The cache is searched once more in any case, because the feed may have brought a task meanwhile.
                 if is_new {
                     self.candidates.refresh(&request.worker, &[]).await?;
                 }
@@ -129,7 +130,7 @@ impl Claims {
             }
             if missed > 0 {
                 tries.missed += 1;
-                // Another replica took them, and more: what it has committed is worth reading now.
+                // Another replica has probably taken them, and more: read its commits now.
                 self.feed.want();
             }
             if wanted > 0 {
@@ -139,8 +140,7 @@ impl Claims {
         Err(if self.background.is_stopping() { Error::Unavailable } else { Error::Busy })
     }
 
-    /// Whether a lease by claim may exist that the worker did not name. Where replicas share the database, another one may have made it
-    /// a moment ago.
+    /// Whether a lease by claim may exist that the worker did not name. On a shared database, another replica may just have made one.
     fn may_have_undelivered(&self, request: &ClaimRequest) -> bool {
         let Some(held) = &request.held else { return false };
         let remembered = self.replica.lock();
@@ -155,9 +155,9 @@ impl Claims {
         let command = Command { op: claim, request_id: request.request_id.clone(), epoch: None };
         let reply = self.writers.submit(command).await;
         match &reply {
-            // Before they are given back.
+            // They must be withheld before `taken` gives them back.
             Ok(claimed) => self.candidates.withhold(&claimed.locked),
-            // The cache may show a worker that was removed; the feed tells.
+            // The cache may still show a worker that was removed; the feed brings the removal.
             Err(Error::Rejected(Rejection::WorkerNotFound)) => self.feed.want(),
             Err(_) => {}
         }
@@ -166,7 +166,7 @@ impl Claims {
     }
 }
 
-/// An open claim on the list of those to wake.
+/// An open claim, which is registered to be woken until this is dropped.
 struct OpenClaim {
     replica: Arc<Replica>,
     worker: WorkerId,

@@ -1,4 +1,4 @@
-//! The database's time, as well as it is known here.
+//! This replica's estimate of the database's time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -8,12 +8,12 @@ use bloom_core::Ms;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// It goes on from the last time that the database told, by this machine's monotonic clock: what the wall clock does here is no matter.
+/// Continues from the last time that the database reported, by this machine's monotonic clock. The local wall clock has no influence.
 #[derive(Debug)]
 pub struct Clock {
     started: Instant,
     offset_ms: AtomicI64,
-    /// Tests set the time; nobody else does.
+    /// The time, if a test sets it.
     manual: Option<Arc<AtomicI64>>,
     moved: Notify,
 }
@@ -30,19 +30,19 @@ impl Clock {
         }
     }
 
-    /// The database has just told its time.
+    /// Sets the time that the database has just reported.
     pub(super) fn set(&self, database_now: Ms) {
         self.offset_ms.store(database_now - self.elapsed_ms(), Ordering::Relaxed);
     }
 
-    /// The database told this time in answer to what was asked then, by [`elapsed_ms`](Self::elapsed_ms). Where no command comes, nothing
-    /// else tells that its clock has stepped.
+    /// Corrects the clock by a time that the database answered to a query sent at `asked_ms` (of [`elapsed_ms`](Self::elapsed_ms)). Without
+    /// commands, a step of the database's clock is noticed only by this.
     pub fn heed(&self, database_now: Ms, asked_ms: Ms) {
         let latest = database_now + (self.elapsed_ms() - asked_ms).max(0);
         self.set(self.now().clamp(database_now, latest));
     }
 
-    /// What has passed here since the start, whatever the database's clock says.
+    /// The time since the start by the local monotonic clock, whatever the database's clock says.
     pub fn elapsed_ms(&self) -> Ms {
         if let Some(time) = &self.manual {
             return time.load(Ordering::SeqCst);
@@ -50,14 +50,14 @@ impl Clock {
         Ms::try_from(self.started.elapsed().as_millis()).unwrap_or(Ms::MAX)
     }
 
-    /// Wakes all who wait for a time, after a test has set the manual clock.
+    /// Wakes all waiters after a test has set the manual clock.
     pub fn tell_moved(&self) {
         self.moved.notify_waiters();
     }
 
-    /// Waits for this time; with a manual clock, until somebody tells that it was moved.
+    /// Waits until this time; with a manual clock, until [`tell_moved`](Self::tell_moved) is called.
     pub(super) async fn wait_until(&self, at: Ms) {
-        // Made before the look at the clock, so that no move of it is missed.
+        // Created before the clock is read, so that no move of the clock is missed.
         let moved = self.moved.notified();
         let wait = at.saturating_sub(self.now());
         if wait <= 0 {

@@ -1,4 +1,4 @@
-//! What waits for a writer: queues by urgency, with limits on number and size.
+//! The commands and jobs that wait for a writer: queues by urgency, with limits on number and size.
 
 use std::collections::VecDeque;
 
@@ -14,7 +14,7 @@ use bloom_database::{Done, Maintenance};
 const BATCH_COMMANDS: usize = 512;
 const BATCH_ROWS: usize = 2_000;
 const BATCH_BYTES: usize = 4 << 20;
-/// Limits of what may wait; beyond, callers are told to come again.
+/// Limits of the waiting commands; beyond them, callers are told to retry later.
 const QUEUE_COMMANDS: usize = 8_192;
 const QUEUE_BYTES: usize = 64 << 20;
 
@@ -28,10 +28,10 @@ pub(super) enum Work {
     Maintenance(Maintenance, MaintenanceReply),
 }
 
-/// A command on its way.
+/// A command that waits for its reply.
 pub(super) struct Pending {
     pub command: Command,
-    /// Rows that it turned out to need, besides those it names.
+    /// Rows that an earlier try turned out to need, besides those that the operation names.
     pub extra: Keys,
     pub tries: u32,
     pub reply: oneshot::Sender<Result<Reply, Error>>,
@@ -46,7 +46,7 @@ impl Pending {
     }
 }
 
-/// Roughly the rows that a command touches and the bytes that it carries.
+/// A rough estimate of the rows that a command touches and of its size in bytes.
 fn weigh(op: &Op) -> (usize, usize) {
     match op {
         Op::Create(op::Create { tasks }) => (
@@ -63,8 +63,8 @@ fn weigh(op: &Op) -> (usize, usize) {
     }
 }
 
-/// Liveness and placement go before re-evaluations, for which the answers of completions wait; these before new tasks, and single new
-/// tasks before bulk.
+/// 0 is the most urgent. Signs of life, ends and placement come first, then re-evaluations (the replies to completions wait for them), then
+/// single new tasks, then bulk.
 fn urgency(op: &Op) -> usize {
     match op {
         Op::Create(op::Create { tasks }) if tasks.len() > 1 => 3,
@@ -75,19 +75,20 @@ fn urgency(op: &Op) -> usize {
     }
 }
 
-/// The rows of a batch that commands of each urgency may fill while others wait.
+/// The most rows of a batch that commands of each urgency may fill while others wait.
 const SHARES: [usize; URGENCIES] = [BATCH_ROWS, BATCH_ROWS / 2, BATCH_ROWS, BATCH_ROWS];
 const URGENCIES: usize = 4;
-/// After so many batches without room for it the first command of a queue goes along in any case: no flood of others stops it.
+/// After this many batches in a row without room for the first command of a queue, the next batch takes it regardless of limits, so that
+/// no flood of other commands starves it.
 const PASSED_OVER: u32 = 8;
-/// A task that waits for others is loaded with them: some more rows for each.
+/// The rows to add for each task whose dependencies are loaded too.
 const ROWS_OF_DEPENDENCIES: usize = 20;
 
 #[derive(Default)]
 struct Queues {
     maintenance: VecDeque<(Maintenance, MaintenanceReply)>,
     by_urgency: [VecDeque<Pending>; URGENCIES],
-    /// Batches in a row that had no room for the queue's first command.
+    /// For each queue, the batches in a row that had no room for its first command.
     passed_over: [u32; URGENCIES],
     commands: usize,
     bytes: usize,
@@ -102,7 +103,7 @@ pub(super) struct Inbox {
 }
 
 impl Inbox {
-    /// Takes the commands in, all or none.
+    /// Accepts all of the commands or none.
     pub fn push(&self, commands: Vec<Pending>) -> Result<(), Error> {
         let bytes: usize = commands.iter().map(|pending| pending.bytes).sum();
         {
@@ -123,7 +124,7 @@ impl Inbox {
         Ok(())
     }
 
-    /// Puts a command back, before all others of its urgency: it has waited once already.
+    /// Puts a command back, in front of all others of its urgency because it has waited already.
     pub fn push_again(&self, mut pending: Pending) {
         pending.rows = weigh(&pending.command.op).0 + pending.extra.dependencies.len() * ROWS_OF_DEPENDENCIES;
         let mut queues = self.queues.lock();
@@ -148,8 +149,8 @@ impl Inbox {
         Ok(())
     }
 
-    /// The next work: a batch of whatever has gathered, within limits; a maintenance job after every batch, if one waits.
-    /// `None` once closed and empty.
+    /// Waits for the next work: a batch of the waiting commands, within the limits, or a maintenance job after each batch. `None` if the
+    /// inbox is closed and empty.
     pub async fn next(&self) -> Option<Work> {
         loop {
             {
@@ -186,7 +187,7 @@ impl Queues {
         let mut batch = Vec::new();
         let (mut rows, mut bytes) = (0, 0);
         let mut of_queue = [0; URGENCIES];
-        // Once more without shares, for what room is left.
+        // The second pass ignores the shares, so that the rest of the batch is filled too.
         for shares in [SHARES, [BATCH_ROWS; URGENCIES]] {
             for (at, queue) in self.by_urgency.iter_mut().enumerate() {
                 while let Some(next) = queue.front() {
@@ -282,6 +283,6 @@ mod tests {
             pending.extra.dependencies = (0..100).map(TaskId::from_u128).collect();
             inbox.push_again(pending);
         }
-        assert_eq!(inbox.queues.lock().take().len(), 1, "one of them fills a batch");
+        assert_eq!(inbox.queues.lock().take().len(), 1, "a single one fills a batch");
     }
 }

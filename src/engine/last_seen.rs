@@ -1,4 +1,4 @@
-//! Signs of life of workers, gathered: they are written once a second, so that heartbeats need not touch the worker's row.
+//! Collects signs of life of workers. They are written together, about once a second, so that heartbeats need not write the worker's row.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,11 +19,11 @@ const FLUSH_EVERY: Duration = Duration::from_secs(1);
 const FLUSH_AT_MOST_EVERY: Duration = Duration::from_millis(50);
 /// Workers in one command.
 const AT_ONCE: usize = 500;
-/// Names held at most; a caller that invents names can't fill the memory.
+/// The most names that are kept, so that a caller that invents names can't fill the memory.
 const WORKERS: usize = 100_000;
 
 pub struct LastSeen {
-    /// How often they are written, and how often an open claim counts as one.
+    /// How often signs of life are written, and how often an open claim counts as one.
     pub(super) every: Duration,
     noted: Mutex<BTreeMap<WorkerId, Ms>>,
     urgent: Notify,
@@ -38,7 +38,7 @@ impl LastSeen {
         Self { every, noted: Mutex::default(), urgent: Notify::new(), clock, replica, writers }
     }
 
-    /// The worker showed a sign of life.
+    /// Records a sign of life of the worker.
     pub fn record(&self, worker: &str) {
         let now = self.clock.now();
         let is_lost = self.replica.see(worker, now);
@@ -49,7 +49,7 @@ impl LastSeen {
             noted.insert(worker.to_owned(), now);
         }
         drop(noted);
-        // A worker that counts as lost is not to wait.
+        // A lost worker should be back at once.
         if is_lost {
             self.urgent.notify_one();
         }
@@ -66,7 +66,7 @@ impl LastSeen {
             let mut noted: Vec<_> = std::mem::take(&mut *self.noted.lock()).into_iter().collect();
             while !noted.is_empty() {
                 let rest = noted.split_off(noted.len().min(AT_ONCE));
-                // A failure loses a second's signs; the next ones come.
+                // A failure loses the signs of one interval; more will follow.
                 let _ = self.writers.submit(op::RecordLastSeen { last_seen: noted }).await;
                 noted = rest;
             }

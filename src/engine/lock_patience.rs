@@ -5,13 +5,13 @@ use std::time::Duration;
 use bloom_database::LockWait;
 use tokio::time::Instant;
 
-/// So long after it waited for a lock in vain, a writer does not wait long for another one: whoever keeps rows locked is no replica, and
-/// the commands of everybody else stand behind those that need the rows.
+/// For this long after a lock timeout, a writer waits only briefly for locks: rows that stay locked so long are locked by another program,
+/// and all other commands of the batch wait too.
 const SHORT_FOR: Duration = Duration::from_secs(10);
 
 #[derive(Default)]
 pub(super) struct LockPatience {
-    /// When a lock was last waited for in vain.
+    /// The time of the last lock timeout.
     lost_at: Option<Instant>,
 }
 
@@ -23,7 +23,7 @@ impl LockPatience {
         }
     }
 
-    /// A lock was waited for in vain.
+    /// Records a lock timeout.
     pub fn lose(&mut self, writer: &str) {
         if self.wait() == LockWait::Long {
             tracing::warn!(

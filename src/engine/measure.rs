@@ -1,4 +1,4 @@
-//! What a commit adds to the metrics.
+//! Adds a commit to the metrics.
 
 use bloom_core::audit::Action;
 use bloom_core::task::Status;

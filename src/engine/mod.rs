@@ -1,22 +1,22 @@
-//! The one write path, and what this replica remembers of it.
+//! The one write path, and what this replica remembers of the database.
 //!
-//! Commands gather while the last batch commits; a batch is one set-based read, [`decide`](bloom_core::decide) command by command, a few
-//! set-based writes and one commit. Replies go out after it, and so does word of what changed.
+//! Commands are collected while the previous batch commits. A batch is one set-based read, [`decide`](bloom_core::decide) for each
+//! command, a few set-based writes and one commit. Replies and notifications of changes are sent after the commit.
 //!
-//! The parts, each with what it uses; nothing uses a part below it:
+//! The parts, each with the parts that it uses; no part uses one below it:
 //!
 //! | part | what it does | uses |
 //! | --- | --- | --- |
 //! | `background`, `clock`, `random`, `alarm` | tasks and their stop, the time, ids and jitter, what reconcilers wait for | |
-//! | `specs` | task specs lately used | |
+//! | `specs` | recently used task specs | |
 //! | `replica` | remembers tasks, workers, counts and open claims; answers from them, and tells watchers what changed | `specs`, `alarm` |
-//! | `replica::feed` | keeps the replica cache true: commits of other replicas, rebuilds | `replica` |
-//! | `inbox`, `writers` | take commands and maintenance in, and answer after the commit | |
-//! | `last_seen` | gathers signs of life of workers | `replica`, `writers` |
-//! | `wakeups` | has those re-evaluated that wait for what a commit let go of | `writers` |
+//! | `replica::feed` | keeps the replica cache up to date: commits of other replicas, rebuilds | `replica` |
+//! | `inbox`, `writers` | accept commands and maintenance jobs, and reply after the commit | |
+//! | `last_seen` | collects signs of life of workers | `replica`, `writers` |
+//! | `wakeups` | re-evaluates the tasks that wait for what a commit released | `writers` |
 //! | `candidates` | which tasks a worker may have | `replica`, `feed` |
 //! | `claims`, `pushes` | long polls of workers, and what the leader pushes | `candidates`, `replica`, `feed`, `writers`, `last_seen` |
-//! | `writer` | carries batches out: one connection, one batch after the other | `inbox`, `replica`, `feed`, `wakeups` |
+//! | `writer` | executes batches: one connection, one batch after the other | `inbox`, `replica`, `feed`, `wakeups` |
 //!
 //! [`Engine`] opens, owns and stops them.
 
@@ -72,15 +72,15 @@ use inbox::Inbox;
 use replica::feed::Feed;
 use writer::WriterTask;
 
-/// Why a command was not carried out.
+/// Why a command was not executed.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Error {
     Rejected(Rejection),
-    /// Too much waits already, or too many got in each other's way; come again in a second.
+    /// The queue is full, or conflicts or locks persisted; the caller may retry after a second.
     Busy,
     /// The database can't be reached, or the process is stopping.
     Unavailable,
-    /// The command met an error of the database that is its own; the log says which.
+    /// The command caused an error in the database; the log contains it.
     Internal,
 }
 
@@ -90,20 +90,20 @@ impl From<Rejection> for Error {
     }
 }
 
-/// What the engine needs to know of its surroundings.
+/// The settings of an engine.
 #[derive(Clone, Debug)]
 pub struct EngineOptions {
-    /// For so long a task is kept for the worker that has its session.
+    /// How long a task is reserved for the worker that has its session.
     pub session_wait_ms: i64,
-    /// After so long without a sign of life a worker is lost: they are written often enough for that.
+    /// A worker without a sign of life for this long is lost. Signs of life are written several times in that period.
     pub worker_offline_after_ms: i64,
-    /// Tests set the time; nobody else does.
+    /// The time, if a test sets it.
     pub manual_clock: Option<Arc<AtomicI64>>,
-    /// For a simulation that is to run the same again: the seed of ids and jitter, and all work on the caller's runtime.
+    /// The seed of ids and jitter, for a reproducible simulation; with a seed, all work runs on the caller's runtime.
     pub seed: Option<u64>,
 }
 
-/// The parts of an engine. Each part uses parts that stand before it, never one behind it.
+/// The parts of an engine. Each part uses only parts declared before it.
 #[derive(Clone)]
 pub struct Engine {
     pub database: Arc<dyn Database>,
@@ -125,7 +125,7 @@ impl Engine {
     /// Fills the cache, opens the writers and starts to serve.
     ///
     /// # Errors
-    /// Of the database.
+    /// If the database fails.
     pub async fn start(database: Arc<dyn Database>, metrics: Metrics, options: EngineOptions) -> database::Result<Self> {
         let is_shared = database.is_shared();
         let background = Background::new();
@@ -190,7 +190,7 @@ impl Engine {
         Ok(())
     }
 
-    /// A writer has a thread of its own, so that it takes up a database's answer at once, however many requests keep the others busy.
+    /// A writer has a thread of its own, so that requests that keep the other threads busy never delay a batch.
     async fn open_writer_thread(&self, name: &'static str, inbox: Arc<Inbox>, shared: Arc<writer::Shared>) -> database::Result<()> {
         let (opened, is_open) = oneshot::channel();
         let (ended, has_ended) = oneshot::channel();
@@ -212,23 +212,23 @@ impl Engine {
         };
         std::thread::Builder::new().name(format!("writer-{name}")).spawn(thread).map_err(no_thread)?;
         is_open.await.unwrap_or_else(|_| Err(database::Error::Unavailable(format!("the {name} writer did not start"))))?;
-        // A stop waits for what the writer has in hand.
+        // A stop waits until the writer has executed its commands.
         self.background.spawn(async move { drop(has_ended.await) });
         Ok(())
     }
 
-    /// Binds a task to a worker: the one named, or the best.
+    /// Leases a task to the named worker, or to the best one.
     ///
     /// # Errors
-    /// Of [`Writers::submit`].
+    /// The errors of [`Writers::submit`].
     pub async fn lease(&self, task: TaskId, worker: Option<String>, ttl_ms: i64, request_id: Option<String>) -> Result<Leased, Error> {
         self.bind(task, worker, ttl_ms, Origin::Call, request_id).await
     }
 
-    /// As [`lease`](Self::lease), to push the task to the worker: whoever gets the answer sends it, once.
+    /// As [`lease`](Self::lease), for a push: the caller sends the task to the worker, once.
     ///
     /// # Errors
-    /// Of [`Writers::submit`].
+    /// The errors of [`Writers::submit`].
     pub async fn dispatch(&self, task: TaskId, worker: Option<String>, ttl_ms: i64, request_id: Option<String>) -> Result<Leased, Error> {
         self.bind(task, worker, ttl_ms, Origin::Dispatch, request_id).await
     }
@@ -248,7 +248,7 @@ impl Engine {
         self.writers.submit(Command { op: Lease { task, choice, ttl_ms, origin }, request_id, epoch: None }).await
     }
 
-    /// Finishes what was taken in, and closes the writers.
+    /// Executes the commands that were accepted, and closes the writers.
     pub async fn stop(&self) {
         self.background.begin_stop();
         self.writers.close();

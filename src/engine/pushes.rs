@@ -1,4 +1,4 @@
-//! What the leader brings to the workers that are pushed to: it makes the leases; whoever gets them sends each once.
+//! Leases for the workers that are pushed to. They are made on the leader; the caller sends each of them once.
 
 use std::sync::Arc;
 
@@ -17,15 +17,15 @@ use super::clock::Clock;
 use super::replica::Replica;
 use super::writers::Writers;
 
-/// Where this replica's cache of a worker is behind, it has caught up by then.
+/// The wait after the cache turned out to be outdated about a worker; the feed has updated it by then.
 const CACHE_MS: Ms = 1_000;
 
-/// What came of one look.
+/// The result of one run.
 #[derive(Debug, Default)]
 pub struct PushRound {
-    /// Leases that were just made. They hold whatever `error` says.
+    /// The new leases. They are valid even if `error` is set.
     pub leased: Vec<(TaskState, Worker)>,
-    /// When there may be more to do; `None`: after a change.
+    /// When there may be more to push; `None` if only a change can bring more.
     pub next_at: Option<Ms>,
     pub error: Option<Error>,
 }
@@ -36,7 +36,7 @@ impl PushRound {
     }
 }
 
-/// A worker with room for a push.
+/// A worker with its free slots.
 struct Room {
     worker: WorkerId,
     free: i64,
@@ -51,8 +51,8 @@ pub struct Pushes {
 }
 
 impl Pushes {
-    /// Gives up to `max` ready tasks to the workers that are pushed to and that `is_reachable` lets pass: the first tasks first, each to
-    /// the worker with most room. The commands count only in this epoch.
+    /// Leases up to `max` ready tasks, in the order of the queue, to the workers that are pushed to and for which `is_reachable` holds.
+    /// Each task goes to the worker with the most free slots. The commands are valid only in this epoch.
     pub async fn push(&self, epoch: i64, max: usize, ttl_ms: i64, is_reachable: impl Fn(&str) -> bool) -> PushRound {
         let mut round = PushRound::default();
         let mut taken = Taken { candidates: &self.candidates, tasks: Vec::new() };
@@ -86,17 +86,17 @@ impl Pushes {
         round
     }
 
-    /// What came of each command.
+    /// Adds the outcome of each command to the round.
     fn sort(&self, outcomes: impl Iterator<Item = (op::Push, Result<Pushed, Error>)>, round: &mut PushRound) {
         for (push, reply) in outcomes {
             match reply {
                 Ok(Pushed::Leased(Leased { task, worker, .. })) => round.leased.push((task, worker)),
-                // Something blocks it; it was parked, and the next one may go.
+                // The task is blocked and was parked, so the next one can be tried.
                 Ok(Pushed::Parked(_)) => round.again_at(self.clock.now()),
                 Err(Error::Rejected(Rejection::NoWorker | Rejection::WorkerNotFound)) => round.again_at(self.clock.now() + CACHE_MS),
                 Err(Error::Rejected(rejection)) if rejection != Rejection::NotLeader => round.again_at(self.clock.now()),
                 Err(error) => {
-                    // Another program may keep one of them locked: other tasks and other workers must not wait for that.
+                    // Another program may keep the row of the task or of the worker locked. Pushes of others must not wait for that.
                     if error == Error::Busy {
                         self.candidates.withhold(&[push.task]);
                         self.replica.lock().pass_over(push.worker);
@@ -107,7 +107,7 @@ impl Pushes {
         }
     }
 
-    /// A worker that claims is not pushed to, whatever its registration says.
+    /// Workers that claim are left out, because they fetch their tasks themselves.
     fn rooms(&self, is_reachable: impl Fn(&str) -> bool) -> Vec<Room> {
         let remembered = self.replica.lock();
         let fleet = &remembered.cache.fleet;

@@ -1,4 +1,4 @@
-//! Random bits for ids and jitter, from one seed; and the order of ids over the batches of this process.
+//! Random bits for ids and jitter, from one seed. It also keeps ids in order across the batches of this process.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 
@@ -8,18 +8,18 @@ use parking_lot::Mutex;
 #[derive(Debug)]
 pub struct Random {
     seeds: Mutex<IdSource>,
-    /// The source of the last batch: the next one's ids sort behind its ids, also within one millisecond.
+    /// The source of the last batch: ids of the next batch sort after its ids, also within one millisecond.
     last: Mutex<IdSource>,
 }
 
 impl Random {
-    /// The same seed gives the same bits again.
+    /// The same seed gives the same bits.
     pub(super) fn new(seed: Option<u64>) -> Self {
         let seed = seed.unwrap_or_else(|| RandomState::new().build_hasher().finish());
         Self { seeds: Mutex::new(IdSource::new(0, seed)), last: Mutex::new(IdSource::new(0, 0)) }
     }
 
-    /// A well-mixed number.
+    /// A random number.
     pub fn draw(&self) -> u64 {
         self.seeds.lock().draw()
     }

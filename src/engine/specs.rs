@@ -1,4 +1,4 @@
-//! Task specs. They never change, so those lately used are kept; the rest is read.
+//! A cache of task specs. They never change, so recently used ones are kept; others are read from the database.
 
 use std::sync::Arc;
 
@@ -10,9 +10,9 @@ use quick_cache::Weighter;
 use quick_cache::unsync::Cache;
 
 const MAX_BYTES: u64 = 8 << 20;
-/// A larger spec would push too many others out.
+/// Larger specs are not kept, because each would evict too many others.
 const MAX_SPEC_BYTES: u64 = MAX_BYTES / 8;
-/// What a spec takes besides its texts, about.
+/// Roughly the size of a spec without its texts.
 const SPEC_BYTES: usize = 640;
 
 #[derive(Clone)]
@@ -38,7 +38,7 @@ impl Specs {
     /// Specs by id; ids without a task are left out.
     ///
     /// # Errors
-    /// Of the database.
+    /// If the database fails.
     pub async fn by_id(&self, ids: &[TaskId]) -> database::Result<Vec<Arc<TaskSpec>>> {
         let mut specs: Vec<_> = ids.iter().filter_map(|id| self.kept(*id)).collect();
         if specs.len() < ids.len() {
@@ -76,7 +76,7 @@ mod tests {
         Arc::new(TaskSpec { id: TaskId::from_u128(id), prompt: "p".repeat(prompt), ..bloom_test_world::world::spec("c") })
     }
 
-    /// Bytes that the cache itself has allocated.
+    /// The bytes that the cache itself has allocated.
     fn footprint(specs: &Specs) -> usize {
         let used = specs.kept.lock().memory_used();
         used.entries + used.map
@@ -107,8 +107,8 @@ mod tests {
             let kept = specs.kept.lock();
             assert!(kept.len() > 10 && kept.weight() <= MAX_BYTES, "{} specs, {} bytes", kept.len(), kept.weight());
         }
-        assert!(specs.kept(TaskId::from_u128(99)).is_some(), "the newest");
+        assert!(specs.kept(TaskId::from_u128(99)).is_some(), "the newest spec is kept");
         specs.put(spec(200, 2 << 20));
-        assert!(specs.kept(TaskId::from_u128(200)).is_none(), "one alone may not push out the others");
+        assert!(specs.kept(TaskId::from_u128(200)).is_none(), "a single large spec must not evict the others");
     }
 }

@@ -10,7 +10,7 @@ pub struct Waiting {
 }
 
 impl Waiting {
-    /// What parks the task.
+    /// Why the task is parked.
     pub(super) fn parked(task: &TaskState, parked: Parked) -> Self {
         let (reason, message) = match parked {
             Parked::DependsOn => (WaitingReason::DependsOn, "waits until the tasks that it depends on are completed".into()),
@@ -28,7 +28,7 @@ impl Waiting {
         Self { reason, message }
     }
 
-    /// What the workers of a ready task lack.
+    /// Why no worker takes a ready task.
     pub(super) fn short(agent_slug: &str, shortage: Shortage) -> Self {
         let (reason, message) = match shortage {
             Shortage::NoWorker => (WaitingReason::NoWorker, format!("no online worker serves agent '{agent_slug}'")),

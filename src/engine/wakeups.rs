@@ -1,7 +1,7 @@
-//! Works off wake-ups: whoever waits for what a commit let go of is re-evaluated, page by page.
+//! Processes wake-ups: re-evaluates, page by page, the tasks that wait for what a commit released.
 //!
-//! The replica whose commit made a wake-up begins at once. The wake-up stands in the database until its last page is done, so the leader
-//! goes on with what a dead or busy replica leaves.
+//! The replica whose commit made a wake-up begins at once. The wake-up stays in the database until its last page is done, so the leader
+//! can continue the wake-ups of a dead or busy replica.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -20,21 +20,21 @@ use super::background::Background;
 use super::inbox::Pending;
 use super::writers::Writers;
 
-/// Waiters of one re-evaluation.
+/// Waiting tasks per re-evaluation.
 const PAGE: i64 = 100;
-/// Wake-ups that this replica keeps in mind; what is beyond is left to the leader.
+/// The most wake-ups that this replica processes at a time; the leader processes the rest.
 const AT_ONCE: usize = 65_536;
-/// Pages of waiters that are read at a time: the connections are shared with claims and reconcilers.
+/// Pages that are read at a time. Few, because claims and reconcilers share the connections.
 const READS: usize = 2;
-/// While so many are under way, answers do not wait for those that they wake: a call that ends a thousand tasks is answered when they have
-/// ended.
+/// While this many wake-ups are under way, replies do not wait for re-evaluations: a call that ends a thousand tasks is answered as soon
+/// as they have ended.
 const BUSY: usize = 128;
 
 pub struct Wakeups {
     database: Arc<dyn Database>,
     writers: Arc<Writers>,
     background: Background,
-    /// Those that this replica works on.
+    /// The wake-ups that this replica processes now.
     under_way: Mutex<HashSet<WakeupId>>,
     reads: Semaphore,
 }
@@ -44,12 +44,12 @@ impl Wakeups {
         Self { database, writers, background, under_way: Mutex::default(), reads: Semaphore::new(READS) }
     }
 
-    /// Answers a command. First those are re-evaluated that wait for what it let go of, a page of each: so whoever got the answer finds
-    /// them ready. What is left goes on beside.
+    /// Answers a command. Before that, it re-evaluates the first page of each wake-up that the command caused, so the caller finds these
+    /// tasks ready. The other pages follow in the background.
     pub(super) fn answer(self: &Arc<Self>, pending: Pending, answer: Result<Reply, Error>, caused: Vec<Wakeup>) {
         let is_busy = self.under_way.lock().len() >= BUSY;
         if caused.is_empty() || is_busy || matches!(pending.command.op, Op::Reevaluate(_)) {
-            // A re-evaluation may cause the next one, and so on along a chain: nobody waits for all of that.
+            // A re-evaluation may cause another one, along a chain of tasks. Replies must not wait for the whole chain.
             self.send(pending, answer);
             caused.into_iter().for_each(|wakeup| self.work_off(wakeup));
             return;
@@ -77,20 +77,20 @@ impl Wakeups {
         }
     }
 
-    /// Whoever claimed is gone: the leases go back unharmed instead of waiting for their time.
+    /// Releases the leases of a claim whose caller is gone, so that the tasks need not wait until the leases expire.
     fn hand_back(&self, leased: &[TaskState]) {
         for task in leased {
             let Some(lease) = &task.lease else { continue };
             let release = op::Release { task: task.id, lease: lease.id, reason: "the claim was abandoned".into() };
             let writers = self.writers.clone();
             self.background.spawn(async move {
-                // A failure is made good by the lease's expiry.
+                // If this fails, the lease expires.
                 let _ = writers.submit(release).await;
             });
         }
     }
 
-    /// Works the whole wake-up off, beside.
+    /// Processes the whole wake-up in the background.
     pub(super) fn work_off(self: &Arc<Self>, wakeup: Wakeup) {
         let wakeups = self.clone();
         self.background.spawn(async move {
@@ -100,11 +100,11 @@ impl Wakeups {
         });
     }
 
-    /// Works off a page of the wake-up for the leader of this epoch; answers what is left. One that this replica works on already is
-    /// left alone.
+    /// Processes a page of the wake-up for the leader of this epoch, and returns what is left. Does nothing if this replica already
+    /// processes the wake-up.
     ///
     /// # Errors
-    /// Of the page; the wake-up stands where it was.
+    /// If the page failed; the wake-up then stays at this page.
     pub async fn work_off_page(self: &Arc<Self>, open: OpenWakeup, epoch: i64) -> Result<Option<OpenWakeup>, Error> {
         let Some(mut work) = Work::begin(self, open.wakeup, Some(epoch)) else { return Ok(None) };
         work.is_whole = open.is_whole;
@@ -128,13 +128,13 @@ struct Work {
 }
 
 impl Work {
-    /// `None`: somebody is at it here, or too many are.
+    /// `None` if this replica already processes the wake-up, or too many others.
     fn begin(wakeups: &Arc<Wakeups>, wakeup: Wakeup, epoch: Option<i64>) -> Option<Self> {
         let mut under_way = wakeups.under_way.lock();
         (under_way.len() < AT_ONCE && under_way.insert(wakeup.id)).then(|| Self { wakeups: wakeups.clone(), wakeup, epoch, is_whole: true })
     }
 
-    /// Has one page re-evaluated; answers whether there are more.
+    /// Re-evaluates one page; returns whether there are more.
     async fn page(&mut self) -> Result<bool, Error> {
         if self.wakeups.background.is_stopping() && self.epoch.is_some() {
             return Ok(false);
@@ -145,7 +145,7 @@ impl Work {
             Error::Unavailable
         })?;
         drop(reading);
-        // Behind a page of which something is left, the wake-up must not be moved on or ended: the leader comes back to that page.
+        // If a page was not done completely, the wake-up must neither move past it nor end, so that the leader repeats it.
         let progress = Progress { wakeup: self.wakeup.id, next: waiters.next, more_want_key: waiters.more_want_key };
         let progress = self.is_whole.then_some(progress);
         let op = op::Reevaluate { tasks: waiters.tasks, progress };

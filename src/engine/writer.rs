@@ -1,7 +1,7 @@
 //! A writer: one connection, one batch after the other.
 //!
-//! Nothing cancels a writer in the middle of a query. A batch that meets a conflict is decided again on fresh rows; one that meets an
-//! error of its own is split until the culprit stands alone; one whose commit is in doubt is settled before anybody gets an answer.
+//! Nothing cancels a writer in the middle of a query. After a conflict, a batch is decided again on fresh rows. A batch that causes an
+//! error is split until the command that causes it is alone. If the outcome of a commit is unknown, it is found out before any reply.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,15 +24,15 @@ use super::replica::feed::Feed;
 use super::replica::{OpenRead, Replica};
 use super::wakeups::Wakeups;
 
-/// After so many conflicts in a row a batch gives up.
+/// How often a batch is decided again after a conflict.
 const CONFLICTS: u32 = 3;
-/// A command may ask for more rows so many times.
+/// How often a command is tried again because it needs more rows or met a lock.
 const TRIES: u32 = 8;
-/// How long a batch waits for a database that is away.
+/// How long a batch waits for a database that can't be reached.
 const PATIENCE: Duration = Duration::from_secs(5);
 const RECONNECT_EVERY: Duration = Duration::from_millis(100);
 
-/// What writers work with, besides their own connections.
+/// What all writers share.
 pub(super) struct Shared {
     pub clock: Arc<Clock>,
     pub random: Arc<Random>,
@@ -47,34 +47,34 @@ pub(super) struct WriterTask {
     shared: Arc<Shared>,
     name: &'static str,
     writer: Box<dyn Writer>,
-    /// The last commit's fate is not known yet.
+    /// The last commit, while its outcome is unknown.
     in_doubt: Option<Doubt>,
     lock_patience: LockPatience,
 }
 
-/// What may have been committed.
+/// A commit whose outcome is unknown.
 enum Doubt {
     Batch(Box<WorkingSet>, OpenRead),
     Maintenance,
 }
 
-/// What became of one try of a batch.
+/// The outcome of one try of a batch.
 enum Try {
-    /// Committed, or there was nothing to write; the replies stand beside their commands.
+    /// Committed, or there was nothing to write; the outcomes are in the order of the commands.
     Done(Box<WorkingSet>, Vec<Decided>),
     NotLeader,
     Conflict,
-    /// Others have locked rows for too long.
+    /// Rows were locked for too long.
     Locked,
     Away,
-    /// It can't be used any more; waiting does not help.
+    /// The database can't be used any more; waiting does not help.
     Unusable,
-    /// It may or may not have committed; what it would have written, if that can still be found out.
+    /// The outcome of the commit is unknown. `None` if it can't be found out any more.
     InDoubt(Option<Box<WorkingSet>>),
     Failed(database::Error),
 }
 
-/// What a command came to, and the wake-ups that it caused.
+/// The outcome of a command, and the wake-ups that it caused.
 type Decided = (Result<Reply, Halt>, Vec<Wakeup>);
 
 impl WriterTask {
@@ -85,7 +85,7 @@ impl WriterTask {
         Ok(task)
     }
 
-    /// Carries out what comes into the inbox, until it is closed and empty.
+    /// Executes the work from the inbox until the inbox is closed and empty.
     pub async fn run(mut self, inbox: Arc<Inbox>) {
         while let Some(work) = inbox.next().await {
             match work {
@@ -104,7 +104,7 @@ impl WriterTask {
         self.writer.close().await;
     }
 
-    /// Answers every command but those that need more rows, which it hands back.
+    /// Executes a batch and answers its commands. Returns those that must be tried again, because they need more rows or met a lock.
     async fn carry_out(&mut self, batch: Vec<Pending>) -> Vec<Pending> {
         let started = Instant::now();
         let mut again = Vec::new();
@@ -113,7 +113,7 @@ impl WriterTask {
             let mut conflicts = 0;
             let mut wait = self.lock_patience.wait();
             loop {
-                // What is loaded is as old as this moment, so the cache must not forget what it hears from here on.
+                // The rows that are loaded may be as old as this moment, so the cache must not forget what it learns from now on.
                 let read = self.shared.replica.begin_read();
                 match self.try_once(&batch, conflicts > 0, wait).await {
                     Try::Done(set, outcomes) => {
@@ -180,7 +180,7 @@ impl WriterTask {
         }
         let loaded = match self.writer.begin_and_load(&keys, wait).await {
             Ok(loaded) => loaded,
-            // Not rows but whole tables are locked: nobody is served until that is over.
+            // `Skip` leaves locked rows out, so a whole table must be locked: no command can be executed until that ends.
             Err(database::Error::Locked(text)) if wait == LockWait::Skip => return self.failed(database::Error::Unavailable(text)).await,
             Err(error) => return self.failed(error).await,
         };
@@ -208,7 +208,7 @@ impl WriterTask {
         }
     }
 
-    /// Slots in use as this replica knows them, for workers whose true ones were not asked for.
+    /// Adds the used slots from the cache, for workers whose slots were not loaded.
     fn hint_slots(&self, set: &mut WorkingSet) {
         let remembered = self.shared.replica.lock();
         let ids: Vec<_> = set.loaded.workers.keys().filter(|id| !set.loaded.slots.contains_key(*id)).cloned().collect();
@@ -218,7 +218,8 @@ impl WriterTask {
         }
     }
 
-    /// A commit in doubt may turn out to have happened, after its callers were told that nobody knows: then it is published late.
+    /// Finds out the outcome of the last commit if it is unknown. If it succeeded, its changes are published now, although its callers got
+    /// an error.
     async fn settle_doubt(&mut self) -> Result<(), database::Error> {
         if self.in_doubt.is_none() {
             return Ok(());
@@ -233,7 +234,7 @@ impl WriterTask {
                     self.shared.wakeups.work_off(wakeup);
                 }
             }
-            // Registered anew after a long time away, it can't tell; what became of a maintenance job is not kept.
+            // A writer that was registered again can't find out the outcome, and the changes of a maintenance job are not kept.
             Some(_) if committed || !is_same_writer => self.shared.feed.want_rebuild(),
             _ => {}
         }
@@ -267,7 +268,7 @@ impl WriterTask {
         }
     }
 
-    /// The connection broke at COMMIT: asks a new one what became of the batch, as long as the callers are patient.
+    /// The connection broke at COMMIT: finds out the outcome by a new connection, for at most [`PATIENCE`].
     async fn settle(&mut self, text: String, set: WorkingSet, outcomes: Vec<Decided>) -> Try {
         tracing::warn!(writer = self.name, error = text, "the outcome of a commit is unknown");
         let writer = self.writer.id();
@@ -289,7 +290,7 @@ impl WriterTask {
             }
             tokio::time::sleep(RECONNECT_EVERY).await;
         }
-        // Never a success that is not known.
+        // A commit must not be reported as a success while its outcome is unknown.
         Try::InDoubt(Some(Box::new(set)))
     }
 
@@ -311,7 +312,7 @@ impl WriterTask {
         };
         self.own();
         if matches!(job, Maintenance::CorrectCounts { .. }) {
-            // What this replica remembers may be wrong in another way than the database was. Should this fail, the feed's reader repeats it.
+            // The counts in the cache may be wrong in another way than those in the database were. If this fails, a rebuild repeats it.
             if self.shared.feed.read_counts().await.is_err() {
                 self.shared.feed.want_rebuild();
             }
@@ -323,7 +324,7 @@ impl WriterTask {
         Ok(done)
     }
 
-    /// A writer that was removed for its long silence has come back under another number.
+    /// Registers this writer's id as an own one. The id changes if the writer was removed after a long silence and registered again.
     fn own(&self) {
         self.shared.replica.lock().own(self.writer.id());
     }
@@ -332,7 +333,7 @@ impl WriterTask {
         Position { writer: self.writer.id(), n: self.writer.n() }
     }
 
-    /// Takes the batch into this replica's cache, and tells who watches.
+    /// Adds the batch to this replica's cache, and notifies watchers and other replicas.
     fn publish(&self, set: &WorkingSet, committed: Option<Position>, read: &OpenRead) {
         self.shared.replica.publish(set, committed, read);
         self.shared.feed.check_suspects();
@@ -342,7 +343,7 @@ impl WriterTask {
         }
     }
 
-    /// Answers all commands but those that need more rows, which it hands back.
+    /// Answers the commands, except those that must be tried again, which it returns.
     fn answer(&self, batch: Vec<Pending>, outcomes: Vec<Decided>) -> Vec<Pending> {
         let mut again = Vec::new();
         for (mut pending, (outcome, caused)) in batch.into_iter().zip(outcomes) {
@@ -371,7 +372,7 @@ impl WriterTask {
     }
 }
 
-/// The database can't serve: now, or until people have seen to it.
+/// The database can't serve: for now, or until a person has fixed it.
 fn away(error: &database::Error) -> Try {
     if error.is_lasting() { Try::Unusable } else { Try::Away }
 }

@@ -1,4 +1,4 @@
-//! The way to the writers: an inbox for each, and answers that come after the commit.
+//! Submits commands to the writers: each writer has an inbox, and replies come after the commit.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use super::Error;
 use super::inbox::{Inbox, Pending};
 
 pub struct Writers {
-    /// Commands that place leases or set up workers, and all others; where the database is not shared both are one.
+    /// For commands that place leases or set up workers. If the database is not shared, it is the same inbox as `ledger`.
     pub(super) placement: Arc<Inbox>,
     pub(super) ledger: Arc<Inbox>,
 }
@@ -22,16 +22,16 @@ impl Writers {
         Self { placement, ledger }
     }
 
-    /// Carries one command out; returns after its commit.
+    /// Executes one command; returns after its commit.
     ///
     /// # Errors
-    /// [`Error`] says why it was not carried out.
+    /// [`Error`] says why it was not executed.
     pub async fn submit<O: Operation + Into<Op>>(&self, command: impl Into<Command<O>>) -> Result<O::Reply, Error> {
         let mut replies = self.submit_all(vec![command.into()]).await;
         replies.pop().unwrap_or(Err(Error::Internal))
     }
 
-    /// Carries commands out, each on its own, in one commit where they fit into one batch.
+    /// Executes commands independently of each other, in one commit if they fit into one batch.
     pub async fn submit_all<O: Operation + Into<Op>>(&self, commands: Vec<Command<O>>) -> Vec<Result<O::Reply, Error>> {
         let mut answers = Vec::with_capacity(commands.len());
         let mut ledger = Vec::new();
@@ -42,28 +42,28 @@ impl Writers {
             let inbox = if command.op.is_placement() { &mut placement } else { &mut ledger };
             inbox.push(Pending::new(command.into_any(), reply));
         }
-        // Refused commands drop their reply channels; what that means stands here.
+        // A refused command drops its reply channel, so the reason is kept here.
         let refused = [self.ledger.push(ledger), self.placement.push(placement)].into_iter().find_map(Result::err);
         let mut replies = Vec::with_capacity(answers.len());
         for answer in answers {
             let reply = answer.await.unwrap_or_else(|_| Err(refused.clone().unwrap_or(Error::Unavailable)));
-            // An operation's reply is of its own type, so this never fails.
+            // Each operation has its own reply type, so this never fails.
             replies.push(reply.and_then(|reply| reply.try_into().map_err(|_| Error::Internal)));
         }
         replies
     }
 
-    /// Has a maintenance job done between two batches.
+    /// Runs a maintenance job between two batches.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] when it failed: it is to be asked for again.
+    /// If the job was not done; the caller tries again later.
     pub async fn maintain(&self, job: Maintenance) -> Result<Done, Error> {
         let (reply, answer) = oneshot::channel();
         self.ledger.push_maintenance(job, reply)?;
         answer.await.unwrap_or(Err(Error::Unavailable))
     }
 
-    /// What was taken in is carried out; nothing more is taken in.
+    /// Accepted commands are still executed; new ones are refused.
     pub(super) fn close(&self) {
         self.placement.close();
         self.ledger.close();

@@ -1,4 +1,4 @@
-//! The kept numbers of tasks against the tables. The program alone never lets them differ; a restored backup or an edit by hand may.
+//! Compares the stored counts with the tables. The program never makes them differ, but a restored backup or a manual edit may.
 
 use std::sync::Arc;
 
@@ -9,13 +9,13 @@ use tokio::sync::Mutex;
 
 use super::{Context, RECONCILE_EVERY_MS, unreadable};
 
-/// The first check after a start or a change of leader, and the next after a correction that failed: soon, but not while everybody
-/// comes back.
+/// The delay of the first check after a start or a change of leader, and of the next check after a failed correction. It is not shorter
+/// because all clients reconnect at a start.
 const SOON_MS: Ms = 60_000;
-/// A check reads all tasks.
+/// The time between two checks. It is long because a check reads all tasks.
 const EVERY_MS: Ms = 3_600_000;
 
-/// When the next check is due, under which leadership.
+/// When the next check is due, and in which epoch.
 #[derive(Default)]
 struct Due {
     epoch: Option<i64>,
@@ -39,7 +39,7 @@ async fn check_when_due(context: Context, due: Arc<Mutex<Due>>) -> Result<Option
     if now < due.at {
         return Ok(Some(due.at));
     }
-    // Also after a failure: a run that takes too long is not to be tried all the time.
+    // Set before the check, so that a check that fails because it takes too long is not repeated at once.
     due.at = now + EVERY_MS;
     let missing = tokio::select! {
         biased;

@@ -1,7 +1,7 @@
-//! Ends leases whose time is over.
+//! Ends expired leases.
 //!
-//! The time that counts is the database's. While nobody could renew leases, or when that clock stepped, they get a grace first: so each
-//! run begins with the service mark, which tells of both.
+//! They expire by the database's clock. After a time in which nobody could renew them, or a step of that clock, they get a grace first. So
+//! each run begins with the service mark, which shows both.
 
 use std::sync::Arc;
 
@@ -18,10 +18,10 @@ use tokio::sync::Mutex;
 use super::service::{self, ClockSteps, Reading, STEP_MS};
 use super::{Context, PAGE, PAGE_ROWS, RECONCILE_EVERY_MS, unreadable};
 
-/// So long do workers have to come back after a time in which no replica served.
+/// How long workers have to renew their leases after a time in which no replica served.
 const GRACE_MS: i64 = 10_000;
-/// A clock that steps and steps back between two runs is seen by neither; leases that were decided on in between are found by this. It
-/// reads all active leases.
+/// The interval of the search for leases that last too long. Neither run notices a clock that steps and steps back between two of them, so
+/// leases that were made or renewed in between have a wrong end. The search reads all active leases.
 const LOOK_BEHIND_EVERY_MS: Ms = 5_000;
 
 pub(super) async fn run(context: Context, steps: ClockSteps) {
@@ -37,17 +37,16 @@ struct Clock {
     epoch: Option<i64>,
     read: Option<Reading>,
     grace: Grace,
-    /// From when on, by this machine's elapsed time, a look for leases that seem to last longer than their TTL is due: the clock may have
-    /// stepped back unseen.
+    /// When the next search for leases that last longer than their TTL is due, in the elapsed time of this process.
     look_behind_ms: Ms,
 }
 
 impl Clock {
-    /// Answers how far the clock has stepped since the last run.
+    /// Returns how far the clock has stepped since the last run.
     fn heed(&mut self, epoch: i64, service: Service, reading: Reading) -> Ms {
         let mut step = self.step(&reading);
         if self.epoch != Some(epoch) {
-            // A step forward ends the leadership of before, so it is perhaps for this one to follow.
+            // A step forward also ends the previous leadership, so the new leader may have to adjust the leases.
             step = self.steps.recent(reading.told_ms);
             *self = Self { steps: self.steps.clone(), epoch: Some(epoch), ..Self::default() };
         }
@@ -95,7 +94,7 @@ async fn reconcile(context: Context, clock: Arc<Mutex<Clock>>) -> Result<Option<
         if due.items.is_empty() {
             return Ok(due.next_at);
         }
-        // Marked after the look, so that the grace is of that moment or later, however long the look took.
+        // The mark is written after the query, so that a gap in service during the query gives a grace too.
         let (service, reading) = service::marked(&context.engine, &clock.steps).await.map_err(unreadable)?;
         if clock.has_stepped(&reading) {
             return Ok(Some(context.engine.clock.now()));
@@ -111,7 +110,7 @@ async fn reconcile(context: Context, clock: Arc<Mutex<Clock>>) -> Result<Option<
     }
 }
 
-/// Answers whether this replica still leads.
+/// Moves the ends of all active leases by the step. Returns whether this replica still leads.
 async fn follow_step(context: &Context, step_ms: Ms, at: Ms) -> Result<bool, Error> {
     let mut after = None;
     loop {
@@ -127,12 +126,12 @@ async fn follow_step(context: &Context, step_ms: Ms, at: Ms) -> Result<bool, Err
     }
 }
 
-/// Answers whether this replica still leads.
+/// Returns whether this replica still leads.
 async fn end(context: &Context, leases: Vec<(TaskId, LeaseId)>, grace: Grace) -> Result<bool, Error> {
     let expire = |(task, lease)| op::ExpireLease { task, lease, grace };
     let Some(replies) = context.submit_led(leases.into_iter().map(expire)).await? else { return Ok(false) };
     for reply in replies {
-        // Renewed since it was looked at; when it is due next stands beside it now.
+        // The lease was renewed after the query, or got a grace.
         if let Due::Later(at) = reply {
             context.engine.alarms.lease_due.ring_before(at);
         }

@@ -1,7 +1,7 @@
-//! Which replica reconciles: the holder of a row with an epoch, on the database's clock.
+//! Leader election. The leader is the holder of a row with an epoch, by the database's clock.
 //!
-//! It keeps the work in one place; nothing unsafe happens when two believe that they lead: their commands carry the epoch, which is
-//! checked in the commit, and [`decide`](bloom_core::decide) looks at everything again anyway.
+//! Leadership keeps the reconcilers on one replica. Two replicas that both believe to lead do no harm: their commands carry the epoch,
+//! which is checked in the commit, and [`decide`](bloom_core::decide) checks everything else again.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -14,13 +14,13 @@ use tokio::time::Instant;
 const RENEW_EVERY: Duration = Duration::from_millis(300);
 const TTL_MS: i64 = 1_000;
 
-/// This replica's leadership, if it has it: the epoch.
+/// The epoch of this replica's leadership, if it leads.
 #[derive(Clone, Debug, Default)]
 pub struct Leadership(Arc<Inner>);
 
 #[derive(Debug, Default)]
 struct Inner {
-    /// 0 = another leads.
+    /// 0 if this replica does not lead.
     epoch: AtomicI64,
     changed: Notify,
 }
@@ -49,7 +49,7 @@ impl Leadership {
 
 pub(super) async fn keep(engine: Engine, leadership: Leadership) {
     let mut renewed = Instant::now();
-    // Of this process alone: a restart is a new holder.
+    // Unique for each process, so a restarted process is a new holder.
     let holder = format!("{:016x}{:016x}", engine.random.draw(), engine.random.draw());
     while !engine.background.is_stopping() {
         match engine.database.lead(&holder, TTL_MS).await {
@@ -58,7 +58,7 @@ pub(super) async fn keep(engine: Engine, leadership: Leadership) {
                 change(&engine, &leadership, Some(epoch));
             }
             Ok(None) => change(&engine, &leadership, None),
-            // Not known: it counts until it has run out for certain.
+            // The outcome is unknown, so the leadership counts until it has certainly expired.
             Err(error) => {
                 tracing::debug!(%error, "leadership could not be renewed");
                 if renewed.elapsed() > Duration::from_millis(TTL_MS.unsigned_abs()) {
@@ -74,12 +74,12 @@ pub(super) async fn keep(engine: Engine, leadership: Leadership) {
     }
     if leadership.epoch().is_some() {
         change(&engine, &leadership, None);
-        // Another replica takes over at once instead of after a second.
+        // Then another replica takes over at once instead of after a second.
         let _ = engine.database.resign(&holder).await;
     }
 }
 
-/// Every change goes through here, also when a commit was refused for want of leadership: metrics and log tell of each.
+/// Sets the leadership. Every change goes through this function, also after a refused commit, so that metrics and logs contain it.
 pub(super) fn change(engine: &Engine, leadership: &Leadership, epoch: Option<i64>) {
     if leadership.epoch() == epoch {
         return;

@@ -1,4 +1,4 @@
-//! Marks workers that have not been seen for too long.
+//! Marks workers as lost that have not been seen for too long.
 
 use bloom_core::Ms;
 use bloom_core::command::Loss;
@@ -8,7 +8,7 @@ use bloom_engine::Error;
 
 use super::{Context, PAGE_ROWS, RECONCILE_EVERY_MS, unreadable};
 
-/// The next deadline is known, and a worker that comes meanwhile has one of its own no sooner than this part of the time.
+/// Runs per time limit. This is enough, because the next deadline is known, and a worker that appears later is due a whole limit later.
 const RUNS_PER_LIMIT: i64 = 10;
 
 pub(super) async fn run(context: Context) {
@@ -21,7 +21,7 @@ async fn reconcile(context: Context) -> Result<Option<Ms>, Error> {
     let engine = &context.engine;
     let silent_for_ms = context.options.worker_offline_after_ms;
     let due = engine.database.silent_workers(silent_for_ms, PAGE_ROWS).await.map_err(unreadable)?;
-    // While nobody served, and when the clock stepped, nobody could be seen.
+    // While no replica served, and when the clock stepped, no worker could be seen.
     let served_since = match due.items.is_empty() {
         true => 0,
         false => engine.database.mark_served().await.map_err(unreadable)?.resumed_at,

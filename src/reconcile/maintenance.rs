@@ -1,4 +1,4 @@
-//! What keeps the database small: counts are compacted, and what is old is removed, in small pages.
+//! Keeps the database small: compacts counts and removes old rows, in small pages.
 
 use bloom_core::Ms;
 use bloom_database::Maintenance;
@@ -7,12 +7,12 @@ use bloom_engine::Error;
 use super::{Context, RECONCILE_EVERY_MS};
 
 const DAY_MS: Ms = 24 * 60 * 60 * 1000;
-/// Batches stay this long for replicas that follow; one that is further behind reads everything anew.
+/// How long batches are kept for other replicas. A replica that is further behind rebuilds its cache.
 const BATCHES_KEPT_MS: Ms = 60_000;
 const RETAIN_EVERY_MS: Ms = 5_000;
 const REMOVE_AT_ONCE: i64 = 200;
 const AUDIT_AT_ONCE: i64 = 1_000;
-/// Pages of one run; the next run goes on.
+/// Pages of one run; the next run continues.
 const PAGES: usize = 20;
 
 pub(super) async fn compact(context: Context) {
@@ -25,12 +25,12 @@ pub(super) async fn compact(context: Context) {
         .await;
 }
 
-/// Removes finished tasks and old audit entries whose time is over.
+/// Removes finished tasks and audit entries whose retention time is over.
 pub(super) async fn retain(context: Context) {
     context.every("retention", RETAIN_EVERY_MS, retain_once).await;
 }
 
-/// Neither waits for the other to work out.
+/// Does both even if one of them fails.
 async fn retain_once(context: Context) -> Result<(), Error> {
     let tasks = remove_tasks(&context).await;
     prune_audit(&context).await.and(tasks)

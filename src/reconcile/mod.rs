@@ -1,8 +1,8 @@
 //! The loops that drive the observed state toward the desired one.
 //!
-//! They own no state: each looks at the database, by an index and in pages, and sends commands like everybody else. Changes that this
-//! replica hears of, and deadlines, make it look sooner; none depends on them, since each looks every second or so anyway. All but the
-//! service mark run on the replica that leads.
+//! They own no state: each one queries the database, by an index and in pages, and sends commands as requests do. Changes and deadlines
+//! that this replica learns of make it run sooner, but no loop depends on them, because each one also runs at a fixed interval. All loops
+//! except the service mark run on the leader.
 
 mod counts;
 mod expire;
@@ -25,25 +25,25 @@ pub use leader::Leadership;
 #[derive(Clone, Debug)]
 pub struct ReconcileOptions {
     pub worker_offline_after_ms: i64,
-    /// How often the control plane is asked for its workers.
+    /// How often the list of workers is read from the membridge control plane.
     pub worker_sync_ms: i64,
-    /// Of a lease by push.
+    /// The TTL of a lease by push.
     pub lease_ttl_ms: i64,
-    /// Days that finished tasks are kept; 0 = for ever.
+    /// Days that finished tasks are kept; 0 means forever.
     pub task_retention_days: u32,
-    /// Days that the audit trail is kept; 0 = for ever.
+    /// Days that the audit trail is kept; 0 means forever.
     pub audit_retention_days: u32,
 }
 
-/// Each reconciler runs at least this often, even if every notification was lost.
+/// The usual interval of a reconciler, which also runs if every notification was lost.
 pub const RECONCILE_EVERY_MS: Ms = 1_000;
-/// After an error, the next try.
+/// The delay of the next try after an error.
 const RETRY_MS: Ms = 500;
-/// Rows that a loop takes up at once.
+/// Rows per page of a loop.
 pub const PAGE: usize = 500;
 const PAGE_ROWS: i64 = PAGE as i64;
 
-/// Starts the loops; they end with the engine. What the caller adds to them runs by the same [`Context`].
+/// Starts the loops, which end with the engine. The caller can run further loops with the [`Context`] that is returned.
 pub fn start(engine: &Engine, options: ReconcileOptions) -> Context {
     let leadership = Leadership::default();
     let context = Context { engine: engine.clone(), leadership: leadership.clone(), options };
@@ -60,7 +60,7 @@ pub fn start(engine: &Engine, options: ReconcileOptions) -> Context {
     context
 }
 
-/// What a loop works with.
+/// What each loop needs.
 #[derive(Clone)]
 pub struct Context {
     pub engine: Engine,
@@ -69,11 +69,10 @@ pub struct Context {
 }
 
 impl Context {
-    /// Has commands carried out that count only while this replica leads. `None`: it leads no more, and nothing is due here until that
-    /// changes.
+    /// Executes commands that are valid only while this replica leads. `None` if it no longer leads; then nothing is due here.
     ///
     /// # Errors
-    /// Of the first that failed.
+    /// The error of the first command that failed.
     pub async fn submit_led<O>(&self, ops: impl IntoIterator<Item = O>) -> Result<Option<Vec<O::Reply>>, Error>
     where
         O: Operation + Into<Op>,
@@ -90,14 +89,13 @@ impl Context {
         }
     }
 
-    /// The commit said that somebody else leads. Nothing is due here until that changes.
+    /// Records that a commit was refused because another replica leads. Returns the next run: none until this replica leads again.
     pub fn stands_down(&self) -> Option<Ms> {
         leader::change(&self.engine, &self.leadership, None);
         None
     }
 
-    /// Runs `reconcile` while this replica leads: whenever its alarm rings, its next time has come, or `every_ms` have passed. The run
-    /// answers when it wants to be run again at the latest.
+    /// Runs `reconcile` while this replica leads: when its alarm rings, at the time that its last run returned, and every `every_ms`.
     pub async fn run<F>(&self, name: &'static str, alarm: &Alarm, every_ms: Ms, mut reconcile: impl FnMut(Self) -> F)
     where
         F: Future<Output = Result<Option<Ms>, Error>>,
@@ -126,7 +124,7 @@ impl Context {
         }
     }
 
-    /// As [`run`](Self::run), at a fixed pace.
+    /// As [`run`](Self::run), at a fixed interval.
     pub async fn every<F>(&self, name: &'static str, pause_ms: Ms, mut reconcile: impl FnMut(Self) -> F)
     where
         F: Future<Output = Result<(), Error>>,

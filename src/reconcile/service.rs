@@ -1,4 +1,4 @@
-//! The mark of service: every replica tells the database twice a second that it serves.
+//! The service mark: every replica records in the database twice a second that it serves.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,12 +9,12 @@ use bloom_engine::Engine;
 use parking_lot::Mutex;
 
 const EVERY: Duration = Duration::from_millis(500);
-/// The database's clock and this machine's may differ by so much between two runs; more is a step.
+/// If the database's clock and this machine's differ by more than this between two runs, the database's clock has stepped.
 pub(super) const STEP_MS: Ms = 2_000;
-/// So long after a step a new leader follows it. That its predecessor has done so as well does no harm.
+/// For this long after a step, a new leader adjusts leases by it. If its predecessor did so too, it does no harm.
 const FOLLOWED_FOR_MS: Ms = 10_000;
 
-/// What the database's clock told, between two moments here: however long the answer took, it was read in between.
+/// A reading of the database's clock, and the local times of query and answer. The clock was read between these two.
 #[derive(Clone, Copy)]
 pub(super) struct Reading {
     pub now: Ms,
@@ -23,12 +23,12 @@ pub(super) struct Reading {
 }
 
 impl Reading {
-    /// Of an answer that has just come.
+    /// A reading whose answer has just arrived.
     pub fn of(engine: &Engine, asked_ms: Ms, now: Ms) -> Self {
         Self { now, asked_ms, told_ms: engine.clock.elapsed_ms() }
     }
 
-    /// How far the clock has moved besides what has passed since an earlier reading; 0 where both fit together.
+    /// How far the clock has stepped since an earlier reading; 0 if its movement fits the elapsed time.
     pub fn step_since(&self, earlier: &Self) -> Ms {
         let moved = self.now - earlier.now;
         let (least, most) = (self.asked_ms - earlier.told_ms, self.told_ms - earlier.asked_ms);
@@ -36,14 +36,14 @@ impl Reading {
     }
 }
 
-/// What this replica has seen of the database's clock: each service mark reads it.
+/// The steps of the database's clock that this replica has noticed; each service mark reads the clock.
 #[derive(Clone, Default)]
 pub(super) struct ClockSteps(Arc<Mutex<Seen>>);
 
 #[derive(Default)]
 struct Seen {
     read: Option<Reading>,
-    /// The last step, and when it was seen.
+    /// The last step, and when it was noticed.
     step: Option<(Ms, Ms)>,
 }
 
@@ -56,7 +56,7 @@ impl ClockSteps {
         }
     }
 
-    /// 0: there was none of late.
+    /// The last step; 0 if there was none recently.
     pub fn recent(&self, elapsed_ms: Ms) -> Ms {
         let seen = self.0.lock();
         seen.step.filter(|(_, at)| elapsed_ms - at < FOLLOWED_FOR_MS).map_or(0, |(step_ms, _)| step_ms)
@@ -73,8 +73,8 @@ pub(super) async fn marked(engine: &Engine, steps: &ClockSteps) -> bloom_databas
     Ok((service, reading))
 }
 
-/// A gap in the marks of all replicas together is a time in which no lease could be renewed. On SQLite the log of writes is kept short
-/// at the same pace.
+/// Writes service marks until the stop. During a gap in the marks of all replicas together, no lease could be renewed. On SQLite, each
+/// mark is followed by a checkpoint, which keeps the write-ahead log short.
 pub(super) async fn mark(engine: Engine, steps: ClockSteps) {
     loop {
         let outcome = match marked(&engine, &steps).await {
@@ -102,7 +102,7 @@ mod tests {
         let first = Reading { now: 1_000_000, asked_ms: 0, told_ms: 10 };
         for (now, asked_ms, told_ms, step) in [
             (1_001_000, 1_000, 1_010, 0),
-            // Its clock was read long before it answered.
+            // The clock was read long before the answer arrived.
             (1_001_000, 1_000, 6_000, 0),
             (1_006_000, 1_000, 6_000, 0),
             (4_601_000, 1_000, 1_010, 3_599_990),

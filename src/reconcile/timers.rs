@@ -1,4 +1,4 @@
-//! Parked tasks whose time has come: their `not_before`, or the end of their reservation.
+//! Re-evaluates parked tasks that are due: their `not_before` has passed, or their reservation has ended.
 
 use bloom_core::Ms;
 use bloom_core::op;

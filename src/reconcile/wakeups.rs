@@ -1,4 +1,4 @@
-//! Wake-ups that nobody works off: the replica that made them died, or had too many.
+//! Processes wake-ups that no replica processes: the one that made them died, or had too many.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,9 +13,9 @@ use tokio::sync::Mutex;
 
 use super::{Context, PAGE, PAGE_ROWS, RECONCILE_EVERY_MS, unreadable};
 
-/// Pages of wake-ups that one run reads; the next run goes on.
+/// Pages of wake-ups that one run reads.
 const PAGES: usize = 20;
-/// Pages of each wake-up's waiters between two runs.
+/// Pages of waiting tasks that one run processes for each wake-up.
 const ROUNDS: usize = 4;
 
 pub(super) async fn run(context: Context) {
@@ -24,7 +24,7 @@ pub(super) async fn run(context: Context) {
     context.run("wakeups", &alarm, RECONCILE_EVERY_MS, |context| reconcile(context, seen.clone())).await;
 }
 
-/// The wake-ups of the last run: one that has not moved since is nobody's.
+/// The wake-ups of the last run. If one has not advanced since, no replica processes it.
 #[derive(Default)]
 struct Seen {
     epoch: Option<i64>,
@@ -34,7 +34,7 @@ struct Seen {
 async fn reconcile(context: Context, seen: Arc<Mutex<Seen>>) -> Result<Option<Ms>, Error> {
     let mut seen = seen.lock().await;
     let Some(epoch) = context.leadership.epoch() else { return Ok(None) };
-    // A new leader follows a dead one, perhaps: what it finds is nobody's.
+    // The leader before may have died, so a new leader processes all wake-ups that it finds.
     let is_first = seen.epoch != Some(epoch);
     let before = std::mem::take(&mut seen.cursors);
     let mut open = Vec::new();
@@ -54,9 +54,9 @@ async fn reconcile(context: Context, seen: Arc<Mutex<Seen>>) -> Result<Option<Ms
         }
     }
     seen.epoch = Some(epoch);
-    // A page of each in turn, so that none waits for all of another; then a look at what has come meanwhile.
+    // One page of each wake-up in turn, so that none waits until another is finished. The next run finds those that are new.
     for _ in 0..ROUNDS {
-        // Together, so that one commit does for many of them.
+        // The pages are submitted together, so that they share commits.
         let pages = std::mem::take(&mut open).into_iter().map(|wakeup| context.engine.wakeups.work_off_page(wakeup, epoch));
         for outcome in join_all(pages).await {
             match outcome {

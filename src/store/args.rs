@@ -1,4 +1,4 @@
-//! Values on their way into a statement: single ones, arrays, and whole sets of rows.
+//! Arguments of statements: single values, arrays, and sets of rows.
 
 use std::borrow::Cow;
 
@@ -54,7 +54,7 @@ impl<'a> Bulk<'a> {
     }
 }
 
-/// One row on its way to PostgreSQL.
+/// One row as an argument for PostgreSQL.
 struct Record<'r> {
     ty: &'static str,
     values: &'r [Value<'r>],
@@ -104,7 +104,7 @@ impl Encode<'_, Postgres> for Bulk<'_> {
     }
 }
 
-/// Keys to look for: a PostgreSQL array, a JSON text on SQLite.
+/// Keys to look up: an array on PostgreSQL, a JSON text on SQLite.
 #[derive(Debug)]
 enum Array<'a> {
     Uuid(Vec<Uuid>),
@@ -115,7 +115,7 @@ enum Array<'a> {
 impl Array<'_> {
     fn json(&self) -> Result<String, BoxDynError> {
         Ok(match self {
-            // In the form that `unhex` reads.
+            // Without hyphens, because `unhex` does not accept them.
             Self::Uuid(ids) => serde_json::to_string(&ids.iter().map(Uuid::as_simple).collect::<Vec<_>>())?,
             Self::Int(ints) => serde_json::to_string(ints)?,
             Self::Text(texts) => serde_json::to_string(texts)?,

@@ -1,4 +1,4 @@
-//! The program carries the migrations: a new one makes a new program.
+//! Rebuilds the program after a change of its embedded migrations.
 
 fn main() {
     println!("cargo:rerun-if-changed=../../migrations");

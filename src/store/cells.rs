@@ -1,4 +1,4 @@
-//! What a cell of a row holds: how each type is written and read; and the rows that come back.
+//! Cells: how each type is written to and read from a column of a row.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -48,7 +48,7 @@ impl Value<'_> {
         match self {
             Self::Uuid(Some(id)) => push_uuid(out, *id),
             Self::Int(Some(n)) => write!(out, "{n}")?,
-            // JSON has no infinities; nothing here makes any.
+            // JSON has no infinities, and no value is infinite.
             Self::Real(Some(n)) if n.is_finite() => write!(out, "{n:?}")?,
             Self::Bool(Some(b)) => out.push_str(if *b { "true" } else { "false" }),
             Self::Text(Some(text)) => out.push_str(&serde_json::to_string(text)?),
@@ -64,21 +64,21 @@ fn push_uuid(json: &mut String, id: Uuid) {
     json.push('"');
 }
 
-/// What a cell is filled with.
+/// A type that can be written to a cell.
 pub(super) trait Write<'a> {
     const TYPE: Type;
-    /// What it is read back as.
+    /// The type as which it is read back.
     type Owned: Read;
     fn value(self) -> Value<'a>;
 }
 
-/// What a cell is read as.
+/// A type that can be read from a cell.
 pub(super) trait Read: Sized {
     type Stored: Stored;
     fn of(stored: Self::Stored) -> Result<Self, Error>;
 }
 
-/// What both databases answer.
+/// A type that both databases return.
 pub(super) trait Stored: for<'r> Decode<'r, Sqlite> + SqlType<Sqlite> + for<'r> Decode<'r, Postgres> + SqlType<Postgres> {}
 impl<T> Stored for T where T: for<'r> Decode<'r, Sqlite> + SqlType<Sqlite> + for<'r> Decode<'r, Postgres> + SqlType<Postgres> {}
 
@@ -108,7 +108,7 @@ macro_rules! stored_as_is {
 }
 stored_as_is!(Uuid = Uuid, i64 = Int, f64 = Real, bool = Bool);
 
-/// As PostgreSQL counts and measures; no column has it.
+/// The type of PostgreSQL's `octet_length` and integer literals; no column has it.
 impl Read for i32 {
     type Stored = Self;
     fn of(stored: Self) -> Result<Self, Error> {
@@ -135,7 +135,7 @@ macro_rules! stored_as_text {
 }
 stored_as_text!(String, self => Cow::Borrowed(self), stored => Ok(stored););
 
-/// Words of closed sets.
+/// Enumerations, stored as words.
 macro_rules! stored_as_word {
     ($($rust:ty),+) => {
         stored_as_text!($(

@@ -1,4 +1,4 @@
-//! Whose time counts. PostgreSQL's clock is read in its statements; for SQLite this process has to know the time.
+//! The database's clock. PostgreSQL's clock is read in its statements; for SQLite, this process provides the time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -8,20 +8,20 @@ use rustix::time::{ClockId, clock_gettime};
 
 #[derive(Clone, Debug, Default)]
 pub enum Clock {
-    /// PostgreSQL's clock; with SQLite the machine's.
+    /// PostgreSQL's clock, or the machine's with SQLite.
     #[default]
     Database,
-    /// Set by hand, for tests.
+    /// A manual clock, for tests.
     Manual(Arc<AtomicI64>),
 }
 
-/// A wall clock this far from the time that counts has been set.
+/// If the wall clock differs by more than this from the steady clock, somebody has set it.
 const STEP_MS: i64 = 2_000;
 
 type Read = Box<dyn Fn() -> Ms + Send + Sync>;
 
-/// The time since the machine started, moved by an offset to where the wall clock was when that was taken. So time goes on evenly,
-/// through sleeps too, whatever is done to the wall clock; [`follow`](Self::follow) takes such a change over in one known moment.
+/// The time since the machine started, plus an offset that makes it the wall-clock time. So time advances evenly, also while the machine
+/// sleeps and if the wall clock is set. [`follow`](Self::follow) takes such a change over at one known moment.
 pub(super) struct SteadyClock {
     wall: Read,
     since_start: Read,
@@ -42,7 +42,7 @@ impl SteadyClock {
         self.offset.load(Ordering::SeqCst).saturating_add((self.since_start)())
     }
 
-    /// Takes the wall clock's time over if that was set: answers by how many ms, forward if positive.
+    /// Takes over the wall clock's time if it was set. Returns the step in ms, which is positive if forward.
     pub fn follow(&self) -> Option<i64> {
         let step = (self.wall)() - self.now();
         if step.abs() <= STEP_MS {

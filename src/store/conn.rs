@@ -14,11 +14,11 @@ use super::dialect::{Kind, Sql, statement};
 use super::error::Error;
 use super::health::Health;
 
-/// Getting a connection takes at most so long.
+/// The time limit for getting a connection.
 pub(super) const ACQUIRE: Duration = Duration::from_secs(5);
 
-/// How long an answer of PostgreSQL may take; its own time-outs are shorter. After that the network is gone, whatever TCP still hopes
-/// for, and the connection is dropped with its statement.
+/// How long an answer of PostgreSQL may take. Its own timeouts are shorter, so after this time the network has failed, even if TCP still
+/// retries, and the connection is dropped with its statement.
 const WRITER_ANSWERS: Duration = Duration::from_secs(10);
 const READER_ANSWERS: Duration = Duration::from_secs(25);
 
@@ -31,9 +31,9 @@ async fn answer<T>(limit: Duration, statement: impl Future<Output = Result<T, sq
 
 statement!(BEGIN, "BEGIN");
 
-/// One connection. Not to be used any more after an error that says so ([`Error::keeps_connection`]).
+/// One connection. It must not be used after an error unless [`Error::keeps_connection`] holds.
 pub(super) enum Conn {
-    /// `begins`: the next statement takes BEGIN along, which saves a trip to the connection's thread.
+    /// `begins`: BEGIN is sent with the next statement, which saves a round trip to the connection's thread.
     Sqlite {
         conn: SqliteConnection,
         begins: bool,
@@ -78,18 +78,18 @@ impl Conn {
         })
     }
 
-    /// Answers how many rows it touched.
+    /// Returns the number of rows that were changed.
     pub async fn execute(&mut self, sql: &Sql, args: Args<'_>) -> Result<u64, Error> {
         if let Self::Sqlite { conn, begins, health } = self
             && std::mem::take(begins)
         {
-            // Alone: SQLite would count the rows of the statement before it again.
+            // Sent separately: in one text with BEGIN, SQLite would count the rows of the previous statement again.
             noted(health, sqlx::query("BEGIN IMMEDIATE").execute(conn).await)?;
         }
         self.execute_str(sql.text(self.kind()), args).await
     }
 
-    /// A text that was put together from fixed ones.
+    /// Executes a text that consists of fixed parts.
     pub async fn execute_text(&mut self, text: String, args: Args<'_>) -> Result<(), Error> {
         self.execute_str(AssertSqlSafe(text).into_sql_str(), args).await?;
         Ok(())
@@ -107,7 +107,7 @@ impl Conn {
         })
     }
 
-    /// Says goodbye; what goes wrong then hurts nobody.
+    /// Closes the connection properly; errors have no consequence.
     pub async fn close(self) {
         let _ = match self {
             Self::Sqlite { conn, .. } => conn.close().await,
@@ -116,7 +116,7 @@ impl Conn {
     }
 }
 
-/// What an error tells of the database is kept.
+/// Converts an error, and records what it shows about the database.
 fn noted<T>(health: &Health, outcome: Result<T, sqlx::Error>) -> Result<T, Error> {
     outcome.map_err(|error| {
         let error = Error::from(error);
@@ -129,10 +129,10 @@ fn opened(text: SqlStr, begins: &mut bool) -> SqlStr {
     if std::mem::take(begins) { AssertSqlSafe(format!("BEGIN IMMEDIATE; {}", text.as_str())).into_sql_str() } else { text }
 }
 
-/// For a connection that somebody else reads on.
+/// The pause between two tries to get an open connection.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
-/// Connections for whoever needs one for a moment.
+/// A pool of connections for single reads.
 #[derive(Clone)]
 pub(super) enum Pool {
     Sqlite(SqlitePool, Arc<Health>),
@@ -169,7 +169,8 @@ impl Pool {
     }
 }
 
-/// One that is open goes on reading its file, whatever became of that; none is opened to a file that has taken its place.
+/// A connection for reading. An open one may still read its file after that was removed or replaced, but none is opened to the file that
+/// replaced it.
 async fn reader(pool: &SqlitePool, health: &Health) -> Result<PoolConnection<Sqlite>, Error> {
     let started = Instant::now();
     loop {

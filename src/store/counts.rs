@@ -1,4 +1,4 @@
-//! The numbers of tasks, kept and never counted: a base, and the batches that are not in it yet.
+//! The counts of tasks and leases. They are stored, so that no request counts rows: a base, plus the batches that are not in it yet.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -16,12 +16,12 @@ use super::{Store, first};
 use bloom_core::task::Status;
 use bloom_database::{CountDeltas, Position};
 
-/// Stands for a status in the row that counts leases.
+/// The status of the row that counts leases.
 const LEASES: &str = "lease";
 
 row! { pub(super) struct Count<'a>: counts as counts_row { agent_slug: &'a str, priority: i64, status: &'a str, n: i64 } }
 
-/// The base, and what is missing in it. In one statement, so of one snapshot: they fit together.
+/// The base, and the batches that it lacks. One statement reads both from one snapshot, so that they match.
 fn kept(kind: Kind) -> String {
     format!(
         "SELECT 1 AS part, agent_slug, priority, status, n FROM counts \
@@ -35,8 +35,8 @@ statement!(
     |d| "{} UNION ALL SELECT 3, '', l.lane, '', coalesce((SELECT max(b.n) FROM batches b WHERE b.lane = l.lane), l.folded_n) FROM lanes l",
     kept(d)
 );
-// The counts alone, and the tasks themselves by pages: the leases are those which the tasks that are still here ever had. A page is small
-// enough to be grouped without taking much memory.
+// The stored counts, and the counts of the tasks, page by page; leases are those that the stored tasks ever had. A page is small enough
+// to be grouped in little memory.
 statement!(KEPT, |d| "{}", kept(d));
 const RECOUNT_STEP: i64 = 20_000;
 statement!(RECOUNT_TO, |_d| "SELECT id FROM task_state WHERE id > $1 ORDER BY id LIMIT 1 OFFSET {RECOUNT_STEP}");
@@ -47,11 +47,11 @@ statement!(
 );
 statement!(SNAPSHOT, "BEGIN");
 statement!(LET_GO, "ROLLBACK");
-/// Tables that take longer to read are left unchecked: the snapshot must not stand for ever.
+/// The most time of a check, because a snapshot must not stay open forever. Tables that take longer are not checked.
 const RECOUNT_TAKES: Duration = Duration::from_secs(120);
 
 statement!(LOCK_LANES, |d| "SELECT lane FROM lanes ORDER BY lane {}", d.lock());
-/// As many batches as one compaction takes of a writer.
+/// The most batches per writer that one compaction takes.
 const STEP: i64 = 4096;
 statement!(UNCOMPACTED, |d| "SELECT b.lane, b.n, b.counts FROM lanes l {} ORDER BY b.lane, b.n", d.batches_behind("l.folded_n", STEP));
 statement!(ADD, |d| "{}", d.insert(Count::ROW, &upsert_adding("counts", &["agent_slug", "priority", "status"], &["n"])));
@@ -59,11 +59,11 @@ statement!(SET_COMPACTED, |d| "UPDATE lanes SET folded_n = v.n FROM {} WHERE lan
 statement!(DROP_ZEROS, "DELETE FROM counts WHERE n = 0");
 
 impl Store {
-    /// What has to be added to the counts to make them true. It reads all tasks, beside those who write: every commit changes tasks and
-    /// counts alike, so the difference holds until somebody puts it right, whatever is committed meanwhile. Of leases only too few are
-    /// seen, since some went with their tasks.
+    /// What must be added to the counts to correct them. Reads all tasks while writes go on: every commit changes tasks and counts alike,
+    /// so the difference stays the same until it is corrected. The count of leases can only be found too low, because it also contains
+    /// leases of removed tasks.
     pub(super) async fn count_errors(&self) -> Result<CountDeltas, Error> {
-        // On SQLite, too, a connection of its own: it may take minutes, and what is written aside must not wait for it.
+        // A connection of its own, also on SQLite, because the check may take minutes and the service mark must not wait for it.
         let mut conn = self.inner.target.surveyor().await?;
         let parts = recount(&mut conn).await;
         conn.close().await;
@@ -77,7 +77,7 @@ impl Store {
     }
 }
 
-/// Counts and tasks of one snapshot.
+/// Reads the stored counts and counts the tasks, in one snapshot.
 async fn recount(conn: &mut Conn) -> Result<Parts, Error> {
     let started = Instant::now();
     conn.execute(&SNAPSHOT, Args::new()).await?;
@@ -101,7 +101,7 @@ async fn recount(conn: &mut Conn) -> Result<Parts, Error> {
     Ok(parts)
 }
 
-/// What the counts' statements answer, by the number in front of each row; and what was found instead.
+/// The rows of the statements above, by the number in front of each row, and the counts found in the tables.
 #[derive(Default)]
 pub(super) struct Parts {
     pub kept: CountDeltas,
@@ -131,9 +131,9 @@ impl Parts {
     }
 }
 
-/// Adds what stands in batches to the base. Answers how many batches it took.
+/// Adds the counts of batches to the base. Returns the number of batches.
 pub(super) async fn compact(conn: &mut Conn) -> Result<u64, Error> {
-    // Two that compact at once would add twice.
+    // Without the lock, two replicas that compact at once would add the same batches twice.
     conn.fetch(&LOCK_LANES, Args::new()).await?;
     let found = conn.fetch(&UNCOMPACTED, Args::new()).await?;
     let mut sum = CountDeltas::default();
@@ -141,7 +141,7 @@ pub(super) async fn compact(conn: &mut Conn) -> Result<u64, Error> {
     let mut batches = 0;
     for row in &found {
         let mut row = row.cells();
-        // A lane without any has an empty row.
+        // A lane without such batches has an empty row.
         if let (Some(lane), Some(n), Some(counts)) = (row.take()?, row.take()?, row.take::<Option<String>>()?) {
             add_text(&mut sum, &counts)?;
             compacted.insert(lane, n);

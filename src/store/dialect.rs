@@ -20,7 +20,7 @@ impl Kind {
         }
     }
 
-    /// An expression for the time in ms. `$param` overrules the database's clock unless it is NULL.
+    /// An expression for the time in ms. `$param` replaces the database's clock unless it is NULL.
     pub(super) fn clock(self, param: usize) -> String {
         match self {
             Self::Sqlite => format!("${param}"),
@@ -28,7 +28,7 @@ impl Kind {
         }
     }
 
-    /// Row locks; SQLite's writer is alone anyway.
+    /// Row locks. SQLite needs none, because it has one writer at a time.
     pub(super) fn lock(self) -> &'static str {
         match self {
             Self::Sqlite => "",
@@ -50,8 +50,8 @@ impl Kind {
         }
     }
 
-    /// The sum of a column of whole numbers, which stays at the largest that every reader keeps exact: no report and no removal of old rows
-    /// is to fail on a sum. SQLite's `sum` fails beyond 64 bits; `total` adds floats, which are exact up to that number.
+    /// The sum of a column of integers, limited to [`MAX_SAFE`] so that no report and no removal of old rows fails on an overflow. SQLite's
+    /// `sum` fails beyond 64 bits; `total` adds floats, which are exact up to this limit.
     pub(super) fn sum(self, column: &str) -> String {
         match self {
             Self::Sqlite => format!("CAST(min(total({column}), {MAX_SAFE}.0) AS INTEGER)"),
@@ -59,7 +59,7 @@ impl Kind {
         }
     }
 
-    /// The sum of two whole numbers, likewise.
+    /// The sum of two integers, with the same limit.
     pub(super) fn plus(self, one: &str, other: &str) -> String {
         match self {
             Self::Sqlite => format!("CAST(min({one} + {other}, {MAX_SAFE}) AS INTEGER)"),
@@ -81,14 +81,14 @@ impl Kind {
             Self::Sqlite => {
                 let cells: Vec<_> =
                     ty.columns.iter().enumerate().map(|(i, c)| format!("{} AS {}", cell(&format!("value->>{i}"), c.ty), c.name)).collect();
-                // The binary form, which need not be parsed again for each cell.
+                // JSONB need not be parsed again for each cell.
                 format!("(SELECT {} FROM jsonb_each(${param})) AS v", cells.join(", "))
             }
             Self::Postgres => format!("unnest(${param}::{}[]) AS v", ty.postgres),
         }
     }
 
-    /// SQLite has no statistics here and would take any index that fits; PostgreSQL finds the right one.
+    /// Names the index for SQLite, which has no statistics here and would use any index that fits. PostgreSQL finds the right one.
     pub(super) fn by_index(self, index: &str) -> String {
         match self {
             Self::Sqlite => format!("INDEXED BY {index}"),
@@ -96,7 +96,7 @@ impl Kind {
         }
     }
 
-    /// Lets a subquery in FROM use the rows before it. SQLite knows no such thing; what would be used there is a parameter.
+    /// Lets a subquery in FROM use the rows before it. SQLite has no LATERAL; there the value is a parameter.
     pub(super) fn lateral(self) -> &'static str {
         match self {
             Self::Sqlite => "",
@@ -104,7 +104,7 @@ impl Kind {
         }
     }
 
-    /// The time that [`clock`](Self::clock) of parameter 1 gave as `c.now`, where a [`lateral`](Self::lateral) subquery needs it.
+    /// The time of [`clock`](Self::clock) with parameter 1, for a [`lateral`](Self::lateral) subquery after `c`.
     pub(super) fn now_before(self) -> &'static str {
         match self {
             Self::Sqlite => "$1",
@@ -112,8 +112,8 @@ impl Kind {
         }
     }
 
-    /// The batches of each lane `l` behind number `after`, as `b`; one empty row where there are none. They are found by their key
-    /// whatever the planner believes of their number; SQLite keeps to the order of a LEFT JOIN anyway.
+    /// The batches of each lane `l` after number `after`, as `b`; one empty row if there are none. The LATERAL join makes PostgreSQL find
+    /// them by their key, whatever its statistics say; SQLite keeps the order of a LEFT JOIN anyway.
     pub(super) fn batches_behind(self, after: &str, limit: i64) -> String {
         match self {
             Self::Sqlite => format!("LEFT JOIN batches b ON b.lane = l.lane AND b.n > {after} AND b.n <= {after} + {limit}"),
@@ -123,13 +123,13 @@ impl Kind {
         }
     }
 
-    /// `INSERT INTO table (…) SELECT … FROM rows`, of the table's own type; `tail` is an upsert's end, or nothing.
+    /// `INSERT INTO table (…) SELECT … FROM rows` of the table's own type. `tail` is the ON CONFLICT clause of an upsert, or empty.
     pub(super) fn insert(self, rows: &RowType, tail: &str) -> String {
-        // SQLite's parser needs the WHERE to tell an upsert's ON from a join's.
+        // SQLite's parser needs the WHERE to distinguish the ON of an upsert from that of a join.
         format!("INSERT INTO {} ({1}) SELECT {1} FROM {2} WHERE true {tail}", rows.name, rows.names(""), self.rows(rows, 1))
     }
 
-    /// `UPDATE table SET … FROM rows` of the table's own type, by `id`: only these columns, and what `also` sets.
+    /// `UPDATE table SET … FROM rows` of the table's own type, by `id`: these columns, and what `also` sets.
     pub(super) fn update(self, rows: &RowType, columns: &[&str], also: &str) -> String {
         let sets: Vec<_> = columns.iter().map(|name| format!("{name} = v.{name}")).collect();
         format!("UPDATE {0} SET {1}{also} FROM {2} WHERE {0}.id = v.id", rows.name, sets.join(", "), self.rows(rows, 1))
@@ -142,7 +142,7 @@ pub(super) fn upsert(rows: &RowType, key: &'static str) -> String {
     format!("ON CONFLICT ({key}) DO UPDATE SET {}", sets.join(", "))
 }
 
-/// `ON CONFLICT (keys) DO UPDATE` that adds the new numbers to those of `table`.
+/// `ON CONFLICT (keys) DO UPDATE` that adds the new numbers to those in `table`.
 pub(super) fn upsert_adding(table: &str, keys: &[&str], numbers: &[&str]) -> String {
     let sets: Vec<_> = numbers.iter().map(|n| format!("{n} = {table}.{n} + excluded.{n}")).collect();
     format!("ON CONFLICT ({}) DO UPDATE SET {}", keys.join(", "), sets.join(", "))
@@ -165,13 +165,13 @@ fn pg_type(ty: Type) -> &'static str {
     }
 }
 
-/// One statement in both dialects. Values are always parameters; what is put together here is fixed text only.
+/// One statement in both dialects. Its text is built from fixed parts only; values are always parameters.
 pub(super) struct Sql {
     sqlite: SqlStr,
     postgres: SqlStr,
 }
 
-/// A statement whose text is put together once.
+/// A statement whose text is built once.
 pub(super) type Statement = std::sync::LazyLock<Sql>;
 
 impl Sql {

@@ -1,35 +1,35 @@
-//! What can go wrong with the database, as far as callers act on it.
+//! Errors of the database, as far as callers distinguish them.
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Another transaction was first (unique violation, deadlock, serialization): load again and decide again.
+    /// Another transaction was first (unique violation, deadlock, serialization failure). The batch must be loaded and decided again.
     #[error("conflict with another transaction: {0}")]
     Conflict(String),
-    /// Another transaction has locked what this one needs, and keeps it.
+    /// Another transaction keeps rows locked that this one needs.
     #[error("locked by another transaction: {0}")]
     Locked(String),
-    /// The leadership that the batch relied on is over; nothing was written.
+    /// The leadership that the batch requires has ended; nothing was written.
     #[error("this replica is no longer the leader")]
     NotLeader,
-    /// The connection was lost at COMMIT: [`Writer::resolve_commit`](bloom_database::Writer::resolve_commit) tells what became of it.
+    /// The connection was lost at COMMIT. [`Writer::resolve_commit`](bloom_database::Writer::resolve_commit) finds out the outcome.
     #[error("the connection was lost during the commit: {0}")]
     CommitUnknown(String),
-    /// The database can't be reached or can't serve now; later it may.
+    /// The database can't be reached or can't serve for now.
     #[error("the database is not available: {0}")]
     Unavailable(String),
-    /// The disk is full or fails; later it may do. Part of it may be written where that was a commit.
+    /// The disk is full or fails for now. After a failed commit, a part of it may have been written.
     #[error("the database's disk is full or fails: {0}")]
     Disk(String),
-    /// SQLite found its file damaged.
+    /// SQLite found that its file is damaged.
     #[error("the database file is damaged: {0}")]
     Damaged(String),
     /// The database as a whole can't be used; see [`Trouble`].
     #[error("{}", .0.text())]
     Unusable(Trouble),
-    /// What stands in the database is not what this program writes.
+    /// The database contains data that this program does not write.
     #[error("unexpected data in the database: {0}")]
     Corrupt(String),
-    /// Something about the installation has to be changed first; the text says what.
+    /// The installation must be changed first; the text says what.
     #[error("{0}")]
     Setup(String),
     #[error("database error: {0}")]
@@ -39,16 +39,16 @@ pub enum Error {
 /// What is wrong with the database as a whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trouble {
-    /// The path leads to another file, or to none. For good.
+    /// The path leads to another file or to none. Lasts until the next start.
     Moved,
-    /// For good.
+    /// The file is damaged. Lasts until the next start.
     Damaged,
-    /// Until there is room, and the disk works.
+    /// Lasts until the disk works and has free space.
     Failing,
 }
 
 impl Trouble {
-    /// What happened and what to do, for people.
+    /// What happened and what to do about it, for people.
     pub fn text(self) -> &'static str {
         match self {
             Self::Moved => {
@@ -76,12 +76,12 @@ impl Error {
         matches!(self, Self::Unavailable(_) | Self::Locked(_) | Self::CommitUnknown(_)) || self.trouble().is_some()
     }
 
-    /// What is in the database, or what it does with that, is wrong: another try would fail as well.
+    /// The content of the database, or its handling of a statement, is wrong: another try would fail as well.
     pub fn is_fault(&self) -> bool {
         matches!(self, Self::Corrupt(_) | Self::Other(_))
     }
 
-    /// What is wrong with the database as a whole, where this error tells.
+    /// What is wrong with the database as a whole, if this error shows it.
     pub fn trouble(&self) -> Option<Trouble> {
         match self {
             Self::Disk(_) => Some(Trouble::Failing),
@@ -91,7 +91,7 @@ impl Error {
         }
     }
 
-    /// The transaction can be rolled back and its connection used again.
+    /// Whether the transaction can be rolled back and its connection used again.
     pub(super) fn keeps_connection(&self) -> bool {
         matches!(self, Self::Conflict(_) | Self::Locked(_) | Self::NotLeader)
     }
@@ -146,12 +146,12 @@ impl From<sqlx::Error> for Error {
     }
 }
 
-/// SQLSTATEs of unique violation, deadlock and serialization failure; SQLite's unique violations and its kinds of busy.
+/// The SQLSTATEs of unique violation, deadlock and serialization failure; SQLite's codes of unique violations and of a busy database.
 fn is_conflict(code: &str) -> bool {
     matches!(code, "23505" | "40P01" | "40001" | "1555" | "2067" | "5" | "6" | "261" | "517" | "773")
 }
 
-/// SQLite's code without what further tells its kind. PostgreSQL's have five characters.
+/// SQLite's primary result code of an extended one. Codes of PostgreSQL have five characters.
 fn of_sqlite(code: &str) -> Option<u32> {
     if code.len() == 5 { None } else { code.parse().ok().map(|code: u32| code & 0xff) }
 }
@@ -161,19 +161,19 @@ fn is_disk(code: &str) -> bool {
     matches!(code, "53100" | "58030") || matches!(of_sqlite(code), Some(10 | 13))
 }
 
-/// A file that is damaged, or no SQLite file any more.
+/// A file that is damaged, or not an SQLite file any more.
 fn is_damage(code: &str) -> bool {
     matches!(of_sqlite(code), Some(11 | 26))
 }
 
-/// PostgreSQL going down or starting, a lost connection, time-outs, no room for connections, a standby; a file that SQLite can't open.
+/// PostgreSQL: shutdown, start, lost connection, timeout, too many connections, standby. SQLite: a file that can't be opened.
 fn is_outage(code: &str) -> bool {
     matches!(code, "57014" | "57P01" | "57P02" | "57P03" | "57P05" | "25P03" | "25P04" | "25006")
         || (code.len() == 5 && (code.starts_with("08") || code.starts_with("53")))
         || of_sqlite(code) == Some(14)
 }
 
-/// A replica that was away for very long has had its writers removed; a new connection registers a new one.
+/// The writer's row was removed because its replica was silent for very long. A new connection registers a new writer.
 fn is_writer_gone(code: &str, message: &str) -> bool {
     matches!(code, "23502" | "1299") && message.contains("batches")
 }

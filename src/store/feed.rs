@@ -1,4 +1,4 @@
-//! The row that each commit leaves: what it changed, for other replicas, and what it added to the counts.
+//! The feed: each commit leaves a row with what it changed, for other replicas, and what it added to the counts.
 
 use std::collections::HashMap;
 
@@ -15,7 +15,7 @@ use bloom_core::task::Status;
 use bloom_core::working_set::WorkingSet;
 use bloom_database::{Changed, CountDeltas, Feed, FeedEntry, Position};
 
-/// The form in which a row carries them.
+/// The form in which a row stores the count changes.
 #[derive(Default, Serialize, Deserialize)]
 #[serde(default)]
 struct StoredDeltas(Vec<(String, i64, Status, i64)>, i64);
@@ -26,7 +26,7 @@ fn to_text(counts: &CountDeltas) -> Result<String, Error> {
     serde_json::to_string(&stored).map_err(|error| Error::Corrupt(error.to_string()))
 }
 
-/// An empty text, of a batch that did not happen, adds nothing.
+/// The empty text belongs to a batch that did not commit, and adds nothing.
 pub(super) fn add_text(counts: &mut CountDeltas, text: &str) -> Result<(), Error> {
     if text.is_empty() {
         return Ok(());
@@ -39,10 +39,10 @@ pub(super) fn add_text(counts: &mut CountDeltas, text: &str) -> Result<(), Error
     Ok(())
 }
 
-// Fails when the writer was removed meanwhile: what is not in the feed must not commit.
+// The subquery is NULL, so the insert fails, if the writer was removed meanwhile: a batch that no replica would read must not commit.
 statement!(RECORD, "INSERT INTO batches (lane, n, at, counts, changes) VALUES ((SELECT lane FROM lanes WHERE lane = $1), $2, $3, $4, $5)");
 
-/// The most batches that one look takes from a writer.
+/// The most batches per writer that one read of the feed takes.
 const STEP: i64 = 64;
 row! { pub(super) struct LanePosition: lane_position as lane_position_row { lane: i64, n: i64 } }
 statement!(
@@ -68,7 +68,7 @@ pub(super) fn write(
     changed: impl FnOnce() -> Changed,
 ) -> Result<(), Error> {
     let changes = match kind {
-        // Nobody else is there to read it.
+        // No other replica reads it.
         Kind::Sqlite => String::new(),
         Kind::Postgres => serde_json::to_string(&changed()).map_err(|error| Error::Corrupt(error.to_string()))?,
     };
@@ -76,7 +76,7 @@ pub(super) fn write(
     Ok(())
 }
 
-/// Reads what [`FEED`] answers for these positions.
+/// Reads the rows of [`FEED`] for these positions.
 pub(super) fn read(found: &[Row], positions: &[Position]) -> Result<Feed, Error> {
     let mut feed = Feed::default();
     let mut next: HashMap<i64, i64> = positions.iter().map(|at| (at.writer, at.n + 1)).collect();
@@ -101,7 +101,7 @@ pub(super) fn read(found: &[Row], positions: &[Position]) -> Result<Feed, Error>
         let changes = match changes.as_deref().unwrap_or_default() {
             "" | "void" => Changed::default(),
             text => serde_json::from_str(text).unwrap_or_else(|_| {
-                // Of another version, which tells it otherwise.
+                // Another version wrote it in a different form.
                 feed.gap = true;
                 Changed::default()
             }),

@@ -1,7 +1,7 @@
-//! Whether the database may be trusted and written to, beyond the outcome of a single statement.
+//! Checks whether the database can be trusted and written to, beyond the outcome of a single statement.
 //!
-//! SQLite notices neither that its file was removed nor that it was replaced: it goes on in a file that nobody finds again. So the
-//! files are looked at after each commit, before anybody is answered. What is found then, and damage, is final until the next start.
+//! SQLite does not notice that its file was removed or replaced, and would continue in a file that has no path any more. So the files are
+//! checked after each commit, before any reply. A loss that is found then, and damage, are final until the next start.
 
 use std::fs::{File, Metadata};
 use std::io::ErrorKind;
@@ -12,21 +12,21 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::error::{Error, Trouble};
 
-/// So many bytes have to be free before a disk that was full counts as usable again: a small write may still fit where others don't.
+/// Bytes that must be free before a disk that was full counts as usable again. A small write may succeed although others still fail.
 const ROOM: u64 = 1 << 20;
 const HEADER: &[u8; 16] = b"SQLite format 3\0";
 
-/// Which file it is, whatever its name.
+/// Identifies a file independently of its name.
 type Identity = (u64, u64);
 
 fn identity(metadata: &Metadata) -> Identity {
     (metadata.dev(), metadata.ino())
 }
 
-/// SQLite's files as they were when they were opened. The log stays the same file as long as any connection is open.
+/// SQLite's files as they were when they were opened. The write-ahead log stays the same file as long as any connection is open.
 struct Files {
     known: [(PathBuf, Identity); 2],
-    /// Stays open until the process ends its connections: closing it lets go of SQLite's own locks on the file.
+    /// Stays open until the process closes its connections, because closing it releases SQLite's own locks on the file.
     database: File,
 }
 
@@ -38,7 +38,7 @@ pub(super) struct Health {
 }
 
 impl Health {
-    /// To be called while a connection is open. `database` was opened before all connections.
+    /// Must be called while a connection is open. `database` was opened before all connections.
     pub fn of_sqlite(path: &Path, database: File) -> std::io::Result<Self> {
         let mut log = path.as_os_str().to_owned();
         log.push("-wal");
@@ -50,21 +50,21 @@ impl Health {
         Ok(Self { files: Some(files), ..Self::default() })
     }
 
-    /// What can't pass by itself.
+    /// The trouble that lasts until the next start, if any.
     pub fn lasting(&self) -> Option<Trouble> {
         self.lasting.get().copied()
     }
 
     /// # Errors
-    /// Nothing may be written any more.
+    /// If nothing may be written any more.
     pub fn check(&self) -> Result<(), Error> {
         self.lasting().map_or(Ok(()), |trouble| Err(Error::Unusable(trouble)))
     }
 
-    /// After a commit, before anybody is told of it.
+    /// Must be called after a commit, before its replies.
     ///
     /// # Errors
-    /// It went into a file that nobody will find again.
+    /// If the commit went into a file that was removed or replaced.
     pub fn committed(&self) -> Result<(), Error> {
         self.check()?;
         for (path, identity) in self.files.iter().flat_map(|files| &files.known) {
@@ -74,14 +74,14 @@ impl Health {
                 Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
                     return Err(self.lost(Trouble::Moved, &format!("{} is gone", path.display())));
                 }
-                // It says nothing of the file; whether the commit holds is to be found out.
+                // This error says nothing about the file, so the outcome of the commit is unknown.
                 Err(error) => return Err(Error::CommitUnknown(format!("{}: {error}", path.display()))),
             }
         }
         Ok(())
     }
 
-    /// For the readiness probe. Reads from the disk.
+    /// A check for the readiness probe, which reads from the disk.
     pub fn look(&self) -> Result<(), Error> {
         self.committed()?;
         if let Some(files) = &self.files {
@@ -94,7 +94,7 @@ impl Health {
         if self.is_failing.load(Ordering::Relaxed) { Err(Error::Unusable(Trouble::Failing)) } else { Ok(()) }
     }
 
-    /// Takes in what an error of the database tells of it.
+    /// Records what an error shows about the database.
     pub fn note(&self, error: &Error) {
         match error {
             Error::Damaged(text) => drop(self.lost(Trouble::Damaged, text)),
@@ -105,7 +105,7 @@ impl Health {
         }
     }
 
-    /// Everything that is written once a second was written.
+    /// Records that all periodic writes succeeded.
     pub fn works(&self) {
         if self.is_failing.load(Ordering::Relaxed) && self.has_room() {
             self.is_failing.store(false, Ordering::Relaxed);
@@ -115,7 +115,7 @@ impl Health {
 
     fn has_room(&self) -> bool {
         let Some(directory) = self.files.as_ref().and_then(|files| files.known[0].0.parent()) else { return true };
-        // Who can't tell has no reason to refuse.
+        // If the free space is unknown, it does not keep the database unusable.
         rustix::fs::statvfs(directory).map_or(true, |disk| disk.f_bavail.saturating_mul(disk.f_frsize) >= ROOM)
     }
 

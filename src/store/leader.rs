@@ -1,4 +1,4 @@
-//! Who reconciles, by the database's clock; and when anybody served last.
+//! Leadership by the database's clock, and the service mark.
 
 use super::Store;
 use super::args::Args;
@@ -8,7 +8,8 @@ use super::dialect::{Kind, Sql, statement};
 use super::error::Error;
 use bloom_core::Ms;
 
-// A leadership that lasts longer than one can was given before the clock stepped back; nobody would ever take it over.
+// A leadership that expires later than its TTL allows was taken before the clock stepped back. It is taken over, or the replicas would be
+// without a leader until the clock has caught up.
 statement!(
     pub(super) LEAD,
     |d| "INSERT INTO leader (id, holder, epoch, expires_at) VALUES (1, $1, 1, {0} + $2) \
@@ -20,7 +21,7 @@ statement!(
 statement!(pub(super) RESIGN, "UPDATE leader SET expires_at = 0 WHERE holder = $1");
 statement!(STILL_LEADS, |d| "SELECT epoch FROM leader WHERE id = 1 AND epoch = $1 AND expires_at > {} {}", d.clock(2), d.share());
 
-/// Each replica marks about once a second; more time than this between two marks, either way, is a gap in service.
+/// More time than this between two marks of any replicas, forward or back, is a gap in service. Each replica writes one twice a second.
 const GAP_MS: i64 = 1_500;
 statement!(
     pub(super) MARK_SERVED,
@@ -39,11 +40,11 @@ pub(super) const MARK_WRITERS_EVERY_MS: i64 = 1_000;
 pub(super) struct Served {
     pub has_begun: bool,
     pub writers_marked_at: Option<Ms>,
-    /// When a mark was written last, here.
+    /// When this process wrote its last mark.
     pub marked: Option<std::time::Instant>,
 }
 
-/// The last statement before COMMIT: whoever takes over waits for this lock, so nothing of the old leadership commits behind its end.
+/// Must be the last statement before COMMIT. A new leader waits for this lock, so no command of the old leadership commits after its end.
 pub(super) async fn check(conn: &mut Conn, epoch: i64, time: Option<Ms>) -> Result<(), Error> {
     if conn.kind() == Kind::Sqlite {
         return Ok(());
@@ -53,10 +54,10 @@ pub(super) async fn check(conn: &mut Conn, epoch: i64, time: Option<Ms>) -> Resu
 }
 
 impl Store {
-    /// A write that is no part of a batch, on a connection that nothing else holds up.
+    /// A write outside of batches, on a connection that no batch delays.
     pub(super) async fn write_aside(&self, sql: &Sql, args: Args<'_>) -> Result<Vec<Row>, Error> {
         let mut side = self.side().await?;
-        // Taken out, so that it ends with its statement should this future be dropped, or the statement fail.
+        // Taken out, so that the connection is dropped if the statement fails or this future is dropped.
         let mut conn = side.take().ok_or_else(|| Error::Unavailable("no connection".into()))?;
         let turn = self.write_turn().await;
         let rows = conn.fetch(sql, args).await.inspect_err(|error| self.inner.health.note(error))?;
@@ -66,7 +67,7 @@ impl Store {
         Ok(rows)
     }
 
-    /// The connection for writing aside, open.
+    /// The connection for writes outside of batches, opened if necessary.
     pub(super) async fn side(&self) -> Result<tokio::sync::MutexGuard<'_, Option<Conn>>, Error> {
         let mut side = self.inner.side.lock().await;
         if side.is_none() {
@@ -75,7 +76,7 @@ impl Store {
         Ok(side)
     }
 
-    /// SQLite's time follows the wall clock where that was set. Answers whether it was.
+    /// Sets SQLite's time to the wall clock if that was set. Returns whether it was.
     pub(super) fn follow_wall_clock(&self) -> bool {
         let step = match (&self.inner.clock, self.kind()) {
             (super::Clock::Database, Kind::Sqlite) => self.inner.steady.follow(),
@@ -99,7 +100,7 @@ mod tests {
     use crate::clock::SteadyClock;
     use crate::{Clock, Store, StoreOptions};
 
-    /// SQLite's marks by a machine whose clocks are set: what they tell of each step.
+    /// The service marks of SQLite around steps of the machine's clock.
     #[tokio::test]
     async fn a_clock_that_is_set_ends_a_gap() {
         let directory = tempfile::tempdir().unwrap();
@@ -118,16 +119,16 @@ mod tests {
             let service = Database::mark_served(&store).await.unwrap();
             (service.now - 1_800_000_000_000, service.resumed_at - 1_800_000_000_000)
         };
-        assert_eq!(mark(0, 0).await, (0, 0), "the first of a process");
+        assert_eq!(mark(0, 0).await, (0, 0), "the first mark of a process ends a gap");
         assert_eq!(mark(1_000, 0).await, (1_000, 0));
         assert_eq!(mark(1_000, 0).await, (2_000, 0));
         assert_eq!(mark(1_000, 1_900).await, (3_000, 0), "a small correction does not count");
-        assert_eq!(mark(1_000, 3_600_000).await, (3_605_900, 3_605_900), "forward");
+        assert_eq!(mark(1_000, 3_600_000).await, (3_605_900, 3_605_900), "a step forward ends a gap");
         assert_eq!(mark(1_000, 0).await, (3_606_900, 3_605_900));
-        assert_eq!(mark(1_000, -7_200_000).await, (-3_592_100, -3_592_100), "back");
+        assert_eq!(mark(1_000, -7_200_000).await, (-3_592_100, -3_592_100), "a step back ends a gap");
         assert_eq!(mark(1_000, 0).await, (-3_591_100, -3_592_100));
-        assert_eq!(mark(2_000, 0).await, (-3_589_100, -3_589_100), "nobody served");
+        assert_eq!(mark(2_000, 0).await, (-3_589_100, -3_589_100), "a pause between two marks is a gap");
         since_start.fetch_add(5, Ordering::SeqCst);
-        assert_eq!(store.now().await.unwrap() - 1_800_000_000_000, -3_589_095, "time goes on between marks");
+        assert_eq!(store.now().await.unwrap() - 1_800_000_000_000, -3_589_095, "time advances between marks");
     }
 }

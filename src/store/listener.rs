@@ -1,4 +1,4 @@
-//! Wake-ups across replicas. They carry nothing and may be lost: whoever is woken looks at the feed, and looks now and then anyway.
+//! Notifications between replicas. They have no content and may be lost, because the receiver reads the feed, also without notifications.
 
 use std::pin::Pin;
 
@@ -20,7 +20,7 @@ statement!(
 
 type Connecting = Pin<Box<dyn Future<Output = Result<PgListener, Error>> + Send>>;
 
-/// Hears other replicas, on a connection of its own. What is under way is kept here, so a wait may be given up and taken up again.
+/// Receives notifications on a connection of its own. Its state is kept here, so a wait can be cancelled and repeated.
 #[derive(Default)]
 pub(super) enum Listener {
     #[default]
@@ -30,7 +30,8 @@ pub(super) enum Listener {
 }
 
 impl Listener {
-    /// Waits for the next wake-up. A new connection is one too, as something may have been missed before; so is a lost one.
+    /// Waits for the next notification. Also returns after connecting, and with an error if the connection is lost, because notifications
+    /// may have been missed.
     pub async fn recv(&mut self, options: &PgConnectOptions) -> Result<(), Error> {
         loop {
             match self {

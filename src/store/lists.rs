@@ -1,4 +1,4 @@
-//! Pages, newest first. Each follows an index from where the last page ended, whatever the size of the tables.
+//! Lists, newest first, in pages. Each page continues by an index where the last one ended, so its cost does not grow with the tables.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ pub struct TaskRow {
     pub state: TaskState,
 }
 
-/// A lease, active or ended, as it is shown.
+/// A lease, active or ended, as lists show it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LeaseRow {
     pub id: LeaseId,
@@ -37,27 +37,27 @@ pub struct LeaseRow {
     pub context_id: String,
 }
 
-/// All that are given must hold.
+/// All conditions that are set must hold.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TaskFilter {
     pub status: Option<Status>,
     pub agent_slug: Option<String>,
     pub context_id: Option<String>,
-    /// The worker that is shown: of the active lease, or of the one that the task ended with.
+    /// The worker that a task shows: that of its active lease, or of the lease with which it ended.
     pub worker_id: Option<String>,
     pub labels: Vec<(String, String)>,
-    /// Later than this.
+    /// Only tasks that were created after this time.
     pub created_after: Option<Ms>,
-    /// Earlier than this.
+    /// Only tasks that were created before this time.
     pub created_before: Option<Ms>,
 }
 
-/// Only what a lease shows, in the order of [`PAST`]: a task's row has four times as much.
+/// Only the columns that a lease shows, in the order of [`PAST`]; the row of a task has four times as many.
 const ACTIVE: &str = "SELECT lease_id AS id, id AS task_id, worker_id, started_at, expires_at, ttl_ms, 'active' AS status, last_heartbeat, \
     context_id FROM task_state WHERE slot IS NOT NULL AND lease_id < $1 ORDER BY lease_id DESC LIMIT $2";
 row! { PAST of LeaseRow { id, task_id, worker_id, started_at, expires_at, ttl_ms, status, last_heartbeat, context_id } }
 statement!(ACTIVE_LEASES, |_d| "{ACTIVE}");
-// One statement, so one snapshot: each lease is in one of the two.
+// One statement, so one snapshot: each lease is in exactly one of the two tables.
 statement!(ALL_LEASES, |_d| "SELECT {PAST} FROM (SELECT {PAST} FROM ({ACTIVE}) AS a UNION ALL \
         SELECT {PAST} FROM (SELECT {PAST} FROM leases WHERE id < $1 ORDER BY id DESC LIMIT $2) AS p) AS l ORDER BY id DESC LIMIT $2");
 statement!(PAST_LEASES_BY_STATUS, |_d| "SELECT {PAST} FROM leases WHERE status = $3 AND id < $1 ORDER BY id DESC LIMIT $2");
@@ -88,7 +88,7 @@ statement!(
 statement!(AUDIT, |_d| "SELECT {} FROM audit WHERE id < $1 ORDER BY id DESC LIMIT $2", records::AUDIT.names(""));
 
 impl Store {
-    /// The ids of tasks, newest first, each with the bytes of its texts.
+    /// The ids of tasks, newest first, each with the size of its texts in bytes.
     pub async fn task_sizes(&self, filter: &TaskFilter, page: &Page) -> Result<Listing<(TaskId, i64)>, Error> {
         let (sql, args) = filter.statement(page, Wanted::Sizes);
         sized(&self.pool().fetch(&sql, args).await?)
@@ -100,13 +100,13 @@ impl Store {
         all(&found, |row| Ok(TaskRow { spec: ReadRow::read(row)?, state: ReadRow::read(row)? }))
     }
 
-    /// As [`task_sizes`](Self::task_sizes), the ids alone.
+    /// As [`task_sizes`](Self::task_sizes), but only the ids.
     pub async fn task_ids(&self, filter: &TaskFilter, page: &Page) -> Result<Vec<TaskId>, Error> {
         let (sql, args) = filter.statement(page, Wanted::Ids);
         all(&self.pool().fetch(&sql, args).await?, |row| row.take())
     }
 
-    /// Of these leases, those that have ended.
+    /// Those of these leases that have ended.
     pub async fn past_leases(&self, ids: &[LeaseId]) -> Result<Vec<LeaseRow>, Error> {
         all(&self.pool().fetch(&PAST_LEASES_BY_ID, Args::new().uuids(ids)).await?, ReadRow::read)
     }
@@ -121,7 +121,7 @@ impl Store {
         all(&self.pool().fetch(sql, args).await?, ReadRow::read)
     }
 
-    /// The ids of artifacts, newest first, each with the bytes of its result's texts.
+    /// The ids of artifacts, newest first, each with the size of its result's texts in bytes.
     pub async fn artifact_sizes(&self, task: Option<TaskId>, page: &Page) -> Result<Listing<(Uuid, i64)>, Error> {
         let found = match task {
             Some(task) => self.pool().fetch(&ARTIFACT_SIZES_OF_TASK, page.args().uuid(task)).await?,
@@ -141,7 +141,7 @@ impl Store {
     }
 }
 
-/// A page's ids and sizes, up to the bytes that a page may have.
+/// The ids and sizes of a page, cut at [`PAGE_BYTES`].
 fn sized(found: &[Row]) -> Result<Listing<(Uuid, i64)>, Error> {
     let sizes = all(found, |row| Ok((row.take::<Uuid>()?, i64::from(row.take::<i32>()?))))?;
     let (rows, cut) = fitting(sizes.into_iter().map(|(id, size)| ((id, size), size)), PAGE_BYTES);
@@ -155,23 +155,23 @@ enum Wanted {
 }
 
 impl TaskFilter {
-    /// What changes in a task's life is still as it was asked for.
+    /// Whether the conditions on status and worker still hold; the other fields of a task never change.
     pub fn still_holds(&self, task: &TaskState) -> bool {
         let worker = task.shown_lease().map(|(_, worker)| worker);
         self.status.is_none_or(|status| status == task.status) && (self.worker_id.is_none() || self.worker_id.as_ref() == worker)
     }
 
-    /// The filter that has an index of its own and leaves the fewest rows leads; the others are checked row by row. The text is put
-    /// together from fixed parts, the values are parameters.
+    /// The query follows the index of the filter that leaves the fewest rows, and checks the other filters row by row. Its text consists
+    /// of fixed parts; the values are parameters.
     fn statement(&self, page: &Page, wanted: Wanted) -> (Sql, Args<'_>) {
         let is_finished = self.status.is_some_and(Status::is_final);
         let rare = self.status.is_some_and(|status| !matches!(status, Status::Queued));
-        // Finished tasks of an agent have an index of their own; of those that go on only the queued ones may be many.
+        // Finished tasks of an agent have an index of their own. Of the unfinished ones, only queued tasks can be many.
         let finished_of_agent = is_finished && self.agent_slug.is_some();
         let of_spec = self.context_id.is_some() || (self.agent_slug.is_some() && !finished_of_agent);
         let spec_leads = self.context_id.is_some() || (self.agent_slug.is_some() && self.worker_id.is_none() && !rare);
         let with_spec = wanted == Wanted::Sizes || of_spec;
-        // SQLite joins a CROSS JOIN in the order in which it is written; PostgreSQL finds its own.
+        // SQLite joins a CROSS JOIN in the order in which it is written; PostgreSQL's planner chooses the order.
         let (from, id) = match (self.labels.is_empty(), spec_leads) {
             (false, _) if with_spec => ("task_labels l CROSS JOIN task_state s CROSS JOIN tasks t", "l.task_id"),
             (false, _) => ("task_labels l CROSS JOIN task_state s", "l.task_id"),
@@ -184,7 +184,7 @@ impl TaskFilter {
             build.text.push_str(" AND s.id = l.task_id");
         }
         if with_spec {
-            // SQLite makes the most of an index when the column that is looked up stands on the left.
+            // SQLite uses an index best if the column that is looked up is on the left.
             build.text.push_str(if id == "t.id" { " AND s.id = t.id" } else { " AND t.id = s.id" });
         }
         for (i, (key, value)) in self.labels.iter().enumerate() {
@@ -219,7 +219,7 @@ impl TaskFilter {
     }
 }
 
-/// Conditions and their parameters, side by side.
+/// The text of the conditions, and their parameters.
 #[derive(Default)]
 struct Conditions<'a> {
     text: String,
@@ -239,7 +239,7 @@ impl<'a> Conditions<'a> {
     }
 }
 
-/// The least id that can have been made at this time; ids have 48 bits for it.
+/// The smallest id that can be made at this time, which ids store in 48 bits.
 pub(super) fn first_id_of(at: Ms) -> Uuid {
     let at = at.clamp(0, (1 << 48) - 1).unsigned_abs();
     Uuid::from_u128(u128::from(at) << 80)

@@ -1,4 +1,4 @@
-//! The rows that a batch works on: found, then locked in one global order, then read.
+//! Loads the rows that a batch needs: finds them, locks them in one global order, then reads them.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -49,7 +49,7 @@ statement!(
     d.rows(ContextTask::ROW, 1)
 );
 
-// The outer SELECT reads each row after the inner one has locked it; the last of its times is later than every lock.
+// The outer SELECT reads the clock for each row after the inner one has locked it, so the latest of these times is after every lock.
 fn lock_tasks(d: Kind, lock: &str) -> String {
     format!(
         "WITH l AS MATERIALIZED (SELECT {0} FROM task_state WHERE id {1} ORDER BY id {lock}) SELECT {0}, {2} FROM l",
@@ -62,8 +62,8 @@ statement!(LOCK_TASKS, |d| "{}", lock_tasks(d, d.lock()));
 statement!(LOCK_FREE_TASKS, |d| "{}", lock_tasks(d, d.skip_locked()));
 statement!(TASKS_THERE, |d| "SELECT id FROM task_state WHERE id {}", d.any(Type::Uuid, 1));
 
-// `worker_seen` is locked as well because a lock answers the newest version of a row, and the statement's snapshot may be older.
-// Removed workers are locked too: whoever registers one of their names anew goes on from their revision.
+// `worker_seen` is locked too, because a lock returns the newest version of a row, and the statement's snapshot may be older.
+// Removed workers are locked too, because a new worker with the same name continues from their revision.
 fn lock_workers(which: &str, clock: &str, lock: &str) -> String {
     format!(
         "WITH l AS MATERIALIZED (SELECT {0}, s.last_seen, w.removed_at FROM workers w JOIN worker_seen s ON s.worker_id = w.id \
@@ -83,8 +83,8 @@ statement!(WORKERS_THERE, |d| "SELECT id FROM workers WHERE id {}", d.any(Type::
 statement!(SLOTS, |d| "SELECT worker_id, slot FROM task_state WHERE slot IS NOT NULL AND worker_id {}", d.any(Type::Text, 1));
 statement!(PAST_LEASES, |d| "SELECT {} FROM leases WHERE id {}", records::LEASE.names(""), d.any(Type::Uuid, 1));
 
-/// Every key of `keys` is answered: with what is there, or with the word that there is nothing.
-/// With `skip_locked`, but for rows that other transactions have locked.
+/// Loads the rows of all keys; a key without a row is recorded as absent. With `skip_locked`, rows that other transactions have locked
+/// are left out.
 pub(super) async fn load(conn: &mut Conn, time: Option<Ms>, keys: &Keys, skip_locked: bool) -> Result<Loaded, Error> {
     let mut load = Load { conn, time, skip_locked, loaded: Loaded::default(), tasks: keys.tasks.clone() };
     load.look_up(keys).await?;
@@ -103,12 +103,12 @@ struct Load<'c> {
     time: Option<Ms>,
     skip_locked: bool,
     loaded: Loaded,
-    /// What is to be locked: the tasks asked for, and those that the look-ups found.
+    /// The tasks to lock: those of the keys, and those that the look-ups found.
     tasks: BTreeSet<TaskId>,
 }
 
 impl Load<'_> {
-    /// Without locks, so what is found may have changed by the time that it is locked; whoever uses it looks at the locked row.
+    /// Finds ids without locks. The rows may have changed by the time that they are locked, so `decide` checks the locked rows.
     async fn look_up(&mut self, keys: &Keys) -> Result<(), Error> {
         if !keys.idempotency.is_empty() {
             let found = self.conn.fetch(&OF_IDEMPOTENCY_KEYS, Args::new().texts(&keys.idempotency)).await?;
@@ -155,7 +155,7 @@ impl Load<'_> {
             return Ok(());
         }
         let successors = keys.predecessors.iter().map(|(context, id)| ContextTask { context_id: context, id: *id });
-        // Nothing stands before the nil id: of these the context alone is asked for.
+        // No task is before the nil id, so these rows only ask for the context.
         let is_asked =
             |context: &String| keys.predecessors.range((context.clone(), TaskId::nil())..).next().is_some_and(|(c, _)| c == context);
         let alone = keys.contexts.iter().filter(|context| !is_asked(context));
@@ -173,7 +173,8 @@ impl Load<'_> {
         Ok(())
     }
 
-    /// A hint needs no lock. Those of the contexts' sessions are read unasked: a task that goes on there is perhaps kept for its worker.
+    /// Reads workers without locks, as hints. The workers of the contexts' sessions are always read, because a task of such a context may
+    /// be reserved for its worker.
     async fn observe_workers(&mut self, keys: &Keys) -> Result<(), Error> {
         let last = self.loaded.contexts.values().filter_map(|view| view.last_worker.as_ref()).map(|(worker, _)| worker);
         let of_sessions = last.filter(|worker| !keys.all_workers && !keys.workers.contains(*worker));
@@ -240,7 +241,7 @@ impl Load<'_> {
         Ok(())
     }
 
-    /// What the locks protect from changing, read in a later snapshot than theirs.
+    /// Reads the rows that the locks protect from changes, in a later snapshot than that of the locks.
     async fn read_after_locking(&mut self, keys: &Keys) -> Result<(), Error> {
         let mut exact: BTreeSet<&str> = keys.exact_slots.iter().map(String::as_str).collect();
         let everyone: Vec<WorkerId> = if keys.all_workers { self.loaded.workers.keys().cloned().collect() } else { Vec::new() };
@@ -267,7 +268,7 @@ impl Load<'_> {
         Ok(())
     }
 
-    /// Rows of a key and a task; the tasks are locked later.
+    /// Reads rows of a key and a task; the tasks are locked later.
     fn pairs<K: Read>(&mut self, found: &[Row]) -> Result<Vec<(K, TaskId)>, Error> {
         let pairs: Vec<(K, TaskId)> = super::all(found, |row| Ok((row.take()?, row.take()?)))?;
         self.tasks.extend(pairs.iter().map(|(_, task)| *task));

@@ -1,4 +1,4 @@
-//! Housekeeping, in small transactions of a writer's own: counts are compacted, and what is old goes.
+//! Maintenance, in small transactions of a writer: compacts counts and removes old rows.
 
 use std::time::Duration;
 
@@ -17,17 +17,17 @@ use bloom_core::ids::TaskId;
 use bloom_core::task::Status;
 use bloom_database::{Changed, CountDeltas, Done};
 
-/// One transaction removes tasks with about so many events at most.
+/// The most events, roughly, of the tasks that one transaction removes.
 const EVENTS: i64 = 20_000;
-/// A writer that nobody spoke for in this time is a dead one.
+/// A writer whose replica has been silent for this long is dead.
 const WRITER_SILENCE_MS: i64 = 3_600_000;
-/// So long the row of a removed worker is kept.
+/// How long the row of a removed worker is kept.
 const TOMBSTONE_MS: i64 = 3_600_000;
 
 statement!(LANES, "SELECT lane, folded_n FROM lanes");
 statement!(
     PRUNE_BATCHES,
-    // The newest of a writer stays as long as that one lives: it settles a commit that its writer lost sight of.
+    // The newest batch of a living writer stays, because it resolves a commit whose outcome the writer does not know.
     "DELETE FROM batches WHERE lane = $1 AND n <= $2 AND at < $3 AND n < (SELECT min(n) + $4 FROM batches WHERE lane = $1) \
     AND (n < (SELECT max(n) FROM batches WHERE lane = $1) OR EXISTS (SELECT 1 FROM lanes WHERE lane = $1 AND seen_at < $5))"
 );
@@ -35,13 +35,13 @@ statement!(
     PRUNE_LANES,
     "DELETE FROM lanes WHERE seen_at < $1 AND lane <> $2 AND NOT EXISTS (SELECT 1 FROM batches b WHERE b.lane = lanes.lane)"
 );
-// Locked, as whoever registers the name anew locks it; else the two could each remove what the other needs.
+// Locked, because a registration of the same name also locks the row. Otherwise each of the two could remove what the other needs.
 statement!(TOMBSTONES, |d| "SELECT id FROM workers WHERE removed_at < $1 ORDER BY id LIMIT $2 {}", d.skip_locked());
 statement!(DELETE_WORKERS, |d| "DELETE FROM workers WHERE id {}", d.any(Type::Text, 1));
 statement!(DELETE_SEEN, |d| "DELETE FROM worker_seen WHERE worker_id {}", d.any(Type::Text, 1));
 statement!(PRUNE_AUDIT, "DELETE FROM audit WHERE id IN (SELECT id FROM audit WHERE id < $1 ORDER BY id LIMIT $2)");
 
-// The OFFSET keeps PostgreSQL from making a join of it, which reads all of `task_deps`.
+// The OFFSET keeps PostgreSQL from turning the subquery into a join, which would read all of `task_deps`.
 fn removable(condition: &str, order: &str, kind: Kind) -> String {
     format!(
         "SELECT t.id, t.agent_slug, t.rank, t.status, t.event_count FROM task_state t \
@@ -91,7 +91,7 @@ const RESTART_TRIES: u32 = 10;
 const RESTART_REST: Duration = Duration::from_millis(5);
 
 impl Writer {
-    /// Maintenance can wait; the commands behind it can't.
+    /// Maintenance waits only briefly for locks, because commands wait behind it.
     async fn begin_maintenance(&mut self) -> Result<(), Error> {
         self.begin().await?;
         self.wait_shortly().await
@@ -104,7 +104,7 @@ impl Writer {
         Ok(Done { rows, ..Done::default() })
     }
 
-    /// A batch like any other, but without tasks: so it is compacted and told like any other.
+    /// Writes the correction as a batch without tasks, so that it is compacted and reaches other replicas like any other batch.
     pub(super) async fn correct_counts(&mut self, missing: &CountDeltas, epoch: i64) -> Result<Done, Error> {
         let (writer, n, time) = (self.id, self.n + 1, self.store.known_time());
         self.begin_maintenance().await?;
@@ -201,7 +201,7 @@ impl Writer {
             events += count;
             doomed.push((id, agent, priority(rank), status));
         }
-        // A task that depends on one of them may have come between the look and the lock.
+        // A task that depends on one of them may have been created before the locks were taken.
         let awaited: Vec<TaskId> =
             all(&conn.fetch(&STILL_AWAITED, Args::new().uuids(doomed.iter().map(|(id, ..)| id))).await?, |row| row.take())?;
         doomed.retain(|(id, ..)| !awaited.contains(id));
@@ -241,20 +241,20 @@ impl Writer {
     }
 }
 
-/// What a checkpoint came to.
+/// The outcome of a checkpoint.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Checkpoint {
     pub log_bytes: i64,
-    /// All that is in the log is in the database file as well.
+    /// The database file contains everything that is in the log.
     pub is_complete: bool,
-    /// The next commit goes to the log's beginning.
+    /// The next commit is written to the beginning of the log.
     pub starts_over: bool,
 }
 
 impl Store {
-    /// Copies SQLite's log into the database file, without waiting for anybody and without anybody waiting for it. A log that has grown
-    /// long is made to start over, since a file that keeps growing costs each commit more. To be called every second or so, after
-    /// [`mark_served`](bloom_database::Database::mark_served): if that worked, too, a disk that was full is well again. Nothing to copy on
+    /// Copies SQLite's write-ahead log into the database file, without waiting for readers or writers and without delaying them. A long log
+    /// is restarted, because a growing file makes each commit slower. Must be called about every second, after a successful
+    /// [`mark_served`](bloom_database::Database::mark_served): if both succeed, a disk that was full is usable again. Copies nothing on
     /// PostgreSQL.
     pub async fn checkpoint(&self) -> Result<Checkpoint, Error> {
         if self.kind() == Kind::Postgres {
@@ -268,7 +268,7 @@ impl Store {
             let page_size: i64 = one(&conn.fetch(&PAGE_SIZE, Args::new()).await?, |row| row.take())?;
             Checkpoint { log_bytes: pages * page_size, is_complete: copied == pages, starts_over: false }
         };
-        // While a reader needs what is in the log, there is no use in trying.
+        // A restart can't succeed while a reader still needs the log.
         if done.log_bytes > WAL_BYTES && done.is_complete {
             done.starts_over = self.start_log_over().await?;
         }
@@ -276,8 +276,8 @@ impl Store {
         Ok(done)
     }
 
-    /// RESTART holds the writer's lock while it waits for readers, so it may not wait: on this connection it gives up at once, be it a
-    /// reader that is in the way or the writer. The writer's transactions are short, so a few tries find a gap between two of them.
+    /// RESTART holds the writer's lock while it waits for readers, so it must not wait. On this connection it gives up at once if a reader
+    /// or the writer blocks it. The writer's transactions are short, so a few tries find a gap between two of them.
     async fn start_log_over(&self) -> Result<bool, Error> {
         let mut conn = self.inner.target.checkpointer().await?;
         let mut starts_over = false;
@@ -297,7 +297,7 @@ impl Store {
     }
 }
 
-/// Whether somebody was in the way, the pages in the log, and how many of them were copied.
+/// Whether the checkpoint was blocked, the pages in the log, and how many of them were copied.
 fn progress(row: &mut Cells<'_>) -> Result<(i64, i64, i64), Error> {
     Ok((row.take()?, row.take()?, row.take()?))
 }

@@ -1,4 +1,4 @@
-//! The schema: migrations are part of the program.
+//! The schema and its migrations, which are embedded in the program.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -15,7 +15,7 @@ use super::{Store, all, one};
 static SQLITE: LazyLock<Migrator> = LazyLock::new(|| beside_newer(sqlx::migrate!("../../migrations/sqlite")));
 static POSTGRES: LazyLock<Migrator> = LazyLock::new(|| beside_newer(sqlx::migrate!("../../migrations/postgres")));
 
-/// Migrations of a newer program are no error by themselves; [`Schema::check`] says which are.
+/// Ignores migrations of a newer program; [`Schema::check`] refuses those that exclude this program.
 fn beside_newer(mut migrator: Migrator) -> Migrator {
     migrator.set_ignore_missing(true);
     migrator
@@ -45,14 +45,14 @@ statement!(
 );
 statement!(APPLIED, "SELECT version, description FROM _sqlx_migrations WHERE success");
 statement!(COMPATIBLE_SINCE, "SELECT since FROM schema_compatibility WHERE id = 1");
-/// The migration that made this table.
+/// The migration that created `schema_compatibility`.
 const COMPATIBILITY: i64 = 3;
 
-/// The schema that the database has, beside the one that this program knows.
+/// The migrations that this program knows, and those that the database has.
 struct Schema {
     known: BTreeMap<i64, String>,
     applied: BTreeMap<i64, String>,
-    /// A program must know at least this migration.
+    /// The migration that a program must at least know.
     compatible_since: i64,
 }
 
@@ -76,14 +76,14 @@ impl Schema {
     }
 }
 
-/// A server writes its mark of service twice a second; without one for so long it can write nothing.
+/// A server that has not written its service mark for this long can't write at all; it writes one twice a second.
 const UNMARKED: Duration = Duration::from_secs(5);
 
 impl Store {
-    /// Brings the schema up to date and answers what it applied. Replicas that start together wait for each other.
+    /// Applies the pending migrations and returns their names. Replicas that start together wait for each other.
     ///
     /// # Errors
-    /// [`Error::Setup`] when the database was written by another version of this program, or a migration failed.
+    /// [`Error::Setup`] if the database belongs to another version of this program, or if a migration failed.
     pub async fn migrate(&self) -> Result<Vec<String>, Error> {
         self.schema().await?.check()?;
         let before = self.migration_status().await?;
@@ -107,11 +107,11 @@ impl Store {
         Ok(all.into_iter().map(|(version, name)| MigrationStatus { name: format!("{version:04}_{name}"), state: state(version) }).collect())
     }
 
-    /// The database is reachable, everything that this program knows of its schema is applied, and no newer program excludes this one.
-    /// Its files are those that were opened, and writes do not fail.
+    /// Checks that the database is reachable, that all migrations of this program are applied, that no newer program excludes this one,
+    /// that its files are those that were opened, and that writes succeed.
     pub async fn ping(&self) -> Result<(), Error> {
         let health = self.inner.health.clone();
-        // A disk that does not answer must not keep a thread that serves others.
+        // A disk that does not answer must not block a thread that serves other requests.
         let looked = tokio::task::spawn_blocking(move || health.look()).await;
         looked.map_err(|error| Error::Unavailable(error.to_string()))??;
         let marked = self.inner.served.lock().marked;

@@ -1,8 +1,8 @@
-//! The only SQL. One text for both databases wherever it goes; what differs stands in [`dialect`].
+//! All SQL of the program. Both databases share the text of a statement where possible; the differences are in [`dialect`].
 //!
-//! [`Store`] is what the engine and the reconcilers ask of a database ([`bloom_database`]): the batches go through writers, whose
-//! transactions load a working set and save what changed in a few set-based statements. What requests read (a task, lists, the audit
-//! trail) it answers beside that, on other connections, and never waits for a writer.
+//! [`Store`] implements the interface of the engine and the reconcilers ([`bloom_database`]): batches go through writers, whose
+//! transactions load a working set and save what changed in a few set-based statements. Reads of requests (a task, lists, the audit
+//! trail) use other connections and never wait for a writer.
 
 mod args;
 mod cells;
@@ -63,28 +63,28 @@ pub struct Store {
 }
 
 struct Inner {
-    /// For requests.
+    /// Connections for requests.
     pool: Pool,
-    /// For what keeps this replica going: a crowd of requests does not hold it up.
+    /// Connections for the replica cache and the reconcilers, so that many requests never delay them.
     control: Pool,
     target: open::Target,
     health: Arc<health::Health>,
-    /// A connection that nobody uses. As long as it is open SQLite keeps its log, and the log is the same file.
+    /// A connection that is never used. While it is open, SQLite keeps its write-ahead log, so the log stays the same file.
     anchor: tokio::sync::Mutex<Option<conn::Conn>>,
     clock: Clock,
     /// SQLite's time.
     steady: SteadyClock,
-    /// The connection of leadership and the service mark; on SQLite a second one for writing.
+    /// The connection of leadership and the service mark. On SQLite it is the second connection that writes.
     side: tokio::sync::Mutex<Option<Conn>>,
     write_turn: Arc<tokio::sync::Mutex<()>>,
     served: parking_lot::Mutex<leader::Served>,
     listener: tokio::sync::Mutex<listener::Listener>,
-    /// Names this process among those that share the database.
+    /// The name of this process among those that share the database.
     replica: String,
 }
 
-/// The right to write to SQLite, first come, first served. SQLite's own lock knows no order: whoever waits for it tries again and again,
-/// and beside a busy writer the service mark would go without for seconds. PostgreSQL needs none.
+/// The right to write to SQLite, in the order of arrival. SQLite's own lock has no order, because its waiters only try again and again, so
+/// a busy writer would delay the service mark for seconds. PostgreSQL needs no such order.
 type WriteTurn = Option<tokio::sync::OwnedMutexGuard<()>>;
 
 /// Connections for reading, as metrics show them.
@@ -98,7 +98,7 @@ statement!(NOW, |d| "SELECT {}", d.clock(1));
 
 impl Store {
     /// # Errors
-    /// [`Error::Setup`] with what to change when the URL, the file or the server's settings won't do; [`Error::Unavailable`] when the
+    /// [`Error::Setup`] with what to change, if the URL, the file or the server's settings are not usable; [`Error::Unavailable`] if the
     /// server can't be reached.
     pub async fn open(options: &StoreOptions) -> Result<Self, Error> {
         Self::with_clock(options, Clock::Database).await
@@ -138,9 +138,9 @@ impl Store {
         }
     }
 
-    /// Closes all connections but the writers', which close with their owner.
+    /// Closes all connections except those of writers, which close with their owner.
     pub async fn close(&self) {
-        // Whoever still listens holds it, and ends with its wait.
+        // If a wait still holds the listener, the connection closes after that wait.
         if let Ok(mut listener) = self.inner.listener.try_lock() {
             *listener = listener::Listener::Idle;
         }
@@ -154,7 +154,7 @@ impl Store {
         }
     }
 
-    /// What makes every write useless until the next start.
+    /// The trouble that prevents every write until the next start, if any.
     pub fn lasting_trouble(&self) -> Option<Trouble> {
         self.inner.health.lasting()
     }
@@ -175,7 +175,7 @@ impl Store {
         &self.inner.control
     }
 
-    /// The time, where it is not the database that tells it: an argument for [`Kind::clock`](dialect::Kind::clock).
+    /// The time, unless the database's clock provides it. An argument for [`Kind::clock`](dialect::Kind::clock).
     fn known_time(&self) -> Option<Ms> {
         match (&self.inner.clock, self.kind()) {
             (Clock::Manual(time), _) => Some(time.load(Ordering::SeqCst)),
@@ -185,7 +185,7 @@ impl Store {
     }
 }
 
-/// The database's time, on this connection.
+/// The database's time, read on this connection unless it is known.
 async fn time_of(conn: &mut Conn, known: Option<Ms>) -> Result<Ms, Error> {
     match known {
         Some(now) => Ok(now),
@@ -193,7 +193,7 @@ async fn time_of(conn: &mut Conn, known: Option<Ms>) -> Result<Ms, Error> {
     }
 }
 
-/// The one row that a statement always answers.
+/// Reads the row of a statement that always returns one row.
 fn one<T>(rows: &[cells::Row], read: impl FnOnce(&mut cells::Cells<'_>) -> Result<T, Error>) -> Result<T, Error> {
     match rows.first() {
         Some(row) => read(&mut row.cells()),

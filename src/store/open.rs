@@ -1,4 +1,4 @@
-//! Opening a database: where it is, how its connections are set up, and that it keeps what it acknowledges.
+//! Opens a database: parses its URL, sets its connections up, and checks that it keeps what it acknowledges.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{Read as _, Seek as _, Write as _};
@@ -21,11 +21,11 @@ use super::health::Health;
 pub struct StoreOptions {
     /// `sqlite:<path>`, `postgres://…` or `postgresql://…`.
     pub url: String,
-    /// Connections for what requests read; everything else has its own.
+    /// Connections for reads of requests; everything else has connections of its own.
     pub max_connections: u32,
 }
 
-/// How to make connections, and the pools of those for reading.
+/// What [`open`] returns: how to make connections, and the pools of those for reading.
 pub(super) struct Opened {
     pub pool: Pool,
     pub control: Pool,
@@ -39,24 +39,24 @@ pub(super) enum Target {
     Postgres { options: Box<PgConnectOptions> },
 }
 
-/// Leadership and service marks share a connection: a lock that one of them waits for must not make the other late.
+/// Leadership and service marks share a connection, so a lock that one of them waits for must not delay the other.
 const SIDE_LOCK_TIMEOUT: &str = "750ms";
-/// Longer than the locks of a replica last that freezes in the middle of a transaction.
+/// Longer than a replica that freezes in the middle of a transaction keeps its locks.
 const LOCK_TIMEOUT: &str = "2s";
 const STALE: Duration = Duration::from_secs(1);
-/// SQLite's writer waits so long for another writer: its own migration, the checkpointer's fresh start.
+/// How long SQLite's writer waits for another writer, such as a migration or the restart of the write-ahead log.
 const BUSY: Duration = Duration::from_secs(5);
 
-/// KiB, written as SQLite wants it. What a cache lacks the operating system's has.
+/// KiB, as a negative number, which is SQLite's notation. Small, because the operating system caches the file too.
 const WRITER_CACHE: &str = "-8192";
 const READER_CACHE: &str = "-1024";
-/// Each has a thread and a cache of its own, and there are few cores to use them.
+/// Few, because each has a thread and a cache of its own.
 const SQLITE_READERS: u32 = 4;
-/// For what keeps a replica going: the feed, pages of the queue, deadlines.
+/// Connections for the reads that a replica's work depends on: the feed, pages of the queue, deadlines.
 const CONTROL: u32 = 4;
 const SQLITE_CONTROL: u32 = 2;
 
-/// Everything here is a look-up by key or an ordered page. A plan made while a table was still empty must not turn into a scan later.
+/// Every query is a look-up by key or an ordered page. A plan that was made while a table was empty must not scan it when it is large.
 const PLANS: [(&str, &str); 5] =
     [("jit", "off"), ("enable_seqscan", "off"), ("enable_bitmapscan", "off"), ("enable_hashjoin", "off"), ("enable_mergejoin", "off")];
 
@@ -74,7 +74,7 @@ pub(super) async fn open(options: &StoreOptions) -> Result<Opened, Error> {
 }
 
 async fn open_postgres(url: &str, max_connections: u32) -> Result<Opened, Error> {
-    // The parser's own words may repeat the URL, which can hold a password.
+    // The parser's error is dropped, because it may repeat the URL, which can contain a password.
     let options = PgConnectOptions::from_str(url)
         .map_err(|_| Error::Setup("DATABASE_URL is not a valid PostgreSQL URL; write postgres://user:password@host:5432/database".into()))?
         .application_name("bloom-runtime")
@@ -93,7 +93,7 @@ async fn open_postgres(url: &str, max_connections: u32) -> Result<Opened, Error>
         let pool = PgPoolOptions::new()
             .max_connections(connections)
             .acquire_timeout(ACQUIRE)
-            // Looks at a connection that nobody used for a while, but not at each use.
+            // A connection is tested only if it was idle for a while, because a test at each use costs a round trip.
             .test_before_acquire(false)
             .before_acquire(|conn, meta| {
                 Box::pin(async move {
@@ -121,7 +121,7 @@ async fn connect(options: &PgConnectOptions) -> Result<PgConnection, sqlx::Error
     tokio::time::timeout(ACQUIRE, PgConnection::connect_with(options)).await.unwrap_or(Err(sqlx::Error::PoolTimedOut))
 }
 
-/// Whose turn it is when there is no connection: the server's, or the URL's.
+/// Explains why there is no connection: the server refused it, or can't be reached.
 fn explain(error: sqlx::Error, options: &PgConnectOptions) -> Error {
     let server = format!("{}:{}", options.get_host(), options.get_port());
     match error.as_database_error().and_then(|database| database.code()) {
@@ -172,7 +172,7 @@ async fn open_sqlite(path: &str, max_connections: u32) -> Result<Opened, Error> 
         .pragma("journal_size_limit", "67108864")
         .pragma("temp_store", "memory")
         .disable_statement_logging();
-    // The first connection makes the file a WAL one; readers may not write, not even that.
+    // The first connection switches the file to WAL. Readers can't, because they may not write.
     let fail = |error: sqlx::Error| Error::Setup(format!("{} can't be used as a database: {error}; check DATABASE_URL", path.display()));
     let mut first = options.connect().await.map_err(fail)?;
     check_sqlite(&mut first).await?;
@@ -184,7 +184,7 @@ async fn open_sqlite(path: &str, max_connections: u32) -> Result<Opened, Error> 
             .max_connections(connections)
             .acquire_timeout(ACQUIRE)
             .test_before_acquire(false)
-            // It was looked at before, too; in between another file may have come.
+            // The file was checked before the connection was opened, but may have been replaced in between.
             .after_connect(move |_, _| {
                 let is_the_same = opened.committed().map_err(|error| sqlx::Error::Io(std::io::Error::other(error.to_string())));
                 Box::pin(std::future::ready(is_the_same))
@@ -200,7 +200,7 @@ async fn open_sqlite(path: &str, max_connections: u32) -> Result<Opened, Error> 
 async fn check_sqlite(conn: &mut SqliteConnection) -> Result<(), Error> {
     let mode: String = sqlx::query_scalar("PRAGMA journal_mode").fetch_one(&mut *conn).await?;
     let synchronous: i64 = sqlx::query_scalar("PRAGMA synchronous").fetch_one(&mut *conn).await?;
-    // The first read opens the log.
+    // The first read opens the write-ahead log.
     let _tables: i64 = sqlx::query_scalar("SELECT count(*) FROM sqlite_master").fetch_one(conn).await?;
     if mode != "wal" || synchronous < 2 {
         return Err(Error::Setup(format!(
@@ -210,7 +210,7 @@ async fn check_sqlite(conn: &mut SqliteConnection) -> Result<(), Error> {
     Ok(())
 }
 
-/// Makes the directory and the file (for its owner only), and takes the lock.
+/// Creates the directory and the file (for its owner only), and takes the lock.
 fn prepare_file(path: &Path) -> Result<(LockFile, File), Error> {
     let fail = |what: &str, error: std::io::Error| {
         Error::Setup(format!("{what} {}: {error}; check DATABASE_URL or DATA_DIR and its permissions", path.display()))
@@ -231,7 +231,7 @@ fn private_file(path: &Path) -> std::io::Result<File> {
     options.open(path)
 }
 
-/// Keeps a second process off the same SQLite file. The operating system lets go of it with the process, however that ends.
+/// Prevents that a second process uses the same SQLite file. The operating system releases the lock when the process ends in any way.
 pub(super) struct LockFile(#[expect(dead_code, reason = "held, not used")] File);
 
 impl LockFile {
@@ -263,7 +263,7 @@ impl LockFile {
     }
 }
 
-/// A connection to the file that was opened at the start, never to one that has taken its place.
+/// A connection to the file that was opened at the start, never to one that replaced it.
 async fn sqlite(options: &SqliteConnectOptions, health: &Arc<Health>) -> Result<Conn, Error> {
     health.committed()?;
     Ok(Conn::sqlite(options.connect().await?, health.clone()))
@@ -277,7 +277,7 @@ impl Target {
         }
     }
 
-    /// A connection for writing. On PostgreSQL its time-outs see to it that a frozen client soon lets go of its locks.
+    /// A connection for writing. On PostgreSQL, its timeouts release the locks of a frozen client soon.
     pub async fn writer(&self) -> Result<Conn, Error> {
         Ok(match self {
             Self::Sqlite { options, health, .. } => sqlite(&options.as_ref().clone().pragma("cache_size", WRITER_CACHE), health).await?,
@@ -285,7 +285,7 @@ impl Target {
         })
     }
 
-    /// A second connection for writing to SQLite. What it writes may be lost with the power.
+    /// A second connection for writing. On SQLite, what it writes may be lost in a power cut.
     pub async fn side_writer(&self) -> Result<Conn, Error> {
         match self {
             Self::Sqlite { options, health, .. } => sqlite(&options.as_ref().clone().synchronous(SqliteSynchronous::Normal), health).await,
@@ -293,7 +293,8 @@ impl Target {
         }
     }
 
-    /// A connection for starting SQLite's log over: it gives up where somebody is in the way, instead of waiting with the writer's lock.
+    /// A connection for restarting SQLite's write-ahead log. It gives up if a reader or writer blocks it, instead of holding the writer's
+    /// lock while it waits.
     pub async fn checkpointer(&self) -> Result<Conn, Error> {
         match self {
             Self::Sqlite { options, health, .. } => sqlite(&options.as_ref().clone().busy_timeout(Duration::ZERO), health).await,
@@ -301,7 +302,7 @@ impl Target {
         }
     }
 
-    /// A connection for reading a whole table page by page, all of it as it is at the first.
+    /// A connection for reading a whole table page by page in one snapshot.
     pub async fn surveyor(&self) -> Result<Conn, Error> {
         match self {
             Self::Sqlite { options, health, .. } => {
@@ -319,7 +320,7 @@ impl Target {
         }
     }
 
-    /// A connection for migrations, which may take their time.
+    /// A connection for migrations, which may take long.
     pub async fn migrator(&self) -> Result<Conn, Error> {
         Ok(match self {
             Self::Sqlite { options, health, .. } => sqlite(options, health).await?,

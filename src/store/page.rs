@@ -1,10 +1,10 @@
-//! How much of a list one answer holds.
+//! Limits how much of a list one answer contains.
 
 use uuid::Uuid;
 
 use super::args::Args;
 
-/// One answer carries about so many bytes of text at most; a single larger row comes alone.
+/// The most bytes of text in one answer, roughly. A single larger row is answered alone.
 pub const PAGE_BYTES: i64 = 32 << 20;
 
 /// At most `limit` rows with ids less than `before`.
@@ -18,7 +18,7 @@ pub struct Page {
 #[derive(Clone, Debug)]
 pub struct Listing<T> {
     pub rows: Vec<T>,
-    /// It is shorter than it could be, because it would have become too large: there is a next page.
+    /// The page was cut because it would have become too large, so there is a next page.
     pub cut: bool,
 }
 
@@ -28,7 +28,7 @@ impl Page {
     }
 }
 
-/// As many from the start as `bytes` hold, one at least; and whether some were left out.
+/// The longest prefix that fits into `bytes`, but at least one; and whether some were left out.
 pub(super) fn fitting<K>(sizes: impl IntoIterator<Item = (K, i64)>, bytes: i64) -> (Vec<K>, bool) {
     let mut keys = Vec::new();
     let mut total = 0;

@@ -1,4 +1,4 @@
-//! How many rows one transaction of maintenance deals with, and which tasks it leaves out.
+//! How many rows one transaction of maintenance processes, and which tasks it leaves out.
 
 use std::collections::BTreeSet;
 
@@ -8,18 +8,18 @@ use bloom_core::ids::TaskId;
 const TASKS: i64 = 200;
 const BATCHES: i64 = 5000;
 const AUDIT: i64 = 10_000;
-/// Tasks that can't be removed are remembered up to this number, and then tried again.
+/// The most tasks that are remembered as not removable. If there are more, all of them are tried again.
 const MAX_LEFT_OUT: usize = 1000;
 
-/// How many rows a transaction of each job deals with. A page that was too heavy for the database's time limits would be so again: the
-/// next is half as large, down to a single row, and pages that work out make it grow again.
+/// The page size of each job. A page that exceeded the time limits of the database would exceed them again, so the next one is half as
+/// large, down to a single row. Each page that succeeds makes the next one larger.
 pub(super) struct PageSizes {
     pub tasks: PageSize,
     pub batches: PageSize,
     pub audit: PageSize,
     /// The tasks of the newest page.
     pub removing: Vec<TaskId>,
-    /// Tasks that can't be removed. They stay until the server starts again, so that all others are removed.
+    /// Tasks that can't be removed. They are left out until the server restarts, so that all others are removed.
     pub left_out: BTreeSet<TaskId>,
 }
 

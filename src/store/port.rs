@@ -1,4 +1,4 @@
-//! What the engine and the reconcilers ask of the database. Their reads have connections of their own.
+//! Implements the interface of the engine and the reconcilers. Their reads have connections of their own.
 
 use std::sync::Arc;
 
@@ -126,7 +126,7 @@ impl Database for Store {
 
     async fn lead(&self, holder: &str, ttl_ms: i64) -> Result<Option<i64>> {
         if self.kind() == Kind::Sqlite {
-            // There is nobody else.
+            // There is only one replica on SQLite.
             return Ok(Some(1));
         }
         let args = Args::new().text(holder).int(ttl_ms).int(self.known_time());
@@ -142,13 +142,13 @@ impl Database for Store {
 
     async fn mark_served(&self) -> Result<Service> {
         if let Clock::Manual(time) = &self.inner.clock {
-            // A time that is set leaps; nobody was away meanwhile.
+            // A manual clock jumps when it is set, and that is not a gap in service.
             return Ok(Service { now: time.load(Ordering::SeqCst), resumed_at: 0 });
         }
         let stepped = self.follow_wall_clock();
         let begins = {
             let served = self.inner.served.lock();
-            // While this process did not run, nobody served SQLite.
+            // On SQLite, there was no service before this process started.
             self.kind() == Kind::Sqlite && !served.has_begun
         };
         let args = Args::new().int(self.known_time()).int(i64::from(stepped || begins));

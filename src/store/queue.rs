@@ -1,4 +1,4 @@
-//! What the replica cache and the reconcilers look at: the ready set in order, what is held, what is due. Every page follows an index.
+//! Reads of the replica cache and the reconcilers: ready tasks in order, active leases, and what is due. Every page follows an index.
 
 use super::args::Args;
 use super::cells::{Cells, Row};
@@ -38,8 +38,9 @@ statement!(
     rows::STATE.names("")
 );
 
-/// What is due by now, the longest due first, one more than asked for: `(now, the next deadline behind now, id, at, …)`. Where nothing
-/// is due, one row of NULLs. Rows that another transaction has locked are left out: a page of them would hide what comes behind. `unset` are those that a replica of the version before left without a deadline: they are due at once.
+/// Selects what is due now, the longest due first, as `(now, the next deadline after now, id, at, …)`; one row of NULLs if nothing is due.
+/// Rows that another transaction has locked are left out, because a page of them would hide those behind it. `unset` selects rows that a
+/// replica of the previous version left without a deadline; they are due at once.
 fn due(d: Kind, at: &str, and: &str, unset: &str, (index, of_unset): (&str, &str), set: &str) -> String {
     let (index, of_unset, now, lock) = (d.by_index(index), d.by_index(of_unset), d.now_before(), d.skip_locked());
     format!(
@@ -79,7 +80,7 @@ statement!(
     d.by_index(CHECK),
     d.clock(1)
 );
-/// A worker seen this far ahead was seen before the clock stepped back.
+/// A worker that was seen this far in the future was seen before the clock stepped back.
 const AHEAD_MS: i64 = 1_000;
 statement!(
     pub(super) SILENT_WORKERS,
@@ -94,7 +95,7 @@ statement!(
     index = d.by_index("workers_awake")
 );
 
-/// Reads what such a statement answers for `limit + 1`.
+/// Reads the rows of such a statement, which was asked for `limit + 1`.
 pub(super) fn read_due<T>(found: &[Row], limit: i64, read: impl Fn(&mut Cells<'_>) -> Result<Option<T>, Error>) -> Result<Due<T>, Error> {
     let mut due = Due { now: 0, items: Vec::new(), next_at: None };
     for (i, row) in found.iter().enumerate() {
@@ -118,13 +119,13 @@ statement!(
 );
 
 impl Store {
-    /// Since when the first ready task of this agent and priority has waited.
+    /// The time since which the first ready task of this agent and priority has been ready.
     pub async fn oldest_ready_at(&self, agent_slug: &str, priority: i64) -> Result<Option<Ms>, Error> {
         let args = Args::new().text(agent_slug).int(rank(priority));
         first(&self.control().fetch(&OLDEST_READY, args).await?, |row| row.take())
     }
 
-    /// The next tasks of the scope, in the queue's order, behind `after` (rank, id).
+    /// The next tasks of the scope after `after` (rank, id), in the order of the queue.
     pub async fn ready_page(&self, scope: &Scope, after: Option<(i64, TaskId)>, limit: i64) -> Result<Vec<ReadyRow>, Error> {
         ready(self.pool(), scope, after, limit).await
     }

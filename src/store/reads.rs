@@ -1,4 +1,4 @@
-//! Single rows and short lists, read outside of any batch.
+//! Reads of single rows and short lists, outside of any batch.
 
 use std::sync::Arc;
 
@@ -61,12 +61,12 @@ impl Store {
         first(&found, |row| Ok(TaskRow { spec: ReadRow::read(row)?, state: ReadRow::read(row)? }))
     }
 
-    /// Those that exist, in no order.
+    /// Those of these tasks that exist, in any order.
     pub async fn task_states(&self, ids: &[TaskId]) -> Result<Vec<TaskState>, Error> {
         all(&self.pool().fetch(&STATES, Args::new().uuids(ids)).await?, ReadRow::read)
     }
 
-    /// Those that exist, in no order.
+    /// Those of these tasks that exist, in any order.
     pub async fn specs(&self, ids: &[TaskId]) -> Result<Vec<Arc<TaskSpec>>, Error> {
         all(&self.pool().fetch(&SPECS, Args::new().uuids(ids)).await?, ReadRow::read)
     }
@@ -95,15 +95,15 @@ impl Store {
         first(&self.pool().fetch(&RESULT_OF_LEASE, Args::new().uuid(lease)).await?, ReadRow::read)
     }
 
-    /// The task's events behind number `after`, oldest first; fewer than `limit` when they have more than `bytes`, but never none while
-    /// there are any.
+    /// The task's events after number `after`, oldest first: at most `limit`, and fewer if they exceed `bytes`, but at least one if any
+    /// exists.
     pub async fn events(&self, task: TaskId, after: i64, limit: i64, bytes: i64) -> Result<Vec<TaskEvent>, Error> {
         let sizes = self.event_sizes(task, after, limit, bytes).await?;
         let Some((last, _)) = sizes.last() else { return Ok(Vec::new()) };
         self.events_up_to(task, after, *last).await
     }
 
-    /// As [`events`](Self::events), the numbers alone, each with the bytes of its event.
+    /// As [`events`](Self::events), but only the numbers, each with the size of its event in bytes.
     pub async fn event_sizes(&self, task: TaskId, after: i64, limit: i64, bytes: i64) -> Result<Vec<(i64, i64)>, Error> {
         let found = self.pool().fetch(&EVENT_SIZES, Args::new().uuid(task).int(after).int(limit)).await?;
         let sizes: Vec<(i64, i32)> = all(&found, |row| Ok((row.take()?, row.take()?)))?;
@@ -111,7 +111,7 @@ impl Store {
         Ok(fitting(sizes.map(|sized| (sized, sized.1)), bytes).0)
     }
 
-    /// The task's events behind number `after` up to number `last`, oldest first.
+    /// The task's events after number `after`, up to number `last`, oldest first.
     pub async fn events_up_to(&self, task: TaskId, after: i64, last: i64) -> Result<Vec<TaskEvent>, Error> {
         all(&self.pool().fetch(&EVENTS, Args::new().uuid(task).int(after).int(last)).await?, ReadRow::read)
     }

@@ -1,4 +1,4 @@
-//! The rows of what stands beside a task, and of workers.
+//! The rows of leases, results, events, workers, audit entries and wake-ups.
 
 use uuid::Uuid;
 
@@ -59,7 +59,7 @@ row! {
     read { subject: read_subject(id, &kind, task_id, subject)? }
 }
 
-/// A wake-up's subject as its columns have it.
+/// The subject of a wake-up, as its columns store it.
 struct FlatSubject<'a> {
     kind: &'static str,
     task_id: Option<Uuid>,

@@ -1,4 +1,4 @@
-//! The rows of tasks: what was asked for, and what every step rewrites.
+//! The two rows of a task: the spec, which never changes, and the state, which every step rewrites.
 
 use super::error::Error;
 use super::table::{part, row};
@@ -66,7 +66,7 @@ row! {
                     started_at: started_at?,
                     ttl_ms: ttl_ms?,
                     expires_at: expires_at?,
-                    // A replica of the version before leaves it unset: it is due at once, and then set.
+                    // A replica of the previous version leaves it unset. The lease is then checked at once, which sets it.
                     check_at: check_at.unwrap_or_default(),
                     hard_end_at,
                     last_heartbeat: last_heartbeat?,
@@ -81,7 +81,7 @@ row! {
     }
 }
 
-/// What never changes after the row was made.
+/// The columns that never change after the row was created.
 pub(super) const STATE_FIXED: &[&str] = STATE.only(&[
     "id",
     "context_id",
@@ -94,7 +94,7 @@ pub(super) const STATE_FIXED: &[&str] = STATE.only(&[
     "ttl_after_finished_sec",
     "has_dependencies",
 ]);
-/// What a quiet change may move: a later expiry, more events, somebody who waits. Only these are written for one, and none is indexed.
-/// `check_at` is not among them: a quiet change that moves it is written whole.
+/// The columns that a quiet change writes: a later expiry, more events, the flag that tasks wait. None of them is indexed. `check_at` is
+/// indexed, so if a quiet change moves it, the whole row is written.
 pub(super) const STATE_QUIET: &[&str] =
     STATE.only(&["revision", "updated_at", "has_dependents", "expires_at", "last_heartbeat", "event_count", "event_seq"]);

@@ -1,4 +1,4 @@
-//! What a batch changed, in few statements whatever its size.
+//! Writes what a batch changed, in a few statements whatever its size.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -17,7 +17,7 @@ use bloom_core::working_set::{Dirty, Loaded, WorkingSet};
 
 /// How many events of a task are kept.
 const EVENTS_KEPT: i64 = 10_000;
-/// Older events go when the count passes a multiple of this.
+/// Older events are removed each time the count passes a multiple of this.
 const EVENTS_STEP: i64 = 500;
 
 row! { pub(super) struct Label<'a>: task_labels as task_labels_row { key: &'a str, value: &'a str, task_id: TaskId } }
@@ -38,16 +38,16 @@ statement!(UPSERT_LEASES, |d| "{}", d.insert(&records::LEASE, &upsert(&records::
 statement!(INSERT_RESULTS, |d| "{}", d.insert(&records::RESULT, ""));
 statement!(INSERT_EVENTS, |d| "{}", d.insert(&records::EVENT, ""));
 statement!(PRUNE_EVENTS, "DELETE FROM task_events WHERE task_id = $1 AND number <= $2");
-// Not an upsert: of two replicas that both register a new name, the second is to look again.
+// Not an upsert: if two replicas register the same new name, the second one must get a conflict and decide again.
 statement!(INSERT_WORKERS, |d| "{}", d.insert(&records::WORKER, ""));
-// A worker that was removed is there again.
+// The worker may have been removed before, so it is marked as present again.
 statement!(UPDATE_WORKERS, |d| "{}", d.update(&records::WORKER, &records::WORKER.all_but(&["id"]), ", removed_at = NULL"));
 statement!(UPSERT_SEEN, |d| "{}", d.insert(Seen::ROW, &upsert(Seen::ROW, "worker_id")));
 statement!(REMOVE_WORKERS, |d| "{}", d.update(Removal::ROW, &Removal::ROW.all_but(&["id"]), ""));
 statement!(UPSERT_SETTINGS, |d| "{}", d.insert(Setting::ROW, &upsert(Setting::ROW, "key")));
 statement!(INSERT_WAKEUPS, |d| "{}", d.insert(&records::WAKEUP, ""));
 statement!(END_WAKEUPS, |d| "DELETE FROM wakeups WHERE id {}", d.any(Type::Uuid, 1));
-// Two that work off the same one may overtake each other.
+// Two replicas that process the same wake-up may overtake each other, so the cursor never moves back.
 statement!(
     MOVE_WAKEUPS,
     |d| "UPDATE wakeups SET cursor = v.cursor FROM {} WHERE wakeups.id = v.id AND (wakeups.cursor IS NULL OR wakeups.cursor < v.cursor)",
@@ -55,12 +55,12 @@ statement!(
 );
 statement!(INSERT_AUDIT, |d| "{}", d.insert(&records::AUDIT, ""));
 
-/// What the batch was loaded with, as far as its writing depends on it.
+/// The part of the loaded rows that the save depends on.
 #[derive(Default)]
 pub(super) struct Before {
-    /// The active leases of the loaded tasks, and when those were to be looked at.
+    /// The active leases of the loaded tasks, with their `check_at`.
     pub leases: HashMap<TaskId, (LeaseId, Ms)>,
-    /// Workers that have a row, be it that of a removed one.
+    /// Workers that have a row, including removed ones.
     pub workers: HashSet<WorkerId>,
 }
 
@@ -74,7 +74,7 @@ impl Before {
     }
 }
 
-/// Puts [`Dirty`] into statements.
+/// Adds the statements that write [`Dirty`].
 pub(super) fn save<'a>(script: &mut Script<'a>, set: &'a WorkingSet, before: &Before) {
     let dirty = &set.dirty;
     save_specs(script, dirty);
@@ -89,7 +89,7 @@ pub(super) fn save<'a>(script: &mut Script<'a>, set: &'a WorkingSet, before: &Be
     write(script, &INSERT_AUDIT, &dirty.audit);
 }
 
-/// One statement for all of `rows`, or none when there are none.
+/// Adds one statement for all `rows`, if there are any.
 fn write<'a, R: WriteRow<'a>>(script: &mut Script<'a>, sql: &'static Sql, rows: impl IntoIterator<Item = R>) {
     let rows = Bulk::of(rows);
     if !rows.is_empty() {
@@ -106,8 +106,8 @@ fn save_specs<'a>(script: &mut Script<'a>, dirty: &'a Dirty) {
     write(script, &INSERT_DEPENDENCIES, specs().flat_map(dependencies));
 }
 
-/// A place, a context or a key that one task lets go may be taken by another in the same batch, and a unique index looks at each row as
-/// it is written: so those that let go come first.
+/// A slot, a context or a key that one task releases may be taken by another in the same batch, and a unique index checks each row as it
+/// is written. So the tasks that release something are written first.
 fn save_states<'a>(script: &mut Script<'a>, set: &'a WorkingSet, before: &Before) {
     let dirty = &set.dirty;
     let new: HashSet<TaskId> = dirty.specs.iter().map(|spec| spec.id).collect();
@@ -173,7 +173,7 @@ fn save_workers<'a>(script: &mut Script<'a>, set: &'a WorkingSet, before: &Befor
 
 fn save_wakeups<'a>(script: &mut Script<'a>, dirty: &'a Dirty) {
     write(script, &INSERT_WAKEUPS, &dirty.wakeups);
-    // Of several pages of one wake-up in one batch the last counts; `None` is behind all of them.
+    // If a batch contains several pages of one wake-up, the last one counts; `None` is after all of them.
     let mut reached: BTreeMap<WakeupId, Option<TaskId>> = BTreeMap::new();
     for progress in &dirty.progress {
         let to = reached.entry(progress.wakeup).or_insert(progress.next);

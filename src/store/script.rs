@@ -1,7 +1,7 @@
-//! Statements that go to the database together: every trip to it and back costs a batch time.
+//! Sends the statements of a batch together, because each round trip to the database delays the batch.
 //!
-//! On SQLite a whole script, COMMIT included, is one text. On PostgreSQL those whose order does not matter, and the last
-//! of the others, become one statement; the others go one by one, since a place must be let go before another takes it.
+//! On SQLite, a whole script is one text, including COMMIT. On PostgreSQL, the unordered statements and the last of the ordered ones
+//! become one statement. The other ordered ones are sent one by one, because a slot must be released before another task takes it.
 
 use super::args::Args;
 use super::conn::Conn;
@@ -20,17 +20,17 @@ pub(super) struct Script<'a> {
 }
 
 impl<'a> Script<'a> {
-    /// A statement that keeps its place among others of its kind; all of them come before those without an order.
+    /// Adds a statement that runs after the ordered ones before it, and before all unordered ones.
     pub fn ordered(&mut self, sql: &'static Sql, args: Args<'a>) {
         self.ordered.push(Part { sql, args });
     }
 
-    /// A statement whose order does not matter: it takes nothing that another of the batch lets go.
+    /// Adds a statement whose order does not matter, because it takes nothing that another statement of the batch releases.
     pub fn unordered(&mut self, sql: &'static Sql, args: Args<'a>) {
         self.unordered.push(Part { sql, args });
     }
 
-    /// Answers whether it has committed as well, as `may_commit` allows.
+    /// Runs the statements. Returns whether it has also committed, which `may_commit` allows.
     pub async fn run(mut self, conn: &mut Conn, may_commit: bool) -> Result<bool, Error> {
         match conn.kind() {
             Kind::Sqlite => {
@@ -46,7 +46,7 @@ impl<'a> Script<'a> {
                 }
             }
             Kind::Postgres => {
-                // What the last of them lets go, none without an order takes.
+                // The unordered statements take nothing that the last ordered one releases, so they can run together.
                 let last = self.ordered.pop();
                 for Part { sql, args } in self.ordered {
                     conn.execute(sql, args).await?;
@@ -66,7 +66,7 @@ impl<'a> Script<'a> {
     }
 }
 
-/// The texts with their parameters numbered through, and all arguments.
+/// The texts, with their parameters numbered consecutively, and all arguments.
 fn join<'a>(parts: impl IntoIterator<Item = Part<'a>>, kind: Kind) -> (Vec<String>, Args<'a>) {
     let mut texts = Vec::new();
     let mut all = Args::new();

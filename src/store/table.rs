@@ -1,5 +1,5 @@
-//! A table's columns, declared once: [`row`] makes their names and types, how a row is written and how it is read out of one list of
-//! names, so that no two of these lists can differ in their order.
+//! Declares the columns of a table once. From one list of names, [`row`] generates their names and types, how a row is written, and how it
+//! is read, so that these can't differ in their order.
 
 use super::cells::{Cells, Type, Value, Write};
 use super::error::Error;
@@ -10,25 +10,25 @@ pub(super) struct Column {
     pub ty: Type,
 }
 
-/// What sets of rows are made of. PostgreSQL knows it as a composite type of exactly these columns: a set is bound as one array of that,
-/// which takes a third of the time of an array for each column.
+/// The type of rows in a set. PostgreSQL has a composite type with exactly these columns. A set is bound as one array of that type, which
+/// takes a third of the time of one array per column.
 #[derive(Debug)]
 pub(super) struct RowType {
-    /// The table, for those that are a table's rows.
+    /// The table, if these are rows of one.
     pub name: &'static str,
-    /// The composite type: `<name>_row`, or a later shape of it.
+    /// The composite type: `<name>_row`, or a later version such as `<name>_row_2`.
     pub postgres: &'static str,
     pub columns: &'static [Column],
 }
 
 impl RowType {
-    /// Column names for a SELECT, each behind `prefix` (`t.`).
+    /// Column names for a SELECT, each after `prefix` (such as `t.`).
     pub fn names(&self, prefix: &str) -> String {
         let names: Vec<_> = self.columns.iter().map(|c| format!("{prefix}{}", c.name)).collect();
         names.join(", ")
     }
 
-    /// The same names: in a constant, it does not compile when one of them is no column.
+    /// Returns `names`. In a constant, it does not compile if one of them is not a column.
     pub const fn only<'n>(&self, names: &'n [&'static str]) -> &'n [&'static str] {
         let mut i = 0;
         while i < names.len() {
@@ -40,7 +40,7 @@ impl RowType {
 
     const fn has(&self, name: &str) -> bool {
         let mut i = 0;
-        // The one way to compare texts in a constant.
+        // The only comparison of texts that a constant can use.
         while i < self.columns.len() && !self.columns[i].name.eq_ignore_ascii_case(name) {
             i += 1;
         }
@@ -53,14 +53,14 @@ impl RowType {
     }
 }
 
-/// What is written as a row.
+/// A type that can be written as a row.
 pub(super) trait WriteRow<'a> {
     const ROW: &'static RowType;
     /// Adds a value for each column.
     fn cells(self, out: &mut Vec<Value<'a>>);
 }
 
-/// What is read from a row.
+/// A type that can be read from a row.
 pub(super) trait ReadRow: Sized {
     fn read(cells: &mut Cells<'_>) -> Result<Self, Error>;
 }
@@ -71,29 +71,29 @@ impl<T: ReadRow> ReadRow for std::sync::Arc<T> {
     }
 }
 
-/// A column of the type that `write` answers.
+/// A column of the type that `write` returns.
 pub(super) const fn column<'a, T: 'a, W: Write<'a>>(name: &'static str, _write: fn(&'a T) -> W) -> Column {
     Column { name, ty: W::TYPE }
 }
 
-/// Reads what `write` has written.
+/// Reads a value that `write` has written.
 pub(super) fn read_back<'a, T: 'a, W: Write<'a>>(cells: &mut Cells<'_>, _write: fn(&'a T) -> W) -> Result<W::Owned, Error> {
     cells.take()
 }
 
-/// The part of a row that may be missing: `None` unless all of it is there, which `?` tells.
+/// A part of a row that may be missing: `None` if the closure, which reads the columns with `?`, finds one of them missing.
 pub(super) fn part<T>(read: impl FnOnce() -> Option<T>) -> Option<T> {
     read()
 }
 
-/// The rows of a table, in the order of the columns of the PostgreSQL type behind `as`. Most are the fields of a struct:
+/// Declares the rows of a table, in the order of the columns of the PostgreSQL type after `as`. Most columns are fields of a struct:
 ///
 /// ```text
 /// row! { SPEC: tasks as tasks_row of spec: TaskSpec { id, context_id } }
 /// ```
 ///
-/// `then { last_seen }` reads fields that a statement answers behind the columns. Columns that are no fields stand in braces, with what
-/// they are filled with, and `read` makes fields of them:
+/// `then { last_seen }` reads fields that a statement returns after the columns. Columns that are not fields are in braces, with the
+/// expressions that are written to them, and `read` makes fields of them:
 ///
 /// ```text
 /// row! {
@@ -105,8 +105,8 @@ pub(super) fn part<T>(read: impl FnOnce() -> Option<T>) -> Option<T> {
 /// }
 /// ```
 ///
-/// What is only written is a struct of its own: `row! { struct Label<'a>: task_labels as task_labels_row { key: &'a str } }`. What is only
-/// read has the names for its SELECT: `row! { NAMES of LeaseRow { id, task_id } }`.
+/// A row that is only written is a struct of its own: `row! { struct Label<'a>: task_labels as task_labels_row { key: &'a str } }`. For a
+/// row that is only read, the constant contains the names for its SELECT: `row! { NAMES of LeaseRow { id, task_id } }`.
 macro_rules! row {
     ($vis:vis struct $Row:ident $(<$a:lifetime>)?: $table:ident as $postgres:ident { $($column:ident: $ty:ty),+ $(,)? }) => {
         $vis struct $Row $(<$a>)? { $(pub $column: $ty),+ }

@@ -1,4 +1,4 @@
-//! What runs have used: of leases that are still here, and of those that were removed with their tasks.
+//! The usage of runs: of leases that are still stored, and of those that were removed with their tasks.
 
 use jiff::Span;
 use jiff::civil::{self, Date};
@@ -23,7 +23,7 @@ pub enum UsageBy {
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct UsageRow {
-    /// The day (`2026-01-31`, UTC), agent, model or context; '' where no model was told.
+    /// The day (`2026-01-31`, UTC), agent, model or context; '' if no model was reported.
     pub key: String,
     pub runs: i64,
     pub input_tokens: i64,
@@ -31,7 +31,7 @@ pub struct UsageRow {
     pub cost_usd: f64,
 }
 
-/// A lease counts as a run when a completion was stored for it.
+/// A lease counts as a run if a completion was stored for it.
 pub(super) const IS_RUN: &str = "(completed OR input_tokens IS NOT NULL)";
 
 fn text(kind: Kind, daily: &str, live: &str, order: &str) -> String {
@@ -52,8 +52,8 @@ statement!(BY_MODEL, |d| "{}", text(d, "model", "coalesce(model, '')", "key"));
 statement!(BY_CONTEXT, |d| "{}", text(d, "context_id", "context_id", "key"));
 
 impl Store {
-    /// At most 1000 rows; days newest first, the rest by key. `from` is included, `to` is not; where tasks were removed, both count in
-    /// whole days.
+    /// At most 1000 rows: days newest first, all others by key. `from` is inclusive and `to` exclusive. For removed tasks, both are rounded
+    /// to whole days.
     pub async fn usage(&self, from: Option<Ms>, to: Option<Ms>, by: UsageBy) -> Result<Vec<UsageRow>, Error> {
         let (from, to) = (from.unwrap_or(0).max(0), to.unwrap_or(Ms::MAX).max(0));
         let args = Args::new().int(from / DAY_MS).int((to - 1).max(0) / DAY_MS).int(from).int(to);

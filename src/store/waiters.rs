@@ -1,4 +1,4 @@
-//! Who waits for what a wake-up tells of. Each look reads about as many rows as it answers, however many wait.
+//! Finds the tasks that a wake-up is for. Each query reads about as many rows as it returns, however many tasks wait.
 
 use super::args::Args;
 use super::conn::Pool;
@@ -17,7 +17,7 @@ statement!(
     ORDER BY d.task_id"
 );
 
-/// The first unfinished session task of context `$1`, behind `$2`, where its turn is what it waits for, or might have to wait for.
+/// The first unfinished session task of context `$1` after `$2`, if it waits for the session order, or might have to.
 fn next_of_context(d: Kind) -> String {
     format!(
         "SELECT id FROM (SELECT id, status, parked FROM task_state {} \
@@ -28,7 +28,7 @@ fn next_of_context(d: Kind) -> String {
 }
 statement!(OF_CONTEXT, |d| "{}", next_of_context(d));
 
-// From agent to agent, each by a step into the index.
+// Steps from agent to agent by the index, instead of reading all waiting tasks.
 statement!(
     OF_KEY,
     |d| "WITH RECURSIVE a(agent_slug, n) AS (\
@@ -42,7 +42,7 @@ statement!(
     wait = "t.status = 'queued' AND t.parked = 'exclusive_key' AND t.exclusive_key = $1"
 );
 
-// By rank, as the index has them: so a page reads no more than a page of each.
+// One subquery per rank, in the order of the index, so that a page reads at most one page of each rank.
 statement!(
     RESERVED,
     |d| "SELECT id FROM ({}) AS r ORDER BY id LIMIT $3",

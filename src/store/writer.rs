@@ -1,6 +1,6 @@
 //! A writer: one connection for writing, and the numbered batches that it commits. Its row is in the table `lanes`.
 //!
-//! An error other than a conflict costs the connection; a rollback makes a new one.
+//! After most errors the connection is dropped, and the rollback opens a new one.
 
 use async_trait::async_trait;
 use bloom_core::command::Keys;
@@ -100,7 +100,7 @@ async fn register(store: &Store, conn: &mut Conn) -> Result<i64, Error> {
 }
 
 impl Writer {
-    /// SQLite has room for one that writes at a time; more would only wait for each other.
+    /// On SQLite one writer is enough, because several would only wait for each other.
     pub async fn open(store: Store) -> Result<Self, Error> {
         let mut conn = store.inner.target.writer().await?;
         let id = register(&store, &mut conn).await?;
@@ -124,7 +124,7 @@ impl Writer {
         let before = std::mem::take(&mut self.before);
         let conn = self.conn()?;
         if set.dirty.is_empty() {
-            // Nothing to keep and nothing to prove: the locks are let go.
+            // There is nothing to write, so the commit only releases the locks.
             return self.commit().await;
         }
         let mut script = Script::default();
@@ -152,7 +152,7 @@ impl Writer {
         Ok(())
     }
 
-    /// The transaction waits for locks no longer than a moment.
+    /// Makes the transaction wait only briefly for locks.
     pub async fn wait_shortly(&mut self) -> Result<(), Error> {
         let conn = self.conn()?;
         if conn.kind() == Kind::Postgres {
@@ -172,7 +172,8 @@ impl Writer {
         }
     }
 
-    /// Takes the batch's number itself: where that works, the batch did not commit and no longer can. An earlier try may have done it.
+    /// Finds out whether the batch has committed: tries to insert its number. If that succeeds now, or succeeded in an earlier try, the
+    /// batch did not commit and no longer can.
     async fn resolve(&mut self) -> Result<bool, Error> {
         let (id, n, time) = (self.id, self.n + 1, self.store.known_time());
         let conn = self.conn()?;
@@ -189,7 +190,7 @@ impl Writer {
         self.conn = None;
         self.transaction = None;
         let mut conn = self.store.inner.target.writer().await?;
-        // A replica that was away for long has had its writers removed.
+        // The writers of a replica that was silent for long have been removed.
         if conn.fetch(&IS_REGISTERED, Args::new().int(self.id)).await?.is_empty() {
             self.id = register(&self.store, &mut conn).await?;
             self.n = 0;
@@ -202,7 +203,7 @@ impl Writer {
         self.conn.as_mut().ok_or_else(|| Error::Unavailable("the connection was lost".into()))
     }
 
-    /// Drops a connection that is not to be trusted any more.
+    /// Drops the connection after an error that leaves it unusable.
     fn judge<T>(&mut self, outcome: Result<T, Error>) -> Result<T, Error> {
         if let Err(error) = &outcome {
             self.store.inner.health.note(error);

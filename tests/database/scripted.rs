@@ -1,4 +1,4 @@
-//! A database whose errors and delays a test decides. Its clock goes with the runtime's, which tests stop, and steps when they say so.
+//! A database whose errors and delays a test decides. Its clock follows the virtual time of the runtime, and steps when a test says so.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -21,7 +21,7 @@ use crate::writer::ScriptedWriter;
 
 const TRIP: Duration = Duration::from_millis(1);
 
-/// What a test can make fail or hold up.
+/// The calls that a test can make fail or delay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Call {
     Feed,
@@ -46,20 +46,20 @@ pub enum Call {
 
 type IsRefused = Box<dyn Fn(&WorkingSet) -> bool + Send>;
 
-/// How one replica's statements go.
+/// How the statements of one replica behave.
 #[derive(Default)]
 struct Script {
     is_away: bool,
     errors: BTreeMap<Call, VecDeque<Error>>,
     holds: BTreeMap<Call, (oneshot::Sender<()>, oneshot::Receiver<()>)>,
-    /// The connection is lost at the next commit, which has arrived or not.
+    /// The connection is lost at the next commit; the value says whether the commit arrives.
     lost_commit: Option<bool>,
     refused: Option<IsRefused>,
     asked: BTreeMap<Call, usize>,
     lock_waits: Vec<LockWait>,
 }
 
-/// An answer that was found and does not arrive before it is let go.
+/// Delays an answer: the call has read its result, but the answer arrives only after [`let_go`](Self::let_go).
 pub struct Hold {
     found: oneshot::Receiver<()>,
     go: oneshot::Sender<()>,
@@ -75,7 +75,7 @@ impl Hold {
     }
 }
 
-/// What all replicas share.
+/// The state that all replicas share.
 struct Shared {
     tables: Mutex<Tables>,
     committed: Notify,
@@ -83,7 +83,7 @@ struct Shared {
     offset_ms: Mutex<Ms>,
 }
 
-/// One replica's way to the database.
+/// The connection of one replica to the database.
 #[derive(Clone)]
 pub struct ScriptedDatabase {
     shared: Arc<Shared>,
@@ -98,17 +98,17 @@ impl Default for ScriptedDatabase {
 }
 
 impl ScriptedDatabase {
-    /// Another replica's way to the same tables.
+    /// The connection of another replica to the same tables.
     pub fn beside(&self) -> Self {
         Self { shared: self.shared.clone(), script: Arc::default() }
     }
 
     pub fn tables(&self) -> MutexGuard<'_, Tables> {
-        self.shared.tables.lock().expect("nobody panics over the tables")
+        self.shared.tables.lock().expect("nothing panics while it holds the tables")
     }
 
     fn script(&self) -> MutexGuard<'_, Script> {
-        self.script.lock().expect("nobody panics over the script")
+        self.script.lock().expect("nothing panics while it holds the script")
     }
 
     pub fn clock(&self) -> Ms {
@@ -119,44 +119,44 @@ impl ScriptedDatabase {
         *self.shared.offset_ms.lock().expect("the clock") += by_ms;
     }
 
-    /// Until this is taken back, nothing gets through.
+    /// While this is set, every call fails.
     pub fn set_away(&self, is_away: bool) {
         self.script().is_away = is_away;
     }
 
-    /// The next such call fails; called twice, the next two.
+    /// Makes the next such call fail; if called twice, the next two.
     pub fn fail(&self, call: Call, error: Error) {
         self.script().errors.entry(call).or_default().push_back(error);
     }
 
-    /// The next such call looks at once, but its answer is under way until it is let go.
+    /// Delays the answer of the next such call, which reads its result at once.
     pub fn hold(&self, call: Call) -> Hold {
         let ((found_here, found), (go, go_there)) = (oneshot::channel(), oneshot::channel());
         self.script().holds.insert(call, (found_here, go_there));
         Hold { found, go }
     }
 
-    /// The connection breaks at the next commit, after it has arrived or before.
+    /// Breaks the connection at the next commit, after or before the commit has arrived.
     pub fn lose_commit(&self, has_arrived: bool) {
         self.script().lost_commit = Some(has_arrived);
     }
 
-    /// From now on a save fails for which this holds.
+    /// From now on, each save for which this holds fails.
     pub fn refuse(&self, is_refused: impl Fn(&WorkingSet) -> bool + Send + 'static) {
         self.script().refused = Some(Box::new(is_refused));
     }
 
-    /// How often this was asked so far.
+    /// How often this call was made so far.
     pub fn asked(&self, call: Call) -> usize {
         self.script().asked.get(&call).copied().unwrap_or_default()
     }
 
-    /// How long each load was to wait for locks.
+    /// The lock wait of each load so far.
     pub fn lock_waits(&self) -> Vec<LockWait> {
         self.script().lock_waits.clone()
     }
 
-    /// A load begins.
+    /// Records the lock wait of a load.
     pub(crate) fn note_lock_wait(&self, wait: LockWait) {
         self.script().lock_waits.push(wait);
     }
@@ -165,12 +165,12 @@ impl ScriptedDatabase {
         self.script().refused.as_ref().is_some_and(|is_refused| is_refused(set))
     }
 
-    /// Whether the connection is lost at this commit, and if so, whether it arrives.
+    /// `Some` if the connection is lost at this commit; the value says whether the commit arrives.
     pub(crate) fn take_lost_commit(&self) -> Option<bool> {
         self.script().lost_commit.take()
     }
 
-    /// Somebody else leads from now on.
+    /// Makes another replica the leader.
     pub fn elect_another(&self) {
         let expires_at = self.clock() + 1_000;
         let mut tables = self.tables();
@@ -178,7 +178,7 @@ impl ScriptedDatabase {
         (leader.holder, leader.epoch, leader.expires_at) = ("another".into(), leader.epoch + 1, expires_at);
     }
 
-    /// A call arrives. Each takes a while, so that time passes also for a loop that never rests.
+    /// A call arrives. Each call takes some time, so that time also passes for a loop without pauses.
     pub(crate) async fn arrive(&self, call: Call) -> Result<()> {
         tokio::time::sleep(TRIP).await;
         let mut script = self.script();
@@ -189,7 +189,7 @@ impl ScriptedDatabase {
         script.errors.get_mut(&call).and_then(VecDeque::pop_front).map_or(Ok(()), Err)
     }
 
-    /// Its answer is under way.
+    /// Waits while the answer of the call is delayed.
     pub(crate) async fn answer(&self, call: Call) {
         let hold = self.script().holds.remove(&call);
         if let Some((found, go)) = hold {

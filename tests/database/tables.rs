@@ -1,5 +1,5 @@
-//! The tables that replicas share, and what statements find in them and do to them. Nothing here takes time or fails: whoever stands
-//! before it decides how long a statement takes and what gets lost.
+//! The tables that replicas share, and the effects of statements on them. Nothing here takes time or fails; the databases that use these
+//! tables add delays and errors.
 
 use std::collections::BTreeMap;
 
@@ -14,18 +14,18 @@ use bloom_database::{Changed, CountDeltas, CountsAt, Done, Due, Feed, FeedEntry,
 use bloom_test_world::memory::Memory;
 
 pub const START: Ms = 1_800_000_000_000;
-/// Batches of one writer that a look at the feed brings.
+/// The most batches per writer that one read of the feed returns.
 const STEP: usize = 16;
-/// Marks of service that lie further apart are a gap.
+/// More time than this between two service marks is a gap.
 const GAP_MS: Ms = 1_500;
 
-/// What one commit left for others.
+/// The row that a commit leaves in the feed.
 #[derive(Clone, Debug)]
 pub struct BatchRow {
     pub at: Ms,
     pub counts: CountDeltas,
     pub changes: Changed,
-    /// The number was taken by somebody who settled a commit in doubt: the batch never happened.
+    /// The number was taken to resolve a commit with an unknown outcome, so the batch did not commit.
     pub is_void: bool,
 }
 
@@ -52,12 +52,12 @@ pub struct Tables {
     pub resumed_at: Ms,
 }
 
-/// The first rows, as many as the limit allows.
+/// The first `limit` rows.
 fn page<T>(rows: impl Iterator<Item = T>, limit: i64) -> Vec<T> {
     rows.take(usize::try_from(limit).expect("a limit")).collect()
 }
 
-/// Those due by now, in order, and when the next one is.
+/// The items that are due now, in order, and the next deadline.
 fn due<T: Ord>(now: Ms, deadlines: impl Iterator<Item = (Ms, T)>, limit: i64) -> Due<T> {
     let mut deadlines: Vec<_> = deadlines.collect();
     deadlines.sort();
@@ -66,7 +66,7 @@ fn due<T: Ord>(now: Ms, deadlines: impl Iterator<Item = (Ms, T)>, limit: i64) ->
     Due { now, items: page(deadlines.into_iter().map(|(_, item)| item), limit), next_at }
 }
 
-// What writers do.
+// Writes.
 impl Tables {
     pub fn register_writer(&mut self) -> i64 {
         let id = self.writers.keys().last().copied().unwrap_or_default() + 1;
@@ -74,12 +74,12 @@ impl Tables {
         id
     }
 
-    /// The row of a commit.
+    /// Adds the row of a commit.
     pub fn record(&mut self, at: Position, now: Ms, counts: CountDeltas, changes: Changed) {
         self.batches.insert((at.writer, at.n), BatchRow { at: now, counts, changes, is_void: false });
     }
 
-    /// Takes the batch's number, if the batch has not: whether it was committed.
+    /// Takes the batch's number unless the batch has committed; returns whether it has.
     pub fn resolve(&mut self, batch: Position, now: Ms) -> bool {
         let void = BatchRow { at: now, counts: CountDeltas::default(), changes: Changed::default(), is_void: true };
         !self.batches.entry((batch.writer, batch.n)).or_insert(void).is_void
@@ -94,7 +94,7 @@ impl Tables {
         }
     }
 
-    /// The newest of each writer stays: it settles a commit in doubt.
+    /// Removes old batches. The newest of each writer stays, because it resolves a commit whose outcome is unknown.
     pub fn prune_batches(&mut self, before: Ms) {
         let Self { writers, batches, .. } = self;
         let newest: BTreeMap<i64, i64> = batches.keys().copied().collect();
@@ -117,7 +117,7 @@ impl Tables {
     }
 }
 
-// What replicas follow.
+// Reads of the replica cache.
 impl Tables {
     pub fn feed(&self, positions: &[Position], own: &[i64]) -> Feed {
         let mut feed = Feed::default();
@@ -152,7 +152,7 @@ impl Tables {
         CountsAt { counts, positions }
     }
 
-    /// What has to be added to the counts to make them true.
+    /// What must be added to the counts to correct them.
     pub fn count_errors(&self) -> CountDeltas {
         let CountsAt { counts, .. } = self.counts();
         let mut missing = CountDeltas { tasks: self.counted(), leases: self.memory.leases_granted - counts.leases };
@@ -163,7 +163,7 @@ impl Tables {
         missing
     }
 
-    /// The tasks by what is counted.
+    /// The true counts of the tasks.
     pub fn counted(&self) -> Counts {
         let mut counts = Counts::new();
         for task in self.memory.tasks.values() {
@@ -200,7 +200,7 @@ impl Tables {
     }
 }
 
-// What reconcilers look at.
+// Reads and writes of the reconcilers.
 impl Tables {
     pub fn due_leases(&self, now: Ms, limit: i64) -> Due<(TaskId, LeaseId)> {
         let leases = self.memory.active().filter_map(|task| task.lease.as_ref().map(|lease| (lease.check_at, (task.id, lease.id))));
@@ -248,7 +248,7 @@ impl Tables {
         }
     }
 
-    /// Whether the leadership of this epoch lasts.
+    /// Whether the leadership of this epoch still lasts.
     pub fn is_led(&self, now: Ms, epoch: i64) -> bool {
         self.leader.as_ref().is_some_and(|leader| leader.epoch == epoch && leader.expires_at > now)
     }

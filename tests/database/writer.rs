@@ -22,7 +22,7 @@ impl ScriptedWriter {
         Self { database, id, n: 0 }
     }
 
-    /// Records a commit as the next batch, unless its leadership is over.
+    /// Records a commit as the next batch, unless its leadership has ended.
     fn commit(&self, tables: &mut Tables, now: Ms, epoch: Option<i64>, counts: CountDeltas, changes: Changed) -> Result<()> {
         if epoch.is_some_and(|epoch| !tables.is_led(now, epoch)) {
             return Err(Error::NotLeader);
@@ -82,7 +82,7 @@ impl Writer for ScriptedWriter {
     async fn resolve_commit(&mut self) -> Result<bool> {
         self.database.arrive(Call::ResolveCommit).await?;
         let mut tables = self.database.tables();
-        // Maintenance removes writers that were silent for long.
+        // The writer was removed after a long silence, so it is registered again.
         if !tables.writers.contains_key(&self.id) {
             (self.id, self.n) = (tables.register_writer(), 0);
             return Ok(false);

@@ -1,4 +1,4 @@
-//! Those who use the control plane: clients that create tasks, workers that run them, operators who interfere. Each call goes to any
+//! The users of the control plane: clients that create tasks, workers that run them, operators that interfere. Each call goes to a random
 //! replica, and may be lost.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -16,20 +16,20 @@ use tokio::time::Instant;
 use crate::database::Condition;
 use crate::shared::{Dice, Shared};
 
-/// A process.
+/// The process of a replica.
 #[derive(Clone)]
 pub struct Replica {
     pub engine: Engine,
     pub condition: Arc<Condition>,
 }
 
-/// Everything that actors know.
+/// What all actors share.
 #[derive(Clone)]
 pub struct Cluster {
     pub shared: Shared,
     pub replicas: Arc<Mutex<Vec<Replica>>>,
     pub is_peace: Arc<AtomicBool>,
-    /// Some runs are never heard of again, in peace as well.
+    /// Some runs vanish without an end, also in the quiet phase.
     pub has_losses: Arc<AtomicBool>,
     pub is_over: Arc<AtomicBool>,
     pub created: Arc<Mutex<Vec<TaskId>>>,
@@ -37,7 +37,7 @@ pub struct Cluster {
     dice: Arc<Mutex<Dice>>,
 }
 
-/// So long does a caller wait for an answer, besides what it asked to wait.
+/// How long a caller waits for an answer, in addition to the wait that it requested.
 const PATIENCE: Duration = Duration::from_secs(8);
 
 impl Cluster {
@@ -74,7 +74,7 @@ impl Cluster {
         tokio::time::sleep(Duration::from_millis(self.below(most_ms) + 1)).await;
     }
 
-    /// Any replica; a dead one does not take the call.
+    /// A random replica that is not dead.
     async fn anybody(&self) -> Replica {
         loop {
             let up: Vec<Replica> = {
@@ -88,7 +88,7 @@ impl Cluster {
         }
     }
 
-    /// `None`: no answer, or one that says to come again.
+    /// Calls a random replica. `None` if there is no answer, or if the call should be tried again.
     pub async fn call<O: Operation + Into<Op>>(&self, op: O) -> Option<Result<O::Reply, Rejection>> {
         let replica = self.anybody().await;
         let call = async {
@@ -103,7 +103,7 @@ impl Cluster {
         }
     }
 
-    /// Asks again until there is an answer, or the run is over.
+    /// Repeats the call until there is an answer, or the run is over.
     pub async fn insist<O: Operation + Into<Op> + Clone>(&self, op: O) -> Option<Result<O::Reply, Rejection>> {
         while !self.is_over() {
             if let Some(answer) = self.call(op.clone()).await {
@@ -142,7 +142,7 @@ pub fn spec(cluster: &Cluster) -> TaskSpec {
     }
 }
 
-/// Creates tasks as long as there is trouble.
+/// Creates tasks during the phase of faults.
 pub async fn creator(cluster: Cluster) {
     while !cluster.is_peace() {
         cluster.pause(1_500).await;
@@ -170,7 +170,7 @@ pub fn registration(number: usize) -> WorkerChange {
     }
 }
 
-/// Claims, and runs what it gets.
+/// Claims tasks and runs them.
 pub async fn worker(cluster: Cluster, number: usize) {
     let name = registration(number).id;
     let held: Arc<Mutex<Vec<LeaseId>>> = Arc::default();
@@ -190,7 +190,7 @@ pub async fn worker(cluster: Cluster, number: usize) {
             request_id: None,
         };
         let replica = cluster.anybody().await;
-        // A claim that just opened must be known to the judge, and one that has ended no more.
+        // The judge must know exactly the open claims.
         cluster.shared.lock().judge.claims.insert(name.clone(), Instant::now());
         let call = async {
             replica.condition.runs().await;
@@ -256,7 +256,7 @@ async fn run(cluster: Cluster, task: TaskState, held: Arc<Mutex<Vec<LeaseId>>>) 
     held.lock().expect("held").retain(|id| *id != lease.id);
 }
 
-/// Cancels, requeues, leases by hand, cordons, removes.
+/// Cancels, requeues and leases tasks, and cordons, changes and removes workers.
 pub async fn operator(cluster: Cluster, every_sec: u64, workers: usize) {
     while !cluster.is_peace() {
         cluster.pause(every_sec * 1_000).await;

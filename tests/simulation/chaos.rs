@@ -1,4 +1,4 @@
-//! Trouble: replicas freeze, die and come again, the database goes away, its clock steps.
+//! Faults: replicas freeze, die and restart, the database becomes unreachable, its clock steps, rows stay locked.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -14,7 +14,7 @@ use crate::shared::OUTSIDER;
 
 pub const OFFLINE_AFTER_MS: i64 = 5_000;
 
-/// Starts a process, as often as it takes.
+/// Starts a process, and tries again until it has started.
 pub async fn start(cluster: &Cluster, plan: &Plan) -> Replica {
     loop {
         let condition = Arc::new(Condition::default());
@@ -82,7 +82,7 @@ pub async fn outages(cluster: Cluster, every_sec: u64) {
     }
 }
 
-/// Somebody who is no replica keeps rows locked for some seconds.
+/// Another program keeps rows locked for some seconds.
 pub async fn row_locks(cluster: Cluster, every_sec: u64) {
     while !cluster.is_peace() {
         cluster.pause(every_sec * 2_000).await;
@@ -106,7 +106,7 @@ pub async fn clock_steps(cluster: Cluster, every_sec: u64) {
     }
 }
 
-/// It steps for good, or forward for a moment.
+/// The clock steps and stays there, or steps forward for a moment only.
 pub async fn step_clock(cluster: &Cluster) {
     let size = *[3_000_i64, 60_000, 3_600_000].get(cluster.below(3) as usize).expect("three");
     match cluster.below(4) {
@@ -116,7 +116,7 @@ pub async fn step_clock(cluster: &Cluster) {
             {
                 let mut state = cluster.shared.lock();
                 state.step_clock(size);
-                // Whoever reads it only in that moment sees no step, so a lease may end by it.
+                // A replica that reads the clock only in that moment does not notice the step, so a lease may end early.
                 state.judge.has_clock_blips = true;
             }
             tokio::time::sleep(Duration::from_millis(cluster.below(1_500))).await;

@@ -1,4 +1,4 @@
-//! One replica's way to the database.
+//! The connection of one replica to the database.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::mirror::{same_counts, same_due, same_page, same_rows};
 use crate::shared::{Shared, State};
 use crate::writer::SimWriter;
 
-/// What is wrong with one replica.
+/// The faults of one replica.
 #[derive(Default)]
 pub struct Condition {
     pub is_frozen: AtomicBool,
@@ -28,7 +28,7 @@ pub struct Condition {
 }
 
 impl Condition {
-    /// Returns when the process runs; never if it is dead.
+    /// Waits until the process runs; forever if it is dead.
     pub async fn runs(&self) {
         loop {
             let thawed = self.thawed.notified();
@@ -54,7 +54,7 @@ pub struct SimDatabase {
 }
 
 impl SimDatabase {
-    /// A statement on its way: it takes its time, and the process may freeze or die before and after.
+    /// One way of a statement: it takes some time, and the process may freeze or die before and after.
     pub async fn trip(&self) -> Result<()> {
         self.condition.runs().await;
         let latency = self.shared.lock().latency();
@@ -63,7 +63,7 @@ impl SimDatabase {
         self.shared.lock().reachable()
     }
 
-    /// One statement that reads: it looks in the middle of its trip, so what it brings is old by the time that it arrives.
+    /// One statement that reads in the middle of its round trip, so its result may be outdated when it arrives.
     async fn read<T>(&self, look: impl FnOnce(&mut State) -> T + Send) -> Result<T>
     where
         T: Send,
@@ -74,7 +74,7 @@ impl SimDatabase {
         Ok(found)
     }
 
-    /// A read that a mirror is asked for as well.
+    /// A read that is compared with the mirror.
     async fn read_both<T: Debug + Send, W: Future<Output = Result<T>> + Send>(
         &self,
         look: impl FnOnce(&mut State) -> T + Send,
@@ -142,7 +142,7 @@ impl Database for SimDatabase {
     async fn counts(&self) -> Result<CountsAt> {
         let look = |state: &mut State| state.tables.counts();
         let ask = |beside: Arc<dyn Database>| async move { beside.counts().await };
-        // Each names its writers in its own way.
+        // The two give their writers different ids, so positions are not compared.
         self.read_both(look, ask, |_, found, expected| same_counts(&found.counts, &expected.counts)).await
     }
 
@@ -258,7 +258,7 @@ impl Database for SimDatabase {
     }
 }
 
-/// Whether all tasks are over.
+/// Whether all tasks have finished and no wake-up is left.
 pub fn is_quiet(state: &State) -> bool {
     state.tables.memory.tasks.values().all(|task| task.status.is_final() && task.status != Status::Queued)
         && state.tables.memory.wakeups.is_empty()

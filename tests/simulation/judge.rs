@@ -1,4 +1,4 @@
-//! What must hold: the rules of the state model at every commit, the promises of liveness in peace.
+//! Checks the rules of the state model at every commit, and the promises of liveness in the quiet phase.
 
 use std::collections::BTreeMap;
 
@@ -14,45 +14,45 @@ use crate::shared::State;
 use bloom_test_database::tables::Tables;
 use bloom_test_world::memory::Memory;
 
-/// A ready task and an open claim that could have it are not beside each other for longer.
+/// The most time that a ready task and an open claim that could take it may both wait.
 const TOGETHER_MS: u128 = 900;
-/// What is due is done within this.
+/// The most time after which something that is due must be done.
 const DUE_MS: Ms = 3_000;
-/// A claim gets the first task of those that have been ready for so long.
+/// Claims must take tasks that have been ready for this long in the order of the queue.
 const ORDER_MS: u128 = 1_200;
 const PASSES: u32 = 2;
-/// A commit tells of a renewal so much later than it was decided.
+/// The most time between the decision of a renewal and its commit.
 const COMMIT_MS: u128 = 300;
 /// The longest grace after a gap in service or a step of the clock.
 const GRACE_MS: Ms = 10_000;
 
 #[derive(Default)]
 pub struct Judge {
-    /// Since when tasks can be claimed, and by whom alone.
+    /// Since when tasks can be claimed, and the worker for which they are reserved.
     ready_since: BTreeMap<TaskId, (Option<WorkerId>, Instant)>,
-    /// Open claims with room, by worker.
+    /// Open claims by worker, and when they began.
     pub claims: BTreeMap<WorkerId, Instant>,
-    /// Since when workers have room and take tasks.
+    /// Since when workers have free slots and take tasks.
     free_since: BTreeMap<WorkerId, Instant>,
-    /// Since when something that is due is left.
+    /// Since when something is overdue.
     late_since: BTreeMap<String, Instant>,
     passed_over: BTreeMap<TaskId, u32>,
     commits: u64,
-    /// The commits from which on tasks are ready, and are not over.
+    /// The numbers of the commits since which tasks are ready, and since which they are unfinished.
     ready_from: BTreeMap<TaskId, u64>,
     known_from: BTreeMap<TaskId, u64>,
-    /// Active leases by task: the renewal that the row shows, and when that was committed, by a clock that nobody sets.
+    /// Active leases by task: the last renewal in the row, and when that was committed, by a clock that never steps.
     renewed: BTreeMap<TaskId, (LeaseId, Ms, Instant)>,
     last_audit: BTreeMap<String, uuid::Uuid>,
-    /// The clock has stepped, so that its times can't be compared.
+    /// The clock has stepped, so its times can't be compared.
     pub has_clock_steps: bool,
-    /// The clock was ahead for a moment.
+    /// The clock has stepped forward for a moment, which replicas may not notice.
     pub has_clock_blips: bool,
     pub complaints: Vec<String>,
 }
 
 impl Judge {
-    /// A commit.
+    /// Checks a commit.
     pub fn heed(&mut self, memory: &Memory, set: &WorkingSet, audit: &[AuditEntry], is_peace: bool, resumed_at: Ms) {
         self.check_rules(memory, set);
         self.check_audit(audit);
@@ -97,7 +97,7 @@ impl Judge {
             expect((0..=task.max_attempts).contains(&task.attempts), "attempts stay within bounds");
             expect(task.parked.is_none() || task.status == Status::Queued, "only queued tasks are parked");
             expect(task.wake_at.is_none() || task.parked.is_some(), "only parked tasks are woken by the clock");
-            expect(task.status.is_final() == task.finished_at.is_some(), "what is finished has a time for it");
+            expect(task.status.is_final() == task.finished_at.is_some(), "exactly the finished tasks have a finish time");
             if let Some(lease) = &task.lease {
                 let room = memory.workers.get(&lease.worker_id).map_or(0, |worker| worker.capabilities.max_concurrency);
                 expect(room > 0, "a lease has a worker");
@@ -105,7 +105,7 @@ impl Judge {
         }
     }
 
-    /// Entries of one thing sort as they were made.
+    /// Audit entries of one task must sort in the order in which they were made.
     fn check_audit(&mut self, audit: &[AuditEntry]) {
         for entry in audit.iter().filter(|entry| entry.entity_type == bloom_core::audit::EntityType::Task) {
             let last = self.last_audit.insert(entry.entity_id.clone(), entry.id);
@@ -131,7 +131,7 @@ impl Judge {
         }
     }
 
-    /// No lease ends by its time before its TTL has passed, whatever the database's clock says.
+    /// No lease may expire before its TTL has passed, whatever the database's clock says.
     fn check_expired(&mut self, set: &WorkingSet) {
         for past in set.dirty.past_leases.iter().filter(|past| past.status == LeaseStatus::Expired) {
             let Some((_, _, since)) = self.renewed.get(&past.task_id).filter(|(lease, ..)| *lease == past.id) else { continue };
@@ -143,7 +143,7 @@ impl Judge {
         }
     }
 
-    /// After a time in which nobody could renew a lease, none ends before a grace.
+    /// After a time in which nobody could renew leases, none may expire before a grace has passed.
     fn check_grace(&mut self, set: &WorkingSet, resumed_at: Ms) {
         for past in set.dirty.past_leases.iter().filter(|past| past.status == LeaseStatus::Expired) {
             let until = resumed_at + GRACE_MS.min(past.ttl_ms);
@@ -168,7 +168,7 @@ impl Judge {
                 if !is_before || since.elapsed().as_millis() <= ORDER_MS {
                     continue;
                 }
-                // Once may be: a claim that had it in hand was given it back.
+                // This may happen a few times, because another claim may have held the task and given it back.
                 let passes = self.passed_over.entry(*id).or_default();
                 *passes += 1;
                 if *passes > PASSES {
@@ -186,19 +186,19 @@ impl Judge {
         }
     }
 
-    /// Whether this commit made the lease: its task may be written again before it runs.
+    /// Whether this commit made the lease; later commits may write its task again before it runs.
     fn is_placed_now(&self, lease: &ActiveLease) -> bool {
         !self.renewed.values().any(|(known, ..)| *known == lease.id)
     }
 
-    /// In a context the tasks run in the order in which they were created.
+    /// The session tasks of a context must run in the order in which they were created.
     fn check_turns(&mut self, memory: &Memory, set: &WorkingSet) {
         self.commits += 1;
         for task in set.dirty.tasks.iter().filter_map(|id| memory.tasks.get(id)) {
             let lease = task.lease.as_ref().filter(|lease| lease.holds_context && self.is_placed_now(lease));
             if let (Some(_), Some(ready_from)) = (lease, self.ready_from.get(&task.id)) {
                 let first = memory.live_in(&task.context_id).next().filter(|first| first.id < task.id);
-                // One that came after this one was ready, or was queued again then, may be passed over.
+                // An earlier task that was created or queued again after this one became ready may be passed over.
                 if let Some(first) = first.filter(|first| self.known_from.get(&first.id).is_some_and(|from| from < ready_from)) {
                     self.complaints.push(format!("it was the turn of {first:?}, and a lease was made for {task:?}"));
                 }
@@ -219,7 +219,7 @@ impl Judge {
         }
     }
 
-    /// A look while there is peace.
+    /// Checks the promises of liveness in the quiet phase.
     pub fn look(state: &mut State) {
         let now = state.now();
         let State { tables: Tables { memory, resumed_at, .. }, judge, .. } = state;
@@ -262,7 +262,7 @@ impl Judge {
         for what in late {
             let since = judge.late_since.entry(what.clone()).or_insert_with(Instant::now).elapsed().as_millis();
             if since > u128::try_from(DUE_MS).unwrap_or(0) {
-                judge.complaints.push(format!("{what}, and nobody does anything for {since} ms"));
+                judge.complaints.push(format!("{what}, and nothing was done about it for {since} ms"));
             }
         }
     }

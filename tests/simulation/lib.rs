@@ -1,10 +1,10 @@
 //! A simulation of the control plane: the whole engine and the reconcilers of several replicas run in one thread over a database in
-//! memory, on a virtual clock. One seed decides everything: what is asked for, how long each statement takes, what gets lost, which
-//! replica freezes or dies, when the database goes away and when its clock steps. The same seed gives the same run again.
+//! memory, on a virtual clock. One seed decides everything: the requests, how long each statement takes, what gets lost, which
+//! replica freezes or dies, when the database is unreachable and when its clock steps. The same seed reproduces the same run.
 //!
-//! First there is trouble, then peace. All the while the rules of the state model must hold; in peace every promise of liveness must:
-//! nothing ready waits beside a claim that could have it, nothing due is left, order is kept; and at the end every replica's cache
-//! equals the database.
+//! A run begins with a phase of faults (trouble), and a quiet phase (peace) follows. The rules of the state model must always hold. In the
+//! quiet phase, the promises of liveness must hold too: no ready task waits next to a claim that could take it, nothing that is due
+//! is left, and order is kept. At the end, the cache of every replica must equal the database.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 pub mod actors;

@@ -1,10 +1,10 @@
-//! Seeds. `SIMULATION_SEEDS=from..to` runs others than those tried otherwise, `SIMULATION_SEEDS=17` one alone.
-// A test that fails is to say so at once.
+//! Runs the simulation. `SIMULATION_SEEDS=from..to` runs these seeds instead of the usual ones, `SIMULATION_SEEDS=17` a single one.
+// A test may panic, because that is how it fails.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use bloom_simulation::{Plan, run, run_seeds};
 
-/// So many are tried by every test run.
+/// The number of seeds in a usual test run.
 const SEEDS: u64 = 2_000;
 
 #[test]

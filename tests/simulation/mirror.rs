@@ -1,6 +1,6 @@
-//! A real database beside the simulated one: every call of the engine is carried out on both, and both must come to the same.
+//! The mirror: a real database beside the simulated one. Every call of the engine is executed on both, and the results must be equal.
 //!
-//! A call on the mirror takes no time on the virtual clock: the simulation's thread waits until it is done.
+//! A call on the mirror takes no virtual time, because the simulation's thread waits until it is done.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -21,35 +21,35 @@ use bloom_test_world::memory::{Conflict, Memory};
 
 pub type Work<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// So long does a real database keep the row of a removed worker.
+/// How long a real database keeps the row of a removed worker.
 const TOMBSTONE_MS: Ms = 3_600_000;
 
 #[async_trait]
 pub trait Mirror: Send + Sync {
-    /// Its clock shows this time from now on.
+    /// Sets its clock, and returns the database.
     fn at(&self, now: Ms) -> Arc<dyn Database>;
 
-    /// Runs it to its end in another thread; `Err`: it panicked, and said this.
+    /// Runs the work to its end in another thread; `Err` with the message if it panicked.
     fn carry(&self, work: Work<'_, ()>) -> std::result::Result<(), String>;
 
-    /// Panics where what was found in the mirror is not what memory loaded.
+    /// Panics if the mirror has loaded other rows than memory.
     fn assert_same(&self, found: &Loaded, expected: &Loaded);
 
     /// Whether the writer's batch of this number has committed.
     async fn has_batch(&self, writer: i64, n: i64) -> bool;
 
-    /// Panics where any table differs.
+    /// Panics if any table differs.
     async fn assert_all(&self, memory: &Memory, now: Ms);
 }
 
-/// What a run keeps of its mirror.
+/// The mirror of a run, and its state.
 #[derive(Default)]
 pub struct Beside {
-    /// The plan has one; it may have differed since.
+    /// Whether the run began with a mirror. `mirror` becomes `None` after the first difference.
     pub is_there: bool,
     pub mirror: Option<Arc<dyn Mirror>>,
     writers: BTreeMap<i64, Box<dyn Writer>>,
-    /// Memory gives its own away to the judge.
+    /// All audit entries, because the judge takes those of memory at each commit.
     pub audit: Vec<AuditEntry>,
     pub removed_at: BTreeMap<WorkerId, Ms>,
 }
@@ -61,7 +61,7 @@ impl Beside {
 }
 
 impl State {
-    /// Carries a call out on the mirror. `None`: there is none, or it failed, which is a complaint then.
+    /// Executes a call on the mirror. `None` if there is no mirror, or if the call panicked, which adds a complaint.
     fn beside<T: Send, W: Future<Output = T> + Send>(&mut self, what: &str, call: impl FnOnce(Arc<dyn Database>) -> W) -> Option<T> {
         let mirror = self.beside.mirror.clone()?;
         let work = call(mirror.at(self.now()));
@@ -74,7 +74,7 @@ impl State {
         answer
     }
 
-    /// From then on the two go different ways: only the first difference tells anything.
+    /// Records a difference and stops the comparison, because all later differences would follow from this one.
     fn differs(&mut self, text: String) {
         self.beside.mirror = None;
         self.beside.writers.clear();
@@ -87,7 +87,7 @@ impl State {
         }
     }
 
-    /// Asks the mirror as well.
+    /// Compares the result with that of the mirror.
     pub fn compare<T: Debug + Send, W: Future<Output = Result<T>> + Send>(
         &mut self,
         what: &str,
@@ -105,7 +105,7 @@ impl State {
         }
     }
 
-    /// `call` gives the writer back.
+    /// Executes a call on a writer of the mirror; `call` returns the writer.
     fn write_beside<T: Send, W: Future<Output = (Box<dyn Writer>, T)> + Send>(
         &mut self,
         what: &str,
@@ -118,7 +118,7 @@ impl State {
         Some(answer)
     }
 
-    /// The connection of a new process. The one before may have died in the middle of a transaction: its connection just breaks.
+    /// Opens the mirror's writer for a new process. The process before may have died in a transaction, so its connection is dropped.
     pub fn open_beside(&mut self, writer: i64) {
         self.end_transactions(|_| true);
         self.beside.writers.clear();
@@ -156,9 +156,9 @@ impl State {
         }
     }
 
-    /// `n`: the number that the batch has if it commits.
+    /// Saves on the mirror; `n` is the number of the batch if it commits.
     pub fn save_beside(&mut self, writer: i64, n: i64, set: &WorkingSet, expected: std::result::Result<(), Conflict>) {
-        // One database with one replica has no leader to ask for.
+        // With a mirror there is one replica, so the epoch is not checked.
         let found = self.write_beside("a save", writer, |mut own| async move {
             let saved = own.save(set, None).await.map(|()| own.n());
             (own, saved)
@@ -176,8 +176,8 @@ impl State {
         self.expect(holds, "a save", &(&found, &set.dirty), &expected.map(|()| n));
     }
 
-    /// What became of a commit in doubt. One that arrived is known to the mirror's writer, whose connection never broke: that its row is
-    /// there must do.
+    /// Compares the outcome of a commit that was unknown. The mirror's connection never broke, so for a commit that arrived, only its row
+    /// is checked.
     pub fn resolve_beside(&mut self, writer: i64, n: i64, expected: bool) {
         let Some(mirror) = self.beside.mirror.clone() else { return };
         let outcome = self.write_beside("settling a commit", writer, |mut own| async move {
@@ -207,14 +207,14 @@ impl State {
         self.compare("the counts after maintenance", &counts, ask, |_, found, expected| same_counts(found, expected));
     }
 
-    /// As a real one, the mirror keeps the rows of removed workers for a while only.
+    /// Removes old rows of removed workers from memory, as the mirror's maintenance does.
     pub fn forget_removed_workers(&mut self) {
         let before = self.now() - TOMBSTONE_MS;
         let Self { tables: Tables { memory, .. }, beside, .. } = self;
         memory.tombstones.retain(|id, _| beside.removed_at.get(id).is_none_or(|at| *at >= before));
     }
 
-    /// At the end of a run: all tables.
+    /// Compares all tables at the end of a run.
     pub fn compare_all(&mut self) {
         let Some(mirror) = self.beside.mirror.clone() else { return };
         self.end_transactions(|_| true);
@@ -226,7 +226,7 @@ impl State {
     }
 }
 
-/// Rows in an order that nobody promised.
+/// Compares rows in any order.
 pub fn same_rows<'a, T: PartialEq, K: Ord>(found: &'a [T], expected: &'a [T], key: impl Fn(&'a T) -> K) -> bool {
     let sorted = |rows: &'a [T]| {
         let mut keys: Vec<_> = rows.iter().enumerate().map(|(at, row)| (key(row), at)).collect();
@@ -237,7 +237,8 @@ pub fn same_rows<'a, T: PartialEq, K: Ord>(found: &'a [T], expected: &'a [T], ke
     left.len() == right.len() && left.iter().zip(&right).all(|((_, left), (_, right))| found[*left] == expected[*right])
 }
 
-/// The longest due first, those due at once in any order; of a page that is full, any of these may be left out.
+/// Compares what is due: the longest due first, and equal deadlines in any order. At the end of a full page, any of the items with equal
+/// deadlines may be missing.
 pub fn same_due<T: Ord>(found: &Due<T>, expected: &Due<T>, limit: i64, at: impl Fn(&T) -> Option<Ms>) -> bool {
     let is_full = expected.items.len() as i64 >= limit;
     let rows = || same_rows(&found.items, &expected.items, |item| item) && found.next_at == expected.next_at;

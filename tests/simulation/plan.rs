@@ -1,4 +1,4 @@
-//! What one seed stands for.
+//! The plan of a run, which follows from its seed.
 
 use crate::shared::{Dice, Weather};
 
@@ -8,10 +8,10 @@ pub struct Plan {
     pub replicas: usize,
     pub workers: usize,
     pub creators: usize,
-    /// How long there is trouble, in seconds.
+    /// The length of the phase of faults, in seconds.
     pub trouble_sec: u64,
     pub weather: Weather,
-    /// Each kind of trouble comes about so often, in seconds; `None`: never.
+    /// The average time between two faults of each kind, in seconds; `None` if the kind does not occur.
     pub freezes: Option<u64>,
     pub kills: Option<u64>,
     pub outages: Option<u64>,
@@ -54,7 +54,7 @@ impl Plan {
         }
     }
 
-    /// The same with one replica, as a database that is not shared has it; nobody locks rows there.
+    /// The same plan with one replica and without row locks, for a database that is not shared.
     pub fn alone(self) -> Self {
         Self { replicas: 1, row_locks: None, ..self }
     }

@@ -1,4 +1,4 @@
-//! One run of one seed.
+//! Executes the run of one seed.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -17,12 +17,12 @@ use crate::mirror::{Beside, Mirror};
 use crate::plan::Plan;
 use crate::shared::{PEACE, Shared};
 
-/// After trouble: until then graces are over, and everybody has heard of everything.
+/// The time after the phase of faults in which graces end and all replicas catch up.
 const SETTLING: Duration = Duration::from_secs(16);
-/// All work is done by then.
+/// The time limit in which all tasks must finish.
 const PEACE_AT_MOST: Duration = Duration::from_secs(240);
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// The caches have heard of the last commit.
+/// The time in which all caches learn of the last commit.
 const QUIESCE: Duration = Duration::from_millis(800);
 
 #[derive(Debug)]
@@ -38,7 +38,7 @@ pub fn run(plan: &Plan) -> Outcome {
     start(plan, None)
 }
 
-/// With a database beside, which is given all that the simulated one is given.
+/// Runs the plan with a mirror, a second database that executes every call of the simulated one.
 pub fn run_beside(plan: &Plan, mirror: Arc<dyn Mirror>) -> Outcome {
     start(plan, Some(mirror))
 }
@@ -65,7 +65,7 @@ async fn live(plan: &Plan, mirror: Option<Arc<dyn Mirror>>) -> Outcome {
         tokio::spawn(actors::creator(cluster.clone()));
     }
     let mut trouble = Vec::new();
-    // An operator's last cordon must not come after the one that ends all cordons.
+    // All of these are awaited, so that an operator's last cordon does not come after the uncordons below.
     trouble.extend(plan.operators.map(|every| tokio::spawn(actors::operator(cluster.clone(), every, plan.workers))));
     trouble.extend(plan.freezes.map(|every| tokio::spawn(chaos::freezes(cluster.clone(), every))));
     trouble.extend(plan.kills.map(|every| tokio::spawn(chaos::kills(cluster.clone(), plan.clone(), every))));
@@ -86,7 +86,7 @@ async fn live(plan: &Plan, mirror: Option<Arc<dyn Mirror>>) -> Outcome {
     }
     tokio::time::sleep(SETTLING).await;
     shared.lock().is_peace = true;
-    // Something to do in peace as well; where the clock steps, it does so once among that, with leases that run out on both sides.
+    // New tasks in the quiet phase. If the plan has clock steps, one step follows here, with leases that expire before and after it.
     cluster.has_losses.store(plan.clock_steps.is_some(), Ordering::Relaxed);
     for round in 0..12 {
         if round == 6 && plan.clock_steps.is_some() {
@@ -112,7 +112,7 @@ async fn live(plan: &Plan, mirror: Option<Arc<dyn Mirror>>) -> Outcome {
     }
     cluster.is_over.store(true, Ordering::Relaxed);
     let mut state = shared.lock();
-    // Tasks that the runtime drops with itself hold the state: what is outside of the run is let go of here.
+    // Background tasks keep the state alive until the runtime is dropped, so the mirror is released here.
     state.beside = Beside::default();
     let mut complaints = std::mem::take(&mut state.judge.complaints);
     complaints.truncate(5);
@@ -125,7 +125,7 @@ async fn live(plan: &Plan, mirror: Option<Arc<dyn Mirror>>) -> Outcome {
     }
 }
 
-/// Until nothing was committed for so long that everybody has heard of the last commit.
+/// Waits until there were no commits for so long that all replicas have learned of the last one.
 async fn quiesce(shared: &Shared) {
     for _ in 0..30 {
         let before = shared.lock().commits;
@@ -144,7 +144,7 @@ async fn look_for(shared: &Shared, time: Duration) {
     }
 }
 
-/// At the end: all work is done, and what each replica remembers is what is there.
+/// Checks at the end that all tasks have finished, and that the cache of each replica equals the database.
 fn compare(cluster: &Cluster) {
     let mut complaints = Vec::new();
     {

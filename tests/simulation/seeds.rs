@@ -1,4 +1,4 @@
-//! Many seeds, on all cores.
+//! Runs many seeds, on all cores.
 
 use std::ops::Range;
 use std::sync::Mutex;
@@ -8,11 +8,11 @@ use std::time::Instant;
 
 use super::{Outcome, Plan};
 
-/// Failed seeds after which no more are begun.
+/// The number of failed seeds after which no more are started.
 const ENOUGH: usize = 5;
 
-/// Runs the plans of the first so many seeds, or of those that `SIMULATION_SEEDS` names: `from..to`, or `17` alone. Panics where any
-/// has complaints, and prints them.
+/// Runs the plans of the first `count` seeds, or of those that `SIMULATION_SEEDS` names: a range `from..to`, or a single seed such as `17`.
+/// If any run has complaints, prints them and panics.
 pub fn run_seeds(count: u64, plan_of: impl Fn(u64) -> Plan + Sync, run: impl Fn(&Plan) -> Outcome + Sync) {
     let seeds = seeds(count);
     let started = Instant::now();

@@ -1,4 +1,4 @@
-//! What all replicas share: the database, its clock, and what is wrong with it at the moment.
+//! The state that all replicas share: the database, its clock, and its current faults.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -14,13 +14,13 @@ use tokio::time::Instant;
 use crate::judge::Judge;
 use crate::mirror::{Beside, Mirror};
 
-/// The server ends a transaction whose client is silent for so long.
+/// The server ends a transaction whose client has been silent for this long.
 pub const IDLE_IN_TRANSACTION: Duration = Duration::from_secs(1);
 
-/// Whoever locks rows and is no replica.
+/// The writer id of another program that locks rows.
 pub const OUTSIDER: i64 = -1;
 
-/// Random choices, all from one seed.
+/// Random choices from one seed.
 pub struct Dice(IdSource);
 
 impl Dice {
@@ -44,7 +44,7 @@ impl Dice {
         low + self.below(high - low + 1)
     }
 
-    /// A few in a row, of so many.
+    /// A short random range below `of`.
     pub fn some(&mut self, of: usize) -> std::ops::Range<usize> {
         let from = self.below(of as u64) as usize;
         from..(from + self.below(4) as usize).min(of)
@@ -55,27 +55,27 @@ impl Dice {
     }
 }
 
-/// Who holds locks, and since when it was last heard of.
+/// An open transaction, its locks, and when its client was last active.
 #[derive(Debug)]
 pub struct Transaction {
     pub writer: i64,
-    /// The mirror has begun it, too.
+    /// The mirror has also begun this transaction.
     pub is_beside: bool,
     pub tasks: BTreeSet<TaskId>,
     pub workers: BTreeSet<WorkerId>,
     pub active_at: Instant,
 }
 
-/// How statements behave at the moment.
+/// How slow and how unreliable statements are at the moment.
 #[derive(Clone, Copy, Debug)]
 pub struct Weather {
-    /// The most that a statement takes, in milliseconds.
+    /// The most time that a statement takes, in milliseconds.
     pub latency_ms: u64,
-    /// Of a hundred statements, how many take up to a hundred times as long.
+    /// The percentage of statements that take up to a hundred times as long.
     pub slow_percent: u64,
-    /// Of a thousand commits, how many lose their connection.
+    /// How many of a thousand commits lose their connection.
     pub doubt_per_mille: u64,
-    /// Of a hundred notifications, how many are lost.
+    /// The percentage of notifications that are lost.
     pub lost_percent: u64,
 }
 
@@ -88,11 +88,11 @@ pub struct State {
     pub is_away: bool,
     pub weather: Weather,
     pub clock_offset: Ms,
-    /// The furthest that the clock has ever been ahead.
+    /// The largest offset that the clock has had.
     furthest_offset: Ms,
     pub dice: Dice,
     pub started: Instant,
-    /// Prints of what happened, mixed into one number: two runs of a seed must agree.
+    /// A hash of what happened; two runs of a seed must have the same.
     pub trace: u64,
     pub commits: u64,
     pub judge: Judge,
@@ -103,7 +103,7 @@ pub struct State {
 #[derive(Clone)]
 pub struct Shared {
     state: Arc<Mutex<State>>,
-    /// Locks were let go of.
+    /// Locks were released.
     pub unlocked: Arc<Notify>,
     /// There was a commit.
     pub committed: Arc<Notify>,
@@ -151,7 +151,7 @@ impl State {
         self.furthest_offset = self.furthest_offset.max(self.clock_offset);
     }
 
-    /// No task waits for a time that only a clock that was ahead has shown.
+    /// Sets the clock to the furthest time that it has shown, so that no task waits for a time that only a clock ahead has shown.
     pub fn put_clock_right(&mut self) {
         self.clock_offset = self.furthest_offset;
     }
@@ -159,7 +159,7 @@ impl State {
     pub fn latency(&mut self) -> Duration {
         let Weather { latency_ms, slow_percent, .. } = self.weather;
         let most = if self.dice.chance(slow_percent) { latency_ms * 100 } else { latency_ms };
-        // Whole milliseconds: the runtime's timers know nothing finer, and would round by this machine's clock.
+        // Whole milliseconds, because the runtime's timers are not finer, and rounding would depend on the machine's clock.
         Duration::from_millis(self.dice.below(most + 1))
     }
 
@@ -171,7 +171,7 @@ impl State {
         self.trace = (self.trace ^ what).wrapping_mul(0x0000_0100_0000_01b3).rotate_left(17);
     }
 
-    /// Locks what nobody else has locked.
+    /// Locks those of these rows that no transaction has locked.
     pub fn lock_from_outside(&mut self, tasks: &[TaskId], workers: &[WorkerId]) {
         let others = || self.transactions.values();
         let tasks = tasks.iter().filter(|id| !others().any(|other| other.tasks.contains(*id))).copied().collect();

@@ -1,4 +1,4 @@
-//! A connection for writing: its transactions lock rows, and may be ended by the server, by a conflict, or in the middle of a commit.
+//! A connection for writing. Its transactions lock rows, and may end by the server, by a conflict, or in the middle of a commit.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -29,7 +29,7 @@ impl SimWriter {
         Self { database, id, n: 0, transaction: None }
     }
 
-    /// Waits until nobody holds these rows, and takes them; answers those that it did without.
+    /// Waits until no transaction has locked these rows, and locks them. Returns those that it skipped.
     async fn lock(&mut self, keys: &Keys, tasks: &BTreeSet<TaskId>, wait: LockWait) -> Result<(BTreeSet<TaskId>, BTreeSet<WorkerId>)> {
         let started = Instant::now();
         loop {
@@ -38,7 +38,7 @@ impl SimWriter {
                 let mut state = self.database.shared.lock();
                 state.reachable()?;
                 state.end_idle_transactions();
-                // What is not there can't be locked.
+                // Rows that do not exist can't be locked.
                 let memory = &state.tables.memory;
                 let is_there = |id: &&WorkerId| memory.workers.contains_key(*id) || memory.tombstones.contains_key(*id);
                 let all = memory.workers.keys().filter(|_| keys.all_workers);
@@ -73,7 +73,7 @@ impl SimWriter {
         }
     }
 
-    /// The next statement of the transaction has arrived, if the server has not ended it.
+    /// The next statement of the transaction has arrived. Fails if the server has ended the transaction.
     fn go_on(&self, state: &mut State) -> Result<()> {
         state.reachable()?;
         state.end_idle_transactions();
@@ -127,7 +127,7 @@ impl Writer for SimWriter {
             (loaded.locked_tasks, loaded.locked_workers) = (taken.into_iter().collect(), taken_workers.into_iter().collect());
             return Ok(loaded);
         }
-        // What was found before the lock is as it was.
+        // Nothing can have changed between the look-up and the lock, so all rows are loaded again at once.
         let loaded = state.tables.memory.load(now, keys);
         state.load_beside(self.id, keys, &loaded);
         Ok(loaded)
@@ -168,7 +168,7 @@ impl Writer for SimWriter {
                 self.record(&mut state, CountDeltas::of(set), Changed::of(set));
             }
             if is_in_doubt {
-                // The writer does not know.
+                // The writer does not learn of its commit.
                 self.n = before;
             }
             self.end(&mut state);
@@ -176,7 +176,7 @@ impl Writer for SimWriter {
         if is_in_doubt {
             return Err(Error::CommitUnknown("cut after it arrived".into()));
         }
-        // It is committed; the answer is on its way. Should the process freeze here, others are ahead of it.
+        // The batch is committed, and its answer is on its way. If the process freezes here, other replicas learn of the commit first.
         match self.database.trip().await {
             Ok(()) => Ok(()),
             Err(_) => {
@@ -240,5 +240,5 @@ impl Writer for SimWriter {
     }
 }
 
-/// Short, so that a replica that was frozen for some seconds finds a gap.
+/// Short, so that a replica that was frozen for some seconds finds a gap in the feed.
 const PRUNED_AFTER_MS: i64 = 3_000;

@@ -1,4 +1,5 @@
-//! Word from other replicas, and to them. A wake-up carries nothing and may be lost: what counts is read from the feed of commits.
+//! Follows the commits of other replicas, and notifies them of own commits. A notification has no content and may be lost; changes are
+//! always read from the feed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,24 +15,24 @@ use crate::background::Background;
 use crate::changes::Changes;
 use crate::clock::Clock;
 
-/// A look at the feed at least so often, whatever wake-ups come.
+/// The feed is read at least this often, even if no notification arrives.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
-/// At most five wake-ups a second go out: PostgreSQL serialises commits that notify.
+/// At most five notifications a second, because PostgreSQL serializes commits that notify.
 const TELL_EVERY: Duration = Duration::from_millis(200);
-/// Rows read at once.
+/// Rows per read.
 const PAGE: usize = 1_000;
-/// How far clocks of replicas may differ, for ids that are made while the cache is rebuilt.
+/// How far the clocks of replicas may differ. A rebuild stops at ids that are newer than its start by more than this.
 const SKEW_MS: i64 = 60_000;
 
 pub(crate) struct Feed {
     database: Arc<dyn Database>,
     replica: Arc<Replica>,
     clock: Arc<Clock>,
-    /// There is something to tell other replicas.
+    /// This replica has committed; the others must be notified.
     committed: Notify,
-    /// Others have committed something that is wanted here at once.
+    /// The feed must be read at once.
     wanted: Notify,
-    /// Something may have been missed.
+    /// Commits may have been missed; the cache must be rebuilt.
     missed: Notify,
 }
 
@@ -45,29 +46,29 @@ impl Feed {
         Self { database, replica, clock, committed: Notify::new(), wanted: Notify::new(), missed: Notify::new() }
     }
 
-    /// Other replicas are to hear of a commit.
+    /// Notifies other replicas of a commit.
     pub fn tell(&self) {
         self.committed.notify_one();
     }
 
-    /// What others have committed is wanted now.
+    /// Reads the feed now.
     pub fn want(&self) {
         self.wanted.notify_one();
     }
 
-    /// The cache is to be rebuilt.
+    /// Rebuilds the cache.
     pub fn want_rebuild(&self) {
         self.missed.notify_one();
     }
 
-    /// Has what is shown by copies that are older than the last rebuild read again.
+    /// Reads the suspects of the cache again, if there are any.
     pub fn check_suspects(&self) {
         if self.replica.lock().cache.has_suspects() {
             self.want();
         }
     }
 
-    /// Follows the commits of other replicas, and rebuilds the cache when something may have been missed.
+    /// Follows the commits of other replicas, and rebuilds the cache if some may have been missed.
     pub async fn follow(self: Arc<Self>, background: Background) {
         let is_shared = self.database.is_shared();
         let mut must_rebuild = false;
@@ -109,7 +110,7 @@ impl Feed {
         Ok(())
     }
 
-    /// Tells other replicas that there was a commit: the first at once, then at most five a second.
+    /// Notifies other replicas of commits: of the first at once, then at most five times a second.
     pub async fn notify(self: Arc<Self>, background: Background) {
         loop {
             tokio::select! {
@@ -117,7 +118,7 @@ impl Feed {
                 () = background.stopped() => return,
                 () = self.committed.notified() => {}
             }
-            // A lost wake-up costs them a quarter of a second.
+            // If the notification is lost, they read the feed a quarter of a second later.
             let _ = self.database.notify().await;
             tokio::select! {
                 biased;
@@ -138,7 +139,7 @@ impl Feed {
         Ok(CaughtUp { gap: false, more: feed.more })
     }
 
-    /// Reads what the entries name, and takes it in before they count as read.
+    /// Reads the rows that the entries name. Their positions are recorded last, so that an error does not skip entries.
     async fn take_over(&self, entries: &[FeedEntry], read: &Read) -> Result<()> {
         let mut tasks: Vec<TaskId> = entries.iter().flat_map(|entry| &entry.changes.tasks).copied().collect();
         tasks.sort_unstable();
@@ -191,11 +192,11 @@ impl Feed {
         read.map(drop)
     }
 
-    /// Reads all that the cache shows anew, beside those who write: at the start, and after something may have been missed. It ends
-    /// under any load, since it only reads what was there when it began; what comes later is in the feed behind the counts' positions.
+    /// Reads everything that the cache shows again while writes go on: at the start, and after commits may have been missed. It ends
+    /// under any load, because it reads only what existed when it began; later commits are in the feed after the positions of the counts.
     pub async fn rebuild(&self) -> Result<()> {
         self.clock.set(self.database.now().await?);
-        // What is committed behind the positions that come with the counts is in the feed; so what was read before them is suspect.
+        // The feed is followed from the positions that come with the counts, so copies that were read before them are suspects.
         self.read_counts().await?;
         let read = self.replica.begin_rebuild();
         let mut after: Option<String> = None;
@@ -220,7 +221,7 @@ impl Feed {
                 break;
             }
         }
-        // What was shown before and has not turned up is read by its id.
+        // Rows that were shown before and have not appeared are read by id.
         let (tasks, workers) = {
             let remembered = self.replica.lock();
             (remembered.cache.unconfirmed_tasks(&read), remembered.cache.unconfirmed_workers(&read))
@@ -228,7 +229,7 @@ impl Feed {
         self.read_again(&tasks, &workers, &read).await
     }
 
-    /// Reads again what is shown by copies that are older than the last rebuild.
+    /// Reads the suspects again: rows that are shown by copies older than the last rebuild.
     async fn clear_suspects(&self) -> Result<()> {
         let read = self.replica.begin_read();
         let suspects = self.replica.lock().cache.take_suspects();
@@ -240,7 +241,7 @@ impl Feed {
         outcome
     }
 
-    /// Reads these by their ids; those that are not found are gone.
+    /// Reads these tasks and workers by id; those that are not found were removed.
     async fn read_again(&self, tasks: &[TaskId], workers: &[WorkerId], read: &Read) -> Result<()> {
         for page in tasks.chunks(PAGE) {
             let rows = self.database.task_states(page).await?;

@@ -1,5 +1,5 @@
 //! The replica cache: what this process remembers of the database. Commits of this process reach it at once, those of others by the
-//! [`feed`]; it answers what needs no read of the database, and tells who watches.
+//! [`feed`]. It answers queries without a read of the database, and notifies watchers.
 
 pub(super) mod feed;
 pub(super) mod remembered;
@@ -25,12 +25,12 @@ use super::specs::Specs;
 use super::waiting::Waiting;
 use remembered::Remembered;
 
-/// How many commits a slow watcher may fall behind before it is told to read anew.
+/// How many commits a slow watcher may fall behind before it must read everything again.
 const CHANGES_KEPT: usize = 256;
-/// How many workers a lease call proposes; more are looked at when none of them will do.
+/// How many workers a lease call proposes; more are considered if none of them is suitable.
 const SHORTLIST: usize = 4;
 
-/// Tasks, leases and workers, counted.
+/// Numbers of tasks, leases and workers.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Stats {
     pub tasks_by_status: BTreeMap<Status, i64>,
@@ -40,7 +40,7 @@ pub struct Stats {
     pub workers_online: i64,
 }
 
-/// What a worker is asked to do besides its tasks.
+/// What a worker must do besides running its tasks.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Directives {
     pub cancel: Vec<TaskId>,
@@ -54,7 +54,8 @@ pub struct Replica {
     changes: broadcast::Sender<Arc<Changes>>,
 }
 
-/// Keeps the cache from forgetting what an older copy, read under this, might contradict.
+/// An open read for the cache, which ends when this is dropped. Until then the cache forgets nothing that it learns, so that it can tell
+/// which of the rows read are outdated.
 pub(super) struct OpenRead {
     replica: Arc<Replica>,
     read: Read,
@@ -74,7 +75,7 @@ impl Drop for OpenRead {
     }
 }
 
-// What it is told.
+// Updates.
 impl Replica {
     pub(super) fn new(specs: Arc<Specs>, alarms: Arc<Alarms>) -> Self {
         Self { remembered: Mutex::default(), specs, alarms, changes: broadcast::channel(CHANGES_KEPT).0 }
@@ -92,7 +93,7 @@ impl Replica {
         OpenRead { replica: self.clone(), read: self.lock().cache.begin_rebuild() }
     }
 
-    /// Takes over what a batch loaded and changed; if it was committed, counts it and tells who watches.
+    /// Adds what a batch loaded and changed; if it was committed, also counts it and notifies watchers.
     pub(super) fn publish(&self, set: &WorkingSet, committed: Option<Position>, read: &Read) {
         for spec in &set.dirty.specs {
             self.specs.put(spec.clone());
@@ -118,7 +119,7 @@ impl Replica {
         }
     }
 
-    /// A maintenance job has committed a batch.
+    /// Takes in a batch that a maintenance job has committed.
     pub(super) fn publish_removal(&self, removed: &[TaskId], counts: &CountDeltas, committed: Position) {
         {
             let mut remembered = self.lock();
@@ -128,7 +129,7 @@ impl Replica {
         self.announce(Changes { removed_tasks: removed.to_vec(), ..Changes::default() });
     }
 
-    /// Tells watchers and reconcilers.
+    /// Notifies watchers and reconcilers.
     fn announce(&self, changes: Changes) {
         for id in &changes.removed_tasks {
             self.specs.remove(*id);
@@ -144,7 +145,7 @@ impl Replica {
         if !changes.workers.is_empty() {
             self.alarms.worker_silent.ring();
         }
-        // Something may be ready, or somebody free.
+        // A task may be ready, or a worker may have a free slot.
         let may_push = !changes.workers.is_empty() || changes.tasks.iter().any(|task| task.lease.is_none());
         if may_push && self.lock().cache.fleet.is_anybody_pushed_to() {
             self.alarms.push_due.ring();
@@ -152,11 +153,11 @@ impl Replica {
         if changes.reset {
             self.alarms.ring_all();
         }
-        // Nobody may be listening.
+        // Sending fails if there are no watchers.
         let _ = self.changes.send(Arc::new(changes));
     }
 
-    /// The worker was seen at this time; answers whether it counts as lost.
+    /// Records a sign of life of the worker; returns whether it counts as lost.
     pub(super) fn see(&self, worker: &str, at: Ms) -> bool {
         let mut remembered = self.lock();
         let fleet = &mut remembered.cache.fleet;
@@ -165,9 +166,9 @@ impl Replica {
     }
 }
 
-// What it answers.
+// Queries.
 impl Replica {
-    /// After each commit, of whichever replica.
+    /// Receives the changes of each commit, by any replica.
     pub fn subscribe(&self) -> broadcast::Receiver<Arc<Changes>> {
         self.changes.subscribe()
     }
@@ -181,12 +182,12 @@ impl Replica {
         self.lock().counts.tasks.clone()
     }
 
-    /// What the cache shows of each task, by revision, for comparison with the database.
+    /// The tasks that the cache shows, with their revisions, for comparison with the database.
     pub fn shown_tasks(&self) -> Vec<(TaskId, i64)> {
         self.lock().cache.shown().collect()
     }
 
-    /// Each worker with its free places.
+    /// Each worker with its free slots.
     pub fn workers_with_room(&self) -> Vec<(Worker, i64)> {
         let remembered = self.lock();
         let fleet = &remembered.cache.fleet;
@@ -205,7 +206,7 @@ impl Replica {
         }
     }
 
-    /// Why the task does not run yet; `None` also if it only waits for its turn.
+    /// Why the task does not run yet. `None` if it is not queued, or if workers are free and it only waits for its turn.
     pub fn waiting(&self, task: &TaskState) -> Option<Waiting> {
         if task.status != Status::Queued {
             return None;
@@ -216,7 +217,7 @@ impl Replica {
         }
     }
 
-    /// Where the worker's agent is; `None`: there is no such worker, or it has not said.
+    /// The URL of the worker's agent. `None` if the worker does not exist or has not reported a URL.
     pub fn worker_url(&self, worker: &str) -> Option<String> {
         self.lock().cache.fleet.worker(worker).map(|worker| worker.url.clone()).filter(|url| !url.is_empty())
     }

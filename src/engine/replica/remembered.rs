@@ -1,5 +1,5 @@
-//! What the replica remembers, under its lock: the cache of tasks and workers, the counts, how far it has followed other writers, and the
-//! claims that wait for work.
+//! The state of the replica cache, under its lock: the cache of tasks and workers, the counts, the positions up to which writers were
+//! followed, and the open claims.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,38 +19,38 @@ use super::Stats;
 #[derive(Default)]
 pub(crate) struct Remembered {
     pub cache: Cache,
-    /// Open claims by worker; each is woken when there may be something for it.
+    /// Open claims by worker; each is woken when there may be work for it.
     pollers: BTreeMap<WorkerId, Vec<Poller>>,
-    /// Rises when there is something new for those who wait.
+    /// Rises when there is new work for waiting claims.
     round: u64,
     pub counts: CountDeltas,
-    /// The last batch of each writer that is in the counts.
+    /// For each writer, the number of its last batch that is in the counts.
     positions: BTreeMap<i64, i64>,
     /// The writers of this process.
     own: Vec<i64>,
-    /// What own writers counted while the counts are being read.
+    /// The count changes that arrive while the counts are being read.
     counted_meanwhile: Option<Vec<(Position, CountDeltas)>>,
-    /// Workers to which a push failed because another program keeps a row locked, and since when they get none.
+    /// Workers to which a push failed because another program keeps a row locked, and when that was. They get no pushes for a while.
     passed_over: BTreeMap<WorkerId, Instant>,
 }
 
-/// Longer than tasks are withheld for the same reason, so that such a task comes to another worker.
+/// Longer than tasks are withheld for the same reason, so that such a task goes to another worker.
 const PASSED_OVER_FOR: Duration = Duration::from_secs(5);
 
 /// An open claim.
 struct Poller {
     notify: Arc<Notify>,
-    /// The last round in which it was woken.
+    /// The last round in which this claim was woken.
     round: u64,
 }
 
 impl Remembered {
-    /// The counts are about to be read anew; [`end_counts`](Self::end_counts) must follow.
+    /// Must be called before the counts are read again; [`end_counts`](Self::end_counts) must follow.
     pub fn begin_counts(&mut self) {
         self.counted_meanwhile = Some(Vec::new());
     }
 
-    /// Puts what was read in place of what was known. Own commits that the snapshot does not have are added.
+    /// Replaces the counts by those that were read, and adds the commits that the snapshot does not contain.
     pub fn end_counts(&mut self, read: Option<CountsAt>) {
         let meanwhile = self.counted_meanwhile.take().unwrap_or_default();
         let Some(CountsAt { counts, positions }) = read else { return };
@@ -67,7 +67,7 @@ impl Remembered {
         }
     }
 
-    /// The positions up to which other writers were followed, and the own writers.
+    /// The positions up to which writers were followed, and the own writers.
     pub fn positions(&self) -> (Vec<Position>, Vec<i64>) {
         (self.positions.iter().map(|(writer, n)| Position { writer: *writer, n: *n }).collect(), self.own.clone())
     }
@@ -106,13 +106,13 @@ impl Remembered {
         self.wake(id);
     }
 
-    /// A read of all workers has not found it.
+    /// A read of all workers has not found this worker.
     pub fn forget_worker(&mut self, id: &str, read: &Read) {
         self.cache.forget_worker(id, read);
         self.wake(id);
     }
 
-    /// Takes rows in and wakes the claims that they may concern.
+    /// Adds rows and wakes the claims that they may concern.
     pub fn put_tasks<'a>(&mut self, tasks: impl Iterator<Item = &'a TaskState>, read: &Read) {
         let mut ready: BTreeMap<&str, i64> = BTreeMap::new();
         for task in tasks {
@@ -134,7 +134,7 @@ impl Remembered {
         }
     }
 
-    /// Takes in tasks that were read as ones to be claimed.
+    /// Adds tasks that were read as claimable.
     pub fn put_ready(&mut self, rows: Vec<ReadyRow>, read: &Read) {
         for row in rows {
             if let Some(worker) = self.cache.put_ready(row, read).freed {
@@ -151,13 +151,13 @@ impl Remembered {
         }
     }
 
-    /// Tasks of a claim that got none of them: they are for others again.
+    /// Makes the tasks that a claim or a push held available to others again.
     pub fn give_back(&mut self, tasks: &[TaskId]) {
         self.cache.queue.give_back(tasks);
         self.wake_for_all(tasks);
     }
 
-    /// The worker is not pushed to for a while.
+    /// Stops pushes to the worker for a while.
     pub fn pass_over(&mut self, worker: WorkerId) {
         self.passed_over.retain(|_, since| since.elapsed() < PASSED_OVER_FOR);
         self.passed_over.insert(worker, Instant::now());
@@ -167,7 +167,7 @@ impl Remembered {
         self.passed_over.get(worker).is_some_and(|since| since.elapsed() < PASSED_OVER_FOR)
     }
 
-    /// Tasks that were withheld can be taken again.
+    /// Makes withheld tasks available again.
     pub fn show_again(&mut self, tasks: &[TaskId]) {
         self.cache.queue.show_again(tasks);
         self.wake_for_all(tasks);
@@ -205,7 +205,7 @@ impl Remembered {
         }
     }
 
-    /// Wakes as many waiting workers as it takes to run so many new tasks, those with most room first.
+    /// Wakes as many waiting workers as are needed for this many new tasks, those with the most free slots first.
     fn wake_for(&mut self, agent_slug: &str, mut tasks: i64) {
         self.round += 1;
         let fleet = &self.cache.fleet;
@@ -225,8 +225,8 @@ impl Remembered {
         (self.cache.fleet.free(id), self.cache.fleet.worker(id).map(|worker| worker.last_seen), id.clone())
     }
 
-    /// A claim that was woken is through. What it left is for another one, each at most once until there is something new: this replica
-    /// may think that a worker has room which has none.
+    /// Called after each try of a claim. If claimable tasks are left, wakes another claim. Each is woken at most once per round, because
+    /// this replica may wrongly believe that a worker has a free slot.
     pub fn pass_on(&mut self) {
         if !self.cache.has_claimable() {
             return;
@@ -239,7 +239,7 @@ impl Remembered {
         }
     }
 
-    /// Where a worker looks for tasks.
+    /// The windows of the queue that have tasks for the worker.
     pub fn scopes(&self, worker: &str) -> Vec<Scope> {
         let agents = self.cache.fleet.worker(worker).and_then(|worker| worker.capabilities.agents.as_ref());
         let mut scopes = match agents {

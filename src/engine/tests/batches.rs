@@ -1,4 +1,4 @@
-//! Batches that meet errors.
+//! Batches in which errors occur.
 
 use bloom_core::command::{Command, Op, Rejection};
 use bloom_database::{Database, Error as DatabaseError, LockWait};
@@ -32,7 +32,7 @@ async fn a_conflict_is_decided_again_a_few_times() {
         assert_eq!(engine.writers.submit(create("p")).await.map(drop), answer, "{conflicts} conflicts");
         let after = (tasks_in(&database), database.asked(Call::Load));
         assert_eq!(after.0 - before.0, usize::from(answer.is_ok()));
-        assert_eq!(after.1 - before.1, if answer.is_ok() { conflicts + 1 } else { conflicts }, "each try loads anew");
+        assert_eq!(after.1 - before.1, if answer.is_ok() { conflicts + 1 } else { conflicts }, "each try loads the rows again");
     }
 }
 
@@ -108,7 +108,7 @@ async fn a_stop_carries_out_what_was_taken_in() {
             engine.stop().await;
         })
     };
-    let (second, ()) = timeout(Duration::from_secs(60), both).await.expect("all are answered");
+    let (second, ()) = timeout(Duration::from_secs(60), both).await.expect("all commands get a reply");
     assert_eq!((first.await.unwrap(), second.map(drop)), (Ok(()), Ok(())));
     assert_eq!(engine.writers.submit(create("late")).await.map(drop), Err(Error::Unavailable));
     assert_eq!(tasks_in(&database), 2);

@@ -1,4 +1,4 @@
-//! Commits whose answer got lost.
+//! Commits whose outcome is unknown, because the answer of the database was lost.
 
 use bloom_test_database::scripted::Call;
 use tokio::task::JoinHandle;
@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use super::*;
 
-/// A command whose commit has arrived, at the moment when its answer gets lost and `then` happens to the database.
+/// Submits a command whose commit reaches the database. Its answer is lost, and `then` runs at that moment.
 async fn commit_lost(database: &ScriptedDatabase, engine: &Engine, then: impl FnOnce()) -> JoinHandle<Result<(), Error>> {
     database.lose_commit(true);
     let mut hold = database.hold(Call::Save);
@@ -27,7 +27,7 @@ async fn one_that_arrived_is_answered_once() {
     let id = created(&engine).await;
     assert_eq!((tasks_in(&database), database.asked(Call::Save)), (1, 1));
     assert_eq!(changes.try_recv().unwrap().tasks[0].id, id);
-    assert!(changes.try_recv().is_err(), "it is told once");
+    assert!(changes.try_recv().is_err(), "the change is announced once");
     assert_cache_is_true(&engine, &database);
     created(&engine).await;
     assert_cache_is_true(&engine, &database);
@@ -52,7 +52,7 @@ async fn one_that_stays_unknown_is_no_success_and_is_told_when_it_is_known() {
     let started = Instant::now();
     let call = commit_lost(&database, &engine, || database.set_away(true)).await;
     assert_eq!(call.await.unwrap(), Err(Error::Unavailable));
-    assert_eq!(started.elapsed().as_secs(), 5, "callers are patient for so long");
+    assert_eq!(started.elapsed().as_secs(), 5, "the caller waits for the whole time limit");
     assert!(changes.try_recv().is_err());
     assert_eq!(engine.replica.shown_tasks(), []);
 
@@ -95,14 +95,14 @@ async fn a_writer_that_was_forgotten_meanwhile_has_the_cache_rebuilt() {
         tables.compact();
         tables.writers.clear();
         tables.batches.clear();
-        // The numbers of writers are never used twice.
+        // Ids of writers are never reused.
         for _ in 0..3 {
             tables.register_writer();
         }
         tables.writers.retain(|id, _| *id == 3);
     };
     let call = commit_lost(&database, &engine, forget_writers).await;
-    assert_eq!(call.await.unwrap(), Err(Error::Unavailable), "nobody knows any more");
+    assert_eq!(call.await.unwrap(), Err(Error::Unavailable), "the outcome can't be found out any more");
     heard(&mut changes, |change| change.reset).await;
     assert_eq!(tasks_in(&database), 1);
     assert_cache_is_true(&engine, &database);

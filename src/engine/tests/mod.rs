@@ -1,4 +1,4 @@
-//! Engines over a database whose errors and delays the tests decide, on a clock that stands still while there is something to do.
+//! Engines over a database whose errors and delays the tests decide. Time is virtual: it passes only while all tasks wait.
 
 mod batches;
 mod commits_in_doubt;
@@ -19,13 +19,13 @@ use tokio::time::timeout;
 
 use super::{Changes, ClaimRequest, Engine, EngineOptions, Error};
 
-/// A replica; each has a seed of its own, so that their ids differ.
+/// A replica. Each replica of a test needs its own seed, so that their ids differ.
 async fn engine(database: &ScriptedDatabase, seed: u64) -> Engine {
     let options = EngineOptions { session_wait_ms: 0, worker_offline_after_ms: 60_000, manual_clock: None, seed: Some(seed) };
     Engine::start(Arc::new(database.clone()), Metrics::new().unwrap(), options).await.unwrap()
 }
 
-/// A command that makes one task, in a context of its own.
+/// A command that creates one task, in a context of its own.
 fn create(prompt: &str) -> Command<op::Create> {
     op::Create { tasks: vec![TaskSpec { prompt: prompt.into(), ..spec(prompt) }] }.into()
 }
@@ -34,7 +34,7 @@ fn claim(worker: &str, wait_ms: i64) -> ClaimRequest {
     ClaimRequest { worker: worker.into(), max: 1, wait_ms, held: None, ttl_ms: 60_000, request_id: None }
 }
 
-/// A claim that finds nothing: from then on the replica knows the queue to its end.
+/// Makes a claim that finds nothing, so that the replica's window reaches the end of the queue.
 async fn read_queue(engine: &Engine) {
     register(engine, "reader").await;
     assert_eq!(engine.claims.claim(claim("reader", 0)).await.unwrap(), []);
@@ -52,18 +52,18 @@ fn tasks_in(database: &ScriptedDatabase) -> usize {
     database.tables().memory.tasks.len()
 }
 
-/// The next change for which this holds.
+/// Waits for the next change for which this holds.
 async fn heard(changes: &mut broadcast::Receiver<Arc<Changes>>, is_it: impl Fn(&Changes) -> bool) -> Arc<Changes> {
     loop {
-        let change = timeout(Duration::from_secs(60), changes.recv()).await.expect("a change is told in time").unwrap();
+        let change = timeout(Duration::from_secs(60), changes.recv()).await.expect("a change is announced in time").unwrap();
         if is_it(&change) {
             return change;
         }
     }
 }
 
-/// What the replica remembers is what is there. Of the tasks it shows those that it has read; after [`read_queue`], all that are ready or
-/// leased.
+/// Compares the replica cache with the database. The cache shows only tasks that it has read; after [`read_queue`], all that are ready
+/// or leased.
 fn assert_cache_is_true(engine: &Engine, database: &ScriptedDatabase) {
     let mut counts = engine.replica.counts();
     counts.retain(|_, n| *n != 0);

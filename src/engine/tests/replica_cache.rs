@@ -48,12 +48,12 @@ async fn an_open_claim_gets_what_another_replica_creates() {
     let (_, one, _, other) = two().await;
     register(&other, "w").await;
     let (leased, (id, created_at)) = tokio::join!(other.claims.claim(claim("w", 10_000)), async {
-        // Between two looks of the claim.
+        // At this time the claim is between two of its own checks.
         tokio::time::sleep(Duration::from_millis(2_300)).await;
         (created(&one).await, Instant::now())
     });
     assert_eq!(leased.unwrap()[0].id, id);
-    assert!(created_at.elapsed() < Duration::from_millis(500), "it is woken, and does not find it by its next look");
+    assert!(created_at.elapsed() < Duration::from_millis(500), "the claim is woken before its next check");
 }
 
 #[tokio::test(start_paused = true)]
@@ -66,7 +66,7 @@ async fn a_copy_that_the_feed_brings_late_does_not_replace_a_newer_one() {
     hold.is_found().await;
     other.writers.submit(op::Cancel { task: id }).await.unwrap();
     hold.let_go();
-    // Until the feed's entry was taken over.
+    // Wait until the entry of the feed was processed.
     heard(&mut changes, |change| change.tasks.iter().any(|task| task.id == id && !task.status.is_final())).await;
     assert_eq!(other.replica.shown_tasks(), []);
     assert_cache_is_true(&other, &there);
@@ -124,7 +124,7 @@ async fn a_removed_worker_stays_away_until_its_name_comes_again() {
     let mut hold = there.hold(Call::WorkersById);
     register(&one, "w").await;
     hold.is_found().await;
-    // The feed has a copy of the worker under way.
+    // The feed's read of the worker is under way.
     other.writers.submit(op::RemoveWorker { worker: "w".into() }).await.unwrap();
     hold.let_go();
     heard(&mut changes, |change| change.workers.iter().any(|worker| worker.id == "w")).await;

@@ -48,7 +48,7 @@ async fn a_gap_between_the_look_and_the_command_gives_a_grace_as_well() {
     pass(14_990).await;
     let mut hold = replica.database.hold(Call::DueLeases);
     hold.is_found().await;
-    assert!(replica.database.clock() >= ends_at, "the look finds it");
+    assert!(replica.database.clock() >= ends_at, "the query finds the lease");
     replica.database.set_away(true);
     pass(3_000).await;
     replica.database.set_away(false);

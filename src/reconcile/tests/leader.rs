@@ -32,7 +32,7 @@ async fn one_that_is_cut_off_is_followed_when_its_leadership_has_run_out() {
     one.until(|one| one.epoch().is_none()).await;
     one.database.set_away(false);
     let rest = other.until(|other| !other.is_held(task)).await;
-    assert!(rest <= 4_100, "its reconcilers go on: {rest}");
+    assert!(rest <= 4_100, "the reconcilers of the new leader end the lease: {rest}");
     assert_eq!(lead(&one, &other), (None, Some(2)));
 }
 

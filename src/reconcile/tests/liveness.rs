@@ -8,7 +8,7 @@ async fn a_silent_worker_is_lost_until_it_is_seen() {
     assert!((60_000..60_050).contains(&silent), "{silent}");
     replica.engine.last_seen.record("w");
     let away = replica.until(|replica| !replica.worker("w").lost).await;
-    assert!(away < 50, "the sign of life of a lost worker is written at once: {away}");
+    assert!(away < 50, "a sign of life of a lost worker is written at once: {away}");
     pass(30_000).await;
     replica.engine.last_seen.record("w");
     let silent = replica.until(|replica| replica.worker("w").lost).await;

@@ -4,7 +4,7 @@ use bloom_test_database::scripted::Call;
 use super::*;
 
 const DAY_MS: Ms = 86_400_000;
-/// Retention looks every five seconds.
+/// Longer than the interval of the retention, which is five seconds.
 const LOOK_MS: u64 = 6_000;
 
 async fn keeping(task_days: u32, audit_days: u32) -> Replica {
@@ -68,8 +68,8 @@ async fn counts_are_compacted_and_old_batches_pruned() {
     {
         let tables = replica.database.tables();
         assert_eq!(tables.compacted.tasks, tables.counted());
-        assert_eq!(tables.batches.len(), 10, "others may still follow them");
+        assert_eq!(tables.batches.len(), 10, "other replicas may not have read them yet");
     }
     pass(61_000).await;
-    assert_eq!(replica.database.tables().batches.len(), 1, "the newest settles a commit in doubt");
+    assert_eq!(replica.database.tables().batches.len(), 1, "the newest batch is kept to resolve a commit with an unknown outcome");
 }

@@ -33,13 +33,13 @@ struct Replica {
     context: Context,
 }
 
-/// One that leads and keeps everything.
+/// A replica that leads and never removes tasks or audit entries.
 async fn replica() -> Replica {
     Replica::start(ScriptedDatabase::default(), 1, 0, 0).await
 }
 
 impl Replica {
-    /// `seed`: another one for each, so that their ids differ.
+    /// Each replica of a test needs its own `seed`, so that their ids differ.
     async fn start(database: ScriptedDatabase, seed: u64, task_retention_days: u32, audit_retention_days: u32) -> Self {
         let options = EngineOptions { session_wait_ms: 0, worker_offline_after_ms: OFFLINE_AFTER_MS, manual_clock: None, seed: Some(seed) };
         let engine = Engine::start(Arc::new(database.clone()), Metrics::new().unwrap(), options).await.unwrap();
@@ -51,12 +51,12 @@ impl Replica {
             audit_retention_days,
         };
         let context = start(&engine, options);
-        // All loops wait.
+        // From now on all loops wait.
         pass(50).await;
         Self { database, engine, context }
     }
 
-    /// Another one on the same database; it leads when this one does not.
+    /// Another replica on the same database, which leads only if this one does not.
     async fn beside(&self) -> Self {
         Self::start(self.database.beside(), 2, 0, 0).await
     }
@@ -75,7 +75,7 @@ impl Replica {
         self.engine.writers.submit(op::Create { tasks: vec![task] }).await.unwrap()[0].state.id
     }
 
-    /// A task that the worker holds for so long.
+    /// A task that the worker holds, with a lease of this TTL.
     async fn leased(&self, worker: &str, ttl_ms: Ms) -> TaskId {
         let task = self.create(|_| {}).await;
         self.engine.lease(task, Some(worker.into()), ttl_ms, None).await.unwrap();
@@ -102,18 +102,18 @@ impl Replica {
         self.database.tables().memory.workers[id].clone()
     }
 
-    /// How long it takes from now until this holds.
+    /// Waits until this holds; returns how long that took.
     async fn until(&self, holds: impl Fn(&Self) -> bool) -> Ms {
         let started = tokio::time::Instant::now();
         while !holds(self) {
-            assert!(started.elapsed() < Duration::from_secs(150), "it does not hold in time");
+            assert!(started.elapsed() < Duration::from_secs(150), "the condition does not hold in time");
             pass(1).await;
         }
         started.elapsed().as_millis() as Ms
     }
 }
 
-/// Virtual time passes.
+/// Lets virtual time pass.
 async fn pass(ms: u64) {
     tokio::time::sleep(Duration::from_millis(ms)).await;
 }

@@ -20,7 +20,7 @@ async fn a_gap_is_one_only_if_no_replica_serves() {
     let resumed_at = replica.database.tables().resumed_at;
     replica.database.set_away(true);
     pass(5_000).await;
-    assert_eq!(replica.database.tables().resumed_at, resumed_at, "the other one serves");
+    assert_eq!(replica.database.tables().resumed_at, resumed_at, "the other replica serves");
     other.database.set_away(true);
     pass(2_000).await;
     other.database.set_away(false);

@@ -24,7 +24,7 @@ async fn all_that_are_due_become_ready_also_behind_the_first_page() {
     }
     pass(29_900).await;
     let waited = replica.until(|replica| replica.database.tables().memory.parked().is_empty()).await;
-    assert!(waited < 150, "not a page a second: {waited}");
+    assert!(waited < 150, "all pages are processed in one run: {waited}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -49,5 +49,5 @@ async fn it_rests_until_the_next_task_is_due_when_the_clock_has_stepped_back() {
     let looks = replica.database.asked(Call::DueTasks);
     pass(10_000).await;
     let looks = replica.database.asked(Call::DueTasks) - looks;
-    assert!(looks <= 11, "one a second: {looks}");
+    assert!(looks <= 11, "one query a second: {looks}");
 }

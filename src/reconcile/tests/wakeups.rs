@@ -6,8 +6,7 @@ use bloom_test_world::world::completion;
 
 use super::*;
 
-/// Two replicas, of which the first leads, and a task that so many others wait for, which the second has completed without being able to
-/// work its wake-up off.
+/// The leader of two replicas. The other one has completed a task that this many others wait for, but could not process its wake-up.
 async fn abandoned(waiters: usize) -> Replica {
     let (leader, other) = {
         let leader = replica().await;
@@ -21,7 +20,7 @@ async fn abandoned(waiters: usize) -> Replica {
     other.database.fail(Call::Waiters, Error::Unavailable("the connection broke".into()));
     let done = bloom_core::command::Completion { holder: Holder::default(), ..completion(parent, None, Outcome::Success) };
     other.engine.writers.submit(done).await.unwrap();
-    assert_eq!(leader.database.tables().memory.parked().len(), waiters, "nobody was woken");
+    assert_eq!(leader.database.tables().memory.parked().len(), waiters, "no task was woken");
     leader
 }
 
@@ -34,7 +33,7 @@ fn is_worked_off(replica: &Replica) -> bool {
 async fn the_leader_works_off_what_another_replica_leaves() {
     let leader = abandoned(3).await;
     let waited = leader.until(is_worked_off).await;
-    assert!(waited <= 2_000, "seen twice, at the same place: {waited}");
+    assert!(waited <= 2_000, "two runs find the wake-up at the same cursor: {waited}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -42,7 +41,7 @@ async fn it_goes_on_page_by_page() {
     let leader = abandoned(950).await;
     let waited = leader.until(is_worked_off).await;
     assert!(leader.database.asked(Call::Waiters) >= 10, "pages of 100");
-    assert!(waited <= 2_500, "one page follows the other: {waited}");
+    assert!(waited <= 2_500, "the pages follow each other without a pause: {waited}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -50,5 +49,5 @@ async fn a_page_that_fails_is_done_again() {
     let leader = abandoned(250).await;
     leader.database.fail(Call::Waiters, Error::Unavailable("the connection broke".into()));
     let waited = leader.until(is_worked_off).await;
-    assert!((500..3_000).contains(&waited), "it looks again soon: {waited}");
+    assert!((500..3_000).contains(&waited), "the page is tried again soon: {waited}");
 }

@@ -1,4 +1,4 @@
-//! What is declared in `row!` is what a migrated database has.
+//! Checks that each `row!` declaration matches the schema of a migrated database.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use super::dialect::{Kind, Sql};
 use super::table::{RowType, WriteRow as _};
 use super::{Store, StoreOptions, all, counts, feed, load, records, rows, save};
 
-/// Rows that are parameters only.
+/// Row types that are only parameters of statements, so they have no table.
 const NO_TABLES: [&str; 3] = ["context_task", "lane_position", "wakeup_cursor"];
 
 fn declared() -> Vec<&'static RowType> {
@@ -34,7 +34,7 @@ fn type_name(kind: Kind, ty: Type) -> &'static str {
 
 type Columns = Vec<(String, String)>;
 
-/// Names and types of the table's columns, or the composite type's, in order.
+/// The names and types of the columns of a table or a composite type, in order.
 async fn columns(store: &Store, name: &str) -> Columns {
     let sql = Sql::new(|kind| {
         match kind {
@@ -49,7 +49,7 @@ async fn columns(store: &Store, name: &str) -> Columns {
     all(&store.pool().fetch(&sql, Args::new().text(name)).await.unwrap(), |row| Ok((row.take()?, row.take()?))).unwrap()
 }
 
-/// Those of PostgreSQL, whatever their shape.
+/// The names of PostgreSQL's row types, without their version numbers.
 async fn row_types(store: &Store) -> BTreeSet<String> {
     let sql = Sql::new(|_| "SELECT typname::text FROM pg_type WHERE typtype = 'c' AND typname ~ '_row(_[0-9]+)?$'".to_owned());
     let names: Vec<String> = all(&store.pool().fetch(&sql, Args::new()).await.unwrap(), |row| row.take()).unwrap();
@@ -76,7 +76,7 @@ async fn check(url: String) {
     }
     if store.kind() == Kind::Postgres {
         let names: BTreeSet<_> = declared().iter().map(|row| without_shape(row.postgres)).collect();
-        assert_eq!(row_types(&store).await, names, "all are declared, and in the list here");
+        assert_eq!(row_types(&store).await, names, "all row types are declared and listed in this test");
     }
     store.close().await;
 }

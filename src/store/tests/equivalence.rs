@@ -1,5 +1,5 @@
-//! The same random histories on the working set in memory, on SQLite and on PostgreSQL end in equal states, and on the way there every
-//! load, every conflict and every look for waiters comes to the same. `EQUIVALENCE_CASES` asks for more than the few tried otherwise.
+//! Runs the same random histories in memory, on SQLite and on PostgreSQL. All end states, loads, conflicts and pages of waiting tasks must
+//! be equal. `EQUIVALENCE_CASES` sets the number of histories.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt::Debug;
@@ -35,7 +35,7 @@ crate::on_both! {
     }
 }
 
-/// Runs the history in memory and writes down what was asked of the database.
+/// Runs the history in memory and records all calls to the database.
 fn live(steps: &[Step]) -> World {
     let mut world = world();
     world.log = Some(Vec::new());
@@ -44,7 +44,7 @@ fn live(steps: &[Step]) -> World {
     for step in steps {
         let ops = history.begin(&mut world, step);
         if !ops.is_empty() {
-            // What is asked, and what it comes to, is compared; whether it is right is for the core's own tests.
+            // Only the calls and their outcomes are compared; whether they are correct is checked by the tests of `core`.
             let _ = world.run_batch(ops);
         }
         history.learn(&world.db);
@@ -79,7 +79,7 @@ async fn replay(database: Database, lived: &World, steps: &[Step]) {
 async fn carry_out(writer: &mut Box<dyn Writer>, batch: &Batch, told: &impl Fn() -> String) {
     let loaded = writer.begin_and_load(&batch.keys, LockWait::Long).await.expect("loads");
     assert_same(&loaded, &batch.loaded, told);
-    // What is the same need not be taken from both; so the two stay in step where a database loads more.
+    // Decided on the rows of memory, so that both make the same changes even if the database loaded more rows.
     let mut set = WorkingSet::new(batch.loaded.clone(), batch.seed);
     set.exact = batch.exact;
     set.session_wait_ms = SESSION_WAIT_MS;
@@ -96,7 +96,7 @@ async fn carry_out(writer: &mut Box<dyn Writer>, batch: &Batch, told: &impl Fn()
     }
 }
 
-/// What memory loaded is there and is the same; a database may load more at once, to save a round.
+/// Checks that everything that memory loaded was found and is equal. A database may load more, to save a round trip.
 pub fn assert_same(found: &Loaded, expected: &Loaded, told: &impl Fn() -> String) {
     assert_eq!((found.now, found.all_workers), (expected.now, expected.all_workers), "{}", told());
     assert_covers(&found.tasks, &expected.tasks, told);
@@ -120,7 +120,7 @@ fn assert_covers<K: Eq + Hash + Debug, V: PartialEq + Debug>(found: &HashMap<K, 
     }
 }
 
-/// Of several workers that run in a context, any one may be told.
+/// If several workers run in a context, any one of them may be returned, so only its presence is compared.
 fn views(contexts: &HashMap<String, ContextView>) -> HashMap<String, (ContextView, bool)> {
     let view = |view: &ContextView| (ContextView { active_worker: None, ..view.clone() }, view.active_worker.is_some());
     contexts.iter().map(|(context, found)| (context.clone(), view(found))).collect()
@@ -130,7 +130,7 @@ fn sorted<K: Clone + Eq + Hash>(lists: &HashMap<K, Vec<TaskId>>) -> HashMap<K, B
     lists.iter().map(|(key, list)| (key.clone(), list.iter().copied().collect())).collect()
 }
 
-/// Every table against the memory's.
+/// Compares every table with memory.
 pub async fn compare_all(store: &Store, writer: &mut Box<dyn Writer>, memory: &Memory, now: i64) {
     let everything = Keys {
         tasks: memory.tasks.keys().copied().collect(),

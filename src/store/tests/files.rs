@@ -1,4 +1,4 @@
-//! Another file takes the place of SQLite's while the store has it open.
+//! Replaces the SQLite file while the store has it open.
 
 use bloom_core::op;
 use std::fs;
@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use super::*;
 
-/// Whether this process has the file open, whatever its name.
+/// Whether this process has the file open, under any name.
 fn is_open(file: &fs::Metadata) -> bool {
     let open = fs::read_dir("/proc/self/fd").unwrap().flatten().filter_map(|entry| fs::metadata(entry.path()).ok());
     open.into_iter().any(|open| (open.dev(), open.ino()) == (file.dev(), file.ino()))
@@ -30,7 +30,7 @@ fn a_file_that_takes_the_place_is_neither_written_nor_read() {
         assert!(refused.is_lasting() && refused.to_string().contains("replaced"), "{refused}");
         assert!(writer.rollback().await.unwrap_err().is_lasting(), "waiting does not help");
         assert!(bench.port().writer().await.is_err_and(|error| error.is_lasting()));
-        // More readers at once than there are connections: they share those that are open.
+        // There are more readers than connections, so they share those that are open.
         let reads: Vec<_> = (0..16)
             .map(|_| {
                 let store = bench.store.clone();
@@ -40,7 +40,7 @@ fn a_file_that_takes_the_place_is_neither_written_nor_read() {
         for read in reads {
             assert!(read.await.unwrap().unwrap().is_some());
         }
-        // Of the others none was open yet.
+        // No control connection was open yet.
         assert!(bench.port().task_states(&[id]).await.is_err_and(|error| error.is_lasting()));
         assert!(!is_open(&fs::metadata(&path).unwrap()));
     });

@@ -1,4 +1,4 @@
-//! What keeps things going whoever ends: deadlines, marks of service, tombstones, and what unique indexes tell of others.
+//! Tests of deadlines, service marks, leadership, rows of removed workers, and conflicts found by unique indexes.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use bloom_core::reply::Due;
 use bloom_core::task::Parked;
 use bloom_database::Service;
 
-/// Decides on rows as they were loaded, for a save behind somebody else's.
+/// Decides on the current rows, for a save after another command's.
 async fn decided(writer: &mut Box<dyn Writer>, op: &Op) -> WorkingSet {
     let mut set = WorkingSet::new(writer.begin_and_load(&op.keys(), LockWait::Long).await.unwrap(), seed());
     decide(&mut set, &Command::from(op.clone())).unwrap();
@@ -18,7 +18,7 @@ async fn decided(writer: &mut Box<dyn Writer>, op: &Op) -> WorkingSet {
     set
 }
 
-/// Saves what was decided before, and answers the conflict.
+/// Saves an earlier decision, and returns the conflict.
 async fn save_late(writer: &mut Box<dyn Writer>, set: &WorkingSet) -> Result<(), Error> {
     writer.begin_and_load(&Keys::default(), LockWait::Long).await.unwrap();
     let saved = writer.save(set, None).await;
@@ -61,7 +61,7 @@ async fn a_removed_worker_leaves_its_revision(database) {
     register(&mut writer, "a", 5).await;
     assert_eq!(named(bench.store.workers().await.unwrap()), [("a".to_owned(), 3), ("b".to_owned(), 1)]);
 
-    // After an hour its row goes as well.
+    // After an hour the row is removed as well.
     commit(&mut writer, vec![Op::RemoveWorker(op::RemoveWorker { worker: "b".into() })]).await;
     bench.at(3_600_000);
     writer.maintain(&Maintenance::PruneBatches { older_than_ms: DAY }).await.unwrap();
@@ -99,7 +99,7 @@ async fn of_two_that_create_in_one_context_the_second_looks_again(database) {
         let state = bench.state(second).await;
         assert_eq!((state.created_after, state.parked), (Some(first), Some(Parked::Session)));
     }
-    // Other contexts, and tasks without a session, do not meet.
+    // Tasks of other contexts, and tasks without a session, do not conflict.
     let late = decided(&mut writer, &Op::Create(op::Create { tasks: vec![in_context("d"), spec("c")] })).await;
     create(&mut writer, vec![spec("c"), in_context("e")]).await;
     save_late(&mut writer, &late).await.unwrap();
@@ -150,9 +150,9 @@ async fn a_heartbeat_leaves_the_deadline_where_it_is(database) {
     let found: BTreeSet<_> = due.items.iter().copied().collect();
     assert_eq!((found, due.next_at), (ids.iter().copied().zip(leases.iter().copied()).collect(), None));
     let due = bench.port().due_leases(2).await.unwrap();
-    assert_eq!((due.items.len(), due.next_at), (2, Some(START + 60_000)), "more is due at once");
+    assert_eq!((due.items.len(), due.next_at), (2, Some(START + 60_000)), "the next one is due now");
 
-    // The look at one that lives moves its deadline; the row is told of quietly, but written whole.
+    // The check of a live lease moves `check_at`. The change is quiet, but the whole row is written.
     let look = |grace| Op::ExpireLease(op::ExpireLease { task: ids[0], lease: leases[0], grace });
     let told = commit(&mut writer, vec![look(Grace::default())]).await;
     assert!(matches!(told[0], Reply::Due(Due::Later(at)) if at == START + 91_000));
@@ -162,12 +162,12 @@ async fn a_heartbeat_leaves_the_deadline_where_it_is(database) {
     let due = bench.port().due_leases(9).await.unwrap();
     assert_eq!((due.items, due.next_at), (vec![], Some(START + 91_000)));
     assert_eq!(bench.state(ids[0]).await.lease.unwrap().check_at, START + 91_000);
-    // So it is when a gap in service gives it more time.
+    // A grace after a gap in service moves `check_at` too.
     bench.at(91_000);
     commit(&mut writer, vec![look(Grace { resumed_at: START + 90_000, grace_ms: 10_000, found_due_at: None })]).await;
     assert_eq!(bench.port().due_leases(9).await.unwrap().next_at, Some(START + 100_000));
 
-    // A replica of the version before knows nothing of it.
+    // A replica of the previous version does not set `check_at`.
     execute(&bench.url, "UPDATE task_state SET check_at = NULL").await;
     let due = bench.port().due_leases(9).await.unwrap();
     assert_eq!((due.items, due.next_at), (vec![(ids[0], leases[0])], None));
@@ -207,7 +207,7 @@ async fn tasks_whose_time_has_come_are_found(database) {
     commit(&mut writer, vec![Op::Reevaluate(op::Reevaluate { tasks: vec![ids[1], ids[2]], progress: None })]).await;
     let due = bench.port().due_tasks(9).await.unwrap();
     assert_eq!((due.items, due.next_at), (vec![], Some(START + 3_000)));
-    // A replica of the version before sets no time to wake it.
+    // A replica of the previous version does not set `wake_at`.
     execute(&bench.url, "UPDATE task_state SET wake_at = NULL").await;
     assert_eq!(bench.port().due_tasks(9).await.unwrap().items, [ids[0]]);
     commit(&mut writer, vec![Op::Reevaluate(op::Reevaluate { tasks: vec![ids[0]], progress: None })]).await;
@@ -237,7 +237,7 @@ async fn silent_workers_are_found(database) {
     assert_eq!(silent(1).await, (vec!["a".into()], Some(100_000)));
     commit(&mut writer, vec![Op::MarkOffline(op::MarkOffline { worker: "a".into(), cause: Loss::Silent { for_ms: 60_000, served_since: 0 } })]).await;
     assert_eq!(silent(9).await, (vec!["b".into()], None));
-    // Seen in the future: the clock stepped back.
+    // The clock stepped back, so the worker was seen in the future.
     bench.at(-1);
     assert_eq!(silent(9).await, (vec!["b".into()], None));
     bench.at(0);
@@ -250,7 +250,7 @@ async fn gaps_in_service_are_told(database) {
     let mark = async |store: &Store| bloom_database::Database::mark_served(store).await.unwrap();
     let moved = async |by: i64| execute(&url, &format!("UPDATE served SET at = at + {by}")).await;
     let is_gap = |service: Service| service.resumed_at == service.now;
-    // The machine may be so busy that there is a true one.
+    // On a busy machine there may be a real gap.
     let goes_on = |before: Service, after: Service| {
         let expected = if after.now - before.now > 1_500 { after.now } else { before.resumed_at };
         assert_eq!(after.resumed_at, expected);
@@ -259,19 +259,19 @@ async fn gaps_in_service_are_told(database) {
     let store = open(Clock::Database).await;
     store.migrate().await.unwrap();
     let first = mark(&store).await;
-    assert!(is_gap(first), "nobody has served before");
+    assert!(is_gap(first), "no replica has served before");
     let second = mark(&store).await;
     goes_on(first, second);
     moved(-1_501).await;
     let third = mark(&store).await;
-    assert!(is_gap(third), "nobody has served for long");
+    assert!(is_gap(third), "no replica has served for long");
     moved(60_000).await;
     let fourth = mark(&store).await;
     assert!(is_gap(fourth), "the clock stepped back");
     let before = mark(&store).await;
     goes_on(fourth, before);
 
-    // Another process: on PostgreSQL it goes on where others serve; SQLite's has been alone.
+    // A new process: on PostgreSQL other replicas may have served meanwhile; on SQLite nobody else can.
     store.close().await;
     drop(store);
     let store = open(Clock::Database).await;
@@ -282,7 +282,7 @@ async fn gaps_in_service_are_told(database) {
     }
     store.close().await;
     drop(store);
-    // A time that is set by hand leaps, and tells of no gap.
+    // A manual clock jumps when it is set, so it never shows a gap.
     let store = open(Clock::Manual(Arc::new(AtomicI64::new(START)))).await;
     assert_eq!(mark(&store).await, Service { now: START, resumed_at: 0 });
 }
@@ -310,7 +310,7 @@ async fn one_leads(database) {
     writer.save(&set, Some(2)).await.unwrap();
     bench.port().resign("b").await.unwrap();
     assert_eq!(lead("a").await, Some(3));
-    // The clock steps back by an hour: the leadership seems to last that much longer.
+    // The clock steps back by an hour, so the leadership would last an hour longer.
     bench.at(-3_600_000);
     assert_eq!(lead("b").await, Some(4));
 }
@@ -322,12 +322,12 @@ async fn commits_of_others_are_heard(database) {
         let heard = async { port.heard().await.is_ok() };
         tokio::select! {
             biased;
-            _ = heard => panic!("there is nobody to be heard"),
+            _ = heard => panic!("there is no other replica"),
             () = std::future::ready(()) => {}
         }
         return;
     }
-    // A wait that is given up may be taken up again, and what was told meanwhile is heard: notify until the first has come through.
+    // A cancelled wait can be repeated, and notifications in between are received: notify until the first one arrives.
     let hear = async || {
         crate::support::eventually("is heard", async || {
             port.notify().await.unwrap();

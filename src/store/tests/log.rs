@@ -1,4 +1,4 @@
-//! SQLite's log beside readers that take long.
+//! Tests of SQLite's write-ahead log with long readers.
 
 use std::task::Poll;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use sqlx::{Connection, Executor, SqliteConnection};
 
 use super::*;
 
-/// So much makes the store want the log to start over.
+/// Enough bytes that the store restarts the log.
 const LONG: usize = 18 << 20;
 
 async fn raw(bench: &Bench) -> SqliteConnection {
@@ -32,7 +32,7 @@ fn a_long_log_beside_a_long_reader_does_not_stop_the_writer() {
         let mut reader = raw(&bench).await;
         reader.execute("BEGIN; SELECT count(*) FROM tasks").await.unwrap();
 
-        // Somebody who wants to write all the time, and counts how often that can't be.
+        // Another connection tries to write all the time, and counts how often it can't.
         let mut other = raw(&bench).await;
         other.execute("PRAGMA busy_timeout = 0").await.unwrap();
         let (mut let_in, mut kept_out) = (0, 0);
@@ -52,10 +52,10 @@ fn a_long_log_beside_a_long_reader_does_not_stop_the_writer() {
             }
         };
         assert!(done.log_bytes > LONG as i64 && done.is_complete && !done.starts_over, "{done:?}");
-        assert!(kept_out <= let_in, "the writer was kept out {kept_out} times and let in {let_in} times");
+        assert!(kept_out <= let_in, "the writer was locked out {kept_out} times and could write {let_in} times");
 
         reader.execute("ROLLBACK").await.unwrap();
-        assert!(bench.store.checkpoint().await.unwrap().starts_over, "nobody is in the way");
+        assert!(bench.store.checkpoint().await.unwrap().starts_over, "no reader blocks the restart");
         create(&mut writer, vec![spec("c")]).await;
         let done = bench.store.checkpoint().await.unwrap();
         assert!(done.log_bytes < 1 << 20, "{done:?}");
@@ -68,7 +68,7 @@ fn the_sign_of_service_and_checkpoints_do_not_wait_for_a_survey() {
         let bench = Bench::with_own_time().await;
         let mut writer = bench.writer().await;
         create(&mut writer, vec![spec("c")]).await;
-        // A survey that stands still after its first step, its second, and so on.
+        // The survey stops after its first step, then after its second, and so on.
         for steps in 1.. {
             let mut survey = bench.port().count_errors();
             let mut left = steps;
@@ -89,15 +89,15 @@ fn the_sign_of_service_and_checkpoints_do_not_wait_for_a_survey() {
             };
             tokio::time::timeout(Duration::from_secs(30), aside).await.unwrap_or_else(|_| panic!("waits for step {steps} of the survey"));
             if is_over {
-                // How often it is found waiting depends on the machine; at its first step it always is.
-                assert!(steps > 1, "it was seen at work");
+                // The number of steps depends on the machine, but the survey always waits at its first one.
+                assert!(steps > 1, "the survey was interrupted at least once");
                 break;
             }
         }
     });
 }
 
-/// SQLite's lock is had by whoever tries at the right moment, and a busy writer mostly does.
+/// SQLite's lock has no order of waiters, so a busy writer would mostly get it before the service mark.
 #[test]
 fn the_service_mark_is_not_overtaken_by_the_next_batch() {
     support::run(async {
@@ -111,16 +111,16 @@ fn the_service_mark_is_not_overtaken_by_the_next_batch() {
             support::direct::execute(&bench.url, "UPDATE served SET at = 0").await;
             writer.begin_and_load(&keys, LockWait::Long).await.unwrap();
             let mut mark = std::pin::pin!(bench.port().mark_served());
-            assert!(tokio::time::timeout(Duration::ZERO, &mut mark).await.is_err(), "it waits for the batch");
+            assert!(tokio::time::timeout(Duration::ZERO, &mut mark).await.is_err(), "the mark waits for the batch");
             writer.rollback().await.unwrap();
             let (loaded, _) = tokio::join!(writer.begin_and_load(&keys, LockWait::Long), async {
-                // Polled beside the batch; it ends before it, or not at all.
+                // Polled together with the load, which must wait until the mark is written.
                 let _ = tokio::time::timeout(Duration::from_secs(1), &mut mark).await;
             });
             loaded.unwrap();
             let at: i64 = sqlx::query_scalar("SELECT at FROM served").fetch_one(&mut reader).await.unwrap();
             writer.rollback().await.unwrap();
-            assert_ne!(at, 0, "batch {batch} went first");
+            assert_ne!(at, 0, "batch {batch} overtook the mark");
         }
     });
 }

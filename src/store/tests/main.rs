@@ -1,5 +1,5 @@
-//! The store through its public door, on both databases.
-// A test that fails is to say so at once.
+//! Tests of the store through its public interface, on both databases.
+// A test may panic, because that is how it fails.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod equivalence;
@@ -32,7 +32,7 @@ use uuid::Uuid;
 
 use crate::support::Database;
 
-/// A migrated database of its own, with a clock set by hand.
+/// A migrated database for one test, with a manual clock.
 struct Bench {
     url: String,
     store: Store,
@@ -56,7 +56,7 @@ impl Bench {
         Self { url, store, time }
     }
 
-    /// On SQLite; time goes on by itself there, and service is marked.
+    /// A database on SQLite with the real clock, so that service marks work.
     async fn with_own_time() -> Self {
         let url = Database::Sqlite.new_url();
         let store = Store::open(&StoreOptions { url: url.clone(), max_connections: 4 }).await.expect("opens");
@@ -68,7 +68,7 @@ impl Bench {
         self.time.store(START + ms, Ordering::SeqCst);
     }
 
-    /// What the engine and the reconcilers ask; some of it has the name of what requests read.
+    /// The interface of the engine and the reconcilers. Some of its methods have the same names as those for requests.
     fn port(&self) -> &dyn bloom_database::Database {
         &self.store
     }
@@ -93,7 +93,7 @@ impl Bench {
 
 type Answers = Vec<Result<Reply, Rejection>>;
 
-/// Loads, decides and saves, with the rows that it turns out to need; conflicts are the caller's.
+/// Loads, decides and saves, and loads again if more rows are needed. Conflicts are returned to the caller.
 async fn try_commit(writer: &mut Box<dyn Writer>, ops: &[Op]) -> Result<Answers, Error> {
     let mut keys = Keys::default();
     ops.iter().for_each(|op| keys.merge(&op.keys()));
@@ -117,10 +117,10 @@ async fn try_commit(writer: &mut Box<dyn Writer>, ops: &[Op]) -> Result<Answers,
         }
         writer.rollback().await?;
     }
-    panic!("never had all it needed");
+    panic!("the commands always need more rows");
 }
 
-/// Ids of one millisecond differ by it.
+/// A new seed, so that ids of the same millisecond differ.
 fn seed() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)

@@ -1,4 +1,4 @@
-//! A database of the version before is taken over with all that is in it.
+//! Tests that a database of an earlier version is migrated with all its content.
 
 use super::*;
 use bloom_core::task::Parked;
@@ -13,7 +13,7 @@ fn id(n: u128) -> Uuid {
     Uuid::from_u128(n)
 }
 
-/// An id as this database writes it.
+/// An id as an SQL literal of this database.
 fn sql(database: Database, n: u128) -> String {
     match database {
         Database::Sqlite => format!("x'{}'", id(n).simple()),
@@ -21,7 +21,7 @@ fn sql(database: Database, n: u128) -> String {
     }
 }
 
-/// Brings an empty database to what the first version had.
+/// Creates the schema of the first version in an empty database.
 async fn migrate_to_first(database: Database, url: &str) {
     let (dialect, only_first) = (if database == Database::Sqlite { "sqlite" } else { "postgres" }, janitor::new_path("migrations"));
     std::fs::create_dir(&only_first).unwrap();
@@ -39,7 +39,7 @@ async fn migrate_to_first(database: Database, url: &str) {
     }
 }
 
-/// A task with these columns, as the first version wrote it.
+/// A statement that inserts a task with these columns, as the first version wrote it.
 fn task(database: Database, n: u128, status: &str, more: &[(&'static str, String)]) -> String {
     let fixed = [
         ("id", sql(database, n)),
@@ -112,7 +112,7 @@ async fn a_newer_schema_serves_programs_that_it_does_not_exclude(database) {
     execute(&bench.url, &newer.replace("''", if database == Database::Sqlite { "x''" } else { "''::bytea" })).await;
     execute(&bench.url, "ALTER TABLE task_state ADD COLUMN of_a_newer_program TEXT").await;
     bench.store.ping().await.unwrap();
-    assert!(bench.store.migrate().await.unwrap().is_empty(), "it starts beside the newer one");
+    assert!(bench.store.migrate().await.unwrap().is_empty(), "this program can run next to the newer one");
     let last = bench.store.migration_status().await.unwrap().pop().unwrap();
     assert_eq!((last.name.as_str(), last.state), ("9000_wider", MigrationState::Newer));
     let mut writer = bench.writer().await;
@@ -149,7 +149,7 @@ async fn the_first_version_s_database_is_taken_over(database) {
     let worker = bench.store.worker("w").await.unwrap().unwrap();
     assert_eq!((worker.revision, worker.updated_at, worker.recount_slots, worker.last_seen), (1, 0, false, 3));
 
-    // Whoever waits is looked at once more.
+    // The migration makes wake-ups for all waiting tasks.
     let mut subjects: Vec<_> = port.wakeups(None, 99).await.unwrap().into_iter().map(|wakeup| wakeup.subject).collect();
     subjects.sort();
     let context = Subject::Context { context_id: "c".into(), after: None };
@@ -159,13 +159,13 @@ async fn the_first_version_s_database_is_taken_over(database) {
         let expected = match wakeup.subject {
             Subject::Dependents(_) => vec![id(5)],
             Subject::Key(_) => vec![id(4)],
-            // The first of the context runs.
+            // The first task of the context runs.
             _ => vec![],
         };
         assert_eq!(found, expected);
     }
 
-    // And what is there is written on as what this version makes.
+    // The migrated rows can be changed like new ones.
     let mut writer = bench.writer().await;
     commit(&mut writer, vec![success(id(1), "x")]).await;
     register(&mut writer, "w", 4).await;
@@ -177,7 +177,7 @@ async fn the_first_version_s_database_is_taken_over(database) {
     drop(store);
     let store = Store::open(&StoreOptions { url, max_connections: 2 }).await.unwrap();
     let service = bloom_database::Database::mark_served(&store).await.unwrap();
-    assert_eq!(service.resumed_at, service.now, "nobody has served for long");
+    assert_eq!(service.resumed_at, service.now, "no replica has served for long");
 }
 
 }

@@ -1,4 +1,4 @@
-//! Pages, look-ups, counts and what keeps the database small.
+//! Tests of pages, look-ups, counts and maintenance.
 
 use super::*;
 use bloom_core::op;
@@ -23,9 +23,9 @@ async fn counts_are_kept(database) {
     assert_eq!(writer.maintain(&Maintenance::CompactCounts).await.unwrap().rows, 2);
     assert_eq!(writer.maintain(&Maintenance::CompactCounts).await.unwrap().rows, 0);
     assert_eq!(bench.counted().await, (expect(1, 1, 1), 2));
-    assert_eq!(writer.maintain(&Maintenance::PruneBatches { older_than_ms: 0 }).await.unwrap().rows, 0, "they are not older than that");
+    assert_eq!(writer.maintain(&Maintenance::PruneBatches { older_than_ms: 0 }).await.unwrap().rows, 0, "no batch is older than now");
     bench.at(1);
-    assert_eq!(writer.maintain(&Maintenance::PruneBatches { older_than_ms: 0 }).await.unwrap().rows, 3, "the newest stays");
+    assert_eq!(writer.maintain(&Maintenance::PruneBatches { older_than_ms: 0 }).await.unwrap().rows, 3, "the newest batch stays");
     assert_eq!(bench.counted().await, (expect(1, 1, 1), 2));
     assert_eq!(bench.positions().await, [Position { writer: writer.id(), n: 4 }]);
 }
@@ -75,7 +75,7 @@ async fn what_stands_before_others_is_found(database) {
     assert_eq!(loaded.predecessors[&("chain".to_owned(), first[1])], None);
     assert_eq!(loaded.dependencies[&later[2]], [first[0]]);
     assert_eq!(loaded.worker_tasks["w"].len(), 2);
-    assert!(loaded.tasks[&later[1]].is_some(), "what was found is locked and read");
+    assert!(loaded.tasks[&later[1]].is_some(), "a task that was found is locked and read");
 }
 
 async fn lists_filter_and_page(database) {
@@ -178,7 +178,7 @@ async fn old_tasks_go_and_their_usage_stays(database) {
     assert_eq!((done.removed.as_slice(), done.rows), (&ids[..1], 1));
     assert_eq!(done.counts.tasks, [(("writer".to_owned(), 5, Status::Completed), -1)].into());
     let old = Maintenance::RemoveTasks { finished_for_ms: Some(999), limit: 100 };
-    assert_eq!(writer.maintain(&old).await.unwrap().removed, [ids[1]], "a queued task still depends on the other");
+    assert_eq!(writer.maintain(&old).await.unwrap().removed, [ids[1]], "a queued task still depends on the other one");
     assert!(writer.maintain(&old).await.unwrap().removed.is_empty());
     assert!(bench.store.task(ids[0]).await.unwrap().is_none());
     assert!(bench.store.newest_result(ids[0]).await.unwrap().is_none());
@@ -264,7 +264,7 @@ async fn the_feed_comes_in_steps(database) {
         }
     }
     assert_eq!(sizes, [64, 64, 2]);
-    // What a version that tells it otherwise has written makes readers begin anew.
+    // An entry that another version wrote in a different form counts as a gap.
     execute(&bench.url, "UPDATE batches SET changes = '{\"removed_workers\":[\"w\"]}' WHERE n = 130").await;
     let at = Position { writer: there.id(), n: 129 };
     let feed = bench.port().feed(&[at], &[here.id()]).await.unwrap();

@@ -1,9 +1,8 @@
-//! The simulation of the whole control plane with SQLite beside its database in memory: whatever an engine and its reconcilers ask in
-//! trouble and in peace, SQLite answers the same. `SIMULATION_SEEDS=from..to` runs others than those tried otherwise,
-//! `SIMULATION_SEEDS=17` one alone.
+//! Runs the simulation of the whole control plane with SQLite beside its database in memory, and compares every answer of the two.
+//! `SIMULATION_SEEDS=from..to` runs these seeds instead of the usual ones, `SIMULATION_SEEDS=17` a single one.
 //!
-//! All trouble of the simulation is on, as one replica has it. What a process alone does not meet is left out: other replicas and what
-//! is told among them (feed, leadership), and the gap in service that a clock set by hand has no notion of.
+//! All faults that one replica can have occur. Left out are other replicas with the feed and leadership, and gaps in service, which a
+//! manual clock does not have.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -17,7 +16,7 @@ use crate::equivalence::{assert_same, compare_all};
 use crate::{START, support};
 use bloom_test_world::memory::Memory;
 
-/// So many are tried by every test run.
+/// The number of seeds in a usual test run.
 const SEEDS: u64 = 12;
 
 struct Beside {
@@ -44,7 +43,7 @@ impl Mirror for Beside {
     }
 
     fn carry(&self, work: Work<'_, ()>) -> Result<(), String> {
-        // In a thread of its own, as the simulation's own runtime knows no real time and nothing of sockets and threads.
+        // In a thread of its own, because the simulation's runtime has virtual time and no I/O.
         let ended = std::thread::scope(|scope| scope.spawn(|| support::finish(work)).join());
         ended.map_err(|said| match said.downcast::<String>() {
             Ok(text) => *text,

@@ -1,4 +1,4 @@
-//! Wake-ups, and who waits for what they tell of.
+//! Tests of wake-ups, and of the tasks that they are for.
 
 use super::*;
 use bloom_core::command::CordonWish;
@@ -10,7 +10,7 @@ impl Bench {
         self.port().wakeups(None, 100).await.unwrap()
     }
 
-    /// All that wait for it, by pages of this size, and how many pages that took.
+    /// All waiting tasks of the subject, read in pages of this size, and the number of pages.
     async fn all_waiters(&self, subject: Subject, limit: i64) -> (Vec<TaskId>, usize) {
         let mut wakeup = Wakeup { id: Uuid::nil(), subject, cursor: None };
         let mut found = Vec::new();
@@ -49,9 +49,9 @@ async fn wake_ups_last_until_they_are_done(database) {
     let (early, late) = (Uuid::from_u128(1), Uuid::from_u128(2));
     for (next, expected) in [(late, late), (early, late), (Uuid::max(), Uuid::max())] {
         commit(&mut writer, vec![go_on(Some(next))]).await;
-        assert_eq!(bench.wakeups().await[0].cursor, Some(expected), "it never goes back");
+        assert_eq!(bench.wakeups().await[0].cursor, Some(expected), "the cursor never moves back");
     }
-    // Two pages of one wake-up in one batch, and pages of several.
+    // One batch with several pages of one wake-up, and a page of another.
     let other = Progress { wakeup: wakeups[1].id, next: Some(early), more_want_key: false };
     commit(&mut writer, vec![go_on(Some(early)), go_on(None), go_on(Some(late)), Op::Reevaluate(op::Reevaluate { tasks: vec![], progress: Some(other) })]).await;
     let left: Vec<_> = bench.wakeups().await.into_iter().map(|wakeup| (wakeup.id, wakeup.cursor)).collect();
@@ -75,7 +75,7 @@ async fn dependents_come_by_pages(database) {
     }
     commit(&mut writer, vec![Op::Cancel(op::Cancel { task: behind[0] }), Op::Cancel(op::Cancel { task: behind[3] })]).await;
     let expected = [behind[1], behind[2], behind[4]];
-    assert_eq!(bench.all_waiters(Subject::Dependents(first), 2).await.0, expected, "those that are over are passed over, not stopped at");
+    assert_eq!(bench.all_waiters(Subject::Dependents(first), 2).await.0, expected, "finished tasks are skipped");
     assert!(bench.all_waiters(Subject::Dependents(behind[0]), 2).await.0.is_empty());
 }
 
@@ -85,14 +85,14 @@ async fn of_a_context_the_first_and_the_next_come(database) {
     register(&mut writer, "w", 4).await;
     let ids = create(&mut writer, (0..4).map(|_| in_context("c")).collect()).await;
     let of = |after| Subject::Context { context_id: "c".into(), after };
-    assert_eq!(bench.all_waiters(of(None), 9).await.0, [ids[0]], "it is ready, but one before it may have been queued again");
+    assert_eq!(bench.all_waiters(of(None), 9).await.0, [ids[0]], "it is ready, but an earlier task may have been queued again");
     assert_eq!(bench.all_waiters(of(Some(ids[1])), 9).await.0, [ids[0], ids[2]]);
-    // The process ends before it wakes anybody.
+    // The process ends before it wakes a task.
     commit(&mut writer, vec![lease(ids[0], "w")]).await;
-    assert!(bench.all_waiters(of(None), 9).await.0.is_empty(), "it runs");
+    assert!(bench.all_waiters(of(None), 9).await.0.is_empty(), "the first task runs");
     commit(&mut writer, vec![success(ids[0], "x")]).await;
     assert_eq!(bench.all_waiters(of(None), 9).await.0, [ids[1]]);
-    assert_eq!(bench.all_waiters(of(Some(ids[0])), 9).await.0, [ids[1]], "both are one");
+    assert_eq!(bench.all_waiters(of(Some(ids[0])), 9).await.0, [ids[1]], "the first task and the next one are the same");
     assert_eq!(bench.all_waiters(of(Some(ids[2])), 9).await.0, [ids[1], ids[3]]);
 }
 

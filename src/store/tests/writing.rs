@@ -1,4 +1,4 @@
-//! What is written is what is read, and what must not happen does not.
+//! Tests that rows are read as they were written, and that conflicts are detected.
 
 use super::*;
 use bloom_core::op;
@@ -102,11 +102,11 @@ async fn places_change_hands_within_a_batch(database) {
     let mut writer = bench.writer().await;
     register(&mut writer, "w", 1).await;
     let ids = create(&mut writer, vec![spec("a"), spec("b"), spec("c")]).await;
-    // The later id has the place and gives it to the earlier one, so the order of ids is the wrong one to write in.
+    // The later id has the slot and gives it to the earlier one, so writing in the order of ids would violate the unique index.
     commit(&mut writer, vec![lease(ids[2], "w")]).await;
     commit(&mut writer, vec![success(ids[2], "x"), lease(ids[0], "w")]).await;
     assert_eq!(bench.state(ids[0]).await.lease.unwrap().slot, 0);
-    // And one lets go and takes again, while another takes its old place.
+    // One task releases its slot and takes another, while a second task takes the released slot.
     register(&mut writer, "w", 2).await;
     let lease_id = bench.state(ids[0]).await.lease.unwrap().id;
     let release = Op::Release(op::Release { task: ids[0], lease: lease_id, reason: "test".into() });
@@ -121,7 +121,7 @@ async fn a_place_is_given_once(database) {
     register(&mut writer, "w", 2).await;
     let ids = create(&mut writer, vec![spec("a"), spec("b")]).await;
     commit(&mut writer, vec![lease(ids[0], "w")]).await;
-    // A replica that believes that the place is free.
+    // A replica wrongly believes that the slot is free.
     let keys = lease(ids[1], "w").keys();
     let mut set = WorkingSet::new(writer.begin_and_load(&keys, LockWait::Long).await.unwrap(), seed());
     decide(&mut set, &Command::from(lease(ids[1], "w"))).unwrap();
@@ -138,11 +138,11 @@ async fn a_place_is_given_once(database) {
 async fn an_unknown_commit_is_resolved(database) {
     let bench = Bench::new(database).await;
     let mut writer = bench.writer().await;
-    // Nothing of batch 1 arrived: its number is taken, and asking again says the same.
+    // Batch 1 did not arrive: its number is taken, and a repeated call gives the same result.
     assert!(!writer.resolve_commit().await.unwrap());
     register(&mut writer, "w", 1).await;
     assert_eq!(bench.positions().await, [Position { writer: writer.id(), n: 2 }]);
-    // All of batch 3 arrived, but its answer did not.
+    // Batch 3 committed, but its answer was lost.
     let insert = format!("INSERT INTO batches (lane, n, at, counts, changes) VALUES ({}, 3, 0, '', '')", writer.id());
     execute(&bench.url, &insert).await;
     assert!(writer.resolve_commit().await.unwrap());
@@ -187,7 +187,7 @@ async fn claims_by_two_lanes_never_collide_for_long(database) {
                 while let Err(error) = try_commit(&mut writer, std::slice::from_ref(&claim)).await {
                     assert!(error.is_conflict(), "{error}");
                     writer.rollback().await.unwrap();
-                    // As the engine does: what it did not know is loaded before the next try.
+                    // As in the engine, the assumed facts are loaded before the next try.
                     let mut keys = claim.keys();
                     keys.exact_slots.insert("w".into());
                     let mut set = WorkingSet::new(writer.begin_and_load(&keys, LockWait::Long).await.unwrap(), seed());

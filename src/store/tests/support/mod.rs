@@ -1,4 +1,4 @@
-//! What the tests stand on: databases of their own, bounded waiting, each test on both databases.
+//! Support for the tests: a database for each test, bounded waiting, and a macro that runs each test on both databases.
 
 pub use bloom_test_support::waiting::{beside, eventually, finish, now_ms, run};
 pub use bloom_test_support::{direct, janitor, postgres};
@@ -10,7 +10,7 @@ pub enum Database {
 }
 
 impl Database {
-    /// The URL of an empty one.
+    /// The URL of a new, empty database.
     pub fn new_url(self) -> String {
         match self {
             Self::Sqlite => format!("sqlite:{}", janitor::new_path("store").join("deep").join("bloom.db").display()),
@@ -19,7 +19,7 @@ impl Database {
     }
 }
 
-/// Writes each test once and runs it over both databases.
+/// Defines tests that run on both databases.
 #[macro_export]
 macro_rules! on_both {
     ($($(#[$meta:meta])* async fn $name:ident($database:ident) $body:block)*) => {$(
