@@ -180,7 +180,7 @@ fn a_name_is_sent_as_it_is_or_not_at_all() {
     run(async {
         let api = sqlite();
         let person = Person::at(api);
-        let worker = api.worker().register().await;
+        let worker = api.crew().worker().register().await;
         let (head, tail) = worker.name.split_at(4);
         let broken = format!("{head}\n{tail}");
         let err = person.does(&["worker", "drain", &broken]).complains(1);
