@@ -4,6 +4,7 @@ use std::borrow::Cow;
 
 use serde::ser::Error;
 use serde::{Serialize, Serializer};
+use serde_json::Value;
 use serde_json::value::{RawValue, to_raw_value};
 use utoipa::openapi::schema::{ObjectBuilder, Schema, SchemaType};
 
@@ -29,6 +30,9 @@ impl<const MAX: usize> Wire for Json<MAX> {
         if is_too_deep(text) {
             return problem(format!("JSON must be nested at most {} levels deep", JSON_DEPTH));
         }
+        if let Err(error) = serde_json::from_str::<Value>(text) {
+            return problem(format!("JSON that readers can't parse: {error}"));
+        }
         // Line breaks occur only between values (in strings they are escaped). In an event stream they would end the line of data.
         Ok(Self(text.replace(['\n', '\r'], " ")))
     }
@@ -42,8 +46,14 @@ impl<const MAX: usize> Wire for Json<MAX> {
     }
 }
 
+/// Whether readers can parse this JSON. A text with half of a surrogate pair and a number beyond the range of a double are valid by the
+/// grammar, but many parsers refuse them.
+pub fn is_readable(json: &str) -> bool {
+    !is_too_deep(json) && serde_json::from_str::<Value>(json).is_ok()
+}
+
 /// Whether this JSON has more than [`JSON_DEPTH`] levels, which some parsers refuse to read.
-pub fn is_too_deep(json: &str) -> bool {
+fn is_too_deep(json: &str) -> bool {
     let (mut depth, mut in_text, mut is_escaped) = (0_usize, false, false);
     json.bytes().any(|byte| {
         match byte {
@@ -63,5 +73,5 @@ pub fn is_too_deep(json: &str) -> bool {
 /// # Errors
 /// The text is not JSON.
 pub fn readable(json: &str) -> Result<Cow<'_, RawValue>, serde_json::Error> {
-    if is_too_deep(json) { to_raw_value(json).map(Cow::Owned) } else { serde_json::from_str(json).map(Cow::Borrowed) }
+    if is_readable(json) { serde_json::from_str(json).map(Cow::Borrowed) } else { to_raw_value(json).map(Cow::Owned) }
 }

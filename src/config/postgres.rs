@@ -46,9 +46,15 @@ pub fn masked(text: &str) -> String {
         None => masked.replacen("****@", &format!("{userinfo}@"), 1),
     };
     match shown.split_once('?') {
-        Some((place, query)) if query.contains("password") => format!("{place}?****"),
+        Some((place, query)) if !query.split('&').all(is_harmless) => format!("{place}?****"),
         _ => shown,
     }
+}
+
+/// Whether a parameter of the URL is known and not secret.
+fn is_harmless(parameter: &str) -> bool {
+    const NAMES: [&str; 8] = ["sslmode", "sslrootcert", "host", "hostaddr", "port", "dbname", "user", "application_name"];
+    parameter.split_once('=').is_some_and(|(name, _)| NAMES.contains(&name))
 }
 
 /// A warning if others on the network could read the data and the password.
@@ -109,6 +115,10 @@ mod tests {
             ("postgres://me:1?2@db/x", "postgres://****@db/x"),
             ("postgres://db/x?user=me&password=hid@den", "postgres://****@den"),
             ("postgres://db/x?user=me&password=hidden", "postgres://db/x?****"),
+            ("postgres://db/x?user=me&pass%77ord=hidden", "postgres://db/x?****"),
+            ("postgres://db/x?sslmode=require&PASSWORD=hidden", "postgres://db/x?****"),
+            ("postgres://db/x?sslmode=require&passfile=f", "postgres://db/x?****"),
+            ("postgres://me@db/x?sslmode=require&host=/run", "postgres://me@db/x?sslmode=require&host=/run"),
         ] {
             assert_eq!(masked(url), shown);
         }

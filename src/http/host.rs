@@ -12,6 +12,8 @@ use super::Settings;
 use super::clients::{Peer, trusts};
 use super::refusal::Refusal;
 
+const FORWARDED_HOST: &str = "x-forwarded-host";
+
 /// The scheme and host that the client called. `None` if the request names no host.
 ///
 /// # Errors
@@ -26,7 +28,7 @@ pub fn called(headers: &HeaderMap, peer: Option<Peer>, trusted: &[IpNet]) -> Res
     let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
     let forwarded = |name: &str| header(name).filter(|_| by_proxy).and_then(|text| text.split(',').next()).map(str::trim);
     let scheme = forwarded("x-forwarded-proto").filter(|scheme| *scheme == "https").unwrap_or("http");
-    let host = match (forwarded("x-forwarded-host"), host) {
+    let host = match (forwarded(FORWARDED_HOST), host) {
         (Some(host), _) => host,
         (None, Some(host)) => host.to_str().map_err(|_| Refusal::BadHost)?,
         (None, None) => return Ok(None),
@@ -40,14 +42,33 @@ pub fn called(headers: &HeaderMap, peer: Option<Peer>, trusted: &[IpNet]) -> Res
 ///
 /// # Errors
 /// The host is missing, or it is not this server's.
-pub fn check_host(called: Option<&Url>, version: Version, peer: Option<Peer>, settings: &Settings) -> Result<(), Refusal> {
+pub fn check_host(
+    called: Option<&Url>,
+    headers: &HeaderMap,
+    version: Version,
+    peer: Option<Peer>,
+    settings: &Settings,
+) -> Result<(), Refusal> {
     let is_open = settings.keys.is_empty();
-    match called.and_then(Url::host) {
-        Some(host) if is_open && !is_ours(&host.to_owned(), peer, settings) => Err(Refusal::UnknownHost),
+    match called {
+        Some(_) if is_open && !hosts(headers, peer, settings).all(|host| is_ours(&host, peer, settings)) => Err(Refusal::UnknownHost),
         // With keys, requests of HTTP/1.0 may name no host, as some health checks do.
         None if is_open || version != Version::HTTP_10 => Err(Refusal::BadHost),
         _ => Ok(()),
     }
+}
+
+/// Every host that the request names. A page can make its browser send any `X-Forwarded-Host`, but not any `Host`, and a proxy may add
+/// its own value behind that of the client; so none of them counts alone.
+fn hosts(headers: &HeaderMap, peer: Option<Peer>, settings: &Settings) -> impl Iterator<Item = Host> {
+    let by_proxy = peer.is_some_and(|peer| trusts(&settings.trusted_proxies, peer.address.ip()));
+    let forwarded = headers.get_all(FORWARDED_HOST).iter().filter(move |_| by_proxy);
+    let texts = headers.get_all(HOST).iter().chain(forwarded).flat_map(|value| value.to_str().unwrap_or_default().split(','));
+    // What is not a host is not this server's name.
+    let unknown = || Host::Domain(String::new());
+    texts.map(move |text| {
+        Url::parse(&format!("http://{}", text.trim())).ok().and_then(|url| Some(url.host()?.to_owned())).unwrap_or_else(unknown)
+    })
 }
 
 fn is_ours(host: &Host, peer: Option<Peer>, settings: &Settings) -> bool {
@@ -70,7 +91,10 @@ pub fn check_site(headers: &HeaderMap, called: Option<&Url>, settings: &Settings
     let ours = || called.into_iter().chain(&settings.public_url).map(Url::origin);
     let is_own = |origin: &str| Url::parse(origin).is_ok_and(|origin| ours().any(|own| own == origin.origin()));
     let own_origin = headers.get_all(ORIGIN).iter().all(|origin| origin.to_str().is_ok_and(is_own));
-    let is_cross_site = headers.get_all("sec-fetch-site").iter().any(|site| site.as_bytes().eq_ignore_ascii_case(b"cross-site"));
+    let is_from =
+        |wanted: &str| headers.get_all("sec-fetch-site").iter().any(|site| site.as_bytes().eq_ignore_ascii_case(wanted.as_bytes()));
+    // Another port of this host is the same site, but another page; without an Origin nothing says which one.
+    let is_cross_site = is_from("cross-site") || (is_from("same-site") && !headers.contains_key(ORIGIN));
     if own_origin && !is_cross_site { Ok(()) } else { Err(Refusal::CrossSite) }
 }
 

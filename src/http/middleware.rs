@@ -31,6 +31,8 @@ static PROCESS: LazyLock<u64> = LazyLock::new(|| RandomState::new().hash_one(std
 static REQUESTS: AtomicU64 = AtomicU64::new(1);
 const REQUEST_ID: &str = "x-request-id";
 const MAX_REQUEST_ID: usize = 128;
+/// Bytes of a path in the log.
+const MAX_LOGGED_PATH: usize = 256;
 const TOO_MANY: Error = Error::fixed(429, "Too many requests, please try again later");
 const TIMED_OUT: Error = Error::Later("The request took too long and was aborted; it may still take effect");
 
@@ -158,13 +160,17 @@ impl<'a> Pass<'a> {
         // Requests with a wrong key count in the general limit on every route, so that no route allows more guesses than another.
         let as_worker = key == Some(Scope::Worker) || (scope.is_ok() && policy.rate == Rate::Worker);
         let limiter = if as_worker { &app.limits.worker } else { &app.limits.general };
-        let is_limited = policy.rate != Rate::Unlimited || scope.is_err();
+        let is_limited = match scope {
+            Ok(_) => policy.rate != Rate::Unlimited,
+            // A page of another site must not use up the limit of the user whose browser sends the request.
+            Err(refusal) => refusal.is_about_key(),
+        };
         Self {
             policy,
             client: client_address(address, request.headers(), &settings.trusted_proxies),
             scope,
             limiter: limiter.as_ref().filter(|_| is_limited),
-            test_limiter: app.limits.test_connection.as_ref().filter(|_| policy.rate == Rate::TestConnection),
+            test_limiter: app.limits.test_connection.as_ref().filter(|_| is_limited && policy.rate == Rate::TestConnection),
             body_limit: (exists && !request.method().is_safe()).then(|| settings.body_limit(policy.body)),
         }
     }
@@ -192,7 +198,7 @@ impl<'a> Pass<'a> {
 /// The scope of this request.
 fn scope(settings: &Settings, request: &Request, peer: Option<Peer>, policy: Policy, key: Option<Scope>) -> Result<Scope, Refusal> {
     let called = host::called(request.headers(), peer, &settings.trusted_proxies)?;
-    host::check_host(called.as_ref(), request.version(), peer, settings)?;
+    host::check_host(called.as_ref(), request.headers(), request.version(), peer, settings)?;
     if !request.method().is_safe() || policy.writes() {
         host::check_site(request.headers(), called.as_ref(), settings)?;
     }
@@ -230,7 +236,10 @@ fn request_id(headers: &HeaderMap) -> Arc<str> {
 /// Successful requests are logged only at level debug: there may be thousands a second, and the audit trail has their changes.
 fn log(method: &Method, path: &str, status: u16, seconds: f64, client: IpAddr, request_id: &str, cause: Option<Cause>) {
     let ms = seconds * 1000.0;
+    // A client must not fill the disk with its paths, or with requests beyond its limit.
+    let path = path.get(..path.floor_char_boundary(MAX_LOGGED_PATH)).unwrap_or(path);
     match (status, cause) {
+        (429, _) => tracing::debug!(%method, path, status, ms, %client, request_id, "request refused"),
         (_, Some(Cause(cause))) => tracing::error!(%method, path, status, ms, %client, request_id, cause, "request failed"),
         (500.., None) => tracing::warn!(%method, path, status, ms, %client, request_id, "request failed"),
         (400.., None) => tracing::info!(%method, path, status, ms, %client, request_id, "request refused"),

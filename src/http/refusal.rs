@@ -23,6 +23,11 @@ impl Refusal {
         }
     }
 
+    /// Such refusals count in the rate limit of the client, which may be guessing keys.
+    pub fn is_about_key(self) -> bool {
+        matches!(self, Self::Unauthorized | Self::Forbidden)
+    }
+
     pub fn error(self) -> Error {
         match self {
             Self::BadHost => Error::fixed(400, "The request must name this server in one valid Host header"),

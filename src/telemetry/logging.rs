@@ -13,6 +13,9 @@ pub enum LogFormat {
 /// Libraries whose debug levels log network traffic, which may contain secrets, instead of events of tasks.
 const CHATTY: &str = "hyper=info,hyper_util=info,h2=info,reqwest=info,rustls=info,sqlx=info,tower=info";
 
+/// The driver of PostgreSQL logs parameters of the URL that it does not know, with their values, which may be passwords.
+const SECRET: &str = "sqlx_postgres::options=off";
+
 /// Starts logging for the process. `level` is one level, or levels by target (`info,sqlx=warn`).
 ///
 /// # Errors
@@ -32,6 +35,7 @@ pub fn init_logging(format: LogFormat, level: &str) -> Result<(), String> {
 fn filter(level: &str) -> Result<EnvFilter, String> {
     let fine = level.split(',').any(|part| matches!(part.trim().to_lowercase().as_str(), "debug" | "trace"));
     let directives = if fine { format!("{CHATTY},{level}") } else { level.to_owned() };
+    let directives = format!("{directives},{SECRET}");
     EnvFilter::try_new(directives).map_err(|error| format!("log level {level:?} is not understood: {error}"))
 }
 
@@ -42,7 +46,8 @@ mod tests {
     #[test]
     fn fine_levels_leave_the_libraries_out_unless_they_are_named() {
         let shown = |level| filter(level).map(|filter| filter.to_string()).unwrap_or_default();
-        assert_eq!(shown("info"), "info");
+        assert!(shown("info").contains("info") && !shown("info").contains("hyper"));
+        assert!(shown("trace,sqlx=trace").contains("sqlx_postgres::options=off"));
         assert!(shown("debug").contains("hyper=info"));
         assert!(shown("debug,hyper=trace").contains("hyper=trace"));
     }

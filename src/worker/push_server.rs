@@ -167,6 +167,10 @@ async fn execute_task(State(agent): State<Arc<Agent>>, body: Result<Json<Pushed>
     let Some(task) = task else {
         return refuse(StatusCode::CONFLICT, "The server is older than this agent and does not send it pushed tasks: update the server");
     };
+    let is_pushed = task.id == pushed.task_id && lease.task_id == pushed.task_id && pushed.lease_id.is_none_or(|id| id == lease.id);
+    if !is_pushed || lease.worker_id != agent.name {
+        return refuse(StatusCode::CONFLICT, "The server confirmed another task or lease than the one that was pushed");
+    }
     let (lease, task) = match task::taken(lease, task) {
         Ok(taken) => taken,
         Err(wrong) => return refuse(StatusCode::UNPROCESSABLE_ENTITY, &format!("This agent can't run the task: {wrong}")),

@@ -24,7 +24,7 @@ use super::process::{self, Leader};
 use super::stream::{Found, MAX_TEXT, cut};
 use super::task::{Lease, Task};
 use super::verdict::Verdict;
-use bloom_api::json::{Json, is_too_deep};
+use bloom_api::json::{Json, is_readable};
 use bloom_api::requests::{EventBody, MAX_EVENT_BYTES};
 use bloom_api::values::Int;
 use bloom_core::Ms;
@@ -249,7 +249,7 @@ impl EventLog {
 /// Cuts an event to the server's limits: because of one event beyond them, the server would refuse the whole call.
 fn fit(data: Value) -> Json<MAX_EVENT_BYTES> {
     let text = data.to_string();
-    let fits = text.len() <= MAX_EVENT_BYTES && !is_too_deep(&text);
+    let fits = text.len() <= MAX_EVENT_BYTES && is_readable(&text);
     Json(if fits { text } else { json!({"text": cut(&text, MAX_TEXT)}).to_string() })
 }
 
@@ -357,7 +357,7 @@ mod tests {
         log.add(vec![(EventKind::ToolUse, json!({"input": deep}))], 1, 12, 6).unwrap();
         let (events, _) = reader.batch().unwrap();
         assert_eq!(events.iter().map(|event| event.seq.0).collect::<Vec<_>>(), [3]);
-        assert!(events[0].data.0.starts_with("{\"text\":") && !is_too_deep(&events[0].data.0), "an event that is too deep becomes text");
+        assert!(events[0].data.0.starts_with("{\"text\":") && is_readable(&events[0].data.0), "an event that is too deep becomes text");
     }
 
     #[test]

@@ -45,6 +45,8 @@ on_both! {
             refuses_all_changes(server, "origin", origin).await;
         }
         refuses_all_changes(server, "sec-fetch-site", "cross-site").await;
+        // An image of another port of this host has no Origin.
+        refuses_all_changes(server, "sec-fetch-site", "same-site").await;
     }
 
     async fn own_pages_and_programs_go_on(server) {
@@ -98,12 +100,35 @@ on_both! { alone:
         refuses_all_changes(&server.with_header("origin", "https://bloom.example:8443"), "sec-fetch-site", "cross-site").await;
     }
 
+    async fn what_a_page_of_another_site_sends_uses_up_no_limit_and_no_log(database) {
+        let server = Server::on(database).env("RATE_LIMIT_PER_MINUTE", "3").start();
+        let page = server.with_header("origin", "https://evil.example");
+        for _ in 0..5 {
+            page.crew().task().answer().await.error(403);
+        }
+        let server = server.with_header("accept", "*/*");
+        server.crew().task().create().await;
+        for _ in 0..4 {
+            server.get(&"a".repeat(20_000)).await;
+        }
+        assert!(server.get("stats").await.status == 429);
+    }
+
     async fn a_trusted_proxy_says_what_the_client_called(database) {
         let server = Server::on(database).env("TRUSTED_PROXIES", "127.0.0.1").env("ALLOWED_HOSTS", "bloom.example").start();
         let proxied = server.with_header("x-forwarded-host", "bloom.example").with_header("x-forwarded-proto", "https");
         proxied.with_header("origin", "https://bloom.example").crew().task().create().await;
         refuses_all_changes(&proxied, "origin", "http://bloom.example").await;
         server.with_header("x-forwarded-host", "evil.example").get("stats").await.error(403);
+        // A page can set the header of the proxy, but not the Host that its own address has.
+        let rebound = server.with_header("host", "evil.example");
+        for forwarded in ["localhost", "bloom.example", "bloom.example, evil.example", "evil.example, bloom.example"] {
+            rebound.with_header("x-forwarded-host", forwarded).get("llm-tasks").await.error(403);
+        }
+        for forwarded in ["bloom.example, evil.example", "evil.example, bloom.example"] {
+            server.with_header("x-forwarded-host", forwarded).get("llm-tasks").await.error(403);
+        }
+        server.with_header("x-forwarded-host", "bloom.example, localhost").get("llm-tasks").await.ok();
         // Nobody else is asked.
         let alone = shared(database);
         let claimed = alone.with_header("x-forwarded-host", "evil.example").with_header("x-forwarded-proto", "https");

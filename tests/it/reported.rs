@@ -94,6 +94,11 @@ on_both! {
         }
         let brackets = "[".repeat(1_000);
         send(format!(r#"["\"{brackets}", {}]"#, nested(63))).await.ok();
+        // Many readers can't parse these, though they are valid by the grammar.
+        for data in [r#"{"text": "\ud800"}"#, r#"{"\udfff": 1}"#, r#"{"text": 1e400}"#] {
+            let complaints = send(data.to_owned()).await.refuses(&["events"]);
+            assert!(complaints["events"][0].as_str().unwrap().starts_with("0.data: JSON that readers can't parse"), "{complaints}");
+        }
         assert_eq!(server.get(&path).await.ok()[0]["data"][0], format!("\"{brackets}"));
     }
 
