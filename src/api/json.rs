@@ -27,11 +27,8 @@ impl<const MAX: usize> Wire for Json<MAX> {
         if text.len() > MAX {
             return problem(format!("JSON must be at most {MAX} bytes long"));
         }
-        if is_too_deep(text) {
-            return problem(format!("JSON must be nested at most {} levels deep", JSON_DEPTH));
-        }
-        if let Err(error) = serde_json::from_str::<Value>(text) {
-            return problem(format!("JSON that readers can't parse: {error}"));
+        if let Err(wrong) = check(text) {
+            return problem(wrong);
         }
         // Line breaks occur only between values (in strings they are escaped). In an event stream they would end the line of data.
         Ok(Self(text.replace(['\n', '\r'], " ")))
@@ -46,10 +43,18 @@ impl<const MAX: usize> Wire for Json<MAX> {
     }
 }
 
-/// Whether readers can parse this JSON. A text with half of a surrogate pair and a number beyond the range of a double are valid by the
-/// grammar, but many parsers refuse them.
+/// Whether every parser can read this JSON.
 pub fn is_readable(json: &str) -> bool {
-    !is_too_deep(json) && serde_json::from_str::<Value>(json).is_ok()
+    check(json).is_ok()
+}
+
+/// Checks that every parser can read this JSON. Half of a surrogate pair and a number beyond the range of a double are valid by the grammar,
+/// but many parsers refuse them.
+fn check(json: &str) -> Result<(), String> {
+    if is_too_deep(json) {
+        return Err(format!("JSON must be nested at most {JSON_DEPTH} levels deep"));
+    }
+    serde_json::from_str::<Value>(json).map(drop).map_err(|error| format!("JSON that readers can't parse: {error}"))
 }
 
 /// Whether this JSON has more than [`JSON_DEPTH`] levels, which some parsers refuse to read.
@@ -68,7 +73,7 @@ fn is_too_deep(json: &str) -> bool {
     })
 }
 
-/// JSON that every parser can read: unchanged, or as a JSON string if it is nested too deep.
+/// JSON that every parser can read: unchanged if it is like that, otherwise as a JSON string.
 ///
 /// # Errors
 /// The text is not JSON.

@@ -156,7 +156,8 @@ pub struct Task<'a> {
     pub waiting: Option<Waiting>,
 }
 
-pub(crate) fn in_its_context() -> AnySession {
+/// The session of a task of which an earlier version does not tell it.
+pub fn in_its_context() -> AnySession {
     Session::Context.into()
 }
 

@@ -6,7 +6,7 @@ use uuid::Uuid;
 
 use super::Ms;
 use super::ids::WorkerId;
-use super::task::words;
+use super::task::{Origin, words};
 
 words! {
     Action {
@@ -37,6 +37,13 @@ pub enum Actor {
     /// A reconciler.
     Reconciler,
     Worker(WorkerId),
+}
+
+impl Actor {
+    /// Who makes and ends leases of this origin.
+    pub(super) fn of(origin: Origin) -> Self {
+        if origin.is_in_order() { Self::Reconciler } else { Self::Router }
+    }
 }
 
 impl fmt::Display for Actor {

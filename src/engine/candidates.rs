@@ -27,6 +27,7 @@ const MAX_SPREAD: usize = 512;
 const MAX_EXTRA: usize = 256;
 /// How long tasks that another program keeps locked are withheld.
 const LOCKED_FOR: Duration = Duration::from_secs(1);
+
 /// Candidates for a worker, and how many of them it can lease.
 #[derive(Default)]
 pub(super) struct Offer {

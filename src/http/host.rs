@@ -24,18 +24,28 @@ pub fn called(headers: &HeaderMap, peer: Option<Peer>, trusted: &[IpNet]) -> Res
     if hosts.next().is_some() {
         return Err(Refusal::BadHost);
     }
-    let by_proxy = peer.is_some_and(|peer| trusts(trusted, peer.address.ip()));
+    let is_proxied = is_proxied(peer, trusted);
     let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
-    let forwarded = |name: &str| header(name).filter(|_| by_proxy).and_then(|text| text.split(',').next()).map(str::trim);
+    let forwarded = |name: &str| header(name).filter(|_| is_proxied).and_then(|text| text.split(',').next()).map(str::trim);
     let scheme = forwarded("x-forwarded-proto").filter(|scheme| *scheme == "https").unwrap_or("http");
     let host = match (forwarded(FORWARDED_HOST), host) {
         (Some(host), _) => host,
         (None, Some(host)) => host.to_str().map_err(|_| Refusal::BadHost)?,
         (None, None) => return Ok(None),
     };
+    url_of(scheme, host).map(Some).ok_or(Refusal::BadHost)
+}
+
+/// Whether a trusted proxy has sent the request, so that its `X-Forwarded-*` headers count.
+fn is_proxied(peer: Option<Peer>, trusted: &[IpNet]) -> bool {
+    peer.is_some_and(|peer| trusts(trusted, peer.address.ip()))
+}
+
+/// The URL of a host with its port. `None` if the text is not one.
+fn url_of(scheme: &str, host: &str) -> Option<Url> {
     // These characters are invalid in a host, but the URL parser would accept them as the start of another part of the URL.
-    let url = Url::parse(&format!("{scheme}://{host}")).ok().filter(|_| !host.is_empty() && !host.contains(['/', '\\', '?', '#', '@']));
-    url.map(Some).ok_or(Refusal::BadHost)
+    let is_bare = !host.is_empty() && !host.contains(['/', '\\', '?', '#', '@']);
+    Url::parse(&format!("{scheme}://{host}")).ok().filter(|_| is_bare)
 }
 
 /// Checks that the request names a host. If no keys are configured, it must be one of this server's names.
@@ -51,24 +61,22 @@ pub fn check_host(
 ) -> Result<(), Refusal> {
     let is_open = settings.keys.is_empty();
     match called {
-        Some(_) if is_open && !hosts(headers, peer, settings).all(|host| is_ours(&host, peer, settings)) => Err(Refusal::UnknownHost),
+        Some(_) if is_open && !hosts(headers, peer, settings).all(|host| host.is_some_and(|host| is_ours(&host, peer, settings))) => {
+            Err(Refusal::UnknownHost)
+        }
         // With keys, requests of HTTP/1.0 may name no host, as some health checks do.
         None if is_open || version != Version::HTTP_10 => Err(Refusal::BadHost),
         _ => Ok(()),
     }
 }
 
-/// Every host that the request names. A page can make its browser send any `X-Forwarded-Host`, but not any `Host`, and a proxy may add
+/// Every host that the request names; `None` for what is not a host. A page can make its browser send any `X-Forwarded-Host`, but not any `Host`, and a proxy may add
 /// its own value behind that of the client; so none of them counts alone.
-fn hosts(headers: &HeaderMap, peer: Option<Peer>, settings: &Settings) -> impl Iterator<Item = Host> {
-    let by_proxy = peer.is_some_and(|peer| trusts(&settings.trusted_proxies, peer.address.ip()));
-    let forwarded = headers.get_all(FORWARDED_HOST).iter().filter(move |_| by_proxy);
+fn hosts(headers: &HeaderMap, peer: Option<Peer>, settings: &Settings) -> impl Iterator<Item = Option<Host>> {
+    let is_proxied = is_proxied(peer, &settings.trusted_proxies);
+    let forwarded = headers.get_all(FORWARDED_HOST).iter().filter(move |_| is_proxied);
     let texts = headers.get_all(HOST).iter().chain(forwarded).flat_map(|value| value.to_str().unwrap_or_default().split(','));
-    // What is not a host is not this server's name.
-    let unknown = || Host::Domain(String::new());
-    texts.map(move |text| {
-        Url::parse(&format!("http://{}", text.trim())).ok().and_then(|url| Some(url.host()?.to_owned())).unwrap_or_else(unknown)
-    })
+    texts.map(|text| Some(url_of("http", text.trim())?.host()?.to_owned()))
 }
 
 fn is_ours(host: &Host, peer: Option<Peer>, settings: &Settings) -> bool {

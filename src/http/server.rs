@@ -24,8 +24,7 @@ use tokio_io_timeout::TimeoutStream;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
-use super::clients::Peer;
-use super::clients::{Shares, trusts};
+use super::clients::{Peer, Shares, trusts};
 use super::error::Error;
 use super::{AppState, router};
 use bloom_telemetry::Metrics;

@@ -7,10 +7,9 @@ use uuid::Uuid;
 
 use bloom_api::answers;
 use bloom_api::requests::LeaseSeconds;
-use bloom_api::tasks::{self, NewPolicy};
+use bloom_api::tasks::{self, NewPolicy, in_its_context};
 use bloom_api::wire::deserialize;
 use bloom_api::words::{AnyFormat, AnySession};
-use bloom_core::task::Session;
 
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Task {
@@ -25,10 +24,6 @@ pub struct Task {
     #[serde(default = "in_its_context")]
     pub session: AnySession,
     pub model: Option<String>,
-}
-
-fn in_its_context() -> AnySession {
-    Session::Context.into()
 }
 
 impl TryFrom<tasks::Task<'_>> for Task {

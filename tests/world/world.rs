@@ -123,11 +123,14 @@ pub fn registration(name: &str, places: i64) -> WorkerChange {
     }
 }
 
+fn typed<O: Operation>(reply: Reply) -> O::Reply {
+    reply.try_into().unwrap_or_else(|_| unreachable!("an operation's reply is of its own type"))
+}
+
 impl World {
     /// Runs one command, and processes the wake-ups that it causes.
     pub fn run<O: Operation + Into<Op>>(&mut self, op: O) -> Result<O::Reply, Rejection> {
-        let reply = self.run_batch(vec![op.into()]).remove(0)?;
-        Ok(reply.try_into().unwrap_or_else(|_| unreachable!("an operation's reply is of its own type")))
+        self.run_batch(vec![op.into()]).remove(0).map(typed::<O>)
     }
 
     /// As [`run`](Self::run), for a command that must not be rejected.
@@ -135,7 +138,7 @@ impl World {
         let op: Op = op.into();
         let name = op.name();
         let reply = self.run(op).unwrap_or_else(|rejection| panic!("{name}: {rejection}"));
-        reply.try_into().unwrap_or_else(|_| unreachable!("an operation's reply is of its own type"))
+        typed::<O>(reply)
     }
 
     /// Runs commands in one batch; those that need more rows continue in the next one.

@@ -298,7 +298,7 @@ fn place(set: &mut WorkingSet, id: TaskId, worker: &Worker, origin: Origin, ttl_
     if let Some(key) = &task.exclusive_key {
         set.loaded.exclusive.insert(key.clone(), Some(id));
     }
-    let actor = if origin.is_in_order() { Actor::Reconciler } else { Actor::Router };
+    let actor = Actor::of(origin);
     set.audit(Action::TaskLeased, EntityType::Lease, lease.id, &actor, format!("task {id} to worker {}", worker.id));
     if origin.is_pushed() {
         set.audit(Action::TaskDispatched, EntityType::Task, id, &actor, format!("to worker {}, lease {}", worker.id, lease.id));

@@ -79,12 +79,9 @@ impl Operation for EndPush {
     fn decide(&self, set: &mut WorkingSet) -> Result<TaskState, Halt> {
         let Self { task: id, lease, ref end } = *self;
         let task = set.task(id)?;
-        let is_active = task.lease.as_ref().is_some_and(|active| active.id == lease);
         let has_begun = matches!(end, PushEnd::Undelivered { unless_running: true, .. }) && task.status == Status::Running;
-        if !is_active || has_begun {
-            return Ok(task.clone());
-        }
-        let actor = if task.lease.as_ref().is_some_and(|lease| lease.origin.is_in_order()) { Actor::Reconciler } else { Actor::Router };
+        let Some(active) = task.lease.as_ref().filter(|active| active.id == lease && !has_begun) else { return Ok(task.clone()) };
+        let actor = Actor::of(active.origin);
         let (PushEnd::Refused { message } | PushEnd::Undelivered { message, .. }) = end;
         let failure = |reason| Failure { reason, message: message.clone(), at: set.now() };
         let retried = match end {
