@@ -110,7 +110,7 @@ impl Agent {
     /// Accepts a claimed lease, or hands the task back if this agent can't run it.
     fn take(self: &Arc<Self>, given: ClaimedLease<'_>) {
         let (lease, task) = (given.lease.id, given.task.id);
-        match task::taken(given.lease, given.task) {
+        match task::taken(&given.lease, &given.task) {
             Ok((lease, task)) => {
                 self.accept(lease, task);
             }

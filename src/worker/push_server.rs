@@ -171,7 +171,7 @@ async fn execute_task(State(agent): State<Arc<Agent>>, body: Result<Json<Pushed>
     if !is_pushed || lease.worker_id != agent.name {
         return refuse(StatusCode::CONFLICT, "The server confirmed another task or lease than the one that was pushed");
     }
-    let (lease, task) = match task::taken(lease, task) {
+    let (lease, task) = match task::taken(&lease, &task) {
         Ok(taken) => taken,
         Err(wrong) => return refuse(StatusCode::UNPROCESSABLE_ENTITY, &format!("This agent can't run the task: {wrong}")),
     };
