@@ -40,7 +40,7 @@ mod writer;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-pub use clock::Clock;
+pub use clock::{Clock, wall_clock};
 pub use dialect::Kind;
 pub use error::{Error, Trouble};
 pub use lists::{LeaseRow, TaskFilter, TaskRow};
