@@ -10,7 +10,7 @@ use uuid::Uuid;
 
 use super::tasks::{Policy, in_its_context};
 use super::values::text_problem;
-use super::words::{AnyFormat, AnySession};
+use super::words::{AnyCode, AnyFormat, AnySession};
 use bloom_core::audit::Actor;
 use bloom_core::command::WorkerChange;
 use bloom_core::limits;
@@ -83,6 +83,8 @@ pub struct NotDispatched<'a> {
     pub worker_id: Cow<'a, str>,
     /// Why it was not delivered.
     pub error: Cow<'a, str>,
+    /// Always `unavailable`.
+    pub code: AnyCode,
 }
 
 /// The health of an agent, or why it can't be reached. It also has the fields of the agent's answer.

@@ -13,7 +13,7 @@ use uuid::Uuid;
 
 use super::json::readable;
 use super::tasks::Task;
-use super::words::{AnyAction, AnyDispatchMode, AnyEntityType, AnyEventKind, AnyLeaseStatus, AnyOutcome, AnyWorkerStatus};
+use super::words::{AnyAction, AnyCode, AnyDispatchMode, AnyEntityType, AnyEventKind, AnyLeaseStatus, AnyOutcome, AnyWorkerStatus};
 use bloom_core::Ms;
 use bloom_core::audit::AuditEntry;
 use bloom_core::task::{LeaseStatus, Outcome, RunResult, TaskEvent, TaskState};
@@ -278,6 +278,10 @@ pub struct CompletionResult {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub error: Option<String>,
+    /// The kind of error; absent if the completion was stored.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub code: Option<AnyCode>,
 }
 
 /// The outcome of a bulk call.

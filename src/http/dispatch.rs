@@ -18,7 +18,7 @@ use super::path::TaskPath;
 use super::policy::Policy;
 use super::{AppState, host};
 use bloom_api::agents::{Dispatched, NotDispatched};
-use bloom_api::error::ErrorText;
+use bloom_api::error::{Code, ErrorText};
 use bloom_api::requests::NewDispatch;
 use bloom_api::wire::Wire;
 use bloom_dispatch::Outcome;
@@ -62,7 +62,8 @@ pub async fn dispatch(
     let (worker_id, lease_id) = (push.worker_id.into(), push.lease_id);
     let execution = match outcome {
         Some(Outcome::Failed(error)) => {
-            return json(StatusCode::BAD_GATEWAY, &NotDispatched { dispatched: false, task_id, worker_id, error: error.into() });
+            let failed = NotDispatched { dispatched: false, task_id, worker_id, error: error.into(), code: Code::Unavailable.into() };
+            return json(StatusCode::BAD_GATEWAY, &failed);
         }
         Some(Outcome::Accepted(answer) | Outcome::Refused(answer)) => Some(answer),
         Some(Outcome::Unanswered) | None => None,

@@ -5,7 +5,7 @@ use axum::http::Method;
 use axum::routing::MethodRouter;
 use utoipa::openapi::link::LinkBuilder;
 use utoipa::openapi::path::{Operation, Parameter, PathItem};
-use utoipa::openapi::schema::{AnyOfBuilder, Components, Ref};
+use utoipa::openapi::schema::{Components, Ref};
 use utoipa::openapi::security::{ApiKey, ApiKeyValue, HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme};
 use utoipa::openapi::{ContentBuilder, Info, OpenApi, OpenApiBuilder, RefOr, Required, ResponseBuilder, Schema};
 use utoipa::{PartialSchema, ToSchema};
@@ -17,7 +17,7 @@ use super::{
     AppState, agents, bulk, config, dispatch, events, install, lifecycle, membridge, probes, records, tasks, wait, watch, worker_calls,
     workers,
 };
-use bloom_api::error::{ErrorText, Invalid, ValidationError};
+use bloom_api::error::ErrorText;
 
 /// Collects routes with their policies and their description.
 #[derive(Default)]
@@ -113,9 +113,9 @@ pub fn openapi() -> OpenApi {
     info.description = Some("Runs LLM tasks on a fleet of worker machines. Times are milliseconds since the epoch.".into());
     let mut api = OpenApiBuilder::new().info(info).paths(described.paths).components(described.components).build();
     let components = api.components.get_or_insert_with(Components::new);
-    components.schemas.insert(ErrorText::name().into(), ErrorText::schema());
-    components.schemas.insert(ValidationError::name().into(), ValidationError::schema());
-    components.schemas.insert(Invalid::name().into(), Invalid::schema());
+    let mut errors = vec![(ErrorText::name().into(), ErrorText::schema())];
+    ErrorText::schemas(&mut errors);
+    components.schemas.extend(errors);
     components.add_security_scheme("apiKey", SecurityScheme::ApiKey(ApiKey::Header(ApiKeyValue::new("X-Runtime-API-Key"))));
     components.add_security_scheme("bearer", SecurityScheme::Http(HttpBuilder::new().scheme(HttpAuthScheme::Bearer).build()));
     for item in api.paths.paths.values_mut() {
@@ -165,8 +165,7 @@ fn complete(method: &Method, path: &str, operation: &mut Operation, policy: Poli
         |one: &RefOr<Parameter>| matches!(one, RefOr::T(one) if matches!(one.name.as_str(), "cursor" | "by" | "node_id" | "server_url"));
     let is_filtered = operation.parameters.as_ref().is_some_and(|all| all.iter().any(is_strict));
     if has_body || is_filtered {
-        let either = AnyOfBuilder::new().item(error()).item(Ref::from_schema_name(ValidationError::name()));
-        answer(operation, "400", "The request is not valid JSON, or its content is not valid.", RefOr::T(Schema::AnyOf(either.build())));
+        answer(operation, "400", "The request is not valid JSON, or its content is not valid.", error());
     }
     answer(operation, "400", "The request does not name the server in one valid Host header.", error());
     if has_body {

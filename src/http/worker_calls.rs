@@ -120,15 +120,15 @@ pub async fn complete(State(app): State<AppState>, caller: Caller, path: WorkerP
             let holder = Holder { lease: Some(lease), worker: Some(worker.clone()) };
             checked(&app, completion).map(|completion| completion.into_command(task, holder))
         });
-        let (status, error) = match read {
+        let (status, error, code) = match read {
             Ok(command) => {
                 places.push(results.len());
                 commands.push(caller.command(command));
-                (200, None)
+                (200, None, None)
             }
-            Err(failure) => (400, Some(failure.line())),
+            Err(failure) => (400, Some(failure.line()), Some(failure.code().into())),
         };
-        results.push(CompletionResult { task_id, status, error });
+        results.push(CompletionResult { task_id, status, error, code });
     }
     let mut is_holder = false;
     for (place, outcome) in places.into_iter().zip(app.engine.writers.submit_all(commands).await) {
@@ -142,6 +142,7 @@ pub async fn complete(State(app): State<AppState>, caller: Caller, path: WorkerP
                 }
                 results[place].status = failure.status();
                 results[place].error = Some(failure.line());
+                results[place].code = Some(failure.code().into());
             }
         }
     }
