@@ -25,7 +25,10 @@ use bloom_dispatch::Outcome;
 
 pub const DISPATCH: Policy = Policy::ADMIN.waits();
 
-/// Leases the task to a worker and sends it to the worker's agent.
+/// Pushes a task to a worker's agent.
+///
+/// Leases the task to the worker and sends it, once, to the agent at the worker's URL. The run goes on after `wait_sec`, also if the answer
+/// has not arrived by then.
 #[utoipa::path(
     post, path = "/api/runtime/llm-tasks/{id}/dispatch", operation_id = "dispatchTask", tag = "agents",
     params(("id" = String, Path)), request_body = NewDispatch,
