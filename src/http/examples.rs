@@ -168,7 +168,7 @@ fn task() -> Value {
         "lease_id": null, "worker_id": null, "attempts": 0, "max_attempts": 3, "priority": 5, "not_before": null, "depends_on": [],
         "exclusive_key": null, "idempotency_key": null, "labels": { "team": "docs" }, "session": "context", "model": null,
         "ttl_after_finished_sec": null, "infra_retries": 0, "cancel_requested": false, "session_id": null, "failure": null, "usage": null,
-        "waiting": { "reason": "no_capacity", "message": "all workers that serve writer are busy" },
+        "waiting": { "reason": "no_capacity", "message": "every worker that serves agent 'writer' is full" },
     })
 }
 
