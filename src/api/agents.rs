@@ -10,7 +10,7 @@ use uuid::Uuid;
 
 use super::tasks::{Policy, in_its_context};
 use super::values::text_problem;
-use super::words::{AnyFormat, AnySession};
+use super::words::{AnyCode, AnyFormat, AnySession};
 use bloom_core::audit::Actor;
 use bloom_core::command::WorkerChange;
 use bloom_core::limits;
@@ -65,8 +65,11 @@ impl<'a> PushedTask<'a> {
 pub struct Dispatched<'a> {
     /// Always true.
     pub dispatched: bool,
+    /// The task.
     pub task_id: Uuid,
+    /// The worker that it was sent to.
     pub worker_id: Cow<'a, str>,
+    /// The lease that the worker has.
     pub lease_id: Uuid,
     /// The agent's answer, if it arrived in time.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -79,16 +82,22 @@ pub struct Dispatched<'a> {
 pub struct NotDispatched<'a> {
     /// Always false.
     pub dispatched: bool,
+    /// The task.
     pub task_id: Uuid,
+    /// The worker that it was sent to.
     pub worker_id: Cow<'a, str>,
     /// Why it was not delivered.
     pub error: Cow<'a, str>,
+    /// Always `unavailable`.
+    pub code: AnyCode,
 }
 
 /// The health of an agent, or why it can't be reached. It also has the fields of the agent's answer.
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct AgentHealth {
+    /// Whether the agent answered.
     pub reachable: bool,
+    /// Why it can't be reached; absent if it answered.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub error: Option<String>,

@@ -13,7 +13,7 @@ use uuid::Uuid;
 
 use super::json::readable;
 use super::tasks::Task;
-use super::words::{AnyAction, AnyDispatchMode, AnyEntityType, AnyEventKind, AnyLeaseStatus, AnyOutcome, AnyWorkerStatus};
+use super::words::{AnyAction, AnyCode, AnyDispatchMode, AnyEntityType, AnyEventKind, AnyLeaseStatus, AnyOutcome, AnyWorkerStatus};
 use bloom_core::Ms;
 use bloom_core::audit::AuditEntry;
 use bloom_core::task::{LeaseStatus, Outcome, RunResult, TaskEvent, TaskState};
@@ -21,14 +21,23 @@ use bloom_core::task::{LeaseStatus, Outcome, RunResult, TaskEvent, TaskState};
 /// The right of a worker to run a task until a time. Heartbeats renew it.
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct Lease<'a> {
+    /// The id of the lease, the fencing token of the run.
     pub id: Uuid,
+    /// The task.
     pub task_id: Uuid,
+    /// The worker that runs the task.
     pub worker_id: Cow<'a, str>,
+    /// When the lease was made.
     pub started_at: Ms,
+    /// When the lease ends without a heartbeat.
     pub expires_at: Ms,
+    /// Seconds by which a heartbeat extends the lease.
     pub ttl_seconds: i64,
+    /// Whether the lease is active, or how it ended.
     pub status: AnyLeaseStatus,
+    /// When it was last renewed.
     pub last_heartbeat: Ms,
+    /// The conversation of the task.
     pub context_id: Cow<'a, str>,
 }
 
@@ -52,33 +61,52 @@ impl<'a> Lease<'a> {
 /// A machine that runs tasks.
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct Worker<'a> {
+    /// The name of the worker.
     pub id: Cow<'a, str>,
     /// The same as `id`.
     pub node_id: Cow<'a, str>,
+    /// The URL at which its agent listens for pushed tasks; empty = it does not.
     pub url: Cow<'a, str>,
+    /// Whether it is there, and takes tasks.
     pub status: AnyWorkerStatus,
+    /// What it can do.
     pub capabilities: Capabilities<'a>,
+    /// When it was last seen.
     pub last_heartbeat: Ms,
+    /// Its addresses.
     pub ip_addrs: Cow<'a, [String]>,
+    /// Number of observations, as the control plane lists it.
     pub obs_count: i64,
+    /// Digest of the memory database, as the control plane lists it.
     pub db_sha: Cow<'a, str>,
+    /// When it was registered.
     pub registered_at: Ms,
+    /// Number of tasks that it holds now.
     pub active_leases: i64,
+    /// The version of its agent.
     pub agent_version: Cow<'a, str>,
+    /// Its operating system.
     pub os_info: Cow<'a, str>,
+    /// How its agent was installed.
     pub install_method: Cow<'a, str>,
+    /// How it gets tasks if it does not claim them.
     pub dispatch: AnyDispatchMode,
+    /// Whether it gets no new tasks.
     #[serde(default)]
     #[schema(required)]
     pub cordoned: bool,
+    /// Whether it gets no new tasks, and must finish or hand back those that it has.
     pub draining: bool,
 }
 
 /// What a worker can do.
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct Capabilities<'a> {
+    /// Whether it can run the Claude CLI.
     pub claude_cli: bool,
+    /// Number of slots: how many tasks it can run at a time.
     pub max_concurrency: i64,
+    /// Names of what is special about it.
     pub labels: Cow<'a, [String]>,
     /// The agents (slugs) that it serves; absent = all.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -121,13 +149,16 @@ impl<'a> Worker<'a> {
 pub struct WorkerWithLeases<'a> {
     #[serde(flatten)]
     pub worker: Worker<'a>,
+    /// Its active leases.
     pub leases: Vec<Lease<'a>>,
 }
 
+/// What was removed.
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct Removed<'a> {
     /// Always true.
     pub removed: bool,
+    /// The id or name of what was removed.
     pub id: Cow<'a, str>,
 }
 
@@ -142,14 +173,23 @@ pub struct Gone<'a> {
 /// The stored output of a run.
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct Artifact<'a> {
+    /// The id of the artifact.
     pub id: Uuid,
+    /// The task.
     pub task_id: Uuid,
+    /// Always null.
     pub job_id: Option<Uuid>,
+    /// The type that the completion gave it.
     pub r#type: Cow<'a, str>,
+    /// When it was stored.
     pub created_at: Ms,
+    /// Always true.
     pub finalized: bool,
+    /// Always null: the content is in `content`.
     pub url: Option<Cow<'a, str>>,
+    /// Always empty.
     pub entity_refs: Cow<'a, [String]>,
+    /// The tags that the completion gave it.
     pub tags: Cow<'a, [String]>,
     /// The output, if the run succeeded.
     pub content: Option<Cow<'a, str>>,
@@ -175,21 +215,33 @@ impl<'a> From<&'a RunResult> for Artifact<'a> {
 /// How a run ended.
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct TaskResult<'a> {
+    /// The id of the result.
     pub id: Uuid,
+    /// The task.
     pub task_id: Uuid,
+    /// The worker that ran the task.
     pub worker_id: Cow<'a, str>,
+    /// The artifact that was stored with it.
     pub artifact_id: Uuid,
+    /// Whether the run succeeded.
     pub status: AnyOutcome,
+    /// What the run answered.
     pub output: Option<Cow<'a, str>>,
+    /// What went wrong, for people.
     pub error_message: Option<Cow<'a, str>>,
+    /// Measurements of the run.
     pub metrics: Metrics,
+    /// When it was stored.
     pub completed_at: Ms,
 }
 
+/// Measurements of a run.
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 #[schema(as = ResultMetrics)]
 pub struct Metrics {
+    /// How long the run took, in milliseconds.
     pub duration_ms: i64,
+    /// Number of tokens that the run used in all.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub tokens_used: Option<i64>,
@@ -211,15 +263,21 @@ impl<'a> From<&'a RunResult> for TaskResult<'a> {
     }
 }
 
+/// A task that was leased.
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct Leased<'a> {
+    /// The new lease.
     pub lease: Lease<'a>,
+    /// The worker that holds it.
     pub worker: Worker<'a>,
 }
 
+/// A lease that was renewed.
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct Renewed<'a> {
+    /// The lease, renewed.
     pub lease: Lease<'a>,
+    /// When the lease ends without another heartbeat.
     pub expires_at: Ms,
     /// Only if the request set `with_task`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -227,10 +285,14 @@ pub struct Renewed<'a> {
     pub task: Option<Task<'a>>,
 }
 
+/// A completion that was stored.
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct Completed<'a> {
+    /// The task, finished or back in the queue.
     pub task: Task<'a>,
+    /// The stored artifact.
     pub artifact: Artifact<'a>,
+    /// The stored result.
     pub result: TaskResult<'a>,
 }
 
@@ -243,41 +305,58 @@ pub struct Directives {
     pub drain: bool,
 }
 
+/// What a claim got.
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct Claimed<'a> {
+    /// The new leases and their tasks; empty if there was no work.
     pub leases: Vec<ClaimedLease<'a>>,
+    /// What the server asks the worker to do.
     pub directives: Directives,
 }
 
+/// A claimed task and its lease.
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct ClaimedLease<'a> {
+    /// The lease.
     pub lease: Lease<'a>,
+    /// Its task.
     pub task: Task<'a>,
 }
 
+/// What a heartbeat of a worker renewed.
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct RenewedLeases {
+    /// Ids of the leases that were renewed.
     pub renewed: Vec<Uuid>,
     /// Leases that the worker no longer holds; it must end their runs.
     pub lost: Vec<Uuid>,
+    /// What the server asks the worker to do.
     pub directives: Directives,
 }
 
+/// The outcome of many completions.
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct Completions {
     /// One result per completion, in the same order.
     pub results: Vec<CompletionResult>,
 }
 
+/// The outcome of one of many completions.
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct CompletionResult {
     /// The `task_id` of the request.
     pub task_id: Option<String>,
+    /// The status that a single completion would answer: 200, 400, 404 or 409.
     #[schema(minimum = 200, maximum = 599)]
     pub status: u16,
+    /// What went wrong; absent if the completion was stored.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub error: Option<String>,
+    /// The kind of error; absent if the completion was stored.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub code: Option<AnyCode>,
 }
 
 /// The outcome of a bulk call.
@@ -285,6 +364,7 @@ pub struct CompletionResult {
 pub struct BulkResult {
     /// Number of tasks, named by ids or filter, to which the call applies.
     pub matched: i64,
+    /// Number of tasks that were changed.
     pub changed: i64,
     /// More tasks match the filter than one call can change: call again.
     pub more: bool,
@@ -293,14 +373,19 @@ pub struct BulkResult {
 /// An event of a run.
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct Event<'a> {
+    /// The task.
     pub task_id: Uuid,
     /// Number of the event within the task, from 1, across leases.
     pub number: i64,
+    /// The lease under which it was sent.
     pub lease_id: Uuid,
     /// Number of the event within its lease, given by the sender.
     pub seq: i64,
+    /// The kind of event.
     pub kind: AnyEventKind,
+    /// When it happened, by the sender's clock.
     pub at: Ms,
+    /// What the sender reported: any JSON.
     #[schema(value_type = serde_json::Value)]
     pub data: Cow<'a, RawValue>,
 }
@@ -314,21 +399,29 @@ impl<'a> Event<'a> {
     }
 }
 
+/// Events were recorded.
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct Recorded {
     /// Number of the task's newest event.
     pub newest: i64,
 }
 
+/// An entry of the audit trail: one change, and who caused it.
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct Audit<'a> {
+    /// The id of the entry.
     pub id: Uuid,
+    /// When it happened.
     pub timestamp: Ms,
+    /// What happened.
     pub action: AnyAction,
+    /// The kind of object that changed.
     pub entity_type: AnyEntityType,
+    /// The id or name of that object.
     pub entity_id: Cow<'a, str>,
     /// `admin`, `api`, `router`, `reconciler`, or a worker's id.
     pub actor: Cow<'a, str>,
+    /// More about it, for people.
     pub detail: Cow<'a, str>,
     /// The id of the request that caused the entry, as in the header X-Request-Id of its answer.
     pub request_id: Option<Cow<'a, str>>,

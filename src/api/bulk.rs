@@ -3,13 +3,12 @@
 use serde::Serialize;
 use serde::ser::{SerializeMap, Serializer};
 use serde_json::value::RawValue;
-use utoipa::openapi::schema::{AllOfBuilder, AnyOfBuilder, ObjectBuilder, OneOfBuilder, Schema, Type};
+use utoipa::openapi::schema::{OneOfBuilder, Schema, Type};
 use utoipa::openapi::{Object, RefOr};
-use utoipa::{PartialSchema, ToSchema};
 
 use super::tasks::MAX_BATCH;
-use super::values::{Id, LabelText, Labels, List, MAX_LABELS, Moment, NonEmpty, Text};
-use super::wire::{FieldSchema, Members, Problems, Wire, body, object_schema, problem, within};
+use super::values::{Id, LabelText, Labels, List, MAX_LABELS, Moment, Text};
+use super::wire::{FieldSchema, Members, Problems, Wire, body, named_schema, object_schema, problem, within};
 use bloom_core::Ms;
 use bloom_core::ids::TaskId;
 
@@ -21,13 +20,19 @@ body! {
     pub struct Filter {
         /// An unknown status matches no task.
         status: FilterText,
+        /// Only tasks for this kind of agent.
         agent_slug: FilterText,
+        /// Only tasks of this context.
         context_id: FilterText,
+        /// Only tasks leased to this worker, and finished tasks whose last lease it had.
         worker_id: FilterText,
+        /// Only tasks with all these labels.
         labels: Option<Labels>,
         /// The same as `labels`, each as `name=value`.
         label: Option<List<LabelText, 0, MAX_LABELS>>,
+        /// Only tasks created after this time, in milliseconds since the epoch.
         created_after: Option<Moment>,
+        /// Only tasks created before this time, in milliseconds since the epoch.
         created_before: Option<Moment>,
     }
 }
@@ -46,21 +51,6 @@ impl Filter {
 
     pub fn times(&self) -> (Option<Ms>, Option<Ms>) {
         (self.created_after.map(|at| at.0), self.created_before.map(|at| at.0))
-    }
-
-    /// The schema's condition that at least one field is given.
-    fn describe_given() -> Schema {
-        let one = |name: &str, schema: Schema| ObjectBuilder::new().schema_type(Type::Object).property(name, schema).required(name).build();
-        let mut any = AnyOfBuilder::new();
-        for name in ["status", "agent_slug", "context_id", "worker_id"] {
-            any = any.item(Schema::Object(one(name, NonEmpty::describe())));
-        }
-        for name in ["created_after", "created_before"] {
-            any = any.item(Schema::Object(one(name, Moment::describe())));
-        }
-        let labels = ObjectBuilder::new().schema_type(Type::Object).min_properties(Some(1)).build();
-        any = any.item(Schema::Object(one("labels", Schema::Object(labels))));
-        Schema::AnyOf(any.item(Schema::Object(one("label", List::<LabelText, 1, MAX_LABELS>::describe()))).build())
     }
 }
 
@@ -137,24 +127,39 @@ impl Wire for Bulk {
     }
 
     fn describe() -> Schema {
-        let none =
-            |name| FieldSchema { name, doc: "", schema: Schema::Object(Object::with_type(Type::Null)), required: false, default: None };
+        let none = |name| FieldSchema {
+            name,
+            doc: "Absent: the other of `ids` and `filter` is given.",
+            schema: Schema::Object(Object::with_type(Type::Null)).into(),
+            required: false,
+            default: None,
+        };
         let dry_run = || FieldSchema::of::<bool>("dry_run", "Only count the tasks; change nothing.", Some(false.into()));
-        let filter = Schema::AllOf(AllOfBuilder::new().item(Filter::describe()).item(Filter::describe_given()).build());
-        let filter = FieldSchema { name: "filter", doc: "", schema: filter, required: true, default: None };
-        let by_ids = object_schema("Tasks by their ids.", vec![FieldSchema::of::<Ids>("ids", "", None), none("filter"), dry_run()]);
-        let by_filter = object_schema("Tasks by a filter.", vec![none("ids"), filter, dry_run()]);
-        Schema::OneOf(OneOfBuilder::new().item(by_ids).item(by_filter).build())
+        let ids = FieldSchema::of::<Ids>("ids", "Ids of the tasks: at most 1000.", None);
+        let filter = FieldSchema::of::<Filter>("filter", "The tasks that match. At least one field is given and not empty.", None);
+        let by_ids = titled("BulkByIds", object_schema("Tasks by their ids.", vec![ids, none("filter"), dry_run()]));
+        let by_filter = titled("BulkByFilter", object_schema("Tasks by a filter.", vec![none("ids"), filter, dry_run()]));
+        let either = OneOfBuilder::new().description(Some("Tasks, named either by their ids or by a filter."));
+        Schema::OneOf(either.item(by_ids).item(by_filter).build())
+    }
+
+    fn components(found: &mut Vec<(String, RefOr<Schema>)>) {
+        Filter::components(found);
     }
 }
 
-impl PartialSchema for Bulk {
-    fn schema() -> RefOr<Schema> {
-        RefOr::T(Self::describe())
+/// Generators of clients name the type of an alternative by its title.
+fn titled(title: &str, schema: Schema) -> Schema {
+    match schema {
+        Schema::Object(mut object) => {
+            object.title = Some(title.to_owned());
+            Schema::Object(object)
+        }
+        other => other,
     }
 }
 
-impl ToSchema for Bulk {}
+named_schema!(Bulk);
 
 #[cfg(test)]
 mod tests {

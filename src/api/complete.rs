@@ -5,7 +5,7 @@ use serde::{Serialize, Serializer};
 use serde_json::value::RawValue;
 
 use utoipa::openapi::RefOr;
-use utoipa::openapi::schema::{AnyOfBuilder, ObjectBuilder, Schema, Type};
+use utoipa::openapi::schema::{Ref, Schema};
 
 use super::values::{Id, Int, List, MAX_USD, Moment, Name, ShortName, Text, Usd, WorkerName};
 use super::wire::{Members, Problems, Wire, body};
@@ -23,13 +23,17 @@ type Tokens = Int<0, { limits::TOKENS }>;
 body! {
     /// Measurements of a run.
     pub struct NewMetrics {
+        /// How long the run took, in milliseconds.
         duration_ms: Duration,
+        /// Number of tokens that the run used in all.
         tokens_used: Option<Int<0, { limits::TOKENS_USED }>>,
     }
 
     /// Tokens and US dollars that a run used.
     pub struct NewUsage {
+        /// Number of tokens that the model read.
         input_tokens: Tokens = Int(0),
+        /// Number of tokens that the model wrote.
         output_tokens: Tokens = Int(0),
         /// US dollars.
         cost_usd: Usd = Usd(0.0),
@@ -37,14 +41,21 @@ body! {
 
     /// How a run ended.
     pub struct Completion {
+        /// Whether the run succeeded.
         status: Outcome,
+        /// What the run answered: up to 16 MiB (`MAX_OUTPUT_BYTES`).
         output: Option<Text>,
+        /// What went wrong, for people.
         error_message: Option<Text<0, { limits::ERROR_MESSAGE_CHARS }>>,
+        /// Measurements of the run.
         metrics: NewMetrics,
+        /// The type of the stored artifact.
         artifact_type: ShortName = Text(ARTIFACT_TYPE.into()),
+        /// Tags of the stored artifact. Default: none.
         artifact_tags: List<Text<0, { limits::ARTIFACT_TAG_CHARS }>, 0, { limits::ARTIFACT_TAGS }> = List(Vec::new()),
         /// The fencing token: the call is refused if another lease holds the task. A repeated call returns what was stored first.
         lease_id: Option<Id>,
+        /// The worker that ran the task; an alternative to `lease_id`.
         worker_id: Option<WorkerName>,
         /// Why the run failed.
         reason: Option<Reason>,
@@ -54,8 +65,11 @@ body! {
         retry_at: Option<Moment>,
         /// Gives the attempt back: it does not count towards `max_attempts`.
         keep_attempt: bool = false,
+        /// Tokens and US dollars that the run used. Default: not known.
         usage: Option<NewUsage>,
+        /// The conversation of the agent, which later tasks of the context continue.
         session_id: Option<Name>,
+        /// The model that the run used.
         model: Option<ShortName>,
     }
 
@@ -109,18 +123,28 @@ impl Wire for WorkerCompletion {
     }
 
     fn describe() -> Schema {
-        // The second alternative accepts any object, because an invalid entry does not make the whole call invalid.
-        let wanted = match Completion::describe() {
-            Schema::Object(mut object) => {
-                object.properties.insert("task_id".into(), RefOr::T(Id::describe()));
-                object.properties.insert("lease_id".into(), RefOr::T(Id::describe()));
-                object.required.extend(["task_id".to_owned(), "lease_id".to_owned()]);
-                Schema::Object(object)
-            }
-            other => other,
-        };
-        let any = ObjectBuilder::new().schema_type(Type::Object).build();
-        Schema::AnyOf(AnyOfBuilder::new().item(wanted).item(Schema::Object(any)).build())
+        let mut wanted = Completion::describe();
+        if let Schema::Object(object) = &mut wanted {
+            let id = |doc: &str| {
+                let Schema::Object(mut id) = Id::describe() else { return Id::refer() };
+                id.description = Some(doc.to_owned());
+                Schema::Object(id).into()
+            };
+            object.description = Some("How one of many runs ended.".into());
+            object.properties.insert("task_id".into(), id("The task that ended."));
+            object.properties.insert("lease_id".into(), id("The lease under which it ran, the fencing token."));
+            object.required.extend(["task_id".to_owned(), "lease_id".to_owned()]);
+        }
+        wanted
+    }
+
+    fn refer() -> RefOr<Schema> {
+        Ref::from_schema_name("WorkerCompletion").into()
+    }
+
+    fn components(found: &mut Vec<(String, RefOr<Schema>)>) {
+        found.push(("WorkerCompletion".to_owned(), Self::describe().into()));
+        Completion::components(found);
     }
 }
 

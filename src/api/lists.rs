@@ -1,5 +1,9 @@
 //! Query parameters: pages and filters of lists.
 
+use std::marker::PhantomData;
+use std::ops::RangeInclusive;
+
+use serde_json::{Value, json};
 use url::form_urlencoded;
 use utoipa::IntoParams;
 use utoipa::openapi::path::{Parameter, ParameterBuilder, ParameterIn};
@@ -8,11 +12,17 @@ use utoipa::openapi::{RefOr, Required};
 use uuid::Uuid;
 
 use super::error::Invalid;
-use super::values::{LABEL_PATTERN, LabelText, MAX_LABELS, MAX_MS, TEXT_PATTERN, URL_PATTERN, parse_id, text_problem};
+use super::requests::MAX_WAIT_SEC;
+use super::values::{
+    Id, LABEL_PATTERN, LabelText, MAX_LABELS, MAX_MS, MAX_SAFE, Moment, TEXT_PATTERN, URL_PATTERN, parse_id, text_problem,
+};
+use super::wire::Wire;
 use bloom_core::Ms;
 
 pub const DEFAULT_LIMIT: i64 = 100;
 pub const MAX_LIMIT: i64 = 1000;
+/// Seconds that a request waits for the end of a task, unless it says otherwise.
+pub const DEFAULT_WAIT_SEC: i64 = 30;
 
 /// The parameters of a request's query, in the order in which they were sent.
 #[derive(Clone, Debug, Default)]
@@ -39,7 +49,7 @@ impl Params {
     }
 
     /// An integer. A value that is invalid or below the range means the default; one above it means the end of the range.
-    pub fn lenient(&self, name: &str, default: i64, range: std::ops::RangeInclusive<i64>) -> i64 {
+    pub fn lenient(&self, name: &str, default: i64, range: RangeInclusive<i64>) -> i64 {
         let asked = self.get(name).and_then(|text| text.parse::<i64>().ok()).filter(|number| number >= range.start());
         asked.unwrap_or(default).min(*range.end())
     }
@@ -86,22 +96,26 @@ impl Params {
 }
 
 /// A parameter of the query, for OpenAPI.
-fn parameter(name: &str, description: &str, schema: Schema) -> Parameter {
+///
+/// The schema is what clients should send. More is accepted: an empty value counts as absent, and where the description says so, a value
+/// that does not fit is ignored.
+fn parameter(name: &str, description: &str, schema: Schema, example: impl Into<Value>) -> Parameter {
     let parameter = ParameterBuilder::new().name(name).parameter_in(ParameterIn::Query).required(Required::False);
-    parameter.description(Some(description)).schema(Some(schema)).build()
-}
-
-fn plain() -> Schema {
-    Schema::Object(ObjectBuilder::new().schema_type(Type::String).build())
+    parameter.description(Some(description)).schema(Some(schema)).example(Some(example.into())).build()
 }
 
 fn text() -> Schema {
     Schema::Object(ObjectBuilder::new().schema_type(Type::String).pattern(Some(TEXT_PATTERN)).build())
 }
 
-fn moment() -> Schema {
-    // A string, because an empty value is valid and means no filter.
-    Schema::Object(ObjectBuilder::new().schema_type(Type::String).pattern(Some("^([0-9]{1,14})?$")).build())
+fn integer(range: RangeInclusive<i64>, default: i64) -> Schema {
+    let object = ObjectBuilder::new().schema_type(Type::Integer).default(Some(default.into()));
+    Schema::Object(object.minimum(Some(*range.start() as isize)).maximum(Some(*range.end() as isize)).build())
+}
+
+/// A parameter that is a time.
+fn moment(name: &str, description: &str) -> Parameter {
+    parameter(name, &format!("{description}, in milliseconds since the epoch."), Moment::describe(), 1_772_000_000_000_i64)
 }
 
 /// `limit` and `cursor` of lists in the order of ids.
@@ -109,7 +123,7 @@ pub struct PageParams;
 
 impl IntoParams for PageParams {
     fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
-        page_params(r"^([0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12})?$")
+        page_params(r"^([0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12})?$", "019c936e-3800-7000-8000-000000000002")
     }
 }
 
@@ -118,20 +132,21 @@ pub struct WorkerPageParams;
 
 impl IntoParams for WorkerPageParams {
     fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
-        page_params(r"^([0-9]{1,14}\..+)?$")
+        page_params(r"^([0-9]{1,14}\..+)?$", "1772000000000.worker-01")
     }
 }
 
-fn page_params(cursor: &str) -> Vec<Parameter> {
-    let cursor = ObjectBuilder::new().schema_type(Type::String).pattern(Some(cursor)).build();
+fn page_params(pattern: &str, example: &str) -> Vec<Parameter> {
+    let cursor = ObjectBuilder::new().schema_type(Type::String).pattern(Some(pattern)).build();
     vec![
         limit_param(),
-        parameter("cursor", "The cursor of the next page, from the Link header of the previous page.", Schema::Object(cursor)),
+        parameter("cursor", "The cursor of the next page, from the Link header of the previous page.", Schema::Object(cursor), example),
     ]
 }
 
 fn limit_param() -> Parameter {
-    parameter("limit", "Rows per page: default 100, at most 1000. Non-numeric values are ignored.", plain())
+    let description = "Rows per page. A larger number means 1000; a value that is no such number means the default.";
+    parameter("limit", description, integer(1..=MAX_LIMIT, DEFAULT_LIMIT), 20)
 }
 
 /// `after` and `limit` of a task's events.
@@ -139,7 +154,8 @@ pub struct EventParams;
 
 impl IntoParams for EventParams {
     fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
-        vec![parameter("after", "Only events with a higher number. Non-numeric values count as 0.", plain()), limit_param()]
+        let description = "Only events with a higher number. A value that is no number means 0.";
+        vec![parameter("after", description, integer(0..=MAX_SAFE, 0), 0), limit_param()]
     }
 }
 
@@ -148,7 +164,8 @@ pub struct ArtifactParams;
 
 impl IntoParams for ArtifactParams {
     fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
-        vec![parameter("task_id", "Only artifacts of this task. A value that is not an id matches nothing.", plain())]
+        let description = "Only artifacts of this task. A value that is not an id matches nothing.";
+        vec![parameter("task_id", description, Id::describe(), "019c936e-3800-7000-8000-000000000001")]
     }
 }
 
@@ -157,7 +174,8 @@ pub struct WaitParams;
 
 impl IntoParams for WaitParams {
     fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
-        vec![parameter("timeout_sec", "Seconds to wait: default 30, at most 60.", plain())]
+        let description = "Seconds to wait. A larger number means 60; a value that is no such number means the default.";
+        vec![parameter("timeout_sec", description, integer(0..=MAX_WAIT_SEC, DEFAULT_WAIT_SEC), 30)]
     }
 }
 
@@ -170,11 +188,17 @@ impl IntoParams for InstallParams {
         let url = format!("^$|{URL_PATTERN}");
         let url = ObjectBuilder::new().schema_type(Type::String).max_length(Some(2048)).pattern(Some(url));
         vec![
-            parameter("node_id", "The worker's name. Default: made from the machine's host name.", Schema::Object(name.build())),
+            parameter(
+                "node_id",
+                "The worker's name. Default: made from the machine's host name.",
+                Schema::Object(name.build()),
+                "worker-01",
+            ),
             parameter(
                 "server_url",
                 "URL at which the agent reaches this server. Default: the address of this request.",
                 Schema::Object(url.build()),
+                "http://bloom.internal:5000",
             ),
         ]
     }
@@ -185,21 +209,27 @@ pub struct UsageParams;
 
 impl IntoParams for UsageParams {
     fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
-        let by = ObjectBuilder::new().schema_type(Type::String).enum_values(Some(["", "day", "agent_slug", "model", "context_id"]));
+        let by = ObjectBuilder::new().schema_type(Type::String).enum_values(Some(["day", "agent_slug", "model", "context_id"]));
         vec![
-            parameter("from", "Only runs that ended at this time or later, in milliseconds since the epoch.", moment()),
-            parameter("to", "Only runs that ended before this time, in milliseconds since the epoch.", moment()),
-            parameter("by", "What to group by; default `day`.", Schema::Object(by.build())),
+            moment("from", "Only runs that ended at this time or later"),
+            moment("to", "Only runs that ended before this time"),
+            parameter("by", "What to group by.", Schema::Object(by.default(Some("day".into())).build()), "model"),
         ]
     }
 }
 
-/// `status`; an unknown one matches nothing.
-pub struct StatusParam;
+/// `status`, one of the words of `T`; an unknown one matches nothing.
+pub struct StatusParam<T>(PhantomData<T>);
 
-impl IntoParams for StatusParam {
+impl<T: Wire> IntoParams for StatusParam<T> {
     fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
-        vec![parameter("status", "Only rows with this status. An unknown status matches nothing; an empty value is ignored.", plain())]
+        let schema = T::describe();
+        let example = match &schema {
+            Schema::Object(words) => words.enum_values.iter().flatten().next().cloned(),
+            _ => None,
+        };
+        let description = "Only rows with this status. An unknown status matches nothing.";
+        vec![parameter("status", description, schema, example.unwrap_or_default())]
     }
 }
 
@@ -211,12 +241,17 @@ impl IntoParams for TaskParams {
         let label = ObjectBuilder::new().schema_type(Type::String).pattern(Some(format!("^$|{LABEL_PATTERN}")));
         let labels = ArrayBuilder::new().items(RefOr::T(Schema::Object(label.build()))).max_items(Some(MAX_LABELS));
         vec![
-            parameter("agent_slug", "Only tasks for this agent (slug).", text()),
-            parameter("context_id", "Only tasks of this context.", text()),
-            parameter("worker_id", "Only tasks leased to this worker, and finished tasks whose last lease it had.", text()),
-            parameter("label", "Only tasks with this label, `name=value`; may be repeated.", Schema::Array(labels.build())),
-            parameter("created_after", "Only tasks created after this time, in milliseconds since the epoch.", moment()),
-            parameter("created_before", "Only tasks created before this time, in milliseconds since the epoch.", moment()),
+            parameter("agent_slug", "Only tasks for this kind of agent.", text(), "writer"),
+            parameter("context_id", "Only tasks of this context.", text(), "docs-review"),
+            parameter("worker_id", "Only tasks leased to this worker, and finished tasks whose last lease it had.", text(), "worker-01"),
+            parameter(
+                "label",
+                "Only tasks with this label, `name=value`; may be repeated.",
+                Schema::Array(labels.build()),
+                json!(["team=docs"]),
+            ),
+            moment("created_after", "Only tasks created after this time"),
+            moment("created_before", "Only tasks created before this time"),
         ]
     }
 }

@@ -8,34 +8,47 @@ use utoipa::ToSchema;
 
 use bloom_core::Ms;
 
+/// Counts of tasks, leases and workers.
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct Stats {
+    /// Counts of tasks.
     #[serde(default)]
     #[schema(required)]
     pub tasks: TaskStats,
+    /// Counts of leases.
     #[serde(default)]
     #[schema(required)]
     pub leases: LeaseStats,
+    /// Counts of workers.
     #[serde(default)]
     #[schema(required)]
     pub workers: WorkerStats,
 }
 
+/// Counts of tasks.
 #[derive(Clone, Debug, Default, Deserialize, Serialize, ToSchema)]
 pub struct TaskStats {
+    /// Number of tasks.
     pub total: i64,
+    /// Number of tasks by status; a status without tasks is absent.
     pub by_status: BTreeMap<Cow<'static, str>, i64>,
 }
 
+/// Counts of leases.
 #[derive(Clone, Debug, Default, Deserialize, Serialize, ToSchema)]
 pub struct LeaseStats {
+    /// Number of leases, including ended ones.
     pub total: i64,
+    /// Number of active leases.
     pub active: i64,
 }
 
+/// Counts of workers.
 #[derive(Clone, Debug, Default, Deserialize, Serialize, ToSchema)]
 pub struct WorkerStats {
+    /// Number of workers.
     pub total: i64,
+    /// Number of workers that are online.
     pub online: i64,
 }
 
@@ -44,42 +57,56 @@ pub struct WorkerStats {
 pub struct UsageRow<'a> {
     /// The day (`2026-02-25`), agent, model or context.
     pub key: Cow<'a, str>,
+    /// Number of runs.
     pub runs: i64,
+    /// Number of tokens that models read.
     pub input_tokens: i64,
+    /// Number of tokens that models wrote.
     pub output_tokens: i64,
+    /// US dollars.
     pub cost_usd: f64,
 }
 
+/// The settings of the control plane.
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct Config {
     /// User and password in the URL are replaced by `****`.
     pub membridge_server_url: String,
+    /// The first and the last four characters of the key; empty if there is none.
     pub admin_key_masked: String,
+    /// Whether the last call to the control plane succeeded.
     pub connected: bool,
+    /// When the connection was last tested.
     pub last_test: Option<Ms>,
 }
 
+/// The outcome of a test of the connection to the control plane.
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct ConnectionTest {
+    /// Whether the control plane answered.
     pub connected: bool,
     /// The answer of the control plane.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>, nullable = false)]
     pub health: Option<serde_json::Value>,
+    /// Why it did not; absent if it answered.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub error: Option<String>,
 }
 
+/// The health of the server.
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct Health {
     /// Always `ok`.
     pub status: Cow<'static, str>,
+    /// Always `bloom-runtime`.
     pub service: Cow<'static, str>,
     /// Seconds since the start of the server.
     pub uptime: f64,
     /// `postgresql` or `sqlite`.
     pub storage: Cow<'static, str>,
+    /// The state of the connection to the control plane.
     pub membridge: MembridgeState,
 }
 
@@ -87,14 +114,19 @@ pub struct Health {
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct MembridgeState {
+    /// Number of calls that failed since the last success.
     pub consecutive_failures: u32,
+    /// When a call last succeeded.
     pub last_success: Option<Ms>,
+    /// Why the last failed call failed.
     pub last_error: Option<String>,
+    /// Whether the last call succeeded.
     pub connected: bool,
 }
 
 /// The answer of a probe.
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct Probe {
+    /// `ok` or `ready`.
     pub status: Cow<'static, str>,
 }

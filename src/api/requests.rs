@@ -23,16 +23,20 @@ pub type LeaseSeconds = Int<1, 86_400>;
 body! {
     /// The address of the control plane, and the key for it.
     pub struct NewConfig {
+        /// The http or https URL of the control plane.
         membridge_server_url: HttpUrl,
+        /// The key for the control plane. It is stored, and never shown.
         admin_key: HeaderText,
     }
 
     /// What a worker can do.
     #[derive(Default)]
     pub struct NewCapabilities {
+        /// Whether it can run the Claude CLI. Workers that claim need not have it. Default true.
         claude_cli: Option<bool>,
         /// Number of slots: how many tasks it can run at a time. Default 1.
         max_concurrency: Option<Int<1, MAX_CONCURRENCY>>,
+        /// Names of what is special about it, for people. Default: none.
         labels: Option<List<Text<0, { limits::WORKER_LABEL_CHARS }>, 0, { limits::WORKER_LABELS }>>,
         /// The agents (slugs) that it serves; absent = all.
         agents: Option<List<ShortName, 0, { limits::WORKER_AGENTS }>>,
@@ -41,13 +45,21 @@ body! {
     /// Registers a worker. Absent fields keep their value; for a new worker, they get their default.
     #[derive(Default)]
     pub struct NewWorker {
+        /// The name of the worker, which is its id.
         name: ShortName,
+        /// The URL at which its agent listens for pushed tasks; empty = it does not. Default: empty.
         url: Option<Text<0, { limits::URL_CHARS }>>,
+        /// Default `online`.
         status: Option<WorkerStatus>,
+        /// What it can do.
         capabilities: Option<NewCapabilities>,
+        /// Its addresses, for people. Default: none.
         ip_addrs: Option<List<Text<0, { limits::IP_ADDR_CHARS }>, 0, { limits::IP_ADDRS }>>,
+        /// The version of its agent. Default `unknown`.
         agent_version: Option<Text<0, { limits::AGENT_VERSION_CHARS }>>,
+        /// Its operating system, for people. Default: empty.
         os_info: Option<Text<0, { limits::OS_INFO_CHARS }>>,
+        /// How its agent was installed, for people. Default `manual`.
         install_method: Option<Text<0, { limits::INSTALL_METHOD_CHARS }>>,
         /// How it gets tasks if it does not claim them. `manual` (default): by lease and dispatch calls; `push`: also pushed by the server.
         dispatch: Option<DispatchMode>,
@@ -73,6 +85,7 @@ body! {
     pub struct Heartbeat {
         /// The fencing token: the call is refused if another lease holds the task.
         lease_id: Option<Id>,
+        /// The worker that holds the lease; an alternative to `lease_id`.
         worker_id: Option<WorkerName>,
         /// Adds the task to the answer, for an agent that knows only the task's id, from a push.
         with_task: bool = false,
@@ -80,7 +93,9 @@ body! {
 
     /// Hands a task back without using an attempt.
     pub struct Release {
+        /// The lease that holds the task.
         lease_id: Id,
+        /// Why it is handed back, for the audit trail.
         reason: Text<0, MAX_REASON> = Text("no reason given".into()),
     }
 
@@ -88,7 +103,9 @@ body! {
     pub struct EventBody {
         /// Number of the event within its lease; numbers that were sent before are ignored.
         seq: Int<0, MAX_SAFE>,
+        /// The kind of event.
         kind: EventKind,
+        /// When it happened, in milliseconds since the epoch.
         at: Moment,
         /// Any JSON, at most 256 KiB, nested at most 64 levels deep.
         data: Json<MAX_EVENT_BYTES>,
@@ -96,12 +113,15 @@ body! {
 
     /// Events of a run.
     pub struct NewEvents {
+        /// The lease under which the task runs.
         lease_id: Id,
+        /// The events, in their order: at most 500.
         events: List<EventBody, 0, MAX_EVENTS>,
     }
 
     /// Asks for tasks.
     pub struct Claim {
+        /// How many tasks to claim at most. It never gets more than it has free slots.
         max: Int<1, MAX_CONCURRENCY>,
         /// Seconds to wait for work if there is none.
         wait_sec: Int<0, MAX_WAIT_SEC> = Int(0),
@@ -111,12 +131,15 @@ body! {
 
     /// Renews leases of a worker.
     pub struct WorkerHeartbeat {
+        /// Ids of the leases to renew: at most 1000.
         leases: List<Id, 0, MAX_NAMED_LEASES>,
     }
 
     /// The node that becomes the leader of a project.
     pub struct LeaderSelection {
+        /// The name of the node.
         primary_node_id: Name,
+        /// How long it stays the leader, in seconds.
         lease_seconds: Int<1, MAX_SAFE> = Int(3600),
     }
 }

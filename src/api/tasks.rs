@@ -35,10 +35,15 @@ body! {
         context_id: Name,
         /// The kind of agent that runs it.
         agent_slug: ShortName,
+        /// What the agent is asked to do.
         prompt: NonEmpty,
+        /// Files in the directory of the context, by path or glob, that the agent inserts; other texts are references. Default: none.
         context_hints: List<Text> = List(Vec::new()),
+        /// Limits of the run. Default: 120 seconds, no budget.
         policy: Option<NewPolicy>,
+        /// The form of the output. With `json`, the task fails if the output is not JSON.
         desired_format: Format = Format::Text,
+        /// How many attempts the task has before it is `dead`.
         max_attempts: Int<1, 10> = MAX_ATTEMPTS,
         /// 0 to 9; 9 is the most urgent.
         priority: Int<0, 9> = PRIORITY,
@@ -50,9 +55,11 @@ body! {
         exclusive_key: Option<Name>,
         /// A repeated call with this key returns the first task. The header Idempotency-Key has the same meaning.
         idempotency_key: Option<Name>,
+        /// Names with values, by which lists can be filtered: at most 32. Default: none.
         labels: Labels = Labels::default(),
         /// `context`: continue the conversation of its context. `none`: run on its own.
         session: Session = Session::Context,
+        /// The model that the agent uses. Default: that of the agent's profile.
         model: Option<ShortName>,
         /// Seconds after its end at which the task is removed.
         ttl_after_finished_sec: Option<Int<0, MAX_SAFE>>,
@@ -60,6 +67,7 @@ body! {
 
     /// Tasks to create, all of them or none.
     pub struct NewTasks {
+        /// The tasks, in the order of their creation: 1 to 1000.
         tasks: List<NewTask, 1, MAX_BATCH>,
     }
 }
@@ -95,38 +103,63 @@ impl NewTask {
 /// A task.
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct Task<'a> {
+    /// The id of the task.
     pub id: Uuid,
+    /// The conversation that the task belongs to.
     pub context_id: Cow<'a, str>,
+    /// The kind of agent that runs the task.
     pub agent_slug: Cow<'a, str>,
+    /// What the agent is asked to do.
     pub prompt: Cow<'a, str>,
+    /// Files in the directory of the context, by path or glob, that the agent inserts; other texts are references.
     #[serde(default)]
     #[schema(required)]
     pub context_hints: Cow<'a, [String]>,
+    /// Limits of the run.
     pub policy: Policy,
+    /// The form of the output.
     pub desired_format: AnyFormat,
+    /// How far the task is.
     pub status: AnyStatus,
+    /// When the task was created.
     pub created_at: Ms,
+    /// When the task last changed.
     pub updated_at: Ms,
     /// The active lease; for a finished task, its last lease.
     pub lease_id: Option<Uuid>,
+    /// The worker of that lease.
     pub worker_id: Option<Cow<'a, str>>,
+    /// Number of attempts that count, from 0 to `max_attempts`.
     pub attempts: i64,
+    /// How many attempts the task has before it is `dead`.
     pub max_attempts: i64,
+    /// 0 to 9; 9 is the most urgent.
     pub priority: i64,
+    /// The task does not run before this time.
     pub not_before: Option<Ms>,
+    /// Ids of the tasks that must be completed first.
     pub depends_on: Cow<'a, [Uuid]>,
+    /// At most one task with this key is leased or running.
     pub exclusive_key: Option<Cow<'a, str>>,
+    /// A repeated creation with this key returns this task.
     pub idempotency_key: Option<Cow<'a, str>>,
+    /// Names with values, by which lists can be filtered.
     pub labels: Cow<'a, BTreeMap<String, String>>,
+    /// Whether the task continues the conversation of its context.
     #[serde(default = "in_its_context")]
     #[schema(required)]
     pub session: AnySession,
+    /// The model that the agent uses; null = that of its profile.
     pub model: Option<Cow<'a, str>>,
+    /// Seconds after its end at which the task is removed; null = by the server's retention.
     pub ttl_after_finished_sec: Option<i64>,
     /// Number of attempts that were given back; at most 20.
     pub infra_retries: i64,
+    /// Whether a cancel waits for the end of the run.
     pub cancel_requested: bool,
+    /// The conversation of the agent that the run continues.
     pub session_id: Option<Cow<'a, str>>,
+    /// Why the last attempt failed; null if none failed.
     pub failure: Option<Failure<'a>>,
     /// The sum of all attempts, including failed ones.
     pub usage: Option<Usage>,
@@ -142,6 +175,7 @@ pub fn in_its_context() -> AnySession {
 /// Limits of a run.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize, ToSchema)]
 pub struct Policy {
+    /// Seconds after the start of the process at which the agent ends the run.
     pub timeout_sec: i64,
     /// US dollars; 0 = no limit.
     #[serde(default)]
@@ -158,15 +192,20 @@ impl Policy {
 /// Why the last attempt failed.
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct Failure<'a> {
+    /// The kind of failure.
     pub reason: AnyReason,
+    /// What went wrong, for people.
     pub message: Cow<'a, str>,
+    /// When it failed.
     pub at: Ms,
 }
 
 /// Tokens and US dollars that runs used.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize, ToSchema)]
 pub struct Usage {
+    /// Number of tokens that the model read.
     pub input_tokens: i64,
+    /// Number of tokens that the model wrote.
     pub output_tokens: i64,
     /// US dollars.
     pub cost_usd: f64,
@@ -175,7 +214,9 @@ pub struct Usage {
 /// What a queued task waits for.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, ToSchema)]
 pub struct Waiting {
+    /// The kind of obstacle.
     pub reason: AnyWaitingReason,
+    /// What it waits for, for people.
     pub message: String,
 }
 
@@ -231,6 +272,7 @@ impl<'a> Task<'a> {
 /// Created tasks.
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct CreatedTasks<'a> {
+    /// The tasks, in the order of the request.
     pub tasks: Vec<Task<'a>>,
 }
 

@@ -10,7 +10,7 @@ use crate::answers::{
     RenewedLeases, TaskResult, Worker, WorkerWithLeases,
 };
 use crate::complete::{Completion, NewCompletions, WorkerCompletion};
-use crate::error::{ErrorText, ValidationError};
+use crate::error::ErrorText;
 use crate::json::Json;
 use crate::reports::{Config, ConnectionTest, Health, Probe, Stats, UsageRow};
 use crate::requests::{EventBody, NewEvents, NewWorker};
@@ -122,9 +122,9 @@ fn leases_and_workers() {
     is_read::<Claimed>(json!({"leases": [{"lease": lease(), "task": task()}], "directives": directives}));
     is_read::<RenewedLeases>(json!({"renewed": [ID], "lost": [ID], "directives": directives}));
     is_read::<CompletionResult>(json!({"task_id": null, "status": 299}));
-    is_read::<Completions>(json!({"results": [{"task_id": ID, "status": 409, "error": "why"}]}));
+    is_read::<Completions>(json!({"results": [{"task_id": ID, "status": 409, "error": "why", "code": NEW}]}));
     is_read::<Dispatched>(json!({"dispatched": true, "task_id": ID, "worker_id": "w", "lease_id": ID, "execution": {"any": "thing"}}));
-    is_read::<NotDispatched>(json!({"dispatched": false, "task_id": ID, "worker_id": "w", "error": "why"}));
+    is_read::<NotDispatched>(json!({"dispatched": false, "task_id": ID, "worker_id": "w", "error": "why", "code": NEW}));
 }
 
 #[test]
@@ -143,8 +143,8 @@ fn the_whole_server() {
     let membridge = json!({"consecutiveFailures": 0, "lastSuccess": 1, "lastError": null, "connected": true});
     is_read::<Health>(json!({"status": NEW, "service": "s", "uptime": 1.5, "storage": NEW, "membridge": membridge}));
     is_read::<Probe>(json!({"status": NEW}));
-    is_read::<ErrorText>(json!({"error": "why"}));
-    is_read::<ValidationError>(json!({"error": {"formErrors": ["f"], "fieldErrors": {"name": ["g"]}}}));
+    is_read::<ErrorText>(json!({"error": "why", "code": NEW}));
+    is_read::<ErrorText>(json!({"error": {"formErrors": ["f"], "fieldErrors": {"name": ["g"]}}, "code": "validation"}));
 }
 
 /// These types pass on all fields of an agent's answer, also unknown ones.

@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 use url::Url;
 use utoipa::openapi::RefOr;
-use utoipa::openapi::schema::{AdditionalProperties, ArrayBuilder, KnownFormat, ObjectBuilder, Schema, SchemaFormat, Type};
+use utoipa::openapi::schema::{AdditionalProperties, ArrayBuilder, KnownFormat, ObjectBuilder, Ref, Schema, SchemaFormat, Type};
 use uuid::Uuid;
 
 use super::wire::{MAX_PROBLEMS, Members, Problems, Wire, expected, kind, problem, within};
@@ -251,8 +251,12 @@ impl<T: Wire, const MIN: usize, const MAX: usize> Wire for List<T, MIN, MAX> {
     }
 
     fn describe() -> Schema {
-        let array = ArrayBuilder::new().items(RefOr::T(T::describe()));
+        let array = ArrayBuilder::new().items(T::refer());
         Schema::Array(array.min_items((MIN > 0).then_some(MIN)).max_items((MAX < usize::MAX).then_some(MAX)).build())
+    }
+
+    fn components(found: &mut Vec<(String, RefOr<Schema>)>) {
+        T::components(found);
     }
 }
 
@@ -306,7 +310,16 @@ impl Wire for Labels {
     fn describe() -> Schema {
         let values = AdditionalProperties::RefOr(Text::<0, MAX_LABEL_VALUE>::describe().into());
         let object = ObjectBuilder::new().schema_type(Type::Object).max_properties(Some(MAX_LABELS));
+        let object = object.description(Some("Names of 1 to 63 characters, with values of at most 255 characters."));
         Schema::Object(object.additional_properties(Some(values)).property_names(Some(Text::<1, MAX_LABEL_KEY>::describe())).build())
+    }
+
+    fn refer() -> RefOr<Schema> {
+        Ref::from_schema_name("Labels").into()
+    }
+
+    fn components(found: &mut Vec<(String, RefOr<Schema>)>) {
+        found.push(("Labels".to_owned(), Self::describe().into()));
     }
 }
 

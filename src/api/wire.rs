@@ -30,6 +30,14 @@ pub trait Wire: Sized {
     }
 
     fn describe() -> Schema;
+
+    /// The schema where this value is a part of another one: a reference, if the schema has a name.
+    fn refer() -> RefOr<Schema> {
+        Self::describe().into()
+    }
+
+    /// Adds the schemas that the description refers to, with their names.
+    fn components(_: &mut Vec<(String, RefOr<Schema>)>) {}
 }
 
 /// An error in a body, and its place.
@@ -176,20 +184,31 @@ impl<T: Wire> Wire for Option<T> {
     fn describe() -> Schema {
         T::describe()
     }
+
+    fn refer() -> RefOr<Schema> {
+        T::refer()
+    }
+
+    fn components(found: &mut Vec<(String, RefOr<Schema>)>) {
+        T::components(found);
+    }
 }
 
 /// A field in a body's description.
 pub struct FieldSchema {
     pub name: &'static str,
     pub doc: &'static str,
-    pub schema: Schema,
+    pub schema: RefOr<Schema>,
     pub required: bool,
     pub default: Option<serde_json::Value>,
 }
 
 impl FieldSchema {
     pub fn of<T: Wire>(name: &'static str, doc: &'static str, default: Option<serde_json::Value>) -> Self {
-        Self { name, doc, schema: T::describe(), required: default.is_none() && T::absent().is_none(), default }
+        let required = default.is_none() && T::absent().is_none();
+        // Generators of clients can't express a default that is an object; the field's text names it.
+        let default = default.filter(|value| !value.is_object());
+        Self { name, doc, schema: T::refer(), required, default }
     }
 }
 
@@ -210,43 +229,48 @@ fn text_of(doc: &str) -> Option<String> {
     (!text.is_empty()).then(|| text.to_owned())
 }
 
-fn describe(schema: Schema, doc: &str, default: Option<serde_json::Value>) -> RefOr<Schema> {
+fn describe(mut schema: RefOr<Schema>, doc: &str, default: Option<serde_json::Value>) -> RefOr<Schema> {
     let doc = text_of(doc);
-    RefOr::T(match schema {
-        Schema::Object(mut object) => {
-            object.description = doc.or(object.description);
+    match &mut schema {
+        RefOr::Ref(named) => named.description = doc.unwrap_or_default(),
+        RefOr::T(Schema::Object(object)) => {
+            object.description = doc.or(object.description.take());
             object.default = default;
-            Schema::Object(object)
         }
-        Schema::Array(mut array) => {
-            array.description = doc.or(array.description);
+        RefOr::T(Schema::Array(array)) => {
+            array.description = doc.or(array.description.take());
             array.default = default;
-            Schema::Array(array)
         }
-        other => other,
-    })
+        RefOr::T(Schema::OneOf(either)) => {
+            either.description = doc;
+            either.default = default;
+        }
+        RefOr::T(_) => {}
+    }
+    schema
 }
 
 /// `null` is the same as absent, so every optional field may be `null`.
-fn nullable(schema: Schema) -> Schema {
+fn nullable(schema: RefOr<Schema>) -> RefOr<Schema> {
     let or_null = |schema_type: SchemaType| match schema_type {
         SchemaType::Type(one) if one != Type::Null => SchemaType::Array(vec![one, Type::Null]),
         other => other,
     };
-    match schema {
-        Schema::Object(mut object) => {
+    let schema = match schema {
+        RefOr::T(Schema::Object(mut object)) => {
             object.schema_type = or_null(object.schema_type);
             if let Some(values) = &mut object.enum_values {
                 values.push(serde_json::Value::Null);
             }
             Schema::Object(object)
         }
-        Schema::Array(mut array) => {
+        RefOr::T(Schema::Array(mut array)) => {
             array.schema_type = or_null(array.schema_type);
             Schema::Array(array)
         }
         other => Schema::OneOf(OneOfBuilder::new().item(Object::with_type(Type::Null)).item(other).build()),
-    }
+    };
+    RefOr::T(schema)
 }
 
 /// For clients that store a body and send it later.
@@ -304,15 +328,18 @@ macro_rules! body {
                     )),+
                 ])
             }
-        }
 
-        impl utoipa::PartialSchema for $name {
-            fn schema() -> utoipa::openapi::RefOr<utoipa::openapi::schema::Schema> {
-                utoipa::openapi::RefOr::T(<Self as $crate::wire::Wire>::describe())
+            fn refer() -> utoipa::openapi::RefOr<utoipa::openapi::schema::Schema> {
+                utoipa::openapi::schema::Ref::from_schema_name(stringify!($name)).into()
+            }
+
+            fn components(found: &mut Vec<(String, utoipa::openapi::RefOr<utoipa::openapi::schema::Schema>)>) {
+                found.push((stringify!($name).to_owned(), <Self as $crate::wire::Wire>::describe().into()));
+                $(<$ty as $crate::wire::Wire>::components(found);)+
             }
         }
 
-        impl utoipa::ToSchema for $name {}
+        $crate::wire::named_schema!($name);
     )+};
     (@with_defaults () $name:ident $fields:tt) => {};
     (@with_defaults (Default) $name:ident { $($field:ident $(= $default:expr)?),+ }) => {
@@ -335,3 +362,21 @@ macro_rules! body {
     }};
 }
 pub(crate) use body;
+
+/// Gives a body its schema in OpenAPI, with the schemas that it refers to.
+macro_rules! named_schema {
+    ($name:ident) => {
+        impl utoipa::PartialSchema for $name {
+            fn schema() -> utoipa::openapi::RefOr<utoipa::openapi::schema::Schema> {
+                <Self as $crate::wire::Wire>::describe().into()
+            }
+        }
+
+        impl utoipa::ToSchema for $name {
+            fn schemas(found: &mut Vec<(String, utoipa::openapi::RefOr<utoipa::openapi::schema::Schema>)>) {
+                <Self as $crate::wire::Wire>::components(found);
+            }
+        }
+    };
+}
+pub(crate) use named_schema;

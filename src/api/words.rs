@@ -9,9 +9,10 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use utoipa::openapi::RefOr;
-use utoipa::openapi::schema::{ObjectBuilder, Schema, Type};
+use utoipa::openapi::schema::{ObjectBuilder, Ref, Schema, Type};
 use utoipa::{PartialSchema, ToSchema};
 
+use super::error::Code;
 use super::wire::{Problems, Wire, kind, problem};
 use bloom_core::audit::{Action, EntityType};
 use bloom_core::task::{EventKind, Format, LeaseStatus, Outcome, Reason, Session, Status, WaitingReason};
@@ -65,6 +66,7 @@ impl<T: ToSchema> ToSchema for Word<T> {
 
 // Aliases, because utoipa would give a field of type `Word<…>` a schema with a new name.
 pub type AnyAction = Word<Action>;
+pub type AnyCode = Word<Code>;
 pub type AnyDispatchMode = Word<DispatchMode>;
 pub type AnyEntityType = Word<EntityType>;
 pub type AnyEventKind = Word<EventKind>;
@@ -95,6 +97,14 @@ macro_rules! words_on_the_wire {
             fn describe() -> Schema {
                 let words = Self::ALL.iter().map(|value| value.as_str());
                 Schema::Object(ObjectBuilder::new().schema_type(Type::String).enum_values(Some(words)).build())
+            }
+
+            fn refer() -> RefOr<Schema> {
+                Ref::from_schema_name(<Self as ToSchema>::name()).into()
+            }
+
+            fn components(found: &mut Vec<(String, RefOr<Schema>)>) {
+                found.push((<Self as ToSchema>::name().into_owned(), <Self as PartialSchema>::schema()));
             }
         }
     )+};

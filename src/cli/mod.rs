@@ -176,7 +176,9 @@ fn block_on(work: impl Future<Output = Result<(), CommandError>>) -> Result<(), 
 }
 
 fn openapi() -> Result<(), CommandError> {
-    let document = http::openapi().to_pretty_json().map_err(|error| format!("the OpenAPI document can't be written: {error}"))?;
+    let document = http::openapi()
+        .and_then(|document| serde_json::to_string_pretty(&document))
+        .map_err(|error| format!("the OpenAPI document can't be written: {error}"))?;
     say(&format!("{document}\n"));
     Ok(())
 }

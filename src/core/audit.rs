@@ -9,6 +9,7 @@ use super::ids::WorkerId;
 use super::task::{Origin, words};
 
 words! {
+    /// What happened.
     Action {
         ConfigUpdated = "config_updated", ConnectionTest = "connection_test",
         WorkerRegistered = "worker_registered", WorkerUpdated = "worker_updated", WorkerRemoved = "worker_removed",
@@ -22,7 +23,10 @@ words! {
         AgentUpdated = "agent_updated", AgentRestarted = "agent_restarted", AgentUninstalled = "agent_uninstalled",
     }
 }
-words! { EntityType { Task = "llm_task", Lease = "lease", Worker = "worker", Config = "config", Project = "project" } }
+words! {
+    /// The kind of object that an audit entry is about.
+    EntityType { Task = "llm_task", Lease = "lease", Worker = "worker", Config = "config", Project = "project" }
+}
 
 /// Who caused a change.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

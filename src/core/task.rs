@@ -74,7 +74,10 @@ words! {
         ExclusiveKey = "exclusive_key", SessionWorker = "session_worker", Cordoned = "cordoned",
     }
 }
-words! { Format { Json = "json", Text = "text" } }
+words! {
+    /// The form of a task's output.
+    Format { Json = "json", Text = "text" }
+}
 words! {
     /// Whether a task continues the conversation of its context, or runs on its own.
     Session { Context = "context", None = "none" }
@@ -129,7 +132,10 @@ impl Origin {
         matches!(self, Self::Dispatch | Self::Push)
     }
 }
-words! { LeaseStatus { Active = "active", Expired = "expired", Released = "released", Failed = "failed" } }
+words! {
+    /// Whether a lease is active, or how it ended: `released` after a completion or a release.
+    LeaseStatus { Active = "active", Expired = "expired", Released = "released", Failed = "failed" }
+}
 
 /// What the client asked for. It is written once.
 #[derive(Clone, Debug, PartialEq)]
@@ -347,7 +353,10 @@ pub struct PastLease {
     pub usage: Option<Usage>,
 }
 
-words! { Outcome { Success = "success", Error = "error" } }
+words! {
+    /// Whether a run succeeded.
+    Outcome { Success = "success", Error = "error" }
+}
 
 /// What a run produced: the API's result and artifact, which are created together.
 #[derive(Clone, Debug, PartialEq)]
@@ -368,6 +377,7 @@ pub struct RunResult {
 }
 
 words! {
+    /// What an event of a run is about.
     EventKind {
         Lifecycle = "lifecycle", Text = "text", ToolUse = "tool_use", ToolResult = "tool_result",
         Usage = "usage", RateLimit = "rate_limit", Log = "log",

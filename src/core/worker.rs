@@ -7,6 +7,7 @@ use super::ids::WorkerId;
 use super::task::words;
 
 words! {
+    /// Whether a worker is there and takes tasks: `syncing` and `error` workers are there, but take none.
     WorkerStatus { Online = "online", Offline = "offline", Syncing = "syncing", Error = "error", Unknown = "unknown" }
 }
 words! {

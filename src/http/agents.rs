@@ -20,8 +20,9 @@ use bloom_dispatch::Order;
 /// An admin key is needed for this GET, because it makes the server call the agent with the agents' key, and changes the worker.
 pub const HEALTH: Policy = Policy::ADMIN.waits();
 
-/// Asks the worker's agent for its health, and updates the worker with the answer. If the agent does not answer, the worker is offline
-/// until it is seen again.
+/// Asks the worker's agent for its health.
+///
+/// The worker is updated with the answer. If the agent does not answer, the worker is offline until it is seen again.
 #[utoipa::path(
     get, path = "/api/runtime/workers/{id}/agent-health", operation_id = "getAgentHealth", tag = "agents",
     params(("id" = String, Path)),
@@ -56,6 +57,8 @@ async fn with_url(app: &AppState, path: WorkerPath) -> Result<Worker, Error> {
 pub const UPDATE: Policy = Policy::ADMIN.waits();
 
 /// Orders the worker's agent to update itself.
+///
+/// The server calls `/self-update` at the worker's URL with the agents' key, and passes on the answer.
 #[utoipa::path(
     post, path = "/api/runtime/workers/{id}/agent-update", operation_id = "updateAgent", tag = "agents",
     params(("id" = String, Path)),
@@ -73,6 +76,8 @@ pub async fn update(State(app): State<AppState>, caller: Caller, path: WorkerPat
 pub const RESTART: Policy = Policy::ADMIN.waits();
 
 /// Orders the worker's agent to restart.
+///
+/// The server calls `/restart` at the worker's URL with the agents' key. Runs go on, and the agent finds them again.
 #[utoipa::path(
     post, path = "/api/runtime/workers/{id}/agent-restart", operation_id = "restartAgent", tag = "agents",
     params(("id" = String, Path)),
@@ -89,7 +94,9 @@ pub async fn restart(State(app): State<AppState>, caller: Caller, path: WorkerPa
 
 pub const UNINSTALL: Policy = Policy::ADMIN.waits();
 
-/// Orders the worker's agent to hand back its tasks and stop for good. The worker stays in the list, offline.
+/// Orders the worker's agent to stop for good.
+///
+/// The agent hands back its tasks. The worker stays in the list, offline.
 #[utoipa::path(
     post, path = "/api/runtime/workers/{id}/agent-uninstall", operation_id = "uninstallAgent", tag = "agents",
     params(("id" = String, Path)),

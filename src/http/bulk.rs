@@ -22,6 +22,9 @@ use bloom_store::{Page, TaskFilter};
 pub const CANCEL: Policy = Policy::ADMIN;
 
 /// Cancels many tasks.
+///
+/// Tasks are named by their ids or by a filter, at most 1000 a call; if `more` is true, call again. Finished tasks do not count. With
+/// `dry_run`, the call only counts.
 #[utoipa::path(
     post, path = "/api/runtime/llm-tasks:cancel", operation_id = "cancelTasks", tag = "tasks", request_body = Bulk,
     responses((status = 200, description = "The outcome.", body = BulkResult))
@@ -34,6 +37,9 @@ pub async fn cancel(State(app): State<AppState>, caller: Caller, body: Content) 
 pub const REQUEUE: Policy = Policy::ADMIN;
 
 /// Queues many failed, dead or cancelled tasks again.
+///
+/// Tasks are named by their ids or by a filter, at most 1000 a call; if `more` is true, call again. Tasks in other states do not count.
+/// With `dry_run`, the call only counts.
 #[utoipa::path(
     post, path = "/api/runtime/llm-tasks:requeue", operation_id = "requeueTasks", tag = "tasks", request_body = Bulk,
     responses((status = 200, description = "The outcome.", body = BulkResult))

@@ -16,6 +16,8 @@ use bloom_core::op;
 pub const GET: Policy = Policy::READ;
 
 /// Shows the settings of the control plane.
+///
+/// The key is masked, and so are user and password in the URL.
 #[utoipa::path(
     get, path = "/api/runtime/config", operation_id = "getConfig", tag = "config",
     responses((status = 200, description = "The settings; the key is masked, and so are user and password in the URL.", body = Config))
@@ -36,7 +38,9 @@ fn show(app: &AppState) -> HandlerResult {
 
 pub const SET: Policy = Policy::ADMIN;
 
-/// Changes the settings of the control plane. They are stored, and take precedence over flags and environment from then on.
+/// Changes the settings of the control plane.
+///
+/// They are stored, and take precedence over flags and environment from then on, on every replica.
 #[utoipa::path(
     post, path = "/api/runtime/config", operation_id = "setConfig", tag = "config", request_body = NewConfig,
     responses((status = 200, description = "The settings; the key is masked, and so are user and password in the URL.", body = Config))
@@ -53,6 +57,8 @@ pub async fn set(State(app): State<AppState>, caller: Caller, body: Content) -> 
 pub const TEST_CONNECTION: Policy = Policy::OPEN.rate(Rate::TestConnection);
 
 /// Tests the connection to the control plane.
+///
+/// The answer is 200 in both cases; `connected` says whether the control plane answered.
 #[utoipa::path(
     post, path = "/api/runtime/test-connection", operation_id = "testConnection", tag = "config",
     responses((status = 200, description = "Whether the control plane answered, and its answer.", body = ConnectionTest))
@@ -72,6 +78,8 @@ pub async fn test_connection(State(app): State<AppState>, caller: Caller, body: 
 pub const HEALTH: Policy = Policy::OPEN.rate(Rate::General);
 
 /// Shows the health of this server.
+///
+/// The process answers. `readyz` says whether the database can be written.
 #[utoipa::path(
     get, path = "/api/runtime/health", operation_id = "getHealth", tag = "probes",
     responses((status = 200, description = "The server runs.", body = Health))

@@ -18,14 +18,17 @@ use super::path::TaskPath;
 use super::policy::Policy;
 use super::{AppState, host};
 use bloom_api::agents::{Dispatched, NotDispatched};
-use bloom_api::error::ErrorText;
+use bloom_api::error::{Code, ErrorText};
 use bloom_api::requests::NewDispatch;
 use bloom_api::wire::Wire;
 use bloom_dispatch::Outcome;
 
 pub const DISPATCH: Policy = Policy::ADMIN.waits();
 
-/// Leases the task to a worker and sends it to the worker's agent.
+/// Pushes a task to a worker's agent.
+///
+/// Leases the task to the worker and sends it, once, to the agent at the worker's URL. The run goes on after `wait_sec`, also if the answer
+/// has not arrived by then.
 #[utoipa::path(
     post, path = "/api/runtime/llm-tasks/{id}/dispatch", operation_id = "dispatchTask", tag = "agents",
     params(("id" = String, Path)), request_body = NewDispatch,
@@ -62,7 +65,8 @@ pub async fn dispatch(
     let (worker_id, lease_id) = (push.worker_id.into(), push.lease_id);
     let execution = match outcome {
         Some(Outcome::Failed(error)) => {
-            return json(StatusCode::BAD_GATEWAY, &NotDispatched { dispatched: false, task_id, worker_id, error: error.into() });
+            let failed = NotDispatched { dispatched: false, task_id, worker_id, error: error.into(), code: Code::Unavailable.into() };
+            return json(StatusCode::BAD_GATEWAY, &failed);
         }
         Some(Outcome::Accepted(answer) | Outcome::Refused(answer)) => Some(answer),
         Some(Outcome::Unanswered) | None => None,

@@ -32,7 +32,7 @@ async fn openapi() -> HandlerResult {
     let text = match TEXT.get() {
         Some(text) => text,
         None => {
-            let text = super::openapi().to_json().map_err(|error| Error::Internal(error.to_string()))?;
+            let text = super::openapi().map_err(|error| Error::Internal(error.to_string()))?.to_string();
             TEXT.get_or_init(|| text.into())
         }
     };

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use axum::http::header::{CONTENT_TYPE, RETRY_AFTER};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
-use bloom_api::error::{ErrorText, Invalid, ValidationError};
+use bloom_api::error::{Code, ErrorText, Invalid};
 use bloom_api::wire::Problems;
 use bloom_core::command::Rejection;
 use serde::Serialize;
@@ -16,6 +16,12 @@ pub enum Error {
     Text {
         status: u16,
         text: Cow<'static, str>,
+    },
+    /// The state of tasks and workers does not allow the call.
+    Rejected {
+        status: u16,
+        code: Code,
+        text: String,
     },
     /// The content of a request is wrong: 400.
     Invalid(Invalid),
@@ -47,19 +53,22 @@ impl Error {
 
     pub fn status(&self) -> u16 {
         match self {
-            Self::Text { status, .. } => *status,
+            Self::Text { status, .. } | Self::Rejected { status, .. } => *status,
             Self::Invalid(_) => 400,
             Self::Later(_) => 503,
             Self::Internal(_) => 500,
         }
     }
 
+    /// The kind of error, for programs.
+    pub fn code(&self) -> Code {
+        if let Self::Rejected { code, .. } = self { *code } else { Code::of(self.status()) }
+    }
+
     fn body(&self) -> Vec<u8> {
         match self {
-            Self::Text { text, .. } => to_json(&ErrorText { error: (&**text).into() }),
-            Self::Invalid(invalid) => to_json(&ValidationError { error: invalid.clone() }),
-            Self::Later(text) => to_json(&ErrorText { error: (&**text).into() }),
-            Self::Internal(_) => to_json(&ErrorText { error: INTERNAL.into() }),
+            Self::Invalid(invalid) => to_json(&ErrorText::from(invalid)),
+            _ => to_json(&ErrorText::new(self.code(), self.line())),
         }
     }
 
@@ -67,6 +76,7 @@ impl Error {
     pub fn line(&self) -> String {
         match self {
             Self::Text { text, .. } => text.to_string(),
+            Self::Rejected { text, .. } => text.clone(),
             Self::Later(text) => (*text).to_owned(),
             Self::Internal(_) => INTERNAL.to_owned(),
             Self::Invalid(invalid) => invalid.line(),
@@ -94,7 +104,7 @@ impl IntoResponse for Error {
             Self::Internal(cause) => {
                 response.extensions_mut().insert(Cause(cause));
             }
-            Self::Text { .. } | Self::Invalid(_) => {}
+            Self::Text { .. } | Self::Rejected { .. } | Self::Invalid(_) => {}
         }
         response
     }
@@ -130,7 +140,12 @@ impl From<Rejection> for Error {
             // Only commands of reconcilers depend on a leadership.
             Rejection::NotLeader => return Self::Internal(rejection.to_string()),
         };
-        Self::Text { status, text: rejection.to_string().into() }
+        let code = match &rejection {
+            Rejection::NotReady(_) => Code::NotReady,
+            Rejection::NoWorker => Code::NoCapacity,
+            _ => Code::of(status),
+        };
+        Self::Rejected { status, code, text: rejection.to_string() }
     }
 }
 
@@ -166,8 +181,26 @@ mod tests {
 
     #[test]
     fn an_error_is_one_text_or_texts_by_field() {
-        assert_eq!(Error::TASK_NOT_FOUND.body(), br#"{"error":"Task not found"}"#);
-        assert_eq!(Error::field("lease_id", "Required").body(), br#"{"error":{"formErrors":[],"fieldErrors":{"lease_id":["Required"]}}}"#);
+        assert_eq!(Error::TASK_NOT_FOUND.body(), br#"{"error":"Task not found","code":"not_found"}"#);
+        let by_field = br#"{"error":{"formErrors":[],"fieldErrors":{"lease_id":["Required"]}},"code":"validation"}"#;
+        assert_eq!(Error::field("lease_id", "Required").body(), by_field);
+    }
+
+    #[test]
+    fn an_internal_error_keeps_its_cause_to_itself() {
+        let body = String::from_utf8(Error::Internal("secret".into()).body()).unwrap();
+        assert!(body.contains(INTERNAL) && body.ends_with(r#""code":"internal"}"#) && !body.contains("secret"), "{body}");
+    }
+
+    #[test]
+    fn every_status_has_a_code() {
+        let codes = |statuses: &[u16]| statuses.iter().map(|status| Code::of(*status)).collect::<Vec<_>>();
+        assert_eq!(codes(&[400, 422, 404, 405, 413, 429]), {
+            use Code::{NotFound, RateLimited, TooLarge, Validation};
+            [Validation, Validation, NotFound, NotFound, TooLarge, RateLimited]
+        });
+        // A control plane may also answer with a redirect, which is not followed.
+        assert_eq!(codes(&[302, 408, 502, 503, 504]), [Code::Unavailable; 5]);
     }
 
     #[test]
@@ -176,6 +209,8 @@ mod tests {
             let failure = Error::from(rejection);
             assert_eq!((failure.status(), failure.line().as_str()), (status, text));
         };
+        assert_eq!(Error::from(Rejection::NoWorker).code(), Code::NoCapacity);
+        assert_eq!(Error::from(Rejection::CannotCancel(bloom_core::task::Status::Dead)).code(), Code::Conflict);
         let status = bloom_core::task::Status::Leased;
         check(Rejection::WrongStatus { status, expected: "'queued'" }, 409, "Task status is 'leased', expected 'queued'");
         check(Rejection::CannotRequeue(status), 409, "Cannot requeue task with status 'leased'");

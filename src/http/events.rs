@@ -39,7 +39,10 @@ const PIECE_BYTES: i64 = 1 << 20;
 
 pub const SEND: Policy = Policy::WORKER;
 
-/// Records events of a run. Numbers that were sent before under the same lease are ignored.
+/// Records events of a run.
+///
+/// At most 500 events a call. Numbers that were sent before under the same lease are ignored, so a call can be repeated. The newest 10,000
+/// events of a task are kept.
 #[utoipa::path(
     post, path = "/api/runtime/llm-tasks/{id}/events", operation_id = "sendEvents", tag = "events",
     params(("id" = String, Path)), request_body = NewEvents,
@@ -62,8 +65,10 @@ pub async fn send(State(app): State<AppState>, caller: Caller, path: TaskPath, b
 
 pub const LIST: Policy = Policy::READ.rate(Rate::Worker);
 
-/// Lists the events of a task, oldest first. With `Accept: text/event-stream`, the answer is a stream that continues after the number in
-/// the header `Last-Event-ID` and sends `end` when the task is finished.
+/// Lists the events of a task, oldest first.
+///
+/// With `Accept: text/event-stream`, the answer is a stream that continues after the number in the header `Last-Event-ID` and sends `end`
+/// when the task is finished.
 #[utoipa::path(
     get, path = "/api/runtime/llm-tasks/{id}/events", operation_id = "listEvents", tag = "events",
     params(("id" = String, Path), EventParams),

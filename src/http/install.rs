@@ -18,7 +18,9 @@ const MAX_URL_BYTES: usize = 2048;
 
 pub const SCRIPT: Policy = Policy::READ;
 
-/// Returns a shell script that installs the agent as a service (systemd or OpenRC). It contains no secret and asks for the key when run.
+/// Returns a script that installs an agent.
+///
+/// A shell script that installs the agent as a service (systemd or OpenRC). It contains no secret and asks for the key when run.
 #[utoipa::path(
     get, path = "/api/runtime/agent-install-script", operation_id = "getAgentInstallScript", tag = "agents", params(InstallParams),
     responses((status = 200, description = "The script.", body = String, content_type = "text/x-shellscript"))

@@ -27,6 +27,9 @@ use bloom_core::task::TaskState;
 pub const LEASE: Policy = Policy::ADMIN;
 
 /// Leases the task to a worker.
+///
+/// For programs that run single tasks themselves. Without `worker_id`, the server chooses among the workers that are online, serve the slug
+/// and have a free slot. The attempt counts.
 #[utoipa::path(
     post, path = "/api/runtime/llm-tasks/{id}/lease", operation_id = "leaseTask", tag = "leases",
     params(("id" = String, Path)), request_body = NewLease,
@@ -51,7 +54,10 @@ pub async fn lease(State(app): State<AppState>, caller: Caller, path: TaskPath, 
 
 pub const HEARTBEAT: Policy = Policy::WORKER.rate(Rate::General);
 
-/// Renews the lease of a task for another TTL.
+/// Renews the lease of a task.
+///
+/// The lease lasts for another TTL from now, and a leased task is `running`. Workers with many tasks renew all leases in one call,
+/// `workers/{id}/heartbeat`.
 #[utoipa::path(
     post, path = "/api/runtime/llm-tasks/{id}/heartbeat", operation_id = "heartbeatTask", tag = "leases",
     params(("id" = String, Path)), request_body = Heartbeat,
@@ -90,7 +96,10 @@ fn named(caller: &Caller, holder: Holder) -> Result<Holder, Error> {
 
 pub const COMPLETE: Policy = Policy::WORKER.rate(Rate::General).takes_outputs();
 
-/// Completes a task: stores the result and ends the lease.
+/// Completes a task.
+///
+/// Stores the result and the artifact, and ends the lease. After a success the task is `completed`; after an error it is `failed`, or with
+/// `retryable` in the queue again while attempts remain.
 #[utoipa::path(
     post, path = "/api/runtime/llm-tasks/{id}/complete", operation_id = "completeTask", tag = "leases",
     params(("id" = String, Path)), request_body = Completion,
@@ -146,7 +155,9 @@ async fn completed(app: &AppState, task: &TaskState, result: StoredResult) -> Ha
 
 pub const RELEASE: Policy = Policy::WORKER;
 
-/// Hands a task back to the queue; the attempt does not count.
+/// Hands a task back to the queue.
+///
+/// The lease ends and the attempt does not count, for a worker that can't finish the run. A task is handed back 20 times at most.
 #[utoipa::path(
     post, path = "/api/runtime/llm-tasks/{id}/release", operation_id = "releaseTask", tag = "leases",
     params(("id" = String, Path)), request_body = Release,
@@ -168,7 +179,10 @@ pub async fn release(State(app): State<AppState>, caller: Caller, path: TaskPath
 
 pub const CANCEL: Policy = Policy::ADMIN;
 
-/// Cancels a task: a queued task at once, a leased or running one when its worker has ended the run.
+/// Cancels a task.
+///
+/// A queued task is cancelled at once. A leased or running one is cancelled when its worker has ended the run; a success that arrives
+/// before is kept. Repeating the call changes nothing.
 #[utoipa::path(
     post, path = "/api/runtime/llm-tasks/{id}/cancel", operation_id = "cancelTask", tag = "tasks", params(("id" = String, Path)),
     responses(
@@ -185,6 +199,8 @@ pub async fn cancel(State(app): State<AppState>, caller: Caller, path: TaskPath,
 pub const REQUEUE: Policy = Policy::ADMIN;
 
 /// Queues a failed, dead or cancelled task again.
+///
+/// The task has all its attempts again. Earlier results are kept.
 #[utoipa::path(
     post, path = "/api/runtime/llm-tasks/{id}/requeue", operation_id = "requeueTask", tag = "tasks", params(("id" = String, Path)),
     responses(

@@ -23,6 +23,8 @@ const PLAIN_TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=ut
 pub const HEALTH: Policy = Policy::READ;
 
 /// Returns the health of the control plane.
+///
+/// The answer of the control plane, unchanged. Its key is added by this server.
 #[utoipa::path(
     get, path = "/api/membridge/health", operation_id = "getMembridgeHealth", tag = "membridge",
     responses((status = 200, description = "The answer of the control plane, unchanged.", body = serde_json::Value), Refusals)
@@ -34,6 +36,8 @@ pub async fn health(State(app): State<AppState>) -> HandlerResult {
 pub const PROJECTS: Policy = Policy::READ;
 
 /// Lists the projects of the control plane.
+///
+/// The answer of the control plane, unchanged. Its key is added by this server.
 #[utoipa::path(
     get, path = "/api/membridge/projects", operation_id = "listMembridgeProjects", tag = "membridge",
     responses((status = 200, description = "The answer of the control plane, unchanged.", body = serde_json::Value), Refusals)
@@ -45,6 +49,8 @@ pub async fn projects(State(app): State<AppState>) -> HandlerResult {
 pub const LEADERSHIP: Policy = Policy::READ;
 
 /// Returns the leader of a project.
+///
+/// The answer of the control plane, unchanged. Its key is added by this server.
 #[utoipa::path(
     get, path = "/api/membridge/projects/{cid}/leadership", operation_id = "getLeadership", tag = "membridge",
     params(("cid" = String, Path)),
@@ -57,6 +63,8 @@ pub async fn leadership(State(app): State<AppState>, ProjectPath(project): Proje
 pub const NODES: Policy = Policy::READ;
 
 /// Lists the nodes of a project.
+///
+/// The answer of the control plane, unchanged. Its key is added by this server.
 #[utoipa::path(
     get, path = "/api/membridge/projects/{cid}/nodes", operation_id = "listNodes", tag = "membridge",
     params(("cid" = String, Path)),
@@ -69,6 +77,8 @@ pub async fn nodes(State(app): State<AppState>, ProjectPath(project): ProjectPat
 pub const SELECT: Policy = Policy::ADMIN;
 
 /// Makes a node the leader of a project.
+///
+/// The answer of the control plane, unchanged. The change leaves an entry in the audit trail.
 #[utoipa::path(
     post, path = "/api/membridge/projects/{cid}/leadership/select", operation_id = "selectLeader", tag = "membridge",
     params(("cid" = String, Path)), request_body = LeaderSelection,
@@ -121,8 +131,8 @@ fn is_json(content_type: &str) -> bool {
 enum Refusals {
     /// The control plane can't be reached.
     #[response(status = 502)]
-    Down(#[to_schema] ErrorText<'static>),
+    Down(ErrorText<'static>),
     /// The control plane answered with this error status.
     #[response(status = "default")]
-    Other(#[to_schema] ErrorText<'static>),
+    Other(ErrorText<'static>),
 }

@@ -3,9 +3,10 @@
 use axum::Router;
 use axum::http::Method;
 use axum::routing::MethodRouter;
+use serde_json::Value;
 use utoipa::openapi::link::LinkBuilder;
 use utoipa::openapi::path::{Operation, Parameter, PathItem};
-use utoipa::openapi::schema::{AnyOfBuilder, Components, Ref};
+use utoipa::openapi::schema::{Components, Ref};
 use utoipa::openapi::security::{ApiKey, ApiKeyValue, HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme};
 use utoipa::openapi::{ContentBuilder, Info, OpenApi, OpenApiBuilder, RefOr, Required, ResponseBuilder, Schema};
 use utoipa::{PartialSchema, ToSchema};
@@ -14,10 +15,10 @@ use utoipa_axum::routes;
 
 use super::policy::{Policies, Policy, Rate};
 use super::{
-    AppState, agents, bulk, config, dispatch, events, install, lifecycle, membridge, probes, records, tasks, wait, watch, worker_calls,
-    workers,
+    AppState, agents, bulk, config, described, dispatch, events, install, lifecycle, membridge, probes, records, tasks, wait, watch,
+    worker_calls, workers,
 };
-use bloom_api::error::{ErrorText, Invalid, ValidationError};
+use bloom_api::error::ErrorText;
 
 /// Collects routes with their policies and their description.
 #[derive(Default)]
@@ -106,16 +107,23 @@ pub fn routes() -> Routes {
         .add(routes!(probes::metrics), probes::METRICS)
 }
 
+const ABOUT: &str = "Runs LLM tasks on a fleet of worker machines: create a task, wait for its end, read its result. \
+    Times are milliseconds since the epoch; names that end in `_sec` or `_seconds` are seconds; costs are US dollars. \
+    An error has the body `{\"error\": …, \"code\": …}`: `error` is for people, `code` for programs.";
+
 /// The whole description.
-pub fn openapi() -> OpenApi {
+///
+/// # Errors
+/// It can't be serialized, which is a bug.
+pub fn openapi() -> Result<Value, serde_json::Error> {
     let (_, described, _) = routes().into_parts();
     let mut info = Info::new("bloom-runtime", env!("CARGO_PKG_VERSION"));
-    info.description = Some("Runs LLM tasks on a fleet of worker machines. Times are milliseconds since the epoch.".into());
+    info.description = Some(ABOUT.into());
     let mut api = OpenApiBuilder::new().info(info).paths(described.paths).components(described.components).build();
     let components = api.components.get_or_insert_with(Components::new);
-    components.schemas.insert(ErrorText::name().into(), ErrorText::schema());
-    components.schemas.insert(ValidationError::name().into(), ValidationError::schema());
-    components.schemas.insert(Invalid::name().into(), Invalid::schema());
+    let mut errors = vec![(ErrorText::name().into(), ErrorText::schema())];
+    ErrorText::schemas(&mut errors);
+    components.schemas.extend(errors);
     components.add_security_scheme("apiKey", SecurityScheme::ApiKey(ApiKey::Header(ApiKeyValue::new("X-Runtime-API-Key"))));
     components.add_security_scheme("bearer", SecurityScheme::Http(HttpBuilder::new().scheme(HttpAuthScheme::Bearer).build()));
     for item in api.paths.paths.values_mut() {
@@ -123,7 +131,7 @@ pub fn openapi() -> OpenApi {
             link(operation);
         }
     }
-    api
+    described::complete(&api)
 }
 
 /// The operations of a path, with their methods.
@@ -146,7 +154,7 @@ fn complete(method: &Method, path: &str, operation: &mut Operation, policy: Poli
     if policy.is_guarded() {
         let schemes = ["apiKey", "bearer"].map(|name| SecurityRequirement::new(name, Vec::<String>::new()));
         operation.security = Some(schemes.into());
-        answer(operation, "401", "The key is missing or wrong.", error());
+        shared_answer(operation, 401);
     }
     let mut refused = vec![unknown_host];
     if policy.is_guarded() {
@@ -157,21 +165,20 @@ fn complete(method: &Method, path: &str, operation: &mut Operation, policy: Poli
     }
     answer(operation, "403", &format!("{}.", refused.join("; or ")), error());
     if policy.is_guarded() || policy.rate != Rate::Unlimited {
-        answer(operation, "429", "Too many requests.", error());
-        answer(operation, "500", "An internal error of the server.", error());
-        answer(operation, "503", "Temporarily unavailable; try again after the seconds in Retry-After.", error());
+        for status in [429, 500, 503] {
+            shared_answer(operation, status);
+        }
     }
     let is_strict =
         |one: &RefOr<Parameter>| matches!(one, RefOr::T(one) if matches!(one.name.as_str(), "cursor" | "by" | "node_id" | "server_url"));
     let is_filtered = operation.parameters.as_ref().is_some_and(|all| all.iter().any(is_strict));
     if has_body || is_filtered {
-        let either = AnyOfBuilder::new().item(error()).item(Ref::from_schema_name(ValidationError::name()));
-        answer(operation, "400", "The request is not valid JSON, or its content is not valid.", RefOr::T(Schema::AnyOf(either.build())));
+        answer(operation, "400", "The request is not valid JSON, or its content is not valid.", error());
     }
     answer(operation, "400", "The request does not name the server in one valid Host header.", error());
     if has_body {
-        answer(operation, "408", "The body did not arrive in time.", error());
-        answer(operation, "413", "The body is too large.", error());
+        shared_answer(operation, 408);
+        shared_answer(operation, 413);
     }
     // All fields of these bodies are optional, and so are the bodies.
     let is_optional = path.ends_with("/lease") || path.ends_with("/dispatch") || path == "/api/runtime/llm-tasks/{id}/heartbeat";
@@ -214,14 +221,22 @@ fn answer(operation: &mut Operation, status: &str, description: &str, schema: Re
     operation.responses.responses.entry(status.into()).or_insert(RefOr::T(response));
 }
 
+/// An error answer that is the same for all operations.
+fn shared_answer(operation: &mut Operation, status: u16) {
+    if let Some(name) = described::shared(status) {
+        let answer = RefOr::Ref(Ref::new(format!("#/components/responses/{name}")));
+        operation.responses.responses.entry(status.to_string()).or_insert(answer);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn every_reference_leads_somewhere() {
-        let text = openapi().to_json().unwrap();
-        let api: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let api = openapi().unwrap();
+        let text = api.to_string();
         let schemas = api["components"]["schemas"].as_object().unwrap();
         for part in text.split("\"#/components/schemas/").skip(1) {
             let name = part.split('"').next().unwrap();
@@ -231,7 +246,7 @@ mod tests {
 
     #[test]
     fn operations_have_names_of_their_own() {
-        let mut api = openapi();
+        let (_, mut api, _) = routes().into_parts();
         let operations = api.paths.paths.values_mut().flat_map(operations);
         let mut ids: Vec<_> = operations.map(|(_, operation)| operation.operation_id.clone().unwrap()).collect();
         let count = ids.len();

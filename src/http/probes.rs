@@ -13,6 +13,8 @@ use bloom_api::reports::Probe;
 pub const HEALTHZ: Policy = Policy::OPEN;
 
 /// Liveness: the process answers.
+///
+/// It does not look at the database: an orchestrator must not restart the process because its database is away.
 #[utoipa::path(
     get, path = "/healthz", operation_id = "liveness", tag = "probes",
     responses((status = 200, description = "The process answers.", body = Probe))
@@ -23,8 +25,9 @@ pub async fn healthz() -> HandlerResult {
 
 pub const READYZ: Policy = Policy::OPEN;
 
-/// Readiness: the database is reachable and writable, its schema fits this program, and an SQLite file was not removed, replaced or
-/// damaged.
+/// Readiness: the server can do its work.
+///
+/// The database is reachable and writable, its schema fits this program, and an SQLite file was not removed, replaced or damaged.
 #[utoipa::path(
     get, path = "/readyz", operation_id = "readiness", tag = "probes",
     responses(
@@ -49,7 +52,9 @@ pub async fn readyz(State(app): State<AppState>) -> HandlerResult {
 
 pub const METRICS: Policy = Policy::READ.rate(Rate::Unlimited);
 
-/// Metrics in the text format of Prometheus.
+/// Returns the metrics.
+///
+/// In the text format of Prometheus. docs/metrics.md describes each of them.
 #[utoipa::path(
     get, path = "/metrics", operation_id = "metrics", tag = "probes",
     responses((status = 200, description = "Metrics.", body = String, content_type = "text/plain"))

@@ -32,8 +32,10 @@ pub fn cut<T>(rows: &mut Vec<T>, is_short: bool, params: &Params, path: &str, id
 pub const LEASES: Policy = Policy::READ;
 
 /// Lists leases, newest first.
+///
+/// Active leases and ended ones. The header `Link` leads to the next page, as long as there is one.
 #[utoipa::path(
-    get, path = "/api/runtime/leases", operation_id = "listLeases", tag = "leases", params(PageParams, StatusParam),
+    get, path = "/api/runtime/leases", operation_id = "listLeases", tag = "leases", params(PageParams, StatusParam<LeaseStatus>),
     responses((status = 200, description = "A page of leases.", body = Vec<Lease>))
 )]
 pub async fn leases(State(app): State<AppState>, Query(params): Query) -> HandlerResult {
@@ -50,6 +52,8 @@ pub async fn leases(State(app): State<AppState>, Query(params): Query) -> Handle
 pub const ARTIFACTS: Policy = Policy::READ;
 
 /// Lists artifacts, newest first.
+///
+/// Each completion stores one artifact: the output of the run if it succeeded. The header `Link` leads to the next page.
 #[utoipa::path(
     get, path = "/api/runtime/artifacts", operation_id = "listArtifacts", tag = "records", params(PageParams, ArtifactParams),
     responses((status = 200, description = "A page of artifacts.", body = Vec<Artifact>))
@@ -69,6 +73,8 @@ pub async fn artifacts(State(app): State<AppState>, Query(params): Query) -> Han
 pub const AUDIT: Policy = Policy::READ;
 
 /// Lists the audit trail, newest first.
+///
+/// An entry commits together with the change that it describes. Heartbeats leave none. The header `Link` leads to the next page.
 #[utoipa::path(
     get, path = "/api/runtime/audit", operation_id = "listAudit", tag = "records", params(PageParams),
     responses((status = 200, description = "A page of entries.", body = Vec<Audit>))
@@ -82,6 +88,8 @@ pub async fn audit(State(app): State<AppState>, Query(params): Query) -> Handler
 pub const STATS: Policy = Policy::READ;
 
 /// Counts tasks, leases and workers.
+///
+/// At the same cost however many there are.
 #[utoipa::path(
     get, path = "/api/runtime/stats", operation_id = "getStats", tag = "records",
     responses((status = 200, description = "Counts.", body = Stats))
@@ -101,7 +109,9 @@ pub async fn stats(State(app): State<AppState>) -> HandlerResult {
 
 pub const USAGE: Policy = Policy::READ;
 
-/// Shows how many tokens and US dollars runs used. These records are kept when their tasks are removed.
+/// Shows how many tokens and US dollars runs used.
+///
+/// At most 1000 rows, one per group. These records are kept when their tasks are removed.
 #[utoipa::path(
     get, path = "/api/runtime/usage", operation_id = "getUsage", tag = "records", params(UsageParams),
     responses((status = 200, description = "At most 1000 rows.", body = Vec<UsageRow>))

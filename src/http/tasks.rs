@@ -34,9 +34,12 @@ const MAX_IDEMPOTENCY_KEY: usize = 255;
 pub const CREATE: Policy = Policy::ADMIN;
 
 /// Creates a task.
+///
+/// The answer comes after the task is stored. The task is `queued`, and a worker that serves its `agent_slug` gets it as soon as nothing
+/// keeps it from running.
 #[utoipa::path(
     post, path = "/api/runtime/llm-tasks", operation_id = "createTask", tag = "tasks", request_body = NewTask,
-    params(("Idempotency-Key" = Option<String>, Header, description = "As `idempotency_key` in the body, which takes precedence.", max_length = 255)),
+    params(("Idempotency-Key" = Option<String>, Header, description = "As `idempotency_key` in the body, which takes precedence.", max_length = 255, example = "review-2026-02-25")),
     responses(
         (status = 201, description = "Created, and queued.", body = Task),
         (status = 200, description = "The task that was created first with this idempotency key.", body = Task),
@@ -56,6 +59,8 @@ pub async fn create(State(app): State<AppState>, caller: Caller, headers: Header
 pub const CREATE_BATCH: Policy = Policy::ADMIN;
 
 /// Creates many tasks, all of them or none.
+///
+/// At most 1000 tasks, in one commit. If one of them is not valid, none is created.
 #[utoipa::path(
     post, path = "/api/runtime/llm-tasks:batch", operation_id = "createTasks", tag = "tasks", request_body = NewTasks,
     responses(
@@ -89,8 +94,10 @@ fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Error> {
 pub const LIST: Policy = Policy::READ;
 
 /// Lists tasks, newest first.
+///
+/// All filters that are given must match. The header `Link` leads to the next page, as long as there is one.
 #[utoipa::path(
-    get, path = "/api/runtime/llm-tasks", operation_id = "listTasks", tag = "tasks", params(PageParams, StatusParam, TaskParams),
+    get, path = "/api/runtime/llm-tasks", operation_id = "listTasks", tag = "tasks", params(PageParams, StatusParam<Status>, TaskParams),
     responses((status = 200, description = "A page of tasks.", body = Vec<Task>))
 )]
 pub async fn list(State(app): State<AppState>, Query(params): Query) -> HandlerResult {
@@ -157,6 +164,8 @@ fn with_status(filter: TaskFilter, status: Option<&str>) -> Option<TaskFilter> {
 pub const RUNS: Policy = Policy::READ;
 
 /// Lists the 50 newest tasks.
+///
+/// For overviews: it has no filters and no pages; `llm-tasks` has both.
 #[utoipa::path(
     get, path = "/api/runtime/runs", operation_id = "listRuns", tag = "tasks",
     responses((status = 200, description = "Tasks, newest first.", body = Vec<Task>))
@@ -170,6 +179,9 @@ pub async fn runs(State(app): State<AppState>) -> HandlerResult {
 pub const GET: Policy = Policy::READ;
 
 /// Shows one task.
+///
+/// The answer has the state of the task, the policy that it was created with, and what it waits for. Its output is a call of its own,
+/// `result`.
 #[utoipa::path(
     get, path = "/api/runtime/llm-tasks/{id}", operation_id = "getTask", tag = "tasks", params(("id" = String, Path)),
     responses(
@@ -185,6 +197,8 @@ pub async fn get(State(app): State<AppState>, path: TaskPath) -> HandlerResult {
 pub const RESULT: Policy = Policy::READ;
 
 /// Shows the newest result of a task.
+///
+/// Each run that completed has stored a result, also if it failed; the newest one is shown.
 #[utoipa::path(
     get, path = "/api/runtime/llm-tasks/{id}/result", operation_id = "getResult", tag = "tasks", params(("id" = String, Path)),
     responses(

@@ -13,17 +13,19 @@ use super::path::TaskPath;
 use super::policy::Policy;
 use super::show::{Query, show_task};
 use bloom_api::error::ErrorText;
-use bloom_api::lists::WaitParams;
+use bloom_api::lists::{DEFAULT_WAIT_SEC, WaitParams};
 use bloom_api::requests::MAX_WAIT_SEC;
 use bloom_api::tasks::Task;
 
-const DEFAULT_WAIT_SEC: i64 = 30;
 /// How often waiting requests read the database in case they missed a notification.
 pub const LOOK_EVERY: Duration = Duration::from_secs(5);
 
 pub const WAIT: Policy = Policy::READ.waits();
 
-/// Waits until the task is finished or the time limit is reached, and returns the task.
+/// Waits for the end of a task.
+///
+/// Answers with the task as soon as it is finished, or as it is after `timeout_sec`. Call again until the status is `completed`, `failed`,
+/// `dead` or `cancelled`.
 #[utoipa::path(
     get, path = "/api/runtime/llm-tasks/{id}/wait", operation_id = "waitForTask", tag = "tasks",
     params(("id" = String, Path), WaitParams),

@@ -36,8 +36,10 @@ const TOO_MUCH: Error = Error::Later("This change is too large for a stream");
 
 pub const WATCH: Policy = Policy::READ;
 
-/// Streams changes: `task`, `lease` and `worker` with the whole object, and `removed` with its kind and id. After `reset`, which is sent
-/// after a gap or a change that is too large, the client must list the objects again.
+/// Streams all changes.
+///
+/// Events are `task`, `lease` and `worker` with the whole object, and `removed` with its kind and id. After `reset`, which is sent after a
+/// gap or a change that is too large, the client must list the objects again.
 #[utoipa::path(
     get, path = "/api/runtime/watch", operation_id = "watch", tag = "events",
     responses((status = 200, description = "A stream that does not end.", body = String, content_type = "text/event-stream"))

@@ -25,7 +25,10 @@ use bloom_engine::ClaimRequest;
 
 pub const CLAIM: Policy = Policy::WORKER.waits();
 
-/// Claims tasks. Answers as soon as there is work, or after `wait_sec`.
+/// Claims tasks.
+///
+/// Answers as soon as there is work for this worker, or with no leases after `wait_sec`. A worker gets tasks only while such a call is
+/// open. Active leases that are not in `held` are delivered again.
 #[utoipa::path(
     post, path = "/api/runtime/workers/{id}/claim", operation_id = "claimTasks", tag = "worker protocol",
     params(("id" = String, Path)), request_body = Claim,
@@ -68,6 +71,8 @@ async fn delivered(app: &AppState, worker: &str, leased: &[TaskState]) -> Result
 pub const HEARTBEAT: Policy = Policy::WORKER;
 
 /// Renews leases of a worker.
+///
+/// All its leases in one call. The answer also says which leases are lost and which runs to end.
 #[utoipa::path(
     post, path = "/api/runtime/workers/{id}/heartbeat", operation_id = "heartbeatWorker", tag = "worker protocol",
     params(("id" = String, Path)), request_body = WorkerHeartbeat,
@@ -100,7 +105,9 @@ async fn must_be_known(app: &AppState, worker: &str) -> Result<(), Error> {
 
 pub const COMPLETE: Policy = Policy::WORKER.takes_outputs();
 
-/// Completes many tasks, each on its own.
+/// Completes many tasks.
+///
+/// Each on its own, all in one commit: `results` has one entry per completion, in the same order.
 #[utoipa::path(
     post, path = "/api/runtime/workers/{id}/complete", operation_id = "completeTasks", tag = "worker protocol",
     params(("id" = String, Path)), request_body = NewCompletions,
@@ -120,15 +127,15 @@ pub async fn complete(State(app): State<AppState>, caller: Caller, path: WorkerP
             let holder = Holder { lease: Some(lease), worker: Some(worker.clone()) };
             checked(&app, completion).map(|completion| completion.into_command(task, holder))
         });
-        let (status, error) = match read {
+        let (status, error, code) = match read {
             Ok(command) => {
                 places.push(results.len());
                 commands.push(caller.command(command));
-                (200, None)
+                (200, None, None)
             }
-            Err(failure) => (400, Some(failure.line())),
+            Err(failure) => (400, Some(failure.line()), Some(failure.code().into())),
         };
-        results.push(CompletionResult { task_id, status, error });
+        results.push(CompletionResult { task_id, status, error, code });
     }
     let mut is_holder = false;
     for (place, outcome) in places.into_iter().zip(app.engine.writers.submit_all(commands).await) {
@@ -142,6 +149,7 @@ pub async fn complete(State(app): State<AppState>, caller: Caller, path: WorkerP
                 }
                 results[place].status = failure.status();
                 results[place].error = Some(failure.line());
+                results[place].code = Some(failure.code().into());
             }
         }
     }

@@ -29,8 +29,10 @@ use bloom_core::worker::WorkerStatus;
 pub const LIST: Policy = Policy::READ;
 
 /// Lists workers, the most recently registered first.
+///
+/// Workers stay in the list while they are offline, until they are removed.
 #[utoipa::path(
-    get, path = "/api/runtime/workers", operation_id = "listWorkers", tag = "workers", params(WorkerPageParams, StatusParam),
+    get, path = "/api/runtime/workers", operation_id = "listWorkers", tag = "workers", params(WorkerPageParams, StatusParam<WorkerStatus>),
     responses((status = 200, description = "A page of workers.", body = Vec<Worker>))
 )]
 pub async fn list(State(app): State<AppState>, Query(params): Query) -> HandlerResult {
@@ -68,6 +70,8 @@ fn cursor(text: &str) -> Result<(Ms, String), Error> {
 pub const GET: Policy = Policy::READ;
 
 /// Shows a worker and its active leases.
+///
+/// `active_leases` counts the tasks that it holds now.
 #[utoipa::path(
     get, path = "/api/runtime/workers/{id}", operation_id = "getWorker", tag = "workers", params(("id" = String, Path)),
     responses(
@@ -87,6 +91,8 @@ pub async fn get(State(app): State<AppState>, path: WorkerPath) -> HandlerResult
 pub const REGISTER: Policy = Policy::WORKER.rate(Rate::General);
 
 /// Registers a worker, or updates a known one.
+///
+/// Fields that are absent keep their value. A registration is a sign of life.
 #[utoipa::path(
     post, path = "/api/runtime/workers", operation_id = "registerWorker", tag = "workers", request_body = NewWorker,
     responses(
@@ -110,7 +116,9 @@ async fn worker_reply(app: &AppState, caller: &Caller, op: impl Operation<Reply 
 
 pub const REMOVE: Policy = Policy::ADMIN;
 
-/// Removes a worker; its tasks go back to the queue.
+/// Removes a worker.
+///
+/// Its active leases end, and their tasks go back to the queue. A worker that the control plane still lists comes back.
 #[utoipa::path(
     delete, path = "/api/runtime/workers/{id}", operation_id = "removeWorker", tag = "workers", params(("id" = String, Path)),
     responses(
@@ -126,7 +134,9 @@ pub async fn remove(State(app): State<AppState>, caller: Caller, path: WorkerPat
 
 pub const CORDON: Policy = Policy::ADMIN;
 
-/// Cordons a worker: it gets no new tasks.
+/// Cordons a worker.
+///
+/// It gets no new tasks and finishes those that it has. Repeating the call changes nothing.
 #[utoipa::path(
     post, path = "/api/runtime/workers/{id}/cordon", operation_id = "cordonWorker", tag = "workers", params(("id" = String, Path)),
     responses(
@@ -140,7 +150,9 @@ pub async fn cordon(State(app): State<AppState>, caller: Caller, path: WorkerPat
 
 pub const UNCORDON: Policy = Policy::ADMIN;
 
-/// Uncordons a worker: it gets tasks again.
+/// Uncordons a worker.
+///
+/// It gets tasks again, also after a drain. Repeating the call changes nothing.
 #[utoipa::path(
     post, path = "/api/runtime/workers/{id}/uncordon", operation_id = "uncordonWorker", tag = "workers", params(("id" = String, Path)),
     responses(
@@ -154,7 +166,9 @@ pub async fn uncordon(State(app): State<AppState>, caller: Caller, path: WorkerP
 
 pub const DRAIN: Policy = Policy::ADMIN;
 
-/// Drains a worker: it gets no new tasks, and must finish or hand back those that it has.
+/// Drains a worker.
+///
+/// It gets no new tasks, and its agent is told to finish or hand back those that it has.
 #[utoipa::path(
     post, path = "/api/runtime/workers/{id}/drain", operation_id = "drainWorker", tag = "workers", params(("id" = String, Path)),
     responses(

@@ -120,7 +120,9 @@ on_both! {
             let answer = task.dispatch(json!({ "worker_id": worker.name })).await.expect(502).json();
             let error = answer["error"].as_str().unwrap();
             assert!(!error.is_empty() && !error.contains(KEY), "{answer}");
-            assert_eq!(answer, json!({ "dispatched": false, "task_id": task.id, "worker_id": worker.name, "error": error }));
+            let (id, worker) = (&task.id, &worker.name);
+            let expected = json!({ "dispatched": false, "task_id": id, "worker_id": worker, "error": error, "code": "unavailable" });
+            assert_eq!(answer, expected);
             let now = task.now().await;
             let expected = (&json!("queued"), &json!(0), &json!(1), &Value::Null);
             assert_eq!((&now["status"], &now["attempts"], &now["infra_retries"], &now["lease_id"]), expected, "{url}");

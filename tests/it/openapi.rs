@@ -89,6 +89,38 @@ fn references<'a>(value: &'a Value, found: &mut BTreeSet<&'a str>) {
     }
 }
 
+/// Collects properties without a description, and objects that are neither a list of properties nor a map of typed values.
+fn look(place: &str, schema: &Value, wrong: &mut Vec<String>) {
+    let properties = schema.get("properties").and_then(Value::as_object);
+    for (name, property) in properties.into_iter().flatten() {
+        let place = format!("{place}.{name}");
+        if !property["description"].as_str().is_some_and(|text| !text.is_empty()) {
+            wrong.push(format!("{place} has no description"));
+        }
+        look(&place, property, wrong);
+    }
+    if let Some(values) = schema.get("additionalProperties") {
+        if properties.is_some()
+            || !(values["type"].is_string() || values["type"].is_array() || values["$ref"].is_string() || values["items"].is_object())
+        {
+            wrong.push(format!("{place} has additionalProperties that are not values of one type: {values}"));
+        }
+    } else if schema["type"] == "object" && properties.is_none() && !FREE_FORM.contains(&place) {
+        wrong.push(format!("{place} is an object of which nothing is known"));
+    }
+    for alternatives in ["oneOf", "anyOf", "allOf"] {
+        for part in schema.get(alternatives).and_then(Value::as_array).into_iter().flatten() {
+            look(place, part, wrong);
+        }
+    }
+    if let Some(items) = schema.get("items") {
+        look(place, items, wrong);
+    }
+}
+
+/// Objects of other programs, which are passed on as they are.
+const FREE_FORM: &[&str] = &["ConnectionTest.health"];
+
 on_both! {
     async fn every_call_is_described(server) {
         let document = server.get("/openapi.json").await.ok();
@@ -130,6 +162,61 @@ on_both! {
                 assert!(answer["description"].as_str().is_some_and(|text| !text.is_empty()) || answer.get("$ref").is_some(), "{what} {status}");
             }
         }
+    }
+
+    async fn every_call_is_told_in_words_and_by_examples(server) {
+        let document = server.get("/openapi.json").await.ok();
+        let tags = document["tags"].as_array().expect("tags").iter().map(|tag| &tag["name"]).collect::<Vec<_>>();
+        assert_eq!(tags.first(), Some(&&json!("tasks")), "what most people look for comes first");
+        let mut missing = Vec::new();
+        for (what, call) in calls(&document) {
+            let mut need = |holds: bool, part: String, place: &str| {
+                if !holds {
+                    missing.push(format!("{what}: {part}: {place}"));
+                }
+            };
+            for part in ["summary", "description"] {
+                let place = "the handler's comment: one line, an empty line, and the rest";
+                need(call[part].as_str().is_some_and(|text| !text.is_empty()), part.into(), place);
+            }
+            let known = call["tags"].as_array().is_some_and(|all| all.len() == 1 && tags.contains(&&all[0]));
+            need(known, format!("the tag {}", call["tags"]), "TAGS in src/http/described.rs");
+            for parameter in call.get("parameters").and_then(Value::as_array).into_iter().flatten() {
+                let is_told = parameter["description"].is_string() && parameter.get("example").is_some();
+                let place = "describe_id in src/http/described.rs, or the list of parameters";
+                need(is_told, format!("description and example of the parameter {}", parameter["name"]), place);
+            }
+            let body = call.get("requestBody").and_then(|body| body["content"].as_object());
+            for (kind, content) in body.into_iter().flatten() {
+                let place = format!("of_schema in src/http/examples.rs, for {}", content["schema"]);
+                need(content.get("example").is_some(), format!("an example of the body as {kind}"), &place);
+            }
+            for (status, answer) in call["responses"].as_object().unwrap() {
+                let named = answer["$ref"].as_str().map(|name| document.pointer(name.trim_start_matches('#')).expect(name));
+                let answer = named.unwrap_or(answer);
+                need(answer["headers"].get("X-Request-Id").is_some(), format!("the header X-Request-Id of {status}"), "src/http/described.rs");
+                for (kind, content) in answer["content"].as_object().unwrap() {
+                    let place = format!("src/http/examples.rs, for {}", content["schema"]);
+                    need(content.get("example").is_some(), format!("an example of the answer {status} as {kind}"), &place);
+                    let schema = content["schema"]["$ref"].as_str().unwrap_or_default();
+                    let is_error = ["Error", "NotDispatched"].iter().any(|name| schema.ends_with(&format!("/{name}")));
+                    need(status.starts_with('2') || is_error, format!("the error shape in {status}"), "body = ErrorText");
+                }
+            }
+        }
+        assert!(missing.is_empty(), "{} parts are missing:\n{}", missing.len(), missing.join("\n"));
+    }
+
+    async fn every_property_is_described(server) {
+        let document = server.get("/openapi.json").await.ok();
+        let mut wrong = Vec::new();
+        for (name, schema) in document["components"]["schemas"].as_object().expect("schemas") {
+            look(name, schema, &mut wrong);
+            if !schema["description"].is_string() {
+                wrong.push(format!("{name} has no description"));
+            }
+        }
+        assert!(wrong.is_empty(), "add comments to these types and fields in src/api:\n{}", wrong.join("\n"));
     }
 
     async fn words_are_described_as_they_are_sent(server) {

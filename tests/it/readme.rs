@@ -160,7 +160,12 @@ fn the_limits_of_reports_are_those_of_the_api() {
             for name in names.split('`').skip(1).step_by(2) {
                 let found = bodies.iter().find_map(|body| {
                     let start = &document["components"]["schemas"][body];
-                    let field = name.split('.').try_fold(start, |schema, part| schema["properties"].get(part))?;
+                    let field = name.split('.').try_fold(start, |schema, part| {
+                        // A body within a body is a reference, in an alternative if the field may be null.
+                        let named = schema["oneOf"].as_array().and_then(|all| all.last()).unwrap_or(schema)["$ref"].as_str();
+                        let schema = named.and_then(|name| document.pointer(name.trim_start_matches('#'))).unwrap_or(schema);
+                        schema["properties"].get(part)
+                    })?;
                     let field = if names.contains("each") { &field["items"] } else { field };
                     ["maxLength", "maxItems", "maximum"].iter().find_map(|limit| field[limit].as_u64())
                 });

@@ -23,7 +23,7 @@ pub(super) fn with_agent(set_up: impl FnOnce(AgentPlan) -> AgentPlan, body: impl
         .await;
         // From here on, the test acts as the server.
         server.post("workers", json!({"name": "box", "dispatch": "manual"})).await.ok();
-        body(&server, &Api::new(worker["url"].as_str().unwrap()), &agent).await;
+        body(&server, &Api::agent(worker["url"].as_str().unwrap()), &agent).await;
     });
 }
 

@@ -24,11 +24,18 @@ static CLIENT: LazyLock<reqwest::Client> = LazyLock::new(|| {
 pub struct Api {
     base: String,
     headers: Vec<(String, String)>,
+    /// Whether each error answer has a code.
+    has_codes: bool,
 }
 
 impl Api {
     pub fn new(base: &str) -> Self {
-        Self { base: base.to_owned(), headers: Vec::new() }
+        Self { base: base.to_owned(), headers: Vec::new(), has_codes: true }
+    }
+
+    /// An agent, whose answers are not those of the API.
+    pub fn agent(base: &str) -> Self {
+        Self { has_codes: false, ..Self::new(base) }
     }
 
     /// `http://127.0.0.1:PORT`.
@@ -95,7 +102,11 @@ impl Api {
         let response = request.send().await?;
         let (status, headers) = (response.status().as_u16(), response.headers().clone());
         let text = response.text().await?;
-        Ok(Answer { what, status, headers, text })
+        let answer = Answer { what, status, headers, text };
+        if self.has_codes && status >= 400 {
+            answer.has_a_code();
+        }
+        Ok(answer)
     }
 
     /// A request whose answer is a stream.
@@ -146,11 +157,39 @@ impl Answer {
         }
     }
 
-    /// Expects this status and exactly `{"error": text}`, as JSON.
+    /// Every error has a word for programs, which goes with its status.
+    #[track_caller]
+    fn has_a_code(&self) {
+        let body = self.json();
+        let words: &[&str] = match self.status {
+            400 => &["validation"],
+            401 => &["unauthorized"],
+            403 => &["forbidden"],
+            404 | 405 => &["not_found"],
+            409 => &["conflict", "not_ready"],
+            413 => &["too_large"],
+            429 => &["rate_limited"],
+            500 => &["internal"],
+            503 => &["unavailable", "no_capacity"],
+            408 | 502 | 504 => &["unavailable"],
+            // The control plane's statuses go through.
+            _ => &["validation", "unavailable"],
+        };
+        let word = match body["error"].as_str() {
+            Some(text) if text.starts_with("Task is not ready") => "not_ready",
+            Some(text) if text.starts_with("No available worker") => "no_capacity",
+            _ => words[0],
+        };
+        assert!(words.contains(&word), "{}: {}: {}", self.what, self.status, self.text);
+        assert_eq!(body["code"], word, "{}: {}: {}", self.what, self.status, self.text);
+    }
+
+    /// Expects this status and exactly `{"error": text, "code": word}`, as JSON.
     #[track_caller]
     pub fn fails(self, status: u16, text: &str) {
         let answer = self.expect(status);
-        assert_eq!(answer.json(), serde_json::json!({ "error": text }), "{}", answer.what);
+        let body = answer.json();
+        assert_eq!(body, serde_json::json!({ "error": text, "code": body["code"] }), "{}", answer.what);
         assert_eq!(answer.header("content-type").map(|kind| kind.starts_with("application/json")), Some(true), "{}", answer.what);
     }
 

@@ -1,0 +1,230 @@
+//! The examples in the API's description: one story of a task, its worker and its lease.
+
+use serde_json::{Value, json};
+
+const AT: i64 = 1_772_000_000_000;
+const TASK: &str = "019c936e-3800-7000-8000-000000000001";
+const EARLIER_TASK: &str = "019c936e-3800-7000-8000-000000000002";
+const LEASE: &str = "019c936e-3800-7000-8000-000000000003";
+const RESULT: &str = "019c936e-3800-7000-8000-000000000004";
+const ARTIFACT: &str = "019c936e-3800-7000-8000-000000000005";
+const ENTRY: &str = "019c936e-3800-7000-8000-000000000006";
+const WORKER: &str = "worker-01";
+const PROMPT: &str = "Summarize the open questions in README.md in three sentences.";
+const OUTPUT: &str = "Three questions are open: the name of the default branch, the licence of the logo, and who reviews releases.";
+
+/// The example of a call's answer, if it differs from that of its schema.
+pub fn of_answer(operation: &str) -> Option<Value> {
+    let changed = |changes: Value| Some(with(task(), &changes));
+    match operation {
+        "getTask" | "waitForTask" => Some(completed_task()),
+        "cancelTask" => changed(json!({ "status": "cancelled", "waiting": null, "updated_at": AT + 60_000 })),
+        "listTasks" | "listRuns" => Some(json!([task(), with(completed_task(), &json!({ "id": EARLIER_TASK }))])),
+        "releaseTask" => changed(json!({ "infra_retries": 1, "updated_at": AT + 5_000 })),
+        "listArtifacts" => Some(json!([artifact()])),
+        "getMembridgeHealth" => Some(json!({ "status": "ok" })),
+        "listMembridgeProjects" => Some(json!([{ "canonical_id": "9f86d081884c7d65", "name": "docs" }])),
+        "getLeadership" | "selectLeader" => Some(json!({ "primary_node_id": WORKER, "lease_seconds": 3600 })),
+        "listNodes" => Some(json!([{ "node_id": WORKER, "status": "online" }])),
+        "readiness" => Some(json!({ "status": "ready" })),
+        "updateAgent" => Some(json!({ "status": "updated", "version": "0.1.0" })),
+        "restartAgent" => Some(json!({ "status": "restarted" })),
+        "uninstallAgent" => Some(json!({ "status": "uninstalled" })),
+        _ => None,
+    }
+}
+
+/// The example of an answer that is not JSON.
+pub fn of_text(operation: &str) -> Option<&'static str> {
+    Some(match operation {
+        "listEvents" => {
+            "id: 1\ndata: {\"task_id\":\"019c936e-3800-7000-8000-000000000001\",\"number\":1,\"lease_id\":\
+             \"019c936e-3800-7000-8000-000000000003\",\"seq\":0,\"kind\":\"text\",\"at\":1772000004200,\"data\":{\"text\":\"Three\"}}\n\n\
+             event: end\ndata: {\"status\":\"completed\"}\n\n"
+        }
+        "watch" => {
+            "id: 1\nevent: removed\ndata: {\"kind\":\"task\",\"id\":\"019c936e-3800-7000-8000-000000000001\"}\n\n\
+             id: 1\nevent: reset\ndata: {}\n\n"
+        }
+        "metrics" => "# TYPE bloom_tasks gauge\nbloom_tasks{status=\"queued\"} 3\n",
+        "getAgentInstallScript" => "#!/bin/sh\nNODE_ID='worker-01'\nSERVER_URL='http://bloom.internal:5000'\n",
+        _ => return None,
+    })
+}
+
+/// The text of an error answer, if the description of the answer is not this text.
+pub fn of_error(operation: &str, path: &str, status: &str) -> Option<&'static str> {
+    Some(match (operation, status) {
+        (_, "403") => "This key does not allow this call",
+        ("createTask" | "createTasks", "409") => "Idempotency key was used for another task: context_id, agent_slug or prompt differ",
+        ("leaseTask" | "dispatchTask", "409") => "Task status is 'leased', expected 'queued'",
+        ("leaseTask" | "dispatchTask", "503") => "No available worker with free capacity",
+        ("completeTask", "409") => "Task status is 'queued', expected 'leased' or 'running'",
+        ("heartbeatTask" | "releaseTask" | "sendEvents", "409") => {
+            "Lease '019c936e-3800-7000-8000-000000000003' is not the task's active lease"
+        }
+        ("heartbeatTask", "404") => "Lease not found or already expired",
+        ("cancelTask", "409") => "Cannot cancel task with status 'completed'",
+        ("requeueTask", "409") => "Cannot requeue task with status 'queued'",
+        ("getResult", "404") => "Result not found",
+        (_, "404") if path.contains("/llm-tasks/") => "Task not found",
+        (_, "404") if path.contains("/workers/") => "Worker not found",
+        (_, "502") if path.ends_with("/dispatch") => "connection refused",
+        (_, "502") if path.contains("/workers/") => "Agent returned 500: no update command is configured",
+        (_, "default") => "Membridge returned 404",
+        _ => return None,
+    })
+}
+
+/// The example of a schema, by its name.
+pub fn of_schema(name: &str) -> Option<Value> {
+    Some(match name {
+        "NewTask" => new_task(),
+        "NewTasks" => json!({ "tasks": [new_task(), with(new_task(), &json!({ "prompt": "Translate README.md into French." }))] }),
+        "Bulk" => json!({ "filter": { "status": "queued", "labels": { "team": "docs" } }, "dry_run": true }),
+        "NewLease" => json!({ "worker_id": WORKER, "ttl_seconds": 300 }),
+        "NewDispatch" => json!({ "worker_id": WORKER, "wait_sec": 25 }),
+        "Heartbeat" => json!({ "lease_id": LEASE }),
+        "Completion" => completion(),
+        "Release" => json!({ "lease_id": LEASE, "reason": "the machine is shutting down" }),
+        "NewEvents" => {
+            json!({ "lease_id": LEASE, "events": [{ "seq": 0, "kind": "text", "at": AT + 4_200, "data": { "text": "Three" } }] })
+        }
+        "Claim" => json!({ "max": 2, "wait_sec": 30, "held": [LEASE] }),
+        "WorkerHeartbeat" => json!({ "leases": [LEASE] }),
+        "NewCompletions" => json!({ "completions": [with(completion(), &json!({ "task_id": TASK }))] }),
+        "NewConfig" => json!({ "membridge_server_url": "http://control-plane.internal:8000", "admin_key": "a-long-random-key" }),
+        "LeaderSelection" => json!({ "primary_node_id": WORKER, "lease_seconds": 3600 }),
+        "NewWorker" => json!({
+            "name": WORKER, "capabilities": { "max_concurrency": 4, "labels": ["eu"], "agents": ["writer"] }, "agent_version": "0.1.0",
+            "os_info": "Debian GNU/Linux 13",
+        }),
+        "Task" => task(),
+        "CreatedTasks" => {
+            json!({ "tasks": [task(), with(task(), &json!({ "id": EARLIER_TASK, "prompt": "Translate README.md into French." }))] })
+        }
+        "TaskResult" => result(),
+        "Artifact" => artifact(),
+        "Lease" => lease(),
+        "Worker" => worker(),
+        "WorkerWithLeases" => with(worker(), &json!({ "leases": [lease()] })),
+        "Leased" => json!({ "lease": lease(), "worker": worker() }),
+        "Renewed" => json!({ "lease": lease(), "expires_at": AT + 302_000 }),
+        "Completed" => json!({ "task": completed_task(), "artifact": artifact(), "result": result() }),
+        "Claimed" => json!({ "leases": [{ "lease": lease(), "task": leased_task() }], "directives": { "cancel": [], "drain": false } }),
+        "RenewedLeases" => json!({ "renewed": [LEASE], "lost": [], "directives": { "cancel": [], "drain": false } }),
+        "Completions" => json!({ "results": [
+            { "task_id": TASK, "status": 200 },
+            { "task_id": EARLIER_TASK, "status": 404, "error": "Task not found", "code": "not_found" },
+        ] }),
+        "Recorded" => json!({ "newest": 1 }),
+        "Event" => json!({
+            "task_id": TASK, "number": 1, "lease_id": LEASE, "seq": 0, "kind": "text", "at": AT + 4_200, "data": { "text": "Three" },
+        }),
+        "BulkResult" => json!({ "matched": 12, "changed": 0, "more": false }),
+        "Removed" => json!({ "removed": true, "id": WORKER }),
+        "Dispatched" => json!({
+            "dispatched": true, "task_id": TASK, "worker_id": WORKER, "lease_id": LEASE, "execution": { "accepted": true },
+        }),
+        "NotDispatched" => json!({
+            "dispatched": false, "task_id": TASK, "worker_id": WORKER, "error": "connection refused", "code": "unavailable",
+        }),
+        "AgentHealth" => json!({ "reachable": true, "status": "ok", "version": "0.1.0" }),
+        "Audit" => json!({
+            "id": ENTRY, "timestamp": AT + 2_000, "action": "task_leased", "entity_type": "lease", "entity_id": LEASE, "actor": "router",
+            "detail": "task 019c936e-3800-7000-8000-000000000001 leased to worker-01", "request_id": "5f1c9a0e42d7b368-1f",
+        }),
+        "Stats" => json!({
+            "tasks": { "total": 128, "by_status": { "queued": 3, "running": 4, "completed": 121 } }, "leases": { "total": 130, "active": 4 },
+            "workers": { "total": 2, "online": 2 },
+        }),
+        "UsageRow" => {
+            json!({ "key": "2026-02-25", "runs": 121, "input_tokens": 904_312, "output_tokens": 88_020, "cost_usd": 4.02 })
+        }
+        "Config" => json!({
+            "membridge_server_url": "http://control-plane.internal:8000", "admin_key_masked": "a-lo****-key", "connected": true, "last_test": AT,
+        }),
+        "ConnectionTest" => json!({ "connected": true, "health": { "status": "ok" } }),
+        "Health" => json!({
+            "status": "ok", "service": "bloom-runtime", "uptime": 86_400.5, "storage": "postgresql",
+            "membridge": { "consecutiveFailures": 0, "lastSuccess": AT, "lastError": null, "connected": true },
+        }),
+        "Probe" => json!({ "status": "ok" }),
+        _ => return None,
+    })
+}
+
+fn new_task() -> Value {
+    json!({
+        "context_id": "docs-review", "agent_slug": "writer", "prompt": PROMPT, "policy": { "timeout_sec": 300, "budget": 0.5 },
+        "labels": { "team": "docs" },
+    })
+}
+
+fn task() -> Value {
+    json!({
+        "id": TASK, "context_id": "docs-review", "agent_slug": "writer", "prompt": PROMPT, "context_hints": [],
+        "policy": { "timeout_sec": 300, "budget": 0.5 }, "desired_format": "text", "status": "queued", "created_at": AT, "updated_at": AT,
+        "lease_id": null, "worker_id": null, "attempts": 0, "max_attempts": 3, "priority": 5, "not_before": null, "depends_on": [],
+        "exclusive_key": null, "idempotency_key": null, "labels": { "team": "docs" }, "session": "context", "model": null,
+        "ttl_after_finished_sec": null, "infra_retries": 0, "cancel_requested": false, "session_id": null, "failure": null, "usage": null,
+        "waiting": { "reason": "no_capacity", "message": "every worker that serves agent 'writer' is full" },
+    })
+}
+
+fn leased_task() -> Value {
+    let changes = json!({
+        "status": "leased", "lease_id": LEASE, "worker_id": WORKER, "attempts": 1, "updated_at": AT + 2_000, "waiting": null,
+    });
+    with(task(), &changes)
+}
+
+fn completed_task() -> Value {
+    let usage = json!({ "input_tokens": 7_412, "output_tokens": 96, "cost_usd": 0.03 });
+    with(leased_task(), &json!({ "status": "completed", "updated_at": AT + 9_000, "usage": usage, "session_id": "8c1d6a52" }))
+}
+
+fn lease() -> Value {
+    json!({
+        "id": LEASE, "task_id": TASK, "worker_id": WORKER, "started_at": AT + 2_000, "expires_at": AT + 302_000, "ttl_seconds": 300,
+        "status": "active", "last_heartbeat": AT + 2_000, "context_id": "docs-review",
+    })
+}
+
+fn worker() -> Value {
+    json!({
+        "id": WORKER, "node_id": WORKER, "url": "", "status": "online",
+        "capabilities": { "claude_cli": true, "max_concurrency": 4, "labels": ["eu"], "agents": ["writer"] }, "last_heartbeat": AT + 2_000,
+        "ip_addrs": [], "obs_count": 0, "db_sha": "", "registered_at": AT - 3_600_000, "active_leases": 1, "agent_version": "0.1.0",
+        "os_info": "Debian GNU/Linux 13", "install_method": "manual", "dispatch": "manual", "cordoned": false, "draining": false,
+    })
+}
+
+fn completion() -> Value {
+    json!({
+        "status": "success", "output": OUTPUT, "metrics": { "duration_ms": 6_800, "tokens_used": 7_508 }, "lease_id": LEASE,
+        "usage": { "input_tokens": 7_412, "output_tokens": 96, "cost_usd": 0.03 }, "session_id": "8c1d6a52",
+    })
+}
+
+fn result() -> Value {
+    json!({
+        "id": RESULT, "task_id": TASK, "worker_id": WORKER, "artifact_id": ARTIFACT, "status": "success", "output": OUTPUT,
+        "error_message": null, "metrics": { "duration_ms": 6_800, "tokens_used": 7_508 }, "completed_at": AT + 9_000,
+    })
+}
+
+fn artifact() -> Value {
+    json!({
+        "id": ARTIFACT, "task_id": TASK, "job_id": null, "type": "LLM_RESULT", "created_at": AT + 9_000, "finalized": true, "url": null,
+        "entity_refs": [], "tags": [], "content": OUTPUT,
+    })
+}
+
+/// The object with other values of some members.
+fn with(mut object: Value, changes: &Value) -> Value {
+    if let (Some(members), Some(changes)) = (object.as_object_mut(), changes.as_object()) {
+        members.extend(changes.iter().map(|(name, value)| (name.clone(), value.clone())));
+    }
+    object
+}
