@@ -110,6 +110,7 @@ impl NewTask {
             session: self.session,
             model: self.model.map(|model| model.0),
             ttl_after_finished_sec: self.ttl_after_finished_sec.map(|seconds| seconds.0),
+            owner: None,
         }
     }
 }

@@ -46,7 +46,7 @@ pub struct Caller {
 
 impl Caller {
     pub fn command<O>(&self, op: O) -> Command<O> {
-        Command { op, request_id: Some(self.request_id.to_string()), epoch: None }
+        Command { op, request_id: Some(self.request_id.to_string()), key: None, epoch: None }
     }
 }
 
