@@ -9,6 +9,8 @@ pub enum Refusal {
     CrossSite,
     Unauthorized,
     Forbidden,
+    /// A worker's key was used for another worker.
+    OtherWorker,
 }
 
 impl Refusal {
@@ -20,6 +22,7 @@ impl Refusal {
             Self::CrossSite => "cross_site",
             Self::Unauthorized => "unauthorized",
             Self::Forbidden => "forbidden",
+            Self::OtherWorker => "other_worker",
         }
     }
 
@@ -44,6 +47,7 @@ impl Refusal {
             ),
             Self::Unauthorized => Error::fixed(401, "Unauthorized"),
             Self::Forbidden => Error::fixed(403, "This key does not allow this call"),
+            Self::OtherWorker => Error::fixed(403, "This key is for another worker: each worker has a key of its own"),
         }
     }
 }

@@ -21,7 +21,7 @@ const DEFAULT_WAIT_SEC: i64 = 30;
 /// How often waiting requests read the database in case they missed a notification.
 pub const LOOK_EVERY: Duration = Duration::from_secs(5);
 
-pub const WAIT: Policy = Policy::READ.waits();
+pub const WAIT: Policy = Policy::READ.waits().or_submit();
 
 /// Waits until the task is finished or the time limit is reached, and returns the task.
 #[utoipa::path(

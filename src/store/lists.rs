@@ -171,7 +171,8 @@ impl TaskFilter {
         // Finished tasks of an agent have an index of their own. Of the unfinished ones, only queued tasks can be many.
         let finished_of_agent = is_finished && self.agent_slug.is_some();
         let of_spec = self.context_id.is_some() || self.owner.is_some() || (self.agent_slug.is_some() && !finished_of_agent);
-        let spec_leads = self.context_id.is_some() || self.owner.is_some() || (self.agent_slug.is_some() && self.worker_id.is_none() && !rare);
+        let spec_leads =
+            self.context_id.is_some() || self.owner.is_some() || (self.agent_slug.is_some() && self.worker_id.is_none() && !rare);
         let with_spec = wanted == Wanted::Sizes || of_spec;
         // SQLite joins a CROSS JOIN in the order in which it is written; PostgreSQL's planner chooses the order.
         let (from, id) = match (self.labels.is_empty(), spec_leads) {

@@ -166,7 +166,8 @@ fn the_actor_is_the_key_and_can_not_pose_as_another() {
         decide(&mut set, &command).unwrap();
         set.dirty.audit.remove(0).actor
     };
-    let create = || Op::from(op::Create { tasks: vec![bloom_core::task::TaskSpec { session: bloom_core::task::Session::None, ..spec("c") }] });
+    let create =
+        || Op::from(op::Create { tasks: vec![bloom_core::task::TaskSpec { session: bloom_core::task::Session::None, ..spec("c") }] });
     assert_eq!(act(None, create()), "api");
     assert_eq!(act(Some("reconciler"), create()), "key:reconciler");
     assert_eq!(act(Some("ci"), super::api_keys::create("k", Scope::Read).into()), "key:ci");
