@@ -327,7 +327,7 @@ pub struct Audit<'a> {
     pub action: AnyAction,
     pub entity_type: AnyEntityType,
     pub entity_id: Cow<'a, str>,
-    /// `admin`, `api`, `router`, `reconciler`, or a worker's id.
+    /// `admin`, `api`, `router`, `reconciler`, a worker's id, or `key:` and the name of the key that the client used.
     pub actor: Cow<'a, str>,
     pub detail: Cow<'a, str>,
     /// The id of the request that caused the entry, as in the header X-Request-Id of its answer.

@@ -114,7 +114,6 @@ pub const ENROLL: Policy = Policy::JOIN;
     )
 )]
 pub async fn enroll(State(app): State<AppState>, caller: Caller, body: Content) -> HandlerResult {
-    let worker = body.read::<NewEnrollment>()?.worker.0;
     if !app.ring.takes_named_keys() {
         return Err(NO_ADMIN_KEY);
     }
@@ -124,6 +123,7 @@ pub async fn enroll(State(app): State<AppState>, caller: Caller, body: Content) 
             "This call needs a join token as its key: create one with `bloom-runtime key create NAME --scope join`",
         ));
     };
+    let worker = body.read::<NewEnrollment>()?.worker.0;
     let Secret { key, digest } = Secret::new()?;
     let op = op::Enroll { token: token.name.clone(), token_digest: token.digest.clone(), worker, digest };
     let about = app.engine.writers.submit(caller.command(op)).await?;

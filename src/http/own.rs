@@ -8,7 +8,6 @@ use std::collections::{BTreeSet, HashSet};
 use super::AppState;
 use super::error::Error;
 use super::middleware::Caller;
-use super::refusal::Refusal;
 use bloom_api::values::text_problem;
 use bloom_core::command::{Holder, Rejection};
 use bloom_core::ids::{LeaseId, TaskId};
@@ -97,7 +96,7 @@ pub async fn lease(app: &AppState, caller: &Caller, task: Option<TaskId>, lease:
         // An unknown lease is refused by the command.
         None => app.store.past_leases(&[lease]).await?.first().is_none_or(|past| past.worker_id == own),
     };
-    if is_own { Ok(()) } else { Err(refused(app)) }
+    if is_own { Ok(()) } else { Err(refused(app, own)) }
 }
 
 /// Whom the call acts for. A worker's key acts for its own worker.
@@ -120,12 +119,15 @@ pub async fn holder(app: &AppState, caller: &Caller, task: Option<TaskId>, holde
 /// # Errors
 /// The key is that of another worker.
 pub fn worker(app: &AppState, caller: &Caller, named: &str) -> Result<(), Error> {
-    if caller.worker().is_none_or(|own| own == named) { Ok(()) } else { Err(refused(app)) }
+    match caller.worker().filter(|own| *own != named) {
+        None => Ok(()),
+        Some(own) => Err(refused(app, own)),
+    }
 }
 
-fn refused(app: &AppState) -> Error {
-    app.metrics.http_refused(Refusal::OtherWorker.reason());
-    Refusal::OtherWorker.error()
+fn refused(app: &AppState, own: &str) -> Error {
+    app.metrics.http_refused("other_worker");
+    Error::Text { status: 403, text: format!("This key is for the worker '{own}' only: each worker has a key of its own").into() }
 }
 
 #[cfg(test)]

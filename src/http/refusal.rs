@@ -9,8 +9,6 @@ pub enum Refusal {
     CrossSite,
     Unauthorized,
     Forbidden,
-    /// A worker's key was used for another worker.
-    OtherWorker,
 }
 
 impl Refusal {
@@ -22,7 +20,6 @@ impl Refusal {
             Self::CrossSite => "cross_site",
             Self::Unauthorized => "unauthorized",
             Self::Forbidden => "forbidden",
-            Self::OtherWorker => "other_worker",
         }
     }
 
@@ -47,7 +44,6 @@ impl Refusal {
             ),
             Self::Unauthorized => Error::fixed(401, "Unauthorized"),
             Self::Forbidden => Error::fixed(403, "This key does not allow this call"),
-            Self::OtherWorker => Error::fixed(403, "This key is for another worker: each worker has a key of its own"),
         }
     }
 }

@@ -160,8 +160,7 @@ on_both! { alone:
         reader.get("stats").await.ok();
         let mut stream = sse::open(&reader, "watch", None).await;
         let task = admin.crew().task().create().await;
-        let waiting = reader.get(&task.path("/wait?timeout_sec=60"));
-        waiting.await.fails(401, "Unauthorized");
+        reader.get(&task.path("/wait?timeout_sec=60")).await.fails(401, "Unauthorized");
         while stream.next().await.is_some() {}
         reader.get("stats").await.fails(401, "Unauthorized");
         assert_eq!(admin.get("keys").await.ok()[0]["name"], "short", "an expired key stays in the list");
