@@ -419,7 +419,7 @@ pub struct Audit<'a> {
     pub entity_type: AnyEntityType,
     /// The id or name of that object.
     pub entity_id: Cow<'a, str>,
-    /// `admin`, `api`, `router`, `reconciler`, or a worker's id.
+    /// `admin`, `api`, `router`, `reconciler`, a worker's id, or `key:` and the name of the key that the client used.
     pub actor: Cow<'a, str>,
     /// More about it, for people.
     pub detail: Cow<'a, str>,

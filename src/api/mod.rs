@@ -9,6 +9,7 @@ pub mod bulk;
 pub mod complete;
 pub mod error;
 pub mod json;
+pub mod keys;
 pub mod lists;
 pub mod reports;
 pub mod requests;

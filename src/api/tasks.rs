@@ -96,6 +96,7 @@ impl NewTask {
             session: self.session,
             model: self.model.map(|model| model.0),
             ttl_after_finished_sec: self.ttl_after_finished_sec.map(|seconds| seconds.0),
+            owner: None,
         }
     }
 }
@@ -165,6 +166,10 @@ pub struct Task<'a> {
     pub usage: Option<Usage>,
     /// What a queued task waits for.
     pub waiting: Option<Waiting>,
+    /// The submit key that created the task; absent if another key did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub owner: Option<Cow<'a, str>>,
 }
 
 /// The session of a task of which an earlier version does not tell it.
@@ -265,6 +270,7 @@ impl<'a> Task<'a> {
             failure: state.failure.as_ref().map(Failure::from),
             usage: state.usage.map(Usage::from),
             waiting,
+            owner: spec.owner.as_deref().map(Cow::from),
         }
     }
 }

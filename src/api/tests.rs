@@ -12,6 +12,7 @@ use crate::answers::{
 use crate::complete::{Completion, NewCompletions, WorkerCompletion};
 use crate::error::ErrorText;
 use crate::json::Json;
+use crate::keys::CreatedKey;
 use crate::reports::{Config, ConnectionTest, Health, Probe, Stats, UsageRow};
 use crate::requests::{EventBody, NewEvents, NewWorker};
 use crate::tasks::{CreatedTasks, Task};
@@ -57,7 +58,7 @@ fn task() -> Value {
         "max_attempts": 3, "priority": 5, "not_before": 4, "depends_on": [ID], "exclusive_key": "k", "idempotency_key": "i",
         "labels": {"l": "1"}, "session": NEW, "model": "m", "ttl_after_finished_sec": 9, "infra_retries": 0, "cancel_requested": false,
         "session_id": "s", "failure": {"reason": NEW, "message": "why", "at": 3},
-        "usage": {"input_tokens": 1, "output_tokens": 2, "cost_usd": 0.25}, "waiting": {"reason": NEW, "message": "for what"},
+        "usage": {"input_tokens": 1, "output_tokens": 2, "cost_usd": 0.25}, "waiting": {"reason": NEW, "message": "for what"}, "owner": "team",
     })
 }
 
@@ -118,6 +119,9 @@ fn leases_and_workers() {
     is_read::<WorkerWithLeases>(with(worker(), json!({"leases": [lease()]})));
     is_read::<Leased>(json!({"lease": lease(), "worker": worker()}));
     is_read::<Renewed>(json!({"lease": lease(), "expires_at": 9}));
+    is_read::<CreatedKey>(json!({
+        "name": "k", "scope": NEW, "worker": "w", "created_at": 1, "expires_at": 2, "created_by": "admin", "key": "bloom_x",
+    }));
     is_read::<Removed>(json!({"removed": true, "id": "w"}));
     is_read::<Claimed>(json!({"leases": [{"lease": lease(), "task": task()}], "directives": directives}));
     is_read::<RenewedLeases>(json!({"renewed": [ID], "lost": [ID], "directives": directives}));

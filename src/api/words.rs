@@ -14,6 +14,7 @@ use utoipa::{PartialSchema, ToSchema};
 
 use super::error::Code;
 use super::wire::{Problems, Wire, kind, problem};
+use bloom_core::api_key::Scope;
 use bloom_core::audit::{Action, EntityType};
 use bloom_core::task::{EventKind, Format, LeaseStatus, Outcome, Reason, Session, Status, WaitingReason};
 use bloom_core::worker::{DispatchMode, WorkerStatus};
@@ -74,6 +75,7 @@ pub type AnyFormat = Word<Format>;
 pub type AnyLeaseStatus = Word<LeaseStatus>;
 pub type AnyOutcome = Word<Outcome>;
 pub type AnyReason = Word<Reason>;
+pub type AnyScope = Word<Scope>;
 pub type AnySession = Word<Session>;
 pub type AnyStatus = Word<Status>;
 pub type AnyWaitingReason = Word<WaitingReason>;
@@ -110,7 +112,7 @@ macro_rules! words_on_the_wire {
     )+};
 }
 
-words_on_the_wire!(Action, DispatchMode, EntityType, EventKind, Format, LeaseStatus, Outcome, Reason, Session, Status, WorkerStatus,);
+words_on_the_wire!(Action, DispatchMode, EntityType, EventKind, Format, LeaseStatus, Outcome, Reason, Scope, Session, Status, WorkerStatus,);
 
 /// Limits how much of an invalid value an error text repeats.
 fn shorten(word: &str) -> String {

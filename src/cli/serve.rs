@@ -54,6 +54,7 @@ pub async fn run(settings: Serve, shutdown: CancellationToken, ready: impl FnOnc
 
     let http = http_settings(&settings, connections);
     let state = AppState::new(engine.clone(), store.clone(), agents, membridge, metrics, http, shutdown.clone());
+    state.read_keys().await.map_err(|error| database::explain(error, &settings))?;
     let url = callable(address);
     say(&banner(&settings, &url));
     ready(&url);

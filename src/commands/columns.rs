@@ -6,6 +6,7 @@ use super::show::{Column, Kind};
 use super::term;
 use super::when::{span_text, time_text};
 use bloom_api::answers::{Audit, Lease, Worker};
+use bloom_api::keys::Key;
 use bloom_api::reports::{Stats, UsageRow};
 use bloom_api::tasks::Task;
 use bloom_api::words::Word;
@@ -92,6 +93,22 @@ pub static USAGE: Kind<UsageRow> = Kind {
         Column::new("COST", |row, _| dollars(row.cost_usd)),
     ],
     name: |row| row.key.to_string(),
+};
+
+pub static KEYS: Kind<Key> = Kind {
+    columns: &[
+        Column::new("NAME", |key, _| key.name.to_string()),
+        Column::new("SCOPE", |key, _| key.scope.to_string()),
+        Column::new("WORKER", |key, _| given(&key.worker)),
+        Column::new("AGE", |key, now| age(key.created_at, now)),
+        Column::new("EXPIRES", |key, now| match key.expires_at {
+            None => "never".to_owned(),
+            Some(at) if at > now => format!("in {}", span_text(at - now)),
+            Some(_) => "expired".to_owned(),
+        }),
+        Column::wide("CREATED_BY", |key, _| key.created_by.to_string()),
+    ],
+    name: |key| key.name.to_string(),
 };
 
 /// One count of `stats`.

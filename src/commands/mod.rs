@@ -7,6 +7,7 @@ mod connect;
 mod context_file;
 mod contexts;
 mod error;
+mod key;
 mod key_file;
 mod records;
 mod show;
@@ -21,6 +22,7 @@ use connect::Connection;
 pub use connect::DEFAULT_SERVER;
 use contexts::ContextCommand;
 pub use error::CommandError;
+use key::KeyCommand;
 pub use key_file::read_key;
 use records::{AuditArgs, LeaseCommand, UsageArgs};
 use show::Shown;
@@ -82,6 +84,16 @@ pub enum Command {
         #[command(flatten)]
         shown: Shown,
     },
+    /// Create, list and revoke named keys
+    #[command(after_help = key::EXAMPLES)]
+    Key {
+        #[command(subcommand)]
+        action: KeyCommand,
+        #[command(flatten)]
+        to: Connection,
+        #[command(flatten)]
+        shown: Shown,
+    },
     /// Store servers and their keys under names
     ///
     /// A context is a server and the key to it, stored in $XDG_CONFIG_HOME/bloom-runtime/config.toml
@@ -112,6 +124,7 @@ pub async fn run(command: Command) -> Result<(), CommandError> {
         Command::Audit { args, to, shown } => records::audit(args, &to.server()?, shown).await,
         Command::Stats { to, shown } => records::stats(&to.server()?, shown).await,
         Command::Usage { args, to, shown } => records::usage(args, &to.server()?, shown).await,
+        Command::Key { action, to, shown } => key::run(action, &to.server()?, shown).await,
         Command::Context { action, shown } => contexts::run(action, shown),
     }
 }

@@ -21,14 +21,15 @@ words! {
         TaskCancelled = "task_cancelled", TaskDead = "task_dead", LeaseExpired = "lease_expired",
         LeadershipPromote = "leadership_promote",
         AgentUpdated = "agent_updated", AgentRestarted = "agent_restarted", AgentUninstalled = "agent_uninstalled",
+        KeyCreated = "key_created", KeyRevoked = "key_revoked", WorkerEnrolled = "worker_enrolled",
     }
 }
 words! {
     /// The kind of object that an audit entry is about.
-    EntityType { Task = "llm_task", Lease = "lease", Worker = "worker", Config = "config", Project = "project" }
+    EntityType { Task = "llm_task", Lease = "lease", Worker = "worker", Config = "config", Project = "project", Key = "key" }
 }
 
-/// Who caused a change.
+/// Who caused a change. A client that used a named key is shown as `key:NAME`, whatever the call.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Actor {
     /// A client, in a call that the submit and worker keys allow too.
@@ -47,6 +48,16 @@ impl Actor {
     /// Who makes and ends leases of this origin.
     pub(super) fn of(origin: Origin) -> Self {
         if origin.is_in_order() { Self::Reconciler } else { Self::Router }
+    }
+}
+
+impl Actor {
+    /// The actor as text. The prefix of a key keeps it apart from the other actors, for example from a worker with the name of a key.
+    pub(super) fn named(&self, key: Option<&str>) -> String {
+        match (self, key) {
+            (Self::Api | Self::Admin, Some(key)) => format!("key:{key}"),
+            _ => self.to_string(),
+        }
     }
 }
 
@@ -69,7 +80,7 @@ pub struct AuditEntry {
     pub action: Action,
     pub entity_type: EntityType,
     pub entity_id: String,
-    /// An [`Actor`] as text.
+    /// An [`Actor`] as text, or `key:` and the name of the key that was used.
     pub actor: String,
     pub detail: String,
     /// The request that caused the change: the request id in the header of its answer.

@@ -33,6 +33,8 @@ pub struct Keys {
     pub exclusive: BTreeSet<String>,
     /// Tasks whose lists of dependencies are needed.
     pub dependencies: BTreeSet<TaskId>,
+    /// Load and lock all named keys of the API. There are few.
+    pub api_keys: bool,
 }
 
 impl Keys {
@@ -50,6 +52,7 @@ impl Keys {
         self.predecessors.extend(other.predecessors.iter().cloned());
         self.exclusive.extend(other.exclusive.iter().cloned());
         self.dependencies.extend(other.dependencies.iter().copied());
+        self.api_keys |= other.api_keys;
     }
 }
 

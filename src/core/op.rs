@@ -1,6 +1,7 @@
 //! The operations of the state model. A file of [`decide`](super::decide) declares each one: what it needs, does and answers.
 
 pub use super::arguments::{Claim, Completion, WorkerChange};
+pub use super::decide::api_keys::{CreateKey, Enroll, RevokeKey};
 pub use super::decide::create::Create;
 pub use super::decide::expire::{ClockStepped, ExpireLease};
 pub use super::decide::lease::Lease;
@@ -82,6 +83,9 @@ operations! {
     MarkOffline = "mark_offline",
     Configure = "configure",
     RecordAudit = "record_audit",
+    CreateKey = "create_key",
+    RevokeKey = "revoke_key",
+    Enroll = "enroll",
 }
 
 impl Op {

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use super::api_key::MAX_KEYS;
 use super::ids::{TaskId, WorkerId};
 use super::task::{Parked, Status};
 
@@ -25,6 +26,15 @@ pub enum Rejection {
     NoUrl(WorkerId),
     UnknownDependencies(Vec<TaskId>),
     IdempotencyConflict,
+    KeyNotFound,
+    KeyExists(String),
+    TooManyKeys,
+    /// A worker of this name exists, or has a key.
+    WorkerTaken(WorkerId),
+    /// The join token was used, was revoked or has expired since the request was admitted.
+    JoinTokenGone,
+    /// The join token is for another worker.
+    JoinTokenFor(WorkerId),
     /// The leadership under which the command was sent is over.
     NotLeader,
 }
@@ -48,6 +58,14 @@ impl fmt::Display for Rejection {
                 ids.iter().try_for_each(|id| write!(f, " {id}"))
             }
             Self::IdempotencyConflict => f.write_str("Idempotency key was used for another task: context_id, agent_slug or prompt differ"),
+            Self::KeyNotFound => f.write_str("Key not found"),
+            Self::KeyExists(name) => write!(f, "A key '{name}' exists: revoke it first, or choose another name"),
+            Self::TooManyKeys => write!(f, "There are {MAX_KEYS} keys, which is the limit: revoke some that are no longer used"),
+            Self::WorkerTaken(worker) => {
+                write!(f, "A worker '{worker}' or a key of it exists: create a join token for this worker (--worker {worker})")
+            }
+            Self::JoinTokenGone => f.write_str("The join token was used, was revoked or has expired: create another one"),
+            Self::JoinTokenFor(worker) => write!(f, "This join token enrolls only the worker '{worker}'"),
             Self::NotLeader => f.write_str("Leadership is over"),
         }
     }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::Ms;
+use super::api_key::ApiKey;
 use super::ids::{LeaseId, TaskId};
 use super::task::{RunResult, TaskSpec, TaskState};
 use super::worker::Worker;
@@ -48,6 +49,7 @@ replies! {
     Worker(ChangedWorker),
     Due(Due),
     Reevaluated(Reevaluated),
+    Key(ApiKey),
     Done(()),
 }
 

@@ -160,6 +160,8 @@ pub struct TaskSpec {
     pub session: Session,
     pub model: Option<String>,
     pub ttl_after_finished_sec: Option<i64>,
+    /// The submit key that created it; `None` if another key did.
+    pub owner: Option<String>,
 }
 
 /// The lease that holds a task now. Ended leases are kept as [`PastLease`].

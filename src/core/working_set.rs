@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use super::Ms;
+use super::api_key::ApiKey;
 use super::audit::{Action, Actor, AuditEntry, EntityType};
 use super::ids::{IdSource, LeaseId, TaskId, WorkerId};
 use super::keys::Keys;
@@ -77,6 +78,10 @@ pub struct Loaded {
     pub predecessors: HashMap<(String, TaskId), Option<TaskId>>,
     pub exclusive: HashMap<String, Option<TaskId>>,
     pub dependencies: HashMap<TaskId, Vec<TaskId>>,
+    /// All named keys by name; `None` if they were not loaded.
+    pub api_keys: Option<BTreeMap<String, ApiKey>>,
+    /// Some of the keys could not be loaded because another program keeps them locked.
+    pub locked_api_keys: bool,
 }
 
 /// What the batch changed. The store writes exactly this, in one transaction.
@@ -97,6 +102,10 @@ pub struct Dirty {
     pub seen: BTreeSet<WorkerId>,
     pub removed_workers: BTreeSet<WorkerId>,
     pub settings: Vec<(&'static str, String)>,
+    /// Named keys to insert.
+    pub api_keys: BTreeSet<String>,
+    /// Named keys whose rows are removed, before others are inserted.
+    pub removed_api_keys: BTreeSet<String>,
     pub audit: Vec<AuditEntry>,
     pub wakeups: Vec<Wakeup>,
     /// Wake-ups that have advanced or finished.
@@ -106,6 +115,11 @@ pub struct Dirty {
 impl Dirty {
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
+    }
+
+    /// Whether replicas have to read the stored settings and keys again.
+    pub fn has_settings(&self) -> bool {
+        !(self.settings.is_empty() && self.api_keys.is_empty() && self.removed_api_keys.is_empty())
     }
 }
 
@@ -134,6 +148,8 @@ pub struct WorkingSet {
     pub(super) context_holders: HashMap<String, Option<TaskId>>,
     /// The request id of the current command.
     pub(super) request_id: Option<String>,
+    /// The name of the key that the current command's request used.
+    pub(super) key: Option<Arc<str>>,
 }
 
 impl WorkingSet {
@@ -156,6 +172,7 @@ impl WorkingSet {
             requeued: HashMap::new(),
             context_holders: HashMap::new(),
             request_id: None,
+            key: None,
         }
     }
 
@@ -240,6 +257,34 @@ impl WorkingSet {
         revision
     }
 
+    /// The actor as text: the key of the request, if it is a named one.
+    pub fn actor(&self, actor: &Actor) -> String {
+        actor.named(self.key.as_deref())
+    }
+
+    /// All named keys.
+    pub fn api_keys(&self) -> Result<&BTreeMap<String, ApiKey>, Halt> {
+        match &self.loaded.api_keys {
+            Some(keys) => Ok(keys),
+            None if self.loaded.locked_api_keys => Err(Halt::Locked),
+            None => Err(need(|keys| keys.api_keys = true)),
+        }
+    }
+
+    /// Adds a key whose name is free.
+    pub fn add_api_key(&mut self, key: ApiKey) {
+        self.dirty.api_keys.insert(key.name.clone());
+        self.loaded.api_keys.get_or_insert_default().insert(key.name.clone(), key);
+    }
+
+    pub fn remove_api_key(&mut self, name: &str) {
+        // A key that this batch added has no row.
+        if !self.dirty.api_keys.remove(name) {
+            self.dirty.removed_api_keys.insert(name.to_owned());
+        }
+        self.loaded.api_keys.get_or_insert_default().remove(name);
+    }
+
     /// Adds an audit entry, which commits with the change that it describes.
     pub fn audit(&mut self, action: Action, entity_type: EntityType, entity_id: impl ToString, actor: &Actor, detail: impl Into<String>) {
         self.dirty.audit.push(AuditEntry {
@@ -248,7 +293,7 @@ impl WorkingSet {
             action,
             entity_type,
             entity_id: entity_id.to_string(),
-            actor: actor.to_string(),
+            actor: self.actor(actor),
             detail: detail.into(),
             request_id: self.request_id.clone(),
         });

@@ -46,7 +46,7 @@ impl Changed {
             workers: dirty.workers.difference(&dirty.removed_workers).cloned().collect(),
             removed_workers: dirty.removed_workers.iter().map(|id| (id.clone(), revision(id))).collect(),
             events,
-            settings: !dirty.settings.is_empty(),
+            settings: dirty.has_settings(),
             recounted: false,
         }
     }

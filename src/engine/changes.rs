@@ -16,7 +16,7 @@ pub struct Changes {
     pub removed_workers: Vec<WorkerId>,
     /// Tasks that have new events.
     pub events: Vec<TaskId>,
-    /// Stored settings changed.
+    /// Stored settings or keys changed.
     pub settings: bool,
     /// Changes may have been missed: watchers that keep a copy must read it again.
     pub reset: bool,
@@ -34,7 +34,7 @@ impl Changes {
             workers: set.dirty.workers.union(&set.dirty.seen).filter_map(worker).collect(),
             removed_workers: set.dirty.removed_workers.iter().cloned().collect(),
             events,
-            settings: !set.dirty.settings.is_empty(),
+            settings: set.dirty.has_settings(),
             reset: false,
         }
     }

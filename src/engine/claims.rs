@@ -152,7 +152,7 @@ impl Claims {
         let taken = Taken { candidates: &self.candidates, tasks: candidates.clone() };
         let held = request.held.clone().filter(|_| redeliver);
         let claim = Claim { worker: request.worker.clone(), candidates, max, held, ttl_ms: request.ttl_ms };
-        let command = Command { op: claim, request_id: request.request_id.clone(), epoch: None };
+        let command = Command { op: claim, request_id: request.request_id.clone(), key: None, epoch: None };
         let reply = self.writers.submit(command).await;
         match &reply {
             // They must be withheld before `taken` gives them back.

@@ -245,7 +245,7 @@ impl Engine {
             Some(worker) => Choice::Named(worker),
             None => self.replica.shortlist(task, origin.is_pushed()),
         };
-        self.writers.submit(Command { op: Lease { task, choice, ttl_ms, origin }, request_id, epoch: None }).await
+        self.writers.submit(Command { op: Lease { task, choice, ttl_ms, origin }, request_id, key: None, epoch: None }).await
     }
 
     /// Executes the commands that were accepted, and closes the writers.

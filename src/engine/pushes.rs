@@ -79,7 +79,7 @@ impl Pushes {
         if pushes.len() == max {
             round.again_at(self.clock.now());
         }
-        let commands = pushes.iter().cloned().map(|op| Command { op, request_id: None, epoch: Some(epoch) }).collect();
+        let commands = pushes.iter().cloned().map(|op| Command { op, request_id: None, key: None, epoch: Some(epoch) }).collect();
         let replies = self.writers.submit_all(commands).await;
         self.sort(pushes.into_iter().zip(replies), &mut round);
         drop(taken);

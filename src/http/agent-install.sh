@@ -5,6 +5,9 @@
 # BLOOM_KEY_FILE names; without it, the key of an earlier run is used, or the script asks for it. A worker key (RUNTIME_WORKER_KEY at the
 # server) is enough.
 #
+# With a join token (`bloom-runtime key create NAME --scope join`) in the file that BLOOM_JOIN_TOKEN_FILE names, the script exchanges the
+# token for a key that speaks for this worker only. Without a name above, the worker then has the name of the host.
+#
 # Other environment variables:
 #   BLOOM_USER             the user that runs the agent; default: the user that called sudo, else a new user bloom-agent
 #   MEMBRIDGE_AGENT_KEY_FILE, and BLOOM_MAX_CONCURRENCY, BLOOM_LISTEN and the like: settings of the agent, see `bloom-runtime agent --help`
@@ -63,7 +66,18 @@ fi
 
 umask 077
 mkdir -p "$root$etc" "$root${run%/*}"
-if [ -n "${BLOOM_KEY_FILE:-}" ]; then
+if [ -n "${BLOOM_JOIN_TOKEN_FILE:-}" ]; then
+	[ -z "${BLOOM_KEY_FILE:-}" ] || die "BLOOM_KEY_FILE and BLOOM_JOIN_TOKEN_FILE are both set: use only one of them"
+	[ -r "$BLOOM_JOIN_TOKEN_FILE" ] || die "$BLOOM_JOIN_TOKEN_FILE can't be read: correct BLOOM_JOIN_TOKEN_FILE"
+	# The key is for one name, so the agent must not choose another.
+	[ -n "$NODE_ID" ] || NODE_ID=$(uname -n)
+	if "$bin" key enroll --server "$SERVER_URL" --key-file "$BLOOM_JOIN_TOKEN_FILE" -- "$NODE_ID" >"$root$etc/agent.key.new"; then
+		mv "$root$etc/agent.key.new" "$root$etc/agent.key"
+	else
+		rm -f "$root$etc/agent.key.new"
+		die "$NODE_ID was not enrolled. A join token can be used once: create another one, or leave BLOOM_JOIN_TOKEN_FILE out to go on with the key of an earlier run"
+	fi
+elif [ -n "${BLOOM_KEY_FILE:-}" ]; then
 	[ -r "$BLOOM_KEY_FILE" ] || die "$BLOOM_KEY_FILE can't be read: correct BLOOM_KEY_FILE"
 	cp "$BLOOM_KEY_FILE" "$root$etc/agent.key"
 elif [ ! -f "$root$etc/agent.key" ]; then

@@ -1,4 +1,4 @@
-//! Authentication by keys, and their scopes.
+//! The keys of the environment, and their scopes.
 
 use axum::http::HeaderMap;
 use axum::http::header::AUTHORIZATION;
@@ -6,15 +6,9 @@ use secrecy::{ExposeSecret, SecretString};
 use sha2::{Digest, Sha256};
 use subtle::{Choice, ConditionallySelectable, ConstantTimeEq};
 
-const KEY_HEADER: &str = "x-runtime-api-key";
+use bloom_core::api_key::Scope;
 
-/// What a request may do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Scope {
-    Admin,
-    Worker,
-    Read,
-}
+const KEY_HEADER: &str = "x-runtime-api-key";
 
 /// The configured keys as digests, so that a comparison takes the same time for every key that is sent.
 #[derive(Clone, Default)]
@@ -35,6 +29,10 @@ impl Keys {
         self.known.is_empty()
     }
 
+    pub fn has_admin(&self) -> bool {
+        self.known.iter().any(|(_, scope)| *scope == Scope::Admin)
+    }
+
     /// The scope of the request's key; admin if no keys are configured. `None` if the key is missing or wrong.
     pub fn scope(&self, headers: &HeaderMap) -> Option<Scope> {
         if self.is_empty() {
@@ -51,7 +49,7 @@ impl Keys {
     }
 }
 
-fn sent_key(headers: &HeaderMap) -> Option<&[u8]> {
+pub fn sent_key(headers: &HeaderMap) -> Option<&[u8]> {
     if let Some(key) = headers.get(KEY_HEADER) {
         return Some(key.as_bytes());
     }
@@ -60,7 +58,7 @@ fn sent_key(headers: &HeaderMap) -> Option<&[u8]> {
     scheme.eq_ignore_ascii_case(b"Bearer ").then(|| key.trim_ascii())
 }
 
-fn digest(key: &[u8]) -> [u8; 32] {
+pub fn digest(key: &[u8]) -> [u8; 32] {
     Sha256::digest(key).into()
 }
 

@@ -2,6 +2,7 @@
 //! costs no more memory than one that reads. It misses what was dropped, and gets the event `reset`.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::Arc;
 
 use axum::body::Bytes;
@@ -13,9 +14,39 @@ pub const MAX_BYTES: usize = 8 << 20;
 /// Limit of the number of pieces: each costs memory besides its bytes.
 const MAX_PIECES: usize = 1024;
 
+/// A piece of the stream, and which parts of it are about tasks of submit keys.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Piece {
+    pub bytes: Bytes,
+    owned: Arc<[Owned]>,
+    is_for_all: bool,
+}
+
+/// A part of a piece, and the submit key that created its task.
+pub type Owned = (Range<usize>, Arc<str>);
+
+impl Piece {
+    pub fn new(bytes: Bytes, owned: Vec<Owned>) -> Self {
+        Self { bytes, owned: owned.into(), is_for_all: false }
+    }
+
+    /// A piece that every stream gets.
+    pub fn for_all(bytes: Bytes) -> Self {
+        Self { bytes, owned: Arc::default(), is_for_all: true }
+    }
+
+    /// What a stream of this submit key gets of the piece; all of it without one.
+    pub fn for_owner(&self, owner: Option<&str>) -> Option<Bytes> {
+        let Some(owner) = owner.filter(|_| !self.is_for_all) else { return Some(self.bytes.clone()) };
+        let own: Vec<u8> =
+            self.owned.iter().filter(|(_, key)| **key == *owner).flat_map(|(part, _)| &self.bytes[part.clone()]).copied().collect();
+        (!own.is_empty()).then(|| own.into())
+    }
+}
+
 #[derive(Default)]
 struct Kept {
-    pieces: VecDeque<Bytes>,
+    pieces: VecDeque<Piece>,
     bytes: usize,
     /// The number of the oldest piece kept. Pieces are numbered consecutively.
     oldest: u64,
@@ -29,7 +60,7 @@ impl Kept {
 
     fn drop_oldest(&mut self) {
         if let Some(piece) = self.pieces.pop_front() {
-            self.bytes -= piece.len();
+            self.bytes -= piece.bytes.len();
             self.oldest += 1;
         }
     }
@@ -68,12 +99,12 @@ impl Backlog {
     }
 
     /// Adds a piece. A piece larger than [`MAX_BYTES`] would be dropped at once, so callers must not add one.
-    pub fn push(&self, piece: Bytes) {
+    pub fn push(&self, piece: Piece) {
         let mut kept = self.kept();
         if kept.readers == 0 {
             return;
         }
-        kept.bytes += piece.len();
+        kept.bytes += piece.bytes.len();
         kept.pieces.push_back(piece);
         while kept.bytes > MAX_BYTES || kept.pieces.len() > MAX_PIECES {
             kept.drop_oldest();
@@ -89,7 +120,7 @@ impl Backlog {
 
 impl Reader {
     /// Waits for the next piece. After [`Missed`], the reader continues with the oldest piece kept.
-    pub async fn next(&mut self) -> Result<Bytes, Missed> {
+    pub async fn next(&mut self) -> Result<Piece, Missed> {
         loop {
             self.news.mark_unchanged();
             {
@@ -124,8 +155,21 @@ impl Drop for Reader {
 mod tests {
     use super::*;
 
-    fn piece(bytes: usize) -> Bytes {
-        vec![b'x'; bytes].into()
+    fn piece(bytes: usize) -> Piece {
+        Piece::new(vec![b'x'; bytes].into(), Vec::new())
+    }
+
+    #[test]
+    fn a_submit_key_gets_its_own_parts() {
+        let owned = vec![(0..2, "a".into()), (2..3, "b".into()), (5..6, "a".into())];
+        let piece = Piece::new("aab..a".into(), owned);
+        let check =
+            |piece: &Piece, owner, expected: Option<&str>| assert_eq!(piece.for_owner(owner).as_deref(), expected.map(str::as_bytes));
+        check(&piece, None, Some("aab..a"));
+        check(&piece, Some("a"), Some("aaa"));
+        check(&piece, Some("b"), Some("b"));
+        check(&piece, Some("c"), None);
+        check(&Piece::for_all("reset".into()), Some("c"), Some("reset"));
     }
 
     #[tokio::test]
@@ -137,10 +181,10 @@ mod tests {
         }
         assert_eq!(slow.next().await, Err(Missed));
         for _ in 0..8 {
-            assert_eq!(slow.next().await.map(|piece| piece.len()), Ok(1 << 20));
+            assert_eq!(slow.next().await.map(|piece| piece.bytes.len()), Ok(1 << 20));
         }
         backlog.push(piece(1));
-        assert_eq!(slow.next().await.map(|piece| piece.len()), Ok(1), "a gap is reported once");
+        assert_eq!(slow.next().await.map(|piece| piece.bytes.len()), Ok(1), "a gap is reported once");
     }
 
     #[tokio::test]
@@ -171,6 +215,6 @@ mod tests {
         // The numbering continues, so a new reader has no gap.
         let mut three = backlog.reader();
         backlog.push(piece(2));
-        assert_eq!(three.next().await.map(|piece| piece.len()), Ok(2));
+        assert_eq!(three.next().await.map(|piece| piece.bytes.len()), Ok(2));
     }
 }

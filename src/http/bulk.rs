@@ -7,6 +7,7 @@ use super::answer::{HandlerResult, ok};
 use super::body::Content;
 use super::error::Error;
 use super::middleware::Caller;
+use super::own;
 use super::policy::Policy;
 use super::tasks::filter_of_body;
 use bloom_api::answers::BulkResult;
@@ -19,7 +20,7 @@ use bloom_core::task::{Status, TaskState};
 use bloom_engine as engine;
 use bloom_store::{Page, TaskFilter};
 
-pub const CANCEL: Policy = Policy::ADMIN;
+pub const CANCEL: Policy = Policy::ADMIN.or_submit();
 
 /// Cancels many tasks.
 ///
@@ -34,7 +35,7 @@ pub async fn cancel(State(app): State<AppState>, caller: Caller, body: Content) 
     apply(&app, &caller, body.read()?, &LIVE, |task| op::Cancel { task }.into()).await
 }
 
-pub const REQUEUE: Policy = Policy::ADMIN;
+pub const REQUEUE: Policy = Policy::ADMIN.or_submit();
 
 /// Queues many failed, dead or cancelled tasks again.
 ///
@@ -52,9 +53,9 @@ pub async fn requeue(State(app): State<AppState>, caller: Caller, body: Content)
 /// Only tasks in one of `statuses` count, so a client that repeats the call while there are more comes to an end.
 async fn apply(app: &AppState, caller: &Caller, bulk: Bulk, statuses: &[Status], op: fn(TaskId) -> Op) -> HandlerResult {
     let (ids, more) = match bulk.named {
-        Named::Ids(ids) => (ids, false),
+        Named::Ids(ids) => (own::tasks(app, caller, ids).await?, false),
         Named::Filter(filter) => match filter_of_body(&filter) {
-            Some(filter) => named_by(app, filter, statuses).await?,
+            Some(filter) => named_by(app, own::filter(caller, filter), statuses).await?,
             None => (Vec::new(), false),
         },
     };

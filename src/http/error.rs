@@ -127,13 +127,22 @@ impl From<Problems> for Error {
 impl From<Rejection> for Error {
     fn from(rejection: Rejection) -> Self {
         let status = match &rejection {
-            Rejection::TaskNotFound | Rejection::TaskOrLeaseNotFound | Rejection::LeaseNotFound | Rejection::WorkerNotFound => 404,
+            Rejection::TaskNotFound
+            | Rejection::TaskOrLeaseNotFound
+            | Rejection::LeaseNotFound
+            | Rejection::WorkerNotFound
+            | Rejection::KeyNotFound => 404,
             Rejection::NotTheActiveLease(_)
             | Rejection::WrongStatus { .. }
             | Rejection::CannotRequeue(_)
             | Rejection::CannotCancel(_)
             | Rejection::NotReady(_)
-            | Rejection::IdempotencyConflict => 409,
+            | Rejection::IdempotencyConflict
+            | Rejection::KeyExists(_)
+            | Rejection::TooManyKeys
+            | Rejection::WorkerTaken(_) => 409,
+            Rejection::JoinTokenGone => 401,
+            Rejection::JoinTokenFor(_) => 403,
             Rejection::UnknownDependencies(_) => return Self::field("depends_on", rejection.to_string()),
             Rejection::NoUrl(_) => 400,
             Rejection::NoWorker => 503,

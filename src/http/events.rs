@@ -14,6 +14,7 @@ use super::error::Error;
 use super::error_precedence::Ask;
 use super::hub::Follower;
 use super::middleware::Caller;
+use super::own;
 use super::path::TaskPath;
 use super::pieces;
 use super::policy::{Policy, Rate};
@@ -58,12 +59,13 @@ pub async fn send(State(app): State<AppState>, caller: Caller, path: TaskPath, b
         Ok(sent) => sent,
         Err(wrong) => return Err(app.most_important_error(&path, Ask::Events, raw, wrong.into()).await),
     };
+    own::lease(&app, &caller, path.known(), sent.lease_id.0).await?;
     let op = op::AppendEvents { task: path.id()?, lease: sent.lease_id.0, events: sent.events.map(NewEvent::from) };
     let reply::Recorded { newest } = app.engine.writers.submit(caller.command(op)).await?;
     ok(&Recorded { newest })
 }
 
-pub const LIST: Policy = Policy::READ.rate(Rate::Worker);
+pub const LIST: Policy = Policy::READ.rate(Rate::Worker).or_submit();
 
 /// Lists the events of a task, oldest first.
 ///

@@ -9,7 +9,7 @@ use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::backlog::{Backlog, Reader};
+use super::backlog::{Backlog, Piece, Reader};
 use super::watch::{RESET, tell};
 use bloom_core::ids::TaskId;
 use bloom_engine::{Changes, Engine};
@@ -90,7 +90,7 @@ impl Hub {
         }
         // If the changes can't be read, or are too large to send, the clients have to list again.
         if self.backlog.has_readers() && tell(engine, store, changes, &self.backlog).await.is_err() {
-            self.backlog.push(RESET);
+            self.backlog.push(Piece::for_all(RESET));
         }
     }
 
@@ -98,7 +98,7 @@ impl Hub {
         for sender in self.followed().values() {
             sender.send_replace(());
         }
-        self.backlog.push(RESET);
+        self.backlog.push(Piece::for_all(RESET));
     }
 
     fn followed(&self) -> MutexGuard<'_, HashMap<TaskId, watch::Sender<()>>> {

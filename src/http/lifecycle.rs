@@ -5,11 +5,11 @@ use axum::http::StatusCode;
 
 use super::AppState;
 use super::answer::{HandlerResult, json, ok};
-use super::auth::Scope;
 use super::body::{self, Content};
 use super::error::Error;
 use super::error_precedence::Ask;
 use super::middleware::Caller;
+use super::own;
 use super::path::TaskPath;
 use super::policy::{Policy, Rate};
 use super::show::{show_task, spec};
@@ -19,6 +19,7 @@ use bloom_api::error::ErrorText;
 use bloom_api::requests::{Heartbeat, NewLease, Release};
 use bloom_api::tasks::Task;
 use bloom_api::wire::Wire;
+use bloom_core::api_key::Scope;
 use bloom_core::command::{Holder, Op, Operation};
 use bloom_core::op;
 use bloom_core::reply::{self, StoredResult};
@@ -77,6 +78,7 @@ pub async fn heartbeat(State(app): State<AppState>, caller: Caller, path: TaskPa
         Ok(read) => read,
         Err(wrong) => return Err(app.most_important_error(&path, Ask::Heartbeat, raw, wrong).await),
     };
+    let holder = own::holder(&app, &caller, path.known(), holder).await?;
     let task = path.known().ok_or(Error::fixed(404, "Task or lease not found"))?;
     let task = app.engine.writers.submit(caller.command(op::Heartbeat { task, holder })).await?;
     let lease = active(&task)?;
@@ -86,9 +88,9 @@ pub async fn heartbeat(State(app): State<AppState>, caller: Caller, path: TaskPa
     ok(&Renewed { lease, expires_at, task: spec.as_deref().map(|spec| show_task(&app.engine, spec, &task)) })
 }
 
-/// A worker key is not bound to a worker, so a call with it must name the lease or the worker that it means.
+/// The worker key of the environment is not bound to a worker, so a call with it must name the lease or the worker that it means.
 fn named(caller: &Caller, holder: Holder) -> Result<Holder, Error> {
-    if caller.scope == Scope::Worker && holder == Holder::default() {
+    if caller.scope == Scope::Worker && caller.worker().is_none() && holder == Holder::default() {
         return Err(Error::field("lease_id", "Required with a worker key, unless worker_id is given"));
     }
     Ok(holder)
@@ -125,7 +127,7 @@ pub async fn complete(State(app): State<AppState>, caller: Caller, path: TaskPat
     if completion.output_bytes() > app.settings.max_output_bytes {
         return Err(output_too_long(&app));
     }
-    let holder = completion.holder();
+    let holder = own::holder(&app, &caller, path.known(), completion.holder()).await?;
     let command = completion.into_command(path.id()?, holder);
     let reply::Completed { task, result } = app.engine.writers.submit(caller.command(command)).await?;
     completed(&app, &task, result).await
@@ -173,11 +175,12 @@ pub async fn release(State(app): State<AppState>, caller: Caller, path: TaskPath
         Ok(release) => release,
         Err(wrong) => return Err(app.most_important_error(&path, Ask::Release, raw, wrong.into()).await),
     };
+    own::lease(&app, &caller, path.known(), release.lease_id.0).await?;
     let op = op::Release { task: path.id()?, lease: release.lease_id.0, reason: release.reason.0 };
     show_reply(&app, &caller, op).await
 }
 
-pub const CANCEL: Policy = Policy::ADMIN;
+pub const CANCEL: Policy = Policy::ADMIN.or_submit();
 
 /// Cancels a task.
 ///
@@ -196,7 +199,7 @@ pub async fn cancel(State(app): State<AppState>, caller: Caller, path: TaskPath,
     show_reply(&app, &caller, op::Cancel { task: path.id()? }).await
 }
 
-pub const REQUEUE: Policy = Policy::ADMIN;
+pub const REQUEUE: Policy = Policy::ADMIN.or_submit();
 
 /// Queues a failed, dead or cancelled task again.
 ///

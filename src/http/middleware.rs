@@ -6,23 +6,27 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::Instant;
 
+use axum::body::Body;
 use axum::extract::{FromRequestParts, MatchedPath, Request, State};
 use axum::http::header::{CONNECTION, RETRY_AFTER, X_CONTENT_TYPE_OPTIONS};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, Method};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use futures_util::StreamExt as _;
 use hyper::body::Body as _;
 use tokio::time::timeout_at;
 
-use super::auth::Scope;
+use super::answer::is_event_stream;
 use super::clients::{Peer, client_address};
 use super::error::{Cause, Error};
 use super::held::Share;
+use super::key_ring::Identity;
 use super::policy::{Policies, Policy, Rate, Time};
 use super::rate::{Limiter, Standing};
 use super::refusal::Refusal;
 use super::{AppState, Settings, body, host};
+use bloom_core::api_key::{ApiKey, Scope};
 use bloom_core::command::Command;
 use bloom_telemetry::Metrics;
 
@@ -40,13 +44,26 @@ const TIMED_OUT: Error = Error::Later("The request took too long and was aborted
 #[derive(Clone, Debug)]
 pub struct Caller {
     pub scope: Scope,
+    /// The named key of the request, if it has one.
+    pub key: Option<Arc<ApiKey>>,
     pub client: IpAddr,
     pub request_id: Arc<str>,
 }
 
 impl Caller {
+    /// The name of the submit key, which sees and changes only the tasks that it created. `None` for callers without that limit.
+    pub fn owner(&self) -> Option<&str> {
+        self.key.as_deref().filter(|key| key.scope == Scope::Submit).map(|key| key.name.as_str())
+    }
+
+    /// The only worker that the key speaks for. `None` for callers without that limit.
+    pub fn worker(&self) -> Option<&str> {
+        self.key.as_deref().filter(|key| key.scope == Scope::Worker).and_then(|key| key.worker.as_deref())
+    }
+
     pub fn command<O>(&self, op: O) -> Command<O> {
-        Command { op, request_id: Some(self.request_id.to_string()), epoch: None }
+        let key = self.key.as_ref().map(|key| key.name.as_str().into());
+        Command { op, request_id: Some(self.request_id.to_string()), key, epoch: None }
     }
 }
 
@@ -77,8 +94,8 @@ pub async fn middleware(State(Gate { app, policies }): State<Gate>, request: Req
     let pass = Pass::new(&app, &request, policy, template.is_some());
     let standing = pass.count(start);
     let mut response = match pass.admit(standing.as_ref(), &app.metrics) {
-        Ok(scope) => {
-            let caller = Caller { scope, client: pass.client, request_id: request_id.clone() };
+        Ok(Identity { scope, key }) => {
+            let caller = Caller { scope, key, client: pass.client, request_id: request_id.clone() };
             serve(&app, &pass, request, next, caller).await
         }
         Err(failure) => {
@@ -122,20 +139,34 @@ async fn serve(app: &AppState, pass: &Pass<'_>, request: Request, next: Next, ca
     {
         return Error::Later(trouble.text()).into_response();
     }
+    let key = caller.key.clone();
     request.extensions_mut().insert(caller);
     let answer = match pass.policy.time {
-        Time::Own => next.run(request).await,
+        Time::Own => tokio::select! {
+            answer = next.run(request) => answer,
+            () = app.ring.lapse(key.as_deref(), &app.engine.clock) => Refusal::Unauthorized.error().into_response(),
+        },
         Time::Limited => timeout_at(deadline, next.run(request)).await.unwrap_or_else(|_| TIMED_OUT.into_response()),
     };
     drop(held);
+    let answer = match key {
+        Some(key) if is_event_stream(&answer) => end_with_key(app.clone(), key, answer),
+        _ => answer,
+    };
     app.limits.held_of_answers.send(answer).await
+}
+
+/// Ends the stream when its key is revoked or expires.
+fn end_with_key(app: AppState, key: Arc<ApiKey>, stream: Response) -> Response {
+    let lapse = async move { app.ring.lapse(Some(&key), &app.engine.clock).await };
+    stream.map(|body| Body::from_stream(body.into_data_stream().take_until(Box::pin(lapse))))
 }
 
 /// What the middleware knows of a request before it admits it.
 struct Pass<'a> {
     policy: Policy,
     client: IpAddr,
-    scope: Result<Scope, Refusal>,
+    identity: Result<Identity, Refusal>,
     limiter: Option<&'a Limiter>,
     /// A second limit. If there is one, the headers of the answer describe it instead of the first.
     test_limiter: Option<&'a Limiter>,
@@ -154,13 +185,14 @@ impl<'a> Pass<'a> {
     fn new(app: &'a AppState, request: &Request, policy: Policy, exists: bool) -> Self {
         let settings = &app.settings;
         let peer = request.extensions().get::<Peer>().copied();
-        let key = settings.keys.scope(request.headers());
-        let scope = scope(settings, request, peer, policy, key);
+        let key = app.ring.identify(request.headers(), app.engine.clock.now());
+        let key_scope = key.as_ref().map(|key| key.scope);
+        let identity = identity(settings, request, peer, policy, key);
         let address = peer.map_or(IpAddr::V4(Ipv4Addr::LOCALHOST), |peer| peer.address.ip());
         // Requests with a wrong key count in the general limit on every route, so that no route allows more guesses than another.
-        let as_worker = key == Some(Scope::Worker) || (scope.is_ok() && policy.rate == Rate::Worker);
+        let as_worker = key_scope == Some(Scope::Worker) || (identity.is_ok() && policy.rate == Rate::Worker);
         let limiter = if as_worker { &app.limits.worker } else { &app.limits.general };
-        let is_limited = match scope {
+        let is_limited = match &identity {
             Ok(_) => policy.rate != Rate::Unlimited,
             // A page of another site must not use up the limit of the user whose browser sends the request.
             Err(refusal) => refusal.is_about_key(),
@@ -168,7 +200,7 @@ impl<'a> Pass<'a> {
         Self {
             policy,
             client: client_address(address, request.headers(), &settings.trusted_proxies),
-            scope,
+            identity,
             limiter: limiter.as_ref().filter(|_| is_limited),
             test_limiter: app.limits.test_connection.as_ref().filter(|_| is_limited && policy.rate == Rate::TestConnection),
             body_limit: (exists && !request.method().is_safe()).then(|| settings.body_limit(policy.body)),
@@ -184,28 +216,34 @@ impl<'a> Pass<'a> {
     }
 
     /// The rate limit is checked before the key.
-    fn admit(&self, told: Option<&Told<'_>>, metrics: &Metrics) -> Result<Scope, Error> {
+    fn admit(&self, told: Option<&Told<'_>>, metrics: &Metrics) -> Result<Identity, Error> {
         if told.is_some_and(|told| told.retry_sec.is_some()) {
             return Err(TOO_MANY);
         }
-        self.scope.map_err(|refusal| {
+        self.identity.clone().map_err(|refusal| {
             metrics.http_refused(refusal.reason());
             refusal.error()
         })
     }
 }
 
-/// The scope of this request.
-fn scope(settings: &Settings, request: &Request, peer: Option<Peer>, policy: Policy, key: Option<Scope>) -> Result<Scope, Refusal> {
+/// Whose request this is.
+fn identity(
+    settings: &Settings,
+    request: &Request,
+    peer: Option<Peer>,
+    policy: Policy,
+    key: Option<Identity>,
+) -> Result<Identity, Refusal> {
     let called = host::called(request.headers(), peer, &settings.trusted_proxies)?;
     host::check_host(called.as_ref(), request.headers(), request.version(), peer, settings)?;
     if !request.method().is_safe() || policy.writes() {
         host::check_site(request.headers(), called.as_ref(), settings)?;
     }
     match key {
-        _ if !policy.is_guarded() => Ok(Scope::Admin),
+        _ if !policy.is_guarded() => Ok(Identity::ADMIN),
         None => Err(Refusal::Unauthorized),
-        Some(scope) if policy.allows(scope) => Ok(scope),
+        Some(key) if policy.allows(key.scope) => Ok(key),
         Some(_) => Err(Refusal::Forbidden),
     }
 }

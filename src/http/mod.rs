@@ -19,10 +19,13 @@ mod held;
 mod host;
 mod hub;
 mod install;
+mod key_ring;
+mod keys;
 mod lifecycle;
 mod membridge;
 mod middleware;
 mod openapi;
+mod own;
 mod path;
 mod pieces;
 mod policy;
@@ -61,6 +64,7 @@ use bloom_telemetry::Metrics;
 use error::Error;
 use held::Budget;
 use hub::Hub;
+use key_ring::KeyRing;
 use policy::BodyLimit;
 use rate::Limiter;
 use stream::StreamLimits;
@@ -125,6 +129,7 @@ pub struct Shared {
     pub started: Instant,
     /// Ends the long polls and streams.
     pub shutdown: CancellationToken,
+    ring: KeyRing,
     limits: Limits,
     hub: Arc<Hub>,
     stream_limits: StreamLimits,
@@ -147,7 +152,7 @@ impl Deref for AppState {
 }
 
 impl AppState {
-    /// Starts the background task that notifies waiting requests of changes; it ends with `shutdown`.
+    /// Starts the background tasks that notify waiting requests of changes and keep the named keys up to date; they end with `shutdown`.
     pub fn new(
         engine: Engine,
         store: Store,
@@ -159,6 +164,8 @@ impl AppState {
     ) -> Self {
         let hub = Arc::new(Hub::default());
         tokio::spawn(hub.clone().run(engine.clone(), store.clone(), shutdown.clone()));
+        let ring = KeyRing::new(settings.keys.clone());
+        tokio::spawn(ring.clone().follow(engine.clone(), store.clone(), shutdown.clone()));
         let limits = Limits {
             general: Limiter::new(settings.rate_limit_per_minute),
             test_connection: Limiter::new(settings.test_connection_per_minute),
@@ -167,7 +174,20 @@ impl AppState {
             held_of_answers: Budget::new(settings.held_bytes),
         };
         let (started, stream_limits) = (Instant::now(), StreamLimits::new(server::shares(settings.max_connections).0));
-        Self(Arc::new(Shared { engine, store, agents, membridge, metrics, settings, started, shutdown, limits, hub, stream_limits }))
+        Self(Arc::new(Shared { engine, store, agents, membridge, metrics, settings, started, shutdown, ring, limits, hub, stream_limits }))
+    }
+
+    /// Reads the named keys. Before that, the server refuses them.
+    ///
+    /// # Errors
+    /// If the database fails.
+    pub async fn read_keys(&self) -> Result<(), bloom_store::Error> {
+        self.ring.read(&self.store).await?;
+        let count = self.ring.count();
+        if count > 0 && !self.ring.takes_named_keys() {
+            tracing::warn!(count, "the stored keys have no effect, because RUNTIME_API_KEY is not set: set it and start the server again");
+        }
+        Ok(())
     }
 }
 

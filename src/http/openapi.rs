@@ -15,7 +15,7 @@ use utoipa_axum::routes;
 
 use super::policy::{Policies, Policy, Rate};
 use super::{
-    AppState, agents, bulk, config, described, dispatch, events, install, lifecycle, membridge, probes, records, tasks, wait, watch,
+    AppState, agents, bulk, config, described, dispatch, events, install, keys, lifecycle, membridge, probes, records, tasks, wait, watch,
     worker_calls, workers,
 };
 use bloom_api::error::ErrorText;
@@ -97,6 +97,10 @@ pub fn routes() -> Routes {
         .add(routes!(config::set), config::SET)
         .add(routes!(config::test_connection), config::TEST_CONNECTION)
         .add(routes!(config::health), config::HEALTH)
+        .add(routes!(keys::create), keys::CREATE)
+        .add(routes!(keys::list), keys::LIST)
+        .add(routes!(keys::revoke), keys::REVOKE)
+        .add(routes!(keys::enroll), keys::ENROLL)
         .add(routes!(membridge::health), membridge::HEALTH)
         .add(routes!(membridge::projects), membridge::PROJECTS)
         .add(routes!(membridge::leadership), membridge::LEADERSHIP)

@@ -3,11 +3,16 @@
 use axum::extract::{FromRequestParts, Path};
 use axum::http::request::Parts;
 
+use super::AppState;
 use super::error::Error;
+use super::middleware::Caller;
+use super::own;
 use bloom_api::values::parse_id;
+use bloom_core::api_key::is_key_name;
+use bloom_core::command::Rejection;
 use bloom_core::ids::TaskId;
 
-/// `{id}` of a task.
+/// `{id}` of a task. For a submit key, other keys' tasks do not exist.
 pub struct TaskPath(Option<TaskId>);
 
 impl TaskPath {
@@ -20,15 +25,17 @@ impl TaskPath {
     }
 }
 
-impl<S: Send + Sync> FromRequestParts<S> for TaskPath {
+impl FromRequestParts<AppState> for TaskPath {
     type Rejection = Error;
 
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Error> {
-        Ok(Self(part(parts, state).await.and_then(|text| parse_id(&text))))
+    async fn from_request_parts(parts: &mut Parts, app: &AppState) -> Result<Self, Error> {
+        let caller = Caller::from_request_parts(parts, app).await?;
+        let Some(id) = part(parts, app).await.and_then(|text| parse_id(&text)) else { return Ok(Self(None)) };
+        Ok(Self(own::tasks(app, &caller, vec![id]).await?.pop()))
     }
 }
 
-/// `{id}` of a worker, its name.
+/// `{id}` of a worker, its name. A worker's key may name only its own worker.
 pub struct WorkerPath(Option<String>);
 
 impl WorkerPath {
@@ -37,12 +44,32 @@ impl WorkerPath {
     }
 }
 
-impl<S: Send + Sync> FromRequestParts<S> for WorkerPath {
+impl FromRequestParts<AppState> for WorkerPath {
+    type Rejection = Error;
+
+    async fn from_request_parts(parts: &mut Parts, app: &AppState) -> Result<Self, Error> {
+        let caller = Caller::from_request_parts(parts, app).await?;
+        let name = part(parts, app).await;
+        own::worker(app, &caller, name.as_deref().unwrap_or_default())?;
+        // No worker has a NUL in its name, and PostgreSQL would refuse the query.
+        Ok(Self(name.filter(|name| !name.contains('\0'))))
+    }
+}
+
+/// `{id}` of a named key, its name.
+pub struct KeyPath(Option<String>);
+
+impl KeyPath {
+    pub fn name(self) -> Result<String, Error> {
+        self.0.ok_or(Rejection::KeyNotFound.into())
+    }
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for KeyPath {
     type Rejection = Error;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Error> {
-        // No worker has a NUL in its name, and PostgreSQL would refuse the query.
-        Ok(Self(part(parts, state).await.filter(|name| !name.contains('\0'))))
+        Ok(Self(part(parts, state).await.filter(|name| is_key_name(name))))
     }
 }
 

@@ -4,18 +4,20 @@ use std::collections::HashMap;
 
 use axum::http::Method;
 
-use super::auth::Scope;
+use bloom_core::api_key::Scope;
 
 /// What a route requires, and its limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy {
     pub access: Access,
+    /// Whether a submit key opens the route too. Its handler then shows and changes only the tasks of that key.
+    pub submit: bool,
     pub rate: Rate,
     pub time: Time,
     pub body: BodyLimit,
 }
 
-/// The key that opens the route. Routes for worker and admin keys may change the database.
+/// The key that opens the route. All but those that a read key opens may change the database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// No key is needed.
@@ -23,6 +25,8 @@ pub enum Access {
     Read,
     Worker,
     Admin,
+    /// A join token, or the admin key, whose call the handler refuses with an explanation.
+    Join,
 }
 
 /// Which limits on requests per minute the route counts in.
@@ -52,10 +56,17 @@ pub enum BodyLimit {
 }
 
 impl Policy {
-    pub const OPEN: Self = Self { access: Access::Open, rate: Rate::Unlimited, time: Time::Limited, body: BodyLimit::Usual };
+    pub const OPEN: Self = Self { access: Access::Open, submit: false, rate: Rate::Unlimited, time: Time::Limited, body: BodyLimit::Usual };
     pub const READ: Self = Self { access: Access::Read, rate: Rate::General, ..Self::OPEN };
     pub const ADMIN: Self = Self { access: Access::Admin, rate: Rate::General, ..Self::OPEN };
     pub const WORKER: Self = Self { access: Access::Worker, rate: Rate::Worker, ..Self::OPEN };
+
+    pub const JOIN: Self = Self { access: Access::Join, rate: Rate::General, ..Self::OPEN };
+
+    /// A submit key opens the route too.
+    pub const fn or_submit(self) -> Self {
+        Self { submit: true, ..self }
+    }
 
     pub const fn rate(self, rate: Rate) -> Self {
         Self { rate, ..self }
@@ -76,14 +87,16 @@ impl Policy {
 
     /// Whether the route may change the database.
     pub fn writes(&self) -> bool {
-        matches!(self.access, Access::Worker | Access::Admin)
+        matches!(self.access, Access::Worker | Access::Admin | Access::Join)
     }
 
     pub fn allows(&self, scope: Scope) -> bool {
         match scope {
             Scope::Admin => true,
+            Scope::Submit => self.submit || self.access == Access::Open,
             Scope::Worker => matches!(self.access, Access::Open | Access::Worker),
             Scope::Read => matches!(self.access, Access::Open | Access::Read),
+            Scope::Join => matches!(self.access, Access::Open | Access::Join),
         }
     }
 }
@@ -138,6 +151,32 @@ mod tests {
             "workers/{id}/heartbeat",
         ];
         assert_eq!(opened, expected.map(|path| format!("POST /api/runtime/{path}")));
+    }
+
+    #[test]
+    fn a_submit_key_opens_what_concerns_tasks() {
+        let opened = routes(|policy| policy.is_guarded() && policy.allows(Scope::Submit));
+        let expected = [
+            "GET artifacts",
+            "GET llm-tasks",
+            "GET llm-tasks/{id}",
+            "GET llm-tasks/{id}/events",
+            "GET llm-tasks/{id}/result",
+            "GET llm-tasks/{id}/wait",
+            "GET watch",
+            "POST llm-tasks",
+            "POST llm-tasks/{id}/cancel",
+            "POST llm-tasks/{id}/requeue",
+            "POST llm-tasks:batch",
+            "POST llm-tasks:cancel",
+            "POST llm-tasks:requeue",
+        ];
+        assert_eq!(opened, expected.map(|route| route.replacen(' ', " /api/runtime/", 1)));
+    }
+
+    #[test]
+    fn a_join_token_opens_the_enrollment_only() {
+        assert_eq!(routes(|policy| policy.is_guarded() && policy.allows(Scope::Join)), ["POST /api/runtime/enroll"]);
     }
 
     #[test]

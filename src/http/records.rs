@@ -6,6 +6,8 @@ use uuid::Uuid;
 use super::AppState;
 use super::answer::{HandlerResult, ok, page};
 use super::error::Error;
+use super::middleware::Caller;
+use super::own;
 use super::pieces;
 use super::policy::Policy;
 use super::show::{Query, show_lease};
@@ -49,21 +51,27 @@ pub async fn leases(State(app): State<AppState>, Query(params): Query) -> Handle
     page(&rows.iter().map(show_lease).collect::<Vec<_>>(), next)
 }
 
-pub const ARTIFACTS: Policy = Policy::READ;
+pub const ARTIFACTS: Policy = Policy::READ.or_submit();
 
 /// Lists artifacts, newest first.
 ///
 /// Each completion stores one artifact: the output of the run if it succeeded. The header `Link` leads to the next page.
+/// A submit key must name one of its tasks.
 #[utoipa::path(
     get, path = "/api/runtime/artifacts", operation_id = "listArtifacts", tag = "records", params(PageParams, ArtifactParams),
     responses((status = 200, description = "A page of artifacts.", body = Vec<Artifact>))
 )]
-pub async fn artifacts(State(app): State<AppState>, Query(params): Query) -> HandlerResult {
+pub async fn artifacts(State(app): State<AppState>, caller: Caller, Query(params): Query) -> HandlerResult {
     let page_wanted = page_of(&params)?;
     let task = match params.get("task_id").map(parse_id) {
         Some(None) => return ok(&[(); 0]),
         task => task.flatten(),
     };
+    match task {
+        None if caller.owner().is_some() => return Err(Error::field("task_id", "Required with a submit key: the task of the artifacts")),
+        Some(task) if own::tasks(&app, &caller, vec![task]).await?.is_empty() => return ok(&[(); 0]),
+        _ => {}
+    }
     let Listing { rows: mut sizes, cut: is_short } = app.store.artifact_sizes(task, &page_wanted).await?;
     let next = cut(&mut sizes, is_short, &params, "/api/runtime/artifacts", |(id, _)| *id);
     let read = |app: AppState, ids: Vec<Uuid>| async move { pieces::rows(app.store.artifacts(&ids).await?.iter().map(Artifact::from)) };

@@ -1,5 +1,6 @@
 //! Server-sent events, and the number of requests that may wait at a time.
 
+use super::answer::EVENT_STREAM;
 use super::clients::{Place, Shares};
 use super::error::Error;
 use super::middleware::Caller;
@@ -70,7 +71,7 @@ pub fn event_stream(frames: impl Stream<Item = Bytes> + Send + 'static) -> Respo
     let frames = futures_util::stream::once(async { KEEP_ALIVE }).chain(frames).map(Ok::<_, Infallible>);
     let mut response = Response::new(Body::from_stream(frames));
     let headers = response.headers_mut();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+    headers.insert(CONTENT_TYPE, EVENT_STREAM);
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
     headers.insert(HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"));
     response

@@ -10,6 +10,7 @@ use super::answer::{HandlerResult, json, ok};
 use super::body::Content;
 use super::error::Error;
 use super::middleware::Caller;
+use super::own;
 use super::path::TaskPath;
 use super::pieces;
 use super::policy::Policy;
@@ -31,7 +32,7 @@ use bloom_store::{Listing, Page, TaskFilter};
 const MOST_RUNS: i64 = 50;
 const MAX_IDEMPOTENCY_KEY: usize = 255;
 
-pub const CREATE: Policy = Policy::ADMIN;
+pub const CREATE: Policy = Policy::ADMIN.or_submit();
 
 /// Creates a task.
 ///
@@ -56,7 +57,7 @@ pub async fn create(State(app): State<AppState>, caller: Caller, headers: Header
     json(if *existed { StatusCode::OK } else { StatusCode::CREATED }, &show_task(&app.engine, spec, state))
 }
 
-pub const CREATE_BATCH: Policy = Policy::ADMIN;
+pub const CREATE_BATCH: Policy = Policy::ADMIN.or_submit();
 
 /// Creates many tasks, all of them or none.
 ///
@@ -77,6 +78,7 @@ pub async fn create_batch(State(app): State<AppState>, caller: Caller, body: Con
 }
 
 async fn submit(app: &AppState, caller: &Caller, tasks: Vec<TaskSpec>) -> Result<Vec<CreatedTask>, Error> {
+    let tasks = own::specs(app, caller, tasks).await?;
     Ok(app.engine.writers.submit(caller.command(op::Create { tasks })).await?)
 }
 
@@ -91,7 +93,7 @@ fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Error> {
     }
 }
 
-pub const LIST: Policy = Policy::READ;
+pub const LIST: Policy = Policy::READ.or_submit();
 
 /// Lists tasks, newest first.
 ///
@@ -100,9 +102,10 @@ pub const LIST: Policy = Policy::READ;
     get, path = "/api/runtime/llm-tasks", operation_id = "listTasks", tag = "tasks", params(PageParams, StatusParam<Status>, TaskParams),
     responses((status = 200, description = "A page of tasks.", body = Vec<Task>))
 )]
-pub async fn list(State(app): State<AppState>, Query(params): Query) -> HandlerResult {
+pub async fn list(State(app): State<AppState>, caller: Caller, Query(params): Query) -> HandlerResult {
     let page_wanted = page_of(&params)?;
     let Some(filter) = filter_of_params(&params)? else { return ok(&[(); 0]) };
+    let filter = own::filter(&caller, filter);
     let Listing { rows: mut sizes, cut: is_short } = app.store.task_sizes(&filter, &page_wanted).await?;
     let next = cut(&mut sizes, is_short, &params, PATH, |(id, _)| *id);
     show(&app, sizes, next, filter).await
@@ -131,6 +134,7 @@ fn filter_of_params(params: &Params) -> Result<Option<TaskFilter>, Error> {
         agent_slug: params.text("agent_slug")?,
         context_id: params.text("context_id")?,
         worker_id: params.text("worker_id")?,
+        owner: None,
         labels: params.labels()?.into_iter().map(|label| (label.name, label.value)).collect(),
         created_after: params.moment("created_after")?,
         created_before: params.moment("created_before")?,
@@ -146,6 +150,7 @@ pub fn filter_of_body(filter: &Filter) -> Option<TaskFilter> {
         agent_slug: filter.agent_slug.0.clone(),
         context_id: filter.context_id.0.clone(),
         worker_id: filter.worker_id.0.clone(),
+        owner: None,
         labels: filter.pairs().collect(),
         created_after,
         created_before,
@@ -176,7 +181,7 @@ pub async fn runs(State(app): State<AppState>) -> HandlerResult {
     show(&app, newest.rows, None, filter).await
 }
 
-pub const GET: Policy = Policy::READ;
+pub const GET: Policy = Policy::READ.or_submit();
 
 /// Shows one task.
 ///
@@ -194,7 +199,7 @@ pub async fn get(State(app): State<AppState>, path: TaskPath) -> HandlerResult {
     ok(&show_task(&app.engine, &row.spec, &row.state))
 }
 
-pub const RESULT: Policy = Policy::READ;
+pub const RESULT: Policy = Policy::READ.or_submit();
 
 /// Shows the newest result of a task.
 ///

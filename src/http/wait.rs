@@ -20,7 +20,7 @@ use bloom_api::tasks::Task;
 /// How often waiting requests read the database in case they missed a notification.
 pub const LOOK_EVERY: Duration = Duration::from_secs(5);
 
-pub const WAIT: Policy = Policy::READ.waits();
+pub const WAIT: Policy = Policy::READ.waits().or_submit();
 
 /// Waits for the end of a task.
 ///

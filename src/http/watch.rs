@@ -9,11 +9,12 @@ use axum::extract::State;
 use axum::http::HeaderMap;
 use futures_util::{StreamExt, stream};
 use serde::Serialize;
+use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use super::AppState;
 use super::answer::HandlerResult;
-use super::backlog::{self, Backlog, Reader};
+use super::backlog::{self, Backlog, Owned, Piece, Reader};
 use super::error::Error;
 use super::middleware::Caller;
 use super::policy::Policy;
@@ -34,19 +35,21 @@ const PIECE_BYTES: usize = 256 << 10;
 const TASKS_AT_ONCE: usize = 16;
 const TOO_MUCH: Error = Error::Later("This change is too large for a stream");
 
-pub const WATCH: Policy = Policy::READ;
+pub const WATCH: Policy = Policy::READ.or_submit();
 
 /// Streams all changes.
 ///
 /// Events are `task`, `lease` and `worker` with the whole object, and `removed` with its kind and id. After `reset`, which is sent after a
-/// gap or a change that is too large, the client must list the objects again.
+/// gap or a change that is too large, the client must list the objects again. A submit key gets the tasks that it created and their
+/// leases, without `removed`.
 #[utoipa::path(
     get, path = "/api/runtime/watch", operation_id = "watch", tag = "events",
     responses((status = 200, description = "A stream that does not end.", body = String, content_type = "text/event-stream"))
 )]
 pub async fn watch(State(app): State<AppState>, caller: Caller, headers: HeaderMap) -> HandlerResult {
     let permit = app.stream_limits.watches.take(&caller)?;
-    let watching = Watching { reader: app.hub.watch(), shutdown: app.shutdown.clone(), _permit: permit };
+    let owner = caller.owner().map(str::to_owned);
+    let watching = Watching { reader: app.hub.watch(), owner, shutdown: app.shutdown.clone(), _permit: permit };
     // A client that reconnects has missed the changes in between.
     let missed = headers.contains_key("last-event-id").then_some(RESET);
     Ok(event_stream(stream::iter(missed).chain(stream::unfold(watching, Watching::next))))
@@ -54,18 +57,26 @@ pub async fn watch(State(app): State<AppState>, caller: Caller, headers: HeaderM
 
 struct Watching {
     reader: Reader,
+    /// The submit key, which gets only what is about its tasks.
+    owner: Option<String>,
     shutdown: CancellationToken,
     _permit: Permit,
 }
 
 impl Watching {
     async fn next(mut self) -> Option<(Bytes, Self)> {
-        let piece = tokio::select! {
-            piece = self.reader.next() => piece.unwrap_or(RESET),
-            () = tokio::time::sleep(KEEP_ALIVE_EVERY) => KEEP_ALIVE,
-            () = self.shutdown.cancelled() => return None,
-        };
-        Some((piece, self))
+        // Pieces that are not for this stream must not delay its signs of life.
+        let silence_ends = Instant::now() + KEEP_ALIVE_EVERY;
+        loop {
+            let piece = tokio::select! {
+                piece = self.reader.next() => piece.map_or(Some(RESET), |piece| piece.for_owner(self.owner.as_deref())),
+                () = sleep_until(silence_ends) => Some(KEEP_ALIVE),
+                () = self.shutdown.cancelled() => return None,
+            };
+            if let Some(piece) = piece {
+                return Some((piece, self));
+            }
+        }
     }
 }
 
@@ -74,18 +85,18 @@ impl Watching {
 /// # Errors
 /// The rows could not be read, or the change is larger than the backlog: the clients must list the objects again.
 pub async fn tell(engine: &Engine, store: &Store, changes: &Changes, backlog: &Backlog) -> Result<(), Error> {
-    let mut frames = Frames { backlog, piece: Vec::new(), left: backlog::MAX_BYTES };
+    let mut frames = Frames { backlog, piece: Vec::new(), owned: Vec::new(), left: backlog::MAX_BYTES };
     for tasks in changes.tasks.chunks(TASKS_AT_ONCE) {
         tell_tasks(engine, store, tasks, &mut frames).await?;
     }
     for worker in &changes.workers {
-        frames.add("worker", &show_worker(engine, worker))?;
+        frames.add("worker", &show_worker(engine, worker), None)?;
     }
     for id in &changes.removed_tasks {
-        frames.add("removed", &Gone { kind: "task".into(), id: id.to_string().into() })?;
+        frames.add("removed", &Gone { kind: "task".into(), id: id.to_string().into() }, None)?;
     }
     for id in &changes.removed_workers {
-        frames.add("removed", &Gone { kind: "worker".into(), id: id.into() })?;
+        frames.add("removed", &Gone { kind: "worker".into(), id: id.into() }, None)?;
     }
     frames.send();
     Ok(())
@@ -99,15 +110,17 @@ async fn tell_tasks(engine: &Engine, store: &Store, tasks: &[Arc<TaskState>], fr
     for state in tasks {
         // The task was removed meanwhile, which is reported by a change of its own.
         let Some(spec) = specs.get(&state.id) else { continue };
-        frames.add("task", &show_task(engine, spec, state))?;
+        let owner = spec.owner.as_deref();
+        frames.add("task", &show_task(engine, spec, state), owner)?;
         match Lease::active(state) {
-            Some(lease) => frames.add("lease", &lease)?,
+            Some(lease) => frames.add("lease", &lease, owner)?,
             None => ended.extend(state.last_lease.as_ref().map(|lease| lease.id)),
         }
     }
     if !ended.is_empty() {
         for lease in &store.past_leases(&ended).await? {
-            frames.add("lease", &show_lease(lease))?;
+            let owner = specs.get(&lease.task_id).and_then(|spec| spec.owner.as_deref());
+            frames.add("lease", &show_lease(lease), owner)?;
         }
     }
     Ok(())
@@ -117,13 +130,15 @@ async fn tell_tasks(engine: &Engine, store: &Store, tasks: &[Arc<TaskState>], fr
 struct Frames<'a> {
     backlog: &'a Backlog,
     piece: Vec<u8>,
+    /// The parts of the piece that are about tasks of submit keys.
+    owned: Vec<Owned>,
     /// Bytes that this commit may still take.
     left: usize,
 }
 
 impl Frames<'_> {
     /// All frames have the same id, which only makes a client that reconnects send `Last-Event-ID`.
-    fn add(&mut self, event: &str, data: &impl Serialize) -> Result<(), Error> {
+    fn add(&mut self, event: &str, data: &impl Serialize, owner: Option<&str>) -> Result<(), Error> {
         let begun = self.piece.len();
         self.piece.extend_from_slice(b"id: 1\nevent: ");
         self.piece.extend_from_slice(event.as_bytes());
@@ -136,16 +151,18 @@ impl Frames<'_> {
             let last = self.piece.split_off(begun);
             self.send();
             self.piece = last;
-            if frame > PIECE_BYTES {
-                self.send();
-            }
+        }
+        let end = self.piece.len();
+        self.owned.extend(owner.map(|owner| (end - frame..end, owner.into())));
+        if frame > PIECE_BYTES {
+            self.send();
         }
         Ok(())
     }
 
     fn send(&mut self) {
         if !self.piece.is_empty() {
-            self.backlog.push(std::mem::take(&mut self.piece).into());
+            self.backlog.push(Piece::new(std::mem::take(&mut self.piece).into(), std::mem::take(&mut self.owned)));
         }
     }
 }

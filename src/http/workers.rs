@@ -11,6 +11,7 @@ use super::answer::{HandlerResult, json, ok};
 use super::body::Content;
 use super::error::Error;
 use super::middleware::Caller;
+use super::own;
 use super::path::{WorkerPath, is_dots};
 use super::pieces;
 use super::policy::{Policy, Rate};
@@ -102,6 +103,7 @@ pub const REGISTER: Policy = Policy::WORKER.rate(Rate::General);
 )]
 pub async fn register(State(app): State<AppState>, caller: Caller, body: Content) -> HandlerResult {
     let change = WorkerChange::from(body.read::<NewWorker>()?);
+    own::worker(&app, &caller, &change.id)?;
     // A worker with such a name that was registered before names were checked is still accepted.
     if is_dots(&change.id) && app.store.worker(&change.id).await?.is_none() {
         return Err(Error::field("name", "Must not be . or .., because no URL can name such a worker: choose another name"));

@@ -78,7 +78,7 @@ impl Context {
         O: Operation + Into<Op>,
     {
         let Some(epoch) = self.leadership.epoch() else { return Ok(None) };
-        let commands = ops.into_iter().map(|op| Command { op, request_id: None, epoch: Some(epoch) }).collect();
+        let commands = ops.into_iter().map(|op| Command { op, request_id: None, key: None, epoch: Some(epoch) }).collect();
         match self.engine.writers.submit_all(commands).await.into_iter().collect() {
             Ok(replies) => Ok(Some(replies)),
             Err(Error::Rejected(Rejection::NotLeader)) => {

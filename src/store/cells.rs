@@ -11,6 +11,7 @@ use sqlx::{Decode, Postgres, Row as _, Sqlite, Type as SqlType};
 use uuid::Uuid;
 
 use super::error::Error;
+use bloom_core::api_key;
 use bloom_core::audit::{Action, EntityType};
 use bloom_core::task::{EventKind, Format, LeaseStatus, Origin, Outcome, Parked, Reason, Session, Status};
 use bloom_core::worker::{Capabilities, DispatchMode, WorkerStatus};
@@ -146,7 +147,7 @@ macro_rules! stored_as_word {
     };
 }
 stored_as_word!(Status, Session, Format, Reason, Parked, Origin, LeaseStatus, Outcome, EventKind);
-stored_as_word!(WorkerStatus, DispatchMode, Action, EntityType);
+stored_as_word!(WorkerStatus, DispatchMode, Action, EntityType, api_key::Scope);
 
 macro_rules! stored_as_json {
     ($($rust:ty),+) => {

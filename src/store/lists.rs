@@ -45,6 +45,8 @@ pub struct TaskFilter {
     pub context_id: Option<String>,
     /// The worker that a task shows: that of its active lease, or of the lease with which it ended.
     pub worker_id: Option<String>,
+    /// The submit key that created the tasks.
+    pub owner: Option<String>,
     pub labels: Vec<(String, String)>,
     /// Only tasks that were created after this time.
     pub created_after: Option<Ms>,
@@ -168,8 +170,9 @@ impl TaskFilter {
         let rare = self.status.is_some_and(|status| !matches!(status, Status::Queued));
         // Finished tasks of an agent have an index of their own. Of the unfinished ones, only queued tasks can be many.
         let finished_of_agent = is_finished && self.agent_slug.is_some();
-        let of_spec = self.context_id.is_some() || (self.agent_slug.is_some() && !finished_of_agent);
-        let spec_leads = self.context_id.is_some() || (self.agent_slug.is_some() && self.worker_id.is_none() && !rare);
+        let of_spec = self.context_id.is_some() || self.owner.is_some() || (self.agent_slug.is_some() && !finished_of_agent);
+        let spec_leads =
+            self.context_id.is_some() || self.owner.is_some() || (self.agent_slug.is_some() && self.worker_id.is_none() && !rare);
         let with_spec = wanted == Wanted::Sizes || of_spec;
         // SQLite joins a CROSS JOIN in the order in which it is written; PostgreSQL's planner chooses the order.
         let (from, id) = match (self.labels.is_empty(), spec_leads) {
@@ -198,6 +201,7 @@ impl TaskFilter {
             }
         }
         build.equal("t.context_id = ", self.context_id.as_deref());
+        build.equal("t.owner = ", self.owner.as_deref());
         if finished_of_agent {
             build.text.push_str(" AND s.finished_at IS NOT NULL");
         }

@@ -11,6 +11,7 @@ use super::error::Error;
 use super::table::{ReadRow, WriteRow as _, row};
 use super::{reads, records, rows};
 use bloom_core::Ms;
+use bloom_core::api_key::ApiKey;
 use bloom_core::command::Keys;
 use bloom_core::ids::{LeaseId, TaskId, WorkerId};
 use bloom_core::task::{PastLease, TaskSpec, TaskState};
@@ -81,6 +82,9 @@ statement!(LOCK_ALL_WORKERS, |d| "{}", lock_workers("", &d.clock(1), d.lock()));
 statement!(LOCK_ALL_FREE_WORKERS, |d| "{}", lock_workers("", &d.clock(1), d.skip_locked()));
 statement!(WORKERS_THERE, |d| "SELECT id FROM workers WHERE id {}", d.any(Type::Text, 1));
 statement!(SLOTS, |d| "SELECT worker_id, slot FROM task_state WHERE slot IS NOT NULL AND worker_id {}", d.any(Type::Text, 1));
+// Two statements: keys that were added while this one waited for locks are missing in its snapshot.
+statement!(LOCK_API_KEYS, |d| "SELECT name FROM api_keys ORDER BY name {}", d.lock());
+statement!(LOCK_FREE_API_KEYS, |d| "SELECT name FROM api_keys ORDER BY name {}", d.skip_locked());
 statement!(PAST_LEASES, |d| "SELECT {} FROM leases WHERE id {}", records::LEASE.names(""), d.any(Type::Uuid, 1));
 
 /// Loads the rows of all keys; a key without a row is recorded as absent. With `skip_locked`, rows that other transactions have locked
@@ -91,6 +95,7 @@ pub(super) async fn load(conn: &mut Conn, time: Option<Ms>, keys: &Keys, skip_lo
     load.observe_workers(keys).await?;
     load.lock_workers(keys).await?;
     load.lock_tasks().await?;
+    load.lock_api_keys(keys).await?;
     load.read_after_locking(keys).await?;
     if load.loaded.now == 0 {
         load.loaded.now = super::time_of(load.conn, time).await?;
@@ -237,6 +242,21 @@ impl Load<'_> {
         }
         for id in self.tasks.iter().filter(|id| !self.loaded.locked_tasks.contains(*id)) {
             self.loaded.tasks.entry(*id).or_insert(None);
+        }
+        Ok(())
+    }
+
+    async fn lock_api_keys(&mut self, keys: &Keys) -> Result<(), Error> {
+        if !keys.api_keys {
+            return Ok(());
+        }
+        let lock = if self.skip_locked { &LOCK_FREE_API_KEYS } else { &LOCK_API_KEYS };
+        let locked = self.conn.fetch(lock, Args::new()).await?;
+        let found = super::all(&self.conn.fetch(&reads::API_KEYS, Args::new()).await?, ApiKey::read)?;
+        // Keys that another transaction has just added are not locked here; their names are taken in any case.
+        self.loaded.locked_api_keys = self.skip_locked && locked.len() < found.len();
+        if !self.loaded.locked_api_keys {
+            self.loaded.api_keys = Some(found.into_iter().map(|key| (key.name.clone(), key)).collect());
         }
         Ok(())
     }

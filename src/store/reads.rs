@@ -11,6 +11,7 @@ use super::page::fitting;
 use super::table::ReadRow;
 use super::{Store, all, first, records, rows};
 use bloom_core::Ms;
+use bloom_core::api_key::ApiKey;
 use bloom_core::ids::{LeaseId, TaskId, WorkerId};
 use bloom_core::task::{LeaseStatus, RunResult, TaskEvent, TaskSpec, TaskState};
 use bloom_core::worker::{Worker, WorkerStatus};
@@ -54,6 +55,8 @@ statement!(
     |_d| "SELECT {} FROM task_events WHERE task_id = $1 AND number > $2 AND number <= $3 ORDER BY number",
     records::EVENT.names("")
 );
+statement!(pub(super) API_KEYS, |_d| "SELECT {} FROM api_keys ORDER BY name", records::API_KEY.names(""));
+statement!(OWNED, |d| "SELECT id FROM tasks WHERE id {} AND owner = $2", d.any(Type::Uuid, 1));
 statement!(pub(super) SETTINGS, "SELECT key, value FROM settings ORDER BY key");
 
 /// What a list of workers is sorted and filtered by.
@@ -133,6 +136,16 @@ impl Store {
     /// The task's events after number `after`, up to number `last`, oldest first.
     pub async fn events_up_to(&self, task: TaskId, after: i64, last: i64) -> Result<Vec<TaskEvent>, Error> {
         all(&self.pool().fetch(&EVENTS, Args::new().uuid(task).int(after).int(last)).await?, ReadRow::read)
+    }
+
+    /// The named keys of the API, by name.
+    pub async fn api_keys(&self) -> Result<Vec<ApiKey>, Error> {
+        all(&self.pool().fetch(&API_KEYS, Args::new()).await?, ReadRow::read)
+    }
+
+    /// Those of these tasks that this submit key created.
+    pub async fn owned(&self, ids: &[TaskId], owner: &str) -> Result<Vec<TaskId>, Error> {
+        all(&self.pool().fetch(&OWNED, Args::new().uuids(ids).text(owner)).await?, |row| row.take())
     }
 
     pub async fn settings(&self) -> Result<Vec<(String, String)>, Error> {

@@ -1,9 +1,10 @@
-//! The rows of leases, results, events, workers, audit entries and wake-ups.
+//! The rows of leases, results, events, workers, audit entries, keys and wake-ups.
 
 use uuid::Uuid;
 
 use super::error::Error;
 use super::table::{part, row};
+use bloom_core::api_key::ApiKey;
 use bloom_core::audit::AuditEntry;
 use bloom_core::task::{PastLease, RunResult, TaskEvent, Usage};
 use bloom_core::wakeup::{Subject, Wakeup};
@@ -43,6 +44,10 @@ row! {
     pub(super) AUDIT: audit as audit_row of entry: AuditEntry {
         id, timestamp, action, entity_type, entity_id, actor, detail, request_id,
     }
+}
+
+row! {
+    pub(super) API_KEY: api_keys as api_keys_row of key: ApiKey { name, digest, scope, worker, created_at, expires_at, created_by }
 }
 
 row! {

@@ -6,9 +6,9 @@ use bloom_core::cache::{priority, rank};
 use bloom_core::task::{ActiveLease, Failure, LastLease, TaskSpec, TaskState, Usage};
 
 row! {
-    pub(super) SPEC: tasks as tasks_row of spec: TaskSpec {
+    pub(super) SPEC: tasks as tasks_row_2 of spec: TaskSpec {
         id, context_id, agent_slug, prompt, context_hints, timeout_sec, budget, desired_format, max_attempts, priority, not_before,
-        depends_on, exclusive_key, idempotency_key, labels, session, model, ttl_after_finished_sec,
+        depends_on, exclusive_key, idempotency_key, labels, session, model, ttl_after_finished_sec, owner,
     }
 }
 

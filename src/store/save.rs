@@ -53,6 +53,8 @@ statement!(
     |d| "UPDATE wakeups SET cursor = v.cursor FROM {} WHERE wakeups.id = v.id AND (wakeups.cursor IS NULL OR wakeups.cursor < v.cursor)",
     d.rows(Reached::ROW, 1)
 );
+statement!(REMOVE_API_KEYS, |d| "DELETE FROM api_keys WHERE name {}", d.any(Type::Text, 1));
+statement!(INSERT_API_KEYS, |d| "{}", d.insert(&records::API_KEY, ""));
 statement!(INSERT_AUDIT, |d| "{}", d.insert(&records::AUDIT, ""));
 
 /// The part of the loaded rows that the save depends on.
@@ -85,6 +87,7 @@ pub(super) fn save<'a>(script: &mut Script<'a>, set: &'a WorkingSet, before: &Be
     prune_events(script, &dirty.events);
     save_workers(script, set, before);
     save_wakeups(script, dirty);
+    save_api_keys(script, set);
     write(script, &UPSERT_SETTINGS, dirty.settings.iter().map(|(key, value)| Setting { key, value }));
     write(script, &INSERT_AUDIT, &dirty.audit);
 }
@@ -169,6 +172,18 @@ fn save_workers<'a>(script: &mut Script<'a>, set: &'a WorkingSet, before: &Befor
     write(script, &UPDATE_WORKERS, written().filter(is_known));
     let seen = dirty.seen.iter().filter_map(present).map(|worker| Seen { worker_id: &worker.id, last_seen: worker.last_seen });
     write(script, &UPSERT_SEEN, seen);
+}
+
+/// A key may get the name of one that the batch removes, so the removal comes first.
+fn save_api_keys<'a>(script: &mut Script<'a>, set: &'a WorkingSet) {
+    if !set.dirty.removed_api_keys.is_empty() {
+        script.ordered(&REMOVE_API_KEYS, Args::new().texts(&set.dirty.removed_api_keys));
+    }
+    let known = set.loaded.api_keys.as_ref();
+    let added = Bulk::of(set.dirty.api_keys.iter().filter_map(|name| known?.get(name)));
+    if !added.is_empty() {
+        script.ordered(&INSERT_API_KEYS, Args::new().bulk(added));
+    }
 }
 
 fn save_wakeups<'a>(script: &mut Script<'a>, dirty: &'a Dirty) {

@@ -5,7 +5,10 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
+use crate::keys::{ADMIN, create, keyed};
 use crate::on_both;
+use crate::support::json;
+use crate::support::server::BINARY;
 
 fn query(parameters: &[(&str, &str)]) -> String {
     let mut url = reqwest::Url::parse("http://host/").unwrap();
@@ -108,6 +111,46 @@ on_both! {
         }
         for url in ["ftp://h", "h:5000", "http://user:password@h", "http://h/\nx", "http://h x"] {
             server.get(&query(&[("server_url", url)])).await.refuses(&["server_url"]);
+        }
+    }
+}
+
+on_both! { alone:
+    async fn a_join_token_becomes_a_key_of_the_worker(database) {
+        let server = keyed(database);
+        let admin = server.with_key(ADMIN);
+        let token = create(&admin, "join", "join", json!({})).await;
+        let script = admin.get(&query(&[("node_id", "worker-01"), ("server_url", server.base())])).await.expect(200).text;
+        let dir = tempfile::tempdir().unwrap();
+        write(&dir.path().join("token"), &format!("{token}\n"), 0o600);
+        write(&dir.path().join("install.sh"), &script, 0o644);
+        let install = |key_file: &str| {
+            let mut command = clean("sh");
+            command.arg(dir.path().join("install.sh")).env("DESTDIR", dir.path().join("root")).env("BLOOM_RUNTIME_BIN", BINARY);
+            command.env("BLOOM_JOIN_TOKEN_FILE", dir.path().join("token")).env("BLOOM_INIT", "systemd").env("HOME", dir.path());
+            command.env("BLOOM_KEY_FILE", key_file).output().unwrap()
+        };
+        let refused = install("also.key");
+        assert!(!refused.status.success() && String::from_utf8_lossy(&refused.stderr).contains("only one"), "{refused:?}");
+        let done = install("");
+        assert!(done.status.success(), "{done:?}");
+        let path = dir.path().join("root/etc/bloom-runtime/agent.key");
+        let key = std::fs::read_to_string(&path).unwrap().trim_end().to_owned();
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        let own = server.with_key(&key);
+        own.post("workers", json!({ "name": "worker-01" })).await.created();
+        own.post("workers", json!({ "name": "worker-02" })).await.error(403);
+        let run = std::fs::read_to_string(dir.path().join("root/usr/local/lib/bloom-runtime/agent-run")).unwrap();
+        assert!(run.contains("BLOOM_AGENT_NAME='worker-01'") && run.contains("BLOOM_KEY_FILE=/etc/bloom-runtime/agent.key"), "{run}");
+        let again = install("");
+        assert!(!again.status.success() && String::from_utf8_lossy(&again.stderr).contains("can be used once"), "{again:?}");
+        assert_eq!(std::fs::read_to_string(&path).unwrap().trim_end(), key, "the key of the first run stays");
+        assert!(!path.with_extension("key.new").exists());
+        for secret in [&token, &key] {
+            for text in [&done.stdout, &done.stderr, &again.stderr] {
+                assert!(!String::from_utf8_lossy(text).contains(secret.as_str()));
+            }
+            assert!(!run.contains(secret.as_str()) && !server.log().contains(secret.as_str()));
         }
     }
 }

@@ -29,6 +29,8 @@ mod faults;
 mod gates;
 mod housekeeping;
 mod install;
+mod key_limits;
+mod keys;
 mod leases;
 mod limits;
 mod lists;

@@ -139,6 +139,7 @@ pub fn spec(cluster: &Cluster) -> TaskSpec {
         session: if cluster.chance(50) { Session::Context } else { Session::None },
         model: None,
         ttl_after_finished_sec: cluster.chance(20).then_some(2),
+        owner: None,
     }
 }
 

@@ -1,5 +1,6 @@
 //! Random histories of commands. Each step is meaningful in whatever state it meets.
 
+use bloom_core::api_key::Scope;
 use bloom_core::command::{Choice, Completion, CordonWish, Grace, Holder, Loss, NewEvent, Op, PushEnd};
 use bloom_core::ids::{LeaseId, TaskId};
 use bloom_core::op;
@@ -89,6 +90,17 @@ pub enum Step {
         worker: usize,
     },
     Silent {
+        worker: usize,
+    },
+    /// Keys have one of a few names; every third one is a join token, and every fourth one has expired when time has passed.
+    CreateKey {
+        name: usize,
+    },
+    RevokeKey {
+        name: usize,
+    },
+    Enroll {
+        token: usize,
         worker: usize,
     },
     /// Time passes, and the reconcilers do what is due.
@@ -260,6 +272,22 @@ impl History {
             Step::Silent { worker: at } => {
                 Op::MarkOffline(op::MarkOffline { worker: worker(*at), cause: Loss::Silent { for_ms: NOT_SEEN_MS, served_since: 0 } })
             }
+            Step::CreateKey { name } => {
+                let scope = [Scope::Join, Scope::Submit, Scope::Worker][name % 3];
+                Op::CreateKey(op::CreateKey {
+                    name: format!("key{name}"),
+                    digest: format!("digest {name} at {now}"),
+                    scope,
+                    worker: (scope != Scope::Submit && name % 2 == 0).then(|| worker(*name)),
+                    lasts_ms: (name % 4 == 0).then_some(30_000),
+                })
+            }
+            Step::RevokeKey { name } => Op::RevokeKey(op::RevokeKey { name: format!("key{name}") }),
+            Step::Enroll { token, worker: at } => {
+                let token = format!("key{token}");
+                let token_digest = db.api_keys.get(&token)?.digest.clone();
+                Op::Enroll(op::Enroll { token, token_digest, worker: worker(*at), digest: format!("enrolled {at} at {now}") })
+            }
             Step::Pass { .. } | Step::Crash | Step::LookAgain | Step::Stale(_) | Step::Batch(_) => return None,
         })
     }
@@ -335,6 +363,9 @@ fn command() -> impl Strategy<Value = Step> {
         1 => any().prop_map(|lease| Step::Grace { lease }),
         1 => any().prop_map(|worker| Step::Seen { worker }),
         1 => any().prop_map(|worker| Step::Silent { worker }),
+        1 => any().prop_map(|name| Step::CreateKey { name }),
+        1 => any().prop_map(|name| Step::RevokeKey { name }),
+        1 => (any(), any()).prop_map(|(token, worker)| Step::Enroll { token, worker }),
     ]
 }
 

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use bloom_core::Ms;
+use bloom_core::api_key::ApiKey;
 use bloom_core::audit::AuditEntry;
 use bloom_core::cache::rank;
 use bloom_core::command::Keys;
@@ -29,6 +30,7 @@ pub struct Memory {
     pub results: Vec<Arc<RunResult>>,
     pub events: BTreeMap<(TaskId, i64), TaskEvent>,
     pub settings: BTreeMap<String, String>,
+    pub api_keys: BTreeMap<String, ApiKey>,
     pub audit: Vec<AuditEntry>,
     /// The sum of all changes of the counts.
     pub counts: Counts,
@@ -104,6 +106,7 @@ impl Memory {
         let everyone = self.workers.keys().filter(|_| keys.all_workers);
         loaded.slots = keys.exact_slots.iter().chain(everyone).map(|id| (id.clone(), Slots { used: self.used(id), exact: true })).collect();
         loaded.past_leases = keys.past_leases.iter().map(|id| (*id, self.past_leases.get(id).cloned())).collect();
+        loaded.api_keys = keys.api_keys.then(|| self.api_keys.clone());
         loaded
     }
 
@@ -155,6 +158,15 @@ impl Memory {
             }
         }
         self.settings.extend(dirty.settings.iter().map(|(key, value)| ((*key).to_owned(), value.clone())));
+        for name in &dirty.removed_api_keys {
+            self.api_keys.remove(name);
+        }
+        for name in &dirty.api_keys {
+            let key = set.loaded.api_keys.as_ref().expect("keys were loaded")[name].clone();
+            if self.api_keys.insert(name.clone(), key).is_some() {
+                return Err("one key a name");
+            }
+        }
         self.audit.extend(dirty.audit.iter().cloned());
         for (key, delta) in &set.counts {
             *self.counts.entry(key.clone()).or_default() += delta;

@@ -87,6 +87,7 @@ pub fn spec(context: &str) -> TaskSpec {
         session: Session::Context,
         model: None,
         ttl_after_finished_sec: None,
+        owner: None,
     }
 }
 

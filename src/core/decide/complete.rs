@@ -35,7 +35,10 @@ impl Operation for Completion {
         };
         if let Some(named) = completion.holder.lease {
             let past = set.loaded.past_leases.get(&named).ok_or_else(|| need(|keys| keys.past_leases.insert(named)))?;
-            if let Some(past) = past.as_ref().filter(|past| past.task_id == task.id) {
+            let is_meant = |past: &&PastLease| {
+                past.task_id == task.id && completion.holder.worker.as_ref().is_none_or(|named| *named == past.worker_id)
+            };
+            if let Some(past) = past.as_ref().filter(is_meant) {
                 if past.completed {
                     return Ok(Completed { task: task.clone(), result: StoredResult::Before(named) });
                 }

@@ -3,6 +3,7 @@
 //! Every function checks first whether it may act and has all rows that it needs, and changes something only then. So a command that is
 //! rejected, or halts for more rows, leaves the working set unchanged.
 
+pub(super) mod api_keys;
 pub(super) mod complete;
 pub(super) mod create;
 pub(super) mod expire;
@@ -27,5 +28,6 @@ use super::working_set::{Halt, WorkingSet};
 /// Those of the operation.
 pub fn decide<O: Operation>(set: &mut WorkingSet, command: &Command<O>) -> Result<O::Reply, Halt> {
     set.request_id.clone_from(&command.request_id);
+    set.key.clone_from(&command.key);
     command.op.decide(set)
 }

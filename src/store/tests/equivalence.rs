@@ -112,6 +112,7 @@ pub fn assert_same(found: &Loaded, expected: &Loaded, told: &impl Fn() -> String
     assert_covers(&found.predecessors, &expected.predecessors, told);
     assert_covers(&found.exclusive, &expected.exclusive, told);
     assert_covers(&sorted(&found.worker_tasks), &sorted(&expected.worker_tasks), told);
+    assert!(expected.api_keys.is_none() || found.api_keys == expected.api_keys, "{}", told());
     assert_covers(&sorted(&found.dependencies), &sorted(&expected.dependencies), told);
 }
 
@@ -172,6 +173,7 @@ pub async fn compare_all(store: &Store, writer: &mut Box<dyn Writer>, memory: &M
     assert_eq!((tasks, counts.leases), (memory.counts.clone().into_iter().collect(), memory.leases_granted));
     assert!(store.count_errors().await.expect("reads").is_empty());
     assert_eq!(store.settings().await.expect("reads"), memory.settings.clone().into_iter().collect::<Vec<_>>());
+    assert_eq!(store.api_keys().await.expect("reads"), memory.api_keys.values().cloned().collect::<Vec<_>>());
     let active: Vec<_> = store.active_tasks(None, 100_000).await.expect("reads");
     assert_eq!(active, memory.active().cloned().collect::<Vec<_>>());
     assert_eq!(store.wakeups(None, 100_000).await.expect("reads"), memory.wakeups.values().cloned().collect::<Vec<_>>());

@@ -118,6 +118,7 @@ async fn lists_filter_and_page(database) {
         agent_slug: Some("writer".into()),
         context_id: Some("ctx".into()),
         worker_id: Some("w".into()),
+        owner: None,
         labels: vec![label("team", "red")],
         created_after: Some(0),
         created_before: Some(i64::MAX),
@@ -125,6 +126,20 @@ async fn lists_filter_and_page(database) {
     assert_eq!(list(everything, PAGE).await, [0]);
     let rare = TaskFilter { status: Some(Status::Leased), agent_slug: Some("odd".into()), ..none() };
     assert_eq!(list(rare, PAGE).await, [1]);
+    let mut owned = Vec::new();
+    let own = |n: i64| TaskSpec { owner: Some("team".into()), ..labelled(n) };
+    owned.extend(create(&mut writer, vec![own(6)]).await);
+    owned.extend(create(&mut writer, vec![TaskSpec { owner: Some("other".into()), ..labelled(7) }]).await);
+    owned.extend(create(&mut writer, vec![TaskSpec { agent_slug: "odd".into(), ..own(8) }]).await);
+    let of_team = || TaskFilter { owner: Some("team".into()), ..none() };
+    let list_all = async |filter: TaskFilter| -> Vec<TaskId> { bench.store.task_ids(&filter, &PAGE).await.unwrap() };
+    let at = |n: usize| owned[n];
+    assert_eq!(list_all(of_team()).await, [at(2), at(0)]);
+    assert_eq!(list_all(TaskFilter { agent_slug: Some("odd".into()), ..of_team() }).await, [at(2)]);
+    assert_eq!(list_all(TaskFilter { labels: vec![label("n", "6")], ..of_team() }).await, [at(0)]);
+    assert_eq!(list_all(TaskFilter { labels: vec![label("n", "7")], ..of_team() }).await, [TaskId::nil(); 0]);
+    assert_eq!(list_all(TaskFilter { status: Some(Status::Leased), ..of_team() }).await, [TaskId::nil(); 0]);
+    assert_eq!(bench.store.owned(&owned, "team").await.unwrap().into_iter().collect::<std::collections::BTreeSet<_>>(), [at(0), at(2)].into());
 }
 
 async fn a_page_of_large_texts_is_cut(database) {

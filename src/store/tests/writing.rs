@@ -18,6 +18,7 @@ async fn what_is_written_is_read(database) {
         model: Some("opus".into()),
         ttl_after_finished_sec: Some(60),
         session: Session::Context,
+        owner: Some("team".into()),
         ..spec("c1")
     };
     let ids = create(&mut writer, vec![full.clone(), spec("c2")]).await;

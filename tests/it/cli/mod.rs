@@ -5,6 +5,7 @@
 mod bulk;
 mod contexts;
 mod follow;
+mod keys;
 mod looking;
 mod person;
 mod submit;

@@ -172,3 +172,22 @@ fn an_error_that_is_no_attempt() {
         ✗ Task status is 'cancelled', expected 'leased' or 'running' <- cancelled",
     );
 }
+
+#[test]
+fn of_the_lease_by_another_worker() {
+    check(
+        |case| {
+            let lease = of_lease(case, Outcome::Success);
+            done(Completion { holder: Holder { worker: Some("w9".into()), ..lease.holder.clone() }, ..lease })
+        },
+        "
+        ✗ Task status is 'queued', expected 'leased' or 'running' <- queued | waits for a dependency | waits for its time
+            | waits in its context | waits for its key | queued after an expiry | waits after a failure | requeued after death
+        ✗ Lease 'known' is not the task's active lease <- leased by a call | leased by a claim | leased by a push | running by a call
+            | running by a claim | running by a push | on its last attempt | leased, cancel wished | running, cancel wished
+        ✗ Task status is 'dead', expected 'leased' or 'running' <- dead by an expiry | dead after a failure
+        ✗ Task status is 'completed', expected 'leased' or 'running' <- completed
+        ✗ Task status is 'failed', expected 'leased' or 'running' <- failed
+        ✗ Task status is 'cancelled', expected 'leased' or 'running' <- cancelled",
+    );
+}

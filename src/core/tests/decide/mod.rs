@@ -3,6 +3,7 @@
 //! A row contains the new state, the leases that ended, and the new audit entries with their actors; `✗` is a rejection. Every halt and
 //! every rejection is checked to leave the working set and the database unchanged.
 
+mod api_keys;
 mod cases;
 mod completions;
 mod lease_calls;

@@ -1,0 +1,155 @@
+//! Named keys on the wire, and the enrollment of workers.
+
+use std::borrow::Cow;
+
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use utoipa::ToSchema;
+use utoipa::openapi::schema::{ObjectBuilder, Schema, Type};
+
+use super::error::Invalid;
+use super::values::{Int, Name, ShortName, Text};
+use super::wire::{Problems, Wire, body, problem};
+use super::words::AnyScope;
+use bloom_core::Ms;
+use bloom_core::api_key::{ApiKey, MAX_ENROLLED_NAME, MAX_KEY_NAME, Scope, is_key_name};
+use bloom_core::op;
+
+const DAY_SEC: i64 = 86_400;
+/// Ten years.
+const MAX_KEY_SEC: i64 = 3_650 * DAY_SEC;
+const MAX_JOIN_SEC: i64 = 30 * DAY_SEC;
+const DEFAULT_JOIN_SEC: i64 = DAY_SEC;
+
+/// The name of a key.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct KeyName(pub String);
+
+/// The pattern of [`KeyName`] in schemas.
+const KEY_NAME_PATTERN: &str = "^[A-Za-z0-9][A-Za-z0-9._-]*$";
+
+impl Wire for KeyName {
+    fn read(raw: &RawValue) -> Result<Self, Problems> {
+        let Text(text) = Name::read(raw)?;
+        if is_key_name(&text) {
+            return Ok(Self(text));
+        }
+        problem(format!("Expected 1 to {MAX_KEY_NAME} of the characters A-Z a-z 0-9 . _ - and a letter or digit in front"))
+    }
+
+    fn describe() -> Schema {
+        described(KEY_NAME_PATTERN, MAX_KEY_NAME)
+    }
+}
+
+fn described(pattern: &str, max: usize) -> Schema {
+    let object = ObjectBuilder::new().schema_type(Type::String).pattern(Some(pattern));
+    Schema::Object(object.min_length(Some(1)).max_length(Some(max)).build())
+}
+
+/// The name of a worker that can be enrolled: it becomes a part of the name of its key.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct EnrolledName(pub String);
+
+impl EnrolledName {
+    fn fits(text: &str) -> bool {
+        text.len() <= MAX_ENROLLED_NAME && is_key_name(text)
+    }
+
+    fn wrong() -> String {
+        format!(
+            "Expected a worker's name of 1 to {MAX_ENROLLED_NAME} of the characters A-Z a-z 0-9 . _ - and a letter or digit in front, \
+             because it becomes a part of the name of the key"
+        )
+    }
+}
+
+impl Wire for EnrolledName {
+    fn read(raw: &RawValue) -> Result<Self, Problems> {
+        let Text(text) = Name::read(raw)?;
+        if Self::fits(&text) { Ok(Self(text)) } else { problem(Self::wrong()) }
+    }
+
+    fn describe() -> Schema {
+        described(KEY_NAME_PATTERN, MAX_ENROLLED_NAME)
+    }
+}
+
+body! {
+    /// A named key to create.
+    pub struct NewKey {
+        name: KeyName,
+        scope: Scope,
+        /// The worker that a key of scope `worker` speaks for, or the only worker that a join token enrolls.
+        worker: Option<ShortName>,
+        /// Seconds until the key expires; default: never, and a day for a join token, which may last 30 days.
+        expires_in_sec: Option<Int<1, MAX_KEY_SEC>>,
+    }
+
+    /// The worker to enroll.
+    pub struct NewEnrollment {
+        worker: EnrolledName,
+    }
+}
+
+impl NewKey {
+    /// # Errors
+    /// The fields do not fit together.
+    pub fn into_op(self, digest: String) -> Result<op::CreateKey, Invalid> {
+        let worker = self.worker.map(|worker| worker.0);
+        let mut seconds = self.expires_in_sec.map(|seconds| seconds.0);
+        match (self.scope, &worker) {
+            (Scope::Worker, None) => {
+                return Err(Invalid::field("worker", "Required for a key of scope 'worker': the worker that the key speaks for"));
+            }
+            (Scope::Join, Some(worker)) if !EnrolledName::fits(worker) => return Err(Invalid::field("worker", EnrolledName::wrong())),
+            (Scope::Admin | Scope::Submit | Scope::Read, Some(_)) => {
+                return Err(Invalid::field("worker", "Only keys of the scopes 'worker' and 'join' are for a worker: leave it out"));
+            }
+            _ => {}
+        }
+        if self.scope == Scope::Join {
+            if seconds.is_some_and(|seconds| seconds > MAX_JOIN_SEC) {
+                return Err(Invalid::field("expires_in_sec", "A join token lasts 30 days at most"));
+            }
+            seconds.get_or_insert(DEFAULT_JOIN_SEC);
+        }
+        Ok(op::CreateKey { name: self.name.0, digest, scope: self.scope, worker, lasts_ms: seconds.map(|seconds| seconds * 1000) })
+    }
+}
+
+/// A named key, without the key itself.
+#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
+pub struct Key<'a> {
+    /// The name, by which the key is revoked.
+    pub name: Cow<'a, str>,
+    pub scope: AnyScope,
+    /// The worker that it speaks for, or the only worker that the join token enrolls.
+    pub worker: Option<Cow<'a, str>>,
+    pub created_at: Ms,
+    pub expires_at: Option<Ms>,
+    /// `admin`, or `key:` and the name of the key that was used to create it.
+    pub created_by: Cow<'a, str>,
+}
+
+impl<'a> From<&'a ApiKey> for Key<'a> {
+    fn from(key: &'a ApiKey) -> Self {
+        Self {
+            name: (&key.name).into(),
+            scope: key.scope.into(),
+            worker: key.worker.as_deref().map(Cow::from),
+            created_at: key.created_at,
+            expires_at: key.expires_at,
+            created_by: (&key.created_by).into(),
+        }
+    }
+}
+
+/// A key that was just created.
+#[derive(Clone, Deserialize, Serialize, ToSchema)]
+pub struct CreatedKey<'a> {
+    #[serde(flatten)]
+    pub about: Key<'a>,
+    /// The key itself. It is shown only here, because the server keeps only a digest of it.
+    pub key: Cow<'a, str>,
+}

@@ -1,0 +1,97 @@
+//! `key`: creates, lists and revokes named keys, and exchanges a join token for a worker's key.
+
+use std::time::Duration;
+
+use clap::Subcommand;
+use clap::builder::PossibleValuesParser;
+use serde_json::{Value, json};
+
+use super::connect::{Server, read};
+use super::show::{self, Form, Shown};
+use super::{columns, term, when};
+use crate::CommandError;
+use bloom_api::keys::CreatedKey;
+use bloom_client::part;
+use bloom_core::api_key::Scope;
+
+pub const EXAMPLES: &str = "\
+Examples:
+  bloom-runtime key create ci --scope submit --expires 90d > ci.key
+  bloom-runtime key create worker-7 --scope worker --worker worker-7 > worker-7.key
+  bloom-runtime key create new-machine --scope join --worker worker-8 > join.token
+  bloom-runtime key revoke ci";
+
+#[derive(Debug, Subcommand)]
+pub enum KeyCommand {
+    /// Create a key, and print it; it can't be shown again
+    Create {
+        /// Its name: up to 63 of the characters A-Z a-z 0-9 . _ -, which the audit trail shows as key:NAME
+        name: String,
+        /// What it opens. admin: everything; submit: creating tasks, and those tasks; worker: the calls of one worker; read: everything
+        /// that only reads; join: enrolling one worker, once
+        #[arg(long, value_parser = PossibleValuesParser::new(Scope::ALL.iter().map(|scope| scope.as_str())))]
+        scope: String,
+        /// The worker that a key of scope worker speaks for, or the only worker that a join token enrolls
+        #[arg(long, value_name = "NAME")]
+        worker: Option<String>,
+        /// How long it is valid, such as 90d [default: for ever; a join token: 24h]
+        #[arg(long, value_name = "TIME", value_parser = when::duration)]
+        expires: Option<Duration>,
+    },
+    /// List the keys; the keys themselves are not shown
+    List,
+    /// Revoke keys: servers refuse them from now on
+    Revoke {
+        /// Names, as `key list` shows them
+        #[arg(required = true, value_name = "NAME")]
+        names: Vec<String>,
+    },
+    /// Exchange a join token for a worker's key, and print the key; the token is used up
+    ///
+    /// The token is given as the key of this call: with --key-file, or in BLOOM_KEY.
+    Enroll {
+        /// The worker that the key is for
+        worker: String,
+    },
+}
+
+pub async fn run(command: KeyCommand, server: &Server, shown: Shown) -> Result<(), CommandError> {
+    match command {
+        KeyCommand::Create { name, scope, worker, expires } => {
+            let mut body = json!({ "name": name, "scope": scope });
+            if let Some(worker) = worker {
+                body["worker"] = worker.into();
+            }
+            if let Some(expires) = expires {
+                body["expires_in_sec"] = expires.as_secs().into();
+            }
+            let created = server.post("api/runtime/keys", &body).await.map_err(|failure| failure.about(&name))?;
+            print_key(&created, shown)
+        }
+        KeyCommand::List => {
+            let keys = server.get("api/runtime/keys").await?;
+            show::list(shown.form_or(Form::Table), &columns::KEYS, keys.as_array().map(Vec::as_slice).unwrap_or_default())
+        }
+        KeyCommand::Revoke { names } => {
+            for name in &names {
+                server.delete(&format!("api/runtime/keys/{}", part(name))).await.map_err(|failure| failure.about(name))?;
+                term::note(&format!("{name} is revoked."));
+            }
+            Ok(())
+        }
+        KeyCommand::Enroll { worker } => {
+            let created = server.post("api/runtime/enroll", &json!({ "worker": worker })).await?;
+            print_key(&created, shown)
+        }
+    }
+}
+
+/// Prints the key alone, so that a script can capture it; as JSON or YAML, with everything about it.
+fn print_key(created: &Value, shown: Shown) -> Result<(), CommandError> {
+    let key: CreatedKey = read(created)?;
+    if let Some(form @ (Form::Json | Form::Yaml)) = shown.form() {
+        return show::as_it_came(form, created);
+    }
+    term::note(&format!("{} is created, with the scope {}. Keep the key: it is not shown again.", key.about.name, key.about.scope));
+    term::print(&format!("{}\n", key.key))
+}

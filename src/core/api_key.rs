@@ -1,0 +1,61 @@
+//! Named keys of the API. Only a digest of each is known here; the key itself exists only at its owner.
+
+use super::Ms;
+use super::ids::WorkerId;
+use super::task::words;
+
+words! {
+    /// What a key may do.
+    Scope {
+        /// Everything.
+        Admin = "admin",
+        /// Create tasks, and see, cancel and requeue those that it created.
+        Submit = "submit",
+        /// What a worker needs: claim, report, complete. A named key speaks for one worker only.
+        Worker = "worker",
+        /// Look at everything, change nothing.
+        Read = "read",
+        /// Enroll one worker, once.
+        Join = "join",
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ApiKey {
+    /// It identifies the key, in lists, in the audit trail, and as the owner of tasks.
+    pub name: String,
+    /// The SHA-256 digest of the key, in hexadecimal.
+    pub digest: String,
+    pub scope: Scope,
+    /// The worker that the key speaks for, or the only worker that the join token enrolls.
+    pub worker: Option<WorkerId>,
+    pub created_at: Ms,
+    pub expires_at: Option<Ms>,
+    /// The [`Actor`](super::audit::Actor) that created it.
+    pub created_by: String,
+}
+
+pub const MAX_KEYS: usize = 1_000;
+pub const MAX_KEY_NAME: usize = 63;
+/// Before the worker's name in the name of the key that enrolling creates.
+const ENROLLED: &str = "worker-";
+/// Limit of the names of workers that can be enrolled: the name of the key has to fit.
+pub const MAX_ENROLLED_NAME: usize = MAX_KEY_NAME - ENROLLED.len();
+
+impl ApiKey {
+    pub fn has_expired(&self, now: Ms) -> bool {
+        self.expires_at.is_some_and(|at| at <= now)
+    }
+}
+
+/// Whether this can be the name of a key. It has no `/`, which ends the name in front of the names of a submit key's contexts.
+pub fn is_key_name(name: &str) -> bool {
+    (1..=MAX_KEY_NAME).contains(&name.len())
+        && name.starts_with(|first: char| first.is_ascii_alphanumeric())
+        && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte))
+}
+
+/// The name of the key that a worker gets when it is enrolled.
+pub fn enrolled_name(worker: &str) -> String {
+    format!("{ENROLLED}{worker}")
+}

@@ -1,0 +1,137 @@
+//! Named keys: creation, revocation, and the enrollment of a worker by a join token.
+
+use super::super::api_key::{ApiKey, MAX_KEYS, Scope, enrolled_name};
+use super::super::audit::{Action, Actor, EntityType};
+use super::super::ids::WorkerId;
+use super::super::keys::Keys;
+use super::super::operation::Operation;
+use super::super::rejection::Rejection;
+use super::super::working_set::{Halt, WorkingSet};
+
+/// Adds a key. Its name must be one ([`is_key_name`](super::super::api_key::is_key_name)).
+#[derive(Clone, Debug)]
+pub struct CreateKey {
+    pub name: String,
+    pub digest: String,
+    pub scope: Scope,
+    pub worker: Option<WorkerId>,
+    /// Milliseconds until it expires; `None` = never.
+    pub lasts_ms: Option<i64>,
+}
+
+impl Operation for CreateKey {
+    type Reply = ApiKey;
+
+    fn add_keys(&self, keys: &mut Keys) {
+        keys.api_keys = true;
+    }
+
+    fn decide(&self, set: &mut WorkingSet) -> Result<ApiKey, Halt> {
+        let known = set.api_keys()?;
+        if known.contains_key(&self.name) {
+            return Err(Rejection::KeyExists(self.name.clone()).into());
+        }
+        // Join tokens that have expired can't be used again. They make room, so that tokens that nobody used never add up.
+        let over: Vec<String> = known.values().filter(|key| key.scope == Scope::Join && key.has_expired(set.now())).map(name_of).collect();
+        if known.len() - over.len() >= MAX_KEYS {
+            return Err(Rejection::TooManyKeys.into());
+        }
+        over.iter().for_each(|name| set.remove_api_key(name));
+        let key = ApiKey {
+            name: self.name.clone(),
+            digest: self.digest.clone(),
+            scope: self.scope,
+            worker: self.worker.clone(),
+            created_at: set.stamp(),
+            expires_at: self.lasts_ms.map(|ms| set.now().saturating_add(ms)),
+            created_by: set.actor(&Actor::Admin),
+        };
+        let detail = match &key.worker {
+            Some(worker) => format!("scope {}, worker {worker}", key.scope),
+            None => format!("scope {}", key.scope),
+        };
+        set.audit(Action::KeyCreated, EntityType::Key, &key.name, &Actor::Admin, detail);
+        set.add_api_key(key.clone());
+        Ok(key)
+    }
+}
+
+fn name_of(key: &ApiKey) -> String {
+    key.name.clone()
+}
+
+/// Removes a key: it opens nothing from then on.
+#[derive(Clone, Debug)]
+pub struct RevokeKey {
+    pub name: String,
+}
+
+impl Operation for RevokeKey {
+    type Reply = ();
+
+    fn add_keys(&self, keys: &mut Keys) {
+        keys.api_keys = true;
+    }
+
+    fn decide(&self, set: &mut WorkingSet) -> Result<(), Halt> {
+        let key = set.api_keys()?.get(&self.name).ok_or(Rejection::KeyNotFound)?;
+        let detail = format!("scope {}", key.scope);
+        set.audit(Action::KeyRevoked, EntityType::Key, &self.name, &Actor::Admin, detail);
+        set.remove_api_key(&self.name);
+        Ok(())
+    }
+}
+
+/// Exchanges a join token for the key of a worker.
+#[derive(Clone, Debug)]
+pub struct Enroll {
+    /// The name of the join token, and its digest: a token that was created anew with this name is another one.
+    pub token: String,
+    pub token_digest: String,
+    pub worker: WorkerId,
+    /// The digest of the worker's new key.
+    pub digest: String,
+}
+
+impl Operation for Enroll {
+    type Reply = ApiKey;
+
+    fn add_keys(&self, keys: &mut Keys) {
+        keys.api_keys = true;
+        keys.observed_workers.insert(self.worker.clone());
+    }
+
+    fn decide(&self, set: &mut WorkingSet) -> Result<ApiKey, Halt> {
+        let known = set.api_keys()?;
+        let token = known.get(&self.token).filter(|key| key.digest == self.token_digest && key.scope == Scope::Join);
+        let token = token.filter(|key| !key.has_expired(set.now())).ok_or(Rejection::JoinTokenGone)?;
+        if let Some(worker) = token.worker.as_ref().filter(|worker| **worker != self.worker) {
+            return Err(Rejection::JoinTokenFor(worker.clone()).into());
+        }
+        let speaks_for_it = |key: &&ApiKey| key.scope == Scope::Worker && key.worker.as_ref() == Some(&self.worker);
+        let earlier: Vec<String> = known.values().filter(speaks_for_it).map(name_of).collect();
+        // Only a token that names the worker may take over its name: the tasks of that worker go to whoever has its key.
+        let replaces = token.worker.is_some();
+        if !replaces && (!earlier.is_empty() || set.observed_worker(&self.worker)?.is_some()) {
+            return Err(Rejection::WorkerTaken(self.worker.clone()).into());
+        }
+        let name = enrolled_name(&self.worker);
+        if known.contains_key(&name) && !earlier.contains(&name) {
+            return Err(Rejection::KeyExists(name).into());
+        }
+        let key = ApiKey {
+            name,
+            digest: self.digest.clone(),
+            scope: Scope::Worker,
+            worker: Some(self.worker.clone()),
+            created_at: set.stamp(),
+            expires_at: None,
+            created_by: set.actor(&Actor::Api),
+        };
+        earlier.iter().for_each(|name| set.remove_api_key(name));
+        set.remove_api_key(&self.token);
+        set.audit(Action::WorkerEnrolled, EntityType::Key, &key.name, &Actor::Api, format!("worker {}", self.worker));
+        set.add_api_key(key.clone());
+        Ok(key)
+    }
+}

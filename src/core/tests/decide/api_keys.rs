@@ -1,0 +1,185 @@
+//! Named keys: which names and how many there may be, who revokes them, and what a join token is good for.
+
+use std::sync::Arc;
+
+use bloom_core::api_key::{ApiKey, MAX_KEYS, Scope, is_key_name};
+use bloom_core::command::{Command, Op, Rejection};
+use bloom_core::decide::decide;
+use bloom_core::op;
+use bloom_core::working_set::{Loaded, WorkingSet};
+use bloom_test_world::world::{START, World, spec, world};
+
+const DAY_MS: i64 = 86_400_000;
+
+fn create(name: &str, scope: Scope) -> op::CreateKey {
+    op::CreateKey { name: name.into(), digest: format!("digest of {name}"), scope, worker: None, lasts_ms: None }
+}
+
+fn token(name: &str, worker: Option<&str>) -> op::CreateKey {
+    op::CreateKey { worker: worker.map(str::to_owned), lasts_ms: Some(DAY_MS), ..create(name, Scope::Join) }
+}
+
+fn enroll(token: &str, worker: &str) -> op::Enroll {
+    op::Enroll {
+        token: token.into(),
+        token_digest: format!("digest of {token}"),
+        worker: worker.into(),
+        digest: format!("new digest for {worker}"),
+    }
+}
+
+fn strict() -> World {
+    let mut world = world();
+    world.strict = true;
+    world
+}
+
+fn names(world: &World) -> Vec<&str> {
+    world.db.api_keys.keys().map(String::as_str).collect()
+}
+
+fn audit(world: &World) -> Vec<String> {
+    let told = |entry: &bloom_core::audit::AuditEntry| format!("{} {} by {}: {}", entry.action, entry.entity_id, entry.actor, entry.detail);
+    world.db.audit.iter().filter(|entry| entry.entity_type.as_str() == "key").map(told).collect()
+}
+
+#[test]
+fn a_key_is_created_and_revoked() {
+    let mut world = strict();
+    let created = world.ok(op::CreateKey { worker: Some("w".into()), lasts_ms: Some(DAY_MS), ..create("k", Scope::Worker) });
+    let expected = ApiKey {
+        name: "k".into(),
+        digest: "digest of k".into(),
+        scope: Scope::Worker,
+        worker: Some("w".into()),
+        created_at: START,
+        expires_at: Some(START + DAY_MS),
+        created_by: "admin".into(),
+    };
+    assert_eq!(created, expected);
+    assert_eq!(world.db.api_keys["k"], expected);
+    assert!(!created.has_expired(START + DAY_MS - 1) && created.has_expired(START + DAY_MS));
+    let before = world.db.clone();
+    assert_eq!(world.run(create("k", Scope::Read)).unwrap_err(), Rejection::KeyExists("k".into()));
+    assert_eq!(world.run(op::RevokeKey { name: "other".into() }).unwrap_err(), Rejection::KeyNotFound);
+    assert_eq!(world.db, before);
+    world.ok(op::RevokeKey { name: "k".into() });
+    assert!(world.db.api_keys.is_empty());
+    assert_eq!(audit(&world), ["key_created k by admin: scope worker, worker w", "key_revoked k by admin: scope worker"]);
+}
+
+#[test]
+fn a_batch_may_revoke_what_it_creates_and_create_what_it_revokes() {
+    let mut world = strict();
+    let revoke = || Op::from(op::RevokeKey { name: "k".into() });
+    let make = |scope| Op::from(create("k", scope));
+    assert!(world.run_batch(vec![make(Scope::Read), revoke()]).iter().all(Result::is_ok));
+    assert!(world.db.api_keys.is_empty());
+    assert!(world.run_batch(vec![make(Scope::Read)]).iter().all(Result::is_ok));
+    assert!(world.run_batch(vec![revoke(), make(Scope::Submit), revoke(), make(Scope::Admin)]).iter().all(Result::is_ok));
+    assert_eq!(world.db.api_keys["k"].scope, Scope::Admin);
+}
+
+#[test]
+fn the_number_of_keys_is_limited_and_expired_join_tokens_do_not_count() {
+    let mut world = strict();
+    world.ok(token("old", None));
+    world.ok(op::CreateKey { lasts_ms: Some(1), ..create("expired", Scope::Read) });
+    world.now += DAY_MS;
+    for n in 0..MAX_KEYS - 1 {
+        world.ok(create(&format!("k{n}"), Scope::Submit));
+    }
+    assert!(!names(&world).contains(&"old") && names(&world).contains(&"expired"));
+    assert_eq!(world.run(create("more", Scope::Read)).unwrap_err(), Rejection::TooManyKeys);
+    world.ok(op::RevokeKey { name: "expired".into() });
+    world.ok(create("more", Scope::Read));
+}
+
+#[test]
+fn a_join_token_enrolls_one_worker_once() {
+    let mut world = strict();
+    world.ok(token("join", None));
+    let key = world.ok(enroll("join", "w1"));
+    assert_eq!((key.name.as_str(), key.worker.as_deref(), key.scope, key.expires_at), ("worker-w1", Some("w1"), Scope::Worker, None));
+    assert_eq!(key.digest, "new digest for w1");
+    assert_eq!(names(&world), ["worker-w1"]);
+    assert_eq!(world.run(enroll("join", "w2")).unwrap_err(), Rejection::JoinTokenGone);
+    assert_eq!(audit(&world).last().unwrap(), "worker_enrolled worker-w1 by api: worker w1");
+}
+
+#[test]
+fn one_of_two_enrollments_in_a_batch_wins() {
+    let mut world = strict();
+    world.ok(token("join", None));
+    let outcomes = world.run_batch(vec![enroll("join", "w1").into(), enroll("join", "w2").into()]);
+    assert!(outcomes[0].is_ok());
+    assert_eq!(outcomes[1].as_ref().unwrap_err(), &Rejection::JoinTokenGone);
+    assert_eq!(names(&world), ["worker-w1"]);
+}
+
+#[test]
+fn what_a_join_token_does_not_do() {
+    let mut world = strict().worker("known", 1);
+    let refused = |world: &mut World, op: op::Enroll| {
+        let before = world.db.clone();
+        let rejection = world.run(op).unwrap_err();
+        assert_eq!(world.db, before, "a rejection changes nothing");
+        rejection
+    };
+    world.ok(token("join", None));
+    world.ok(token("for-w2", Some("w2")));
+    world.ok(create("read", Scope::Read));
+    world.ok(op::CreateKey { worker: Some("w3".into()), ..create("by-hand", Scope::Worker) });
+    world.ok(create("worker-w4", Scope::Admin));
+    assert_eq!(refused(&mut world, enroll("join", "known")), Rejection::WorkerTaken("known".into()));
+    assert_eq!(refused(&mut world, enroll("join", "w3")), Rejection::WorkerTaken("w3".into()));
+    assert_eq!(refused(&mut world, enroll("join", "w4")), Rejection::KeyExists("worker-w4".into()));
+    assert_eq!(refused(&mut world, enroll("for-w2", "w1")), Rejection::JoinTokenFor("w2".into()));
+    assert_eq!(refused(&mut world, enroll("read", "w1")), Rejection::JoinTokenGone);
+    assert_eq!(refused(&mut world, enroll("nobody", "w1")), Rejection::JoinTokenGone);
+    // A token that was created anew under the same name is another token.
+    let stale = op::Enroll { token_digest: "digest of the former".into(), ..enroll("join", "w1") };
+    assert_eq!(refused(&mut world, stale), Rejection::JoinTokenGone);
+    world.now += DAY_MS;
+    assert_eq!(refused(&mut world, enroll("join", "w1")), Rejection::JoinTokenGone);
+}
+
+#[test]
+fn a_token_for_a_worker_replaces_its_keys() {
+    let mut world = strict().worker("w", 1);
+    world.ok(op::CreateKey { worker: Some("w".into()), ..create("by-hand", Scope::Worker) });
+    world.ok(token("first", Some("w")));
+    world.ok(enroll("first", "w"));
+    assert_eq!(names(&world), ["worker-w"]);
+    world.ok(token("second", Some("w")));
+    world.ok(op::Enroll { digest: "newer".into(), ..enroll("second", "w") });
+    assert_eq!(names(&world), ["worker-w"]);
+    assert_eq!(world.db.api_keys["worker-w"].digest, "newer");
+}
+
+#[test]
+fn the_actor_is_the_key_and_can_not_pose_as_another() {
+    let act = |key: Option<&str>, op: Op| {
+        let loaded = Loaded { now: START, api_keys: Some([].into()), ..world().db.load(START, &op.keys()) };
+        let mut set = WorkingSet::new(loaded, 1);
+        let command = Command { key: key.map(Arc::from), ..op.into() };
+        decide(&mut set, &command).unwrap();
+        set.dirty.audit.remove(0).actor
+    };
+    let create =
+        || Op::from(op::Create { tasks: vec![bloom_core::task::TaskSpec { session: bloom_core::task::Session::None, ..spec("c") }] });
+    assert_eq!(act(None, create()), "api");
+    assert_eq!(act(Some("reconciler"), create()), "key:reconciler");
+    assert_eq!(act(Some("ci"), super::api_keys::create("k", Scope::Read).into()), "key:ci");
+    assert_eq!(act(None, super::api_keys::create("k", Scope::Read).into()), "admin");
+}
+
+#[test]
+fn names_of_keys() {
+    for right in ["a", "7", "ci.build_2-x", &"n".repeat(63)] {
+        assert!(is_key_name(right), "{right}");
+    }
+    for wrong in ["", "-a", ".a", "_", "a/b", "a b", "a:b", "é", "a\n", &"n".repeat(64)] {
+        assert!(!is_key_name(wrong), "{wrong}");
+    }
+}

@@ -1,0 +1,136 @@
+//! The keys that open this server: those of the environment, and the named ones, which are kept in memory.
+//!
+//! The named keys are read again after each commit of this replica that changes them (before its answer), when another replica tells that
+//! stored settings have changed, and every few seconds in case that was missed.
+
+use std::collections::HashMap;
+use std::future::pending;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::http::HeaderMap;
+use tokio::sync::broadcast::error::RecvError;
+use tokio::sync::{Mutex, watch};
+use tokio::time::{MissedTickBehavior, interval};
+use tokio_util::sync::CancellationToken;
+
+use super::auth::{Keys, digest, sent_key};
+use bloom_core::Ms;
+use bloom_core::api_key::{ApiKey, Scope};
+use bloom_engine::{Clock, Engine};
+use bloom_store::{Error, Store};
+
+const READ_EVERY: Duration = Duration::from_secs(10);
+
+/// Whose key a request has.
+#[derive(Clone, Debug)]
+pub struct Identity {
+    pub scope: Scope,
+    /// The named key; `None` for a key of the environment, and on a server without keys.
+    pub key: Option<Arc<ApiKey>>,
+}
+
+impl Identity {
+    pub const ADMIN: Self = Self { scope: Scope::Admin, key: None };
+}
+
+/// The named keys by their digests.
+type Named = HashMap<String, Arc<ApiKey>>;
+
+#[derive(Clone)]
+pub struct KeyRing {
+    environment: Keys,
+    named: watch::Sender<Arc<Named>>,
+    /// One read at a time, so that an older copy never replaces a newer one.
+    reading: Arc<Mutex<()>>,
+}
+
+impl KeyRing {
+    pub fn new(environment: Keys) -> Self {
+        Self { environment, named: watch::Sender::default(), reading: Arc::default() }
+    }
+
+    /// Whether named keys count. Without the admin key of the environment, a server may be open to everybody; then they protect nothing.
+    pub fn takes_named_keys(&self) -> bool {
+        self.environment.has_admin()
+    }
+
+    /// Whose key this is. `None` if the key is missing or wrong, was revoked or has expired.
+    pub fn identify(&self, headers: &HeaderMap, now: Ms) -> Option<Identity> {
+        if let Some(scope) = self.environment.scope(headers) {
+            return Some(Identity { scope, key: None });
+        }
+        if !self.takes_named_keys() {
+            return None;
+        }
+        // The look-up may stop at the first difference of two digests: a key has 256 random bits, so nobody can approach its digest.
+        let sent = hexadecimal(&digest(sent_key(headers)?));
+        let key = self.named.borrow().get(&sent).filter(|key| !key.has_expired(now)).cloned()?;
+        Some(Identity { scope: key.scope, key: Some(key) })
+    }
+
+    /// Returns when the key is no longer valid; never for a key of the environment.
+    pub async fn lapse(&self, key: Option<&ApiKey>, clock: &Clock) {
+        let Some(key) = key else { return pending().await };
+        let mut changes = self.named.subscribe();
+        loop {
+            let now = clock.now();
+            let is_known = changes.borrow_and_update().contains_key(&key.digest);
+            if !is_known || key.has_expired(now) {
+                return;
+            }
+            let left = key.expires_at.map_or(READ_EVERY, |at| Duration::from_millis((at - now).max(0).unsigned_abs()));
+            tokio::select! {
+                // This can't fail: the ring holds the sender.
+                _ = changes.changed() => {}
+                () = tokio::time::sleep(left.min(READ_EVERY)) => {}
+            }
+        }
+    }
+
+    /// Reads the named keys again.
+    ///
+    /// # Errors
+    /// If the database fails.
+    pub async fn read(&self, store: &Store) -> Result<(), Error> {
+        let _turn = self.reading.lock().await;
+        let keys = store.api_keys().await?;
+        let keys: Named = keys.into_iter().map(|key| (key.digest.clone(), Arc::new(key))).collect();
+        self.named.send_if_modified(|named| {
+            let is_new = **named != keys;
+            *named = Arc::new(keys);
+            is_new
+        });
+        Ok(())
+    }
+
+    /// Keeps the named keys up to date.
+    pub async fn follow(self, engine: Engine, store: Store, shutdown: CancellationToken) {
+        let mut changes = engine.replica.subscribe();
+        let mut ticks = interval(READ_EVERY);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                () = shutdown.cancelled() => return,
+                _ = ticks.tick() => {}
+                changed = changes.recv() => match changed {
+                    Ok(changes) if !changes.settings && !changes.reset => continue,
+                    Ok(_) | Err(RecvError::Lagged(_)) => {}
+                    Err(RecvError::Closed) => return,
+                },
+            }
+            if let Err(error) = self.read(&store).await {
+                tracing::warn!(%error, "the named keys could not be read");
+            }
+        }
+    }
+
+    pub fn count(&self) -> usize {
+        self.named.borrow().len()
+    }
+}
+
+/// The form in which digests are stored.
+pub fn hexadecimal(digest: &[u8; 32]) -> String {
+    digest.iter().map(|byte| format!("{byte:02x}")).collect()
+}

@@ -1,0 +1,131 @@
+//! Named keys: create, list, revoke; and the enrollment of workers.
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+
+use super::AppState;
+use super::answer::{HandlerResult, json, ok};
+use super::auth::digest;
+use super::body::Content;
+use super::error::Error;
+use super::key_ring::hexadecimal;
+use super::middleware::Caller;
+use super::path::KeyPath;
+use super::policy::Policy;
+use bloom_api::answers::Removed;
+use bloom_api::error::ErrorText;
+use bloom_api::keys::{CreatedKey, Key, NewEnrollment, NewKey};
+use bloom_core::api_key::{ApiKey, Scope};
+use bloom_core::op;
+
+/// Marks a key as one of this program, for people and for programs that look for secrets in texts.
+const PREFIX: &str = "bloom_";
+const KEY_BYTES: usize = 32;
+const NO_ADMIN_KEY: Error = Error::fixed(
+    409,
+    "Named keys need an admin key, which this server does not have, so it is open to everybody: set RUNTIME_API_KEY and start the server \
+     again",
+);
+
+/// A new key, and its digest.
+struct Secret {
+    key: String,
+    digest: String,
+}
+
+impl Secret {
+    fn new() -> Result<Self, Error> {
+        let mut bytes = [0; KEY_BYTES];
+        getrandom::fill(&mut bytes).map_err(|error| Error::Internal(format!("no random bytes for a key: {error}")))?;
+        let key = format!("{PREFIX}{}", URL_SAFE_NO_PAD.encode(bytes));
+        let digest = hexadecimal(&digest(key.as_bytes()));
+        Ok(Self { key, digest })
+    }
+}
+
+/// The answer that shows the key. The ring is read again first, so that the key opens this server when the client has it.
+async fn created(app: &AppState, about: &ApiKey, key: &str) -> HandlerResult {
+    if let Err(error) = app.ring.read(&app.store).await {
+        // The key exists, and nobody could ask for it again; the ring reads it later.
+        tracing::warn!(%error, "the named keys could not be read");
+    }
+    json(StatusCode::CREATED, &CreatedKey { about: about.into(), key: key.into() })
+}
+
+pub const CREATE: Policy = Policy::ADMIN;
+
+/// Creates a named key. The answer shows it, once: the server keeps only a digest.
+#[utoipa::path(
+    post, path = "/api/runtime/keys", operation_id = "createKey", tag = "keys", request_body = NewKey,
+    responses(
+        (status = 201, description = "The key.", body = CreatedKey),
+        (status = 409, description = "A key with this name exists, there are 1000 keys, or the server has no RUNTIME_API_KEY.", body = ErrorText),
+    )
+)]
+pub async fn create(State(app): State<AppState>, caller: Caller, body: Content) -> HandlerResult {
+    let wanted = body.read::<NewKey>()?;
+    if !app.ring.takes_named_keys() {
+        return Err(NO_ADMIN_KEY);
+    }
+    let Secret { key, digest } = Secret::new()?;
+    let op = wanted.into_op(digest)?;
+    let about = app.engine.writers.submit(caller.command(op)).await?;
+    created(&app, &about, &key).await
+}
+
+pub const LIST: Policy = Policy::ADMIN;
+
+/// Lists the named keys by name, without the keys themselves. Expired keys stay in the list until they are revoked.
+#[utoipa::path(
+    get, path = "/api/runtime/keys", operation_id = "listKeys", tag = "keys",
+    responses((status = 200, description = "All keys; at most 1000.", body = Vec<Key>))
+)]
+pub async fn list(State(app): State<AppState>) -> HandlerResult {
+    ok(&app.store.api_keys().await?.iter().map(Key::from).collect::<Vec<_>>())
+}
+
+pub const REVOKE: Policy = Policy::ADMIN;
+
+/// Revokes a named key. This server refuses it from then on, and the other replicas within seconds; its tasks stay.
+#[utoipa::path(
+    delete, path = "/api/runtime/keys/{id}", operation_id = "revokeKey", tag = "keys", params(("id" = String, Path, description = "The name of the key.")),
+    responses(
+        (status = 200, description = "Revoked.", body = Removed),
+        (status = 404, description = "Key not found.", body = ErrorText),
+    )
+)]
+pub async fn revoke(State(app): State<AppState>, caller: Caller, path: KeyPath) -> HandlerResult {
+    let name = path.name()?;
+    app.engine.writers.submit(caller.command(op::RevokeKey { name: name.clone() })).await?;
+    app.ring.read(&app.store).await?;
+    ok(&Removed { removed: true, id: name.into() })
+}
+
+pub const ENROLL: Policy = Policy::JOIN;
+
+/// Exchanges a join token, sent as the key of this request, for a worker's key. The token is used up; the answer shows the key, once.
+#[utoipa::path(
+    post, path = "/api/runtime/enroll", operation_id = "enroll", tag = "keys", request_body = NewEnrollment,
+    responses(
+        (status = 201, description = "The worker's key, named `worker-` and the worker's name.", body = CreatedKey),
+        (status = 409, description = "The worker, or a key of it, exists, and the token does not name this worker.", body = ErrorText),
+    )
+)]
+pub async fn enroll(State(app): State<AppState>, caller: Caller, body: Content) -> HandlerResult {
+    if !app.ring.takes_named_keys() {
+        return Err(NO_ADMIN_KEY);
+    }
+    let Some(token) = caller.key.as_deref().filter(|key| key.scope == Scope::Join) else {
+        return Err(Error::fixed(
+            403,
+            "This call needs a join token as its key: create one with `bloom-runtime key create NAME --scope join`",
+        ));
+    };
+    let worker = body.read::<NewEnrollment>()?.worker.0;
+    let Secret { key, digest } = Secret::new()?;
+    let op = op::Enroll { token: token.name.clone(), token_digest: token.digest.clone(), worker, digest };
+    let about = app.engine.writers.submit(caller.command(op)).await?;
+    created(&app, &about, &key).await
+}

@@ -1,0 +1,146 @@
+//! What a named key is limited to: a submit key to the tasks that it created, a worker's key to what its worker holds.
+//!
+//! Handlers check this before they send a command. That is safe: the owner of a task and the worker of a lease never change, and ids are
+//! never used again.
+
+use std::collections::{BTreeSet, HashSet};
+
+use super::AppState;
+use super::error::Error;
+use super::middleware::Caller;
+use bloom_api::values::text_problem;
+use bloom_core::command::{Holder, Rejection};
+use bloom_core::ids::{LeaseId, TaskId};
+use bloom_core::task::TaskSpec;
+use bloom_store::TaskFilter;
+
+/// As for the names that other keys choose.
+const MAX_NAME: usize = 255;
+/// Ids in one query.
+const MAX_IDS: usize = 1_000;
+
+/// The text below the name of the key, unless it is there already. Keys have no `/` in their names, so no key reaches the names of another.
+fn qualified(owner: &str, text: &str) -> String {
+    match text.strip_prefix(owner) {
+        Some(rest) if rest.starts_with('/') => text.to_owned(),
+        _ => format!("{owner}/{text}"),
+    }
+}
+
+/// Only the caller's own tasks match the filter that is returned.
+pub fn filter(caller: &Caller, filter: TaskFilter) -> TaskFilter {
+    match caller.owner() {
+        None => filter,
+        Some(owner) => {
+            TaskFilter { owner: Some(owner.to_owned()), context_id: filter.context_id.map(|context| qualified(owner, &context)), ..filter }
+        }
+    }
+}
+
+/// Those of these tasks that the caller may see, if they exist.
+///
+/// # Errors
+/// If the database fails.
+pub async fn tasks(app: &AppState, caller: &Caller, ids: Vec<TaskId>) -> Result<Vec<TaskId>, Error> {
+    match caller.owner() {
+        None => Ok(ids),
+        Some(owner) => Ok(app.store.owned(&ids, owner).await?),
+    }
+}
+
+/// The tasks to create, as the caller's own: their contexts and keys are below the name of its key, because a context shows a run what was
+/// said in it before, and a key tells of another task with the same key.
+///
+/// # Errors
+/// A name is too long, or a task depends on one that is not the caller's.
+pub async fn specs(app: &AppState, caller: &Caller, mut specs: Vec<TaskSpec>) -> Result<Vec<TaskSpec>, Error> {
+    let Some(owner) = caller.owner() else { return Ok(specs) };
+    for spec in &mut specs {
+        spec.owner = Some(owner.to_owned());
+        spec.context_id = checked("context_id", owner, &spec.context_id)?;
+        spec.exclusive_key = spec.exclusive_key.as_deref().map(|key| checked("exclusive_key", owner, key)).transpose()?;
+        spec.idempotency_key = spec.idempotency_key.as_deref().map(|key| checked("idempotency_key", owner, key)).transpose()?;
+    }
+    let wanted: Vec<TaskId> = specs.iter().flat_map(|spec| &spec.depends_on).copied().collect::<BTreeSet<_>>().into_iter().collect();
+    let mut own = HashSet::new();
+    for ids in wanted.chunks(MAX_IDS) {
+        own.extend(app.store.owned(ids, owner).await?);
+    }
+    for spec in &specs {
+        let unknown: Vec<TaskId> = spec.depends_on.iter().filter(|id| !own.contains(*id)).copied().collect();
+        if !unknown.is_empty() {
+            return Err(Rejection::UnknownDependencies(unknown).into());
+        }
+    }
+    Ok(specs)
+}
+
+fn checked(field: &'static str, owner: &str, text: &str) -> Result<String, Error> {
+    let text = qualified(owner, text);
+    match text_problem(&text, 1, MAX_NAME) {
+        None => Ok(text),
+        Some(wrong) => Err(Error::field(field, format!("{wrong}, with '{owner}/' in front, which is added for this key"))),
+    }
+}
+
+/// Refuses the lease of another worker to a worker's key.
+///
+/// # Errors
+/// The lease is another worker's, or the database fails.
+pub async fn lease(app: &AppState, caller: &Caller, task: Option<TaskId>, lease: LeaseId) -> Result<(), Error> {
+    let (Some(own), Some(task)) = (caller.worker(), task) else { return Ok(()) };
+    let state = app.store.task_states(&[task]).await?.into_iter().next();
+    let active = state.as_ref().and_then(|state| state.lease.as_ref()).filter(|active| active.id == lease).map(|active| &active.worker_id);
+    let is_own = match active {
+        Some(worker) => worker == own,
+        // An unknown lease is refused by the command.
+        None => app.store.past_leases(&[lease]).await?.first().is_none_or(|past| past.worker_id == own),
+    };
+    if is_own { Ok(()) } else { Err(refused(app, own)) }
+}
+
+/// Whom the call acts for. A worker's key acts for its own worker.
+///
+/// # Errors
+/// Another worker or its lease is named, or the database fails.
+pub async fn holder(app: &AppState, caller: &Caller, task: Option<TaskId>, holder: Holder) -> Result<Holder, Error> {
+    let Some(own) = caller.worker() else { return Ok(holder) };
+    if let Some(named) = &holder.worker {
+        worker(app, caller, named)?;
+    }
+    if let Some(named) = holder.lease {
+        lease(app, caller, task, named).await?;
+    }
+    Ok(Holder { worker: Some(own.to_owned()), ..holder })
+}
+
+/// Refuses to let a worker's key speak for another worker.
+///
+/// # Errors
+/// The key is that of another worker.
+pub fn worker(app: &AppState, caller: &Caller, named: &str) -> Result<(), Error> {
+    match caller.worker().filter(|own| *own != named) {
+        None => Ok(()),
+        Some(own) => Err(refused(app, own)),
+    }
+}
+
+fn refused(app: &AppState, own: &str) -> Error {
+    app.metrics.http_refused("other_worker");
+    Error::Text { status: 403, text: format!("This key is for the worker '{own}' only: each worker has a key of its own").into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_below_the_key() {
+        assert_eq!(qualified("team", "repo"), "team/repo");
+        assert_eq!(qualified("team", "team/repo"), "team/repo");
+        assert_eq!(qualified("team", "team"), "team/team");
+        assert_eq!(qualified("team", "teams/repo"), "team/teams/repo");
+        assert_eq!(qualified("team", "other/repo"), "team/other/repo");
+        assert_eq!(qualified("team", ""), "team/");
+    }
+}

@@ -1,0 +1,208 @@
+//! Named keys: what each scope opens, how long a key lasts, and on which servers.
+
+use reqwest::Method;
+
+use crate::on_both;
+use crate::support::*;
+
+pub const ADMIN: &str = "admin-key-0123456789";
+
+/// A server on which named keys count.
+pub fn keyed(database: Database) -> Server {
+    Server::on(database).env("RUNTIME_API_KEY", ADMIN).env("RUNTIME_WORKER_KEY", "worker-key-0123456789").start()
+}
+
+/// Creates a key; the fields of `more` are added.
+pub async fn create(admin: &Api, name: &str, scope: &str, more: Value) -> String {
+    let mut body = json!({ "name": name, "scope": scope });
+    body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    let created = admin.post("keys", body).await.created();
+    created["key"].as_str().expect("a key").to_owned()
+}
+
+/// The same server with a new named key.
+pub async fn with_new_key(admin: &Api, server: &Api, name: &str, scope: &str, more: Value) -> Api {
+    server.with_key(&create(admin, name, scope, more).await)
+}
+
+const WORKER: [&str; 8] = [
+    "POST llm-tasks/{id}/complete",
+    "POST llm-tasks/{id}/events",
+    "POST llm-tasks/{id}/heartbeat",
+    "POST llm-tasks/{id}/release",
+    "POST workers",
+    "POST workers/{id}/claim",
+    "POST workers/{id}/complete",
+    "POST workers/{id}/heartbeat",
+];
+const SUBMIT: [&str; 13] = [
+    "GET artifacts",
+    "GET llm-tasks",
+    "GET llm-tasks/{id}",
+    "GET llm-tasks/{id}/events",
+    "GET llm-tasks/{id}/result",
+    "GET llm-tasks/{id}/wait",
+    "GET watch",
+    "POST llm-tasks",
+    "POST llm-tasks/{id}/cancel",
+    "POST llm-tasks/{id}/requeue",
+    "POST llm-tasks:batch",
+    "POST llm-tasks:cancel",
+    "POST llm-tasks:requeue",
+];
+const OPEN: [&str; 4] = ["GET /healthz", "GET /readyz", "GET health", "POST test-connection"];
+
+fn opens(scope: &str, route: &str) -> bool {
+    if OPEN.contains(&route) {
+        return true;
+    }
+    if route == "POST enroll" {
+        return scope == "join";
+    }
+    let is_for_admins = ["GET workers/{id}/agent-health", "GET keys"].contains(&route);
+    match scope {
+        "admin" => true,
+        "submit" => SUBMIT.contains(&route),
+        "worker" => WORKER.contains(&route),
+        "read" => route.starts_with("GET ") && !is_for_admins,
+        _ => false,
+    }
+}
+
+async fn routes(server: &Api) -> Vec<(Method, String)> {
+    let described = server.get("/openapi.json").await.ok();
+    let mut all = Vec::new();
+    for (path, methods) in described["paths"].as_object().unwrap() {
+        let path = path.strip_prefix("/api/runtime/").unwrap_or(path);
+        all.extend(methods.as_object().unwrap().keys().map(|method| (method.to_uppercase().parse().unwrap(), path.to_owned())));
+    }
+    all
+}
+
+on_both! { alone:
+    async fn each_scope_opens_its_routes_and_no_others(database) {
+        let server = keyed(database);
+        let admin = server.with_key(ADMIN);
+        let routes = routes(&server).await;
+        assert!(routes.len() > 45, "{routes:?}");
+        let worker = unique("worker");
+        for scope in ["admin", "submit", "worker", "read", "join"] {
+            let more = if scope == "worker" { json!({ "worker": worker }) } else { json!({}) };
+            let api = with_new_key(&admin, &server, &format!("a-{scope}"), scope, more).await;
+            for (method, path) in &routes {
+                let route = format!("{method} {path}");
+                let id = if path.starts_with("workers/") { &worker } else { NO_ID };
+                let path = path.replace("{id}", id).replace("{cid}", "project");
+                // The watch stream does not end, so only the head of the answer is read.
+                let answer = api.request(method.clone(), &path).send().await.unwrap();
+                let refused = matches!(answer.status().as_u16(), 401 | 403);
+                assert_eq!(refused, !opens(scope, &route), "{scope}: {route}: {}", answer.status());
+            }
+        }
+    }
+
+    async fn a_key_is_shown_once_and_stored_as_a_digest(database) {
+        let server = keyed(database);
+        let admin = server.with_key(ADMIN);
+        let created = admin.post("keys", json!({ "name": "ci", "scope": "read", "expires_in_sec": 60 })).await.created();
+        let key = created["key"].as_str().unwrap().to_owned();
+        assert!(key.starts_with("bloom_") && key.len() == 49, "{key}");
+        assert_eq!(created["created_by"], "admin");
+        assert_eq!(created["expires_at"].as_i64().unwrap() - created["created_at"].as_i64().unwrap(), 60_000);
+        server.with_key(&key).get("stats").await.ok();
+        server.with_header("authorization", &format!("Bearer {key}")).get("stats").await.ok();
+        let listed = admin.get("keys").await.expect(200);
+        assert!(!listed.text.contains(&key) && !listed.text.contains("digest"), "{}", listed.text);
+        let listed = listed.json();
+        assert_eq!((&listed[0]["name"], &listed[0]["scope"], &listed[0]["worker"]), (&json!("ci"), &json!("read"), &json!(null)));
+        admin.post("keys", json!({ "name": "ci", "scope": "admin" })).await.error(409);
+        let other = with_new_key(&admin, &server, "second", "admin", json!({})).await;
+        let third = other.post("keys", json!({ "name": "third", "scope": "read" })).await.created();
+        assert_eq!(third["created_by"], "key:second");
+        assert_eq!(admin.delete("keys/ci").await.ok(), json!({ "removed": true, "id": "ci" }));
+        server.with_key(&key).get("stats").await.fails(401, "Unauthorized");
+        admin.delete("keys/ci").await.fails(404, "Key not found");
+        admin.delete("keys/no%20key%00").await.fails(404, "Key not found");
+        let trail = admin.get("audit").await.ok();
+        let of_keys: Vec<_> = trail.as_array().unwrap().iter().filter(|entry| entry["entity_type"] == "key").collect();
+        let told = |entry: &Value| format!("{} {} {}", entry["action"], entry["entity_id"], entry["actor"]).replace('"', "");
+        assert_eq!(
+            of_keys.into_iter().map(told).collect::<Vec<_>>(),
+            ["key_revoked ci admin", "key_created third key:second", "key_created second admin", "key_created ci admin"]
+        );
+        assert!(!server.log().contains(&key), "{}", server.log());
+    }
+
+    async fn keys_are_refused_with_the_field_that_is_wrong(database) {
+        let server = keyed(database);
+        let admin = server.with_key(ADMIN);
+        let refuses = async |body: Value, field: &str| {
+            admin.post("keys", body).await.refuses(&[field]);
+        };
+        refuses(json!({ "name": "a/b", "scope": "read" }), "name").await;
+        refuses(json!({ "name": "-a", "scope": "read" }), "name").await;
+        refuses(json!({ "name": "a".repeat(64), "scope": "read" }), "name").await;
+        refuses(json!({ "name": "a", "scope": "root" }), "scope").await;
+        refuses(json!({ "name": "a", "scope": "worker" }), "worker").await;
+        refuses(json!({ "name": "a", "scope": "submit", "worker": "w" }), "worker").await;
+        refuses(json!({ "name": "a", "scope": "join", "worker": "not fit" }), "worker").await;
+        refuses(json!({ "name": "a", "scope": "join", "expires_in_sec": 30 * 86_400 + 1 }), "expires_in_sec").await;
+        refuses(json!({ "name": "a", "scope": "read", "expires_in_sec": 0 }), "expires_in_sec").await;
+        assert_eq!(admin.get("keys").await.ok(), json!([]));
+        let created = admin.post("keys", json!({ "name": "j", "scope": "join" })).await.created();
+        assert_eq!(created["expires_at"].as_i64().unwrap() - created["created_at"].as_i64().unwrap(), 86_400_000);
+    }
+
+    async fn an_expired_key_opens_nothing_and_ends_what_waits(database) {
+        let server = keyed(database);
+        let admin = server.with_key(ADMIN);
+        let reader = with_new_key(&admin, &server, "short", "read", json!({ "expires_in_sec": 3 })).await;
+        reader.get("stats").await.ok();
+        let mut stream = sse::open(&reader, "watch", None).await;
+        let task = admin.crew().task().create().await;
+        reader.get(&task.path("/wait?timeout_sec=60")).await.fails(401, "Unauthorized");
+        while stream.next().await.is_some() {}
+        reader.get("stats").await.fails(401, "Unauthorized");
+        assert_eq!(admin.get("keys").await.ok()[0]["name"], "short", "an expired key stays in the list");
+    }
+
+    async fn a_server_without_an_admin_key_takes_no_named_keys(database) {
+        let server = keyed(database);
+        let key = create(&server.with_key(ADMIN), "kept", "read", json!({})).await;
+        let plan = server.plan().clone();
+        server.stop();
+        let open = plan.clone().env("RUNTIME_API_KEY", "").env("RUNTIME_WORKER_KEY", "").start();
+        assert!(open.log().contains("the stored keys have no effect"), "{}", open.log());
+        let refused = open.post("keys", json!({ "name": "more", "scope": "read" })).await.error(409);
+        assert!(refused.contains("RUNTIME_API_KEY"), "{refused}");
+        assert!(open.post("enroll", json!({ "worker": "w" })).await.error(409).contains("RUNTIME_API_KEY"));
+        open.with_key(&key).get("keys").await.ok();
+        open.stop();
+        let keyed = plan.start();
+        keyed.with_key(&key).get("stats").await.ok();
+        keyed.with_key(&key).get("keys").await.error(403);
+    }
+}
+
+#[test]
+fn a_key_counts_on_all_replicas_until_it_is_revoked_on_one() {
+    let url = postgres::database();
+    let start = || Server::on_url(&url).env("RUNTIME_API_KEY", ADMIN).start();
+    let (here, there) = (start(), start());
+    run(async {
+        let admin = here.with_key(ADMIN);
+        let key = create(&admin, "shared", "read", json!({})).await;
+        here.with_key(&key).get("stats").await.ok();
+        let reader = there.with_key(&key);
+        eventually("the other replica knows the key", || async { (reader.get("stats").await.status == 200).then_some(()) }).await;
+        let mut stream = sse::open(&reader, "watch", None).await;
+        let task = admin.crew().task().create().await;
+        let (waits, path) = (reader.clone(), task.path("/wait?timeout_sec=60"));
+        let waiting = beside(async move { waits.get(&path).await });
+        admin.delete("keys/shared").await.ok();
+        here.with_key(&key).get("stats").await.fails(401, "Unauthorized");
+        waiting.await.unwrap().fails(401, "Unauthorized");
+        while stream.next().await.is_some() {}
+        reader.get("stats").await.fails(401, "Unauthorized");
+    });
+}
