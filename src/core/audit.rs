@@ -20,9 +20,14 @@ words! {
         TaskCancelled = "task_cancelled", TaskDead = "task_dead", LeaseExpired = "lease_expired",
         LeadershipPromote = "leadership_promote",
         AgentUpdated = "agent_updated", AgentRestarted = "agent_restarted", AgentUninstalled = "agent_uninstalled",
+        QueuePaused = "queue_paused", QueueResumed = "queue_resumed", QueueLimited = "queue_limited",
     }
 }
-words! { EntityType { Task = "llm_task", Lease = "lease", Worker = "worker", Config = "config", Project = "project" } }
+words! {
+    EntityType {
+        Task = "llm_task", Lease = "lease", Worker = "worker", Queue = "queue", Config = "config", Project = "project",
+    }
+}
 
 /// Who caused a change.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

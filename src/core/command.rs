@@ -1,6 +1,6 @@
 //! Commands, their parts, and the reasons why one is rejected.
 
-pub use super::arguments::{Choice, Claim, Completion, CordonWish, Grace, Holder, Loss, NewEvent, PushEnd, WorkerChange};
+pub use super::arguments::{Choice, Claim, Completion, CordonWish, Grace, Holder, Loss, NewEvent, PushEnd, QueueChange, WorkerChange};
 pub use super::keys::{AFTER_ALL, Keys};
 pub use super::op::Op;
 pub use super::operation::Operation;

@@ -33,6 +33,10 @@ pub struct Keys {
     pub exclusive: BTreeSet<String>,
     /// Tasks whose lists of dependencies are needed.
     pub dependencies: BTreeSet<TaskId>,
+    /// Leases may be made: load the queues of the queued tasks, and let nobody change a queue until the end of the transaction.
+    pub places: bool,
+    /// Queues to change. Nobody makes a lease meanwhile.
+    pub queues: BTreeSet<String>,
 }
 
 impl Keys {
@@ -50,6 +54,8 @@ impl Keys {
         self.predecessors.extend(other.predecessors.iter().cloned());
         self.exclusive.extend(other.exclusive.iter().cloned());
         self.dependencies.extend(other.dependencies.iter().copied());
+        self.places |= other.places;
+        self.queues.extend(other.queues.iter().cloned());
     }
 }
 
