@@ -44,6 +44,8 @@ statement!(INSERT_WORKERS, |d| "{}", d.insert(&records::WORKER, ""));
 statement!(UPDATE_WORKERS, |d| "{}", d.update(&records::WORKER, &records::WORKER.all_but(&["id"]), ", removed_at = NULL"));
 statement!(UPSERT_SEEN, |d| "{}", d.insert(Seen::ROW, &upsert(Seen::ROW, "worker_id")));
 statement!(REMOVE_WORKERS, |d| "{}", d.update(Removal::ROW, &Removal::ROW.all_but(&["id"]), ""));
+statement!(UPSERT_QUEUES, |d| "{}", d.insert(&records::QUEUE, &upsert(&records::QUEUE, "agent_slug")));
+statement!(REMOVE_QUEUES, |d| "DELETE FROM queues WHERE agent_slug {}", d.any(Type::Text, 1));
 statement!(UPSERT_SETTINGS, |d| "{}", d.insert(Setting::ROW, &upsert(Setting::ROW, "key")));
 statement!(INSERT_WAKEUPS, |d| "{}", d.insert(&records::WAKEUP, ""));
 statement!(END_WAKEUPS, |d| "DELETE FROM wakeups WHERE id {}", d.any(Type::Uuid, 1));
@@ -84,6 +86,7 @@ pub(super) fn save<'a>(script: &mut Script<'a>, set: &'a WorkingSet, before: &Be
     write(script, &INSERT_EVENTS, &dirty.events);
     prune_events(script, &dirty.events);
     save_workers(script, set, before);
+    save_queues(script, set);
     save_wakeups(script, dirty);
     write(script, &UPSERT_SETTINGS, dirty.settings.iter().map(|(key, value)| Setting { key, value }));
     write(script, &INSERT_AUDIT, &dirty.audit);
@@ -169,6 +172,15 @@ fn save_workers<'a>(script: &mut Script<'a>, set: &'a WorkingSet, before: &Befor
     write(script, &UPDATE_WORKERS, written().filter(is_known));
     let seen = dirty.seen.iter().filter_map(present).map(|worker| Seen { worker_id: &worker.id, last_seen: worker.last_seen });
     write(script, &UPSERT_SEEN, seen);
+}
+
+fn save_queues<'a>(script: &mut Script<'a>, set: &'a WorkingSet) {
+    let row = |slug: &'a String| set.loaded.queues.get(slug)?.as_ref();
+    write(script, &UPSERT_QUEUES, set.dirty.queues.iter().filter_map(row));
+    let unset: Vec<&str> = set.dirty.queues.iter().filter(|slug| row(slug).is_none()).map(String::as_str).collect();
+    if !unset.is_empty() {
+        script.unordered(&REMOVE_QUEUES, Args::new().texts(unset));
+    }
 }
 
 fn save_wakeups<'a>(script: &mut Script<'a>, dirty: &'a Dirty) {
