@@ -122,6 +122,15 @@ impl IntoParams for WorkerPageParams {
     }
 }
 
+/// `limit` and `cursor` of the list of queues.
+pub struct QueuePageParams;
+
+impl IntoParams for QueuePageParams {
+    fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
+        page_params(r"^(=[^\x00]*)?$")
+    }
+}
+
 fn page_params(cursor: &str) -> Vec<Parameter> {
     let cursor = ObjectBuilder::new().schema_type(Type::String).pattern(Some(cursor)).build();
     vec![

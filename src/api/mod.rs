@@ -10,6 +10,7 @@ pub mod complete;
 pub mod error;
 pub mod json;
 pub mod lists;
+pub mod queues;
 pub mod reports;
 pub mod requests;
 pub mod tasks;

@@ -123,6 +123,8 @@ impl From<Rejection> for Error {
             | Rejection::CannotRequeue(_)
             | Rejection::CannotCancel(_)
             | Rejection::NotReady(_)
+            | Rejection::QueueClosed(_)
+            | Rejection::TooManyQueues
             | Rejection::IdempotencyConflict => 409,
             Rejection::UnknownDependencies(_) => return Self::field("depends_on", rejection.to_string()),
             Rejection::NoUrl(_) => 400,

@@ -14,7 +14,7 @@ use utoipa_axum::routes;
 
 use super::policy::{Policies, Policy, Rate};
 use super::{
-    AppState, agents, bulk, config, dispatch, events, install, lifecycle, membridge, probes, records, tasks, wait, watch, worker_calls,
+    AppState, agents, bulk, config, dispatch, events, install, lifecycle, membridge, probes, queues, records, tasks, wait, watch, worker_calls,
     workers,
 };
 use bloom_api::error::{ErrorText, Invalid, ValidationError};
@@ -79,6 +79,12 @@ pub fn routes() -> Routes {
         .add(routes!(workers::cordon), workers::CORDON)
         .add(routes!(workers::uncordon), workers::UNCORDON)
         .add(routes!(workers::drain), workers::DRAIN)
+        .add(routes!(queues::list), queues::LIST)
+        .add(routes!(queues::pause), queues::PAUSE)
+        .add(routes!(queues::resume), queues::RESUME)
+        .add(routes!(queues::limit), queues::LIMIT)
+        .add(routes!(queues::pause_all), queues::PAUSE_ALL)
+        .add(routes!(queues::resume_all), queues::RESUME_ALL)
         .add(routes!(agents::health), agents::HEALTH)
         .add(routes!(agents::update), agents::UPDATE)
         .add(routes!(agents::restart), agents::RESTART)

@@ -4,8 +4,9 @@ use axum::extract::{FromRequestParts, Path};
 use axum::http::request::Parts;
 
 use super::error::Error;
-use bloom_api::values::parse_id;
+use bloom_api::values::{parse_id, text_problem};
 use bloom_core::ids::TaskId;
+use bloom_core::limits::NAME_CHARS;
 
 /// `{id}` of a task.
 pub struct TaskPath(Option<TaskId>);
@@ -43,6 +44,23 @@ impl<S: Send + Sync> FromRequestParts<S> for WorkerPath {
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Error> {
         // No worker has a NUL in its name, and PostgreSQL would refuse the query.
         Ok(Self(part(parts, state).await.filter(|name| !name.contains('\0'))))
+    }
+}
+
+/// `{agent_slug}` of a queue. Every slug that a task may have has a queue.
+pub struct QueuePath(Option<String>);
+
+impl QueuePath {
+    pub fn agent_slug(self) -> Result<String, Error> {
+        self.0.ok_or(Error::fixed(404, "No agent has this slug: an agent_slug has 1 to 128 characters, and no NUL"))
+    }
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for QueuePath {
+    type Rejection = Error;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Error> {
+        Ok(Self(part(parts, state).await.filter(|slug| text_problem(slug, 1, NAME_CHARS).is_none())))
     }
 }
 

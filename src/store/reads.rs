@@ -8,8 +8,10 @@ use super::dialect::statement;
 use super::error::Error;
 use super::lists::{LeaseRow, TaskRow};
 use super::page::fitting;
+use super::queue::QUEUES;
 use super::table::ReadRow;
 use super::{Store, all, first, records, rows};
+use bloom_core::agent_queue::AgentQueue;
 use bloom_core::ids::{LeaseId, TaskId};
 use bloom_core::task::{LeaseStatus, RunResult, TaskEvent, TaskSpec, TaskState};
 use bloom_core::worker::Worker;
@@ -114,6 +116,11 @@ impl Store {
     /// The task's events after number `after`, up to number `last`, oldest first.
     pub async fn events_up_to(&self, task: TaskId, after: i64, last: i64) -> Result<Vec<TaskEvent>, Error> {
         all(&self.pool().fetch(&EVENTS, Args::new().uuid(task).int(after).int(last)).await?, ReadRow::read)
+    }
+
+    /// What is set for queues, by agent; that of all queues comes first.
+    pub async fn queues(&self) -> Result<Vec<AgentQueue>, Error> {
+        all(&self.pool().fetch(&QUEUES, Args::new()).await?, ReadRow::read)
     }
 
     pub async fn settings(&self) -> Result<Vec<(String, String)>, Error> {
