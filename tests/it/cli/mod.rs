@@ -7,6 +7,7 @@ mod contexts;
 mod follow;
 mod looking;
 mod person;
+mod queues;
 mod submit;
 mod terminal;
 mod waiting;
