@@ -136,6 +136,15 @@ impl IntoParams for WorkerPageParams {
     }
 }
 
+/// `limit` and `cursor` of the list of queues.
+pub struct QueuePageParams;
+
+impl IntoParams for QueuePageParams {
+    fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
+        page_params(r"^(=[^\x00]*)?$", "=default")
+    }
+}
+
 fn page_params(pattern: &str, example: &str) -> Vec<Parameter> {
     let cursor = ObjectBuilder::new().schema_type(Type::String).pattern(Some(pattern)).build();
     vec![

@@ -11,6 +11,7 @@ pub mod error;
 pub mod json;
 pub mod keys;
 pub mod lists;
+pub mod queues;
 pub mod reports;
 pub mod requests;
 pub mod tasks;

@@ -23,6 +23,7 @@ fn set(scraped: &Scraped, engine: &Engine, store: &Store, membridge: &Membridge)
     let stats = engine.replica.stats();
     scraped.tasks(stats.tasks_by_status);
     scraped.active_leases(stats.leases_active);
+    scraped.restricted_queues(&engine.replica.queues());
     let mut workers: BTreeMap<WorkerStatus, i64> = BTreeMap::new();
     let mut free_slots = 0;
     for (worker, room) in engine.replica.workers_with_room() {

@@ -7,6 +7,7 @@ use super::term;
 use super::when::{span_text, time_text};
 use bloom_api::answers::{Audit, Lease, Worker};
 use bloom_api::keys::Key;
+use bloom_api::queues::Queue;
 use bloom_api::reports::{Stats, UsageRow};
 use bloom_api::tasks::Task;
 use bloom_api::words::Word;
@@ -51,6 +52,17 @@ pub static WORKERS: Kind<Worker> = Kind {
         Column::wide("AGE", |worker, now| age(worker.registered_at, now)),
     ],
     name: |worker| worker.id.to_string(),
+};
+
+pub static QUEUES: Kind<Queue> = Kind {
+    columns: &[
+        Column::new("AGENT", |queue, _| agent_of_queue(queue)),
+        Column::new("PAUSED", |queue, now| queue.paused_at.map_or_else(|| "no".to_owned(), |at| format!("for {}", age(at, now)))),
+        Column::new("LIMIT", |queue, _| given(&queue.max_concurrency)),
+        Column::new("ACTIVE", |queue, _| queue.active_leases.to_string()),
+        Column::new("QUEUED", |queue, _| queue.queued.to_string()),
+    ],
+    name: agent_of_queue,
 };
 
 pub static LEASES: Kind<Lease> = Kind {
@@ -160,6 +172,11 @@ pub fn text(value: &Value) -> String {
 
 fn given(text: &Option<impl ToString>) -> String {
     text.as_ref().map(ToString::to_string).unwrap_or_default()
+}
+
+/// The parentheses show that all queues are meant; `queue list` shows them first.
+fn agent_of_queue(queue: &Queue) -> String {
+    queue.agent_slug.as_ref().map_or_else(|| "(all)".to_owned(), ToString::to_string)
 }
 
 fn status_of_task(task: &Task, _: Ms) -> String {

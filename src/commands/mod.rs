@@ -9,6 +9,7 @@ mod contexts;
 mod error;
 mod key;
 mod key_file;
+mod queue;
 mod records;
 mod show;
 mod task;
@@ -24,6 +25,7 @@ use contexts::ContextCommand;
 pub use error::CommandError;
 use key::KeyCommand;
 pub use key_file::read_key;
+use queue::QueueCommand;
 use records::{AuditArgs, LeaseCommand, UsageArgs};
 use show::Shown;
 use task::TaskCommand;
@@ -45,6 +47,15 @@ pub enum Command {
     Worker {
         #[command(subcommand)]
         action: WorkerCommand,
+        #[command(flatten)]
+        to: Connection,
+        #[command(flatten)]
+        shown: Shown,
+    },
+    /// Show the queues of agents; pause, resume and limit them
+    Queue {
+        #[command(subcommand)]
+        action: QueueCommand,
         #[command(flatten)]
         to: Connection,
         #[command(flatten)]
@@ -120,6 +131,7 @@ pub async fn run(command: Command) -> Result<(), CommandError> {
     match command {
         Command::Task { action, to, shown } => task::run(action, &to.server()?, shown).await,
         Command::Worker { action, to, shown } => worker::run(action, &to.server()?, shown).await,
+        Command::Queue { action, to, shown } => queue::run(action, &to.server()?, shown).await,
         Command::Lease { action, to, shown } => records::leases(action, &to.server()?, shown).await,
         Command::Audit { args, to, shown } => records::audit(args, &to.server()?, shown).await,
         Command::Stats { to, shown } => records::stats(&to.server()?, shown).await,

@@ -118,6 +118,14 @@ pub struct WorkerChange {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QueueChange {
+    Pause,
+    Resume,
+    /// The most active leases; `None` removes the limit.
+    Limit(Option<i64>),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CordonWish {
     Cordon,
     Uncordon,

@@ -22,11 +22,14 @@ words! {
         LeadershipPromote = "leadership_promote",
         AgentUpdated = "agent_updated", AgentRestarted = "agent_restarted", AgentUninstalled = "agent_uninstalled",
         KeyCreated = "key_created", KeyRevoked = "key_revoked", WorkerEnrolled = "worker_enrolled",
+        QueuePaused = "queue_paused", QueueResumed = "queue_resumed", QueueLimited = "queue_limited",
     }
 }
 words! {
     /// The kind of object that an audit entry is about.
-    EntityType { Task = "llm_task", Lease = "lease", Worker = "worker", Config = "config", Project = "project", Key = "key" }
+    EntityType {
+        Task = "llm_task", Lease = "lease", Worker = "worker", Queue = "queue", Config = "config", Project = "project", Key = "key",
+    }
 }
 
 /// Who caused a change. A client that used a named key is shown as `key:NAME`, whatever the call.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-pub use super::arguments::{Choice, Claim, Completion, CordonWish, Grace, Holder, Loss, NewEvent, PushEnd, WorkerChange};
+pub use super::arguments::{Choice, Claim, Completion, CordonWish, Grace, Holder, Loss, NewEvent, PushEnd, QueueChange, WorkerChange};
 pub use super::keys::{AFTER_ALL, Keys};
 pub use super::op::Op;
 pub use super::operation::Operation;

@@ -35,6 +35,10 @@ pub struct Keys {
     pub dependencies: BTreeSet<TaskId>,
     /// Load and lock all named keys of the API. There are few.
     pub api_keys: bool,
+    /// Leases may be made: load the queues of the queued tasks, and let nobody change a queue until the end of the transaction.
+    pub places: bool,
+    /// Queues to change. Nobody makes a lease meanwhile.
+    pub queues: BTreeSet<String>,
 }
 
 impl Keys {
@@ -53,6 +57,8 @@ impl Keys {
         self.exclusive.extend(other.exclusive.iter().cloned());
         self.dependencies.extend(other.dependencies.iter().copied());
         self.api_keys |= other.api_keys;
+        self.places |= other.places;
+        self.queues.extend(other.queues.iter().cloned());
     }
 }
 

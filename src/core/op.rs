@@ -7,6 +7,7 @@ pub use super::decide::expire::{ClockStepped, ExpireLease};
 pub use super::decide::lease::Lease;
 pub use super::decide::lease_end::Release;
 pub use super::decide::push::{EndPush, Push};
+pub use super::decide::queues::ChangeQueue;
 pub use super::decide::reevaluate::Reevaluate;
 pub use super::decide::running::{AppendEvents, Heartbeat, RenewLeases};
 pub use super::decide::task_ops::{Cancel, Configure, RecordAudit, Requeue};
@@ -81,6 +82,7 @@ operations! {
     Cordon = "cordon",
     RecordLastSeen = "record_last_seen",
     MarkOffline = "mark_offline",
+    ChangeQueue = "change_queue",
     Configure = "configure",
     RecordAudit = "record_audit",
     CreateKey = "create_key",

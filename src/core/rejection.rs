@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use super::agent_queue::{Closed, MAX_QUEUES};
 use super::api_key::MAX_KEYS;
 use super::ids::{TaskId, WorkerId};
 use super::task::{Parked, Status};
@@ -21,6 +22,9 @@ pub enum Rejection {
     CannotRequeue(Status),
     CannotCancel(Status),
     NotReady(Parked),
+    /// The task's queue is paused, or has as many leases as its limit allows.
+    QueueClosed(Closed),
+    TooManyQueues,
     NoWorker,
     /// The worker has no URL to push to.
     NoUrl(WorkerId),
@@ -51,6 +55,11 @@ impl fmt::Display for Rejection {
             Self::CannotRequeue(status) => write!(f, "Cannot requeue task with status '{status}'"),
             Self::CannotCancel(status) => write!(f, "Cannot cancel task with status '{status}'"),
             Self::NotReady(parked) => write!(f, "Task is not ready: {parked}"),
+            Self::QueueClosed(closed) => write!(f, "Task is not ready: {closed}"),
+            Self::TooManyQueues => write!(
+                f,
+                "{MAX_QUEUES} queues are paused or limited already, which is the most: resume one, or remove its limit, and try again"
+            ),
             Self::NoWorker => f.write_str("No available worker with free capacity"),
             Self::NoUrl(worker) => write!(f, "Worker \"{worker}\" has no URL configured"),
             Self::UnknownDependencies(ids) => {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::Ms;
+use super::agent_queue::AgentQueue;
 use super::api_key::ApiKey;
 use super::ids::{LeaseId, TaskId};
 use super::task::{RunResult, TaskSpec, TaskState};
@@ -47,6 +48,7 @@ replies! {
     Completed(Completed),
     Recorded(Recorded),
     Worker(ChangedWorker),
+    Queue(AgentQueue),
     Due(Due),
     Reevaluated(Reevaluated),
     Key(ApiKey),
@@ -84,6 +86,8 @@ pub struct Claimed {
     pub missed: usize,
     /// The missed candidates that another program keeps locked.
     pub locked: Vec<TaskId>,
+    /// The agents of candidates that were not leased because their queues are closed. There may be tasks of other agents behind them.
+    pub closed: Vec<String>,
 }
 
 #[derive(Clone, Debug)]

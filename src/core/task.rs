@@ -72,6 +72,7 @@ words! {
     WaitingReason {
         NoWorker = "no_worker", NoCapacity = "no_capacity", NotBefore = "not_before", DependsOn = "depends_on",
         ExclusiveKey = "exclusive_key", SessionWorker = "session_worker", Cordoned = "cordoned",
+        Paused = "paused", Limit = "limit",
     }
 }
 words! {

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use super::Ms;
+use super::agent_queue::{ALL_QUEUES, AgentQueue, Closed};
 use super::api_key::ApiKey;
 use super::audit::{Action, Actor, AuditEntry, EntityType};
 use super::ids::{IdSource, LeaseId, TaskId, WorkerId};
@@ -82,6 +83,13 @@ pub struct Loaded {
     pub api_keys: Option<BTreeMap<String, ApiKey>>,
     /// Some of the keys could not be loaded because another program keeps them locked.
     pub locked_api_keys: bool,
+    /// The queues of the queued tasks if `keys.places` asked, those to change, and [`ALL_QUEUES`].
+    pub queues: HashMap<String, Option<AgentQueue>>,
+    /// The active leases of those of these queues that are limited.
+    pub active_leases: HashMap<String, i64>,
+    pub locked_queues: HashSet<String>,
+    /// How many queues have a row, besides [`ALL_QUEUES`]; only if there are queues to change.
+    pub queue_rows: i64,
 }
 
 /// What the batch changed. The store writes exactly this, in one transaction.
@@ -101,6 +109,8 @@ pub struct Dirty {
     /// Workers of which only `last_seen` changed: written to a table of its own, and left out of the feed.
     pub seen: BTreeSet<WorkerId>,
     pub removed_workers: BTreeSet<WorkerId>,
+    /// Queues whose rows are written, or removed if nothing is set for them any more.
+    pub queues: BTreeSet<String>,
     pub settings: Vec<(&'static str, String)>,
     /// Named keys to insert.
     pub api_keys: BTreeSet<String>,
@@ -233,6 +243,10 @@ impl WorkingSet {
     pub fn put_task(&mut self, mut task: TaskState) -> i64 {
         let before = self.loaded.tasks.get(&task.id).and_then(Option::as_ref);
         task.revision = before.map_or(0, |before| before.revision) + 1;
+        let was_active = before.is_some_and(|before| before.status.is_active());
+        if let Some(active) = self.loaded.active_leases.get_mut(&task.agent_slug) {
+            *active += i64::from(task.status.is_active()) - i64::from(was_active);
+        }
         if before.map(|b| b.status) != Some(task.status) {
             if let Some(before) = before {
                 *self.counts.entry((before.agent_slug.clone(), before.priority, before.status)).or_default() -= 1;
@@ -283,6 +297,48 @@ impl WorkingSet {
             self.dirty.removed_api_keys.insert(name.to_owned());
         }
         self.loaded.api_keys.get_or_insert_default().remove(name);
+    }
+
+    /// What is set for the queue; `None` if nothing is.
+    pub fn queue(&self, agent_slug: &str) -> Result<Option<&AgentQueue>, Halt> {
+        let queue = self.loaded.queues.get(agent_slug).map(Option::as_ref);
+        queue.ok_or_else(|| need(|keys| keys.places = true))
+    }
+
+    /// Why no lease of this queue may be made; `None` if one may.
+    pub fn closed(&self, agent_slug: &str) -> Result<Option<Closed>, Halt> {
+        if let Some(closed) = self.queue(ALL_QUEUES)?.and_then(|all| all.closed(0)) {
+            return Ok(Some(closed));
+        }
+        let Some(queue) = self.queue(agent_slug)? else { return Ok(None) };
+        if self.loaded.locked_queues.contains(agent_slug) {
+            return Err(Halt::Locked);
+        }
+        let active = match self.loaded.active_leases.get(agent_slug) {
+            Some(active) => *active,
+            // The limit was set in this batch.
+            None if queue.max_concurrency.is_some() && queue.paused_at.is_none() => return Err(need(|keys| keys.places = true)),
+            None => 0,
+        };
+        Ok(queue.closed(active))
+    }
+
+    /// Writes a queue with the next revision, which [`ALL_QUEUES`] gets too. A queue for which nothing is set loses its row.
+    pub fn put_queue(&mut self, mut queue: AgentQueue) -> AgentQueue {
+        let mut all = self.loaded.queues.get(ALL_QUEUES).cloned().flatten().unwrap_or_default();
+        queue.revision = all.revision + 1;
+        all.revision = queue.revision;
+        self.dirty.queues.extend([queue.agent_slug.clone(), ALL_QUEUES.to_owned()]);
+        if queue.agent_slug == ALL_QUEUES {
+            self.loaded.queues.insert(ALL_QUEUES.to_owned(), Some(queue.clone()));
+            return queue;
+        }
+        self.loaded.queues.insert(ALL_QUEUES.to_owned(), Some(all));
+        let after = Some(queue.clone()).filter(|queue| !queue.is_unrestricted());
+        let had_row = self.loaded.queues.get(&queue.agent_slug).is_some_and(Option::is_some);
+        self.loaded.queue_rows += i64::from(after.is_some()) - i64::from(had_row);
+        self.loaded.queues.insert(queue.agent_slug.clone(), after);
+        queue
     }
 
     /// Adds an audit entry, which commits with the change that it describes.

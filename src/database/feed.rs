@@ -29,6 +29,9 @@ pub struct Changed {
     pub events: Vec<TaskId>,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub settings: bool,
+    /// Queues were paused, resumed or limited.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub queues: bool,
     /// The counts were corrected, so replicas must read them again.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub recounted: bool,
@@ -47,6 +50,7 @@ impl Changed {
             removed_workers: dirty.removed_workers.iter().map(|id| (id.clone(), revision(id))).collect(),
             events,
             settings: dirty.has_settings(),
+            queues: !dirty.queues.is_empty(),
             recounted: false,
         }
     }

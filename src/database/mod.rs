@@ -9,6 +9,7 @@ mod maintenance;
 
 use async_trait::async_trait;
 use bloom_core::Ms;
+use bloom_core::agent_queue::AgentQueue;
 use bloom_core::command::Keys;
 use bloom_core::ids::{LeaseId, TaskId, WorkerId};
 use bloom_core::task::{TaskSpec, TaskState};
@@ -81,6 +82,15 @@ pub trait Database: Send + Sync + 'static {
 
     /// The next tasks of the scope after this (rank, id), in the order of the queue.
     async fn ready_page(&self, scope: &Scope, after: Option<(i64, TaskId)>, limit: i64) -> Result<Vec<ReadyRow>>;
+
+    /// What is set for queues, by agent; that of all queues comes first.
+    async fn queues(&self) -> Result<Vec<AgentQueue>>;
+
+    /// The queues that are paused or have as many leases as their limits allow; `ALL_QUEUES` among them if all are paused.
+    async fn closed_queues(&self) -> Result<Vec<String>>;
+
+    /// The agents that have a ready task.
+    async fn ready_agents(&self) -> Result<Vec<String>>;
 
     /// The specs of those of these tasks that exist.
     async fn specs(&self, ids: &[TaskId]) -> Result<Vec<Arc<TaskSpec>>>;

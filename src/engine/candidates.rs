@@ -13,8 +13,8 @@ use tokio::sync::futures::Notified;
 use super::Error;
 use super::background::Background;
 use super::random::Random;
-use super::replica::Replica;
 use super::replica::feed::Feed;
+use super::replica::{Replica, Verdict};
 
 /// Ready tasks per page.
 const PAGE: usize = 2_000;
@@ -27,6 +27,9 @@ const MAX_SPREAD: usize = 512;
 const MAX_EXTRA: usize = 256;
 /// How long tasks that another program keeps locked are withheld.
 const LOCKED_FOR: Duration = Duration::from_secs(1);
+/// The most time for which a queue is treated as closed after the database has refused candidates of it. The feed brings the reason
+/// before.
+const REFUSED_FOR: Duration = Duration::from_millis(300);
 
 /// Candidates for a worker, and how many of them it can lease.
 #[derive(Default)]
@@ -45,6 +48,8 @@ pub(super) struct Tries {
     pub missed: u32,
     /// The database has confirmed that there is nothing, and no candidate has been found since.
     pub is_confirmed: bool,
+    /// What the database has said about queues, if some are closed.
+    pub verdict: Option<Verdict>,
 }
 
 impl Tries {
@@ -82,17 +87,20 @@ impl Candidates {
     /// The first candidates for the worker, which no other claim or push gets until they are given back. Reads further pages where this
     /// replica's windows end.
     pub async fn offer(&self, worker: &str, max: i64, tries: &Tries) -> Result<Offer, Error> {
-        let windows = self.replica.lock().scopes(worker).len();
+        let windows = self.replica.lock().scopes(worker, tries.verdict.as_ref()).len();
         for _ in 0..PAGES + windows {
             let page_read = self.pages_read.notified();
             let (look, page, max) = {
                 let mut remembered = self.replica.lock();
+                let remembered = &mut *remembered;
                 let max = usize::try_from(max.min(remembered.cache.fleet.claimable(worker))).unwrap_or(0);
                 if max == 0 {
                     return Ok(Offer::default());
                 }
-                let scopes = remembered.scopes(worker);
-                let look = remembered.cache.look(&scopes, max + tries.extra(), tries.spread(), self.random.draw());
+                let scopes = remembered.scopes(worker, tries.verdict.as_ref());
+                let queues = &remembered.queues;
+                let is_open = |slug: &str| tries.verdict.as_ref().map_or_else(|| queues.is_open(slug), |verdict| verdict.is_open(slug));
+                let look = remembered.cache.look(&scopes, is_open, max + tries.extra(), tries.spread(), self.random.draw());
                 let page = look.page.as_ref().and_then(|scope| remembered.cache.begin_page(scope));
                 if look.page.is_some() {
                     remembered.cache.queue.give_back(&look.tasks);
@@ -152,20 +160,45 @@ impl Candidates {
     }
 
     /// Reads the first tasks for the worker from the database, in case the cache has missed some.
-    pub async fn confirm(&self, worker: &str) -> Result<(), Error> {
-        let scopes = {
+    pub async fn confirm(&self, worker: &str, tries: &mut Tries) -> Result<(), Error> {
+        let is_any_closed = {
             let remembered = self.replica.lock();
             if remembered.cache.fleet.claimable(worker) == 0 {
                 return Ok(());
             }
-            remembered.scopes(worker)
+            remembered.queues.is_any_closed()
         };
+        tries.verdict = if is_any_closed { Some(self.ask_about_queues().await?) } else { None };
+        let scopes = self.replica.lock().scopes(worker, tries.verdict.as_ref());
         let read = self.replica.begin_read();
         for scope in &scopes {
             let rows = self.database.ready_page(scope, None, CONFIRMED as i64).await.map_err(unreadable)?;
             self.replica.lock().put_ready(rows, &read);
         }
         Ok(())
+    }
+
+    /// Reads which queues are closed, and which agents have ready tasks.
+    async fn ask_about_queues(&self) -> Result<Verdict, Error> {
+        let closed = self.database.closed_queues().await.map_err(unreadable)?.into_iter().collect();
+        let ready = self.database.ready_agents().await.map_err(unreadable)?.into_iter().collect();
+        Ok(Verdict { closed, ready })
+    }
+
+    /// The database has refused candidates of these queues. Those that seem to be open, because another replica has closed them, are
+    /// treated as closed for a moment. Otherwise the tasks that are given back would wake claims that are refused as well.
+    pub fn refuse(&self, agents: &[String]) {
+        let Some(number) = self.replica.lock().queues.refuse(agents) else { return };
+        self.feed.want();
+        let (replica, background) = (self.replica.clone(), self.background.clone());
+        self.background.spawn(async move {
+            tokio::select! {
+                biased;
+                () = background.stopped() => {}
+                () = tokio::time::sleep(REFUSED_FOR) => {}
+            }
+            replica.forget_refusal(number);
+        });
     }
 
     /// Makes these tasks unavailable for a while, because another program keeps them locked.

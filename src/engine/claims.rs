@@ -113,12 +113,13 @@ impl Claims {
                 if is_new {
                     self.candidates.refresh(&request.worker, &[]).await?;
                 }
-                self.candidates.confirm(&request.worker).await?;
+                self.candidates.confirm(&request.worker, &mut tries).await?;
                 tries.is_confirmed = true;
                 continue;
             }
             let wanted = candidates.len();
-            let Claimed { leased, missed, locked, .. } = self.take(request, candidates, max, std::mem::take(&mut redeliver)).await?;
+            let Claimed { leased, missed, locked, closed, .. } =
+                self.take(request, candidates, max, std::mem::take(&mut redeliver)).await?;
             if !leased.is_empty() {
                 return Ok(leased);
             }
@@ -127,6 +128,10 @@ impl Claims {
                 if locked_tries >= LOCKED_TRIES {
                     return Ok(Vec::new());
                 }
+            }
+            if !closed.is_empty() {
+                // From now on, what is remembered counts again: the refused queues are closed there.
+                tries.verdict = None;
             }
             if missed > 0 {
                 tries.missed += 1;
@@ -155,8 +160,11 @@ impl Claims {
         let command = Command { op: claim, request_id: request.request_id.clone(), key: None, epoch: None };
         let reply = self.writers.submit(command).await;
         match &reply {
-            // They must be withheld before `taken` gives them back.
-            Ok(claimed) => self.candidates.withhold(&claimed.locked),
+            // This must be done before `taken` gives the candidates back.
+            Ok(claimed) => {
+                self.candidates.withhold(&claimed.locked);
+                self.candidates.refuse(&claimed.closed);
+            }
             // The cache may still show a worker that was removed; the feed brings the removal.
             Err(Error::Rejected(Rejection::WorkerNotFound)) => self.feed.want(),
             Err(_) => {}

@@ -61,7 +61,7 @@ pub use clock::Clock;
 pub use last_seen::LastSeen;
 pub use pushes::{PushRound, Pushes};
 pub use random::Random;
-pub use replica::{Directives, Replica, Stats};
+pub use replica::{AgentTasks, Directives, Replica, Stats};
 pub use specs::Specs;
 pub use waiting::Waiting;
 pub use wakeups::{OpenWakeup, Wakeups};

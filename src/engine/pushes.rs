@@ -93,6 +93,11 @@ impl Pushes {
                 Ok(Pushed::Leased(Leased { task, worker, .. })) => round.leased.push((task, worker)),
                 // The task is blocked and was parked, so the next one can be tried.
                 Ok(Pushed::Parked(_)) => round.again_at(self.clock.now()),
+                Err(Error::Rejected(Rejection::QueueClosed(closed))) => {
+                    // The next round leaves this queue out.
+                    self.candidates.refuse(&[closed.agent_slug().to_owned()]);
+                    round.again_at(self.clock.now());
+                }
                 Err(Error::Rejected(Rejection::NoWorker | Rejection::WorkerNotFound)) => round.again_at(self.clock.now() + CACHE_MS),
                 Err(Error::Rejected(rejection)) if rejection != Rejection::NotLeader => round.again_at(self.clock.now()),
                 Err(error) => {

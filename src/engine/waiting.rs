@@ -1,5 +1,6 @@
 //! Why a queued task does not run yet.
 
+use bloom_core::agent_queue::Closed;
 use bloom_core::cache::Shortage;
 use bloom_core::task::{Parked, TaskState, WaitingReason};
 
@@ -26,6 +27,15 @@ impl Waiting {
             Parked::ExclusiveKey => (WaitingReason::ExclusiveKey, "another task holds its exclusive key".into()),
         };
         Self { reason, message }
+    }
+
+    /// Why no worker may have the task.
+    pub(super) fn closed(closed: &Closed) -> Self {
+        let reason = match closed {
+            Closed::AllPaused | Closed::Paused(_) => WaitingReason::Paused,
+            Closed::Full { .. } => WaitingReason::Limit,
+        };
+        Self { reason, message: closed.to_string() }
     }
 
     /// Why no worker takes a ready task.

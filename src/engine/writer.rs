@@ -121,6 +121,9 @@ impl WriterTask {
                         self.own();
                         let is_committed = !set.dirty.is_empty();
                         self.publish(&set, is_committed.then(|| self.position()), &read);
+                        if !set.dirty.queues.is_empty() && self.shared.feed.read_queues().await.is_err() {
+                            self.shared.feed.want_rebuild();
+                        }
                         again.extend(self.answer(batch, outcomes));
                         break;
                     }
@@ -230,6 +233,9 @@ impl WriterTask {
         match self.in_doubt.take() {
             Some(Doubt::Batch(set, read)) if committed && is_same_writer => {
                 self.publish(&set, Some(Position { writer, n: n + 1 }), &read);
+                if !set.dirty.queues.is_empty() {
+                    self.shared.feed.want_rebuild();
+                }
                 for wakeup in set.dirty.wakeups {
                     self.shared.wakeups.work_off(wakeup);
                 }

@@ -137,6 +137,8 @@ impl From<Rejection> for Error {
             | Rejection::CannotRequeue(_)
             | Rejection::CannotCancel(_)
             | Rejection::NotReady(_)
+            | Rejection::QueueClosed(_)
+            | Rejection::TooManyQueues
             | Rejection::IdempotencyConflict
             | Rejection::KeyExists(_)
             | Rejection::TooManyKeys

@@ -30,6 +30,7 @@ mod path;
 mod pieces;
 mod policy;
 mod probes;
+mod queues;
 mod rate;
 mod records;
 mod refusal;

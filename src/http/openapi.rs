@@ -15,8 +15,8 @@ use utoipa_axum::routes;
 
 use super::policy::{Policies, Policy, Rate};
 use super::{
-    AppState, agents, bulk, config, described, dispatch, events, install, keys, lifecycle, membridge, probes, records, tasks, wait, watch,
-    worker_calls, workers,
+    AppState, agents, bulk, config, described, dispatch, events, install, keys, lifecycle, membridge, probes, queues, records, tasks, wait,
+    watch, worker_calls, workers,
 };
 use bloom_api::error::ErrorText;
 
@@ -80,6 +80,12 @@ pub fn routes() -> Routes {
         .add(routes!(workers::cordon), workers::CORDON)
         .add(routes!(workers::uncordon), workers::UNCORDON)
         .add(routes!(workers::drain), workers::DRAIN)
+        .add(routes!(queues::list), queues::LIST)
+        .add(routes!(queues::pause), queues::PAUSE)
+        .add(routes!(queues::resume), queues::RESUME)
+        .add(routes!(queues::limit), queues::LIMIT)
+        .add(routes!(queues::pause_all), queues::PAUSE_ALL)
+        .add(routes!(queues::resume_all), queues::RESUME_ALL)
         .add(routes!(agents::health), agents::HEALTH)
         .add(routes!(agents::update), agents::UPDATE)
         .add(routes!(agents::restart), agents::RESTART)

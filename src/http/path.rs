@@ -7,10 +7,11 @@ use super::AppState;
 use super::error::Error;
 use super::middleware::Caller;
 use super::own;
-use bloom_api::values::parse_id;
+use bloom_api::values::{parse_id, text_problem};
 use bloom_core::api_key::is_key_name;
 use bloom_core::command::Rejection;
 use bloom_core::ids::TaskId;
+use bloom_core::limits::NAME_CHARS;
 
 /// `{id}` of a task. For a submit key, other keys' tasks do not exist.
 pub struct TaskPath(Option<TaskId>);
@@ -70,6 +71,23 @@ impl<S: Send + Sync> FromRequestParts<S> for KeyPath {
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Error> {
         Ok(Self(part(parts, state).await.filter(|name| is_key_name(name))))
+    }
+}
+
+/// `{agent_slug}` of a queue. Every slug that a task may have has a queue.
+pub struct QueuePath(Option<String>);
+
+impl QueuePath {
+    pub fn agent_slug(self) -> Result<String, Error> {
+        self.0.ok_or(Error::fixed(404, "No agent has this slug: an agent_slug has 1 to 128 characters, and no NUL"))
+    }
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for QueuePath {
+    type Rejection = Error;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Error> {
+        Ok(Self(part(parts, state).await.filter(|slug| text_problem(slug, 1, NAME_CHARS).is_none())))
     }
 }
 

@@ -43,6 +43,17 @@ impl Kind {
         }
     }
 
+    /// An expression that takes the lock of the queues until the end of the transaction, shared or alone. It locks no row, so that
+    /// placement writes nothing for it. SQLite needs none.
+    pub(super) fn lock_queues(self, is_shared: bool) -> String {
+        // Any number that nothing else in the database uses.
+        const QUEUES: i64 = 0x62_6c6f_6f6d_7175;
+        match self {
+            Self::Sqlite => "NULL".to_owned(),
+            Self::Postgres => format!("pg_advisory_xact_lock{}({QUEUES})", if is_shared { "_shared" } else { "" }),
+        }
+    }
+
     pub(super) fn skip_locked(self) -> &'static str {
         match self {
             Self::Sqlite => "",

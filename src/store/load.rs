@@ -11,10 +11,11 @@ use super::error::Error;
 use super::table::{ReadRow, WriteRow as _, row};
 use super::{reads, records, rows};
 use bloom_core::Ms;
+use bloom_core::agent_queue::{ALL_QUEUES, AgentQueue};
 use bloom_core::api_key::ApiKey;
 use bloom_core::command::Keys;
 use bloom_core::ids::{LeaseId, TaskId, WorkerId};
-use bloom_core::task::{PastLease, TaskSpec, TaskState};
+use bloom_core::task::{PastLease, Status, TaskSpec, TaskState};
 use bloom_core::worker::Worker;
 use bloom_core::working_set::{ContextView, Loaded, Slots};
 
@@ -53,7 +54,8 @@ statement!(
 // The outer SELECT reads the clock for each row after the inner one has locked it, so the latest of these times is after every lock.
 fn lock_tasks(d: Kind, lock: &str) -> String {
     format!(
-        "WITH l AS MATERIALIZED (SELECT {0} FROM task_state WHERE id {1} ORDER BY id {lock}) SELECT {0}, {2} FROM l",
+        "WITH l AS MATERIALIZED (SELECT {0} FROM task_state WHERE id {1} ORDER BY id {lock}) \
+        SELECT {0}, {2}, EXISTS (SELECT 1 FROM queues WHERE agent_slug <> '' OR paused_at IS NOT NULL) FROM l",
         rows::STATE.names(""),
         d.any(Type::Uuid, 1),
         d.clock(2)
@@ -65,37 +67,58 @@ statement!(TASKS_THERE, |d| "SELECT id FROM task_state WHERE id {}", d.any(Type:
 
 // `worker_seen` is locked too, because a lock returns the newest version of a row, and the statement's snapshot may be older.
 // Removed workers are locked too, because a new worker with the same name continues from their revision.
-fn lock_workers(which: &str, clock: &str, lock: &str) -> String {
+// The lock of the queues is taken before any row is locked, because the rows are sorted first; it costs no round trip here.
+fn lock_workers(d: Kind, which: &str, clock: &str, lock: &str) -> String {
     format!(
-        "WITH l AS MATERIALIZED (SELECT {0}, s.last_seen, w.removed_at FROM workers w JOIN worker_seen s ON s.worker_id = w.id \
+        "WITH q AS MATERIALIZED (SELECT {2}), \
+        l AS MATERIALIZED (SELECT {0}, s.last_seen, w.removed_at FROM q CROSS JOIN workers w JOIN worker_seen s ON s.worker_id = w.id \
         {which} ORDER BY w.id {lock}) SELECT {1}, last_seen, removed_at, {clock} FROM l",
         records::WORKER.names("w."),
-        records::WORKER.names("")
+        records::WORKER.names(""),
+        d.lock_queues(true)
     )
 }
 fn named(d: Kind) -> String {
     format!("WHERE w.id {}", d.any(Type::Text, 1))
 }
-statement!(LOCK_WORKERS, |d| "{}", lock_workers(&named(d), &d.clock(2), d.lock()));
-statement!(LOCK_FREE_WORKERS, |d| "{}", lock_workers(&named(d), &d.clock(2), d.skip_locked()));
-statement!(LOCK_ALL_WORKERS, |d| "{}", lock_workers("", &d.clock(1), d.lock()));
-statement!(LOCK_ALL_FREE_WORKERS, |d| "{}", lock_workers("", &d.clock(1), d.skip_locked()));
+statement!(LOCK_WORKERS, |d| "{}", lock_workers(d, &named(d), &d.clock(2), d.lock()));
+statement!(LOCK_FREE_WORKERS, |d| "{}", lock_workers(d, &named(d), &d.clock(2), d.skip_locked()));
+statement!(LOCK_ALL_WORKERS, |d| "{}", lock_workers(d, "", &d.clock(1), d.lock()));
+statement!(LOCK_ALL_FREE_WORKERS, |d| "{}", lock_workers(d, "", &d.clock(1), d.skip_locked()));
 statement!(WORKERS_THERE, |d| "SELECT id FROM workers WHERE id {}", d.any(Type::Text, 1));
 statement!(SLOTS, |d| "SELECT worker_id, slot FROM task_state WHERE slot IS NOT NULL AND worker_id {}", d.any(Type::Text, 1));
 // Two statements: keys that were added while this one waited for locks are missing in its snapshot.
 statement!(LOCK_API_KEYS, |d| "SELECT name FROM api_keys ORDER BY name {}", d.lock());
 statement!(LOCK_FREE_API_KEYS, |d| "SELECT name FROM api_keys ORDER BY name {}", d.skip_locked());
+statement!(SHARE_QUEUES, |d| "SELECT {} IS NULL", d.lock_queues(true));
+statement!(HOLD_QUEUES, |d| "SELECT {} IS NULL", d.lock_queues(false));
+statement!(QUEUES, |d| "SELECT {} FROM queues WHERE agent_slug = '' OR agent_slug {}", records::QUEUE.names(""), d.any(Type::Text, 1));
+statement!(QUEUE_ROWS, "SELECT count(*) FROM queues WHERE agent_slug <> ''");
+// Who makes leases of a limited queue waits for the others that do, and counts what they have made.
+fn lock_limited(d: Kind, lock: &str) -> String {
+    format!("SELECT agent_slug FROM queues WHERE agent_slug {} ORDER BY agent_slug {lock}", d.any(Type::Text, 1))
+}
+statement!(LOCK_LIMITED, |d| "{}", lock_limited(d, d.lock()));
+statement!(LOCK_FREE_LIMITED, |d| "{}", lock_limited(d, d.skip_locked()));
+statement!(
+    ACTIVE_OF_QUEUES,
+    |d| "SELECT agent_slug, count(*) FROM task_state {} WHERE slot IS NOT NULL AND agent_slug {} GROUP BY agent_slug",
+    d.by_index("task_state_active_of_agent"),
+    d.any(Type::Text, 1)
+);
 statement!(PAST_LEASES, |d| "SELECT {} FROM leases WHERE id {}", records::LEASE.names(""), d.any(Type::Uuid, 1));
 
 /// Loads the rows of all keys; a key without a row is recorded as absent. With `skip_locked`, rows that other transactions have locked
 /// are left out.
 pub(super) async fn load(conn: &mut Conn, time: Option<Ms>, keys: &Keys, skip_locked: bool) -> Result<Loaded, Error> {
-    let mut load = Load { conn, time, skip_locked, loaded: Loaded::default(), tasks: keys.tasks.clone() };
+    let mut load = Load { conn, time, skip_locked, loaded: Loaded::default(), tasks: keys.tasks.clone(), has_queues: false };
+    load.hold_queues(keys).await?;
     load.look_up(keys).await?;
     load.observe_workers(keys).await?;
     load.lock_workers(keys).await?;
     load.lock_tasks().await?;
     load.lock_api_keys(keys).await?;
+    load.read_queues(keys).await?;
     load.read_after_locking(keys).await?;
     if load.loaded.now == 0 {
         load.loaded.now = super::time_of(load.conn, time).await?;
@@ -110,9 +133,62 @@ struct Load<'c> {
     loaded: Loaded,
     /// The tasks to lock: those of the keys, and those that the look-ups found.
     tasks: BTreeSet<TaskId>,
+    /// Some queue is paused or limited.
+    has_queues: bool,
 }
 
 impl Load<'_> {
+    /// Nobody may make a lease while a queue changes, so that none is made by what was set before once the change is acknowledged.
+    async fn hold_queues(&mut self, keys: &Keys) -> Result<(), Error> {
+        let has_workers = keys.all_workers || !keys.workers.is_empty();
+        if !keys.queues.is_empty() {
+            self.conn.fetch(&HOLD_QUEUES, Args::new()).await?;
+        } else if keys.places && !has_workers {
+            // Otherwise the statement that locks the workers does it.
+            self.conn.fetch(&SHARE_QUEUES, Args::new()).await?;
+        }
+        Ok(())
+    }
+
+    /// Reads what is set for the queues of the queued tasks, and for those that change. The lock of the queues is held, so it stays as it
+    /// is. Limited queues are locked one by one, because their leases are counted.
+    async fn read_queues(&mut self, keys: &Keys) -> Result<(), Error> {
+        let mut slugs = keys.queues.clone();
+        if keys.places {
+            let queued = self.loaded.tasks.values().flatten().filter(|task| task.status == Status::Queued);
+            slugs.extend(queued.map(|task| task.agent_slug.clone()));
+        }
+        if slugs.is_empty() {
+            return Ok(());
+        }
+        let is_changed = !keys.queues.is_empty();
+        self.loaded.queues = slugs.iter().map(|slug| (slug.clone(), None)).collect();
+        self.loaded.queues.entry(ALL_QUEUES.to_owned()).or_default();
+        if self.has_queues || is_changed {
+            for queue in super::all(&self.conn.fetch(&QUEUES, Args::new().texts(&slugs)).await?, AgentQueue::read)? {
+                self.loaded.queues.insert(queue.agent_slug.clone(), Some(queue));
+            }
+        }
+        if is_changed {
+            self.loaded.queue_rows = super::one(&self.conn.fetch(&QUEUE_ROWS, Args::new()).await?, |row| row.take())?;
+        }
+        let is_limited = |queue: &&AgentQueue| queue.max_concurrency.is_some();
+        let limited: BTreeSet<String> =
+            self.loaded.queues.values().flatten().filter(is_limited).map(|queue| queue.agent_slug.clone()).collect();
+        if !limited.is_empty() {
+            let lock = if self.skip_locked { &LOCK_FREE_LIMITED } else { &LOCK_LIMITED };
+            let locked: BTreeSet<String> =
+                super::all(&self.conn.fetch(lock, Args::new().texts(&limited)).await?, |row| row.take())?.into_iter().collect();
+            self.loaded.locked_queues = limited.difference(&locked).cloned().collect();
+            self.loaded.active_leases = limited.iter().map(|slug| (slug.clone(), 0)).collect();
+            for row in &self.conn.fetch(&ACTIVE_OF_QUEUES, Args::new().texts(&limited)).await? {
+                let mut row = row.cells();
+                self.loaded.active_leases.insert(row.take()?, row.take()?);
+            }
+        }
+        Ok(())
+    }
+
     /// Finds ids without locks. The rows may have changed by the time that they are locked, so `decide` checks the locked rows.
     async fn look_up(&mut self, keys: &Keys) -> Result<(), Error> {
         if !keys.idempotency.is_empty() {
@@ -237,6 +313,7 @@ impl Load<'_> {
             let mut row = row.cells();
             let task = TaskState::read(&mut row)?;
             self.saw_clock(&mut row)?;
+            self.has_queues = row.take()?;
             self.loaded.locked_tasks.remove(&task.id);
             self.loaded.tasks.insert(task.id, Some(task));
         }

@@ -110,6 +110,8 @@ async fn open_postgres(url: &str, max_connections: u32) -> Result<Opened, Error>
 
 async fn postgres_writer(options: PgConnectOptions) -> Result<Conn, Error> {
     let options = options.options([
+        // A statement after a lock must see what was committed before the lock was granted, whatever the server's default is.
+        ("default_transaction_isolation", "read committed"),
         ("statement_timeout", "5s"),
         ("idle_in_transaction_session_timeout", "1s"),
         ("plan_cache_mode", "force_generic_plan"),

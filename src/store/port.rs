@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use bloom_core::Ms;
+use bloom_core::agent_queue::AgentQueue;
 use bloom_core::ids::{LeaseId, TaskId, WorkerId};
 use bloom_core::task::{TaskSpec, TaskState};
 use bloom_core::wakeup::{Waiters, Wakeup, WakeupId};
@@ -16,7 +17,7 @@ use super::dialect::Kind;
 use super::leader::{LEAD, MARK_SERVED, MARK_WRITERS, MARK_WRITERS_EVERY_MS, RESIGN};
 use super::listener::NOTIFY;
 use super::open::Target;
-use super::queue::{ACTIVE, DUE_LEASES, DUE_TASKS, LEASES_BEYOND_TTL, SILENT_WORKERS};
+use super::queue::{ACTIVE, CLOSED_QUEUES, DUE_LEASES, DUE_TASKS, LEASES_BEYOND_TTL, QUEUES, READY_AGENTS, SILENT_WORKERS};
 use super::reads::{SPECS, STATES, WORKERS_BY_ID, WORKERS_PAGE};
 use super::table::ReadRow;
 use super::waiters::WAKEUPS;
@@ -86,6 +87,18 @@ impl Database for Store {
 
     async fn ready_page(&self, scope: &Scope, after: Option<(i64, TaskId)>, limit: i64) -> Result<Vec<ReadyRow>> {
         Ok(queue::ready(self.control(), scope, after, limit).await?)
+    }
+
+    async fn queues(&self) -> Result<Vec<AgentQueue>> {
+        Ok(all(&self.control().fetch(&QUEUES, Args::new()).await?, ReadRow::read)?)
+    }
+
+    async fn closed_queues(&self) -> Result<Vec<String>> {
+        Ok(all(&self.control().fetch(&CLOSED_QUEUES, Args::new()).await?, |row| row.take())?)
+    }
+
+    async fn ready_agents(&self) -> Result<Vec<String>> {
+        Ok(all(&self.control().fetch(&READY_AGENTS, Args::new()).await?, |row| row.take())?)
     }
 
     async fn specs(&self, ids: &[TaskId]) -> Result<Vec<Arc<TaskSpec>>> {

@@ -5,7 +5,7 @@ use super::cells::{Cells, Row};
 use super::conn::Pool;
 use super::dialect::{Kind, statement};
 use super::error::Error;
-use super::{Store, all, first, rows};
+use super::{Store, all, first, records, rows};
 use bloom_core::Ms;
 use bloom_core::cache::rank;
 use bloom_core::ids::TaskId;
@@ -110,6 +110,30 @@ pub(super) fn read_due<T>(found: &[Row], limit: i64, read: impl Fn(&mut Cells<'_
     }
     Ok(due)
 }
+
+statement!(pub(super) QUEUES, |_d| "SELECT {} FROM queues ORDER BY agent_slug", records::QUEUE.names(""));
+statement!(
+    pub(super) CLOSED_QUEUES,
+    |d| "SELECT q.agent_slug FROM queues q WHERE q.paused_at IS NOT NULL OR (q.max_concurrency IS NOT NULL AND q.max_concurrency <= \
+        (SELECT count(*) FROM task_state t {} WHERE t.slot IS NOT NULL AND t.agent_slug = q.agent_slug))",
+    d.by_index("task_state_active_of_agent")
+);
+/// The ready task of the next agent.
+fn next_ready(d: Kind, after: &str) -> String {
+    format!(
+        "(SELECT agent_slug FROM task_state {} WHERE status = 'queued' AND parked IS NULL AND agent_slug > {after} \
+        ORDER BY agent_slug, rank, id LIMIT 1)",
+        d.by_index("task_state_ready_of_agent")
+    )
+}
+// From one agent to the next by the index, so that the tasks of an agent are not read.
+statement!(
+    pub(super) READY_AGENTS,
+    |d| "WITH RECURSIVE a (agent_slug) AS (SELECT {} UNION ALL SELECT {} FROM a WHERE a.agent_slug IS NOT NULL) \
+    SELECT agent_slug FROM a WHERE agent_slug IS NOT NULL",
+    next_ready(d, "''"),
+    next_ready(d, "a.agent_slug")
+);
 
 statement!(
     OLDEST_READY,

@@ -8,9 +8,11 @@ use super::dialect::statement;
 use super::error::Error;
 use super::lists::{LeaseRow, TaskRow};
 use super::page::fitting;
+use super::queue::QUEUES;
 use super::table::ReadRow;
 use super::{Store, all, first, records, rows};
 use bloom_core::Ms;
+use bloom_core::agent_queue::AgentQueue;
 use bloom_core::api_key::ApiKey;
 use bloom_core::ids::{LeaseId, TaskId, WorkerId};
 use bloom_core::task::{LeaseStatus, RunResult, TaskEvent, TaskSpec, TaskState};
@@ -146,6 +148,11 @@ impl Store {
     /// Those of these tasks that this submit key created.
     pub async fn owned(&self, ids: &[TaskId], owner: &str) -> Result<Vec<TaskId>, Error> {
         all(&self.pool().fetch(&OWNED, Args::new().uuids(ids).text(owner)).await?, |row| row.take())
+    }
+
+    /// What is set for queues, by agent; that of all queues comes first.
+    pub async fn queues(&self) -> Result<Vec<AgentQueue>, Error> {
+        all(&self.pool().fetch(&QUEUES, Args::new()).await?, ReadRow::read)
     }
 
     pub async fn settings(&self) -> Result<Vec<(String, String)>, Error> {

@@ -1,9 +1,10 @@
-//! The rows of leases, results, events, workers, audit entries, keys and wake-ups.
+//! The rows of leases, results, events, workers, queues, audit entries, keys and wake-ups.
 
 use uuid::Uuid;
 
 use super::error::Error;
 use super::table::{part, row};
+use bloom_core::agent_queue::AgentQueue;
 use bloom_core::api_key::ApiKey;
 use bloom_core::audit::AuditEntry;
 use bloom_core::task::{PastLease, RunResult, TaskEvent, Usage};
@@ -39,6 +40,8 @@ row! {
     }
     then { last_seen }
 }
+
+row! { pub(super) QUEUE: queues as queues_row of queue: AgentQueue { agent_slug, paused_at, max_concurrency, revision } }
 
 row! {
     pub(super) AUDIT: audit as audit_row of entry: AuditEntry {

@@ -44,6 +44,8 @@ statement!(INSERT_WORKERS, |d| "{}", d.insert(&records::WORKER, ""));
 statement!(UPDATE_WORKERS, |d| "{}", d.update(&records::WORKER, &records::WORKER.all_but(&["id"]), ", removed_at = NULL"));
 statement!(UPSERT_SEEN, |d| "{}", d.insert(Seen::ROW, &upsert(Seen::ROW, "worker_id")));
 statement!(REMOVE_WORKERS, |d| "{}", d.update(Removal::ROW, &Removal::ROW.all_but(&["id"]), ""));
+statement!(UPSERT_QUEUES, |d| "{}", d.insert(&records::QUEUE, &upsert(&records::QUEUE, "agent_slug")));
+statement!(REMOVE_QUEUES, |d| "DELETE FROM queues WHERE agent_slug {}", d.any(Type::Text, 1));
 statement!(UPSERT_SETTINGS, |d| "{}", d.insert(Setting::ROW, &upsert(Setting::ROW, "key")));
 statement!(INSERT_WAKEUPS, |d| "{}", d.insert(&records::WAKEUP, ""));
 statement!(END_WAKEUPS, |d| "DELETE FROM wakeups WHERE id {}", d.any(Type::Uuid, 1));
@@ -86,6 +88,7 @@ pub(super) fn save<'a>(script: &mut Script<'a>, set: &'a WorkingSet, before: &Be
     write(script, &INSERT_EVENTS, &dirty.events);
     prune_events(script, &dirty.events);
     save_workers(script, set, before);
+    save_queues(script, set);
     save_wakeups(script, dirty);
     save_api_keys(script, set);
     write(script, &UPSERT_SETTINGS, dirty.settings.iter().map(|(key, value)| Setting { key, value }));
@@ -183,6 +186,15 @@ fn save_api_keys<'a>(script: &mut Script<'a>, set: &'a WorkingSet) {
     let added = Bulk::of(set.dirty.api_keys.iter().filter_map(|name| known?.get(name)));
     if !added.is_empty() {
         script.ordered(&INSERT_API_KEYS, Args::new().bulk(added));
+    }
+}
+
+fn save_queues<'a>(script: &mut Script<'a>, set: &'a WorkingSet) {
+    let row = |slug: &'a String| set.loaded.queues.get(slug)?.as_ref();
+    write(script, &UPSERT_QUEUES, set.dirty.queues.iter().filter_map(row));
+    let unset: Vec<&str> = set.dirty.queues.iter().filter(|slug| row(slug).is_none()).map(String::as_str).collect();
+    if !unset.is_empty() {
+        script.unordered(&REMOVE_QUEUES, Args::new().texts(unset));
     }
 }
 

@@ -6,8 +6,12 @@ use prometheus::{Error, Gauge, GaugeVec, IntGauge, IntGaugeVec};
 
 use super::families::{Families, MAX_AGENTS, MAX_LABEL_BYTES, OTHER};
 use bloom_core::Ms;
+use bloom_core::agent_queue::{ALL_QUEUES, AgentQueue};
 use bloom_core::task::Status;
 use bloom_core::worker::WorkerStatus;
+
+/// The label of all queues together.
+const ALL: &str = "_all";
 
 /// The queued tasks of one agent at one priority.
 #[derive(Clone, Copy, Debug)]
@@ -25,6 +29,8 @@ pub struct Scraped {
     tasks: IntGaugeVec,
     queue_tasks: IntGaugeVec,
     queue_age: GaugeVec,
+    queue_paused: IntGaugeVec,
+    queue_limit: IntGaugeVec,
     active_leases: IntGauge,
     workers: IntGaugeVec,
     free_slots: IntGauge,
@@ -41,6 +47,8 @@ impl Scraped {
             tasks: f.gauges("bloom_tasks", "Tasks by status.", &["status"])?,
             queue_tasks: f.gauges("bloom_queue_tasks", "Queued tasks by agent and priority (high 7-9, normal 4-6, low 0-3).", queue)?,
             queue_age: f.exact_gauges("bloom_queue_oldest_age_seconds", "How long the first task of the queue has been ready.", queue)?,
+            queue_paused: f.gauges("bloom_queue_paused", "1 for each queue that is paused.", &["agent"])?,
+            queue_limit: f.gauges("bloom_queue_limit", "The most active leases of each queue that is limited.", &["agent"])?,
             active_leases: f.gauge("bloom_active_leases", "Active leases.")?,
             workers: f.gauges("bloom_workers", "Workers by status.", &["status"])?,
             free_slots: f.gauge("bloom_worker_free_slots", "Free slots on workers that are online and take tasks.")?,
@@ -92,6 +100,25 @@ impl Scraped {
             queue_tasks.with_label_values(&[agent, class]).set(tasks);
             if let Some(age) = age {
                 queue_age.with_label_values(&[agent, class]).set(age);
+            }
+        }
+    }
+
+    /// The paused and limited queues: the first ones have series of their own, all others share `_other`. All queues together are `_all`.
+    pub fn restricted_queues(&self, queues: &[AgentQueue]) {
+        self.queue_paused.reset();
+        self.queue_limit.reset();
+        for (n, queue) in queues.iter().enumerate() {
+            let agent = match queue.agent_slug.as_str() {
+                ALL_QUEUES => ALL,
+                slug if n <= MAX_AGENTS && slug.len() <= MAX_LABEL_BYTES => slug,
+                _ => OTHER,
+            };
+            if queue.paused_at.is_some() {
+                self.queue_paused.with_label_values(&[agent]).inc();
+            }
+            if let Some(limit) = queue.max_concurrency {
+                self.queue_limit.with_label_values(&[agent]).add(limit);
             }
         }
     }

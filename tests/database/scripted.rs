@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bloom_core::Ms;
+use bloom_core::agent_queue::AgentQueue;
 use bloom_core::cache::{ReadyRow, Scope};
 use bloom_core::ids::{LeaseId, TaskId, WorkerId};
 use bloom_core::task::{TaskSpec, TaskState};
@@ -28,6 +29,7 @@ pub enum Call {
     TaskStates,
     WorkersById,
     ReadyPage,
+    Queues,
     DueLeases,
     DueTasks,
     SilentWorkers,
@@ -257,6 +259,18 @@ impl Database for ScriptedDatabase {
 
     async fn ready_page(&self, scope: &Scope, after: Option<(i64, TaskId)>, limit: i64) -> Result<Vec<ReadyRow>> {
         self.ask(Call::ReadyPage, |tables, _| tables.ready_page(scope, after, limit)).await
+    }
+
+    async fn queues(&self) -> Result<Vec<AgentQueue>> {
+        self.ask(Call::Queues, |tables, _| tables.queues()).await
+    }
+
+    async fn closed_queues(&self) -> Result<Vec<String>> {
+        self.ask(Call::Other, |tables, _| tables.closed_queues()).await
+    }
+
+    async fn ready_agents(&self) -> Result<Vec<String>> {
+        self.ask(Call::Other, |tables, _| tables.ready_agents()).await
     }
 
     async fn specs(&self, ids: &[TaskId]) -> Result<Vec<Arc<TaskSpec>>> {

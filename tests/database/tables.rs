@@ -1,9 +1,10 @@
 //! The tables that replicas share, and the effects of statements on them. Nothing here takes time or fails; the databases that use these
 //! tables add delays and errors.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bloom_core::Ms;
+use bloom_core::agent_queue::{ALL_QUEUES, AgentQueue};
 use bloom_core::cache::{ReadyRow, Scope};
 use bloom_core::ids::{LeaseId, TaskId, WorkerId};
 use bloom_core::task::{Status, TaskState};
@@ -197,6 +198,31 @@ impl Tables {
         let mut rows: Vec<ReadyRow> = self.memory.tasks.values().filter_map(ReadyRow::of).filter(is_in).collect();
         rows.sort_by_key(ReadyRow::key);
         page(rows.into_iter().filter(|row| after.is_none_or(|after| row.key() > after)), limit)
+    }
+}
+
+// Reads about queues.
+impl Tables {
+    pub fn queues(&self) -> Vec<AgentQueue> {
+        let mut queues = self.memory.queues.clone();
+        queues.entry(ALL_QUEUES.to_owned()).or_default();
+        queues.into_values().collect()
+    }
+
+    pub fn closed_queues(&self) -> Vec<String> {
+        let memory = &self.memory;
+        memory
+            .queues
+            .values()
+            .filter(|queue| queue.closed(memory.active_of(&queue.agent_slug)).is_some())
+            .map(|queue| queue.agent_slug.clone())
+            .collect()
+    }
+
+    pub fn ready_agents(&self) -> Vec<String> {
+        let agents: BTreeSet<String> =
+            self.memory.tasks.values().filter(|task| task.is_ready()).map(|task| task.agent_slug.clone()).collect();
+        agents.into_iter().collect()
     }
 }
 

@@ -45,6 +45,7 @@ mod openapi;
 mod picking;
 mod probes;
 mod push;
+mod queues;
 mod readme;
 mod replicas;
 mod reported;

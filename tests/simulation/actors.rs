@@ -5,8 +5,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use bloom_core::agent_queue::ALL_QUEUES;
 use bloom_core::audit::Actor;
-use bloom_core::command::{Choice, Completion, CordonWish, Op, Operation, Rejection, WorkerChange};
+use bloom_core::command::{Choice, Completion, CordonWish, Op, Operation, QueueChange, Rejection, WorkerChange};
 use bloom_core::ids::{LeaseId, TaskId};
 use bloom_core::op;
 use bloom_core::task::{Format, Origin, Outcome, Session, TaskSpec, TaskState};
@@ -257,14 +258,16 @@ async fn run(cluster: Cluster, task: TaskState, held: Arc<Mutex<Vec<LeaseId>>>) 
     held.lock().expect("held").retain(|id| *id != lease.id);
 }
 
-/// Cancels, requeues and leases tasks, and cordons, changes and removes workers.
+/// Cancels, requeues and leases tasks, cordons, changes and removes workers, and pauses and limits queues.
 pub async fn operator(cluster: Cluster, every_sec: u64, workers: usize) {
     while !cluster.is_peace() {
         cluster.pause(every_sec * 1_000).await;
         let created = cluster.created.lock().expect("created").clone();
         let worker = format!("w{}", cluster.below(workers as u64));
         let Some(task) = (!created.is_empty()).then(|| created[cluster.below(created.len() as u64) as usize]) else { continue };
-        let op = match cluster.below(12) {
+        let agent_slug = (*["a", "b", ALL_QUEUES].get(cluster.below(3) as usize).expect("three")).to_owned();
+        let limit = QueueChange::Limit(cluster.chance(70).then(|| cluster.below(3) as i64 + 1));
+        let op = match cluster.below(16) {
             0 | 1 => Op::Cancel(op::Cancel { task }),
             2..=4 => Op::Requeue(op::Requeue { task }),
             5 | 6 => Op::Lease(op::Lease {
@@ -285,6 +288,9 @@ pub async fn operator(cluster: Cluster, every_sec: u64, workers: usize) {
                 };
                 Op::RegisterWorker(Box::new(change))
             }
+            11 => Op::ChangeQueue(op::ChangeQueue { agent_slug, change: QueueChange::Pause }),
+            12 => Op::ChangeQueue(op::ChangeQueue { agent_slug, change: QueueChange::Resume }),
+            13 | 14 if agent_slug != ALL_QUEUES => Op::ChangeQueue(op::ChangeQueue { agent_slug, change: limit }),
             _ => Op::RemoveWorker(op::RemoveWorker { worker }),
         };
         cluster.call(op).await;

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bloom_core::Ms;
+use bloom_core::agent_queue::AgentQueue;
 use bloom_core::cache::{ReadyRow, Scope};
 use bloom_core::ids::{LeaseId, TaskId, WorkerId};
 use bloom_core::task::{Status, TaskSpec, TaskState};
@@ -174,6 +175,24 @@ impl Database for SimDatabase {
         let look = |state: &mut State| state.tables.ready_page(scope, after, limit);
         let ask = |beside: Arc<dyn Database>| async move { beside.ready_page(scope, after, limit).await };
         self.read_both(look, ask, |_, found, expected| found == expected).await
+    }
+
+    async fn queues(&self) -> Result<Vec<AgentQueue>> {
+        let look = |state: &mut State| state.tables.queues();
+        let ask = |beside: Arc<dyn Database>| async move { beside.queues().await };
+        self.read_both(look, ask, |_, found, expected| found == expected).await
+    }
+
+    async fn closed_queues(&self) -> Result<Vec<String>> {
+        let look = |state: &mut State| state.tables.closed_queues();
+        let ask = |beside: Arc<dyn Database>| async move { beside.closed_queues().await };
+        self.read_both(look, ask, |_, found, expected: &Vec<String>| same_rows(found, expected, Clone::clone)).await
+    }
+
+    async fn ready_agents(&self) -> Result<Vec<String>> {
+        let look = |state: &mut State| state.tables.ready_agents();
+        let ask = |beside: Arc<dyn Database>| async move { beside.ready_agents().await };
+        self.read_both(look, ask, |_, found, expected: &Vec<String>| same_rows(found, expected, Clone::clone)).await
     }
 
     async fn specs(&self, ids: &[TaskId]) -> Result<Vec<Arc<TaskSpec>>> {

@@ -1,8 +1,9 @@
 //! Checks the rules of the state model at every commit, and the promises of liveness in the quiet phase.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bloom_core::Ms;
+use bloom_core::agent_queue::{ALL_QUEUES, AgentQueue};
 use bloom_core::audit::AuditEntry;
 use bloom_core::cache::{ReadyRow, rank};
 use bloom_core::ids::{LeaseId, TaskId, WorkerId};
@@ -34,6 +35,8 @@ pub struct Judge {
     pub claims: BTreeMap<WorkerId, Instant>,
     /// Since when workers have free slots and take tasks.
     free_since: BTreeMap<WorkerId, Instant>,
+    /// Since when leases of the agent's tasks may be made.
+    open_since: BTreeMap<String, Instant>,
     /// Since when something is overdue.
     late_since: BTreeMap<String, Instant>,
     passed_over: BTreeMap<TaskId, u32>,
@@ -43,6 +46,8 @@ pub struct Judge {
     known_from: BTreeMap<TaskId, u64>,
     /// Active leases by task: the last renewal in the row, and when that was committed, by a clock that never steps.
     renewed: BTreeMap<TaskId, (LeaseId, Ms, Instant)>,
+    /// What was set for the queues by the commit before.
+    queues: BTreeMap<String, AgentQueue>,
     last_audit: BTreeMap<String, uuid::Uuid>,
     /// The clock has stepped, so its times can't be compared.
     pub has_clock_steps: bool,
@@ -82,6 +87,36 @@ impl Judge {
             };
             if self.ready_since.get(id).is_none_or(|(reserved_for, _)| *reserved_for != ready.reserved_for) {
                 self.ready_since.insert(*id, (ready.reserved_for, Instant::now()));
+            }
+        }
+    }
+
+    /// No lease may be made after a pause was acknowledged, and none beyond a limit. What the same commit has changed does not count.
+    pub fn heed_queues(&mut self, memory: &Memory, set: &WorkingSet) {
+        let is_unchanged = |slug: &str| self.queues.get(slug) == memory.queues.get(slug);
+        let is_paused = |slug: &str| is_unchanged(slug) && memory.queues.get(slug).is_some_and(|queue| queue.paused_at.is_some());
+        for task in set.dirty.tasks.iter().filter_map(|id| memory.tasks.get(id)) {
+            if !task.lease.as_ref().is_some_and(|lease| self.is_placed_now(lease)) {
+                continue;
+            }
+            let agent = &task.agent_slug;
+            // A change of another queue changes the revision of the row of all queues.
+            let were_all_paused = self.queues.get(ALL_QUEUES).is_some_and(|all| all.paused_at.is_some());
+            if is_paused(agent) || (were_all_paused && memory.all_queues().paused_at.is_some()) {
+                self.complaints.push(format!("the queue of {agent} is paused, and a lease was made: {task:?}"));
+            }
+            if is_unchanged(agent) && memory.limit(agent).is_some_and(|limit| memory.active_of(agent) > limit) {
+                let (active, queue) = (memory.active_of(agent), memory.queues.get(agent));
+                self.complaints.push(format!("a lease was made, and the queue {queue:?} has {active}: {task:?}"));
+            }
+        }
+        self.queues.clone_from(&memory.queues);
+        let agents: BTreeSet<&String> = memory.tasks.values().map(|task| &task.agent_slug).collect();
+        for agent in agents {
+            if memory.closed(agent).is_some() {
+                self.open_since.remove(agent);
+            } else {
+                self.open_since.entry(agent.clone()).or_insert_with(Instant::now);
             }
         }
     }
@@ -164,6 +199,9 @@ impl Judge {
             let Some(worker) = memory.workers.get(&lease.worker_id) else { continue };
             for (id, (_, since)) in &self.ready_since {
                 let Some(other) = memory.tasks.get(id).filter(|other| other.is_open_to(&worker.id)) else { continue };
+                if memory.closed(&other.agent_slug).is_some() || memory.limit(&other.agent_slug).is_some() {
+                    continue;
+                }
                 let is_before = rank(other.priority) < rank(task.priority) && worker.capabilities.serves(&other.agent_slug);
                 if !is_before || since.elapsed().as_millis() <= ORDER_MS {
                     continue;
@@ -228,8 +266,9 @@ impl Judge {
             let Some(free) = judge.free_since.get(&worker.id) else { continue };
             for (id, (_, since)) in &judge.ready_since {
                 let Some(task) = memory.tasks.get(id) else { continue };
+                let Some(open) = judge.open_since.get(&task.agent_slug) else { continue };
                 let could = task.is_open_to(&worker.id) && worker.capabilities.serves(&task.agent_slug);
-                let together = since.elapsed().min(claimed.elapsed()).min(free.elapsed()).as_millis();
+                let together = since.elapsed().min(claimed.elapsed()).min(free.elapsed()).min(open.elapsed()).as_millis();
                 if could && together > TOGETHER_MS {
                     judge.complaints.push(format!("worker {} waits beside a ready task for {together} ms: {task:?}", worker.id));
                 }

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use bloom_core::command::CordonWish;
+use bloom_core::agent_queue::ALL_QUEUES;
+use bloom_core::command::{CordonWish, QueueChange};
 use bloom_core::op;
 use bloom_core::task::Status;
 use tokio::time::Instant;
@@ -83,6 +84,10 @@ async fn live(plan: &Plan, mirror: Option<Arc<dyn Mirror>>) -> Outcome {
     for number in 0..plan.workers {
         cluster.insist(actors::registration(number)).await;
         cluster.insist(op::Cordon { worker: actors::registration(number).id, wish: CordonWish::Uncordon }).await;
+    }
+    for agent_slug in ["a", "b", ALL_QUEUES] {
+        // A limit stays, so that work also goes on with one.
+        cluster.insist(op::ChangeQueue { agent_slug: agent_slug.into(), change: QueueChange::Resume }).await;
     }
     tokio::time::sleep(SETTLING).await;
     shared.lock().is_peace = true;

@@ -5,9 +5,12 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use bloom_core::Ms;
+use bloom_core::command::Keys;
 use bloom_core::ids::{IdSource, TaskId, WorkerId};
+use bloom_core::task::Status;
 use bloom_database::Error;
 use bloom_test_database::tables::{START, Tables};
+use bloom_test_world::memory::Memory;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -63,7 +66,37 @@ pub struct Transaction {
     pub is_beside: bool,
     pub tasks: BTreeSet<TaskId>,
     pub workers: BTreeSet<WorkerId>,
+    pub queues: QueueLocks,
     pub active_at: Instant,
+}
+
+/// What a transaction has locked of the queues.
+#[derive(Debug, Default)]
+pub struct QueueLocks {
+    /// It may make leases, so no queue may change.
+    pub is_shared: bool,
+    /// It changes queues, so no lease may be made.
+    pub is_exclusive: bool,
+    /// The limited queues whose leases it counts.
+    pub limited: BTreeSet<String>,
+}
+
+impl QueueLocks {
+    pub fn of(memory: &Memory, keys: &Keys, tasks: &BTreeSet<TaskId>) -> Self {
+        let queued = tasks.iter().filter_map(|id| memory.tasks.get(id)).filter(|task| task.status == Status::Queued);
+        let slugs = queued.filter(|_| keys.places).map(|task| task.agent_slug.clone()).chain(keys.queues.iter().cloned());
+        Self {
+            // The statement that locks workers locks the queues too.
+            is_shared: keys.places || keys.all_workers || !keys.workers.is_empty(),
+            is_exclusive: !keys.queues.is_empty(),
+            limited: slugs.filter(|slug| memory.limit(slug).is_some()).collect(),
+        }
+    }
+
+    pub fn excludes(&self, other: &Self) -> bool {
+        let both = |a: &Self, b: &Self| a.is_exclusive && (b.is_shared || b.is_exclusive);
+        both(self, other) || both(other, self) || !self.limited.is_disjoint(&other.limited)
+    }
 }
 
 /// How slow and how unreliable statements are at the moment.
@@ -178,7 +211,10 @@ impl State {
         let workers = workers.iter().filter(|id| !others().any(|other| other.workers.contains(*id))).cloned().collect();
         let id = self.next_transaction;
         self.next_transaction += 1;
-        self.transactions.insert(id, Transaction { writer: OUTSIDER, is_beside: false, tasks, workers, active_at: Instant::now() });
+        self.transactions.insert(
+            id,
+            Transaction { writer: OUTSIDER, is_beside: false, tasks, workers, queues: QueueLocks::default(), active_at: Instant::now() },
+        );
     }
 
     /// Ends transactions whose clients are silent, as the server does.

@@ -12,7 +12,7 @@ use bloom_test_database::tables::Tables;
 use tokio::time::Instant;
 
 use crate::database::SimDatabase;
-use crate::shared::{State, Transaction};
+use crate::shared::{QueueLocks, State, Transaction};
 
 const LOCK_TIMEOUT: Duration = Duration::from_secs(2);
 const SHORT_LOCK_TIMEOUT: Duration = Duration::from_millis(50);
@@ -44,18 +44,20 @@ impl SimWriter {
                 let all = memory.workers.keys().filter(|_| keys.all_workers);
                 let workers: BTreeSet<_> = keys.workers.iter().filter(is_there).chain(all).cloned().collect();
                 let others = || state.transactions.values();
+                let queues = QueueLocks::of(memory, keys, tasks);
+                let are_queues_free = !others().any(|other| other.queues.excludes(&queues));
                 let (taken, tasks): (BTreeSet<_>, _) = tasks.iter().copied().partition(|id| others().any(|other| other.tasks.contains(id)));
                 let (taken_workers, workers): (BTreeSet<_>, _) =
                     workers.into_iter().partition(|id| others().any(|other| other.workers.contains(id)));
                 // A database that is not shared is locked as a whole.
                 let is_free = match state.beside.is_there {
                     true => state.transactions.is_empty(),
-                    false => wait == LockWait::Skip || taken.is_empty() && taken_workers.is_empty(),
+                    false => are_queues_free && (wait == LockWait::Skip || taken.is_empty() && taken_workers.is_empty()),
                 };
                 if is_free {
                     let id = state.next_transaction;
                     state.next_transaction += 1;
-                    let transaction = Transaction { writer: self.id, is_beside: false, tasks, workers, active_at: Instant::now() };
+                    let transaction = Transaction { writer: self.id, is_beside: false, tasks, workers, queues, active_at: Instant::now() };
                     state.transactions.insert(id, transaction);
                     self.transaction = Some(id);
                     return Ok((taken, taken_workers));
@@ -162,6 +164,7 @@ impl Writer for SimWriter {
             prints.into_iter().for_each(|print| state.note(print));
             let State { tables: Tables { memory, resumed_at, .. }, judge, is_peace, beside, .. } = &mut *state;
             let audit = std::mem::take(&mut memory.audit);
+            judge.heed_queues(memory, set);
             judge.heed(memory, set, &audit, *is_peace, *resumed_at);
             beside.audit.extend(audit.into_iter().filter(|_| beside.is_there));
             if !is_empty {

@@ -1,7 +1,8 @@
 //! Random histories of commands. Each step is meaningful in whatever state it meets.
 
+use bloom_core::agent_queue::ALL_QUEUES;
 use bloom_core::api_key::Scope;
-use bloom_core::command::{Choice, Completion, CordonWish, Grace, Holder, Loss, NewEvent, Op, PushEnd};
+use bloom_core::command::{Choice, Completion, CordonWish, Grace, Holder, Loss, NewEvent, Op, PushEnd, QueueChange};
 use bloom_core::ids::{LeaseId, TaskId};
 use bloom_core::op;
 use bloom_core::task::{EventKind, Origin, Outcome, Session, TaskSpec, Usage};
@@ -85,6 +86,11 @@ pub enum Step {
     Cordon {
         worker: usize,
         wish: usize,
+    },
+    /// Pauses, resumes or limits the queue of all tasks of the history, or all queues.
+    Queue {
+        all: bool,
+        change: QueueChange,
     },
     Seen {
         worker: usize,
@@ -268,6 +274,10 @@ impl History {
                 let wishes = [CordonWish::Cordon, CordonWish::Uncordon, CordonWish::Drain];
                 Op::Cordon(op::Cordon { worker: worker(*at), wish: wishes[wish % wishes.len()] })
             }
+            Step::Queue { all, change } => {
+                let agent_slug = if *all { ALL_QUEUES } else { "coder" }.to_owned();
+                Op::ChangeQueue(op::ChangeQueue { agent_slug, change: *change })
+            }
             Step::Seen { worker: at } => Op::RecordLastSeen(op::RecordLastSeen { last_seen: vec![(worker(*at), now)] }),
             Step::Silent { worker: at } => {
                 Op::MarkOffline(op::MarkOffline { worker: worker(*at), cause: Loss::Silent { for_ms: NOT_SEEN_MS, served_since: 0 } })
@@ -335,6 +345,16 @@ fn new_task() -> impl Strategy<Value = NewTask> {
     })
 }
 
+/// More often resumed than paused, so that most of a history makes leases.
+fn queue() -> impl Strategy<Value = Step> {
+    let limit = option::weighted(0.7, 1..4i64).prop_map(QueueChange::Limit);
+    prop_oneof![
+        1 => prop::bool::ANY.prop_map(|all| Step::Queue { all, change: QueueChange::Pause }),
+        3 => prop::bool::ANY.prop_map(|all| Step::Queue { all, change: QueueChange::Resume }),
+        2 => limit.prop_map(|change| Step::Queue { all: false, change }),
+    ]
+}
+
 fn named() -> impl Strategy<Value = Named> {
     prop_oneof![1 => Just(Named::Nobody), 4 => Just(Named::Lease), 1 => Just(Named::Worker)]
 }
@@ -361,6 +381,7 @@ fn command() -> impl Strategy<Value = Step> {
         4 => any().prop_map(|task| Step::Requeue { task }),
         1 => any().prop_map(|lease| Step::Expire { lease }),
         1 => any().prop_map(|lease| Step::Grace { lease }),
+        2 => queue(),
         1 => any().prop_map(|worker| Step::Seen { worker }),
         1 => any().prop_map(|worker| Step::Silent { worker }),
         1 => any().prop_map(|name| Step::CreateKey { name }),

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use bloom_core::Ms;
+use bloom_core::agent_queue::{ALL_QUEUES, AgentQueue, Closed};
 use bloom_core::api_key::ApiKey;
 use bloom_core::audit::AuditEntry;
 use bloom_core::cache::rank;
@@ -29,6 +30,8 @@ pub struct Memory {
     pub past_leases: BTreeMap<LeaseId, PastLease>,
     pub results: Vec<Arc<RunResult>>,
     pub events: BTreeMap<(TaskId, i64), TaskEvent>,
+    /// The row of all queues is added by the first change.
+    pub queues: BTreeMap<String, AgentQueue>,
     pub settings: BTreeMap<String, String>,
     pub api_keys: BTreeMap<String, ApiKey>,
     pub audit: Vec<AuditEntry>,
@@ -107,7 +110,42 @@ impl Memory {
         loaded.slots = keys.exact_slots.iter().chain(everyone).map(|id| (id.clone(), Slots { used: self.used(id), exact: true })).collect();
         loaded.past_leases = keys.past_leases.iter().map(|id| (*id, self.past_leases.get(id).cloned())).collect();
         loaded.api_keys = keys.api_keys.then(|| self.api_keys.clone());
+        self.load_queues(keys, &mut loaded);
         loaded
+    }
+
+    fn load_queues(&self, keys: &Keys, loaded: &mut Loaded) {
+        let queued = loaded.tasks.values().flatten().filter(|task| keys.places && task.status == Status::Queued);
+        let slugs: BTreeSet<String> = queued.map(|task| task.agent_slug.clone()).chain(keys.queues.iter().cloned()).collect();
+        if slugs.is_empty() {
+            return;
+        }
+        loaded.queues = slugs.iter().map(|slug| (slug.clone(), self.queues.get(slug).cloned())).collect();
+        loaded.queues.insert(ALL_QUEUES.to_owned(), Some(self.all_queues()));
+        let limited = slugs.into_iter().filter(|slug| self.limit(slug).is_some());
+        loaded.active_leases = limited.map(|slug| (slug.clone(), self.active_of(&slug))).collect();
+        if !keys.queues.is_empty() {
+            let rows = self.queues.keys().filter(|slug| *slug != ALL_QUEUES).count();
+            loaded.queue_rows = i64::try_from(rows).expect("a few queues");
+        }
+    }
+
+    pub fn all_queues(&self) -> AgentQueue {
+        self.queues.get(ALL_QUEUES).cloned().unwrap_or_default()
+    }
+
+    pub fn limit(&self, agent_slug: &str) -> Option<i64> {
+        self.queues.get(agent_slug)?.max_concurrency
+    }
+
+    pub fn active_of(&self, agent_slug: &str) -> i64 {
+        i64::try_from(self.active().filter(|task| task.agent_slug == agent_slug).count()).expect("a few leases")
+    }
+
+    /// Why no lease of the queue may be made.
+    pub fn closed(&self, agent_slug: &str) -> Option<Closed> {
+        let closed = |slug: &str| self.queues.get(slug)?.closed(self.active_of(slug));
+        closed(ALL_QUEUES).or_else(|| closed(agent_slug))
     }
 
     /// Saves everything that the working set changed, or nothing.
@@ -155,6 +193,12 @@ impl Memory {
                     self.wakeups.remove(&progress.wakeup);
                 }
                 (_, None) => {}
+            }
+        }
+        for slug in &dirty.queues {
+            match set.loaded.queues.get(slug).cloned().flatten() {
+                Some(queue) => drop(self.queues.insert(slug.clone(), queue)),
+                None => drop(self.queues.remove(slug)),
             }
         }
         self.settings.extend(dirty.settings.iter().map(|(key, value)| ((*key).to_owned(), value.clone())));

@@ -256,12 +256,14 @@ impl Cache {
         self.end_read(&Read(page.began));
     }
 
-    /// Takes the first tasks of these scopes, up to `max`, for one claim. No other claim gets them until they are given back.
+    /// Takes the first tasks of these scopes, up to `max`, for one claim. No other claim gets them until they are given back. The scopes
+    /// are of agents whose queues are open; `is_open` tells which these are among the agents of reserved tasks.
     ///
     /// `spread` adds this many tasks of the same priority to the choice, and `chance` selects among them: if several replicas claim from
     /// one queue, another replica has always just taken the first tasks.
-    pub fn look(&mut self, scopes: &[Scope], max: usize, spread: usize, chance: u64) -> Look {
-        let look = self.queue.look(scopes, max, spread, chance);
+    pub fn look(&mut self, scopes: &[Scope], is_open: impl Fn(&str) -> bool, max: usize, spread: usize, chance: u64) -> Look {
+        let agent = |id: &TaskId| self.tasks.get(id).and_then(|known| known.ready.as_ref()).map(|ready| &ready.agent_slug);
+        let look = self.queue.look(scopes, |id| agent(id).is_none_or(|slug| is_open(slug)), max, spread, chance);
         self.forget_dropped();
         look
     }
@@ -298,9 +300,9 @@ impl Cache {
         self.tasks.iter().filter(|(_, known)| self.is_shown(known)).map(|(id, known)| (*id, known.revision))
     }
 
-    /// Whether there is a task that can be claimed.
-    pub fn has_claimable(&mut self) -> bool {
-        self.queue.has_untaken()
+    /// Whether there is a task that can be claimed; with `is_open`, one of an agent for which it holds.
+    pub fn has_claimable(&mut self, is_open: Option<&dyn Fn(&str) -> bool>) -> bool {
+        self.queue.has_untaken(is_open)
     }
 
     fn is_shown(&self, known: &Known) -> bool {

@@ -142,11 +142,13 @@ impl Queue {
         windows.into_iter().flatten().any(|window| window.entries.contains(&ready.key()))
     }
 
-    /// Whether there is a task that is not reserved and that no claim has taken.
-    pub(super) fn has_untaken(&mut self) -> bool {
+    /// Whether there is a task that is not reserved and that no claim has taken. With `is_open`, only of agents for which it holds; these
+    /// have windows of their own then.
+    pub(super) fn has_untaken(&mut self, is_open: Option<&dyn Fn(&str) -> bool>) -> bool {
         let agents = &self.agents;
         self.filled.retain(|slug| agents.get(slug).is_some_and(|window| !window.entries.is_empty()));
-        let windows = self.all.iter().chain(self.filled.iter().filter_map(|slug| self.agents.get(slug)));
+        let open = self.filled.iter().filter(|slug| is_open.is_none_or(|is_open| is_open(slug)));
+        let windows = self.all.iter().filter(|_| is_open.is_none()).chain(open.filter_map(|slug| self.agents.get(slug)));
         windows
             .into_iter()
             .any(|window| window.entries.iter().take(self.taken.len() + self.withheld.len() + 1).any(|(_, id)| self.is_free(id)))
@@ -184,7 +186,8 @@ impl Queue {
         }
     }
 
-    pub(super) fn look(&mut self, scopes: &[Scope], max: usize, spread: usize, chance: u64) -> Look {
+    /// Reserved tasks for which `is_open` does not hold are left out.
+    pub(super) fn look(&mut self, scopes: &[Scope], is_open: impl Fn(&TaskId) -> bool, max: usize, spread: usize, chance: u64) -> Look {
         self.looks += 1;
         self.open(scopes);
         // Behind the mark of one window, the order over all windows is unknown.
@@ -199,7 +202,7 @@ impl Queue {
             let Some((key, i)) = next.filter(|(key, _)| end.is_none_or(|(known_to, ..)| Some(*key) <= known_to)) else { break };
             heads[i].next();
             // An agent that is named twice has two heads.
-            if self.withheld.contains(&key.1) {
+            if self.withheld.contains(&key.1) || (matches!(windows[i].1, Scope::Reserved(_)) && !is_open(&key.1)) {
                 continue;
             }
             if self.taken.contains(&key.1) {

@@ -35,6 +35,7 @@ impl Operation for Lease {
     }
 
     fn add_keys(&self, keys: &mut Keys) {
+        keys.places = true;
         keys.tasks.insert(self.task);
         match &self.choice {
             Choice::Named(worker) => {
@@ -53,6 +54,9 @@ impl Operation for Lease {
         state.check_queued()?;
         if let Some(parked) = not_ready(set, state)? {
             return Err(Rejection::NotReady(parked).into());
+        }
+        if let Some(closed) = set.closed(&state.agent_slug)? {
+            return Err(Rejection::QueueClosed(closed).into());
         }
         let worker = match choice {
             Choice::Named(id) => named(set, state, id, origin)?,
@@ -157,6 +161,7 @@ impl Operation for Claim {
     }
 
     fn add_keys(&self, keys: &mut Keys) {
+        keys.places = true;
         keys.workers.insert(self.worker.clone());
         keys.tasks.extend(self.candidates.iter().copied());
         if self.held.is_some() {
@@ -165,7 +170,7 @@ impl Operation for Claim {
     }
 
     /// Leases candidates to the worker, up to its free slots. Blocked candidates are parked; those that can't be leased any more are
-    /// counted as missed.
+    /// counted as missed. Those of closed queues stay as they are.
     fn decide(&self, set: &mut WorkingSet) -> Result<Claimed, Halt> {
         let claim = self;
         let worker = set.worker(&claim.worker)?.clone();
@@ -177,14 +182,21 @@ impl Operation for Claim {
         let mut leased = again;
         let mut granted = 0;
         let mut missed = locked.len();
+        let mut closed: Vec<String> = Vec::new();
         for id in claim.candidates.iter().filter(|id| !locked.contains(id)) {
             if granted >= claim.max {
                 break;
             }
-            let takable =
-                set.find_task(*id)?.is_some_and(|task| task.is_open_to(&worker.id) && worker.capabilities.serves(&task.agent_slug));
-            if !takable {
+            let takable = |task: &&TaskState| task.is_open_to(&worker.id) && worker.capabilities.serves(&task.agent_slug);
+            let Some(task) = set.find_task(*id)?.filter(takable) else {
                 missed += 1;
+                continue;
+            };
+            // The leases of this batch count too, so the queue may be full by now.
+            if set.closed(&task.agent_slug)?.is_some() {
+                if !closed.contains(&task.agent_slug) {
+                    closed.push(task.agent_slug.clone());
+                }
                 continue;
             }
             // Checked again, because an earlier candidate of this claim may have taken the context or the key.
@@ -201,7 +213,7 @@ impl Operation for Claim {
                 granted += 1;
             }
         }
-        Ok(Claimed { worker, leased, missed, locked })
+        Ok(Claimed { worker, leased, missed, locked, closed })
     }
 }
 
@@ -238,7 +250,8 @@ fn blocked(set: &WorkingSet, claim: &Claim) -> Result<Blocked, Halt> {
     let mut missing = Keys::default();
     for id in &claim.candidates {
         let is_open = |task: &&TaskState| task.is_open_to(&claim.worker);
-        match set.find_task(*id).map(|task| task.filter(is_open)).and_then(|task| task.map_or(Ok(None), |task| blocker(set, task))) {
+        let look = |task: &TaskState| set.closed(&task.agent_slug).and_then(|_| blocker(set, task));
+        match set.find_task(*id).map(|task| task.filter(is_open)).and_then(|task| task.map_or(Ok(None), look)) {
             Ok(Some((parked, by))) => blocked.blocked.push((*id, parked, by)),
             Ok(None) => {}
             Err(Halt::Locked) => blocked.locked.push(*id),

@@ -34,6 +34,7 @@ impl Operation for Push {
     }
 
     fn add_keys(&self, keys: &mut Keys) {
+        keys.places = true;
         keys.tasks.insert(self.task);
         keys.workers.insert(self.worker.clone());
     }
@@ -44,6 +45,9 @@ impl Operation for Push {
         task.check_queued()?;
         if let Some(parked) = task.parked.filter(|_| !task.is_open_to(worker)) {
             return Err(Rejection::NotReady(parked).into());
+        }
+        if let Some(closed) = set.closed(&task.agent_slug)? {
+            return Err(Rejection::QueueClosed(closed).into());
         }
         if let Some((parked, by)) = blocker(set, task)? {
             park(set, id, parked, by);

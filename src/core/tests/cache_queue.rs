@@ -70,7 +70,7 @@ impl Desk {
     }
 
     fn look(&mut self, max: usize) -> Look {
-        self.cache.look(&[Scope::All], max, 0, 0)
+        self.cache.look(&[Scope::All], |_| true, max, 0, 0)
     }
 
     fn begin(&mut self) -> PageRead {
@@ -84,7 +84,7 @@ impl Desk {
 
     fn take_in(&mut self, scopes: &[Scope], max: usize, page: usize) -> Vec<u128> {
         for _ in 0..10_000 {
-            let look = self.cache.look(scopes, max, 0, 0);
+            let look = self.cache.look(scopes, |_| true, max, 0, 0);
             let Some(scope) = look.page else { return look.tasks.iter().map(|id| id.as_u128()).collect() };
             self.cache.queue.give_back(&look.tasks);
             let begun = self.cache.begin_page(&scope).unwrap();
@@ -141,7 +141,7 @@ fn a_spread_picks_among_tasks_of_the_first_priority_only() {
     assert!(desk.take(1, 10) == [1]);
     let mut seen = std::collections::BTreeSet::new();
     for chance in 0..20 {
-        let look = desk.cache.look(&[Scope::All], 1, 100, chance);
+        let look = desk.cache.look(&[Scope::All], |_| true, 1, 100, chance);
         desk.cache.queue.give_back(&look.tasks);
         seen.extend(look.tasks.iter().map(|id| id.as_u128()));
     }

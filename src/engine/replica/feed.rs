@@ -141,6 +141,9 @@ impl Feed {
 
     /// Reads the rows that the entries name. Their positions are recorded last, so that an error does not skip entries.
     async fn take_over(&self, entries: &[FeedEntry], read: &Read) -> Result<()> {
+        if entries.iter().any(|entry| entry.changes.queues) {
+            self.read_queues().await?;
+        }
         let mut tasks: Vec<TaskId> = entries.iter().flat_map(|entry| &entry.changes.tasks).copied().collect();
         tasks.sort_unstable();
         tasks.dedup();
@@ -184,6 +187,13 @@ impl Feed {
         Ok(())
     }
 
+    /// Reads what is set for the queues.
+    pub async fn read_queues(&self) -> Result<()> {
+        let rows = self.database.queues().await?;
+        self.replica.put_queues(rows);
+        Ok(())
+    }
+
     /// Reads the counts, and with them the positions from which the feed is followed.
     pub async fn read_counts(&self) -> Result<()> {
         self.replica.lock().begin_counts();
@@ -198,6 +208,7 @@ impl Feed {
         self.clock.set(self.database.now().await?);
         // The feed is followed from the positions that come with the counts, so copies that were read before them are suspects.
         self.read_counts().await?;
+        self.read_queues().await?;
         let read = self.replica.begin_rebuild();
         let mut after: Option<String> = None;
         loop {

@@ -2,6 +2,7 @@
 //! [`feed`]. It answers queries without a read of the database, and notifies watchers.
 
 pub(super) mod feed;
+mod queues;
 pub(super) mod remembered;
 
 use std::collections::BTreeMap;
@@ -9,10 +10,11 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use bloom_core::Ms;
+use bloom_core::agent_queue::AgentQueue;
 use bloom_core::cache::Read;
 use bloom_core::command::Choice;
 use bloom_core::ids::{LeaseId, TaskId};
-use bloom_core::task::{Status, TaskState};
+use bloom_core::task::{Parked, Status, TaskState};
 use bloom_core::worker::Worker;
 use bloom_core::working_set::{Counts, WorkingSet};
 use bloom_database::{CountDeltas, Position};
@@ -23,6 +25,8 @@ use super::alarm::Alarms;
 use super::changes::Changes;
 use super::specs::Specs;
 use super::waiting::Waiting;
+pub use queues::AgentTasks;
+pub(super) use queues::Verdict;
 use remembered::Remembered;
 
 /// How many commits a slow watcher may fall behind before it must read everything again.
@@ -129,6 +133,18 @@ impl Replica {
         self.announce(Changes { removed_tasks: removed.to_vec(), ..Changes::default() });
     }
 
+    /// Takes in all queues, as they were read at one moment.
+    fn put_queues(&self, rows: Vec<AgentQueue>) {
+        self.lock().put_queues(rows);
+        self.alarms.push_due.ring();
+    }
+
+    /// The refusal of some queues is over.
+    pub(super) fn forget_refusal(&self, number: u64) {
+        self.lock().forget_refusal(number);
+        self.alarms.push_due.ring();
+    }
+
     /// Notifies watchers and reconcilers.
     fn announce(&self, changes: Changes) {
         for id in &changes.removed_tasks {
@@ -182,6 +198,16 @@ impl Replica {
         self.lock().counts.tasks.clone()
     }
 
+    /// The queues for which something is set; that of all queues comes first.
+    pub fn queues(&self) -> Vec<AgentQueue> {
+        self.lock().queues.rows().cloned().collect()
+    }
+
+    /// Agents with queued or active tasks.
+    pub fn tasks_by_agent(&self) -> BTreeMap<String, AgentTasks> {
+        self.lock().queues.tasks().clone()
+    }
+
     /// The tasks that the cache shows, with their revisions, for comparison with the database.
     pub fn shown_tasks(&self) -> Vec<(TaskId, i64)> {
         self.lock().cache.shown().collect()
@@ -211,9 +237,14 @@ impl Replica {
         if task.status != Status::Queued {
             return None;
         }
+        let remembered = self.lock();
+        let closed = || remembered.queues.closed(&task.agent_slug).map(|closed| Waiting::closed(&closed));
+        let short = || remembered.cache.fleet.shortage(&task.agent_slug).map(|shortage| Waiting::short(&task.agent_slug, shortage));
         match task.parked {
+            // Its worker could have it.
+            Some(parked @ Parked::Reserved) => Some(closed().unwrap_or_else(|| Waiting::parked(task, parked))),
             Some(parked) => Some(Waiting::parked(task, parked)),
-            None => self.lock().cache.fleet.shortage(&task.agent_slug).map(|shortage| Waiting::short(&task.agent_slug, shortage)),
+            None => closed().or_else(short),
         }
     }
 

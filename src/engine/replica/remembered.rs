@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bloom_core::Ms;
+use bloom_core::agent_queue::{ALL_QUEUES, AgentQueue};
 use bloom_core::cache::{Cache, Effect, Read, ReadyRow, Scope};
 use bloom_core::ids::{TaskId, WorkerId};
 use bloom_core::task::TaskState;
@@ -15,10 +16,12 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::Stats;
+use super::queues::{Queues, Verdict};
 
 #[derive(Default)]
 pub(crate) struct Remembered {
     pub cache: Cache,
+    pub queues: Queues,
     /// Open claims by worker; each is woken when there may be work for it.
     pollers: BTreeMap<WorkerId, Vec<Poller>>,
     /// Rises when there is new work for waiting claims.
@@ -57,6 +60,7 @@ impl Remembered {
         let known = std::mem::take(&mut self.positions);
         self.positions = positions.into_iter().map(|position| (position.writer, position.n)).collect();
         self.counts = counts;
+        self.queues.recount(&self.counts.tasks);
         for (position, deltas) in meanwhile {
             self.count(position, &deltas);
         }
@@ -83,9 +87,37 @@ impl Remembered {
         if *known < position.n {
             *known = position.n;
             self.counts.add(deltas);
+            for agent_slug in self.queues.count(&deltas.tasks) {
+                self.wake_for_queue(&agent_slug);
+            }
             if let Some(meanwhile) = &mut self.counted_meanwhile {
                 meanwhile.push((position, deltas.clone()));
             }
+        }
+    }
+
+    /// Takes in all queues, and wakes claims for those that are open now.
+    pub fn put_queues(&mut self, rows: Vec<AgentQueue>) {
+        if self.queues.put(rows) {
+            let agents: Vec<String> = self.queues.tasks().keys().cloned().collect();
+            agents.iter().for_each(|agent_slug| self.wake_for_queue(agent_slug));
+        }
+    }
+
+    /// The refusal is over: if there was no news since then, it may have been outdated itself.
+    pub fn forget_refusal(&mut self, number: u64) {
+        let mut agents = self.queues.forget_refusal(number);
+        if agents.iter().any(|slug| slug == ALL_QUEUES) {
+            agents = self.queues.tasks().keys().cloned().collect();
+        }
+        agents.iter().for_each(|agent_slug| self.wake_for_queue(agent_slug));
+    }
+
+    /// Wakes as many claims as the queue has room for.
+    fn wake_for_queue(&mut self, agent_slug: &str) {
+        let leasable = self.queues.leasable(agent_slug);
+        if leasable > 0 {
+            self.wake_for(agent_slug, leasable);
         }
     }
 
@@ -207,6 +239,9 @@ impl Remembered {
 
     /// Wakes as many waiting workers as are needed for this many new tasks, those with the most free slots first.
     fn wake_for(&mut self, agent_slug: &str, mut tasks: i64) {
+        if !self.queues.is_open(agent_slug) {
+            return;
+        }
         self.round += 1;
         let fleet = &self.cache.fleet;
         let suits = |id: &&WorkerId| fleet.worker(id).is_some_and(|worker| worker.capabilities.serves(agent_slug)) && fleet.free(id) > 0;
@@ -228,7 +263,9 @@ impl Remembered {
     /// Called after each try of a claim. If claimable tasks are left, wakes another claim. Each is woken at most once per round, because
     /// this replica may wrongly believe that a worker has a free slot.
     pub fn pass_on(&mut self) {
-        if !self.cache.has_claimable() {
+        let queues = &self.queues;
+        let is_open = |agent_slug: &str| queues.is_open(agent_slug);
+        if !self.cache.has_claimable(if queues.is_any_closed() { Some(&is_open) } else { None }) {
             return;
         }
         let waits = |pollers: &[Poller]| pollers.iter().any(|poller| poller.round < self.round);
@@ -239,12 +276,20 @@ impl Remembered {
         }
     }
 
-    /// The windows of the queue that have tasks for the worker.
-    pub fn scopes(&self, worker: &str) -> Vec<Scope> {
+    /// The windows of the queue that have tasks for the worker. While some queue is closed, a worker that serves every agent uses the
+    /// windows of the agents that have tasks: a window on all tasks could be full of tasks that nobody may have.
+    pub fn scopes(&self, worker: &str, verdict: Option<&Verdict>) -> Vec<Scope> {
         let agents = self.cache.fleet.worker(worker).and_then(|worker| worker.capabilities.agents.as_ref());
-        let mut scopes = match agents {
-            Some(agents) => agents.iter().cloned().map(Scope::Agent).collect(),
-            None => vec![Scope::All],
+        let is_open = |agent_slug: &&String| verdict.map_or_else(|| self.queues.is_open(agent_slug), |verdict| verdict.is_open(agent_slug));
+        let is_restricted = verdict.map_or_else(|| self.queues.is_any_closed(), |verdict| !verdict.closed.is_empty());
+        let mut scopes: Vec<Scope> = match (agents, verdict) {
+            (Some(agents), _) => agents.iter().filter(is_open).cloned().map(Scope::Agent).collect(),
+            (None, _) if !is_restricted => vec![Scope::All],
+            (None, Some(verdict)) => verdict.ready.iter().filter(is_open).cloned().map(Scope::Agent).collect(),
+            (None, None) => {
+                let queued = self.queues.tasks().iter().filter(|(_, tasks)| tasks.queued > 0).map(|(agent_slug, _)| agent_slug);
+                queued.filter(is_open).cloned().map(Scope::Agent).collect()
+            }
         };
         scopes.push(Scope::Reserved(worker.to_owned()));
         scopes

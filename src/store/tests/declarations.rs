@@ -17,7 +17,7 @@ fn declared() -> Vec<&'static RowType> {
     let tasks = [&rows::SPEC, &rows::STATE, save::Label::ROW, save::Dependency::ROW];
     let records =
         [&records::LEASE, &records::RESULT, &records::EVENT, &records::AUDIT, &records::WAKEUP, &records::API_KEY, save::Reached::ROW];
-    let workers = [&records::WORKER, save::Seen::ROW, save::Removal::ROW];
+    let workers = [&records::WORKER, &records::QUEUE, save::Seen::ROW, save::Removal::ROW];
     let others = [save::Setting::ROW, counts::Count::ROW, feed::LanePosition::ROW, load::ContextTask::ROW];
     tasks.into_iter().chain(records).chain(workers).chain(others).collect()
 }

@@ -7,6 +7,7 @@ use std::hash::Hash;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
+use bloom_core::agent_queue::{ALL_QUEUES, AgentQueue};
 use bloom_core::cache::rank;
 use bloom_core::command::{Command, Keys};
 use bloom_core::decide::decide;
@@ -111,6 +112,9 @@ pub fn assert_same(found: &Loaded, expected: &Loaded, told: &impl Fn() -> String
     assert_covers(&views(&found.contexts), &views(&expected.contexts), told);
     assert_covers(&found.predecessors, &expected.predecessors, told);
     assert_covers(&found.exclusive, &expected.exclusive, told);
+    assert_covers(&found.queues, &expected.queues, told);
+    assert_covers(&found.active_leases, &expected.active_leases, told);
+    assert_eq!(found.queue_rows, expected.queue_rows, "{}", told());
     assert_covers(&sorted(&found.worker_tasks), &sorted(&expected.worker_tasks), told);
     assert!(expected.api_keys.is_none() || found.api_keys == expected.api_keys, "{}", told());
     assert_covers(&sorted(&found.dependencies), &sorted(&expected.dependencies), told);
@@ -174,6 +178,7 @@ pub async fn compare_all(store: &Store, writer: &mut Box<dyn Writer>, memory: &M
     assert!(store.count_errors().await.expect("reads").is_empty());
     assert_eq!(store.settings().await.expect("reads"), memory.settings.clone().into_iter().collect::<Vec<_>>());
     assert_eq!(store.api_keys().await.expect("reads"), memory.api_keys.values().cloned().collect::<Vec<_>>());
+    compare_the_queues(store, memory).await;
     let active: Vec<_> = store.active_tasks(None, 100_000).await.expect("reads");
     assert_eq!(active, memory.active().cloned().collect::<Vec<_>>());
     assert_eq!(store.wakeups(None, 100_000).await.expect("reads"), memory.wakeups.values().cloned().collect::<Vec<_>>());
@@ -181,6 +186,17 @@ pub async fn compare_all(store: &Store, writer: &mut Box<dyn Writer>, memory: &M
     assert_eq!(all_workers(store).await.expect("reads"), workers);
     assert_eq!(store.workers_page(None, 100).await.expect("reads"), workers);
     compare_the_queue(store, memory, now).await;
+}
+
+async fn compare_the_queues(store: &Store, memory: &Memory) {
+    let set: Vec<_> = memory.queues.values().filter(|queue| queue.agent_slug != ALL_QUEUES).cloned().collect();
+    let expected: Vec<_> = std::iter::once(memory.all_queues()).chain(set).collect();
+    assert_eq!(store.queues().await.expect("reads"), expected);
+    let closed: BTreeSet<_> = store.closed_queues().await.expect("reads").into_iter().collect();
+    let is_closed = |queue: &&AgentQueue| queue.closed(memory.active_of(&queue.agent_slug)).is_some();
+    assert_eq!(closed, expected.iter().filter(is_closed).map(|queue| queue.agent_slug.clone()).collect());
+    let ready: BTreeSet<_> = memory.tasks.values().filter(|task| task.is_ready()).map(|task| task.agent_slug.clone()).collect();
+    assert_eq!(store.ready_agents().await.expect("reads"), ready.into_iter().collect::<Vec<_>>());
 }
 
 async fn compare_the_queue(store: &Store, memory: &Memory, now: i64) {

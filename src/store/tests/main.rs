@@ -7,6 +7,7 @@ mod files;
 mod liveness;
 mod log;
 mod migration;
+mod queues;
 mod reading;
 mod simulation;
 mod support;

@@ -8,6 +8,7 @@ mod follow;
 mod keys;
 mod looking;
 mod person;
+mod queues;
 mod submit;
 mod terminal;
 mod waiting;

@@ -1,0 +1,85 @@
+//! `queue`: shows the queues of agents, pauses and resumes them, and limits how many of their tasks run at a time.
+
+use clap::Subcommand;
+use serde_json::json;
+
+use super::columns;
+use super::connect::Server;
+use super::records::{self, Limit};
+use super::show::{self, Form, Shown};
+use crate::CommandError;
+use bloom_api::queues::NewQueueLimit;
+use bloom_api::values::{Int, text_problem};
+use bloom_client::part;
+use bloom_core::agent_queue::MAX_QUEUE_LIMIT;
+use bloom_core::limits::NAME_CHARS;
+
+#[derive(Debug, Subcommand)]
+pub enum QueueCommand {
+    /// List queues: all together, then those that are paused or limited or have queued or active tasks
+    List {
+        #[command(flatten)]
+        limit: Limit,
+    },
+    /// Give out no new tasks; running tasks go on
+    Pause {
+        /// Only tasks for this agent (slug). Default: all tasks
+        #[arg(long, value_name = "SLUG", value_parser = slug)]
+        agent: Option<String>,
+    },
+    /// Give out tasks again, after pause
+    ///
+    /// Without --agent, this ends the pause of all queues; those that were paused one by one stay paused.
+    Resume {
+        /// Only tasks for this agent (slug). Default: end the pause of all queues
+        #[arg(long, value_name = "SLUG", value_parser = slug)]
+        agent: Option<String>,
+    },
+    /// Limit how many tasks for an agent run at a time, over all workers
+    ///
+    /// Tasks that run go on, also if they are more than a new limit.
+    Limit {
+        /// The agent (slug)
+        #[arg(long, value_name = "SLUG", value_parser = slug)]
+        agent: String,
+        /// 1 to 10000, or none to remove the limit
+        #[arg(value_name = "N|none", value_parser = limit)]
+        limit: NewQueueLimit,
+    },
+}
+
+/// A slug that a URL can name.
+fn slug(text: &str) -> Result<String, String> {
+    if let Some(wrong) = text_problem(text, 1, NAME_CHARS) {
+        return Err(wrong);
+    }
+    if matches!(text, "." | "..") {
+        return Err(format!("no URL can name the queue of an agent '{text}'; pause all queues, or use another slug for its tasks"));
+    }
+    Ok(text.to_owned())
+}
+
+fn limit(text: &str) -> Result<NewQueueLimit, String> {
+    if text == "none" {
+        return Ok(NewQueueLimit { max_concurrency: None });
+    }
+    let number: i64 = text.parse().map_err(|_| format!("expected a number from 1 to {MAX_QUEUE_LIMIT}, or none"))?;
+    Int::try_from(number).map(|limit| NewQueueLimit { max_concurrency: Some(limit) })
+}
+
+pub async fn run(command: QueueCommand, server: &Server, shown: Shown) -> Result<(), CommandError> {
+    let changed = match command {
+        QueueCommand::List { limit } => return records::pages(server, "api/runtime/queues", &[], limit, shown, &columns::QUEUES).await,
+        QueueCommand::Pause { agent } => server.post(&path(agent.as_deref(), "pause"), &json!({})).await?,
+        QueueCommand::Resume { agent } => server.post(&path(agent.as_deref(), "resume"), &json!({})).await?,
+        QueueCommand::Limit { agent, limit } => server.post(&path(Some(&agent), "limit"), &limit).await?,
+    };
+    show::one(shown.form_or(Form::Table), &columns::QUEUES, &changed)
+}
+
+fn path(agent: Option<&str>, verb: &str) -> String {
+    match agent {
+        Some(agent) => format!("api/runtime/queues/{}/{verb}", part(agent)),
+        None => format!("api/runtime/queues:{verb}"),
+    }
+}

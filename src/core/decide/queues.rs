@@ -1,0 +1,61 @@
+//! Queues: pause, resume and limit.
+
+use super::super::agent_queue::{ALL_QUEUES, AgentQueue, MAX_QUEUES};
+use super::super::arguments::QueueChange;
+use super::super::audit::{Action, Actor, EntityType};
+use super::super::keys::Keys;
+use super::super::operation::Operation;
+use super::super::rejection::Rejection;
+use super::super::working_set::{Halt, WorkingSet, need};
+
+/// The name of all queues together in the audit trail.
+const ALL_IN_AUDIT: &str = "*";
+
+/// Pauses, resumes or limits the queue of an agent; [`ALL_QUEUES`] pauses and resumes all of them. Leases that are active go on.
+#[derive(Clone, Debug)]
+pub struct ChangeQueue {
+    pub agent_slug: String,
+    pub change: QueueChange,
+}
+
+impl Operation for ChangeQueue {
+    type Reply = AgentQueue;
+
+    fn is_placement(&self) -> bool {
+        true
+    }
+
+    fn add_keys(&self, keys: &mut Keys) {
+        keys.queues.insert(self.agent_slug.clone());
+    }
+
+    fn decide(&self, set: &mut WorkingSet) -> Result<AgentQueue, Halt> {
+        let Self { agent_slug, change } = self;
+        let known = set.loaded.queues.get(agent_slug).ok_or_else(|| need(|keys| keys.queues.insert(agent_slug.clone())))?;
+        let before = known.clone().unwrap_or_else(|| AgentQueue::new(agent_slug.clone()));
+        let mut queue = before.clone();
+        let (action, detail) = match change {
+            QueueChange::Pause => {
+                queue.paused_at = queue.paused_at.or(Some(set.now()));
+                (Action::QueuePaused, String::new())
+            }
+            QueueChange::Resume => {
+                queue.paused_at = None;
+                (Action::QueueResumed, String::new())
+            }
+            QueueChange::Limit(limit) => {
+                queue.max_concurrency = *limit;
+                (Action::QueueLimited, limit.map_or_else(|| "no limit".to_owned(), |limit| format!("to {limit}")))
+            }
+        };
+        if queue == before {
+            return Ok(queue);
+        }
+        if known.is_none() && set.loaded.queue_rows >= MAX_QUEUES {
+            return Err(Rejection::TooManyQueues.into());
+        }
+        let name = if agent_slug == ALL_QUEUES { ALL_IN_AUDIT } else { agent_slug };
+        set.audit(action, EntityType::Queue, name, &Actor::Admin, detail);
+        Ok(set.put_queue(queue))
+    }
+}

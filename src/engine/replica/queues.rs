@@ -1,0 +1,133 @@
+//! What is remembered of the queues of agents: what is set for them, and how many tasks they have. It is a hint: a lease is made only
+//! after the queue was read under lock.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bloom_core::agent_queue::{ALL_QUEUES, AgentQueue, Closed};
+use bloom_core::task::Status;
+use bloom_core::working_set::Counts;
+
+/// The tasks of one agent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AgentTasks {
+    pub queued: i64,
+    /// Leased or running.
+    pub active: i64,
+}
+
+#[derive(Default)]
+pub(crate) struct Queues {
+    /// The queues for which something is set, as they were all read at one moment.
+    rows: BTreeMap<String, AgentQueue>,
+    tasks: BTreeMap<String, AgentTasks>,
+    /// Queues whose candidates the database has just refused although they seem to be open, each with the number of the refusal.
+    refused: BTreeMap<String, u64>,
+    refusals: u64,
+}
+
+/// What the database has said about the queues during one claim. It counts more than what is remembered.
+pub(crate) struct Verdict {
+    /// The queues that are closed; [`ALL_QUEUES`] among them if all are paused.
+    pub closed: BTreeSet<String>,
+    /// The agents that have ready tasks.
+    pub ready: BTreeSet<String>,
+}
+
+impl Verdict {
+    pub fn is_open(&self, agent_slug: &str) -> bool {
+        !self.closed.contains(ALL_QUEUES) && !self.closed.contains(agent_slug)
+    }
+}
+
+impl Queues {
+    /// Takes in all queues, unless newer ones are known. Returns whether they were taken.
+    pub fn put(&mut self, rows: Vec<AgentQueue>) -> bool {
+        let rows: BTreeMap<_, _> = rows.into_iter().map(|queue| (queue.agent_slug.clone(), queue)).collect();
+        let newest = |rows: &BTreeMap<String, AgentQueue>| rows.get(ALL_QUEUES).map_or(0, |all| all.revision);
+        let is_newer = newest(&rows) >= newest(&self.rows);
+        if is_newer {
+            self.rows = rows;
+            self.refused.clear();
+        }
+        is_newer
+    }
+
+    /// Replaces the numbers of tasks.
+    pub fn recount(&mut self, counts: &Counts) {
+        self.tasks.clear();
+        self.count(counts);
+    }
+
+    /// Adds to the numbers of tasks. Returns the agents of limited queues that have fewer active leases.
+    pub fn count(&mut self, deltas: &Counts) -> Vec<String> {
+        let mut fewer: BTreeMap<&String, i64> = BTreeMap::new();
+        for ((agent_slug, _, status), n) in deltas {
+            if *status != Status::Queued && !status.is_active() {
+                continue;
+            }
+            let tasks = self.tasks.entry(agent_slug.clone()).or_default();
+            if *status == Status::Queued {
+                tasks.queued += n;
+            } else {
+                tasks.active += n;
+                self.refused.remove(agent_slug);
+                *fewer.entry(agent_slug).or_default() += n;
+            }
+            if *tasks == AgentTasks::default() {
+                self.tasks.remove(agent_slug);
+            }
+        }
+        let is_limited = |agent_slug: &str| self.rows.get(agent_slug).is_some_and(|queue| queue.max_concurrency.is_some());
+        fewer.into_iter().filter(|(agent_slug, n)| *n < 0 && is_limited(agent_slug)).map(|(agent_slug, _)| agent_slug.clone()).collect()
+    }
+
+    /// The queues for which something is set; that of all queues comes first.
+    pub fn rows(&self) -> impl Iterator<Item = &AgentQueue> {
+        self.rows.values()
+    }
+
+    /// Agents with queued or active tasks.
+    pub fn tasks(&self) -> &BTreeMap<String, AgentTasks> {
+        &self.tasks
+    }
+
+    fn active(&self, agent_slug: &str) -> i64 {
+        self.tasks.get(agent_slug).map_or(0, |tasks| tasks.active)
+    }
+
+    /// Why no lease of this queue is made; `None` if one can be.
+    pub fn closed(&self, agent_slug: &str) -> Option<Closed> {
+        let closed = |slug: &str| self.rows.get(slug)?.closed(self.active(slug));
+        closed(ALL_QUEUES).or_else(|| closed(agent_slug))
+    }
+
+    pub fn is_open(&self, agent_slug: &str) -> bool {
+        self.closed(agent_slug).is_none() && !self.refused.contains_key(ALL_QUEUES) && !self.refused.contains_key(agent_slug)
+    }
+
+    pub fn is_any_closed(&self) -> bool {
+        !self.refused.is_empty() || self.rows.values().any(|queue| queue.closed(self.active(&queue.agent_slug)).is_some())
+    }
+
+    /// How many of the agent's queued tasks can be leased now.
+    pub fn leasable(&self, agent_slug: &str) -> i64 {
+        let AgentTasks { queued, active } = self.tasks.get(agent_slug).copied().unwrap_or_default();
+        let limit = self.rows.get(agent_slug).and_then(|queue| queue.max_concurrency);
+        if self.is_open(agent_slug) { limit.map_or(queued, |limit| queued.min(limit - active)) } else { 0 }
+    }
+
+    /// Treats those of these queues that seem to be open as closed, until there is news of them or the refusal is forgotten. Returns its
+    /// number; `None` if they are all known to be closed.
+    pub fn refuse(&mut self, agents: &[String]) -> Option<u64> {
+        self.refusals += 1;
+        let outdated: Vec<&String> = agents.iter().filter(|agent_slug| self.closed(agent_slug).is_none()).collect();
+        let number = (!outdated.is_empty()).then_some(self.refusals);
+        self.refused.extend(outdated.into_iter().map(|agent_slug| (agent_slug.clone(), self.refusals)));
+        number
+    }
+
+    /// Returns the agents whose queues were refused with this number, without news of them since then.
+    pub fn forget_refusal(&mut self, number: u64) -> Vec<String> {
+        self.refused.extract_if(.., |_, refusal| *refusal == number).map(|(agent_slug, _)| agent_slug).collect()
+    }
+}

@@ -1,0 +1,138 @@
+//! Queues of agents: list, pause, resume, limit.
+
+use std::collections::BTreeMap;
+
+use axum::extract::State;
+
+use super::AppState;
+use super::answer::{HandlerResult, ok, page};
+use super::body::Content;
+use super::error::Error;
+use super::middleware::Caller;
+use super::path::QueuePath;
+use super::policy::Policy;
+use super::show::Query;
+use bloom_api::error::ErrorText;
+use bloom_api::lists::QueuePageParams;
+use bloom_api::queues::{NewQueueLimit, Queue};
+use bloom_core::agent_queue::{ALL_QUEUES, AgentQueue};
+use bloom_core::command::QueueChange;
+use bloom_core::op;
+use bloom_engine::AgentTasks;
+
+pub const LIST: Policy = Policy::READ;
+
+/// Lists all queues together and then, by agent, those that are paused or limited or have queued or active tasks.
+#[utoipa::path(
+    get, path = "/api/runtime/queues", operation_id = "listQueues", tag = "queues", params(QueuePageParams),
+    responses((status = 200, description = "A page of queues.", body = Vec<Queue>))
+)]
+pub async fn list(State(app): State<AppState>, Query(params): Query) -> HandlerResult {
+    let (limit, after) = (params.limit() as usize, params.text("cursor")?.map(|text| cursor(&text)).transpose()?);
+    let tasks = app.engine.replica.tasks_by_agent();
+    let set = app.store.queues().await?;
+    let mut queues: BTreeMap<String, AgentQueue> = tasks.keys().map(|agent| (agent.clone(), AgentQueue::new(agent.clone()))).collect();
+    queues.extend(set.into_iter().map(|queue| (queue.agent_slug.clone(), queue)));
+    // All queues together have the empty name, so they come first.
+    let rest = queues.values().filter(|queue| after.as_ref().is_none_or(|after| queue.agent_slug > *after));
+    let rows: Vec<Queue<'_>> = rest.take(limit + 1).map(|queue| show(queue, &tasks)).collect();
+    let (shown, more) = rows.split_at(rows.len().min(limit));
+    let last = shown.last().filter(|_| !more.is_empty());
+    let next = last.map(|last| params.next_link("/api/runtime/queues", &format!("={}", last.agent_slug.as_deref().unwrap_or(ALL_QUEUES))));
+    page(&shown, next)
+}
+
+/// A cursor: `=` and the slug of the last queue of the page, which is empty for all queues together.
+fn cursor(text: &str) -> Result<String, Error> {
+    let slug = text.strip_prefix('=').map(str::to_owned);
+    slug.ok_or_else(|| Error::field("cursor", "Invalid cursor: use the one from the Link header of the previous page"))
+}
+
+fn show<'a>(queue: &'a AgentQueue, tasks: &BTreeMap<String, AgentTasks>) -> Queue<'a> {
+    let of = match queue.agent_slug.as_str() {
+        ALL_QUEUES => tasks
+            .values()
+            .fold(AgentTasks::default(), |sum, one| AgentTasks { queued: sum.queued + one.queued, active: sum.active + one.active }),
+        agent => tasks.get(agent).copied().unwrap_or_default(),
+    };
+    Queue::new(queue, of.queued, of.active)
+}
+
+pub const PAUSE: Policy = Policy::ADMIN;
+
+/// Pauses the queue of an agent: no new leases of its tasks are made. Leases that are active go on.
+#[utoipa::path(
+    post, path = "/api/runtime/queues/{agent_slug}/pause", operation_id = "pauseQueue", tag = "queues", params(("agent_slug" = String, Path)),
+    responses(
+        (status = 200, description = "The queue. It was paused now or before.", body = Queue),
+        (status = 404, description = "No agent can have this slug.", body = ErrorText),
+        (status = 409, description = "Too many queues are paused or limited.", body = ErrorText),
+    )
+)]
+pub async fn pause(State(app): State<AppState>, caller: Caller, path: QueuePath, body: Content) -> HandlerResult {
+    body.raw()?;
+    change(&app, &caller, path.agent_slug()?, QueueChange::Pause).await
+}
+
+pub const RESUME: Policy = Policy::ADMIN;
+
+/// Resumes the queue of an agent. Its tasks still wait while all queues are paused.
+#[utoipa::path(
+    post, path = "/api/runtime/queues/{agent_slug}/resume", operation_id = "resumeQueue", tag = "queues", params(("agent_slug" = String, Path)),
+    responses(
+        (status = 200, description = "The queue. It was resumed now, or not paused.", body = Queue),
+        (status = 404, description = "No agent can have this slug.", body = ErrorText),
+    )
+)]
+pub async fn resume(State(app): State<AppState>, caller: Caller, path: QueuePath, body: Content) -> HandlerResult {
+    body.raw()?;
+    change(&app, &caller, path.agent_slug()?, QueueChange::Resume).await
+}
+
+pub const LIMIT: Policy = Policy::ADMIN;
+
+/// Limits how many leases of an agent's tasks are active at a time.
+#[utoipa::path(
+    post, path = "/api/runtime/queues/{agent_slug}/limit", operation_id = "limitQueue", tag = "queues", params(("agent_slug" = String, Path)),
+    request_body = NewQueueLimit,
+    responses(
+        (status = 200, description = "The queue.", body = Queue),
+        (status = 404, description = "No agent can have this slug.", body = ErrorText),
+        (status = 409, description = "Too many queues are paused or limited.", body = ErrorText),
+    )
+)]
+pub async fn limit(State(app): State<AppState>, caller: Caller, path: QueuePath, body: Content) -> HandlerResult {
+    body.raw()?;
+    let agent_slug = path.agent_slug()?;
+    let limit = body.read::<NewQueueLimit>()?.max_concurrency.map(|limit| limit.0);
+    change(&app, &caller, agent_slug, QueueChange::Limit(limit)).await
+}
+
+pub const PAUSE_ALL: Policy = Policy::ADMIN;
+
+/// Pauses all queues: no new leases of any task are made. Leases that are active go on.
+#[utoipa::path(
+    post, path = "/api/runtime/queues:pause", operation_id = "pauseAllQueues", tag = "queues",
+    responses((status = 200, description = "All queues together; they were paused now or before.", body = Queue))
+)]
+pub async fn pause_all(State(app): State<AppState>, caller: Caller, body: Content) -> HandlerResult {
+    body.raw()?;
+    change(&app, &caller, ALL_QUEUES.to_owned(), QueueChange::Pause).await
+}
+
+pub const RESUME_ALL: Policy = Policy::ADMIN;
+
+/// Ends the pause of all queues. Those that were paused one by one stay paused.
+#[utoipa::path(
+    post, path = "/api/runtime/queues:resume", operation_id = "resumeAllQueues", tag = "queues",
+    responses((status = 200, description = "All queues together.", body = Queue))
+)]
+pub async fn resume_all(State(app): State<AppState>, caller: Caller, body: Content) -> HandlerResult {
+    body.raw()?;
+    change(&app, &caller, ALL_QUEUES.to_owned(), QueueChange::Resume).await
+}
+
+async fn change(app: &AppState, caller: &Caller, agent_slug: String, change: QueueChange) -> HandlerResult {
+    let queue = app.engine.writers.submit(caller.command(op::ChangeQueue { agent_slug, change })).await?;
+    ok(&show(&queue, &app.engine.replica.tasks_by_agent()))
+}
