@@ -30,7 +30,7 @@ body! {
     }
 
     /// A task to run.
-    pub struct NewTask {
+    pub struct NewTask: Default {
         /// The conversation: tasks with the same context continue it one after the other.
         context_id: Name,
         /// The kind of agent that runs it.
@@ -73,28 +73,6 @@ body! {
 }
 
 impl NewTask {
-    /// Only the required fields are set; the others have their defaults.
-    pub fn new(context_id: impl Into<Name>, agent_slug: impl Into<ShortName>, prompt: impl Into<NonEmpty>) -> Self {
-        Self {
-            context_id: context_id.into(),
-            agent_slug: agent_slug.into(),
-            prompt: prompt.into(),
-            context_hints: List(Vec::new()),
-            policy: None,
-            desired_format: Format::Text,
-            max_attempts: MAX_ATTEMPTS,
-            priority: PRIORITY,
-            not_before: None,
-            depends_on: List(Vec::new()),
-            exclusive_key: None,
-            idempotency_key: None,
-            labels: Labels::default(),
-            session: Session::Context,
-            model: None,
-            ttl_after_finished_sec: None,
-        }
-    }
-
     /// Converts it for the core, which assigns the id. `idempotency_key` is the header's; a key in the body takes precedence.
     pub fn into_spec(self, idempotency_key: Option<String>) -> TaskSpec {
         let (timeout_sec, budget) = self.policy.map_or((DEFAULT_TIMEOUT_SEC, 0.0), |policy| (policy.timeout_sec.0, policy.budget.0));
@@ -208,17 +186,6 @@ pub struct Policy {
 impl Policy {
     pub fn of(spec: &TaskSpec) -> Self {
         Self { timeout_sec: spec.timeout_sec, budget: spec.budget }
-    }
-}
-
-/// Checks the limits again for an agent, which refuses a task whose limits it can't enforce.
-impl TryFrom<Policy> for NewPolicy {
-    type Error = String;
-
-    fn try_from(policy: Policy) -> Result<Self, String> {
-        let timeout_sec = policy.timeout_sec.try_into().map_err(|wrong| format!("policy.timeout_sec: {wrong}"))?;
-        let budget = policy.budget.try_into().map_err(|wrong| format!("policy.budget: {wrong}"))?;
-        Ok(Self { timeout_sec, budget })
     }
 }
 

@@ -279,14 +279,17 @@ pub fn deserialize<'de, T: Wire, D: Deserializer<'de>>(deserializer: D) -> Resul
     T::read(&raw).map_err(|problems| D::Error::custom(Invalid::from(problems).line()))
 }
 
-/// Declares a request body: each field's type defines what is accepted; `= value` is its default, for absent and `null`.
+/// Declares a request body: each field's type defines what is accepted; `= value` is its default, for absent and `null`. A body that
+/// clients build with few of its fields is declared as `struct Name: Default`; its required fields are then empty until they are set.
 macro_rules! body {
-    ($($(#[doc = $doc:literal])+ $(#[derive($derive:ident)])? pub struct $name:ident {
+    ($($(#[doc = $doc:literal])+ $(#[derive($derive:ident)])? pub struct $name:ident $(: $with_defaults:ident)? {
         $($(#[doc = $field_doc:literal])* $field:ident: $ty:ty $(= $default:expr)?),+ $(,)?
     })+) => {$(
         $(#[doc = $doc])+
         #[derive(Clone, Debug, PartialEq $(, $derive)?)]
         pub struct $name { $($(#[doc = $field_doc])* pub $field: $ty),+ }
+
+        body!(@with_defaults ($($with_defaults)?) $name { $($field $(= $default)?),+ });
 
         // Absent fields and defaults are not sent.
         impl serde::Serialize for $name {
@@ -338,6 +341,16 @@ macro_rules! body {
 
         $crate::wire::named_schema!($name);
     )+};
+    (@with_defaults () $name:ident $fields:tt) => {};
+    (@with_defaults (Default) $name:ident { $($field:ident $(= $default:expr)?),+ }) => {
+        impl Default for $name {
+            fn default() -> Self {
+                Self { $($field: body!(@unset $($default)?)),+ }
+            }
+        }
+    };
+    (@unset) => { Default::default() };
+    (@unset $default:expr) => { $default };
     (@is_absent $field:expr) => { $crate::wire::Wire::is_absent($field) };
     (@is_absent $field:expr, $default:expr) => { *$field == $default };
     (@default) => { None };

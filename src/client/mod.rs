@@ -6,6 +6,7 @@ mod sse;
 
 use std::time::Duration;
 
+use jiff::Timestamp;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use reqwest::header::{ACCEPT, HeaderMap, HeaderName, HeaderValue, LINK, RETRY_AFTER};
 use reqwest::{Method, RequestBuilder};
@@ -16,6 +17,7 @@ use url::Url;
 
 pub use sse::{Event, Events};
 
+use bloom_core::Ms;
 use bloom_outbound::{self as outbound, cause};
 
 /// Longer than any request may take at the server, except for long polls.
@@ -24,6 +26,11 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 /// An answer contains at most an output of 16 MiB as JSON, or a page of tasks.
 const MAX_ANSWER_BYTES: usize = 256 << 20;
 const MAX_ERROR_CHARS: usize = 1000;
+
+/// The wall clock of the client's machine.
+pub fn now_ms() -> Ms {
+    Timestamp::now().as_millisecond()
+}
 
 /// One server and its key. Cheap to clone; clones share connections.
 #[derive(Clone, Debug)]

@@ -6,13 +6,10 @@ use jiff::civil::Date;
 use jiff::tz::TimeZone;
 use jiff::{Span, SpanRelativeTo, Timestamp, Unit};
 
+pub use bloom_client::now_ms as now;
 use bloom_core::Ms;
 
 const FORMS: &str = "a time like 2026-02-25T10:00:00Z, a day like 2026-02-25 (UTC), or milliseconds since the epoch";
-
-pub fn now() -> Ms {
-    Timestamp::now().as_millisecond()
-}
 
 /// `90`, `90s`, `5m`, `1h30m`, `2d`, and whatever else jiff reads as whole seconds; seconds unless a unit is given.
 ///

@@ -6,9 +6,18 @@
 use super::arguments::Holder;
 use super::ids::LeaseId;
 use super::rejection::Rejection;
-use super::task::{ActiveLease, Status, TaskState};
+use super::task::{ActiveLease, Parked, Status, TaskState};
 
 impl TaskState {
+    /// A lease call takes a task that no condition holds back. The order of its context and reservations do not restrict such calls.
+    pub fn check_leasable(&self) -> Result<(), Rejection> {
+        self.check_queued()?;
+        match self.parked {
+            Some(parked @ (Parked::DependsOn | Parked::NotBefore | Parked::ExclusiveKey)) => Err(Rejection::NotReady(parked)),
+            Some(Parked::Session | Parked::Reserved) | None => Ok(()),
+        }
+    }
+
     pub fn check_queued(&self) -> Result<(), Rejection> {
         if self.status == Status::Queued { Ok(()) } else { Err(Rejection::WrongStatus { status: self.status, expected: "'queued'" }) }
     }

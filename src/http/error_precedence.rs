@@ -50,10 +50,7 @@ impl Ask {
             return Some(if self == Self::Heartbeat { Rejection::TaskOrLeaseNotFound } else { Rejection::TaskNotFound });
         };
         match self {
-            Self::Lease => task.check_queued().and_then(|()| match task.parked {
-                Some(parked) if parked.as_str() != "session" => Err(Rejection::NotReady(parked)),
-                _ => Ok(()),
-            }),
+            Self::Lease => task.check_leasable(),
             Self::Heartbeat => task.held_by(&Holder { lease: named, worker: None }).map(drop),
             Self::Release => task.active_lease(named).map(drop),
             Self::Events => task.check_events(named),

@@ -3,6 +3,8 @@
 //! A web page can make the browser send requests to every server that its machine can reach. The browser then names the page's site
 //! (`Origin`, `Sec-Fetch-Site`). If an attacker's DNS name resolves to this server's address, the browser sends that name as `Host`.
 
+use std::net::IpAddr;
+
 use axum::http::header::{HOST, ORIGIN};
 use axum::http::{HeaderMap, Version};
 use ipnet::IpNet;
@@ -27,7 +29,8 @@ pub fn called(headers: &HeaderMap, peer: Option<Peer>, trusted: &[IpNet]) -> Res
     let is_proxied = is_proxied(peer, trusted);
     let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
     let forwarded = |name: &str| header(name).filter(|_| is_proxied).and_then(|text| text.split(',').next()).map(str::trim);
-    let scheme = forwarded("x-forwarded-proto").filter(|scheme| *scheme == "https").unwrap_or("http");
+    let scheme =
+        forwarded("x-forwarded-proto").map_or("http", |scheme| if scheme.eq_ignore_ascii_case("https") { "https" } else { "http" });
     let host = match (forwarded(FORWARDED_HOST), host) {
         (Some(host), _) => host,
         (None, Some(host)) => host.to_str().map_err(|_| Refusal::BadHost)?,
@@ -70,8 +73,8 @@ pub fn check_host(
     }
 }
 
-/// Every host that the request names; `None` for what is not a host. A page can make its browser send any `X-Forwarded-Host`, but not any `Host`, and a proxy may add
-/// its own value behind that of the client; so none of them counts alone.
+/// Every host that the request names; `None` for what is not a host. A page can make its browser send any `X-Forwarded-Host`, but not any
+/// `Host`, and a proxy may add its own value behind that of the client; so none of them counts alone.
 fn hosts(headers: &HeaderMap, peer: Option<Peer>, settings: &Settings) -> impl Iterator<Item = Option<Host>> {
     let is_proxied = is_proxied(peer, &settings.trusted_proxies);
     let forwarded = headers.get_all(FORWARDED_HOST).iter().filter(move |_| is_proxied);
@@ -81,14 +84,26 @@ fn hosts(headers: &HeaderMap, peer: Option<Peer>, settings: &Settings) -> impl I
 
 fn is_ours(host: &Host, peer: Option<Peer>, settings: &Settings) -> bool {
     let listens_on = peer.and_then(|peer| peer.local);
-    let is_here = match host {
-        Host::Domain(name) => name.trim_end_matches('.') == "localhost",
-        Host::Ipv4(address) => address.is_loopback() || listens_on == Some((*address).into()),
-        Host::Ipv6(address) => address.is_loopback() || listens_on == Some((*address).into()),
+    let is_here = |address: IpAddr| {
+        let address = address.to_canonical();
+        address.is_loopback() || listens_on == Some(address)
     };
-    is_here
-        || settings.hosts.contains(host)
-        || settings.public_url.as_ref().and_then(Url::host).is_some_and(|public| public.to_owned() == *host)
+    let public = settings.public_url.as_ref().and_then(Url::host).map(|host| host.to_owned());
+    let named = |ours: &Host| match (ours, host) {
+        (Host::Domain(ours), Host::Domain(name)) => without_dot(ours) == without_dot(name),
+        _ => ours == host,
+    };
+    let is_local = match host {
+        Host::Domain(name) => without_dot(name) == "localhost",
+        Host::Ipv4(address) => is_here((*address).into()),
+        Host::Ipv6(address) => is_here((*address).into()),
+    };
+    is_local || settings.hosts.iter().chain(&public).any(named)
+}
+
+/// A name of DNS may end with the dot of the root and means the same.
+fn without_dot(name: &str) -> &str {
+    name.strip_suffix('.').unwrap_or(name)
 }
 
 /// Checks that the request was sent by a program or by a page of this server.

@@ -127,10 +127,10 @@ pub async fn usage(State(app): State<AppState>, Query(params): Query) -> Handler
     let rows = app.store.usage(params.moment("from")?, params.moment("to")?, by).await?;
     let shown = rows.iter().map(|row| UsageRow {
         key: (&row.key).into(),
-        runs: row.runs,
-        input_tokens: row.input_tokens,
-        output_tokens: row.output_tokens,
-        cost_usd: row.cost_usd,
+        runs: row.sums.runs,
+        input_tokens: row.sums.input_tokens,
+        output_tokens: row.sums.output_tokens,
+        cost_usd: row.sums.cost_usd,
     });
     ok(&shown.collect::<Vec<_>>())
 }

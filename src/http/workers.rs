@@ -1,16 +1,18 @@
 //! Workers: list, show, register, remove, cordon, uncordon, drain.
 
 use std::cmp::Reverse;
+use std::collections::HashMap;
 
 use axum::extract::State;
 use axum::http::StatusCode;
 
 use super::AppState;
-use super::answer::{HandlerResult, json, ok, page};
+use super::answer::{HandlerResult, json, ok};
 use super::body::Content;
 use super::error::Error;
 use super::middleware::Caller;
 use super::path::{WorkerPath, is_dots};
+use super::pieces;
 use super::policy::{Policy, Rate};
 use super::show::{Query, show_lease, show_worker};
 use bloom_api::answers::{Removed, Worker, WorkerWithLeases};
@@ -19,6 +21,7 @@ use bloom_api::lists::{StatusParam, WorkerPageParams};
 use bloom_api::requests::NewWorker;
 use bloom_core::Ms;
 use bloom_core::command::{CordonWish, Op, Operation, WorkerChange};
+use bloom_core::ids::WorkerId;
 use bloom_core::op;
 use bloom_core::reply::ChangedWorker;
 use bloom_core::worker::WorkerStatus;
@@ -38,15 +41,24 @@ pub async fn list(State(app): State<AppState>, Query(params): Query) -> HandlerR
         Some(None) => return ok(&[(); 0]),
         status => status.flatten(),
     };
-    let mut workers = app.store.workers().await?;
-    workers.retain(|worker| status.is_none_or(|status| worker.shown_status() == status));
-    workers.sort_by(|a, b| (Reverse(a.registered_at), &a.id).cmp(&(Reverse(b.registered_at), &b.id)));
-    let start =
-        after.map_or(0, |(at, id)| workers.partition_point(|worker| (Reverse(worker.registered_at), &worker.id) <= (Reverse(at), &id)));
-    let end = workers.len().min(start + limit);
-    let next = workers[start..end].last().filter(|_| end < workers.len());
+    let mut keys = app.store.worker_keys().await?;
+    keys.retain(|key| status.is_none_or(|status| key.shown_status == status));
+    keys.sort_by(|a, b| (Reverse(a.registered_at), &a.id).cmp(&(Reverse(b.registered_at), &b.id)));
+    if let Some((at, id)) = after {
+        keys.drain(..keys.partition_point(|key| (Reverse(key.registered_at), &key.id) <= (Reverse(at), &id)));
+    }
+    let has_more = keys.len() > limit;
+    keys.truncate(limit);
+    let next = keys.last().filter(|_| has_more);
     let next = next.map(|last| params.next_link("/api/runtime/workers", &format!("{}.{}", last.registered_at, last.id)));
-    page(&workers[start..end].iter().map(|worker| show_worker(&app.engine, worker)).collect::<Vec<_>>(), next)
+    let sizes = keys.into_iter().map(|key| (key.id, key.bytes)).collect();
+    pieces::list(&app, sizes, next, read).await
+}
+
+/// Those of these workers that exist, in this order.
+async fn read(app: AppState, ids: Vec<WorkerId>) -> Result<Vec<u8>, Error> {
+    let workers: HashMap<_, _> = app.store.workers(&ids).await?.into_iter().map(|worker| (worker.id.clone(), worker)).collect();
+    pieces::rows(ids.iter().filter_map(|id| workers.get(id)).map(|worker| show_worker(&app.engine, worker)))
 }
 
 /// A cursor: when the last worker of the page was registered, and its name.

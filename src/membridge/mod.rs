@@ -16,6 +16,7 @@ use bloom_core::Ms;
 use bloom_core::command::WorkerChange;
 use bloom_core::mask::masked_url;
 pub use bloom_outbound::Reply;
+use bloom_store::wall_clock;
 use client::Client;
 pub use client::{Call, Upstream};
 
@@ -140,7 +141,7 @@ impl Membridge {
             Upstream::Down(error) => Err(error),
         };
         let mut seen = self.seen();
-        seen.last_test = Some(jiff::Timestamp::now().as_millisecond());
+        seen.last_test = Some(wall_clock());
         seen.state.connected = tested.is_ok();
         if let Err(error) = &tested {
             seen.state.last_error = Some(error.clone());
@@ -170,7 +171,7 @@ impl Membridge {
         match problem {
             None => {
                 *consecutive_failures = 0;
-                *last_success = Some(jiff::Timestamp::now().as_millisecond());
+                *last_success = Some(wall_clock());
                 *last_error = None;
             }
             Some(problem) => {

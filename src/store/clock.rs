@@ -53,8 +53,8 @@ impl SteadyClock {
     }
 }
 
-/// In ms since the epoch.
-pub(super) fn wall_clock() -> Ms {
+/// The wall clock of the server's machine.
+pub fn wall_clock() -> Ms {
     jiff::Timestamp::now().as_millisecond()
 }
 

@@ -40,7 +40,7 @@ mod writer;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-pub use clock::Clock;
+pub use clock::{Clock, wall_clock};
 pub use dialect::Kind;
 pub use error::{Error, Trouble};
 pub use lists::{LeaseRow, TaskFilter, TaskRow};
@@ -48,6 +48,7 @@ pub use maintenance::Checkpoint;
 pub use migrate::{MigrationState, MigrationStatus};
 pub use open::StoreOptions;
 pub use page::{Listing, PAGE_BYTES, Page};
+pub use reads::WorkerKey;
 pub use usage::{UsageBy, UsageRow};
 
 use args::Args;

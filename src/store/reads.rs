@@ -10,9 +10,10 @@ use super::lists::{LeaseRow, TaskRow};
 use super::page::fitting;
 use super::table::ReadRow;
 use super::{Store, all, first, records, rows};
-use bloom_core::ids::{LeaseId, TaskId};
+use bloom_core::Ms;
+use bloom_core::ids::{LeaseId, TaskId, WorkerId};
 use bloom_core::task::{LeaseStatus, RunResult, TaskEvent, TaskSpec, TaskState};
-use bloom_core::worker::Worker;
+use bloom_core::worker::{Worker, WorkerStatus};
 
 statement!(
     TASK,
@@ -23,9 +24,9 @@ statement!(
 statement!(pub(super) STATES, |d| "SELECT {} FROM task_state WHERE id {}", rows::STATE.names(""), d.any(Type::Uuid, 1));
 statement!(pub(super) SPECS, |d| "SELECT {} FROM tasks WHERE id {}", rows::SPEC.names(""), d.any(Type::Uuid, 1));
 statement!(
-    WORKERS,
-    |_d| "SELECT {}, s.last_seen FROM workers w JOIN worker_seen s ON s.worker_id = w.id WHERE w.removed_at IS NULL ORDER BY w.id",
-    records::WORKER.names("w.")
+    WORKER_KEYS,
+    "SELECT id, registered_at, CASE WHEN lost THEN 'offline' ELSE status END, \
+        octet_length(url) + octet_length(capabilities) + octet_length(ip_addrs) + octet_length(os_info) FROM workers WHERE removed_at IS NULL"
 );
 statement!(
     pub(super) WORKERS_BY_ID,
@@ -55,6 +56,16 @@ statement!(
 );
 statement!(pub(super) SETTINGS, "SELECT key, value FROM settings ORDER BY key");
 
+/// What a list of workers is sorted and filtered by.
+#[derive(Clone, Debug)]
+pub struct WorkerKey {
+    pub id: WorkerId,
+    pub registered_at: Ms,
+    pub shown_status: WorkerStatus,
+    /// The size of its texts.
+    pub bytes: i64,
+}
+
 impl Store {
     pub async fn task(&self, id: TaskId) -> Result<Option<TaskRow>, Error> {
         let found = self.pool().fetch(&TASK, Args::new().uuid(id)).await?;
@@ -71,8 +82,16 @@ impl Store {
         all(&self.pool().fetch(&SPECS, Args::new().uuids(ids)).await?, ReadRow::read)
     }
 
-    pub async fn workers(&self) -> Result<Vec<Worker>, Error> {
-        all(&self.pool().fetch(&WORKERS, Args::new()).await?, ReadRow::read)
+    /// All workers, in any order.
+    pub async fn worker_keys(&self) -> Result<Vec<WorkerKey>, Error> {
+        all(&self.pool().fetch(&WORKER_KEYS, Args::new()).await?, |row| {
+            Ok(WorkerKey { id: row.take()?, registered_at: row.take()?, shown_status: row.take()?, bytes: i64::from(row.take::<i32>()?) })
+        })
+    }
+
+    /// Those of these workers that exist, in any order.
+    pub async fn workers(&self, ids: &[WorkerId]) -> Result<Vec<Worker>, Error> {
+        all(&self.pool().fetch(&WORKERS_BY_ID, Args::new().texts(ids)).await?, ReadRow::read)
     }
 
     pub async fn worker(&self, id: &str) -> Result<Option<Worker>, Error> {

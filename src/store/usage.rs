@@ -6,6 +6,7 @@ use jiff::civil::{self, Date};
 use super::args::Args;
 use super::dialect::{Kind, Sql, Statement, statement};
 use super::error::Error;
+use super::table::{ReadRow, row};
 use super::{Store, all};
 use bloom_core::Ms;
 
@@ -25,11 +26,18 @@ pub enum UsageBy {
 pub struct UsageRow {
     /// The day (`2026-01-31`, UTC), agent, model or context; '' if no model was reported.
     pub key: String,
+    pub sums: UsageSums,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct UsageSums {
     pub runs: i64,
     pub input_tokens: i64,
     pub output_tokens: i64,
     pub cost_usd: f64,
 }
+
+row! { SUMS of UsageSums { runs, input_tokens, output_tokens, cost_usd } }
 
 /// A lease counts as a run if a completion was stored for it.
 pub(super) const IS_RUN: &str = "(completed OR input_tokens IS NOT NULL)";
@@ -37,12 +45,12 @@ pub(super) const IS_RUN: &str = "(completed OR input_tokens IS NOT NULL)";
 fn text(kind: Kind, daily: &str, live: &str, order: &str) -> String {
     let [runs, input_tokens, output_tokens] = ["runs", "input_tokens", "output_tokens"].map(|column| kind.sum(column));
     format!(
-        "SELECT key, {runs}, {input_tokens}, {output_tokens}, \
-            CAST(sum(cost_usd) AS DOUBLE PRECISION) FROM (\
+        "SELECT key, {SUMS} FROM (SELECT key, {runs} AS runs, {input_tokens} AS input_tokens, {output_tokens} AS output_tokens, \
+            CAST(sum(cost_usd) AS DOUBLE PRECISION) AS cost_usd FROM (\
             SELECT {daily} AS key, runs, input_tokens, output_tokens, cost_usd FROM usage_daily WHERE day >= $1 AND day <= $2 \
             UNION ALL SELECT {live}, 1, coalesce(input_tokens, 0), coalesce(output_tokens, 0), coalesce(cost_usd, 0.0) FROM leases \
                 WHERE ended_at >= $3 AND ended_at < $4 AND {IS_RUN}) AS u \
-        GROUP BY key ORDER BY {order} LIMIT {ROWS}"
+        GROUP BY key) AS s ORDER BY {order} LIMIT {ROWS}"
     )
 }
 
@@ -66,7 +74,7 @@ impl Store {
         let sql: &Sql = statement;
         all(&self.pool().fetch(sql, args).await?, |row| {
             let key = if by == UsageBy::Day { date(row.take()?)? } else { row.take()? };
-            Ok(UsageRow { key, runs: row.take()?, input_tokens: row.take()?, output_tokens: row.take()?, cost_usd: row.take()? })
+            Ok(UsageRow { key, sums: ReadRow::read(row)? })
         })
     }
 }

@@ -10,11 +10,11 @@ use tokio_util::sync::CancellationToken;
 use super::account::Availability;
 use super::report::{self, Backoff};
 use super::verdict::Verdict;
-use super::{Agent, machine, now_ms};
+use super::{Agent, machine};
 use bloom_api::answers::Claimed;
 use bloom_api::requests::{Claim, NewCapabilities, NewWorker};
 use bloom_api::values::{Int, List};
-use bloom_client as client;
+use bloom_client::{self as client, now_ms};
 use bloom_core::Ms;
 use bloom_core::worker::{DispatchMode, WorkerStatus};
 
@@ -86,10 +86,15 @@ impl Agent {
         }
     }
 
+    /// Whether the agent's directory could not be written a moment ago.
+    pub(super) fn is_unwell(&self) -> bool {
+        self.unwell_until.load(Ordering::Relaxed) > now_ms()
+    }
+
     /// A closed account closes the slugs of its profiles. If no slug is left, or the agent serves all slugs, it closes the worker.
     pub(super) fn offer(&self) -> Offer {
         let agents = self.settings.profiles.slugs();
-        if self.draining.load(Ordering::Relaxed) || self.unwell_until.load(Ordering::Relaxed) > now_ms() {
+        if self.draining.load(Ordering::Relaxed) || self.is_unwell() {
             return Offer { status: WorkerStatus::Syncing, agents };
         }
         let open = agents.as_ref().map(|slugs| slugs.iter().filter(|slug| !self.is_closed_for(slug)).cloned().collect::<Vec<_>>());

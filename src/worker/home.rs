@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
-use super::now_ms;
+use bloom_client::now_ms;
 use bloom_core::Ms;
 
 /// The maximum number of kept runs whose files could not be used.

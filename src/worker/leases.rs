@@ -15,11 +15,11 @@ use super::report::{self, Backoff};
 use super::spool::{EventLog, Record, RunDir};
 use super::task::{self, Lease, Task};
 use super::verdict::{self, Stop, Verdict};
-use super::{Agent, Held, now_ms, process, run};
+use super::{Agent, Held, process, run};
 use bloom_api::answers::{Claimed, ClaimedLease, Directives, RenewedLeases};
 use bloom_api::requests::{Claim, WorkerHeartbeat};
 use bloom_api::values::{Id, Int, List};
-use bloom_client::{self as client, CALL_LIMIT};
+use bloom_client::{self as client, CALL_LIMIT, now_ms};
 use bloom_core::Ms;
 use bloom_core::task::Reason;
 use bloom_core::worker::WorkerStatus;
@@ -110,7 +110,7 @@ impl Agent {
     /// Accepts a claimed lease, or hands the task back if this agent can't run it.
     fn take(self: &Arc<Self>, given: ClaimedLease<'_>) {
         let (lease, task) = (given.lease.id, given.task.id);
-        match task::taken(given.lease, given.task) {
+        match task::taken(&given.lease, &given.task) {
             Ok((lease, task)) => {
                 self.accept(lease, task);
             }

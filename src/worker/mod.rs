@@ -40,8 +40,7 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use account::Accounts;
-use bloom_client::Client;
-use bloom_core::Ms;
+use bloom_client::{Client, now_ms};
 use home::Home;
 pub use home::hostname;
 pub use invocation::ECHO;
@@ -138,10 +137,6 @@ impl Held {
     fn end(&self, reason: Stop) {
         self.stop.send_if_modified(|stop| stop.is_none().then(|| *stop = Some(reason)).is_some());
     }
-}
-
-pub(crate) fn now_ms() -> Ms {
-    jiff::Timestamp::now().as_millisecond()
 }
 
 /// Runs an agent until `shutdown`, and then until its runs have ended or are handed back.

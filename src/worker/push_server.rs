@@ -33,7 +33,6 @@ use super::{Agent, connections, home, machine, repositories, task};
 use bloom_api::answers::Renewed;
 use bloom_api::requests::Heartbeat;
 use bloom_api::values::Id;
-use bloom_core::worker::WorkerStatus;
 
 /// Enough for a prompt of 1 MiB and the other fields.
 const MAX_BODY: usize = 4 << 20;
@@ -155,8 +154,11 @@ async fn execute_task(State(agent): State<Arc<Agent>>, body: Result<Json<Pushed>
         Ok(Json(pushed)) => pushed,
         Err(rejection) => return refuse(rejection.status(), &rejection.body_text()),
     };
-    if agent.draining.load(Ordering::Relaxed) || agent.drained_since().is_some() || agent.offer().status != WorkerStatus::Online {
+    if agent.draining.load(Ordering::Relaxed) || agent.drained_since().is_some() {
         return refuse(StatusCode::SERVICE_UNAVAILABLE, "This agent takes no new tasks: it is draining");
+    }
+    if agent.is_unwell() {
+        return refuse(StatusCode::SERVICE_UNAVAILABLE, "This agent takes no new tasks: its directory could not be written a moment ago");
     }
     let path = format!("api/runtime/llm-tasks/{}/heartbeat", pushed.task_id);
     let sign = Heartbeat { lease_id: pushed.lease_id.map(Id), worker_id: Some(agent.name.as_str().into()), with_task: true };
@@ -171,7 +173,7 @@ async fn execute_task(State(agent): State<Arc<Agent>>, body: Result<Json<Pushed>
     if !is_pushed || lease.worker_id != agent.name {
         return refuse(StatusCode::CONFLICT, "The server confirmed another task or lease than the one that was pushed");
     }
-    let (lease, task) = match task::taken(lease, task) {
+    let (lease, task) = match task::taken(&lease, &task) {
         Ok(taken) => taken,
         Err(wrong) => return refuse(StatusCode::UNPROCESSABLE_ENTITY, &format!("This agent can't run the task: {wrong}")),
     };

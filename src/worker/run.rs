@@ -20,7 +20,8 @@ use super::profile::{Profile, Runner, find_program};
 use super::spool::{EventLog, Record, RunDir, Running, Tail};
 use super::stream::Reading;
 use super::verdict::{End, Stop, Verdict, judge, not_started};
-use super::{Agent, now_ms, prompt};
+use super::{Agent, prompt};
+use bloom_client::now_ms;
 use bloom_core::Ms;
 use bloom_core::task::{EventKind, Reason, Session};
 

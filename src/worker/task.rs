@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
@@ -26,24 +27,6 @@ pub struct Task {
     pub model: Option<String>,
 }
 
-impl TryFrom<tasks::Task<'_>> for Task {
-    type Error = String;
-
-    fn try_from(task: tasks::Task<'_>) -> Result<Self, String> {
-        Ok(Self {
-            id: task.id,
-            context_id: task.context_id.into(),
-            agent_slug: task.agent_slug.into(),
-            prompt: task.prompt.into(),
-            context_hints: task.context_hints.into(),
-            policy: task.policy.try_into()?,
-            desired_format: task.desired_format,
-            session: task.session,
-            model: task.model.map(Into::into),
-        })
-    }
-}
-
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 pub struct Lease {
     pub id: Uuid,
@@ -57,21 +40,19 @@ impl Lease {
     }
 }
 
-impl TryFrom<answers::Lease<'_>> for Lease {
-    type Error = String;
-
-    fn try_from(lease: answers::Lease<'_>) -> Result<Self, String> {
-        let ttl_seconds = lease.ttl_seconds.try_into().map_err(|wrong| format!("ttl_seconds of its lease: {wrong}"))?;
-        Ok(Self { id: lease.id, ttl_seconds })
-    }
-}
-
-/// Converts the server's task and lease, after a check that their numbers are within the agent's limits.
+/// Reads the server's task and lease into the agent's own types, which check that their numbers are within the agent's limits.
 ///
 /// # Errors
 /// A number is out of bounds; the text names it.
-pub fn taken(lease: answers::Lease<'_>, task: tasks::Task<'_>) -> Result<(Lease, Task), String> {
-    Ok((lease.try_into()?, task.try_into()?))
+pub fn taken(lease: &answers::Lease<'_>, task: &tasks::Task<'_>) -> Result<(Lease, Task), String> {
+    let own_lease = own(lease).map_err(|error| format!("its lease: {error}"))?;
+    let own_task = own(task).map_err(|error| format!("its task: {error}"))?;
+    Ok((own_lease, own_task))
+}
+
+/// Fields of the same name have the same meaning, so that a new one is declared in the two types only.
+fn own<T: DeserializeOwned>(of_the_server: impl Serialize) -> serde_json::Result<T> {
+    serde_json::from_value(serde_json::to_value(of_the_server)?)
 }
 
 #[cfg(test)]
@@ -81,7 +62,6 @@ mod tests {
     use crate::spool::Record;
     use crate::verdict::Verdict;
     use bloom_api::requests::EventBody;
-    use bloom_api::tasks::{NewPolicy, Policy};
 
     const ID: &str = "0190a0a0-0000-7000-8000-000000000000";
 
@@ -100,10 +80,6 @@ mod tests {
         for (timeout_sec, ttl_seconds) in [(3601, 300), (i64::MAX, 300), (i64::MIN, 300), (0, 300), (60, 86_401), (60, u64::MAX), (60, 0)] {
             assert!(record(timeout_sec, ttl_seconds).is_err(), "{timeout_sec} {ttl_seconds}");
         }
-        let policy = |timeout_sec, budget| NewPolicy::try_from(Policy { timeout_sec, budget });
-        assert!(policy(3600, 0.0).is_ok());
-        assert_eq!(policy(i64::MAX, 0.0).unwrap_err(), "policy.timeout_sec: Number must be less than or equal to 3600");
-        assert!(policy(60, f64::NAN).is_err() && policy(60, -1.0).is_err());
     }
 
     /// The files are as earlier versions wrote them: an update of the agent must not lose runs.

@@ -64,7 +64,7 @@ on_both! {
                 assert!(text.contains("ALLOWED_HOSTS") && text.contains("RUNTIME_API_KEY"), "{host}: {text}");
             }
         }
-        for host in ["localhost", "LocalHost:1", "localhost.", "127.0.0.1", "127.8.9.1:5000", "[::1]:5000"] {
+        for host in ["localhost", "LocalHost:1", "localhost.", "127.0.0.1", "127.8.9.1:5000", "[::1]:5000", "[::ffff:127.0.0.1]:5000"] {
             server.with_header("host", host).get("stats").await.ok();
         }
     }
@@ -88,7 +88,7 @@ on_both! {
 on_both! { alone:
     async fn names_and_addresses_are_settings(database) {
         let server = Server::on(database).env("PUBLIC_URL", "https://bloom.example:8443/base").env("ALLOWED_HOSTS", "Other.example, 192.0.2.7").start();
-        for host in ["bloom.example:8443", "bloom.example", "other.example:1", "192.0.2.7"] {
+        for host in ["bloom.example:8443", "bloom.example", "bloom.example.", "other.example:1", "other.example.", "192.0.2.7"] {
             server.with_header("host", host).get("stats").await.ok();
         }
         server.with_header("host", "third.example").get("stats").await.error(403);
@@ -119,6 +119,8 @@ on_both! { alone:
         let proxied = server.with_header("x-forwarded-host", "bloom.example").with_header("x-forwarded-proto", "https");
         proxied.with_header("origin", "https://bloom.example").crew().task().create().await;
         refuses_all_changes(&proxied, "origin", "http://bloom.example").await;
+        let in_capitals = server.with_header("x-forwarded-host", "bloom.example").with_header("x-forwarded-proto", "HTTPS");
+        in_capitals.with_header("origin", "https://bloom.example").crew().task().create().await;
         server.with_header("x-forwarded-host", "evil.example").get("stats").await.error(403);
         // A page can set the header of the proxy, but not the Host that its own address has.
         let rebound = server.with_header("host", "evil.example");

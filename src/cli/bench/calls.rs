@@ -145,8 +145,13 @@ impl Session {
     fn new_task(&mut self) -> NewTask {
         self.made += 1;
         let context = format!("{}-{}-{}-{}", self.agent, self.bench.label, self.index, self.made);
-        let task = NewTask::new(context, self.agent, format!("{:.<TEXT$}", "Measure"));
-        NewTask { ttl_after_finished_sec: self.bench.ttl_after_finished_sec.map(Int), ..task }
+        NewTask {
+            context_id: context.into(),
+            agent_slug: self.agent.into(),
+            prompt: format!("{:.<TEXT$}", "Measure").into(),
+            ttl_after_finished_sec: self.bench.ttl_after_finished_sec.map(Int),
+            ..NewTask::default()
+        }
     }
 
     /// Leases the task for its own worker, or, with `picked`, for a worker that the server picks; then later calls send no lease id either.

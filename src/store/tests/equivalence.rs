@@ -18,6 +18,7 @@ use bloom_store::{Clock, Page, Store, StoreOptions, TaskFilter};
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
+use crate::all_workers;
 use crate::support::Database;
 use bloom_test_world::history::{History, Step, steps};
 use bloom_test_world::memory::Memory;
@@ -175,7 +176,7 @@ pub async fn compare_all(store: &Store, writer: &mut Box<dyn Writer>, memory: &M
     assert_eq!(active, memory.active().cloned().collect::<Vec<_>>());
     assert_eq!(store.wakeups(None, 100_000).await.expect("reads"), memory.wakeups.values().cloned().collect::<Vec<_>>());
     let workers: Vec<_> = memory.workers.values().cloned().collect();
-    assert_eq!(store.workers().await.expect("reads"), workers);
+    assert_eq!(all_workers(store).await.expect("reads"), workers);
     assert_eq!(store.workers_page(None, 100).await.expect("reads"), workers);
     compare_the_queue(store, memory, now).await;
 }

@@ -25,6 +25,7 @@ use bloom_core::ids::{LeaseId, TaskId};
 use bloom_core::op;
 use bloom_core::reply;
 use bloom_core::task::{EventKind, LeaseStatus, Origin, Session, Status, TaskSpec, TaskState};
+use bloom_core::worker::Worker;
 use bloom_core::working_set::{Counts, Halt, WorkingSet};
 use bloom_database::{CountsAt, Error, LockWait, Maintenance, Position, Scope, Writer};
 use bloom_store::{Clock, Kind, Page, Store, StoreOptions, TaskFilter, UsageBy};
@@ -42,6 +43,14 @@ struct Bench {
 const START: i64 = 1_800_000_000_000;
 const DAY: i64 = 86_400_000;
 const PAGE: Page = Page { limit: 100, before: None };
+
+/// All workers, by id.
+async fn all_workers(store: &Store) -> Result<Vec<Worker>, bloom_store::Error> {
+    let ids: Vec<_> = store.worker_keys().await?.into_iter().map(|key| key.id).collect();
+    let mut workers = store.workers(&ids).await?;
+    workers.sort_by(|a, b| a.id.cmp(&b.id));
+    Ok(workers)
+}
 
 impl Bench {
     async fn new(database: Database) -> Self {

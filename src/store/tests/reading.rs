@@ -171,7 +171,7 @@ async fn old_tasks_go_and_their_usage_stays(database) {
     let dependent = TaskSpec { depends_on: vec![ids[3], ids[2]], ..spec("d") };
     create(&mut writer, vec![dependent]).await;
     let usage = bench.store.usage(None, None, UsageBy::Model).await.unwrap();
-    assert_eq!(usage.iter().map(|u| (u.key.as_str(), u.runs, u.input_tokens, u.cost_usd)).collect::<Vec<_>>(), [("m", 3, 30, 0.75)]);
+    assert_eq!(usage.iter().map(|u| (u.key.as_str(), u.sums.runs, u.sums.input_tokens, u.sums.cost_usd)).collect::<Vec<_>>(), [("m", 3, 30, 0.75)]);
     bench.at(1000);
     let due = Maintenance::RemoveTasks { finished_for_ms: None, limit: 100 };
     let done = writer.maintain(&due).await.unwrap();
@@ -186,7 +186,7 @@ async fn old_tasks_go_and_their_usage_stays(database) {
     assert_eq!(bench.counted().await.0[&("writer".to_owned(), 5, Status::Completed)], 1);
     assert_eq!(bench.store.usage(None, None, UsageBy::Model).await.unwrap(), usage);
     for by in [UsageBy::Day, UsageBy::AgentSlug, UsageBy::ContextId] {
-        assert_eq!(bench.store.usage(Some(START - DAY), Some(START + DAY), by).await.unwrap()[0].runs, 3);
+        assert_eq!(bench.store.usage(Some(START - DAY), Some(START + DAY), by).await.unwrap()[0].sums.runs, 3);
     }
     assert_eq!(bench.store.usage(None, None, UsageBy::Day).await.unwrap()[0].key, "2027-01-15");
     assert!(bench.store.usage(Some(START + 2 * DAY), None, UsageBy::Day).await.unwrap().is_empty());

@@ -86,7 +86,7 @@ async fn settings_and_workers(database) {
     register(&mut writer, "a", 3).await;
     bench.at(5);
     commit(&mut writer, vec![Op::RecordLastSeen(op::RecordLastSeen { last_seen: vec![("a".into(), START + 5)] })]).await;
-    let workers = bench.store.workers().await.unwrap();
+    let workers = all_workers(&bench.store).await.unwrap();
     assert_eq!(workers.iter().map(|w| (w.id.as_str(), w.capabilities.max_concurrency, w.last_seen)).collect::<Vec<_>>(), [("a", 3, START + 5), ("b", 2, START)]);
     let all = writer.begin_and_load(&Keys { all_workers: true, ..Keys::default() }, LockWait::Long).await.unwrap();
     writer.rollback().await.unwrap();
@@ -157,7 +157,7 @@ async fn a_lost_connection_is_replaced(database) {
     if bench.store.kind() == Kind::Sqlite {
         return;
     }
-    bench.store.workers().await.unwrap();
+    all_workers(&bench.store).await.unwrap();
     let mut set = WorkingSet::new(writer.begin_and_load(&Keys::default(), LockWait::Long).await.unwrap(), seed());
     execute(&bench.url, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()").await;
     set.dirty.settings.push(("key", "value".into()));
@@ -166,7 +166,7 @@ async fn a_lost_connection_is_replaced(database) {
     writer.rollback().await.unwrap();
     register(&mut writer, "v", 1).await;
     assert_eq!(bench.positions().await, [Position { writer: writer.id(), n: 2 }], "the writer is the same as before");
-    let again = async || bench.store.workers().await.ok();
+    let again = async || all_workers(&bench.store).await.ok();
     assert_eq!(crate::support::eventually("reading works again", again).await.len(), 2);
     assert!(bench.store.settings().await.unwrap().is_empty());
 }

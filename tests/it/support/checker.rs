@@ -6,6 +6,9 @@ use std::collections::{HashMap, HashSet};
 
 use sqlx::{AssertSqlSafe, Connection, PgConnection, Row, SqliteConnection};
 
+/// The prefix of shared contexts, whose tasks run one after another.
+pub const SHARED_CONTEXT: &str = "load-talk";
+
 /// What the clients were told.
 #[derive(Clone, Debug, Default)]
 pub struct ClientLog {

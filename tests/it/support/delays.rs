@@ -7,8 +7,7 @@
 
 use std::collections::HashMap;
 
-use super::checker::{ClaimTime, ClientLog, Link, plain};
-use super::load::SHARED_CONTEXT;
+use super::checker::{ClaimTime, ClientLog, Link, SHARED_CONTEXT, plain};
 
 /// While a claim is open, a ready task is leased within this many milliseconds.
 const CLAIM_MS: i64 = 250;

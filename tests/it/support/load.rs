@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::checker::{ClaimTime, ClientLog, Link};
+use super::checker::{ClaimTime, ClientLog, Link, SHARED_CONTEXT};
 use super::client::Api;
 use super::{beside, delays, now_ms, unique};
 
@@ -16,8 +16,6 @@ const LIMIT: Duration = Duration::from_secs(6);
 const PASSED_OVER: usize = 12;
 /// How long a claim waits for work.
 const CLAIM_WAIT_SEC: i64 = 3;
-/// The prefix of shared contexts, whose tasks run one after another.
-pub const SHARED_CONTEXT: &str = "load-talk";
 /// Unfinished tasks.
 const OPEN: &str = "task_state WHERE status IN ('queued', 'leased', 'running')";
 /// How long the load may drain without a task finishing. Leases and reservations of workers that are gone end sooner.
