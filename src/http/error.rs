@@ -210,6 +210,8 @@ mod tests {
             assert_eq!((failure.status(), failure.line().as_str()), (status, text));
         };
         assert_eq!(Error::from(Rejection::NoWorker).code(), Code::NoCapacity);
+        let parked = bloom_core::task::Parked::NotBefore;
+        assert_eq!(Error::from(Rejection::NotReady(parked)).code(), Code::NotReady);
         assert_eq!(Error::from(Rejection::CannotCancel(bloom_core::task::Status::Dead)).code(), Code::Conflict);
         let status = bloom_core::task::Status::Leased;
         check(Rejection::WrongStatus { status, expected: "'queued'" }, 409, "Task status is 'leased', expected 'queued'");
