@@ -8,9 +8,10 @@ use serde_json::{Map, Value};
 use utoipa::ToSchema;
 use uuid::Uuid;
 
+use super::error::AnyCode;
 use super::tasks::{Policy, in_its_context};
 use super::values::text_problem;
-use super::words::{AnyCode, AnyFormat, AnySession};
+use super::words::{AnyFormat, AnySession};
 use bloom_core::audit::Actor;
 use bloom_core::command::WorkerChange;
 use bloom_core::limits;

@@ -164,7 +164,7 @@ named_schema!(Bulk);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::Invalid;
+    use crate::invalid::Invalid;
 
     #[test]
     fn tasks_are_named_by_ids_or_by_a_filter_that_says_something() {

@@ -1,12 +1,12 @@
 //! Bodies of error answers.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::words::AnyCode;
+use super::invalid::Invalid;
+use super::words::Word;
 
 /// An error answer.
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
@@ -58,6 +58,9 @@ pub enum Code {
     Internal,
 }
 
+/// Not `Code`, so that clients accept the words of newer servers.
+pub type AnyCode = Word<Code>;
+
 impl Code {
     /// The code of an error of which nothing but its status is known.
     pub const fn of(status: u16) -> Self {
@@ -84,35 +87,5 @@ impl<'a> ErrorText<'a> {
 impl<'a> From<&'a Invalid> for ErrorText<'a> {
     fn from(invalid: &'a Invalid) -> Self {
         Self { error: Cause::Invalid(Cow::Borrowed(invalid)), code: Code::Validation.into() }
-    }
-}
-
-/// What is wrong, by top-level field of the body.
-#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize, ToSchema)]
-pub struct Invalid {
-    /// Errors of the request as a whole.
-    #[serde(rename = "formErrors")]
-    pub form: Vec<String>,
-    /// Errors by top-level field; a text about a nested field names that field.
-    #[serde(rename = "fieldErrors")]
-    pub fields: BTreeMap<String, Vec<String>>,
-}
-
-impl Invalid {
-    /// An error in one field.
-    pub fn field(name: &'static str, text: impl Into<String>) -> Self {
-        Self { form: Vec::new(), fields: BTreeMap::from([(name.to_owned(), vec![text.into()])]) }
-    }
-
-    /// Reports the errors of an object that is nested in this field: they become errors of the field, and each text names the nested one.
-    pub fn under(self, field: &'static str) -> Self {
-        let nested = self.fields.into_iter().flat_map(|(name, texts)| texts.into_iter().map(move |text| format!("{name}: {text}")));
-        Self { form: self.form, fields: BTreeMap::from([(field.to_owned(), nested.collect())]) }
-    }
-
-    /// All errors in one line, for answers about many objects.
-    pub fn line(&self) -> String {
-        let fields = self.fields.iter().flat_map(|(name, texts)| texts.iter().map(move |text| format!("{name}: {text}")));
-        self.form.iter().cloned().chain(fields).collect::<Vec<_>>().join("; ")
     }
 }

@@ -11,7 +11,7 @@ use utoipa::openapi::schema::{ArrayBuilder, ObjectBuilder, Schema, Type};
 use utoipa::openapi::{RefOr, Required};
 use uuid::Uuid;
 
-use super::error::Invalid;
+use super::invalid::Invalid;
 use super::requests::MAX_WAIT_SEC;
 use super::values::{
     Id, LABEL_PATTERN, LabelText, MAX_LABELS, MAX_MS, MAX_SAFE, Moment, TEXT_PATTERN, URL_PATTERN, parse_id, text_problem,

@@ -287,12 +287,12 @@ mod tests {
     use serde_json::value::RawValue;
 
     use super::*;
-    use crate::error;
+    use crate::invalid::Invalid;
     use crate::wire::Wire;
 
     fn read(body: &str) -> Result<NewTask, String> {
         let raw: &RawValue = serde_json::from_str(body).unwrap();
-        NewTask::read(raw).map_err(|problems| error::Invalid::from(problems).line())
+        NewTask::read(raw).map_err(|problems| Invalid::from(problems).line())
     }
 
     fn with(fields: &str) -> Result<NewTask, String> {

@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 
 use crate::agents::{AgentHealth, Dispatched, NotDispatched, OrderDone, PushedTask};
 use crate::answers::{
-    Artifact, Audit, BulkResult, Claimed, Completed, CompletionResult, Completions, Event, Gone, Lease, Leased, Recorded, Removed, Renewed,
-    RenewedLeases, TaskResult, Worker, WorkerWithLeases,
+    Audit, BulkResult, Claimed, Completed, CompletionResult, Completions, Event, Gone, Lease, Leased, Recorded, Removed, Renewed,
+    RenewedLeases, Worker, WorkerWithLeases,
 };
 use crate::complete::{Completion, NewCompletions, WorkerCompletion};
 use crate::error::ErrorText;
@@ -15,6 +15,7 @@ use crate::json::Json;
 use crate::keys::CreatedKey;
 use crate::reports::{Config, ConnectionTest, Health, Probe, Stats, UsageRow};
 use crate::requests::{EventBody, NewEvents, NewWorker};
+use crate::results::{Artifact, TaskResult};
 use crate::tasks::{CreatedTasks, Task};
 use crate::values::{Id, Int, List};
 use bloom_core::task::{EventKind, Outcome, Session};

@@ -10,7 +10,7 @@ use serde_json::value::RawValue;
 use utoipa::openapi::schema::{ObjectBuilder, OneOfBuilder, Schema, SchemaType, Type};
 use utoipa::openapi::{Object, RefOr};
 
-use super::error::Invalid;
+use super::invalid::Invalid;
 
 /// Limit of the errors that are kept for one body: a batch may contain thousands.
 pub const MAX_PROBLEMS: usize = 100;

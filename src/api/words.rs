@@ -12,7 +12,6 @@ use utoipa::openapi::RefOr;
 use utoipa::openapi::schema::{ObjectBuilder, Ref, Schema, Type};
 use utoipa::{PartialSchema, ToSchema};
 
-use super::error::Code;
 use super::wire::{Problems, Wire, kind, problem};
 use bloom_core::api_key::Scope;
 use bloom_core::audit::{Action, EntityType};
@@ -67,7 +66,6 @@ impl<T: ToSchema> ToSchema for Word<T> {
 
 // Aliases, because utoipa would give a field of type `Word<…>` a schema with a new name.
 pub type AnyAction = Word<Action>;
-pub type AnyCode = Word<Code>;
 pub type AnyDispatchMode = Word<DispatchMode>;
 pub type AnyEntityType = Word<EntityType>;
 pub type AnyEventKind = Word<EventKind>;

@@ -1,4 +1,4 @@
-//! What operations are told.
+//! The arguments of operations, as far as other crates build them too.
 
 use super::Ms;
 use super::audit::Actor;

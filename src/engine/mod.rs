@@ -196,7 +196,8 @@ impl Engine {
         let (ended, has_ended) = oneshot::channel();
         let database = self.database.clone();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let no_thread = |error: std::io::Error| database::Error::Unavailable(format!("no thread for the {name} writer: {error}"));
+        let no_thread =
+            |error: std::io::Error| database::Error::Unavailable(format!("the thread of the {name} writer could not be started: {error}"));
         let runtime = runtime.map_err(no_thread)?;
         let thread = move || {
             runtime.block_on(async move {

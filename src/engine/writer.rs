@@ -258,7 +258,7 @@ impl WriterTask {
             }
             database::Error::Locked(text) => {
                 self.shared.metrics.conflict(self.name);
-                tracing::debug!(writer = self.name, text, "a lock was waited for in vain");
+                tracing::debug!(writer = self.name, text, "a lock timeout; the commands on these rows are tried again");
                 Try::Locked
             }
             error if error.is_unavailable() => {

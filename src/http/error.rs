@@ -5,7 +5,8 @@ use std::borrow::Cow;
 use axum::http::header::{CONTENT_TYPE, RETRY_AFTER};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
-use bloom_api::error::{Code, ErrorText, Invalid};
+use bloom_api::error::{Code, ErrorText};
+use bloom_api::invalid::Invalid;
 use bloom_api::wire::Problems;
 use bloom_core::command::Rejection;
 use serde::Serialize;
@@ -221,6 +222,8 @@ mod tests {
             assert_eq!((failure.status(), failure.line().as_str()), (status, text));
         };
         assert_eq!(Error::from(Rejection::NoWorker).code(), Code::NoCapacity);
+        let parked = bloom_core::task::Parked::NotBefore;
+        assert_eq!(Error::from(Rejection::NotReady(parked)).code(), Code::NotReady);
         assert_eq!(Error::from(Rejection::CannotCancel(bloom_core::task::Status::Dead)).code(), Code::Conflict);
         let status = bloom_core::task::Status::Leased;
         check(Rejection::WrongStatus { status, expected: "'queued'" }, 409, "Task status is 'leased', expected 'queued'");

@@ -40,7 +40,7 @@ pub async fn readyz(State(app): State<AppState>) -> HandlerResult {
         return Err(Error::Later("The server is stopping"));
     }
     if let Err(error) = app.store.ping().await {
-        tracing::warn!(%error, "not ready");
+        tracing::warn!(%error, "the server is not ready");
         return Err(Error::Later(match (&error, error.trouble()) {
             (_, Some(trouble)) => trouble.text(),
             (bloom_store::Error::Setup(_), _) => "The database's schema does not fit this program; run bloom-runtime migrate status",

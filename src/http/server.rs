@@ -204,7 +204,7 @@ impl Refusals {
         self.untold += 1;
         if self.told.is_none_or(|told| told.elapsed() >= TELL_EVERY) {
             let (refused, why) = (self.untold, why.line());
-            tracing::warn!(refused, last = %client, why, "connections are refused; the limit is in the log entry of the start");
+            tracing::warn!(refused, last = %client, why, "connections are refused because their limit is reached; the log entry at the start names the limit");
             (self.untold, self.told) = (0, Some(Instant::now()));
         }
     }

@@ -77,7 +77,7 @@ fn entry(raw: &str) -> Result<WorkerChange, String> {
     let names = [listed.name, listed.node_id, listed.id];
     let id = names.into_iter().flatten().find(|name| !name.is_empty()).ok_or("it has no name")?;
     if matches!(&*id, "." | "..") {
-        return Err(format!("its name is {id:?}, which no URL can carry"));
+        return Err(format!("its name is {id:?}, which no URL can contain"));
     }
     if id.chars().count() > limits::NAME_CHARS {
         return Err(format!("its name is longer than {} characters", limits::NAME_CHARS));

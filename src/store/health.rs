@@ -70,9 +70,9 @@ impl Health {
         for (path, identity) in self.files.iter().flat_map(|files| &files.known) {
             match std::fs::metadata(path) {
                 Ok(found) if self::identity(&found) == *identity => {}
-                Ok(_) => return Err(self.lost(Trouble::Moved, &format!("{} is another file now", path.display()))),
+                Ok(_) => return Err(self.lost(Trouble::Moved, &format!("{} was replaced by another file", path.display()))),
                 Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
-                    return Err(self.lost(Trouble::Moved, &format!("{} is gone", path.display())));
+                    return Err(self.lost(Trouble::Moved, &format!("{} was removed", path.display())));
                 }
                 // This error says nothing about the file, so the outcome of the commit is unknown.
                 Err(error) => return Err(Error::CommitUnknown(format!("{}: {error}", path.display()))),
@@ -88,7 +88,7 @@ impl Health {
             let mut header = [0; HEADER.len()];
             files.database.read_exact_at(&mut header, 0).map_err(|error| Error::Disk(error.to_string()))?;
             if header != *HEADER {
-                return Err(self.lost(Trouble::Damaged, "it does not begin as an SQLite database does"));
+                return Err(self.lost(Trouble::Damaged, "the file does not begin with the header of an SQLite database"));
             }
         }
         if self.is_failing.load(Ordering::Relaxed) { Err(Error::Unusable(Trouble::Failing)) } else { Ok(()) }
@@ -121,7 +121,7 @@ impl Health {
 
     fn lost(&self, trouble: Trouble, cause: &str) -> Error {
         if self.lasting.set(trouble).is_ok() {
-            tracing::error!(cause, "NO WRITE IS ACKNOWLEDGED ANY MORE. {}", trouble.text());
+            tracing::error!(cause, "ALL WRITES ARE REFUSED FROM NOW ON. {}", trouble.text());
         }
         Error::Unusable(self.lasting().unwrap_or(trouble))
     }

@@ -350,7 +350,7 @@ impl Load<'_> {
                 let mut row = row.cells();
                 let (worker, slot): (WorkerId, i64) = (row.take()?, row.take()?);
                 let bit = u32::try_from(slot).ok().and_then(|slot| 1u32.checked_shl(slot));
-                let bit = bit.ok_or_else(|| Error::Corrupt(format!("worker {worker} has no place {slot}")))?;
+                let bit = bit.ok_or_else(|| Error::Corrupt(format!("worker {worker} has no slot {slot}")))?;
                 self.loaded.slots.entry(worker).and_modify(|slots| slots.used |= bit);
             }
         }

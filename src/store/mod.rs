@@ -198,7 +198,7 @@ async fn time_of(conn: &mut Conn, known: Option<Ms>) -> Result<Ms, Error> {
 fn one<T>(rows: &[cells::Row], read: impl FnOnce(&mut cells::Cells<'_>) -> Result<T, Error>) -> Result<T, Error> {
     match rows.first() {
         Some(row) => read(&mut row.cells()),
-        None => Err(Error::Corrupt("a statement that answers one row answered none".into())),
+        None => Err(Error::Corrupt("a statement that returns one row returned none".into())),
     }
 }
 

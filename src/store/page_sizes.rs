@@ -39,7 +39,7 @@ impl PageSizes {
             tracing::error!(
                 %task,
                 %error,
-                "a task can't be removed and is left out, others are removed; correct its rows in the database, then restart the server"
+                "a task can't be removed, and is left out until the next start; correct its rows in the database, then restart the server"
             );
             if self.left_out.len() == MAX_LEFT_OUT {
                 self.left_out.clear();

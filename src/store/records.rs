@@ -92,6 +92,6 @@ fn read_subject(id: Uuid, kind: &str, task: Option<Uuid>, subject: Option<String
         ("context", after, Some(context_id)) => Subject::Context { context_id, after },
         ("key", None, Some(key)) => Subject::Key(key),
         ("reservations", None, Some(worker)) => Subject::Reservations(worker),
-        _ => return Err(Error::Corrupt(format!("wake-up {id} of kind '{kind}' has not what belongs to it"))),
+        _ => return Err(Error::Corrupt(format!("wake-up {id} lacks a value that the kind '{kind}' needs"))),
     })
 }

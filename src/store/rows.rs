@@ -72,7 +72,7 @@ row! {
                     last_heartbeat: last_heartbeat?,
                     holds_context: holds_context.unwrap_or(false),
                 }))
-                .ok_or_else(|| Error::Corrupt("a task has a place at a worker, but half a lease".into()))?,
+                .ok_or_else(|| Error::Corrupt("a task has a slot of a worker, but only a part of a lease".into()))?,
             ),
         },
         last_lease: part(|| Some(LastLease { id: last_lease_id?, worker_id: last_lease_worker?, status: last_lease_status? })),

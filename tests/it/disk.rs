@@ -40,7 +40,7 @@ async fn is_out_of_service(server: &Server, why: &str) {
     }
     server.get("/healthz").await.expect(200);
     assert!(!is_ready(server).await);
-    assert_eq!(server.log().matches("NO WRITE IS ACKNOWLEDGED ANY MORE").count(), 1, "{}", server.log());
+    assert_eq!(server.log().matches("ALL WRITES ARE REFUSED FROM NOW ON").count(), 1, "{}", server.log());
 }
 
 #[test]
@@ -78,7 +78,7 @@ fn a_log_that_is_removed_is_noticed_without_any_traffic() {
         let mut log = file(&server).into_os_string();
         log.push("-wal");
         fs::remove_file(log).unwrap();
-        eventually("the log says so", || async { server.log().contains("bloom.db-wal is gone").then_some(()) }).await;
+        eventually("the log says so", || async { server.log().contains("bloom.db-wal was removed").then_some(()) }).await;
         is_out_of_service(&server, "removed").await;
     });
 }

@@ -94,7 +94,7 @@ fn look(place: &str, schema: &Value, wrong: &mut Vec<String>) {
     let properties = schema.get("properties").and_then(Value::as_object);
     for (name, property) in properties.into_iter().flatten() {
         let place = format!("{place}.{name}");
-        if !property["description"].as_str().is_some_and(|text| !text.is_empty()) {
+        if property["description"].as_str().is_none_or(str::is_empty) {
             wrong.push(format!("{place} has no description"));
         }
         look(&place, property, wrong);

@@ -15,7 +15,7 @@ use super::super::show::{self, Form, Shown};
 use super::super::{columns, term};
 use super::fields::Fields;
 use crate::CommandError;
-use bloom_api::error;
+use bloom_api::invalid::Invalid;
 use bloom_api::tasks::{MAX_BATCH, NewTask};
 use bloom_api::wire::Wire;
 
@@ -122,7 +122,7 @@ fn task(line: &str, defaults: &Map<String, Value>, name: Option<&str>, seen: &mu
         task.insert("context_id".into(), task["idempotency_key"].clone());
     }
     let body = to_raw_value(&task).map_err(|error| error.to_string())?;
-    NewTask::read(&body).map_err(|problems| error::Invalid::from(problems).line())?;
+    NewTask::read(&body).map_err(|problems| Invalid::from(problems).line())?;
     Ok(body)
 }
 

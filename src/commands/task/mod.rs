@@ -16,7 +16,7 @@ use super::records::{self, Limit};
 use super::show::{self, Form, Shown};
 use super::{columns, term, when};
 use crate::CommandError;
-use bloom_api::answers::TaskResult;
+use bloom_api::results::TaskResult;
 use bloom_client::part;
 use bloom_core::task::Outcome;
 use bulk::BulkArgs;

@@ -1,0 +1,104 @@
+//! What a run produced: its result and its artifact.
+
+use std::borrow::Cow;
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+use uuid::Uuid;
+
+use super::words::AnyOutcome;
+use bloom_core::Ms;
+use bloom_core::task::{Outcome, RunResult};
+
+/// The stored output of a run.
+#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
+pub struct Artifact<'a> {
+    /// The id of the artifact.
+    pub id: Uuid,
+    /// The task.
+    pub task_id: Uuid,
+    /// Always null.
+    pub job_id: Option<Uuid>,
+    /// The type that the completion gave it.
+    pub r#type: Cow<'a, str>,
+    /// When it was stored.
+    pub created_at: Ms,
+    /// Always true.
+    pub finalized: bool,
+    /// Always null: the content is in `content`.
+    pub url: Option<Cow<'a, str>>,
+    /// Always empty.
+    pub entity_refs: Cow<'a, [String]>,
+    /// The tags that the completion gave it.
+    pub tags: Cow<'a, [String]>,
+    /// The output, if the run succeeded.
+    pub content: Option<Cow<'a, str>>,
+}
+
+impl<'a> From<&'a RunResult> for Artifact<'a> {
+    fn from(result: &'a RunResult) -> Self {
+        Self {
+            id: result.artifact_id,
+            task_id: result.task_id,
+            job_id: None,
+            r#type: (&result.artifact_type).into(),
+            created_at: result.completed_at,
+            finalized: true,
+            url: None,
+            entity_refs: Cow::Borrowed(&[]),
+            tags: (&result.artifact_tags).into(),
+            content: result.output.as_deref().filter(|_| result.status == Outcome::Success).map(Cow::from),
+        }
+    }
+}
+
+/// How a run ended.
+#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
+pub struct TaskResult<'a> {
+    /// The id of the result.
+    pub id: Uuid,
+    /// The task.
+    pub task_id: Uuid,
+    /// The worker that ran the task.
+    pub worker_id: Cow<'a, str>,
+    /// The artifact that was stored with it.
+    pub artifact_id: Uuid,
+    /// Whether the run succeeded.
+    pub status: AnyOutcome,
+    /// What the run answered.
+    pub output: Option<Cow<'a, str>>,
+    /// What went wrong, for people.
+    pub error_message: Option<Cow<'a, str>>,
+    /// Measurements of the run.
+    pub metrics: Metrics,
+    /// When it was stored.
+    pub completed_at: Ms,
+}
+
+/// Measurements of a run.
+#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
+#[schema(as = ResultMetrics)]
+pub struct Metrics {
+    /// How long the run took, in milliseconds.
+    pub duration_ms: i64,
+    /// Number of tokens that the run used in all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub tokens_used: Option<i64>,
+}
+
+impl<'a> From<&'a RunResult> for TaskResult<'a> {
+    fn from(result: &'a RunResult) -> Self {
+        Self {
+            id: result.id,
+            task_id: result.task_id,
+            worker_id: (&result.worker_id).into(),
+            artifact_id: result.artifact_id,
+            status: result.status.into(),
+            output: result.output.as_deref().map(Cow::from),
+            error_message: result.error_message.as_deref().map(Cow::from),
+            metrics: Metrics { duration_ms: result.duration_ms, tokens_used: result.tokens_used },
+            completed_at: result.completed_at,
+        }
+    }
+}
