@@ -34,6 +34,9 @@ pub struct AgentArgs {
     /// File with the value of --key
     #[arg(long, env = "BLOOM_KEY_FILE", value_name = "FILE")]
     key_file: Option<PathBuf>,
+    /// File with a join token, which the first start exchanges for a key of this worker; the key is kept in --work-dir
+    #[arg(long, env = "BLOOM_JOIN_TOKEN_FILE", value_name = "FILE", conflicts_with_all = ["key", "key_file"])]
+    join_token_file: Option<PathBuf>,
     /// The worker's name, which no other agent may have [default: the name it had before, at first one made of the host name]
     #[arg(long, env = "BLOOM_AGENT_NAME", value_parser = name)]
     name: Option<String>,
@@ -99,6 +102,7 @@ impl WorkArgs {
         Ok(Settings {
             server,
             key,
+            join_token: None,
             name: None,
             max_concurrency: self.max_concurrency,
             labels: Vec::new(),
@@ -161,6 +165,7 @@ async fn serve(args: AgentArgs) -> Result<Ended, CommandError> {
     let (server_key, agent_key) = (key(args.key, args.key_file)?, key(args.agent_key, args.agent_key_file)?);
     let server = if args.server.is_empty() { DEFAULT_SERVER.to_owned() } else { args.server };
     let mut settings = args.work.settings(server, server_key, config::default_data_dir().join("agent"))?;
+    settings.join_token = key(None, args.join_token_file)?;
     settings.name = args.name.filter(|name| !name.is_empty());
     settings.labels = args.labels.into_iter().filter(|label| !label.is_empty()).collect();
     let listener = match args.listen.filter(|address| !address.is_empty()) {

@@ -4,6 +4,7 @@
 //! stored settings have changed, and every few seconds in case that was missed.
 
 use std::collections::HashMap;
+use std::fmt::Write as _;
 use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
@@ -132,5 +133,9 @@ impl KeyRing {
 
 /// The form in which digests are stored.
 pub fn hexadecimal(digest: &[u8; 32]) -> String {
-    digest.iter().map(|byte| format!("{byte:02x}")).collect()
+    digest.iter().fold(String::with_capacity(64), |mut text, byte| {
+        // Writing to a text can't fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
 }

@@ -3,6 +3,7 @@
 //! ```text
 //! agent.lock          locked while the agent runs, so that no other agent uses the directory
 //! agent.json          its name and its server
+//! key.json            the worker's key that a join token was exchanged for
 //! accounts.json       accounts that are paused
 //! uninstalled         exists if the agent was uninstalled and must not start
 //! renewed             when the leases were renewed last
@@ -16,6 +17,7 @@
 use std::fs::{self, File, TryLockError};
 use std::hash::{BuildHasher, RandomState};
 use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use serde::de::DeserializeOwned;
@@ -101,6 +103,10 @@ impl Home {
             kept.map_err(|error| format!("the agent's name can't be stored in {}: {error}", path.display()))?;
         }
         Ok(given.map_or(identity.name, str::to_owned))
+    }
+
+    pub fn key_path(&self) -> PathBuf {
+        self.root.join("key.json")
     }
 
     /// Stores a marker that keeps the agent from starting again, for example by a supervisor.
@@ -223,7 +229,8 @@ pub fn write_json_durably(path: &Path, value: &impl Serialize) -> io::Result<()>
 
 fn replace(path: &Path, value: &impl Serialize) -> io::Result<File> {
     let part = path.with_added_extension("part");
-    let mut file = File::create(&part)?;
+    // Only the agent's user may read what is in its files: prompts, answers, a key.
+    let mut file = File::options().write(true).create(true).truncate(true).mode(0o600).open(&part)?;
     file.write_all(&serde_json::to_vec(value)?)?;
     fs::rename(&part, path)?;
     Ok(file)

@@ -8,6 +8,7 @@ mod availability;
 mod command;
 mod connections;
 pub mod echo;
+mod enrollment;
 mod home;
 mod invocation;
 mod leases;
@@ -57,6 +58,8 @@ pub struct Settings {
     pub server: String,
     /// The server's key, if it needs one; a worker key is enough.
     pub key: Option<SecretString>,
+    /// Exchanged for the worker's key at the first start; used only if there is no `key`.
+    pub join_token: Option<SecretString>,
     /// `None` for the name that it had before, or at first one made from the host name.
     pub name: Option<String>,
     pub max_concurrency: u32,
@@ -144,7 +147,7 @@ impl Held {
 /// # Errors
 /// The agent can't work with these settings; the text says what to do.
 pub async fn run(settings: Settings, listener: Option<TcpListener>, shutdown: CancellationToken) -> Result<Ended, String> {
-    let client = Client::new(&settings.server, settings.key.as_ref()).map_err(|error| error.to_string())?;
+    let mut client = Client::new(&settings.server, settings.key.as_ref()).map_err(|error| error.to_string())?;
     // Otherwise the programs that it runs, as the same user, could read the keys in this process's memory.
     if let Err(error) = rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable) {
         tracing::warn!(%error, "runs may be able to read this agent's environment");
@@ -155,6 +158,13 @@ pub async fn run(settings: Settings, listener: Option<TcpListener>, shutdown: Ca
         return Ok(Ended::Stopped);
     }
     let name = home.name(settings.name.as_deref(), client.server())?;
+    if settings.key.is_none() {
+        let key = tokio::select! {
+            key = enrollment::key(&home, client.server(), &name, settings.join_token.as_ref()) => key?,
+            () = shutdown.cancelled() => return Ok(Ended::Stopped),
+        };
+        client = Client::new(&settings.server, key.as_ref()).map_err(|error| error.to_string())?;
+    }
     let accounts = Accounts::load(home.accounts_path());
     let agent = Arc::new(Agent {
         settings,

@@ -50,6 +50,10 @@ const CALLS: &[&str] = &[
     "get /api/runtime/health",
     "get /api/runtime/usage",
     "get /api/runtime/watch",
+    "get /api/runtime/keys",
+    "post /api/runtime/keys",
+    "delete /api/runtime/keys/{id}",
+    "post /api/runtime/enroll",
     "get /api/membridge/health",
     "get /api/membridge/projects",
     "get /api/membridge/projects/{cid}/leadership",
@@ -224,7 +228,7 @@ on_both! {
         let schemas = &document["components"]["schemas"];
         assert_eq!(schemas["Status"]["enum"], json!(["queued", "leased", "running", "completed", "failed", "dead", "cancelled"]));
         assert!(schemas["Status"]["description"].is_string());
-        assert_eq!(schemas["EntityType"]["enum"], json!(["llm_task", "lease", "worker", "config", "project"]));
+        assert_eq!(schemas["EntityType"]["enum"], json!(["llm_task", "lease", "worker", "config", "project", "key"]));
         let waits_for = server.crew().task().create().await.waits_for().await;
         let words = schemas["WaitingReason"]["enum"].as_array().expect("an enum");
         assert!(words.contains(&json!(waits_for)), "{waits_for} is none of {words:?}");

@@ -137,8 +137,8 @@ async fn lists_filter_and_page(database) {
     assert_eq!(list_all(of_team()).await, [at(2), at(0)]);
     assert_eq!(list_all(TaskFilter { agent_slug: Some("odd".into()), ..of_team() }).await, [at(2)]);
     assert_eq!(list_all(TaskFilter { labels: vec![label("n", "6")], ..of_team() }).await, [at(0)]);
-    assert_eq!(list_all(TaskFilter { labels: vec![label("n", "7")], ..of_team() }).await, [TaskId::nil(); 0]);
-    assert_eq!(list_all(TaskFilter { status: Some(Status::Leased), ..of_team() }).await, [TaskId::nil(); 0]);
+    assert!(list_all(TaskFilter { labels: vec![label("n", "7")], ..of_team() }).await.is_empty());
+    assert!(list_all(TaskFilter { status: Some(Status::Leased), ..of_team() }).await.is_empty());
     assert_eq!(bench.store.owned(&owned, "team").await.unwrap().into_iter().collect::<std::collections::BTreeSet<_>>(), [at(0), at(2)].into());
 }
 

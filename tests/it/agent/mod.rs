@@ -5,6 +5,7 @@ mod crash;
 mod dev;
 mod door;
 mod ending;
+mod enrollment;
 mod fleet;
 mod push_limits;
 mod repositories;

@@ -1,0 +1,60 @@
+//! An agent that has a join token fetches its key by itself.
+
+use std::os::unix::fs::PermissionsExt;
+
+use super::*;
+use crate::keys::{ADMIN, create, keyed};
+use crate::support::{Database, Server};
+
+#[test]
+fn an_agent_fetches_its_key_with_a_join_token() {
+    run(async {
+        let server = keyed(Database::Sqlite);
+        let admin = server.with_key(ADMIN);
+        let token = create(&admin, "join", "join", json!({})).await;
+        let plan = server.agent("box").echo();
+        let file = plan.dir().join("token");
+        std::fs::create_dir_all(plan.dir()).unwrap();
+        std::fs::write(&file, format!("{token}\n")).unwrap();
+        let agent = plan.env("BLOOM_JOIN_TOKEN_FILE", file.display()).start();
+        admin.crew().task().create().await.reaches("completed").await;
+        let kept = agent.work_dir().join("key.json");
+        assert_eq!(std::fs::metadata(&kept).unwrap().permissions().mode() & 0o777, 0o600);
+        let key = serde_json::from_slice::<Value>(&std::fs::read(&kept).unwrap()).unwrap()["key"].as_str().unwrap().to_owned();
+        let names = async || admin.get("keys").await.ok().as_array().unwrap().iter().map(|key| key["name"].clone()).collect::<Vec<_>>();
+        assert_eq!(names().await, ["worker-box"], "the token is used up");
+
+        // The next start uses the key that was kept.
+        agent.stop();
+        agent.start_again();
+        admin.crew().task().create().await.reaches("completed").await;
+        assert_eq!(names().await, ["worker-box"]);
+
+        // After another token, it has another key.
+        agent.stop();
+        std::fs::write(&file, create(&admin, "again", "join", json!({ "worker": "box" })).await).unwrap();
+        agent.start_again();
+        admin.crew().task().create().await.reaches("completed").await;
+        server.with_key(&key).post("workers", json!({ "name": "box" })).await.fails(401, "Unauthorized");
+        let newer = serde_json::from_slice::<Value>(&std::fs::read(&kept).unwrap()).unwrap()["key"].as_str().unwrap().to_owned();
+        assert_ne!(newer, key);
+        for secret in [&token, &key, &newer] {
+            assert!(!agent.log().contains(secret.as_str()) && !server.log().contains(secret.as_str()));
+        }
+    });
+}
+
+#[test]
+fn a_used_token_stops_the_start_with_what_to_do() {
+    run(async {
+        let server: Server = keyed(Database::Sqlite);
+        let plan = server.agent("box").echo();
+        std::fs::create_dir_all(plan.dir()).unwrap();
+        let file = plan.dir().join("token");
+        std::fs::write(&file, "bloom_used-up").unwrap();
+        let (code, said) = plan.env("BLOOM_JOIN_TOKEN_FILE", file.display()).start_in_vain();
+        assert_eq!(code, Some(1), "{said}");
+        assert!(said.contains("did not enroll the worker box") && said.contains("create another one"), "{said}");
+        assert!(!said.contains("bloom_used-up"), "{said}");
+    });
+}
