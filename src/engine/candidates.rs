@@ -13,8 +13,8 @@ use tokio::sync::futures::Notified;
 use super::Error;
 use super::background::Background;
 use super::random::Random;
-use super::replica::{Replica, Verdict};
 use super::replica::feed::Feed;
+use super::replica::{Replica, Verdict};
 
 /// Ready tasks per page.
 const PAGE: usize = 2_000;

@@ -118,7 +118,8 @@ impl Claims {
                 continue;
             }
             let wanted = candidates.len();
-            let Claimed { leased, missed, locked, closed, .. } = self.take(request, candidates, max, std::mem::take(&mut redeliver)).await?;
+            let Claimed { leased, missed, locked, closed, .. } =
+                self.take(request, candidates, max, std::mem::take(&mut redeliver)).await?;
             if !leased.is_empty() {
                 return Ok(leased);
             }

@@ -14,8 +14,8 @@ use utoipa_axum::routes;
 
 use super::policy::{Policies, Policy, Rate};
 use super::{
-    AppState, agents, bulk, config, dispatch, events, install, lifecycle, membridge, probes, queues, records, tasks, wait, watch, worker_calls,
-    workers,
+    AppState, agents, bulk, config, dispatch, events, install, lifecycle, membridge, probes, queues, records, tasks, wait, watch,
+    worker_calls, workers,
 };
 use bloom_api::error::{ErrorText, Invalid, ValidationError};
 

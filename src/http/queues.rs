@@ -50,10 +50,9 @@ fn cursor(text: &str) -> Result<String, Error> {
 
 fn show<'a>(queue: &'a AgentQueue, tasks: &BTreeMap<String, AgentTasks>) -> Queue<'a> {
     let of = match queue.agent_slug.as_str() {
-        ALL_QUEUES => tasks.values().fold(AgentTasks::default(), |sum, one| AgentTasks {
-            queued: sum.queued + one.queued,
-            active: sum.active + one.active,
-        }),
+        ALL_QUEUES => tasks
+            .values()
+            .fold(AgentTasks::default(), |sum, one| AgentTasks { queued: sum.queued + one.queued, active: sum.active + one.active }),
         agent => tasks.get(agent).copied().unwrap_or_default(),
     };
     Queue::new(queue, of.queued, of.active)

@@ -17,9 +17,7 @@ use super::dialect::Kind;
 use super::leader::{LEAD, MARK_SERVED, MARK_WRITERS, MARK_WRITERS_EVERY_MS, RESIGN};
 use super::listener::NOTIFY;
 use super::open::Target;
-use super::queue::{
-    ACTIVE, CLOSED_QUEUES, DUE_LEASES, DUE_TASKS, LEASES_BEYOND_TTL, QUEUES, READY_AGENTS, SILENT_WORKERS,
-};
+use super::queue::{ACTIVE, CLOSED_QUEUES, DUE_LEASES, DUE_TASKS, LEASES_BEYOND_TTL, QUEUES, READY_AGENTS, SILENT_WORKERS};
 use super::reads::{SPECS, STATES, WORKERS_BY_ID, WORKERS_PAGE};
 use super::table::ReadRow;
 use super::waiters::WAKEUPS;

@@ -211,7 +211,12 @@ impl Tables {
 
     pub fn closed_queues(&self) -> Vec<String> {
         let memory = &self.memory;
-        memory.queues.values().filter(|queue| queue.closed(memory.active_of(&queue.agent_slug)).is_some()).map(|queue| queue.agent_slug.clone()).collect()
+        memory
+            .queues
+            .values()
+            .filter(|queue| queue.closed(memory.active_of(&queue.agent_slug)).is_some())
+            .map(|queue| queue.agent_slug.clone())
+            .collect()
     }
 
     pub fn ready_agents(&self) -> Vec<String> {

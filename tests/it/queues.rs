@@ -239,10 +239,9 @@ on_both! { alone:
                 let worker = Worker { api: door, name: worker.name.clone() };
                 async move { worker.claim(2).await.len() }
             })));
-            let pausing = one.poke(&crew.queue("pause"));
-            let (claimed, paused) = tokio::join!(claims, pausing);
+            let pause = crew.queue("pause");
+            let (_, paused) = tokio::join!(claims, one.poke(&pause));
             let at = paused.ok()["paused_at"].as_i64().unwrap();
-            drop(claimed);
             // Both replicas may believe for a moment that the queue is open.
             let late = join_all(workers.iter().map(|worker| {
                 let worker = Worker { api: other, name: worker.name.clone() };

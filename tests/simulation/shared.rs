@@ -211,7 +211,10 @@ impl State {
         let workers = workers.iter().filter(|id| !others().any(|other| other.workers.contains(*id))).cloned().collect();
         let id = self.next_transaction;
         self.next_transaction += 1;
-        self.transactions.insert(id, Transaction { writer: OUTSIDER, is_beside: false, tasks, workers, queues: QueueLocks::default(), active_at: Instant::now() });
+        self.transactions.insert(
+            id,
+            Transaction { writer: OUTSIDER, is_beside: false, tasks, workers, queues: QueueLocks::default(), active_at: Instant::now() },
+        );
     }
 
     /// Ends transactions whose clients are silent, as the server does.

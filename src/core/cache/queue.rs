@@ -187,14 +187,7 @@ impl Queue {
     }
 
     /// Reserved tasks for which `is_open` does not hold are left out.
-    pub(super) fn look(
-        &mut self,
-        scopes: &[Scope],
-        is_open: impl Fn(&TaskId) -> bool,
-        max: usize,
-        spread: usize,
-        chance: u64,
-    ) -> Look {
+    pub(super) fn look(&mut self, scopes: &[Scope], is_open: impl Fn(&TaskId) -> bool, max: usize, spread: usize, chance: u64) -> Look {
         self.looks += 1;
         self.open(scopes);
         // Behind the mark of one window, the order over all windows is unknown.

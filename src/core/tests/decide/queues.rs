@@ -116,7 +116,14 @@ fn a_change_is_numbered_and_audited_once() {
     assert_eq!(world.db.queues.keys().collect::<Vec<_>>(), [ALL_QUEUES, "b"], "a queue for which nothing is set has no row");
     assert_eq!(change(&mut world, ALL_QUEUES, QueueChange::Pause).revision, 6);
     let told: Vec<_> = world.db.audit.iter().map(|entry| format!("{} {} {}", entry.action, entry.entity_id, entry.detail)).collect();
-    let expected = ["queue_paused a ", "queue_limited b to 3", "queue_limited a to 3", "queue_resumed a ", "queue_limited a no limit", "queue_paused * "];
+    let expected = [
+        "queue_paused a ",
+        "queue_limited b to 3",
+        "queue_limited a to 3",
+        "queue_resumed a ",
+        "queue_limited a no limit",
+        "queue_paused * ",
+    ];
     assert_eq!(told, expected);
 }
 
