@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 use utoipa::ToSchema;
 use utoipa::openapi::schema::{ObjectBuilder, Schema, Type};
 
-use super::error::Invalid;
+use super::invalid::Invalid;
 use super::values::{Int, Name, ShortName, Text};
 use super::wire::{Problems, Wire, body, problem};
 use super::words::AnyScope;

@@ -75,7 +75,10 @@ impl Wire for NewQueueLimit {
             limit.schema_type = SchemaType::Array(vec![Type::Integer, Type::Null]);
         }
         let doc = "The most active leases; null removes the limit. Leases above a new limit go on.";
-        object_schema("The limit of a queue.", vec![FieldSchema { name: FIELD, doc, schema: RefOr::T(limit), required: true, default: None }])
+        object_schema(
+            "The limit of a queue.",
+            vec![FieldSchema { name: FIELD, doc, schema: RefOr::T(limit), required: true, default: None }],
+        )
     }
 }
 
@@ -90,7 +93,7 @@ impl ToSchema for NewQueueLimit {}
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::Invalid;
+    use crate::invalid::Invalid;
 
     #[test]
     fn a_limit_is_a_number_or_null_but_never_missing() {

@@ -85,7 +85,7 @@ pub struct Loaded {
     pub locked_api_keys: bool,
     /// The queues of the queued tasks if `keys.places` asked, those to change, and [`ALL_QUEUES`].
     pub queues: HashMap<String, Option<AgentQueue>>,
-    /// The active leases of those of these queues that are limited.
+    /// The active leases of those of these queues that are limited or to be changed.
     pub active_leases: HashMap<String, i64>,
     pub locked_queues: HashSet<String>,
     /// How many queues have a row, besides [`ALL_QUEUES`]; only if there are queues to change.
@@ -314,13 +314,8 @@ impl WorkingSet {
         if self.loaded.locked_queues.contains(agent_slug) {
             return Err(Halt::Locked);
         }
-        let active = match self.loaded.active_leases.get(agent_slug) {
-            Some(active) => *active,
-            // The limit was set in this batch.
-            None if queue.max_concurrency.is_some() && queue.paused_at.is_none() => return Err(need(|keys| keys.places = true)),
-            None => 0,
-        };
-        Ok(queue.closed(active))
+        // They were counted if there is a limit.
+        Ok(queue.closed(self.loaded.active_leases.get(agent_slug).copied().unwrap_or_default()))
     }
 
     /// Writes a queue with the next revision, which [`ALL_QUEUES`] gets too. A queue for which nothing is set loses its row.

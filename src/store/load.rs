@@ -180,8 +180,12 @@ impl Load<'_> {
             let locked: BTreeSet<String> =
                 super::all(&self.conn.fetch(lock, Args::new().texts(&limited)).await?, |row| row.take())?.into_iter().collect();
             self.loaded.locked_queues = limited.difference(&locked).cloned().collect();
-            self.loaded.active_leases = limited.iter().map(|slug| (slug.clone(), 0)).collect();
-            for row in &self.conn.fetch(&ACTIVE_OF_QUEUES, Args::new().texts(&limited)).await? {
+        }
+        // A queue that changes may get a limit in this batch.
+        let counted: BTreeSet<String> = limited.union(&keys.queues).cloned().collect();
+        if !counted.is_empty() {
+            self.loaded.active_leases = counted.iter().map(|slug| (slug.clone(), 0)).collect();
+            for row in &self.conn.fetch(&ACTIVE_OF_QUEUES, Args::new().texts(&counted)).await? {
                 let mut row = row.cells();
                 self.loaded.active_leases.insert(row.take()?, row.take()?);
             }

@@ -228,7 +228,7 @@ on_both! {
         let schemas = &document["components"]["schemas"];
         assert_eq!(schemas["Status"]["enum"], json!(["queued", "leased", "running", "completed", "failed", "dead", "cancelled"]));
         assert!(schemas["Status"]["description"].is_string());
-        assert_eq!(schemas["EntityType"]["enum"], json!(["llm_task", "lease", "worker", "config", "project", "key"]));
+        assert_eq!(schemas["EntityType"]["enum"], json!(["llm_task", "lease", "worker", "queue", "config", "project", "key"]));
         let waits_for = server.crew().task().create().await.waits_for().await;
         let words = schemas["WaitingReason"]["enum"].as_array().expect("an enum");
         assert!(words.contains(&json!(waits_for)), "{waits_for} is none of {words:?}");

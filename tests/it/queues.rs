@@ -239,11 +239,9 @@ on_both! { alone:
                 let worker = Worker { api: door, name: worker.name.clone() };
                 async move { worker.claim(2).await.len() }
             })));
-            let path = crew.queue("pause");
-            let pausing = one.poke(&path);
-            let (claimed, paused) = tokio::join!(claims, pausing);
+            let pause = crew.queue("pause");
+            let (_, paused) = tokio::join!(claims, one.poke(&pause));
             let at = paused.ok()["paused_at"].as_i64().unwrap();
-            drop(claimed);
             // Both replicas may believe for a moment that the queue is open.
             let late = join_all(workers.iter().map(|worker| {
                 let worker = Worker { api: other, name: worker.name.clone() };
@@ -395,9 +393,6 @@ fn a_frozen_replica_makes_no_lease_after_a_pause() {
             one.poke(&crew.queue("resume")).await.ok();
             let claimed = tokio::time::timeout(Duration::from_secs(30), claim).await.expect("it is woken").unwrap();
             assert_eq!(claimed.as_array().unwrap().len(), 1);
-            for lease in one.get(&worker.path("")).await.ok()["leases"].as_array().unwrap() {
-                one.task(lease["task_id"].as_str().unwrap()).succeed("x").await;
-            }
         }
     });
 }

@@ -121,9 +121,12 @@ impl Memory {
             return;
         }
         loaded.queues = slugs.iter().map(|slug| (slug.clone(), self.queues.get(slug).cloned())).collect();
-        loaded.queues.insert(ALL_QUEUES.to_owned(), Some(self.all_queues()));
-        let limited = slugs.into_iter().filter(|slug| self.limit(slug).is_some());
-        loaded.active_leases = limited.map(|slug| (slug.clone(), self.active_of(&slug))).collect();
+        // If nothing is set for any queue, placement reads no row of them.
+        let is_any_set = self.queues.values().any(|queue| !queue.is_unrestricted());
+        let all = Some(self.all_queues()).filter(|_| is_any_set || !keys.queues.is_empty());
+        loaded.queues.insert(ALL_QUEUES.to_owned(), all);
+        let counted = slugs.into_iter().filter(|slug| self.limit(slug).is_some() || keys.queues.contains(slug));
+        loaded.active_leases = counted.map(|slug| (slug.clone(), self.active_of(&slug))).collect();
         if !keys.queues.is_empty() {
             let rows = self.queues.keys().filter(|slug| *slug != ALL_QUEUES).count();
             loaded.queue_rows = i64::try_from(rows).expect("a few queues");

@@ -274,3 +274,22 @@ fn a_window_that_overflows_while_a_page_is_read_misses_nothing() {
     let expected: Vec<u128> = (1..=3).chain(1_000..1_000 + most + 10).collect();
     assert!(all == expected, "{} of {}", all.len(), expected.len());
 }
+
+#[test]
+fn tasks_of_closed_queues_are_passed_over() {
+    let is_open = |agent: &str| agent != "closed";
+    let kept = |n| reserved("w", ready(0, n));
+    let mut desk = Desk::with([of("closed", kept(1)), of("open", kept(2)), of("open", ready(1, 3)), of("closed", ready(1, 4))]);
+    let scopes = || agents(["open"]).into_iter().chain([Scope::Reserved("w".into())]).collect::<Vec<_>>();
+    let all = [1, 2, 3, 4].map(id);
+    assert_eq!(desk.take_in(&scopes(), 9, 9), [1, 2, 3]);
+    desk.cache.queue.give_back(&all);
+    let look = desk.cache.look(&scopes(), is_open, 9, 0, 0);
+    assert_eq!((look.tasks, look.is_contended), (vec![id(2), id(3)], false));
+    assert_eq!(desk.take_in(&agents(["closed"]), 9, 9), [4]);
+    desk.cache.queue.give_back(&[id(4)]);
+    assert!(desk.cache.has_claimable(None), "task 4 is ready");
+    assert!(!desk.cache.has_claimable(Some(&is_open)), "but nobody may have it");
+    desk.cache.queue.give_back(&[id(3)]);
+    assert!(desk.cache.has_claimable(Some(&is_open)));
+}

@@ -5,7 +5,8 @@ use std::collections::HashMap;
 
 use proptest::prelude::*;
 
-use bloom_core::command::{Completion, Op, Rejection, Reply};
+use bloom_core::agent_queue::ALL_QUEUES;
+use bloom_core::command::{Completion, Op, QueueChange, Rejection, Reply};
 use bloom_core::ids::{LeaseId, TaskId};
 use bloom_core::op;
 use bloom_core::reply;
@@ -60,6 +61,9 @@ impl Run {
             }
         }
         self.check_room(&before);
+        if !ops.iter().any(|op| matches!(op, Op::ChangeQueue(_))) {
+            self.check_queue(&before);
+        }
         if let ([op], [answer]) = (ops.as_slice(), answers.as_slice()) {
             self.check_attempts(&before, op);
             if answer.is_err() {
@@ -85,6 +89,16 @@ impl Run {
             let held = self.world.db.used(&worker.id).count_ones();
             let grew = held > before.db.used(&worker.id).count_ones();
             assert!(!grew || i64::from(held) <= worker.capabilities.max_concurrency, "{} has {held} leases", worker.id);
+        }
+    }
+
+    /// No lease is made of a paused queue, and none beyond a limit.
+    fn check_queue(&self, before: &World) {
+        let (before, db) = (&before.db, &self.world.db);
+        if db.leases_granted > before.leases_granted {
+            let paused = [ALL_QUEUES, "coder"].map(|slug| before.queues.get(slug).is_some_and(|queue| queue.paused_at.is_some()));
+            assert_eq!(paused, [false; 2], "a lease was made of a paused queue");
+            assert!(before.limit("coder").is_none_or(|limit| db.active_of("coder") <= limit), "{} leases", db.active_of("coder"));
         }
     }
 
@@ -146,6 +160,9 @@ impl Run {
         (world.crashing, world.stale) = (false, false);
         world.refresh();
         world.work_off();
+        for agent_slug in [ALL_QUEUES, "coder"] {
+            world.ok(op::ChangeQueue { agent_slug: agent_slug.into(), change: QueueChange::Resume });
+        }
         for _ in 0..1_000 {
             world.ok(registration("helper", 32));
             let leased = world.claim("helper", 32);

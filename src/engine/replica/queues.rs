@@ -86,6 +86,11 @@ impl Queues {
         self.rows.values()
     }
 
+    /// The agents whose queues are limited.
+    pub fn limited(&self) -> Vec<String> {
+        self.rows.values().filter(|queue| queue.max_concurrency.is_some()).map(|queue| queue.agent_slug.clone()).collect()
+    }
+
     /// Agents with queued or active tasks.
     pub fn tasks(&self) -> &BTreeMap<String, AgentTasks> {
         &self.tasks

@@ -69,6 +69,10 @@ impl Remembered {
             let now = self.positions.entry(*own).or_default();
             *now = n.max(*now);
         }
+        // The counts may contain ends of leases that were not heard of one by one.
+        for agent_slug in self.queues.limited() {
+            self.wake_for_queue(&agent_slug);
+        }
     }
 
     /// The positions up to which writers were followed, and the own writers.

@@ -23,6 +23,7 @@ async fn placement_loads_the_queues_of_its_tasks(database) {
     let bench = Bench::new(database).await;
     let mut writer = bench.writer().await;
     register(&mut writer, "w", 9).await;
+    register(&mut writer, "w2", 9).await;
     let ids = create(&mut writer, vec![of("a"), of("a"), of("b")]).await;
     let mut load = async |task| {
         let loaded = writer.begin_and_load(&claim_keys("w", task), LockWait::Long).await.unwrap();
@@ -44,7 +45,7 @@ async fn placement_loads_the_queues_of_its_tasks(database) {
     assert_eq!(bench.port().closed_queues().await.unwrap(), ["b"]);
     assert_eq!(bench.port().ready_agents().await.unwrap(), ["a", "b"]);
 
-    commit(&mut other, vec![lease(ids[1], "w"), change(ALL_QUEUES, QueueChange::Pause)]).await;
+    commit(&mut other, vec![lease(ids[1], "w2"), change(ALL_QUEUES, QueueChange::Pause)]).await;
     let mut closed = bench.port().closed_queues().await.unwrap();
     closed.sort();
     assert_eq!(closed, ["", "a", "b"]);

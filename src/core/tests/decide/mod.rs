@@ -8,6 +8,7 @@ mod cases;
 mod completions;
 mod lease_calls;
 mod pushes;
+mod queues;
 mod readiness;
 mod signs_of_life;
 mod table;
