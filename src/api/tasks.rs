@@ -265,6 +265,10 @@ impl<'a> Task<'a> {
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct CreatedTasks<'a> {
     pub tasks: Vec<Task<'a>>,
+    /// How many of them existed already: they were found by their idempotency keys.
+    #[serde(default)]
+    #[schema(required)]
+    pub existed: usize,
 }
 
 #[cfg(test)]

@@ -264,6 +264,10 @@ macro_rules! body {
         #[derive(Clone, Debug, PartialEq $(, $derive)?)]
         pub struct $name { $($(#[doc = $field_doc])* pub $field: $ty),+ }
 
+        impl $name {
+            pub const FIELDS: &'static [&'static str] = &[$(stringify!($field)),+];
+        }
+
         // Absent fields and defaults are not sent.
         impl serde::Serialize for $name {
             fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {

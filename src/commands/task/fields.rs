@@ -28,7 +28,7 @@ pub struct Fields {
     #[arg(long, value_name = "ID", value_delimiter = ',')]
     depends_on: Vec<String>,
     /// A label, by which lists can be filtered; may be repeated
-    #[arg(long = "label", value_name = "NAME=VALUE", value_parser = label)]
+    #[arg(short, long = "label", value_name = "NAME=VALUE", value_parser = label)]
     labels: Vec<(String, String)>,
     /// The model to use [default: the one of the agent's profile]
     #[arg(long, value_name = "NAME")]

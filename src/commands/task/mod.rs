@@ -5,14 +5,16 @@ mod fields;
 mod filters;
 mod follow;
 mod from_file;
+mod list;
+mod standard_input;
 mod submit;
 mod wait;
 mod watch;
 
 use std::time::Duration;
 
-use super::connect::{Server, read};
-use super::records::{self, Limit};
+use super::connect::{Server, failed, read};
+use super::records::Limit;
 use super::show::{self, Form, Shown};
 use super::{columns, term, when};
 use crate::CommandError;
@@ -52,7 +54,7 @@ pub enum TaskCommand {
     /// With --watch, a matching task is shown again whenever it changes, until Ctrl-C; -o json then prints one line per change.
     List {
         /// Continue to show changes
-        #[arg(short, long)]
+        #[arg(short, long, conflicts_with = "sort")]
         watch: bool,
         #[command(flatten)]
         limit: Limit,
@@ -120,9 +122,9 @@ pub async fn run(command: TaskCommand, server: &Server, shown: Shown) -> Result<
             }
             show::some(shown.form_or(Form::Table), &columns::TASKS, &tasks)
         }
-        TaskCommand::List { filters, limit, watch: true } => watch::run(&filters, limit, server, shown.form_or(Form::Table)).await,
+        TaskCommand::List { filters, limit, watch: true } => watch::run(&filters, &limit, server, shown.form_or(Form::Table)).await,
         TaskCommand::List { filters, limit, watch: false } => {
-            records::pages(server, "api/runtime/llm-tasks", &filters.query(), limit, shown, &columns::TASKS).await
+            limit.show(list::newest(server, &filters, limit.rows()).await.map_err(failed)?, shown, &columns::TASKS)
         }
         TaskCommand::Logs(args) => follow::logs(&args, server, shown.form_or(Form::Table)).await,
         TaskCommand::Result { id } => answer(server, &id, shown).await,
@@ -158,7 +160,7 @@ async fn answer(server: &Server, id: &str, shown: Shown) -> Result<(), CommandEr
     let answer = server.get(&path(id, "/result")).await.map_err(|failure| failure.about(id))?;
     let result: TaskResult = read(&answer)?;
     match shown.form() {
-        Some(form @ (Form::Json | Form::Yaml)) => show::as_it_came(form, &answer)?,
+        Some(form) if form.is_data() => show::as_it_came(form, &answer)?,
         _ => print_answer(result.output.as_deref().unwrap_or_default())?,
     }
     if result.status == Outcome::Success {
