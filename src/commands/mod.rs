@@ -3,6 +3,7 @@
 //! Data goes to standard output, everything else to standard error, so that a pipe gets only the data.
 
 mod columns;
+mod complete;
 mod connect;
 mod context_file;
 mod contexts;

@@ -76,6 +76,23 @@ pub fn one<T: DeserializeOwned>(form: Form, kind: &'static Kind<T>, thing: &Valu
     if form.is_data() { as_it_came(form, thing) } else { list(form, kind, std::slice::from_ref(thing)) }
 }
 
+/// Prints those objects that were found of those that were named, and then fails if some were not.
+///
+/// # Errors
+/// Some were not found, or the output can't be written.
+pub fn found<T: DeserializeOwned>(
+    form: Form,
+    kind: &'static Kind<T>,
+    (things, all): (Vec<Value>, Result<(), CommandError>),
+) -> Result<(), CommandError> {
+    match (things.as_slice(), &all) {
+        ([], Err(_)) => {}
+        (things, Err(_)) => list(form, kind, things)?,
+        (things, Ok(())) => some(form, kind, things)?,
+    }
+    all
+}
+
 /// Prints the objects that were requested one by one: a single one as an object, several as a list.
 ///
 /// # Errors

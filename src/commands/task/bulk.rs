@@ -3,6 +3,7 @@
 use std::io::{Read, Write, stderr, stdin};
 
 use clap::Args;
+use clap_complete::ArgValueCandidates;
 use serde::Serialize;
 use serde_json::json;
 
@@ -10,7 +11,7 @@ use super::super::connect::{Server, read};
 use super::super::interrupt::or_interrupted;
 use super::super::progress::{Progress, number};
 use super::super::show::{self, Shown};
-use super::super::{columns, term};
+use super::super::{columns, complete, term};
 use super::filters::Filters;
 use super::path;
 use crate::CommandError;
@@ -25,7 +26,7 @@ const MAX_ROUNDS: usize = 1000;
 #[derive(Args, Debug)]
 pub struct BulkArgs {
     /// Ids of tasks; or use filters
-    #[arg(value_name = "ID")]
+    #[arg(value_name = "ID", add = ArgValueCandidates::new(complete::tasks))]
     ids: Vec<String>,
     /// Do not ask
     #[arg(short, long)]

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::super::when;
+use super::super::{complete, when};
 use bloom_api::bulk::{Filter, FilterText};
 use bloom_api::tasks::Task;
 use bloom_api::values::{Int, LabelText};
@@ -10,6 +10,7 @@ use bloom_core::Ms;
 use bloom_core::task::Status;
 use clap::Args;
 use clap::builder::PossibleValuesParser;
+use clap_complete::ArgValueCandidates;
 
 #[derive(Args, Clone, Debug, Default, PartialEq)]
 #[command(next_help_heading = "Filters")]
@@ -18,16 +19,16 @@ pub struct Filters {
     #[arg(long, value_delimiter = ',', value_parser = PossibleValuesParser::new(Status::ALL.iter().map(|status| status.as_str())))]
     status: Vec<String>,
     /// Only for this kind of agent
-    #[arg(long, value_name = "SLUG")]
+    #[arg(long, value_name = "SLUG", add = ArgValueCandidates::new(complete::agents))]
     agent: Option<String>,
     /// Only in this context (conversation)
-    #[arg(long, value_name = "ID")]
+    #[arg(long, value_name = "ID", add = ArgValueCandidates::new(complete::conversations))]
     context: Option<String>,
     /// Only leased to this worker, now or by their last lease
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", add = ArgValueCandidates::new(complete::workers))]
     worker: Option<String>,
     /// Only with this label; may be repeated
-    #[arg(short, long = "label", value_name = "NAME=VALUE", value_parser = label)]
+    #[arg(short, long = "label", value_name = "NAME=VALUE", value_parser = label, add = ArgValueCandidates::new(complete::labels))]
     labels: Vec<(String, String)>,
     /// Only created after: how long ago (2h), a day (2026-02-25) or a time
     #[arg(long, value_name = "WHEN", value_parser = when::past)]

@@ -94,7 +94,7 @@ pub async fn submit(server: &Server, text: &str, defaults: &Fields, scope: &Scop
     .await?;
     drop(progress);
     term::note(&format!(
-        "{}: {} new, {} existed already",
+        "{} tasks: {} new, {} existed already",
         number(total),
         number(total.saturating_sub(existed.get())),
         number(existed.get())

@@ -114,6 +114,28 @@ pub fn must_be_completed(task: &Task) -> Result<(), CommandError> {
     Err(format!("task {} is {}{why}", task.id, task.status).into())
 }
 
+/// # Errors
+/// The task is not finished, so it has no answer yet, or only that of an earlier attempt.
+pub fn must_be_over(task: &Task) -> Result<(), CommandError> {
+    if matches!(task.status, Word::Known(status) if !status.is_final()) {
+        let id = task.id;
+        return Err(format!("task {id} {}; it has no answer yet. Wait for it with: bloom-runtime task wait {id}", state(task)).into());
+    }
+    Ok(())
+}
+
+/// What the task does now, or what it waits for.
+fn state(task: &Task) -> String {
+    match (&task.status, &task.waiting) {
+        (Word::Known(Status::Queued), Some(waiting)) => format!("waits: {}: {}", waiting.reason, waiting.message),
+        (Word::Known(Status::Leased | Status::Running), _) => {
+            let worker = task.worker_id.as_deref().unwrap_or_default();
+            format!("runs on {worker}, attempt {} of {}", task.attempts, task.max_attempts)
+        }
+        (status, _) => format!("is {status}"),
+    }
+}
+
 fn too_late(id: &str, limit: Duration) -> CommandError {
     let limit = span_text(Ms::try_from(limit.as_millis()).unwrap_or(Ms::MAX));
     CommandError::too_late(format!("task {id} is not finished after {limit}; it goes on. Wait again with: bloom-runtime task wait {id}"))
@@ -148,14 +170,7 @@ impl Progress {
     }
 
     fn saw(&mut self, id: &str, task: &Task) {
-        let news = match (&task.status, &task.waiting) {
-            (Word::Known(Status::Queued), Some(waiting)) => format!("waits: {}: {}", waiting.reason, waiting.message),
-            (Word::Known(Status::Leased | Status::Running), _) => {
-                let worker = task.worker_id.as_deref().unwrap_or_default();
-                format!("runs on {worker}, attempt {} of {}", task.attempts, task.max_attempts)
-            }
-            (status, _) => status.to_string(),
-        };
+        let news = state(task);
         if news != self.told {
             if self.is_terminal || task.waiting.is_some() {
                 self.clear();
