@@ -3,11 +3,14 @@
 //! Commands reach the database only through the server, so testing with one database is enough.
 
 mod bulk;
+mod completions;
 mod contexts;
 mod follow;
 mod looking;
+mod messages;
 mod person;
 mod submit;
+mod tables;
 mod terminal;
 mod waiting;
 
