@@ -179,9 +179,6 @@ fn task(line: &str, defaults: &Map<String, Value>, scope: &Value, seen: &mut Has
     if let Some(wrong) = misspelt(&task) {
         return Err(wrong);
     }
-    if task.get("prompt").and_then(Value::as_str).is_some_and(|prompt| prompt.trim().is_empty()) {
-        return Err("prompt: it is blank".to_owned());
-    }
     task.retain(|_, value| !value.is_null());
     let key = key(&task, defaults, scope, seen);
     fill(&mut task, defaults);
@@ -191,7 +188,10 @@ fn task(line: &str, defaults: &Map<String, Value>, scope: &Value, seen: &mut Has
         task.insert("context_id".into(), task["idempotency_key"].clone());
     }
     let body = to_raw_value(&task).map_err(|error| error.to_string())?;
-    NewTask::read(&body).map_err(|problems| error::Invalid::from(problems).line())?;
+    let read = NewTask::read(&body).map_err(|problems| error::Invalid::from(problems).line())?;
+    if read.prompt.0.trim().is_empty() {
+        return Err("prompt: it is blank".to_owned());
+    }
     Ok(body)
 }
 

@@ -71,7 +71,7 @@ pub struct Submit {
     #[arg(long, value_name = "KEY")]
     idempotency_key: Option<String>,
     /// With --from: submit all lines as new tasks, even if they were submitted before
-    #[arg(long, requires = "from", conflicts_with = "idempotency_key")]
+    #[arg(long, conflicts_with = "idempotency_key")]
     again: bool,
     #[command(flatten)]
     fields: Fields,
@@ -86,6 +86,9 @@ pub async fn run(submit: Submit, server: &Server, shown: Shown) -> Result<(), Co
             None => Scope::File(file.clone()),
         };
         return from_file::submit(server, &text, &submit.fields, &scope, shown).await;
+    }
+    if submit.again {
+        return Err(CommandError::usage("--again needs --from: without it, each call submits a new task"));
     }
     let is_waiting = submit.wait || submit.follow;
     if submit.wait_timeout.is_some() && !is_waiting {

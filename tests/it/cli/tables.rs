@@ -37,10 +37,10 @@ fn values_are_printed_for_programs() {
     run(async {
         let crew = sqlite().crew();
         let person = Person::at(crew.api);
-        let (one, two) = (crew.task().prompt("a\nb").create().await, crew.task().create().await);
+        let (one, two) = (crew.task().prompt("a\nb").with("priority", json!(9)).create().await, crew.task().create().await);
         let list = |form: &str| person.does(&["task", "list", "--agent", &crew.slug, "-o", form]).ok();
         assert_eq!(list("jsonpath=$[*].id"), format!("{}\n{}\n", two.id, one.id));
-        assert_eq!(list("jsonpath=$[?@.prompt == 'a\nb'].id"), format!("{}\n", one.id));
+        assert_eq!(list("jsonpath=$[?@.priority == 9].id"), format!("{}\n", one.id));
         let lines: Vec<Value> = list("jsonl").lines().map(|line| serde_json::from_str(line).expect("a task")).collect();
         assert_eq!(lines, [two.now().await, one.now().await]);
         assert_eq!(person.does(&["task", "get", "-o", "jsonpath={.status}", &one.id]).ok(), "queued\n");
