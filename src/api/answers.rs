@@ -271,11 +271,11 @@ pub struct CompletionResult {
 /// The outcome of a bulk call.
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct BulkResult {
-    /// Number of tasks, named by ids or filter, to which the call applies.
+    /// Number of tasks, named by ids or filter, that the call would change: up to 1,000, in a dry run up to 100,000.
     pub matched: i64,
     /// Number of tasks that were changed.
     pub changed: i64,
-    /// More tasks match the filter than one call can change: call again.
+    /// More tasks match the filter than one call can change, or a dry run can count: call again.
     pub more: bool,
 }
 

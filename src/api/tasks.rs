@@ -280,6 +280,10 @@ impl<'a> Task<'a> {
 pub struct CreatedTasks<'a> {
     /// The tasks, in the order of the request.
     pub tasks: Vec<Task<'a>>,
+    /// How many of them existed already: they were found by their idempotency keys.
+    #[serde(default)]
+    #[schema(required)]
+    pub existed: usize,
 }
 
 #[cfg(test)]

@@ -289,6 +289,10 @@ macro_rules! body {
         #[derive(Clone, Debug, PartialEq $(, $derive)?)]
         pub struct $name { $($(#[doc = $field_doc])* pub $field: $ty),+ }
 
+        impl $name {
+            pub const FIELDS: &'static [&'static str] = &[$(stringify!($field)),+];
+        }
+
         body!(@with_defaults ($($with_defaults)?) $name { $($field $(= $default)?),+ });
 
         // Absent fields and defaults are not sent.

@@ -6,8 +6,10 @@ use tokio_util::sync::CancellationToken;
 use super::agent::WorkArgs;
 use super::{ServerArgs, complain, say, serve, settings, signals};
 use bloom_commands::CommandError;
+use bloom_config::{self as config, Serve};
 use bloom_telemetry::init_logging;
-use bloom_worker::{self as agent, profile::find_program};
+use bloom_worker::profile::{Profile, Profiles, Runner, find_program};
+use bloom_worker::{self as agent};
 
 /// Start a server and an agent in one process, to try things out
 ///
@@ -22,20 +24,25 @@ pub struct DevArgs {
 }
 
 pub async fn run(mut args: DevArgs) -> Result<(), CommandError> {
-    let settings = settings(&args.server)?;
+    let mut settings = settings(&args.server)?;
+    if is_for_this_machine_only(&settings) && !is_given(&args.server, "rate_limit_per_minute") {
+        // All clients are this machine's user, and a limit would only be in the way of their scripts.
+        settings.rate_limit_per_minute = 0;
+    }
     init_logging(settings.log_format, &settings.log_level)?;
     let echoes = args.work.or_echo();
     let keyed = settings.api_key.is_some();
     let key = settings.worker_key.clone().or_else(|| settings.api_key.clone());
     let mut agent_settings = args.work.settings(String::new(), key, settings.data_dir.join("dev-agent"))?;
     agent_settings.name = Some("dev".to_owned());
+    let runs = if echoes { ECHOES.to_owned() } else { runners(&agent_settings.profiles) };
     let signal = signals::listen()?;
     let (server_stop, agent_stop) = (CancellationToken::new(), signal.clone());
     let (ready, is_ready) = tokio::sync::oneshot::channel();
     let mut server = tokio::spawn(serve::run(settings, server_stop.clone(), move |url| drop(ready.send(url.to_owned()))));
     let ended = match is_ready.await {
         Ok(url) => {
-            say(&next_steps(&url, echoes, keyed));
+            say(&next_steps(&url, &runs, keyed));
             agent_settings.server = url;
             tokio::select! {
                 ended = agent::run(agent_settings, None, agent_stop) => ended.map(drop).map_err(CommandError::from),
@@ -55,17 +62,45 @@ pub async fn run(mut args: DevArgs) -> Result<(), CommandError> {
     ended
 }
 
-fn next_steps(url: &str, echoes: bool, keyed: bool) -> String {
-    let runner = if echoes {
-        "the echo runner, which answers with the prompt, because `claude` is not installed\n               (npm install -g @anthropic-ai/claude-code)"
-    } else {
-        "the Claude CLI, with the account that `claude` is logged in to"
+const ECHOES: &str = "the echo runner, which answers with the prompt, because `claude` is not installed\n               \
+    (npm install -g @anthropic-ai/claude-code)";
+
+/// What runs tasks: one line, or one for each profile.
+fn runners(profiles: &Profiles) -> String {
+    let runner = |profile: &Profile| match profile.runner {
+        Runner::Echo => "the echo runner, which answers with the prompt".to_owned(),
+        Runner::Claude if profile.program.is_none() => "the Claude CLI, with the account that `claude` is logged in to".to_owned(),
+        Runner::Claude => format!("the Claude CLI {}", profile.program().display()),
+        Runner::Command => format!("the command {}", profile.program().display()),
     };
+    match profiles.all().collect::<Vec<_>>().as_slice() {
+        [("default", profile)] => runner(profile),
+        all => {
+            let lines = all.iter().map(|(slug, profile)| {
+                let whose = if *slug == "default" { "all other agents".to_owned() } else { format!("agent {slug}") };
+                format!("\n    {whose}: {}", runner(profile))
+            });
+            lines.collect()
+        }
+    }
+}
+
+fn is_for_this_machine_only(settings: &Serve) -> bool {
+    let is_loopback = settings.host == "localhost" || settings.host.parse().is_ok_and(|ip: std::net::IpAddr| ip.is_loopback());
+    is_loopback && settings.api_key.is_none() && settings.trusted_proxies.is_empty()
+}
+
+/// Whether this setting is set by a flag, the environment or the file.
+fn is_given(server: &ServerArgs, setting: &str) -> bool {
+    config::load(&server.flags).rows.iter().any(|row| row.setting == setting && row.origin != "default")
+}
+
+fn next_steps(url: &str, runs: &str, keyed: bool) -> String {
     let key = if keyed { "BLOOM_KEY=… " } else { "" };
     let server = if url == "http://127.0.0.1:5000" { String::new() } else { format!(" --server {url}") };
     let program = program();
     format!(
-        "  tasks run on {runner}\n\nIn another terminal, submit a task and wait for the answer:\n  {key}{program} task submit{server} --wait \"Say hello\"\n\n"
+        "  tasks run on {runs}\n\nIn another terminal, submit a task and wait for the answer:\n  {key}{program} task submit{server} --wait \"Say hello\"\n\n"
     )
 }
 

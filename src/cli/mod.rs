@@ -20,9 +20,14 @@ use std::process::ExitCode;
 use bloom_commands::CommandError;
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
+use clap_complete::env::{CompleteEnv, Shells};
 
 use bloom_config::{self as config, Flags, Serve};
 use bloom_http as http;
+
+const NAME: &str = "bloom-runtime";
+/// The environment variable with which a shell asks for completions.
+const COMPLETE: &str = "BLOOM_COMPLETE";
 
 /// Runs LLM tasks on a fleet of worker machines
 ///
@@ -71,7 +76,9 @@ enum Command {
     },
     /// Print completions for a shell
     ///
-    /// For bash: bloom-runtime completions bash > /etc/bash_completion.d/bloom-runtime
+    /// They complete commands, flags and values, and the ids, workers, contexts and labels that the server has. bash, in ~/.bashrc:
+    /// source <(bloom-runtime completions bash); zsh, in ~/.zshrc after compinit: source <(bloom-runtime completions zsh); fish:
+    /// bloom-runtime completions fish > ~/.config/fish/completions/bloom-runtime.fish
     Completions {
         shell: Shell,
     },
@@ -83,9 +90,6 @@ enum Command {
         dir: PathBuf,
     },
     Bench(bench::BenchArgs),
-    /// Read a prompt and print a run's stream that repeats it; started by `--runner echo`
-    #[command(name = bloom_worker::ECHO, hide = true)]
-    EchoRunner,
 }
 
 #[derive(Debug, Subcommand)]
@@ -124,29 +128,32 @@ enum Output {
 
 /// Runs the command that the process was given.
 pub fn run() -> ExitCode {
-    let done = match Cli::parse().command {
+    // Started by `--runner echo`: reads a prompt and prints a run's stream that repeats it. No command of users, so clap does not know it.
+    if std::env::args_os().nth(1).is_some_and(|word| word == bloom_worker::ECHO) {
+        return ended(bloom_worker::echo::run().map_err(|error| CommandError::from(error.to_string())));
+    }
+    // The script of a shell's completions starts the program with this variable.
+    CompleteEnv::with_factory(Cli::command).var(COMPLETE).complete();
+    ended(match Cli::parse().command {
         Command::Serve(args) => settings(&args).and_then(|settings| block_on(serve::serve(settings))),
         Command::Dev(args) => block_on(dev::run(args)),
         Command::Agent(args) => agent::run(args),
-        Command::EchoRunner => bloom_worker::echo::run().map_err(|error| CommandError::from(error.to_string())),
         Command::Migrate { action: Migrate::Up(args) } => settings(&args).and_then(|settings| block_on(database::migrate(settings))),
         Command::Migrate { action: Migrate::Status(args) } => settings(&args).and_then(|settings| block_on(database::status(settings))),
         Command::People(command) => block_on(bloom_commands::run(command)),
         Command::Openapi => openapi(),
         Command::Config { action: ConfigCommand::Check { server, output } } => config_check::run(&server.flags, output),
-        Command::Completions { shell } => {
-            let mut script = Vec::new();
-            clap_complete::generate(shell, &mut Cli::command(), "bloom-runtime", &mut script);
-            say(&String::from_utf8_lossy(&script));
-            Ok(())
-        }
+        Command::Completions { shell } => completions(shell),
         Command::Man { dir } => man(&dir),
         Command::Bench(args) => block_on(async move {
             bench::run(&args).await.map_err(|failure| {
                 if failure.is_usage { CommandError::usage(failure.to_string()) } else { CommandError::from(failure.to_string()) }
             })
         }),
-    };
+    })
+}
+
+fn ended(done: Result<(), CommandError>) -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
@@ -173,6 +180,17 @@ fn settings(args: &ServerArgs) -> Result<Serve, CommandError> {
 fn block_on(work: impl Future<Output = Result<(), CommandError>>) -> Result<(), CommandError> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     runtime.map_err(|error| format!("the process can't start its threads: {error}"))?.block_on(work)
+}
+
+/// The script registers the program with the shell; the program itself finds what completes a line.
+fn completions(shell: Shell) -> Result<(), CommandError> {
+    let shells = Shells::builtins();
+    let completer = shells.completer(&shell.to_string()).ok_or_else(|| format!("there are no completions for {shell}"))?;
+    let mut script = Vec::new();
+    let written = completer.write_registration(COMPLETE, NAME, NAME, NAME, &mut script);
+    written.map_err(|error| format!("the completions can't be written: {error}"))?;
+    say(&String::from_utf8_lossy(&script));
+    Ok(())
 }
 
 fn openapi() -> Result<(), CommandError> {

@@ -1,6 +1,6 @@
 //! `serve`: opens, connects and starts all parts of the server in order, and stops them in the reverse order.
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
 
 use tokio::net::TcpListener;
@@ -16,6 +16,7 @@ use bloom_http::{self as http, AppState, Keys};
 use bloom_membridge::{self as membridge, Membridge};
 use bloom_reconcile as reconcile;
 use bloom_telemetry::{Metrics, init_logging};
+use bloom_worker as agent;
 
 pub async fn serve(settings: Serve) -> Result<(), CommandError> {
     init_logging(settings.log_format, &settings.log_level)?;
@@ -56,7 +57,8 @@ pub async fn run(settings: Serve, shutdown: CancellationToken, ready: impl FnOnc
     let state = AppState::new(engine.clone(), store.clone(), agents, membridge, metrics, http, shutdown.clone());
     state.read_keys().await.map_err(|error| database::explain(error, &settings))?;
     let url = callable(address);
-    say(&banner(&settings, &url));
+    store.serves_at(&url);
+    say(&banner(&settings, &url, &reachable(address)));
     ready(&url);
     tracing::info!(%address, database = settings.shown_database_url(), connections, "serving");
     http::server::serve(listener, state, shutdown).await;
@@ -135,11 +137,29 @@ fn callable(address: SocketAddr) -> String {
     format!("http://{host}:{}", address.port())
 }
 
-fn banner(settings: &Serve, url: &str) -> String {
+/// The URLs by which other machines can call a server that listens on all addresses: by the host name, and by the addresses from which
+/// this machine would call others.
+fn reachable(address: SocketAddr) -> Vec<String> {
+    if !address.ip().is_unspecified() {
+        return Vec::new();
+    }
+    // Connecting a datagram socket only chooses a route: nothing is sent to these addresses, which are reserved for documentation.
+    let own = |from: &str, to: &str| {
+        let socket = UdpSocket::bind(from).ok()?;
+        socket.connect(to).ok()?;
+        socket.local_addr().ok().map(|own| own.ip()).filter(|ip| !ip.is_loopback())
+    };
+    let ips = [own("0.0.0.0:0", "192.0.2.1:9"), own("[::]:0", "[2001:db8::1]:9").filter(|_| address.is_ipv6())];
+    let ips = ips.into_iter().flatten().map(|ip| callable(SocketAddr::new(ip, address.port())));
+    std::iter::once(format!("http://{}:{}", agent::hostname(), address.port())).chain(ips).collect()
+}
+
+fn banner(settings: &Serve, url: &str, reachable: &[String]) -> String {
+    let others = if reachable.is_empty() { String::new() } else { format!("  for others   {}\n", reachable.join(", ")) };
     let keys = if settings.api_key.is_some() { "a key is needed" } else { "open: no RUNTIME_API_KEY is set" };
     format!(
         "bloom-runtime {version}\n  \
-         listens on   {url}\n  \
+         listens on   {url}\n{others}  \
          database     {database}\n  \
          access       {keys}\n",
         version = env!("CARGO_PKG_VERSION"),
@@ -170,10 +190,18 @@ mod tests {
     }
 
     #[test]
+    fn only_a_server_on_all_addresses_names_those_for_others() {
+        assert!(reachable("127.0.0.1:5000".parse().unwrap()).is_empty());
+        let told = reachable("0.0.0.0:5000".parse().unwrap());
+        assert_eq!(told[0], format!("http://{}:5000", agent::hostname()));
+        assert!(told.iter().all(|url| !url.contains("127.0.0.1") && !url.contains("0.0.0.0")), "{told:?}");
+    }
+
+    #[test]
     fn the_banner_keeps_secrets() {
         let secrets = [("RUNTIME_API_KEY", "very-secret"), ("DATABASE_URL", "postgres://u:hidden@h/d")];
         let environment: Environment = secrets.into_iter().collect();
-        let text = banner(&load_from(&Flags::default(), &environment).into_serve().unwrap(), "http://h");
+        let text = banner(&load_from(&Flags::default(), &environment).into_serve().unwrap(), "http://h", &[]);
         assert!(text.contains("a key is needed") && !text.contains("very-secret") && !text.contains("hidden"), "{text}");
     }
 }

@@ -9,11 +9,11 @@ use std::time::Duration;
 use jiff::Timestamp;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use reqwest::header::{ACCEPT, HeaderMap, HeaderName, HeaderValue, LINK, RETRY_AFTER};
-use reqwest::{Method, RequestBuilder};
+use reqwest::{ClientBuilder, Method, RequestBuilder};
 use secrecy::{ExposeSecret, SecretString};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use url::Url;
+use url::{Host, Url};
 
 pub use sse::{Event, Events};
 
@@ -85,7 +85,10 @@ impl Client {
     /// # Errors
     /// `server` is not an http or https URL, the key can't be sent as a header, or TLS can't be set up on this machine.
     pub fn new(server: &str, key: Option<&SecretString>) -> Result<Self, Error> {
-        let wrong = |why: &str| Error::Usage(format!("the server's address {server}: {why}; give a URL such as http://127.0.0.1:5000"));
+        let wrong = |why: &str| {
+            let shown = without_password(server);
+            Error::Usage(format!("the server's address {shown}: {why}; give a URL such as http://127.0.0.1:5000"))
+        };
         let mut base = Url::parse(server).map_err(|error| wrong(&error.to_string()))?;
         if !matches!(base.scheme(), "http" | "https") || base.host_str().is_none() {
             return Err(wrong("it is not an http or https URL"));
@@ -102,7 +105,9 @@ impl Client {
             value.set_sensitive(true);
             Ok(value)
         });
-        let http = outbound::client_by_proxy(|builder| builder.connect_timeout(CONNECT_LIMIT).tcp_nodelay(true));
+        let settings = |builder: ClientBuilder| builder.connect_timeout(CONNECT_LIMIT).tcp_nodelay(true);
+        // A proxy would look for this machine's addresses on its own machine.
+        let http = if is_loopback(&base) { outbound::client(settings) } else { outbound::client_by_proxy(settings) };
         let http = http.map_err(|error| Error::Usage(format!("this machine's TLS can't be set up: {error}")))?;
         Ok(Self { http, base, key: key.transpose()? })
     }
@@ -187,12 +192,39 @@ impl Client {
         let server = self.server();
         Error::Unreachable(if error.is_timeout() && !error.is_connect() {
             format!("{server} did not answer within {} s", limit.as_secs())
+        } else if self.base.scheme() == "https" && is_not_tls(error) {
+            let http = server.replacen("https", "http", 1);
+            return Error::Usage(format!("{server} does not speak https there, probably http: give the address {http}"));
         } else if error.is_connect() {
             format!("can't connect to {server}: {}; is the server running there?", cause(error))
         } else {
             format!("the connection to {server} broke: {}", cause(error))
         })
     }
+}
+
+/// The address without the user and the password that it may contain.
+fn without_password(server: &str) -> String {
+    let start = server.find("://").map_or(0, |at| at + 3);
+    let end = server[start..].find(['/', '?', '#']).map_or(server.len(), |at| start + at);
+    match server[start..end].rfind('@') {
+        Some(at) => format!("{}****{}", &server[..start], &server[start + at..]),
+        None => server.to_owned(),
+    }
+}
+
+fn is_loopback(url: &Url) -> bool {
+    match url.host() {
+        Some(Host::Domain(name)) => name == "localhost" || name.ends_with(".localhost"),
+        Some(Host::Ipv4(address)) => address.is_loopback(),
+        Some(Host::Ipv6(address)) => address.is_loopback(),
+        None => false,
+    }
+}
+
+/// Whether the other side has answered the beginning of TLS with something else.
+fn is_not_tls(error: &reqwest::Error) -> bool {
+    error.is_connect() && cause(error).contains("InvalidContentType")
 }
 
 impl Answer {
@@ -216,6 +248,14 @@ fn refusal(status: u16, headers: &HeaderMap, body: &[u8]) -> Error {
     let seconds = headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
     let message = match (status, message(status, body)) {
         (401, _) => "the server needs a key, or the given key is wrong: set it with --key-file or BLOOM_KEY".to_owned(),
+        (429, message) => match headers.get("ratelimit-limit").and_then(|limit| limit.to_str().ok()) {
+            Some(limit) => {
+                format!(
+                    "{message} (the server allows {limit} calls a minute: RATE_LIMIT_PER_MINUTE, for workers WORKER_RATE_LIMIT_PER_MINUTE)"
+                )
+            }
+            None => message,
+        },
         (403, message) => format!("this key does not allow the call: {message}"),
         (_, message) => message,
     };
@@ -264,9 +304,18 @@ mod tests {
         let server = |url: &str| Client::new(url, None).map(|client| client.server().to_owned()).map_err(|error| error.to_string());
         assert_eq!(server("http://h:5000").unwrap(), "http://h:5000");
         assert_eq!(server("https://h/bloom/?x#y").unwrap(), "https://h/bloom");
-        for wrong in ["h:5000", "ftp://h", "5000", "", "http://me:secret@h"] {
+        for wrong in ["h:5000", "ftp://h", "5000", "", "http://me:secret@h", "ftp://me:secret@h/x", "me:secret@h", "http://me:s/ecret@h"] {
             assert!(!server(wrong).unwrap_err().contains("secret"), "{wrong}");
         }
+        assert_eq!(without_password("ftp://me:secret@h/x@y"), "ftp://****@h/x@y");
+        assert_eq!(without_password("http://h/x@y"), "http://h/x@y");
+    }
+
+    #[test]
+    fn a_limit_is_told_by_the_name_of_its_setting() {
+        let headers = HeaderMap::from_iter([(HeaderName::from_static("ratelimit-limit"), HeaderValue::from_static("100"))]);
+        let told = refusal(429, &headers, br#"{"error": "Too many requests"}"#).to_string();
+        assert!(told.starts_with("Too many requests (the server allows 100 calls a minute: RATE_LIMIT_PER_MINUTE"), "{told}");
     }
 
     #[test]

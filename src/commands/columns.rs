@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::show::{Column, Kind};
+use super::table::{Column, Kind};
 use super::term;
 use super::when::{span_text, time_text};
 use bloom_api::answers::{Audit, Lease, Worker};
@@ -14,24 +14,30 @@ use bloom_api::words::Word;
 use bloom_core::Ms;
 use bloom_core::task::{LeaseStatus, Status};
 
+/// The usual and the least width of a prompt.
 const PROMPT: usize = 40;
+const LEAST_TEXT: usize = 10;
 const WIDE_TEXT: usize = 120;
+/// Wider than any terminal, so that it is the terminal that decides.
+const MAX_TEXT: usize = 1000;
+const WHOLE: usize = usize::MAX;
 
 pub static TASKS: Kind<Task> = Kind {
     columns: &[
         Column::new("ID", |task, _| task.id.to_string()),
         Column::new("STATUS", status_of_task),
-        Column::new("AGENT", |task, _| task.agent_slug.to_string()),
-        Column::new("WORKER", |task, _| given(&task.worker_id)),
-        Column::new("ATTEMPTS", |task, _| format!("{}/{}", task.attempts, task.max_attempts)),
-        Column::new("AGE", |task, now| age(task.created_at, now)),
-        Column::new("REASON", |task, _| reason(task)),
-        Column::wide("PRIORITY", |task, _| task.priority.to_string()),
+        Column::new("AGENT", |task: &Task, _| task.agent_slug.to_string()).spare(4),
+        Column::new("WORKER", |task: &Task, _| given(&task.worker_id)).spare(3),
+        Column::new("ATTEMPTS", |task: &Task, _| format!("{}/{}", task.attempts, task.max_attempts)).spare(5).by(|task| task.attempts),
+        Column::new("AGE", |task: &Task, now| age(task.created_at, now)).spare(1).by(|task| -task.created_at),
+        Column::new("REASON", |task: &Task, _| reason(task)).spare(2),
+        Column::wide("PRIORITY", |task: &Task, _| task.priority.to_string()).by(|task| task.priority),
         Column::wide("CONTEXT", |task, _| task.context_id.to_string()),
         Column::wide("MODEL", |task, _| given(&task.model)),
-        Column::wide("COST", |task, _| task.usage.map(|usage| dollars(usage.cost_usd)).unwrap_or_default()),
+        Column::wide("COST", |task: &Task, _| task.usage.map(|usage| dollars(usage.cost_usd)).unwrap_or_default())
+            .by(|task| task.usage.map_or(-1, |usage| millionths(usage.cost_usd))),
         Column::wide("LABELS", |task, _| task.labels.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(",")),
-        Column::new("PROMPT", |task, _| term::short(&task.prompt, PROMPT)),
+        Column::new("PROMPT", |task: &Task, _| term::short(&task.prompt, MAX_TEXT)).cut(LEAST_TEXT, PROMPT),
     ],
     name: |task| task.id.to_string(),
 };
@@ -40,16 +46,20 @@ pub static WORKERS: Kind<Worker> = Kind {
     columns: &[
         Column::new("NAME", |worker, _| worker.id.to_string()),
         Column::new("STATUS", status_of_worker),
-        Column::new("LEASES", |worker, _| format!("{}/{}", worker.active_leases, worker.capabilities.max_concurrency)),
-        Column::new("AGENTS", |worker, _| worker.capabilities.agents.as_ref().map_or_else(|| "all".to_owned(), |agents| agents.join(","))),
-        Column::new("SEEN", |worker, now| age(worker.last_heartbeat, now)),
-        Column::new("VERSION", |worker, _| worker.agent_version.to_string()),
+        Column::new("LEASES", |worker: &Worker, _| format!("{}/{}", worker.active_leases, worker.capabilities.max_concurrency))
+            .by(|worker| worker.active_leases),
+        Column::new("AGENTS", |worker: &Worker, _| {
+            worker.capabilities.agents.as_ref().map_or_else(|| "all".to_owned(), |agents| agents.join(","))
+        })
+        .cut(LEAST_TEXT, WHOLE),
+        Column::new("SEEN", |worker: &Worker, now| age(worker.last_heartbeat, now)).spare(1).by(|worker| -worker.last_heartbeat),
+        Column::new("VERSION", |worker: &Worker, _| worker.agent_version.to_string()).spare(2),
         Column::wide("DISPATCH", |worker, _| worker.dispatch.to_string()),
         Column::wide("URL", |worker, _| worker.url.to_string()),
         Column::wide("OS", |worker, _| term::short(&worker.os_info, PROMPT)),
         Column::wide("ADDRESSES", |worker, _| worker.ip_addrs.join(",")),
         Column::wide("LABELS", |worker, _| worker.capabilities.labels.join(",")),
-        Column::wide("AGE", |worker, now| age(worker.registered_at, now)),
+        Column::wide("AGE", |worker: &Worker, now| age(worker.registered_at, now)).by(|worker| -worker.registered_at),
     ],
     name: |worker| worker.id.to_string(),
 };
@@ -67,18 +77,20 @@ pub static QUEUES: Kind<Queue> = Kind {
 
 pub static LEASES: Kind<Lease> = Kind {
     columns: &[
-        Column::new("ID", |lease, _| lease.id.to_string()),
+        Column::new("ID", |lease: &Lease, _| lease.id.to_string()).cut(LEAST_TEXT, WHOLE),
         Column::new("TASK", |lease, _| lease.task_id.to_string()),
         Column::new("WORKER", |lease, _| lease.worker_id.to_string()),
         Column::new("STATUS", |lease, _| lease.status.to_string()),
-        Column::new("AGE", |lease, now| age(lease.started_at, now)),
-        Column::new("EXPIRES", |lease, now| match lease.expires_at {
+        Column::new("AGE", |lease: &Lease, now| age(lease.started_at, now)).spare(2).by(|lease| -lease.started_at),
+        Column::new("EXPIRES", |lease: &Lease, now| match lease.expires_at {
             _ if lease.status != LeaseStatus::Active => String::new(),
             at if at > now => format!("in {}", span_text(at - now)),
             _ => "now".to_owned(),
-        }),
-        Column::wide("SEEN", |lease, now| age(lease.last_heartbeat, now)),
-        Column::wide("TTL", |lease, _| format!("{}s", lease.ttl_seconds)),
+        })
+        .spare(1)
+        .by(|lease| lease.expires_at),
+        Column::wide("SEEN", |lease: &Lease, now| age(lease.last_heartbeat, now)).by(|lease| -lease.last_heartbeat),
+        Column::wide("TTL", |lease: &Lease, _| format!("{}s", lease.ttl_seconds)).by(|lease| lease.ttl_seconds),
         Column::wide("CONTEXT", |lease, _| lease.context_id.to_string()),
     ],
     name: |lease| lease.id.to_string(),
@@ -88,21 +100,21 @@ pub static AUDIT: Kind<Audit> = Kind {
     columns: &[
         Column::new("TIME", |entry, _| time_text(entry.timestamp)),
         Column::new("ACTION", |entry, _| entry.action.to_string()),
-        Column::new("ACTOR", |entry, _| entry.actor.to_string()),
-        Column::new("ENTITY", |entry, _| format!("{}/{}", entry.entity_type, entry.entity_id)),
+        Column::new("ACTOR", |entry: &Audit, _| entry.actor.to_string()).spare(1),
+        Column::new("ENTITY", |entry: &Audit, _| format!("{}/{}", entry.entity_type, entry.entity_id)).cut(LEAST_TEXT, WHOLE),
         Column::wide("REQUEST", |entry, _| given(&entry.request_id)),
-        Column::new("DETAIL", |entry, _| term::short(&entry.detail, WIDE_TEXT)),
+        Column::new("DETAIL", |entry: &Audit, _| term::short(&entry.detail, MAX_TEXT)).cut(LEAST_TEXT, WIDE_TEXT),
     ],
     name: |entry| entry.id.to_string(),
 };
 
 pub static USAGE: Kind<UsageRow> = Kind {
     columns: &[
-        Column::new("KEY", |row, _| row.key.to_string()),
-        Column::new("RUNS", |row, _| row.runs.to_string()),
-        Column::new("INPUT_TOKENS", |row, _| row.input_tokens.to_string()),
-        Column::new("OUTPUT_TOKENS", |row, _| row.output_tokens.to_string()),
-        Column::new("COST", |row, _| dollars(row.cost_usd)),
+        Column::new("KEY", |row: &UsageRow, _| row.key.to_string()).cut(LEAST_TEXT, WHOLE),
+        Column::new("RUNS", |row: &UsageRow, _| row.runs.to_string()).by(|row| row.runs),
+        Column::new("INPUT_TOKENS", |row: &UsageRow, _| row.input_tokens.to_string()).by(|row| row.input_tokens),
+        Column::new("OUTPUT_TOKENS", |row: &UsageRow, _| row.output_tokens.to_string()).by(|row| row.output_tokens),
+        Column::new("COST", |row: &UsageRow, _| dollars(row.cost_usd)).by(|row| millionths(row.cost_usd)),
     ],
     name: |row| row.key.to_string(),
 };
@@ -202,6 +214,10 @@ fn reason(task: &Task) -> String {
 
 fn age(at: Ms, now: Ms) -> String {
     span_text((now - at).max(0))
+}
+
+fn millionths(usd: f64) -> i64 {
+    (usd * 1e6) as i64
 }
 
 fn dollars(usd: f64) -> String {

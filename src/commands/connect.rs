@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use backon::{ExponentialBuilder, Retryable};
 use clap::Args;
+use clap_complete::ArgValueCandidates;
 use reqwest::Method;
 use secrecy::SecretString;
 use serde::Serialize;
@@ -41,7 +42,7 @@ pub struct Connection {
     #[arg(long, global = true, value_name = "FILE")]
     key_file: Option<PathBuf>,
     /// Take the server and the key from this context; see `bloom-runtime context` [env: BLOOM_CONTEXT] [default: the context in use]
-    #[arg(long, global = true, value_name = "NAME")]
+    #[arg(long, global = true, value_name = "NAME", add = ArgValueCandidates::new(context_file::names))]
     use_context: Option<String>,
 }
 
@@ -52,6 +53,19 @@ struct Target {
 }
 
 impl Connection {
+    /// The flags in an unfinished command line, for completions.
+    pub fn of_words(words: &[String]) -> Self {
+        let value = |flag: &str| {
+            let at = words.iter().position(|word| word.starts_with(flag))?;
+            match words[at].strip_prefix(flag)?.strip_prefix('=') {
+                Some(value) => Some(value.to_owned()),
+                None => words.get(at + 1).cloned(),
+            }
+        };
+        let key = value("--key").filter(|_| words.iter().any(|word| word == "--key")).map(SecretString::from);
+        Self { server: value("--server"), key, key_file: value("--key-file").map(PathBuf::from), use_context: value("--use-context") }
+    }
+
     /// # Errors
     /// Flags or variables contradict each other, or can't be used.
     pub fn server(&self) -> Result<Server, CommandError> {
@@ -133,6 +147,27 @@ impl Server {
     /// The call failed.
     pub async fn get(&self, path: &str) -> Result<Value, CommandError> {
         self.call(Again::Busy, || self.client.get(path)).await.map_err(failed)
+    }
+
+    /// The objects with these names, without those that do not exist; the error then names all that are missing.
+    ///
+    /// # Errors
+    /// A call failed for another reason.
+    pub async fn get_each(
+        &self,
+        names: &[String],
+        path: impl Fn(&str) -> String,
+    ) -> Result<(Vec<Value>, Result<(), CommandError>), CommandError> {
+        let (mut found, mut missing) = (Vec::new(), Vec::new());
+        for name in names {
+            let path = path(name);
+            match self.call(Again::Busy, || self.client.get(&path)).await {
+                Ok(thing) => found.push(thing),
+                Err(error) if error.status() == Some(404) => missing.push(failed(error).about(name).message),
+                Err(error) => return Err(failed(error).about(name)),
+            }
+        }
+        Ok((found, if missing.is_empty() { Ok(()) } else { Err(missing.join("\n").into()) }))
     }
 
     /// # Errors

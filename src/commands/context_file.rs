@@ -6,6 +6,7 @@ use std::io::Write;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use clap_complete::CompletionCandidate;
 use secrecy::SecretString;
 use serde::{Deserialize, Serialize};
 
@@ -54,6 +55,12 @@ pub fn path(environment: &Environment) -> Option<PathBuf> {
     let given = environment.get("XDG_CONFIG_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
     let dir = given.or_else(|| Some(PathBuf::from(environment.get("HOME")?).join(".config")))?;
     Some(dir.join("bloom-runtime/config.toml"))
+}
+
+/// The names of the contexts, for completions.
+pub fn names() -> Vec<CompletionCandidate> {
+    let contexts = path(&Environment::of_process()).and_then(|path| Contexts::read(&path).ok());
+    contexts.into_iter().flat_map(|contexts| contexts.contexts.into_keys()).map(CompletionCandidate::new).collect()
 }
 
 impl Contexts {

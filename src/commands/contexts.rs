@@ -3,10 +3,11 @@
 use std::path::PathBuf;
 
 use clap::Subcommand;
+use clap_complete::ArgValueCandidates;
 use secrecy::{ExposeSecret, SecretString};
 
 use super::connect::failed;
-use super::context_file::{Contexts, ServerContext, path};
+use super::context_file::{Contexts, ServerContext, names, path};
 use super::show::{self, Form, Shown};
 use super::{columns, term};
 use crate::CommandError;
@@ -20,6 +21,7 @@ pub enum ContextCommand {
     /// Use this context from now on
     Use {
         /// As `context list` shows it
+        #[arg(add = ArgValueCandidates::new(names))]
         name: String,
     },
     /// Add a context, or replace one
@@ -43,6 +45,7 @@ pub enum ContextCommand {
     /// Remove a context
     Rm {
         /// As `context list` shows it
+        #[arg(add = ArgValueCandidates::new(names))]
         name: String,
     },
 }

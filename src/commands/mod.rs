@@ -3,17 +3,24 @@
 //! Data goes to standard output, everything else to standard error, so that a pipe gets only the data.
 
 mod columns;
+mod complete;
 mod connect;
 mod context_file;
 mod contexts;
 mod error;
+mod form;
+mod interrupt;
 mod key;
 mod key_file;
+mod progress;
 mod queue;
 mod records;
 mod show;
+mod stats;
+mod table;
 mod task;
 pub mod term;
+mod trouble;
 mod when;
 mod worker;
 
@@ -28,6 +35,7 @@ pub use key_file::read_key;
 use queue::QueueCommand;
 use records::{AuditArgs, LeaseCommand, UsageArgs};
 use show::Shown;
+use stats::{Every, StatsArgs};
 use task::TaskCommand;
 use worker::WorkerCommand;
 
@@ -82,6 +90,17 @@ pub enum Command {
     /// Count tasks, leases and workers
     Stats {
         #[command(flatten)]
+        args: StatsArgs,
+        #[command(flatten)]
+        to: Connection,
+        #[command(flatten)]
+        shown: Shown,
+    },
+    /// Show the counts of tasks, leases and workers again and again; the same as `stats --watch`
+    Top {
+        #[command(flatten)]
+        every: Every,
+        #[command(flatten)]
         to: Connection,
         #[command(flatten)]
         shown: Shown,
@@ -128,13 +147,18 @@ pub enum Command {
 /// # Errors
 /// The command failed, or its flags contradict each other.
 pub async fn run(command: Command) -> Result<(), CommandError> {
+    interrupt::always(run_command(command)).await
+}
+
+async fn run_command(command: Command) -> Result<(), CommandError> {
     match command {
         Command::Task { action, to, shown } => task::run(action, &to.server()?, shown).await,
         Command::Worker { action, to, shown } => worker::run(action, &to.server()?, shown).await,
         Command::Queue { action, to, shown } => queue::run(action, &to.server()?, shown).await,
         Command::Lease { action, to, shown } => records::leases(action, &to.server()?, shown).await,
         Command::Audit { args, to, shown } => records::audit(args, &to.server()?, shown).await,
-        Command::Stats { to, shown } => records::stats(&to.server()?, shown).await,
+        Command::Stats { args, to, shown } => stats::run(args, &to.server()?, shown).await,
+        Command::Top { every, to, shown } => stats::watch(&every, &to.server()?, shown).await,
         Command::Usage { args, to, shown } => records::usage(args, &to.server()?, shown).await,
         Command::Key { action, to, shown } => key::run(action, &to.server()?, shown).await,
         Command::Context { action, shown } => contexts::run(action, shown),

@@ -3,8 +3,9 @@
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Subcommand};
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 
-use super::connect::{Server, failed, read, with_query};
+use super::connect::{Server, failed, with_query};
 use super::show::{self, Form, Kind, Shown};
 use super::{columns, term, when};
 use crate::CommandError;
@@ -14,16 +15,40 @@ use bloom_core::task::LeaseStatus;
 /// The maximum number of rows of a list, over all its pages.
 pub const MAX_ROWS: u64 = 100_000;
 
-#[derive(Args, Clone, Copy, Debug)]
+/// Which rows of a list are shown, and in which order.
+#[derive(Args, Clone, Debug)]
 pub struct Limit {
     /// Maximum number of rows
-    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..=MAX_ROWS))]
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..=MAX_ROWS))]
     limit: u64,
+    /// Sort these rows by a column of the table, such as age; -age sorts descending
+    #[arg(long, value_name = "COLUMN", allow_hyphen_values = true)]
+    sort: Option<String>,
 }
 
 impl Limit {
-    pub fn rows(self) -> usize {
+    pub fn rows(&self) -> usize {
         self.limit as usize
+    }
+
+    /// Sorts and shows rows of a list, and says if there are more of them.
+    ///
+    /// # Errors
+    /// There is no such column to sort by, or the output can't be written.
+    pub fn show<T: DeserializeOwned>(
+        &self,
+        (mut rows, more): (Vec<Value>, bool),
+        shown: Shown,
+        kind: &'static Kind<T>,
+    ) -> Result<(), CommandError> {
+        if let Some(column) = &self.sort {
+            kind.sort(&mut rows, column)?;
+        }
+        show::list(shown.form_or(Form::Table), kind, &rows)?;
+        if more {
+            term::note(&format!("These are the newest {}; there are more, use a higher --limit.", rows.len()));
+        }
+        Ok(())
     }
 }
 
@@ -76,20 +101,7 @@ pub async fn pages<T: DeserializeOwned>(
     shown: Shown,
     kind: &'static Kind<T>,
 ) -> Result<(), CommandError> {
-    let (rows, more) = server.list(path, query, limit.rows()).await.map_err(failed)?;
-    show::list(shown.form_or(Form::Table), kind, &rows)?;
-    if more {
-        term::note(&format!("These are the newest {}; there are more, use a higher --limit.", rows.len()));
-    }
-    Ok(())
-}
-
-pub async fn stats(server: &Server, shown: Shown) -> Result<(), CommandError> {
-    let stats = server.get("api/runtime/stats").await?;
-    match shown.form_or(Form::Table) {
-        form @ (Form::Json | Form::Yaml) => show::as_it_came(form, &stats),
-        form => show::table(form, &columns::STATS, &columns::stats_rows(&read(&stats)?)),
-    }
+    limit.show(server.list(path, query, limit.rows()).await.map_err(failed)?, shown, kind)
 }
 
 pub async fn usage(UsageArgs { from, to, by }: UsageArgs, server: &Server, shown: Shown) -> Result<(), CommandError> {

@@ -1,68 +1,43 @@
-//! Prints the server's answers: as tables, or as JSON, YAML or names for programs.
+//! Prints the server's answers: as tables, or as JSON, YAML, values or names for programs.
 
-use anstyle::{AnsiColor, Style};
-use clap::{Args, ValueEnum};
+use clap::Args;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use unicode_width::UnicodeWidthStr;
 
 use super::connect::read;
+pub use super::form::Form;
+use super::form::FormParser;
+pub use super::table::Kind;
+use super::table::{Layout, Table};
 use super::{term, when};
 use crate::CommandError;
-use bloom_core::Ms;
 
 #[derive(Args, Clone, Copy, Debug)]
 pub struct Shown {
     /// Output format
-    #[arg(short, long, global = true, value_enum, value_name = "FORM", help_heading = "Output")]
+    #[arg(short, long, global = true, value_parser = FormParser, value_name = "FORM", help_heading = "Output")]
     output: Option<Form>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Form {
-    /// A table
-    Table,
-    /// A table with more columns
-    Wide,
-    /// The objects as the server sent them; lists as an array
-    Json,
-    Yaml,
-    /// Ids or names, one per line
-    Name,
+    /// Print tables without their titles
+    #[arg(long, global = true, help_heading = "Output")]
+    no_headers: bool,
 }
 
 impl Shown {
     pub fn form(self) -> Option<Form> {
-        self.output
+        self.output.map(|form| self.titled(form))
     }
 
     pub fn form_or(self, usual: Form) -> Form {
-        self.output.unwrap_or(usual)
-    }
-}
-
-/// A kind of object, with its columns in tables.
-pub struct Kind<T: 'static> {
-    pub columns: &'static [Column<T>],
-    /// The id or name that `-o name` prints.
-    pub name: fn(&T) -> String,
-}
-
-pub struct Column<T> {
-    pub title: &'static str,
-    pub is_wide: bool,
-    pub cell: fn(&T, Ms) -> String,
-}
-
-impl<T> Column<T> {
-    pub const fn new(title: &'static str, cell: fn(&T, Ms) -> String) -> Self {
-        Self { title, is_wide: false, cell }
+        self.titled(self.output.unwrap_or(usual))
     }
 
-    /// A column that only wide tables have.
-    pub const fn wide(title: &'static str, cell: fn(&T, Ms) -> String) -> Self {
-        Self { title, is_wide: true, cell }
+    fn titled(self, form: Form) -> Form {
+        match form {
+            Form::Table if self.no_headers => Form::Bare,
+            Form::Wide if self.no_headers => Form::WideBare,
+            form => form,
+        }
     }
 }
 
@@ -71,10 +46,7 @@ impl<T> Column<T> {
 /// # Errors
 /// A row is not of this kind, or the output can't be written.
 pub fn list<T: DeserializeOwned>(form: Form, kind: &'static Kind<T>, rows: &[Value]) -> Result<(), CommandError> {
-    match form {
-        Form::Json | Form::Yaml => as_it_came(form, &rows),
-        Form::Name | Form::Table | Form::Wide => table(form, kind, &read_all(rows)?),
-    }
+    if form.is_data() { as_it_came(form, &rows) } else { table(form, kind, &read_all(rows)?) }
 }
 
 /// Prints a list as a table or as names.
@@ -89,9 +61,7 @@ pub fn table<T>(form: Form, kind: &'static Kind<T>, rows: &[T]) -> Result<(), Co
         term::note("Nothing found.");
         return Ok(());
     }
-    let mut table = Table::new(kind, form);
-    let text = table.head(rows) + &table.rows(rows);
-    term::print(&text)
+    term::print(&Table::new(kind, layout(form)).first(rows, when::now()))
 }
 
 fn read_all<T: DeserializeOwned>(rows: &[Value]) -> Result<Vec<T>, CommandError> {
@@ -103,10 +73,24 @@ fn read_all<T: DeserializeOwned>(rows: &[Value]) -> Result<Vec<T>, CommandError>
 /// # Errors
 /// The output can't be written.
 pub fn one<T: DeserializeOwned>(form: Form, kind: &'static Kind<T>, thing: &Value) -> Result<(), CommandError> {
-    match form {
-        Form::Json | Form::Yaml => as_it_came(form, thing),
-        _ => list(form, kind, std::slice::from_ref(thing)),
+    if form.is_data() { as_it_came(form, thing) } else { list(form, kind, std::slice::from_ref(thing)) }
+}
+
+/// Prints those objects that were found of those that were named, and then fails if some were not.
+///
+/// # Errors
+/// Some were not found, or the output can't be written.
+pub fn found<T: DeserializeOwned>(
+    form: Form,
+    kind: &'static Kind<T>,
+    (things, all): (Vec<Value>, Result<(), CommandError>),
+) -> Result<(), CommandError> {
+    match (things.as_slice(), &all) {
+        ([], Err(_)) => {}
+        (things, Err(_)) => list(form, kind, things)?,
+        (things, Ok(())) => some(form, kind, things)?,
     }
+    all
 }
 
 /// Prints the objects that were requested one by one: a single one as an object, several as a list.
@@ -117,20 +101,33 @@ pub fn some<T: DeserializeOwned>(form: Form, kind: &'static Kind<T>, things: &[V
     if let [thing] = things { one(form, kind, thing) } else { list(form, kind, things) }
 }
 
-/// Prints any value, as YAML or as JSON.
+/// Prints any value in a format for programs: with `-o jsonpath` what the path finds in it, else the value itself.
 ///
 /// # Errors
 /// The output can't be written.
 pub fn as_it_came(form: Form, value: &impl Serialize) -> Result<(), CommandError> {
-    if form == Form::Yaml {
-        return term::print_foreign(&yaml(value)?);
-    }
-    let json = serde_json::to_string_pretty(value).map_err(|error| format!("this is not JSON: {error}"))?;
-    term::print_foreign(&format!("{json}\n"))
+    let value = serde_json::to_value(value).map_err(|error| format!("this is not JSON: {error}"))?;
+    term::print_foreign(&form.data(&value)?)
 }
 
-fn yaml(value: &impl Serialize) -> Result<String, CommandError> {
-    Ok(serde_norway::to_string(value).map_err(|error| format!("this can't be written as YAML: {error}"))?)
+/// Prints one of several values as they arrive: one line per value as JSON, one document per value as YAML.
+///
+/// # Errors
+/// The output can't be written.
+pub fn one_of_many(form: Form, value: &Value) -> Result<(), CommandError> {
+    let text = match form {
+        Form::Json => Form::Jsonl.data(value)?,
+        Form::Yaml => format!("---\n{}", form.data(value)?),
+        form => form.data(value)?,
+    };
+    term::print_foreign(&text)
+}
+
+fn layout(form: Form) -> Layout {
+    // A table with all columns is left as it is: lines that are too long wrap.
+    let is_wide = matches!(form, Form::Wide | Form::WideBare);
+    let width = term::out_width().filter(|_| !is_wide);
+    Layout { is_wide, has_titles: matches!(form, Form::Table | Form::Wide), width, has_colors: term::has_colors() }
 }
 
 fn names<T>(kind: &Kind<T>, rows: &[T]) -> Result<(), CommandError> {
@@ -142,7 +139,7 @@ fn names<T>(kind: &Kind<T>, rows: &[T]) -> Result<(), CommandError> {
 pub struct Feed<T: 'static> {
     form: Form,
     kind: &'static Kind<T>,
-    /// Its columns never become narrower.
+    /// Made for the first rows.
     table: Option<Table<T>>,
 }
 
@@ -151,135 +148,23 @@ impl<T: DeserializeOwned> Feed<T> {
         Self { form, kind, table: None }
     }
 
-    /// Prints one line per object as JSON, and one document per object as YAML.
-    ///
     /// # Errors
     /// A row is not of this kind, or the output can't be written.
     pub fn print(&mut self, rows: &[Value]) -> Result<(), CommandError> {
-        match self.form {
-            Form::Json => term::print_foreign(&rows.iter().map(|row| format!("{row}\n")).collect::<String>()),
-            Form::Yaml => rows.iter().try_for_each(|row| term::print_foreign(&format!("---\n{}", yaml(row)?))),
-            Form::Name => names(self.kind, &read_all(rows)?),
-            Form::Table | Form::Wide => {
-                let rows = read_all(rows)?;
-                let mut text = String::new();
-                let table = self.table.get_or_insert_with(|| {
-                    let mut table = Table::new(self.kind, self.form);
-                    text = table.head(&rows);
-                    table
-                });
-                term::print(&(text + &table.rows(&rows)))
+        if self.form.is_data() {
+            return rows.iter().try_for_each(|row| one_of_many(self.form, row));
+        }
+        let rows = read_all(rows)?;
+        if self.form == Form::Name {
+            return names(self.kind, &rows);
+        }
+        let now = when::now();
+        match &mut self.table {
+            Some(table) => term::print(&table.rows(&rows, now)),
+            None => {
+                let table = self.table.insert(Table::new(self.kind, layout(self.form)));
+                term::print(&table.first(&rows, now))
             }
         }
-    }
-}
-
-struct Table<T: 'static> {
-    columns: Vec<&'static Column<T>>,
-    widths: Vec<usize>,
-    has_colors: bool,
-    now: Ms,
-}
-
-impl<T> Table<T> {
-    fn new(kind: &'static Kind<T>, form: Form) -> Self {
-        let columns: Vec<_> = kind.columns.iter().filter(|column| form == Form::Wide || !column.is_wide).collect();
-        let widths = columns.iter().map(|column| column.title.width()).collect();
-        Self { columns, widths, has_colors: term::has_colors(), now: when::now() }
-    }
-
-    /// The titles, with columns that are wide enough for these rows.
-    fn head(&mut self, rows: &[T]) -> String {
-        for row in rows {
-            self.fit(&self.cells(row));
-        }
-        let titles: Vec<String> = self.columns.iter().map(|column| column.title.to_owned()).collect();
-        self.line(&titles, false)
-    }
-
-    fn rows(&mut self, rows: &[T]) -> String {
-        self.now = when::now();
-        let mut text = String::new();
-        for row in rows {
-            let cells = self.cells(row);
-            self.fit(&cells);
-            text.push_str(&self.line(&cells, self.has_colors));
-        }
-        text
-    }
-
-    fn cells(&self, row: &T) -> Vec<String> {
-        let shown = |column: &&'static Column<T>| {
-            let text = term::line(&(column.cell)(row, self.now));
-            if text.is_empty() { "-".to_owned() } else { text }
-        };
-        self.columns.iter().map(shown).collect()
-    }
-
-    fn fit(&mut self, cells: &[String]) {
-        for (width, cell) in self.widths.iter_mut().zip(cells) {
-            *width = (*width).max(cell.width());
-        }
-    }
-
-    fn line(&self, cells: &[String], is_colored: bool) -> String {
-        let mut line = String::new();
-        for (at, cell) in cells.iter().enumerate() {
-            let style = if is_colored && self.columns[at].title == "STATUS" { style_of(cell) } else { Style::new() };
-            line.push_str(&format!("{style}{cell}{style:#}"));
-            if at + 1 < cells.len() {
-                let gap = self.widths[at].saturating_sub(cell.width()) + 3;
-                line.extend(std::iter::repeat_n(' ', gap));
-            }
-        }
-        line.push('\n');
-        line
-    }
-}
-
-/// The color of a status.
-fn style_of(status: &str) -> Style {
-    let color = match status.split(',').next().unwrap_or_default() {
-        "completed" | "online" | "success" => AnsiColor::Green,
-        "failed" | "dead" | "error" | "offline" | "expired" => AnsiColor::Red,
-        "leased" | "running" | "active" | "syncing" => AnsiColor::Cyan,
-        "cancelled" | "unknown" => AnsiColor::Yellow,
-        _ => return Style::new(),
-    };
-    color.on_default()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use serde_json::json;
-
-    static THINGS: Kind<Value> = Kind {
-        columns: &[
-            Column::new("NAME", |row, _| row["name"].as_str().unwrap_or_default().to_owned()),
-            Column::wide("NOTE", |row, _| row["note"].as_str().unwrap_or_default().to_owned()),
-            Column::new("STATUS", |row, _| row["status"].as_str().unwrap_or_default().to_owned()),
-        ],
-        name: |row| row["name"].as_str().unwrap_or_default().to_owned(),
-    };
-
-    fn table(form: Form, rows: &[Value]) -> String {
-        let mut table = Table::new(&THINGS, form);
-        table.has_colors = false;
-        table.head(rows) + &table.rows(rows)
-    }
-
-    #[test]
-    fn columns_stand_below_their_titles() {
-        let rows = [json!({ "name": "a", "status": "dead" }), json!({ "name": "日本語", "note": "x\ny\u{1b}", "status": "" })];
-        assert_eq!(table(Form::Table, &rows), "NAME     STATUS\na        dead\n日本語   -\n");
-        assert_eq!(table(Form::Wide, &rows), "NAME     NOTE        STATUS\na        -           dead\n日本語   x y\\u{1b}   -\n");
-    }
-
-    #[test]
-    fn only_a_status_has_a_colour() {
-        let mut table = Table::new(&THINGS, Form::Table);
-        table.has_colors = true;
-        assert_eq!(table.rows(&[json!({ "name": "dead", "status": "dead" })]), "dead   \u{1b}[31mdead\u{1b}[0m\n");
     }
 }

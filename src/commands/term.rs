@@ -50,6 +50,12 @@ pub fn is_out_terminal() -> bool {
     stdout().is_terminal()
 }
 
+/// The width of the terminal; 80 if it does not tell. `None`: standard output is not a terminal.
+pub fn out_width() -> Option<usize> {
+    let told = rustix::termios::tcgetwinsize(stdout()).map_or(0, |size| usize::from(size.ws_col));
+    is_out_terminal().then_some(if told == 0 { 80 } else { told })
+}
+
 pub fn is_err_terminal() -> bool {
     stderr().is_terminal()
 }

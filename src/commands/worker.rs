@@ -1,12 +1,13 @@
 //! `worker`: shows workers, takes them out of service and back, and removes them.
 
 use clap::Subcommand;
+use clap_complete::ArgValueCandidates;
 use serde_json::json;
 
 use super::connect::Server;
 use super::records::{self, Limit};
 use super::show::{self, Form, Shown};
-use super::{columns, term};
+use super::{columns, complete, term};
 use crate::CommandError;
 use bloom_client::part;
 
@@ -20,25 +21,25 @@ pub enum WorkerCommand {
     /// Show workers; with -o json also their active leases
     Get {
         /// Names, as `worker list` shows them
-        #[arg(required = true, value_name = "NAME")]
+        #[arg(required = true, value_name = "NAME", add = ArgValueCandidates::new(complete::workers))]
         names: Vec<String>,
     },
     /// Give workers no new tasks; their running tasks go on
     Cordon {
         /// Names, as `worker list` shows them
-        #[arg(required = true, value_name = "NAME")]
+        #[arg(required = true, value_name = "NAME", add = ArgValueCandidates::new(complete::workers))]
         names: Vec<String>,
     },
     /// Give workers tasks again, after cordon or drain
     Uncordon {
         /// Names, as `worker list` shows them
-        #[arg(required = true, value_name = "NAME")]
+        #[arg(required = true, value_name = "NAME", add = ArgValueCandidates::new(complete::workers))]
         names: Vec<String>,
     },
     /// Give workers no new tasks, and tell them to finish or hand back those that they have
     Drain {
         /// Names, as `worker list` shows them
-        #[arg(required = true, value_name = "NAME")]
+        #[arg(required = true, value_name = "NAME", add = ArgValueCandidates::new(complete::workers))]
         names: Vec<String>,
     },
     /// Remove workers; their tasks go back to the queue
@@ -47,7 +48,7 @@ pub enum WorkerCommand {
     /// read the next time.
     Rm {
         /// Names, as `worker list` shows them
-        #[arg(required = true, value_name = "NAME")]
+        #[arg(required = true, value_name = "NAME", add = ArgValueCandidates::new(complete::workers))]
         names: Vec<String>,
     },
 }
@@ -56,11 +57,7 @@ pub async fn run(command: WorkerCommand, server: &Server, shown: Shown) -> Resul
     match command {
         WorkerCommand::List { limit } => records::pages(server, "api/runtime/workers", &[], limit, shown, &columns::WORKERS).await,
         WorkerCommand::Get { names } => {
-            let mut workers = Vec::new();
-            for name in &names {
-                workers.push(server.get(&path(name, "")).await.map_err(|failure| failure.about(name))?);
-            }
-            show::some(shown.form_or(Form::Table), &columns::WORKERS, &workers)
+            show::found(shown.form_or(Form::Table), &columns::WORKERS, server.get_each(&names, |name| path(name, "")).await?)
         }
         WorkerCommand::Cordon { names } => wish(server, &names, "/cordon", shown).await,
         WorkerCommand::Uncordon { names } => wish(server, &names, "/uncordon", shown).await,

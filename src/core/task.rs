@@ -71,7 +71,7 @@ words! {
     /// Why a queued task is not running yet.
     WaitingReason {
         NoWorker = "no_worker", NoCapacity = "no_capacity", NotBefore = "not_before", DependsOn = "depends_on",
-        ExclusiveKey = "exclusive_key", SessionWorker = "session_worker", Cordoned = "cordoned",
+        ExclusiveKey = "exclusive_key", SessionWorker = "session_worker", SessionOrder = "session_order", Cordoned = "cordoned",
         Paused = "paused", Limit = "limit",
     }
 }

@@ -17,9 +17,11 @@ impl Waiting {
             Parked::DependsOn => (WaitingReason::DependsOn, "waits until the tasks that it depends on are completed".into()),
             Parked::NotBefore => {
                 let at = task.not_before.unwrap_or_default();
-                (WaitingReason::NotBefore, format!("does not run before {at} (ms since the epoch)"))
+                let time = jiff::Timestamp::from_millisecond(at).and_then(|at| at.round(jiff::Unit::Second));
+                let time = time.map_or_else(|_| format!("{at} (ms since the epoch)"), |time| time.to_string());
+                (WaitingReason::NotBefore, format!("does not run before {time}"))
             }
-            Parked::Session => (WaitingReason::SessionWorker, "an earlier task of its context is not finished".into()),
+            Parked::Session => (WaitingReason::SessionOrder, "an earlier task of its context is not finished".into()),
             Parked::Reserved => {
                 let worker = task.session_worker.as_deref().unwrap_or_default();
                 (WaitingReason::SessionWorker, format!("reserved for worker '{worker}', which has its session"))

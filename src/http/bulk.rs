@@ -1,5 +1,7 @@
 //! Bulk calls: cancel or requeue many tasks.
 
+use std::collections::BTreeSet;
+
 use axum::extract::State;
 
 use super::AppState;
@@ -50,25 +52,24 @@ pub async fn requeue(State(app): State<AppState>, caller: Caller, body: Content)
     apply(&app, &caller, body.read()?, &OVER, |task| op::Requeue { task }.into()).await
 }
 
-/// Only tasks in one of `statuses` count, so a client that repeats the call while there are more comes to an end.
+/// A dry run counts no further than this, so that it ends before the client gives up.
+const MAX_COUNTED: usize = 100_000;
+
+/// Only tasks that the call would change count, so a client that repeats the call while there are more comes to an end.
 async fn apply(app: &AppState, caller: &Caller, bulk: Bulk, statuses: &[Status], op: fn(TaskId) -> Op) -> HandlerResult {
-    let (ids, more) = match bulk.named {
-        Named::Ids(ids) => (own::tasks(app, caller, ids).await?, false),
+    let limit = if bulk.dry_run { MAX_COUNTED } else { MAX_BATCH };
+    let (tasks, more) = match bulk.named {
+        Named::Ids(ids) => (changeable(app, &own::tasks(app, caller, ids).await?, statuses).await?, false),
         Named::Filter(filter) => match filter_of_body(&filter) {
-            Some(filter) => named_by(app, own::filter(caller, filter), statuses).await?,
+            Some(filter) => named_by(app, own::filter(caller, filter), statuses, limit).await?,
             None => (Vec::new(), false),
         },
     };
-    let fits = |task: &TaskState| statuses.contains(&task.status) && !(task.status.is_active() && task.cancel_requested);
-    let mut states = app.store.task_states(&ids).await?;
-    states.retain(fits);
-    states.sort_by_key(|task| task.id);
-    states.dedup_by_key(|task| task.id);
-    let matched = states.len() as i64;
+    let matched = tasks.len() as i64;
     if bulk.dry_run {
         return ok(&BulkResult { matched, changed: 0, more });
     }
-    let commands = states.iter().map(|task| caller.command(op(task.id))).collect();
+    let commands = tasks.into_iter().map(|task| caller.command(op(task))).collect();
     let mut changed = 0;
     for outcome in app.engine.writers.submit_all(commands).await {
         match outcome {
@@ -81,18 +82,35 @@ async fn apply(app: &AppState, caller: &Caller, bulk: Bulk, statuses: &[Status],
     ok(&BulkResult { matched, changed, more })
 }
 
-/// The matching tasks, up to the limit of one call, and whether there are more.
-async fn named_by(app: &AppState, filter: TaskFilter, statuses: &[Status]) -> Result<(Vec<TaskId>, bool), Error> {
-    let mut ids = Vec::new();
+/// Those of these tasks that the call would change, oldest first. A running task that was told to stop is not changed again.
+async fn changeable(app: &AppState, ids: &[TaskId], statuses: &[Status]) -> Result<Vec<TaskId>, Error> {
+    let fits = |task: &TaskState| statuses.contains(&task.status) && !(task.status.is_active() && task.cancel_requested);
+    let states = app.store.task_states(ids).await?;
+    let tasks: BTreeSet<TaskId> = states.iter().filter(|task| fits(task)).map(|task| task.id).collect();
+    Ok(tasks.into_iter().collect())
+}
+
+/// The matching tasks that the call would change, up to the limit, and whether there are more.
+async fn named_by(app: &AppState, filter: TaskFilter, statuses: &[Status], limit: usize) -> Result<(Vec<TaskId>, bool), Error> {
+    let mut tasks = Vec::new();
     for status in statuses.iter().filter(|status| filter.status.is_none_or(|wanted| wanted == **status)) {
         let filter = TaskFilter { status: Some(*status), ..filter.clone() };
-        // One row more shows whether there are more.
-        let limit = (MAX_BATCH + 1 - ids.len()) as i64;
-        ids.extend(app.store.task_ids(&filter, &Page { limit, before: None }).await?);
-        if ids.len() > MAX_BATCH {
-            ids.truncate(MAX_BATCH);
-            return Ok((ids, true));
+        let mut before = None;
+        loop {
+            let page = app.store.task_ids(&filter, &Page { limit: MAX_BATCH as i64, before }).await?;
+            let Some(last) = page.last().copied() else { break };
+            before = Some(last);
+            tasks.extend(changeable(app, &page, &[*status]).await?);
+            // One task more shows that there are more.
+            if tasks.len() > limit {
+                tasks.truncate(limit);
+                return Ok((tasks, true));
+            }
+            if page.len() < MAX_BATCH {
+                break;
+            }
         }
     }
-    Ok((ids, false))
+    tasks.sort_unstable();
+    Ok((tasks, false))
 }

@@ -74,7 +74,7 @@ pub async fn create_batch(State(app): State<AppState>, caller: Caller, body: Con
     // The fields of a task, which the errors name, are nested in `tasks` here.
     let created = submit(&app, &caller, specs).await.map_err(|failure| failure.under("tasks"))?;
     let tasks = created.iter().map(|task| show_task(&app.engine, &task.spec, &task.state)).collect();
-    json(StatusCode::CREATED, &CreatedTasks { tasks })
+    json(StatusCode::CREATED, &CreatedTasks { tasks, existed: created.iter().filter(|task| task.existed).count() })
 }
 
 async fn submit(app: &AppState, caller: &Caller, tasks: Vec<TaskSpec>) -> Result<Vec<CreatedTask>, Error> {

@@ -32,7 +32,7 @@ pub enum Error {
     /// The installation must be changed first; the text says what.
     #[error("{0}")]
     Setup(String),
-    #[error("database error: {0}")]
+    #[error("database error: {}", told(.0))]
     Other(sqlx::Error),
 }
 
@@ -110,7 +110,7 @@ impl From<Error> for bloom_database::Error {
             Error::Unusable(Trouble::Failing) => Self::Unavailable(error.to_string()),
             Error::Corrupt(text) => Self::Corrupt(text),
             Error::Setup(text) => Self::Setup(text),
-            Error::Other(error) => Self::Other(error.to_string()),
+            Error::Other(error) => Self::Other(told(&error)),
         }
     }
 }
@@ -122,15 +122,15 @@ impl From<sqlx::Error> for Error {
             E::Database(database) => {
                 let code = database.code().unwrap_or_default();
                 if is_conflict(&code) {
-                    Self::Conflict(error.to_string())
+                    Self::Conflict(told(&error))
                 } else if code == "55P03" {
-                    Self::Locked(error.to_string())
+                    Self::Locked(told(&error))
                 } else if is_disk(&code) {
-                    Self::Disk(error.to_string())
+                    Self::Disk(told(&error))
                 } else if is_damage(&code) {
-                    Self::Damaged(error.to_string())
+                    Self::Damaged(told(&error))
                 } else if is_outage(&code) || is_writer_gone(&code, database.message()) {
-                    Self::Unavailable(error.to_string())
+                    Self::Unavailable(told(&error))
                 } else {
                     Self::Other(error)
                 }
@@ -143,6 +143,17 @@ impl From<sqlx::Error> for Error {
             }
             _ => Self::Other(error),
         }
+    }
+}
+
+/// The error for people. The driver adds the line of PostgreSQL's own source code.
+pub(super) fn told(error: &sqlx::Error) -> String {
+    match error {
+        sqlx::Error::Database(database) => {
+            let code = database.code().map(|code| format!(" (code {code})")).unwrap_or_default();
+            format!("{}{code}", database.message())
+        }
+        other => other.to_string(),
     }
 }
 

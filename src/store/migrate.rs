@@ -9,7 +9,7 @@ use sqlx::migrate::{MigrateError, Migrator};
 use super::args::Args;
 use super::conn::Conn;
 use super::dialect::{Kind, statement};
-use super::error::Error;
+use super::error::{Error, told};
 use super::{Store, all, one};
 
 static SQLITE: LazyLock<Migrator> = LazyLock::new(|| beside_newer(sqlx::migrate!("../../migrations/sqlite")));
@@ -157,6 +157,9 @@ impl Store {
 fn explain(error: MigrateError) -> Error {
     match error {
         MigrateError::Execute(error) => error.into(),
+        MigrateError::ExecuteMigration(error, version) => {
+            Error::Setup(format!("migration {version} could not be applied: {}", told(&error)))
+        }
         MigrateError::VersionMismatch(version) => Error::Setup(format!(
             "migration {version} of the database differs from the one in this program: the database belongs to another version; restore a backup or start with an empty database"
         )),

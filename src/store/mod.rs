@@ -105,6 +105,11 @@ impl Store {
         Self::with_clock(options, Clock::Database).await
     }
 
+    /// Has a second process on the same SQLite file told where this one serves.
+    pub fn serves_at(&self, url: &str) {
+        self.inner.target.serves_at(url);
+    }
+
     /// # Errors
     /// As [`open`](Self::open).
     pub async fn with_clock(options: &StoreOptions, clock: Clock) -> Result<Self, Error> {

@@ -14,7 +14,7 @@ use sqlx::{ConnectOptions as _, Connection as _};
 use super::args::Args;
 use super::conn::{ACQUIRE, Conn, Pool};
 use super::dialect::{Kind, statement};
-use super::error::Error;
+use super::error::{Error, told};
 use super::health::Health;
 
 #[derive(Clone, Debug)]
@@ -35,7 +35,7 @@ pub(super) struct Opened {
 }
 
 pub(super) enum Target {
-    Sqlite { options: Box<SqliteConnectOptions>, health: Arc<Health>, _lock: LockFile },
+    Sqlite { options: Box<SqliteConnectOptions>, health: Arc<Health>, lock: LockFile },
     Postgres { options: Box<PgConnectOptions> },
 }
 
@@ -128,9 +128,13 @@ fn explain(error: sqlx::Error, options: &PgConnectOptions) -> Error {
     let server = format!("{}:{}", options.get_host(), options.get_port());
     match error.as_database_error().and_then(|database| database.code()) {
         Some(code) if code.starts_with("28") || code == "3D000" || code == "42501" => Error::Setup(format!(
-            "PostgreSQL at {server} refused the connection: {error}; check user, password and database in DATABASE_URL"
+            "PostgreSQL at {server} refused the connection: {}; check user, password and database in DATABASE_URL",
+            told(&error)
         )),
-        _ => Error::Unavailable(format!("no connection to PostgreSQL at {server} ({error}); check DATABASE_URL and that the server runs")),
+        _ => Error::Unavailable(format!(
+            "no connection to PostgreSQL at {server} ({}); check DATABASE_URL and that the server runs",
+            told(&error)
+        )),
     }
 }
 
@@ -175,7 +179,8 @@ async fn open_sqlite(path: &str, max_connections: u32) -> Result<Opened, Error> 
         .pragma("temp_store", "memory")
         .disable_statement_logging();
     // The first connection switches the file to WAL. Readers can't, because they may not write.
-    let fail = |error: sqlx::Error| Error::Setup(format!("{} can't be used as a database: {error}; check DATABASE_URL", path.display()));
+    let fail =
+        |error: sqlx::Error| Error::Setup(format!("{} can't be used as a database: {}; check DATABASE_URL", path.display(), told(&error)));
     let mut first = options.connect().await.map_err(fail)?;
     check_sqlite(&mut first).await?;
     let health = Arc::new(Health::of_sqlite(path, file).map_err(|error| fail(error.into()))?);
@@ -194,7 +199,7 @@ async fn open_sqlite(path: &str, max_connections: u32) -> Result<Opened, Error> 
         Pool::Sqlite(pool.connect_lazy_with(readers.clone()), health.clone())
     };
     let (pool, control) = (pool(max_connections.clamp(2, SQLITE_READERS)), pool(SQLITE_CONTROL));
-    let target = Target::Sqlite { options: Box::new(options), health: health.clone(), _lock: lock };
+    let target = Target::Sqlite { options: Box::new(options), health: health.clone(), lock };
     let anchor = Some(Conn::sqlite(first, health.clone()));
     Ok(Opened { pool, control, target, health, anchor })
 }
@@ -234,7 +239,11 @@ fn private_file(path: &Path) -> std::io::Result<File> {
 }
 
 /// Prevents that a second process uses the same SQLite file. The operating system releases the lock when the process ends in any way.
-pub(super) struct LockFile(#[expect(dead_code, reason = "held, not used")] File);
+pub(super) struct LockFile {
+    file: File,
+    /// When this process took it, for people.
+    since: String,
+}
 
 impl LockFile {
     fn take(database: &Path) -> Result<Self, Error> {
@@ -249,19 +258,27 @@ impl LockFile {
             Err(TryLockError::WouldBlock) => {
                 let mut holder = String::new();
                 file.read_to_string(&mut holder).map_err(fail)?;
-                let holder = if holder.is_empty() { "another process".to_owned() } else { holder.trim().to_owned() };
+                let holder = if holder.is_empty() { "in another process".to_owned() } else { holder.trim().to_owned() };
                 return Err(Error::Setup(format!(
-                    "the database {} is in use by {holder}: stop that process first, or set another DATABASE_URL or DATA_DIR for this one (several processes can share a PostgreSQL database)",
+                    "bloom-runtime is already running {holder}, with the database {}: use it, stop that process first, or set another DATABASE_URL or DATA_DIR for this one (several processes can share a PostgreSQL database)",
                     database.display()
                 )));
             }
             Err(TryLockError::Error(error)) => return Err(fail(error)),
         }
-        let started = super::clock::wall_clock();
-        file.set_len(0).and_then(|()| file.rewind()).map_err(fail)?;
-        write!(file, "process {} (started at {started} ms since 1970)", std::process::id()).map_err(fail)?;
-        file.sync_all().map_err(fail)?;
-        Ok(Self(file))
+        let lock = Self { file, since: jiff::Timestamp::now().strftime("%Y-%m-%d %H:%M UTC").to_string() };
+        lock.tell(None).map_err(fail)?;
+        Ok(lock)
+    }
+
+    /// Writes into the file who holds it: a second process shows this text.
+    fn tell(&self, url: Option<&str>) -> std::io::Result<()> {
+        let mut file = &self.file;
+        let place = url.map(|url| format!("at {url} ")).unwrap_or_default();
+        file.set_len(0)?;
+        file.rewind()?;
+        write!(file, "{place}since {}, process {}", self.since, std::process::id())?;
+        file.sync_all()
     }
 }
 
@@ -272,6 +289,15 @@ async fn sqlite(options: &SqliteConnectOptions, health: &Arc<Health>) -> Result<
 }
 
 impl Target {
+    /// Has a second process on the same SQLite file told where this one serves.
+    pub fn serves_at(&self, url: &str) {
+        if let Self::Sqlite { lock, .. } = self
+            && let Err(error) = lock.tell(Some(url))
+        {
+            tracing::warn!(%error, "the lock file of the database can't be written");
+        }
+    }
+
     pub fn kind(&self) -> Kind {
         match self {
             Self::Sqlite { .. } => Kind::Sqlite,

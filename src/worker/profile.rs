@@ -202,6 +202,15 @@ impl Profiles {
         self.by_slug.get(agent_slug).or_else(|| self.by_slug.get(DEFAULT))
     }
 
+    /// The profile of a slug, for people: a slug that no profile names may be a spelling mistake.
+    pub fn told(&self, agent_slug: &str) -> String {
+        if self.by_slug.contains_key(agent_slug) {
+            agent_slug.to_owned()
+        } else {
+            format!("{DEFAULT}, because no profile is named {agent_slug}")
+        }
+    }
+
     /// The slugs to report; `None` if the agent serves all.
     pub fn slugs(&self) -> Option<Vec<String>> {
         (!self.by_slug.contains_key(DEFAULT)).then(|| self.by_slug.keys().cloned().collect())

@@ -173,7 +173,8 @@ impl Run<'_> {
             tracing::warn!(%lease, %error, "the process of a run could not be stored on disk");
         }
         let resumed = matches!(conversation, Conversation::Resumed(_));
-        self.tell("started", json!({"pid": pid, "worker": self.agent.name, "resumed": resumed}));
+        let profile = self.agent.settings.profiles.told(&record.task.agent_slug);
+        self.tell("started", json!({"pid": pid, "worker": self.agent.name, "resumed": resumed, "profile": profile}));
         tracing::info!(task = %record.task.id, %lease, agent = record.task.agent_slug, pid, resumed, "run started");
         Ok(Watched { child: Some(child), running })
     }

@@ -84,6 +84,33 @@ on_both! {
         assert_eq!(server.post("llm-tasks:cancel", filter).await.ok(), json!({ "matched": 0, "changed": 0, "more": false }));
     }
 
+    async fn running_tasks_that_were_told_to_stop_do_not_hide_others(server) {
+        let crew = server.crew();
+        let mut running = 0;
+        for _ in 0..2 {
+            let tasks = (0..520).map(|_| crew.task().with("session", json!("none")).json()).collect::<Vec<_>>();
+            server.post("llm-tasks:batch", json!({ "tasks": tasks })).await.created();
+        }
+        while running < 1040 {
+            running += crew.worker().slots(32).register().await.claim_within(32, 20).await.len();
+        }
+        let filter = json!({ "filter": { "agent_slug": crew.slug } });
+        let mut dry = filter.clone();
+        dry["dry_run"] = json!(true);
+        assert_eq!(server.post("llm-tasks:cancel", dry.clone()).await.ok(), json!({ "matched": 1040, "changed": 0, "more": false }));
+        assert_eq!(server.post("llm-tasks:cancel", filter.clone()).await.ok(), json!({ "matched": 1000, "changed": 1000, "more": true }));
+        assert_eq!(server.post("llm-tasks:cancel", filter.clone()).await.ok(), json!({ "matched": 40, "changed": 40, "more": false }));
+        assert_eq!(server.post("llm-tasks:cancel", dry).await.ok(), json!({ "matched": 0, "changed": 0, "more": false }));
+    }
+
+    async fn a_batch_says_how_many_tasks_existed(server) {
+        let crew = server.crew();
+        let key = unique("key");
+        let batch = json!({ "tasks": [crew.task().with("idempotency_key", json!(key)).json()] });
+        assert_eq!(server.post("llm-tasks:batch", batch.clone()).await.created()["existed"], 0);
+        assert_eq!(server.post("llm-tasks:batch", batch).await.created()["existed"], 1);
+    }
+
     async fn a_bulk_call_is_checked(server) {
         for call in ["llm-tasks:cancel", "llm-tasks:requeue"] {
             server.post(call, json!({})).await.expect(400);

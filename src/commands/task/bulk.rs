@@ -3,12 +3,15 @@
 use std::io::{Read, Write, stderr, stdin};
 
 use clap::Args;
+use clap_complete::ArgValueCandidates;
 use serde::Serialize;
 use serde_json::json;
 
 use super::super::connect::{Server, read};
-use super::super::show::{self, Form, Shown};
-use super::super::{columns, term};
+use super::super::interrupt::or_interrupted;
+use super::super::progress::{Progress, number};
+use super::super::show::{self, Shown};
+use super::super::{columns, complete, term};
 use super::filters::Filters;
 use super::path;
 use crate::CommandError;
@@ -23,7 +26,7 @@ const MAX_ROUNDS: usize = 1000;
 #[derive(Args, Debug)]
 pub struct BulkArgs {
     /// Ids of tasks; or use filters
-    #[arg(value_name = "ID")]
+    #[arg(value_name = "ID", add = ArgValueCandidates::new(complete::tasks))]
     ids: Vec<String>,
     /// Do not ask
     #[arg(short, long)]
@@ -62,12 +65,12 @@ const NOTHING: BulkResult = BulkResult { matched: 0, changed: 0, more: false };
 fn add(all: &mut BulkResult, other: &BulkResult) {
     all.matched += other.matched;
     all.changed += other.changed;
-    all.more = other.more;
+    all.more |= other.more;
 }
 
 fn print(result: &BulkResult, shown: Shown) -> Result<(), CommandError> {
     match shown.form() {
-        Some(form @ (Form::Json | Form::Yaml)) => show::as_it_came(form, result),
+        Some(form) if form.is_data() => show::as_it_came(form, result),
         _ => Ok(()),
     }
 }
@@ -99,14 +102,21 @@ pub async fn run(wish: Wish, args: BulkArgs, server: &Server, shown: Shown) -> R
 }
 
 async fn by_ids(wish: Wish, ids: &[String], dry_run: bool, server: &Server, shown: Shown) -> Result<(), CommandError> {
-    let mut all = NOTHING;
-    for ids in ids.chunks(MAX_BATCH) {
-        add(&mut all, &call(wish, &json!({ "ids": ids, "dry_run": dry_run }), server).await?);
-    }
+    let progress = Progress::new(ids.len() as u64);
+    let calls = async {
+        let mut all = NOTHING;
+        for ids in ids.chunks(MAX_BATCH) {
+            add(&mut all, &call(wish, &json!({ "ids": ids, "dry_run": dry_run }), server).await?);
+            progress.add(ids.len() as u64);
+        }
+        Ok(all)
+    };
+    let all = or_interrupted(calls, || stopped(wish, &progress, ids.len() as u64)).await?;
+    drop(progress);
     print(&all, shown)?;
     let done = if dry_run { all.matched } else { all.changed };
     let what = if dry_run { format!("to {}", wish.verb()) } else { wish.done().to_owned() };
-    let told = format!("{done} of {}: {what}", tasks(ids.len() as i64));
+    let told = format!("{} of {}: {what}", number(done), tasks(ids.len() as i64));
     if done as usize == ids.len() {
         term::note(&told);
         return Ok(());
@@ -115,8 +125,13 @@ async fn by_ids(wish: Wish, ids: &[String], dry_run: bool, server: &Server, show
 }
 
 async fn by_filter(wish: Wish, args: &BulkArgs, server: &Server, shown: Shown) -> Result<(), CommandError> {
-    let mut bulk = Bulk { named: Named::Filter(Box::new(args.filters.body())), dry_run: true };
-    let meant = call(wish, &bulk, server).await?;
+    // A call takes one status at most.
+    let body = |status, dry_run| Bulk { named: Named::Filter(Box::new(args.filters.body(status))), dry_run };
+    let statuses = args.filters.statuses();
+    let mut meant = NOTHING;
+    for status in &statuses {
+        add(&mut meant, &call(wish, &body(*status, true), server).await?);
+    }
     let count = if meant.more { format!("{} or more", tasks(meant.matched)) } else { tasks(meant.matched) };
     if args.dry_run || meant.matched == 0 {
         term::note(&format!("{count} to {}", wish.verb()));
@@ -126,16 +141,28 @@ async fn by_filter(wish: Wish, args: &BulkArgs, server: &Server, shown: Shown) -
         term::note("Nothing was changed.");
         return Ok(());
     }
-    let mut all = NOTHING;
-    bulk.dry_run = false;
-    for _ in 0..MAX_ROUNDS {
-        let round = call(wish, &bulk, server).await?;
-        add(&mut all, &round);
-        // Further rounds would change nothing either.
-        if !round.more || round.changed == 0 {
-            break;
+    let total = u64::try_from(meant.matched).unwrap_or_default();
+    let progress = Progress::new(total);
+    let rounds = async {
+        let mut all = NOTHING;
+        for status in statuses {
+            let mut is_more = true;
+            for _ in 0..MAX_ROUNDS {
+                let round = call(wish, &body(status, false), server).await?;
+                progress.add(u64::try_from(round.changed).unwrap_or_default());
+                is_more = round.more;
+                add(&mut all, &BulkResult { more: false, ..round });
+                // Further rounds would change nothing either.
+                if !is_more || round.changed == 0 {
+                    break;
+                }
+            }
+            all.more |= is_more;
         }
-    }
+        Ok(all)
+    };
+    let all = or_interrupted(rounds, || stopped(wish, &progress, total)).await?;
+    drop(progress);
     term::note(&format!("{}: {}", tasks(all.changed), wish.done()));
     print(&all, shown)?;
     if all.more {
@@ -144,8 +171,18 @@ async fn by_filter(wish: Wish, args: &BulkArgs, server: &Server, shown: Shown) -
     Ok(())
 }
 
+/// What an interrupted command has done.
+fn stopped(wish: Wish, progress: &Progress, total: u64) -> String {
+    let (done, total) = (number(progress.done()), number(total.max(progress.done())));
+    format!(
+        "interrupted: {done} of {total} tasks: {}; the server may still carry out the last call. \
+         Give the same command again to go on with the others.",
+        wish.done()
+    )
+}
+
 fn tasks(count: i64) -> String {
-    if count == 1 { "1 task".into() } else { format!("{count} tasks") }
+    if count == 1 { "1 task".into() } else { format!("{} tasks", number(count)) }
 }
 
 async fn call(wish: Wish, body: &impl Serialize, server: &Server) -> Result<BulkResult, CommandError> {

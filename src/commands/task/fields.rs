@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use clap::Args;
+use clap_complete::ArgValueCandidates;
 use serde_json::{Map, Value, json};
 
-use super::super::when;
+use super::super::{complete, when};
 use super::filters::label;
 use bloom_core::Ms;
 
@@ -13,10 +14,10 @@ use bloom_core::Ms;
 #[command(next_help_heading = "Task")]
 pub struct Fields {
     /// The conversation that it belongs to; the tasks of one context continue it one after the other [default: a new one]
-    #[arg(long, value_name = "ID")]
+    #[arg(long, value_name = "ID", add = ArgValueCandidates::new(complete::conversations))]
     context: Option<String>,
     /// The kind of agent that runs it [default: default]
-    #[arg(long, value_name = "SLUG")]
+    #[arg(long, value_name = "SLUG", add = ArgValueCandidates::new(complete::agents))]
     agent: Option<String>,
     /// Priority, 0 to 9; 9 is the most urgent [default: 5]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=9))]
@@ -25,10 +26,10 @@ pub struct Fields {
     #[arg(long, value_name = "WHEN", value_parser = when::future)]
     not_before: Option<Ms>,
     /// Tasks that must be completed first
-    #[arg(long, value_name = "ID", value_delimiter = ',')]
+    #[arg(long, value_name = "ID", value_delimiter = ',', add = ArgValueCandidates::new(complete::tasks))]
     depends_on: Vec<String>,
     /// A label, by which lists can be filtered; may be repeated
-    #[arg(long = "label", value_name = "NAME=VALUE", value_parser = label)]
+    #[arg(short, long = "label", value_name = "NAME=VALUE", value_parser = label, add = ArgValueCandidates::new(complete::labels))]
     labels: Vec<(String, String)>,
     /// The model to use [default: the one of the agent's profile]
     #[arg(long, value_name = "NAME")]

@@ -1,6 +1,8 @@
 //! Filters of tasks.
 
-use super::super::when;
+use std::collections::BTreeSet;
+
+use super::super::{complete, when};
 use bloom_api::bulk::{Filter, FilterText};
 use bloom_api::tasks::Task;
 use bloom_api::values::{Int, LabelText};
@@ -8,24 +10,25 @@ use bloom_core::Ms;
 use bloom_core::task::Status;
 use clap::Args;
 use clap::builder::PossibleValuesParser;
+use clap_complete::ArgValueCandidates;
 
 #[derive(Args, Clone, Debug, Default, PartialEq)]
 #[command(next_help_heading = "Filters")]
 pub struct Filters {
-    /// Only with this status
-    #[arg(long, value_parser = PossibleValuesParser::new(Status::ALL.iter().map(|status| status.as_str())))]
-    status: Option<String>,
+    /// Only with this status; several: queued,running
+    #[arg(long, value_delimiter = ',', value_parser = PossibleValuesParser::new(Status::ALL.iter().map(|status| status.as_str())))]
+    status: Vec<String>,
     /// Only for this kind of agent
-    #[arg(long, value_name = "SLUG")]
+    #[arg(long, value_name = "SLUG", add = ArgValueCandidates::new(complete::agents))]
     agent: Option<String>,
     /// Only in this context (conversation)
-    #[arg(long, value_name = "ID")]
+    #[arg(long, value_name = "ID", add = ArgValueCandidates::new(complete::conversations))]
     context: Option<String>,
     /// Only leased to this worker, now or by their last lease
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", add = ArgValueCandidates::new(complete::workers))]
     worker: Option<String>,
     /// Only with this label; may be repeated
-    #[arg(long = "label", value_name = "NAME=VALUE", value_parser = label)]
+    #[arg(short, long = "label", value_name = "NAME=VALUE", value_parser = label, add = ArgValueCandidates::new(complete::labels))]
     labels: Vec<(String, String)>,
     /// Only created after: how long ago (2h), a day (2026-02-25) or a time
     #[arg(long, value_name = "WHEN", value_parser = when::past)]
@@ -51,22 +54,33 @@ impl Filters {
         *self == Self::default()
     }
 
-    /// The filters as a query of a list.
-    pub fn query(&self) -> Vec<(&'static str, String)> {
-        let texts = [("status", &self.status), ("agent_slug", &self.agent), ("context_id", &self.context), ("worker_id", &self.worker)];
-        let texts = texts.into_iter().filter_map(|(name, text)| Some((name, text.clone()?)));
+    /// A call of the API takes one status at most: those for which to call it; `None` is any status.
+    pub fn statuses(&self) -> Vec<Option<&str>> {
+        let statuses: BTreeSet<&str> = self.status.iter().map(String::as_str).collect();
+        if statuses.is_empty() { vec![None] } else { statuses.into_iter().map(Some).collect() }
+    }
+
+    /// The filters with this status as a query of a list.
+    pub fn query(&self, status: Option<&str>) -> Vec<(&'static str, String)> {
+        let texts = [
+            ("status", status),
+            ("agent_slug", self.agent.as_deref()),
+            ("context_id", self.context.as_deref()),
+            ("worker_id", self.worker.as_deref()),
+        ];
+        let texts = texts.into_iter().filter_map(|(name, text)| Some((name, text?.to_owned())));
         let labels = self.labels.iter().map(|(name, value)| ("label", format!("{name}={value}")));
         let times = [("created_after", self.since), ("created_before", self.until)];
         let times = times.into_iter().filter_map(|(name, at)| Some((name, at?.to_string())));
         texts.chain(labels).chain(times).collect()
     }
 
-    /// The filters as the body of a bulk call.
-    pub fn body(&self) -> Filter {
+    /// The filters with this status as the body of a bulk call.
+    pub fn body(&self, status: Option<&str>) -> Filter {
         let text = |text: &Option<String>| FilterText(text.clone());
         let labels = self.labels.iter().cloned().map(|(name, value)| LabelText { name, value });
         Filter {
-            status: text(&self.status),
+            status: FilterText(status.map(str::to_owned)),
             agent_slug: text(&self.agent),
             context_id: text(&self.context),
             worker_id: text(&self.worker),
@@ -80,7 +94,8 @@ impl Filters {
     /// Whether a list with these filters would contain the task.
     pub fn fits(&self, task: &Task) -> bool {
         let is = |wanted: &Option<String>, is: Option<&str>| wanted.is_none() || wanted.as_deref() == is;
-        is(&self.status, Some(&task.status.to_string()))
+        let has_status = self.status.is_empty() || self.status.contains(&task.status.to_string());
+        has_status
             && is(&self.agent, Some(&task.agent_slug))
             && is(&self.context, Some(&task.context_id))
             && is(&self.worker, task.worker_id.as_deref())
@@ -96,15 +111,18 @@ mod tests {
     use serde_json::json;
 
     fn filters() -> Filters {
-        Filters { status: Some("queued".into()), labels: vec![("a".into(), "1=2".into())], since: Some(5), ..Filters::default() }
+        Filters { status: vec!["queued".into()], labels: vec![("a".into(), "1=2".into())], since: Some(5), ..Filters::default() }
     }
 
     #[test]
     fn they_say_the_same_in_a_query_and_a_body() {
         assert!(Filters::default().is_empty());
-        assert_eq!(filters().query(), [("status", "queued".into()), ("label", "a=1=2".into()), ("created_after", "5".into())]);
+        assert_eq!(
+            filters().query(Some("queued")),
+            [("status", "queued".into()), ("label", "a=1=2".into()), ("created_after", "5".into())]
+        );
         let body = json!({ "status": "queued", "label": ["a=1=2"], "created_after": 5 });
-        assert_eq!(serde_json::to_value(filters().body()).unwrap(), body);
+        assert_eq!(serde_json::to_value(filters().body(Some("queued"))).unwrap(), body);
     }
 
     #[test]

@@ -6,8 +6,9 @@ use uuid::Uuid;
 
 use super::super::connect::{Server, failed, read, with_query};
 use super::super::show::{self, Form, Shown};
+use super::super::trouble::Trouble;
 use super::super::{columns, term};
-use super::wait::{Trouble, WaitOptions, interruptible, must_be_completed};
+use super::wait::{WaitOptions, interruptible, must_be_completed};
 use super::{LogsArgs, answer, path};
 use crate::CommandError;
 use bloom_api::answers::Event;
@@ -35,7 +36,7 @@ pub async fn to_the_end(server: &Server, id: &str, waiting: WaitOptions, shown: 
     let (task, ()) = tokio::try_join!(waiting.until_finished(server, id), stream(server, id, true, |event| transcript.take(event)))?;
     transcript.end_line()?;
     must_be_completed(&read(&task)?)?;
-    if transcript.has_text || transcript.is_json() { Ok(()) } else { answer(server, id, shown).await }
+    if transcript.has_text || transcript.form.is_data() { Ok(()) } else { answer(server, id, shown).await }
 }
 
 /// `task logs`
@@ -54,21 +55,17 @@ pub async fn logs(args: &LogsArgs, server: &Server, form: Form) -> Result<(), Co
     while let Some(page) = next.take() {
         let (events, after) = server.page(&page).await.map_err(|error| failed(error).about(id))?;
         next = after.filter(|_| !events.is_empty());
-        match form {
-            Form::Json | Form::Yaml => {
-                for event in events {
-                    if transcript.wants(&read(&event)?) {
-                        all.push(event);
-                    }
-                }
+        if !form.is_data() {
+            events.iter().try_for_each(|event| transcript.take(event))?;
+            continue;
+        }
+        for event in events {
+            if transcript.wants(&read(&event)?) {
+                all.push(event);
             }
-            _ => events.iter().try_for_each(|event| transcript.take(event))?,
         }
     }
-    match form {
-        Form::Json | Form::Yaml => show::as_it_came(form, &all),
-        _ => transcript.end_line(),
-    }
+    if form.is_data() { show::as_it_came(form, &all) } else { transcript.end_line() }
 }
 
 /// Calls `take` for each event, from the first one until the task is finished. If the stream breaks, it is resumed after the last event.
@@ -84,10 +81,10 @@ async fn stream(
     loop {
         let error = match server.client.events(&path, last.as_deref()).await {
             Ok(mut events) => loop {
+                trouble.is_over();
                 match events.next().await {
                     Ok(Some(event)) if event.name == "end" => return Ok(()),
                     Ok(Some(event)) => {
-                        trouble.is_over();
                         let value = serde_json::from_str(&event.data)
                             .map_err(|error| failed(Error::Garbled(format!("an event of {id} is not valid JSON: {error}"))))?;
                         last = event.id.or(last);
@@ -122,10 +119,6 @@ impl<'a> Transcript<'a> {
         Self { form, is_log, kinds, lease: None, is_in_line: false, is_cut: false, has_text: false }
     }
 
-    fn is_json(&self) -> bool {
-        matches!(self.form, Form::Json | Form::Yaml)
-    }
-
     fn wants(&self, event: &Event) -> bool {
         self.kinds.is_empty() || self.kinds.contains(&event.kind.to_string())
     }
@@ -135,10 +128,8 @@ impl<'a> Transcript<'a> {
         if !self.wants(&event) {
             return Ok(());
         }
-        match self.form {
-            Form::Json => return term::print_foreign(&format!("{answer}\n")),
-            Form::Yaml => return show::Feed::new(Form::Yaml, &columns::TASKS).print(std::slice::from_ref(answer)),
-            Form::Table | Form::Wide | Form::Name => {}
+        if self.form.is_data() {
+            return show::one_of_many(self.form, answer);
         }
         if self.lease.is_some_and(|lease| lease != event.lease_id) {
             self.aside("[again] another run of this task")?;

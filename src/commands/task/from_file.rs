@@ -1,22 +1,26 @@
 //! `task submit --from`: a file with one task per line.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::io::Read;
 use std::ops::Range;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
+use uuid::Uuid;
 
 use super::super::connect::Server;
+use super::super::interrupt::or_interrupted;
+use super::super::progress::{Progress, number};
 use super::super::show::{self, Form, Shown};
 use super::super::{columns, term};
 use super::fields::Fields;
 use crate::CommandError;
 use bloom_api::invalid::Invalid;
-use bloom_api::tasks::{MAX_BATCH, NewTask};
+use bloom_api::tasks::{MAX_BATCH, NewPolicy, NewTask};
 use bloom_api::wire::Wire;
 
 const MAX_FILE_BYTES: u64 = 256 << 20;
@@ -45,17 +49,63 @@ struct Line {
     body: Box<RawValue>,
 }
 
+/// What makes the idempotency keys of a file's lines differ from those of other files.
+pub enum Scope {
+    /// `--idempotency-key`: the same lines with the same name are the same tasks, whoever submits them.
+    Named(String),
+    /// The file and the user who submits it, so that the files of two people never meet.
+    File(PathBuf),
+    /// `--again`: the lines are new tasks.
+    Again,
+}
+
+impl Scope {
+    fn value(&self) -> Value {
+        match self {
+            Self::Named(name) => json!(name),
+            Self::File(path) => {
+                let path = std::fs::canonicalize(path).unwrap_or_else(|_| path.clone());
+                let machine = std::fs::read_to_string("/etc/machine-id").unwrap_or_default();
+                let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+                json!({ "file": path.to_string_lossy(), "user": rustix::process::getuid().as_raw(), "host": host, "machine": machine.trim() })
+            }
+            Self::Again => json!(Uuid::now_v7()),
+        }
+    }
+}
+
 /// Checks all lines, then submits them batch by batch, and prints the ids of each batch as soon as the server answers.
 ///
 /// # Errors
 /// A line is invalid, and nothing was sent; or a batch was refused, and it and all later ones were not submitted.
-pub async fn submit(server: &Server, text: &str, defaults: &Fields, name: Option<&str>, shown: Shown) -> Result<(), CommandError> {
-    let lines = lines(text, &defaults.given(), name)?;
-    let batches = batches(&lines);
-    let count = batches.len();
+pub async fn submit(server: &Server, text: &str, defaults: &Fields, scope: &Scope, shown: Shown) -> Result<(), CommandError> {
+    let lines = lines(text, &defaults.given(), &scope.value())?;
+    let total = lines.len() as u64;
+    let progress = Progress::unless(!shown.form_or(Form::Name).is_data(), total);
+    let existed = Cell::new(0);
+    or_interrupted(send(server, &lines, shown, &progress, &existed), || {
+        let how = if matches!(scope, Scope::Again) {
+            "Remove the first lines from the file before you go on with the others."
+        } else {
+            "Give the same command again to go on; no line becomes a second task."
+        };
+        format!("interrupted: {} of {} lines were submitted, perhaps another batch. {how}", number(progress.done()), number(total))
+    })
+    .await?;
+    drop(progress);
+    term::note(&format!(
+        "{} tasks: {} new, {} existed already",
+        number(total),
+        number(total.saturating_sub(existed.get())),
+        number(existed.get())
+    ));
+    Ok(())
+}
+
+async fn send(server: &Server, lines: &[Line], shown: Shown, progress: &Progress, existed: &Cell<u64>) -> Result<(), CommandError> {
     let mut feed = show::Feed::new(shown.form_or(Form::Name), &columns::TASKS);
     let mut all = Vec::new();
-    for batch in batches {
+    for batch in batches(lines) {
         let batch = &lines[batch];
         let (first, last) = (batch[0].number, batch[batch.len() - 1].number);
         let bodies: Vec<&RawValue> = batch.iter().map(|line| &*line.body).collect();
@@ -68,27 +118,26 @@ pub async fn submit(server: &Server, text: &str, defaults: &Fields, name: Option
         let Value::Array(tasks) = made["tasks"].take() else {
             return Err("the server's answer has no tasks, which its API promises".to_owned().into());
         };
+        existed.set(existed.get() + made["existed"].as_u64().unwrap_or_default());
+        progress.add(batch.len() as u64);
         match shown.form() {
             // Printed as one array at the end, as lists are in these formats.
-            Some(Form::Json | Form::Yaml) => all.extend(tasks),
+            Some(form) if form.is_data() => all.extend(tasks),
             _ => feed.print(&tasks)?,
         }
     }
-    if let Some(form @ (Form::Json | Form::Yaml)) = shown.form() {
-        show::list(form, &columns::TASKS, &all)?;
+    match shown.form().filter(|form| form.is_data()) {
+        Some(form) => show::list(form, &columns::TASKS, &all),
+        None => Ok(()),
     }
-    if term::is_err_terminal() {
-        term::note(&format!("{} tasks in {count} batches.", lines.len()));
-    }
-    Ok(())
 }
 
-fn lines(text: &str, defaults: &Map<String, Value>, name: Option<&str>) -> Result<Vec<Line>, CommandError> {
+fn lines(text: &str, defaults: &Map<String, Value>, scope: &Value) -> Result<Vec<Line>, CommandError> {
     let (mut lines, mut complaints) = (Vec::new(), Vec::new());
     let mut seen: HashMap<[u8; 32], u64> = HashMap::new();
     for (at, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
         let number = at + 1;
-        match task(line, defaults, name, &mut seen) {
+        match task(line, defaults, scope, &mut seen) {
             Ok(body) => lines.push(Line { number, body }),
             Err(wrong) => complaints.push(format!("  line {number}: {wrong}")),
         }
@@ -107,14 +156,31 @@ fn lines(text: &str, defaults: &Map<String, Value>, name: Option<&str>) -> Resul
     Err(CommandError::usage(format!("nothing was submitted, because these lines are not valid tasks:\n{}", complaints.join("\n"))))
 }
 
+/// What is wrong with the names of a line's fields. The server ignores fields that it does not know, so a misspelt one would be lost.
+fn misspelt(task: &Map<String, Value>) -> Option<String> {
+    let unknown = |fields: &Map<String, Value>, known: &'static [&'static str], of: &str| {
+        let name = fields.keys().find(|name| !known.contains(&name.as_str()))?;
+        let near = known.iter().map(|known| (strsim::jaro_winkler(known, name), known)).max_by(|(a, _), (b, _)| a.total_cmp(b));
+        Some(match near.filter(|(likeness, _)| *likeness > 0.8) {
+            Some((_, near)) => format!("{of}{name} is not a field of a task; the nearest is {of}{near}"),
+            None => format!("{of}{name} is not a field of a task; there are: {}", known.join(", ")),
+        })
+    };
+    let policy = task.get("policy").and_then(Value::as_object);
+    unknown(task, NewTask::FIELDS, "").or_else(|| unknown(policy?, NewPolicy::FIELDS, "policy."))
+}
+
 /// Adds the defaults to a line, and validates it with the server's rules.
-fn task(line: &str, defaults: &Map<String, Value>, name: Option<&str>, seen: &mut HashMap<[u8; 32], u64>) -> Result<Box<RawValue>, String> {
+fn task(line: &str, defaults: &Map<String, Value>, scope: &Value, seen: &mut HashMap<[u8; 32], u64>) -> Result<Box<RawValue>, String> {
     let mut task: Map<String, Value> = serde_json::from_str(line).map_err(|error| match error.classify() {
         serde_json::error::Category::Data => "it is not a JSON object".to_owned(),
         _ => format!("it is not valid JSON: {error}"),
     })?;
+    if let Some(wrong) = misspelt(&task) {
+        return Err(wrong);
+    }
     task.retain(|_, value| !value.is_null());
-    let key = key(&task, defaults, name, seen);
+    let key = key(&task, defaults, scope, seen);
     fill(&mut task, defaults);
     task.entry("idempotency_key").or_insert(json!(key));
     if !task.contains_key("context_id") {
@@ -122,7 +188,10 @@ fn task(line: &str, defaults: &Map<String, Value>, name: Option<&str>, seen: &mu
         task.insert("context_id".into(), task["idempotency_key"].clone());
     }
     let body = to_raw_value(&task).map_err(|error| error.to_string())?;
-    NewTask::read(&body).map_err(|problems| Invalid::from(problems).line())?;
+    let read = NewTask::read(&body).map_err(|problems| Invalid::from(problems).line())?;
+    if read.prompt.0.trim().is_empty() {
+        return Err("prompt: it is blank".to_owned());
+    }
     Ok(body)
 }
 
@@ -141,11 +210,11 @@ fn fill(task: &mut Map<String, Value>, defaults: &Map<String, Value>) {
 
 /// The idempotency key of a line, derived from its content, so that submitting a file again creates no task twice. If a line occurs several
 /// times, each occurrence gets a key of its own.
-fn key(line: &Map<String, Value>, defaults: &Map<String, Value>, name: Option<&str>, seen: &mut HashMap<[u8; 32], u64>) -> String {
+fn key(line: &Map<String, Value>, defaults: &Map<String, Value>, scope: &Value, seen: &mut HashMap<[u8; 32], u64>) -> String {
     let sorted: BTreeMap<_, _> = line.iter().collect();
     // A relative time such as +10m is another time in each run, but means the same request.
     let defaults: BTreeMap<_, _> = defaults.iter().filter(|(field, _)| *field != "not_before").collect();
-    let digest: [u8; 32] = Sha256::digest(json!([name, sorted, defaults]).to_string()).into();
+    let digest: [u8; 32] = Sha256::digest(json!([scope, sorted, defaults]).to_string()).into();
     let nth = seen.entry(digest).and_modify(|nth| *nth += 1).or_insert(0);
     let digits: String = digest[..16].iter().map(|byte| format!("{byte:02x}")).collect();
     format!("line-{digits}-{nth}")
@@ -175,7 +244,7 @@ mod tests {
 
     fn read(text: &str, name: Option<&str>) -> Result<Vec<Value>, String> {
         let defaults = json!({ "agent_slug": "a", "labels": { "x": "1", "y": "1" } });
-        let lines = lines(text, defaults.as_object().unwrap(), name).map_err(|failure| failure.to_string())?;
+        let lines = lines(text, defaults.as_object().unwrap(), &json!(name)).map_err(|failure| failure.to_string())?;
         Ok(lines.iter().map(|line| serde_json::from_str(line.body.get()).unwrap()).collect())
     }
 
@@ -196,6 +265,15 @@ mod tests {
         assert!(both[1] != both[2] && both[0] != both[1]);
         assert_ne!(both[0], keys("{\"prompt\": \"p\", \"priority\": 1}", Some("again"))[0]);
         assert_eq!(keys("{\"prompt\": \"p\", \"idempotency_key\": \"own\"}", None), ["own"]);
+    }
+
+    #[test]
+    fn a_misspelt_field_is_named_with_the_nearest() {
+        let told = |line: &str| read(&format!("\n{line}"), None).unwrap_err();
+        assert!(told("{\"promt\": \"p\"}").contains("line 2: promt is not a field of a task; the nearest is prompt"));
+        assert!(told("{\"prompt\": \"p\", \"policy\": {\"timeout\": 5}}").contains("the nearest is policy.timeout_sec"));
+        assert!(told("{\"prompt\": \"p\", \"xyz\": 5}").contains("there are: context_id, "));
+        assert!(told("{\"prompt\": \" \"}").contains("line 2: prompt: it is blank"));
     }
 
     #[test]

@@ -5,22 +5,25 @@ mod fields;
 mod filters;
 mod follow;
 mod from_file;
+mod list;
+mod standard_input;
 mod submit;
 mod wait;
 mod watch;
 
 use std::time::Duration;
 
-use super::connect::{Server, read};
-use super::records::{self, Limit};
+use super::connect::{Server, failed, read};
+use super::records::Limit;
 use super::show::{self, Form, Shown};
-use super::{columns, term, when};
+use super::{columns, complete, term, when};
 use crate::CommandError;
 use bloom_api::results::TaskResult;
 use bloom_client::part;
 use bloom_core::task::Outcome;
 use bulk::BulkArgs;
 use clap::{Args, Subcommand};
+use clap_complete::ArgValueCandidates;
 use filters::Filters;
 use serde_json::Value;
 use submit::Submit;
@@ -44,7 +47,7 @@ pub enum TaskCommand {
     /// Show tasks
     Get {
         /// Their ids
-        #[arg(required = true, value_name = "ID")]
+        #[arg(required = true, value_name = "ID", add = ArgValueCandidates::new(complete::tasks))]
         ids: Vec<String>,
     },
     /// List tasks, newest first
@@ -52,7 +55,7 @@ pub enum TaskCommand {
     /// With --watch, a matching task is shown again whenever it changes, until Ctrl-C; -o json then prints one line per change.
     List {
         /// Continue to show changes
-        #[arg(short, long)]
+        #[arg(short, long, conflicts_with = "sort")]
         watch: bool,
         #[command(flatten)]
         limit: Limit,
@@ -62,10 +65,11 @@ pub enum TaskCommand {
     Logs(LogsArgs),
     /// Print a task's answer
     ///
-    /// The answer alone, as the run gave it. Exits with 1 if the newest run failed; -o json shows the whole result.
+    /// The answer alone, as the run gave it. Exits with 1 if the task is not finished yet or its newest run failed; -o json shows the
+    /// whole result.
     Result {
         /// The task's id
-        #[arg(value_name = "ID")]
+        #[arg(value_name = "ID", add = ArgValueCandidates::new(complete::tasks))]
         id: String,
     },
     /// Cancel tasks
@@ -86,7 +90,7 @@ pub enum TaskCommand {
     /// Exits with 0 if all are completed, with 1 if one is not, and with 3 if the time limit was reached.
     Wait {
         /// Their ids
-        #[arg(required = true, value_name = "ID")]
+        #[arg(required = true, value_name = "ID", add = ArgValueCandidates::new(complete::tasks))]
         ids: Vec<String>,
         /// Wait at most this long: 90, 5m, 2h
         #[arg(long, value_name = "TIME", value_parser = when::duration)]
@@ -100,7 +104,7 @@ pub enum TaskCommand {
 #[derive(Args, Debug)]
 pub struct LogsArgs {
     /// The task's id
-    #[arg(value_name = "ID")]
+    #[arg(value_name = "ID", add = ArgValueCandidates::new(complete::tasks))]
     id: String,
     /// Continue to print events until the task is finished
     #[arg(short, long)]
@@ -114,15 +118,11 @@ pub async fn run(command: TaskCommand, server: &Server, shown: Shown) -> Result<
     match command {
         TaskCommand::Submit(submit) => submit::run(*submit, server, shown).await,
         TaskCommand::Get { ids } => {
-            let mut tasks = Vec::new();
-            for id in &ids {
-                tasks.push(server.get(&path(id, "")).await.map_err(|failure| failure.about(id))?);
-            }
-            show::some(shown.form_or(Form::Table), &columns::TASKS, &tasks)
+            show::found(shown.form_or(Form::Table), &columns::TASKS, server.get_each(&ids, |id| path(id, "")).await?)
         }
-        TaskCommand::List { filters, limit, watch: true } => watch::run(&filters, limit, server, shown.form_or(Form::Table)).await,
+        TaskCommand::List { filters, limit, watch: true } => watch::run(&filters, &limit, server, shown.form_or(Form::Table)).await,
         TaskCommand::List { filters, limit, watch: false } => {
-            records::pages(server, "api/runtime/llm-tasks", &filters.query(), limit, shown, &columns::TASKS).await
+            limit.show(list::newest(server, &filters, limit.rows()).await.map_err(failed)?, shown, &columns::TASKS)
         }
         TaskCommand::Logs(args) => follow::logs(&args, server, shown.form_or(Form::Table)).await,
         TaskCommand::Result { id } => answer(server, &id, shown).await,
@@ -153,12 +153,14 @@ async fn wait_for_all(server: &Server, ids: &[String], timeout: Option<Duration>
 /// Prints the task's newest result: only the answer, unless -o is given.
 ///
 /// # Errors
-/// The task has no result, or its newest run failed.
+/// The task is not finished, has no result, or its newest run failed.
 async fn answer(server: &Server, id: &str, shown: Shown) -> Result<(), CommandError> {
+    let task = server.get(&path(id, "")).await.map_err(|failure| failure.about(id))?;
+    wait::must_be_over(&read(&task)?)?;
     let answer = server.get(&path(id, "/result")).await.map_err(|failure| failure.about(id))?;
     let result: TaskResult = read(&answer)?;
     match shown.form() {
-        Some(form @ (Form::Json | Form::Yaml)) => show::as_it_came(form, &answer)?,
+        Some(form) if form.is_data() => show::as_it_came(form, &answer)?,
         _ => print_answer(result.output.as_deref().unwrap_or_default())?,
     }
     if result.status == Outcome::Success {

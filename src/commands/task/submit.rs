@@ -1,7 +1,7 @@
 //! `task submit`: submits one task, or many from a file. With --wait or --follow it also prints the outcome.
 
 use std::fs::File;
-use std::io::{Read, stdin};
+use std::io::stdin;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -13,31 +13,34 @@ use super::super::connect::{Server, read};
 use super::super::show::{self, Form, Shown};
 use super::super::{columns, term, when};
 use super::fields::Fields;
+use super::from_file::{self, Scope};
+use super::standard_input;
 use super::wait::{WaitOptions, interruptible, must_be_completed};
-use super::{answer, follow, from_file, id_of};
+use super::{answer, follow, id_of};
 use crate::CommandError;
-
-/// Longer than any prompt that a server accepts.
-const MAX_PROMPT_BYTES: u64 = 64 * 1024 * 1024;
 
 /// Submit a task
 ///
 /// Prints the task's id; with --wait only its answer, when it is finished; with --follow the text of
-/// the run while it is written. The prompt is the argument, a file, or standard input. If the
-/// server's answer gets lost, the call is repeated; this creates no second task.
+/// the run while it is written. If the server's answer gets lost, the call is repeated; this
+/// creates no second task.
+///
+/// The prompt is the argument, a file, or standard input. With an argument and a pipe or a file on
+/// standard input, both are sent, the argument first. An open pipe on which nothing comes within 3 s
+/// is left alone; `< /dev/null` says that there is nothing, and --prompt-file - waits without limit.
 ///
 /// With --from, each line of a file is a task: a JSON object with the fields of the API, of which
 /// only `prompt` is required. Flags are the defaults for fields that a line does not have. All lines
 /// are checked first. They are submitted in batches of at most 1000, each batch completely or not at
-/// all, and the ids are printed in the order of the lines. Submitting the file again creates no
-/// second task for a line, unless --idempotency-key is different.
+/// all, and the ids are printed in the order of the lines. If you submit the same file again, its
+/// lines create no second task, unless --again is given or --idempotency-key is different.
 #[derive(Args, Debug)]
 #[command(
     verbatim_doc_comment,
     after_help = "Examples:
   bloom-runtime task submit --wait \"Say hello\"
   bloom-runtime task submit --context docs --agent writer --prompt-file chapter.md --follow
-  git diff | bloom-runtime task submit --wait --format json --timeout 10m
+  git diff | bloom-runtime task submit --wait --timeout 10m \"Review this\"
   bloom-runtime task submit --not-before +2h --label batch=7 \"Clean up\"
   bloom-runtime task submit --from tasks.jsonl --label batch=7
 
@@ -45,10 +48,10 @@ A line of tasks.jsonl:
   {\"prompt\": \"Say hello\", \"context_id\": \"demo\", \"priority\": 7, \"labels\": {\"team\": \"a\"}}"
 )]
 pub struct Submit {
-    /// The prompt; - or no prompt: standard input
-    #[arg(value_name = "PROMPT", conflicts_with_all = ["prompt_file", "from"])]
+    /// The prompt, before what standard input has; - or no prompt: standard input alone
+    #[arg(value_name = "PROMPT", conflicts_with = "from")]
     prompt: Option<String>,
-    /// Take the prompt from this file
+    /// Take the prompt from this file, after PROMPT if it is given; - is standard input
     #[arg(long, value_name = "FILE", conflicts_with = "from")]
     prompt_file: Option<PathBuf>,
     /// Submit a task for each line of this JSON Lines file; - is standard input
@@ -63,9 +66,13 @@ pub struct Submit {
     /// Wait at most this long: 90, 5m, 2h; the task goes on
     #[arg(long, value_name = "TIME", value_parser = when::duration, conflicts_with = "from")]
     wait_timeout: Option<Duration>,
-    /// Submitting again with this key returns the same task [default: a new key per task; with --from derived from the line's content]
+    /// Submitting again with this key returns the same task [default: a new key per task; with --from derived from the user, the file and
+    /// the line's content]
     #[arg(long, value_name = "KEY")]
     idempotency_key: Option<String>,
+    /// With --from: submit all lines as new tasks, even if they were submitted before
+    #[arg(long, conflicts_with = "idempotency_key")]
+    again: bool,
     #[command(flatten)]
     fields: Fields,
 }
@@ -73,7 +80,15 @@ pub struct Submit {
 pub async fn run(submit: Submit, server: &Server, shown: Shown) -> Result<(), CommandError> {
     if let Some(file) = &submit.from {
         let text = if file == Path::new("-") { from_file::read("standard input", stdin().lock())? } else { from_file::open(file)? };
-        return from_file::submit(server, &text, &submit.fields, submit.idempotency_key.as_deref(), shown).await;
+        let scope = match submit.idempotency_key {
+            Some(name) => Scope::Named(name),
+            None if submit.again => Scope::Again,
+            None => Scope::File(file.clone()),
+        };
+        return from_file::submit(server, &text, &submit.fields, &scope, shown).await;
+    }
+    if submit.again {
+        return Err(CommandError::usage("--again needs --from: without it, each call submits a new task"));
     }
     let is_waiting = submit.wait || submit.follow;
     if submit.wait_timeout.is_some() && !is_waiting {
@@ -110,27 +125,27 @@ async fn create(submit: &Submit, server: &Server) -> Result<Value, CommandError>
     server.post_surely("api/runtime/llm-tasks", &Value::Object(body)).await
 }
 
+/// The argument, then the text of --prompt-file or of standard input.
 fn prompt(submit: &Submit) -> Result<String, CommandError> {
-    let text = match (&submit.prompt, &submit.prompt_file) {
-        (Some(prompt), _) if prompt != "-" => prompt.clone(),
-        (None, Some(file)) if file != Path::new("-") => {
+    let given = submit.prompt.as_deref().filter(|prompt| *prompt != "-");
+    let is_dash = given.is_none() && submit.prompt.is_some();
+    let more = match &submit.prompt_file {
+        Some(file) if file != Path::new("-") => {
             let name = file.display().to_string();
             let open = File::open(file).map_err(|error| CommandError::usage(format!("{name} can't be opened: {error}")))?;
-            read_prompt(&name, open)?
+            Some(standard_input::read(&name, open)?)
         }
-        (None, None) if term::is_in_terminal() => {
+        Some(_) => Some(standard_input::whole()?),
+        None if is_dash => Some(standard_input::whole()?),
+        None if given.is_some() => standard_input::beside_a_prompt()?,
+        None if term::is_in_terminal() => {
             return Err(CommandError::usage("there is no prompt: give it as an argument, with --prompt-file, or on standard input"));
         }
-        _ => read_prompt("standard input", stdin().lock())?,
+        None => Some(standard_input::whole()?),
     };
-    if text.is_empty() { Err(CommandError::usage("the prompt is empty")) } else { Ok(text) }
-}
-
-fn read_prompt(name: &str, source: impl Read) -> Result<String, CommandError> {
-    let mut text = String::new();
-    let read = source.take(MAX_PROMPT_BYTES + 1).read_to_string(&mut text);
-    match read.map_err(|error| CommandError::usage(format!("{name} can't be read as UTF-8 text: {error}")))? as u64 {
-        0..=MAX_PROMPT_BYTES => Ok(text),
-        _ => Err(CommandError::usage(format!("{name} is longer than {MAX_PROMPT_BYTES} bytes, which no server accepts"))),
-    }
+    let text = match (given, more.filter(|more| !more.is_empty())) {
+        (Some(prompt), Some(more)) => format!("{prompt}\n\n{more}"),
+        (given, more) => more.or(given.map(str::to_owned)).unwrap_or_default(),
+    };
+    if text.trim().is_empty() { Err(CommandError::usage("the prompt is empty")) } else { Ok(text) }
 }

@@ -7,14 +7,15 @@ use std::time::Duration;
 use serde_json::Value;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout_at};
 
-use super::super::connect::{Server, failed, read, retry_after, with_query};
+use super::super::connect::{Server, read, with_query};
+use super::super::interrupt::or_interrupted;
 use super::super::term;
+use super::super::trouble::Trouble;
 use super::super::when::span_text;
 use super::path;
 use crate::CommandError;
 use bloom_api::tasks::Task;
 use bloom_api::words::Word;
-use bloom_client::Error;
 use bloom_core::Ms;
 use bloom_core::task::Status;
 
@@ -22,13 +23,8 @@ use bloom_core::task::Status;
 const STEPS: [u64; 5] = [2, 5, 10, 20, 30];
 /// The pause between calls, for a server that answers at once, as it does while it shuts down.
 const PAUSE: Duration = Duration::from_millis(200);
-/// How long a server may be unreachable, for example during a restart, before waiting fails.
-const AWAY_LIMIT: Duration = Duration::from_secs(300);
 /// The time for one answer of the server.
 const ONE_LOOK: Duration = Duration::from_secs(5);
-const FIRST_WAIT: Duration = Duration::from_millis(500);
-const LONGEST_WAIT: Duration = Duration::from_secs(10);
-const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(60);
 
 /// Waits for tasks, with one time limit for all of them.
 pub struct WaitOptions {
@@ -118,6 +114,28 @@ pub fn must_be_completed(task: &Task) -> Result<(), CommandError> {
     Err(format!("task {} is {}{why}", task.id, task.status).into())
 }
 
+/// # Errors
+/// The task is not finished, so it has no answer yet, or only that of an earlier attempt.
+pub fn must_be_over(task: &Task) -> Result<(), CommandError> {
+    if matches!(task.status, Word::Known(status) if !status.is_final()) {
+        let id = task.id;
+        return Err(format!("task {id} {}; it has no answer yet. Wait for it with: bloom-runtime task wait {id}", state(task)).into());
+    }
+    Ok(())
+}
+
+/// What the task does now, or what it waits for.
+fn state(task: &Task) -> String {
+    match (&task.status, &task.waiting) {
+        (Word::Known(Status::Queued), Some(waiting)) => format!("waits: {}: {}", waiting.reason, waiting.message),
+        (Word::Known(Status::Leased | Status::Running), _) => {
+            let worker = task.worker_id.as_deref().unwrap_or_default();
+            format!("runs on {worker}, attempt {} of {}", task.attempts, task.max_attempts)
+        }
+        (status, _) => format!("is {status}"),
+    }
+}
+
 fn too_late(id: &str, limit: Duration) -> CommandError {
     let limit = span_text(Ms::try_from(limit.as_millis()).unwrap_or(Ms::MAX));
     CommandError::too_late(format!("task {id} is not finished after {limit}; it goes on. Wait again with: bloom-runtime task wait {id}"))
@@ -128,54 +146,13 @@ fn too_late(id: &str, limit: Duration) -> CommandError {
 /// # Errors
 /// Those of the work, and the interruption.
 pub async fn interruptible<T>(id: &str, work: impl Future<Output = Result<T, CommandError>>) -> Result<T, CommandError> {
-    tokio::select! {
-        done = work => done,
-        Ok(()) = tokio::signal::ctrl_c() => Err(CommandError::interrupted(format!(
+    let told = || {
+        format!(
             "interrupted; task {id} goes on. Wait for it with: bloom-runtime task wait {id}\n\
              See its answer then with: bloom-runtime task result {id}; stop it with: bloom-runtime task cancel {id}"
-        ))),
-    }
-}
-
-/// Retries while the server can't be reached for a while, for example during a restart.
-pub struct Trouble {
-    since: Option<Instant>,
-    wait: Duration,
-    is_told: bool,
-    /// The server has answered before. If it never did, the address may be wrong, so calls are not retried.
-    was_there: bool,
-}
-
-impl Trouble {
-    /// `is_told`: whether to tell the user.
-    pub fn new(is_told: bool, was_there: bool) -> Self {
-        Self { since: None, wait: FIRST_WAIT, is_told, was_there }
-    }
-
-    /// The server has answered.
-    pub fn is_over(&mut self) {
-        *self = Self::new(self.is_told, true);
-    }
-
-    /// Waits before the next attempt.
-    ///
-    /// # Errors
-    /// The error is permanent, or has lasted too long.
-    pub async fn pause(&mut self, error: Error) -> Result<(), CommandError> {
-        let is_first = self.since.is_none();
-        let since = *self.since.get_or_insert_with(Instant::now);
-        let may_pass = error.is_passing() && (self.was_there || error.status().is_some());
-        if !may_pass || since.elapsed() > AWAY_LIMIT {
-            return Err(failed(error));
-        }
-        if is_first && self.is_told {
-            term::note(&format!("{error}; trying again for up to {}", span_text(AWAY_LIMIT.as_millis() as Ms)));
-        }
-        let asked = retry_after(&error).unwrap_or_default().min(LONGEST_RETRY_AFTER);
-        sleep(self.wait.max(asked)).await;
-        self.wait = (self.wait * 2).min(LONGEST_WAIT);
-        Ok(())
-    }
+        )
+    };
+    or_interrupted(work, told).await
 }
 
 /// What the user sees meanwhile: each new reason for waiting; on a terminal each change of the task, and a last line with the elapsed time.
@@ -193,14 +170,7 @@ impl Progress {
     }
 
     fn saw(&mut self, id: &str, task: &Task) {
-        let news = match (&task.status, &task.waiting) {
-            (Word::Known(Status::Queued), Some(waiting)) => format!("waits: {}: {}", waiting.reason, waiting.message),
-            (Word::Known(Status::Leased | Status::Running), _) => {
-                let worker = task.worker_id.as_deref().unwrap_or_default();
-                format!("runs on {worker}, attempt {} of {}", task.attempts, task.max_attempts)
-            }
-            (status, _) => status.to_string(),
-        };
+        let news = state(task);
         if news != self.told {
             if self.is_terminal || task.waiting.is_some() {
                 self.clear();

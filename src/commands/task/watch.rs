@@ -9,8 +9,9 @@ use super::super::columns;
 use super::super::connect::{Server, read};
 use super::super::records::Limit;
 use super::super::show::{Feed, Form};
+use super::super::trouble::Trouble;
 use super::filters::Filters;
-use super::wait::Trouble;
+use super::list;
 use crate::CommandError;
 use bloom_api::answers::Gone;
 use bloom_api::tasks::Task;
@@ -23,15 +24,7 @@ const MAX_SEEN: usize = 100_000;
 ///
 /// # Errors
 /// The server can't be reached, or the output can't be written.
-pub async fn run(filters: &Filters, limit: Limit, server: &Server, form: Form) -> Result<(), CommandError> {
-    tokio::select! {
-        ended = watch(filters, limit, server, form) => ended,
-        // Handled explicitly, because processes that a script starts in the background ignore the signal by default.
-        Ok(()) = tokio::signal::ctrl_c() => Err(CommandError::interrupted("")),
-    }
-}
-
-async fn watch(filters: &Filters, limit: Limit, server: &Server, form: Form) -> Result<(), CommandError> {
+pub async fn run(filters: &Filters, limit: &Limit, server: &Server, form: Form) -> Result<(), CommandError> {
     let mut watching = Watching { filters, limit, server, feed: Feed::new(form, &columns::TASKS), seen: HashMap::new() };
     let mut trouble = Trouble::new(true, false);
     loop {
@@ -52,7 +45,7 @@ enum Stop {
 
 struct Watching<'a> {
     filters: &'a Filters,
-    limit: Limit,
+    limit: &'a Limit,
     server: &'a Server,
     feed: Feed<Task<'static>>,
     /// The hash of each task as it was printed last.
@@ -64,8 +57,8 @@ impl Watching<'_> {
     async fn go_on(&mut self, trouble: &mut Trouble) -> Result<(), Stop> {
         // The stream is opened before the list is read, so that no change between the two is missed.
         let mut events = self.server.client.events("api/runtime/watch", None).await.map_err(Stop::Call)?;
-        self.list().await?;
         trouble.is_over();
+        self.list().await?;
         while let Some(Event { name, data, .. }) = events.next().await.map_err(Stop::Call)? {
             trouble.is_over();
             let garbled = |error| Stop::Call(Error::Garbled(format!("a change is not valid JSON: {error}")));
@@ -91,7 +84,7 @@ impl Watching<'_> {
     }
 
     async fn list(&mut self) -> Result<(), Stop> {
-        let (tasks, _) = self.server.list("api/runtime/llm-tasks", &self.filters.query(), self.limit.rows()).await.map_err(Stop::Call)?;
+        let (tasks, _) = list::newest(self.server, self.filters, self.limit.rows()).await.map_err(Stop::Call)?;
         self.show(&tasks)
     }
 

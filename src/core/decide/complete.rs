@@ -144,11 +144,11 @@ fn conclude(set: &mut WorkingSet, mut task: TaskState, lease: LeaseId, worker: &
     match end {
         End::Success => {
             task.failure = None;
-            set.audit(Action::TaskCompleted, EntityType::Task, task.id, &actor, "success");
+            set.audit(Action::TaskCompleted, EntityType::Task, task.id, &actor, "the run succeeded");
             finish(set, &mut task, Status::Completed);
         }
         End::Failed(failure) => {
-            set.audit(Action::TaskCompleted, EntityType::Task, task.id, &actor, format!("error: {}", failure.reason));
+            set.audit(Action::TaskCompleted, EntityType::Task, task.id, &actor, format!("the run failed: {}", failure.reason));
             task.failure = Some(failure);
             finish(set, &mut task, Status::Failed);
         }

@@ -148,7 +148,14 @@ pub(super) fn retry(set: &mut WorkingSet, task: &mut TaskState, cause: Retry, ne
         task.attempts = (task.attempts - 1).max(0);
     }
     let detail = format!("{}: {}", cause.failure.reason, cause.failure.message);
-    task.failure = Some(cause.failure);
+    task.failure = Some(match next {
+        // It ends because that was requested; how its lease ended is in the audit entry.
+        Next::Cancelled if cause.failure.reason != Reason::Cancelled => {
+            let message = format!("cancelled on request; {}", cause.failure.message);
+            Failure { reason: Reason::Cancelled, message, at: cause.failure.at }
+        }
+        _ => cause.failure,
+    });
     let verdict = match next {
         Next::Cancelled => {
             set.audit(Action::TaskCancelled, EntityType::Task, task.id, &cause.actor, detail);

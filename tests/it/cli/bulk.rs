@@ -1,6 +1,9 @@
 //! `task cancel` and `task requeue`: by id, by many ids, by filters with a confirmation.
 
+use std::time::Duration;
+
 use super::*;
+use crate::support::stub::{Reply, Stub};
 
 #[test]
 fn one_task_is_cancelled_by_its_id() {
@@ -77,7 +80,10 @@ fn by_filters_all_are_met_however_many() {
             let tasks: Vec<_> = (0..count).map(|_| crew.task().json()).collect();
             crew.api.post("llm-tasks:batch", json!({ "tasks": tasks })).await.created();
         }
-        let done = Person::at(crew.api).does(&["task", "cancel", "--agent", &crew.slug, "--yes", "-o", "json"]);
+        let person = Person::at(crew.api);
+        let said = person.does(&["task", "cancel", "--agent", &crew.slug]).complains(2);
+        assert!(said.contains("cancel 1,205 tasks"), "the true number is named before anything happens: {said}");
+        let done = person.does(&["task", "cancel", "--agent", &crew.slug, "--status", "queued,failed", "--yes", "-o", "json"]);
         assert_eq!(done.json(), json!({ "matched": 1205, "changed": 1205, "more": false }));
         let left = crew.api.get(&format!("llm-tasks?agent_slug={}&status=queued", crew.slug)).await.ok();
         assert_eq!(left, json!([]));
@@ -95,4 +101,33 @@ fn a_wish_for_nothing_in_particular_is_refused() {
     }
     let done = person.does(&["task", "cancel", "--agent", "nobody-at-all", "--yes"]).ends(0);
     assert!(done.err.contains("0 tasks to cancel"), "{}", done.err);
+}
+
+#[test]
+fn a_bar_is_shown_on_a_terminal_only() {
+    run(async {
+        let crew = sqlite().crew();
+        crew.task().create().await;
+        let person = Person::at(crew.api).with("TERM", "xterm");
+        let shown = person.types("y\n", &["task", "cancel", "--agent", &crew.slug]).ok();
+        assert!(shown.contains("] 0 of 1") && shown.contains("] 1 of 1"), "{shown:?}");
+        let plain = person.does(&["task", "requeue", "--agent", &crew.slug, "--yes"]).ends(0).err;
+        assert_eq!(plain, "1 task: queued again\n");
+    });
+}
+
+#[test]
+fn an_interrupted_command_says_what_was_done() {
+    run(async {
+        let stub = Stub::start().await;
+        let path = "/api/runtime/llm-tasks:cancel";
+        stub.once(path, Reply::new(200, &json!({ "matched": 20_000, "changed": 0, "more": false }).to_string()));
+        stub.once(path, Reply::new(200, &json!({ "matched": 1000, "changed": 1000, "more": true }).to_string()));
+        stub.always(path, Reply { after: Duration::from_secs(600), ..Reply::new(200, "{}") });
+        let running = Person::new().with("BLOOM_SERVER", &stub.url).starts(&["task", "cancel", "--status", "queued", "--yes"]);
+        eventually("the third call", || async { (stub.seen(path).len() == 3).then_some(()) }).await;
+        running.interrupt();
+        let said = running.done().complains(130);
+        assert!(said.contains("interrupted: 1,000 of 20,000 tasks") && said.contains("same command again"), "{said}");
+    });
 }

@@ -39,7 +39,9 @@ fn tasks_are_listed_in_every_form() {
         assert!(cut.err.contains("there are more"), "{}", cut.err);
         let none = person.does(&["task", "list", "--context", "nowhere-at-all"]).ends(0);
         assert_eq!((none.out.as_str(), none.err.as_str()), ("", "Nothing found.\n"));
-        person.does(&["task", "list", "--status", "asleep"]).complains(2);
+        let said = person.does(&["task", "list", "--status", "quued"]).complains(2);
+        assert!(said.contains("queued, leased, running") && said.contains("similar"), "{said}");
+        assert_eq!(crew.api.get("llm-tasks?status=quued").await.ok(), json!([]));
     });
 }
 
@@ -172,7 +174,6 @@ fn the_program_tells_of_itself() {
     }
     let said = person.does(&["man", "/dev/null/x"]).complains(1);
     assert!(said.contains("/dev/null/x"), "{said}");
-    assert!(person.does(&["completions", "bash"]).ok().contains("--wait-timeout"));
 }
 
 #[test]

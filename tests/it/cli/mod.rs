@@ -3,13 +3,16 @@
 //! Commands reach the database only through the server, so testing with one database is enough.
 
 mod bulk;
+mod completions;
 mod contexts;
 mod follow;
 mod keys;
 mod looking;
+mod messages;
 mod person;
 mod queues;
 mod submit;
+mod tables;
 mod terminal;
 mod waiting;
 

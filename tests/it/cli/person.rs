@@ -2,7 +2,7 @@
 
 use std::io::{BufReader, Read, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -73,6 +73,17 @@ impl Person {
         self.start(self.command(Path::new("script"), &["-qec", &line, "/dev/null"]), Some(input)).done()
     }
 
+    /// Starts a command whose standard input is a pipe that nobody writes to and nobody closes.
+    pub fn holds(&self, arguments: &[&str]) -> Running {
+        let mut command = self.command(Path::new(BINARY), arguments);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = janitor::spawn(command).expect("the program starts");
+        let open = child.stdin.take();
+        let mut running = Self::listen(child);
+        running.open = open;
+        running
+    }
+
     fn start(&self, mut command: Command, input: Option<&str>) -> Running {
         command.stdin(if input.is_some() { Stdio::piped() } else { Stdio::null() }).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = janitor::spawn(command).expect("the program starts");
@@ -80,9 +91,13 @@ impl Person {
             let input = input.to_owned();
             std::thread::spawn(move || stdin.write_all(input.as_bytes()));
         }
+        Self::listen(child)
+    }
+
+    fn listen(mut child: Child) -> Running {
         let out = Heard::listen(child.stdout.take().expect("its stdout"));
         let err = Heard::listen(child.stderr.take().expect("its stderr"));
-        Running { child, out, err }
+        Running { child, out, err, open: None }
     }
 
     /// Runs a command whose output is closed by its reader right after the start.
@@ -93,7 +108,7 @@ impl Person {
         drop(child.stdout.take());
         let err = Heard::listen(child.stderr.take().expect("its stderr"));
         meanwhile();
-        Running { child, out: Heard::default(), err }.done()
+        Running { child, out: Heard::default(), err, open: None }.done()
     }
 }
 
@@ -136,6 +151,8 @@ pub struct Running {
     child: Child,
     out: Heard,
     err: Heard,
+    /// The other end of its standard input, if it stays open.
+    open: Option<ChildStdin>,
 }
 
 impl Running {
@@ -170,6 +187,7 @@ impl Running {
                 None => std::thread::sleep(Duration::from_millis(5)),
             }
         };
+        drop(self.open.take());
         Done { code: status.code().unwrap_or(-1), out: self.out.all(), err: self.err.all() }
     }
 }

@@ -105,6 +105,11 @@ fn the_prompt_may_come_from_a_file_or_a_pipe() {
         check(person.does(&[&flags[..], &["--prompt-file", "prompt.txt"]].concat()).ok(), "from a file\n").await;
         check(person.pipes("from a pipe\nGrüße", &flags).ok(), "from a pipe\nGrüße").await;
         check(person.pipes("dashed", &[&flags[..], &["-"]].concat()).ok(), "dashed").await;
+        check(person.pipes("a diff\n", &[&flags[..], &["Review this"]].concat()).ok(), "Review this\n\na diff\n").await;
+        check(person.pipes("", &[&flags[..], &["Review this"]].concat()).ok(), "Review this").await;
+        check(person.does(&[&flags[..], &["Review this"]].concat()).ok(), "Review this").await;
+        let both = [&flags[..], &["Review this", "--prompt-file", "prompt.txt"]].concat();
+        check(person.does(&both).ok(), "Review this\n\nfrom a file\n").await;
     });
 }
 
@@ -116,7 +121,9 @@ fn what_makes_no_sense_is_not_sent() {
         (&[], "empty"),
         (&["--prompt-file", "nowhere.txt"], "nowhere.txt"),
         (&["--prompt-file", "bytes"], "bytes"),
-        (&["p", "--prompt-file", "bytes"], "--prompt-file"),
+        (&["p", "--prompt-file", "bytes"], "bytes"),
+        (&[" \n"], "empty"),
+        (&["p", "--again"], "--from"),
         (&["p", "--priority", "10"], "--priority"),
         (&["p", "--not-before", "soon"], "--not-before"),
         (&["p", "--label", "x"], "--label"),
@@ -205,9 +212,18 @@ fn a_file_is_submitted_line_by_line() {
             assert_eq!((&task["prompt"], &task["agent_slug"]), (&json!(format!("task {i}")), &json!(agent)));
             assert_eq!(task["labels"], json!({ "batch": "7" }));
         }
-        assert_eq!(person.does(&flags).ok(), out, "a repeated run creates no second task");
-        let piped = person.pipes(&lines.join("\n"), &["task", "submit", "--from", "-", "--agent", &agent, "--label", "batch=7"]);
-        assert_eq!(piped.ok(), out);
+        let repeated = person.does(&flags).ends(0);
+        assert_eq!(repeated.out, out, "a repeated run creates no second task");
+        assert_eq!(repeated.err, "1,005 tasks: 0 new, 1,005 existed already\n");
+        fs::write(person.home.join("tasks.jsonl"), lines.join("\n") + "\n{\"prompt\": \"new\"}").unwrap();
+        let more = person.does(&flags).ends(0);
+        assert_eq!(more.err, "1,006 tasks: 1 new, 1,005 existed already\n");
+        fs::write(person.home.join("tasks.jsonl"), lines.join("\n")).unwrap();
+        fs::copy(person.home.join("tasks.jsonl"), person.home.join("other.jsonl")).unwrap();
+        let other = person.does(&["task", "submit", "--from", "other.jsonl", "--agent", &agent, "--label", "batch=7"]).ends(0);
+        assert_eq!(other.err, "1,005 tasks: 1,005 new, 0 existed already\n", "the lines of another file are other tasks");
+        let anew = person.does(&[&flags[..], &["--again"]].concat()).ends(0);
+        assert_eq!(anew.err, "1,005 tasks: 1,005 new, 0 existed already\n");
         let renamed = person.does(&[&flags[..], &["--idempotency-key", "again", "-o", "json"]].concat()).json();
         let renamed = renamed.as_array().expect("one array");
         assert!(renamed.len() == 1005 && renamed[0]["id"] != ids[0], "another key creates new tasks");
@@ -224,5 +240,38 @@ fn a_file_with_a_wrong_line_makes_nothing() {
         assert!(said.contains("line 2: ") && said.contains("max_attempts: ") && said.contains("prompt: "), "{said}");
         assert!(said.contains("line 3: it is not valid JSON"), "{said}");
         assert_eq!(server.get(&format!("llm-tasks?agent_slug={agent}")).await.ok(), json!([]));
+    });
+}
+
+#[test]
+fn an_open_pipe_on_which_nothing_comes_is_left_alone() {
+    run(async {
+        let server = sqlite();
+        let agent = unique("agent");
+        let done = Person::at(server).holds(&["task", "submit", "--agent", &agent, "Say hello"]).done().ends(0);
+        assert!(done.err.contains("nothing came within 3 s") && done.err.contains("< /dev/null"), "{}", done.err);
+        assert_eq!(server.task(id(&done.out)).now().await["prompt"], "Say hello");
+    });
+}
+
+#[test]
+fn a_misspelt_field_is_refused_with_its_line() {
+    run(async {
+        let server = sqlite();
+        let agent = unique("agent");
+        let file = "{\"prompt\": \"p\"}\n{\"prompt\": \"p\", \"prioritty\": 9}\n{\"prompt\": \" \"}\n";
+        let said = Person::at(server).pipes(file, &["task", "submit", "--from", "-", "--agent", &agent]).complains(2);
+        assert!(said.contains("line 2: prioritty is not a field of a task; the nearest is priority"), "{said}");
+        assert!(said.contains("line 3: prompt: it is blank") && !said.contains("line 1"), "{said}");
+        assert_eq!(server.get(&format!("llm-tasks?agent_slug={agent}")).await.ok(), json!([]));
+    });
+}
+
+#[test]
+fn a_proxy_never_sees_calls_of_this_machine() {
+    run(async {
+        let nowhere = format!("http://127.0.0.1:{}", janitor::free_port());
+        let person = Person::at(sqlite()).with("HTTP_PROXY", &nowhere).with("http_proxy", &nowhere).with("ALL_PROXY", &nowhere);
+        person.does(&["stats"]).ok();
     });
 }

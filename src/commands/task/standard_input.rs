@@ -1,0 +1,61 @@
+//! Prompts from standard input and from files.
+
+use std::io::{Read, stdin};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{FileType, fstat};
+
+use super::super::term;
+use crate::CommandError;
+
+/// Longer than any prompt that a server accepts.
+const MAX_PROMPT_BYTES: u64 = 64 * 1024 * 1024;
+/// How many seconds the first byte may take, if there is a prompt already. Under cron, ssh or systemd, standard input may be a pipe that
+/// nobody writes to and nobody closes.
+const PATIENCE: i64 = 3;
+
+/// All of standard input.
+///
+/// # Errors
+/// It can't be read as text, or is too long.
+pub fn whole() -> Result<String, CommandError> {
+    read("standard input", stdin().lock())
+}
+
+/// What standard input adds to a prompt: all of it, if it is a file, or a pipe or socket on which something comes within [`PATIENCE`].
+///
+/// # Errors
+/// It can't be read as text, or is too long.
+pub fn beside_a_prompt() -> Result<Option<String>, CommandError> {
+    if !may_have_content() {
+        return Ok(None);
+    }
+    let input = stdin();
+    let mut waited = [PollFd::new(&input, PollFlags::IN)];
+    // The end of a pipe is an event, too.
+    if poll(&mut waited, Some(&Timespec { tv_sec: PATIENCE, tv_nsec: 0 })).is_ok_and(|ready| ready == 0) {
+        term::note(&format!(
+            "Standard input is open, but nothing came within {PATIENCE} s, so only the prompt is sent. \
+             Give < /dev/null if there is nothing, or --prompt-file - to wait for it."
+        ));
+        return Ok(None);
+    }
+    whole().map(Some)
+}
+
+/// Terminals and /dev/null are devices, and have nothing to add.
+fn may_have_content() -> bool {
+    let kind = fstat(stdin()).map(|about| FileType::from_raw_mode(about.st_mode));
+    matches!(kind, Ok(FileType::RegularFile | FileType::Fifo | FileType::Socket))
+}
+
+/// # Errors
+/// The source can't be read as text, or is too long.
+pub fn read(name: &str, source: impl Read) -> Result<String, CommandError> {
+    let mut text = String::new();
+    let read = source.take(MAX_PROMPT_BYTES + 1).read_to_string(&mut text);
+    match read.map_err(|error| CommandError::usage(format!("{name} can't be read as UTF-8 text: {error}")))? as u64 {
+        0..=MAX_PROMPT_BYTES => Ok(text),
+        _ => Err(CommandError::usage(format!("{name} is longer than {MAX_PROMPT_BYTES} bytes, which no server accepts"))),
+    }
+}

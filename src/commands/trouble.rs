@@ -1,0 +1,59 @@
+//! Commands that go on while a server restarts.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+
+use super::connect::{failed, retry_after};
+use super::term;
+use super::when::span_text;
+use crate::CommandError;
+use bloom_client::Error;
+use bloom_core::Ms;
+
+/// How long a server may be unreachable, for example during a restart, before waiting fails.
+const AWAY_LIMIT: Duration = Duration::from_secs(300);
+const FIRST_WAIT: Duration = Duration::from_millis(500);
+const LONGEST_WAIT: Duration = Duration::from_secs(10);
+const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(60);
+
+/// Retries while the server can't be reached for a while, for example during a restart.
+pub struct Trouble {
+    since: Option<Instant>,
+    wait: Duration,
+    is_told: bool,
+    /// The server has answered before. If it never did, the address may be wrong, so calls are not retried.
+    was_there: bool,
+}
+
+impl Trouble {
+    /// `is_told`: whether to tell the user.
+    pub fn new(is_told: bool, was_there: bool) -> Self {
+        Self { since: None, wait: FIRST_WAIT, is_told, was_there }
+    }
+
+    /// The server has answered.
+    pub fn is_over(&mut self) {
+        *self = Self::new(self.is_told, true);
+    }
+
+    /// Waits before the next attempt.
+    ///
+    /// # Errors
+    /// The error is permanent, or has lasted too long.
+    pub async fn pause(&mut self, error: Error) -> Result<(), CommandError> {
+        let is_first = self.since.is_none();
+        let since = *self.since.get_or_insert_with(Instant::now);
+        let may_pass = error.is_passing() && (self.was_there || error.status().is_some());
+        if !may_pass || since.elapsed() > AWAY_LIMIT {
+            return Err(failed(error));
+        }
+        if is_first && self.is_told {
+            term::note(&format!("{error}; trying again for up to {}", span_text(AWAY_LIMIT.as_millis() as Ms)));
+        }
+        let asked = retry_after(&error).unwrap_or_default().min(LONGEST_RETRY_AFTER);
+        sleep(self.wait.max(asked)).await;
+        self.wait = (self.wait * 2).min(LONGEST_WAIT);
+        Ok(())
+    }
+}

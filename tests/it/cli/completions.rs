@@ -1,0 +1,85 @@
+//! Completions in the shells themselves. `tests/run` installs them.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use super::*;
+use crate::support::server::BINARY;
+
+/// What a shell offers for the last of these words, by its own functions for completion.
+fn offers(shell: &str, person: &Person, server: &Api, words: &str) -> String {
+    let script = match shell {
+        "bash" => {
+            r#"source <(bloom-runtime completions bash)
+COMP_LINE="$WORDS"; COMP_POINT=${#COMP_LINE}; read -ra COMP_WORDS <<< "$COMP_LINE"
+[[ "$COMP_LINE" == *" " ]] && COMP_WORDS+=("")
+COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); COMP_TYPE=9
+_clap_complete_bloom_runtime bloom-runtime "${COMP_WORDS[COMP_CWORD]}" "${COMP_WORDS[COMP_CWORD-1]}"
+printf '%s\n' "${COMPREPLY[@]}""#
+        }
+        "zsh" => {
+            r#"autoload -Uz compinit && compinit -u -D
+# Prints what the function of the script would offer.
+_describe() { local offered=$argv[-1]; print -rl -- "${(@P)offered}" }
+source <(bloom-runtime completions zsh)
+words=(${(s: :)WORDS}); [[ "$WORDS" == *" " ]] && words+=(""); CURRENT=${#words}
+_clap_dynamic_completer_bloom_runtime"#
+        }
+        _ => {
+            r#"bloom-runtime completions fish | source
+complete --do-complete="$WORDS""#
+        }
+    };
+    let bin = Path::new(BINARY).parent().expect("its directory").display();
+    let path = format!("{bin}:{}", std::env::var("PATH").expect("a path"));
+    let mut command = Command::new(shell);
+    command
+        .arg("-c")
+        .arg(script)
+        .env_clear()
+        .env("PATH", path)
+        .env("HOME", &person.home)
+        .env("WORDS", words)
+        .env("BLOOM_SERVER", server.base());
+    let output = command
+        .current_dir(&person.home)
+        .stdin(Stdio::null())
+        .output()
+        .unwrap_or_else(|error| panic!("{shell}: {error}; tests/run installs it"));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{shell}: {said}");
+    String::from_utf8_lossy(&output.stdout).replace('\u{b}', "\n")
+}
+
+#[test]
+fn they_work_in_every_shell() {
+    run(async {
+        let server = Server::on(Database::Sqlite).start();
+        let crew = server.crew();
+        let task = crew.task().with("labels", json!({ "color": "blue" })).create().await;
+        let worker = crew.worker().register().await;
+        let person = Person::at(&server);
+        person.does(&["context", "set", "home-server", "--server", server.base()]).ok();
+        for shell in ["bash", "zsh", "fish"] {
+            let check = |words: &str, offered: &str| {
+                let shown = offers(shell, &person, &server, words);
+                assert!(
+                    shown.lines().any(|line| line.split([' ', '\t', ':']).next() == Some(offered)),
+                    "{shell}: {words:?} offers {offered}: {shown:?}"
+                );
+            };
+            check("bloom-runtime wor", "worker");
+            check("bloom-runtime task get ", &task.id);
+            check("bloom-runtime worker get ", &worker.name);
+            check("bloom-runtime task list --status ca", "cancelled");
+            check("bloom-runtime task list --label ", "color=blue");
+            check("bloom-runtime task list --agent ", &crew.slug);
+            check("bloom-runtime context use ", "home-server");
+            let shown = offers(shell, &person, &server, "bloom-runtime ");
+            assert!(shown.contains("agent") && !shown.contains("echo-runner"), "{shell}: {shown}");
+        }
+        server.kill9();
+        let shown = offers("bash", &person, &server, "bloom-runtime task get ");
+        assert!(!shown.contains(&task.id), "without a server there is nothing to offer: {shown}");
+    });
+}

@@ -1,0 +1,136 @@
+//! What the program says when something is not as its user thinks.
+
+use std::process::Output;
+
+use super::*;
+
+fn words(output: &Output) -> String {
+    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+}
+
+#[test]
+fn a_second_server_is_told_where_the_first_one_is() {
+    let first = Server::on(Database::Sqlite).start();
+    let said = words(&first.plan().clone().start_in_vain());
+    assert!(said.contains(&format!("already running at {} since 20", first.base())), "{said}");
+    assert!(said.contains(&format!("process {}", first.pid())), "{said}");
+}
+
+#[test]
+fn an_address_with_a_password_is_not_repeated() {
+    let person = Person::new();
+    for server in ["ftp://me:secret@h", "http://me:secret@h:bad", "http://me:secret@h"] {
+        let said = person.does(&["stats", "--server", server]).complains(2);
+        assert!(!said.contains("secret") && said.contains("address"), "{said}");
+    }
+}
+
+#[test]
+fn https_to_an_http_port_is_told() {
+    let server = sqlite().base().replacen("http", "https", 1);
+    let said = Person::new().does(&["stats", "--server", &server]).complains(2);
+    assert!(said.contains(&format!("probably http: give the address {}", sqlite().base())), "{said}");
+}
+
+#[test]
+fn a_limit_names_its_setting() {
+    run(async {
+        let server = Server::on(Database::Sqlite).env("RATE_LIMIT_PER_MINUTE", 1).start();
+        let person = Person::at(&server);
+        person.does(&["stats"]).ok();
+        let waiting = person.starts(&["stats"]);
+        waiting.says("RATE_LIMIT_PER_MINUTE").await;
+        waiting.interrupt();
+        waiting.done().ends(130);
+    });
+}
+
+#[test]
+fn the_result_of_an_unfinished_task_is_its_state() {
+    run(async {
+        let crew = sqlite().crew();
+        let worker = crew.worker().register().await;
+        let person = Person::at(crew.api);
+        let task = crew.task().create().await;
+        let run = Run::claimed_by(&worker).await;
+        let said = person.does(&["task", "result", &task.id]).complains(1);
+        assert!(said.contains(&format!("runs on {}", worker.name)), "{said}");
+        let end = json!({ "status": "error", "error_message": "an old failure", "reason": "overloaded", "retryable": true,
+            "lease_id": run.lease, "metrics": { "duration_ms": 5 } });
+        task.complete(end).await.ok();
+        let said = person.does(&["task", "result", &task.id]).complains(1);
+        assert!(said.contains("waits: not_before: does not run before 20") && said.contains("no answer yet"), "{said}");
+        assert!(!said.contains("an old failure"), "{said}");
+    });
+}
+
+#[test]
+fn a_cancel_is_no_lost_worker_and_order_is_no_reservation() {
+    run(async {
+        let crew = sqlite().crew();
+        let worker = crew.worker().slots(2).register().await;
+        let context = unique("context");
+        let first = crew.task().context(&context).create().await;
+        let run = Run::claimed_by(&worker).await;
+        let second = crew.task().context(&context).create().await;
+        assert_eq!(second.waits_for().await, "session_order");
+        first.cancel().await.ok();
+        crew.api.post(&first.path("/release"), json!({ "lease_id": run.lease, "reason": "stopping" })).await.ok();
+        let ended = first.now().await;
+        assert_eq!((&ended["status"], &ended["failure"]["reason"]), (&json!("cancelled"), &json!("cancelled")), "{ended}");
+        second.cancel().await.ok();
+    });
+}
+
+#[test]
+fn ctrl_c_ends_a_command_that_reads() {
+    run(async {
+        let person = Person::at(sqlite());
+        let reading = person.holds(&["task", "submit", "-"]);
+        reading.interrupt();
+        // Its pipe stays open until it has ended.
+        reading.done();
+    });
+}
+
+#[test]
+fn a_stream_survives_restarts_without_events() {
+    run(async {
+        let server = Server::on(Database::Sqlite).env("LOG_LEVEL", "debug").start();
+        let crew = server.crew();
+        let worker = crew.worker().register().await;
+        let task = crew.task().create().await;
+        let following = Person::at(&server).starts(&["task", "logs", "-f", &task.id]);
+        let path = format!("{}/events", task.id);
+        for times in 1..=3 {
+            eventually("the stream is open", || async { (server.log().matches(&path).count() >= times).then_some(()) }).await;
+            server.kill9();
+            server.start_again();
+        }
+        let run = Run::claimed_by(&worker).await;
+        run.tells("text", json!("at last")).await;
+        following.prints("at last").await;
+        run.answers("x").await;
+        assert_eq!(following.done().ok(), "at last\n");
+    });
+}
+
+#[test]
+fn dev_says_what_runs_tasks() {
+    run(async {
+        let plan = Server::on(Database::Sqlite).env("RATE_LIMIT_PER_MINUTE", "");
+        let profiles = janitor::new_path("profiles");
+        std::fs::write(&profiles, "[profiles.default]\nrunner = \"echo\"\n[profiles.shout]\nrunner = \"command\"\ncommand = [\"cat\"]\n")
+            .unwrap();
+        let path = profiles.to_str().unwrap().to_owned();
+        let server = plan.env("BLOOM_PROFILES", path).words(&["dev"]).start();
+        eventually("its profiles", || async { server.log().contains("agent shout: the command cat").then_some(()) }).await;
+        assert!(server.log().contains("all other agents: the echo runner"), "{}", server.log());
+        let answer = server.get("stats").await;
+        assert!(answer.header("ratelimit-limit").is_none(), "a server for its own user has no limit");
+        let person = Person::at(&server);
+        let id = person.does(&["task", "submit", "--agent", "shuot", "p"]).ok();
+        let logs = person.does(&["task", "logs", "-f", id.trim()]).ok();
+        assert!(logs.contains("no profile is named shuot"), "{logs}");
+    });
+}
