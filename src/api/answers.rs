@@ -332,6 +332,10 @@ pub struct Audit<'a> {
     pub detail: Cow<'a, str>,
     /// The id of the request that caused the entry, as in the header X-Request-Id of its answer.
     pub request_id: Option<Cow<'a, str>>,
+    /// The task that the entry is about, also if its entity is a lease.
+    pub task_id: Option<Uuid>,
+    /// The worker that the entry is about, that acted, or that had the lease.
+    pub worker_id: Option<Cow<'a, str>>,
 }
 
 impl<'a> From<&'a AuditEntry> for Audit<'a> {
@@ -345,6 +349,8 @@ impl<'a> From<&'a AuditEntry> for Audit<'a> {
             actor: (&entry.actor).into(),
             detail: (&entry.detail).into(),
             request_id: entry.request_id.as_deref().map(Cow::from),
+            task_id: entry.task_id,
+            worker_id: entry.worker_id.as_deref().map(Cow::from),
         }
     }
 }

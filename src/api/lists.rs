@@ -1,5 +1,7 @@
 //! Query parameters: pages and filters of lists.
 
+use std::fmt;
+
 use url::form_urlencoded;
 use utoipa::IntoParams;
 use utoipa::openapi::path::{Parameter, ParameterBuilder, ParameterIn};
@@ -10,9 +12,12 @@ use uuid::Uuid;
 use super::error::Invalid;
 use super::values::{LABEL_PATTERN, LabelText, MAX_LABELS, MAX_MS, TEXT_PATTERN, URL_PATTERN, parse_id, text_problem};
 use bloom_core::Ms;
+use bloom_core::audit::Action;
 
 pub const DEFAULT_LIMIT: i64 = 100;
 pub const MAX_LIMIT: i64 = 1000;
+/// How much of an invalid value an error text repeats.
+const SHOWN_CHARS: usize = 40;
 
 /// The parameters of a request's query, in the order in which they were sent.
 #[derive(Clone, Debug, Default)]
@@ -54,6 +59,27 @@ impl Params {
     pub fn moment(&self, name: &'static str) -> Result<Option<Ms>, Invalid> {
         let bad = || Invalid::field(name, "Expected integer milliseconds since the epoch");
         let read = |text: &str| text.parse::<Ms>().ok().filter(|at| (0..=MAX_MS).contains(at)).ok_or_else(bad);
+        self.get(name).map(read).transpose()
+    }
+
+    /// # Errors
+    /// The value is not an id.
+    pub fn id(&self, name: &'static str) -> Result<Option<Uuid>, Invalid> {
+        self.get(name).map(|text| parse_id(text).ok_or_else(|| Invalid::field(name, "Invalid uuid"))).transpose()
+    }
+
+    /// One of these words.
+    ///
+    /// # Errors
+    /// The value is another one; the error lists the words.
+    pub fn word<T: Copy + fmt::Display>(&self, name: &'static str, words: &[T]) -> Result<Option<T>, Invalid> {
+        let read = |text: &str| {
+            words.iter().find(|word| word.to_string() == text).copied().ok_or_else(|| {
+                let known = words.iter().map(|word| format!("'{word}'")).collect::<Vec<_>>().join(" | ");
+                let given: String = text.chars().take(SHOWN_CHARS).collect();
+                Invalid::field(name, format!("Invalid enum value. Expected {known}, received '{given}'"))
+            })
+        };
         self.get(name).map(read).transpose()
     }
 
@@ -99,6 +125,13 @@ fn text() -> Schema {
     Schema::Object(ObjectBuilder::new().schema_type(Type::String).pattern(Some(TEXT_PATTERN)).build())
 }
 
+/// An id, or nothing.
+const ID_PATTERN: &str = r"^([0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12})?$";
+
+fn id() -> Schema {
+    Schema::Object(ObjectBuilder::new().schema_type(Type::String).pattern(Some(ID_PATTERN)).build())
+}
+
 fn moment() -> Schema {
     // A string, because an empty value is valid and means no filter.
     Schema::Object(ObjectBuilder::new().schema_type(Type::String).pattern(Some("^([0-9]{1,14})?$")).build())
@@ -109,7 +142,7 @@ pub struct PageParams;
 
 impl IntoParams for PageParams {
     fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
-        page_params(r"^([0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12})?$")
+        page_params(ID_PATTERN)
     }
 }
 
@@ -149,6 +182,24 @@ pub struct ArtifactParams;
 impl IntoParams for ArtifactParams {
     fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
         vec![parameter("task_id", "Only artifacts of this task. A value that is not an id matches nothing.", plain())]
+    }
+}
+
+/// The filters of the audit trail.
+pub struct AuditParams;
+
+impl IntoParams for AuditParams {
+    fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
+        let actions = std::iter::once("").chain(Action::ALL.iter().map(|action| action.as_str()));
+        let action = ObjectBuilder::new().schema_type(Type::String).enum_values(Some(actions));
+        vec![
+            parameter("task_id", "Only entries of this task and of its leases.", id()),
+            parameter("worker_id", "Only entries of this worker, of its leases, and of what it did.", text()),
+            parameter("actor", "Only what this actor did: `admin`, `api`, `router`, `reconciler`, or a worker's id.", text()),
+            parameter("action", "Only this action; an unknown one is an error.", Schema::Object(action.build())),
+            parameter("created_after", "Only entries made after this time, in milliseconds since the epoch.", moment()),
+            parameter("created_before", "Only entries made before this time, in milliseconds since the epoch.", moment()),
+        ]
     }
 }
 
@@ -210,7 +261,10 @@ impl IntoParams for TaskParams {
     fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
         let label = ObjectBuilder::new().schema_type(Type::String).pattern(Some(format!("^$|{LABEL_PATTERN}")));
         let labels = ArrayBuilder::new().items(RefOr::T(Schema::Object(label.build()))).max_items(Some(MAX_LABELS));
+        let part = ObjectBuilder::new().schema_type(Type::String).pattern(Some("^([0-9a-fA-F]{4,32})?$"));
+        let id = "Only tasks whose id begins or ends with these hex digits, at least 4. Can't be combined with other filters.";
         vec![
+            parameter("id", id, Schema::Object(part.build())),
             parameter("agent_slug", "Only tasks for this agent (slug).", text()),
             parameter("context_id", "Only tasks of this context.", text()),
             parameter("worker_id", "Only tasks leased to this worker, and finished tasks whose last lease it had.", text()),

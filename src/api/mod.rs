@@ -8,6 +8,7 @@ pub mod answers;
 pub mod bulk;
 pub mod complete;
 pub mod error;
+pub mod ids;
 pub mod json;
 pub mod lists;
 pub mod reports;

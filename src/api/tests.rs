@@ -131,6 +131,7 @@ fn leases_and_workers() {
 fn the_whole_server() {
     let audit = json!({
         "id": ID, "timestamp": 1, "action": NEW, "entity_type": NEW, "entity_id": "e", "actor": "api", "detail": "d", "request_id": "r",
+        "task_id": ID, "worker_id": "w",
     });
     is_read::<Audit>(audit);
     let figures = json!({"total": 3, "active": 1, "online": 1, "by_status": {NEW: 3}});

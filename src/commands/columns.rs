@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use super::ids::short;
 use super::show::{Column, Kind};
 use super::term;
 use super::when::{span_text, time_text};
@@ -17,7 +18,7 @@ const WIDE_TEXT: usize = 120;
 
 pub static TASKS: Kind<Task> = Kind {
     columns: &[
-        Column::new("ID", |task, _| task.id.to_string()),
+        Column::short("ID", |task, _| short(&task.id), |task, _| task.id.to_string()),
         Column::new("STATUS", status_of_task),
         Column::new("AGENT", |task, _| task.agent_slug.to_string()),
         Column::new("WORKER", |task, _| given(&task.worker_id)),
@@ -54,8 +55,8 @@ pub static WORKERS: Kind<Worker> = Kind {
 
 pub static LEASES: Kind<Lease> = Kind {
     columns: &[
-        Column::new("ID", |lease, _| lease.id.to_string()),
-        Column::new("TASK", |lease, _| lease.task_id.to_string()),
+        Column::short("ID", |lease, _| short(&lease.id), |lease, _| lease.id.to_string()),
+        Column::short("TASK", |lease, _| short(&lease.task_id), |lease, _| lease.task_id.to_string()),
         Column::new("WORKER", |lease, _| lease.worker_id.to_string()),
         Column::new("STATUS", |lease, _| lease.status.to_string()),
         Column::new("AGE", |lease, now| age(lease.started_at, now)),
@@ -76,7 +77,11 @@ pub static AUDIT: Kind<Audit> = Kind {
         Column::new("TIME", |entry, _| time_text(entry.timestamp)),
         Column::new("ACTION", |entry, _| entry.action.to_string()),
         Column::new("ACTOR", |entry, _| entry.actor.to_string()),
-        Column::new("ENTITY", |entry, _| format!("{}/{}", entry.entity_type, entry.entity_id)),
+        Column::short(
+            "ENTITY",
+            |entry, _| format!("{}/{}", entry.entity_type, short_text(&entry.entity_id)),
+            |entry, _| format!("{}/{}", entry.entity_type, entry.entity_id),
+        ),
         Column::wide("REQUEST", |entry, _| given(&entry.request_id)),
         Column::new("DETAIL", |entry, _| term::short(&entry.detail, WIDE_TEXT)),
     ],
@@ -164,6 +169,11 @@ fn status_of_worker(worker: &Worker, _: Ms) -> String {
 fn reason(task: &Task) -> String {
     let waiting = task.waiting.as_ref().map(|waiting| waiting.reason.to_string());
     waiting.unwrap_or_else(|| given(&task.failure.as_ref().map(|failure| &failure.reason)))
+}
+
+/// The end of an id; any other name as it is.
+fn short_text(name: &str) -> String {
+    name.parse().map_or_else(|_| name.to_owned(), |id| short(&id))
 }
 
 fn age(at: Ms, now: Ms) -> String {

@@ -2,11 +2,13 @@
 //!
 //! Data goes to standard output, everything else to standard error, so that a pipe gets only the data.
 
+mod audit;
 mod columns;
 mod connect;
 mod context_file;
 mod contexts;
 mod error;
+mod ids;
 mod key_file;
 mod records;
 mod show;
@@ -17,12 +19,13 @@ mod worker;
 
 use clap::Subcommand;
 
+use audit::AuditArgs;
 use connect::Connection;
 pub use connect::DEFAULT_SERVER;
 use contexts::ContextCommand;
 pub use error::CommandError;
 pub use key_file::read_key;
-use records::{AuditArgs, LeaseCommand, UsageArgs};
+use records::{LeaseCommand, UsageArgs};
 use show::Shown;
 use task::TaskCommand;
 use worker::WorkerCommand;
@@ -57,7 +60,8 @@ pub enum Command {
         #[command(flatten)]
         shown: Shown,
     },
-    /// Show the audit trail, newest entries first
+    /// Show the audit trail, newest entries first, or follow it
+    #[command(after_help = audit::EXAMPLES)]
     Audit {
         #[command(flatten)]
         args: AuditArgs,
@@ -109,7 +113,7 @@ pub async fn run(command: Command) -> Result<(), CommandError> {
         Command::Task { action, to, shown } => task::run(action, &to.server()?, shown).await,
         Command::Worker { action, to, shown } => worker::run(action, &to.server()?, shown).await,
         Command::Lease { action, to, shown } => records::leases(action, &to.server()?, shown).await,
-        Command::Audit { args, to, shown } => records::audit(args, &to.server()?, shown).await,
+        Command::Audit { args, to, shown } => audit::run(args, &to.server()?, shown).await,
         Command::Stats { to, shown } => records::stats(&to.server()?, shown).await,
         Command::Usage { args, to, shown } => records::usage(args, &to.server()?, shown).await,
         Command::Context { action, shown } => contexts::run(action, shown),

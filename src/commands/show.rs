@@ -53,16 +53,23 @@ pub struct Column<T> {
     pub title: &'static str,
     pub is_wide: bool,
     pub cell: fn(&T, Ms) -> String,
+    /// The cell of wide tables, if it is another one.
+    pub wide_cell: Option<fn(&T, Ms) -> String>,
 }
 
 impl<T> Column<T> {
     pub const fn new(title: &'static str, cell: fn(&T, Ms) -> String) -> Self {
-        Self { title, is_wide: false, cell }
+        Self { title, is_wide: false, cell, wide_cell: None }
     }
 
     /// A column that only wide tables have.
     pub const fn wide(title: &'static str, cell: fn(&T, Ms) -> String) -> Self {
-        Self { title, is_wide: true, cell }
+        Self { title, is_wide: true, cell, wide_cell: None }
+    }
+
+    /// A column that is short in tables, and whole in wide ones.
+    pub const fn short(title: &'static str, cell: fn(&T, Ms) -> String, wide_cell: fn(&T, Ms) -> String) -> Self {
+        Self { title, is_wide: false, cell, wide_cell: Some(wide_cell) }
     }
 }
 
@@ -176,6 +183,7 @@ impl<T: DeserializeOwned> Feed<T> {
 
 struct Table<T: 'static> {
     columns: Vec<&'static Column<T>>,
+    is_wide: bool,
     widths: Vec<usize>,
     has_colors: bool,
     now: Ms,
@@ -185,7 +193,7 @@ impl<T> Table<T> {
     fn new(kind: &'static Kind<T>, form: Form) -> Self {
         let columns: Vec<_> = kind.columns.iter().filter(|column| form == Form::Wide || !column.is_wide).collect();
         let widths = columns.iter().map(|column| column.title.width()).collect();
-        Self { columns, widths, has_colors: term::has_colors(), now: when::now() }
+        Self { columns, is_wide: form == Form::Wide, widths, has_colors: term::has_colors(), now: when::now() }
     }
 
     /// The titles, with columns that are wide enough for these rows.
@@ -210,7 +218,8 @@ impl<T> Table<T> {
 
     fn cells(&self, row: &T) -> Vec<String> {
         let shown = |column: &&'static Column<T>| {
-            let text = term::line(&(column.cell)(row, self.now));
+            let cell = column.wide_cell.filter(|_| self.is_wide).unwrap_or(column.cell);
+            let text = term::line(&cell(row, self.now));
             if text.is_empty() { "-".to_owned() } else { text }
         };
         self.columns.iter().map(shown).collect()

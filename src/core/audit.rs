@@ -5,7 +5,7 @@ use std::fmt;
 use uuid::Uuid;
 
 use super::Ms;
-use super::ids::WorkerId;
+use super::ids::{TaskId, WorkerId};
 use super::task::{Origin, words};
 
 words! {
@@ -46,6 +46,19 @@ impl Actor {
     }
 }
 
+/// The task and the worker that an entry concerns, besides its entity: those of a lease, or the worker that acted.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Concerns<'a> {
+    pub task: Option<TaskId>,
+    pub worker: Option<&'a str>,
+}
+
+impl<'a> Concerns<'a> {
+    pub fn worker(worker: &'a str) -> Self {
+        Self { worker: Some(worker), ..Self::default() }
+    }
+}
+
 impl fmt::Display for Actor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -70,4 +83,8 @@ pub struct AuditEntry {
     pub detail: String,
     /// The request that caused the change: the request id in the header of its answer.
     pub request_id: Option<String>,
+    /// The task that the entry is about, also if its entity is a lease.
+    pub task_id: Option<TaskId>,
+    /// The worker that the entry is about, that acted, or that had the lease.
+    pub worker_id: Option<WorkerId>,
 }

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use super::Ms;
-use super::audit::{Action, Actor, AuditEntry, EntityType};
+use super::audit::{Action, Actor, AuditEntry, Concerns, EntityType};
 use super::ids::{IdSource, LeaseId, TaskId, WorkerId};
 use super::keys::Keys;
 use super::rejection::Rejection;
@@ -242,15 +242,38 @@ impl WorkingSet {
 
     /// Adds an audit entry, which commits with the change that it describes.
     pub fn audit(&mut self, action: Action, entity_type: EntityType, entity_id: impl ToString, actor: &Actor, detail: impl Into<String>) {
+        self.audit_concerning(Concerns::default(), action, entity_type, entity_id, actor, detail);
+    }
+
+    /// As [`audit`](Self::audit), for an entry that concerns a task or a worker which its entity and its actor don't name.
+    pub fn audit_concerning(
+        &mut self,
+        concerns: Concerns<'_>,
+        action: Action,
+        entity_type: EntityType,
+        entity_id: impl ToString,
+        actor: &Actor,
+        detail: impl Into<String>,
+    ) {
+        let entity_id = entity_id.to_string();
+        let task = concerns.task.or_else(|| entity_id.parse().ok().filter(|_| entity_type == EntityType::Task));
+        let worker = match (concerns.worker, actor) {
+            (Some(worker), _) => Some(worker.to_owned()),
+            (None, _) if entity_type == EntityType::Worker => Some(entity_id.clone()),
+            (None, Actor::Worker(worker)) => Some(worker.clone()),
+            (None, _) => None,
+        };
         self.dirty.audit.push(AuditEntry {
             id: self.ids.next_id(),
             timestamp: self.ids.stamp(),
             action,
             entity_type,
-            entity_id: entity_id.to_string(),
+            entity_id,
             actor: actor.to_string(),
             detail: detail.into(),
             request_id: self.request_id.clone(),
+            task_id: task,
+            worker_id: worker,
         });
     }
 

@@ -10,11 +10,12 @@ use super::pieces;
 use super::policy::Policy;
 use super::show::{Query, show_lease};
 use bloom_api::answers::{Artifact, Audit, Lease};
-use bloom_api::lists::{ArtifactParams, PageParams, Params, StatusParam, UsageParams};
+use bloom_api::lists::{ArtifactParams, AuditParams, PageParams, Params, StatusParam, UsageParams};
 use bloom_api::reports::{LeaseStats, Stats, TaskStats, UsageRow, WorkerStats};
 use bloom_api::values::parse_id;
+use bloom_core::audit::Action;
 use bloom_core::task::LeaseStatus;
-use bloom_store::{Listing, Page, UsageBy};
+use bloom_store::{AuditFilter, Listing, Page, UsageBy};
 
 /// Asks for one row more than are shown, to find out whether there is a next page.
 pub fn page_of(params: &Params) -> Result<Page, Error> {
@@ -68,13 +69,22 @@ pub async fn artifacts(State(app): State<AppState>, Query(params): Query) -> Han
 
 pub const AUDIT: Policy = Policy::READ;
 
-/// Lists the audit trail, newest first.
+/// Lists the audit trail, newest first. All filters that are given must hold.
 #[utoipa::path(
-    get, path = "/api/runtime/audit", operation_id = "listAudit", tag = "records", params(PageParams),
+    get, path = "/api/runtime/audit", operation_id = "listAudit", tag = "records", params(PageParams, AuditParams),
     responses((status = 200, description = "A page of entries.", body = Vec<Audit>))
 )]
 pub async fn audit(State(app): State<AppState>, Query(params): Query) -> HandlerResult {
-    let mut rows = app.store.audit(&page_of(&params)?).await?;
+    let page_wanted = page_of(&params)?;
+    let filter = AuditFilter {
+        task_id: params.id("task_id")?,
+        worker_id: params.text("worker_id")?,
+        actor: params.text("actor")?,
+        action: params.word("action", Action::ALL)?,
+        created_after: params.moment("created_after")?,
+        created_before: params.moment("created_before")?,
+    };
+    let mut rows = app.store.audit(&filter, &page_wanted).await?;
     let next = cut(&mut rows, false, &params, "/api/runtime/audit", |entry| entry.id);
     page(&rows.iter().map(Audit::from).collect::<Vec<_>>(), next)
 }

@@ -7,13 +7,13 @@ use uuid::Uuid;
 use super::args::Args;
 use super::cells::Row;
 use super::cells::Type;
+use super::conditions::Conditions;
 use super::dialect::{Sql, statement};
 use super::error::Error;
 use super::page::{Listing, PAGE_BYTES, Page, fitting};
 use super::table::{ReadRow, row};
 use super::{Store, all, records, rows};
 use bloom_core::Ms;
-use bloom_core::audit::AuditEntry;
 use bloom_core::ids::{LeaseId, TaskId, WorkerId};
 use bloom_core::task::{LeaseStatus, RunResult, Status, TaskSpec, TaskState};
 
@@ -85,7 +85,6 @@ statement!(
     records::RESULT.names(""),
     d.any(Type::Uuid, 1)
 );
-statement!(AUDIT, |_d| "SELECT {} FROM audit WHERE id < $1 ORDER BY id DESC LIMIT $2", records::AUDIT.names(""));
 
 impl Store {
     /// The ids of tasks, newest first, each with the size of its texts in bytes.
@@ -134,18 +133,16 @@ impl Store {
     pub async fn artifacts(&self, ids: &[Uuid]) -> Result<Vec<RunResult>, Error> {
         all(&self.pool().fetch(&RESULTS, Args::new().uuids(ids)).await?, ReadRow::read)
     }
-
-    /// The audit trail, newest first.
-    pub async fn audit(&self, page: &Page) -> Result<Vec<AuditEntry>, Error> {
-        all(&self.pool().fetch(&AUDIT, page.args()).await?, ReadRow::read)
-    }
 }
 
 /// The ids and sizes of a page, cut at [`PAGE_BYTES`].
 fn sized(found: &[Row]) -> Result<Listing<(Uuid, i64)>, Error> {
-    let sizes = all(found, |row| Ok((row.take::<Uuid>()?, i64::from(row.take::<i32>()?))))?;
+    Ok(fitting_page(all(found, |row| Ok((row.take::<Uuid>()?, i64::from(row.take::<i32>()?))))?))
+}
+
+pub(super) fn fitting_page(sizes: Vec<(Uuid, i64)>) -> Listing<(Uuid, i64)> {
     let (rows, cut) = fitting(sizes.into_iter().map(|(id, size)| ((id, size), size)), PAGE_BYTES);
-    Ok(Listing { rows, cut })
+    Listing { rows, cut }
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -181,11 +178,11 @@ impl TaskFilter {
         };
         let mut build = Conditions::default();
         if id == "l.task_id" {
-            build.text.push_str(" AND s.id = l.task_id");
+            build.fixed("s.id = l.task_id");
         }
         if with_spec {
             // SQLite uses an index best if the column that is looked up is on the left.
-            build.text.push_str(if id == "t.id" { " AND s.id = t.id" } else { " AND t.id = s.id" });
+            build.fixed(if id == "t.id" { "s.id = t.id" } else { "t.id = s.id" });
         }
         for (i, (key, value)) in self.labels.iter().enumerate() {
             if i == 0 {
@@ -194,49 +191,35 @@ impl TaskFilter {
             } else {
                 build.add("EXISTS (SELECT 1 FROM task_labels m WHERE m.task_id = l.task_id AND m.key = ", |args| args.text(key));
                 build.add("m.value = ", |args| args.text(value));
-                build.text.push(')');
+                build.close();
             }
         }
         build.equal("t.context_id = ", self.context_id.as_deref());
         if finished_of_agent {
-            build.text.push_str(" AND s.finished_at IS NOT NULL");
+            build.fixed("s.finished_at IS NOT NULL");
         }
         build.equal(if finished_of_agent { "s.agent_slug = " } else { "t.agent_slug = " }, self.agent_slug.as_deref());
         build.equal("s.worker_id = ", self.worker_id.as_deref());
         build.equal("s.status = ", self.status.map(Status::as_str));
-        let end = self.created_before.map_or(Uuid::max(), first_id_of).min(page.before.unwrap_or(Uuid::max()));
+        let (first, end) = id_range(self.created_after, self.created_before, page.before);
         build.add(&format!("{id} < "), |args| args.uuid(end));
-        if let Some(after) = self.created_after {
-            build.add(&format!("{id} >= "), |args| args.uuid(first_id_of(after.saturating_add(1))));
+        if let Some(first) = first {
+            build.add(&format!("{id} >= "), |args| args.uuid(first));
         }
         let wanted = match wanted {
             Wanted::Ids => id.to_owned(),
             Wanted::Sizes => format!("{id}, octet_length(t.prompt) + octet_length(t.context_hints)"),
         };
-        let Conditions { text, args } = build;
+        let (text, args) = build.into_parts();
         let text = format!("SELECT {wanted} FROM {from} WHERE true{text} ORDER BY {id} DESC LIMIT ${}", args.len() + 1);
         (Sql::new(|_| text.clone()), args.int(page.limit))
     }
 }
 
-/// The text of the conditions, and their parameters.
-#[derive(Default)]
-struct Conditions<'a> {
-    text: String,
-    args: Args<'a>,
-}
-
-impl<'a> Conditions<'a> {
-    fn add(&mut self, condition: &str, value: impl FnOnce(Args<'a>) -> Args<'a>) {
-        self.args = value(std::mem::take(&mut self.args));
-        self.text.push_str(&format!(" AND {condition}${}", self.args.len()));
-    }
-
-    fn equal(&mut self, condition: &str, value: Option<&'a str>) {
-        if let Some(value) = value {
-            self.add(condition, |args| args.text(value));
-        }
-    }
+/// The ids that were made after and before these times, and before the page's cursor: the first one, and the end.
+pub(super) fn id_range(created_after: Option<Ms>, created_before: Option<Ms>, before: Option<Uuid>) -> (Option<Uuid>, Uuid) {
+    let end = created_before.map_or(Uuid::max(), first_id_of).min(before.unwrap_or(Uuid::max()));
+    (created_after.map(|after| first_id_of(after.saturating_add(1))), end)
 }
 
 /// The smallest id that can be made at this time, which ids store in 48 bits.

@@ -5,8 +5,10 @@
 //! trail) use other connections and never wait for a writer.
 
 mod args;
+mod audit;
 mod cells;
 mod clock;
+mod conditions;
 mod conn;
 mod counts;
 #[cfg(test)]
@@ -16,6 +18,7 @@ mod dialect;
 mod error;
 mod feed;
 mod health;
+mod ids;
 mod leader;
 mod listener;
 mod lists;
@@ -40,6 +43,7 @@ mod writer;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+pub use audit::AuditFilter;
 pub use clock::Clock;
 pub use dialect::Kind;
 pub use error::{Error, Trouble};

@@ -40,8 +40,8 @@ row! {
 }
 
 row! {
-    pub(super) AUDIT: audit as audit_row of entry: AuditEntry {
-        id, timestamp, action, entity_type, entity_id, actor, detail, request_id,
+    pub(super) AUDIT: audit as audit_row_2 of entry: AuditEntry {
+        id, timestamp, action, entity_type, entity_id, actor, detail, request_id, task_id, worker_id,
     }
 }
 

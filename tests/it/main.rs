@@ -28,6 +28,7 @@ mod events;
 mod faults;
 mod gates;
 mod housekeeping;
+mod ids;
 mod install;
 mod leases;
 mod limits;

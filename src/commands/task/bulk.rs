@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::super::connect::{Server, read};
 use super::super::show::{self, Form, Shown};
-use super::super::{columns, term};
+use super::super::{columns, ids, term};
 use super::filters::Filters;
 use super::path;
 use crate::CommandError;
@@ -74,6 +74,7 @@ fn print(result: &BulkResult, shown: Shown) -> Result<(), CommandError> {
 
 pub async fn run(wish: Wish, args: BulkArgs, server: &Server, shown: Shown) -> Result<(), CommandError> {
     let verb = wish.verb();
+    let args = BulkArgs { ids: ids::tasks(server, &args.ids).await?, ..args };
     match (args.ids.as_slice(), args.filters.is_empty()) {
         ([], true) => {
             Err(CommandError::usage(format!("no tasks are named: give ids, or filters such as --status queued; see task {verb} --help")))

@@ -5,8 +5,10 @@ use std::time::Duration;
 use clap::Args;
 use serde_json::{Map, Value, json};
 
-use super::super::when;
+use super::super::connect::Server;
+use super::super::{ids, when};
 use super::filters::label;
+use crate::CommandError;
 use bloom_core::Ms;
 
 #[derive(Args, Debug, Default)]
@@ -65,6 +67,15 @@ fn dollars(text: &str) -> Result<f64, String> {
 }
 
 impl Fields {
+    /// Looks up the ids of which only a part was given.
+    ///
+    /// # Errors
+    /// A part belongs to no task, or to several.
+    pub async fn find_dependencies(&mut self, server: &Server) -> Result<(), CommandError> {
+        self.depends_on = ids::tasks(server, &self.depends_on).await?;
+        Ok(())
+    }
+
     /// The fields that were given, by their names in the API, and always the agent.
     pub fn given(&self) -> Map<String, Value> {
         let labels: Map<_, _> = self.labels.iter().map(|(name, value)| (name.clone(), json!(value))).collect();

@@ -14,7 +14,7 @@ use std::time::Duration;
 use super::connect::{Server, read};
 use super::records::{self, Limit};
 use super::show::{self, Form, Shown};
-use super::{columns, term, when};
+use super::{columns, ids, term, when};
 use crate::CommandError;
 use bloom_api::answers::TaskResult;
 use bloom_client::part;
@@ -24,6 +24,7 @@ use clap::{Args, Subcommand};
 use filters::Filters;
 use serde_json::Value;
 use submit::Submit;
+pub use wait::Trouble;
 use wait::WaitOptions;
 
 pub const EXAMPLES: &str = "Examples:
@@ -115,7 +116,7 @@ pub async fn run(command: TaskCommand, server: &Server, shown: Shown) -> Result<
         TaskCommand::Submit(submit) => submit::run(*submit, server, shown).await,
         TaskCommand::Get { ids } => {
             let mut tasks = Vec::new();
-            for id in &ids {
+            for id in &ids::tasks(server, &ids).await? {
                 tasks.push(server.get(&path(id, "")).await.map_err(|failure| failure.about(id))?);
             }
             show::some(shown.form_or(Form::Table), &columns::TASKS, &tasks)
@@ -124,11 +125,14 @@ pub async fn run(command: TaskCommand, server: &Server, shown: Shown) -> Result<
         TaskCommand::List { filters, limit, watch: false } => {
             records::pages(server, "api/runtime/llm-tasks", &filters.query(), limit, shown, &columns::TASKS).await
         }
-        TaskCommand::Logs(args) => follow::logs(&args, server, shown.form_or(Form::Table)).await,
-        TaskCommand::Result { id } => answer(server, &id, shown).await,
+        TaskCommand::Logs(args) => {
+            let args = LogsArgs { id: ids::task(server, &args.id).await?, ..args };
+            follow::logs(&args, server, shown.form_or(Form::Table)).await
+        }
+        TaskCommand::Result { id } => answer(server, &ids::task(server, &id).await?, shown).await,
         TaskCommand::Cancel(args) => bulk::run(bulk::Wish::Cancel, args, server, shown).await,
         TaskCommand::Requeue(args) => bulk::run(bulk::Wish::Requeue, args, server, shown).await,
-        TaskCommand::Wait { ids, timeout } => wait_for_all(server, &ids, timeout, shown).await,
+        TaskCommand::Wait { ids, timeout } => wait_for_all(server, &ids::tasks(server, &ids).await?, timeout, shown).await,
     }
 }
 

@@ -14,7 +14,7 @@ use bloom_core::ids::TaskId;
 use bloom_core::task::TaskState;
 use bloom_core::working_set::{ContextView, Loaded, WorkingSet};
 use bloom_database::{Database as _, LockWait, Scope, Writer};
-use bloom_store::{Clock, Page, Store, StoreOptions, TaskFilter};
+use bloom_store::{AuditFilter, Clock, Page, Store, StoreOptions, TaskFilter};
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
@@ -156,7 +156,7 @@ pub async fn compare_all(store: &Store, writer: &mut Box<dyn Writer>, memory: &M
     expected.sort_by_key(|result| result.id);
     assert_eq!(results, expected);
 
-    let mut audit = store.audit(&page).await.expect("reads");
+    let mut audit = store.audit(&AuditFilter::default(), &page).await.expect("reads");
     let mut expected = memory.audit.clone();
     audit.sort_by_key(|entry| entry.id);
     expected.sort_by_key(|entry| entry.id);
