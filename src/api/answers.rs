@@ -12,7 +12,7 @@ use utoipa::ToSchema;
 use uuid::Uuid;
 
 use super::json::readable;
-use super::tasks::Task;
+use super::tasks::{Task, Usage};
 use super::words::{AnyAction, AnyDispatchMode, AnyEntityType, AnyEventKind, AnyLeaseStatus, AnyOutcome, AnyWorkerStatus};
 use bloom_core::Ms;
 use bloom_core::audit::AuditEntry;
@@ -30,6 +30,10 @@ pub struct Lease<'a> {
     pub status: AnyLeaseStatus,
     pub last_heartbeat: Ms,
     pub context_id: Cow<'a, str>,
+    pub ended_at: Option<Ms>,
+    /// What the completion of its run reported.
+    pub model: Option<Cow<'a, str>>,
+    pub usage: Option<Usage>,
 }
 
 impl<'a> Lease<'a> {
@@ -45,6 +49,9 @@ impl<'a> Lease<'a> {
             status: LeaseStatus::Active.into(),
             last_heartbeat: lease.last_heartbeat,
             context_id: (&task.context_id).into(),
+            ended_at: None,
+            model: None,
+            usage: None,
         })
     }
 }

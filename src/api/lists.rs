@@ -167,12 +167,16 @@ fn limit_param() -> Parameter {
     parameter("limit", "Rows per page: default 100, at most 1000. Non-numeric values are ignored.", plain())
 }
 
-/// `after` and `limit` of a task's events.
+/// `after`, `last` and `limit` of a task's events.
 pub struct EventParams;
 
 impl IntoParams for EventParams {
     fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
-        vec![parameter("after", "Only events with a higher number. Non-numeric values count as 0.", plain()), limit_param()]
+        vec![
+            parameter("after", "Only events with a higher number. Non-numeric values count as 0.", plain()),
+            parameter("last", "Only the newest events, at most this many. Non-numeric values are ignored.", plain()),
+            limit_param(),
+        ]
     }
 }
 
@@ -182,6 +186,15 @@ pub struct ArtifactParams;
 impl IntoParams for ArtifactParams {
     fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
         vec![parameter("task_id", "Only artifacts of this task. A value that is not an id matches nothing.", plain())]
+    }
+}
+
+/// The filters of leases, besides `status`.
+pub struct LeaseParams;
+
+impl IntoParams for LeaseParams {
+    fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
+        vec![parameter("task_id", "Only leases of this task.", id()), parameter("worker_id", "Only leases of this worker.", text())]
     }
 }
 

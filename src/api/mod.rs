@@ -7,6 +7,7 @@ pub mod agents;
 pub mod answers;
 pub mod bulk;
 pub mod complete;
+pub mod edit;
 pub mod error;
 pub mod ids;
 pub mod json;

@@ -150,12 +150,12 @@ fn given(text: &Option<impl ToString>) -> String {
     text.as_ref().map(ToString::to_string).unwrap_or_default()
 }
 
-fn status_of_task(task: &Task, _: Ms) -> String {
+pub fn status_of_task(task: &Task, _: Ms) -> String {
     let stops = task.cancel_requested && matches!(task.status, Word::Known(Status::Leased | Status::Running));
     if stops { format!("{},stopping", task.status) } else { task.status.to_string() }
 }
 
-fn status_of_worker(worker: &Worker, _: Ms) -> String {
+pub fn status_of_worker(worker: &Worker, _: Ms) -> String {
     let mut status = worker.status.to_string();
     if worker.draining {
         status.push_str(",draining");
@@ -176,10 +176,10 @@ fn short_text(name: &str) -> String {
     name.parse().map_or_else(|_| name.to_owned(), |id| short(&id))
 }
 
-fn age(at: Ms, now: Ms) -> String {
+pub fn age(at: Ms, now: Ms) -> String {
     span_text((now - at).max(0))
 }
 
-fn dollars(usd: f64) -> String {
+pub fn dollars(usd: f64) -> String {
     format!("${usd:.4}")
 }

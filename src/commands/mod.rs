@@ -7,6 +7,7 @@ mod columns;
 mod connect;
 mod context_file;
 mod contexts;
+mod describe;
 mod error;
 mod ids;
 mod key_file;
@@ -32,7 +33,7 @@ use worker::WorkerCommand;
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Submit, show, wait for, cancel and requeue tasks
+    /// Submit, show, wait for, edit, cancel, requeue and delete tasks
     #[command(after_help = task::EXAMPLES)]
     Task {
         #[command(subcommand)]

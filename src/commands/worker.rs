@@ -6,7 +6,7 @@ use serde_json::json;
 use super::connect::Server;
 use super::records::{self, Limit};
 use super::show::{self, Form, Shown};
-use super::{columns, term};
+use super::{columns, describe, term};
 use crate::CommandError;
 use bloom_client::part;
 
@@ -22,6 +22,12 @@ pub enum WorkerCommand {
         /// Names, as `worker list` shows them
         #[arg(required = true, value_name = "NAME")]
         names: Vec<String>,
+    },
+    /// Show all about a worker: what it runs, its last leases and how they ended, its history
+    Describe {
+        /// Its name
+        #[arg(value_name = "NAME")]
+        name: String,
     },
     /// Give workers no new tasks; their running tasks go on
     Cordon {
@@ -62,6 +68,7 @@ pub async fn run(command: WorkerCommand, server: &Server, shown: Shown) -> Resul
             }
             show::some(shown.form_or(Form::Table), &columns::WORKERS, &workers)
         }
+        WorkerCommand::Describe { name } => describe::worker(&name, server, shown).await,
         WorkerCommand::Cordon { names } => wish(server, &names, "/cordon", shown).await,
         WorkerCommand::Uncordon { names } => wish(server, &names, "/uncordon", shown).await,
         WorkerCommand::Drain { names } => wish(server, &names, "/drain", shown).await,

@@ -17,7 +17,8 @@ words! {
         TaskCreated = "task_created", TaskLeased = "task_leased", TaskCompleted = "task_completed",
         TaskDispatched = "task_dispatched", DispatchFailed = "dispatch_failed",
         TaskReleased = "task_released", TaskRetried = "task_retried", TaskRequeued = "task_requeued",
-        TaskCancelled = "task_cancelled", TaskDead = "task_dead", LeaseExpired = "lease_expired",
+        TaskCancelled = "task_cancelled", TaskEdited = "task_edited", TaskDeleted = "task_deleted",
+        TaskDead = "task_dead", LeaseExpired = "lease_expired",
         LeadershipPromote = "leadership_promote",
         AgentUpdated = "agent_updated", AgentRestarted = "agent_restarted", AgentUninstalled = "agent_uninstalled",
     }

@@ -2,6 +2,8 @@
 
 pub use super::arguments::{Claim, Completion, WorkerChange};
 pub use super::decide::create::Create;
+pub use super::decide::delete::Delete;
+pub use super::decide::edit::Edit;
 pub use super::decide::expire::{ClockStepped, ExpireLease};
 pub use super::decide::lease::Lease;
 pub use super::decide::lease_end::Release;
@@ -72,6 +74,8 @@ operations! {
     AppendEvents = "append_events",
     Cancel = "cancel",
     Requeue = "requeue",
+    Edit = "edit",
+    Delete = "delete",
     ExpireLease = "expire_lease",
     ClockStepped = "clock_stepped",
     Reevaluate = "reevaluate",

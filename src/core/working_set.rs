@@ -87,6 +87,10 @@ pub struct Dirty {
     pub tasks: BTreeSet<TaskId>,
     /// Those of `tasks` that other replicas need not know, such as a later expiry: they are left out of the feed.
     pub quiet_tasks: BTreeSet<TaskId>,
+    /// Those of `tasks` whose labels changed.
+    pub relabeled: BTreeSet<TaskId>,
+    /// Finished tasks to remove, with all rows that belong to them. None of them is in `tasks`.
+    pub removed_tasks: BTreeSet<TaskId>,
     /// Leases that ended, or whose record changed. The store upserts them by id.
     pub past_leases: Vec<PastLease>,
     pub results: Vec<Arc<RunResult>>,
@@ -216,7 +220,7 @@ impl WorkingSet {
     pub fn put_task(&mut self, mut task: TaskState) -> i64 {
         let before = self.loaded.tasks.get(&task.id).and_then(Option::as_ref);
         task.revision = before.map_or(0, |before| before.revision) + 1;
-        if before.map(|b| b.status) != Some(task.status) {
+        if before.map(|b| (b.priority, b.status)) != Some((task.priority, task.status)) {
             if let Some(before) = before {
                 *self.counts.entry((before.agent_slug.clone(), before.priority, before.status)).or_default() -= 1;
             }
@@ -227,6 +231,13 @@ impl WorkingSet {
         let revision = task.revision;
         self.loaded.tasks.insert(task.id, Some(task));
         revision
+    }
+
+    /// Removes a finished task.
+    pub(super) fn remove_task(&mut self, task: &TaskState) {
+        *self.counts.entry((task.agent_slug.clone(), task.priority, task.status)).or_default() -= 1;
+        self.dirty.removed_tasks.insert(task.id);
+        self.loaded.tasks.insert(task.id, None);
     }
 
     /// As [`put_task`](Self::put_task), for a change that other replicas need not know.

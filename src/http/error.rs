@@ -122,9 +122,12 @@ impl From<Rejection> for Error {
             | Rejection::WrongStatus { .. }
             | Rejection::CannotRequeue(_)
             | Rejection::CannotCancel(_)
+            | Rejection::CannotEdit(_)
+            | Rejection::CannotDelete(_)
             | Rejection::NotReady(_)
             | Rejection::IdempotencyConflict => 409,
             Rejection::UnknownDependencies(_) => return Self::field("depends_on", rejection.to_string()),
+            Rejection::TooManyLabels(_) => return Self::field("labels", rejection.to_string()),
             Rejection::NoUrl(_) => 400,
             Rejection::NoWorker => 503,
             // Only commands of reconcilers depend on a leadership.

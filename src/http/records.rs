@@ -10,12 +10,12 @@ use super::pieces;
 use super::policy::Policy;
 use super::show::{Query, show_lease};
 use bloom_api::answers::{Artifact, Audit, Lease};
-use bloom_api::lists::{ArtifactParams, AuditParams, PageParams, Params, StatusParam, UsageParams};
+use bloom_api::lists::{ArtifactParams, AuditParams, LeaseParams, PageParams, Params, StatusParam, UsageParams};
 use bloom_api::reports::{LeaseStats, Stats, TaskStats, UsageRow, WorkerStats};
 use bloom_api::values::parse_id;
 use bloom_core::audit::Action;
 use bloom_core::task::LeaseStatus;
-use bloom_store::{AuditFilter, Listing, Page, UsageBy};
+use bloom_store::{AuditFilter, LeaseFilter, Listing, Page, UsageBy};
 
 /// Asks for one row more than are shown, to find out whether there is a next page.
 pub fn page_of(params: &Params) -> Result<Page, Error> {
@@ -34,7 +34,7 @@ pub const LEASES: Policy = Policy::READ;
 
 /// Lists leases, newest first.
 #[utoipa::path(
-    get, path = "/api/runtime/leases", operation_id = "listLeases", tag = "leases", params(PageParams, StatusParam),
+    get, path = "/api/runtime/leases", operation_id = "listLeases", tag = "leases", params(PageParams, StatusParam, LeaseParams),
     responses((status = 200, description = "A page of leases.", body = Vec<Lease>))
 )]
 pub async fn leases(State(app): State<AppState>, Query(params): Query) -> HandlerResult {
@@ -43,7 +43,8 @@ pub async fn leases(State(app): State<AppState>, Query(params): Query) -> Handle
         Some(None) => return ok(&[(); 0]),
         status => status.flatten(),
     };
-    let mut rows = app.store.leases(status, &page_wanted).await?;
+    let filter = LeaseFilter { status, task_id: params.id("task_id")?, worker_id: params.text("worker_id")? };
+    let mut rows = app.store.leases(&filter, &page_wanted).await?;
     let next = cut(&mut rows, false, &params, "/api/runtime/leases", |lease| lease.id);
     page(&rows.iter().map(show_lease).collect::<Vec<_>>(), next)
 }

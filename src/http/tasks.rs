@@ -114,7 +114,7 @@ async fn show(app: &AppState, sizes: Vec<(TaskId, i64)>, next: Option<String>, f
         let filter = filter.clone();
         async move {
             let tasks = app.store.tasks(&ids).await?;
-            let tasks = tasks.iter().filter(|task| filter.still_holds(&task.state));
+            let tasks = tasks.iter().filter(|task| filter.still_holds(task));
             pieces::rows(tasks.map(|task| show_task(&app.engine, &task.spec, &task.state)))
         }
     };

@@ -10,6 +10,11 @@ pub(super) struct Conditions<'a> {
 }
 
 impl<'a> Conditions<'a> {
+    /// Continues after these parameters.
+    pub fn with(args: Args<'a>) -> Self {
+        Self { text: String::new(), args }
+    }
+
     /// A condition that ends with a parameter.
     pub fn add(&mut self, condition: &str, value: impl FnOnce(Args<'a>) -> Args<'a>) {
         self.args = value(std::mem::take(&mut self.args));

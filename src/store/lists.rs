@@ -8,7 +8,7 @@ use super::args::Args;
 use super::cells::Row;
 use super::cells::Type;
 use super::conditions::Conditions;
-use super::dialect::{Sql, statement};
+use super::dialect::{Kind, Sql, statement};
 use super::error::Error;
 use super::page::{Listing, PAGE_BYTES, Page, fitting};
 use super::table::{ReadRow, row};
@@ -35,6 +35,20 @@ pub struct LeaseRow {
     pub status: LeaseStatus,
     pub last_heartbeat: Ms,
     pub context_id: String,
+    /// When it ended, and what its completion reported.
+    pub ended_at: Option<Ms>,
+    pub model: Option<String>,
+    pub input_tokens: Option<i64>,
+    pub output_tokens: Option<i64>,
+    pub cost_usd: Option<f64>,
+}
+
+/// All conditions that are set must hold.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct LeaseFilter {
+    pub status: Option<LeaseStatus>,
+    pub task_id: Option<TaskId>,
+    pub worker_id: Option<String>,
 }
 
 /// All conditions that are set must hold.
@@ -52,15 +66,14 @@ pub struct TaskFilter {
     pub created_before: Option<Ms>,
 }
 
-/// Only the columns that a lease shows, in the order of [`PAST`]; the row of a task has four times as many.
-const ACTIVE: &str = "SELECT lease_id AS id, id AS task_id, worker_id, started_at, expires_at, ttl_ms, 'active' AS status, last_heartbeat, \
-    context_id FROM task_state WHERE slot IS NOT NULL AND lease_id < $1 ORDER BY lease_id DESC LIMIT $2";
-row! { PAST of LeaseRow { id, task_id, worker_id, started_at, expires_at, ttl_ms, status, last_heartbeat, context_id } }
-statement!(ACTIVE_LEASES, |_d| "{ACTIVE}");
-// One statement, so one snapshot: each lease is in exactly one of the two tables.
-statement!(ALL_LEASES, |_d| "SELECT {PAST} FROM (SELECT {PAST} FROM ({ACTIVE}) AS a UNION ALL \
-        SELECT {PAST} FROM (SELECT {PAST} FROM leases WHERE id < $1 ORDER BY id DESC LIMIT $2) AS p) AS l ORDER BY id DESC LIMIT $2");
-statement!(PAST_LEASES_BY_STATUS, |_d| "SELECT {PAST} FROM leases WHERE status = $3 AND id < $1 ORDER BY id DESC LIMIT $2");
+row! { PAST of LeaseRow {
+    id, task_id, worker_id, started_at, expires_at, ttl_ms, status, last_heartbeat, context_id, ended_at, model, input_tokens, output_tokens,
+    cost_usd,
+} }
+/// The active lease of a task, with only the columns that a lease shows, in the order of [`PAST`]; the row of a task has four times as many.
+const ACTIVE: &str = "lease_id AS id, id AS task_id, worker_id, started_at, expires_at, ttl_ms, 'active' AS status, last_heartbeat, \
+    context_id, CAST(NULL AS BIGINT) AS ended_at, CAST(NULL AS TEXT) AS model, CAST(NULL AS BIGINT) AS input_tokens, \
+    CAST(NULL AS BIGINT) AS output_tokens, CAST(NULL AS DOUBLE PRECISION) AS cost_usd";
 statement!(PAST_LEASES_BY_ID, |d| "SELECT {PAST} FROM leases WHERE id {}", d.any(Type::Uuid, 1));
 statement!(
     TASKS,
@@ -111,13 +124,9 @@ impl Store {
     }
 
     /// Active and past leases, newest first.
-    pub async fn leases(&self, status: Option<LeaseStatus>, page: &Page) -> Result<Vec<LeaseRow>, Error> {
-        let (sql, args) = match status {
-            None => (&ALL_LEASES, page.args()),
-            Some(LeaseStatus::Active) => (&ACTIVE_LEASES, page.args()),
-            Some(status) => (&PAST_LEASES_BY_STATUS, page.args().text(status.as_str())),
-        };
-        all(&self.pool().fetch(sql, args).await?, ReadRow::read)
+    pub async fn leases(&self, filter: &LeaseFilter, page: &Page) -> Result<Vec<LeaseRow>, Error> {
+        let (sql, args) = filter.statement(page);
+        all(&self.pool().fetch(&sql, args).await?, ReadRow::read)
     }
 
     /// The ids of artifacts, newest first, each with the size of its result's texts in bytes.
@@ -151,11 +160,59 @@ enum Wanted {
     Ids,
 }
 
+impl LeaseFilter {
+    /// One statement, so one snapshot: each lease is in exactly one of the two tables.
+    fn statement(&self, page: &Page) -> (Sql, Args<'_>) {
+        let of = |leases: &str, task: &str, worker: &str, status: Option<LeaseStatus>| {
+            let mut build = Conditions::with(page.args());
+            if let Some(id) = self.task_id {
+                build.add(&format!("{task} = "), |args| args.uuid(id));
+            }
+            build.equal(&format!("{worker} = "), self.worker_id.as_deref());
+            build.equal("status = ", status.map(LeaseStatus::as_str));
+            let (conditions, args) = build.into_parts();
+            (format!("{leases}{conditions}"), args)
+        };
+        let past_status = self.status.filter(|status| *status != LeaseStatus::Active);
+        let (active, active_args) =
+            of(&format!("SELECT {ACTIVE} FROM task_state WHERE slot IS NOT NULL AND lease_id < $1"), "id", "worker_id", None);
+        let active = format!("{active} ORDER BY lease_id DESC LIMIT $2");
+        let index = match (self.task_id, &self.worker_id) {
+            (Some(_), _) => Some("leases_task"),
+            (None, Some(_)) => Some("leases_worker"),
+            (None, None) => None,
+        };
+        let (past, past_args) = of("WHERE id < $1", "task_id", "worker_id", past_status);
+        let past = move |kind: Kind| {
+            let hint = index.map_or_else(String::new, |index| kind.by_index(index));
+            format!("SELECT {PAST} FROM leases {hint} {past} ORDER BY id DESC LIMIT $2")
+        };
+        match self.status {
+            Some(LeaseStatus::Active) => (Sql::new(|_| active.clone()), active_args),
+            Some(_) => (Sql::new(past), past_args),
+            // Without a status, both halves have the same parameters.
+            None => {
+                let both = |kind| {
+                    let past = past(kind);
+                    format!(
+                        "SELECT {PAST} FROM (SELECT {PAST} FROM ({active}) AS a UNION ALL SELECT {PAST} FROM ({past}) AS p) AS l \
+                        ORDER BY id DESC LIMIT $2"
+                    )
+                };
+                (Sql::new(both), past_args)
+            }
+        }
+    }
+}
+
 impl TaskFilter {
-    /// Whether the conditions on status and worker still hold; the other fields of a task never change.
-    pub fn still_holds(&self, task: &TaskState) -> bool {
-        let worker = task.shown_lease().map(|(_, worker)| worker);
-        self.status.is_none_or(|status| status == task.status) && (self.worker_id.is_none() || self.worker_id.as_ref() == worker)
+    /// Whether the conditions on status, worker and labels still hold; the other fields by which tasks are filtered never change.
+    pub fn still_holds(&self, TaskRow { spec, state }: &TaskRow) -> bool {
+        let worker = state.shown_lease().map(|(_, worker)| worker);
+        let labels = state.labels(spec);
+        self.status.is_none_or(|status| status == state.status)
+            && (self.worker_id.is_none() || self.worker_id.as_ref() == worker)
+            && self.labels.iter().all(|(name, value)| labels.get(name) == Some(value))
     }
 
     /// The query follows the index of the filter that leaves the fewest rows, and checks the other filters row by row. Its text consists

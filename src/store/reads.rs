@@ -11,7 +11,7 @@ use super::page::fitting;
 use super::table::ReadRow;
 use super::{Store, all, first, records, rows};
 use bloom_core::ids::{LeaseId, TaskId};
-use bloom_core::task::{LeaseStatus, RunResult, TaskEvent, TaskSpec, TaskState};
+use bloom_core::task::{LeaseStatus, RunResult, TaskEvent, TaskSpec, TaskState, Usage};
 use bloom_core::worker::Worker;
 
 statement!(
@@ -122,6 +122,10 @@ impl Store {
 }
 
 impl LeaseRow {
+    pub fn usage(&self) -> Option<Usage> {
+        Some(Usage { input_tokens: self.input_tokens?, output_tokens: self.output_tokens?, cost_usd: self.cost_usd? })
+    }
+
     pub(super) fn of_active(task: &TaskState) -> Option<Self> {
         let lease = task.lease.as_ref()?;
         Some(Self {
@@ -134,6 +138,11 @@ impl LeaseRow {
             status: LeaseStatus::Active,
             last_heartbeat: lease.last_heartbeat,
             context_id: task.context_id.clone(),
+            ended_at: None,
+            model: None,
+            input_tokens: None,
+            output_tokens: None,
+            cost_usd: None,
         })
     }
 }

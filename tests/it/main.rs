@@ -24,6 +24,7 @@ mod cross_site;
 mod crowd;
 mod disk;
 mod dispatch;
+mod edit;
 mod events;
 mod faults;
 mod gates;

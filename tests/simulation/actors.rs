@@ -256,14 +256,14 @@ async fn run(cluster: Cluster, task: TaskState, held: Arc<Mutex<Vec<LeaseId>>>) 
     held.lock().expect("held").retain(|id| *id != lease.id);
 }
 
-/// Cancels, requeues and leases tasks, and cordons, changes and removes workers.
+/// Cancels, requeues, edits, deletes and leases tasks, and cordons, changes and removes workers.
 pub async fn operator(cluster: Cluster, every_sec: u64, workers: usize) {
     while !cluster.is_peace() {
         cluster.pause(every_sec * 1_000).await;
         let created = cluster.created.lock().expect("created").clone();
         let worker = format!("w{}", cluster.below(workers as u64));
         let Some(task) = (!created.is_empty()).then(|| created[cluster.below(created.len() as u64) as usize]) else { continue };
-        let op = match cluster.below(12) {
+        let op = match cluster.below(15) {
             0 | 1 => Op::Cancel(op::Cancel { task }),
             2..=4 => Op::Requeue(op::Requeue { task }),
             5 | 6 => Op::Lease(op::Lease {
@@ -275,7 +275,14 @@ pub async fn operator(cluster: Cluster, every_sec: u64, workers: usize) {
             7 => Op::Cordon(op::Cordon { worker, wish: CordonWish::Cordon }),
             8 => Op::Cordon(op::Cordon { worker, wish: CordonWish::Drain }),
             9 => Op::Cordon(op::Cordon { worker, wish: CordonWish::Uncordon }),
-            10 => {
+            10 => Op::Delete(op::Delete { task }),
+            11..=13 => {
+                let later = cluster.shared.lock().now() + cluster.below(4_000) as i64;
+                let not_before = cluster.chance(50).then(|| cluster.chance(60).then_some(later));
+                let (labels, first_labels) = Default::default();
+                Op::Edit(op::Edit { task, priority: Some(cluster.below(4) as i64 + 3), not_before, labels, first_labels })
+            }
+            14 => {
                 let change = WorkerChange {
                     id: worker,
                     max_concurrency: Some(1 + cluster.below(3) as i64),

@@ -123,7 +123,7 @@ async fn by_filter(wish: Wish, args: &BulkArgs, server: &Server, shown: Shown) -
         term::note(&format!("{count} to {}", wish.verb()));
         return print(&meant, shown);
     }
-    if !args.yes && !confirm(wish, &count)? {
+    if !args.yes && !confirm(wish.verb(), &count)? {
         term::note("Nothing was changed.");
         return Ok(());
     }
@@ -145,7 +145,7 @@ async fn by_filter(wish: Wish, args: &BulkArgs, server: &Server, shown: Shown) -
     Ok(())
 }
 
-fn tasks(count: i64) -> String {
+pub fn tasks(count: i64) -> String {
     if count == 1 { "1 task".into() } else { format!("{count} tasks") }
 }
 
@@ -153,15 +153,16 @@ async fn call(wish: Wish, body: &impl Serialize, server: &Server) -> Result<Bulk
     read(&server.post(&format!("api/runtime/llm-tasks:{}", wish.verb()), body).await?)
 }
 
-fn confirm(wish: Wish, count: &str) -> Result<bool, CommandError> {
+/// Asks whether to do this to these tasks.
+///
+/// # Errors
+/// Nobody can be asked.
+pub fn confirm(verb: &str, count: &str) -> Result<bool, CommandError> {
     if !term::is_in_terminal() {
-        return Err(CommandError::usage(format!(
-            "this would {} {count}; standard input is not a terminal, so give --yes to confirm",
-            wish.verb()
-        )));
+        return Err(CommandError::usage(format!("this would {verb} {count}; standard input is not a terminal, so give --yes to confirm")));
     }
     let mut out = stderr().lock();
-    let _ = write!(out, "{} {count}? [y/N] ", wish.verb()).and_then(|()| out.flush());
+    let _ = write!(out, "{verb} {count}? [y/N] ").and_then(|()| out.flush());
     let mut answer = String::new();
     let read = std::io::BufRead::read_line(&mut std::io::BufReader::new(stdin().lock().take(64)), &mut answer);
     read.map_err(|error| format!("the answer can't be read: {error}"))?;

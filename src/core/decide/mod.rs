@@ -5,6 +5,8 @@
 
 pub(super) mod complete;
 pub(super) mod create;
+pub(super) mod delete;
+pub(super) mod edit;
 pub(super) mod expire;
 mod finish;
 pub(super) mod lease;

@@ -5,6 +5,7 @@
 mod audit;
 mod bulk;
 mod contexts;
+mod describe;
 mod follow;
 mod looking;
 mod person;

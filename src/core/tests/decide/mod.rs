@@ -5,6 +5,7 @@
 
 mod cases;
 mod completions;
+mod editing;
 mod lease_calls;
 mod pushes;
 mod readiness;
