@@ -51,9 +51,12 @@ impl Operation for Edit {
             task.not_before = not_before;
             changes.push(format!("not_before {} to {}", time(before.not_before), time(not_before)));
         }
-        if let Some((labels, names)) = self.edited_labels(before)? {
-            task.labels = Some(labels);
+        let old = before.labels.as_ref().unwrap_or(&self.first_labels);
+        let labels = self.edited(old)?;
+        if labels != *old {
+            let names: Vec<&str> = self.labels.keys().filter(|name| labels.get(*name) != old.get(*name)).map(String::as_str).collect();
             changes.push(format!("labels {}", names.join(" ")));
+            task.labels = Some(labels);
         }
         if changes.is_empty() {
             return Ok(task);
@@ -79,22 +82,15 @@ impl Operation for Edit {
 }
 
 impl Edit {
-    /// All labels of the task, and the names of those that change; `None` if none does.
-    fn edited_labels(&self, task: &TaskState) -> Result<Option<(BTreeMap<String, String>, Vec<&str>)>, Rejection> {
-        let before = task.labels.as_ref().unwrap_or(&self.first_labels);
-        let changes = |(name, value): &(&String, &Option<String>)| before.get(*name) != value.as_ref();
-        let names: Vec<&str> = self.labels.iter().filter(changes).map(|(name, _)| name.as_str()).collect();
-        if names.is_empty() {
-            return Ok(None);
-        }
-        let mut labels = before.clone();
+    fn edited(&self, old: &BTreeMap<String, String>) -> Result<BTreeMap<String, String>, Rejection> {
+        let mut labels = old.clone();
         for (name, value) in &self.labels {
             match value {
                 Some(value) => labels.insert(name.clone(), value.clone()),
                 None => labels.remove(name),
             };
         }
-        if labels.len() > TASK_LABELS { Err(Rejection::TooManyLabels(labels.len())) } else { Ok(Some((labels, names))) }
+        if labels.len() > TASK_LABELS && labels != *old { Err(Rejection::TooManyLabels(labels.len())) } else { Ok(labels) }
     }
 }
 
