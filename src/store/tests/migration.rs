@@ -145,7 +145,7 @@ async fn the_first_version_s_database_is_taken_over(database) {
     let time = Arc::new(AtomicI64::new(100));
     let store = Store::with_clock(&StoreOptions { url: url.clone(), max_connections: 2 }, Clock::Manual(time)).await.unwrap();
     assert!(store.ping().await.unwrap_err().to_string().contains("older than this program"));
-    assert_eq!(store.migrate().await.unwrap(), ["0002_liveness", "0003_compatibility", "0004_audit_filters", "0005_task_edit"]);
+    assert_eq!(store.migrate().await.unwrap(), ["0002_liveness", "0003_compatibility", "0004_lookups", "0005_edits"]);
     store.ping().await.unwrap();
     let bench = Bench { url, store, time: Arc::default() };
     let port = bench.port();
