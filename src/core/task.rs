@@ -138,7 +138,8 @@ words! {
     LeaseStatus { Active = "active", Expired = "expired", Released = "released", Failed = "failed" }
 }
 
-/// What the client asked for. It is written once.
+/// What the client asked for. It is written once. What a client may edit later, the priority, `not_before` and the labels, is in
+/// [`TaskState`]; here it is as it was at first.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TaskSpec {
     pub id: TaskId,
@@ -216,7 +217,8 @@ pub struct LastLease {
     pub status: LeaseStatus,
 }
 
-/// How far a task is: the narrow row that every step rewrites. It repeats the few fields of the spec that decisions need.
+/// How far a task is: the narrow row that every step rewrites. It repeats the few fields of the spec that decisions need, and has those that
+/// may be edited.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TaskState {
     pub id: TaskId,
@@ -266,6 +268,8 @@ pub struct TaskState {
     pub event_count: i64,
     /// The highest `seq` that its newest lease has sent; −1 before the first event.
     pub event_seq: i64,
+    /// Its labels, once they were edited; until then those of the spec.
+    pub labels: Option<BTreeMap<String, String>>,
 }
 
 /// The maximum number of attempts that are given back for one task; after that, the task is dead.
@@ -307,11 +311,16 @@ impl TaskState {
             remove_at: None,
             event_count: 0,
             event_seq: -1,
+            labels: None,
         }
     }
 
     pub fn created_at(&self) -> Ms {
         created_at(self.id)
+    }
+
+    pub fn labels<'a>(&'a self, spec: &'a TaskSpec) -> &'a BTreeMap<String, String> {
+        self.labels.as_ref().unwrap_or(&spec.labels)
     }
 
     pub fn is_ready(&self) -> bool {

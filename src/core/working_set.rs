@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::Ms;
 use super::agent_queue::{ALL_QUEUES, AgentQueue, Closed};
 use super::api_key::ApiKey;
-use super::audit::{Action, Actor, AuditEntry, EntityType};
+use super::audit::{Action, Actor, AuditEntry, Concerns, EntityType};
 use super::ids::{IdSource, LeaseId, TaskId, WorkerId};
 use super::keys::Keys;
 use super::rejection::Rejection;
@@ -100,6 +100,10 @@ pub struct Dirty {
     pub tasks: BTreeSet<TaskId>,
     /// Those of `tasks` that other replicas need not know, such as a later expiry: they are left out of the feed.
     pub quiet_tasks: BTreeSet<TaskId>,
+    /// Those of `tasks` whose labels changed.
+    pub relabeled: BTreeSet<TaskId>,
+    /// Finished tasks to remove, with all rows that belong to them. None of them is in `tasks`.
+    pub removed_tasks: BTreeSet<TaskId>,
     /// Leases that ended, or whose record changed. The store upserts them by id.
     pub past_leases: Vec<PastLease>,
     pub results: Vec<Arc<RunResult>>,
@@ -247,7 +251,7 @@ impl WorkingSet {
         if let Some(active) = self.loaded.active_leases.get_mut(&task.agent_slug) {
             *active += i64::from(task.status.is_active()) - i64::from(was_active);
         }
-        if before.map(|b| b.status) != Some(task.status) {
+        if before.map(|b| (b.priority, b.status)) != Some((task.priority, task.status)) {
             if let Some(before) = before {
                 *self.counts.entry((before.agent_slug.clone(), before.priority, before.status)).or_default() -= 1;
             }
@@ -258,6 +262,13 @@ impl WorkingSet {
         let revision = task.revision;
         self.loaded.tasks.insert(task.id, Some(task));
         revision
+    }
+
+    /// Removes a finished task.
+    pub(super) fn remove_task(&mut self, task: &TaskState) {
+        *self.counts.entry((task.agent_slug.clone(), task.priority, task.status)).or_default() -= 1;
+        self.dirty.removed_tasks.insert(task.id);
+        self.loaded.tasks.insert(task.id, None);
     }
 
     /// As [`put_task`](Self::put_task), for a change that other replicas need not know.
@@ -338,15 +349,38 @@ impl WorkingSet {
 
     /// Adds an audit entry, which commits with the change that it describes.
     pub fn audit(&mut self, action: Action, entity_type: EntityType, entity_id: impl ToString, actor: &Actor, detail: impl Into<String>) {
+        self.audit_concerning(Concerns::default(), action, entity_type, entity_id, actor, detail);
+    }
+
+    /// As [`audit`](Self::audit), for an entry that concerns a task or a worker which its entity and its actor don't name.
+    pub fn audit_concerning(
+        &mut self,
+        concerns: Concerns<'_>,
+        action: Action,
+        entity_type: EntityType,
+        entity_id: impl ToString,
+        actor: &Actor,
+        detail: impl Into<String>,
+    ) {
+        let entity_id = entity_id.to_string();
+        let task = concerns.task.or_else(|| entity_id.parse().ok().filter(|_| entity_type == EntityType::Task));
+        let worker = match (concerns.worker, actor) {
+            (Some(worker), _) => Some(worker.to_owned()),
+            (None, _) if entity_type == EntityType::Worker => Some(entity_id.clone()),
+            (None, Actor::Worker(worker)) => Some(worker.clone()),
+            (None, _) => None,
+        };
         self.dirty.audit.push(AuditEntry {
             id: self.ids.next_id(),
             timestamp: self.ids.stamp(),
             action,
             entity_type,
-            entity_id: entity_id.to_string(),
+            entity_id,
             actor: self.actor(actor),
             detail: detail.into(),
             request_id: self.request_id.clone(),
+            task_id: task,
+            worker_id: worker,
         });
     }
 

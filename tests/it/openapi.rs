@@ -28,6 +28,8 @@ const CALLS: &[&str] = &[
     "get /api/runtime/llm-tasks",
     "post /api/runtime/llm-tasks",
     "get /api/runtime/llm-tasks/{id}",
+    "patch /api/runtime/llm-tasks/{id}",
+    "delete /api/runtime/llm-tasks/{id}",
     "post /api/runtime/llm-tasks/{id}/lease",
     "post /api/runtime/llm-tasks/{id}/dispatch",
     "post /api/runtime/llm-tasks/{id}/heartbeat",

@@ -14,6 +14,8 @@ use super::memory::Memory;
 use super::world::{TTL_MS, World, completion, registration, spec};
 
 const WORKERS: [&str; 3] = ["w0", "w1", "w2"];
+/// The name of the label that tasks may have.
+pub const LABEL: &str = "label";
 const NOT_SEEN_MS: i64 = 60_000;
 
 /// Numbers select among the objects that exist when the step runs.
@@ -65,6 +67,17 @@ pub enum Step {
         task: usize,
     },
     Requeue {
+        task: usize,
+    },
+    Edit {
+        task: usize,
+        priority: Option<i64>,
+        /// Milliseconds from now; `Some(None)` clears `not_before`.
+        later: Option<Option<i64>>,
+        /// `Some(None)` removes the label.
+        label: Option<Option<bool>>,
+    },
+    Delete {
         task: usize,
     },
     Expire {
@@ -260,6 +273,14 @@ impl History {
             }
             Step::Cancel { task: at } => Op::Cancel(op::Cancel { task: task(*at)? }),
             Step::Requeue { task: at } => Op::Requeue(op::Requeue { task: task(*at)? }),
+            Step::Edit { task: at, priority, later, label } => {
+                let labels = label.map(|value| (LABEL.to_owned(), value.map(|value| value.to_string()))).into_iter().collect();
+                let id = task(*at)?;
+                let first_labels = db.specs.get(&id).map(|spec| spec.labels.clone()).unwrap_or_default();
+                let not_before = later.map(|later| later.map(|ms| now + ms));
+                Op::Edit(op::Edit { task: id, priority: *priority, not_before, labels, first_labels })
+            }
+            Step::Delete { task: at } => Op::Delete(op::Delete { task: task(*at)? }),
             Step::Expire { lease } => {
                 let (task, lease, _) = pick(&self.leases, *lease)?.clone();
                 Op::ExpireLease(op::ExpireLease { task, lease, grace: Grace::default() })
@@ -311,6 +332,7 @@ impl History {
             priority: wanted.priority,
             max_attempts: wanted.max_attempts,
             not_before: wanted.later.then_some(now + 45_000),
+            labels: wanted.key.map(|key| (LABEL.to_owned(), (key == 0).to_string())).into_iter().collect(),
             ..spec(&format!("context{}", wanted.context))
         }
     }
@@ -379,6 +401,9 @@ fn command() -> impl Strategy<Value = Step> {
         1 => (any(), 1..4i64).prop_map(|(lease, seq)| Step::Events { lease, seq }),
         2 => any().prop_map(|task| Step::Cancel { task }),
         4 => any().prop_map(|task| Step::Requeue { task }),
+        3 => (any(), option::of(4..6i64), option::of(option::of(prop_oneof![Just(-5_000), Just(20_000)])), option::of(option::of(prop::bool::ANY)))
+            .prop_map(|(task, priority, later, label)| Step::Edit { task, priority, later, label }),
+        1 => any().prop_map(|task| Step::Delete { task }),
         1 => any().prop_map(|lease| Step::Expire { lease }),
         1 => any().prop_map(|lease| Step::Grace { lease }),
         2 => queue(),

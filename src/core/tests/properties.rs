@@ -59,6 +59,10 @@ impl Run {
             if let (Op::Complete(completion), Ok(Reply::Completed(reply::Completed { result, .. }))) = (op, answer) {
                 self.acknowledge(completion, result);
             }
+            if let (Op::Delete(op::Delete { task }), Ok(_)) = (op, answer) {
+                let of_task: Vec<LeaseId> = self.history.leases.iter().filter(|(of, ..)| of == task).map(|(_, lease, _)| *lease).collect();
+                self.acknowledged.retain(|lease, _| !of_task.contains(lease));
+            }
         }
         self.check_room(&before);
         if !ops.iter().any(|op| matches!(op, Op::ChangeQueue(_))) {
@@ -129,7 +133,7 @@ impl Run {
                 let answer = again(&mut self.world);
                 assert!(matches!(answer, Ok(Reply::Completed(reply::Completed { result: StoredResult::Before(_), .. }))), "{answer:?}");
             }
-            Op::Cancel(_) => assert!(again(&mut self.world).is_ok()),
+            Op::Cancel(_) | Op::Edit(_) => assert!(again(&mut self.world).is_ok()),
             Op::Create(op::Create { tasks }) if tasks.iter().all(|task| task.idempotency_key.is_some()) => {
                 let Ok(Reply::Created(first)) = answer else { panic!("{answer:?}") };
                 let Ok(Reply::Created(second)) = again(&mut self.world) else { panic!("the repeat was refused") };
