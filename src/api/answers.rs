@@ -41,9 +41,11 @@ pub struct Lease<'a> {
     pub last_heartbeat: Ms,
     /// The conversation of the task.
     pub context_id: Cow<'a, str>,
+    /// When it ended; null while it is active.
     pub ended_at: Option<Ms>,
-    /// What the completion of its run reported.
+    /// The model that the completion of its run reported.
     pub model: Option<Cow<'a, str>>,
+    /// What the run used, as its completion reported it.
     pub usage: Option<Usage>,
 }
 

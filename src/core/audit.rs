@@ -6,7 +6,8 @@ use uuid::Uuid;
 
 use super::Ms;
 use super::ids::{TaskId, WorkerId};
-use super::task::{Origin, words};
+use super::task::Origin;
+use super::words::words;
 
 words! {
     /// What happened.

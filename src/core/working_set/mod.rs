@@ -3,11 +3,14 @@
 //! A look-up distinguishes *loaded*, *absent* and *not loaded*. A command never guesses a row that is not loaded: it asks for it
 //! ([`Halt::Need`]) and runs again in the next batch with that row.
 
+mod api_keys;
+mod queues;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use super::Ms;
-use super::agent_queue::{ALL_QUEUES, AgentQueue, Closed};
+use super::agent_queue::AgentQueue;
 use super::api_key::ApiKey;
 use super::audit::{Action, Actor, AuditEntry, Concerns, EntityType};
 use super::ids::{IdSource, LeaseId, TaskId, WorkerId};
@@ -83,12 +86,12 @@ pub struct Loaded {
     pub api_keys: Option<BTreeMap<String, ApiKey>>,
     /// Some of the keys could not be loaded because another program keeps them locked.
     pub locked_api_keys: bool,
-    /// The queues of the queued tasks if `keys.places` asked, those to change, and [`ALL_QUEUES`].
+    /// The queues of the queued tasks if `keys.places` asked, those to change, and [`ALL_QUEUES`](super::agent_queue::ALL_QUEUES).
     pub queues: HashMap<String, Option<AgentQueue>>,
     /// The active leases of those of these queues that are limited or to be changed.
     pub active_leases: HashMap<String, i64>,
     pub locked_queues: HashSet<String>,
-    /// How many queues have a row, besides [`ALL_QUEUES`]; only if there are queues to change.
+    /// How many queues have a row, besides [`ALL_QUEUES`](super::agent_queue::ALL_QUEUES); only if there are queues to change.
     pub queue_rows: i64,
 }
 
@@ -285,66 +288,6 @@ impl WorkingSet {
     /// The actor as text: the key of the request, if it is a named one.
     pub fn actor(&self, actor: &Actor) -> String {
         actor.named(self.key.as_deref())
-    }
-
-    /// All named keys.
-    pub fn api_keys(&self) -> Result<&BTreeMap<String, ApiKey>, Halt> {
-        match &self.loaded.api_keys {
-            Some(keys) => Ok(keys),
-            None if self.loaded.locked_api_keys => Err(Halt::Locked),
-            None => Err(need(|keys| keys.api_keys = true)),
-        }
-    }
-
-    /// Adds a key whose name is free.
-    pub fn add_api_key(&mut self, key: ApiKey) {
-        self.dirty.api_keys.insert(key.name.clone());
-        self.loaded.api_keys.get_or_insert_default().insert(key.name.clone(), key);
-    }
-
-    pub fn remove_api_key(&mut self, name: &str) {
-        // A key that this batch added has no row.
-        if !self.dirty.api_keys.remove(name) {
-            self.dirty.removed_api_keys.insert(name.to_owned());
-        }
-        self.loaded.api_keys.get_or_insert_default().remove(name);
-    }
-
-    /// What is set for the queue; `None` if nothing is.
-    pub fn queue(&self, agent_slug: &str) -> Result<Option<&AgentQueue>, Halt> {
-        let queue = self.loaded.queues.get(agent_slug).map(Option::as_ref);
-        queue.ok_or_else(|| need(|keys| keys.places = true))
-    }
-
-    /// Why no lease of this queue may be made; `None` if one may.
-    pub fn closed(&self, agent_slug: &str) -> Result<Option<Closed>, Halt> {
-        if let Some(closed) = self.queue(ALL_QUEUES)?.and_then(|all| all.closed(0)) {
-            return Ok(Some(closed));
-        }
-        let Some(queue) = self.queue(agent_slug)? else { return Ok(None) };
-        if self.loaded.locked_queues.contains(agent_slug) {
-            return Err(Halt::Locked);
-        }
-        // They were counted if there is a limit.
-        Ok(queue.closed(self.loaded.active_leases.get(agent_slug).copied().unwrap_or_default()))
-    }
-
-    /// Writes a queue with the next revision, which [`ALL_QUEUES`] gets too. A queue for which nothing is set loses its row.
-    pub fn put_queue(&mut self, mut queue: AgentQueue) -> AgentQueue {
-        let mut all = self.loaded.queues.get(ALL_QUEUES).cloned().flatten().unwrap_or_default();
-        queue.revision = all.revision + 1;
-        all.revision = queue.revision;
-        self.dirty.queues.extend([queue.agent_slug.clone(), ALL_QUEUES.to_owned()]);
-        if queue.agent_slug == ALL_QUEUES {
-            self.loaded.queues.insert(ALL_QUEUES.to_owned(), Some(queue.clone()));
-            return queue;
-        }
-        self.loaded.queues.insert(ALL_QUEUES.to_owned(), Some(all));
-        let after = Some(queue.clone()).filter(|queue| !queue.is_unrestricted());
-        let had_row = self.loaded.queues.get(&queue.agent_slug).is_some_and(Option::is_some);
-        self.loaded.queue_rows += i64::from(after.is_some()) - i64::from(had_row);
-        self.loaded.queues.insert(queue.agent_slug.clone(), after);
-        queue
     }
 
     /// Adds an audit entry, which commits with the change that it describes.
