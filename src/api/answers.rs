@@ -14,7 +14,7 @@ use uuid::Uuid;
 use super::error::AnyCode;
 use super::json::readable;
 use super::results::{Artifact, TaskResult};
-use super::tasks::Task;
+use super::tasks::{Task, Usage};
 use super::words::{AnyAction, AnyDispatchMode, AnyEntityType, AnyEventKind, AnyLeaseStatus, AnyWorkerStatus};
 use bloom_core::Ms;
 use bloom_core::audit::AuditEntry;
@@ -41,6 +41,12 @@ pub struct Lease<'a> {
     pub last_heartbeat: Ms,
     /// The conversation of the task.
     pub context_id: Cow<'a, str>,
+    /// When it ended; null while it is active.
+    pub ended_at: Option<Ms>,
+    /// The model that the completion of its run reported.
+    pub model: Option<Cow<'a, str>>,
+    /// What the run used, as its completion reported it.
+    pub usage: Option<Usage>,
 }
 
 impl<'a> Lease<'a> {
@@ -56,6 +62,9 @@ impl<'a> Lease<'a> {
             status: LeaseStatus::Active.into(),
             last_heartbeat: lease.last_heartbeat,
             context_id: (&task.context_id).into(),
+            ended_at: None,
+            model: None,
+            usage: None,
         })
     }
 }
@@ -334,6 +343,10 @@ pub struct Audit<'a> {
     pub detail: Cow<'a, str>,
     /// The id of the request that caused the entry, as in the header X-Request-Id of its answer.
     pub request_id: Option<Cow<'a, str>>,
+    /// The task that the entry is about, also if its entity is a lease.
+    pub task_id: Option<Uuid>,
+    /// The worker that the entry is about, that acted, or that had the lease.
+    pub worker_id: Option<Cow<'a, str>>,
 }
 
 impl<'a> From<&'a AuditEntry> for Audit<'a> {
@@ -347,6 +360,8 @@ impl<'a> From<&'a AuditEntry> for Audit<'a> {
             actor: (&entry.actor).into(),
             detail: (&entry.detail).into(),
             request_id: entry.request_id.as_deref().map(Cow::from),
+            task_id: entry.task_id,
+            worker_id: entry.worker_id.as_deref().map(Cow::from),
         }
     }
 }

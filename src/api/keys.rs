@@ -78,7 +78,9 @@ impl Wire for EnrolledName {
 body! {
     /// A named key to create.
     pub struct NewKey {
+        /// Its name, by which the audit trail names it and by which it is revoked.
         name: KeyName,
+        /// What the key allows.
         scope: Scope,
         /// The worker that a key of scope `worker` speaks for, or the only worker that a join token enrolls.
         worker: Option<ShortName>,
@@ -88,6 +90,7 @@ body! {
 
     /// The worker to enroll.
     pub struct NewEnrollment {
+        /// The name of the worker.
         worker: EnrolledName,
     }
 }
@@ -123,10 +126,13 @@ impl NewKey {
 pub struct Key<'a> {
     /// The name, by which the key is revoked.
     pub name: Cow<'a, str>,
+    /// What the key allows.
     pub scope: AnyScope,
     /// The worker that it speaks for, or the only worker that the join token enrolls.
     pub worker: Option<Cow<'a, str>>,
+    /// When it was created.
     pub created_at: Ms,
+    /// When it expires; null: never.
     pub expires_at: Option<Ms>,
     /// `admin`, or `key:` and the name of the key that was used to create it.
     pub created_by: Cow<'a, str>,

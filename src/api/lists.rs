@@ -1,5 +1,6 @@
 //! Query parameters: pages and filters of lists.
 
+use std::fmt;
 use std::marker::PhantomData;
 use std::ops::RangeInclusive;
 
@@ -18,11 +19,14 @@ use super::values::{
 };
 use super::wire::Wire;
 use bloom_core::Ms;
+use bloom_core::audit::Action;
 
 pub const DEFAULT_LIMIT: i64 = 100;
 pub const MAX_LIMIT: i64 = 1000;
 /// Seconds that a request waits for the end of a task, unless it says otherwise.
 pub const DEFAULT_WAIT_SEC: i64 = 30;
+/// How much of an invalid value an error text repeats.
+const SHOWN_CHARS: usize = 40;
 
 /// The parameters of a request's query, in the order in which they were sent.
 #[derive(Clone, Debug, Default)]
@@ -64,6 +68,27 @@ impl Params {
     pub fn moment(&self, name: &'static str) -> Result<Option<Ms>, Invalid> {
         let bad = || Invalid::field(name, "Expected integer milliseconds since the epoch");
         let read = |text: &str| text.parse::<Ms>().ok().filter(|at| (0..=MAX_MS).contains(at)).ok_or_else(bad);
+        self.get(name).map(read).transpose()
+    }
+
+    /// # Errors
+    /// The value is not an id.
+    pub fn id(&self, name: &'static str) -> Result<Option<Uuid>, Invalid> {
+        self.get(name).map(|text| parse_id(text).ok_or_else(|| Invalid::field(name, "Invalid uuid"))).transpose()
+    }
+
+    /// One of these words.
+    ///
+    /// # Errors
+    /// The value is another one; the error lists the words.
+    pub fn word<T: Copy + fmt::Display>(&self, name: &'static str, words: &[T]) -> Result<Option<T>, Invalid> {
+        let read = |text: &str| {
+            words.iter().find(|word| word.to_string() == text).copied().ok_or_else(|| {
+                let known = words.iter().map(|word| format!("'{word}'")).collect::<Vec<_>>().join(" | ");
+                let given: String = text.chars().take(SHOWN_CHARS).collect();
+                Invalid::field(name, format!("Invalid enum value. Expected {known}, received '{given}'"))
+            })
+        };
         self.get(name).map(read).transpose()
     }
 
@@ -158,13 +183,15 @@ fn limit_param() -> Parameter {
     parameter("limit", description, integer(1..=MAX_LIMIT, DEFAULT_LIMIT), 20)
 }
 
-/// `after` and `limit` of a task's events.
+/// `after`, `last` and `limit` of a task's events.
 pub struct EventParams;
 
 impl IntoParams for EventParams {
     fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
-        let description = "Only events with a higher number. A value that is no number means 0.";
-        vec![parameter("after", description, integer(0..=MAX_SAFE, 0), 0), limit_param()]
+        let after = "Only events with a higher number. A value that is no number means 0.";
+        let last = "Only the newest events, at most this many. A value that is no such number is ignored.";
+        let count = ObjectBuilder::new().schema_type(Type::Integer).minimum(Some(0_isize)).maximum(Some(MAX_SAFE as isize)).build();
+        vec![parameter("after", after, integer(0..=MAX_SAFE, 0), 0), parameter("last", last, Schema::Object(count), 10), limit_param()]
     }
 }
 
@@ -175,6 +202,37 @@ impl IntoParams for ArtifactParams {
     fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
         let description = "Only artifacts of this task. A value that is not an id matches nothing.";
         vec![parameter("task_id", description, Id::describe(), "019c936e-3800-7000-8000-000000000001")]
+    }
+}
+
+/// The filters of leases, besides `status`.
+pub struct LeaseParams;
+
+impl IntoParams for LeaseParams {
+    fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
+        vec![
+            parameter("task_id", "Only leases of this task.", Id::describe(), "019c936e-3800-7000-8000-000000000001"),
+            parameter("worker_id", "Only leases of this worker.", text(), "worker-01"),
+        ]
+    }
+}
+
+/// The filters of the audit trail.
+pub struct AuditParams;
+
+impl IntoParams for AuditParams {
+    fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
+        let action = ObjectBuilder::new().schema_type(Type::String).enum_values(Some(Action::ALL.iter().map(|action| action.as_str())));
+        let of_task = "Only entries of this task and of its leases.";
+        let actor = "Only what this actor did: `admin`, `api`, `router`, `reconciler`, a worker's id, or `key:` and the name of a key.";
+        vec![
+            parameter("task_id", of_task, Id::describe(), "019c936e-3800-7000-8000-000000000001"),
+            parameter("worker_id", "Only entries of this worker, of its leases, and of what it did.", text(), "worker-01"),
+            parameter("actor", actor, text(), "admin"),
+            parameter("action", "Only this action; an unknown one is an error.", Schema::Object(action.build()), "task_completed"),
+            moment("created_after", "Only entries made after this time"),
+            moment("created_before", "Only entries made before this time"),
+        ]
     }
 }
 
@@ -249,7 +307,10 @@ impl IntoParams for TaskParams {
     fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
         let label = ObjectBuilder::new().schema_type(Type::String).pattern(Some(format!("^$|{LABEL_PATTERN}")));
         let labels = ArrayBuilder::new().items(RefOr::T(Schema::Object(label.build()))).max_items(Some(MAX_LABELS));
+        let part = ObjectBuilder::new().schema_type(Type::String).pattern(Some("^([0-9a-fA-F]{4,32})?$"));
+        let id = "Only tasks whose id begins or ends with these hex digits, at least 4. Can't be combined with other filters.";
         vec![
+            parameter("id", id, Schema::Object(part.build()), "7c0d9e21"),
             parameter("agent_slug", "Only tasks for this kind of agent.", text(), "writer"),
             parameter("context_id", "Only tasks of this context.", text(), "docs-review"),
             parameter("worker_id", "Only tasks leased to this worker, and finished tasks whose last lease it had.", text(), "worker-01"),

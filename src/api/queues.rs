@@ -21,11 +21,13 @@ pub struct Queue<'a> {
     pub agent_slug: Option<Cow<'a, str>>,
     /// No leases are made. A queue that is not paused itself makes none either while all queues are paused.
     pub paused: bool,
+    /// Since when it is paused.
     pub paused_at: Option<Ms>,
     /// The most active leases; `null` = no limit.
     pub max_concurrency: Option<i64>,
     /// Queued tasks, those that are not ready among them.
     pub queued: i64,
+    /// Tasks that workers have now.
     pub active_leases: i64,
 }
 

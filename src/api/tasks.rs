@@ -18,7 +18,9 @@ pub const MAX_BATCH: usize = 1000;
 const DEFAULT_TIMEOUT_SEC: i64 = 120;
 const MAX_TIMEOUT_SEC: i64 = 3600;
 const MAX_ATTEMPTS: Int<1, 10> = Int(3);
-const PRIORITY: Int<0, 9> = Int(5);
+/// 9 is the most urgent.
+pub type Priority = Int<0, 9>;
+const PRIORITY: Priority = Int(5);
 
 body! {
     /// Limits of a run, which the agent enforces.
@@ -46,7 +48,7 @@ body! {
         /// How many attempts the task has before it is `dead`.
         max_attempts: Int<1, 10> = MAX_ATTEMPTS,
         /// 0 to 9; 9 is the most urgent.
-        priority: Int<0, 9> = PRIORITY,
+        priority: Priority = PRIORITY,
         /// Milliseconds since the epoch; the task does not run before this time.
         not_before: Option<Moment>,
         /// Tasks that must be completed first. If one of them ends otherwise, this task is cancelled.
@@ -255,12 +257,12 @@ impl<'a> Task<'a> {
             worker_id: shown.map(|(_, worker)| worker.into()),
             attempts: state.attempts,
             max_attempts: spec.max_attempts,
-            priority: spec.priority,
+            priority: state.priority,
             not_before: state.not_before,
             depends_on: (&spec.depends_on).into(),
             exclusive_key: spec.exclusive_key.as_deref().map(Cow::from),
             idempotency_key: spec.idempotency_key.as_deref().map(Cow::from),
-            labels: Cow::Borrowed(&spec.labels),
+            labels: Cow::Borrowed(state.labels(spec)),
             session: spec.session.into(),
             model: spec.model.as_deref().map(Cow::from),
             ttl_after_finished_sec: spec.ttl_after_finished_sec,

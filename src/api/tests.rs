@@ -66,7 +66,7 @@ fn task() -> Value {
 fn lease() -> Value {
     json!({
         "id": ID, "task_id": ID, "worker_id": "w", "started_at": 1, "expires_at": 9, "ttl_seconds": 8, "status": NEW, "last_heartbeat": 2,
-        "context_id": "c",
+        "context_id": "c", "ended_at": 8, "model": "m", "usage": {"input_tokens": 1, "output_tokens": 2, "cost_usd": 0.25},
     })
 }
 
@@ -136,6 +136,7 @@ fn leases_and_workers() {
 fn the_whole_server() {
     let audit = json!({
         "id": ID, "timestamp": 1, "action": NEW, "entity_type": NEW, "entity_id": "e", "actor": "api", "detail": "d", "request_id": "r",
+        "task_id": ID, "worker_id": "w",
     });
     is_read::<Audit>(audit);
     let figures = json!({"total": 3, "active": 1, "online": 1, "by_status": {NEW: 3}});

@@ -278,7 +278,7 @@ impl<const MIN: usize, const MAX: usize, const FEWEST: usize, const MOST: usize>
     }
 }
 
-pub const MAX_LABELS: usize = 32;
+pub const MAX_LABELS: usize = limits::TASK_LABELS;
 pub const MAX_LABEL_KEY: usize = 63;
 pub const MAX_LABEL_VALUE: usize = 255;
 

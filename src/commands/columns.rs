@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use super::ids::short;
 use super::table::{Column, Kind};
 use super::term;
 use super::when::{span_text, time_text};
@@ -24,7 +25,7 @@ const WHOLE: usize = usize::MAX;
 
 pub static TASKS: Kind<Task> = Kind {
     columns: &[
-        Column::new("ID", |task, _| task.id.to_string()),
+        Column::short("ID", |task, _| short(&task.id), |task, _| task.id.to_string()),
         Column::new("STATUS", status_of_task),
         Column::new("AGENT", |task: &Task, _| task.agent_slug.to_string()).spare(4),
         Column::new("WORKER", |task: &Task, _| given(&task.worker_id)).spare(3),
@@ -77,8 +78,8 @@ pub static QUEUES: Kind<Queue> = Kind {
 
 pub static LEASES: Kind<Lease> = Kind {
     columns: &[
-        Column::new("ID", |lease: &Lease, _| lease.id.to_string()).cut(LEAST_TEXT, WHOLE),
-        Column::new("TASK", |lease, _| lease.task_id.to_string()),
+        Column::short("ID", |lease, _| short(&lease.id), |lease, _| lease.id.to_string()),
+        Column::short("TASK", |lease, _| short(&lease.task_id), |lease, _| lease.task_id.to_string()),
         Column::new("WORKER", |lease, _| lease.worker_id.to_string()),
         Column::new("STATUS", |lease, _| lease.status.to_string()),
         Column::new("AGE", |lease: &Lease, now| age(lease.started_at, now)).spare(2).by(|lease| -lease.started_at),
@@ -101,7 +102,12 @@ pub static AUDIT: Kind<Audit> = Kind {
         Column::new("TIME", |entry, _| time_text(entry.timestamp)),
         Column::new("ACTION", |entry, _| entry.action.to_string()),
         Column::new("ACTOR", |entry: &Audit, _| entry.actor.to_string()).spare(1),
-        Column::new("ENTITY", |entry: &Audit, _| format!("{}/{}", entry.entity_type, entry.entity_id)).cut(LEAST_TEXT, WHOLE),
+        Column::short(
+            "ENTITY",
+            |entry: &Audit, _| format!("{}/{}", entry.entity_type, short_text(&entry.entity_id)),
+            |entry, _| format!("{}/{}", entry.entity_type, entry.entity_id),
+        )
+        .cut(LEAST_TEXT, WHOLE),
         Column::wide("REQUEST", |entry, _| given(&entry.request_id)),
         Column::new("DETAIL", |entry: &Audit, _| term::short(&entry.detail, MAX_TEXT)).cut(LEAST_TEXT, WIDE_TEXT),
     ],
@@ -191,12 +197,12 @@ fn agent_of_queue(queue: &Queue) -> String {
     queue.agent_slug.as_ref().map_or_else(|| "(all)".to_owned(), ToString::to_string)
 }
 
-fn status_of_task(task: &Task, _: Ms) -> String {
+pub fn status_of_task(task: &Task, _: Ms) -> String {
     let stops = task.cancel_requested && matches!(task.status, Word::Known(Status::Leased | Status::Running));
     if stops { format!("{},stopping", task.status) } else { task.status.to_string() }
 }
 
-fn status_of_worker(worker: &Worker, _: Ms) -> String {
+pub fn status_of_worker(worker: &Worker, _: Ms) -> String {
     let mut status = worker.status.to_string();
     if worker.draining {
         status.push_str(",draining");
@@ -212,7 +218,12 @@ fn reason(task: &Task) -> String {
     waiting.unwrap_or_else(|| given(&task.failure.as_ref().map(|failure| &failure.reason)))
 }
 
-fn age(at: Ms, now: Ms) -> String {
+/// The end of an id; any other name as it is.
+fn short_text(name: &str) -> String {
+    name.parse().map_or_else(|_| name.to_owned(), |id| short(&id))
+}
+
+pub fn age(at: Ms, now: Ms) -> String {
     span_text((now - at).max(0))
 }
 
@@ -220,6 +231,6 @@ fn millionths(usd: f64) -> i64 {
     (usd * 1e6) as i64
 }
 
-fn dollars(usd: f64) -> String {
+pub fn dollars(usd: f64) -> String {
     format!("${usd:.4}")
 }

@@ -186,6 +186,13 @@ impl Server {
 
     /// # Errors
     /// The call failed; it may have taken effect.
+    pub async fn patch(&self, path: &str, body: &impl Serialize) -> Result<Value, CommandError> {
+        let call = || async { self.client.send(Method::PATCH, path, Some(body), CALL_LIMIT).await?.json() };
+        self.call(Again::Busy, call).await.map_err(failed)
+    }
+
+    /// # Errors
+    /// The call failed; it may have taken effect.
     pub async fn delete(&self, path: &str) -> Result<Value, CommandError> {
         let call = || async { self.client.send::<()>(Method::DELETE, path, None, CALL_LIMIT).await?.json() };
         self.call(Again::Busy, call).await.map_err(failed)

@@ -2,13 +2,16 @@
 //!
 //! Data goes to standard output, everything else to standard error, so that a pipe gets only the data.
 
+mod audit;
 mod columns;
 mod complete;
 mod connect;
 mod context_file;
 mod contexts;
+mod describe;
 mod error;
 mod form;
+mod ids;
 mod interrupt;
 mod key;
 mod key_file;
@@ -26,6 +29,7 @@ mod worker;
 
 use clap::Subcommand;
 
+use audit::AuditArgs;
 use connect::Connection;
 pub use connect::DEFAULT_SERVER;
 use contexts::ContextCommand;
@@ -33,7 +37,7 @@ pub use error::CommandError;
 use key::KeyCommand;
 pub use key_file::read_key;
 use queue::QueueCommand;
-use records::{AuditArgs, LeaseCommand, UsageArgs};
+use records::{LeaseCommand, UsageArgs};
 use show::Shown;
 use stats::{Every, StatsArgs};
 use task::TaskCommand;
@@ -41,7 +45,7 @@ use worker::WorkerCommand;
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Submit, show, wait for, cancel and requeue tasks
+    /// Submit, show, wait for, edit, cancel, requeue and delete tasks
     #[command(after_help = task::EXAMPLES)]
     Task {
         #[command(subcommand)]
@@ -78,7 +82,8 @@ pub enum Command {
         #[command(flatten)]
         shown: Shown,
     },
-    /// Show the audit trail, newest entries first
+    /// Show the audit trail, newest entries first, or follow it
+    #[command(after_help = audit::EXAMPLES)]
     Audit {
         #[command(flatten)]
         args: AuditArgs,
@@ -156,7 +161,7 @@ async fn run_command(command: Command) -> Result<(), CommandError> {
         Command::Worker { action, to, shown } => worker::run(action, &to.server()?, shown).await,
         Command::Queue { action, to, shown } => queue::run(action, &to.server()?, shown).await,
         Command::Lease { action, to, shown } => records::leases(action, &to.server()?, shown).await,
-        Command::Audit { args, to, shown } => records::audit(args, &to.server()?, shown).await,
+        Command::Audit { args, to, shown } => audit::run(args, &to.server()?, shown).await,
         Command::Stats { args, to, shown } => stats::run(args, &to.server()?, shown).await,
         Command::Top { every, to, shown } => stats::watch(&every, &to.server()?, shown).await,
         Command::Usage { args, to, shown } => records::usage(args, &to.server()?, shown).await,

@@ -1,4 +1,4 @@
-//! Leases, the audit trail, statistics and usage.
+//! Leases, statistics and usage.
 
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Subcommand};
@@ -65,12 +65,6 @@ pub enum LeaseCommand {
 }
 
 #[derive(Args, Debug)]
-pub struct AuditArgs {
-    #[command(flatten)]
-    limit: Limit,
-}
-
-#[derive(Args, Debug)]
 pub struct UsageArgs {
     /// Only runs that ended after: how long ago (30d), a day (2026-02-25) or a time
     #[arg(long, value_name = "WHEN", value_parser = when::past)]
@@ -86,10 +80,6 @@ pub struct UsageArgs {
 pub async fn leases(LeaseCommand::List { status, limit }: LeaseCommand, server: &Server, shown: Shown) -> Result<(), CommandError> {
     let query: Vec<_> = status.map(|status| ("status", status)).into_iter().collect();
     pages(server, "api/runtime/leases", &query, limit, shown, &columns::LEASES).await
-}
-
-pub async fn audit(AuditArgs { limit }: AuditArgs, server: &Server, shown: Shown) -> Result<(), CommandError> {
-    pages(server, "api/runtime/audit", &[], limit, shown, &columns::AUDIT).await
 }
 
 /// Shows a list, and says if there are more rows.

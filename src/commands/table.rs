@@ -24,6 +24,8 @@ pub struct Column<T> {
     title: &'static str,
     is_wide: bool,
     cell: fn(&T, Ms) -> String,
+    /// The cell of wide tables, if it is another one.
+    wide_cell: Option<fn(&T, Ms) -> String>,
     /// How far a terminal may narrow the cells, and their width elsewhere.
     cut: Option<(usize, usize)>,
     /// A terminal that is too narrow leaves out the column with the highest number first, and those with 0 never.
@@ -34,12 +36,17 @@ pub struct Column<T> {
 
 impl<T> Column<T> {
     pub const fn new(title: &'static str, cell: fn(&T, Ms) -> String) -> Self {
-        Self { title, is_wide: false, cell, cut: None, spare: 0, order: None }
+        Self { title, is_wide: false, cell, wide_cell: None, cut: None, spare: 0, order: None }
     }
 
     /// A column that only wide tables have.
     pub const fn wide(title: &'static str, cell: fn(&T, Ms) -> String) -> Self {
         Self { is_wide: true, ..Self::new(title, cell) }
+    }
+
+    /// A column that is short in tables, and whole in wide ones.
+    pub const fn short(title: &'static str, cell: fn(&T, Ms) -> String, wide_cell: fn(&T, Ms) -> String) -> Self {
+        Self { wide_cell: Some(wide_cell), ..Self::new(title, cell) }
     }
 
     /// On a terminal, cells get what the other columns leave, but at least `least` characters; elsewhere `usual` characters.
@@ -75,7 +82,8 @@ impl<T: DeserializeOwned> Kind<T> {
         let now = when::now();
         let key = |row: Value| -> Result<_, CommandError> {
             let thing: T = read(&row)?;
-            let (number, text) = column.order.map_or_else(|| (0, (column.cell)(&thing, now)), |order| (order(&thing), String::new()));
+            let whole = column.wide_cell.unwrap_or(column.cell);
+            let (number, text) = column.order.map_or_else(|| (0, whole(&thing, now)), |order| (order(&thing), String::new()));
             Ok((number, text, row))
         };
         let mut keyed = std::mem::take(rows).into_iter().map(key).collect::<Result<Vec<_>, _>>()?;
@@ -137,7 +145,8 @@ impl<T> Table<T> {
 
     fn cells(&self, row: &T, now: Ms) -> Vec<String> {
         let shown = |column: &&'static Column<T>| {
-            let text = term::line(&(column.cell)(row, now));
+            let cell = column.wide_cell.filter(|_| self.layout.is_wide).unwrap_or(column.cell);
+            let text = term::line(&cell(row, now));
             match (text.is_empty(), column.cut) {
                 (true, _) => "-".to_owned(),
                 (false, Some((_, usual))) if self.layout.width.is_none() => shortened(&text, usual),

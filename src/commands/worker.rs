@@ -7,7 +7,7 @@ use serde_json::json;
 use super::connect::Server;
 use super::records::{self, Limit};
 use super::show::{self, Form, Shown};
-use super::{columns, complete, term};
+use super::{columns, complete, describe, term};
 use crate::CommandError;
 use bloom_client::part;
 
@@ -23,6 +23,12 @@ pub enum WorkerCommand {
         /// Names, as `worker list` shows them
         #[arg(required = true, value_name = "NAME", add = ArgValueCandidates::new(complete::workers))]
         names: Vec<String>,
+    },
+    /// Show all about a worker: what it runs, its last leases and how they ended, its history
+    Describe {
+        /// Its name
+        #[arg(value_name = "NAME", add = ArgValueCandidates::new(complete::workers))]
+        name: String,
     },
     /// Give workers no new tasks; their running tasks go on
     Cordon {
@@ -59,6 +65,7 @@ pub async fn run(command: WorkerCommand, server: &Server, shown: Shown) -> Resul
         WorkerCommand::Get { names } => {
             show::found(shown.form_or(Form::Table), &columns::WORKERS, server.get_each(&names, |name| path(name, "")).await?)
         }
+        WorkerCommand::Describe { name } => describe::worker(&name, server, shown).await,
         WorkerCommand::Cordon { names } => wish(server, &names, "/cordon", shown).await,
         WorkerCommand::Uncordon { names } => wish(server, &names, "/uncordon", shown).await,
         WorkerCommand::Drain { names } => wish(server, &names, "/drain", shown).await,

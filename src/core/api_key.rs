@@ -2,7 +2,7 @@
 
 use super::Ms;
 use super::ids::WorkerId;
-use super::task::words;
+use super::words::words;
 
 words! {
     /// What a key may do.

@@ -5,8 +5,9 @@ use std::fmt;
 use uuid::Uuid;
 
 use super::Ms;
-use super::ids::WorkerId;
-use super::task::{Origin, words};
+use super::ids::{TaskId, WorkerId};
+use super::task::Origin;
+use super::words::words;
 
 words! {
     /// What happened.
@@ -18,7 +19,8 @@ words! {
         TaskCreated = "task_created", TaskLeased = "task_leased", TaskCompleted = "task_completed",
         TaskDispatched = "task_dispatched", DispatchFailed = "dispatch_failed",
         TaskReleased = "task_released", TaskRetried = "task_retried", TaskRequeued = "task_requeued",
-        TaskCancelled = "task_cancelled", TaskDead = "task_dead", LeaseExpired = "lease_expired",
+        TaskCancelled = "task_cancelled", TaskEdited = "task_edited", TaskDeleted = "task_deleted",
+        TaskDead = "task_dead", LeaseExpired = "lease_expired",
         LeadershipPromote = "leadership_promote",
         AgentUpdated = "agent_updated", AgentRestarted = "agent_restarted", AgentUninstalled = "agent_uninstalled",
         KeyCreated = "key_created", KeyRevoked = "key_revoked", WorkerEnrolled = "worker_enrolled",
@@ -64,6 +66,19 @@ impl Actor {
     }
 }
 
+/// The task and the worker that an entry concerns, besides its entity: those of a lease, or the worker that acted.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Concerns<'a> {
+    pub task: Option<TaskId>,
+    pub worker: Option<&'a str>,
+}
+
+impl<'a> Concerns<'a> {
+    pub fn worker(worker: &'a str) -> Self {
+        Self { worker: Some(worker), ..Self::default() }
+    }
+}
+
 impl fmt::Display for Actor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -88,4 +103,8 @@ pub struct AuditEntry {
     pub detail: String,
     /// The request that caused the change: the request id in the header of its answer.
     pub request_id: Option<String>,
+    /// The task that the entry is about, also if its entity is a lease.
+    pub task_id: Option<TaskId>,
+    /// The worker that the entry is about, that acted, or that had the lease.
+    pub worker_id: Option<WorkerId>,
 }

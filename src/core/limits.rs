@@ -34,3 +34,6 @@ pub const MAX_SAFE: i64 = 9_007_199_254_740_991;
 /// Levels of arrays and objects in JSON that is kept as it comes. Readers give up on what is nested deeper: many after 128 levels, some
 /// after 100, and an answer adds a few.
 pub const JSON_DEPTH: usize = 64;
+
+/// Labels of a task.
+pub const TASK_LABELS: usize = 32;

@@ -24,6 +24,7 @@ mod rejection;
 pub mod reply;
 pub mod task;
 pub mod wakeup;
+mod words;
 pub mod worker;
 pub mod working_set;
 

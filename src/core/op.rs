@@ -3,6 +3,8 @@
 pub use super::arguments::{Claim, Completion, WorkerChange};
 pub use super::decide::api_keys::{CreateKey, Enroll, RevokeKey};
 pub use super::decide::create::Create;
+pub use super::decide::delete::Delete;
+pub use super::decide::edit::Edit;
 pub use super::decide::expire::{ClockStepped, ExpireLease};
 pub use super::decide::lease::Lease;
 pub use super::decide::lease_end::Release;
@@ -74,6 +76,8 @@ operations! {
     AppendEvents = "append_events",
     Cancel = "cancel",
     Requeue = "requeue",
+    Edit = "edit",
+    Delete = "delete",
     ExpireLease = "expire_lease",
     ClockStepped = "clock_stepped",
     Reevaluate = "reevaluate",

@@ -5,6 +5,7 @@ use std::fmt;
 use super::agent_queue::{Closed, MAX_QUEUES};
 use super::api_key::MAX_KEYS;
 use super::ids::{TaskId, WorkerId};
+use super::limits::TASK_LABELS;
 use super::task::{Parked, Status};
 
 /// Why a command was rejected. It then changed nothing. The texts are part of the API.
@@ -21,6 +22,10 @@ pub enum Rejection {
     },
     CannotRequeue(Status),
     CannotCancel(Status),
+    CannotEdit(Status),
+    CannotDelete(Status),
+    /// The task would have more labels than it may have.
+    TooManyLabels(usize),
     NotReady(Parked),
     /// The task's queue is paused, or has as many leases as its limit allows.
     QueueClosed(Closed),
@@ -54,6 +59,9 @@ impl fmt::Display for Rejection {
             Self::WrongStatus { status, expected } => write!(f, "Task status is '{status}', expected {expected}"),
             Self::CannotRequeue(status) => write!(f, "Cannot requeue task with status '{status}'"),
             Self::CannotCancel(status) => write!(f, "Cannot cancel task with status '{status}'"),
+            Self::CannotEdit(status) => write!(f, "Cannot edit task with status '{status}': only a queued task can be edited"),
+            Self::CannotDelete(status) => write!(f, "Cannot delete task with status '{status}': cancel it first"),
+            Self::TooManyLabels(count) => write!(f, "The task would have {count} labels; at most {TASK_LABELS} are allowed"),
             Self::NotReady(parked) => write!(f, "Task is not ready: {parked}"),
             Self::QueueClosed(closed) => write!(f, "Task is not ready: {closed}"),
             Self::TooManyQueues => write!(

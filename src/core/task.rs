@@ -6,48 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Ms;
 use super::ids::{LeaseId, TaskId, WorkerId, created_at};
-
-/// Declares an enum that is stored and sent as a fixed word.
-macro_rules! words {
-    ($(#[doc = $doc:literal])* $name:ident { $($(#[$vdoc:meta])* $variant:ident = $word:literal),+ $(,)? }) => {
-        $(#[doc = $doc])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
-        pub enum $name { $($(#[$vdoc])* #[serde(rename = $word)] $variant),+ }
-
-        impl $name {
-            pub const ALL: &'static [Self] = &[$(Self::$variant),+];
-
-            pub fn as_str(self) -> &'static str {
-                match self { $(Self::$variant => $word),+ }
-            }
-
-            pub fn parse(word: &str) -> Option<Self> {
-                match word { $($word => Some(Self::$variant),)+ _ => None }
-            }
-        }
-
-        impl std::fmt::Display for $name {
-            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str(self.as_str())
-            }
-        }
-
-        // Not derived: utoipa 6 does not read a `rename` that a macro wrote, and would list the variants' names instead of the words.
-        #[cfg(feature = "schema")]
-        impl utoipa::PartialSchema for $name {
-            fn schema() -> utoipa::openapi::RefOr<utoipa::openapi::Schema> {
-                let doc: &[&str] = &[$($doc.trim_ascii()),*];
-                let words = Self::ALL.iter().map(|value| value.as_str());
-                let schema = utoipa::openapi::ObjectBuilder::new().schema_type(utoipa::openapi::Type::String).enum_values(Some(words));
-                schema.description((!doc.is_empty()).then(|| doc.join(" "))).into()
-            }
-        }
-
-        #[cfg(feature = "schema")]
-        impl utoipa::ToSchema for $name {}
-    };
-}
-pub(crate) use words;
+use super::words::words;
 
 words! {
     /// The state of a task.
@@ -138,7 +97,8 @@ words! {
     LeaseStatus { Active = "active", Expired = "expired", Released = "released", Failed = "failed" }
 }
 
-/// What the client asked for. It is written once.
+/// What the client asked for. It is written once. What a client may edit later, the priority, `not_before` and the labels, is in
+/// [`TaskState`]; here it is as it was at first.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TaskSpec {
     pub id: TaskId,
@@ -216,7 +176,8 @@ pub struct LastLease {
     pub status: LeaseStatus,
 }
 
-/// How far a task is: the narrow row that every step rewrites. It repeats the few fields of the spec that decisions need.
+/// How far a task is: the narrow row that every step rewrites. It repeats the few fields of the spec that decisions need, and has those that
+/// may be edited.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TaskState {
     pub id: TaskId,
@@ -266,6 +227,8 @@ pub struct TaskState {
     pub event_count: i64,
     /// The highest `seq` that its newest lease has sent; −1 before the first event.
     pub event_seq: i64,
+    /// Its labels, once they were edited; until then those of the spec.
+    pub labels: Option<BTreeMap<String, String>>,
 }
 
 /// The maximum number of attempts that are given back for one task; after that, the task is dead.
@@ -307,11 +270,16 @@ impl TaskState {
             remove_at: None,
             event_count: 0,
             event_seq: -1,
+            labels: None,
         }
     }
 
     pub fn created_at(&self) -> Ms {
         created_at(self.id)
+    }
+
+    pub fn labels<'a>(&'a self, spec: &'a TaskSpec) -> &'a BTreeMap<String, String> {
+        self.labels.as_ref().unwrap_or(&spec.labels)
     }
 
     pub fn is_ready(&self) -> bool {

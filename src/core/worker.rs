@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Ms;
 use super::ids::WorkerId;
-use super::task::words;
+use super::words::words;
 
 words! {
     /// Whether a worker is there and takes tasks: `syncing` and `error` workers are there, but take none.

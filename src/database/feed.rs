@@ -45,7 +45,7 @@ impl Changed {
         let revision = |id: &WorkerId| set.loaded.worker_revisions.get(id).copied().unwrap_or_default();
         Self {
             tasks: dirty.tasks.difference(&dirty.quiet_tasks).copied().collect(),
-            removed_tasks: Vec::new(),
+            removed_tasks: dirty.removed_tasks.iter().copied().collect(),
             workers: dirty.workers.difference(&dirty.removed_workers).cloned().collect(),
             removed_workers: dirty.removed_workers.iter().map(|id| (id.clone(), revision(id))).collect(),
             events,

@@ -30,7 +30,7 @@ impl Changes {
         events.dedup();
         Self {
             tasks: set.dirty.tasks.iter().filter_map(task).collect(),
-            removed_tasks: Vec::new(),
+            removed_tasks: set.dirty.removed_tasks.iter().copied().collect(),
             workers: set.dirty.workers.union(&set.dirty.seen).filter_map(worker).collect(),
             removed_workers: set.dirty.removed_workers.iter().cloned().collect(),
             events,

@@ -58,6 +58,8 @@ fn weigh(op: &Op) -> (usize, usize) {
         Op::Claim(claim) => (2 + claim.candidates.len() * 2, 512),
         Op::RenewLeases(op::RenewLeases { leases, .. }) => (leases.len(), 256),
         Op::Reevaluate(op::Reevaluate { tasks, .. }) => (2 + tasks.len() * 2, 256),
+        // A task may have 10,000 events.
+        Op::Delete(_) => (BATCH_ROWS / 2, 256),
         Op::RecordLastSeen(op::RecordLastSeen { last_seen }) => (last_seen.len(), 256),
         _ => (2, 256),
     }
@@ -68,8 +70,8 @@ fn weigh(op: &Op) -> (usize, usize) {
 fn urgency(op: &Op) -> usize {
     match op {
         Op::Create(op::Create { tasks }) if tasks.len() > 1 => 3,
-        Op::RecordAudit(_) => 3,
-        Op::Create(_) | Op::Requeue(_) => 2,
+        Op::RecordAudit(_) | Op::Delete(_) => 3,
+        Op::Create(_) | Op::Requeue(_) | Op::Edit(_) => 2,
         Op::Reevaluate(_) => 1,
         _ => 0,
     }

@@ -8,13 +8,15 @@ use bloom_api::error::Code;
 
 /// The groups of calls, in the order in which a reader needs them.
 const TAGS: &[(&str, &str)] = &[
-    ("tasks", "Create tasks, see how far they are, read their results, cancel them and queue them again."),
+    ("tasks", "Create tasks, see how far they are, read their results, edit, cancel and delete them, and queue them again."),
     ("events", "Follow what runs do, and every change of tasks, leases and workers."),
+    ("queues", "The tasks for one agent are its queue: pause and resume queues, and limit how many of their tasks run at a time."),
     ("workers", "The machines that run tasks: register, list, cordon, drain and remove them."),
     ("worker protocol", "What a program that runs tasks calls: claim, heartbeat, complete. A worker key is enough."),
     ("leases", "Lease single tasks to workers, renew, complete and hand back. The worker protocol does this for many tasks at once."),
     ("agents", "The agents on worker machines: push tasks to them, install them, and send them orders."),
     ("records", "Artifacts, audit trail, statistics and usage."),
+    ("keys", "Named keys: create, list and revoke them, and exchange join tokens for the keys of workers."),
     ("config", "The settings of the control plane."),
     ("membridge", "Calls that are passed on to the membridge control plane."),
     ("probes", "Health, readiness and metrics, for machines."),
@@ -183,6 +185,8 @@ fn describe_id(path: &str, parameter: &mut Value) {
     let (description, example) = match path.split_once('{').map_or(path, |(before, _)| before) {
         "/api/runtime/llm-tasks/" => ("The id of the task.", "019c936e-3800-7000-8000-000000000001"),
         "/api/runtime/workers/" => ("The name of the worker.", "worker-01"),
+        "/api/runtime/keys/" => ("The name of the key.", "ci"),
+        "/api/runtime/queues/" => ("The agent (slug) that the queue's tasks are for.", "writer"),
         "/api/membridge/projects/" => ("The id of the project at the control plane.", "9f86d081884c7d65"),
         _ => return,
     };

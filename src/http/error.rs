@@ -137,6 +137,8 @@ impl From<Rejection> for Error {
             | Rejection::WrongStatus { .. }
             | Rejection::CannotRequeue(_)
             | Rejection::CannotCancel(_)
+            | Rejection::CannotEdit(_)
+            | Rejection::CannotDelete(_)
             | Rejection::NotReady(_)
             | Rejection::QueueClosed(_)
             | Rejection::TooManyQueues
@@ -147,6 +149,7 @@ impl From<Rejection> for Error {
             Rejection::JoinTokenGone => 401,
             Rejection::JoinTokenFor(_) => 403,
             Rejection::UnknownDependencies(_) => return Self::field("depends_on", rejection.to_string()),
+            Rejection::TooManyLabels(_) => return Self::field("labels", rejection.to_string()),
             Rejection::NoUrl(_) => 400,
             Rejection::NoWorker => 503,
             // Only commands of reconcilers depend on a leadership.

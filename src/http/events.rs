@@ -83,7 +83,8 @@ pub async fn list(State(app): State<AppState>, caller: Caller, path: TaskPath, Q
     let id = path.id()?;
     let store = &app.store;
     let state = store.task_states(&[id]).await?.into_iter().next().ok_or(Error::TASK_NOT_FOUND)?;
-    let after = params.lenient("after", 0, 0..=i64::MAX);
+    let before_last = state.event_count - params.lenient("last", i64::MAX, 0..=i64::MAX).min(state.event_count);
+    let after = params.lenient("after", 0, 0..=i64::MAX).max(before_last);
     let wants_stream =
         headers.get(ACCEPT).and_then(|accept| accept.to_str().ok()).is_some_and(|accept| accept.contains("text/event-stream"));
     if wants_stream {

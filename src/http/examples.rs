@@ -18,6 +18,17 @@ pub fn of_answer(operation: &str) -> Option<Value> {
     let changed = |changes: Value| Some(with(task(), &changes));
     match operation {
         "getTask" | "waitForTask" => Some(completed_task()),
+        "editTask" => changed(json!({ "priority": 9, "labels": { "team": "docs", "batch": "8" }, "updated_at": AT + 1_000 })),
+        "deleteTask" => Some(json!({ "removed": true, "id": TASK })),
+        "revokeKey" => Some(json!({ "removed": true, "id": "ci" })),
+        "pauseQueue" => Some(with(queue(), &json!({ "paused": true, "paused_at": AT }))),
+        "pauseAllQueues" => Some(with(all_queues(), &json!({ "paused": true, "paused_at": AT }))),
+        "resumeAllQueues" => Some(all_queues()),
+        "listQueues" => Some(json!([all_queues(), queue()])),
+        "enroll" => {
+            let about = json!({ "name": "worker-worker-01", "scope": "worker", "worker": WORKER, "created_by": "key:join-eu" });
+            Some(with(with(key(), &about), &json!({ "expires_at": null, "key": "bloom_b7Qm0XcVtW2n9yZk4sFhRj6uPdLa8eGi1oTxNwCqUzE" })))
+        }
         "cancelTask" => changed(json!({ "status": "cancelled", "waiting": null, "updated_at": AT + 60_000 })),
         "listTasks" | "listRuns" => Some(json!([task(), with(completed_task(), &json!({ "id": EARLIER_TASK }))])),
         "releaseTask" => changed(json!({ "infra_retries": 1, "updated_at": AT + 5_000 })),
@@ -65,10 +76,14 @@ pub fn of_error(operation: &str, path: &str, status: &str) -> Option<&'static st
         }
         ("heartbeatTask", "404") => "Lease not found or already expired",
         ("cancelTask", "409") => "Cannot cancel task with status 'completed'",
+        ("editTask", "409") => "Cannot edit task with status 'running': only a queued task can be edited",
+        ("deleteTask", "409") => "Cannot delete task with status 'running': cancel it first",
+        ("createKey", "409") => "A key 'ci' exists: revoke it first, or choose another name",
         ("requeueTask", "409") => "Cannot requeue task with status 'queued'",
         ("getResult", "404") => "Result not found",
         (_, "404") if path.contains("/llm-tasks/") => "Task not found",
         (_, "404") if path.contains("/workers/") => "Worker not found",
+        (_, "404") if path.contains("/keys/") => "Key not found",
         (_, "502") if path.ends_with("/dispatch") => "connection refused",
         (_, "502") if path.contains("/workers/") => "Agent returned 500: no update command is configured",
         (_, "default") => "Membridge returned 404",
@@ -81,6 +96,10 @@ pub fn of_schema(name: &str) -> Option<Value> {
     Some(match name {
         "NewTask" => new_task(),
         "NewTasks" => json!({ "tasks": [new_task(), with(new_task(), &json!({ "prompt": "Translate README.md into French." }))] }),
+        "EditTask" => json!({ "priority": 9, "not_before": null, "labels": { "batch": "8" } }),
+        "NewQueueLimit" => json!({ "max_concurrency": 2 }),
+        "NewKey" => json!({ "name": "ci", "scope": "submit", "expires_in_sec": 2_592_000 }),
+        "NewEnrollment" => json!({ "worker": WORKER }),
         "Bulk" => json!({ "filter": { "status": "queued", "labels": { "team": "docs" } }, "dry_run": true }),
         "NewLease" => json!({ "worker_id": WORKER, "ttl_seconds": 300 }),
         "NewDispatch" => json!({ "worker_id": WORKER, "wait_sec": 25 }),
@@ -106,6 +125,9 @@ pub fn of_schema(name: &str) -> Option<Value> {
         "TaskResult" => result(),
         "Artifact" => artifact(),
         "Lease" => lease(),
+        "Queue" => queue(),
+        "Key" => key(),
+        "CreatedKey" => with(key(), &json!({ "key": "bloom_Zt0yXW4mS9c2kQbGf7VhLd1uRnJa6eEi3oPxTwCqUz8" })),
         "Worker" => worker(),
         "WorkerWithLeases" => with(worker(), &json!({ "leases": [lease()] })),
         "Leased" => json!({ "lease": lease(), "worker": worker() }),
@@ -133,6 +155,7 @@ pub fn of_schema(name: &str) -> Option<Value> {
         "Audit" => json!({
             "id": ENTRY, "timestamp": AT + 2_000, "action": "task_leased", "entity_type": "lease", "entity_id": LEASE, "actor": "router",
             "detail": "task 019c936e-3800-7000-8000-000000000001 leased to worker-01", "request_id": "5f1c9a0e42d7b368-1f",
+            "task_id": TASK, "worker_id": WORKER,
         }),
         "Stats" => json!({
             "tasks": { "total": 128, "by_status": { "queued": 3, "running": 4, "completed": 121 } }, "leases": { "total": 130, "active": 4 },
@@ -188,6 +211,21 @@ fn lease() -> Value {
     json!({
         "id": LEASE, "task_id": TASK, "worker_id": WORKER, "started_at": AT + 2_000, "expires_at": AT + 302_000, "ttl_seconds": 300,
         "status": "active", "last_heartbeat": AT + 2_000, "context_id": "docs-review",
+        "ended_at": null, "model": null, "usage": null,
+    })
+}
+
+fn queue() -> Value {
+    json!({ "agent_slug": "writer", "paused": false, "paused_at": null, "max_concurrency": 2, "queued": 3, "active_leases": 2 })
+}
+
+fn all_queues() -> Value {
+    with(queue(), &json!({ "agent_slug": null, "max_concurrency": null, "queued": 5, "active_leases": 4 }))
+}
+
+fn key() -> Value {
+    json!({
+        "name": "ci", "scope": "submit", "worker": null, "created_at": AT, "expires_at": AT + 2_592_000_000_i64, "created_by": "admin",
     })
 }
 

@@ -56,7 +56,9 @@ async fn created(app: &AppState, about: &ApiKey, key: &str) -> HandlerResult {
 
 pub const CREATE: Policy = Policy::ADMIN;
 
-/// Creates a named key. The answer shows it, once: the server keeps only a digest.
+/// Creates a named key.
+///
+/// The answer shows the key, once: the server keeps only a digest of it.
 #[utoipa::path(
     post, path = "/api/runtime/keys", operation_id = "createKey", tag = "keys", request_body = NewKey,
     responses(
@@ -77,7 +79,9 @@ pub async fn create(State(app): State<AppState>, caller: Caller, body: Content) 
 
 pub const LIST: Policy = Policy::ADMIN;
 
-/// Lists the named keys by name, without the keys themselves. Expired keys stay in the list until they are revoked.
+/// Lists the named keys by name.
+///
+/// The keys themselves are not shown. Expired keys stay in the list until they are revoked.
 #[utoipa::path(
     get, path = "/api/runtime/keys", operation_id = "listKeys", tag = "keys",
     responses((status = 200, description = "All keys; at most 1000.", body = Vec<Key>))
@@ -88,9 +92,11 @@ pub async fn list(State(app): State<AppState>) -> HandlerResult {
 
 pub const REVOKE: Policy = Policy::ADMIN;
 
-/// Revokes a named key. This server refuses it from then on, and the other replicas within seconds; its tasks stay.
+/// Revokes a named key.
+///
+/// This server refuses it from then on, and the other replicas within seconds. Its tasks stay.
 #[utoipa::path(
-    delete, path = "/api/runtime/keys/{id}", operation_id = "revokeKey", tag = "keys", params(("id" = String, Path, description = "The name of the key.")),
+    delete, path = "/api/runtime/keys/{id}", operation_id = "revokeKey", tag = "keys", params(("id" = String, Path)),
     responses(
         (status = 200, description = "Revoked.", body = Removed),
         (status = 404, description = "Key not found.", body = ErrorText),
@@ -105,7 +111,9 @@ pub async fn revoke(State(app): State<AppState>, caller: Caller, path: KeyPath) 
 
 pub const ENROLL: Policy = Policy::JOIN;
 
-/// Exchanges a join token, sent as the key of this request, for a worker's key. The token is used up; the answer shows the key, once.
+/// Enrolls a worker.
+///
+/// Exchanges a join token, sent as the key of this request, for a worker's key. The token is used up. The answer shows the key, once.
 #[utoipa::path(
     post, path = "/api/runtime/enroll", operation_id = "enroll", tag = "keys", request_body = NewEnrollment,
     responses(

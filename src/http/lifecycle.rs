@@ -1,4 +1,4 @@
-//! Calls on one task: lease, heartbeat, complete, release, cancel, requeue.
+//! Calls on one task: lease, heartbeat, complete, release, cancel, requeue, edit, delete.
 
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -13,8 +13,9 @@ use super::own;
 use super::path::TaskPath;
 use super::policy::{Policy, Rate};
 use super::show::{show_task, spec};
-use bloom_api::answers::{Completed, Lease, Leased, Renewed, Worker};
+use bloom_api::answers::{Completed, Lease, Leased, Removed, Renewed, Worker};
 use bloom_api::complete::{Completion, bytes_besides_output};
+use bloom_api::edit::EditTask;
 use bloom_api::error::ErrorText;
 use bloom_api::requests::{Heartbeat, NewLease, Release};
 use bloom_api::results::{Artifact, TaskResult};
@@ -216,6 +217,49 @@ pub const REQUEUE: Policy = Policy::ADMIN.or_submit();
 pub async fn requeue(State(app): State<AppState>, caller: Caller, path: TaskPath, body: Content) -> HandlerResult {
     body.raw()?;
     show_reply(&app, &caller, op::Requeue { task: path.id()? }).await
+}
+
+pub const EDIT: Policy = Policy::ADMIN.or_submit();
+
+/// Edits a queued task.
+///
+/// Its priority, its `not_before` and its labels can be changed, and nothing else. The body is a JSON merge patch: absent fields stay as
+/// they are.
+#[utoipa::path(
+    patch, path = "/api/runtime/llm-tasks/{id}", operation_id = "editTask", tag = "tasks", params(("id" = String, Path)),
+    request_body = EditTask,
+    responses(
+        (status = 200, description = "The task, as it is now.", body = Task),
+        (status = 404, description = "Task not found.", body = ErrorText),
+        (status = 409, description = "The task is not queued.", body = ErrorText),
+    )
+)]
+pub async fn edit(State(app): State<AppState>, caller: Caller, path: TaskPath, body: Content) -> HandlerResult {
+    let edit = body.read::<EditTask>()?;
+    let id = path.id()?;
+    let specs = app.engine.specs.by_id(&[id]).await?;
+    let spec = specs.first().ok_or(Error::TASK_NOT_FOUND)?;
+    let state = app.engine.writers.submit(caller.command(edit.into_op(id, spec))).await?;
+    ok(&show_task(&app.engine, spec, &state))
+}
+
+pub const DELETE: Policy = Policy::ADMIN.or_submit();
+
+/// Deletes a finished task.
+///
+/// Its leases, results and events are removed too. Its usage and its audit entries are kept. Tasks that still wait for it are cancelled.
+#[utoipa::path(
+    delete, path = "/api/runtime/llm-tasks/{id}", operation_id = "deleteTask", tag = "tasks", params(("id" = String, Path)),
+    responses(
+        (status = 200, description = "Removed.", body = Removed),
+        (status = 404, description = "Task not found.", body = ErrorText),
+        (status = 409, description = "The task is not finished: cancel it first.", body = ErrorText),
+    )
+)]
+pub async fn delete(State(app): State<AppState>, caller: Caller, path: TaskPath) -> HandlerResult {
+    let task = path.id()?;
+    app.engine.writers.submit(caller.command(op::Delete { task })).await?;
+    ok(&Removed { removed: true, id: task.to_string().into() })
 }
 
 async fn show_reply(app: &AppState, caller: &Caller, op: impl Operation<Reply = TaskState> + Into<Op>) -> HandlerResult {

@@ -22,7 +22,9 @@ use bloom_engine::AgentTasks;
 
 pub const LIST: Policy = Policy::READ;
 
-/// Lists all queues together and then, by agent, those that are paused or limited or have queued or active tasks.
+/// Lists queues by agent.
+///
+/// First all queues together, then those that are paused or limited or have queued or active tasks. The header `Link` leads to the next page.
 #[utoipa::path(
     get, path = "/api/runtime/queues", operation_id = "listQueues", tag = "queues", params(QueuePageParams),
     responses((status = 200, description = "A page of queues.", body = Vec<Queue>))
@@ -60,7 +62,9 @@ fn show<'a>(queue: &'a AgentQueue, tasks: &BTreeMap<String, AgentTasks>) -> Queu
 
 pub const PAUSE: Policy = Policy::ADMIN;
 
-/// Pauses the queue of an agent: no new leases of its tasks are made. Leases that are active go on.
+/// Pauses the queue of an agent.
+///
+/// No new leases of its tasks are made. Leases that are active go on.
 #[utoipa::path(
     post, path = "/api/runtime/queues/{agent_slug}/pause", operation_id = "pauseQueue", tag = "queues", params(("agent_slug" = String, Path)),
     responses(
@@ -76,7 +80,9 @@ pub async fn pause(State(app): State<AppState>, caller: Caller, path: QueuePath,
 
 pub const RESUME: Policy = Policy::ADMIN;
 
-/// Resumes the queue of an agent. Its tasks still wait while all queues are paused.
+/// Resumes the queue of an agent.
+///
+/// Its tasks still wait while all queues are paused.
 #[utoipa::path(
     post, path = "/api/runtime/queues/{agent_slug}/resume", operation_id = "resumeQueue", tag = "queues", params(("agent_slug" = String, Path)),
     responses(
@@ -91,7 +97,9 @@ pub async fn resume(State(app): State<AppState>, caller: Caller, path: QueuePath
 
 pub const LIMIT: Policy = Policy::ADMIN;
 
-/// Limits how many leases of an agent's tasks are active at a time.
+/// Limits the queue of an agent.
+///
+/// At most this many leases of its tasks are active at a time. Leases above a new limit go on; null removes the limit.
 #[utoipa::path(
     post, path = "/api/runtime/queues/{agent_slug}/limit", operation_id = "limitQueue", tag = "queues", params(("agent_slug" = String, Path)),
     request_body = NewQueueLimit,
@@ -110,7 +118,9 @@ pub async fn limit(State(app): State<AppState>, caller: Caller, path: QueuePath,
 
 pub const PAUSE_ALL: Policy = Policy::ADMIN;
 
-/// Pauses all queues: no new leases of any task are made. Leases that are active go on.
+/// Pauses all queues.
+///
+/// No new leases of any task are made. Leases that are active go on.
 #[utoipa::path(
     post, path = "/api/runtime/queues:pause", operation_id = "pauseAllQueues", tag = "queues",
     responses((status = 200, description = "All queues together; they were paused now or before.", body = Queue))
@@ -122,7 +132,9 @@ pub async fn pause_all(State(app): State<AppState>, caller: Caller, body: Conten
 
 pub const RESUME_ALL: Policy = Policy::ADMIN;
 
-/// Ends the pause of all queues. Those that were paused one by one stay paused.
+/// Ends the pause of all queues.
+///
+/// Those that were paused one by one stay paused.
 #[utoipa::path(
     post, path = "/api/runtime/queues:resume", operation_id = "resumeAllQueues", tag = "queues",
     responses((status = 200, description = "All queues together.", body = Queue))

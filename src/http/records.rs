@@ -12,12 +12,13 @@ use super::pieces;
 use super::policy::Policy;
 use super::show::{Query, show_lease};
 use bloom_api::answers::{Audit, Lease};
-use bloom_api::lists::{ArtifactParams, PageParams, Params, StatusParam, UsageParams};
+use bloom_api::lists::{ArtifactParams, AuditParams, LeaseParams, PageParams, Params, StatusParam, UsageParams};
 use bloom_api::reports::{LeaseStats, Stats, TaskStats, UsageRow, WorkerStats};
 use bloom_api::results::Artifact;
 use bloom_api::values::parse_id;
+use bloom_core::audit::Action;
 use bloom_core::task::LeaseStatus;
-use bloom_store::{Listing, Page, UsageBy};
+use bloom_store::{AuditFilter, LeaseFilter, Listing, Page, UsageBy};
 
 /// Asks for one row more than are shown, to find out whether there is a next page.
 pub fn page_of(params: &Params) -> Result<Page, Error> {
@@ -38,7 +39,8 @@ pub const LEASES: Policy = Policy::READ;
 ///
 /// Active leases and ended ones. The header `Link` leads to the next page, as long as there is one.
 #[utoipa::path(
-    get, path = "/api/runtime/leases", operation_id = "listLeases", tag = "leases", params(PageParams, StatusParam<LeaseStatus>),
+    get, path = "/api/runtime/leases", operation_id = "listLeases", tag = "leases",
+    params(PageParams, StatusParam<LeaseStatus>, LeaseParams),
     responses((status = 200, description = "A page of leases.", body = Vec<Lease>))
 )]
 pub async fn leases(State(app): State<AppState>, Query(params): Query) -> HandlerResult {
@@ -47,7 +49,8 @@ pub async fn leases(State(app): State<AppState>, Query(params): Query) -> Handle
         Some(None) => return ok(&[(); 0]),
         status => status.flatten(),
     };
-    let mut rows = app.store.leases(status, &page_wanted).await?;
+    let filter = LeaseFilter { status, task_id: params.id("task_id")?, worker_id: params.text("worker_id")? };
+    let mut rows = app.store.leases(&filter, &page_wanted).await?;
     let next = cut(&mut rows, false, &params, "/api/runtime/leases", |lease| lease.id);
     page(&rows.iter().map(show_lease).collect::<Vec<_>>(), next)
 }
@@ -83,13 +86,23 @@ pub const AUDIT: Policy = Policy::READ;
 
 /// Lists the audit trail, newest first.
 ///
-/// An entry commits together with the change that it describes. Heartbeats leave none. The header `Link` leads to the next page.
+/// All filters that are given must match. An entry commits together with the change that it describes. Heartbeats leave none. The header
+/// `Link` leads to the next page.
 #[utoipa::path(
-    get, path = "/api/runtime/audit", operation_id = "listAudit", tag = "records", params(PageParams),
+    get, path = "/api/runtime/audit", operation_id = "listAudit", tag = "records", params(PageParams, AuditParams),
     responses((status = 200, description = "A page of entries.", body = Vec<Audit>))
 )]
 pub async fn audit(State(app): State<AppState>, Query(params): Query) -> HandlerResult {
-    let mut rows = app.store.audit(&page_of(&params)?).await?;
+    let page_wanted = page_of(&params)?;
+    let filter = AuditFilter {
+        task_id: params.id("task_id")?,
+        worker_id: params.text("worker_id")?,
+        actor: params.text("actor")?,
+        action: params.word("action", Action::ALL)?,
+        created_after: params.moment("created_after")?,
+        created_before: params.moment("created_before")?,
+    };
+    let mut rows = app.store.audit(&filter, &page_wanted).await?;
     let next = cut(&mut rows, false, &params, "/api/runtime/audit", |entry| entry.id);
     page(&rows.iter().map(Audit::from).collect::<Vec<_>>(), next)
 }

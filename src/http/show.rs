@@ -1,5 +1,6 @@
 //! Conversion of the store's rows and the engine's replies to answers.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use axum::extract::{FromRequestParts, RawQuery};
@@ -8,7 +9,7 @@ use axum::http::request::Parts;
 use super::error::Error;
 use bloom_api::answers::{Directives, Lease, Worker};
 use bloom_api::lists::Params;
-use bloom_api::tasks::{Task, Waiting};
+use bloom_api::tasks::{Task, Usage, Waiting};
 use bloom_core::task::{TaskSpec, TaskState};
 use bloom_core::worker;
 use bloom_engine::Engine;
@@ -46,6 +47,9 @@ pub fn show_lease(row: &LeaseRow) -> Lease<'_> {
         status: row.status.into(),
         last_heartbeat: row.last_heartbeat,
         context_id: (&row.context_id).into(),
+        ended_at: row.ended_at,
+        model: row.model.as_deref().map(Cow::from),
+        usage: row.usage().map(Usage::from),
     }
 }
 

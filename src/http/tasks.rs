@@ -18,6 +18,7 @@ use super::records::{cut, page_of};
 use super::show::{Query, show_task};
 use bloom_api::bulk::Filter;
 use bloom_api::error::ErrorText;
+use bloom_api::ids::IdPart;
 use bloom_api::lists::{PageParams, Params, StatusParam, TaskParams};
 use bloom_api::results::TaskResult;
 use bloom_api::tasks::{CreatedTasks, NewTask, NewTasks, Task};
@@ -105,8 +106,12 @@ pub const LIST: Policy = Policy::READ.or_submit();
 pub async fn list(State(app): State<AppState>, caller: Caller, Query(params): Query) -> HandlerResult {
     let page_wanted = page_of(&params)?;
     let Some(filter) = filter_of_params(&params)? else { return ok(&[(); 0]) };
+    let part = id_part(&params, &filter)?;
     let filter = own::filter(&caller, filter);
-    let Listing { rows: mut sizes, cut: is_short } = app.store.task_sizes(&filter, &page_wanted).await?;
+    let Listing { rows: mut sizes, cut: is_short } = match part {
+        Some(part) => app.store.task_sizes_by_id(part.beginning(), part.digits(), filter.owner.as_deref(), &page_wanted).await?,
+        None => app.store.task_sizes(&filter, &page_wanted).await?,
+    };
     let next = cut(&mut sizes, is_short, &params, PATH, |(id, _)| *id);
     show(&app, sizes, next, filter).await
 }
@@ -120,7 +125,7 @@ async fn show(app: &AppState, sizes: Vec<(TaskId, i64)>, next: Option<String>, f
         let filter = filter.clone();
         async move {
             let tasks = app.store.tasks(&ids).await?;
-            let tasks = tasks.iter().filter(|task| filter.still_holds(&task.state));
+            let tasks = tasks.iter().filter(|task| filter.still_holds(task));
             pieces::rows(tasks.map(|task| show_task(&app.engine, &task.spec, &task.state)))
         }
     };
@@ -140,6 +145,15 @@ fn filter_of_params(params: &Params) -> Result<Option<TaskFilter>, Error> {
         created_before: params.moment("created_before")?,
     };
     Ok(with_status(filter, params.get("status")))
+}
+
+/// The part of an id by which tasks are looked up.
+fn id_part(params: &Params, filter: &TaskFilter) -> Result<Option<IdPart>, Error> {
+    let Some(text) = params.get("id") else { return Ok(None) };
+    if *filter != TaskFilter::default() {
+        return Err(Error::field("id", "Can't be combined with other filters"));
+    }
+    IdPart::parse(text).map(Some).map_err(|wrong| Error::field("id", wrong))
 }
 
 /// The same filter, from a body.

@@ -7,13 +7,13 @@ use uuid::Uuid;
 use super::args::Args;
 use super::cells::Row;
 use super::cells::Type;
-use super::dialect::{Sql, statement};
+use super::conditions::Conditions;
+use super::dialect::{Kind, Sql, statement};
 use super::error::Error;
 use super::page::{Listing, PAGE_BYTES, Page, fitting};
 use super::table::{ReadRow, row};
 use super::{Store, all, records, rows};
 use bloom_core::Ms;
-use bloom_core::audit::AuditEntry;
 use bloom_core::ids::{LeaseId, TaskId, WorkerId};
 use bloom_core::task::{LeaseStatus, RunResult, Status, TaskSpec, TaskState};
 
@@ -35,6 +35,20 @@ pub struct LeaseRow {
     pub status: LeaseStatus,
     pub last_heartbeat: Ms,
     pub context_id: String,
+    /// When it ended, and what its completion reported.
+    pub ended_at: Option<Ms>,
+    pub model: Option<String>,
+    pub input_tokens: Option<i64>,
+    pub output_tokens: Option<i64>,
+    pub cost_usd: Option<f64>,
+}
+
+/// All conditions that are set must hold.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct LeaseFilter {
+    pub status: Option<LeaseStatus>,
+    pub task_id: Option<TaskId>,
+    pub worker_id: Option<String>,
 }
 
 /// All conditions that are set must hold.
@@ -54,15 +68,14 @@ pub struct TaskFilter {
     pub created_before: Option<Ms>,
 }
 
-/// Only the columns that a lease shows, in the order of [`PAST`]; the row of a task has four times as many.
-const ACTIVE: &str = "SELECT lease_id AS id, id AS task_id, worker_id, started_at, expires_at, ttl_ms, 'active' AS status, last_heartbeat, \
-    context_id FROM task_state WHERE slot IS NOT NULL AND lease_id < $1 ORDER BY lease_id DESC LIMIT $2";
-row! { PAST of LeaseRow { id, task_id, worker_id, started_at, expires_at, ttl_ms, status, last_heartbeat, context_id } }
-statement!(ACTIVE_LEASES, |_d| "{ACTIVE}");
-// One statement, so one snapshot: each lease is in exactly one of the two tables.
-statement!(ALL_LEASES, |_d| "SELECT {PAST} FROM (SELECT {PAST} FROM ({ACTIVE}) AS a UNION ALL \
-        SELECT {PAST} FROM (SELECT {PAST} FROM leases WHERE id < $1 ORDER BY id DESC LIMIT $2) AS p) AS l ORDER BY id DESC LIMIT $2");
-statement!(PAST_LEASES_BY_STATUS, |_d| "SELECT {PAST} FROM leases WHERE status = $3 AND id < $1 ORDER BY id DESC LIMIT $2");
+row! { PAST of LeaseRow {
+    id, task_id, worker_id, started_at, expires_at, ttl_ms, status, last_heartbeat, context_id, ended_at, model, input_tokens, output_tokens,
+    cost_usd,
+} }
+/// The active lease of a task, with only the columns that a lease shows, in the order of [`PAST`]; the row of a task has four times as many.
+const ACTIVE: &str = "lease_id AS id, id AS task_id, worker_id, started_at, expires_at, ttl_ms, 'active' AS status, last_heartbeat, \
+    context_id, CAST(NULL AS BIGINT) AS ended_at, CAST(NULL AS TEXT) AS model, CAST(NULL AS BIGINT) AS input_tokens, \
+    CAST(NULL AS BIGINT) AS output_tokens, CAST(NULL AS DOUBLE PRECISION) AS cost_usd";
 statement!(PAST_LEASES_BY_ID, |d| "SELECT {PAST} FROM leases WHERE id {}", d.any(Type::Uuid, 1));
 statement!(
     TASKS,
@@ -87,7 +100,6 @@ statement!(
     records::RESULT.names(""),
     d.any(Type::Uuid, 1)
 );
-statement!(AUDIT, |_d| "SELECT {} FROM audit WHERE id < $1 ORDER BY id DESC LIMIT $2", records::AUDIT.names(""));
 
 impl Store {
     /// The ids of tasks, newest first, each with the size of its texts in bytes.
@@ -114,13 +126,9 @@ impl Store {
     }
 
     /// Active and past leases, newest first.
-    pub async fn leases(&self, status: Option<LeaseStatus>, page: &Page) -> Result<Vec<LeaseRow>, Error> {
-        let (sql, args) = match status {
-            None => (&ALL_LEASES, page.args()),
-            Some(LeaseStatus::Active) => (&ACTIVE_LEASES, page.args()),
-            Some(status) => (&PAST_LEASES_BY_STATUS, page.args().text(status.as_str())),
-        };
-        all(&self.pool().fetch(sql, args).await?, ReadRow::read)
+    pub async fn leases(&self, filter: &LeaseFilter, page: &Page) -> Result<Vec<LeaseRow>, Error> {
+        let (sql, args) = filter.statement(page);
+        all(&self.pool().fetch(&sql, args).await?, ReadRow::read)
     }
 
     /// The ids of artifacts, newest first, each with the size of its result's texts in bytes.
@@ -136,18 +144,16 @@ impl Store {
     pub async fn artifacts(&self, ids: &[Uuid]) -> Result<Vec<RunResult>, Error> {
         all(&self.pool().fetch(&RESULTS, Args::new().uuids(ids)).await?, ReadRow::read)
     }
-
-    /// The audit trail, newest first.
-    pub async fn audit(&self, page: &Page) -> Result<Vec<AuditEntry>, Error> {
-        all(&self.pool().fetch(&AUDIT, page.args()).await?, ReadRow::read)
-    }
 }
 
 /// The ids and sizes of a page, cut at [`PAGE_BYTES`].
 fn sized(found: &[Row]) -> Result<Listing<(Uuid, i64)>, Error> {
-    let sizes = all(found, |row| Ok((row.take::<Uuid>()?, i64::from(row.take::<i32>()?))))?;
+    Ok(fitting_page(all(found, |row| Ok((row.take::<Uuid>()?, i64::from(row.take::<i32>()?))))?))
+}
+
+pub(super) fn fitting_page(sizes: Vec<(Uuid, i64)>) -> Listing<(Uuid, i64)> {
     let (rows, cut) = fitting(sizes.into_iter().map(|(id, size)| ((id, size), size)), PAGE_BYTES);
-    Ok(Listing { rows, cut })
+    Listing { rows, cut }
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -156,11 +162,59 @@ enum Wanted {
     Ids,
 }
 
+impl LeaseFilter {
+    /// One statement, so one snapshot: each lease is in exactly one of the two tables.
+    fn statement(&self, page: &Page) -> (Sql, Args<'_>) {
+        let of = |leases: &str, task: &str, worker: &str, status: Option<LeaseStatus>| {
+            let mut build = Conditions::with(page.args());
+            if let Some(id) = self.task_id {
+                build.add(&format!("{task} = "), |args| args.uuid(id));
+            }
+            build.equal(&format!("{worker} = "), self.worker_id.as_deref());
+            build.equal("status = ", status.map(LeaseStatus::as_str));
+            let (conditions, args) = build.into_parts();
+            (format!("{leases}{conditions}"), args)
+        };
+        let past_status = self.status.filter(|status| *status != LeaseStatus::Active);
+        let (active, active_args) =
+            of(&format!("SELECT {ACTIVE} FROM task_state WHERE slot IS NOT NULL AND lease_id < $1"), "id", "worker_id", None);
+        let active = format!("{active} ORDER BY lease_id DESC LIMIT $2");
+        let index = match (self.task_id, &self.worker_id) {
+            (Some(_), _) => Some("leases_task"),
+            (None, Some(_)) => Some("leases_worker"),
+            (None, None) => None,
+        };
+        let (past, past_args) = of("WHERE id < $1", "task_id", "worker_id", past_status);
+        let past = move |kind: Kind| {
+            let hint = index.map_or_else(String::new, |index| kind.by_index(index));
+            format!("SELECT {PAST} FROM leases {hint} {past} ORDER BY id DESC LIMIT $2")
+        };
+        match self.status {
+            Some(LeaseStatus::Active) => (Sql::new(|_| active.clone()), active_args),
+            Some(_) => (Sql::new(past), past_args),
+            // Without a status, both halves have the same parameters.
+            None => {
+                let both = |kind| {
+                    let past = past(kind);
+                    format!(
+                        "SELECT {PAST} FROM (SELECT {PAST} FROM ({active}) AS a UNION ALL SELECT {PAST} FROM ({past}) AS p) AS l \
+                        ORDER BY id DESC LIMIT $2"
+                    )
+                };
+                (Sql::new(both), past_args)
+            }
+        }
+    }
+}
+
 impl TaskFilter {
-    /// Whether the conditions on status and worker still hold; the other fields of a task never change.
-    pub fn still_holds(&self, task: &TaskState) -> bool {
-        let worker = task.shown_lease().map(|(_, worker)| worker);
-        self.status.is_none_or(|status| status == task.status) && (self.worker_id.is_none() || self.worker_id.as_ref() == worker)
+    /// Whether the conditions on status, worker and labels still hold; the other fields by which tasks are filtered never change.
+    pub fn still_holds(&self, TaskRow { spec, state }: &TaskRow) -> bool {
+        let worker = state.shown_lease().map(|(_, worker)| worker);
+        let labels = state.labels(spec);
+        self.status.is_none_or(|status| status == state.status)
+            && (self.worker_id.is_none() || self.worker_id.as_ref() == worker)
+            && self.labels.iter().all(|(name, value)| labels.get(name) == Some(value))
     }
 
     /// The query follows the index of the filter that leaves the fewest rows, and checks the other filters row by row. Its text consists
@@ -184,11 +238,11 @@ impl TaskFilter {
         };
         let mut build = Conditions::default();
         if id == "l.task_id" {
-            build.text.push_str(" AND s.id = l.task_id");
+            build.fixed("s.id = l.task_id");
         }
         if with_spec {
             // SQLite uses an index best if the column that is looked up is on the left.
-            build.text.push_str(if id == "t.id" { " AND s.id = t.id" } else { " AND t.id = s.id" });
+            build.fixed(if id == "t.id" { "s.id = t.id" } else { "t.id = s.id" });
         }
         for (i, (key, value)) in self.labels.iter().enumerate() {
             if i == 0 {
@@ -197,50 +251,36 @@ impl TaskFilter {
             } else {
                 build.add("EXISTS (SELECT 1 FROM task_labels m WHERE m.task_id = l.task_id AND m.key = ", |args| args.text(key));
                 build.add("m.value = ", |args| args.text(value));
-                build.text.push(')');
+                build.close();
             }
         }
         build.equal("t.context_id = ", self.context_id.as_deref());
         build.equal("t.owner = ", self.owner.as_deref());
         if finished_of_agent {
-            build.text.push_str(" AND s.finished_at IS NOT NULL");
+            build.fixed("s.finished_at IS NOT NULL");
         }
         build.equal(if finished_of_agent { "s.agent_slug = " } else { "t.agent_slug = " }, self.agent_slug.as_deref());
         build.equal("s.worker_id = ", self.worker_id.as_deref());
         build.equal("s.status = ", self.status.map(Status::as_str));
-        let end = self.created_before.map_or(Uuid::max(), first_id_of).min(page.before.unwrap_or(Uuid::max()));
+        let (first, end) = id_range(self.created_after, self.created_before, page.before);
         build.add(&format!("{id} < "), |args| args.uuid(end));
-        if let Some(after) = self.created_after {
-            build.add(&format!("{id} >= "), |args| args.uuid(first_id_of(after.saturating_add(1))));
+        if let Some(first) = first {
+            build.add(&format!("{id} >= "), |args| args.uuid(first));
         }
         let wanted = match wanted {
             Wanted::Ids => id.to_owned(),
             Wanted::Sizes => format!("{id}, octet_length(t.prompt) + octet_length(t.context_hints)"),
         };
-        let Conditions { text, args } = build;
+        let (text, args) = build.into_parts();
         let text = format!("SELECT {wanted} FROM {from} WHERE true{text} ORDER BY {id} DESC LIMIT ${}", args.len() + 1);
         (Sql::new(|_| text.clone()), args.int(page.limit))
     }
 }
 
-/// The text of the conditions, and their parameters.
-#[derive(Default)]
-struct Conditions<'a> {
-    text: String,
-    args: Args<'a>,
-}
-
-impl<'a> Conditions<'a> {
-    fn add(&mut self, condition: &str, value: impl FnOnce(Args<'a>) -> Args<'a>) {
-        self.args = value(std::mem::take(&mut self.args));
-        self.text.push_str(&format!(" AND {condition}${}", self.args.len()));
-    }
-
-    fn equal(&mut self, condition: &str, value: Option<&'a str>) {
-        if let Some(value) = value {
-            self.add(condition, |args| args.text(value));
-        }
-    }
+/// The ids that were made after and before these times, and before the page's cursor: the first one, and the end.
+pub(super) fn id_range(created_after: Option<Ms>, created_before: Option<Ms>, before: Option<Uuid>) -> (Option<Uuid>, Uuid) {
+    let end = created_before.map_or(Uuid::max(), first_id_of).min(before.unwrap_or(Uuid::max()));
+    (created_after.map(|after| first_id_of(after.saturating_add(1))), end)
 }
 
 /// The smallest id that can be made at this time, which ids store in 48 bits.

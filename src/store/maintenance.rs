@@ -8,9 +8,8 @@ use super::dialect::{Kind, statement};
 use super::error::Error;
 use super::lists::first_id_of;
 use super::script::Script;
-use super::usage::IS_RUN;
 use super::writer::Writer;
-use super::{Store, all, counts, feed, leader, one, time_of};
+use super::{Store, all, counts, feed, leader, one, removal, time_of};
 use bloom_core::Ms;
 use bloom_core::cache::priority;
 use bloom_core::ids::TaskId;
@@ -61,28 +60,6 @@ statement!(
     WHERE d.dep_id {} AND w.status = 'queued'",
     d.any(Type::Uuid, 1)
 );
-statement!(
-    KEEP_USAGE,
-    |d| "INSERT INTO usage_daily (day, agent_slug, model, context_id, runs, input_tokens, output_tokens, cost_usd) \
-    SELECT ended_at / 86400000, agent_slug, coalesce(model, ''), context_id, count(*), {}, {}, sum(coalesce(cost_usd, 0.0)) \
-    FROM leases WHERE task_id {} AND {IS_RUN} GROUP BY ended_at / 86400000, agent_slug, coalesce(model, ''), context_id \
-    ON CONFLICT (day, agent_slug, model, context_id) DO UPDATE SET runs = {}, input_tokens = {}, output_tokens = {}, \
-        cost_usd = usage_daily.cost_usd + excluded.cost_usd",
-    d.sum("coalesce(input_tokens, 0)"),
-    d.sum("coalesce(output_tokens, 0)"),
-    d.any(Type::Uuid, 1),
-    d.plus("usage_daily.runs", "excluded.runs"),
-    d.plus("usage_daily.input_tokens", "excluded.input_tokens"),
-    d.plus("usage_daily.output_tokens", "excluded.output_tokens")
-);
-statement!(DELETE_STATES, |d| "DELETE FROM task_state WHERE id {}", d.any(Type::Uuid, 1));
-statement!(DELETE_SPECS, |d| "DELETE FROM tasks WHERE id {}", d.any(Type::Uuid, 1));
-statement!(DELETE_LABELS, |d| "DELETE FROM task_labels WHERE task_id {}", d.any(Type::Uuid, 1));
-statement!(DELETE_DEPENDENCIES, |d| "DELETE FROM task_deps WHERE task_id {}", d.any(Type::Uuid, 1));
-statement!(DELETE_LEASES, |d| "DELETE FROM leases WHERE task_id {}", d.any(Type::Uuid, 1));
-statement!(DELETE_RESULTS, |d| "DELETE FROM results WHERE task_id {}", d.any(Type::Uuid, 1));
-statement!(DELETE_EVENTS, |d| "DELETE FROM task_events WHERE task_id {}", d.any(Type::Uuid, 1));
-
 statement!(CHECKPOINT, "PRAGMA wal_checkpoint(PASSIVE)");
 statement!(RESTART, "PRAGMA wal_checkpoint(RESTART)");
 statement!(PAGE_SIZE, "PRAGMA page_size");
@@ -212,17 +189,7 @@ impl Writer {
         let removed: Vec<TaskId> = doomed.iter().map(|(id, ..)| *id).collect();
         self.pages.removing.clone_from(&removed);
         let conn = self.conn()?;
-        let statements = [
-            &KEEP_USAGE,
-            &DELETE_STATES,
-            &DELETE_SPECS,
-            &DELETE_LABELS,
-            &DELETE_DEPENDENCIES,
-            &DELETE_LEASES,
-            &DELETE_RESULTS,
-            &DELETE_EVENTS,
-        ];
-        for statement in statements {
+        for statement in removal::STATEMENTS {
             conn.execute(statement, Args::new().uuids(&removed)).await?;
         }
         let mut counts = CountDeltas::default();

@@ -5,8 +5,10 @@
 //! trail) use other connections and never wait for a writer.
 
 mod args;
+mod audit;
 mod cells;
 mod clock;
+mod conditions;
 mod conn;
 mod counts;
 #[cfg(test)]
@@ -16,6 +18,7 @@ mod dialect;
 mod error;
 mod feed;
 mod health;
+mod ids;
 mod leader;
 mod listener;
 mod lists;
@@ -29,6 +32,7 @@ mod port;
 mod queue;
 mod reads;
 mod records;
+mod removal;
 mod rows;
 mod save;
 mod script;
@@ -40,10 +44,11 @@ mod writer;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+pub use audit::AuditFilter;
 pub use clock::{Clock, wall_clock};
 pub use dialect::Kind;
 pub use error::{Error, Trouble};
-pub use lists::{LeaseRow, TaskFilter, TaskRow};
+pub use lists::{LeaseFilter, LeaseRow, TaskFilter, TaskRow};
 pub use maintenance::Checkpoint;
 pub use migrate::{MigrationState, MigrationStatus};
 pub use open::StoreOptions;

@@ -15,7 +15,7 @@ use bloom_core::Ms;
 use bloom_core::agent_queue::AgentQueue;
 use bloom_core::api_key::ApiKey;
 use bloom_core::ids::{LeaseId, TaskId, WorkerId};
-use bloom_core::task::{LeaseStatus, RunResult, TaskEvent, TaskSpec, TaskState};
+use bloom_core::task::{LeaseStatus, RunResult, TaskEvent, TaskSpec, TaskState, Usage};
 use bloom_core::worker::{Worker, WorkerStatus};
 
 statement!(
@@ -161,6 +161,10 @@ impl Store {
 }
 
 impl LeaseRow {
+    pub fn usage(&self) -> Option<Usage> {
+        Some(Usage { input_tokens: self.input_tokens?, output_tokens: self.output_tokens?, cost_usd: self.cost_usd? })
+    }
+
     pub(super) fn of_active(task: &TaskState) -> Option<Self> {
         let lease = task.lease.as_ref()?;
         Some(Self {
@@ -173,6 +177,11 @@ impl LeaseRow {
             status: LeaseStatus::Active,
             last_heartbeat: lease.last_heartbeat,
             context_id: task.context_id.clone(),
+            ended_at: None,
+            model: None,
+            input_tokens: None,
+            output_tokens: None,
+            cost_usd: None,
         })
     }
 }

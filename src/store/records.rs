@@ -44,8 +44,8 @@ row! {
 row! { pub(super) QUEUE: queues as queues_row of queue: AgentQueue { agent_slug, paused_at, max_concurrency, revision } }
 
 row! {
-    pub(super) AUDIT: audit as audit_row of entry: AuditEntry {
-        id, timestamp, action, entity_type, entity_id, actor, detail, request_id,
+    pub(super) AUDIT: audit as audit_row_2 of entry: AuditEntry {
+        id, timestamp, action, entity_type, entity_id, actor, detail, request_id, task_id, worker_id,
     }
 }
 

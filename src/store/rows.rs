@@ -13,7 +13,7 @@ row! {
 }
 
 row! {
-    pub(super) STATE: task_state as task_state_row_2 of task: TaskState {
+    pub(super) STATE: task_state as task_state_row_3 of task: TaskState {
         id, context_id, agent_slug;
         { let priority = task.priority; rank: rank(priority) }
         session, max_attempts, timeout_sec, exclusive_key, ttl_after_finished_sec, has_dependencies, revision, status, updated_at, attempts,
@@ -51,7 +51,7 @@ row! {
             output_tokens: usage.map(|u| u.output_tokens),
             cost_usd: usage.map(|u| u.cost_usd),
         }
-        finished_at, remove_at, event_count, event_seq;
+        finished_at, remove_at, event_count, event_seq, labels;
     }
     read {
         priority: priority(rank),
@@ -86,7 +86,6 @@ pub(super) const STATE_FIXED: &[&str] = STATE.only(&[
     "id",
     "context_id",
     "agent_slug",
-    "rank",
     "session",
     "max_attempts",
     "timeout_sec",

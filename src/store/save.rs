@@ -7,7 +7,7 @@ use super::cells::Type;
 use super::dialect::{Sql, statement, upsert};
 use super::script::Script;
 use super::table::{WriteRow, row};
-use super::{records, rows};
+use super::{records, removal, rows};
 use bloom_core::Ms;
 use bloom_core::ids::{LeaseId, TaskId, WorkerId};
 use bloom_core::task::{TaskEvent, TaskSpec, TaskState};
@@ -29,6 +29,7 @@ row! { pub(super) struct Setting<'a>: settings as settings_row { key: &'a str, v
 
 statement!(INSERT_SPECS, |d| "{}", d.insert(&rows::SPEC, ""));
 statement!(INSERT_LABELS, |d| "{}", d.insert(Label::ROW, ""));
+statement!(FORGET_LABELS, |d| "DELETE FROM task_labels WHERE task_id {}", d.any(Type::Uuid, 1));
 statement!(INSERT_DEPENDENCIES, |d| "{}", d.insert(Dependency::ROW, "ON CONFLICT DO NOTHING"));
 statement!(INSERT_STATES, |d| "{}", d.insert(&rows::STATE, ""));
 statement!(UPDATE_STATES, |d| "{}", d.update(&rows::STATE, &rows::STATE.all_but(rows::STATE_FIXED), ""));
@@ -82,6 +83,7 @@ impl Before {
 pub(super) fn save<'a>(script: &mut Script<'a>, set: &'a WorkingSet, before: &Before) {
     let dirty = &set.dirty;
     save_specs(script, dirty);
+    save_labels(script, set);
     save_states(script, set, before);
     write(script, &UPSERT_LEASES, &dirty.past_leases);
     write(script, &INSERT_RESULTS, dirty.results.iter().map(AsRef::as_ref));
@@ -93,6 +95,11 @@ pub(super) fn save<'a>(script: &mut Script<'a>, set: &'a WorkingSet, before: &Be
     save_api_keys(script, set);
     write(script, &UPSERT_SETTINGS, dirty.settings.iter().map(|(key, value)| Setting { key, value }));
     write(script, &INSERT_AUDIT, &dirty.audit);
+    if !dirty.removed_tasks.is_empty() {
+        for statement in removal::STATEMENTS {
+            script.unordered(statement, Args::new().uuids(&dirty.removed_tasks));
+        }
+    }
 }
 
 /// Adds one statement for all `rows`, if there are any.
@@ -106,10 +113,22 @@ fn write<'a, R: WriteRow<'a>>(script: &mut Script<'a>, sql: &'static Sql, rows: 
 fn save_specs<'a>(script: &mut Script<'a>, dirty: &'a Dirty) {
     let specs = || dirty.specs.iter().map(AsRef::as_ref);
     write(script, &INSERT_SPECS, specs());
-    let labels = |spec: &'a TaskSpec| spec.labels.iter().map(|(key, value)| Label { key, value, task_id: spec.id });
-    write(script, &INSERT_LABELS, specs().flat_map(labels));
     let dependencies = |spec: &'a TaskSpec| spec.depends_on.iter().map(|on| Dependency { task_id: spec.id, dep_id: *on });
     write(script, &INSERT_DEPENDENCIES, specs().flat_map(dependencies));
+}
+
+/// The labels by which lists are filtered: those of new tasks, and those that were edited.
+fn save_labels<'a>(script: &mut Script<'a>, set: &'a WorkingSet) {
+    let dirty = &set.dirty;
+    let edited = || dirty.relabeled.iter().filter_map(|id| set.loaded.tasks.get(id)?.as_ref());
+    let specs = || dirty.specs.iter().filter(|spec| !dirty.relabeled.contains(&spec.id));
+    if !dirty.relabeled.is_empty() {
+        // Ordered, so that the new labels are not refused because of the old ones. A statement about the states follows.
+        script.ordered(&FORGET_LABELS, Args::new().uuids(&dirty.relabeled));
+    }
+    let of_specs = specs().flat_map(|spec| spec.labels.iter().map(|(key, value)| Label { key, value, task_id: spec.id }));
+    let of_edited = edited().flat_map(|task| task.labels.iter().flatten().map(|(key, value)| Label { key, value, task_id: task.id }));
+    write(script, &INSERT_LABELS, of_specs.chain(of_edited));
 }
 
 /// A slot, a context or a key that one task releases may be taken by another in the same batch, and a unique index checks each row as it

@@ -98,6 +98,67 @@ on_both! { alone:
         assert_eq!(trail(&server).await, before);
     }
 
+    async fn entries_are_filtered(database) {
+        let server = Server::on(database).start();
+        let crew = server.crew();
+        let (first, second) = (crew.worker().register().await, crew.worker().register().await);
+        let start = now_ms();
+        let task = crew.task().with("session", json!("none")).create().await;
+        let lost = task.lease_for(&first, 1).await;
+        eventually("the lease expires", || async { (task.status().await == "queued").then_some(()) }).await;
+        let kept = task.lease_to(&second).await;
+        task.succeed("x").await;
+        let other = crew.task().create().await;
+        other.cancel().await.ok();
+        other.requeue().await.ok();
+        let told = |query: String| {
+            let server = &server;
+            async move {
+                let entries = server.get(&format!("audit?{query}")).await.ok();
+                let line = |entry: &Value| ["action", "entity_id"].map(|key| entry[key].as_str().unwrap().to_owned()).join(" ");
+                entries.as_array().unwrap().iter().rev().map(line).collect::<Vec<_>>()
+            }
+        };
+        let of_task = [
+            format!("task_created {}", task.id),
+            format!("task_leased {}", lost.id),
+            format!("lease_expired {}", lost.id),
+            format!("task_leased {}", kept.id),
+            format!("task_completed {}", task.id),
+        ];
+        assert_eq!(told(format!("task_id={}", task.id)).await, of_task, "with the entries of its leases");
+        assert_eq!(told(format!("worker_id={}", first.name)).await, [
+            format!("worker_registered {}", first.name), of_task[1].clone(), of_task[2].clone(),
+        ]);
+        let of_second = [format!("worker_registered {}", second.name), of_task[3].clone(), of_task[4].clone()];
+        assert_eq!(told(format!("worker_id={}", second.name)).await, of_second);
+        assert_eq!(told(format!("actor={}", second.name)).await, of_task[4..]);
+        assert_eq!(told("actor=admin".into()).await, [format!("task_requeued {}", other.id)]);
+        assert_eq!(told("actor=router".into()).await, [of_task[1].clone(), of_task[3].clone()]);
+        assert_eq!(told("action=lease_expired".into()).await, of_task[2..3]);
+        assert_eq!(told("action=task_leased".into()).await, [of_task[1].clone(), of_task[3].clone()]);
+        assert_eq!(told(format!("task_id={}&action=task_leased&worker_id={}&actor=router", task.id, first.name)).await, of_task[1..2]);
+        assert_eq!(told(format!("created_before={start}&task_id={}", task.id)).await, [] as [String; 0]);
+        assert_eq!(told(format!("created_after={}&task_id={}", start - 1, task.id)).await, of_task);
+        assert_eq!(told(format!("created_after={}", now_ms() + 60_000)).await, [] as [String; 0]);
+        assert_eq!(told(format!("task_id={NO_ID}")).await, [] as [String; 0]);
+        assert_eq!(told("worker_id=&actor=&action=&task_id=&limit=1000".into()).await.len(), 10, "empty values are no filters");
+        let shown = server.get(&format!("audit?action=lease_expired&task_id={}", task.id)).await.ok();
+        assert_eq!((&shown[0]["task_id"], &shown[0]["worker_id"]), (&json!(task.id), &json!(first.name)));
+
+        // Pages keep the filter.
+        let page = server.get(&format!("audit?task_id={}&limit=3", task.id)).await;
+        let next = page.next_page().expect("a next page");
+        assert_eq!((page.ok().as_array().unwrap().len(), server.get(&next).await.ok().as_array().unwrap().len()), (3, 2));
+
+        for (query, field) in [
+            ("task_id=x", "task_id"), ("action=task_crated", "action"), ("created_after=soon", "created_after"), ("created_before=-1", "created_before"),
+            ("actor=a%00b", "actor"), ("worker_id=a%00b", "worker_id"),
+        ] {
+            server.get(&format!("audit?{query}")).await.refuses(&[field]);
+        }
+    }
+
     async fn an_entry_names_the_request_that_caused_it(database) {
         let server = Server::on(database).start();
         let answer = server.crew().task().answer().await.expect(201);

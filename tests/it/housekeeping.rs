@@ -30,7 +30,7 @@ async fn trail(plane: &Plane) -> Vec<(Uuid, i64)> {
     let mut entries = Vec::new();
     loop {
         let before = entries.last().map(|(id, _)| *id);
-        let page = plane.store.audit(&Page { limit: 1000, before }).await.unwrap();
+        let page = plane.store.audit(&bloom_store::AuditFilter::default(), &Page { limit: 1000, before }).await.unwrap();
         if page.is_empty() {
             return entries;
         }

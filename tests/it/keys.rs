@@ -35,7 +35,8 @@ const WORKER: [&str; 8] = [
     "POST workers/{id}/complete",
     "POST workers/{id}/heartbeat",
 ];
-const SUBMIT: [&str; 13] = [
+const SUBMIT: [&str; 15] = [
+    "DELETE llm-tasks/{id}",
     "GET artifacts",
     "GET llm-tasks",
     "GET llm-tasks/{id}",
@@ -43,6 +44,7 @@ const SUBMIT: [&str; 13] = [
     "GET llm-tasks/{id}/result",
     "GET llm-tasks/{id}/wait",
     "GET watch",
+    "PATCH llm-tasks/{id}",
     "POST llm-tasks",
     "POST llm-tasks/{id}/cancel",
     "POST llm-tasks/{id}/requeue",

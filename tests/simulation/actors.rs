@@ -258,7 +258,7 @@ async fn run(cluster: Cluster, task: TaskState, held: Arc<Mutex<Vec<LeaseId>>>) 
     held.lock().expect("held").retain(|id| *id != lease.id);
 }
 
-/// Cancels, requeues and leases tasks, cordons, changes and removes workers, and pauses and limits queues.
+/// Cancels, requeues, edits, deletes and leases tasks, cordons, changes and removes workers, and pauses and limits queues.
 pub async fn operator(cluster: Cluster, every_sec: u64, workers: usize) {
     while !cluster.is_peace() {
         cluster.pause(every_sec * 1_000).await;
@@ -267,7 +267,7 @@ pub async fn operator(cluster: Cluster, every_sec: u64, workers: usize) {
         let Some(task) = (!created.is_empty()).then(|| created[cluster.below(created.len() as u64) as usize]) else { continue };
         let agent_slug = (*["a", "b", ALL_QUEUES].get(cluster.below(3) as usize).expect("three")).to_owned();
         let limit = QueueChange::Limit(cluster.chance(70).then(|| cluster.below(3) as i64 + 1));
-        let op = match cluster.below(16) {
+        let op = match cluster.below(20) {
             0 | 1 => Op::Cancel(op::Cancel { task }),
             2..=4 => Op::Requeue(op::Requeue { task }),
             5 | 6 => Op::Lease(op::Lease {
@@ -279,7 +279,14 @@ pub async fn operator(cluster: Cluster, every_sec: u64, workers: usize) {
             7 => Op::Cordon(op::Cordon { worker, wish: CordonWish::Cordon }),
             8 => Op::Cordon(op::Cordon { worker, wish: CordonWish::Drain }),
             9 => Op::Cordon(op::Cordon { worker, wish: CordonWish::Uncordon }),
-            10 => {
+            10 => Op::Delete(op::Delete { task }),
+            11..=13 => {
+                let later = cluster.shared.lock().now() + cluster.below(4_000) as i64;
+                let not_before = cluster.chance(50).then(|| cluster.chance(60).then_some(later));
+                let (labels, first_labels) = Default::default();
+                Op::Edit(op::Edit { task, priority: Some(cluster.below(4) as i64 + 3), not_before, labels, first_labels })
+            }
+            14 => {
                 let change = WorkerChange {
                     id: worker,
                     max_concurrency: Some(1 + cluster.below(3) as i64),
@@ -288,9 +295,9 @@ pub async fn operator(cluster: Cluster, every_sec: u64, workers: usize) {
                 };
                 Op::RegisterWorker(Box::new(change))
             }
-            11 => Op::ChangeQueue(op::ChangeQueue { agent_slug, change: QueueChange::Pause }),
-            12 => Op::ChangeQueue(op::ChangeQueue { agent_slug, change: QueueChange::Resume }),
-            13 | 14 if agent_slug != ALL_QUEUES => Op::ChangeQueue(op::ChangeQueue { agent_slug, change: limit }),
+            15 => Op::ChangeQueue(op::ChangeQueue { agent_slug, change: QueueChange::Pause }),
+            16 => Op::ChangeQueue(op::ChangeQueue { agent_slug, change: QueueChange::Resume }),
+            17 | 18 if agent_slug != ALL_QUEUES => Op::ChangeQueue(op::ChangeQueue { agent_slug, change: limit }),
             _ => Op::RemoveWorker(op::RemoveWorker { worker }),
         };
         cluster.call(op).await;

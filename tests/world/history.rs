@@ -1,4 +1,4 @@
-//! Random histories of commands. Each step is meaningful in whatever state it meets.
+//! Histories of commands. Each step is meaningful in whatever state it meets.
 
 use bloom_core::agent_queue::ALL_QUEUES;
 use bloom_core::api_key::Scope;
@@ -6,14 +6,13 @@ use bloom_core::command::{Choice, Completion, CordonWish, Grace, Holder, Loss, N
 use bloom_core::ids::{LeaseId, TaskId};
 use bloom_core::op;
 use bloom_core::task::{EventKind, Origin, Outcome, Session, TaskSpec, Usage};
-use proptest::collection::vec;
-use proptest::option;
-use proptest::prelude::*;
 
 use super::memory::Memory;
 use super::world::{TTL_MS, World, completion, registration, spec};
 
 const WORKERS: [&str; 3] = ["w0", "w1", "w2"];
+/// The name of the label that tasks may have.
+pub const LABEL: &str = "label";
 const NOT_SEEN_MS: i64 = 60_000;
 
 /// Numbers select among the objects that exist when the step runs.
@@ -65,6 +64,17 @@ pub enum Step {
         task: usize,
     },
     Requeue {
+        task: usize,
+    },
+    Edit {
+        task: usize,
+        priority: Option<i64>,
+        /// Milliseconds from now; `Some(None)` clears `not_before`.
+        later: Option<Option<i64>>,
+        /// `Some(None)` removes the label.
+        label: Option<Option<bool>>,
+    },
+    Delete {
         task: usize,
     },
     Expire {
@@ -260,6 +270,14 @@ impl History {
             }
             Step::Cancel { task: at } => Op::Cancel(op::Cancel { task: task(*at)? }),
             Step::Requeue { task: at } => Op::Requeue(op::Requeue { task: task(*at)? }),
+            Step::Edit { task: at, priority, later, label } => {
+                let labels = label.map(|value| (LABEL.to_owned(), value.map(|value| value.to_string()))).into_iter().collect();
+                let id = task(*at)?;
+                let first_labels = db.specs.get(&id).map(|spec| spec.labels.clone()).unwrap_or_default();
+                let not_before = later.map(|later| later.map(|ms| now + ms));
+                Op::Edit(op::Edit { task: id, priority: *priority, not_before, labels, first_labels })
+            }
+            Step::Delete { task: at } => Op::Delete(op::Delete { task: task(*at)? }),
             Step::Expire { lease } => {
                 let (task, lease, _) = pick(&self.leases, *lease)?.clone();
                 Op::ExpireLease(op::ExpireLease { task, lease, grace: Grace::default() })
@@ -311,6 +329,7 @@ impl History {
             priority: wanted.priority,
             max_attempts: wanted.max_attempts,
             not_before: wanted.later.then_some(now + 45_000),
+            labels: wanted.key.map(|key| (LABEL.to_owned(), (key == 0).to_string())).into_iter().collect(),
             ..spec(&format!("context{}", wanted.context))
         }
     }
@@ -334,74 +353,4 @@ fn ended(task: TaskId, end: End, now: i64) -> Completion {
         session_id: Some("session".into()),
         ..completion(task, None, status)
     }
-}
-
-fn new_task() -> impl Strategy<Value = NewTask> {
-    let waits =
-        (option::weighted(0.25, 0..2usize), option::weighted(0.2, 0..3usize), option::weighted(0.25, 0..9usize), prop::bool::weighted(0.2));
-    (0..2usize, prop::bool::weighted(0.7), waits, 4..6i64, 1..3i64).prop_map(|(context, session, waits, priority, max_attempts)| {
-        let (key, idempotency, depends_on, later) = waits;
-        NewTask { context, session, key, idempotency, depends_on, priority, max_attempts, later }
-    })
-}
-
-/// More often resumed than paused, so that most of a history makes leases.
-fn queue() -> impl Strategy<Value = Step> {
-    let limit = option::weighted(0.7, 1..4i64).prop_map(QueueChange::Limit);
-    prop_oneof![
-        1 => prop::bool::ANY.prop_map(|all| Step::Queue { all, change: QueueChange::Pause }),
-        3 => prop::bool::ANY.prop_map(|all| Step::Queue { all, change: QueueChange::Resume }),
-        2 => limit.prop_map(|change| Step::Queue { all: false, change }),
-    ]
-}
-
-fn named() -> impl Strategy<Value = Named> {
-    prop_oneof![1 => Just(Named::Nobody), 4 => Just(Named::Lease), 1 => Just(Named::Worker)]
-}
-
-fn end() -> impl Strategy<Value = End> {
-    prop_oneof![3 => Just(End::Success), 1 => Just(End::Error), 1 => Just(End::Again), 1 => Just(End::AgainLater), 1 => Just(End::NoAttempt)]
-}
-
-fn command() -> impl Strategy<Value = Step> {
-    let any = || 0..12usize;
-    prop_oneof![
-        5 => vec(new_task(), 1..3).prop_map(Step::Create),
-        3 => (any(), option::of(0..3usize), prop::bool::weighted(0.3)).prop_map(|(task, worker, dispatch)| Step::Lease { task, worker, dispatch }),
-        3 => any().prop_map(|worker| Step::Push { worker }),
-        2 => (any(), 0..3usize).prop_map(|(lease, end)| Step::EndPush { lease, end }),
-        8 => (any(), 1..4usize, option::of(prop::bool::ANY)).prop_map(|(worker, max, held)| Step::Claim { worker, max, held }),
-        2 => (any(), named()).prop_map(|(lease, named)| Step::Heartbeat { lease, named }),
-        1 => any().prop_map(|worker| Step::Renew { worker }),
-        8 => (any(), named(), end()).prop_map(|(lease, named, end)| Step::Complete { lease, named, end }),
-        2 => any().prop_map(|sent| Step::Repeat { sent }),
-        2 => any().prop_map(|lease| Step::Release { lease }),
-        1 => (any(), 1..4i64).prop_map(|(lease, seq)| Step::Events { lease, seq }),
-        2 => any().prop_map(|task| Step::Cancel { task }),
-        4 => any().prop_map(|task| Step::Requeue { task }),
-        1 => any().prop_map(|lease| Step::Expire { lease }),
-        1 => any().prop_map(|lease| Step::Grace { lease }),
-        2 => queue(),
-        1 => any().prop_map(|worker| Step::Seen { worker }),
-        1 => any().prop_map(|worker| Step::Silent { worker }),
-        1 => any().prop_map(|name| Step::CreateKey { name }),
-        1 => any().prop_map(|name| Step::RevokeKey { name }),
-        1 => (any(), any()).prop_map(|(token, worker)| Step::Enroll { token, worker }),
-    ]
-}
-
-pub fn steps() -> impl Strategy<Value = Vec<Step>> {
-    let any = || 0..3usize;
-    let step = prop_oneof![
-        30 => command(),
-        6 => vec(command(), 2..5).prop_map(Step::Batch),
-        2 => (any(), 1..4i64).prop_map(|(worker, places)| Step::Register { worker, places }),
-        1 => any().prop_map(|worker| Step::Remove { worker }),
-        1 => (any(), any()).prop_map(|(worker, wish)| Step::Cordon { worker, wish }),
-        3 => prop_oneof![Just(1), Just(1_000), Just(61_000), Just(400_000)].prop_map(|ms| Step::Pass { ms }),
-        1 => Just(Step::Crash),
-        1 => Just(Step::LookAgain),
-        1 => prop::bool::ANY.prop_map(Step::Stale),
-    ];
-    vec(step, 1..60)
 }

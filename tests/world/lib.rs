@@ -3,4 +3,5 @@
 
 pub mod history;
 pub mod memory;
+pub mod random;
 pub mod world;

@@ -38,6 +38,8 @@ pub struct Memory {
     /// The sum of all changes of the counts.
     pub counts: Counts,
     pub leases_granted: i64,
+    /// Those of them that belonged to tasks that were deleted.
+    pub leases_removed: i64,
 }
 
 impl Memory {
@@ -220,6 +222,9 @@ impl Memory {
         }
         self.counts.retain(|_, count| *count != 0);
         self.leases_granted += set.leases_granted;
+        for id in &dirty.removed_tasks {
+            self.leases_removed += self.forget_task(*id).lease_count;
+        }
         self.check_unique()
     }
 
@@ -245,14 +250,18 @@ impl Memory {
 
     /// Removes a finished task with its leases, results and events.
     pub fn remove_task(&mut self, id: TaskId) -> TaskState {
+        let task = self.forget_task(id);
+        *self.counts.entry((task.agent_slug.clone(), task.priority, task.status)).or_default() -= 1;
+        self.counts.retain(|_, count| *count != 0);
+        task
+    }
+
+    fn forget_task(&mut self, id: TaskId) -> TaskState {
         self.specs.remove(&id);
         self.past_leases.retain(|_, lease| lease.task_id != id);
         self.results.retain(|result| result.task_id != id);
         self.events.retain(|(task, _), _| *task != id);
-        let task = self.tasks.remove(&id).expect("a removed task exists");
-        *self.counts.entry((task.agent_slug.clone(), task.priority, task.status)).or_default() -= 1;
-        self.counts.retain(|_, count| *count != 0);
-        task
+        self.tasks.remove(&id).expect("a removed task exists")
     }
 
     /// A page of the tasks that wait for the wake-up's subject.

@@ -375,7 +375,8 @@ impl World {
         }
         assert!(wrong.is_empty(), "{wrong}");
         assert_eq!(self.db.counts, counts, "the counts match the tasks");
-        assert_eq!(self.db.leases_granted, self.db.tasks.values().map(|task| task.lease_count).sum::<i64>());
+        let leases: i64 = self.db.tasks.values().map(|task| task.lease_count).sum();
+        assert_eq!(self.db.leases_granted - self.db.leases_removed, leases);
         assert!(self.db.active().all(|task| task.lease.as_ref().is_some_and(|lease| self.db.workers.contains_key(&lease.worker_id))));
     }
 }

@@ -11,7 +11,7 @@ use super::super::connect::{Server, read};
 use super::super::interrupt::or_interrupted;
 use super::super::progress::{Progress, number};
 use super::super::show::{self, Shown};
-use super::super::{columns, complete, term};
+use super::super::{columns, complete, ids, term};
 use super::filters::Filters;
 use super::path;
 use crate::CommandError;
@@ -77,6 +77,7 @@ fn print(result: &BulkResult, shown: Shown) -> Result<(), CommandError> {
 
 pub async fn run(wish: Wish, args: BulkArgs, server: &Server, shown: Shown) -> Result<(), CommandError> {
     let verb = wish.verb();
+    let args = BulkArgs { ids: ids::tasks(server, &args.ids).await?, ..args };
     match (args.ids.as_slice(), args.filters.is_empty()) {
         ([], true) => {
             Err(CommandError::usage(format!("no tasks are named: give ids, or filters such as --status queued; see task {verb} --help")))
@@ -137,7 +138,7 @@ async fn by_filter(wish: Wish, args: &BulkArgs, server: &Server, shown: Shown) -
         term::note(&format!("{count} to {}", wish.verb()));
         return print(&meant, shown);
     }
-    if !args.yes && !confirm(wish, &count)? {
+    if !args.yes && !confirm(wish.verb(), &count)? {
         term::note("Nothing was changed.");
         return Ok(());
     }
@@ -181,7 +182,7 @@ fn stopped(wish: Wish, progress: &Progress, total: u64) -> String {
     )
 }
 
-fn tasks(count: i64) -> String {
+pub fn tasks(count: i64) -> String {
     if count == 1 { "1 task".into() } else { format!("{} tasks", number(count)) }
 }
 
@@ -189,15 +190,16 @@ async fn call(wish: Wish, body: &impl Serialize, server: &Server) -> Result<Bulk
     read(&server.post(&format!("api/runtime/llm-tasks:{}", wish.verb()), body).await?)
 }
 
-fn confirm(wish: Wish, count: &str) -> Result<bool, CommandError> {
+/// Asks whether to do this to these tasks.
+///
+/// # Errors
+/// Nobody can be asked.
+pub fn confirm(verb: &str, count: &str) -> Result<bool, CommandError> {
     if !term::is_in_terminal() {
-        return Err(CommandError::usage(format!(
-            "this would {} {count}; standard input is not a terminal, so give --yes to confirm",
-            wish.verb()
-        )));
+        return Err(CommandError::usage(format!("this would {verb} {count}; standard input is not a terminal, so give --yes to confirm")));
     }
     let mut out = stderr().lock();
-    let _ = write!(out, "{} {count}? [y/N] ", wish.verb()).and_then(|()| out.flush());
+    let _ = write!(out, "{verb} {count}? [y/N] ").and_then(|()| out.flush());
     let mut answer = String::new();
     let read = std::io::BufRead::read_line(&mut std::io::BufReader::new(stdin().lock().take(64)), &mut answer);
     read.map_err(|error| format!("the answer can't be read: {error}"))?;

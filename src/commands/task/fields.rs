@@ -6,8 +6,10 @@ use clap::Args;
 use clap_complete::ArgValueCandidates;
 use serde_json::{Map, Value, json};
 
-use super::super::{complete, when};
+use super::super::connect::Server;
+use super::super::{complete, ids, when};
 use super::filters::label;
+use crate::CommandError;
 use bloom_core::Ms;
 
 #[derive(Args, Debug, Default)]
@@ -66,6 +68,15 @@ fn dollars(text: &str) -> Result<f64, String> {
 }
 
 impl Fields {
+    /// Looks up the ids of which only a part was given.
+    ///
+    /// # Errors
+    /// A part belongs to no task, or to several.
+    pub async fn find_dependencies(&mut self, server: &Server) -> Result<(), CommandError> {
+        self.depends_on = ids::tasks(server, &self.depends_on).await?;
+        Ok(())
+    }
+
     /// The fields that were given, by their names in the API, and always the agent.
     pub fn given(&self) -> Map<String, Value> {
         let labels: Map<_, _> = self.labels.iter().map(|(name, value)| (name.clone(), json!(value))).collect();

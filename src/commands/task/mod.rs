@@ -1,6 +1,8 @@
-//! `task`: submit, show, wait for, cancel and requeue tasks.
+//! `task`: submit, show, wait for, edit, cancel, requeue and delete tasks.
 
 mod bulk;
+mod delete;
+mod edit;
 mod fields;
 mod filters;
 mod follow;
@@ -16,7 +18,7 @@ use std::time::Duration;
 use super::connect::{Server, failed, read};
 use super::records::Limit;
 use super::show::{self, Form, Shown};
-use super::{columns, complete, term, when};
+use super::{columns, complete, describe, ids, term, when};
 use crate::CommandError;
 use bloom_api::results::TaskResult;
 use bloom_client::part;
@@ -24,6 +26,8 @@ use bloom_core::task::Outcome;
 use bulk::BulkArgs;
 use clap::{Args, Subcommand};
 use clap_complete::ArgValueCandidates;
+use delete::DeleteArgs;
+use edit::EditArgs;
 use filters::Filters;
 use serde_json::Value;
 use submit::Submit;
@@ -49,6 +53,14 @@ pub enum TaskCommand {
         /// Their ids
         #[arg(required = true, value_name = "ID", add = ArgValueCandidates::new(complete::tasks))]
         ids: Vec<String>,
+    },
+    /// Show all about a task: why it waits or failed, its attempts, dependencies, events and history
+    ///
+    /// Also says what to do about it. -o json prints the answers of the server from which this is made.
+    Describe {
+        /// Its id
+        #[arg(value_name = "ID", add = ArgValueCandidates::new(complete::tasks))]
+        id: String,
     },
     /// List tasks, newest first
     ///
@@ -79,11 +91,22 @@ pub enum TaskCommand {
     #[command(after_help = "Examples:\n  bloom-runtime task cancel 0190a0a0-0000-7000-8000-000000000000\n  \
         bloom-runtime task cancel --status queued --label batch=7\n  bloom-runtime task cancel --agent reviewer --yes")]
     Cancel(BulkArgs),
+    /// Change a queued task: its priority, when it may run, its labels
+    #[command(after_help = "Examples:\n  bloom-runtime task edit 7c0d9e21 --priority 9\n  \
+        bloom-runtime task edit 7c0d9e21 --not-before +2h --label batch=8 --remove-label draft\n  \
+        bloom-runtime task edit 7c0d9e21 --not-before now")]
+    Edit(EditArgs),
+    /// Delete finished tasks, with their results and events
+    ///
+    /// Their usage and their audit entries are kept. Tasks that still wait for one of them are cancelled. Cancel a task first that is not
+    /// finished. The command asks, unless --yes is given.
+    Delete(DeleteArgs),
     /// Queue failed, dead or cancelled tasks again, with all their attempts
     ///
     /// With filters, the command first shows how many tasks match, and asks.
     #[command(after_help = "Examples:\n  bloom-runtime task requeue 0190a0a0-0000-7000-8000-000000000000\n  \
         bloom-runtime task requeue --status failed --since 1h --yes")]
+    #[command(visible_alias = "retry")]
     Requeue(BulkArgs),
     /// Wait until tasks are finished, and show them
     ///
@@ -118,22 +141,29 @@ pub async fn run(command: TaskCommand, server: &Server, shown: Shown) -> Result<
     match command {
         TaskCommand::Submit(submit) => submit::run(*submit, server, shown).await,
         TaskCommand::Get { ids } => {
+            let ids = ids::tasks(server, &ids).await?;
             show::found(shown.form_or(Form::Table), &columns::TASKS, server.get_each(&ids, |id| path(id, "")).await?)
         }
+        TaskCommand::Describe { id } => describe::task(&id, server, shown).await,
         TaskCommand::List { filters, limit, watch: true } => watch::run(&filters, &limit, server, shown.form_or(Form::Table)).await,
         TaskCommand::List { filters, limit, watch: false } => {
             limit.show(list::newest(server, &filters, limit.rows()).await.map_err(failed)?, shown, &columns::TASKS)
         }
-        TaskCommand::Logs(args) => follow::logs(&args, server, shown.form_or(Form::Table)).await,
-        TaskCommand::Result { id } => answer(server, &id, shown).await,
+        TaskCommand::Logs(args) => {
+            let args = LogsArgs { id: ids::task(server, &args.id).await?, ..args };
+            follow::logs(&args, server, shown.form_or(Form::Table)).await
+        }
+        TaskCommand::Result { id } => answer(server, &ids::task(server, &id).await?, shown).await,
         TaskCommand::Cancel(args) => bulk::run(bulk::Wish::Cancel, args, server, shown).await,
+        TaskCommand::Edit(args) => edit::run(args, server, shown).await,
+        TaskCommand::Delete(args) => delete::run(args, server).await,
         TaskCommand::Requeue(args) => bulk::run(bulk::Wish::Requeue, args, server, shown).await,
-        TaskCommand::Wait { ids, timeout } => wait_for_all(server, &ids, timeout, shown).await,
+        TaskCommand::Wait { ids, timeout } => wait_for_all(server, &ids::tasks(server, &ids).await?, timeout, shown).await,
     }
 }
 
 /// The path of a task, followed by `tail`.
-fn path(id: &str, tail: &str) -> String {
+pub fn path(id: &str, tail: &str) -> String {
     format!("api/runtime/llm-tasks/{}{tail}", part(id))
 }
 

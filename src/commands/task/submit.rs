@@ -77,7 +77,8 @@ pub struct Submit {
     fields: Fields,
 }
 
-pub async fn run(submit: Submit, server: &Server, shown: Shown) -> Result<(), CommandError> {
+pub async fn run(mut submit: Submit, server: &Server, shown: Shown) -> Result<(), CommandError> {
+    submit.fields.find_dependencies(server).await?;
     if let Some(file) = &submit.from {
         let text = if file == Path::new("-") { from_file::read("standard input", stdin().lock())? } else { from_file::open(file)? };
         let scope = match submit.idempotency_key {

@@ -2,7 +2,7 @@
 
 use super::super::Ms;
 use super::super::arguments::Grace;
-use super::super::audit::{Action, Actor, EntityType};
+use super::super::audit::{Action, Actor, Concerns, EntityType};
 use super::super::ids::{LeaseId, TaskId};
 use super::super::keys::Keys;
 use super::super::operation::Operation;
@@ -67,13 +67,9 @@ impl Operation for ExpireLease {
         let next = plan(set, task, &cause)?;
         let mut task = task.clone();
         let Some(lease) = end_lease(set, &mut task, LeaseStatus::Expired) else { return Ok(Due::Done) };
-        set.audit(
-            Action::LeaseExpired,
-            EntityType::Lease,
-            lease.id,
-            &Actor::Reconciler,
-            format!("task {id} of worker {}", lease.worker_id),
-        );
+        let concerns = Concerns { task: Some(id), worker: Some(&lease.worker_id) };
+        let detail = format!("task {id} of worker {}", lease.worker_id);
+        set.audit_concerning(concerns, Action::LeaseExpired, EntityType::Lease, lease.id, &Actor::Reconciler, detail);
         retry(set, &mut task, cause, next);
         set.put_task(task);
         Ok(Due::Done)

@@ -2,7 +2,7 @@
 
 use super::super::Ms;
 use super::super::arguments::{Choice, Claim};
-use super::super::audit::{Action, Actor, EntityType};
+use super::super::audit::{Action, Actor, Concerns, EntityType};
 use super::super::ids::{TaskId, WorkerId};
 use super::super::keys::Keys;
 use super::super::operation::Operation;
@@ -312,9 +312,12 @@ fn place(set: &mut WorkingSet, id: TaskId, worker: &Worker, origin: Origin, ttl_
         set.loaded.exclusive.insert(key.clone(), Some(id));
     }
     let actor = Actor::of(origin);
-    set.audit(Action::TaskLeased, EntityType::Lease, lease.id, &actor, format!("task {id} to worker {}", worker.id));
+    let concerns = Concerns { task: Some(id), worker: Some(&worker.id) };
+    let detail = format!("task {id} to worker {}", worker.id);
+    set.audit_concerning(concerns, Action::TaskLeased, EntityType::Lease, lease.id, &actor, detail);
     if origin.is_pushed() {
-        set.audit(Action::TaskDispatched, EntityType::Task, id, &actor, format!("to worker {}, lease {}", worker.id, lease.id));
+        let detail = format!("to worker {}, lease {}", worker.id, lease.id);
+        set.audit_concerning(concerns, Action::TaskDispatched, EntityType::Task, id, &actor, detail);
     }
     task.status = Status::Leased;
     task.updated_at = set.stamp();

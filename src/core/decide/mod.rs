@@ -6,6 +6,8 @@
 pub(super) mod api_keys;
 pub(super) mod complete;
 pub(super) mod create;
+pub(super) mod delete;
+pub(super) mod edit;
 pub(super) mod expire;
 mod finish;
 pub(super) mod lease;

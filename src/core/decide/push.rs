@@ -4,7 +4,7 @@
 //! expires.
 
 use super::super::arguments::PushEnd;
-use super::super::audit::{Action, Actor, EntityType};
+use super::super::audit::{Action, Actor, Concerns, EntityType};
 use super::super::ids::{LeaseId, TaskId, WorkerId};
 use super::super::keys::Keys;
 use super::super::operation::Operation;
@@ -99,8 +99,9 @@ impl Operation for EndPush {
         };
         let refused = failure(Reason::AgentError);
         let mut task = task.clone();
-        end_lease(set, &mut task, LeaseStatus::Failed);
-        set.audit(Action::DispatchFailed, EntityType::Task, id, &actor, message);
+        let ended = end_lease(set, &mut task, LeaseStatus::Failed);
+        let concerns = Concerns { worker: ended.as_ref().map(|lease| lease.worker_id.as_str()), ..Concerns::default() };
+        set.audit_concerning(concerns, Action::DispatchFailed, EntityType::Task, id, &actor, message);
         if let Some((cause, next)) = retried {
             retry(set, &mut task, cause, next);
         } else {

@@ -84,7 +84,7 @@ fn verdict(set: &WorkingSet, id: TaskId) -> Result<Option<(TaskState, Verdict)>,
 }
 
 /// The task's dependencies, if it is parked for them. Dependencies that were met once stay met.
-fn dependencies(set: &WorkingSet, task: &TaskState) -> Result<Vec<TaskId>, Halt> {
+pub(super) fn dependencies(set: &WorkingSet, task: &TaskState) -> Result<Vec<TaskId>, Halt> {
     if !task.has_dependencies || task.parked != Some(Parked::DependsOn) {
         return Ok(Vec::new());
     }

@@ -2,7 +2,7 @@
 
 use super::super::Ms;
 use super::super::arguments::{CordonWish, Loss, WorkerChange};
-use super::super::audit::{Action, Actor, EntityType};
+use super::super::audit::{Action, Actor, Concerns, EntityType};
 use super::super::ids::WorkerId;
 use super::super::keys::Keys;
 use super::super::operation::Operation;
@@ -290,7 +290,8 @@ impl Operation for RemoveWorker {
             // The retry of an earlier task of this list may have set the flag of this one.
             let mut task = set.find_task(task.id)?.cloned().unwrap_or(task);
             end_lease(set, &mut task, LeaseStatus::Failed);
-            set.audit(Action::TaskReleased, EntityType::Task, task.id, &Actor::Admin, format!("worker {id} was removed"));
+            let detail = format!("worker {id} was removed");
+            set.audit_concerning(Concerns::worker(id), Action::TaskReleased, EntityType::Task, task.id, &Actor::Admin, detail);
             retry(set, &mut task, cause, next);
             set.put_task(task);
         }

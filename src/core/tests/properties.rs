@@ -12,7 +12,8 @@ use bloom_core::op;
 use bloom_core::reply;
 use bloom_core::reply::StoredResult;
 use bloom_core::task::Outcome;
-use bloom_test_world::history::{History, Step, steps};
+use bloom_test_world::history::{History, Step};
+use bloom_test_world::random::steps;
 use bloom_test_world::world::{World, completion, registration, world};
 
 proptest! {
@@ -58,6 +59,10 @@ impl Run {
         for (op, answer) in ops.iter().zip(&answers) {
             if let (Op::Complete(completion), Ok(Reply::Completed(reply::Completed { result, .. }))) = (op, answer) {
                 self.acknowledge(completion, result);
+            }
+            if let (Op::Delete(op::Delete { task }), Ok(_)) = (op, answer) {
+                let of_task: Vec<LeaseId> = self.history.leases.iter().filter(|(of, ..)| of == task).map(|(_, lease, _)| *lease).collect();
+                self.acknowledged.retain(|lease, _| !of_task.contains(lease));
             }
         }
         self.check_room(&before);
@@ -129,7 +134,7 @@ impl Run {
                 let answer = again(&mut self.world);
                 assert!(matches!(answer, Ok(Reply::Completed(reply::Completed { result: StoredResult::Before(_), .. }))), "{answer:?}");
             }
-            Op::Cancel(_) => assert!(again(&mut self.world).is_ok()),
+            Op::Cancel(_) | Op::Edit(_) => assert!(again(&mut self.world).is_ok()),
             Op::Create(op::Create { tasks }) if tasks.iter().all(|task| task.idempotency_key.is_some()) => {
                 let Ok(Reply::Created(first)) = answer else { panic!("{answer:?}") };
                 let Ok(Reply::Created(second)) = again(&mut self.world) else { panic!("the repeat was refused") };

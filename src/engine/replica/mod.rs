@@ -114,6 +114,8 @@ impl Replica {
             }
             let tasks: BTreeMap<_, _> = set.loaded.tasks.iter().collect();
             remembered.put_tasks(tasks.into_values().flatten(), read);
+            let removed: Vec<TaskId> = set.dirty.removed_tasks.iter().copied().collect();
+            remembered.remove_tasks(&removed);
             if let Some(position) = committed {
                 remembered.count(position, &CountDeltas::of(set));
             }

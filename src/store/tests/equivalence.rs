@@ -15,14 +15,15 @@ use bloom_core::ids::TaskId;
 use bloom_core::task::TaskState;
 use bloom_core::working_set::{ContextView, Loaded, WorkingSet};
 use bloom_database::{Database as _, LockWait, Scope, Writer};
-use bloom_store::{Clock, Page, Store, StoreOptions, TaskFilter};
+use bloom_store::{AuditFilter, Clock, Page, Store, StoreOptions, TaskFilter};
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
 use crate::all_workers;
 use crate::support::Database;
-use bloom_test_world::history::{History, Step, steps};
+use bloom_test_world::history::{History, LABEL, Step};
 use bloom_test_world::memory::Memory;
+use bloom_test_world::random::steps;
 use bloom_test_world::world::{Asked, Batch, PAGE, SESSION_WAIT_MS, START, World, hint_slots, world};
 
 crate::on_both! {
@@ -162,11 +163,18 @@ pub async fn compare_all(store: &Store, writer: &mut Box<dyn Writer>, memory: &M
     expected.sort_by_key(|result| result.id);
     assert_eq!(results, expected);
 
-    let mut audit = store.audit(&page).await.expect("reads");
+    let mut audit = store.audit(&AuditFilter::default(), &page).await.expect("reads");
     let mut expected = memory.audit.clone();
     audit.sort_by_key(|entry| entry.id);
     expected.sort_by_key(|entry| entry.id);
     assert_eq!(audit, expected);
+
+    for value in [true, false] {
+        let label = (LABEL.to_owned(), value.to_string());
+        let filter = TaskFilter { labels: vec![label.clone()], ..TaskFilter::default() };
+        let labeled = memory.tasks.values().rev().filter(|task| task.labels(&memory.specs[&task.id]).get(LABEL) == Some(&label.1));
+        assert_eq!(store.task_ids(&filter, &page).await.expect("reads"), labeled.map(|task| task.id).collect::<Vec<_>>());
+    }
 
     for task in memory.tasks.keys() {
         let expected: Vec<_> = memory.events.range((*task, 0)..=(*task, i64::MAX)).map(|(_, event)| event.clone()).collect();

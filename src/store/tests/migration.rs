@@ -63,6 +63,14 @@ fn task(database: Database, n: u128, status: &str, more: &[(&'static str, String
     format!("INSERT INTO task_state ({}) VALUES ({})", names.join(", "), values.join(", "))
 }
 
+fn audit(database: Database, n: u128, kind: &str, entity: &str, actor: &str, detail: &str) -> String {
+    format!(
+        "INSERT INTO audit (id, timestamp, action, entity_type, entity_id, actor, detail) \
+        VALUES ({}, 1, 'task_created', '{kind}', '{entity}', '{actor}', '{detail}')",
+        sql(database, n)
+    )
+}
+
 async fn fill(database: Database, url: &str) {
     let text = |text: &str| format!("'{text}'");
     let (in_context, alone) = (("session", text("context")), ("session", text("none")));
@@ -99,6 +107,11 @@ async fn fill(database: Database, url: &str) {
             .to_owned(),
         "INSERT INTO worker_seen (worker_id, last_seen) VALUES ('w', 3)".to_owned(),
         "UPDATE served SET at = 4".to_owned(),
+        audit(database, 201, "llm_task", &id(7).to_string(), "api", "writer"),
+        audit(database, 202, "lease", &id(91).to_string(), "router", &format!("task {} to worker w", id(1))),
+        audit(database, 203, "llm_task", &id(8).to_string(), "w", "success"),
+        audit(database, 204, "worker", "w", "admin", ""),
+        audit(database, 205, "config", "membridge", "admin", ""),
     ] {
         execute(url, &statement).await;
     }
@@ -132,7 +145,8 @@ async fn the_first_version_s_database_is_taken_over(database) {
     let time = Arc::new(AtomicI64::new(100));
     let store = Store::with_clock(&StoreOptions { url: url.clone(), max_connections: 2 }, Clock::Manual(time)).await.unwrap();
     assert!(store.ping().await.unwrap_err().to_string().contains("older than this program"));
-    assert_eq!(store.migrate().await.unwrap(), ["0002_liveness", "0003_compatibility", "0004_keys", "0005_queues"]);
+    let applied = store.migrate().await.unwrap();
+    assert_eq!(applied, ["0002_liveness", "0003_compatibility", "0004_keys", "0005_queues", "0006_lookups", "0007_edits"]);
     store.ping().await.unwrap();
     let bench = Bench { url, store, time: Arc::default() };
     let port = bench.port();
@@ -164,6 +178,10 @@ async fn the_first_version_s_database_is_taken_over(database) {
         };
         assert_eq!(found, expected);
     }
+
+    let audit = bench.store.audit(&AuditFilter::default(), &Page { limit: 9, before: None }).await.unwrap();
+    let concerns: Vec<_> = audit.iter().rev().map(|entry| (entry.task_id, entry.worker_id.as_deref())).collect();
+    assert_eq!(concerns, [(Some(id(7)), None), (Some(id(1)), Some("w")), (Some(id(8)), Some("w")), (None, Some("w")), (None, None)]);
 
     // The migrated rows can be changed like new ones.
     let mut writer = bench.writer().await;

@@ -95,10 +95,10 @@ async fn lists_filter_and_page(database) {
         let found: Vec<TaskId> = sizes.rows.iter().map(|(id, _)| *id).collect();
         let rows = bench.store.tasks(&found).await.unwrap();
         assert_eq!(rows.iter().map(|row| row.state.id).collect::<Vec<_>>(), found, "in the same order");
-        assert!(rows.iter().all(|row| row.spec.id == row.state.id && filter.still_holds(&row.state)));
+        assert!(rows.iter().all(|row| row.spec.id == row.state.id && filter.still_holds(row)));
         assert_eq!(bench.store.task_ids(&filter, &page).await.unwrap(), found);
         let leased = TaskFilter { status: Some(Status::Leased), ..TaskFilter::default() };
-        assert!(rows.iter().all(|row| leased.still_holds(&row.state) == (row.state.status == Status::Leased)));
+        assert!(rows.iter().all(|row| leased.still_holds(row) == (row.state.status == Status::Leased)));
         found.iter().map(|id| ids.iter().position(|other| other == id).unwrap()).collect()
     };
     let none = TaskFilter::default;
@@ -197,7 +197,7 @@ async fn old_tasks_go_and_their_usage_stays(database) {
     assert!(writer.maintain(&old).await.unwrap().removed.is_empty());
     assert!(bench.store.task(ids[0]).await.unwrap().is_none());
     assert!(bench.store.newest_result(ids[0]).await.unwrap().is_none());
-    assert_eq!(bench.store.leases(None, &PAGE).await.unwrap().len(), 1);
+    assert_eq!(bench.store.leases(&LeaseFilter::default(), &PAGE).await.unwrap().len(), 1);
     assert_eq!(bench.counted().await.0[&("writer".to_owned(), 5, Status::Completed)], 1);
     assert_eq!(bench.store.usage(None, None, UsageBy::Model).await.unwrap(), usage);
     for by in [UsageBy::Day, UsageBy::AgentSlug, UsageBy::ContextId] {
@@ -205,9 +205,9 @@ async fn old_tasks_go_and_their_usage_stays(database) {
     }
     assert_eq!(bench.store.usage(None, None, UsageBy::Day).await.unwrap()[0].key, "2027-01-15");
     assert!(bench.store.usage(Some(START + 2 * DAY), None, UsageBy::Day).await.unwrap().is_empty());
-    let audited = bench.store.audit(&Page { limit: 1000, before: None }).await.unwrap().len();
+    let audited = bench.store.audit(&AuditFilter::default(), &Page { limit: 1000, before: None }).await.unwrap().len();
     assert_eq!(writer.maintain(&Maintenance::PruneAudit { older_than_ms: 999, limit: 3 }).await.unwrap().rows, 3);
-    assert_eq!(bench.store.audit(&Page { limit: 1000, before: None }).await.unwrap().len(), audited - 3);
+    assert_eq!(bench.store.audit(&AuditFilter::default(), &Page { limit: 1000, before: None }).await.unwrap().len(), audited - 3);
 }
 
 async fn times_and_connections(database) {

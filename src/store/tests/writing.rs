@@ -59,11 +59,11 @@ async fn what_is_written_is_read(database) {
         assert_eq!(bench.store.artifact_sizes(task, &PAGE).await.unwrap().rows, [(result.artifact_id, bytes)]);
     }
     assert_eq!(bench.store.artifacts(&[result.artifact_id]).await.unwrap(), [result]);
-    let ended: Vec<_> = bench.store.leases(None, &PAGE).await.unwrap().into_iter().map(|l| (l.task_id, l.status)).collect();
+    let ended: Vec<_> = bench.store.leases(&LeaseFilter::default(), &PAGE).await.unwrap().into_iter().map(|l| (l.task_id, l.status)).collect();
     assert_eq!(ended, [(ids[1], LeaseStatus::Active), (ids[0], LeaseStatus::Released)]);
-    assert_eq!(bench.store.leases(Some(LeaseStatus::Released), &PAGE).await.unwrap().len(), 1);
-    assert_eq!(bench.store.leases(Some(LeaseStatus::Failed), &PAGE).await.unwrap().len(), 0);
-    let actions: Vec<_> = bench.store.audit(&PAGE).await.unwrap().into_iter().map(|entry| entry.action.as_str()).collect();
+    assert_eq!(bench.store.leases(&LeaseFilter { status: Some(LeaseStatus::Released), ..LeaseFilter::default() }, &PAGE).await.unwrap().len(), 1);
+    assert_eq!(bench.store.leases(&LeaseFilter { status: Some(LeaseStatus::Failed), ..LeaseFilter::default() }, &PAGE).await.unwrap().len(), 0);
+    let actions: Vec<_> = bench.store.audit(&AuditFilter::default(), &PAGE).await.unwrap().into_iter().map(|entry| entry.action.as_str()).collect();
     assert_eq!(actions, ["task_completed", "task_leased", "task_leased", "task_created", "task_created", "worker_registered"]);
     let keys = Keys { contexts: ["c1".to_owned(), "none".to_owned()].into(), past_leases: [held(&leased[0])].into(), ..Keys::default() };
     let loaded = writer.begin_and_load(&keys, LockWait::Long).await.unwrap();

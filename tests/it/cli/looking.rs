@@ -18,7 +18,11 @@ fn tasks_are_listed_in_every_form() {
         let list = |more: &[&str]| person.does(&[&["task", "list", "--agent", &crew.slug], more].concat()).ok();
         let rows = table(&list(&[]));
         assert_eq!(rows[0], ["ID", "STATUS", "AGENT", "WORKER", "ATTEMPTS", "AGE", "REASON", "PROMPT"]);
-        assert_eq!((rows.len(), &rows[1][0], &rows[2][0]), (3, &newer.id, &older.id), "the newest task comes first");
+        assert_eq!(
+            (rows.len(), rows[1][0].as_str(), rows[2][0].as_str()),
+            (3, short(&newer.id), short(&older.id)),
+            "the newest task comes first"
+        );
         assert_eq!((rows[2][1].as_str(), rows[2][4].as_str(), rows[2][6].as_str()), ("queued", "0/3", "no_worker"));
         assert!(rows[2][7].starts_with("Write something") && rows[2][7].ends_with('…'), "{rows:?}");
         assert!(!list(&[]).contains('\u{1b}'), "there are no colors in a pipe");
@@ -73,21 +77,21 @@ fn changes_are_watched() {
         let person = Person::at(&server);
         let first = crew.task().create().await;
         let watching = person.starts(&["task", "list", "--watch", "--agent", &crew.slug]);
-        watching.prints(&first.id).await;
+        watching.prints(short(&first.id)).await;
         let lines = person.starts(&["task", "list", "--watch", "--status", "completed", "-o", "json"]);
         let second = crew.task().create().await;
-        watching.prints(&second.id).await;
+        watching.prints(short(&second.id)).await;
         let stranger = server.crew().task().create().await;
         Run::claimed_by(&worker).await.answers("x").await;
         watching.prints("completed").await;
         lines.prints(&first.id).await;
-        assert!(!watching.out().contains(&stranger.id), "filters apply to changes too");
+        assert!(!watching.out().contains(short(&stranger.id)), "filters apply to changes too");
 
         server.kill9();
         server.start_again();
         let third = crew.task().create().await;
-        watching.prints(&third.id).await;
-        assert_eq!(watching.out().matches(&third.id).count(), 1);
+        watching.prints(short(&third.id)).await;
+        assert_eq!(watching.out().matches(short(&third.id)).count(), 1);
         lines.interrupt();
         let seen = lines.done().ends(130).out;
         let seen: Vec<Value> = seen.lines().map(|line| serde_json::from_str(line).expect("a line is a task")).collect();
@@ -134,8 +138,8 @@ fn leases_audit_and_figures_are_shown() {
         let (task, lease) = crew.leased_task().await;
         let rows = table(&person.does(&["lease", "list", "--status", "active", "--limit", "1000"]).ok());
         assert_eq!(rows[0], ["ID", "TASK", "WORKER", "STATUS", "AGE", "EXPIRES"]);
-        let own = rows.iter().find(|row| row[0] == lease.id).expect("the lease");
-        assert!(own[1] == task.id && own[3] == "active" && own[5].starts_with("in "), "{own:?}");
+        let own = rows.iter().find(|row| row[0] == short(&lease.id)).expect("the lease");
+        assert!(own[1] == short(&task.id) && own[3] == "active" && own[5].starts_with("in "), "{own:?}");
         // Other tests add thousands of entries to the same audit trail.
         let audit = person.does(&["audit", "-o", "json", "--limit", "50000"]).json();
         let own = audit.as_array().unwrap().iter().find(|entry| entry["entity_id"] == lease.id).expect("the lease's entry");

@@ -2,9 +2,11 @@
 //!
 //! Commands reach the database only through the server, so testing with one database is enough.
 
+mod audit;
 mod bulk;
 mod completions;
 mod contexts;
+mod describe;
 mod follow;
 mod keys;
 mod looking;
@@ -21,6 +23,11 @@ pub use person::Person;
 
 fn sqlite() -> &'static Server {
     shared(Database::Sqlite)
+}
+
+/// The part of an id that tables show.
+fn short(id: &str) -> &str {
+    &id[28..]
 }
 
 /// A task claimed by a test worker, which sends events and completes it.

@@ -171,8 +171,14 @@ impl Running {
     }
 
     /// Sends SIGINT, as Ctrl-C does.
+    /// Sends SIGINT as soon as the command handles it: a program that was started in the background of a shell ignores it until then.
     pub fn interrupt(&self) {
-        janitor::signal(self.child.id(), "INT");
+        let (started, process) = (Instant::now(), self.child.id());
+        while !handles_sigint(process) {
+            assert!(started.elapsed() < PATIENCE, "the command does not handle SIGINT\nstderr: {}", self.err.all());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        janitor::signal(process, "INT");
     }
 
     pub fn done(mut self) -> Done {
@@ -190,6 +196,13 @@ impl Running {
         drop(self.open.take());
         Done { code: status.code().unwrap_or(-1), out: self.out.all(), err: self.err.all() }
     }
+}
+
+/// Whether the process has a handler of SIGINT, or has ended.
+fn handles_sigint(process: u32) -> bool {
+    let Ok(status) = std::fs::read_to_string(format!("/proc/{process}/status")) else { return true };
+    let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).map(str::trim);
+    caught.and_then(|mask| u64::from_str_radix(mask, 16).ok()).is_none_or(|mask| mask & 0b10 != 0)
 }
 
 impl Done {

@@ -59,6 +59,10 @@ impl Api {
         self.send(Method::GET, path, None).await
     }
 
+    pub async fn patch(&self, path: &str, body: Value) -> Answer {
+        self.send(Method::PATCH, path, Some(body.to_string().into_bytes())).await
+    }
+
     pub async fn delete(&self, path: &str) -> Answer {
         self.send(Method::DELETE, path, None).await
     }

@@ -6,6 +6,7 @@
 mod api_keys;
 mod cases;
 mod completions;
+mod editing;
 mod lease_calls;
 mod pushes;
 mod queues;

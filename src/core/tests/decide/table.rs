@@ -72,7 +72,7 @@ fn said(reply: &Reply) -> Option<String> {
 }
 
 fn describe(world: &World, task: TaskId) -> String {
-    let task = world.task(task);
+    let Some(task) = world.db.tasks.get(&task) else { return "removed".into() };
     let mut text = format!("{} {}/{}", task.status, task.attempts, task.max_attempts);
     if task.infra_retries > 0 {
         text += &format!(" {} back", task.infra_retries);

@@ -38,6 +38,8 @@ struct Setting {
     failures: bool,
     /// Clients may requeue one task.
     requeues: bool,
+    /// Clients may postpone one task.
+    edits: bool,
     /// The next task of a session is reserved for the worker that has the session.
     reserves: bool,
     graph: Mutex<Graph>,
@@ -77,6 +79,7 @@ impl Setting {
             pushes: false,
             failures: false,
             requeues: false,
+            edits: false,
             reserves: false,
             graph: Mutex::default(),
         }
@@ -117,6 +120,7 @@ impl Model for Setting {
             crashes: 0,
             cancelled: false,
             requeued: false,
+            edited: false,
             session_wait_ms: if self.reserves { SESSION_WAIT_MS } else { 0 },
             now: START,
             commits: 0,
@@ -311,6 +315,9 @@ impl Setting {
             if self.cancels && !state.cancelled && !task.status.is_final() {
                 acts.push(Act::Cancel(task.id));
             }
+            if self.edits && !state.edited && task.status == Status::Queued {
+                acts.push(Act::Postpone(task.id));
+            }
         }
         acts
     }
@@ -370,4 +377,15 @@ fn a_key_in_a_session_with_a_cancel_and_a_crash() {
 #[test]
 fn a_dependency_with_failures_and_crashes() {
     Setting { depends: true, crashes: 2, failures: true, ..Setting::new(tries(2, alone("a")), tries(1, alone("b"))) }.check();
+}
+
+#[test]
+fn a_session_with_an_edit_and_a_crash() {
+    Setting { edits: true, crashes: 1, ..Setting::new(tries(1, spec("c")), tries(1, spec("c"))) }.check();
+}
+
+#[test]
+fn a_key_with_an_edit_and_a_crash() {
+    let keyed = |context| TaskSpec { exclusive_key: Some("k".into()), ..alone(context) };
+    Setting { edits: true, crashes: 1, ..Setting::new(tries(1, keyed("a")), tries(1, keyed("b"))) }.check();
 }

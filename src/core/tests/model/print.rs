@@ -61,7 +61,7 @@ impl State {
             };
             (subject, wakeup.cursor.as_ref().map(number)).hash(hasher);
         }
-        (self.crashes, self.cancelled, self.requeued).hash(hasher);
+        (self.crashes, self.cancelled, self.requeued, self.edited).hash(hasher);
     }
 }
 

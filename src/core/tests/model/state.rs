@@ -1,6 +1,6 @@
 //! The steps of the model: replicas look up, lock and decide; workers get replies and send messages.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use super::{Setting, WORKERS};
@@ -25,6 +25,7 @@ pub(super) struct State {
     pub(super) crashes: u8,
     pub(super) cancelled: bool,
     pub(super) requeued: bool,
+    pub(super) edited: bool,
     pub(super) session_wait_ms: i64,
     pub(super) now: i64,
     pub(super) commits: u64,
@@ -83,6 +84,8 @@ pub(super) enum Act {
     Expire(TaskId),
     Due(TaskId),
     Cancel(TaskId),
+    /// A client postpones the task and makes it more urgent.
+    Postpone(TaskId),
 }
 
 impl State {
@@ -188,6 +191,11 @@ impl State {
             Act::Cancel(task) => {
                 self.cancelled = true;
                 Op::Cancel(op::Cancel { task })
+            }
+            Act::Postpone(task) => {
+                self.edited = true;
+                let (not_before, labels, first_labels) = (Some(Some(self.now + 1_000)), BTreeMap::new(), BTreeMap::new());
+                Op::Edit(op::Edit { task, priority: Some(9), not_before, labels, first_labels })
             }
         };
         let mut keys = op.keys();

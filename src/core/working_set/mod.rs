@@ -3,13 +3,16 @@
 //! A look-up distinguishes *loaded*, *absent* and *not loaded*. A command never guesses a row that is not loaded: it asks for it
 //! ([`Halt::Need`]) and runs again in the next batch with that row.
 
+mod api_keys;
+mod queues;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use super::Ms;
-use super::agent_queue::{ALL_QUEUES, AgentQueue, Closed};
+use super::agent_queue::AgentQueue;
 use super::api_key::ApiKey;
-use super::audit::{Action, Actor, AuditEntry, EntityType};
+use super::audit::{Action, Actor, AuditEntry, Concerns, EntityType};
 use super::ids::{IdSource, LeaseId, TaskId, WorkerId};
 use super::keys::Keys;
 use super::rejection::Rejection;
@@ -83,12 +86,12 @@ pub struct Loaded {
     pub api_keys: Option<BTreeMap<String, ApiKey>>,
     /// Some of the keys could not be loaded because another program keeps them locked.
     pub locked_api_keys: bool,
-    /// The queues of the queued tasks if `keys.places` asked, those to change, and [`ALL_QUEUES`].
+    /// The queues of the queued tasks if `keys.places` asked, those to change, and [`ALL_QUEUES`](super::agent_queue::ALL_QUEUES).
     pub queues: HashMap<String, Option<AgentQueue>>,
     /// The active leases of those of these queues that are limited or to be changed.
     pub active_leases: HashMap<String, i64>,
     pub locked_queues: HashSet<String>,
-    /// How many queues have a row, besides [`ALL_QUEUES`]; only if there are queues to change.
+    /// How many queues have a row, besides [`ALL_QUEUES`](super::agent_queue::ALL_QUEUES); only if there are queues to change.
     pub queue_rows: i64,
 }
 
@@ -100,6 +103,10 @@ pub struct Dirty {
     pub tasks: BTreeSet<TaskId>,
     /// Those of `tasks` that other replicas need not know, such as a later expiry: they are left out of the feed.
     pub quiet_tasks: BTreeSet<TaskId>,
+    /// Those of `tasks` whose labels changed.
+    pub relabeled: BTreeSet<TaskId>,
+    /// Finished tasks to remove, with all rows that belong to them. None of them is in `tasks`.
+    pub removed_tasks: BTreeSet<TaskId>,
     /// Leases that ended, or whose record changed. The store upserts them by id.
     pub past_leases: Vec<PastLease>,
     pub results: Vec<Arc<RunResult>>,
@@ -247,7 +254,7 @@ impl WorkingSet {
         if let Some(active) = self.loaded.active_leases.get_mut(&task.agent_slug) {
             *active += i64::from(task.status.is_active()) - i64::from(was_active);
         }
-        if before.map(|b| b.status) != Some(task.status) {
+        if before.map(|b| (b.priority, b.status)) != Some((task.priority, task.status)) {
             if let Some(before) = before {
                 *self.counts.entry((before.agent_slug.clone(), before.priority, before.status)).or_default() -= 1;
             }
@@ -258,6 +265,13 @@ impl WorkingSet {
         let revision = task.revision;
         self.loaded.tasks.insert(task.id, Some(task));
         revision
+    }
+
+    /// Removes a finished task.
+    pub(super) fn remove_task(&mut self, task: &TaskState) {
+        *self.counts.entry((task.agent_slug.clone(), task.priority, task.status)).or_default() -= 1;
+        self.dirty.removed_tasks.insert(task.id);
+        self.loaded.tasks.insert(task.id, None);
     }
 
     /// As [`put_task`](Self::put_task), for a change that other replicas need not know.
@@ -276,77 +290,40 @@ impl WorkingSet {
         actor.named(self.key.as_deref())
     }
 
-    /// All named keys.
-    pub fn api_keys(&self) -> Result<&BTreeMap<String, ApiKey>, Halt> {
-        match &self.loaded.api_keys {
-            Some(keys) => Ok(keys),
-            None if self.loaded.locked_api_keys => Err(Halt::Locked),
-            None => Err(need(|keys| keys.api_keys = true)),
-        }
-    }
-
-    /// Adds a key whose name is free.
-    pub fn add_api_key(&mut self, key: ApiKey) {
-        self.dirty.api_keys.insert(key.name.clone());
-        self.loaded.api_keys.get_or_insert_default().insert(key.name.clone(), key);
-    }
-
-    pub fn remove_api_key(&mut self, name: &str) {
-        // A key that this batch added has no row.
-        if !self.dirty.api_keys.remove(name) {
-            self.dirty.removed_api_keys.insert(name.to_owned());
-        }
-        self.loaded.api_keys.get_or_insert_default().remove(name);
-    }
-
-    /// What is set for the queue; `None` if nothing is.
-    pub fn queue(&self, agent_slug: &str) -> Result<Option<&AgentQueue>, Halt> {
-        let queue = self.loaded.queues.get(agent_slug).map(Option::as_ref);
-        queue.ok_or_else(|| need(|keys| keys.places = true))
-    }
-
-    /// Why no lease of this queue may be made; `None` if one may.
-    pub fn closed(&self, agent_slug: &str) -> Result<Option<Closed>, Halt> {
-        if let Some(closed) = self.queue(ALL_QUEUES)?.and_then(|all| all.closed(0)) {
-            return Ok(Some(closed));
-        }
-        let Some(queue) = self.queue(agent_slug)? else { return Ok(None) };
-        if self.loaded.locked_queues.contains(agent_slug) {
-            return Err(Halt::Locked);
-        }
-        // They were counted if there is a limit.
-        Ok(queue.closed(self.loaded.active_leases.get(agent_slug).copied().unwrap_or_default()))
-    }
-
-    /// Writes a queue with the next revision, which [`ALL_QUEUES`] gets too. A queue for which nothing is set loses its row.
-    pub fn put_queue(&mut self, mut queue: AgentQueue) -> AgentQueue {
-        let mut all = self.loaded.queues.get(ALL_QUEUES).cloned().flatten().unwrap_or_default();
-        queue.revision = all.revision + 1;
-        all.revision = queue.revision;
-        self.dirty.queues.extend([queue.agent_slug.clone(), ALL_QUEUES.to_owned()]);
-        if queue.agent_slug == ALL_QUEUES {
-            self.loaded.queues.insert(ALL_QUEUES.to_owned(), Some(queue.clone()));
-            return queue;
-        }
-        self.loaded.queues.insert(ALL_QUEUES.to_owned(), Some(all));
-        let after = Some(queue.clone()).filter(|queue| !queue.is_unrestricted());
-        let had_row = self.loaded.queues.get(&queue.agent_slug).is_some_and(Option::is_some);
-        self.loaded.queue_rows += i64::from(after.is_some()) - i64::from(had_row);
-        self.loaded.queues.insert(queue.agent_slug.clone(), after);
-        queue
-    }
-
     /// Adds an audit entry, which commits with the change that it describes.
     pub fn audit(&mut self, action: Action, entity_type: EntityType, entity_id: impl ToString, actor: &Actor, detail: impl Into<String>) {
+        self.audit_concerning(Concerns::default(), action, entity_type, entity_id, actor, detail);
+    }
+
+    /// As [`audit`](Self::audit), for an entry that concerns a task or a worker which its entity and its actor don't name.
+    pub fn audit_concerning(
+        &mut self,
+        concerns: Concerns<'_>,
+        action: Action,
+        entity_type: EntityType,
+        entity_id: impl ToString,
+        actor: &Actor,
+        detail: impl Into<String>,
+    ) {
+        let entity_id = entity_id.to_string();
+        let task = concerns.task.or_else(|| entity_id.parse().ok().filter(|_| entity_type == EntityType::Task));
+        let worker = match (concerns.worker, actor) {
+            (Some(worker), _) => Some(worker.to_owned()),
+            (None, _) if entity_type == EntityType::Worker => Some(entity_id.clone()),
+            (None, Actor::Worker(worker)) => Some(worker.clone()),
+            (None, _) => None,
+        };
         self.dirty.audit.push(AuditEntry {
             id: self.ids.next_id(),
             timestamp: self.ids.stamp(),
             action,
             entity_type,
-            entity_id: entity_id.to_string(),
+            entity_id,
             actor: self.actor(actor),
             detail: detail.into(),
             request_id: self.request_id.clone(),
+            task_id: task,
+            worker_id: worker,
         });
     }
 

@@ -1,0 +1,176 @@
+//! `audit`: lists the audit trail, and follows it.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use clap::Args;
+use clap::builder::PossibleValuesParser;
+use clap_complete::ArgValueCandidates;
+use serde_json::Value;
+use tokio::time::sleep;
+use uuid::Uuid;
+
+use super::connect::{Server, read};
+use super::records::{self, Limit, MAX_ROWS};
+use super::show::{Feed, Form, Shown};
+use super::trouble::Trouble;
+use super::{columns, complete, ids, when};
+use crate::CommandError;
+use bloom_api::answers::Audit;
+use bloom_client::Error;
+use bloom_core::Ms;
+use bloom_core::audit::Action;
+
+pub const EXAMPLES: &str = "Examples:
+  bloom-runtime audit --task 7c0d9e21
+  bloom-runtime audit --worker gpu-1 --action lease_expired --since 1d
+  bloom-runtime audit -f --actor admin";
+
+const PATH: &str = "api/runtime/audit";
+/// How often new entries are asked for.
+const EVERY: Duration = Duration::from_secs(1);
+/// An entry may commit after one with a later time, but not this much after it: a transaction never lasts so long.
+const OVERLAP_MS: Ms = 5_000;
+
+#[derive(Args, Debug)]
+pub struct AuditArgs {
+    /// Continue to print entries as they come, oldest first, until Ctrl-C
+    #[arg(short, long)]
+    follow: bool,
+    #[command(flatten)]
+    limit: Limit,
+    #[command(flatten)]
+    filters: AuditFilters,
+}
+
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Filters")]
+struct AuditFilters {
+    /// Only about this task and its leases; its id, or the beginning or the end of it
+    #[arg(long, value_name = "ID", add = ArgValueCandidates::new(complete::tasks))]
+    task: Option<String>,
+    /// Only about this worker, its leases, and what it did
+    #[arg(long, value_name = "NAME", add = ArgValueCandidates::new(complete::workers))]
+    worker: Option<String>,
+    /// Only by this actor: admin, api, router, reconciler, a worker's name, or key: and the name of a key
+    #[arg(long, value_name = "ACTOR")]
+    actor: Option<String>,
+    /// Only this action
+    #[arg(long, value_name = "ACTION", value_parser = PossibleValuesParser::new(Action::ALL.iter().map(|action| action.as_str())))]
+    action: Option<String>,
+    /// Only made after: how long ago (2h), a day (2026-02-25) or a time
+    #[arg(long, value_name = "WHEN", value_parser = when::past)]
+    since: Option<Ms>,
+    /// Only made before; as --since
+    #[arg(long, value_name = "WHEN", value_parser = when::past, conflicts_with = "follow")]
+    until: Option<Ms>,
+}
+
+impl AuditFilters {
+    fn query(&self) -> Vec<(&'static str, String)> {
+        let texts = [("task_id", &self.task), ("worker_id", &self.worker), ("actor", &self.actor), ("action", &self.action)];
+        let times = [("created_after", self.since), ("created_before", self.until)];
+        let texts = texts.into_iter().filter_map(|(name, text)| Some((name, text.clone()?)));
+        texts.chain(times.into_iter().filter_map(|(name, at)| Some((name, at?.to_string())))).collect()
+    }
+}
+
+pub async fn run(args: AuditArgs, server: &Server, shown: Shown) -> Result<(), CommandError> {
+    let AuditArgs { follow, limit, mut filters } = args;
+    if let Some(task) = &mut filters.task {
+        *task = ids::task(server, task).await?;
+    }
+    if !follow {
+        return records::pages(server, PATH, &filters.query(), limit, shown, &columns::AUDIT).await;
+    }
+    go_on(&filters, &limit, server, shown.form_or(Form::Table)).await
+}
+
+/// # Errors
+/// The server can't be reached for long, or the output can't be written.
+async fn go_on(filters: &AuditFilters, limit: &Limit, server: &Server, form: Form) -> Result<(), CommandError> {
+    let mut feed = Feed::new(form, &columns::AUDIT);
+    let mut seen = Seen::default();
+    let mut trouble = Trouble::new(true, false);
+    let mut is_first = true;
+    loop {
+        let most = if is_first { limit.rows() } else { MAX_ROWS as usize };
+        match new_entries(filters, &mut seen, server, most).await {
+            Ok(rows) => {
+                trouble.is_over();
+                is_first = false;
+                let rows = seen.unseen(rows)?;
+                if !rows.is_empty() {
+                    feed.print(&rows)?;
+                }
+                sleep(EVERY).await;
+            }
+            Err(error) => trouble.pause(error).await?,
+        }
+    }
+}
+
+async fn new_entries(filters: &AuditFilters, seen: &mut Seen, server: &Server, most: usize) -> Result<Vec<Value>, Error> {
+    let since = seen.newest.map(|at| at.saturating_sub(OVERLAP_MS)).max(filters.since);
+    let mut query = filters.query();
+    query.retain(|(name, _)| *name != "created_after");
+    query.extend(since.map(|at| ("created_after", at.max(0).to_string())));
+    let (rows, more) = server.list(PATH, &query, most).await?;
+    seen.is_cut = more && seen.newest.is_none();
+    Ok(rows)
+}
+
+/// The entries that were printed and may be listed again.
+#[derive(Default)]
+struct Seen {
+    newest: Option<Ms>,
+    entries: HashMap<Uuid, Ms>,
+    /// Older entries than this one were left out at the start, and stay out.
+    first: Uuid,
+    /// The first list did not contain all entries.
+    is_cut: bool,
+}
+
+impl Seen {
+    /// Those of these entries that were not printed yet, oldest first.
+    fn unseen(&mut self, rows: Vec<Value>) -> Result<Vec<Value>, CommandError> {
+        let mut news = Vec::new();
+        for row in rows.into_iter().rev() {
+            let entry: Audit = read(&row)?;
+            if std::mem::take(&mut self.is_cut) {
+                self.first = entry.id;
+            }
+            self.newest = self.newest.max(Some(entry.timestamp));
+            if entry.id >= self.first && self.entries.insert(entry.id, entry.timestamp).is_none() {
+                news.push(row);
+            }
+        }
+        let kept = self.newest.unwrap_or_default() - 2 * OVERLAP_MS;
+        self.entries.retain(|_, at| *at >= kept);
+        Ok(news)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn entry(n: u128, at: Ms) -> Value {
+        json!({
+            "id": Uuid::from_u128(n), "timestamp": at, "action": "task_created", "entity_type": "llm_task", "entity_id": "x",
+            "actor": "api", "detail": "", "request_id": null, "task_id": null, "worker_id": null,
+        })
+    }
+
+    #[test]
+    fn each_entry_is_printed_once_and_a_late_one_too() {
+        let mut seen = Seen { is_cut: true, ..Seen::default() };
+        assert_eq!(seen.unseen(vec![entry(9, 9_000), entry(8, 8_000)]).unwrap(), [entry(8, 8_000), entry(9, 9_000)]);
+        assert_eq!(seen.unseen(vec![entry(9, 9_000), entry(8, 8_000), entry(5, 5_000)]).unwrap(), [] as [Value; 0], "5 was left out");
+        let late = vec![entry(12, 12_000), entry(10, 8_500), entry(9, 9_000)];
+        assert_eq!(seen.unseen(late).unwrap(), [entry(10, 8_500), entry(12, 12_000)]);
+        seen.unseen(vec![entry(40, 40_000)]).unwrap();
+        assert_eq!(seen.entries.len(), 1, "old entries are forgotten");
+    }
+}

@@ -1,0 +1,55 @@
+//! What a person can do about a task that waits or did not succeed.
+
+use bloom_api::tasks::Task;
+use bloom_api::words::Word;
+use bloom_core::task::{Reason, Status, WaitingReason};
+
+/// Advice for this task; the empty text if there is nothing to do.
+pub fn advice(task: &Task, id: &str) -> String {
+    match (&task.status, &task.waiting, &task.failure) {
+        (Word::Known(Status::Queued), Some(waiting), _) => match waiting.reason {
+            Word::Known(WaitingReason::NoWorker) => {
+                format!("start an agent that serves '{}', or bring one back: bloom-runtime worker list", task.agent_slug)
+            }
+            Word::Known(WaitingReason::NoCapacity) => {
+                format!("wait for a free slot, add workers, or let it go first: bloom-runtime task edit {id} --priority 9")
+            }
+            Word::Known(WaitingReason::Cordoned) => "put a worker back into service: bloom-runtime worker uncordon NAME".into(),
+            Word::Known(WaitingReason::NotBefore) => format!("to run it at once: bloom-runtime task edit {id} --not-before now"),
+            Word::Known(WaitingReason::DependsOn) => "see its dependencies below; it is cancelled if one of them does not complete".into(),
+            Word::Known(WaitingReason::ExclusiveKey) => {
+                format!("wait for the task that holds the key '{}'", task.exclusive_key.as_deref().unwrap_or_default())
+            }
+            Word::Known(WaitingReason::SessionWorker) => {
+                format!("see the tasks before it: bloom-runtime task list --context {}", task.context_id)
+            }
+            Word::Known(WaitingReason::SessionOrder) => {
+                format!("wait for the task before it: bloom-runtime task list --context {}", task.context_id)
+            }
+            Word::Known(WaitingReason::Paused) => format!(
+                "when the queue may go on: bloom-runtime queue resume, or for this agent only: bloom-runtime queue resume --agent {}",
+                task.agent_slug
+            ),
+            Word::Known(WaitingReason::Limit) => {
+                format!("wait for a lease to end, or raise the limit: bloom-runtime queue limit --agent {} N", task.agent_slug)
+            }
+            Word::Other(_) => String::new(),
+        },
+        (Word::Known(Status::Failed | Status::Dead | Status::Cancelled), _, failure) => {
+            let again = format!("bloom-runtime task retry {id}");
+            match failure.as_ref().map(|failure| &failure.reason) {
+                Some(Word::Known(Reason::Timeout)) => format!("submit it again with a longer --timeout, or: {again}"),
+                Some(Word::Known(Reason::BudgetExceeded)) => format!("submit it again with a higher --budget, or: {again}"),
+                Some(Word::Known(Reason::RateLimited | Reason::Overloaded)) => format!("when the provider has room again: {again}"),
+                Some(Word::Known(Reason::Auth)) => format!("check the credentials of the agent on the worker, then: {again}"),
+                Some(Word::Known(Reason::SpawnFailed)) => format!("check the agent's profile and its program on the worker, then: {again}"),
+                Some(Word::Known(Reason::WorkerLost)) => format!("check the worker and its connection, then: {again}"),
+                Some(Word::Known(Reason::DependencyFailed)) => format!("see its dependencies below; retry them first, then: {again}"),
+                _ => format!("see what its runs did: bloom-runtime task logs {id}; to queue it again: {again}"),
+            }
+        }
+        (Word::Known(Status::Leased | Status::Running), ..) => format!("follow it: bloom-runtime task logs -f {id}"),
+        (Word::Known(Status::Completed), ..) => format!("see its answer: bloom-runtime task result {id}"),
+        _ => String::new(),
+    }
+}

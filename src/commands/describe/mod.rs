@@ -1,0 +1,136 @@
+//! `task describe` and `worker describe`: all that there is to know about one object, for people. With -o json, the answers of the server
+//! from which it is made.
+
+mod advice;
+mod task;
+mod worker;
+
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
+
+use super::connect::{Server, failed, read};
+use super::show::{self, Form, Kind};
+use super::table::Column;
+use super::{columns, term};
+use crate::CommandError;
+use bloom_api::answers::{Audit, Lease};
+use bloom_api::words::Word;
+use bloom_core::Ms;
+use bloom_core::audit::Action;
+use bloom_core::task::LeaseStatus;
+
+pub use task::task;
+pub use worker::worker;
+
+/// How many leases, audit entries and events are shown.
+const LEASES: usize = 50;
+const ENTRIES: usize = 100;
+const EVENTS: usize = 10;
+
+/// The rows of a list, as the server sent them.
+async fn list(server: &Server, path: &str, query: &[(&str, String)], limit: usize) -> Result<Vec<Value>, CommandError> {
+    let (rows, _) = server.list(path, query, limit).await.map_err(failed)?;
+    Ok(rows)
+}
+
+fn all<T: DeserializeOwned>(rows: &[Value]) -> Result<Vec<T>, CommandError> {
+    rows.iter().map(read).collect()
+}
+
+/// Lines of a name and a value. Empty values are left out.
+fn facts(facts: &[(&str, String)]) -> Result<(), CommandError> {
+    let width = facts.iter().map(|(name, _)| name.len()).max().unwrap_or_default() + 2;
+    let given = facts.iter().filter(|(_, value)| !value.is_empty());
+    term::print(&given.map(|(name, value)| format!("{:width$}{}\n", format!("{name}:"), term::line(value))).collect::<String>())
+}
+
+/// A table under a title; `none` if it has no rows.
+fn section<T>(title: &str, form: Form, kind: &'static Kind<T>, rows: &[T]) -> Result<(), CommandError> {
+    let empty = if rows.is_empty() { " none" } else { "" };
+    term::print(&format!("\n{title}:{empty}\n"))?;
+    if rows.is_empty() { Ok(()) } else { show::table(form, kind, rows) }
+}
+
+/// Prints the parts as one JSON or YAML document.
+fn document(form: Form, parts: Vec<(&str, Value)>) -> Result<(), CommandError> {
+    show::as_it_came(form, &parts.into_iter().map(|(name, part)| (name.to_owned(), part)).collect::<Map<_, _>>())
+}
+
+/// A lease and how it ended.
+struct Attempt {
+    lease: Lease<'static>,
+    end: String,
+}
+
+/// The leases, with what the audit trail (oldest first) says of their ends.
+fn attempts(leases: Vec<Lease<'static>>, trail: &[Audit<'static>]) -> Vec<Attempt> {
+    let end = |lease: &Lease| {
+        let Some(ended_at) = lease.ended_at else { return String::new() };
+        let is_end = |entry: &&Audit| {
+            entry.task_id == Some(lease.task_id)
+                && entry.timestamp >= ended_at
+                && !matches!(entry.action, Word::Known(Action::TaskCreated | Action::TaskLeased | Action::TaskDispatched))
+        };
+        trail.iter().find(is_end).map(|entry| format!("{} {}", entry.action, entry.detail).trim_end().to_owned()).unwrap_or_default()
+    };
+    leases.into_iter().map(|lease| Attempt { end: end(&lease), lease }).collect()
+}
+
+fn lasted(attempt: &Attempt, now: Ms) -> String {
+    columns::age(attempt.lease.started_at, attempt.lease.ended_at.unwrap_or(now))
+}
+
+/// The last heartbeat, counted from the start of the lease.
+fn renewed(attempt: &Attempt, _: Ms) -> String {
+    let Lease { started_at, last_heartbeat, .. } = attempt.lease;
+    if last_heartbeat > started_at { format!("after {}", columns::age(started_at, last_heartbeat)) } else { "never".into() }
+}
+
+fn tokens(attempt: &Attempt, _: Ms) -> String {
+    attempt.lease.usage.map(|usage| format!("{}+{}", usage.input_tokens, usage.output_tokens)).unwrap_or_default()
+}
+
+fn cost(attempt: &Attempt, _: Ms) -> String {
+    attempt.lease.usage.map(|usage| columns::dollars(usage.cost_usd)).unwrap_or_default()
+}
+
+fn state(attempt: &Attempt, now: Ms) -> String {
+    match attempt.lease.status {
+        Word::Known(LeaseStatus::Active) if attempt.lease.expires_at <= now => "active, expires now".into(),
+        Word::Known(LeaseStatus::Active) => format!("active, expires in {}", columns::age(now, attempt.lease.expires_at)),
+        ref status => status.to_string(),
+    }
+}
+
+static OF_TASK: Kind<Attempt> = Kind {
+    columns: &[
+        Column::new("STARTED", |attempt, now| format!("{} ago", columns::age(attempt.lease.started_at, now))),
+        Column::new("WORKER", |attempt, _| attempt.lease.worker_id.to_string()),
+        Column::new("LASTED", lasted),
+        Column::new("RENEWED", renewed),
+        Column::new("LEASE", state),
+        Column::new("END", |attempt, _| attempt.end.clone()),
+        Column::new("TOKENS", tokens),
+        Column::new("COST", cost),
+        Column::wide("MODEL", |attempt, _| attempt.lease.model.as_deref().unwrap_or_default().to_owned()),
+        Column::wide("ID", |attempt, _| attempt.lease.id.to_string()),
+    ],
+    name: |attempt| attempt.lease.id.to_string(),
+};
+
+static OF_WORKER: Kind<Attempt> = Kind {
+    columns: &[
+        Column::new("STARTED", |attempt, now| format!("{} ago", columns::age(attempt.lease.started_at, now))),
+        Column::short("TASK", |attempt, _| super::ids::short(&attempt.lease.task_id), |attempt, _| attempt.lease.task_id.to_string()),
+        Column::new("CONTEXT", |attempt, _| term::short(&attempt.lease.context_id, 20)),
+        Column::new("LASTED", lasted),
+        Column::new("RENEWED", renewed),
+        Column::new("LEASE", state),
+        Column::new("END", |attempt, _| attempt.end.clone()),
+        Column::new("TOKENS", tokens),
+        Column::new("COST", cost),
+        Column::wide("MODEL", |attempt, _| attempt.lease.model.as_deref().unwrap_or_default().to_owned()),
+        Column::wide("ID", |attempt, _| attempt.lease.id.to_string()),
+    ],
+    name: |attempt| attempt.lease.id.to_string(),
+};

@@ -1,0 +1,137 @@
+//! `task describe`.
+
+use serde_json::{Value, json};
+
+use super::super::connect::{Server, read, with_query};
+use super::super::show::{Form, Kind, Shown};
+use super::super::table::Column;
+use super::super::task::path;
+use super::super::when::time_text;
+use super::super::{columns, ids, term, when};
+use super::advice::advice;
+use super::{ENTRIES, EVENTS, LEASES, OF_TASK, all, attempts, document, facts, list, section};
+use crate::CommandError;
+use bloom_api::answers::{Audit, Event, Lease};
+use bloom_api::tasks::Task;
+use bloom_core::Ms;
+
+const TEXT: usize = 100;
+
+/// # Errors
+/// The task does not exist, or a call failed.
+pub async fn task(named: &str, server: &Server, shown: Shown) -> Result<(), CommandError> {
+    let id = ids::task(server, named).await?;
+    let answer = server.get(&path(&id, "")).await.map_err(|failure| failure.about(named))?;
+    let task: Task = read(&answer)?;
+    let of_task = [("task_id", id.clone())];
+    let mut leases = list(server, "api/runtime/leases", &of_task, LEASES).await?;
+    leases.reverse();
+    let mut trail = list(server, "api/runtime/audit", &of_task, ENTRIES).await?;
+    trail.reverse();
+    let events = with_query(&path(&id, "/events"), &[("last", EVENTS.to_string())]);
+    let (events, _) = server.page(&events).await.map_err(super::super::connect::failed)?;
+    let mut dependencies = Vec::new();
+    for on in task.depends_on.iter() {
+        // A task that was removed does not exist any more, which is worth knowing too.
+        let found = list(server, "api/runtime/llm-tasks", &[("id", on.simple().to_string())], 1).await?;
+        dependencies.extend(found.into_iter().next().or_else(|| Some(json!({ "id": on, "status": "removed" }))));
+    }
+    match shown.form_or(Form::Table) {
+        Form::Name => term::print(&format!("{id}\n")),
+        form if form.is_data() => document(
+            form,
+            vec![
+                ("task", answer),
+                ("leases", Value::Array(leases)),
+                ("dependencies", Value::Array(dependencies)),
+                ("events", Value::Array(events)),
+                ("audit", Value::Array(trail)),
+            ],
+        ),
+        form => {
+            facts(&of(&task, &id))?;
+            let trail: Vec<Audit> = all(&trail)?;
+            let leases: Vec<Lease> = all(&leases)?;
+            section("Attempts", form, &OF_TASK, &attempts(leases, &trail))?;
+            if !dependencies.is_empty() {
+                section("Depends on", form, &DEPENDENCIES, &dependencies)?;
+            }
+            section("Last events", form, &EVENT, &all::<Event>(&events)?)?;
+            let created_at = task.created_at;
+            let steps: Vec<Step> = trail.into_iter().map(|entry| Step { entry, created_at }).collect();
+            section("History", form, &STEPS, &steps)
+        }
+    }
+}
+
+fn of(task: &Task, id: &str) -> Vec<(&'static str, String)> {
+    let now = when::now();
+    let waiting = task.waiting.as_ref().map(|waiting| format!("{}: {}", waiting.reason, waiting.message));
+    let failure = task.failure.as_ref().map(|failure| {
+        let message = term::short(&failure.message, TEXT);
+        format!("{}: {message} ({} ago)", failure.reason, columns::age(failure.at, now))
+    });
+    let usage = task.usage.map(|usage| {
+        format!("{} input and {} output tokens, {}", usage.input_tokens, usage.output_tokens, columns::dollars(usage.cost_usd))
+    });
+    let labels = task.labels.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(", ");
+    let given_back = if task.infra_retries > 0 { format!(", {} given back", task.infra_retries) } else { String::new() };
+    let budget = if task.policy.budget > 0.0 { format!(", at most {}", columns::dollars(task.policy.budget)) } else { String::new() };
+    let optional = |text: &Option<std::borrow::Cow<'_, str>>| text.as_deref().unwrap_or_default().to_owned();
+    vec![
+        ("Task", id.to_owned()),
+        ("Status", columns::status_of_task(task, now)),
+        ("Waits for", waiting.unwrap_or_default()),
+        ("Failure", failure.unwrap_or_default()),
+        ("What to do", advice(task, &id.chars().skip(id.len().saturating_sub(8)).collect::<String>())),
+        ("Agent", task.agent_slug.to_string()),
+        ("Context", format!("{} (session: {})", task.context_id, task.session)),
+        ("Worker", optional(&task.worker_id)),
+        ("Prompt", term::short(&task.prompt, TEXT)),
+        ("Priority", task.priority.to_string()),
+        ("Not before", task.not_before.map(time_text).unwrap_or_default()),
+        ("Labels", labels),
+        ("Model", optional(&task.model)),
+        ("Exclusive key", optional(&task.exclusive_key)),
+        ("Limits", format!("{} s for a run{budget}", task.policy.timeout_sec)),
+        ("Attempts used", format!("{} of {}{given_back}", task.attempts, task.max_attempts)),
+        ("Usage", usage.unwrap_or_default()),
+        ("Created", format!("{} ({} ago)", time_text(task.created_at), columns::age(task.created_at, now))),
+        ("Changed", format!("{} ago", columns::age(task.updated_at, now))),
+    ]
+}
+
+static DEPENDENCIES: Kind<Value> = Kind {
+    columns: &[
+        Column::new("ID", |task, _| columns::text(&task["id"])),
+        Column::new("STATUS", |task, _| columns::text(&task["status"])),
+        Column::new("PROMPT", |task, _| term::short(task["prompt"].as_str().unwrap_or_default(), 40)),
+    ],
+    name: |task| columns::text(&task["id"]),
+};
+
+static EVENT: Kind<Event<'static>> = Kind {
+    columns: &[
+        Column::new("AGE", |event, now| columns::age(event.at, now)),
+        Column::new("KIND", |event, _| event.kind.to_string()),
+        Column::new("DATA", |event, _| term::short(event.data.get(), TEXT)),
+    ],
+    name: |event| event.number.to_string(),
+};
+
+/// An entry of the audit trail, with the time since the creation of the task.
+struct Step {
+    entry: Audit<'static>,
+    created_at: Ms,
+}
+
+static STEPS: Kind<Step> = Kind {
+    columns: &[
+        Column::short("AFTER", |step, _| columns::age(step.created_at, step.entry.timestamp), |step, _| time_text(step.entry.timestamp)),
+        Column::new("ACTION", |step, _| step.entry.action.to_string()),
+        Column::new("ACTOR", |step, _| step.entry.actor.to_string()),
+        Column::new("DETAIL", |step, _| term::short(&step.entry.detail, TEXT)),
+        Column::wide("REQUEST", |step, _| step.entry.request_id.as_deref().unwrap_or_default().to_owned()),
+    ],
+    name: |step| step.entry.id.to_string(),
+};

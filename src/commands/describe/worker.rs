@@ -1,0 +1,71 @@
+//! `worker describe`.
+
+use serde_json::Value;
+
+use super::super::connect::{Server, read};
+use super::super::show::{Form, Shown};
+use super::super::when::time_text;
+use super::super::{columns, term, when};
+use super::{ENTRIES, LEASES, OF_WORKER, all, attempts, document, facts, list, section};
+use crate::CommandError;
+use bloom_api::answers::{Audit, Lease, Worker, WorkerWithLeases};
+use bloom_api::tasks::Task;
+use bloom_client::part;
+use bloom_core::worker::WorkerStatus;
+
+/// # Errors
+/// The worker does not exist, or a call failed.
+pub async fn worker(name: &str, server: &Server, shown: Shown) -> Result<(), CommandError> {
+    let answer = server.get(&format!("api/runtime/workers/{}", part(name))).await.map_err(|failure| failure.about(name))?;
+    let WorkerWithLeases { worker, leases: held } = read(&answer)?;
+    let of_worker = [("worker_id", name.to_owned())];
+    let leases = list(server, "api/runtime/leases", &of_worker, LEASES).await?;
+    let mut trail = list(server, "api/runtime/audit", &of_worker, ENTRIES).await?;
+    trail.reverse();
+    let mut running = Vec::new();
+    for lease in &held {
+        // A run that ends meanwhile, with a task that is removed at once, is left out.
+        running.extend(list(server, "api/runtime/llm-tasks", &[("id", lease.task_id.simple().to_string())], 1).await?);
+    }
+    match shown.form_or(Form::Table) {
+        Form::Name => term::print(&format!("{}\n", term::line(name))),
+        form if form.is_data() => document(
+            form,
+            vec![("worker", answer), ("tasks", Value::Array(running)), ("leases", Value::Array(leases)), ("audit", Value::Array(trail))],
+        ),
+        form => {
+            facts(&of(&worker))?;
+            section("Runs now", form, &columns::TASKS, &all::<Task>(&running)?)?;
+            let entries: Vec<Audit> = all(&trail)?;
+            section("Last leases", form, &OF_WORKER, &attempts(all::<Lease>(&leases)?, &entries))?;
+            section("History", form, &columns::AUDIT, &entries)
+        }
+    }
+}
+
+fn of(worker: &Worker) -> Vec<(&'static str, String)> {
+    let now = when::now();
+    let capabilities = &worker.capabilities;
+    let advice = match (worker.draining || worker.cordoned, worker.status == WorkerStatus::Online) {
+        (true, _) => format!("it gets no new tasks; put it back into service: bloom-runtime worker uncordon {}", worker.id),
+        (false, false) => "it gets no tasks: see the log of its agent, and whether the agent reaches this server".into(),
+        (false, true) => String::new(),
+    };
+    let seen = format!("{} ({} ago)", time_text(worker.last_heartbeat), columns::age(worker.last_heartbeat, now));
+    vec![
+        ("Worker", worker.id.to_string()),
+        ("Status", columns::status_of_worker(worker, now)),
+        ("What to do", advice),
+        ("Slots", format!("{} of {} in use", worker.active_leases, capabilities.max_concurrency)),
+        ("Agents", capabilities.agents.as_ref().map_or_else(|| "all".to_owned(), |agents| agents.join(", "))),
+        ("Labels", capabilities.labels.join(", ")),
+        ("Claude CLI", if capabilities.claude_cli { "yes" } else { "no" }.to_owned()),
+        ("Last seen", seen),
+        ("Dispatch", worker.dispatch.to_string()),
+        ("URL", worker.url.to_string()),
+        ("Version", worker.agent_version.to_string()),
+        ("OS", worker.os_info.to_string()),
+        ("Addresses", worker.ip_addrs.join(", ")),
+        ("Registered", format!("{} ({} ago)", time_text(worker.registered_at), columns::age(worker.registered_at, now))),
+    ]
+}

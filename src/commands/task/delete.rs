@@ -1,0 +1,40 @@
+//! `task delete`: removes finished tasks.
+
+use clap::Args;
+use clap_complete::ArgValueCandidates;
+
+use super::super::connect::Server;
+use super::super::{complete, ids, term};
+use super::bulk::{confirm, tasks};
+use super::path;
+use crate::CommandError;
+
+#[derive(Args, Debug)]
+pub struct DeleteArgs {
+    /// Ids of finished tasks
+    #[arg(required = true, value_name = "ID", add = ArgValueCandidates::new(complete::tasks))]
+    ids: Vec<String>,
+    /// Do not ask
+    #[arg(short, long)]
+    yes: bool,
+}
+
+/// # Errors
+/// A task could not be deleted; the others are.
+pub async fn run(args: DeleteArgs, server: &Server) -> Result<(), CommandError> {
+    let ids = ids::tasks(server, &args.ids).await?;
+    if !args.yes && !confirm("delete", &tasks(ids.len() as i64))? {
+        term::note("Nothing was changed.");
+        return Ok(());
+    }
+    let mut failures = Vec::new();
+    for id in &ids {
+        match server.delete(&path(id, "")).await {
+            Ok(_) => term::note(&format!("task {id} is deleted")),
+            Err(failure) => failures.push(failure.about(id)),
+        }
+    }
+    let Some(worst) = failures.iter().map(|failure| failure.status).max() else { return Ok(()) };
+    let message = failures.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n");
+    Err(CommandError { message, status: worst })
+}

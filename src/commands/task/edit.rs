@@ -1,0 +1,102 @@
+//! `task edit`: changes a queued task.
+
+use std::collections::BTreeMap;
+
+use clap::Args;
+use clap_complete::ArgValueCandidates;
+
+use super::super::connect::Server;
+use super::super::show::{self, Form, Shown};
+use super::super::{columns, complete, ids, when};
+use super::filters::label;
+use super::path;
+use crate::CommandError;
+use bloom_api::edit::EditTask;
+use bloom_core::Ms;
+
+#[derive(Args, Debug)]
+pub struct EditArgs {
+    /// The task's id
+    #[arg(value_name = "ID", add = ArgValueCandidates::new(complete::tasks))]
+    id: String,
+    /// Its new priority, 0 to 9; 9 is the most urgent
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=9))]
+    priority: Option<u8>,
+    /// Do not run it before this time: +10m from now, 2026-02-25T10:00:00Z, milliseconds since the epoch; or now: run it at once
+    #[arg(long, value_name = "WHEN", value_parser = start)]
+    not_before: Option<Start>,
+    /// Add or change a label; may be repeated
+    #[arg(long = "label", value_name = "NAME=VALUE", value_parser = label, add = ArgValueCandidates::new(complete::labels))]
+    labels: Vec<(String, String)>,
+    /// Remove a label; may be repeated
+    #[arg(long = "remove-label", value_name = "NAME")]
+    removed_labels: Vec<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Start {
+    Now,
+    At(Ms),
+}
+
+/// # Errors
+/// The text is no time; the error says what is expected.
+fn start(text: &str) -> Result<Start, String> {
+    if text == "now" { Ok(Start::Now) } else { when::future(text).map(Start::At).map_err(|wrong| format!("{wrong}, or now")) }
+}
+
+impl EditArgs {
+    fn body(&self) -> Result<EditTask, CommandError> {
+        let mut labels: BTreeMap<String, Option<String>> = BTreeMap::new();
+        let removed = self.removed_labels.iter().map(|name| (name.clone(), None));
+        for (name, value) in self.labels.iter().map(|(name, value)| (name.clone(), Some(value.clone()))).chain(removed) {
+            if labels.insert(name.clone(), value).is_some() {
+                return Err(CommandError::usage(format!("the label {name} is named twice")));
+            }
+        }
+        let edit = EditTask {
+            priority: self.priority.map(i64::from),
+            not_before: self.not_before.map(|start| if let Start::At(at) = start { Some(at) } else { None }),
+            labels,
+        };
+        if edit == EditTask::default() {
+            return Err(CommandError::usage("nothing to edit: give at least one of --priority, --not-before, --label, --remove-label"));
+        }
+        Ok(edit)
+    }
+}
+
+pub async fn run(args: EditArgs, server: &Server, shown: Shown) -> Result<(), CommandError> {
+    let body = args.body()?;
+    let id = ids::task(server, &args.id).await?;
+    let task = server.patch(&path(&id, ""), &body).await.map_err(|failure| failure.about(&args.id))?;
+    show::one(shown.form_or(Form::Table), &columns::TASKS, &task)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+    use serde_json::json;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        edit: EditArgs,
+    }
+
+    #[test]
+    fn flags_become_an_edit() {
+        let body = |flags: &[&str]| {
+            let line = Line::try_parse_from([&["x", "id"], flags].concat()).map_err(|error| error.to_string())?;
+            line.edit.body().map(|body| serde_json::to_value(body).unwrap()).map_err(|failure| failure.to_string())
+        };
+        let flags = ["--priority", "9", "--not-before", "now", "--label", "a=b=c", "--remove-label", "d"];
+        assert_eq!(body(&flags), Ok(json!({ "priority": 9, "not_before": null, "labels": { "a": "b=c", "d": null } })));
+        assert_eq!(body(&["--not-before", "1772013600000"]), Ok(json!({ "not_before": 1_772_013_600_000_i64 })));
+        assert!(body(&[]).unwrap_err().contains("--remove-label"));
+        assert!(body(&["--label", "a=b", "--remove-label", "a"]).unwrap_err().contains("named twice"));
+        assert!(body(&["--not-before", "soon"]).unwrap_err().contains("or now"));
+        assert!(body(&["--priority", "10"]).is_err());
+    }
+}

@@ -1,0 +1,42 @@
+//! Removes a finished task on request. Retention removes tasks by their age, see `Maintenance` in the crate `bloom-database`.
+
+use super::super::audit::{Action, Actor, EntityType};
+use super::super::ids::TaskId;
+use super::super::keys::Keys;
+use super::super::operation::Operation;
+use super::super::rejection::Rejection;
+use super::super::wakeup::Subject;
+use super::super::working_set::{Halt, WorkingSet, need};
+
+/// Removes a finished task with its leases, results and events. Its usage and its audit entries stay. Tasks that still wait for it are
+/// cancelled.
+#[derive(Clone, Debug)]
+pub struct Delete {
+    pub task: TaskId,
+}
+
+impl Operation for Delete {
+    type Reply = ();
+
+    fn add_keys(&self, keys: &mut Keys) {
+        keys.tasks.insert(self.task);
+    }
+
+    fn decide(&self, set: &mut WorkingSet) -> Result<(), Halt> {
+        let id = self.task;
+        let task = set.task(id)?;
+        if !task.status.is_final() {
+            return Err(Rejection::CannotDelete(task.status).into());
+        }
+        // What this batch writes for the task must be in the database before it can be removed from there.
+        if set.dirty.tasks.contains(&id) {
+            return Err(need(|keys| keys.tasks.insert(id)));
+        }
+        let task = task.clone();
+        set.audit(Action::TaskDeleted, EntityType::Task, id, &Actor::Admin, format!("was {}", task.status));
+        set.remove_task(&task);
+        // It has finished, but tasks that also wait for others look at it again. They find that it is gone.
+        set.wake(Subject::Dependents(id));
+        Ok(())
+    }
+}

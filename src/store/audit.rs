@@ -1,0 +1,86 @@
+//! The audit trail, newest first, in pages.
+
+use uuid::Uuid;
+
+use super::args::Args;
+use super::conditions::Conditions;
+use super::dialect::Sql;
+use super::error::Error;
+use super::lists::id_range;
+use super::page::Page;
+use super::table::ReadRow;
+use super::{Store, all, records};
+use bloom_core::Ms;
+use bloom_core::audit::{Action, AuditEntry};
+use bloom_core::ids::TaskId;
+
+/// All conditions that are set must hold.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct AuditFilter {
+    /// Entries of the task and of its leases.
+    pub task_id: Option<TaskId>,
+    /// Entries of the worker, of its leases, and of what it did.
+    pub worker_id: Option<String>,
+    pub actor: Option<String>,
+    pub action: Option<Action>,
+    /// Only entries that were made after this time.
+    pub created_after: Option<Ms>,
+    /// Only entries that were made before this time.
+    pub created_before: Option<Ms>,
+}
+
+/// The condition of the index `audit_action`, which leaves out the frequent actions.
+const RARE_ACTIONS: &str = "action NOT IN ('task_created', 'task_leased', 'task_completed')";
+/// The condition of the index `audit_actor`, which leaves out the frequent actors.
+const RARE_ACTORS: &str = "actor NOT IN ('api', 'router', 'reconciler')";
+
+impl Store {
+    /// The audit trail, newest first.
+    pub async fn audit(&self, filter: &AuditFilter, page: &Page) -> Result<Vec<AuditEntry>, Error> {
+        let (sql, args) = filter.statement(page);
+        all(&self.pool().fetch(&sql, args).await?, ReadRow::read)
+    }
+}
+
+impl AuditFilter {
+    /// The query follows the index of the filter that leaves the fewest rows, and checks the other filters row by row. Its text consists
+    /// of fixed parts; the values are parameters.
+    fn statement(&self, page: &Page) -> (Sql, Args<'_>) {
+        let action = self.action.map(Action::as_str);
+        let actor = self.actor.as_deref();
+        let is_rare_action = action.is_some_and(|action| !matches!(action, "task_created" | "task_leased" | "task_completed"));
+        let is_rare_actor = actor.is_some_and(|actor| !matches!(actor, "api" | "router" | "reconciler"));
+        let index = match (self.task_id, &self.worker_id) {
+            (Some(_), _) => Some("audit_task"),
+            (None, Some(_)) => Some("audit_worker"),
+            _ if is_rare_action => Some("audit_action"),
+            _ if is_rare_actor => Some("audit_actor"),
+            _ => None,
+        };
+        let mut build = Conditions::default();
+        if let Some(task) = self.task_id {
+            build.add("task_id = ", |args| args.uuid(task));
+        }
+        build.equal("worker_id = ", self.worker_id.as_deref());
+        build.equal("action = ", action);
+        build.equal("actor = ", actor);
+        if index == Some("audit_action") {
+            build.fixed(RARE_ACTIONS);
+        }
+        if index == Some("audit_actor") {
+            build.fixed(RARE_ACTORS);
+        }
+        let (first, end): (Option<Uuid>, Uuid) = id_range(self.created_after, self.created_before, page.before);
+        build.add("id < ", |args| args.uuid(end));
+        if let Some(first) = first {
+            build.add("id >= ", |args| args.uuid(first));
+        }
+        let (text, args) = build.into_parts();
+        let limit = args.len() + 1;
+        let sql = Sql::new(|d| {
+            let hint = index.map_or_else(String::new, |index| d.by_index(index));
+            format!("SELECT {} FROM audit {hint} WHERE true{text} ORDER BY id DESC LIMIT ${limit}", records::AUDIT.names(""))
+        });
+        (sql, args.int(page.limit))
+    }
+}

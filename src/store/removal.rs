@@ -1,0 +1,31 @@
+//! Removes tasks with all rows that belong to them, on request or because of their age.
+
+use super::cells::Type;
+use super::dialect::{Statement, statement};
+use super::usage::IS_RUN;
+
+statement!(
+    KEEP_USAGE,
+    |d| "INSERT INTO usage_daily (day, agent_slug, model, context_id, runs, input_tokens, output_tokens, cost_usd) \
+    SELECT ended_at / 86400000, agent_slug, coalesce(model, ''), context_id, count(*), {}, {}, sum(coalesce(cost_usd, 0.0)) \
+    FROM leases WHERE task_id {} AND {IS_RUN} GROUP BY ended_at / 86400000, agent_slug, coalesce(model, ''), context_id \
+    ON CONFLICT (day, agent_slug, model, context_id) DO UPDATE SET runs = {}, input_tokens = {}, output_tokens = {}, \
+        cost_usd = usage_daily.cost_usd + excluded.cost_usd",
+    d.sum("coalesce(input_tokens, 0)"),
+    d.sum("coalesce(output_tokens, 0)"),
+    d.any(Type::Uuid, 1),
+    d.plus("usage_daily.runs", "excluded.runs"),
+    d.plus("usage_daily.input_tokens", "excluded.input_tokens"),
+    d.plus("usage_daily.output_tokens", "excluded.output_tokens")
+);
+statement!(DELETE_STATES, |d| "DELETE FROM task_state WHERE id {}", d.any(Type::Uuid, 1));
+statement!(DELETE_SPECS, |d| "DELETE FROM tasks WHERE id {}", d.any(Type::Uuid, 1));
+statement!(DELETE_LABELS, |d| "DELETE FROM task_labels WHERE task_id {}", d.any(Type::Uuid, 1));
+statement!(DELETE_DEPENDENCIES, |d| "DELETE FROM task_deps WHERE task_id {}", d.any(Type::Uuid, 1));
+statement!(DELETE_LEASES, |d| "DELETE FROM leases WHERE task_id {}", d.any(Type::Uuid, 1));
+statement!(DELETE_RESULTS, |d| "DELETE FROM results WHERE task_id {}", d.any(Type::Uuid, 1));
+statement!(DELETE_EVENTS, |d| "DELETE FROM task_events WHERE task_id {}", d.any(Type::Uuid, 1));
+
+/// The statements that remove the tasks of parameter 1, in this order. The usage of their runs is kept, and so are their audit entries.
+pub(super) const STATEMENTS: [&Statement; 8] =
+    [&KEEP_USAGE, &DELETE_STATES, &DELETE_SPECS, &DELETE_LABELS, &DELETE_DEPENDENCIES, &DELETE_LEASES, &DELETE_RESULTS, &DELETE_EVENTS];
