@@ -30,9 +30,17 @@ pub struct Lease<'a> {
     pub status: AnyLeaseStatus,
     pub last_heartbeat: Ms,
     pub context_id: Cow<'a, str>,
+    /// Only of an ended lease.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub ended_at: Option<Ms>,
-    /// What the completion of its run reported.
+    /// Only if the completion of its run reported it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub model: Option<Cow<'a, str>>,
+    /// Only if the completion of its run reported it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub usage: Option<Usage>,
 }
 
