@@ -41,11 +41,17 @@ pub struct Lease<'a> {
     pub last_heartbeat: Ms,
     /// The conversation of the task.
     pub context_id: Cow<'a, str>,
-    /// When it ended; null while it is active.
+    /// When it ended; only of an ended lease.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub ended_at: Option<Ms>,
-    /// The model that the completion of its run reported.
+    /// The model that the completion of its run reported; only if it did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub model: Option<Cow<'a, str>>,
-    /// What the run used, as its completion reported it.
+    /// What the run used; only if its completion reported it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub usage: Option<Usage>,
 }
 

@@ -228,8 +228,9 @@ impl Model for Setting {
             }),
             Property::always("the counts match the tasks", |_, state: &State| {
                 state.db.counts.values().sum::<i64>() == state.db.tasks.len() as i64
-                    && state.db.counts.iter().all(|((_, _, status), count)| {
-                        *count == state.db.tasks.values().filter(|task| task.status == *status).count() as i64
+                    && state.db.counts.iter().all(|((_, priority, status), count)| {
+                        let counted = state.db.tasks.values().filter(|task| (task.priority, task.status) == (*priority, *status));
+                        *count == counted.count() as i64
                     })
             }),
             Property::sometimes("all tasks complete", |_, state: &State| {
