@@ -1,4 +1,4 @@
-//! `bloom-runtime`: LLM tasks on a fleet of worker machines. ARCHITECTURE.md tells how the crates fit together.
+//! `bloom-runtime`: LLM tasks on a fleet of worker machines. ARCHITECTURE.md describes the crates.
 
 mod cli;
 

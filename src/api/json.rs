@@ -48,8 +48,8 @@ pub fn is_readable(json: &str) -> bool {
     check(json).is_ok()
 }
 
-/// Checks that every parser can read this JSON. Half of a surrogate pair and a number beyond the range of a double are valid by the grammar,
-/// but many parsers refuse them.
+/// Checks that every parser can read this JSON. Half of a surrogate pair and a number beyond the range of a double are valid by the
+/// grammar, but many parsers refuse them.
 fn check(json: &str) -> Result<(), String> {
     if is_too_deep(json) {
         return Err(format!("JSON must be nested at most {JSON_DEPTH} levels deep"));

@@ -174,7 +174,7 @@ pub struct Task<'a> {
     pub owner: Option<Cow<'a, str>>,
 }
 
-/// The session of a task of which an earlier version does not tell it.
+/// The session of a task that comes from an earlier version, which does not send it.
 pub fn in_its_context() -> AnySession {
     Session::Context.into()
 }

@@ -18,8 +18,8 @@ use bloom_worker::{self as agent, Ended, PushServer, Settings};
 /// Run tasks on this machine
 ///
 /// Registers with the server, waits for tasks, runs each one on the Claude CLI in the directory of its context, and reports back. If the
-/// agent dies, its runs go on, and the next start of the agent watches them again. If the server is away, results are kept on disk until
-/// it is back.
+/// agent dies, its runs go on, and the next start of the agent watches them again. While the server can't be reached, results are kept on
+/// disk.
 ///
 /// On SIGTERM or SIGINT, the agent takes no new tasks, lets runs finish for --grace-seconds, and hands back the remaining tasks. A second
 /// signal ends the agent at once; its runs go on, and the next start watches them again.
@@ -37,7 +37,7 @@ pub struct AgentArgs {
     /// File with a join token, which the first start exchanges for a key of this worker; the key is kept in --work-dir
     #[arg(long, env = "BLOOM_JOIN_TOKEN_FILE", value_name = "FILE", conflicts_with_all = ["key", "key_file"])]
     join_token_file: Option<PathBuf>,
-    /// The worker's name, which no other agent may have [default: the name it had before, at first one made of the host name]
+    /// The worker's name, which no other agent may have [default: the stored name; at the first start, made from the host name]
     #[arg(long, env = "BLOOM_AGENT_NAME", value_parser = name)]
     name: Option<String>,
     /// Labels that are shown with the worker

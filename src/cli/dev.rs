@@ -104,7 +104,7 @@ fn next_steps(url: &str, runs: &str, keyed: bool) -> String {
     )
 }
 
-/// The command by which a person calls this program from the current directory.
+/// The command by which a user calls this program from the current directory.
 fn program() -> String {
     let name = "bloom-runtime";
     if find_program(name.as_ref(), "".as_ref()).is_some() {

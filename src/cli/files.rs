@@ -20,7 +20,7 @@ const FEW: usize = MAX_CONNECTIONS / 4;
 /// Raises the limit of open files as far as this user may, and returns how many client connections it allows.
 pub fn connections(settings: &Serve) -> usize {
     let files = usize::try_from(raise()).unwrap_or(usize::MAX);
-    let connections = room(files, settings.database_max_connections as usize);
+    let connections = client_connections(files, settings.database_max_connections as usize);
     if connections < FEW {
         tracing::warn!(
             files,
@@ -47,7 +47,7 @@ fn raise() -> u64 {
     }
 }
 
-fn room(files: usize, database_connections: usize) -> usize {
+fn client_connections(files: usize, database_connections: usize) -> usize {
     let others = OTHERS + OF_A_DATABASE_CONNECTION * database_connections;
     let others = others.min(files / 4).max(LEAST_OTHERS);
     files.saturating_sub(others).min(MAX_CONNECTIONS)
@@ -59,11 +59,11 @@ mod tests {
 
     #[test]
     fn files_are_left_for_the_database_and_outbound_calls() {
-        assert_eq!(room(65_536, 10), MAX_CONNECTIONS);
-        assert_eq!(room(usize::MAX, 100_000), MAX_CONNECTIONS);
-        assert_eq!(room(8_192, 10), 8_192 - OTHERS - 30);
-        assert_eq!(room(1_024, 10), 768);
-        assert_eq!(room(64, 10), 16);
-        assert_eq!(room(10, 10), 0);
+        assert_eq!(client_connections(65_536, 10), MAX_CONNECTIONS);
+        assert_eq!(client_connections(usize::MAX, 100_000), MAX_CONNECTIONS);
+        assert_eq!(client_connections(8_192, 10), 8_192 - OTHERS - 30);
+        assert_eq!(client_connections(1_024, 10), 768);
+        assert_eq!(client_connections(64, 10), 16);
+        assert_eq!(client_connections(10, 10), 0);
     }
 }

@@ -26,10 +26,10 @@ fn set(scraped: &Scraped, engine: &Engine, store: &Store, membridge: &Membridge)
     scraped.restricted_queues(&engine.replica.queues());
     let mut workers: BTreeMap<WorkerStatus, i64> = BTreeMap::new();
     let mut free_slots = 0;
-    for (worker, room) in engine.replica.workers_with_room() {
+    for (worker, free) in engine.replica.workers_with_free_slots() {
         *workers.entry(worker.shown_status()).or_default() += 1;
         if worker.is_online() && !worker.cordoned {
-            free_slots += room;
+            free_slots += free;
         }
     }
     scraped.workers(workers, free_slots);
@@ -47,13 +47,13 @@ async fn follow_queue(engine: Engine, store: Store, metrics: Metrics) {
             _ = ticks.tick() => {}
             () = engine.background.stopped() => return,
         }
-        if let Err(error) = tell_queue(&engine, &store, &metrics).await {
+        if let Err(error) = update_queue(&engine, &store, &metrics).await {
             tracing::debug!(%error, "the head of the queue could not be read");
         }
     }
 }
 
-async fn tell_queue(engine: &Engine, store: &Store, metrics: &Metrics) -> Result<(), store::Error> {
+async fn update_queue(engine: &Engine, store: &Store, metrics: &Metrics) -> Result<(), store::Error> {
     let counts = engine.replica.counts();
     let queued: Vec<(&str, i64, i64)> = counts
         .iter()

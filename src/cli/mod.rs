@@ -31,9 +31,8 @@ const COMPLETE: &str = "BLOOM_COMPLETE";
 
 /// Runs LLM tasks on a fleet of worker machines
 ///
-/// The server takes tasks over HTTP, gives them to workers under leases, and sees every task
-/// to its end. It stores everything in an SQLite file of its own, or in PostgreSQL, which any
-/// number of servers can share. Start it with: bloom-runtime serve
+/// The server takes tasks over HTTP, gives them to workers under leases, and drives every task to a final status. It stores everything in
+/// an SQLite file of its own, or in PostgreSQL, which any number of servers can share. Start it with: bloom-runtime serve
 #[derive(Debug, Parser)]
 ///
 /// Exit status: 0 success; 1 failure, or the task that was waited for did not complete; 2 the command
@@ -59,7 +58,7 @@ enum Command {
     Dev(dev::DevArgs),
     Agent(agent::AgentArgs),
     #[command(flatten)]
-    People(bloom_commands::Command),
+    Client(bloom_commands::Command),
     /// Show or apply the migrations of the database's schema
     ///
     /// `serve` applies pending migrations at each start; this command does it as a separate step.
@@ -140,7 +139,7 @@ pub fn run() -> ExitCode {
         Command::Agent(args) => agent::run(args),
         Command::Migrate { action: Migrate::Up(args) } => settings(&args).and_then(|settings| block_on(database::migrate(settings))),
         Command::Migrate { action: Migrate::Status(args) } => settings(&args).and_then(|settings| block_on(database::status(settings))),
-        Command::People(command) => block_on(bloom_commands::run(command)),
+        Command::Client(command) => block_on(bloom_commands::run(command)),
         Command::Openapi => openapi(),
         Command::Config { action: ConfigCommand::Check { server, output } } => config_check::run(&server.flags, output),
         Command::Completions { shell } => completions(shell),

@@ -10,7 +10,7 @@ use url::Host;
 use super::{database, files, gauges, say, signals};
 use bloom_commands::CommandError;
 use bloom_config::Serve;
-use bloom_dispatch::{self as agents, Agents};
+use bloom_dispatch::{self as dispatch, Agents};
 use bloom_engine::{self as engine, Engine};
 use bloom_http::{self as http, AppState, Keys};
 use bloom_membridge::{self as membridge, Membridge};
@@ -48,7 +48,7 @@ pub async fn run(settings: Serve, shutdown: CancellationToken, ready: impl FnOnc
     membridge::sync::load_settings(&store, &membridge).await.map_err(|error| database::explain(error, &settings))?;
     let agents = Agents::new(engine.clone(), agent_options(&settings, address));
     let context = reconcile::start(&engine, reconcile_options(&settings));
-    engine.background.spawn(agents::reconcile::run(context.clone(), agents.clone()));
+    engine.background.spawn(dispatch::reconcile::run(context.clone(), agents.clone()));
     engine.background.spawn(membridge::sync::workers(context, membridge.clone()));
     engine.background.spawn(membridge::sync::settings(engine.clone(), store.clone(), membridge.clone()));
     gauges::start(&engine, &store, &membridge, &metrics);
@@ -121,9 +121,9 @@ fn reconcile_options(settings: &Serve) -> reconcile::ReconcileOptions {
     }
 }
 
-fn agent_options(settings: &Serve, address: SocketAddr) -> agents::DispatchOptions {
+fn agent_options(settings: &Serve, address: SocketAddr) -> dispatch::DispatchOptions {
     let public_url = settings.public_url.as_ref().map(|url| url.as_str().trim_end_matches('/').to_owned());
-    agents::DispatchOptions { key: settings.agent_key.clone(), public_url, own_url: callable(address) }
+    dispatch::DispatchOptions { key: settings.agent_key.clone(), public_url, own_url: callable(address) }
 }
 
 /// The URL by which programs on this machine call the server. An unspecified address can't be called, so it becomes loopback.

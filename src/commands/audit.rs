@@ -12,8 +12,8 @@ use uuid::Uuid;
 
 use super::connect::{Server, read};
 use super::records::{self, Limit, MAX_ROWS};
+use super::retry::Retry;
 use super::show::{Feed, Form, Shown};
-use super::trouble::Trouble;
 use super::{columns, complete, ids, when};
 use crate::CommandError;
 use bloom_api::answers::Audit;
@@ -91,13 +91,13 @@ pub async fn run(args: AuditArgs, server: &Server, shown: Shown) -> Result<(), C
 async fn go_on(filters: &AuditFilters, limit: &Limit, server: &Server, form: Form) -> Result<(), CommandError> {
     let mut feed = Feed::new(form, &columns::AUDIT);
     let mut seen = Seen::default();
-    let mut trouble = Trouble::new(true, false);
+    let mut retry = Retry::new(true, false);
     let mut is_first = true;
     loop {
         let most = if is_first { limit.rows() } else { MAX_ROWS as usize };
         match new_entries(filters, &mut seen, server, most).await {
             Ok(rows) => {
-                trouble.is_over();
+                retry.is_over();
                 is_first = false;
                 let rows = seen.unseen(rows)?;
                 if !rows.is_empty() {
@@ -105,7 +105,7 @@ async fn go_on(filters: &AuditFilters, limit: &Limit, server: &Server, form: For
                 }
                 sleep(EVERY).await;
             }
-            Err(error) => trouble.pause(error).await?,
+            Err(error) => retry.pause(error).await?,
         }
     }
 }

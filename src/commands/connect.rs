@@ -138,7 +138,7 @@ pub struct Server {
 enum Again {
     /// Only those in which the server was busy and has done nothing.
     Busy,
-    /// All that may pass. The call must have the same effect when it is repeated.
+    /// All transient failures. The call must have the same effect when it is repeated.
     Passing,
 }
 
@@ -239,7 +239,7 @@ impl Server {
                 Some(asked) => wait.map(|wait| wait.max(asked)),
                 None => wait,
             })
-            .notify(|error, wait| term::note(&format!("{error}; trying again in {:.0} s", wait.as_secs_f64().ceil())))
+            .notify(|error, wait| term::info(&format!("{error}; trying again in {:.0} s", wait.as_secs_f64().ceil())))
             .await
     }
 }

@@ -81,7 +81,7 @@ impl Contexts {
         let contexts =
             fs::read_to_string(path).map_err(|error| wrong(error.to_string())).and_then(|text| Self::parse(&text).map_err(wrong))?;
         if about.permissions().mode() & 0o077 != 0 && contexts.contexts.values().any(|context| context.key.is_some()) {
-            term::note(&format!("Warning: other users can read the keys in {0}. Restrict it: chmod 600 {0}", path.display()));
+            term::info(&format!("Warning: other users can read the keys in {0}. Restrict it: chmod 600 {0}", path.display()));
         }
         Ok(contexts)
     }

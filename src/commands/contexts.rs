@@ -103,7 +103,7 @@ fn set(
         if before.server == context.server {
             context = before;
         } else if before.key.is_some() || before.key_file.is_some() {
-            term::note(&format!("The key of {name} was for {} and was removed.", before.server));
+            term::info(&format!("The key of {name} was for {} and was removed.", before.server));
         }
     }
     Client::new(&context.server, context.secret()?.as_ref()).map_err(failed)?;

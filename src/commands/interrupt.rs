@@ -1,11 +1,11 @@
-//! Ctrl-C ends a command, and says what it leaves behind.
+//! Ctrl-C ends a command, with a message about what was done.
 
 use std::time::Duration;
 
 use crate::CommandError;
 
-/// How long an interrupted command may take to say what it leaves behind.
-const LAST_WORDS: Duration = Duration::from_millis(500);
+/// How long an interrupted command may take to print its message.
+const MESSAGE_LIMIT: Duration = Duration::from_millis(500);
 const INTERRUPTED: i32 = 130;
 
 /// Does the work until Ctrl-C; then `told` says what was done, and how to go on.
@@ -14,13 +14,13 @@ const INTERRUPTED: i32 = 130;
 /// Those of the work, and the interruption.
 pub async fn or_interrupted<T>(
     work: impl Future<Output = Result<T, CommandError>>,
-    told: impl FnOnce() -> String,
+    message: impl FnOnce() -> String,
 ) -> Result<T, CommandError> {
     tokio::select! {
         // What is done when the signal comes counts as done.
         biased;
         done = work => done,
-        Ok(()) = tokio::signal::ctrl_c() => Err(CommandError::interrupted(told())),
+        Ok(()) = tokio::signal::ctrl_c() => Err(CommandError::interrupted(message())),
     }
 }
 
@@ -31,7 +31,7 @@ pub async fn or_interrupted<T>(
 pub async fn always<T>(work: impl Future<Output = Result<T, CommandError>>) -> Result<T, CommandError> {
     tokio::spawn(async {
         if tokio::signal::ctrl_c().await.is_ok() {
-            tokio::time::sleep(LAST_WORDS).await;
+            tokio::time::sleep(MESSAGE_LIMIT).await;
             std::process::exit(INTERRUPTED);
         }
     });

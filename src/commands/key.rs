@@ -75,7 +75,7 @@ pub async fn run(command: KeyCommand, server: &Server, shown: Shown) -> Result<(
         KeyCommand::Revoke { names } => {
             for name in &names {
                 server.delete(&format!("api/runtime/keys/{}", part(name))).await.map_err(|failure| failure.about(name))?;
-                term::note(&format!("{name} is revoked."));
+                term::info(&format!("{name} is revoked."));
             }
             Ok(())
         }
@@ -92,6 +92,6 @@ fn print_key(created: &Value, shown: Shown) -> Result<(), CommandError> {
     if let Some(form @ (Form::Json | Form::Yaml)) = shown.form() {
         return show::as_it_came(form, created);
     }
-    term::note(&format!("{} is created, with the scope {}. Keep the key: it is not shown again.", key.about.name, key.about.scope));
+    term::info(&format!("{} is created, with the scope {}. Keep the key: it is not shown again.", key.about.name, key.about.scope));
     term::print(&format!("{}\n", key.key))
 }

@@ -18,12 +18,12 @@ mod key_file;
 mod progress;
 mod queue;
 mod records;
+mod retry;
 mod show;
 mod stats;
 mod table;
 mod task;
 pub mod term;
-mod trouble;
 mod when;
 mod worker;
 

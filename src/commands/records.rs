@@ -46,7 +46,7 @@ impl Limit {
         }
         show::list(shown.form_or(Form::Table), kind, &rows)?;
         if more {
-            term::note(&format!("These are the newest {}; there are more, use a higher --limit.", rows.len()));
+            term::info(&format!("These are the newest {}; there are more, use a higher --limit.", rows.len()));
         }
         Ok(())
     }

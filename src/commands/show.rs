@@ -58,7 +58,7 @@ pub fn table<T>(form: Form, kind: &'static Kind<T>, rows: &[T]) -> Result<(), Co
         return names(kind, rows);
     }
     if rows.is_empty() {
-        term::note("Nothing found.");
+        term::info("Nothing found.");
         return Ok(());
     }
     term::print(&Table::new(kind, layout(form)).first(rows, when::now()))

@@ -8,9 +8,9 @@ use tokio::time::sleep;
 
 use super::columns;
 use super::connect::{Server, read};
+use super::retry::Retry;
 use super::show::{self, Form, Shown};
 use super::term;
-use super::trouble::Trouble;
 use super::when;
 use crate::CommandError;
 
@@ -54,11 +54,11 @@ pub async fn run(args: StatsArgs, server: &Server, shown: Shown) -> Result<(), C
 /// The server was unreachable for too long, or the output can't be written.
 pub async fn watch(Every { interval }: &Every, server: &Server, shown: Shown) -> Result<(), CommandError> {
     let form = shown.form_or(Form::Table);
-    let mut trouble = Trouble::new(true, false);
+    let mut retry = Retry::new(true, false);
     loop {
         match server.client.get::<Value>(PATH).await {
             Err(error) => {
-                trouble.pause(error).await?;
+                retry.pause(error).await?;
                 continue;
             }
             Ok(stats) if form.is_data() => show::one_of_many(form, &stats)?,
@@ -72,7 +72,7 @@ pub async fn watch(Every { interval }: &Every, server: &Server, shown: Shown) ->
                 }
             }
         }
-        trouble.is_over();
+        retry.is_over();
         sleep(*interval).await;
     }
 }

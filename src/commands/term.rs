@@ -91,7 +91,7 @@ pub fn print_foreign(text: &str) -> Result<(), CommandError> {
 }
 
 /// Prints a message for the user to standard error.
-pub fn note(text: &str) {
+pub fn info(text: &str) {
     let _ = writeln!(stderr().lock(), "{}", safe(text));
 }
 

@@ -66,20 +66,20 @@ pub async fn run(command: WorkerCommand, server: &Server, shown: Shown) -> Resul
             show::found(shown.form_or(Form::Table), &columns::WORKERS, server.get_each(&names, |name| path(name, "")).await?)
         }
         WorkerCommand::Describe { name } => describe::worker(&name, server, shown).await,
-        WorkerCommand::Cordon { names } => wish(server, &names, "/cordon", shown).await,
-        WorkerCommand::Uncordon { names } => wish(server, &names, "/uncordon", shown).await,
-        WorkerCommand::Drain { names } => wish(server, &names, "/drain", shown).await,
+        WorkerCommand::Cordon { names } => change_cordon(server, &names, "/cordon", shown).await,
+        WorkerCommand::Uncordon { names } => change_cordon(server, &names, "/uncordon", shown).await,
+        WorkerCommand::Drain { names } => change_cordon(server, &names, "/drain", shown).await,
         WorkerCommand::Rm { names } => {
             for name in &names {
                 server.delete(&path(name, "")).await.map_err(|failure| failure.about(name))?;
-                term::note(&format!("{name} is removed."));
+                term::info(&format!("{name} is removed."));
             }
             Ok(())
         }
     }
 }
 
-async fn wish(server: &Server, names: &[String], tail: &str, shown: Shown) -> Result<(), CommandError> {
+async fn change_cordon(server: &Server, names: &[String], tail: &str, shown: Shown) -> Result<(), CommandError> {
     let mut workers = Vec::new();
     for name in names {
         workers.push(server.post(&path(name, tail), &json!({})).await.map_err(|failure| failure.about(name))?);

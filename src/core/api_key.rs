@@ -13,7 +13,7 @@ words! {
         Submit = "submit",
         /// What a worker needs: claim, report, complete. A named key speaks for one worker only.
         Worker = "worker",
-        /// Look at everything, change nothing.
+        /// Read everything, change nothing.
         Read = "read",
         /// Enroll one worker, once.
         Join = "join",

@@ -126,7 +126,7 @@ pub enum QueueChange {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CordonWish {
+pub enum CordonChange {
     Cordon,
     Uncordon,
     Drain,

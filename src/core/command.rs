@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-pub use super::arguments::{Choice, Claim, Completion, CordonWish, Grace, Holder, Loss, NewEvent, PushEnd, QueueChange, WorkerChange};
-pub use super::keys::{AFTER_ALL, Keys};
+pub use super::arguments::{Choice, Claim, Completion, CordonChange, Grace, Holder, Loss, NewEvent, PushEnd, QueueChange, WorkerChange};
 pub use super::op::Op;
 pub use super::operation::Operation;
 pub use super::rejection::Rejection;
 pub use super::reply::Reply;
+pub use super::row_keys::{AFTER_ALL, RowKeys};
 
 /// An operation, from a request or a reconciler.
 #[derive(Clone, Debug)]

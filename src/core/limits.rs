@@ -1,4 +1,4 @@
-//! How much is taken of what workers report: whoever tells more is refused.
+//! Limits of what workers report: calls that exceed one are refused.
 //!
 //! Lists show many workers and results at once, and reports add the numbers of many runs up, so one worker must not be able to fill the
 //! memory of a server, or a sum.
@@ -15,7 +15,7 @@ pub const IP_ADDR_CHARS: usize = 64;
 pub const AGENT_VERSION_CHARS: usize = 128;
 pub const OS_INFO_CHARS: usize = 512;
 pub const INSTALL_METHOD_CHARS: usize = 64;
-/// Of what the control plane tells of a worker's database.
+/// For the control plane's description of a worker's database.
 pub const DB_SHA_CHARS: usize = 128;
 
 pub const ERROR_MESSAGE_CHARS: usize = 65_536;

@@ -15,9 +15,9 @@ pub use super::decide::running::{AppendEvents, Heartbeat, RenewLeases};
 pub use super::decide::task_ops::{Cancel, Configure, RecordAudit, Requeue};
 pub use super::decide::workers::{Cordon, MarkOffline, RecordLastSeen, RemoveWorker};
 
-use super::keys::Keys;
 use super::operation::Operation;
 use super::reply::Reply;
+use super::row_keys::RowKeys;
 use super::working_set::{Halt, WorkingSet};
 
 macro_rules! operations {
@@ -48,7 +48,7 @@ macro_rules! operations {
                 match self { $(Self::$name(operation) => operation.is_placement(),)+ }
             }
 
-            fn add_keys(&self, keys: &mut Keys) {
+            fn add_keys(&self, keys: &mut RowKeys) {
                 match self { $(Self::$name(operation) => operation.add_keys(keys),)+ }
             }
 
@@ -96,8 +96,8 @@ operations! {
 
 impl Op {
     /// The rows that the operation always needs.
-    pub fn keys(&self) -> Keys {
-        let mut keys = Keys::default();
+    pub fn keys(&self) -> RowKeys {
+        let mut keys = RowKeys::default();
         self.add_keys(&mut keys);
         keys
     }

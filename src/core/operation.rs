@@ -1,10 +1,10 @@
 //! What an operation is.
 
-use super::keys::Keys;
 use super::reply::Reply;
+use super::row_keys::RowKeys;
 use super::working_set::{Halt, WorkingSet};
 
-/// A change of the state model, with what it is told.
+/// A change of the state model, with its arguments.
 pub trait Operation {
     type Reply: Into<Reply> + TryFrom<Reply>;
 
@@ -14,7 +14,7 @@ pub trait Operation {
     }
 
     /// Adds the rows that it always needs. If it needs others too, [`decide`](Self::decide) asks for them.
-    fn add_keys(&self, _keys: &mut Keys) {}
+    fn add_keys(&self, _keys: &mut RowKeys) {}
 
     /// Applies the operation. `Ok` may have changed the working set, `Err` has not.
     ///

@@ -136,7 +136,7 @@ pub struct ActiveLease {
     pub started_at: Ms,
     pub ttl_ms: i64,
     pub expires_at: Ms,
-    /// When the expiry reconciler looks at the lease: never later than its end. Heartbeats move the end but not this column, because it is
+    /// When the expiry reconciler checks the lease: never later than its end. Heartbeats move the end but not this column, because it is
     /// indexed and a heartbeat must not update an index. If the reconciler finds the lease alive, it moves `check_at`.
     pub check_at: Ms,
     /// Leases by claim or push end at this time at the latest, whatever their heartbeats say.
@@ -176,8 +176,8 @@ pub struct LastLease {
     pub status: LeaseStatus,
 }
 
-/// How far a task is: the narrow row that every step rewrites. It repeats the few fields of the spec that decisions need, and has those that
-/// may be edited.
+/// How far a task is: the narrow row that every step rewrites. It repeats the few fields of the spec that decisions need, and has those
+/// that may be edited.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TaskState {
     pub id: TaskId,

@@ -17,7 +17,7 @@ pub enum Error {
     /// The database can't be reached or can't serve for now.
     #[error("the database is not available: {0}")]
     Unavailable(String),
-    /// The database can't be used until a person has fixed it; the text says what to do.
+    /// The database can't be used until the fault is fixed; the text says what to do.
     #[error("{0}")]
     Unusable(String),
     /// The database contains data that this program does not write.

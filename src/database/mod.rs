@@ -10,7 +10,7 @@ mod maintenance;
 use async_trait::async_trait;
 use bloom_core::Ms;
 use bloom_core::agent_queue::AgentQueue;
-use bloom_core::command::Keys;
+use bloom_core::command::RowKeys;
 use bloom_core::ids::{LeaseId, TaskId, WorkerId};
 use bloom_core::task::{TaskSpec, TaskState};
 use bloom_core::wakeup::{Waiters, Wakeup, WakeupId};
@@ -27,7 +27,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 
 /// The items that are due by the database's clock, and when the next one is due.
 #[derive(Clone, Debug)]
-pub struct Due<T> {
+pub struct DuePage<T> {
     pub now: Ms,
     pub items: Vec<T>,
     /// The first deadline after those of the items; `None` if there is none.
@@ -98,17 +98,17 @@ pub trait Database: Send + Sync + 'static {
     // --- reads and writes of the reconcilers ---
 
     /// Active leases whose `check_at` has passed, the longest due first.
-    async fn due_leases(&self, limit: i64) -> Result<Due<(TaskId, LeaseId)>>;
+    async fn due_leases(&self, limit: i64) -> Result<DuePage<(TaskId, LeaseId)>>;
 
     /// Active leases whose expiry or `check_at` is further away than their TTL, because the clock has stepped back since they were renewed
     /// or got a grace.
     async fn leases_beyond_ttl(&self, limit: i64) -> Result<Vec<(TaskId, LeaseId)>>;
 
     /// Parked tasks whose `wake_at` has passed, the longest due first.
-    async fn due_tasks(&self, limit: i64) -> Result<Due<TaskId>>;
+    async fn due_tasks(&self, limit: i64) -> Result<DuePage<TaskId>>;
 
     /// Workers that count as online and were not seen for longer than this, or were seen in the future.
-    async fn silent_workers(&self, silent_for_ms: i64, limit: i64) -> Result<Due<WorkerId>>;
+    async fn silent_workers(&self, silent_for_ms: i64, limit: i64) -> Result<DuePage<WorkerId>>;
 
     /// Wake-ups that are not done, the oldest first.
     async fn wakeups(&self, after: Option<WakeupId>, limit: i64) -> Result<Vec<Wakeup>>;
@@ -156,7 +156,7 @@ pub trait Writer: Send {
     ///
     /// # Errors
     /// [`Error::Locked`] if a lock took longer than `wait`. After any error, the caller must call [`rollback`](Self::rollback).
-    async fn begin_and_load(&mut self, keys: &Keys, wait: LockWait) -> Result<Loaded>;
+    async fn begin_and_load(&mut self, keys: &RowKeys, wait: LockWait) -> Result<Loaded>;
 
     /// Writes what the batch changed, and commits; with `check_epoch`, only if that leadership still lasts.
     ///

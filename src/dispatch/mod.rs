@@ -49,7 +49,7 @@ struct Inner {
     options: DispatchOptions,
     /// An error means that TLS can't be set up on this machine.
     http: Result<reqwest::Client, String>,
-    places: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
     breakers: Mutex<CircuitBreakers>,
 }
 
@@ -60,7 +60,7 @@ impl Agents {
             let builder = builder.connect_timeout(CONNECT_LIMIT).tcp_keepalive(KEEP_ALIVE).tcp_nodelay(true);
             builder.pool_max_idle_per_host(0).retry(reqwest::retry::never())
         });
-        Self(Arc::new(Inner { engine, options, http, places: Arc::new(Semaphore::new(MAX_PUSHES)), breakers: Mutex::default() }))
+        Self(Arc::new(Inner { engine, options, http, permits: Arc::new(Semaphore::new(MAX_PUSHES)), breakers: Mutex::default() }))
     }
 
     /// The URL at which agents reach this server, if it is set.
@@ -74,8 +74,8 @@ impl Agents {
     }
 
     /// How many more pushes may be started.
-    pub fn room(&self) -> usize {
-        self.0.places.available_permits()
+    pub fn free_permits(&self) -> usize {
+        self.0.permits.available_permits()
     }
 
     fn request(&self, method: Method, worker_url: &str, path: &str) -> Result<RequestBuilder, String> {

@@ -24,9 +24,9 @@ use bloom_engine::Error;
 use bloom_outbound::{self as outbound, SendError};
 
 /// The interval of the checks whether the lease is still active.
-const LOOK_EVERY: Duration = Duration::from_secs(2);
+const CHECK_EVERY: Duration = Duration::from_secs(2);
 /// How long to wait for the push's answer after the lease has ended, because agents may answer right after the completion.
-const LAST_WORDS: Duration = Duration::from_secs(5);
+const LATE_ANSWER: Duration = Duration::from_secs(5);
 /// The number of tries to store the end of a push, and the pause between them. If all fail, the lease expires.
 const TRIES: usize = 10;
 const TRY_EVERY: Duration = Duration::from_secs(1);
@@ -65,20 +65,20 @@ impl Agents {
         request_id: Option<String>,
         runtime_url: String,
     ) -> Result<Dispatched, Error> {
-        let place = self.0.places.clone().try_acquire_owned().map_err(|_| Error::Busy)?;
+        let permit = self.0.permits.clone().try_acquire_owned().map_err(|_| Error::Busy)?;
         let (leased, is_leased) = oneshot::channel();
-        let (told, outcome) = oneshot::channel();
+        let (sender, outcome) = oneshot::channel();
         let agents = self.clone();
         self.0.engine.background.spawn(async move {
             match agents.0.engine.dispatch(task, worker, ttl_ms, request_id).await {
                 Ok(Leased { task, worker, .. }) => {
                     // The caller may be gone; the push continues.
                     let _ = leased.send(Ok((task.lease.as_ref().map(|lease| lease.id), worker.id.clone())));
-                    let _ = told.send(agents.push(&task, &worker, &runtime_url).await);
+                    let _ = sender.send(agents.push(&task, &worker, &runtime_url).await);
                 }
                 Err(error) => drop(leased.send(Err(error))),
             }
-            drop(place);
+            drop(permit);
         });
         let (lease, worker_id) = is_leased.await.unwrap_or(Err(Error::Unavailable))?;
         Ok(Dispatched { lease_id: lease.ok_or(Error::Internal)?, worker_id, outcome })
@@ -89,11 +89,11 @@ impl Agents {
         let agents = self.clone();
         agents.warn_of_unknown_address();
         // A dispatch call may have taken the last permit meanwhile. The task is pushed anyway, because its lease exists.
-        let place = self.0.places.clone().try_acquire_owned().ok();
+        let permit = self.0.permits.clone().try_acquire_owned().ok();
         self.0.engine.background.spawn(async move {
             let runtime_url = agents.public_url().unwrap_or_else(|| agents.own_url());
             agents.push(&task, &worker, runtime_url).await;
-            drop(place);
+            drop(permit);
         });
     }
 
@@ -129,7 +129,7 @@ impl Agents {
 
     /// Opens the worker's circuit breaker. This must happen before the task is queued again, or the task would be pushed to this worker
     /// again.
-    fn rest(&self, worker: &Worker) {
+    fn open_breaker(&self, worker: &Worker) {
         if worker.is_pushed_to() {
             self.breakers().failed(&worker.id, self.0.engine.clock.now());
             self.0.engine.alarms.push_due.ring();
@@ -162,11 +162,11 @@ impl Agents {
         };
         match answer_of(&reply.body) {
             Ok(answer) if reply.is_success() => Outcome::Accepted(answer),
-            Ok(_) if lease.origin == Origin::Push && turns_away(reply.status) => {
+            Ok(_) if lease.origin == Origin::Push && requeues(reply.status) => {
                 self.undelivered(task.id, lease, worker, calls::refusal(&reply), false).await
             }
             Ok(answer) => {
-                self.rest(worker);
+                self.open_breaker(worker);
                 self.end(task.id, lease.id, PushEnd::Refused { message: calls::refusal(&reply) }).await;
                 Outcome::Refused(answer)
             }
@@ -177,9 +177,9 @@ impl Agents {
     /// Waits until the lease has ended, and then a little longer for the answer.
     async fn is_over(&self, task: TaskId, lease: LeaseId) {
         loop {
-            tokio::time::sleep(LOOK_EVERY).await;
+            tokio::time::sleep(CHECK_EVERY).await;
             if !self.0.engine.replica.holds(task, lease) {
-                tokio::time::sleep(LAST_WORDS).await;
+                tokio::time::sleep(LATE_ANSWER).await;
                 return;
             }
         }
@@ -189,7 +189,7 @@ impl Agents {
     async fn unanswered(&self, task: TaskId, lease: LeaseId, worker: &Worker) -> Outcome {
         match self.0.engine.database.task_states(&[task]).await {
             Ok(states) if states.first().is_some_and(|state| is_expired(state, lease)) => {
-                self.rest(worker);
+                self.open_breaker(worker);
                 Outcome::Failed("the agent did not answer, and the lease expired".to_owned())
             }
             _ => Outcome::Unanswered,
@@ -197,7 +197,7 @@ impl Agents {
     }
 
     async fn undelivered(&self, task: TaskId, lease: &ActiveLease, worker: &Worker, message: String, may_run: bool) -> Outcome {
-        self.rest(worker);
+        self.open_breaker(worker);
         let end = PushEnd::Undelivered { message: message.clone(), unless_running: may_run };
         match self.end(task, lease.id, end).await {
             Some(state) if is_at_work(&state, lease.id) => Outcome::Unanswered,
@@ -220,7 +220,7 @@ impl Agents {
     }
 }
 
-/// What the agent says, for whoever called: they must be able to read it.
+/// The agent's answer for the caller, as JSON that every parser accepts.
 fn answer_of(body: &[u8]) -> Result<Box<RawValue>, serde_json::Error> {
     let answer: &RawValue = serde_json::from_slice(body)?;
     readable(answer.get()).map(Cow::into_owned)
@@ -238,6 +238,6 @@ fn is_expired(state: &TaskState, lease: LeaseId) -> bool {
 
 /// Whether the status does not concern the task itself: a wrong key, a conflict, no free slot, a full disk. A task that the leader pushed
 /// then goes back to the queue. For a dispatch call the task fails, because its caller gets the answer.
-fn turns_away(status: u16) -> bool {
+fn requeues(status: u16) -> bool {
     matches!(status, 401 | 403 | 409 | 429 | 503 | 507)
 }

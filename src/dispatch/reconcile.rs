@@ -4,23 +4,23 @@ use super::Agents;
 use bloom_core::Ms;
 use bloom_core::command::Rejection;
 use bloom_engine::Error;
-use bloom_reconcile::{Context, RECONCILE_EVERY_MS};
+use bloom_reconcile::{RECONCILE_EVERY_MS, ReconcileContext};
 
 /// The maximum number of tasks leased in one round.
 const AT_ONCE: usize = 64;
 /// The pause while the maximum number of pushes is in progress.
 const FULL_MS: Ms = 1_000;
 
-pub async fn run(context: Context, agents: Agents) {
+pub async fn run(context: ReconcileContext, agents: Agents) {
     let engine = context.engine.clone();
     context.run("push", &engine.alarms.push_due, RECONCILE_EVERY_MS, |context| reconcile(context, agents.clone())).await;
 }
 
-async fn reconcile(context: Context, agents: Agents) -> Result<Option<Ms>, Error> {
+async fn reconcile(context: ReconcileContext, agents: Agents) -> Result<Option<Ms>, Error> {
     let engine = &context.engine;
     let Some(epoch) = context.leadership.epoch() else { return Ok(None) };
-    let rested_at = agents.check_due();
-    let max = agents.room().min(AT_ONCE);
+    let check_at = agents.check_due();
+    let max = agents.free_permits().min(AT_ONCE);
     if max == 0 {
         return Ok(Some(engine.clock.now() + FULL_MS));
     }
@@ -29,8 +29,8 @@ async fn reconcile(context: Context, agents: Agents) -> Result<Option<Ms>, Error
         agents.begin(task, worker);
     }
     match round.error {
-        Some(Error::Rejected(Rejection::NotLeader)) => Ok(context.stands_down()),
+        Some(Error::Rejected(Rejection::NotLeader)) => Ok(context.step_down()),
         Some(error) => Err(error),
-        None => Ok([rested_at, round.next_at].into_iter().flatten().min()),
+        None => Ok([check_at, round.next_at].into_iter().flatten().min()),
     }
 }

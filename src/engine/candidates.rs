@@ -14,7 +14,7 @@ use super::Error;
 use super::background::Background;
 use super::random::Random;
 use super::replica::feed::Feed;
-use super::replica::{Replica, Verdict};
+use super::replica::{QueueState, Replica};
 
 /// Ready tasks per page.
 const PAGE: usize = 2_000;
@@ -49,7 +49,7 @@ pub(super) struct Tries {
     /// The database has confirmed that there is nothing, and no candidate has been found since.
     pub is_confirmed: bool,
     /// What the database has said about queues, if some are closed.
-    pub verdict: Option<Verdict>,
+    pub queue_state: Option<QueueState>,
 }
 
 impl Tries {
@@ -87,31 +87,32 @@ impl Candidates {
     /// The first candidates for the worker, which no other claim or push gets until they are given back. Reads further pages where this
     /// replica's windows end.
     pub async fn offer(&self, worker: &str, max: i64, tries: &Tries) -> Result<Offer, Error> {
-        let windows = self.replica.lock().scopes(worker, tries.verdict.as_ref()).len();
+        let windows = self.replica.lock().scopes(worker, tries.queue_state.as_ref()).len();
         for _ in 0..PAGES + windows {
             let page_read = self.pages_read.notified();
-            let (look, page, max) = {
+            let (ready, page, max) = {
                 let mut remembered = self.replica.lock();
                 let remembered = &mut *remembered;
                 let max = usize::try_from(max.min(remembered.cache.fleet.claimable(worker))).unwrap_or(0);
                 if max == 0 {
                     return Ok(Offer::default());
                 }
-                let scopes = remembered.scopes(worker, tries.verdict.as_ref());
+                let scopes = remembered.scopes(worker, tries.queue_state.as_ref());
                 let queues = &remembered.queues;
-                let is_open = |slug: &str| tries.verdict.as_ref().map_or_else(|| queues.is_open(slug), |verdict| verdict.is_open(slug));
-                let look = remembered.cache.look(&scopes, is_open, max + tries.extra(), tries.spread(), self.random.draw());
-                let page = look.page.as_ref().and_then(|scope| remembered.cache.begin_page(scope));
-                if look.page.is_some() {
-                    remembered.cache.queue.give_back(&look.tasks);
+                let is_open =
+                    |slug: &str| tries.queue_state.as_ref().map_or_else(|| queues.is_open(slug), |queue_state| queue_state.is_open(slug));
+                let ready = remembered.cache.take_ready(&scopes, is_open, max + tries.extra(), tries.spread(), self.random.draw());
+                let page = ready.page.as_ref().and_then(|scope| remembered.cache.begin_page(scope));
+                if ready.page.is_some() {
+                    remembered.cache.queue.give_back(&ready.tasks);
                 }
-                (look, page, max)
+                (ready, page, max)
             };
-            match (page, look.page) {
+            match (page, ready.page) {
                 (Some(page), _) => self.read_page(page).await?,
                 // Another claim or push reads this page already, and its read has a time limit.
                 (None, Some(_)) => page_read.await,
-                (None, None) => return Ok(Offer { tasks: look.tasks, max, is_contended: look.is_contended }),
+                (None, None) => return Ok(Offer { tasks: ready.tasks, max, is_contended: ready.is_contended }),
             }
         }
         Ok(Offer::default())
@@ -168,8 +169,8 @@ impl Candidates {
             }
             remembered.queues.is_any_closed()
         };
-        tries.verdict = if is_any_closed { Some(self.ask_about_queues().await?) } else { None };
-        let scopes = self.replica.lock().scopes(worker, tries.verdict.as_ref());
+        tries.queue_state = if is_any_closed { Some(self.ask_about_queues().await?) } else { None };
+        let scopes = self.replica.lock().scopes(worker, tries.queue_state.as_ref());
         let read = self.replica.begin_read();
         for scope in &scopes {
             let rows = self.database.ready_page(scope, None, CONFIRMED as i64).await.map_err(unreadable)?;
@@ -179,10 +180,10 @@ impl Candidates {
     }
 
     /// Reads which queues are closed, and which agents have ready tasks.
-    async fn ask_about_queues(&self) -> Result<Verdict, Error> {
+    async fn ask_about_queues(&self) -> Result<QueueState, Error> {
         let closed = self.database.closed_queues().await.map_err(unreadable)?.into_iter().collect();
         let ready = self.database.ready_agents().await.map_err(unreadable)?.into_iter().collect();
-        Ok(Verdict { closed, ready })
+        Ok(QueueState { closed, ready })
     }
 
     /// The database has refused candidates of these queues. Those that seem to be open, because another replica has closed them, are

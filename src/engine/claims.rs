@@ -64,7 +64,7 @@ impl Claims {
         let mut redeliver = request.held.is_some();
         let mut is_new = true;
         self.candidates.refresh_if_unfit(&request.worker).await?;
-        let told = |remembered: &Remembered| {
+        let is_ready = |remembered: &Remembered| {
             remembered.cache.fleet.worker(&request.worker).is_some_and(|worker| worker.draining)
                 || remembered.cancels(&request.worker) != cancels
         };
@@ -77,7 +77,7 @@ impl Claims {
                 return Ok(leased);
             }
             let now = Instant::now();
-            if now >= deadline || self.background.is_stopping() || told(&self.replica.lock()) {
+            if now >= deadline || self.background.is_stopping() || is_ready(&self.replica.lock()) {
                 return Ok(Vec::new());
             }
             tokio::select! {
@@ -131,7 +131,7 @@ impl Claims {
             }
             if !closed.is_empty() {
                 // From now on, what is remembered counts again: the refused queues are closed there.
-                tries.verdict = None;
+                tries.queue_state = None;
             }
             if missed > 0 {
                 tries.missed += 1;

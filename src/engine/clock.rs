@@ -37,7 +37,7 @@ impl Clock {
 
     /// Corrects the clock by a time that the database answered to a query sent at `asked_ms` (of [`elapsed_ms`](Self::elapsed_ms)). Without
     /// commands, a step of the database's clock is noticed only by this.
-    pub fn heed(&self, database_now: Ms, asked_ms: Ms) {
+    pub fn observe(&self, database_now: Ms, asked_ms: Ms) {
         let latest = database_now + (self.elapsed_ms() - asked_ms).max(0);
         self.set(self.now().clamp(database_now, latest));
     }
@@ -51,11 +51,11 @@ impl Clock {
     }
 
     /// Wakes all waiters after a test has set the manual clock.
-    pub fn tell_moved(&self) {
+    pub fn notify_moved(&self) {
         self.moved.notify_waiters();
     }
 
-    /// Waits until this time; with a manual clock, until [`tell_moved`](Self::tell_moved) is called.
+    /// Waits until this time; with a manual clock, until [`notify_moved`](Self::notify_moved) is called.
     pub(super) async fn wait_until(&self, at: Ms) {
         // Created before the clock is read, so that no move of the clock is missed.
         let moved = self.moved.notified();

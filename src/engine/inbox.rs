@@ -6,7 +6,7 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot};
 
 use super::Error;
-use bloom_core::command::{Command, Keys, Op, Reply};
+use bloom_core::command::{Command, Op, Reply, RowKeys};
 use bloom_core::op;
 use bloom_database::{Done, Maintenance};
 
@@ -32,7 +32,7 @@ pub(super) enum Work {
 pub(super) struct Pending {
     pub command: Command,
     /// Rows that an earlier try turned out to need, besides those that the operation names.
-    pub extra: Keys,
+    pub extra: RowKeys,
     pub tries: u32,
     pub reply: oneshot::Sender<Result<Reply, Error>>,
     rows: usize,
@@ -42,7 +42,7 @@ pub(super) struct Pending {
 impl Pending {
     pub fn new(command: Command, reply: oneshot::Sender<Result<Reply, Error>>) -> Self {
         let (rows, bytes) = weigh(&command.op);
-        Self { command, extra: Keys::default(), tries: 0, reply, rows, bytes }
+        Self { command, extra: RowKeys::default(), tries: 0, reply, rows, bytes }
     }
 }
 
@@ -81,7 +81,7 @@ fn urgency(op: &Op) -> usize {
 const SHARES: [usize; URGENCIES] = [BATCH_ROWS, BATCH_ROWS / 2, BATCH_ROWS, BATCH_ROWS];
 const URGENCIES: usize = 4;
 /// After this many batches in a row without room for the first command of a queue, the next batch takes it regardless of limits, so that
-/// no flood of other commands starves it.
+/// other commands never starve it.
 const PASSED_OVER: u32 = 8;
 /// The rows to add for each task whose dependencies are loaded too.
 const ROWS_OF_DEPENDENCIES: usize = 20;

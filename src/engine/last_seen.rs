@@ -25,7 +25,7 @@ const WORKERS: usize = 100_000;
 pub struct LastSeen {
     /// How often signs of life are written, and how often an open claim counts as one.
     pub(super) every: Duration,
-    noted: Mutex<BTreeMap<WorkerId, Ms>>,
+    pending: Mutex<BTreeMap<WorkerId, Ms>>,
     urgent: Notify,
     clock: Arc<Clock>,
     replica: Arc<Replica>,
@@ -35,20 +35,20 @@ pub struct LastSeen {
 impl LastSeen {
     pub(super) fn new(offline_after_ms: i64, clock: Arc<Clock>, replica: Arc<Replica>, writers: Arc<Writers>) -> Self {
         let every = Duration::from_millis(offline_after_ms.unsigned_abs() / 5).clamp(FLUSH_AT_MOST_EVERY, FLUSH_EVERY);
-        Self { every, noted: Mutex::default(), urgent: Notify::new(), clock, replica, writers }
+        Self { every, pending: Mutex::default(), urgent: Notify::new(), clock, replica, writers }
     }
 
     /// Records a sign of life of the worker.
     pub fn record(&self, worker: &str) {
         let now = self.clock.now();
         let is_lost = self.replica.see(worker, now);
-        let mut noted = self.noted.lock();
-        if let Some(last) = noted.get_mut(worker) {
+        let mut pending = self.pending.lock();
+        if let Some(last) = pending.get_mut(worker) {
             *last = now;
-        } else if noted.len() < WORKERS {
-            noted.insert(worker.to_owned(), now);
+        } else if pending.len() < WORKERS {
+            pending.insert(worker.to_owned(), now);
         }
-        drop(noted);
+        drop(pending);
         // A lost worker should be back at once.
         if is_lost {
             self.urgent.notify_one();
@@ -63,12 +63,12 @@ impl LastSeen {
                 () = self.urgent.notified() => {}
                 () = tokio::time::sleep(self.every) => {}
             }
-            let mut noted: Vec<_> = std::mem::take(&mut *self.noted.lock()).into_iter().collect();
-            while !noted.is_empty() {
-                let rest = noted.split_off(noted.len().min(AT_ONCE));
+            let mut pending: Vec<_> = std::mem::take(&mut *self.pending.lock()).into_iter().collect();
+            while !pending.is_empty() {
+                let rest = pending.split_off(pending.len().min(AT_ONCE));
                 // A failure loses the signs of one interval; more will follow.
-                let _ = self.writers.submit(op::RecordLastSeen { last_seen: noted }).await;
-                noted = rest;
+                let _ = self.writers.submit(op::RecordLastSeen { last_seen: pending }).await;
+                pending = rest;
             }
         }
     }

@@ -28,7 +28,7 @@ impl LockPatience {
         if self.wait() == LockWait::Long {
             tracing::warn!(
                 writer,
-                "another program keeps rows of the database locked; commands that need them are refused until it lets them go"
+                "another program keeps rows of the database locked; commands that need them are refused until it releases them"
             );
         }
         self.lost_at = Some(Instant::now());

@@ -63,7 +63,7 @@ pub use pushes::{PushRound, Pushes};
 pub use random::Random;
 pub use replica::{AgentTasks, Directives, Replica, Stats};
 pub use specs::Specs;
-pub use waiting::Waiting;
+pub use waiting::WaitingState;
 pub use wakeups::{OpenWakeup, Wakeups};
 pub use writers::Writers;
 

@@ -37,7 +37,7 @@ impl PushRound {
 }
 
 /// A worker with its free slots.
-struct Room {
+struct OpenWorker {
     worker: WorkerId,
     free: i64,
     last_seen: Ms,
@@ -57,11 +57,11 @@ impl Pushes {
         let mut round = PushRound::default();
         let mut taken = Taken { candidates: &self.candidates, tasks: Vec::new() };
         let mut pushes = Vec::new();
-        let mut rooms = self.rooms(is_reachable);
+        let mut open_workers = self.open_workers(is_reachable);
         while pushes.len() < max {
-            let best = (0..rooms.len()).max_by_key(|at| (rooms[*at].free, rooms[*at].last_seen));
-            let Some(at) = best.filter(|at| rooms[*at].free > 0) else { break };
-            let tasks = match self.candidates.offer(&rooms[at].worker, 1, &Tries::default()).await {
+            let best = (0..open_workers.len()).max_by_key(|at| (open_workers[*at].free, open_workers[*at].last_seen));
+            let Some(at) = best.filter(|at| open_workers[*at].free > 0) else { break };
+            let tasks = match self.candidates.offer(&open_workers[at].worker, 1, &Tries::default()).await {
                 Ok(offer) => offer.tasks,
                 Err(error) => {
                     round.error = Some(error);
@@ -69,12 +69,12 @@ impl Pushes {
                 }
             };
             let Some(task) = tasks.first().copied() else {
-                rooms.swap_remove(at);
+                open_workers.swap_remove(at);
                 continue;
             };
             taken.tasks.extend(tasks);
-            rooms[at].free -= 1;
-            pushes.push(op::Push { task, worker: rooms[at].worker.clone(), ttl_ms });
+            open_workers[at].free -= 1;
+            pushes.push(op::Push { task, worker: open_workers[at].worker.clone(), ttl_ms });
         }
         if pushes.len() == max {
             round.again_at(self.clock.now());
@@ -113,13 +113,13 @@ impl Pushes {
     }
 
     /// Workers that claim are left out, because they fetch their tasks themselves.
-    fn rooms(&self, is_reachable: impl Fn(&str) -> bool) -> Vec<Room> {
+    fn open_workers(&self, is_reachable: impl Fn(&str) -> bool) -> Vec<OpenWorker> {
         let remembered = self.replica.lock();
         let fleet = &remembered.cache.fleet;
         let claims = |id: &str| remembered.has_open_claim(id) || fleet.held(id).any(|held| held.origin == Origin::Claim);
         let open = fleet
             .pushed_to()
             .filter(|worker| is_open(worker) && !remembered.is_passed_over(&worker.id) && !claims(&worker.id) && is_reachable(&worker.id));
-        open.map(|worker| Room { worker: worker.id.clone(), free: fleet.free(&worker.id), last_seen: worker.last_seen }).collect()
+        open.map(|worker| OpenWorker { worker: worker.id.clone(), free: fleet.free(&worker.id), last_seen: worker.last_seen }).collect()
     }
 }

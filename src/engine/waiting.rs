@@ -5,12 +5,12 @@ use bloom_core::cache::Shortage;
 use bloom_core::task::{Parked, TaskState, WaitingReason};
 
 #[derive(Clone, Debug, PartialEq)]
-pub struct Waiting {
+pub struct WaitingState {
     pub reason: WaitingReason,
     pub message: String,
 }
 
-impl Waiting {
+impl WaitingState {
     /// Why the task is parked.
     pub(super) fn parked(task: &TaskState, parked: Parked) -> Self {
         let (reason, message) = match parked {

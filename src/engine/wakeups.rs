@@ -51,7 +51,7 @@ impl Wakeups {
         if caused.is_empty() || is_busy || matches!(pending.command.op, Op::Reevaluate(_)) {
             // A re-evaluation may cause another one, along a chain of tasks. Replies must not wait for the whole chain.
             self.send(pending, answer);
-            caused.into_iter().for_each(|wakeup| self.work_off(wakeup));
+            caused.into_iter().for_each(|wakeup| self.process(wakeup));
             return;
         }
         let wakeups = self.clone();
@@ -91,7 +91,7 @@ impl Wakeups {
     }
 
     /// Processes the whole wake-up in the background.
-    pub(super) fn work_off(self: &Arc<Self>, wakeup: Wakeup) {
+    pub(super) fn process(self: &Arc<Self>, wakeup: Wakeup) {
         let wakeups = self.clone();
         self.background.spawn(async move {
             if let Some(mut work) = Work::begin(&wakeups, wakeup, None) {
@@ -105,7 +105,7 @@ impl Wakeups {
     ///
     /// # Errors
     /// If the page failed; the wake-up then stays at this page.
-    pub async fn work_off_page(self: &Arc<Self>, open: OpenWakeup, epoch: i64) -> Result<Option<OpenWakeup>, Error> {
+    pub async fn process_page(self: &Arc<Self>, open: OpenWakeup, epoch: i64) -> Result<Option<OpenWakeup>, Error> {
         let Some(mut work) = Work::begin(self, open.wakeup, Some(epoch)) else { return Ok(None) };
         work.is_whole = open.is_whole;
         let is_left = work.page().await?;

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bloom_core::command::{Keys, Rejection, Reply};
+use bloom_core::command::{Rejection, Reply, RowKeys};
 use bloom_core::decide::decide;
 use bloom_core::wakeup::Wakeup;
 use bloom_core::working_set::{Halt, Slots, WorkingSet};
@@ -174,9 +174,9 @@ impl WriterTask {
     async fn try_once(&mut self, batch: &[Pending], exact: bool, wait: LockWait) -> Try {
         if let Err(error) = self.settle_doubt().await {
             tracing::warn!(writer = self.name, %error, "the database can't be reached");
-            return away(&error);
+            return unavailable(&error);
         }
-        let mut keys = Keys::default();
+        let mut keys = RowKeys::default();
         for pending in batch {
             keys.merge(&pending.command.op.keys());
             keys.merge(&pending.extra);
@@ -237,7 +237,7 @@ impl WriterTask {
                     self.shared.feed.want_rebuild();
                 }
                 for wakeup in set.dirty.wakeups {
-                    self.shared.wakeups.work_off(wakeup);
+                    self.shared.wakeups.process(wakeup);
                 }
             }
             // A writer that was registered again can't find out the outcome, and the changes of a maintenance job are not kept.
@@ -264,13 +264,13 @@ impl WriterTask {
             error if error.is_unavailable() => {
                 tracing::warn!(writer = self.name, %error, "the database can't be reached");
                 self.shared.metrics.database_up(false);
-                away(&error)
+                unavailable(&error)
             }
             error => Try::Failed(error),
         };
         match self.writer.rollback().await {
             Ok(()) => outcome,
-            Err(error) => away(&error),
+            Err(error) => unavailable(&error),
         }
     }
 
@@ -322,10 +322,10 @@ impl WriterTask {
             if self.shared.feed.read_counts().await.is_err() {
                 self.shared.feed.want_rebuild();
             }
-            self.shared.feed.tell();
+            self.shared.feed.announce_commit();
         } else if done.is_batch {
             self.shared.replica.publish_removal(&done.removed, &done.counts, self.position());
-            self.shared.feed.tell();
+            self.shared.feed.announce_commit();
         }
         Ok(done)
     }
@@ -345,7 +345,7 @@ impl WriterTask {
         self.shared.feed.check_suspects();
         measure(&self.shared.metrics, set);
         if committed.is_some() {
-            self.shared.feed.tell();
+            self.shared.feed.announce_commit();
         }
     }
 
@@ -378,8 +378,8 @@ impl WriterTask {
     }
 }
 
-/// The database can't serve: for now, or until a person has fixed it.
-fn away(error: &database::Error) -> Try {
+/// The database can't serve: for now, or until the fault is fixed.
+fn unavailable(error: &database::Error) -> Try {
     if error.is_lasting() { Try::Unusable } else { Try::Away }
 }
 

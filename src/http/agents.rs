@@ -8,7 +8,7 @@ use super::body::Content;
 use super::error::Error;
 use super::middleware::Caller;
 use super::path::WorkerPath;
-use super::policy::Policy;
+use super::policy::RoutePolicy;
 use bloom_api::agents::{AgentHealth, OrderDone, change_of_health};
 use bloom_api::error::ErrorText;
 use bloom_core::audit::{Action, Actor, EntityType};
@@ -18,7 +18,7 @@ use bloom_core::worker::Worker;
 use bloom_dispatch::Order;
 
 /// An admin key is needed for this GET, because it makes the server call the agent with the agents' key, and changes the worker.
-pub const HEALTH: Policy = Policy::ADMIN.waits();
+pub const HEALTH: RoutePolicy = RoutePolicy::ADMIN.waits();
 
 /// Asks the worker's agent for its health.
 ///
@@ -54,7 +54,7 @@ async fn with_url(app: &AppState, path: WorkerPath) -> Result<Worker, Error> {
     if worker.url.is_empty() { Err(Error::fixed(400, "Worker has no URL configured")) } else { Ok(worker) }
 }
 
-pub const UPDATE: Policy = Policy::ADMIN.waits();
+pub const UPDATE: RoutePolicy = RoutePolicy::ADMIN.waits();
 
 /// Orders the worker's agent to update itself.
 ///
@@ -73,7 +73,7 @@ pub async fn update(State(app): State<AppState>, caller: Caller, path: WorkerPat
     order(app, caller, path, &body, Order::Update).await
 }
 
-pub const RESTART: Policy = Policy::ADMIN.waits();
+pub const RESTART: RoutePolicy = RoutePolicy::ADMIN.waits();
 
 /// Orders the worker's agent to restart.
 ///
@@ -92,7 +92,7 @@ pub async fn restart(State(app): State<AppState>, caller: Caller, path: WorkerPa
     order(app, caller, path, &body, Order::Restart).await
 }
 
-pub const UNINSTALL: Policy = Policy::ADMIN.waits();
+pub const UNINSTALL: RoutePolicy = RoutePolicy::ADMIN.waits();
 
 /// Orders the worker's agent to stop for good.
 ///
@@ -133,13 +133,13 @@ async fn order(app: AppState, caller: Caller, path: WorkerPath, body: &Content, 
 }
 
 fn record(order: Order, worker: String) -> Op {
-    let note = |action| {
+    let audit = |action| {
         op::RecordAudit { action, entity_type: EntityType::Worker, entity_id: worker.clone(), actor: Actor::Admin, detail: String::new() }
             .into()
     };
     match order {
-        Order::Update => note(Action::AgentUpdated),
-        Order::Restart => note(Action::AgentRestarted),
+        Order::Update => audit(Action::AgentUpdated),
+        Order::Restart => audit(Action::AgentRestarted),
         Order::Uninstall => op::MarkOffline { worker, cause: Loss::Uninstalled }.into(),
     }
 }

@@ -10,7 +10,7 @@ use super::body::Content;
 use super::error::Error;
 use super::middleware::Caller;
 use super::own;
-use super::policy::Policy;
+use super::policy::RoutePolicy;
 use super::tasks::filter_of_body;
 use bloom_api::answers::BulkResult;
 use bloom_api::bulk::{Bulk, Named};
@@ -22,7 +22,7 @@ use bloom_core::task::{Status, TaskState};
 use bloom_engine as engine;
 use bloom_store::{Page, TaskFilter};
 
-pub const CANCEL: Policy = Policy::ADMIN.or_submit();
+pub const CANCEL: RoutePolicy = RoutePolicy::ADMIN.or_submit();
 
 /// Cancels many tasks.
 ///
@@ -37,7 +37,7 @@ pub async fn cancel(State(app): State<AppState>, caller: Caller, body: Content) 
     apply(&app, &caller, body.read()?, &LIVE, |task| op::Cancel { task }.into()).await
 }
 
-pub const REQUEUE: Policy = Policy::ADMIN.or_submit();
+pub const REQUEUE: RoutePolicy = RoutePolicy::ADMIN.or_submit();
 
 /// Queues many failed, dead or cancelled tasks again.
 ///

@@ -46,27 +46,27 @@ pub fn network(address: IpAddr) -> IpAddr {
     }
 }
 
-/// Counts the places that each client holds, so that no client holds more than its share.
+/// Counts the permits that each client holds, so that no client holds more than its share.
 #[derive(Clone)]
 pub struct Shares {
     most: usize,
     held: Arc<Mutex<HashMap<IpAddr, usize>>>,
 }
 
-/// A place that a client holds until this is dropped.
-pub struct Place {
+/// A permit that a client holds until this is dropped.
+pub struct ClientPermit {
     client: IpAddr,
     held: Arc<Mutex<HashMap<IpAddr, usize>>>,
 }
 
 impl Shares {
-    /// One client may hold half of the places: enough for a fleet behind one address, and the other half remains for other clients.
-    pub fn of(places: usize) -> Self {
-        Self { most: (places / 2).max(1), held: Arc::default() }
+    /// One client may hold half of the permits: enough for a fleet behind one address, and the other half remains for other clients.
+    pub fn of(permits: usize) -> Self {
+        Self { most: (permits / 2).max(1), held: Arc::default() }
     }
 
     /// `None` if the client already holds its share.
-    pub fn take(&self, client: IpAddr) -> Option<Place> {
+    pub fn take(&self, client: IpAddr) -> Option<ClientPermit> {
         let client = network(client);
         let mut held = self.held.lock();
         let count = held.entry(client).or_default();
@@ -74,11 +74,11 @@ impl Shares {
             return None;
         }
         *count += 1;
-        Some(Place { client, held: self.held.clone() })
+        Some(ClientPermit { client, held: self.held.clone() })
     }
 }
 
-impl Drop for Place {
+impl Drop for ClientPermit {
     fn drop(&mut self) {
         let mut held = self.held.lock();
         if let Some(count) = held.get_mut(&self.client) {

@@ -7,13 +7,13 @@ use super::AppState;
 use super::answer::{HandlerResult, ok};
 use super::body::Content;
 use super::middleware::Caller;
-use super::policy::{Policy, Rate};
+use super::policy::{Rate, RoutePolicy};
 use bloom_api::reports::{Config, ConnectionTest, Health, MembridgeState};
 use bloom_api::requests::NewConfig;
 use bloom_core::audit::{Action, Actor, EntityType};
 use bloom_core::op;
 
-pub const GET: Policy = Policy::READ;
+pub const GET: RoutePolicy = RoutePolicy::READ;
 
 /// Shows the settings of the control plane.
 ///
@@ -36,7 +36,7 @@ fn show(app: &AppState) -> HandlerResult {
     })
 }
 
-pub const SET: Policy = Policy::ADMIN;
+pub const SET: RoutePolicy = RoutePolicy::ADMIN;
 
 /// Changes the settings of the control plane.
 ///
@@ -54,7 +54,7 @@ pub async fn set(State(app): State<AppState>, caller: Caller, body: Content) -> 
     show(&app)
 }
 
-pub const TEST_CONNECTION: Policy = Policy::OPEN.rate(Rate::TestConnection);
+pub const TEST_CONNECTION: RoutePolicy = RoutePolicy::OPEN.rate(Rate::TestConnection);
 
 /// Tests the connection to the control plane.
 ///
@@ -75,7 +75,7 @@ pub async fn test_connection(State(app): State<AppState>, caller: Caller, body: 
     })
 }
 
-pub const HEALTH: Policy = Policy::OPEN.rate(Rate::General);
+pub const HEALTH: RoutePolicy = RoutePolicy::OPEN.rate(Rate::General);
 
 /// Shows the health of this server.
 ///

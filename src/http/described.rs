@@ -42,7 +42,7 @@ pub fn shared(status: u16) -> Option<&'static str> {
     SHARED.iter().find(|(_, known, ..)| *known == status).map(|(name, ..)| *name)
 }
 
-const RATE_HEADERS: [&str; 4] = ["RateLimit-Policy", "RateLimit-Limit", "RateLimit-Remaining", "RateLimit-Reset"];
+const RATE_HEADERS: [&str; 4] = ["RateLimit-RoutePolicy", "RateLimit-Limit", "RateLimit-Remaining", "RateLimit-Reset"];
 
 fn headers() -> Value {
     let header =
@@ -53,7 +53,7 @@ fn headers() -> Value {
             "The id of the request, for logs and the audit trail: the one that the client sent, if it is valid, else a new one.",
             json!({ "type": "string", "maxLength": 128 }), json!("5f1c9a0e42d7b368-1f"),
         ),
-        "RateLimit-Policy": header("The limit and its window in seconds.", json!({ "type": "string" }), json!("100;w=60")),
+        "RateLimit-RoutePolicy": header("The limit and its window in seconds.", json!({ "type": "string" }), json!("100;w=60")),
         "RateLimit-Limit": header("Requests that the window allows. Absent if the limit is off.", number(), json!(100)),
         "RateLimit-Remaining": header("Requests that are left in the window.", number(), json!(97)),
         "RateLimit-Reset": header("Seconds until the window ends.", number(), json!(42)),

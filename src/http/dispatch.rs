@@ -15,7 +15,7 @@ use super::clients::Peer;
 use super::error_precedence::Ask;
 use super::middleware::Caller;
 use super::path::TaskPath;
-use super::policy::Policy;
+use super::policy::RoutePolicy;
 use super::{AppState, host};
 use bloom_api::agents::{Dispatched, NotDispatched};
 use bloom_api::error::{Code, ErrorText};
@@ -23,7 +23,7 @@ use bloom_api::requests::NewDispatch;
 use bloom_api::wire::Wire;
 use bloom_dispatch::Outcome;
 
-pub const DISPATCH: Policy = Policy::ADMIN.waits();
+pub const DISPATCH: RoutePolicy = RoutePolicy::ADMIN.waits();
 
 /// Pushes a task to a worker's agent.
 ///
@@ -49,17 +49,17 @@ pub async fn dispatch(
     body: Content,
 ) -> HandlerResult {
     let raw = body.raw()?;
-    let wish = match NewDispatch::read(raw) {
-        Ok(wish) => wish,
+    let request = match NewDispatch::read(raw) {
+        Ok(request) => request,
         Err(wrong) => return Err(app.most_important_error(&path, Ask::Lease, raw, wrong.into()).await),
     };
     let task_id = path.id()?;
     let _permit = app.stream_limits.agents.take(&caller)?;
-    let worker = wish.worker_id.map(|id| id.0);
+    let worker = request.worker_id.map(|id| id.0);
     let request_id = Some(caller.request_id.to_string());
     let push = app.agents.dispatch(task_id, worker, app.settings.lease_ttl_ms, request_id, runtime_url).await?;
     let outcome = tokio::select! {
-        outcome = timeout(Duration::from_secs(wish.wait_sec.0.unsigned_abs()), push.outcome) => outcome.ok().and_then(Result::ok),
+        outcome = timeout(Duration::from_secs(request.wait_sec.0.unsigned_abs()), push.outcome) => outcome.ok().and_then(Result::ok),
         () = app.shutdown.cancelled() => None,
     };
     let (worker_id, lease_id) = (push.worker_id.into(), push.lease_id);

@@ -177,8 +177,8 @@ impl From<bloom_engine::Error> for Error {
 
 impl From<bloom_store::Error> for Error {
     fn from(error: bloom_store::Error) -> Self {
-        match error.trouble() {
-            Some(trouble) => Self::Later(trouble.text()),
+        match error.fault() {
+            Some(fault) => Self::Later(fault.text()),
             None => bloom_database::Error::from(error).into(),
         }
     }

@@ -17,10 +17,10 @@ use super::middleware::Caller;
 use super::own;
 use super::path::TaskPath;
 use super::pieces;
-use super::policy::{Policy, Rate};
+use super::policy::{Rate, RoutePolicy};
 use super::show::Query;
 use super::stream::{KEEP_ALIVE, Permit, event_stream};
-use super::wait::LOOK_EVERY;
+use super::wait::POLL_EVERY;
 use bloom_api::answers::{Event, Recorded};
 use bloom_api::error::ErrorText;
 use bloom_api::lists::EventParams;
@@ -38,7 +38,7 @@ const PIECE: i64 = 50;
 /// Limit of their bytes, unless a single event is larger: for each client that does not read, one piece is kept in memory.
 const PIECE_BYTES: i64 = 1 << 20;
 
-pub const SEND: Policy = Policy::WORKER;
+pub const SEND: RoutePolicy = RoutePolicy::WORKER;
 
 /// Records events of a run.
 ///
@@ -65,7 +65,7 @@ pub async fn send(State(app): State<AppState>, caller: Caller, path: TaskPath, b
     ok(&Recorded { newest })
 }
 
-pub const LIST: Policy = Policy::READ.rate(Rate::Worker).or_submit();
+pub const LIST: RoutePolicy = RoutePolicy::READ.rate(Rate::Worker).or_submit();
 
 /// Lists the events of a task, oldest first.
 ///
@@ -126,7 +126,7 @@ impl Following {
     async fn next(mut self) -> Option<(Bytes, Self)> {
         while !self.is_over && !self.shutdown.is_cancelled() {
             self.follower.mark_seen();
-            match self.look().await {
+            match self.poll().await {
                 Ok(Some(piece)) => return Some((piece, self)),
                 Ok(None) => {}
                 // The client reconnects by itself, with the number of the last event that it received.
@@ -134,7 +134,7 @@ impl Following {
             }
             tokio::select! {
                 () = self.follower.changed() => {}
-                () = tokio::time::sleep(LOOK_EVERY) => return Some((KEEP_ALIVE, self)),
+                () = tokio::time::sleep(POLL_EVERY) => return Some((KEEP_ALIVE, self)),
                 () = self.shutdown.cancelled() => return None,
             }
         }
@@ -142,7 +142,7 @@ impl Following {
     }
 
     /// The next piece, if there is something to send.
-    async fn look(&mut self) -> Result<Option<Bytes>, Error> {
+    async fn poll(&mut self) -> Result<Option<Bytes>, Error> {
         let store = &self.store;
         // The state is read first: if it is final, the events read after it are complete.
         let state = store.task_states(&[self.task]).await?.into_iter().next();

@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::backlog::{Backlog, Piece, Reader};
-use super::watch::{RESET, tell};
+use super::watch::{RESET, publish};
 use bloom_core::ids::TaskId;
 use bloom_engine::{Changes, Engine};
 use bloom_store::Store;
@@ -69,14 +69,14 @@ impl Hub {
                 () = shutdown.cancelled() => return,
             };
             match change {
-                Ok(change) if !change.reset => self.tell(&engine, &store, &change).await,
+                Ok(change) if !change.reset => self.publish(&engine, &store, &change).await,
                 Ok(_) | Err(RecvError::Lagged(_)) => self.reset(),
                 Err(RecvError::Closed) => return,
             }
         }
     }
 
-    async fn tell(&self, engine: &Engine, store: &Store, changes: &Changes) {
+    async fn publish(&self, engine: &Engine, store: &Store, changes: &Changes) {
         let touched = changes.tasks.iter().map(|task| task.id).chain(changes.events.iter().copied());
         {
             let followed = self.followed();
@@ -89,7 +89,7 @@ impl Hub {
             }
         }
         // If the changes can't be read, or are too large to send, the clients have to list again.
-        if self.backlog.has_readers() && tell(engine, store, changes, &self.backlog).await.is_err() {
+        if self.backlog.has_readers() && publish(engine, store, changes, &self.backlog).await.is_err() {
             self.backlog.push(Piece::for_all(RESET));
         }
     }

@@ -7,7 +7,7 @@ use url::Url;
 use super::answer::{HandlerResult, typed};
 use super::dispatch::RuntimeUrl;
 use super::error::Error;
-use super::policy::Policy;
+use super::policy::RoutePolicy;
 use super::show::Query;
 use bloom_api::lists::InstallParams;
 
@@ -16,7 +16,7 @@ const CONTENT_TYPE: HeaderValue = HeaderValue::from_static("text/x-shellscript; 
 const MAX_NAME_CHARS: usize = 128;
 const MAX_URL_BYTES: usize = 2048;
 
-pub const SCRIPT: Policy = Policy::READ;
+pub const SCRIPT: RoutePolicy = RoutePolicy::READ;
 
 /// Returns a script that installs an agent.
 ///

@@ -13,7 +13,7 @@ use super::error::Error;
 use super::key_ring::hexadecimal;
 use super::middleware::Caller;
 use super::path::KeyPath;
-use super::policy::Policy;
+use super::policy::RoutePolicy;
 use bloom_api::answers::Removed;
 use bloom_api::error::ErrorText;
 use bloom_api::keys::{CreatedKey, Key, NewEnrollment, NewKey};
@@ -54,7 +54,7 @@ async fn created(app: &AppState, about: &ApiKey, key: &str) -> HandlerResult {
     json(StatusCode::CREATED, &CreatedKey { about: about.into(), key: key.into() })
 }
 
-pub const CREATE: Policy = Policy::ADMIN;
+pub const CREATE: RoutePolicy = RoutePolicy::ADMIN;
 
 /// Creates a named key.
 ///
@@ -77,7 +77,7 @@ pub async fn create(State(app): State<AppState>, caller: Caller, body: Content) 
     created(&app, &about, &key).await
 }
 
-pub const LIST: Policy = Policy::ADMIN;
+pub const LIST: RoutePolicy = RoutePolicy::ADMIN;
 
 /// Lists the named keys by name.
 ///
@@ -90,7 +90,7 @@ pub async fn list(State(app): State<AppState>) -> HandlerResult {
     ok(&app.store.api_keys().await?.iter().map(Key::from).collect::<Vec<_>>())
 }
 
-pub const REVOKE: Policy = Policy::ADMIN;
+pub const REVOKE: RoutePolicy = RoutePolicy::ADMIN;
 
 /// Revokes a named key.
 ///
@@ -109,7 +109,7 @@ pub async fn revoke(State(app): State<AppState>, caller: Caller, path: KeyPath) 
     ok(&Removed { removed: true, id: name.into() })
 }
 
-pub const ENROLL: Policy = Policy::JOIN;
+pub const ENROLL: RoutePolicy = RoutePolicy::JOIN;
 
 /// Enrolls a worker.
 ///

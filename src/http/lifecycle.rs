@@ -11,7 +11,7 @@ use super::error_precedence::Ask;
 use super::middleware::Caller;
 use super::own;
 use super::path::TaskPath;
-use super::policy::{Policy, Rate};
+use super::policy::{Rate, RoutePolicy};
 use super::show::{show_task, spec};
 use bloom_api::answers::{Completed, Lease, Leased, Removed, Renewed, Worker};
 use bloom_api::complete::{Completion, bytes_besides_output};
@@ -27,7 +27,7 @@ use bloom_core::op;
 use bloom_core::reply::{self, StoredResult};
 use bloom_core::task::TaskState;
 
-pub const LEASE: Policy = Policy::ADMIN;
+pub const LEASE: RoutePolicy = RoutePolicy::ADMIN;
 
 /// Leases the task to a worker.
 ///
@@ -45,17 +45,17 @@ pub const LEASE: Policy = Policy::ADMIN;
 )]
 pub async fn lease(State(app): State<AppState>, caller: Caller, path: TaskPath, body: Content) -> HandlerResult {
     let raw = body.raw()?;
-    let wish = match NewLease::read(raw) {
-        Ok(wish) => wish,
+    let request = match NewLease::read(raw) {
+        Ok(request) => request,
         Err(wrong) => return Err(app.most_important_error(&path, Ask::Lease, raw, wrong.into()).await),
     };
-    let ttl_ms = wish.ttl_seconds.map_or(app.settings.lease_ttl_ms, |seconds| seconds.0 * 1000);
-    let worker = wish.worker_id.map(|id| id.0);
+    let ttl_ms = request.ttl_seconds.map_or(app.settings.lease_ttl_ms, |seconds| seconds.0 * 1000);
+    let worker = request.worker_id.map(|id| id.0);
     let reply = app.engine.lease(path.id()?, worker, ttl_ms, Some(caller.request_id.to_string())).await?;
     json(StatusCode::CREATED, &Leased { lease: active(&reply.task)?, worker: Worker::new(&reply.worker, reply.active_leases) })
 }
 
-pub const HEARTBEAT: Policy = Policy::WORKER.rate(Rate::General);
+pub const HEARTBEAT: RoutePolicy = RoutePolicy::WORKER.rate(Rate::General);
 
 /// Renews the lease of a task.
 ///
@@ -72,9 +72,9 @@ pub const HEARTBEAT: Policy = Policy::WORKER.rate(Rate::General);
 )]
 pub async fn heartbeat(State(app): State<AppState>, caller: Caller, path: TaskPath, body: Content) -> HandlerResult {
     let raw = body.raw()?;
-    let read = Heartbeat::read(raw).map_err(Error::from).and_then(|beat| {
-        let holder = Holder { lease: beat.lease_id.map(|id| id.0), worker: beat.worker_id.map(|id| id.0) };
-        Ok((named(&caller, holder)?, beat.with_task))
+    let read = Heartbeat::read(raw).map_err(Error::from).and_then(|heartbeat| {
+        let holder = Holder { lease: heartbeat.lease_id.map(|id| id.0), worker: heartbeat.worker_id.map(|id| id.0) };
+        Ok((named(&caller, holder)?, heartbeat.with_task))
     });
     let (holder, with_task) = match read {
         Ok(read) => read,
@@ -98,7 +98,7 @@ fn named(caller: &Caller, holder: Holder) -> Result<Holder, Error> {
     Ok(holder)
 }
 
-pub const COMPLETE: Policy = Policy::WORKER.rate(Rate::General).takes_outputs();
+pub const COMPLETE: RoutePolicy = RoutePolicy::WORKER.rate(Rate::General).takes_outputs();
 
 /// Completes a task.
 ///
@@ -157,7 +157,7 @@ async fn completed(app: &AppState, task: &TaskState, result: StoredResult) -> Ha
     ok(&Completed { task: show_task(&app.engine, &spec, task), artifact: Artifact::from(result), result: TaskResult::from(result) })
 }
 
-pub const RELEASE: Policy = Policy::WORKER;
+pub const RELEASE: RoutePolicy = RoutePolicy::WORKER;
 
 /// Hands a task back to the queue.
 ///
@@ -182,7 +182,7 @@ pub async fn release(State(app): State<AppState>, caller: Caller, path: TaskPath
     show_reply(&app, &caller, op).await
 }
 
-pub const CANCEL: Policy = Policy::ADMIN.or_submit();
+pub const CANCEL: RoutePolicy = RoutePolicy::ADMIN.or_submit();
 
 /// Cancels a task.
 ///
@@ -201,7 +201,7 @@ pub async fn cancel(State(app): State<AppState>, caller: Caller, path: TaskPath,
     show_reply(&app, &caller, op::Cancel { task: path.id()? }).await
 }
 
-pub const REQUEUE: Policy = Policy::ADMIN.or_submit();
+pub const REQUEUE: RoutePolicy = RoutePolicy::ADMIN.or_submit();
 
 /// Queues a failed, dead or cancelled task again.
 ///
@@ -219,7 +219,7 @@ pub async fn requeue(State(app): State<AppState>, caller: Caller, path: TaskPath
     show_reply(&app, &caller, op::Requeue { task: path.id()? }).await
 }
 
-pub const EDIT: Policy = Policy::ADMIN.or_submit();
+pub const EDIT: RoutePolicy = RoutePolicy::ADMIN.or_submit();
 
 /// Edits a queued task.
 ///
@@ -243,7 +243,7 @@ pub async fn edit(State(app): State<AppState>, caller: Caller, path: TaskPath, b
     ok(&show_task(&app.engine, spec, &state))
 }
 
-pub const DELETE: Policy = Policy::ADMIN.or_submit();
+pub const DELETE: RoutePolicy = RoutePolicy::ADMIN.or_submit();
 
 /// Deletes a finished task.
 ///

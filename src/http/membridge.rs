@@ -11,7 +11,7 @@ use super::body::Content;
 use super::error::Error;
 use super::middleware::Caller;
 use super::path::ProjectPath;
-use super::policy::Policy;
+use super::policy::RoutePolicy;
 use bloom_api::error::ErrorText;
 use bloom_api::requests::LeaderSelection;
 use bloom_core::audit::{Action, Actor, EntityType};
@@ -20,7 +20,7 @@ use bloom_membridge::{Call, Reply, Upstream};
 
 const PLAIN_TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 
-pub const HEALTH: Policy = Policy::READ;
+pub const HEALTH: RoutePolicy = RoutePolicy::READ;
 
 /// Returns the health of the control plane.
 ///
@@ -33,7 +33,7 @@ pub async fn health(State(app): State<AppState>) -> HandlerResult {
     get(&app, Call::Health).await
 }
 
-pub const PROJECTS: Policy = Policy::READ;
+pub const PROJECTS: RoutePolicy = RoutePolicy::READ;
 
 /// Lists the projects of the control plane.
 ///
@@ -46,7 +46,7 @@ pub async fn projects(State(app): State<AppState>) -> HandlerResult {
     get(&app, Call::Projects).await
 }
 
-pub const LEADERSHIP: Policy = Policy::READ;
+pub const LEADERSHIP: RoutePolicy = RoutePolicy::READ;
 
 /// Returns the leader of a project.
 ///
@@ -60,7 +60,7 @@ pub async fn leadership(State(app): State<AppState>, ProjectPath(project): Proje
     get(&app, Call::Leadership { project: &project }).await
 }
 
-pub const NODES: Policy = Policy::READ;
+pub const NODES: RoutePolicy = RoutePolicy::READ;
 
 /// Lists the nodes of a project.
 ///
@@ -74,7 +74,7 @@ pub async fn nodes(State(app): State<AppState>, ProjectPath(project): ProjectPat
     get(&app, Call::Nodes { project: &project }).await
 }
 
-pub const SELECT: Policy = Policy::ADMIN;
+pub const SELECT: RoutePolicy = RoutePolicy::ADMIN;
 
 /// Makes a node the leader of a project.
 ///
@@ -85,15 +85,15 @@ pub const SELECT: Policy = Policy::ADMIN;
     responses((status = 200, description = "The answer of the control plane, unchanged.", body = serde_json::Value), Refusals)
 )]
 pub async fn select(State(app): State<AppState>, caller: Caller, ProjectPath(project): ProjectPath, body: Content) -> HandlerResult {
-    let wish = body.read::<LeaderSelection>()?;
-    let body = json!({ "primary_node_id": wish.primary_node_id.0, "lease_seconds": wish.lease_seconds.0 });
+    let selection = body.read::<LeaderSelection>()?;
+    let body = json!({ "primary_node_id": selection.primary_node_id.0, "lease_seconds": selection.lease_seconds.0 });
     let reply = reply(app.membridge.call(Call::SelectLeader { project: &project, body: &body }).await)?;
     if !reply.is_success() {
         return Err(Error::Text { status: reply.status, text: String::from_utf8_lossy(&reply.body).into_owned().into() });
     }
     let (action, entity_type) = (Action::LeadershipPromote, EntityType::Project);
-    let note = op::RecordAudit { action, entity_type, entity_id: project, actor: Actor::Admin, detail: wish.primary_node_id.0 };
-    app.engine.writers.submit(caller.command(note)).await?;
+    let entry = op::RecordAudit { action, entity_type, entity_id: project, actor: Actor::Admin, detail: selection.primary_node_id.0 };
+    app.engine.writers.submit(caller.command(entry)).await?;
     through(reply)
 }
 

@@ -22,7 +22,7 @@ use super::clients::{Peer, client_address};
 use super::error::{Cause, Error};
 use super::held::Share;
 use super::key_ring::Identity;
-use super::policy::{Policies, Policy, Rate, Time};
+use super::policy::{Rate, RoutePolicies, RoutePolicy, Time};
 use super::rate::{Limiter, Standing};
 use super::refusal::Refusal;
 use super::{AppState, Settings, body, host};
@@ -77,12 +77,12 @@ impl<S: Sync> FromRequestParts<S> for Caller {
 
 /// The state of the middleware.
 #[derive(Clone)]
-pub struct Gate {
+pub struct MiddlewareState {
     pub app: AppState,
-    pub policies: Arc<Policies>,
+    pub policies: Arc<RoutePolicies>,
 }
 
-pub async fn middleware(State(Gate { app, policies }): State<Gate>, request: Request, next: Next) -> Response {
+pub async fn middleware(State(MiddlewareState { app, policies }): State<MiddlewareState>, request: Request, next: Next) -> Response {
     let start = Instant::now();
     let method = request.method().clone();
     let template = request.extensions().get::<MatchedPath>().cloned();
@@ -135,9 +135,9 @@ async fn serve(app: &AppState, pass: &Pass<'_>, request: Request, next: Next, ca
         };
     }
     if pass.policy.writes()
-        && let Some(trouble) = app.store.lasting_trouble()
+        && let Some(fault) = app.store.lasting_fault()
     {
-        return Error::Later(trouble.text()).into_response();
+        return Error::Later(fault.text()).into_response();
     }
     let key = caller.key.clone();
     request.extensions_mut().insert(caller);
@@ -164,7 +164,7 @@ fn end_with_key(app: AppState, key: Arc<ApiKey>, stream: Response) -> Response {
 
 /// What the middleware knows of a request before it admits it.
 struct Pass<'a> {
-    policy: Policy,
+    policy: RoutePolicy,
     client: IpAddr,
     identity: Result<Identity, Refusal>,
     limiter: Option<&'a Limiter>,
@@ -174,7 +174,7 @@ struct Pass<'a> {
 }
 
 /// The state of the rate limits after a request, for the headers of the answer.
-struct Told<'a> {
+struct LimitStatus<'a> {
     limiter: &'a Limiter,
     standing: Standing,
     /// Seconds until all exceeded limits end; `None` if the request exceeded none.
@@ -182,7 +182,7 @@ struct Told<'a> {
 }
 
 impl<'a> Pass<'a> {
-    fn new(app: &'a AppState, request: &Request, policy: Policy, exists: bool) -> Self {
+    fn new(app: &'a AppState, request: &Request, policy: RoutePolicy, exists: bool) -> Self {
         let settings = &app.settings;
         let peer = request.extensions().get::<Peer>().copied();
         let key = app.ring.identify(request.headers(), app.engine.clock.now());
@@ -207,17 +207,17 @@ impl<'a> Pass<'a> {
         }
     }
 
-    fn count(&self, now: Instant) -> Option<Told<'a>> {
+    fn count(&self, now: Instant) -> Option<LimitStatus<'a>> {
         let general = self.limiter.map(|limiter| (limiter, limiter.count(self.client, now)));
         let test = self.test_limiter.map(|limiter| (limiter, limiter.count(self.client, now)));
         let overrun = [&general, &test].into_iter().flatten().filter(|(_, standing)| !standing.allowed);
         let retry_sec = overrun.map(|(_, standing)| standing.reset_sec).max();
-        test.or(general).map(|(limiter, standing)| Told { limiter, standing, retry_sec })
+        test.or(general).map(|(limiter, standing)| LimitStatus { limiter, standing, retry_sec })
     }
 
     /// The rate limit is checked before the key.
-    fn admit(&self, told: Option<&Told<'_>>, metrics: &Metrics) -> Result<Identity, Error> {
-        if told.is_some_and(|told| told.retry_sec.is_some()) {
+    fn admit(&self, limit: Option<&LimitStatus<'_>>, metrics: &Metrics) -> Result<Identity, Error> {
+        if limit.is_some_and(|limit| limit.retry_sec.is_some()) {
             return Err(TOO_MANY);
         }
         self.identity.clone().map_err(|refusal| {
@@ -232,7 +232,7 @@ fn identity(
     settings: &Settings,
     request: &Request,
     peer: Option<Peer>,
-    policy: Policy,
+    policy: RoutePolicy,
     key: Option<Identity>,
 ) -> Result<Identity, Refusal> {
     let called = host::called(request.headers(), peer, &settings.trusted_proxies)?;
@@ -248,7 +248,7 @@ fn identity(
     }
 }
 
-impl Told<'_> {
+impl LimitStatus<'_> {
     fn write(&self, headers: &mut HeaderMap) {
         self.limiter.write_headers(&self.standing, headers);
         if let Some(seconds) = self.retry_sec {

@@ -194,12 +194,12 @@ impl AppState {
 
 pub fn router(state: AppState) -> Router {
     let (router, _, policies) = docs::add_to(openapi::routes()).into_parts();
-    let gate = middleware::Gate { app: state.clone(), policies: Arc::new(policies) };
+    let middleware_state = middleware::MiddlewareState { app: state.clone(), policies: Arc::new(policies) };
     router
         .fallback(|| async { Error::fixed(404, "Not found") })
         .method_not_allowed_fallback(|| async { Error::fixed(405, "Method not allowed") })
         // The middleware limits bodies, by route.
         .layer(DefaultBodyLimit::disable())
-        .layer(from_fn_with_state(gate, middleware::middleware))
+        .layer(from_fn_with_state(middleware_state, middleware::middleware))
         .with_state(state)
 }

@@ -13,7 +13,7 @@ use utoipa::{PartialSchema, ToSchema};
 use utoipa_axum::router::{OpenApiRouter, UtoipaMethodRouter};
 use utoipa_axum::routes;
 
-use super::policy::{Policies, Policy, Rate};
+use super::policy::{Rate, RoutePolicies, RoutePolicy};
 use super::{
     AppState, agents, bulk, config, described, dispatch, events, install, keys, lifecycle, membridge, probes, queues, records, tasks, wait,
     watch, worker_calls, workers,
@@ -24,12 +24,12 @@ use bloom_api::error::ErrorText;
 #[derive(Default)]
 pub struct Routes {
     described: OpenApiRouter<AppState>,
-    policies: Policies,
+    policies: RoutePolicies,
 }
 
 impl Routes {
     /// Adds a route that the description contains.
-    pub fn add(mut self, mut route: UtoipaMethodRouter<AppState>, policy: Policy) -> Self {
+    pub fn add(mut self, mut route: UtoipaMethodRouter<AppState>, policy: RoutePolicy) -> Self {
         for (path, item) in &mut route.1.paths {
             for (method, operation) in operations(item) {
                 complete(&method, path, operation, policy);
@@ -41,11 +41,11 @@ impl Routes {
 
     /// Adds a page for browsers, which the description does not contain.
     pub fn add_page(mut self, path: &str, get: MethodRouter<AppState>) -> Self {
-        self.policies.add(Method::GET, path, Policy::OPEN);
+        self.policies.add(Method::GET, path, RoutePolicy::OPEN);
         Self { described: self.described.route(path, get), ..self }
     }
 
-    pub fn into_parts(self) -> (Router<AppState>, OpenApi, Policies) {
+    pub fn into_parts(self) -> (Router<AppState>, OpenApi, RoutePolicies) {
         let (router, description) = self.described.split_for_parts();
         (router, description, self.policies)
     }
@@ -160,9 +160,9 @@ fn operations(item: &mut PathItem) -> impl Iterator<Item = (Method, &mut Operati
 }
 
 /// Adds what the middleware requires and answers.
-fn complete(method: &Method, path: &str, operation: &mut Operation, policy: Policy) {
+fn complete(method: &Method, path: &str, operation: &mut Operation, policy: RoutePolicy) {
     let has_body = operation.request_body.is_some();
-    let unknown_host = "The server has no keys, and the Host of the request is not known to be its own";
+    let unknown_host = "The server has no keys, and the Host of the request is not an allowed host";
     if policy.is_guarded() {
         let schemes = ["apiKey", "bearer"].map(|name| SecurityRequirement::new(name, Vec::<String>::new()));
         operation.security = Some(schemes.into());

@@ -33,9 +33,9 @@ where
 {
     let mut pieces = Pieces { app: app.clone(), keys: keys.into_iter(), read, has_begun: false };
     let (keys, bytes) = pieces.keys_of_next();
-    let room = app.limits.held_of_answers.answer(bytes)?;
-    let is_small = room.is_none();
-    let first = pieces.next(keys, room).await?;
+    let share = app.limits.held_of_answers.answer(bytes)?;
+    let is_small = share.is_none();
+    let first = pieces.next(keys, share).await?;
     let body = if is_small && pieces.is_over() {
         Body::from(first)
     } else {
@@ -44,13 +44,13 @@ where
                 return Ok(None);
             }
             let (keys, bytes) = pieces.keys_of_next();
-            let room = pieces.app.limits.held_of_answers.wait(bytes).await?;
-            let piece = pieces.next(keys, room).await?;
+            let share = pieces.app.limits.held_of_answers.wait(bytes).await?;
+            let piece = pieces.next(keys, share).await?;
             Ok::<_, Error>(Some((piece, pieces)))
         });
         // The status was already sent. Breaking off the body is the only way to show the client that the list is incomplete.
         let rest = rest.map_err(|error| {
-            tracing::warn!(?error, "a list could not be sent to its end");
+            tracing::warn!(?error, "a list could not be sent completely");
             error.line()
         });
         Body::from_stream(stream::iter([Ok(first)]).chain(rest))
@@ -75,7 +75,7 @@ where
         (keys, usize::try_from(bytes).unwrap_or(usize::MAX))
     }
 
-    async fn next(&mut self, keys: Vec<K>, room: Share) -> Result<Bytes, Error> {
+    async fn next(&mut self, keys: Vec<K>, share: Share) -> Result<Bytes, Error> {
         let mut text = (self.read)(self.app.clone(), keys).await?;
         if let (false, Some(first)) = (self.has_begun, text.first_mut()) {
             *first = b'[';
@@ -84,7 +84,7 @@ where
         if self.is_over() {
             text.extend_from_slice(if self.has_begun { b"]" } else { b"[]" });
         }
-        Ok(room.hold(text))
+        Ok(share.hold(text))
     }
 
     fn is_over(&self) -> bool {

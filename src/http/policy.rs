@@ -8,7 +8,7 @@ use bloom_core::api_key::Scope;
 
 /// What a route requires, and its limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Policy {
+pub struct RoutePolicy {
     pub access: Access,
     /// Whether a submit key opens the route too. Its handler then shows and changes only the tasks of that key.
     pub submit: bool,
@@ -55,7 +55,7 @@ pub enum BodyLimit {
     Outputs,
 }
 
-impl Policy {
+impl RoutePolicy {
     pub const OPEN: Self = Self { access: Access::Open, submit: false, rate: Rate::Unlimited, time: Time::Limited, body: BodyLimit::Usual };
     pub const READ: Self = Self { access: Access::Read, rate: Rate::General, ..Self::OPEN };
     pub const ADMIN: Self = Self { access: Access::Admin, rate: Rate::General, ..Self::OPEN };
@@ -103,23 +103,23 @@ impl Policy {
 
 /// The policies of all routes, by method and path.
 #[derive(Debug, Default)]
-pub struct Policies(HashMap<String, Vec<(Method, Policy)>>);
+pub struct RoutePolicies(HashMap<String, Vec<(Method, RoutePolicy)>>);
 
-impl Policies {
-    pub fn add(&mut self, method: Method, path: &str, policy: Policy) {
+impl RoutePolicies {
+    pub fn add(&mut self, method: Method, path: &str, policy: RoutePolicy) {
         self.0.entry(path.to_owned()).or_default().push((method, policy));
     }
 
     /// `template` is the route's path with its parameters; `None` if there is no such route. Unknown routes of the API need a key as
     /// existing ones do, so that a client without a key can't find out which routes exist.
-    pub fn of(&self, method: &Method, template: Option<&str>, path: &str) -> Policy {
+    pub fn of(&self, method: &Method, template: Option<&str>, path: &str) -> RoutePolicy {
         let method = if *method == Method::HEAD { &Method::GET } else { method };
         let routes = template.and_then(|template| self.0.get(template));
         match routes.and_then(|routes| routes.iter().find(|(known, _)| known == method)) {
             Some((_, policy)) => *policy,
-            None if path != "/api" && !path.starts_with("/api/") => Policy::OPEN,
-            None if *method == Method::GET => Policy::READ,
-            None => Policy::ADMIN,
+            None if path != "/api" && !path.starts_with("/api/") => RoutePolicy::OPEN,
+            None if *method == Method::GET => RoutePolicy::READ,
+            None => RoutePolicy::ADMIN,
         }
     }
 }
@@ -129,8 +129,8 @@ mod tests {
     use super::*;
 
     /// The methods and paths of the routes whose policy matches.
-    fn routes(holds: impl Fn(&Policy) -> bool) -> Vec<String> {
-        let (.., Policies(policies)) = super::super::openapi::routes().into_parts();
+    fn routes(holds: impl Fn(&RoutePolicy) -> bool) -> Vec<String> {
+        let (.., RoutePolicies(policies)) = super::super::openapi::routes().into_parts();
         let all = policies.iter().flat_map(|(path, methods)| methods.iter().map(move |(method, policy)| (method, path, policy)));
         let mut found: Vec<_> = all.filter(|(.., policy)| holds(policy)).map(|(method, path, _)| format!("{method} {path}")).collect();
         found.sort();
@@ -182,7 +182,7 @@ mod tests {
     #[test]
     fn a_read_key_opens_all_that_only_reads() {
         let opened = routes(|policy| policy.allows(Scope::Read));
-        assert!(routes(Policy::writes).iter().all(|route| !opened.contains(route)));
+        assert!(routes(RoutePolicy::writes).iter().all(|route| !opened.contains(route)));
         let open = routes(|policy| !policy.is_guarded());
         assert_eq!(open, ["GET /api/runtime/health", "GET /healthz", "GET /readyz", "POST /api/runtime/test-connection"]);
         assert!(opened.iter().all(|route| route.starts_with("GET ") || open.contains(route)), "{opened:?}");
@@ -190,9 +190,9 @@ mod tests {
 
     #[test]
     fn what_does_not_exist_is_guarded_as_what_does() {
-        let policies = Policies::default();
-        assert_eq!(policies.of(&Method::GET, None, "/api/runtime/nothing"), Policy::READ);
-        assert_eq!(policies.of(&Method::PATCH, Some("/api/runtime/config"), "/api/runtime/config"), Policy::ADMIN);
-        assert_eq!(policies.of(&Method::GET, None, "/nothing"), Policy::OPEN);
+        let policies = RoutePolicies::default();
+        assert_eq!(policies.of(&Method::GET, None, "/api/runtime/nothing"), RoutePolicy::READ);
+        assert_eq!(policies.of(&Method::PATCH, Some("/api/runtime/config"), "/api/runtime/config"), RoutePolicy::ADMIN);
+        assert_eq!(policies.of(&Method::GET, None, "/nothing"), RoutePolicy::OPEN);
     }
 }

@@ -6,15 +6,15 @@ use axum::http::{HeaderValue, StatusCode};
 use super::AppState;
 use super::answer::{HandlerResult, ok, typed};
 use super::error::Error;
-use super::policy::{Policy, Rate};
+use super::policy::{Rate, RoutePolicy};
 use bloom_api::error::ErrorText;
 use bloom_api::reports::Probe;
 
-pub const HEALTHZ: Policy = Policy::OPEN;
+pub const HEALTHZ: RoutePolicy = RoutePolicy::OPEN;
 
 /// Liveness: the process answers.
 ///
-/// It does not look at the database: an orchestrator must not restart the process because its database is away.
+/// It does not query the database: an orchestrator must not restart the process because the database is unavailable.
 #[utoipa::path(
     get, path = "/healthz", operation_id = "liveness", tag = "probes",
     responses((status = 200, description = "The process answers.", body = Probe))
@@ -23,7 +23,7 @@ pub async fn healthz() -> HandlerResult {
     ok(&Probe { status: "ok".into() })
 }
 
-pub const READYZ: Policy = Policy::OPEN;
+pub const READYZ: RoutePolicy = RoutePolicy::OPEN;
 
 /// Readiness: the server can do its work.
 ///
@@ -41,8 +41,8 @@ pub async fn readyz(State(app): State<AppState>) -> HandlerResult {
     }
     if let Err(error) = app.store.ping().await {
         tracing::warn!(%error, "the server is not ready");
-        return Err(Error::Later(match (&error, error.trouble()) {
-            (_, Some(trouble)) => trouble.text(),
+        return Err(Error::Later(match (&error, error.fault()) {
+            (_, Some(fault)) => fault.text(),
             (bloom_store::Error::Setup(_), _) => "The database's schema does not fit this program; run bloom-runtime migrate status",
             _ => "The database can't be reached or written to; check that it runs. The server tries again by itself",
         }));
@@ -50,7 +50,7 @@ pub async fn readyz(State(app): State<AppState>) -> HandlerResult {
     ok(&Probe { status: "ready".into() })
 }
 
-pub const METRICS: Policy = Policy::READ.rate(Rate::Unlimited);
+pub const METRICS: RoutePolicy = RoutePolicy::READ.rate(Rate::Unlimited);
 
 /// Returns the metrics.
 ///

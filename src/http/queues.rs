@@ -10,7 +10,7 @@ use super::body::Content;
 use super::error::Error;
 use super::middleware::Caller;
 use super::path::QueuePath;
-use super::policy::Policy;
+use super::policy::RoutePolicy;
 use super::show::Query;
 use bloom_api::error::ErrorText;
 use bloom_api::lists::QueuePageParams;
@@ -20,11 +20,12 @@ use bloom_core::command::QueueChange;
 use bloom_core::op;
 use bloom_engine::AgentTasks;
 
-pub const LIST: Policy = Policy::READ;
+pub const LIST: RoutePolicy = RoutePolicy::READ;
 
 /// Lists queues by agent.
 ///
-/// First all queues together, then those that are paused or limited or have queued or active tasks. The header `Link` leads to the next page.
+/// First all queues together, then those that are paused or limited or have queued or active tasks. The header `Link` leads to the next
+/// page.
 #[utoipa::path(
     get, path = "/api/runtime/queues", operation_id = "listQueues", tag = "queues", params(QueuePageParams),
     responses((status = 200, description = "A page of queues.", body = Vec<Queue>))
@@ -60,7 +61,7 @@ fn show<'a>(queue: &'a AgentQueue, tasks: &BTreeMap<String, AgentTasks>) -> Queu
     Queue::new(queue, of.queued, of.active)
 }
 
-pub const PAUSE: Policy = Policy::ADMIN;
+pub const PAUSE: RoutePolicy = RoutePolicy::ADMIN;
 
 /// Pauses the queue of an agent.
 ///
@@ -78,7 +79,7 @@ pub async fn pause(State(app): State<AppState>, caller: Caller, path: QueuePath,
     change(&app, &caller, path.agent_slug()?, QueueChange::Pause).await
 }
 
-pub const RESUME: Policy = Policy::ADMIN;
+pub const RESUME: RoutePolicy = RoutePolicy::ADMIN;
 
 /// Resumes the queue of an agent.
 ///
@@ -95,7 +96,7 @@ pub async fn resume(State(app): State<AppState>, caller: Caller, path: QueuePath
     change(&app, &caller, path.agent_slug()?, QueueChange::Resume).await
 }
 
-pub const LIMIT: Policy = Policy::ADMIN;
+pub const LIMIT: RoutePolicy = RoutePolicy::ADMIN;
 
 /// Limits the queue of an agent.
 ///
@@ -116,7 +117,7 @@ pub async fn limit(State(app): State<AppState>, caller: Caller, path: QueuePath,
     change(&app, &caller, agent_slug, QueueChange::Limit(limit)).await
 }
 
-pub const PAUSE_ALL: Policy = Policy::ADMIN;
+pub const PAUSE_ALL: RoutePolicy = RoutePolicy::ADMIN;
 
 /// Pauses all queues.
 ///
@@ -130,7 +131,7 @@ pub async fn pause_all(State(app): State<AppState>, caller: Caller, body: Conten
     change(&app, &caller, ALL_QUEUES.to_owned(), QueueChange::Pause).await
 }
 
-pub const RESUME_ALL: Policy = Policy::ADMIN;
+pub const RESUME_ALL: RoutePolicy = RoutePolicy::ADMIN;
 
 /// Ends the pause of all queues.
 ///

@@ -9,7 +9,7 @@ use super::error::Error;
 use super::middleware::Caller;
 use super::own;
 use super::pieces;
-use super::policy::Policy;
+use super::policy::RoutePolicy;
 use super::show::{Query, show_lease};
 use bloom_api::answers::{Audit, Lease};
 use bloom_api::lists::{ArtifactParams, AuditParams, LeaseParams, PageParams, Params, StatusParam, UsageParams};
@@ -33,7 +33,7 @@ pub fn cut<T>(rows: &mut Vec<T>, is_short: bool, params: &Params, path: &str, id
     rows.last().filter(|_| more).map(|last| params.next_link(path, &id(last).to_string()))
 }
 
-pub const LEASES: Policy = Policy::READ;
+pub const LEASES: RoutePolicy = RoutePolicy::READ;
 
 /// Lists leases, newest first.
 ///
@@ -55,7 +55,7 @@ pub async fn leases(State(app): State<AppState>, Query(params): Query) -> Handle
     page(&rows.iter().map(show_lease).collect::<Vec<_>>(), next)
 }
 
-pub const ARTIFACTS: Policy = Policy::READ.or_submit();
+pub const ARTIFACTS: RoutePolicy = RoutePolicy::READ.or_submit();
 
 /// Lists artifacts, newest first.
 ///
@@ -82,7 +82,7 @@ pub async fn artifacts(State(app): State<AppState>, caller: Caller, Query(params
     pieces::list(&app, sizes, next, read).await
 }
 
-pub const AUDIT: Policy = Policy::READ;
+pub const AUDIT: RoutePolicy = RoutePolicy::READ;
 
 /// Lists the audit trail, newest first.
 ///
@@ -107,7 +107,7 @@ pub async fn audit(State(app): State<AppState>, Query(params): Query) -> Handler
     page(&rows.iter().map(Audit::from).collect::<Vec<_>>(), next)
 }
 
-pub const STATS: Policy = Policy::READ;
+pub const STATS: RoutePolicy = RoutePolicy::READ;
 
 /// Counts tasks, leases and workers.
 ///
@@ -129,7 +129,7 @@ pub async fn stats(State(app): State<AppState>) -> HandlerResult {
     })
 }
 
-pub const USAGE: Policy = Policy::READ;
+pub const USAGE: RoutePolicy = RoutePolicy::READ;
 
 /// Shows how many tokens and US dollars runs used.
 ///

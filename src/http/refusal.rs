@@ -33,8 +33,8 @@ impl Refusal {
             Self::BadHost => Error::fixed(400, "The request must name this server in one valid Host header"),
             Self::UnknownHost => Error::fixed(
                 403,
-                "This server has no keys, so it is served only by names that are known to be its own, and the Host of this request is not: \
-                 set RUNTIME_API_KEY, or add the host to ALLOWED_HOSTS, and start the server again",
+                "This server has no keys, so it accepts only its own hosts, and the Host of this request is not one of them: \
+                 set RUNTIME_API_KEY, or add the host to ALLOWED_HOSTS, and restart the server",
             ),
             Self::CrossSite => Error::fixed(
                 403,

@@ -53,7 +53,7 @@ const UNSENT: usize = 64 << 10;
 /// Pause after a failed accept. The usual reason is too many open files.
 const ACCEPT_REST: Duration = Duration::from_millis(50);
 /// Refused connections are logged at most once in this time.
-const TELL_EVERY: Duration = Duration::from_secs(60);
+const LOG_EVERY: Duration = Duration::from_secs(60);
 /// Time for requests in progress when the server stops, in addition to the request timeout.
 const STOP_SLACK: Duration = Duration::from_secs(2);
 /// Time for a client to read its answer when the server stops, so that a client that does not read can't delay the stop.
@@ -71,10 +71,10 @@ pub async fn serve(listener: TcpListener, state: AppState, shutdown: Cancellatio
     let (finish_within, head_timeout) = (state.settings.request_timeout + STOP_SLACK, state.settings.head_timeout);
     let write_timeout = state.settings.write_timeout;
     let (most, spare) = shares(state.settings.max_connections);
-    let (places, spare) = (Arc::new(Semaphore::new(most)), Arc::new(Semaphore::new(spare)));
+    let (permits, spare) = (Arc::new(Semaphore::new(most)), Arc::new(Semaphore::new(spare)));
     let trusted_proxies = state.settings.trusted_proxies.clone();
     let clients = Shares::of(most);
-    let mut refusals = Refusals { metrics: state.metrics.clone(), untold: 0, told: None };
+    let mut refusals = Refusals { metrics: state.metrics.clone(), unlogged: 0, logged_at: None };
     let router = router(state);
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(head_timeout).max_buf_size(UNSENT);
@@ -90,25 +90,25 @@ pub async fn serve(listener: TcpListener, state: AppState, shutdown: Cancellatio
                 let peer = Peer { address, local: stream.local_addr().ok().map(|local| local.ip().to_canonical()) };
                 // A proxy carries the requests of many clients, whose addresses are known only from the requests.
                 let share = (!trusts(&trusted_proxies, address.ip())).then(|| clients.take(address.ip()));
-                let refusal = match (share, places.clone().try_acquire_owned()) {
+                let refusal = match (share, permits.clone().try_acquire_owned()) {
                     (Some(None), _) => SHARE_TAKEN,
                     (_, Err(_)) => FULL,
-                    (share, Ok(place)) => {
+                    (share, Ok(permit)) => {
                         let connection = connect(http.clone(), stream, write_timeout, peer, router.clone(), shutdown.clone());
                         tokio::spawn(async move {
                             connection.await;
-                            drop((share, place));
+                            drop((share, permit));
                         });
                         continue;
                     }
                 };
                 refusals.add(address.ip(), &refusal);
                 // If no spare connection is left, the stream is dropped, which closes it.
-                if let Ok(place) = spare.clone().try_acquire_owned() {
+                if let Ok(permit) = spare.clone().try_acquire_owned() {
                     let connection = refuse(http_once.clone(), stream, peer, router.clone(), refusal);
                     tokio::spawn(async move {
                         let _ = timeout(SPARE_TIME, connection).await;
-                        drop(place);
+                        drop(permit);
                     });
                 }
             }
@@ -120,7 +120,7 @@ pub async fn serve(listener: TcpListener, state: AppState, shutdown: Cancellatio
     }
     drop(listener);
     let all = u32::try_from(most).unwrap_or(u32::MAX);
-    if timeout(finish_within, places.acquire_many(all)).await.is_err() {
+    if timeout(finish_within, permits.acquire_many(all)).await.is_err() {
         tracing::warn!("some requests did not finish in time and were aborted");
     }
 }
@@ -191,21 +191,21 @@ fn from(peer: Peer, request: hyper::Request<Incoming>) -> Request {
     request
 }
 
-/// Counts and logs the connections that came when all places, or those of their client, were taken.
+/// Counts and logs the connections that were refused because all permits, or those of their client, were taken.
 struct Refusals {
     metrics: Metrics,
-    untold: u64,
-    told: Option<Instant>,
+    unlogged: u64,
+    logged_at: Option<Instant>,
 }
 
 impl Refusals {
     fn add(&mut self, client: IpAddr, why: &Error) {
         self.metrics.connection_refused();
-        self.untold += 1;
-        if self.told.is_none_or(|told| told.elapsed() >= TELL_EVERY) {
-            let (refused, why) = (self.untold, why.line());
+        self.unlogged += 1;
+        if self.logged_at.is_none_or(|logged_at| logged_at.elapsed() >= LOG_EVERY) {
+            let (refused, why) = (self.unlogged, why.line());
             tracing::warn!(refused, last = %client, why, "connections are refused because their limit is reached; the log entry at the start names the limit");
-            (self.untold, self.told) = (0, Some(Instant::now()));
+            (self.unlogged, self.logged_at) = (0, Some(Instant::now()));
         }
     }
 }

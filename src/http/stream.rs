@@ -1,7 +1,7 @@
 //! Server-sent events, and the number of requests that may wait at a time.
 
 use super::answer::EVENT_STREAM;
-use super::clients::{Place, Shares};
+use super::clients::{ClientPermit, Shares};
 use super::error::Error;
 use super::middleware::Caller;
 use std::convert::Infallible;
@@ -22,47 +22,47 @@ const SHARE_TAKEN: Error = Error::Later("Too many requests of this client are wa
 /// An empty comment, sent regularly because proxies close a stream that is silent for some tens of seconds.
 pub const KEEP_ALIVE: Bytes = Bytes::from_static(b":\n\n");
 
-/// Places for requests that wait, by what they wait for.
+/// Permits for requests that wait, by what they wait for.
 pub struct StreamLimits {
-    pub claims: Places,
-    pub waits: Places,
-    pub events: Places,
-    pub watches: Places,
+    pub claims: PermitPool,
+    pub waits: PermitPool,
+    pub events: PermitPool,
+    pub watches: PermitPool,
     /// For calls that wait for an agent.
-    pub agents: Places,
+    pub agents: PermitPool,
 }
 
-/// A number of places, of which one client may hold only its share.
-pub struct Places {
+/// A number of permits, of which one client may hold only its share.
+pub struct PermitPool {
     free: Arc<Semaphore>,
     clients: Shares,
 }
 
-/// A place, which is held until this is dropped.
+/// A permit, which is held until this is dropped.
 pub struct Permit {
-    _place: OwnedSemaphorePermit,
-    _share: Place,
+    _permit: OwnedSemaphorePermit,
+    _share: ClientPermit,
 }
 
 impl StreamLimits {
     /// Claims that wait may use three quarters of the connections: workers need the rest for heartbeats and completions.
     pub fn new(connections: usize) -> Self {
-        let many = || Places::new(MAX_STREAMS);
-        Self { claims: Places::new(connections / 4 * 3), waits: many(), events: many(), watches: many(), agents: many() }
+        let many = || PermitPool::new(MAX_STREAMS);
+        Self { claims: PermitPool::new(connections / 4 * 3), waits: many(), events: many(), watches: many(), agents: many() }
     }
 }
 
-impl Places {
-    fn new(places: usize) -> Self {
-        Self { free: Arc::new(Semaphore::new(places)), clients: Shares::of(places) }
+impl PermitPool {
+    fn new(permits: usize) -> Self {
+        Self { free: Arc::new(Semaphore::new(permits)), clients: Shares::of(permits) }
     }
 
     /// # Errors
-    /// No place is left, or the client holds its share.
+    /// No permit is left, or the client holds its share.
     pub fn take(&self, caller: &Caller) -> Result<Permit, Error> {
         let share = self.clients.take(caller.client).ok_or(SHARE_TAKEN)?;
-        let place = self.free.clone().try_acquire_owned().map_err(|_| FULL)?;
-        Ok(Permit { _place: place, _share: share })
+        let permit = self.free.clone().try_acquire_owned().map_err(|_| FULL)?;
+        Ok(Permit { _permit: permit, _share: share })
     }
 }
 

@@ -13,7 +13,7 @@ use super::middleware::Caller;
 use super::own;
 use super::path::TaskPath;
 use super::pieces;
-use super::policy::Policy;
+use super::policy::RoutePolicy;
 use super::records::{cut, page_of};
 use super::show::{Query, show_task};
 use bloom_api::bulk::Filter;
@@ -33,7 +33,7 @@ use bloom_store::{Listing, Page, TaskFilter};
 const MOST_RUNS: i64 = 50;
 const MAX_IDEMPOTENCY_KEY: usize = 255;
 
-pub const CREATE: Policy = Policy::ADMIN.or_submit();
+pub const CREATE: RoutePolicy = RoutePolicy::ADMIN.or_submit();
 
 /// Creates a task.
 ///
@@ -58,7 +58,7 @@ pub async fn create(State(app): State<AppState>, caller: Caller, headers: Header
     json(if *existed { StatusCode::OK } else { StatusCode::CREATED }, &show_task(&app.engine, spec, state))
 }
 
-pub const CREATE_BATCH: Policy = Policy::ADMIN.or_submit();
+pub const CREATE_BATCH: RoutePolicy = RoutePolicy::ADMIN.or_submit();
 
 /// Creates many tasks, all of them or none.
 ///
@@ -94,7 +94,7 @@ fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Error> {
     }
 }
 
-pub const LIST: Policy = Policy::READ.or_submit();
+pub const LIST: RoutePolicy = RoutePolicy::READ.or_submit();
 
 /// Lists tasks, newest first.
 ///
@@ -180,7 +180,7 @@ fn with_status(filter: TaskFilter, status: Option<&str>) -> Option<TaskFilter> {
     }
 }
 
-pub const RUNS: Policy = Policy::READ;
+pub const RUNS: RoutePolicy = RoutePolicy::READ;
 
 /// Lists the 50 newest tasks.
 ///
@@ -195,7 +195,7 @@ pub async fn runs(State(app): State<AppState>) -> HandlerResult {
     show(&app, newest.rows, None, filter).await
 }
 
-pub const GET: Policy = Policy::READ.or_submit();
+pub const GET: RoutePolicy = RoutePolicy::READ.or_submit();
 
 /// Shows one task.
 ///
@@ -213,7 +213,7 @@ pub async fn get(State(app): State<AppState>, path: TaskPath) -> HandlerResult {
     ok(&show_task(&app.engine, &row.spec, &row.state))
 }
 
-pub const RESULT: Policy = Policy::READ.or_submit();
+pub const RESULT: RoutePolicy = RoutePolicy::READ.or_submit();
 
 /// Shows the newest result of a task.
 ///

@@ -10,7 +10,7 @@ use super::answer::{HandlerResult, ok};
 use super::error::Error;
 use super::middleware::Caller;
 use super::path::TaskPath;
-use super::policy::Policy;
+use super::policy::RoutePolicy;
 use super::show::{Query, show_task};
 use bloom_api::error::ErrorText;
 use bloom_api::lists::{DEFAULT_WAIT_SEC, WaitParams};
@@ -18,9 +18,9 @@ use bloom_api::requests::MAX_WAIT_SEC;
 use bloom_api::tasks::Task;
 
 /// How often waiting requests read the database in case they missed a notification.
-pub const LOOK_EVERY: Duration = Duration::from_secs(5);
+pub const POLL_EVERY: Duration = Duration::from_secs(5);
 
-pub const WAIT: Policy = Policy::READ.waits().or_submit();
+pub const WAIT: RoutePolicy = RoutePolicy::READ.waits().or_submit();
 
 /// Waits for the end of a task.
 ///
@@ -42,13 +42,13 @@ pub async fn wait(State(app): State<AppState>, caller: Caller, path: TaskPath, Q
     let mut follower = app.hub.follow(id);
     loop {
         follower.mark_seen();
-        let is_last_look = Instant::now() >= end || app.shutdown.is_cancelled();
+        let is_last_read = Instant::now() >= end || app.shutdown.is_cancelled();
         let row = app.store.task(id).await?.ok_or(Error::TASK_NOT_FOUND)?;
-        if row.state.status.is_final() || is_last_look {
+        if row.state.status.is_final() || is_last_read {
             return ok(&show_task(&app.engine, &row.spec, &row.state));
         }
         tokio::select! {
-            _ = timeout_at(end.min(Instant::now() + LOOK_EVERY), follower.changed()) => {}
+            _ = timeout_at(end.min(Instant::now() + POLL_EVERY), follower.changed()) => {}
             () = app.shutdown.cancelled() => {}
         }
     }

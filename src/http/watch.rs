@@ -17,7 +17,7 @@ use super::answer::HandlerResult;
 use super::backlog::{self, Backlog, Owned, Piece, Reader};
 use super::error::Error;
 use super::middleware::Caller;
-use super::policy::Policy;
+use super::policy::RoutePolicy;
 use super::show::{show_lease, show_task, show_worker};
 use super::stream::{KEEP_ALIVE, Permit, event_stream};
 use bloom_api::answers::{Gone, Lease};
@@ -35,7 +35,7 @@ const PIECE_BYTES: usize = 256 << 10;
 const TASKS_AT_ONCE: usize = 16;
 const TOO_MUCH: Error = Error::Later("This change is too large for a stream");
 
-pub const WATCH: Policy = Policy::READ.or_submit();
+pub const WATCH: RoutePolicy = RoutePolicy::READ.or_submit();
 
 /// Streams all changes.
 ///
@@ -84,10 +84,10 @@ impl Watching {
 ///
 /// # Errors
 /// The rows could not be read, or the change is larger than the backlog: the clients must list the objects again.
-pub async fn tell(engine: &Engine, store: &Store, changes: &Changes, backlog: &Backlog) -> Result<(), Error> {
+pub async fn publish(engine: &Engine, store: &Store, changes: &Changes, backlog: &Backlog) -> Result<(), Error> {
     let mut frames = Frames { backlog, piece: Vec::new(), owned: Vec::new(), left: backlog::MAX_BYTES };
     for tasks in changes.tasks.chunks(TASKS_AT_ONCE) {
-        tell_tasks(engine, store, tasks, &mut frames).await?;
+        publish_tasks(engine, store, tasks, &mut frames).await?;
     }
     for worker in &changes.workers {
         frames.add("worker", &show_worker(engine, worker), None)?;
@@ -102,7 +102,7 @@ pub async fn tell(engine: &Engine, store: &Store, changes: &Changes, backlog: &B
     Ok(())
 }
 
-async fn tell_tasks(engine: &Engine, store: &Store, tasks: &[Arc<TaskState>], frames: &mut Frames<'_>) -> Result<(), Error> {
+async fn publish_tasks(engine: &Engine, store: &Store, tasks: &[Arc<TaskState>], frames: &mut Frames<'_>) -> Result<(), Error> {
     let ids: Vec<_> = tasks.iter().map(|task| task.id).collect();
     let specs = engine.specs.by_id(&ids).await?;
     let specs: HashMap<_, _> = specs.iter().map(|spec| (spec.id, spec)).collect();

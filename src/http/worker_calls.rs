@@ -10,7 +10,7 @@ use super::error::Error;
 use super::lifecycle::output_too_long;
 use super::middleware::Caller;
 use super::path::WorkerPath;
-use super::policy::Policy;
+use super::policy::RoutePolicy;
 use super::show::{directives, show_task};
 use bloom_api::answers::{Claimed, ClaimedLease, CompletionResult, Completions, Lease, RenewedLeases};
 use bloom_api::complete::{Completion, NewCompletions, WorkerCompletion};
@@ -23,7 +23,7 @@ use bloom_core::reply::{self, StoredResult};
 use bloom_core::task::TaskState;
 use bloom_engine::ClaimRequest;
 
-pub const CLAIM: Policy = Policy::WORKER.waits();
+pub const CLAIM: RoutePolicy = RoutePolicy::WORKER.waits();
 
 /// Claims tasks.
 ///
@@ -68,7 +68,7 @@ async fn delivered(app: &AppState, worker: &str, leased: &[TaskState]) -> Result
     ok(&Claimed { leases: leases.collect(), directives: directives(&app.engine, worker) })
 }
 
-pub const HEARTBEAT: Policy = Policy::WORKER;
+pub const HEARTBEAT: RoutePolicy = RoutePolicy::WORKER;
 
 /// Renews leases of a worker.
 ///
@@ -103,7 +103,7 @@ async fn must_be_known(app: &AppState, worker: &str) -> Result<(), Error> {
     if app.store.worker(worker).await?.is_some() { Ok(()) } else { Err(Error::WORKER_NOT_FOUND) }
 }
 
-pub const COMPLETE: Policy = Policy::WORKER.takes_outputs();
+pub const COMPLETE: RoutePolicy = RoutePolicy::WORKER.takes_outputs();
 
 /// Completes many tasks.
 ///
@@ -121,7 +121,7 @@ pub async fn complete(State(app): State<AppState>, caller: Caller, path: WorkerP
     let worker = path.name()?;
     let mut results = Vec::with_capacity(completions.0.len());
     let mut commands = Vec::with_capacity(completions.0.len());
-    let mut places = Vec::with_capacity(completions.0.len());
+    let mut positions = Vec::with_capacity(completions.0.len());
     for WorkerCompletion { task_id, completion } in completions.0 {
         let read = completion.map_err(Error::from).and_then(|(task, lease, completion)| {
             let holder = Holder { lease: Some(lease), worker: Some(worker.clone()) };
@@ -129,7 +129,7 @@ pub async fn complete(State(app): State<AppState>, caller: Caller, path: WorkerP
         });
         let (status, error, code) = match read {
             Ok(command) => {
-                places.push(results.len());
+                positions.push(results.len());
                 commands.push(caller.command(command));
                 (200, None, None)
             }
@@ -138,7 +138,7 @@ pub async fn complete(State(app): State<AppState>, caller: Caller, path: WorkerP
         results.push(CompletionResult { task_id, status, error, code });
     }
     let mut is_holder = false;
-    for (place, outcome) in places.into_iter().zip(app.engine.writers.submit_all(commands).await) {
+    for (position, outcome) in positions.into_iter().zip(app.engine.writers.submit_all(commands).await) {
         match outcome {
             Ok(reply::Completed { result, .. }) => is_holder |= matches!(result, StoredResult::Now(_)),
             Err(error) => {
@@ -147,9 +147,9 @@ pub async fn complete(State(app): State<AppState>, caller: Caller, path: WorkerP
                 if failure.status() >= 500 {
                     return Err(failure);
                 }
-                results[place].status = failure.status();
-                results[place].error = Some(failure.line());
-                results[place].code = Some(failure.code().into());
+                results[position].status = failure.status();
+                results[position].error = Some(failure.line());
+                results[position].code = Some(failure.code().into());
             }
         }
     }

@@ -14,20 +14,20 @@ use super::middleware::Caller;
 use super::own;
 use super::path::{WorkerPath, is_dots};
 use super::pieces;
-use super::policy::{Policy, Rate};
+use super::policy::{Rate, RoutePolicy};
 use super::show::{Query, show_lease, show_worker};
 use bloom_api::answers::{Removed, Worker, WorkerWithLeases};
 use bloom_api::error::ErrorText;
 use bloom_api::lists::{StatusParam, WorkerPageParams};
 use bloom_api::requests::NewWorker;
 use bloom_core::Ms;
-use bloom_core::command::{CordonWish, Op, Operation, WorkerChange};
+use bloom_core::command::{CordonChange, Op, Operation, WorkerChange};
 use bloom_core::ids::WorkerId;
 use bloom_core::op;
 use bloom_core::reply::ChangedWorker;
 use bloom_core::worker::WorkerStatus;
 
-pub const LIST: Policy = Policy::READ;
+pub const LIST: RoutePolicy = RoutePolicy::READ;
 
 /// Lists workers, the most recently registered first.
 ///
@@ -68,7 +68,7 @@ fn cursor(text: &str) -> Result<(Ms, String), Error> {
     parts.ok_or_else(|| Error::field("cursor", "Invalid cursor: use the one from the Link header of the previous page"))
 }
 
-pub const GET: Policy = Policy::READ;
+pub const GET: RoutePolicy = RoutePolicy::READ;
 
 /// Shows a worker and its active leases.
 ///
@@ -89,7 +89,7 @@ pub async fn get(State(app): State<AppState>, path: WorkerPath) -> HandlerResult
     ok(&WorkerWithLeases { worker: shown, leases: rows.iter().map(show_lease).collect() })
 }
 
-pub const REGISTER: Policy = Policy::WORKER.rate(Rate::General);
+pub const REGISTER: RoutePolicy = RoutePolicy::WORKER.rate(Rate::General);
 
 /// Registers a worker, or updates a known one.
 ///
@@ -116,7 +116,7 @@ async fn worker_reply(app: &AppState, caller: &Caller, op: impl Operation<Reply 
     json(if created { StatusCode::CREATED } else { StatusCode::OK }, &Worker::new(&worker, active_leases))
 }
 
-pub const REMOVE: Policy = Policy::ADMIN;
+pub const REMOVE: RoutePolicy = RoutePolicy::ADMIN;
 
 /// Removes a worker.
 ///
@@ -134,7 +134,7 @@ pub async fn remove(State(app): State<AppState>, caller: Caller, path: WorkerPat
     ok(&Removed { removed: true, id: id.into() })
 }
 
-pub const CORDON: Policy = Policy::ADMIN;
+pub const CORDON: RoutePolicy = RoutePolicy::ADMIN;
 
 /// Cordons a worker.
 ///
@@ -147,10 +147,10 @@ pub const CORDON: Policy = Policy::ADMIN;
     )
 )]
 pub async fn cordon(State(app): State<AppState>, caller: Caller, path: WorkerPath, body: Content) -> HandlerResult {
-    wish(&app, &caller, path, &body, CordonWish::Cordon).await
+    change_cordon(&app, &caller, path, &body, CordonChange::Cordon).await
 }
 
-pub const UNCORDON: Policy = Policy::ADMIN;
+pub const UNCORDON: RoutePolicy = RoutePolicy::ADMIN;
 
 /// Uncordons a worker.
 ///
@@ -163,10 +163,10 @@ pub const UNCORDON: Policy = Policy::ADMIN;
     )
 )]
 pub async fn uncordon(State(app): State<AppState>, caller: Caller, path: WorkerPath, body: Content) -> HandlerResult {
-    wish(&app, &caller, path, &body, CordonWish::Uncordon).await
+    change_cordon(&app, &caller, path, &body, CordonChange::Uncordon).await
 }
 
-pub const DRAIN: Policy = Policy::ADMIN;
+pub const DRAIN: RoutePolicy = RoutePolicy::ADMIN;
 
 /// Drains a worker.
 ///
@@ -179,12 +179,12 @@ pub const DRAIN: Policy = Policy::ADMIN;
     )
 )]
 pub async fn drain(State(app): State<AppState>, caller: Caller, path: WorkerPath, body: Content) -> HandlerResult {
-    wish(&app, &caller, path, &body, CordonWish::Drain).await
+    change_cordon(&app, &caller, path, &body, CordonChange::Drain).await
 }
 
-async fn wish(app: &AppState, caller: &Caller, path: WorkerPath, body: &Content, wish: CordonWish) -> HandlerResult {
+async fn change_cordon(app: &AppState, caller: &Caller, path: WorkerPath, body: &Content, change: CordonChange) -> HandlerResult {
     body.raw()?;
-    worker_reply(app, caller, op::Cordon { worker: path.name()?, wish }).await
+    worker_reply(app, caller, op::Cordon { worker: path.name()?, change }).await
 }
 
 #[cfg(test)]

@@ -125,7 +125,7 @@ impl Membridge {
             Some(url) => self.0.client.call(url, target.key.as_ref(), &call).await,
             None => return Upstream::Down("No membridge server is configured: set MEMBRIDGE_SERVER_URL".to_owned()),
         };
-        self.note(&target, answer.problem());
+        self.record_outcome(&target, answer.problem());
         answer
     }
 
@@ -161,7 +161,7 @@ impl Membridge {
         }
     }
 
-    fn note(&self, called: &Target, problem: Option<String>) {
+    fn record_outcome(&self, called: &Target, problem: Option<String>) {
         // An answer of the former server must not change the state of the new one.
         if self.target().url != called.url {
             return;

@@ -6,16 +6,16 @@ use tokio::sync::broadcast::error::RecvError;
 use super::Membridge;
 use bloom_core::decide::{MEMBRIDGE_ADMIN_KEY, MEMBRIDGE_SERVER_URL};
 use bloom_engine::{Engine, Error};
-use bloom_reconcile::{Context, PAGE};
+use bloom_reconcile::{PAGE, ReconcileContext};
 use bloom_store::{self as store, Store};
 
 /// Registers the workers that the control plane lists. A worker that it no longer lists goes offline because it is not seen any more.
-pub async fn workers(context: Context, membridge: Membridge) {
+pub async fn workers(context: ReconcileContext, membridge: Membridge) {
     let pause = context.options.worker_sync_ms;
     context.every("membridge_sync", pause, |context| take_over(context, membridge.clone())).await;
 }
 
-async fn take_over(context: Context, membridge: Membridge) -> Result<(), Error> {
+async fn take_over(context: ReconcileContext, membridge: Membridge) -> Result<(), Error> {
     if !membridge.is_configured() {
         return Ok(());
     }

@@ -42,7 +42,7 @@ pub fn client(further: impl Fn(ClientBuilder) -> ClientBuilder) -> Result<reqwes
     client_by_proxy(|builder| further(builder.no_proxy()))
 }
 
-/// As [`client`], but uses the proxy of the environment: for calls that people start from their own machines.
+/// As [`client`], but uses the proxy of the environment: for calls that users start from their own machines.
 ///
 /// # Errors
 /// TLS can't be set up on this machine; the text says why.

@@ -7,7 +7,7 @@ use bloom_database::Maintenance;
 use bloom_engine::{Alarm, Error};
 use tokio::sync::Mutex;
 
-use super::{Context, RECONCILE_EVERY_MS, unreadable};
+use super::{RECONCILE_EVERY_MS, ReconcileContext, unreadable};
 
 /// The delay of the first check after a start or a change of leader, and of the next check after a failed correction. It is not shorter
 /// because all clients reconnect at a start.
@@ -17,24 +17,24 @@ const EVERY_MS: Ms = 3_600_000;
 
 /// When the next check is due, and in which epoch.
 #[derive(Default)]
-struct Due {
+struct NextCheck {
     epoch: Option<i64>,
     at: Ms,
 }
 
-pub(super) async fn check(context: Context) {
-    let due = Arc::new(Mutex::new(Due::default()));
+pub(super) async fn check(context: ReconcileContext) {
+    let due = Arc::new(Mutex::new(NextCheck::default()));
     let alarm = Alarm::default();
     context.run("counts", &alarm, 30 * RECONCILE_EVERY_MS, |context| check_when_due(context, due.clone())).await;
 }
 
-async fn check_when_due(context: Context, due: Arc<Mutex<Due>>) -> Result<Option<Ms>, Error> {
+async fn check_when_due(context: ReconcileContext, due: Arc<Mutex<NextCheck>>) -> Result<Option<Ms>, Error> {
     let mut due = due.lock().await;
     let engine = &context.engine;
     let (epoch, now) = (context.leadership.epoch(), engine.clock.now());
     let Some(led) = epoch else { return Ok(None) };
     if due.epoch != epoch {
-        *due = Due { epoch, at: now + SOON_MS };
+        *due = NextCheck { epoch, at: now + SOON_MS };
     }
     if now < due.at {
         return Ok(Some(due.at));

@@ -16,38 +16,38 @@ use bloom_engine::Error;
 use tokio::sync::Mutex;
 
 use super::service::{self, ClockSteps, Reading, STEP_MS};
-use super::{Context, PAGE, PAGE_ROWS, RECONCILE_EVERY_MS, unreadable};
+use super::{PAGE, PAGE_ROWS, RECONCILE_EVERY_MS, ReconcileContext, unreadable};
 
 /// How long workers have to renew their leases after a time in which no replica served.
 const GRACE_MS: i64 = 10_000;
 /// The interval of the search for leases that last too long. Neither run notices a clock that steps and steps back between two of them, so
 /// leases that were made or renewed in between have a wrong end. The search reads all active leases.
-const LOOK_BEHIND_EVERY_MS: Ms = 5_000;
+const TTL_CHECK_EVERY_MS: Ms = 5_000;
 
-pub(super) async fn run(context: Context, steps: ClockSteps) {
+pub(super) async fn run(context: ReconcileContext, steps: ClockSteps) {
     let engine = context.engine.clone();
-    let clock = Arc::new(Mutex::new(Clock { steps, ..Clock::default() }));
+    let clock = Arc::new(Mutex::new(ObservedClock { steps, ..ObservedClock::default() }));
     context.run("lease_expiry", &engine.alarms.lease_due, RECONCILE_EVERY_MS, |context| reconcile(context, clock.clone())).await;
 }
 
 /// What this leadership knows of the database's clock.
 #[derive(Default)]
-struct Clock {
+struct ObservedClock {
     steps: ClockSteps,
     epoch: Option<i64>,
     read: Option<Reading>,
     grace: Grace,
     /// When the next search for leases that last longer than their TTL is due, in the elapsed time of this process.
-    look_behind_ms: Ms,
+    next_ttl_check_ms: Ms,
 }
 
-impl Clock {
+impl ObservedClock {
     /// Returns how far the clock has stepped since the last run.
-    fn heed(&mut self, epoch: i64, service: Service, reading: Reading) -> Ms {
+    fn observe(&mut self, epoch: i64, service: Service, reading: Reading) -> Ms {
         let mut step = self.step(&reading);
         if self.epoch != Some(epoch) {
             // A step forward also ends the previous leadership, so the new leader may have to adjust the leases.
-            step = self.steps.recent(reading.told_ms);
+            step = self.steps.recent(reading.answered_ms);
             *self = Self { steps: self.steps.clone(), epoch: Some(epoch), ..Self::default() };
         }
         self.read = Some(reading);
@@ -64,22 +64,22 @@ impl Clock {
     }
 }
 
-async fn reconcile(context: Context, clock: Arc<Mutex<Clock>>) -> Result<Option<Ms>, Error> {
+async fn reconcile(context: ReconcileContext, clock: Arc<Mutex<ObservedClock>>) -> Result<Option<Ms>, Error> {
     let mut clock = clock.lock().await;
     let database = &context.engine.database;
     let Some(epoch) = context.leadership.epoch() else { return Ok(None) };
     let (service, reading) = service::marked(&context.engine, &clock.steps).await.map_err(unreadable)?;
-    let step_ms = clock.heed(epoch, service, reading);
+    let step_ms = clock.observe(epoch, service, reading);
     if step_ms != 0 {
         tracing::warn!(step_ms, "the clock of the database has stepped; active leases are adjusted");
         if !follow_step(&context, step_ms, service.now).await? {
             return Ok(None);
         }
     }
-    while clock.look_behind_ms <= reading.told_ms {
+    while clock.next_ttl_check_ms <= reading.answered_ms {
         let leases = database.leases_beyond_ttl(PAGE_ROWS).await.map_err(unreadable)?;
         if leases.len() < PAGE {
-            clock.look_behind_ms = reading.told_ms + LOOK_BEHIND_EVERY_MS;
+            clock.next_ttl_check_ms = reading.answered_ms + TTL_CHECK_EVERY_MS;
         }
         if !leases.is_empty() && !end(&context, leases, clock.grace).await? {
             return Ok(None);
@@ -111,7 +111,7 @@ async fn reconcile(context: Context, clock: Arc<Mutex<Clock>>) -> Result<Option<
 }
 
 /// Moves the ends of all active leases by the step. Returns whether this replica still leads.
-async fn follow_step(context: &Context, step_ms: Ms, at: Ms) -> Result<bool, Error> {
+async fn follow_step(context: &ReconcileContext, step_ms: Ms, at: Ms) -> Result<bool, Error> {
     let mut after = None;
     loop {
         let page = context.engine.database.active_tasks(after, PAGE_ROWS).await.map_err(unreadable)?;
@@ -127,7 +127,7 @@ async fn follow_step(context: &Context, step_ms: Ms, at: Ms) -> Result<bool, Err
 }
 
 /// Returns whether this replica still leads.
-async fn end(context: &Context, leases: Vec<(TaskId, LeaseId)>, grace: Grace) -> Result<bool, Error> {
+async fn end(context: &ReconcileContext, leases: Vec<(TaskId, LeaseId)>, grace: Grace) -> Result<bool, Error> {
     let expire = |(task, lease)| op::ExpireLease { task, lease, grace };
     let Some(replies) = context.submit_led(leases.into_iter().map(expire)).await? else { return Ok(false) };
     for reply in replies {

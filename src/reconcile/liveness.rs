@@ -6,18 +6,18 @@ use bloom_core::op;
 use bloom_core::reply::Due;
 use bloom_engine::Error;
 
-use super::{Context, PAGE_ROWS, RECONCILE_EVERY_MS, unreadable};
+use super::{PAGE_ROWS, RECONCILE_EVERY_MS, ReconcileContext, unreadable};
 
 /// Runs per time limit. This is enough, because the next deadline is known, and a worker that appears later is due a whole limit later.
 const RUNS_PER_LIMIT: i64 = 10;
 
-pub(super) async fn run(context: Context) {
+pub(super) async fn run(context: ReconcileContext) {
     let engine = context.engine.clone();
     let every_ms = (context.options.worker_offline_after_ms / RUNS_PER_LIMIT).max(RECONCILE_EVERY_MS);
     context.run("worker_liveness", &engine.alarms.worker_silent, every_ms, reconcile).await;
 }
 
-async fn reconcile(context: Context) -> Result<Option<Ms>, Error> {
+async fn reconcile(context: ReconcileContext) -> Result<Option<Ms>, Error> {
     let engine = &context.engine;
     let silent_for_ms = context.options.worker_offline_after_ms;
     let due = engine.database.silent_workers(silent_for_ms, PAGE_ROWS).await.map_err(unreadable)?;

@@ -4,7 +4,7 @@ use bloom_core::Ms;
 use bloom_database::Maintenance;
 use bloom_engine::Error;
 
-use super::{Context, RECONCILE_EVERY_MS};
+use super::{RECONCILE_EVERY_MS, ReconcileContext};
 
 const DAY_MS: Ms = 24 * 60 * 60 * 1000;
 /// How long batches are kept for other replicas. A replica that is further behind rebuilds its cache.
@@ -15,7 +15,7 @@ const AUDIT_AT_ONCE: i64 = 1_000;
 /// Pages of one run; the next run continues.
 const PAGES: usize = 20;
 
-pub(super) async fn compact(context: Context) {
+pub(super) async fn compact(context: ReconcileContext) {
     context
         .every("compaction", RECONCILE_EVERY_MS, |context| async move {
             context.engine.writers.maintain(Maintenance::CompactCounts).await?;
@@ -26,12 +26,12 @@ pub(super) async fn compact(context: Context) {
 }
 
 /// Removes finished tasks and audit entries whose retention time is over.
-pub(super) async fn retain(context: Context) {
+pub(super) async fn retain(context: ReconcileContext) {
     context.every("retention", RETAIN_EVERY_MS, retain_once).await;
 }
 
 /// Does both even if one of them fails.
-async fn retain_once(context: Context) -> Result<(), Error> {
+async fn retain_once(context: ReconcileContext) -> Result<(), Error> {
     let tasks = remove_tasks(&context).await;
     prune_audit(&context).await.and(tasks)
 }
@@ -40,7 +40,7 @@ fn days(days: u32) -> Option<Ms> {
     (days > 0).then(|| i64::from(days) * DAY_MS)
 }
 
-async fn remove_tasks(Context { engine, options, .. }: &Context) -> Result<(), Error> {
+async fn remove_tasks(ReconcileContext { engine, options, .. }: &ReconcileContext) -> Result<(), Error> {
     let finished_for_ms = days(options.task_retention_days);
     for _ in 0..PAGES {
         if engine.writers.maintain(Maintenance::RemoveTasks { finished_for_ms, limit: REMOVE_AT_ONCE }).await?.removed.is_empty() {
@@ -50,7 +50,7 @@ async fn remove_tasks(Context { engine, options, .. }: &Context) -> Result<(), E
     Ok(())
 }
 
-async fn prune_audit(Context { engine, options, .. }: &Context) -> Result<(), Error> {
+async fn prune_audit(ReconcileContext { engine, options, .. }: &ReconcileContext) -> Result<(), Error> {
     let Some(older_than_ms) = days(options.audit_retention_days) else { return Ok(()) };
     for _ in 0..PAGES {
         if engine.writers.maintain(Maintenance::PruneAudit { older_than_ms, limit: AUDIT_AT_ONCE }).await?.rows == 0 {

@@ -43,10 +43,10 @@ const RETRY_MS: Ms = 500;
 pub const PAGE: usize = 500;
 const PAGE_ROWS: i64 = PAGE as i64;
 
-/// Starts the loops, which end with the engine. The caller can run further loops with the [`Context`] that is returned.
-pub fn start(engine: &Engine, options: ReconcileOptions) -> Context {
+/// Starts the loops, which end with the engine. The caller can run further loops with the [`ReconcileContext`] that is returned.
+pub fn start(engine: &Engine, options: ReconcileOptions) -> ReconcileContext {
     let leadership = Leadership::default();
-    let context = Context { engine: engine.clone(), leadership: leadership.clone(), options };
+    let context = ReconcileContext { engine: engine.clone(), leadership: leadership.clone(), options };
     engine.background.spawn(leader::keep(engine.clone(), leadership));
     let steps = service::ClockSteps::default();
     engine.background.spawn(service::mark(engine.clone(), steps.clone()));
@@ -62,13 +62,13 @@ pub fn start(engine: &Engine, options: ReconcileOptions) -> Context {
 
 /// What each loop needs.
 #[derive(Clone)]
-pub struct Context {
+pub struct ReconcileContext {
     pub engine: Engine,
     pub leadership: Leadership,
     pub options: ReconcileOptions,
 }
 
-impl Context {
+impl ReconcileContext {
     /// Executes commands that are valid only while this replica leads. `None` if it no longer leads; then nothing is due here.
     ///
     /// # Errors
@@ -82,7 +82,7 @@ impl Context {
         match self.engine.writers.submit_all(commands).await.into_iter().collect() {
             Ok(replies) => Ok(Some(replies)),
             Err(Error::Rejected(Rejection::NotLeader)) => {
-                self.stands_down();
+                self.step_down();
                 Ok(None)
             }
             Err(error) => Err(error),
@@ -90,7 +90,7 @@ impl Context {
     }
 
     /// Records that a commit was refused because another replica leads. Returns the next run: none until this replica leads again.
-    pub fn stands_down(&self) -> Option<Ms> {
+    pub fn step_down(&self) -> Option<Ms> {
         leader::change(&self.engine, &self.leadership, None);
         None
     }

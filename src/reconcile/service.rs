@@ -19,19 +19,19 @@ const FOLLOWED_FOR_MS: Ms = 10_000;
 pub(super) struct Reading {
     pub now: Ms,
     pub asked_ms: Ms,
-    pub told_ms: Ms,
+    pub answered_ms: Ms,
 }
 
 impl Reading {
     /// A reading whose answer has just arrived.
     pub fn of(engine: &Engine, asked_ms: Ms, now: Ms) -> Self {
-        Self { now, asked_ms, told_ms: engine.clock.elapsed_ms() }
+        Self { now, asked_ms, answered_ms: engine.clock.elapsed_ms() }
     }
 
     /// How far the clock has stepped since an earlier reading; 0 if its movement fits the elapsed time.
     pub fn step_since(&self, earlier: &Self) -> Ms {
         let moved = self.now - earlier.now;
-        let (least, most) = (self.asked_ms - earlier.told_ms, self.told_ms - earlier.asked_ms);
+        let (least, most) = (self.asked_ms - earlier.answered_ms, self.answered_ms - earlier.asked_ms);
         moved - moved.clamp(least.min(most), most)
     }
 }
@@ -48,11 +48,11 @@ struct Seen {
 }
 
 impl ClockSteps {
-    fn note(&self, reading: Reading) {
+    fn observe(&self, reading: Reading) {
         let mut seen = self.0.lock();
         let step_ms = seen.read.replace(reading).map_or(0, |earlier| reading.step_since(&earlier));
         if step_ms.abs() > STEP_MS {
-            seen.step = Some((step_ms, reading.told_ms));
+            seen.step = Some((step_ms, reading.answered_ms));
         }
     }
 
@@ -67,9 +67,9 @@ impl ClockSteps {
 pub(super) async fn marked(engine: &Engine, steps: &ClockSteps) -> bloom_database::Result<(Service, Reading)> {
     let asked_ms = engine.clock.elapsed_ms();
     let service = engine.database.mark_served().await?;
-    engine.clock.heed(service.now, asked_ms);
+    engine.clock.observe(service.now, asked_ms);
     let reading = Reading::of(engine, asked_ms, service.now);
-    steps.note(reading);
+    steps.observe(reading);
     Ok((service, reading))
 }
 
@@ -99,8 +99,8 @@ mod tests {
 
     #[test]
     fn an_answer_that_takes_long_is_no_step_of_the_clock() {
-        let first = Reading { now: 1_000_000, asked_ms: 0, told_ms: 10 };
-        for (now, asked_ms, told_ms, step) in [
+        let first = Reading { now: 1_000_000, asked_ms: 0, answered_ms: 10 };
+        for (now, asked_ms, answered_ms, step) in [
             (1_001_000, 1_000, 1_010, 0),
             // The clock was read long before the answer arrived.
             (1_001_000, 1_000, 6_000, 0),
@@ -108,7 +108,7 @@ mod tests {
             (4_601_000, 1_000, 1_010, 3_599_990),
             (-2_599_000, 1_000, 1_010, -3_599_990),
         ] {
-            assert_eq!(Reading { now, asked_ms, told_ms }.step_since(&first), step, "{now}");
+            assert_eq!(Reading { now, asked_ms, answered_ms }.step_since(&first), step, "{now}");
         }
     }
 }

@@ -4,14 +4,14 @@ use bloom_core::Ms;
 use bloom_core::op;
 use bloom_engine::Error;
 
-use super::{Context, PAGE, PAGE_ROWS, RECONCILE_EVERY_MS, unreadable};
+use super::{PAGE, PAGE_ROWS, RECONCILE_EVERY_MS, ReconcileContext, unreadable};
 
-pub(super) async fn run(context: Context) {
+pub(super) async fn run(context: ReconcileContext) {
     let engine = context.engine.clone();
     context.run("task_timers", &engine.alarms.task_due, RECONCILE_EVERY_MS, reconcile).await;
 }
 
-async fn reconcile(context: Context) -> Result<Option<Ms>, Error> {
+async fn reconcile(context: ReconcileContext) -> Result<Option<Ms>, Error> {
     loop {
         let due = context.engine.database.due_tasks(PAGE_ROWS).await.map_err(unreadable)?;
         if due.items.is_empty() {

@@ -11,14 +11,14 @@ use bloom_engine::{Alarm, Error, OpenWakeup};
 use futures_util::future::join_all;
 use tokio::sync::Mutex;
 
-use super::{Context, PAGE, PAGE_ROWS, RECONCILE_EVERY_MS, unreadable};
+use super::{PAGE, PAGE_ROWS, RECONCILE_EVERY_MS, ReconcileContext, unreadable};
 
 /// Pages of wake-ups that one run reads.
 const PAGES: usize = 20;
 /// Pages of waiting tasks that one run processes for each wake-up.
 const ROUNDS: usize = 4;
 
-pub(super) async fn run(context: Context) {
+pub(super) async fn run(context: ReconcileContext) {
     let alarm = Alarm::default();
     let seen = Arc::new(Mutex::new(Seen::default()));
     context.run("wakeups", &alarm, RECONCILE_EVERY_MS, |context| reconcile(context, seen.clone())).await;
@@ -31,7 +31,7 @@ struct Seen {
     cursors: HashMap<WakeupId, Option<TaskId>>,
 }
 
-async fn reconcile(context: Context, seen: Arc<Mutex<Seen>>) -> Result<Option<Ms>, Error> {
+async fn reconcile(context: ReconcileContext, seen: Arc<Mutex<Seen>>) -> Result<Option<Ms>, Error> {
     let mut seen = seen.lock().await;
     let Some(epoch) = context.leadership.epoch() else { return Ok(None) };
     // The leader before may have died, so a new leader processes all wake-ups that it finds.
@@ -57,7 +57,7 @@ async fn reconcile(context: Context, seen: Arc<Mutex<Seen>>) -> Result<Option<Ms
     // One page of each wake-up in turn, so that none waits until another is finished. The next run finds those that are new.
     for _ in 0..ROUNDS {
         // The pages are submitted together, so that they share commits.
-        let pages = std::mem::take(&mut open).into_iter().map(|wakeup| context.engine.wakeups.work_off_page(wakeup, epoch));
+        let pages = std::mem::take(&mut open).into_iter().map(|wakeup| context.engine.wakeups.process_page(wakeup, epoch));
         for outcome in join_all(pages).await {
             match outcome {
                 Ok(Some(left)) => {
@@ -65,7 +65,7 @@ async fn reconcile(context: Context, seen: Arc<Mutex<Seen>>) -> Result<Option<Ms
                     open.push(left);
                 }
                 Ok(None) => {}
-                Err(Error::Rejected(Rejection::NotLeader)) => return Ok(context.stands_down()),
+                Err(Error::Rejected(Rejection::NotLeader)) => return Ok(context.step_down()),
                 Err(error) => return Err(error),
             }
         }

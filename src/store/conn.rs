@@ -69,7 +69,7 @@ impl Conn {
         let text = sql.text(self.kind());
         Ok(match self {
             Self::Sqlite { conn, begins, health } => {
-                rows(noted(health, sqlx::query_with(opened(text, begins), args.for_sqlite()?).fetch_all(conn).await)?, Row::Sqlite)
+                rows(recorded(health, sqlx::query_with(opened(text, begins), args.for_sqlite()?).fetch_all(conn).await)?, Row::Sqlite)
             }
             Self::Postgres(conn) => {
                 let query = sqlx::query_with(text, args.for_postgres()?);
@@ -84,7 +84,7 @@ impl Conn {
             && std::mem::take(begins)
         {
             // Sent separately: in one text with BEGIN, SQLite would count the rows of the previous statement again.
-            noted(health, sqlx::query("BEGIN IMMEDIATE").execute(conn).await)?;
+            recorded(health, sqlx::query("BEGIN IMMEDIATE").execute(conn).await)?;
         }
         self.execute_str(sql.text(self.kind()), args).await
     }
@@ -98,7 +98,7 @@ impl Conn {
     async fn execute_str(&mut self, text: SqlStr, args: Args<'_>) -> Result<u64, Error> {
         Ok(match self {
             Self::Sqlite { conn, begins, health } => {
-                noted(health, sqlx::query_with(opened(text, begins), args.for_sqlite()?).execute(conn).await)?.rows_affected()
+                recorded(health, sqlx::query_with(opened(text, begins), args.for_sqlite()?).execute(conn).await)?.rows_affected()
             }
             Self::Postgres(conn) => {
                 let query = sqlx::query_with(text, args.for_postgres()?);
@@ -117,10 +117,10 @@ impl Conn {
 }
 
 /// Converts an error, and records what it shows about the database.
-fn noted<T>(health: &Health, outcome: Result<T, sqlx::Error>) -> Result<T, Error> {
+fn recorded<T>(health: &Health, outcome: Result<T, sqlx::Error>) -> Result<T, Error> {
     outcome.map_err(|error| {
         let error = Error::from(error);
-        health.note(&error);
+        health.record_error(&error);
         error
     })
 }
@@ -130,7 +130,7 @@ fn opened(text: SqlStr, begins: &mut bool) -> SqlStr {
 }
 
 /// The pause between two tries to get an open connection.
-const LOOK_AGAIN: Duration = Duration::from_millis(5);
+const RETRY_EVERY: Duration = Duration::from_millis(5);
 
 /// A pool of connections for single reads.
 #[derive(Clone)]
@@ -152,7 +152,7 @@ impl Pool {
         Ok(match self {
             Self::Sqlite(pool, health) => {
                 let mut conn = reader(pool, health).await?;
-                rows(noted(health, sqlx::query_with(text, args.for_sqlite()?).fetch_all(&mut *conn).await)?, Row::Sqlite)
+                rows(recorded(health, sqlx::query_with(text, args.for_sqlite()?).fetch_all(&mut *conn).await)?, Row::Sqlite)
             }
             Self::Postgres(pool) => {
                 let query = sqlx::query_with(text, args.for_postgres()?);
@@ -178,9 +178,9 @@ async fn reader(pool: &SqlitePool, health: &Health) -> Result<PoolConnection<Sql
             return Ok(conn);
         }
         match health.committed() {
-            Ok(()) => return noted(health, pool.acquire().await),
+            Ok(()) => return recorded(health, pool.acquire().await),
             Err(error) if pool.size() == 0 || started.elapsed() > ACQUIRE => return Err(error),
-            Err(_) => tokio::time::sleep(LOOK_AGAIN).await,
+            Err(_) => tokio::time::sleep(RETRY_EVERY).await,
         }
     }
 }

@@ -23,9 +23,9 @@ pub enum Error {
     /// SQLite found that its file is damaged.
     #[error("the database file is damaged: {0}")]
     Damaged(String),
-    /// The database as a whole can't be used; see [`Trouble`].
+    /// The database as a whole can't be used; see [`Fault`].
     #[error("{}", .0.text())]
-    Unusable(Trouble),
+    Unusable(Fault),
     /// The database contains data that this program does not write.
     #[error("unexpected data in the database: {0}")]
     Corrupt(String),
@@ -38,7 +38,7 @@ pub enum Error {
 
 /// What is wrong with the database as a whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Trouble {
+pub enum Fault {
     /// The path leads to another file or to none. Lasts until the next start.
     Moved,
     /// The file is damaged. Lasts until the next start.
@@ -47,8 +47,8 @@ pub enum Trouble {
     Failing,
 }
 
-impl Trouble {
-    /// What happened and what to do about it, for people.
+impl Fault {
+    /// What happened and what to do about it, for users.
     pub fn text(self) -> &'static str {
         match self {
             Self::Moved => {
@@ -73,7 +73,7 @@ impl Error {
     }
 
     pub fn is_unavailable(&self) -> bool {
-        matches!(self, Self::Unavailable(_) | Self::Locked(_) | Self::CommitUnknown(_)) || self.trouble().is_some()
+        matches!(self, Self::Unavailable(_) | Self::Locked(_) | Self::CommitUnknown(_)) || self.fault().is_some()
     }
 
     /// The content of the database, or its handling of a statement, is wrong: another try would fail as well.
@@ -82,11 +82,11 @@ impl Error {
     }
 
     /// What is wrong with the database as a whole, if this error shows it.
-    pub fn trouble(&self) -> Option<Trouble> {
+    pub fn fault(&self) -> Option<Fault> {
         match self {
-            Self::Disk(_) => Some(Trouble::Failing),
-            Self::Damaged(_) => Some(Trouble::Damaged),
-            Self::Unusable(trouble) => Some(*trouble),
+            Self::Disk(_) => Some(Fault::Failing),
+            Self::Damaged(_) => Some(Fault::Damaged),
+            Self::Unusable(fault) => Some(*fault),
             _ => None,
         }
     }
@@ -106,8 +106,8 @@ impl From<Error> for bloom_database::Error {
             Error::CommitUnknown(text) => Self::CommitUnknown(text),
             Error::Unavailable(text) => Self::Unavailable(text),
             Error::Disk(_) => Self::Unavailable(error.to_string()),
-            Error::Damaged(_) | Error::Unusable(Trouble::Damaged | Trouble::Moved) => Self::Unusable(error.to_string()),
-            Error::Unusable(Trouble::Failing) => Self::Unavailable(error.to_string()),
+            Error::Damaged(_) | Error::Unusable(Fault::Damaged | Fault::Moved) => Self::Unusable(error.to_string()),
+            Error::Unusable(Fault::Failing) => Self::Unavailable(error.to_string()),
             Error::Corrupt(text) => Self::Corrupt(text),
             Error::Setup(text) => Self::Setup(text),
             Error::Other(error) => Self::Other(told(&error)),

@@ -10,10 +10,10 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::error::{Error, Trouble};
+use super::error::{Error, Fault};
 
 /// Bytes that must be free before a disk that was full counts as usable again. A small write may succeed although others still fail.
-const ROOM: u64 = 1 << 20;
+const MIN_FREE_BYTES: u64 = 1 << 20;
 const HEADER: &[u8; 16] = b"SQLite format 3\0";
 
 /// Identifies a file independently of its name.
@@ -33,7 +33,7 @@ struct Files {
 #[derive(Default)]
 pub(super) struct Health {
     files: Option<Files>,
-    lasting: OnceLock<Trouble>,
+    lasting: OnceLock<Fault>,
     is_failing: AtomicBool,
 }
 
@@ -50,15 +50,15 @@ impl Health {
         Ok(Self { files: Some(files), ..Self::default() })
     }
 
-    /// The trouble that lasts until the next start, if any.
-    pub fn lasting(&self) -> Option<Trouble> {
+    /// The fault that lasts until the next start, if any.
+    pub fn lasting(&self) -> Option<Fault> {
         self.lasting.get().copied()
     }
 
     /// # Errors
     /// If nothing may be written any more.
     pub fn check(&self) -> Result<(), Error> {
-        self.lasting().map_or(Ok(()), |trouble| Err(Error::Unusable(trouble)))
+        self.lasting().map_or(Ok(()), |fault| Err(Error::Unusable(fault)))
     }
 
     /// Must be called after a commit, before its replies.
@@ -70,9 +70,9 @@ impl Health {
         for (path, identity) in self.files.iter().flat_map(|files| &files.known) {
             match std::fs::metadata(path) {
                 Ok(found) if self::identity(&found) == *identity => {}
-                Ok(_) => return Err(self.lost(Trouble::Moved, &format!("{} was replaced by another file", path.display()))),
+                Ok(_) => return Err(self.lost(Fault::Moved, &format!("{} was replaced by another file", path.display()))),
                 Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
-                    return Err(self.lost(Trouble::Moved, &format!("{} was removed", path.display())));
+                    return Err(self.lost(Fault::Moved, &format!("{} was removed", path.display())));
                 }
                 // This error says nothing about the file, so the outcome of the commit is unknown.
                 Err(error) => return Err(Error::CommitUnknown(format!("{}: {error}", path.display()))),
@@ -82,24 +82,24 @@ impl Health {
     }
 
     /// A check for the readiness probe, which reads from the disk.
-    pub fn look(&self) -> Result<(), Error> {
+    pub fn probe(&self) -> Result<(), Error> {
         self.committed()?;
         if let Some(files) = &self.files {
             let mut header = [0; HEADER.len()];
             files.database.read_exact_at(&mut header, 0).map_err(|error| Error::Disk(error.to_string()))?;
             if header != *HEADER {
-                return Err(self.lost(Trouble::Damaged, "the file does not begin with the header of an SQLite database"));
+                return Err(self.lost(Fault::Damaged, "the file does not begin with the header of an SQLite database"));
             }
         }
-        if self.is_failing.load(Ordering::Relaxed) { Err(Error::Unusable(Trouble::Failing)) } else { Ok(()) }
+        if self.is_failing.load(Ordering::Relaxed) { Err(Error::Unusable(Fault::Failing)) } else { Ok(()) }
     }
 
     /// Records what an error shows about the database.
-    pub fn note(&self, error: &Error) {
+    pub fn record_error(&self, error: &Error) {
         match error {
-            Error::Damaged(text) => drop(self.lost(Trouble::Damaged, text)),
+            Error::Damaged(text) => drop(self.lost(Fault::Damaged, text)),
             Error::Disk(text) if !self.is_failing.swap(true, Ordering::Relaxed) => {
-                tracing::error!(error = text, "{}", Trouble::Failing.text());
+                tracing::error!(error = text, "{}", Fault::Failing.text());
             }
             _ => {}
         }
@@ -107,22 +107,22 @@ impl Health {
 
     /// Records that all periodic writes succeeded.
     pub fn works(&self) {
-        if self.is_failing.load(Ordering::Relaxed) && self.has_room() {
+        if self.is_failing.load(Ordering::Relaxed) && self.has_free_space() {
             self.is_failing.store(false, Ordering::Relaxed);
             tracing::info!("the database can be written to again");
         }
     }
 
-    fn has_room(&self) -> bool {
+    fn has_free_space(&self) -> bool {
         let Some(directory) = self.files.as_ref().and_then(|files| files.known[0].0.parent()) else { return true };
         // If the free space is unknown, it does not keep the database unusable.
-        rustix::fs::statvfs(directory).map_or(true, |disk| disk.f_bavail.saturating_mul(disk.f_frsize) >= ROOM)
+        rustix::fs::statvfs(directory).map_or(true, |disk| disk.f_bavail.saturating_mul(disk.f_frsize) >= MIN_FREE_BYTES)
     }
 
-    fn lost(&self, trouble: Trouble, cause: &str) -> Error {
-        if self.lasting.set(trouble).is_ok() {
-            tracing::error!(cause, "ALL WRITES ARE REFUSED FROM NOW ON. {}", trouble.text());
+    fn lost(&self, fault: Fault, cause: &str) -> Error {
+        if self.lasting.set(fault).is_ok() {
+            tracing::error!(cause, "ALL WRITES ARE REFUSED FROM NOW ON. {}", fault.text());
         }
-        Error::Unusable(self.lasting().unwrap_or(trouble))
+        Error::Unusable(self.lasting().unwrap_or(fault))
     }
 }

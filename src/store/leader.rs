@@ -60,7 +60,7 @@ impl Store {
         // Taken out, so that the connection is dropped if the statement fails or this future is dropped.
         let mut conn = side.take().ok_or_else(|| Error::Unavailable("no connection".into()))?;
         let turn = self.write_turn().await;
-        let rows = conn.fetch(sql, args).await.inspect_err(|error| self.inner.health.note(error))?;
+        let rows = conn.fetch(sql, args).await.inspect_err(|error| self.inner.health.record_error(error))?;
         drop(turn);
         *side = Some(conn);
         self.inner.health.committed()?;

@@ -13,7 +13,7 @@ use super::{reads, records, rows};
 use bloom_core::Ms;
 use bloom_core::agent_queue::{ALL_QUEUES, AgentQueue};
 use bloom_core::api_key::ApiKey;
-use bloom_core::command::Keys;
+use bloom_core::command::RowKeys;
 use bloom_core::ids::{LeaseId, TaskId, WorkerId};
 use bloom_core::task::{PastLease, Status, TaskSpec, TaskState};
 use bloom_core::worker::Worker;
@@ -110,7 +110,7 @@ statement!(PAST_LEASES, |d| "SELECT {} FROM leases WHERE id {}", records::LEASE.
 
 /// Loads the rows of all keys; a key without a row is recorded as absent. With `skip_locked`, rows that other transactions have locked
 /// are left out.
-pub(super) async fn load(conn: &mut Conn, time: Option<Ms>, keys: &Keys, skip_locked: bool) -> Result<Loaded, Error> {
+pub(super) async fn load(conn: &mut Conn, time: Option<Ms>, keys: &RowKeys, skip_locked: bool) -> Result<Loaded, Error> {
     let mut load = Load { conn, time, skip_locked, loaded: Loaded::default(), tasks: keys.tasks.clone(), has_queues: false };
     load.hold_queues(keys).await?;
     load.look_up(keys).await?;
@@ -139,7 +139,7 @@ struct Load<'c> {
 
 impl Load<'_> {
     /// Nobody may make a lease while a queue changes, so that none is made by what was set before once the change is acknowledged.
-    async fn hold_queues(&mut self, keys: &Keys) -> Result<(), Error> {
+    async fn hold_queues(&mut self, keys: &RowKeys) -> Result<(), Error> {
         let has_workers = keys.all_workers || !keys.workers.is_empty();
         if !keys.queues.is_empty() {
             self.conn.fetch(&HOLD_QUEUES, Args::new()).await?;
@@ -152,7 +152,7 @@ impl Load<'_> {
 
     /// Reads what is set for the queues of the queued tasks, and for those that change. The lock of the queues is held, so it stays as it
     /// is. Limited queues are locked one by one, because their leases are counted.
-    async fn read_queues(&mut self, keys: &Keys) -> Result<(), Error> {
+    async fn read_queues(&mut self, keys: &RowKeys) -> Result<(), Error> {
         let mut slugs = keys.queues.clone();
         if keys.places {
             let queued = self.loaded.tasks.values().flatten().filter(|task| task.status == Status::Queued);
@@ -194,7 +194,7 @@ impl Load<'_> {
     }
 
     /// Finds ids without locks. The rows may have changed by the time that they are locked, so `decide` checks the locked rows.
-    async fn look_up(&mut self, keys: &Keys) -> Result<(), Error> {
+    async fn look_up(&mut self, keys: &RowKeys) -> Result<(), Error> {
         if !keys.idempotency.is_empty() {
             let found = self.conn.fetch(&OF_IDEMPOTENCY_KEYS, Args::new().texts(&keys.idempotency)).await?;
             self.loaded.idempotency.extend(keys.idempotency.iter().map(|key| (key.clone(), None)));
@@ -235,7 +235,7 @@ impl Load<'_> {
         self.look_up_contexts(keys).await
     }
 
-    async fn look_up_contexts(&mut self, keys: &Keys) -> Result<(), Error> {
+    async fn look_up_contexts(&mut self, keys: &RowKeys) -> Result<(), Error> {
         if keys.contexts.is_empty() && keys.predecessors.is_empty() {
             return Ok(());
         }
@@ -260,7 +260,7 @@ impl Load<'_> {
 
     /// Reads workers without locks, as hints. The workers of the contexts' sessions are always read, because a task of such a context may
     /// be reserved for its worker.
-    async fn observe_workers(&mut self, keys: &Keys) -> Result<(), Error> {
+    async fn observe_workers(&mut self, keys: &RowKeys) -> Result<(), Error> {
         let last = self.loaded.contexts.values().filter_map(|view| view.last_worker.as_ref()).map(|(worker, _)| worker);
         let of_sessions = last.filter(|worker| !keys.all_workers && !keys.workers.contains(*worker));
         let wanted: BTreeSet<WorkerId> = of_sessions.chain(&keys.observed_workers).cloned().collect();
@@ -274,7 +274,7 @@ impl Load<'_> {
         Ok(())
     }
 
-    async fn lock_workers(&mut self, keys: &Keys) -> Result<(), Error> {
+    async fn lock_workers(&mut self, keys: &RowKeys) -> Result<(), Error> {
         let found = if keys.all_workers {
             let lock = if self.skip_locked { &LOCK_ALL_FREE_WORKERS } else { &LOCK_ALL_WORKERS };
             self.conn.fetch(lock, Args::new().int(self.time)).await?
@@ -327,7 +327,7 @@ impl Load<'_> {
         Ok(())
     }
 
-    async fn lock_api_keys(&mut self, keys: &Keys) -> Result<(), Error> {
+    async fn lock_api_keys(&mut self, keys: &RowKeys) -> Result<(), Error> {
         if !keys.api_keys {
             return Ok(());
         }
@@ -343,7 +343,7 @@ impl Load<'_> {
     }
 
     /// Reads the rows that the locks protect from changes, in a later snapshot than that of the locks.
-    async fn read_after_locking(&mut self, keys: &Keys) -> Result<(), Error> {
+    async fn read_after_locking(&mut self, keys: &RowKeys) -> Result<(), Error> {
         let mut exact: BTreeSet<&str> = keys.exact_slots.iter().map(String::as_str).collect();
         let everyone: Vec<WorkerId> = if keys.all_workers { self.loaded.workers.keys().cloned().collect() } else { Vec::new() };
         exact.extend(everyone.iter().map(String::as_str));

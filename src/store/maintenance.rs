@@ -98,7 +98,7 @@ impl Writer {
 
     pub(super) async fn prune_batches(&mut self, older_than_ms: i64) -> Result<Done, Error> {
         let done = self.try_prune_batches(older_than_ms).await;
-        self.pages.batches.judge(&done);
+        self.pages.batches.adapt(&done);
         done
     }
 
@@ -126,7 +126,7 @@ impl Writer {
 
     pub(super) async fn prune_audit(&mut self, older_than_ms: i64, limit: i64) -> Result<Done, Error> {
         let done = self.try_prune_audit(older_than_ms, limit).await;
-        self.pages.audit.judge(&done);
+        self.pages.audit.adapt(&done);
         done
     }
 
@@ -143,7 +143,7 @@ impl Writer {
     pub(super) async fn remove_tasks(&mut self, finished_for_ms: Option<Ms>, limit: i64) -> Result<Done, Error> {
         self.pages.removing.clear();
         let done = self.try_remove_tasks(finished_for_ms, limit).await;
-        self.pages.tasks.judge(&done);
+        self.pages.tasks.adapt(&done);
         if let Err(error) = &done
             && error.is_fault()
         {

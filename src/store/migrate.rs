@@ -112,8 +112,8 @@ impl Store {
     pub async fn ping(&self) -> Result<(), Error> {
         let health = self.inner.health.clone();
         // A disk that does not answer must not block a thread that serves other requests.
-        let looked = tokio::task::spawn_blocking(move || health.look()).await;
-        looked.map_err(|error| Error::Unavailable(error.to_string()))??;
+        let probed = tokio::task::spawn_blocking(move || health.probe()).await;
+        probed.map_err(|error| Error::Unavailable(error.to_string()))??;
         let marked = self.inner.served.lock().marked;
         if let Some(marked) = marked.filter(|marked| marked.elapsed() > UNMARKED) {
             let seconds = marked.elapsed().as_secs();

@@ -47,7 +47,7 @@ use std::sync::atomic::Ordering;
 pub use audit::AuditFilter;
 pub use clock::{Clock, wall_clock};
 pub use dialect::Kind;
-pub use error::{Error, Trouble};
+pub use error::{Error, Fault};
 pub use lists::{LeaseFilter, LeaseRow, TaskFilter, TaskRow};
 pub use maintenance::Checkpoint;
 pub use migrate::{MigrationState, MigrationStatus};
@@ -165,8 +165,8 @@ impl Store {
         }
     }
 
-    /// The trouble that prevents every write until the next start, if any.
-    pub fn lasting_trouble(&self) -> Option<Trouble> {
+    /// The fault that prevents every write until the next start, if any.
+    pub fn lasting_fault(&self) -> Option<Fault> {
         self.inner.health.lasting()
     }
 

@@ -59,7 +59,7 @@ impl PageSize {
         Self { rows: most, most }
     }
 
-    pub fn judge<T>(&mut self, outcome: &Result<T, Error>) {
+    pub fn adapt<T>(&mut self, outcome: &Result<T, Error>) {
         self.rows = match outcome {
             Ok(_) => (self.rows + (self.rows / 8).max(1)).min(self.most),
             Err(error) if error.is_unavailable() => (self.rows / 2).max(1),
@@ -78,14 +78,14 @@ mod tests {
         let too_long = || Err::<(), _>(Error::Unavailable("statement timeout".into()));
         let mut sizes = Vec::new();
         for _ in 0..9 {
-            page.judge(&too_long());
+            page.adapt(&too_long());
             sizes.push(page.rows);
         }
         assert_eq!(sizes, [100, 50, 25, 12, 6, 3, 1, 1, 1]);
-        page.judge(&Err::<(), _>(Error::Conflict("deadlock".into())));
+        page.adapt(&Err::<(), _>(Error::Conflict("deadlock".into())));
         assert_eq!(page.rows, 1);
         for _ in 0..100 {
-            page.judge(&Ok(()));
+            page.adapt(&Ok(()));
         }
         assert_eq!(page.rows, 200);
     }

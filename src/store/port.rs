@@ -9,7 +9,7 @@ use bloom_core::ids::{LeaseId, TaskId, WorkerId};
 use bloom_core::task::{TaskSpec, TaskState};
 use bloom_core::wakeup::{Waiters, Wakeup, WakeupId};
 use bloom_core::worker::Worker;
-use bloom_database::{CountDeltas, CountsAt, Database, Due, Feed, Position, ReadyRow, Result, Scope, Service};
+use bloom_database::{CountDeltas, CountsAt, Database, DuePage, Feed, Position, ReadyRow, Result, Scope, Service};
 
 use super::args::Args;
 use super::counts::{COUNTS, Parts};
@@ -105,7 +105,7 @@ impl Database for Store {
         Ok(all(&self.control().fetch(&SPECS, Args::new().uuids(ids)).await?, ReadRow::read)?)
     }
 
-    async fn due_leases(&self, limit: i64) -> Result<Due<(TaskId, LeaseId)>> {
+    async fn due_leases(&self, limit: i64) -> Result<DuePage<(TaskId, LeaseId)>> {
         let found = self.control().fetch(&DUE_LEASES, Args::new().int(self.known_time()).int(limit + 1)).await?;
         Ok(queue::read_due(&found, limit, |row| {
             let (task, _at, lease): (Option<TaskId>, Option<Ms>, Option<LeaseId>) = (row.take()?, row.take()?, row.take()?);
@@ -118,12 +118,12 @@ impl Database for Store {
         Ok(all(&found, |row| Ok((row.take()?, row.take()?)))?)
     }
 
-    async fn due_tasks(&self, limit: i64) -> Result<Due<TaskId>> {
+    async fn due_tasks(&self, limit: i64) -> Result<DuePage<TaskId>> {
         let found = self.control().fetch(&DUE_TASKS, Args::new().int(self.known_time()).int(limit + 1)).await?;
         Ok(queue::read_due(&found, limit, |row| row.take())?)
     }
 
-    async fn silent_workers(&self, silent_for_ms: i64, limit: i64) -> Result<Due<WorkerId>> {
+    async fn silent_workers(&self, silent_for_ms: i64, limit: i64) -> Result<DuePage<WorkerId>> {
         let args = Args::new().int(self.known_time()).int(limit + 1).int(silent_for_ms);
         Ok(queue::read_due(&self.control().fetch(&SILENT_WORKERS, args).await?, limit, |row| row.take())?)
     }

@@ -9,7 +9,7 @@ use super::{Store, all, first, records, rows};
 use bloom_core::Ms;
 use bloom_core::cache::rank;
 use bloom_core::ids::TaskId;
-use bloom_database::{Due, ReadyRow, Scope};
+use bloom_database::{DuePage, ReadyRow, Scope};
 
 const READY_ROW: &str = "id, revision, rank, agent_slug";
 statement!(
@@ -96,8 +96,12 @@ statement!(
 );
 
 /// Reads the rows of such a statement, which was asked for `limit + 1`.
-pub(super) fn read_due<T>(found: &[Row], limit: i64, read: impl Fn(&mut Cells<'_>) -> Result<Option<T>, Error>) -> Result<Due<T>, Error> {
-    let mut due = Due { now: 0, items: Vec::new(), next_at: None };
+pub(super) fn read_due<T>(
+    found: &[Row],
+    limit: i64,
+    read: impl Fn(&mut Cells<'_>) -> Result<Option<T>, Error>,
+) -> Result<DuePage<T>, Error> {
+    let mut due = DuePage { now: 0, items: Vec::new(), next_at: None };
     for (i, row) in found.iter().enumerate() {
         let mut row = row.cells();
         (due.now, due.next_at) = (row.take()?, row.take()?);

@@ -3,7 +3,7 @@
 //! After most errors the connection is dropped, and the rollback opens a new one.
 
 use async_trait::async_trait;
-use bloom_core::command::Keys;
+use bloom_core::command::RowKeys;
 use bloom_core::working_set::{Loaded, WorkingSet};
 use bloom_database::{Done, LockWait, Maintenance};
 
@@ -47,14 +47,14 @@ impl bloom_database::Writer for Writer {
         self.n
     }
 
-    async fn begin_and_load(&mut self, keys: &Keys, wait: LockWait) -> bloom_database::Result<Loaded> {
+    async fn begin_and_load(&mut self, keys: &RowKeys, wait: LockWait) -> bloom_database::Result<Loaded> {
         let loaded = self.load(keys, wait).await;
-        Ok(self.judge(loaded)?)
+        Ok(self.check_connection(loaded)?)
     }
 
     async fn save(&mut self, set: &WorkingSet, check_epoch: Option<i64>) -> bloom_database::Result<()> {
         let saved = self.try_save(set, check_epoch).await;
-        Ok(self.judge(saved)?)
+        Ok(self.check_connection(saved)?)
     }
 
     async fn rollback(&mut self) -> bloom_database::Result<()> {
@@ -73,7 +73,7 @@ impl bloom_database::Writer for Writer {
             self.reconnect().await?;
         }
         let outcome = self.resolve().await;
-        Ok(self.judge(outcome)?)
+        Ok(self.check_connection(outcome)?)
     }
 
     async fn maintain(&mut self, job: &Maintenance) -> bloom_database::Result<Done> {
@@ -84,7 +84,7 @@ impl bloom_database::Writer for Writer {
             Maintenance::RemoveTasks { finished_for_ms, limit } => self.remove_tasks(finished_for_ms, limit).await,
             Maintenance::CorrectCounts { ref missing, epoch } => self.correct_counts(missing, epoch).await,
         };
-        Ok(self.judge(done)?)
+        Ok(self.check_connection(done)?)
     }
 
     async fn close(mut self: Box<Self>) {
@@ -107,7 +107,7 @@ impl Writer {
         Ok(Self { id, store, conn: Some(conn), transaction: None, n: 0, before: Before::default(), pages: PageSizes::default() })
     }
 
-    async fn load(&mut self, keys: &Keys, wait: LockWait) -> Result<Loaded, Error> {
+    async fn load(&mut self, keys: &RowKeys, wait: LockWait) -> Result<Loaded, Error> {
         self.begin().await?;
         let time = self.store.known_time();
         if wait != LockWait::Long {
@@ -204,9 +204,9 @@ impl Writer {
     }
 
     /// Drops the connection after an error that leaves it unusable.
-    fn judge<T>(&mut self, outcome: Result<T, Error>) -> Result<T, Error> {
+    fn check_connection<T>(&mut self, outcome: Result<T, Error>) -> Result<T, Error> {
         if let Err(error) = &outcome {
-            self.store.inner.health.note(error);
+            self.store.inner.health.record_error(error);
             if !error.keeps_connection() {
                 self.conn = None;
                 self.transaction = None;

@@ -79,7 +79,7 @@ impl Metrics {
             )?,
             http_refused: f.counters(
                 "bloom_http_refused_total",
-                "Requests that were not let in: a missing, wrong or too weak key, a page of another site, an unknown host.",
+                "Rejected requests: a missing, wrong or too weak key, a page of another site, an unknown host.",
                 &["reason"],
             )?,
             connections_refused: f.counter(
@@ -148,7 +148,7 @@ impl Metrics {
         self.0.http_seconds.with_label_values(&[route, method]).observe(seconds);
     }
 
-    /// A request was not let in; `reason` is a fixed word.
+    /// A request was rejected; `reason` is one of a fixed set.
     pub fn http_refused(&self, reason: &str) {
         self.0.http_refused.with_label_values(&[reason]).inc();
     }
@@ -186,7 +186,7 @@ impl Metrics {
         self.0.count_corrections.inc_by(counts);
     }
 
-    /// A task was pushed to an agent; `outcome` is a fixed word.
+    /// A task was pushed to an agent; `outcome` is one of a fixed set.
     pub fn pushed(&self, outcome: &str) {
         self.0.pushes.with_label_values(&[outcome]).inc();
     }

@@ -24,7 +24,7 @@ pub struct QueueDepth<'a> {
     pub oldest_age_seconds: Option<f64>,
 }
 
-/// What a scrape shows of how things are; whoever knows sets it just before.
+/// The gauges of the current state. They are set just before each scrape.
 pub struct Scraped {
     tasks: IntGaugeVec,
     queue_tasks: IntGaugeVec,

@@ -20,7 +20,7 @@ use bloom_core::worker::{DispatchMode, WorkerStatus};
 
 /// The interval at which the status is reported again, because something else may have changed it, such as a stopping agent of the same
 /// name.
-const TELL_AGAIN: Duration = Duration::from_secs(10);
+const REPORT_EVERY: Duration = Duration::from_secs(10);
 
 /// The status and the agent slugs that this worker reports to the server.
 #[derive(Clone, Debug, PartialEq)]
@@ -87,14 +87,14 @@ impl Agent {
     }
 
     /// Whether the agent's directory could not be written a moment ago.
-    pub(super) fn is_unwell(&self) -> bool {
-        self.unwell_until.load(Ordering::Relaxed) > now_ms()
+    pub(super) fn is_disk_paused(&self) -> bool {
+        self.disk_paused_until.load(Ordering::Relaxed) > now_ms()
     }
 
     /// A closed account closes the slugs of its profiles. If no slug is left, or the agent serves all slugs, it closes the worker.
     pub(super) fn offer(&self) -> Offer {
         let agents = self.settings.profiles.slugs();
-        if self.draining.load(Ordering::Relaxed) || self.is_unwell() {
+        if self.draining.load(Ordering::Relaxed) || self.is_disk_paused() {
             return Offer { status: WorkerStatus::Syncing, agents };
         }
         let open = agents.as_ref().map(|slugs| slugs.iter().filter(|slug| !self.is_closed_for(slug)).cloned().collect::<Vec<_>>());
@@ -109,23 +109,23 @@ impl Agent {
         Offer { status, agents }
     }
 
-    /// Reports the offer to the server whenever it changes, and again after `TELL_AGAIN`.
+    /// Reports the offer to the server whenever it changes, and again after `REPORT_EVERY`.
     pub(super) async fn keep_offer(self: Arc<Self>, stopped: CancellationToken) {
-        let mut told = Offer { status: WorkerStatus::Online, agents: self.settings.profiles.slugs() };
-        let mut told_at = Instant::now();
+        let mut reported = Offer { status: WorkerStatus::Online, agents: self.settings.profiles.slugs() };
+        let mut reported_at = Instant::now();
         let mut backoff = Backoff::default();
         loop {
             let state_changed = self.state_changed.notified();
             let offer = self.offer();
-            let mut wait = TELL_AGAIN;
-            if offer != told || told_at.elapsed() >= TELL_AGAIN {
-                // Not cancelled by `stopped`: a cancelled call could still reach the server, after the goodbye.
+            let mut wait = REPORT_EVERY;
+            if offer != reported || reported_at.elapsed() >= REPORT_EVERY {
+                // Not cancelled by `stopped`: a cancelled call could still reach the server, after the status `offline`.
                 match self.register(offer.clone()).await {
                     Ok(()) => {
-                        if offer != told {
+                        if offer != reported {
                             tracing::info!(status = offer.status.as_str(), agents = ?offer.agents, "reported the status of this worker to the server");
                         }
-                        (told, told_at, backoff) = (offer, Instant::now(), Backoff::default());
+                        (reported, reported_at, backoff) = (offer, Instant::now(), Backoff::default());
                         self.state_changed.notify_waiters();
                     }
                     Err(error) => {
@@ -164,7 +164,7 @@ impl Agent {
     }
 
     /// Registers as offline, so that the server gives no more tasks, and releases a task that it gave just before.
-    pub(super) async fn say_goodbye(&self) {
+    pub(super) async fn go_offline(&self) {
         if let Err(error) = self.register(Offer { status: WorkerStatus::Offline, agents: self.settings.profiles.slugs() }).await {
             return tracing::warn!(%error, "the server could not be informed that this worker stops");
         }

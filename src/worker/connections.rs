@@ -29,14 +29,14 @@ const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 /// The pause after a failed accept: most fail because too many files are open, and would fail again at once.
 const ACCEPT_REST: Duration = Duration::from_millis(50);
 /// The minimum time between two log entries about refused connections.
-const TELL_EVERY: Duration = Duration::from_secs(60);
+const LOG_EVERY: Duration = Duration::from_secs(60);
 
 /// Serves until `stopped`, then finishes the requests under way.
 pub(super) async fn serve(listener: TcpListener, router: Router, stopped: CancellationToken) {
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT);
-    let places = Places::new();
-    let mut told: Option<Instant> = None;
+    let permits = PermitPool::new();
+    let mut logged_at: Option<Instant> = None;
     // If this future is dropped, the set is dropped too and ends all connections.
     let mut connections = JoinSet::new();
     loop {
@@ -46,23 +46,23 @@ pub(super) async fn serve(listener: TcpListener, router: Router, stopped: Cancel
             () = stopped.cancelled() => break,
         };
         match accepted {
-            Ok((stream, peer)) => match places.take(peer.ip().to_canonical()) {
-                Some(place) => {
+            Ok((stream, peer)) => match permits.take(peer.ip().to_canonical()) {
+                Some(permit) => {
                     let connection = connect(http.clone(), stream, router.clone(), stopped.clone());
                     connections.spawn(async move {
                         connection.await;
-                        drop(place);
+                        drop(permit);
                     });
                 }
                 // Dropping the stream closes it.
-                None if told.is_none_or(|told| told.elapsed() >= TELL_EVERY) => {
+                None if logged_at.is_none_or(|logged_at| logged_at.elapsed() >= LOG_EVERY) => {
                     tracing::warn!(
                         %peer,
-                        most = places.most,
+                        most = permits.most,
                         most_of_one_address = MAX_OF_ADDRESS,
                         "too many connections to the push server, this one is closed; let only the servers reach its port"
                     );
-                    told = Some(Instant::now());
+                    logged_at = Some(Instant::now());
                 }
                 None => {}
             },
@@ -94,34 +94,34 @@ async fn connect(http: http1::Builder, stream: TcpStream, router: Router, stoppe
 }
 
 /// The addresses of the open connections.
-struct Places {
+struct PermitPool {
     open: Arc<Mutex<Vec<IpAddr>>>,
     most: usize,
 }
 
-struct Place {
+struct ConnectionPermit {
     open: Arc<Mutex<Vec<IpAddr>>>,
     peer: IpAddr,
 }
 
-impl Places {
+impl PermitPool {
     fn new() -> Self {
         let files = getrlimit(Resource::Nofile).current.and_then(|files| usize::try_from(files).ok());
         let most = files.map_or(MAX_CONNECTIONS, |files| (files / 4).clamp(1, MAX_CONNECTIONS));
         Self { open: Arc::default(), most }
     }
 
-    fn take(&self, peer: IpAddr) -> Option<Place> {
+    fn take(&self, peer: IpAddr) -> Option<ConnectionPermit> {
         let mut open = self.open.lock();
         let has_room = open.len() < self.most && open.iter().filter(|other| **other == peer).count() < MAX_OF_ADDRESS;
         has_room.then(|| {
             open.push(peer);
-            Place { open: self.open.clone(), peer }
+            ConnectionPermit { open: self.open.clone(), peer }
         })
     }
 }
 
-impl Drop for Place {
+impl Drop for ConnectionPermit {
     fn drop(&mut self) {
         let mut open = self.open.lock();
         if let Some(at) = open.iter().position(|peer| *peer == self.peer) {

@@ -172,8 +172,8 @@ impl Home {
         private_dir(&dir)?;
         let name = run.file_name().unwrap_or_default().to_string_lossy();
         // The time comes first, so that the names sort by age.
-        let place = dir.join(format!("{}-{name}", now_ms()));
-        fs::rename(run, &place)?;
+        let target = dir.join(format!("{}-{name}", now_ms()));
+        fs::rename(run, &target)?;
         let mut kept: Vec<PathBuf> = fs::read_dir(&dir)?.flatten().map(|entry| entry.path()).collect();
         kept.sort();
         for old in kept.iter().rev().skip(MAX_SET_ASIDE) {
@@ -181,7 +181,7 @@ impl Home {
                 tracing::warn!(path = %old.display(), %error, "the files of an old run could not be removed");
             }
         }
-        Ok(place)
+        Ok(target)
     }
 
     /// The runs that an earlier process left.
@@ -259,7 +259,7 @@ mod tests {
     fn only_the_newest_of_unusable_runs_are_kept() {
         let dir = tempfile::tempdir().unwrap();
         let home = Home::open(&dir.path().join("agent")).unwrap();
-        let places: Vec<_> = (0..MAX_SET_ASIDE + 2)
+        let targets: Vec<_> = (0..MAX_SET_ASIDE + 2)
             .map(|n| {
                 let run = home.run_dir(Uuid::from_u128(n as u128));
                 private_dir(&run).unwrap();
@@ -267,7 +267,7 @@ mod tests {
             })
             .collect();
         assert!(home.run_dirs().is_empty());
-        let kept: Vec<_> = places.iter().map(|place| place.exists()).collect();
+        let kept: Vec<_> = targets.iter().map(|target| target.exists()).collect();
         assert_eq!((kept.iter().filter(|kept| **kept).count(), kept.last()), (MAX_SET_ASIDE, Some(&true)));
         assert!(!kept[0]);
     }

@@ -15,7 +15,7 @@ use super::report::{self, Backoff};
 use super::spool::{EventLog, Record, RunDir};
 use super::task::{self, Lease, Task};
 use super::verdict::{self, Stop, Verdict};
-use super::{Agent, Held, process, run};
+use super::{Agent, HeldLease, process, run};
 use bloom_api::answers::{Claimed, ClaimedLease, Directives, RenewedLeases};
 use bloom_api::requests::{Claim, WorkerHeartbeat};
 use bloom_api::values::{Id, Int, List};
@@ -28,9 +28,9 @@ use bloom_core::worker::WorkerStatus;
 const CLAIM_WAIT_SEC: i64 = 30;
 /// The interval of heartbeats, or a third of the shortest TTL if that is shorter.
 const HEARTBEAT_EVERY: Duration = Duration::from_secs(5);
-const MIND_EVERY: Duration = Duration::from_millis(100);
+const CHECK_EVERY: Duration = Duration::from_millis(100);
 /// How long the agent takes no new tasks after a disk failure.
-const UNWELL_MS: Ms = 60_000;
+const DISK_PAUSE_MS: Ms = 60_000;
 /// How long the completion of a run waits for its last events to be sent.
 const EVENTS_FIRST: Duration = Duration::from_secs(3);
 
@@ -75,7 +75,7 @@ impl Agent {
                 }
                 Err(error) => {
                     tracing::warn!(%error, "no tasks could be claimed; trying again");
-                    self.come_back(&error).await;
+                    self.register_if_removed(&error).await;
                     Some(backoff.wait(&error))
                 }
             };
@@ -100,7 +100,7 @@ impl Agent {
     }
 
     /// Handles 404: this worker was removed at the server, and its leases ended with it. Stops all runs and registers again.
-    async fn come_back(&self, error: &client::Error) {
+    async fn register_if_removed(&self, error: &client::Error) {
         if error.status() == Some(404) {
             self.stop_where(Stop::LeaseLost, |_| true);
             self.register_again().await;
@@ -125,9 +125,9 @@ impl Agent {
     pub(super) fn report(self: &Arc<Self>, task: Uuid, lease: Uuid, verdict: Verdict) {
         // The lease stays in `runs` until the server has the verdict, so that no claim returns it again.
         let ttl = HEARTBEAT_EVERY * 3;
-        let held = Held { is_over: true, ..Held::new(task, ttl, Instant::now() + ttl, None) };
+        let held = HeldLease { is_over: true, ..HeldLease::new(task, ttl, Instant::now() + ttl, None) };
         match self.lock().entry(lease) {
-            Entry::Vacant(place) => place.insert(held),
+            Entry::Vacant(entry) => entry.insert(held),
             Entry::Occupied(_) => return,
         };
         let agent = self.clone();
@@ -143,10 +143,10 @@ impl Agent {
         let unwanted = self.draining.load(Ordering::Relaxed) || self.is_closed_for(&task.agent_slug);
         let ttl = lease.ttl();
         // The age of the lease is unknown, so it is renewed before its process starts.
-        let held = Held::new(task.id, ttl, Instant::now() + ttl, unwanted.then_some(Stop::HandBack));
+        let held = HeldLease::new(task.id, ttl, Instant::now() + ttl, unwanted.then_some(Stop::HandBack));
         let stop = held.stop.subscribe();
-        if let Entry::Vacant(place) = self.lock().entry(lease.id) {
-            place.insert(held);
+        if let Entry::Vacant(entry) = self.lock().entry(lease.id) {
+            entry.insert(held);
         } else {
             return true;
         }
@@ -154,7 +154,7 @@ impl Agent {
         let record = Record { lease, taken_at: now_ms(), task, process: None, starts: 0 };
         if let Err(error) = dir.create(&record) {
             tracing::error!(lease = %lease.id, %error, "a task could not be stored on disk; it is handed back, and no others are taken for a while");
-            self.unwell_until.store(now_ms() + UNWELL_MS, Ordering::Relaxed);
+            self.disk_paused_until.store(now_ms() + DISK_PAUSE_MS, Ordering::Relaxed);
             self.state_changed.notify_waiters();
             self.forget(lease.id);
             self.report(record.task.id, lease.id, Verdict::Release { reason: format!("the worker's disk: {error}") });
@@ -167,7 +167,7 @@ impl Agent {
 
     /// Continues a run of an earlier process.
     pub(super) fn take_up(self: &Arc<Self>, dir: RunDir, record: Record, valid_until: Instant) {
-        let held = Held::new(record.task.id, record.lease.ttl(), valid_until, None);
+        let held = HeldLease::new(record.task.id, record.lease.ttl(), valid_until, None);
         let stop = held.stop.subscribe();
         self.lock().insert(record.lease.id, held);
         tokio::spawn(self.clone().see_through(dir, record, stop));
@@ -238,15 +238,15 @@ impl Agent {
             tracing::info!(%task, %lease, status = %completion.status, reason, duration_ms = completion.metrics.duration_ms.0, "run ended");
         }
         // The last events are sent before the verdict if that takes only a moment. The server accepts them afterwards, too.
-        if let Some(told) = &mut sender
-            && tokio::time::timeout(EVENTS_FIRST, told).await.is_ok()
+        if let Some(sending) = &mut sender
+            && tokio::time::timeout(EVENTS_FIRST, sending).await.is_ok()
         {
             sender = None;
         }
         report::deliver(&self, task, lease, verdict).await;
         self.forget(lease);
-        if let Some(told) = sender {
-            let _ = told.await;
+        if let Some(sending) = sender {
+            let _ = sending.await;
         }
         dir.remove();
     }
@@ -266,14 +266,14 @@ impl Agent {
                 self.stop_where(Stop::HandBack, |_| true);
             }
             tokio::select! {
-                () = tokio::time::sleep(MIND_EVERY) => {}
+                () = tokio::time::sleep(CHECK_EVERY) => {}
                 () = stopped.cancelled() => return,
             }
         }
     }
 
     /// Renews all leases in one call.
-    pub(super) async fn beat(self: Arc<Self>, stopped: CancellationToken) {
+    pub(super) async fn send_heartbeats(self: Arc<Self>, stopped: CancellationToken) {
         let path = format!("api/runtime/workers/{}/heartbeat", client::part(&self.name));
         loop {
             let (leases, every): (List<Id, 0, _>, _) = {
@@ -295,7 +295,7 @@ impl Agent {
                         // The leases are not lost because a call failed: they are valid until they expire.
                         Err(error) => {
                             tracing::warn!(%error, "the leases could not be renewed; trying again");
-                            self.come_back(&error).await;
+                            self.register_if_removed(&error).await;
                         }
                     },
                     () = stopped.cancelled() => return,
@@ -341,7 +341,7 @@ impl Agent {
         }
     }
 
-    pub(super) fn stop_where(&self, reason: Stop, is_meant: impl Fn(&Held) -> bool) {
+    pub(super) fn stop_where(&self, reason: Stop, is_meant: impl Fn(&HeldLease) -> bool) {
         for held in self.lock().values().filter(|held| !held.is_over && is_meant(held)) {
             held.end(reason);
         }

@@ -50,7 +50,7 @@ use spool::{Record, RunDir};
 use verdict::{Stop, Verdict};
 
 /// The time limit of the last calls at a stop, because the server may be unreachable.
-const FAREWELL: Duration = Duration::from_secs(5);
+const STOP_LIMIT: Duration = Duration::from_secs(5);
 
 /// The settings of an agent.
 #[derive(Clone, Debug)]
@@ -60,7 +60,7 @@ pub struct Settings {
     pub key: Option<SecretString>,
     /// Exchanged for the worker's key at the first start; used only if there is no `key`.
     pub join_token: Option<SecretString>,
-    /// `None` for the name that it had before, or at first one made from the host name.
+    /// `None` for the stored name; at the first start, one is made from the host name.
     pub name: Option<String>,
     pub max_concurrency: u32,
     pub labels: Vec<String>,
@@ -101,7 +101,7 @@ pub(crate) struct Agent {
     home: Home,
     name: String,
     accounts: Accounts,
-    runs: Mutex<BTreeMap<Uuid, Held>>,
+    runs: Mutex<BTreeMap<Uuid, HeldLease>>,
     /// Notified when something changes that decides whether the agent takes new tasks.
     state_changed: Notify,
     /// Notified when a lease must be renewed at once.
@@ -109,7 +109,7 @@ pub(crate) struct Agent {
     /// Notified when a lease was renewed, has ended or was removed from `runs`.
     changed: Notify,
     /// After a disk failure, the agent takes no new tasks until this time.
-    unwell_until: AtomicI64,
+    disk_paused_until: AtomicI64,
     /// The agent is stopping.
     draining: AtomicBool,
     /// Since when the server asks the agent to drain.
@@ -119,7 +119,7 @@ pub(crate) struct Agent {
 }
 
 /// A lease that this agent has.
-struct Held {
+struct HeldLease {
     task: Uuid,
     ttl: Duration,
     /// No other worker can have the task before this time: the TTL counts from when the last renewal was sent, on the agent's clock.
@@ -131,7 +131,7 @@ struct Held {
     is_over: bool,
 }
 
-impl Held {
+impl HeldLease {
     fn new(task: Uuid, ttl: Duration, valid_until: Instant, stop: Option<Stop>) -> Self {
         Self { task, ttl, valid_until, stop: watch::Sender::new(stop), is_renewed: false, is_over: false }
     }
@@ -176,7 +176,7 @@ pub async fn run(settings: Settings, listener: Option<TcpListener>, shutdown: Ca
         state_changed: Notify::new(),
         renew_now: Notify::new(),
         changed: Notify::new(),
-        unwell_until: AtomicI64::new(0),
+        disk_paused_until: AtomicI64::new(0),
         draining: AtomicBool::new(false),
         drained_since: Mutex::default(),
         restart: CancellationToken::new(),
@@ -190,7 +190,7 @@ impl Agent {
         self.find_runs().await;
         let stopped = CancellationToken::new();
         // Started before the registration: leases of an earlier process may expire while the server can't be reached.
-        let heartbeats = tokio::spawn(self.clone().beat(stopped.clone()));
+        let heartbeats = tokio::spawn(self.clone().send_heartbeats(stopped.clone()));
         let watcher = tokio::spawn(self.clone().watch_leases(stopped.clone()));
         tokio::select! {
             registered = self.register_first() => registered?,
@@ -220,12 +220,12 @@ impl Agent {
         stopped.cancel();
         // With a time limit, because neither a server nor a caller of the push server may block the stop.
         for mut task in [Some(offer), Some(claims), Some(heartbeats), Some(watcher), push_server].into_iter().flatten() {
-            if tokio::time::timeout(FAREWELL, &mut task).await.is_err() {
+            if tokio::time::timeout(STOP_LIMIT, &mut task).await.is_err() {
                 task.abort();
             }
         }
         if ended == Ended::Stopped {
-            let _ = tokio::time::timeout(FAREWELL, self.say_goodbye()).await;
+            let _ = tokio::time::timeout(STOP_LIMIT, self.go_offline()).await;
         }
         Ok(ended)
     }
@@ -234,7 +234,7 @@ impl Agent {
         self.settings.push_server.as_ref().is_some_and(|push_server| push_server.push_only)
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<Uuid, Held>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<Uuid, HeldLease>> {
         self.runs.lock()
     }
 
@@ -277,11 +277,11 @@ impl Agent {
             self.report(task, lease, dir.verdict().unwrap_or_else(unusable));
         }
         match self.home.set_aside(dir.path()) {
-            Ok(place) => tracing::error!(
-                place = %place.display(),
+            Ok(path) => tracing::error!(
+                path = %path.display(),
                 %error,
                 "the files of an earlier run can't be used and were set aside; its task is handed back. Were they written by a newer \
-                 version of the agent, use that one; else check the disk. Remove the files when nobody needs them"
+                 version of the agent, use that one; else check the disk. Remove the files when they are no longer needed"
             ),
             Err(moving) => {
                 tracing::error!(run = %dir, %error, %moving, "the files of an earlier run can't be used: check them, then remove them")
@@ -293,7 +293,7 @@ impl Agent {
     async fn drain(&self) {
         if !self.settled_within(self.settings.grace).await {
             self.stop_where(Stop::HandBack, |_| true);
-            if !self.settled_within(run::TERM_GRACE + FAREWELL * 2).await {
+            if !self.settled_within(run::TERM_GRACE + STOP_LIMIT * 2).await {
                 tracing::warn!("some results could not be delivered to the server; the next start of this agent delivers them");
             }
         }

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 pub const LEASE_VARIABLE: &str = "BLOOM_LEASE_ID";
 /// The environment variable with the directory of the agent that started the run, set in every process of a run.
 pub const HOME_VARIABLE: &str = "BLOOM_AGENT_HOME";
-const LOOK_EVERY: Duration = Duration::from_millis(50);
+const POLL_EVERY: Duration = Duration::from_millis(50);
 /// How long to wait after SIGKILL. A process ends at once, unless it is blocked in the kernel.
 const KILL_LIMIT: Duration = Duration::from_secs(5);
 
@@ -98,7 +98,7 @@ async fn end_all(is_meant: impl Fn(&Process, &Stat) -> bool, grace: Duration) ->
                 signal(pid, if is_over { Signal::KILL } else { Signal::TERM });
             }
         }
-        tokio::time::sleep(LOOK_EVERY).await;
+        tokio::time::sleep(POLL_EVERY).await;
     }
 }
 

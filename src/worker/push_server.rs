@@ -47,14 +47,14 @@ const UPDATE_LIMIT: Duration = Duration::from_secs(300);
 
 /// The state that the middleware shares between requests.
 #[derive(Clone)]
-struct Context {
+struct PushServerState {
     agent: Arc<Agent>,
     requests: Arc<Semaphore>,
     commands: Arc<Semaphore>,
 }
 
 pub(super) async fn serve(agent: Arc<Agent>, listener: TcpListener, stopped: CancellationToken) {
-    let context = Context {
+    let state = PushServerState {
         agent: agent.clone(),
         requests: Arc::new(Semaphore::new(MAX_REQUESTS)),
         commands: Arc::new(Semaphore::new(MAX_COMMANDS)),
@@ -62,13 +62,13 @@ pub(super) async fn serve(agent: Arc<Agent>, listener: TcpListener, stopped: Can
     let commands = Router::new()
         .route("/self-update", post(self_update))
         .route("/clone", post(repositories::clone))
-        .route_layer(middleware::from_fn_with_state(context.clone(), limit_commands));
+        .route_layer(middleware::from_fn_with_state(state.clone(), limit_commands));
     let guarded = Router::new()
         .route("/execute-task", post(execute_task))
         .route("/restart", post(restart))
         .route("/uninstall", post(uninstall))
         .merge(commands)
-        .route_layer(middleware::from_fn_with_state(context, guard));
+        .route_layer(middleware::from_fn_with_state(state, guard));
     // `guard` has limited the body already.
     let router = Router::new().route("/health", get(health)).merge(guarded).layer(DefaultBodyLimit::disable()).with_state(agent);
     connections::serve(listener, router, stopped).await;
@@ -76,15 +76,15 @@ pub(super) async fn serve(agent: Arc<Agent>, listener: TcpListener, stopped: Can
 
 /// Compares the key in constant time, then reads the body, so that nobody without the key can make the agent read one, and handlers do not
 /// wait for it.
-async fn guard(State(context): State<Context>, request: Request, next: Next) -> Response {
+async fn guard(State(state): State<PushServerState>, request: Request, next: Next) -> Response {
     let given = request.headers().get("x-membridge-agent").map(|value| Sha256::digest(value.as_bytes()));
-    let push_server = context.agent.settings.push_server.as_ref();
+    let push_server = state.agent.settings.push_server.as_ref();
     let wanted = push_server.map(|push_server| Sha256::digest(push_server.key.expose_secret().as_bytes()));
     if !given.zip(wanted).is_some_and(|(given, wanted)| bool::from(given.as_slice().ct_eq(wanted.as_slice()))) {
         return refuse(StatusCode::UNAUTHORIZED, "Unauthorized").into_response();
     }
     // The request waits for its turn, because a refused push would end the task's lease.
-    let Ok(Ok(_turn)) = timeout(BODY_TIMEOUT, context.requests.acquire()).await else {
+    let Ok(Ok(_turn)) = timeout(BODY_TIMEOUT, state.requests.acquire()).await else {
         return refuse(StatusCode::SERVICE_UNAVAILABLE, "This agent has too many requests under way, try again").into_response();
     };
     let (head, body) = request.into_parts();
@@ -116,8 +116,8 @@ async fn gather(body: Body) -> Result<Vec<u8>, PushResponse> {
 }
 
 /// Updates and clones take minutes, so they must not use up the concurrent requests.
-async fn limit_commands(State(context): State<Context>, request: Request, next: Next) -> Response {
-    match context.commands.try_acquire() {
+async fn limit_commands(State(state): State<PushServerState>, request: Request, next: Next) -> Response {
+    match state.commands.try_acquire() {
         Ok(_turn) => next.run(request).await,
         Err(_) => {
             refuse(StatusCode::SERVICE_UNAVAILABLE, "This agent runs too many updates and clones at once, try again later").into_response()
@@ -157,7 +157,7 @@ async fn execute_task(State(agent): State<Arc<Agent>>, body: Result<Json<Pushed>
     if agent.draining.load(Ordering::Relaxed) || agent.drained_since().is_some() {
         return refuse(StatusCode::SERVICE_UNAVAILABLE, "This agent takes no new tasks: it is draining");
     }
-    if agent.is_unwell() {
+    if agent.is_disk_paused() {
         return refuse(StatusCode::SERVICE_UNAVAILABLE, "This agent takes no new tasks: its directory could not be written a moment ago");
     }
     let path = format!("api/runtime/llm-tasks/{}/heartbeat", pushed.task_id);

@@ -20,7 +20,7 @@ use bloom_client::{self as client, CALL_LIMIT, Error};
 use bloom_core::task::{Outcome, Reason};
 
 /// The interval at which new events are read.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
+const POLL_EVERY: Duration = Duration::from_millis(100);
 /// The time limit of a completion, whose output may have 16 MiB.
 const COMPLETE_LIMIT: Duration = Duration::from_secs(120);
 /// How many times the last events of a run are sent before they are given up.
@@ -75,7 +75,7 @@ pub async fn send_events(agent: &Agent, task: Uuid, lease_id: Uuid, mut events: 
                 return;
             }
             tokio::select! {
-                () = tokio::time::sleep(LOOK_EVERY) => {}
+                () = tokio::time::sleep(POLL_EVERY) => {}
                 () = over.cancelled() => {}
             }
             continue;
@@ -118,8 +118,8 @@ pub async fn deliver(agent: &Agent, task: Uuid, lease: Uuid, verdict: Verdict) {
             let refused = insist(task, || Box::pin(complete(agent, &whole))).await;
             if let Some(error) = refused.filter(|error| matches!(error.status(), Some(400 | 413))) {
                 // The server would always refuse this completion, so a failure without the output is sent instead.
-                let told = completions(task, lease, unfit(*completion, &error));
-                insist(task, || Box::pin(complete(agent, &told))).await;
+                let body = completions(task, lease, unfit(*completion, &error));
+                insist(task, || Box::pin(complete(agent, &body))).await;
             }
         }
     }

@@ -39,10 +39,10 @@ pub(super) async fn clone(State(agent): State<Arc<Agent>>, body: Result<Json<Wan
     if !(wanted.repo_url.starts_with("https://") || wanted.repo_url.starts_with("git@")) {
         return refuse(StatusCode::BAD_REQUEST, "repo_url must begin with https:// or git@");
     }
-    let place = wanted.target_path.unwrap_or(wanted.project_name);
+    let target = wanted.target_path.unwrap_or(wanted.project_name);
     let is_name =
         |part: &str| !part.starts_with('.') && !part.is_empty() && part.chars().all(|c| c.is_ascii_alphanumeric() || " ._-".contains(c));
-    if place.len() > MAX_PATH || !place.split('/').all(is_name) {
+    if target.len() > MAX_PATH || !target.split('/').all(is_name) {
         return refuse(
             StatusCode::BAD_REQUEST,
             "project_name and target_path must be a path below the work directory, of letters, digits, space . _ - and /",
@@ -50,9 +50,9 @@ pub(super) async fn clone(State(agent): State<Arc<Agent>>, body: Result<Json<Wan
     }
     let projects = agent.home.root().join("projects");
     // Spawned, so that the clone is not cancelled when the caller disconnects.
-    let cloned = tokio::spawn(clone_to(wanted.repo_url, projects.clone(), place.clone())).await;
+    let cloned = tokio::spawn(clone_to(wanted.repo_url, projects.clone(), target.clone())).await;
     match cloned {
-        Ok(Ok(())) => (StatusCode::OK, Json(json!({"status": "cloned", "path": projects.join(place)}))),
+        Ok(Ok(())) => (StatusCode::OK, Json(json!({"status": "cloned", "path": projects.join(target)}))),
         Ok(Err((status, why))) => refuse(status, &why),
         Err(error) => refuse(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()),
     }
@@ -60,35 +60,35 @@ pub(super) async fn clone(State(agent): State<Arc<Agent>>, body: Result<Json<Wan
 
 /// Clones into a temporary directory below `projects`, and moves the complete clone to its place. Symbolic links of earlier clones are
 /// followed only if they stay below `projects`.
-async fn clone_to(repo_url: String, projects: PathBuf, place: String) -> Result<(), (StatusCode, String)> {
+async fn clone_to(repo_url: String, projects: PathBuf, target: String) -> Result<(), (StatusCode, String)> {
     let unusable = |error: io::Error| (StatusCode::INSUFFICIENT_STORAGE, format!("the directory can't be used: {error}"));
     home::private_dir(&projects).map_err(unusable)?;
     let dir = Dir::open_ambient_dir(&projects, ambient_authority()).map_err(unusable)?;
     let part = format!(".clone-{}", Uuid::now_v7());
     // Checked before the long clone, and again before the move.
-    is_free(&dir, &place)?;
+    is_free(&dir, &target)?;
     let mut git = Command::new("git");
     // git must fail instead of asking for a password.
     git.env("GIT_TERMINAL_PROMPT", "0").args(["clone", "--quiet", "--", &repo_url]).arg(projects.join(&part));
     let cloned = output(git, CLONE_LIMIT).await.map_err(|why| (StatusCode::BAD_GATEWAY, format!("git clone failed: {why}")));
-    let moved = cloned.and_then(|_| move_to(&dir, &part, &place));
+    let moved = cloned.and_then(|_| move_to(&dir, &part, &target));
     if moved.is_err() {
         let _ = fs::remove_dir_all(projects.join(&part));
     }
     moved
 }
 
-fn is_free(dir: &Dir, place: &str) -> Result<(), (StatusCode, String)> {
-    match dir.symlink_metadata(place) {
+fn is_free(dir: &Dir, target: &str) -> Result<(), (StatusCode, String)> {
+    match dir.symlink_metadata(target) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Ok(_) => Err((StatusCode::CONFLICT, "The target already exists".into())),
         Err(error) => Err((StatusCode::BAD_REQUEST, format!("target_path leads out of the work directory, or can't be used: {error}"))),
     }
 }
 
-fn move_to(dir: &Dir, part: &str, place: &str) -> Result<(), (StatusCode, String)> {
-    is_free(dir, place)?;
-    let parent = Path::new(place).parent().filter(|parent| !parent.as_os_str().is_empty());
+fn move_to(dir: &Dir, part: &str, target: &str) -> Result<(), (StatusCode, String)> {
+    is_free(dir, target)?;
+    let parent = Path::new(target).parent().filter(|parent| !parent.as_os_str().is_empty());
     let made = parent.map_or(Ok(()), |parent| dir.create_dir_all(parent));
-    made.and_then(|()| dir.rename(part, dir, place)).map_err(|error| (StatusCode::CONFLICT, error.to_string()))
+    made.and_then(|()| dir.rename(part, dir, target)).map_err(|error| (StatusCode::CONFLICT, error.to_string()))
 }

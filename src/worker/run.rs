@@ -19,7 +19,7 @@ use super::process::{self, HOME_VARIABLE, LEASE_VARIABLE, Leader};
 use super::profile::{Profile, Runner, find_program};
 use super::spool::{EventLog, Record, RunDir, Running, Tail};
 use super::stream::Reading;
-use super::verdict::{End, Stop, Verdict, judge, not_started};
+use super::verdict::{End, Stop, Verdict, decide, not_started};
 use super::{Agent, prompt};
 use bloom_client::now_ms;
 use bloom_core::Ms;
@@ -28,7 +28,7 @@ use bloom_core::task::{EventKind, Reason, Session};
 /// The interval at which a run's output is read.
 const TICK: Duration = Duration::from_millis(50);
 /// The interval at which streamed text is stored as events.
-const TELL_EVERY: Duration = Duration::from_millis(200);
+const STORE_EVERY: Duration = Duration::from_millis(200);
 /// The time between SIGTERM and SIGKILL.
 pub(super) const TERM_GRACE: Duration = Duration::from_secs(5);
 /// How long a process may go on after its result: some never end.
@@ -76,7 +76,7 @@ impl Run<'_> {
                 None => {
                     if !self.agent.is_ours(lease, task.id, &mut self.stop).await {
                         let end = End { stop: *self.stop.borrow(), ..End::default() };
-                        return judge(&task, lease, &Reading::default(), &end, now_ms());
+                        return decide(&task, lease, &Reading::default(), &end, now_ms());
                     }
                     if resumable {
                         self.keep_session(&record, &program, &conversation, Some(task.id));
@@ -91,7 +91,10 @@ impl Run<'_> {
             if let Conversation::Resumed(lost) = &conversation
                 && session_is_gone(&reading, &end)
             {
-                self.tell("session_lost", json!({"session_id": lost, "text": "the session no longer exists; the run starts a new one"}));
+                self.record_phase(
+                    "session_lost",
+                    json!({"session_id": lost, "text": "the session no longer exists; the run starts a new one"}),
+                );
                 conversation = Conversation::New(Uuid::now_v7().to_string());
                 continue;
             }
@@ -101,18 +104,18 @@ impl Run<'_> {
                 let seen = id.map_or(conversation, Conversation::Resumed);
                 self.keep_session(&record, &program, &seen, open);
             }
-            let verdict = judge(&task, lease, &reading, &end, now_ms());
+            let verdict = decide(&task, lease, &reading, &end, now_ms());
             self.keep_account(&profile, &verdict);
             return verdict;
         }
     }
 
-    fn tell(&mut self, phase: &str, more: serde_json::Value) {
+    fn record_phase(&mut self, phase: &str, more: serde_json::Value) {
         let mut data = json!({"phase": phase});
         if let (Some(data), Some(more)) = (data.as_object_mut(), more.as_object()) {
             data.extend(more.clone());
         }
-        self.log.note(EventKind::Lifecycle, data, now_ms());
+        self.log.record(EventKind::Lifecycle, data, now_ms());
     }
 
     fn keep_session(&self, record: &Record, program: &str, conversation: &Conversation, open_task: Option<Uuid>) {
@@ -174,7 +177,7 @@ impl Run<'_> {
         }
         let resumed = matches!(conversation, Conversation::Resumed(_));
         let profile = self.agent.settings.profiles.told(&record.task.agent_slug);
-        self.tell("started", json!({"pid": pid, "worker": self.agent.name, "resumed": resumed, "profile": profile}));
+        self.record_phase("started", json!({"pid": pid, "worker": self.agent.name, "resumed": resumed, "profile": profile}));
         tracing::info!(task = %record.task.id, %lease, agent = record.task.agent_slug, pid, resumed, "run started");
         Ok(Watched { child: Some(child), running })
     }
@@ -216,7 +219,7 @@ impl Run<'_> {
             }
         };
         let mut limits = Limits::new(record, profile, watched.running.started_at);
-        let mut told_at = Instant::now();
+        let mut stored_at = Instant::now();
         let mut found = Vec::new();
         let mut stop = None;
         let mut tick = tokio::time::interval(TICK);
@@ -228,7 +231,7 @@ impl Run<'_> {
             let grew = tail.read(|line, offset| {
                 let mut news = Vec::new();
                 reading.line(line, &mut news);
-                if log.is_told(start, offset) {
+                if log.is_stored(start, offset) {
                     reading.forget_pieces();
                 } else {
                     found.append(&mut news);
@@ -242,9 +245,9 @@ impl Run<'_> {
                 break exit;
             }
             // Each stored event says how far the output was read, so pending text must be stored with it.
-            if told_at.elapsed() >= TELL_EVERY || !found.is_empty() {
+            if stored_at.elapsed() >= STORE_EVERY || !found.is_empty() {
                 reading.take_pieces(&mut found);
-                told_at = Instant::now();
+                stored_at = Instant::now();
             }
             self.keep_events(&mut found, start, tail.offset);
             if grew {
@@ -257,7 +260,7 @@ impl Run<'_> {
             let wanted = *self.stop.borrow_and_update();
             if let Some(reason) = wanted.or_else(|| limits.exceeded(self.dir.printed(start), reading.result.is_some())) {
                 if reading.result.is_none() {
-                    self.tell("stopping", json!({"why": format!("{reason:?}").to_lowercase()}));
+                    self.record_phase("stopping", json!({"why": format!("{reason:?}").to_lowercase()}));
                     stop = Some(reason);
                 }
                 // When a lease is lost, little time is left before another worker gets the task.
@@ -282,7 +285,7 @@ impl Run<'_> {
         process::end(watched.running.leader, &lease, TERM_GRACE).await;
         let duration_ms = now_ms().saturating_sub(watched.running.started_at);
         let stderr = self.dir.stderr_tail(start, STDERR_TAIL);
-        self.tell("ended", json!({"exit": exit, "duration_ms": duration_ms}));
+        self.record_phase("ended", json!({"exit": exit, "duration_ms": duration_ms}));
         // The status of a process that is not a child of this agent is known only if the shell stored it.
         let exit = exit.flatten().or_else(|| self.dir.left_exit(start));
         (reading, End { stop, exit, stderr, duration_ms })

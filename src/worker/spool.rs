@@ -188,7 +188,7 @@ pub struct EventLog {
     path: PathBuf,
     last_seq: i64,
     /// How far the output was turned into events: the number of the process, and the offset in its output.
-    told: (u32, u64),
+    stored_to: (u32, u64),
 }
 
 impl EventLog {
@@ -205,12 +205,12 @@ impl EventLog {
         file.set_len(from + whole as u64)?;
         let mut lines = bytes[..whole].split(|byte| *byte == b'\n').rev();
         let last: Option<Line> = lines.find_map(|line| serde_json::from_slice(line).ok());
-        let (last_seq, told) = last.map_or((0, (0, 0)), |line| (line.event.seq.0, (line.start, line.offset)));
-        Ok(Self { file, path, last_seq, told })
+        let (last_seq, stored_to) = last.map_or((0, (0, 0)), |line| (line.event.seq.0, (line.start, line.offset)));
+        Ok(Self { file, path, last_seq, stored_to })
     }
 
-    pub fn is_told(&self, start: u32, offset: u64) -> bool {
-        (start, offset) <= self.told
+    pub fn is_stored(&self, start: u32, offset: u64) -> bool {
+        (start, offset) <= self.stored_to
     }
 
     pub fn add(&mut self, found: Vec<Found>, start: u32, offset: u64, now: Ms) -> io::Result<()> {
@@ -224,7 +224,7 @@ impl EventLog {
             serde_json::to_writer(&mut lines, &Line { event, start, offset })?;
             lines.push(b'\n');
         }
-        self.told = self.told.max((start, offset));
+        self.stored_to = self.stored_to.max((start, offset));
         let length = self.file.metadata()?.len();
         let written = self.file.write_all(&lines);
         if written.is_err() {
@@ -234,8 +234,8 @@ impl EventLog {
         written
     }
 
-    pub fn note(&mut self, kind: bloom_core::task::EventKind, data: Value, now: Ms) {
-        let (start, offset) = self.told;
+    pub fn record(&mut self, kind: bloom_core::task::EventKind, data: Value, now: Ms) {
+        let (start, offset) = self.stored_to;
         if let Err(error) = self.add(vec![(kind, data)], start, offset, now) {
             tracing::warn!(%error, "an event could not be stored");
         }
@@ -352,7 +352,7 @@ mod tests {
         File::options().append(true).open(dir.path.join("events.jsonl")).unwrap().write_all(b"{\"event\": {\"se").unwrap();
 
         let mut log = EventLog::open(&dir).unwrap();
-        assert!(log.is_told(1, 10) && !log.is_told(1, 11) && !log.is_told(2, 0));
+        assert!(log.is_stored(1, 10) && !log.is_stored(1, 11) && !log.is_stored(2, 0));
         let deep = (0..100).fold(json!(1), |inner, _| json!([inner]));
         log.add(vec![(EventKind::ToolUse, json!({"input": deep}))], 1, 12, 6).unwrap();
         let (events, _) = reader.batch().unwrap();

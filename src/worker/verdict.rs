@@ -47,7 +47,7 @@ pub enum Verdict {
 }
 
 /// A failure, and what it means for the task.
-struct Failure {
+struct RunFailure {
     reason: Reason,
     message: String,
     /// The cause is outside of the task, so the attempt does not count.
@@ -56,28 +56,31 @@ struct Failure {
     retry_at: Option<Ms>,
 }
 
-impl Failure {
+impl RunFailure {
     fn new(reason: Reason, message: impl Into<String>) -> Self {
         let is_outside = matches!(reason, Reason::RateLimited | Reason::Overloaded | Reason::WorkerLost | Reason::SpawnFailed);
-        // Another attempt would not help, because a person has to act.
-        let for_a_person = matches!(reason, Reason::Auth | Reason::BudgetExceeded | Reason::BadOutput | Reason::Cancelled);
-        Self { reason, message: message.into(), is_outside, retryable: !for_a_person, retry_at: None }
+        // Another attempt would not help, because the cause needs intervention.
+        let needs_intervention = matches!(reason, Reason::Auth | Reason::BudgetExceeded | Reason::BadOutput | Reason::Cancelled);
+        Self { reason, message: message.into(), is_outside, retryable: !needs_intervention, retry_at: None }
     }
 }
 
 /// # The rules
 /// A success in the stream counts as a success, whatever happened after it. Otherwise a stop by the agent decides, then the stream's
 /// result, then the last error that the CLI met, and last the exit status.
-pub fn judge(task: &Task, lease: Uuid, reading: &Reading, end: &End, now: Ms) -> Verdict {
+pub fn decide(task: &Task, lease: Uuid, reading: &Reading, end: &End, now: Ms) -> Verdict {
     match outcome(task, reading, end, now) {
         Ok((output, denied)) => {
             let tags = denied.then_some("tools_denied").into_iter().collect();
             Verdict::Complete(Box::new(Completion { output: Some(output.into()), artifact_tags: tags, ..completion(lease, reading, end) }))
         }
-        Err(None) if reading.usage().is_none() => Verdict::Release { reason: "the worker takes nothing new".into() },
+        Err(None) if reading.usage().is_none() => Verdict::Release { reason: "the worker is stopping or draining".into() },
         // A completion and not a release, so that the usage so far is recorded.
         Err(None) => {
-            let failure = Failure { retry_at: Some(now), ..Failure::new(Reason::WorkerLost, "handed back: the worker takes nothing new") };
+            let failure = RunFailure {
+                retry_at: Some(now),
+                ..RunFailure::new(Reason::WorkerLost, "handed back: the worker is stopping or draining")
+            };
             failed(lease, reading, end, failure)
         }
         Err(Some(failure)) => failed(lease, reading, end, failure),
@@ -86,15 +89,15 @@ pub fn judge(task: &Task, lease: Uuid, reading: &Reading, end: &End, now: Ms) ->
 
 /// The verdict of a run whose process was not started.
 pub fn not_started(lease: Uuid, reason: Reason, message: &str, retryable: bool) -> Verdict {
-    let failure = Failure { retryable, ..Failure::new(reason, message) };
+    let failure = RunFailure { retryable, ..RunFailure::new(reason, message) };
     failed(lease, &Reading::default(), &End::default(), failure)
 }
 
-fn failed(lease: Uuid, reading: &Reading, end: &End, failure: Failure) -> Verdict {
+fn failed(lease: Uuid, reading: &Reading, end: &End, failure: RunFailure) -> Verdict {
     let message = cut(failure.message.trim(), MAX_MESSAGE).replace('\0', "\u{fffd}");
     Verdict::Complete(Box::new(Completion {
         status: Outcome::Error,
-        // An answer that can't be used is sent all the same, so that people can see it.
+        // An answer that can't be used is sent as well, so that users can see it.
         output: reading.result.as_ref().map(|ending| clean(&ending.text)).filter(|text| !text.is_empty()).map(Into::into),
         error_message: Some(if message.is_empty() { failure.reason.as_str().into() } else { message.into() }),
         reason: Some(failure.reason),
@@ -117,7 +120,7 @@ fn completion(lease_id: Uuid, reading: &Reading, end: &End) -> Completion {
 }
 
 /// The answer and whether tools were denied, or the failure; `Err(None)` hands the task back.
-fn outcome(task: &Task, reading: &Reading, end: &End, now: Ms) -> Result<(String, bool), Option<Failure>> {
+fn outcome(task: &Task, reading: &Reading, end: &End, now: Ms) -> Result<(String, bool), Option<RunFailure>> {
     if let Some(ending) = reading.result.as_ref().filter(|ending| !ending.is_error && ending.subtype == "success") {
         return Ok((formatted(task, &ending.text)?, ending.denied > 0));
     }
@@ -130,35 +133,37 @@ fn outcome(task: &Task, reading: &Reading, end: &End, now: Ms) -> Result<(String
     match end.exit.as_deref() {
         Some("0") if reading.is_plain() => match reading.is_cut() {
             false => Ok((formatted(task, &reading.text)?, false)),
-            true => Err(Some(Failure::new(Reason::BadOutput, "the answer is longer than 16 MiB"))),
+            true => Err(Some(RunFailure::new(Reason::BadOutput, "the answer is longer than 16 MiB"))),
         },
-        None => Err(Some(Failure::new(Reason::WorkerLost, "the run ended while no agent watched it, without a result"))),
+        None => Err(Some(RunFailure::new(Reason::WorkerLost, "the run ended while no agent watched it, without a result"))),
         Some(exit) => {
             let said = [reading.odd.trim(), end.stderr.trim()].into_iter().filter(|text| !text.is_empty()).collect::<Vec<_>>().join("; ");
             let message = format!("ended with status {exit} and without a result{}{said}", if said.is_empty() { "" } else { ": " });
-            Err(Some(Failure::new(Reason::AgentError, message)))
+            Err(Some(RunFailure::new(Reason::AgentError, message)))
         }
     }
 }
 
-fn stopped(task: &Task, stop: Stop) -> Option<Failure> {
+fn stopped(task: &Task, stop: Stop) -> Option<RunFailure> {
     Some(match stop {
         Stop::HandBack => return None,
-        Stop::Cancelled => Failure::new(Reason::Cancelled, "cancelled on request"),
-        Stop::Timeout => Failure::new(Reason::Timeout, format!("did not end within {} s (policy.timeout_sec)", task.policy.timeout_sec.0)),
-        Stop::Stalled => Failure::new(Reason::Stalled, "no output for too long (stall_seconds of its profile)"),
-        Stop::Flooded => Failure::new(Reason::AgentError, "printed more than 1 GiB"),
-        Stop::LeaseLost => Failure::new(Reason::WorkerLost, "the lease was lost, and the run was ended"),
+        Stop::Cancelled => RunFailure::new(Reason::Cancelled, "cancelled on request"),
+        Stop::Timeout => {
+            RunFailure::new(Reason::Timeout, format!("did not end within {} s (policy.timeout_sec)", task.policy.timeout_sec.0))
+        }
+        Stop::Stalled => RunFailure::new(Reason::Stalled, "no output for too long (stall_seconds of its profile)"),
+        Stop::Flooded => RunFailure::new(Reason::AgentError, "printed more than 1 GiB"),
+        Stop::LeaseLost => RunFailure::new(Reason::WorkerLost, "the lease was lost, and the run was ended"),
     })
 }
 
 /// Classifies the error of the CLI or of the API behind it.
-fn refused(reading: &Reading, now: Ms) -> Failure {
+fn refused(reading: &Reading, now: Ms) -> RunFailure {
     let (ending, api_error) = (reading.result.as_ref(), reading.api_error.as_deref());
     let subtype = ending.map(|ending| ending.subtype.as_str());
     let text = ending.map(|ending| ending.text.as_str()).filter(|text| !text.is_empty()).or(api_error).or(subtype).unwrap_or_default();
     if let Some(Ending { usage, .. }) = ending.filter(|ending| ending.subtype == "error_max_budget_usd") {
-        return Failure::new(Reason::BudgetExceeded, format!("the run used {:.4} USD, more than its budget; {text}", usage.cost_usd));
+        return RunFailure::new(Reason::BudgetExceeded, format!("the run used {:.4} USD, more than its budget; {text}", usage.cost_usd));
     }
     let reason = match (ending.and_then(|ending| ending.api_status), api_error) {
         (Some(401 | 403), _) | (_, Some("authentication_failed" | "oauth_org_not_allowed" | "billing_error")) => Reason::Auth,
@@ -166,7 +171,7 @@ fn refused(reading: &Reading, now: Ms) -> Failure {
         (Some(500..=599), _) | (_, Some("overloaded" | "server_error")) => Reason::Overloaded,
         _ => Reason::AgentError,
     };
-    let mut failure = Failure::new(reason, text);
+    let mut failure = RunFailure::new(reason, text);
     if reason == Reason::RateLimited {
         // Clocks differ: with a reset time in the past, the task would be tried again at once.
         failure.retry_at = Some(reading.resets_at.map_or(now + UNKNOWN_RESET_MS, |at| at.max(now + SHORTEST_PAUSE_MS)));
@@ -175,7 +180,7 @@ fn refused(reading: &Reading, now: Ms) -> Failure {
 }
 
 /// The answer in the format that the task asks for.
-fn formatted(task: &Task, text: &str) -> Result<String, Option<Failure>> {
+fn formatted(task: &Task, text: &str) -> Result<String, Option<RunFailure>> {
     let text = clean(text);
     if task.desired_format == Format::Text {
         return Ok(text);
@@ -185,7 +190,7 @@ fn formatted(task: &Task, text: &str) -> Result<String, Option<Failure>> {
     match is_json(candidate) {
         Ok(()) => Ok(candidate.to_owned()),
         Err(error) => {
-            Err(Some(Failure::new(Reason::BadOutput, format!("the answer is not valid JSON, which the task asked for: {error}"))))
+            Err(Some(RunFailure::new(Reason::BadOutput, format!("the answer is not valid JSON, which the task asked for: {error}"))))
         }
     }
 }
@@ -218,7 +223,7 @@ mod tests {
     fn verdict(format: &str, lines: &[serde_json::Value], end: End) -> Completion {
         let mut reading = Reading::new(false);
         lines.iter().for_each(|line| reading.line(&line.to_string(), &mut Vec::new()));
-        match judge(&task(format), Uuid::nil(), &reading, &end, 1_000) {
+        match decide(&task(format), Uuid::nil(), &reading, &end, 1_000) {
             Verdict::Complete(completion) => *completion,
             Verdict::Release { .. } => panic!("handed back"),
         }

@@ -33,8 +33,8 @@ with client:
 
     labels = Labels()
     labels["team"] = "docs"
-    wish = NewTask(context_id="python", agent_slug="python", prompt="Say hello", policy=NewPolicy(timeout_sec=60), labels=labels)
-    task = create_task.sync(client=client, body=wish)
+    body = NewTask(context_id="python", agent_slug="python", prompt="Say hello", policy=NewPolicy(timeout_sec=60), labels=labels)
+    task = create_task.sync(client=client, body=body)
     assert task.status == Status.QUEUED and task.policy.timeout_sec == 60 and task.labels["team"] == "docs", task
 
     claimed = claim_tasks.sync("python", client=client, body=Claim(max_=1))

@@ -13,7 +13,7 @@ use bloom_core::task::{TaskSpec, TaskState};
 use bloom_core::wakeup::{Waiters, Wakeup, WakeupId};
 use bloom_core::worker::Worker;
 use bloom_core::working_set::WorkingSet;
-use bloom_database::{CountDeltas, CountsAt, Database, Due, Error, Feed, LockWait, Position, Result, Service, Writer};
+use bloom_database::{CountDeltas, CountsAt, Database, DuePage, Error, Feed, LockWait, Position, Result, Service, Writer};
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
@@ -51,7 +51,7 @@ type IsRefused = Box<dyn Fn(&WorkingSet) -> bool + Send>;
 /// How the statements of one replica behave.
 #[derive(Default)]
 struct Script {
-    is_away: bool,
+    is_unavailable: bool,
     errors: BTreeMap<Call, VecDeque<Error>>,
     holds: BTreeMap<Call, (oneshot::Sender<()>, oneshot::Receiver<()>)>,
     /// The connection is lost at the next commit; the value says whether the commit arrives.
@@ -122,8 +122,8 @@ impl ScriptedDatabase {
     }
 
     /// While this is set, every call fails.
-    pub fn set_away(&self, is_away: bool) {
-        self.script().is_away = is_away;
+    pub fn set_unavailable(&self, is_unavailable: bool) {
+        self.script().is_unavailable = is_unavailable;
     }
 
     /// Makes the next such call fail; if called twice, the next two.
@@ -159,7 +159,7 @@ impl ScriptedDatabase {
     }
 
     /// Records the lock wait of a load.
-    pub(crate) fn note_lock_wait(&self, wait: LockWait) {
+    pub(crate) fn record_lock_wait(&self, wait: LockWait) {
         self.script().lock_waits.push(wait);
     }
 
@@ -185,7 +185,7 @@ impl ScriptedDatabase {
         tokio::time::sleep(TRIP).await;
         let mut script = self.script();
         *script.asked.entry(call).or_default() += 1;
-        if script.is_away {
+        if script.is_unavailable {
             return Err(Error::Unavailable("the database is away".into()));
         }
         script.errors.get_mut(&call).and_then(VecDeque::pop_front).map_or(Ok(()), Err)
@@ -200,9 +200,9 @@ impl ScriptedDatabase {
         }
     }
 
-    pub(crate) async fn ask<T: Send>(&self, call: Call, look: impl FnOnce(&mut Tables, Ms) -> T + Send) -> Result<T> {
+    pub(crate) async fn ask<T: Send>(&self, call: Call, read: impl FnOnce(&mut Tables, Ms) -> T + Send) -> Result<T> {
         self.arrive(call).await?;
-        let found = look(&mut self.tables(), self.clock());
+        let found = read(&mut self.tables(), self.clock());
         self.answer(call).await;
         Ok(found)
     }
@@ -277,7 +277,7 @@ impl Database for ScriptedDatabase {
         self.ask(Call::Other, |tables, _| ids.iter().filter_map(|id| tables.memory.specs.get(id).cloned()).collect()).await
     }
 
-    async fn due_leases(&self, limit: i64) -> Result<Due<(TaskId, LeaseId)>> {
+    async fn due_leases(&self, limit: i64) -> Result<DuePage<(TaskId, LeaseId)>> {
         self.ask(Call::DueLeases, |tables, now| tables.due_leases(now, limit)).await
     }
 
@@ -285,11 +285,11 @@ impl Database for ScriptedDatabase {
         self.ask(Call::Other, |tables, now| tables.leases_beyond_ttl(now, limit)).await
     }
 
-    async fn due_tasks(&self, limit: i64) -> Result<Due<TaskId>> {
+    async fn due_tasks(&self, limit: i64) -> Result<DuePage<TaskId>> {
         self.ask(Call::DueTasks, |tables, now| tables.due_tasks(now, limit)).await
     }
 
-    async fn silent_workers(&self, silent_for_ms: i64, limit: i64) -> Result<Due<WorkerId>> {
+    async fn silent_workers(&self, silent_for_ms: i64, limit: i64) -> Result<DuePage<WorkerId>> {
         self.ask(Call::SilentWorkers, |tables, now| tables.silent_workers(now, silent_for_ms, limit)).await
     }
 

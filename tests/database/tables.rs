@@ -11,7 +11,7 @@ use bloom_core::task::{Status, TaskState};
 use bloom_core::wakeup::{Waiters, Wakeup, WakeupId};
 use bloom_core::worker::{Worker, WorkerStatus};
 use bloom_core::working_set::Counts;
-use bloom_database::{Changed, CountDeltas, CountsAt, Done, Due, Feed, FeedEntry, Position, Service};
+use bloom_database::{Changed, CountDeltas, CountsAt, Done, DuePage, Feed, FeedEntry, Position, Service};
 use bloom_test_world::memory::Memory;
 
 pub const START: Ms = 1_800_000_000_000;
@@ -59,12 +59,12 @@ fn page<T>(rows: impl Iterator<Item = T>, limit: i64) -> Vec<T> {
 }
 
 /// The items that are due now, in order, and the next deadline.
-fn due<T: Ord>(now: Ms, deadlines: impl Iterator<Item = (Ms, T)>, limit: i64) -> Due<T> {
+fn due<T: Ord>(now: Ms, deadlines: impl Iterator<Item = (Ms, T)>, limit: i64) -> DuePage<T> {
     let mut deadlines: Vec<_> = deadlines.collect();
     deadlines.sort();
     let later = deadlines.split_off(deadlines.partition_point(|(at, _)| *at <= now));
     let next_at = later.first().map(|(at, _)| *at);
-    Due { now, items: page(deadlines.into_iter().map(|(_, item)| item), limit), next_at }
+    DuePage { now, items: page(deadlines.into_iter().map(|(_, item)| item), limit), next_at }
 }
 
 // Writes.
@@ -228,7 +228,7 @@ impl Tables {
 
 // Reads and writes of the reconcilers.
 impl Tables {
-    pub fn due_leases(&self, now: Ms, limit: i64) -> Due<(TaskId, LeaseId)> {
+    pub fn due_leases(&self, now: Ms, limit: i64) -> DuePage<(TaskId, LeaseId)> {
         let leases = self.memory.active().filter_map(|task| task.lease.as_ref().map(|lease| (lease.check_at, (task.id, lease.id))));
         due(now, leases, limit)
     }
@@ -239,11 +239,11 @@ impl Tables {
         page(beyond.map(|(task, lease)| (task, lease.id)), limit)
     }
 
-    pub fn due_tasks(&self, now: Ms, limit: i64) -> Due<TaskId> {
+    pub fn due_tasks(&self, now: Ms, limit: i64) -> DuePage<TaskId> {
         due(now, self.memory.tasks.values().filter_map(|task| Some((task.wake_at?, task.id))), limit)
     }
 
-    pub fn silent_workers(&self, now: Ms, silent_for_ms: i64, limit: i64) -> Due<WorkerId> {
+    pub fn silent_workers(&self, now: Ms, silent_for_ms: i64, limit: i64) -> DuePage<WorkerId> {
         let counted = self.memory.workers.values().filter(|worker| !worker.lost && worker.status != WorkerStatus::Offline);
         let deadline = |worker: &Worker| if worker.last_seen > now + 1_000 { now } else { worker.last_seen + silent_for_ms + 1 };
         due(now, counted.map(|worker| (deadline(worker), worker.id.clone())), limit)

@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 use bloom_core::Ms;
 use bloom_core::audit::AuditEntry;
-use bloom_core::command::Keys;
+use bloom_core::command::RowKeys;
 use bloom_core::task::TaskState;
 use bloom_core::working_set::{Loaded, WorkingSet};
 use bloom_database::{Changed, CountDeltas, Done, Error, LockWait, Maintenance, Position, Result, Writer};
@@ -42,8 +42,8 @@ impl Writer for ScriptedWriter {
         self.n
     }
 
-    async fn begin_and_load(&mut self, keys: &Keys, wait: LockWait) -> Result<Loaded> {
-        self.database.note_lock_wait(wait);
+    async fn begin_and_load(&mut self, keys: &RowKeys, wait: LockWait) -> Result<Loaded> {
+        self.database.record_lock_wait(wait);
         self.database.ask(Call::Load, |tables, now| tables.memory.load(now, keys)).await
     }
 

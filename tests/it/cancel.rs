@@ -79,9 +79,9 @@ on_both! {
     async fn a_task_waiting_for_anything_can_be_cancelled(server) {
         let crew = server.crew();
         let first = crew.task().create().await;
-        for gate in [json!({ "depends_on": [first.id] }), json!({ "not_before": now_ms() + 3_600_000 }), json!({ "exclusive_key": unique("k") })] {
+        for condition in [json!({ "depends_on": [first.id] }), json!({ "not_before": now_ms() + 3_600_000 }), json!({ "exclusive_key": unique("k") })] {
             let mut task = crew.task();
-            for (key, value) in gate.as_object().unwrap() {
+            for (key, value) in condition.as_object().unwrap() {
                 task = task.with(key, value.clone());
             }
             assert_eq!(task.create().await.cancel().await.ok()["status"], "cancelled");

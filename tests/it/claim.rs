@@ -167,8 +167,8 @@ on_both! {
         let lease = &claimed[0]["lease"];
         let end = lease["started_at"].as_i64().unwrap() + 61_000;
         assert!(lease["expires_at"].as_i64().unwrap() <= end, "{lease}");
-        let beat = server.post(&format!("llm-tasks/{}/heartbeat", claimed[0]["task"]["id"].as_str().unwrap()), json!({})).await.ok();
-        assert!(beat["expires_at"].as_i64().unwrap() <= end, "a heartbeat does not move the lease past its hard end: {beat}");
+        let heartbeat = server.post(&format!("llm-tasks/{}/heartbeat", claimed[0]["task"]["id"].as_str().unwrap()), json!({})).await.ok();
+        assert!(heartbeat["expires_at"].as_i64().unwrap() <= end, "a heartbeat does not move the lease past its hard end: {heartbeat}");
     }
 
     async fn one_heartbeat_renews_all(server) {
@@ -213,13 +213,13 @@ on_both! {
         let task = crew.task().create().await;
         let ids = lease_ids(&worker.claim(1).await);
         task.cancel().await.ok();
-        let beat = server.post(&worker.path("/heartbeat"), json!({ "leases": ids })).await.ok();
-        assert_eq!(beat["directives"]["cancel"], json!([task.id]));
+        let heartbeat = server.post(&worker.path("/heartbeat"), json!({ "leases": ids })).await.ok();
+        assert_eq!(heartbeat["directives"]["cancel"], json!([task.id]));
         let claim = server.post(&worker.path("/claim"), json!({ "max": 1, "held": ids })).await.ok();
         assert_eq!(claim["directives"]["cancel"], json!([task.id]));
         task.succeed("x").await;
-        let beat = server.post(&worker.path("/heartbeat"), json!({ "leases": [] })).await.ok();
-        assert_eq!(beat["directives"]["cancel"], json!([]));
+        let heartbeat = server.post(&worker.path("/heartbeat"), json!({ "leases": [] })).await.ok();
+        assert_eq!(heartbeat["directives"]["cancel"], json!([]));
     }
 
     async fn completions_in_one_call_stand_each_on_its_own(server) {

@@ -104,17 +104,17 @@ on_both! { alone:
         let crew = server.crew();
         let hiring = &crew;
         let names = join_all((0..100).map(|i| {
-            let places = if i % 4 == 0 { 32 } else { 1 + i % 8 };
-            async move { (hiring.worker().slots(places).register().await.name, places) }
+            let slots = if i % 4 == 0 { 32 } else { 1 + i % 8 };
+            async move { (hiring.worker().slots(slots).register().await.name, slots) }
         })).await.into_iter().collect::<HashMap<_, _>>();
-        let room = names.values().sum::<i64>();
-        let wanted = usize::try_from(room).unwrap() + 300;
+        let slots = names.values().sum::<i64>();
+        let wanted = usize::try_from(slots).unwrap() + 300;
         for _ in 0..wanted.div_ceil(500) {
             let tasks = (0..500).map(|_| crew.task().json()).collect::<Vec<_>>();
             server.post("llm-tasks:batch", json!({ "tasks": tasks })).await.created();
         }
         let over = Arc::<AtomicBool>::default();
-        let watcher = beside(watch_room(Arc::clone(&server), names.clone(), Arc::clone(&over)));
+        let watcher = beside(watch_slots(Arc::clone(&server), names.clone(), Arc::clone(&over)));
         let taken = Arc::<AtomicUsize>::default();
         // Half of the tasks are leased by claims and half by lease calls, in parallel, and every worker asks for more than its capacity.
         let slug = crew.slug.clone();
@@ -142,24 +142,24 @@ on_both! { alone:
         }
         over.store(true, Ordering::Relaxed);
         watcher.await.unwrap();
-        assert_eq!(i64::try_from(taken.load(Ordering::Relaxed)).unwrap(), room, "every slot is used exactly once");
+        assert_eq!(i64::try_from(taken.load(Ordering::Relaxed)).unwrap(), slots, "every slot is used exactly once");
         let tables = checker::read(&server.database_url()).await;
         tables.are_sound();
-        for (name, places) in &names {
-            assert_eq!(tables.active_on(name), usize::try_from(*places).unwrap(), "{name}");
+        for (name, slots) in &names {
+            assert_eq!(tables.active_on(name), usize::try_from(*slots).unwrap(), "{name}");
         }
         let stats = server.get("stats").await.ok();
-        assert_eq!(stats["leases"]["active"], json!(room));
+        assert_eq!(stats["leases"]["active"], json!(slots));
     }
 }
 
 /// Checks until the end that no worker holds more tasks than its capacity.
-async fn watch_room(server: Arc<Server>, places: HashMap<String, i64>, over: Arc<AtomicBool>) {
+async fn watch_slots(server: Arc<Server>, slots: HashMap<String, i64>, over: Arc<AtomicBool>) {
     while !over.load(Ordering::Relaxed) {
         for worker in server.get("workers").await.ok().as_array().unwrap() {
             let held = worker["active_leases"].as_i64().unwrap();
-            if let Some(places) = places.get(worker["id"].as_str().unwrap()) {
-                assert!(held <= *places, "{worker}");
+            if let Some(slots) = slots.get(worker["id"].as_str().unwrap()) {
+                assert!(held <= *slots, "{worker}");
             }
         }
     }

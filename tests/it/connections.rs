@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bloom_dispatch::{self as agents, Agents};
+use bloom_dispatch::{self as dispatch, Agents};
 use bloom_engine::{self as engine, Engine};
 use bloom_http::{self as http, AppState, Keys};
 use bloom_membridge::Membridge;
@@ -24,25 +24,25 @@ const PATIENCE: Duration = Duration::from_millis(400);
 /// The server must close a connection within this time; long enough for a busy machine.
 const LIMIT: Duration = Duration::from_secs(25);
 
-struct Door {
+struct TestServer {
     address: SocketAddr,
     stop: CancellationToken,
     serving: JoinHandle<()>,
     _directory: tempfile::TempDir,
 }
 
-impl Drop for Door {
+impl Drop for TestServer {
     fn drop(&mut self) {
         self.stop.cancel();
     }
 }
 
 /// A new server in this process.
-async fn open() -> Door {
+async fn open() -> TestServer {
     open_with(PATIENCE).await
 }
 
-async fn open_with(write_timeout: Duration) -> Door {
+async fn open_with(write_timeout: Duration) -> TestServer {
     let directory = tempfile::tempdir().unwrap();
     let url = format!("sqlite:{}", directory.path().join("bloom.db").display());
     let store = Store::open(&StoreOptions { url, max_connections: 2 }).await.unwrap();
@@ -70,21 +70,21 @@ async fn open_with(write_timeout: Duration) -> Door {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let stop = CancellationToken::new();
-    let agents = Agents::new(engine.clone(), agents::DispatchOptions::default());
+    let agents = Agents::new(engine.clone(), dispatch::DispatchOptions::default());
     let state = AppState::new(engine, store, agents, Membridge::new(None, None), metrics, settings, stop.clone());
     let serving = beside(http::server::serve(listener, state, stop.clone()));
-    Door { address, stop, serving, _directory: directory }
+    TestServer { address, stop, serving, _directory: directory }
 }
 
-async fn send(door: &Door, text: &str) -> TcpStream {
-    send_from("127.0.0.1", door, text).await
+async fn send(server: &TestServer, text: &str) -> TcpStream {
+    send_from("127.0.0.1", server, text).await
 }
 
 /// As another client of this machine: all of 127.0.0.0/8 is its own.
-async fn send_from(client: &str, door: &Door, text: &str) -> TcpStream {
+async fn send_from(client: &str, server: &TestServer, text: &str) -> TcpStream {
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind(SocketAddr::new(client.parse().unwrap(), 0)).unwrap();
-    let mut stream = socket.connect(door.address).await.unwrap();
+    let mut stream = socket.connect(server.address).await.unwrap();
     stream.write_all(text.as_bytes()).await.unwrap();
     stream
 }
@@ -100,10 +100,10 @@ async fn rest(stream: &mut TcpStream) -> String {
 #[test]
 fn a_head_that_does_not_end_is_not_waited_for() {
     run(async {
-        let door = open().await;
+        let server = open().await;
         for begun in ["", "GET /hea", "GET /healthz HTTP/1.1\r\nHost: local", "GET /healthz HTTP/1.1\r\nHost: localhost\r\n"] {
             let asked = Instant::now();
-            let said = rest(&mut send(&door, begun).await).await;
+            let said = rest(&mut send(&server, begun).await).await;
             assert!(said.is_empty() || said.starts_with("HTTP/1.1 408 "), "{begun:?}: {said}");
             assert!(asked.elapsed() >= PATIENCE, "{begun:?}: closed after {:?}", asked.elapsed());
         }
@@ -113,10 +113,10 @@ fn a_head_that_does_not_end_is_not_waited_for() {
 #[test]
 fn bytes_that_trickle_in_win_no_time() {
     run(async {
-        let door = open().await;
+        let server = open().await;
         // The server counts from the start of the connection.
         let asked = Instant::now();
-        let mut stream = send(&door, "GET /healthz HTTP/1.1\r\nX-Slow: ").await;
+        let mut stream = send(&server, "GET /healthz HTTP/1.1\r\nX-Slow: ").await;
         let mut byte = [0];
         // Sends another byte after each tenth of the server's time limit without an answer.
         while let Err(_silence) = timeout(PATIENCE / 10, stream.read(&mut byte)).await {
@@ -132,10 +132,10 @@ fn bytes_that_trickle_in_win_no_time() {
 #[test]
 fn only_the_head_is_hurried() {
     run(async {
-        let door = open().await;
+        let server = open().await;
         let body = r#"{"context_id": "c", "agent_slug": "a", "prompt": "p"}"#;
         let head = format!("POST /api/runtime/llm-tasks HTTP/1.1\r\nHost: localhost\r\nContent-Length: {}\r\n\r\n", body.len());
-        let mut stream = send(&door, &head).await;
+        let mut stream = send(&server, &head).await;
         // The body is sent later than the time limit of the head.
         assert!(timeout(PATIENCE * 2, stream.read_u8()).await.is_err(), "the server waits for the body");
         stream.write_all(body.as_bytes()).await.unwrap();
@@ -148,8 +148,8 @@ fn only_the_head_is_hurried() {
 #[test]
 fn who_does_not_read_answers_keeps_no_connection() {
     run(async {
-        let door = open().await;
-        let mut stream = send(&door, "").await;
+        let server = open().await;
+        let mut stream = send(&server, "").await;
         let request = "GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n".repeat(100);
         // The answers are not read, so the server stops reading requests, and then closes the connection.
         let written = timeout(LIMIT, async { while stream.write_all(request.as_bytes()).await.is_ok() {} });
@@ -167,20 +167,20 @@ fn unfinished(bytes: usize) -> String {
 #[test]
 fn bodies_of_requests_have_a_limit_together() {
     run(async {
-        let door = open().await;
+        let server = open().await;
         // The requests race, so this repeats until the first one's body is held first.
         let (mut first, refused) = eventually("a body that leaves no room for others", || async {
-            let first = send(&door, &unfinished(700_000)).await;
-            let said = rest(&mut send(&door, &format!("{}}}", unfinished(600_000))).await).await;
+            let first = send(&server, &unfinished(700_000)).await;
+            let said = rest(&mut send(&server, &format!("{}}}", unfinished(600_000))).await).await;
             said.starts_with("HTTP/1.1 503 ").then_some((first, said))
         })
         .await;
         assert!(refused.contains("too many large requests"), "{refused}");
-        let small = rest(&mut send(&door, &format!("{}}}", unfinished(1_000))).await).await;
+        let small = rest(&mut send(&server, &format!("{}}}", unfinished(1_000))).await).await;
         assert!(small.starts_with("HTTP/1.1 201 "), "{small}");
         first.write_all(b"}").await.unwrap();
         assert!(rest(&mut first).await.starts_with("HTTP/1.1 201 "));
-        let again = rest(&mut send(&door, &format!("{}}}", unfinished(600_000))).await).await;
+        let again = rest(&mut send(&server, &format!("{}}}", unfinished(600_000))).await).await;
         assert!(again.starts_with("HTTP/1.1 201 "), "{again}");
     });
 }
@@ -188,29 +188,30 @@ fn bodies_of_requests_have_a_limit_together() {
 #[test]
 fn bodies_of_answers_have_a_limit_together() {
     run(async {
-        let door = open_with(2 * LIMIT).await;
+        let server = open_with(2 * LIMIT).await;
         for _ in 0..40 {
-            let made = rest(&mut send(&door, &format!("{}}}", unfinished(900_000))).await).await;
+            let made = rest(&mut send(&server, &format!("{}}}", unfinished(900_000))).await).await;
             assert!(made.starts_with("HTTP/1.1 201 "), "{made}");
         }
         let list = "GET /api/runtime/llm-tasks HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
         // The list is too large for the network's buffers. Repeats until the first answer is held first.
         let (unread, refused) = eventually("an answer that leaves no room for others", || async {
-            let unread = send(&door, list).await;
-            let said = rest(&mut send(&door, list).await).await;
+            let unread = send(&server, list).await;
+            let said = rest(&mut send(&server, list).await).await;
             said.starts_with("HTTP/1.1 503 ").then_some((unread, said))
         })
         .await;
         assert!(refused.contains("too many large answers"), "{refused}");
         drop(unread);
-        eventually("there is room", || async { rest(&mut send(&door, list).await).await.starts_with("HTTP/1.1 200 ").then_some(()) }).await;
+        eventually("there is room", || async { rest(&mut send(&server, list).await).await.starts_with("HTTP/1.1 200 ").then_some(()) })
+            .await;
     });
 }
 
 const LIST: &str = "GET /api/runtime/llm-tasks?limit=1000 HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
 
 /// So many bytes of tasks, each of which is small.
-async fn fill(door: &Door, bytes: usize) {
+async fn fill(server: &TestServer, bytes: usize) {
     for _ in 0..bytes / 100_000 {
         let task = r#"{"context_id": "c", "agent_slug": "a", "prompt": ""#;
         let tasks = vec![format!("{task}{}\"}}", "p".repeat(10_000)); 10].join(",");
@@ -218,7 +219,7 @@ async fn fill(door: &Door, bytes: usize) {
         let length = body.len();
         let head =
             format!("POST /api/runtime/llm-tasks:batch HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {length}");
-        let made = rest(&mut send(door, &format!("{head}\r\n\r\n{body}")).await).await;
+        let made = rest(&mut send(server, &format!("{head}\r\n\r\n{body}")).await).await;
         assert!(made.starts_with("HTTP/1.1 201 "), "{made}");
     }
 }
@@ -227,18 +228,18 @@ async fn fill(door: &Door, bytes: usize) {
 fn long_lists_are_sent_piece_by_piece() {
     run(async {
         // Each list is far longer than all that the server holds of answers, and than what the network takes unread.
-        let door = open_with(2 * LIMIT).await;
-        fill(&door, 10 << 20).await;
+        let server = open_with(2 * LIMIT).await;
+        fill(&server, 10 << 20).await;
         let mut unread = Vec::new();
         for _ in 0..20 {
-            let mut stream = send(&door, LIST).await;
+            let mut stream = send(&server, LIST).await;
             let mut head = [0; 13];
             stream.read_exact(&mut head).await.unwrap();
             assert_eq!(&head, b"HTTP/1.1 200 ", "nobody is refused");
             unread.push(stream);
         }
         for _ in 0..2 {
-            let answer = rest(&mut send(&door, LIST).await).await;
+            let answer = rest(&mut send(&server, LIST).await).await;
             let (head, body) = answer.split_once("\r\n\r\n").unwrap();
             assert!(head.starts_with("HTTP/1.1 200 ") && head.contains("application/json"), "{head}");
             assert_eq!(unchunked(body).as_array().unwrap().len(), 1000);
@@ -264,37 +265,37 @@ fn unchunked(mut body: &str) -> serde_json::Value {
 fn an_answer_that_nobody_reads_does_not_hold_up_the_end() {
     run(async {
         // Patience enough with those who do not read, until it stops.
-        let mut door = open_with(10 * LIMIT).await;
-        fill(&door, 10 << 20).await;
-        let mut unread = send(&door, LIST).await;
+        let mut server = open_with(10 * LIMIT).await;
+        fill(&server, 10 << 20).await;
+        let mut unread = send(&server, LIST).await;
         unread.read_u8().await.unwrap();
-        door.stop.cancel();
-        timeout(2 * LIMIT, &mut door.serving).await.expect("it ends").unwrap();
+        server.stop.cancel();
+        timeout(2 * LIMIT, &mut server.serving).await.expect("it ends").unwrap();
     });
 }
 
 #[test]
 fn one_client_does_not_take_all_connections() {
     run(async {
-        let door = open_with(10 * LIMIT).await;
+        let server = open_with(10 * LIMIT).await;
         let watch = "GET /api/runtime/watch HTTP/1.1\r\nHost: localhost\r\n\r\n";
         let stats = "GET /api/runtime/stats HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
         let mut held = Vec::new();
         // 75 of 100 are served, of which a client may have 37.
         for _ in 0..37 {
-            let mut stream = send(&door, watch).await;
+            let mut stream = send(&server, watch).await;
             stream.read_u8().await.unwrap();
             held.push(stream);
         }
-        let refused = rest(&mut send(&door, stats).await).await;
+        let refused = rest(&mut send(&server, stats).await).await;
         assert!(refused.starts_with("HTTP/1.1 503 ") && refused.contains("TRUSTED_PROXIES"), "{refused}");
         let probe = "GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
-        assert!(rest(&mut send(&door, probe).await).await.starts_with("HTTP/1.1 200 "), "probes are answered");
-        let other = rest(&mut send_from("127.0.0.2", &door, stats).await).await;
+        assert!(rest(&mut send(&server, probe).await).await.starts_with("HTTP/1.1 200 "), "probes are answered");
+        let other = rest(&mut send_from("127.0.0.2", &server, stats).await).await;
         assert!(other.starts_with("HTTP/1.1 200 "), "{other}");
         held.pop();
         eventually("its share is free again", || async {
-            rest(&mut send(&door, stats).await).await.starts_with("HTTP/1.1 200 ").then_some(())
+            rest(&mut send(&server, stats).await).await.starts_with("HTTP/1.1 200 ").then_some(())
         })
         .await;
     });

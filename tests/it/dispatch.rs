@@ -76,8 +76,8 @@ on_both! {
         assert_eq!((&body["task_id"], &body["runtime_url"]), (&json!(task.id), &json!(server.base())));
         assert_eq!((&now["status"], &now["lease_id"], &now["attempts"]), (&json!("leased"), &lease, &json!(1)));
 
-        let beat = task.heartbeat(json!({ "lease_id": lease })).await.ok();
-        let (start, end) = (beat["lease"]["started_at"].as_i64().unwrap(), beat["expires_at"].as_i64().unwrap());
+        let heartbeat = task.heartbeat(json!({ "lease_id": lease })).await.ok();
+        let (start, end) = (heartbeat["lease"]["started_at"].as_i64().unwrap(), heartbeat["expires_at"].as_i64().unwrap());
         assert_eq!(end, start + 150_000, "the lease ends 60 s after the run's time limit");
         task.complete(json!({ "status": "success", "output": "hi", "lease_id": lease, "metrics": { "duration_ms": 1 } })).await.ok();
         assert_eq!(actions(server, &task.id).await, ["task_created", "task_leased", "task_dispatched", "task_completed"]);

@@ -91,9 +91,9 @@ on_both! {
         let answer = task.heartbeat(json!({})).await.ok();
         assert_eq!(answer["lease"]["id"], json!(lease.id));
         assert_eq!(answer["expires_at"], answer["lease"]["expires_at"]);
-        let (beat, expires) = (answer["lease"]["last_heartbeat"].as_i64().unwrap(), answer["expires_at"].as_i64().unwrap());
-        assert!(beat >= lease.json["started_at"].as_i64().unwrap());
-        assert_eq!(expires - beat, 300_000, "the lease lasts another TTL");
+        let (heartbeat, expires) = (answer["lease"]["last_heartbeat"].as_i64().unwrap(), answer["expires_at"].as_i64().unwrap());
+        assert!(heartbeat >= lease.json["started_at"].as_i64().unwrap());
+        assert_eq!(expires - heartbeat, 300_000, "the lease lasts another TTL");
         assert_eq!(task.status().await, "running");
         assert_eq!(task.now().await["attempts"], 1);
         task.heartbeat(json!({ "lease_id": lease.id })).await.ok();

@@ -18,7 +18,7 @@ fn plan(url: Option<&str>) -> server::Plan {
 /// Waits until all work is done, then checks tables, delays, and the counts of every replica.
 async fn ends_well(servers: &[Arc<Server>], load: Load) {
     let url = servers[0].database_url();
-    load.can_be_judged(&url).await;
+    load.has_enough_delays(&url).await;
     load.drains(&url).await;
     let told = load.end().await;
     assert!(told.completed.len() >= 50, "the load completed too few tasks: {}", told.completed.len());
@@ -96,7 +96,7 @@ fn three_replicas_forget_nothing_while_things_break() {
     let servers = three_replicas(&cluster.database());
     under_load(&servers, async |load| {
         load.goes_on(15).await;
-        load.trouble_begins();
+        load.faults_begin();
         // The leader is frozen, then another replica; others are killed; and the database is down for longer than a lease lasts.
         for round in 0..2 {
             let first = eventually("one replica leads", || leader(&servers)).await;
@@ -112,7 +112,7 @@ fn three_replicas_forget_nothing_while_things_break() {
         }
         is_away_for_a_while(&cluster).await;
         load.goes_on(15).await;
-        load.trouble_ends();
+        load.faults_end();
         load.goes_on(60).await;
     });
 }
@@ -130,13 +130,13 @@ fn one_server_on_sqlite_forgets_nothing_when_it_is_killed() {
     let servers = [Arc::new(plan(None).start())];
     under_load(&servers, async |load| {
         load.goes_on(15).await;
-        load.trouble_begins();
+        load.faults_begin();
         for _ in 0..3 {
             servers[0].kill9();
             servers[0].start_again();
             load.goes_on(15).await;
         }
-        load.trouble_ends();
+        load.faults_end();
         load.goes_on(50).await;
     });
 }

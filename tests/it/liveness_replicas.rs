@@ -12,8 +12,8 @@ use crate::support::*;
 
 /// Another replica reads a commit within 250 ms. The median of several times is compared, with a margin for a busy machine.
 const NEWS: Duration = Duration::from_millis(250 + 450);
-/// The leader looks at the database every second, whatever the feed says. The margin is as above.
-const LOOK: i64 = 1_000 + 1_500;
+/// The leader queries the database every second, independent of the feed. The margin is as above.
+const POLL_MS: i64 = 1_000 + 1_500;
 /// A request that takes this long hangs: longer than any request takes on a busy machine.
 const HANGS: Duration = Duration::from_secs(20);
 
@@ -48,7 +48,7 @@ fn a_lease_of_a_worker_that_the_leader_has_not_heard_of_expires() {
             task.cancel().await.ok();
         }
         assert!(late.iter().all(|ms| *ms >= 0), "no lease expires early: {late:?}");
-        assert!(median(&mut late) < LOOK, "expired {late:?} ms late");
+        assert!(median(&mut late) < POLL_MS, "expired {late:?} ms late");
     });
 }
 
@@ -74,7 +74,7 @@ fn leases_given_elsewhere_expire_whoever_knows_their_tasks() {
             delays.push(back["updated_at"].as_i64().unwrap() - end);
         }
         assert!(delays.iter().all(|ms| *ms >= 0), "no lease expires early: {delays:?}");
-        assert!(median(&mut delays) < LOOK, "expired {delays:?} ms late");
+        assert!(median(&mut delays) < POLL_MS, "expired {delays:?} ms late");
     });
 }
 

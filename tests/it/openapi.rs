@@ -108,14 +108,14 @@ fn references<'a>(value: &'a Value, found: &mut BTreeSet<&'a str>) {
 }
 
 /// Collects properties without a description, and objects that are neither a list of properties nor a map of typed values.
-fn look(place: &str, schema: &Value, wrong: &mut Vec<String>) {
+fn check_schema(place: &str, schema: &Value, wrong: &mut Vec<String>) {
     let properties = schema.get("properties").and_then(Value::as_object);
     for (name, property) in properties.into_iter().flatten() {
         let place = format!("{place}.{name}");
         if property["description"].as_str().is_none_or(str::is_empty) {
             wrong.push(format!("{place} has no description"));
         }
-        look(&place, property, wrong);
+        check_schema(&place, property, wrong);
     }
     if let Some(values) = schema.get("additionalProperties") {
         if properties.is_some()
@@ -128,11 +128,11 @@ fn look(place: &str, schema: &Value, wrong: &mut Vec<String>) {
     }
     for alternatives in ["oneOf", "anyOf", "allOf"] {
         for part in schema.get(alternatives).and_then(Value::as_array).into_iter().flatten() {
-            look(place, part, wrong);
+            check_schema(place, part, wrong);
         }
     }
     if let Some(items) = schema.get("items") {
-        look(place, items, wrong);
+        check_schema(place, items, wrong);
     }
 }
 
@@ -172,7 +172,7 @@ on_both! {
             if what.contains("/api/") {
                 assert!(answers.contains_key("429"), "{what} can answer 429");
             }
-            // Completions of `workers/{id}/complete` are judged one by one, so an unknown worker is no 404.
+            // Completions of `workers/{id}/complete` are checked one by one, so an unknown worker is no 404.
             if what.contains('{') && what.contains("/api/runtime/") && !what.ends_with("workers/{id}/complete") {
                 assert!(answers.contains_key("404"), "{what} can answer 404");
             }
@@ -185,7 +185,7 @@ on_both! {
     async fn every_call_is_told_in_words_and_by_examples(server) {
         let document = server.get("/openapi.json").await.ok();
         let tags = document["tags"].as_array().expect("tags").iter().map(|tag| &tag["name"]).collect::<Vec<_>>();
-        assert_eq!(tags.first(), Some(&&json!("tasks")), "what most people look for comes first");
+        assert_eq!(tags.first(), Some(&&json!("tasks")), "what most people check_schema for comes first");
         let mut missing = Vec::new();
         for (what, call) in calls(&document) {
             let mut need = |holds: bool, part: String, place: &str| {
@@ -200,9 +200,9 @@ on_both! {
             let known = call["tags"].as_array().is_some_and(|all| all.len() == 1 && tags.contains(&&all[0]));
             need(known, format!("the tag {}", call["tags"]), "TAGS in src/http/described.rs");
             for parameter in call.get("parameters").and_then(Value::as_array).into_iter().flatten() {
-                let is_told = parameter["description"].is_string() && parameter.get("example").is_some();
+                let is_documented = parameter["description"].is_string() && parameter.get("example").is_some();
                 let place = "describe_id in src/http/described.rs, or the list of parameters";
-                need(is_told, format!("description and example of the parameter {}", parameter["name"]), place);
+                need(is_documented, format!("description and example of the parameter {}", parameter["name"]), place);
             }
             let body = call.get("requestBody").and_then(|body| body["content"].as_object());
             for (kind, content) in body.into_iter().flatten() {
@@ -229,7 +229,7 @@ on_both! {
         let document = server.get("/openapi.json").await.ok();
         let mut wrong = Vec::new();
         for (name, schema) in document["components"]["schemas"].as_object().expect("schemas") {
-            look(name, schema, &mut wrong);
+            check_schema(name, schema, &mut wrong);
             if !schema["description"].is_string() {
                 wrong.push(format!("{name} has no description"));
             }

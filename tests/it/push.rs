@@ -21,8 +21,8 @@ fn ids(pushed: &[Value]) -> Vec<&str> {
     pushed.iter().map(|task| task["task_id"].as_str().unwrap()).collect()
 }
 
-/// Waits until the leader must have looked for pushes: it has pushed a task of another worker.
-async fn the_leader_has_looked(server: &Server) {
+/// Waits until the push loop must have run: it has pushed a task of another worker.
+async fn the_push_loop_has_run(server: &Server) {
     let stub = willing().await;
     let crew = server.crew();
     crew.pushed_worker(&stub.url).register().await;
@@ -55,18 +55,18 @@ on_both! {
         let crew = server.crew();
         let worker = crew.worker_at(&stub.url).register().await;
         let first = crew.task().create().await;
-        the_leader_has_looked(server).await;
+        the_push_loop_has_run(server).await;
         assert_eq!(first.status().await, "queued", "a manual worker is not pushed to");
         worker.cordon().await;
         server.post("workers", json!({ "name": worker.name, "dispatch": "push" })).await.ok();
-        the_leader_has_looked(server).await;
+        the_push_loop_has_run(server).await;
         assert_eq!(first.status().await, "queued", "a cordoned worker is not pushed to");
         server.poke(&worker.path("/uncordon")).await.ok();
         stub.has_got(1).await;
         first.succeed("done").await;
         server.post("workers", json!({ "name": worker.name, "capabilities": { "claude_cli": false } })).await.ok();
         let second = crew.task().create().await;
-        the_leader_has_looked(server).await;
+        the_push_loop_has_run(server).await;
         assert_eq!(second.status().await, "queued", "a worker without Claude is not pushed to");
         // A worker that claims shows by that that it can run tasks.
         assert_eq!(lease_ids(&worker.claim(1).await).len(), 1);
@@ -82,7 +82,7 @@ on_both! {
         here.has_got(1).await;
         // This worker has more free slots, but not the session.
         crew.pushed_worker(&there.url).slots(9).register().await;
-        the_leader_has_looked(server).await;
+        the_push_loop_has_run(server).await;
         assert_eq!(second.status().await, "queued", "one task of the context runs at a time");
         first.complete(json!({ "status": "success", "session_id": "s-1", "metrics": { "duration_ms": 1 } })).await.ok();
         let pushed = here.has_got(2).await;

@@ -20,7 +20,7 @@ async fn limit(api: &Api, crew: &Crew<'_>, limit: Value) -> Value {
 }
 
 /// Two servers on PostgreSQL; on SQLite twice the same one.
-fn doors(database: Database) -> [Arc<Server>; 2] {
+fn servers(database: Database) -> [Arc<Server>; 2] {
     let one = Arc::new(Server::on(database).start());
     match database {
         Database::Sqlite => [Arc::clone(&one), one],
@@ -228,15 +228,15 @@ fn bloom_runtime_part(slug: &str) -> String {
 
 on_both! { alone:
     async fn after_a_pause_no_replica_makes_a_lease(database) {
-        let doors = doors(database);
-        let (one, other) = (&doors[0], &doors[1]);
+        let servers = servers(database);
+        let (one, other) = (&servers[0], &servers[1]);
         let crew = one.crew();
         let workers = join_all((0..4).map(|_| crew.worker().slots(32).register())).await;
         for round in 0..5 {
             create(&crew, 60).await;
             // Claims at both, and a pause among them.
-            let claims = join_all(workers.iter().flat_map(|worker| doors.iter().map(move |door| {
-                let worker = Worker { api: door, name: worker.name.clone() };
+            let claims = join_all(workers.iter().flat_map(|worker| servers.iter().map(move |server| {
+                let worker = Worker { api: server, name: worker.name.clone() };
                 async move { worker.claim(2).await.len() }
             })));
             let pause = crew.queue("pause");
@@ -264,12 +264,12 @@ on_both! { alone:
     }
 
     async fn of_fifty_claims_at_two_replicas_three_get_a_lease(database) {
-        let doors = doors(database);
-        let crew = doors[0].crew();
-        limit(&doors[0], &crew, json!(3)).await;
+        let servers = servers(database);
+        let crew = servers[0].crew();
+        limit(&servers[0], &crew, json!(3)).await;
         create(&crew, 60).await;
         let workers = join_all((0..50).map(|_| crew.worker().register())).await;
-        let at = |worker: &str, door: usize| Worker { api: &doors[door], name: worker.to_owned() };
+        let at = |worker: &str, server: usize| Worker { api: &servers[server], name: worker.to_owned() };
         let claims = workers.iter().enumerate().map(|(n, worker)| {
             let worker = at(&worker.name, n % 2);
             async move { worker.claim(1).await }
@@ -279,25 +279,25 @@ on_both! { alone:
 
         // The end of one lets a claim that waits at the other replica have the next.
         let idle = workers.iter().find(|worker| claimed.iter().all(|entry| entry["lease"]["worker_id"] != json!(worker.name))).unwrap();
-        let waiting = open_claim(idle, &doors[1]);
-        doors[0].task(claimed[0]["task"]["id"].as_str().unwrap()).succeed("x").await;
+        let waiting = open_claim(idle, &servers[1]);
+        servers[0].task(claimed[0]["task"]["id"].as_str().unwrap()).succeed("x").await;
         assert_eq!(waiting.await.unwrap().as_array().unwrap().len(), 1);
         assert!(at(&workers[0].name, 0).claim(1).await.is_empty() && at(&workers[1].name, 1).claim(1).await.is_empty());
 
         // A higher limit wakes claims at both.
-        let free = server_free(&doors[0], &workers).await;
-        let waiting = [open_claim(free[0], &doors[0]), open_claim(free[1], &doors[1])];
-        limit(&doors[1], &crew, json!(5)).await;
+        let free = server_free(&servers[0], &workers).await;
+        let waiting = [open_claim(free[0], &servers[0]), open_claim(free[1], &servers[1])];
+        limit(&servers[1], &crew, json!(5)).await;
         for claim in waiting {
             assert_eq!(claim.await.unwrap().as_array().unwrap().len(), 1);
         }
-        assert_eq!(listed(&doors[0], &json!(crew.slug)).await["max_concurrency"], 5);
-        checker::read(&doors[0].database_url()).await.are_sound();
+        assert_eq!(listed(&servers[0], &json!(crew.slug)).await["max_concurrency"], 5);
+        checker::read(&servers[0].database_url()).await.are_sound();
     }
 
     async fn all_queues_are_paused_at_once(database) {
-        let doors = doors(database);
-        let (one, other) = (&doors[0], &doors[1]);
+        let servers = servers(database);
+        let (one, other) = (&servers[0], &servers[1]);
         let (first, second) = (one.crew(), one.crew());
         let worker = one.worker().slots(8).register().await;
         one.poke(&first.queue("pause")).await.ok();
@@ -372,9 +372,9 @@ async fn server_free<'w, 'a>(server: &Server, workers: &'w [Worker<'a>]) -> Vec<
 /// While a replica is frozen in the middle of making a lease, a pause waits; once it is acknowledged, that lease is never made.
 #[test]
 fn a_frozen_replica_makes_no_lease_after_a_pause() {
-    let doors = doors(Database::Postgres);
+    let servers = servers(Database::Postgres);
     run(async {
-        let (one, other) = (&doors[0], &doors[1]);
+        let (one, other) = (&servers[0], &servers[1]);
         let crew = one.crew();
         let worker = crew.worker().slots(8).register().await;
         for _ in 0..3 {

@@ -120,14 +120,14 @@ fn a_worker_may_talk_to_any_replica() {
         }
         let mut ids = lease_ids(&worker.claim(1).await);
         ids.extend(lease_ids(&elsewhere.claim(1).await));
-        let beat = servers[1].post(&worker.path("/heartbeat"), json!({ "leases": ids })).await.ok();
-        assert_eq!(beat["renewed"].as_array().unwrap().len(), 2, "{beat}");
+        let heartbeat = servers[1].post(&worker.path("/heartbeat"), json!({ "leases": ids })).await.ok();
+        assert_eq!(heartbeat["renewed"].as_array().unwrap().len(), 2, "{heartbeat}");
         let again = servers[1].post(&worker.path("/claim"), json!({ "max": 4, "held": [] })).await.ok();
         assert_eq!(again["leases"].as_array().unwrap().len(), 2, "any replica delivers a lost reply again");
         servers[0].poke(&worker.path("/drain")).await.ok();
         eventually("the other replica knows of the drain", || async {
-            let beat = servers[1].post(&worker.path("/heartbeat"), json!({ "leases": ids })).await.ok();
-            (beat["directives"]["drain"] == true).then_some(())
+            let heartbeat = servers[1].post(&worker.path("/heartbeat"), json!({ "leases": ids })).await.ok();
+            (heartbeat["directives"]["drain"] == true).then_some(())
         })
         .await;
     });

@@ -83,14 +83,16 @@ fn a_row_that_is_kept_locked_delays_no_other() {
         plane.reaches(pairs["leased"][1], "a lease ends beside a locked one", |task| task.status == Status::Queued).await;
         plane.reaches(pairs["asleep"][1], "a task becomes due beside a locked one", is_ready).await;
         plane.reaches(pairs["dependent"][1], "a dependent becomes ready beside a locked one", is_ready).await;
-        eventually("a sighting is stored beside a locked worker's", || async { (seen(&plane, "holder").await > START).then_some(()) })
-            .await;
+        eventually("`last_seen` is stored beside that of a locked worker", || async {
+            (seen(&plane, "holder").await > START).then_some(())
+        })
+        .await;
         assert_eq!(seen(&plane, "locked").await, START);
         let claimed = plane.engine.claims.claim(claim.clone()).await.unwrap();
         assert!(claimed.iter().all(|task| !locked.contains(&task.id)), "{claimed:?}");
 
         sqlx::raw_sql("COMMIT").execute(&mut outsider).await.unwrap();
-        // After a second, every reconciler looks again.
+        // After a second, every reconciler runs again.
         plane.pass(1_000);
         plane.reaches(pairs["leased"][0], "the lease that was locked ends", |task| task.status == Status::Queued).await;
         plane.reaches(pairs["asleep"][0], "a task becomes due after the lock", is_ready).await;
@@ -169,7 +171,7 @@ fn a_claim_among_many_locked_tasks_comes_to_an_end() {
         let free = plane.create(|spec| spec.priority = 0).await;
         let outsider = lock(&plane, &locked).await;
         let claim = ClaimRequest { worker: "w".into(), max: 1, wait_ms: 0, held: None, ttl_ms: 60_000, request_id: None };
-        // Each claim looks further, because tasks that were found locked are hidden for a while.
+        // Each claim searches further, because tasks that were found locked are hidden for a while.
         let leased =
             eventually("the free task is claimed", || async { plane.engine.claims.claim(claim.clone()).await.unwrap().pop() }).await;
         assert_eq!(leased.id, free);

@@ -134,12 +134,12 @@ on_both! { alone:
             assert!(text.contains("this client"), "{text}");
         }
         streams.push(sse::open(&other, "watch", None).await);
-        // Other waits have places of their own.
+        // Other waits have limits of their own.
         let task = one.crew().task().create().await;
         one.get(&task.path("/wait?timeout_sec=0")).await.ok();
         streams.truncate(127);
         streams.remove(0);
-        eventually("a place is free again", || async {
+        eventually("a permit is free again", || async {
             let answer = one.request(reqwest::Method::GET, "watch").send().await.unwrap();
             (answer.status() == 200).then_some(())
         }).await;

@@ -76,7 +76,7 @@ on_both! { alone:
         let crew = server.crew();
         let worker = crew.worker().with("status", json!("error")).register().await;
         worker.claim(1).await;
-        assert_eq!(worker.status().await, "error", "a sighting does not change the status");
+        assert_eq!(worker.status().await, "error", "a sign of life does not change the status");
         server.post("workers", json!({ "name": worker.name, "agent_version": "2" })).await.ok();
         assert_eq!(worker.status().await, "error", "an absent status is kept");
         worker.set_status("online").await;
@@ -240,8 +240,8 @@ on_both! {
         crew.task().create().await;
         let claim = server.post(&worker.path("/claim"), json!({ "max": 1 })).await.ok();
         assert_eq!((&claim["leases"], &claim["directives"]["drain"]), (&json!([]), &json!(true)));
-        let beat = server.post(&worker.path("/heartbeat"), json!({ "leases": held })).await.ok();
-        assert_eq!((&beat["renewed"], &beat["directives"]["drain"]), (&json!(held), &json!(true)), "a draining worker finishes its tasks");
+        let heartbeat = server.post(&worker.path("/heartbeat"), json!({ "leases": held })).await.ok();
+        assert_eq!((&heartbeat["renewed"], &heartbeat["directives"]["drain"]), (&json!(held), &json!(true)), "a draining worker finishes its tasks");
         server.poke(&worker.path("/uncordon")).await.ok();
         let shown = worker.now().await;
         assert_eq!((&shown["cordoned"], &shown["draining"]), (&json!(false), &json!(false)));

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bloom_core::agent_queue::ALL_QUEUES;
 use bloom_core::audit::Actor;
-use bloom_core::command::{Choice, Completion, CordonWish, Op, Operation, QueueChange, Rejection, WorkerChange};
+use bloom_core::command::{Choice, Completion, CordonChange, Op, Operation, QueueChange, Rejection, WorkerChange};
 use bloom_core::ids::{LeaseId, TaskId};
 use bloom_core::op;
 use bloom_core::task::{Format, Origin, Outcome, Session, TaskSpec, TaskState};
@@ -29,7 +29,7 @@ pub struct Replica {
 pub struct Cluster {
     pub shared: Shared,
     pub replicas: Arc<Mutex<Vec<Replica>>>,
-    pub is_peace: Arc<AtomicBool>,
+    pub is_quiet_phase: Arc<AtomicBool>,
     /// Some runs vanish without an end, also in the quiet phase.
     pub has_losses: Arc<AtomicBool>,
     pub is_over: Arc<AtomicBool>,
@@ -46,7 +46,7 @@ impl Cluster {
         Self {
             shared,
             replicas: Arc::default(),
-            is_peace: Arc::default(),
+            is_quiet_phase: Arc::default(),
             has_losses: Arc::default(),
             is_over: Arc::default(),
             created: Arc::default(),
@@ -63,8 +63,8 @@ impl Cluster {
         self.dice.lock().expect("dice").chance(percent)
     }
 
-    pub fn is_peace(&self) -> bool {
-        self.is_peace.load(Ordering::Relaxed)
+    pub fn is_quiet_phase(&self) -> bool {
+        self.is_quiet_phase.load(Ordering::Relaxed)
     }
 
     pub fn is_over(&self) -> bool {
@@ -146,7 +146,7 @@ pub fn spec(cluster: &Cluster) -> TaskSpec {
 
 /// Creates tasks during the phase of faults.
 pub async fn creator(cluster: Cluster) {
-    while !cluster.is_peace() {
+    while !cluster.is_quiet_phase() {
         cluster.pause(1_500).await;
         let number = if cluster.chance(20) { 8 } else { 1 };
         let tasks: Vec<TaskSpec> = (0..number).map(|_| spec(&cluster)).collect();
@@ -178,7 +178,7 @@ pub async fn worker(cluster: Cluster, number: usize) {
     let held: Arc<Mutex<Vec<LeaseId>>> = Arc::default();
     cluster.insist(registration(number)).await;
     while !cluster.is_over() {
-        if !cluster.is_peace() && cluster.chance(3) {
+        if !cluster.is_quiet_phase() && cluster.chance(3) {
             cluster.pause(6_000).await;
         }
         let wait_ms = if cluster.chance(30) { 0 } else { cluster.below(4_000) as i64 };
@@ -192,14 +192,14 @@ pub async fn worker(cluster: Cluster, number: usize) {
             request_id: None,
         };
         let replica = cluster.anybody().await;
-        // The judge must know exactly the open claims.
-        cluster.shared.lock().judge.claims.insert(name.clone(), Instant::now());
+        // The checker must know exactly the open claims.
+        cluster.shared.lock().checker.claims.insert(name.clone(), Instant::now());
         let call = async {
             replica.condition.runs().await;
             replica.engine.claims.claim(request).await
         };
         let answer = tokio::time::timeout(PATIENCE + Duration::from_millis(wait_ms.unsigned_abs()), call).await;
-        cluster.shared.lock().judge.claims.remove(&name);
+        cluster.shared.lock().checker.claims.remove(&name);
         match answer {
             Ok(Ok(leased)) => {
                 for task in leased {
@@ -226,20 +226,20 @@ async fn run(cluster: Cluster, task: TaskState, held: Arc<Mutex<Vec<LeaseId>>>) 
     let lease = task.lease.clone().expect("a lease");
     let (mut left_ms, worker) = (cluster.below(2_500), lease.worker_id.clone());
     cluster.runs.fetch_add(1, Ordering::Relaxed);
-    let vanishes = (!cluster.is_peace() || cluster.has_losses.load(Ordering::Relaxed)) && cluster.chance(10);
+    let vanishes = (!cluster.is_quiet_phase() || cluster.has_losses.load(Ordering::Relaxed)) && cluster.chance(10);
     while left_ms > 0 && !vanishes {
         let step = left_ms.min(lease.ttl_ms.unsigned_abs() / 3);
         tokio::time::sleep(Duration::from_millis(step)).await;
         left_ms -= step;
-        let beat = cluster.call(op::RenewLeases { worker: worker.clone(), leases: vec![lease.id] }).await;
-        if let Some(Ok(beat)) = beat
-            && beat.lost.contains(&lease.id)
+        let heartbeat = cluster.call(op::RenewLeases { worker: worker.clone(), leases: vec![lease.id] }).await;
+        if let Some(Ok(heartbeat)) = heartbeat
+            && heartbeat.lost.contains(&lease.id)
         {
             held.lock().expect("held").retain(|id| *id != lease.id);
             return;
         }
     }
-    let dice = if cluster.is_peace() { 0 } else { cluster.below(100) };
+    let dice = if cluster.is_quiet_phase() { 0 } else { cluster.below(100) };
     let completion = |status, retryable| Completion {
         retryable,
         session_id: Some("s".into()),
@@ -260,7 +260,7 @@ async fn run(cluster: Cluster, task: TaskState, held: Arc<Mutex<Vec<LeaseId>>>) 
 
 /// Cancels, requeues, edits, deletes and leases tasks, cordons, changes and removes workers, and pauses and limits queues.
 pub async fn operator(cluster: Cluster, every_sec: u64, workers: usize) {
-    while !cluster.is_peace() {
+    while !cluster.is_quiet_phase() {
         cluster.pause(every_sec * 1_000).await;
         let created = cluster.created.lock().expect("created").clone();
         let worker = format!("w{}", cluster.below(workers as u64));
@@ -276,9 +276,9 @@ pub async fn operator(cluster: Cluster, every_sec: u64, workers: usize) {
                 ttl_ms: 1_000 + cluster.below(3_000) as i64,
                 origin: Origin::Call,
             }),
-            7 => Op::Cordon(op::Cordon { worker, wish: CordonWish::Cordon }),
-            8 => Op::Cordon(op::Cordon { worker, wish: CordonWish::Drain }),
-            9 => Op::Cordon(op::Cordon { worker, wish: CordonWish::Uncordon }),
+            7 => Op::Cordon(op::Cordon { worker, change: CordonChange::Cordon }),
+            8 => Op::Cordon(op::Cordon { worker, change: CordonChange::Drain }),
+            9 => Op::Cordon(op::Cordon { worker, change: CordonChange::Uncordon }),
             10 => Op::Delete(op::Delete { task }),
             11..=13 => {
                 let later = cluster.shared.lock().now() + cluster.below(4_000) as i64;

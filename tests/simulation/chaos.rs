@@ -48,7 +48,7 @@ fn any(cluster: &Cluster) -> (usize, Replica) {
 }
 
 pub async fn freezes(cluster: Cluster, every_sec: u64) {
-    while !cluster.is_peace() {
+    while !cluster.is_quiet_phase() {
         cluster.pause(every_sec * 2_000).await;
         let (_, replica) = any(&cluster);
         replica.condition.is_frozen.store(true, Ordering::Relaxed);
@@ -59,7 +59,7 @@ pub async fn freezes(cluster: Cluster, every_sec: u64) {
 }
 
 pub async fn kills(cluster: Cluster, plan: Plan, every_sec: u64) {
-    while !cluster.is_peace() {
+    while !cluster.is_quiet_phase() {
         cluster.pause(every_sec * 2_000).await;
         let (at, replica) = any(&cluster);
         replica.condition.is_dead.store(true, Ordering::Relaxed);
@@ -70,21 +70,21 @@ pub async fn kills(cluster: Cluster, plan: Plan, every_sec: u64) {
 }
 
 pub async fn outages(cluster: Cluster, every_sec: u64) {
-    while !cluster.is_peace() {
+    while !cluster.is_quiet_phase() {
         cluster.pause(every_sec * 2_000).await;
         {
             let mut state = cluster.shared.lock();
-            state.is_away = true;
+            state.is_unavailable = true;
             state.end_transactions(|_| true);
         }
         cluster.pause(9_000).await;
-        cluster.shared.lock().is_away = false;
+        cluster.shared.lock().is_unavailable = false;
     }
 }
 
 /// Another program keeps rows locked for some seconds.
 pub async fn row_locks(cluster: Cluster, every_sec: u64) {
-    while !cluster.is_peace() {
+    while !cluster.is_quiet_phase() {
         cluster.pause(every_sec * 2_000).await;
         {
             let mut state = cluster.shared.lock();
@@ -100,7 +100,7 @@ pub async fn row_locks(cluster: Cluster, every_sec: u64) {
 }
 
 pub async fn clock_steps(cluster: Cluster, every_sec: u64) {
-    while !cluster.is_peace() {
+    while !cluster.is_quiet_phase() {
         cluster.pause(every_sec * 2_000).await;
         step_clock(&cluster).await;
     }
@@ -117,7 +117,7 @@ pub async fn step_clock(cluster: &Cluster) {
                 let mut state = cluster.shared.lock();
                 state.step_clock(size);
                 // A replica that reads the clock only in that moment does not notice the step, so a lease may end early.
-                state.judge.has_clock_blips = true;
+                state.checker.has_clock_blips = true;
             }
             tokio::time::sleep(Duration::from_millis(cluster.below(1_500))).await;
             cluster.shared.lock().step_clock(-size);

@@ -13,7 +13,7 @@ use bloom_core::ids::{LeaseId, TaskId, WorkerId};
 use bloom_core::task::{Status, TaskSpec, TaskState};
 use bloom_core::wakeup::{Waiters, Wakeup, WakeupId};
 use bloom_core::worker::Worker;
-use bloom_database::{CountDeltas, CountsAt, Database, Due, Feed, Position, Result, Service, Writer};
+use bloom_database::{CountDeltas, CountsAt, Database, DuePage, Feed, Position, Result, Service, Writer};
 use tokio::sync::Notify;
 
 use crate::mirror::{same_counts, same_due, same_page, same_rows};
@@ -65,12 +65,12 @@ impl SimDatabase {
     }
 
     /// One statement that reads in the middle of its round trip, so its result may be outdated when it arrives.
-    async fn read<T>(&self, look: impl FnOnce(&mut State) -> T + Send) -> Result<T>
+    async fn read<T>(&self, query: impl FnOnce(&mut State) -> T + Send) -> Result<T>
     where
         T: Send,
     {
         self.trip().await?;
-        let found = look(&mut self.shared.lock());
+        let found = query(&mut self.shared.lock());
         self.trip().await?;
         Ok(found)
     }
@@ -78,13 +78,13 @@ impl SimDatabase {
     /// A read that is compared with the mirror.
     async fn read_both<T: Debug + Send, W: Future<Output = Result<T>> + Send>(
         &self,
-        look: impl FnOnce(&mut State) -> T + Send,
+        query: impl FnOnce(&mut State) -> T + Send,
         ask: impl FnOnce(Arc<dyn Database>) -> W + Send,
         is_same: impl FnOnce(&State, &T, &T) -> bool + Send,
     ) -> Result<T> {
         let what = std::any::type_name::<W>();
         self.read(|state| {
-            let found = look(state);
+            let found = query(state);
             state.compare(what, &found, ask, is_same);
             found
         })
@@ -125,7 +125,7 @@ impl Database for SimDatabase {
         self.shared.committed.notified().await;
         let is_lost = {
             let mut state = self.shared.lock();
-            let percent = state.weather.lost_percent;
+            let percent = state.fault_rates.lost_percent;
             state.dice.chance(percent)
         };
         if is_lost {
@@ -141,102 +141,102 @@ impl Database for SimDatabase {
     }
 
     async fn counts(&self) -> Result<CountsAt> {
-        let look = |state: &mut State| state.tables.counts();
+        let query = |state: &mut State| state.tables.counts();
         let ask = |beside: Arc<dyn Database>| async move { beside.counts().await };
         // The two give their writers different ids, so positions are not compared.
-        self.read_both(look, ask, |_, found, expected| same_counts(&found.counts, &expected.counts)).await
+        self.read_both(query, ask, |_, found, expected| same_counts(&found.counts, &expected.counts)).await
     }
 
     async fn task_states(&self, ids: &[TaskId]) -> Result<Vec<TaskState>> {
-        let look = |state: &mut State| state.tables.task_states(ids);
+        let query = |state: &mut State| state.tables.task_states(ids);
         let ask = |beside: Arc<dyn Database>| async move { beside.task_states(ids).await };
-        self.read_both(look, ask, |_, found, expected: &Vec<TaskState>| same_rows(found, expected, |task| task.id)).await
+        self.read_both(query, ask, |_, found, expected: &Vec<TaskState>| same_rows(found, expected, |task| task.id)).await
     }
 
     async fn workers_by_id(&self, ids: &[WorkerId]) -> Result<Vec<Worker>> {
-        let look = |state: &mut State| state.tables.workers_by_id(ids);
+        let query = |state: &mut State| state.tables.workers_by_id(ids);
         let ask = |beside: Arc<dyn Database>| async move { beside.workers_by_id(ids).await };
-        self.read_both(look, ask, |_, found, expected: &Vec<Worker>| same_rows(found, expected, |worker| worker.id.clone())).await
+        self.read_both(query, ask, |_, found, expected: &Vec<Worker>| same_rows(found, expected, |worker| worker.id.clone())).await
     }
 
     async fn workers_page(&self, after: Option<&str>, limit: i64) -> Result<Vec<Worker>> {
-        let look = |state: &mut State| state.tables.workers_page(after, limit);
+        let query = |state: &mut State| state.tables.workers_page(after, limit);
         let ask = |beside: Arc<dyn Database>| async move { beside.workers_page(after, limit).await };
-        self.read_both(look, ask, |_, found, expected| found == expected).await
+        self.read_both(query, ask, |_, found, expected| found == expected).await
     }
 
     async fn active_tasks(&self, after: Option<TaskId>, limit: i64) -> Result<Vec<TaskState>> {
-        let look = |state: &mut State| state.tables.active_tasks(after, limit);
+        let query = |state: &mut State| state.tables.active_tasks(after, limit);
         let ask = |beside: Arc<dyn Database>| async move { beside.active_tasks(after, limit).await };
-        self.read_both(look, ask, |_, found, expected| found == expected).await
+        self.read_both(query, ask, |_, found, expected| found == expected).await
     }
 
     async fn ready_page(&self, scope: &Scope, after: Option<(i64, TaskId)>, limit: i64) -> Result<Vec<ReadyRow>> {
-        let look = |state: &mut State| state.tables.ready_page(scope, after, limit);
+        let query = |state: &mut State| state.tables.ready_page(scope, after, limit);
         let ask = |beside: Arc<dyn Database>| async move { beside.ready_page(scope, after, limit).await };
-        self.read_both(look, ask, |_, found, expected| found == expected).await
+        self.read_both(query, ask, |_, found, expected| found == expected).await
     }
 
     async fn queues(&self) -> Result<Vec<AgentQueue>> {
-        let look = |state: &mut State| state.tables.queues();
+        let query = |state: &mut State| state.tables.queues();
         let ask = |beside: Arc<dyn Database>| async move { beside.queues().await };
-        self.read_both(look, ask, |_, found, expected| found == expected).await
+        self.read_both(query, ask, |_, found, expected| found == expected).await
     }
 
     async fn closed_queues(&self) -> Result<Vec<String>> {
-        let look = |state: &mut State| state.tables.closed_queues();
+        let query = |state: &mut State| state.tables.closed_queues();
         let ask = |beside: Arc<dyn Database>| async move { beside.closed_queues().await };
-        self.read_both(look, ask, |_, found, expected: &Vec<String>| same_rows(found, expected, Clone::clone)).await
+        self.read_both(query, ask, |_, found, expected: &Vec<String>| same_rows(found, expected, Clone::clone)).await
     }
 
     async fn ready_agents(&self) -> Result<Vec<String>> {
-        let look = |state: &mut State| state.tables.ready_agents();
+        let query = |state: &mut State| state.tables.ready_agents();
         let ask = |beside: Arc<dyn Database>| async move { beside.ready_agents().await };
-        self.read_both(look, ask, |_, found, expected: &Vec<String>| same_rows(found, expected, Clone::clone)).await
+        self.read_both(query, ask, |_, found, expected: &Vec<String>| same_rows(found, expected, Clone::clone)).await
     }
 
     async fn specs(&self, ids: &[TaskId]) -> Result<Vec<Arc<TaskSpec>>> {
-        let look = |state: &mut State| ids.iter().filter_map(|id| state.tables.memory.specs.get(id).cloned()).collect();
+        let query = |state: &mut State| ids.iter().filter_map(|id| state.tables.memory.specs.get(id).cloned()).collect();
         let ask = |beside: Arc<dyn Database>| async move { beside.specs(ids).await };
-        self.read_both(look, ask, |_, found, expected: &Vec<Arc<TaskSpec>>| same_rows(found, expected, |spec| spec.id)).await
+        self.read_both(query, ask, |_, found, expected: &Vec<Arc<TaskSpec>>| same_rows(found, expected, |spec| spec.id)).await
     }
 
-    async fn due_leases(&self, limit: i64) -> Result<Due<(TaskId, LeaseId)>> {
-        let look = |state: &mut State| state.tables.due_leases(state.now(), limit);
+    async fn due_leases(&self, limit: i64) -> Result<DuePage<(TaskId, LeaseId)>> {
+        let query = |state: &mut State| state.tables.due_leases(state.now(), limit);
         let ask = |beside: Arc<dyn Database>| async move { beside.due_leases(limit).await };
         let at = |state: &State, task: &TaskId| state.tables.memory.tasks.get(task)?.lease.as_ref().map(|lease| lease.check_at);
-        self.read_both(look, ask, |state, found, expected| same_due(found, expected, limit, |(task, _)| at(state, task))).await
+        self.read_both(query, ask, |state, found, expected| same_due(found, expected, limit, |(task, _)| at(state, task))).await
     }
 
     async fn leases_beyond_ttl(&self, limit: i64) -> Result<Vec<(TaskId, LeaseId)>> {
-        let look = |state: &mut State| state.tables.leases_beyond_ttl(state.now(), limit);
+        let query = |state: &mut State| state.tables.leases_beyond_ttl(state.now(), limit);
         let ask = |beside: Arc<dyn Database>| async move { beside.leases_beyond_ttl(limit).await };
-        self.read_both(look, ask, |_, found, expected: &Vec<_>| same_page(found, expected, limit)).await
+        self.read_both(query, ask, |_, found, expected: &Vec<_>| same_page(found, expected, limit)).await
     }
 
-    async fn due_tasks(&self, limit: i64) -> Result<Due<TaskId>> {
-        let look = |state: &mut State| state.tables.due_tasks(state.now(), limit);
+    async fn due_tasks(&self, limit: i64) -> Result<DuePage<TaskId>> {
+        let query = |state: &mut State| state.tables.due_tasks(state.now(), limit);
         let ask = |beside: Arc<dyn Database>| async move { beside.due_tasks(limit).await };
         let at = |state: &State, task: &TaskId| state.tables.memory.tasks.get(task)?.wake_at;
-        self.read_both(look, ask, |state, found, expected| same_due(found, expected, limit, |task| at(state, task))).await
+        self.read_both(query, ask, |state, found, expected| same_due(found, expected, limit, |task| at(state, task))).await
     }
 
-    async fn silent_workers(&self, silent_for_ms: i64, limit: i64) -> Result<Due<WorkerId>> {
-        let look = |state: &mut State| state.tables.silent_workers(state.now(), silent_for_ms, limit);
+    async fn silent_workers(&self, silent_for_ms: i64, limit: i64) -> Result<DuePage<WorkerId>> {
+        let query = |state: &mut State| state.tables.silent_workers(state.now(), silent_for_ms, limit);
         let ask = |beside: Arc<dyn Database>| async move { beside.silent_workers(silent_for_ms, limit).await };
-        self.read_both(look, ask, |_, found, expected| same_due(found, expected, limit, |_| None)).await
+        self.read_both(query, ask, |_, found, expected| same_due(found, expected, limit, |_| None)).await
     }
 
     async fn wakeups(&self, after: Option<WakeupId>, limit: i64) -> Result<Vec<Wakeup>> {
-        let look = |state: &mut State| state.tables.wakeups(after, limit);
+        let query = |state: &mut State| state.tables.wakeups(after, limit);
         let ask = |beside: Arc<dyn Database>| async move { beside.wakeups(after, limit).await };
-        self.read_both(look, ask, |_, found, expected| found == expected).await
+        self.read_both(query, ask, |_, found, expected| found == expected).await
     }
 
     async fn waiters(&self, wakeup: &Wakeup, limit: i64) -> Result<Waiters> {
-        let look = |state: &mut State| state.tables.waiters(wakeup, limit);
+        let query = |state: &mut State| state.tables.waiters(wakeup, limit);
         let ask = |beside: Arc<dyn Database>| async move { beside.waiters(wakeup, limit).await };
-        self.read_both(look, ask, |_, found, expected| found == expected).await
+        self.read_both(query, ask, |_, found, expected| found == expected).await
     }
 
     async fn lead(&self, holder: &str, ttl_ms: i64) -> Result<Option<i64>> {

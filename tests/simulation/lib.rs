@@ -2,15 +2,15 @@
 //! memory, on a virtual clock. One seed decides everything: the requests, how long each statement takes, what gets lost, which
 //! replica freezes or dies, when the database is unreachable and when its clock steps. The same seed reproduces the same run.
 //!
-//! A run begins with a phase of faults (trouble), and a quiet phase (peace) follows. The rules of the state model must always hold. In the
-//! quiet phase, the promises of liveness must hold too: no ready task waits next to a claim that could take it, nothing that is due
-//! is left, and order is kept. At the end, the cache of every replica must equal the database.
+//! A run begins with a phase of faults, and a quiet phase follows. The rules of the state model must always hold. In the quiet phase, the
+//! promises of liveness must hold too: no ready task waits next to a claim that could take it, nothing that is due is left, and order is
+//! kept. At the end, the cache of every replica must equal the database.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 pub mod actors;
 pub mod chaos;
 pub mod database;
-pub mod judge;
+pub mod invariants;
 pub mod mirror;
 pub mod plan;
 pub mod run;

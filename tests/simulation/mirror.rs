@@ -10,10 +10,10 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use bloom_core::Ms;
 use bloom_core::audit::AuditEntry;
-use bloom_core::command::Keys;
+use bloom_core::command::RowKeys;
 use bloom_core::ids::WorkerId;
 use bloom_core::working_set::{Loaded, WorkingSet};
-use bloom_database::{CountDeltas, Database, Done, Due, LockWait, Maintenance, Result, Writer};
+use bloom_database::{CountDeltas, Database, Done, DuePage, LockWait, Maintenance, Result, Writer};
 
 use crate::shared::State;
 use bloom_test_database::tables::Tables;
@@ -49,7 +49,7 @@ pub struct Beside {
     pub is_there: bool,
     pub mirror: Option<Arc<dyn Mirror>>,
     writers: BTreeMap<i64, Box<dyn Writer>>,
-    /// All audit entries, because the judge takes those of memory at each commit.
+    /// All audit entries, because the checker takes those of memory at each commit.
     pub audit: Vec<AuditEntry>,
     pub removed_at: BTreeMap<WorkerId, Ms>,
 }
@@ -78,7 +78,7 @@ impl State {
     fn differs(&mut self, text: String) {
         self.beside.mirror = None;
         self.beside.writers.clear();
-        self.judge.complaints.push(format!("the mirror differs: {text}"));
+        self.checker.violations.push(format!("the mirror differs: {text}"));
     }
 
     fn expect(&mut self, holds: bool, what: &str, found: &dyn Debug, expected: &dyn Debug) {
@@ -129,7 +129,7 @@ impl State {
         }
     }
 
-    pub fn load_beside(&mut self, writer: i64, keys: &Keys, expected: &Loaded) {
+    pub fn load_beside(&mut self, writer: i64, keys: &RowKeys, expected: &Loaded) {
         let Some(mirror) = self.beside.mirror.clone() else { return };
         self.is_in_transaction_beside(writer, true);
         let outcome = self.write_beside("a load", writer, |mut own| async move {
@@ -239,7 +239,7 @@ pub fn same_rows<'a, T: PartialEq, K: Ord>(found: &'a [T], expected: &'a [T], ke
 
 /// Compares what is due: the longest due first, and equal deadlines in any order. At the end of a full page, any of the items with equal
 /// deadlines may be missing.
-pub fn same_due<T: Ord>(found: &Due<T>, expected: &Due<T>, limit: i64, at: impl Fn(&T) -> Option<Ms>) -> bool {
+pub fn same_due<T: Ord>(found: &DuePage<T>, expected: &DuePage<T>, limit: i64, at: impl Fn(&T) -> Option<Ms>) -> bool {
     let is_full = expected.items.len() as i64 >= limit;
     let rows = || same_rows(&found.items, &expected.items, |item| item) && found.next_at == expected.next_at;
     found.now == expected.now && found.items.iter().map(&at).eq(expected.items.iter().map(&at)) && (is_full || rows())

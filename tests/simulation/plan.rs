@@ -1,6 +1,6 @@
 //! The plan of a run, which follows from its seed.
 
-use crate::shared::{Dice, Weather};
+use crate::shared::{Dice, FaultRates};
 
 #[derive(Clone, Debug)]
 pub struct Plan {
@@ -9,8 +9,8 @@ pub struct Plan {
     pub workers: usize,
     pub creators: usize,
     /// The length of the phase of faults, in seconds.
-    pub trouble_sec: u64,
-    pub weather: Weather,
+    pub fault_phase_sec: u64,
+    pub fault_rates: FaultRates,
     /// The average time between two faults of each kind, in seconds; `None` if the kind does not occur.
     pub freezes: Option<u64>,
     pub kills: Option<u64>,
@@ -31,7 +31,7 @@ impl Plan {
         };
         let (freezes, kills, outages) = (often(45, 3, 10), often(35, 6, 15), often(30, 8, 20));
         let (clock_steps, operators) = (often(25, 8, 20), often(70, 1, 4));
-        let weather = Weather {
+        let fault_rates = FaultRates {
             latency_ms: *dice.pick(&[1, 2, 10, 40]),
             slow_percent: *dice.pick(&[0, 0, 1, 4]),
             doubt_per_mille: *dice.pick(&[0, 0, 5, 40]),
@@ -42,8 +42,8 @@ impl Plan {
             replicas: dice.between(1, 3) as usize,
             workers: dice.between(2, 5) as usize,
             creators: dice.between(1, 3) as usize,
-            trouble_sec: dice.between(8, 25),
-            weather,
+            fault_phase_sec: dice.between(8, 25),
+            fault_rates,
             freezes,
             kills,
             outages,

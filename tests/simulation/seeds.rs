@@ -30,7 +30,7 @@ pub fn run_seeds(count: u64, plan_of: impl Fn(u64) -> Plan + Sync, run: impl Fn(
                     let outcome = run(&plan);
                     commits.fetch_add(outcome.commits, Ordering::Relaxed);
                     runs.fetch_add(outcome.runs as u64, Ordering::Relaxed);
-                    if !outcome.complaints.is_empty() {
+                    if !outcome.violations.is_empty() {
                         failed.lock().unwrap().push((plan, outcome));
                     }
                 }
@@ -42,7 +42,7 @@ pub fn run_seeds(count: u64, plan_of: impl Fn(u64) -> Plan + Sync, run: impl Fn(
     let failed = failed.into_inner().unwrap();
     for (plan, outcome) in &failed {
         println!("\nSIMULATION_SEEDS={} fails: {plan:?}\n", plan.seed);
-        outcome.complaints.iter().for_each(|complaint| println!("{complaint}\n"));
+        outcome.violations.iter().for_each(|complaint| println!("{complaint}\n"));
     }
     assert!(failed.is_empty(), "{} seeds fail; SIMULATION_SEEDS=… runs one again", failed.len());
 }

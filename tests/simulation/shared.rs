@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use bloom_core::Ms;
-use bloom_core::command::Keys;
+use bloom_core::command::RowKeys;
 use bloom_core::ids::{IdSource, TaskId, WorkerId};
 use bloom_core::task::Status;
 use bloom_database::Error;
@@ -14,7 +14,7 @@ use bloom_test_world::memory::Memory;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::judge::Judge;
+use crate::invariants::InvariantChecker;
 use crate::mirror::{Beside, Mirror};
 
 /// The server ends a transaction whose client has been silent for this long.
@@ -82,7 +82,7 @@ pub struct QueueLocks {
 }
 
 impl QueueLocks {
-    pub fn of(memory: &Memory, keys: &Keys, tasks: &BTreeSet<TaskId>) -> Self {
+    pub fn of(memory: &Memory, keys: &RowKeys, tasks: &BTreeSet<TaskId>) -> Self {
         let queued = tasks.iter().filter_map(|id| memory.tasks.get(id)).filter(|task| task.status == Status::Queued);
         let slugs = queued.filter(|_| keys.places).map(|task| task.agent_slug.clone()).chain(keys.queues.iter().cloned());
         Self {
@@ -99,9 +99,9 @@ impl QueueLocks {
     }
 }
 
-/// How slow and how unreliable statements are at the moment.
+/// The delays and the error rates of statements at the moment.
 #[derive(Clone, Copy, Debug)]
-pub struct Weather {
+pub struct FaultRates {
     /// The most time that a statement takes, in milliseconds.
     pub latency_ms: u64,
     /// The percentage of statements that take up to a hundred times as long.
@@ -112,14 +112,14 @@ pub struct Weather {
     pub lost_percent: u64,
 }
 
-pub const PEACE: Weather = Weather { latency_ms: 2, slow_percent: 0, doubt_per_mille: 0, lost_percent: 0 };
+pub const NO_FAULTS: FaultRates = FaultRates { latency_ms: 2, slow_percent: 0, doubt_per_mille: 0, lost_percent: 0 };
 
 pub struct State {
     pub tables: Tables,
     pub transactions: BTreeMap<u64, Transaction>,
     pub next_transaction: u64,
-    pub is_away: bool,
-    pub weather: Weather,
+    pub is_unavailable: bool,
+    pub fault_rates: FaultRates,
     pub clock_offset: Ms,
     /// The largest offset that the clock has had.
     furthest_offset: Ms,
@@ -128,8 +128,8 @@ pub struct State {
     /// A hash of what happened; two runs of a seed must have the same.
     pub trace: u64,
     pub commits: u64,
-    pub judge: Judge,
-    pub is_peace: bool,
+    pub checker: InvariantChecker,
+    pub is_quiet_phase: bool,
     pub beside: Beside,
 }
 
@@ -148,16 +148,16 @@ impl Shared {
             tables: Tables::default(),
             transactions: BTreeMap::new(),
             next_transaction: 1,
-            is_away: false,
-            weather: PEACE,
+            is_unavailable: false,
+            fault_rates: NO_FAULTS,
             clock_offset: 0,
             furthest_offset: 0,
             dice: Dice::new(seed),
             started: Instant::now(),
             trace: seed,
             commits: 0,
-            judge: Judge::default(),
-            is_peace: false,
+            checker: InvariantChecker::default(),
+            is_quiet_phase: false,
             beside: Beside::new(mirror),
         };
         Self { state: Arc::new(Mutex::new(state)), unlocked: Arc::new(Notify::new()), committed: Arc::new(Notify::new()) }
@@ -179,7 +179,7 @@ impl State {
     }
 
     pub fn step_clock(&mut self, step: Ms) {
-        self.judge.has_clock_steps = true;
+        self.checker.has_clock_steps = true;
         self.clock_offset += step;
         self.furthest_offset = self.furthest_offset.max(self.clock_offset);
     }
@@ -190,17 +190,17 @@ impl State {
     }
 
     pub fn latency(&mut self) -> Duration {
-        let Weather { latency_ms, slow_percent, .. } = self.weather;
+        let FaultRates { latency_ms, slow_percent, .. } = self.fault_rates;
         let most = if self.dice.chance(slow_percent) { latency_ms * 100 } else { latency_ms };
         // Whole milliseconds, because the runtime's timers are not finer, and rounding would depend on the machine's clock.
         Duration::from_millis(self.dice.below(most + 1))
     }
 
     pub fn reachable(&self) -> Result<(), Error> {
-        if self.is_away { Err(Error::Unavailable("the database is away".into())) } else { Ok(()) }
+        if self.is_unavailable { Err(Error::Unavailable("the database is away".into())) } else { Ok(()) }
     }
 
-    pub fn note(&mut self, what: u64) {
+    pub fn record(&mut self, what: u64) {
         self.trace = (self.trace ^ what).wrapping_mul(0x0000_0100_0000_01b3).rotate_left(17);
     }
 

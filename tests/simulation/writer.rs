@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use bloom_core::command::Keys;
+use bloom_core::command::RowKeys;
 use bloom_core::ids::{TaskId, WorkerId};
 use bloom_core::working_set::{Loaded, WorkingSet};
 use bloom_database::{Changed, CountDeltas, Done, Error, LockWait, Maintenance, Position, Result, Writer};
@@ -30,7 +30,7 @@ impl SimWriter {
     }
 
     /// Waits until no transaction has locked these rows, and locks them. Returns those that it skipped.
-    async fn lock(&mut self, keys: &Keys, tasks: &BTreeSet<TaskId>, wait: LockWait) -> Result<(BTreeSet<TaskId>, BTreeSet<WorkerId>)> {
+    async fn lock(&mut self, keys: &RowKeys, tasks: &BTreeSet<TaskId>, wait: LockWait) -> Result<(BTreeSet<TaskId>, BTreeSet<WorkerId>)> {
         let started = Instant::now();
         loop {
             let unlocked = self.database.shared.unlocked.notified();
@@ -97,7 +97,7 @@ impl SimWriter {
         let now = state.now();
         state.tables.record(Position { writer: self.id, n: self.n }, now, counts, changes);
         state.commits += 1;
-        state.note((self.id as u64) << 32 | self.n as u64);
+        state.record((self.id as u64) << 32 | self.n as u64);
     }
 }
 
@@ -111,7 +111,7 @@ impl Writer for SimWriter {
         self.n
     }
 
-    async fn begin_and_load(&mut self, keys: &Keys, wait: LockWait) -> Result<Loaded> {
+    async fn begin_and_load(&mut self, keys: &RowKeys, wait: LockWait) -> Result<Loaded> {
         self.database.trip().await?;
         let (found, tasks) = self.database.shared.lock().tables.memory.look_up(keys);
         self.database.trip().await?;
@@ -149,7 +149,7 @@ impl Writer for SimWriter {
                 }
             }
             before = self.n;
-            let per_mille = state.weather.doubt_per_mille;
+            let per_mille = state.fault_rates.doubt_per_mille;
             is_in_doubt = state.dice.below(1000) < per_mille;
             if is_in_doubt && state.dice.chance(50) {
                 self.end(&mut state);
@@ -161,11 +161,11 @@ impl Writer for SimWriter {
             saved.map_err(|index| Error::Conflict(index.into()))?;
             let revision = |id| state.tables.memory.tasks.get(id).map_or(0, |task| task.revision);
             let prints: Vec<u64> = set.dirty.tasks.iter().map(|id| id.as_u128() as u64 ^ revision(id) as u64).collect();
-            prints.into_iter().for_each(|print| state.note(print));
-            let State { tables: Tables { memory, resumed_at, .. }, judge, is_peace, beside, .. } = &mut *state;
+            prints.into_iter().for_each(|print| state.record(print));
+            let State { tables: Tables { memory, resumed_at, .. }, checker, is_quiet_phase, beside, .. } = &mut *state;
             let audit = std::mem::take(&mut memory.audit);
-            judge.heed_queues(memory, set);
-            judge.heed(memory, set, &audit, *is_peace, *resumed_at);
+            checker.heed_queues(memory, set);
+            checker.check_commit(memory, set, &audit, *is_quiet_phase, *resumed_at);
             beside.audit.extend(audit.into_iter().filter(|_| beside.is_there));
             if !is_empty {
                 self.record(&mut state, CountDeltas::of(set), Changed::of(set));

@@ -2,7 +2,7 @@
 
 use bloom_core::agent_queue::ALL_QUEUES;
 use bloom_core::api_key::Scope;
-use bloom_core::command::{Choice, Completion, CordonWish, Grace, Holder, Loss, NewEvent, Op, PushEnd, QueueChange};
+use bloom_core::command::{Choice, Completion, CordonChange, Grace, Holder, Loss, NewEvent, Op, PushEnd, QueueChange};
 use bloom_core::ids::{LeaseId, TaskId};
 use bloom_core::op;
 use bloom_core::task::{EventKind, Origin, Outcome, Session, TaskSpec, Usage};
@@ -81,21 +81,21 @@ pub enum Step {
         lease: usize,
     },
     /// The leader processes the wake-ups that dead replicas left in the database.
-    LookAgain,
+    ProcessWakeups,
     /// As [`Expire`](Self::Expire), right after an outage.
     Grace {
         lease: usize,
     },
     Register {
         worker: usize,
-        places: i64,
+        slots: i64,
     },
     Remove {
         worker: usize,
     },
     Cordon {
         worker: usize,
-        wish: usize,
+        change: usize,
     },
     /// Pauses, resumes or limits the queue of all tasks of the history, or all queues.
     Queue {
@@ -108,7 +108,7 @@ pub enum Step {
     Silent {
         worker: usize,
     },
-    /// Keys have one of a few names; every third one is a join token, and every fourth one has expired when time has passed.
+    /// RowKeys have one of a few names; every third one is a join token, and every fourth one has expired when time has passed.
     CreateKey {
         name: usize,
     },
@@ -191,7 +191,7 @@ impl History {
                 world.do_what_is_due();
             }
             Step::Crash => world.crashing = true,
-            Step::LookAgain => world.work_off(),
+            Step::ProcessWakeups => world.process_wakeups(),
             Step::Stale(stale) => {
                 world.stale = *stale;
                 world.refresh();
@@ -286,11 +286,11 @@ impl History {
                 let (task, lease, _) = pick(&self.leases, *lease)?.clone();
                 Op::ExpireLease(op::ExpireLease { task, lease, grace: Grace { resumed_at: now, grace_ms: 10_000, ..Grace::default() } })
             }
-            Step::Register { worker: at, places } => Op::RegisterWorker(Box::new(registration(&worker(*at), *places))),
+            Step::Register { worker: at, slots } => Op::RegisterWorker(Box::new(registration(&worker(*at), *slots))),
             Step::Remove { worker: at } => Op::RemoveWorker(op::RemoveWorker { worker: worker(*at) }),
-            Step::Cordon { worker: at, wish } => {
-                let wishes = [CordonWish::Cordon, CordonWish::Uncordon, CordonWish::Drain];
-                Op::Cordon(op::Cordon { worker: worker(*at), wish: wishes[wish % wishes.len()] })
+            Step::Cordon { worker: at, change } => {
+                let changes = [CordonChange::Cordon, CordonChange::Uncordon, CordonChange::Drain];
+                Op::Cordon(op::Cordon { worker: worker(*at), change: changes[change % changes.len()] })
             }
             Step::Queue { all, change } => {
                 let agent_slug = if *all { ALL_QUEUES } else { "coder" }.to_owned();
@@ -316,7 +316,7 @@ impl History {
                 let token_digest = db.api_keys.get(&token)?.digest.clone();
                 Op::Enroll(op::Enroll { token, token_digest, worker: worker(*at), digest: format!("enrolled {at} at {now}") })
             }
-            Step::Pass { .. } | Step::Crash | Step::LookAgain | Step::Stale(_) | Step::Batch(_) => return None,
+            Step::Pass { .. } | Step::Crash | Step::ProcessWakeups | Step::Stale(_) | Step::Batch(_) => return None,
         })
     }
 

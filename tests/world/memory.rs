@@ -1,5 +1,5 @@
-//! A database in memory: it loads [`Keys`] and saves [`Dirty`](bloom_core::working_set::Dirty) as the real databases do, and refuses what
-//! their unique indexes refuse.
+//! A database in memory: it loads [`RowKeys`] and saves [`Dirty`](bloom_core::working_set::Dirty) as the real databases do, and refuses
+//! what their unique indexes refuse.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use bloom_core::agent_queue::{ALL_QUEUES, AgentQueue, Closed};
 use bloom_core::api_key::ApiKey;
 use bloom_core::audit::AuditEntry;
 use bloom_core::cache::rank;
-use bloom_core::command::Keys;
+use bloom_core::command::RowKeys;
 use bloom_core::ids::{LeaseId, TaskId, WorkerId};
 use bloom_core::task::{Parked, PastLease, RunResult, Session, Status, TaskEvent, TaskSpec, TaskState};
 use bloom_core::wakeup::{Subject, Waiters, Wakeup, WakeupId};
@@ -44,14 +44,14 @@ pub struct Memory {
 
 impl Memory {
     /// Looks up, locks and reads at one moment.
-    pub fn load(&self, now: Ms, keys: &Keys) -> Loaded {
+    pub fn load(&self, now: Ms, keys: &RowKeys) -> Loaded {
         let (found, tasks) = self.look_up(keys);
         self.lock(now, keys, found, tasks)
     }
 
     /// The first part of a load: the ids found without locks, and the tasks that they lead to. Both may be outdated when the locks are
     /// taken.
-    pub fn look_up(&self, keys: &Keys) -> (Loaded, BTreeSet<TaskId>) {
+    pub fn look_up(&self, keys: &RowKeys) -> (Loaded, BTreeSet<TaskId>) {
         let mut found = Loaded::default();
         let mut tasks = BTreeSet::new();
         for key in &keys.idempotency {
@@ -97,7 +97,7 @@ impl Memory {
     }
 
     /// The second part of a load: the locked rows, as they are now.
-    pub fn lock(&self, now: Ms, keys: &Keys, found: Loaded, mut tasks: BTreeSet<TaskId>) -> Loaded {
+    pub fn lock(&self, now: Ms, keys: &RowKeys, found: Loaded, mut tasks: BTreeSet<TaskId>) -> Loaded {
         tasks.extend(keys.tasks.iter().copied());
         let mut loaded = Loaded { now, all_workers: keys.all_workers, ..found };
         loaded.tasks = tasks.into_iter().map(|id| (id, self.tasks.get(&id).cloned())).collect();
@@ -116,7 +116,7 @@ impl Memory {
         loaded
     }
 
-    fn load_queues(&self, keys: &Keys, loaded: &mut Loaded) {
+    fn load_queues(&self, keys: &RowKeys, loaded: &mut Loaded) {
         let queued = loaded.tasks.values().flatten().filter(|task| keys.places && task.status == Status::Queued);
         let slugs: BTreeSet<String> = queued.map(|task| task.agent_slug.clone()).chain(keys.queues.iter().cloned()).collect();
         if slugs.is_empty() {
@@ -182,7 +182,7 @@ impl Memory {
         for id in dirty.workers.iter().filter(|id| !dirty.removed_workers.contains(*id)) {
             let written = set.loaded.worker_revisions[id];
             if self.workers.get(id).is_some_and(|known| known.revision >= written) {
-                return Err("one worker a name");
+                return Err("one worker per name");
             }
         }
         for id in dirty.workers.iter().chain(&dirty.seen).filter(|id| !dirty.removed_workers.contains(*id)) {
@@ -239,13 +239,13 @@ impl Memory {
             Ok(())
         }
         let leases = || self.active().filter_map(|task| Some((task, task.lease.as_ref()?)));
-        unique("one task a place", leases().map(|(_, lease)| (&lease.worker_id, lease.slot)))?;
-        unique("one task a lease", leases().map(|(_, lease)| lease.id))?;
-        unique("one run a context", leases().filter(|(_, lease)| lease.holds_context).map(|(task, _)| &task.context_id))?;
+        unique("one task per slot", leases().map(|(_, lease)| (&lease.worker_id, lease.slot)))?;
+        unique("one task per lease", leases().map(|(_, lease)| lease.id))?;
+        unique("one run per context", leases().filter(|(_, lease)| lease.holds_context).map(|(task, _)| &task.context_id))?;
         let made_after = self.tasks.values().filter_map(|task| Some((&task.context_id, task.created_after?)));
-        unique("one task behind another", made_after)?;
-        unique("one run a key", leases().filter_map(|(task, _)| task.exclusive_key.as_ref()))?;
-        unique("one task an idempotency key", self.specs.values().filter_map(|spec| spec.idempotency_key.as_ref()))
+        unique("one successor per task", made_after)?;
+        unique("one run per key", leases().filter_map(|(task, _)| task.exclusive_key.as_ref()))?;
+        unique("one task per idempotency key", self.specs.values().filter_map(|spec| spec.idempotency_key.as_ref()))
     }
 
     /// Removes a finished task with its leases, results and events.

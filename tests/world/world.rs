@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use bloom_core::Ms;
 use bloom_core::audit::Actor;
-use bloom_core::command::{Choice, Claim, Command, Completion, Grace, Holder, Keys, Op, Operation, Rejection, Reply, WorkerChange};
+use bloom_core::command::{Choice, Claim, Command, Completion, Grace, Holder, Op, Operation, Rejection, Reply, RowKeys, WorkerChange};
 use bloom_core::decide::decide;
 use bloom_core::ids::{LeaseId, TaskId, WorkerId, created_at};
 use bloom_core::op;
@@ -54,7 +54,7 @@ pub enum Asked {
 #[derive(Clone, Debug)]
 pub struct Batch {
     pub commands: Vec<Command>,
-    pub keys: Keys,
+    pub keys: RowKeys,
     pub loaded: Loaded,
     pub now: Ms,
     pub seed: u64,
@@ -113,12 +113,12 @@ pub fn completion(task: TaskId, lease: Option<LeaseId>, status: Outcome) -> Comp
 }
 
 /// A worker with a URL and push dispatch. It can also claim or be named by lease calls.
-pub fn registration(name: &str, places: i64) -> WorkerChange {
+pub fn registration(name: &str, slots: i64) -> WorkerChange {
     WorkerChange {
         id: name.into(),
         url: Some(format!("http://{name}")),
         dispatch: Some(DispatchMode::Push),
-        max_concurrency: Some(places),
+        max_concurrency: Some(slots),
         actor: Actor::Api,
         ..WorkerChange::default()
     }
@@ -187,14 +187,14 @@ impl World {
     }
 
     /// Processes the wake-ups that dead processes left in the database, as a leader does.
-    pub fn work_off(&mut self) {
+    pub fn process_wakeups(&mut self) {
         self.wake(self.db.wakeups.values().cloned().collect());
     }
 
     fn commit(&mut self, commands: Vec<Command>) -> (Vec<Result<Reply, Rejection>>, Vec<Wakeup>) {
         let mut caused: Vec<Wakeup> = Vec::new();
         let mut outcomes: Vec<Option<Result<Reply, Rejection>>> = commands.iter().map(|_| None).collect();
-        let mut open: Vec<(usize, Keys)> = commands.iter().enumerate().map(|(i, command)| (i, command.op.keys())).collect();
+        let mut open: Vec<(usize, RowKeys)> = commands.iter().enumerate().map(|(i, command)| (i, command.op.keys())).collect();
         for _ in 0..TRIES {
             let mut set = self.decide_and_save(&commands, &mut open, &mut outcomes);
             caused.append(&mut set.caused);
@@ -210,11 +210,11 @@ impl World {
     fn decide_and_save(
         &mut self,
         commands: &[Command],
-        open: &mut Vec<(usize, Keys)>,
+        open: &mut Vec<(usize, RowKeys)>,
         outcomes: &mut [Option<Result<Reply, Rejection>>],
     ) -> WorkingSet {
         for conflicts in 0..=CONFLICTS {
-            let mut keys = Keys::default();
+            let mut keys = RowKeys::default();
             open.iter().for_each(|(_, more)| keys.merge(more));
             self.seed = self.seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             let loaded = self.db.load(self.now, &keys);
@@ -260,8 +260,8 @@ impl World {
 
     // --- shorthands for commands ---
 
-    pub fn worker(mut self, name: &str, places: i64) -> Self {
-        self.ok(registration(name, places));
+    pub fn worker(mut self, name: &str, slots: i64) -> Self {
+        self.ok(registration(name, slots));
         self
     }
 
@@ -291,7 +291,7 @@ impl World {
         self.ok(self.claim_op(worker, max, None)).leased
     }
 
-    pub fn beat(&mut self, task: TaskId) {
+    pub fn heartbeat(&mut self, task: TaskId) {
         self.ok(op::Heartbeat { task, holder: Holder::default() });
     }
 
@@ -327,7 +327,7 @@ impl World {
 
     /// Does everything that is due now, as the leader does.
     pub fn do_what_is_due(&mut self) {
-        self.work_off();
+        self.process_wakeups();
         let now = self.now;
         let due: Vec<_> =
             self.db.active().filter_map(|task| task.lease.as_ref().map(|lease| (task.id, lease.id, lease.check_at))).collect();

@@ -157,8 +157,8 @@ impl Session {
     /// Leases the task for its own worker, or, with `picked`, for a worker that the server picks; then later calls send no lease id either.
     pub async fn lease(&mut self, task: Uuid, picked: bool) -> Result<Held, BenchError> {
         let path = format!("/api/runtime/llm-tasks/{task}/lease");
-        let wish = NewLease { worker_id: (!picked).then(|| self.worker.as_str().into()), ttl_seconds: None };
-        let answer = self.post("lease", &path, &wish, 201).await?;
+        let body = NewLease { worker_id: (!picked).then(|| self.worker.as_str().into()), ttl_seconds: None };
+        let answer = self.post("lease", &path, &body, 201).await?;
         let lease = decode::<Leased>(&answer)?.lease.id;
         Ok(Held { task, lease: (!picked).then_some(lease) })
     }

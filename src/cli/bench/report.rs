@@ -1,4 +1,4 @@
-//! The results, as a table for people or as JSON for scripts.
+//! The results, as a table or as JSON.
 
 use std::fmt::{self, Write as _};
 

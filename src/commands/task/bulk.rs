@@ -39,12 +39,12 @@ pub struct BulkArgs {
 }
 
 #[derive(Clone, Copy)]
-pub enum Wish {
+pub enum BulkAction {
     Cancel,
     Requeue,
 }
 
-impl Wish {
+impl BulkAction {
     fn verb(self) -> &'static str {
         match self {
             Self::Cancel => "cancel",
@@ -75,8 +75,8 @@ fn print(result: &BulkResult, shown: Shown) -> Result<(), CommandError> {
     }
 }
 
-pub async fn run(wish: Wish, args: BulkArgs, server: &Server, shown: Shown) -> Result<(), CommandError> {
-    let verb = wish.verb();
+pub async fn run(action: BulkAction, args: BulkArgs, server: &Server, shown: Shown) -> Result<(), CommandError> {
+    let verb = action.verb();
     let args = BulkArgs { ids: ids::tasks(server, &args.ids).await?, ..args };
     match (args.ids.as_slice(), args.filters.is_empty()) {
         ([], true) => {
@@ -92,54 +92,54 @@ pub async fn run(wish: Wish, args: BulkArgs, server: &Server, shown: Shown) -> R
                     let is_stopping = task.cancel_requested && task.status != Status::Cancelled;
                     let status = task.status.to_string();
                     let state = if is_stopping { "still running; its worker was told to stop" } else { &status };
-                    term::note(&format!("task {id}: {state}"));
+                    term::info(&format!("task {id}: {state}"));
                     Ok(())
                 }
             }
         }
-        (ids, true) => by_ids(wish, ids, args.dry_run, server, shown).await,
-        ([], false) => by_filter(wish, &args, server, shown).await,
+        (ids, true) => by_ids(action, ids, args.dry_run, server, shown).await,
+        ([], false) => by_filter(action, &args, server, shown).await,
     }
 }
 
-async fn by_ids(wish: Wish, ids: &[String], dry_run: bool, server: &Server, shown: Shown) -> Result<(), CommandError> {
+async fn by_ids(action: BulkAction, ids: &[String], dry_run: bool, server: &Server, shown: Shown) -> Result<(), CommandError> {
     let progress = Progress::new(ids.len() as u64);
     let calls = async {
         let mut all = NOTHING;
         for ids in ids.chunks(MAX_BATCH) {
-            add(&mut all, &call(wish, &json!({ "ids": ids, "dry_run": dry_run }), server).await?);
+            add(&mut all, &call(action, &json!({ "ids": ids, "dry_run": dry_run }), server).await?);
             progress.add(ids.len() as u64);
         }
         Ok(all)
     };
-    let all = or_interrupted(calls, || stopped(wish, &progress, ids.len() as u64)).await?;
+    let all = or_interrupted(calls, || stopped(action, &progress, ids.len() as u64)).await?;
     drop(progress);
     print(&all, shown)?;
     let done = if dry_run { all.matched } else { all.changed };
-    let what = if dry_run { format!("to {}", wish.verb()) } else { wish.done().to_owned() };
+    let what = if dry_run { format!("to {}", action.verb()) } else { action.done().to_owned() };
     let told = format!("{} of {}: {what}", number(done), tasks(ids.len() as i64));
     if done as usize == ids.len() {
-        term::note(&told);
+        term::info(&told);
         return Ok(());
     }
     Err(format!("{told}; the others have a status that does not allow it, do not exist, or were given twice").into())
 }
 
-async fn by_filter(wish: Wish, args: &BulkArgs, server: &Server, shown: Shown) -> Result<(), CommandError> {
+async fn by_filter(action: BulkAction, args: &BulkArgs, server: &Server, shown: Shown) -> Result<(), CommandError> {
     // A call takes one status at most.
     let body = |status, dry_run| Bulk { named: Named::Filter(Box::new(args.filters.body(status))), dry_run };
     let statuses = args.filters.statuses();
     let mut meant = NOTHING;
     for status in &statuses {
-        add(&mut meant, &call(wish, &body(*status, true), server).await?);
+        add(&mut meant, &call(action, &body(*status, true), server).await?);
     }
     let count = if meant.more { format!("{} or more", tasks(meant.matched)) } else { tasks(meant.matched) };
     if args.dry_run || meant.matched == 0 {
-        term::note(&format!("{count} to {}", wish.verb()));
+        term::info(&format!("{count} to {}", action.verb()));
         return print(&meant, shown);
     }
-    if !args.yes && !confirm(wish.verb(), &count)? {
-        term::note("Nothing was changed.");
+    if !args.yes && !confirm(action.verb(), &count)? {
+        term::info("Nothing was changed.");
         return Ok(());
     }
     let total = u64::try_from(meant.matched).unwrap_or_default();
@@ -149,7 +149,7 @@ async fn by_filter(wish: Wish, args: &BulkArgs, server: &Server, shown: Shown) -
         for status in statuses {
             let mut is_more = true;
             for _ in 0..MAX_ROUNDS {
-                let round = call(wish, &body(status, false), server).await?;
+                let round = call(action, &body(status, false), server).await?;
                 progress.add(u64::try_from(round.changed).unwrap_or_default());
                 is_more = round.more;
                 add(&mut all, &BulkResult { more: false, ..round });
@@ -162,23 +162,23 @@ async fn by_filter(wish: Wish, args: &BulkArgs, server: &Server, shown: Shown) -
         }
         Ok(all)
     };
-    let all = or_interrupted(rounds, || stopped(wish, &progress, total)).await?;
+    let all = or_interrupted(rounds, || stopped(action, &progress, total)).await?;
     drop(progress);
-    term::note(&format!("{}: {}", tasks(all.changed), wish.done()));
+    term::info(&format!("{}: {}", tasks(all.changed), action.done()));
     print(&all, shown)?;
     if all.more {
-        return Err(format!("there are more: run the command again to {} them as well", wish.verb()).into());
+        return Err(format!("there are more: run the command again to {} them as well", action.verb()).into());
     }
     Ok(())
 }
 
 /// What an interrupted command has done.
-fn stopped(wish: Wish, progress: &Progress, total: u64) -> String {
+fn stopped(action: BulkAction, progress: &Progress, total: u64) -> String {
     let (done, total) = (number(progress.done()), number(total.max(progress.done())));
     format!(
         "interrupted: {done} of {total} tasks: {}; the server may still carry out the last call. \
          Give the same command again to go on with the others.",
-        wish.done()
+        action.done()
     )
 }
 
@@ -186,8 +186,8 @@ pub fn tasks(count: i64) -> String {
     if count == 1 { "1 task".into() } else { format!("{} tasks", number(count)) }
 }
 
-async fn call(wish: Wish, body: &impl Serialize, server: &Server) -> Result<BulkResult, CommandError> {
-    read(&server.post(&format!("api/runtime/llm-tasks:{}", wish.verb()), body).await?)
+async fn call(action: BulkAction, body: &impl Serialize, server: &Server) -> Result<BulkResult, CommandError> {
+    read(&server.post(&format!("api/runtime/llm-tasks:{}", action.verb()), body).await?)
 }
 
 /// Asks whether to do this to these tasks.

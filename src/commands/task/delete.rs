@@ -24,13 +24,13 @@ pub struct DeleteArgs {
 pub async fn run(args: DeleteArgs, server: &Server) -> Result<(), CommandError> {
     let ids = ids::tasks(server, &args.ids).await?;
     if !args.yes && !confirm("delete", &tasks(ids.len() as i64))? {
-        term::note("Nothing was changed.");
+        term::info("Nothing was changed.");
         return Ok(());
     }
     let mut failures = Vec::new();
     for id in &ids {
         match server.delete(&path(id, "")).await {
-            Ok(_) => term::note(&format!("task {id} is deleted")),
+            Ok(_) => term::info(&format!("task {id} is deleted")),
             Err(failure) => failures.push(failure.about(id)),
         }
     }

@@ -5,8 +5,8 @@ use serde_json::Value;
 use uuid::Uuid;
 
 use super::super::connect::{Server, failed, read, with_query};
+use super::super::retry::Retry;
 use super::super::show::{self, Form, Shown};
-use super::super::trouble::Trouble;
 use super::super::{columns, term};
 use super::wait::{WaitOptions, interruptible, must_be_completed};
 use super::{LogsArgs, answer, path};
@@ -76,12 +76,12 @@ async fn stream(
     mut take: impl FnMut(&Value) -> Result<(), CommandError>,
 ) -> Result<(), CommandError> {
     let path = path(id, "/events");
-    let mut trouble = Trouble::new(false, was_there);
+    let mut retry = Retry::new(false, was_there);
     let mut last: Option<String> = None;
     loop {
         let error = match server.client.events(&path, last.as_deref()).await {
             Ok(mut events) => loop {
-                trouble.is_over();
+                retry.is_over();
                 match events.next().await {
                     Ok(Some(event)) if event.name == "end" => return Ok(()),
                     Ok(Some(event)) => {
@@ -96,7 +96,7 @@ async fn stream(
             },
             Err(error) => error,
         };
-        trouble.pause(error).await.map_err(|failure| failure.about(id))?;
+        retry.pause(error).await.map_err(|failure| failure.about(id))?;
     }
 }
 
@@ -166,7 +166,7 @@ impl<'a> Transcript<'a> {
         }
         // If both outputs are on the terminal, the line must not start in the middle of the text.
         let gap = if self.is_in_line && term::is_out_terminal() && term::is_err_terminal() { "\n" } else { "" };
-        term::note(&format!("{gap}{}", term::line(line)));
+        term::info(&format!("{gap}{}", term::line(line)));
         Ok(())
     }
 

@@ -93,7 +93,7 @@ pub async fn submit(server: &Server, text: &str, defaults: &Fields, scope: &Scop
     })
     .await?;
     drop(progress);
-    term::note(&format!(
+    term::info(&format!(
         "{} tasks: {} new, {} existed already",
         number(total),
         number(total.saturating_sub(existed.get())),

@@ -123,7 +123,8 @@ pub enum TaskCommand {
 
 /// Print the events of a task's runs
 ///
-/// The text of a run is printed as it is, every other event as a line in brackets. With --follow, from the start until the task is finished.
+/// The text of a run is printed as it is, every other event as a line in brackets. With --follow, from the start until the task is
+/// finished.
 #[derive(Args, Debug)]
 pub struct LogsArgs {
     /// The task's id
@@ -154,10 +155,10 @@ pub async fn run(command: TaskCommand, server: &Server, shown: Shown) -> Result<
             follow::logs(&args, server, shown.form_or(Form::Table)).await
         }
         TaskCommand::Result { id } => answer(server, &ids::task(server, &id).await?, shown).await,
-        TaskCommand::Cancel(args) => bulk::run(bulk::Wish::Cancel, args, server, shown).await,
+        TaskCommand::Cancel(args) => bulk::run(bulk::BulkAction::Cancel, args, server, shown).await,
         TaskCommand::Edit(args) => edit::run(args, server, shown).await,
         TaskCommand::Delete(args) => delete::run(args, server).await,
-        TaskCommand::Requeue(args) => bulk::run(bulk::Wish::Requeue, args, server, shown).await,
+        TaskCommand::Requeue(args) => bulk::run(bulk::BulkAction::Requeue, args, server, shown).await,
         TaskCommand::Wait { ids, timeout } => wait_for_all(server, &ids::tasks(server, &ids).await?, timeout, shown).await,
     }
 }

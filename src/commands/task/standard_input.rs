@@ -34,7 +34,7 @@ pub fn beside_a_prompt() -> Result<Option<String>, CommandError> {
     let mut waited = [PollFd::new(&input, PollFlags::IN)];
     // The end of a pipe is an event, too.
     if poll(&mut waited, Some(&Timespec { tv_sec: PATIENCE, tv_nsec: 0 })).is_ok_and(|ready| ready == 0) {
-        term::note(&format!(
+        term::info(&format!(
             "Standard input is open, but nothing came within {PATIENCE} s, so only the prompt is sent. \
              Give < /dev/null if there is nothing, or --prompt-file - to wait for it."
         ));

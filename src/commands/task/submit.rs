@@ -103,7 +103,7 @@ pub async fn run(mut submit: Submit, server: &Server, shown: Shown) -> Result<()
             form => show::one(form, &columns::TASKS, &task)?,
         }
         if term::is_err_terminal() && term::is_out_terminal() {
-            term::note(&format!("Follow it with: bloom-runtime task logs -f {id}"));
+            term::info(&format!("Follow it with: bloom-runtime task logs -f {id}"));
         }
         return Ok(());
     }

@@ -9,8 +9,8 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout_at};
 
 use super::super::connect::{Server, read, with_query};
 use super::super::interrupt::or_interrupted;
+use super::super::retry::Retry;
 use super::super::term;
-use super::super::trouble::Trouble;
 use super::super::when::span_text;
 use super::path;
 use crate::CommandError;
@@ -24,12 +24,12 @@ const STEPS: [u64; 5] = [2, 5, 10, 20, 30];
 /// The pause between calls, for a server that answers at once, as it does while it shuts down.
 const PAUSE: Duration = Duration::from_millis(200);
 /// The time for one answer of the server.
-const ONE_LOOK: Duration = Duration::from_secs(5);
+const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 
 /// Waits for tasks, with one time limit for all of them.
 pub struct WaitOptions {
     limit: Option<(Duration, Instant)>,
-    trouble: Trouble,
+    retry: Retry,
     progress: Progress,
 }
 
@@ -38,7 +38,7 @@ impl WaitOptions {
     pub fn new(limit: Option<Duration>, was_there: bool) -> Self {
         // A limit that the clock can't represent means no limit.
         let limit = limit.and_then(|limit| Some((limit, Instant::now().checked_add(limit)?)));
-        Self { limit, trouble: Trouble::new(true, was_there), progress: Progress::new() }
+        Self { limit, retry: Retry::new(true, was_there), progress: Progress::new() }
     }
 
     /// Does not use the terminal's last line, because other output is printed there.
@@ -53,18 +53,18 @@ impl WaitOptions {
     /// The task does not exist, the time limit was reached, or the server was unreachable for too long.
     pub async fn until_finished(&mut self, server: &Server, id: &str) -> Result<Value, CommandError> {
         let done = match self.limit {
-            None => self.look(server, id).await,
+            None => self.poll(server, id).await,
             // Even if no time is left, the task is read once.
             Some((limit, end)) => {
-                let answers_by = end.max(Instant::now() + ONE_LOOK);
-                timeout_at(answers_by, self.look(server, id)).await.unwrap_or_else(|_| Err(too_late(id, limit)))
+                let answers_by = end.max(Instant::now() + ANSWER_LIMIT);
+                timeout_at(answers_by, self.poll(server, id)).await.unwrap_or_else(|_| Err(too_late(id, limit)))
             }
         };
         self.progress.clear();
         done
     }
 
-    async fn look(&mut self, server: &Server, id: &str) -> Result<Value, CommandError> {
+    async fn poll(&mut self, server: &Server, id: &str) -> Result<Value, CommandError> {
         let started = Instant::now();
         let mut ticks = interval(Duration::from_secs(1));
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -84,7 +84,7 @@ impl WaitOptions {
             };
             match answer {
                 Ok(answer) => {
-                    self.trouble.is_over();
+                    self.retry.is_over();
                     let task: Task = read(&answer)?;
                     self.progress.saw(id, &task);
                     if matches!(task.status, Word::Known(status) if status.is_final()) {
@@ -97,7 +97,7 @@ impl WaitOptions {
                 }
                 Err(error) => {
                     self.progress.clear();
-                    self.trouble.pause(error).await.map_err(|failure| failure.about(id))?;
+                    self.retry.pause(error).await.map_err(|failure| failure.about(id))?;
                 }
             }
         }
@@ -174,7 +174,7 @@ impl Progress {
         if news != self.told {
             if self.is_terminal || task.waiting.is_some() {
                 self.clear();
-                term::note(&format!("task {id} {news}"));
+                term::info(&format!("task {id} {news}"));
             }
             self.told = news;
         }

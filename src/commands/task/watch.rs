@@ -8,8 +8,8 @@ use serde_json::Value;
 use super::super::columns;
 use super::super::connect::{Server, read};
 use super::super::records::Limit;
+use super::super::retry::Retry;
 use super::super::show::{Feed, Form};
-use super::super::trouble::Trouble;
 use super::filters::Filters;
 use super::list;
 use crate::CommandError;
@@ -26,14 +26,14 @@ const MAX_SEEN: usize = 100_000;
 /// The server can't be reached, or the output can't be written.
 pub async fn run(filters: &Filters, limit: &Limit, server: &Server, form: Form) -> Result<(), CommandError> {
     let mut watching = Watching { filters, limit, server, feed: Feed::new(form, &columns::TASKS), seen: HashMap::new() };
-    let mut trouble = Trouble::new(true, false);
+    let mut retry = Retry::new(true, false);
     loop {
-        let error = match watching.go_on(&mut trouble).await {
+        let error = match watching.go_on(&mut retry).await {
             Ok(()) => Error::Unreachable("the server has ended the stream".into()),
             Err(Stop::Call(error)) => error,
             Err(Stop::Output(failure)) => return Err(failure),
         };
-        trouble.pause(error).await?;
+        retry.pause(error).await?;
     }
 }
 
@@ -54,13 +54,13 @@ struct Watching<'a> {
 
 impl Watching<'_> {
     /// Reads one stream to its end.
-    async fn go_on(&mut self, trouble: &mut Trouble) -> Result<(), Stop> {
+    async fn go_on(&mut self, retry: &mut Retry) -> Result<(), Stop> {
         // The stream is opened before the list is read, so that no change between the two is missed.
         let mut events = self.server.client.events("api/runtime/watch", None).await.map_err(Stop::Call)?;
-        trouble.is_over();
+        retry.is_over();
         self.list().await?;
         while let Some(Event { name, data, .. }) = events.next().await.map_err(Stop::Call)? {
-            trouble.is_over();
+            retry.is_over();
             let garbled = |error| Stop::Call(Error::Garbled(format!("a change is not valid JSON: {error}")));
             match name.as_str() {
                 "task" => {

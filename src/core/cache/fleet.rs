@@ -9,7 +9,7 @@ use crate::task::{ActiveLease, Origin, TaskState};
 use crate::worker::{MAX_CONCURRENCY, Worker};
 
 #[derive(Clone, Debug)]
-pub struct Held {
+pub struct HeldLease {
     pub task: TaskId,
     pub worker: WorkerId,
     pub lease: LeaseId,
@@ -19,7 +19,7 @@ pub struct Held {
     pub cancel_requested: bool,
 }
 
-impl Held {
+impl HeldLease {
     pub(super) fn new(task: &TaskState, lease: &ActiveLease) -> Self {
         Self {
             task: task.id,
@@ -40,7 +40,7 @@ struct Entry {
     revision: i64,
     /// The cache's logical time of the last update.
     at: u64,
-    held: BTreeMap<TaskId, Held>,
+    held: BTreeMap<TaskId, HeldLease>,
 }
 
 #[derive(Debug, Default)]
@@ -111,7 +111,7 @@ impl Fleet {
         self.entries.get(id).filter(|entry| entry.at < at).map(|entry| entry.revision)
     }
 
-    pub(super) fn hold(&mut self, held: Held) {
+    pub(super) fn hold(&mut self, held: HeldLease) {
         self.entries.entry(held.worker.clone()).or_default().held.insert(held.task, held);
     }
 
@@ -123,7 +123,7 @@ impl Fleet {
         }
     }
 
-    pub(super) fn held_task(&self, worker: &str, task: TaskId) -> Option<&Held> {
+    pub(super) fn held_task(&self, worker: &str, task: TaskId) -> Option<&HeldLease> {
         self.entries.get(worker)?.held.get(&task)
     }
 
@@ -149,11 +149,11 @@ impl Fleet {
         self.pushed_to.iter().filter_map(|id| self.worker(id))
     }
 
-    pub fn is_anybody_pushed_to(&self) -> bool {
+    pub fn has_pushed_workers(&self) -> bool {
         !self.pushed_to.is_empty()
     }
 
-    pub fn held(&self, worker: &str) -> impl Iterator<Item = &Held> {
+    pub fn held(&self, worker: &str) -> impl Iterator<Item = &HeldLease> {
         self.entries.get(worker).into_iter().flat_map(|entry| entry.held.values())
     }
 

@@ -3,9 +3,9 @@
 //! Rows reach the cache in several ways: from commits of this replica, from the feed of other replicas' commits, and from pages that are
 //! read on demand. They may arrive in any order, so each row carries a revision from the database, and an older copy never replaces a newer
 //! one. For that, the cache must remember a revision as long as an older copy may still arrive: a reader that reads the database for the
-//! cache opens a [`Read`] first and ends it when the rows are in, and nothing that was learned since the start of the oldest open read is
-//! forgotten. A rebuild reads only the rows that are shown, so a copy that was read before a rebuild and arrives after it is a suspect, and
-//! its row is read again.
+//! cache opens a [`CacheRead`] first and ends it when the rows are in, and nothing that was learned since the start of the oldest open read
+//! is forgotten. A rebuild reads only the rows that are shown, so a copy that was read before a rebuild and arrives after it is a suspect,
+//! and its row is read again.
 //!
 //! The cache is only a hint: [`decide`](super::decide) and the database check everything again.
 
@@ -14,8 +14,8 @@ mod queue;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
-pub use fleet::{Fleet, Held, Shortage};
-pub use queue::{Look, PageRead, Queue, ReadyKey, Scope, WINDOW};
+pub use fleet::{Fleet, HeldLease, Shortage};
+pub use queue::{PageRead, Queue, ReadyKey, ReadyTasks, Scope, WINDOW};
 
 use super::ids::{TaskId, WorkerId};
 use super::task::{Parked, Status, TaskState};
@@ -64,7 +64,7 @@ pub fn priority(rank: i64) -> i64 {
 /// A read of the database that has begun. The rows that it returns may be as old as its start.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "a read that never ends keeps all that is heard after it"]
-pub struct Read(u64);
+pub struct CacheRead(u64);
 
 /// What the cache knows of one task.
 #[derive(Debug)]
@@ -112,14 +112,14 @@ pub struct Suspects {
 }
 
 impl Cache {
-    pub fn begin_read(&mut self) -> Read {
+    pub fn begin_read(&mut self) -> CacheRead {
         self.clock += 1;
         self.reads.insert(self.clock);
-        Read(self.clock)
+        CacheRead(self.clock)
     }
 
     /// As [`begin_read`](Self::begin_read), for a read of everything that is shown. It empties the windows, which are read again on demand.
-    pub fn begin_rebuild(&mut self) -> Read {
+    pub fn begin_rebuild(&mut self) -> CacheRead {
         let read = self.begin_read();
         self.rebuilt = read.0;
         self.queue.clear();
@@ -136,7 +136,7 @@ impl Cache {
         self.suspects != Suspects::default()
     }
 
-    pub fn end_read(&mut self, read: &Read) {
+    pub fn end_read(&mut self, read: &CacheRead) {
         self.reads.remove(&read.0);
         let oldest = self.reads.first().copied().unwrap_or(u64::MAX);
         while let Some((at, id)) = self.recent.pop_front_if(|(at, _)| *at < oldest) {
@@ -148,8 +148,8 @@ impl Cache {
     }
 
     /// Takes in a task's row, unless a newer one is known.
-    pub fn put_task(&mut self, task: &TaskState, read: &Read) -> Effect {
-        let held = task.lease.as_ref().map(|lease| Held::new(task, lease));
+    pub fn put_task(&mut self, task: &TaskState, read: &CacheRead) -> Effect {
+        let held = task.lease.as_ref().map(|lease| HeldLease::new(task, lease));
         self.put(task.id, task.revision, ReadyRow::of(task), held, read.0)
     }
 
@@ -158,7 +158,7 @@ impl Cache {
         self.put(id, REMOVED, None, None, self.clock)
     }
 
-    fn put(&mut self, id: TaskId, revision: i64, ready: Option<ReadyRow>, held: Option<Held>, began: u64) -> Effect {
+    fn put(&mut self, id: TaskId, revision: i64, ready: Option<ReadyRow>, held: Option<HeldLease>, began: u64) -> Effect {
         if self.tasks.get(&id).is_some_and(|known| known.revision > revision) {
             return Effect::default();
         }
@@ -192,12 +192,12 @@ impl Cache {
     }
 
     /// Takes in a claimable task, unless a newer row is known.
-    pub fn put_ready(&mut self, row: ReadyRow, read: &Read) -> Effect {
+    pub fn put_ready(&mut self, row: ReadyRow, read: &CacheRead) -> Effect {
         self.put(row.id, row.revision, Some(row), None, read.0)
     }
 
     /// Takes in a worker's row, unless a newer one is known.
-    pub fn put_worker(&mut self, worker: Worker, read: &Read) {
+    pub fn put_worker(&mut self, worker: Worker, read: &CacheRead) {
         if read.0 < self.rebuilt {
             self.suspects.workers.insert(worker.id.clone());
         }
@@ -215,7 +215,7 @@ impl Cache {
     }
 
     /// A read of all workers has not found this worker: it was removed, unless the cache learned of it after the read began.
-    pub fn forget_worker(&mut self, id: &str, read: &Read) {
+    pub fn forget_worker(&mut self, id: &str, read: &CacheRead) {
         if let Some(revision) = self.fleet.revision_before(id, read.0) {
             self.remove_worker(id, revision);
         }
@@ -245,7 +245,7 @@ impl Cache {
                 }
             }
         }
-        self.end_read(&Read(page.began));
+        self.end_read(&CacheRead(page.began));
         self.forget_dropped();
         freed
     }
@@ -253,7 +253,7 @@ impl Cache {
     /// The page could not be read.
     pub fn abandon_page(&mut self, page: &PageRead) {
         self.queue.abandon_page(page);
-        self.end_read(&Read(page.began));
+        self.end_read(&CacheRead(page.began));
     }
 
     /// Takes the first tasks of these scopes, up to `max`, for one claim. No other claim gets them until they are given back. The scopes
@@ -261,15 +261,15 @@ impl Cache {
     ///
     /// `spread` adds this many tasks of the same priority to the choice, and `chance` selects among them: if several replicas claim from
     /// one queue, another replica has always just taken the first tasks.
-    pub fn look(&mut self, scopes: &[Scope], is_open: impl Fn(&str) -> bool, max: usize, spread: usize, chance: u64) -> Look {
+    pub fn take_ready(&mut self, scopes: &[Scope], is_open: impl Fn(&str) -> bool, max: usize, spread: usize, chance: u64) -> ReadyTasks {
         let agent = |id: &TaskId| self.tasks.get(id).and_then(|known| known.ready.as_ref()).map(|ready| &ready.agent_slug);
-        let look = self.queue.look(scopes, |id| agent(id).is_none_or(|slug| is_open(slug)), max, spread, chance);
+        let ready = self.queue.take_ready(scopes, |id| agent(id).is_none_or(|slug| is_open(slug)), max, spread, chance);
         self.forget_dropped();
-        look
+        ready
     }
 
     /// Tasks with a lease that were not updated since this read began.
-    pub fn unconfirmed_tasks(&self, read: &Read) -> Vec<TaskId> {
+    pub fn unconfirmed_tasks(&self, read: &CacheRead) -> Vec<TaskId> {
         let unconfirmed = |known: &&Known| known.held_by.is_some() && known.at < read.0;
         let mut tasks: Vec<_> = self.tasks.iter().filter(|(_, known)| unconfirmed(known)).map(|(id, _)| *id).collect();
         tasks.sort_unstable();
@@ -277,7 +277,7 @@ impl Cache {
     }
 
     /// Workers that were not updated since this read began.
-    pub fn unconfirmed_workers(&self, read: &Read) -> Vec<WorkerId> {
+    pub fn unconfirmed_workers(&self, read: &CacheRead) -> Vec<WorkerId> {
         self.fleet.heard_of_before(read.0)
     }
 
@@ -291,7 +291,7 @@ impl Cache {
     }
 
     /// The active lease of the task.
-    pub fn held(&self, task: TaskId) -> Option<&Held> {
+    pub fn held(&self, task: TaskId) -> Option<&HeldLease> {
         self.fleet.held_task(self.tasks.get(&task)?.held_by.as_ref()?, task)
     }
 

@@ -1,8 +1,8 @@
 //! The head of the queue in memory: windows on the tasks that may be claimed, in queue order.
 //!
-//! A window contains every such task up to a mark, and the next page is read behind the mark. So a look at the queue never has to skip rows
-//! that can no longer be claimed. One window covers all ready tasks, for workers that serve every agent; there is one for each agent that a
-//! claiming worker names, and one for the tasks reserved for each claiming worker. A window exists only while claims use it.
+//! A window contains every such task up to a mark, and the next page is read behind the mark. So a claim never has to skip rows that can no
+//! longer be claimed. One window covers all ready tasks, for workers that serve every agent; there is one for each agent that a claiming
+//! worker names, and one for the tasks reserved for each claiming worker. A window exists only while claims use it.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -23,8 +23,8 @@ pub enum Scope {
 /// The maximum number of entries of a window. Tasks behind it are read again when they are needed.
 pub const WINDOW: usize = 10_000;
 /// The maximum number of windows, unless one worker names more agents. The least recently used are dropped, and read again when needed. The
-/// limit is far above the number of agents and workers that claim at a time: each open claim looks once a second, so with too few windows
-/// each look would have to read its window again. An empty window takes about 200 bytes.
+/// limit is far above the number of agents and workers that claim at a time: each open claim reads its windows once a second, so with too
+/// few windows each of these reads would have to load a window again. An empty window takes about 200 bytes.
 const WINDOWS: usize = 65_536;
 
 #[derive(Debug, Default)]
@@ -69,9 +69,9 @@ impl Window {
     }
 }
 
-/// The result of a look at the queue for a worker.
+/// The first ready tasks of a worker's windows, which are now taken.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Look {
+pub struct ReadyTasks {
     pub tasks: Vec<TaskId>,
     /// A window whose next page must be read to know which tasks follow.
     pub page: Option<Scope>,
@@ -91,7 +91,7 @@ pub struct Queue {
     /// Agents whose windows may have entries. Many more windows may be empty.
     filled: HashSet<String>,
     dropped: Vec<TaskId>,
-    looks: u64,
+    uses: u64,
 }
 
 impl Queue {
@@ -158,7 +158,7 @@ impl Queue {
         !self.taken.contains(id) && !self.withheld.contains(id)
     }
 
-    /// Hides these tasks from looks until they are shown again.
+    /// Hides these tasks from claims until they are shown again.
     pub fn withhold(&mut self, tasks: &[TaskId]) {
         self.withheld.extend(tasks);
     }
@@ -172,7 +172,7 @@ impl Queue {
         std::mem::take(&mut self.dropped)
     }
 
-    /// Gives back tasks that [`look`](super::Cache::look) took.
+    /// Gives back tasks that [`take_ready`](super::Cache::take_ready) took.
     pub fn give_back(&mut self, tasks: &[TaskId]) {
         for task in tasks {
             self.taken.remove(task);
@@ -187,8 +187,15 @@ impl Queue {
     }
 
     /// Reserved tasks for which `is_open` does not hold are left out.
-    pub(super) fn look(&mut self, scopes: &[Scope], is_open: impl Fn(&TaskId) -> bool, max: usize, spread: usize, chance: u64) -> Look {
-        self.looks += 1;
+    pub(super) fn take_ready(
+        &mut self,
+        scopes: &[Scope],
+        is_open: impl Fn(&TaskId) -> bool,
+        max: usize,
+        spread: usize,
+        chance: u64,
+    ) -> ReadyTasks {
+        self.uses += 1;
         self.open(scopes);
         // Behind the mark of one window, the order over all windows is unknown.
         let windows: Vec<(&Window, &Scope)> = scopes.iter().filter_map(|scope| Some((self.window(scope)?, scope))).collect();
@@ -217,7 +224,7 @@ impl Queue {
         let start = if equal > max { (chance % (equal - max + 1) as u64) as usize } else { 0 };
         let tasks: Vec<TaskId> = found.iter().skip(start).take(max).map(|(_, id)| *id).collect();
         self.taken.extend(tasks.iter().copied());
-        Look { tasks, page, is_contended }
+        ReadyTasks { tasks, page, is_contended }
     }
 
     /// Makes sure that these windows exist; the least recently used others are dropped.
@@ -228,7 +235,7 @@ impl Queue {
                 Scope::Agent(slug) => self.agents.entry(slug.clone()).or_default(),
                 Scope::Reserved(worker) => self.reserved.entry(worker.clone()).or_default(),
             };
-            window.used = self.looks;
+            window.used = self.uses;
         }
         while self.agents.len() + self.reserved.len() > WINDOWS.max(scopes.len()) {
             let agents = self.agents.iter().map(|(slug, window)| (window.used, Scope::Agent(slug.clone())));

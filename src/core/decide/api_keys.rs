@@ -3,9 +3,9 @@
 use super::super::api_key::{ApiKey, MAX_KEYS, Scope, enrolled_name};
 use super::super::audit::{Action, Actor, EntityType};
 use super::super::ids::WorkerId;
-use super::super::keys::Keys;
 use super::super::operation::Operation;
 use super::super::rejection::Rejection;
+use super::super::row_keys::RowKeys;
 use super::super::working_set::{Halt, WorkingSet};
 
 /// Adds a key. Its name must be one ([`is_key_name`](super::super::api_key::is_key_name)).
@@ -22,7 +22,7 @@ pub struct CreateKey {
 impl Operation for CreateKey {
     type Reply = ApiKey;
 
-    fn add_keys(&self, keys: &mut Keys) {
+    fn add_keys(&self, keys: &mut RowKeys) {
         keys.api_keys = true;
     }
 
@@ -69,7 +69,7 @@ pub struct RevokeKey {
 impl Operation for RevokeKey {
     type Reply = ();
 
-    fn add_keys(&self, keys: &mut Keys) {
+    fn add_keys(&self, keys: &mut RowKeys) {
         keys.api_keys = true;
     }
 
@@ -96,7 +96,7 @@ pub struct Enroll {
 impl Operation for Enroll {
     type Reply = ApiKey;
 
-    fn add_keys(&self, keys: &mut Keys) {
+    fn add_keys(&self, keys: &mut RowKeys) {
         keys.api_keys = true;
         keys.observed_workers.insert(self.worker.clone());
     }

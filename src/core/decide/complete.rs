@@ -5,10 +5,10 @@ use std::sync::Arc;
 use super::super::arguments::Completion;
 use super::super::audit::{Action, Actor, EntityType};
 use super::super::ids::{LeaseId, WorkerId};
-use super::super::keys::Keys;
 use super::super::operation::Operation;
 use super::super::rejection::Rejection;
 use super::super::reply::{Completed, StoredResult};
+use super::super::row_keys::RowKeys;
 use super::super::task::{Failure, LastLease, LeaseStatus, Outcome, PastLease, Reason, RunResult, Session, Status, TaskState};
 use super::super::working_set::{Halt, WorkingSet, need};
 use super::finish::finish;
@@ -17,7 +17,7 @@ use super::lease_end::{Next, Retry, Wait, complete_record, end_lease, plan, retr
 impl Operation for Completion {
     type Reply = Completed;
 
-    fn add_keys(&self, keys: &mut Keys) {
+    fn add_keys(&self, keys: &mut RowKeys) {
         keys.tasks.insert(self.task);
     }
 

@@ -4,10 +4,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::super::audit::{Action, Actor, EntityType};
-use super::super::keys::{AFTER_ALL, Keys};
 use super::super::operation::Operation;
 use super::super::rejection::Rejection;
 use super::super::reply::CreatedTask;
+use super::super::row_keys::{AFTER_ALL, RowKeys};
 use super::super::task::{Session, Status, TaskSpec, TaskState};
 use super::super::working_set::{Halt, WorkingSet, need};
 use super::readiness::{apply, evaluate, newest_in_context};
@@ -21,7 +21,7 @@ pub struct Create {
 impl Operation for Create {
     type Reply = Vec<CreatedTask>;
 
-    fn add_keys(&self, keys: &mut Keys) {
+    fn add_keys(&self, keys: &mut RowKeys) {
         for task in &self.tasks {
             keys.tasks.extend(task.depends_on.iter().copied());
             keys.idempotency.extend(task.idempotency_key.iter().cloned());
@@ -56,14 +56,14 @@ fn check(set: &WorkingSet, wanted: &[TaskSpec]) -> Result<(), Halt> {
                 // The task was removed since the look-up, so the key is free again.
                 return Err(need(|keys| keys.idempotency.extend(spec.idempotency_key.clone())));
             }
-            if !same_wish(&earlier, spec) {
+            if !is_same_spec(&earlier, spec) {
                 return Err(Rejection::IdempotencyConflict.into());
             }
             continue;
         }
         if let Some(key) = &spec.idempotency_key
             && let Some(first) = keys.insert(key, spec)
-            && !same_wish(first, spec)
+            && !is_same_spec(first, spec)
         {
             return Err(Rejection::IdempotencyConflict.into());
         }
@@ -87,7 +87,7 @@ fn earlier(set: &WorkingSet, spec: &TaskSpec) -> Result<Option<Arc<TaskSpec>>, H
     set.loaded.idempotency.get(key).cloned().ok_or_else(|| need(|keys| keys.idempotency.insert(key.clone())))
 }
 
-fn same_wish(a: &TaskSpec, b: &TaskSpec) -> bool {
+fn is_same_spec(a: &TaskSpec, b: &TaskSpec) -> bool {
     a.context_id == b.context_id && a.agent_slug == b.agent_slug && a.prompt == b.prompt
 }
 
@@ -99,13 +99,13 @@ fn insert(set: &mut WorkingSet, wanted: &TaskSpec) -> Result<CreatedTask, Halt> 
     let id = set.ids.next_id();
     let spec = Arc::new(TaskSpec { id, ..wanted.clone() });
     let mut state = TaskState { created_after: before, ..TaskState::new(&spec) };
-    let verdict = evaluate(set, &mut state, &spec.depends_on, AFTER_ALL)?;
+    let readiness = evaluate(set, &mut state, &spec.depends_on, AFTER_ALL)?;
     set.audit(Action::TaskCreated, EntityType::Task, id, &Actor::Api, spec.agent_slug.clone());
     set.dirty.specs.push(spec.clone());
     if let Some(key) = &spec.idempotency_key {
         set.loaded.idempotency.insert(key.clone(), Some(spec.clone()));
     }
-    apply(set, &mut state, verdict);
+    apply(set, &mut state, readiness);
     if spec.session == Session::Context && state.status == Status::Queued {
         set.newest_in_context.insert(spec.context_id.clone(), id);
     }

@@ -2,9 +2,9 @@
 
 use super::super::audit::{Action, Actor, EntityType};
 use super::super::ids::TaskId;
-use super::super::keys::Keys;
 use super::super::operation::Operation;
 use super::super::rejection::Rejection;
+use super::super::row_keys::RowKeys;
 use super::super::wakeup::Subject;
 use super::super::working_set::{Halt, WorkingSet, need};
 
@@ -18,7 +18,7 @@ pub struct Delete {
 impl Operation for Delete {
     type Reply = ();
 
-    fn add_keys(&self, keys: &mut Keys) {
+    fn add_keys(&self, keys: &mut RowKeys) {
         keys.tasks.insert(self.task);
     }
 

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use super::super::Ms;
 use super::super::audit::{Action, Actor, EntityType};
 use super::super::ids::TaskId;
-use super::super::keys::Keys;
 use super::super::limits::TASK_LABELS;
 use super::super::operation::Operation;
 use super::super::rejection::Rejection;
+use super::super::row_keys::RowKeys;
 use super::super::task::{Parked, Status, TaskState};
 use super::super::working_set::{Halt, WorkingSet};
 use super::readiness::{apply, evaluate};
@@ -31,7 +31,7 @@ pub struct Edit {
 impl Operation for Edit {
     type Reply = TaskState;
 
-    fn add_keys(&self, keys: &mut Keys) {
+    fn add_keys(&self, keys: &mut RowKeys) {
         keys.tasks.insert(self.task);
     }
 
@@ -62,7 +62,7 @@ impl Operation for Edit {
             return Ok(task);
         }
         let is_later = task.not_before.is_some_and(|at| at > set.now());
-        let verdict = if task.not_before != before.not_before && (is_later || before.parked == Some(Parked::NotBefore)) {
+        let readiness = if task.not_before != before.not_before && (is_later || before.parked == Some(Parked::NotBefore)) {
             let dependencies = dependencies(set, &task)?;
             Some(evaluate(set, &mut task, &dependencies, id)?)
         } else {
@@ -73,8 +73,8 @@ impl Operation for Edit {
         if task.labels != set.task(id)?.labels {
             set.dirty.relabeled.insert(id);
         }
-        if let Some(verdict) = verdict {
-            apply(set, &mut task, verdict);
+        if let Some(readiness) = readiness {
+            apply(set, &mut task, readiness);
         }
         task.revision = set.put_task(task.clone());
         Ok(task)

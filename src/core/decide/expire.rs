@@ -4,9 +4,9 @@ use super::super::Ms;
 use super::super::arguments::Grace;
 use super::super::audit::{Action, Actor, Concerns, EntityType};
 use super::super::ids::{LeaseId, TaskId};
-use super::super::keys::Keys;
 use super::super::operation::Operation;
 use super::super::reply::Due;
+use super::super::row_keys::RowKeys;
 use super::super::task::{ActiveLease, Failure, LeaseStatus, Reason, Status};
 use super::super::working_set::{Halt, WorkingSet};
 use super::lease::hard_end;
@@ -27,7 +27,7 @@ pub struct ExpireLease {
 impl Operation for ExpireLease {
     type Reply = Due;
 
-    fn add_keys(&self, keys: &mut Keys) {
+    fn add_keys(&self, keys: &mut RowKeys) {
         keys.tasks.insert(self.task);
     }
 
@@ -107,7 +107,7 @@ pub struct ClockStepped {
 impl Operation for ClockStepped {
     type Reply = ();
 
-    fn add_keys(&self, keys: &mut Keys) {
+    fn add_keys(&self, keys: &mut RowKeys) {
         keys.tasks.insert(self.task);
     }
 

@@ -1,4 +1,4 @@
-//! The end of a task, and who hears of it.
+//! The end of a task, and the tasks that it wakes.
 
 use super::super::task::{Session, Status, TaskState};
 use super::super::wakeup::Subject;

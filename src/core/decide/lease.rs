@@ -4,11 +4,11 @@ use super::super::Ms;
 use super::super::arguments::{Choice, Claim};
 use super::super::audit::{Action, Actor, Concerns, EntityType};
 use super::super::ids::{TaskId, WorkerId};
-use super::super::keys::Keys;
 use super::super::operation::Operation;
 use super::super::placement::{self, Candidate, STICKY_FOR_MS};
 use super::super::rejection::Rejection;
 use super::super::reply::{Claimed, Leased};
+use super::super::row_keys::RowKeys;
 use super::super::task::{ActiveLease, Origin, Parked, Session, Status, TaskState};
 use super::super::worker::{MAX_CONCURRENCY, Worker};
 use super::super::working_set::{ContextView, Halt, Slots, WorkingSet, need, unless_locked};
@@ -34,7 +34,7 @@ impl Operation for Lease {
         true
     }
 
-    fn add_keys(&self, keys: &mut Keys) {
+    fn add_keys(&self, keys: &mut RowKeys) {
         keys.places = true;
         keys.tasks.insert(self.task);
         match &self.choice {
@@ -160,7 +160,7 @@ impl Operation for Claim {
         true
     }
 
-    fn add_keys(&self, keys: &mut Keys) {
+    fn add_keys(&self, keys: &mut RowKeys) {
         keys.places = true;
         keys.workers.insert(self.worker.clone());
         keys.tasks.extend(self.candidates.iter().copied());
@@ -247,7 +247,7 @@ struct Blocked {
 /// Does all look-ups before the first lease is made.
 fn blocked(set: &WorkingSet, claim: &Claim) -> Result<Blocked, Halt> {
     let mut blocked = Blocked::default();
-    let mut missing = Keys::default();
+    let mut missing = RowKeys::default();
     for id in &claim.candidates {
         let is_open = |task: &&TaskState| task.is_open_to(&claim.worker);
         let look = |task: &TaskState| set.closed(&task.agent_slug).and_then(|_| blocker(set, task));
@@ -262,7 +262,7 @@ fn blocked(set: &WorkingSet, claim: &Claim) -> Result<Blocked, Halt> {
     if !is_sure(set, set.worker(&claim.worker)?) {
         missing.exact_slots.insert(claim.worker.clone());
     }
-    if missing == Keys::default() { Ok(blocked) } else { Err(Halt::Need(Box::new(missing))) }
+    if missing == RowKeys::default() { Ok(blocked) } else { Err(Halt::Need(Box::new(missing))) }
 }
 
 /// The context is looked up only after a first try met a conflict: a unique index allows one holder per context, and mostly there is none.

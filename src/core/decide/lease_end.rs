@@ -4,14 +4,14 @@ use super::super::Ms;
 use super::super::audit::{Action, Actor, EntityType};
 use super::super::backoff::delay_ms;
 use super::super::ids::{LeaseId, TaskId, WorkerId};
-use super::super::keys::Keys;
 use super::super::operation::Operation;
+use super::super::row_keys::RowKeys;
 use super::super::task::{
     ActiveLease, Failure, LastLease, LeaseStatus, MAX_INFRA_RETRIES, Parked, PastLease, Reason, Status, TaskState, Usage,
 };
 use super::super::working_set::{Halt, Slots, WorkingSet};
 use super::finish::{finish, wake_successors};
-use super::readiness::{Park, Verdict, apply, blocked, reserve};
+use super::readiness::{Park, Readiness, apply, blocked, reserve};
 
 /// Gives a lease back, and queues the task again.
 #[derive(Clone, Debug)]
@@ -24,7 +24,7 @@ pub struct Release {
 impl Operation for Release {
     type Reply = TaskState;
 
-    fn add_keys(&self, keys: &mut Keys) {
+    fn add_keys(&self, keys: &mut RowKeys) {
         keys.tasks.insert(self.task);
     }
 
@@ -114,7 +114,7 @@ pub(super) enum Next {
     Dead,
     /// It is queued, and parked until its wait has ended.
     Later,
-    Queued(Verdict),
+    Queued(Readiness),
 }
 
 /// The task is cancelled if that was requested; otherwise it is queued while attempts remain, and dead after that. All look-ups are done
@@ -136,7 +136,7 @@ pub(super) fn plan(set: &WorkingSet, task: &TaskState, cause: &Retry) -> Result<
     // An earlier task of its context may have come back, or this task may have run out of order by a lease call.
     let again = TaskState { not_before: None, parked: None, session_worker: cause.session_worker.clone(), ..task.clone() };
     Ok(Next::Queued(match blocked(set, &again, &[], task.id)? {
-        Some(verdict) => verdict,
+        Some(readiness) => readiness,
         None => reserve(set, &again)?,
     }))
 }
@@ -156,7 +156,7 @@ pub(super) fn retry(set: &mut WorkingSet, task: &mut TaskState, cause: Retry, ne
         }
         _ => cause.failure,
     });
-    let verdict = match next {
+    let readiness = match next {
         Next::Cancelled => {
             set.audit(Action::TaskCancelled, EntityType::Task, task.id, &cause.actor, detail);
             return finish(set, task, Status::Cancelled);
@@ -175,19 +175,19 @@ pub(super) fn retry(set: &mut WorkingSet, task: &mut TaskState, cause: Retry, ne
                     set.now() + delay_ms(task.attempts + task.infra_retries, chance).max(1)
                 }
             };
-            Verdict::Park(Park::until(Parked::NotBefore, at))
+            Readiness::Park(Park::until(Parked::NotBefore, at))
         }
-        Next::Queued(verdict) => verdict,
+        Next::Queued(readiness) => readiness,
     };
     task.status = Status::Queued;
     task.updated_at = set.stamp();
     task.finished_at = None;
     task.remove_at = None;
-    task.not_before = match &verdict {
-        Verdict::Park(Park { parked: Parked::NotBefore, wake_at, .. }) => *wake_at,
+    task.not_before = match &readiness {
+        Readiness::Park(Park { parked: Parked::NotBefore, wake_at, .. }) => *wake_at,
         _ => None,
     };
     task.session_worker = cause.session_worker;
     wake_successors(set, task, false);
-    apply(set, task, verdict);
+    apply(set, task, readiness);
 }

@@ -6,10 +6,10 @@
 use super::super::arguments::PushEnd;
 use super::super::audit::{Action, Actor, Concerns, EntityType};
 use super::super::ids::{LeaseId, TaskId, WorkerId};
-use super::super::keys::Keys;
 use super::super::operation::Operation;
 use super::super::rejection::Rejection;
 use super::super::reply::Pushed;
+use super::super::row_keys::RowKeys;
 use super::super::task::{Failure, LeaseStatus, Origin, Reason, Session, Status, TaskState};
 use super::super::worker::Worker;
 use super::super::working_set::{Halt, WorkingSet};
@@ -33,7 +33,7 @@ impl Operation for Push {
         true
     }
 
-    fn add_keys(&self, keys: &mut Keys) {
+    fn add_keys(&self, keys: &mut RowKeys) {
         keys.places = true;
         keys.tasks.insert(self.task);
         keys.workers.insert(self.worker.clone());
@@ -75,7 +75,7 @@ pub struct EndPush {
 impl Operation for EndPush {
     type Reply = TaskState;
 
-    fn add_keys(&self, keys: &mut Keys) {
+    fn add_keys(&self, keys: &mut RowKeys) {
         keys.tasks.insert(self.task);
     }
 

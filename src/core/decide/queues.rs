@@ -3,9 +3,9 @@
 use super::super::agent_queue::{ALL_QUEUES, AgentQueue, MAX_QUEUES};
 use super::super::arguments::QueueChange;
 use super::super::audit::{Action, Actor, EntityType};
-use super::super::keys::Keys;
 use super::super::operation::Operation;
 use super::super::rejection::Rejection;
+use super::super::row_keys::RowKeys;
 use super::super::working_set::{Halt, WorkingSet, need};
 
 /// The name of all queues together in the audit trail.
@@ -25,7 +25,7 @@ impl Operation for ChangeQueue {
         true
     }
 
-    fn add_keys(&self, keys: &mut Keys) {
+    fn add_keys(&self, keys: &mut RowKeys) {
         keys.queues.insert(self.agent_slug.clone());
     }
 

@@ -11,15 +11,15 @@
 use super::super::Ms;
 use super::super::audit::{Action, Actor, EntityType};
 use super::super::ids::TaskId;
-use super::super::keys::AFTER_ALL;
 use super::super::placement::STICKY_FOR_MS;
+use super::super::row_keys::AFTER_ALL;
 use super::super::task::{Failure, Parked, Reason, Session, Status, TaskState};
 use super::super::wakeup::Subject;
 use super::super::working_set::{Halt, WorkingSet, need};
 use super::finish::{finish, wake_successors};
 
 #[derive(Debug, PartialEq)]
-pub(super) enum Verdict {
+pub(super) enum Readiness {
     Ready,
     Park(Park),
     /// This dependency did not complete, or was removed.
@@ -45,9 +45,9 @@ impl Park {
 
 /// What holds for a queued task now; also updates its session and its worker. `id_bound` is its place in the context: its id, or
 /// [`AFTER_ALL`] for a task that is being created.
-pub(super) fn evaluate(set: &WorkingSet, task: &mut TaskState, dependencies: &[TaskId], id_bound: TaskId) -> Result<Verdict, Halt> {
-    if let Some(verdict) = blocked(set, task, dependencies, id_bound)? {
-        return Ok(verdict);
+pub(super) fn evaluate(set: &WorkingSet, task: &mut TaskState, dependencies: &[TaskId], id_bound: TaskId) -> Result<Readiness, Halt> {
+    if let Some(readiness) = blocked(set, task, dependencies, id_bound)? {
+        return Ok(readiness);
     }
     // A task that waited for a key or was reserved has its session recorded already, and is not reserved again.
     if !matches!(task.parked, Some(Parked::ExclusiveKey | Parked::Reserved)) {
@@ -57,46 +57,46 @@ pub(super) fn evaluate(set: &WorkingSet, task: &mut TaskState, dependencies: &[T
 }
 
 /// What blocks the task, on whatever worker it would run; `None` if nothing does.
-pub(super) fn blocked(set: &WorkingSet, task: &TaskState, dependencies: &[TaskId], id_bound: TaskId) -> Result<Option<Verdict>, Halt> {
+pub(super) fn blocked(set: &WorkingSet, task: &TaskState, dependencies: &[TaskId], id_bound: TaskId) -> Result<Option<Readiness>, Halt> {
     let mut waits_for = Vec::new();
     for id in dependencies {
         match set.find_task(*id)?.map(|dependency| dependency.status) {
             Some(Status::Completed) => {}
             Some(status) if !status.is_final() => waits_for.push(*id),
-            _ => return Ok(Some(Verdict::DependencyFailed(*id))),
+            _ => return Ok(Some(Readiness::DependencyFailed(*id))),
         }
     }
     if !waits_for.is_empty() {
-        return Ok(Some(Verdict::Park(Park { parked: Parked::DependsOn, blockers: waits_for, wake_at: None })));
+        return Ok(Some(Readiness::Park(Park { parked: Parked::DependsOn, blockers: waits_for, wake_at: None })));
     }
     if let Some(at) = task.not_before.filter(|at| *at > set.now()) {
-        return Ok(Some(Verdict::Park(Park::until(Parked::NotBefore, at))));
+        return Ok(Some(Readiness::Park(Park::until(Parked::NotBefore, at))));
     }
-    if let Some(verdict) = behind_session(set, task, id_bound)? {
-        return Ok(Some(verdict));
+    if let Some(readiness) = behind_session(set, task, id_bound)? {
+        return Ok(Some(readiness));
     }
-    Ok(key_blocker(set, task)?.map(|blocker| Verdict::Park(Park::behind(Parked::ExclusiveKey, blocker))))
+    Ok(key_blocker(set, task)?.map(|blocker| Readiness::Park(Park::behind(Parked::ExclusiveKey, blocker))))
 }
 
 /// The verdict on a task that nothing blocks: reserved for the worker of its session while that worker takes tasks, otherwise ready.
-pub(super) fn reserve(set: &WorkingSet, task: &TaskState) -> Result<Verdict, Halt> {
+pub(super) fn reserve(set: &WorkingSet, task: &TaskState) -> Result<Readiness, Halt> {
     let Some(worker) = task.session_worker.as_ref().filter(|_| task.session == Session::Context && set.session_wait_ms > 0) else {
-        return Ok(Verdict::Ready);
+        return Ok(Readiness::Ready);
     };
     let until = match task.parked {
         Some(Parked::Reserved) => task.wake_at.unwrap_or_default(),
         _ => set.now() + set.session_wait_ms,
     };
     let is_worth_it = until > set.now() && set.observed_worker(worker)?.is_some_and(|worker| worker.is_worth_waiting_for(&task.agent_slug));
-    Ok(if is_worth_it { Verdict::Park(Park::until(Parked::Reserved, until)) } else { Verdict::Ready })
+    Ok(if is_worth_it { Readiness::Park(Park::until(Parked::Reserved, until)) } else { Readiness::Ready })
 }
 
 /// Whether another task of its context goes before this one.
-pub(super) fn behind_session(set: &WorkingSet, task: &TaskState, id_bound: TaskId) -> Result<Option<Verdict>, Halt> {
+pub(super) fn behind_session(set: &WorkingSet, task: &TaskState, id_bound: TaskId) -> Result<Option<Readiness>, Halt> {
     if task.session != Session::Context {
         return Ok(None);
     }
-    Ok(session_blocker(set, task, id_bound)?.map(|blocker| Verdict::Park(Park::behind(Parked::Session, blocker))))
+    Ok(session_blocker(set, task, id_bound)?.map(|blocker| Readiness::Park(Park::behind(Parked::Session, blocker))))
 }
 
 /// The task that goes before this one in its context: the nearest unfinished earlier one, or the one that runs there now.
@@ -152,10 +152,10 @@ pub(super) fn key_blocker(set: &WorkingSet, task: &TaskState) -> Result<Option<T
 }
 
 /// Applies a verdict to a queued task. The caller writes `task` back.
-pub(super) fn apply(set: &mut WorkingSet, task: &mut TaskState, verdict: Verdict) {
+pub(super) fn apply(set: &mut WorkingSet, task: &mut TaskState, readiness: Readiness) {
     let now = set.now();
-    match verdict {
-        Verdict::Ready => {
+    match readiness {
+        Readiness::Ready => {
             if task.parked == Some(Parked::Reserved) {
                 task.session_worker = None;
             }
@@ -163,7 +163,7 @@ pub(super) fn apply(set: &mut WorkingSet, task: &mut TaskState, verdict: Verdict
             task.wake_at = None;
             task.ready_at = Some(now);
         }
-        Verdict::Park(Park { parked, blockers, wake_at }) => {
+        Readiness::Park(Park { parked, blockers, wake_at }) => {
             task.parked = Some(parked);
             task.wake_at = wake_at;
             if parked == Parked::Reserved {
@@ -176,7 +176,7 @@ pub(super) fn apply(set: &mut WorkingSet, task: &mut TaskState, verdict: Verdict
                 mark_awaited(set, blocker);
             }
         }
-        Verdict::DependencyFailed(dependency) => {
+        Readiness::DependencyFailed(dependency) => {
             let fate = match set.find_task(dependency) {
                 Ok(Some(_)) => "did not complete",
                 _ => "was removed, and whether it completed is not known; submit this task again without it",
@@ -206,7 +206,7 @@ pub(super) fn mark_awaited(set: &mut WorkingSet, blocker: TaskId) {
 pub(super) fn park(set: &mut WorkingSet, id: TaskId, parked: Parked, blocker: TaskId) {
     let Ok(Some(task)) = set.find_task(id) else { return };
     let mut task = task.clone();
-    apply(set, &mut task, Verdict::Park(Park::behind(parked, blocker)));
+    apply(set, &mut task, Readiness::Park(Park::behind(parked, blocker)));
     set.put_task(task);
 }
 

@@ -1,13 +1,13 @@
 //! Re-evaluation of parked tasks, after an event that they waited for or when their time has come.
 
 use super::super::ids::TaskId;
-use super::super::keys::Keys;
 use super::super::operation::Operation;
 use super::super::reply::Reevaluated;
+use super::super::row_keys::RowKeys;
 use super::super::task::{Parked, Status, TaskState};
 use super::super::wakeup::Progress;
 use super::super::working_set::{Halt, WorkingSet};
-use super::readiness::{Park, Verdict, apply, behind_session, evaluate, known_dependencies, mark_awaited};
+use super::readiness::{Park, Readiness, apply, behind_session, evaluate, known_dependencies, mark_awaited};
 
 /// Evaluates these queued tasks again.
 #[derive(Clone, Debug)]
@@ -20,7 +20,7 @@ pub struct Reevaluate {
 impl Operation for Reevaluate {
     type Reply = Reevaluated;
 
-    fn add_keys(&self, keys: &mut Keys) {
+    fn add_keys(&self, keys: &mut RowKeys) {
         keys.tasks.extend(self.tasks.iter().copied());
     }
 
@@ -32,32 +32,32 @@ impl Operation for Reevaluate {
         let mut passed_over = Vec::new();
         let mut is_whole = true;
         let mut verdicts = Vec::new();
-        let mut missing = Keys::default();
+        let mut missing = RowKeys::default();
         for id in tasks {
-            match verdict(set, *id) {
-                Ok(Some(verdict)) => verdicts.push(verdict),
+            match readiness(set, *id) {
+                Ok(Some(readiness)) => verdicts.push(readiness),
                 Ok(None) => passed_over.push(*id),
                 Err(Halt::Need(keys)) => missing.merge(&keys),
                 Err(Halt::Locked) => is_whole = false,
                 Err(rejected) => return Err(rejected),
             }
         }
-        if missing != Keys::default() {
+        if missing != RowKeys::default() {
             return Err(Halt::Need(Box::new(missing)));
         }
-        for (evaluated, verdict) in verdicts {
+        for (evaluated, readiness) in verdicts {
             // The verdict on an earlier task of this list may have set its flag.
             let Ok(Some(current)) = set.find_task(evaluated.id) else { continue };
             let mut task = TaskState { has_dependents: current.has_dependents || more_want_key, ..evaluated };
-            if let Verdict::Park(Park { parked, wake_at, .. }) = &verdict
+            if let Readiness::Park(Park { parked, wake_at, .. }) = &readiness
                 && (task.parked, task.wake_at) == (Some(*parked), *wake_at)
             {
                 // Only the tasks that it waits for have changed.
-                apply(set, &mut task, verdict);
+                apply(set, &mut task, readiness);
                 continue;
             }
             task.updated_at = set.stamp();
-            apply(set, &mut task, verdict);
+            apply(set, &mut task, readiness);
             set.put_task(task);
         }
         if more_want_key {
@@ -70,17 +70,17 @@ impl Operation for Reevaluate {
 }
 
 /// The task and its verdict; `None` if there is nothing to evaluate: the task is not queued, or it is ready and nothing goes before it.
-fn verdict(set: &WorkingSet, id: TaskId) -> Result<Option<(TaskState, Verdict)>, Halt> {
+fn readiness(set: &WorkingSet, id: TaskId) -> Result<Option<(TaskState, Readiness)>, Halt> {
     let Some(task) = set.find_task(id)?.filter(|task| task.status == Status::Queued) else { return Ok(None) };
     let mut task = task.clone();
-    let verdict = match task.parked {
+    let readiness = match task.parked {
         Some(_) => {
             let dependencies = dependencies(set, &task)?;
             Some(evaluate(set, &mut task, &dependencies, id)?)
         }
         None => behind_session(set, &task, id)?,
     };
-    Ok(verdict.map(|verdict| (task, verdict)))
+    Ok(readiness.map(|readiness| (task, readiness)))
 }
 
 /// The task's dependencies, if it is parked for them. Dependencies that were met once stay met.

@@ -2,10 +2,10 @@
 
 use super::super::arguments::{Holder, NewEvent};
 use super::super::ids::{LeaseId, TaskId, WorkerId};
-use super::super::keys::Keys;
 use super::super::operation::Operation;
 use super::super::rejection::Rejection;
 use super::super::reply::{Recorded, RenewedLeases};
+use super::super::row_keys::RowKeys;
 use super::super::task::{Status, TaskEvent, TaskState};
 use super::super::working_set::{Halt, WorkingSet, need, unless_locked};
 
@@ -19,7 +19,7 @@ pub struct Heartbeat {
 impl Operation for Heartbeat {
     type Reply = TaskState;
 
-    fn add_keys(&self, keys: &mut Keys) {
+    fn add_keys(&self, keys: &mut RowKeys) {
         keys.tasks.insert(self.task);
     }
 
@@ -61,7 +61,7 @@ pub struct RenewLeases {
 impl Operation for RenewLeases {
     type Reply = RenewedLeases;
 
-    fn add_keys(&self, keys: &mut Keys) {
+    fn add_keys(&self, keys: &mut RowKeys) {
         keys.leases.extend(self.leases.iter().copied());
     }
 
@@ -108,7 +108,7 @@ pub struct AppendEvents {
 impl Operation for AppendEvents {
     type Reply = Recorded;
 
-    fn add_keys(&self, keys: &mut Keys) {
+    fn add_keys(&self, keys: &mut RowKeys) {
         keys.tasks.insert(self.task);
     }
 

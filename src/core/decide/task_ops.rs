@@ -2,10 +2,10 @@
 
 use super::super::audit::{Action, Actor, EntityType};
 use super::super::ids::TaskId;
-use super::super::keys::Keys;
 use super::super::mask::masked_url;
 use super::super::operation::Operation;
 use super::super::rejection::Rejection;
+use super::super::row_keys::RowKeys;
 use super::super::task::{Parked, Session, Status, TaskState};
 use super::super::wakeup::Subject;
 use super::super::working_set::{Halt, WorkingSet};
@@ -25,7 +25,7 @@ pub struct Cancel {
 impl Operation for Cancel {
     type Reply = TaskState;
 
-    fn add_keys(&self, keys: &mut Keys) {
+    fn add_keys(&self, keys: &mut RowKeys) {
         keys.tasks.insert(self.task);
     }
 
@@ -61,7 +61,7 @@ pub struct Requeue {
 impl Operation for Requeue {
     type Reply = TaskState;
 
-    fn add_keys(&self, keys: &mut Keys) {
+    fn add_keys(&self, keys: &mut RowKeys) {
         keys.tasks.insert(self.task);
     }
 
@@ -93,9 +93,9 @@ impl Operation for Requeue {
         // A task that has run had its dependencies met; they may have been removed since.
         let waits = task.has_dependencies && task.lease_count == 0;
         let dependencies = if waits { known_dependencies(set, id)? } else { Vec::new() };
-        let verdict = evaluate(set, &mut task, &dependencies, id)?;
+        let readiness = evaluate(set, &mut task, &dependencies, id)?;
         set.audit(Action::TaskRequeued, EntityType::Task, id, &Actor::Admin, "");
-        apply(set, &mut task, verdict);
+        apply(set, &mut task, readiness);
         task.revision = set.put_task(task.clone());
         if task.session == Session::Context && task.status == Status::Queued {
             goes_first(set, &task);

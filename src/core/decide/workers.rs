@@ -1,12 +1,12 @@
-//! Workers: registration, sightings, loss, cordon and removal.
+//! Workers: registration, last seen, loss, cordon and removal.
 
 use super::super::Ms;
-use super::super::arguments::{CordonWish, Loss, WorkerChange};
+use super::super::arguments::{CordonChange, Loss, WorkerChange};
 use super::super::audit::{Action, Actor, Concerns, EntityType};
 use super::super::ids::WorkerId;
-use super::super::keys::Keys;
 use super::super::operation::Operation;
 use super::super::reply::{ChangedWorker, Due};
+use super::super::row_keys::RowKeys;
 use super::super::task::{Failure, LeaseStatus, Reason, TaskState};
 use super::super::wakeup::Subject;
 use super::super::worker::{Worker, WorkerStatus};
@@ -20,7 +20,7 @@ impl Operation for WorkerChange {
         true
     }
 
-    fn add_keys(&self, keys: &mut Keys) {
+    fn add_keys(&self, keys: &mut RowKeys) {
         // The reply contains the number of the worker's active leases.
         keys.workers.insert(self.id.clone());
         keys.exact_slots.insert(self.id.clone());
@@ -123,7 +123,7 @@ impl Operation for RecordLastSeen {
         true
     }
 
-    fn add_keys(&self, keys: &mut Keys) {
+    fn add_keys(&self, keys: &mut RowKeys) {
         keys.workers.extend(self.last_seen.iter().map(|(worker, _)| worker.clone()));
     }
 
@@ -133,7 +133,7 @@ impl Operation for RecordLastSeen {
             unless_locked(set.find_worker(id))?;
         }
         for (id, at) in last_seen {
-            // A sighting from before the worker was marked offline arrived late. It does not bring the worker back.
+            // A `last_seen` from before the worker was marked offline arrived late. It does not bring the worker back.
             let is_news = |worker: &&Worker| !(worker.lost && *at < worker.updated_at);
             let is_later = |worker: &&Worker| worker.last_seen < *at || worker.last_seen > set.now();
             if let Some(worker) = unless_locked(set.find_worker(id))?.flatten().filter(is_news).filter(is_later) {
@@ -160,7 +160,7 @@ impl Operation for MarkOffline {
         true
     }
 
-    fn add_keys(&self, keys: &mut Keys) {
+    fn add_keys(&self, keys: &mut RowKeys) {
         keys.workers.insert(self.worker.clone());
     }
 
@@ -176,7 +176,7 @@ impl Operation for MarkOffline {
             return Ok(Due::Done);
         }
         if worker.last_seen > set.now() {
-            // The clock has stepped back. The time without a sighting is counted from now on.
+            // The clock has stepped back. The time without a sign of life is counted from now on.
             see(set, worker);
             return Ok(Due::Later(set.now() + 1));
         }
@@ -202,7 +202,7 @@ impl Operation for MarkOffline {
 #[derive(Clone, Debug)]
 pub struct Cordon {
     pub worker: WorkerId,
-    pub wish: CordonWish,
+    pub change: CordonChange,
 }
 
 impl Operation for Cordon {
@@ -212,18 +212,18 @@ impl Operation for Cordon {
         true
     }
 
-    fn add_keys(&self, keys: &mut Keys) {
+    fn add_keys(&self, keys: &mut RowKeys) {
         keys.workers.insert(self.worker.clone());
         keys.exact_slots.insert(self.worker.clone());
     }
 
     fn decide(&self, set: &mut WorkingSet) -> Result<ChangedWorker, Halt> {
-        let (id, wish) = (&self.worker[..], self.wish);
+        let (id, change) = (&self.worker[..], self.change);
         let before = set.worker(id)?.clone();
-        let (cordoned, draining, action) = match wish {
-            CordonWish::Cordon => (true, before.draining, Action::WorkerCordoned),
-            CordonWish::Uncordon => (false, false, Action::WorkerUncordoned),
-            CordonWish::Drain => (true, true, Action::WorkerDraining),
+        let (cordoned, draining, action) = match change {
+            CordonChange::Cordon => (true, before.draining, Action::WorkerCordoned),
+            CordonChange::Uncordon => (false, false, Action::WorkerUncordoned),
+            CordonChange::Drain => (true, true, Action::WorkerDraining),
         };
         let mut worker = Worker { cordoned, draining, ..before.clone() };
         if worker != before {
@@ -250,7 +250,7 @@ impl Operation for RemoveWorker {
         true
     }
 
-    fn add_keys(&self, keys: &mut Keys) {
+    fn add_keys(&self, keys: &mut RowKeys) {
         keys.workers.insert(self.worker.clone());
         keys.worker_tasks.insert(self.worker.clone());
         keys.exact_slots.insert(self.worker.clone());
@@ -273,7 +273,7 @@ impl Operation for RemoveWorker {
             }));
         }
         let mut planned: Vec<(TaskState, Retry, Next)> = Vec::new();
-        let mut missing = Keys::default();
+        let mut missing = RowKeys::default();
         for task in held {
             let failure = Failure { reason: Reason::WorkerLost, message: format!("worker {id} was removed"), at: set.now() };
             let cause = Retry { give_back: true, wait: Wait::No, session_worker: None, failure, actor: Actor::Admin };
@@ -283,7 +283,7 @@ impl Operation for RemoveWorker {
                 Err(rejected) => return Err(rejected),
             }
         }
-        if missing != Keys::default() {
+        if missing != RowKeys::default() {
             return Err(Halt::Need(Box::new(missing)));
         }
         for (task, cause, next) in planned {

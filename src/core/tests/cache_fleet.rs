@@ -2,7 +2,7 @@
 
 use bloom_core::audit::Actor;
 use bloom_core::cache::{Cache, Shortage};
-use bloom_core::command::{CordonWish, Loss, WorkerChange};
+use bloom_core::command::{CordonChange, Loss, WorkerChange};
 use bloom_core::op;
 use bloom_core::task::TaskState;
 use bloom_core::worker::{Worker, WorkerStatus};
@@ -42,7 +42,7 @@ fn slots_are_taken_and_given_back() {
     assert_eq!((cache.fleet.free("a"), cache.fleet.used("a")), (1, 0b1));
     assert_eq!(cache.fleet.held("a").map(|held| held.lease).collect::<Vec<_>>(), [lease]);
 
-    world.beat(task);
+    world.heartbeat(task);
     assert_eq!(hear(&mut cache, world.task(task)), None, "a heartbeat frees nothing");
     world.expire(task);
     assert_eq!(hear(&mut cache, world.task(task)).as_deref(), Some("a"));
@@ -141,10 +141,10 @@ fn why_nobody_takes_a_task() {
 
     let mut world = world.worker("a", 1).worker("b", 1);
     assert_eq!(cache_of(&world).fleet.shortage("coder"), None);
-    world.ok(op::Cordon { worker: "a".into(), wish: CordonWish::Cordon });
-    world.ok(op::Cordon { worker: "b".into(), wish: CordonWish::Drain });
+    world.ok(op::Cordon { worker: "a".into(), change: CordonChange::Cordon });
+    world.ok(op::Cordon { worker: "b".into(), change: CordonChange::Drain });
     assert_eq!(cache_of(&world).fleet.shortage("coder"), Some(Shortage::Cordoned));
-    world.ok(op::Cordon { worker: "b".into(), wish: CordonWish::Uncordon });
+    world.ok(op::Cordon { worker: "b".into(), change: CordonChange::Uncordon });
     let task = world.create(spec("c"));
     world.lease(task, "b");
     assert_eq!(cache_of(&world).fleet.shortage("coder"), Some(Shortage::NoCapacity));

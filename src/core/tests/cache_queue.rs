@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use bloom_core::cache::{Cache, Look, PageRead, ReadyKey, ReadyRow, Scope, WINDOW, rank};
+use bloom_core::cache::{Cache, PageRead, ReadyKey, ReadyRow, ReadyTasks, Scope, WINDOW, rank};
 use bloom_core::ids::TaskId;
 use bloom_core::task::{Parked, Status, TaskState};
 use bloom_test_world::world::spec;
@@ -69,8 +69,8 @@ impl Desk {
         rows.filter(|row| page.after.is_none_or(|after| row.key() > after)).take(limit).collect()
     }
 
-    fn look(&mut self, max: usize) -> Look {
-        self.cache.look(&[Scope::All], |_| true, max, 0, 0)
+    fn take_ready(&mut self, max: usize) -> ReadyTasks {
+        self.cache.take_ready(&[Scope::All], |_| true, max, 0, 0)
     }
 
     fn begin(&mut self) -> PageRead {
@@ -84,14 +84,14 @@ impl Desk {
 
     fn take_in(&mut self, scopes: &[Scope], max: usize, page: usize) -> Vec<u128> {
         for _ in 0..10_000 {
-            let look = self.cache.look(scopes, |_| true, max, 0, 0);
-            let Some(scope) = look.page else { return look.tasks.iter().map(|id| id.as_u128()).collect() };
-            self.cache.queue.give_back(&look.tasks);
+            let ready = self.cache.take_ready(scopes, |_| true, max, 0, 0);
+            let Some(scope) = ready.page else { return ready.tasks.iter().map(|id| id.as_u128()).collect() };
+            self.cache.queue.give_back(&ready.tasks);
             let begun = self.cache.begin_page(&scope).unwrap();
             let rows = self.read(&begun, page);
             self.cache.end_page(&begun, rows, page);
         }
-        panic!("a look asks for pages without end");
+        panic!("`take_ready` asks for pages without end");
     }
 }
 
@@ -141,9 +141,9 @@ fn a_spread_picks_among_tasks_of_the_first_priority_only() {
     assert!(desk.take(1, 10) == [1]);
     let mut seen = std::collections::BTreeSet::new();
     for chance in 0..20 {
-        let look = desk.cache.look(&[Scope::All], |_| true, 1, 100, chance);
-        desk.cache.queue.give_back(&look.tasks);
-        seen.extend(look.tasks.iter().map(|id| id.as_u128()));
+        let ready = desk.cache.take_ready(&[Scope::All], |_| true, 1, 100, chance);
+        desk.cache.queue.give_back(&ready.tasks);
+        seen.extend(ready.tasks.iter().map(|id| id.as_u128()));
     }
     assert_eq!(seen.into_iter().collect::<Vec<_>>(), [2, 3, 4]);
 }
@@ -165,7 +165,7 @@ fn what_becomes_ready_while_a_page_is_read_is_not_missed() {
     // Inside the page before its first row, between its rows, at its end, and behind it. The page is always read before the commit.
     for late in [1, 4, 7, 9] {
         let mut desk = Desk::with([ready(5, 3), ready(5, 5), ready(5, 8)]);
-        assert!(desk.look(9).tasks.is_empty());
+        assert!(desk.take_ready(9).tasks.is_empty());
         let begun = desk.begin();
         assert!(desk.cache.begin_page(&Scope::All).is_none(), "only one page of a window is read at a time");
         let rows = desk.read(&begun, 2);
@@ -180,7 +180,7 @@ fn what_becomes_ready_while_a_page_is_read_is_not_missed() {
 #[test]
 fn what_ends_while_a_page_is_read_does_not_come_back_with_it() {
     let mut desk = Desk::with([ready(5, 3), ready(5, 5)]);
-    desk.look(9);
+    desk.take_ready(9);
     let begun = desk.begin();
     let rows = desk.read(&begun, 9);
     desk.finish((5, id(3)));
@@ -192,7 +192,7 @@ fn what_ends_while_a_page_is_read_does_not_come_back_with_it() {
 #[test]
 fn a_page_that_was_not_read_is_read_again() {
     let mut desk = Desk::with([ready(5, 3)]);
-    desk.look(9);
+    desk.take_ready(9);
     let begun = desk.begin();
     desk.put(ready(5, 4));
     desk.cache.abandon_page(&begun);
@@ -203,13 +203,13 @@ fn a_page_that_was_not_read_is_read_again() {
 fn a_page_from_before_a_rebuild_is_suspect() {
     let mut desk = Desk::with([ready(5, 1), ready(5, 2), ready(5, 3), ready(5, 4)]);
     assert_eq!(desk.take(1, 2), [1]);
-    desk.look(9);
+    desk.take_ready(9);
     let old = desk.begin();
     let rows = desk.read(&old, 2);
     let rebuild = desk.cache.begin_rebuild();
     desk.cache.end_read(&rebuild);
     desk.cache.queue.give_back(&[id(1), id(2)]);
-    desk.look(9);
+    desk.take_ready(9);
     // The next page begins before the old one arrives.
     let new = desk.begin();
     desk.cache.end_page(&old, rows, 2);
@@ -253,7 +253,7 @@ fn a_window_that_overflows_while_a_page_is_read_misses_nothing() {
     // The window is one short of full when the page begins. Then it overflows at the head, and the page arrives behind the dropped tail.
     let most = WINDOW as u128 - 1;
     let mut desk = Desk::with((1_000..1_000 + most + 10).map(|n| ready(5, n)));
-    desk.look(1);
+    desk.take_ready(1);
     let begun = desk.begin();
     let rows = desk.read(&begun, WINDOW - 1);
     desk.cache.end_page(&begun, rows, WINDOW - 1);
@@ -284,8 +284,8 @@ fn tasks_of_closed_queues_are_passed_over() {
     let all = [1, 2, 3, 4].map(id);
     assert_eq!(desk.take_in(&scopes(), 9, 9), [1, 2, 3]);
     desk.cache.queue.give_back(&all);
-    let look = desk.cache.look(&scopes(), is_open, 9, 0, 0);
-    assert_eq!((look.tasks, look.is_contended), (vec![id(2), id(3)], false));
+    let ready = desk.cache.take_ready(&scopes(), is_open, 9, 0, 0);
+    assert_eq!((ready.tasks, ready.is_contended), (vec![id(2), id(3)], false));
     assert_eq!(desk.take_in(&agents(["closed"]), 9, 9), [4]);
     desk.cache.queue.give_back(&[id(4)]);
     assert!(desk.cache.has_claimable(None), "task 4 is ready");

@@ -65,7 +65,7 @@ impl Run {
                 self.acknowledged.retain(|lease, _| !of_task.contains(lease));
             }
         }
-        self.check_room(&before);
+        self.check_slots(&before);
         if !ops.iter().any(|op| matches!(op, Op::ChangeQueue(_))) {
             self.check_queue(&before);
         }
@@ -89,7 +89,7 @@ impl Run {
     }
 
     /// No worker gets a lease beyond its capacity.
-    fn check_room(&self, before: &World) {
+    fn check_slots(&self, before: &World) {
         for worker in self.world.db.workers.values() {
             let held = self.world.db.used(&worker.id).count_ones();
             let grew = held > before.db.used(&worker.id).count_ones();
@@ -164,7 +164,7 @@ impl Run {
         let world = &mut self.world;
         (world.crashing, world.stale) = (false, false);
         world.refresh();
-        world.work_off();
+        world.process_wakeups();
         for agent_slug in [ALL_QUEUES, "coder"] {
             world.ok(op::ChangeQueue { agent_slug: agent_slug.into(), change: QueueChange::Resume });
         }

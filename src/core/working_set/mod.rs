@@ -14,8 +14,8 @@ use super::agent_queue::AgentQueue;
 use super::api_key::ApiKey;
 use super::audit::{Action, Actor, AuditEntry, Concerns, EntityType};
 use super::ids::{IdSource, LeaseId, TaskId, WorkerId};
-use super::keys::Keys;
 use super::rejection::Rejection;
+use super::row_keys::RowKeys;
 use super::task::{PastLease, RunResult, Status, TaskEvent, TaskSpec, TaskState};
 use super::wakeup::{Progress, Subject, Wakeup};
 use super::worker::Worker;
@@ -24,7 +24,7 @@ use super::worker::Worker;
 #[derive(Clone, Debug)]
 pub enum Halt {
     Rejected(Rejection),
-    Need(Box<Keys>),
+    Need(Box<RowKeys>),
     /// Another program keeps a row locked that the command needs.
     Locked,
 }
@@ -375,8 +375,8 @@ pub fn unless_locked<T>(found: Result<T, Halt>) -> Result<Option<T>, Halt> {
 }
 
 /// Asks for more rows.
-pub fn need<T>(add: impl FnOnce(&mut Keys) -> T) -> Halt {
-    let mut keys = Keys::default();
+pub fn need<T>(add: impl FnOnce(&mut RowKeys) -> T) -> Halt {
+    let mut keys = RowKeys::default();
     add(&mut keys);
     Halt::Need(Box::new(keys))
 }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bloom_core::cache::Read;
+use bloom_core::cache::CacheRead;
 use bloom_core::ids::{TaskId, WorkerId, created_at};
 use bloom_core::task::TaskState;
 use bloom_database::{Database, FeedEntry, Result};
@@ -16,9 +16,9 @@ use crate::changes::Changes;
 use crate::clock::Clock;
 
 /// The feed is read at least this often, even if no notification arrives.
-const LOOK_EVERY: Duration = Duration::from_millis(250);
+const POLL_EVERY: Duration = Duration::from_millis(250);
 /// At most five notifications a second, because PostgreSQL serializes commits that notify.
-const TELL_EVERY: Duration = Duration::from_millis(200);
+const NOTIFY_EVERY: Duration = Duration::from_millis(200);
 /// Rows per read.
 const PAGE: usize = 1_000;
 /// How far the clocks of replicas may differ. A rebuild stops at ids that are newer than its start by more than this.
@@ -47,7 +47,7 @@ impl Feed {
     }
 
     /// Notifies other replicas of a commit.
-    pub fn tell(&self) {
+    pub fn announce_commit(&self) {
         self.committed.notify_one();
     }
 
@@ -80,18 +80,18 @@ impl Feed {
                 () = self.wanted.notified() => {}
                 heard = self.database.heard(), if is_shared => {
                     if heard.is_err() {
-                        tokio::time::sleep(LOOK_EVERY).await;
+                        tokio::time::sleep(POLL_EVERY).await;
                     }
                 }
-                () = tokio::time::sleep(LOOK_EVERY), if is_shared || must_rebuild => {}
+                () = tokio::time::sleep(POLL_EVERY), if is_shared || must_rebuild => {}
             }
-            if let Err(error) = self.look(is_shared, &mut must_rebuild).await {
+            if let Err(error) = self.poll(is_shared, &mut must_rebuild).await {
                 tracing::warn!(%error, "the feed of other replicas could not be read");
             }
         }
     }
 
-    async fn look(&self, is_shared: bool, must_rebuild: &mut bool) -> Result<()> {
+    async fn poll(&self, is_shared: bool, must_rebuild: &mut bool) -> Result<()> {
         if self.replica.lock().cache.has_suspects() {
             self.clear_suspects().await?;
         }
@@ -123,7 +123,7 @@ impl Feed {
             tokio::select! {
                 biased;
                 () = background.stopped() => return,
-                () = tokio::time::sleep(TELL_EVERY) => {}
+                () = tokio::time::sleep(NOTIFY_EVERY) => {}
             }
         }
     }
@@ -140,7 +140,7 @@ impl Feed {
     }
 
     /// Reads the rows that the entries name. Their positions are recorded last, so that an error does not skip entries.
-    async fn take_over(&self, entries: &[FeedEntry], read: &Read) -> Result<()> {
+    async fn take_over(&self, entries: &[FeedEntry], read: &CacheRead) -> Result<()> {
         if entries.iter().any(|entry| entry.changes.queues) {
             self.read_queues().await?;
         }
@@ -202,7 +202,7 @@ impl Feed {
         read.map(drop)
     }
 
-    /// Reads everything that the cache shows again while writes go on: at the start, and after commits may have been missed. It ends
+    /// Reads everything that the cache shows again, concurrently with writes: at the start, and after commits may have been missed. It ends
     /// under any load, because it reads only what existed when it began; later commits are in the feed after the positions of the counts.
     pub async fn rebuild(&self) -> Result<()> {
         self.clock.set(self.database.now().await?);
@@ -253,7 +253,7 @@ impl Feed {
     }
 
     /// Reads these tasks and workers by id; those that are not found were removed.
-    async fn read_again(&self, tasks: &[TaskId], workers: &[WorkerId], read: &Read) -> Result<()> {
+    async fn read_again(&self, tasks: &[TaskId], workers: &[WorkerId], read: &CacheRead) -> Result<()> {
         for page in tasks.chunks(PAGE) {
             let rows = self.database.task_states(page).await?;
             let mut remembered = self.replica.lock();

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use bloom_core::Ms;
 use bloom_core::agent_queue::AgentQueue;
-use bloom_core::cache::Read;
+use bloom_core::cache::CacheRead;
 use bloom_core::command::Choice;
 use bloom_core::ids::{LeaseId, TaskId};
 use bloom_core::task::{Parked, Status, TaskState};
@@ -24,9 +24,9 @@ use tokio::sync::broadcast;
 use super::alarm::Alarms;
 use super::changes::Changes;
 use super::specs::Specs;
-use super::waiting::Waiting;
+use super::waiting::WaitingState;
 pub use queues::AgentTasks;
-pub(super) use queues::Verdict;
+pub(super) use queues::QueueState;
 use remembered::Remembered;
 
 /// How many commits a slow watcher may fall behind before it must read everything again.
@@ -62,13 +62,13 @@ pub struct Replica {
 /// which of the rows read are outdated.
 pub(super) struct OpenRead {
     replica: Arc<Replica>,
-    read: Read,
+    read: CacheRead,
 }
 
 impl Deref for OpenRead {
-    type Target = Read;
+    type Target = CacheRead;
 
-    fn deref(&self) -> &Read {
+    fn deref(&self) -> &CacheRead {
         &self.read
     }
 }
@@ -98,7 +98,7 @@ impl Replica {
     }
 
     /// Adds what a batch loaded and changed; if it was committed, also counts it and notifies watchers.
-    pub(super) fn publish(&self, set: &WorkingSet, committed: Option<Position>, read: &Read) {
+    pub(super) fn publish(&self, set: &WorkingSet, committed: Option<Position>, read: &CacheRead) {
         for spec in &set.dirty.specs {
             self.specs.put(spec.clone());
         }
@@ -165,7 +165,7 @@ impl Replica {
         }
         // A task may be ready, or a worker may have a free slot.
         let may_push = !changes.workers.is_empty() || changes.tasks.iter().any(|task| task.lease.is_none());
-        if may_push && self.lock().cache.fleet.is_anybody_pushed_to() {
+        if may_push && self.lock().cache.fleet.has_pushed_workers() {
             self.alarms.push_due.ring();
         }
         if changes.reset {
@@ -216,7 +216,7 @@ impl Replica {
     }
 
     /// Each worker with its free slots.
-    pub fn workers_with_room(&self) -> Vec<(Worker, i64)> {
+    pub fn workers_with_free_slots(&self) -> Vec<(Worker, i64)> {
         let remembered = self.lock();
         let fleet = &remembered.cache.fleet;
         fleet.workers().map(|worker| (worker.clone(), fleet.free(&worker.id).max(0))).collect()
@@ -235,17 +235,17 @@ impl Replica {
     }
 
     /// Why the task does not run yet. `None` if it is not queued, or if workers are free and it only waits for its turn.
-    pub fn waiting(&self, task: &TaskState) -> Option<Waiting> {
+    pub fn waiting(&self, task: &TaskState) -> Option<WaitingState> {
         if task.status != Status::Queued {
             return None;
         }
         let remembered = self.lock();
-        let closed = || remembered.queues.closed(&task.agent_slug).map(|closed| Waiting::closed(&closed));
-        let short = || remembered.cache.fleet.shortage(&task.agent_slug).map(|shortage| Waiting::short(&task.agent_slug, shortage));
+        let closed = || remembered.queues.closed(&task.agent_slug).map(|closed| WaitingState::closed(&closed));
+        let short = || remembered.cache.fleet.shortage(&task.agent_slug).map(|shortage| WaitingState::short(&task.agent_slug, shortage));
         match task.parked {
             // Its worker could have it.
-            Some(parked @ Parked::Reserved) => Some(closed().unwrap_or_else(|| Waiting::parked(task, parked))),
-            Some(parked) => Some(Waiting::parked(task, parked)),
+            Some(parked @ Parked::Reserved) => Some(closed().unwrap_or_else(|| WaitingState::parked(task, parked))),
+            Some(parked) => Some(WaitingState::parked(task, parked)),
             None => closed().or_else(short),
         }
     }

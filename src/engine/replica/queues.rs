@@ -25,15 +25,15 @@ pub(crate) struct Queues {
     refusals: u64,
 }
 
-/// What the database has said about the queues during one claim. It counts more than what is remembered.
-pub(crate) struct Verdict {
+/// The state of the queues as the database has answered during one claim. It takes precedence over what is remembered.
+pub(crate) struct QueueState {
     /// The queues that are closed; [`ALL_QUEUES`] among them if all are paused.
     pub closed: BTreeSet<String>,
     /// The agents that have ready tasks.
     pub ready: BTreeSet<String>,
 }
 
-impl Verdict {
+impl QueueState {
     pub fn is_open(&self, agent_slug: &str) -> bool {
         !self.closed.contains(ALL_QUEUES) && !self.closed.contains(agent_slug)
     }

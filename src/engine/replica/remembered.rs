@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bloom_core::Ms;
 use bloom_core::agent_queue::{ALL_QUEUES, AgentQueue};
-use bloom_core::cache::{Cache, Effect, Read, ReadyRow, Scope};
+use bloom_core::cache::{Cache, CacheRead, Effect, ReadyRow, Scope};
 use bloom_core::ids::{TaskId, WorkerId};
 use bloom_core::task::TaskState;
 use bloom_core::worker::Worker;
@@ -16,7 +16,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::Stats;
-use super::queues::{Queues, Verdict};
+use super::queues::{QueueState, Queues};
 
 #[derive(Default)]
 pub(crate) struct Remembered {
@@ -125,7 +125,7 @@ impl Remembered {
         }
     }
 
-    pub fn put_worker(&mut self, worker: &Worker, read: &Read) {
+    pub fn put_worker(&mut self, worker: &Worker, read: &CacheRead) {
         let fleet = &self.cache.fleet;
         let before = (fleet.free(&worker.id), fleet.takes_tasks(&worker.id));
         let agents = fleet.worker(&worker.id).map(|known| known.capabilities.agents.clone());
@@ -143,13 +143,13 @@ impl Remembered {
     }
 
     /// A read of all workers has not found this worker.
-    pub fn forget_worker(&mut self, id: &str, read: &Read) {
+    pub fn forget_worker(&mut self, id: &str, read: &CacheRead) {
         self.cache.forget_worker(id, read);
         self.wake(id);
     }
 
     /// Adds rows and wakes the claims that they may concern.
-    pub fn put_tasks<'a>(&mut self, tasks: impl Iterator<Item = &'a TaskState>, read: &Read) {
+    pub fn put_tasks<'a>(&mut self, tasks: impl Iterator<Item = &'a TaskState>, read: &CacheRead) {
         let mut ready: BTreeMap<&str, i64> = BTreeMap::new();
         for task in tasks {
             let Effect { freed, is_ready } = self.cache.put_task(task, read);
@@ -171,7 +171,7 @@ impl Remembered {
     }
 
     /// Adds tasks that were read as claimable.
-    pub fn put_ready(&mut self, rows: Vec<ReadyRow>, read: &Read) {
+    pub fn put_ready(&mut self, rows: Vec<ReadyRow>, read: &CacheRead) {
         for row in rows {
             if let Some(worker) = self.cache.put_ready(row, read).freed {
                 self.wake(&worker);
@@ -282,14 +282,16 @@ impl Remembered {
 
     /// The windows of the queue that have tasks for the worker. While some queue is closed, a worker that serves every agent uses the
     /// windows of the agents that have tasks: a window on all tasks could be full of tasks that nobody may have.
-    pub fn scopes(&self, worker: &str, verdict: Option<&Verdict>) -> Vec<Scope> {
+    pub fn scopes(&self, worker: &str, queue_state: Option<&QueueState>) -> Vec<Scope> {
         let agents = self.cache.fleet.worker(worker).and_then(|worker| worker.capabilities.agents.as_ref());
-        let is_open = |agent_slug: &&String| verdict.map_or_else(|| self.queues.is_open(agent_slug), |verdict| verdict.is_open(agent_slug));
-        let is_restricted = verdict.map_or_else(|| self.queues.is_any_closed(), |verdict| !verdict.closed.is_empty());
-        let mut scopes: Vec<Scope> = match (agents, verdict) {
+        let is_open = |agent_slug: &&String| {
+            queue_state.map_or_else(|| self.queues.is_open(agent_slug), |queue_state| queue_state.is_open(agent_slug))
+        };
+        let is_restricted = queue_state.map_or_else(|| self.queues.is_any_closed(), |queue_state| !queue_state.closed.is_empty());
+        let mut scopes: Vec<Scope> = match (agents, queue_state) {
             (Some(agents), _) => agents.iter().filter(is_open).cloned().map(Scope::Agent).collect(),
             (None, _) if !is_restricted => vec![Scope::All],
-            (None, Some(verdict)) => verdict.ready.iter().filter(is_open).cloned().map(Scope::Agent).collect(),
+            (None, Some(queue_state)) => queue_state.ready.iter().filter(is_open).cloned().map(Scope::Agent).collect(),
             (None, None) => {
                 let queued = self.queues.tasks().iter().filter(|(_, tasks)| tasks.queued > 0).map(|(agent_slug, _)| agent_slug);
                 queued.filter(is_open).cloned().map(Scope::Agent).collect()

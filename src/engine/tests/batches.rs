@@ -54,7 +54,7 @@ async fn after_a_lock_time_out_the_batch_does_without_the_locked_rows() {
 async fn callers_wait_five_seconds_for_a_database_that_is_away() {
     let database = ScriptedDatabase::default();
     let engine = engine(&database, 1).await;
-    database.set_away(true);
+    database.set_unavailable(true);
     let started = Instant::now();
     assert_eq!(engine.writers.submit(create("p")).await.map(drop), Err(Error::Unavailable));
     assert_eq!(started.elapsed().as_secs(), 5);
@@ -63,7 +63,7 @@ async fn callers_wait_five_seconds_for_a_database_that_is_away() {
         async move { engine.writers.submit(create("p")).await.map(drop) }
     });
     tokio::time::sleep(Duration::from_secs(4)).await;
-    database.set_away(false);
+    database.set_unavailable(false);
     assert_eq!(waiting.await.unwrap(), Ok(()));
     assert_eq!(tasks_in(&database), 1);
 }

@@ -50,13 +50,13 @@ async fn one_that_stays_unknown_is_no_success_and_is_told_when_it_is_known() {
     read_queue(&engine).await;
     let mut changes = engine.replica.subscribe();
     let started = Instant::now();
-    let call = commit_lost(&database, &engine, || database.set_away(true)).await;
+    let call = commit_lost(&database, &engine, || database.set_unavailable(true)).await;
     assert_eq!(call.await.unwrap(), Err(Error::Unavailable));
     assert_eq!(started.elapsed().as_secs(), 5, "the caller waits for the whole time limit");
     assert!(changes.try_recv().is_err());
     assert_eq!(engine.replica.shown_tasks(), []);
 
-    database.set_away(false);
+    database.set_unavailable(false);
     let next = created(&engine).await;
     let late = changes.try_recv().unwrap();
     assert_ne!(late.tasks[0].id, next);

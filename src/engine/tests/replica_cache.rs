@@ -98,7 +98,7 @@ async fn after_a_gap_in_the_feed_everything_is_read_anew() {
     heard(&mut changes, |change| !change.tasks.is_empty()).await;
     assert_eq!((other.replica.shown_tasks().len(), other.replica.stats().workers_total), (1, 2));
 
-    there.set_away(true);
+    there.set_unavailable(true);
     one.writers.submit(op::Cancel { task: over }).await.unwrap();
     one.writers.submit(op::RemoveWorker { worker: "gone".into() }).await.unwrap();
     register(&one, "new").await;
@@ -107,7 +107,7 @@ async fn after_a_gap_in_the_feed_everything_is_read_anew() {
     }
     one.writers.maintain(Maintenance::CompactCounts).await.unwrap();
     one.writers.maintain(Maintenance::PruneBatches { older_than_ms: -1 }).await.unwrap();
-    there.set_away(false);
+    there.set_unavailable(false);
 
     let change = heard(&mut changes, |change| change.reset).await;
     assert!(change.settings, "settings may have changed as well");

@@ -20,7 +20,7 @@ async fn a_renewed_lease_ends_after_its_last_renewal() {
     let task = replica.leased("w", 5_000).await;
     for _ in 0..3 {
         pass(2_700).await;
-        replica.beat(task).await;
+        replica.heartbeat(task).await;
     }
     let lasted = replica.until(|replica| !replica.is_held(task)).await;
     assert!((5_000..5_050).contains(&lasted), "{lasted}");
@@ -32,9 +32,9 @@ async fn after_a_gap_in_service_leases_have_a_grace() {
     replica.register("w").await;
     let task = replica.leased("w", 15_000).await;
     pass(14_000).await;
-    replica.database.set_away(true);
+    replica.database.set_unavailable(true);
     pass(3_000).await;
-    replica.database.set_away(false);
+    replica.database.set_unavailable(false);
     let grace = replica.until(|replica| !replica.is_held(task)).await;
     assert!((10_000..11_100).contains(&grace), "{grace}");
 }
@@ -49,9 +49,9 @@ async fn a_gap_between_the_look_and_the_command_gives_a_grace_as_well() {
     let mut hold = replica.database.hold(Call::DueLeases);
     hold.is_found().await;
     assert!(replica.database.clock() >= ends_at, "the query finds the lease");
-    replica.database.set_away(true);
+    replica.database.set_unavailable(true);
     pass(3_000).await;
-    replica.database.set_away(false);
+    replica.database.set_unavailable(false);
     hold.let_go();
     let grace = replica.until(|replica| !replica.is_held(task)).await;
     assert!((10_000..11_100).contains(&grace), "{grace}");
@@ -89,7 +89,7 @@ async fn after_an_error_it_looks_again_soon() {
     replica.register("w").await;
     let task = replica.leased("w", 5_000).await;
     pass(4_990).await;
-    replica.database.fail(Call::DueLeases, bloom_database::Error::Other("a broken look".into()));
+    replica.database.fail(Call::DueLeases, bloom_database::Error::Other("a failed query".into()));
     let late = replica.until(|replica| !replica.is_held(task)).await;
     assert!((500..550).contains(&late), "{late}");
 }

@@ -26,11 +26,11 @@ async fn one_that_is_cut_off_is_followed_when_its_leadership_has_run_out() {
     other.register("w").await;
     let task = other.leased("w", 5_000).await;
     pass(1_000).await;
-    one.database.set_away(true);
+    one.database.set_unavailable(true);
     let waited = other.until(|other| other.epoch().is_some()).await;
     assert!((700..1_400).contains(&waited), "{waited}");
     one.until(|one| one.epoch().is_none()).await;
-    one.database.set_away(false);
+    one.database.set_unavailable(false);
     let rest = other.until(|other| !other.is_held(task)).await;
     assert!(rest <= 4_100, "the reconcilers of the new leader end the lease: {rest}");
     assert_eq!(lead(&one, &other), (None, Some(2)));

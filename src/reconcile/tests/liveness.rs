@@ -20,9 +20,9 @@ async fn while_nobody_serves_no_worker_is_silent() {
     let replica = replica().await;
     replica.register("w").await;
     pass(30_000).await;
-    replica.database.set_away(true);
+    replica.database.set_unavailable(true);
     pass(70_000).await;
-    replica.database.set_away(false);
+    replica.database.set_unavailable(false);
     let silent = replica.until(|replica| replica.worker("w").lost).await;
     assert!((60_000..67_000).contains(&silent), "{silent}");
 }

@@ -5,7 +5,7 @@ use super::*;
 
 const DAY_MS: Ms = 86_400_000;
 /// Longer than the interval of the retention, which is five seconds.
-const LOOK_MS: u64 = 6_000;
+const RUN_MS: u64 = 6_000;
 
 async fn keeping(task_days: u32, audit_days: u32) -> Replica {
     Replica::start(ScriptedDatabase::default(), 1, task_days, audit_days).await
@@ -21,10 +21,10 @@ async fn finished_tasks_go_when_their_days_are_over() {
     let (done, queued) = (replica.create(|_| {}).await, replica.create(|_| {}).await);
     replica.cancel(done).await;
     replica.database.step_clock(DAY_MS);
-    pass(LOOK_MS).await;
+    pass(RUN_MS).await;
     assert!(is_there(&replica, done));
     replica.database.step_clock(DAY_MS);
-    pass(LOOK_MS).await;
+    pass(RUN_MS).await;
     assert!(!is_there(&replica, done) && is_there(&replica, queued));
     assert_eq!(replica.engine.replica.stats().tasks_by_status.values().sum::<i64>(), 1);
 }
@@ -38,10 +38,10 @@ async fn without_days_only_the_tasks_own_time_counts() {
     replica.cancel(short).await;
     pass(50_000).await;
     assert!(is_there(&replica, short));
-    pass(10_000 + LOOK_MS).await;
+    pass(10_000 + RUN_MS).await;
     assert!(!is_there(&replica, short));
     replica.database.step_clock(1_000 * DAY_MS);
-    pass(LOOK_MS).await;
+    pass(RUN_MS).await;
     assert!(is_there(&replica, kept));
 }
 
@@ -53,7 +53,7 @@ async fn old_audit_entries_go_and_new_ones_stay() {
     let before = replica.database.tables().memory.audit.len();
     replica.create(|_| {}).await;
     let new = replica.database.tables().memory.audit.len() - before;
-    pass(LOOK_MS).await;
+    pass(RUN_MS).await;
     assert_eq!(replica.database.tables().memory.audit.len(), new);
 }
 

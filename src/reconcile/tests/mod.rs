@@ -22,7 +22,7 @@ use bloom_telemetry::Metrics;
 use bloom_test_database::scripted::ScriptedDatabase;
 use bloom_test_world::world::{registration, spec};
 
-use super::{Context, ReconcileOptions, start};
+use super::{ReconcileContext, ReconcileOptions, start};
 
 const OFFLINE_AFTER_MS: Ms = 60_000;
 
@@ -30,7 +30,7 @@ const OFFLINE_AFTER_MS: Ms = 60_000;
 struct Replica {
     database: ScriptedDatabase,
     engine: Engine,
-    context: Context,
+    context: ReconcileContext,
 }
 
 /// A replica that leads and never removes tasks or audit entries.
@@ -82,7 +82,7 @@ impl Replica {
         task
     }
 
-    async fn beat(&self, task: TaskId) {
+    async fn heartbeat(&self, task: TaskId) {
         self.engine.writers.submit(op::Heartbeat { task, holder: bloom_core::command::Holder::default() }).await.unwrap();
     }
 

@@ -18,12 +18,12 @@ async fn a_gap_is_one_only_if_no_replica_serves() {
     let other = replica.beside().await;
     pass(5_000).await;
     let resumed_at = replica.database.tables().resumed_at;
-    replica.database.set_away(true);
+    replica.database.set_unavailable(true);
     pass(5_000).await;
     assert_eq!(replica.database.tables().resumed_at, resumed_at, "the other replica serves");
-    other.database.set_away(true);
+    other.database.set_unavailable(true);
     pass(2_000).await;
-    other.database.set_away(false);
+    other.database.set_unavailable(false);
     pass(600).await;
     let tables = replica.database.tables();
     assert!(tables.resumed_at > resumed_at + 5_000 && tables.served_at >= tables.resumed_at);

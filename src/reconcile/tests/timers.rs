@@ -33,7 +33,7 @@ async fn after_an_error_it_looks_again_soon() {
     let not_before = Some(replica.database.clock() + 5_000);
     let task = replica.create(|task| task.not_before = not_before).await;
     pass(4_990).await;
-    replica.database.fail(Call::DueTasks, bloom_database::Error::Unavailable("a broken look".into()));
+    replica.database.fail(Call::DueTasks, bloom_database::Error::Unavailable("a failed query".into()));
     let waited = replica.until(|replica| replica.task(task).is_ready()).await;
     assert!((500..550).contains(&waited), "{waited}");
 }
@@ -46,8 +46,8 @@ async fn it_rests_until_the_next_task_is_due_when_the_clock_has_stepped_back() {
     replica.database.step_clock(-3_600_000);
     // The task would have been due by now.
     pass(61_000).await;
-    let looks = replica.database.asked(Call::DueTasks);
+    let queries = replica.database.asked(Call::DueTasks);
     pass(10_000).await;
-    let looks = replica.database.asked(Call::DueTasks) - looks;
-    assert!(looks <= 11, "one query a second: {looks}");
+    let queries = replica.database.asked(Call::DueTasks) - queries;
+    assert!(queries <= 11, "one query a second: {queries}");
 }

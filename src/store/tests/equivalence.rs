@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 use bloom_core::agent_queue::{ALL_QUEUES, AgentQueue};
 use bloom_core::cache::rank;
-use bloom_core::command::{Command, Keys};
+use bloom_core::command::{Command, RowKeys};
 use bloom_core::decide::decide;
 use bloom_core::ids::TaskId;
 use bloom_core::task::TaskState;
@@ -139,13 +139,13 @@ fn sorted<K: Clone + Eq + Hash>(lists: &HashMap<K, Vec<TaskId>>) -> HashMap<K, B
 
 /// Compares every table with memory.
 pub async fn compare_all(store: &Store, writer: &mut Box<dyn Writer>, memory: &Memory, now: i64) {
-    let everything = Keys {
+    let everything = RowKeys {
         tasks: memory.tasks.keys().copied().collect(),
         all_workers: true,
         past_leases: memory.past_leases.keys().copied().collect(),
         contexts: memory.tasks.values().map(|task| task.context_id.clone()).collect(),
         dependencies: memory.tasks.keys().copied().collect(),
-        ..Keys::default()
+        ..RowKeys::default()
     };
     let loaded = writer.begin_and_load(&everything, LockWait::Long).await.expect("loads");
     writer.rollback().await.expect("rolls back");

@@ -20,7 +20,7 @@ async fn decided(writer: &mut Box<dyn Writer>, op: &Op) -> WorkingSet {
 
 /// Saves an earlier decision, and returns the conflict.
 async fn save_late(writer: &mut Box<dyn Writer>, set: &WorkingSet) -> Result<(), Error> {
-    writer.begin_and_load(&Keys::default(), LockWait::Long).await.unwrap();
+    writer.begin_and_load(&RowKeys::default(), LockWait::Long).await.unwrap();
     let saved = writer.save(set, None).await;
     if saved.is_err() {
         writer.rollback().await.unwrap();
@@ -37,12 +37,12 @@ async fn a_removed_worker_leaves_its_revision(database) {
         register(&mut writer, name, 2).await;
     }
     commit(&mut writer, vec![Op::RemoveWorker(op::RemoveWorker { worker: "a".into() })]).await;
-    let keys = Keys { workers: ["a".to_owned(), "b".to_owned(), "c".to_owned()].into(), ..Keys::default() };
+    let keys = RowKeys { workers: ["a".to_owned(), "b".to_owned(), "c".to_owned()].into(), ..RowKeys::default() };
     let loaded = writer.begin_and_load(&keys, LockWait::Long).await.unwrap();
     writer.rollback().await.unwrap();
     assert!(loaded.workers["a"].is_none() && loaded.workers["b"].is_some() && loaded.workers["c"].is_none());
     assert_eq!(loaded.worker_revisions, [("a".to_owned(), 2), ("b".to_owned(), 1)].into());
-    let loaded = writer.begin_and_load(&Keys { all_workers: true, ..Keys::default() }, LockWait::Long).await.unwrap();
+    let loaded = writer.begin_and_load(&RowKeys { all_workers: true, ..RowKeys::default() }, LockWait::Long).await.unwrap();
     writer.rollback().await.unwrap();
     assert_eq!((loaded.workers.get("a"), loaded.worker_revisions["a"]), (Some(&None), 2));
 
@@ -53,7 +53,7 @@ async fn a_removed_worker_leaves_its_revision(database) {
     assert!(bench.port().workers_page(Some("b"), 9).await.unwrap().is_empty());
     assert_eq!(named(bench.port().workers_by_id(&["a".into(), "b".into()]).await.unwrap()), b());
     assert!(bench.store.worker("a").await.unwrap().is_none());
-    let observed = Keys { observed_workers: ["a".to_owned(), "b".to_owned()].into(), ..Keys::default() };
+    let observed = RowKeys { observed_workers: ["a".to_owned(), "b".to_owned()].into(), ..RowKeys::default() };
     let loaded = writer.begin_and_load(&observed, LockWait::Long).await.unwrap();
     writer.rollback().await.unwrap();
     assert!(loaded.workers.is_empty() && loaded.observed_workers["a"].is_none() && loaded.observed_workers["b"].is_some());
@@ -153,8 +153,8 @@ async fn a_heartbeat_leaves_the_deadline_where_it_is(database) {
     assert_eq!((due.items.len(), due.next_at), (2, Some(START + 60_000)), "the next one is due now");
 
     // The check of a live lease moves `check_at`. The change is quiet, but the whole row is written.
-    let look = |grace| Op::ExpireLease(op::ExpireLease { task: ids[0], lease: leases[0], grace });
-    let told = commit(&mut writer, vec![look(Grace::default())]).await;
+    let expire = |grace| Op::ExpireLease(op::ExpireLease { task: ids[0], lease: leases[0], grace });
+    let told = commit(&mut writer, vec![expire(Grace::default())]).await;
     assert!(matches!(told[0], Reply::Due(Due::Later(at)) if at == START + 91_000));
     for (id, lease) in ids.iter().zip(&leases).skip(1) {
         commit(&mut writer, vec![Op::ExpireLease(op::ExpireLease { task: *id, lease: *lease, grace: Grace::default() })]).await;
@@ -164,14 +164,14 @@ async fn a_heartbeat_leaves_the_deadline_where_it_is(database) {
     assert_eq!(bench.state(ids[0]).await.lease.unwrap().check_at, START + 91_000);
     // A grace after a gap in service moves `check_at` too.
     bench.at(91_000);
-    commit(&mut writer, vec![look(Grace { resumed_at: START + 90_000, grace_ms: 10_000, found_due_at: None })]).await;
+    commit(&mut writer, vec![expire(Grace { resumed_at: START + 90_000, grace_ms: 10_000, found_due_at: None })]).await;
     assert_eq!(bench.port().due_leases(9).await.unwrap().next_at, Some(START + 100_000));
 
     // A replica of the previous version does not set `check_at`.
     execute(&bench.url, "UPDATE task_state SET check_at = NULL").await;
     let due = bench.port().due_leases(9).await.unwrap();
     assert_eq!((due.items, due.next_at), (vec![(ids[0], leases[0])], None));
-    commit(&mut writer, vec![Op::Heartbeat(op::Heartbeat { task: ids[0], holder: Holder::default() }), look(Grace::default())]).await;
+    commit(&mut writer, vec![Op::Heartbeat(op::Heartbeat { task: ids[0], holder: Holder::default() }), expire(Grace::default())]).await;
     assert_eq!(bench.port().due_leases(9).await.unwrap().next_at, Some(START + 151_000));
 }
 
@@ -302,11 +302,11 @@ async fn one_leads(database) {
     bench.at(1901);
     assert_eq!(lead("b").await, Some(2));
     assert_eq!(lead("a").await, None);
-    let mut set = WorkingSet::new(writer.begin_and_load(&Keys::default(), LockWait::Long).await.unwrap(), seed());
+    let mut set = WorkingSet::new(writer.begin_and_load(&RowKeys::default(), LockWait::Long).await.unwrap(), seed());
     set.dirty.settings.push(("key", "value".into()));
     assert!(matches!(writer.save(&set, Some(1)).await, Err(Error::NotLeader)));
     writer.rollback().await.unwrap();
-    set.loaded = writer.begin_and_load(&Keys::default(), LockWait::Long).await.unwrap();
+    set.loaded = writer.begin_and_load(&RowKeys::default(), LockWait::Long).await.unwrap();
     writer.save(&set, Some(2)).await.unwrap();
     bench.port().resign("b").await.unwrap();
     assert_eq!(lead("a").await, Some(3));

@@ -106,7 +106,7 @@ fn the_service_mark_is_not_overtaken_by_the_next_batch() {
         let mut writer = bench.writer().await;
         register(&mut writer, "w", 1).await;
         let mut reader = SqliteConnection::connect(&bench.url).await.unwrap();
-        let keys = Keys { workers: ["w".to_owned()].into(), ..Keys::default() };
+        let keys = RowKeys { workers: ["w".to_owned()].into(), ..RowKeys::default() };
         for batch in 0..3 {
             support::direct::execute(&bench.url, "UPDATE served SET at = 0").await;
             writer.begin_and_load(&keys, LockWait::Long).await.unwrap();

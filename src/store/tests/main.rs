@@ -20,7 +20,7 @@ use support::direct::{execute, success};
 
 use bloom_core::audit::Actor;
 use bloom_core::command::{Choice, Claim, Holder, NewEvent, Op, Rejection, Reply, WorkerChange};
-use bloom_core::command::{Command, Keys};
+use bloom_core::command::{Command, RowKeys};
 use bloom_core::decide::decide;
 use bloom_core::ids::{LeaseId, TaskId};
 use bloom_core::op;
@@ -105,7 +105,7 @@ type Answers = Vec<Result<Reply, Rejection>>;
 
 /// Loads, decides and saves, and loads again if more rows are needed. Conflicts are returned to the caller.
 async fn try_commit(writer: &mut Box<dyn Writer>, ops: &[Op]) -> Result<Answers, Error> {
-    let mut keys = Keys::default();
+    let mut keys = RowKeys::default();
     ops.iter().for_each(|op| keys.merge(&op.keys()));
     for _ in 0..20 {
         let mut set = WorkingSet::new(writer.begin_and_load(&keys, LockWait::Long).await?, seed());
@@ -158,8 +158,8 @@ async fn create(writer: &mut Box<dyn Writer>, specs: Vec<TaskSpec>) -> Vec<TaskI
     }
 }
 
-async fn register(writer: &mut Box<dyn Writer>, name: &str, room: i64) {
-    let change = WorkerChange { id: name.into(), max_concurrency: Some(room), actor: Actor::Api, ..WorkerChange::default() };
+async fn register(writer: &mut Box<dyn Writer>, name: &str, slots: i64) {
+    let change = WorkerChange { id: name.into(), max_concurrency: Some(slots), actor: Actor::Api, ..WorkerChange::default() };
     commit(writer, vec![Op::RegisterWorker(Box::new(change))]).await;
 }
 

@@ -9,7 +9,7 @@ fn change(agent_slug: &str, change: QueueChange) -> Op {
 }
 
 /// What a claim of the worker for the task needs.
-fn claim_keys(worker: &str, task: TaskId) -> Keys {
+fn claim_keys(worker: &str, task: TaskId) -> RowKeys {
     Op::Claim(Claim { worker: worker.into(), candidates: vec![task], max: 1, held: None, ttl_ms: 1_000 }).keys()
 }
 
@@ -68,10 +68,10 @@ fn a_change_and_a_lease_of_a_queue_exclude_each_other() {
         }
         let ids = create(&mut one, vec![of("a"), of("a"), of("b")]).await;
         let pause = change("a", QueueChange::Pause).keys();
-        let unnamed = Keys { places: true, tasks: [ids[0]].into(), ..Keys::default() };
+        let unnamed = RowKeys { places: true, tasks: [ids[0]].into(), ..RowKeys::default() };
         let locked = |loaded: Result<bloom_core::working_set::Loaded, Error>| matches!(loaded, Err(Error::Locked(_)));
 
-        for placement in [claim_keys("w1", ids[0]), unnamed, Keys { all_workers: true, ..Keys::default() }] {
+        for placement in [claim_keys("w1", ids[0]), unnamed, RowKeys { all_workers: true, ..RowKeys::default() }] {
             one.begin_and_load(&placement, LockWait::Long).await.unwrap();
             assert!(locked(other.begin_and_load(&pause, LockWait::Short).await), "a pause waits for {placement:?}");
             other.rollback().await.unwrap();

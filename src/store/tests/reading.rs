@@ -61,12 +61,12 @@ async fn what_stands_before_others_is_found(database) {
     for id in &later {
         assert!(bench.state(*id).await.parked.is_some());
     }
-    let keys = Keys {
+    let keys = RowKeys {
         exclusive: ["key".to_owned()].into(),
         predecessors: [("chain".to_owned(), Uuid::max()), ("chain".to_owned(), first[1])].into(),
         dependencies: [later[2]].into(),
         worker_tasks: ["w".to_owned()].into(),
-        ..Keys::default()
+        ..RowKeys::default()
     };
     let loaded = writer.begin_and_load(&keys, LockWait::Long).await.unwrap();
     writer.rollback().await.unwrap();

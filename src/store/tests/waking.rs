@@ -1,7 +1,7 @@
 //! Tests of wake-ups, and of the tasks that they are for.
 
 use super::*;
-use bloom_core::command::CordonWish;
+use bloom_core::command::CordonChange;
 use bloom_core::op;
 use bloom_core::wakeup::{Progress, Subject, Waiters, Wakeup};
 
@@ -58,7 +58,7 @@ async fn wake_ups_last_until_they_are_done(database) {
     assert_eq!(left, [(wakeups[1].id, Some(early)), (wakeups[2].id, None)]);
     commit(&mut writer, vec![go_on(None)]).await;
     bench.at(1_000);
-    commit(&mut writer, vec![Op::Cordon(op::Cordon { worker: "w".into(), wish: CordonWish::Drain })]).await;
+    commit(&mut writer, vec![Op::Cordon(op::Cordon { worker: "w".into(), change: CordonChange::Drain })]).await;
     assert_eq!(bench.wakeups().await.last().unwrap().subject, Subject::Reservations("w".into()));
 }
 
@@ -106,20 +106,20 @@ async fn of_a_key_the_first_of_each_agent_comes(database) {
     let wanted = vec![keyed("a", 5), keyed("a", 9), keyed("a", 9), keyed("b", 1), keyed("c", 5), keyed("c", 5)];
     let ids = create(&mut writer, wanted).await;
     create(&mut writer, vec![TaskSpec { exclusive_key: Some("other".into()), ..keyed("a", 9) }]).await;
-    let look = async |limit| {
+    let waiters = async |limit| {
         let wakeup = Wakeup { id: Uuid::nil(), subject: Subject::Key("key".into()), cursor: None };
         let Waiters { tasks, next, more_want_key } = bench.port().waiters(&wakeup, limit).await.unwrap();
         assert_eq!(next, None);
         (tasks, more_want_key)
     };
-    assert_eq!(look(9).await, (vec![ids[1], ids[3], ids[4]], true));
-    assert_eq!(look(3).await, (vec![ids[1], ids[3], ids[4]], true));
-    assert_eq!(look(2).await, (vec![ids[1], ids[3]], true));
+    assert_eq!(waiters(9).await, (vec![ids[1], ids[3], ids[4]], true));
+    assert_eq!(waiters(3).await, (vec![ids[1], ids[3], ids[4]], true));
+    assert_eq!(waiters(2).await, (vec![ids[1], ids[3]], true));
     let cancels = [ids[1], ids[2], ids[5]].map(|task| Op::Cancel(op::Cancel { task }));
     commit(&mut writer, cancels.to_vec()).await;
-    assert_eq!(look(9).await, (vec![ids[0], ids[3], ids[4]], false));
+    assert_eq!(waiters(9).await, (vec![ids[0], ids[3], ids[4]], false));
     commit(&mut writer, [ids[0], ids[3], ids[4]].map(|task| Op::Cancel(op::Cancel { task })).to_vec()).await;
-    assert_eq!(look(9).await, (vec![], false));
+    assert_eq!(waiters(9).await, (vec![], false));
 }
 
 async fn reservations_come_by_pages(database) {

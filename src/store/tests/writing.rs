@@ -40,8 +40,8 @@ async fn what_is_written_is_read(database) {
     bench.at(20);
     commit(&mut writer, vec![Op::Heartbeat(op::Heartbeat { task: ids[0], holder: Holder::default() })]).await;
     bench.at(30);
-    let beat = commit(&mut writer, vec![Op::Heartbeat(op::Heartbeat { task: ids[0], holder: Holder::default() })]).await;
-    let Reply::Task(task) = &beat[0] else { panic!("a task") };
+    let heartbeat = commit(&mut writer, vec![Op::Heartbeat(op::Heartbeat { task: ids[0], holder: Holder::default() })]).await;
+    let Reply::Task(task) = &heartbeat[0] else { panic!("a task") };
     assert_eq!(bench.state(ids[0]).await, *task);
     let renew = Op::RenewLeases(op::RenewLeases { worker: "w1".into(), leases: vec![held(&leased[0]), held(&leased[1]), Uuid::max()] });
     let renewed = commit(&mut writer, vec![renew]).await;
@@ -65,7 +65,7 @@ async fn what_is_written_is_read(database) {
     assert_eq!(bench.store.leases(&LeaseFilter { status: Some(LeaseStatus::Failed), ..LeaseFilter::default() }, &PAGE).await.unwrap().len(), 0);
     let actions: Vec<_> = bench.store.audit(&AuditFilter::default(), &PAGE).await.unwrap().into_iter().map(|entry| entry.action.as_str()).collect();
     assert_eq!(actions, ["task_completed", "task_leased", "task_leased", "task_created", "task_created", "worker_registered"]);
-    let keys = Keys { contexts: ["c1".to_owned(), "none".to_owned()].into(), past_leases: [held(&leased[0])].into(), ..Keys::default() };
+    let keys = RowKeys { contexts: ["c1".to_owned(), "none".to_owned()].into(), past_leases: [held(&leased[0])].into(), ..RowKeys::default() };
     let loaded = writer.begin_and_load(&keys, LockWait::Long).await.unwrap();
     writer.rollback().await.unwrap();
     assert_eq!(loaded.now, START + 40);
@@ -89,7 +89,7 @@ async fn settings_and_workers(database) {
     commit(&mut writer, vec![Op::RecordLastSeen(op::RecordLastSeen { last_seen: vec![("a".into(), START + 5)] })]).await;
     let workers = all_workers(&bench.store).await.unwrap();
     assert_eq!(workers.iter().map(|w| (w.id.as_str(), w.capabilities.max_concurrency, w.last_seen)).collect::<Vec<_>>(), [("a", 3, START + 5), ("b", 2, START)]);
-    let all = writer.begin_and_load(&Keys { all_workers: true, ..Keys::default() }, LockWait::Long).await.unwrap();
+    let all = writer.begin_and_load(&RowKeys { all_workers: true, ..RowKeys::default() }, LockWait::Long).await.unwrap();
     writer.rollback().await.unwrap();
     assert!(all.all_workers && all.workers.len() == 2 && all.slots["a"].exact);
     commit(&mut writer, vec![Op::RemoveWorker(op::RemoveWorker { worker: "a".into() })]).await;
@@ -131,7 +131,7 @@ async fn a_place_is_given_once(database) {
     assert!(writer.save(&set, None).await.unwrap_err().is_conflict());
     writer.rollback().await.unwrap();
     assert_eq!(bench.state(ids[1]).await.status, Status::Queued);
-    let exact = Keys { exact_slots: ["w".to_owned()].into(), ..Keys::default() };
+    let exact = RowKeys { exact_slots: ["w".to_owned()].into(), ..RowKeys::default() };
     assert_eq!(writer.begin_and_load(&exact, LockWait::Long).await.unwrap().slots["w"].used, 1);
     writer.rollback().await.unwrap();
 }
@@ -159,11 +159,11 @@ async fn a_lost_connection_is_replaced(database) {
         return;
     }
     all_workers(&bench.store).await.unwrap();
-    let mut set = WorkingSet::new(writer.begin_and_load(&Keys::default(), LockWait::Long).await.unwrap(), seed());
+    let mut set = WorkingSet::new(writer.begin_and_load(&RowKeys::default(), LockWait::Long).await.unwrap(), seed());
     execute(&bench.url, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()").await;
     set.dirty.settings.push(("key", "value".into()));
     assert!(writer.save(&set, None).await.unwrap_err().is_unavailable());
-    assert!(writer.begin_and_load(&Keys::default(), LockWait::Long).await.unwrap_err().is_unavailable());
+    assert!(writer.begin_and_load(&RowKeys::default(), LockWait::Long).await.unwrap_err().is_unavailable());
     writer.rollback().await.unwrap();
     register(&mut writer, "v", 1).await;
     assert_eq!(bench.positions().await, [Position { writer: writer.id(), n: 2 }], "the writer is the same as before");
@@ -178,11 +178,11 @@ async fn claims_by_two_lanes_never_collide_for_long(database) {
     register(&mut writer, "w", 32).await;
     let ids = create(&mut writer, (0..32).map(|n| spec(&format!("c{n}"))).collect()).await;
     let writers = if bench.store.kind() == Kind::Sqlite { 1 } else { 4 };
-    let mut crowd = Vec::new();
+    let mut commits = Vec::new();
     for first in 0..writers {
         let mut writer = bench.writer().await;
         let mine: Vec<TaskId> = ids.iter().copied().skip(first).step_by(writers).collect();
-        crowd.push(crate::support::beside(async move {
+        commits.push(crate::support::beside(async move {
             for task in mine {
                 let claim = Op::Claim(Claim { worker: "w".into(), candidates: vec![task], max: 1, held: None, ttl_ms: 1000 });
                 while let Err(error) = try_commit(&mut writer, std::slice::from_ref(&claim)).await {
@@ -201,10 +201,10 @@ async fn claims_by_two_lanes_never_collide_for_long(database) {
             }
         }));
     }
-    for one in crowd {
+    for one in commits {
         one.await.unwrap();
     }
-    let exact = Keys { exact_slots: ["w".to_owned()].into(), ..Keys::default() };
+    let exact = RowKeys { exact_slots: ["w".to_owned()].into(), ..RowKeys::default() };
     assert_eq!(writer.begin_and_load(&exact, LockWait::Long).await.unwrap().slots["w"].used, u32::MAX);
     writer.rollback().await.unwrap();
 }

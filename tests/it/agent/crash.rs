@@ -6,25 +6,25 @@ use crate::support::agent::AgentPlan;
 use crate::support::proxy::Proxy;
 use crate::support::{Server, checker};
 
-/// A run that records its start, waits for the gate, and answers.
-fn script(tally: &Tally, gate: &Gate) -> String {
-    format!("{}; echo begun; {}; echo answer", tally.mark(), gate.wait())
+/// A run that records its start, waits for the latch, and answers.
+fn script(tally: &Tally, latch: &Latch) -> String {
+    format!("{}; echo begun; {}; echo answer", tally.mark(), latch.wait())
 }
 
-/// A run that has started and waits at its gate.
+/// A run that has started and waits at its latch.
 struct Begun<'a> {
     agent: agent::Agent,
     task: Task<'a>,
     tally: Tally,
-    gate: Gate,
+    latch: Latch,
 }
 
 async fn begun(server: &Server, plan: AgentPlan) -> Begun<'_> {
-    let (tally, gate) = (Tally::new(), Gate::new());
+    let (tally, latch) = (Tally::new(), Latch::new());
     let agent = plan.shell().start();
-    let task = server.crew().task().prompt(&script(&tally, &gate)).create().await;
+    let task = server.crew().task().prompt(&script(&tally, &latch)).create().await;
     tally.reaches(1).await;
-    Begun { agent, task, tally, gate }
+    Begun { agent, task, tally, latch }
 }
 
 async fn ended_once(server: &Server, task: &Task<'_>) {
@@ -37,13 +37,13 @@ async fn ended_once(server: &Server, task: &Task<'_>) {
 on_both! { alone:
     async fn the_agent_is_killed_and_its_run_goes_on(database) {
         let server = Server::on(database).start();
-        let Begun { agent, task, tally, gate } = begun(&server, server.agent("box")).await;
+        let Begun { agent, task, tally, latch } = begun(&server, server.agent("box")).await;
         eventually("the text so far is sent", || async { (!told(&task, "text").await.is_empty()).then_some(()) }).await;
         agent.kill9();
         assert!(!agent.processes().is_empty(), "the run continues without its agent");
         agent.start_again();
         eventually("the agent continues the run", || async { agent.log().contains("continuing an earlier run").then_some(()) }).await;
-        gate.open();
+        latch.open();
         ended_once(&server, &task).await;
         assert_eq!((tally.count(), task.now().await["attempts"].clone()), (1, json!(1)));
         let texts = told(&task, "text").await;
@@ -53,9 +53,9 @@ on_both! { alone:
 
     async fn a_run_ends_while_no_agent_watches(database) {
         let server = Server::on(database).start();
-        let Begun { agent, task, tally, gate } = begun(&server, server.agent("box")).await;
+        let Begun { agent, task, tally, latch } = begun(&server, server.agent("box")).await;
         agent.kill9();
-        gate.open();
+        latch.open();
         agent.has_no_processes().await;
         agent.start_again();
         ended_once(&server, &task).await;
@@ -64,11 +64,11 @@ on_both! { alone:
 
     async fn the_agent_and_its_run_are_killed(database) {
         let server = Server::on(database).start();
-        let Begun { agent, task, tally, gate } = begun(&server, server.agent("box")).await;
+        let Begun { agent, task, tally, latch } = begun(&server, server.agent("box")).await;
         agent.kill9();
         agent.kill_processes();
         agent.has_no_processes().await;
-        gate.open();
+        latch.open();
         agent.start_again();
         tally.reaches(2).await;
         ended_once(&server, &task).await;
@@ -77,9 +77,9 @@ on_both! { alone:
 
     async fn the_server_is_killed(database) {
         let server = Server::on(database).start();
-        let Begun { agent, task, tally, gate } = begun(&server, server.agent("box")).await;
+        let Begun { agent, task, tally, latch } = begun(&server, server.agent("box")).await;
         server.kill9();
-        gate.open();
+        latch.open();
         // The run ends while there is no server to report to.
         agent.has_no_processes().await;
         server.start_again();
@@ -89,13 +89,13 @@ on_both! { alone:
 
     async fn both_are_killed(database) {
         let server = Server::on(database).start();
-        let Begun { agent, task, tally, gate } = begun(&server, server.agent("box")).await;
+        let Begun { agent, task, tally, latch } = begun(&server, server.agent("box")).await;
         server.kill9();
         agent.kill9();
         agent.start_again();
         server.start_again();
         eventually("the agent has registered", || async { agent.log().contains("registered").then_some(()) }).await;
-        gate.open();
+        latch.open();
         ended_once(&server, &task).await;
         assert_eq!(tally.count(), 1);
     }
@@ -103,14 +103,14 @@ on_both! { alone:
     async fn the_network_is_cut_until_the_lease_is_over(database) {
         let server = Server::on(database).env("LEASE_TTL_SECONDS", 3).start();
         let line = Proxy::start(server.base()).await;
-        let Begun { agent: cut, task, gate, .. } = begun(&server, AgentPlan::at(&line.url, "cut")).await;
+        let Begun { agent: cut, task, latch, .. } = begun(&server, AgentPlan::at(&line.url, "cut")).await;
         line.hold();
         // The agent can't learn from the server that the lease has expired. It ends the run by its own clock, before the task is leased
         // again.
         cut.has_no_processes().await;
         assert!(["leased", "running"].contains(&task.status().await.as_str()), "the run ends before its lease does");
         let other = server.agent("other").shell().start();
-        gate.open();
+        latch.open();
         ended_once(&server, &task).await;
         assert_eq!(task.now().await["worker_id"], json!("other"));
         line.release();
@@ -122,9 +122,9 @@ on_both! { alone:
     async fn an_end_whose_answer_is_lost_counts_once(database) {
         let server = Server::on(database).start();
         let line = Proxy::start(server.base()).await;
-        let Begun { agent, task, tally, gate } = begun(&server, AgentPlan::at(&line.url, "box")).await;
+        let Begun { agent, task, tally, latch } = begun(&server, AgentPlan::at(&line.url, "box")).await;
         line.hold_answers();
-        gate.open();
+        latch.open();
         ended_once(&server, &task).await;
         assert_eq!(agent.kept_runs(), 1, "the agent has no acknowledgement yet");
         agent.kill9();

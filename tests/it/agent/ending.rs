@@ -106,13 +106,13 @@ fn a_program_that_cannot_be_started_costs_no_attempt() {
 #[test]
 fn a_worker_that_was_removed_ends_its_runs_and_comes_back() {
     with(SHELL, async |server, agent| {
-        let (tally, gate) = (Tally::new(), Gate::new());
-        let task = server.crew().task().prompt(&format!("{}; {}; echo done", tally.mark(), gate.wait())).create().await;
+        let (tally, latch) = (Tally::new(), Latch::new());
+        let task = server.crew().task().prompt(&format!("{}; {}; echo done", tally.mark(), latch.wait())).create().await;
         tally.reaches(1).await;
         server.delete("workers/box").await.ok();
         // The agent registers again and claims the task once more.
         tally.reaches(2).await;
-        gate.open();
+        latch.open();
         task.reaches("completed").await;
         assert_eq!(answers(&task).await, 1);
         agent.has_no_processes().await;

@@ -3,11 +3,11 @@
 mod claude;
 mod crash;
 mod dev;
-mod door;
 mod ending;
 mod enrollment;
 mod fleet;
 mod push_limits;
+mod push_server;
 mod repositories;
 mod running;
 mod set_aside;
@@ -18,14 +18,14 @@ use std::path::PathBuf;
 use crate::support::*;
 
 /// A file that a run waits for until the test creates it.
-struct Gate(PathBuf);
+struct Latch(PathBuf);
 
-impl Gate {
+impl Latch {
     fn new() -> Self {
-        Self(janitor::new_path("gate"))
+        Self(janitor::new_path("latch"))
     }
 
-    /// A shell command that waits for the gate, for at most a minute.
+    /// A shell command that waits for the latch, for at most a minute.
     fn wait(&self) -> String {
         format!("for i in $(seq 1200); do [ -e {} ] && break; sleep 0.05; done", self.0.display())
     }

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use super::door::{KEY, with_agent};
+use super::push_server::{KEY, with_agent};
 use super::*;
 
 fn git(dir: &Path, words: &[&str]) {
@@ -32,11 +32,11 @@ fn a_clone_does_not_follow_the_link_of_an_earlier_one() {
 
     with_agent(
         |agent| agent.env("GIT_CONFIG_GLOBAL", config.display()),
-        async |_, door, agent| {
-            let door = door.with_header(KEY.0, KEY.1);
+        async |_, push_server, agent| {
+            let push_server = push_server.with_header(KEY.0, KEY.1);
             let clone = async |target: &str| {
                 let body = json!({"repo_url": "https://host.invalid/r", "project_name": "p", "target_path": target});
-                door.post("/clone", body).await
+                push_server.post("/clone", body).await
             };
             assert_eq!(clone("first").await.ok()["status"], json!("cloned"));
             for target in ["first/out/second", "first/out/a/b", "first/out"] {

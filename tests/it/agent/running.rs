@@ -25,15 +25,15 @@ on_both! { alone:
     async fn text_is_told_while_the_run_goes_on(database) {
         let server = Server::on(database).start();
         let _agent = server.agent("box").shell().start();
-        let gate = Gate::new();
-        let task = server.crew().task().prompt(&format!("echo first; {}; echo second", gate.wait())).create().await;
+        let latch = Latch::new();
+        let task = server.crew().task().prompt(&format!("echo first; {}; echo second", latch.wait())).create().await;
         let first = eventually("the first text is sent", || async {
             let texts = told(&task, "text").await;
             (!texts.is_empty()).then_some(texts)
         }).await;
         assert_eq!(first, [json!({"text": "first\n"})]);
         assert_eq!(task.status().await, "running");
-        gate.open();
+        latch.open();
         task.reaches("completed").await;
         assert_eq!(told(&task, "text").await, [json!({"text": "first\n"}), json!({"text": "second\n"})]);
     }

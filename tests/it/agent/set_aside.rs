@@ -8,8 +8,8 @@ fn with_kept_run(change: impl Fn(&str) -> String) {
     run(async {
         let server = Server::on(Database::Sqlite).start();
         let agent = server.agent("box").shell().start();
-        let (tally, gate) = (Tally::new(), Gate::new());
-        let prompt = format!("{}; {}; echo done", tally.mark(), gate.wait());
+        let (tally, latch) = (Tally::new(), Latch::new());
+        let prompt = format!("{}; {}; echo done", tally.mark(), latch.wait());
         let task = server.crew().task().prompt(&prompt).with("policy", json!({"timeout_sec": 100})).create().await;
         tally.reaches(1).await;
         agent.kill9();
@@ -17,7 +17,7 @@ fn with_kept_run(change: impl Fn(&str) -> String) {
         let kept = runs.map(|entry| entry.path().join("run.json")).next().expect("a run");
         let text = std::fs::read_to_string(&kept).expect("the run");
         std::fs::write(&kept, change(&text)).expect("the run");
-        gate.open();
+        latch.open();
         agent.start_again();
         task.reaches("completed").await;
         assert_eq!((tally.count(), task.now().await["infra_retries"].clone()), (2, json!(1)), "{}", agent.log());

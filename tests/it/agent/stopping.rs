@@ -24,14 +24,14 @@ fn runs_finish_before_the_agent_does() {
     with(
         |plan| plan,
         async |server, agent| {
-            let (tally, gate) = (Tally::new(), Gate::new());
+            let (tally, latch) = (Tally::new(), Latch::new());
             let crew = server.crew();
-            let task = crew.task().prompt(&format!("{}; {}; echo done", tally.mark(), gate.wait())).create().await;
+            let task = crew.task().prompt(&format!("{}; {}; echo done", tally.mark(), latch.wait())).create().await;
             tally.reaches(1).await;
             agent.signal("TERM");
             worker_is(server, "syncing").await;
             let later = crew.task().prompt("echo later").create().await;
-            gate.open();
+            latch.open();
             assert!(agent.wait_for_end().success());
             task.reaches("completed").await;
             assert_eq!(server.get("workers/box").await.ok()["status"], json!("offline"));
@@ -77,14 +77,14 @@ fn a_drain_by_the_server_hands_back_and_ends_with_uncordon() {
     with(
         |plan| plan.arg(&["--grace-seconds", "0"]),
         async |server, agent| {
-            let (tally, gate) = (Tally::new(), Gate::new());
-            let task = server.crew().task().prompt(&format!("{}; {}; echo done", tally.mark(), gate.wait())).create().await;
+            let (tally, latch) = (Tally::new(), Latch::new());
+            let task = server.crew().task().prompt(&format!("{}; {}; echo done", tally.mark(), latch.wait())).create().await;
             tally.reaches(1).await;
             server.poke("workers/box/drain").await.ok();
             task.reaches("queued").await;
             agent.has_no_processes().await;
             assert_eq!(task.waits_for().await, "cordoned");
-            gate.open();
+            latch.open();
             server.poke("workers/box/uncordon").await.ok();
             task.reaches("completed").await;
             assert_eq!(tally.count(), 2);
@@ -97,13 +97,13 @@ fn a_cordoned_worker_finishes_what_it_has() {
     with(
         |plan| plan,
         async |server, _agent| {
-            let (tally, gate) = (Tally::new(), Gate::new());
+            let (tally, latch) = (Tally::new(), Latch::new());
             let crew = server.crew();
-            let task = crew.task().prompt(&format!("{}; {}; echo done", tally.mark(), gate.wait())).create().await;
+            let task = crew.task().prompt(&format!("{}; {}; echo done", tally.mark(), latch.wait())).create().await;
             tally.reaches(1).await;
             server.poke("workers/box/cordon").await.ok();
             let later = crew.task().prompt("echo later").create().await;
-            gate.open();
+            latch.open();
             task.reaches("completed").await;
             assert_eq!(later.waits_for().await, "cordoned");
             server.poke("workers/box/uncordon").await.ok();

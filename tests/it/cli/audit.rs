@@ -6,13 +6,13 @@ use super::*;
 fn the_audit_trail_is_filtered() {
     run(async {
         let crew = sqlite().crew();
-        let person = Person::at(crew.api);
+        let user = User::at(crew.api);
         let worker = crew.worker().register().await;
         let task = crew.task().create().await;
         task.lease_to(&worker).await;
         task.succeed("x").await;
         let actions = |more: &[&str]| {
-            let entries = person.does(&[&["audit", "-o", "json"], more].concat()).json();
+            let entries = user.does(&[&["audit", "-o", "json"], more].concat()).json();
             entries.as_array().unwrap().iter().map(|entry| entry["action"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
         };
         assert_eq!(actions(&["--task", &task.id]), ["task_completed", "task_leased", "task_created"]);
@@ -21,12 +21,12 @@ fn the_audit_trail_is_filtered() {
         assert_eq!(actions(&["--worker", &worker.name, "--actor", "api"]), ["worker_registered"]);
         assert_eq!(actions(&["--task", &task.id, "--until", "1h"]), [] as [&str; 0]);
         assert_eq!(actions(&["--task", &task.id, "--since", "1h", "--limit", "1"]), ["task_completed"]);
-        let shown = person.does(&["audit", "--task", &task.id]).ok();
+        let shown = user.does(&["audit", "--task", &task.id]).ok();
         assert!(shown.contains(&format!("llm_task/{} ", short(&task.id))), "{shown}");
-        assert!(person.does(&["audit", "--task", &task.id, "-o", "wide"]).ok().contains(&format!("llm_task/{}", task.id)));
-        person.does(&["audit", "--action", "task_crated"]).complains(2);
-        person.does(&["audit", "--since", "soonish"]).complains(2);
-        person.does(&["audit", "-f", "--until", "1h"]).complains(2);
+        assert!(user.does(&["audit", "--task", &task.id, "-o", "wide"]).ok().contains(&format!("llm_task/{}", task.id)));
+        user.does(&["audit", "--action", "task_crated"]).complains(2);
+        user.does(&["audit", "--since", "soonish"]).complains(2);
+        user.does(&["audit", "-f", "--until", "1h"]).complains(2);
     });
 }
 
@@ -35,10 +35,10 @@ fn the_audit_trail_is_followed_across_a_restart() {
     run(async {
         let server = Server::on(Database::Sqlite).start();
         let crew = server.crew();
-        let person = Person::at(&server);
+        let user = User::at(&server);
         let old = crew.task().create().await;
         let first = crew.task().create().await;
-        let following = person.starts(&["audit", "-f", "--action", "task_created", "--limit", "1", "-o", "json"]);
+        let following = user.starts(&["audit", "-f", "--action", "task_created", "--limit", "1", "-o", "json"]);
         following.prints(&first.id).await;
         let second = crew.task().create().await;
         second.cancel().await.ok();
@@ -52,7 +52,7 @@ fn the_audit_trail_is_followed_across_a_restart() {
         let told: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).expect("an entry in a line")).collect();
         let ids: Vec<_> = told.iter().map(|entry| entry["entity_id"].as_str().unwrap()).collect();
         assert_eq!(ids, [&first.id, &second.id, &third.id], "each once, oldest first, and not {}", old.id);
-        let table = person.starts(&["audit", "-f", "--task", short(&third.id)]);
+        let table = user.starts(&["audit", "-f", "--task", short(&third.id)]);
         table.prints("task_created").await;
         third.cancel().await.ok();
         table.prints("task_cancelled").await;
@@ -66,30 +66,30 @@ fn a_task_is_named_by_a_part_of_its_id() {
     run(async {
         let server = Server::on(Database::Sqlite).start();
         let crew = server.crew();
-        let person = Person::at(&server);
+        let user = User::at(&server);
         let (one, two) = (crew.task().create().await, crew.task().create().await);
-        let list = person.does(&["task", "list"]).ok();
+        let list = user.does(&["task", "list"]).ok();
         assert!(list.contains(short(&one.id)) && !list.contains(&one.id), "{list}");
-        assert!(person.does(&["task", "list", "-o", "wide"]).ok().contains(&one.id));
+        assert!(user.does(&["task", "list", "-o", "wide"]).ok().contains(&one.id));
         let part = short(&one.id);
-        assert_eq!(person.does(&["task", "get", "-o", "name", part]).ok(), format!("{}\n", one.id));
-        let said = person.does(&["task", "get", &one.id[..8]]).complains(1);
+        assert_eq!(user.does(&["task", "get", "-o", "name", part]).ok(), format!("{}\n", one.id));
+        let said = user.does(&["task", "get", &one.id[..8]]).complains(1);
         assert!(said.contains("several tasks") && said.contains(&one.id) && said.contains(&two.id), "{said}");
-        let said = person.does(&["task", "get", "ffffffff"]).complains(1);
+        let said = user.does(&["task", "get", "ffffffff"]).complains(1);
         assert!(said.contains("no task whose id begins or ends with ffffffff"), "{said}");
-        let said = person.does(&["task", "get", "abc"]).complains(1);
+        let said = user.does(&["task", "get", "abc"]).complains(1);
         assert!(said.contains("at least 4 digits"), "{said}");
-        let waits = person.does(&["task", "submit", "--agent", &crew.slug, "--depends-on", part, "later"]).ok();
+        let waits = user.does(&["task", "submit", "--agent", &crew.slug, "--depends-on", part, "later"]).ok();
         assert_eq!(server.task(waits.trim()).now().await["depends_on"], json!([one.id]));
-        person.does(&["task", "cancel", part, short(&two.id)]).ends(0);
+        user.does(&["task", "cancel", part, short(&two.id)]).ends(0);
         assert_eq!((one.status().await, two.status().await), ("cancelled".into(), "cancelled".into()));
-        person.does(&["task", "requeue", part]).ends(0);
+        user.does(&["task", "requeue", part]).ends(0);
         let worker = crew.worker().register().await;
         let run = Run::claimed_by(&worker).await;
         run.tells("text", json!("a b\n")).await;
         run.answers("done").await;
-        assert_eq!(person.does(&["task", "result", part]).ok(), "done\n");
-        assert_eq!(person.does(&["task", "logs", part]).ok(), "a b\n");
-        assert_eq!(person.does(&["task", "wait", "-o", "name", part]).ok(), format!("{}\n", one.id));
+        assert_eq!(user.does(&["task", "result", part]).ok(), "done\n");
+        assert_eq!(user.does(&["task", "logs", part]).ok(), "a b\n");
+        assert_eq!(user.does(&["task", "wait", "-o", "name", part]).ok(), format!("{}\n", one.id));
     });
 }

@@ -7,7 +7,7 @@ use super::*;
 use crate::support::server::BINARY;
 
 /// What a shell offers for the last of these words, by its own functions for completion.
-fn offers(shell: &str, person: &Person, server: &Api, words: &str) -> String {
+fn offers(shell: &str, user: &User, server: &Api, words: &str) -> String {
     let script = match shell {
         "bash" => {
             r#"source <(bloom-runtime completions bash)
@@ -38,11 +38,11 @@ complete --do-complete="$WORDS""#
         .arg(script)
         .env_clear()
         .env("PATH", path)
-        .env("HOME", &person.home)
+        .env("HOME", &user.home)
         .env("WORDS", words)
         .env("BLOOM_SERVER", server.base());
     let output = command
-        .current_dir(&person.home)
+        .current_dir(&user.home)
         .stdin(Stdio::null())
         .output()
         .unwrap_or_else(|error| panic!("{shell}: {error}; tests/run installs it"));
@@ -58,11 +58,11 @@ fn they_work_in_every_shell() {
         let crew = server.crew();
         let task = crew.task().with("labels", json!({ "color": "blue" })).create().await;
         let worker = crew.worker().register().await;
-        let person = Person::at(&server);
-        person.does(&["context", "set", "home-server", "--server", server.base()]).ok();
+        let user = User::at(&server);
+        user.does(&["context", "set", "home-server", "--server", server.base()]).ok();
         for shell in ["bash", "zsh", "fish"] {
             let check = |words: &str, offered: &str| {
-                let shown = offers(shell, &person, &server, words);
+                let shown = offers(shell, &user, &server, words);
                 assert!(
                     shown.lines().any(|line| line.split([' ', '\t', ':']).next() == Some(offered)),
                     "{shell}: {words:?} offers {offered}: {shown:?}"
@@ -75,11 +75,11 @@ fn they_work_in_every_shell() {
             check("bloom-runtime task list --label ", "color=blue");
             check("bloom-runtime task list --agent ", &crew.slug);
             check("bloom-runtime context use ", "home-server");
-            let shown = offers(shell, &person, &server, "bloom-runtime ");
+            let shown = offers(shell, &user, &server, "bloom-runtime ");
             assert!(shown.contains("agent") && !shown.contains("echo-runner"), "{shell}: {shown}");
         }
         server.kill9();
-        let shown = offers("bash", &person, &server, "bloom-runtime task get ");
+        let shown = offers("bash", &user, &server, "bloom-runtime task get ");
         assert!(!shown.contains(&task.id), "without a server there is nothing to offer: {shown}");
     });
 }

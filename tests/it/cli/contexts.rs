@@ -11,51 +11,51 @@ fn guarded() -> Server {
 #[test]
 fn a_key_comes_by_flag_file_or_variable() {
     let server = guarded();
-    let person = Person::at(&server);
-    std::fs::write(person.home.join("key"), "the-secret-key\n").unwrap();
-    let said = person.does(&["stats"]).complains(1);
+    let user = User::at(&server);
+    std::fs::write(user.home.join("key"), "the-secret-key\n").unwrap();
+    let said = user.does(&["stats"]).complains(1);
     assert!(said.contains("--key") && said.contains("BLOOM_KEY"), "the error says how to give a key: {said}");
-    person.does(&["stats", "--key", "the-secret-key"]).ok();
-    person.does(&["stats", "--key-file", "key"]).ok();
-    person.clone().with("BLOOM_KEY", "the-secret-key").does(&["stats"]).ok();
-    person.clone().with("BLOOM_KEY_FILE", "key").does(&["stats"]).ok();
-    let said = person.clone().with("BLOOM_KEY", "wrong-key").does(&["stats"]).complains(1);
+    user.does(&["stats", "--key", "the-secret-key"]).ok();
+    user.does(&["stats", "--key-file", "key"]).ok();
+    user.clone().with("BLOOM_KEY", "the-secret-key").does(&["stats"]).ok();
+    user.clone().with("BLOOM_KEY_FILE", "key").does(&["stats"]).ok();
+    let said = user.clone().with("BLOOM_KEY", "wrong-key").does(&["stats"]).complains(1);
     assert!(!said.contains("wrong-key"), "{said}");
-    person.does(&["task", "list", "--key-file", "nowhere"]).complains(2);
-    person.does(&["stats", "--server", "ftp://x"]).complains(2);
+    user.does(&["task", "list", "--key-file", "nowhere"]).complains(2);
+    user.does(&["stats", "--server", "ftp://x"]).complains(2);
 }
 
 #[test]
 fn contexts_are_kept_under_names() {
     let (server, other) = (guarded(), sqlite());
-    let person = Person::new();
-    let done = person.does(&["context", "set", "prod", "--server", server.base(), "--key", "the-secret-key"]).ends(0);
+    let user = User::new();
+    let done = user.does(&["context", "set", "prod", "--server", server.base(), "--key", "the-secret-key"]).ends(0);
     assert!(done.out.is_empty() && done.err.is_empty(), "{done:?}");
-    person.does(&["context", "set", "home", "--server", other.base()]).ok();
-    let file = person.home.join(".config/bloom-runtime/config.toml");
+    user.does(&["context", "set", "home", "--server", other.base()]).ok();
+    let file = user.home.join(".config/bloom-runtime/config.toml");
     assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
 
-    person.does(&["stats"]).ok();
-    let list = person.does(&["context", "list"]).ok();
+    user.does(&["stats"]).ok();
+    let list = user.does(&["context", "list"]).ok();
     assert!(list.lines().any(|line| line.starts_with('*') && line.contains("prod")), "the first context is in use: {list}");
-    let all = list + &person.does(&["context", "list", "-o", "json"]).ok() + &person.does(&["context", "list", "-o", "wide"]).ok();
+    let all = list + &user.does(&["context", "list", "-o", "json"]).ok() + &user.does(&["context", "list", "-o", "wide"]).ok();
     assert!(!all.contains("the-secret-key"), "{all}");
 
-    person.does(&["context", "use", "home"]).ok();
+    user.does(&["context", "use", "home"]).ok();
     run(async {
         let crew = other.crew();
         let task = crew.task().create().await;
-        person.does(&["task", "get", &task.id]).ok();
-        person.does(&["task", "get", &task.id, "--use-context", "prod"]).complains(1);
-        person.clone().with("BLOOM_CONTEXT", "prod").does(&["task", "get", &task.id]).complains(1);
+        user.does(&["task", "get", &task.id]).ok();
+        user.does(&["task", "get", &task.id, "--use-context", "prod"]).complains(1);
+        user.clone().with("BLOOM_CONTEXT", "prod").does(&["task", "get", &task.id]).complains(1);
     });
-    person.does(&["stats", "--use-context", "prod"]).ok();
-    let said = person.does(&["stats", "--use-context", "lost"]).complains(2);
+    user.does(&["stats", "--use-context", "prod"]).ok();
+    let said = user.does(&["stats", "--use-context", "lost"]).complains(2);
     assert!(said.contains("home, prod"), "the error lists the contexts: {said}");
-    person.does(&["context", "use", "lost"]).complains(2);
-    person.does(&["context", "rm", "home"]).ok();
-    assert_eq!(person.does(&["context", "list", "-o", "name"]).ok(), "prod\n");
-    person.does(&["context", "rm", "home"]).complains(2);
+    user.does(&["context", "use", "lost"]).complains(2);
+    user.does(&["context", "rm", "home"]).ok();
+    assert_eq!(user.does(&["context", "list", "-o", "name"]).ok(), "prod\n");
+    user.does(&["context", "rm", "home"]).complains(2);
 }
 
 #[test]
@@ -63,16 +63,16 @@ fn a_key_gets_to_no_other_server() {
     run(async {
         let stub = stub::Stub::start().await;
         stub.always("/api/runtime/stats", stub::Reply::new(200, "{}"));
-        let person = Person::new();
+        let user = User::new();
         let elsewhere = "http://127.0.0.1:1";
-        person.does(&["context", "set", "prod", "--server", elsewhere, "--key", "the-secret-key"]).ok();
-        person.does(&["stats", "--server", &stub.url]).ok();
-        person.clone().with("BLOOM_SERVER", &stub.url).does(&["stats"]).ok();
-        let done = person.does(&["context", "set", "prod", "--server", &stub.url]).ends(0);
+        user.does(&["context", "set", "prod", "--server", elsewhere, "--key", "the-secret-key"]).ok();
+        user.does(&["stats", "--server", &stub.url]).ok();
+        user.clone().with("BLOOM_SERVER", &stub.url).does(&["stats"]).ok();
+        let done = user.does(&["context", "set", "prod", "--server", &stub.url]).ends(0);
         assert!(done.err.contains("was removed"), "{}", done.err);
-        person.does(&["stats"]).ok();
-        person.does(&["context", "set", "prod", "--key", "another-key"]).ok();
-        person.does(&["stats"]).ok();
+        user.does(&["stats"]).ok();
+        user.does(&["context", "set", "prod", "--key", "another-key"]).ok();
+        user.does(&["stats"]).ok();
         let seen = stub.seen("/api/runtime/stats");
         let keys: Vec<_> = seen.iter().map(|request| request.headers.get("x-runtime-api-key").map(|key| key.to_str().unwrap())).collect();
         assert_eq!(keys, [None, None, None, Some("another-key")]);
@@ -81,18 +81,18 @@ fn a_key_gets_to_no_other_server() {
 
 #[test]
 fn a_file_that_is_wrong_is_told_without_its_secrets() {
-    let person = Person::new();
-    let dir = person.home.join(".config/bloom-runtime");
+    let user = User::new();
+    let dir = user.home.join(".config/bloom-runtime");
     std::fs::create_dir_all(&dir).unwrap();
     let file = dir.join("config.toml");
     std::fs::write(&file, "[contexts.a]\nserver = 'http://127.0.0.1:1'\nkey = 'the-secret-key' nonsense\n").unwrap();
     for command in [&["stats"][..], &["context", "list"], &["context", "set", "b", "--server", "http://127.0.0.1:1"]] {
-        let said = person.does(command).complains(2);
+        let said = user.does(command).complains(2);
         assert!(said.contains("config.toml") && said.contains("line 3") && !said.contains("the-secret-key"), "{said}");
     }
-    person.does(&["context", "set", "b", "--server", "nonsense"]).complains(2);
+    user.does(&["context", "set", "b", "--server", "nonsense"]).complains(2);
     std::fs::write(&file, "[contexts.a]\nserver = 'http://127.0.0.1:1'\nkey = 'the-secret-key'\n").unwrap();
     std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o644)).unwrap();
-    let done = person.does(&["context", "list"]).ends(0);
+    let done = user.does(&["context", "list"]).ends(0);
     assert!(done.err.contains("chmod 600"), "{}", done.err);
 }

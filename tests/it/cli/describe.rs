@@ -6,12 +6,12 @@ use super::*;
 fn a_task_is_described_with_its_attempts() {
     run(async {
         let crew = sqlite().crew();
-        let person = Person::at(crew.api);
+        let user = User::at(crew.api);
         let worker = crew.worker().slots(4).register().await;
         let first = crew.task().with("session", json!("none")).create().await;
         let task = crew.task().with("session", json!("none")).with("depends_on", json!([first.id])).with("labels", json!({ "team": "a" }));
         let task = task.create().await;
-        let describe = |more: &[&str]| person.does(&[&["task", "describe", short(&task.id)], more].concat());
+        let describe = |more: &[&str]| user.does(&[&["task", "describe", short(&task.id)], more].concat());
         let said = describe(&[]).ok();
         for part in ["queued", "depends_on: ", "What to do: ", "team=a", "Attempts: none", "Depends on:", &first.id, "task_created"] {
             assert!(said.contains(part), "{part}:\n{said}");
@@ -60,10 +60,10 @@ fn a_task_is_described_with_its_attempts() {
         assert!(leases[0]["ended_at"].is_i64() && leases[0]["usage"].is_null());
         assert_eq!((&whole["task"]["id"], &whole["dependencies"][0]["id"]), (&json!(task.id), &json!(first.id)));
         assert_eq!((whole["events"].as_array().unwrap().len(), whole["audit"].as_array().unwrap().len()), (1, 5));
-        person.does(&["task", "delete", "--yes", &first.id]).ends(0);
+        user.does(&["task", "delete", "--yes", &first.id]).ends(0);
         assert!(describe(&[]).ok().contains("removed"), "a dependency that is gone");
         assert_eq!(describe(&["-o", "name"]).ok(), format!("{}\n", task.id));
-        let said = person.does(&["task", "describe", NO_ID]).complains(1);
+        let said = user.does(&["task", "describe", NO_ID]).complains(1);
         assert!(said.contains("Task not found"), "{said}");
     });
 }
@@ -72,13 +72,13 @@ fn a_task_is_described_with_its_attempts() {
 fn a_worker_is_described_with_what_it_runs() {
     run(async {
         let crew = sqlite().crew();
-        let person = Person::at(crew.api);
+        let user = User::at(crew.api);
         let worker = crew.worker().slots(2).able("labels", json!(["gpu"])).register().await;
         let (done, open) = (crew.task().create().await, crew.task().create().await);
         done.lease_to(&worker).await;
         done.fail("broken").await;
         open.lease_to(&worker).await;
-        let said = person.does(&["worker", "describe", &worker.name]).ok();
+        let said = user.does(&["worker", "describe", &worker.name]).ok();
         for part in [
             "online",
             "1 of 2 in use",
@@ -91,11 +91,11 @@ fn a_worker_is_described_with_what_it_runs() {
         ] {
             assert!(said.contains(part), "{part}:\n{said}");
         }
-        let whole = person.does(&["worker", "describe", "-o", "json", &worker.name]).json();
+        let whole = user.does(&["worker", "describe", "-o", "json", &worker.name]).json();
         assert_eq!((whole["tasks"].as_array().unwrap().len(), whole["leases"].as_array().unwrap().len()), (1, 2));
-        person.does(&["worker", "cordon", &worker.name]).ok();
-        assert!(person.does(&["worker", "describe", &worker.name]).ok().contains("worker uncordon"));
-        let said = person.does(&["worker", "describe", "nobody-at-all"]).complains(1);
+        user.does(&["worker", "cordon", &worker.name]).ok();
+        assert!(user.does(&["worker", "describe", &worker.name]).ok().contains("worker uncordon"));
+        let said = user.does(&["worker", "describe", "nobody-at-all"]).complains(1);
         assert!(said.contains("Worker not found"), "{said}");
     });
 }
@@ -104,9 +104,9 @@ fn a_worker_is_described_with_what_it_runs() {
 fn a_task_is_edited_and_deleted() {
     run(async {
         let crew = sqlite().crew();
-        let person = Person::at(crew.api);
+        let user = User::at(crew.api);
         let task = crew.task().with("labels", json!({ "old": "1" })).create().await;
-        let edit = |flags: &[&str]| person.does(&[&["task", "edit", short(&task.id), "-o", "json"], flags].concat());
+        let edit = |flags: &[&str]| user.does(&[&["task", "edit", short(&task.id), "-o", "json"], flags].concat());
         let shown = edit(&["--priority", "8", "--not-before", "+1h", "--label", "new=2", "--remove-label", "old"]).json();
         assert_eq!((&shown["priority"], &shown["labels"]), (&json!(8), &json!({ "new": "2" })));
         assert!(shown["not_before"].as_i64().unwrap() > now_ms());
@@ -115,25 +115,25 @@ fn a_task_is_edited_and_deleted() {
         edit(&["--priority", "10"]).complains(2);
         edit(&["--label", "a=1", "--remove-label", "a"]).complains(2);
 
-        let said = person.does(&["task", "delete", &task.id]).complains(2);
+        let said = user.does(&["task", "delete", &task.id]).complains(2);
         assert!(said.contains("--yes"), "{said}");
-        let said = person.does(&["task", "delete", "-y", &task.id]).complains(1);
+        let said = user.does(&["task", "delete", "-y", &task.id]).complains(1);
         assert!(said.contains("cancel it first"), "{said}");
         task.cancel().await.ok();
         assert!(edit(&["--priority", "1"]).complains(1).contains("only a queued task"));
-        person.does(&["task", "retry", short(&task.id)]).ends(0);
+        user.does(&["task", "retry", short(&task.id)]).ends(0);
         assert_eq!(task.status().await, "queued");
         task.cancel().await.ok();
         let other = crew.task().create().await;
-        let said = person.does(&["task", "delete", "--yes", &other.id, &task.id]).complains(1);
+        let said = user.does(&["task", "delete", "--yes", &other.id, &task.id]).complains(1);
         assert!(said.contains(&format!("task {} is deleted", task.id)) && said.contains("cancel it first"), "{said}");
         crew.api.get(&task.path("")).await.expect(404);
         assert_eq!(other.status().await, "queued");
         other.cancel().await.ok();
-        let typed = person.types("n\n", &["task", "delete", &other.id]).ends(0);
+        let typed = user.types("n\n", &["task", "delete", &other.id]).ends(0);
         assert!(typed.out.contains("delete 1 task? [y/N]"), "{}", typed.out);
         assert_eq!(other.status().await, "cancelled");
-        person.types("y\n", &["task", "delete", &other.id]).ends(0);
+        user.types("y\n", &["task", "delete", &other.id]).ends(0);
         crew.api.get(&other.path("")).await.expect(404);
     });
 }

@@ -7,7 +7,7 @@ fn text_is_there_as_it_comes() {
     run(async {
         let crew = sqlite().crew();
         let worker = crew.worker().register().await;
-        let following = Person::at(crew.api).starts(&["task", "submit", "--follow", "--agent", &crew.slug, "p"]);
+        let following = User::at(crew.api).starts(&["task", "submit", "--follow", "--agent", &crew.slug, "p"]);
         let run = Run::claimed_by(&worker).await;
         run.tells("text", json!({ "text": "first " })).await;
         following.prints("first ").await;
@@ -30,10 +30,10 @@ fn a_run_that_tells_nothing_gives_its_answer() {
     run(async {
         let crew = sqlite().crew();
         let worker = crew.worker().register().await;
-        let following = Person::at(crew.api).starts(&["task", "submit", "--follow", "--agent", &crew.slug, "p"]);
+        let following = User::at(crew.api).starts(&["task", "submit", "--follow", "--agent", &crew.slug, "p"]);
         Run::claimed_by(&worker).await.answers("the answer").await;
         assert_eq!(following.done().ok(), "the answer\n");
-        let failing = Person::at(crew.api).starts(&["task", "submit", "--follow", "--agent", &crew.slug, "p"]);
+        let failing = User::at(crew.api).starts(&["task", "submit", "--follow", "--agent", &crew.slug, "p"]);
         Run::claimed_by(&worker).await.fails("auth", "signed out").await;
         assert!(failing.done().complains(1).contains("auth: signed out"));
     });
@@ -45,7 +45,7 @@ fn a_stream_that_breaks_goes_on_where_it_was() {
         let server = Server::on(Database::Sqlite).start();
         let crew = server.crew();
         let worker = crew.worker().register().await;
-        let following = Person::at(&server).starts(&["task", "submit", "--follow", "--agent", &crew.slug, "p"]);
+        let following = User::at(&server).starts(&["task", "submit", "--follow", "--agent", &crew.slug, "p"]);
         let run = Run::claimed_by(&worker).await;
         run.tells("text", json!("one ")).await;
         run.tells("text", json!("two ")).await;
@@ -69,10 +69,10 @@ fn a_closed_pipe_ends_it_quietly() {
         for _ in 0..3 {
             run.tells("text", json!("a line\n")).await;
         }
-        let person = Person::at(crew.api);
-        let done = person.turns_away(&["task", "logs", "-f", &task.id], || {}).ends(0);
+        let user = User::at(crew.api);
+        let done = user.with_closed_output(&["task", "logs", "-f", &task.id], || {}).ends(0);
         assert_eq!(done.err, "");
-        let done = person.turns_away(&["task", "get", &task.id], || {}).ends(0);
+        let done = user.with_closed_output(&["task", "get", &task.id], || {}).ends(0);
         assert_eq!(done.err, "");
     });
 }
@@ -88,16 +88,16 @@ fn logs_tell_everything_in_order() {
         run.tells("text", json!("a ")).await;
         run.tells("text", json!("b")).await;
         run.tells("usage", json!({ "cost_usd": 1 })).await;
-        let person = Person::at(crew.api);
+        let user = User::at(crew.api);
         let expected = "[lifecycle] started\na b\n[usage] cost_usd=1\n";
-        assert_eq!(person.does(&["task", "logs", &task.id]).ok(), expected);
-        assert_eq!(person.does(&["task", "logs", "--kind", "text", &task.id]).ok(), "a b\n");
-        let events = person.does(&["task", "logs", "-o", "json", &task.id]).json();
+        assert_eq!(user.does(&["task", "logs", &task.id]).ok(), expected);
+        assert_eq!(user.does(&["task", "logs", "--kind", "text", &task.id]).ok(), "a b\n");
+        let events = user.does(&["task", "logs", "-o", "json", &task.id]).json();
         assert_eq!(events, crew.api.get(&task.path("/events")).await.ok());
 
-        let following = person.starts(&["task", "logs", "-f", &task.id]);
+        let following = user.starts(&["task", "logs", "-f", &task.id]);
         following.prints(expected).await;
-        let lines = person.starts(&["task", "logs", "-f", "-o", "json", "--kind", "text", &task.id]);
+        let lines = user.starts(&["task", "logs", "-f", "-o", "json", "--kind", "text", &task.id]);
         run.tells("text", json!("c")).await;
         run.answers("x").await;
         assert_eq!(following.done().ok(), format!("{expected}c\n"), "following ends with the task");

@@ -7,37 +7,37 @@ use crate::keys::{ADMIN, keyed};
 fn keys_are_created_listed_and_revoked() {
     let server = keyed(Database::Sqlite);
     run(async {
-        let person = Person::at(&server).with("BLOOM_KEY", ADMIN);
-        let made = person.does(&["key", "create", "ci", "--scope", "submit", "--expires", "90d"]).ends(0);
+        let user = User::at(&server).with("BLOOM_KEY", ADMIN);
+        let made = user.does(&["key", "create", "ci", "--scope", "submit", "--expires", "90d"]).ends(0);
         let key = made.out.trim_end_matches('\n').to_owned();
         assert!(key.starts_with("bloom_") && !key.contains(char::is_whitespace), "{}", made.out);
         assert!(made.err.contains("not shown again") && !made.err.contains(&key), "{}", made.err);
-        let own = Person::at(&server).with("BLOOM_KEY", &key);
+        let own = User::at(&server).with("BLOOM_KEY", &key);
         let task = own.does(&["task", "submit", "--agent", "nobody", "Say hello"]).ok();
         assert_eq!(own.does(&["task", "list", "-o", "name"]).ok(), task);
         own.does(&["key", "list"]).complains(1);
         own.does(&["stats"]).complains(1);
 
-        let whole = person.does(&["key", "create", "w", "--scope", "worker", "--worker", "w1", "-o", "json"]).json();
+        let whole = user.does(&["key", "create", "w", "--scope", "worker", "--worker", "w1", "-o", "json"]).json();
         assert_eq!((&whole["name"], &whole["worker"], &whole["expires_at"]), (&json!("w"), &json!("w1"), &json!(null)));
-        let listed = person.does(&["key", "list"]).ok();
+        let listed = user.does(&["key", "list"]).ok();
         for word in ["NAME", "SCOPE", "EXPIRES", "submit", "w1", "never", "in 8"] {
             assert!(listed.contains(word), "{word}: {listed}");
         }
-        assert_eq!(person.does(&["key", "list", "-o", "name"]).ok(), "ci\nw\n");
-        assert_eq!(person.does(&["key", "list", "-o", "json"]).json(), server.with_key(ADMIN).get("keys").await.ok());
+        assert_eq!(user.does(&["key", "list", "-o", "name"]).ok(), "ci\nw\n");
+        assert_eq!(user.does(&["key", "list", "-o", "json"]).json(), server.with_key(ADMIN).get("keys").await.ok());
 
-        let again = person.does(&["key", "create", "ci", "--scope", "read"]).complains(1);
+        let again = user.does(&["key", "create", "ci", "--scope", "read"]).complains(1);
         assert!(again.contains("revoke it first"), "{again}");
-        person.does(&["key", "create", "x", "--scope", "root"]).complains(2);
-        person.does(&["key", "create", "x", "--scope", "worker"]).complains(1);
-        let revoked = person.does(&["key", "revoke", "ci", "w"]).ends(0);
+        user.does(&["key", "create", "x", "--scope", "root"]).complains(2);
+        user.does(&["key", "create", "x", "--scope", "worker"]).complains(1);
+        let revoked = user.does(&["key", "revoke", "ci", "w"]).ends(0);
         assert_eq!((revoked.out.as_str(), revoked.err.as_str()), ("", "ci is revoked.\nw is revoked.\n"));
         own.does(&["task", "list"]).complains(1);
-        person.does(&["key", "revoke", "ci"]).complains(1);
+        user.does(&["key", "revoke", "ci"]).complains(1);
 
-        let token = person.does(&["key", "create", "join", "--scope", "join"]).ok();
-        let machine = Person::at(&server).with("BLOOM_KEY", token.trim_end());
+        let token = user.does(&["key", "create", "join", "--scope", "join"]).ok();
+        let machine = User::at(&server).with("BLOOM_KEY", token.trim_end());
         let own = machine.does(&["key", "enroll", "w2"]).ok();
         server.with_key(own.trim_end()).post("workers", json!({ "name": "w2" })).await.created();
         machine.does(&["key", "enroll", "w3"]).complains(1);

@@ -18,9 +18,9 @@ fn a_second_server_is_told_where_the_first_one_is() {
 
 #[test]
 fn an_address_with_a_password_is_not_repeated() {
-    let person = Person::new();
+    let user = User::new();
     for server in ["ftp://me:secret@h", "http://me:secret@h:bad", "http://me:secret@h"] {
-        let said = person.does(&["stats", "--server", server]).complains(2);
+        let said = user.does(&["stats", "--server", server]).complains(2);
         assert!(!said.contains("secret") && said.contains("address"), "{said}");
     }
 }
@@ -28,7 +28,7 @@ fn an_address_with_a_password_is_not_repeated() {
 #[test]
 fn https_to_an_http_port_is_told() {
     let server = sqlite().base().replacen("http", "https", 1);
-    let said = Person::new().does(&["stats", "--server", &server]).complains(2);
+    let said = User::new().does(&["stats", "--server", &server]).complains(2);
     assert!(said.contains(&format!("probably http: give the address {}", sqlite().base())), "{said}");
 }
 
@@ -36,9 +36,9 @@ fn https_to_an_http_port_is_told() {
 fn a_limit_names_its_setting() {
     run(async {
         let server = Server::on(Database::Sqlite).env("RATE_LIMIT_PER_MINUTE", 1).start();
-        let person = Person::at(&server);
-        person.does(&["stats"]).ok();
-        let waiting = person.starts(&["stats"]);
+        let user = User::at(&server);
+        user.does(&["stats"]).ok();
+        let waiting = user.starts(&["stats"]);
         waiting.says("RATE_LIMIT_PER_MINUTE").await;
         waiting.interrupt();
         waiting.done().ends(130);
@@ -50,15 +50,15 @@ fn the_result_of_an_unfinished_task_is_its_state() {
     run(async {
         let crew = sqlite().crew();
         let worker = crew.worker().register().await;
-        let person = Person::at(crew.api);
+        let user = User::at(crew.api);
         let task = crew.task().create().await;
         let run = Run::claimed_by(&worker).await;
-        let said = person.does(&["task", "result", &task.id]).complains(1);
+        let said = user.does(&["task", "result", &task.id]).complains(1);
         assert!(said.contains(&format!("runs on {}", worker.name)), "{said}");
         let end = json!({ "status": "error", "error_message": "an old failure", "reason": "overloaded", "retryable": true,
             "lease_id": run.lease, "metrics": { "duration_ms": 5 } });
         task.complete(end).await.ok();
-        let said = person.does(&["task", "result", &task.id]).complains(1);
+        let said = user.does(&["task", "result", &task.id]).complains(1);
         assert!(said.contains("waits: not_before: does not run before 20") && said.contains("no answer yet"), "{said}");
         assert!(!said.contains("an old failure"), "{said}");
     });
@@ -85,8 +85,8 @@ fn a_cancel_is_no_lost_worker_and_order_is_no_reservation() {
 #[test]
 fn ctrl_c_ends_a_command_that_reads() {
     run(async {
-        let person = Person::at(sqlite());
-        let reading = person.holds(&["task", "submit", "-"]);
+        let user = User::at(sqlite());
+        let reading = user.holds(&["task", "submit", "-"]);
         reading.interrupt();
         // Its pipe stays open until it has ended.
         reading.done();
@@ -100,7 +100,7 @@ fn a_stream_survives_restarts_without_events() {
         let crew = server.crew();
         let worker = crew.worker().register().await;
         let task = crew.task().create().await;
-        let following = Person::at(&server).starts(&["task", "logs", "-f", &task.id]);
+        let following = User::at(&server).starts(&["task", "logs", "-f", &task.id]);
         let path = format!("{}/events", task.id);
         for times in 1..=3 {
             eventually("the stream is open", || async { (server.log().matches(&path).count() >= times).then_some(()) }).await;
@@ -128,9 +128,9 @@ fn dev_says_what_runs_tasks() {
         assert!(server.log().contains("all other agents: the echo runner"), "{}", server.log());
         let answer = server.get("stats").await;
         assert!(answer.header("ratelimit-limit").is_none(), "a server for its own user has no limit");
-        let person = Person::at(&server);
-        let id = person.does(&["task", "submit", "--agent", "shuot", "p"]).ok();
-        let logs = person.does(&["task", "logs", "-f", id.trim()]).ok();
+        let user = User::at(&server);
+        let id = user.does(&["task", "submit", "--agent", "shuot", "p"]).ok();
+        let logs = user.does(&["task", "logs", "-f", id.trim()]).ok();
         assert!(logs.contains("no profile is named shuot"), "{logs}");
     });
 }

@@ -8,18 +8,18 @@ mod completions;
 mod contexts;
 mod describe;
 mod follow;
+mod get_and_list;
 mod keys;
-mod looking;
 mod messages;
-mod person;
 mod queues;
 mod submit;
 mod tables;
 mod terminal;
+mod user;
 mod waiting;
 
 use crate::support::*;
-pub use person::Person;
+pub use user::User;
 
 fn sqlite() -> &'static Server {
     shared(Database::Sqlite)

@@ -6,21 +6,21 @@ use super::*;
 fn a_queue_is_paused_limited_and_resumed() {
     run(async {
         let crew = sqlite().crew();
-        let person = Person::at(crew.api);
+        let user = User::at(crew.api);
         let worker = crew.worker().register().await;
         let task = crew.task().create().await;
-        let said = person.does(&["queue", "pause", "--agent", &crew.slug]).ends(0).out;
+        let said = user.does(&["queue", "pause", "--agent", &crew.slug]).ends(0).out;
         assert!(said.contains("AGENT") && said.contains(&crew.slug) && said.contains("for "), "{said}");
         assert!(worker.claim(1).await.is_empty());
         let row = |text: &str| text.lines().find(|line| line.starts_with(&crew.slug)).map(str::to_owned);
-        let listed = person.does(&["queue", "list", "--limit", "10000"]).ends(0).out;
+        let listed = user.does(&["queue", "list", "--limit", "10000"]).ends(0).out;
         assert!(listed.contains("(all)") && row(&listed).is_some_and(|row| row.contains("for ")), "{listed}");
-        let shown = person.does(&["task", "get", &task.id, "-o", "json"]).json();
+        let shown = user.does(&["task", "get", &task.id, "-o", "json"]).json();
         assert_eq!(shown["waiting"]["reason"], "paused");
 
-        assert_eq!(person.does(&["queue", "limit", "--agent", &crew.slug, "3", "-o", "json"]).json()["max_concurrency"], 3);
-        assert_eq!(person.does(&["queue", "limit", "--agent", &crew.slug, "none", "-o", "json"]).json()["max_concurrency"], json!(null));
-        assert_eq!(person.does(&["queue", "resume", "--agent", &crew.slug, "-o", "json"]).json()["paused"], false);
+        assert_eq!(user.does(&["queue", "limit", "--agent", &crew.slug, "3", "-o", "json"]).json()["max_concurrency"], 3);
+        assert_eq!(user.does(&["queue", "limit", "--agent", &crew.slug, "none", "-o", "json"]).json()["max_concurrency"], json!(null));
+        assert_eq!(user.does(&["queue", "resume", "--agent", &crew.slug, "-o", "json"]).json()["paused"], false);
         assert_eq!(worker.claim(1).await.len(), 1);
     });
 }
@@ -29,18 +29,18 @@ fn a_queue_is_paused_limited_and_resumed() {
 fn all_queues_are_meant_without_an_agent() {
     let server = Server::on(Database::Sqlite).start();
     run(async {
-        let person = Person::at(&server);
-        assert!(person.does(&["queue", "pause"]).ends(0).out.contains("(all)"));
-        assert_eq!(person.does(&["queue", "list", "-o", "json"]).json()[0]["paused"], true);
-        assert_eq!(person.does(&["queue", "resume", "-o", "json"]).json()["paused"], false);
-        assert_eq!(person.does(&["queue", "list", "-o", "name"]).ends(0).out, "(all)\n");
+        let user = User::at(&server);
+        assert!(user.does(&["queue", "pause"]).ends(0).out.contains("(all)"));
+        assert_eq!(user.does(&["queue", "list", "-o", "json"]).json()[0]["paused"], true);
+        assert_eq!(user.does(&["queue", "resume", "-o", "json"]).json()["paused"], false);
+        assert_eq!(user.does(&["queue", "list", "-o", "name"]).ends(0).out, "(all)\n");
     });
 }
 
 #[test]
 fn what_can_not_be_meant_is_refused_before_the_call() {
     run(async {
-        let person = Person::at(sqlite());
+        let user = User::at(sqlite());
         for (words, text) in [
             (&["queue", "limit", "--agent", "a", "0"][..], "Number must be greater than or equal to 1"),
             (&["queue", "limit", "--agent", "a", "10001"], "Number must be less than or equal to 10000"),
@@ -49,7 +49,7 @@ fn what_can_not_be_meant_is_refused_before_the_call() {
             (&["queue", "pause", "--agent", ""], "at least 1 character"),
             (&["queue", "pause", "--agent", ".."], "no URL can name the queue of an agent '..'"),
         ] {
-            let said = person.does(words).complains(2);
+            let said = user.does(words).complains(2);
             assert!(said.contains(text), "{words:?}: {said}");
         }
     });

@@ -18,12 +18,12 @@ fn id(out: &str) -> &str {
 fn it_prints_the_id_alone() {
     run(async {
         let server = sqlite();
-        let done = Person::at(server).does(&["task", "submit", "Say hello"]).ends(0);
+        let done = User::at(server).does(&["task", "submit", "Say hello"]).ends(0);
         assert_eq!(done.err, "", "hints are printed only on a terminal");
         let task = server.task(id(&done.out)).now().await;
         assert_eq!((&task["prompt"], &task["agent_slug"], &task["status"]), (&json!("Say hello"), &json!("default"), &json!("queued")));
         assert!(task["idempotency_key"].is_string(), "{task}");
-        let other = Person::at(server).does(&["task", "submit", "Say hello"]).ok();
+        let other = User::at(server).does(&["task", "submit", "Say hello"]).ok();
         assert_ne!(server.task(id(&other)).now().await["context_id"], task["context_id"], "each task has a context of its own");
         server.task(id(&done.out)).cancel().await.ok();
         server.task(id(&other)).cancel().await.ok();
@@ -78,7 +78,7 @@ fn every_field_has_a_flag() {
             "--",
             "--really",
         ];
-        let task = Person::at(server).does(&flags).json();
+        let task = User::at(server).does(&flags).json();
         let expected = json!({
             "context_id": context, "agent_slug": agent, "priority": 9, "not_before": 7_258_118_400_000_i64, "depends_on": [first.id],
             "labels": { "k": "v", "l": "w=x" }, "model": "m", "policy": { "timeout_sec": 300, "budget": 0.5 }, "desired_format": "json",
@@ -88,7 +88,7 @@ fn every_field_has_a_flag() {
         for (field, value) in expected.as_object().unwrap() {
             assert_eq!(task[field], *value, "{field}");
         }
-        let again = Person::at(server).does(&flags).json();
+        let again = User::at(server).does(&flags).json();
         assert_eq!(again["id"], task["id"], "the same key returns the same task");
     });
 }
@@ -97,26 +97,26 @@ fn every_field_has_a_flag() {
 fn the_prompt_may_come_from_a_file_or_a_pipe() {
     run(async {
         let server = sqlite();
-        let person = Person::at(server);
-        fs::write(person.home.join("prompt.txt"), "from a file\n").unwrap();
+        let user = User::at(server);
+        fs::write(user.home.join("prompt.txt"), "from a file\n").unwrap();
         let check = async |out: String, prompt: &str| assert_eq!(server.task(id(&out)).now().await["prompt"], prompt);
         let agent = unique("agent");
         let flags = ["task", "submit", "--agent", &agent];
-        check(person.does(&[&flags[..], &["--prompt-file", "prompt.txt"]].concat()).ok(), "from a file\n").await;
-        check(person.pipes("from a pipe\nGrüße", &flags).ok(), "from a pipe\nGrüße").await;
-        check(person.pipes("dashed", &[&flags[..], &["-"]].concat()).ok(), "dashed").await;
-        check(person.pipes("a diff\n", &[&flags[..], &["Review this"]].concat()).ok(), "Review this\n\na diff\n").await;
-        check(person.pipes("", &[&flags[..], &["Review this"]].concat()).ok(), "Review this").await;
-        check(person.does(&[&flags[..], &["Review this"]].concat()).ok(), "Review this").await;
+        check(user.does(&[&flags[..], &["--prompt-file", "prompt.txt"]].concat()).ok(), "from a file\n").await;
+        check(user.pipes("from a pipe\nGrüße", &flags).ok(), "from a pipe\nGrüße").await;
+        check(user.pipes("dashed", &[&flags[..], &["-"]].concat()).ok(), "dashed").await;
+        check(user.pipes("a diff\n", &[&flags[..], &["Review this"]].concat()).ok(), "Review this\n\na diff\n").await;
+        check(user.pipes("", &[&flags[..], &["Review this"]].concat()).ok(), "Review this").await;
+        check(user.does(&[&flags[..], &["Review this"]].concat()).ok(), "Review this").await;
         let both = [&flags[..], &["Review this", "--prompt-file", "prompt.txt"]].concat();
-        check(person.does(&both).ok(), "Review this\n\nfrom a file\n").await;
+        check(user.does(&both).ok(), "Review this\n\nfrom a file\n").await;
     });
 }
 
 #[test]
 fn what_makes_no_sense_is_not_sent() {
-    let person = Person::at(sqlite());
-    fs::write(person.home.join("bytes"), b"\xff\xfe").unwrap();
+    let user = User::at(sqlite());
+    fs::write(user.home.join("bytes"), b"\xff\xfe").unwrap();
     let wrong: &[(&[&str], &str)] = &[
         (&[], "empty"),
         (&["--prompt-file", "nowhere.txt"], "nowhere.txt"),
@@ -131,10 +131,10 @@ fn what_makes_no_sense_is_not_sent() {
         (&["p", "--from", "x"], "--from"),
     ];
     for (flags, named) in wrong {
-        let said = person.does(&[&["task", "submit"], *flags].concat()).complains(2);
+        let said = user.does(&[&["task", "submit"], *flags].concat()).complains(2);
         assert!(said.contains(named), "{flags:?}: {said}");
     }
-    let said = person.does(&["task", "submit", "p", "--depends-on", "x"]).complains(1);
+    let said = user.does(&["task", "submit", "p", "--depends-on", "x"]).complains(1);
     assert!(said.contains("depends_on") && said.contains("Invalid uuid"), "the server's error names the field: {said}");
 }
 
@@ -146,7 +146,7 @@ fn a_busy_server_is_asked_again_for_the_same_task() {
         stub.once(path, Reply::new(503, r#"{"error": "busy"}"#));
         stub.once(path, Reply::new(500, r#"{"error": "broken"}"#));
         stub.always(path, Reply::new(201, &json!({ "id": NO_ID, "status": "queued" }).to_string()));
-        let done = Person::new().with("BLOOM_SERVER", &stub.url).does(&["task", "submit", "p"]).ends(0);
+        let done = User::new().with("BLOOM_SERVER", &stub.url).does(&["task", "submit", "p"]).ends(0);
         assert_eq!(done.out, format!("{NO_ID}\n"));
         assert!(done.err.contains("busy; trying again"), "{}", done.err);
         let seen = stub.seen(path);
@@ -187,7 +187,7 @@ fn a_lost_answer_makes_no_second_task() {
         let server = sqlite();
         let line = lossy_line(server).await;
         let agent = unique("agent");
-        let done = Person::new().with("BLOOM_SERVER", &line).does(&["task", "submit", "--agent", &agent, "p"]).ends(0);
+        let done = User::new().with("BLOOM_SERVER", &line).does(&["task", "submit", "--agent", &agent, "p"]).ends(0);
         assert!(done.err.contains("trying again"), "the first answer was lost: {}", done.err);
         let tasks = server.get(&format!("llm-tasks?agent_slug={agent}")).await.ok();
         assert_eq!((tasks.as_array().unwrap().len(), tasks[0]["id"].as_str()), (1, Some(id(&done.out))));
@@ -198,13 +198,13 @@ fn a_lost_answer_makes_no_second_task() {
 fn a_file_is_submitted_line_by_line() {
     run(async {
         let server = sqlite();
-        let person = Person::at(server);
+        let user = User::at(server);
         let agent = unique("agent");
         let line = |i: i32| json!({ "prompt": format!("task {i}"), "priority": i % 10 }).to_string();
         let lines: Vec<String> = (0..1005).map(line).collect();
-        fs::write(person.home.join("tasks.jsonl"), lines.join("\n") + "\n\n").unwrap();
+        fs::write(user.home.join("tasks.jsonl"), lines.join("\n") + "\n\n").unwrap();
         let flags = ["task", "submit", "--from", "tasks.jsonl", "--agent", &agent, "--label", "batch=7"];
-        let out = person.does(&flags).ok();
+        let out = user.does(&flags).ok();
         let ids: Vec<&str> = out.lines().collect();
         assert_eq!(ids.len(), 1005, "one id per line of the file");
         for i in [0, 999, 1000, 1004] {
@@ -212,19 +212,19 @@ fn a_file_is_submitted_line_by_line() {
             assert_eq!((&task["prompt"], &task["agent_slug"]), (&json!(format!("task {i}")), &json!(agent)));
             assert_eq!(task["labels"], json!({ "batch": "7" }));
         }
-        let repeated = person.does(&flags).ends(0);
+        let repeated = user.does(&flags).ends(0);
         assert_eq!(repeated.out, out, "a repeated run creates no second task");
         assert_eq!(repeated.err, "1,005 tasks: 0 new, 1,005 existed already\n");
-        fs::write(person.home.join("tasks.jsonl"), lines.join("\n") + "\n{\"prompt\": \"new\"}").unwrap();
-        let more = person.does(&flags).ends(0);
+        fs::write(user.home.join("tasks.jsonl"), lines.join("\n") + "\n{\"prompt\": \"new\"}").unwrap();
+        let more = user.does(&flags).ends(0);
         assert_eq!(more.err, "1,006 tasks: 1 new, 1,005 existed already\n");
-        fs::write(person.home.join("tasks.jsonl"), lines.join("\n")).unwrap();
-        fs::copy(person.home.join("tasks.jsonl"), person.home.join("other.jsonl")).unwrap();
-        let other = person.does(&["task", "submit", "--from", "other.jsonl", "--agent", &agent, "--label", "batch=7"]).ends(0);
+        fs::write(user.home.join("tasks.jsonl"), lines.join("\n")).unwrap();
+        fs::copy(user.home.join("tasks.jsonl"), user.home.join("other.jsonl")).unwrap();
+        let other = user.does(&["task", "submit", "--from", "other.jsonl", "--agent", &agent, "--label", "batch=7"]).ends(0);
         assert_eq!(other.err, "1,005 tasks: 1,005 new, 0 existed already\n", "the lines of another file are other tasks");
-        let anew = person.does(&[&flags[..], &["--again"]].concat()).ends(0);
+        let anew = user.does(&[&flags[..], &["--again"]].concat()).ends(0);
         assert_eq!(anew.err, "1,005 tasks: 1,005 new, 0 existed already\n");
-        let renamed = person.does(&[&flags[..], &["--idempotency-key", "again", "-o", "json"]].concat()).json();
+        let renamed = user.does(&[&flags[..], &["--idempotency-key", "again", "-o", "json"]].concat()).json();
         let renamed = renamed.as_array().expect("one array");
         assert!(renamed.len() == 1005 && renamed[0]["id"] != ids[0], "another key creates new tasks");
     });
@@ -236,7 +236,7 @@ fn a_file_with_a_wrong_line_makes_nothing() {
         let server = sqlite();
         let agent = unique("agent");
         let file = "{\"prompt\": \"p\"}\n{\"prompt\": \"\", \"max_attempts\": 0}\n{\"prompt\"}\n";
-        let said = Person::at(server).pipes(file, &["task", "submit", "--from", "-", "--agent", &agent]).complains(2);
+        let said = User::at(server).pipes(file, &["task", "submit", "--from", "-", "--agent", &agent]).complains(2);
         assert!(said.contains("line 2: ") && said.contains("max_attempts: ") && said.contains("prompt: "), "{said}");
         assert!(said.contains("line 3: it is not valid JSON"), "{said}");
         assert_eq!(server.get(&format!("llm-tasks?agent_slug={agent}")).await.ok(), json!([]));
@@ -248,7 +248,7 @@ fn an_open_pipe_on_which_nothing_comes_is_left_alone() {
     run(async {
         let server = sqlite();
         let agent = unique("agent");
-        let done = Person::at(server).holds(&["task", "submit", "--agent", &agent, "Say hello"]).done().ends(0);
+        let done = User::at(server).holds(&["task", "submit", "--agent", &agent, "Say hello"]).done().ends(0);
         assert!(done.err.contains("nothing came within 3 s") && done.err.contains("< /dev/null"), "{}", done.err);
         assert_eq!(server.task(id(&done.out)).now().await["prompt"], "Say hello");
     });
@@ -260,7 +260,7 @@ fn a_misspelt_field_is_refused_with_its_line() {
         let server = sqlite();
         let agent = unique("agent");
         let file = "{\"prompt\": \"p\"}\n{\"prompt\": \"p\", \"prioritty\": 9}\n{\"prompt\": \" \"}\n";
-        let said = Person::at(server).pipes(file, &["task", "submit", "--from", "-", "--agent", &agent]).complains(2);
+        let said = User::at(server).pipes(file, &["task", "submit", "--from", "-", "--agent", &agent]).complains(2);
         assert!(said.contains("line 2: prioritty is not a field of a task; the nearest is priority"), "{said}");
         assert!(said.contains("line 3: prompt: it is blank") && !said.contains("line 1"), "{said}");
         assert_eq!(server.get(&format!("llm-tasks?agent_slug={agent}")).await.ok(), json!([]));
@@ -271,7 +271,7 @@ fn a_misspelt_field_is_refused_with_its_line() {
 fn a_proxy_never_sees_calls_of_this_machine() {
     run(async {
         let nowhere = format!("http://127.0.0.1:{}", janitor::free_port());
-        let person = Person::at(sqlite()).with("HTTP_PROXY", &nowhere).with("http_proxy", &nowhere).with("ALL_PROXY", &nowhere);
-        person.does(&["stats"]).ok();
+        let user = User::at(sqlite()).with("HTTP_PROXY", &nowhere).with("http_proxy", &nowhere).with("ALL_PROXY", &nowhere);
+        user.does(&["stats"]).ok();
     });
 }

@@ -6,13 +6,13 @@ use super::*;
 fn lists_are_sorted_limited_and_filtered() {
     run(async {
         let crew = sqlite().crew();
-        let person = Person::at(crew.api);
+        let user = User::at(crew.api);
         let low = crew.task().prompt("low").with("priority", json!(1)).with("labels", json!({ "k": "v" })).create().await;
         let high = crew.task().prompt("high").with("priority", json!(9)).create().await;
         let gone = crew.task().prompt("gone").create().await;
         gone.cancel().await.ok();
         let names = |more: &[&str]| {
-            let out = person.does(&[&["task", "list", "--agent", &crew.slug, "-o", "name"], more].concat()).ok();
+            let out = user.does(&[&["task", "list", "--agent", &crew.slug, "-o", "name"], more].concat()).ok();
             out.lines().map(str::to_owned).collect::<Vec<_>>()
         };
         let (low, high, gone) = (low.id.clone(), high.id.clone(), gone.id.clone());
@@ -25,9 +25,9 @@ fn lists_are_sorted_limited_and_filtered() {
         assert_eq!(names(&["--status", "queued,cancelled"]), [&*gone, &*high, &*low], "the newest first, whatever their status");
         assert_eq!(names(&["--status", "cancelled,failed", "--status", "dead"]), [&*gone]);
         assert_eq!(names(&["--status", "queued,cancelled", "-n", "2"]), [&*gone, &*high]);
-        let said = person.does(&["task", "list", "--sort", "size"]).complains(2);
+        let said = user.does(&["task", "list", "--sort", "size"]).complains(2);
         assert!(said.contains("id, status, agent"), "{said}");
-        let watched = person.does(&["task", "list", "--watch", "--sort", "age"]).complains(2);
+        let watched = user.does(&["task", "list", "--watch", "--sort", "age"]).complains(2);
         assert!(watched.contains("--sort"), "{watched}");
     });
 }
@@ -36,19 +36,19 @@ fn lists_are_sorted_limited_and_filtered() {
 fn values_are_printed_for_programs() {
     run(async {
         let crew = sqlite().crew();
-        let person = Person::at(crew.api);
+        let user = User::at(crew.api);
         let (one, two) = (crew.task().prompt("a\nb").with("priority", json!(9)).create().await, crew.task().create().await);
-        let list = |form: &str| person.does(&["task", "list", "--agent", &crew.slug, "-o", form]).ok();
+        let list = |form: &str| user.does(&["task", "list", "--agent", &crew.slug, "-o", form]).ok();
         assert_eq!(list("jsonpath=$[*].id"), format!("{}\n{}\n", two.id, one.id));
         assert_eq!(list("jsonpath=$[?@.priority == 9].id"), format!("{}\n", one.id));
         let lines: Vec<Value> = list("jsonl").lines().map(|line| serde_json::from_str(line).expect("a task")).collect();
         assert_eq!(lines, [two.now().await, one.now().await]);
-        assert_eq!(person.does(&["task", "get", "-o", "jsonpath={.status}", &one.id]).ok(), "queued\n");
-        let said = person.does(&["task", "list", "-o", "jsonpath=$["]).complains(2);
+        assert_eq!(user.does(&["task", "get", "-o", "jsonpath={.status}", &one.id]).ok(), "queued\n");
+        let said = user.does(&["task", "list", "-o", "jsonpath=$["]).complains(2);
         assert!(said.contains("not a JSONPath"), "{said}");
-        let said = person.does(&["task", "list", "-o", "jason"]).complains(2);
+        let said = user.does(&["task", "list", "-o", "jason"]).complains(2);
         assert!(said.contains("jsonl") && said.contains("jsonpath="), "{said}");
-        let bare = person.does(&["task", "list", "--agent", &crew.slug, "--no-headers"]).ok();
+        let bare = user.does(&["task", "list", "--agent", &crew.slug, "--no-headers"]).ok();
         assert!(bare.starts_with(&two.id) && bare.lines().count() == 2, "{bare}");
     });
 }
@@ -58,13 +58,13 @@ fn a_table_fits_the_terminal() {
     run(async {
         let crew = sqlite().crew();
         crew.task().prompt(&"word ".repeat(100)).create().await;
-        let person = Person::at(crew.api).with("NO_COLOR", "1");
+        let user = User::at(crew.api).with("NO_COLOR", "1");
         // `script` has no terminal whose width the new one could take over, so it is 80.
-        let shown = person.types("", &["task", "list", "--agent", &crew.slug]).ok();
+        let shown = user.types("", &["task", "list", "--agent", &crew.slug]).ok();
         let lines: Vec<&str> = shown.lines().collect();
         assert!(lines.iter().all(|line| line.chars().count() <= 80), "{shown}");
         assert!(lines[1].contains("word") && lines[1].ends_with('…'), "{shown}");
-        let piped = person.does(&["task", "list", "--agent", &crew.slug]).ok();
+        let piped = user.does(&["task", "list", "--agent", &crew.slug]).ok();
         assert!(piped.lines().all(|line| line.chars().count() > 80) && piped.contains("WORKER"), "nothing is left out of a pipe: {piped}");
     });
 }
@@ -74,7 +74,7 @@ fn counts_are_shown_again_and_again() {
     run(async {
         let server = Server::on(Database::Sqlite).start();
         for command in [&["top", "--interval", "1"][..], &["stats", "--watch", "--interval", "1", "-o", "json"]] {
-            let watching = Person::at(&server).starts(command);
+            let watching = User::at(&server).starts(command);
             watching.prints("total").await;
             server.crew().task().create().await;
             server.kill9();
@@ -87,7 +87,7 @@ fn counts_are_shown_again_and_again() {
             watching.interrupt();
             watching.done().ends(130);
         }
-        let shown = Person::at(&server).does(&["top", "--interval", "0"]).complains(2);
+        let shown = User::at(&server).does(&["top", "--interval", "0"]).complains(2);
         assert!(shown.contains("at least one second"), "{shown}");
     });
 }
@@ -96,12 +96,12 @@ fn counts_are_shown_again_and_again() {
 fn one_missing_name_does_not_spoil_the_others() {
     run(async {
         let crew = sqlite().crew();
-        let person = Person::at(crew.api);
+        let user = User::at(crew.api);
         let (task, worker) = (crew.task().create().await, crew.worker().register().await);
-        let done = person.does(&["task", "get", "-o", "name", NO_ID, &task.id]).ends(1);
+        let done = user.does(&["task", "get", "-o", "name", NO_ID, &task.id]).ends(1);
         assert_eq!(done.out, format!("{}\n", task.id));
         assert!(done.err.contains(&format!("{NO_ID}: Task not found")), "{}", done.err);
-        let done = person.does(&["worker", "get", "-o", "json", &worker.name, "nobody-at-all"]).ends(1);
+        let done = user.does(&["worker", "get", "-o", "json", &worker.name, "nobody-at-all"]).ends(1);
         assert_eq!(serde_json::from_str::<Value>(&done.out).unwrap()[0]["id"], worker.name, "a list, since several were named");
         assert!(done.err.contains("nobody-at-all: Worker not found"), "{}", done.err);
     });

@@ -21,7 +21,7 @@ pub struct ClientLog {
     /// The start and the end of commits that wait for nothing else.
     pub commits: Vec<(i64, i64)>,
     /// The start and the end of each fault that the test caused.
-    pub troubles: Vec<(i64, i64)>,
+    pub fault_times: Vec<(i64, i64)>,
 }
 
 /// An answered claim.
@@ -144,7 +144,7 @@ pub async fn read(url: &str) -> Tables {
 impl Tables {
     /// Checks the rules that must always hold.
     pub fn are_sound(&self) {
-        let mut places = HashSet::new();
+        let mut slots = HashSet::new();
         let mut leases = HashSet::new();
         for (id, state) in &self.states {
             let active = matches!(state.status.as_str(), "leased" | "running");
@@ -152,7 +152,7 @@ impl Tables {
             assert!(self.tasks.contains(id), "task {id} has a state but no spec");
             if let (Some(slot), Some(worker), Some(lease)) = (state.slot, &state.worker, &state.lease) {
                 assert!((0..32).contains(&slot), "slot {slot}");
-                assert!(places.insert((worker, slot)), "slot {slot} of {worker} is taken twice");
+                assert!(slots.insert((worker, slot)), "slot {slot} of {worker} is taken twice");
                 assert!(leases.insert(lease), "lease {lease} holds two tasks");
                 assert!(!self.past_leases.contains_key(lease), "lease {lease} is active and over");
             }

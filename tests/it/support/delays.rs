@@ -3,7 +3,6 @@
 //! A delay may be as long as promised, plus some commits of that run, because both grow on a busy machine. The median and a high quantile
 //! are compared with the same quantiles of the commits, so that one slow moment of the machine is no failure, but repeated slowness is.
 //! That nothing happens early is checked for each value.
-//! happens again and again is. What may never be early is judged one by one.
 
 use std::collections::HashMap;
 
@@ -11,10 +10,10 @@ use super::checker::{ClaimTime, ClientLog, Link, SHARED_CONTEXT, plain};
 
 /// While a claim is open, a ready task is leased within this many milliseconds.
 const CLAIM_MS: i64 = 250;
-/// The leader looks at the database this often, whatever the feed says.
-const LOOK_MS: i64 = 1_000;
-/// Dependents are ready before the completion is answered, or at the leader's next look if the replica died before that.
-const DEPENDENT_MS: i64 = LOOK_MS;
+/// The leader queries the database this often, independent of the feed.
+const POLL_MS: i64 = 1_000;
+/// Dependents are ready before the completion is answered, or at the leader's next run if the replica died before that.
+const DEPENDENT_MS: i64 = POLL_MS;
 /// The number of commits that a delay may take in addition: a due object may wait for others, and for a busy leader.
 const COMMITS: i64 = 20;
 /// The quantiles that are compared, in percent.
@@ -43,7 +42,7 @@ struct Ready {
 
 pub async fn read(url: &str, told: &ClientLog) -> Delays {
     let mut link = Link::open(url).await;
-    let calm = |from: i64, until: i64| told.troubles.iter().all(|(begin, end)| until < *begin || from > end.saturating_add(SETTLES_MS));
+    let calm = |from: i64, until: i64| told.fault_times.iter().all(|(begin, end)| until < *begin || from > end.saturating_add(SETTLES_MS));
     let commits = told.commits.iter().filter(|(from, until)| calm(*from, *until)).map(|(from, until)| until - from);
     let mut delays = Delays { commits: commits.collect(), ..Delays::default() };
     let expired = "SELECT CAST(expires_at AS TEXT), CAST(ended_at AS TEXT) FROM leases WHERE status = 'expired'";
@@ -109,13 +108,13 @@ impl Delays {
         for (what, delays) in [("leases", &self.expiries), ("timers", &self.timers), ("dependents", &self.dependents)] {
             assert!(delays.iter().all(|delay| *delay >= 0), "{what} before their time: {delays:?}");
         }
-        self.judge("ready tasks with a claim open", &self.claims, CLAIM_MS);
-        self.judge("leases past their end", &self.expiries, LOOK_MS);
-        self.judge("tasks whose time has come", &self.timers, LOOK_MS);
-        self.judge("tasks whose dependencies are done", &self.dependents, DEPENDENT_MS);
+        self.check("ready tasks with a claim open", &self.claims, CLAIM_MS);
+        self.check("leases past their end", &self.expiries, POLL_MS);
+        self.check("tasks whose time has come", &self.timers, POLL_MS);
+        self.check("tasks whose dependencies are done", &self.dependents, DEPENDENT_MS);
     }
 
-    fn judge(&self, what: &str, delays: &[i64], promised: i64) {
+    fn check(&self, what: &str, delays: &[i64], promised: i64) {
         assert!(delays.len() >= ENOUGH, "{what}: only {} values to compare", delays.len());
         for percent in QUANTILES {
             let (is, commit) = (quantile(delays, percent), quantile(&self.commits, percent).max(1));

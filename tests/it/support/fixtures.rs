@@ -62,8 +62,8 @@ pub struct NewWorker<'a> {
 }
 
 impl<'a> NewWorker<'a> {
-    pub fn slots(self, places: i64) -> Self {
-        self.able("max_concurrency", json!(places))
+    pub fn slots(self, slots: i64) -> Self {
+        self.able("max_concurrency", json!(slots))
     }
 
     /// Adds this to `capabilities`.

@@ -39,7 +39,7 @@ struct Shared {
     /// The number of acknowledged completions.
     completions: AtomicUsize,
     /// Notified when a task is completed.
-    room: tokio::sync::Notify,
+    slot_freed: tokio::sync::Notify,
 }
 
 impl Load {
@@ -73,17 +73,17 @@ impl Load {
         super::eventually("more completions are acknowledged", || async { (done() >= wanted).then_some(()) }).await;
     }
 
-    /// From here until [`trouble_ends`](Self::trouble_ends), delays are not compared.
-    pub fn trouble_begins(&self) {
-        self.shared.told.lock().expect("the log").troubles.push((now_ms(), i64::MAX));
+    /// From here until [`faults_end`](Self::faults_end), delays are not compared.
+    pub fn faults_begin(&self) {
+        self.shared.told.lock().expect("the log").fault_times.push((now_ms(), i64::MAX));
     }
 
-    pub fn trouble_ends(&self) {
-        self.shared.told.lock().expect("the log").troubles.last_mut().expect("a trouble").1 = now_ms();
+    pub fn faults_end(&self) {
+        self.shared.told.lock().expect("the log").fault_times.last_mut().expect("a fault").1 = now_ms();
     }
 
     /// Waits until there are enough delays without faults to compare.
-    pub async fn can_be_judged(&self, url: &str) {
+    pub async fn has_enough_delays(&self, url: &str) {
         super::eventually("there are enough delays to compare", || async {
             let told = self.shared.told.lock().expect("the log").clone();
             delays::read(url, &told).await.are_enough().then_some(())
@@ -188,7 +188,7 @@ impl Actor {
                     self.shared.told.lock().expect("the log").created.extend(before.iter().cloned());
                     let created = self.shared.created.fetch_add(before.len(), Ordering::Relaxed) + before.len();
                     if created > self.shared.completions.load(Ordering::Relaxed) + AHEAD {
-                        let _ = tokio::time::timeout(Duration::from_millis(300), self.shared.room.notified()).await;
+                        let _ = tokio::time::timeout(Duration::from_millis(300), self.shared.slot_freed.notified()).await;
                     }
                     break;
                 }
@@ -302,7 +302,7 @@ impl Actor {
         for (task, lease) in held.drain(..) {
             let body = json!({ "status": "success", "output": lease, "lease_id": lease, "metrics": { "duration_ms": 1 } });
             match self.post(&format!("llm-tasks/{task}/complete"), &body).await {
-                Some((200, _)) => self.note(task, lease),
+                Some((200, _)) => self.record(task, lease),
                 // The lease expired while no server answered, and the task has been leased again.
                 Some((404 | 409, _)) => {}
                 Some((status, body)) => panic!("{status}: {body}"),
@@ -321,7 +321,7 @@ impl Actor {
             Some((200, answer)) => {
                 for ((task, lease), result) in together.into_iter().zip(answer["results"].as_array().expect("results")) {
                     if result["status"] == 200 {
-                        self.note(task, lease);
+                        self.record(task, lease);
                     }
                 }
             }
@@ -331,9 +331,9 @@ impl Actor {
         *held = unanswered;
     }
 
-    fn note(&self, task: String, lease: String) {
+    fn record(&self, task: String, lease: String) {
         self.shared.completions.fetch_add(1, Ordering::Relaxed);
-        self.shared.room.notify_one();
+        self.shared.slot_freed.notify_one();
         self.shared.told.lock().expect("the log").completed.push((task, lease.clone(), lease));
     }
 }

@@ -8,7 +8,7 @@ use bloom_core::command::{Op, Reply, WorkerChange};
 use bloom_core::ids::TaskId;
 use bloom_core::op;
 use bloom_core::task::{TaskSpec, TaskState};
-use bloom_dispatch::{self as agents, Agents};
+use bloom_dispatch::{self as dispatch, Agents};
 use bloom_engine::{self as engine, Engine};
 use bloom_reconcile as reconcile;
 use bloom_store::{Clock, Store, StoreOptions};
@@ -49,9 +49,9 @@ impl Plane {
             task_retention_days,
             audit_retention_days,
         };
-        let agents = Agents::new(engine.clone(), agents::DispatchOptions::default());
+        let agents = Agents::new(engine.clone(), dispatch::DispatchOptions::default());
         let context = reconcile::start(&engine, options);
-        engine.background.spawn(agents::reconcile::run(context, agents));
+        engine.background.spawn(dispatch::reconcile::run(context, agents));
         Self { engine, store, url, clock, _directory: directory }
     }
 
@@ -83,7 +83,7 @@ impl Plane {
 
     /// They wait by the clock, which has no way to tell that it was set.
     fn wake_reconcilers(&self) {
-        self.engine.clock.tell_moved();
+        self.engine.clock.notify_moved();
         self.engine.alarms.ring_all();
     }
 
@@ -119,19 +119,19 @@ impl Plane {
     }
 
     /// How often this loop has run.
-    fn looks(&self, name: &str) -> u64 {
+    fn runs(&self, name: &str) -> u64 {
         let series = format!("bloom_reconcile_runs_total{{loop=\"{name}\"}} ");
         let text = self.engine.metrics.render();
         text.lines().find_map(|line| line.strip_prefix(&series)?.parse().ok()).unwrap_or(0)
     }
 
     /// Waits until this loop has run on the current state.
-    pub async fn has_looked(&self, name: &str) {
+    pub async fn has_run(&self, name: &str) {
         // A run that is in progress may have begun before.
-        let wanted = self.looks(name) + 2;
+        let wanted = self.runs(name) + 2;
         eventually("the loop runs", || async {
             self.wake_reconcilers();
-            (self.looks(name) >= wanted).then_some(())
+            (self.runs(name) >= wanted).then_some(())
         })
         .await;
     }

@@ -69,7 +69,7 @@ fn push(world: &mut World, task: TaskId) {
 fn run(world: &mut World, task: TaskId) {
     lease(world, task);
     world.now += 1_000;
-    world.beat(task);
+    world.heartbeat(task);
 }
 
 fn cancel(world: &mut World, task: TaskId) {
@@ -118,19 +118,19 @@ pub fn cases() -> Vec<Case> {
         case("running by a claim", spec("c"), |world, task| {
             claim(world, task);
             world.now += 1_000;
-            world.beat(task);
+            world.heartbeat(task);
         }),
         case("running by a push", spec("c"), |world, task| {
             push(world, task);
             world.now += 1_000;
-            world.beat(task);
+            world.heartbeat(task);
         }),
         case("on its last attempt", once(), run),
-        case("leased, cancel wished", spec("c"), |world, task| {
+        case("leased, cancel requested", spec("c"), |world, task| {
             lease(world, task);
             cancel(world, task);
         }),
-        case("running, cancel wished", once(), |world, task| {
+        case("running, cancel requested", once(), |world, task| {
             run(world, task);
             cancel(world, task);
         }),

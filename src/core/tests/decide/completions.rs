@@ -24,8 +24,8 @@ fn a_success_of_the_lease() {
         completed 1/3; lease released with result; task_completed by w1 <- leased by a call | leased by a claim | leased by a push
             | running by a call | running by a claim | running by a push | queued after an expiry
         completed 1/1; lease released with result; task_completed by w1 <- on its last attempt | dead by an expiry
-        completed 1/3 cancel; lease released with result; task_completed by w1 <- leased, cancel wished
-        completed 1/1 cancel; lease released with result; task_completed by w1 <- running, cancel wished
+        completed 1/3 cancel; lease released with result; task_completed by w1 <- leased, cancel requested
+        completed 1/1 cancel; lease released with result; task_completed by w1 <- running, cancel requested
         told before; unchanged <- waits after a failure | dead after a failure | completed | failed
         ✗ Task status is 'cancelled', expected 'leased' or 'running' <- cancelled",
     );
@@ -41,8 +41,8 @@ fn a_success_that_names_nobody() {
         completed 1/3; lease released with result; task_completed by w1 <- leased by a call | leased by a claim | leased by a push
             | running by a call | running by a claim | running by a push
         completed 1/1; lease released with result; task_completed by w1 <- on its last attempt
-        completed 1/3 cancel; lease released with result; task_completed by w1 <- leased, cancel wished
-        completed 1/1 cancel; lease released with result; task_completed by w1 <- running, cancel wished
+        completed 1/3 cancel; lease released with result; task_completed by w1 <- leased, cancel requested
+        completed 1/1 cancel; lease released with result; task_completed by w1 <- running, cancel requested
         ✗ Task status is 'dead', expected 'leased' or 'running' <- dead by an expiry | dead after a failure
         ✗ Task status is 'completed', expected 'leased' or 'running' <- completed
         ✗ Task status is 'failed', expected 'leased' or 'running' <- failed
@@ -60,8 +60,8 @@ fn a_success_that_names_the_worker() {
         completed 1/3; lease released with result; task_completed by w1 <- leased by a call | leased by a claim | leased by a push
             | running by a call | running by a claim | running by a push
         completed 1/1; lease released with result; task_completed by w1 <- on its last attempt
-        completed 1/3 cancel; lease released with result; task_completed by w1 <- leased, cancel wished
-        completed 1/1 cancel; lease released with result; task_completed by w1 <- running, cancel wished
+        completed 1/3 cancel; lease released with result; task_completed by w1 <- leased, cancel requested
+        completed 1/1 cancel; lease released with result; task_completed by w1 <- running, cancel requested
         ✗ Task status is 'dead', expected 'leased' or 'running' <- dead by an expiry | dead after a failure
         ✗ Task status is 'completed', expected 'leased' or 'running' <- completed
         ✗ Task status is 'failed', expected 'leased' or 'running' <- failed
@@ -77,7 +77,7 @@ fn a_success_of_another_worker() {
         ✗ Task status is 'queued', expected 'leased' or 'running' <- queued | waits for a dependency | waits for its time
             | waits in its context | waits for its key | queued after an expiry | waits after a failure | requeued after death
         ✗ Lease 'w2' is not the task's active lease <- leased by a call | leased by a claim | leased by a push | running by a call
-            | running by a claim | running by a push | on its last attempt | leased, cancel wished | running, cancel wished
+            | running by a claim | running by a push | on its last attempt | leased, cancel requested | running, cancel requested
         ✗ Task status is 'dead', expected 'leased' or 'running' <- dead by an expiry | dead after a failure
         ✗ Task status is 'completed', expected 'leased' or 'running' <- completed
         ✗ Task status is 'failed', expected 'leased' or 'running' <- failed
@@ -93,7 +93,7 @@ fn a_success_of_an_unknown_lease() {
         ✗ Task status is 'queued', expected 'leased' or 'running' <- queued | waits for a dependency | waits for its time
             | waits in its context | waits for its key | queued after an expiry | waits after a failure | requeued after death
         ✗ Lease 'unknown' is not the task's active lease <- leased by a call | leased by a claim | leased by a push | running by a call
-            | running by a claim | running by a push | on its last attempt | leased, cancel wished | running, cancel wished
+            | running by a claim | running by a push | on its last attempt | leased, cancel requested | running, cancel requested
         ✗ Task status is 'dead', expected 'leased' or 'running' <- dead by an expiry | dead after a failure
         ✗ Task status is 'completed', expected 'leased' or 'running' <- completed
         ✗ Task status is 'failed', expected 'leased' or 'running' <- failed
@@ -114,8 +114,8 @@ fn a_success_that_comes_after_the_lease_was_due_but_before_its_end() {
         completed 1/3; lease released with result; task_completed by w1 <- leased by a call | leased by a claim | leased by a push
             | running by a call | running by a claim | running by a push | queued after an expiry
         completed 1/1; lease released with result; task_completed by w1 <- on its last attempt | dead by an expiry
-        completed 1/3 cancel; lease released with result; task_completed by w1 <- leased, cancel wished
-        completed 1/1 cancel; lease released with result; task_completed by w1 <- running, cancel wished
+        completed 1/3 cancel; lease released with result; task_completed by w1 <- leased, cancel requested
+        completed 1/1 cancel; lease released with result; task_completed by w1 <- running, cancel requested
         told before; unchanged <- waits after a failure | dead after a failure | completed | failed
         ✗ Task status is 'cancelled', expected 'leased' or 'running' <- cancelled",
     );
@@ -131,8 +131,8 @@ fn an_error() {
         failed 1/3 agent_error; lease released with result; task_completed by w1 <- leased by a call | leased by a claim | leased by a push
             | running by a call | running by a claim | running by a push | queued after an expiry
         failed 1/1 agent_error; lease released with result; task_completed by w1 <- on its last attempt | dead by an expiry
-        cancelled 1/3 cancel cancelled; lease released with result; task_cancelled by w1 <- leased, cancel wished
-        cancelled 1/1 cancel cancelled; lease released with result; task_cancelled by w1 <- running, cancel wished
+        cancelled 1/3 cancel cancelled; lease released with result; task_cancelled by w1 <- leased, cancel requested
+        cancelled 1/1 cancel cancelled; lease released with result; task_cancelled by w1 <- running, cancel requested
         told before; unchanged <- waits after a failure | dead after a failure | completed | failed
         ✗ Task status is 'cancelled', expected 'leased' or 'running' <- cancelled",
     );
@@ -148,8 +148,8 @@ fn an_error_that_may_be_tried_again() {
         queued 1/3 parked not_before agent_error; lease released with result; task_retried by w1 <- leased by a call
             | leased by a claim | leased by a push | running by a call | running by a claim | running by a push | queued after an expiry
         dead 1/1 agent_error; lease released with result; task_dead by w1 <- on its last attempt | dead by an expiry
-        cancelled 1/3 cancel cancelled; lease released with result; task_cancelled by w1 <- leased, cancel wished
-        cancelled 1/1 cancel cancelled; lease released with result; task_cancelled by w1 <- running, cancel wished
+        cancelled 1/3 cancel cancelled; lease released with result; task_cancelled by w1 <- leased, cancel requested
+        cancelled 1/1 cancel cancelled; lease released with result; task_cancelled by w1 <- running, cancel requested
         told before; unchanged <- waits after a failure | dead after a failure | completed | failed
         ✗ Task status is 'cancelled', expected 'leased' or 'running' <- cancelled",
     );
@@ -166,8 +166,8 @@ fn an_error_that_is_no_attempt() {
             | leased by a claim | leased by a push | running by a call | running by a claim | running by a push | queued after an expiry
         queued 0/1 1 back parked reserved agent_error; lease released with result; task_retried by w1 <- on its last attempt
             | dead by an expiry
-        cancelled 0/3 1 back cancel cancelled; lease released with result; task_cancelled by w1 <- leased, cancel wished
-        cancelled 0/1 1 back cancel cancelled; lease released with result; task_cancelled by w1 <- running, cancel wished
+        cancelled 0/3 1 back cancel cancelled; lease released with result; task_cancelled by w1 <- leased, cancel requested
+        cancelled 0/1 1 back cancel cancelled; lease released with result; task_cancelled by w1 <- running, cancel requested
         told before; unchanged <- waits after a failure | dead after a failure | completed | failed
         ✗ Task status is 'cancelled', expected 'leased' or 'running' <- cancelled",
     );
@@ -184,7 +184,7 @@ fn of_the_lease_by_another_worker() {
         ✗ Task status is 'queued', expected 'leased' or 'running' <- queued | waits for a dependency | waits for its time
             | waits in its context | waits for its key | queued after an expiry | waits after a failure | requeued after death
         ✗ Lease 'known' is not the task's active lease <- leased by a call | leased by a claim | leased by a push | running by a call
-            | running by a claim | running by a push | on its last attempt | leased, cancel wished | running, cancel wished
+            | running by a claim | running by a push | on its last attempt | leased, cancel requested | running, cancel requested
         ✗ Task status is 'dead', expected 'leased' or 'running' <- dead by an expiry | dead after a failure
         ✗ Task status is 'completed', expected 'leased' or 'running' <- completed
         ✗ Task status is 'failed', expected 'leased' or 'running' <- failed

@@ -25,9 +25,9 @@ fn an_edit_of_the_priority() {
         queued 0/3 parked session; task_edited by admin <- waits in its context
         queued 0/3 parked exclusive_key; task_edited by admin <- waits for its key
         ✗ Cannot edit task with status 'leased': only a queued task can be edited <- leased by a call | leased by a claim
-            | leased by a push | leased, cancel wished
+            | leased by a push | leased, cancel requested
         ✗ Cannot edit task with status 'running': only a queued task can be edited <- running by a call | running by a claim
-            | running by a push | on its last attempt | running, cancel wished
+            | running by a push | on its last attempt | running, cancel requested
         queued 1/3 worker_lost; task_edited by admin <- queued after an expiry
         ✗ Cannot edit task with status 'dead': only a queued task can be edited <- dead by an expiry | dead after a failure
         queued 1/3 parked not_before agent_error; task_edited by admin <- waits after a failure
@@ -47,9 +47,9 @@ fn a_postponement() {
         queued 0/3 parked not_before; task_edited by admin <- queued | waits for its time | waits in its context | waits for its key
         queued 0/3 parked depends_on; task_edited by admin <- waits for a dependency
         ✗ Cannot edit task with status 'leased': only a queued task can be edited <- leased by a call | leased by a claim
-            | leased by a push | leased, cancel wished
+            | leased by a push | leased, cancel requested
         ✗ Cannot edit task with status 'running': only a queued task can be edited <- running by a call | running by a claim
-            | running by a push | on its last attempt | running, cancel wished
+            | running by a push | on its last attempt | running, cancel requested
         queued 1/3 parked not_before worker_lost; task_edited by admin <- queued after an expiry
         ✗ Cannot edit task with status 'dead': only a queued task can be edited <- dead by an expiry | dead after a failure
         queued 1/3 parked not_before agent_error; task_edited by admin <- waits after a failure
@@ -69,9 +69,9 @@ fn an_edit_that_clears_the_time() {
             | requeued after death
         queued 0/3; task_edited by admin <- waits for its time
         ✗ Cannot edit task with status 'leased': only a queued task can be edited <- leased by a call | leased by a claim
-            | leased by a push | leased, cancel wished
+            | leased by a push | leased, cancel requested
         ✗ Cannot edit task with status 'running': only a queued task can be edited <- running by a call | running by a claim
-            | running by a push | on its last attempt | running, cancel wished
+            | running by a push | on its last attempt | running, cancel requested
         ✗ Cannot edit task with status 'dead': only a queued task can be edited <- dead by an expiry | dead after a failure
         queued 1/3 parked reserved agent_error; task_edited by admin <- waits after a failure
         ✗ Cannot edit task with status 'completed': only a queued task can be edited <- completed
@@ -88,9 +88,9 @@ fn a_deletion() {
         ✗ Cannot delete task with status 'queued': cancel it first <- queued | waits for a dependency | waits for its time
             | waits in its context | waits for its key | queued after an expiry | waits after a failure | requeued after death
         ✗ Cannot delete task with status 'leased': cancel it first <- leased by a call | leased by a claim | leased by a push
-            | leased, cancel wished
+            | leased, cancel requested
         ✗ Cannot delete task with status 'running': cancel it first <- running by a call | running by a claim | running by a push
-            | on its last attempt | running, cancel wished
+            | on its last attempt | running, cancel requested
         removed; task_deleted by admin <- dead by an expiry | dead after a failure | completed | failed | cancelled",
     );
 }

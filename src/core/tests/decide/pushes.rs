@@ -19,9 +19,9 @@ fn a_dispatch_call() {
         ✗ Task is not ready: depends_on <- waits for a dependency
         ✗ Task is not ready: not_before <- waits for its time | waits after a failure
         ✗ Task is not ready: exclusive_key <- waits for its key
-        ✗ Task status is 'leased', expected 'queued' <- leased by a call | leased by a claim | leased by a push | leased, cancel wished
+        ✗ Task status is 'leased', expected 'queued' <- leased by a call | leased by a claim | leased by a push | leased, cancel requested
         ✗ Task status is 'running', expected 'queued' <- running by a call | running by a claim | running by a push
-            | on its last attempt | running, cancel wished
+            | on its last attempt | running, cancel requested
         leased 2/3 on w2 till 180 worker_lost; task_leased by router, task_dispatched by router <- queued after an expiry
         ✗ Task status is 'dead', expected 'queued' <- dead by an expiry | dead after a failure
         ✗ Task status is 'completed', expected 'queued' <- completed
@@ -41,9 +41,9 @@ fn a_push() {
         ✗ Task is not ready: not_before <- waits for its time | waits after a failure
         ✗ Task is not ready: session <- waits in its context
         ✗ Task is not ready: exclusive_key <- waits for its key
-        ✗ Task status is 'leased', expected 'queued' <- leased by a call | leased by a claim | leased by a push | leased, cancel wished
+        ✗ Task status is 'leased', expected 'queued' <- leased by a call | leased by a claim | leased by a push | leased, cancel requested
         ✗ Task status is 'running', expected 'queued' <- running by a call | running by a claim | running by a push
-            | on its last attempt | running, cancel wished
+            | on its last attempt | running, cancel requested
         leased 2/3 on w2 till 180 worker_lost; task_leased by reconciler, task_dispatched by reconciler <- queued after an expiry
         ✗ Task status is 'dead', expected 'queued' <- dead by an expiry | dead after a failure
         ✗ Task status is 'completed', expected 'queued' <- completed
@@ -73,8 +73,8 @@ fn a_refusal() {
         failed 1/3 agent_error; lease failed; dispatch_failed by reconciler <- leased by a claim | leased by a push
             | running by a claim | running by a push
         failed 1/1 agent_error; lease failed; dispatch_failed by router <- on its last attempt
-        cancelled 1/3 cancel agent_error; lease failed; dispatch_failed by router, task_cancelled by router <- leased, cancel wished
-        cancelled 1/1 cancel agent_error; lease failed; dispatch_failed by router, task_cancelled by router <- running, cancel wished",
+        cancelled 1/3 cancel agent_error; lease failed; dispatch_failed by router, task_cancelled by router <- leased, cancel requested
+        cancelled 1/1 cancel agent_error; lease failed; dispatch_failed by router, task_cancelled by router <- running, cancel requested",
     );
 }
 
@@ -90,8 +90,8 @@ fn a_push_that_did_not_arrive() {
         queued 0/3 1 back worker_lost; lease failed; dispatch_failed by reconciler <- leased by a claim | leased by a push
             | running by a claim | running by a push
         queued 0/1 1 back worker_lost; lease failed; dispatch_failed by router <- on its last attempt
-        cancelled 0/3 1 back cancel cancelled; lease failed; dispatch_failed by router, task_cancelled by router <- leased, cancel wished
-        cancelled 0/1 1 back cancel cancelled; lease failed; dispatch_failed by router, task_cancelled by router <- running, cancel wished",
+        cancelled 0/3 1 back cancel cancelled; lease failed; dispatch_failed by router, task_cancelled by router <- leased, cancel requested
+        cancelled 0/1 1 back cancel cancelled; lease failed; dispatch_failed by router, task_cancelled by router <- running, cancel requested",
     );
 }
 
@@ -101,12 +101,12 @@ fn a_push_whose_answer_did_not_arrive() {
         |case| end(case, undelivered(true)),
         "
         unchanged <- queued | waits for a dependency | waits for its time | waits in its context | waits for its key
-            | running by a call | running by a claim | running by a push | on its last attempt | running, cancel wished
+            | running by a call | running by a claim | running by a push | on its last attempt | running, cancel requested
             | queued after an expiry | dead by an expiry | waits after a failure | dead after a failure | completed | failed
             | cancelled | requeued after death
         queued 0/3 1 back worker_lost; lease failed; dispatch_failed by router <- leased by a call
         queued 0/3 1 back worker_lost; lease failed; dispatch_failed by reconciler <- leased by a claim | leased by a push
-        cancelled 0/3 1 back cancel cancelled; lease failed; dispatch_failed by router, task_cancelled by router <- leased, cancel wished",
+        cancelled 0/3 1 back cancel cancelled; lease failed; dispatch_failed by router, task_cancelled by router <- leased, cancel requested",
     );
 }
 

@@ -62,7 +62,7 @@ fn leases_of_a_paused_queue_go_on() {
     let claimed = world.ok(Claim { max: 1, held: None, ..claim(&of_a) }).leased;
     let task = claimed[0].id;
     change(&mut world, "a", QueueChange::Pause);
-    world.beat(task);
+    world.heartbeat(task);
     let again = world.ok(Claim { held: Some(Vec::new()), ..claim(&[]) }).leased;
     assert_eq!(again[0].id, task, "a lease whose delivery was lost is delivered again");
     world.complete(task, Outcome::Success);

@@ -6,7 +6,7 @@ use bloom_core::command::{Holder, NewEvent, Op};
 use bloom_core::op;
 use bloom_core::task::EventKind;
 
-fn beat(case: &mut Case, holder: Holder) -> Op {
+fn heartbeat(case: &mut Case, holder: Holder) -> Op {
     case.world.now += 1_000;
     Op::Heartbeat(op::Heartbeat { task: case.task, holder })
 }
@@ -14,7 +14,7 @@ fn beat(case: &mut Case, holder: Holder) -> Op {
 #[test]
 fn a_heartbeat_that_names_nobody() {
     check(
-        |case| beat(case, Holder::default()),
+        |case| heartbeat(case, Holder::default()),
         "
         ✗ Task or lease not found <- queued | waits for a dependency | waits for its time | waits in its context
             | waits for its key | cancelled
@@ -22,8 +22,8 @@ fn a_heartbeat_that_names_nobody() {
         running 1/3 on w1 till 179 <- leased by a claim | leased by a push
         running 1/3 on w1 till 178 <- running by a claim | running by a push
         running 1/1 on w1 till 300 <- on its last attempt
-        running 1/3 on w1 till 300 cancel <- leased, cancel wished
-        running 1/1 on w1 till 300 cancel <- running, cancel wished
+        running 1/3 on w1 till 300 cancel <- leased, cancel requested
+        running 1/1 on w1 till 300 cancel <- running, cancel requested
         ✗ Lease not found or already expired <- queued after an expiry | dead by an expiry | waits after a failure
             | dead after a failure | completed | failed | requeued after death",
     );
@@ -34,7 +34,7 @@ fn a_heartbeat_of_the_lease() {
     check(
         |case| {
             let lease = case.lease;
-            beat(case, Holder { lease, worker: Some("w1".into()) })
+            heartbeat(case, Holder { lease, worker: Some("w1".into()) })
         },
         "
         ✗ Task or lease not found <- queued | waits for a dependency | waits for its time | waits in its context
@@ -43,8 +43,8 @@ fn a_heartbeat_of_the_lease() {
         running 1/3 on w1 till 179 <- leased by a claim | leased by a push
         running 1/3 on w1 till 178 <- running by a claim | running by a push
         running 1/1 on w1 till 300 <- on its last attempt
-        running 1/3 on w1 till 300 cancel <- leased, cancel wished
-        running 1/1 on w1 till 300 cancel <- running, cancel wished
+        running 1/3 on w1 till 300 cancel <- leased, cancel requested
+        running 1/1 on w1 till 300 cancel <- running, cancel requested
         ✗ Lease not found or already expired <- queued after an expiry | dead by an expiry | waits after a failure
             | dead after a failure | completed | failed | requeued after death",
     );
@@ -53,12 +53,12 @@ fn a_heartbeat_of_the_lease() {
 #[test]
 fn a_heartbeat_of_another_lease() {
     check(
-        |case| beat(case, Holder { lease: Some(Case::no_lease()), worker: None }),
+        |case| heartbeat(case, Holder { lease: Some(Case::no_lease()), worker: None }),
         "
         ✗ Task or lease not found <- queued | waits for a dependency | waits for its time | waits in its context
             | waits for its key | cancelled
         ✗ Lease 'unknown' is not the task's active lease <- leased by a call | leased by a claim | leased by a push | running by a call
-            | running by a claim | running by a push | on its last attempt | leased, cancel wished | running, cancel wished
+            | running by a claim | running by a push | on its last attempt | leased, cancel requested | running, cancel requested
         ✗ Lease not found or already expired <- queued after an expiry | dead by an expiry | waits after a failure
             | dead after a failure | completed | failed | requeued after death",
     );
@@ -67,12 +67,12 @@ fn a_heartbeat_of_another_lease() {
 #[test]
 fn a_heartbeat_of_another_worker() {
     check(
-        |case| beat(case, Holder { lease: None, worker: Some("w2".into()) }),
+        |case| heartbeat(case, Holder { lease: None, worker: Some("w2".into()) }),
         "
         ✗ Task or lease not found <- queued | waits for a dependency | waits for its time | waits in its context
             | waits for its key | cancelled
         ✗ Lease 'w2' is not the task's active lease <- leased by a call | leased by a claim | leased by a push | running by a call
-            | running by a claim | running by a push | on its last attempt | leased, cancel wished | running, cancel wished
+            | running by a claim | running by a push | on its last attempt | leased, cancel requested | running, cancel requested
         ✗ Lease not found or already expired <- queued after an expiry | dead by an expiry | waits after a failure
             | dead after a failure | completed | failed | requeued after death",
     );
@@ -93,8 +93,8 @@ fn a_renewal_of_the_lease() {
         1 renewed, 0 lost; running 1/3 on w1 till 179 <- leased by a claim | leased by a push
         1 renewed, 0 lost; running 1/3 on w1 till 178 <- running by a claim | running by a push
         1 renewed, 0 lost; running 1/1 on w1 till 300 <- on its last attempt
-        1 renewed, 0 lost; running 1/3 on w1 till 300 cancel <- leased, cancel wished
-        1 renewed, 0 lost; running 1/1 on w1 till 300 cancel <- running, cancel wished",
+        1 renewed, 0 lost; running 1/3 on w1 till 300 cancel <- leased, cancel requested
+        1 renewed, 0 lost; running 1/1 on w1 till 300 cancel <- running, cancel requested",
     );
 }
 
@@ -104,8 +104,9 @@ fn a_renewal_by_another_worker() {
         |case| Op::RenewLeases(op::RenewLeases { worker: "w2".into(), leases: vec![case.lease_or_none()] }),
         "
         0 renewed, 1 lost; unchanged <- queued | waits for a dependency | waits for its time | waits in its context
-            | waits for its key | leased by a call | leased by a claim | leased by a push | running by a call | running by a claim | running by a push
-            | on its last attempt | leased, cancel wished | running, cancel wished | queued after an expiry | dead by an expiry
+            | waits for its key | leased by a call | leased by a claim | leased by a push | running by a call | running by a claim
+            | running by a push
+            | on its last attempt | leased, cancel requested | running, cancel requested | queued after an expiry | dead by an expiry
             | waits after a failure | dead after a failure | completed | failed | cancelled | requeued after death",
     );
 }
@@ -122,8 +123,8 @@ fn events_of_the_lease() {
         newest 3; running 1/3 on w1 till 300 <- running by a call
         newest 3; running 1/3 on w1 till 179 <- running by a claim | running by a push
         newest 3; running 1/1 on w1 till 300 <- on its last attempt
-        newest 3; leased 1/3 on w1 till 300 cancel <- leased, cancel wished
-        newest 3; running 1/1 on w1 till 300 cancel <- running, cancel wished
+        newest 3; leased 1/3 on w1 till 300 cancel <- leased, cancel requested
+        newest 3; running 1/1 on w1 till 300 cancel <- running, cancel requested
         newest 3; queued 1/3 worker_lost <- queued after an expiry
         newest 3; dead 1/1 worker_lost <- dead by an expiry
         newest 3; queued 1/3 parked not_before agent_error <- waits after a failure
@@ -142,7 +143,7 @@ fn events_of_another_lease() {
             | waits for its key | queued after an expiry | dead by an expiry | waits after a failure | dead after a failure
             | completed | failed | cancelled | requeued after death
         ✗ Lease 'unknown' is not the task's active lease <- leased by a call | leased by a claim | leased by a push | running by a call
-            | running by a claim | running by a push | on its last attempt | leased, cancel wished | running, cancel wished",
+            | running by a claim | running by a push | on its last attempt | leased, cancel requested | running, cancel requested",
     );
 }
 

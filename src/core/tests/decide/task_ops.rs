@@ -19,7 +19,7 @@ fn a_cancel() {
         running 1/3 on w1 till 300 cancel; task_cancelled by api <- running by a call
         running 1/3 on w1 till 179 cancel; task_cancelled by api <- running by a claim | running by a push
         running 1/1 on w1 till 300 cancel; task_cancelled by api <- on its last attempt
-        unchanged <- leased, cancel wished | running, cancel wished | cancelled
+        unchanged <- leased, cancel requested | running, cancel requested | cancelled
         cancelled 1/3 cancel worker_lost; task_cancelled by api <- queued after an expiry
         ✗ Cannot cancel task with status 'dead' <- dead by an expiry | dead after a failure
         cancelled 1/3 cancel agent_error; task_cancelled by api <- waits after a failure
@@ -36,9 +36,9 @@ fn a_requeue() {
         "
         ✗ Cannot requeue task with status 'queued' <- queued | waits for a dependency | waits for its time
             | waits in its context | waits for its key | queued after an expiry | waits after a failure | requeued after death
-        ✗ Cannot requeue task with status 'leased' <- leased by a call | leased by a claim | leased by a push | leased, cancel wished
+        ✗ Cannot requeue task with status 'leased' <- leased by a call | leased by a claim | leased by a push | leased, cancel requested
         ✗ Cannot requeue task with status 'running' <- running by a call | running by a claim | running by a push | on its last attempt
-            | running, cancel wished
+            | running, cancel requested
         queued 0/1; task_requeued by admin <- dead by an expiry
         queued 0/1 parked reserved; task_requeued by admin <- dead after a failure
         ✗ Cannot requeue task with status 'completed' <- completed
@@ -59,9 +59,9 @@ fn a_release_of_the_lease() {
             | running by a call | running by a claim | running by a push
         queued 0/1 1 back worker_lost; lease released; task_released by w1 <- on its last attempt
         cancelled 0/3 1 back cancel cancelled; lease released; task_released by w1, task_cancelled by w1
-            <- leased, cancel wished
+            <- leased, cancel requested
         cancelled 0/1 1 back cancel cancelled; lease released; task_released by w1, task_cancelled by w1
-            <- running, cancel wished",
+            <- running, cancel requested",
     );
 }
 
@@ -74,7 +74,7 @@ fn a_release_of_another_lease() {
             | waits for its key | queued after an expiry | dead by an expiry | waits after a failure | dead after a failure
             | completed | failed | cancelled | requeued after death
         ✗ Lease 'unknown' is not the task's active lease <- leased by a call | leased by a claim | leased by a push | running by a call
-            | running by a claim | running by a push | on its last attempt | leased, cancel wished | running, cancel wished",
+            | running by a claim | running by a push | on its last attempt | leased, cancel requested | running, cancel requested",
     );
 }
 
@@ -94,9 +94,9 @@ fn the_end_of_a_lease_that_is_due() {
         queued 0/3 1 back worker_lost; lease expired; lease_expired by reconciler <- leased by a claim | leased by a push
         dead 1/1 worker_lost; lease expired; lease_expired by reconciler, task_dead by reconciler <- on its last attempt
         cancelled 1/3 cancel cancelled; lease expired; lease_expired by reconciler, task_cancelled by reconciler
-            <- leased, cancel wished
+            <- leased, cancel requested
         cancelled 1/1 cancel cancelled; lease expired; lease_expired by reconciler, task_cancelled by reconciler
-            <- running, cancel wished",
+            <- running, cancel requested",
     );
 }
 
@@ -109,10 +109,10 @@ fn the_end_of_a_lease_that_is_not_due() {
             | queued after an expiry | dead by an expiry | waits after a failure | dead after a failure | completed | failed
             | cancelled | requeued after death
         not due; unchanged <- leased by a call | leased by a claim | leased by a push | running by a claim | running by a push
-            | leased, cancel wished
+            | leased, cancel requested
         not due; running 1/3 on w1 till 300 <- running by a call
         not due; running 1/1 on w1 till 300 <- on its last attempt
-        not due; running 1/1 on w1 till 300 cancel <- running, cancel wished",
+        not due; running 1/1 on w1 till 300 cancel <- running, cancel requested",
     );
 }
 
@@ -125,8 +125,9 @@ fn the_end_of_another_lease() {
         },
         "
         unchanged <- queued | waits for a dependency | waits for its time | waits in its context | waits for its key
-            | leased by a call | leased by a claim | leased by a push | running by a call | running by a claim | running by a push | on its last attempt
-            | leased, cancel wished | running, cancel wished | queued after an expiry | dead by an expiry
+            | leased by a call | leased by a claim | leased by a push | running by a call | running by a claim | running by a push
+            | on its last attempt
+            | leased, cancel requested | running, cancel requested | queued after an expiry | dead by an expiry
             | waits after a failure | dead after a failure | completed | failed | cancelled | requeued after death",
     );
 }
@@ -137,8 +138,9 @@ fn another_look() {
         |case| Op::Reevaluate(op::Reevaluate { tasks: vec![case.task], progress: None }),
         "
         unchanged <- queued | waits for a dependency | waits for its time | waits in its context | waits for its key
-            | leased by a call | leased by a claim | leased by a push | running by a call | running by a claim | running by a push | on its last attempt
-            | leased, cancel wished | running, cancel wished | queued after an expiry | dead by an expiry
+            | leased by a call | leased by a claim | leased by a push | running by a call | running by a claim | running by a push
+            | on its last attempt
+            | leased, cancel requested | running, cancel requested | queued after an expiry | dead by an expiry
             | waits after a failure | dead after a failure | completed | failed | cancelled | requeued after death",
     );
 }
@@ -152,8 +154,9 @@ fn another_look_when_time_has_passed() {
         },
         "
         unchanged <- queued | waits for a dependency | waits in its context | waits for its key | leased by a call
-            | leased by a claim | leased by a push | running by a call | running by a claim | running by a push | on its last attempt | leased, cancel wished
-            | running, cancel wished | queued after an expiry | dead by an expiry | dead after a failure | completed | failed
+            | leased by a claim | leased by a push | running by a call | running by a claim | running by a push | on its last attempt
+            | leased, cancel requested
+            | running, cancel requested | queued after an expiry | dead by an expiry | dead after a failure | completed | failed
             | cancelled | requeued after death
         queued 0/3 <- waits for its time
         queued 1/3 parked reserved agent_error <- waits after a failure",
@@ -177,8 +180,8 @@ fn the_end_of_a_lease_that_is_due_after_an_outage() {
         not due; running 1/3 on w1 till -3300 <- running by a call
         not due; running 1/3 on w1 till -3421 <- running by a claim | running by a push
         not due; running 1/1 on w1 till -3300 <- on its last attempt
-        not due; leased 1/3 on w1 till -3300 cancel <- leased, cancel wished
-        not due; running 1/1 on w1 till -3300 cancel <- running, cancel wished",
+        not due; leased 1/3 on w1 till -3300 cancel <- leased, cancel requested
+        not due; running 1/1 on w1 till -3300 cancel <- running, cancel requested",
     );
 }
 
@@ -196,9 +199,9 @@ fn the_removal_of_its_worker() {
             | leased by a claim | leased by a push | running by a call | running by a claim | running by a push
         queued 0/1 1 back worker_lost; lease failed; task_released by admin, worker_removed by admin <- on its last attempt
         cancelled 0/3 1 back cancel cancelled; lease failed; task_released by admin, task_cancelled by admin, worker_removed by admin
-            <- leased, cancel wished
+            <- leased, cancel requested
         cancelled 0/1 1 back cancel cancelled; lease failed; task_released by admin, task_cancelled by admin, worker_removed by admin
-            <- running, cancel wished
+            <- running, cancel requested
         queued 1/3 worker_lost; worker_removed by admin <- queued after an expiry
         dead 1/1 worker_lost; worker_removed by admin <- dead by an expiry
         queued 1/3 parked not_before agent_error; worker_removed by admin <- waits after a failure
@@ -240,6 +243,6 @@ fn of_tasks_of_a_context_that_are_queued_again_together_only_the_first_is_ready(
         world.run_batch(order.iter().map(|at| requeue(&tasks[*at])).collect());
         let ready: Vec<bool> = tasks.iter().map(|task| world.task(*task).is_ready()).collect();
         assert_eq!(ready, [true, false, false, false], "{order:?}");
-        world.work_off();
+        world.process_wakeups();
     }
 }

@@ -1,6 +1,6 @@
 //! Which tasks are woken by the end of something, reservations, and two replicas that create tasks in one context.
 
-use bloom_core::command::{CordonWish, Grace, Loss, Op, WorkerChange};
+use bloom_core::command::{CordonChange, Grace, Loss, Op, WorkerChange};
 use bloom_core::decide::decide;
 use bloom_core::ids::{TaskId, created_at};
 use bloom_core::op;
@@ -75,7 +75,7 @@ fn of_two_that_create_in_one_context_at_once_the_second_looks_again() {
         let mut late = WorkingSet::new(world.db.load(world.now, &create.keys()), 99 + before);
         assert!(decide(&mut late, &create.clone().into()).is_ok());
         let first = world.create(spec("c"));
-        assert_eq!(world.db.clone().write(&late), Err("one task behind another"));
+        assert_eq!(world.db.clone().write(&late), Err("one successor per task"));
         let second = world.create(spec("c"));
         assert_eq!((world.task(second).created_after, parked(&world, second)), (Some(first), Some(Parked::Session)));
     }
@@ -208,11 +208,11 @@ fn a_reservation_ends_with_the_hope_for_its_worker() {
         let agents = Some(agents.iter().map(|agent| (*agent).to_owned()).collect());
         Op::RegisterWorker(Box::new(WorkerChange { agents, ..registration("w1", 4) }))
     };
-    let cordon = |wish| Op::Cordon(op::Cordon { worker: "w1".into(), wish });
+    let cordon = |change| Op::Cordon(op::Cordon { worker: "w1".into(), change });
     for (op, ends) in [
-        (cordon(CordonWish::Cordon), true),
-        (cordon(CordonWish::Drain), true),
-        (cordon(CordonWish::Uncordon), false),
+        (cordon(CordonChange::Cordon), true),
+        (cordon(CordonChange::Drain), true),
+        (cordon(CordonChange::Uncordon), false),
         (Op::MarkOffline(op::MarkOffline { worker: "w1".into(), cause: Loss::Unreachable("refused".into()) }), true),
         (Op::RemoveWorker(op::RemoveWorker { worker: "w1".into() }), true),
         (agents(&["writer"]), true),
@@ -233,7 +233,7 @@ fn there_is_no_reservation_for_a_worker_that_takes_no_tasks() {
     let mut world = two_workers();
     let [first, second] = ["c", "c"].map(|context| world.create(spec(context)));
     world.lease(first, "w1");
-    world.ok(op::Cordon { worker: "w1".into(), wish: CordonWish::Cordon });
+    world.ok(op::Cordon { worker: "w1".into(), change: CordonChange::Cordon });
     world.complete(first, Outcome::Success);
     assert_eq!((parked(&world, second), world.task(second).session_worker.as_deref()), (None, Some("w1")));
 }
@@ -250,7 +250,7 @@ fn what_a_process_leaves_behind_is_worked_off() {
     world.complete(first, Outcome::Success);
     assert_eq!(world.db.wakeups.len(), 3);
     assert!(dependents.iter().chain([&second, &wants]).all(|task| parked(&world, *task).is_some()));
-    world.work_off();
+    world.process_wakeups();
     assert!(dependents.iter().chain([&wants]).all(|task| parked(&world, *task).is_none()));
     assert_eq!(parked(&world, second), Some(Parked::Reserved));
     assert!(world.db.wakeups.is_empty());
@@ -283,12 +283,12 @@ fn a_gap_in_service_puts_the_end_of_leases_off() {
     let lease = world.lease(task, "w1");
     world.now += TTL_MS + 60_000;
     let resumed_at = world.now;
-    let look = |grace_ms| op::ExpireLease { task, lease, grace: Grace { resumed_at, grace_ms, ..Grace::default() } };
-    assert!(matches!(world.ok(look(10_000)), Due::Later(at) if at == resumed_at + 10_000));
+    let expire = |grace_ms| op::ExpireLease { task, lease, grace: Grace { resumed_at, grace_ms, ..Grace::default() } };
+    assert!(matches!(world.ok(expire(10_000)), Due::Later(at) if at == resumed_at + 10_000));
     assert_eq!(world.task(task).lease.as_ref().unwrap().check_at, resumed_at + 10_000);
-    assert!(matches!(world.ok(look(10 * TTL_MS)), Due::Later(at) if at == resumed_at + TTL_MS), "the grace is not longer than the TTL");
+    assert!(matches!(world.ok(expire(10 * TTL_MS)), Due::Later(at) if at == resumed_at + TTL_MS), "the grace is not longer than the TTL");
     world.now += 10_000;
-    assert!(matches!(world.ok(look(10_000)), Due::Done));
+    assert!(matches!(world.ok(expire(10_000)), Due::Done));
     assert_eq!(world.task(task).status, Status::Queued);
 }
 

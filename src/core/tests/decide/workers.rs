@@ -1,7 +1,7 @@
 //! What each command does to a worker in each state.
 
 use super::table::compare;
-use bloom_core::command::{Choice, Claim, CordonWish, Loss, Op, WorkerChange};
+use bloom_core::command::{Choice, Claim, CordonChange, Loss, Op, WorkerChange};
 use bloom_core::ids::TaskId;
 use bloom_core::op;
 use bloom_core::task::{Origin, Outcome};
@@ -15,8 +15,8 @@ fn cases() -> Vec<(&'static str, World, TaskId)> {
     let with_status = |world: &mut World, status| {
         world.ok(WorkerChange { status: Some(status), ..registration("w", 1) });
     };
-    let cordon = |world: &mut World, wish| {
-        world.ok(op::Cordon { worker: "w".into(), wish });
+    let cordon = |world: &mut World, change| {
+        world.ok(op::Cordon { worker: "w".into(), change });
     };
     let lose = |world: &mut World| {
         world.now += NOT_SEEN_MS + 1;
@@ -41,8 +41,8 @@ fn cases() -> Vec<(&'static str, World, TaskId)> {
             with_status(world, WorkerStatus::Error);
             lose(world);
         }),
-        case("cordoned", &|world| cordon(world, CordonWish::Cordon)),
-        case("draining", &|world| cordon(world, CordonWish::Drain)),
+        case("cordoned", &|world| cordon(world, CordonChange::Cordon)),
+        case("draining", &|world| cordon(world, CordonChange::Drain)),
         case("full", &|world| {
             let task = world.create(spec("other"));
             world.lease(task, "w");
@@ -132,7 +132,7 @@ fn it_is_removed() {
 #[test]
 fn it_is_cordoned() {
     check(
-        |_, _| Op::Cordon(op::Cordon { worker: "w".into(), wish: CordonWish::Cordon }),
+        |_, _| Op::Cordon(op::Cordon { worker: "w".into(), change: CordonChange::Cordon }),
         "
         ✗ Worker not found <- unknown
         online seen 0 s ago cordoned 0/1; worker_cordoned by admin <- online | without claude | for other agents
@@ -147,7 +147,7 @@ fn it_is_cordoned() {
 #[test]
 fn it_is_drained() {
     check(
-        |_, _| Op::Cordon(op::Cordon { worker: "w".into(), wish: CordonWish::Drain }),
+        |_, _| Op::Cordon(op::Cordon { worker: "w".into(), change: CordonChange::Drain }),
         "
         ✗ Worker not found <- unknown
         online seen 0 s ago cordoned draining 0/1; worker_draining by admin <- online | cordoned | without claude
@@ -163,7 +163,7 @@ fn it_is_drained() {
 #[test]
 fn it_is_uncordoned() {
     check(
-        |_, _| Op::Cordon(op::Cordon { worker: "w".into(), wish: CordonWish::Uncordon }),
+        |_, _| Op::Cordon(op::Cordon { worker: "w".into(), change: CordonChange::Uncordon }),
         "
         ✗ Worker not found <- unknown
         unchanged <- online | lost | set offline | in error | in error, lost | full | without claude | for other agents
@@ -322,7 +322,7 @@ fn a_sign_of_life_from_before_a_worker_was_marked_offline_does_not_bring_it_back
     world.ok(op::MarkOffline { worker: "w".into(), cause: Loss::Unreachable("connection refused".into()) });
     world.now += 100;
     world.ok(op::RecordLastSeen { last_seen: vec![("w".into(), sign)] });
-    assert!(world.db.workers["w"].lost, "the sighting is older than the mark");
+    assert!(world.db.workers["w"].lost, "`last_seen` is older than the mark");
     world.ok(op::RecordLastSeen { last_seen: vec![("w".into(), world.now)] });
     assert!(!world.db.workers["w"].lost);
 }

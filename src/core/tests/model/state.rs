@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use super::{Setting, WORKERS};
-use bloom_core::command::{Choice, Claim, Completion, Grace, Holder, Keys, Op, PushEnd, Reply};
+use bloom_core::command::{Choice, Claim, Completion, Grace, Holder, Op, PushEnd, Reply, RowKeys};
 use bloom_core::decide::decide;
 use bloom_core::ids::{LeaseId, TaskId};
 use bloom_core::op;
@@ -50,7 +50,7 @@ pub(super) struct Given {
 #[derive(Clone, Debug)]
 pub(super) struct Begun {
     pub(super) op: Op,
-    pub(super) keys: Keys,
+    pub(super) keys: RowKeys,
     pub(super) found: Loaded,
     pub(super) found_tasks: BTreeSet<TaskId>,
     pub(super) view: HashMap<String, u32>,
@@ -126,7 +126,7 @@ impl State {
         self.look_up(replica, op, keys, false);
     }
 
-    pub(super) fn look_up(&mut self, replica: usize, op: Op, keys: Keys, exact: bool) {
+    pub(super) fn look_up(&mut self, replica: usize, op: Op, keys: RowKeys, exact: bool) {
         let (found, found_tasks) = self.db.look_up(&keys);
         self.replicas[replica] = Some(Begun { op, keys, found, found_tasks, view: self.db.slots(), exact });
     }

@@ -12,10 +12,10 @@ fn table(out: &str) -> Vec<Vec<String>> {
 fn tasks_are_listed_in_every_form() {
     run(async {
         let crew = sqlite().crew();
-        let person = Person::at(crew.api);
+        let user = User::at(crew.api);
         let older = crew.task().prompt("Write\nsomething that is much longer than a cell of a table may be").create().await;
         let newer = crew.task().with("labels", json!({ "k": "v" })).create().await;
-        let list = |more: &[&str]| person.does(&[&["task", "list", "--agent", &crew.slug], more].concat()).ok();
+        let list = |more: &[&str]| user.does(&[&["task", "list", "--agent", &crew.slug], more].concat()).ok();
         let rows = table(&list(&[]));
         assert_eq!(rows[0], ["ID", "STATUS", "AGENT", "WORKER", "ATTEMPTS", "AGE", "REASON", "PROMPT"]);
         assert_eq!(
@@ -31,19 +31,19 @@ fn tasks_are_listed_in_every_form() {
         let own = crew.api.get(&format!("llm-tasks?agent_slug={}", crew.slug)).await.ok();
         assert_eq!(serde_json::from_str::<Value>(&list(&["-o", "json"])).unwrap(), own, "the JSON is the server's");
         assert_eq!(serde_norway::from_str::<Value>(&list(&["-o", "yaml"])).unwrap(), own);
-        assert_eq!(person.does(&["task", "get", "-o", "json", &older.id]).json(), older.now().await);
-        assert_eq!(person.does(&["task", "get", "-o", "name", &older.id, &newer.id]).ok(), format!("{}\n{}\n", older.id, newer.id));
+        assert_eq!(user.does(&["task", "get", "-o", "json", &older.id]).json(), older.now().await);
+        assert_eq!(user.does(&["task", "get", "-o", "name", &older.id, &newer.id]).ok(), format!("{}\n{}\n", older.id, newer.id));
 
         assert_eq!(list(&["--label", "k=v", "-o", "name"]), format!("{}\n", newer.id));
         assert_eq!(list(&["--status", "failed", "-o", "json"]), "[]\n");
         assert_eq!(list(&["--since", "1h", "-o", "name"]).lines().count(), 2);
         assert_eq!(list(&["--until", "1h", "-o", "name"]), "");
-        let cut = person.does(&["task", "list", "--agent", &crew.slug, "--limit", "1", "-o", "name"]).ends(0);
+        let cut = user.does(&["task", "list", "--agent", &crew.slug, "--limit", "1", "-o", "name"]).ends(0);
         assert_eq!(cut.out, format!("{}\n", newer.id));
         assert!(cut.err.contains("there are more"), "{}", cut.err);
-        let none = person.does(&["task", "list", "--context", "nowhere-at-all"]).ends(0);
+        let none = user.does(&["task", "list", "--context", "nowhere-at-all"]).ends(0);
         assert_eq!((none.out.as_str(), none.err.as_str()), ("", "Nothing found.\n"));
-        let said = person.does(&["task", "list", "--status", "quued"]).complains(2);
+        let said = user.does(&["task", "list", "--status", "quued"]).complains(2);
         assert!(said.contains("queued, leased, running") && said.contains("similar"), "{said}");
         assert_eq!(crew.api.get("llm-tasks?status=quued").await.ok(), json!([]));
     });
@@ -57,13 +57,13 @@ fn long_lists_come_page_by_page() {
             let tasks: Vec<_> = (0..count).map(|_| crew.task().json()).collect();
             crew.api.post("llm-tasks:batch", json!({ "tasks": tasks })).await.created();
         }
-        let person = Person::at(crew.api);
-        let done = person.does(&["task", "list", "--agent", &crew.slug, "--limit", "5000", "-o", "name"]).ends(0);
+        let user = User::at(crew.api);
+        let done = user.does(&["task", "list", "--agent", &crew.slug, "--limit", "5000", "-o", "name"]).ends(0);
         let mut ids: Vec<_> = done.out.lines().collect();
         assert_eq!((ids.len(), done.err.as_str()), (1100, ""));
         ids.dedup();
         assert_eq!(ids.len(), 1100, "each task is listed once");
-        let done = person.does(&["task", "list", "--agent", &crew.slug, "--limit", "1050", "-o", "json"]);
+        let done = user.does(&["task", "list", "--agent", &crew.slug, "--limit", "1050", "-o", "json"]);
         assert_eq!(done.json().as_array().unwrap().len(), 1050);
     });
 }
@@ -74,11 +74,11 @@ fn changes_are_watched() {
         let server = Server::on(Database::Sqlite).start();
         let crew = server.crew();
         let worker = crew.worker().register().await;
-        let person = Person::at(&server);
+        let user = User::at(&server);
         let first = crew.task().create().await;
-        let watching = person.starts(&["task", "list", "--watch", "--agent", &crew.slug]);
+        let watching = user.starts(&["task", "list", "--watch", "--agent", &crew.slug]);
         watching.prints(short(&first.id)).await;
-        let lines = person.starts(&["task", "list", "--watch", "--status", "completed", "-o", "json"]);
+        let lines = user.starts(&["task", "list", "--watch", "--status", "completed", "-o", "json"]);
         let second = crew.task().create().await;
         watching.prints(short(&second.id)).await;
         let stranger = server.crew().task().create().await;
@@ -105,26 +105,26 @@ fn changes_are_watched() {
 fn workers_are_taken_out_of_service_and_back() {
     run(async {
         let crew = sqlite().crew();
-        let person = Person::at(crew.api);
+        let user = User::at(crew.api);
         let worker = crew.worker().slots(4).register().await;
         let task = crew.task().create().await;
         task.lease_to(&worker).await;
         let name = worker.name.as_str();
         let row = |out: String| table(&out)[1].clone();
-        let shown = row(person.does(&["worker", "get", name]).ok());
+        let shown = row(user.does(&["worker", "get", name]).ok());
         assert_eq!(shown[..4], [name.to_owned(), "online".into(), "1/4".into(), crew.slug.clone()]);
-        assert_eq!(row(person.does(&["worker", "cordon", name]).ok())[1], "online,cordoned");
-        assert_eq!(row(person.does(&["worker", "uncordon", name]).ok())[1], "online");
-        assert_eq!(row(person.does(&["worker", "drain", name]).ok())[1], "online,draining");
-        let names = person.does(&["worker", "list", "--limit", "1000", "-o", "name"]).ok();
+        assert_eq!(row(user.does(&["worker", "cordon", name]).ok())[1], "online,cordoned");
+        assert_eq!(row(user.does(&["worker", "uncordon", name]).ok())[1], "online");
+        assert_eq!(row(user.does(&["worker", "drain", name]).ok())[1], "online,draining");
+        let names = user.does(&["worker", "list", "--limit", "1000", "-o", "name"]).ok();
         assert!(names.lines().any(|line| line == name), "{names}");
-        let whole = person.does(&["worker", "get", "-o", "json", name]).json();
+        let whole = user.does(&["worker", "get", "-o", "json", name]).json();
         assert_eq!(whole["leases"][0]["task_id"], task.id);
-        let done = person.does(&["worker", "rm", name]).ends(0);
+        let done = user.does(&["worker", "rm", name]).ends(0);
         assert_eq!(done.out, "");
         assert_eq!(task.status().await, "queued");
         for verb in ["get", "cordon", "rm"] {
-            let said = person.does(&["worker", verb, name]).complains(1);
+            let said = user.does(&["worker", verb, name]).complains(1);
             assert!(said.contains(&format!("{name}: Worker not found")), "{verb}: {said}");
         }
     });
@@ -134,49 +134,49 @@ fn workers_are_taken_out_of_service_and_back() {
 fn leases_audit_and_figures_are_shown() {
     run(async {
         let crew = sqlite().crew();
-        let person = Person::at(crew.api);
+        let user = User::at(crew.api);
         let (task, lease) = crew.leased_task().await;
-        let rows = table(&person.does(&["lease", "list", "--status", "active", "--limit", "1000"]).ok());
+        let rows = table(&user.does(&["lease", "list", "--status", "active", "--limit", "1000"]).ok());
         assert_eq!(rows[0], ["ID", "TASK", "WORKER", "STATUS", "AGE", "EXPIRES"]);
         let own = rows.iter().find(|row| row[0] == short(&lease.id)).expect("the lease");
         assert!(own[1] == short(&task.id) && own[3] == "active" && own[5].starts_with("in "), "{own:?}");
         // Other tests add thousands of entries to the same audit trail.
-        let audit = person.does(&["audit", "-o", "json", "--limit", "50000"]).json();
+        let audit = user.does(&["audit", "-o", "json", "--limit", "50000"]).json();
         let own = audit.as_array().unwrap().iter().find(|entry| entry["entity_id"] == lease.id).expect("the lease's entry");
         assert_eq!((&own["action"], &own["entity_type"]), (&json!("task_leased"), &json!("lease")));
-        assert!(person.does(&["audit"]).ok().starts_with("TIME "));
-        let stats = person.does(&["stats", "-o", "json"]).json();
+        assert!(user.does(&["audit"]).ok().starts_with("TIME "));
+        let stats = user.does(&["stats", "-o", "json"]).json();
         assert!(stats["leases"]["active"].as_i64().unwrap() >= 1, "{stats}");
-        let rows = table(&person.does(&["stats"]).ok());
+        let rows = table(&user.does(&["stats"]).ok());
         assert!(rows.iter().any(|row| row[..2] == ["tasks", "total"]), "{rows:?}");
         let end = json!({ "model": crew.slug, "usage": { "input_tokens": 7, "output_tokens": 8, "cost_usd": 0.25 } });
         lease.complete("success", end).await.ok();
-        let out = person.does(&["usage", "--by", "agent", "--from", "1h"]).ok();
+        let out = user.does(&["usage", "--by", "agent", "--from", "1h"]).ok();
         let rows = table(&out);
         assert_eq!(rows[0], ["KEY", "RUNS", "INPUT_TOKENS", "OUTPUT_TOKENS", "COST"]);
         let own = rows.iter().find(|row| row[0] == crew.slug).unwrap_or_else(|| panic!("{out}"));
         assert_eq!(own[1..], ["1", "7", "8", "$0.2500"]);
-        person.does(&["usage", "--by", "moon"]).complains(2);
+        user.does(&["usage", "--by", "moon"]).complains(2);
     });
 }
 
 #[test]
 fn the_program_tells_of_itself() {
-    let person = Person::new();
-    let help = person.does(&["--help"]).ok();
+    let user = User::new();
+    let help = user.does(&["--help"]).ok();
     for word in ["task", "worker", "lease", "audit", "stats", "usage", "context", "Exit status: 0 ", "130"] {
         assert!(help.contains(word), "{word}:\n{help}");
     }
-    let help = person.does(&["task", "submit", "--help"]).ok();
+    let help = user.does(&["task", "submit", "--help"]).ok();
     for word in ["Examples:", "--idempotency-key", "BLOOM_SERVER", "BLOOM_KEY_FILE", "BLOOM_CONTEXT"] {
         assert!(help.contains(word), "{word}:\n{help}");
     }
-    person.does(&["man", "pages/man1"]).ok();
+    user.does(&["man", "pages/man1"]).ok();
     for page in ["bloom-runtime.1", "bloom-runtime-task.1", "bloom-runtime-task-submit.1", "bloom-runtime-worker-drain.1"] {
-        let text = std::fs::read_to_string(person.home.join("pages/man1").join(page)).unwrap_or_else(|error| panic!("{page}: {error}"));
+        let text = std::fs::read_to_string(user.home.join("pages/man1").join(page)).unwrap_or_else(|error| panic!("{page}: {error}"));
         assert!(text.contains(".TH"), "{page}");
     }
-    let said = person.does(&["man", "/dev/null/x"]).complains(1);
+    let said = user.does(&["man", "/dev/null/x"]).complains(1);
     assert!(said.contains("/dev/null/x"), "{said}");
 }
 
@@ -184,21 +184,21 @@ fn the_program_tells_of_itself() {
 fn a_name_is_sent_as_it_is_or_not_at_all() {
     run(async {
         let api = sqlite();
-        let person = Person::at(api);
+        let user = User::at(api);
         let worker = api.crew().worker().register().await;
         let (head, tail) = worker.name.split_at(4);
         let broken = format!("{head}\n{tail}");
-        let err = person.does(&["worker", "drain", &broken]).complains(1);
+        let err = user.does(&["worker", "drain", &broken]).complains(1);
         assert!(err.contains("Worker not found"), "{err}");
         let tab = format!("{head}\t{tail}");
-        person.does(&["worker", "rm", &tab]).complains(1);
+        user.does(&["worker", "rm", &tab]).complains(1);
         assert_eq!(worker.now().await["draining"], false);
         for name in [".", ".."] {
             for command in ["drain", "rm", "get"] {
-                let err = person.does(&["worker", command, name]).complains(2);
+                let err = user.does(&["worker", command, name]).complains(2);
                 assert!(err.contains("can't be sent"), "{command} {name}: {err}");
             }
-            person.does(&["task", "get", name]).complains(2);
+            user.does(&["task", "get", name]).complains(2);
         }
     });
 }

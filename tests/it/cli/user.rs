@@ -12,7 +12,7 @@ use crate::support::*;
 const PATIENCE: Duration = Duration::from_secs(30);
 
 #[derive(Clone)]
-pub struct Person {
+pub struct User {
     pub home: PathBuf,
     env: Vec<(String, String)>,
 }
@@ -25,7 +25,7 @@ pub struct Done {
     pub err: String,
 }
 
-impl Person {
+impl User {
     /// A user without a configured server.
     pub fn new() -> Self {
         let home = janitor::new_path("home");
@@ -101,7 +101,7 @@ impl Person {
     }
 
     /// Runs a command whose output is closed by its reader right after the start.
-    pub fn turns_away(&self, arguments: &[&str], meanwhile: impl FnOnce()) -> Done {
+    pub fn with_closed_output(&self, arguments: &[&str], meanwhile: impl FnOnce()) -> Done {
         let mut command = self.command(Path::new(BINARY), arguments);
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = janitor::spawn(command).expect("the program starts");

@@ -52,18 +52,18 @@ async fn what_is_old_enough_goes_and_nothing_else(on_postgres: bool) {
     // These are created before retention is due, and finish later than the others.
     let young = plane.create_many(3, |_| {}).await;
     cancel(&plane, &young).await;
-    plane.has_looked("retention").await;
+    plane.has_run("retention").await;
     let before = trail(&plane).await;
     let later: Vec<_> = before.iter().copied().filter(|(_, at)| *at >= START + DAY).collect();
     assert!(before.len() - later.len() > 1200 && later.len() >= 6, "{} and {}", before.len(), later.len());
 
     // Entries that are exactly two days old are kept. Entries made within one millisecond have slightly rising times.
     plane.pass(DAY);
-    plane.has_looked("retention").await;
+    plane.has_run("retention").await;
     assert_eq!(trail(&plane).await.iter().filter(|(_, at)| *at < START + 1_000).count(), before.len() - later.len());
     // Entries are selected by their ids, whose times may be some milliseconds late if many were made within one.
     plane.pass(1_000);
-    plane.has_looked("retention").await;
+    plane.has_run("retention").await;
     let after = trail(&plane).await;
     assert_eq!(after.iter().filter(|(_, at)| *at < START + 1_000).count(), 0);
     // An entry about the worker going offline may have been added meanwhile.
@@ -71,11 +71,11 @@ async fn what_is_old_enough_goes_and_nothing_else(on_postgres: bool) {
     assert_eq!(plane.task(old[0]).await.status, Status::Cancelled, "tasks have a retention of their own");
 
     plane.pass(3 * DAY - 1_000);
-    plane.has_looked("retention").await;
+    plane.has_run("retention").await;
     assert_eq!(store.task_states(&old).await.unwrap().len(), old.len(), "the tasks are not older than five days yet");
     let mut changes = plane.engine.replica.subscribe();
     plane.pass(1);
-    plane.has_looked("retention").await;
+    plane.has_run("retention").await;
     let mut removed = BTreeSet::new();
     while let Ok(change) = changes.try_recv() {
         assert!(change.removed_tasks.len() <= AT_ONCE, "{} tasks in one transaction", change.removed_tasks.len());
@@ -103,7 +103,7 @@ fn corrections(plane: &Plane) -> i64 {
 
 async fn checked(plane: &Plane) {
     plane.pass_leading(3_600_000).await;
-    plane.has_looked("counts").await;
+    plane.has_run("counts").await;
 }
 
 async fn counts_that_do_not_fit_the_tables_are_put_right(on_postgres: bool) {
@@ -116,8 +116,8 @@ async fn counts_that_do_not_fit_the_tables_are_put_right(on_postgres: bool) {
     plane.engine.lease(tasks[0], Some("w".into()), 300_000, None).await.unwrap();
     plane.engine.writers.submit(success(tasks[0], "done")).await.unwrap();
     let right = [(Status::Queued, 4), (Status::Completed, 1), (Status::Cancelled, 2)];
-    plane.has_looked("compaction").await;
-    plane.has_looked("counts").await;
+    plane.has_run("compaction").await;
+    plane.has_run("counts").await;
     assert_eq!(told(&plane.engine), right);
     checked(&plane).await;
     assert_eq!((told(&plane.engine), corrections(&plane)), (right.to_vec(), 0), "correct counts are not changed");
@@ -151,7 +151,7 @@ async fn counts_that_do_not_fit_the_tables_are_put_right(on_postgres: bool) {
     assert_eq!((told(&plane.engine), corrections(&plane)), (right.to_vec(), 5));
     checked(&plane).await;
     assert_eq!(corrections(&plane), 5, "the correction is made once");
-    plane.has_looked("compaction").await;
+    plane.has_run("compaction").await;
     assert_eq!(store.counts().await.unwrap().counts.tasks.values().sum::<i64>(), 8, "the correction is compacted like other changes");
     plane.engine.stop().await;
 }
@@ -160,9 +160,9 @@ async fn counts_that_do_not_fit_the_tables_are_put_right(on_postgres: bool) {
 fn other_replicas_hear_of_a_correction() {
     run(async {
         let plane = Plane::start(true).await;
-        plane.has_looked("counts").await;
+        plane.has_run("counts").await;
         plane.create_many(3, |_| {}).await;
-        plane.has_looked("compaction").await;
+        plane.has_run("compaction").await;
         let before = plane.replica().await;
         execute(&plane.url, "UPDATE counts SET n = n + 40").await;
         let after = plane.replica().await;

@@ -8,7 +8,7 @@ use super::ids::{LeaseId, TaskId, WorkerId};
 
 /// The rows that a batch needs. Each field tells the store what to look up before it locks rows.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Keys {
+pub struct RowKeys {
     pub tasks: BTreeSet<TaskId>,
     /// Workers to load and lock.
     pub workers: BTreeSet<WorkerId>,
@@ -35,14 +35,14 @@ pub struct Keys {
     pub dependencies: BTreeSet<TaskId>,
     /// Load and lock all named keys of the API. There are few.
     pub api_keys: bool,
-    /// Leases may be made: load the queues of the queued tasks, and let nobody change a queue until the end of the transaction.
+    /// Leases may be made: load the queues of the queued tasks, and lock them against changes until the end of the transaction.
     pub places: bool,
-    /// Queues to change. Nobody makes a lease meanwhile.
+    /// Queues to change. No lease is made meanwhile.
     pub queues: BTreeSet<String>,
 }
 
-impl Keys {
-    pub fn merge(&mut self, other: &Keys) {
+impl RowKeys {
+    pub fn merge(&mut self, other: &RowKeys) {
         self.tasks.extend(other.tasks.iter().copied());
         self.workers.extend(other.workers.iter().cloned());
         self.observed_workers.extend(other.observed_workers.iter().cloned());

@@ -38,24 +38,24 @@ async fn pushed(task: &Task<'_>) -> Value {
 
 #[test]
 fn a_pushed_task_runs_once() {
-    with(&[], async |server, door, _| {
-        let health = door.get("/health").await.ok();
+    with(&[], async |server, push_server, _| {
+        let health = push_server.get("/health").await.ok();
         assert_eq!((&health["service"], &health["node_id"]), (&json!("membridge-agent"), &json!("box")));
         assert_eq!(health["capabilities"]["max_concurrency"], json!(2));
-        let (tally, gate) = (Tally::new(), Gate::new());
-        let task = server.crew().task().prompt(&format!("{}; {}; echo done", tally.mark(), gate.wait())).create().await;
+        let (tally, latch) = (Tally::new(), Latch::new());
+        let task = server.crew().task().prompt(&format!("{}; {}; echo done", tally.mark(), latch.wait())).create().await;
         let body = pushed(&task).await;
-        assert_eq!(door.post("/execute-task", body.clone()).await.status, 401, "the key is required");
-        let door = door.with_header(KEY.0, KEY.1);
-        let refused = door.post("/execute-task", body.clone()).await;
+        assert_eq!(push_server.post("/execute-task", body.clone()).await.status, 401, "the key is required");
+        let push_server = push_server.with_header(KEY.0, KEY.1);
+        let refused = push_server.post("/execute-task", body.clone()).await;
         assert_eq!(refused.status, 409, "the task is not leased to this worker: {}", refused.text);
         task.lease(json!({"worker_id": "box"})).await.created();
         for _ in 0..2 {
-            let answer = door.post("/execute-task", body.clone()).await;
+            let answer = push_server.post("/execute-task", body.clone()).await;
             assert_eq!(answer.status, 202, "{}", answer.text);
         }
         tally.reaches(1).await;
-        gate.open();
+        latch.open();
         task.reaches("completed").await;
         assert_eq!((tally.count(), result(&task).await["output"].clone()), (1, json!("done\n")));
     });
@@ -63,12 +63,12 @@ fn a_pushed_task_runs_once() {
 
 #[test]
 fn bad_pushes_are_refused() {
-    with(&[], async |_, door, _| {
-        let door = door.with_header(KEY.0, KEY.1);
+    with(&[], async |_, push_server, _| {
+        let push_server = push_server.with_header(KEY.0, KEY.1);
         for (body, status) in
             [("{", 400), ("{}", 422), ("{\"task_id\": 5}", 422), ("{\"task_id\": \"0190a0a0-0000-7000-8000-000000000000\"}", 409)]
         {
-            let answer = door.post_bytes("/execute-task", body).await;
+            let answer = push_server.post_bytes("/execute-task", body).await;
             assert_eq!(answer.status, status, "{body}: {}", answer.text);
         }
         for body in [
@@ -76,30 +76,30 @@ fn bad_pushes_are_refused() {
             json!({"repo_url": "https://h/r", "project_name": "../p"}),
             json!({"repo_url": "https://h/r", "project_name": "p", "target_path": "/tmp/p"}),
         ] {
-            assert_eq!(door.post("/clone", body.clone()).await.status, 400, "{body}");
+            assert_eq!(push_server.post("/clone", body.clone()).await.status, 400, "{body}");
         }
-        assert_eq!(door.poke("/self-update").await.status, 501);
+        assert_eq!(push_server.poke("/self-update").await.status, 501);
     });
 }
 
 /// What runs is what the server has, whatever the caller says.
 #[test]
 fn a_push_is_only_a_hint() {
-    with(&[], async |server, door, agent| {
-        let door = door.with_header(KEY.0, KEY.1);
+    with(&[], async |server, push_server, agent| {
+        let push_server = push_server.with_header(KEY.0, KEY.1);
         let tally = Tally::new();
         let task = server.crew().task().prompt("echo \"the server's prompt\"").create().await;
         let lease = task.lease(json!({"worker_id": "box"})).await.created();
         let mut body = pushed(&task).await;
         body["prompt"] = json!(tally.mark());
         body["lease_id"] = json!("0190a0a0-0000-7000-8000-000000000000");
-        let refused = door.post("/execute-task", body.clone()).await;
+        let refused = push_server.post("/execute-task", body.clone()).await;
         assert_eq!(refused.status, 409, "the server does not confirm this lease: {}", refused.text);
         assert_eq!(agent.kept_runs(), 0);
         body["lease_id"] = lease["lease"]["id"].clone();
         for timeout in [json!(i64::MAX), json!(i64::MIN), json!(u64::MAX)] {
             body["policy"] = json!({"timeout_sec": timeout});
-            let answer = door.post("/execute-task", body.clone()).await;
+            let answer = push_server.post("/execute-task", body.clone()).await;
             assert_eq!(answer.status, 202, "{}", answer.text);
         }
         task.reaches("completed").await;
@@ -109,18 +109,18 @@ fn a_push_is_only_a_hint() {
 
 #[test]
 fn a_restart_does_not_disturb_runs() {
-    with(&["--update-command", "echo new"], async |server, door, agent| {
-        let door = door.with_header(KEY.0, KEY.1);
-        let (tally, gate) = (Tally::new(), Gate::new());
-        let task = server.crew().task().prompt(&format!("{}; {}; echo done", tally.mark(), gate.wait())).create().await;
+    with(&["--update-command", "echo new"], async |server, push_server, agent| {
+        let push_server = push_server.with_header(KEY.0, KEY.1);
+        let (tally, latch) = (Tally::new(), Latch::new());
+        let task = server.crew().task().prompt(&format!("{}; {}; echo done", tally.mark(), latch.wait())).create().await;
         task.lease(json!({"worker_id": "box"})).await.created();
-        door.post("/execute-task", pushed(&task).await).await;
+        push_server.post("/execute-task", pushed(&task).await).await;
         tally.reaches(1).await;
         let pid = agent.pid();
-        assert_eq!(door.poke("/self-update").await.ok()["output"], json!("new"));
+        assert_eq!(push_server.poke("/self-update").await.ok()["output"], json!("new"));
         eventually("the agent continues the run", || async { agent.log().contains("continuing an earlier run").then_some(()) }).await;
         assert_eq!(agent.pid(), pid);
-        gate.open();
+        latch.open();
         task.reaches("completed").await;
         assert_eq!(tally.count(), 1);
     });
@@ -128,14 +128,14 @@ fn a_restart_does_not_disturb_runs() {
 
 #[test]
 fn uninstall_hands_back_and_ends() {
-    with(&["--grace-seconds", "0"], async |server, door, agent| {
-        let door = door.with_header(KEY.0, KEY.1);
+    with(&["--grace-seconds", "0"], async |server, push_server, agent| {
+        let push_server = push_server.with_header(KEY.0, KEY.1);
         let tally = Tally::new();
         let task = server.crew().task().prompt(&format!("{}; sleep 150", tally.mark())).create().await;
         task.lease(json!({"worker_id": "box"})).await.created();
-        door.post("/execute-task", pushed(&task).await).await;
+        push_server.post("/execute-task", pushed(&task).await).await;
         tally.reaches(1).await;
-        assert_eq!(door.poke("/uninstall").await.ok()["status"], json!("uninstalling"));
+        assert_eq!(push_server.poke("/uninstall").await.ok()["status"], json!("uninstalling"));
         assert!(agent.wait_for_end().success());
         task.reaches("queued").await;
         agent.has_no_processes().await;

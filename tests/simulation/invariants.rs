@@ -28,7 +28,7 @@ const COMMIT_MS: u128 = 300;
 const GRACE_MS: Ms = 10_000;
 
 #[derive(Default)]
-pub struct Judge {
+pub struct InvariantChecker {
     /// Since when tasks can be claimed, and the worker for which they are reserved.
     ready_since: BTreeMap<TaskId, (Option<WorkerId>, Instant)>,
     /// Open claims by worker, and when they began.
@@ -53,16 +53,16 @@ pub struct Judge {
     pub has_clock_steps: bool,
     /// The clock has stepped forward for a moment, which replicas may not notice.
     pub has_clock_blips: bool,
-    pub complaints: Vec<String>,
+    pub violations: Vec<String>,
 }
 
-impl Judge {
+impl InvariantChecker {
     /// Checks a commit.
-    pub fn heed(&mut self, memory: &Memory, set: &WorkingSet, audit: &[AuditEntry], is_peace: bool, resumed_at: Ms) {
+    pub fn check_commit(&mut self, memory: &Memory, set: &WorkingSet, audit: &[AuditEntry], is_quiet_phase: bool, resumed_at: Ms) {
         self.check_rules(memory, set);
         self.check_audit(audit);
         self.check_turns(memory, set);
-        if is_peace {
+        if is_quiet_phase {
             self.check_order(memory, set);
             if !self.has_clock_blips {
                 self.check_expired(set);
@@ -71,7 +71,7 @@ impl Judge {
         if !self.has_clock_steps {
             self.check_grace(set, resumed_at);
         }
-        self.heed_renewals(memory, set);
+        self.record_renewals(memory, set);
         for worker in memory.workers.values() {
             let is_free = worker.takes_tasks() && i64::from(memory.used(&worker.id).count_ones()) < worker.capabilities.max_concurrency;
             if is_free {
@@ -103,11 +103,11 @@ impl Judge {
             // A change of another queue changes the revision of the row of all queues.
             let were_all_paused = self.queues.get(ALL_QUEUES).is_some_and(|all| all.paused_at.is_some());
             if is_paused(agent) || (were_all_paused && memory.all_queues().paused_at.is_some()) {
-                self.complaints.push(format!("the queue of {agent} is paused, and a lease was made: {task:?}"));
+                self.violations.push(format!("the queue of {agent} is paused, and a lease was made: {task:?}"));
             }
             if is_unchanged(agent) && memory.limit(agent).is_some_and(|limit| memory.active_of(agent) > limit) {
                 let (active, queue) = (memory.active_of(agent), memory.queues.get(agent));
-                self.complaints.push(format!("a lease was made, and the queue {queue:?} has {active}: {task:?}"));
+                self.violations.push(format!("a lease was made, and the queue {queue:?} has {active}: {task:?}"));
             }
         }
         self.queues.clone_from(&memory.queues);
@@ -125,7 +125,7 @@ impl Judge {
         for task in set.dirty.tasks.iter().filter_map(|id| memory.tasks.get(id)) {
             let mut expect = |holds: bool, what: &str| {
                 if !holds {
-                    self.complaints.push(format!("{what}: {task:?}"));
+                    self.violations.push(format!("{what}: {task:?}"));
                 }
             };
             expect(task.status.is_active() == task.lease.is_some(), "leased or running means that a lease holds it");
@@ -134,8 +134,8 @@ impl Judge {
             expect(task.wake_at.is_none() || task.parked.is_some(), "only parked tasks are woken by the clock");
             expect(task.status.is_final() == task.finished_at.is_some(), "exactly the finished tasks have a finish time");
             if let Some(lease) = &task.lease {
-                let room = memory.workers.get(&lease.worker_id).map_or(0, |worker| worker.capabilities.max_concurrency);
-                expect(room > 0, "a lease has a worker");
+                let slots = memory.workers.get(&lease.worker_id).map_or(0, |worker| worker.capabilities.max_concurrency);
+                expect(slots > 0, "a lease has a worker");
             }
         }
     }
@@ -145,12 +145,12 @@ impl Judge {
         for entry in audit.iter().filter(|entry| entry.entity_type == bloom_core::audit::EntityType::Task) {
             let last = self.last_audit.insert(entry.entity_id.clone(), entry.id);
             if last.is_some_and(|last| last >= entry.id) {
-                self.complaints.push(format!("audit entries sort the wrong way: {entry:?} behind {last:?}"));
+                self.violations.push(format!("audit entries sort the wrong way: {entry:?} behind {last:?}"));
             }
         }
     }
 
-    fn heed_renewals(&mut self, memory: &Memory, set: &WorkingSet) {
+    fn record_renewals(&mut self, memory: &Memory, set: &WorkingSet) {
         for id in &set.dirty.tasks {
             match memory.tasks.get(id).and_then(|task| task.lease.as_ref()) {
                 Some(lease) => {
@@ -172,7 +172,7 @@ impl Judge {
             let Some((_, _, since)) = self.renewed.get(&past.task_id).filter(|(lease, ..)| *lease == past.id) else { continue };
             let lasted = since.elapsed().as_millis();
             if lasted + COMMIT_MS < u128::from(past.ttl_ms.unsigned_abs()) {
-                self.complaints
+                self.violations
                     .push(format!("lease {} with a TTL of {} ms expired {lasted} ms after its renewal: {past:?}", past.id, past.ttl_ms));
             }
         }
@@ -183,7 +183,7 @@ impl Judge {
         for past in set.dirty.past_leases.iter().filter(|past| past.status == LeaseStatus::Expired) {
             let until = resumed_at + GRACE_MS.min(past.ttl_ms);
             if past.started_at < resumed_at && past.ended_at < until {
-                self.complaints.push(format!("service resumed at {resumed_at}, and a lease expired in its grace until {until}: {past:?}"));
+                self.violations.push(format!("service resumed at {resumed_at}, and a lease expired in its grace until {until}: {past:?}"));
             }
         }
     }
@@ -210,7 +210,7 @@ impl Judge {
                 let passes = self.passed_over.entry(*id).or_default();
                 *passes += 1;
                 if *passes > PASSES {
-                    self.complaints.push(format!(
+                    self.violations.push(format!(
                         "worker {} got {} of priority {} though {} of priority {} was ready for {} ms",
                         worker.id,
                         task.id,
@@ -238,7 +238,7 @@ impl Judge {
                 let first = memory.live_in(&task.context_id).next().filter(|first| first.id < task.id);
                 // An earlier task that was created or queued again after this one became ready may be passed over.
                 if let Some(first) = first.filter(|first| self.known_from.get(&first.id).is_some_and(|from| from < ready_from)) {
-                    self.complaints.push(format!("it was the turn of {first:?}, and a lease was made for {task:?}"));
+                    self.violations.push(format!("it was the turn of {first:?}, and a lease was made for {task:?}"));
                 }
             }
             match ReadyRow::of(task) {
@@ -258,29 +258,29 @@ impl Judge {
     }
 
     /// Checks the promises of liveness in the quiet phase.
-    pub fn look(state: &mut State) {
+    pub fn check_liveness(state: &mut State) {
         let now = state.now();
-        let State { tables: Tables { memory, resumed_at, .. }, judge, .. } = state;
-        for (worker, claimed) in &judge.claims {
+        let State { tables: Tables { memory, resumed_at, .. }, checker, .. } = state;
+        for (worker, claimed) in &checker.claims {
             let Some(worker) = memory.workers.get(worker).filter(|worker| worker.takes_tasks() && worker.is_online()) else { continue };
-            let Some(free) = judge.free_since.get(&worker.id) else { continue };
-            for (id, (_, since)) in &judge.ready_since {
+            let Some(free) = checker.free_since.get(&worker.id) else { continue };
+            for (id, (_, since)) in &checker.ready_since {
                 let Some(task) = memory.tasks.get(id) else { continue };
-                let Some(open) = judge.open_since.get(&task.agent_slug) else { continue };
+                let Some(open) = checker.open_since.get(&task.agent_slug) else { continue };
                 let could = task.is_open_to(&worker.id) && worker.capabilities.serves(&task.agent_slug);
                 let together = since.elapsed().min(claimed.elapsed()).min(free.elapsed()).min(open.elapsed()).as_millis();
                 if could && together > TOGETHER_MS {
-                    judge.complaints.push(format!("worker {} waits beside a ready task for {together} ms: {task:?}", worker.id));
+                    checker.violations.push(format!("worker {} waits beside a ready task for {together} ms: {task:?}", worker.id));
                 }
             }
         }
-        for (task, (lease, _, since)) in &judge.renewed {
+        for (task, (lease, _, since)) in &checker.renewed {
             let Some(active) = memory.tasks.get(task).and_then(|task| task.lease.as_ref()) else { continue };
             let most = active.ttl_ms + GRACE_MS.min(active.ttl_ms) + DUE_MS;
             let lasted = since.elapsed().as_millis();
             if lasted > u128::from(most.unsigned_abs()) {
-                judge
-                    .complaints
+                checker
+                    .violations
                     .push(format!("lease {lease} of task {task} with a TTL of {} ms was renewed {lasted} ms ago", active.ttl_ms));
             }
         }
@@ -297,11 +297,11 @@ impl Judge {
             }
         }
         late.extend(memory.wakeups.values().map(|wakeup| format!("wake-up {:?} {}", wakeup.subject, wakeup.id)));
-        judge.late_since.retain(|what, _| late.contains(what));
+        checker.late_since.retain(|what, _| late.contains(what));
         for what in late {
-            let since = judge.late_since.entry(what.clone()).or_insert_with(Instant::now).elapsed().as_millis();
+            let since = checker.late_since.entry(what.clone()).or_insert_with(Instant::now).elapsed().as_millis();
             if since > u128::try_from(DUE_MS).unwrap_or(0) {
-                judge.complaints.push(format!("{what}, and nothing was done about it for {since} ms"));
+                checker.violations.push(format!("{what}, and nothing was done about it for {since} ms"));
             }
         }
     }

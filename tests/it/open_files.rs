@@ -35,7 +35,7 @@ async fn ask(server: &Server, method: &str, path: &str, body: &str) -> Asked {
 
 impl Asked {
     /// Reads what has arrived so far.
-    fn look(&mut self) {
+    fn read_arrived(&mut self) {
         let mut bytes = [0; 4096];
         loop {
             match self.stream.try_read(&mut bytes) {
@@ -51,7 +51,7 @@ impl Asked {
     }
 
     fn waits(&mut self) -> bool {
-        self.look();
+        self.read_arrived();
         !self.is_over && self.answer.is_empty()
     }
 

@@ -18,23 +18,23 @@ const LONGEST_WAIT: Duration = Duration::from_secs(10);
 const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(60);
 
 /// Retries while the server can't be reached for a while, for example during a restart.
-pub struct Trouble {
+pub struct Retry {
     since: Option<Instant>,
     wait: Duration,
-    is_told: bool,
+    is_reported: bool,
     /// The server has answered before. If it never did, the address may be wrong, so calls are not retried.
     was_there: bool,
 }
 
-impl Trouble {
-    /// `is_told`: whether to tell the user.
-    pub fn new(is_told: bool, was_there: bool) -> Self {
-        Self { since: None, wait: FIRST_WAIT, is_told, was_there }
+impl Retry {
+    /// `is_reported`: whether the user gets a message.
+    pub fn new(is_reported: bool, was_there: bool) -> Self {
+        Self { since: None, wait: FIRST_WAIT, is_reported, was_there }
     }
 
     /// The server has answered.
     pub fn is_over(&mut self) {
-        *self = Self::new(self.is_told, true);
+        *self = Self::new(self.is_reported, true);
     }
 
     /// Waits before the next attempt.
@@ -48,8 +48,8 @@ impl Trouble {
         if !may_pass || since.elapsed() > AWAY_LIMIT {
             return Err(failed(error));
         }
-        if is_first && self.is_told {
-            term::note(&format!("{error}; trying again for up to {}", span_text(AWAY_LIMIT.as_millis() as Ms)));
+        if is_first && self.is_reported {
+            term::info(&format!("{error}; trying again for up to {}", span_text(AWAY_LIMIT.as_millis() as Ms)));
         }
         let asked = retry_after(&error).unwrap_or_default().min(LONGEST_RETRY_AFTER);
         sleep(self.wait.max(asked)).await;
