@@ -96,7 +96,7 @@ fn result() -> Value {
 #[test]
 fn tasks_and_their_runs() {
     is_read::<Task>(task());
-    is_read::<CreatedTasks>(json!({"tasks": [task()]}));
+    is_read::<CreatedTasks>(json!({"tasks": [task()], "existed": 3}));
     is_read::<TaskResult>(result());
     is_read::<Artifact>(artifact());
     is_read::<Completed>(json!({"task": task(), "artifact": artifact(), "result": result()}));

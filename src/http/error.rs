@@ -156,7 +156,7 @@ impl From<Rejection> for Error {
             Rejection::NotLeader => return Self::Internal(rejection.to_string()),
         };
         let code = match &rejection {
-            Rejection::NotReady(_) => Code::NotReady,
+            Rejection::NotReady(_) | Rejection::QueueClosed(_) => Code::NotReady,
             Rejection::NoWorker => Code::NoCapacity,
             _ => Code::of(status),
         };

@@ -131,8 +131,8 @@ fn an_error() {
         failed 1/3 agent_error; lease released with result; task_completed by w1 <- leased by a call | leased by a claim | leased by a push
             | running by a call | running by a claim | running by a push | queued after an expiry
         failed 1/1 agent_error; lease released with result; task_completed by w1 <- on its last attempt | dead by an expiry
-        cancelled 1/3 cancel agent_error; lease released with result; task_cancelled by w1 <- leased, cancel wished
-        cancelled 1/1 cancel agent_error; lease released with result; task_cancelled by w1 <- running, cancel wished
+        cancelled 1/3 cancel cancelled; lease released with result; task_cancelled by w1 <- leased, cancel wished
+        cancelled 1/1 cancel cancelled; lease released with result; task_cancelled by w1 <- running, cancel wished
         told before; unchanged <- waits after a failure | dead after a failure | completed | failed
         ✗ Task status is 'cancelled', expected 'leased' or 'running' <- cancelled",
     );
@@ -148,8 +148,8 @@ fn an_error_that_may_be_tried_again() {
         queued 1/3 parked not_before agent_error; lease released with result; task_retried by w1 <- leased by a call
             | leased by a claim | leased by a push | running by a call | running by a claim | running by a push | queued after an expiry
         dead 1/1 agent_error; lease released with result; task_dead by w1 <- on its last attempt | dead by an expiry
-        cancelled 1/3 cancel agent_error; lease released with result; task_cancelled by w1 <- leased, cancel wished
-        cancelled 1/1 cancel agent_error; lease released with result; task_cancelled by w1 <- running, cancel wished
+        cancelled 1/3 cancel cancelled; lease released with result; task_cancelled by w1 <- leased, cancel wished
+        cancelled 1/1 cancel cancelled; lease released with result; task_cancelled by w1 <- running, cancel wished
         told before; unchanged <- waits after a failure | dead after a failure | completed | failed
         ✗ Task status is 'cancelled', expected 'leased' or 'running' <- cancelled",
     );
@@ -166,8 +166,8 @@ fn an_error_that_is_no_attempt() {
             | leased by a claim | leased by a push | running by a call | running by a claim | running by a push | queued after an expiry
         queued 0/1 1 back parked reserved agent_error; lease released with result; task_retried by w1 <- on its last attempt
             | dead by an expiry
-        cancelled 0/3 1 back cancel agent_error; lease released with result; task_cancelled by w1 <- leased, cancel wished
-        cancelled 0/1 1 back cancel agent_error; lease released with result; task_cancelled by w1 <- running, cancel wished
+        cancelled 0/3 1 back cancel cancelled; lease released with result; task_cancelled by w1 <- leased, cancel wished
+        cancelled 0/1 1 back cancel cancelled; lease released with result; task_cancelled by w1 <- running, cancel wished
         told before; unchanged <- waits after a failure | dead after a failure | completed | failed
         ✗ Task status is 'cancelled', expected 'leased' or 'running' <- cancelled",
     );

@@ -90,8 +90,8 @@ fn a_push_that_did_not_arrive() {
         queued 0/3 1 back worker_lost; lease failed; dispatch_failed by reconciler <- leased by a claim | leased by a push
             | running by a claim | running by a push
         queued 0/1 1 back worker_lost; lease failed; dispatch_failed by router <- on its last attempt
-        cancelled 0/3 1 back cancel worker_lost; lease failed; dispatch_failed by router, task_cancelled by router <- leased, cancel wished
-        cancelled 0/1 1 back cancel worker_lost; lease failed; dispatch_failed by router, task_cancelled by router <- running, cancel wished",
+        cancelled 0/3 1 back cancel cancelled; lease failed; dispatch_failed by router, task_cancelled by router <- leased, cancel wished
+        cancelled 0/1 1 back cancel cancelled; lease failed; dispatch_failed by router, task_cancelled by router <- running, cancel wished",
     );
 }
 
@@ -106,7 +106,7 @@ fn a_push_whose_answer_did_not_arrive() {
             | cancelled | requeued after death
         queued 0/3 1 back worker_lost; lease failed; dispatch_failed by router <- leased by a call
         queued 0/3 1 back worker_lost; lease failed; dispatch_failed by reconciler <- leased by a claim | leased by a push
-        cancelled 0/3 1 back cancel worker_lost; lease failed; dispatch_failed by router, task_cancelled by router <- leased, cancel wished",
+        cancelled 0/3 1 back cancel cancelled; lease failed; dispatch_failed by router, task_cancelled by router <- leased, cancel wished",
     );
 }
 

@@ -58,9 +58,9 @@ fn a_release_of_the_lease() {
         queued 0/3 1 back worker_lost; lease released; task_released by w1 <- leased by a call | leased by a claim | leased by a push
             | running by a call | running by a claim | running by a push
         queued 0/1 1 back worker_lost; lease released; task_released by w1 <- on its last attempt
-        cancelled 0/3 1 back cancel worker_lost; lease released; task_released by w1, task_cancelled by w1
+        cancelled 0/3 1 back cancel cancelled; lease released; task_released by w1, task_cancelled by w1
             <- leased, cancel wished
-        cancelled 0/1 1 back cancel worker_lost; lease released; task_released by w1, task_cancelled by w1
+        cancelled 0/1 1 back cancel cancelled; lease released; task_released by w1, task_cancelled by w1
             <- running, cancel wished",
     );
 }
@@ -93,9 +93,9 @@ fn the_end_of_a_lease_that_is_due() {
             | running by a claim | running by a push
         queued 0/3 1 back worker_lost; lease expired; lease_expired by reconciler <- leased by a claim | leased by a push
         dead 1/1 worker_lost; lease expired; lease_expired by reconciler, task_dead by reconciler <- on its last attempt
-        cancelled 1/3 cancel worker_lost; lease expired; lease_expired by reconciler, task_cancelled by reconciler
+        cancelled 1/3 cancel cancelled; lease expired; lease_expired by reconciler, task_cancelled by reconciler
             <- leased, cancel wished
-        cancelled 1/1 cancel worker_lost; lease expired; lease_expired by reconciler, task_cancelled by reconciler
+        cancelled 1/1 cancel cancelled; lease expired; lease_expired by reconciler, task_cancelled by reconciler
             <- running, cancel wished",
     );
 }
@@ -195,9 +195,9 @@ fn the_removal_of_its_worker() {
         queued 0/3 1 back worker_lost; lease failed; task_released by admin, worker_removed by admin <- leased by a call
             | leased by a claim | leased by a push | running by a call | running by a claim | running by a push
         queued 0/1 1 back worker_lost; lease failed; task_released by admin, worker_removed by admin <- on its last attempt
-        cancelled 0/3 1 back cancel worker_lost; lease failed; task_released by admin, task_cancelled by admin, worker_removed by admin
+        cancelled 0/3 1 back cancel cancelled; lease failed; task_released by admin, task_cancelled by admin, worker_removed by admin
             <- leased, cancel wished
-        cancelled 0/1 1 back cancel worker_lost; lease failed; task_released by admin, task_cancelled by admin, worker_removed by admin
+        cancelled 0/1 1 back cancel cancelled; lease failed; task_released by admin, task_cancelled by admin, worker_removed by admin
             <- running, cancel wished
         queued 1/3 worker_lost; worker_removed by admin <- queued after an expiry
         dead 1/1 worker_lost; worker_removed by admin <- dead by an expiry
