@@ -6,7 +6,7 @@ use serde::Serialize;
 use serde::ser::{SerializeMap, Serializer};
 use serde_json::value::RawValue;
 use utoipa::openapi::RefOr;
-use utoipa::openapi::schema::{AdditionalProperties, ObjectBuilder, OneOfBuilder, Schema, Type};
+use utoipa::openapi::schema::{AdditionalProperties, ObjectBuilder, Schema, SchemaType, Type};
 use utoipa::{PartialSchema, ToSchema};
 
 use super::tasks::Priority;
@@ -55,6 +55,16 @@ impl Serialize for EditTask {
     }
 }
 
+/// The same schema, which also allows null.
+fn or_null(mut schema: Schema) -> Schema {
+    if let Schema::Object(object) = &mut schema
+        && let SchemaType::Type(only) = &object.schema_type
+    {
+        object.schema_type = SchemaType::Array(vec![only.clone(), Type::Null]);
+    }
+    schema
+}
+
 fn is_null(raw: &RawValue) -> bool {
     raw.get() == "null"
 }
@@ -88,8 +98,6 @@ impl Wire for EditTask {
     }
 
     fn describe() -> Schema {
-        let null = || Schema::Object(ObjectBuilder::new().schema_type(Type::Null).build());
-        let or_null = |schema: Schema| RefOr::T(Schema::OneOf(OneOfBuilder::new().item(schema).item(null()).build()));
         let described = |schema: Schema, text: &str| match schema {
             Schema::Object(mut object) => {
                 object.description = Some(text.into());
@@ -97,23 +105,23 @@ impl Wire for EditTask {
             }
             other => other,
         };
-        let not_before =
-            OneOfBuilder::new().item(Moment::describe()).item(null()).description(Some("null: the task may run at once.")).build();
+        let not_before = described(or_null(Moment::describe()), "The task does not run before this time; null: it may run at once.");
         let labels = ObjectBuilder::new()
             .schema_type(Type::Object)
             .max_properties(Some(MAX_EDITED_LABELS))
             .property_names(Some(Text::<1, MAX_LABEL_KEY>::describe()))
-            .additional_properties(Some(AdditionalProperties::RefOr(or_null(Text::<0, MAX_LABEL_VALUE>::describe()))))
+            .additional_properties(Some(AdditionalProperties::RefOr(RefOr::T(or_null(Text::<0, MAX_LABEL_VALUE>::describe())))))
             .description(Some("New values of labels by name; null removes the label. Other labels stay. A task has at most 32."));
         Schema::Object(
             ObjectBuilder::new()
                 .schema_type(Type::Object)
-                .description(Some("Changes of a queued task, as a JSON merge patch. Absent fields stay as they are."))
+                .description(Some(
+                    "Changes of a queued task, as a JSON merge patch. Absent fields stay as they are; other fields are refused.",
+                ))
                 .property("priority", described(Priority::describe(), "0 to 9; 9 is the most urgent."))
-                .property("not_before", Schema::OneOf(not_before))
+                .property("not_before", not_before)
                 .property("labels", Schema::Object(labels.build()))
                 .min_properties(Some(1))
-                .additional_properties(Some(AdditionalProperties::FreeForm(false)))
                 .build(),
         )
     }

@@ -39,6 +39,9 @@ on_both! { alone:
         assert_eq!(admin.get("llm-tasks").await.ok().as_array().unwrap().len(), 3);
         assert_eq!(admin.get("audit").await.ok().as_array().unwrap().iter().filter(|entry| entry["actor"] == "key:red").count(), 1);
 
+        assert_eq!(red.patch(&of_red.path(""), json!({ "priority": 9 })).await.ok()["priority"], 9);
+        assert_eq!(ids(&red.get(&format!("llm-tasks?id={}", &of_red.id[24..])).await.ok()), [&of_red.id]);
+
         // The tasks are done, so that there are results, artifacts and events.
         for task in [&of_red, &of_blue, &of_admin] {
             let task = admin.task(&task.id);
@@ -54,6 +57,12 @@ on_both! { alone:
             red.with_header("accept", "text/event-stream").get(&other.path("/events")).await.fails(404, "Task not found");
             red.poke(&other.path("/cancel")).await.fails(404, "Task not found");
             red.poke(&other.path("/requeue")).await.fails(404, "Task not found");
+            red.patch(&other.path(""), json!({ "priority": 9 })).await.fails(404, "Task not found");
+            red.delete(&other.path("")).await.fails(404, "Task not found");
+            for part in [other.id.as_str(), &other.id[..8], &other.id[24..]] {
+                let found = red.get(&format!("llm-tasks?id={part}")).await.ok();
+                assert!(!ids(&found).contains(&other.id.as_str()), "{part}: {found}");
+            }
             assert_eq!(red.get(&format!("artifacts?task_id={}", other.id)).await.ok(), json!([]));
         }
         for path in ["", "/result", "/wait", "/events"] {
@@ -62,6 +71,8 @@ on_both! { alone:
         assert_eq!(red.get(&format!("artifacts?task_id={}", of_red.id)).await.ok()[0]["content"], "secret");
         red.get("artifacts").await.refuses(&["task_id"]);
         of_red.cancel().await.error(409);
+        assert_eq!(red.delete(&of_red.path("")).await.ok()["removed"], true);
+        red.get(&of_red.path("")).await.fails(404, "Task not found");
     }
 
     async fn bulk_calls_of_a_submit_key_leave_others_alone(database) {

@@ -33,6 +33,15 @@ async fn list(server: &Server, path: &str, query: &[(&str, String)], limit: usiz
     Ok(rows)
 }
 
+/// As [`list`]; `None` if the key may not read the list: a submit key may not read leases and the audit trail.
+async fn permitted(server: &Server, path: &str, query: &[(&str, String)], limit: usize) -> Result<Option<Vec<Value>>, CommandError> {
+    match server.list(path, query, limit).await {
+        Ok((rows, _)) => Ok(Some(rows)),
+        Err(error) if error.status() == Some(403) => Ok(None),
+        Err(error) => Err(failed(error)),
+    }
+}
+
 fn all<T: DeserializeOwned>(rows: &[Value]) -> Result<Vec<T>, CommandError> {
     rows.iter().map(read).collect()
 }
@@ -49,6 +58,11 @@ fn section<T>(title: &str, form: Form, kind: &'static Kind<T>, rows: &[T]) -> Re
     let empty = if rows.is_empty() { " none" } else { "" };
     term::print(&format!("\n{title}:{empty}\n"))?;
     if rows.is_empty() { Ok(()) } else { show::table(form, kind, rows) }
+}
+
+/// A section that the key may not read.
+fn closed(title: &str) -> Result<(), CommandError> {
+    term::print(&format!("\n{title}: not open to this key\n"))
 }
 
 /// Prints the parts as one JSON or YAML document.

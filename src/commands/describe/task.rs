@@ -9,7 +9,7 @@ use super::super::task::path;
 use super::super::when::time_text;
 use super::super::{columns, ids, term, when};
 use super::advice::advice;
-use super::{ENTRIES, EVENTS, LEASES, OF_TASK, all, attempts, document, facts, list, section};
+use super::{ENTRIES, EVENTS, LEASES, OF_TASK, all, attempts, closed, document, facts, list, permitted, section};
 use crate::CommandError;
 use bloom_api::answers::{Audit, Event, Lease};
 use bloom_api::tasks::Task;
@@ -24,10 +24,12 @@ pub async fn task(named: &str, server: &Server, shown: Shown) -> Result<(), Comm
     let answer = server.get(&path(&id, "")).await.map_err(|failure| failure.about(named))?;
     let task: Task = read(&answer)?;
     let of_task = [("task_id", id.clone())];
-    let mut leases = list(server, "api/runtime/leases", &of_task, LEASES).await?;
-    leases.reverse();
-    let mut trail = list(server, "api/runtime/audit", &of_task, ENTRIES).await?;
-    trail.reverse();
+    let oldest_first = |mut rows: Vec<Value>| {
+        rows.reverse();
+        rows
+    };
+    let leases = permitted(server, "api/runtime/leases", &of_task, LEASES).await?.map(oldest_first);
+    let trail = permitted(server, "api/runtime/audit", &of_task, ENTRIES).await?.map(oldest_first);
     let events = with_query(&path(&id, "/events"), &[("last", EVENTS.to_string())]);
     let (events, _) = server.page(&events).await.map_err(super::super::connect::failed)?;
     let mut dependencies = Vec::new();
@@ -42,21 +44,27 @@ pub async fn task(named: &str, server: &Server, shown: Shown) -> Result<(), Comm
             form,
             vec![
                 ("task", answer),
-                ("leases", Value::Array(leases)),
+                ("leases", leases.map_or(Value::Null, Value::Array)),
                 ("dependencies", Value::Array(dependencies)),
                 ("events", Value::Array(events)),
-                ("audit", Value::Array(trail)),
+                ("audit", trail.map_or(Value::Null, Value::Array)),
             ],
         ),
         form => {
             facts(&of(&task, &id))?;
-            let trail: Vec<Audit> = all(&trail)?;
-            let leases: Vec<Lease> = all(&leases)?;
-            section("Attempts", form, &OF_TASK, &attempts(leases, &trail))?;
+            let trail: Option<Vec<Audit>> = trail.map(|rows| all(&rows)).transpose()?;
+            match leases {
+                Some(leases) => {
+                    let leases: Vec<Lease> = all(&leases)?;
+                    section("Attempts", form, &OF_TASK, &attempts(leases, trail.as_deref().unwrap_or_default()))?;
+                }
+                None => closed("Attempts")?,
+            }
             if !dependencies.is_empty() {
                 section("Depends on", form, &DEPENDENCIES, &dependencies)?;
             }
             section("Last events", form, &EVENT, &all::<Event>(&events)?)?;
+            let Some(trail) = trail else { return closed("History") };
             let created_at = task.created_at;
             let steps: Vec<Step> = trail.into_iter().map(|entry| Step { entry, created_at }).collect();
             section("History", form, &STEPS, &steps)

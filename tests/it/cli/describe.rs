@@ -41,7 +41,7 @@ fn a_task_is_described_with_its_attempts() {
             "$0.5000",
             "expired",
             "lease_expired",
-            "task_completed error: timeout",
+            "task_completed the run failed: timeout",
             "after ",
             "never",
             "looking around",
@@ -86,7 +86,7 @@ fn a_worker_is_described_with_what_it_runs() {
             &crew.slug,
             short(&open.id),
             short(&done.id),
-            "task_completed error: agent_error",
+            "task_completed the run failed: agent_error",
             "worker_registered",
         ] {
             assert!(said.contains(part), "{part}:\n{said}");

@@ -15,6 +15,10 @@ fn keys_are_created_listed_and_revoked() {
         let own = User::at(&server).with("BLOOM_KEY", &key);
         let task = own.does(&["task", "submit", "--agent", "nobody", "Say hello"]).ok();
         assert_eq!(own.does(&["task", "list", "-o", "name"]).ok(), task);
+        // What the key may not read is left out, and said to be.
+        let described = own.does(&["task", "describe", task.trim_end()]).ok();
+        assert!(described.contains("Say hello") && described.contains("\nHistory: not open to this key\n"), "{described}");
+        assert_eq!(own.does(&["task", "describe", "-o", "json", task.trim_end()]).json()["leases"], json!(null));
         own.does(&["key", "list"]).complains(1);
         own.does(&["stats"]).complains(1);
 
