@@ -43,22 +43,41 @@ pub struct RowKeys {
 
 impl RowKeys {
     pub fn merge(&mut self, other: &RowKeys) {
-        self.tasks.extend(other.tasks.iter().copied());
-        self.workers.extend(other.workers.iter().cloned());
-        self.observed_workers.extend(other.observed_workers.iter().cloned());
-        self.all_workers |= other.all_workers;
-        self.exact_slots.extend(other.exact_slots.iter().cloned());
-        self.worker_tasks.extend(other.worker_tasks.iter().cloned());
-        self.leases.extend(other.leases.iter().copied());
-        self.past_leases.extend(other.past_leases.iter().copied());
-        self.idempotency.extend(other.idempotency.iter().cloned());
-        self.contexts.extend(other.contexts.iter().cloned());
-        self.predecessors.extend(other.predecessors.iter().cloned());
-        self.exclusive.extend(other.exclusive.iter().cloned());
-        self.dependencies.extend(other.dependencies.iter().copied());
-        self.api_keys |= other.api_keys;
-        self.places |= other.places;
-        self.queues.extend(other.queues.iter().cloned());
+        // Every field is named, so that none can be forgotten here: its rows would never be loaded.
+        let Self {
+            tasks,
+            workers,
+            observed_workers,
+            all_workers,
+            exact_slots,
+            worker_tasks,
+            leases,
+            past_leases,
+            idempotency,
+            contexts,
+            predecessors,
+            exclusive,
+            dependencies,
+            api_keys,
+            places,
+            queues,
+        } = other;
+        self.tasks.extend(tasks.iter().copied());
+        self.workers.extend(workers.iter().cloned());
+        self.observed_workers.extend(observed_workers.iter().cloned());
+        self.all_workers |= all_workers;
+        self.exact_slots.extend(exact_slots.iter().cloned());
+        self.worker_tasks.extend(worker_tasks.iter().cloned());
+        self.leases.extend(leases.iter().copied());
+        self.past_leases.extend(past_leases.iter().copied());
+        self.idempotency.extend(idempotency.iter().cloned());
+        self.contexts.extend(contexts.iter().cloned());
+        self.predecessors.extend(predecessors.iter().cloned());
+        self.exclusive.extend(exclusive.iter().cloned());
+        self.dependencies.extend(dependencies.iter().copied());
+        self.api_keys |= api_keys;
+        self.places |= places;
+        self.queues.extend(queues.iter().cloned());
     }
 }
 

@@ -40,12 +40,14 @@ impl Changes {
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.tasks.is_empty()
-            && self.removed_tasks.is_empty()
-            && self.workers.is_empty()
-            && self.removed_workers.is_empty()
-            && self.events.is_empty()
-            && !self.settings
-            && !self.reset
+        // Every field is named, so that none can be forgotten here: watchers would never hear of it.
+        let Self { tasks, removed_tasks, workers, removed_workers, events, settings, reset } = self;
+        tasks.is_empty()
+            && removed_tasks.is_empty()
+            && workers.is_empty()
+            && removed_workers.is_empty()
+            && events.is_empty()
+            && !settings
+            && !reset
     }
 }

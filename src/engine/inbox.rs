@@ -61,7 +61,26 @@ fn weigh(op: &Op) -> (usize, usize) {
         // A task may have 10,000 events.
         Op::Delete(_) => (BATCH_ROWS / 2, 256),
         Op::RecordLastSeen(op::RecordLastSeen { last_seen }) => (last_seen.len(), 256),
-        _ => (2, 256),
+        Op::Lease(_)
+        | Op::Push(_)
+        | Op::EndPush(_)
+        | Op::Heartbeat(_)
+        | Op::Release(_)
+        | Op::Cancel(_)
+        | Op::Requeue(_)
+        | Op::Edit(_)
+        | Op::ExpireLease(_)
+        | Op::ClockStepped(_)
+        | Op::RegisterWorker(_)
+        | Op::RemoveWorker(_)
+        | Op::Cordon(_)
+        | Op::MarkOffline(_)
+        | Op::ChangeQueue(_)
+        | Op::Configure(_)
+        | Op::RecordAudit(_)
+        | Op::CreateKey(_)
+        | Op::RevokeKey(_)
+        | Op::Enroll(_) => (2, 256),
     }
 }
 
@@ -73,7 +92,28 @@ fn urgency(op: &Op) -> usize {
         Op::RecordAudit(_) | Op::Delete(_) => 3,
         Op::Create(_) | Op::Requeue(_) | Op::Edit(_) => 2,
         Op::Reevaluate(_) => 1,
-        _ => 0,
+        Op::Lease(_)
+        | Op::Push(_)
+        | Op::EndPush(_)
+        | Op::Claim(_)
+        | Op::Heartbeat(_)
+        | Op::RenewLeases(_)
+        | Op::Complete(_)
+        | Op::Release(_)
+        | Op::AppendEvents(_)
+        | Op::Cancel(_)
+        | Op::ExpireLease(_)
+        | Op::ClockStepped(_)
+        | Op::RegisterWorker(_)
+        | Op::RemoveWorker(_)
+        | Op::Cordon(_)
+        | Op::RecordLastSeen(_)
+        | Op::MarkOffline(_)
+        | Op::ChangeQueue(_)
+        | Op::Configure(_)
+        | Op::CreateKey(_)
+        | Op::RevokeKey(_)
+        | Op::Enroll(_) => 0,
     }
 }
 
