@@ -228,9 +228,9 @@ impl Model for Setting {
             }),
             Property::always("the counts match the tasks", |_, state: &State| {
                 state.db.counts.values().sum::<i64>() == state.db.tasks.len() as i64
-                    && state.db.counts.iter().all(|((_, priority, status), count)| {
-                        let counted = state.db.tasks.values().filter(|task| (task.priority, task.status) == (*priority, *status));
-                        *count == counted.count() as i64
+                    && state.db.counts.iter().all(|((agent, priority, status), count)| {
+                        let is_counted = |task: &&TaskState| (&task.agent_slug, task.priority, task.status) == (agent, *priority, *status);
+                        *count == state.db.tasks.values().filter(is_counted).count() as i64
                     })
             }),
             Property::sometimes("all tasks complete", |_, state: &State| {
