@@ -3,14 +3,15 @@
 use std::time::Duration;
 
 use clap::Subcommand;
-use clap::builder::PossibleValuesParser;
-use serde_json::{Value, json};
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use serde_json::Value;
 
 use super::connect::{Server, read};
 use super::show::{self, Form, Shown};
 use super::{columns, term, when};
 use crate::CommandError;
-use bloom_api::keys::CreatedKey;
+use bloom_api::keys::{CreatedKey, EnrolledName, KeyName, NewEnrollment, NewKey};
+use bloom_api::values::{Int, ShortName};
 use bloom_client::part;
 use bloom_core::api_key::Scope;
 
@@ -29,8 +30,8 @@ pub enum KeyCommand {
         name: String,
         /// What it opens. admin: everything; submit: creating tasks, and those tasks; worker: the calls of one worker; read: everything
         /// that only reads; join: enrolling one worker, once
-        #[arg(long, value_parser = PossibleValuesParser::new(Scope::ALL.iter().map(|scope| scope.as_str())))]
-        scope: String,
+        #[arg(long, value_parser = scope_parser())]
+        scope: Scope,
         /// The worker that a key of scope worker speaks for, or the only worker that a join token enrolls
         #[arg(long, value_name = "NAME")]
         worker: Option<String>,
@@ -55,16 +56,20 @@ pub enum KeyCommand {
     },
 }
 
+fn scope_parser() -> impl TypedValueParser<Value = Scope> {
+    PossibleValuesParser::new(Scope::ALL.iter().map(|scope| scope.as_str()))
+        .try_map(|word| Scope::parse(&word).ok_or("expected one of the listed scopes"))
+}
+
 pub async fn run(command: KeyCommand, server: &Server, shown: Shown) -> Result<(), CommandError> {
     match command {
         KeyCommand::Create { name, scope, worker, expires } => {
-            let mut body = json!({ "name": name, "scope": scope });
-            if let Some(worker) = worker {
-                body["worker"] = worker.into();
-            }
-            if let Some(expires) = expires {
-                body["expires_in_sec"] = expires.as_secs().into();
-            }
+            let body = NewKey {
+                name: KeyName(name.clone()),
+                scope,
+                worker: worker.map(ShortName::from),
+                expires_in_sec: expires.map(|time| Int(i64::try_from(time.as_secs()).unwrap_or(i64::MAX))),
+            };
             let created = server.post("api/runtime/keys", &body).await.map_err(|failure| failure.about(&name))?;
             print_key(&created, shown)
         }
@@ -80,7 +85,7 @@ pub async fn run(command: KeyCommand, server: &Server, shown: Shown) -> Result<(
             Ok(())
         }
         KeyCommand::Enroll { worker } => {
-            let created = server.post("api/runtime/enroll", &json!({ "worker": worker })).await?;
+            let created = server.post("api/runtime/enroll", &NewEnrollment { worker: EnrolledName(worker) }).await?;
             print_key(&created, shown)
         }
     }

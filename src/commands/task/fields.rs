@@ -114,6 +114,7 @@ fn present(fields: Vec<(&str, Value)>) -> Map<String, Value> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use bloom_api::tasks::NewTask;
     use clap::Parser;
 
     #[derive(Parser)]
@@ -137,6 +138,7 @@ mod tests {
             "context_hints": ["h"], "ttl_after_finished_sec": 3600,
         });
         assert_eq!(given(&[&flags[..], &more[..]].concat()), expected);
+        assert!(expected.as_object().unwrap().keys().all(|field| NewTask::FIELDS.contains(&field.as_str())));
     }
 
     #[test]
