@@ -5,6 +5,7 @@ use uuid::Uuid;
 use super::connect::{Server, failed};
 use crate::CommandError;
 use bloom_api::ids::{IdPart, MIN_DIGITS};
+use bloom_client::part as percent_encoded;
 
 /// How many digits of an id tables show: with a million tasks, hardly two of them end alike.
 const SHOWN_DIGITS: usize = 8;
@@ -16,6 +17,11 @@ const MOST_LISTED: usize = 5;
 pub fn short(id: &Uuid) -> String {
     let digits = id.simple().to_string();
     digits.get(digits.len() - SHOWN_DIGITS..).unwrap_or_default().to_owned()
+}
+
+/// The path of a task in the API, followed by `tail`.
+pub fn path(id: &str, tail: &str) -> String {
+    format!("api/runtime/llm-tasks/{}{tail}", percent_encoded(id))
 }
 
 /// The whole id of the task that is named. A whole id is not looked up, and a text that is no part of an id is left to the call that uses

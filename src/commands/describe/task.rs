@@ -3,9 +3,9 @@
 use serde_json::{Value, json};
 
 use super::super::connect::{Server, read, with_query};
+use super::super::ids::path;
 use super::super::show::{Form, Kind, Shown};
 use super::super::table::Column;
-use super::super::task::path;
 use super::super::when::time_text;
 use super::super::{columns, ids, term, when};
 use super::advice::advice;

@@ -8,12 +8,12 @@ use serde::Serialize;
 use serde_json::json;
 
 use super::super::connect::{Server, read};
+use super::super::ids::path;
 use super::super::interrupt::or_interrupted;
 use super::super::progress::{Progress, number};
 use super::super::show::{self, Shown};
 use super::super::{columns, complete, ids, term};
 use super::filters::Filters;
-use super::path;
 use crate::CommandError;
 use bloom_api::answers::BulkResult;
 use bloom_api::bulk::{Bulk, Named};

@@ -4,9 +4,9 @@ use clap::Args;
 use clap_complete::ArgValueCandidates;
 
 use super::super::connect::Server;
+use super::super::ids::path;
 use super::super::{complete, ids, term};
 use super::bulk::{confirm, tasks};
-use super::path;
 use crate::CommandError;
 
 #[derive(Args, Debug)]

@@ -6,10 +6,10 @@ use clap::Args;
 use clap_complete::ArgValueCandidates;
 
 use super::super::connect::Server;
+use super::super::ids::path;
 use super::super::show::{self, Form, Shown};
 use super::super::{columns, complete, ids, when};
 use super::filters::label;
-use super::path;
 use crate::CommandError;
 use bloom_api::edit::EditTask;
 use bloom_core::Ms;

@@ -5,11 +5,12 @@ use serde_json::Value;
 use uuid::Uuid;
 
 use super::super::connect::{Server, failed, read, with_query};
+use super::super::ids::path;
 use super::super::retry::Retry;
 use super::super::show::{self, Form, Shown};
 use super::super::{columns, term};
 use super::wait::{WaitOptions, interruptible, must_be_completed};
-use super::{LogsArgs, answer, path};
+use super::{LogsArgs, answer};
 use crate::CommandError;
 use bloom_api::answers::Event;
 use bloom_api::words::Word;

@@ -16,12 +16,12 @@ mod watch;
 use std::time::Duration;
 
 use super::connect::{Server, failed, read};
+use super::ids::path;
 use super::records::Limit;
 use super::show::{self, Form, Shown};
 use super::{columns, complete, describe, ids, term, when};
 use crate::CommandError;
 use bloom_api::results::TaskResult;
-use bloom_client::part;
 use bloom_core::task::Outcome;
 use bulk::BulkArgs;
 use clap::{Args, Subcommand};
@@ -161,11 +161,6 @@ pub async fn run(command: TaskCommand, server: &Server, shown: Shown) -> Result<
         TaskCommand::Requeue(args) => bulk::run(bulk::BulkAction::Requeue, args, server, shown).await,
         TaskCommand::Wait { ids, timeout } => wait_for_all(server, &ids::tasks(server, &ids).await?, timeout, shown).await,
     }
-}
-
-/// The path of a task, followed by `tail`.
-pub fn path(id: &str, tail: &str) -> String {
-    format!("api/runtime/llm-tasks/{}{tail}", part(id))
 }
 
 async fn wait_for_all(server: &Server, ids: &[String], timeout: Option<Duration>, shown: Shown) -> Result<(), CommandError> {

@@ -8,11 +8,11 @@ use serde_json::Value;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout_at};
 
 use super::super::connect::{Server, read, with_query};
+use super::super::ids::path;
 use super::super::interrupt::or_interrupted;
 use super::super::retry::Retry;
 use super::super::term;
 use super::super::when::span_text;
-use super::path;
 use crate::CommandError;
 use bloom_api::tasks::Task;
 use bloom_api::words::Word;
