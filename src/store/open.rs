@@ -178,9 +178,12 @@ async fn open_sqlite(path: &str, max_connections: u32) -> Result<Opened, Error> 
         .pragma("journal_size_limit", "67108864")
         .pragma("temp_store", "memory")
         .disable_statement_logging();
-    // The first connection switches the file to WAL. Readers can't, because they may not write.
     let fail =
         |error: sqlx::Error| Error::Setup(format!("{} can't be used as a database: {}; check DATABASE_URL", path.display(), told(&error)));
+    if is_of_another_program(path).await.map_err(fail)? {
+        return Err(Error::Setup(format!("{} is the database of another program; check DATABASE_URL or DATA_DIR", path.display())));
+    }
+    // The first connection switches the file to WAL. Readers can't, because they may not write.
     let mut first = options.connect().await.map_err(fail)?;
     check_sqlite(&mut first).await?;
     let health = Arc::new(Health::of_sqlite(path, file).map_err(|error| fail(error.into()))?);
@@ -202,6 +205,18 @@ async fn open_sqlite(path: &str, max_connections: u32) -> Result<Opened, Error> 
     let target = Target::Sqlite { options: Box::new(options), health: health.clone(), lock };
     let anchor = Some(Conn::sqlite(first, health.clone()));
     Ok(Opened { pool, control, target, health, anchor })
+}
+
+/// Whether the file has tables, but not this program's. It is checked on a connection that writes nothing: switching to WAL would change
+/// the file. A migration that was interrupted may have left its own table alone.
+async fn is_of_another_program(path: &Path) -> Result<bool, sqlx::Error> {
+    let options = SqliteConnectOptions::new().filename(path).busy_timeout(BUSY).pragma("query_only", "on").disable_statement_logging();
+    let mut conn = options.connect().await?;
+    let count = "SELECT count(*) FILTER (WHERE name NOT IN ('_sqlx_migrations', 'sqlite_sequence')) > 0 \
+        AND count(*) FILTER (WHERE name = 'task_state') = 0 FROM sqlite_master WHERE type = 'table'";
+    let is_other = sqlx::query_scalar(count).fetch_one(&mut conn).await?;
+    conn.close().await?;
+    Ok(is_other)
 }
 
 async fn check_sqlite(conn: &mut SqliteConnection) -> Result<(), Error> {

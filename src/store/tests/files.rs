@@ -1,4 +1,4 @@
-//! Replaces the SQLite file while the store has it open.
+//! The SQLite file: what happens if it is another program's, or is replaced while the store has it open.
 
 use bloom_core::op;
 use std::fs;
@@ -43,5 +43,20 @@ fn a_file_that_takes_the_place_is_neither_written_nor_read() {
         // No control connection was open yet.
         assert!(bench.port().task_states(&[id]).await.is_err_and(|error| error.is_lasting()));
         assert!(!is_open(&fs::metadata(&path).unwrap()));
+    });
+}
+
+#[test]
+fn the_file_of_another_program_stays_as_it_is() {
+    crate::support::run(async {
+        let url = Database::Sqlite.new_url();
+        let path = PathBuf::from(url.trim_start_matches("sqlite:"));
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&path, "").unwrap();
+        execute(&url, "CREATE TABLE photos (id INTEGER PRIMARY KEY)").await;
+        let before = fs::read(&path).unwrap();
+        let refused = Store::open(&StoreOptions { url, max_connections: 2 }).await.map(drop).unwrap_err().to_string();
+        assert!(refused.contains("another program") && refused.contains("DATABASE_URL"), "{refused}");
+        assert_eq!(fs::read(&path).unwrap(), before);
     });
 }
