@@ -157,6 +157,7 @@ mod tests {
     fn a_submit_key_opens_what_concerns_tasks() {
         let opened = routes(|policy| policy.is_guarded() && policy.allows(Scope::Submit));
         let expected = [
+            "DELETE llm-tasks/{id}",
             "GET artifacts",
             "GET llm-tasks",
             "GET llm-tasks/{id}",
@@ -164,6 +165,7 @@ mod tests {
             "GET llm-tasks/{id}/result",
             "GET llm-tasks/{id}/wait",
             "GET watch",
+            "PATCH llm-tasks/{id}",
             "POST llm-tasks",
             "POST llm-tasks/{id}/cancel",
             "POST llm-tasks/{id}/requeue",

@@ -56,6 +56,7 @@ fn the_result_of_an_unfinished_task_is_its_state() {
         let said = user.does(&["task", "result", &task.id]).complains(1);
         assert!(said.contains(&format!("runs on {}", worker.name)), "{said}");
         let end = json!({ "status": "error", "error_message": "an old failure", "reason": "overloaded", "retryable": true,
+            "retry_at": now_ms() + 3_600_000,
             "lease_id": run.lease, "metrics": { "duration_ms": 5 } });
         task.complete(end).await.ok();
         let said = user.does(&["task", "result", &task.id]).complains(1);
