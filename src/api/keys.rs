@@ -13,6 +13,7 @@ use super::wire::{Problems, Wire, body, problem};
 use super::words::AnyScope;
 use bloom_core::Ms;
 use bloom_core::api_key::{ApiKey, MAX_ENROLLED_NAME, MAX_KEY_NAME, Scope, is_key_name};
+use bloom_core::audit::is_name_of_another_actor;
 use bloom_core::op;
 
 const DAY_SEC: i64 = 86_400;
@@ -53,13 +54,13 @@ pub struct EnrolledName(pub String);
 
 impl EnrolledName {
     fn fits(text: &str) -> bool {
-        text.len() <= MAX_ENROLLED_NAME && is_key_name(text)
+        text.len() <= MAX_ENROLLED_NAME && is_key_name(text) && !is_name_of_another_actor(text)
     }
 
     fn wrong() -> String {
         format!(
             "Expected a worker's name of 1 to {MAX_ENROLLED_NAME} of the characters A-Z a-z 0-9 . _ - and a letter or digit in front, \
-             because it becomes a part of the name of the key"
+             because it becomes a part of the name of the key; not api, admin, router or reconciler"
         )
     }
 }

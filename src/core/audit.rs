@@ -60,7 +60,7 @@ impl Actor {
     /// The actor as text. The prefix of a key keeps it apart from the other actors, for example from a worker with the name of a key.
     pub(super) fn named(&self, key: Option<&str>) -> String {
         match (self, key) {
-            (Self::Api | Self::Admin, Some(key)) => format!("key:{key}"),
+            (Self::Api | Self::Admin, Some(key)) => format!("{KEY}{key}"),
             _ => self.to_string(),
         }
     }
@@ -77,6 +77,14 @@ impl<'a> Concerns<'a> {
     pub fn worker(worker: &'a str) -> Self {
         Self { worker: Some(worker), ..Self::default() }
     }
+}
+
+/// Before the name of a key that is an actor.
+const KEY: &str = "key:";
+
+/// Whether a worker must not have this name, because the audit trail shows it for somebody else.
+pub fn is_name_of_another_actor(worker: &str) -> bool {
+    worker.starts_with(KEY) || [Actor::Api, Actor::Admin, Actor::Router, Actor::Reconciler].iter().any(|actor| actor.to_string() == worker)
 }
 
 impl fmt::Display for Actor {

@@ -70,14 +70,19 @@ impl KeyRing {
         Some(Identity { scope: key.scope, key: Some(key) })
     }
 
+    /// Whether the key is still valid; true for a key of the environment.
+    pub fn holds(&self, key: Option<&ApiKey>, now: Ms) -> bool {
+        key.is_none_or(|key| !key.has_expired(now) && self.named.borrow().contains_key(&key.digest))
+    }
+
     /// Returns when the key is no longer valid; never for a key of the environment.
     pub async fn lapse(&self, key: Option<&ApiKey>, clock: &Clock) {
         let Some(key) = key else { return pending().await };
         let mut changes = self.named.subscribe();
         loop {
             let now = clock.now();
-            let is_known = changes.borrow_and_update().contains_key(&key.digest);
-            if !is_known || key.has_expired(now) {
+            changes.mark_unchanged();
+            if !self.holds(Some(key), now) {
                 return;
             }
             let left = key.expires_at.map_or(READ_EVERY, |at| Duration::from_millis((at - now).max(0).unsigned_abs()));

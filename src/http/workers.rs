@@ -21,6 +21,7 @@ use bloom_api::error::ErrorText;
 use bloom_api::lists::{StatusParam, WorkerPageParams};
 use bloom_api::requests::NewWorker;
 use bloom_core::Ms;
+use bloom_core::audit::is_name_of_another_actor;
 use bloom_core::command::{CordonChange, Op, Operation, WorkerChange};
 use bloom_core::ids::WorkerId;
 use bloom_core::op;
@@ -104,9 +105,18 @@ pub const REGISTER: RoutePolicy = RoutePolicy::WORKER.rate(Rate::General);
 pub async fn register(State(app): State<AppState>, caller: Caller, body: Content) -> HandlerResult {
     let change = WorkerChange::from(body.read::<NewWorker>()?);
     own::worker(&app, &caller, &change.id)?;
+    let wrong = match &change.id {
+        name if is_dots(name) => Some("Must not be . or .., because no URL can name such a worker: choose another name"),
+        name if is_name_of_another_actor(name) => Some(
+            "Must not be api, admin, router or reconciler, or begin with key:, because the audit trail names others so: choose another name",
+        ),
+        _ => None,
+    };
     // A worker with such a name that was registered before names were checked is still accepted.
-    if is_dots(&change.id) && app.store.worker(&change.id).await?.is_none() {
-        return Err(Error::field("name", "Must not be . or .., because no URL can name such a worker: choose another name"));
+    if let Some(wrong) = wrong
+        && app.store.worker(&change.id).await?.is_none()
+    {
+        return Err(Error::field("name", wrong));
     }
     worker_reply(&app, &caller, change).await
 }

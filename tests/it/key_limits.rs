@@ -103,6 +103,9 @@ on_both! { alone:
         assert_eq!(wanted(&red).context("red/talk").with("idempotency_key", json!("red/once")).answer().await.ok()["id"], of_red.id);
         let by_header = wanted(&red).without("idempotency_key").json();
         assert_eq!(red.with_header("idempotency-key", "once").post("llm-tasks", by_header).await.ok()["id"], of_red.id);
+        // Nor does a key show the task of another owner that was given its name.
+        wanted(&admin).context("red/talk").with("idempotency_key", json!("red/mine")).create().await;
+        wanted(&red).with("idempotency_key", json!("mine")).answer().await.error(409);
         // The name of another key is only a part of the own name.
         let posing = wanted(&blue).context("red/talk").without("idempotency_key").create().await;
         assert_eq!(posing.now().await["context_id"], "blue/red/talk");

@@ -1,6 +1,8 @@
 //! Named keys: what each scope opens, how long a key lasts, and on which servers.
 
 use reqwest::Method;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 
 use crate::on_both;
 use crate::support::*;
@@ -166,6 +168,42 @@ on_both! { alone:
         while stream.next().await.is_some() {}
         reader.get("stats").await.fails(401, "Unauthorized");
         assert_eq!(admin.get("keys").await.ok()[0]["name"], "short", "an expired key stays in the list");
+    }
+
+    async fn a_request_that_is_still_being_sent_does_not_outlive_its_key(database) {
+        let server = keyed(database);
+        let admin = server.with_key(ADMIN);
+        let key = create(&admin, "gone", "admin", json!({})).await;
+        let body = r#"{"name":"planted","scope":"admin"}"#;
+        let (first, last) = body.split_at(10);
+        let mut stream = TcpStream::connect(server.base().trim_start_matches("http://")).await.unwrap();
+        let head = format!("POST /api/runtime/keys HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\nx-runtime-api-key: {key}\r\ncontent-length: {}\r\nexpect: 100-continue\r\n\r\n", body.len());
+        stream.write_all(head.as_bytes()).await.unwrap();
+        // The server asks for the body when it has accepted the key.
+        let mut asked = [0; 12];
+        stream.read_exact(&mut asked).await.unwrap();
+        assert_eq!(&asked, b"HTTP/1.1 100");
+        stream.write_all(first.as_bytes()).await.unwrap();
+        admin.delete("keys/gone").await.ok();
+        stream.write_all(last.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        assert!(answer.contains("HTTP/1.1 401"), "{answer}");
+        assert_eq!(admin.get("keys").await.ok(), json!([]));
+    }
+
+    async fn no_worker_has_the_name_of_another_actor(database) {
+        let server = keyed(database);
+        let admin = server.with_key(ADMIN);
+        for name in ["admin", "api", "router", "reconciler", "key:red"] {
+            let refused = admin.post("workers", json!({ "name": name })).await.refuses(&["name"]);
+            assert!(refused["name"][0].as_str().unwrap().contains("audit trail"), "{refused}");
+        }
+        let token = with_new_key(&admin, &server, "token", "join", json!({})).await;
+        token.post("enroll", json!({ "worker": "admin" })).await.refuses(&["worker"]);
+        let named = with_new_key(&admin, &server, "second", "admin", json!({})).await;
+        named.post("test-connection", json!({})).await;
+        assert_eq!(admin.get("audit?action=connection_test").await.ok()[0]["actor"], "key:second");
     }
 
     async fn a_server_without_an_admin_key_takes_no_named_keys(database) {

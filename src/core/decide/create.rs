@@ -88,7 +88,8 @@ fn earlier(set: &WorkingSet, spec: &TaskSpec) -> Result<Option<Arc<TaskSpec>>, H
 }
 
 fn is_same_spec(a: &TaskSpec, b: &TaskSpec) -> bool {
-    a.context_id == b.context_id && a.agent_slug == b.agent_slug && a.prompt == b.prompt
+    // A submit key must not be shown the task of another owner.
+    a.context_id == b.context_id && a.agent_slug == b.agent_slug && a.prompt == b.prompt && a.owner == b.owner
 }
 
 fn insert(set: &mut WorkingSet, wanted: &TaskSpec) -> Result<CreatedTask, Halt> {
