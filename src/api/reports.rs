@@ -37,7 +37,7 @@ pub struct TaskStats {
 /// Counts of leases.
 #[derive(Clone, Debug, Default, Deserialize, Serialize, ToSchema)]
 pub struct LeaseStats {
-    /// Number of leases, including ended ones.
+    /// Number of leases that were ever made, including ended ones and those of removed tasks.
     pub total: i64,
     /// Number of active leases.
     pub active: i64,

@@ -164,7 +164,11 @@ pub async fn run(command: TaskCommand, server: &Server, shown: Shown) -> Result<
 }
 
 async fn wait_for_all(server: &Server, ids: &[String], timeout: Option<Duration>, shown: Shown) -> Result<(), CommandError> {
-    let mut waiting = WaitOptions::new(timeout, false);
+    // A server that has shown the tasks is at this address, so a restart while they are waited for is no error.
+    for id in ids {
+        server.get(&path(id, "")).await.map_err(|failure| failure.about(id))?;
+    }
+    let mut waiting = WaitOptions::new(timeout);
     let mut tasks = Vec::new();
     for id in ids {
         tasks.push(wait::interruptible(id, waiting.until_finished(server, id)).await?);

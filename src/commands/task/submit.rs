@@ -107,7 +107,7 @@ pub async fn run(mut submit: Submit, server: &Server, shown: Shown) -> Result<()
         }
         return Ok(());
     }
-    let mut waiting = WaitOptions::new(submit.wait_timeout, true);
+    let mut waiting = WaitOptions::new(submit.wait_timeout);
     if submit.follow {
         return interruptible(&id, follow::to_the_end(server, &id, waiting, shown)).await;
     }

@@ -34,11 +34,11 @@ pub struct WaitOptions {
 }
 
 impl WaitOptions {
-    /// `was_there`: whether the server has answered before.
-    pub fn new(limit: Option<Duration>, was_there: bool) -> Self {
+    /// The server must have answered before: it may be away for a while.
+    pub fn new(limit: Option<Duration>) -> Self {
         // A limit that the clock can't represent means no limit.
         let limit = limit.and_then(|limit| Some((limit, Instant::now().checked_add(limit)?)));
-        Self { limit, retry: Retry::new(true, was_there), progress: Progress::new() }
+        Self { limit, retry: Retry::new(true, true), progress: Progress::new() }
     }
 
     /// Does not use the terminal's last line, because other output is printed there.

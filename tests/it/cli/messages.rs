@@ -117,6 +117,23 @@ fn a_stream_survives_restarts_without_events() {
 }
 
 #[test]
+fn waiting_survives_a_restart_in_its_first_call() {
+    run(async {
+        let server = Server::on(Database::Sqlite).env("LOG_LEVEL", "debug").start();
+        let crew = server.crew();
+        let worker = crew.worker().register().await;
+        let task = crew.task().create().await;
+        let waiting = User::at(&server).starts(&["task", "wait", &task.id]);
+        let path = format!("llm-tasks/{}", task.id);
+        eventually("the server has shown the task", || async { server.log().contains(&path).then_some(()) }).await;
+        server.kill9();
+        server.start_again();
+        Run::claimed_by(&worker).await.answers("x").await;
+        waiting.done().ok();
+    });
+}
+
+#[test]
 fn dev_says_what_runs_tasks() {
     run(async {
         let plan = Server::on(Database::Sqlite).env("RATE_LIMIT_PER_MINUTE", "");
