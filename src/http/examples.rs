@@ -120,7 +120,7 @@ pub fn of_schema(name: &str) -> Option<Value> {
         }),
         "Task" => task(),
         "CreatedTasks" => {
-            json!({ "tasks": [task(), with(task(), &json!({ "id": EARLIER_TASK, "prompt": "Translate README.md into French." }))] })
+            json!({ "tasks": [task(), with(task(), &json!({ "id": EARLIER_TASK, "prompt": "Translate README.md into French." }))], "existed": 0 })
         }
         "TaskResult" => result(),
         "Artifact" => artifact(),
@@ -211,7 +211,6 @@ fn lease() -> Value {
     json!({
         "id": LEASE, "task_id": TASK, "worker_id": WORKER, "started_at": AT + 2_000, "expires_at": AT + 302_000, "ttl_seconds": 300,
         "status": "active", "last_heartbeat": AT + 2_000, "context_id": "docs-review",
-        "ended_at": null, "model": null, "usage": null,
     })
 }
 

@@ -111,7 +111,8 @@ fn check_schema(place: &str, schema: &Value, wrong: &mut Vec<String>) {
         }
         check_schema(&place, property, wrong);
     }
-    if let Some(values) = schema.get("additionalProperties") {
+    // `false`: a body that is refused if it has other fields.
+    if let Some(values) = schema.get("additionalProperties").filter(|values| **values != json!(false)) {
         if properties.is_some()
             || !(values["type"].is_string() || values["type"].is_array() || values["$ref"].is_string() || values["items"].is_object())
         {
