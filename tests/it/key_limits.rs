@@ -104,8 +104,9 @@ on_both! { alone:
         let by_header = wanted(&red).without("idempotency_key").json();
         assert_eq!(red.with_header("idempotency-key", "once").post("llm-tasks", by_header).await.ok()["id"], of_red.id);
         // Nor does a key show the task of another owner that was given its name.
-        wanted(&admin).context("red/talk").with("idempotency_key", json!("red/mine")).create().await;
-        wanted(&red).with("idempotency_key", json!("mine")).answer().await.error(409);
+        let later = |api| wanted(api).with("not_before", json!(now_ms() + 3_600_000)).without("exclusive_key");
+        later(&admin).context("red/apart").with("idempotency_key", json!("red/mine")).create().await;
+        later(&red).context("apart").with("idempotency_key", json!("mine")).answer().await.error(409);
         // The name of another key is only a part of the own name.
         let posing = wanted(&blue).context("red/talk").without("idempotency_key").create().await;
         assert_eq!(posing.now().await["context_id"], "blue/red/talk");
