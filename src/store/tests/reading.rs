@@ -128,8 +128,12 @@ async fn lists_filter_and_page(database) {
     assert_eq!(list(rare, PAGE).await, [1]);
     let mut owned = Vec::new();
     let own = |n: i64| TaskSpec { owner: Some("team".into()), ..labelled(n) };
+    // Each at a time of its own: ids of one millisecond are in no order.
+    bench.at(1_000);
     owned.extend(create(&mut writer, vec![own(6)]).await);
+    bench.at(1_010);
     owned.extend(create(&mut writer, vec![TaskSpec { owner: Some("other".into()), ..labelled(7) }]).await);
+    bench.at(1_020);
     owned.extend(create(&mut writer, vec![TaskSpec { agent_slug: "odd".into(), ..own(8) }]).await);
     let of_team = || TaskFilter { owner: Some("team".into()), ..none() };
     let list_all = async |filter: TaskFilter| -> Vec<TaskId> { bench.store.task_ids(&filter, &PAGE).await.unwrap() };
