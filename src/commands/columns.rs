@@ -188,7 +188,7 @@ pub fn text(value: &Value) -> String {
     }
 }
 
-fn given(text: &Option<impl ToString>) -> String {
+pub fn given(text: &Option<impl ToString>) -> String {
     text.as_ref().map(ToString::to_string).unwrap_or_default()
 }
 

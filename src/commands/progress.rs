@@ -1,7 +1,6 @@
 //! How far a command on many tasks is.
 
 use std::cell::Cell;
-use std::io::{Write, stderr};
 
 use super::term;
 
@@ -38,8 +37,7 @@ impl Progress {
 
     fn draw(&self) {
         if self.is_shown {
-            let mut out = stderr().lock();
-            let _ = write!(out, "\r\x1b[2K{}", bar(self.done.get(), self.total)).and_then(|()| out.flush());
+            term::last_line(&bar(self.done.get(), self.total));
         }
     }
 }
@@ -47,8 +45,7 @@ impl Progress {
 impl Drop for Progress {
     fn drop(&mut self) {
         if self.is_shown {
-            let mut out = stderr().lock();
-            let _ = write!(out, "\r\x1b[2K").and_then(|()| out.flush());
+            term::last_line("");
         }
     }
 }

@@ -64,7 +64,9 @@ pub fn table<T>(form: Form, kind: &'static Kind<T>, rows: &[T]) -> Result<(), Co
     term::print(&Table::new(kind, layout(form)).first(rows, when::now()))
 }
 
-fn read_all<T: DeserializeOwned>(rows: &[Value]) -> Result<Vec<T>, CommandError> {
+/// # Errors
+/// A row is not of this kind.
+pub fn read_all<T: DeserializeOwned>(rows: &[Value]) -> Result<Vec<T>, CommandError> {
     rows.iter().map(read).collect()
 }
 

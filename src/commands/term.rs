@@ -90,6 +90,12 @@ pub fn print_foreign(text: &str) -> Result<(), CommandError> {
     if is_out_terminal() { print(&safe(text)) } else { print(text) }
 }
 
+/// Writes this text over the terminal's last line, on standard error; the empty text clears the line.
+pub fn last_line(text: &str) {
+    let mut out = stderr().lock();
+    let _ = write!(out, "\r\x1b[2K{text}").and_then(|()| out.flush());
+}
+
 /// Prints a message for the user to standard error.
 pub fn info(text: &str) {
     let _ = writeln!(stderr().lock(), "{}", safe(text));

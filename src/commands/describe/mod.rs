@@ -5,13 +5,12 @@ mod advice;
 mod task;
 mod worker;
 
-use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
-use super::connect::{Server, failed, read};
+use super::connect::{Server, failed};
 use super::show::{self, Form, Kind};
 use super::table::Column;
-use super::{columns, term};
+use super::{columns, ids, term};
 use crate::CommandError;
 use bloom_api::answers::{Audit, Lease};
 use bloom_api::words::Word;
@@ -40,10 +39,6 @@ async fn permitted(server: &Server, path: &str, query: &[(&str, String)], limit:
         Err(error) if error.status() == Some(403) => Ok(None),
         Err(error) => Err(failed(error)),
     }
-}
-
-fn all<T: DeserializeOwned>(rows: &[Value]) -> Result<Vec<T>, CommandError> {
-    rows.iter().map(read).collect()
 }
 
 /// Lines of a name and a value. Empty values are left out.
@@ -116,35 +111,26 @@ fn state(attempt: &Attempt, now: Ms) -> String {
     }
 }
 
+const STARTED: Column<Attempt> = Column::new("STARTED", |attempt, now| format!("{} ago", columns::age(attempt.lease.started_at, now)));
+const TASK: Column<Attempt> =
+    Column::short("TASK", |attempt, _| ids::short(&attempt.lease.task_id), |attempt, _| attempt.lease.task_id.to_string());
+const CONTEXT: Column<Attempt> = Column::new("CONTEXT", |attempt, _| term::short(&attempt.lease.context_id, 20));
+const WORKER: Column<Attempt> = Column::new("WORKER", |attempt, _| attempt.lease.worker_id.to_string());
+const LASTED: Column<Attempt> = Column::new("LASTED", lasted);
+const RENEWED: Column<Attempt> = Column::new("RENEWED", renewed);
+const LEASE: Column<Attempt> = Column::new("LEASE", state);
+const END: Column<Attempt> = Column::new("END", |attempt, _| attempt.end.clone());
+const TOKENS: Column<Attempt> = Column::new("TOKENS", tokens);
+const COST: Column<Attempt> = Column::new("COST", cost);
+const MODEL: Column<Attempt> = Column::wide("MODEL", |attempt, _| columns::given(&attempt.lease.model));
+const ID: Column<Attempt> = Column::wide("ID", |attempt, _| attempt.lease.id.to_string());
+
 static OF_TASK: Kind<Attempt> = Kind {
-    columns: &[
-        Column::new("STARTED", |attempt, now| format!("{} ago", columns::age(attempt.lease.started_at, now))),
-        Column::new("WORKER", |attempt, _| attempt.lease.worker_id.to_string()),
-        Column::new("LASTED", lasted),
-        Column::new("RENEWED", renewed),
-        Column::new("LEASE", state),
-        Column::new("END", |attempt, _| attempt.end.clone()),
-        Column::new("TOKENS", tokens),
-        Column::new("COST", cost),
-        Column::wide("MODEL", |attempt, _| attempt.lease.model.as_deref().unwrap_or_default().to_owned()),
-        Column::wide("ID", |attempt, _| attempt.lease.id.to_string()),
-    ],
+    columns: &[STARTED, WORKER, LASTED, RENEWED, LEASE, END, TOKENS, COST, MODEL, ID],
     name: |attempt| attempt.lease.id.to_string(),
 };
 
 static OF_WORKER: Kind<Attempt> = Kind {
-    columns: &[
-        Column::new("STARTED", |attempt, now| format!("{} ago", columns::age(attempt.lease.started_at, now))),
-        Column::short("TASK", |attempt, _| super::ids::short(&attempt.lease.task_id), |attempt, _| attempt.lease.task_id.to_string()),
-        Column::new("CONTEXT", |attempt, _| term::short(&attempt.lease.context_id, 20)),
-        Column::new("LASTED", lasted),
-        Column::new("RENEWED", renewed),
-        Column::new("LEASE", state),
-        Column::new("END", |attempt, _| attempt.end.clone()),
-        Column::new("TOKENS", tokens),
-        Column::new("COST", cost),
-        Column::wide("MODEL", |attempt, _| attempt.lease.model.as_deref().unwrap_or_default().to_owned()),
-        Column::wide("ID", |attempt, _| attempt.lease.id.to_string()),
-    ],
+    columns: &[STARTED, TASK, CONTEXT, LASTED, RENEWED, LEASE, END, TOKENS, COST, MODEL, ID],
     name: |attempt| attempt.lease.id.to_string(),
 };

@@ -2,14 +2,14 @@
 
 use serde_json::{Value, json};
 
-use super::super::connect::{Server, read, with_query};
+use super::super::connect::{Server, failed, read, with_query};
 use super::super::ids::path;
-use super::super::show::{Form, Kind, Shown};
+use super::super::show::{Form, Kind, Shown, read_all};
 use super::super::table::Column;
 use super::super::when::time_text;
 use super::super::{columns, ids, term, when};
 use super::advice::advice;
-use super::{ENTRIES, EVENTS, LEASES, OF_TASK, all, attempts, closed, document, facts, list, permitted, section};
+use super::{ENTRIES, EVENTS, LEASES, OF_TASK, attempts, closed, document, facts, list, permitted, section};
 use crate::CommandError;
 use bloom_api::answers::{Audit, Event, Lease};
 use bloom_api::tasks::Task;
@@ -31,7 +31,7 @@ pub async fn task(named: &str, server: &Server, shown: Shown) -> Result<(), Comm
     let leases = permitted(server, "api/runtime/leases", &of_task, LEASES).await?.map(oldest_first);
     let trail = permitted(server, "api/runtime/audit", &of_task, ENTRIES).await?.map(oldest_first);
     let events = with_query(&path(&id, "/events"), &[("last", EVENTS.to_string())]);
-    let (events, _) = server.page(&events).await.map_err(super::super::connect::failed)?;
+    let (events, _) = server.page(&events).await.map_err(failed)?;
     let mut dependencies = Vec::new();
     for on in task.depends_on.iter() {
         // A task that was removed does not exist any more, which is worth knowing too.
@@ -52,10 +52,10 @@ pub async fn task(named: &str, server: &Server, shown: Shown) -> Result<(), Comm
         ),
         form => {
             facts(&of(&task, &id))?;
-            let trail: Option<Vec<Audit>> = trail.map(|rows| all(&rows)).transpose()?;
+            let trail: Option<Vec<Audit>> = trail.map(|rows| read_all(&rows)).transpose()?;
             match leases {
                 Some(leases) => {
-                    let leases: Vec<Lease> = all(&leases)?;
+                    let leases: Vec<Lease> = read_all(&leases)?;
                     section("Attempts", form, &OF_TASK, &attempts(leases, trail.as_deref().unwrap_or_default()))?;
                 }
                 None => closed("Attempts")?,
@@ -63,7 +63,7 @@ pub async fn task(named: &str, server: &Server, shown: Shown) -> Result<(), Comm
             if !dependencies.is_empty() {
                 section("Depends on", form, &DEPENDENCIES, &dependencies)?;
             }
-            section("Last events", form, &EVENT, &all::<Event>(&events)?)?;
+            section("Last events", form, &EVENT, &read_all::<Event>(&events)?)?;
             let Some(trail) = trail else { return closed("History") };
             let created_at = task.created_at;
             let steps: Vec<Step> = trail.into_iter().map(|entry| Step { entry, created_at }).collect();
@@ -85,22 +85,21 @@ fn of(task: &Task, id: &str) -> Vec<(&'static str, String)> {
     let labels = task.labels.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(", ");
     let given_back = if task.infra_retries > 0 { format!(", {} given back", task.infra_retries) } else { String::new() };
     let budget = if task.policy.budget > 0.0 { format!(", at most {}", columns::dollars(task.policy.budget)) } else { String::new() };
-    let optional = |text: &Option<std::borrow::Cow<'_, str>>| text.as_deref().unwrap_or_default().to_owned();
     vec![
         ("Task", id.to_owned()),
         ("Status", columns::status_of_task(task, now)),
         ("Waits for", waiting.unwrap_or_default()),
         ("Failure", failure.unwrap_or_default()),
-        ("What to do", advice(task, &id.chars().skip(id.len().saturating_sub(8)).collect::<String>())),
+        ("What to do", advice(task, &ids::short(&task.id))),
         ("Agent", task.agent_slug.to_string()),
         ("Context", format!("{} (session: {})", task.context_id, task.session)),
-        ("Worker", optional(&task.worker_id)),
+        ("Worker", columns::given(&task.worker_id)),
         ("Prompt", term::short(&task.prompt, TEXT)),
         ("Priority", task.priority.to_string()),
         ("Not before", task.not_before.map(time_text).unwrap_or_default()),
         ("Labels", labels),
-        ("Model", optional(&task.model)),
-        ("Exclusive key", optional(&task.exclusive_key)),
+        ("Model", columns::given(&task.model)),
+        ("Exclusive key", columns::given(&task.exclusive_key)),
         ("Limits", format!("{} s for a run{budget}", task.policy.timeout_sec)),
         ("Attempts used", format!("{} of {}{given_back}", task.attempts, task.max_attempts)),
         ("Usage", usage.unwrap_or_default()),
@@ -139,7 +138,7 @@ static STEPS: Kind<Step> = Kind {
         Column::new("ACTION", |step, _| step.entry.action.to_string()),
         Column::new("ACTOR", |step, _| step.entry.actor.to_string()),
         Column::new("DETAIL", |step, _| term::short(&step.entry.detail, TEXT)),
-        Column::wide("REQUEST", |step, _| step.entry.request_id.as_deref().unwrap_or_default().to_owned()),
+        Column::wide("REQUEST", |step, _| columns::given(&step.entry.request_id)),
     ],
     name: |step| step.entry.id.to_string(),
 };

@@ -3,10 +3,10 @@
 use serde_json::Value;
 
 use super::super::connect::{Server, read};
-use super::super::show::{Form, Shown};
+use super::super::show::{Form, Shown, read_all};
 use super::super::when::time_text;
 use super::super::{columns, term, when};
-use super::{ENTRIES, LEASES, OF_WORKER, all, attempts, document, facts, list, section};
+use super::{ENTRIES, LEASES, OF_WORKER, attempts, document, facts, list, section};
 use crate::CommandError;
 use bloom_api::answers::{Audit, Lease, Worker, WorkerWithLeases};
 use bloom_api::tasks::Task;
@@ -35,9 +35,9 @@ pub async fn worker(name: &str, server: &Server, shown: Shown) -> Result<(), Com
         ),
         form => {
             facts(&of(&worker))?;
-            section("Runs now", form, &columns::TASKS, &all::<Task>(&running)?)?;
-            let entries: Vec<Audit> = all(&trail)?;
-            section("Last leases", form, &OF_WORKER, &attempts(all::<Lease>(&leases)?, &entries))?;
+            section("Runs now", form, &columns::TASKS, &read_all::<Task>(&running)?)?;
+            let entries: Vec<Audit> = read_all(&trail)?;
+            section("Last leases", form, &OF_WORKER, &attempts(read_all::<Lease>(&leases)?, &entries))?;
             section("History", form, &columns::AUDIT, &entries)
         }
     }

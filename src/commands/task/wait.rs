@@ -1,6 +1,5 @@
 //! Waits for the end of a task, and shows meanwhile what the task waits for.
 
-use std::io::{Write, stderr};
 use std::pin::pin;
 use std::time::Duration;
 
@@ -182,16 +181,14 @@ impl Progress {
 
     fn tick(&mut self, waited: Duration) {
         if self.has_line {
-            let mut out = stderr().lock();
-            let _ = write!(out, "\r\x1b[2K… {} s", waited.as_secs()).and_then(|()| out.flush());
+            term::last_line(&format!("… {} s", waited.as_secs()));
             self.is_line_shown = true;
         }
     }
 
     fn clear(&mut self) {
         if std::mem::take(&mut self.is_line_shown) {
-            let mut out = stderr().lock();
-            let _ = write!(out, "\r\x1b[2K").and_then(|()| out.flush());
+            term::last_line("");
         }
     }
 }
