@@ -129,4 +129,8 @@ pub struct MembridgeState {
 pub struct Probe {
     /// `ok` or `ready`.
     pub status: Cow<'static, str>,
+    /// How the Kubernetes operator of this server is doing, for people; absent if there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub kubernetes: Option<String>,
 }

@@ -11,6 +11,7 @@ use super::values::{Id, Int, Labels, List, MAX_SAFE, Moment, Name, NonEmpty, Sho
 use super::wire::body;
 use super::words::{AnyFormat, AnyReason, AnySession, AnyStatus, AnyWaitingReason};
 use bloom_core::Ms;
+use bloom_core::namespace;
 use bloom_core::task::{self, Format, Session, TaskSpec, TaskState};
 
 pub const MAX_DEPENDENCIES: usize = 100;
@@ -99,6 +100,7 @@ impl NewTask {
             model: self.model.map(|model| model.0),
             ttl_after_finished_sec: self.ttl_after_finished_sec.map(|seconds| seconds.0),
             owner: None,
+            object: None,
         }
     }
 }
@@ -172,6 +174,27 @@ pub struct Task<'a> {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub owner: Option<Cow<'a, str>>,
+    /// The object of Kubernetes that the task was created for; absent if there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub kubernetes: Option<KubernetesObject<'a>>,
+}
+
+/// An object of Kubernetes.
+#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
+pub struct KubernetesObject<'a> {
+    /// The namespace of the object.
+    pub namespace: Cow<'a, str>,
+    /// The name of the object.
+    pub name: Cow<'a, str>,
+    /// Another one for each object, also if it is deleted and created again under its name.
+    pub uid: Uuid,
+}
+
+impl<'a> From<&'a namespace::KubernetesObject> for KubernetesObject<'a> {
+    fn from(object: &'a namespace::KubernetesObject) -> Self {
+        Self { namespace: (&object.namespace).into(), name: (&object.name).into(), uid: object.uid }
+    }
 }
 
 /// The session of a task that comes from an earlier version, which does not send it.
@@ -273,6 +296,7 @@ impl<'a> Task<'a> {
             usage: state.usage.map(Usage::from),
             waiting,
             owner: spec.owner.as_deref().map(Cow::from),
+            kubernetes: spec.object.as_ref().map(KubernetesObject::from),
         }
     }
 }

@@ -10,6 +10,7 @@ use utoipa::openapi::RefOr;
 use utoipa::openapi::schema::{AdditionalProperties, ArrayBuilder, KnownFormat, ObjectBuilder, Ref, Schema, SchemaFormat, Type};
 use uuid::Uuid;
 
+use super::problem_texts;
 use super::wire::{MAX_PROBLEMS, Members, Problems, Wire, expected, kind, problem, within};
 use bloom_core::{Ms, limits};
 
@@ -68,11 +69,11 @@ pub fn text_problem(text: &str, min: usize, max: usize) -> Option<String> {
     // The characters are counted only if the number of bytes does not decide.
     let chars = || text.chars().count();
     if text.len() < min || (min > 1 && chars() < min) {
-        Some(format!("String must contain at least {min} character(s)"))
+        Some(problem_texts::too_short(min))
     } else if text.len() > max && chars() > max {
-        Some(format!("String must contain at most {max} character(s)"))
+        Some(problem_texts::too_long(max))
     } else if text.as_bytes().contains(&0) {
-        Some("String must not contain NUL characters".into())
+        Some(problem_texts::NUL.into())
     } else {
         None
     }
@@ -132,8 +133,8 @@ impl<const MIN: i64, const MAX: i64> TryFrom<i64> for Int<MIN, MAX> {
 
     fn try_from(value: i64) -> Result<Self, String> {
         match value {
-            value if value < MIN => Err(format!("Number must be greater than or equal to {MIN}")),
-            value if value > MAX => Err(format!("Number must be less than or equal to {MAX}")),
+            value if value < MIN => Err(problem_texts::too_small(MIN)),
+            value if value > MAX => Err(problem_texts::too_large(MAX)),
             value => Ok(Self(value)),
         }
     }
@@ -173,10 +174,10 @@ impl TryFrom<f64> for Usd {
 
     fn try_from(value: f64) -> Result<Self, String> {
         match value {
-            value if value < 0.0 => Err("Number must be greater than or equal to 0".into()),
+            value if value < 0.0 => Err(problem_texts::too_small(0)),
             // Adding 0.0 turns `-0` into `0`.
             value if value <= MAX_USD => Ok(Self(value + 0.0)),
-            _ => Err(format!("Number must be less than or equal to {MAX_USD}")),
+            _ => Err(problem_texts::too_large(MAX_USD)),
         }
     }
 }
@@ -231,10 +232,10 @@ impl<T: Wire, const MIN: usize, const MAX: usize> Wire for List<T, MIN, MAX> {
         }
         let Ok(items) = serde_json::from_str::<Vec<&RawValue>>(raw.get()) else { return expected("array", raw) };
         if items.len() < MIN {
-            return problem(format!("Array must contain at least {MIN} element(s)"));
+            return problem(problem_texts::too_few(MIN));
         }
         if items.len() > MAX {
-            return problem(format!("Array must contain at most {MAX} element(s)"));
+            return problem(problem_texts::too_many(MAX));
         }
         let mut values = Vec::with_capacity(items.len());
         let mut problems = Problems::new();
@@ -302,7 +303,7 @@ impl Wire for Labels {
             }
         }
         if labels.len() > MAX_LABELS || members.iter().count() > MAX_PROBLEMS {
-            return problem(format!("Object must contain at most {MAX_LABELS} label(s)"));
+            return problem(problem_texts::too_many_labels(MAX_LABELS));
         }
         if problems.is_empty() { Ok(Self(labels)) } else { Err(problems) }
     }

@@ -12,6 +12,7 @@ use utoipa::openapi::RefOr;
 use utoipa::openapi::schema::{ObjectBuilder, Ref, Schema, Type};
 use utoipa::{PartialSchema, ToSchema};
 
+use super::problem_texts::{expected_words, unknown_word};
 use super::wire::{Problems, Wire, kind, problem};
 use bloom_core::api_key::Scope;
 use bloom_core::audit::{Action, EntityType};
@@ -87,9 +88,9 @@ macro_rules! words_on_the_wire {
                 if let Some(value) = word.as_deref().ok().and_then(Self::parse) {
                     return Ok(value);
                 }
-                let known = Self::ALL.iter().map(|value| format!("'{value}'")).collect::<Vec<_>>().join(" | ");
+                let known = expected_words(Self::ALL.iter().map(|value| value.as_str()));
                 match word {
-                    Ok(word) => problem(format!("Invalid enum value. Expected {known}, received '{}'", shorten(&word))),
+                    Ok(word) => problem(unknown_word(&known, &shorten(&word))),
                     Err(_) => problem(format!("Expected {known}, received {}", kind(raw))),
                 }
             }

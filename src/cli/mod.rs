@@ -68,6 +68,14 @@ enum Command {
     },
     /// Print the OpenAPI description of the HTTP API as JSON
     Openapi,
+    /// Print the manifests of the Kubernetes custom resources
+    ///
+    /// For kubectl: bloom-runtime crds | kubectl apply --server-side -f -
+    Crds {
+        /// Write one file per resource into this directory instead
+        #[arg(long, value_name = "DIR")]
+        dir: Option<PathBuf>,
+    },
     /// Show the settings
     Config {
         #[command(subcommand)]
@@ -141,6 +149,7 @@ pub fn run() -> ExitCode {
         Command::Migrate { action: Migrate::Status(args) } => settings(&args).and_then(|settings| block_on(database::status(settings))),
         Command::Client(command) => block_on(bloom_commands::run(command)),
         Command::Openapi => openapi(),
+        Command::Crds { dir } => crds(dir.as_deref()),
         Command::Config { action: ConfigCommand::Check { server, output } } => config_check::run(&server.flags, output),
         Command::Completions { shell } => completions(shell),
         Command::Man { dir } => man(&dir),
@@ -198,6 +207,17 @@ fn openapi() -> Result<(), CommandError> {
         .map_err(|error| format!("the OpenAPI document can't be written: {error}"))?;
     say(&format!("{document}\n"));
     Ok(())
+}
+
+fn crds(dir: Option<&Path>) -> Result<(), CommandError> {
+    let manifests = bloom_operator::crds::manifests().map_err(|error| format!("the manifests can't be made: {error}"))?;
+    let Some(dir) = dir else {
+        manifests.iter().for_each(|(_, manifest)| say(&format!("---\n{manifest}")));
+        return Ok(());
+    };
+    let write = |(name, manifest): &(String, String)| std::fs::write(dir.join(name), manifest);
+    let written = std::fs::create_dir_all(dir).and_then(|()| manifests.iter().try_for_each(write));
+    Ok(written.map_err(|error| format!("the manifests can't be written to {}: {error}", dir.display()))?)
 }
 
 fn man(dir: &Path) -> Result<(), CommandError> {

@@ -14,6 +14,7 @@ use bloom_dispatch::{self as dispatch, Agents};
 use bloom_engine::{self as engine, Engine};
 use bloom_http::{self as http, AppState, Keys};
 use bloom_membridge::{self as membridge, Membridge};
+use bloom_operator as operator;
 use bloom_reconcile as reconcile;
 use bloom_telemetry::{Metrics, init_logging};
 use bloom_worker as agent;
@@ -53,7 +54,9 @@ pub async fn run(settings: Serve, shutdown: CancellationToken, ready: impl FnOnc
     engine.background.spawn(membridge::sync::settings(engine.clone(), store.clone(), membridge.clone()));
     gauges::start(&engine, &store, &membridge, &metrics);
 
-    let http = http_settings(&settings, connections);
+    let operator = settings.operator.then(|| operator::start(&engine, &store, operator_options(&settings)));
+    let mut http = http_settings(&settings, connections);
+    http.kubernetes = operator.map(|health| -> Arc<dyn Fn() -> String + Send + Sync> { Arc::new(move || health.text()) });
     let state = AppState::new(engine.clone(), store.clone(), agents, membridge, metrics, http, shutdown.clone());
     state.read_keys().await.map_err(|error| database::explain(error, &settings))?;
     let url = callable(address);
@@ -107,7 +110,17 @@ fn http_settings(settings: &Serve, max_connections: usize) -> http::Settings {
         write_timeout: http::server::WRITE_TIMEOUT,
         held_bytes: http::HELD_BYTES,
         max_connections,
+        kubernetes: None,
         lease_ttl_ms: settings.lease_ttl_ms,
+    }
+}
+
+fn operator_options(settings: &Serve) -> operator::OperatorOptions {
+    operator::OperatorOptions {
+        namespaces: settings.operator_namespaces.clone(),
+        namespace: settings.pod_namespace.clone(),
+        identity: settings.pod_name.clone().unwrap_or_else(agent::hostname),
+        public_url: settings.public_url.as_ref().map(|url| url.as_str().trim_end_matches('/').to_owned()),
     }
 }
 

@@ -78,6 +78,30 @@ pub fn networks(text: &str) -> Result<Vec<IpNet>, String> {
         .collect()
 }
 
+/// The name of a Kubernetes namespace: a label of DNS.
+pub fn namespace(text: &str) -> Result<String, String> {
+    let is_label = (1..=63).contains(&text.len())
+        && text.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
+        && !text.starts_with('-')
+        && !text.ends_with('-');
+    if is_label { Ok(text.to_owned()) } else { Err("must be the name of a Kubernetes namespace: small letters, digits and '-'".to_owned()) }
+}
+
+/// Names of namespaces, separated by commas.
+pub fn namespaces(text: &str) -> Result<Vec<String>, String> {
+    let parts = text.split(',').map(str::trim).filter(|part| !part.is_empty());
+    parts.map(|part| namespace(part).map_err(|right| format!("{part:?} {right}"))).collect()
+}
+
+/// The name of a pod: labels of DNS with dots between them.
+pub fn pod_name(text: &str) -> Result<String, String> {
+    let right = || "must be the name of a pod: small letters, digits, '-' and '.'".to_owned();
+    if text.len() > 253 {
+        return Err(right());
+    }
+    text.split('.').try_for_each(|label| namespace(label).map(|_| ())).map_err(|_| right()).map(|()| text.to_owned())
+}
+
 pub fn log_format(text: &str) -> Result<LogFormat, String> {
     match text {
         "text" => Ok(LogFormat::Text),

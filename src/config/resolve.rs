@@ -66,6 +66,10 @@ impl Resolver<'_> {
         let lease_ttl_ms = self.required(&s::LEASE_TTL_SECONDS, seconds(1, 86_400));
         let worker_offline_after_ms = self.required(&s::WORKER_OFFLINE_AFTER_SECONDS, seconds(1, 86_400));
         let session_wait_ms = self.required(&s::SESSION_WAIT_SECONDS, seconds(0, 86_400));
+        let operator = self.required(&s::OPERATOR, parse::truth);
+        let operator_namespaces = self.optional(&s::OPERATOR_NAMESPACES, parse::namespaces).unwrap_or_default();
+        let pod_namespace = self.optional(&s::POD_NAMESPACE, parse::namespace);
+        let pod_name = self.optional(&s::POD_NAME, parse::pod_name);
         let log_format = self.required(&s::LOG_FORMAT, parse::log_format);
         let log_level = self.required(&s::LOG_LEVEL, parse::log_level);
         Some(Serve {
@@ -96,6 +100,10 @@ impl Resolver<'_> {
             lease_ttl_ms: lease_ttl_ms?,
             worker_offline_after_ms: worker_offline_after_ms?,
             session_wait_ms: session_wait_ms?,
+            operator: operator?,
+            operator_namespaces,
+            pod_namespace,
+            pod_name,
             log_format: log_format?,
             log_level: log_level?,
         })

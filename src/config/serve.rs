@@ -51,6 +51,12 @@ pub struct Serve {
     pub lease_ttl_ms: i64,
     pub worker_offline_after_ms: i64,
     pub session_wait_ms: i64,
+    /// Whether the Kubernetes operator runs.
+    pub operator: bool,
+    /// The namespaces that it serves; all if there are none.
+    pub operator_namespaces: Vec<String>,
+    pub pod_namespace: Option<String>,
+    pub pod_name: Option<String>,
     pub log_format: LogFormat,
     pub log_level: String,
 }

@@ -45,6 +45,7 @@ const KEYS: &str = "Keys";
 const CONTROL_PLANE: &str = "Membridge control plane";
 const LIMITS: &str = "Limits";
 const WORK: &str = "Workers and tasks";
+const KUBERNETES: &str = "Kubernetes";
 const LOGS: &str = "Logs";
 
 pub const HOST: Setting =
@@ -145,6 +146,25 @@ pub const WORKER_OFFLINE_AFTER_SECONDS: Setting =
 pub const SESSION_WAIT_SECONDS: Setting =
     plain(WORK, "session_wait_seconds", "SECONDS", "30", "How long a task waits for a free slot on the worker that has its session");
 
+pub const OPERATOR: Setting =
+    plain(KUBERNETES, "operator", "BOOL", "false", "true runs the tasks that are described by LLMTask objects of a Kubernetes cluster");
+pub const OPERATOR_NAMESPACES: Setting = plain(
+    KUBERNETES,
+    "operator_namespaces",
+    "NAMES",
+    "",
+    "Kubernetes namespaces whose objects are served, separated by commas; default: all of the cluster",
+);
+pub const POD_NAMESPACE: Setting = plain(
+    KUBERNETES,
+    "pod_namespace",
+    "NAME",
+    "",
+    "Kubernetes namespace of this server, for the leader's Lease; default: that of its service account or kubeconfig",
+);
+pub const POD_NAME: Setting =
+    plain(KUBERNETES, "pod_name", "NAME", "", "Name of this server's pod, by which operators elect their leader; default: the host name");
+
 pub const LOG_FORMAT: Setting = plain(LOGS, "log_format", "FORMAT", "text", "Log format: text or json");
 pub const LOG_LEVEL: Setting =
     plain(LOGS, "log_level", "LEVEL", "info", "Log level: error, warn, info, debug, trace or off; also per module, as in info,sqlx=warn");
@@ -178,6 +198,10 @@ pub const SETTINGS: &[&Setting] = &[
     &LEASE_TTL_SECONDS,
     &WORKER_OFFLINE_AFTER_SECONDS,
     &SESSION_WAIT_SECONDS,
+    &OPERATOR,
+    &OPERATOR_NAMESPACES,
+    &POD_NAMESPACE,
+    &POD_NAME,
     &LOG_FORMAT,
     &LOG_LEVEL,
 ];

@@ -15,6 +15,7 @@ pub mod decide;
 pub mod ids;
 pub mod limits;
 pub mod mask;
+pub mod namespace;
 pub mod op;
 mod operation;
 pub mod placement;

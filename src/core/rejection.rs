@@ -6,6 +6,7 @@ use super::agent_queue::{Closed, MAX_QUEUES};
 use super::api_key::MAX_KEYS;
 use super::ids::{TaskId, WorkerId};
 use super::limits::TASK_LABELS;
+use super::namespace::RESERVED;
 use super::task::{Parked, Status};
 
 /// Why a command was rejected. It then changed nothing. The texts are part of the API.
@@ -35,6 +36,8 @@ pub enum Rejection {
     NoUrl(WorkerId),
     UnknownDependencies(Vec<TaskId>),
     IdempotencyConflict,
+    /// This field has a name of another Kubernetes namespace, or of one at all although the task belongs to none.
+    ReservedName(&'static str),
     KeyNotFound,
     KeyExists(String),
     TooManyKeys,
@@ -75,6 +78,9 @@ impl fmt::Display for Rejection {
                 ids.iter().try_for_each(|id| write!(f, " {id}"))
             }
             Self::IdempotencyConflict => f.write_str("Idempotency key was used for another task: context_id, agent_slug or prompt differ"),
+            Self::ReservedName(_) => {
+                write!(f, "String must not begin with '{RESERVED}', which is kept for the names of tasks in Kubernetes namespaces")
+            }
             Self::KeyNotFound => f.write_str("Key not found"),
             Self::KeyExists(name) => write!(f, "A key '{name}' exists: revoke it first, or choose another name"),
             Self::TooManyKeys => write!(f, "There are {MAX_KEYS} keys, which is the limit: revoke some that are no longer used"),

@@ -24,6 +24,8 @@ pub struct RowKeys {
     pub leases: BTreeSet<LeaseId>,
     pub past_leases: BTreeSet<LeaseId>,
     pub idempotency: BTreeSet<String>,
+    /// Kubernetes objects whose tasks are needed, by uid.
+    pub objects: BTreeSet<Uuid>,
     /// Contexts: which tasks run in them, and where tasks ran last.
     pub contexts: BTreeSet<String>,
     /// For each context and task: the newest unfinished session task before that task. `Uuid::max` stands for a task that is still to be
@@ -54,6 +56,7 @@ impl RowKeys {
             leases,
             past_leases,
             idempotency,
+            objects,
             contexts,
             predecessors,
             exclusive,
@@ -71,6 +74,7 @@ impl RowKeys {
         self.leases.extend(leases.iter().copied());
         self.past_leases.extend(past_leases.iter().copied());
         self.idempotency.extend(idempotency.iter().cloned());
+        self.objects.extend(objects.iter().copied());
         self.contexts.extend(contexts.iter().cloned());
         self.predecessors.extend(predecessors.iter().cloned());
         self.exclusive.extend(exclusive.iter().cloned());

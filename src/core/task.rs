@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Ms;
 use super::ids::{LeaseId, TaskId, WorkerId, created_at};
+use super::namespace::KubernetesObject;
 use super::words::words;
 
 words! {
@@ -123,6 +124,8 @@ pub struct TaskSpec {
     pub ttl_after_finished_sec: Option<i64>,
     /// The submit key that created it; `None` if another key did.
     pub owner: Option<String>,
+    /// The Kubernetes object that it was created for.
+    pub object: Option<KubernetesObject>,
 }
 
 /// The lease that holds a task now. Ended leases are kept as [`PastLease`].
@@ -192,6 +195,8 @@ pub struct TaskState {
     pub exclusive_key: Option<String>,
     pub ttl_after_finished_sec: Option<i64>,
     pub has_dependencies: bool,
+    /// The namespace of its Kubernetes object; `None` for all other tasks.
+    pub namespace: Option<String>,
 
     pub status: Status,
     pub updated_at: Ms,
@@ -248,6 +253,7 @@ impl TaskState {
             exclusive_key: spec.exclusive_key.clone(),
             ttl_after_finished_sec: spec.ttl_after_finished_sec,
             has_dependencies: !spec.depends_on.is_empty(),
+            namespace: spec.object.as_ref().map(|object| object.namespace.clone()),
             status: Status::Queued,
             updated_at: created_at(spec.id),
             attempts: 0,

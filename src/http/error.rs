@@ -148,6 +148,7 @@ impl From<Rejection> for Error {
             | Rejection::WorkerTaken(_) => 409,
             Rejection::JoinTokenGone => 401,
             Rejection::JoinTokenFor(_) => 403,
+            Rejection::ReservedName(field) => return Self::field(field, rejection.to_string()),
             Rejection::UnknownDependencies(_) => return Self::field("depends_on", rejection.to_string()),
             Rejection::TooManyLabels(_) => return Self::field("labels", rejection.to_string()),
             Rejection::NoUrl(_) => 400,

@@ -96,6 +96,8 @@ pub struct Settings {
     pub held_bytes: usize,
     /// Connections at a time, including the spare ones, on which requests are refused; see [`server::shares`].
     pub max_connections: usize,
+    /// Says how the Kubernetes operator is doing, if it runs.
+    pub kubernetes: Option<Arc<dyn Fn() -> String + Send + Sync>>,
     /// TTL of a lease, unless the caller sets `ttl_seconds`.
     pub lease_ttl_ms: i64,
 }

@@ -20,14 +20,15 @@ pub const HEALTHZ: RoutePolicy = RoutePolicy::OPEN;
     responses((status = 200, description = "The process answers.", body = Probe))
 )]
 pub async fn healthz() -> HandlerResult {
-    ok(&Probe { status: "ok".into() })
+    ok(&Probe { status: "ok".into(), kubernetes: None })
 }
 
 pub const READYZ: RoutePolicy = RoutePolicy::OPEN;
 
 /// Readiness: the server can do its work.
 ///
-/// The database is reachable and writable, its schema fits this program, and an SQLite file was not removed, replaced or damaged.
+/// The database is reachable and writable, its schema fits this program, and an SQLite file was not removed, replaced or damaged. The
+/// Kubernetes operator is only reported: without its cluster, everything else works.
 #[utoipa::path(
     get, path = "/readyz", operation_id = "readiness", tag = "probes",
     responses(
@@ -47,7 +48,7 @@ pub async fn readyz(State(app): State<AppState>) -> HandlerResult {
             _ => "The database can't be reached or written to; check that it runs. The server tries again by itself",
         }));
     }
-    ok(&Probe { status: "ready".into() })
+    ok(&Probe { status: "ready".into(), kubernetes: app.settings.kubernetes.as_ref().map(|state| state()) })
 }
 
 pub const METRICS: RoutePolicy = RoutePolicy::READ.rate(Rate::Unlimited);

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use super::args::{Args, Bulk};
 use super::cells::{Cells, Read, Row, Type};
 use super::conn::Conn;
-use super::dialect::{Kind, statement};
+use super::dialect::{Kind, Statement, statement};
 use super::error::Error;
 use super::table::{ReadRow, WriteRow as _, row};
-use super::{reads, records, rows};
+use super::{all, reads, records, rows};
 use bloom_core::Ms;
 use bloom_core::agent_queue::{ALL_QUEUES, AgentQueue};
 use bloom_core::api_key::ApiKey;
@@ -24,6 +24,12 @@ statement!(
     |d| "SELECT {} FROM tasks WHERE idempotency_key IS NOT NULL AND idempotency_key {}",
     rows::SPEC.names(""),
     d.any(Type::Text, 1)
+);
+statement!(
+    OF_OBJECTS,
+    |d| "SELECT {} FROM tasks WHERE object_uid IS NOT NULL AND object_uid {}",
+    rows::SPEC.names(""),
+    d.any(Type::Uuid, 1)
 );
 statement!(OF_LEASES, |d| "SELECT lease_id, id FROM task_state WHERE slot IS NOT NULL AND lease_id {}", d.any(Type::Uuid, 1));
 statement!(OF_WORKERS, |d| "SELECT worker_id, id FROM task_state WHERE slot IS NOT NULL AND worker_id {}", d.any(Type::Text, 1));
@@ -196,12 +202,15 @@ impl Load<'_> {
     /// Finds ids without locks. The rows may have changed by the time that they are locked, so `decide` checks the locked rows.
     async fn look_up(&mut self, keys: &RowKeys) -> Result<(), Error> {
         if !keys.idempotency.is_empty() {
-            let found = self.conn.fetch(&OF_IDEMPOTENCY_KEYS, Args::new().texts(&keys.idempotency)).await?;
             self.loaded.idempotency.extend(keys.idempotency.iter().map(|key| (key.clone(), None)));
-            for row in &found {
-                let spec: Arc<TaskSpec> = ReadRow::read(&mut row.cells())?;
-                self.tasks.insert(spec.id);
+            for spec in self.specs(&OF_IDEMPOTENCY_KEYS, Args::new().texts(&keys.idempotency)).await? {
                 self.loaded.idempotency.extend(spec.idempotency_key.clone().map(|key| (key, Some(spec))));
+            }
+        }
+        if !keys.objects.is_empty() {
+            self.loaded.objects.extend(keys.objects.iter().map(|uid| (*uid, None)));
+            for spec in self.specs(&OF_OBJECTS, Args::new().uuids(&keys.objects)).await? {
+                self.loaded.objects.extend(spec.object.as_ref().map(|object| object.uid).map(|uid| (uid, Some(spec))));
             }
         }
         if !keys.leases.is_empty() {
@@ -233,6 +242,13 @@ impl Load<'_> {
             }
         }
         self.look_up_contexts(keys).await
+    }
+
+    /// Reads specs, and has the states of their tasks loaded.
+    async fn specs(&mut self, statement: &Statement, args: Args<'_>) -> Result<Vec<Arc<TaskSpec>>, Error> {
+        let specs: Vec<Arc<TaskSpec>> = all(&self.conn.fetch(statement, args).await?, ReadRow::read)?;
+        self.tasks.extend(specs.iter().map(|spec| spec.id));
+        Ok(specs)
     }
 
     async fn look_up_contexts(&mut self, keys: &RowKeys) -> Result<(), Error> {

@@ -53,7 +53,7 @@ pub use maintenance::Checkpoint;
 pub use migrate::{MigrationState, MigrationStatus};
 pub use open::StoreOptions;
 pub use page::{Listing, PAGE_BYTES, Page};
-pub use reads::WorkerKey;
+pub use reads::{ResultPreview, WorkerKey};
 pub use usage::{UsageBy, UsageRow};
 
 use args::Args;

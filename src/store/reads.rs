@@ -17,6 +17,7 @@ use bloom_core::api_key::ApiKey;
 use bloom_core::ids::{LeaseId, TaskId, WorkerId};
 use bloom_core::task::{LeaseStatus, RunResult, TaskEvent, TaskSpec, TaskState, Usage};
 use bloom_core::worker::{Worker, WorkerStatus};
+use uuid::Uuid;
 
 statement!(
     TASK,
@@ -26,6 +27,24 @@ statement!(
 );
 statement!(pub(super) STATES, |d| "SELECT {} FROM task_state WHERE id {}", rows::STATE.names(""), d.any(Type::Uuid, 1));
 statement!(pub(super) SPECS, |d| "SELECT {} FROM tasks WHERE id {}", rows::SPEC.names(""), d.any(Type::Uuid, 1));
+// Unlike the whole row, this reads no more of a large output than is shown.
+statement!(
+    RESULT_PREVIEW,
+    "SELECT substr(output, 1, CAST($2 AS INTEGER)), octet_length(output) FROM results \
+    WHERE task_id = $1 AND output IS NOT NULL ORDER BY artifact_id DESC LIMIT 1"
+);
+statement!(
+    UNFINISHED_OF_OBJECTS,
+    |d| "SELECT id FROM task_state {} WHERE namespace IS NOT NULL AND status IN ('queued', 'leased', 'running') AND id > $1 \
+    ORDER BY id LIMIT $2",
+    d.by_index("task_state_unfinished_of_objects")
+);
+statement!(
+    TASK_OF_OBJECT,
+    |_d| "SELECT {}, {} FROM tasks t JOIN task_state s ON s.id = t.id WHERE t.object_uid = $1",
+    rows::SPEC.names("t."),
+    rows::STATE.names("s.")
+);
 statement!(
     WORKER_KEYS,
     "SELECT id, registered_at, CASE WHEN lost THEN 'offline' ELSE status END, \
@@ -71,9 +90,36 @@ pub struct WorkerKey {
     pub bytes: i64,
 }
 
+/// The beginning of a result.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ResultPreview {
+    pub text: String,
+    /// The size of the whole result.
+    pub bytes: i64,
+}
+
 impl Store {
     pub async fn task(&self, id: TaskId) -> Result<Option<TaskRow>, Error> {
         let found = self.pool().fetch(&TASK, Args::new().uuid(id)).await?;
+        first(&found, |row| Ok(TaskRow { spec: ReadRow::read(row)?, state: ReadRow::read(row)? }))
+    }
+
+    /// The beginning of the newest result of the task that has an output.
+    pub async fn result_preview(&self, task: TaskId, chars: usize) -> Result<Option<ResultPreview>, Error> {
+        let args = Args::new().uuid(task).int(i64::try_from(chars).unwrap_or(i64::MAX));
+        first(&self.pool().fetch(&RESULT_PREVIEW, args).await?, |row| {
+            Ok(ResultPreview { text: row.take()?, bytes: i64::from(row.take::<i32>()?) })
+        })
+    }
+
+    /// Unfinished tasks of Kubernetes objects after this id, by id.
+    pub async fn unfinished_of_objects(&self, after: TaskId, limit: i64) -> Result<Vec<TaskId>, Error> {
+        all(&self.pool().fetch(&UNFINISHED_OF_OBJECTS, Args::new().uuid(after).int(limit)).await?, |row| row.take())
+    }
+
+    /// The task that was created for the Kubernetes object with this uid.
+    pub async fn task_of_object(&self, uid: Uuid) -> Result<Option<TaskRow>, Error> {
+        let found = self.pool().fetch(&TASK_OF_OBJECT, Args::new().uuid(uid)).await?;
         first(&found, |row| Ok(TaskRow { spec: ReadRow::read(row)?, state: ReadRow::read(row)? }))
     }
 

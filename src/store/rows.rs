@@ -3,17 +3,27 @@
 use super::error::Error;
 use super::table::{part, row};
 use bloom_core::cache::{priority, rank};
+use bloom_core::namespace::KubernetesObject;
 use bloom_core::task::{ActiveLease, Failure, LastLease, TaskSpec, TaskState, Usage};
 
 row! {
-    pub(super) SPEC: tasks as tasks_row_2 of spec: TaskSpec {
+    pub(super) SPEC: tasks as tasks_row_3 of spec: TaskSpec {
         id, context_id, agent_slug, prompt, context_hints, timeout_sec, budget, desired_format, max_attempts, priority, not_before,
-        depends_on, exclusive_key, idempotency_key, labels, session, model, ttl_after_finished_sec, owner,
+        depends_on, exclusive_key, idempotency_key, labels, session, model, ttl_after_finished_sec, owner;
+        {
+            let object = spec.object.as_ref();
+            namespace: object.map(|o| &o.namespace),
+            object_name: object.map(|o| &o.name),
+            object_uid: object.map(|o| o.uid),
+        }
+    }
+    read {
+        object: part(|| Some(KubernetesObject { namespace: namespace?, name: object_name?, uid: object_uid? })),
     }
 }
 
 row! {
-    pub(super) STATE: task_state as task_state_row_3 of task: TaskState {
+    pub(super) STATE: task_state as task_state_row_5 of task: TaskState {
         id, context_id, agent_slug;
         { let priority = task.priority; rank: rank(priority) }
         session, max_attempts, timeout_sec, exclusive_key, ttl_after_finished_sec, has_dependencies, revision, status, updated_at, attempts,
@@ -51,7 +61,7 @@ row! {
             output_tokens: usage.map(|u| u.output_tokens),
             cost_usd: usage.map(|u| u.cost_usd),
         }
-        finished_at, remove_at, event_count, event_seq, labels;
+        finished_at, remove_at, event_count, event_seq, labels, namespace;
     }
     read {
         priority: priority(rank),
@@ -92,6 +102,7 @@ pub(super) const STATE_FIXED: &[&str] = STATE.only(&[
     "exclusive_key",
     "ttl_after_finished_sec",
     "has_dependencies",
+    "namespace",
 ]);
 /// The columns that a quiet change writes: a later expiry, more events, the flag that tasks wait. None of them is indexed. `check_at` is
 /// indexed, so if a quiet change moves it, the whole row is written.

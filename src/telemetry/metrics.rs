@@ -48,6 +48,9 @@ struct Inner {
     reconcile_seconds: HistogramVec,
     leader: IntGauge,
     database_up: IntGauge,
+    kubernetes_up: IntGauge,
+    kubernetes_leader: IntGauge,
+    kubernetes_writes: IntCounterVec,
     tokens: IntCounterVec,
     cost: CounterVec,
     cost_agents: Bounded,
@@ -127,6 +130,13 @@ impl Metrics {
             )?,
             leader: f.gauge("bloom_leader", "1 on the replica that leads, else 0.")?,
             database_up: f.gauge("bloom_database_up", "1 while the database answers, else 0.")?,
+            kubernetes_up: f.gauge("bloom_kubernetes_up", "1 while the Kubernetes API server answers, else 0; also 0 without the operator.")?,
+            kubernetes_leader: f.gauge("bloom_kubernetes_leader", "1 on the replica whose operator leads, else 0.")?,
+            kubernetes_writes: f.counters(
+                "bloom_kubernetes_writes_total",
+                "Calls that change objects of Kubernetes, by kind of object, verb and outcome.",
+                &["kind", "verb", "outcome"],
+            )?,
             tokens: f.counters("bloom_tokens_total", "Tokens used by runs, as reported by the agents.", &["agent", "model", "kind"])?,
             cost: f.sums("bloom_cost_usd_total", "US dollars spent by runs, as reported by the agents.", &["agent", "model"])?,
             cost_agents: Bounded::new(MAX_AGENTS),
@@ -214,6 +224,17 @@ impl Metrics {
 
     pub fn database_up(&self, is_up: bool) {
         self.0.database_up.set(i64::from(is_up));
+    }
+
+    /// Whether the Kubernetes API server answers, and whether the operator of this replica leads.
+    pub fn kubernetes(&self, is_up: bool, is_leader: bool) {
+        self.0.kubernetes_up.set(i64::from(is_up));
+        self.0.kubernetes_leader.set(i64::from(is_leader));
+    }
+
+    /// A call changed an object of Kubernetes, or failed to. `kind` and `verb` are fixed words.
+    pub fn kubernetes_write(&self, kind: &str, verb: &str, ok: bool) {
+        self.0.kubernetes_writes.with_label_values(&[kind, verb, if ok { "ok" } else { "error" }]).inc();
     }
 
     /// The tokens and the cost of one run.

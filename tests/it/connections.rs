@@ -65,6 +65,7 @@ async fn open_with(write_timeout: Duration) -> TestServer {
         write_timeout,
         held_bytes: HELD,
         max_connections: 100,
+        kubernetes: None,
         lease_ttl_ms: 300_000,
     };
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

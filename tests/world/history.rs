@@ -4,6 +4,7 @@ use bloom_core::agent_queue::ALL_QUEUES;
 use bloom_core::api_key::Scope;
 use bloom_core::command::{Choice, Completion, CordonChange, Grace, Holder, Loss, NewEvent, Op, PushEnd, QueueChange};
 use bloom_core::ids::{LeaseId, TaskId};
+use bloom_core::namespace::{KubernetesObject, qualified};
 use bloom_core::op;
 use bloom_core::task::{EventKind, Origin, Outcome, Session, TaskSpec, Usage};
 
@@ -13,6 +14,8 @@ use super::world::{TTL_MS, World, completion, registration, spec};
 const WORKERS: [&str; 3] = ["w0", "w1", "w2"];
 /// The name of the label that tasks may have.
 pub const LABEL: &str = "label";
+/// The Kubernetes namespace of tasks that are created for objects.
+const NAMESPACE: &str = "team";
 const NOT_SEEN_MS: i64 = 60_000;
 
 /// Numbers select among the objects that exist when the step runs.
@@ -136,6 +139,8 @@ pub struct NewTask {
     pub session: bool,
     pub key: Option<usize>,
     pub idempotency: Option<usize>,
+    /// The Kubernetes object that it is created for.
+    pub object: Option<usize>,
     pub depends_on: Option<usize>,
     pub priority: i64,
     pub max_attempts: i64,
@@ -321,16 +326,20 @@ impl History {
     }
 
     fn spec(&self, now: i64, wanted: &NewTask) -> TaskSpec {
+        let named = |name: String| if wanted.object.is_some() { qualified(NAMESPACE, &name) } else { name };
+        let object =
+            |n: usize| KubernetesObject { namespace: NAMESPACE.into(), name: format!("object{n}"), uid: TaskId::from_u128(n as u128 + 1) };
         TaskSpec {
+            object: wanted.object.map(object),
             session: if wanted.session { Session::Context } else { Session::None },
-            exclusive_key: wanted.key.map(|key| format!("key{key}")),
-            idempotency_key: wanted.idempotency.map(|key| format!("idem{key}")),
+            exclusive_key: wanted.key.map(|key| named(format!("key{key}"))),
+            idempotency_key: wanted.idempotency.map(|key| named(format!("idem{key}"))),
             depends_on: wanted.depends_on.and_then(|at| pick(&self.tasks, at).copied()).into_iter().collect(),
             priority: wanted.priority,
             max_attempts: wanted.max_attempts,
             not_before: wanted.later.then_some(now + 45_000),
             labels: wanted.key.map(|key| (LABEL.to_owned(), (key == 0).to_string())).into_iter().collect(),
-            ..spec(&format!("context{}", wanted.context))
+            ..spec(&named(format!("context{}", wanted.context)))
         }
     }
 }

@@ -59,6 +59,11 @@ impl Memory {
             tasks.extend(spec.map(|spec| spec.id));
             found.idempotency.insert(key.clone(), spec.cloned());
         }
+        for uid in &keys.objects {
+            let spec = self.specs.values().find(|spec| spec.object.as_ref().is_some_and(|object| object.uid == *uid));
+            tasks.extend(spec.map(|spec| spec.id));
+            found.objects.insert(*uid, spec.cloned());
+        }
         for lease in &keys.leases {
             let task = self.active().find(|task| task.lease.as_ref().is_some_and(|active| active.id == *lease)).map(|task| task.id);
             tasks.extend(task);
@@ -245,6 +250,7 @@ impl Memory {
         let made_after = self.tasks.values().filter_map(|task| Some((&task.context_id, task.created_after?)));
         unique("one successor per task", made_after)?;
         unique("one run per key", leases().filter_map(|(task, _)| task.exclusive_key.as_ref()))?;
+        unique("one task per object", self.specs.values().filter_map(|spec| Some(spec.object.as_ref()?.uid)))?;
         unique("one task per idempotency key", self.specs.values().filter_map(|spec| spec.idempotency_key.as_ref()))
     }
 

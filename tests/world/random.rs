@@ -10,9 +10,11 @@ use super::history::{End, Named, NewTask, Step};
 fn new_task() -> impl Strategy<Value = NewTask> {
     let waits =
         (option::weighted(0.25, 0..2usize), option::weighted(0.2, 0..3usize), option::weighted(0.25, 0..9usize), prop::bool::weighted(0.2));
-    (0..2usize, prop::bool::weighted(0.7), waits, 4..6i64, 1..3i64).prop_map(|(context, session, waits, priority, max_attempts)| {
+    let object = option::weighted(0.2, 0..4usize);
+    let numbers = (0..2usize, 4..6i64, 1..3i64);
+    (numbers, prop::bool::weighted(0.7), waits, object).prop_map(|((context, priority, max_attempts), session, waits, object)| {
         let (key, idempotency, depends_on, later) = waits;
-        NewTask { context, session, key, idempotency, depends_on, priority, max_attempts, later }
+        NewTask { context, session, key, idempotency, object, depends_on, priority, max_attempts, later }
     })
 }
 

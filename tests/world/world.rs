@@ -88,6 +88,7 @@ pub fn spec(context: &str) -> TaskSpec {
         model: None,
         ttl_after_finished_sec: None,
         owner: None,
+        object: None,
     }
 }
 

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::super::audit::{Action, Actor, EntityType};
+use super::super::namespace::{RESERVED, unqualified};
 use super::super::operation::Operation;
 use super::super::rejection::Rejection;
 use super::super::reply::CreatedTask;
@@ -12,7 +13,8 @@ use super::super::task::{Session, Status, TaskSpec, TaskState};
 use super::super::working_set::{Halt, WorkingSet, need};
 use super::readiness::{apply, evaluate, newest_in_context};
 
-/// Creates all of these tasks or none. The ids in the specs are ignored and assigned here.
+/// Creates all of these tasks or none. The ids in the specs are ignored and assigned here. A task that exists already, by its Kubernetes
+/// object or by its idempotency key, is not created again.
 #[derive(Clone, Debug)]
 pub struct Create {
     pub tasks: Vec<TaskSpec>,
@@ -25,6 +27,7 @@ impl Operation for Create {
         for task in &self.tasks {
             keys.tasks.extend(task.depends_on.iter().copied());
             keys.idempotency.extend(task.idempotency_key.iter().cloned());
+            keys.objects.extend(task.object.iter().map(|object| object.uid));
             keys.exclusive.extend(task.exclusive_key.iter().cloned());
             if task.session == Session::Context {
                 keys.contexts.insert(task.context_id.clone());
@@ -51,12 +54,17 @@ impl Operation for Create {
 fn check(set: &WorkingSet, wanted: &[TaskSpec]) -> Result<(), Halt> {
     let mut keys: HashMap<&str, &TaskSpec> = HashMap::new();
     for spec in wanted {
+        check_names(spec)?;
         if let Some(earlier) = earlier(set, spec)? {
             if set.find_task(earlier.id)?.is_none() {
                 // The task was removed since the look-up, so the key is free again.
-                return Err(need(|keys| keys.idempotency.extend(spec.idempotency_key.clone())));
+                return Err(need(|keys| {
+                    keys.idempotency.extend(spec.idempotency_key.clone());
+                    keys.objects.extend(spec.object.iter().map(|object| object.uid));
+                }));
             }
-            if !is_same_spec(&earlier, spec) {
+            // An object stands for its task, whatever was edited in it since.
+            if !is_of_same_object(&earlier, spec) && !is_same_spec(&earlier, spec) {
                 return Err(Rejection::IdempotencyConflict.into());
             }
             continue;
@@ -81,10 +89,40 @@ fn check(set: &WorkingSet, wanted: &[TaskSpec]) -> Result<(), Halt> {
     Ok(())
 }
 
-/// The task that was created earlier with this idempotency key.
+/// Refuses names that would let a task into the contexts and keys of a namespace that is not its own.
+fn check_names(spec: &TaskSpec) -> Result<(), Rejection> {
+    let names = [
+        ("context_id", Some(&spec.context_id)),
+        ("exclusive_key", spec.exclusive_key.as_ref()),
+        ("idempotency_key", spec.idempotency_key.as_ref()),
+    ];
+    for (field, name) in names {
+        let Some(name) = name else { continue };
+        let is_its_own = match &spec.object {
+            None => !name.starts_with(RESERVED),
+            Some(object) => unqualified(&object.namespace, name).is_some(),
+        };
+        if !is_its_own {
+            return Err(Rejection::ReservedName(field));
+        }
+    }
+    Ok(())
+}
+
+/// The task that was created earlier for this object, or with this idempotency key.
 fn earlier(set: &WorkingSet, spec: &TaskSpec) -> Result<Option<Arc<TaskSpec>>, Halt> {
+    if let Some(uid) = spec.object.as_ref().map(|object| object.uid) {
+        let of_object = set.loaded.objects.get(&uid).ok_or_else(|| need(|keys| keys.objects.insert(uid)))?;
+        if of_object.is_some() {
+            return Ok(of_object.clone());
+        }
+    }
     let Some(key) = &spec.idempotency_key else { return Ok(None) };
     set.loaded.idempotency.get(key).cloned().ok_or_else(|| need(|keys| keys.idempotency.insert(key.clone())))
+}
+
+fn is_of_same_object(a: &TaskSpec, b: &TaskSpec) -> bool {
+    a.object.is_some() && a.object == b.object
 }
 
 fn is_same_spec(a: &TaskSpec, b: &TaskSpec) -> bool {
@@ -105,6 +143,9 @@ fn insert(set: &mut WorkingSet, wanted: &TaskSpec) -> Result<CreatedTask, Halt> 
     set.dirty.specs.push(spec.clone());
     if let Some(key) = &spec.idempotency_key {
         set.loaded.idempotency.insert(key.clone(), Some(spec.clone()));
+    }
+    if let Some(object) = &spec.object {
+        set.loaded.objects.insert(object.uid, Some(spec.clone()));
     }
     apply(set, &mut state, readiness);
     if spec.session == Session::Context && state.status == Status::Queued {

@@ -9,6 +9,8 @@ mod queues;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
+use uuid::Uuid;
+
 use super::Ms;
 use super::agent_queue::AgentQueue;
 use super::api_key::ApiKey;
@@ -78,6 +80,8 @@ pub struct Loaded {
     pub lease_tasks: HashMap<LeaseId, Option<TaskId>>,
     pub past_leases: HashMap<LeaseId, Option<PastLease>>,
     pub idempotency: HashMap<String, Option<Arc<TaskSpec>>>,
+    /// Tasks of Kubernetes objects, by the uids of the objects.
+    pub objects: HashMap<Uuid, Option<Arc<TaskSpec>>>,
     pub contexts: HashMap<String, ContextView>,
     pub predecessors: HashMap<(String, TaskId), Option<TaskId>>,
     pub exclusive: HashMap<String, Option<TaskId>>,

@@ -110,6 +110,7 @@ pub fn assert_same(found: &Loaded, expected: &Loaded, told: &impl Fn() -> String
     assert_covers(&found.lease_tasks, &expected.lease_tasks, told);
     assert_covers(&found.past_leases, &expected.past_leases, told);
     assert_covers(&found.idempotency, &expected.idempotency, told);
+    assert_covers(&found.objects, &expected.objects, told);
     assert_covers(&views(&found.contexts), &views(&expected.contexts), told);
     assert_covers(&found.predecessors, &expected.predecessors, told);
     assert_covers(&found.exclusive, &expected.exclusive, told);

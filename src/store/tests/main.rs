@@ -23,6 +23,7 @@ use bloom_core::command::{Choice, Claim, Holder, NewEvent, Op, Rejection, Reply,
 use bloom_core::command::{Command, RowKeys};
 use bloom_core::decide::decide;
 use bloom_core::ids::{LeaseId, TaskId};
+use bloom_core::namespace::{KubernetesObject, qualified};
 use bloom_core::op;
 use bloom_core::reply;
 use bloom_core::task::{EventKind, LeaseStatus, Origin, Session, Status, TaskSpec, TaskState};

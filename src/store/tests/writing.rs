@@ -12,14 +12,15 @@ async fn what_is_written_is_read(database) {
     register(&mut writer, "w1", 2).await;
     let full = TaskSpec {
         labels: [("k".to_owned(), "v'\"".to_owned())].into(),
-        idempotency_key: Some("once".into()),
-        exclusive_key: Some("repo".into()),
+        idempotency_key: Some(qualified("team-a", "once")),
+        exclusive_key: Some(qualified("team-a", "repo")),
+        object: Some(KubernetesObject { namespace: "team-a".into(), name: "one".into(), uid: Uuid::from_u128(77) }),
         priority: 9,
         model: Some("opus".into()),
         ttl_after_finished_sec: Some(60),
         session: Session::Context,
         owner: Some("team".into()),
-        ..spec("c1")
+        ..spec(&qualified("team-a", "c1"))
     };
     let ids = create(&mut writer, vec![full.clone(), spec("c2")]).await;
     let again = commit(&mut writer, vec![Op::Create(op::Create { tasks: vec![full.clone()] })]).await.remove(0);

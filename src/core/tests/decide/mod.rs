@@ -8,6 +8,7 @@ mod cases;
 mod completions;
 mod editing;
 mod lease_calls;
+mod namespaces;
 mod pushes;
 mod queues;
 mod readiness;

@@ -1,0 +1,42 @@
+//! The texts of errors about values. They are part of the API, and of the schemas of Kubernetes objects.
+
+use std::fmt::Display;
+
+pub const NUL: &str = "String must not contain NUL characters";
+
+pub fn too_short(min: usize) -> String {
+    format!("String must contain at least {min} character(s)")
+}
+
+pub fn too_long(max: usize) -> String {
+    format!("String must contain at most {max} character(s)")
+}
+
+pub fn too_small(min: impl Display) -> String {
+    format!("Number must be greater than or equal to {min}")
+}
+
+pub fn too_large(max: impl Display) -> String {
+    format!("Number must be less than or equal to {max}")
+}
+
+pub fn too_few(min: usize) -> String {
+    format!("Array must contain at least {min} element(s)")
+}
+
+pub fn too_many(max: usize) -> String {
+    format!("Array must contain at most {max} element(s)")
+}
+
+pub fn too_many_labels(max: usize) -> String {
+    format!("Object must contain at most {max} label(s)")
+}
+
+/// The words of an enumeration, as [`unknown_word`] lists them.
+pub fn expected_words<'a>(words: impl Iterator<Item = &'a str>) -> String {
+    words.map(|word| format!("'{word}'")).collect::<Vec<_>>().join(" | ")
+}
+
+pub fn unknown_word(expected: &str, given: &str) -> String {
+    format!("Invalid enum value. Expected {expected}, received '{given}'")
+}

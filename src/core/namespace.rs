@@ -1,0 +1,29 @@
+//! Tasks that were created for Kubernetes objects, and how their names are kept apart.
+//!
+//! Each namespace of Kubernetes is a tenant: a task there shares contexts, exclusive keys and idempotency keys only with tasks of its own
+//! namespace. These names are therefore stored with the namespace in front, in a form that `Create` refuses to all other tasks. So every
+//! look-up, index and directory that goes by such a name is scoped, without a rule of its own.
+
+use uuid::Uuid;
+
+/// The object of Kubernetes that a task was created for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KubernetesObject {
+    pub namespace: String,
+    pub name: String,
+    /// Unique in time too: an object that is deleted and created again under its name gets another one.
+    pub uid: Uuid,
+}
+
+/// Names that begin with this are those of tasks in Kubernetes namespaces.
+pub const RESERVED: &str = "namespace:";
+
+/// The name, as a task of this namespace has it. The names of namespaces contain no `/`.
+pub fn qualified(namespace: &str, name: &str) -> String {
+    format!("{RESERVED}{namespace}/{name}")
+}
+
+/// The name without its namespace, as its object has it.
+pub fn unqualified<'a>(namespace: &str, name: &'a str) -> Option<&'a str> {
+    name.strip_prefix(RESERVED)?.strip_prefix(namespace)?.strip_prefix('/')
+}

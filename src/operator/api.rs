@@ -1,0 +1,49 @@
+//! Calls of the Kubernetes API: each has a time limit, and each write is counted.
+
+use std::time::Duration;
+
+use bloom_telemetry::Metrics;
+use kube::Error;
+use kube::core::Status;
+use tokio::time::timeout;
+
+/// Limit of one call. Watches have none.
+const CALL_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Counts writes by kind of object and verb.
+#[derive(Clone)]
+pub struct Writes {
+    metrics: Metrics,
+}
+
+impl Writes {
+    pub fn new(metrics: Metrics) -> Self {
+        Self { metrics }
+    }
+
+    /// Makes a call that changes an object.
+    ///
+    /// # Errors
+    /// Those of the call; it may have been executed all the same if it took too long.
+    pub async fn make<T>(&self, kind: &'static str, verb: &'static str, call: impl Future<Output = kube::Result<T>>) -> kube::Result<T> {
+        let outcome = within_limit(call).await;
+        self.metrics.kubernetes_write(kind, verb, outcome.is_ok());
+        outcome
+    }
+}
+
+/// Limits the time of a call.
+///
+/// # Errors
+/// Those of the call, and 504 if it took too long.
+pub async fn within_limit<T>(call: impl Future<Output = kube::Result<T>>) -> kube::Result<T> {
+    timeout(CALL_TIMEOUT, call).await.unwrap_or_else(|_| {
+        let message = format!("no answer within {} s", CALL_TIMEOUT.as_secs());
+        Err(Error::Api(Box::new(Status::failure(&message, "Timeout").with_code(504))))
+    })
+}
+
+/// Whether the API server answered with this status.
+pub fn is_status(error: &Error, code: u16) -> bool {
+    matches!(error, Error::Api(status) if status.code == code)
+}

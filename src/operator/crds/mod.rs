@@ -1,0 +1,111 @@
+//! The custom resources, as Rust types and as the manifests that are made from them.
+
+pub mod schema;
+pub mod task;
+
+use bloom_api::tasks::NewTask;
+use bloom_api::values::{Int, MAX_SAFE};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::CustomResourceExt;
+use serde_json::{Map, Value, json};
+
+pub use task::LLMTask;
+
+use schema::ApiFields;
+
+/// The most characters of a prompt within an object. Objects live in etcd, which takes 1.5 MiB for each at most.
+const MAX_INLINE_PROMPT: usize = 131_072;
+/// The fields of a task that may change.
+const MUTABLE: [&str; 3] = ["cancel", "priority", "ttlSecondsAfterFinished"];
+
+/// All custom resource definitions.
+///
+/// # Errors
+/// A schema can't be made, which is a mistake in its types.
+pub fn all() -> serde_json::Result<Vec<CustomResourceDefinition>> {
+    Ok(vec![llm_task()?])
+}
+
+/// A manifest of each definition, with the name of its file.
+///
+/// # Errors
+/// As [`all`].
+pub fn manifests() -> Result<Vec<(String, String)>, Box<dyn std::error::Error>> {
+    let manifest = |crd: CustomResourceDefinition| {
+        let yaml = serde_norway::to_string(&crd)?;
+        Ok((format!("{}.yaml", crd.spec.names.plural), yaml))
+    };
+    all()?.into_iter().map(manifest).collect()
+}
+
+fn llm_task() -> serde_json::Result<CustomResourceDefinition> {
+    let mut crd = serde_json::to_value(LLMTask::crd())?;
+    let api = ApiFields::of::<NewTask>()?;
+    let Some(spec) = spec_of(&mut crd) else { return serde_json::from_value(crd) };
+    if let Some(fields) = fields_of(spec) {
+        for (name, field) in fields.iter_mut() {
+            // These have a form of their own in Kubernetes: times and names in place of numbers and ids.
+            if !matches!(name.as_str(), "notBefore" | "dependsOn") {
+                *field = api.schema(name).unwrap_or_else(|| field.take());
+            }
+        }
+        if let Some(depends_on) = fields.get_mut("dependsOn").and_then(Value::as_object_mut) {
+            let most = bloom_api::tasks::MAX_DEPENDENCIES;
+            depends_on.extend([
+                ("items".into(), json!({ "type": "string", "minLength": 1, "maxLength": 253 })),
+                ("maxItems".into(), (4 * most).into()),
+                ("x-kubernetes-list-type".into(), "set".into()),
+                (RULES.into(), json!([{ "rule": format!("size(self) <= {most}"), "message": bloom_api::problem_texts::too_many(most) }])),
+            ]);
+        }
+        let ttl = fields.get("ttlSecondsAfterFinished").and_then(|field| field.get("description")).and_then(Value::as_str);
+        let ttl = ApiFields::schema_of::<Int<0, MAX_SAFE>>(ttl.unwrap_or_default())?;
+        fields.insert("ttlSecondsAfterFinished".into(), ttl);
+        if let Some(rules) = fields.get_mut("prompt").and_then(|prompt| prompt.get_mut(RULES)).and_then(Value::as_array_mut) {
+            rules.push(json!({
+                "rule": format!("size(self) <= {MAX_INLINE_PROMPT}"),
+                "message": format!(
+                    "{}: put a longer prompt into a ConfigMap, and name it in promptFrom",
+                    bloom_api::problem_texts::too_long(MAX_INLINE_PROMPT)
+                ),
+            }));
+        }
+        if let Some(source) = fields.get_mut("promptFrom") {
+            add_rules(source, [exactly_one("configMapKeyRef", "secretKeyRef")]);
+        }
+    }
+    let names: Vec<String> = fields_of(spec).map(|fields| fields.keys().cloned().collect()).unwrap_or_default();
+    let immutable = names.iter().filter(|name| !MUTABLE.contains(&name.as_str())).map(|name| unchanged(name));
+    add_rules(spec, immutable.chain([exactly_one("prompt", "promptFrom")]));
+    serde_json::from_value(crd)
+}
+
+const RULES: &str = "x-kubernetes-validations";
+
+fn spec_of(crd: &mut Value) -> Option<&mut Value> {
+    crd.pointer_mut("/spec/versions/0/schema/openAPIV3Schema/properties/spec")
+}
+
+fn fields_of(schema: &mut Value) -> Option<&mut Map<String, Value>> {
+    schema.get_mut("properties")?.as_object_mut()
+}
+
+fn add_rules(schema: &mut Value, rules: impl IntoIterator<Item = Value>) {
+    let Some(schema) = schema.as_object_mut() else { return };
+    if let Some(all) = schema.entry(RULES).or_insert_with(|| json!([])).as_array_mut() {
+        all.extend(rules);
+    }
+}
+
+fn exactly_one(one: &str, other: &str) -> Value {
+    json!({ "rule": format!("has(self.{one}) != has(self.{other})"), "message": format!("Exactly one of {one} and {other} is required") })
+}
+
+fn unchanged(field: &str) -> Value {
+    let rule = format!("has(self.{field}) == has(oldSelf.{field}) && (!has(self.{field}) || self.{field} == oldSelf.{field})");
+    let message = format!(
+        "Field is immutable: only {} can be changed; delete the LLMTask and create another one",
+        MUTABLE.join(", ")
+    );
+    json!({ "rule": rule, "message": message, "fieldPath": format!(".{field}") })
+}

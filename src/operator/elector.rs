@@ -1,0 +1,145 @@
+//! Election of the replica that runs the controllers, by a Lease of the cluster.
+//!
+//! A holder renews the Lease. Others take it over once it has not changed for its duration, by their own clocks: those of machines differ.
+
+use std::time::Duration;
+
+use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
+use k8s_openapi::jiff::Timestamp;
+use kube::api::{Api, ObjectMeta, PostParams};
+use kube::{Client, Error};
+use tokio::time::{Instant, sleep};
+
+use crate::api::{Writes, is_status, within_limit};
+use crate::health::Health;
+
+const NAME: &str = "bloom-runtime";
+const LEASE_SECONDS: u16 = 15;
+const RENEW_EVERY: Duration = Duration::from_secs(5);
+/// A holder that could not renew for this long stops, before others may take over.
+const GIVE_UP_AFTER: Duration = Duration::from_secs(10);
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+
+pub struct Elector {
+    leases: Api<Lease>,
+    identity: String,
+    writes: Writes,
+    health: Health,
+}
+
+/// The Lease, as this replica has written it last.
+pub struct Held {
+    lease: tokio::sync::Mutex<Lease>,
+}
+
+/// A state of the Lease that others wrote, and since when it is known.
+struct Seen {
+    version: Option<String>,
+    since: Instant,
+}
+
+impl Elector {
+    pub fn new(client: Client, namespace: &str, identity: &str, writes: Writes, health: Health) -> Self {
+        Self { leases: Api::namespaced(client, namespace), identity: identity.to_owned(), writes, health }
+    }
+
+    /// Waits until this replica leads.
+    pub async fn acquire(&self) -> Held {
+        let mut seen: Option<Seen> = None;
+        loop {
+            match self.try_acquire(&mut seen).await {
+                Ok(Some(lease)) => {
+                    self.health.leads();
+                    return Held { lease: tokio::sync::Mutex::new(lease) };
+                }
+                Ok(None) => {}
+                // Another replica was faster.
+                Err(error) if is_status(&error, 409) => {}
+                Err(error) => self.health.lost(&error.to_string()),
+            }
+            sleep(LOOK_EVERY).await;
+        }
+    }
+
+    async fn try_acquire(&self, seen: &mut Option<Seen>) -> kube::Result<Option<Lease>> {
+        let Some(lease) = within_limit(self.leases.get_opt(NAME)).await? else {
+            let metadata = ObjectMeta { name: Some(NAME.into()), ..ObjectMeta::default() };
+            let lease = Lease { metadata, spec: Some(self.spec(None)) };
+            return self.writes.make("Lease", "create", self.leases.create(&PostParams::default(), &lease)).await.map(Some);
+        };
+        let spec = lease.spec.clone().unwrap_or_default();
+        let holder = spec.holder_identity.clone().unwrap_or_default();
+        let version = lease.metadata.resource_version.clone();
+        if seen.as_ref().is_none_or(|seen| seen.version != version) {
+            *seen = Some(Seen { version, since: Instant::now() });
+        }
+        let duration = Duration::from_secs(spec.lease_duration_seconds.and_then(|seconds| u64::try_from(seconds).ok()).unwrap_or_default());
+        let is_over = seen.as_ref().is_some_and(|seen| seen.since.elapsed() >= duration);
+        if holder.is_empty() || holder == self.identity || is_over {
+            let lease = Lease { spec: Some(self.spec(Some(&spec))), ..lease };
+            return self.replace(&lease).await.map(Some);
+        }
+        self.health.stands_by(&holder);
+        Ok(None)
+    }
+
+    /// Renews the Lease; returns when the lead is lost.
+    pub async fn keep(&self, held: &Held) {
+        let mut renewed_at = Instant::now();
+        let mut pause = RENEW_EVERY;
+        loop {
+            sleep(pause).await;
+            let started = Instant::now();
+            match self.renew(held).await {
+                Ok(()) => {
+                    (renewed_at, pause) = (started, RENEW_EVERY);
+                    self.health.leads();
+                }
+                Err(error) if is_status(&error, 409) || is_status(&error, 404) => return,
+                Err(error) => {
+                    self.health.lost(&error.to_string());
+                    pause = LOOK_EVERY;
+                    if renewed_at.elapsed() >= GIVE_UP_AFTER {
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    async fn renew(&self, held: &Held) -> kube::Result<()> {
+        let mut lease = held.lease.lock().await;
+        let spec = LeaseSpec { renew_time: Some(MicroTime(Timestamp::now())), ..lease.spec.clone().unwrap_or_default() };
+        *lease = self.replace(&Lease { spec: Some(spec), ..lease.clone() }).await?;
+        Ok(())
+    }
+
+    /// Lets another replica lead at once.
+    pub async fn release(&self, held: Held) {
+        let lease = held.lease.into_inner();
+        let spec = LeaseSpec { holder_identity: Some(String::new()), ..lease.spec.clone().unwrap_or_default() };
+        if let Err(error) = self.replace(&Lease { spec: Some(spec), ..lease }).await {
+            tracing::info!(%error, "the lead of the operators was not released; it ends by itself");
+        }
+    }
+
+    /// Refused with 409 if somebody else has written the Lease since it was read.
+    async fn replace(&self, lease: &Lease) -> kube::Result<Lease> {
+        self.writes.make("Lease", "update", self.leases.replace(NAME, &PostParams::default(), lease)).await
+    }
+
+    fn spec(&self, before: Option<&LeaseSpec>) -> LeaseSpec {
+        let now = Some(MicroTime(Timestamp::now()));
+        let changes = before.map_or(0, |before| before.lease_transitions.unwrap_or_default());
+        let is_new = before.is_some_and(|before| before.holder_identity.as_deref() != Some(self.identity.as_str()));
+        LeaseSpec {
+            holder_identity: Some(self.identity.clone()),
+            lease_duration_seconds: Some(LEASE_SECONDS.into()),
+            acquire_time: now.clone(),
+            renew_time: now,
+            lease_transitions: Some(changes + i32::from(is_new)),
+            ..LeaseSpec::default()
+        }
+    }
+}

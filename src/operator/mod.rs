@@ -1,0 +1,92 @@
+//! The Kubernetes operator: a door like the HTTP server. Objects bring in what is wanted, as commands to the engine; their status is a
+//! bounded projection of what the database says. The database is the one truth, and nothing but a projection goes into the cluster.
+//!
+//! One replica runs the controllers at a time, elected by a Lease of the cluster ([`elector`]). Safety does not rest on that: commands are
+//! decided on current rows, a task is created once for the uid of its object, and patches carry the uid of the object that they are for.
+
+mod api;
+mod connection;
+pub mod crds;
+mod elector;
+mod health;
+mod tasks;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bloom_engine::Engine;
+use bloom_store::Store;
+use kube::Client;
+use tokio::time::sleep;
+
+use api::Writes;
+use connection::connect;
+use elector::Elector;
+pub use health::Health;
+
+/// How long to wait before the next try to reach the cluster.
+const RETRY_AFTER: Duration = Duration::from_secs(2);
+
+#[derive(Clone, Debug)]
+pub struct OperatorOptions {
+    /// The namespaces that are served; all of them if there are none.
+    pub namespaces: Vec<String>,
+    /// Where the leader's Lease is; by default the namespace of the connection's configuration.
+    pub namespace: Option<String>,
+    /// The name of this replica in the leader's Lease: that of its pod.
+    pub identity: String,
+    /// The public URL of the server, without a slash at its end, for references to results.
+    pub public_url: Option<String>,
+}
+
+/// What the controllers share.
+pub(crate) struct Context {
+    client: Client,
+    engine: Engine,
+    store: Store,
+    writes: Writes,
+    options: OperatorOptions,
+}
+
+/// Starts the operator, which ends with the engine. Without a cluster it tries again until there is one.
+pub fn start(engine: &Engine, store: &Store, options: OperatorOptions) -> Health {
+    let health = Health::new(engine.metrics.clone());
+    engine.background.spawn(run(engine.clone(), store.clone(), options, health.clone()));
+    health
+}
+
+async fn run(engine: Engine, store: Store, options: OperatorOptions, health: Health) {
+    let background = engine.background.clone();
+    tokio::select! {
+        biased;
+        () = background.stopped() => {}
+        () = keep_running(engine, store, options, health) => {}
+    }
+}
+
+async fn keep_running(engine: Engine, store: Store, options: OperatorOptions, health: Health) {
+    let (client, namespace) = loop {
+        match connect().await {
+            Ok((client, default_namespace)) => break (client, options.namespace.clone().unwrap_or(default_namespace)),
+            Err(error) => health.lost(&error),
+        }
+        sleep(RETRY_AFTER).await;
+    };
+    let writes = Writes::new(engine.metrics.clone());
+    let elector = Elector::new(client.clone(), &namespace, &options.identity, writes.clone(), health.clone());
+    let context = Arc::new(Context { client, engine, store, writes, options });
+    loop {
+        let held = elector.acquire().await;
+        tracing::info!(identity = context.options.identity, "leads the operators of the cluster");
+        // The controllers are dropped at the moment when the lead is lost, or the server stops.
+        tokio::select! {
+            biased;
+            () = context.engine.background.stopped() => {
+                elector.release(held).await;
+                return;
+            }
+            () = elector.keep(&held) => tracing::warn!("no longer leads the operators of the cluster"),
+            () = tasks::control(context.clone()) => {}
+        }
+    }
+}

@@ -1,0 +1,307 @@
+//! The controller of LLMTasks: what the object wants becomes commands, what the database says becomes its status.
+
+mod deletion;
+mod orphans;
+mod prompt;
+mod status;
+mod wanted;
+mod wakeups;
+mod write;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bloom_core::command::{Command, Operation, Rejection};
+use bloom_core::namespace::qualified;
+use bloom_core::op;
+use bloom_core::task::{Status, TaskSpec, TaskState};
+use bloom_store::TaskRow;
+use futures_util::StreamExt;
+use futures_util::future::join_all;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::Api;
+use kube::api::{DeleteParams, Preconditions};
+use kube::core::DeserializeGuard;
+use kube::runtime::controller::{Action, Config, Controller};
+use kube::runtime::reflector::{self, Store};
+use kube::runtime::watcher::{self, watcher};
+use kube::runtime::WatchStreamExt;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use uuid::Uuid;
+
+use crate::Context;
+use crate::api::is_status;
+use crate::crds::LLMTask;
+use crate::crds::task::LLMTaskStatus;
+use status::{Problem, Shown};
+use write::StatusWriter;
+
+/// An object of which the API server accepted more than this program can read must not stop the others.
+type Readable = DeserializeGuard<LLMTask>;
+
+/// Objects that are reconciled at a time.
+const CONCURRENCY: u16 = 16;
+/// Objects whose task has changed, and which wait to be reconciled.
+const WAKEUPS: usize = 1_024;
+/// A queued task is looked at again after this time: why it waits may have changed without a change of the task.
+const LOOK_AGAIN: Duration = Duration::from_secs(300);
+/// A change of the task wakes only its own object, not another one with the same idempotency key.
+const LOOK_AT_OTHERS: Duration = Duration::from_secs(10);
+/// After an error of the database or of the API server.
+const RETRY_AFTER: Duration = Duration::from_secs(2);
+
+/// Errors after which an object is reconciled again.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    #[error("Kubernetes: {0}")]
+    Kubernetes(#[from] kube::Error),
+    #[error("database: {0}")]
+    Store(#[from] bloom_store::Error),
+    #[error("engine: {0:?}")]
+    Engine(bloom_engine::Error),
+    #[error("the object has no {0}")]
+    Incomplete(&'static str),
+}
+
+/// What the reconciler of one watch needs.
+pub(crate) struct Tasks {
+    context: Arc<Context>,
+    /// The objects, as the watch has shown them last.
+    objects: Store<Readable>,
+    statuses: StatusWriter,
+}
+
+/// The identity of an object.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Identity {
+    pub namespace: String,
+    pub name: String,
+    pub uid: Uuid,
+}
+
+impl Identity {
+    fn of(metadata: &ObjectMeta) -> Result<Self, Error> {
+        let missing = Error::Incomplete;
+        Ok(Self {
+            namespace: metadata.namespace.clone().ok_or(missing("namespace"))?,
+            name: metadata.name.clone().ok_or(missing("name"))?,
+            uid: metadata.uid.as_deref().and_then(|uid| uid.parse().ok()).ok_or(missing("uid"))?,
+        })
+    }
+}
+
+/// Runs the controllers of all namespaces.
+pub async fn control(context: Arc<Context>) {
+    let namespaces = &context.options.namespaces;
+    if namespaces.is_empty() {
+        control_in(context.clone(), None).await;
+    } else {
+        join_all(namespaces.iter().map(|namespace| control_in(context.clone(), Some(namespace.clone())))).await;
+    }
+}
+
+async fn control_in(context: Arc<Context>, namespace: Option<String>) {
+    let client = context.client.clone();
+    let objects: Api<Readable> = match &namespace {
+        Some(namespace) => Api::namespaced(client, namespace),
+        None => Api::all(client),
+    };
+    let (reader, writer) = reflector::store();
+    let watched = watcher(objects, watcher::Config::default()).default_backoff().modify(forget_what_is_stored).reflect(writer);
+    let tasks = Arc::new(Tasks { context: context.clone(), objects: reader.clone(), statuses: StatusWriter::new(context.clone()) });
+    let (one, ones) = mpsc::channel(WAKEUPS);
+    let (all, alls) = mpsc::channel(1);
+    let wakeups = wakeups::follow(context.clone(), namespace.clone(), one, all);
+    let controller = Controller::for_stream(watched.applied_objects(), reader.clone())
+        .with_config(Config::default().concurrency(CONCURRENCY))
+        .reconcile_on(ReceiverStream::new(ones))
+        .reconcile_all_on(ReceiverStream::new(alls))
+        .run(reconcile, |_, error, _| retry(error), tasks.clone())
+        .for_each(|_| std::future::ready(()));
+    tokio::select! {
+        () = wakeups => {}
+        () = controller => {}
+        () = orphans::sweep(tasks, namespace) => {}
+    }
+}
+
+/// Keeps the memory of the watch small: a prompt that is in the database, and the record of who wrote which field.
+fn forget_what_is_stored(object: &mut Readable) {
+    let Ok(task) = &mut object.0 else { return };
+    task.metadata.managed_fields = None;
+    if task.status.as_ref().is_some_and(|status| status.task_id.is_some()) {
+        task.spec.prompt = None;
+    }
+}
+
+fn retry(error: &Error) -> Action {
+    tracing::debug!(%error, "an LLMTask could not be reconciled");
+    Action::requeue(RETRY_AFTER)
+}
+
+async fn reconcile(object: Arc<Readable>, tasks: Arc<Tasks>) -> Result<Action, Error> {
+    let started = Instant::now();
+    let outcome = tasks.reconcile(&object).await;
+    tasks.context.engine.metrics.reconciled("llm_tasks", started.elapsed().as_secs_f64(), outcome.is_ok());
+    outcome
+}
+
+impl Tasks {
+    async fn reconcile(&self, object: &Readable) -> Result<Action, Error> {
+        let task = match &object.0 {
+            Ok(task) => task,
+            Err(invalid) => return self.statuses.report_unreadable(&Identity::of(&invalid.metadata)?, &invalid.error).await,
+        };
+        let identity = Identity::of(&task.metadata)?;
+        if task.metadata.deletion_timestamp.is_some() {
+            return self.finalize(task, &identity).await;
+        }
+        let had_task = task.status.as_ref().is_some_and(|status| status.task_id.is_some());
+        let row = match self.task_of(task, &identity).await? {
+            Some(row) => row,
+            None if had_task => return self.without_task(task, &identity).await,
+            None => match self.create(task, &identity).await? {
+                Ok(row) => row,
+                Err(problem) => return self.wait_for(task, &identity, problem).await,
+            },
+        };
+        let row = self.steer(task, &identity, row).await?;
+        let shown = self.look(&row).await?;
+        let written = self.statuses.write(task, &identity, status::of(task, &row, &shown)).await?;
+        self.next(task, &identity, &row, written).await
+    }
+
+    /// The task of the object: its own, or that of an earlier object with the same idempotency key.
+    async fn task_of(&self, task: &LLMTask, identity: &Identity) -> Result<Option<TaskRow>, Error> {
+        if let Some(own) = self.context.store.task_of_object(identity.uid).await? {
+            return Ok(Some(own));
+        }
+        let id = task.status.as_ref().and_then(|status| status.task_id.as_ref()?.parse().ok());
+        let (Some(id), Some(key)) = (id, &task.spec.idempotency_key) else { return Ok(None) };
+        // Whatever id somebody has written into the status: only a task with this key of this namespace is shown.
+        let key = qualified(&identity.namespace, key);
+        Ok(self.context.store.task(id).await?.filter(|row| row.spec.idempotency_key.as_ref() == Some(&key)))
+    }
+
+    /// The object has had a task, which was removed from the database.
+    async fn without_task(&self, task: &LLMTask, identity: &Identity) -> Result<Action, Error> {
+        let before = task.status.clone().unwrap_or_default();
+        if !status::has_ended(&before) {
+            self.statuses.write(task, identity, status::removed(task, before)).await?;
+        }
+        Ok(Action::await_change())
+    }
+
+    /// Nothing can be created yet.
+    async fn wait_for(&self, task: &LLMTask, identity: &Identity, problem: Problem) -> Result<Action, Error> {
+        let again = problem.look_again;
+        self.statuses.write(task, identity, status::pending(task, problem)).await?;
+        Ok(Action::requeue(again))
+    }
+
+    /// What the status shows besides the rows of the task.
+    async fn look(&self, row: &TaskRow) -> Result<Shown, Error> {
+        let state = &row.state;
+        let last = state.last_lease.as_ref().filter(|_| state.lease.is_none());
+        let last_lease = match last {
+            Some(last) => self.context.store.past_leases(&[last.id]).await?.pop(),
+            None => None,
+        };
+        let result = match state.status {
+            Status::Completed => self.context.store.result_preview(state.id, status::PREVIEW_BYTES).await?,
+            _ => None,
+        };
+        let waiting = self.context.engine.replica.waiting(state);
+        Ok(Shown { last_lease, result, waiting, public_url: self.context.options.public_url.clone() })
+    }
+
+    /// Changes the task as the object was changed.
+    async fn steer(&self, task: &LLMTask, identity: &Identity, row: TaskRow) -> Result<TaskRow, Error> {
+        let TaskRow { spec, mut state } = row;
+        // The task of another object, which has used the same idempotency key, is only shown.
+        if !is_own(&spec, identity) {
+            return Ok(TaskRow { spec, state });
+        }
+        if task.spec.cancel && !state.status.is_final() && !state.cancel_requested {
+            state = self.submit_or(identity, op::Cancel { task: state.id }, state).await?;
+        }
+        let priority = task.spec.priority.filter(|priority| *priority != state.priority && state.status == Status::Queued);
+        if priority.is_some() {
+            let edit = op::Edit {
+                task: state.id,
+                priority,
+                not_before: None,
+                labels: std::collections::BTreeMap::new(),
+                first_labels: spec.labels.clone(),
+            };
+            state = self.submit_or(identity, edit, state).await?;
+        }
+        Ok(TaskRow { spec, state })
+    }
+
+    /// Executes a command. If the task is no longer as the command needs it, its state stays as it is known: the change that came between
+    /// reconciles the object again.
+    async fn submit_or<O>(&self, identity: &Identity, op: O, known: TaskState) -> Result<TaskState, Error>
+    where
+        O: Operation<Reply = TaskState> + Into<bloom_core::command::Op>,
+    {
+        match self.submit(identity, op).await? {
+            Ok(state) => Ok(state),
+            Err(_) => Ok(known),
+        }
+    }
+
+    /// Executes a command in the name of the object's namespace.
+    async fn submit<O>(&self, identity: &Identity, op: O) -> Result<Result<O::Reply, Rejection>, Error>
+    where
+        O: Operation + Into<bloom_core::command::Op>,
+    {
+        // No named key has a colon in its name.
+        let key = Some(format!("kubernetes:{}", identity.namespace).into());
+        match self.context.engine.writers.submit(Command { op, request_id: None, key, epoch: None }).await {
+            Ok(reply) => Ok(Ok(reply)),
+            Err(bloom_engine::Error::Rejected(rejection)) => Ok(Err(rejection)),
+            Err(error) => Err(Error::Engine(error)),
+        }
+    }
+
+    /// When to look at the object again, unless something changes before. Removes the object at the end of its time.
+    async fn next(&self, task: &LLMTask, identity: &Identity, row: &TaskRow, written: Option<Duration>) -> Result<Action, Error> {
+        let state = &row.state;
+        if let Some(later) = written {
+            return Ok(Action::requeue(later));
+        }
+        match self.remains(task, state) {
+            Some(Duration::ZERO) => {
+                let api: Api<LLMTask> = Api::namespaced(self.context.client.clone(), &identity.namespace);
+                let preconditions = Preconditions { uid: Some(identity.uid.to_string()), resource_version: None };
+                let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
+                match self.context.writes.make("LLMTask", "delete", api.delete(&identity.name, &params)).await {
+                    Err(error) if !is_status(&error, 404) && !is_status(&error, 409) => Err(error.into()),
+                    _ => Ok(Action::await_change()),
+                }
+            }
+            Some(remains) => Ok(Action::requeue(remains)),
+            None if !is_own(&row.spec, identity) && !state.status.is_final() => Ok(Action::requeue(LOOK_AT_OTHERS)),
+            None if state.status == Status::Queued => Ok(Action::requeue(LOOK_AGAIN)),
+            None => Ok(Action::await_change()),
+        }
+    }
+
+    /// How long the object of a finished task stays; `None` if it has no end.
+    fn remains(&self, task: &LLMTask, state: &TaskState) -> Option<Duration> {
+        let ttl_sec = task.spec.ttl_seconds_after_finished?;
+        let end = state.finished_at.filter(|_| state.status.is_final())?.saturating_add(ttl_sec.saturating_mul(1000));
+        Some(Duration::from_millis(u64::try_from(end - self.context.engine.clock.now()).unwrap_or(0)))
+    }
+}
+
+fn is_own(spec: &TaskSpec, identity: &Identity) -> bool {
+    spec.object.as_ref().is_some_and(|object| object.uid == identity.uid)
+}
+
+/// The status that the watch has shown last.
+fn observed(task: &LLMTask) -> LLMTaskStatus {
+    task.status.clone().unwrap_or_default()
+}

@@ -1,0 +1,43 @@
+//! The prompt of an object, from itself or from a key of a ConfigMap or Secret.
+
+use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+use kube::Api;
+
+use super::status::Problem;
+use super::{Error, Identity, Tasks};
+use crate::api::{is_status, within_limit};
+use crate::crds::task::LLMTaskSpec;
+
+impl Tasks {
+    pub(super) async fn prompt(&self, spec: &LLMTaskSpec, identity: &Identity) -> Result<Result<String, Problem>, Error> {
+        let Some(source) = &spec.prompt_from else {
+            return Ok(spec.prompt.clone().ok_or_else(|| Problem::invalid("prompt: Required".into())));
+        };
+        let (client, namespace) = (self.context.client.clone(), &identity.namespace);
+        let (kind, key_ref, found) = match (&source.config_map_key_ref, &source.secret_key_ref) {
+            (Some(key_ref), _) => {
+                let maps: Api<ConfigMap> = Api::namespaced(client, namespace);
+                let found = within_limit(maps.get_opt(&key_ref.name)).await;
+                let value = |map: ConfigMap| map.data?.remove(&key_ref.key).map(String::into_bytes);
+                ("ConfigMap", key_ref, found.map(|map| map.map(value)))
+            }
+            (None, Some(key_ref)) => {
+                let secrets: Api<Secret> = Api::namespaced(client, namespace);
+                let found = within_limit(secrets.get_opt(&key_ref.name)).await;
+                let value = |secret: Secret| secret.data?.remove(&key_ref.key).map(|bytes| bytes.0);
+                ("Secret", key_ref, found.map(|secret| secret.map(value)))
+            }
+            (None, None) => return Ok(Err(Problem::invalid("promptFrom: Exactly one of configMapKeyRef and secretKeyRef is required".into()))),
+        };
+        let (name, key) = (&key_ref.name, &key_ref.key);
+        Ok(match found {
+            Ok(Some(Some(prompt))) => {
+                String::from_utf8(prompt).map_err(|_| Problem::missing("PromptNotText", format!("Key '{key}' of {kind} '{name}' is not text in UTF-8")))
+            }
+            Ok(Some(None)) => Err(Problem::missing("PromptNotFound", format!("{kind} '{name}' has no key '{key}'"))),
+            Ok(None) => Err(Problem::missing("PromptNotFound", format!("{kind} '{name}' does not exist in namespace '{namespace}'"))),
+            Err(error) if is_status(&error, 403) => Err(Problem::missing("PromptForbidden", format!("The operator may not read {kind} '{name}'"))),
+            Err(error) => return Err(error.into()),
+        })
+    }
+}

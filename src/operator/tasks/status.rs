@@ -1,0 +1,211 @@
+//! The status of an object: a pure function of the object, the rows of its task, and a few facts besides.
+//!
+//! Its times come from the database, so a status that is made anew, after a restart or by another replica, is the same and is not written
+//! again.
+
+use std::time::Duration;
+
+use bloom_core::Ms;
+use bloom_core::task::{self, Reason, Status};
+use bloom_engine::WaitingState;
+use bloom_store::{LeaseRow, ResultPreview, TaskRow};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use k8s_openapi::jiff::Timestamp;
+
+use crate::crds::LLMTask;
+use crate::crds::task::{LLMTaskStatus, ResultRef, Usage};
+
+/// Limit of `resultPreview`.
+pub const PREVIEW_BYTES: usize = 4_096;
+/// Limit of messages; those of conditions may have 32 KiB.
+const MESSAGE_BYTES: usize = 1_024;
+const PENDING: &str = "Pending";
+const QUEUED: &str = "Queued";
+const LEASED: &str = "Leased";
+const COMPLETE: &str = "Complete";
+const FAILED: &str = "Failed";
+
+/// Why no task can be created for an object yet.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Problem {
+    reason: &'static str,
+    message: String,
+    /// When to try again, unless the object changes before.
+    pub look_again: Duration,
+}
+
+impl Problem {
+    /// Something that the object refers to is not there, or can't be used. It may appear at any time.
+    pub fn missing(reason: &'static str, message: String) -> Self {
+        Self { reason, message, look_again: Duration::from_secs(5) }
+    }
+
+    /// The object itself is wrong.
+    pub fn invalid(message: String) -> Self {
+        Self { reason: "Invalid", message, look_again: Duration::from_secs(600) }
+    }
+
+    /// The server refuses the task as things are.
+    pub fn refused(message: String) -> Self {
+        Self { reason: "Refused", message, look_again: Duration::from_secs(60) }
+    }
+}
+
+/// What a status shows besides the rows of the task.
+#[derive(Debug, Default)]
+pub struct Shown {
+    /// The record of the last lease, if none is active.
+    pub last_lease: Option<LeaseRow>,
+    /// The beginning of the result of a completed task.
+    pub result: Option<ResultPreview>,
+    pub waiting: Option<WaitingState>,
+    pub public_url: Option<String>,
+}
+
+/// The status of an object that has a task.
+pub fn of(object: &LLMTask, row: &TaskRow, shown: &Shown) -> LLMTaskStatus {
+    let state = &row.state;
+    let failure = state.failure.as_ref().filter(|_| !matches!(state.status, Status::Completed | Status::Leased | Status::Running));
+    let waiting = shown.waiting.as_ref();
+    let reason = match (waiting, failure) {
+        (Some(waiting), _) => Some(camel(waiting.reason.as_str())),
+        (None, Some(failure)) => Some(camel(failure.reason.as_str())),
+        (None, None) if state.status == Status::Cancelled => Some(camel(Reason::Cancelled.as_str())),
+        (None, None) => None,
+    };
+    let message = waiting.map(|waiting| waiting.message.as_str()).or(failure.map(|failure| failure.message.as_str()));
+    let lease = state.lease.as_ref();
+    let worker = lease.map(|lease| &lease.worker_id).or(state.last_lease.as_ref().map(|last| &last.worker_id));
+    let started_at = lease.map(|lease| lease.started_at).or(shown.last_lease.as_ref().map(|last| last.started_at));
+    let mut status = LLMTaskStatus {
+        observed_generation: object.metadata.generation,
+        task_id: Some(state.id.to_string()),
+        phase: Some(phase(state.status).into()),
+        reason,
+        message: message.map(|message| cut(message, MESSAGE_BYTES).to_owned()),
+        attempts: Some(state.attempts),
+        worker_name: worker.cloned(),
+        start_time: started_at.and_then(time),
+        completion_time: state.finished_at.and_then(time),
+        usage: state.usage.map(usage),
+        result_preview: shown.result.as_ref().map(|result| cut(&result.text, PREVIEW_BYTES).to_owned()),
+        result: shown.result.as_ref().map(|result| result_ref(row, result, shown.public_url.as_deref())),
+        conditions: Vec::new(),
+    };
+    status.conditions = conditions(object, row, &status);
+    status
+}
+
+/// The status of an object that has no task yet.
+pub fn pending(object: &LLMTask, problem: Problem) -> LLMTaskStatus {
+    let message = cut(&problem.message, MESSAGE_BYTES).to_owned();
+    let facts = [QUEUED, LEASED, COMPLETE, FAILED].map(|kind| (kind, false, problem.reason.to_owned(), message.clone()));
+    LLMTaskStatus {
+        observed_generation: object.metadata.generation,
+        phase: Some(PENDING.into()),
+        reason: Some(problem.reason.into()),
+        message: Some(message),
+        conditions: facts.map(|fact| condition(object, fact, None)).into(),
+        ..LLMTaskStatus::default()
+    }
+}
+
+/// The status of an object whose task was removed from the server before it ended.
+pub fn removed(object: &LLMTask, before: LLMTaskStatus) -> LLMTaskStatus {
+    let message = "The task was removed from the server before it ended, as far as is known".to_owned();
+    let facts = [(QUEUED, false), (LEASED, false), (COMPLETE, false), (FAILED, true)];
+    LLMTaskStatus {
+        observed_generation: object.metadata.generation,
+        phase: Some(FAILED.into()),
+        reason: Some("Removed".into()),
+        message: Some(message.clone()),
+        conditions: facts.map(|(kind, holds)| condition(object, (kind, holds, "Removed".into(), message.clone()), None)).into(),
+        ..before
+    }
+}
+
+/// Whether the status says that the task has ended.
+pub fn has_ended(status: &LLMTaskStatus) -> bool {
+    status.conditions.iter().any(|condition| matches!(condition.type_.as_str(), COMPLETE | FAILED) && condition.status == "True")
+}
+
+/// In the words of Kubernetes. `Running` covers leased and running: the first heartbeat of a worker is not worth a write.
+fn phase(status: Status) -> &'static str {
+    match status {
+        Status::Queued => QUEUED,
+        Status::Leased | Status::Running => "Running",
+        Status::Completed => "Completed",
+        Status::Failed => FAILED,
+        Status::Dead => "Dead",
+        Status::Cancelled => "Cancelled",
+    }
+}
+
+fn conditions(object: &LLMTask, row: &TaskRow, status: &LLMTaskStatus) -> Vec<Condition> {
+    let state = &row.state;
+    let reason = |otherwise: &str| status.reason.clone().unwrap_or_else(|| otherwise.to_owned());
+    let message = || status.message.clone().unwrap_or_default();
+    let ended = || phase(state.status).to_owned();
+    let facts = match state.status {
+        Status::Queued => [
+            (QUEUED, true, reason("Ready"), message()),
+            (LEASED, false, "Queued".to_owned(), String::new()),
+            (COMPLETE, false, "Queued".to_owned(), String::new()),
+            (FAILED, false, "Queued".to_owned(), String::new()),
+        ],
+        Status::Leased | Status::Running => [
+            (QUEUED, false, "Leased".to_owned(), String::new()),
+            (LEASED, true, "Leased".to_owned(), format!("Worker {} has it", status.worker_name.as_deref().unwrap_or_default())),
+            (COMPLETE, false, "Running".to_owned(), String::new()),
+            (FAILED, false, "Running".to_owned(), String::new()),
+        ],
+        Status::Completed | Status::Failed | Status::Dead | Status::Cancelled => [
+            (QUEUED, false, ended(), String::new()),
+            (LEASED, false, ended(), String::new()),
+            (COMPLETE, state.status == Status::Completed, ended(), String::new()),
+            (FAILED, state.status != Status::Completed, if state.status == Status::Completed { ended() } else { reason(FAILED) }, message()),
+        ],
+    };
+    facts.map(|fact| condition(object, fact, Some(state.updated_at))).into()
+}
+
+/// A condition keeps its time as long as it keeps its status. `at` is the time of the last change of the task.
+fn condition(object: &LLMTask, (kind, holds, reason, message): (&str, bool, String, String), at: Option<Ms>) -> Condition {
+    let status = if holds { "True" } else { "False" };
+    let before = object.status.as_ref().and_then(|before| before.conditions.iter().find(|condition| condition.type_ == kind));
+    let kept = before.filter(|before| before.status == status).map(|before| before.last_transition_time.clone());
+    let created = || object.metadata.creation_timestamp.clone();
+    let changed = || if before.is_none() && !holds { created() } else { at.and_then(time) };
+    Condition {
+        type_: kind.to_owned(),
+        status: status.to_owned(),
+        observed_generation: object.metadata.generation,
+        last_transition_time: kept.or_else(changed).or_else(created).unwrap_or(Time(Timestamp::UNIX_EPOCH)),
+        reason,
+        message,
+    }
+}
+
+fn result_ref(row: &TaskRow, result: &ResultPreview, public_url: Option<&str>) -> ResultRef {
+    let uri = format!("{}/api/runtime/llm-tasks/{}/result", public_url.unwrap_or_default(), row.spec.id);
+    ResultRef { uri, bytes: result.bytes }
+}
+
+fn usage(usage: task::Usage) -> Usage {
+    Usage { input_tokens: usage.input_tokens, output_tokens: usage.output_tokens, cost_usd: usage.cost_usd }
+}
+
+/// Times of Kubernetes have seconds only; with fractions, each look would find a difference.
+fn time(at: Ms) -> Option<Time> {
+    Timestamp::from_second(at.div_euclid(1000)).ok().map(Time)
+}
+
+/// At most `max` bytes of the text, in whole characters.
+fn cut(text: &str, max: usize) -> &str {
+    text.get(..text.floor_char_boundary(max)).unwrap_or(text)
+}
+
+/// `no_worker` → `NoWorker`.
+fn camel(word: &str) -> String {
+    word.split('_').flat_map(|part| part.chars().enumerate().map(|(n, letter)| if n == 0 { letter.to_ascii_uppercase() } else { letter })).collect()
+}

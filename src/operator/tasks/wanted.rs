@@ -1,0 +1,130 @@
+//! The creation of the task that an object wants.
+
+use bloom_api::invalid::Invalid;
+use bloom_api::tasks::NewTask;
+use bloom_api::wire::Wire;
+use bloom_core::namespace::{KubernetesObject, qualified};
+use bloom_core::op;
+use bloom_core::task::TaskSpec;
+use bloom_store::TaskRow;
+use kube::ResourceExt;
+use kube::runtime::reflector::ObjectRef;
+use serde_json::value::to_raw_value;
+use serde_json::{Map, Value, json};
+use uuid::Uuid;
+
+use super::status::Problem;
+use super::{Error, Identity, Tasks};
+use crate::crds::LLMTask;
+use crate::crds::schema::snake;
+use crate::crds::task::LLMTaskSpec;
+
+/// Fields that only the object has, or has in another form.
+const OWN_FIELDS: [&str; 6] = ["promptFrom", "prompt", "dependsOn", "notBefore", "cancel", "ttlSecondsAfterFinished"];
+
+impl Tasks {
+    /// Creates the task, unless it exists. Before that, the object gets its finalizer: the run must end before the object goes.
+    pub(super) async fn create(&self, task: &LLMTask, identity: &Identity) -> Result<Result<TaskRow, Problem>, Error> {
+        let prompt = match self.prompt(&task.spec, identity).await? {
+            Ok(prompt) => prompt,
+            Err(problem) => return Ok(Err(problem)),
+        };
+        let depends_on = match self.dependencies(&task.spec, identity).await? {
+            Ok(depends_on) => depends_on,
+            Err(problem) => return Ok(Err(problem)),
+        };
+        let spec = match task_spec(&task.spec, identity, prompt, &depends_on) {
+            Ok(spec) => spec,
+            Err(wrong) => return Ok(Err(Problem::invalid(wrong))),
+        };
+        if !self.hold(task, identity).await? {
+            return Ok(Err(Problem::missing("Deleted", "The object was deleted before its task was created".into())));
+        }
+        Ok(match self.submit(identity, op::Create { tasks: vec![spec] }).await? {
+            Ok(mut created) => {
+                created.pop().map(|created| TaskRow { spec: created.spec, state: created.state }).ok_or_else(|| Problem::invalid(String::new()))
+            }
+            Err(rejection) => Err(Problem::refused(rejection.to_string())),
+        })
+    }
+
+    /// The tasks of the objects that this one depends on.
+    async fn dependencies(&self, spec: &LLMTaskSpec, identity: &Identity) -> Result<Result<Vec<Uuid>, Problem>, Error> {
+        let mut tasks = Vec::new();
+        for name in spec.depends_on.iter().flatten() {
+            let object = self.objects.get(&ObjectRef::new(name).within(&identity.namespace));
+            let uid = object.and_then(|object| object.uid()?.parse::<Uuid>().ok());
+            let row = match uid {
+                Some(uid) => self.context.store.task_of_object(uid).await?,
+                None => None,
+            };
+            match row {
+                Some(row) => tasks.push(row.spec.id),
+                None => return Ok(Err(Problem::missing("DependencyNotFound", format!("LLMTask '{name}' does not exist or has no task yet")))),
+            }
+        }
+        Ok(Ok(tasks))
+    }
+}
+
+/// The task, checked like the body of a request that creates one.
+fn task_spec(spec: &LLMTaskSpec, identity: &Identity, prompt: String, depends_on: &[Uuid]) -> Result<TaskSpec, String> {
+    let body = request(spec, prompt, depends_on).and_then(|body| to_raw_value(&body)).map_err(|error| error.to_string())?;
+    let task = NewTask::read(&body).map_err(|problems| Invalid::from(problems).line())?.into_spec(None);
+    let own = |name: String| qualified(&identity.namespace, &name);
+    Ok(TaskSpec {
+        context_id: own(task.context_id),
+        exclusive_key: task.exclusive_key.map(own),
+        idempotency_key: task.idempotency_key.map(own),
+        object: Some(KubernetesObject { namespace: identity.namespace.clone(), name: identity.name.clone(), uid: identity.uid }),
+        ..task
+    })
+}
+
+/// The body of the API's request: the same fields, in snake case.
+fn request(spec: &LLMTaskSpec, prompt: String, depends_on: &[Uuid]) -> serde_json::Result<Value> {
+    let mut body = Map::new();
+    if let Value::Object(fields) = serde_json::to_value(spec)? {
+        body.extend(fields.into_iter().filter(|(name, _)| !OWN_FIELDS.contains(&name.as_str())).map(|(name, value)| (snake(&name), value)));
+    }
+    if let Some(policy) = &spec.policy {
+        body.insert("policy".into(), json!({ "timeout_sec": policy.timeout_sec, "budget": policy.budget }));
+    }
+    body.insert("prompt".into(), prompt.into());
+    body.insert("depends_on".into(), serde_json::to_value(depends_on)?);
+    body.insert("not_before".into(), spec.not_before.as_ref().map(|at| at.0.as_millisecond().max(0)).into());
+    Ok(body.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wanted(fields: Value) -> Result<TaskSpec, String> {
+        let identity = Identity { namespace: "team-a".into(), name: "one".into(), uid: Uuid::from_u128(7) };
+        let mut all = json!({ "contextId": "repo", "agentSlug": "coder" });
+        all.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        task_spec(&serde_json::from_value(all).unwrap(), &identity, "hello".into(), &[Uuid::from_u128(9)])
+    }
+
+    #[test]
+    fn an_object_becomes_a_task_of_its_namespace() {
+        let spec = wanted(json!({
+            "policy": { "timeoutSec": 7, "budget": 1.5 }, "exclusiveKey": "lock", "idempotencyKey": "once", "priority": 8, "maxAttempts": 2,
+            "notBefore": "2026-11-22T12:00:00Z", "labels": { "a": "b" }, "session": "none", "desiredFormat": "json", "model": "opus",
+        }));
+        let spec = spec.unwrap();
+        assert_eq!((spec.timeout_sec, spec.budget, spec.priority, spec.max_attempts), (7, 1.5, 8, 2));
+        assert_eq!(spec.context_id, "namespace:team-a/repo");
+        assert_eq!(spec.exclusive_key.as_deref(), Some("namespace:team-a/lock"));
+        assert_eq!(spec.idempotency_key.as_deref(), Some("namespace:team-a/once"));
+        assert_eq!((spec.prompt.as_str(), spec.not_before, spec.labels.len()), ("hello", Some(1_795_348_800_000), 1));
+        assert_eq!((spec.depends_on.as_slice(), spec.object.unwrap().uid), ([Uuid::from_u128(9)].as_slice(), Uuid::from_u128(7)));
+    }
+
+    #[test]
+    fn what_the_api_refuses_is_refused_with_its_words() {
+        assert_eq!(wanted(json!({ "priority": 10 })).unwrap_err(), "priority: Number must be less than or equal to 9");
+        assert!(wanted(json!({ "contextId": "" })).unwrap_err().starts_with("context_id: String must contain at least 1"));
+    }
+}

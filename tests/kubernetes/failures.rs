@@ -1,0 +1,128 @@
+//! What goes on when the operator or the API server fails.
+
+use serde_json::json;
+
+use crate::cluster::{Cluster, shared};
+use crate::objects::{Player, is_true, phase, writes};
+use crate::support::{Database, eventually, run, unique};
+
+#[test]
+fn an_operator_that_is_killed_in_any_phase_goes_on() {
+    run(async {
+        let team = shared().await.namespace().await;
+        let server = team.server(Database::Sqlite).env("WORKER_OFFLINE_AFTER_SECONDS", 3600).start();
+        let slug = unique("agent");
+        let player = Player::join(&server, &slug, 4).await;
+
+        // Created while it was down.
+        server.kill9();
+        let name = team.create(&slug, json!({})).await;
+        server.start_again();
+        team.is_in_phase(&name, "Queued").await;
+
+        // Leased while it was killed right after.
+        let claimed = player.claim().await;
+        server.kill9();
+        server.start_again();
+        team.is_in_phase(&name, "Running").await;
+
+        // Completed right before.
+        player.complete(&claimed, json!({})).await;
+        server.kill9();
+        server.start_again();
+        let done = team.is_in_phase(&name, "Completed").await;
+        assert!(is_true(&done, "Complete"));
+
+        // Deleted in mid-run.
+        let second = team.create(&slug, json!({})).await;
+        let claimed = player.claim().await;
+        team.is_in_phase(&second, "Running").await;
+        server.kill9();
+        team.delete(&second).await;
+        server.start_again();
+        let id = claimed["task"]["id"].as_str().unwrap();
+        eventually("the run is told to stop", || async {
+            (server.get(&format!("llm-tasks/{id}")).await.ok()["cancel_requested"] == true).then_some(())
+        })
+        .await;
+        player.complete(&claimed, json!({ "status": "error", "error_message": "stopped" })).await;
+        team.is_gone(&second).await;
+
+        // Its status is as it was, and the leader writes nothing but its Lease.
+        assert_eq!(team.get(&name).await.status, done.status);
+        server.kill9();
+        server.start_again();
+        eventually("it leads", || async {
+            server.get("/readyz").await.text.contains("leading").then_some(())
+        })
+        .await;
+        let third = team.create(&slug, json!({})).await;
+        team.is_in_phase(&third, "Queued").await;
+        assert!((writes(&server).await - 2.0).abs() < 0.5, "the finalizer and Queued of the third, nothing for the first");
+    });
+}
+
+#[test]
+fn an_api_server_that_is_away_loses_nothing() {
+    run(async {
+        let cluster: &'static Cluster = Box::leak(Box::new(Cluster::start()));
+        cluster.set_up().await;
+        let team = cluster.namespace().await;
+        let server = team.server(Database::Sqlite).start();
+        let slug = unique("agent");
+        let player = Player::join(&server, &slug, 4).await;
+        let name = team.create(&slug, json!({})).await;
+        let claimed = player.claim().await;
+        team.is_in_phase(&name, "Running").await;
+
+        cluster.kill_api_server();
+        let is_told = |words: &'static str| {
+            let server = &server;
+            async move { server.get("/readyz").await.expect(200).text.contains(words).then_some(()) }
+        };
+        eventually("/readyz tells it", || is_told("can't be reached")).await;
+        assert!(server.get("/metrics").await.text.contains("bloom_kubernetes_up 0"));
+        player.complete(&claimed, json!({ "output": "meanwhile" })).await;
+
+        cluster.start_api_server();
+        cluster.is_ready().await;
+        eventually("/readyz tells it", || is_told("leading")).await;
+        let done = team.is_in_phase(&name, "Completed").await;
+        assert_eq!(done.status.unwrap().result_preview.as_deref(), Some("meanwhile"));
+        let next = team.create(&slug, json!({})).await;
+        team.shows(&next, "it works again", |object| phase(object).is_some()).await;
+        cluster.end();
+    });
+}
+
+#[test]
+fn a_server_starts_without_its_cluster() {
+    run(async {
+        let server = crate::support::Server::on(Database::Sqlite).env("OPERATOR", true).start();
+        eventually("/readyz tells it", || async {
+            server.get("/readyz").await.expect(200).text.contains("no configuration of a cluster").then_some(())
+        })
+        .await;
+    });
+}
+
+#[test]
+fn a_task_whose_object_is_gone_is_cancelled() {
+    run(async {
+        let team = shared().await.namespace().await;
+        let server = team.server(Database::Sqlite).start();
+        let name = team.create(&unique("nobody"), json!({})).await;
+        let id = team.task_id(&name).await;
+        server.kill9();
+        team.delete(&name).await;
+        // By hand, as people do with objects that do not go.
+        let none = kube::api::Patch::Merge(json!({ "metadata": { "finalizers": null } }));
+        team.api::<bloom_operator::crds::LLMTask>().patch(&name, &kube::api::PatchParams::default(), &none).await.unwrap();
+        team.is_gone(&name).await;
+        server.start_again();
+        eventually("it is cancelled", || async {
+            (server.get(&format!("llm-tasks/{id}")).await.ok()["status"] == "cancelled").then_some(())
+        })
+        .await;
+    });
+}

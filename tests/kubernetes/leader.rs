@@ -1,0 +1,39 @@
+//! Two replicas on one PostgreSQL, of which one runs the controllers.
+
+use serde_json::json;
+
+use crate::cluster::shared;
+use crate::objects::{Player, writes};
+use crate::support::{Database, Server, eventually, run, unique};
+
+#[test]
+fn a_leader_that_is_killed_is_replaced() {
+    run(async {
+        let team = shared().await.namespace().await;
+        let first = team.server(Database::Postgres).start();
+        let state = async |server: &Server| server.get("/readyz").await.json()["kubernetes"].as_str().unwrap().to_owned();
+        eventually("the first leads", || async { (state(&first).await == "leading").then_some(()) }).await;
+        let second = team.with_operator(Server::on_url(&first.database_url()), "operator-1").start();
+        eventually("the second follows", || async { (state(&second).await == "following operator-0").then_some(()) }).await;
+
+        let slug = unique("agent");
+        let player = Player::join(&second, &slug, 4).await;
+        let name = team.create(&slug, json!({})).await;
+        let claimed = player.claim().await;
+        team.is_in_phase(&name, "Running").await;
+        first.kill9();
+        // Every replica serves HTTP, whoever leads.
+        player.complete(&claimed, json!({})).await;
+        eventually("the second leads", || async { (state(&second).await == "leading").then_some(()) }).await;
+        team.is_in_phase(&name, "Completed").await;
+        assert!((writes(&second).await - 1.0).abs() < 0.5, "only the end was still to be written");
+
+        // A leader that stops lets the other one lead at once.
+        first.start_again();
+        eventually("the first follows", || async { (state(&first).await == "following operator-1").then_some(()) }).await;
+        assert!(second.stop().success());
+        let stopped = std::time::Instant::now();
+        eventually("the first leads again", || async { (state(&first).await == "leading").then_some(()) }).await;
+        assert!(stopped.elapsed().as_secs() < 14, "sooner than the Lease would have ended");
+    });
+}

@@ -1,0 +1,17 @@
+//! Tests of the operator against a real Kubernetes API server, with the rights of its service account. `tests/run kubernetes` builds the
+//! programs that they need.
+// A failing test should panic right where it fails.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+// Tools that only the other tests use are not dead.
+#[allow(dead_code, unused_imports)]
+#[path = "../it/support/mod.rs"]
+mod support;
+
+mod cluster;
+mod crds;
+mod failures;
+mod leader;
+mod load;
+mod objects;
+mod tasks;

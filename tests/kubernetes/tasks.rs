@@ -1,0 +1,325 @@
+//! The life of an LLMTask.
+
+use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+use kube::api::{ObjectMeta, Patch, PatchParams, PostParams};
+use serde_json::json;
+
+use crate::cluster::{PATIENCE, shared};
+use crate::objects::{Player, condition, is_true, object, phase, task_id, writes};
+use crate::support::{Database, eventually, run, unique};
+use bloom_operator::crds::LLMTask;
+
+/// Runs each test with a server on SQLite and with one on PostgreSQL.
+macro_rules! on_both {
+    ($(async fn $name:ident($database:ident) $body:block)*) => {$(
+        mod $name {
+            #[allow(clippy::wildcard_imports)]
+            use super::*;
+            async fn check($database: Database) $body
+            #[test]
+            fn on_sqlite() {
+                run(check(Database::Sqlite));
+            }
+            #[test]
+            fn on_postgresql() {
+                run(check(Database::Postgres));
+            }
+        }
+    )*};
+}
+
+on_both! {
+    async fn an_agent_runs_what_kubectl_applies(database) {
+        let team = shared().await.namespace().await;
+        let server = team.server(database).start();
+        let slug = unique("agent");
+        let agent = server.agent(&unique("runner")).shell().start();
+        let manifest = object("greet", &slug, json!({ "prompt": "printf 'hello from the cluster'" })).to_string();
+        team.kubectl(&["apply", "-f", "-"], &manifest).unwrap();
+        let timeout = format!("--timeout={}s", PATIENCE.as_secs());
+        team.kubectl(&["wait", "--for=condition=Complete", "lt/greet", &timeout], "").unwrap();
+        let done = team.get("greet").await;
+        let status = done.status.as_ref().unwrap();
+        assert_eq!((status.phase.as_deref(), status.attempts), (Some("Completed"), Some(1)));
+        assert_eq!(status.result_preview.as_deref(), Some("hello from the cluster"));
+        assert_eq!(status.result.as_ref().unwrap().bytes, 22);
+        assert!(status.start_time.is_some() && status.completion_time.is_some() && status.worker_name.is_some());
+        assert_eq!(status.observed_generation, done.metadata.generation);
+        for (kind, holds) in [("Queued", false), ("Leased", false), ("Complete", true), ("Failed", false)] {
+            assert_eq!(is_true(&done, kind), holds, "{kind}");
+        }
+
+        // Over HTTP it is a task as any other.
+        let task = server.get(&format!("llm-tasks/{}", status.task_id.as_ref().unwrap())).await.ok();
+        assert_eq!(task["context_id"], format!("namespace:{}/repo", team.name));
+        let uid = done.metadata.uid.clone().unwrap();
+        assert_eq!(task["kubernetes"], json!({ "namespace": team.name, "name": "greet", "uid": uid }));
+
+        let columns = team.kubectl(&["get", "lt", "-o", "wide"], "").unwrap();
+        for column in ["PHASE", "WORKER", "ATTEMPTS", "REASON", "AGE", "CONTEXT", "AGENT", "COST", "Completed"] {
+            assert!(columns.contains(column), "{column} is missing in {columns}");
+        }
+        drop(agent);
+    }
+
+    async fn each_step_is_shown_with_few_writes(database) {
+        let team = shared().await.namespace().await;
+        let server = team.server(database).start();
+        let slug = unique("agent");
+        let name = team.create(&slug, json!({ "maxAttempts": 2 })).await;
+        let queued = team.is_in_phase(&name, "Queued").await;
+        assert_eq!(queued.status.as_ref().unwrap().reason.as_deref(), Some("NoWorker"));
+        assert!(is_true(&queued, "Queued") && !is_true(&queued, "Leased"));
+
+        let player = Player::join(&server, &slug, 1).await;
+        let claimed = player.claim().await;
+        let running = team.is_in_phase(&name, "Running").await;
+        assert_eq!(running.status.as_ref().unwrap().worker_name.as_deref(), Some(player.name.as_str()));
+        assert!(is_true(&running, "Leased") && !is_true(&running, "Queued"));
+
+        let usage = json!({ "input_tokens": 3, "output_tokens": 4, "cost_usd": 0.25 });
+        player.complete(&claimed, json!({ "status": "error", "error_message": "no way", "retryable": true, "usage": usage })).await;
+        let again = player.claim().await;
+        player.complete(&again, json!({ "output": "x".repeat(10_000) })).await;
+        let done = team.is_in_phase(&name, "Completed").await;
+        let status = done.status.as_ref().unwrap();
+        assert_eq!((status.attempts, status.usage.unwrap().cost_usd), (Some(2), 0.25));
+        assert_eq!((status.result_preview.as_ref().unwrap().len(), status.result.as_ref().unwrap().bytes), (4_096, 10_000));
+        // The finalizer, Queued, and two attempts of up to two writes each.
+        let count = writes(&server).await;
+        assert!((4.0..=7.0).contains(&count), "{count} writes");
+    }
+
+    async fn a_success_takes_four_writes(database) {
+        let team = shared().await.namespace().await;
+        let server = team.server(database).start();
+        let slug = unique("agent");
+        let player = Player::join(&server, &slug, 1).await;
+        let name = team.create(&slug, json!({})).await;
+        let claimed = player.claim().await;
+        team.is_in_phase(&name, "Running").await;
+        player.complete(&claimed, json!({})).await;
+        team.is_in_phase(&name, "Completed").await;
+        let count = writes(&server).await;
+        // The finalizer, Queued (unless it was leased already), Running, Completed.
+        assert!((3.0..=4.0).contains(&count), "{count} writes");
+    }
+
+    async fn an_error_is_shown(database) {
+        let team = shared().await.namespace().await;
+        let server = team.server(database).start();
+        let slug = unique("agent");
+        let player = Player::join(&server, &slug, 1).await;
+        let name = team.create(&slug, json!({})).await;
+        let claimed = player.claim().await;
+        player.complete(&claimed, json!({ "status": "error", "error_message": "no way", "reason": "bad_output" })).await;
+        let failed = team.is_in_phase(&name, "Failed").await;
+        let condition = condition(&failed, "Failed").unwrap();
+        assert_eq!((condition.status.as_str(), condition.reason.as_str(), condition.message.as_str()), ("True", "BadOutput", "no way"));
+        assert!(!is_true(&failed, "Complete"));
+
+        // A person queues it again over HTTP; the object follows.
+        server.poke(&format!("llm-tasks/{}/requeue", task_id(&failed).unwrap())).await.ok();
+        let queued = team.is_in_phase(&name, "Queued").await;
+        assert!(!is_true(&queued, "Failed") && is_true(&queued, "Queued"));
+    }
+
+    async fn cancel_and_priority_can_be_edited(database) {
+        let team = shared().await.namespace().await;
+        let server = team.server(database).start();
+        let slug = unique("agent");
+        let name = team.create(&slug, json!({})).await;
+        let id = team.task_id(&name).await;
+        team.patch(&name, json!({ "priority": 9 })).await.unwrap();
+        let task = || async { server.get(&format!("llm-tasks/{id}")).await.ok() };
+        eventually("the priority", || async { (task().await["priority"] == 9).then_some(()) }).await;
+        // What was changed elsewhere is put right.
+        server.patch(&format!("llm-tasks/{id}"), json!({ "priority": 1 })).await.ok();
+        eventually("the priority of the object", || async { (task().await["priority"] == 9).then_some(()) }).await;
+
+        team.patch(&name, json!({ "cancel": true })).await.unwrap();
+        let cancelled = team.is_in_phase(&name, "Cancelled").await;
+        assert_eq!(condition(&cancelled, "Failed").unwrap().reason, "Cancelled");
+        let audit = server.get(&format!("audit?task_id={id}")).await.ok().to_string();
+        assert!(audit.contains(&format!("key:kubernetes:{}", team.name)), "{audit}");
+    }
+
+    async fn a_run_is_stopped_before_its_object_goes(database) {
+        let team = shared().await.namespace().await;
+        let server = team.server(database).start();
+        let slug = unique("agent");
+        let player = Player::join(&server, &slug, 1).await;
+        let name = team.create(&slug, json!({})).await;
+        let claimed = player.claim().await;
+        let id = claimed["task"]["id"].as_str().unwrap();
+        team.is_in_phase(&name, "Running").await;
+        team.delete(&name).await;
+        eventually("the worker is told to stop", || async {
+            (server.get(&format!("llm-tasks/{id}")).await.ok()["cancel_requested"] == true).then_some(())
+        })
+        .await;
+        assert!(team.get(&name).await.metadata.deletion_timestamp.is_some(), "it stays until the run has ended");
+        player.complete(&claimed, json!({ "status": "error", "error_message": "stopped", "reason": "cancelled" })).await;
+        team.is_gone(&name).await;
+        assert_eq!(server.get(&format!("llm-tasks/{id}")).await.ok()["status"], "cancelled");
+
+        // A queued one goes at once, and what has no finalizer yet too.
+        let queued = team.create(&unique("nobody"), json!({})).await;
+        let id = team.task_id(&queued).await;
+        team.delete(&queued).await;
+        team.is_gone(&queued).await;
+        assert_eq!(server.get(&format!("llm-tasks/{id}")).await.ok()["status"], "cancelled");
+    }
+
+    async fn a_prompt_is_waited_for(database) {
+        let team = shared().await.namespace().await;
+        let server = team.server(database).start();
+        let slug = unique("agent");
+        let map = team.create(&slug, json!({ "promptFrom": { "configMapKeyRef": { "name": "texts", "key": "one" } } })).await;
+        let secret = team.create(&slug, json!({ "promptFrom": { "secretKeyRef": { "name": "secret", "key": "two" } } })).await;
+        let pending = team.is_in_phase(&map, "Pending").await;
+        let queued = condition(&pending, "Queued").unwrap();
+        assert_eq!((queued.status.as_str(), queued.reason.as_str()), ("False", "PromptNotFound"));
+        assert_eq!(queued.message, format!("ConfigMap 'texts' does not exist in namespace '{}'", team.name));
+        team.is_in_phase(&secret, "Pending").await;
+
+        let named = |name: &str| ObjectMeta { name: Some(name.into()), ..ObjectMeta::default() };
+        let data = [("one".to_owned(), "from the map".to_owned())].into();
+        let texts = ConfigMap { metadata: named("texts"), data: Some(data), ..ConfigMap::default() };
+        team.api::<ConfigMap>().create(&PostParams::default(), &texts).await.unwrap();
+        let string_data = Some([("two".to_owned(), "from the secret".to_owned())].into());
+        let kept = Secret { metadata: named("secret"), string_data, ..Secret::default() };
+        team.api::<Secret>().create(&PostParams::default(), &kept).await.unwrap();
+        for (name, prompt) in [(map, "from the map"), (secret, "from the secret")] {
+            let id = team.task_id(&name).await;
+            assert_eq!(server.get(&format!("llm-tasks/{id}")).await.ok()["prompt"], prompt);
+        }
+    }
+
+    async fn a_status_that_was_edited_is_put_right(database) {
+        let team = shared().await.namespace().await;
+        let server = team.server(database).start();
+        let slug = unique("agent");
+        let player = Player::join(&server, &slug, 1).await;
+        let name = team.create(&slug, json!({})).await;
+        let claimed = player.claim().await;
+        player.complete(&claimed, json!({ "output": "right" })).await;
+        let before = team.is_in_phase(&name, "Completed").await;
+        for edit in [
+            json!({ "status": { "phase": "Queued", "resultPreview": "wrong", "message": "by hand", "attempts": 7 } }),
+            json!({ "status": null }),
+        ] {
+            team.api::<LLMTask>().patch_status(&name, &PatchParams::default(), &Patch::Merge(&edit)).await.unwrap();
+            let what = "the status is as before";
+            team.shows(&name, what, |object| object.status == before.status).await;
+        }
+        assert_eq!(server.get("llm-tasks?limit=10").await.ok().as_array().unwrap().len(), 1);
+    }
+
+    async fn tasks_wait_for_others_by_name(database) {
+        let team = shared().await.namespace().await;
+        let server = team.server(database).start();
+        let slug = unique("agent");
+        let player = Player::join(&server, &slug, 2).await;
+        let first = unique("first");
+        let second = team.create(&slug, json!({ "dependsOn": [first] })).await;
+        let pending = team.is_in_phase(&second, "Pending").await;
+        assert_eq!(pending.status.unwrap().reason.as_deref(), Some("DependencyNotFound"));
+        let made: LLMTask = serde_json::from_value(object(&first, &slug, json!({}))).unwrap();
+        team.api::<LLMTask>().create(&PostParams::default(), &made).await.unwrap();
+        let waits = team.is_in_phase(&second, "Queued").await;
+        assert_eq!(waits.status.unwrap().reason.as_deref(), Some("DependsOn"));
+        let claimed = player.claim().await;
+        player.complete(&claimed, json!({})).await;
+        let claimed = player.claim().await;
+        assert_eq!(claimed["task"]["kubernetes"]["name"], second);
+    }
+
+    async fn a_finished_task_is_removed_after_its_time(database) {
+        let team = shared().await.namespace().await;
+        let server = team.server(database).start();
+        let slug = unique("agent");
+        let player = Player::join(&server, &slug, 1).await;
+        let name = team.create(&slug, json!({ "ttlSecondsAfterFinished": 1 })).await;
+        let claimed = player.claim().await;
+        player.complete(&claimed, json!({})).await;
+        team.is_gone(&name).await;
+        let path = format!("llm-tasks/{}", claimed["task"]["id"].as_str().unwrap());
+        eventually("the task is removed too", || async { (server.get(&path).await.status == 404).then_some(()) }).await;
+    }
+
+    async fn a_repeated_key_shows_the_first_task(database) {
+        let team = shared().await.namespace().await;
+        let server = team.server(database).start();
+        let slug = unique("agent");
+        let player = Player::join(&server, &slug, 2).await;
+        let first = team.create(&slug, json!({ "idempotencyKey": "once" })).await;
+        let id = team.task_id(&first).await;
+        let second = team.create(&slug, json!({ "idempotencyKey": "once" })).await;
+        assert_eq!(team.task_id(&second).await, id);
+        let other = team.create(&slug, json!({ "idempotencyKey": "once", "contextId": "another" })).await;
+        let refused = team.is_in_phase(&other, "Pending").await;
+        assert_eq!(refused.status.unwrap().reason.as_deref(), Some("Refused"));
+        // The task is the first object's: the end of the second one does not stop it.
+        team.delete(&second).await;
+        team.is_gone(&second).await;
+        let claimed = player.claim().await;
+        assert_eq!(claimed["task"]["id"], id);
+        player.complete(&claimed, json!({})).await;
+        team.is_in_phase(&first, "Completed").await;
+    }
+
+    async fn namespaces_share_neither_contexts_nor_keys(database) {
+        let cluster = shared().await;
+        let (one, other) = (cluster.namespace().await, cluster.namespace().await);
+        let server = one.server(database).start();
+        let plan = other.with_operator(crate::support::Server::on_url(&server.database_url()), "operator-1");
+        let second = (database == Database::Postgres).then(|| plan.start());
+        let slug = unique("agent");
+        let keys = json!({ "exclusiveKey": "lock", "idempotencyKey": "once", "session": "context" });
+        let mine = one.create(&slug, keys.clone()).await;
+        let id = one.task_id(&mine).await;
+        if second.is_some() {
+            let theirs = other.create(&slug, keys).await;
+            assert_ne!(other.task_id(&theirs).await, id);
+        }
+        // Nobody enters a namespace over HTTP.
+        let context = format!("namespace:{}/repo", one.name);
+        let task = json!({ "context_id": context, "agent_slug": slug, "prompt": "p" });
+        let refused = server.post("llm-tasks", task).await.expect(400).text;
+        assert!(refused.contains("String must not begin with 'namespace:'"), "{refused}");
+        for key in ["exclusive_key", "idempotency_key"] {
+            let task = json!({ "context_id": "c", "agent_slug": slug, "prompt": "p", key: context });
+            assert!(server.post("llm-tasks", task).await.expect(400).text.contains(key));
+        }
+        let plain = json!({ "context_id": "repo", "agent_slug": slug, "prompt": "p", "exclusive_key": "lock", "idempotency_key": "once" });
+        assert_ne!(server.post("llm-tasks", plain).await.created()["id"], id);
+    }
+}
+
+#[test]
+fn an_object_that_can_not_be_read_stops_no_other() {
+    run(async {
+        let cluster = crate::cluster::Cluster::start();
+        let cluster: &'static crate::cluster::Cluster = Box::leak(Box::new(cluster));
+        cluster.set_up().await;
+        let team = cluster.namespace().await;
+        let slug = unique("agent");
+        // An object of a time when the schema allowed more.
+        cluster.with_open_schema(async || {
+            let mut wrong = object("wrong", &slug, json!({}));
+            wrong["spec"]["contextId"] = json!({ "not": "text" });
+            team.kubectl(&["create", "-f", "-"], &wrong.to_string()).unwrap();
+        })
+        .await;
+        let server = team.server(Database::Sqlite).start();
+        let name = team.create(&slug, json!({})).await;
+        team.is_in_phase(&name, "Queued").await;
+        let told = || team.kubectl(&["get", "lt", "wrong", "-o", "jsonpath={.status.conditions[?(@.type=='Queued')]}"], "");
+        let told = eventually("the condition of the unreadable one", || async { told().ok().filter(|told| told.contains("Invalid")) }).await;
+        assert!(told.contains("can't be read by this version"), "{told}");
+        assert!(phase(&team.get(&name).await).is_some());
+        cluster.end();
+        drop(server);
+    });
+}
