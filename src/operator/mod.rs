@@ -7,9 +7,12 @@
 mod api;
 mod connection;
 pub mod crds;
+mod difference;
 mod elector;
 mod health;
 mod tasks;
+mod words;
+mod workers;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -46,6 +49,8 @@ pub(crate) struct Context {
     store: Store,
     writes: Writes,
     options: OperatorOptions,
+    /// The operator's own namespace.
+    namespace: String,
 }
 
 /// Starts the operator, which ends with the engine. Without a cluster it tries again until there is one.
@@ -74,7 +79,7 @@ async fn keep_running(engine: Engine, store: Store, options: OperatorOptions, he
     };
     let writes = Writes::new(engine.metrics.clone());
     let elector = Elector::new(client.clone(), &namespace, &options.identity, writes.clone(), health.clone());
-    let context = Arc::new(Context { client, engine, store, writes, options });
+    let context = Arc::new(Context { client, engine, store, writes, options, namespace });
     loop {
         let held = elector.acquire().await;
         tracing::info!(identity = context.options.identity, "leads the operators of the cluster");
@@ -87,6 +92,7 @@ async fn keep_running(engine: Engine, store: Store, options: OperatorOptions, he
             }
             () = elector.keep(&held) => tracing::warn!("no longer leads the operators of the cluster"),
             () = tasks::control(context.clone()) => {}
+            () = workers::control(context.clone()) => {}
         }
     }
 }

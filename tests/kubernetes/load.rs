@@ -25,7 +25,7 @@ fn five_hundred_tasks_at_once() {
         };
         eventually("all are done", done).await;
         let each = writes(&server).await / COUNT as f64;
-        assert!(each <= 5.0, "{each} writes for each task");
+        assert!(each <= 7.0, "{each} writes for each task");
         println!("{each} writes for each task");
         drop(agent);
     });

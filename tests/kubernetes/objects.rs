@@ -69,6 +69,10 @@ pub fn task_id(object: &LLMTask) -> Option<&str> {
     object.status.as_ref()?.task_id.as_deref()
 }
 
+pub fn lease_name(object: &LLMTask) -> Option<&str> {
+    object.status.as_ref()?.lease_name.as_deref()
+}
+
 pub fn condition<'a>(object: &'a LLMTask, kind: &str) -> Option<&'a Condition> {
     object.status.as_ref()?.conditions.iter().find(|condition| condition.type_ == kind)
 }

@@ -1,7 +1,9 @@
 //! The custom resources, as Rust types and as the manifests that are made from them.
 
+pub mod lease;
 pub mod schema;
 pub mod task;
+pub mod worker;
 
 use bloom_api::tasks::NewTask;
 use bloom_api::values::{Int, MAX_SAFE};
@@ -9,7 +11,9 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use kube::CustomResourceExt;
 use serde_json::{Map, Value, json};
 
+pub use lease::TaskLease;
 pub use task::LLMTask;
+pub use worker::Worker;
 
 use schema::ApiFields;
 
@@ -23,7 +27,7 @@ const MUTABLE: [&str; 3] = ["cancel", "priority", "ttlSecondsAfterFinished"];
 /// # Errors
 /// A schema can't be made, which is a mistake in its types.
 pub fn all() -> serde_json::Result<Vec<CustomResourceDefinition>> {
-    Ok(vec![llm_task()?])
+    Ok(vec![llm_task()?, task_lease()?, Worker::crd()])
 }
 
 /// A manifest of each definition, with the name of its file.
@@ -77,6 +81,14 @@ fn llm_task() -> serde_json::Result<CustomResourceDefinition> {
     let names: Vec<String> = fields_of(spec).map(|fields| fields.keys().cloned().collect()).unwrap_or_default();
     let immutable = names.iter().filter(|name| !MUTABLE.contains(&name.as_str())).map(|name| unchanged(name));
     add_rules(spec, immutable.chain([exactly_one("prompt", "promptFrom")]));
+    serde_json::from_value(crd)
+}
+
+fn task_lease() -> serde_json::Result<CustomResourceDefinition> {
+    let mut crd = serde_json::to_value(TaskLease::crd())?;
+    if let Some(spec) = spec_of(&mut crd) {
+        add_rules(spec, [json!({ "rule": "self == oldSelf", "message": "TaskLease is immutable: delete it to revoke the lease" })]);
+    }
     serde_json::from_value(crd)
 }
 

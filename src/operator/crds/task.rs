@@ -137,6 +137,9 @@ pub struct LLMTaskStatus {
     /// The worker that runs the task or ran it last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub worker_name: Option<String>,
+    /// The TaskLease of the attempt that is under way. Deleting that object revokes the lease.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lease_name: Option<String>,
     /// When the current or last attempt started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start_time: Option<Time>,

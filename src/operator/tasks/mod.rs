@@ -1,6 +1,8 @@
 //! The controller of LLMTasks: what the object wants becomes commands, what the database says becomes its status.
 
 mod deletion;
+mod events;
+mod leases;
 mod orphans;
 mod prompt;
 mod status;
@@ -22,6 +24,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Api;
 use kube::api::{DeleteParams, Preconditions};
 use kube::core::DeserializeGuard;
+use kube::runtime::events::{Recorder, Reporter};
 use kube::runtime::controller::{Action, Config, Controller};
 use kube::runtime::reflector::{self, Store};
 use kube::runtime::watcher::{self, watcher};
@@ -32,8 +35,8 @@ use uuid::Uuid;
 
 use crate::Context;
 use crate::api::is_status;
-use crate::crds::LLMTask;
 use crate::crds::task::LLMTaskStatus;
+use crate::crds::{LLMTask, TaskLease};
 use status::{Problem, Shown};
 use write::StatusWriter;
 
@@ -48,6 +51,8 @@ const WAKEUPS: usize = 1_024;
 const LOOK_AGAIN: Duration = Duration::from_secs(300);
 /// A change of the task wakes only its own object, not another one with the same idempotency key.
 const LOOK_AT_OTHERS: Duration = Duration::from_secs(10);
+/// How soon a free worker takes a task.
+const MOMENT: Duration = Duration::from_secs(1);
 /// After an error of the database or of the API server.
 const RETRY_AFTER: Duration = Duration::from_secs(2);
 
@@ -70,6 +75,7 @@ pub(crate) struct Tasks {
     /// The objects, as the watch has shown them last.
     objects: Store<Readable>,
     statuses: StatusWriter,
+    recorder: Recorder,
 }
 
 /// The identity of an object.
@@ -109,12 +115,25 @@ async fn control_in(context: Arc<Context>, namespace: Option<String>) {
     };
     let (reader, writer) = reflector::store();
     let watched = watcher(objects, watcher::Config::default()).default_backoff().modify(forget_what_is_stored).reflect(writer);
-    let tasks = Arc::new(Tasks { context: context.clone(), objects: reader.clone(), statuses: StatusWriter::new(context.clone()) });
+    let leases: Api<TaskLease> = match &namespace {
+        Some(namespace) => Api::namespaced(context.client.clone(), namespace),
+        None => Api::all(context.client.clone()),
+    };
+    let tasks = Arc::new(Tasks {
+        context: context.clone(),
+        objects: reader.clone(),
+        statuses: StatusWriter::new(context.clone()),
+        recorder: Recorder::new(
+            context.client.clone(),
+            Reporter { controller: "bloom-runtime".into(), instance: Some(context.options.identity.clone()) },
+        ),
+    });
     let (one, ones) = mpsc::channel(WAKEUPS);
     let (all, alls) = mpsc::channel(1);
     let wakeups = wakeups::follow(context.clone(), namespace.clone(), one, all);
     let controller = Controller::for_stream(watched.applied_objects(), reader.clone())
         .with_config(Config::default().concurrency(CONCURRENCY))
+        .owns(leases, watcher::Config::default())
         .reconcile_on(ReceiverStream::new(ones))
         .reconcile_all_on(ReceiverStream::new(alls))
         .run(reconcile, |_, error, _| retry(error), tasks.clone())
@@ -167,8 +186,16 @@ impl Tasks {
             },
         };
         let row = self.steer(task, &identity, row).await?;
-        let shown = self.look(&row).await?;
-        let written = self.statuses.write(task, &identity, status::of(task, &row, &shown)).await?;
+        let row = self.keep_lease_object(task, &identity, row).await?;
+        let shown = self.look(&identity, &row).await?;
+        let status = status::of(task, &row, &shown);
+        let before = self.statuses.shown_phase(task, &identity);
+        if before.is_none() && self.is_about_to_run(&row.state, &shown) {
+            return Ok(Action::requeue(MOMENT));
+        }
+        let written = self.statuses.write(task, &identity, status.clone()).await?;
+        self.tell(task, events::of_change(before.as_deref(), &status, &row.state)).await;
+        self.tell(task, events::of_waiting(shown.waiting.as_ref(), &row.state, self.context.engine.clock.now())).await;
         self.next(task, &identity, &row, written).await
     }
 
@@ -200,8 +227,14 @@ impl Tasks {
         Ok(Action::requeue(again))
     }
 
+    /// A worker is free for a new task: that it was queued for a moment is not worth a write.
+    fn is_about_to_run(&self, state: &TaskState, shown: &Shown) -> bool {
+        let age = self.context.engine.clock.now() - state.created_at();
+        state.is_ready() && shown.waiting.is_none() && u128::try_from(age).is_ok_and(|age| age < MOMENT.as_millis())
+    }
+
     /// What the status shows besides the rows of the task.
-    async fn look(&self, row: &TaskRow) -> Result<Shown, Error> {
+    async fn look(&self, identity: &Identity, row: &TaskRow) -> Result<Shown, Error> {
         let state = &row.state;
         let last = state.last_lease.as_ref().filter(|_| state.lease.is_none());
         let last_lease = match last {
@@ -213,7 +246,9 @@ impl Tasks {
             _ => None,
         };
         let waiting = self.context.engine.replica.waiting(state);
-        Ok(Shown { last_lease, result, waiting, public_url: self.context.options.public_url.clone() })
+        let own_lease = state.lease.as_ref().filter(|_| is_own(&row.spec, identity));
+        let lease_name = own_lease.map(|lease| leases::name(identity, lease.id));
+        Ok(Shown { last_lease, result, waiting, lease_name, public_url: self.context.options.public_url.clone() })
     }
 
     /// Changes the task as the object was changed.

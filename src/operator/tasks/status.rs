@@ -14,6 +14,7 @@ use k8s_openapi::jiff::Timestamp;
 
 use crate::crds::LLMTask;
 use crate::crds::task::{LLMTaskStatus, ResultRef, Usage};
+use crate::words::{camel, cut, time};
 
 /// Limit of `resultPreview`.
 pub const PREVIEW_BYTES: usize = 4_096;
@@ -59,6 +60,8 @@ pub struct Shown {
     /// The beginning of the result of a completed task.
     pub result: Option<ResultPreview>,
     pub waiting: Option<WaitingState>,
+    /// The object of the active lease.
+    pub lease_name: Option<String>,
     pub public_url: Option<String>,
 }
 
@@ -85,8 +88,9 @@ pub fn of(object: &LLMTask, row: &TaskRow, shown: &Shown) -> LLMTaskStatus {
         message: message.map(|message| cut(message, MESSAGE_BYTES).to_owned()),
         attempts: Some(state.attempts),
         worker_name: worker.cloned(),
-        start_time: started_at.and_then(time),
-        completion_time: state.finished_at.and_then(time),
+        lease_name: shown.lease_name.clone(),
+        start_time: started_at.map(time),
+        completion_time: state.finished_at.map(time),
         usage: state.usage.map(usage),
         result_preview: shown.result.as_ref().map(|result| cut(&result.text, PREVIEW_BYTES).to_owned()),
         result: shown.result.as_ref().map(|result| result_ref(row, result, shown.public_url.as_deref())),
@@ -175,7 +179,7 @@ fn condition(object: &LLMTask, (kind, holds, reason, message): (&str, bool, Stri
     let before = object.status.as_ref().and_then(|before| before.conditions.iter().find(|condition| condition.type_ == kind));
     let kept = before.filter(|before| before.status == status).map(|before| before.last_transition_time.clone());
     let created = || object.metadata.creation_timestamp.clone();
-    let changed = || if before.is_none() && !holds { created() } else { at.and_then(time) };
+    let changed = || if before.is_none() && !holds { created() } else { at.map(time) };
     Condition {
         type_: kind.to_owned(),
         status: status.to_owned(),
@@ -193,19 +197,4 @@ fn result_ref(row: &TaskRow, result: &ResultPreview, public_url: Option<&str>) -
 
 fn usage(usage: task::Usage) -> Usage {
     Usage { input_tokens: usage.input_tokens, output_tokens: usage.output_tokens, cost_usd: usage.cost_usd }
-}
-
-/// Times of Kubernetes have seconds only; with fractions, each look would find a difference.
-fn time(at: Ms) -> Option<Time> {
-    Timestamp::from_second(at.div_euclid(1000)).ok().map(Time)
-}
-
-/// At most `max` bytes of the text, in whole characters.
-fn cut(text: &str, max: usize) -> &str {
-    text.get(..text.floor_char_boundary(max)).unwrap_or(text)
-}
-
-/// `no_worker` → `NoWorker`.
-fn camel(word: &str) -> String {
-    word.split('_').flat_map(|part| part.chars().enumerate().map(|(n, letter)| if n == 0 { letter.to_ascii_uppercase() } else { letter })).collect()
 }

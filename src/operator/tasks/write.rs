@@ -8,7 +8,7 @@ use kube::Api;
 use kube::api::{Patch, PatchParams};
 use kube::runtime::controller::Action;
 use parking_lot::Mutex;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::status::{Problem, pending};
@@ -17,6 +17,7 @@ use crate::Context;
 use crate::api::is_status;
 use crate::crds::LLMTask;
 use crate::crds::task::{LLMTaskSpec, LLMTaskStatus};
+use crate::difference::difference;
 
 /// Between two writes of one object, unless its phase or a condition changes.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -77,6 +78,19 @@ impl StatusWriter {
         }
     }
 
+    /// The TaskLease that the object names.
+    pub fn shown_lease(&self, object: &LLMTask, identity: &Identity) -> Option<String> {
+        self.shown_text(object, identity, "leaseName")
+    }
+
+    pub fn shown_phase(&self, object: &LLMTask, identity: &Identity) -> Option<String> {
+        self.shown_text(object, identity, "phase")
+    }
+
+    fn shown_text(&self, object: &LLMTask, identity: &Identity, field: &str) -> Option<String> {
+        self.shown(object, identity).0.get(field)?.as_str().map(str::to_owned)
+    }
+
     fn last_write(&self, uid: Uuid) -> Option<Duration> {
         self.written.lock().get(&uid).map(|last| last.at.elapsed())
     }
@@ -117,35 +131,4 @@ fn is_urgent(shown: &Value, wanted: &Value) -> bool {
         conditions.map(|condition| (condition["type"].clone(), condition["status"].clone())).collect()
     };
     shown.get("phase") != wanted.get("phase") || facts(shown) != facts(wanted)
-}
-
-/// The merge patch that makes `shown` into `wanted`; `None` if they are equal.
-fn difference(shown: &Value, wanted: &Value) -> Option<Value> {
-    let (Value::Object(shown), Value::Object(members)) = (shown, wanted) else {
-        return (shown != wanted).then(|| wanted.clone());
-    };
-    let removed = shown.keys().filter(|name| !members.contains_key(*name)).map(|name| (name.clone(), Value::Null));
-    let changed = members.iter().filter_map(|(name, value)| {
-        let change = match shown.get(name) {
-            Some(shown) => difference(shown, value)?,
-            None => value.clone(),
-        };
-        Some((name.clone(), change))
-    });
-    let patch: Map<String, Value> = removed.chain(changed).collect();
-    (!patch.is_empty()).then(|| patch.into())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_patch_contains_what_differs() {
-        let shown = json!({ "phase": "Queued", "usage": { "a": 1, "b": 2 }, "by": "hand", "conditions": [1, 2] });
-        let wanted = json!({ "phase": "Queued", "usage": { "a": 1, "b": 3 }, "new": true, "conditions": [1] });
-        let patch = difference(&shown, &wanted).unwrap();
-        assert_eq!(patch, json!({ "usage": { "b": 3 }, "by": null, "new": true, "conditions": [1] }));
-        assert_eq!(difference(&wanted, &wanted), None);
-    }
 }

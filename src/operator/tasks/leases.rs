@@ -1,0 +1,80 @@
+//! The object of a task's active lease: it is there as long as the lease. If somebody deletes it, the lease is revoked.
+
+use bloom_core::ids::LeaseId;
+use bloom_core::op;
+use bloom_core::task::ActiveLease;
+use bloom_store::TaskRow;
+use kube::api::{DeleteParams, PostParams};
+use kube::core::ObjectMeta;
+use kube::{Api, Resource};
+
+use super::{Error, Identity, Tasks, is_own};
+use crate::api::{is_status, within_limit};
+use crate::crds::lease::TaskLeaseSpec;
+use crate::crds::{LLMTask, TaskLease};
+use crate::words::{cut, time};
+
+/// How much of the task's name the name of its lease has: names of objects have 253 characters at most.
+const NAME_BYTES: usize = 200;
+
+impl Tasks {
+    /// Makes the object of the active lease exist, and no other of the task. Returns the task as it is then.
+    pub(super) async fn keep_lease_object(&self, task: &LLMTask, identity: &Identity, row: TaskRow) -> Result<TaskRow, Error> {
+        let TaskRow { spec, state } = row;
+        if !is_own(&spec, identity) {
+            return Ok(TaskRow { spec, state });
+        }
+        let api: Api<TaskLease> = Api::namespaced(self.context.client.clone(), &identity.namespace);
+        let shown = self.statuses.shown_lease(task, identity);
+        let wanted = state.lease.as_ref().map(|lease| name(identity, lease.id));
+        // The status may have been edited: only a lease of this task is removed.
+        if let Some(old) = shown.as_ref().filter(|shown| Some(*shown) != wanted.as_ref() && shown.starts_with(&prefix(identity))) {
+            match self.context.writes.make("TaskLease", "delete", api.delete(old, &DeleteParams::default())).await {
+                Err(error) if !is_status(&error, 404) => return Err(error.into()),
+                _ => {}
+            }
+        }
+        let (Some(lease), Some(wanted)) = (&state.lease, wanted) else { return Ok(TaskRow { spec, state }) };
+        if shown.as_ref() == Some(&wanted) {
+            let found = within_limit(api.get_metadata_opt(&wanted)).await?;
+            if found.is_some_and(|found| found.metadata.deletion_timestamp.is_none()) {
+                return Ok(TaskRow { spec, state });
+            }
+            let release = op::Release { task: state.id, lease: lease.id, reason: "its TaskLease was deleted".into() };
+            let state = self.submit_or(identity, release, state).await?;
+            return Ok(TaskRow { spec, state });
+        }
+        let object = object(task, identity, lease, state.attempts, wanted);
+        match self.context.writes.make("TaskLease", "create", api.create(&PostParams::default(), &object)).await {
+            Err(error) if !is_status(&error, 409) => Err(error.into()),
+            _ => Ok(TaskRow { spec, state }),
+        }
+    }
+}
+
+fn prefix(identity: &Identity) -> String {
+    format!("{}-", cut(&identity.name, NAME_BYTES).trim_end_matches(['.', '-']))
+}
+
+/// Unique by the lease, so creating it twice is creating it once.
+pub fn name(identity: &Identity, lease: LeaseId) -> String {
+    format!("{}{}", prefix(identity), lease.simple())
+}
+
+fn object(task: &LLMTask, identity: &Identity, lease: &ActiveLease, attempt: i64, name: String) -> TaskLease {
+    TaskLease {
+        metadata: ObjectMeta {
+            name: Some(name),
+            namespace: Some(identity.namespace.clone()),
+            owner_references: task.controller_owner_ref(&()).map(|owner| vec![owner]),
+            ..ObjectMeta::default()
+        },
+        spec: TaskLeaseSpec {
+            task_name: identity.name.clone(),
+            worker_name: lease.worker_id.clone(),
+            lease_id: lease.id.to_string(),
+            attempt,
+            start_time: Some(time(lease.started_at)),
+        },
+    }
+}

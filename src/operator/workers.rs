@@ -1,0 +1,203 @@
+//! The controller of Workers: an object for each worker that the server knows, in the operator's own namespace.
+//!
+//! Whether a worker is cordoned or drained can be changed in its object and over HTTP. Its status tells what the server did last, so the
+//! side that differs from it was changed since, and the other side follows; if both were, the server is right.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bloom_core::command::{Command, CordonChange};
+use bloom_core::op;
+use bloom_core::worker::{Worker, WorkerStatus as Word};
+use futures_util::StreamExt;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use kube::core::ObjectMeta;
+use kube::runtime::reflector::{self, Store};
+use kube::runtime::watcher::{self, watcher};
+use kube::runtime::WatchStreamExt;
+use kube::{Api, ResourceExt};
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+use tokio::sync::broadcast::error::RecvError;
+use tokio::time::{Instant, sleep, sleep_until};
+
+use crate::Context;
+use crate::api::is_status;
+use crate::crds::worker::{self, WorkerSpec, WorkerStatus};
+use crate::difference::difference;
+use crate::words::{camel, time};
+
+/// Objects are brought up to date at most this often, and also this long after an error.
+const PAUSE: Duration = Duration::from_secs(1);
+/// And at least this often, in case a change was missed.
+const RESYNC_EVERY: Duration = Duration::from_secs(60);
+const NAME_BYTES: usize = 200;
+
+/// An object and its worker.
+struct Pair<'a> {
+    object: &'a worker::Worker,
+    worker: &'a Worker,
+}
+
+pub async fn control(context: Arc<Context>) {
+    let api: Api<worker::Worker> = Api::namespaced(context.client.clone(), &context.namespace);
+    let (reader, writer) = reflector::store();
+    let watched = watcher(api.clone(), watcher::Config::default()).default_backoff().reflect(writer).touched_objects();
+    let mut watched = std::pin::pin!(watched);
+    let mut changes = context.engine.replica.subscribe();
+    let mut due = Instant::now();
+    loop {
+        tokio::select! {
+            event = watched.next() => match event {
+                Some(_) => due = due.min(Instant::now() + PAUSE),
+                None => return,
+            },
+            change = changes.recv() => match change {
+                Ok(change) if change.workers.is_empty() && change.removed_workers.is_empty() && !change.reset => {}
+                Ok(_) | Err(RecvError::Lagged(_)) => due = due.min(Instant::now() + PAUSE),
+                Err(RecvError::Closed) => return,
+            },
+            () = sleep_until(due) => {
+                // Before the watch has shown all objects, each would be created again.
+                let ready = tokio::time::timeout(Duration::ZERO, reader.wait_until_ready()).await.is_ok_and(|ready| ready.is_ok());
+                let done = if ready { sync(&context, &api, &reader).await } else { sleep(PAUSE).await; continue };
+                if let Err(error) = &done {
+                    tracing::debug!(%error, "the Workers could not be brought up to date");
+                }
+                due = Instant::now() + if done.is_ok() { RESYNC_EVERY } else { PAUSE };
+            }
+        }
+    }
+}
+
+async fn sync(context: &Context, api: &Api<worker::Worker>, objects: &Store<worker::Worker>) -> kube::Result<()> {
+    let workers = context.engine.replica.workers_with_free_slots();
+    let workers: BTreeMap<String, Worker> = workers.into_iter().map(|(worker, _)| (object_name(&worker.id), worker)).collect();
+    let objects: BTreeMap<String, Arc<worker::Worker>> = objects.state().into_iter().map(|object| (object.name_any(), object)).collect();
+    for (name, worker) in &workers {
+        match objects.get(name) {
+            Some(object) => bring_up_to_date(context, api, name, Pair { object, worker }).await?,
+            None => create(context, api, name, worker).await?,
+        }
+    }
+    // An object without a status is not ours.
+    let of_worker = |object: &worker::Worker| object.status.as_ref().is_some_and(|status| status.worker_id.is_some());
+    for name in objects.iter().filter(|(name, object)| !workers.contains_key(*name) && of_worker(object)).map(|(name, _)| name) {
+        ignoring(context.writes.make("Worker", "delete", api.delete(name, &DeleteParams::default())).await, 404)?;
+    }
+    Ok(())
+}
+
+async fn create(context: &Context, api: &Api<worker::Worker>, name: &str, worker: &Worker) -> kube::Result<()> {
+    let object = worker::Worker {
+        metadata: ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() },
+        spec: WorkerSpec { unschedulable: worker.cordoned, drain: worker.draining },
+        status: None,
+    };
+    ignoring(context.writes.make("Worker", "create", api.create(&PostParams::default(), &object)).await, 409)
+}
+
+async fn bring_up_to_date(context: &Context, api: &Api<worker::Worker>, name: &str, pair: Pair<'_>) -> kube::Result<()> {
+    let Pair { object, worker } = &pair;
+    let params = PatchParams::default();
+    let wanted = (object.spec.unschedulable || object.spec.drain, object.spec.drain);
+    let known = (worker.cordoned, worker.draining);
+    let told = object.status.as_ref().and_then(|status| Some((status.unschedulable?, status.draining?)));
+    if wanted != known && told.is_none_or(|told| told == known) {
+        // The change comes back through the engine, and then into the status.
+        steer(context, worker, wanted).await;
+        return Ok(());
+    }
+    if wanted != known {
+        let spec = Patch::Merge(json!({ "spec": { "unschedulable": worker.cordoned, "drain": worker.draining } }));
+        ignoring(context.writes.make("Worker", "patch", api.patch(name, &params, &spec)).await.map(|_| ()), 404)?;
+    }
+    let json = |status: &WorkerStatus| serde_json::to_value(status).unwrap_or_default();
+    let shown = object.status.as_ref().map_or(Value::Null, json);
+    let Some(change) = difference(&shown, &json(&status(&pair))) else { return Ok(()) };
+    let body = Patch::Merge(json!({ "metadata": { "uid": object.metadata.uid }, "status": change }));
+    let patched = context.writes.make("Worker", "patch_status", api.patch_status(name, &params, &body)).await;
+    ignoring(ignoring(patched, 404).or_else(|error| ignoring::<()>(Err(error), 409)), 404)
+}
+
+/// Cordons, drains or uncordons the worker. If that is refused, because the worker is gone, the next look finds out.
+async fn steer(context: &Context, worker: &Worker, (unschedulable, drain): (bool, bool)) {
+    let changes: &[CordonChange] = match (unschedulable, drain) {
+        (_, true) => &[CordonChange::Drain],
+        (true, false) if worker.draining => &[CordonChange::Uncordon, CordonChange::Cordon],
+        (true, false) => &[CordonChange::Cordon],
+        (false, false) => &[CordonChange::Uncordon],
+    };
+    for change in changes {
+        let op = op::Cordon { worker: worker.id.clone(), change: *change };
+        let key = Some(format!("kubernetes:{}", context.namespace).into());
+        if let Err(error) = context.engine.writers.submit(Command { op, request_id: None, key, epoch: None }).await {
+            tracing::debug!(?error, worker = worker.id, "a worker could not be cordoned or uncordoned");
+        }
+    }
+}
+
+fn status(Pair { object, worker }: &Pair<'_>) -> WorkerStatus {
+    let is_ready = worker.is_online();
+    let word = camel(worker.shown_status().as_str());
+    let before = object.status.iter().flat_map(|status| &status.conditions).find(|condition| condition.type_ == "Ready");
+    let state = if is_ready { "True" } else { "False" };
+    let kept = before.filter(|before| before.status == state).map(|before| before.last_transition_time.clone());
+    let ready = Condition {
+        type_: "Ready".into(),
+        status: state.into(),
+        observed_generation: object.metadata.generation,
+        last_transition_time: kept.unwrap_or_else(|| time(worker.updated_at)),
+        reason: word.clone(),
+        message: if worker.shown_status() == Word::Offline { "It was not seen for too long, or has left".into() } else { String::new() },
+    };
+    WorkerStatus {
+        observed_generation: object.metadata.generation,
+        worker_id: Some(worker.id.clone()),
+        phase: Some(word),
+        slots: Some(worker.capabilities.max_concurrency),
+        agents: worker.capabilities.agents.clone(),
+        agent_version: Some(worker.agent_version.clone()),
+        unschedulable: Some(worker.cordoned),
+        draining: Some(worker.draining),
+        conditions: vec![ready],
+    }
+}
+
+fn ignoring<T>(outcome: kube::Result<T>, status: u16) -> kube::Result<()> {
+    match outcome {
+        Err(error) if !is_status(&error, status) => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// The name of the worker, if it is one for objects; otherwise what is left of it, and a part of its digest.
+fn object_name(worker: &str) -> String {
+    let is_inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    let is_label = |label: &str| !label.is_empty() && label.bytes().all(is_inner) && !label.starts_with('-') && !label.ends_with('-');
+    if worker.len() <= NAME_BYTES && worker.split('.').all(is_label) {
+        return worker.to_owned();
+    }
+    let kept: String = worker.to_ascii_lowercase().chars().map(|c| if u8::try_from(c).is_ok_and(is_inner) { c } else { '-' }).take(40).collect();
+    let digest = Sha256::digest(worker.as_bytes());
+    let digest: String = digest.iter().take(6).map(|byte| format!("{byte:02x}")).collect();
+    format!("worker-{}-{digest}", kept.trim_matches('-')).replace("--", "-")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_worker_has_a_name_of_its_own() {
+        for name in ["rack-1", "node.internal", "a"] {
+            assert_eq!(object_name(name), name);
+        }
+        let odd = ["Rack 1", "rack 1", "ü", "-", "a..b", "a_b", &"x".repeat(300)];
+        let names: std::collections::BTreeSet<_> = odd.iter().map(|name| object_name(name)).collect();
+        assert_eq!(names.len(), odd.len());
+        assert!(names.iter().all(|name| object_name(name) == *name), "they are names for objects: {names:?}");
+    }
+}
