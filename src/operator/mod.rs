@@ -62,31 +62,33 @@ pub fn start(engine: &Engine, store: &Store, options: OperatorOptions) -> Health
 
 async fn run(engine: Engine, store: Store, options: OperatorOptions, health: Health) {
     let background = engine.background.clone();
-    tokio::select! {
-        biased;
-        () = background.stopped() => {}
-        () = keep_running(engine, store, options, health) => {}
-    }
-}
-
-async fn keep_running(engine: Engine, store: Store, options: OperatorOptions, health: Health) {
-    let (client, namespace) = loop {
-        match connect().await {
-            Ok((client, default_namespace)) => break (client, options.namespace.clone().unwrap_or(default_namespace)),
-            Err(error) => health.lost(&error),
+    let connected = async {
+        loop {
+            match connect().await {
+                Ok(connected) => return connected,
+                Err(error) => health.lost(&error),
+            }
+            sleep(RETRY_AFTER).await;
         }
-        sleep(RETRY_AFTER).await;
     };
+    let (client, default_namespace) = tokio::select! {
+        connected = connected => connected,
+        () = background.stopped() => return,
+    };
+    let namespace = options.namespace.clone().unwrap_or(default_namespace);
     let writes = Writes::new(engine.metrics.clone());
     let elector = Elector::new(client.clone(), &namespace, &options.identity, writes.clone(), health.clone());
     let context = Arc::new(Context { client, engine, store, writes, options, namespace });
     loop {
-        let held = elector.acquire().await;
+        let held = tokio::select! {
+            held = elector.acquire() => held,
+            () = background.stopped() => return,
+        };
         tracing::info!(identity = context.options.identity, "leads the operators of the cluster");
         // The controllers are dropped at the moment when the lead is lost, or the server stops.
         tokio::select! {
             biased;
-            () = context.engine.background.stopped() => {
+            () = background.stopped() => {
                 elector.release(held).await;
                 return;
             }

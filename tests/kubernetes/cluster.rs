@@ -55,6 +55,8 @@ fn start(mut command: Command, log: PathBuf) -> Child {
 impl Cluster {
     /// Starts etcd and the API server, without waiting for them.
     pub fn start() -> Self {
+        // Fails only if a provider was installed before, which can be used as well.
+        let _ = rustls::crypto::ring::default_provider().install_default();
         let dir = new_path("kubernetes");
         fs::create_dir(&dir).expect("a directory");
         let key = dir.join("service-account.key");

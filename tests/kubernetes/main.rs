@@ -15,3 +15,4 @@ mod leader;
 mod load;
 mod objects;
 mod tasks;
+mod workers;

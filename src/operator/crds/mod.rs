@@ -27,7 +27,24 @@ const MUTABLE: [&str; 3] = ["cancel", "priority", "ttlSecondsAfterFinished"];
 /// # Errors
 /// A schema can't be made, which is a mistake in its types.
 pub fn all() -> serde_json::Result<Vec<CustomResourceDefinition>> {
-    Ok(vec![llm_task()?, task_lease()?, Worker::crd()])
+    let definitions = [llm_task()?, task_lease()?, serde_json::to_value(Worker::crd())?];
+    let finished = definitions.into_iter().map(|mut crd| {
+        null_is_absent(&mut crd);
+        serde_json::from_value(crd)
+    });
+    finished.collect()
+}
+
+/// The API server drops `null` where it is not allowed, as the API takes it for an absent field. Otherwise rules would see it.
+fn null_is_absent(schema: &mut Value) {
+    match schema {
+        Value::Object(members) => {
+            members.remove("nullable");
+            members.values_mut().for_each(null_is_absent);
+        }
+        Value::Array(items) => items.iter_mut().for_each(null_is_absent),
+        _ => {}
+    }
 }
 
 /// A manifest of each definition, with the name of its file.
@@ -42,10 +59,10 @@ pub fn manifests() -> Result<Vec<(String, String)>, Box<dyn std::error::Error>> 
     all()?.into_iter().map(manifest).collect()
 }
 
-fn llm_task() -> serde_json::Result<CustomResourceDefinition> {
+fn llm_task() -> serde_json::Result<Value> {
     let mut crd = serde_json::to_value(LLMTask::crd())?;
     let api = ApiFields::of::<NewTask>()?;
-    let Some(spec) = spec_of(&mut crd) else { return serde_json::from_value(crd) };
+    let Some(spec) = spec_of(&mut crd) else { return Ok(crd) };
     if let Some(fields) = fields_of(spec) {
         for (name, field) in fields.iter_mut() {
             // These have a form of their own in Kubernetes: times and names in place of numbers and ids.
@@ -81,15 +98,15 @@ fn llm_task() -> serde_json::Result<CustomResourceDefinition> {
     let names: Vec<String> = fields_of(spec).map(|fields| fields.keys().cloned().collect()).unwrap_or_default();
     let immutable = names.iter().filter(|name| !MUTABLE.contains(&name.as_str())).map(|name| unchanged(name));
     add_rules(spec, immutable.chain([exactly_one("prompt", "promptFrom")]));
-    serde_json::from_value(crd)
+    Ok(crd)
 }
 
-fn task_lease() -> serde_json::Result<CustomResourceDefinition> {
+fn task_lease() -> serde_json::Result<Value> {
     let mut crd = serde_json::to_value(TaskLease::crd())?;
     if let Some(spec) = spec_of(&mut crd) {
         add_rules(spec, [json!({ "rule": "self == oldSelf", "message": "TaskLease is immutable: delete it to revoke the lease" })]);
     }
-    serde_json::from_value(crd)
+    Ok(crd)
 }
 
 const RULES: &str = "x-kubernetes-validations";
