@@ -17,10 +17,12 @@ pub fn cut(text: &str, max: usize) -> &str {
 /// `no_worker` → `NoWorker`.
 pub fn camel(word: &str) -> String {
     let mut first = true;
-    word.chars().filter_map(|letter| {
-        let is_first = std::mem::replace(&mut first, letter == '_');
-        (letter != '_').then(|| if is_first { letter.to_ascii_uppercase() } else { letter })
-    }).collect()
+    word.chars()
+        .filter_map(|letter| {
+            let is_first = std::mem::replace(&mut first, letter == '_');
+            (letter != '_').then(|| if is_first { letter.to_ascii_uppercase() } else { letter })
+        })
+        .collect()
 }
 
 #[cfg(test)]

@@ -14,9 +14,9 @@ use futures_util::StreamExt;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::core::ObjectMeta;
+use kube::runtime::WatchStreamExt;
 use kube::runtime::reflector::{self, Store};
 use kube::runtime::watcher::{self, watcher};
-use kube::runtime::WatchStreamExt;
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -35,6 +35,10 @@ const PAUSE: Duration = Duration::from_secs(1);
 const RESYNC_EVERY: Duration = Duration::from_secs(60);
 const NAME_BYTES: usize = 200;
 
+/// What the objects had the server do last, by name: whether the worker is cordoned, and whether it is drained. Their status tells it too,
+/// but later.
+type Steered = BTreeMap<String, (bool, bool)>;
+
 /// An object and its worker.
 struct Pair<'a> {
     object: &'a worker::Worker,
@@ -47,6 +51,7 @@ pub async fn control(context: Arc<Context>) {
     let watched = watcher(api.clone(), watcher::Config::default()).default_backoff().reflect(writer).touched_objects();
     let mut watched = std::pin::pin!(watched);
     let mut changes = context.engine.replica.subscribe();
+    let mut steered = Steered::new();
     let mut due = Instant::now();
     loop {
         tokio::select! {
@@ -62,7 +67,7 @@ pub async fn control(context: Arc<Context>) {
             () = sleep_until(due) => {
                 // Before the watch has shown all objects, each would be created again.
                 let ready = tokio::time::timeout(Duration::ZERO, reader.wait_until_ready()).await.is_ok_and(|ready| ready.is_ok());
-                let done = if ready { sync(&context, &api, &reader).await } else { sleep(PAUSE).await; continue };
+                let done = if ready { sync(&context, &api, &reader, &mut steered).await } else { sleep(PAUSE).await; continue };
                 if let Err(error) = &done {
                     tracing::debug!(%error, "the Workers could not be brought up to date");
                 }
@@ -72,13 +77,14 @@ pub async fn control(context: Arc<Context>) {
     }
 }
 
-async fn sync(context: &Context, api: &Api<worker::Worker>, objects: &Store<worker::Worker>) -> kube::Result<()> {
+async fn sync(context: &Context, api: &Api<worker::Worker>, objects: &Store<worker::Worker>, steered: &mut Steered) -> kube::Result<()> {
     let workers = context.engine.replica.workers_with_free_slots();
     let workers: BTreeMap<String, Worker> = workers.into_iter().map(|(worker, _)| (object_name(&worker.id), worker)).collect();
     let objects: BTreeMap<String, Arc<worker::Worker>> = objects.state().into_iter().map(|object| (object.name_any(), object)).collect();
+    steered.retain(|name, _| workers.contains_key(name));
     for (name, worker) in &workers {
         match objects.get(name) {
-            Some(object) => bring_up_to_date(context, api, name, Pair { object, worker }).await?,
+            Some(object) => bring_up_to_date(context, api, name, Pair { object, worker }, steered).await?,
             None => create(context, api, name, worker).await?,
         }
     }
@@ -99,14 +105,24 @@ async fn create(context: &Context, api: &Api<worker::Worker>, name: &str, worker
     ignoring(context.writes.make("Worker", "create", api.create(&PostParams::default(), &object)).await, 409)
 }
 
-async fn bring_up_to_date(context: &Context, api: &Api<worker::Worker>, name: &str, pair: Pair<'_>) -> kube::Result<()> {
+async fn bring_up_to_date(
+    context: &Context,
+    api: &Api<worker::Worker>,
+    name: &str,
+    pair: Pair<'_>,
+    steered: &mut Steered,
+) -> kube::Result<()> {
     let Pair { object, worker } = &pair;
     let params = PatchParams::default();
     let wanted = (object.spec.unschedulable || object.spec.drain, object.spec.drain);
     let known = (worker.cordoned, worker.draining);
-    let told = object.status.as_ref().and_then(|status| Some((status.unschedulable?, status.draining?)));
-    if wanted != known && told.is_none_or(|told| told == known) {
+    let shown = object.status.as_ref().and_then(|status| Some((status.unschedulable?, status.draining?)));
+    // If the server has done something else since, only the status counts.
+    steered.retain(|of, steered| of != name || *steered == known);
+    let last = steered.get(name).copied().or(shown);
+    if wanted != known && last.is_none_or(|last| last == known) {
         // The change comes back through the engine, and then into the status.
+        steered.insert(name.to_owned(), wanted);
         steer(context, worker, wanted).await;
         return Ok(());
     }
@@ -180,7 +196,8 @@ fn object_name(worker: &str) -> String {
     if worker.len() <= NAME_BYTES && worker.split('.').all(is_label) {
         return worker.to_owned();
     }
-    let kept: String = worker.to_ascii_lowercase().chars().map(|c| if u8::try_from(c).is_ok_and(is_inner) { c } else { '-' }).take(40).collect();
+    let kept: String =
+        worker.to_ascii_lowercase().chars().map(|c| if u8::try_from(c).is_ok_and(is_inner) { c } else { '-' }).take(40).collect();
     let digest = Sha256::digest(worker.as_bytes());
     let digest: String = digest.iter().take(6).map(|byte| format!("{byte:02x}")).collect();
     format!("worker-{}-{digest}", kept.trim_matches('-')).replace("--", "-")

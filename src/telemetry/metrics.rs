@@ -130,7 +130,8 @@ impl Metrics {
             )?,
             leader: f.gauge("bloom_leader", "1 on the replica that leads, else 0.")?,
             database_up: f.gauge("bloom_database_up", "1 while the database answers, else 0.")?,
-            kubernetes_up: f.gauge("bloom_kubernetes_up", "1 while the Kubernetes API server answers, else 0; also 0 without the operator.")?,
+            kubernetes_up: f
+                .gauge("bloom_kubernetes_up", "1 while the Kubernetes API server answers, else 0; also 0 without the operator.")?,
             kubernetes_leader: f.gauge("bloom_kubernetes_leader", "1 on the replica whose operator leads, else 0.")?,
             kubernetes_writes: f.counters(
                 "bloom_kubernetes_writes_total",

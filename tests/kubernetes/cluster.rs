@@ -129,23 +129,31 @@ impl Cluster {
         }
     }
 
-    /// Does something while the schema of LLMTasks allows any spec.
-    pub async fn with_open_schema(&self, work: impl AsyncFnOnce()) {
+    /// Makes the schema of LLMTasks allow labels of any type.
+    pub async fn open_schema(&self) {
         let crds: Api<CustomResourceDefinition> = Api::all(self.admin().await);
         let name = "llmtasks.bloom-runtime.dev";
         let crd = crds.get(name).await.expect("the custom resource");
         let mut open = serde_json::to_value(&crd).expect("a custom resource");
-        *open.pointer_mut("/spec/versions/0/schema/openAPIV3Schema/properties/spec").expect("the spec's schema") =
-            serde_json::json!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true });
-        let replace = async |crd: serde_json::Value| {
-            let crd: CustomResourceDefinition = serde_json::from_value(crd).expect("a custom resource");
-            let version = crds.get(name).await.expect("the custom resource").metadata.resource_version;
-            let metadata = ObjectMeta { resource_version: version, ..crd.metadata };
-            crds.replace(name, &PostParams::default(), &CustomResourceDefinition { metadata, ..crd }).await.expect("it is replaced");
-        };
-        replace(open).await;
-        work().await;
-        replace(serde_json::to_value(&crd).expect("a custom resource")).await;
+        let spec = open.pointer_mut("/spec/versions/0/schema/openAPIV3Schema/properties/spec").expect("the spec's schema");
+        spec["properties"]["labels"] = serde_json::json!({ "x-kubernetes-preserve-unknown-fields": true });
+        spec.as_object_mut().expect("a schema").remove("x-kubernetes-validations");
+        self.replace_schema(serde_json::from_value(open).expect("a custom resource")).await;
+    }
+
+    /// Makes the schema of LLMTasks as it was.
+    pub async fn close_schema(&self) {
+        let crds = bloom_operator::crds::all().expect("the custom resources");
+        self.replace_schema(crds.into_iter().next().expect("that of LLMTasks")).await;
+    }
+
+    async fn replace_schema(&self, crd: CustomResourceDefinition) {
+        let crds: Api<CustomResourceDefinition> = Api::all(self.admin().await);
+        let name = crd.name_any();
+        let version = crds.get(&name).await.expect("the custom resource").metadata.resource_version;
+        let metadata = ObjectMeta { resource_version: version, ..crd.metadata };
+        let crd = CustomResourceDefinition { metadata, spec: crd.spec, status: None };
+        crds.replace(&name, &PostParams::default(), &crd).await.expect("it is replaced");
     }
 
     pub async fn is_ready(&self) {

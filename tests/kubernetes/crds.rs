@@ -91,7 +91,10 @@ fn what_the_api_refuses_is_refused_with_its_words() {
             (json!({ "prompt": "nul \0" }), "String must not contain NUL characters"),
             (json!({ "prompt": "x".repeat(131_073) }), "put a longer prompt into a ConfigMap"),
             (json!({ "ttlSecondsAfterFinished": -1 }), "Number must be greater than or equal to 0"),
-            (json!({ "prompt": "p", "promptFrom": { "secretKeyRef": { "name": "n", "key": "k" } } }), "Exactly one of prompt and promptFrom"),
+            (
+                json!({ "prompt": "p", "promptFrom": { "secretKeyRef": { "name": "n", "key": "k" } } }),
+                "Exactly one of prompt and promptFrom",
+            ),
             (json!({ "promptFrom": {} }), "Exactly one of configMapKeyRef and secretKeyRef"),
             (json!({ "dependsOn": vec!["same"; 2] }), "Duplicate value"),
             (json!({ "dependsOn": (0..101).map(|n| format!("t{n}")).collect::<Vec<_>>() }), "Array must contain at most 100 element(s)"),

@@ -52,10 +52,7 @@ fn an_operator_that_is_killed_in_any_phase_goes_on() {
         assert_eq!(team.get(&name).await.status, done.status);
         server.kill9();
         server.start_again();
-        eventually("it leads", || async {
-            server.get("/readyz").await.text.contains("leading").then_some(())
-        })
-        .await;
+        eventually("it leads", || async { server.get("/readyz").await.text.contains("leading").then_some(()) }).await;
         let third = team.create(&slug, json!({})).await;
         team.is_in_phase(&third, "Queued").await;
         assert!(writes(&server).await < 2.5, "the finalizer and Queued of the third, nothing for the first");

@@ -78,7 +78,8 @@ fn objects_of_workers_come_and_go_with_them() {
         let name = object.metadata.name.clone().unwrap();
         // One that is deleted by hand comes back.
         api.delete(&name, &DeleteParams::default()).await.unwrap();
-        let again = eventually("another object", || async { of_odd().await.filter(|again| again.metadata.uid != object.metadata.uid) }).await;
+        let again =
+            eventually("another object", || async { of_odd().await.filter(|again| again.metadata.uid != object.metadata.uid) }).await;
         // Signs of life and leases are not worth a write.
         eventually("its status is complete", || async { of_odd().await.filter(|worker| worker.status.is_some()) }).await;
         let before = writes(&server).await;

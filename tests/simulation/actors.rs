@@ -141,7 +141,7 @@ pub fn spec(cluster: &Cluster) -> TaskSpec {
         model: None,
         ttl_after_finished_sec: cluster.chance(20).then_some(2),
         owner: None,
-            object: None,
+        object: None,
     }
 }
 

@@ -132,9 +132,6 @@ fn exactly_one(one: &str, other: &str) -> Value {
 
 fn unchanged(field: &str) -> Value {
     let rule = format!("has(self.{field}) == has(oldSelf.{field}) && (!has(self.{field}) || self.{field} == oldSelf.{field})");
-    let message = format!(
-        "Field is immutable: only {} can be changed; delete the LLMTask and create another one",
-        MUTABLE.join(", ")
-    );
+    let message = format!("Field is immutable: only {} can be changed; delete the LLMTask and create another one", MUTABLE.join(", "));
     json!({ "rule": rule, "message": message, "fieldPath": format!(".{field}") })
 }

@@ -161,7 +161,9 @@ mod tests {
 
     #[test]
     fn names_change_their_case() {
-        for (snake_name, camel_name) in [("context_id", "contextId"), ("prompt", "prompt"), ("ttl_after_finished_sec", "ttlAfterFinishedSec")] {
+        for (snake_name, camel_name) in
+            [("context_id", "contextId"), ("prompt", "prompt"), ("ttl_after_finished_sec", "ttlAfterFinishedSec")]
+        {
             assert_eq!((camel(snake_name), snake(camel_name)), (camel_name.to_owned(), snake_name.to_owned()));
         }
     }

@@ -64,7 +64,13 @@ impl Tasks {
     }
 
     /// Returns whether the object exists and has these finalizers now. Its version is checked, because others may have finalizers too.
-    async fn set_finalizers(&self, task: &LLMTask, identity: &Identity, finalizers: Vec<String>, verb: &'static str) -> Result<bool, Error> {
+    async fn set_finalizers(
+        &self,
+        task: &LLMTask,
+        identity: &Identity,
+        finalizers: Vec<String>,
+        verb: &'static str,
+    ) -> Result<bool, Error> {
         let api: Api<LLMTask> = Api::namespaced(self.context.client.clone(), &identity.namespace);
         let metadata = json!({ "uid": identity.uid, "resourceVersion": task.metadata.resource_version, "finalizers": finalizers });
         let body = Patch::Merge(json!({ "metadata": metadata }));

@@ -28,7 +28,9 @@ pub fn of_change(before: Option<&str>, after: &LLMTaskStatus, state: &TaskState)
     let reason = || after.reason.clone().unwrap_or_else(|| phase.to_owned());
     let has_expired = state.last_lease.as_ref().is_some_and(|last| last.status == LeaseStatus::Expired);
     Some(match phase {
-        "Running" => event(EventType::Normal, "Assigned", format!("Attempt {} of {} runs on worker {worker}", state.attempts, state.max_attempts)),
+        "Running" => {
+            event(EventType::Normal, "Assigned", format!("Attempt {} of {} runs on worker {worker}", state.attempts, state.max_attempts))
+        }
         "Queued" if before != Some("Running") => return None,
         "Queued" if has_expired => {
             event(EventType::Warning, "LeaseExpired", format!("The lease of worker {worker} has expired; the task is queued again"))
@@ -45,10 +47,12 @@ pub fn of_change(before: Option<&str>, after: &LLMTaskStatus, state: &TaskState)
 
 /// That no worker has had room for a while; told again as long as that lasts.
 pub fn of_waiting(waiting: Option<&WaitingState>, state: &TaskState, now: Ms) -> Option<Event> {
-    let waiting = waiting.filter(|waiting| matches!(waiting.reason, WaitingReason::NoWorker | WaitingReason::NoCapacity | WaitingReason::Cordoned))?;
+    let waiting = waiting
+        .filter(|waiting| matches!(waiting.reason, WaitingReason::NoWorker | WaitingReason::NoCapacity | WaitingReason::Cordoned))?;
     let since = state.ready_at?;
-    (now - since >= NO_ROOM_AFTER_MS)
-        .then(|| event(EventType::Warning, "NoRoom", format!("Waits for a worker since {} minutes: {}", (now - since) / 60_000, waiting.message)))
+    (now - since >= NO_ROOM_AFTER_MS).then(|| {
+        event(EventType::Warning, "NoRoom", format!("Waits for a worker since {} minutes: {}", (now - since) / 60_000, waiting.message))
+    })
 }
 
 fn event(kind: EventType, reason: &str, note: String) -> Event {

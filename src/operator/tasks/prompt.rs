@@ -27,16 +27,19 @@ impl Tasks {
                 let value = |secret: Secret| secret.data?.remove(&key_ref.key).map(|bytes| bytes.0);
                 ("Secret", key_ref, found.map(|secret| secret.map(value)))
             }
-            (None, None) => return Ok(Err(Problem::invalid("promptFrom: Exactly one of configMapKeyRef and secretKeyRef is required".into()))),
+            (None, None) => {
+                return Ok(Err(Problem::invalid("promptFrom: Exactly one of configMapKeyRef and secretKeyRef is required".into())));
+            }
         };
         let (name, key) = (&key_ref.name, &key_ref.key);
         Ok(match found {
-            Ok(Some(Some(prompt))) => {
-                String::from_utf8(prompt).map_err(|_| Problem::missing("PromptNotText", format!("Key '{key}' of {kind} '{name}' is not text in UTF-8")))
-            }
+            Ok(Some(Some(prompt))) => String::from_utf8(prompt)
+                .map_err(|_| Problem::missing("PromptNotText", format!("Key '{key}' of {kind} '{name}' is not text in UTF-8"))),
             Ok(Some(None)) => Err(Problem::missing("PromptNotFound", format!("{kind} '{name}' has no key '{key}'"))),
             Ok(None) => Err(Problem::missing("PromptNotFound", format!("{kind} '{name}' does not exist in namespace '{namespace}'"))),
-            Err(error) if is_status(&error, 403) => Err(Problem::missing("PromptForbidden", format!("The operator may not read {kind} '{name}'"))),
+            Err(error) if is_status(&error, 403) => {
+                Err(Problem::missing("PromptForbidden", format!("The operator may not read {kind} '{name}'")))
+            }
             Err(error) => return Err(error.into()),
         })
     }

@@ -167,7 +167,12 @@ fn conditions(object: &LLMTask, row: &TaskRow, status: &LLMTaskStatus) -> Vec<Co
             (QUEUED, false, ended(), String::new()),
             (LEASED, false, ended(), String::new()),
             (COMPLETE, state.status == Status::Completed, ended(), String::new()),
-            (FAILED, state.status != Status::Completed, if state.status == Status::Completed { ended() } else { reason(FAILED) }, message()),
+            (
+                FAILED,
+                state.status != Status::Completed,
+                if state.status == Status::Completed { ended() } else { reason(FAILED) },
+                message(),
+            ),
         ],
     };
     facts.map(|fact| condition(object, fact, Some(state.updated_at))).into()

@@ -41,9 +41,10 @@ impl Tasks {
             return Ok(Err(Problem::missing("Deleted", "The object was deleted before its task was created".into())));
         }
         Ok(match self.submit(identity, op::Create { tasks: vec![spec] }).await? {
-            Ok(mut created) => {
-                created.pop().map(|created| TaskRow { spec: created.spec, state: created.state }).ok_or_else(|| Problem::invalid(String::new()))
-            }
+            Ok(mut created) => created
+                .pop()
+                .map(|created| TaskRow { spec: created.spec, state: created.state })
+                .ok_or_else(|| Problem::invalid(String::new())),
             Err(rejection) => Err(Problem::refused(rejection.to_string())),
         })
     }
@@ -60,7 +61,9 @@ impl Tasks {
             };
             match row {
                 Some(row) => tasks.push(row.spec.id),
-                None => return Ok(Err(Problem::missing("DependencyNotFound", format!("LLMTask '{name}' does not exist or has no task yet")))),
+                None => {
+                    return Ok(Err(Problem::missing("DependencyNotFound", format!("LLMTask '{name}' does not exist or has no task yet"))));
+                }
             }
         }
         Ok(Ok(tasks))

@@ -104,6 +104,11 @@ impl StatusWriter {
         match self.context.writes.make("LLMTask", "patch_status", api.patch_status(&identity.name, &params, &body)).await {
             Ok(object) => Ok(Some(object.metadata.resource_version)),
             Err(error) if is_status(&error, 404) || is_status(&error, 409) => Ok(None),
+            // The rest of the object is refused, of a time when the schema was another one. Trying again would not help.
+            Err(error) if is_status(&error, 422) => {
+                tracing::warn!(%error, ?identity, "the status of an LLMTask can't be written");
+                Ok(None)
+            }
             Err(error) => Err(error.into()),
         }
     }
