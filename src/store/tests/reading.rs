@@ -119,7 +119,6 @@ async fn lists_filter_and_page(database) {
         context_id: Some("ctx".into()),
         worker_id: Some("w".into()),
         owner: None,
-            object: None,
         labels: vec![label("team", "red")],
         created_after: Some(0),
         created_before: Some(i64::MAX),

@@ -66,12 +66,13 @@ async fn what_is_written_is_read(database) {
     assert_eq!(bench.store.leases(&LeaseFilter { status: Some(LeaseStatus::Failed), ..LeaseFilter::default() }, &PAGE).await.unwrap().len(), 0);
     let actions: Vec<_> = bench.store.audit(&AuditFilter::default(), &PAGE).await.unwrap().into_iter().map(|entry| entry.action.as_str()).collect();
     assert_eq!(actions, ["task_completed", "task_leased", "task_leased", "task_created", "task_created", "worker_registered"]);
-    let keys = RowKeys { contexts: ["c1".to_owned(), "none".to_owned()].into(), past_leases: [held(&leased[0])].into(), ..RowKeys::default() };
+    let context = qualified("team-a", "c1");
+    let keys = RowKeys { contexts: [context.clone(), "none".to_owned()].into(), past_leases: [held(&leased[0])].into(), ..RowKeys::default() };
     let loaded = writer.begin_and_load(&keys, LockWait::Long).await.unwrap();
     writer.rollback().await.unwrap();
     assert_eq!(loaded.now, START + 40);
-    assert_eq!(loaded.contexts["c1"].last_worker, Some(("w1".to_owned(), START + 40)));
-    assert_eq!(loaded.contexts["c1"].session_id.as_deref(), Some("sess"));
+    assert_eq!(loaded.contexts[&context].last_worker, Some(("w1".to_owned(), START + 40)));
+    assert_eq!(loaded.contexts[&context].session_id.as_deref(), Some("sess"));
     assert_eq!(loaded.contexts["none"], Default::default());
     assert_eq!(loaded.past_leases[&held(&leased[0])].as_ref().unwrap().usage.unwrap().cost_usd, 0.25);
 }
