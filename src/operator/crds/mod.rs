@@ -1,4 +1,6 @@
 //! The custom resources, as Rust types and as the manifests that are made from them.
+// Columns of different resources, or of one, may have the same type.
+#![allow(clippy::duplicated_attributes)]
 
 pub mod lease;
 pub mod schema;
