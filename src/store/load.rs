@@ -19,18 +19,11 @@ use bloom_core::task::{PastLease, Status, TaskSpec, TaskState};
 use bloom_core::worker::Worker;
 use bloom_core::working_set::{ContextView, Loaded, Slots};
 
-statement!(
-    OF_IDEMPOTENCY_KEYS,
-    |d| "SELECT {} FROM tasks WHERE idempotency_key IS NOT NULL AND idempotency_key {}",
-    rows::SPEC.names(""),
-    d.any(Type::Text, 1)
-);
-statement!(
-    OF_OBJECTS,
-    |d| "SELECT {} FROM tasks WHERE object_uid IS NOT NULL AND object_uid {}",
-    rows::SPEC.names(""),
-    d.any(Type::Uuid, 1)
-);
+fn specs_by(d: Kind, column: &str, ty: Type) -> String {
+    format!("SELECT {} FROM tasks WHERE {column} IS NOT NULL AND {column} {}", rows::SPEC.names(""), d.any(ty, 1))
+}
+statement!(OF_IDEMPOTENCY_KEYS, |d| "{}", specs_by(d, "idempotency_key", Type::Text));
+statement!(OF_OBJECTS, |d| "{}", specs_by(d, "object_uid", Type::Uuid));
 statement!(OF_LEASES, |d| "SELECT lease_id, id FROM task_state WHERE slot IS NOT NULL AND lease_id {}", d.any(Type::Uuid, 1));
 statement!(OF_WORKERS, |d| "SELECT worker_id, id FROM task_state WHERE slot IS NOT NULL AND worker_id {}", d.any(Type::Text, 1));
 statement!(
