@@ -11,7 +11,7 @@ use bloom_core::ids::{LeaseId, TaskId};
 use bloom_core::op;
 use bloom_core::reply;
 use bloom_core::reply::StoredResult;
-use bloom_core::task::Outcome;
+use bloom_core::task::{Outcome, Status};
 use bloom_test_world::history::{History, Step};
 use bloom_test_world::random::steps;
 use bloom_test_world::world::{World, completion, registration, world};
@@ -69,6 +69,9 @@ impl Run {
         if !ops.iter().any(|op| matches!(op, Op::ChangeQueue(_))) {
             self.check_queue(&before);
         }
+        if !ops.iter().any(|op| matches!(op, Op::Suspend(_))) {
+            self.check_suspended(&before);
+        }
         if let ([op], [answer]) = (ops.as_slice(), answers.as_slice()) {
             self.check_attempts(&before, op);
             if answer.is_err() {
@@ -107,6 +110,14 @@ impl Run {
         }
     }
 
+    /// No lease is made of a suspended task.
+    fn check_suspended(&self, before: &World) {
+        for was in before.db.tasks.values().filter(|was| was.suspend && was.status == Status::Queued) {
+            let leases = self.world.db.tasks.get(&was.id).map_or(was.lease_count, |task| task.lease_count);
+            assert_eq!(leases, was.lease_count, "a lease was made of a suspended task");
+        }
+    }
+
     /// The number of attempts rises by one with each lease, falls by one when an attempt is given back, and is 0 after a requeue.
     fn check_attempts(&self, before: &World, op: &Op) {
         for (id, task) in &self.world.db.tasks {
@@ -140,6 +151,11 @@ impl Run {
                 let Ok(Reply::Created(second)) = again(&mut self.world) else { panic!("the repeat was refused") };
                 assert!(first.iter().zip(&second).all(|(a, b)| a.spec.id == b.spec.id && b.existed));
             }
+            Op::Suspend(op::Suspend { task, .. }) => {
+                // The task may have been cancelled, because a dependency had failed.
+                let is_over = self.world.task(*task).status.is_final();
+                assert_eq!(again(&mut self.world).is_err(), is_over);
+            }
             Op::Requeue(_) | Op::Release(_) => {
                 let before = self.world.db.clone();
                 if self.world.run(op.clone()).is_err() {
@@ -167,6 +183,11 @@ impl Run {
         world.process_wakeups();
         for agent_slug in [ALL_QUEUES, "coder"] {
             world.ok(op::ChangeQueue { agent_slug: agent_slug.into(), change: QueueChange::Resume });
+        }
+        let suspended: Vec<TaskId> = world.db.tasks.values().filter(|task| task.suspend && !task.status.is_final()).map(|task| task.id).collect();
+        for task in suspended {
+            // Resuming one may have cancelled another, if a dependency had failed.
+            drop(world.run(op::Suspend { task, suspend: false }));
         }
         for _ in 0..1_000 {
             world.ok(registration("helper", 32));
