@@ -31,7 +31,22 @@ fn a_suspension() {
     check(
         |case| Op::Suspend(op::Suspend { task: case.task, suspend: true }),
         "
-        ",
+        queued 0/3 parked suspended; task_suspended by admin <- queued | waits for its time | waits in its context | waits for its key
+        queued 0/3 parked depends_on; task_suspended by admin <- waits for a dependency
+        leased 1/3 on w1 till 300; task_suspended by admin <- leased by a call
+        leased 1/3 on w1 till 180; task_suspended by admin <- leased by a claim | leased by a push
+        running 1/3 on w1 till 300; task_suspended by admin <- running by a call
+        running 1/3 on w1 till 179; task_suspended by admin <- running by a claim | running by a push
+        running 1/1 on w1 till 300; task_suspended by admin <- on its last attempt
+        leased 1/3 on w1 till 300 cancel; task_suspended by admin <- leased, cancel requested
+        running 1/1 on w1 till 300 cancel; task_suspended by admin <- running, cancel requested
+        queued 1/3 parked suspended worker_lost; task_suspended by admin <- queued after an expiry
+        ✗ Cannot suspend task with status 'dead' <- dead by an expiry | dead after a failure
+        queued 1/3 parked suspended agent_error; task_suspended by admin <- waits after a failure
+        ✗ Cannot suspend task with status 'completed' <- completed
+        ✗ Cannot suspend task with status 'failed' <- failed
+        ✗ Cannot suspend task with status 'cancelled' <- cancelled
+        queued 0/1 parked suspended; task_suspended by admin <- requeued after death",
     );
 }
 
@@ -54,7 +69,21 @@ fn a_resumption() {
     check_suspended(
         |case| Op::Suspend(op::Suspend { task: case.task, suspend: false }),
         "
-        ",
+        queued 0/3; task_resumed by admin <- queued
+        queued 0/3 parked depends_on; task_resumed by admin <- waits for a dependency
+        queued 0/3 parked not_before; task_resumed by admin <- waits for its time
+        queued 0/3 parked session; task_resumed by admin <- waits in its context
+        queued 0/3 parked exclusive_key; task_resumed by admin <- waits for its key
+        leased 1/3 on w1 till 300; task_resumed by admin <- leased by a call
+        leased 1/3 on w1 till 180; task_resumed by admin <- leased by a claim | leased by a push
+        running 1/3 on w1 till 300; task_resumed by admin <- running by a call
+        running 1/3 on w1 till 179; task_resumed by admin <- running by a claim | running by a push
+        running 1/1 on w1 till 300; task_resumed by admin <- on its last attempt
+        leased 1/3 on w1 till 300 cancel; task_resumed by admin <- leased, cancel requested
+        running 1/1 on w1 till 300 cancel; task_resumed by admin <- running, cancel requested
+        queued 1/3 worker_lost; task_resumed by admin <- queued after an expiry
+        queued 1/3 parked not_before agent_error; task_resumed by admin <- waits after a failure
+        queued 0/1; task_resumed by admin <- requeued after death",
     );
 }
 
@@ -63,7 +92,11 @@ fn a_lease_call_for_a_suspended_task() {
     check_suspended(
         |case| Op::Lease(op::Lease { task: case.task, choice: Choice::Named("w2".into()), ttl_ms: TTL_MS, origin: Origin::Call }),
         "
-        ",
+        ✗ Task is not ready: suspended <- queued | waits for a dependency | waits for its time | waits in its context | waits for its key
+            | queued after an expiry | waits after a failure | requeued after death
+        ✗ Task status is 'leased', expected 'queued' <- leased by a call | leased by a claim | leased by a push | leased, cancel requested
+        ✗ Task status is 'running', expected 'queued' <- running by a call | running by a claim | running by a push | on its last attempt
+            | running, cancel requested",
     );
 }
 
@@ -72,7 +105,17 @@ fn a_suspended_task_can_be_cancelled() {
     check_suspended(
         |case| Op::Cancel(op::Cancel { task: case.task }),
         "
-        ",
+        cancelled 0/3 cancel; task_cancelled by api <- queued | waits for a dependency | waits for its time | waits in its context
+            | waits for its key
+        leased 1/3 on w1 till 300 cancel; task_cancelled by api <- leased by a call
+        leased 1/3 on w1 till 180 cancel; task_cancelled by api <- leased by a claim | leased by a push
+        running 1/3 on w1 till 300 cancel; task_cancelled by api <- running by a call
+        running 1/3 on w1 till 179 cancel; task_cancelled by api <- running by a claim | running by a push
+        running 1/1 on w1 till 300 cancel; task_cancelled by api <- on its last attempt
+        unchanged <- leased, cancel requested | running, cancel requested
+        cancelled 1/3 cancel worker_lost; task_cancelled by api <- queued after an expiry
+        cancelled 1/3 cancel agent_error; task_cancelled by api <- waits after a failure
+        cancelled 0/1 cancel; task_cancelled by api <- requeued after death",
     );
 }
 
@@ -133,7 +176,9 @@ fn its_context_waits_behind_it_and_its_key_is_free() {
     let keyed = |context| TaskSpec { exclusive_key: Some("k".into()), ..alone(context) };
     let holder = world.create(keyed("d"));
     world.lease(holder, "w1");
-    let (third, fourth) = (world.create(keyed("e")), world.create(keyed("f")));
+    let third = world.create(keyed("e"));
+    world.now += 1_000;
+    let fourth = world.create(keyed("f"));
     world.complete(holder, Outcome::Success);
     assert_eq!((world.task(third).parked, world.task(fourth).parked), (None, Some(Parked::ExclusiveKey)));
     suspend(&mut world, third);
