@@ -32,8 +32,8 @@ proptest! {
 struct Run {
     world: World,
     history: History,
-    /// Acknowledged completions, by lease, with the results that were stored for them.
-    acknowledged: HashMap<LeaseId, uuid::Uuid>,
+    /// Acknowledged completions, by lease, with their tasks and the results that were stored for them.
+    acknowledged: HashMap<LeaseId, (TaskId, uuid::Uuid)>,
 }
 
 impl Run {
@@ -61,8 +61,7 @@ impl Run {
                 self.acknowledge(completion, result);
             }
             if let (Op::Delete(op::Delete { task }), Ok(_)) = (op, answer) {
-                let of_task: Vec<LeaseId> = self.history.leases.iter().filter(|(of, ..)| of == task).map(|(_, lease, _)| *lease).collect();
-                self.acknowledged.retain(|lease, _| !of_task.contains(lease));
+                self.acknowledged.retain(|_, (of, _)| of != task);
             }
         }
         self.check_slots(&before);
@@ -85,7 +84,7 @@ impl Run {
         match result {
             StoredResult::Now(result) => {
                 assert!(completion.holder.lease.is_none_or(|named| named == result.lease_id), "the result is of another lease");
-                assert_eq!(self.acknowledged.insert(result.lease_id, result.id), None, "a lease was completed twice");
+                assert_eq!(self.acknowledged.insert(result.lease_id, (completion.task, result.id)), None, "a lease was completed twice");
             }
             StoredResult::Before(lease) => assert!(self.acknowledged.contains_key(lease), "the lease was not completed before"),
         }
@@ -168,7 +167,7 @@ impl Run {
 
     /// Every acknowledged completion has its result and is marked in the lease's record.
     fn check_results(&self) {
-        for (lease, result) in &self.acknowledged {
+        for (lease, (_, result)) in &self.acknowledged {
             assert!(self.world.db.results.iter().any(|stored| stored.id == *result && stored.lease_id == *lease), "a result was lost");
             assert!(self.world.db.past_leases[lease].completed);
         }
