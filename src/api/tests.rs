@@ -167,7 +167,9 @@ fn what_agents_say_is_kept() {
 fn what_an_older_server_does_not_send_has_a_default() {
     let mut older = task();
     let members = older.as_object_mut().unwrap();
-    members.retain(|name, _| !["context_hints", "session", "model", "waiting", "usage", "failure", "session_id", "suspend"].contains(&name.as_str()));
+    members.retain(|name, _| {
+        !["context_hints", "session", "model", "waiting", "usage", "failure", "session_id", "suspend"].contains(&name.as_str())
+    });
     older["policy"].as_object_mut().unwrap().remove("budget");
     let read: Task = serde_json::from_value(older).unwrap();
     assert_eq!((read.session, read.policy.budget, read.context_hints.len()), (Session::Context.into(), 0.0, 0));

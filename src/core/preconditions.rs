@@ -14,7 +14,9 @@ impl TaskState {
         self.check_queued()?;
         match self.parked {
             Some(_) if self.suspend => Err(Rejection::NotReady(Parked::Suspended)),
-            Some(parked @ (Parked::DependsOn | Parked::Suspended | Parked::NotBefore | Parked::ExclusiveKey)) => Err(Rejection::NotReady(parked)),
+            Some(parked @ (Parked::DependsOn | Parked::Suspended | Parked::NotBefore | Parked::ExclusiveKey)) => {
+                Err(Rejection::NotReady(parked))
+            }
             Some(Parked::Session | Parked::Reserved) | None => Ok(()),
         }
     }

@@ -10,10 +10,12 @@ use super::history::{End, Named, NewTask, Step};
 fn new_task() -> impl Strategy<Value = NewTask> {
     let waits = (option::weighted(0.25, 0..2usize), option::weighted(0.2, 0..3usize), option::weighted(0.25, 0..9usize));
     let held = (prop::bool::weighted(0.2), prop::bool::weighted(0.1));
-    (0..2usize, prop::bool::weighted(0.7), waits, held, 4..6i64, 1..3i64).prop_map(|(context, session, waits, held, priority, max_attempts)| {
-        let ((key, idempotency, depends_on), (later, suspend)) = (waits, held);
-        NewTask { context, session, key, idempotency, depends_on, priority, max_attempts, later, suspend }
-    })
+    (0..2usize, prop::bool::weighted(0.7), waits, held, 4..6i64, 1..3i64).prop_map(
+        |(context, session, waits, held, priority, max_attempts)| {
+            let ((key, idempotency, depends_on), (later, suspend)) = (waits, held);
+            NewTask { context, session, key, idempotency, depends_on, priority, max_attempts, later, suspend }
+        },
+    )
 }
 
 /// More often resumed than paused, so that most of a history makes leases.

@@ -135,7 +135,8 @@ mod tests {
     fn only_what_is_given_is_sent() {
         assert_eq!(given(&[]), json!({ "agent_slug": "default" }));
         let flags = ["--context", "c", "--agent", "a", "--priority", "9", "--depends-on", "x,y", "--label", "k=v", "--budget", "0.5"];
-        let more = ["--timeout", "5m", "--format", "json", "--max-attempts", "1", "--session", "none", "--hint", "h", "--ttl", "1h", "--suspend"];
+        let more =
+            ["--timeout", "5m", "--format", "json", "--max-attempts", "1", "--session", "none", "--hint", "h", "--ttl", "1h", "--suspend"];
         let expected = json!({
             "context_id": "c", "agent_slug": "a", "priority": 9, "depends_on": ["x", "y"], "labels": { "k": "v" },
             "policy": { "timeout_sec": 300, "budget": 0.5 }, "desired_format": "json", "max_attempts": 1, "session": "none",

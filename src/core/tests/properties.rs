@@ -183,7 +183,8 @@ impl Run {
         for agent_slug in [ALL_QUEUES, "coder"] {
             world.ok(op::ChangeQueue { agent_slug: agent_slug.into(), change: QueueChange::Resume });
         }
-        let suspended: Vec<TaskId> = world.db.tasks.values().filter(|task| task.suspend && !task.status.is_final()).map(|task| task.id).collect();
+        let suspended: Vec<TaskId> =
+            world.db.tasks.values().filter(|task| task.suspend && !task.status.is_final()).map(|task| task.id).collect();
         for task in suspended {
             // Resuming one may have cancelled another, if a dependency had failed.
             drop(world.run(op::Suspend { task, suspend: false }));
