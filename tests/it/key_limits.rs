@@ -173,11 +173,51 @@ on_both! { alone:
         }
     }
 
+    async fn a_workers_key_names_no_url_unless_it_may_be_pushed_to(database) {
+        let server = keyed(database);
+        let admin = server.with_key(ADMIN);
+        let own = with_new_key(&admin, &server, "own", "worker", json!({ "worker": "w1" })).await;
+        let url = json!({ "name": "w1", "url": "http://127.0.0.1:9" });
+        for refused in [&url, &json!({ "name": "w1", "dispatch": "push" })] {
+            assert!(own.post("workers", refused.clone()).await.error(403).contains("--push"));
+        }
+        admin.get("workers/w1").await.error(404);
+        own.post("workers", json!({ "name": "w1", "url": "", "dispatch": "manual" })).await.created();
+        // An admin names the URL; the worker registers again without one, and keeps it.
+        admin.post("workers", url.clone()).await.ok();
+        own.post("workers", json!({ "name": "w1" })).await.ok();
+        assert_eq!(admin.get("workers/w1").await.ok()["url"], url["url"]);
+
+        let token = with_new_key(&admin, &server, "token", "join", json!({ "worker": "w2", "push": true })).await;
+        let enrolled = token.post("enroll", json!({ "worker": "w2" })).await.created();
+        assert_eq!(enrolled["push"], true);
+        let pushed = server.with_key(enrolled["key"].as_str().unwrap());
+        pushed.post("workers", json!({ "name": "w2", "url": "http://127.0.0.1:9", "dispatch": "push" })).await.created();
+        admin.post("keys", json!({ "name": "no", "scope": "submit", "push": true })).await.refuses(&["push"]);
+        let keys = admin.get("keys").await.ok();
+        let push: Vec<_> = keys.as_array().unwrap().iter().map(|key| (key["name"].as_str().unwrap(), key["push"] == true)).collect();
+        assert_eq!(push, [("own", false), ("worker-w2", true)]);
+    }
+
+    async fn one_key_does_not_take_all_streams_of_its_address(database) {
+        let server = keyed(database);
+        let admin = server.with_key(ADMIN);
+        let ci = with_new_key(&admin, &server, "ci", "submit", json!({})).await;
+        let mut streams = Vec::new();
+        for _ in 0..64 {
+            streams.push(sse::open(&ci, "watch", None).await);
+        }
+        let refused = ci.with_header("accept", "text/event-stream").get("watch").await.error(503);
+        assert!(refused.contains("with this key"), "{refused}");
+        let other = with_new_key(&admin, &server, "other", "submit", json!({})).await;
+        sse::open(&other, "watch", None).await;
+    }
+
     async fn a_workers_key_speaks_for_its_worker_only(database) {
         let server = keyed(database);
         let admin = server.with_key(ADMIN);
-        let one = with_new_key(&admin, &server, "one", "worker", json!({ "worker": "w1" })).await;
-        let two = with_new_key(&admin, &server, "two", "worker", json!({ "worker": "w2" })).await;
+        let one = with_new_key(&admin, &server, "one", "worker", json!({ "worker": "w1", "push": true })).await;
+        let two = with_new_key(&admin, &server, "two", "worker", json!({ "worker": "w2", "push": true })).await;
         let register = |name: &str| json!({ "name": name, "url": format!("http://{name}"), "capabilities": { "max_concurrency": 4 } });
         let is_foreign = |answer: Answer| assert!(answer.error(403).contains("a key of its own"));
         is_foreign(one.post("workers", register("w2")).await);

@@ -112,7 +112,7 @@ pub enum Step {
     Silent {
         worker: usize,
     },
-    /// RowKeys have one of a few names; every third one is a join token, and every fourth one has expired when time has passed.
+    /// Keys have one of a few names; every third one is a join token, and every fourth one has expired when time has passed.
     CreateKey {
         name: usize,
     },
@@ -313,6 +313,7 @@ impl History {
                     digest: format!("digest {name} at {now}"),
                     scope,
                     worker: (scope != Scope::Submit && name % 2 == 0).then(|| worker(*name)),
+                    push: scope != Scope::Submit && name % 5 == 0,
                     lasts_ms: (name % 4 == 0).then_some(30_000),
                 })
             }
