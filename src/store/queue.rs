@@ -11,7 +11,7 @@ use bloom_core::cache::rank;
 use bloom_core::ids::TaskId;
 use bloom_database::{DuePage, ReadyRow, Scope};
 
-/// A program without suspension (before migration 8) may leave a suspended task unparked.
+/// A program without suspension (before migration 9) may leave a suspended task unparked.
 const IS_READY: &str = "status = 'queued' AND parked IS NULL AND NOT suspend";
 const READY_ROW: &str = "id, revision, rank, agent_slug";
 statement!(

@@ -85,7 +85,7 @@ row! {
     }
 }
 
-/// A program without suspension (before migration 8) does not know the word `suspended`. It takes a suspended task for one that is reserved
+/// A program without suspension (before migration 9) does not know the word `suspended`. It takes a suspended task for one that is reserved
 /// for no worker: it gives it to nobody, and nothing wakes it. What it writes itself to the row of a suspended task is read as suspended.
 fn written(parked: &Parked) -> &Parked {
     if *parked == Parked::Suspended { &Parked::Reserved } else { parked }
