@@ -85,6 +85,9 @@ body! {
         scope: Scope,
         /// The worker that a key of scope `worker` speaks for, or the only worker that a join token enrolls.
         worker: Option<ShortName>,
+        /// Whether the worker may register with a `url`, which the server calls, and with `dispatch: "push"`. The server sends tasks and
+        /// `MEMBRIDGE_AGENT_KEY` to that URL. For keys of scope `worker`, and for join tokens, which pass it on. Default: false.
+        push: Option<bool>,
         /// Seconds until the key expires; default: never, and a day for a join token, which may last 30 days.
         expires_in_sec: Option<Int<1, MAX_KEY_SEC>>,
     }
@@ -112,13 +115,17 @@ impl NewKey {
             }
             _ => {}
         }
+        let push = self.push.unwrap_or(false);
+        if push && !matches!(self.scope, Scope::Worker | Scope::Join) {
+            return Err(Invalid::field("push", "Only keys of the scopes 'worker' and 'join' are for a worker: leave it out"));
+        }
         if self.scope == Scope::Join {
             if seconds.is_some_and(|seconds| seconds > MAX_JOIN_SEC) {
                 return Err(Invalid::field("expires_in_sec", "A join token lasts 30 days at most"));
             }
             seconds.get_or_insert(DEFAULT_JOIN_SEC);
         }
-        Ok(op::CreateKey { name: self.name.0, digest, scope: self.scope, worker, lasts_ms: seconds.map(|seconds| seconds * 1000) })
+        Ok(op::CreateKey { name: self.name.0, digest, scope: self.scope, worker, push, lasts_ms: seconds.map(|seconds| seconds * 1000) })
     }
 }
 
@@ -131,6 +138,9 @@ pub struct Key<'a> {
     pub scope: AnyScope,
     /// The worker that it speaks for, or the only worker that the join token enrolls.
     pub worker: Option<Cow<'a, str>>,
+    /// Whether that worker may register with a `url` and with `dispatch: "push"`. An older server does not tell.
+    #[serde(default)]
+    pub push: bool,
     /// When it was created.
     pub created_at: Ms,
     /// When it expires; null: never.
@@ -145,6 +155,7 @@ impl<'a> From<&'a ApiKey> for Key<'a> {
             name: (&key.name).into(),
             scope: key.scope.into(),
             worker: key.worker.as_deref().map(Cow::from),
+            push: key.push,
             created_at: key.created_at,
             expires_at: key.expires_at,
             created_by: (&key.created_by).into(),

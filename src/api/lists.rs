@@ -32,6 +32,11 @@ const SHOWN_CHARS: usize = 40;
 #[derive(Clone, Debug, Default)]
 pub struct Params(Vec<(String, String)>);
 
+/// For a cursor that no list returned.
+pub fn invalid_cursor() -> Invalid {
+    Invalid::field("cursor", "Invalid cursor: use the one from the Link header of the previous page")
+}
+
 impl Params {
     pub fn parse(query: Option<&str>) -> Self {
         let pairs = form_urlencoded::parse(query.unwrap_or_default().as_bytes());
@@ -61,8 +66,7 @@ impl Params {
     /// # Errors
     /// `cursor` is not an id, so no list returned it.
     pub fn cursor(&self) -> Result<Option<Uuid>, Invalid> {
-        let bad = || Invalid::field("cursor", "Invalid cursor: use the one from the Link header of the previous page");
-        self.get("cursor").map(|text| parse_id(text).ok_or_else(bad)).transpose()
+        self.get("cursor").map(|text| parse_id(text).ok_or_else(invalid_cursor)).transpose()
     }
 
     pub fn moment(&self, name: &'static str) -> Result<Option<Ms>, Invalid> {

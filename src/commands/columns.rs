@@ -130,6 +130,7 @@ pub static KEYS: Kind<Key> = Kind {
         Column::new("NAME", |key, _| key.name.to_string()),
         Column::new("SCOPE", |key, _| key.scope.to_string()),
         Column::new("WORKER", |key, _| given(&key.worker)),
+        Column::wide("PUSH", |key, _| if key.push { "yes".to_owned() } else { String::new() }),
         Column::new("AGE", |key, now| age(key.created_at, now)),
         Column::new("EXPIRES", |key, now| match key.expires_at {
             None => "never".to_owned(),

@@ -35,6 +35,9 @@ pub enum KeyCommand {
         /// The worker that a key of scope worker speaks for, or the only worker that a join token enrolls
         #[arg(long, value_name = "NAME")]
         worker: Option<String>,
+        /// Let the worker register with a URL that the server calls (agent --listen): the server sends tasks and MEMBRIDGE_AGENT_KEY there
+        #[arg(long)]
+        push: bool,
         /// How long it is valid, such as 90d [default: for ever; a join token: 24h]
         #[arg(long, value_name = "TIME", value_parser = when::duration)]
         expires: Option<Duration>,
@@ -63,11 +66,12 @@ fn scope_parser() -> impl TypedValueParser<Value = Scope> {
 
 pub async fn run(command: KeyCommand, server: &Server, shown: Shown) -> Result<(), CommandError> {
     match command {
-        KeyCommand::Create { name, scope, worker, expires } => {
+        KeyCommand::Create { name, scope, worker, push, expires } => {
             let body = NewKey {
                 name: KeyName(name.clone()),
                 scope,
                 worker: worker.map(ShortName::from),
+                push: push.then_some(true),
                 expires_in_sec: expires.map(|time| Int(i64::try_from(time.as_secs()).unwrap_or(i64::MAX))),
             };
             let created = server.post("api/runtime/keys", &body).await.map_err(|failure| failure.about(&name))?;

@@ -29,6 +29,8 @@ pub struct ApiKey {
     pub scope: Scope,
     /// The worker that the key speaks for, or the only worker that the join token enrolls.
     pub worker: Option<WorkerId>,
+    /// Whether that worker may name the URL that the server calls.
+    pub push: bool,
     pub created_at: Ms,
     pub expires_at: Option<Ms>,
     /// The [`Actor`](super::audit::Actor) that created it.

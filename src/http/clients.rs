@@ -1,6 +1,7 @@
-//! Clients, identified by their addresses, and how much of a shared resource one client may hold.
+//! Clients, identified by their addresses or by their named keys, and how much of a shared resource one client may hold.
 
 use std::collections::HashMap;
+use std::hash::Hash;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
@@ -47,29 +48,35 @@ pub fn network(address: IpAddr) -> IpAddr {
 }
 
 /// Counts the permits that each client holds, so that no client holds more than its share.
-#[derive(Clone)]
-pub struct Shares {
+pub struct Shares<Client> {
     most: usize,
-    held: Arc<Mutex<HashMap<IpAddr, usize>>>,
+    held: Held<Client>,
 }
+
+type Held<Client> = Arc<Mutex<HashMap<Client, usize>>>;
 
 /// A permit that a client holds until this is dropped.
-pub struct ClientPermit {
-    client: IpAddr,
-    held: Arc<Mutex<HashMap<IpAddr, usize>>>,
+pub struct ClientPermit<Client: Eq + Hash> {
+    client: Client,
+    held: Held<Client>,
 }
 
-impl Shares {
-    /// One client may hold half of the permits: enough for a fleet behind one address, and the other half remains for other clients.
-    pub fn of(permits: usize) -> Self {
-        Self { most: (permits / 2).max(1), held: Arc::default() }
+impl<Client> Clone for Shares<Client> {
+    fn clone(&self) -> Self {
+        Self { most: self.most, held: self.held.clone() }
+    }
+}
+
+impl<Client: Clone + Eq + Hash> Shares<Client> {
+    /// Each client may hold this many permits.
+    pub fn new(most: usize) -> Self {
+        Self { most: most.max(1), held: Arc::default() }
     }
 
     /// `None` if the client already holds its share.
-    pub fn take(&self, client: IpAddr) -> Option<ClientPermit> {
-        let client = network(client);
+    pub fn take(&self, client: Client) -> Option<ClientPermit<Client>> {
         let mut held = self.held.lock();
-        let count = held.entry(client).or_default();
+        let count = held.entry(client.clone()).or_default();
         if *count >= self.most {
             return None;
         }
@@ -78,7 +85,14 @@ impl Shares {
     }
 }
 
-impl Drop for ClientPermit {
+impl Shares<IpAddr> {
+    /// One address may hold half of the permits: enough for a fleet behind one address, and the other half remains for others.
+    pub fn by_address(permits: usize) -> Self {
+        Self::new(permits / 2)
+    }
+}
+
+impl<Client: Eq + Hash> Drop for ClientPermit<Client> {
     fn drop(&mut self) {
         let mut held = self.held.lock();
         if let Some(count) = held.get_mut(&self.client) {
@@ -111,8 +125,8 @@ mod tests {
 
     #[test]
     fn a_client_has_its_share_and_leaves_nothing_behind() {
-        let shares = Shares::of(4);
-        let address = |text: &str| text.parse::<IpAddr>().unwrap();
+        let shares = Shares::by_address(4);
+        let address = |text: &str| network(text.parse::<IpAddr>().unwrap());
         let (one, two) = (shares.take(address("2001:db8::1")).unwrap(), shares.take(address("2001:db8::ffff:2")));
         assert!(two.is_some() && shares.take(address("2001:db8::3")).is_none(), "addresses of one network have one share");
         assert!(shares.take(address("2001:db8:0:1::1")).is_some(), "another network has a share of its own");
@@ -120,6 +134,6 @@ mod tests {
         assert!(shares.take(address("2001:db8::3")).is_some());
         drop(two);
         assert!(shares.held.lock().is_empty());
-        assert_eq!(network(address("::ffff:192.0.2.1")), address("192.0.2.1"));
+        assert_eq!(address("::ffff:192.0.2.1"), "192.0.2.1".parse::<IpAddr>().unwrap());
     }
 }

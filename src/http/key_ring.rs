@@ -4,7 +4,6 @@
 //! stored settings have changed, and every few seconds in case that was missed.
 
 use std::collections::HashMap;
-use std::fmt::Write as _;
 use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,16 +11,24 @@ use std::time::Duration;
 use axum::http::HeaderMap;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{Mutex, watch};
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::auth::{Keys, digest, sent_key};
+use super::error::Error as Refused;
 use bloom_core::Ms;
 use bloom_core::api_key::{ApiKey, Scope};
 use bloom_engine::{Clock, Engine};
 use bloom_store::{Error, Store};
 
 const READ_EVERY: Duration = Duration::from_secs(10);
+/// An older copy is read again before a named key opens anything: this process may have been frozen, or cut off from the database, while
+/// another replica revoked the key.
+const MAX_AGE: Duration = Duration::from_secs(20);
+/// How long a request waits for that.
+const READ_LIMIT: Duration = Duration::from_secs(5);
+
+const UNCHECKED: Refused = Refused::Later("The database does not answer, so this key can't be checked: try again");
 
 /// Whose key a request has.
 #[derive(Clone, Debug)]
@@ -35,20 +42,25 @@ impl Identity {
     pub const ADMIN: Self = Self { scope: Scope::Admin, key: None };
 }
 
-/// The named keys by their digests.
-type Named = HashMap<String, Arc<ApiKey>>;
+/// A copy of the named keys.
+struct Named {
+    by_digest: HashMap<String, Arc<ApiKey>>,
+    /// A time before the copy was read; `None` if it never was.
+    read_at: Option<Instant>,
+}
 
 #[derive(Clone)]
 pub struct KeyRing {
     environment: Keys,
-    named: watch::Sender<Arc<Named>>,
+    named: watch::Sender<Named>,
     /// One read at a time, so that an older copy never replaces a newer one.
     reading: Arc<Mutex<()>>,
 }
 
 impl KeyRing {
     pub fn new(environment: Keys) -> Self {
-        Self { environment, named: watch::Sender::default(), reading: Arc::default() }
+        let none = Named { by_digest: HashMap::new(), read_at: None };
+        Self { environment, named: watch::Sender::new(none), reading: Arc::default() }
     }
 
     /// Whether named keys count. Without the admin key of the environment, a server may be open to everybody; then they protect nothing.
@@ -65,14 +77,31 @@ impl KeyRing {
             return None;
         }
         // The look-up may stop at the first difference of two digests: a key has 256 random bits, so nobody can approach its digest.
-        let sent = hexadecimal(&digest(sent_key(headers)?));
-        let key = self.named.borrow().get(&sent).filter(|key| !key.has_expired(now)).cloned()?;
+        let sent = hex::encode(digest(sent_key(headers)?));
+        let key = self.named.borrow().by_digest.get(&sent).filter(|key| !key.has_expired(now)).cloned()?;
         Some(Identity { scope: key.scope, key: Some(key) })
     }
 
     /// Whether the key is still valid; true for a key of the environment.
     pub fn holds(&self, key: Option<&ApiKey>, now: Ms) -> bool {
-        key.is_none_or(|key| !key.has_expired(now) && self.named.borrow().contains_key(&key.digest))
+        key.is_none_or(|key| !key.has_expired(now) && self.named.borrow().by_digest.contains_key(&key.digest))
+    }
+
+    /// Reads the named keys again if this copy of them is old.
+    ///
+    /// # Errors
+    /// The database does not answer.
+    pub async fn refresh(&self, store: &Store) -> Result<(), Refused> {
+        let is_recent = || self.named.borrow().read_at.is_some_and(|at| at.elapsed() < MAX_AGE);
+        if is_recent() {
+            return Ok(());
+        }
+        let read = async {
+            let _turn = self.reading.lock().await;
+            // Another request may have read them meanwhile.
+            if is_recent() { Ok(()) } else { self.replace(store).await }
+        };
+        Ok(timeout(READ_LIMIT, read).await.map_err(|_| UNCHECKED)??)
     }
 
     /// Returns when the key is no longer valid; never for a key of the environment.
@@ -100,11 +129,16 @@ impl KeyRing {
     /// If the database fails.
     pub async fn read(&self, store: &Store) -> Result<(), Error> {
         let _turn = self.reading.lock().await;
-        let keys = store.api_keys().await?;
-        let keys: Named = keys.into_iter().map(|key| (key.digest.clone(), Arc::new(key))).collect();
+        self.replace(store).await
+    }
+
+    /// Replaces the copy; the caller holds `reading`.
+    async fn replace(&self, store: &Store) -> Result<(), Error> {
+        let read_at = Some(Instant::now());
+        let by_digest = store.api_keys().await?.into_iter().map(|key| (key.digest.clone(), Arc::new(key))).collect();
         self.named.send_if_modified(|named| {
-            let is_new = **named != keys;
-            *named = Arc::new(keys);
+            let is_new = named.by_digest != by_digest;
+            *named = Named { by_digest, read_at };
             is_new
         });
         Ok(())
@@ -132,15 +166,6 @@ impl KeyRing {
     }
 
     pub fn count(&self) -> usize {
-        self.named.borrow().len()
+        self.named.borrow().by_digest.len()
     }
-}
-
-/// The form in which digests are stored.
-pub fn hexadecimal(digest: &[u8; 32]) -> String {
-    digest.iter().fold(String::with_capacity(64), |mut text, byte| {
-        // Writing to a text can't fail.
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
 }

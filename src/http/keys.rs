@@ -10,7 +10,6 @@ use super::answer::{HandlerResult, json, ok};
 use super::auth::digest;
 use super::body::Content;
 use super::error::Error;
-use super::key_ring::hexadecimal;
 use super::middleware::Caller;
 use super::path::KeyPath;
 use super::policy::RoutePolicy;
@@ -40,7 +39,7 @@ impl Secret {
         let mut bytes = [0; KEY_BYTES];
         getrandom::fill(&mut bytes).map_err(|error| Error::Internal(format!("no random bytes for a key: {error}")))?;
         let key = format!("{PREFIX}{}", URL_SAFE_NO_PAD.encode(bytes));
-        let digest = hexadecimal(&digest(key.as_bytes()));
+        let digest = hex::encode(digest(key.as_bytes()));
         Ok(Self { key, digest })
     }
 }

@@ -134,6 +134,11 @@ async fn serve(app: &AppState, pass: &Pass<'_>, request: Request, next: Next, ca
             Err(failure) => return failure.into_response(),
         };
     }
+    if caller.key.is_some()
+        && let Err(failure) = app.ring.refresh(&app.store).await
+    {
+        return failure.into_response();
+    }
     // A body may take long to arrive. Whoever holds a key must not keep requests open for the time after its end.
     if !app.ring.holds(caller.key.as_deref(), app.engine.clock.now()) {
         return Refusal::Unauthorized.error().into_response();

@@ -9,15 +9,18 @@ use super::AppState;
 use super::error::Error;
 use super::middleware::Caller;
 use bloom_api::values::text_problem;
-use bloom_core::command::{Holder, Rejection};
+use bloom_core::command::{Holder, Rejection, WorkerChange};
 use bloom_core::ids::{LeaseId, TaskId};
 use bloom_core::task::TaskSpec;
+use bloom_core::worker::DispatchMode;
 use bloom_store::TaskFilter;
 
 /// As for the names that other keys choose.
 const MAX_NAME: usize = 255;
 /// Ids in one query.
 const MAX_IDS: usize = 1_000;
+const NO_PUSH: &str = "This key does not allow its worker a url or dispatch 'push', because the server would send tasks and the agents' key \
+    there: leave both out (start the agent without --listen), or create the worker's key or join token with --push";
 
 /// The text below the name of the key, unless it is there already. Keys have no `/` in their names, so no key reaches the names of another.
 fn qualified(owner: &str, text: &str) -> String {
@@ -123,6 +126,21 @@ pub fn worker(app: &AppState, caller: &Caller, named: &str) -> Result<(), Error>
         None => Ok(()),
         Some(own) => Err(refused(app, own)),
     }
+}
+
+/// Refuses to let a worker's key choose a URL that the server calls, unless it may be pushed to: the server sends tasks and the key of the
+/// agents there.
+///
+/// # Errors
+/// The key does not allow the URL, or the dispatch mode.
+pub fn url(app: &AppState, caller: &Caller, change: &WorkerChange) -> Result<(), Error> {
+    let is_limited = caller.worker().is_some() && !caller.key.as_ref().is_some_and(|key| key.push);
+    let names_url = change.url.as_deref().is_some_and(|url| !url.is_empty());
+    if is_limited && (names_url || change.dispatch == Some(DispatchMode::Push)) {
+        app.metrics.http_refused("push");
+        return Err(Error::Text { status: 403, text: NO_PUSH.into() });
+    }
+    Ok(())
 }
 
 fn refused(app: &AppState, own: &str) -> Error {

@@ -13,7 +13,7 @@ use super::path::QueuePath;
 use super::policy::RoutePolicy;
 use super::show::Query;
 use bloom_api::error::ErrorText;
-use bloom_api::lists::QueuePageParams;
+use bloom_api::lists::{QueuePageParams, invalid_cursor};
 use bloom_api::queues::{NewQueueLimit, Queue};
 use bloom_core::agent_queue::{ALL_QUEUES, AgentQueue};
 use bloom_core::command::QueueChange;
@@ -48,7 +48,7 @@ pub async fn list(State(app): State<AppState>, Query(params): Query) -> HandlerR
 /// A cursor: `=` and the slug of the last queue of the page, which is empty for all queues together.
 fn cursor(text: &str) -> Result<String, Error> {
     let slug = text.strip_prefix('=').map(str::to_owned);
-    slug.ok_or_else(|| Error::field("cursor", "Invalid cursor: use the one from the Link header of the previous page"))
+    slug.ok_or_else(|| invalid_cursor().into())
 }
 
 fn show<'a>(queue: &'a AgentQueue, tasks: &BTreeMap<String, AgentTasks>) -> Queue<'a> {

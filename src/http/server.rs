@@ -24,7 +24,7 @@ use tokio_io_timeout::TimeoutStream;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
-use super::clients::{Peer, Shares, trusts};
+use super::clients::{Peer, Shares, network, trusts};
 use super::error::Error;
 use super::{AppState, router};
 use bloom_telemetry::Metrics;
@@ -73,7 +73,7 @@ pub async fn serve(listener: TcpListener, state: AppState, shutdown: Cancellatio
     let (most, spare) = shares(state.settings.max_connections);
     let (permits, spare) = (Arc::new(Semaphore::new(most)), Arc::new(Semaphore::new(spare)));
     let trusted_proxies = state.settings.trusted_proxies.clone();
-    let clients = Shares::of(most);
+    let clients = Shares::by_address(most);
     let mut refusals = Refusals { metrics: state.metrics.clone(), unlogged: 0, logged_at: None };
     let router = router(state);
     let mut http = http1::Builder::new();
@@ -89,7 +89,7 @@ pub async fn serve(listener: TcpListener, state: AppState, shutdown: Cancellatio
             Ok((stream, address)) => {
                 let peer = Peer { address, local: stream.local_addr().ok().map(|local| local.ip().to_canonical()) };
                 // A proxy carries the requests of many clients, whose addresses are known only from the requests.
-                let share = (!trusts(&trusted_proxies, address.ip())).then(|| clients.take(address.ip()));
+                let share = (!trusts(&trusted_proxies, address.ip())).then(|| clients.take(network(address.ip())));
                 let refusal = match (share, permits.clone().try_acquire_owned()) {
                     (Some(None), _) => SHARE_TAKEN,
                     (_, Err(_)) => FULL,

@@ -1,10 +1,11 @@
 //! Server-sent events, and the number of requests that may wait at a time.
 
 use super::answer::EVENT_STREAM;
-use super::clients::{ClientPermit, Shares};
+use super::clients::{ClientPermit, Shares, network};
 use super::error::Error;
 use super::middleware::Caller;
 use std::convert::Infallible;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use axum::body::{Body, Bytes};
@@ -18,6 +19,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 const MAX_STREAMS: usize = 256;
 const FULL: Error = Error::Later("Too many requests are waiting right now, try again");
 const SHARE_TAKEN: Error = Error::Later("Too many requests of this client are waiting right now: end some of them, or try again");
+const KEY_SHARE_TAKEN: Error = Error::Later("Too many requests with this key are waiting right now: end some of them, or try again");
 
 /// An empty comment, sent regularly because proxies close a stream that is silent for some tens of seconds.
 pub const KEEP_ALIVE: Bytes = Bytes::from_static(b":\n\n");
@@ -32,16 +34,18 @@ pub struct StreamLimits {
     pub agents: PermitPool,
 }
 
-/// A number of permits, of which one client may hold only its share.
+/// A number of permits, of which one address, and one named key from any number of addresses, may hold only its share.
 pub struct PermitPool {
     free: Arc<Semaphore>,
-    clients: Shares,
+    addresses: Shares<IpAddr>,
+    keys: Shares<String>,
 }
 
 /// A permit, which is held until this is dropped.
 pub struct Permit {
     _permit: OwnedSemaphorePermit,
-    _share: ClientPermit,
+    _of_address: ClientPermit<IpAddr>,
+    _of_key: Option<ClientPermit<String>>,
 }
 
 impl StreamLimits {
@@ -54,15 +58,17 @@ impl StreamLimits {
 
 impl PermitPool {
     fn new(permits: usize) -> Self {
-        Self { free: Arc::new(Semaphore::new(permits)), clients: Shares::of(permits) }
+        // A key has half of the share of an address, so that other keys have room behind the address of a proxy.
+        Self { free: Arc::new(Semaphore::new(permits)), addresses: Shares::by_address(permits), keys: Shares::new(permits / 4) }
     }
 
     /// # Errors
-    /// No permit is left, or the client holds its share.
+    /// No permit is left, or the client's address or key holds its share.
     pub fn take(&self, caller: &Caller) -> Result<Permit, Error> {
-        let share = self.clients.take(caller.client).ok_or(SHARE_TAKEN)?;
+        let of_address = self.addresses.take(network(caller.client)).ok_or(SHARE_TAKEN)?;
+        let of_key = caller.key.as_ref().map(|key| self.keys.take(key.name.clone()).ok_or(KEY_SHARE_TAKEN)).transpose()?;
         let permit = self.free.clone().try_acquire_owned().map_err(|_| FULL)?;
-        Ok(Permit { _permit: permit, _share: share })
+        Ok(Permit { _permit: permit, _of_address: of_address, _of_key: of_key })
     }
 }
 

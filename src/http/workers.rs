@@ -18,7 +18,7 @@ use super::policy::{Rate, RoutePolicy};
 use super::show::{Query, show_lease, show_worker};
 use bloom_api::answers::{Removed, Worker, WorkerWithLeases};
 use bloom_api::error::ErrorText;
-use bloom_api::lists::{StatusParam, WorkerPageParams};
+use bloom_api::lists::{StatusParam, WorkerPageParams, invalid_cursor};
 use bloom_api::requests::NewWorker;
 use bloom_core::Ms;
 use bloom_core::audit::is_name_of_another_actor;
@@ -66,7 +66,7 @@ async fn read(app: AppState, ids: Vec<WorkerId>) -> Result<Vec<u8>, Error> {
 /// A cursor: when the last worker of the page was registered, and its name.
 fn cursor(text: &str) -> Result<(Ms, String), Error> {
     let parts = text.split_once('.').and_then(|(at, id)| Some((at.parse().ok()?, id.to_owned())));
-    parts.ok_or_else(|| Error::field("cursor", "Invalid cursor: use the one from the Link header of the previous page"))
+    parts.ok_or_else(|| invalid_cursor().into())
 }
 
 pub const GET: RoutePolicy = RoutePolicy::READ;
@@ -105,6 +105,7 @@ pub const REGISTER: RoutePolicy = RoutePolicy::WORKER.rate(Rate::General);
 pub async fn register(State(app): State<AppState>, caller: Caller, body: Content) -> HandlerResult {
     let change = WorkerChange::from(body.read::<NewWorker>()?);
     own::worker(&app, &caller, &change.id)?;
+    own::url(&app, &caller, &change)?;
     let wrong = match &change.id {
         name if is_dots(name) => Some("Must not be . or .., because no URL can name such a worker: choose another name"),
         name if is_name_of_another_actor(name) => Some(

@@ -12,7 +12,6 @@ mod conditions;
 mod conn;
 mod counts;
 #[cfg(test)]
-#[path = "tests/declarations.rs"]
 mod declarations;
 mod dialect;
 mod error;

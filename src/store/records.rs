@@ -50,7 +50,9 @@ row! {
 }
 
 row! {
-    pub(super) API_KEY: api_keys as api_keys_row of key: ApiKey { name, digest, scope, worker, created_at, expires_at, created_by }
+    pub(super) API_KEY: api_keys as api_keys_row_2 of key: ApiKey {
+        name, digest, scope, worker, push, created_at, expires_at, created_by
+    }
 }
 
 row! {

@@ -28,7 +28,7 @@ struct Kept {
 pub async fn key(home: &Home, server: &str, worker: &str, token: Option<&SecretString>) -> Result<Option<SecretString>, String> {
     let kept = read_json::<Kept>(&home.key_path()).filter(|kept| kept.server == server && kept.worker == worker);
     let Some(token) = token else { return Ok(kept.map(|kept| SecretString::from(kept.key))) };
-    let digest: String = Sha256::digest(token.expose_secret().as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect();
+    let digest = hex::encode(Sha256::digest(token.expose_secret().as_bytes()));
     if let Some(kept) = kept.filter(|kept| kept.token == digest) {
         return Ok(Some(SecretString::from(kept.key)));
     }

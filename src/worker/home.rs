@@ -200,9 +200,8 @@ pub fn hostname() -> String {
 /// A file name for any text: readable, and different for different texts.
 fn file_name(text: &str) -> String {
     let shown: String = text.chars().take(40).map(|c| if c.is_ascii_alphanumeric() || c == '-' || c == '_' { c } else { '_' }).collect();
-    let digest = Sha256::digest(text.as_bytes());
-    let tail: String = digest.iter().take(6).map(|byte| format!("{byte:02x}")).collect();
-    format!("{shown}-{tail}")
+    let digest = hex::encode(Sha256::digest(text.as_bytes()));
+    format!("{shown}-{}", &digest[..12])
 }
 
 /// Creates a directory that other users of the machine can't read, because prompts and answers are private.

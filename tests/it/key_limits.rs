@@ -40,6 +40,11 @@ on_both! { alone:
         assert_eq!(admin.get("audit").await.ok().as_array().unwrap().iter().filter(|entry| entry["actor"] == "key:red").count(), 1);
 
         assert_eq!(red.patch(&of_red.path(""), json!({ "priority": 9 })).await.ok()["priority"], 9);
+        assert_eq!(red.poke(&of_red.path("/suspend")).await.ok()["suspend"], true);
+        assert_eq!(red.poke(&of_red.path("/resume")).await.ok()["suspend"], false);
+        let trail = admin.get(&format!("audit?task_id={}&actor=key:red", of_red.id)).await.ok();
+        let actions: Vec<_> = trail.as_array().unwrap().iter().map(|entry| &entry["action"]).collect();
+        assert_eq!(actions, ["task_resumed", "task_suspended", "task_edited", "task_created"]);
         assert_eq!(ids(&red.get(&format!("llm-tasks?id={}", &of_red.id[24..])).await.ok()), [&of_red.id]);
 
         // The tasks are done, so that there are results, artifacts and events.
@@ -57,6 +62,8 @@ on_both! { alone:
             red.with_header("accept", "text/event-stream").get(&other.path("/events")).await.fails(404, "Task not found");
             red.poke(&other.path("/cancel")).await.fails(404, "Task not found");
             red.poke(&other.path("/requeue")).await.fails(404, "Task not found");
+            red.poke(&other.path("/suspend")).await.fails(404, "Task not found");
+            red.poke(&other.path("/resume")).await.fails(404, "Task not found");
             red.patch(&other.path(""), json!({ "priority": 9 })).await.fails(404, "Task not found");
             red.delete(&other.path("")).await.fails(404, "Task not found");
             for part in [other.id.as_str(), &other.id[..8], &other.id[24..]] {
@@ -166,11 +173,51 @@ on_both! { alone:
         }
     }
 
+    async fn a_workers_key_names_no_url_unless_it_may_be_pushed_to(database) {
+        let server = keyed(database);
+        let admin = server.with_key(ADMIN);
+        let own = with_new_key(&admin, &server, "own", "worker", json!({ "worker": "w1" })).await;
+        let url = json!({ "name": "w1", "url": "http://127.0.0.1:9" });
+        for refused in [&url, &json!({ "name": "w1", "dispatch": "push" })] {
+            assert!(own.post("workers", refused.clone()).await.error(403).contains("--push"));
+        }
+        admin.get("workers/w1").await.error(404);
+        own.post("workers", json!({ "name": "w1", "url": "", "dispatch": "manual" })).await.created();
+        // An admin names the URL; the worker registers again without one, and keeps it.
+        admin.post("workers", url.clone()).await.ok();
+        own.post("workers", json!({ "name": "w1" })).await.ok();
+        assert_eq!(admin.get("workers/w1").await.ok()["url"], url["url"]);
+
+        let token = with_new_key(&admin, &server, "token", "join", json!({ "worker": "w2", "push": true })).await;
+        let enrolled = token.post("enroll", json!({ "worker": "w2" })).await.created();
+        assert_eq!(enrolled["push"], true);
+        let pushed = server.with_key(enrolled["key"].as_str().unwrap());
+        pushed.post("workers", json!({ "name": "w2", "url": "http://127.0.0.1:9", "dispatch": "push" })).await.created();
+        admin.post("keys", json!({ "name": "no", "scope": "submit", "push": true })).await.refuses(&["push"]);
+        let keys = admin.get("keys").await.ok();
+        let push: Vec<_> = keys.as_array().unwrap().iter().map(|key| (key["name"].as_str().unwrap(), key["push"] == true)).collect();
+        assert_eq!(push, [("own", false), ("worker-w2", true)]);
+    }
+
+    async fn one_key_does_not_take_all_streams_of_its_address(database) {
+        let server = keyed(database);
+        let admin = server.with_key(ADMIN);
+        let ci = with_new_key(&admin, &server, "ci", "submit", json!({})).await;
+        let mut streams = Vec::new();
+        for _ in 0..64 {
+            streams.push(sse::open(&ci, "watch", None).await);
+        }
+        let refused = ci.with_header("accept", "text/event-stream").get("watch").await.error(503);
+        assert!(refused.contains("with this key"), "{refused}");
+        let other = with_new_key(&admin, &server, "other", "submit", json!({})).await;
+        sse::open(&other, "watch", None).await;
+    }
+
     async fn a_workers_key_speaks_for_its_worker_only(database) {
         let server = keyed(database);
         let admin = server.with_key(ADMIN);
-        let one = with_new_key(&admin, &server, "one", "worker", json!({ "worker": "w1" })).await;
-        let two = with_new_key(&admin, &server, "two", "worker", json!({ "worker": "w2" })).await;
+        let one = with_new_key(&admin, &server, "one", "worker", json!({ "worker": "w1", "push": true })).await;
+        let two = with_new_key(&admin, &server, "two", "worker", json!({ "worker": "w2", "push": true })).await;
         let register = |name: &str| json!({ "name": name, "url": format!("http://{name}"), "capabilities": { "max_concurrency": 4 } });
         let is_foreign = |answer: Answer| assert!(answer.error(403).contains("a key of its own"));
         is_foreign(one.post("workers", register("w2")).await);

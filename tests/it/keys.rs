@@ -5,6 +5,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use crate::on_both;
+use crate::support::checker::Link;
 use crate::support::*;
 
 pub const ADMIN: &str = "admin-key-0123456789";
@@ -37,7 +38,7 @@ const WORKER: [&str; 8] = [
     "POST workers/{id}/complete",
     "POST workers/{id}/heartbeat",
 ];
-const SUBMIT: [&str; 15] = [
+const SUBMIT: [&str; 17] = [
     "DELETE llm-tasks/{id}",
     "GET artifacts",
     "GET llm-tasks",
@@ -50,6 +51,8 @@ const SUBMIT: [&str; 15] = [
     "POST llm-tasks",
     "POST llm-tasks/{id}/cancel",
     "POST llm-tasks/{id}/requeue",
+    "POST llm-tasks/{id}/resume",
+    "POST llm-tasks/{id}/suspend",
     "POST llm-tasks:batch",
     "POST llm-tasks:cancel",
     "POST llm-tasks:requeue",
@@ -244,5 +247,34 @@ fn a_key_counts_on_all_replicas_until_it_is_revoked_on_one() {
         waiting.await.unwrap().fails(401, "Unauthorized");
         while stream.next().await.is_some() {}
         reader.get("stats").await.fails(401, "Unauthorized");
+    });
+}
+
+#[test]
+fn a_key_that_can_not_be_checked_for_long_opens_nothing() {
+    let url = postgres::database();
+    let server = Server::on_url(&url).env("RUNTIME_API_KEY", ADMIN).start();
+    run(async {
+        let reader = with_new_key(&server.with_key(ADMIN), &server, "reader", "read", json!({})).await;
+        reader.get("stats").await.ok();
+        // The server can't read its keys while they are revoked in a transaction that takes its time.
+        let mut other = Link::open(&url).await;
+        other.rows("BEGIN").await;
+        other.rows("LOCK TABLE api_keys IN ACCESS EXCLUSIVE MODE").await;
+        other.rows("DELETE FROM api_keys").await;
+        let refused = eventually("the copy of the keys is too old", || async {
+            let answer = reader.get("stats").await;
+            (answer.status != 200).then_some(answer)
+        })
+        .await;
+        refused.error(503);
+        server.with_key(ADMIN).get("stats").await.ok();
+        other.rows("COMMIT").await;
+        let refused = eventually("the keys are read again", || async {
+            let answer = reader.get("stats").await;
+            (answer.status != 503).then_some(answer)
+        })
+        .await;
+        refused.fails(401, "Unauthorized");
     });
 }

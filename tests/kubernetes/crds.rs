@@ -137,6 +137,6 @@ fn only_some_fields_can_be_edited() {
             let told = team.patch(&name, spec.clone()).await.unwrap_err().to_string();
             assert!(told.contains("Field is immutable"), "{spec}: {told}");
         }
-        team.patch(&name, json!({ "cancel": true, "priority": 1, "ttlSecondsAfterFinished": 60 })).await.unwrap();
+        team.patch(&name, json!({ "cancel": true, "suspend": true, "priority": 1, "ttlSecondsAfterFinished": 60 })).await.unwrap();
     });
 }

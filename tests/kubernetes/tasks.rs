@@ -154,6 +154,25 @@ on_both! {
         assert!(!is_true(&queued, "Failed") && is_true(&queued, "Queued"));
     }
 
+    async fn a_suspended_task_waits(database) {
+        let team = shared().await.namespace().await;
+        let server = team.server(database).start();
+        let slug = unique("agent");
+        let player = Player::join(&server, &slug, 1).await;
+        let name = team.create(&slug, json!({ "suspend": true })).await;
+        let reason = |object: &LLMTask| object.status.as_ref().and_then(|status| status.reason.clone());
+        team.shows(&name, "that it is suspended", |object| reason(object).as_deref() == Some("Suspended")).await;
+        let id = team.task_id(&name).await;
+        // What was changed elsewhere is put right.
+        server.poke(&format!("llm-tasks/{id}/resume")).await.ok();
+        let task = || async { server.get(&format!("llm-tasks/{id}")).await.ok() };
+        eventually("it is suspended again", || async { (task().await["suspend"] == true).then_some(()) }).await;
+        team.patch(&name, json!({ "suspend": false })).await.unwrap();
+        let claimed = player.claim().await;
+        player.complete(&claimed, json!({})).await;
+        team.is_in_phase(&name, "Completed").await;
+    }
+
     async fn cancel_and_priority_can_be_edited(database) {
         let team = shared().await.namespace().await;
         let server = team.server(database).start();

@@ -90,6 +90,11 @@ async fn live(plan: &Plan, mirror: Option<Arc<dyn Mirror>>) -> Outcome {
         cluster.insist(op::ChangeQueue { agent_slug: agent_slug.into(), change: QueueChange::Resume }).await;
     }
     tokio::time::sleep(SETTLING).await;
+    // Now, because calls that were under way before may have suspended some until the faults ended.
+    let suspended: Vec<_> = shared.lock().tables.memory.tasks.values().filter(|task| task.suspend).map(|task| task.id).collect();
+    for task in suspended {
+        cluster.insist(op::Suspend { task, suspend: false }).await;
+    }
     shared.lock().is_quiet_phase = true;
     // New tasks in the quiet phase. If the plan has clock steps, one step follows here, with leases that expire before and after it.
     cluster.has_losses.store(plan.clock_steps.is_some(), Ordering::Relaxed);

@@ -77,6 +77,10 @@ pub enum Step {
         /// `Some(None)` removes the label.
         label: Option<Option<bool>>,
     },
+    Suspend {
+        task: usize,
+        suspend: bool,
+    },
     Delete {
         task: usize,
     },
@@ -111,7 +115,7 @@ pub enum Step {
     Silent {
         worker: usize,
     },
-    /// RowKeys have one of a few names; every third one is a join token, and every fourth one has expired when time has passed.
+    /// Keys have one of a few names; every third one is a join token, and every fourth one has expired when time has passed.
     CreateKey {
         name: usize,
     },
@@ -145,6 +149,7 @@ pub struct NewTask {
     pub priority: i64,
     pub max_attempts: i64,
     pub later: bool,
+    pub suspend: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -282,6 +287,7 @@ impl History {
                 let not_before = later.map(|later| later.map(|ms| now + ms));
                 Op::Edit(op::Edit { task: id, priority: *priority, not_before, labels, first_labels })
             }
+            Step::Suspend { task: at, suspend } => Op::Suspend(op::Suspend { task: task(*at)?, suspend: *suspend }),
             Step::Delete { task: at } => Op::Delete(op::Delete { task: task(*at)? }),
             Step::Expire { lease } => {
                 let (task, lease, _) = pick(&self.leases, *lease)?.clone();
@@ -312,6 +318,7 @@ impl History {
                     digest: format!("digest {name} at {now}"),
                     scope,
                     worker: (scope != Scope::Submit && name % 2 == 0).then(|| worker(*name)),
+                    push: scope != Scope::Submit && name % 5 == 0,
                     lasts_ms: (name % 4 == 0).then_some(30_000),
                 })
             }
@@ -338,6 +345,7 @@ impl History {
             priority: wanted.priority,
             max_attempts: wanted.max_attempts,
             not_before: wanted.later.then_some(now + 45_000),
+            suspend: wanted.suspend,
             labels: wanted.key.map(|key| (LABEL.to_owned(), (key == 0).to_string())).into_iter().collect(),
             ..spec(&named(format!("context{}", wanted.context)))
         }

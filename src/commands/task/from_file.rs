@@ -216,8 +216,7 @@ fn key(line: &Map<String, Value>, defaults: &Map<String, Value>, scope: &Value, 
     let defaults: BTreeMap<_, _> = defaults.iter().filter(|(field, _)| *field != "not_before").collect();
     let digest: [u8; 32] = Sha256::digest(json!([scope, sorted, defaults]).to_string()).into();
     let nth = seen.entry(digest).and_modify(|nth| *nth += 1).or_insert(0);
-    let digits: String = digest[..16].iter().map(|byte| format!("{byte:02x}")).collect();
-    format!("line-{digits}-{nth}")
+    format!("line-{}-{nth}", hex::encode(&digest[..16]))
 }
 
 /// The lines of each batch.

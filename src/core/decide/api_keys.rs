@@ -15,6 +15,7 @@ pub struct CreateKey {
     pub digest: String,
     pub scope: Scope,
     pub worker: Option<WorkerId>,
+    pub push: bool,
     /// Milliseconds until it expires; `None` = never.
     pub lasts_ms: Option<i64>,
 }
@@ -42,14 +43,14 @@ impl Operation for CreateKey {
             digest: self.digest.clone(),
             scope: self.scope,
             worker: self.worker.clone(),
+            push: self.push,
             created_at: set.stamp(),
             expires_at: self.lasts_ms.map(|ms| set.now().saturating_add(ms)),
             created_by: set.actor(&Actor::Admin),
         };
-        let detail = match &key.worker {
-            Some(worker) => format!("scope {}, worker {worker}", key.scope),
-            None => format!("scope {}", key.scope),
-        };
+        let worker = key.worker.as_ref().map_or_else(String::new, |worker| format!(", worker {worker}"));
+        let push = if key.push { ", may be pushed to" } else { "" };
+        let detail = format!("scope {}{worker}{push}", key.scope);
         set.audit(Action::KeyCreated, EntityType::Key, &key.name, &Actor::Admin, detail);
         set.add_api_key(key.clone());
         Ok(key)
@@ -124,6 +125,7 @@ impl Operation for Enroll {
             digest: self.digest.clone(),
             scope: Scope::Worker,
             worker: Some(self.worker.clone()),
+            push: token.push,
             created_at: set.stamp(),
             expires_at: None,
             created_by: set.actor(&Actor::Api),

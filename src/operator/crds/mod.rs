@@ -22,7 +22,7 @@ use schema::ApiFields;
 /// The most characters of a prompt within an object. Objects live in etcd, which takes 1.5 MiB for each at most.
 const MAX_INLINE_PROMPT: usize = 131_072;
 /// The fields of a task that may change.
-const MUTABLE: [&str; 3] = ["cancel", "priority", "ttlSecondsAfterFinished"];
+const MUTABLE: [&str; 4] = ["cancel", "priority", "suspend", "ttlSecondsAfterFinished"];
 
 /// All custom resource definitions.
 ///

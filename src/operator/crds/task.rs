@@ -7,8 +7,8 @@ use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// A task for an LLM agent. The server leases it to a worker, which runs it; `status` tells how far it is. Only `cancel`, `priority` and
-/// `ttlSecondsAfterFinished` can be changed later.
+/// A task for an LLM agent. The server leases it to a worker, which runs it; `status` tells how far it is. Only `cancel`, `priority`,
+/// `suspend` and `ttlSecondsAfterFinished` can be changed later.
 // The schemas of the fields that the HTTP API has too come from there, see `crds::schema`.
 #[derive(Clone, CustomResource, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[kube(
@@ -74,6 +74,8 @@ pub struct LLMTaskSpec {
     /// Seconds after the end of the task at which this object, and the task with it, is removed. Without it, both stay.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttl_seconds_after_finished: Option<i64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub suspend: Option<bool>,
     /// `true` cancels the task. A run that is under way is stopped; a success that it still reports is kept.
     #[serde(default)]
     pub cancel: bool,

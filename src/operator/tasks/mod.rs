@@ -261,6 +261,10 @@ impl Tasks {
         if task.spec.cancel && !state.status.is_final() && !state.cancel_requested {
             state = self.submit_or(identity, op::Cancel { task: state.id }, state).await?;
         }
+        let suspend = task.spec.suspend.unwrap_or_default();
+        if suspend != state.suspend && !state.status.is_final() {
+            state = self.submit_or(identity, op::Suspend { task: state.id, suspend }, state).await?;
+        }
         let priority = task.spec.priority.filter(|priority| *priority != state.priority && state.status == Status::Queued);
         if priority.is_some() {
             let edit = op::Edit {

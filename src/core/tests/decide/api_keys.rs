@@ -12,7 +12,7 @@ use bloom_test_world::world::{START, World, spec, world};
 const DAY_MS: i64 = 86_400_000;
 
 fn create(name: &str, scope: Scope) -> op::CreateKey {
-    op::CreateKey { name: name.into(), digest: format!("digest of {name}"), scope, worker: None, lasts_ms: None }
+    op::CreateKey { name: name.into(), digest: format!("digest of {name}"), scope, worker: None, push: false, lasts_ms: None }
 }
 
 fn token(name: &str, worker: Option<&str>) -> op::CreateKey {
@@ -52,6 +52,7 @@ fn a_key_is_created_and_revoked() {
         digest: "digest of k".into(),
         scope: Scope::Worker,
         worker: Some("w".into()),
+        push: false,
         created_at: START,
         expires_at: Some(START + DAY_MS),
         created_by: "admin".into(),
@@ -105,6 +106,15 @@ fn a_join_token_enrolls_one_worker_once() {
     assert_eq!(names(&world), ["worker-w1"]);
     assert_eq!(world.run(enroll("join", "w2")).unwrap_err(), Rejection::JoinTokenGone);
     assert_eq!(audit(&world).last().unwrap(), "worker_enrolled worker-w1 by api: worker w1");
+}
+
+#[test]
+fn what_a_join_token_allows_the_key_allows() {
+    for push in [false, true] {
+        let mut world = strict();
+        world.ok(op::CreateKey { push, ..token("join", None) });
+        assert_eq!(world.ok(enroll("join", "w1")).push, push);
+    }
 }
 
 #[test]
