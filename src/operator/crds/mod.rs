@@ -67,8 +67,8 @@ fn llm_task() -> serde_json::Result<Value> {
     let Some(spec) = spec_of(&mut crd) else { return Ok(crd) };
     if let Some(fields) = fields_of(spec) {
         for (name, field) in fields.iter_mut() {
-            // These have a form of their own in Kubernetes: times and names in place of numbers and ids.
-            if !matches!(name.as_str(), "notBefore" | "dependsOn") {
+            // These have a form or a meaning of their own in Kubernetes: times and names in place of numbers and ids, and changes later.
+            if !matches!(name.as_str(), "notBefore" | "dependsOn" | "suspend") {
                 *field = api.schema(name).unwrap_or_else(|| field.take());
             }
         }

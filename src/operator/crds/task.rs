@@ -74,8 +74,9 @@ pub struct LLMTaskSpec {
     /// Seconds after the end of the task at which this object, and the task with it, is removed. Without it, both stay.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttl_seconds_after_finished: Option<i64>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub suspend: Option<bool>,
+    /// `true` suspends the task: no worker gets it until this is `false` again. A run that is under way goes on.
+    #[serde(default)]
+    pub suspend: bool,
     /// `true` cancels the task. A run that is under way is stopped; a success that it still reports is kept.
     #[serde(default)]
     pub cancel: bool,

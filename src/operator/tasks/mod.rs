@@ -261,7 +261,7 @@ impl Tasks {
         if task.spec.cancel && !state.status.is_final() && !state.cancel_requested {
             state = self.submit_or(identity, op::Cancel { task: state.id }, state).await?;
         }
-        let suspend = task.spec.suspend.unwrap_or_default();
+        let suspend = task.spec.suspend;
         if suspend != state.suspend && !state.status.is_final() {
             state = self.submit_or(identity, op::Suspend { task: state.id, suspend }, state).await?;
         }
