@@ -25,7 +25,7 @@ impl Tasks {
             return Ok(TaskRow { spec, state });
         }
         let api: Api<TaskLease> = Api::namespaced(self.context.client.clone(), &identity.namespace);
-        let shown = self.statuses.shown_lease(task, identity);
+        let shown = self.statuses.shown(task, identity).lease_name;
         let wanted = state.lease.as_ref().map(|lease| name(identity, lease.id));
         // The status may have been edited: only a lease of this task is removed.
         if let Some(old) = shown.as_ref().filter(|shown| Some(*shown) != wanted.as_ref() && shown.starts_with(&prefix(identity))) {

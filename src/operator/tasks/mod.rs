@@ -35,7 +35,6 @@ use uuid::Uuid;
 
 use crate::Context;
 use crate::api::is_status;
-use crate::crds::task::LLMTaskStatus;
 use crate::crds::{LLMTask, TaskLease};
 use status::{Problem, Shown};
 use write::StatusWriter;
@@ -170,7 +169,7 @@ impl Tasks {
     async fn reconcile(&self, object: &Readable) -> Result<Action, Error> {
         let task = match &object.0 {
             Ok(task) => task,
-            Err(invalid) => return self.statuses.report_unreadable(&Identity::of(&invalid.metadata)?, &invalid.error).await,
+            Err(invalid) => return self.statuses.report_unreadable(&invalid.metadata, &invalid.error).await,
         };
         let identity = Identity::of(&task.metadata)?;
         if task.metadata.deletion_timestamp.is_some() {
@@ -188,13 +187,13 @@ impl Tasks {
         let row = self.steer(task, &identity, row).await?;
         let row = self.keep_lease_object(task, &identity, row).await?;
         let shown = self.look(&identity, &row).await?;
-        let status = status::of(task, &row, &shown);
-        let before = self.statuses.shown_phase(task, &identity);
-        if before.is_none() && self.is_about_to_run(&row.state, &shown) {
+        let before = self.statuses.shown(task, &identity);
+        let status = status::of(task, &before, &row, &shown);
+        if before.phase.is_none() && self.is_about_to_run(&row.state, &shown) {
             return Ok(Action::requeue(MOMENT));
         }
         let written = self.statuses.write(task, &identity, status.clone()).await?;
-        self.tell(task, events::of_change(before.as_deref(), &status, &row.state)).await;
+        self.tell(task, events::of_change(before.phase.as_deref(), &status, &row.state)).await;
         self.tell(task, events::of_waiting(shown.waiting.as_ref(), &row.state, self.context.engine.clock.now())).await;
         self.next(task, &identity, &row, written).await
     }
@@ -213,7 +212,7 @@ impl Tasks {
 
     /// The object has had a task, which was removed from the database.
     async fn without_task(&self, task: &LLMTask, identity: &Identity) -> Result<Action, Error> {
-        let before = task.status.clone().unwrap_or_default();
+        let before = self.statuses.shown(task, identity);
         if !status::has_ended(&before) {
             self.statuses.write(task, identity, status::removed(task, before)).await?;
         }
@@ -223,7 +222,8 @@ impl Tasks {
     /// Nothing can be created yet.
     async fn wait_for(&self, task: &LLMTask, identity: &Identity, problem: Problem) -> Result<Action, Error> {
         let again = problem.look_again;
-        self.statuses.write(task, identity, status::pending(task, problem)).await?;
+        let before = self.statuses.shown(task, identity);
+        self.statuses.write(task, identity, status::pending(task, &before, problem)).await?;
         Ok(Action::requeue(again))
     }
 
@@ -338,9 +338,4 @@ impl Tasks {
 
 fn is_own(spec: &TaskSpec, identity: &Identity) -> bool {
     spec.object.as_ref().is_some_and(|object| object.uid == identity.uid)
-}
-
-/// The status that the watch has shown last.
-fn observed(task: &LLMTask) -> LLMTaskStatus {
-    task.status.clone().unwrap_or_default()
 }

@@ -66,7 +66,7 @@ pub struct Shown {
 }
 
 /// The status of an object that has a task.
-pub fn of(object: &LLMTask, row: &TaskRow, shown: &Shown) -> LLMTaskStatus {
+pub fn of(object: &LLMTask, before: &LLMTaskStatus, row: &TaskRow, shown: &Shown) -> LLMTaskStatus {
     let state = &row.state;
     let failure = state.failure.as_ref().filter(|_| !matches!(state.status, Status::Completed | Status::Leased | Status::Running));
     let waiting = shown.waiting.as_ref();
@@ -96,12 +96,12 @@ pub fn of(object: &LLMTask, row: &TaskRow, shown: &Shown) -> LLMTaskStatus {
         result: shown.result.as_ref().map(|result| result_ref(row, result, shown.public_url.as_deref())),
         conditions: Vec::new(),
     };
-    status.conditions = conditions(object, row, &status);
+    status.conditions = conditions(object, before, row, &status, shown);
     status
 }
 
 /// The status of an object that has no task yet.
-pub fn pending(object: &LLMTask, problem: Problem) -> LLMTaskStatus {
+pub fn pending(object: &LLMTask, before: &LLMTaskStatus, problem: Problem) -> LLMTaskStatus {
     let message = cut(&problem.message, MESSAGE_BYTES).to_owned();
     let facts = [QUEUED, LEASED, COMPLETE, FAILED].map(|kind| (kind, false, problem.reason.to_owned(), message.clone()));
     LLMTaskStatus {
@@ -109,7 +109,7 @@ pub fn pending(object: &LLMTask, problem: Problem) -> LLMTaskStatus {
         phase: Some(PENDING.into()),
         reason: Some(problem.reason.into()),
         message: Some(message),
-        conditions: facts.map(|fact| condition(object, fact, None)).into(),
+        conditions: facts.map(|fact| condition(object, before, fact, None)).into(),
         ..LLMTaskStatus::default()
     }
 }
@@ -123,7 +123,7 @@ pub fn removed(object: &LLMTask, before: LLMTaskStatus) -> LLMTaskStatus {
         phase: Some(FAILED.into()),
         reason: Some("Removed".into()),
         message: Some(message.clone()),
-        conditions: facts.map(|(kind, holds)| condition(object, (kind, holds, "Removed".into(), message.clone()), None)).into(),
+        conditions: facts.map(|(kind, holds)| condition(object, &before, (kind, holds, "Removed".into(), message.clone()), None)).into(),
         ..before
     }
 }
@@ -145,51 +145,47 @@ fn phase(status: Status) -> &'static str {
     }
 }
 
-fn conditions(object: &LLMTask, row: &TaskRow, status: &LLMTaskStatus) -> Vec<Condition> {
+fn conditions(object: &LLMTask, before: &LLMTaskStatus, row: &TaskRow, status: &LLMTaskStatus, shown: &Shown) -> Vec<Condition> {
     let state = &row.state;
     let reason = |otherwise: &str| status.reason.clone().unwrap_or_else(|| otherwise.to_owned());
     let message = || status.message.clone().unwrap_or_default();
-    let ended = || phase(state.status).to_owned();
-    let facts = match state.status {
-        Status::Queued => [
-            (QUEUED, true, reason("Ready"), message()),
-            (LEASED, false, "Queued".to_owned(), String::new()),
-            (COMPLETE, false, "Queued".to_owned(), String::new()),
-            (FAILED, false, "Queued".to_owned(), String::new()),
-        ],
-        Status::Leased | Status::Running => [
-            (QUEUED, false, "Leased".to_owned(), String::new()),
-            (LEASED, true, "Leased".to_owned(), format!("Worker {} has it", status.worker_name.as_deref().unwrap_or_default())),
-            (COMPLETE, false, "Running".to_owned(), String::new()),
-            (FAILED, false, "Running".to_owned(), String::new()),
-        ],
-        Status::Completed | Status::Failed | Status::Dead | Status::Cancelled => [
-            (QUEUED, false, ended(), String::new()),
-            (LEASED, false, ended(), String::new()),
-            (COMPLETE, state.status == Status::Completed, ended(), String::new()),
-            (
-                FAILED,
-                state.status != Status::Completed,
-                if state.status == Status::Completed { ended() } else { reason(FAILED) },
-                message(),
-            ),
-        ],
+    let worker = || format!("Worker {} has it", status.worker_name.as_deref().unwrap_or_default());
+    let now = phase(state.status);
+    let is = |holds: bool, reason: String, message: String| (holds, reason, message);
+    let is_not = || is(false, now.to_owned(), String::new());
+    let (queued, leased, complete, failed) = match state.status {
+        Status::Queued => (is(true, reason("Ready"), message()), is_not(), is_not(), is_not()),
+        Status::Leased | Status::Running => (is_not(), is(true, now.to_owned(), worker()), is_not(), is_not()),
+        Status::Completed => (is_not(), is_not(), is(true, now.to_owned(), String::new()), is_not()),
+        Status::Failed | Status::Dead | Status::Cancelled => (is_not(), is_not(), is_not(), is(true, reason(FAILED), message())),
     };
-    facts.map(|fact| condition(object, fact, Some(state.updated_at))).into()
+    // Since when, as the database knows it.
+    let lease_began = state.lease.as_ref().map(|lease| lease.started_at).or(shown.last_lease.as_ref().map(|last| last.started_at));
+    let lease_ended = shown.last_lease.as_ref().and_then(|last| last.ended_at);
+    let queued_at = if queued.0 { lease_ended.or(Some(state.created_at())) } else { lease_began.or(state.finished_at) };
+    let leased_at = if leased.0 { lease_began } else { lease_ended };
+    let ended_at = |holds: bool| if holds { state.finished_at } else { None };
+    let (complete_at, failed_at) = (ended_at(complete.0), ended_at(failed.0));
+    let facts = [(QUEUED, queued, queued_at), (LEASED, leased, leased_at), (COMPLETE, complete, complete_at), (FAILED, failed, failed_at)];
+    facts.map(|(kind, (holds, reason, message), at)| condition(object, before, (kind, holds, reason, message), at)).into()
 }
 
-/// A condition keeps its time as long as it keeps its status. `at` is the time of the last change of the task.
-fn condition(object: &LLMTask, (kind, holds, reason, message): (&str, bool, String, String), at: Option<Ms>) -> Condition {
+/// A condition keeps its time as long as it keeps its status. `at` is when the task came into the status; without it, the object's creation.
+fn condition(
+    object: &LLMTask,
+    before: &LLMTaskStatus,
+    (kind, holds, reason, message): (&str, bool, String, String),
+    at: Option<Ms>,
+) -> Condition {
     let status = if holds { "True" } else { "False" };
-    let before = object.status.as_ref().and_then(|before| before.conditions.iter().find(|condition| condition.type_ == kind));
+    let before = before.conditions.iter().find(|condition| condition.type_ == kind);
     let kept = before.filter(|before| before.status == status).map(|before| before.last_transition_time.clone());
     let created = || object.metadata.creation_timestamp.clone();
-    let changed = || if before.is_none() && !holds { created() } else { at.map(time) };
     Condition {
         type_: kind.to_owned(),
         status: status.to_owned(),
         observed_generation: object.metadata.generation,
-        last_transition_time: kept.or_else(changed).or_else(created).unwrap_or(Time(Timestamp::UNIX_EPOCH)),
+        last_transition_time: kept.or(at.map(time)).or_else(created).unwrap_or(Time(Timestamp::UNIX_EPOCH)),
         reason,
         message,
     }

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use kube::Api;
-use kube::api::{Patch, PatchParams};
+use kube::api::{ObjectMeta, Patch, PatchParams};
 use kube::runtime::controller::Action;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::status::{Problem, pending};
-use super::{Error, Identity, observed};
+use super::{Error, Identity};
 use crate::Context;
 use crate::api::is_status;
 use crate::crds::LLMTask;
@@ -34,7 +34,7 @@ pub struct StatusWriter {
 /// The last write of an object's status.
 struct Written {
     version: Option<String>,
-    status: Value,
+    status: LLMTaskStatus,
     at: Instant,
 }
 
@@ -48,8 +48,8 @@ impl StatusWriter {
     /// # Errors
     /// Those of the API server. That the object is gone is none.
     pub async fn write(&self, object: &LLMTask, identity: &Identity, status: LLMTaskStatus) -> Result<Option<Duration>, Error> {
-        let wanted = json(&status);
-        let (shown, written_ago) = self.shown(object, identity);
+        let (shown, written_ago) = self.last(object, identity);
+        let (shown, wanted) = (json(&shown), json(&status));
         let lags = written_ago.map(|ago| WATCH_LAGS.saturating_sub(ago)).filter(|lag| !lag.is_zero());
         let Some(change) = difference(&shown, &wanted) else { return Ok(lags) };
         if let Some(ago) = self.last_write(identity.uid)
@@ -63,32 +63,23 @@ impl StatusWriter {
         if written.len() >= RECORDS {
             written.retain(|_, record| record.at.elapsed() < WATCH_LAGS);
         }
-        written.insert(identity.uid, Written { version, status: wanted, at: Instant::now() });
+        written.insert(identity.uid, Written { version, status, at: Instant::now() });
         Ok(None)
     }
 
-    /// The status of the object. If the watch does not show the last write yet, what was written counts, and how long ago.
-    fn shown(&self, object: &LLMTask, identity: &Identity) -> (Value, Option<Duration>) {
-        let written = self.written.lock();
-        match written.get(&identity.uid) {
+    /// The status that the object has.
+    pub fn shown(&self, object: &LLMTask, identity: &Identity) -> LLMTaskStatus {
+        self.last(object, identity).0
+    }
+
+    /// If the watch does not show the last write yet, what was written counts. Returns how long ago that was.
+    fn last(&self, object: &LLMTask, identity: &Identity) -> (LLMTaskStatus, Option<Duration>) {
+        match self.written.lock().get(&identity.uid) {
             Some(last) if last.version != object.metadata.resource_version && last.at.elapsed() < WATCH_LAGS => {
                 (last.status.clone(), Some(last.at.elapsed()))
             }
-            _ => (json(&observed(object)), None),
+            _ => (object.status.clone().unwrap_or_default(), None),
         }
-    }
-
-    /// The TaskLease that the object names.
-    pub fn shown_lease(&self, object: &LLMTask, identity: &Identity) -> Option<String> {
-        self.shown_text(object, identity, "leaseName")
-    }
-
-    pub fn shown_phase(&self, object: &LLMTask, identity: &Identity) -> Option<String> {
-        self.shown_text(object, identity, "phase")
-    }
-
-    fn shown_text(&self, object: &LLMTask, identity: &Identity, field: &str) -> Option<String> {
-        self.shown(object, identity).0.get(field)?.as_str().map(str::to_owned)
     }
 
     fn last_write(&self, uid: Uuid) -> Option<Duration> {
@@ -114,12 +105,14 @@ impl StatusWriter {
     }
 
     /// The object can't be read, so its status can't be either: it is overwritten.
-    pub async fn report_unreadable(&self, identity: &Identity, error: &str) -> Result<Action, Error> {
+    pub async fn report_unreadable(&self, metadata: &ObjectMeta, error: &str) -> Result<Action, Error> {
+        let identity = &Identity::of(metadata)?;
         let problem = Problem::invalid(format!("The object can't be read by this version of the operator: {error}"));
         let again = problem.look_again;
-        let wanted = json(&pending(&LLMTask::new(&identity.name, LLMTaskSpec::default()), problem));
-        if self.last_write(identity.uid).is_none_or(|ago| ago >= again) && self.patch(identity, &wanted).await?.is_some() {
-            self.written.lock().insert(identity.uid, Written { version: None, status: wanted, at: Instant::now() });
+        let object = LLMTask { metadata: metadata.clone(), spec: LLMTaskSpec::default(), status: None };
+        let status = pending(&object, &LLMTaskStatus::default(), problem);
+        if self.last_write(identity.uid).is_none_or(|ago| ago >= again) && self.patch(identity, &json(&status)).await?.is_some() {
+            self.written.lock().insert(identity.uid, Written { version: None, status, at: Instant::now() });
         }
         Ok(Action::requeue(again))
     }
