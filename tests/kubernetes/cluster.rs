@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
 use k8s_openapi::api::core::v1::{Namespace, ServiceAccount};
-use k8s_openapi::api::rbac::v1::{ClusterRole, Role, RoleBinding, RoleRef, Subject};
+use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding, RoleRef, Subject};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{ObjectMeta, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
@@ -205,12 +205,7 @@ impl Cluster {
             let binding = RoleBinding {
                 metadata: named(&format!("operator-{}", kind.to_lowercase())),
                 role_ref: RoleRef { api_group: "rbac.authorization.k8s.io".into(), kind: kind.into(), name: role },
-                subjects: Some(vec![Subject {
-                    kind: "ServiceAccount".into(),
-                    name: SERVICE_ACCOUNT.into(),
-                    namespace: Some(name.clone()),
-                    ..Subject::default()
-                }]),
+                subjects: Some(vec![subject(&name)]),
             };
             bindings.create(&create, &binding).await.expect("a binding");
         }
@@ -230,6 +225,11 @@ impl Drop for Cluster {
     fn drop(&mut self) {
         self.end();
     }
+}
+
+/// The service account of the operator in this namespace.
+fn subject(namespace: &str) -> Subject {
+    Subject { kind: "ServiceAccount".into(), name: SERVICE_ACCOUNT.into(), namespace: Some(namespace.to_owned()), ..Subject::default() }
 }
 
 /// The object of this kind in the operator's manifests.
@@ -266,6 +266,21 @@ impl Tenant {
             .env("POD_NAME", pod)
             .env("KUBECONFIG", self.kubeconfig.display())
             .env("LOG_LEVEL", "info,bloom_operator=debug")
+    }
+
+    /// Binds the operator's ClusterRole in all namespaces.
+    pub async fn may_do_its_work_everywhere(&self) {
+        let binding = ClusterRoleBinding {
+            metadata: ObjectMeta { name: Some(format!("operator-{}", self.name)), ..ObjectMeta::default() },
+            role_ref: RoleRef {
+                api_group: "rbac.authorization.k8s.io".into(),
+                kind: "ClusterRole".into(),
+                name: rbac::<ClusterRole>("ClusterRole").name_any(),
+            },
+            subjects: Some(vec![subject(&self.name)]),
+        };
+        let bindings: Api<ClusterRoleBinding> = Api::all(self.client.clone());
+        bindings.create(&PostParams::default(), &binding).await.expect("a binding");
     }
 
     pub fn api<K>(&self) -> Api<K>

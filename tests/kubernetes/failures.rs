@@ -93,6 +93,24 @@ fn an_api_server_that_is_away_loses_nothing() {
 }
 
 #[test]
+fn an_operator_without_namespaces_serves_all() {
+    run(async {
+        let cluster: &'static Cluster = Box::leak(Box::new(Cluster::start()));
+        cluster.set_up().await;
+        let (one, other) = (cluster.namespace().await, cluster.namespace().await);
+        one.may_do_its_work_everywhere().await;
+        let server = one.server(Database::Sqlite).env("OPERATOR_NAMESPACES", "").start();
+        let slug = unique("agent");
+        for team in [&one, &other] {
+            let name = team.create(&slug, json!({})).await;
+            team.is_in_phase(&name, "Queued").await;
+        }
+        drop(server);
+        cluster.end();
+    });
+}
+
+#[test]
 fn a_server_starts_without_its_cluster() {
     run(async {
         let server = crate::support::Server::on(Database::Sqlite).env("OPERATOR", true).start();
