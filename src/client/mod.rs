@@ -4,15 +4,18 @@
 
 mod sse;
 
+use std::error::Error as _;
 use std::time::Duration;
 
 use jiff::Timestamp;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
-use reqwest::header::{ACCEPT, HeaderMap, HeaderName, HeaderValue, LINK, RETRY_AFTER};
-use reqwest::{ClientBuilder, Method, RequestBuilder};
+use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, LINK, RETRY_AFTER};
+use reqwest::{ClientBuilder, Method, RequestBuilder, StatusCode};
 use secrecy::{ExposeSecret, SecretString};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
+use serde_json::error::Category;
 use url::{Host, Url};
 
 pub use sse::{Event, Events};
@@ -26,6 +29,8 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 /// An answer contains at most an output of 16 MiB as JSON, or a page of tasks.
 const MAX_ANSWER_BYTES: usize = 256 << 20;
 const MAX_ERROR_CHARS: usize = 1000;
+/// How much of an error answer that is not from the API is repeated.
+const MAX_FOREIGN_CHARS: usize = 200;
 
 /// The wall clock of the client's machine.
 pub fn now_ms() -> Ms {
@@ -55,12 +60,21 @@ pub enum Error {
     /// The address or the key can't be used; nothing was sent.
     #[error("{0}")]
     Usage(String),
-    /// There was no answer, or the connection broke before its end. It is unknown whether the call took effect.
+    /// No connection came about, or there was no answer in time. It is unknown whether the call took effect.
     #[error("{0}")]
     Unreachable(String),
+    /// The connection came about, and broke before the end of the answer. It is unknown whether the call took effect.
+    #[error("{0}")]
+    Broken(String),
     /// The server refused the call.
     #[error("{message}")]
-    Refused { status: u16, message: String, retry_after: Option<Duration> },
+    Refused {
+        status: u16,
+        message: String,
+        retry_after: Option<Duration>,
+        /// What is wrong with the request, by field; the message contains it too.
+        fields: Vec<(String, String)>,
+    },
     /// The answer does not conform to the API.
     #[error("{0}")]
     Garbled(String),
@@ -70,7 +84,7 @@ impl Error {
     /// Whether the same call may succeed later.
     pub fn is_passing(&self) -> bool {
         match self {
-            Self::Unreachable(_) => true,
+            Self::Unreachable(_) | Self::Broken(_) => true,
             Self::Refused { status, .. } => matches!(status, 408 | 429 | 500..),
             Self::Usage(_) | Self::Garbled(_) => false,
         }
@@ -78,6 +92,11 @@ impl Error {
 
     pub fn status(&self) -> Option<u16> {
         if let Self::Refused { status, .. } = self { Some(*status) } else { None }
+    }
+
+    /// Whether somebody is at the server's address, so that the address is probably right.
+    pub fn was_there(&self) -> bool {
+        matches!(self, Self::Broken(_) | Self::Refused { .. })
     }
 }
 
@@ -167,6 +186,10 @@ impl Client {
         let response = sent.map_err(|error| self.unreachable(&error, CALL_LIMIT))?;
         let status = response.status();
         if status.is_success() {
+            let kind = response.headers().get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+            if !kind.starts_with("text/event-stream") {
+                return Err(Error::Garbled(format!("the server's answer is no stream of events: {NOT_THE_API}")));
+            }
             return Ok(Events::new(response, self.server()));
         }
         let headers = response.headers().clone();
@@ -195,10 +218,14 @@ impl Client {
         } else if self.base.scheme() == "https" && is_not_tls(error) {
             let http = server.replacen("https", "http", 1);
             return Error::Usage(format!("{server} does not speak https there, probably http: give the address {http}"));
+        } else if error.is_connect() && cause(error).starts_with("tunnel error") {
+            format!("the proxy of the environment (HTTPS_PROXY or ALL_PROXY) makes no connection to {server}: {}", cause(error))
         } else if error.is_connect() {
             format!("can't connect to {server}: {}; is the server running there?", cause(error))
+        } else if is_not_http(error) {
+            format!("{server} does not speak http there ({}): check the address", cause(error))
         } else {
-            format!("the connection to {server} broke: {}", cause(error))
+            return Error::Broken(format!("the connection to {server} broke: {}", cause(error)));
         })
     }
 }
@@ -227,12 +254,24 @@ fn is_not_tls(error: &reqwest::Error) -> bool {
     error.is_connect() && cause(error).contains("InvalidContentType")
 }
 
+/// Whether what has answered is not HTTP, so it is not the server.
+fn is_not_http(error: &reqwest::Error) -> bool {
+    std::iter::successors(error.source(), |&error| error.source()).any(|error| error.downcast_ref().is_some_and(hyper::Error::is_parse))
+}
+
+/// What to check if something else than the server has answered.
+const NOT_THE_API: &str = "check the address, and whether the server behind the proxy runs";
+
 impl Answer {
     /// # Errors
     /// The body is not a `T`.
     pub fn json<T: DeserializeOwned>(&self) -> Result<T, Error> {
-        serde_json::from_slice(&self.body)
-            .map_err(|error| Error::Garbled(format!("the server's answer is not what its API promises: {error}")))
+        serde_json::from_slice(&self.body).map_err(|error| {
+            Error::Garbled(match error.classify() {
+                Category::Data => format!("the server's answer is not what its API promises: {error}"),
+                _ => format!("the answer is not from this API, because it is not JSON: {NOT_THE_API}"),
+            })
+        })
     }
 }
 
@@ -246,8 +285,20 @@ pub fn part(text: &str) -> String {
 
 fn refusal(status: u16, headers: &HeaderMap, body: &[u8]) -> Error {
     let seconds = headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
-    let message = match (status, message(status, body)) {
+    let refused = |message, fields| Error::Refused { status, message, retry_after: seconds.map(Duration::from_secs), fields };
+    let Some(Told { message, fields }) = told(body) else {
+        let foreign = foreign(status, body);
+        // These statuses count even if a proxy sent them. Others, such as 404, count only if they come from the API.
+        let is_anybodys = matches!(status, 401 | 403 | 408 | 413 | 429 | 500..);
+        return if is_anybodys { refused(foreign, Vec::new()) } else { Error::Garbled(foreign) };
+    };
+    let message = match (status, message) {
         (401, _) => "the server needs a key, or the given key is wrong: set it with --key-file or BLOOM_KEY".to_owned(),
+        (404, message) if message == "Not found" => {
+            "Not found: the server does not know this path. Its address must be that of its root, such as http://127.0.0.1:5000, without \
+             /api; or the server is older than this program"
+                .to_owned()
+        }
         (429, message) => match headers.get("ratelimit-limit").and_then(|limit| limit.to_str().ok()) {
             Some(limit) => {
                 format!(
@@ -256,36 +307,49 @@ fn refusal(status: u16, headers: &HeaderMap, body: &[u8]) -> Error {
             }
             None => message,
         },
-        (403, message) => format!("this key does not allow the call: {message}"),
+        (_, message) if message.trim().is_empty() => format!("the server answered {status}"),
         (_, message) => message,
     };
-    let refused = Error::Refused { status, message, retry_after: seconds.map(Duration::from_secs) };
-    // These statuses count even if a proxy sent them. Others, such as 404, count only if they come from the API.
-    let is_anybodys = refused.is_passing() || matches!(status, 401 | 403 | 413);
-    let is_api = || serde_json::from_slice::<serde_json::Value>(body).is_ok_and(|value| value.get("error").is_some());
-    if is_anybodys || is_api() {
-        return refused;
-    }
-    Error::Garbled(format!("the answer {status} is not from this API: check the address, and whether the server behind the proxy runs"))
+    refused(message, fields)
 }
 
-/// The text of `{"error": "text"}`, or the texts of `{"error": {"formErrors", "fieldErrors"}}` in one line.
-fn message(status: u16, body: &[u8]) -> String {
-    let text = match serde_json::from_slice::<serde_json::Value>(body) {
-        Ok(value) => match &value["error"] {
-            serde_json::Value::String(text) => text.clone(),
-            wrong => {
-                let form = wrong["formErrors"].as_array().into_iter().flatten().filter_map(|text| text.as_str().map(str::to_owned));
-                let fields = wrong["fieldErrors"].as_object().into_iter().flatten().flat_map(|(field, texts)| {
-                    texts.as_array().into_iter().flatten().filter_map(move |text| Some(format!("{field}: {}", text.as_str()?)))
-                });
-                form.chain(fields).collect::<Vec<_>>().join("; ")
-            }
-        },
-        Err(_) => String::from_utf8_lossy(body).into_owned(),
+/// The text of an error answer that does not come from the API. A page of HTML is not repeated.
+fn foreign(status: u16, body: &[u8]) -> String {
+    let name = StatusCode::from_u16(status).ok().and_then(|status| status.canonical_reason()).unwrap_or_default();
+    let answer = format!("{status} {name}").trim_end().to_owned();
+    let text = String::from_utf8_lossy(body);
+    let first = text.trim().lines().next().filter(|line| !line.starts_with(['<', '{', '[']));
+    let words: String = first.map(|line| format!(" ({line})").chars().take(MAX_FOREIGN_CHARS).collect()).unwrap_or_default();
+    let advice = match status {
+        401 | 403 | 407 => "something before the server, such as a proxy, refuses the call",
+        _ => NOT_THE_API,
     };
-    let text: String = text.chars().take(MAX_ERROR_CHARS).collect();
-    if text.trim().is_empty() { format!("the server answered {status}") } else { text }
+    format!("the answer {answer} is not from this API{words}: {advice}")
+}
+
+/// What an error answer of the API says.
+struct Told {
+    message: String,
+    fields: Vec<(String, String)>,
+}
+
+/// The text of `{"error": "text"}`, or the texts of `{"error": {"formErrors", "fieldErrors"}}` in one line. `None`: this is no error of the
+/// API.
+fn told(body: &[u8]) -> Option<Told> {
+    let value: Value = serde_json::from_slice(body).ok()?;
+    let (message, fields) = match value.get("error")? {
+        Value::String(text) => (text.clone(), Vec::new()),
+        wrong => {
+            let form = wrong["formErrors"].as_array().into_iter().flatten().filter_map(|text| text.as_str().map(str::to_owned));
+            let fields = wrong["fieldErrors"].as_object().into_iter().flatten().flat_map(|(field, texts)| {
+                texts.as_array().into_iter().flatten().filter_map(move |text| Some((field.clone(), text.as_str()?.to_owned())))
+            });
+            let fields: Vec<(String, String)> = fields.collect();
+            let lines = fields.iter().map(|(field, text)| format!("{field}: {text}"));
+            (form.chain(lines).collect::<Vec<_>>().join("; "), fields)
+        }
+    };
+    Some(Told { message: message.chars().take(MAX_ERROR_CHARS).collect(), fields })
 }
 
 /// The path of `Link: <…>; rel="next"`, starting at `/api`. The prefix of a proxy is added again when the page is requested.
@@ -298,6 +362,8 @@ pub fn next_page(link: &HeaderValue) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::{TcpListener, TcpStream};
 
     #[test]
     fn a_server_is_an_http_url() {
@@ -329,14 +395,15 @@ mod tests {
 
     #[test]
     fn refusals_are_told_in_one_line() {
-        let told = |body: &str| message(400, body.as_bytes());
-        assert_eq!(told(r#"{"error": "Task not found"}"#), "Task not found");
-        assert_eq!(
-            told(r#"{"error": {"formErrors": ["a"], "fieldErrors": {"prompt": ["Required", "b"]}}}"#),
-            "a; prompt: Required; prompt: b"
-        );
-        assert_eq!(told("<html>"), "<html>");
-        assert_eq!(told(""), "the server answered 400");
+        let told = |status: u16, body: &str| refusal(status, &HeaderMap::new(), body.as_bytes()).to_string();
+        assert_eq!(told(400, r#"{"error": "Task not found"}"#), "Task not found");
+        let wrong = r#"{"error": {"formErrors": ["a"], "fieldErrors": {"prompt": ["Required", "b"]}}}"#;
+        assert_eq!(told(400, wrong), "a; prompt: Required; prompt: b");
+        assert_eq!(told(403, r#"{"error": "This key does not allow this call"}"#), "This key does not allow this call");
+        assert_eq!(told(409, r#"{"error": ""}"#), "the server answered 409");
+        assert!(told(404, r#"{"error": "Not found"}"#).contains("of its root"));
+        let Error::Refused { fields, .. } = refusal(400, &HeaderMap::new(), wrong.as_bytes()) else { panic!("it is refused") };
+        assert_eq!(fields, [("prompt".into(), "Required".into()), ("prompt".into(), "b".into())]);
     }
 
     #[test]
@@ -346,6 +413,58 @@ mod tests {
         assert_eq!(refused(404, "<html>default backend</html>"), None);
         assert_eq!(refused(302, ""), None);
         assert_eq!(refused(502, "<html>Bad Gateway</html>"), Some(502));
+    }
+
+    #[test]
+    fn what_a_proxy_says_is_not_taken_for_the_server() {
+        let told = |status: u16, body: &str| refusal(status, &HeaderMap::new(), body.as_bytes()).to_string();
+        let page = "<html>\n<h1>Forbidden</h1></html>";
+        assert_eq!(
+            told(403, page),
+            "the answer 403 Forbidden is not from this API: something before the server, such as a proxy, refuses the call"
+        );
+        assert!(told(401, page).contains("such as a proxy") && !told(401, page).contains("BLOOM_KEY"));
+        assert!(told(502, "no healthy upstream").contains("502 Bad Gateway is not from this API (no healthy upstream): check"));
+        let answer = Answer { status: 200, body: b"<!doctype html>".to_vec(), next: None };
+        assert!(answer.json::<Value>().unwrap_err().to_string().contains("it is not JSON: check the address"));
+    }
+
+    /// What a call says if the other side does this with the connection.
+    async fn called(answer: impl AsyncFn(TcpStream)) -> Error {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let client = Client::new(&format!("http://{}", listener.local_addr().unwrap()), None).unwrap();
+        let serve = async {
+            loop {
+                answer(listener.accept().await.unwrap().0).await;
+            }
+        };
+        tokio::select! {
+            error = client.get::<Value>("api/runtime/stats") => error.unwrap_err(),
+            () = serve => unreachable!("it accepts for ever"),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_broken_connection_is_no_missing_server() {
+        let broken = called(async |mut stream| drop(stream.read(&mut [0; 16]).await)).await;
+        assert!(matches!(broken, Error::Broken(_)) && broken.was_there() && broken.is_passing(), "{broken:?}");
+        let half = called(async |mut stream| {
+            let _ = stream.read(&mut [0; 4096]).await;
+            let _ = stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n{}").await;
+        })
+        .await;
+        assert!(matches!(half, Error::Broken(_)), "{half:?}");
+        let foreign = called(async |mut stream| {
+            let _ = stream.read(&mut [0; 4096]).await;
+            let _ = stream.write_all(b"500 unknown command\r\n").await;
+        })
+        .await;
+        assert!(matches!(foreign, Error::Unreachable(_)) && foreign.to_string().contains("does not speak http"), "{foreign:?}");
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let client = Client::new(&format!("http://{}", listener.local_addr().unwrap()), None).unwrap();
+        drop(listener);
+        let nobody = client.get::<Value>("api/runtime/stats").await.unwrap_err();
+        assert!(matches!(nobody, Error::Unreachable(_)) && !nobody.was_there(), "{nobody:?}");
     }
 
     #[test]
