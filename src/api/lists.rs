@@ -254,7 +254,12 @@ impl IntoParams for AuditParams {
             parameter("task_id", of_task, Id::describe(), "019c936e-3800-7000-8000-000000000001"),
             parameter("worker_id", "Only entries of this worker, of its leases, and of what it did.", text(), "worker-01"),
             parameter("actor", actor, text(), "admin"),
-            parameter("action", "Only these actions, with commas between them; an unknown one is an error.", action, "task_completed,task_dead"),
+            parameter(
+                "action",
+                "Only these actions, with commas between them; an unknown one is an error.",
+                action,
+                "task_completed,task_dead",
+            ),
             moment("created_after", "Only entries made after this time"),
             moment("created_before", "Only entries made before this time"),
         ]

@@ -41,6 +41,7 @@ pub enum QueueCommand {
     /// Limit how many tasks for an agent run at a time, over all workers
     ///
     /// Tasks that run go on, also if they are more than a new limit.
+    #[command(arg = misplaced().index(2))]
     Limit {
         /// The agent (slug)
         #[arg(long, value_name = "SLUG", value_parser = slug, add = ArgValueCandidates::new(complete::queues))]

@@ -234,14 +234,7 @@ impl Engine {
         self.bind(task, worker, ttl_ms, Origin::Dispatch, by).await
     }
 
-    async fn bind(
-        &self,
-        task: TaskId,
-        worker: Option<String>,
-        ttl_ms: i64,
-        origin: Origin,
-        by: Requester,
-    ) -> Result<Leased, Error> {
+    async fn bind(&self, task: TaskId, worker: Option<String>, ttl_ms: i64, origin: Origin, by: Requester) -> Result<Leased, Error> {
         let choice = match worker {
             Some(worker) => Choice::Named(worker),
             None => self.replica.shortlist(task, origin.is_pushed()),

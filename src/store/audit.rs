@@ -83,12 +83,14 @@ impl AuditFilter {
         let columns = records::AUDIT.names("");
         let sql = Sql::new(|d| {
             let hint = index.map_or_else(String::new, |index| d.by_index(index));
-            let select = |action: &str| format!("SELECT {columns} FROM audit {hint} WHERE true{text}{action} ORDER BY id DESC LIMIT ${limit}");
+            let select =
+                |action: &str| format!("SELECT {columns} FROM audit {hint} WHERE true{text}{action} ORDER BY id DESC LIMIT ${limit}");
             match (index, actions.as_slice()) {
                 (_, []) => select(""),
                 // The index has the entries of one action in the order of their ids, so each action gives a page, and these are merged.
                 (Some("audit_action"), actions) => {
-                    let page = |at: usize| format!("SELECT {columns} FROM ({}) AS p{at}", select(&format!(" AND action = ${}", limit + 1 + at)));
+                    let page =
+                        |at: usize| format!("SELECT {columns} FROM ({}) AS p{at}", select(&format!(" AND action = ${}", limit + 1 + at)));
                     let pages = (0..actions.len()).map(page).collect::<Vec<_>>().join(" UNION ALL ");
                     format!("SELECT {columns} FROM ({pages}) AS a ORDER BY id DESC LIMIT ${limit}")
                 }

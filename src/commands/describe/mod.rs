@@ -7,10 +7,10 @@ mod worker;
 
 use serde_json::{Map, Value};
 
+use super::columns::{self, LEAST_TEXT};
 use super::connect::{Server, failed};
 use super::show::{self, Form, Kind};
 use super::table::Column;
-use super::columns::{self, LEAST_TEXT};
 use super::{ids, term};
 use crate::CommandError;
 use bloom_api::answers::{Audit, Lease};

@@ -3,12 +3,12 @@
 use serde_json::{Value, json};
 use uuid::Uuid;
 
+use super::super::columns::{self, LEAST_TEXT, MAX_TEXT};
 use super::super::connect::{Server, failed, read, with_query};
 use super::super::ids::path;
 use super::super::show::{Form, Kind, Shown, read_all};
 use super::super::table::Column;
 use super::super::when::time_text;
-use super::super::columns::{self, LEAST_TEXT, MAX_TEXT};
 use super::super::{ids, term, when};
 use super::advice::advice;
 use super::{ENTRIES, EVENTS, LEASES, OF_TASK, attempts, closed, document, facts, permitted, section};
@@ -115,7 +115,9 @@ static DEPENDENCIES: Kind<Value> = Kind {
     columns: &[
         Column::new("ID", |task, _| columns::text(&task["id"])),
         Column::new("STATUS", |task, _| columns::text(&task["status"])),
-        Column::new("PROMPT", |task: &Value, _| term::short(task["prompt"].as_str().unwrap_or_default(), MAX_TEXT)).cut(LEAST_TEXT, 40).spare(1),
+        Column::new("PROMPT", |task: &Value, _| term::short(task["prompt"].as_str().unwrap_or_default(), MAX_TEXT))
+            .cut(LEAST_TEXT, 40)
+            .spare(1),
     ],
     name: |task| columns::text(&task["id"]),
 };

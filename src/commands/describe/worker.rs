@@ -43,7 +43,8 @@ pub async fn worker(name: &str, server: &Server, shown: Shown) -> Result<(), Com
 /// A worker that claims is not told apart from one that waits for calls, because neither is set: whoever claims gets tasks.
 fn way(worker: &Worker) -> String {
     let is_pushed_to = worker.dispatch == DispatchMode::Push && !worker.url.is_empty();
-    let way = if is_pushed_to { "the server pushes them to its URL" } else { "it claims them by itself, or calls lease or dispatch them to it" };
+    let way =
+        if is_pushed_to { "the server pushes them to its URL" } else { "it claims them by itself, or calls lease or dispatch them to it" };
     way.to_owned()
 }
 

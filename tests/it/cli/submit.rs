@@ -141,7 +141,6 @@ fn what_makes_no_sense_is_not_sent() {
         (&["p", "--timeout", "2h"], "--timeout"),
         (&["p", "--context", ""], "--context"),
         (&["p", "--agent", &"a".repeat(300)], "--agent"),
-        (&["p", "--ttl", "100000d"], "--ttl"),
         (&["p", "--depends-on", NO_ID], "--depends-on"),
         (&["p", "--wait-timeout", "5"], "--wait-timeout"),
         (&["p", "--from", "x"], "--from"),
