@@ -2,6 +2,7 @@
 //!
 //! It sends each request once; the caller decides whether to try again.
 
+mod refusal;
 mod sse;
 
 use std::error::Error as _;
@@ -9,12 +10,11 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
-use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, LINK, RETRY_AFTER};
-use reqwest::{ClientBuilder, Method, RequestBuilder, StatusCode};
+use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderName, HeaderValue, LINK};
+use reqwest::{ClientBuilder, Method, RequestBuilder};
 use secrecy::{ExposeSecret, SecretString};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde_json::Value;
 use serde_json::error::Category;
 use url::{Host, Url};
 
@@ -22,15 +22,13 @@ pub use sse::{Event, Events};
 
 use bloom_core::Ms;
 use bloom_outbound::{self as outbound, cause};
+use refusal::{NOT_THE_API, refusal};
 
 /// Longer than any request may take at the server, except for long polls.
 pub const CALL_LIMIT: Duration = Duration::from_secs(40);
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 /// An answer contains at most an output of 16 MiB as JSON, or a page of tasks.
 const MAX_ANSWER_BYTES: usize = 256 << 20;
-const MAX_ERROR_CHARS: usize = 1000;
-/// How much of an error answer that is not from the API is repeated.
-const MAX_FOREIGN_CHARS: usize = 200;
 
 /// The wall clock of the client's machine.
 pub fn now_ms() -> Ms {
@@ -259,9 +257,6 @@ fn is_not_http(error: &reqwest::Error) -> bool {
     std::iter::successors(error.source(), |&error| error.source()).any(|error| error.downcast_ref().is_some_and(hyper::Error::is_parse))
 }
 
-/// What to check if something else than the server has answered.
-const NOT_THE_API: &str = "check the address, and whether the server behind the proxy runs";
-
 impl Answer {
     /// # Errors
     /// The body is not a `T`.
@@ -283,75 +278,6 @@ pub fn part(text: &str) -> String {
     utf8_percent_encode(text, UNRESERVED).to_string()
 }
 
-fn refusal(status: u16, headers: &HeaderMap, body: &[u8]) -> Error {
-    let seconds = headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
-    let refused = |message, fields| Error::Refused { status, message, retry_after: seconds.map(Duration::from_secs), fields };
-    let Some(Told { message, fields }) = told(body) else {
-        let foreign = foreign(status, body);
-        // These statuses count even if a proxy sent them. Others, such as 404, count only if they come from the API.
-        let is_anybodys = matches!(status, 401 | 403 | 408 | 413 | 429 | 500..);
-        return if is_anybodys { refused(foreign, Vec::new()) } else { Error::Garbled(foreign) };
-    };
-    let message = match (status, message) {
-        (401, _) => "the server needs a key, or the given key is wrong: set it with --key-file or BLOOM_KEY".to_owned(),
-        (404, message) if message == "Not found" => {
-            "Not found: the server does not know this path. Its address must be that of its root, such as http://127.0.0.1:5000, without \
-             /api; or the server is older than this program"
-                .to_owned()
-        }
-        (429, message) => match headers.get("ratelimit-limit").and_then(|limit| limit.to_str().ok()) {
-            Some(limit) => {
-                format!(
-                    "{message} (the server allows {limit} calls a minute: RATE_LIMIT_PER_MINUTE, for workers WORKER_RATE_LIMIT_PER_MINUTE)"
-                )
-            }
-            None => message,
-        },
-        (_, message) if message.trim().is_empty() => format!("the server answered {status}"),
-        (_, message) => message,
-    };
-    refused(message, fields)
-}
-
-/// The text of an error answer that does not come from the API. A page of HTML is not repeated.
-fn foreign(status: u16, body: &[u8]) -> String {
-    let name = StatusCode::from_u16(status).ok().and_then(|status| status.canonical_reason()).unwrap_or_default();
-    let answer = format!("{status} {name}").trim_end().to_owned();
-    let text = String::from_utf8_lossy(body);
-    let first = text.trim().lines().next().filter(|line| !line.starts_with(['<', '{', '[']));
-    let words: String = first.map(|line| format!(" ({line})").chars().take(MAX_FOREIGN_CHARS).collect()).unwrap_or_default();
-    let advice = match status {
-        401 | 403 | 407 => "something before the server, such as a proxy, refuses the call",
-        _ => NOT_THE_API,
-    };
-    format!("the answer {answer} is not from this API{words}: {advice}")
-}
-
-/// What an error answer of the API says.
-struct Told {
-    message: String,
-    fields: Vec<(String, String)>,
-}
-
-/// The text of `{"error": "text"}`, or the texts of `{"error": {"formErrors", "fieldErrors"}}` in one line. `None`: this is no error of the
-/// API.
-fn told(body: &[u8]) -> Option<Told> {
-    let value: Value = serde_json::from_slice(body).ok()?;
-    let (message, fields) = match value.get("error")? {
-        Value::String(text) => (text.clone(), Vec::new()),
-        wrong => {
-            let form = wrong["formErrors"].as_array().into_iter().flatten().filter_map(|text| text.as_str().map(str::to_owned));
-            let fields = wrong["fieldErrors"].as_object().into_iter().flatten().flat_map(|(field, texts)| {
-                texts.as_array().into_iter().flatten().filter_map(move |text| Some((field.clone(), text.as_str()?.to_owned())))
-            });
-            let fields: Vec<(String, String)> = fields.collect();
-            let lines = fields.iter().map(|(field, text)| format!("{field}: {text}"));
-            (form.chain(lines).collect::<Vec<_>>().join("; "), fields)
-        }
-    };
-    Some(Told { message: message.chars().take(MAX_ERROR_CHARS).collect(), fields })
-}
-
 /// The path of `Link: <…>; rel="next"`, starting at `/api`. The prefix of a proxy is added again when the page is requested.
 pub fn next_page(link: &HeaderValue) -> Option<String> {
     let link = link.to_str().ok()?.split(',').find(|part| part.contains("rel=\"next\""))?;
@@ -362,6 +288,7 @@ pub fn next_page(link: &HeaderValue) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::Value;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::{TcpListener, TcpStream};
 
@@ -378,55 +305,12 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_is_told_by_the_name_of_its_setting() {
-        let headers = HeaderMap::from_iter([(HeaderName::from_static("ratelimit-limit"), HeaderValue::from_static("100"))]);
-        let told = refusal(429, &headers, br#"{"error": "Too many requests"}"#).to_string();
-        assert!(told.starts_with("Too many requests (the server allows 100 calls a minute: RATE_LIMIT_PER_MINUTE"), "{told}");
-    }
-
-    #[test]
     fn paths_stay_below_a_prefix() {
         let client = Client::new("http://h/bloom", None).unwrap();
         let path = |path: &str| client.request(Method::GET, path).unwrap().build().unwrap().url().path().to_owned();
         assert_eq!(path("/api/runtime/stats"), "/bloom/api/runtime/stats");
         assert_eq!(path(&format!("api/runtime/workers/{}", part("a/b?c"))), "/bloom/api/runtime/workers/a%2Fb%3Fc");
         assert_eq!(path(&format!("api/runtime/workers/{}", part("al\npha"))), "/bloom/api/runtime/workers/al%0Apha");
-    }
-
-    #[test]
-    fn refusals_are_told_in_one_line() {
-        let told = |status: u16, body: &str| refusal(status, &HeaderMap::new(), body.as_bytes()).to_string();
-        assert_eq!(told(400, r#"{"error": "Task not found"}"#), "Task not found");
-        let wrong = r#"{"error": {"formErrors": ["a"], "fieldErrors": {"prompt": ["Required", "b"]}}}"#;
-        assert_eq!(told(400, wrong), "a; prompt: Required; prompt: b");
-        assert_eq!(told(403, r#"{"error": "This key does not allow this call"}"#), "This key does not allow this call");
-        assert_eq!(told(409, r#"{"error": ""}"#), "the server answered 409");
-        assert!(told(404, r#"{"error": "Not found"}"#).contains("of its root"));
-        let Error::Refused { fields, .. } = refusal(400, &HeaderMap::new(), wrong.as_bytes()) else { panic!("it is refused") };
-        assert_eq!(fields, [("prompt".into(), "Required".into()), ("prompt".into(), "b".into())]);
-    }
-
-    #[test]
-    fn only_the_api_can_say_that_something_is_not_there() {
-        let refused = |status: u16, body: &str| refusal(status, &HeaderMap::new(), body.as_bytes()).status();
-        assert_eq!(refused(404, r#"{"error": "Task not found"}"#), Some(404));
-        assert_eq!(refused(404, "<html>default backend</html>"), None);
-        assert_eq!(refused(302, ""), None);
-        assert_eq!(refused(502, "<html>Bad Gateway</html>"), Some(502));
-    }
-
-    #[test]
-    fn what_a_proxy_says_is_not_taken_for_the_server() {
-        let told = |status: u16, body: &str| refusal(status, &HeaderMap::new(), body.as_bytes()).to_string();
-        let page = "<html>\n<h1>Forbidden</h1></html>";
-        assert_eq!(
-            told(403, page),
-            "the answer 403 Forbidden is not from this API: something before the server, such as a proxy, refuses the call"
-        );
-        assert!(told(401, page).contains("such as a proxy") && !told(401, page).contains("BLOOM_KEY"));
-        assert!(told(502, "no healthy upstream").contains("502 Bad Gateway is not from this API (no healthy upstream): check"));
-        let answer = Answer { status: 200, body: b"<!doctype html>".to_vec(), next: None };
-        assert!(answer.json::<Value>().unwrap_err().to_string().contains("it is not JSON: check the address"));
     }
 
     /// What a call says if the other side does this with the connection.
