@@ -70,6 +70,19 @@ fn what_a_proxy_says_is_told_as_such() {
 }
 
 #[test]
+fn a_connection_that_breaks_at_once_is_a_restart() {
+    run(async {
+        let user = User::new().with("BLOOM_SERVER", &answers(""));
+        for words in [&["task", "wait", NO_ID][..], &["task", "logs", "-f", NO_ID], &["task", "wait", NO_ID, NO_ID]] {
+            let waiting = user.starts(words);
+            waiting.says("trying again").await;
+            waiting.interrupt();
+            waiting.done().ends(130);
+        }
+    });
+}
+
+#[test]
 fn what_is_named_by_nothing_is_refused() {
     let user = User::at(sqlite());
     let wrong: [&[&str]; 5] = [
