@@ -41,6 +41,7 @@ on_both! { alone:
 
         assert_eq!(red.patch(&of_red.path(""), json!({ "priority": 9 })).await.ok()["priority"], 9);
         assert_eq!(ids(&red.get(&format!("llm-tasks?id={}", &of_red.id[24..])).await.ok()), [&of_red.id]);
+        assert_eq!(ids(&red.get(&format!("llm-tasks?ids={},{}", of_red.id, of_blue.id)).await.ok()), [&of_red.id]);
 
         // The tasks are done, so that there are results, artifacts and events.
         for task in [&of_red, &of_blue, &of_admin] {
