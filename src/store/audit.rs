@@ -31,11 +31,15 @@ pub struct AuditFilter {
     pub created_before: Option<Ms>,
 }
 
-const FREQUENT_ACTIONS: [Action; 3] = [Action::TaskCreated, Action::TaskLeased, Action::TaskCompleted];
-/// The condition of the index `audit_action`, which leaves out the frequent actions.
-const RARE_ACTIONS: &str = "action NOT IN ('task_created', 'task_leased', 'task_completed')";
-/// The condition of the index `audit_actor`, which leaves out the frequent actors.
-const RARE_ACTORS: &str = "actor NOT IN ('api', 'router', 'reconciler')";
+/// The index `audit_action` leaves these out.
+const FREQUENT_ACTIONS: [&str; 3] = ["task_created", "task_leased", "task_completed"];
+/// The index `audit_actor` leaves these out.
+const FREQUENT_ACTORS: [&str; 3] = ["api", "router", "reconciler"];
+
+/// The condition of an index that leaves these words out.
+fn is_none_of(column: &str, words: [&str; 3]) -> String {
+    format!("{column} NOT IN ('{}')", words.join("', '"))
+}
 
 impl Store {
     /// The audit trail, newest first.
@@ -50,8 +54,9 @@ impl AuditFilter {
     /// of fixed parts; the values are parameters.
     fn statement(&self, page: &Page) -> (Sql, Args<'_>) {
         let actor = self.actor.as_deref();
-        let is_rare_action = !self.actions.is_empty() && !self.actions.iter().any(|action| FREQUENT_ACTIONS.contains(action));
-        let is_rare_actor = actor.is_some_and(|actor| !matches!(actor, "api" | "router" | "reconciler"));
+        let actions: Vec<&str> = self.actions.iter().copied().map(Action::as_str).collect();
+        let is_rare_action = !actions.is_empty() && !actions.iter().any(|action| FREQUENT_ACTIONS.contains(action));
+        let is_rare_actor = actor.is_some_and(|actor| !FREQUENT_ACTORS.contains(&actor));
         let index = match (self.task_id, &self.worker_id) {
             (Some(_), _) => Some("audit_task"),
             (None, Some(_)) => Some("audit_worker"),
@@ -65,11 +70,10 @@ impl AuditFilter {
         }
         build.equal("worker_id = ", self.worker_id.as_deref());
         build.equal("actor = ", actor);
-        if index == Some("audit_action") {
-            build.fixed(RARE_ACTIONS);
-        }
-        if index == Some("audit_actor") {
-            build.fixed(RARE_ACTORS);
+        match index {
+            Some("audit_action") => build.fixed(&is_none_of("action", FREQUENT_ACTIONS)),
+            Some("audit_actor") => build.fixed(&is_none_of("actor", FREQUENT_ACTORS)),
+            _ => {}
         }
         let (first, end): (Option<Uuid>, Uuid) = id_range(self.created_after, self.created_before, page.before);
         build.add("id < ", |args| args.uuid(end));
@@ -79,7 +83,6 @@ impl AuditFilter {
         let (text, args) = build.into_parts();
         let args = args.int(page.limit);
         let limit = args.len();
-        let actions: Vec<&str> = self.actions.iter().copied().map(Action::as_str).collect();
         let columns = records::AUDIT.names("");
         let sql = Sql::new(|d| {
             let hint = index.map_or_else(String::new, |index| d.by_index(index));
