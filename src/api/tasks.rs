@@ -65,6 +65,8 @@ body! {
         model: Option<ShortName>,
         /// Seconds after its end at which the task is removed.
         ttl_after_finished_sec: Option<Int<0, MAX_SAFE>>,
+        /// Create it suspended: no worker gets it until it is resumed.
+        suspend: bool = false,
     }
 
     /// Tasks to create, all of them or none.
@@ -99,6 +101,7 @@ impl NewTask {
             model: self.model.map(|model| model.0),
             ttl_after_finished_sec: self.ttl_after_finished_sec.map(|seconds| seconds.0),
             owner: None,
+            suspend: self.suspend,
         }
     }
 }
@@ -160,6 +163,10 @@ pub struct Task<'a> {
     pub infra_retries: i64,
     /// Whether a cancel waits for the end of the run.
     pub cancel_requested: bool,
+    /// Whether the task is suspended: while it is queued, no worker gets it until it is resumed. A run that has begun goes on.
+    #[serde(default)]
+    #[schema(required)]
+    pub suspend: bool,
     /// The conversation of the agent that the run continues.
     pub session_id: Option<Cow<'a, str>>,
     /// Why the last attempt failed; null if none failed.
@@ -268,6 +275,7 @@ impl<'a> Task<'a> {
             ttl_after_finished_sec: spec.ttl_after_finished_sec,
             infra_retries: state.infra_retries,
             cancel_requested: state.cancel_requested,
+            suspend: state.suspend,
             session_id: state.session_id.as_deref().map(Cow::from),
             failure: state.failure.as_ref().map(Failure::from),
             usage: state.usage.map(Usage::from),

@@ -57,7 +57,7 @@ fn task() -> Value {
         "id": ID, "context_id": "c", "agent_slug": "a", "prompt": "p", "context_hints": ["h"], "policy": {"timeout_sec": 60, "budget": 0.5},
         "desired_format": NEW, "status": NEW, "created_at": 1, "updated_at": 2, "lease_id": ID, "worker_id": "w", "attempts": 1,
         "max_attempts": 3, "priority": 5, "not_before": 4, "depends_on": [ID], "exclusive_key": "k", "idempotency_key": "i",
-        "labels": {"l": "1"}, "session": NEW, "model": "m", "ttl_after_finished_sec": 9, "infra_retries": 0, "cancel_requested": false,
+        "labels": {"l": "1"}, "session": NEW, "model": "m", "ttl_after_finished_sec": 9, "infra_retries": 0, "cancel_requested": false, "suspend": true,
         "session_id": "s", "failure": {"reason": NEW, "message": "why", "at": 3},
         "usage": {"input_tokens": 1, "output_tokens": 2, "cost_usd": 0.25}, "waiting": {"reason": NEW, "message": "for what"}, "owner": "team",
     })
@@ -167,11 +167,13 @@ fn what_agents_say_is_kept() {
 fn what_an_older_server_does_not_send_has_a_default() {
     let mut older = task();
     let members = older.as_object_mut().unwrap();
-    members.retain(|name, _| !["context_hints", "session", "model", "waiting", "usage", "failure", "session_id"].contains(&name.as_str()));
+    members.retain(|name, _| {
+        !["context_hints", "session", "model", "waiting", "usage", "failure", "session_id", "suspend"].contains(&name.as_str())
+    });
     older["policy"].as_object_mut().unwrap().remove("budget");
     let read: Task = serde_json::from_value(older).unwrap();
     assert_eq!((read.session, read.policy.budget, read.context_hints.len()), (Session::Context.into(), 0.0, 0));
-    assert!(read.model.is_none() && read.waiting.is_none());
+    assert!(read.model.is_none() && read.waiting.is_none() && !read.suspend);
 }
 
 #[test]

@@ -27,6 +27,15 @@ impl CommandError {
         Self { message: format!("{name}: {}", self.message), ..self }
     }
 
+    /// The failures of a command on several objects as one.
+    ///
+    /// # Errors
+    /// There is one.
+    pub fn all(failures: &[Self]) -> Result<(), Self> {
+        let Some(worst) = failures.iter().map(|failure| failure.status).max() else { return Ok(()) };
+        Err(Self { message: failures.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"), status: worst })
+    }
+
     /// The reader of the output has closed it: there is nothing left to do and nothing to report.
     pub fn unread() -> Self {
         Self { message: String::new(), status: 0 }

@@ -46,7 +46,7 @@ use worker::WorkerCommand;
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Submit, show, wait for, edit, cancel, requeue and delete tasks
+    /// Submit, show, wait for, edit, suspend, resume, cancel, requeue and delete tasks
     #[command(after_help = task::EXAMPLES)]
     Task {
         #[command(subcommand)]

@@ -12,6 +12,7 @@ pub use super::decide::push::{EndPush, Push};
 pub use super::decide::queues::ChangeQueue;
 pub use super::decide::reevaluate::Reevaluate;
 pub use super::decide::running::{AppendEvents, Heartbeat, RenewLeases};
+pub use super::decide::suspend::Suspend;
 pub use super::decide::task_ops::{Cancel, Configure, RecordAudit, Requeue};
 pub use super::decide::workers::{Cordon, MarkOffline, RecordLastSeen, RemoveWorker};
 
@@ -77,6 +78,7 @@ operations! {
     Cancel = "cancel",
     Requeue = "requeue",
     Edit = "edit",
+    Suspend = "suspend",
     Delete = "delete",
     ExpireLease = "expire_lease",
     ClockStepped = "clock_stepped",

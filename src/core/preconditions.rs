@@ -13,7 +13,10 @@ impl TaskState {
     pub fn check_leasable(&self) -> Result<(), Rejection> {
         self.check_queued()?;
         match self.parked {
-            Some(parked @ (Parked::DependsOn | Parked::NotBefore | Parked::ExclusiveKey)) => Err(Rejection::NotReady(parked)),
+            Some(_) if self.suspend => Err(Rejection::NotReady(Parked::Suspended)),
+            Some(parked @ (Parked::DependsOn | Parked::Suspended | Parked::NotBefore | Parked::ExclusiveKey)) => {
+                Err(Rejection::NotReady(parked))
+            }
             Some(Parked::Session | Parked::Reserved) | None => Ok(()),
         }
     }

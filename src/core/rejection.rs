@@ -24,6 +24,8 @@ pub enum Rejection {
     CannotCancel(Status),
     CannotEdit(Status),
     CannotDelete(Status),
+    CannotSuspend(Status),
+    CannotResume(Status),
     /// The task would have more labels than it may have.
     TooManyLabels(usize),
     NotReady(Parked),
@@ -61,6 +63,8 @@ impl fmt::Display for Rejection {
             Self::CannotCancel(status) => write!(f, "Cannot cancel task with status '{status}'"),
             Self::CannotEdit(status) => write!(f, "Cannot edit task with status '{status}': only a queued task can be edited"),
             Self::CannotDelete(status) => write!(f, "Cannot delete task with status '{status}': cancel it first"),
+            Self::CannotSuspend(status) => write!(f, "Cannot suspend task with status '{status}'"),
+            Self::CannotResume(status) => write!(f, "Cannot resume task with status '{status}'"),
             Self::TooManyLabels(count) => write!(f, "The task would have {count} labels; at most {TASK_LABELS} are allowed"),
             Self::NotReady(parked) => write!(f, "Task is not ready: {parked}"),
             Self::QueueClosed(closed) => write!(f, "Task is not ready: {closed}"),

@@ -31,7 +31,7 @@ words! {
     WaitingReason {
         NoWorker = "no_worker", NoCapacity = "no_capacity", NotBefore = "not_before", DependsOn = "depends_on",
         ExclusiveKey = "exclusive_key", SessionWorker = "session_worker", SessionOrder = "session_order", Cordoned = "cordoned",
-        Paused = "paused", Limit = "limit",
+        Paused = "paused", Limit = "limit", Suspended = "suspended",
     }
 }
 words! {
@@ -53,7 +53,10 @@ words! {
 words! {
     /// Why a queued task is not ready. Except for `Session` and `Reserved`, the word is the API's waiting reason.
     Parked {
-        DependsOn = "depends_on", NotBefore = "not_before",
+        DependsOn = "depends_on",
+        /// A client has suspended it.
+        Suspended = "suspended",
+        NotBefore = "not_before",
         /// An earlier task of its context has not finished.
         Session = "session",
         ExclusiveKey = "exclusive_key",
@@ -97,8 +100,8 @@ words! {
     LeaseStatus { Active = "active", Expired = "expired", Released = "released", Failed = "failed" }
 }
 
-/// What the client asked for. It is written once. What a client may edit later, the priority, `not_before` and the labels, is in
-/// [`TaskState`]; here it is as it was at first.
+/// What the client asked for. It is written once. What a client may change later, the priority, `not_before`, the labels and `suspend`, is
+/// in [`TaskState`]; here it is as it was at first.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TaskSpec {
     pub id: TaskId,
@@ -123,6 +126,8 @@ pub struct TaskSpec {
     pub ttl_after_finished_sec: Option<i64>,
     /// The submit key that created it; `None` if another key did.
     pub owner: Option<String>,
+    /// Whether it was created suspended.
+    pub suspend: bool,
 }
 
 /// The lease that holds a task now. Ended leases are kept as [`PastLease`].
@@ -237,6 +242,8 @@ pub struct TaskState {
     pub event_seq: i64,
     /// Its labels, once they were edited; until then those of the spec.
     pub labels: Option<BTreeMap<String, String>>,
+    /// A client has suspended the task: while it is queued, no worker gets it.
+    pub suspend: bool,
 }
 
 /// The maximum number of attempts that are given back for one task; after that, the task is dead.
@@ -279,6 +286,7 @@ impl TaskState {
             event_count: 0,
             event_seq: -1,
             labels: None,
+            suspend: spec.suspend,
         }
     }
 

@@ -69,6 +69,7 @@ fn weigh(op: &Op) -> (usize, usize) {
         | Op::Cancel(_)
         | Op::Requeue(_)
         | Op::Edit(_)
+        | Op::Suspend(_)
         | Op::ExpireLease(_)
         | Op::ClockStepped(_)
         | Op::RegisterWorker(_)
@@ -90,7 +91,7 @@ fn urgency(op: &Op) -> usize {
     match op {
         Op::Create(op::Create { tasks }) if tasks.len() > 1 => 3,
         Op::RecordAudit(_) | Op::Delete(_) => 3,
-        Op::Create(_) | Op::Requeue(_) | Op::Edit(_) => 2,
+        Op::Create(_) | Op::Requeue(_) | Op::Edit(_) | Op::Suspend(_) => 2,
         Op::Reevaluate(_) => 1,
         Op::Lease(_)
         | Op::Push(_)

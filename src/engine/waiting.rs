@@ -15,6 +15,7 @@ impl WaitingState {
     pub(super) fn parked(task: &TaskState, parked: Parked) -> Self {
         let (reason, message) = match parked {
             Parked::DependsOn => (WaitingReason::DependsOn, "waits until the tasks that it depends on are completed".into()),
+            Parked::Suspended => (WaitingReason::Suspended, "suspended until it is resumed".into()),
             Parked::NotBefore => {
                 let at = task.not_before.unwrap_or_default();
                 let time = jiff::Timestamp::from_millisecond(at).and_then(|at| at.round(jiff::Unit::Second));

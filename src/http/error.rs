@@ -139,6 +139,8 @@ impl From<Rejection> for Error {
             | Rejection::CannotCancel(_)
             | Rejection::CannotEdit(_)
             | Rejection::CannotDelete(_)
+            | Rejection::CannotSuspend(_)
+            | Rejection::CannotResume(_)
             | Rejection::NotReady(_)
             | Rejection::QueueClosed(_)
             | Rejection::TooManyQueues

@@ -29,6 +29,11 @@ pub fn of_answer(operation: &str) -> Option<Value> {
             let about = json!({ "name": "worker-worker-01", "scope": "worker", "worker": WORKER, "created_by": "key:join-eu" });
             Some(with(with(key(), &about), &json!({ "expires_at": null, "key": "bloom_b7Qm0XcVtW2n9yZk4sFhRj6uPdLa8eGi1oTxNwCqUzE" })))
         }
+        "suspendTask" => {
+            let waiting = json!({ "reason": "suspended", "message": "suspended until it is resumed" });
+            changed(json!({ "suspend": true, "updated_at": AT + 1_000, "waiting": waiting }))
+        }
+        "resumeTask" => changed(json!({ "updated_at": AT + 2_000 })),
         "cancelTask" => changed(json!({ "status": "cancelled", "waiting": null, "updated_at": AT + 60_000 })),
         "listTasks" | "listRuns" => Some(json!([task(), with(completed_task(), &json!({ "id": EARLIER_TASK }))])),
         "releaseTask" => changed(json!({ "infra_retries": 1, "updated_at": AT + 5_000 })),
@@ -76,6 +81,8 @@ pub fn of_error(operation: &str, path: &str, status: &str) -> Option<&'static st
         }
         ("heartbeatTask", "404") => "Lease not found or already expired",
         ("cancelTask", "409") => "Cannot cancel task with status 'completed'",
+        ("suspendTask", "409") => "Cannot suspend task with status 'completed'",
+        ("resumeTask", "409") => "Cannot resume task with status 'completed'",
         ("editTask", "409") => "Cannot edit task with status 'running': only a queued task can be edited",
         ("deleteTask", "409") => "Cannot delete task with status 'running': cancel it first",
         ("createKey", "409") => "A key 'ci' exists: revoke it first, or choose another name",
@@ -190,7 +197,7 @@ fn task() -> Value {
         "policy": { "timeout_sec": 300, "budget": 0.5 }, "desired_format": "text", "status": "queued", "created_at": AT, "updated_at": AT,
         "lease_id": null, "worker_id": null, "attempts": 0, "max_attempts": 3, "priority": 5, "not_before": null, "depends_on": [],
         "exclusive_key": null, "idempotency_key": null, "labels": { "team": "docs" }, "session": "context", "model": null,
-        "ttl_after_finished_sec": null, "infra_retries": 0, "cancel_requested": false, "session_id": null, "failure": null, "usage": null,
+        "ttl_after_finished_sec": null, "infra_retries": 0, "cancel_requested": false, "suspend": false, "session_id": null, "failure": null, "usage": null,
         "waiting": { "reason": "no_capacity", "message": "every worker that serves agent 'writer' is full" },
     })
 }

@@ -1,4 +1,4 @@
-//! Calls on one task: lease, heartbeat, complete, release, cancel, requeue, edit, delete.
+//! Calls on one task: lease, heartbeat, complete, release, cancel, requeue, suspend, resume, edit, delete.
 
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -217,6 +217,43 @@ pub const REQUEUE: RoutePolicy = RoutePolicy::ADMIN.or_submit();
 pub async fn requeue(State(app): State<AppState>, caller: Caller, path: TaskPath, body: Content) -> HandlerResult {
     body.raw()?;
     show_reply(&app, &caller, op::Requeue { task: path.id()? }).await
+}
+
+pub const SUSPEND: RoutePolicy = RoutePolicy::ADMIN.or_submit();
+
+/// Suspends a task.
+///
+/// While the task is queued, no worker gets it until it is resumed; later tasks of its context wait behind it. A leased or running task
+/// goes on; if it is queued again, it is suspended then. Repeating the call changes nothing.
+#[utoipa::path(
+    post, path = "/api/runtime/llm-tasks/{id}/suspend", operation_id = "suspendTask", tag = "tasks", params(("id" = String, Path)),
+    responses(
+        (status = 200, description = "The task, suspended.", body = Task),
+        (status = 404, description = "Task not found.", body = ErrorText),
+        (status = 409, description = "The task is finished.", body = ErrorText),
+    )
+)]
+pub async fn suspend(State(app): State<AppState>, caller: Caller, path: TaskPath, body: Content) -> HandlerResult {
+    body.raw()?;
+    show_reply(&app, &caller, op::Suspend { task: path.id()?, suspend: true }).await
+}
+
+pub const RESUME: RoutePolicy = RoutePolicy::ADMIN.or_submit();
+
+/// Resumes a suspended task.
+///
+/// A worker may get it as soon as nothing else keeps it from running. Repeating the call changes nothing.
+#[utoipa::path(
+    post, path = "/api/runtime/llm-tasks/{id}/resume", operation_id = "resumeTask", tag = "tasks", params(("id" = String, Path)),
+    responses(
+        (status = 200, description = "The task, resumed.", body = Task),
+        (status = 404, description = "Task not found.", body = ErrorText),
+        (status = 409, description = "The task is finished.", body = ErrorText),
+    )
+)]
+pub async fn resume(State(app): State<AppState>, caller: Caller, path: TaskPath, body: Content) -> HandlerResult {
+    body.raw()?;
+    show_reply(&app, &caller, op::Suspend { task: path.id()?, suspend: false }).await
 }
 
 pub const EDIT: RoutePolicy = RoutePolicy::ADMIN.or_submit();

@@ -70,6 +70,8 @@ pub fn routes() -> Routes {
         .add(routes!(lifecycle::release), lifecycle::RELEASE)
         .add(routes!(lifecycle::cancel), lifecycle::CANCEL)
         .add(routes!(lifecycle::requeue), lifecycle::REQUEUE)
+        .add(routes!(lifecycle::suspend), lifecycle::SUSPEND)
+        .add(routes!(lifecycle::resume), lifecycle::RESUME)
         .add(routes!(lifecycle::edit), lifecycle::EDIT)
         .add(routes!(lifecycle::delete), lifecycle::DELETE)
         .add(routes!(events::send), events::SEND)

@@ -169,6 +169,8 @@ mod tests {
             "POST llm-tasks",
             "POST llm-tasks/{id}/cancel",
             "POST llm-tasks/{id}/requeue",
+            "POST llm-tasks/{id}/resume",
+            "POST llm-tasks/{id}/suspend",
             "POST llm-tasks:batch",
             "POST llm-tasks:cancel",
             "POST llm-tasks:requeue",

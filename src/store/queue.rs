@@ -11,23 +11,25 @@ use bloom_core::cache::rank;
 use bloom_core::ids::TaskId;
 use bloom_database::{DuePage, ReadyRow, Scope};
 
+/// A program without suspension (before migration 9) may leave a suspended task unparked.
+const IS_READY: &str = "status = 'queued' AND parked IS NULL AND NOT suspend";
 const READY_ROW: &str = "id, revision, rank, agent_slug";
 statement!(
     READY,
     |d| "SELECT {READY_ROW}, NULL FROM task_state {} \
-    WHERE status = 'queued' AND parked IS NULL AND (rank, id) > ($1, $2) ORDER BY rank, id LIMIT $3",
+    WHERE {IS_READY} AND (rank, id) > ($1, $2) ORDER BY rank, id LIMIT $3",
     d.by_index("task_state_ready")
 );
 statement!(
     READY_OF_AGENT,
     |d| "SELECT {READY_ROW}, NULL FROM task_state {} \
-    WHERE status = 'queued' AND parked IS NULL AND agent_slug = $4 AND (rank, id) > ($1, $2) ORDER BY rank, id LIMIT $3",
+    WHERE {IS_READY} AND agent_slug = $4 AND (rank, id) > ($1, $2) ORDER BY rank, id LIMIT $3",
     d.by_index("task_state_ready_of_agent")
 );
 statement!(
     RESERVED,
     |d| "SELECT {READY_ROW}, session_worker FROM task_state {} \
-    WHERE status = 'queued' AND parked = 'reserved' AND session_worker = $4 AND (rank, id) > ($1, $2) ORDER BY rank, id LIMIT $3",
+    WHERE status = 'queued' AND parked = 'reserved' AND session_worker = $4 AND NOT suspend AND (rank, id) > ($1, $2) ORDER BY rank, id LIMIT $3",
     d.by_index("task_state_reserved")
 );
 statement!(
@@ -125,7 +127,7 @@ statement!(
 /// The ready task of the next agent.
 fn next_ready(d: Kind, after: &str) -> String {
     format!(
-        "(SELECT agent_slug FROM task_state {} WHERE status = 'queued' AND parked IS NULL AND agent_slug > {after} \
+        "(SELECT agent_slug FROM task_state {} WHERE {IS_READY} AND agent_slug > {after} \
         ORDER BY agent_slug, rank, id LIMIT 1)",
         d.by_index("task_state_ready_of_agent")
     )
@@ -142,7 +144,7 @@ statement!(
 statement!(
     OLDEST_READY,
     |d| "SELECT coalesce(ready_at, 0) FROM task_state {} \
-    WHERE status = 'queued' AND parked IS NULL AND agent_slug = $1 AND rank = $2 ORDER BY rank, id LIMIT 1",
+    WHERE {IS_READY} AND agent_slug = $1 AND rank = $2 ORDER BY rank, id LIMIT 1",
     d.by_index("task_state_ready_of_agent")
 );
 

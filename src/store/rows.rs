@@ -3,21 +3,24 @@
 use super::error::Error;
 use super::table::{part, row};
 use bloom_core::cache::{priority, rank};
-use bloom_core::task::{ActiveLease, Failure, LastLease, TaskSpec, TaskState, Usage};
+use bloom_core::task::{ActiveLease, Failure, LastLease, Parked, Status, TaskSpec, TaskState, Usage};
 
 row! {
-    pub(super) SPEC: tasks as tasks_row_2 of spec: TaskSpec {
+    pub(super) SPEC: tasks as tasks_row_3 of spec: TaskSpec {
         id, context_id, agent_slug, prompt, context_hints, timeout_sec, budget, desired_format, max_attempts, priority, not_before,
         depends_on, exclusive_key, idempotency_key, labels, session, model, ttl_after_finished_sec, owner,
+        suspend,
     }
 }
 
 row! {
-    pub(super) STATE: task_state as task_state_row_3 of task: TaskState {
+    pub(super) STATE: task_state as task_state_row_4 of task: TaskState {
         id, context_id, agent_slug;
         { let priority = task.priority; rank: rank(priority) }
         session, max_attempts, timeout_sec, exclusive_key, ttl_after_finished_sec, has_dependencies, revision, status, updated_at, attempts,
-        infra_retries, lease_count, cancel_requested, not_before, parked, wake_at, ready_at, session_worker, created_after, has_dependents;
+        infra_retries, lease_count, cancel_requested, not_before;
+        { let parked = task.parked.as_ref(); parked: parked.map(written) }
+        wake_at, ready_at, session_worker, created_after, has_dependents;
         { let shown = task.shown_lease(); worker_id: shown.map(|(_, worker)| worker) }
         {
             let lease = task.lease.as_ref();
@@ -51,10 +54,11 @@ row! {
             output_tokens: usage.map(|u| u.output_tokens),
             cost_usd: usage.map(|u| u.cost_usd),
         }
-        finished_at, remove_at, event_count, event_seq, labels;
+        finished_at, remove_at, event_count, event_seq, labels, suspend;
     }
     read {
         priority: priority(rank),
+        parked: if suspend && status == Status::Queued && parked != Some(Parked::DependsOn) { Some(Parked::Suspended) } else { parked },
         lease: match slot {
             None => None,
             Some(slot) => Some(
@@ -79,6 +83,12 @@ row! {
         failure: part(|| Some(Failure { reason: failure_reason?, message: failure_message?, at: failure_at? })),
         usage: part(|| Some(Usage { input_tokens: input_tokens?, output_tokens: output_tokens?, cost_usd: cost_usd? })),
     }
+}
+
+/// A program without suspension (before migration 9) does not know the word `suspended`. It takes a suspended task for one that is reserved
+/// for no worker: it gives it to nobody, and nothing wakes it. What it writes itself to the row of a suspended task is read as suspended.
+fn written(parked: &Parked) -> &Parked {
+    if *parked == Parked::Suspended { &Parked::Reserved } else { parked }
 }
 
 /// The columns that never change after the row was created.

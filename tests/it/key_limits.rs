@@ -40,6 +40,11 @@ on_both! { alone:
         assert_eq!(admin.get("audit").await.ok().as_array().unwrap().iter().filter(|entry| entry["actor"] == "key:red").count(), 1);
 
         assert_eq!(red.patch(&of_red.path(""), json!({ "priority": 9 })).await.ok()["priority"], 9);
+        assert_eq!(red.poke(&of_red.path("/suspend")).await.ok()["suspend"], true);
+        assert_eq!(red.poke(&of_red.path("/resume")).await.ok()["suspend"], false);
+        let trail = admin.get(&format!("audit?task_id={}&actor=key:red", of_red.id)).await.ok();
+        let actions: Vec<_> = trail.as_array().unwrap().iter().map(|entry| &entry["action"]).collect();
+        assert_eq!(actions, ["task_resumed", "task_suspended", "task_edited", "task_created"]);
         assert_eq!(ids(&red.get(&format!("llm-tasks?id={}", &of_red.id[24..])).await.ok()), [&of_red.id]);
         assert_eq!(ids(&red.get(&format!("llm-tasks?ids={},{}", of_red.id, of_blue.id)).await.ok()), [&of_red.id]);
 
@@ -58,6 +63,8 @@ on_both! { alone:
             red.with_header("accept", "text/event-stream").get(&other.path("/events")).await.fails(404, "Task not found");
             red.poke(&other.path("/cancel")).await.fails(404, "Task not found");
             red.poke(&other.path("/requeue")).await.fails(404, "Task not found");
+            red.poke(&other.path("/suspend")).await.fails(404, "Task not found");
+            red.poke(&other.path("/resume")).await.fails(404, "Task not found");
             red.patch(&other.path(""), json!({ "priority": 9 })).await.fails(404, "Task not found");
             red.delete(&other.path("")).await.fails(404, "Task not found");
             for part in [other.id.as_str(), &other.id[..8], &other.id[24..]] {

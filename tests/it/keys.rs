@@ -39,7 +39,7 @@ const WORKER: [&str; 8] = [
     "POST workers/{id}/complete",
     "POST workers/{id}/heartbeat",
 ];
-const SUBMIT: [&str; 15] = [
+const SUBMIT: [&str; 17] = [
     "DELETE llm-tasks/{id}",
     "GET artifacts",
     "GET llm-tasks",
@@ -52,6 +52,8 @@ const SUBMIT: [&str; 15] = [
     "POST llm-tasks",
     "POST llm-tasks/{id}/cancel",
     "POST llm-tasks/{id}/requeue",
+    "POST llm-tasks/{id}/resume",
+    "POST llm-tasks/{id}/suspend",
     "POST llm-tasks:batch",
     "POST llm-tasks:cancel",
     "POST llm-tasks:requeue",

@@ -54,6 +54,7 @@ mod requeue;
 mod retention;
 mod row_locks;
 mod sessions;
+mod suspend;
 mod tasks;
 
 mod timers;

@@ -42,6 +42,8 @@ const CALLS: &[&str] = &[
     "post /api/runtime/llm-tasks/{id}/complete",
     "post /api/runtime/llm-tasks/{id}/requeue",
     "post /api/runtime/llm-tasks/{id}/cancel",
+    "post /api/runtime/llm-tasks/{id}/suspend",
+    "post /api/runtime/llm-tasks/{id}/resume",
     "post /api/runtime/llm-tasks/{id}/release",
     "get /api/runtime/llm-tasks/{id}/result",
     "get /api/runtime/llm-tasks/{id}/wait",

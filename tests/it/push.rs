@@ -50,6 +50,17 @@ on_both! {
         assert_eq!(all[2]["worker_id"], worker.name.as_str());
     }
 
+    async fn a_suspended_task_is_not_pushed_until_it_is_resumed(server) {
+        let stub = willing().await;
+        let crew = server.crew();
+        let task = crew.task().with("suspend", json!(true)).create().await;
+        crew.pushed_worker(&stub.url).register().await;
+        the_push_loop_has_run(server).await;
+        assert_eq!(task.waits_for().await, "suspended");
+        server.poke(&task.path("/resume")).await.ok();
+        assert_eq!(ids(&stub.has_got(1).await), [task.id.as_str()]);
+    }
+
     async fn only_open_workers_of_that_kind_are_pushed_to(server) {
         let stub = willing().await;
         let crew = server.crew();

@@ -141,6 +141,7 @@ pub fn spec(cluster: &Cluster) -> TaskSpec {
         model: None,
         ttl_after_finished_sec: cluster.chance(20).then_some(2),
         owner: None,
+        suspend: !cluster.is_quiet_phase() && cluster.chance(8),
     }
 }
 
@@ -258,7 +259,7 @@ async fn run(cluster: Cluster, task: TaskState, held: Arc<Mutex<Vec<LeaseId>>>) 
     held.lock().expect("held").retain(|id| *id != lease.id);
 }
 
-/// Cancels, requeues, edits, deletes and leases tasks, cordons, changes and removes workers, and pauses and limits queues.
+/// Cancels, requeues, suspends, resumes, edits, deletes and leases tasks, cordons, changes and removes workers, and pauses and limits queues.
 pub async fn operator(cluster: Cluster, every_sec: u64, workers: usize) {
     while !cluster.is_quiet_phase() {
         cluster.pause(every_sec * 1_000).await;
@@ -267,7 +268,7 @@ pub async fn operator(cluster: Cluster, every_sec: u64, workers: usize) {
         let Some(task) = (!created.is_empty()).then(|| created[cluster.below(created.len() as u64) as usize]) else { continue };
         let agent_slug = (*["a", "b", ALL_QUEUES].get(cluster.below(3) as usize).expect("three")).to_owned();
         let limit = QueueChange::Limit(cluster.chance(70).then(|| cluster.below(3) as i64 + 1));
-        let op = match cluster.below(20) {
+        let op = match cluster.below(25) {
             0 | 1 => Op::Cancel(op::Cancel { task }),
             2..=4 => Op::Requeue(op::Requeue { task }),
             5 | 6 => Op::Lease(op::Lease {
@@ -298,6 +299,8 @@ pub async fn operator(cluster: Cluster, every_sec: u64, workers: usize) {
             15 => Op::ChangeQueue(op::ChangeQueue { agent_slug, change: QueueChange::Pause }),
             16 => Op::ChangeQueue(op::ChangeQueue { agent_slug, change: QueueChange::Resume }),
             17 | 18 if agent_slug != ALL_QUEUES => Op::ChangeQueue(op::ChangeQueue { agent_slug, change: limit }),
+            19 | 20 => Op::Suspend(op::Suspend { task, suspend: true }),
+            21..=23 => Op::Suspend(op::Suspend { task, suspend: false }),
             _ => Op::RemoveWorker(op::RemoveWorker { worker }),
         };
         cluster.call(op).await;

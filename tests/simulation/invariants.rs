@@ -46,6 +46,8 @@ pub struct InvariantChecker {
     known_from: BTreeMap<TaskId, u64>,
     /// Active leases by task: the last renewal in the row, and when that was committed, by a clock that never steps.
     renewed: BTreeMap<TaskId, (LeaseId, Ms, Instant)>,
+    /// The tasks that are queued and suspended since the commit before.
+    suspended: BTreeSet<TaskId>,
     /// What was set for the queues by the commit before.
     queues: BTreeMap<String, AgentQueue>,
     last_audit: BTreeMap<String, uuid::Uuid>,
@@ -62,6 +64,7 @@ impl InvariantChecker {
         self.check_rules(memory, set);
         self.check_audit(audit);
         self.check_turns(memory, set);
+        self.check_suspended(memory, set);
         if is_quiet_phase {
             self.check_order(memory, set);
             if !self.has_clock_blips {
@@ -87,6 +90,21 @@ impl InvariantChecker {
             };
             if self.ready_since.get(id).is_none_or(|(reserved_for, _)| *reserved_for != ready.reserved_for) {
                 self.ready_since.insert(*id, (ready.reserved_for, Instant::now()));
+            }
+        }
+    }
+
+    /// No lease may be made of a suspended task. A lease call in the batch that resumes it may come right after.
+    fn check_suspended(&mut self, memory: &Memory, set: &WorkingSet) {
+        for id in set.dirty.tasks.iter().chain(&set.dirty.removed_tasks) {
+            let task = memory.tasks.get(id).filter(|task| task.suspend);
+            let was_suspended = self.suspended.remove(id);
+            match task {
+                Some(task) if task.lease.is_some() && was_suspended => {
+                    self.violations.push(format!("a lease was made of a suspended task: {task:?}"));
+                }
+                Some(task) if task.status == Status::Queued => drop(self.suspended.insert(*id)),
+                _ => {}
             }
         }
     }
@@ -132,6 +150,7 @@ impl InvariantChecker {
             expect((0..=task.max_attempts).contains(&task.attempts), "attempts stay within bounds");
             expect(task.parked.is_none() || task.status == Status::Queued, "only queued tasks are parked");
             expect(task.wake_at.is_none() || task.parked.is_some(), "only parked tasks are woken by the clock");
+            expect(!task.suspend || !task.is_ready(), "a suspended task is not ready");
             expect(task.status.is_final() == task.finished_at.is_some(), "exactly the finished tasks have a finish time");
             if let Some(lease) = &task.lease {
                 let slots = memory.workers.get(&lease.worker_id).map_or(0, |worker| worker.capabilities.max_concurrency);

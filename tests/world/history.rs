@@ -74,6 +74,10 @@ pub enum Step {
         /// `Some(None)` removes the label.
         label: Option<Option<bool>>,
     },
+    Suspend {
+        task: usize,
+        suspend: bool,
+    },
     Delete {
         task: usize,
     },
@@ -140,6 +144,7 @@ pub struct NewTask {
     pub priority: i64,
     pub max_attempts: i64,
     pub later: bool,
+    pub suspend: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -277,6 +282,7 @@ impl History {
                 let not_before = later.map(|later| later.map(|ms| now + ms));
                 Op::Edit(op::Edit { task: id, priority: *priority, not_before, labels, first_labels })
             }
+            Step::Suspend { task: at, suspend } => Op::Suspend(op::Suspend { task: task(*at)?, suspend: *suspend }),
             Step::Delete { task: at } => Op::Delete(op::Delete { task: task(*at)? }),
             Step::Expire { lease } => {
                 let (task, lease, _) = pick(&self.leases, *lease)?.clone();
@@ -330,6 +336,7 @@ impl History {
             priority: wanted.priority,
             max_attempts: wanted.max_attempts,
             not_before: wanted.later.then_some(now + 45_000),
+            suspend: wanted.suspend,
             labels: wanted.key.map(|key| (LABEL.to_owned(), (key == 0).to_string())).into_iter().collect(),
             ..spec(&format!("context{}", wanted.context))
         }

@@ -8,12 +8,14 @@ use proptest::prelude::*;
 use super::history::{End, Named, NewTask, Step};
 
 fn new_task() -> impl Strategy<Value = NewTask> {
-    let waits =
-        (option::weighted(0.25, 0..2usize), option::weighted(0.2, 0..3usize), option::weighted(0.25, 0..9usize), prop::bool::weighted(0.2));
-    (0..2usize, prop::bool::weighted(0.7), waits, 4..6i64, 1..3i64).prop_map(|(context, session, waits, priority, max_attempts)| {
-        let (key, idempotency, depends_on, later) = waits;
-        NewTask { context, session, key, idempotency, depends_on, priority, max_attempts, later }
-    })
+    let waits = (option::weighted(0.25, 0..2usize), option::weighted(0.2, 0..3usize), option::weighted(0.25, 0..9usize));
+    let held = (prop::bool::weighted(0.2), prop::bool::weighted(0.1));
+    (0..2usize, prop::bool::weighted(0.7), waits, held, 4..6i64, 1..3i64).prop_map(
+        |(context, session, waits, held, priority, max_attempts)| {
+            let ((key, idempotency, depends_on), (later, suspend)) = (waits, held);
+            NewTask { context, session, key, idempotency, depends_on, priority, max_attempts, later, suspend }
+        },
+    )
 }
 
 /// More often resumed than paused, so that most of a history makes leases.
@@ -52,6 +54,8 @@ fn command() -> impl Strategy<Value = Step> {
         4 => any().prop_map(|task| Step::Requeue { task }),
         3 => (any(), option::of(4..6i64), option::of(option::of(prop_oneof![Just(-5_000), Just(20_000)])), option::of(option::of(prop::bool::ANY)))
             .prop_map(|(task, priority, later, label)| Step::Edit { task, priority, later, label }),
+        // More often resumed than suspended, so that most tasks run.
+        3 => (any(), prop::bool::weighted(0.4)).prop_map(|(task, suspend)| Step::Suspend { task, suspend }),
         1 => any().prop_map(|task| Step::Delete { task }),
         1 => any().prop_map(|lease| Step::Expire { lease }),
         1 => any().prop_map(|lease| Step::Grace { lease }),

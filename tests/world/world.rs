@@ -88,6 +88,7 @@ pub fn spec(context: &str) -> TaskSpec {
         model: None,
         ttl_after_finished_sec: None,
         owner: None,
+        suspend: false,
     }
 }
 
@@ -360,6 +361,9 @@ impl World {
             expect(task.parked.is_none() || task.status == Status::Queued, "only queued tasks are parked");
             let by_clock = matches!(task.parked, Some(Parked::NotBefore | Parked::Reserved));
             expect(task.wake_at.is_some() == by_clock, "wake_at is set for tasks parked by time, and only for them");
+            let is_kept = matches!(task.parked, Some(Parked::Suspended | Parked::DependsOn));
+            expect(!task.suspend || task.status != Status::Queued || is_kept, "a suspended task is not ready");
+            expect(task.suspend || task.parked != Some(Parked::Suspended), "only suspended tasks are parked as such");
             expect(task.created_after.is_none() || !task.status.is_final(), "a finished task has no predecessor");
             expect(task.status.is_final() == task.finished_at.is_some(), "exactly the finished tasks have a time of their end");
             expect(task.status != Status::Queued || !task.cancel_requested, "a task with cancel_requested is not queued");

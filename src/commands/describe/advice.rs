@@ -15,6 +15,7 @@ pub fn advice(task: &Task, id: &str) -> String {
                 format!("wait for a free slot, add workers, or let it go first: bloom-runtime task edit {id} --priority 9")
             }
             Word::Known(WaitingReason::Cordoned) => "put a worker back into service: bloom-runtime worker uncordon NAME".into(),
+            Word::Known(WaitingReason::Suspended) => format!("to let it run: bloom-runtime task resume {id}"),
             Word::Known(WaitingReason::NotBefore) => format!("to run it at once: bloom-runtime task edit {id} --not-before now"),
             Word::Known(WaitingReason::DependsOn) => "see its dependencies below; it is cancelled if one of them does not complete".into(),
             Word::Known(WaitingReason::ExclusiveKey) => {

@@ -15,7 +15,9 @@ use super::{ENTRIES, EVENTS, LEASES, OF_TASK, attempts, closed, document, facts,
 use crate::CommandError;
 use bloom_api::answers::{Audit, Event, Lease};
 use bloom_api::tasks::Task;
+use bloom_api::words::Word;
 use bloom_core::Ms;
+use bloom_core::task::Status;
 
 const TEXT: usize = 100;
 
@@ -87,6 +89,7 @@ fn of(task: &Task, id: &str) -> Vec<(&'static str, String)> {
     });
     let labels = task.labels.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(", ");
     let given_back = if task.infra_retries > 0 { format!(", {} given back", task.infra_retries) } else { String::new() };
+    let will_wait = task.suspend && !matches!(task.status, Word::Known(Status::Queued | Status::Completed));
     let budget = if task.policy.budget > 0.0 { format!(", at most {}", columns::dollars(task.policy.budget)) } else { String::new() };
     vec![
         ("Task", id.to_owned()),
@@ -100,6 +103,7 @@ fn of(task: &Task, id: &str) -> Vec<(&'static str, String)> {
         ("Prompt", term::short(&task.prompt, TEXT)),
         ("Priority", task.priority.to_string()),
         ("Not before", task.not_before.map(time_text).unwrap_or_default()),
+        ("Suspended", if will_wait { "when it is queued again".into() } else { String::new() }),
         ("Labels", labels),
         ("Model", columns::given(&task.model)),
         ("Exclusive key", columns::given(&task.exclusive_key)),

@@ -34,7 +34,5 @@ pub async fn run(args: DeleteArgs, server: &Server) -> Result<(), CommandError> 
             Err(failure) => failures.push(failure.about(id)),
         }
     }
-    let Some(worst) = failures.iter().map(|failure| failure.status).max() else { return Ok(()) };
-    let message = failures.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n");
-    Err(CommandError { message, status: worst })
+    CommandError::all(&failures)
 }

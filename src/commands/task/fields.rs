@@ -60,6 +60,9 @@ pub struct Fields {
     /// Remove the task this long after it is finished: 1h, 7d
     #[arg(long, value_name = "TIME", value_parser = when::duration)]
     ttl: Option<Duration>,
+    /// Submit it suspended: no worker gets it until task resume
+    #[arg(long)]
+    suspend: bool,
 }
 
 fn dollars(text: &str) -> Result<f64, String> {
@@ -104,6 +107,7 @@ impl Fields {
             ("exclusive_key", json!(self.exclusive_key)),
             ("context_hints", json!(self.hints)),
             ("ttl_after_finished_sec", json!(self.ttl.map(|time| time.as_secs()))),
+            ("suspend", json!(self.suspend.then_some(true))),
         ]))
     }
 }
@@ -143,11 +147,12 @@ mod tests {
     fn only_what_is_given_is_sent() {
         assert_eq!(given(&[]), json!({ "agent_slug": "default" }));
         let flags = ["--context", "c", "--agent", "a", "--priority", "9", "--depends-on", "x,y", "--label", "k=v", "--budget", "0.5"];
-        let more = ["--timeout", "5m", "--format", "json", "--max-attempts", "1", "--session", "none", "--hint", "h", "--ttl", "1h"];
+        let more =
+            ["--timeout", "5m", "--format", "json", "--max-attempts", "1", "--session", "none", "--hint", "h", "--ttl", "1h", "--suspend"];
         let expected = json!({
             "context_id": "c", "agent_slug": "a", "priority": 9, "depends_on": ["x", "y"], "labels": { "k": "v" },
             "policy": { "timeout_sec": 300, "budget": 0.5 }, "desired_format": "json", "max_attempts": 1, "session": "none",
-            "context_hints": ["h"], "ttl_after_finished_sec": 3600,
+            "context_hints": ["h"], "ttl_after_finished_sec": 3600, "suspend": true,
         });
         assert_eq!(given(&[&flags[..], &more[..]].concat()), expected);
         assert!(expected.as_object().unwrap().keys().all(|field| NewTask::FIELDS.contains(&field.as_str())));

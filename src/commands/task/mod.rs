@@ -1,4 +1,4 @@
-//! `task`: submit, show, wait for, edit, cancel, requeue and delete tasks.
+//! `task`: submit, show, wait for, edit, suspend, resume, cancel, requeue and delete tasks.
 
 mod bulk;
 mod delete;
@@ -10,6 +10,7 @@ mod from_file;
 mod list;
 mod standard_input;
 mod submit;
+mod suspend;
 mod wait;
 mod watch;
 
@@ -32,6 +33,7 @@ use edit::EditArgs;
 use filters::Filters;
 use serde_json::Value;
 use submit::Submit;
+use suspend::SuspendArgs;
 use wait::WaitOptions;
 
 pub const EXAMPLES: &str = "Examples:
@@ -97,6 +99,14 @@ pub enum TaskCommand {
         bloom-runtime task edit 7c0d9e21 --not-before +2h --label batch=8 --remove-label draft\n  \
         bloom-runtime task edit 7c0d9e21 --not-before now")]
     Edit(EditArgs),
+    /// Suspend tasks: while they are queued, no worker gets them until they are resumed
+    ///
+    /// Later tasks of their contexts wait behind them. A run that has begun goes on; if its task is queued again, it is suspended then.
+    #[command(after_help = "Examples:\n  bloom-runtime task suspend 7c0d9e21 0b5f1a33\n  bloom-runtime task resume 7c0d9e21 0b5f1a33\n  \
+        ID=$(bloom-runtime task submit --suspend \"Clean up\")")]
+    Suspend(SuspendArgs),
+    /// Resume suspended tasks
+    Resume(SuspendArgs),
     /// Delete finished tasks, with their results and events
     ///
     /// Their usage and their audit entries are kept. Tasks that still wait for one of them are cancelled. Cancel a task first that is not
@@ -158,6 +168,8 @@ pub async fn run(command: TaskCommand, server: &Server, shown: Shown) -> Result<
         TaskCommand::Result { id } => answer(server, &ids::task(server, &id).await?, shown).await,
         TaskCommand::Cancel(args) => bulk::run(bulk::BulkAction::Cancel, args, server, shown).await,
         TaskCommand::Edit(args) => edit::run(args, server, shown).await,
+        TaskCommand::Suspend(args) => suspend::run(true, args, server, shown).await,
+        TaskCommand::Resume(args) => suspend::run(false, args, server, shown).await,
         TaskCommand::Delete(args) => delete::run(args, server).await,
         TaskCommand::Requeue(args) => bulk::run(bulk::BulkAction::Requeue, args, server, shown).await,
         TaskCommand::Wait { ids, timeout } => wait_for_all(server, &ids::tasks(server, &ids).await?, timeout, shown).await,

@@ -77,6 +77,9 @@ pub(super) fn leased(set: &mut WorkingSet, task: TaskId, worker: &str, origin: O
 
 /// Why a lease call can't have the task. The order of session tasks does not restrict lease calls.
 fn not_ready(set: &WorkingSet, task: &TaskState) -> Result<Option<Parked>, Halt> {
+    if task.suspend {
+        return Ok(Some(Parked::Suspended));
+    }
     if task.parked == Some(Parked::DependsOn) {
         return Ok(Some(Parked::DependsOn));
     }

@@ -188,6 +188,8 @@ pub(super) fn retry(set: &mut WorkingSet, task: &mut TaskState, cause: Retry, ne
         _ => None,
     };
     task.session_worker = cause.session_worker;
+    // Its backoff is kept as its `not_before`, and counts if it is resumed before that.
+    let readiness = if task.suspend { Readiness::Park(Park::suspended()) } else { readiness };
     wake_successors(set, task, false);
     apply(set, task, readiness);
 }

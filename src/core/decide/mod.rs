@@ -17,6 +17,7 @@ pub(super) mod queues;
 mod readiness;
 pub(super) mod reevaluate;
 pub(super) mod running;
+pub(super) mod suspend;
 pub(super) mod task_ops;
 pub(super) mod workers;
 

@@ -1,9 +1,11 @@
-//! What keeps a queued task from running, in this order: its dependencies, its time, the session order of its context, its exclusive key,
-//! and a reservation for the worker that has its session.
+//! What keeps a queued task from running, in this order: its dependencies, its suspension, its time, the session order of its context, its
+//! exclusive key, and a reservation for the worker that has its session.
 //!
-//! The first reason that holds parks the task. A task that is parked sets a flag on the task that blocks it, under the lock of that row. So
-//! the command that ends the blocker knows that tasks wait for it, and commits a [wake-up](super::super::wakeup) that has them
-//! [re-evaluated](super::reevaluate).
+//! The first reason that holds parks the task. The dependencies of a suspended task come before its suspension, because only the parking
+//! says whether they were met; clients are shown that it is suspended.
+//!
+//! A task that is parked sets a flag on the task that blocks it, under the lock of that row. So the command that ends the blocker knows that
+//! tasks wait for it, and commits a [wake-up](super::super::wakeup) that has them [re-evaluated](super::reevaluate).
 //!
 //! Of the tasks that wait for an exclusive key, only the first one of each agent becomes ready, with the same flag if more wait behind it.
 //! If a flagged task leaves the ready set without taking the key, it wakes the next ones.
@@ -41,6 +43,11 @@ impl Park {
     pub fn until(parked: Parked, at: Ms) -> Self {
         Self { parked, blockers: Vec::new(), wake_at: Some(at) }
     }
+
+    /// Until a client resumes the task.
+    pub fn suspended() -> Self {
+        Self { parked: Parked::Suspended, blockers: Vec::new(), wake_at: None }
+    }
 }
 
 /// What holds for a queued task now; also updates its session and its worker. `id_bound` is its place in the context: its id, or
@@ -68,6 +75,9 @@ pub(super) fn blocked(set: &WorkingSet, task: &TaskState, dependencies: &[TaskId
     }
     if !waits_for.is_empty() {
         return Ok(Some(Readiness::Park(Park { parked: Parked::DependsOn, blockers: waits_for, wake_at: None })));
+    }
+    if task.suspend {
+        return Ok(Some(Readiness::Park(Park::suspended())));
     }
     if let Some(at) = task.not_before.filter(|at| *at > set.now()) {
         return Ok(Some(Readiness::Park(Park::until(Parked::NotBefore, at))));
@@ -168,6 +178,11 @@ pub(super) fn apply(set: &mut WorkingSet, task: &mut TaskState, readiness: Readi
             task.wake_at = wake_at;
             if parked == Parked::Reserved {
                 task.ready_at.get_or_insert(now);
+            }
+            if parked == Parked::Suspended {
+                // The worker of its session is looked up again when it is resumed, and the time until then is no waiting time.
+                task.session_worker = None;
+                task.ready_at = None;
             }
             if let Some(key) = task.exclusive_key.as_ref().filter(|_| task.has_dependents && parked != Parked::ExclusiveKey) {
                 set.wake(Subject::Key(key.clone()));

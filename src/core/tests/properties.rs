@@ -11,7 +11,7 @@ use bloom_core::ids::{LeaseId, TaskId};
 use bloom_core::op;
 use bloom_core::reply;
 use bloom_core::reply::StoredResult;
-use bloom_core::task::Outcome;
+use bloom_core::task::{Outcome, Status};
 use bloom_test_world::history::{History, Step};
 use bloom_test_world::random::steps;
 use bloom_test_world::world::{World, completion, registration, world};
@@ -32,8 +32,8 @@ proptest! {
 struct Run {
     world: World,
     history: History,
-    /// Acknowledged completions, by lease, with the results that were stored for them.
-    acknowledged: HashMap<LeaseId, uuid::Uuid>,
+    /// Acknowledged completions, by lease, with their tasks and the results that were stored for them.
+    acknowledged: HashMap<LeaseId, (TaskId, uuid::Uuid)>,
 }
 
 impl Run {
@@ -61,13 +61,15 @@ impl Run {
                 self.acknowledge(completion, result);
             }
             if let (Op::Delete(op::Delete { task }), Ok(_)) = (op, answer) {
-                let of_task: Vec<LeaseId> = self.history.leases.iter().filter(|(of, ..)| of == task).map(|(_, lease, _)| *lease).collect();
-                self.acknowledged.retain(|lease, _| !of_task.contains(lease));
+                self.acknowledged.retain(|_, (of, _)| of != task);
             }
         }
         self.check_slots(&before);
         if !ops.iter().any(|op| matches!(op, Op::ChangeQueue(_))) {
             self.check_queue(&before);
+        }
+        if !ops.iter().any(|op| matches!(op, Op::Suspend(_))) {
+            self.check_suspended(&before);
         }
         if let ([op], [answer]) = (ops.as_slice(), answers.as_slice()) {
             self.check_attempts(&before, op);
@@ -82,7 +84,7 @@ impl Run {
         match result {
             StoredResult::Now(result) => {
                 assert!(completion.holder.lease.is_none_or(|named| named == result.lease_id), "the result is of another lease");
-                assert_eq!(self.acknowledged.insert(result.lease_id, result.id), None, "a lease was completed twice");
+                assert_eq!(self.acknowledged.insert(result.lease_id, (completion.task, result.id)), None, "a lease was completed twice");
             }
             StoredResult::Before(lease) => assert!(self.acknowledged.contains_key(lease), "the lease was not completed before"),
         }
@@ -104,6 +106,14 @@ impl Run {
             let paused = [ALL_QUEUES, "coder"].map(|slug| before.queues.get(slug).is_some_and(|queue| queue.paused_at.is_some()));
             assert_eq!(paused, [false; 2], "a lease was made of a paused queue");
             assert!(before.limit("coder").is_none_or(|limit| db.active_of("coder") <= limit), "{} leases", db.active_of("coder"));
+        }
+    }
+
+    /// No lease is made of a suspended task.
+    fn check_suspended(&self, before: &World) {
+        for was in before.db.tasks.values().filter(|was| was.suspend && was.status == Status::Queued) {
+            let leases = self.world.db.tasks.get(&was.id).map_or(was.lease_count, |task| task.lease_count);
+            assert_eq!(leases, was.lease_count, "a lease was made of a suspended task");
         }
     }
 
@@ -140,6 +150,11 @@ impl Run {
                 let Ok(Reply::Created(second)) = again(&mut self.world) else { panic!("the repeat was refused") };
                 assert!(first.iter().zip(&second).all(|(a, b)| a.spec.id == b.spec.id && b.existed));
             }
+            Op::Suspend(op::Suspend { task, .. }) => {
+                // The task may have been cancelled, because a dependency had failed.
+                let is_over = self.world.task(*task).status.is_final();
+                assert_eq!(again(&mut self.world).is_err(), is_over);
+            }
             Op::Requeue(_) | Op::Release(_) => {
                 let before = self.world.db.clone();
                 if self.world.run(op.clone()).is_err() {
@@ -152,7 +167,7 @@ impl Run {
 
     /// Every acknowledged completion has its result and is marked in the lease's record.
     fn check_results(&self) {
-        for (lease, result) in &self.acknowledged {
+        for (lease, (_, result)) in &self.acknowledged {
             assert!(self.world.db.results.iter().any(|stored| stored.id == *result && stored.lease_id == *lease), "a result was lost");
             assert!(self.world.db.past_leases[lease].completed);
         }
@@ -167,6 +182,12 @@ impl Run {
         world.process_wakeups();
         for agent_slug in [ALL_QUEUES, "coder"] {
             world.ok(op::ChangeQueue { agent_slug: agent_slug.into(), change: QueueChange::Resume });
+        }
+        let suspended: Vec<TaskId> =
+            world.db.tasks.values().filter(|task| task.suspend && !task.status.is_final()).map(|task| task.id).collect();
+        for task in suspended {
+            // Resuming one may have cancelled another, if a dependency had failed.
+            drop(world.run(op::Suspend { task, suspend: false }));
         }
         for _ in 0..1_000 {
             world.ok(registration("helper", 32));

@@ -245,6 +245,8 @@ impl Replica {
         match task.parked {
             // Its worker could have it.
             Some(parked @ Parked::Reserved) => Some(closed().unwrap_or_else(|| WaitingState::parked(task, parked))),
+            // Its dependencies may be unfinished too.
+            Some(_) if task.suspend => Some(WaitingState::parked(task, Parked::Suspended)),
             Some(parked) => Some(WaitingState::parked(task, parked)),
             None => closed().or_else(short),
         }

@@ -11,6 +11,7 @@ mod queues;
 mod reading;
 mod simulation;
 mod support;
+mod suspension;
 mod waking;
 mod writing;
 

@@ -13,6 +13,7 @@ mod keys;
 mod messages;
 mod queues;
 mod submit;
+mod suspend;
 mod tables;
 mod terminal;
 mod user;

@@ -12,6 +12,7 @@ mod pushes;
 mod queues;
 mod readiness;
 mod signs_of_life;
+mod suspension;
 mod table;
 mod task_ops;
 mod waking;

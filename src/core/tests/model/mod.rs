@@ -5,6 +5,7 @@
 //! `Finish` locks and decides on what was found; anything may happen in between. Other commands only read what they lock, so they take one
 //! step. A worker may send what it knows at any time and as often as it likes, which covers late and duplicated messages.
 
+mod choices;
 mod print;
 mod state;
 
@@ -14,9 +15,8 @@ use std::sync::{Arc, Mutex};
 use stateright::{Checker, Model, Property};
 
 use self::state::{Act, Ask, Given, State};
-use bloom_core::command::Op;
 use bloom_core::ids::TaskId;
-use bloom_core::task::{Origin, Outcome, Session, Status, TaskSpec, TaskState};
+use bloom_core::task::{Outcome, Session, Status, TaskSpec, TaskState};
 use bloom_test_world::world::{SESSION_WAIT_MS, START, spec, world};
 
 const WORKERS: [&str; 2] = ["w0", "w1"];
@@ -40,6 +40,8 @@ struct Setting {
     requeues: bool,
     /// Clients may postpone one task.
     edits: bool,
+    /// Clients may suspend one task, and then resume it.
+    suspends: bool,
     /// The next task of a session is reserved for the worker that has the session.
     reserves: bool,
     graph: Mutex<Graph>,
@@ -80,6 +82,7 @@ impl Setting {
             failures: false,
             requeues: false,
             edits: false,
+            suspends: false,
             reserves: false,
             graph: Mutex::default(),
         }
@@ -121,6 +124,7 @@ impl Model for Setting {
             cancelled: false,
             requeued: false,
             edited: false,
+            suspended: false,
             session_wait_ms: if self.reserves { SESSION_WAIT_MS } else { 0 },
             now: START,
             commits: 0,
@@ -226,6 +230,10 @@ impl Model for Setting {
                 let mut keys = BTreeSet::new();
                 state.db.active().filter_map(|task| task.exclusive_key.as_ref()).all(|key| keys.insert(key))
             }),
+            Property::always("no worker may claim a suspended task", |_, state: &State| {
+                let mut suspended = state.db.tasks.values().filter(|task| task.suspend);
+                suspended.all(|task| WORKERS.iter().all(|worker| !task.is_open_to(worker)))
+            }),
             Property::always("the counts match the tasks", |_, state: &State| {
                 state.db.counts.values().sum::<i64>() == state.db.tasks.len() as i64
                     && state.db.counts.iter().all(|((agent, priority, status), count)| {
@@ -245,82 +253,6 @@ impl Model for Setting {
                 })
             }),
         ]
-    }
-}
-
-impl Setting {
-    fn asks(&self, state: &State) -> Vec<Ask> {
-        let mut asks = Vec::new();
-        if state.tasks.len() == 1 {
-            asks.push(Ask::CreateSecond);
-        }
-        for worker in WORKERS {
-            let some_open = state.db.tasks.values().any(|task| task.is_open_to(worker));
-            if some_open && state.db.used(worker) == 0 {
-                asks.push(Ask::Claim(worker));
-            }
-            if state.leases.iter().any(|given| {
-                given.worker == worker
-                    && !given.known
-                    && state.db.tasks[&given.task].lease.as_ref().is_some_and(|lease| lease.id == given.id)
-            }) {
-                asks.push(Ask::ClaimAnew(worker));
-            }
-        }
-        if self.calls {
-            for task in state.db.tasks.values().filter(|task| task.status == Status::Queued && task.lease_count < 2) {
-                asks.extend(WORKERS.map(|worker| Ask::Lease(task.id, worker)));
-            }
-        }
-        // There is one leader, so one push at a time.
-        if self.pushes && !state.replicas.iter().flatten().any(|begun| matches!(begun.op, Op::Push(_))) {
-            // As for lease calls, further leases of a task add states but no new situations.
-            let first = |worker: &str| state.db.ready_for(&state.db.workers[worker]).first().copied();
-            let is_new = |task: TaskId| state.db.tasks[&task].lease_count < 2;
-            let free = WORKERS.into_iter().filter(|worker| state.db.used(worker) == 0);
-            asks.extend(free.filter(|worker| first(worker).is_some_and(is_new)).map(Ask::Push));
-        }
-        if self.requeues && !state.requeued {
-            let failed = state.db.tasks.values().filter(|task| task.status.is_final() && task.status != Status::Completed);
-            asks.extend(failed.map(|task| Ask::Requeue(task.id)));
-        }
-        if !state.db.wakeups.is_empty() {
-            asks.push(Ask::Wake);
-        }
-        asks
-    }
-
-    fn acts(&self, state: &State) -> Vec<Act> {
-        let mut acts = Vec::new();
-        for (i, given) in state.leases.iter().enumerate() {
-            let newer = state.leases[i + 1..].iter().any(|newer| newer.task == given.task);
-            if given.sending && !given.known {
-                acts.extend([Act::Arrive(i), Act::Refuse(i)]);
-            }
-            acts.extend(given.sending.then_some(Act::Lose(i)));
-            if given.known || newer {
-                acts.extend([Act::Beat(i), Act::Succeed(i)]);
-                acts.extend(self.failures.then_some(Act::FailRetryably(i)));
-            }
-        }
-        for task in state.db.tasks.values() {
-            // An attempt whose lease was never delivered is given back, and a worker that claims again gets its lease delivered again, so
-            // one such expiry is enough. Leases by call or push are not delivered again.
-            let called = |task: &TaskState| task.lease.as_ref().is_some_and(|lease| lease.origin != Origin::Claim);
-            if task.status == Status::Running || (task.status == Status::Leased && (task.lease_count < 2 || called(task))) {
-                acts.push(Act::Expire(task.id));
-            }
-            if task.wake_at.is_some() {
-                acts.push(Act::Due(task.id));
-            }
-            if self.cancels && !state.cancelled && !task.status.is_final() {
-                acts.push(Act::Cancel(task.id));
-            }
-            if self.edits && !state.edited && task.status == Status::Queued {
-                acts.push(Act::Postpone(task.id));
-            }
-        }
-        acts
     }
 }
 
@@ -389,4 +321,25 @@ fn a_session_with_an_edit_and_a_crash() {
 fn a_key_with_an_edit_and_a_crash() {
     let keyed = |context| TaskSpec { exclusive_key: Some("k".into()), ..alone(context) };
     Setting { edits: true, crashes: 1, ..Setting::new(tries(1, keyed("a")), tries(1, keyed("b"))) }.check();
+}
+
+#[test]
+fn a_session_with_a_suspension_and_a_crash() {
+    Setting { suspends: true, crashes: 1, ..Setting::new(tries(1, spec("c")), tries(1, spec("c"))) }.check();
+}
+
+#[test]
+fn a_suspended_run_that_fails() {
+    Setting { suspends: true, failures: true, ..Setting::new(tries(2, spec("c")), tries(1, spec("c"))) }.check();
+}
+
+#[test]
+fn a_key_with_a_suspension_and_a_crash() {
+    let keyed = |context| TaskSpec { exclusive_key: Some("k".into()), ..alone(context) };
+    Setting { suspends: true, crashes: 1, ..Setting::new(tries(1, keyed("a")), tries(1, keyed("b"))) }.check();
+}
+
+#[test]
+fn a_dependency_with_a_suspension_and_a_cancel() {
+    Setting { depends: true, suspends: true, cancels: true, ..Setting::new(tries(1, alone("a")), tries(1, alone("b"))) }.check();
 }

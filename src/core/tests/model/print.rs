@@ -35,7 +35,7 @@ impl State {
         for id in &self.tasks {
             let task = &self.db.tasks[id];
             (task.status, task.attempts, task.infra_retries, task.cancel_requested, task.parked, task.has_dependents).hash(hasher);
-            task.not_before.is_some_and(|at| at > self.now).hash(hasher);
+            (task.suspend, task.not_before.is_some_and(|at| at > self.now)).hash(hasher);
             task.created_after.as_ref().map(number).hash(hasher);
             if self.session_wait_ms > 0 {
                 (task.session_worker.as_deref().map(place), task.wake_at.is_some_and(|at| at > self.now)).hash(hasher);
@@ -61,7 +61,7 @@ impl State {
             };
             (subject, wakeup.cursor.as_ref().map(number)).hash(hasher);
         }
-        (self.crashes, self.cancelled, self.requeued, self.edited).hash(hasher);
+        (self.crashes, self.cancelled, self.requeued, self.edited, self.suspended).hash(hasher);
     }
 }
 
@@ -80,6 +80,7 @@ impl Begun {
                 ("push", self.keys.workers.iter().map(|worker| place(worker)).collect::<Vec<_>>(), number(task)).hash(&mut hasher)
             }
             Op::Requeue(op::Requeue { task }) => ("again", number(task)).hash(&mut hasher),
+            Op::Suspend(op::Suspend { task, .. }) => ("resume", number(task)).hash(&mut hasher),
             Op::Reevaluate(op::Reevaluate { tasks, progress }) => {
                 let progress = progress.as_ref().map(|progress| (progress.next.as_ref().map(&number), progress.more_want_key));
                 ("look", tasks.iter().map(&number).collect::<Vec<_>>(), progress).hash(&mut hasher)

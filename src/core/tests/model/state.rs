@@ -26,6 +26,7 @@ pub(super) struct State {
     pub(super) cancelled: bool,
     pub(super) requeued: bool,
     pub(super) edited: bool,
+    pub(super) suspended: bool,
     pub(super) session_wait_ms: i64,
     pub(super) now: i64,
     pub(super) commits: u64,
@@ -66,6 +67,7 @@ pub(super) enum Ask {
     Lease(TaskId, &'static str),
     Push(&'static str),
     Requeue(TaskId),
+    Resume(TaskId),
     /// The first wake-up is processed, by the replica that made it or by the leader.
     Wake,
 }
@@ -86,6 +88,7 @@ pub(super) enum Act {
     Cancel(TaskId),
     /// A client postpones the task and makes it more urgent.
     Postpone(TaskId),
+    Suspend(TaskId),
 }
 
 impl State {
@@ -116,6 +119,7 @@ impl State {
                 self.requeued = true;
                 Op::Requeue(op::Requeue { task: *task })
             }
+            Ask::Resume(task) => Op::Suspend(op::Suspend { task: *task, suspend: false }),
             Ask::Wake => {
                 let Some(wakeup) = self.db.wakeups.values().next() else { return };
                 let Waiters { tasks, next, more_want_key } = self.db.waiters(wakeup, 1);
@@ -191,6 +195,10 @@ impl State {
             Act::Cancel(task) => {
                 self.cancelled = true;
                 Op::Cancel(op::Cancel { task })
+            }
+            Act::Suspend(task) => {
+                self.suspended = true;
+                Op::Suspend(op::Suspend { task, suspend: true })
             }
             Act::Postpone(task) => {
                 self.edited = true;
