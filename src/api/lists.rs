@@ -25,6 +25,8 @@ pub const DEFAULT_LIMIT: i64 = 100;
 pub const MAX_LIMIT: i64 = 1000;
 /// Seconds that a request waits for the end of a task, unless it says otherwise.
 pub const DEFAULT_WAIT_SEC: i64 = 30;
+/// Tasks that a list may name, as many as one task may depend on.
+pub const MAX_IDS: usize = 100;
 /// How much of an invalid value an error text repeats.
 const SHOWN_CHARS: usize = 40;
 
@@ -81,19 +83,35 @@ impl Params {
         self.get(name).map(|text| parse_id(text).ok_or_else(|| Invalid::field(name, "Invalid uuid"))).transpose()
     }
 
-    /// One of these words.
+    /// Ids with commas between them, at most [`MAX_IDS`].
     ///
     /// # Errors
-    /// The value is another one; the error lists the words.
-    pub fn word<T: Copy + fmt::Display>(&self, name: &'static str, words: &[T]) -> Result<Option<T>, Invalid> {
-        let read = |text: &str| {
+    /// There are more, or one of them is not an id.
+    pub fn ids(&self, name: &'static str) -> Result<Vec<Uuid>, Invalid> {
+        self.several(name, MAX_IDS, |text| parse_id(text).ok_or_else(|| "Invalid uuid".to_owned()))
+    }
+
+    /// Some of these words, with commas between them.
+    ///
+    /// # Errors
+    /// One is not among the words; the error lists them.
+    pub fn words<T: Copy + fmt::Display>(&self, name: &'static str, words: &[T]) -> Result<Vec<T>, Invalid> {
+        self.several(name, words.len(), |text| {
             words.iter().find(|word| word.to_string() == text).copied().ok_or_else(|| {
                 let known = words.iter().map(|word| format!("'{word}'")).collect::<Vec<_>>().join(" | ");
                 let given: String = text.chars().take(SHOWN_CHARS).collect();
-                Invalid::field(name, format!("Invalid enum value. Expected {known}, received '{given}'"))
+                format!("Invalid enum value. Expected {known}, received '{given}'")
             })
-        };
-        self.get(name).map(read).transpose()
+        })
+    }
+
+    /// The parts of a value between its commas.
+    fn several<T>(&self, name: &'static str, most: usize, read: impl Fn(&str) -> Result<T, String>) -> Result<Vec<T>, Invalid> {
+        let parts: Vec<&str> = self.get(name).map(|text| text.split(',').take(most + 1).collect()).unwrap_or_default();
+        if parts.len() > most {
+            return Err(Invalid::field(name, format!("At most {most}, with commas between them")));
+        }
+        parts.into_iter().map(read).collect::<Result<_, _>>().map_err(|wrong| Invalid::field(name, wrong))
     }
 
     pub fn text(&self, name: &'static str) -> Result<Option<String>, Invalid> {
@@ -135,6 +153,12 @@ fn parameter(name: &str, description: &str, schema: Schema, example: impl Into<V
 
 fn text() -> Schema {
     Schema::Object(ObjectBuilder::new().schema_type(Type::String).pattern(Some(TEXT_PATTERN)).build())
+}
+
+/// Up to so many values of this pattern, with commas between them.
+fn comma_list(pattern: &str, most: usize) -> Schema {
+    let pattern = format!("^({pattern}(,{pattern}){{0,{}}})?$", most.saturating_sub(1));
+    Schema::Object(ObjectBuilder::new().schema_type(Type::String).pattern(Some(pattern)).build())
 }
 
 fn integer(range: RangeInclusive<i64>, default: i64) -> Schema {
@@ -226,14 +250,20 @@ pub struct AuditParams;
 
 impl IntoParams for AuditParams {
     fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
-        let action = ObjectBuilder::new().schema_type(Type::String).enum_values(Some(Action::ALL.iter().map(|action| action.as_str())));
+        let actions = Action::ALL.iter().map(|action| action.as_str()).collect::<Vec<_>>().join("|");
+        let action = comma_list(&format!("({actions})"), Action::ALL.len());
         let of_task = "Only entries of this task and of its leases.";
         let actor = "Only what this actor did: `admin`, `api`, `router`, `reconciler`, a worker's id, or `key:` and the name of a key.";
         vec![
             parameter("task_id", of_task, Id::describe(), "019c936e-3800-7000-8000-000000000001"),
             parameter("worker_id", "Only entries of this worker, of its leases, and of what it did.", text(), "worker-01"),
             parameter("actor", actor, text(), "admin"),
-            parameter("action", "Only this action; an unknown one is an error.", Schema::Object(action.build()), "task_completed"),
+            parameter(
+                "action",
+                "Only these actions, with commas between them; an unknown one is an error.",
+                action,
+                "task_completed,task_dead",
+            ),
             moment("created_after", "Only entries made after this time"),
             moment("created_before", "Only entries made before this time"),
         ]
@@ -312,9 +342,12 @@ impl IntoParams for TaskParams {
         let label = ObjectBuilder::new().schema_type(Type::String).pattern(Some(format!("^$|{LABEL_PATTERN}")));
         let labels = ArrayBuilder::new().items(RefOr::T(Schema::Object(label.build()))).max_items(Some(MAX_LABELS));
         let part = ObjectBuilder::new().schema_type(Type::String).pattern(Some("^([0-9a-fA-F]{4,32})?$"));
+        let ids = comma_list("[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}", MAX_IDS);
+        let one = "019c936e-3800-7000-8000-000000000001";
         let id = "Only tasks whose id begins or ends with these hex digits, at least 4. Can't be combined with other filters.";
         vec![
             parameter("id", id, Schema::Object(part.build()), "7c0d9e21"),
+            parameter("ids", &format!("Only these tasks, at most {MAX_IDS}, with commas between their ids."), ids, one),
             parameter("agent_slug", "Only tasks for this kind of agent.", text(), "writer"),
             parameter("context_id", "Only tasks of this context.", text(), "docs-review"),
             parameter("worker_id", "Only tasks leased to this worker, and finished tasks whose last lease it had.", text(), "worker-01"),

@@ -39,7 +39,7 @@ pub async fn run(mut args: DevArgs) -> Result<(), CommandError> {
     let signal = signals::listen()?;
     let (server_stop, agent_stop) = (CancellationToken::new(), signal.clone());
     let (ready, is_ready) = tokio::sync::oneshot::channel();
-    let mut server = tokio::spawn(serve::run(settings, server_stop.clone(), move |url| drop(ready.send(url.to_owned()))));
+    let mut server = tokio::spawn(serve::run(settings, server_stop.clone(), move |url, _| drop(ready.send(url.to_owned()))));
     let ended = match is_ready.await {
         Ok(url) => {
             say(&next_steps(&url, &runs, keyed));

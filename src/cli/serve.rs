@@ -22,11 +22,11 @@ use bloom_worker as agent;
 pub async fn serve(settings: Serve) -> Result<(), CommandError> {
     init_logging(settings.log_format, &settings.log_level)?;
     let keyed = settings.api_key.is_some();
-    run(settings, signals::listen()?, move |url| say(&next_step(url, keyed))).await
+    run(settings, signals::listen()?, move |url, others| say(&next_step(url, others, keyed))).await
 }
 
-/// Serves until `shutdown`. `ready` is called with the server's URL once the server can be reached there.
-pub async fn run(settings: Serve, shutdown: CancellationToken, ready: impl FnOnce(&str)) -> Result<(), CommandError> {
+/// Serves until `shutdown`. `ready` is called once the server can be reached: with its URL on this machine, and with its URLs for others.
+pub async fn run(settings: Serve, shutdown: CancellationToken, ready: impl FnOnce(&str, &[String])) -> Result<(), CommandError> {
     settings.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
     // Raises the limit of open files before anything is opened.
     let connections = files::connections(&settings);
@@ -61,8 +61,9 @@ pub async fn run(settings: Serve, shutdown: CancellationToken, ready: impl FnOnc
     state.read_keys().await.map_err(|error| database::explain(error, &settings))?;
     let url = callable(address);
     store.serves_at(&url);
-    say(&banner(&settings, &url, &reachable(address)));
-    ready(&url);
+    let others = reachable(address);
+    say(&banner(&settings, &url, &others));
+    ready(&url, &others);
     tracing::info!(%address, database = settings.shown_database_url(), connections, "serving");
     http::server::serve(listener, state, shutdown).await;
     engine.stop().await;
@@ -180,9 +181,14 @@ fn banner(settings: &Serve, url: &str, reachable: &[String]) -> String {
     )
 }
 
-fn next_step(url: &str, keyed: bool) -> String {
+/// `others`: as [`reachable`] says. An address is preferred to the host name, which other machines may not be able to resolve.
+fn next_step(url: &str, others: &[String], keyed: bool) -> String {
     let key = if keyed { "BLOOM_KEY=… " } else { "" };
-    format!("\nNext, run tasks on this machine or another (the whole API: {url}/docs):\n  {key}bloom-runtime agent --server {url}\n\n")
+    let (place, server) = match others.get(1).or_else(|| others.first()) {
+        Some(server) => ("this machine or another", server.as_str()),
+        None => ("this machine", url),
+    };
+    format!("\nNext, run tasks on {place} (the whole API: {url}/docs):\n  {key}bloom-runtime agent --server {server}\n\n")
 }
 
 #[cfg(test)]
@@ -208,6 +214,15 @@ mod tests {
         let told = reachable("0.0.0.0:5000".parse().unwrap());
         assert_eq!(told[0], format!("http://{}:5000", agent::hostname()));
         assert!(told.iter().all(|url| !url.contains("127.0.0.1") && !url.contains("0.0.0.0")), "{told:?}");
+    }
+
+    #[test]
+    fn the_next_step_names_an_address_that_others_can_reach() {
+        let others = ["http://host:5000".to_owned(), "http://192.0.2.7:5000".to_owned()];
+        let told = |others: &[String]| next_step("http://127.0.0.1:5000", others, false);
+        assert!(told(&others).contains("this machine or another") && told(&others).contains("agent --server http://192.0.2.7:5000\n"));
+        assert!(told(&others[..1]).contains("agent --server http://host:5000\n"));
+        assert!(!told(&[]).contains("another") && told(&[]).contains("agent --server http://127.0.0.1:5000\n"));
     }
 
     #[test]

@@ -2,17 +2,20 @@
 //!
 //! It sends each request once; the caller decides whether to try again.
 
+mod refusal;
 mod sse;
 
+use std::error::Error as _;
 use std::time::Duration;
 
 use jiff::Timestamp;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
-use reqwest::header::{ACCEPT, HeaderMap, HeaderName, HeaderValue, LINK, RETRY_AFTER};
+use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderName, HeaderValue, LINK};
 use reqwest::{ClientBuilder, Method, RequestBuilder};
 use secrecy::{ExposeSecret, SecretString};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde_json::error::Category;
 use url::{Host, Url};
 
 pub use sse::{Event, Events};
@@ -20,13 +23,13 @@ pub use sse::{Event, Events};
 use bloom_core::Ms;
 use bloom_core::mask::masked_url;
 use bloom_outbound::{self as outbound, cause};
+use refusal::{NOT_THE_API, refusal};
 
 /// Longer than any request may take at the server, except for long polls.
 pub const CALL_LIMIT: Duration = Duration::from_secs(40);
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 /// An answer contains at most an output of 16 MiB as JSON, or a page of tasks.
 const MAX_ANSWER_BYTES: usize = 256 << 20;
-const MAX_ERROR_CHARS: usize = 1000;
 
 /// The wall clock of the client's machine.
 pub fn now_ms() -> Ms {
@@ -56,12 +59,21 @@ pub enum Error {
     /// The address or the key can't be used; nothing was sent.
     #[error("{0}")]
     Usage(String),
-    /// There was no answer, or the connection broke before its end. It is unknown whether the call took effect.
+    /// No connection came about, or there was no answer in time. It is unknown whether the call took effect.
     #[error("{0}")]
     Unreachable(String),
+    /// The connection came about, and broke before the end of the answer. It is unknown whether the call took effect.
+    #[error("{0}")]
+    Broken(String),
     /// The server refused the call.
     #[error("{message}")]
-    Refused { status: u16, message: String, retry_after: Option<Duration> },
+    Refused {
+        status: u16,
+        message: String,
+        retry_after: Option<Duration>,
+        /// What is wrong with the request, by field; the message contains it too.
+        fields: Vec<(String, String)>,
+    },
     /// The answer does not conform to the API.
     #[error("{0}")]
     Garbled(String),
@@ -71,7 +83,7 @@ impl Error {
     /// Whether the same call may succeed later.
     pub fn is_passing(&self) -> bool {
         match self {
-            Self::Unreachable(_) => true,
+            Self::Unreachable(_) | Self::Broken(_) => true,
             Self::Refused { status, .. } => matches!(status, 408 | 429 | 500..),
             Self::Usage(_) | Self::Garbled(_) => false,
         }
@@ -79,6 +91,11 @@ impl Error {
 
     pub fn status(&self) -> Option<u16> {
         if let Self::Refused { status, .. } = self { Some(*status) } else { None }
+    }
+
+    /// Whether somebody is at the server's address, so that the address is probably right.
+    pub fn was_there(&self) -> bool {
+        matches!(self, Self::Broken(_) | Self::Refused { .. })
     }
 }
 
@@ -168,6 +185,10 @@ impl Client {
         let response = sent.map_err(|error| self.unreachable(&error, CALL_LIMIT))?;
         let status = response.status();
         if status.is_success() {
+            let kind = response.headers().get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+            if !kind.starts_with("text/event-stream") {
+                return Err(Error::Garbled(format!("the server's answer is no stream of events: {NOT_THE_API}")));
+            }
             return Ok(Events::new(response, self.server()));
         }
         let headers = response.headers().clone();
@@ -196,10 +217,14 @@ impl Client {
         } else if self.base.scheme() == "https" && is_not_tls(error) {
             let http = server.replacen("https", "http", 1);
             return Error::Usage(format!("{server} does not speak https there, probably http: give the address {http}"));
+        } else if error.is_connect() && cause(error).starts_with("tunnel error") {
+            format!("the proxy of the environment (HTTPS_PROXY or ALL_PROXY) makes no connection to {server}: {}", cause(error))
         } else if error.is_connect() {
             format!("can't connect to {server}: {}; is the server running there?", cause(error))
+        } else if is_not_http(error) {
+            format!("{server} does not speak http there ({}): check the address", cause(error))
         } else {
-            format!("the connection to {server} broke: {}", cause(error))
+            return Error::Broken(format!("the connection to {server} broke: {}", cause(error)));
         })
     }
 }
@@ -218,12 +243,21 @@ fn is_not_tls(error: &reqwest::Error) -> bool {
     error.is_connect() && cause(error).contains("InvalidContentType")
 }
 
+/// Whether what has answered is not HTTP, so it is not the server.
+fn is_not_http(error: &reqwest::Error) -> bool {
+    std::iter::successors(error.source(), |&error| error.source()).any(|error| error.downcast_ref().is_some_and(hyper::Error::is_parse))
+}
+
 impl Answer {
     /// # Errors
     /// The body is not a `T`.
     pub fn json<T: DeserializeOwned>(&self) -> Result<T, Error> {
-        serde_json::from_slice(&self.body)
-            .map_err(|error| Error::Garbled(format!("the server's answer is not what its API promises: {error}")))
+        serde_json::from_slice(&self.body).map_err(|error| {
+            Error::Garbled(match error.classify() {
+                Category::Data => format!("the server's answer is not what its API promises: {error}"),
+                _ => format!("the answer is not from this API, because it is not JSON: {NOT_THE_API}"),
+            })
+        })
     }
 }
 
@@ -233,50 +267,6 @@ const UNRESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove
 /// Encodes a part of a path. Without that, a slash would split the part, and URL parsers would drop line breaks.
 pub fn part(text: &str) -> String {
     utf8_percent_encode(text, UNRESERVED).to_string()
-}
-
-fn refusal(status: u16, headers: &HeaderMap, body: &[u8]) -> Error {
-    let seconds = headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
-    let message = match (status, message(status, body)) {
-        (401, _) => "the server needs a key, or the given key is wrong: set it with --key-file or BLOOM_KEY".to_owned(),
-        (429, message) => match headers.get("ratelimit-limit").and_then(|limit| limit.to_str().ok()) {
-            Some(limit) => {
-                format!(
-                    "{message} (the server allows {limit} calls a minute: RATE_LIMIT_PER_MINUTE, for workers WORKER_RATE_LIMIT_PER_MINUTE)"
-                )
-            }
-            None => message,
-        },
-        (403, message) => format!("this key does not allow the call: {message}"),
-        (_, message) => message,
-    };
-    let refused = Error::Refused { status, message, retry_after: seconds.map(Duration::from_secs) };
-    // These statuses count even if a proxy sent them. Others, such as 404, count only if they come from the API.
-    let is_anybodys = refused.is_passing() || matches!(status, 401 | 403 | 413);
-    let is_api = || serde_json::from_slice::<serde_json::Value>(body).is_ok_and(|value| value.get("error").is_some());
-    if is_anybodys || is_api() {
-        return refused;
-    }
-    Error::Garbled(format!("the answer {status} is not from this API: check the address, and whether the server behind the proxy runs"))
-}
-
-/// The text of `{"error": "text"}`, or the texts of `{"error": {"formErrors", "fieldErrors"}}` in one line.
-fn message(status: u16, body: &[u8]) -> String {
-    let text = match serde_json::from_slice::<serde_json::Value>(body) {
-        Ok(value) => match &value["error"] {
-            serde_json::Value::String(text) => text.clone(),
-            wrong => {
-                let form = wrong["formErrors"].as_array().into_iter().flatten().filter_map(|text| text.as_str().map(str::to_owned));
-                let fields = wrong["fieldErrors"].as_object().into_iter().flatten().flat_map(|(field, texts)| {
-                    texts.as_array().into_iter().flatten().filter_map(move |text| Some(format!("{field}: {}", text.as_str()?)))
-                });
-                form.chain(fields).collect::<Vec<_>>().join("; ")
-            }
-        },
-        Err(_) => String::from_utf8_lossy(body).into_owned(),
-    };
-    let text: String = text.chars().take(MAX_ERROR_CHARS).collect();
-    if text.trim().is_empty() { format!("the server answered {status}") } else { text }
 }
 
 /// The path of `Link: <…>; rel="next"`, starting at `/api`. The prefix of a proxy is added again when the page is requested.
@@ -289,6 +279,9 @@ pub fn next_page(link: &HeaderValue) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::Value;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::{TcpListener, TcpStream};
 
     #[test]
     fn a_server_is_an_http_url() {
@@ -301,13 +294,6 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_is_told_by_the_name_of_its_setting() {
-        let headers = HeaderMap::from_iter([(HeaderName::from_static("ratelimit-limit"), HeaderValue::from_static("100"))]);
-        let told = refusal(429, &headers, br#"{"error": "Too many requests"}"#).to_string();
-        assert!(told.starts_with("Too many requests (the server allows 100 calls a minute: RATE_LIMIT_PER_MINUTE"), "{told}");
-    }
-
-    #[test]
     fn paths_stay_below_a_prefix() {
         let client = Client::new("http://h/bloom", None).unwrap();
         let path = |path: &str| client.request(Method::GET, path).unwrap().build().unwrap().url().path().to_owned();
@@ -316,25 +302,42 @@ mod tests {
         assert_eq!(path(&format!("api/runtime/workers/{}", part("al\npha"))), "/bloom/api/runtime/workers/al%0Apha");
     }
 
-    #[test]
-    fn refusals_are_told_in_one_line() {
-        let told = |body: &str| message(400, body.as_bytes());
-        assert_eq!(told(r#"{"error": "Task not found"}"#), "Task not found");
-        assert_eq!(
-            told(r#"{"error": {"formErrors": ["a"], "fieldErrors": {"prompt": ["Required", "b"]}}}"#),
-            "a; prompt: Required; prompt: b"
-        );
-        assert_eq!(told("<html>"), "<html>");
-        assert_eq!(told(""), "the server answered 400");
+    /// What a call says if the other side does this with the connection.
+    async fn called(answer: impl AsyncFn(TcpStream)) -> Error {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let client = Client::new(&format!("http://{}", listener.local_addr().unwrap()), None).unwrap();
+        let serve = async {
+            loop {
+                answer(listener.accept().await.unwrap().0).await;
+            }
+        };
+        tokio::select! {
+            error = client.get::<Value>("api/runtime/stats") => error.unwrap_err(),
+            () = serve => unreachable!("it accepts for ever"),
+        }
     }
 
-    #[test]
-    fn only_the_api_can_say_that_something_is_not_there() {
-        let refused = |status: u16, body: &str| refusal(status, &HeaderMap::new(), body.as_bytes()).status();
-        assert_eq!(refused(404, r#"{"error": "Task not found"}"#), Some(404));
-        assert_eq!(refused(404, "<html>default backend</html>"), None);
-        assert_eq!(refused(302, ""), None);
-        assert_eq!(refused(502, "<html>Bad Gateway</html>"), Some(502));
+    #[tokio::test]
+    async fn a_broken_connection_is_no_missing_server() {
+        let broken = called(async |mut stream| drop(stream.read(&mut [0; 16]).await)).await;
+        assert!(matches!(broken, Error::Broken(_)) && broken.was_there() && broken.is_passing(), "{broken:?}");
+        let half = called(async |mut stream| {
+            let _ = stream.read(&mut [0; 4096]).await;
+            let _ = stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n{}").await;
+        })
+        .await;
+        assert!(matches!(half, Error::Broken(_)), "{half:?}");
+        let foreign = called(async |mut stream| {
+            let _ = stream.read(&mut [0; 4096]).await;
+            let _ = stream.write_all(b"500 unknown command\r\n").await;
+        })
+        .await;
+        assert!(matches!(foreign, Error::Unreachable(_)) && foreign.to_string().contains("does not speak http"), "{foreign:?}");
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let client = Client::new(&format!("http://{}", listener.local_addr().unwrap()), None).unwrap();
+        drop(listener);
+        let nobody = client.get::<Value>("api/runtime/stats").await.unwrap_err();
+        assert!(matches!(nobody, Error::Unreachable(_)) && !nobody.was_there(), "{nobody:?}");
     }
 
     #[test]

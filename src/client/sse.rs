@@ -40,7 +40,7 @@ impl Events {
             if let Some(event) = self.lines.event() {
                 return Ok(Some(event));
             }
-            let broke = |why: String| Error::Unreachable(format!("the stream from {} broke: {why}", self.server));
+            let broke = |why: String| Error::Broken(format!("the stream from {} broke: {why}", self.server));
             match tokio::time::timeout(SILENCE, self.response.chunk()).await {
                 Err(_) => return Err(broke("nothing was received for a minute".into())),
                 Ok(Err(error)) => return Err(broke(cause(&error))),

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use clap::Args;
-use clap::builder::PossibleValuesParser;
-use clap_complete::ArgValueCandidates;
+use clap::builder::{NonEmptyStringValueParser, PossibleValuesParser};
+use clap_complete::{ArgValueCandidates, ArgValueCompleter};
 use serde_json::Value;
 use tokio::time::sleep;
 use uuid::Uuid;
@@ -23,7 +23,7 @@ use bloom_core::audit::Action;
 
 pub const EXAMPLES: &str = "Examples:
   bloom-runtime audit --task 7c0d9e21
-  bloom-runtime audit --worker gpu-1 --action lease_expired --since 1d
+  bloom-runtime audit --worker gpu-1 --action task_dead,lease_expired --since 1d
   bloom-runtime audit -f --actor admin";
 
 const PATH: &str = "api/runtime/audit";
@@ -47,17 +47,22 @@ pub struct AuditArgs {
 #[command(next_help_heading = "Filters")]
 struct AuditFilters {
     /// Only about this task and its leases; its id, or the beginning or the end of it
-    #[arg(long, value_name = "ID", add = ArgValueCandidates::new(complete::tasks))]
+    #[arg(long, value_name = "ID", add = ArgValueCompleter::new(complete::tasks))]
     task: Option<String>,
     /// Only about this worker, its leases, and what it did
-    #[arg(long, value_name = "NAME", add = ArgValueCandidates::new(complete::workers))]
+    #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new(), add = ArgValueCandidates::new(complete::workers))]
     worker: Option<String>,
     /// Only by this actor: admin, api, router, reconciler, a worker's name, or key: and the name of a key
-    #[arg(long, value_name = "ACTOR")]
+    #[arg(long, value_name = "ACTOR", value_parser = NonEmptyStringValueParser::new())]
     actor: Option<String>,
-    /// Only this action
-    #[arg(long, value_name = "ACTION", value_parser = PossibleValuesParser::new(Action::ALL.iter().map(|action| action.as_str())))]
-    action: Option<String>,
+    /// Only this action; several: task_dead,lease_expired
+    #[arg(
+        long,
+        value_name = "ACTION",
+        value_delimiter = ',',
+        value_parser = PossibleValuesParser::new(Action::ALL.iter().map(|action| action.as_str()))
+    )]
+    action: Vec<String>,
     /// Only made after: how long ago (2h), a day (2026-02-25) or a time
     #[arg(long, value_name = "WHEN", value_parser = when::past)]
     since: Option<Ms>,
@@ -68,7 +73,8 @@ struct AuditFilters {
 
 impl AuditFilters {
     fn query(&self) -> Vec<(&'static str, String)> {
-        let texts = [("task_id", &self.task), ("worker_id", &self.worker), ("actor", &self.actor), ("action", &self.action)];
+        let actions = Some(self.action.join(",")).filter(|actions| !actions.is_empty());
+        let texts = [("task_id", &self.task), ("worker_id", &self.worker), ("actor", &self.actor), ("action", &actions)];
         let times = [("created_after", self.since), ("created_before", self.until)];
         let texts = texts.into_iter().filter_map(|(name, text)| Some((name, text.clone()?)));
         texts.chain(times.into_iter().filter_map(|(name, at)| Some((name, at?.to_string())))).collect()
@@ -78,7 +84,7 @@ impl AuditFilters {
 pub async fn run(args: AuditArgs, server: &Server, shown: Shown) -> Result<(), CommandError> {
     let AuditArgs { follow, limit, mut filters } = args;
     if let Some(task) = &mut filters.task {
-        *task = ids::task(server, task).await?;
+        *task = ids::task(server, task).await.map_err(|failure| failure.about("--task"))?;
     }
     if !follow {
         return records::pages(server, PATH, &filters.query(), limit, shown, &columns::AUDIT).await;

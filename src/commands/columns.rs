@@ -17,10 +17,10 @@ use bloom_core::task::{LeaseStatus, Status};
 
 /// The usual and the least width of a prompt.
 const PROMPT: usize = 40;
-const LEAST_TEXT: usize = 10;
+pub const LEAST_TEXT: usize = 10;
 const WIDE_TEXT: usize = 120;
 /// Wider than any terminal, so that it is the terminal that decides.
-const MAX_TEXT: usize = 1000;
+pub const MAX_TEXT: usize = 1000;
 const WHOLE: usize = usize::MAX;
 
 pub static TASKS: Kind<Task> = Kind {
@@ -37,8 +37,21 @@ pub static TASKS: Kind<Task> = Kind {
         Column::wide("MODEL", |task, _| given(&task.model)),
         Column::wide("COST", |task: &Task, _| task.usage.map(|usage| dollars(usage.cost_usd)).unwrap_or_default())
             .by(|task| task.usage.map_or(-1, |usage| millionths(usage.cost_usd))),
-        Column::wide("LABELS", |task, _| task.labels.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(",")),
+        Column::wide("LABELS", |task, _| labels(task)),
         Column::new("PROMPT", |task: &Task, _| term::short(&task.prompt, MAX_TEXT)).cut(LEAST_TEXT, PROMPT),
+    ],
+    name: |task| task.id.to_string(),
+};
+
+/// A task after an edit: what can be edited, as it is now.
+pub static EDITED: Kind<Task> = Kind {
+    columns: &[
+        Column::short("ID", |task, _| short(&task.id), |task, _| task.id.to_string()),
+        Column::new("STATUS", status_of_task),
+        Column::new("PRIORITY", |task, _| task.priority.to_string()),
+        Column::new("NOT_BEFORE", |task: &Task, _| task.not_before.map(time_text).unwrap_or_default()).spare(1),
+        Column::new("LABELS", |task: &Task, _| labels(task)).spare(2),
+        Column::new("PROMPT", |task: &Task, _| term::short(&task.prompt, MAX_TEXT)).cut(LEAST_TEXT, PROMPT).spare(3),
     ],
     name: |task| task.id.to_string(),
 };
@@ -48,13 +61,15 @@ pub static WORKERS: Kind<Worker> = Kind {
         Column::new("NAME", |worker, _| worker.id.to_string()),
         Column::new("STATUS", status_of_worker),
         Column::new("LEASES", |worker: &Worker, _| format!("{}/{}", worker.active_leases, worker.capabilities.max_concurrency))
+            .spare(1)
             .by(|worker| worker.active_leases),
         Column::new("AGENTS", |worker: &Worker, _| {
             worker.capabilities.agents.as_ref().map_or_else(|| "all".to_owned(), |agents| agents.join(","))
         })
-        .cut(LEAST_TEXT, WHOLE),
-        Column::new("SEEN", |worker: &Worker, now| age(worker.last_heartbeat, now)).spare(1).by(|worker| -worker.last_heartbeat),
-        Column::new("VERSION", |worker: &Worker, _| worker.agent_version.to_string()).spare(2),
+        .cut(LEAST_TEXT, WHOLE)
+        .spare(2),
+        Column::new("SEEN", |worker: &Worker, now| age(worker.last_heartbeat, now)).spare(3).by(|worker| -worker.last_heartbeat),
+        Column::new("VERSION", |worker: &Worker, _| worker.agent_version.to_string()).spare(4),
         Column::wide("DISPATCH", |worker, _| worker.dispatch.to_string()),
         Column::wide("URL", |worker, _| worker.url.to_string()),
         Column::wide("OS", |worker, _| term::short(&worker.os_info, PROMPT)),
@@ -69,8 +84,8 @@ pub static QUEUES: Kind<Queue> = Kind {
     columns: &[
         Column::new("AGENT", |queue, _| agent_of_queue(queue)),
         Column::new("PAUSED", |queue, now| queue.paused_at.map_or_else(|| "no".to_owned(), |at| format!("for {}", age(at, now)))),
-        Column::new("LIMIT", |queue, _| given(&queue.max_concurrency)),
-        Column::new("ACTIVE", |queue, _| queue.active_leases.to_string()),
+        Column::new("LIMIT", |queue: &Queue, _| given(&queue.max_concurrency)).spare(2),
+        Column::new("ACTIVE", |queue: &Queue, _| queue.active_leases.to_string()).spare(1),
         Column::new("QUEUED", |queue, _| queue.queued.to_string()),
     ],
     name: agent_of_queue,
@@ -78,17 +93,17 @@ pub static QUEUES: Kind<Queue> = Kind {
 
 pub static LEASES: Kind<Lease> = Kind {
     columns: &[
-        Column::short("ID", |lease, _| short(&lease.id), |lease, _| lease.id.to_string()),
+        Column::short("ID", |lease: &Lease, _| short(&lease.id), |lease, _| lease.id.to_string()).spare(2),
         Column::short("TASK", |lease, _| short(&lease.task_id), |lease, _| lease.task_id.to_string()),
         Column::new("WORKER", |lease, _| lease.worker_id.to_string()),
-        Column::new("STATUS", |lease, _| lease.status.to_string()),
-        Column::new("AGE", |lease: &Lease, now| age(lease.started_at, now)).spare(2).by(|lease| -lease.started_at),
+        Column::new("STATUS", |lease: &Lease, _| lease.status.to_string()).spare(1),
+        Column::new("AGE", |lease: &Lease, now| age(lease.started_at, now)).spare(4).by(|lease| -lease.started_at),
         Column::new("EXPIRES", |lease: &Lease, now| match lease.expires_at {
             _ if lease.status != LeaseStatus::Active => String::new(),
             at if at > now => format!("in {}", span_text(at - now)),
             _ => "now".to_owned(),
         })
-        .spare(1)
+        .spare(3)
         .by(|lease| lease.expires_at),
         Column::wide("SEEN", |lease: &Lease, now| age(lease.last_heartbeat, now)).by(|lease| -lease.last_heartbeat),
         Column::wide("TTL", |lease: &Lease, _| format!("{}s", lease.ttl_seconds)).by(|lease| lease.ttl_seconds),
@@ -99,27 +114,26 @@ pub static LEASES: Kind<Lease> = Kind {
 
 pub static AUDIT: Kind<Audit> = Kind {
     columns: &[
-        Column::new("TIME", |entry, _| time_text(entry.timestamp)),
+        Column::new("TIME", |entry: &Audit, _| time_text(entry.timestamp)).spare(1),
         Column::new("ACTION", |entry, _| entry.action.to_string()),
-        Column::new("ACTOR", |entry: &Audit, _| entry.actor.to_string()).spare(1),
+        Column::new("ACTOR", |entry: &Audit, _| entry.actor.to_string()).spare(3),
         Column::short(
             "ENTITY",
             |entry: &Audit, _| format!("{}/{}", entry.entity_type, short_text(&entry.entity_id)),
             |entry, _| format!("{}/{}", entry.entity_type, entry.entity_id),
-        )
-        .cut(LEAST_TEXT, WHOLE),
+        ),
         Column::wide("REQUEST", |entry, _| given(&entry.request_id)),
-        Column::new("DETAIL", |entry: &Audit, _| term::short(&entry.detail, MAX_TEXT)).cut(LEAST_TEXT, WIDE_TEXT),
+        Column::new("DETAIL", |entry: &Audit, _| term::short(&entry.detail, MAX_TEXT)).cut(LEAST_TEXT, WIDE_TEXT).spare(2),
     ],
     name: |entry| entry.id.to_string(),
 };
 
 pub static USAGE: Kind<UsageRow> = Kind {
     columns: &[
-        Column::new("KEY", |row: &UsageRow, _| row.key.to_string()).cut(LEAST_TEXT, WHOLE),
-        Column::new("RUNS", |row: &UsageRow, _| row.runs.to_string()).by(|row| row.runs),
-        Column::new("INPUT_TOKENS", |row: &UsageRow, _| row.input_tokens.to_string()).by(|row| row.input_tokens),
-        Column::new("OUTPUT_TOKENS", |row: &UsageRow, _| row.output_tokens.to_string()).by(|row| row.output_tokens),
+        Column::new("KEY", |row: &UsageRow, _| row.key.to_string()),
+        Column::new("RUNS", |row: &UsageRow, _| row.runs.to_string()).spare(1).by(|row| row.runs),
+        Column::new("INPUT_TOKENS", |row: &UsageRow, _| row.input_tokens.to_string()).spare(2).by(|row| row.input_tokens),
+        Column::new("OUTPUT_TOKENS", |row: &UsageRow, _| row.output_tokens.to_string()).spare(3).by(|row| row.output_tokens),
         Column::new("COST", |row: &UsageRow, _| dollars(row.cost_usd)).by(|row| millionths(row.cost_usd)),
     ],
     name: |row| row.key.to_string(),
@@ -129,14 +143,15 @@ pub static KEYS: Kind<Key> = Kind {
     columns: &[
         Column::new("NAME", |key, _| key.name.to_string()),
         Column::new("SCOPE", |key, _| key.scope.to_string()),
-        Column::new("WORKER", |key, _| given(&key.worker)),
-        Column::wide("PUSH", |key, _| if key.push { "yes".to_owned() } else { String::new() }),
-        Column::new("AGE", |key, now| age(key.created_at, now)),
-        Column::new("EXPIRES", |key, now| match key.expires_at {
+        Column::new("WORKER", |key: &Key, _| given(&key.worker)).spare(2),
+        Column::wide("PUSH", |key: &Key, _| if key.push { "yes".to_owned() } else { String::new() }),
+        Column::new("AGE", |key: &Key, now| age(key.created_at, now)).spare(3),
+        Column::new("EXPIRES", |key: &Key, now| match key.expires_at {
             None => "never".to_owned(),
             Some(at) if at > now => format!("in {}", span_text(at - now)),
             Some(_) => "expired".to_owned(),
-        }),
+        })
+        .spare(1),
         Column::wide("CREATED_BY", |key, _| key.created_by.to_string()),
     ],
     name: |key| key.name.to_string(),
@@ -164,7 +179,7 @@ pub static CONTEXTS: Kind<Value> = Kind {
         Column::new("CURRENT", |context, _| if context["current"] == true { "*".into() } else { " ".into() }),
         Column::new("NAME", |context, _| text(&context["name"])),
         Column::new("SERVER", |context, _| text(&context["server"])),
-        Column::new("KEY", |context, _| text(&context["key"])),
+        Column::new("KEY", |context: &Value, _| text(&context["key"])).spare(1),
     ],
     name: |context| text(&context["name"]),
 };
@@ -196,6 +211,10 @@ pub fn given(text: &Option<impl ToString>) -> String {
 /// The parentheses show that all queues are meant; `queue list` shows them first.
 fn agent_of_queue(queue: &Queue) -> String {
     queue.agent_slug.as_ref().map_or_else(|| "(all)".to_owned(), ToString::to_string)
+}
+
+fn labels(task: &Task) -> String {
+    task.labels.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(",")
 }
 
 pub fn status_of_task(task: &Task, _: Ms) -> String {

@@ -1,31 +1,63 @@
-//! What shells offer for the values of arguments: ids, workers, contexts and labels, as the server has them now.
+//! What shells offer for the values of arguments: ids, workers, queues, contexts and labels, as the server has them now.
 //!
 //! A shell waits for the answer while its user types, so there is one short call, and without an answer there is nothing to offer.
 
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::time::Duration;
 
 use clap_complete::CompletionCandidate;
 use serde_json::Value;
 
+use super::columns;
 use super::connect::Connection;
 use super::term;
+use bloom_api::ids::IdPart;
 
 const LIMIT: Duration = Duration::from_secs(1);
 const TASKS: &str = "api/runtime/llm-tasks?limit=100";
+const QUEUES: &str = "api/runtime/queues?limit=100";
 const WORKERS: &str = "api/runtime/workers?limit=100";
 /// The maximum number of characters of a prompt beside its id.
 const PROMPT: usize = 40;
 
-/// The ids of the newest tasks.
-pub fn tasks() -> Vec<CompletionCandidate> {
-    rows(TASKS)
-        .iter()
-        .filter_map(|task| {
-            let about = format!("{}: {}", task["status"].as_str()?, term::short(task["prompt"].as_str()?, PROMPT));
-            Some(CompletionCandidate::new(task["id"].as_str()?).help(Some(about.into())))
-        })
-        .collect()
+/// The ids that begin with what is typed; without that, those of the newest tasks. If none begins so, the id that ends so, because tables
+/// show the ends of ids. Several that end so are not offered: a shell would replace what is typed by their common beginning.
+pub fn tasks(typed: &OsStr) -> Vec<CompletionCandidate> {
+    let Some(typed) = typed.to_str() else { return Vec::new() };
+    let part = IdPart::parse(typed).ok();
+    let rows = part.as_ref().map_or_else(|| rows(TASKS), |part| rows(&format!("{TASKS}&id={}", part.digits())));
+    let has = |task: &&Value, fits: &dyn Fn(&str) -> bool| task["id"].as_str().is_some_and(fits);
+    let begins = |id: &str| match &part {
+        Some(part) => id.replace('-', "").starts_with(part.digits()),
+        None => id.starts_with(typed),
+    };
+    let begun: Vec<&Value> = rows.iter().filter(|task| has(task, &begins)).collect();
+    let ended: Vec<&Value> = rows.iter().filter(|task| has(task, &|id| part.as_ref().is_some_and(|part| part.fits(id)))).collect();
+    let offered = if begun.is_empty() && ended.len() == 1 { ended } else { begun };
+    let candidate = |task: &&Value| {
+        let about = format!("{}: {}", task["status"].as_str()?, term::short(task["prompt"].as_str()?, PROMPT));
+        Some(CompletionCandidate::new(task["id"].as_str()?).help(Some(about.into())))
+    };
+    offered.iter().filter_map(candidate).collect()
+}
+
+/// The agents that have a queue: those with tasks, and those that are paused or limited.
+pub fn queues() -> Vec<CompletionCandidate> {
+    distinct(rows(QUEUES).iter().filter_map(|queue| Some(queue["agent_slug"].as_str()?.to_owned())))
+}
+
+/// The columns by which the list of this command line is sorted.
+pub fn columns() -> Vec<CompletionCandidate> {
+    let of = |word: String| match word.as_str() {
+        "task" => Some(columns::TASKS.titles()),
+        "worker" => Some(columns::WORKERS.titles()),
+        "queue" => Some(columns::QUEUES.titles()),
+        "lease" => Some(columns::LEASES.titles()),
+        "audit" => Some(columns::AUDIT.titles()),
+        _ => None,
+    };
+    distinct(std::env::args().skip(1).find_map(of).into_iter().flatten())
 }
 
 pub fn workers() -> Vec<CompletionCandidate> {

@@ -14,6 +14,7 @@ use serde_json::Value;
 use url::form_urlencoded;
 
 use super::context_file::{self, Contexts};
+use super::flags;
 use super::key_file::read_key;
 use super::term;
 use crate::CommandError;
@@ -248,9 +249,14 @@ pub fn retry_after(error: &Error) -> Option<Duration> {
     if let Error::Refused { retry_after, .. } = error { *retry_after } else { None }
 }
 
+/// A request that the server finds wrong was made of wrong flags, so these are named.
 pub fn failed(error: Error) -> CommandError {
     match error {
         Error::Usage(message) => CommandError::usage(message),
+        Error::Refused { status: 400, fields, .. } if !fields.is_empty() => {
+            CommandError::usage(fields.iter().map(|(field, text)| flags::told(field, text)).collect::<Vec<_>>().join("; "))
+        }
+        Error::Refused { status: 400, message, .. } => CommandError::usage(message),
         other => CommandError::from(other.to_string()),
     }
 }

@@ -1,5 +1,6 @@
 //! Ids of tasks as people give them: whole, or the beginning or the end of one, which the server looks up.
 
+use serde_json::Value;
 use uuid::Uuid;
 
 use super::connect::{Server, failed};
@@ -24,20 +25,16 @@ pub fn path(id: &str, tail: &str) -> String {
     format!("api/runtime/llm-tasks/{}{tail}", percent_encoded(id))
 }
 
-/// The whole id of the task that is named. A whole id is not looked up, and a text that is no part of an id is left to the call that uses
-/// it, which refuses it.
+/// The whole id of the task that is named. A whole id is not looked up.
 ///
 /// # Errors
-/// No task, or more than one, has such an id.
+/// The text is no part of an id; or no task, or more than one, has such an id.
 pub async fn task(server: &Server, named: &str) -> Result<String, CommandError> {
-    let Ok(part) = IdPart::parse(named) else {
-        let is_short = !named.is_empty() && named.chars().all(|c| c.is_ascii_hexdigit());
-        return if is_short && named.len() < MIN_DIGITS {
-            Err(format!("{named}: give at least {MIN_DIGITS} digits of the beginning or the end of the task's id").into())
-        } else {
-            Ok(named.to_owned())
-        };
-    };
+    let part = IdPart::parse(named).map_err(|_| {
+        CommandError::usage(format!(
+            "'{named}' is no id of a task: give the whole id, or at least {MIN_DIGITS} digits of its beginning or its end"
+        ))
+    })?;
     if let Some(id) = part.whole() {
         return Ok(id.to_string());
     }
@@ -58,6 +55,23 @@ pub async fn task(server: &Server, named: &str) -> Result<String, CommandError> 
                 .into())
         }
     }
+}
+
+/// Those of the tasks with these ids that exist, read by one call.
+///
+/// # Errors
+/// The call failed, or the server is too old to look up several ids.
+pub async fn existing(server: &Server, ids: &[Uuid]) -> Result<Vec<Value>, CommandError> {
+    if ids.is_empty() {
+        return Ok(Vec::new());
+    }
+    let wanted: Vec<String> = ids.iter().map(Uuid::to_string).collect();
+    let (found, _) = server.list("api/runtime/llm-tasks", &[("ids", wanted.join(","))], ids.len()).await.map_err(failed)?;
+    // An older server ignores the filter and answers with other tasks, which says nothing about these.
+    if !found.iter().all(|task| task["id"].as_str().is_some_and(|id| wanted.iter().any(|wanted| wanted == id))) {
+        return Err("this server is older than the command line and can't look up several tasks: update it".to_owned().into());
+    }
+    Ok(found)
 }
 
 /// As [`task`], for several.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use clap::Subcommand;
-use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::builder::{NonEmptyStringValueParser, PossibleValuesParser, TypedValueParser};
 use serde_json::Value;
 
 use super::connect::{Server, read};
@@ -47,7 +47,7 @@ pub enum KeyCommand {
     /// Revoke keys: servers refuse them from now on
     Revoke {
         /// Names, as `key list` shows them
-        #[arg(required = true, value_name = "NAME")]
+        #[arg(required = true, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
         names: Vec<String>,
     },
     /// Exchange a join token for a worker's key, and print the key; the token is used up

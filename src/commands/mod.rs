@@ -10,6 +10,7 @@ mod context_file;
 mod contexts;
 mod describe;
 mod error;
+mod flags;
 mod form;
 mod ids;
 mod interrupt;

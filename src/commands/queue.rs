@@ -1,12 +1,13 @@
 //! `queue`: shows the queues of agents, pauses and resumes them, and limits how many of their tasks run at a time.
 
-use clap::Subcommand;
+use clap::{Arg, Subcommand};
+use clap_complete::ArgValueCandidates;
 use serde_json::json;
 
-use super::columns;
 use super::connect::Server;
 use super::records::{self, Limit};
 use super::show::{self, Form, Shown};
+use super::{columns, complete};
 use crate::CommandError;
 use bloom_api::queues::NewQueueLimit;
 use bloom_api::values::{Int, text_problem};
@@ -22,30 +23,39 @@ pub enum QueueCommand {
         limit: Limit,
     },
     /// Give out no new tasks; running tasks go on
+    #[command(arg = misplaced())]
     Pause {
         /// Only tasks for this agent (slug). Default: all tasks
-        #[arg(long, value_name = "SLUG", value_parser = slug)]
+        #[arg(long, value_name = "SLUG", value_parser = slug, add = ArgValueCandidates::new(complete::queues))]
         agent: Option<String>,
     },
     /// Give out tasks again, after pause
     ///
     /// Without --agent, this ends the pause of all queues; those that were paused one by one stay paused.
+    #[command(arg = misplaced())]
     Resume {
         /// Only tasks for this agent (slug). Default: end the pause of all queues
-        #[arg(long, value_name = "SLUG", value_parser = slug)]
+        #[arg(long, value_name = "SLUG", value_parser = slug, add = ArgValueCandidates::new(complete::queues))]
         agent: Option<String>,
     },
     /// Limit how many tasks for an agent run at a time, over all workers
     ///
     /// Tasks that run go on, also if they are more than a new limit.
+    #[command(arg = misplaced().index(2))]
     Limit {
         /// The agent (slug)
-        #[arg(long, value_name = "SLUG", value_parser = slug)]
+        #[arg(long, value_name = "SLUG", value_parser = slug, add = ArgValueCandidates::new(complete::queues))]
         agent: String,
         /// 1 to 10000, or none to remove the limit
         #[arg(value_name = "N|none", value_parser = limit)]
         limit: NewQueueLimit,
     },
+}
+
+/// Takes the slug of an agent that is given without its flag, to say how it is given.
+fn misplaced() -> Arg {
+    let refused = |text: &str| Err::<String, _>(format!("the queue of an agent is named by a flag: --agent {text}"));
+    Arg::new("misplaced").value_name("AGENT").hide(true).value_parser(refused)
 }
 
 /// A slug that a URL can name.
@@ -63,7 +73,8 @@ fn limit(text: &str) -> Result<NewQueueLimit, String> {
     if text == "none" {
         return Ok(NewQueueLimit { max_concurrency: None });
     }
-    let number: i64 = text.parse().map_err(|_| format!("expected a number from 1 to {MAX_QUEUE_LIMIT}, or none"))?;
+    let number: i64 =
+        text.parse().map_err(|_| format!("expected a number from 1 to {MAX_QUEUE_LIMIT}, or none; the agent is named by --agent SLUG"))?;
     Int::try_from(number).map(|limit| NewQueueLimit { max_concurrency: Some(limit) })
 }
 

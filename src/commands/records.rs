@@ -2,12 +2,13 @@
 
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Subcommand};
+use clap_complete::ArgValueCandidates;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::connect::{Server, failed, with_query};
 use super::show::{self, Form, Kind, Shown};
-use super::{columns, term, when};
+use super::{columns, complete, term, when};
 use crate::CommandError;
 use bloom_core::Ms;
 use bloom_core::task::LeaseStatus;
@@ -22,7 +23,7 @@ pub struct Limit {
     #[arg(short = 'n', long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..=MAX_ROWS))]
     limit: u64,
     /// Sort these rows by a column of the table, such as age; -age sorts descending
-    #[arg(long, value_name = "COLUMN", allow_hyphen_values = true)]
+    #[arg(long, value_name = "COLUMN", allow_hyphen_values = true, add = ArgValueCandidates::new(complete::columns))]
     sort: Option<String>,
 }
 
@@ -46,7 +47,8 @@ impl Limit {
         }
         show::list(shown.form_or(Form::Table), kind, &rows)?;
         if more {
-            term::info(&format!("These are the newest {}; there are more, use a higher --limit.", rows.len()));
+            let shown = if rows.len() == 1 { "this one".to_owned() } else { format!("these {}", rows.len()) };
+            term::info(&format!("There are more than {shown}: use a higher --limit."));
         }
         Ok(())
     }

@@ -22,7 +22,7 @@ pub struct Retry {
     since: Option<Instant>,
     wait: Duration,
     is_reported: bool,
-    /// The server has answered before. If it never did, the address may be wrong, so calls are not retried.
+    /// There was a connection to the server before. If there never was one, the address may be wrong, so calls are not retried.
     was_there: bool,
 }
 
@@ -44,7 +44,8 @@ impl Retry {
     pub async fn pause(&mut self, error: Error) -> Result<(), CommandError> {
         let is_first = self.since.is_none();
         let since = *self.since.get_or_insert_with(Instant::now);
-        let may_pass = error.is_passing() && (self.was_there || error.status().is_some());
+        self.was_there |= error.was_there();
+        let may_pass = error.is_passing() && self.was_there;
         if !may_pass || since.elapsed() > AWAY_LIMIT {
             return Err(failed(error));
         }

@@ -68,6 +68,13 @@ impl<T> Column<T> {
     }
 }
 
+impl<T> Kind<T> {
+    /// The titles of the columns as `--sort` takes them.
+    pub fn titles(&self) -> Vec<String> {
+        self.columns.iter().map(|column| column.title.to_lowercase()).collect()
+    }
+}
+
 impl<T: DeserializeOwned> Kind<T> {
     /// Sorts by the column with this title in lower case; with a minus in front, descending. Equal rows keep their order.
     ///
@@ -76,8 +83,7 @@ impl<T: DeserializeOwned> Kind<T> {
     pub fn sort(&self, rows: &mut Vec<Value>, by: &str) -> Result<(), CommandError> {
         let (is_descending, title) = by.strip_prefix('-').map_or((false, by), |title| (true, title));
         let column = self.columns.iter().find(|column| column.title.eq_ignore_ascii_case(title)).ok_or_else(|| {
-            let known = self.columns.iter().map(|column| column.title.to_lowercase()).collect::<Vec<_>>().join(", ");
-            CommandError::usage(format!("there is no column {title} to sort by; there are: {known}"))
+            CommandError::usage(format!("there is no column {title} to sort by; there are: {}", self.titles().join(", ")))
         })?;
         let now = when::now();
         let key = |row: Value| -> Result<_, CommandError> {

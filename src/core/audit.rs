@@ -1,6 +1,7 @@
 //! The actions, entity types and actors of the audit trail. An entry commits with the change that it describes.
 
 use std::fmt;
+use std::sync::Arc;
 
 use uuid::Uuid;
 
@@ -59,12 +60,17 @@ impl Actor {
 
 impl Actor {
     /// The actor as text. The prefix of a key keeps it apart from the other actors, for example from a worker with the name of a key.
-    pub(super) fn named(&self, key: Option<&str>) -> String {
-        match (self, key) {
-            (Self::Api | Self::Admin, Some(key)) => format!("{KEY}{key}"),
-            _ => self.to_string(),
-        }
+    pub(super) fn named(&self, by: &Requester) -> String {
+        by.key.as_ref().map_or_else(|| self.to_string(), |key| format!("{KEY}{key}"))
     }
+}
+
+/// The request from which a command comes; empty for a command of the server itself.
+#[derive(Clone, Debug, Default)]
+pub struct Requester {
+    pub request_id: Option<String>,
+    /// The name of the key that the request used; `None` for a key of the environment, and without keys.
+    pub key: Option<Arc<str>>,
 }
 
 /// The task and the worker that an entry concerns, besides its entity: those of a lease, or the worker that acted.

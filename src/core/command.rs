@@ -1,8 +1,7 @@
 //! Commands, their parts, and the reasons why one is rejected.
 
-use std::sync::Arc;
-
 pub use super::arguments::{Choice, Claim, Completion, CordonChange, Grace, Holder, Loss, NewEvent, PushEnd, QueueChange, WorkerChange};
+pub use super::audit::Requester;
 pub use super::op::Op;
 pub use super::operation::Operation;
 pub use super::rejection::Rejection;
@@ -13,22 +12,19 @@ pub use super::row_keys::{AFTER_ALL, RowKeys};
 #[derive(Clone, Debug)]
 pub struct Command<O = Op> {
     pub op: O,
-    /// The id of the request, for the audit trail.
-    pub request_id: Option<String>,
-    /// The name of the key that the request used, for the audit trail; `None` for a key of the environment, and without keys.
-    pub key: Option<Arc<str>>,
+    pub by: Requester,
     /// Set by reconcilers: the command is rejected if the leadership of this epoch is over.
     pub epoch: Option<i64>,
 }
 
 impl<O: Into<Op>> Command<O> {
     pub fn into_any(self) -> Command {
-        Command { op: self.op.into(), request_id: self.request_id, key: self.key, epoch: self.epoch }
+        Command { op: self.op.into(), by: self.by, epoch: self.epoch }
     }
 }
 
 impl<O: Operation> From<O> for Command<O> {
     fn from(op: O) -> Self {
-        Self { op, request_id: None, key: None, epoch: None }
+        Self { op, by: Requester::default(), epoch: None }
     }
 }

@@ -161,6 +161,14 @@ pub struct Failure {
     pub at: Ms,
 }
 
+impl Failure {
+    /// The failure of a task that ends because this was requested; the message keeps how its last run ended.
+    #[must_use]
+    pub fn of_cancelled(self, at: Ms) -> Self {
+        Self { reason: Reason::Cancelled, message: format!("cancelled on request; {}", self.message), at }
+    }
+}
+
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Usage {
     pub input_tokens: i64,

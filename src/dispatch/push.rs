@@ -14,7 +14,7 @@ use tokio::sync::oneshot;
 use super::{Agents, calls};
 use bloom_api::agents::PushedTask;
 use bloom_api::json::readable;
-use bloom_core::command::PushEnd;
+use bloom_core::command::{PushEnd, Requester};
 use bloom_core::ids::{LeaseId, TaskId, WorkerId};
 use bloom_core::op;
 use bloom_core::reply::Leased;
@@ -62,7 +62,7 @@ impl Agents {
         task: TaskId,
         worker: Option<WorkerId>,
         ttl_ms: i64,
-        request_id: Option<String>,
+        by: Requester,
         runtime_url: String,
     ) -> Result<Dispatched, Error> {
         let permit = self.0.permits.clone().try_acquire_owned().map_err(|_| Error::Busy)?;
@@ -70,7 +70,7 @@ impl Agents {
         let (sender, outcome) = oneshot::channel();
         let agents = self.clone();
         self.0.engine.background.spawn(async move {
-            match agents.0.engine.dispatch(task, worker, ttl_ms, request_id).await {
+            match agents.0.engine.dispatch(task, worker, ttl_ms, by).await {
                 Ok(Leased { task, worker, .. }) => {
                     // The caller may be gone; the push continues.
                     let _ = leased.send(Ok((task.lease.as_ref().map(|lease| lease.id), worker.id.clone())));

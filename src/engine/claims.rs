@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bloom_core::command::{Claim, Command, Rejection};
+use bloom_core::command::{Claim, Command, Rejection, Requester};
 use bloom_core::ids::{LeaseId, TaskId, WorkerId};
 use bloom_core::reply::Claimed;
 use bloom_core::task::{Origin, TaskState};
@@ -31,7 +31,7 @@ pub struct ClaimRequest {
     /// Leases that the worker knows. Other leases that it got by a claim are delivered again.
     pub held: Option<Vec<LeaseId>>,
     pub ttl_ms: i64,
-    pub request_id: Option<String>,
+    pub by: Requester,
 }
 
 /// The longest wait of a claim while a cancellation is pending, because the answer reports it to the worker.
@@ -157,7 +157,7 @@ impl Claims {
         let taken = Taken { candidates: &self.candidates, tasks: candidates.clone() };
         let held = request.held.clone().filter(|_| redeliver);
         let claim = Claim { worker: request.worker.clone(), candidates, max, held, ttl_ms: request.ttl_ms };
-        let command = Command { op: claim, request_id: request.request_id.clone(), key: None, epoch: None };
+        let command = Command { op: claim, by: request.by.clone(), epoch: None };
         let reply = self.writers.submit(command).await;
         match &reply {
             // This must be done before `taken` gives the candidates back.

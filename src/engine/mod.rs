@@ -44,7 +44,7 @@ mod writers;
 use std::sync::Arc;
 use std::sync::atomic::AtomicI64;
 
-use bloom_core::command::{Choice, Command, Rejection};
+use bloom_core::command::{Choice, Command, Rejection, Requester};
 use bloom_core::ids::TaskId;
 use bloom_core::op::Lease;
 use bloom_core::reply::Leased;
@@ -222,31 +222,24 @@ impl Engine {
     ///
     /// # Errors
     /// The errors of [`Writers::submit`].
-    pub async fn lease(&self, task: TaskId, worker: Option<String>, ttl_ms: i64, request_id: Option<String>) -> Result<Leased, Error> {
-        self.bind(task, worker, ttl_ms, Origin::Call, request_id).await
+    pub async fn lease(&self, task: TaskId, worker: Option<String>, ttl_ms: i64, by: Requester) -> Result<Leased, Error> {
+        self.bind(task, worker, ttl_ms, Origin::Call, by).await
     }
 
     /// As [`lease`](Self::lease), for a push: the caller sends the task to the worker, once.
     ///
     /// # Errors
     /// The errors of [`Writers::submit`].
-    pub async fn dispatch(&self, task: TaskId, worker: Option<String>, ttl_ms: i64, request_id: Option<String>) -> Result<Leased, Error> {
-        self.bind(task, worker, ttl_ms, Origin::Dispatch, request_id).await
+    pub async fn dispatch(&self, task: TaskId, worker: Option<String>, ttl_ms: i64, by: Requester) -> Result<Leased, Error> {
+        self.bind(task, worker, ttl_ms, Origin::Dispatch, by).await
     }
 
-    async fn bind(
-        &self,
-        task: TaskId,
-        worker: Option<String>,
-        ttl_ms: i64,
-        origin: Origin,
-        request_id: Option<String>,
-    ) -> Result<Leased, Error> {
+    async fn bind(&self, task: TaskId, worker: Option<String>, ttl_ms: i64, origin: Origin, by: Requester) -> Result<Leased, Error> {
         let choice = match worker {
             Some(worker) => Choice::Named(worker),
             None => self.replica.shortlist(task, origin.is_pushed()),
         };
-        self.writers.submit(Command { op: Lease { task, choice, ttl_ms, origin }, request_id, key: None, epoch: None }).await
+        self.writers.submit(Command { op: Lease { task, choice, ttl_ms, origin }, by, epoch: None }).await
     }
 
     /// Executes the commands that were accepted, and closes the writers.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bloom_core::Ms;
-use bloom_core::command::{Command, Rejection};
+use bloom_core::command::{Command, Rejection, Requester};
 use bloom_core::ids::WorkerId;
 use bloom_core::op;
 use bloom_core::placement::is_open;
@@ -79,7 +79,7 @@ impl Pushes {
         if pushes.len() == max {
             round.again_at(self.clock.now());
         }
-        let commands = pushes.iter().cloned().map(|op| Command { op, request_id: None, key: None, epoch: Some(epoch) }).collect();
+        let commands = pushes.iter().cloned().map(|op| Command { op, by: Requester::default(), epoch: Some(epoch) }).collect();
         let replies = self.writers.submit_all(commands).await;
         self.sort(pushes.into_iter().zip(replies), &mut round);
         drop(taken);

@@ -6,7 +6,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use bloom_core::command::{Command, Op, Reply};
+use bloom_core::command::{Command, Op, Reply, Requester};
 use bloom_core::op;
 use bloom_core::reply;
 use bloom_core::task::TaskState;
@@ -149,7 +149,7 @@ impl Work {
         let progress = Progress { wakeup: self.wakeup.id, next: waiters.next, more_want_key: waiters.more_want_key };
         let progress = self.is_whole.then_some(progress);
         let op = op::Reevaluate { tasks: waiters.tasks, progress };
-        let done = self.wakeups.writers.submit(Command { op, request_id: None, key: None, epoch: self.epoch }).await?;
+        let done = self.wakeups.writers.submit(Command { op, by: Requester::default(), epoch: self.epoch }).await?;
         self.is_whole &= done.is_whole;
         self.wakeup.cursor = waiters.next;
         Ok(waiters.next.is_some())

@@ -56,8 +56,7 @@ pub async fn dispatch(
     let task_id = path.id()?;
     let _permit = app.stream_limits.agents.take(&caller)?;
     let worker = request.worker_id.map(|id| id.0);
-    let request_id = Some(caller.request_id.to_string());
-    let push = app.agents.dispatch(task_id, worker, app.settings.lease_ttl_ms, request_id, runtime_url).await?;
+    let push = app.agents.dispatch(task_id, worker, app.settings.lease_ttl_ms, caller.requester(), runtime_url).await?;
     let outcome = tokio::select! {
         outcome = timeout(Duration::from_secs(request.wait_sec.0.unsigned_abs()), push.outcome) => outcome.ok().and_then(Result::ok),
         () = app.shutdown.cancelled() => None,

@@ -51,7 +51,7 @@ pub async fn lease(State(app): State<AppState>, caller: Caller, path: TaskPath, 
     };
     let ttl_ms = request.ttl_seconds.map_or(app.settings.lease_ttl_ms, |seconds| seconds.0 * 1000);
     let worker = request.worker_id.map(|id| id.0);
-    let reply = app.engine.lease(path.id()?, worker, ttl_ms, Some(caller.request_id.to_string())).await?;
+    let reply = app.engine.lease(path.id()?, worker, ttl_ms, caller.requester()).await?;
     json(StatusCode::CREATED, &Leased { lease: active(&reply.task)?, worker: Worker::new(&reply.worker, reply.active_leases) })
 }
 

@@ -27,7 +27,7 @@ use super::rate::{Limiter, Standing};
 use super::refusal::Refusal;
 use super::{AppState, Settings, body, host};
 use bloom_core::api_key::{ApiKey, Scope};
-use bloom_core::command::Command;
+use bloom_core::command::{Command, Requester};
 use bloom_telemetry::Metrics;
 
 /// Distinguishes the request ids of this process from those of others.
@@ -61,9 +61,13 @@ impl Caller {
         self.key.as_deref().filter(|key| key.scope == Scope::Worker).and_then(|key| key.worker.as_deref())
     }
 
+    /// The request and its named key, for the audit trail.
+    pub fn requester(&self) -> Requester {
+        Requester { request_id: Some(self.request_id.to_string()), key: self.key.as_ref().map(|key| key.name.as_str().into()) }
+    }
+
     pub fn command<O>(&self, op: O) -> Command<O> {
-        let key = self.key.as_ref().map(|key| key.name.as_str().into());
-        Command { op, request_id: Some(self.request_id.to_string()), key, epoch: None }
+        Command { op, by: self.requester(), epoch: None }
     }
 }
 

@@ -98,7 +98,7 @@ pub async fn audit(State(app): State<AppState>, Query(params): Query) -> Handler
         task_id: params.id("task_id")?,
         worker_id: params.text("worker_id")?,
         actor: params.text("actor")?,
-        action: params.word("action", Action::ALL)?,
+        actions: params.words("action", Action::ALL)?,
         created_after: params.moment("created_after")?,
         created_before: params.moment("created_before")?,
     };

@@ -135,6 +135,7 @@ async fn show(app: &AppState, sizes: Vec<(TaskId, i64)>, next: Option<String>, f
 /// `None` if the filter names an unknown status, which no task has.
 fn filter_of_params(params: &Params) -> Result<Option<TaskFilter>, Error> {
     let filter = TaskFilter {
+        ids: params.ids("ids")?,
         status: None,
         agent_slug: params.text("agent_slug")?,
         context_id: params.text("context_id")?,
@@ -160,6 +161,7 @@ fn id_part(params: &Params, filter: &TaskFilter) -> Result<Option<IdPart>, Error
 pub fn filter_of_body(filter: &Filter) -> Option<TaskFilter> {
     let (created_after, created_before) = filter.times();
     let read = TaskFilter {
+        ids: Vec::new(),
         status: None,
         agent_slug: filter.agent_slug.0.clone(),
         context_id: filter.context_id.0.clone(),

@@ -47,7 +47,7 @@ pub async fn claim(State(app): State<AppState>, caller: Caller, path: WorkerPath
         wait_ms: claim.wait_sec.0 * 1000,
         held: claim.held.map(|held| held.map(|id| id.0)),
         ttl_ms: app.settings.lease_ttl_ms,
-        request_id: Some(caller.request_id.to_string()),
+        by: caller.requester(),
     };
     let leased = tokio::select! {
         biased;

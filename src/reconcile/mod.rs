@@ -16,7 +16,7 @@ mod timers;
 mod wakeups;
 
 use bloom_core::Ms;
-use bloom_core::command::{Command, Op, Operation, Rejection};
+use bloom_core::command::{Command, Op, Operation, Rejection, Requester};
 use bloom_engine::{Alarm, Engine, Error};
 use tokio::time::Instant;
 
@@ -78,7 +78,7 @@ impl ReconcileContext {
         O: Operation + Into<Op>,
     {
         let Some(epoch) = self.leadership.epoch() else { return Ok(None) };
-        let commands = ops.into_iter().map(|op| Command { op, request_id: None, key: None, epoch: Some(epoch) }).collect();
+        let commands = ops.into_iter().map(|op| Command { op, by: Requester::default(), epoch: Some(epoch) }).collect();
         match self.engine.writers.submit_all(commands).await.into_iter().collect() {
             Ok(replies) => Ok(Some(replies)),
             Err(Error::Rejected(Rejection::NotLeader)) => {

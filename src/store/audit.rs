@@ -3,6 +3,7 @@
 use uuid::Uuid;
 
 use super::args::Args;
+use super::cells::Type;
 use super::conditions::Conditions;
 use super::dialect::Sql;
 use super::error::Error;
@@ -22,17 +23,23 @@ pub struct AuditFilter {
     /// Entries of the worker, of its leases, and of what it did.
     pub worker_id: Option<String>,
     pub actor: Option<String>,
-    pub action: Option<Action>,
+    /// Only entries of these actions; none means all.
+    pub actions: Vec<Action>,
     /// Only entries that were made after this time.
     pub created_after: Option<Ms>,
     /// Only entries that were made before this time.
     pub created_before: Option<Ms>,
 }
 
-/// The condition of the index `audit_action`, which leaves out the frequent actions.
-const RARE_ACTIONS: &str = "action NOT IN ('task_created', 'task_leased', 'task_completed')";
-/// The condition of the index `audit_actor`, which leaves out the frequent actors.
-const RARE_ACTORS: &str = "actor NOT IN ('api', 'router', 'reconciler')";
+/// The index `audit_action` leaves these out.
+const FREQUENT_ACTIONS: [&str; 3] = ["task_created", "task_leased", "task_completed"];
+/// The index `audit_actor` leaves these out.
+const FREQUENT_ACTORS: [&str; 3] = ["api", "router", "reconciler"];
+
+/// The condition of an index that leaves these words out.
+fn is_none_of(column: &str, words: [&str; 3]) -> String {
+    format!("{column} NOT IN ('{}')", words.join("', '"))
+}
 
 impl Store {
     /// The audit trail, newest first.
@@ -46,10 +53,10 @@ impl AuditFilter {
     /// The query follows the index of the filter that leaves the fewest rows, and checks the other filters row by row. Its text consists
     /// of fixed parts; the values are parameters.
     fn statement(&self, page: &Page) -> (Sql, Args<'_>) {
-        let action = self.action.map(Action::as_str);
         let actor = self.actor.as_deref();
-        let is_rare_action = action.is_some_and(|action| !matches!(action, "task_created" | "task_leased" | "task_completed"));
-        let is_rare_actor = actor.is_some_and(|actor| !matches!(actor, "api" | "router" | "reconciler"));
+        let actions: Vec<&str> = self.actions.iter().copied().map(Action::as_str).collect();
+        let is_rare_action = !actions.is_empty() && !actions.iter().any(|action| FREQUENT_ACTIONS.contains(action));
+        let is_rare_actor = actor.is_some_and(|actor| !FREQUENT_ACTORS.contains(&actor));
         let index = match (self.task_id, &self.worker_id) {
             (Some(_), _) => Some("audit_task"),
             (None, Some(_)) => Some("audit_worker"),
@@ -62,13 +69,11 @@ impl AuditFilter {
             build.add("task_id = ", |args| args.uuid(task));
         }
         build.equal("worker_id = ", self.worker_id.as_deref());
-        build.equal("action = ", action);
         build.equal("actor = ", actor);
-        if index == Some("audit_action") {
-            build.fixed(RARE_ACTIONS);
-        }
-        if index == Some("audit_actor") {
-            build.fixed(RARE_ACTORS);
+        match index {
+            Some("audit_action") => build.fixed(&is_none_of("action", FREQUENT_ACTIONS)),
+            Some("audit_actor") => build.fixed(&is_none_of("actor", FREQUENT_ACTORS)),
+            _ => {}
         }
         let (first, end): (Option<Uuid>, Uuid) = id_range(self.created_after, self.created_before, page.before);
         build.add("id < ", |args| args.uuid(end));
@@ -76,11 +81,30 @@ impl AuditFilter {
             build.add("id >= ", |args| args.uuid(first));
         }
         let (text, args) = build.into_parts();
-        let limit = args.len() + 1;
+        let args = args.int(page.limit);
+        let limit = args.len();
+        let columns = records::AUDIT.names("");
         let sql = Sql::new(|d| {
             let hint = index.map_or_else(String::new, |index| d.by_index(index));
-            format!("SELECT {} FROM audit {hint} WHERE true{text} ORDER BY id DESC LIMIT ${limit}", records::AUDIT.names(""))
+            let select =
+                |action: &str| format!("SELECT {columns} FROM audit {hint} WHERE true{text}{action} ORDER BY id DESC LIMIT ${limit}");
+            match (index, actions.as_slice()) {
+                (_, []) => select(""),
+                // The index has the entries of one action in the order of their ids, so each action gives a page, and these are merged.
+                (Some("audit_action"), actions) => {
+                    let page =
+                        |at: usize| format!("SELECT {columns} FROM ({}) AS p{at}", select(&format!(" AND action = ${}", limit + 1 + at)));
+                    let pages = (0..actions.len()).map(page).collect::<Vec<_>>().join(" UNION ALL ");
+                    format!("SELECT {columns} FROM ({pages}) AS a ORDER BY id DESC LIMIT ${limit}")
+                }
+                (_, _) => select(&format!(" AND action {}", d.any(Type::Text, limit + 1))),
+            }
         });
-        (sql, args.int(page.limit))
+        let args = match index {
+            Some("audit_action") => actions.into_iter().fold(args, |args, action| args.text(action)),
+            _ if actions.is_empty() => args,
+            _ => args.texts(actions),
+        };
+        (sql, args)
     }
 }

@@ -54,6 +54,8 @@ pub struct LeaseFilter {
 /// All conditions that are set must hold.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TaskFilter {
+    /// Only these tasks; none means no such limit.
+    pub ids: Vec<TaskId>,
     pub status: Option<Status>,
     pub agent_slug: Option<String>,
     pub context_id: Option<String>,
@@ -273,8 +275,13 @@ impl TaskFilter {
             Wanted::Sizes => format!("{id}, octet_length(t.prompt) + octet_length(t.context_hints)"),
         };
         let (text, args) = build.into_parts();
-        let text = format!("SELECT {wanted} FROM {from} WHERE true{text} ORDER BY {id} DESC LIMIT ${}", args.len() + 1);
-        (Sql::new(|_| text.clone()), args.int(page.limit))
+        let args = args.int(page.limit);
+        let limit = args.len();
+        let sql = Sql::new(|d| {
+            let named = if self.ids.is_empty() { String::new() } else { format!(" AND {id} {}", d.any(Type::Uuid, limit + 1)) };
+            format!("SELECT {wanted} FROM {from} WHERE true{text}{named} ORDER BY {id} DESC LIMIT ${limit}")
+        });
+        (sql, if self.ids.is_empty() { args } else { args.uuids(&self.ids) })
     }
 }
 

@@ -140,7 +140,7 @@ async fn complete(agent: &Agent, body: &NewCompletions) -> Result<(), Error> {
     match answer.results.into_iter().next() {
         Some(CompletionResult { status: 200, .. }) => Ok(()),
         Some(CompletionResult { status, error, .. }) => {
-            Err(Error::Refused { status, message: error.unwrap_or_default(), retry_after: None })
+            Err(Error::Refused { status, message: error.unwrap_or_default(), retry_after: None, fields: Vec::new() })
         }
         None => Err(Error::Garbled("the server's answer does not mention the completion".into())),
     }

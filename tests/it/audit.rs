@@ -137,6 +137,13 @@ on_both! { alone:
         assert_eq!(told("actor=router".into()).await, [of_task[1].clone(), of_task[3].clone()]);
         assert_eq!(told("action=lease_expired".into()).await, of_task[2..3]);
         assert_eq!(told("action=task_leased".into()).await, [of_task[1].clone(), of_task[3].clone()]);
+        let requeued = format!("task_requeued {}", other.id);
+        let of_requeue = std::slice::from_ref(&requeued);
+        assert_eq!(told("action=task_requeued,lease_expired".into()).await, [of_task[2].clone(), requeued.clone()], "both rare");
+        assert_eq!(told("action=task_requeued,lease_expired&limit=1".into()).await, of_requeue, "the newest of both");
+        assert_eq!(told("action=lease_expired,task_leased".into()).await, of_task[1..4], "one is frequent");
+        assert_eq!(told("action=task_requeued,task_completed&actor=admin".into()).await, of_requeue);
+        assert_eq!(told(format!("action=task_completed,lease_expired&task_id={}", task.id)).await, [of_task[2].clone(), of_task[4].clone()]);
         assert_eq!(told(format!("task_id={}&action=task_leased&worker_id={}&actor=router", task.id, first.name)).await, of_task[1..2]);
         assert_eq!(told(format!("created_before={start}&task_id={}", task.id)).await, [] as [String; 0]);
         assert_eq!(told(format!("created_after={}&task_id={}", start - 1, task.id)).await, of_task);
@@ -152,7 +159,7 @@ on_both! { alone:
         assert_eq!((page.ok().as_array().unwrap().len(), server.get(&next).await.ok().as_array().unwrap().len()), (3, 2));
 
         for (query, field) in [
-            ("task_id=x", "task_id"), ("action=task_crated", "action"), ("created_after=soon", "created_after"), ("created_before=-1", "created_before"),
+            ("task_id=x", "task_id"), ("action=task_crated", "action"), ("action=task_created,", "action"), ("created_after=soon", "created_after"), ("created_before=-1", "created_before"),
             ("actor=a%00b", "actor"), ("worker_id=a%00b", "worker_id"),
         ] {
             server.get(&format!("audit?{query}")).await.refuses(&[field]);

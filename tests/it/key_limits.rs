@@ -46,6 +46,7 @@ on_both! { alone:
         let actions: Vec<_> = trail.as_array().unwrap().iter().map(|entry| &entry["action"]).collect();
         assert_eq!(actions, ["task_resumed", "task_suspended", "task_edited", "task_created"]);
         assert_eq!(ids(&red.get(&format!("llm-tasks?id={}", &of_red.id[24..])).await.ok()), [&of_red.id]);
+        assert_eq!(ids(&red.get(&format!("llm-tasks?ids={},{}", of_red.id, of_blue.id)).await.ok()), [&of_red.id]);
 
         // The tasks are done, so that there are results, artifacts and events.
         for task in [&of_red, &of_blue, &of_admin] {

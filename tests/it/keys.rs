@@ -6,6 +6,7 @@ use tokio::net::TcpStream;
 
 use crate::on_both;
 use crate::support::checker::Link;
+use crate::support::pushed::nowhere;
 use crate::support::*;
 
 pub const ADMIN: &str = "admin-key-0123456789";
@@ -207,6 +208,54 @@ on_both! { alone:
         let named = with_new_key(&admin, &server, "second", "admin", json!({})).await;
         named.post("test-connection", json!({})).await;
         assert_eq!(admin.get("audit?action=connection_test").await.ok()[0]["actor"], "key:second");
+    }
+
+    async fn the_audit_trail_names_the_key_of_each_call(database) {
+        let server = keyed(database);
+        let admin = server.with_key(ADMIN);
+        let named = with_new_key(&admin, &server, "ci", "admin", json!({})).await;
+        let crew = named.crew();
+        let worker = crew.worker().slots(8).register().await;
+        let end = |lease: &str, more: Value| {
+            let mut end = json!({ "status": "error", "lease_id": lease, "metrics": { "duration_ms": 1 } });
+            end.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            end
+        };
+        let claimed = async || {
+            crew.task().create().await;
+            let claimed = worker.claim(1).await;
+            let text = |field: &str| claimed[0]["lease"][field].as_str().unwrap().to_owned();
+            (named.task(&text("task_id")), text("id"))
+        };
+        let called = crew.task().create().await;
+        called.lease_to(&worker).await;
+        called.heartbeat(json!({})).await.ok();
+        called.succeed("x").await;
+        let (task, lease) = claimed().await;
+        let later = now_ms() + 3_600_000;
+        task.complete(end(&lease, json!({ "retryable": true, "retry_at": later }))).await.ok();
+        let (task, lease) = claimed().await;
+        let one = end(&lease, json!({ "task_id": task.id }));
+        let answer = named.post(&worker.path("/complete"), json!({ "completions": [one] })).await.ok();
+        assert_eq!(answer["results"][0]["status"], 200, "{answer}");
+        let (task, lease) = claimed().await;
+        named.post(&task.path("/release"), json!({ "lease_id": lease, "reason": "shutdown" })).await.ok();
+        let gone = crew.worker_at(&nowhere()).register().await;
+        crew.task().create().await.dispatch(json!({ "worker_id": gone.name })).await.expect(502);
+
+        let trail = admin.get("audit?limit=1000").await.ok();
+        let trail = trail.as_array().unwrap();
+        let actors = |action: &str| -> Vec<&str> {
+            trail.iter().filter(|entry| entry["action"] == action).map(|entry| entry["actor"].as_str().unwrap()).collect()
+        };
+        for (action, times) in
+            [("task_leased", 5), ("task_completed", 2), ("task_retried", 1), ("task_released", 1), ("task_dispatched", 1), ("worker_registered", 2)]
+        {
+            assert_eq!(actors(action), vec!["key:ci"; times], "{action}");
+        }
+        assert_eq!(actors("dispatch_failed"), ["router"], "the server has found that out");
+        let of_worker = admin.get(&format!("audit?action=task_completed&worker_id={}", worker.name)).await.ok();
+        assert_eq!(of_worker.as_array().unwrap().len(), 2, "what its key did is still what the worker did");
     }
 
     async fn a_server_without_an_admin_key_takes_no_named_keys(database) {

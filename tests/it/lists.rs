@@ -35,6 +35,12 @@ on_both! { alone:
             tasks.insert(0, task.id);
         }
         assert_eq!(pages(&server, "llm-tasks?limit=3").await, [&tasks[..3], &tasks[3..6], &tasks[6..]]);
+        let named = format!("llm-tasks?ids={},{NO_ID},{},{}", tasks[5], tasks[1], tasks[2]);
+        assert_eq!(pages(&server, &format!("{named}&limit=2")).await, [&tasks[1..3], &tasks[5..6]], "by their ids");
+        assert_eq!(ids(&server.get(&format!("{named}&status=leased")).await.ok()), [tasks[1].clone(), tasks[5].clone()]);
+        for wrong in ["x", &format!("{NO_ID},"), &[NO_ID; 101].join(",")] {
+            server.get(&format!("llm-tasks?ids={wrong}")).await.refuses(&["ids"]);
+        }
         let paged = pages(&server, "llm-tasks?limit=7").await.concat();
         assert_eq!(paged, tasks);
         for (path, rows) in [("leases", 7), ("artifacts", 4), ("audit", 1 + 7 + 7 + 4)] {

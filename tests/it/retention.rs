@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use bloom_core::command::Op;
+use bloom_core::command::{Op, Requester};
 use bloom_core::ids::TaskId;
 use bloom_core::op;
 use bloom_core::task::Status;
@@ -46,7 +46,7 @@ async fn what_is_old_enough_goes_and_nothing_else(on_postgres: bool) {
     cancel(&plane, &old).await;
     let unfinished = plane.create(|_| {}).await;
     let ran = plane.create(|_| {}).await;
-    plane.engine.lease(ran, Some("w".into()), 300_000, None).await.unwrap();
+    plane.engine.lease(ran, Some("w".into()), 300_000, Requester::default()).await.unwrap();
     plane.engine.writers.submit(success(ran, "done")).await.unwrap();
     plane.pass(DAY);
     // These are created before retention is due, and finish later than the others.
@@ -113,7 +113,7 @@ async fn counts_that_do_not_fit_the_tables_are_put_right(on_postgres: bool) {
     let tasks = plane.create_many(5, |_| {}).await;
     plane.create_many(2, |spec| spec.agent_slug = "other".into()).await;
     cancel(&plane, &tasks[3..]).await;
-    plane.engine.lease(tasks[0], Some("w".into()), 300_000, None).await.unwrap();
+    plane.engine.lease(tasks[0], Some("w".into()), 300_000, Requester::default()).await.unwrap();
     plane.engine.writers.submit(success(tasks[0], "done")).await.unwrap();
     let right = [(Status::Queued, 4), (Status::Completed, 1), (Status::Cancelled, 2)];
     plane.has_run("compaction").await;

@@ -1,6 +1,6 @@
 //! Deadlines, on a clock that the test sets.
 
-use bloom_core::command::{Claim, Grace, Holder, Loss, Op, Reply};
+use bloom_core::command::{Claim, Grace, Holder, Loss, Op, Reply, Requester};
 use bloom_core::op;
 use bloom_core::reply;
 use bloom_core::reply::Due;
@@ -15,7 +15,7 @@ async fn a_lease_ends_with_its_time(on_postgres: bool) {
     let plane = Plane::start(on_postgres).await;
     plane.register("w").await;
     let id = plane.create(|_| {}).await;
-    let task = plane.engine.lease(id, Some("w".into()), 300_000, None).await.unwrap().task;
+    let task = plane.engine.lease(id, Some("w".into()), 300_000, Requester::default()).await.unwrap().task;
     let lease = task.lease.unwrap();
     assert_eq!(lease.expires_at, START + 300_000);
 
@@ -34,7 +34,7 @@ async fn a_lease_ends_with_its_time(on_postgres: bool) {
 
     // The second attempt is the last one. The worker registers again, because it was not seen for long.
     plane.register("w").await;
-    plane.engine.lease(id, Some("w".into()), 1_000, None).await.unwrap();
+    plane.engine.lease(id, Some("w".into()), 1_000, Requester::default()).await.unwrap();
     plane.pass(1_000);
     let task = plane.reaches(id, "the last lease ends", |task| task.status.is_final()).await;
     assert_eq!((task.status, task.failure.unwrap().reason), (Status::Dead, Reason::WorkerLost));

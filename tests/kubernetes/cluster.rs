@@ -105,6 +105,10 @@ impl Cluster {
         child.wait().expect("its end");
     }
 
+    pub fn signal_api_server(&self, name: &str) {
+        janitor::signal(self.api_server.lock().expect("the API server").as_ref().expect("a running API server").id(), name);
+    }
+
     /// Waits until the API server is ready, and installs the custom resources and the roles.
     pub async fn set_up(&self) {
         self.is_ready().await;

@@ -93,6 +93,57 @@ fn an_api_server_that_is_away_loses_nothing() {
 }
 
 #[test]
+fn an_idle_cluster_gets_no_writes_but_the_leader_s() {
+    run(async {
+        let team = shared().await.namespace().await;
+        let server = team.server(Database::Sqlite).start();
+        let slug = unique("agent");
+        let player = Player::join(&server, &slug, 4).await;
+        for _ in 0..2 {
+            let name = team.create(&slug, json!({})).await;
+            let claimed = player.claim().await;
+            player.complete(&claimed, json!({})).await;
+            team.is_in_phase(&name, "Completed").await;
+        }
+        team.create(&unique("nobody"), json!({ "promptFrom": { "secretKeyRef": { "name": "none", "key": "k" } } })).await;
+        let renewals = async || {
+            let metrics = server.get("/metrics").await.text;
+            let line = metrics.lines().find(|line| line.contains("kind=\"Lease\"") && line.contains("verb=\"update\""));
+            line.and_then(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).unwrap_or(0.0)
+        };
+        let after = async |count: f64| eventually("the leader renews", || async { (renewals().await >= count).then_some(()) }).await;
+        // By the first renewal, all has settled.
+        after(renewals().await + 1.0).await;
+        let before = writes(&server).await;
+        after(renewals().await + 2.0).await;
+        let more = writes(&server).await - before;
+        assert!(more < 0.5, "{more} writes");
+    });
+}
+
+#[test]
+fn an_api_server_that_hangs_is_noticed() {
+    run(async {
+        let cluster: &'static Cluster = Box::leak(Box::new(Cluster::start()));
+        cluster.set_up().await;
+        let team = cluster.namespace().await;
+        let server = team.server(Database::Sqlite).start();
+        let is_told = |words: &'static str| {
+            let server = &server;
+            async move { server.get("/readyz").await.expect(200).text.contains(words).then_some(()) }
+        };
+        eventually("it leads", || is_told("leading")).await;
+        cluster.signal_api_server("STOP");
+        eventually("/readyz tells it", || is_told("no answer within 5 s")).await;
+        cluster.signal_api_server("CONT");
+        eventually("it leads again", || is_told("leading")).await;
+        let name = team.create(&unique("nobody"), json!({})).await;
+        team.is_in_phase(&name, "Queued").await;
+        cluster.end();
+    });
+}
+
+#[test]
 fn an_operator_without_namespaces_serves_all() {
     run(async {
         let cluster: &'static Cluster = Box::leak(Box::new(Cluster::start()));

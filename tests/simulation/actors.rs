@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bloom_core::agent_queue::ALL_QUEUES;
 use bloom_core::audit::Actor;
-use bloom_core::command::{Choice, Completion, CordonChange, Op, Operation, QueueChange, Rejection, WorkerChange};
+use bloom_core::command::{Choice, Completion, CordonChange, Op, Operation, QueueChange, Rejection, Requester, WorkerChange};
 use bloom_core::ids::{LeaseId, TaskId};
 use bloom_core::op;
 use bloom_core::task::{Format, Origin, Outcome, Session, TaskSpec, TaskState};
@@ -191,7 +191,7 @@ pub async fn worker(cluster: Cluster, number: usize) {
             wait_ms,
             held: cluster.chance(80).then_some(known),
             ttl_ms: *[1_500, 3_000, 6_000].get(cluster.below(3) as usize).expect("three"),
-            request_id: None,
+            by: Requester::default(),
         };
         let replica = cluster.anybody().await;
         // The checker must know exactly the open claims.

@@ -89,12 +89,10 @@ async fn live(plan: &Plan, mirror: Option<Arc<dyn Mirror>>) -> Outcome {
         // A limit stays, so that work also goes on with one.
         cluster.insist(op::ChangeQueue { agent_slug: agent_slug.into(), change: QueueChange::Resume }).await;
     }
+    resume_all(&cluster).await;
     tokio::time::sleep(SETTLING).await;
-    // Now, because calls that were under way before may have suspended some until the faults ended.
-    let suspended: Vec<_> = shared.lock().tables.memory.tasks.values().filter(|task| task.suspend).map(|task| task.id).collect();
-    for task in suspended {
-        cluster.insist(op::Suspend { task, suspend: false }).await;
-    }
+    // Calls that were under way may have suspended some since.
+    resume_all(&cluster).await;
     shared.lock().is_quiet_phase = true;
     // New tasks in the quiet phase. If the plan has clock steps, one step follows here, with leases that expire before and after it.
     cluster.has_losses.store(plan.clock_steps.is_some(), Ordering::Relaxed);
@@ -132,6 +130,13 @@ async fn live(plan: &Plan, mirror: Option<Arc<dyn Mirror>>) -> Outcome {
         runs: cluster.runs.load(Ordering::Relaxed),
         tasks: state.tables.memory.tasks.len(),
         violations,
+    }
+}
+
+async fn resume_all(cluster: &Cluster) {
+    let suspended: Vec<_> = cluster.shared.lock().tables.memory.tasks.values().filter(|task| task.suspend).map(|task| task.id).collect();
+    for task in suspended {
+        cluster.insist(op::Suspend { task, suspend: false }).await;
     }
 }
 

@@ -7,10 +7,11 @@ mod worker;
 
 use serde_json::{Map, Value};
 
+use super::columns::{self, LEAST_TEXT};
 use super::connect::{Server, failed};
 use super::show::{self, Form, Kind};
 use super::table::Column;
-use super::{columns, ids, term};
+use super::{ids, term};
 use crate::CommandError;
 use bloom_api::answers::{Audit, Lease};
 use bloom_api::words::Word;
@@ -114,14 +115,14 @@ fn state(attempt: &Attempt, now: Ms) -> String {
 const STARTED: Column<Attempt> = Column::new("STARTED", |attempt, now| format!("{} ago", columns::age(attempt.lease.started_at, now)));
 const TASK: Column<Attempt> =
     Column::short("TASK", |attempt, _| ids::short(&attempt.lease.task_id), |attempt, _| attempt.lease.task_id.to_string());
-const CONTEXT: Column<Attempt> = Column::new("CONTEXT", |attempt, _| term::short(&attempt.lease.context_id, 20));
+const CONTEXT: Column<Attempt> = Column::new("CONTEXT", |attempt: &Attempt, _| attempt.lease.context_id.to_string()).spare(2);
 const WORKER: Column<Attempt> = Column::new("WORKER", |attempt, _| attempt.lease.worker_id.to_string());
-const LASTED: Column<Attempt> = Column::new("LASTED", lasted);
-const RENEWED: Column<Attempt> = Column::new("RENEWED", renewed);
-const LEASE: Column<Attempt> = Column::new("LEASE", state);
-const END: Column<Attempt> = Column::new("END", |attempt, _| attempt.end.clone());
-const TOKENS: Column<Attempt> = Column::new("TOKENS", tokens);
-const COST: Column<Attempt> = Column::new("COST", cost);
+const LASTED: Column<Attempt> = Column::new("LASTED", lasted).spare(5);
+const RENEWED: Column<Attempt> = Column::new("RENEWED", renewed).spare(6);
+const LEASE: Column<Attempt> = Column::new("LEASE", state).spare(1);
+const END: Column<Attempt> = Column::new("END", |attempt: &Attempt, _| attempt.end.clone()).cut(LEAST_TEXT, usize::MAX).spare(3);
+const TOKENS: Column<Attempt> = Column::new("TOKENS", tokens).spare(7);
+const COST: Column<Attempt> = Column::new("COST", cost).spare(4);
 const MODEL: Column<Attempt> = Column::wide("MODEL", |attempt, _| columns::given(&attempt.lease.model));
 const ID: Column<Attempt> = Column::wide("ID", |attempt, _| attempt.lease.id.to_string());
 

@@ -1,15 +1,17 @@
 //! `task describe`.
 
 use serde_json::{Value, json};
+use uuid::Uuid;
 
+use super::super::columns::{self, LEAST_TEXT, MAX_TEXT};
 use super::super::connect::{Server, failed, read, with_query};
 use super::super::ids::path;
 use super::super::show::{Form, Kind, Shown, read_all};
 use super::super::table::Column;
 use super::super::when::time_text;
-use super::super::{columns, ids, term, when};
+use super::super::{ids, term, when};
 use super::advice::advice;
-use super::{ENTRIES, EVENTS, LEASES, OF_TASK, attempts, closed, document, facts, list, permitted, section};
+use super::{ENTRIES, EVENTS, LEASES, OF_TASK, attempts, closed, document, facts, permitted, section};
 use crate::CommandError;
 use bloom_api::answers::{Audit, Event, Lease};
 use bloom_api::tasks::Task;
@@ -34,12 +36,13 @@ pub async fn task(named: &str, server: &Server, shown: Shown) -> Result<(), Comm
     let trail = permitted(server, "api/runtime/audit", &of_task, ENTRIES).await?.map(oldest_first);
     let events = with_query(&path(&id, "/events"), &[("last", EVENTS.to_string())]);
     let (events, _) = server.page(&events).await.map_err(failed)?;
-    let mut dependencies = Vec::new();
-    for on in task.depends_on.iter() {
-        // A task that was removed does not exist any more, which is worth knowing too.
-        let found = list(server, "api/runtime/llm-tasks", &[("id", on.simple().to_string())], 1).await?;
-        dependencies.extend(found.into_iter().next().or_else(|| Some(json!({ "id": on, "status": "removed" }))));
-    }
+    let existing = ids::existing(server, &task.depends_on).await?;
+    // A task that was removed does not exist any more, which is worth knowing too.
+    let dependency = |on: &Uuid| {
+        let found = existing.iter().find(|task| task["id"].as_str().is_some_and(|id| id == on.to_string()));
+        found.cloned().unwrap_or_else(|| json!({ "id": on, "status": "removed" }))
+    };
+    let dependencies: Vec<Value> = task.depends_on.iter().map(dependency).collect();
     match shown.form_or(Form::Table) {
         Form::Name => term::print(&format!("{id}\n")),
         form if form.is_data() => document(
@@ -116,7 +119,9 @@ static DEPENDENCIES: Kind<Value> = Kind {
     columns: &[
         Column::new("ID", |task, _| columns::text(&task["id"])),
         Column::new("STATUS", |task, _| columns::text(&task["status"])),
-        Column::new("PROMPT", |task, _| term::short(task["prompt"].as_str().unwrap_or_default(), 40)),
+        Column::new("PROMPT", |task: &Value, _| term::short(task["prompt"].as_str().unwrap_or_default(), MAX_TEXT))
+            .cut(LEAST_TEXT, 40)
+            .spare(1),
     ],
     name: |task| columns::text(&task["id"]),
 };
@@ -125,7 +130,7 @@ static EVENT: Kind<Event<'static>> = Kind {
     columns: &[
         Column::new("AGE", |event, now| columns::age(event.at, now)),
         Column::new("KIND", |event, _| event.kind.to_string()),
-        Column::new("DATA", |event, _| term::short(event.data.get(), TEXT)),
+        Column::new("DATA", |event: &Event, _| term::short(event.data.get(), MAX_TEXT)).cut(LEAST_TEXT, TEXT),
     ],
     name: |event| event.number.to_string(),
 };
@@ -140,8 +145,8 @@ static STEPS: Kind<Step> = Kind {
     columns: &[
         Column::short("AFTER", |step, _| columns::age(step.created_at, step.entry.timestamp), |step, _| time_text(step.entry.timestamp)),
         Column::new("ACTION", |step, _| step.entry.action.to_string()),
-        Column::new("ACTOR", |step, _| step.entry.actor.to_string()),
-        Column::new("DETAIL", |step, _| term::short(&step.entry.detail, TEXT)),
+        Column::new("ACTOR", |step: &Step, _| step.entry.actor.to_string()).spare(2),
+        Column::new("DETAIL", |step: &Step, _| term::short(&step.entry.detail, MAX_TEXT)).cut(LEAST_TEXT, TEXT).spare(1),
         Column::wide("REQUEST", |step, _| columns::given(&step.entry.request_id)),
     ],
     name: |step| step.entry.id.to_string(),

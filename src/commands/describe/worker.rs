@@ -5,13 +5,13 @@ use serde_json::Value;
 use super::super::connect::{Server, read};
 use super::super::show::{Form, Shown, read_all};
 use super::super::when::time_text;
-use super::super::{columns, term, when};
+use super::super::{columns, ids, term, when};
 use super::{ENTRIES, LEASES, OF_WORKER, attempts, document, facts, list, section};
 use crate::CommandError;
 use bloom_api::answers::{Audit, Lease, Worker, WorkerWithLeases};
 use bloom_api::tasks::Task;
 use bloom_client::part;
-use bloom_core::worker::WorkerStatus;
+use bloom_core::worker::{DispatchMode, WorkerStatus};
 
 /// # Errors
 /// The worker does not exist, or a call failed.
@@ -22,11 +22,8 @@ pub async fn worker(name: &str, server: &Server, shown: Shown) -> Result<(), Com
     let leases = list(server, "api/runtime/leases", &of_worker, LEASES).await?;
     let mut trail = list(server, "api/runtime/audit", &of_worker, ENTRIES).await?;
     trail.reverse();
-    let mut running = Vec::new();
-    for lease in &held {
-        // A run that ends meanwhile, with a task that is removed at once, is left out.
-        running.extend(list(server, "api/runtime/llm-tasks", &[("id", lease.task_id.simple().to_string())], 1).await?);
-    }
+    // A run that ends meanwhile, with a task that is removed at once, is left out.
+    let running = ids::existing(server, &held.iter().map(|lease| lease.task_id).collect::<Vec<_>>()).await?;
     match shown.form_or(Form::Table) {
         Form::Name => term::print(&format!("{}\n", term::line(name))),
         form if form.is_data() => document(
@@ -41,6 +38,14 @@ pub async fn worker(name: &str, server: &Server, shown: Shown) -> Result<(), Com
             section("History", form, &columns::AUDIT, &entries)
         }
     }
+}
+
+/// A worker that claims is not told apart from one that waits for calls, because neither is set: whoever claims gets tasks.
+fn way(worker: &Worker) -> String {
+    let is_pushed_to = worker.dispatch == DispatchMode::Push && !worker.url.is_empty();
+    let way =
+        if is_pushed_to { "the server pushes them to its URL" } else { "it claims them by itself, or calls lease or dispatch them to it" };
+    way.to_owned()
 }
 
 fn of(worker: &Worker) -> Vec<(&'static str, String)> {
@@ -61,7 +66,7 @@ fn of(worker: &Worker) -> Vec<(&'static str, String)> {
         ("Labels", capabilities.labels.join(", ")),
         ("Claude CLI", if capabilities.claude_cli { "yes" } else { "no" }.to_owned()),
         ("Last seen", seen),
-        ("Dispatch", worker.dispatch.to_string()),
+        ("Gets tasks", way(worker)),
         ("URL", worker.url.to_string()),
         ("Version", worker.agent_version.to_string()),
         ("OS", worker.os_info.to_string()),

@@ -3,7 +3,7 @@
 use std::io::{Read, Write, stderr, stdin};
 
 use clap::Args;
-use clap_complete::ArgValueCandidates;
+use clap_complete::ArgValueCompleter;
 use serde::Serialize;
 use serde_json::json;
 
@@ -26,7 +26,7 @@ const MAX_ROUNDS: usize = 1000;
 #[derive(Args, Debug)]
 pub struct BulkArgs {
     /// Ids of tasks; or use filters
-    #[arg(value_name = "ID", add = ArgValueCandidates::new(complete::tasks))]
+    #[arg(value_name = "ID", add = ArgValueCompleter::new(complete::tasks))]
     ids: Vec<String>,
     /// Do not ask
     #[arg(short, long)]

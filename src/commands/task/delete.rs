@@ -1,7 +1,7 @@
 //! `task delete`: removes finished tasks.
 
 use clap::Args;
-use clap_complete::ArgValueCandidates;
+use clap_complete::ArgValueCompleter;
 
 use super::super::connect::Server;
 use super::super::ids::path;
@@ -12,7 +12,7 @@ use crate::CommandError;
 #[derive(Args, Debug)]
 pub struct DeleteArgs {
     /// Ids of finished tasks
-    #[arg(required = true, value_name = "ID", add = ArgValueCandidates::new(complete::tasks))]
+    #[arg(required = true, value_name = "ID", add = ArgValueCompleter::new(complete::tasks))]
     ids: Vec<String>,
     /// Do not ask
     #[arg(short, long)]

@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 
 use clap::Args;
-use clap_complete::ArgValueCandidates;
+use clap_complete::{ArgValueCandidates, ArgValueCompleter};
 
 use super::super::connect::Server;
 use super::super::ids::path;
 use super::super::show::{self, Form, Shown};
 use super::super::{columns, complete, ids, when};
+use super::fields::named_twice;
 use super::filters::label;
 use crate::CommandError;
 use bloom_api::edit::EditTask;
@@ -17,7 +18,7 @@ use bloom_core::Ms;
 #[derive(Args, Debug)]
 pub struct EditArgs {
     /// The task's id
-    #[arg(value_name = "ID", add = ArgValueCandidates::new(complete::tasks))]
+    #[arg(value_name = "ID", add = ArgValueCompleter::new(complete::tasks))]
     id: String,
     /// Its new priority, 0 to 9; 9 is the most urgent
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=9))]
@@ -51,7 +52,7 @@ impl EditArgs {
         let removed = self.removed_labels.iter().map(|name| (name.clone(), None));
         for (name, value) in self.labels.iter().map(|(name, value)| (name.clone(), Some(value.clone()))).chain(removed) {
             if labels.insert(name.clone(), value).is_some() {
-                return Err(CommandError::usage(format!("the label {name} is named twice")));
+                return Err(named_twice(&name));
             }
         }
         let edit = EditTask {
@@ -70,7 +71,7 @@ pub async fn run(args: EditArgs, server: &Server, shown: Shown) -> Result<(), Co
     let body = args.body()?;
     let id = ids::task(server, &args.id).await?;
     let task = server.patch(&path(&id, ""), &body).await.map_err(|failure| failure.about(&args.id))?;
-    show::one(shown.form_or(Form::Table), &columns::TASKS, &task)
+    show::one(shown.form_or(Form::Table), &columns::EDITED, &task)
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use clap::Args;
-use clap_complete::ArgValueCandidates;
+use clap_complete::{ArgValueCandidates, ArgValueCompleter};
 use serde_json::{Map, Value, json};
 
 use super::super::connect::Server;
@@ -28,7 +28,7 @@ pub struct Fields {
     #[arg(long, value_name = "WHEN", value_parser = when::future)]
     not_before: Option<Ms>,
     /// Tasks that must be completed first
-    #[arg(long, value_name = "ID", value_delimiter = ',', add = ArgValueCandidates::new(complete::tasks))]
+    #[arg(long, value_name = "ID", value_delimiter = ',', add = ArgValueCompleter::new(complete::tasks))]
     depends_on: Vec<String>,
     /// A label, by which lists can be filtered; may be repeated
     #[arg(short, long = "label", value_name = "NAME=VALUE", value_parser = label, add = ArgValueCandidates::new(complete::labels))]
@@ -76,15 +76,23 @@ impl Fields {
     /// # Errors
     /// A part belongs to no task, or to several.
     pub async fn find_dependencies(&mut self, server: &Server) -> Result<(), CommandError> {
-        self.depends_on = ids::tasks(server, &self.depends_on).await?;
+        self.depends_on = ids::tasks(server, &self.depends_on).await.map_err(|failure| failure.about("--depends-on"))?;
         Ok(())
     }
 
     /// The fields that were given, by their names in the API, and always the agent.
-    pub fn given(&self) -> Map<String, Value> {
-        let labels: Map<_, _> = self.labels.iter().map(|(name, value)| (name.clone(), json!(value))).collect();
+    ///
+    /// # Errors
+    /// A label was given twice.
+    pub fn given(&self) -> Result<Map<String, Value>, CommandError> {
+        let mut labels = Map::new();
+        for (name, value) in &self.labels {
+            if labels.insert(name.clone(), json!(value)).is_some() {
+                return Err(named_twice(name));
+            }
+        }
         let policy = present(vec![("timeout_sec", json!(self.timeout.map(|time| time.as_secs()))), ("budget", json!(self.budget))]);
-        present(vec![
+        Ok(present(vec![
             ("context_id", json!(self.context)),
             ("agent_slug", json!(self.agent.as_deref().unwrap_or("default"))),
             ("priority", json!(self.priority)),
@@ -100,8 +108,12 @@ impl Fields {
             ("context_hints", json!(self.hints)),
             ("ttl_after_finished_sec", json!(self.ttl.map(|time| time.as_secs()))),
             ("suspend", json!(self.suspend.then_some(true))),
-        ])
+        ]))
     }
+}
+
+pub fn named_twice(label: &str) -> CommandError {
+    CommandError::usage(format!("--label: the label {label} is named twice; a task has one value for each label"))
 }
 
 /// Leaves out fields that are null or empty.
@@ -128,7 +140,7 @@ mod tests {
     }
 
     fn given(flags: &[&str]) -> Value {
-        Value::Object(Line::try_parse_from([&["x"], flags].concat()).map_err(|error| error.to_string()).unwrap().fields.given())
+        Value::Object(Line::try_parse_from([&["x"], flags].concat()).map_err(|error| error.to_string()).unwrap().fields.given().unwrap())
     }
 
     #[test]

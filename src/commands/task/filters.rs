@@ -9,7 +9,7 @@ use bloom_api::values::{Int, LabelText};
 use bloom_core::Ms;
 use bloom_core::task::Status;
 use clap::Args;
-use clap::builder::PossibleValuesParser;
+use clap::builder::{NonEmptyStringValueParser, PossibleValuesParser};
 use clap_complete::ArgValueCandidates;
 
 #[derive(Args, Clone, Debug, Default, PartialEq)]
@@ -19,13 +19,13 @@ pub struct Filters {
     #[arg(long, value_delimiter = ',', value_parser = PossibleValuesParser::new(Status::ALL.iter().map(|status| status.as_str())))]
     status: Vec<String>,
     /// Only for this kind of agent
-    #[arg(long, value_name = "SLUG", add = ArgValueCandidates::new(complete::agents))]
+    #[arg(long, value_name = "SLUG", value_parser = NonEmptyStringValueParser::new(), add = ArgValueCandidates::new(complete::agents))]
     agent: Option<String>,
     /// Only in this context (conversation)
-    #[arg(long, value_name = "ID", add = ArgValueCandidates::new(complete::conversations))]
+    #[arg(long, value_name = "ID", value_parser = NonEmptyStringValueParser::new(), add = ArgValueCandidates::new(complete::conversations))]
     context: Option<String>,
     /// Only leased to this worker, now or by their last lease
-    #[arg(long, value_name = "NAME", add = ArgValueCandidates::new(complete::workers))]
+    #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new(), add = ArgValueCandidates::new(complete::workers))]
     worker: Option<String>,
     /// Only with this label; may be repeated
     #[arg(short, long = "label", value_name = "NAME=VALUE", value_parser = label, add = ArgValueCandidates::new(complete::labels))]

@@ -34,7 +34,7 @@ pub async fn to_the_end(server: &Server, id: &str, waiting: WaitOptions, shown: 
     let mut transcript = Transcript::new(shown.form_or(Form::Table), false, &[]);
     let mut waiting = waiting.without_line();
     // The task's state is watched beside the stream, because the stream has no events while the task waits for its run.
-    let (task, ()) = tokio::try_join!(waiting.until_finished(server, id), stream(server, id, |event| transcript.take(event)))?;
+    let (task, ()) = tokio::try_join!(waiting.until_finished(server, id), stream(server, id, true, |event| transcript.take(event)))?;
     transcript.end_line()?;
     must_be_completed(&read(&task)?)?;
     if transcript.has_text || transcript.form.is_data() { Ok(()) } else { answer(server, id, shown).await }
@@ -48,9 +48,7 @@ pub async fn logs(args: &LogsArgs, server: &Server, form: Form) -> Result<(), Co
     let LogsArgs { id, follow, kind } = args;
     let mut transcript = Transcript::new(form, true, kind);
     if *follow {
-        // A server that has shown the task is at this address, so a restart from then on is no error.
-        server.get(&path(id, "")).await.map_err(|failure| failure.about(id))?;
-        interruptible(id, stream(server, id, |event| transcript.take(event))).await?;
+        interruptible(id, stream(server, id, false, |event| transcript.take(event))).await?;
         return transcript.end_line();
     }
     let mut all = Vec::new();
@@ -72,10 +70,15 @@ pub async fn logs(args: &LogsArgs, server: &Server, form: Form) -> Result<(), Co
 }
 
 /// Calls `take` for each event, from the first one until the task is finished. If the stream breaks, it is resumed after the last event.
-/// The server must have answered before: it may be away for a while.
-async fn stream(server: &Server, id: &str, mut take: impl FnMut(&Value) -> Result<(), CommandError>) -> Result<(), CommandError> {
+/// `was_there`: the server has answered before, so it may be away for a while.
+async fn stream(
+    server: &Server,
+    id: &str,
+    was_there: bool,
+    mut take: impl FnMut(&Value) -> Result<(), CommandError>,
+) -> Result<(), CommandError> {
     let path = path(id, "/events");
-    let mut retry = Retry::new(false, true);
+    let mut retry = Retry::new(!was_there, was_there);
     let mut last: Option<String> = None;
     loop {
         let error = match server.client.events(&path, last.as_deref()).await {
@@ -89,7 +92,7 @@ async fn stream(server: &Server, id: &str, mut take: impl FnMut(&Value) -> Resul
                         last = event.id.or(last);
                         take(&value)?;
                     }
-                    Ok(None) => break Error::Unreachable("the server has ended the stream".into()),
+                    Ok(None) => break Error::Broken("the server has ended the stream".into()),
                     Err(error) => break error,
                 }
             },

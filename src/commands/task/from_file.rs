@@ -18,6 +18,7 @@ use super::super::progress::{Progress, number};
 use super::super::show::{self, Form, Shown};
 use super::super::{columns, term};
 use super::fields::Fields;
+use super::standard_input;
 use crate::CommandError;
 use bloom_api::invalid::Invalid;
 use bloom_api::tasks::{MAX_BATCH, NewPolicy, NewTask};
@@ -38,7 +39,7 @@ pub fn read(name: &str, source: impl Read) -> Result<String, CommandError> {
     let mut text = String::new();
     let read = source.take(MAX_FILE_BYTES + 1).read_to_string(&mut text);
     match read.map_err(|error| CommandError::usage(format!("{name} can't be read as UTF-8 text: {error}")))? as u64 {
-        0..=MAX_FILE_BYTES => Ok(text),
+        0..=MAX_FILE_BYTES => Ok(standard_input::without_mark(text)),
         _ => Err(CommandError::usage(format!("{name} is longer than {MAX_FILE_BYTES} bytes: split it"))),
     }
 }
@@ -79,7 +80,7 @@ impl Scope {
 /// # Errors
 /// A line is invalid, and nothing was sent; or a batch was refused, and it and all later ones were not submitted.
 pub async fn submit(server: &Server, text: &str, defaults: &Fields, scope: &Scope, shown: Shown) -> Result<(), CommandError> {
-    let lines = lines(text, &defaults.given(), &scope.value())?;
+    let lines = lines(text, &defaults.given()?, &scope.value())?;
     let total = lines.len() as u64;
     let progress = Progress::unless(!shown.form_or(Form::Name).is_data(), total);
     let existed = Cell::new(0);

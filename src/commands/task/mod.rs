@@ -23,10 +23,11 @@ use super::show::{self, Form, Shown};
 use super::{columns, complete, describe, ids, term, when};
 use crate::CommandError;
 use bloom_api::results::TaskResult;
-use bloom_core::task::Outcome;
+use bloom_api::tasks::Task;
+use bloom_core::task::{Outcome, Status};
 use bulk::BulkArgs;
 use clap::{Args, Subcommand};
-use clap_complete::ArgValueCandidates;
+use clap_complete::ArgValueCompleter;
 use delete::DeleteArgs;
 use edit::EditArgs;
 use filters::Filters;
@@ -53,7 +54,7 @@ pub enum TaskCommand {
     /// Show tasks
     Get {
         /// Their ids
-        #[arg(required = true, value_name = "ID", add = ArgValueCandidates::new(complete::tasks))]
+        #[arg(required = true, value_name = "ID", add = ArgValueCompleter::new(complete::tasks))]
         ids: Vec<String>,
     },
     /// Show all about a task: why it waits or failed, its attempts, dependencies, events and history
@@ -61,7 +62,7 @@ pub enum TaskCommand {
     /// Also says what to do about it. -o json prints the answers of the server from which this is made.
     Describe {
         /// Its id
-        #[arg(value_name = "ID", add = ArgValueCandidates::new(complete::tasks))]
+        #[arg(value_name = "ID", add = ArgValueCompleter::new(complete::tasks))]
         id: String,
     },
     /// List tasks, newest first
@@ -83,7 +84,7 @@ pub enum TaskCommand {
     /// whole result.
     Result {
         /// The task's id
-        #[arg(value_name = "ID", add = ArgValueCandidates::new(complete::tasks))]
+        #[arg(value_name = "ID", add = ArgValueCompleter::new(complete::tasks))]
         id: String,
     },
     /// Cancel tasks
@@ -123,7 +124,7 @@ pub enum TaskCommand {
     /// Exits with 0 if all are completed, with 1 if one is not, and with 3 if the time limit was reached.
     Wait {
         /// Their ids
-        #[arg(required = true, value_name = "ID", add = ArgValueCandidates::new(complete::tasks))]
+        #[arg(required = true, value_name = "ID", add = ArgValueCompleter::new(complete::tasks))]
         ids: Vec<String>,
         /// Wait at most this long: 90, 5m, 2h
         #[arg(long, value_name = "TIME", value_parser = when::duration)]
@@ -138,7 +139,7 @@ pub enum TaskCommand {
 #[derive(Args, Debug)]
 pub struct LogsArgs {
     /// The task's id
-    #[arg(value_name = "ID", add = ArgValueCandidates::new(complete::tasks))]
+    #[arg(value_name = "ID", add = ArgValueCompleter::new(complete::tasks))]
     id: String,
     /// Continue to print events until the task is finished
     #[arg(short, long)]
@@ -176,11 +177,13 @@ pub async fn run(command: TaskCommand, server: &Server, shown: Shown) -> Result<
 }
 
 async fn wait_for_all(server: &Server, ids: &[String], timeout: Option<Duration>, shown: Shown) -> Result<(), CommandError> {
-    // A server that has shown the tasks is at this address, so a restart while they are waited for is no error.
-    for id in ids {
-        server.get(&path(id, "")).await.map_err(|failure| failure.about(id))?;
+    let mut waiting = WaitOptions::new(timeout, false);
+    if ids.len() > 1 {
+        // A task that does not exist is told now, not when those before it are finished.
+        for id in ids {
+            waiting.find(server, id).await?;
+        }
     }
-    let mut waiting = WaitOptions::new(timeout);
     let mut tasks = Vec::new();
     for id in ids {
         tasks.push(wait::interruptible(id, waiting.until_finished(server, id)).await?);
@@ -199,7 +202,11 @@ async fn wait_for_all(server: &Server, ids: &[String], timeout: Option<Duration>
 async fn answer(server: &Server, id: &str, shown: Shown) -> Result<(), CommandError> {
     let task = server.get(&path(id, "")).await.map_err(|failure| failure.about(id))?;
     wait::must_be_over(&read(&task)?)?;
-    let answer = server.get(&path(id, "/result")).await.map_err(|failure| failure.about(id))?;
+    let end = wait::must_be_completed(&read(&task)?);
+    let answer = server.get(&path(id, "/result")).await.map_err(|failure| match &end {
+        Err(end) => CommandError { message: format!("{}: {end}", failure.message), ..failure },
+        Ok(()) => failure.about(id),
+    })?;
     let result: TaskResult = read(&answer)?;
     match shown.form() {
         Some(form) if form.is_data() => show::as_it_came(form, &answer)?,
@@ -207,6 +214,9 @@ async fn answer(server: &Server, id: &str, shown: Shown) -> Result<(), CommandEr
     }
     if result.status == Outcome::Success {
         return Ok(());
+    }
+    if read::<Task>(&task)?.status == Status::Cancelled {
+        return end;
     }
     let why = result.error_message.as_deref().unwrap_or("it gave no reason");
     Err(format!("the run of {id} on {} failed: {why}", result.worker_id).into())

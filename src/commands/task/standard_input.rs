@@ -49,13 +49,18 @@ fn may_have_content() -> bool {
     matches!(kind, Ok(FileType::RegularFile | FileType::Fifo | FileType::Socket))
 }
 
+/// The text without the byte order mark that some editors write at its beginning.
+pub fn without_mark(text: String) -> String {
+    text.strip_prefix('\u{feff}').map(str::to_owned).unwrap_or(text)
+}
+
 /// # Errors
 /// The source can't be read as text, or is too long.
 pub fn read(name: &str, source: impl Read) -> Result<String, CommandError> {
     let mut text = String::new();
     let read = source.take(MAX_PROMPT_BYTES + 1).read_to_string(&mut text);
     match read.map_err(|error| CommandError::usage(format!("{name} can't be read as UTF-8 text: {error}")))? as u64 {
-        0..=MAX_PROMPT_BYTES => Ok(text),
+        0..=MAX_PROMPT_BYTES => Ok(without_mark(text)),
         _ => Err(CommandError::usage(format!("{name} is longer than {MAX_PROMPT_BYTES} bytes, which no server accepts"))),
     }
 }

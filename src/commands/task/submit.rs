@@ -25,9 +25,9 @@ use crate::CommandError;
 /// the run while it is written. If the server's answer gets lost, the call is repeated; this
 /// creates no second task.
 ///
-/// The prompt is the argument, a file, or standard input. With an argument and a pipe or a file on
-/// standard input, both are sent, the argument first. An open pipe on which nothing comes within 3 s
-/// is left alone; `< /dev/null` says that there is nothing, and --prompt-file - waits without limit.
+/// The prompt is the argument, a file, or standard input. Two of them are sent one after the other:
+/// the argument first, standard input last. An open pipe on which nothing comes within 3 s is left
+/// alone; `< /dev/null` says that there is nothing, and --prompt-file - waits without limit.
 ///
 /// With --from, each line of a file is a task: a JSON object with the fields of the API, of which
 /// only `prompt` is required. Flags are the defaults for fields that a line does not have. All lines
@@ -48,7 +48,7 @@ A line of tasks.jsonl:
   {\"prompt\": \"Say hello\", \"context_id\": \"demo\", \"priority\": 7, \"labels\": {\"team\": \"a\"}}"
 )]
 pub struct Submit {
-    /// The prompt, before what standard input has; - or no prompt: standard input alone
+    /// The prompt, before what the file or standard input has; -: standard input
     #[arg(value_name = "PROMPT", conflicts_with = "from")]
     prompt: Option<String>,
     /// Take the prompt from this file, after PROMPT if it is given; - is standard input
@@ -107,7 +107,7 @@ pub async fn run(mut submit: Submit, server: &Server, shown: Shown) -> Result<()
         }
         return Ok(());
     }
-    let mut waiting = WaitOptions::new(submit.wait_timeout);
+    let mut waiting = WaitOptions::new(submit.wait_timeout, true);
     if submit.follow {
         return interruptible(&id, follow::to_the_end(server, &id, waiting, shown)).await;
     }
@@ -117,7 +117,7 @@ pub async fn run(mut submit: Submit, server: &Server, shown: Shown) -> Result<()
 }
 
 async fn create(submit: &Submit, server: &Server) -> Result<Value, CommandError> {
-    let mut body = submit.fields.given();
+    let mut body = submit.fields.given()?;
     body.insert("prompt".into(), json!(prompt(submit)?));
     body.entry("context_id").or_insert_with(|| json!(Uuid::now_v7()));
     // With a key, the server creates the task only once, even if the call is repeated.
@@ -126,27 +126,33 @@ async fn create(submit: &Submit, server: &Server) -> Result<Value, CommandError>
     server.post_surely("api/runtime/llm-tasks", &Value::Object(body)).await
 }
 
-/// The argument, then the text of --prompt-file or of standard input.
+/// Up to two of the argument, the text of --prompt-file and standard input, in this order.
 fn prompt(submit: &Submit) -> Result<String, CommandError> {
-    let given = submit.prompt.as_deref().filter(|prompt| *prompt != "-");
-    let is_dash = given.is_none() && submit.prompt.is_some();
-    let more = match &submit.prompt_file {
-        Some(file) if file != Path::new("-") => {
-            let name = file.display().to_string();
-            let open = File::open(file).map_err(|error| CommandError::usage(format!("{name} can't be opened: {error}")))?;
-            Some(standard_input::read(&name, open)?)
-        }
-        Some(_) => Some(standard_input::whole()?),
-        None if is_dash => Some(standard_input::whole()?),
-        None if given.is_some() => standard_input::beside_a_prompt()?,
-        None if term::is_in_terminal() => {
-            return Err(CommandError::usage("there is no prompt: give it as an argument, with --prompt-file, or on standard input"));
-        }
-        None => Some(standard_input::whole()?),
+    let argument = submit.prompt.clone().filter(|prompt| prompt != "-");
+    let file = submit.prompt_file.as_deref().filter(|file| *file != Path::new("-"));
+    let is_dash = submit.prompt.as_deref() == Some("-") || submit.prompt_file.as_deref() == Some(Path::new("-"));
+    let read = |file: &Path| {
+        let name = file.display().to_string();
+        let open = File::open(file).map_err(|error| CommandError::usage(format!("{name} can't be opened: {error}")))?;
+        standard_input::read(&name, open)
     };
-    let text = match (given, more.filter(|more| !more.is_empty())) {
-        (Some(prompt), Some(more)) => format!("{prompt}\n\n{more}"),
-        (given, more) => more.or(given.map(str::to_owned)).unwrap_or_default(),
+    let file = file.map(read).transpose()?;
+    let input = if is_dash {
+        Some(standard_input::whole()?)
+    } else if argument.is_some() || file.is_some() {
+        standard_input::beside_a_prompt()?
+    } else if term::is_in_terminal() {
+        return Err(CommandError::usage("there is no prompt: give it as an argument, with --prompt-file, or on standard input"));
+    } else {
+        Some(standard_input::whole()?)
     };
+    let parts: Vec<String> = [argument, file, input].into_iter().flatten().filter(|part| !part.is_empty()).collect();
+    if parts.len() > 2 {
+        return Err(CommandError::usage(
+            "the prompt comes from three places: the argument, --prompt-file and standard input. Give two of them: leave out PROMPT or \
+             --prompt-file to send the other one with standard input, or give < /dev/null to send PROMPT and the file",
+        ));
+    }
+    let text = parts.join("\n\n");
     if text.trim().is_empty() { Err(CommandError::usage("the prompt is empty")) } else { Ok(text) }
 }

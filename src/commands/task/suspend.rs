@@ -1,7 +1,7 @@
 //! `task suspend` and `task resume`.
 
 use clap::Args;
-use clap_complete::ArgValueCandidates;
+use clap_complete::ArgValueCompleter;
 use serde_json::{Value, json};
 
 use super::super::connect::{Server, read};
@@ -15,7 +15,7 @@ use bloom_core::task::Status;
 #[derive(Args, Debug)]
 pub struct SuspendArgs {
     /// Ids of tasks
-    #[arg(required = true, value_name = "ID", add = ArgValueCandidates::new(complete::tasks))]
+    #[arg(required = true, value_name = "ID", add = ArgValueCompleter::new(complete::tasks))]
     ids: Vec<String>,
 }
 

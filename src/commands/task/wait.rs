@@ -3,6 +3,7 @@
 use std::pin::pin;
 use std::time::Duration;
 
+use serde::de::IgnoredAny;
 use serde_json::Value;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout_at};
 
@@ -33,17 +34,33 @@ pub struct WaitOptions {
 }
 
 impl WaitOptions {
-    /// The server must have answered before: it may be away for a while.
-    pub fn new(limit: Option<Duration>) -> Self {
+    /// `was_there`: the server has answered before, so it may be away for a while.
+    pub fn new(limit: Option<Duration>, was_there: bool) -> Self {
         // A limit that the clock can't represent means no limit.
         let limit = limit.and_then(|limit| Some((limit, Instant::now().checked_add(limit)?)));
-        Self { limit, retry: Retry::new(true, true), progress: Progress::new() }
+        Self { limit, retry: Retry::new(true, was_there), progress: Progress::new() }
     }
 
     /// Does not use the terminal's last line, because other output is printed there.
     pub fn without_line(mut self) -> Self {
         self.progress.has_line = false;
         self
+    }
+
+    /// Makes sure that the task exists.
+    ///
+    /// # Errors
+    /// It does not exist, or the server was unreachable for too long.
+    pub async fn find(&mut self, server: &Server, id: &str) -> Result<(), CommandError> {
+        loop {
+            match server.client.get::<IgnoredAny>(&path(id, "")).await {
+                Ok(_) => {
+                    self.retry.is_over();
+                    return Ok(());
+                }
+                Err(error) => self.retry.pause(error).await.map_err(|failure| failure.about(id))?,
+            }
+        }
     }
 
     /// Waits until the task is finished, and returns it.

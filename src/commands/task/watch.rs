@@ -29,7 +29,7 @@ pub async fn run(filters: &Filters, limit: &Limit, server: &Server, form: Form) 
     let mut retry = Retry::new(true, false);
     loop {
         let error = match watching.go_on(&mut retry).await {
-            Ok(()) => Error::Unreachable("the server has ended the stream".into()),
+            Ok(()) => Error::Broken("the server has ended the stream".into()),
             Err(Stop::Call(error)) => error,
             Err(Stop::Output(failure)) => return Err(failure),
         };

@@ -305,6 +305,12 @@ impl Cache {
         self.queue.has_untaken(is_open)
     }
 
+    /// The workers that can claim a task that is reserved for them, of an agent for which `is_open` holds.
+    pub fn with_reserved(&mut self, is_open: impl Fn(&str) -> bool) -> Vec<WorkerId> {
+        let tasks = &self.tasks;
+        self.queue.with_reserved(|id| tasks.get(id).and_then(|known| known.ready.as_ref()).is_some_and(|ready| is_open(&ready.agent_slug)))
+    }
+
     fn is_shown(&self, known: &Known) -> bool {
         known.held_by.is_some() || known.ready.as_ref().is_some_and(|ready| self.queue.contains(ready))
     }

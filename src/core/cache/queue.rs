@@ -27,6 +27,9 @@ pub const WINDOW: usize = 10_000;
 /// few windows each of these reads would have to load a window again. An empty window takes about 200 bytes.
 const WINDOWS: usize = 65_536;
 
+/// How many reserved tasks of a worker are looked at to decide whether to wake its claim.
+const RESERVED_LOOK: usize = 100;
+
 #[derive(Debug, Default)]
 struct Window {
     entries: BTreeSet<ReadyKey>,
@@ -90,6 +93,8 @@ pub struct Queue {
     withheld: HashSet<TaskId>,
     /// Agents whose windows may have entries. Many more windows may be empty.
     filled: HashSet<String>,
+    /// Workers whose windows of reserved tasks may have entries.
+    filled_reserved: HashSet<WorkerId>,
     dropped: Vec<TaskId>,
     uses: u64,
 }
@@ -119,8 +124,14 @@ impl Queue {
         for window in windows.into_iter().flatten() {
             window.insert(ready.key(), &mut self.dropped);
         }
-        if ready.reserved_for.is_none() && !self.filled.contains(&ready.agent_slug) && self.agents.contains_key(&ready.agent_slug) {
-            self.filled.insert(ready.agent_slug.clone());
+        match &ready.reserved_for {
+            None if !self.filled.contains(&ready.agent_slug) && self.agents.contains_key(&ready.agent_slug) => {
+                self.filled.insert(ready.agent_slug.clone());
+            }
+            Some(worker) if !self.filled_reserved.contains(worker) && self.reserved.contains_key(worker) => {
+                self.filled_reserved.insert(worker.clone());
+            }
+            _ => {}
         }
     }
 
@@ -152,6 +163,15 @@ impl Queue {
         windows
             .into_iter()
             .any(|window| window.entries.iter().take(self.taken.len() + self.withheld.len() + 1).any(|(_, id)| self.is_free(id)))
+    }
+
+    /// The workers for which tasks are reserved that no claim has taken, and for one of which `is_open` holds.
+    pub(super) fn with_reserved(&mut self, is_open: impl Fn(&TaskId) -> bool) -> Vec<WorkerId> {
+        let reserved = &self.reserved;
+        let entries = |worker: &WorkerId| reserved.get(worker).into_iter().flat_map(|window| &window.entries);
+        self.filled_reserved.retain(|worker| entries(worker).next().is_some());
+        let has_one = |worker: &&WorkerId| entries(worker).take(RESERVED_LOOK).any(|(_, id)| self.is_free(id) && is_open(id));
+        self.filled_reserved.iter().filter(has_one).cloned().collect()
     }
 
     fn is_free(&self, id: &TaskId) -> bool {

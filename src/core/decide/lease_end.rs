@@ -151,8 +151,8 @@ pub(super) fn retry(set: &mut WorkingSet, task: &mut TaskState, cause: Retry, ne
     task.failure = Some(match next {
         // It ends because that was requested; how its lease ended is in the audit entry.
         Next::Cancelled if cause.failure.reason != Reason::Cancelled => {
-            let message = format!("cancelled on request; {}", cause.failure.message);
-            Failure { reason: Reason::Cancelled, message, at: cause.failure.at }
+            let at = cause.failure.at;
+            cause.failure.of_cancelled(at)
         }
         _ => cause.failure,
     });

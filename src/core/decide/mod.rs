@@ -31,7 +31,6 @@ use super::working_set::{Halt, WorkingSet};
 /// # Errors
 /// Those of the operation.
 pub fn decide<O: Operation>(set: &mut WorkingSet, command: &Command<O>) -> Result<O::Reply, Halt> {
-    set.request_id.clone_from(&command.request_id);
-    set.key.clone_from(&command.key);
+    set.by.clone_from(&command.by);
     command.op.decide(set)
 }

@@ -105,7 +105,7 @@ impl Operation for EndPush {
         if let Some((cause, next)) = retried {
             retry(set, &mut task, cause, next);
         } else {
-            task.failure = Some(refused);
+            task.failure = Some(if task.cancel_requested { refused.of_cancelled(set.now()) } else { refused });
             if task.cancel_requested {
                 set.audit(Action::TaskCancelled, EntityType::Task, id, &actor, message);
             }

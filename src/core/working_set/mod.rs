@@ -14,7 +14,7 @@ use uuid::Uuid;
 use super::Ms;
 use super::agent_queue::AgentQueue;
 use super::api_key::ApiKey;
-use super::audit::{Action, Actor, AuditEntry, Concerns, EntityType};
+use super::audit::{Action, Actor, AuditEntry, Concerns, EntityType, Requester};
 use super::ids::{IdSource, LeaseId, TaskId, WorkerId};
 use super::rejection::Rejection;
 use super::row_keys::RowKeys;
@@ -167,10 +167,8 @@ pub struct WorkingSet {
     pub(super) requeued: HashMap<String, BTreeSet<TaskId>>,
     /// Contexts whose holder changed in this batch.
     pub(super) context_holders: HashMap<String, Option<TaskId>>,
-    /// The request id of the current command.
-    pub(super) request_id: Option<String>,
-    /// The name of the key that the current command's request used.
-    pub(super) key: Option<Arc<str>>,
+    /// The request of the current command.
+    pub(super) by: Requester,
 }
 
 impl WorkingSet {
@@ -192,8 +190,7 @@ impl WorkingSet {
             newest_in_context: HashMap::new(),
             requeued: HashMap::new(),
             context_holders: HashMap::new(),
-            request_id: None,
-            key: None,
+            by: Requester::default(),
         }
     }
 
@@ -291,7 +288,7 @@ impl WorkingSet {
 
     /// The actor as text: the key of the request, if it is a named one.
     pub fn actor(&self, actor: &Actor) -> String {
-        actor.named(self.key.as_deref())
+        actor.named(&self.by)
     }
 
     /// Adds an audit entry, which commits with the change that it describes.
@@ -325,7 +322,7 @@ impl WorkingSet {
             entity_id,
             actor: self.actor(actor),
             detail: detail.into(),
-            request_id: self.request_id.clone(),
+            request_id: self.by.request_id.clone(),
             task_id: task,
             worker_id: worker,
         });

@@ -264,17 +264,20 @@ impl Remembered {
         (self.cache.fleet.free(id), self.cache.fleet.worker(id).map(|worker| worker.last_seen), id.clone())
     }
 
-    /// Called after each try of a claim. If claimable tasks are left, wakes another claim. Each is woken at most once per round, because
-    /// this replica may wrongly believe that a worker has a free slot.
+    /// Called after each try of a claim. If claimable tasks are left, wakes another claim; if these are all reserved, one of a worker that
+    /// they are reserved for. Each is woken at most once per round, because this replica may wrongly believe that a worker has a free slot.
     pub fn pass_on(&mut self) {
         let queues = &self.queues;
         let is_open = |agent_slug: &str| queues.is_open(agent_slug);
-        if !self.cache.has_claimable(if queues.is_any_closed() { Some(&is_open) } else { None }) {
-            return;
-        }
-        let waits = |pollers: &[Poller]| pollers.iter().any(|poller| poller.round < self.round);
-        let others = self.pollers.iter().filter(|(id, pollers)| waits(pollers) && self.cache.fleet.free(id) > 0);
-        let next = others.map(|(id, _)| self.eagerness(id)).max();
+        let is_for_all = self.cache.has_claimable(if queues.is_any_closed() { Some(&is_open) } else { None });
+        let reserved = if is_for_all { Vec::new() } else { self.cache.with_reserved(is_open) };
+        let waits = |(_, pollers): &(&WorkerId, &Vec<Poller>)| pollers.iter().any(|poller| poller.round < self.round);
+        let others: Vec<_> = if is_for_all {
+            self.pollers.iter().filter(waits).collect()
+        } else {
+            reserved.iter().filter_map(|id| self.pollers.get_key_value(id)).filter(waits).collect()
+        };
+        let next = others.into_iter().filter(|(id, _)| self.cache.fleet.free(id) > 0).map(|(id, _)| self.eagerness(id)).max();
         if let Some((_, _, next)) = next {
             self.wake(&next);
         }

@@ -8,7 +8,7 @@ mod replica_cache;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bloom_core::command::Command;
+use bloom_core::command::{Command, Requester};
 use bloom_core::ids::TaskId;
 use bloom_core::op;
 use bloom_core::task::{Session, TaskSpec};
@@ -32,7 +32,7 @@ fn create(prompt: &str) -> Command<op::Create> {
 }
 
 fn claim(worker: &str, wait_ms: i64) -> ClaimRequest {
-    ClaimRequest { worker: worker.into(), max: 1, wait_ms, held: None, ttl_ms: 60_000, request_id: None }
+    ClaimRequest { worker: worker.into(), max: 1, wait_ms, held: None, ttl_ms: 60_000, by: Requester::default() }
 }
 
 /// Makes a claim that finds nothing, so that the replica's window reaches the end of the queue.

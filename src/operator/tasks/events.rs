@@ -70,3 +70,51 @@ impl Tasks {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bloom_core::task::LastLease;
+    use bloom_test_world::world::spec;
+
+    fn told(before: Option<&str>, phase: &str, state: &TaskState) -> Option<(String, String)> {
+        let status = LLMTaskStatus {
+            phase: Some(phase.into()),
+            reason: Some("BadOutput".into()),
+            message: Some("no JSON".into()),
+            worker_name: Some("w1".into()),
+            ..LLMTaskStatus::default()
+        };
+        of_change(before, &status, state).map(|event| (event.reason, event.note.unwrap_or_default()))
+    }
+
+    #[test]
+    fn steps_that_people_ask_about_are_told() {
+        let mut state = TaskState { attempts: 2, ..TaskState::new(&spec("c")) };
+        let is = |reason: &str, note: &str| Some((reason.to_owned(), note.to_owned()));
+        assert_eq!(told(Some("Queued"), "Running", &state), is("Assigned", "Attempt 2 of 3 runs on worker w1"));
+        assert_eq!(told(Some("Running"), "Failed", &state), is("BadOutput", "Failed: no JSON"));
+        assert_eq!(told(Some("Running"), "Queued", &state), is("Retry", "The task is queued again: "));
+        state.last_lease = Some(LastLease { id: TaskState::new(&spec("c")).id, worker_id: "w1".into(), status: LeaseStatus::Expired });
+        assert_eq!(told(Some("Running"), "Queued", &state).unwrap().0, "LeaseExpired");
+        for (before, after) in [(None, "Queued"), (Some("Running"), "Running"), (Some("Running"), "Completed"), (Some("Pending"), "Queued")]
+        {
+            assert_eq!(told(before, after, &state), None, "{before:?} {after}");
+        }
+    }
+
+    #[test]
+    fn a_long_wait_is_told() {
+        let state = TaskState { ready_at: Some(1_000), ..TaskState::new(&spec("c")) };
+        let waiting = |reason| WaitingState { reason, message: "every worker is full".into() };
+        let no_room = waiting(WaitingReason::NoCapacity);
+        assert!(of_waiting(Some(&no_room), &state, 300_999).is_none());
+        let event = of_waiting(Some(&no_room), &state, 301_000).unwrap();
+        assert_eq!(
+            (event.reason.as_str(), event.note.as_deref()),
+            ("NoRoom", Some("Waits for a worker since 5 minutes: every worker is full"))
+        );
+        assert!(of_waiting(Some(&waiting(WaitingReason::Paused)), &state, 400_000).is_none(), "somebody wants it so");
+        assert!(of_waiting(None, &state, 400_000).is_none());
+    }
+}

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bloom_core::Ms;
+use bloom_core::command::Requester;
 use bloom_core::ids::TaskId;
 use bloom_core::op;
 use bloom_core::task::{Session, TaskSpec, TaskState};
@@ -78,7 +79,7 @@ impl Replica {
     /// A task that the worker holds, with a lease of this TTL.
     async fn leased(&self, worker: &str, ttl_ms: Ms) -> TaskId {
         let task = self.create(|_| {}).await;
-        self.engine.lease(task, Some(worker.into()), ttl_ms, None).await.unwrap();
+        self.engine.lease(task, Some(worker.into()), ttl_ms, Requester::default()).await.unwrap();
         task
     }
 

@@ -113,7 +113,9 @@ async fn lists_filter_and_page(database) {
     assert_eq!(list(TaskFilter { labels: vec![label("team", "red")], ..none() }, Page { limit: 2, before: None }).await, [4, 2]);
     assert_eq!(list(TaskFilter { labels: vec![label("team", "red"), label("n", "2")], ..none() }, PAGE).await, [2]);
     assert_eq!(list(TaskFilter { created_after: Some(START + 10), created_before: Some(START + 40), ..none() }, PAGE).await, [3, 2]);
+    assert_eq!(list(TaskFilter { ids: vec![ids[1], ids[4], TaskId::nil()], ..none() }, PAGE).await, [4, 1]);
     let everything = TaskFilter {
+        ids: vec![ids[0], ids[3]],
         status: Some(Status::Leased),
         agent_slug: Some("writer".into()),
         context_id: Some("ctx".into()),

@@ -17,6 +17,7 @@ fn the_audit_trail_is_filtered() {
         };
         assert_eq!(actions(&["--task", &task.id]), ["task_completed", "task_leased", "task_created"]);
         assert_eq!(actions(&["--task", short(&task.id), "--action", "task_leased"]), ["task_leased"]);
+        assert_eq!(actions(&["--task", short(&task.id), "--action", "task_leased,task_created"]), ["task_leased", "task_created"]);
         assert_eq!(actions(&["--worker", &worker.name]), ["task_completed", "task_leased", "worker_registered"]);
         assert_eq!(actions(&["--worker", &worker.name, "--actor", "api"]), ["worker_registered"]);
         assert_eq!(actions(&["--task", &task.id, "--until", "1h"]), [] as [&str; 0]);
@@ -77,8 +78,10 @@ fn a_task_is_named_by_a_part_of_its_id() {
         assert!(said.contains("several tasks") && said.contains(&one.id) && said.contains(&two.id), "{said}");
         let said = user.does(&["task", "get", "ffffffff"]).complains(1);
         assert!(said.contains("no task whose id begins or ends with ffffffff"), "{said}");
-        let said = user.does(&["task", "get", "abc"]).complains(1);
-        assert!(said.contains("at least 4 digits"), "{said}");
+        for no_id in ["abc", "", "my-task"] {
+            let said = user.does(&["task", "get", no_id]).complains(2);
+            assert!(said.contains(&format!("'{no_id}' is no id")) && said.contains("at least 4 digits"), "{said}");
+        }
         let waits = user.does(&["task", "submit", "--agent", &crew.slug, "--depends-on", part, "later"]).ok();
         assert_eq!(server.task(waits.trim()).now().await["depends_on"], json!([one.id]));
         user.does(&["task", "cancel", part, short(&two.id)]).ends(0);

@@ -58,6 +58,7 @@ fn they_work_in_every_shell() {
         let crew = server.crew();
         let task = crew.task().with("labels", json!({ "color": "blue" })).create().await;
         let worker = crew.worker().register().await;
+        server.post("queues/reviewer/limit", json!({ "max_concurrency": 2 })).await.ok();
         let user = User::at(&server);
         user.does(&["context", "set", "home-server", "--server", server.base()]).ok();
         for shell in ["bash", "zsh", "fish"] {
@@ -70,6 +71,11 @@ fn they_work_in_every_shell() {
             };
             check("bloom-runtime wor", "worker");
             check("bloom-runtime task get ", &task.id);
+            check(&format!("bloom-runtime task get {}", &task.id[..20]), &task.id);
+            check(&format!("bloom-runtime task describe {}", short(&task.id)), &task.id);
+            check("bloom-runtime queue pause --agent ", "reviewer");
+            check("bloom-runtime queue list --sort pa", "paused");
+            check("bloom-runtime task list --sort ", "priority");
             check("bloom-runtime worker get ", &worker.name);
             check("bloom-runtime task list --status ca", "cancelled");
             check("bloom-runtime task list --label ", "color=blue");

@@ -88,6 +88,7 @@ fn a_worker_is_described_with_what_it_runs() {
             short(&done.id),
             "task_completed the run failed: agent_error",
             "worker_registered",
+            "claims them by itself",
         ] {
             assert!(said.contains(part), "{part}:\n{said}");
         }
@@ -111,6 +112,8 @@ fn a_task_is_edited_and_deleted() {
         assert_eq!((&shown["priority"], &shown["labels"]), (&json!(8), &json!({ "new": "2" })));
         assert!(shown["not_before"].as_i64().unwrap() > now_ms());
         assert_eq!(edit(&["--not-before", "now"]).json()["not_before"], Value::Null);
+        let table = user.does(&["task", "edit", &task.id, "--priority", "7"]).ok();
+        assert!(table.contains("PRIORITY") && table.contains(" 7 ") && table.contains("new=2"), "{table}");
         edit(&[]).complains(2);
         edit(&["--priority", "10"]).complains(2);
         edit(&["--label", "a=1", "--remove-label", "a"]).complains(2);

@@ -40,7 +40,7 @@ fn tasks_are_listed_in_every_form() {
         assert_eq!(list(&["--until", "1h", "-o", "name"]), "");
         let cut = user.does(&["task", "list", "--agent", &crew.slug, "--limit", "1", "-o", "name"]).ends(0);
         assert_eq!(cut.out, format!("{}\n", newer.id));
-        assert!(cut.err.contains("there are more"), "{}", cut.err);
+        assert!(cut.err.contains("There are more than this one: use a higher --limit"), "{}", cut.err);
         let none = user.does(&["task", "list", "--context", "nowhere-at-all"]).ends(0);
         assert_eq!((none.out.as_str(), none.err.as_str()), ("", "Nothing found.\n"));
         let said = user.does(&["task", "list", "--status", "quued"]).complains(2);

@@ -34,7 +34,8 @@ fn keys_are_created_listed_and_revoked() {
         let again = user.does(&["key", "create", "ci", "--scope", "read"]).complains(1);
         assert!(again.contains("revoke it first"), "{again}");
         user.does(&["key", "create", "x", "--scope", "root"]).complains(2);
-        user.does(&["key", "create", "x", "--scope", "worker"]).complains(1);
+        let said = user.does(&["key", "create", "x", "--scope", "worker"]).complains(2);
+        assert!(said.contains("--worker: Required"), "{said}");
         let revoked = user.does(&["key", "revoke", "ci", "w"]).ends(0);
         assert_eq!((revoked.out.as_str(), revoked.err.as_str()), ("", "ci is revoked.\nw is revoked.\n"));
         own.does(&["task", "list"]).complains(1);

@@ -1,5 +1,7 @@
 //! What the program says when something is not as its user thinks.
 
+use std::io::{Read, Write};
+use std::net::TcpListener;
 use std::process::Output;
 
 use super::*;
@@ -30,6 +32,69 @@ fn https_to_an_http_port_is_told() {
     let server = sqlite().base().replacen("http", "https", 1);
     let said = User::new().does(&["stats", "--server", &server]).complains(2);
     assert!(said.contains(&format!("probably http: give the address {}", sqlite().base())), "{said}");
+}
+
+#[test]
+fn an_address_below_the_root_is_told() {
+    let server = format!("{}/api/runtime", sqlite().base());
+    let said = User::new().does(&["stats", "--server", &server]).complains(1);
+    assert!(said.contains("Its address must be that of its root"), "{said}");
+}
+
+/// Answers each connection like this, once its request has come.
+fn answers(answer: &'static str) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let url = format!("http://{}", listener.local_addr().expect("its address"));
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let _ = stream.read(&mut [0; 4096]);
+            let _ = stream.write_all(answer.as_bytes());
+        }
+    });
+    url
+}
+
+#[test]
+fn what_a_proxy_says_is_told_as_such() {
+    let refusal = "HTTP/1.1 403 Forbidden\r\nconnection: close\r\ncontent-length: 26\r\n\r\n<html>\n<b>No way</b></html>";
+    let said = User::new().does(&["stats", "--server", &answers(refusal)]).complains(1);
+    assert!(said.contains("403 Forbidden is not from this API") && said.contains("such as a proxy") && !said.contains('<'), "{said}");
+    let page = "HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-type: text/html\r\ncontent-length: 6\r\n\r\n<html>";
+    for words in [&["stats"][..], &["task", "list"], &["task", "logs", "-f", NO_ID]] {
+        let said = User::new().does(&[words, &["--server", &answers(page)]].concat()).complains(1);
+        assert!(said.contains("check the address") && !said.contains('<'), "{words:?}: {said}");
+    }
+    let user = User::new().with("HTTPS_PROXY", &answers(refusal));
+    let said = user.does(&["stats", "--server", "https://bloom.example"]).complains(1);
+    assert!(said.contains("the proxy of the environment") && said.contains("bloom.example"), "{said}");
+}
+
+#[test]
+fn a_connection_that_breaks_at_once_is_a_restart() {
+    run(async {
+        let user = User::new().with("BLOOM_SERVER", &answers(""));
+        for words in [&["task", "wait", NO_ID][..], &["task", "logs", "-f", NO_ID], &["task", "wait", NO_ID, NO_ID]] {
+            let waiting = user.starts(words);
+            waiting.says("trying again").await;
+            waiting.interrupt();
+            waiting.done().ends(130);
+        }
+    });
+}
+
+#[test]
+fn what_is_named_by_nothing_is_refused() {
+    let user = User::at(sqlite());
+    let wrong: [&[&str]; 5] = [
+        &["worker", "get", ""],
+        &["worker", "describe", ""],
+        &["key", "revoke", ""],
+        &["task", "cancel", "--agent", "", "--yes"],
+        &["audit", "--worker", ""],
+    ];
+    for words in wrong {
+        user.does(words).complains(2);
+    }
 }
 
 #[test]

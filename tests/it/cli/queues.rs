@@ -46,6 +46,9 @@ fn what_can_not_be_meant_is_refused_before_the_call() {
             (&["queue", "limit", "--agent", "a", "10001"], "Number must be less than or equal to 10000"),
             (&["queue", "limit", "--agent", "a", "many"], "expected a number from 1 to 10000, or none"),
             (&["queue", "limit", "3"], "--agent"),
+            (&["queue", "limit", "default", "3"], "the agent is named by --agent"),
+            (&["queue", "pause", "default"], "named by a flag: --agent default"),
+            (&["queue", "resume", "default"], "named by a flag: --agent default"),
             (&["queue", "pause", "--agent", ""], "at least 1 character"),
             (&["queue", "pause", "--agent", ".."], "no URL can name the queue of an agent '..'"),
         ] {

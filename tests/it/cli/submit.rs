@@ -110,6 +110,16 @@ fn the_prompt_may_come_from_a_file_or_a_pipe() {
         check(user.does(&[&flags[..], &["Review this"]].concat()).ok(), "Review this").await;
         let both = [&flags[..], &["Review this", "--prompt-file", "prompt.txt"]].concat();
         check(user.does(&both).ok(), "Review this\n\nfrom a file\n").await;
+        let with_file = [&flags[..], &["--prompt-file", "prompt.txt"]].concat();
+        check(user.pipes("a diff\n", &with_file).ok(), "from a file\n\n\na diff\n").await;
+        check(user.pipes("dashed", &[&with_file[..], &["-"]].concat()).ok(), "from a file\n\n\ndashed").await;
+        check(user.pipes("", &both).ok(), "Review this\n\nfrom a file\n").await;
+        let said = user.pipes("a diff\n", &both).complains(2);
+        assert!(said.contains("three places") && said.contains("--prompt-file") && said.contains("/dev/null"), "{said}");
+        fs::write(user.home.join("marked.txt"), "\u{feff}from Windows\n").unwrap();
+        check(user.does(&[&flags[..], &["--prompt-file", "marked.txt"]].concat()).ok(), "from Windows\n").await;
+        let marked = user.pipes("\u{feff}{\"prompt\": \"one\"}\n", &[&flags[..], &["--from", "-"]].concat()).ok();
+        check(marked, "one").await;
     });
 }
 
@@ -127,6 +137,11 @@ fn what_makes_no_sense_is_not_sent() {
         (&["p", "--priority", "10"], "--priority"),
         (&["p", "--not-before", "soon"], "--not-before"),
         (&["p", "--label", "x"], "--label"),
+        (&["p", "--label", "a=1", "--label", "a=2"], "the label a is named twice"),
+        (&["p", "--timeout", "2h"], "--timeout"),
+        (&["p", "--context", ""], "--context"),
+        (&["p", "--agent", &"a".repeat(300)], "--agent"),
+        (&["p", "--depends-on", NO_ID], "--depends-on"),
         (&["p", "--wait-timeout", "5"], "--wait-timeout"),
         (&["p", "--from", "x"], "--from"),
     ];
@@ -134,8 +149,8 @@ fn what_makes_no_sense_is_not_sent() {
         let said = user.does(&[&["task", "submit"], *flags].concat()).complains(2);
         assert!(said.contains(named), "{flags:?}: {said}");
     }
-    let said = user.does(&["task", "submit", "p", "--depends-on", "x"]).complains(1);
-    assert!(said.contains("depends_on") && said.contains("Invalid uuid"), "the server's error names the field: {said}");
+    let said = user.does(&["task", "submit", "p", "--depends-on", "x"]).complains(2);
+    assert!(said.contains("--depends-on: 'x' is no id of a task"), "{said}");
 }
 
 #[test]

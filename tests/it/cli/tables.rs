@@ -71,6 +71,40 @@ fn a_table_fits_the_terminal() {
 }
 
 #[test]
+fn a_narrow_terminal_gets_whole_names() {
+    run(async {
+        let server = Server::on(Database::Sqlite).start();
+        let crew = server.crew();
+        let user = User::at(&server).with("NO_COLOR", "1");
+        let worker = crew.worker().able("agents", json!([crew.slug, "reviewer", "translator"])).register().await;
+        let task = crew.task().prompt(&"word ".repeat(100)).create().await;
+        let lease = task.lease_to(&worker).await;
+        task.succeed("x").await;
+        crew.task().create().await;
+        server.post("queues/default/pause", json!({})).await.ok();
+        let shown = |columns: usize, words: &[&str], names: &[&str]| {
+            let out = user.types_at(columns, words).ok();
+            assert!(out.lines().all(|line| line.chars().count() <= columns), "{words:?} at {columns}:\n{out}");
+            for name in names {
+                assert!(out.contains(name), "{name} in {words:?} at {columns}:\n{out}");
+            }
+        };
+        let (task_entity, lease_entity) = (format!("llm_task/{}", short(&task.id)), format!("lease/{}", short(&lease.id)));
+        for columns in [40, 80] {
+            shown(columns, &["audit", "--task", &task.id], &[&task_entity, &lease_entity, "task_completed"]);
+            shown(columns, &["queue", "list"], &["(all)", "default", "QUEUED"]);
+            shown(columns, &["task", "list"], &[short(&task.id), "completed"]);
+            shown(columns, &["worker", "list"], &[&worker.name, "online"]);
+            shown(columns, &["lease", "list"], &[short(&task.id), &worker.name]);
+            shown(columns, &["usage"], &["COST"]);
+            shown(columns, &["stats"], &["COUNT"]);
+        }
+        let said = user.does(&["task", "list", "-n", "1"]).ends(0).err;
+        assert!(said.contains("There are more than this one"), "{said}");
+    });
+}
+
+#[test]
 fn counts_are_shown_again_and_again() {
     run(async {
         let server = Server::on(Database::Sqlite).start();

@@ -73,6 +73,13 @@ impl User {
         self.start(self.command(Path::new("script"), &["-qec", &line, "/dev/null"]), Some(input)).done()
     }
 
+    /// As [`types`](Self::types), on a terminal with so many columns, and typing nothing.
+    pub fn types_at(&self, columns: usize, arguments: &[&str]) -> Done {
+        let line = arguments.iter().fold(BINARY.to_owned(), |line, word| format!("{line} '{word}'"));
+        let line = format!("stty cols {columns}; {line}");
+        self.start(self.command(Path::new("script"), &["-qec", &line, "/dev/null"]), Some("")).done()
+    }
+
     /// Starts a command whose standard input is a pipe that nobody writes to and nobody closes.
     pub fn holds(&self, arguments: &[&str]) -> Running {
         let mut command = self.command(Path::new(BINARY), arguments);

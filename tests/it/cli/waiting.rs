@@ -145,4 +145,33 @@ fn a_task_that_is_not_there_is_named() {
         let said = user.does(&["task", command, NO_ID]).complains(1);
         assert!(said.contains(NO_ID) && said.contains("not found"), "{command}: {said}");
     }
+    run(async {
+        let open = user_task().await;
+        let said = user.does(&["task", "wait", &open, NO_ID]).complains(1);
+        assert!(said.contains(NO_ID), "before the first one has ended: {said}");
+    });
+}
+
+async fn user_task() -> String {
+    sqlite().crew().task().create().await.id
+}
+
+#[test]
+fn a_cancelled_task_is_cancelled_whatever_was_before() {
+    run(async {
+        let crew = sqlite().crew();
+        let worker = crew.worker().register().await;
+        let user = User::at(crew.api);
+        let task = crew.task().create().await;
+        task.lease_for(&worker, 1).await;
+        eventually("the lease expires", || async { (task.status().await == "queued").then_some(()) }).await;
+        assert_eq!(task.now().await["failure"]["reason"], "worker_lost");
+        task.cancel().await.ok();
+        let listed = user.does(&["task", "list", "--agent", &crew.slug]).ok();
+        assert!(listed.contains("cancelled") && !listed.contains("worker_lost"), "{listed}");
+        let shown = user.does(&["task", "describe", &task.id]).ok();
+        assert!(shown.contains("cancelled: cancelled on request"), "{shown}");
+        let said = user.does(&["task", "result", &task.id]).complains(1);
+        assert!(said.contains("is cancelled: cancelled: cancelled on request"), "{said}");
+    });
 }

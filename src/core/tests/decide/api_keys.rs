@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bloom_core::api_key::{ApiKey, MAX_KEYS, Scope, is_key_name};
-use bloom_core::command::{Command, Op, Rejection};
+use bloom_core::command::{Command, Op, Rejection, Requester};
 use bloom_core::decide::decide;
 use bloom_core::op;
 use bloom_core::working_set::{Loaded, WorkingSet};
@@ -172,7 +172,7 @@ fn the_actor_is_the_key_and_can_not_pose_as_another() {
     let act = |key: Option<&str>, op: Op| {
         let loaded = Loaded { now: START, api_keys: Some([].into()), ..world().db.load(START, &op.keys()) };
         let mut set = WorkingSet::new(loaded, 1);
-        let command = Command { key: key.map(Arc::from), ..op.into() };
+        let command = Command { by: Requester { key: key.map(Arc::from), request_id: None }, ..op.into() };
         decide(&mut set, &command).unwrap();
         set.dirty.audit.remove(0).actor
     };

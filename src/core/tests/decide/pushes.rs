@@ -73,8 +73,8 @@ fn a_refusal() {
         failed 1/3 agent_error; lease failed; dispatch_failed by reconciler <- leased by a claim | leased by a push
             | running by a claim | running by a push
         failed 1/1 agent_error; lease failed; dispatch_failed by router <- on its last attempt
-        cancelled 1/3 cancel agent_error; lease failed; dispatch_failed by router, task_cancelled by router <- leased, cancel requested
-        cancelled 1/1 cancel agent_error; lease failed; dispatch_failed by router, task_cancelled by router <- running, cancel requested",
+        cancelled 1/3 cancel cancelled; lease failed; dispatch_failed by router, task_cancelled by router <- leased, cancel requested
+        cancelled 1/1 cancel cancelled; lease failed; dispatch_failed by router, task_cancelled by router <- running, cancel requested",
     );
 }
 

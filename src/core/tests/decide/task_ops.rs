@@ -20,9 +20,8 @@ fn a_cancel() {
         running 1/3 on w1 till 179 cancel; task_cancelled by api <- running by a claim | running by a push
         running 1/1 on w1 till 300 cancel; task_cancelled by api <- on its last attempt
         unchanged <- leased, cancel requested | running, cancel requested | cancelled
-        cancelled 1/3 cancel worker_lost; task_cancelled by api <- queued after an expiry
+        cancelled 1/3 cancel cancelled; task_cancelled by api <- queued after an expiry | waits after a failure
         ✗ Cannot cancel task with status 'dead' <- dead by an expiry | dead after a failure
-        cancelled 1/3 cancel agent_error; task_cancelled by api <- waits after a failure
         ✗ Cannot cancel task with status 'completed' <- completed
         ✗ Cannot cancel task with status 'failed' <- failed
         cancelled 0/1 cancel; task_cancelled by api <- requeued after death",

@@ -1,0 +1,59 @@
+//! The flags and arguments by which people give what the API calls by the names of fields.
+
+/// Fields and query parameters of the API, each with the flag or argument that gives it. No name means different flags in two commands.
+const FLAGS: &[(&str, &str)] = &[
+    ("action", "--action"),
+    ("actor", "--actor"),
+    ("agent_slug", "--agent"),
+    ("budget", "--budget"),
+    ("context_hints", "--hint"),
+    ("context_id", "--context"),
+    ("created_after", "--since"),
+    ("created_before", "--until"),
+    ("depends_on", "--depends-on"),
+    ("desired_format", "--format"),
+    ("exclusive_key", "--exclusive-key"),
+    ("expires_in_sec", "--expires, in seconds"),
+    ("from", "--from"),
+    ("idempotency_key", "--idempotency-key"),
+    ("label", "--label"),
+    ("labels", "--label"),
+    ("max_attempts", "--max-attempts"),
+    ("max_concurrency", "N"),
+    ("model", "--model"),
+    ("name", "NAME"),
+    ("not_before", "--not-before"),
+    ("priority", "--priority"),
+    ("prompt", "the prompt"),
+    ("scope", "--scope"),
+    ("session", "--session"),
+    ("task_id", "--task"),
+    ("timeout_sec", "--timeout, in seconds"),
+    ("to", "--to"),
+    ("ttl_after_finished_sec", "--ttl, in seconds"),
+    ("worker", "--worker"),
+    ("worker_id", "--worker"),
+];
+
+/// What is wrong with a field, by the flag that gave it. The text about a nested field begins with that field's name.
+pub fn told(field: &str, text: &str) -> String {
+    let flag = |field: &str| FLAGS.iter().find(|(name, _)| *name == field).map(|(_, flag)| *flag);
+    let nested = text.split_once(": ").filter(|_| field == "policy").and_then(|(inner, rest)| Some((flag(inner)?, rest)));
+    match nested {
+        Some((flag, rest)) => format!("{flag}: {rest}"),
+        None => format!("{}: {text}", flag(field).unwrap_or(field)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_field_is_told_by_its_flag() {
+        assert_eq!(told("context_id", "Required"), "--context: Required");
+        assert_eq!(told("policy", "timeout_sec: Too much"), "--timeout, in seconds: Too much");
+        assert_eq!(told("policy", "Expected object"), "policy: Expected object");
+        assert_eq!(told("tasks", "prompt: Required"), "tasks: prompt: Required");
+    }
+}
