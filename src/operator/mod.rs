@@ -17,6 +17,7 @@ mod workers;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bloom_core::command::{Command, Requester};
 use bloom_engine::Engine;
 use bloom_store::Store;
 use kube::Client;
@@ -51,6 +52,11 @@ pub(crate) struct Context {
     options: OperatorOptions,
     /// The operator's own namespace.
     namespace: String,
+}
+
+/// A command in the name of a namespace, which the audit trail shows. No named key has a colon in its name.
+pub(crate) fn command<O>(namespace: &str, op: O) -> Command<O> {
+    Command { op, by: Requester { request_id: None, key: Some(format!("kubernetes:{namespace}").into()) }, epoch: None }
 }
 
 /// Starts the operator, which ends with the engine. Without a cluster it tries again until there is one.

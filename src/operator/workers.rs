@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bloom_core::command::{Command, CordonChange};
+use bloom_core::command::CordonChange;
 use bloom_core::op;
 use bloom_core::worker::{Worker, WorkerStatus as Word};
 use futures_util::StreamExt;
@@ -23,11 +23,11 @@ use sha2::{Digest, Sha256};
 use tokio::sync::broadcast::error::RecvError;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use crate::Context;
 use crate::api::is_status;
 use crate::crds::worker::{self, WorkerSpec, WorkerStatus};
 use crate::difference::difference;
 use crate::words::{camel, time};
+use crate::{Context, command};
 
 /// Objects are brought up to date at most this often, and also this long after an error.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -148,8 +148,7 @@ async fn steer(context: &Context, worker: &Worker, (unschedulable, drain): (bool
     };
     for change in changes {
         let op = op::Cordon { worker: worker.id.clone(), change: *change };
-        let key = Some(format!("kubernetes:{}", context.namespace).into());
-        if let Err(error) = context.engine.writers.submit(Command { op, request_id: None, key, epoch: None }).await {
+        if let Err(error) = context.engine.writers.submit(command(&context.namespace, op)).await {
             tracing::debug!(?error, worker = worker.id, "a worker could not be cordoned or uncordoned");
         }
     }

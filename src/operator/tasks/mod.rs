@@ -13,7 +13,7 @@ mod write;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bloom_core::command::{Command, Operation, Rejection};
+use bloom_core::command::{Operation, Rejection};
 use bloom_core::namespace::qualified;
 use bloom_core::op;
 use bloom_core::task::{Status, TaskSpec, TaskState};
@@ -33,9 +33,9 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use uuid::Uuid;
 
-use crate::Context;
 use crate::api::is_status;
 use crate::crds::{LLMTask, TaskLease};
+use crate::{Context, command};
 use status::{Problem, Shown};
 use write::StatusWriter;
 
@@ -296,9 +296,7 @@ impl Tasks {
     where
         O: Operation + Into<bloom_core::command::Op>,
     {
-        // No named key has a colon in its name.
-        let key = Some(format!("kubernetes:{}", identity.namespace).into());
-        match self.context.engine.writers.submit(Command { op, request_id: None, key, epoch: None }).await {
+        match self.context.engine.writers.submit(command(&identity.namespace, op)).await {
             Ok(reply) => Ok(Ok(reply)),
             Err(bloom_engine::Error::Rejected(rejection)) => Ok(Err(rejection)),
             Err(error) => Err(Error::Engine(error)),
