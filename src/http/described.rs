@@ -183,7 +183,9 @@ fn error_example(operation: &str, path: &str, status: &str, description: &str) -
 
 fn describe_id(path: &str, parameter: &mut Value) {
     let (description, example) = match path.split_once('{').map_or(path, |(before, _)| before) {
-        "/api/runtime/llm-tasks/" => ("The id of the task.", "019c936e-3800-7000-8000-000000000001"),
+        "/api/runtime/llm-tasks/" => {
+            ("The id of the task, or the uid of the Kubernetes object that it was created for.", "019c936e-3800-7000-8000-000000000001")
+        }
         "/api/runtime/workers/" => ("The name of the worker.", "worker-01"),
         "/api/runtime/keys/" => ("The name of the key.", "ci"),
         "/api/runtime/queues/" => ("The agent (slug) that the queue's tasks are for.", "writer"),

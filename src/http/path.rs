@@ -13,7 +13,7 @@ use bloom_core::command::Rejection;
 use bloom_core::ids::TaskId;
 use bloom_core::limits::NAME_CHARS;
 
-/// `{id}` of a task. For a submit key, other keys' tasks do not exist.
+/// `{id}` of a task, or the uid of the Kubernetes object that it was created for. For a submit key, other keys' tasks do not exist.
 pub struct TaskPath(Option<TaskId>);
 
 impl TaskPath {
@@ -32,6 +32,9 @@ impl FromRequestParts<AppState> for TaskPath {
     async fn from_request_parts(parts: &mut Parts, app: &AppState) -> Result<Self, Error> {
         let caller = Caller::from_request_parts(parts, app).await?;
         let Some(id) = part(parts, app).await.and_then(|text| parse_id(&text)) else { return Ok(Self(None)) };
+        // Ids of tasks are UUIDs of version 7, uids of objects are not.
+        let of_object = if id.get_version_num() == 7 { None } else { app.store.task_id_of_object(id).await? };
+        let id = of_object.unwrap_or(id);
         Ok(Self(own::tasks(app, &caller, vec![id]).await?.pop()))
     }
 }

@@ -21,7 +21,7 @@ use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use tokio::sync::broadcast::error::RecvError;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep_until};
 
 use crate::api::is_status;
 use crate::crds::worker::{self, WorkerSpec, WorkerStatus};
@@ -50,6 +50,13 @@ pub async fn control(context: Arc<Context>) {
     let (reader, writer) = reflector::store();
     let watched = watcher(api.clone(), watcher::Config::default()).default_backoff().reflect(writer).touched_objects();
     let mut watched = std::pin::pin!(watched);
+    // Before the watch has shown all objects, each would be created again.
+    loop {
+        tokio::select! {
+            ready = reader.wait_until_ready() => if ready.is_ok() { break } else { return },
+            event = watched.next() => if event.is_none() { return },
+        }
+    }
     let mut changes = context.engine.replica.subscribe();
     let mut steered = Steered::new();
     let mut due = Instant::now();
@@ -65,9 +72,7 @@ pub async fn control(context: Arc<Context>) {
                 Err(RecvError::Closed) => return,
             },
             () = sleep_until(due) => {
-                // Before the watch has shown all objects, each would be created again.
-                let ready = tokio::time::timeout(Duration::ZERO, reader.wait_until_ready()).await.is_ok_and(|ready| ready.is_ok());
-                let done = if ready { sync(&context, &api, &reader, &mut steered).await } else { sleep(PAUSE).await; continue };
+                let done = sync(&context, &api, &reader, &mut steered).await;
                 if let Err(error) = &done {
                     tracing::debug!(%error, "the Workers could not be brought up to date");
                 }

@@ -45,6 +45,7 @@ statement!(
     rows::SPEC.names("t."),
     rows::STATE.names("s.")
 );
+statement!(ID_OF_OBJECT, "SELECT id FROM tasks WHERE object_uid = $1");
 statement!(
     WORKER_KEYS,
     "SELECT id, registered_at, CASE WHEN lost THEN 'offline' ELSE status END, \
@@ -121,6 +122,10 @@ impl Store {
     pub async fn task_of_object(&self, uid: Uuid) -> Result<Option<TaskRow>, Error> {
         let found = self.pool().fetch(&TASK_OF_OBJECT, Args::new().uuid(uid)).await?;
         first(&found, |row| Ok(TaskRow { spec: ReadRow::read(row)?, state: ReadRow::read(row)? }))
+    }
+
+    pub async fn task_id_of_object(&self, uid: Uuid) -> Result<Option<TaskId>, Error> {
+        first(&self.pool().fetch(&ID_OF_OBJECT, Args::new().uuid(uid)).await?, |row| row.take())
     }
 
     /// Those of these tasks that exist, in any order.

@@ -54,6 +54,8 @@ on_both! {
         assert_eq!(task["context_id"], format!("namespace:{}/repo", team.name));
         let uid = done.metadata.uid.clone().unwrap();
         assert_eq!(task["kubernetes"], json!({ "namespace": team.name, "name": "greet", "uid": uid }));
+        assert_eq!(server.get(&format!("llm-tasks/{uid}")).await.ok()["id"], task["id"], "the uid names it too");
+        server.get(&format!("llm-tasks/{}", uuid::Uuid::from_u128(7))).await.expect(404);
 
         let columns = team.kubectl(&["get", "lt", "-o", "wide"], "").unwrap();
         for column in ["PHASE", "WORKER", "ATTEMPTS", "REASON", "AGE", "CONTEXT", "AGENT", "COST", "Completed"] {
