@@ -1,14 +1,18 @@
 //! Whether the cluster answers, and who leads: for `/readyz` and the metrics.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bloom_telemetry::Metrics;
+use kube::runtime::watcher;
 use parking_lot::Mutex;
 
 /// Clones share their state.
 #[derive(Clone)]
 pub struct Health {
     state: Arc<Mutex<State>>,
+    /// The resources that can't be watched, with the error.
+    unwatched: Arc<Mutex<BTreeMap<&'static str, String>>>,
     metrics: Metrics,
 }
 
@@ -25,14 +29,18 @@ enum State {
 
 impl Health {
     pub(crate) fn new(metrics: Metrics) -> Self {
-        Self { state: Arc::default(), metrics }
+        Self { state: Arc::default(), unwatched: Arc::default(), metrics }
     }
 
     /// In a few words.
     pub fn text(&self) -> String {
         match &*self.state.lock() {
             State::Starting => "connecting".into(),
-            State::Leads => "leading".into(),
+            State::Leads => {
+                let unwatched = self.unwatched.lock();
+                let unwatched = unwatched.iter().map(|(resource, error)| format!("; the {resource} can't be watched: {error}"));
+                unwatched.fold("leading".to_owned(), |text, more| text + &more)
+            }
             State::Stands(leader) => format!("following {leader}"),
             State::Lost(error) => format!("the Kubernetes API server can't be reached: {error}"),
         }
@@ -48,6 +56,21 @@ impl Health {
 
     pub(crate) fn lost(&self, error: &str) {
         self.set(State::Lost(error.to_owned()));
+    }
+
+    /// What the watch of a resource has brought: an error if its definition is not installed, or if the operator may not read it.
+    pub(crate) fn watched<T>(&self, resource: &'static str, event: &watcher::Result<T>) {
+        let mut unwatched = self.unwatched.lock();
+        match event {
+            Ok(_) => {
+                unwatched.remove(resource);
+            }
+            Err(error) => {
+                if unwatched.insert(resource, error.to_string()).is_none() {
+                    tracing::warn!(resource, %error, "a resource of Kubernetes can't be watched: are its definition and the roles installed?");
+                }
+            }
+        }
     }
 
     fn set(&self, state: State) {

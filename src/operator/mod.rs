@@ -52,6 +52,7 @@ pub(crate) struct Context {
     options: OperatorOptions,
     /// The operator's own namespace.
     namespace: String,
+    health: Health,
 }
 
 /// A command in the name of a namespace, which the audit trail shows. No named key has a colon in its name.
@@ -84,7 +85,7 @@ async fn run(engine: Engine, store: Store, options: OperatorOptions, health: Hea
     let namespace = options.namespace.clone().unwrap_or(default_namespace);
     let writes = Writes::new(engine.metrics.clone());
     let elector = Elector::new(client.clone(), &namespace, &options.identity, writes.clone(), health.clone());
-    let context = Arc::new(Context { client, engine, store, writes, options, namespace });
+    let context = Arc::new(Context { client, engine, store, writes, options, namespace, health });
     loop {
         let held = tokio::select! {
             held = elector.acquire() => held,

@@ -48,7 +48,12 @@ struct Pair<'a> {
 pub async fn control(context: Arc<Context>) {
     let api: Api<worker::Worker> = Api::namespaced(context.client.clone(), &context.namespace);
     let (reader, writer) = reflector::store();
-    let watched = watcher(api.clone(), watcher::Config::default()).default_backoff().reflect(writer).touched_objects();
+    let health = context.health.clone();
+    let watched = watcher(api.clone(), watcher::Config::default())
+        .inspect(move |event| health.watched("Workers", event))
+        .default_backoff()
+        .reflect(writer)
+        .touched_objects();
     let mut watched = std::pin::pin!(watched);
     // Before the watch has shown all objects, each would be created again.
     loop {

@@ -111,16 +111,24 @@ impl Cluster {
 
     /// Waits until the API server is ready, and installs the custom resources and the roles.
     pub async fn set_up(&self) {
+        self.install_roles().await;
+        self.install_resources().await;
+    }
+
+    pub async fn install_roles(&self) {
         self.is_ready().await;
+        let roles: Api<ClusterRole> = Api::all(self.admin().await);
+        roles.create(&PostParams::default(), &rbac::<ClusterRole>("ClusterRole")).await.expect("the cluster role");
+    }
+
+    pub async fn install_resources(&self) {
         let client = self.admin().await;
-        let crds: Api<CustomResourceDefinition> = Api::all(client.clone());
+        let crds: Api<CustomResourceDefinition> = Api::all(client);
         for crd in bloom_operator::crds::all().expect("the custom resources") {
             let name = crd.name_any();
             crds.create(&PostParams::default(), &crd).await.expect("a valid custom resource");
             await_condition(crds.clone(), &name, conditions::is_crd_established()).await.expect("it is served");
         }
-        let roles: Api<ClusterRole> = Api::all(client);
-        roles.create(&PostParams::default(), &rbac::<ClusterRole>("ClusterRole")).await.expect("the cluster role");
     }
 
     /// Ends both programs.

@@ -144,6 +144,23 @@ fn an_api_server_that_hangs_is_noticed() {
 }
 
 #[test]
+fn resources_that_are_not_installed_are_told() {
+    run(async {
+        let cluster: &'static Cluster = Box::leak(Box::new(Cluster::start()));
+        cluster.install_roles().await;
+        let team = cluster.namespace().await;
+        let server = team.server(Database::Sqlite).start();
+        let state = async || server.get("/readyz").await.expect(200).json()["kubernetes"].as_str().unwrap_or_default().to_owned();
+        eventually("/readyz tells it", || async { state().await.contains("the LLMTasks can't be watched").then_some(()) }).await;
+        cluster.install_resources().await;
+        let name = team.create(&unique("nobody"), json!({})).await;
+        team.is_in_phase(&name, "Queued").await;
+        eventually("all is well", || async { (state().await == "leading").then_some(()) }).await;
+        cluster.end();
+    });
+}
+
+#[test]
 fn an_operator_without_namespaces_serves_all() {
     run(async {
         let cluster: &'static Cluster = Box::leak(Box::new(Cluster::start()));

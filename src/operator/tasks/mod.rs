@@ -113,7 +113,12 @@ async fn control_in(context: Arc<Context>, namespace: Option<String>) {
         None => Api::all(client),
     };
     let (reader, writer) = reflector::store();
-    let watched = watcher(objects, watcher::Config::default()).default_backoff().modify(forget_what_is_stored).reflect(writer);
+    let health = context.health.clone();
+    let watched = watcher(objects, watcher::Config::default())
+        .inspect(move |event| health.watched("LLMTasks", event))
+        .default_backoff()
+        .modify(forget_what_is_stored)
+        .reflect(writer);
     let leases: Api<TaskLease> = match &namespace {
         Some(namespace) => Api::namespaced(context.client.clone(), namespace),
         None => Api::all(context.client.clone()),
