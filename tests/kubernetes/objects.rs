@@ -112,9 +112,15 @@ impl<'a> Player<'a> {
     }
 }
 
-/// How many calls of the operator have changed objects, by kind and verb, without the leader's Lease.
+/// How many calls of the operator have changed what belongs to tasks: not Workers, and not the leader's Lease.
 pub async fn writes(server: &Server) -> f64 {
+    writes_of(server, &["LLMTask", "TaskLease", "Event"]).await
+}
+
+/// How many calls of the operator have changed objects of these kinds.
+pub async fn writes_of(server: &Server, kinds: &[&str]) -> f64 {
     let text = server.get("/metrics").await.expect(200).text;
-    let of_objects = |line: &&str| line.starts_with("bloom_kubernetes_writes_total") && !line.contains("kind=\"Lease\"");
-    text.lines().filter(of_objects).filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
+    let is_of = |line: &&str| kinds.iter().any(|kind| line.contains(&format!("kind=\"{kind}\"")));
+    let lines = text.lines().filter(|line| line.starts_with("bloom_kubernetes_writes_total"));
+    lines.filter(is_of).filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
 }

@@ -5,7 +5,7 @@ use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use serde_json::{Value, json};
 
 use crate::cluster::{Tenant, shared};
-use crate::objects::{Player, writes};
+use crate::objects::{Player, writes_of};
 use crate::support::{Database, eventually, run, unique};
 use bloom_operator::crds::Worker;
 
@@ -82,7 +82,7 @@ fn objects_of_workers_come_and_go_with_them() {
             eventually("another object", || async { of_odd().await.filter(|again| again.metadata.uid != object.metadata.uid) }).await;
         // Signs of life and leases are not worth a write.
         eventually("its status is complete", || async { of_odd().await.filter(|worker| worker.status.is_some()) }).await;
-        let before = writes(&server).await;
+        let before = writes_of(&server, &["Worker"]).await;
         for _ in 0..3 {
             let path = format!("workers/{}/heartbeat", odd.replace(' ', "%20").replace('/', "%2F"));
             server.post(&path, json!({ "leases": [] })).await.ok();
@@ -91,7 +91,7 @@ fn objects_of_workers_come_and_go_with_them() {
         // Another worker has the objects looked at. Its own object and its status are the only writes.
         let other = Player::join(&server, "nobody", 1).await;
         shows(&team, &other.name, "online", |worker| phase(worker) == Some("Online")).await;
-        let count = writes(&server).await - before;
+        let count = writes_of(&server, &["Worker"]).await - before;
         assert!((count - 2.0).abs() < 0.5, "{count} writes");
         server.delete(&format!("workers/{}", odd.replace(' ', "%20").replace('/', "%2F"))).await.ok();
         eventually("it is gone", || async { api.get_opt(&name).await.ok().filter(Option::is_none) }).await;
