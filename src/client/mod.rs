@@ -224,7 +224,8 @@ impl Client {
         } else if error.is_connect() && cause(error).starts_with("tunnel error") {
             format!("the proxy of the environment (HTTPS_PROXY or ALL_PROXY) makes no connection to {server}: {}", cause(error))
         } else if error.is_connect() {
-            format!("can't connect to {server}: {}; is the server running there?", cause(error))
+            let proxy = if is_loopback(&self.base) || !names_proxy(self.base.scheme()) { "" } else { " And is the proxy of the environment?" };
+            format!("can't connect to {server}: {}; is the server running there?{proxy}", cause(error))
         } else if is_not_http(error) {
             format!("{server} does not speak http there ({}): check the address", cause(error))
         } else {
@@ -240,6 +241,12 @@ fn is_loopback(url: &Url) -> bool {
         Some(Host::Ipv6(address)) => is_own(address.into()),
         None => false,
     }
+}
+
+/// Whether the environment names a proxy for addresses of this scheme.
+fn names_proxy(scheme: &str) -> bool {
+    let names = [format!("{scheme}_proxy"), format!("{}_PROXY", scheme.to_uppercase()), "all_proxy".into(), "ALL_PROXY".into()];
+    names.iter().any(|name| std::env::var_os(name).is_some_and(|value| !value.is_empty()))
 }
 
 /// A connection to the unspecified address, such as 0.0.0.0, leads to this machine.
