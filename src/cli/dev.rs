@@ -36,13 +36,16 @@ pub async fn run(mut args: DevArgs) -> Result<(), CommandError> {
     let mut agent_settings = args.work.settings(String::new(), key, settings.data_dir.join("dev-agent"))?;
     agent_settings.name = Some("dev".to_owned());
     let runs = if echoes { ECHOES.to_owned() } else { runners(&agent_settings.profiles) };
+    // A task without an agent is one for the profile `default`, if there is one.
+    let agent = agent_settings.profiles.all().map(|(slug, _)| slug.to_owned()).collect::<Vec<_>>();
+    let agent = agent.iter().all(|slug| slug != "default").then(|| agent.first().cloned()).flatten();
     let signal = signals::listen()?;
     let (server_stop, agent_stop) = (CancellationToken::new(), signal.clone());
     let (ready, is_ready) = tokio::sync::oneshot::channel();
     let mut server = tokio::spawn(serve::run(settings, server_stop.clone(), move |url, _| drop(ready.send(url.to_owned()))));
     let ended = match is_ready.await {
         Ok(url) => {
-            say(&next_steps(&url, &runs, keyed));
+            say(&next_steps(&url, &runs, agent.as_deref(), keyed));
             agent_settings.server = url;
             tokio::select! {
                 ended = agent::run(agent_settings, None, agent_stop) => ended.map(drop).map_err(CommandError::from),
@@ -95,12 +98,13 @@ fn is_given(server: &ServerArgs, setting: &str) -> bool {
     config::load(&server.flags).rows.iter().any(|row| row.setting == setting && row.origin != "default")
 }
 
-fn next_steps(url: &str, runs: &str, keyed: bool) -> String {
+fn next_steps(url: &str, runs: &str, agent: Option<&str>, keyed: bool) -> String {
     let key = if keyed { "BLOOM_KEY=… " } else { "" };
     let server = if url == "http://127.0.0.1:5000" { String::new() } else { format!(" --server {url}") };
+    let agent = agent.map_or_else(String::new, |slug| format!(" --agent {slug}"));
     let program = program();
     format!(
-        "  tasks run on {runs}\n\nIn another terminal, submit a task and wait for the answer:\n  {key}{program} task submit{server} --wait \"Say hello\"\n\n"
+        "  tasks run on {runs}\n\nIn another terminal, submit a task and wait for the answer:\n  {key}{program} task submit{server}{agent} --wait \"Say hello\"\n\n"
     )
 }
 

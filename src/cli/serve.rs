@@ -25,6 +25,9 @@ pub async fn serve(settings: Serve) -> Result<(), CommandError> {
     run(settings, signals::listen()?, move |url, others| say(&next_step(url, others, keyed))).await
 }
 
+// Else agents and commands would meet connections that the server is just closing.
+const _: () = assert!(bloom_client::IDLE_LIMIT.as_secs() < http::server::HEAD_TIMEOUT.as_secs());
+
 /// Serves until `shutdown`. `ready` is called once the server can be reached: with its URL on this machine, and with its URLs for others.
 pub async fn run(settings: Serve, shutdown: CancellationToken, ready: impl FnOnce(&str, &[String])) -> Result<(), CommandError> {
     settings.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));

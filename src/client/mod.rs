@@ -6,6 +6,7 @@ mod refusal;
 mod sse;
 
 use std::error::Error as _;
+use std::net::IpAddr;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -28,6 +29,9 @@ use refusal::{NOT_THE_API, refusal};
 /// Longer than any request may take at the server, except for long polls.
 pub const CALL_LIMIT: Duration = Duration::from_secs(40);
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
+/// Connections that were idle for this long are not used again. It must be shorter than the time after which the server closes them, else a
+/// call can meet a connection that is just being closed, and fails.
+pub const IDLE_LIMIT: Duration = Duration::from_secs(5);
 /// An answer contains at most an output of 16 MiB as JSON, or a page of tasks.
 const MAX_ANSWER_BYTES: usize = 256 << 20;
 
@@ -123,7 +127,7 @@ impl Client {
             value.set_sensitive(true);
             Ok(value)
         });
-        let settings = |builder: ClientBuilder| builder.connect_timeout(CONNECT_LIMIT).tcp_nodelay(true);
+        let settings = |builder: ClientBuilder| builder.connect_timeout(CONNECT_LIMIT).pool_idle_timeout(IDLE_LIMIT).tcp_nodelay(true);
         // A proxy would look for this machine's addresses on its own machine.
         let http = if is_loopback(&base) { outbound::client(settings) } else { outbound::client_by_proxy(settings) };
         let http = http.map_err(|error| Error::Usage(format!("this machine's TLS can't be set up: {error}")))?;
@@ -168,7 +172,7 @@ impl Client {
         if status.is_success() {
             return Ok(Answer { status: status.as_u16(), body: bytes, next: headers.get(LINK).and_then(next_page) });
         }
-        Err(refusal(status.as_u16(), &headers, &bytes))
+        Err(refusal(status.as_u16(), &headers, &bytes, self.key.is_some()))
     }
 
     /// Opens a stream of server-sent events, starting after the event id `last`.
@@ -193,7 +197,7 @@ impl Client {
         }
         let headers = response.headers().clone();
         let body = response.bytes().await.unwrap_or_default();
-        Err(refusal(status.as_u16(), &headers, &body))
+        Err(refusal(status.as_u16(), &headers, &body, self.key.is_some()))
     }
 
     fn request(&self, method: Method, path: &str) -> Result<RequestBuilder, Error> {
@@ -220,7 +224,8 @@ impl Client {
         } else if error.is_connect() && cause(error).starts_with("tunnel error") {
             format!("the proxy of the environment (HTTPS_PROXY or ALL_PROXY) makes no connection to {server}: {}", cause(error))
         } else if error.is_connect() {
-            format!("can't connect to {server}: {}; is the server running there?", cause(error))
+            let proxy = if is_loopback(&self.base) || !names_proxy(self.base.scheme()) { "" } else { " And is the proxy of the environment?" };
+            format!("can't connect to {server}: {}; is the server running there?{proxy}", cause(error))
         } else if is_not_http(error) {
             format!("{server} does not speak http there ({}): check the address", cause(error))
         } else {
@@ -232,10 +237,22 @@ impl Client {
 fn is_loopback(url: &Url) -> bool {
     match url.host() {
         Some(Host::Domain(name)) => name == "localhost" || name.ends_with(".localhost"),
-        Some(Host::Ipv4(address)) => address.is_loopback(),
-        Some(Host::Ipv6(address)) => address.is_loopback(),
+        Some(Host::Ipv4(address)) => is_own(address.into()),
+        Some(Host::Ipv6(address)) => is_own(address.into()),
         None => false,
     }
+}
+
+/// Whether the environment names a proxy for addresses of this scheme.
+fn names_proxy(scheme: &str) -> bool {
+    let names = [format!("{scheme}_proxy"), format!("{}_PROXY", scheme.to_uppercase()), "all_proxy".into(), "ALL_PROXY".into()];
+    names.iter().any(|name| std::env::var_os(name).is_some_and(|value| !value.is_empty()))
+}
+
+/// A connection to the unspecified address, such as 0.0.0.0, leads to this machine.
+fn is_own(address: IpAddr) -> bool {
+    let address = address.to_canonical();
+    address.is_loopback() || address.is_unspecified()
 }
 
 /// Whether the other side has answered the beginning of TLS with something else.

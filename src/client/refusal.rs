@@ -14,7 +14,8 @@ const MAX_FOREIGN_CHARS: usize = 200;
 /// What to check if something else than the server has answered.
 pub const NOT_THE_API: &str = "check the address, and whether the server behind the proxy runs";
 
-pub fn refusal(status: u16, headers: &HeaderMap, body: &[u8]) -> Error {
+/// `has_key`: whether the call was sent with a key.
+pub fn refusal(status: u16, headers: &HeaderMap, body: &[u8], has_key: bool) -> Error {
     let seconds = headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
     let refused = |message, fields| Error::Refused { status, message, retry_after: seconds.map(Duration::from_secs), fields };
     let Some(Told { message, fields }) = told(body) else {
@@ -24,7 +25,10 @@ pub fn refusal(status: u16, headers: &HeaderMap, body: &[u8]) -> Error {
         return if is_anybodys { refused(foreign, Vec::new()) } else { Error::Garbled(foreign) };
     };
     let message = match (status, message) {
-        (401, _) => "the server needs a key, or the given key is wrong: set it with --key-file or BLOOM_KEY".to_owned(),
+        (401, _) if has_key => "the server refuses this key: it is wrong, was revoked or has expired; give another one with --key-file or \
+             BLOOM_KEY"
+            .to_owned(),
+        (401, _) => "the server needs a key: give it with --key-file or BLOOM_KEY".to_owned(),
         (404, message) if message == "Not found" => {
             "Not found: the server does not know this path. Its address must be that of its root, such as http://127.0.0.1:5000, without \
              /api; or the server is older than this program"
@@ -92,26 +96,26 @@ mod tests {
     #[test]
     fn a_limit_is_told_by_the_name_of_its_setting() {
         let headers = HeaderMap::from_iter([(HeaderName::from_static("ratelimit-limit"), HeaderValue::from_static("100"))]);
-        let told = refusal(429, &headers, br#"{"error": "Too many requests"}"#).to_string();
+        let told = refusal(429, &headers, br#"{"error": "Too many requests"}"#, false).to_string();
         assert!(told.starts_with("Too many requests (the server allows 100 calls a minute: RATE_LIMIT_PER_MINUTE"), "{told}");
     }
 
     #[test]
     fn refusals_are_told_in_one_line() {
-        let told = |status: u16, body: &str| refusal(status, &HeaderMap::new(), body.as_bytes()).to_string();
+        let told = |status: u16, body: &str| refusal(status, &HeaderMap::new(), body.as_bytes(), false).to_string();
         assert_eq!(told(400, r#"{"error": "Task not found"}"#), "Task not found");
         let wrong = r#"{"error": {"formErrors": ["a"], "fieldErrors": {"prompt": ["Required", "b"]}}}"#;
         assert_eq!(told(400, wrong), "a; prompt: Required; prompt: b");
         assert_eq!(told(403, r#"{"error": "This key does not allow this call"}"#), "This key does not allow this call");
         assert_eq!(told(409, r#"{"error": ""}"#), "the server answered 409");
         assert!(told(404, r#"{"error": "Not found"}"#).contains("of its root"));
-        let Error::Refused { fields, .. } = refusal(400, &HeaderMap::new(), wrong.as_bytes()) else { panic!("it is refused") };
+        let Error::Refused { fields, .. } = refusal(400, &HeaderMap::new(), wrong.as_bytes(), false) else { panic!("it is refused") };
         assert_eq!(fields, [("prompt".into(), "Required".into()), ("prompt".into(), "b".into())]);
     }
 
     #[test]
     fn only_the_api_can_say_that_something_is_not_there() {
-        let refused = |status: u16, body: &str| refusal(status, &HeaderMap::new(), body.as_bytes()).status();
+        let refused = |status: u16, body: &str| refusal(status, &HeaderMap::new(), body.as_bytes(), false).status();
         assert_eq!(refused(404, r#"{"error": "Task not found"}"#), Some(404));
         assert_eq!(refused(404, "<html>default backend</html>"), None);
         assert_eq!(refused(302, ""), None);
@@ -120,7 +124,7 @@ mod tests {
 
     #[test]
     fn what_a_proxy_says_is_not_taken_for_the_server() {
-        let told = |status: u16, body: &str| refusal(status, &HeaderMap::new(), body.as_bytes()).to_string();
+        let told = |status: u16, body: &str| refusal(status, &HeaderMap::new(), body.as_bytes(), false).to_string();
         let page = "<html>\n<h1>Forbidden</h1></html>";
         assert_eq!(
             told(403, page),

@@ -114,16 +114,16 @@ pub static LEASES: Kind<Lease> = Kind {
 
 pub static AUDIT: Kind<Audit> = Kind {
     columns: &[
-        Column::new("TIME", |entry: &Audit, _| time_text(entry.timestamp)).spare(1),
+        Column::new("TIME", |entry: &Audit, _| time_text(entry.timestamp)).spare(2),
         Column::new("ACTION", |entry, _| entry.action.to_string()),
-        Column::new("ACTOR", |entry: &Audit, _| entry.actor.to_string()).spare(3),
+        Column::new("ACTOR", |entry: &Audit, _| entry.actor.to_string()).spare(1),
         Column::short(
             "ENTITY",
             |entry: &Audit, _| format!("{}/{}", entry.entity_type, short_text(&entry.entity_id)),
             |entry, _| format!("{}/{}", entry.entity_type, entry.entity_id),
         ),
         Column::wide("REQUEST", |entry, _| given(&entry.request_id)),
-        Column::new("DETAIL", |entry: &Audit, _| term::short(&entry.detail, MAX_TEXT)).cut(LEAST_TEXT, WIDE_TEXT).spare(2),
+        Column::new("DETAIL", |entry: &Audit, _| term::short(&entry.detail, MAX_TEXT)).cut(LEAST_TEXT, WIDE_TEXT).spare(3),
     ],
     name: |entry| entry.id.to_string(),
 };

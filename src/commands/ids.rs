@@ -74,6 +74,18 @@ pub async fn existing(server: &Server, ids: &[Uuid]) -> Result<Vec<Value>, Comma
     Ok(found)
 }
 
+/// The ids of the tasks that were found, and the failures of the others.
+pub async fn each(server: &Server, named: &[String]) -> (Vec<String>, Vec<CommandError>) {
+    let (mut ids, mut failures) = (Vec::new(), Vec::new());
+    for named in named {
+        match task(server, named).await {
+            Ok(id) => ids.push(id),
+            Err(failure) => failures.push(failure),
+        }
+    }
+    (ids, failures)
+}
+
 /// As [`task`], for several.
 ///
 /// # Errors

@@ -15,7 +15,10 @@ const MAX_KEY_BYTES: u64 = 64 * 1024;
 /// # Errors
 /// The file can't be read, or contains no key.
 pub fn read_key(path: &Path) -> Result<SecretString, CommandError> {
-    let wrong = |why: String| CommandError::usage(format!("the key file {}: {why}", path.display()));
+    // What was given may be the key itself.
+    let shown = path.to_string_lossy();
+    let shown = if shown.len() >= 16 && !shown.contains(['/', '.']) && !path.exists() { "****".into() } else { shown };
+    let wrong = |why: String| CommandError::usage(format!("the key file {shown}: {why}"));
     let mut text = String::new();
     let file = File::open(path).map_err(|error| wrong(error.to_string()))?;
     let read = file.take(MAX_KEY_BYTES + 1).read_to_string(&mut text).map_err(|error| wrong(error.to_string()))?;

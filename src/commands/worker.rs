@@ -71,21 +71,27 @@ pub async fn run(command: WorkerCommand, server: &Server, shown: Shown) -> Resul
         WorkerCommand::Uncordon { names } => change_cordon(server, &names, "/uncordon", shown).await,
         WorkerCommand::Drain { names } => change_cordon(server, &names, "/drain", shown).await,
         WorkerCommand::Rm { names } => {
+            let mut failures = Vec::new();
             for name in &names {
-                server.delete(&path(name, "")).await.map_err(|failure| failure.about(name))?;
-                term::info(&format!("{name} is removed."));
+                match server.delete(&path(name, "")).await {
+                    Ok(_) => term::info(&format!("{name} is removed.")),
+                    Err(failure) => failures.push(failure.about(name)),
+                }
             }
-            Ok(())
+            CommandError::all(&failures)
         }
     }
 }
 
 async fn change_cordon(server: &Server, names: &[String], tail: &str, shown: Shown) -> Result<(), CommandError> {
-    let mut workers = Vec::new();
+    let (mut workers, mut failures) = (Vec::new(), Vec::new());
     for name in names {
-        workers.push(server.post(&path(name, tail), &json!({})).await.map_err(|failure| failure.about(name))?);
+        match server.post(&path(name, tail), &json!({})).await {
+            Ok(worker) => workers.push(worker),
+            Err(failure) => failures.push(failure.about(name)),
+        }
     }
-    show::some(shown.form_or(Form::Table), &columns::WORKERS, &workers)
+    show::found(shown.form_or(Form::Table), &columns::WORKERS, (workers, CommandError::all(&failures)))
 }
 
 fn path(name: &str, tail: &str) -> String {

@@ -20,6 +20,8 @@ use bloom_core::Ms;
 use bloom_core::task::Status;
 
 const TEXT: usize = 100;
+/// Characters of the reason of a failure, which is why people look.
+const REASON: usize = 2_000;
 
 /// # Errors
 /// The task does not exist, or a call failed.
@@ -81,7 +83,7 @@ fn of(task: &Task, id: &str) -> Vec<(&'static str, String)> {
     let now = when::now();
     let waiting = task.waiting.as_ref().map(|waiting| format!("{}: {}", waiting.reason, waiting.message));
     let failure = task.failure.as_ref().map(|failure| {
-        let message = term::short(&failure.message, TEXT);
+        let message = term::short(&failure.message, REASON);
         format!("{}: {message} ({} ago)", failure.reason, columns::age(failure.at, now))
     });
     let usage = task.usage.map(|usage| {

@@ -174,8 +174,10 @@ fn misspelt(task: &Map<String, Value>) -> Option<String> {
 /// Adds the defaults to a line, and validates it with the server's rules.
 fn task(line: &str, defaults: &Map<String, Value>, scope: &Value, seen: &mut HashMap<[u8; 32], u64>) -> Result<Box<RawValue>, String> {
     let mut task: Map<String, Value> = serde_json::from_str(line).map_err(|error| match error.classify() {
+        _ if line.starts_with('[') => "it begins a JSON array, but each line must be one object; `jq -c '.[]'` makes such lines".to_owned(),
         serde_json::error::Category::Data => "it is not a JSON object".to_owned(),
-        _ => format!("it is not valid JSON: {error}"),
+        // The parser's own line number would contradict that of the file.
+        _ => format!("it is not valid JSON at column {}", error.column()),
     })?;
     if let Some(wrong) = misspelt(&task) {
         return Err(wrong);
@@ -278,9 +280,10 @@ mod tests {
 
     #[test]
     fn every_wrong_line_is_named() {
-        let told = read("{\"prompt\": \"p\"}\n{\"prompt\": 5, \"priority\": 10}\n[]\n{", None).unwrap_err();
+        let told = read("{\"prompt\": \"p\"}\n{\"prompt\": 5, \"priority\": 10}\n5\n{\n[", None).unwrap_err();
         assert!(told.contains("line 2: ") && told.contains("prompt: ") && told.contains("priority: "), "{told}");
-        assert!(told.contains("line 3: it is not a JSON object") && told.contains("line 4: it is not valid JSON"), "{told}");
+        assert!(told.contains("line 3: it is not a JSON object") && told.contains("line 4: it is not valid JSON at column 1"), "{told}");
+        assert!(told.contains("line 5: it begins a JSON array"), "{told}");
         assert!(!told.contains("line 1:"), "{told}");
         assert!(read("\n", None).unwrap_err().contains("no tasks"));
     }

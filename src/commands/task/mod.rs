@@ -114,6 +114,8 @@ pub enum TaskCommand {
     Delete(DeleteArgs),
     /// Queue failed, dead or cancelled tasks again, with all their attempts
     ///
+    /// They may run at once: a time that they were scheduled for (--not-before) is forgotten.
+    ///
     /// With filters, the command first shows how many tasks match, and asks.
     #[command(after_help = "Examples:\n  bloom-runtime task requeue 0190a0a0-0000-7000-8000-000000000000\n  \
         bloom-runtime task requeue --status failed --since 1h --yes")]
@@ -153,8 +155,10 @@ pub async fn run(command: TaskCommand, server: &Server, shown: Shown) -> Result<
     match command {
         TaskCommand::Submit(submit) => submit::run(*submit, server, shown).await,
         TaskCommand::Get { ids } => {
-            let ids = ids::tasks(server, &ids).await?;
-            show::found(shown.form_or(Form::Table), &columns::TASKS, server.get_each(&ids, |id| path(id, "")).await?)
+            let (ids, mut failures) = ids::each(server, &ids).await;
+            let (tasks, all) = server.get_each(&ids, |id| path(id, "")).await?;
+            failures.extend(all.err());
+            show::found(shown.form_or(Form::Table), &columns::TASKS, (tasks, CommandError::all(&failures)))
         }
         TaskCommand::Describe { id } => describe::task(&id, server, shown).await,
         TaskCommand::List { filters, limit, watch: true } => watch::run(&filters, &limit, server, shown.form_or(Form::Table)).await,

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use clap::Args;
 use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
 use uuid::Uuid;
 
 use super::super::connect::{Server, read};
@@ -119,7 +120,9 @@ pub async fn run(mut submit: Submit, server: &Server, shown: Shown) -> Result<()
 async fn create(submit: &Submit, server: &Server) -> Result<Value, CommandError> {
     let mut body = submit.fields.given()?;
     body.insert("prompt".into(), json!(prompt(submit)?));
-    body.entry("context_id").or_insert_with(|| json!(Uuid::now_v7()));
+    // The same key must name the same context each time: with another one, the repetition would be another task.
+    let context = submit.idempotency_key.as_ref().map(|key| format!("key-{}", hex::encode(&Sha256::digest(key)[..16])));
+    body.entry("context_id").or_insert_with(|| json!(context.unwrap_or_else(|| Uuid::now_v7().to_string())));
     // With a key, the server creates the task only once, even if the call is repeated.
     let key = submit.idempotency_key.clone().unwrap_or_else(|| Uuid::now_v7().to_string());
     body.insert("idempotency_key".into(), json!(key));

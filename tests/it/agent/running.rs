@@ -128,7 +128,7 @@ fn set_ups_that_cannot_work_are_told() {
         let server = Server::on(Database::Sqlite).env("RUNTIME_API_KEY", "admin-key").start();
         let (code, said) = server.agent("box").env("BLOOM_KEY", "wrong").echo().start_in_vain();
         assert_eq!(code, Some(1));
-        assert!(said.contains("the server needs a key, or the given key is wrong") && !said.contains("wrong-key"), "{said}");
+        assert!(said.contains("the server refuses this key") && !said.contains("wrong-key"), "{said}");
     });
 }
 

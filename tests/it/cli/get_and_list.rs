@@ -33,6 +33,9 @@ fn tasks_are_listed_in_every_form() {
         assert_eq!(serde_norway::from_str::<Value>(&list(&["-o", "yaml"])).unwrap(), own);
         assert_eq!(user.does(&["task", "get", "-o", "json", &older.id]).json(), older.now().await);
         assert_eq!(user.does(&["task", "get", "-o", "name", &older.id, &newer.id]).ok(), format!("{}\n{}\n", older.id, newer.id));
+        let some = user.does(&["task", "get", "-o", "name", &older.id, "ffffffff", &newer.id]).ends(1);
+        assert_eq!(some.out, format!("{}\n{}\n", older.id, newer.id));
+        assert!(some.err.contains("ffffffff"), "{}", some.err);
 
         assert_eq!(list(&["--label", "k=v", "-o", "name"]), format!("{}\n", newer.id));
         assert_eq!(list(&["--status", "failed", "-o", "json"]), "[]\n");
@@ -113,7 +116,10 @@ fn workers_are_taken_out_of_service_and_back() {
         let row = |out: String| table(&out)[1].clone();
         let shown = row(user.does(&["worker", "get", name]).ok());
         assert_eq!(shown[..4], [name.to_owned(), "online".into(), "1/4".into(), crew.slug.clone()]);
-        assert_eq!(row(user.does(&["worker", "cordon", name]).ok())[1], "online,cordoned");
+        // A name that is not there does not spoil the others.
+        let cordoned = user.does(&["worker", "cordon", "nosuch", name]).ends(1);
+        assert!(cordoned.err.contains("nosuch: Worker not found"), "{}", cordoned.err);
+        assert_eq!(row(cordoned.out)[1], "online,cordoned");
         assert_eq!(row(user.does(&["worker", "uncordon", name]).ok())[1], "online");
         assert_eq!(row(user.does(&["worker", "drain", name]).ok())[1], "online,draining");
         let names = user.does(&["worker", "list", "--limit", "1000", "-o", "name"]).ok();

@@ -246,6 +246,18 @@ fn a_file_is_submitted_line_by_line() {
 }
 
 #[test]
+fn a_key_makes_one_task_however_often_it_is_submitted() {
+    run(async {
+        let user = User::at(sqlite());
+        let key = unique("key");
+        let submit = |prompt: &str| user.does(&["task", "submit", "--agent", "nobody", "--idempotency-key", &key, "-o", "name", prompt]);
+        let first = submit("Say hello").ok();
+        assert_eq!(submit("Say hello").ok(), first);
+        submit("Say something else").complains(1);
+    });
+}
+
+#[test]
 fn a_file_with_a_wrong_line_makes_nothing() {
     run(async {
         let server = sqlite();
