@@ -4,7 +4,7 @@ use serde_json::json;
 
 use crate::cluster::{Cluster, shared};
 use crate::objects::{Player, is_true, phase, writes, writes_of};
-use crate::support::{Database, eventually, run, unique};
+use crate::support::{Database, eventually, now_ms, run, unique};
 
 #[test]
 fn an_operator_that_is_killed_in_any_phase_goes_on() {
@@ -187,6 +187,27 @@ fn a_server_starts_without_its_cluster() {
             server.get("/readyz").await.expect(200).text.contains("no configuration of a cluster").then_some(())
         })
         .await;
+    });
+}
+
+#[test]
+fn a_worker_that_is_gone_does_not_hold_a_deletion() {
+    run(async {
+        let team = shared().await.namespace().await;
+        let server = team.server(Database::Sqlite).start();
+        let slug = unique("agent");
+        let player = Player::join(&server, &slug, 1).await;
+        let name = team.create(&slug, json!({})).await;
+        let claimed = player.claim().await;
+        team.is_in_phase(&name, "Running").await;
+        team.delete(&name).await;
+        let deleted_at = now_ms();
+        eventually("most of its patience is over", || async { (now_ms() - deleted_at > 55_000).then_some(()) }).await;
+        assert!(team.get(&name).await.metadata.deletion_timestamp.is_some(), "the run has time to end");
+        team.is_gone(&name).await;
+        let id = claimed["task"]["id"].as_str().unwrap();
+        let task = server.get(&format!("llm-tasks/{id}")).await.ok();
+        assert_eq!((&task["status"], &task["cancel_requested"]), (&json!("leased"), &json!(true)), "the lease is left to its end");
     });
 }
 
