@@ -224,7 +224,8 @@ impl Client {
         } else if error.is_connect() && cause(error).starts_with("tunnel error") {
             format!("the proxy of the environment (HTTPS_PROXY or ALL_PROXY) makes no connection to {server}: {}", cause(error))
         } else if error.is_connect() {
-            let proxy = if is_loopback(&self.base) || !names_proxy(self.base.scheme()) { "" } else { " And is the proxy of the environment?" };
+            let proxy =
+                if is_loopback(&self.base) || !names_proxy(self.base.scheme()) { "" } else { " And is the proxy of the environment?" };
             format!("can't connect to {server}: {}; is the server running there?{proxy}", cause(error))
         } else if is_not_http(error) {
             format!("{server} does not speak http there ({}): check the address", cause(error))
