@@ -11,6 +11,7 @@ use super::{block_on, say, signals};
 use bloom_commands::CommandError;
 use bloom_commands::{DEFAULT_SERVER, read_key};
 use bloom_config::{self as config, LogFormat};
+use bloom_core::mask::masked_url;
 use bloom_telemetry::init_logging;
 use bloom_worker::profile::{Profiles, find_program};
 use bloom_worker::{self as agent, Ended, PushServer, Settings};
@@ -187,7 +188,7 @@ async fn serve(args: AgentArgs) -> Result<Ended, CommandError> {
     say(&format!(
         "bloom-runtime agent {}\n  server      {}\n  tasks       {} at a time\n  work dir    {}\n{}\n",
         env!("CARGO_PKG_VERSION"),
-        settings.server,
+        masked_url(&settings.server),
         settings.max_concurrency,
         settings.work_dir.display(),
         settings.push_server.as_ref().map(|push_server| format!("  listens on  {}\n", push_server.url)).unwrap_or_default(),

@@ -37,6 +37,8 @@ pub struct ApiKey {
     pub created_by: String,
 }
 
+/// Marks a key as one of this program, for people and for programs that look for secrets in texts.
+pub const PREFIX: &str = "bloom_";
 pub const MAX_KEYS: usize = 1_000;
 pub const MAX_KEY_NAME: usize = 63;
 /// Before the worker's name in the name of the key that enrolling creates.

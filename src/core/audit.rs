@@ -89,9 +89,10 @@ impl<'a> Concerns<'a> {
 /// Before the name of a key that is an actor.
 const KEY: &str = "key:";
 
-/// Whether a worker must not have this name, because the audit trail shows it for somebody else.
+/// Whether a worker must not have this name, because the audit trail shows it for somebody else. Capitals and spaces make no difference.
 pub fn is_name_of_another_actor(worker: &str) -> bool {
-    worker.starts_with(KEY) || [Actor::Api, Actor::Admin, Actor::Router, Actor::Reconciler].iter().any(|actor| actor.to_string() == worker)
+    let name = worker.trim().to_lowercase();
+    name.starts_with(KEY) || [Actor::Api, Actor::Admin, Actor::Router, Actor::Reconciler].iter().any(|actor| actor.to_string() == name)
 }
 
 impl fmt::Display for Actor {

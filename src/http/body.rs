@@ -1,5 +1,7 @@
 //! Request bodies: each is read before its handler runs, up to a size and a deadline.
 
+use std::net::IpAddr;
+
 use axum::body::{Body, Bytes};
 use axum::extract::{FromRequest, Request};
 use axum::http::header::EXPECT;
@@ -19,12 +21,12 @@ const DRAIN_BYTES: usize = 32 * 1024 * 1024;
 ///
 /// # Errors
 /// The body is too long or too late, or other bodies use too much memory.
-pub async fn gather(request: Request, limit: usize, deadline: Instant, budget: &Budget) -> Result<(Request, Share), Error> {
+pub async fn gather(request: Request, limit: usize, deadline: Instant, budget: &Budget, client: IpAddr) -> Result<(Request, Share), Error> {
     let (parts, body) = request.into_parts();
     // A client that sent `Expect: 100-continue` is refused at once, because it has not sent the body yet.
     let drain = if parts.headers.contains_key(EXPECT) { 0 } else { DRAIN_BYTES };
     let mut share = Share::default();
-    let has_room = |bytes| budget.fit(&mut share, bytes).inspect_err(|_| share = Share::default());
+    let has_room = |bytes| budget.fit(&mut share, bytes, client).inspect_err(|_| share = Share::default());
     match timeout_at(deadline, read(body, limit, drain, has_room)).await {
         Ok(bytes) => Ok((Request::from_parts(parts, Body::from(bytes?)), share)),
         Err(_) => Err(Error::fixed(408, "The request's body did not arrive in time")),

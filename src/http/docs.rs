@@ -1,6 +1,7 @@
 //! The OpenAPI description and an explorer for it. All files are in this program, so the explorer works offline.
 
-use std::sync::{Arc, OnceLock};
+use std::collections::HashMap;
+use std::sync::{Arc, LazyLock, OnceLock};
 
 use axum::body::Bytes;
 use axum::extract::Path;
@@ -8,10 +9,12 @@ use axum::extract::rejection::PathRejection;
 use axum::http::header::CONTENT_SECURITY_POLICY;
 use axum::http::{HeaderValue, StatusCode};
 use axum::routing::get;
+use parking_lot::Mutex;
 use utoipa_swagger_ui::{Config, serve};
 
 use super::answer::{HandlerResult, json_bytes, typed};
 use super::error::Error;
+use super::held::Shared;
 use super::openapi::Routes;
 
 const NOT_FOUND: Error = Error::fixed(404, "Not found");
@@ -36,7 +39,9 @@ async fn openapi() -> HandlerResult {
             TEXT.get_or_init(|| text.into())
         }
     };
-    Ok(json_bytes(StatusCode::OK, text.clone()))
+    let mut response = json_bytes(StatusCode::OK, text.clone());
+    response.extensions_mut().insert(Shared);
+    Ok(response)
 }
 
 /// The page is the same at all its paths; its files are under `/docs/`.
@@ -49,6 +54,23 @@ async fn file(path: Result<Path<String>, PathRejection>) -> HandlerResult {
 }
 
 fn asset(file: &str) -> HandlerResult {
+    /// All answers share the bytes of a file. There are as many entries as files.
+    static FILES: LazyLock<Mutex<HashMap<String, (HeaderValue, Bytes)>>> = LazyLock::new(Mutex::default);
+    let known = FILES.lock().get(file).cloned();
+    let (content_type, bytes) = match known {
+        Some(known) => known,
+        None => {
+            let read = read(file)?;
+            FILES.lock().entry(file.to_owned()).or_insert(read).clone()
+        }
+    };
+    let mut response = typed(StatusCode::OK, content_type, bytes);
+    response.headers_mut().insert(CONTENT_SECURITY_POLICY, POLICY);
+    response.extensions_mut().insert(Shared);
+    Ok(response)
+}
+
+fn read(file: &str) -> Result<(HeaderValue, Bytes), Error> {
     let config = Arc::new(Config::from("/openapi.json").persist_authorization(true));
     let found = serve(file, config).map_err(|error| Error::Internal(error.to_string()))?;
     let found = found.ok_or(NOT_FOUND)?;
@@ -59,7 +81,5 @@ fn asset(file: &str) -> HandlerResult {
         let page = page.replacen("<head>", "<head>\n    <base href=\"/docs/\">", 1).replacen("Swagger UI", "bloom-runtime API", 1);
         bytes = page.into_bytes();
     }
-    let mut response = typed(StatusCode::OK, content_type, bytes.into());
-    response.headers_mut().insert(CONTENT_SECURITY_POLICY, POLICY);
-    Ok(response)
+    Ok((content_type, bytes.into()))
 }

@@ -1,5 +1,7 @@
 //! Limits the memory of the bodies of requests and answers, however slowly clients send or read them.
 
+use std::collections::HashMap;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,9 +9,11 @@ use axum::body::{Body, Bytes};
 use axum::response::{IntoResponse, Response};
 use http_body_util::BodyExt;
 use hyper::body::Body as _;
+use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
+use super::clients::network;
 use super::error::Error;
 
 /// How long the next piece of an answer waits for room. The write timeout is shorter, so clients that do not read free theirs before.
@@ -19,41 +23,88 @@ const SMALL: usize = 64 << 10;
 /// The unit that the semaphore counts: the number of bytes could exceed its maximum.
 const UNIT: usize = 1 << 10;
 const TOO_MUCH_SENT: Error = Error::Later("The server is receiving too many large requests at once, try again");
+const TOO_MUCH_OF_ONE: Error = Error::Later("This address has too many large requests or answers at once: wait for some of them to end");
 const TOO_MUCH_READ: Error = Error::Later("The server is sending too many large answers at once, try again");
 
-/// A number of bytes that the bodies of all requests, or of all answers, share.
+/// A number of bytes that the bodies of all requests, or of all answers, share. One address may hold half of them, but always one body.
 #[derive(Clone)]
 pub struct Budget {
     free: Arc<Semaphore>,
     units: u32,
+    held: Arc<Mutex<HashMap<IpAddr, usize>>>,
 }
 
 /// The part of a budget that one body holds.
 #[derive(Default)]
-pub struct Share(Option<OwnedSemaphorePermit>);
+pub struct Share {
+    permit: Option<OwnedSemaphorePermit>,
+    of_address: Option<OfAddress>,
+}
+
+/// What one body adds to the units that its client's address holds.
+struct OfAddress {
+    client: IpAddr,
+    units: usize,
+    held: Arc<Mutex<HashMap<IpAddr, usize>>>,
+}
+
+impl Drop for OfAddress {
+    fn drop(&mut self) {
+        let mut held = self.held.lock();
+        if let Some(units) = held.get_mut(&self.client) {
+            *units -= self.units;
+            if *units == 0 {
+                held.remove(&self.client);
+            }
+        }
+    }
+}
 
 impl Budget {
     pub fn new(bytes: usize) -> Self {
         let units = u32::try_from(bytes / UNIT).unwrap_or(u32::MAX).max(1);
         // The number of units never exceeds the semaphore's maximum, on any platform.
-        Self { free: Arc::new(Semaphore::new(usize::try_from(units).unwrap_or(Semaphore::MAX_PERMITS))), units }
+        Self { free: Arc::new(Semaphore::new(usize::try_from(units).unwrap_or(Semaphore::MAX_PERMITS))), units, held: Arc::default() }
     }
 
     /// Enlarges the share to a body of this size. A body that is larger than the budget needs all of it.
     ///
     /// # Errors
-    /// Other bodies hold too much of the budget.
-    pub fn fit(&self, share: &mut Share, bytes: usize) -> Result<(), Error> {
-        let held = share.0.as_ref().map_or(0, |permit| permit.num_permits());
+    /// Other bodies, or those of this client, hold too much of the budget.
+    pub fn fit(&self, share: &mut Share, bytes: usize, client: IpAddr) -> Result<(), Error> {
+        self.take(share, bytes, client, TOO_MUCH_SENT)
+    }
+
+    fn take(&self, share: &mut Share, bytes: usize, client: IpAddr, full: Error) -> Result<(), Error> {
+        let held = share.permit.as_ref().map_or(0, |permit| permit.num_permits());
         let more = self.units_of(bytes).saturating_sub(u32::try_from(held).unwrap_or(u32::MAX));
         if more > 0 {
-            let more = self.free.clone().try_acquire_many_owned(more).map_err(|_| TOO_MUCH_SENT)?;
-            match &mut share.0 {
+            let of_address = self.count(share.of_address.take(), network(client), more)?;
+            let more = self.free.clone().try_acquire_many_owned(more).map_err(|_| full)?;
+            share.of_address = Some(of_address);
+            match &mut share.permit {
                 Some(permit) => permit.merge(more),
                 none => *none = Some(more),
             }
         }
         Ok(())
+    }
+
+    /// Counts more units for the client's address.
+    fn count(&self, known: Option<OfAddress>, client: IpAddr, more: u32) -> Result<OfAddress, Error> {
+        let mut of_address = known.unwrap_or(OfAddress { client, units: 0, held: self.held.clone() });
+        let more = usize::try_from(more).unwrap_or(usize::MAX);
+        let most = usize::try_from(self.units / 2).unwrap_or(usize::MAX);
+        let mut held = self.held.lock();
+        let all = held.get(&client).copied().unwrap_or_default();
+        let is_alone = all == of_address.units;
+        if !is_alone && all + more > most {
+            drop(held);
+            return Err(TOO_MUCH_OF_ONE);
+        }
+        held.insert(client, all + more);
+        of_address.units += more;
+        Ok(of_address)
     }
 
     fn units_of(&self, bytes: usize) -> u32 {
@@ -65,9 +116,13 @@ impl Budget {
     /// # Errors
     /// Other answers hold too much of the budget.
     pub fn answer(&self, bytes: usize) -> Result<Share, Error> {
-        let mut share = Share::default();
-        self.fit(&mut share, bytes).map_err(|_| TOO_MUCH_READ)?;
-        Ok(share)
+        match self.units_of(bytes) {
+            0 => Ok(Share::default()),
+            units => {
+                let permit = self.free.clone().try_acquire_many_owned(units).map_err(|_| TOO_MUCH_READ)?;
+                Ok(Share { permit: Some(permit), of_address: None })
+            }
+        }
     }
 
     /// As [`answer`](Self::answer), but waits until other answers free enough of the budget.
@@ -80,20 +135,21 @@ impl Budget {
             return Ok(Share::default());
         }
         match timeout(ROOM_WAIT, self.free.clone().acquire_many_owned(units)).await {
-            Ok(Ok(permit)) => Ok(Share(Some(permit))),
+            Ok(Ok(permit)) => Ok(Share { permit: Some(permit), of_address: None }),
             _ => Err(TOO_MUCH_READ),
         }
     }
 
     /// Counts the bytes of the answer until they are sent. Returns a 503 instead if there is no room. Streams do not count: they hold
-    /// little, and have limits of their own.
-    pub async fn send(&self, answer: Response) -> Response {
+    /// little, and have limits of their own. Neither do [`Shared`] bytes.
+    pub async fn send(&self, answer: Response, client: IpAddr) -> Response {
         let size = answer.body().size_hint().exact().and_then(|size| usize::try_from(size).ok());
-        let Some(size) = size.filter(|size| *size > SMALL) else { return answer };
-        let share = match self.answer(size) {
-            Ok(share) => share,
-            Err(refused) => return refused.into_response(),
-        };
+        let is_shared = answer.extensions().get::<Shared>().is_some();
+        let Some(size) = size.filter(|size| *size > SMALL && !is_shared) else { return answer };
+        let mut share = Share::default();
+        if let Err(refused) = self.take(&mut share, size, client, TOO_MUCH_READ) {
+            return refused.into_response();
+        }
         let (head, body) = answer.into_parts();
         match body.collect().await {
             Ok(body) => Response::from_parts(head, Body::from(share.hold(body.to_bytes()))),
@@ -102,10 +158,14 @@ impl Budget {
     }
 }
 
+/// Marks an answer whose bytes are in memory anyway, once for all clients.
+#[derive(Clone, Copy)]
+pub struct Shared;
+
 impl Share {
     /// Whether nothing is counted.
     pub fn is_none(&self) -> bool {
-        self.0.is_none()
+        self.permit.is_none()
     }
 
     /// Attaches the share to the bytes, because the connection drops a body long before it has sent its bytes.
@@ -123,5 +183,34 @@ struct Held {
 impl AsRef<[u8]> for Held {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_address_holds_half_at_most_but_always_one_body() {
+        let budget = Budget::new(1 << 20);
+        let fit = |client: &str, bytes: usize| {
+            let mut share = Share::default();
+            budget.fit(&mut share, bytes, client.parse().unwrap()).map(|()| share)
+        };
+        let whole = fit("192.0.2.1", 1 << 20).unwrap();
+        assert!(fit("192.0.2.2", 100 << 10).is_err(), "nothing is left");
+        drop(whole);
+        let first = fit("192.0.2.1", 300 << 10).unwrap();
+        assert_eq!(fit("192.0.2.1", 300 << 10).err(), Some(TOO_MUCH_OF_ONE));
+        let second = fit("192.0.2.1", 200 << 10).unwrap();
+        let other = fit("2001:db8::1", 500 << 10).unwrap();
+        assert_eq!(fit("192.0.2.3", 100 << 10).err(), Some(TOO_MUCH_SENT));
+        drop((first, second, other));
+        assert!(budget.held.lock().is_empty());
+        // A body that grows is one body.
+        let mut share = Share::default();
+        for bytes in [100 << 10, 400 << 10, 900 << 10] {
+            budget.fit(&mut share, bytes, "192.0.2.1".parse().unwrap()).unwrap();
+        }
     }
 }

@@ -16,8 +16,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::auth::{Keys, digest, sent_key};
 use super::error::Error as Refused;
+use super::refusal::Refusal;
 use bloom_core::Ms;
-use bloom_core::api_key::{ApiKey, Scope};
+use bloom_core::api_key::{ApiKey, PREFIX, Scope};
 use bloom_engine::{Clock, Engine};
 use bloom_store::{Error, Store};
 
@@ -25,7 +26,9 @@ const READ_EVERY: Duration = Duration::from_secs(10);
 /// An older copy is read again before a named key opens anything: this process may have been frozen, or cut off from the database, while
 /// another replica revoked the key.
 const MAX_AGE: Duration = Duration::from_secs(20);
-/// How long a request waits for that.
+/// Requests with unknown keys cause one read in this time at most.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
+/// How long a request waits for the keys to be read.
 const READ_LIMIT: Duration = Duration::from_secs(5);
 
 const UNCHECKED: Refused = Refused::Later("The database does not answer, so this key can't be checked: try again");
@@ -92,27 +95,67 @@ impl KeyRing {
     /// # Errors
     /// The database does not answer.
     pub async fn refresh(&self, store: &Store) -> Result<(), Refused> {
-        let is_recent = || self.named.borrow().read_at.is_some_and(|at| at.elapsed() < MAX_AGE);
-        if is_recent() {
+        self.read_unless(store, |at| at.elapsed() < MAX_AGE).await
+    }
+
+    /// Reads the named keys again if this request has one that is not known: another replica may have just created it.
+    pub async fn look_again(&self, headers: &HeaderMap, store: &Store) {
+        let Some(sent) = sent_key(headers).filter(|sent| self.takes_named_keys() && sent.starts_with(PREFIX.as_bytes())) else { return };
+        let digest = hex::encode(digest(sent));
+        let (is_known, read_at) = {
+            let named = self.named.borrow();
+            (named.by_digest.contains_key(&digest), named.read_at)
+        };
+        if is_known {
+            return;
+        }
+        let arrived = Instant::now();
+        if let Some(at) = read_at {
+            tokio::time::sleep_until(at + LOOK_EVERY).await;
+        }
+        // If that fails, the key is refused as unknown.
+        if let Err(error) = self.read_unless(store, |at| at > arrived).await {
+            tracing::warn!(error = error.line(), "the named keys could not be read");
+        }
+    }
+
+    fn was_read(&self, is_recent: impl Fn(Instant) -> bool) -> bool {
+        self.named.borrow().read_at.is_some_and(is_recent)
+    }
+
+    /// Reads the named keys, unless this holds for the time before they were read last.
+    async fn read_unless(&self, store: &Store, is_recent: impl Fn(Instant) -> bool) -> Result<(), Refused> {
+        if self.was_read(&is_recent) {
             return Ok(());
         }
         let read = async {
             let _turn = self.reading.lock().await;
             // Another request may have read them meanwhile.
-            if is_recent() { Ok(()) } else { self.replace(store).await }
+            if self.was_read(&is_recent) { Ok(()) } else { self.replace(store).await }
         };
         Ok(timeout(READ_LIMIT, read).await.map_err(|_| UNCHECKED)??)
     }
 
-    /// Returns when the key is no longer valid; never for a key of the environment.
-    pub async fn lapse(&self, key: Option<&ApiKey>, clock: &Clock) {
+    /// Takes note that this key was revoked. If the keys can't be read now, only this one is removed from the copy.
+    pub async fn revoked(&self, name: &str, store: &Store) {
+        if let Ok(Ok(())) = timeout(READ_LIMIT, self.read(store)).await {
+            return;
+        }
+        self.named.send_modify(|named| named.by_digest.retain(|_, key| key.name != name));
+    }
+
+    /// Returns why, when the key is no longer valid, or can't be checked for long; never for a key of the environment.
+    pub async fn lapse(&self, key: Option<&ApiKey>, clock: &Clock) -> Refused {
         let Some(key) = key else { return pending().await };
         let mut changes = self.named.subscribe();
         loop {
             let now = clock.now();
             changes.mark_unchanged();
             if !self.holds(Some(key), now) {
-                return;
+                return Refusal::Unauthorized.error();
+            }
+            if !self.was_read(|at| at.elapsed() < MAX_AGE) {
+                return UNCHECKED;
             }
             let left = key.expires_at.map_or(READ_EVERY, |at| Duration::from_millis((at - now).max(0).unsigned_abs()));
             tokio::select! {

@@ -16,11 +16,9 @@ use super::policy::RoutePolicy;
 use bloom_api::answers::Removed;
 use bloom_api::error::ErrorText;
 use bloom_api::keys::{CreatedKey, Key, NewEnrollment, NewKey};
-use bloom_core::api_key::{ApiKey, Scope};
+use bloom_core::api_key::{ApiKey, PREFIX, Scope};
 use bloom_core::op;
 
-/// Marks a key as one of this program, for people and for programs that look for secrets in texts.
-const PREFIX: &str = "bloom_";
 const KEY_BYTES: usize = 32;
 const NO_ADMIN_KEY: Error = Error::fixed(
     409,
@@ -104,7 +102,7 @@ pub const REVOKE: RoutePolicy = RoutePolicy::ADMIN;
 pub async fn revoke(State(app): State<AppState>, caller: Caller, path: KeyPath) -> HandlerResult {
     let name = path.name()?;
     app.engine.writers.submit(caller.command(op::RevokeKey { name: name.clone() })).await?;
-    app.ring.read(&app.store).await?;
+    app.ring.revoked(&name, &app.store).await;
     ok(&Removed { removed: true, id: name.into() })
 }
 

@@ -94,6 +94,7 @@ pub async fn middleware(State(MiddlewareState { app, policies }): State<Middlewa
     let uri = request.uri().clone();
     let request_id = request_id(request.headers());
 
+    app.ring.look_again(request.headers(), &app.store).await;
     let policy = policies.of(&method, template, uri.path());
     let pass = Pass::new(&app, &request, policy, template.is_some());
     let standing = pass.count(start);
@@ -133,7 +134,7 @@ async fn serve(app: &AppState, pass: &Pass<'_>, request: Request, next: Next, ca
     let mut request = request;
     let mut held = Share::default();
     if let Some(limit) = pass.body_limit {
-        (request, held) = match body::gather(request, limit, deadline, &app.limits.held_of_requests).await {
+        (request, held) = match body::gather(request, limit, deadline, &app.limits.held_of_requests, pass.client).await {
             Ok(gathered) => gathered,
             Err(failure) => return failure.into_response(),
         };
@@ -157,7 +158,7 @@ async fn serve(app: &AppState, pass: &Pass<'_>, request: Request, next: Next, ca
     let answer = match pass.policy.time {
         Time::Own => tokio::select! {
             answer = next.run(request) => answer,
-            () = app.ring.lapse(key.as_deref(), &app.engine.clock) => Refusal::Unauthorized.error().into_response(),
+            refused = app.ring.lapse(key.as_deref(), &app.engine.clock) => refused.into_response(),
         },
         Time::Limited => timeout_at(deadline, next.run(request)).await.unwrap_or_else(|_| TIMED_OUT.into_response()),
     };
@@ -166,7 +167,7 @@ async fn serve(app: &AppState, pass: &Pass<'_>, request: Request, next: Next, ca
         Some(key) if is_event_stream(&answer) => end_with_key(app.clone(), key, answer),
         _ => answer,
     };
-    app.limits.held_of_answers.send(answer).await
+    app.limits.held_of_answers.send(answer, pass.client).await
 }
 
 /// Ends the stream when its key is revoked or expires.
@@ -285,6 +286,20 @@ fn request_id(headers: &HeaderMap) -> Arc<str> {
     }
 }
 
+/// Lines of refused requests that a second may have at level info; others have level debug, because anybody can cause them.
+const REFUSALS_LOGGED: u64 = 50;
+/// The second of this process in which refusals were logged last, and how many (the lower 16 bits).
+static REFUSALS: AtomicU64 = AtomicU64::new(0);
+
+/// Whether one more refusal may be logged.
+fn may_log_refusal() -> bool {
+    static START: LazyLock<Instant> = LazyLock::new(Instant::now);
+    let second = START.elapsed().as_secs();
+    let count = |last: u64| Some(if last >> 16 == second { last + u64::from(last & 0xffff < REFUSALS_LOGGED) } else { (second << 16) + 1 });
+    let last = REFUSALS.fetch_update(Ordering::Relaxed, Ordering::Relaxed, count).unwrap_or_default();
+    last >> 16 != second || last & 0xffff < REFUSALS_LOGGED
+}
+
 /// Successful requests are logged only at level debug: there may be thousands a second, and the audit trail has their changes.
 fn log(method: &Method, path: &str, status: u16, seconds: f64, client: IpAddr, request_id: &str, cause: Option<Cause>) {
     let ms = seconds * 1000.0;
@@ -294,7 +309,8 @@ fn log(method: &Method, path: &str, status: u16, seconds: f64, client: IpAddr, r
         (429, _) => tracing::debug!(%method, path, status, ms, %client, request_id, "request refused"),
         (_, Some(Cause(cause))) => tracing::error!(%method, path, status, ms, %client, request_id, cause, "request failed"),
         (500.., None) => tracing::warn!(%method, path, status, ms, %client, request_id, "request failed"),
-        (400.., None) => tracing::info!(%method, path, status, ms, %client, request_id, "request refused"),
+        (400.., None) if may_log_refusal() => tracing::info!(%method, path, status, ms, %client, request_id, "request refused"),
+        (400.., None) => tracing::debug!(%method, path, status, ms, %client, request_id, "request refused"),
         _ => tracing::debug!(%method, path, status, ms, %client, request_id, "request"),
     }
 }

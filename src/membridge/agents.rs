@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use bloom_core::audit::Actor;
+use bloom_core::audit::{Actor, is_name_of_another_actor};
 use bloom_core::command::WorkerChange;
 use bloom_core::limits;
 use bloom_core::worker::{MAX_CONCURRENCY, WorkerStatus};
@@ -79,6 +79,9 @@ fn entry(raw: &str) -> Result<WorkerChange, String> {
     if matches!(&*id, "." | "..") {
         return Err(format!("its name is {id:?}, which no URL can contain"));
     }
+    if is_name_of_another_actor(&id) {
+        return Err(format!("its name is {id:?}, and the audit trail names others so"));
+    }
     if id.chars().count() > limits::NAME_CHARS {
         return Err(format!("its name is longer than {} characters", limits::NAME_CHARS));
     }
@@ -150,7 +153,7 @@ mod tests {
     #[test]
     fn a_bad_entry_costs_only_itself() {
         let body = r#"[{"name": "a"}, 7, {"name": 5}, {"url": "x"}, {"name": "b", "capabilities": {"max_concurrency": 99}},
-            {"name": "a\u0000b"}, {"name": "a"}, {"name": ".."}, {"name": "d", "os_info": "LONG"}, {"name": "e", "ip_addrs": ["LONG"]},
+            {"name": "a\u0000b"}, {"name": "a"}, {"name": ".."}, {"name": "Admin"}, {"name": "d", "os_info": "LONG"}, {"name": "e", "ip_addrs": ["LONG"]},
             {"name": "f", "capabilities": {"labels": [MANY]}}, {"name": "c", "capabilities": null, "status": "resting"}]"#;
         let body = body
             .replace("LONG", &"x".repeat(limits::OS_INFO_CHARS + 1))

@@ -6,6 +6,7 @@ use super::super::ids::WorkerId;
 use super::super::operation::Operation;
 use super::super::rejection::Rejection;
 use super::super::row_keys::RowKeys;
+use super::super::worker::{DispatchMode, Worker};
 use super::super::working_set::{Halt, WorkingSet};
 
 /// Adds a key. Its name must be one ([`is_key_name`](super::super::api_key::is_key_name)).
@@ -70,6 +71,11 @@ pub struct RevokeKey {
 impl Operation for RevokeKey {
     type Reply = ();
 
+    /// It may change a worker.
+    fn is_placement(&self) -> bool {
+        true
+    }
+
     fn add_keys(&self, keys: &mut RowKeys) {
         keys.api_keys = true;
     }
@@ -77,10 +83,21 @@ impl Operation for RevokeKey {
     fn decide(&self, set: &mut WorkingSet) -> Result<(), Halt> {
         let key = set.api_keys()?.get(&self.name).ok_or(Rejection::KeyNotFound)?;
         let detail = format!("scope {}", key.scope);
+        if let Some(worker) = key.worker.clone().filter(|_| key.push && key.scope == Scope::Worker) {
+            forget_url(set, &worker)?;
+        }
         set.audit(Action::KeyRevoked, EntityType::Key, &self.name, &Actor::Admin, detail);
         set.remove_api_key(&self.name);
         Ok(())
     }
+}
+
+/// The server calls the URL of this worker no more: a key that is no longer valid has named it.
+fn forget_url(set: &mut WorkingSet, worker: &str) -> Result<(), Halt> {
+    if let Some(known) = set.find_worker(worker)?.filter(|known| !known.url.is_empty()).cloned() {
+        set.put_worker(Worker { url: String::new(), dispatch: DispatchMode::Manual, ..known });
+    }
+    Ok(())
 }
 
 /// Exchanges a join token for the key of a worker.
@@ -96,6 +113,11 @@ pub struct Enroll {
 
 impl Operation for Enroll {
     type Reply = ApiKey;
+
+    /// It may change a worker.
+    fn is_placement(&self) -> bool {
+        true
+    }
 
     fn add_keys(&self, keys: &mut RowKeys) {
         keys.api_keys = true;
@@ -130,6 +152,9 @@ impl Operation for Enroll {
             expires_at: None,
             created_by: set.actor(&Actor::Api),
         };
+        if known.values().any(|key| key.push && earlier.contains(&key.name)) {
+            forget_url(set, &self.worker)?;
+        }
         earlier.iter().for_each(|name| set.remove_api_key(name));
         set.remove_api_key(&self.token);
         set.audit(Action::WorkerEnrolled, EntityType::Key, &key.name, &Actor::Api, format!("worker {}", self.worker));

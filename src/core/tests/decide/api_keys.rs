@@ -6,6 +6,7 @@ use bloom_core::api_key::{ApiKey, MAX_KEYS, Scope, is_key_name};
 use bloom_core::command::{Command, Op, Rejection, Requester};
 use bloom_core::decide::decide;
 use bloom_core::op;
+use bloom_core::worker::DispatchMode;
 use bloom_core::working_set::{Loaded, WorkingSet};
 use bloom_test_world::world::{START, World, spec, world};
 
@@ -115,6 +116,33 @@ fn what_a_join_token_allows_the_key_allows() {
         world.ok(op::CreateKey { push, ..token("join", None) });
         assert_eq!(world.ok(enroll("join", "w1")).push, push);
     }
+}
+
+#[test]
+fn the_url_that_a_key_has_named_ends_with_the_key() {
+    let with_url = || {
+        let mut world = strict().worker("w", 1);
+        world.ok(op::CreateKey { worker: Some("w".into()), push: true, ..create("by-hand", Scope::Worker) });
+        let worker = world.db.workers.get_mut("w").unwrap();
+        (worker.url, worker.dispatch) = ("http://w".into(), DispatchMode::Push);
+        world
+    };
+    let url = |world: &World| (world.db.workers["w"].url.clone(), world.db.workers["w"].dispatch);
+    let mut world = with_url();
+    world.ok(op::RevokeKey { name: "by-hand".into() });
+    assert_eq!(url(&world), (String::new(), DispatchMode::Manual));
+
+    let mut world = with_url();
+    world.ok(token("join", Some("w")));
+    world.ok(enroll("join", "w"));
+    assert_eq!(url(&world), (String::new(), DispatchMode::Manual));
+
+    // Another key of the environment may have named it.
+    let mut world = strict().worker("w", 1);
+    world.db.workers.get_mut("w").unwrap().url = "http://w".into();
+    world.ok(op::CreateKey { worker: Some("w".into()), ..create("by-hand", Scope::Worker) });
+    world.ok(op::RevokeKey { name: "by-hand".into() });
+    assert_eq!(url(&world).0, "http://w");
 }
 
 #[test]
