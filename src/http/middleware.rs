@@ -17,7 +17,6 @@ use futures_util::StreamExt as _;
 use hyper::body::Body as _;
 use tokio::time::timeout_at;
 
-use super::answer::is_event_stream;
 use super::clients::{Peer, client_address};
 use super::error::{Cause, Error};
 use super::held::Share;
@@ -164,7 +163,8 @@ async fn serve(app: &AppState, pass: &Pass<'_>, request: Request, next: Next, ca
     };
     drop(held);
     let answer = match key {
-        Some(key) if is_event_stream(&answer) => end_with_key(app.clone(), key, answer),
+        // An answer without a known length is sent while it is read: a stream, or a long list.
+        Some(key) if answer.body().size_hint().exact().is_none() => end_with_key(app.clone(), key, answer),
         _ => answer,
     };
     app.limits.held_of_answers.send(answer, pass.client).await
