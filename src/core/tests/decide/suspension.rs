@@ -113,8 +113,7 @@ fn a_suspended_task_can_be_cancelled() {
         running 1/3 on w1 till 179 cancel; task_cancelled by api <- running by a claim | running by a push
         running 1/1 on w1 till 300 cancel; task_cancelled by api <- on its last attempt
         unchanged <- leased, cancel requested | running, cancel requested
-        cancelled 1/3 cancel worker_lost; task_cancelled by api <- queued after an expiry
-        cancelled 1/3 cancel agent_error; task_cancelled by api <- waits after a failure
+        cancelled 1/3 cancel cancelled; task_cancelled by api <- queued after an expiry | waits after a failure
         cancelled 0/1 cancel; task_cancelled by api <- requeued after death",
     );
 }
