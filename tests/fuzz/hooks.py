@@ -26,7 +26,7 @@ tasks = []
 # Query parameters whose value is ignored, or matches nothing, if it does not fit. An empty one counts as absent everywhere.
 LENIENT = {"limit", "after", "timeout_sec", "status", "task_id"}
 # The other filters of tasks, which are not combined with a part of an id.
-FILTERS = {"status", "agent_slug", "context_id", "worker_id", "label", "created_after", "created_before"}
+FILTERS = {"status", "agent_slug", "context_id", "worker_id", "ids", "label", "created_after", "created_before"}
 # No worker has the name of another actor of the audit trail.
 ACTORS = ["admin", "api", "router", "reconciler"]
 EMPTY = {"type": "string", "maxLength": 0}
@@ -43,7 +43,7 @@ def before_load_schema(context, document):
                     parameter["schema"] = lenient
     schemas = document["components"]["schemas"]
     # At least one field of a filter is given and not empty, which generators of clients can't express.
-    given = [{"required": [name], "properties": {name: {"minLength": 1}}} for name in ("status", "agent_slug", "context_id", "worker_id", "ids")]
+    given = [{"required": [name], "properties": {name: {"minLength": 1}}} for name in ("status", "agent_slug", "context_id", "worker_id")]
     given += [{"required": [name], "properties": {name: {"type": "integer"}}} for name in ("created_after", "created_before")]
     given += [{"required": ["labels"], "properties": {"labels": {"type": "object", "minProperties": 1}}}]
     given += [{"required": ["label"], "properties": {"label": {"type": "array", "minItems": 1}}}]
@@ -99,7 +99,7 @@ def before_call(context, case, **kwargs):
     if str(query.get("timeout_sec", "")).isdigit() or case.path.endswith("/wait") and "timeout_sec" not in query:
         case.query = {**query, "timeout_sec": "0"}
     if case.path.endswith("/llm-tasks") and (case.query or {}).get("id"):
-        case.query = {name: value for name, value in case.query.items() if name not in FILTERS | {"ids"}}
+        case.query = {name: value for name, value in case.query.items() if name not in FILTERS}
     body = case.body
     if not isinstance(body, dict):
         return
