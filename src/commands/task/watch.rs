@@ -9,7 +9,7 @@ use super::super::connect::{Server, read};
 use super::super::records::Limit;
 use super::super::retry::Retry;
 use super::super::show::{Feed, Form};
-use super::super::{columns, term};
+use super::super::{columns, ids, term};
 use super::filters::Filters;
 use super::list;
 use crate::CommandError;
@@ -98,13 +98,11 @@ impl Watching<'_> {
             term::info(&format!("Changes of {} older tasks during the interruption are not shown.", known.len() - MAX_READ_AGAIN));
             known.truncate(MAX_READ_AGAIN);
         }
-        for ids in known.chunks(MAX_IDS) {
-            let (tasks, _) = self.server.list("api/runtime/llm-tasks", &[("ids", ids.join(","))], ids.len()).await.map_err(Stop::Call)?;
+        for known in known.chunks(MAX_IDS) {
             let mut fitting = Vec::new();
-            for task in tasks {
+            for task in ids::list(self.server, known).await.map_err(Stop::Call)? {
                 let seen: Task = read(&task).map_err(Stop::Output)?;
-                // A server that does not know the filter answers with other tasks.
-                if ids.contains(&seen.id.to_string()) && self.filters.fits(&seen) {
+                if known.contains(&seen.id.to_string()) && self.filters.fits(&seen) {
                     fitting.push(task);
                 }
             }

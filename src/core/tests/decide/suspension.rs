@@ -1,7 +1,7 @@
 //! Suspending and resuming tasks.
 
 use super::cases::{Case, cases, fail_retryably};
-use super::table::{check, compare, outcome};
+use super::table::{check, check_in};
 use bloom_core::command::{Choice, Op, Rejection};
 use bloom_core::ids::TaskId;
 use bloom_core::op;
@@ -53,15 +53,11 @@ fn a_suspension() {
 /// The outcomes of `op` in the states that a suspension changes.
 fn check_suspended(op: impl Fn(&mut Case) -> Op, expected: &str) {
     let live = cases().into_iter().filter(|case| !case.world.task(case.task).status.is_final());
-    let rows = live.map(|mut case| {
+    let suspended = live.map(|mut case| {
         suspend(&mut case.world, case.task);
-        let op = op(&mut case);
-        let before = case.world.clone();
-        let answer = case.world.run(op);
-        case.world.check();
-        (case.name, outcome(&before, &case.world, case.task, &answer))
+        case
     });
-    compare(rows, expected);
+    check_in(suspended, op, expected);
 }
 
 #[test]
