@@ -36,9 +36,8 @@ pub async fn run(mut args: DevArgs) -> Result<(), CommandError> {
     let mut agent_settings = args.work.settings(String::new(), key, settings.data_dir.join("dev-agent"))?;
     agent_settings.name = Some("dev".to_owned());
     let runs = if echoes { ECHOES.to_owned() } else { runners(&agent_settings.profiles) };
-    // A task without an agent is one for the profile `default`, if there is one.
-    let agent = agent_settings.profiles.all().map(|(slug, _)| slug.to_owned()).collect::<Vec<_>>();
-    let agent = agent.iter().all(|slug| slug != "default").then(|| agent.first().cloned()).flatten();
+    // Without the profile `default`, nobody takes a task that names no agent.
+    let agent = agent_settings.profiles.slugs().and_then(|slugs| slugs.into_iter().next());
     let signal = signals::listen()?;
     let (server_stop, agent_stop) = (CancellationToken::new(), signal.clone());
     let (ready, is_ready) = tokio::sync::oneshot::channel();

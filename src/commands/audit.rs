@@ -92,6 +92,9 @@ pub async fn run(args: AuditArgs, server: &Server, shown: Shown) -> Result<(), C
     go_on(&filters, &limit, server, shown.form_or(Form::Table)).await
 }
 
+/// How many entries are read first, also if fewer are printed: an older entry that is not among them was committed later, and is printed.
+const FIRST_ROWS: usize = 1_000;
+
 /// # Errors
 /// The server can't be reached for long, or the output can't be written.
 async fn go_on(filters: &AuditFilters, limit: &Limit, server: &Server, form: Form) -> Result<(), CommandError> {
@@ -100,12 +103,14 @@ async fn go_on(filters: &AuditFilters, limit: &Limit, server: &Server, form: For
     let mut retry = Retry::new(true, false);
     let mut is_first = true;
     loop {
-        let most = if is_first { limit.rows() } else { MAX_ROWS as usize };
+        let most = if is_first { limit.rows().max(FIRST_ROWS) } else { MAX_ROWS as usize };
         match new_entries(filters, &mut seen, server, most).await {
             Ok(rows) => {
                 retry.is_over();
-                is_first = false;
-                let rows = seen.unseen(rows)?;
+                let mut rows = seen.unseen(rows)?;
+                if std::mem::take(&mut is_first) {
+                    rows.drain(..rows.len().saturating_sub(limit.rows()));
+                }
                 if !rows.is_empty() {
                     feed.print(&rows)?;
                 }

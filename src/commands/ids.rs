@@ -6,7 +6,7 @@ use uuid::Uuid;
 use super::connect::{Server, failed};
 use crate::CommandError;
 use bloom_api::ids::{IdPart, MIN_DIGITS};
-use bloom_client::part as percent_encoded;
+use bloom_client::{Error, part as percent_encoded};
 
 /// How many digits of an id tables show: with a million tasks, hardly two of them end alike.
 const SHOWN_DIGITS: usize = 8;
@@ -57,7 +57,16 @@ pub async fn task(server: &Server, named: &str) -> Result<String, CommandError> 
     }
 }
 
-/// Those of the tasks with these ids that exist, read by one call.
+/// The tasks with these ids that exist, read by one call. A server that does not know the filter answers with other tasks.
+///
+/// # Errors
+/// The call failed.
+pub async fn list(server: &Server, ids: &[String]) -> Result<Vec<Value>, Error> {
+    let (found, _) = server.list("api/runtime/llm-tasks", &[("ids", ids.join(","))], ids.len()).await?;
+    Ok(found)
+}
+
+/// Those of the tasks with these ids that exist.
 ///
 /// # Errors
 /// The call failed, or the server is too old to look up several ids.
@@ -66,8 +75,8 @@ pub async fn existing(server: &Server, ids: &[Uuid]) -> Result<Vec<Value>, Comma
         return Ok(Vec::new());
     }
     let wanted: Vec<String> = ids.iter().map(Uuid::to_string).collect();
-    let (found, _) = server.list("api/runtime/llm-tasks", &[("ids", wanted.join(","))], ids.len()).await.map_err(failed)?;
-    // An older server ignores the filter and answers with other tasks, which says nothing about these.
+    let found = list(server, &wanted).await.map_err(failed)?;
+    // Other tasks say nothing about these.
     if !found.iter().all(|task| task["id"].as_str().is_some_and(|id| wanted.iter().any(|wanted| wanted == id))) {
         return Err("this server is older than the command line and can't look up several tasks: update it".to_owned().into());
     }

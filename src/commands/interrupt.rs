@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use crate::CommandError;
 
-/// How long an interrupted command may take to print its message.
-const MESSAGE_LIMIT: Duration = Duration::from_millis(500);
+/// How long an interrupted command may take to print its message, also on a machine that is busy.
+const MESSAGE_LIMIT: Duration = Duration::from_secs(2);
 const INTERRUPTED: i32 = 130;
 
 /// Does the work until Ctrl-C; then `told` says what was done, and how to go on.

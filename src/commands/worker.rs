@@ -3,12 +3,11 @@
 use clap::Subcommand;
 use clap::builder::NonEmptyStringValueParser;
 use clap_complete::ArgValueCandidates;
-use serde_json::json;
 
 use super::connect::Server;
 use super::records::{self, Limit};
 use super::show::{self, Form, Shown};
-use super::{columns, complete, describe, term};
+use super::{columns, complete, describe};
 use crate::CommandError;
 use bloom_client::part;
 
@@ -70,28 +69,12 @@ pub async fn run(command: WorkerCommand, server: &Server, shown: Shown) -> Resul
         WorkerCommand::Cordon { names } => change_cordon(server, &names, "/cordon", shown).await,
         WorkerCommand::Uncordon { names } => change_cordon(server, &names, "/uncordon", shown).await,
         WorkerCommand::Drain { names } => change_cordon(server, &names, "/drain", shown).await,
-        WorkerCommand::Rm { names } => {
-            let mut failures = Vec::new();
-            for name in &names {
-                match server.delete(&path(name, "")).await {
-                    Ok(_) => term::info(&format!("{name} is removed.")),
-                    Err(failure) => failures.push(failure.about(name)),
-                }
-            }
-            CommandError::all(&failures)
-        }
+        WorkerCommand::Rm { names } => server.delete_each(&names, |name| path(name, ""), |name| format!("{name} is removed.")).await,
     }
 }
 
 async fn change_cordon(server: &Server, names: &[String], tail: &str, shown: Shown) -> Result<(), CommandError> {
-    let (mut workers, mut failures) = (Vec::new(), Vec::new());
-    for name in names {
-        match server.post(&path(name, tail), &json!({})).await {
-            Ok(worker) => workers.push(worker),
-            Err(failure) => failures.push(failure.about(name)),
-        }
-    }
-    show::found(shown.form_or(Form::Table), &columns::WORKERS, (workers, CommandError::all(&failures)))
+    show::found(shown.form_or(Form::Table), &columns::WORKERS, server.post_each(names, |name| path(name, tail)).await)
 }
 
 fn path(name: &str, tail: &str) -> String {

@@ -13,10 +13,6 @@ pub type HandlerResult = Result<Response, Error>;
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 pub const EVENT_STREAM: HeaderValue = HeaderValue::from_static("text/event-stream");
 
-pub fn is_event_stream(response: &Response) -> bool {
-    response.headers().get(CONTENT_TYPE) == Some(&EVENT_STREAM)
-}
-
 /// A JSON answer.
 ///
 /// # Errors

@@ -55,9 +55,10 @@ pub struct Shares<Client> {
 
 type Held<Client> = Arc<Mutex<HashMap<Client, usize>>>;
 
-/// A permit that a client holds until this is dropped.
+/// Permits that a client holds until this is dropped.
 pub struct ClientPermit<Client: Eq + Hash> {
     client: Client,
+    count: usize,
     held: Held<Client>,
 }
 
@@ -75,13 +76,29 @@ impl<Client: Clone + Eq + Hash> Shares<Client> {
 
     /// `None` if the client already holds its share.
     pub fn take(&self, client: Client) -> Option<ClientPermit<Client>> {
+        self.take_more(None, client, 1)
+    }
+
+    /// Adds permits to those that are held for one purpose, for example for one body. `None` if the client holds others, and would have more
+    /// than its share.
+    pub fn take_more(&self, known: Option<ClientPermit<Client>>, client: Client, more: usize) -> Option<ClientPermit<Client>> {
+        let mut permit = known.unwrap_or_else(|| ClientPermit { client, count: 0, held: self.held.clone() });
         let mut held = self.held.lock();
-        let count = held.entry(client.clone()).or_default();
-        if *count >= self.most {
+        let all = held.get(&permit.client).copied().unwrap_or_default();
+        if all > permit.count && all + more > self.most {
+            drop(held);
             return None;
         }
-        *count += 1;
-        Some(ClientPermit { client, held: self.held.clone() })
+        held.insert(permit.client.clone(), all + more);
+        permit.count += more;
+        Some(permit)
+    }
+}
+
+#[cfg(test)]
+impl<Client> Shares<Client> {
+    pub fn is_unused(&self) -> bool {
+        self.held.lock().is_empty()
     }
 }
 
@@ -96,7 +113,7 @@ impl<Client: Eq + Hash> Drop for ClientPermit<Client> {
     fn drop(&mut self) {
         let mut held = self.held.lock();
         if let Some(count) = held.get_mut(&self.client) {
-            *count -= 1;
+            *count -= self.count;
             if *count == 0 {
                 held.remove(&self.client);
             }
@@ -133,7 +150,7 @@ mod tests {
         drop(one);
         assert!(shares.take(address("2001:db8::3")).is_some());
         drop(two);
-        assert!(shares.held.lock().is_empty());
+        assert!(shares.is_unused());
         assert_eq!(address("::ffff:192.0.2.1"), "192.0.2.1".parse::<IpAddr>().unwrap());
     }
 }

@@ -1,6 +1,5 @@
 //! Limits the memory of the bodies of requests and answers, however slowly clients send or read them.
 
-use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,11 +8,10 @@ use axum::body::{Body, Bytes};
 use axum::response::{IntoResponse, Response};
 use http_body_util::BodyExt;
 use hyper::body::Body as _;
-use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
-use super::clients::network;
+use super::clients::{ClientPermit, Shares, network};
 use super::error::Error;
 
 /// How long the next piece of an answer waits for room. The write timeout is shorter, so clients that do not read free theirs before.
@@ -31,40 +29,22 @@ const TOO_MUCH_READ: Error = Error::Later("The server is sending too many large 
 pub struct Budget {
     free: Arc<Semaphore>,
     units: u32,
-    held: Arc<Mutex<HashMap<IpAddr, usize>>>,
+    addresses: Shares<IpAddr>,
 }
 
 /// The part of a budget that one body holds.
 #[derive(Default)]
 pub struct Share {
     permit: Option<OwnedSemaphorePermit>,
-    of_address: Option<OfAddress>,
-}
-
-/// What one body adds to the units that its client's address holds.
-struct OfAddress {
-    client: IpAddr,
-    units: usize,
-    held: Arc<Mutex<HashMap<IpAddr, usize>>>,
-}
-
-impl Drop for OfAddress {
-    fn drop(&mut self) {
-        let mut held = self.held.lock();
-        if let Some(units) = held.get_mut(&self.client) {
-            *units -= self.units;
-            if *units == 0 {
-                held.remove(&self.client);
-            }
-        }
-    }
+    of_address: Option<ClientPermit<IpAddr>>,
 }
 
 impl Budget {
     pub fn new(bytes: usize) -> Self {
         let units = u32::try_from(bytes / UNIT).unwrap_or(u32::MAX).max(1);
         // The number of units never exceeds the semaphore's maximum, on any platform.
-        Self { free: Arc::new(Semaphore::new(usize::try_from(units).unwrap_or(Semaphore::MAX_PERMITS))), units, held: Arc::default() }
+        let permits = usize::try_from(units).unwrap_or(Semaphore::MAX_PERMITS);
+        Self { free: Arc::new(Semaphore::new(permits)), units, addresses: Shares::by_address(permits) }
     }
 
     /// Enlarges the share to a body of this size. A body that is larger than the budget needs all of it.
@@ -79,7 +59,8 @@ impl Budget {
         let held = share.permit.as_ref().map_or(0, |permit| permit.num_permits());
         let more = self.units_of(bytes).saturating_sub(u32::try_from(held).unwrap_or(u32::MAX));
         if more > 0 {
-            let of_address = self.count(share.of_address.take(), network(client), more)?;
+            let units = usize::try_from(more).unwrap_or(usize::MAX);
+            let of_address = self.addresses.take_more(share.of_address.take(), network(client), units).ok_or(TOO_MUCH_OF_ONE)?;
             let more = self.free.clone().try_acquire_many_owned(more).map_err(|_| full)?;
             share.of_address = Some(of_address);
             match &mut share.permit {
@@ -88,23 +69,6 @@ impl Budget {
             }
         }
         Ok(())
-    }
-
-    /// Counts more units for the client's address.
-    fn count(&self, known: Option<OfAddress>, client: IpAddr, more: u32) -> Result<OfAddress, Error> {
-        let mut of_address = known.unwrap_or(OfAddress { client, units: 0, held: self.held.clone() });
-        let more = usize::try_from(more).unwrap_or(usize::MAX);
-        let most = usize::try_from(self.units / 2).unwrap_or(usize::MAX);
-        let mut held = self.held.lock();
-        let all = held.get(&client).copied().unwrap_or_default();
-        let is_alone = all == of_address.units;
-        if !is_alone && all + more > most {
-            drop(held);
-            return Err(TOO_MUCH_OF_ONE);
-        }
-        held.insert(client, all + more);
-        of_address.units += more;
-        Ok(of_address)
     }
 
     fn units_of(&self, bytes: usize) -> u32 {
@@ -206,7 +170,7 @@ mod tests {
         let other = fit("2001:db8::1", 500 << 10).unwrap();
         assert_eq!(fit("192.0.2.3", 100 << 10).err(), Some(TOO_MUCH_SENT));
         drop((first, second, other));
-        assert!(budget.held.lock().is_empty());
+        assert!(budget.addresses.is_unused());
         // A body that grows is one body.
         let mut share = Share::default();
         for bytes in [100 << 10, 400 << 10, 900 << 10] {

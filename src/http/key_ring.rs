@@ -72,7 +72,7 @@ impl KeyRing {
     }
 
     /// Whose key this is. `None` if the key is missing or wrong, was revoked or has expired.
-    pub fn identify(&self, headers: &HeaderMap, now: Ms) -> Option<Identity> {
+    fn identify(&self, headers: &HeaderMap, now: Ms) -> Option<Identity> {
         if let Some(scope) = self.environment.scope(headers) {
             return Some(Identity { scope, key: None });
         }
@@ -98,18 +98,15 @@ impl KeyRing {
         self.read_unless(store, |at| at.elapsed() < MAX_AGE).await
     }
 
-    /// Reads the named keys again if this request has one that is not known: another replica may have just created it.
-    pub async fn look_again(&self, headers: &HeaderMap, store: &Store) {
-        let Some(sent) = sent_key(headers).filter(|sent| self.takes_named_keys() && sent.starts_with(PREFIX.as_bytes())) else { return };
-        let digest = hex::encode(digest(sent));
-        let (is_known, read_at) = {
-            let named = self.named.borrow();
-            (named.by_digest.contains_key(&digest), named.read_at)
-        };
-        if is_known {
-            return;
+    /// As [`identify`](Self::identify); but if the key is a named one that is not known, the keys are read again, because another replica may
+    /// have just created it.
+    pub async fn identify_again(&self, headers: &HeaderMap, store: &Store, clock: &Clock) -> Option<Identity> {
+        let known = self.identify(headers, clock.now());
+        if known.is_some() || !self.is_unknown(headers) {
+            return known;
         }
         let arrived = Instant::now();
+        let read_at = self.named.borrow().read_at;
         if let Some(at) = read_at {
             tokio::time::sleep_until(at + LOOK_EVERY).await;
         }
@@ -117,6 +114,13 @@ impl KeyRing {
         if let Err(error) = self.read_unless(store, |at| at > arrived).await {
             tracing::warn!(error = error.line(), "the named keys could not be read");
         }
+        self.identify(headers, clock.now())
+    }
+
+    /// Whether this is a named key, and not one that is known and has expired.
+    fn is_unknown(&self, headers: &HeaderMap) -> bool {
+        let named = sent_key(headers).filter(|sent| self.takes_named_keys() && sent.starts_with(PREFIX.as_bytes()));
+        named.is_some_and(|sent| !self.named.borrow().by_digest.contains_key(&hex::encode(digest(sent))))
     }
 
     fn was_read(&self, is_recent: impl Fn(Instant) -> bool) -> bool {

@@ -15,9 +15,9 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use futures_util::StreamExt as _;
 use hyper::body::Body as _;
+use parking_lot::Mutex;
 use tokio::time::timeout_at;
 
-use super::answer::is_event_stream;
 use super::clients::{Peer, client_address};
 use super::error::{Cause, Error};
 use super::held::Share;
@@ -94,9 +94,9 @@ pub async fn middleware(State(MiddlewareState { app, policies }): State<Middlewa
     let uri = request.uri().clone();
     let request_id = request_id(request.headers());
 
-    app.ring.look_again(request.headers(), &app.store).await;
+    let key = app.ring.identify_again(request.headers(), &app.store, &app.engine.clock).await;
     let policy = policies.of(&method, template, uri.path());
-    let pass = Pass::new(&app, &request, policy, template.is_some());
+    let pass = Pass::new(&app, &request, policy, template.is_some(), key);
     let standing = pass.count(start);
     let mut response = match pass.admit(standing.as_ref(), &app.metrics) {
         Ok(Identity { scope, key }) => {
@@ -164,7 +164,8 @@ async fn serve(app: &AppState, pass: &Pass<'_>, request: Request, next: Next, ca
     };
     drop(held);
     let answer = match key {
-        Some(key) if is_event_stream(&answer) => end_with_key(app.clone(), key, answer),
+        // An answer without a known length is sent while it is read: a stream, or a long list.
+        Some(key) if answer.body().size_hint().exact().is_none() => end_with_key(app.clone(), key, answer),
         _ => answer,
     };
     app.limits.held_of_answers.send(answer, pass.client).await
@@ -196,10 +197,9 @@ struct LimitStatus<'a> {
 }
 
 impl<'a> Pass<'a> {
-    fn new(app: &'a AppState, request: &Request, policy: RoutePolicy, exists: bool) -> Self {
+    fn new(app: &'a AppState, request: &Request, policy: RoutePolicy, exists: bool, key: Option<Identity>) -> Self {
         let settings = &app.settings;
         let peer = request.extensions().get::<Peer>().copied();
-        let key = app.ring.identify(request.headers(), app.engine.clock.now());
         let key_scope = key.as_ref().map(|key| key.scope);
         let identity = identity(settings, request, peer, policy, key);
         let address = peer.map_or(IpAddr::V4(Ipv4Addr::LOCALHOST), |peer| peer.address.ip());
@@ -288,16 +288,20 @@ fn request_id(headers: &HeaderMap) -> Arc<str> {
 
 /// Lines of refused requests that a second may have at level info; others have level debug, because anybody can cause them.
 const REFUSALS_LOGGED: u64 = 50;
-/// The second of this process in which refusals were logged last, and how many (the lower 16 bits).
-static REFUSALS: AtomicU64 = AtomicU64::new(0);
 
 /// Whether one more refusal may be logged.
 fn may_log_refusal() -> bool {
     static START: LazyLock<Instant> = LazyLock::new(Instant::now);
+    /// The second of this process in which a refusal was logged last, and how many were.
+    static LOGGED: Mutex<(u64, u64)> = Mutex::new((0, 0));
     let second = START.elapsed().as_secs();
-    let count = |last: u64| Some(if last >> 16 == second { last + u64::from(last & 0xffff < REFUSALS_LOGGED) } else { (second << 16) + 1 });
-    let last = REFUSALS.fetch_update(Ordering::Relaxed, Ordering::Relaxed, count).unwrap_or_default();
-    last >> 16 != second || last & 0xffff < REFUSALS_LOGGED
+    let mut logged = LOGGED.lock();
+    if logged.0 != second {
+        *logged = (second, 0);
+    }
+    let may = logged.1 < REFUSALS_LOGGED;
+    logged.1 += u64::from(may);
+    may
 }
 
 /// Successful requests are logged only at level debug: there may be thousands a second, and the audit trail has their changes.

@@ -134,7 +134,7 @@ pub fn worker(app: &AppState, caller: &Caller, named: &str) -> Result<(), Error>
 /// # Errors
 /// The key does not allow the URL, or the dispatch mode.
 pub fn url(app: &AppState, caller: &Caller, change: &WorkerChange) -> Result<(), Error> {
-    let is_limited = caller.worker().is_some() && !caller.key.as_ref().is_some_and(|key| key.push);
+    let is_limited = caller.worker().is_some() && caller.key.as_ref().is_some_and(|key| !key.push);
     let names_url = change.url.as_deref().is_some_and(|url| !url.is_empty());
     if is_limited && (names_url || change.dispatch == Some(DispatchMode::Push)) {
         app.metrics.http_refused("push");

@@ -26,7 +26,7 @@ tasks = []
 # Query parameters whose value is ignored, or matches nothing, if it does not fit. An empty one counts as absent everywhere.
 LENIENT = {"limit", "after", "timeout_sec", "status", "task_id"}
 # The other filters of tasks, which are not combined with a part of an id.
-FILTERS = {"status", "agent_slug", "context_id", "worker_id", "label", "created_after", "created_before"}
+FILTERS = {"status", "agent_slug", "context_id", "worker_id", "ids", "label", "created_after", "created_before"}
 # No worker has the name of another actor of the audit trail.
 ACTORS = ["admin", "api", "router", "reconciler"]
 EMPTY = {"type": "string", "maxLength": 0}

@@ -156,9 +156,7 @@ fn an_edit_on_one_replica_changes_the_order_on_the_other() {
     let url = postgres::database();
     let servers = replicas(&url, 2);
     run(async {
-        let slug = unique("agent");
-        let here = Crew { api: &servers[0], slug: slug.clone() };
-        let there = Crew { api: &servers[1], slug };
+        let (here, there) = crew_on_both(&servers);
         let worker = there.worker().slots(8).register().await;
         let mut tasks = Vec::new();
         for _ in 0..4 {

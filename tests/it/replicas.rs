@@ -44,9 +44,7 @@ fn work_submitted_to_one_replica_wakes_a_claim_on_another() {
     let url = postgres::database();
     let servers = replicas(&url, 2);
     run(async {
-        let slug = unique("agent");
-        let here = Crew { api: &servers[0], slug: slug.clone() };
-        let there = Crew { api: &servers[1], slug };
+        let (here, there) = crew_on_both(&servers);
         let worker = there.worker().register().await;
         let mut times = Vec::new();
         for _ in 0..10 {

@@ -244,9 +244,7 @@ fn a_suspension_counts_on_all_replicas() {
     let url = postgres::database();
     let servers = replicas(&url, 2);
     run(async {
-        let slug = unique("agent");
-        let here = Crew { api: &servers[0], slug: slug.clone() };
-        let there = Crew { api: &servers[1], slug };
+        let (here, there) = crew_on_both(&servers);
         let worker = there.worker().slots(32).register().await;
         let mut tasks = Vec::new();
         for _ in 0..16 {

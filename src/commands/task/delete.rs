@@ -27,12 +27,5 @@ pub async fn run(args: DeleteArgs, server: &Server) -> Result<(), CommandError> 
         term::info("Nothing was changed.");
         return Ok(());
     }
-    let mut failures = Vec::new();
-    for id in &ids {
-        match server.delete(&path(id, "")).await {
-            Ok(_) => term::info(&format!("task {id} is deleted")),
-            Err(failure) => failures.push(failure.about(id)),
-        }
-    }
-    CommandError::all(&failures)
+    server.delete_each(&ids, |id| path(id, ""), |id| format!("task {id} is deleted")).await
 }

@@ -2,7 +2,7 @@
 
 use clap::Args;
 use clap_complete::ArgValueCompleter;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::super::connect::{Server, read};
 use super::super::ids::path;
@@ -25,19 +25,14 @@ pub struct SuspendArgs {
 /// One of them could not be; the others are.
 pub async fn run(suspend: bool, args: SuspendArgs, server: &Server, shown: Shown) -> Result<(), CommandError> {
     let verb = if suspend { "suspend" } else { "resume" };
-    let (mut tasks, mut failures) = (Vec::new(), Vec::new());
-    for id in ids::tasks(server, &args.ids).await? {
-        match server.post(&path(&id, &format!("/{verb}")), &json!({})).await {
-            Ok(task) => tasks.push(task),
-            Err(failure) => failures.push(failure.about(&id)),
-        }
-    }
+    let ids = ids::tasks(server, &args.ids).await?;
+    let (tasks, all) = server.post_each(&ids, |id| path(id, &format!("/{verb}"))).await;
     match shown.form() {
         Some(_) if tasks.is_empty() => {}
         Some(form) => show::some(form, &columns::TASKS, &tasks)?,
         None => tasks.iter().try_for_each(tell)?,
     }
-    CommandError::all(&failures)
+    all
 }
 
 fn tell(task: &Value) -> Result<(), CommandError> {

@@ -1,24 +1,27 @@
 //! `task list --watch`: prints matching tasks, and then their changes.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use serde_json::Value;
 
-use super::super::columns;
 use super::super::connect::{Server, read};
 use super::super::records::Limit;
 use super::super::retry::Retry;
 use super::super::show::{Feed, Form};
+use super::super::{columns, ids, term};
 use super::filters::Filters;
 use super::list;
 use crate::CommandError;
 use bloom_api::answers::Gone;
+use bloom_api::lists::MAX_IDS;
 use bloom_api::tasks::Task;
 use bloom_client::{Error, Event};
 
 /// How many tasks are remembered. With more, some may be printed twice.
 const MAX_SEEN: usize = 100_000;
+/// How many of these are read again after an interruption.
+const MAX_READ_AGAIN: usize = 1_000;
 
 /// Runs until it is interrupted, or until the server was unreachable for too long.
 ///
@@ -84,8 +87,28 @@ impl Watching<'_> {
     }
 
     async fn list(&mut self) -> Result<(), Stop> {
+        // Tasks that were printed may have changed meanwhile, also if they are not among the newest any more.
+        let mut known: Vec<String> = self.seen.keys().cloned().collect();
         let (tasks, _) = list::newest(self.server, self.filters, self.limit.rows()).await.map_err(Stop::Call)?;
-        self.show(&tasks)
+        self.show(&tasks)?;
+        let listed: HashSet<&str> = tasks.iter().filter_map(|task| task["id"].as_str()).collect();
+        known.retain(|id| !listed.contains(id.as_str()));
+        known.sort_unstable_by(|a, b| b.cmp(a));
+        if known.len() > MAX_READ_AGAIN {
+            term::info(&format!("Changes of {} older tasks during the interruption are not shown.", known.len() - MAX_READ_AGAIN));
+            known.truncate(MAX_READ_AGAIN);
+        }
+        for known in known.chunks(MAX_IDS) {
+            let mut fitting = Vec::new();
+            for task in ids::list(self.server, known).await.map_err(Stop::Call)? {
+                let seen: Task = read(&task).map_err(Stop::Output)?;
+                if known.contains(&seen.id.to_string()) && self.filters.fits(&seen) {
+                    fitting.push(task);
+                }
+            }
+            self.show(&fitting)?;
+        }
+        Ok(())
     }
 
     /// Prints the tasks that have changed since they were printed last.

@@ -105,6 +105,26 @@ fn changes_are_watched() {
 }
 
 #[test]
+fn changes_of_older_tasks_during_an_interruption_are_shown() {
+    let url = postgres::database();
+    let (here, there) = (Server::on_url(&url).start(), Server::on_url(&url).start());
+    run(async {
+        let crew = here.crew();
+        let watching = User::at(&there).starts(&["task", "list", "--watch", "-n", "1", "--agent", &crew.slug]);
+        let older = crew.task().create().await;
+        watching.prints(short(&older.id)).await;
+        let newer = crew.task().create().await;
+        watching.prints(short(&newer.id)).await;
+        there.kill9();
+        crew.api.poke(&older.path("/cancel")).await.ok();
+        there.start_again();
+        watching.prints("cancelled").await;
+        watching.interrupt();
+        watching.done().ends(130);
+    });
+}
+
+#[test]
 fn workers_are_taken_out_of_service_and_back() {
     run(async {
         let crew = sqlite().crew();

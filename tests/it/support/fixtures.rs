@@ -3,14 +3,23 @@
 //! A [`Crew`] is an agent slug of its own with workers that serve only that slug, so that tests on a shared server do not get each other's
 //! tasks.
 
+use std::sync::Arc;
+
 use serde_json::{Map, Value, json};
 
+use super::Server;
 use super::client::{Answer, Api};
 use super::unique;
 
 pub struct Crew<'a> {
     pub api: &'a Api,
     pub slug: String,
+}
+
+/// One crew, through two replicas.
+pub fn crew_on_both(servers: &[Arc<Server>]) -> (Crew<'_>, Crew<'_>) {
+    let slug = unique("agent");
+    (Crew { api: &servers[0], slug: slug.clone() }, Crew { api: &servers[1], slug })
 }
 
 impl Api {

@@ -10,7 +10,12 @@ use bloom_test_world::world::World;
 
 /// Checks the outcomes of `op` in every state. A line of the table is an outcome, `<-`, and the states that lead to it.
 pub fn check(op: impl Fn(&mut Case) -> Op, expected: &str) {
-    let rows = cases().into_iter().map(|mut case| {
+    check_in(cases().into_iter(), op, expected);
+}
+
+/// As [`check`], in these states.
+pub fn check_in(cases: impl Iterator<Item = Case>, op: impl Fn(&mut Case) -> Op, expected: &str) {
+    let rows = cases.map(|mut case| {
         let op = op(&mut case);
         let before = case.world.clone();
         let answer = case.world.run(op);
