@@ -47,7 +47,7 @@ pub enum QueueCommand {
         #[arg(long, value_name = "SLUG", value_parser = slug, add = ArgValueCandidates::new(complete::queues))]
         agent: String,
         /// 1 to 10000, or none to remove the limit
-        #[arg(value_name = "N|none", value_parser = limit)]
+        #[arg(value_name = "N|none", value_parser = limit, allow_negative_numbers = true)]
         limit: NewQueueLimit,
     },
 }
@@ -73,9 +73,9 @@ fn limit(text: &str) -> Result<NewQueueLimit, String> {
     if text == "none" {
         return Ok(NewQueueLimit { max_concurrency: None });
     }
-    let number: i64 =
-        text.parse().map_err(|_| format!("expected a number from 1 to {MAX_QUEUE_LIMIT}, or none; the agent is named by --agent SLUG"))?;
-    Int::try_from(number).map(|limit| NewQueueLimit { max_concurrency: Some(limit) })
+    let limit = text.parse::<i64>().ok().and_then(|number| Int::try_from(number).ok());
+    let wrong = || format!("expected a number from 1 to {MAX_QUEUE_LIMIT}, or none; the agent is named by --agent SLUG");
+    limit.map(|limit| NewQueueLimit { max_concurrency: Some(limit) }).ok_or_else(wrong)
 }
 
 pub async fn run(command: QueueCommand, server: &Server, shown: Shown) -> Result<(), CommandError> {

@@ -65,7 +65,7 @@ pub struct Submit {
     #[arg(long)]
     follow: bool,
     /// Wait at most this long: 90, 5m, 2h; the task goes on
-    #[arg(long, value_name = "TIME", value_parser = when::duration, conflicts_with = "from")]
+    #[arg(long, value_name = "TIME", value_parser = when::duration, allow_hyphen_values = true, conflicts_with = "from")]
     wait_timeout: Option<Duration>,
     /// Submitting again with this key returns the same task [default: a new key per task; with --from derived from the user, the file and
     /// the line's content]

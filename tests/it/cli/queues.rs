@@ -42,8 +42,8 @@ fn what_can_not_be_meant_is_refused_before_the_call() {
     run(async {
         let user = User::at(sqlite());
         for (words, text) in [
-            (&["queue", "limit", "--agent", "a", "0"][..], "Number must be greater than or equal to 1"),
-            (&["queue", "limit", "--agent", "a", "10001"], "Number must be less than or equal to 10000"),
+            (&["queue", "limit", "--agent", "a", "0"][..], "expected a number from 1 to 10000, or none"),
+            (&["queue", "limit", "--agent", "a", "10001"], "expected a number from 1 to 10000, or none"),
             (&["queue", "limit", "--agent", "a", "many"], "expected a number from 1 to 10000, or none"),
             (&["queue", "limit", "3"], "--agent"),
             (&["queue", "limit", "default", "3"], "the agent is named by --agent"),
