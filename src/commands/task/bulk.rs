@@ -1,11 +1,13 @@
 //! `task cancel` and `task requeue`, for tasks given by id or by filters.
 
+use std::collections::BTreeSet;
 use std::io::{Read, Write, stderr, stdin};
 
 use clap::Args;
 use clap_complete::ArgValueCompleter;
 use serde::Serialize;
 use serde_json::json;
+use uuid::Uuid;
 
 use super::super::connect::{Server, read};
 use super::super::ids::path;
@@ -17,11 +19,17 @@ use super::filters::Filters;
 use crate::CommandError;
 use bloom_api::answers::BulkResult;
 use bloom_api::bulk::{Bulk, Named};
+use bloom_api::lists::MAX_IDS;
 use bloom_api::tasks::{MAX_BATCH, Task};
+use bloom_api::words::Word;
 use bloom_core::task::Status;
 
 /// A million tasks in total. Without a limit, the command would never end while a client keeps creating matching tasks.
 const MAX_ROUNDS: usize = 1000;
+
+/// How many calls look for the tasks that were left as they are, and how many of these are listed.
+const MAX_LOOK_UPS: usize = 10;
+const MAX_REASONS: usize = 20;
 
 #[derive(Args, Debug)]
 pub struct BulkArgs {
@@ -49,6 +57,23 @@ impl BulkAction {
         match self {
             Self::Cancel => "cancel",
             Self::Requeue => "requeue",
+        }
+    }
+
+    /// Whether a task with this status can't have been changed.
+    fn never_changes(self, status: &Word<Status>) -> bool {
+        match (self, status) {
+            (Self::Cancel, Word::Known(status)) => matches!(status, Status::Completed | Status::Failed | Status::Dead),
+            // The others may have been queued again, and have begun since.
+            (Self::Requeue, Word::Known(status)) => *status == Status::Completed,
+            (_, Word::Other(_)) => false,
+        }
+    }
+
+    fn left_as_they_are(self) -> &'static str {
+        match self {
+            Self::Cancel => "are finished, or had been cancelled before",
+            Self::Requeue => "are not finished, or completed",
         }
     }
 
@@ -122,7 +147,32 @@ async fn by_ids(action: BulkAction, ids: &[String], dry_run: bool, server: &Serv
         term::info(&told);
         return Ok(());
     }
-    Err(format!("{told}; the others have a status that does not allow it, do not exist, or were given twice").into())
+    Err(format!("{told}{}", left(action, ids, server).await).into())
+}
+
+/// Why some of the tasks were left as they are. The answer of a bulk call has only their number.
+async fn left(action: BulkAction, ids: &[String], server: &Server) -> String {
+    let different: Vec<Uuid> = ids.iter().filter_map(|id| id.parse().ok()).collect::<BTreeSet<_>>().into_iter().collect();
+    let mut reasons = Vec::new();
+    for some in different.chunks(MAX_IDS).take(MAX_LOOK_UPS) {
+        // The tasks are changed, so a look-up that fails is no failure of the command; the others are told in general.
+        let Ok(found) = ids::existing(server, some).await else { break };
+        let tasks: Vec<Task> = found.iter().filter_map(|task| read(task).ok()).collect();
+        reasons.extend(some.iter().filter_map(|id| match tasks.iter().find(|task| task.id == *id) {
+            None => Some(format!("\n  {id}: Task not found")),
+            Some(task) => action.never_changes(&task.status).then(|| format!("\n  {id}: it is {}", task.status)),
+        }));
+    }
+    if reasons.len() > MAX_REASONS {
+        let more = reasons.len() - MAX_REASONS;
+        reasons.truncate(MAX_REASONS);
+        reasons.push(format!("\n  and {}", number(more as u64)));
+    }
+    let of_others = action.left_as_they_are();
+    if reasons.is_empty() {
+        return format!("; the others {of_others}, do not exist, or were given twice");
+    }
+    format!("; these were not:{}\nOthers that are not counted {of_others}, or were given twice.", reasons.concat())
 }
 
 async fn by_filter(action: BulkAction, args: &BulkArgs, server: &Server, shown: Shown) -> Result<(), CommandError> {

@@ -143,7 +143,7 @@ pub struct LogsArgs {
     /// The task's id
     #[arg(value_name = "ID", add = ArgValueCompleter::new(complete::tasks))]
     id: String,
-    /// Continue to print events until the task is finished
+    /// Continue to print events until the task is finished; standard error says why it waits
     #[arg(short, long)]
     follow: bool,
     /// Show only events of these kinds
