@@ -16,7 +16,8 @@ pub fn negative_values(command: Command) -> Command {
 
 /// Adds to the error of an unknown command, such as `submit`, the commands that end with this word, such as `task submit`.
 pub fn with_group(mut error: Error, command: &Command) -> Error {
-    let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidSubcommand).filter(|_| error.kind() == ErrorKind::InvalidSubcommand)
+    let Some(ContextValue::String(word)) =
+        error.get(ContextKind::InvalidSubcommand).filter(|_| error.kind() == ErrorKind::InvalidSubcommand)
     else {
         return error;
     };

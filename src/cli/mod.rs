@@ -249,7 +249,10 @@ mod tests {
         assert!(refused("bloom-runtime submit x").contains("bloom-runtime task submit"));
         assert!(refused("bloom-runtime retry x").contains("bloom-runtime task retry"));
         let said = refused("bloom-runtime list");
-        assert!(said.contains("bloom-runtime task list, bloom-runtime worker list") && said.contains("bloom-runtime context list"), "{said}");
+        assert!(
+            said.contains("bloom-runtime task list, bloom-runtime worker list") && said.contains("bloom-runtime context list"),
+            "{said}"
+        );
         let said = refused("bloom-runtime wroker");
         assert!(said.contains("'worker'") && !said.contains("another command"), "{said}");
         let said = refused("bloom-runtime task sumbit x");
@@ -277,7 +280,10 @@ mod tests {
             let said = refused(&format!("bloom-runtime {line}"));
             assert!(said.contains(flag) && said.contains(expected) && !said.contains("unexpected"), "{line}: {said}");
         }
-        assert!(command().try_get_matches_from(["bloom-runtime", "serve", "--port", "-1"]).is_ok(), "settings are checked with their sources");
+        assert!(
+            command().try_get_matches_from(["bloom-runtime", "serve", "--port", "-1"]).is_ok(),
+            "settings are checked with their sources"
+        );
     }
 
     #[test]

@@ -107,7 +107,9 @@ pub async fn run(command: QueueCommand, server: &Server, shown: Shown) -> Result
 async fn tell_if_unknown(server: &Server, agent: &str) {
     // The queue is changed, so a look-up that fails is no failure of the command.
     if let Ok(false) = is_known(server, agent).await {
-        term::info(&format!("No task is for agent {agent} yet, and no worker names it: check the spelling. The queue is changed all the same."));
+        term::info(&format!(
+            "No task is for agent {agent} yet, and no worker names it: check the spelling. The queue is changed all the same."
+        ));
     }
 }
 
