@@ -70,13 +70,6 @@ impl BulkAction {
         }
     }
 
-    fn left_as_they_are(self) -> &'static str {
-        match self {
-            Self::Cancel => "are finished, or had been cancelled before",
-            Self::Requeue => "are not finished, or completed",
-        }
-    }
-
     fn done(self) -> &'static str {
         match self {
             Self::Cancel => "cancelled, or their workers were told to stop",
@@ -147,32 +140,35 @@ async fn by_ids(action: BulkAction, ids: &[String], dry_run: bool, server: &Serv
         term::info(&told);
         return Ok(());
     }
-    Err(format!("{told}{}", left(action, ids, server).await).into())
+    let count = ids.len().saturating_sub(done as usize);
+    Err(format!("{told}; {}", left(action, ids, count, server).await).into())
 }
 
-/// Why some of the tasks were left as they are. The answer of a bulk call has only their number.
-async fn left(action: BulkAction, ids: &[String], server: &Server) -> String {
+/// Why so many of the tasks were left as they are. The answer of a bulk call has only their number.
+async fn left(action: BulkAction, ids: &[String], count: usize, server: &Server) -> String {
     let different: Vec<Uuid> = ids.iter().filter_map(|id| id.parse().ok()).collect::<BTreeSet<_>>().into_iter().collect();
     let mut reasons = Vec::new();
     for some in different.chunks(MAX_IDS).take(MAX_LOOK_UPS) {
         // The tasks are changed, so a look-up that fails is no failure of the command; the others are told in general.
         let Ok(found) = ids::existing(server, some).await else { break };
-        let tasks: Vec<Task> = found.iter().filter_map(|task| read(task).ok()).collect();
-        reasons.extend(some.iter().filter_map(|id| match tasks.iter().find(|task| task.id == *id) {
-            None => Some(format!("\n  {id}: Task not found")),
-            Some(task) => action.never_changes(&task.status).then(|| format!("\n  {id}: it is {}", task.status)),
+        reasons.extend(some.iter().filter_map(|id| {
+            let Some(task) = found.iter().find(|task| task["id"] == id.to_string()) else {
+                return Some(format!("\n  {id}: Task not found"));
+            };
+            let task = read::<Task>(task).ok().filter(|task| action.never_changes(&task.status))?;
+            Some(format!("\n  {id}: it is {}", task.status))
         }));
     }
-    if reasons.len() > MAX_REASONS {
-        let more = reasons.len() - MAX_REASONS;
-        reasons.truncate(MAX_REASONS);
-        reasons.push(format!("\n  and {}", number(more as u64)));
+    let others = match action {
+        BulkAction::Cancel => "are finished, had been cancelled before, do not exist, or were given twice",
+        BulkAction::Requeue => "are not finished, do not exist, or were given twice",
+    };
+    let named = reasons.iter().take(MAX_REASONS).cloned().collect::<String>();
+    match reasons.len() {
+        0 => format!("the others {others}"),
+        named_count if named_count == count && count <= MAX_REASONS => format!("not these:{named}"),
+        _ => format!("not these:{named}\nThe others {others}."),
     }
-    let of_others = action.left_as_they_are();
-    if reasons.is_empty() {
-        return format!("; the others {of_others}, do not exist, or were given twice");
-    }
-    format!("; these were not:{}\nOthers that are not counted {of_others}, or were given twice.", reasons.concat())
 }
 
 async fn by_filter(action: BulkAction, args: &BulkArgs, server: &Server, shown: Shown) -> Result<(), CommandError> {
