@@ -86,7 +86,7 @@ fn a_worker_is_described_with_what_it_runs() {
             &crew.slug,
             short(&open.id),
             short(&done.id),
-            "task_completed the run failed: agent_error",
+            "the run failed: agent_error",
             "worker_registered",
             "claims them by itself",
         ] {
