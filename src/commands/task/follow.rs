@@ -49,9 +49,9 @@ pub async fn logs(args: &LogsArgs, server: &Server, form: Form) -> Result<(), Co
     let LogsArgs { id, follow, kind } = args;
     let mut transcript = Transcript::new(form, true, kind);
     if *follow {
-        // A task that waits has no events: why it waits is told beside them, and so is a server that is away.
+        // A task that waits has no events: why it waits is told beside them.
         let mut waiting = WaitOptions::new(None, false).with_reasons_only();
-        let streamed = stream(server, id, Retry::new(false, false), |event| transcript.take(event));
+        let streamed = stream(server, id, Retry::new(true, false), |event| transcript.take(event));
         interruptible(id, async { tokio::try_join!(waiting.until_finished(server, id), streamed) }).await?;
         return transcript.end_line();
     }

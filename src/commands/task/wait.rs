@@ -47,9 +47,10 @@ impl WaitOptions {
         self
     }
 
-    /// Tells only why the task waits, also on a terminal, for commands whose output is about its runs.
+    /// Tells only why the task waits, also on a terminal: for a stream of events, which itself tells of a server that is away.
     pub fn with_reasons_only(mut self) -> Self {
         self.progress.is_terminal = false;
+        self.retry = Retry::new(false, false);
         self.without_line()
     }
 
