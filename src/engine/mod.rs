@@ -165,7 +165,7 @@ impl Engine {
 
         feed.rebuild().await?;
         let has_threads = options.seed.is_none();
-        engine.open_writer("ledger", engine.writers.ledger.clone(), &shared, has_threads).await?;
+        engine.open_writer("general", engine.writers.general.clone(), &shared, has_threads).await?;
         if is_shared {
             engine.open_writer("placement", engine.writers.placement.clone(), &shared, has_threads).await?;
             engine.background.spawn(feed.clone().notify(engine.background.clone()));

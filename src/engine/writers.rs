@@ -10,16 +10,16 @@ use super::Error;
 use super::inbox::{Inbox, Pending};
 
 pub struct Writers {
-    /// For commands that place leases or set up workers. If the database is not shared, it is the same inbox as `ledger`.
+    /// For commands that place leases or set up workers. If the database is not shared, it is the same inbox as `general`.
     pub(super) placement: Arc<Inbox>,
-    pub(super) ledger: Arc<Inbox>,
+    pub(super) general: Arc<Inbox>,
 }
 
 impl Writers {
     pub(super) fn new(is_shared: bool) -> Self {
-        let ledger = Arc::new(Inbox::default());
-        let placement = if is_shared { Arc::default() } else { ledger.clone() };
-        Self { placement, ledger }
+        let general = Arc::new(Inbox::default());
+        let placement = if is_shared { Arc::default() } else { general.clone() };
+        Self { placement, general }
     }
 
     /// Executes one command; returns after its commit.
@@ -34,16 +34,16 @@ impl Writers {
     /// Executes commands independently of each other, in one commit if they fit into one batch.
     pub async fn submit_all<O: Operation + Into<Op>>(&self, commands: Vec<Command<O>>) -> Vec<Result<O::Reply, Error>> {
         let mut answers = Vec::with_capacity(commands.len());
-        let mut ledger = Vec::new();
+        let mut general = Vec::new();
         let mut placement = Vec::new();
         for command in commands {
             let (reply, answer) = oneshot::channel();
             answers.push(answer);
-            let inbox = if command.op.is_placement() { &mut placement } else { &mut ledger };
+            let inbox = if command.op.is_placement() { &mut placement } else { &mut general };
             inbox.push(Pending::new(command.into_any(), reply));
         }
         // A refused command drops its reply channel, so the reason is kept here.
-        let refused = [self.ledger.push(ledger), self.placement.push(placement)].into_iter().find_map(Result::err);
+        let refused = [self.general.push(general), self.placement.push(placement)].into_iter().find_map(Result::err);
         let mut replies = Vec::with_capacity(answers.len());
         for answer in answers {
             let reply = answer.await.unwrap_or_else(|_| Err(refused.clone().unwrap_or(Error::Unavailable)));
@@ -59,13 +59,13 @@ impl Writers {
     /// If the job was not done; the caller tries again later.
     pub async fn maintain(&self, job: Maintenance) -> Result<Done, Error> {
         let (reply, answer) = oneshot::channel();
-        self.ledger.push_maintenance(job, reply)?;
+        self.general.push_maintenance(job, reply)?;
         answer.await.unwrap_or(Err(Error::Unavailable))
     }
 
     /// Accepted commands are still executed; new ones are refused.
     pub(super) fn close(&self) {
         self.placement.close();
-        self.ledger.close();
+        self.general.close();
     }
 }

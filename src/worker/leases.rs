@@ -165,14 +165,6 @@ impl Agent {
         true
     }
 
-    /// Continues a run of an earlier process.
-    pub(super) fn take_up(self: &Arc<Self>, dir: RunDir, record: Record, valid_until: Instant) {
-        let held = HeldLease::new(record.task.id, record.lease.ttl(), valid_until, None);
-        let stop = held.stop.subscribe();
-        self.lock().insert(record.lease.id, held);
-        tokio::spawn(self.clone().see_through(dir, record, stop));
-    }
-
     /// Waits until the server has renewed the lease and no other run of the task is left here. Returns false if the run was stopped
     /// meanwhile.
     pub(super) async fn is_ours(&self, lease: Uuid, task: Uuid, stop: &mut watch::Receiver<Option<Stop>>) -> bool {

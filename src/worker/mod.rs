@@ -20,6 +20,7 @@ mod push_response;
 mod push_server;
 mod report;
 mod repositories;
+mod restart;
 mod run;
 mod spool;
 mod stream;
@@ -27,7 +28,6 @@ mod task;
 mod verdict;
 
 use std::collections::BTreeMap;
-use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
@@ -41,13 +41,12 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use account::Accounts;
-use bloom_client::{Client, now_ms};
+use bloom_client::Client;
 use home::Home;
 pub use home::hostname;
 pub use invocation::ECHO;
 use profile::Profiles;
-use spool::{Record, RunDir};
-use verdict::{Stop, Verdict};
+use verdict::Stop;
 
 /// The time limit of the last calls at a stop, because the server may be unreachable.
 const STOP_LIMIT: Duration = Duration::from_secs(5);
@@ -187,7 +186,7 @@ pub async fn run(settings: Settings, listener: Option<TcpListener>, shutdown: Ca
 
 impl Agent {
     async fn work(self: Arc<Self>, listener: Option<TcpListener>, shutdown: CancellationToken) -> Result<Ended, String> {
-        self.find_runs().await;
+        self.continue_runs().await;
         let stopped = CancellationToken::new();
         // Started before the registration: leases of an earlier process may expire while the server can't be reached.
         let heartbeats = tokio::spawn(self.clone().send_heartbeats(stopped.clone()));
@@ -236,57 +235,6 @@ impl Agent {
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<Uuid, HeldLease>> {
         self.runs.lock()
-    }
-
-    /// Continues the runs of an earlier process.
-    async fn find_runs(self: &Arc<Self>) {
-        let mut found: Vec<(RunDir, Record)> = Vec::new();
-        let mut unusable = Vec::new();
-        for path in self.home.run_dirs() {
-            let dir = RunDir::new(path);
-            match dir.record() {
-                Ok(record) => found.push((dir, record)),
-                // Without a record, no process was started.
-                Err(error) if error.kind() == io::ErrorKind::NotFound => dir.remove(),
-                Err(error) => unusable.push((dir, error)),
-            }
-        }
-        // Runs that have a process are watched again; the others are started.
-        for (dir, record) in &mut found {
-            record.process = record.process.or_else(|| dir.find_process(record));
-        }
-        let started = |record: &Record| record.process.is_some().then(|| record.lease.id.to_string());
-        let keep: Vec<String> = found.iter().filter_map(|(_, record)| started(record)).collect();
-        process::sweep(self.home.root(), &keep).await;
-        for (dir, error) in unusable {
-            self.set_aside(&dir, &error);
-        }
-        let renewed = self.home.renewed_at().unwrap_or(0);
-        for (dir, record) in found {
-            let age = Duration::from_millis(u64::try_from(now_ms().saturating_sub(renewed.max(record.taken_at))).unwrap_or(u64::MAX));
-            let left = record.lease.ttl().saturating_sub(age);
-            tracing::info!(lease = %record.lease.id, task = %record.task.id, "continuing an earlier run");
-            self.take_up(dir, record, Instant::now() + left);
-        }
-    }
-
-    /// Sets aside a run whose record is damaged or written by a newer agent, so that this agent can start. Its processes have been ended.
-    fn set_aside(self: &Arc<Self>, dir: &RunDir, error: &io::Error) {
-        if let Some((task, lease)) = dir.names() {
-            let unusable = || Verdict::Release { reason: format!("the agent can't use its files of the run: {error}") };
-            self.report(task, lease, dir.verdict().unwrap_or_else(unusable));
-        }
-        match self.home.set_aside(dir.path()) {
-            Ok(path) => tracing::error!(
-                path = %path.display(),
-                %error,
-                "the files of an earlier run can't be used and were set aside; its task is handed back. Were they written by a newer \
-                 version of the agent, use that one; else check the disk. Remove the files when they are no longer needed"
-            ),
-            Err(moving) => {
-                tracing::error!(run = %dir, %error, %moving, "the files of an earlier run can't be used: check them, then remove them")
-            }
-        }
     }
 
     /// Waits for runs to end until the grace is over, then hands back the rest.

@@ -78,6 +78,30 @@ fn only_the_store_knows_sql() {
     }
 }
 
+/// A crate's row names its modules: after a renaming, the old name would lead nowhere.
+#[test]
+fn the_modules_that_the_table_of_crates_names_exist() {
+    let text = fs::read_to_string(root().join("ARCHITECTURE.md")).expect("ARCHITECTURE.md");
+    let table = text.split("\n| crate |").nth(1).and_then(|rest| rest.split("\n\n").next()).expect("the table of crates");
+    let mut seen = 0;
+    // The last row is about commands.
+    for row in table.lines().filter(|row| row.starts_with("| `")) {
+        let cells: Vec<&str> = row.split(" | ").collect();
+        let name = cells[0].trim_matches(['|', ' ', '`']);
+        let of_crate: BTreeSet<String> = files(&format!("src/{name}"), &["rs"])
+            .iter()
+            .flat_map(|(path, _)| path.iter().map(|part| part.to_string_lossy().trim_end_matches(".rs").to_owned()).collect::<Vec<_>>())
+            .collect();
+        let is_module = |word: &&str| !word.is_empty() && word.chars().all(|c| c.is_ascii_lowercase() || c == '_' || c == '/');
+        for module in cells[1].split('`').skip(1).step_by(2).filter(is_module) {
+            let last = module.trim_end_matches('/').rsplit('/').next().unwrap_or_default();
+            assert!(of_crate.contains(last) || root().join("src").join(last).is_dir(), "{name} has no module `{module}`");
+            seen += 1;
+        }
+    }
+    assert!(seen > 60, "the scan sees {seen} modules");
+}
+
 #[test]
 fn the_core_knows_no_clock_no_chance_and_no_outside() {
     let forbidden = [

@@ -1,0 +1,71 @@
+//! The runs of an earlier process of the agent: after a restart, an update or a crash they are found and continued.
+
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::spool::{Record, RunDir};
+use super::verdict::Verdict;
+use super::{Agent, HeldLease, process};
+use bloom_client::now_ms;
+
+impl Agent {
+    /// Continues the runs of an earlier process.
+    pub(super) async fn continue_runs(self: &Arc<Self>) {
+        let mut found: Vec<(RunDir, Record)> = Vec::new();
+        let mut unusable = Vec::new();
+        for path in self.home.run_dirs() {
+            let dir = RunDir::new(path);
+            match dir.record() {
+                Ok(record) => found.push((dir, record)),
+                // Without a record, no process was started.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => dir.remove(),
+                Err(error) => unusable.push((dir, error)),
+            }
+        }
+        // Runs that have a process are watched again; the others are started.
+        for (dir, record) in &mut found {
+            record.process = record.process.or_else(|| dir.find_process(record));
+        }
+        let started = |record: &Record| record.process.is_some().then(|| record.lease.id.to_string());
+        let keep: Vec<String> = found.iter().filter_map(|(_, record)| started(record)).collect();
+        process::sweep(self.home.root(), &keep).await;
+        for (dir, error) in unusable {
+            self.set_aside(&dir, &error);
+        }
+        let renewed = self.home.renewed_at().unwrap_or(0);
+        for (dir, record) in found {
+            let age = Duration::from_millis(u64::try_from(now_ms().saturating_sub(renewed.max(record.taken_at))).unwrap_or(u64::MAX));
+            let left = record.lease.ttl().saturating_sub(age);
+            tracing::info!(lease = %record.lease.id, task = %record.task.id, "continuing an earlier run");
+            self.continue_run(dir, record, Instant::now() + left);
+        }
+    }
+
+    /// Sets aside a run whose record is damaged or written by a newer agent, so that this agent can start. Its processes have been ended.
+    fn set_aside(self: &Arc<Self>, dir: &RunDir, error: &io::Error) {
+        if let Some((task, lease)) = dir.names() {
+            let unusable = || Verdict::Release { reason: format!("the agent can't use its files of the run: {error}") };
+            self.report(task, lease, dir.verdict().unwrap_or_else(unusable));
+        }
+        match self.home.set_aside(dir.path()) {
+            Ok(path) => tracing::error!(
+                path = %path.display(),
+                %error,
+                "the files of an earlier run can't be used and were set aside; its task is handed back. Were they written by a newer \
+                 version of the agent, use that one; else check the disk. Remove the files when they are no longer needed"
+            ),
+            Err(moving) => {
+                tracing::error!(run = %dir, %error, %moving, "the files of an earlier run can't be used: check them, then remove them")
+            }
+        }
+    }
+
+    /// Watches the process of the run again, or starts it.
+    fn continue_run(self: &Arc<Self>, dir: RunDir, record: Record, valid_until: Instant) {
+        let held = HeldLease::new(record.task.id, record.lease.ttl(), valid_until, None);
+        let stop = held.stop.subscribe();
+        self.lock().insert(record.lease.id, held);
+        tokio::spawn(self.clone().see_through(dir, record, stop));
+    }
+}
