@@ -9,9 +9,11 @@ use bloom_database::Error;
 use bloom_store::{MigrationState, Store, StoreOptions};
 
 pub async fn open(settings: &Serve) -> Result<Store, CommandError> {
-    let options =
-        StoreOptions { url: settings.database_url.expose_secret().to_owned(), max_connections: settings.database_max_connections };
-    Store::open(&options).await.map_err(|error| explain(error, settings))
+    Store::open(&options(settings)).await.map_err(|error| explain(error, settings))
+}
+
+fn options(settings: &Serve) -> StoreOptions {
+    StoreOptions { url: settings.database_url.expose_secret().to_owned(), max_connections: settings.database_max_connections }
 }
 
 /// `migrate up`
@@ -28,9 +30,7 @@ pub async fn migrate(settings: Serve) -> Result<(), CommandError> {
 
 /// `migrate status`
 pub async fn status(settings: Serve) -> Result<(), CommandError> {
-    let store = open(&settings).await?;
-    let migrations = store.migration_status().await.map_err(|error| explain(error, &settings))?;
-    store.close().await;
+    let migrations = Store::migration_status_beside(&options(&settings)).await.map_err(|error| explain(error, &settings))?;
     say(&format!("{}\n", settings.shown_database_url()));
     for migration in migrations {
         let state = match migration.state {

@@ -64,10 +64,10 @@ struct AuditFilters {
     )]
     action: Vec<String>,
     /// Only made after: how long ago (2h), a day (2026-02-25) or a time
-    #[arg(long, value_name = "WHEN", value_parser = when::past)]
+    #[arg(long, value_name = "WHEN", value_parser = when::past, allow_hyphen_values = true)]
     since: Option<Ms>,
     /// Only made before; as --since
-    #[arg(long, value_name = "WHEN", value_parser = when::past, conflicts_with = "follow")]
+    #[arg(long, value_name = "WHEN", value_parser = when::past, allow_hyphen_values = true, conflicts_with = "follow")]
     until: Option<Ms>,
 }
 

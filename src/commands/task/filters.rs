@@ -31,10 +31,10 @@ pub struct Filters {
     #[arg(short, long = "label", value_name = "NAME=VALUE", value_parser = label, add = ArgValueCandidates::new(complete::labels))]
     labels: Vec<(String, String)>,
     /// Only created after: how long ago (2h), a day (2026-02-25) or a time
-    #[arg(long, value_name = "WHEN", value_parser = when::past)]
+    #[arg(long, value_name = "WHEN", value_parser = when::past, allow_hyphen_values = true)]
     since: Option<Ms>,
     /// Only created before; as --since
-    #[arg(long, value_name = "WHEN", value_parser = when::past)]
+    #[arg(long, value_name = "WHEN", value_parser = when::past, allow_hyphen_values = true)]
     until: Option<Ms>,
 }
 

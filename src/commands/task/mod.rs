@@ -129,7 +129,7 @@ pub enum TaskCommand {
         #[arg(required = true, value_name = "ID", add = ArgValueCompleter::new(complete::tasks))]
         ids: Vec<String>,
         /// Wait at most this long: 90, 5m, 2h
-        #[arg(long, value_name = "TIME", value_parser = when::duration)]
+        #[arg(long, value_name = "TIME", value_parser = when::duration, allow_hyphen_values = true)]
         timeout: Option<Duration>,
     },
 }
@@ -143,7 +143,7 @@ pub struct LogsArgs {
     /// The task's id
     #[arg(value_name = "ID", add = ArgValueCompleter::new(complete::tasks))]
     id: String,
-    /// Continue to print events until the task is finished
+    /// Continue to print events until the task is finished; standard error says why it waits
     #[arg(short, long)]
     follow: bool,
     /// Show only events of these kinds
