@@ -168,7 +168,10 @@ async fn serve(app: &AppState, pass: &Pass<'_>, request: Request, next: Next, ca
         Some(key) if answer.body().size_hint().exact().is_none() => end_with_key(app.clone(), key, answer),
         _ => answer,
     };
-    app.limits.held_of_answers.send(answer, pass.client).await
+    // What a call has changed is committed by now, so its answer is not refused. Those of large tasks have taken their room before.
+    let is_change = pass.policy.writes();
+    let budget = if is_change { &app.limits.held_of_changes } else { &app.limits.held_of_answers };
+    budget.send(answer, pass.client, !is_change).await
 }
 
 /// Ends the stream when its key is revoked or expires.
