@@ -50,6 +50,12 @@ pub struct Caller {
     pub request_id: Arc<str>,
 }
 
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum LimitedKey {
+    Named(String),
+    OfEnvironment(Scope),
+}
+
 impl Caller {
     /// The name of the submit key, which sees and changes only the tasks that it created. `None` for callers without that limit.
     pub fn owner(&self) -> Option<&str> {
@@ -59,6 +65,16 @@ impl Caller {
     /// The only worker that the key speaks for. `None` for callers without that limit.
     pub fn worker(&self) -> Option<&str> {
         self.key.as_deref().filter(|key| key.scope == Scope::Worker).and_then(|key| key.worker.as_deref())
+    }
+
+    /// The key whose waiting calls have one share together. `None` for the admin's and the agents' key of the environment, and on a server
+    /// without keys: whole fleets use these.
+    pub fn limited_key(&self) -> Option<LimitedKey> {
+        match (&self.key, self.scope) {
+            (Some(key), _) => Some(LimitedKey::Named(key.name.clone())),
+            (None, Scope::Admin | Scope::Worker) => None,
+            (None, scope) => Some(LimitedKey::OfEnvironment(scope)),
+        }
     }
 
     /// The request and its named key, for the audit trail.
