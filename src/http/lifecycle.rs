@@ -5,14 +5,14 @@ use axum::http::StatusCode;
 
 use super::AppState;
 use super::answer::{HandlerResult, json, ok};
-use super::body::{self, Content};
+use super::body::Content;
 use super::error::Error;
 use super::error_precedence::Ask;
 use super::held::Room;
 use super::middleware::Caller;
 use super::own;
 use super::path::TaskPath;
-use super::policy::{Rate, RoutePolicy};
+use super::policy::{BodyLimit, Rate, RoutePolicy};
 use super::show::{bytes_of, show_task, spec};
 use bloom_api::answers::{Completed, Lease, Leased, Removed, Renewed, Worker};
 use bloom_api::complete::{Completion, bytes_besides_output};
@@ -118,8 +118,9 @@ pub const COMPLETE: RoutePolicy = RoutePolicy::WORKER.rate(Rate::General).takes_
 )]
 pub async fn complete(State(app): State<AppState>, caller: Caller, path: TaskPath, body: Content) -> HandlerResult {
     let raw = body.raw()?;
-    if bytes_besides_output(raw) > app.settings.max_body_bytes {
-        return Err(body::too_long(app.settings.max_body_bytes));
+    let limit = app.settings.body_limit(BodyLimit::Usual);
+    if bytes_besides_output(raw) > limit.bytes {
+        return Err(limit.error());
     }
     let read = Completion::read(raw).map_err(Error::from).and_then(|completion| {
         named(&caller, completion.holder())?;
@@ -146,7 +147,7 @@ const fn bytes_of_result(output: usize) -> usize {
 
 pub fn output_too_long(app: &AppState) -> Error {
     let limit = app.settings.max_output_bytes;
-    Error::Text { status: 413, text: format!("The output is too large: at most {limit} bytes are taken").into() }
+    Error::Text { status: 413, text: format!("The output is too large: at most {limit} bytes are taken (the server's limit: MAX_OUTPUT_BYTES)").into() }
 }
 
 async fn completed(app: &AppState, caller: &Caller, task: &TaskState, result: StoredResult, room: Room) -> HandlerResult {

@@ -62,6 +62,7 @@ use bloom_engine::Engine;
 use bloom_membridge::Membridge;
 use bloom_store::Store;
 use bloom_telemetry::Metrics;
+use body::Limit;
 use error::Error;
 use held::{Budget, Room};
 use hub::Hub;
@@ -109,10 +110,14 @@ pub const HELD_BYTES: usize = 256 << 20;
 const JSON_EXPANSION: usize = 3;
 
 impl Settings {
-    fn body_limit(&self, limit: BodyLimit) -> usize {
+    fn body_limit(&self, limit: BodyLimit) -> Limit {
+        let usual = self.max_body_bytes;
         match limit {
-            BodyLimit::Outputs => self.max_body_bytes.saturating_add(self.max_output_bytes.saturating_mul(JSON_EXPANSION)),
-            BodyLimit::Usual => self.max_body_bytes,
+            BodyLimit::Outputs => Limit {
+                bytes: usual.saturating_add(self.max_output_bytes.saturating_mul(JSON_EXPANSION)),
+                settings: "MAX_BODY_BYTES and MAX_OUTPUT_BYTES",
+            },
+            BodyLimit::Usual => Limit { bytes: usual, settings: "MAX_BODY_BYTES" },
         }
     }
 }
