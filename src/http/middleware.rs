@@ -204,7 +204,7 @@ struct Pass<'a> {
     limiter: Option<&'a Limiter>,
     /// A second limit. If there is one, the headers of the answer describe it instead of the first.
     test_limiter: Option<&'a Limiter>,
-    body_limit: Option<usize>,
+    body_limit: Option<body::Limit>,
 }
 
 /// The state of the rate limits after a request, for the headers of the answer.
@@ -268,8 +268,8 @@ fn identity(
     policy: RoutePolicy,
     key: Option<Identity>,
 ) -> Result<Identity, Refusal> {
-    let called = host::called(request.headers(), peer, &settings.trusted_proxies)?;
-    host::check_host(called.as_ref(), request.headers(), request.version(), peer, settings)?;
+    let called = host::called(request.uri(), request.headers(), peer, &settings.trusted_proxies)?;
+    host::check_host(called.as_ref(), request.uri(), request.headers(), request.version(), peer, settings)?;
     if !request.method().is_safe() || policy.writes() {
         host::check_site(request.headers(), called.as_ref(), settings)?;
     }
