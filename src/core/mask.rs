@@ -17,13 +17,15 @@ pub fn masked_url(text: &str) -> String {
 
 /// The place behind the last `%40`, `%2540`, `%252540` and so on.
 fn after_encoded_at(text: &str) -> Option<usize> {
-    let is_at = |start: &usize| text.get(*start..).and_then(|rest| rest.strip_prefix('%')).is_some_and(|rest| {
-        let mut rest = rest;
-        while let Some(inner) = rest.strip_prefix("25") {
-            rest = inner;
-        }
-        rest.starts_with("40")
-    });
+    let is_at = |start: &usize| {
+        text.get(*start..).and_then(|rest| rest.strip_prefix('%')).is_some_and(|rest| {
+            let mut rest = rest;
+            while let Some(inner) = rest.strip_prefix("25") {
+                rest = inner;
+            }
+            rest.starts_with("40")
+        })
+    };
     let start = text.match_indices('%').map(|(start, _)| start).filter(is_at).last()?;
     text.get(start..)?.find("40").map(|length| start + length + 2)
 }

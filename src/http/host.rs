@@ -71,7 +71,9 @@ pub fn check_host(
 ) -> Result<(), Refusal> {
     let is_open = settings.keys.is_empty();
     match called {
-        Some(_) if is_open && !hosts(target, headers, peer, settings).all(|host| host.is_some_and(|host| is_ours(&host, peer, settings))) => {
+        Some(_)
+            if is_open && !hosts(target, headers, peer, settings).all(|host| host.is_some_and(|host| is_ours(&host, peer, settings))) =>
+        {
             Err(Refusal::UnknownHost)
         }
         // With keys, requests of HTTP/1.0 may name no host, as some health checks do.
@@ -82,12 +84,7 @@ pub fn check_host(
 
 /// Every host that the request names; `None` for what is not a host. A page can make its browser send any `X-Forwarded-Host`, but not any
 /// `Host`, and a proxy may add its own value behind that of the client; so none of them counts alone.
-fn hosts<'a>(
-    target: &'a Uri,
-    headers: &'a HeaderMap,
-    peer: Option<Peer>,
-    settings: &Settings,
-) -> impl Iterator<Item = Option<Host>> + 'a {
+fn hosts<'a>(target: &'a Uri, headers: &'a HeaderMap, peer: Option<Peer>, settings: &Settings) -> impl Iterator<Item = Option<Host>> + 'a {
     let is_proxied = is_proxied(peer, &settings.trusted_proxies);
     let forwarded = headers.get_all(FORWARDED_HOST).iter().filter(move |_| is_proxied);
     let texts = headers.get_all(HOST).iter().chain(forwarded).flat_map(|value| value.to_str().unwrap_or_default().split(','));
@@ -140,13 +137,15 @@ mod tests {
 
     #[test]
     fn the_address_is_the_one_that_was_called() {
-        let check_target = |target: &'static str, headers: &[(&'static str, &'static str)], by_proxy, expected: Result<Option<&str>, ()>| {
-            let map = headers.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap())).collect();
-            let trusted = if by_proxy { vec!["192.0.2.1/32".parse().unwrap()] } else { Vec::new() };
-            let peer = Peer { address: "192.0.2.1:9".parse().unwrap(), local: None };
-            let url = called(&Uri::from_static(target), &map, Some(peer), &trusted).map(|url| url.map(|url| url.origin().ascii_serialization()));
-            assert_eq!(url.as_ref().map(Option::as_deref).map_err(|_| ()), expected, "{headers:?}");
-        };
+        let check_target =
+            |target: &'static str, headers: &[(&'static str, &'static str)], by_proxy, expected: Result<Option<&str>, ()>| {
+                let map = headers.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap())).collect();
+                let trusted = if by_proxy { vec!["192.0.2.1/32".parse().unwrap()] } else { Vec::new() };
+                let peer = Peer { address: "192.0.2.1:9".parse().unwrap(), local: None };
+                let url = called(&Uri::from_static(target), &map, Some(peer), &trusted)
+                    .map(|url| url.map(|url| url.origin().ascii_serialization()));
+                assert_eq!(url.as_ref().map(Option::as_deref).map_err(|_| ()), expected, "{headers:?}");
+            };
         let check = |headers: &[(&'static str, &'static str)], by_proxy, expected| check_target("/x", headers, by_proxy, expected);
         check_target("http://b:1/x", &[("host", "a")], false, Ok(Some("http://b:1")));
         check_target("http://u@b/x", &[("host", "a")], false, Err(()));

@@ -147,7 +147,10 @@ const fn bytes_of_result(output: usize) -> usize {
 
 pub fn output_too_long(app: &AppState) -> Error {
     let limit = app.settings.max_output_bytes;
-    Error::Text { status: 413, text: format!("The output is too large: at most {limit} bytes are taken (the server's limit: MAX_OUTPUT_BYTES)").into() }
+    Error::Text {
+        status: 413,
+        text: format!("The output is too large: at most {limit} bytes are taken (the server's limit: MAX_OUTPUT_BYTES)").into(),
+    }
 }
 
 async fn completed(app: &AppState, caller: &Caller, task: &TaskState, result: StoredResult, room: Room) -> HandlerResult {
@@ -169,7 +172,10 @@ async fn completed(app: &AppState, caller: &Caller, task: &TaskState, result: St
         }
     };
     let spec = spec(&app.engine, task).await?;
-    room.json(StatusCode::OK, &Completed { task: show_task(&app.engine, &spec, task), artifact: Artifact::from(result), result: TaskResult::from(result) })
+    room.json(
+        StatusCode::OK,
+        &Completed { task: show_task(&app.engine, &spec, task), artifact: Artifact::from(result), result: TaskResult::from(result) },
+    )
 }
 
 pub const RELEASE: RoutePolicy = RoutePolicy::WORKER;

@@ -120,8 +120,7 @@ async fn postgres_writer(options: PgConnectOptions) -> Result<Conn, Error> {
         ("plan_cache_mode", "force_generic_plan"),
     ]);
     let seconds = |limit: Duration| format!("{}s", limit.as_secs());
-    let options =
-        options.options([("statement_timeout", seconds(STATEMENT)), ("idle_in_transaction_session_timeout", seconds(IDLE))]);
+    let options = options.options([("statement_timeout", seconds(STATEMENT)), ("idle_in_transaction_session_timeout", seconds(IDLE))]);
     Ok(Conn::Postgres(connect(&options).await?))
 }
 

@@ -116,7 +116,16 @@ impl Writer {
     pub async fn open(store: Store) -> Result<Self, Error> {
         let mut conn = store.inner.target.writer().await?;
         let id = register(&store, &mut conn).await?;
-        Ok(Self { id, store, conn: Some(conn), transaction: None, begun: Instant::now(), n: 0, before: Before::default(), pages: PageSizes::default() })
+        Ok(Self {
+            id,
+            store,
+            conn: Some(conn),
+            transaction: None,
+            begun: Instant::now(),
+            n: 0,
+            before: Before::default(),
+            pages: PageSizes::default(),
+        })
     }
 
     async fn load(&mut self, keys: &RowKeys, wait: LockWait) -> Result<Loaded, Error> {
