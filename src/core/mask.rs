@@ -10,7 +10,7 @@ pub fn masked_url(text: &str) -> String {
     let split = after_encoded_at(authority).and_then(|at| place.get(at..)).map(|place| ("", place)).or(literal);
     match (split, text.split_once("://")) {
         (None, _) => text.to_owned(),
-        (Some((_, place)), Some((scheme, _))) if !scheme.contains('@') => format!("{scheme}://****@{place}"),
+        (Some((_, place)), Some((scheme, _))) if !scheme.contains(['@', '%']) => format!("{scheme}://****@{place}"),
         (Some((_, place)), _) => format!("****@{place}"),
     }
 }
@@ -26,7 +26,7 @@ fn after_encoded_at(text: &str) -> Option<usize> {
             rest.starts_with("40")
         })
     };
-    let start = text.match_indices('%').map(|(start, _)| start).filter(is_at).last()?;
+    let start = text.rmatch_indices('%').map(|(start, _)| start).find(is_at)?;
     text.get(start..)?.find("40").map(|length| start + length + 2)
 }
 
@@ -43,6 +43,7 @@ mod tests {
             ("http://me:se@cr/et#x@h", "http://****@h"),
             ("me:secret@h", "****@h"),
             ("me:secret@h://x", "****@h://x"),
+            ("me:secret%40h://x", "****@h://x"),
             ("http://me:very%2540secret@h/base", "http://****@h/base"),
             ("http://me:secret%40h:8000", "http://****@h:8000"),
             ("http://me:secret%2540h:8000/base", "http://****@h:8000/base"),
