@@ -108,14 +108,19 @@ async fn open_postgres(url: &str, max_connections: u32) -> Result<Opened, Error>
     Ok(Opened { pool, control, target, health: Arc::default(), anchor: None })
 }
 
+/// How long a statement of a writer may take on PostgreSQL, COMMIT too.
+pub(super) const STATEMENT: Duration = Duration::from_secs(5);
+/// How long a writer may do nothing in a transaction.
+pub(super) const IDLE: Duration = Duration::from_secs(1);
+
 async fn postgres_writer(options: PgConnectOptions) -> Result<Conn, Error> {
     let options = options.options([
         // A statement after a lock must see what was committed before the lock was granted, whatever the server's default is.
         ("default_transaction_isolation", "read committed"),
-        ("statement_timeout", "5s"),
-        ("idle_in_transaction_session_timeout", "1s"),
         ("plan_cache_mode", "force_generic_plan"),
     ]);
+    let seconds = |limit: Duration| format!("{}s", limit.as_secs());
+    let options = options.options([("statement_timeout", seconds(STATEMENT)), ("idle_in_transaction_session_timeout", seconds(IDLE))]);
     Ok(Conn::Postgres(connect(&options).await?))
 }
 
