@@ -14,7 +14,7 @@ use super::connect::{Server, read};
 use super::records::{self, Limit, MAX_ROWS};
 use super::retry::Retry;
 use super::show::{Feed, Form, Shown};
-use super::{columns, complete, ids, when};
+use super::{columns, ids, shell_completion, when};
 use crate::CommandError;
 use bloom_api::answers::Audit;
 use bloom_client::Error;
@@ -45,10 +45,10 @@ pub struct AuditArgs {
 #[command(next_help_heading = "Filters")]
 struct AuditFilters {
     /// Only about this task and its leases; its id, or the beginning or the end of it
-    #[arg(long, value_name = "ID", add = ArgValueCompleter::new(complete::tasks))]
+    #[arg(long, value_name = "ID", add = ArgValueCompleter::new(shell_completion::tasks))]
     task: Option<String>,
     /// Only about this worker, its leases, and what it did
-    #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new(), add = ArgValueCandidates::new(complete::workers))]
+    #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new(), add = ArgValueCandidates::new(shell_completion::workers))]
     worker: Option<String>,
     /// Only by this actor: admin, api, router, reconciler, a worker's name, or key: and the name of a key
     #[arg(long, value_name = "ACTOR", value_parser = NonEmptyStringValueParser::new())]

@@ -4,7 +4,6 @@
 
 mod audit;
 mod columns;
-mod complete;
 mod connect;
 mod context_file;
 mod contexts;
@@ -21,6 +20,7 @@ mod progress;
 mod queue;
 mod records;
 mod retry;
+mod shell_completion;
 mod show;
 mod stats;
 mod table;

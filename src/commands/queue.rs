@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::connect::Server;
 use super::records::{self, Limit};
 use super::show::{self, Form, Shown};
-use super::{columns, complete, term};
+use super::{columns, shell_completion, term};
 use crate::CommandError;
 use bloom_api::queues::NewQueueLimit;
 use bloom_api::values::{Int, text_problem};
@@ -29,7 +29,7 @@ pub enum QueueCommand {
     #[command(arg = misplaced())]
     Pause {
         /// Only tasks for this agent (slug). Default: all tasks
-        #[arg(long, value_name = "SLUG", value_parser = slug, add = ArgValueCandidates::new(complete::queues))]
+        #[arg(long, value_name = "SLUG", value_parser = slug, add = ArgValueCandidates::new(shell_completion::queues))]
         agent: Option<String>,
     },
     /// Give out tasks again, after pause
@@ -38,7 +38,7 @@ pub enum QueueCommand {
     #[command(arg = misplaced())]
     Resume {
         /// Only tasks for this agent (slug). Default: end the pause of all queues
-        #[arg(long, value_name = "SLUG", value_parser = slug, add = ArgValueCandidates::new(complete::queues))]
+        #[arg(long, value_name = "SLUG", value_parser = slug, add = ArgValueCandidates::new(shell_completion::queues))]
         agent: Option<String>,
     },
     /// Limit how many tasks for an agent run at a time, over all workers
@@ -47,7 +47,7 @@ pub enum QueueCommand {
     #[command(arg = misplaced().index(2))]
     Limit {
         /// The agent (slug)
-        #[arg(long, value_name = "SLUG", value_parser = slug, add = ArgValueCandidates::new(complete::queues))]
+        #[arg(long, value_name = "SLUG", value_parser = slug, add = ArgValueCandidates::new(shell_completion::queues))]
         agent: String,
         /// 1 to 10000, or none to remove the limit
         #[arg(value_name = "N|none", value_parser = limit, allow_negative_numbers = true)]

@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::connect::{Server, failed, with_query};
 use super::number::within;
 use super::show::{self, Form, Kind, Shown};
-use super::{columns, complete, term, when};
+use super::{columns, shell_completion, term, when};
 use crate::CommandError;
 use bloom_core::Ms;
 use bloom_core::task::LeaseStatus;
@@ -24,7 +24,7 @@ pub struct Limit {
     #[arg(short = 'n', long, value_name = "N", default_value_t = 100, value_parser = within(1..=MAX_ROWS))]
     limit: u64,
     /// Sort these rows by a column of the table, such as age; -age sorts descending
-    #[arg(long, value_name = "COLUMN", allow_hyphen_values = true, add = ArgValueCandidates::new(complete::columns))]
+    #[arg(long, value_name = "COLUMN", allow_hyphen_values = true, add = ArgValueCandidates::new(shell_completion::columns))]
     sort: Option<String>,
 }
 

@@ -10,8 +10,8 @@ use hyper::body::Body as _;
 use serde_json::value::RawValue;
 use tokio::time::{Instant, timeout_at};
 
+use super::body_memory::{Budget, Share};
 use super::error::Error;
-use super::held::{Budget, Share};
 use bloom_api::wire::Wire;
 
 /// Bytes beyond the limit that are read and dropped, so that a client that is still sending receives the answer.

@@ -13,8 +13,8 @@ use parking_lot::Mutex;
 use utoipa_swagger_ui::{Config, serve};
 
 use super::answer::{HandlerResult, json_bytes, typed};
+use super::body_memory::Counted;
 use super::error::Error;
-use super::held::Counted;
 use super::openapi::Routes;
 
 const NOT_FOUND: Error = Error::fixed(404, "Not found");

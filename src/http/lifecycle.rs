@@ -6,11 +6,11 @@ use axum::http::StatusCode;
 use super::AppState;
 use super::answer::{HandlerResult, json, ok};
 use super::body::Content;
+use super::body_memory::Room;
 use super::error::Error;
 use super::error_precedence::Ask;
-use super::held::Room;
 use super::middleware::Caller;
-use super::own;
+use super::ownership;
 use super::path::TaskPath;
 use super::policy::{BodyLimit, Rate, RoutePolicy};
 use super::show::{bytes_of, show_task, spec};
@@ -82,7 +82,7 @@ pub async fn heartbeat(State(app): State<AppState>, caller: Caller, path: TaskPa
         Ok(read) => read,
         Err(wrong) => return Err(app.most_important_error(&path, Ask::Heartbeat, raw, wrong).await),
     };
-    let holder = own::holder(&app, &caller, path.known(), holder).await?;
+    let holder = ownership::holder(&app, &caller, path.known(), holder).await?;
     let task = path.known().ok_or(Error::fixed(404, "Task or lease not found"))?;
     let room = if with_task { room_for(&app, &caller, task, 0).await? } else { app.room(&caller, 0)? };
     let task = app.engine.writers.submit(caller.command(op::Heartbeat { task, holder })).await?;
@@ -133,7 +133,7 @@ pub async fn complete(State(app): State<AppState>, caller: Caller, path: TaskPat
     if completion.output_bytes() > app.settings.max_output_bytes {
         return Err(output_too_long(&app));
     }
-    let holder = own::holder(&app, &caller, path.known(), completion.holder()).await?;
+    let holder = ownership::holder(&app, &caller, path.known(), completion.holder()).await?;
     let id = path.id()?;
     let room = room_for(&app, &caller, id, bytes_of_result(completion.output_bytes())).await?;
     let reply::Completed { task, result } = app.engine.writers.submit(caller.command(completion.into_command(id, holder))).await?;
@@ -198,7 +198,7 @@ pub async fn release(State(app): State<AppState>, caller: Caller, path: TaskPath
         Ok(release) => release,
         Err(wrong) => return Err(app.most_important_error(&path, Ask::Release, raw, wrong.into()).await),
     };
-    own::lease(&app, &caller, path.known(), release.lease_id.0).await?;
+    ownership::lease(&app, &caller, path.known(), release.lease_id.0).await?;
     let task = path.id()?;
     show_reply(&app, &caller, task, op::Release { task, lease: release.lease_id.0, reason: release.reason.0 }).await
 }

@@ -18,9 +18,9 @@ use hyper::body::Body as _;
 use parking_lot::Mutex;
 use tokio::time::timeout_at;
 
+use super::body_memory::Share;
 use super::clients::{Peer, client_address};
 use super::error::{Cause, Error};
-use super::held::Share;
 use super::key_ring::Identity;
 use super::policy::{Rate, RoutePolicies, RoutePolicy, Time};
 use super::rate::{Limiter, Standing};
@@ -325,7 +325,7 @@ fn may_log_refusal() -> bool {
 
 /// Successful requests are logged only at level debug: there may be thousands a second, and the audit trail has their changes.
 fn log(method: &Method, path: &str, status: u16, seconds: f64, client: IpAddr, request_id: &str, cause: Option<Cause>) {
-    let ms = seconds * 1000.0;
+    let ms = (seconds * 1e6).round() / 1e3;
     // A client must not fill the disk with its paths, or with requests beyond its limit.
     let path = path.get(..path.floor_char_boundary(MAX_LOGGED_PATH)).unwrap_or(path);
     match (status, cause) {

@@ -8,12 +8,12 @@ use axum::http::{HeaderMap, StatusCode};
 use super::AppState;
 use super::answer::{HandlerResult, ok};
 use super::body::Content;
+use super::body_memory::Room;
 use super::error::Error;
-use super::held::Room;
+use super::list_streaming;
 use super::middleware::Caller;
-use super::own;
+use super::ownership;
 use super::path::TaskPath;
-use super::pieces;
 use super::policy::RoutePolicy;
 use super::records::{cut, page_of};
 use super::show::{Query, bytes_of, show_task};
@@ -81,7 +81,7 @@ pub async fn create_batch(State(app): State<AppState>, caller: Caller, body: Con
 
 /// The created tasks, and the room for an answer that shows them.
 async fn submit(app: &AppState, caller: &Caller, tasks: Vec<TaskSpec>) -> Result<(Vec<CreatedTask>, Room), Error> {
-    let tasks = own::specs(app, caller, tasks).await?;
+    let tasks = ownership::specs(app, caller, tasks).await?;
     let room = app.room(caller, bytes_of(&tasks))?;
     Ok((app.engine.writers.submit(caller.command(op::Create { tasks })).await?, room))
 }
@@ -110,7 +110,7 @@ pub async fn list(State(app): State<AppState>, caller: Caller, Query(params): Qu
     let page_wanted = page_of(&params)?;
     let Some(filter) = filter_of_params(&params)? else { return ok(&[(); 0]) };
     let part = id_part(&params, &filter)?;
-    let filter = own::filter(&caller, filter);
+    let filter = ownership::filter(&caller, filter);
     let Listing { rows: mut sizes, cut: is_short } = match part {
         Some(part) => app.store.task_sizes_by_id(part.beginning(), part.digits(), filter.owner.as_deref(), &page_wanted).await?,
         None => app.store.task_sizes(&filter, &page_wanted).await?,
@@ -129,10 +129,10 @@ async fn show(app: &AppState, sizes: Vec<(TaskId, i64)>, next: Option<String>, f
         async move {
             let tasks = app.store.tasks(&ids).await?;
             let tasks = tasks.iter().filter(|task| filter.still_holds(task));
-            pieces::rows(tasks.map(|task| show_task(&app.engine, &task.spec, &task.state)))
+            list_streaming::rows(tasks.map(|task| show_task(&app.engine, &task.spec, &task.state)))
         }
     };
-    pieces::list(app, sizes, next, read).await
+    list_streaming::list(app, sizes, next, read).await
 }
 
 /// `None` if the filter names an unknown status, which no task has.

@@ -14,7 +14,7 @@ use super::super::ids::path;
 use super::super::interrupt::or_interrupted;
 use super::super::progress::{Progress, number};
 use super::super::show::{self, Shown};
-use super::super::{columns, complete, ids, term};
+use super::super::{columns, ids, shell_completion, term};
 use super::filters::Filters;
 use crate::CommandError;
 use bloom_api::answers::BulkResult;
@@ -34,7 +34,7 @@ const MAX_REASONS: usize = 20;
 #[derive(Args, Debug)]
 pub struct BulkArgs {
     /// Ids of tasks; or use filters
-    #[arg(value_name = "ID", add = ArgValueCompleter::new(complete::tasks))]
+    #[arg(value_name = "ID", add = ArgValueCompleter::new(shell_completion::tasks))]
     ids: Vec<String>,
     /// Do not ask
     #[arg(short, long)]

@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 use super::super::connect::Server;
 use super::super::number::within;
-use super::super::{complete, ids, when};
+use super::super::{ids, shell_completion, when};
 use super::filters::label;
 use crate::CommandError;
 use bloom_core::Ms;
@@ -17,10 +17,10 @@ use bloom_core::Ms;
 #[command(next_help_heading = "Task")]
 pub struct Fields {
     /// The conversation that it belongs to; the tasks of one context continue it one after the other [default: a new one]
-    #[arg(long, value_name = "ID", add = ArgValueCandidates::new(complete::conversations))]
+    #[arg(long, value_name = "ID", add = ArgValueCandidates::new(shell_completion::conversations))]
     context: Option<String>,
     /// The kind of agent that runs it [default: default]
-    #[arg(long, value_name = "SLUG", add = ArgValueCandidates::new(complete::agents))]
+    #[arg(long, value_name = "SLUG", add = ArgValueCandidates::new(shell_completion::agents))]
     agent: Option<String>,
     /// Priority, 0 to 9; 9 is the most urgent [default: 5]
     #[arg(long, value_name = "N", value_parser = within(0..=9_u8))]
@@ -29,10 +29,10 @@ pub struct Fields {
     #[arg(long, value_name = "WHEN", value_parser = when::future, allow_hyphen_values = true)]
     not_before: Option<Ms>,
     /// Tasks that must be completed first
-    #[arg(long, value_name = "ID", value_delimiter = ',', add = ArgValueCompleter::new(complete::tasks))]
+    #[arg(long, value_name = "ID", value_delimiter = ',', add = ArgValueCompleter::new(shell_completion::tasks))]
     depends_on: Vec<String>,
     /// A label, by which lists can be filtered; may be repeated
-    #[arg(short, long = "label", value_name = "NAME=VALUE", value_parser = label, add = ArgValueCandidates::new(complete::labels))]
+    #[arg(short, long = "label", value_name = "NAME=VALUE", value_parser = label, add = ArgValueCandidates::new(shell_completion::labels))]
     labels: Vec<(String, String)>,
     /// The model to use [default: the one of the agent's profile]
     #[arg(long, value_name = "NAME")]
