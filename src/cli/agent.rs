@@ -9,6 +9,7 @@ use tokio::net::TcpListener;
 
 use super::{block_on, say, signals};
 use bloom_commands::CommandError;
+use bloom_commands::number::within;
 use bloom_commands::{DEFAULT_SERVER, read_key};
 use bloom_config::{self as config, LogFormat};
 use bloom_core::mask::masked_url;
@@ -47,7 +48,7 @@ pub struct AgentArgs {
     #[command(flatten)]
     work: WorkArgs,
     /// Also accept pushed tasks at this address, such as 0.0.0.0:7000; needs --agent-key
-    #[arg(long, env = "BLOOM_LISTEN", value_name = "ADDRESS:PORT")]
+    #[arg(long, env = "BLOOM_LISTEN", value_name = "ADDRESS:PORT", value_parser = address_and_port)]
     listen: Option<String>,
     /// The key that servers must send as X-MEMBRIDGE-AGENT
     #[arg(long, env = "MEMBRIDGE_AGENT_KEY", hide_env_values = true, conflicts_with = "agent_key_file")]
@@ -76,7 +77,7 @@ pub struct AgentArgs {
 #[derive(Args, Debug)]
 pub struct WorkArgs {
     /// Maximum number of tasks at a time
-    #[arg(long, env = "BLOOM_MAX_CONCURRENCY", default_value_t = 1, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..=32))]
+    #[arg(long, env = "BLOOM_MAX_CONCURRENCY", default_value_t = 1, value_name = "NUMBER", value_parser = within(1..=32_u32))]
     max_concurrency: u32,
     /// Directory of the agent: contexts, sessions and runs [default: agent in $XDG_DATA_HOME/bloom-runtime, else in
     /// ~/.local/share/bloom-runtime]
@@ -90,7 +91,7 @@ pub struct WorkArgs {
     #[arg(long, env = "BLOOM_PROFILES", value_name = "FILE")]
     profiles: Option<PathBuf>,
     /// Seconds that runs may go on after a stop or a drain, before their tasks are handed back
-    #[arg(long, env = "BLOOM_GRACE_SECONDS", default_value_t = 300, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(0..=86_400))]
+    #[arg(long, env = "BLOOM_GRACE_SECONDS", default_value_t = 300, value_name = "SECONDS", value_parser = within(0..=86_400_u64))]
     grace_seconds: u64,
 }
 
@@ -130,6 +131,15 @@ fn name(text: &str) -> Result<String, String> {
         0..=128 if !text.chars().any(char::is_control) => Ok(text.to_owned()),
         _ => Err("a name must have 1 to 128 characters and no control characters".to_owned()),
     }
+}
+
+/// An address with its port. An empty variable counts as unset.
+fn address_and_port(text: &str) -> Result<String, String> {
+    let parts = text.rsplit_once(':').filter(|(address, _)| !address.is_empty() && (!address.contains(':') || address.ends_with(']')));
+    if text.is_empty() || parts.is_some_and(|(_, port)| port.parse::<u16>().is_ok()) {
+        return Ok(text.to_owned());
+    }
+    Err("give an address with the port, such as 127.0.0.1:7000, or 0.0.0.0:7000 for all networks".to_owned())
 }
 
 /// The given key, as a value or in a file. An empty variable counts as unset.
@@ -194,4 +204,19 @@ async fn serve(args: AgentArgs) -> Result<Ended, CommandError> {
         settings.push_server.as_ref().map(|push_server| format!("  listens on  {}\n", push_server.url)).unwrap_or_default(),
     ));
     Ok(agent::run(settings, listener, shutdown).await?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_alone_is_no_address() {
+        for right in ["", "127.0.0.1:5055", "0.0.0.0:0", "[::1]:7000", "host.example:7000"] {
+            assert_eq!(address_and_port(right), Ok(right.to_owned()));
+        }
+        for wrong in ["5055", ":5055", "127.0.0.1", "127.0.0.1:", "127.0.0.1:70000", "::1", "::1:7000", "127.0.0.1:http"] {
+            assert!(address_and_port(wrong).unwrap_err().contains("such as 127.0.0.1:7000"), "{wrong}");
+        }
+    }
 }

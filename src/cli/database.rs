@@ -1,6 +1,9 @@
 //! Opens the database, runs its migrations, and explains why it can't be used.
 
+use std::time::{Duration, Instant};
+
 use secrecy::ExposeSecret;
+use tokio::time::sleep;
 
 use super::say;
 use bloom_commands::CommandError;
@@ -9,15 +12,17 @@ use bloom_database::Error;
 use bloom_store::{MigrationState, Store, StoreOptions};
 
 pub async fn open(settings: &Serve) -> Result<Store, CommandError> {
-    let options =
-        StoreOptions { url: settings.database_url.expose_secret().to_owned(), max_connections: settings.database_max_connections };
-    Store::open(&options).await.map_err(|error| explain(error, settings))
+    Store::open(&options(settings)).await.map_err(|error| explain(error, settings))
+}
+
+fn options(settings: &Serve) -> StoreOptions {
+    StoreOptions { url: settings.database_url.expose_secret().to_owned(), max_connections: settings.database_max_connections }
 }
 
 /// `migrate up`
 pub async fn migrate(settings: Serve) -> Result<(), CommandError> {
     let store = open(&settings).await?;
-    let applied = store.migrate().await.map_err(|error| explain(error, &settings))?;
+    let applied = unlocked(&settings, || store.migrate()).await?;
     store.close().await;
     if applied.is_empty() {
         say(&format!("{}: the schema is up to date, nothing to apply\n", settings.shown_database_url()));
@@ -28,9 +33,8 @@ pub async fn migrate(settings: Serve) -> Result<(), CommandError> {
 
 /// `migrate status`
 pub async fn status(settings: Serve) -> Result<(), CommandError> {
-    let store = open(&settings).await?;
-    let migrations = store.migration_status().await.map_err(|error| explain(error, &settings))?;
-    store.close().await;
+    let options = options(&settings);
+    let migrations = unlocked(&settings, || Store::migration_status_beside(&options)).await?;
     say(&format!("{}\n", settings.shown_database_url()));
     for migration in migrations {
         let state = match migration.state {
@@ -43,6 +47,29 @@ pub async fn status(settings: Serve) -> Result<(), CommandError> {
     Ok(())
 }
 
+/// How long a start waits for a table that another transaction keeps locked.
+const LOCKED: Duration = Duration::from_secs(60);
+/// Pause between two tries, each of which waits for the lock for some seconds itself.
+const LOCKED_PAUSE: Duration = Duration::from_millis(250);
+
+/// Repeats what fails because another transaction keeps a table locked, such as a migration or `LOCK TABLE` in psql.
+pub async fn unlocked<T, E, F>(settings: &Serve, attempt: impl Fn() -> F) -> Result<T, CommandError>
+where
+    E: Into<Error>,
+    F: Future<Output = Result<T, E>>,
+{
+    let started = Instant::now();
+    loop {
+        match attempt().await.map_err(Into::into) {
+            Err(Error::Locked(text)) if started.elapsed() < LOCKED => {
+                tracing::warn!(error = text, "another transaction keeps a table of the database locked; the start waits for its end");
+                sleep(LOCKED_PAUSE).await;
+            }
+            done => return done.map_err(|error| explain(error, settings)),
+        }
+    }
+}
+
 /// An error that says what is wrong and what to do about it.
 pub fn explain(error: impl Into<Error>, settings: &Serve) -> CommandError {
     let database = settings.shown_database_url();
@@ -52,6 +79,11 @@ pub fn explain(error: impl Into<Error>, settings: &Serve) -> CommandError {
             "the database {database} can't be reached: {text}\n\
              Check that it runs and that DATABASE_URL names the right host, port, user and database; or use an SQLite file instead: \
              --database-url sqlite:FILE"
+        ),
+        Error::Locked(text) => format!(
+            "the database {database} can't be read, because another transaction keeps a table locked: {text}\n\
+             Wait until it ends, or find it in pg_locks and pg_stat_activity and end it: a migration, a maintenance job or an open session \
+             of psql. Then start again."
         ),
         Error::Corrupt(text) => format!(
             "the database {database} contains data that this program did not write: {text}\n\

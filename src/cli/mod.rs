@@ -10,6 +10,7 @@ mod database;
 mod dev;
 mod files;
 mod gauges;
+mod hints;
 mod serve;
 mod signals;
 
@@ -18,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use bloom_commands::CommandError;
-use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use clap_complete::env::{CompleteEnv, Shells};
 
@@ -28,6 +29,8 @@ use bloom_http as http;
 const NAME: &str = "bloom-runtime";
 /// The environment variable with which a shell asks for completions.
 const COMPLETE: &str = "BLOOM_COMPLETE";
+/// The script of clap does not know that bash splits words at `=`.
+const FOR_BASH: &str = include_str!("completions.bash");
 
 /// Runs LLM tasks on a fleet of worker machines
 ///
@@ -140,8 +143,11 @@ pub fn run() -> ExitCode {
         return ended(bloom_worker::echo::run().map_err(|error| CommandError::from(error.to_string())));
     }
     // The script of a shell's completions starts the program with this variable.
-    CompleteEnv::with_factory(Cli::command).var(COMPLETE).complete();
-    ended(match Cli::parse().command {
+    CompleteEnv::with_factory(command).var(COMPLETE).complete();
+    let mut command = command();
+    let parsed = command.try_get_matches_from_mut(std::env::args_os()).and_then(|mut matches| Cli::from_arg_matches_mut(&mut matches));
+    let line = parsed.unwrap_or_else(|error| hints::with_group(error, &command).exit());
+    ended(match line.command {
         Command::Serve(args) => settings(&args).and_then(|settings| block_on(serve::serve(settings))),
         Command::Dev(args) => block_on(dev::run(args)),
         Command::Agent(args) => agent::run(args),
@@ -159,6 +165,10 @@ pub fn run() -> ExitCode {
             })
         }),
     })
+}
+
+fn command() -> clap::Command {
+    hints::negative_values(Cli::command())
 }
 
 fn ended(done: Result<(), CommandError>) -> ExitCode {
@@ -192,6 +202,10 @@ fn block_on(work: impl Future<Output = Result<(), CommandError>>) -> Result<(), 
 
 /// The script registers the program with the shell; the program itself finds what completes a line.
 fn completions(shell: Shell) -> Result<(), CommandError> {
+    if shell == Shell::Bash {
+        say(FOR_BASH);
+        return Ok(());
+    }
     let shells = Shells::builtins();
     let completer = shells.completer(&shell.to_string()).ok_or_else(|| format!("there are no completions for {shell}"))?;
     let mut script = Vec::new();
@@ -221,7 +235,7 @@ fn crds(dir: Option<&Path>) -> Result<(), CommandError> {
 }
 
 fn man(dir: &Path) -> Result<(), CommandError> {
-    let written = std::fs::create_dir_all(dir).and_then(|()| clap_mangen::generate_to(Cli::command(), dir));
+    let written = std::fs::create_dir_all(dir).and_then(|()| clap_mangen::generate_to(command(), dir));
     Ok(written.map_err(|error| format!("the manual pages can't be written to {}: {error}", dir.display()))?)
 }
 
@@ -241,12 +255,60 @@ mod tests {
 
     #[test]
     fn the_command_line_is_sound() {
-        Cli::command().debug_assert();
+        command().debug_assert();
+    }
+
+    fn refused(line: &str) -> String {
+        let mut command = command();
+        let error = command.try_get_matches_from_mut(line.split(' ')).unwrap_err();
+        hints::with_group(error, &command).to_string()
+    }
+
+    #[test]
+    fn a_command_without_its_group_is_told_with_it() {
+        assert!(refused("bloom-runtime submit x").contains("bloom-runtime task submit"));
+        assert!(refused("bloom-runtime retry x").contains("bloom-runtime task retry"));
+        let said = refused("bloom-runtime list");
+        assert!(
+            said.contains("bloom-runtime task list, bloom-runtime worker list") && said.contains("bloom-runtime context list"),
+            "{said}"
+        );
+        let said = refused("bloom-runtime wroker");
+        assert!(said.contains("'worker'") && !said.contains("another command"), "{said}");
+        let said = refused("bloom-runtime task sumbit x");
+        assert!(said.contains("'submit'") && !said.contains("another command"), "{said}");
+    }
+
+    #[test]
+    fn a_negative_number_is_told_by_the_flag_that_has_it() {
+        for (line, flag, expected) in [
+            ("task submit --priority -1 p", "--priority", "0 to 9"),
+            ("task submit --max-attempts -1 p", "--max-attempts", "1 to 10"),
+            ("task submit --budget -1 p", "--budget", "US dollars"),
+            ("task submit --timeout -1 p", "--timeout", "like 90"),
+            ("task submit --timeout -5m p", "--timeout", "like 90"),
+            ("task edit --priority -1 abcd", "--priority", "0 to 9"),
+            ("task list --limit -1", "--limit", "1 to 100000"),
+            ("task list -n x", "--limit", "1 to 100000"),
+            ("task list --since -2h", "--since", "how long ago, like 2h"),
+            ("audit --until -2h", "--until", "how long ago, like 2h"),
+            ("usage --from -2h", "--from", "how long ago, like 2h"),
+            ("top --interval -1", "--interval", "like 90"),
+            ("queue limit --agent a -1", "N|none", "1 to 10000"),
+            ("agent --max-concurrency -1", "--max-concurrency", "1 to 32"),
+        ] {
+            let said = refused(&format!("bloom-runtime {line}"));
+            assert!(said.contains(flag) && said.contains(expected) && !said.contains("unexpected"), "{line}: {said}");
+        }
+        assert!(
+            command().try_get_matches_from(["bloom-runtime", "serve", "--port", "-1"]).is_ok(),
+            "settings are checked with their sources"
+        );
     }
 
     #[test]
     fn each_setting_is_in_the_help_of_serve() {
-        let mut cli = Cli::command();
+        let mut cli = command();
         let help = cli.find_subcommand_mut("serve").unwrap().render_long_help().to_string();
         for setting in config::SETTINGS {
             assert!(help.contains(&format!("--{} ", setting.flag_name())), "{} is missing in\n{help}", setting.key);

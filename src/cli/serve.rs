@@ -36,7 +36,7 @@ pub async fn run(settings: Serve, shutdown: CancellationToken, ready: impl FnOnc
     let metrics = Metrics::new().map_err(|error| format!("metrics can't be set up: {error}"))?;
     let store = database::open(&settings).await?;
     let (listener, address) = listen(&settings).await?;
-    for name in store.migrate().await.map_err(|error| database::explain(error, &settings))? {
+    for name in database::unlocked(&settings, || store.migrate()).await? {
         tracing::info!(migration = name, "a migration was applied");
     }
     let options = engine::EngineOptions {
@@ -49,7 +49,7 @@ pub async fn run(settings: Serve, shutdown: CancellationToken, ready: impl FnOnc
         Engine::start(Arc::new(store.clone()), metrics.clone(), options).await.map_err(|error| database::explain(error, &settings))?;
     let server_url = settings.membridge_server_url.as_ref().map(|url| url.as_str().trim_end_matches('/').to_owned());
     let membridge = Membridge::new(server_url, settings.membridge_admin_key.clone());
-    membridge::sync::load_settings(&store, &membridge).await.map_err(|error| database::explain(error, &settings))?;
+    database::unlocked(&settings, || membridge::sync::load_settings(&store, &membridge)).await?;
     let agents = Agents::new(engine.clone(), agent_options(&settings, address));
     let context = reconcile::start(&engine, reconcile_options(&settings));
     engine.background.spawn(dispatch::reconcile::run(context.clone(), agents.clone()));
@@ -61,7 +61,7 @@ pub async fn run(settings: Serve, shutdown: CancellationToken, ready: impl FnOnc
     let mut http = http_settings(&settings, connections);
     http.kubernetes = operator.map(|health| -> Arc<dyn Fn() -> String + Send + Sync> { Arc::new(move || health.text()) });
     let state = AppState::new(engine.clone(), store.clone(), agents, membridge, metrics, http, shutdown.clone());
-    state.read_keys().await.map_err(|error| database::explain(error, &settings))?;
+    database::unlocked(&settings, || state.read_keys()).await?;
     let url = callable(address);
     store.serves_at(&url);
     let others = reachable(address);

@@ -2,6 +2,7 @@
 //!
 //! It sends each request once; the caller decides whether to try again.
 
+mod proxy;
 mod refusal;
 mod sse;
 
@@ -24,6 +25,7 @@ pub use sse::{Event, Events};
 use bloom_core::Ms;
 use bloom_core::mask::masked_url;
 use bloom_outbound::{self as outbound, cause};
+use proxy::Proxy;
 use refusal::{NOT_THE_API, refusal};
 
 /// Longer than any request may take at the server, except for long polls.
@@ -45,6 +47,8 @@ pub fn now_ms() -> Ms {
 pub struct Client {
     http: reqwest::Client,
     base: Url,
+    /// The proxy of the environment that calls go through.
+    proxy: Option<Proxy>,
     key: Option<HeaderValue>,
 }
 
@@ -129,9 +133,10 @@ impl Client {
         });
         let settings = |builder: ClientBuilder| builder.connect_timeout(CONNECT_LIMIT).pool_idle_timeout(IDLE_LIMIT).tcp_nodelay(true);
         // A proxy would look for this machine's addresses on its own machine.
+        let proxy = if is_loopback(&base) { None } else { Proxy::of_environment(&base) };
         let http = if is_loopback(&base) { outbound::client(settings) } else { outbound::client_by_proxy(settings) };
         let http = http.map_err(|error| Error::Usage(format!("this machine's TLS can't be set up: {error}")))?;
-        Ok(Self { http, base, key: key.transpose()? })
+        Ok(Self { http, base, proxy, key: key.transpose()? })
     }
 
     /// The server's address, without a trailing slash.
@@ -221,12 +226,10 @@ impl Client {
         } else if self.base.scheme() == "https" && is_not_tls(error) {
             let http = server.replacen("https", "http", 1);
             return Error::Usage(format!("{server} does not speak https there, probably http: give the address {http}"));
-        } else if error.is_connect() && cause(error).starts_with("tunnel error") {
-            format!("the proxy of the environment (HTTPS_PROXY or ALL_PROXY) makes no connection to {server}: {}", cause(error))
+        } else if let Some(text) = self.proxy.as_ref().and_then(|proxy| proxy.told(error, server)) {
+            text
         } else if error.is_connect() {
-            let proxy =
-                if is_loopback(&self.base) || !names_proxy(self.base.scheme()) { "" } else { " And is the proxy of the environment?" };
-            format!("can't connect to {server}: {}; is the server running there?{proxy}", cause(error))
+            format!("can't connect to {server}: {}; is the server running there?", cause(error))
         } else if is_not_http(error) {
             format!("{server} does not speak http there ({}): check the address", cause(error))
         } else {
@@ -242,12 +245,6 @@ fn is_loopback(url: &Url) -> bool {
         Some(Host::Ipv6(address)) => is_own(address.into()),
         None => false,
     }
-}
-
-/// Whether the environment names a proxy for addresses of this scheme.
-fn names_proxy(scheme: &str) -> bool {
-    let names = [format!("{scheme}_proxy"), format!("{}_PROXY", scheme.to_uppercase()), "all_proxy".into(), "ALL_PROXY".into()];
-    names.iter().any(|name| std::env::var_os(name).is_some_and(|value| !value.is_empty()))
 }
 
 /// A connection to the unspecified address, such as 0.0.0.0, leads to this machine.

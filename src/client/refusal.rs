@@ -34,6 +34,7 @@ pub fn refusal(status: u16, headers: &HeaderMap, body: &[u8], has_key: bool) -> 
              /api; or the server is older than this program"
                 .to_owned()
         }
+        (413, message) => format!("{message}; send less, or raise the server's MAX_BODY_BYTES, for outputs of runs MAX_OUTPUT_BYTES"),
         (429, message) => match headers.get("ratelimit-limit").and_then(|limit| limit.to_str().ok()) {
             Some(limit) => {
                 format!(
@@ -57,6 +58,7 @@ fn foreign(status: u16, body: &[u8]) -> String {
     let words: String = first.map(|line| format!(" ({line})").chars().take(MAX_FOREIGN_CHARS).collect()).unwrap_or_default();
     let advice = match status {
         401 | 403 | 407 => "something before the server, such as a proxy, refuses the call",
+        413 => "something before the server, such as a proxy, takes no request of this size: send less, or raise its limit",
         _ => NOT_THE_API,
     };
     format!("the answer {answer} is not from this API{words}: {advice}")
@@ -98,6 +100,15 @@ mod tests {
         let headers = HeaderMap::from_iter([(HeaderName::from_static("ratelimit-limit"), HeaderValue::from_static("100"))]);
         let told = refusal(429, &headers, br#"{"error": "Too many requests"}"#, false).to_string();
         assert!(told.starts_with("Too many requests (the server allows 100 calls a minute: RATE_LIMIT_PER_MINUTE"), "{told}");
+    }
+
+    #[test]
+    fn a_body_that_is_too_large_is_told_with_what_to_do() {
+        let told = |body: &str| refusal(413, &HeaderMap::new(), body.as_bytes(), false).to_string();
+        let own = told(r#"{"error": "Request body is too large: at most 1048576 bytes are taken"}"#);
+        assert!(own.contains("at most 1048576 bytes are taken; send less, or raise the server's MAX_BODY_BYTES"), "{own}");
+        let foreign = told("<html>");
+        assert!(foreign.contains("a proxy, takes no request of this size") && !foreign.contains("MAX_BODY_BYTES"), "{foreign}");
     }
 
     #[test]

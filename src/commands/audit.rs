@@ -14,12 +14,12 @@ use super::connect::{Server, read};
 use super::records::{self, Limit, MAX_ROWS};
 use super::retry::Retry;
 use super::show::{Feed, Form, Shown};
-use super::{columns, complete, ids, when};
+use super::{columns, ids, shell_completion, when};
 use crate::CommandError;
 use bloom_api::answers::Audit;
 use bloom_client::Error;
 use bloom_core::Ms;
-use bloom_core::audit::Action;
+use bloom_core::audit::{Action, COMMIT_WITHIN_MS};
 
 pub const EXAMPLES: &str = "Examples:
   bloom-runtime audit --task 7c0d9e21
@@ -29,8 +29,6 @@ pub const EXAMPLES: &str = "Examples:
 const PATH: &str = "api/runtime/audit";
 /// How often new entries are asked for.
 const EVERY: Duration = Duration::from_secs(1);
-/// An entry may commit after one with a later time, but not this much after it: a transaction never lasts so long.
-const OVERLAP_MS: Ms = 5_000;
 
 #[derive(Args, Debug)]
 pub struct AuditArgs {
@@ -47,10 +45,10 @@ pub struct AuditArgs {
 #[command(next_help_heading = "Filters")]
 struct AuditFilters {
     /// Only about this task and its leases; its id, or the beginning or the end of it
-    #[arg(long, value_name = "ID", add = ArgValueCompleter::new(complete::tasks))]
+    #[arg(long, value_name = "ID", add = ArgValueCompleter::new(shell_completion::tasks))]
     task: Option<String>,
     /// Only about this worker, its leases, and what it did
-    #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new(), add = ArgValueCandidates::new(complete::workers))]
+    #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new(), add = ArgValueCandidates::new(shell_completion::workers))]
     worker: Option<String>,
     /// Only by this actor: admin, api, router, reconciler, a worker's name, or key: and the name of a key
     #[arg(long, value_name = "ACTOR", value_parser = NonEmptyStringValueParser::new())]
@@ -64,10 +62,10 @@ struct AuditFilters {
     )]
     action: Vec<String>,
     /// Only made after: how long ago (2h), a day (2026-02-25) or a time
-    #[arg(long, value_name = "WHEN", value_parser = when::past)]
+    #[arg(long, value_name = "WHEN", value_parser = when::past, allow_hyphen_values = true)]
     since: Option<Ms>,
     /// Only made before; as --since
-    #[arg(long, value_name = "WHEN", value_parser = when::past, conflicts_with = "follow")]
+    #[arg(long, value_name = "WHEN", value_parser = when::past, allow_hyphen_values = true, conflicts_with = "follow")]
     until: Option<Ms>,
 }
 
@@ -122,7 +120,7 @@ async fn go_on(filters: &AuditFilters, limit: &Limit, server: &Server, form: For
 }
 
 async fn new_entries(filters: &AuditFilters, seen: &mut Seen, server: &Server, most: usize) -> Result<Vec<Value>, Error> {
-    let since = seen.newest.map(|at| at.saturating_sub(OVERLAP_MS)).max(filters.since);
+    let since = seen.since().max(filters.since);
     let mut query = filters.query();
     query.retain(|(name, _)| *name != "created_after");
     query.extend(since.map(|at| ("created_after", at.max(0).to_string())));
@@ -143,6 +141,11 @@ struct Seen {
 }
 
 impl Seen {
+    /// Entries that commit from now on are not older. An entry may commit after one with a later time.
+    fn since(&self) -> Option<Ms> {
+        self.newest.map(|at| at.saturating_sub(COMMIT_WITHIN_MS))
+    }
+
     /// Those of these entries that were not printed yet, oldest first.
     fn unseen(&mut self, rows: Vec<Value>) -> Result<Vec<Value>, CommandError> {
         let mut news = Vec::new();
@@ -156,7 +159,7 @@ impl Seen {
                 news.push(row);
             }
         }
-        let kept = self.newest.unwrap_or_default() - 2 * OVERLAP_MS;
+        let kept = self.newest.unwrap_or_default() - 2 * COMMIT_WITHIN_MS;
         self.entries.retain(|_, at| *at >= kept);
         Ok(news)
     }
@@ -181,7 +184,11 @@ mod tests {
         assert_eq!(seen.unseen(vec![entry(9, 9_000), entry(8, 8_000), entry(5, 5_000)]).unwrap(), [] as [Value; 0], "5 was left out");
         let late = vec![entry(12, 12_000), entry(10, 8_500), entry(9, 9_000)];
         assert_eq!(seen.unseen(late).unwrap(), [entry(10, 8_500), entry(12, 12_000)]);
+        assert!(seen.since() < Some(0), "whatever may still commit is asked for again");
         seen.unseen(vec![entry(40, 40_000)]).unwrap();
+        assert_eq!(seen.unseen(vec![entry(41, 21_000)]).unwrap(), [entry(41, 21_000)], "it committed 19 s after its time");
+        assert!(seen.since() <= Some(21_000));
+        seen.unseen(vec![entry(90, 90_000)]).unwrap();
         assert_eq!(seen.entries.len(), 1, "old entries are forgotten");
     }
 }

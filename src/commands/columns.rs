@@ -10,7 +10,7 @@ use bloom_api::answers::{Audit, Lease, Worker};
 use bloom_api::keys::Key;
 use bloom_api::queues::Queue;
 use bloom_api::reports::{Stats, UsageRow};
-use bloom_api::tasks::Task;
+use bloom_api::tasks::{Failure, Task};
 use bloom_api::words::Word;
 use bloom_core::Ms;
 use bloom_core::task::{LeaseStatus, Status};
@@ -236,6 +236,12 @@ pub fn status_of_worker(worker: &Worker, _: Ms) -> String {
 fn reason(task: &Task) -> String {
     let waiting = task.waiting.as_ref().map(|waiting| waiting.reason.to_string());
     waiting.unwrap_or_else(|| given(&task.failure.as_ref().map(|failure| &failure.reason)))
+}
+
+/// The reason and the message of a failure, or the message alone if it begins with the reason, as "cancelled on request" does.
+pub fn failure(failure: &Failure) -> String {
+    let (reason, message) = (failure.reason.to_string(), &failure.message);
+    if message.starts_with(&reason) { message.to_string() } else { format!("{reason}: {message}") }
 }
 
 /// The end of an id; any other name as it is.

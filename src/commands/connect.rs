@@ -288,7 +288,7 @@ pub fn failed(error: Error) -> CommandError {
         Error::Refused { status: 400, fields, .. } if !fields.is_empty() => {
             CommandError::usage(fields.iter().map(|(field, text)| flags::told(field, text)).collect::<Vec<_>>().join("; "))
         }
-        Error::Refused { status: 400, message, .. } => CommandError::usage(message),
+        Error::Refused { status: 400 | 413, message, .. } => CommandError::usage(message),
         other => CommandError::from(other.to_string()),
     }
 }

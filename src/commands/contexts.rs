@@ -6,7 +6,7 @@ use clap::Subcommand;
 use clap_complete::ArgValueCandidates;
 use secrecy::{ExposeSecret, SecretString};
 
-use super::connect::failed;
+use super::connect::{DEFAULT_SERVER, failed};
 use super::context_file::{Contexts, ServerContext, names, path};
 use super::show::{self, Form, Shown};
 use super::{columns, term};
@@ -58,6 +58,7 @@ pub fn run(command: ContextCommand, shown: Shown) -> Result<(), CommandError> {
     let path = path(&Environment::of_process())
         .ok_or_else(|| CommandError::usage("there is no place to store contexts: neither XDG_CONFIG_HOME nor HOME is set"))?;
     let mut contexts = Contexts::read(&path)?;
+    let mut news = None;
     match command {
         ContextCommand::List => return list(&contexts, shown.form_or(Form::Table)),
         ContextCommand::Use { name } => {
@@ -71,10 +72,25 @@ pub fn run(command: ContextCommand, shown: Shown) -> Result<(), CommandError> {
             if contexts.contexts.remove(&name).is_none() {
                 return Err(contexts.unknown(&name));
             }
-            contexts.current = contexts.current.filter(|current| *current != name);
+            if contexts.current.as_ref() == Some(&name) {
+                contexts.current = None;
+                news = Some(without_current(&contexts, &name));
+            }
         }
     }
-    contexts.write(&path)
+    contexts.write(&path)?;
+    news.iter().for_each(|news| term::info(news));
+    Ok(())
+}
+
+/// What a command uses after the removal of the current context.
+fn without_current(contexts: &Contexts, removed: &str) -> String {
+    let names: Vec<&str> = contexts.contexts.keys().map(String::as_str).collect();
+    let next = match names.first() {
+        Some(first) => format!("Choose another one with: bloom-runtime context use {first} (there are: {})", names.join(", ")),
+        None => "Add another one with: bloom-runtime context set NAME --server URL".to_owned(),
+    };
+    format!("{removed} was the current context; none is current now, so commands call {DEFAULT_SERVER}. {next}")
 }
 
 fn set(

@@ -24,7 +24,7 @@ impl CommandError {
 
     /// Adds the name of the object that the error is about, for commands on several objects.
     pub fn about(self, name: &str) -> Self {
-        Self { message: format!("{name}: {}", self.message), ..self }
+        Self { message: format!("{}: {}", name.escape_debug(), self.message), ..self }
     }
 
     /// The failures of a command on several objects as one.

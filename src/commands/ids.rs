@@ -30,16 +30,33 @@ pub fn path(id: &str, tail: &str) -> String {
 /// # Errors
 /// The text is no part of an id; or no task, or more than one, has such an id.
 pub async fn task(server: &Server, named: &str) -> Result<String, CommandError> {
-    let part = IdPart::parse(named).map_err(|_| {
-        CommandError::usage(format!(
-            "'{named}' is no id of a task: give the whole id, or at least {MIN_DIGITS} digits of its beginning or its end"
-        ))
-    })?;
+    find(server, named).await.map_err(|error| failed(error).about(named))?
+}
+
+/// As [`task`], with the failures of the call apart from those of the name.
+///
+/// # Errors
+/// The call failed.
+pub async fn find(server: &Server, named: &str) -> Result<Result<String, CommandError>, Error> {
+    let part = match IdPart::parse(named) {
+        Ok(part) => part,
+        Err(_) => return Ok(Err(no_id(named))),
+    };
     if let Some(id) = part.whole() {
-        return Ok(id.to_string());
+        return Ok(Ok(id.to_string()));
     }
-    let found = server.list("api/runtime/llm-tasks", &[("id", part.digits().to_owned())], MOST_LISTED).await;
-    let (found, more) = found.map_err(|error| failed(error).about(named))?;
+    let found = server.list("api/runtime/llm-tasks", &[("id", part.digits().to_owned())], MOST_LISTED).await?;
+    Ok(only_one(named, &part, &found))
+}
+
+fn no_id(named: &str) -> CommandError {
+    CommandError::usage(format!(
+        "'{named}' is no id of a task: give the whole id, or at least {MIN_DIGITS} digits of its beginning or its end"
+    ))
+}
+
+/// The id of the one task that was found.
+fn only_one(named: &str, part: &IdPart, (found, more): &(Vec<Value>, bool)) -> Result<String, CommandError> {
     let ids: Vec<&str> = found.iter().filter_map(|task| task["id"].as_str()).collect();
     // An older server ignores the filter, and another task must not be taken for the one that was meant.
     if !ids.iter().all(|id| part.fits(id)) {
@@ -49,7 +66,7 @@ pub async fn task(server: &Server, named: &str) -> Result<String, CommandError> 
         [id] => Ok((*id).to_owned()),
         [] => Err(format!("no task whose id begins or ends with {named}").into()),
         ids => {
-            let and_more = if more { "\n  and more" } else { "" };
+            let and_more = if *more { "\n  and more" } else { "" };
             let ids = ids.join("\n  ");
             Err(format!("the ids of several tasks begin or end with {named}; give more of the one that you mean:\n  {ids}{and_more}")
                 .into())

@@ -39,7 +39,7 @@ pub enum KeyCommand {
         #[arg(long)]
         push: bool,
         /// How long it is valid, such as 90d [default: for ever; a join token: 24h]
-        #[arg(long, value_name = "TIME", value_parser = when::duration)]
+        #[arg(long, value_name = "TIME", value_parser = when::duration, allow_hyphen_values = true)]
         expires: Option<Duration>,
     },
     /// List the keys; the keys themselves are not shown

@@ -4,7 +4,6 @@
 
 mod audit;
 mod columns;
-mod complete;
 mod connect;
 mod context_file;
 mod contexts;
@@ -16,10 +15,12 @@ mod ids;
 mod interrupt;
 mod key;
 mod key_file;
+pub mod number;
 mod progress;
 mod queue;
 mod records;
 mod retry;
+mod shell_completion;
 mod show;
 mod stats;
 mod table;

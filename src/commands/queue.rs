@@ -2,18 +2,21 @@
 
 use clap::{Arg, Subcommand};
 use clap_complete::ArgValueCandidates;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::connect::Server;
 use super::records::{self, Limit};
 use super::show::{self, Form, Shown};
-use super::{columns, complete};
+use super::{columns, shell_completion, term};
 use crate::CommandError;
 use bloom_api::queues::NewQueueLimit;
 use bloom_api::values::{Int, text_problem};
-use bloom_client::part;
+use bloom_client::{Error, part};
 use bloom_core::agent_queue::MAX_QUEUE_LIMIT;
 use bloom_core::limits::NAME_CHARS;
+
+/// How many workers are searched for an agent's name. With more, the name counts as known.
+const MAX_WORKERS: usize = 10_000;
 
 #[derive(Debug, Subcommand)]
 pub enum QueueCommand {
@@ -26,7 +29,7 @@ pub enum QueueCommand {
     #[command(arg = misplaced())]
     Pause {
         /// Only tasks for this agent (slug). Default: all tasks
-        #[arg(long, value_name = "SLUG", value_parser = slug, add = ArgValueCandidates::new(complete::queues))]
+        #[arg(long, value_name = "SLUG", value_parser = slug, add = ArgValueCandidates::new(shell_completion::queues))]
         agent: Option<String>,
     },
     /// Give out tasks again, after pause
@@ -35,7 +38,7 @@ pub enum QueueCommand {
     #[command(arg = misplaced())]
     Resume {
         /// Only tasks for this agent (slug). Default: end the pause of all queues
-        #[arg(long, value_name = "SLUG", value_parser = slug, add = ArgValueCandidates::new(complete::queues))]
+        #[arg(long, value_name = "SLUG", value_parser = slug, add = ArgValueCandidates::new(shell_completion::queues))]
         agent: Option<String>,
     },
     /// Limit how many tasks for an agent run at a time, over all workers
@@ -44,10 +47,10 @@ pub enum QueueCommand {
     #[command(arg = misplaced().index(2))]
     Limit {
         /// The agent (slug)
-        #[arg(long, value_name = "SLUG", value_parser = slug, add = ArgValueCandidates::new(complete::queues))]
+        #[arg(long, value_name = "SLUG", value_parser = slug, add = ArgValueCandidates::new(shell_completion::queues))]
         agent: String,
         /// 1 to 10000, or none to remove the limit
-        #[arg(value_name = "N|none", value_parser = limit)]
+        #[arg(value_name = "N|none", value_parser = limit, allow_negative_numbers = true)]
         limit: NewQueueLimit,
     },
 }
@@ -73,19 +76,52 @@ fn limit(text: &str) -> Result<NewQueueLimit, String> {
     if text == "none" {
         return Ok(NewQueueLimit { max_concurrency: None });
     }
-    let number: i64 =
-        text.parse().map_err(|_| format!("expected a number from 1 to {MAX_QUEUE_LIMIT}, or none; the agent is named by --agent SLUG"))?;
-    Int::try_from(number).map(|limit| NewQueueLimit { max_concurrency: Some(limit) })
+    let limit = text.parse::<i64>().ok().and_then(|number| Int::try_from(number).ok());
+    let wrong = || format!("expected a number from 1 to {MAX_QUEUE_LIMIT}, or none; the agent is named by --agent SLUG");
+    limit.map(|limit| NewQueueLimit { max_concurrency: Some(limit) }).ok_or_else(wrong)
 }
 
 pub async fn run(command: QueueCommand, server: &Server, shown: Shown) -> Result<(), CommandError> {
     let changed = match command {
         QueueCommand::List { limit } => return records::pages(server, "api/runtime/queues", &[], limit, shown, &columns::QUEUES).await,
-        QueueCommand::Pause { agent } => server.post(&path(agent.as_deref(), "pause"), &json!({})).await?,
+        QueueCommand::Pause { agent } => {
+            let changed = server.post(&path(agent.as_deref(), "pause"), &json!({})).await?;
+            if let Some(agent) = agent {
+                tell_if_unknown(server, &agent).await;
+            }
+            changed
+        }
         QueueCommand::Resume { agent } => server.post(&path(agent.as_deref(), "resume"), &json!({})).await?,
-        QueueCommand::Limit { agent, limit } => server.post(&path(Some(&agent), "limit"), &limit).await?,
+        QueueCommand::Limit { agent, limit } => {
+            let changed = server.post(&path(Some(&agent), "limit"), &limit).await?;
+            if limit.max_concurrency.is_some() {
+                tell_if_unknown(server, &agent).await;
+            }
+            changed
+        }
     };
     show::one(shown.form_or(Form::Table), &columns::QUEUES, &changed)
+}
+
+/// Says so if nobody has named the agent yet: its name may be misspelt. A queue may be closed before its first task.
+async fn tell_if_unknown(server: &Server, agent: &str) {
+    // The queue is changed, so a look-up that fails is no failure of the command.
+    if let Ok(false) = is_known(server, agent).await {
+        term::info(&format!(
+            "No task is for agent {agent} yet, and no worker names it: check the spelling. The queue is changed all the same."
+        ));
+    }
+}
+
+async fn is_known(server: &Server, agent: &str) -> Result<bool, Error> {
+    let (tasks, _) = server.list("api/runtime/llm-tasks", &[("agent_slug", agent.to_owned())], 1).await?;
+    if !tasks.is_empty() {
+        return Ok(true);
+    }
+    let (workers, more) = server.list("api/runtime/workers", &[], MAX_WORKERS).await?;
+    // A worker without a list of agents takes the tasks of all of them, also of misspelt ones.
+    let names = |worker: &Value| worker["capabilities"]["agents"].as_array().is_some_and(|agents| agents.iter().any(|name| name == agent));
+    Ok(more || workers.iter().any(names))
 }
 
 fn path(agent: Option<&str>, verb: &str) -> String {

@@ -7,8 +7,9 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::connect::{Server, failed, with_query};
+use super::number::within;
 use super::show::{self, Form, Kind, Shown};
-use super::{columns, complete, term, when};
+use super::{columns, shell_completion, term, when};
 use crate::CommandError;
 use bloom_core::Ms;
 use bloom_core::task::LeaseStatus;
@@ -20,10 +21,10 @@ pub const MAX_ROWS: u64 = 100_000;
 #[derive(Args, Clone, Debug)]
 pub struct Limit {
     /// Maximum number of rows
-    #[arg(short = 'n', long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..=MAX_ROWS))]
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 100, value_parser = within(1..=MAX_ROWS))]
     limit: u64,
     /// Sort these rows by a column of the table, such as age; -age sorts descending
-    #[arg(long, value_name = "COLUMN", allow_hyphen_values = true, add = ArgValueCandidates::new(complete::columns))]
+    #[arg(long, value_name = "COLUMN", allow_hyphen_values = true, add = ArgValueCandidates::new(shell_completion::columns))]
     sort: Option<String>,
 }
 
@@ -69,10 +70,10 @@ pub enum LeaseCommand {
 #[derive(Args, Debug)]
 pub struct UsageArgs {
     /// Only runs that ended after: how long ago (30d), a day (2026-02-25) or a time
-    #[arg(long, value_name = "WHEN", value_parser = when::past)]
+    #[arg(long, value_name = "WHEN", value_parser = when::past, allow_hyphen_values = true)]
     from: Option<Ms>,
     /// Only runs that ended before
-    #[arg(long, value_name = "WHEN", value_parser = when::past)]
+    #[arg(long, value_name = "WHEN", value_parser = when::past, allow_hyphen_values = true)]
     to: Option<Ms>,
     /// Group the runs by
     #[arg(long, default_value = "day", value_parser = ["day", "agent", "model", "context"])]

@@ -28,7 +28,7 @@ pub struct StatsArgs {
 #[derive(Args, Debug)]
 pub struct Every {
     /// The time between two looks: 2, 30s, 5m
-    #[arg(long, value_name = "TIME", default_value = "2", value_parser = interval)]
+    #[arg(long, value_name = "TIME", default_value = "2", value_parser = interval, allow_hyphen_values = true)]
     interval: Duration,
 }
 

@@ -83,7 +83,7 @@ impl<T: DeserializeOwned> Kind<T> {
     pub fn sort(&self, rows: &mut Vec<Value>, by: &str) -> Result<(), CommandError> {
         let (is_descending, title) = by.strip_prefix('-').map_or((false, by), |title| (true, title));
         let column = self.columns.iter().find(|column| column.title.eq_ignore_ascii_case(title)).ok_or_else(|| {
-            CommandError::usage(format!("there is no column {title} to sort by; there are: {}", self.titles().join(", ")))
+            CommandError::usage(format!("there is no column '{title}' to sort by; there are: {}", self.titles().join(", ")))
         })?;
         let now = when::now();
         let key = |row: Value| -> Result<_, CommandError> {

@@ -7,7 +7,7 @@ use clap_complete::ArgValueCandidates;
 use super::connect::Server;
 use super::records::{self, Limit};
 use super::show::{self, Form, Shown};
-use super::{columns, complete, describe};
+use super::{columns, describe, shell_completion};
 use crate::CommandError;
 use bloom_client::part;
 
@@ -21,31 +21,31 @@ pub enum WorkerCommand {
     /// Show workers; with -o json also their active leases
     Get {
         /// Names, as `worker list` shows them
-        #[arg(required = true, value_name = "NAME", value_parser = NonEmptyStringValueParser::new(), add = ArgValueCandidates::new(complete::workers))]
+        #[arg(required = true, value_name = "NAME", value_parser = NonEmptyStringValueParser::new(), add = ArgValueCandidates::new(shell_completion::workers))]
         names: Vec<String>,
     },
     /// Show all about a worker: what it runs, its last leases and how they ended, its history
     Describe {
         /// Its name
-        #[arg(value_name = "NAME", value_parser = NonEmptyStringValueParser::new(), add = ArgValueCandidates::new(complete::workers))]
+        #[arg(value_name = "NAME", value_parser = NonEmptyStringValueParser::new(), add = ArgValueCandidates::new(shell_completion::workers))]
         name: String,
     },
     /// Give workers no new tasks; their running tasks go on
     Cordon {
         /// Names, as `worker list` shows them
-        #[arg(required = true, value_name = "NAME", value_parser = NonEmptyStringValueParser::new(), add = ArgValueCandidates::new(complete::workers))]
+        #[arg(required = true, value_name = "NAME", value_parser = NonEmptyStringValueParser::new(), add = ArgValueCandidates::new(shell_completion::workers))]
         names: Vec<String>,
     },
     /// Give workers tasks again, after cordon or drain
     Uncordon {
         /// Names, as `worker list` shows them
-        #[arg(required = true, value_name = "NAME", value_parser = NonEmptyStringValueParser::new(), add = ArgValueCandidates::new(complete::workers))]
+        #[arg(required = true, value_name = "NAME", value_parser = NonEmptyStringValueParser::new(), add = ArgValueCandidates::new(shell_completion::workers))]
         names: Vec<String>,
     },
     /// Give workers no new tasks, and tell them to finish or hand back those that they have
     Drain {
         /// Names, as `worker list` shows them
-        #[arg(required = true, value_name = "NAME", value_parser = NonEmptyStringValueParser::new(), add = ArgValueCandidates::new(complete::workers))]
+        #[arg(required = true, value_name = "NAME", value_parser = NonEmptyStringValueParser::new(), add = ArgValueCandidates::new(shell_completion::workers))]
         names: Vec<String>,
     },
     /// Remove workers; their tasks go back to the queue
@@ -54,7 +54,7 @@ pub enum WorkerCommand {
     /// read the next time.
     Rm {
         /// Names, as `worker list` shows them
-        #[arg(required = true, value_name = "NAME", value_parser = NonEmptyStringValueParser::new(), add = ArgValueCandidates::new(complete::workers))]
+        #[arg(required = true, value_name = "NAME", value_parser = NonEmptyStringValueParser::new(), add = ArgValueCandidates::new(shell_completion::workers))]
         names: Vec<String>,
     },
 }

@@ -41,7 +41,7 @@ pub fn masked(text: &str) -> String {
     let masked = masked_url(text);
     let userinfo = text.split_once("://").and_then(|(_, rest)| rest.rsplit_once('@')).map_or("", |(userinfo, _)| userinfo);
     let shown = match userinfo.split_once(':') {
-        _ if userinfo.contains(['/', '?', '#']) => masked,
+        _ if userinfo.is_empty() || userinfo.contains(['/', '?', '#']) => masked,
         Some((user, _)) => masked.replacen("****@", &format!("{user}:****@"), 1),
         None => masked.replacen("****@", &format!("{userinfo}@"), 1),
     };
@@ -110,6 +110,7 @@ mod tests {
             ("postgres://me@db/x", "postgres://me@db/x"),
             ("postgres://me:hidden@db:1/x?sslmode=require", "postgres://me:****@db:1/x?sslmode=require"),
             ("postgres://me:hid@den@db/x", "postgres://me:****@db/x"),
+            ("postgres://me:hidden%40db/x", "postgres://****@db/x"),
             ("postgres://me:12#34@db/x", "postgres://****@db/x"),
             ("postgres://me:1/2@db/x", "postgres://****@db/x"),
             ("postgres://me:1?2@db/x", "postgres://****@db/x"),

@@ -91,6 +91,14 @@ fn all_mistakes_are_told_at_once_and_say_what_would_be_right() {
 }
 
 #[test]
+fn a_mistake_in_an_address_shows_no_password() {
+    for wrong in ["http://me:secret%2540h:8000", "http://me:secret%40h", "ftp://me:sec%2540ret@h", "http://me:secret@h:port"] {
+        let found = mistakes(&[], &[("MEMBRIDGE_SERVER_URL", wrong)]);
+        assert!(found.len() == 1 && found[0].contains("****@h") && !found[0].contains("sec"), "{found:?}");
+    }
+}
+
+#[test]
 fn a_mistyped_key_in_the_file_is_a_mistake_with_a_guess() {
     let (_dir, path) = written("lease_ttl_secs = 5\nruntime_api_key_file = 5\nPORT = 1\ncolour = \"red\"\n");
     let found = mistakes(&["--config", path.to_str().unwrap()], &[]).join("\n");

@@ -10,6 +10,10 @@ use super::ids::{TaskId, WorkerId};
 use super::task::Origin;
 use super::words::words;
 
+/// The longest time between an entry's timestamp and the end of its commit. The store gives up a transaction that takes longer, so whoever
+/// follows the trail finds late entries by reading this much of it again.
+pub const COMMIT_WITHIN_MS: Ms = 20_000;
+
 words! {
     /// What happened.
     Action {

@@ -37,6 +37,8 @@ pub struct RowKeys {
     pub dependencies: BTreeSet<TaskId>,
     /// Load and lock all named keys of the API. There are few.
     pub api_keys: bool,
+    /// No worker gets a row beside this transaction: a name that has none stays free until the end.
+    pub free_names: bool,
     /// Leases may be made: load the queues of the queued tasks, and lock them against changes until the end of the transaction.
     pub places: bool,
     /// Queues to change. No lease is made meanwhile.
@@ -62,6 +64,7 @@ impl RowKeys {
             exclusive,
             dependencies,
             api_keys,
+            free_names,
             places,
             queues,
         } = other;
@@ -80,6 +83,7 @@ impl RowKeys {
         self.exclusive.extend(exclusive.iter().cloned());
         self.dependencies.extend(dependencies.iter().copied());
         self.api_keys |= api_keys;
+        self.free_names |= free_names;
         self.places |= places;
         self.queues.extend(queues.iter().cloned());
     }

@@ -18,8 +18,13 @@ pub const EVENT_STREAM: HeaderValue = HeaderValue::from_static("text/event-strea
 /// # Errors
 /// The body can't be serialized, which is a bug.
 pub fn json(status: StatusCode, body: &impl Serialize) -> HandlerResult {
-    let body = serde_json::to_vec(body).map_err(|error| Error::Internal(error.to_string()))?;
-    Ok(json_bytes(status, body.into()))
+    Ok(json_bytes(status, to_json(body)?.into()))
+}
+
+/// # Errors
+/// The body can't be serialized, which is a bug.
+pub fn to_json(body: &impl Serialize) -> Result<Vec<u8>, Error> {
+    serde_json::to_vec(body).map_err(|error| Error::Internal(error.to_string()))
 }
 
 pub fn ok(body: &impl Serialize) -> HandlerResult {

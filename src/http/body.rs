@@ -10,8 +10,8 @@ use hyper::body::Body as _;
 use serde_json::value::RawValue;
 use tokio::time::{Instant, timeout_at};
 
+use super::body_memory::{Budget, Share};
 use super::error::Error;
-use super::held::{Budget, Share};
 use bloom_api::wire::Wire;
 
 /// Bytes beyond the limit that are read and dropped, so that a client that is still sending receives the answer.
@@ -21,7 +21,7 @@ const DRAIN_BYTES: usize = 32 * 1024 * 1024;
 ///
 /// # Errors
 /// The body is too long or too late, or other bodies use too much memory.
-pub async fn gather(request: Request, limit: usize, deadline: Instant, budget: &Budget, client: IpAddr) -> Result<(Request, Share), Error> {
+pub async fn gather(request: Request, limit: Limit, deadline: Instant, budget: &Budget, client: IpAddr) -> Result<(Request, Share), Error> {
     let (parts, body) = request.into_parts();
     // A client that sent `Expect: 100-continue` is refused at once, because it has not sent the body yet.
     let drain = if parts.headers.contains_key(EXPECT) { 0 } else { DRAIN_BYTES };
@@ -33,10 +33,11 @@ pub async fn gather(request: Request, limit: usize, deadline: Instant, budget: &
     }
 }
 
-async fn read(mut body: Body, limit: usize, drain: usize, mut has_room: impl FnMut(usize) -> Result<(), Error>) -> Result<Bytes, Error> {
+async fn read(mut body: Body, limit: Limit, drain: usize, mut has_room: impl FnMut(usize) -> Result<(), Error>) -> Result<Bytes, Error> {
+    let most = limit.bytes;
     let announced = body.size_hint().exact().map_or(0, |bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
-    if announced > limit.saturating_add(drain) {
-        return Err(too_long(limit));
+    if announced > most.saturating_add(drain) {
+        return Err(limit.error());
     }
     let mut first = Bytes::new();
     let mut whole = Vec::new();
@@ -46,10 +47,10 @@ async fn read(mut body: Body, limit: usize, drain: usize, mut has_room: impl FnM
         let frame = frame.map_err(|_| Error::fixed(400, "The request's body could not be read"))?;
         let Ok(data) = frame.into_data() else { continue };
         length += data.len();
-        refused = refused.or_else(|| has_room(length.min(limit)).err());
-        if length > limit || refused.is_some() {
+        refused = refused.or_else(|| has_room(length.min(most)).err());
+        if length > most || refused.is_some() {
             (first, whole) = (Bytes::new(), Vec::new());
-            if length > limit.saturating_add(drain) {
+            if length > most.saturating_add(drain) {
                 break;
             }
         } else if length == data.len() {
@@ -65,15 +66,27 @@ async fn read(mut body: Body, limit: usize, drain: usize, mut has_room: impl FnM
     if let Some(refused) = refused {
         return Err(refused);
     }
-    match (length > limit, whole.is_empty()) {
-        (true, _) => Err(too_long(limit)),
+    match (length > most, whole.is_empty()) {
+        (true, _) => Err(limit.error()),
         (false, true) => Ok(first),
         (false, false) => Ok(whole.into()),
     }
 }
 
-pub fn too_long(limit: usize) -> Error {
-    Error::Text { status: 413, text: format!("Request body is too large: at most {limit} bytes are taken").into() }
+/// The largest body that a route takes.
+#[derive(Clone, Copy, Debug)]
+pub struct Limit {
+    pub bytes: usize,
+    /// The settings that it follows from.
+    pub settings: &'static str,
+}
+
+impl Limit {
+    pub fn error(self) -> Error {
+        let Self { bytes, settings } = self;
+        let text = format!("Request body is too large: at most {bytes} bytes are taken (the server's limit: {settings})");
+        Error::Text { status: 413, text: text.into() }
+    }
 }
 
 /// A request body, for handlers.
@@ -116,11 +129,13 @@ mod tests {
             let chunks: Vec<_> = chunks.iter().map(|chunk| Ok::<_, Infallible>(Bytes::from_static(chunk.as_bytes()))).collect();
             Body::from_stream(futures_util::stream::iter(chunks))
         };
-        assert_eq!(read(chunks(&["ab", "cd", "e"]), 5, 0, |_| Ok(())).await.unwrap(), "abcde");
-        assert_eq!(read(Body::from("abcde"), 5, 0, |_| Ok(())).await.unwrap(), "abcde");
-        assert_eq!(read(Body::empty(), 5, 0, |_| Ok(())).await.unwrap(), "");
-        assert_eq!(read(chunks(&["ab", "cd", "ef"]), 5, 100, |_| Ok(())).await.unwrap_err().status(), 413);
-        assert_eq!(read(Body::from("abcdef"), 5, 0, |_| Ok(())).await.unwrap_err().status(), 413);
+        let five = Limit { bytes: 5, settings: "MAX_BODY_BYTES" };
+        assert_eq!(read(chunks(&["ab", "cd", "e"]), five, 0, |_| Ok(())).await.unwrap(), "abcde");
+        assert_eq!(read(Body::from("abcde"), five, 0, |_| Ok(())).await.unwrap(), "abcde");
+        assert_eq!(read(Body::empty(), five, 0, |_| Ok(())).await.unwrap(), "");
+        assert_eq!(read(chunks(&["ab", "cd", "ef"]), five, 100, |_| Ok(())).await.unwrap_err().status(), 413);
+        let error = read(Body::from("abcdef"), five, 0, |_| Ok(())).await.unwrap_err();
+        assert_eq!((error.status(), error.line().contains("at most 5 bytes are taken (the server's limit: MAX_BODY_BYTES)")), (413, true));
     }
 
     #[test]

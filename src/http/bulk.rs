@@ -9,7 +9,7 @@ use super::answer::{HandlerResult, ok};
 use super::body::Content;
 use super::error::Error;
 use super::middleware::Caller;
-use super::own;
+use super::ownership;
 use super::policy::RoutePolicy;
 use super::tasks::filter_of_body;
 use bloom_api::answers::BulkResult;
@@ -59,9 +59,9 @@ const MAX_COUNTED: usize = 100_000;
 async fn apply(app: &AppState, caller: &Caller, bulk: Bulk, statuses: &[Status], op: fn(TaskId) -> Op) -> HandlerResult {
     let limit = if bulk.dry_run { MAX_COUNTED } else { MAX_BATCH };
     let (tasks, more) = match bulk.named {
-        Named::Ids(ids) => (changeable(app, &own::tasks(app, caller, ids).await?, statuses).await?, false),
+        Named::Ids(ids) => (changeable(app, &ownership::tasks(app, caller, ids).await?, statuses).await?, false),
         Named::Filter(filter) => match filter_of_body(&filter) {
-            Some(filter) => named_by(app, own::filter(caller, filter), statuses, limit).await?,
+            Some(filter) => named_by(app, ownership::filter(caller, filter), statuses, limit).await?,
             None => (Vec::new(), false),
         },
     };

@@ -84,7 +84,7 @@ impl FromRequestParts<AppState> for RuntimeUrl {
             return Ok(Self(url.to_owned()));
         }
         let peer = parts.extensions.get::<Peer>().copied();
-        let called = host::called(&parts.headers, peer, &app.settings.trusted_proxies).ok().flatten();
+        let called = host::called(&parts.uri, &parts.headers, peer, &app.settings.trusted_proxies).ok().flatten();
         Ok(Self(called.map_or_else(|| app.agents.own_url().to_owned(), |url| url.origin().ascii_serialization())))
     }
 }

@@ -13,8 +13,8 @@ use parking_lot::Mutex;
 use utoipa_swagger_ui::{Config, serve};
 
 use super::answer::{HandlerResult, json_bytes, typed};
+use super::body_memory::Counted;
 use super::error::Error;
-use super::held::Shared;
 use super::openapi::Routes;
 
 const NOT_FOUND: Error = Error::fixed(404, "Not found");
@@ -40,7 +40,7 @@ async fn openapi() -> HandlerResult {
         }
     };
     let mut response = json_bytes(StatusCode::OK, text.clone());
-    response.extensions_mut().insert(Shared);
+    response.extensions_mut().insert(Counted);
     Ok(response)
 }
 
@@ -66,7 +66,7 @@ fn asset(file: &str) -> HandlerResult {
     };
     let mut response = typed(StatusCode::OK, content_type, bytes);
     response.headers_mut().insert(CONTENT_SECURITY_POLICY, POLICY);
-    response.extensions_mut().insert(Shared);
+    response.extensions_mut().insert(Counted);
     Ok(response)
 }
 

@@ -13,10 +13,10 @@ use super::body::Content;
 use super::error::Error;
 use super::error_precedence::Ask;
 use super::hub::Follower;
+use super::list_streaming;
 use super::middleware::Caller;
-use super::own;
+use super::ownership;
 use super::path::TaskPath;
-use super::pieces;
 use super::policy::{Rate, RoutePolicy};
 use super::show::Query;
 use super::stream::{KEEP_ALIVE, Permit, event_stream};
@@ -59,7 +59,7 @@ pub async fn send(State(app): State<AppState>, caller: Caller, path: TaskPath, b
         Ok(sent) => sent,
         Err(wrong) => return Err(app.most_important_error(&path, Ask::Events, raw, wrong.into()).await),
     };
-    own::lease(&app, &caller, path.known(), sent.lease_id.0).await?;
+    ownership::lease(&app, &caller, path.known(), sent.lease_id.0).await?;
     let op = op::AppendEvents { task: path.id()?, lease: sent.lease_id.0, events: sent.events.map(NewEvent::from) };
     let reply::Recorded { newest } = app.engine.writers.submit(caller.command(op)).await?;
     ok(&Recorded { newest })
@@ -102,9 +102,9 @@ pub async fn list(State(app): State<AppState>, caller: Caller, path: TaskPath, Q
     let read = move |app: AppState, numbers: Vec<i64>| async move {
         let (Some(first), Some(last)) = (numbers.first(), numbers.last()) else { return Ok(Vec::new()) };
         let events = app.store.events_up_to(id, first - 1, *last).await?;
-        pieces::rows(events.iter().map(show).collect::<Result<Vec<_>, _>>()?)
+        list_streaming::rows(events.iter().map(show).collect::<Result<Vec<_>, _>>()?)
     };
-    pieces::list(&app, sizes, next, read).await
+    list_streaming::list(&app, sizes, next, read).await
 }
 
 fn show(event: &TaskEvent) -> Result<Event<'_>, Error> {

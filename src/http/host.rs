@@ -6,7 +6,8 @@
 use std::net::IpAddr;
 
 use axum::http::header::{HOST, ORIGIN};
-use axum::http::{HeaderMap, Version};
+use axum::http::uri::Authority;
+use axum::http::{HeaderMap, Uri, Version};
 use ipnet::IpNet;
 use url::{Host, Url};
 
@@ -16,11 +17,12 @@ use super::refusal::Refusal;
 
 const FORWARDED_HOST: &str = "x-forwarded-host";
 
-/// The scheme and host that the client called. `None` if the request names no host.
+/// The scheme and host that the client called. `None` if the request names no host. A target with a host (`GET http://host/…`) counts more
+/// than `Host`, as HTTP demands.
 ///
 /// # Errors
 /// The request names several hosts, or an invalid one.
-pub fn called(headers: &HeaderMap, peer: Option<Peer>, trusted: &[IpNet]) -> Result<Option<Url>, Refusal> {
+pub fn called(target: &Uri, headers: &HeaderMap, peer: Option<Peer>, trusted: &[IpNet]) -> Result<Option<Url>, Refusal> {
     let mut hosts = headers.get_all(HOST).iter();
     let host = hosts.next();
     if hosts.next().is_some() {
@@ -31,12 +33,16 @@ pub fn called(headers: &HeaderMap, peer: Option<Peer>, trusted: &[IpNet]) -> Res
     let forwarded = |name: &str| header(name).filter(|_| is_proxied).and_then(|text| text.split(',').next()).map(str::trim);
     let scheme =
         forwarded("x-forwarded-proto").map_or("http", |scheme| if scheme.eq_ignore_ascii_case("https") { "https" } else { "http" });
-    let host = match (forwarded(FORWARDED_HOST), host) {
+    let text = match (forwarded(FORWARDED_HOST), host) {
         (Some(host), _) => host,
         (None, Some(host)) => host.to_str().map_err(|_| Refusal::BadHost)?,
         (None, None) => return Ok(None),
     };
-    url_of(scheme, host).map(Some).ok_or(Refusal::BadHost)
+    let named = url_of(scheme, text).ok_or(Refusal::BadHost)?;
+    match target.authority().filter(|_| forwarded(FORWARDED_HOST).is_none()) {
+        Some(authority) => url_of(scheme, authority.as_str()).map(Some).ok_or(Refusal::BadHost),
+        None => Ok(Some(named)),
+    }
 }
 
 /// Whether a trusted proxy has sent the request, so that its `X-Forwarded-*` headers count.
@@ -57,6 +63,7 @@ fn url_of(scheme: &str, host: &str) -> Option<Url> {
 /// The host is missing, or it is not this server's.
 pub fn check_host(
     called: Option<&Url>,
+    target: &Uri,
     headers: &HeaderMap,
     version: Version,
     peer: Option<Peer>,
@@ -64,7 +71,9 @@ pub fn check_host(
 ) -> Result<(), Refusal> {
     let is_open = settings.keys.is_empty();
     match called {
-        Some(_) if is_open && !hosts(headers, peer, settings).all(|host| host.is_some_and(|host| is_ours(&host, peer, settings))) => {
+        Some(_)
+            if is_open && !hosts(target, headers, peer, settings).all(|host| host.is_some_and(|host| is_ours(&host, peer, settings))) =>
+        {
             Err(Refusal::UnknownHost)
         }
         // With keys, requests of HTTP/1.0 may name no host, as some health checks do.
@@ -75,10 +84,11 @@ pub fn check_host(
 
 /// Every host that the request names; `None` for what is not a host. A page can make its browser send any `X-Forwarded-Host`, but not any
 /// `Host`, and a proxy may add its own value behind that of the client; so none of them counts alone.
-fn hosts(headers: &HeaderMap, peer: Option<Peer>, settings: &Settings) -> impl Iterator<Item = Option<Host>> {
+fn hosts<'a>(target: &'a Uri, headers: &'a HeaderMap, peer: Option<Peer>, settings: &Settings) -> impl Iterator<Item = Option<Host>> + 'a {
     let is_proxied = is_proxied(peer, &settings.trusted_proxies);
     let forwarded = headers.get_all(FORWARDED_HOST).iter().filter(move |_| is_proxied);
     let texts = headers.get_all(HOST).iter().chain(forwarded).flat_map(|value| value.to_str().unwrap_or_default().split(','));
+    let texts = texts.chain(target.authority().map(Authority::as_str));
     texts.map(|text| Some(url_of("http", text.trim())?.host()?.to_owned()))
 }
 
@@ -127,13 +137,21 @@ mod tests {
 
     #[test]
     fn the_address_is_the_one_that_was_called() {
-        let check = |headers: &[(&'static str, &'static str)], by_proxy, expected: Result<Option<&str>, ()>| {
-            let map = headers.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap())).collect();
-            let trusted = if by_proxy { vec!["192.0.2.1/32".parse().unwrap()] } else { Vec::new() };
-            let peer = Peer { address: "192.0.2.1:9".parse().unwrap(), local: None };
-            let url = called(&map, Some(peer), &trusted).map(|url| url.map(|url| url.origin().ascii_serialization()));
-            assert_eq!(url.as_ref().map(Option::as_deref).map_err(|_| ()), expected, "{headers:?}");
-        };
+        let check_target =
+            |target: &'static str, headers: &[(&'static str, &'static str)], by_proxy, expected: Result<Option<&str>, ()>| {
+                let map = headers.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap())).collect();
+                let trusted = if by_proxy { vec!["192.0.2.1/32".parse().unwrap()] } else { Vec::new() };
+                let peer = Peer { address: "192.0.2.1:9".parse().unwrap(), local: None };
+                let url = called(&Uri::from_static(target), &map, Some(peer), &trusted)
+                    .map(|url| url.map(|url| url.origin().ascii_serialization()));
+                assert_eq!(url.as_ref().map(Option::as_deref).map_err(|_| ()), expected, "{headers:?}");
+            };
+        let check = |headers: &[(&'static str, &'static str)], by_proxy, expected| check_target("/x", headers, by_proxy, expected);
+        check_target("http://b:1/x", &[("host", "a")], false, Ok(Some("http://b:1")));
+        check_target("http://u@b/x", &[("host", "a")], false, Err(()));
+        check_target("http://b/x", &[], false, Ok(None));
+        check_target("http://b/x", &[("host", "")], false, Err(()));
+        check_target("http://b/x", &[("host", "a"), ("x-forwarded-host", "c")], true, Ok(Some("http://c")));
         check(&[("host", "bloom.example:5000")], false, Ok(Some("http://bloom.example:5000")));
         check(&[("host", "[::1]:5000")], false, Ok(Some("http://[::1]:5000")));
         check(&[("host", "a"), ("x-forwarded-proto", "https"), ("x-forwarded-host", "b")], false, Ok(Some("http://a")));

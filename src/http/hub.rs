@@ -9,8 +9,8 @@ use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::backlog::{Backlog, Piece, Reader};
 use super::watch::{RESET, publish};
+use super::watch_buffer::{Backlog, Piece, Reader};
 use bloom_core::ids::TaskId;
 use bloom_engine::{Changes, Engine};
 use bloom_store::Store;

@@ -14,7 +14,7 @@ use tokio::sync::{Mutex, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::auth::{Keys, digest, sent_key};
+use super::environment_keys::{Keys, digest, sent_key};
 use super::error::Error as Refused;
 use super::refusal::Refusal;
 use bloom_core::Ms;

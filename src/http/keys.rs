@@ -7,8 +7,8 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
 use super::AppState;
 use super::answer::{HandlerResult, json, ok};
-use super::auth::digest;
 use super::body::Content;
+use super::environment_keys::digest;
 use super::error::Error;
 use super::middleware::Caller;
 use super::path::KeyPath;

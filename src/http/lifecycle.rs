@@ -5,14 +5,15 @@ use axum::http::StatusCode;
 
 use super::AppState;
 use super::answer::{HandlerResult, json, ok};
-use super::body::{self, Content};
+use super::body::Content;
+use super::body_memory::Room;
 use super::error::Error;
 use super::error_precedence::Ask;
 use super::middleware::Caller;
-use super::own;
+use super::ownership;
 use super::path::TaskPath;
-use super::policy::{Rate, RoutePolicy};
-use super::show::{show_task, spec};
+use super::policy::{BodyLimit, Rate, RoutePolicy};
+use super::show::{bytes_of, show_task, spec};
 use bloom_api::answers::{Completed, Lease, Leased, Removed, Renewed, Worker};
 use bloom_api::complete::{Completion, bytes_besides_output};
 use bloom_api::edit::EditTask;
@@ -23,6 +24,7 @@ use bloom_api::tasks::Task;
 use bloom_api::wire::Wire;
 use bloom_core::api_key::Scope;
 use bloom_core::command::{Holder, Op, Operation};
+use bloom_core::ids::TaskId;
 use bloom_core::op;
 use bloom_core::reply::{self, StoredResult};
 use bloom_core::task::TaskState;
@@ -80,14 +82,15 @@ pub async fn heartbeat(State(app): State<AppState>, caller: Caller, path: TaskPa
         Ok(read) => read,
         Err(wrong) => return Err(app.most_important_error(&path, Ask::Heartbeat, raw, wrong).await),
     };
-    let holder = own::holder(&app, &caller, path.known(), holder).await?;
+    let holder = ownership::holder(&app, &caller, path.known(), holder).await?;
     let task = path.known().ok_or(Error::fixed(404, "Task or lease not found"))?;
+    let room = if with_task { room_for(&app, &caller, task, 0).await? } else { app.room(&caller, 0)? };
     let task = app.engine.writers.submit(caller.command(op::Heartbeat { task, holder })).await?;
     let lease = active(&task)?;
     app.engine.last_seen.record(&lease.worker_id);
     let expires_at = lease.expires_at;
     let spec = if with_task { Some(spec(&app.engine, &task).await?) } else { None };
-    ok(&Renewed { lease, expires_at, task: spec.as_deref().map(|spec| show_task(&app.engine, spec, &task)) })
+    room.json(StatusCode::OK, &Renewed { lease, expires_at, task: spec.as_deref().map(|spec| show_task(&app.engine, spec, &task)) })
 }
 
 /// The worker key of the environment is not bound to a worker, so a call with it must name the lease or the worker that it means.
@@ -115,8 +118,9 @@ pub const COMPLETE: RoutePolicy = RoutePolicy::WORKER.rate(Rate::General).takes_
 )]
 pub async fn complete(State(app): State<AppState>, caller: Caller, path: TaskPath, body: Content) -> HandlerResult {
     let raw = body.raw()?;
-    if bytes_besides_output(raw) > app.settings.max_body_bytes {
-        return Err(body::too_long(app.settings.max_body_bytes));
+    let limit = app.settings.body_limit(BodyLimit::Usual);
+    if bytes_besides_output(raw) > limit.bytes {
+        return Err(limit.error());
     }
     let read = Completion::read(raw).map_err(Error::from).and_then(|completion| {
         named(&caller, completion.holder())?;
@@ -129,18 +133,28 @@ pub async fn complete(State(app): State<AppState>, caller: Caller, path: TaskPat
     if completion.output_bytes() > app.settings.max_output_bytes {
         return Err(output_too_long(&app));
     }
-    let holder = own::holder(&app, &caller, path.known(), completion.holder()).await?;
-    let command = completion.into_command(path.id()?, holder);
-    let reply::Completed { task, result } = app.engine.writers.submit(caller.command(command)).await?;
-    completed(&app, &task, result).await
+    let holder = ownership::holder(&app, &caller, path.known(), completion.holder()).await?;
+    let id = path.id()?;
+    let room = room_for(&app, &caller, id, bytes_of_result(completion.output_bytes())).await?;
+    let reply::Completed { task, result } = app.engine.writers.submit(caller.command(completion.into_command(id, holder))).await?;
+    completed(&app, &caller, &task, result, room).await
+}
+
+/// The answer has the output in the result and in the artifact.
+const fn bytes_of_result(output: usize) -> usize {
+    output.saturating_mul(2)
 }
 
 pub fn output_too_long(app: &AppState) -> Error {
     let limit = app.settings.max_output_bytes;
-    Error::Text { status: 413, text: format!("The output is too large: at most {limit} bytes are taken").into() }
+    Error::Text {
+        status: 413,
+        text: format!("The output is too large: at most {limit} bytes are taken (the server's limit: MAX_OUTPUT_BYTES)").into(),
+    }
 }
 
-async fn completed(app: &AppState, task: &TaskState, result: StoredResult) -> HandlerResult {
+async fn completed(app: &AppState, caller: &Caller, task: &TaskState, result: StoredResult, room: Room) -> HandlerResult {
+    let mut room = room;
     let (now, before);
     let result = match result {
         StoredResult::Now(result) => {
@@ -150,11 +164,18 @@ async fn completed(app: &AppState, task: &TaskState, result: StoredResult) -> Ha
         }
         StoredResult::Before(lease) => {
             before = app.store.result_of_lease(lease).await?;
+            // This call has changed nothing, so it may be refused now.
+            let output = before.as_ref().and_then(|result| result.output.as_ref()).map_or(0, String::len);
+            drop(room);
+            room = room_for(app, caller, task.id, bytes_of_result(output)).await?;
             before.as_ref().ok_or_else(|| Error::Internal(format!("lease {lease} is completed but has no result")))?
         }
     };
     let spec = spec(&app.engine, task).await?;
-    ok(&Completed { task: show_task(&app.engine, &spec, task), artifact: Artifact::from(result), result: TaskResult::from(result) })
+    room.json(
+        StatusCode::OK,
+        &Completed { task: show_task(&app.engine, &spec, task), artifact: Artifact::from(result), result: TaskResult::from(result) },
+    )
 }
 
 pub const RELEASE: RoutePolicy = RoutePolicy::WORKER;
@@ -177,9 +198,9 @@ pub async fn release(State(app): State<AppState>, caller: Caller, path: TaskPath
         Ok(release) => release,
         Err(wrong) => return Err(app.most_important_error(&path, Ask::Release, raw, wrong.into()).await),
     };
-    own::lease(&app, &caller, path.known(), release.lease_id.0).await?;
-    let op = op::Release { task: path.id()?, lease: release.lease_id.0, reason: release.reason.0 };
-    show_reply(&app, &caller, op).await
+    ownership::lease(&app, &caller, path.known(), release.lease_id.0).await?;
+    let task = path.id()?;
+    show_reply(&app, &caller, task, op::Release { task, lease: release.lease_id.0, reason: release.reason.0 }).await
 }
 
 pub const CANCEL: RoutePolicy = RoutePolicy::ADMIN.or_submit();
@@ -198,7 +219,8 @@ pub const CANCEL: RoutePolicy = RoutePolicy::ADMIN.or_submit();
 )]
 pub async fn cancel(State(app): State<AppState>, caller: Caller, path: TaskPath, body: Content) -> HandlerResult {
     body.raw()?;
-    show_reply(&app, &caller, op::Cancel { task: path.id()? }).await
+    let task = path.id()?;
+    show_reply(&app, &caller, task, op::Cancel { task }).await
 }
 
 pub const REQUEUE: RoutePolicy = RoutePolicy::ADMIN.or_submit();
@@ -216,7 +238,8 @@ pub const REQUEUE: RoutePolicy = RoutePolicy::ADMIN.or_submit();
 )]
 pub async fn requeue(State(app): State<AppState>, caller: Caller, path: TaskPath, body: Content) -> HandlerResult {
     body.raw()?;
-    show_reply(&app, &caller, op::Requeue { task: path.id()? }).await
+    let task = path.id()?;
+    show_reply(&app, &caller, task, op::Requeue { task }).await
 }
 
 pub const SUSPEND: RoutePolicy = RoutePolicy::ADMIN.or_submit();
@@ -235,7 +258,8 @@ pub const SUSPEND: RoutePolicy = RoutePolicy::ADMIN.or_submit();
 )]
 pub async fn suspend(State(app): State<AppState>, caller: Caller, path: TaskPath, body: Content) -> HandlerResult {
     body.raw()?;
-    show_reply(&app, &caller, op::Suspend { task: path.id()?, suspend: true }).await
+    let task = path.id()?;
+    show_reply(&app, &caller, task, op::Suspend { task, suspend: true }).await
 }
 
 pub const RESUME: RoutePolicy = RoutePolicy::ADMIN.or_submit();
@@ -253,7 +277,8 @@ pub const RESUME: RoutePolicy = RoutePolicy::ADMIN.or_submit();
 )]
 pub async fn resume(State(app): State<AppState>, caller: Caller, path: TaskPath, body: Content) -> HandlerResult {
     body.raw()?;
-    show_reply(&app, &caller, op::Suspend { task: path.id()?, suspend: false }).await
+    let task = path.id()?;
+    show_reply(&app, &caller, task, op::Suspend { task, suspend: false }).await
 }
 
 pub const EDIT: RoutePolicy = RoutePolicy::ADMIN.or_submit();
@@ -276,8 +301,9 @@ pub async fn edit(State(app): State<AppState>, caller: Caller, path: TaskPath, b
     let id = path.id()?;
     let specs = app.engine.specs.by_id(&[id]).await?;
     let spec = specs.first().ok_or(Error::TASK_NOT_FOUND)?;
+    let room = app.room(&caller, bytes_of([&**spec]))?;
     let state = app.engine.writers.submit(caller.command(edit.into_op(id, spec))).await?;
-    ok(&show_task(&app.engine, spec, &state))
+    room.json(StatusCode::OK, &show_task(&app.engine, spec, &state))
 }
 
 pub const DELETE: RoutePolicy = RoutePolicy::ADMIN.or_submit();
@@ -299,10 +325,17 @@ pub async fn delete(State(app): State<AppState>, caller: Caller, path: TaskPath)
     ok(&Removed { removed: true, id: task.to_string().into() })
 }
 
-async fn show_reply(app: &AppState, caller: &Caller, op: impl Operation<Reply = TaskState> + Into<Op>) -> HandlerResult {
+async fn show_reply(app: &AppState, caller: &Caller, task: TaskId, op: impl Operation<Reply = TaskState> + Into<Op>) -> HandlerResult {
+    let room = room_for(app, caller, task, 0).await?;
     let state = app.engine.writers.submit(caller.command(op)).await?;
     let spec = spec(&app.engine, &state).await?;
-    ok(&show_task(&app.engine, &spec, &state))
+    room.json(StatusCode::OK, &show_task(&app.engine, &spec, &state))
+}
+
+/// Room for an answer with the task and so many bytes more. The command refuses a task that does not exist.
+async fn room_for(app: &AppState, caller: &Caller, task: TaskId, more: usize) -> Result<Room, Error> {
+    let specs = app.engine.specs.by_id(&[task]).await?;
+    app.room(caller, bytes_of(specs.iter().map(|spec| &**spec)).saturating_add(more))
 }
 
 /// The lease that was just made or renewed.

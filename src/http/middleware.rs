@@ -18,9 +18,9 @@ use hyper::body::Body as _;
 use parking_lot::Mutex;
 use tokio::time::timeout_at;
 
+use super::body_memory::Share;
 use super::clients::{Peer, client_address};
 use super::error::{Cause, Error};
-use super::held::Share;
 use super::key_ring::Identity;
 use super::policy::{Rate, RoutePolicies, RoutePolicy, Time};
 use super::rate::{Limiter, Standing};
@@ -50,6 +50,12 @@ pub struct Caller {
     pub request_id: Arc<str>,
 }
 
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum LimitedKey {
+    Named(String),
+    OfEnvironment(Scope),
+}
+
 impl Caller {
     /// The name of the submit key, which sees and changes only the tasks that it created. `None` for callers without that limit.
     pub fn owner(&self) -> Option<&str> {
@@ -59,6 +65,16 @@ impl Caller {
     /// The only worker that the key speaks for. `None` for callers without that limit.
     pub fn worker(&self) -> Option<&str> {
         self.key.as_deref().filter(|key| key.scope == Scope::Worker).and_then(|key| key.worker.as_deref())
+    }
+
+    /// The key whose waiting calls have one share together. `None` for the admin's and the agents' key of the environment, and on a server
+    /// without keys: whole fleets use these.
+    pub fn limited_key(&self) -> Option<LimitedKey> {
+        match (&self.key, self.scope) {
+            (Some(key), _) => Some(LimitedKey::Named(key.name.clone())),
+            (None, Scope::Admin | Scope::Worker) => None,
+            (None, scope) => Some(LimitedKey::OfEnvironment(scope)),
+        }
     }
 
     /// The request and its named key, for the audit trail.
@@ -168,7 +184,10 @@ async fn serve(app: &AppState, pass: &Pass<'_>, request: Request, next: Next, ca
         Some(key) if answer.body().size_hint().exact().is_none() => end_with_key(app.clone(), key, answer),
         _ => answer,
     };
-    app.limits.held_of_answers.send(answer, pass.client).await
+    // What a call has changed is committed by now, so its answer is not refused. Those of large tasks have taken their room before.
+    let is_change = pass.policy.writes();
+    let budget = if is_change { &app.limits.held_of_changes } else { &app.limits.held_of_answers };
+    budget.send(answer, pass.client, !is_change).await
 }
 
 /// Ends the stream when its key is revoked or expires.
@@ -185,7 +204,7 @@ struct Pass<'a> {
     limiter: Option<&'a Limiter>,
     /// A second limit. If there is one, the headers of the answer describe it instead of the first.
     test_limiter: Option<&'a Limiter>,
-    body_limit: Option<usize>,
+    body_limit: Option<body::Limit>,
 }
 
 /// The state of the rate limits after a request, for the headers of the answer.
@@ -249,8 +268,8 @@ fn identity(
     policy: RoutePolicy,
     key: Option<Identity>,
 ) -> Result<Identity, Refusal> {
-    let called = host::called(request.headers(), peer, &settings.trusted_proxies)?;
-    host::check_host(called.as_ref(), request.headers(), request.version(), peer, settings)?;
+    let called = host::called(request.uri(), request.headers(), peer, &settings.trusted_proxies)?;
+    host::check_host(called.as_ref(), request.uri(), request.headers(), request.version(), peer, settings)?;
     if !request.method().is_safe() || policy.writes() {
         host::check_site(request.headers(), called.as_ref(), settings)?;
     }
@@ -306,7 +325,7 @@ fn may_log_refusal() -> bool {
 
 /// Successful requests are logged only at level debug: there may be thousands a second, and the audit trail has their changes.
 fn log(method: &Method, path: &str, status: u16, seconds: f64, client: IpAddr, request_id: &str, cause: Option<Cause>) {
-    let ms = seconds * 1000.0;
+    let ms = (seconds * 1e6).round() / 1e3;
     // A client must not fill the disk with its paths, or with requests beyond its limit.
     let path = path.get(..path.floor_char_boundary(MAX_LOGGED_PATH)).unwrap_or(path);
     match (status, cause) {

@@ -2,32 +2,31 @@
 
 mod agents;
 mod answer;
-mod auth;
-mod backlog;
 mod body;
+mod body_memory;
 mod bulk;
 mod clients;
 mod config;
-mod described;
 mod dispatch;
 mod docs;
+mod environment_keys;
 mod error;
 mod error_precedence;
 mod events;
 mod examples;
-mod held;
 mod host;
 mod hub;
 mod install;
 mod key_ring;
 mod keys;
 mod lifecycle;
+mod list_streaming;
 mod membridge;
 mod middleware;
 mod openapi;
-mod own;
+mod openapi_common;
+mod ownership;
 mod path;
-mod pieces;
 mod policy;
 mod probes;
 mod queues;
@@ -40,6 +39,7 @@ mod stream;
 mod tasks;
 mod wait;
 mod watch;
+mod watch_buffer;
 mod worker_calls;
 mod workers;
 
@@ -54,7 +54,7 @@ use ipnet::IpNet;
 use tokio_util::sync::CancellationToken;
 use url::{Host, Url};
 
-pub use auth::Keys;
+pub use environment_keys::Keys;
 pub use openapi::openapi;
 
 use bloom_dispatch::Agents;
@@ -62,10 +62,12 @@ use bloom_engine::Engine;
 use bloom_membridge::Membridge;
 use bloom_store::Store;
 use bloom_telemetry::Metrics;
+use body::Limit;
+use body_memory::{Budget, Room};
 use error::Error;
-use held::Budget;
 use hub::Hub;
 use key_ring::KeyRing;
+use middleware::Caller;
 use policy::BodyLimit;
 use rate::Limiter;
 use stream::StreamLimits;
@@ -92,7 +94,8 @@ pub struct Settings {
     pub head_timeout: Duration,
     /// A connection is closed if its client reads nothing for this time; [`server::WRITE_TIMEOUT`], except in tests.
     pub write_timeout: Duration,
-    /// Limit of the bodies of requests in memory at a time, and the same again for answers; [`HELD_BYTES`], except in tests.
+    /// Limit of the bodies of requests in memory at a time, the same again for answers, and for those of calls that change something;
+    /// [`HELD_BYTES`], except in tests.
     pub held_bytes: usize,
     /// Connections at a time, including the spare ones, on which requests are refused; see [`server::shares`].
     pub max_connections: usize,
@@ -109,10 +112,14 @@ pub const HELD_BYTES: usize = 256 << 20;
 const JSON_EXPANSION: usize = 3;
 
 impl Settings {
-    fn body_limit(&self, limit: BodyLimit) -> usize {
+    fn body_limit(&self, limit: BodyLimit) -> Limit {
+        let usual = self.max_body_bytes;
         match limit {
-            BodyLimit::Outputs => self.max_body_bytes.saturating_add(self.max_output_bytes.saturating_mul(JSON_EXPANSION)),
-            BodyLimit::Usual => self.max_body_bytes,
+            BodyLimit::Outputs => Limit {
+                bytes: usual.saturating_add(self.max_output_bytes.saturating_mul(JSON_EXPANSION)),
+                settings: "MAX_BODY_BYTES and MAX_OUTPUT_BYTES",
+            },
+            BodyLimit::Usual => Limit { bytes: usual, settings: "MAX_BODY_BYTES" },
         }
     }
 }
@@ -144,6 +151,8 @@ struct Limits {
     worker: Option<Limiter>,
     held_of_requests: Budget,
     held_of_answers: Budget,
+    /// Answers of calls that may change something have a budget of their own, so that who only reads can't take their room.
+    held_of_changes: Budget,
 }
 
 impl Deref for AppState {
@@ -175,9 +184,18 @@ impl AppState {
             worker: Limiter::new(settings.worker_rate_limit_per_minute),
             held_of_requests: Budget::new(settings.held_bytes),
             held_of_answers: Budget::new(settings.held_bytes),
+            held_of_changes: Budget::new(settings.held_bytes),
         };
         let (started, stream_limits) = (Instant::now(), StreamLimits::new(server::shares(settings.max_connections).0));
         Self(Arc::new(Shared { engine, store, agents, membridge, metrics, settings, started, shutdown, ring, limits, hub, stream_limits }))
+    }
+
+    /// Room for the answer of a call that changes something, before it does: an answer of about this size.
+    ///
+    /// # Errors
+    /// Large answers hold all the room, or this client's.
+    fn room(&self, caller: &Caller, bytes: usize) -> Result<Room, Error> {
+        self.limits.held_of_changes.reserve(bytes, caller.client)
     }
 
     /// Reads the named keys. Before that, the server refuses them.

@@ -15,8 +15,8 @@ use utoipa_axum::routes;
 
 use super::policy::{Rate, RoutePolicies, RoutePolicy};
 use super::{
-    AppState, agents, bulk, config, described, dispatch, events, install, keys, lifecycle, membridge, probes, queues, records, tasks, wait,
-    watch, worker_calls, workers,
+    AppState, agents, bulk, config, dispatch, events, install, keys, lifecycle, membridge, openapi_common, probes, queues, records, tasks,
+    wait, watch, worker_calls, workers,
 };
 use bloom_api::error::ErrorText;
 
@@ -145,7 +145,7 @@ pub fn openapi() -> Result<Value, serde_json::Error> {
             link(operation);
         }
     }
-    described::complete(&api)
+    openapi_common::complete(&api)
 }
 
 /// The operations of a path, with their methods.
@@ -237,7 +237,7 @@ fn answer(operation: &mut Operation, status: &str, description: &str, schema: Re
 
 /// An error answer that is the same for all operations.
 fn shared_answer(operation: &mut Operation, status: u16) {
-    if let Some(name) = described::shared(status) {
+    if let Some(name) = openapi_common::shared(status) {
         let answer = RefOr::Ref(Ref::new(format!("#/components/responses/{name}")));
         operation.responses.responses.entry(status.to_string()).or_insert(answer);
     }

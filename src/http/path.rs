@@ -6,7 +6,7 @@ use axum::http::request::Parts;
 use super::AppState;
 use super::error::Error;
 use super::middleware::Caller;
-use super::own;
+use super::ownership;
 use bloom_api::values::{parse_id, text_problem};
 use bloom_core::api_key::is_key_name;
 use bloom_core::command::Rejection;
@@ -35,7 +35,7 @@ impl FromRequestParts<AppState> for TaskPath {
         // Ids of tasks are UUIDs of version 7, uids of objects are not.
         let of_object = if id.get_version_num() == 7 { None } else { app.store.task_id_of_object(id).await? };
         let id = of_object.unwrap_or(id);
-        Ok(Self(own::tasks(app, &caller, vec![id]).await?.pop()))
+        Ok(Self(ownership::tasks(app, &caller, vec![id]).await?.pop()))
     }
 }
 
@@ -54,7 +54,7 @@ impl FromRequestParts<AppState> for WorkerPath {
     async fn from_request_parts(parts: &mut Parts, app: &AppState) -> Result<Self, Error> {
         let caller = Caller::from_request_parts(parts, app).await?;
         let name = part(parts, app).await;
-        own::worker(app, &caller, name.as_deref().unwrap_or_default())?;
+        ownership::worker(app, &caller, name.as_deref().unwrap_or_default())?;
         // No worker has a NUL in its name, and PostgreSQL would refuse the query.
         Ok(Self(name.filter(|name| !name.contains('\0'))))
     }

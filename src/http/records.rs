@@ -6,9 +6,9 @@ use uuid::Uuid;
 use super::AppState;
 use super::answer::{HandlerResult, ok, page};
 use super::error::Error;
+use super::list_streaming;
 use super::middleware::Caller;
-use super::own;
-use super::pieces;
+use super::ownership;
 use super::policy::RoutePolicy;
 use super::show::{Query, show_lease};
 use bloom_api::answers::{Audit, Lease};
@@ -73,13 +73,14 @@ pub async fn artifacts(State(app): State<AppState>, caller: Caller, Query(params
     };
     match task {
         None if caller.owner().is_some() => return Err(Error::field("task_id", "Required with a submit key: the task of the artifacts")),
-        Some(task) if own::tasks(&app, &caller, vec![task]).await?.is_empty() => return ok(&[(); 0]),
+        Some(task) if ownership::tasks(&app, &caller, vec![task]).await?.is_empty() => return ok(&[(); 0]),
         _ => {}
     }
     let Listing { rows: mut sizes, cut: is_short } = app.store.artifact_sizes(task, &page_wanted).await?;
     let next = cut(&mut sizes, is_short, &params, "/api/runtime/artifacts", |(id, _)| *id);
-    let read = |app: AppState, ids: Vec<Uuid>| async move { pieces::rows(app.store.artifacts(&ids).await?.iter().map(Artifact::from)) };
-    pieces::list(&app, sizes, next, read).await
+    let read =
+        |app: AppState, ids: Vec<Uuid>| async move { list_streaming::rows(app.store.artifacts(&ids).await?.iter().map(Artifact::from)) };
+    list_streaming::list(&app, sizes, next, read).await
 }
 
 pub const AUDIT: RoutePolicy = RoutePolicy::READ;

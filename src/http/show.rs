@@ -20,6 +20,15 @@ pub fn show_task<'a>(engine: &Engine, spec: &'a TaskSpec, state: &'a TaskState) 
     Task::new(spec, state, waiting)
 }
 
+/// About the size of a task in an answer, without its texts.
+const TASK_BYTES: usize = 1 << 10;
+
+/// About the size of these tasks in an answer.
+pub fn bytes_of<'a>(specs: impl IntoIterator<Item = &'a TaskSpec>) -> usize {
+    let texts = |spec: &TaskSpec| spec.prompt.len() + spec.context_hints.iter().map(String::len).sum::<usize>();
+    specs.into_iter().map(|spec| TASK_BYTES + texts(spec)).sum()
+}
+
 pub fn show_worker<'a>(engine: &Engine, worker: &'a worker::Worker) -> Worker<'a> {
     Worker::new(worker, engine.replica.active_leases(&worker.id))
 }

@@ -3,7 +3,7 @@
 use super::answer::EVENT_STREAM;
 use super::clients::{ClientPermit, Shares, network};
 use super::error::Error;
-use super::middleware::Caller;
+use super::middleware::{Caller, LimitedKey};
 use std::convert::Infallible;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -34,18 +34,18 @@ pub struct StreamLimits {
     pub agents: PermitPool,
 }
 
-/// A number of permits, of which one address, and one named key from any number of addresses, may hold only its share.
+/// A number of permits, of which one address, and one key from any number of addresses, may hold only its share.
 pub struct PermitPool {
     free: Arc<Semaphore>,
     addresses: Shares<IpAddr>,
-    keys: Shares<String>,
+    keys: Shares<LimitedKey>,
 }
 
 /// A permit, which is held until this is dropped.
 pub struct Permit {
     _permit: OwnedSemaphorePermit,
     _of_address: ClientPermit<IpAddr>,
-    _of_key: Option<ClientPermit<String>>,
+    _of_key: Option<ClientPermit<LimitedKey>>,
 }
 
 impl StreamLimits {
@@ -66,7 +66,7 @@ impl PermitPool {
     /// No permit is left, or the client's address or key holds its share.
     pub fn take(&self, caller: &Caller) -> Result<Permit, Error> {
         let of_address = self.addresses.take(network(caller.client)).ok_or(SHARE_TAKEN)?;
-        let of_key = caller.key.as_ref().map(|key| self.keys.take(key.name.clone()).ok_or(KEY_SHARE_TAKEN)).transpose()?;
+        let of_key = caller.limited_key().map(|key| self.keys.take(key).ok_or(KEY_SHARE_TAKEN)).transpose()?;
         let permit = self.free.clone().try_acquire_owned().map_err(|_| FULL)?;
         Ok(Permit { _permit: permit, _of_address: of_address, _of_key: of_key })
     }
@@ -81,4 +81,46 @@ pub fn event_stream(frames: impl Stream<Item = Bytes> + Send + 'static) -> Respo
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
     headers.insert(HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"));
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bloom_core::api_key::{ApiKey, Scope};
+
+    fn caller(scope: Scope, name: Option<&str>, client: usize) -> Caller {
+        let key = name.map(|name| {
+            Arc::new(ApiKey {
+                name: name.to_owned(),
+                digest: String::new(),
+                scope,
+                worker: None,
+                push: false,
+                created_at: 0,
+                expires_at: None,
+                created_by: "admin".into(),
+            })
+        });
+        Caller { scope, key, client: format!("192.0.2.{client}").parse().unwrap(), request_id: "r".into() }
+    }
+
+    /// How many permits of 16 these callers get, each from addresses of its own.
+    fn taken(pool: &PermitPool, held: &mut Vec<Permit>, scope: Scope, name: Option<&str>) -> usize {
+        let before = held.len();
+        held.extend((1..=32).filter_map(|client| pool.take(&caller(scope, name, client)).ok()));
+        held.len() - before
+    }
+
+    #[test]
+    fn a_key_has_a_quarter_from_any_number_of_addresses() {
+        let (pool, mut held) = (PermitPool::new(16), Vec::new());
+        assert_eq!(taken(&pool, &mut held, Scope::Read, None), 4, "the read key of the environment");
+        assert_eq!(taken(&pool, &mut held, Scope::Read, Some("board")), 4);
+        assert_eq!(taken(&pool, &mut held, Scope::Submit, Some("ci")), 4, "keys do not share with each other");
+        assert_eq!(taken(&pool, &mut held, Scope::Admin, None), 4, "the rest is for others");
+        for scope in [Scope::Admin, Scope::Worker] {
+            held.clear();
+            assert_eq!(taken(&pool, &mut held, scope, None), 16, "the admin's and the agents' key of the environment have no share");
+        }
+    }
 }

@@ -6,16 +6,17 @@ use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 
 use super::AppState;
-use super::answer::{HandlerResult, json, ok};
+use super::answer::{HandlerResult, ok};
 use super::body::Content;
+use super::body_memory::Room;
 use super::error::Error;
+use super::list_streaming;
 use super::middleware::Caller;
-use super::own;
+use super::ownership;
 use super::path::TaskPath;
-use super::pieces;
 use super::policy::RoutePolicy;
 use super::records::{cut, page_of};
-use super::show::{Query, show_task};
+use super::show::{Query, bytes_of, show_task};
 use bloom_api::bulk::Filter;
 use bloom_api::error::ErrorText;
 use bloom_api::ids::IdPart;
@@ -51,11 +52,11 @@ pub const CREATE: RoutePolicy = RoutePolicy::ADMIN.or_submit();
 pub async fn create(State(app): State<AppState>, caller: Caller, headers: HeaderMap, body: Content) -> HandlerResult {
     let task = body.read::<NewTask>()?;
     let spec = task.into_spec(idempotency_key(&headers)?);
-    let created = submit(&app, &caller, vec![spec]).await?;
+    let (created, room) = submit(&app, &caller, vec![spec]).await?;
     let [CreatedTask { spec, state, existed }] = &created[..] else {
         return Err(Error::Internal("one task was to be created".into()));
     };
-    json(if *existed { StatusCode::OK } else { StatusCode::CREATED }, &show_task(&app.engine, spec, state))
+    room.json(if *existed { StatusCode::OK } else { StatusCode::CREATED }, &show_task(&app.engine, spec, state))
 }
 
 pub const CREATE_BATCH: RoutePolicy = RoutePolicy::ADMIN.or_submit();
@@ -73,14 +74,16 @@ pub const CREATE_BATCH: RoutePolicy = RoutePolicy::ADMIN.or_submit();
 pub async fn create_batch(State(app): State<AppState>, caller: Caller, body: Content) -> HandlerResult {
     let specs = body.read::<NewTasks>()?.tasks.map(|task| task.into_spec(None));
     // The fields of a task, which the errors name, are nested in `tasks` here.
-    let created = submit(&app, &caller, specs).await.map_err(|failure| failure.under("tasks"))?;
+    let (created, room) = submit(&app, &caller, specs).await.map_err(|failure| failure.under("tasks"))?;
     let tasks = created.iter().map(|task| show_task(&app.engine, &task.spec, &task.state)).collect();
-    json(StatusCode::CREATED, &CreatedTasks { tasks, existed: created.iter().filter(|task| task.existed).count() })
+    room.json(StatusCode::CREATED, &CreatedTasks { tasks, existed: created.iter().filter(|task| task.existed).count() })
 }
 
-async fn submit(app: &AppState, caller: &Caller, tasks: Vec<TaskSpec>) -> Result<Vec<CreatedTask>, Error> {
-    let tasks = own::specs(app, caller, tasks).await?;
-    Ok(app.engine.writers.submit(caller.command(op::Create { tasks })).await?)
+/// The created tasks, and the room for an answer that shows them.
+async fn submit(app: &AppState, caller: &Caller, tasks: Vec<TaskSpec>) -> Result<(Vec<CreatedTask>, Room), Error> {
+    let tasks = ownership::specs(app, caller, tasks).await?;
+    let room = app.room(caller, bytes_of(&tasks))?;
+    Ok((app.engine.writers.submit(caller.command(op::Create { tasks })).await?, room))
 }
 
 fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Error> {
@@ -107,7 +110,7 @@ pub async fn list(State(app): State<AppState>, caller: Caller, Query(params): Qu
     let page_wanted = page_of(&params)?;
     let Some(filter) = filter_of_params(&params)? else { return ok(&[(); 0]) };
     let part = id_part(&params, &filter)?;
-    let filter = own::filter(&caller, filter);
+    let filter = ownership::filter(&caller, filter);
     let Listing { rows: mut sizes, cut: is_short } = match part {
         Some(part) => app.store.task_sizes_by_id(part.beginning(), part.digits(), filter.owner.as_deref(), &page_wanted).await?,
         None => app.store.task_sizes(&filter, &page_wanted).await?,
@@ -126,10 +129,10 @@ async fn show(app: &AppState, sizes: Vec<(TaskId, i64)>, next: Option<String>, f
         async move {
             let tasks = app.store.tasks(&ids).await?;
             let tasks = tasks.iter().filter(|task| filter.still_holds(task));
-            pieces::rows(tasks.map(|task| show_task(&app.engine, &task.spec, &task.state)))
+            list_streaming::rows(tasks.map(|task| show_task(&app.engine, &task.spec, &task.state)))
         }
     };
-    pieces::list(app, sizes, next, read).await
+    list_streaming::list(app, sizes, next, read).await
 }
 
 /// `None` if the filter names an unknown status, which no task has.

@@ -14,12 +14,12 @@ use tokio_util::sync::CancellationToken;
 
 use super::AppState;
 use super::answer::HandlerResult;
-use super::backlog::{self, Backlog, Owned, Piece, Reader};
 use super::error::Error;
 use super::middleware::Caller;
 use super::policy::RoutePolicy;
 use super::show::{show_lease, show_task, show_worker};
 use super::stream::{KEEP_ALIVE, Permit, event_stream};
+use super::watch_buffer::{self, Backlog, Owned, Piece, Reader};
 use bloom_api::answers::{Gone, Lease};
 use bloom_core::ids::LeaseId;
 use bloom_core::task::TaskState;
@@ -85,7 +85,7 @@ impl Watching {
 /// # Errors
 /// The rows could not be read, or the change is larger than the backlog: the clients must list the objects again.
 pub async fn publish(engine: &Engine, store: &Store, changes: &Changes, backlog: &Backlog) -> Result<(), Error> {
-    let mut frames = Frames { backlog, piece: Vec::new(), owned: Vec::new(), left: backlog::MAX_BYTES };
+    let mut frames = Frames { backlog, piece: Vec::new(), owned: Vec::new(), left: watch_buffer::MAX_BYTES };
     for tasks in changes.tasks.chunks(TASKS_AT_ONCE) {
         publish_tasks(engine, store, tasks, &mut frames).await?;
     }

@@ -1,7 +1,11 @@
 //! Calls of a worker about all its leases: claim, heartbeat, complete.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use axum::extract::State;
-use axum::response::Response;
+use axum::http::StatusCode;
+use tokio::time::{Instant, sleep};
 
 use super::AppState;
 use super::answer::{HandlerResult, ok};
@@ -11,7 +15,7 @@ use super::lifecycle::output_too_long;
 use super::middleware::Caller;
 use super::path::WorkerPath;
 use super::policy::RoutePolicy;
-use super::show::{directives, show_task};
+use super::show::{bytes_of, directives, show_task};
 use bloom_api::answers::{Claimed, ClaimedLease, CompletionResult, Completions, Lease, RenewedLeases};
 use bloom_api::complete::{Completion, NewCompletions, WorkerCompletion};
 use bloom_api::error::ErrorText;
@@ -20,8 +24,13 @@ use bloom_api::wire::Wire;
 use bloom_core::command::Holder;
 use bloom_core::op;
 use bloom_core::reply::{self, StoredResult};
-use bloom_core::task::TaskState;
+use bloom_core::task::{TaskSpec, TaskState};
 use bloom_engine::ClaimRequest;
+
+/// How often a claim looks for room for its answer.
+const ROOM_EVERY: Duration = Duration::from_millis(50);
+/// Time beyond the write timeout, in which clients that do not read are disconnected.
+const DELIVERY_SLACK: Duration = Duration::from_secs(1);
 
 pub const CLAIM: RoutePolicy = RoutePolicy::WORKER.waits();
 
@@ -41,6 +50,7 @@ pub async fn claim(State(app): State<AppState>, caller: Caller, path: WorkerPath
     let claim = body.read::<Claim>()?;
     let worker = path.name()?;
     let _permit = if claim.wait_sec.0 > 0 { Some(app.stream_limits.claims.take(&caller)?) } else { None };
+    let is_repeatable = claim.held.is_some();
     let request = ClaimRequest {
         worker: worker.clone(),
         max: claim.max.0,
@@ -55,17 +65,43 @@ pub async fn claim(State(app): State<AppState>, caller: Caller, path: WorkerPath
         // A lease that is made at this moment is not lost: it is missing in `held` of the next claim, which delivers it again.
         () = app.shutdown.cancelled() => Vec::new(),
     };
-    delivered(&app, &worker, &leased).await
+    deliver(&app, &caller, &worker, leased, is_repeatable).await
 }
 
-async fn delivered(app: &AppState, worker: &str, leased: &[TaskState]) -> Result<Response, Error> {
+/// Answers with the leases, which are made by now, so the answer is not refused. If large answers have taken all room, it waits until clients
+/// have read theirs, or are disconnected because they do not; meanwhile it holds no tasks. If nothing is free even then, because they read
+/// slowly, the next claim delivers the leases again; one that does not say which leases the worker holds could not, so it is answered anyway.
+async fn deliver(app: &AppState, caller: &Caller, worker: &str, leased: Vec<TaskState>, is_repeatable: bool) -> HandlerResult {
+    let until = Instant::now() + app.settings.write_timeout + DELIVERY_SLACK;
+    let mut specs = specs_of(app, &leased).await?;
+    let bytes = bytes_of(specs.iter().map(|spec| &**spec));
+    loop {
+        if let Ok(room) = app.room(caller, bytes) {
+            if specs.len() < leased.len() {
+                specs = specs_of(app, &leased).await?;
+            }
+            return room.json(StatusCode::OK, &claimed(app, worker, &leased, &specs));
+        }
+        if Instant::now() >= until {
+            let delivered = if is_repeatable { Vec::new() } else { leased };
+            return ok(&claimed(app, worker, &delivered, &specs_of(app, &delivered).await?));
+        }
+        specs.clear();
+        sleep(ROOM_EVERY).await;
+    }
+}
+
+async fn specs_of(app: &AppState, leased: &[TaskState]) -> Result<Vec<Arc<TaskSpec>>, Error> {
     let ids: Vec<_> = leased.iter().map(|task| task.id).collect();
-    let specs = if ids.is_empty() { Vec::new() } else { app.engine.specs.by_id(&ids).await? };
+    Ok(if ids.is_empty() { Vec::new() } else { app.engine.specs.by_id(&ids).await? })
+}
+
+fn claimed<'a>(app: &AppState, worker: &str, leased: &'a [TaskState], specs: &'a [Arc<TaskSpec>]) -> Claimed<'a> {
     let leases = leased.iter().filter_map(|state| {
         let spec = specs.iter().find(|spec| spec.id == state.id)?;
         Some(ClaimedLease { lease: Lease::active(state)?, task: show_task(&app.engine, spec, state) })
     });
-    ok(&Claimed { leases: leases.collect(), directives: directives(&app.engine, worker) })
+    Claimed { leases: leases.collect(), directives: directives(&app.engine, worker) }
 }
 
 pub const HEARTBEAT: RoutePolicy = RoutePolicy::WORKER;

@@ -10,10 +10,10 @@ use super::AppState;
 use super::answer::{HandlerResult, json, ok};
 use super::body::Content;
 use super::error::Error;
+use super::list_streaming;
 use super::middleware::Caller;
-use super::own;
+use super::ownership;
 use super::path::{WorkerPath, is_dots};
-use super::pieces;
 use super::policy::{Rate, RoutePolicy};
 use super::show::{Query, show_lease, show_worker};
 use bloom_api::answers::{Removed, Worker, WorkerWithLeases};
@@ -54,13 +54,13 @@ pub async fn list(State(app): State<AppState>, Query(params): Query) -> HandlerR
     let next = keys.last().filter(|_| has_more);
     let next = next.map(|last| params.next_link("/api/runtime/workers", &format!("{}.{}", last.registered_at, last.id)));
     let sizes = keys.into_iter().map(|key| (key.id, key.bytes)).collect();
-    pieces::list(&app, sizes, next, read).await
+    list_streaming::list(&app, sizes, next, read).await
 }
 
 /// Those of these workers that exist, in this order.
 async fn read(app: AppState, ids: Vec<WorkerId>) -> Result<Vec<u8>, Error> {
     let workers: HashMap<_, _> = app.store.workers(&ids).await?.into_iter().map(|worker| (worker.id.clone(), worker)).collect();
-    pieces::rows(ids.iter().filter_map(|id| workers.get(id)).map(|worker| show_worker(&app.engine, worker)))
+    list_streaming::rows(ids.iter().filter_map(|id| workers.get(id)).map(|worker| show_worker(&app.engine, worker)))
 }
 
 /// A cursor: when the last worker of the page was registered, and its name.
@@ -104,8 +104,8 @@ pub const REGISTER: RoutePolicy = RoutePolicy::WORKER.rate(Rate::General);
 )]
 pub async fn register(State(app): State<AppState>, caller: Caller, body: Content) -> HandlerResult {
     let change = WorkerChange::from(body.read::<NewWorker>()?);
-    own::worker(&app, &caller, &change.id)?;
-    own::url(&app, &caller, &change)?;
+    ownership::worker(&app, &caller, &change.id)?;
+    ownership::url(&app, &caller, &change)?;
     let wrong = match &change.id {
         name if is_dots(name) => Some("Must not be . or .., because no URL can name such a worker: choose another name"),
         name if is_name_of_another_actor(name) => Some(

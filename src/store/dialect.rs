@@ -46,11 +46,20 @@ impl Kind {
     /// An expression that takes the lock of the queues until the end of the transaction, shared or alone. It locks no row, so that
     /// placement writes nothing for it. SQLite needs none.
     pub(super) fn lock_queues(self, is_shared: bool) -> String {
-        // Any number that nothing else in the database uses.
-        const QUEUES: i64 = 0x62_6c6f_6f6d_7175;
+        self.advisory_lock(0x62_6c6f_6f6d_7175, is_shared)
+    }
+
+    /// As [`lock_queues`](Self::lock_queues): the lock that is shared by those who give workers their rows, and held alone by who relies on
+    /// a name that has none.
+    pub(super) fn lock_names(self, is_shared: bool) -> String {
+        self.advisory_lock(0x62_6c6f_6f6d_6e61, is_shared)
+    }
+
+    /// `lock` is any number that nothing else in the database uses.
+    fn advisory_lock(self, lock: i64, is_shared: bool) -> String {
         match self {
             Self::Sqlite => "NULL".to_owned(),
-            Self::Postgres => format!("pg_advisory_xact_lock{}({QUEUES})", if is_shared { "_shared" } else { "" }),
+            Self::Postgres => format!("pg_advisory_xact_lock{}({lock})", if is_shared { "_shared" } else { "" }),
         }
     }
 

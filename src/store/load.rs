@@ -91,6 +91,7 @@ statement!(LOCK_API_KEYS, |d| "SELECT name FROM api_keys ORDER BY name {}", d.lo
 statement!(LOCK_FREE_API_KEYS, |d| "SELECT name FROM api_keys ORDER BY name {}", d.skip_locked());
 statement!(SHARE_QUEUES, |d| "SELECT {} IS NULL", d.lock_queues(true));
 statement!(HOLD_QUEUES, |d| "SELECT {} IS NULL", d.lock_queues(false));
+statement!(HOLD_NAMES, |d| "SELECT {} IS NULL", d.lock_names(false));
 statement!(QUEUES, |d| "SELECT {} FROM queues WHERE agent_slug = '' OR agent_slug {}", records::QUEUE.names(""), d.any(Type::Text, 1));
 statement!(QUEUE_ROWS, "SELECT count(*) FROM queues WHERE agent_slug <> ''");
 // Who makes leases of a limited queue waits for the others that do, and counts what they have made.
@@ -112,6 +113,9 @@ statement!(PAST_LEASES, |d| "SELECT {} FROM leases WHERE id {}", records::LEASE.
 pub(super) async fn load(conn: &mut Conn, time: Option<Ms>, keys: &RowKeys, skip_locked: bool) -> Result<Loaded, Error> {
     let mut load = Load { conn, time, skip_locked, loaded: Loaded::default(), tasks: keys.tasks.clone(), has_queues: false };
     load.hold_queues(keys).await?;
+    if keys.free_names {
+        load.conn.fetch(&HOLD_NAMES, Args::new()).await?;
+    }
     load.look_up(keys).await?;
     load.observe_workers(keys).await?;
     load.lock_workers(keys).await?;

@@ -7,9 +7,10 @@ use std::time::Duration;
 use sqlx::migrate::{MigrateError, Migrator};
 
 use super::args::Args;
-use super::conn::Conn;
+use super::conn::{Conn, Pool};
 use super::dialect::{Kind, statement};
 use super::error::{Error, told};
+use super::open::{self, StoreOptions};
 use super::{Store, all, one};
 
 static SQLITE: LazyLock<Migrator> = LazyLock::new(|| beside_newer(sqlx::migrate!("../../migrations/sqlite")));
@@ -71,6 +72,34 @@ impl Schema {
         Ok(())
     }
 
+    /// This program's migrations, and those that a newer one has applied; oldest first.
+    fn status(self) -> Vec<MigrationStatus> {
+        let Self { known, applied, .. } = self;
+        let state = |version: &i64| match (known.contains_key(version), applied.contains_key(version)) {
+            (true, true) => MigrationState::Applied,
+            (true, false) => MigrationState::Pending,
+            (false, _) => MigrationState::Newer,
+        };
+        let all: BTreeMap<_, _> = applied.iter().chain(&known).collect();
+        all.into_iter().map(|(version, name)| MigrationStatus { name: format!("{version:04}_{name}"), state: state(version) }).collect()
+    }
+
+    async fn read(pool: &Pool) -> Result<Self, Error> {
+        let known = migrator(pool.kind()).iter().map(|migration| (migration.version, migration.description.to_string())).collect();
+        let tables: i64 = one(&pool.fetch(&TABLE, Args::new()).await?, |row| row.take())?;
+        if tables == 0 {
+            return Ok(Self { known, applied: BTreeMap::new(), compatible_since: 0 });
+        }
+        let applied: BTreeMap<i64, String> =
+            all(&pool.fetch(&APPLIED, Args::new()).await?, |row| Ok((row.take()?, row.take()?)))?.into_iter().collect();
+        let compatible_since = if applied.contains_key(&COMPATIBILITY) {
+            one(&pool.fetch(&COMPATIBLE_SINCE, Args::new()).await?, |row| row.take())?
+        } else {
+            0
+        };
+        Ok(Self { known, applied, compatible_since })
+    }
+
     fn is_current(&self) -> bool {
         self.known.keys().all(|version| self.applied.contains_key(version))
     }
@@ -97,14 +126,23 @@ impl Store {
 
     /// This program's migrations, and those that a newer one has applied; oldest first.
     pub async fn migration_status(&self) -> Result<Vec<MigrationStatus>, Error> {
-        let Schema { known, applied, .. } = self.schema().await?;
-        let state = |version: &i64| match (known.contains_key(version), applied.contains_key(version)) {
-            (true, true) => MigrationState::Applied,
-            (true, false) => MigrationState::Pending,
-            (false, _) => MigrationState::Newer,
+        Ok(self.schema().await?.status())
+    }
+
+    /// As [`migration_status`](Self::migration_status), also of an SQLite file that a server uses: it is only read, without its lock.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub async fn migration_status_beside(options: &StoreOptions) -> Result<Vec<MigrationStatus>, Error> {
+        let Some(pool) = open::beside(options).await? else {
+            let store = Self::open(options).await?;
+            let status = store.migration_status().await;
+            store.close().await;
+            return status;
         };
-        let all: BTreeMap<_, _> = applied.iter().chain(&known).collect();
-        Ok(all.into_iter().map(|(version, name)| MigrationStatus { name: format!("{version:04}_{name}"), state: state(version) }).collect())
+        let schema = Schema::read(&pool).await;
+        pool.close().await;
+        Ok(schema?.status())
     }
 
     /// Checks that the database is reachable, that all migrations of this program are applied, that no newer program excludes this one,
@@ -130,27 +168,15 @@ impl Store {
         }
     }
 
-    fn migrator(&self) -> &'static Migrator {
-        match self.kind() {
-            Kind::Sqlite => &SQLITE,
-            Kind::Postgres => &POSTGRES,
-        }
-    }
-
     async fn schema(&self) -> Result<Schema, Error> {
-        let known = self.migrator().iter().map(|migration| (migration.version, migration.description.to_string())).collect();
-        let tables: i64 = one(&self.pool().fetch(&TABLE, Args::new()).await?, |row| row.take())?;
-        if tables == 0 {
-            return Ok(Schema { known, applied: BTreeMap::new(), compatible_since: 0 });
-        }
-        let applied: BTreeMap<i64, String> =
-            all(&self.pool().fetch(&APPLIED, Args::new()).await?, |row| Ok((row.take()?, row.take()?)))?.into_iter().collect();
-        let compatible_since = if applied.contains_key(&COMPATIBILITY) {
-            one(&self.pool().fetch(&COMPATIBLE_SINCE, Args::new()).await?, |row| row.take())?
-        } else {
-            0
-        };
-        Ok(Schema { known, applied, compatible_since })
+        Schema::read(self.pool()).await
+    }
+}
+
+fn migrator(kind: Kind) -> &'static Migrator {
+    match kind {
+        Kind::Sqlite => &SQLITE,
+        Kind::Postgres => &POSTGRES,
     }
 }
 

@@ -11,6 +11,7 @@ mod clock;
 mod conditions;
 mod conn;
 mod counts;
+mod database;
 #[cfg(test)]
 mod declarations;
 mod dialect;
@@ -27,7 +28,6 @@ mod migrate;
 mod open;
 mod page;
 mod page_sizes;
-mod port;
 mod queue;
 mod reads;
 mod records;

@@ -64,8 +64,8 @@ pub(super) async fn open(options: &StoreOptions) -> Result<Opened, Error> {
     let url = options.url.trim();
     if url.starts_with("postgres://") || url.starts_with("postgresql://") {
         open_postgres(url, options.max_connections).await
-    } else if let Some(path) = url.strip_prefix("sqlite:") {
-        open_sqlite(path.strip_prefix("//").unwrap_or(path), options.max_connections).await
+    } else if let Some(path) = sqlite_path(url) {
+        open_sqlite(path, options.max_connections).await
     } else {
         Err(Error::Setup(
             "DATABASE_URL must start with sqlite:, postgres:// or postgresql://, for example sqlite:/var/lib/bloom-runtime/bloom.db".into(),
@@ -108,14 +108,19 @@ async fn open_postgres(url: &str, max_connections: u32) -> Result<Opened, Error>
     Ok(Opened { pool, control, target, health: Arc::default(), anchor: None })
 }
 
+/// How long a statement of a writer may take on PostgreSQL, COMMIT too.
+pub(super) const STATEMENT: Duration = Duration::from_secs(5);
+/// How long a writer may do nothing in a transaction.
+pub(super) const IDLE: Duration = Duration::from_secs(1);
+
 async fn postgres_writer(options: PgConnectOptions) -> Result<Conn, Error> {
     let options = options.options([
         // A statement after a lock must see what was committed before the lock was granted, whatever the server's default is.
         ("default_transaction_isolation", "read committed"),
-        ("statement_timeout", "5s"),
-        ("idle_in_transaction_session_timeout", "1s"),
         ("plan_cache_mode", "force_generic_plan"),
     ]);
+    let seconds = |limit: Duration| format!("{}s", limit.as_secs());
+    let options = options.options([("statement_timeout", seconds(STATEMENT)), ("idle_in_transaction_session_timeout", seconds(IDLE))]);
     Ok(Conn::Postgres(connect(&options).await?))
 }
 
@@ -162,11 +167,26 @@ async fn check_postgres(conn: &mut Conn) -> Result<(), Error> {
     Ok(())
 }
 
-async fn open_sqlite(path: &str, max_connections: u32) -> Result<Opened, Error> {
-    if path.is_empty() || path.starts_with(":memory:") {
+/// The path in a URL such as `sqlite:path` or `sqlite://path?mode=rwc`. `None`: the URL is of another kind.
+fn sqlite_path(url: &str) -> Option<&Path> {
+    let path = url.trim().strip_prefix("sqlite:")?;
+    let path = path.strip_prefix("//").unwrap_or(path);
+    Some(Path::new(path.split('?').next().unwrap_or(path)))
+}
+
+/// A connection that only reads an SQLite file, without its lock: also beside the server that uses it. `None`: there is no such file.
+pub(super) async fn beside(options: &StoreOptions) -> Result<Option<Pool>, Error> {
+    let Some(path) = sqlite_path(&options.url).filter(|path| path.is_file()) else { return Ok(None) };
+    refuse_other_program(path).await?;
+    let options = SqliteConnectOptions::new().filename(path).busy_timeout(BUSY).pragma("query_only", "on").disable_statement_logging();
+    let pool = SqlitePoolOptions::new().max_connections(1).acquire_timeout(ACQUIRE).connect_lazy_with(options);
+    Ok(Some(Pool::Sqlite(pool, Arc::default())))
+}
+
+async fn open_sqlite(path: &Path, max_connections: u32) -> Result<Opened, Error> {
+    if path.as_os_str().is_empty() || path.starts_with(":memory:") {
         return Err(Error::Setup("DATABASE_URL needs a file, for example sqlite:/var/lib/bloom-runtime/bloom.db".into()));
     }
-    let path = Path::new(path.split('?').next().unwrap_or(path));
     let (lock, file) = prepare_file(path)?;
     let options = SqliteConnectOptions::new()
         .filename(path)
@@ -178,11 +198,8 @@ async fn open_sqlite(path: &str, max_connections: u32) -> Result<Opened, Error> 
         .pragma("journal_size_limit", "67108864")
         .pragma("temp_store", "memory")
         .disable_statement_logging();
-    let fail =
-        |error: sqlx::Error| Error::Setup(format!("{} can't be used as a database: {}; check DATABASE_URL", path.display(), told(&error)));
-    if is_of_another_program(path).await.map_err(fail)? {
-        return Err(Error::Setup(format!("{} is the database of another program; check DATABASE_URL or DATA_DIR", path.display())));
-    }
+    refuse_other_program(path).await?;
+    let fail = |error: sqlx::Error| unusable(path, &error);
     // The first connection switches the file to WAL. Readers can't, because they may not write.
     let mut first = options.connect().await.map_err(fail)?;
     check_sqlite(&mut first).await?;
@@ -205,6 +222,17 @@ async fn open_sqlite(path: &str, max_connections: u32) -> Result<Opened, Error> 
     let target = Target::Sqlite { options: Box::new(options), health: health.clone(), lock };
     let anchor = Some(Conn::sqlite(first, health.clone()));
     Ok(Opened { pool, control, target, health, anchor })
+}
+
+fn unusable(path: &Path, error: &sqlx::Error) -> Error {
+    Error::Setup(format!("{} can't be used as a database: {}; check DATABASE_URL", path.display(), told(error)))
+}
+
+async fn refuse_other_program(path: &Path) -> Result<(), Error> {
+    if is_of_another_program(path).await.map_err(|error| unusable(path, &error))? {
+        return Err(Error::Setup(format!("{} is the database of another program; check DATABASE_URL or DATA_DIR", path.display())));
+    }
+    Ok(())
 }
 
 /// Whether the file has tables, but not this program's. It is checked on a connection that writes nothing: switching to WAL would change

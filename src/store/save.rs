@@ -40,7 +40,8 @@ statement!(INSERT_RESULTS, |d| "{}", d.insert(&records::RESULT, ""));
 statement!(INSERT_EVENTS, |d| "{}", d.insert(&records::EVENT, ""));
 statement!(PRUNE_EVENTS, "DELETE FROM task_events WHERE task_id = $1 AND number <= $2");
 // Not an upsert: if two replicas register the same new name, the second one must get a conflict and decide again.
-statement!(INSERT_WORKERS, |d| "{}", d.insert(&records::WORKER, ""));
+// The lock costs no round trip here, and lasts until the commit, as it does if it is taken first.
+statement!(INSERT_WORKERS, |d| "{}", d.insert(&records::WORKER, &format!("RETURNING {}", d.lock_names(true))));
 // The worker may have been removed before, so it is marked as present again.
 statement!(UPDATE_WORKERS, |d| "{}", d.update(&records::WORKER, &records::WORKER.all_but(&["id"]), ", removed_at = NULL"));
 statement!(UPSERT_SEEN, |d| "{}", d.insert(Seen::ROW, &upsert(Seen::ROW, "worker_id")));

@@ -2,7 +2,10 @@
 //!
 //! After most errors the connection is dropped, and the rollback opens a new one.
 
+use std::time::{Duration, Instant};
+
 use async_trait::async_trait;
+use bloom_core::audit::COMMIT_WITHIN_MS;
 use bloom_core::command::RowKeys;
 use bloom_core::working_set::{Loaded, WorkingSet};
 use bloom_database::{Done, LockWait, Maintenance};
@@ -11,6 +14,7 @@ use super::args::Args;
 use super::conn::Conn;
 use super::dialect::{Kind, statement};
 use super::error::Error;
+use super::open::{IDLE, STATEMENT};
 use super::page_sizes::PageSizes;
 use super::save::Before;
 use super::script::Script;
@@ -21,10 +25,18 @@ pub(super) struct Writer {
     pub store: Store,
     conn: Option<Conn>,
     transaction: Option<WriteTurn>,
+    /// Before the transaction began.
+    begun: Instant,
     pub n: i64,
     before: Before,
     pub pages: PageSizes,
 }
+
+/// How long a transaction with audit entries may take before its COMMIT is sent. On SQLite, transactions do not overlap, so that no entry is
+/// late.
+const TRANSACTION: Duration = Duration::from_secs(14);
+/// PostgreSQL ends the transaction if the COMMIT is sent late, or takes long.
+const _: () = assert!((TRANSACTION.as_secs() + IDLE.as_secs() + STATEMENT.as_secs()) * 1_000 <= COMMIT_WITHIN_MS.unsigned_abs());
 
 statement!(REGISTER, |d| "INSERT INTO lanes (replica, started_at, seen_at) VALUES ($1, {0}, {0}) RETURNING lane", d.clock(2));
 statement!(IS_REGISTERED, "SELECT lane FROM lanes WHERE lane = $1");
@@ -104,7 +116,16 @@ impl Writer {
     pub async fn open(store: Store) -> Result<Self, Error> {
         let mut conn = store.inner.target.writer().await?;
         let id = register(&store, &mut conn).await?;
-        Ok(Self { id, store, conn: Some(conn), transaction: None, n: 0, before: Before::default(), pages: PageSizes::default() })
+        Ok(Self {
+            id,
+            store,
+            conn: Some(conn),
+            transaction: None,
+            begun: Instant::now(),
+            n: 0,
+            before: Before::default(),
+            pages: PageSizes::default(),
+        })
     }
 
     async fn load(&mut self, keys: &RowKeys, wait: LockWait) -> Result<Loaded, Error> {
@@ -138,6 +159,9 @@ impl Writer {
             self.transaction = None;
             self.store.inner.health.committed()?;
         } else {
+            if !set.dirty.audit.is_empty() && self.begun.elapsed() > TRANSACTION {
+                return Err(Error::Unavailable(format!("a transaction took longer than {} s", TRANSACTION.as_secs())));
+            }
             self.commit().await?;
         }
         self.n = n;
@@ -147,6 +171,7 @@ impl Writer {
     pub async fn begin(&mut self) -> Result<(), Error> {
         self.store.inner.health.check()?;
         let turn = self.store.write_turn().await;
+        self.begun = Instant::now();
         self.conn()?.begin().await?;
         self.transaction = Some(turn);
         Ok(())

@@ -1,5 +1,6 @@
 //! Connections that never send a whole request, on a server whose time limits the test sets.
 
+use std::cell::Cell;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -206,6 +207,72 @@ fn bodies_of_answers_have_a_limit_together() {
         drop(unread);
         eventually("there is room", || async { rest(&mut send(&server, list).await).await.starts_with("HTTP/1.1 200 ").then_some(()) })
             .await;
+    });
+}
+
+fn post(path: &str, body: &str) -> String {
+    let length = body.len();
+    format!("POST /api/runtime/{path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n{body}")
+}
+
+fn json_of(answer: &str) -> serde_json::Value {
+    serde_json::from_str(answer.split_once("\r\n\r\n").unwrap().1).unwrap()
+}
+
+async fn stats(server: &TestServer) -> serde_json::Value {
+    json_of(&rest(&mut send(server, "GET /api/runtime/stats HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").await).await)
+}
+
+/// A client that changes a large task again and again, and reads none of the answers: one of them is held from some time on.
+async fn leave_answers_of_changes_unread(server: &TestServer) -> TcpStream {
+    let made = rest(&mut send(server, &format!("{}}}", unfinished(900_000))).await).await;
+    let id = json_of(&made)["id"].as_str().unwrap().to_owned();
+    let request = post(&format!("llm-tasks/{id}/suspend"), "").replace("Connection: close\r\n", "");
+    send_from("127.0.0.2", server, &request.repeat(40)).await
+}
+
+#[test]
+fn a_call_is_not_refused_for_its_answer_after_its_change() {
+    run(async {
+        let server = open_with(2 * LIMIT).await;
+        let unread = leave_answers_of_changes_unread(&server).await;
+        let made = Cell::new(1);
+        let refused = eventually("an answer that leaves no room for others", || async {
+            let said = rest(&mut send(&server, &format!("{}}}", unfinished(600_000))).await).await;
+            made.set(made.get() + i64::from(said.starts_with("HTTP/1.1 201 ")));
+            said.starts_with("HTTP/1.1 503 ").then_some(said)
+        })
+        .await;
+        assert!(refused.contains("too many large answers"), "{refused}");
+        assert_eq!(stats(&server).await["tasks"]["total"], made.get(), "what was refused was not created");
+        let small = rest(&mut send(&server, &format!("{}}}", unfinished(1_000))).await).await;
+        assert!(small.starts_with("HTTP/1.1 201 "), "{small}");
+        drop(unread);
+    });
+}
+
+#[test]
+fn a_claim_waits_for_room_for_its_tasks() {
+    run(async {
+        let server = open_with(2 * LIMIT).await;
+        let worker = r#"{"name": "w", "status": "online", "capabilities": {"max_concurrency": 1}}"#;
+        assert!(rest(&mut send(&server, &post("workers", worker)).await).await.starts_with("HTTP/1.1 201 "));
+        assert!(rest(&mut send(&server, &format!("{}}}", unfinished(600_000))).await).await.starts_with("HTTP/1.1 201 "));
+        let unread = leave_answers_of_changes_unread(&server).await;
+        // Some answers still went into the buffers of the network; the one that did not is held from then on.
+        let refused = Cell::new(0);
+        eventually("an answer that leaves no room for others", || async {
+            let said = rest(&mut send(&server, &format!("{}}}", unfinished(600_000))).await).await;
+            refused.set(if said.starts_with("HTTP/1.1 503 ") { refused.get() + 1 } else { 0 });
+            (refused.get() > 20).then_some(())
+        })
+        .await;
+        let mut claiming = send(&server, &post("workers/w/claim", r#"{"max": 1, "wait_sec": 20, "held": []}"#)).await;
+        eventually("the lease", || async { (stats(&server).await["leases"]["active"] == 1).then_some(()) }).await;
+        drop(unread);
+        let said = rest(&mut claiming).await;
+        assert!(said.starts_with("HTTP/1.1 200 "), "{said}");
+        assert_eq!(json_of(&said)["leases"].as_array().unwrap().len(), 1);
     });
 }
 

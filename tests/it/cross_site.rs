@@ -69,6 +69,21 @@ on_both! {
         }
     }
 
+    async fn a_target_with_a_host_is_held_to_the_same_rule(server) {
+        for path in ["/api/runtime/stats", "/metrics", "/healthz"] {
+            let answer = raw(server, &format!("GET http://evil.example{path} HTTP/1.1\r\nHost: localhost\r\n"));
+            assert!(answer.starts_with("HTTP/1.1 403 ") && answer.contains("ALLOWED_HOSTS"), "{path}: {answer}");
+            let answer = raw(server, &format!("GET http://localhost:1{path} HTTP/1.1\r\nHost: evil.example\r\n"));
+            assert!(answer.starts_with("HTTP/1.1 403 "), "{path}: {answer}");
+            let answer = raw(server, &format!("GET http://localhost:1{path} HTTP/1.1\r\nHost: localhost\r\n"));
+            assert!(answer.starts_with("HTTP/1.1 200 "), "{path}: {answer}");
+        }
+        // A page cannot name another origin by the target either.
+        let page = "POST http://localhost:1/api/runtime/llm-tasks HTTP/1.1\r\nHost: localhost\r\nOrigin: http://localhost\r\n";
+        let answer = raw(server, page);
+        assert!(answer.starts_with("HTTP/1.1 403 ") && answer.contains("PUBLIC_URL"), "{answer}");
+    }
+
     async fn a_request_names_one_host(server) {
         for head in [
             "GET /api/runtime/stats HTTP/1.1\r\n",
@@ -77,6 +92,8 @@ on_both! {
             "GET /api/runtime/stats HTTP/1.1\r\nHost: \r\n",
             "GET /api/runtime/stats HTTP/1.1\r\nHost: a b\r\n",
             "GET /api/runtime/stats HTTP/1.1\r\nHost: user@localhost\r\n",
+            "GET http://user@localhost/api/runtime/stats HTTP/1.1\r\nHost: localhost\r\n",
+            "GET http://localhost/api/runtime/stats HTTP/1.1\r\n",
         ] {
             let answer = raw(server, head);
             assert!(answer.starts_with("HTTP/1.1 400 ") || answer.starts_with("HTTP/1.0 400 "), "{head:?}: {answer}");

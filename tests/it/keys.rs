@@ -333,3 +333,30 @@ fn a_key_that_can_not_be_checked_for_long_opens_nothing() {
         refused.fails(401, "Unauthorized");
     });
 }
+
+#[test]
+fn a_replica_that_starts_waits_for_a_lock_on_the_keys() {
+    let url = postgres::database();
+    let first = Server::on_url(&url).env("RUNTIME_API_KEY", ADMIN).start();
+    run(async {
+        let (mut other, observer) = (Link::open(&url).await, tokio::sync::Mutex::new(Link::open(&url).await));
+        first.stop();
+        other.rows("BEGIN").await;
+        other.rows("LOCK TABLE api_keys IN ACCESS EXCLUSIVE MODE").await;
+        let plan = Server::on_url(&url).env("RUNTIME_API_KEY", ADMIN);
+        let starting = std::thread::spawn(move || plan.start());
+        // Its first try to read the keys has failed when another one waits.
+        let tries = std::cell::RefCell::new(std::collections::BTreeSet::new());
+        eventually("a second try", || async {
+            assert!(!starting.is_finished(), "the replica has given up");
+            let waiting = "SELECT query_start::text FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()";
+            let rows = observer.lock().await.rows(waiting).await;
+            tries.borrow_mut().extend(rows.into_iter().map(|row| format!("{row:?}")));
+            (tries.borrow().len() > 1).then_some(())
+        })
+        .await;
+        other.rows("COMMIT").await;
+        let server = starting.join().expect("it starts");
+        server.with_key(ADMIN).get("keys").await.ok();
+    });
+}

@@ -152,9 +152,15 @@ on_both! { alone:
 
     async fn body_limits_are_settings(database) {
         let server = Server::on(database).env("MAX_BODY_BYTES", 2000).env("MAX_OUTPUT_BYTES", 4000).start();
-        server.crew().task().prompt(&"p".repeat(2000)).answer().await.error(413);
+        let text = server.crew().task().prompt(&"p".repeat(2000)).answer().await.error(413);
+        assert!(text.contains("at most 2000 bytes") && text.contains("MAX_BODY_BYTES"), "{text}");
         let (_, lease) = server.crew().leased_task().await;
-        lease.complete("success", json!({ "output": "o".repeat(5000) })).await.expect(413);
+        let text = lease.complete("success", json!({ "output": "o".repeat(5000) })).await.error(413);
+        assert!(text.contains("at most 4000 bytes") && text.contains("MAX_OUTPUT_BYTES") && !text.contains("MAX_BODY_BYTES"), "{text}");
+        let text = lease.complete("success", json!({ "error_message": "e".repeat(3000) })).await.error(413);
+        assert!(text.contains("at most 2000 bytes") && text.contains("MAX_BODY_BYTES"), "{text}");
+        let text = lease.complete("success", json!({ "output": "o".repeat(50_000) })).await.error(413);
+        assert!(text.contains("MAX_BODY_BYTES and MAX_OUTPUT_BYTES"), "{text}");
         lease.complete("success", json!({ "output": "o".repeat(4000) })).await.ok();
     }
 }

@@ -80,6 +80,19 @@ on_both! { alone:
         assert!(stub.seen("/nodes").is_empty() && stub.seen("/projects/nodes").is_empty());
     }
 
+    async fn a_slash_in_a_project_stays_encoded(database) {
+        let stub = Stub::start().await;
+        let server = joined(database, &stub);
+        for (sent, passed) in [("a%2fb", "a%2Fb"), ("a%2Fnodes%2f..", "a%2Fnodes%2F.."), ("..%2f..%2fhealth", "..%2F..%2Fhealth"), ("a%252fb", "a%252fb"), ("%252e%252e", "%252e%252e"), ("a%5c..", "a%5C..")] {
+            let path = format!("/projects/{passed}/nodes");
+            stub.always(&path, Reply::new(200, r#"["below"]"#));
+            let request = format!("GET /api/membridge/projects/{sent}/nodes HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+            let answer = raw(&server, &request).await;
+            assert!(answer.starts_with("HTTP/1.1 200 ") && answer.contains("below"), "{sent}: {answer}");
+            assert_eq!(stub.seen(&path).len(), 1, "{sent}");
+        }
+    }
+
     async fn a_stored_configuration_wins_from_then_on(database) {
         let (old, new) = (Stub::start().await, Stub::start().await);
         let server = joined(database, &old);

@@ -7,7 +7,7 @@ mod worker;
 
 use serde_json::{Map, Value};
 
-use super::columns::{self, LEAST_TEXT};
+use super::columns;
 use super::connect::{Server, failed};
 use super::show::{self, Form, Kind};
 use super::table::Column;
@@ -26,6 +26,9 @@ pub use worker::worker;
 const LEASES: usize = 50;
 const ENTRIES: usize = 100;
 const EVENTS: usize = 10;
+
+/// How an attempt ended is what people look for: other columns go first.
+const LEAST_END: usize = 40;
 
 /// The rows of a list, as the server sent them.
 async fn list(server: &Server, path: &str, query: &[(&str, String)], limit: usize) -> Result<Vec<Value>, CommandError> {
@@ -81,7 +84,14 @@ fn attempts(leases: Vec<Lease<'static>>, trail: &[Audit<'static>]) -> Vec<Attemp
                 && entry.timestamp >= ended_at
                 && !matches!(entry.action, Word::Known(Action::TaskCreated | Action::TaskLeased | Action::TaskDispatched))
         };
-        trail.iter().find(is_end).map(|entry| format!("{} {}", entry.action, entry.detail).trim_end().to_owned()).unwrap_or_default()
+        let told = |entry: &Audit| match &entry.action {
+            // "the run failed: timeout"
+            Word::Known(Action::TaskCompleted) => entry.detail.to_string(),
+            // Its detail names the task and the worker.
+            Word::Known(Action::LeaseExpired) => entry.action.to_string(),
+            action => format!("{action} {}", entry.detail).trim_end().to_owned(),
+        };
+        trail.iter().find(is_end).map(told).unwrap_or_default()
     };
     leases.into_iter().map(|lease| Attempt { end: end(&lease), lease }).collect()
 }
@@ -120,7 +130,7 @@ const WORKER: Column<Attempt> = Column::new("WORKER", |attempt, _| attempt.lease
 const LASTED: Column<Attempt> = Column::new("LASTED", lasted).spare(5);
 const RENEWED: Column<Attempt> = Column::new("RENEWED", renewed).spare(6);
 const LEASE: Column<Attempt> = Column::new("LEASE", state).spare(1);
-const END: Column<Attempt> = Column::new("END", |attempt: &Attempt, _| attempt.end.clone()).cut(LEAST_TEXT, usize::MAX).spare(3);
+const END: Column<Attempt> = Column::new("END", |attempt: &Attempt, _| attempt.end.clone()).cut(LEAST_END, usize::MAX);
 const TOKENS: Column<Attempt> = Column::new("TOKENS", tokens).spare(7);
 const COST: Column<Attempt> = Column::new("COST", cost).spare(4);
 const MODEL: Column<Attempt> = Column::wide("MODEL", |attempt, _| columns::given(&attempt.lease.model));

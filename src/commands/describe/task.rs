@@ -82,10 +82,10 @@ pub async fn task(named: &str, server: &Server, shown: Shown) -> Result<(), Comm
 fn of(task: &Task, id: &str) -> Vec<(&'static str, String)> {
     let now = when::now();
     let waiting = task.waiting.as_ref().map(|waiting| format!("{}: {}", waiting.reason, waiting.message));
-    let failure = task.failure.as_ref().map(|failure| {
-        let message = term::short(&failure.message, REASON);
-        format!("{}: {message} ({} ago)", failure.reason, columns::age(failure.at, now))
-    });
+    let failure = task
+        .failure
+        .as_ref()
+        .map(|failure| format!("{} ({} ago)", term::short(&columns::failure(failure), REASON), columns::age(failure.at, now)));
     let usage = task.usage.map(|usage| {
         format!("{} input and {} output tokens, {}", usage.input_tokens, usage.output_tokens, columns::dollars(usage.cost_usd))
     });

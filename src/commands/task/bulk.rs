@@ -1,32 +1,40 @@
 //! `task cancel` and `task requeue`, for tasks given by id or by filters.
 
+use std::collections::BTreeSet;
 use std::io::{Read, Write, stderr, stdin};
 
 use clap::Args;
 use clap_complete::ArgValueCompleter;
 use serde::Serialize;
 use serde_json::json;
+use uuid::Uuid;
 
 use super::super::connect::{Server, read};
 use super::super::ids::path;
 use super::super::interrupt::or_interrupted;
 use super::super::progress::{Progress, number};
 use super::super::show::{self, Shown};
-use super::super::{columns, complete, ids, term};
+use super::super::{columns, ids, shell_completion, term};
 use super::filters::Filters;
 use crate::CommandError;
 use bloom_api::answers::BulkResult;
 use bloom_api::bulk::{Bulk, Named};
+use bloom_api::lists::MAX_IDS;
 use bloom_api::tasks::{MAX_BATCH, Task};
+use bloom_api::words::Word;
 use bloom_core::task::Status;
 
 /// A million tasks in total. Without a limit, the command would never end while a client keeps creating matching tasks.
 const MAX_ROUNDS: usize = 1000;
 
+/// How many calls look for the tasks that were left as they are, and how many of these are listed.
+const MAX_LOOK_UPS: usize = 10;
+const MAX_REASONS: usize = 20;
+
 #[derive(Args, Debug)]
 pub struct BulkArgs {
     /// Ids of tasks; or use filters
-    #[arg(value_name = "ID", add = ArgValueCompleter::new(complete::tasks))]
+    #[arg(value_name = "ID", add = ArgValueCompleter::new(shell_completion::tasks))]
     ids: Vec<String>,
     /// Do not ask
     #[arg(short, long)]
@@ -49,6 +57,16 @@ impl BulkAction {
         match self {
             Self::Cancel => "cancel",
             Self::Requeue => "requeue",
+        }
+    }
+
+    /// Whether a task with this status can't have been changed.
+    fn never_changes(self, status: &Word<Status>) -> bool {
+        match (self, status) {
+            (Self::Cancel, Word::Known(status)) => matches!(status, Status::Completed | Status::Failed | Status::Dead),
+            // The others may have been queued again, and have begun since.
+            (Self::Requeue, Word::Known(status)) => *status == Status::Completed,
+            (_, Word::Other(_)) => false,
         }
     }
 
@@ -122,7 +140,35 @@ async fn by_ids(action: BulkAction, ids: &[String], dry_run: bool, server: &Serv
         term::info(&told);
         return Ok(());
     }
-    Err(format!("{told}; the others have a status that does not allow it, do not exist, or were given twice").into())
+    let count = ids.len().saturating_sub(done as usize);
+    Err(format!("{told}; {}", left(action, ids, count, server).await).into())
+}
+
+/// Why so many of the tasks were left as they are. The answer of a bulk call has only their number.
+async fn left(action: BulkAction, ids: &[String], count: usize, server: &Server) -> String {
+    let different: Vec<Uuid> = ids.iter().filter_map(|id| id.parse().ok()).collect::<BTreeSet<_>>().into_iter().collect();
+    let mut reasons = Vec::new();
+    for some in different.chunks(MAX_IDS).take(MAX_LOOK_UPS) {
+        // The tasks are changed, so a look-up that fails is no failure of the command; the others are told in general.
+        let Ok(found) = ids::existing(server, some).await else { break };
+        reasons.extend(some.iter().filter_map(|id| {
+            let Some(task) = found.iter().find(|task| task["id"] == id.to_string()) else {
+                return Some(format!("\n  {id}: Task not found"));
+            };
+            let task = read::<Task>(task).ok().filter(|task| action.never_changes(&task.status))?;
+            Some(format!("\n  {id}: it is {}", task.status))
+        }));
+    }
+    let others = match action {
+        BulkAction::Cancel => "are finished, had been cancelled before, do not exist, or were given twice",
+        BulkAction::Requeue => "are not finished, do not exist, or were given twice",
+    };
+    let named = reasons.iter().take(MAX_REASONS).cloned().collect::<String>();
+    match reasons.len() {
+        0 => format!("the others {others}"),
+        named_count if named_count == count && count <= MAX_REASONS => format!("not these:{named}"),
+        _ => format!("not these:{named}\nThe others {others}."),
+    }
 }
 
 async fn by_filter(action: BulkAction, args: &BulkArgs, server: &Server, shown: Shown) -> Result<(), CommandError> {

@@ -5,14 +5,14 @@ use clap_complete::ArgValueCompleter;
 
 use super::super::connect::Server;
 use super::super::ids::path;
-use super::super::{complete, ids, term};
+use super::super::{ids, shell_completion, term};
 use super::bulk::{confirm, tasks};
 use crate::CommandError;
 
 #[derive(Args, Debug)]
 pub struct DeleteArgs {
     /// Ids of finished tasks
-    #[arg(required = true, value_name = "ID", add = ArgValueCompleter::new(complete::tasks))]
+    #[arg(required = true, value_name = "ID", add = ArgValueCompleter::new(shell_completion::tasks))]
     ids: Vec<String>,
     /// Do not ask
     #[arg(short, long)]

@@ -7,8 +7,9 @@ use clap_complete::{ArgValueCandidates, ArgValueCompleter};
 
 use super::super::connect::Server;
 use super::super::ids::path;
+use super::super::number::within;
 use super::super::show::{self, Form, Shown};
-use super::super::{columns, complete, ids, when};
+use super::super::{columns, ids, shell_completion, when};
 use super::fields::named_twice;
 use super::filters::label;
 use crate::CommandError;
@@ -18,16 +19,16 @@ use bloom_core::Ms;
 #[derive(Args, Debug)]
 pub struct EditArgs {
     /// The task's id
-    #[arg(value_name = "ID", add = ArgValueCompleter::new(complete::tasks))]
+    #[arg(value_name = "ID", add = ArgValueCompleter::new(shell_completion::tasks))]
     id: String,
     /// Its new priority, 0 to 9; 9 is the most urgent
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=9))]
+    #[arg(long, value_name = "N", value_parser = within(0..=9_u8))]
     priority: Option<u8>,
     /// Do not run it before this time: +10m from now, 2026-02-25T10:00:00Z, milliseconds since the epoch; or now: run it at once
-    #[arg(long, value_name = "WHEN", value_parser = start)]
+    #[arg(long, value_name = "WHEN", value_parser = start, allow_hyphen_values = true)]
     not_before: Option<Start>,
     /// Add or change a label; may be repeated
-    #[arg(long = "label", value_name = "NAME=VALUE", value_parser = label, add = ArgValueCandidates::new(complete::labels))]
+    #[arg(long = "label", value_name = "NAME=VALUE", value_parser = label, add = ArgValueCandidates::new(shell_completion::labels))]
     labels: Vec<(String, String)>,
     /// Remove a label; may be repeated
     #[arg(long = "remove-label", value_name = "NAME")]

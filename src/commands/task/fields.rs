@@ -7,7 +7,8 @@ use clap_complete::{ArgValueCandidates, ArgValueCompleter};
 use serde_json::{Map, Value, json};
 
 use super::super::connect::Server;
-use super::super::{complete, ids, when};
+use super::super::number::within;
+use super::super::{ids, shell_completion, when};
 use super::filters::label;
 use crate::CommandError;
 use bloom_core::Ms;
@@ -16,22 +17,22 @@ use bloom_core::Ms;
 #[command(next_help_heading = "Task")]
 pub struct Fields {
     /// The conversation that it belongs to; the tasks of one context continue it one after the other [default: a new one]
-    #[arg(long, value_name = "ID", add = ArgValueCandidates::new(complete::conversations))]
+    #[arg(long, value_name = "ID", add = ArgValueCandidates::new(shell_completion::conversations))]
     context: Option<String>,
     /// The kind of agent that runs it [default: default]
-    #[arg(long, value_name = "SLUG", add = ArgValueCandidates::new(complete::agents))]
+    #[arg(long, value_name = "SLUG", add = ArgValueCandidates::new(shell_completion::agents))]
     agent: Option<String>,
     /// Priority, 0 to 9; 9 is the most urgent [default: 5]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=9))]
+    #[arg(long, value_name = "N", value_parser = within(0..=9_u8))]
     priority: Option<u8>,
     /// Do not run it before this time: +10m from now, 2026-02-25T10:00:00Z, or milliseconds since the epoch
-    #[arg(long, value_name = "WHEN", value_parser = when::future)]
+    #[arg(long, value_name = "WHEN", value_parser = when::future, allow_hyphen_values = true)]
     not_before: Option<Ms>,
     /// Tasks that must be completed first
-    #[arg(long, value_name = "ID", value_delimiter = ',', add = ArgValueCompleter::new(complete::tasks))]
+    #[arg(long, value_name = "ID", value_delimiter = ',', add = ArgValueCompleter::new(shell_completion::tasks))]
     depends_on: Vec<String>,
     /// A label, by which lists can be filtered; may be repeated
-    #[arg(short, long = "label", value_name = "NAME=VALUE", value_parser = label, add = ArgValueCandidates::new(complete::labels))]
+    #[arg(short, long = "label", value_name = "NAME=VALUE", value_parser = label, add = ArgValueCandidates::new(shell_completion::labels))]
     labels: Vec<(String, String)>,
     /// The model to use [default: the one of the agent's profile]
     #[arg(long, value_name = "NAME")]
@@ -40,13 +41,13 @@ pub struct Fields {
     #[arg(long, value_name = "USD", value_parser = dollars)]
     budget: Option<f64>,
     /// How long a run may take: 90, 5m, at most 1h [default: 2m]
-    #[arg(long, value_name = "TIME", value_parser = when::duration)]
+    #[arg(long, value_name = "TIME", value_parser = when::duration, allow_hyphen_values = true)]
     timeout: Option<Duration>,
     /// The format of the answer [default: text]
     #[arg(long, value_parser = ["json", "text"])]
     format: Option<String>,
     /// Maximum number of attempts, 1 to 10 [default: 3]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=10))]
+    #[arg(long, value_name = "N", value_parser = within(1..=10_u8))]
     max_attempts: Option<u8>,
     /// context: continue the conversation of its context; none: run on its own [default: context]
     #[arg(long, value_parser = ["context", "none"])]
@@ -58,7 +59,7 @@ pub struct Fields {
     #[arg(long = "hint", value_name = "TEXT")]
     hints: Vec<String>,
     /// Remove the task this long after it is finished: 1h, 7d
-    #[arg(long, value_name = "TIME", value_parser = when::duration)]
+    #[arg(long, value_name = "TIME", value_parser = when::duration, allow_hyphen_values = true)]
     ttl: Option<Duration>,
     /// Submit it suspended: no worker gets it until task resume
     #[arg(long)]

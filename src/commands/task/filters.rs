@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::super::{complete, when};
+use super::super::{shell_completion, when};
 use bloom_api::bulk::{Filter, FilterText};
 use bloom_api::tasks::Task;
 use bloom_api::values::{Int, LabelText};
@@ -19,22 +19,22 @@ pub struct Filters {
     #[arg(long, value_delimiter = ',', value_parser = PossibleValuesParser::new(Status::ALL.iter().map(|status| status.as_str())))]
     status: Vec<String>,
     /// Only for this kind of agent
-    #[arg(long, value_name = "SLUG", value_parser = NonEmptyStringValueParser::new(), add = ArgValueCandidates::new(complete::agents))]
+    #[arg(long, value_name = "SLUG", value_parser = NonEmptyStringValueParser::new(), add = ArgValueCandidates::new(shell_completion::agents))]
     agent: Option<String>,
     /// Only in this context (conversation)
-    #[arg(long, value_name = "ID", value_parser = NonEmptyStringValueParser::new(), add = ArgValueCandidates::new(complete::conversations))]
+    #[arg(long, value_name = "ID", value_parser = NonEmptyStringValueParser::new(), add = ArgValueCandidates::new(shell_completion::conversations))]
     context: Option<String>,
     /// Only leased to this worker, now or by their last lease
-    #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new(), add = ArgValueCandidates::new(complete::workers))]
+    #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new(), add = ArgValueCandidates::new(shell_completion::workers))]
     worker: Option<String>,
     /// Only with this label; may be repeated
-    #[arg(short, long = "label", value_name = "NAME=VALUE", value_parser = label, add = ArgValueCandidates::new(complete::labels))]
+    #[arg(short, long = "label", value_name = "NAME=VALUE", value_parser = label, add = ArgValueCandidates::new(shell_completion::labels))]
     labels: Vec<(String, String)>,
     /// Only created after: how long ago (2h), a day (2026-02-25) or a time
-    #[arg(long, value_name = "WHEN", value_parser = when::past)]
+    #[arg(long, value_name = "WHEN", value_parser = when::past, allow_hyphen_values = true)]
     since: Option<Ms>,
     /// Only created before; as --since
-    #[arg(long, value_name = "WHEN", value_parser = when::past)]
+    #[arg(long, value_name = "WHEN", value_parser = when::past, allow_hyphen_values = true)]
     until: Option<Ms>,
 }
 

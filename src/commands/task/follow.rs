@@ -34,7 +34,8 @@ pub async fn to_the_end(server: &Server, id: &str, waiting: WaitOptions, shown: 
     let mut transcript = Transcript::new(shown.form_or(Form::Table), false, &[]);
     let mut waiting = waiting.without_line();
     // The task's state is watched beside the stream, because the stream has no events while the task waits for its run.
-    let (task, ()) = tokio::try_join!(waiting.until_finished(server, id), stream(server, id, true, |event| transcript.take(event)))?;
+    let streamed = stream(server, id, Retry::new(false, true), |event| transcript.take(event));
+    let (task, ()) = tokio::try_join!(waiting.until_finished(server, id), streamed)?;
     transcript.end_line()?;
     must_be_completed(&read(&task)?)?;
     if transcript.has_text || transcript.form.is_data() { Ok(()) } else { answer(server, id, shown).await }
@@ -48,7 +49,10 @@ pub async fn logs(args: &LogsArgs, server: &Server, form: Form) -> Result<(), Co
     let LogsArgs { id, follow, kind } = args;
     let mut transcript = Transcript::new(form, true, kind);
     if *follow {
-        interruptible(id, stream(server, id, false, |event| transcript.take(event))).await?;
+        // A task that waits has no events: why it waits is told beside them.
+        let mut waiting = WaitOptions::new(None, false).with_reasons_only();
+        let streamed = stream(server, id, Retry::new(true, false), |event| transcript.take(event));
+        interruptible(id, async { tokio::try_join!(waiting.until_finished(server, id), streamed) }).await?;
         return transcript.end_line();
     }
     let mut all = Vec::new();
@@ -70,15 +74,13 @@ pub async fn logs(args: &LogsArgs, server: &Server, form: Form) -> Result<(), Co
 }
 
 /// Calls `take` for each event, from the first one until the task is finished. If the stream breaks, it is resumed after the last event.
-/// `was_there`: the server has answered before, so it may be away for a while.
 async fn stream(
     server: &Server,
     id: &str,
-    was_there: bool,
+    mut retry: Retry,
     mut take: impl FnMut(&Value) -> Result<(), CommandError>,
 ) -> Result<(), CommandError> {
     let path = path(id, "/events");
-    let mut retry = Retry::new(!was_there, was_there);
     let mut last: Option<String> = None;
     loop {
         let error = match server.client.events(&path, last.as_deref()).await {

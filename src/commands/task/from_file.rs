@@ -12,11 +12,11 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
-use super::super::connect::Server;
+use super::super::connect::{Server, failed};
 use super::super::interrupt::or_interrupted;
 use super::super::progress::{Progress, number};
 use super::super::show::{self, Form, Shown};
-use super::super::{columns, term};
+use super::super::{columns, ids, term};
 use super::fields::Fields;
 use super::standard_input;
 use crate::CommandError;
@@ -28,6 +28,8 @@ const MAX_FILE_BYTES: u64 = 256 << 20;
 /// A server accepts 1 MiB per call by default; the difference is for the JSON around the tasks.
 const MAX_BATCH_BYTES: usize = 1_000_000;
 const MAX_COMPLAINTS: usize = 20;
+/// Each is a call, and the server limits the number of calls per minute.
+const MAX_LOOK_UPS: usize = 50;
 
 pub fn open(path: &Path) -> Result<String, CommandError> {
     let name = path.display().to_string();
@@ -80,7 +82,8 @@ impl Scope {
 /// # Errors
 /// A line is invalid, and nothing was sent; or a batch was refused, and it and all later ones were not submitted.
 pub async fn submit(server: &Server, text: &str, defaults: &Fields, scope: &Scope, shown: Shown) -> Result<(), CommandError> {
-    let lines = lines(text, &defaults.given()?, &scope.value())?;
+    let found = look_up(server, text).await?;
+    let lines = lines(text, &defaults.given()?, &scope.value(), &found)?;
     let total = lines.len() as u64;
     let progress = Progress::unless(!shown.form_or(Form::Name).is_data(), total);
     let existed = Cell::new(0);
@@ -133,12 +136,46 @@ async fn send(server: &Server, lines: &[Line], shown: Shown, progress: &Progress
     }
 }
 
-fn lines(text: &str, defaults: &Map<String, Value>, scope: &Value) -> Result<Vec<Line>, CommandError> {
+/// The whole ids of those that `depends_on` names by a part, or why there is none.
+type Found = HashMap<String, Result<String, String>>;
+
+/// Looks up the ids of which lines have only a part, each of them once. What is wrong with a line otherwise is told later.
+///
+/// # Errors
+/// A call failed, or there are too many to look up.
+async fn look_up(server: &Server, text: &str) -> Result<Found, CommandError> {
+    let mut found = Found::new();
+    for line in text.lines().filter(|line| line.contains("depends_on")) {
+        let Ok(task) = serde_json::from_str::<Map<String, Value>>(line) else { continue };
+        for named in parts_of_ids(&task) {
+            if found.contains_key(named) {
+                continue;
+            }
+            if found.len() == MAX_LOOK_UPS {
+                return Err(CommandError::usage(format!(
+                    "nothing was submitted, because the lines name more than {MAX_LOOK_UPS} different tasks in depends_on by a part of their \
+                     ids: give whole ids"
+                )));
+            }
+            let id = ids::find(server, named).await.map_err(|error| failed(error).about("depends_on"))?;
+            found.insert(named.to_owned(), id.map_err(|wrong| wrong.message));
+        }
+    }
+    Ok(found)
+}
+
+/// What a line has in `depends_on` that is no whole id.
+fn parts_of_ids(task: &Map<String, Value>) -> impl Iterator<Item = &str> {
+    let named = task.get("depends_on").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str);
+    named.filter(|named| named.parse::<Uuid>().is_err())
+}
+
+fn lines(text: &str, defaults: &Map<String, Value>, scope: &Value, found: &Found) -> Result<Vec<Line>, CommandError> {
     let (mut lines, mut complaints) = (Vec::new(), Vec::new());
     let mut seen: HashMap<[u8; 32], u64> = HashMap::new();
     for (at, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
         let number = at + 1;
-        match task(line, defaults, scope, &mut seen) {
+        match task(line, defaults, scope, found, &mut seen) {
             Ok(body) => lines.push(Line { number, body }),
             Err(wrong) => complaints.push(format!("  line {number}: {wrong}")),
         }
@@ -172,7 +209,13 @@ fn misspelt(task: &Map<String, Value>) -> Option<String> {
 }
 
 /// Adds the defaults to a line, and validates it with the server's rules.
-fn task(line: &str, defaults: &Map<String, Value>, scope: &Value, seen: &mut HashMap<[u8; 32], u64>) -> Result<Box<RawValue>, String> {
+fn task(
+    line: &str,
+    defaults: &Map<String, Value>,
+    scope: &Value,
+    found: &Found,
+    seen: &mut HashMap<[u8; 32], u64>,
+) -> Result<Box<RawValue>, String> {
     let mut task: Map<String, Value> = serde_json::from_str(line).map_err(|error| match error.classify() {
         _ if line.starts_with('[') => "it begins a JSON array, but each line must be one object; `jq -c '.[]'` makes such lines".to_owned(),
         serde_json::error::Category::Data => "it is not a JSON object".to_owned(),
@@ -184,6 +227,11 @@ fn task(line: &str, defaults: &Map<String, Value>, scope: &Value, seen: &mut Has
     }
     task.retain(|_, value| !value.is_null());
     let key = key(&task, defaults, scope, seen);
+    for named in task.get_mut("depends_on").and_then(Value::as_array_mut).into_iter().flatten() {
+        if let Some(id) = named.as_str().and_then(|named| found.get(named)) {
+            *named = json!(id.as_ref().map_err(|wrong| format!("depends_on: {wrong}"))?);
+        }
+    }
     fill(&mut task, defaults);
     task.entry("idempotency_key").or_insert(json!(key));
     if !task.contains_key("context_id") {
@@ -246,7 +294,8 @@ mod tests {
 
     fn read(text: &str, name: Option<&str>) -> Result<Vec<Value>, String> {
         let defaults = json!({ "agent_slug": "a", "labels": { "x": "1", "y": "1" } });
-        let lines = lines(text, defaults.as_object().unwrap(), &json!(name)).map_err(|failure| failure.to_string())?;
+        let found = Found::from([("abcd".into(), Ok(Uuid::nil().to_string())), ("beef".into(), Err("no task".into()))]);
+        let lines = lines(text, defaults.as_object().unwrap(), &json!(name), &found).map_err(|failure| failure.to_string())?;
         Ok(lines.iter().map(|line| serde_json::from_str(line.body.get()).unwrap()).collect())
     }
 
@@ -276,6 +325,15 @@ mod tests {
         assert!(told("{\"prompt\": \"p\", \"policy\": {\"timeout\": 5}}").contains("the nearest is policy.timeout_sec"));
         assert!(told("{\"prompt\": \"p\", \"xyz\": 5}").contains("there are: context_id, "));
         assert!(told("{\"prompt\": \" \"}").contains("line 2: prompt: it is blank"));
+    }
+
+    #[test]
+    fn parts_of_ids_become_whole_ones() {
+        let line = "{\"prompt\": \"p\", \"depends_on\": [\"abcd\", \"0190a0a0-0000-7000-8000-000000000000\"]}";
+        let tasks = read(line, None).unwrap();
+        assert_eq!(tasks[0]["depends_on"], json!([Uuid::nil(), "0190a0a0-0000-7000-8000-000000000000"]));
+        let told = read(&format!("{line}\n{}", line.replace("abcd", "beef")), None).unwrap_err();
+        assert!(told.contains("line 2: depends_on: no task") && !told.contains("line 1"), "{told}");
     }
 
     #[test]

@@ -20,7 +20,7 @@ use super::connect::{Server, failed, read};
 use super::ids::path;
 use super::records::Limit;
 use super::show::{self, Form, Shown};
-use super::{columns, complete, describe, ids, term, when};
+use super::{columns, describe, ids, shell_completion, term, when};
 use crate::CommandError;
 use bloom_api::results::TaskResult;
 use bloom_api::tasks::Task;
@@ -54,7 +54,7 @@ pub enum TaskCommand {
     /// Show tasks
     Get {
         /// Their ids
-        #[arg(required = true, value_name = "ID", add = ArgValueCompleter::new(complete::tasks))]
+        #[arg(required = true, value_name = "ID", add = ArgValueCompleter::new(shell_completion::tasks))]
         ids: Vec<String>,
     },
     /// Show all about a task: why it waits or failed, its attempts, dependencies, events and history
@@ -62,7 +62,7 @@ pub enum TaskCommand {
     /// Also says what to do about it. -o json prints the answers of the server from which this is made.
     Describe {
         /// Its id
-        #[arg(value_name = "ID", add = ArgValueCompleter::new(complete::tasks))]
+        #[arg(value_name = "ID", add = ArgValueCompleter::new(shell_completion::tasks))]
         id: String,
     },
     /// List tasks, newest first
@@ -84,7 +84,7 @@ pub enum TaskCommand {
     /// whole result.
     Result {
         /// The task's id
-        #[arg(value_name = "ID", add = ArgValueCompleter::new(complete::tasks))]
+        #[arg(value_name = "ID", add = ArgValueCompleter::new(shell_completion::tasks))]
         id: String,
     },
     /// Cancel tasks
@@ -126,10 +126,10 @@ pub enum TaskCommand {
     /// Exits with 0 if all are completed, with 1 if one is not, and with 3 if the time limit was reached.
     Wait {
         /// Their ids
-        #[arg(required = true, value_name = "ID", add = ArgValueCompleter::new(complete::tasks))]
+        #[arg(required = true, value_name = "ID", add = ArgValueCompleter::new(shell_completion::tasks))]
         ids: Vec<String>,
         /// Wait at most this long: 90, 5m, 2h
-        #[arg(long, value_name = "TIME", value_parser = when::duration)]
+        #[arg(long, value_name = "TIME", value_parser = when::duration, allow_hyphen_values = true)]
         timeout: Option<Duration>,
     },
 }
@@ -141,9 +141,9 @@ pub enum TaskCommand {
 #[derive(Args, Debug)]
 pub struct LogsArgs {
     /// The task's id
-    #[arg(value_name = "ID", add = ArgValueCompleter::new(complete::tasks))]
+    #[arg(value_name = "ID", add = ArgValueCompleter::new(shell_completion::tasks))]
     id: String,
-    /// Continue to print events until the task is finished
+    /// Continue to print events until the task is finished; standard error says why it waits
     #[arg(short, long)]
     follow: bool,
     /// Show only events of these kinds

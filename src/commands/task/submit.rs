@@ -20,6 +20,9 @@ use super::wait::{WaitOptions, interruptible, must_be_completed};
 use super::{answer, follow, id_of};
 use crate::CommandError;
 
+/// How much of a prompt is repeated in an error.
+const SHOWN_PROMPT: usize = 200;
+
 /// Submit a task
 ///
 /// Prints the task's id; with --wait only its answer, when it is finished; with --follow the text of
@@ -52,6 +55,9 @@ pub struct Submit {
     /// The prompt, before what the file or standard input has; -: standard input
     #[arg(value_name = "PROMPT", conflicts_with = "from")]
     prompt: Option<String>,
+    /// What follows a prompt that is not quoted: taken only to say so.
+    #[arg(hide = true, conflicts_with = "from")]
+    further_words: Vec<String>,
     /// Take the prompt from this file, after PROMPT if it is given; - is standard input
     #[arg(long, value_name = "FILE", conflicts_with = "from")]
     prompt_file: Option<PathBuf>,
@@ -65,7 +71,7 @@ pub struct Submit {
     #[arg(long)]
     follow: bool,
     /// Wait at most this long: 90, 5m, 2h; the task goes on
-    #[arg(long, value_name = "TIME", value_parser = when::duration, conflicts_with = "from")]
+    #[arg(long, value_name = "TIME", value_parser = when::duration, allow_hyphen_values = true, conflicts_with = "from")]
     wait_timeout: Option<Duration>,
     /// Submitting again with this key returns the same task [default: a new key per task; with --from derived from the user, the file and
     /// the line's content]
@@ -79,6 +85,9 @@ pub struct Submit {
 }
 
 pub async fn run(mut submit: Submit, server: &Server, shown: Shown) -> Result<(), CommandError> {
+    if !submit.further_words.is_empty() {
+        return Err(unquoted(&submit));
+    }
     submit.fields.find_dependencies(server).await?;
     if let Some(file) = &submit.from {
         let text = if file == Path::new("-") { from_file::read("standard input", stdin().lock())? } else { from_file::open(file)? };
@@ -115,6 +124,16 @@ pub async fn run(mut submit: Submit, server: &Server, shown: Shown) -> Result<()
     let task = interruptible(&id, waiting.until_finished(server, &id)).await?;
     must_be_completed(&read(&task)?)?;
     answer(server, &id, shown).await
+}
+
+fn unquoted(submit: &Submit) -> CommandError {
+    let words: Vec<&str> = submit.prompt.iter().chain(&submit.further_words).map(String::as_str).collect();
+    let count = words.len();
+    let prompt = term::short(&words.join(" "), SHOWN_PROMPT);
+    // Within double quotes, a shell replaces some characters.
+    let quoted =
+        if prompt.contains(['"', '$', '`', '\\', '!']) { format!("'{}'", prompt.replace('\'', r"'\''")) } else { format!("\"{prompt}\"") };
+    CommandError::usage(format!("the prompt is one argument, but there are {count}; quote the prompt: bloom-runtime task submit {quoted}"))
 }
 
 async fn create(submit: &Submit, server: &Server) -> Result<Value, CommandError> {

@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::super::connect::{Server, read};
 use super::super::ids::path;
 use super::super::show::{self, Shown};
-use super::super::{columns, complete, ids, term};
+use super::super::{columns, ids, shell_completion, term};
 use crate::CommandError;
 use bloom_api::tasks::Task;
 use bloom_core::task::Status;
@@ -15,7 +15,7 @@ use bloom_core::task::Status;
 #[derive(Args, Debug)]
 pub struct SuspendArgs {
     /// Ids of tasks
-    #[arg(required = true, value_name = "ID", add = ArgValueCompleter::new(complete::tasks))]
+    #[arg(required = true, value_name = "ID", add = ArgValueCompleter::new(shell_completion::tasks))]
     ids: Vec<String>,
 }
 

@@ -11,8 +11,8 @@ use super::super::connect::{Server, read, with_query};
 use super::super::ids::path;
 use super::super::interrupt::or_interrupted;
 use super::super::retry::Retry;
-use super::super::term;
 use super::super::when::span_text;
+use super::super::{columns, term};
 use crate::CommandError;
 use bloom_api::tasks::Task;
 use bloom_api::words::Word;
@@ -45,6 +45,13 @@ impl WaitOptions {
     pub fn without_line(mut self) -> Self {
         self.progress.has_line = false;
         self
+    }
+
+    /// Tells only why the task waits, also on a terminal: for a stream of events, which itself tells of a server that is away.
+    pub fn with_reasons_only(mut self) -> Self {
+        self.progress.is_terminal = false;
+        self.retry = Retry::new(false, false);
+        self.without_line()
     }
 
     /// Makes sure that the task exists.
@@ -126,8 +133,14 @@ pub fn must_be_completed(task: &Task) -> Result<(), CommandError> {
     if task.status == Status::Completed {
         return Ok(());
     }
-    let why = task.failure.as_ref().map(|failure| format!(": {}: {}", failure.reason, failure.message)).unwrap_or_default();
-    Err(format!("task {} is {}{why}", task.id, task.status).into())
+    let status = task.status.to_string();
+    let told = match task.failure.as_ref().map(columns::failure) {
+        None => status,
+        // "cancelled on request" says the status, too.
+        Some(failure) if failure.starts_with(&status) => failure,
+        Some(failure) => format!("{status}: {failure}"),
+    };
+    Err(format!("task {} is {told}", task.id).into())
 }
 
 /// # Errors

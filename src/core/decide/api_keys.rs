@@ -121,6 +121,8 @@ impl Operation for Enroll {
 
     fn add_keys(&self, keys: &mut RowKeys) {
         keys.api_keys = true;
+        // Another replica may be about to register the worker.
+        keys.free_names = true;
         keys.observed_workers.insert(self.worker.clone());
     }
 

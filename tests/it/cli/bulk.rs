@@ -131,3 +131,28 @@ fn an_interrupted_command_says_what_was_done() {
         assert!(said.contains("interrupted: 1,000 of 20,000 tasks") && said.contains("same command again"), "{said}");
     });
 }
+
+#[test]
+fn tasks_that_are_left_as_they_are_are_named() {
+    run(async {
+        let crew = sqlite().crew();
+        let user = User::at(crew.api);
+        let (one, two) = (crew.task().create().await, crew.task().create().await);
+        let (completed, _) = crew.leased_task().await;
+        completed.succeed("x").await;
+        let said = user.does(&["task", "cancel", &one.id, NO_ID, &completed.id, &two.id]).complains(1);
+        assert!(said.contains("2 of 4 tasks: cancelled"), "{said}");
+        assert!(
+            said.contains(&format!("{NO_ID}: Task not found")) && said.contains(&format!("{}: it is completed", completed.id)),
+            "{said}"
+        );
+        assert!(!said.contains(&one.id) && !said.contains("The others"), "{said}");
+        assert_eq!((one.status().await, two.status().await), ("cancelled".into(), "cancelled".into()), "the others are cancelled");
+        let said = user.does(&["task", "requeue", &one.id, NO_ID]).complains(1);
+        assert!(said.contains("1 of 2 tasks: queued again") && said.contains(&format!("{NO_ID}: Task not found")), "{said}");
+        let said = user.does(&["task", "cancel", "--dry-run", &one.id, NO_ID]).complains(1);
+        assert!(said.contains("1 of 2 tasks: to cancel") && said.contains(NO_ID), "{said}");
+        let said = user.does(&["task", "cancel", &two.id, &two.id]).complains(1);
+        assert!(said.contains("0 of 2") && said.contains("had been cancelled before, do not exist, or were given twice"), "{said}");
+    });
+}

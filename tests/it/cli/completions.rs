@@ -1,5 +1,6 @@
 //! Completions in the shells themselves. `tests/run` installs them.
 
+use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -51,6 +52,46 @@ complete --do-complete="$WORDS""#
     String::from_utf8_lossy(&output.stdout).replace('\u{b}', "\n")
 }
 
+/// The line that bash makes of this one when its user presses TAB.
+fn completed_by_bash(user: &User, server: &Api, line: &str) -> String {
+    let bin = Path::new(BINARY).parent().expect("its directory").display();
+    let path = format!("{bin}:{}", std::env::var("PATH").expect("a path"));
+    let mut command = Command::new("script");
+    command.args(["-qec", "bash --norc -i", "/dev/null"]).env_clear().env("PATH", path).env("HOME", &user.home).env("TERM", "dumb");
+    command.env("BLOOM_SERVER", server.base()).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut bash = command.current_dir(&user.home).spawn().expect("script starts");
+    // Ctrl-A and `echo`: the completed line is printed, not run.
+    let typed = format!("source <(bloom-runtime completions bash)\n{line}\t\u{1}echo \nexit\n");
+    bash.stdin.take().expect("its stdin").write_all(typed.as_bytes()).expect("bash reads");
+    let shown = bash.wait_with_output().expect("bash ends");
+    let shown = String::from_utf8_lossy(&shown.stdout).replace(['\r', '\u{7}'], "");
+    shown.lines().rfind(|line| line.starts_with("bloom-runtime ")).unwrap_or_else(|| panic!("no line was printed: {shown:?}")).to_owned()
+}
+
+#[test]
+fn bash_completes_what_follows_an_equals_sign() {
+    run(async {
+        let server = Server::on(Database::Sqlite).start();
+        let crew = server.crew();
+        crew.task().with("labels", json!({ "color": "blue", "due": "10:30" })).create().await;
+        let user = User::at(&server);
+        for (typed, completed) in [
+            ("task list --status=ca", "task list --status=cancelled"),
+            ("task list --status=queued,ca", "task list --status=queued,cancelled"),
+            ("task list \"--status=ca", "task list --status=cancelled"),
+            ("task list --status ca", "task list --status cancelled"),
+            ("task list -l color=", "task list -l color=blue"),
+            ("task list --label=color=b", "task list --label=color=blue"),
+            ("task list --label due=10:", "task list --label due=10:30"),
+            ("task list --since=10:30 -l col", "task list --since=10:30 -l color=blue"),
+            ("task list --out", "task list --output"),
+        ] {
+            let line = completed_by_bash(&user, &server, &format!("bloom-runtime {typed}"));
+            assert_eq!(line.trim_end(), format!("bloom-runtime {completed}"), "{typed}");
+        }
+    });
+}
+
 #[test]
 fn they_work_in_every_shell() {
     run(async {
@@ -83,6 +124,12 @@ fn they_work_in_every_shell() {
             check("bloom-runtime context use ", "home-server");
             let shown = offers(shell, &user, &server, "bloom-runtime ");
             assert!(shown.contains("agent") && !shown.contains("echo-runner"), "{shell}: {shown}");
+            if shell == "bash" {
+                continue;
+            }
+            check("bloom-runtime task list --status=ca", "--status=cancelled");
+            check("bloom-runtime task list --label=color=", "--label=color=blue");
+            check("bloom-runtime task list -l color=", "color=blue");
         }
         server.kill9();
         let shown = offers("bash", &user, &server, "bloom-runtime task get ");

@@ -53,9 +53,15 @@ fn contexts_are_kept_under_names() {
     let said = user.does(&["stats", "--use-context", "lost"]).complains(2);
     assert!(said.contains("home, prod"), "the error lists the contexts: {said}");
     user.does(&["context", "use", "lost"]).complains(2);
-    user.does(&["context", "rm", "home"]).ok();
+    let said = user.does(&["context", "rm", "home"]).ends(0).err;
+    assert!(said.contains("home was the current context; none is current now") && said.contains("context use prod"), "{said}");
     assert_eq!(user.does(&["context", "list", "-o", "name"]).ok(), "prod\n");
     user.does(&["context", "rm", "home"]).complains(2);
+    let done = user.does(&["context", "rm", "prod"]).ends(0);
+    assert_eq!(done.err, "", "it was not the current one");
+    user.does(&["context", "set", "last", "--server", other.base()]).ok();
+    let said = user.does(&["context", "rm", "last"]).ends(0).err;
+    assert!(said.contains("last was the current context") && said.contains("context set NAME"), "{said}");
 }
 
 #[test]

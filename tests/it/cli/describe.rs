@@ -41,7 +41,7 @@ fn a_task_is_described_with_its_attempts() {
             "$0.5000",
             "expired",
             "lease_expired",
-            "task_completed the run failed: timeout",
+            "the run failed: timeout",
             "after ",
             "never",
             "looking around",
@@ -86,7 +86,7 @@ fn a_worker_is_described_with_what_it_runs() {
             &crew.slug,
             short(&open.id),
             short(&done.id),
-            "task_completed the run failed: agent_error",
+            "the run failed: agent_error",
             "worker_registered",
             "claims them by itself",
         ] {
@@ -138,5 +138,27 @@ fn a_task_is_edited_and_deleted() {
         assert_eq!(other.status().await, "cancelled");
         user.types("y\n", &["task", "delete", &other.id]).ends(0);
         crew.api.get(&other.path("")).await.expect(404);
+    });
+}
+
+#[test]
+fn the_end_of_an_attempt_fits_a_narrow_terminal() {
+    run(async {
+        let crew = sqlite().crew();
+        let worker = crew.worker().register().await;
+        let task = crew.task().create().await;
+        task.lease_for(&worker, 1).await;
+        eventually("the lease expires", || async { (task.status().await == "queued").then_some(()) }).await;
+        task.lease_to(&worker).await;
+        task.complete(json!({
+            "status": "error", "reason": "budget_exceeded", "error_message": "it was too dear", "metrics": { "duration_ms": 1 },
+            "usage": { "input_tokens": 30_000, "output_tokens": 4_000, "cost_usd": 0.5 },
+        }))
+        .await
+        .ok();
+        let shown = User::at(crew.api).with("NO_COLOR", "1").types_at(80, &["task", "describe", &task.id]).ok();
+        let attempts: Vec<&str> = shown.lines().skip_while(|line| !line.starts_with("Attempts:")).take(4).collect();
+        assert!(attempts[2].contains("lease_expired") && attempts[3].contains("the run failed: budget_exceeded"), "{attempts:#?}");
+        assert!(attempts.iter().all(|line| line.chars().count() <= 80 && !line.contains('…')), "{attempts:#?}");
     });
 }

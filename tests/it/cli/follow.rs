@@ -106,3 +106,23 @@ fn logs_tell_everything_in_order() {
         assert_eq!(lines.iter().map(|event| event["data"].as_str().unwrap()).collect::<Vec<_>>(), ["a ", "b", "c"]);
     });
 }
+
+#[test]
+fn a_followed_task_that_waits_says_why() {
+    run(async {
+        let crew = sqlite().crew();
+        let task = crew.task().with("suspend", json!(true)).create().await;
+        let following = User::at(crew.api).starts(&["task", "logs", "-f", &task.id]);
+        following.says("waits: suspended: ").await;
+        crew.api.post(&task.path("/resume"), json!({})).await.ok();
+        following.says("waits: no_worker: ").await;
+        let worker = crew.worker().register().await;
+        let run = Run::claimed_by(&worker).await;
+        run.tells("text", json!("at last")).await;
+        following.prints("at last").await;
+        run.answers("x").await;
+        let done = following.done().ends(0);
+        assert_eq!(done.out, "at last\n");
+        assert_eq!(done.err.lines().count(), 2, "each reason is told once: {}", done.err);
+    });
+}

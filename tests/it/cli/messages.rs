@@ -19,6 +19,37 @@ fn a_second_server_is_told_where_the_first_one_is() {
 }
 
 #[test]
+fn the_migrations_are_shown_beside_a_running_server() {
+    let server = Server::on(Database::Sqlite).start();
+    let user = User::new().with("DATABASE_URL", &server.database_url());
+    let shown = user.does(&["migrate", "status"]).ok();
+    assert!(shown.lines().any(|line| line.starts_with("applied  0001_")) && !shown.contains("pending"), "{shown}");
+    let said = user.does(&["migrate", "up"]).complains(1);
+    assert!(said.contains("already running at"), "{said}");
+    server.stop();
+    let again = user.does(&["migrate", "status"]).ok();
+    assert_eq!(again, shown);
+}
+
+#[test]
+fn what_a_flag_can_not_be_is_told_by_its_name() {
+    let user = User::new();
+    for (words, told) in [
+        (&["task", "submit", "--priority", "-1", "p"][..], "--priority <N>': expected a whole number from 0 to 9"),
+        (&["task", "list", "--limit", "-1"], "--limit <N>': expected a whole number from 1 to 100000"),
+        (&["task", "list", "-n", "0"], "--limit <N>': expected a whole number from 1 to 100000"),
+        (&["task", "list", "--since", "-2h"], "expected how long ago, like 2h"),
+        (&["task", "list", "-o", "xml"], "possible values: table, wide, json, jsonl, yaml, name, jsonpath="),
+        (&["agent", "--listen", "5055"], "give an address with the port, such as 127.0.0.1:7000"),
+        (&["submit", "Say hello"], "bloom-runtime task submit"),
+        (&["list"], "bloom-runtime task list, bloom-runtime worker list"),
+    ] {
+        let said = user.does(words).complains(2);
+        assert!(said.contains(told), "{words:?}: {said}");
+    }
+}
+
+#[test]
 fn an_address_with_a_password_is_not_repeated() {
     let user = User::new();
     for server in ["ftp://me:secret@h", "http://me:secret@h:bad", "http://me:secret@h"] {
@@ -144,6 +175,12 @@ fn a_cancel_is_no_lost_worker_and_order_is_no_reservation() {
         crew.api.post(&first.path("/release"), json!({ "lease_id": run.lease, "reason": "stopping" })).await.ok();
         let ended = first.now().await;
         assert_eq!((&ended["status"], &ended["failure"]["reason"]), (&json!("cancelled"), &json!("cancelled")), "{ended}");
+        let user = User::at(crew.api);
+        for verb in ["wait", "result", "describe"] {
+            let done = user.does(&["task", verb, &first.id]);
+            let said = format!("{}{}", done.out, done.err);
+            assert!(said.contains("cancelled on request") && !said.contains("cancelled: cancelled"), "{verb}: {said}");
+        }
         second.cancel().await.ok();
     });
 }

@@ -42,8 +42,8 @@ fn what_can_not_be_meant_is_refused_before_the_call() {
     run(async {
         let user = User::at(sqlite());
         for (words, text) in [
-            (&["queue", "limit", "--agent", "a", "0"][..], "Number must be greater than or equal to 1"),
-            (&["queue", "limit", "--agent", "a", "10001"], "Number must be less than or equal to 10000"),
+            (&["queue", "limit", "--agent", "a", "0"][..], "expected a number from 1 to 10000, or none"),
+            (&["queue", "limit", "--agent", "a", "10001"], "expected a number from 1 to 10000, or none"),
             (&["queue", "limit", "--agent", "a", "many"], "expected a number from 1 to 10000, or none"),
             (&["queue", "limit", "3"], "--agent"),
             (&["queue", "limit", "default", "3"], "the agent is named by --agent"),
@@ -55,5 +55,26 @@ fn what_can_not_be_meant_is_refused_before_the_call() {
             let said = user.does(words).complains(2);
             assert!(said.contains(text), "{words:?}: {said}");
         }
+    });
+}
+
+#[test]
+fn an_agent_that_nobody_has_named_is_told() {
+    run(async {
+        let crew = sqlite().crew();
+        let user = User::at(crew.api);
+        for words in [&["queue", "pause", "--agent", &crew.slug][..], &["queue", "limit", "--agent", &crew.slug, "3"]] {
+            let done = user.does(words).ends(0);
+            assert!(done.err.contains(&format!("No task is for agent {} yet, and no worker names it", crew.slug)), "{done:?}");
+            assert!(done.out.contains(&crew.slug), "the queue is changed: {done:?}");
+        }
+        let silent = |words: &[&str]| assert_eq!(user.does(words).ends(0).err, "", "{words:?}");
+        silent(&["queue", "limit", "--agent", &crew.slug, "none"]);
+        silent(&["queue", "resume", "--agent", &crew.slug]);
+        crew.worker().register().await;
+        silent(&["queue", "pause", "--agent", &crew.slug]);
+        let other = crew.api.crew();
+        other.task().create().await;
+        silent(&["queue", "limit", "--agent", &other.slug, "2"]);
     });
 }

@@ -302,3 +302,70 @@ fn a_proxy_never_sees_calls_of_this_machine() {
         user.does(&["stats"]).ok();
     });
 }
+
+#[test]
+fn a_proxy_that_is_not_there_is_told_with_its_variable() {
+    let dead = format!("127.0.0.1:{}", janitor::free_port());
+    let with_password = format!("http://me:secret@{dead}");
+    for (variable, proxy, server) in [
+        ("HTTP_PROXY", &with_password, "http://bloom.example"),
+        ("http_proxy", &dead, "http://bloom.example:5000"),
+        ("ALL_PROXY", &with_password, "http://bloom.example"),
+        ("HTTPS_PROXY", &with_password, "https://bloom.example"),
+    ] {
+        let user = User::new().with(variable, proxy);
+        let said = user.does(&["stats", "--server", server]).complains(1);
+        assert!(said.contains(&format!("can't connect to the proxy {dead} that {variable} names")), "{said}");
+        assert!(said.contains("NO_PROXY") && !said.contains("secret"), "{said}");
+        let nowhere = format!("http://127.0.0.2:{}", janitor::free_port());
+        let said = user.does(&["stats", "--server", &nowhere]).complains(1);
+        assert!(said.contains("is the server running there?") && !said.contains("proxy"), "{said}");
+    }
+}
+
+#[test]
+fn a_prompt_without_quotes_is_told() {
+    run(async {
+        let user = User::at(sqlite());
+        let agent = unique("agent");
+        let said = user.does(&["task", "submit", "write", "a", "--agent", &agent, "haiku"]).complains(2);
+        assert!(said.contains("quote the prompt: bloom-runtime task submit \"write a haiku\""), "{said}");
+        let said = user.does(&["task", "submit", "it's", "$5"]).complains(2);
+        assert!(said.contains(r"bloom-runtime task submit 'it'\''s $5'"), "{said}");
+        assert_eq!(sqlite().get(&format!("llm-tasks?agent_slug={agent}")).await.ok(), json!([]));
+        let help = user.does(&["task", "submit", "--help"]).ok();
+        assert!(!help.contains("FURTHER_WORDS"), "{help}");
+    });
+}
+
+#[test]
+fn a_prompt_that_the_server_does_not_take_is_told_with_the_setting() {
+    let prompt = "word ".repeat(400_000);
+    let said = User::at(sqlite()).pipes(&prompt, &["task", "submit", "-"]).complains(2);
+    assert!(said.contains("at most 1048576 bytes") && said.contains("MAX_BODY_BYTES"), "{said}");
+    let file = format!("{{\"prompt\": \"{prompt}\"}}\n");
+    let said = User::at(sqlite()).pipes(&file, &["task", "submit", "--from", "-"]).complains(2);
+    assert!(said.contains("line") && said.contains("MAX_BODY_BYTES"), "{said}");
+}
+
+#[test]
+fn lines_name_dependencies_by_parts_of_their_ids() {
+    run(async {
+        let crew = sqlite().crew();
+        let user = User::at(crew.api);
+        let (one, two) = (crew.task().create().await, crew.task().create().await);
+        let line = |on: &[&str]| json!({ "prompt": "p", "depends_on": on }).to_string();
+        let submit =
+            |lines: &[String]| user.pipes(&lines.join("\n"), &["task", "submit", "--from", "-", "--agent", &crew.slug, "-o", "json"]);
+        let tasks = submit(&[line(&[short(&one.id), &two.id]), line(&[short(&one.id)])]).json();
+        assert_eq!((&tasks[0]["depends_on"], &tasks[1]["depends_on"]), (&json!([one.id, two.id]), &json!([one.id])));
+        let said = submit(&[line(&[short(&one.id)]), line(&["ffffffff"]), line(&["nonsense"])]).complains(2);
+        assert!(said.contains("line 2: depends_on: no task whose id begins or ends with ffffffff"), "{said}");
+        assert!(said.contains("line 3: depends_on: 'nonsense' is no id of a task") && !said.contains("line 1"), "{said}");
+        let many: Vec<String> = (0..51).map(|number| line(&[&format!("{:08x}", 0xffff_0000_u32 + number)])).collect();
+        let said = submit(&many).complains(2);
+        assert!(said.contains("more than 50 different tasks"), "{said}");
+        let listed = crew.api.get(&format!("llm-tasks?agent_slug={}", crew.slug)).await.ok();
+        assert_eq!(listed.as_array().unwrap().len(), 4, "a file with a wrong line makes nothing");
+    });
+}

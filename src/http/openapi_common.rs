@@ -26,7 +26,12 @@ const TAGS: &[(&str, &str)] = &[
 const SHARED: &[(&str, u16, &str, &str)] = &[
     ("Unauthorized", 401, "The key is missing or wrong.", "Unauthorized"),
     ("BodyTimeout", 408, "The body did not arrive in time.", "The request's body did not arrive in time"),
-    ("TooLarge", 413, "The body is too large.", "Request body is too large: at most 1048576 bytes are taken"),
+    (
+        "TooLarge",
+        413,
+        "The body is too large.",
+        "Request body is too large: at most 1048576 bytes are taken (the server's limit: MAX_BODY_BYTES)",
+    ),
     ("RateLimited", 429, "Too many requests; try again after the seconds in Retry-After.", "Too many requests, please try again later"),
     ("InternalError", 500, "An internal error of the server.", "Internal error; see the server's log for this request id"),
     (

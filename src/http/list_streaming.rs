@@ -7,8 +7,8 @@ use serde::Serialize;
 
 use super::AppState;
 use super::answer::{HandlerResult, json_body, linked};
+use super::body_memory::Share;
 use super::error::Error;
-use super::held::Share;
 
 /// Approximate size of a piece. A larger row is a piece of its own.
 const PIECE_BYTES: i64 = 64 << 10;

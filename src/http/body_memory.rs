@@ -5,12 +5,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
+use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use http_body_util::BodyExt;
 use hyper::body::Body as _;
+use serde::Serialize;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
+use super::answer::{HandlerResult, json_bytes, to_json};
 use super::clients::{ClientPermit, Shares, network};
 use super::error::Error;
 
@@ -104,14 +107,26 @@ impl Budget {
         }
     }
 
-    /// Counts the bytes of the answer until they are sent. Returns a 503 instead if there is no room. Streams do not count: they hold
-    /// little, and have limits of their own. Neither do [`Shared`] bytes.
-    pub async fn send(&self, answer: Response, client: IpAddr) -> Response {
-        let size = answer.body().size_hint().exact().and_then(|size| usize::try_from(size).ok());
-        let is_shared = answer.extensions().get::<Shared>().is_some();
-        let Some(size) = size.filter(|size| *size > SMALL && !is_shared) else { return answer };
+    /// Room for an answer of about this size, taken before the call changes anything: its answer must not be refused afterwards.
+    ///
+    /// # Errors
+    /// Other answers, or those of this client, hold too much of the budget.
+    pub fn reserve(&self, bytes: usize, client: IpAddr) -> Result<Room, Error> {
         let mut share = Share::default();
-        if let Err(refused) = self.take(&mut share, size, client, TOO_MUCH_READ) {
+        self.take(&mut share, bytes, client, TOO_MUCH_READ)?;
+        Ok(Room { budget: self.clone(), client, share })
+    }
+
+    /// Counts the bytes of the answer until they are sent. If there is no room, an answer that may be refused becomes a 503, and another one
+    /// is sent without being counted. Streams do not count: they hold little, and have limits of their own. Neither do [`Counted`] bytes.
+    pub async fn send(&self, answer: Response, client: IpAddr, may_be_refused: bool) -> Response {
+        let size = answer.body().size_hint().exact().and_then(|size| usize::try_from(size).ok());
+        let is_counted = answer.extensions().get::<Counted>().is_some();
+        let Some(size) = size.filter(|size| *size > SMALL && !is_counted) else { return answer };
+        let mut share = Share::default();
+        if let Err(refused) = self.take(&mut share, size, client, TOO_MUCH_READ)
+            && may_be_refused
+        {
             return refused.into_response();
         }
         let (head, body) = answer.into_parts();
@@ -122,9 +137,30 @@ impl Budget {
     }
 }
 
-/// Marks an answer whose bytes are in memory anyway, once for all clients.
+/// Marks an answer whose bytes are counted already, or are in memory anyway, once for all clients.
 #[derive(Clone, Copy)]
-pub struct Shared;
+pub struct Counted;
+
+/// Room for the answer of a call that changes something; see [`Budget::reserve`].
+pub struct Room {
+    budget: Budget,
+    client: IpAddr,
+    share: Share,
+}
+
+impl Room {
+    /// The answer, counted until it is sent. If it is larger than expected and there is no room for the rest, the rest does not count.
+    ///
+    /// # Errors
+    /// The body can't be serialized, which is a bug.
+    pub fn json(mut self, status: StatusCode, body: &impl Serialize) -> HandlerResult {
+        let bytes = to_json(body)?;
+        let _ = self.budget.take(&mut self.share, bytes.len(), self.client, TOO_MUCH_READ);
+        let mut answer = json_bytes(status, self.share.hold(bytes));
+        answer.extensions_mut().insert(Counted);
+        Ok(answer)
+    }
+}
 
 impl Share {
     /// Whether nothing is counted.
