@@ -129,6 +129,10 @@ pub struct Capabilities<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub agents: Option<Cow<'a, [String]>>,
+    /// The Kubernetes namespaces whose LLMTasks it serves, and no other tasks; absent = all tasks, also those of no namespace.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub namespaces: Option<Cow<'a, [String]>>,
 }
 
 impl<'a> Worker<'a> {
@@ -144,6 +148,7 @@ impl<'a> Worker<'a> {
                 max_concurrency: capabilities.max_concurrency,
                 labels: (&capabilities.labels).into(),
                 agents: capabilities.agents.as_deref().map(Cow::from),
+                namespaces: capabilities.namespaces.as_deref().map(Cow::from),
             },
             last_heartbeat: worker.last_seen,
             ip_addrs: (&worker.ip_addrs).into(),

@@ -8,12 +8,13 @@ use utoipa::ToSchema;
 use utoipa::openapi::schema::{ObjectBuilder, Schema, Type};
 
 use super::invalid::Invalid;
-use super::values::{Int, Name, ShortName, Text};
+use super::values::{Int, List, Name, Namespace, ShortName, Text};
 use super::wire::{Problems, Wire, body, problem};
 use super::words::AnyScope;
 use bloom_core::Ms;
 use bloom_core::api_key::{ApiKey, MAX_ENROLLED_NAME, MAX_KEY_NAME, Scope, is_key_name};
 use bloom_core::audit::is_name_of_another_actor;
+use bloom_core::limits;
 use bloom_core::op;
 
 const DAY_SEC: i64 = 86_400;
@@ -88,6 +89,9 @@ body! {
         /// Whether the worker may register with a `url`, which the server calls, and with `dispatch: "push"`. The server sends tasks and
         /// `MEMBRIDGE_AGENT_KEY` to that URL. For keys of scope `worker`, and for join tokens, which pass it on. Default: false.
         push: Option<bool>,
+        /// The Kubernetes namespaces whose LLMTasks the worker may serve, and no other tasks: it may register only with `namespaces` among
+        /// these, and gets these if it names none. For keys of scope `worker`, and for join tokens, which pass it on. Default: no limit.
+        namespaces: Option<List<Namespace, 1, { limits::WORKER_NAMESPACES }>>,
         /// Seconds until the key expires; default: never, and a day for a join token, which may last 30 days.
         expires_in_sec: Option<Int<1, MAX_KEY_SEC>>,
     }
@@ -119,13 +123,18 @@ impl NewKey {
         if push && !matches!(self.scope, Scope::Worker | Scope::Join) {
             return Err(Invalid::field("push", "Only keys of the scopes 'worker' and 'join' are for a worker: leave it out"));
         }
+        let namespaces = self.namespaces.map(|names| names.map(|name| name.0));
+        if namespaces.is_some() && !matches!(self.scope, Scope::Worker | Scope::Join) {
+            return Err(Invalid::field("namespaces", "Only keys of the scopes 'worker' and 'join' are for a worker: leave it out"));
+        }
         if self.scope == Scope::Join {
             if seconds.is_some_and(|seconds| seconds > MAX_JOIN_SEC) {
                 return Err(Invalid::field("expires_in_sec", "A join token lasts 30 days at most"));
             }
             seconds.get_or_insert(DEFAULT_JOIN_SEC);
         }
-        Ok(op::CreateKey { name: self.name.0, digest, scope: self.scope, worker, push, lasts_ms: seconds.map(|seconds| seconds * 1000) })
+        let lasts_ms = seconds.map(|seconds| seconds * 1000);
+        Ok(op::CreateKey { name: self.name.0, digest, scope: self.scope, worker, push, namespaces, lasts_ms })
     }
 }
 
@@ -141,6 +150,9 @@ pub struct Key<'a> {
     /// Whether that worker may register with a `url` and with `dispatch: "push"`. An older server does not tell.
     #[serde(default)]
     pub push: bool,
+    /// The Kubernetes namespaces whose LLMTasks that worker may serve; null: no limit. An older server does not tell.
+    #[serde(default)]
+    pub namespaces: Option<Cow<'a, [String]>>,
     /// When it was created.
     pub created_at: Ms,
     /// When it expires; null: never.
@@ -156,6 +168,7 @@ impl<'a> From<&'a ApiKey> for Key<'a> {
             scope: key.scope.into(),
             worker: key.worker.as_deref().map(Cow::from),
             push: key.push,
+            namespaces: key.namespaces.as_deref().map(Cow::from),
             created_at: key.created_at,
             expires_at: key.expires_at,
             created_by: (&key.created_by).into(),

@@ -1,7 +1,7 @@
 //! Request bodies, besides those of tasks and completions.
 
 use super::json::Json;
-use super::values::{HeaderText, HttpUrl, Id, Int, List, MAX_SAFE, Moment, Name, ShortName, Text, WorkerName};
+use super::values::{HeaderText, HttpUrl, Id, Int, List, MAX_SAFE, Moment, Name, Namespace, ShortName, Text, WorkerName};
 use super::wire::body;
 use bloom_core::audit::Actor;
 use bloom_core::command::{NewEvent, WorkerChange};
@@ -40,6 +40,9 @@ body! {
         labels: Option<List<Text<0, { limits::WORKER_LABEL_CHARS }>, 0, { limits::WORKER_LABELS }>>,
         /// The agents (slugs) that it serves; absent = all.
         agents: Option<List<ShortName, 0, { limits::WORKER_AGENTS }>>,
+        /// The Kubernetes namespaces whose LLMTasks it serves, and no other tasks; absent = all tasks, also those of no namespace. If `agents`
+        /// are given too, at most 512 pairs of both.
+        namespaces: Option<List<Namespace, 0, { limits::WORKER_NAMESPACES }>>,
     }
 
     /// Registers a worker. Absent fields keep their value; for a new worker, they get their default.
@@ -146,9 +149,7 @@ body! {
 
 impl From<NewWorker> for WorkerChange {
     fn from(worker: NewWorker) -> Self {
-        let (claude_cli, max_concurrency, labels, agents) = worker
-            .capabilities
-            .map_or((None, None, None, None), |given| (given.claude_cli, given.max_concurrency, given.labels, given.agents));
+        let NewCapabilities { claude_cli, max_concurrency, labels, agents, namespaces } = worker.capabilities.unwrap_or_default();
         Self {
             id: worker.name.0,
             url: worker.url.map(|url| url.0),
@@ -157,6 +158,7 @@ impl From<NewWorker> for WorkerChange {
             max_concurrency: max_concurrency.map(|slots| slots.0),
             labels: labels.map(List::texts),
             agents: agents.map(List::texts),
+            namespaces: namespaces.map(|names| names.map(|name| name.0)),
             ip_addrs: worker.ip_addrs.map(List::texts),
             agent_version: worker.agent_version.map(|text| text.0),
             os_info: worker.os_info.map(|text| text.0),

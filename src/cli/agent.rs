@@ -45,6 +45,9 @@ pub struct AgentArgs {
     /// Labels that are shown with the worker
     #[arg(long = "label", env = "BLOOM_LABELS", value_name = "TEXT", value_delimiter = ',')]
     labels: Vec<String>,
+    /// Serve only the LLMTasks of these Kubernetes namespaces, and no other tasks [default: what the worker's key is limited to, else all]
+    #[arg(long, env = "BLOOM_NAMESPACES", value_name = "NAME", value_delimiter = ',', value_parser = namespace)]
+    namespaces: Vec<String>,
     #[command(flatten)]
     work: WorkArgs,
     /// Also accept pushed tasks at this address, such as 0.0.0.0:7000; needs --agent-key
@@ -108,6 +111,7 @@ impl WorkArgs {
             name: None,
             max_concurrency: self.max_concurrency,
             labels: Vec::new(),
+            namespaces: None,
             work_dir: given(&self.work_dir).unwrap_or(default_dir),
             profiles,
             grace: std::time::Duration::from_secs(self.grace_seconds),
@@ -131,6 +135,11 @@ fn name(text: &str) -> Result<String, String> {
         0..=128 if !text.chars().any(char::is_control) => Ok(text.to_owned()),
         _ => Err("a name must have 1 to 128 characters and no control characters".to_owned()),
     }
+}
+
+/// The name of a namespace. An empty variable counts as unset.
+fn namespace(text: &str) -> Result<String, String> {
+    if text.is_empty() { Ok(String::new()) } else { config::namespace(text) }
 }
 
 /// An address with its port. An empty variable counts as unset.
@@ -178,6 +187,8 @@ async fn serve(args: AgentArgs) -> Result<Ended, CommandError> {
     let mut settings = args.work.settings(server, server_key, config::default_data_dir().join("agent"))?;
     settings.join_token = key(None, args.join_token_file)?;
     settings.name = args.name.filter(|name| !name.is_empty());
+    let namespaces: Vec<String> = args.namespaces.into_iter().filter(|namespace| !namespace.is_empty()).collect();
+    settings.namespaces = (!namespaces.is_empty()).then_some(namespaces);
     settings.labels = args.labels.into_iter().filter(|label| !label.is_empty()).collect();
     let listener = match args.listen.filter(|address| !address.is_empty()) {
         None => None,

@@ -75,6 +75,9 @@ pub static WORKERS: Kind<Worker> = Kind {
         Column::wide("OS", |worker, _| term::short(&worker.os_info, PROMPT)),
         Column::wide("ADDRESSES", |worker, _| worker.ip_addrs.join(",")),
         Column::wide("LABELS", |worker, _| worker.capabilities.labels.join(",")),
+        Column::wide("NAMESPACES", |worker, _| {
+            worker.capabilities.namespaces.as_ref().map_or_else(|| "all".to_owned(), |namespaces| namespaces.join(","))
+        }),
         Column::wide("AGE", |worker: &Worker, now| age(worker.registered_at, now)).by(|worker| -worker.registered_at),
     ],
     name: |worker| worker.id.to_string(),
@@ -145,6 +148,7 @@ pub static KEYS: Kind<Key> = Kind {
         Column::new("SCOPE", |key, _| key.scope.to_string()),
         Column::new("WORKER", |key: &Key, _| given(&key.worker)).spare(2),
         Column::wide("PUSH", |key: &Key, _| if key.push { "yes".to_owned() } else { String::new() }),
+        Column::wide("NAMESPACES", |key: &Key, _| key.namespaces.as_ref().map(|namespaces| namespaces.join(",")).unwrap_or_default()),
         Column::new("AGE", |key: &Key, now| age(key.created_at, now)).spare(3),
         Column::new("EXPIRES", |key: &Key, now| match key.expires_at {
             None => "never".to_owned(),

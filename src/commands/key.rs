@@ -13,6 +13,7 @@ use crate::CommandError;
 use bloom_api::keys::{CreatedKey, EnrolledName, KeyName, NewEnrollment, NewKey};
 use bloom_api::values::{Int, ShortName};
 use bloom_client::part;
+use bloom_config as config;
 use bloom_core::api_key::Scope;
 
 pub const EXAMPLES: &str = "\
@@ -38,6 +39,9 @@ pub enum KeyCommand {
         /// Let the worker register with a URL that the server calls (agent --listen): the server sends tasks and MEMBRIDGE_AGENT_KEY there
         #[arg(long)]
         push: bool,
+        /// Let the worker serve only the LLMTasks of this Kubernetes namespace, and no other tasks; may be repeated [default: no limit]
+        #[arg(long = "namespace", value_name = "NAME", value_parser = config::namespace)]
+        namespaces: Vec<String>,
         /// How long it is valid, such as 90d [default: for ever; a join token: 24h]
         #[arg(long, value_name = "TIME", value_parser = when::duration, allow_hyphen_values = true)]
         expires: Option<Duration>,
@@ -66,12 +70,13 @@ fn scope_parser() -> impl TypedValueParser<Value = Scope> {
 
 pub async fn run(command: KeyCommand, server: &Server, shown: Shown) -> Result<(), CommandError> {
     match command {
-        KeyCommand::Create { name, scope, worker, push, expires } => {
+        KeyCommand::Create { name, scope, worker, push, namespaces, expires } => {
             let body = NewKey {
                 name: KeyName(name.clone()),
                 scope,
                 worker: worker.map(ShortName::from),
                 push: push.then_some(true),
+                namespaces: (!namespaces.is_empty()).then(|| namespaces.into_iter().collect()),
                 expires_in_sec: expires.map(|time| Int(i64::try_from(time.as_secs()).unwrap_or(i64::MAX))),
             };
             let created = server.post("api/runtime/keys", &body).await.map_err(|failure| failure.about(&name))?;

@@ -15,7 +15,7 @@ mod tests;
 
 pub use bloom_telemetry::LogFormat;
 pub use flags::Flags;
-pub use parse::log_format;
+pub use parse::{log_format, namespace};
 pub use report::{Mistake, Report, Row};
 pub use resolve::default_data_dir;
 pub use serve::Serve;

@@ -9,6 +9,7 @@ use secrecy::SecretString;
 use url::{Host, Url};
 
 use super::postgres;
+use bloom_core::namespace::is_namespace;
 use bloom_telemetry::LogFormat;
 
 pub fn host(text: &str) -> Result<String, String> {
@@ -80,11 +81,7 @@ pub fn networks(text: &str) -> Result<Vec<IpNet>, String> {
 
 /// The name of a Kubernetes namespace: a label of DNS.
 pub fn namespace(text: &str) -> Result<String, String> {
-    let is_label = (1..=63).contains(&text.len())
-        && text.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
-        && !text.starts_with('-')
-        && !text.ends_with('-');
-    if is_label { Ok(text.to_owned()) } else { Err("must be the name of a Kubernetes namespace: small letters, digits and '-'".to_owned()) }
+    if is_namespace(text) { Ok(text.to_owned()) } else { Err("must be the name of a Kubernetes namespace: small letters, digits and '-'".to_owned()) }
 }
 
 /// Names of namespaces, separated by commas.

@@ -31,6 +31,8 @@ pub struct ApiKey {
     pub worker: Option<WorkerId>,
     /// Whether that worker may name the URL that the server calls.
     pub push: bool,
+    /// The Kubernetes namespaces whose tasks that worker may serve; `None` = all tasks, also those of no namespace.
+    pub namespaces: Option<Vec<String>>,
     pub created_at: Ms,
     pub expires_at: Option<Ms>,
     /// The [`Actor`](super::audit::Actor) that created it.

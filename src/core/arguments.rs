@@ -107,6 +107,7 @@ pub struct WorkerChange {
     pub max_concurrency: Option<i64>,
     pub labels: Option<Vec<String>>,
     pub agents: Option<Vec<String>>,
+    pub namespaces: Option<Vec<String>>,
     pub ip_addrs: Option<Vec<String>>,
     pub agent_version: Option<String>,
     pub os_info: Option<String>,

@@ -8,8 +8,10 @@ pub const NAME_CHARS: usize = 128;
 pub const URL_CHARS: usize = 2048;
 pub const WORKER_LABELS: usize = 64;
 pub const WORKER_LABEL_CHARS: usize = 64;
-/// Agent slugs that a worker serves.
+/// Agent slugs that a worker serves, and pairs of an agent and a namespace if it names both.
 pub const WORKER_AGENTS: usize = 512;
+/// Namespaces that a worker serves, or that a key is limited to.
+pub const WORKER_NAMESPACES: usize = 512;
 pub const IP_ADDRS: usize = 32;
 pub const IP_ADDR_CHARS: usize = 64;
 pub const AGENT_VERSION_CHARS: usize = 128;

@@ -15,6 +15,18 @@ pub struct KubernetesObject {
     pub uid: Uuid,
 }
 
+/// Whether this can be the name of a namespace: a label of RFC 1123.
+pub fn is_namespace(text: &str) -> bool {
+    (1..=MAX_NAMESPACE).contains(&text.len())
+        && text.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
+        && !text.starts_with('-')
+        && !text.ends_with('-')
+}
+
+pub const MAX_NAMESPACE: usize = 63;
+/// The pattern of names for which [`is_namespace`] holds.
+pub const NAMESPACE_PATTERN: &str = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$";
+
 /// Names that begin with this are those of tasks in Kubernetes namespaces.
 pub const RESERVED: &str = "namespace:";
 

@@ -13,12 +13,12 @@ pub struct Candidate<'a> {
     pub free: i64,
 }
 
-/// Whether the server may choose this worker for a task of this agent. Claims have their own rule.
-pub fn may_pick(worker: &Worker, agent_slug: &str) -> bool {
-    is_open(worker) && worker.capabilities.serves(agent_slug)
+/// Whether the server may choose this worker for a task of this agent and namespace. Claims have their own rule.
+pub fn may_pick(worker: &Worker, agent_slug: &str, namespace: Option<&str>) -> bool {
+    is_open(worker) && worker.capabilities.serves(agent_slug, namespace)
 }
 
-/// As [`may_pick`], for any agent.
+/// As [`may_pick`], for any agent and namespace.
 pub fn is_open(worker: &Worker) -> bool {
     worker.is_online() && worker.capabilities.claude_cli && !worker.cordoned && !worker.draining
 }

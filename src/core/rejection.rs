@@ -5,7 +5,7 @@ use std::fmt;
 use super::agent_queue::{Closed, MAX_QUEUES};
 use super::api_key::MAX_KEYS;
 use super::ids::{TaskId, WorkerId};
-use super::limits::TASK_LABELS;
+use super::limits::{TASK_LABELS, WORKER_AGENTS};
 use super::namespace::RESERVED;
 use super::task::{Parked, Status};
 
@@ -40,6 +40,8 @@ pub enum Rejection {
     IdempotencyConflict,
     /// This field has a name of another Kubernetes namespace, or of one at all although the task belongs to none.
     ReservedName(&'static str),
+    /// The worker names more pairs of a namespace and an agent than it may serve.
+    TooManyPairs(usize),
     KeyNotFound,
     KeyExists(String),
     TooManyKeys,
@@ -85,6 +87,11 @@ impl fmt::Display for Rejection {
             Self::ReservedName(_) => {
                 write!(f, "String must not begin with '{RESERVED}', which is kept for the names of tasks in Kubernetes namespaces")
             }
+            Self::TooManyPairs(count) => write!(
+                f,
+                "The worker would serve {count} pairs of a namespace and an agent; at most {WORKER_AGENTS} are allowed: name fewer of either, \
+                 or no agents, which is all of them"
+            ),
             Self::KeyNotFound => f.write_str("Key not found"),
             Self::KeyExists(name) => write!(f, "A key '{name}' exists: revoke it first, or choose another name"),
             Self::TooManyKeys => write!(f, "There are {MAX_KEYS} keys, which is the limit: revoke some that are no longer used"),

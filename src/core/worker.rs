@@ -26,17 +26,38 @@ pub struct Capabilities {
     /// The agent slugs that the worker serves; `None` = all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agents: Option<Vec<String>>,
+    /// The Kubernetes namespaces whose tasks the worker serves; `None` = all tasks, also those of no namespace. It has a column of its own:
+    /// an older replica rewrites the others without what it does not know.
+    #[serde(skip)]
+    pub namespaces: Option<Vec<String>>,
 }
 
 impl Default for Capabilities {
     fn default() -> Self {
-        Self { claude_cli: true, max_concurrency: 1, labels: Vec::new(), agents: None }
+        Self { claude_cli: true, max_concurrency: 1, labels: Vec::new(), agents: None, namespaces: None }
     }
 }
 
 impl Capabilities {
-    pub fn serves(&self, agent_slug: &str) -> bool {
+    /// Whether the worker serves tasks of this agent and namespace; `None` = of no namespace.
+    pub fn serves(&self, agent_slug: &str, namespace: Option<&str>) -> bool {
+        self.serves_agent(agent_slug) && self.serves_namespace(namespace)
+    }
+
+    /// Whether the worker serves tasks of this agent, of some namespace or of none.
+    pub fn serves_agent(&self, agent_slug: &str) -> bool {
         self.agents.as_ref().is_none_or(|slugs| slugs.iter().any(|slug| slug == agent_slug))
+    }
+
+    fn serves_namespace(&self, namespace: Option<&str>) -> bool {
+        let Some(served) = &self.namespaces else { return true };
+        namespace.is_some_and(|namespace| served.iter().any(|one| one == namespace))
+    }
+
+    /// How many pairs of a namespace and an agent are named. A claim looks at the tasks of each pair.
+    pub fn pairs(&self) -> usize {
+        let number = |names: &Option<Vec<String>>| names.as_ref().map_or(1, Vec::len);
+        number(&self.namespaces).saturating_mul(number(&self.agents))
     }
 }
 
@@ -109,9 +130,9 @@ impl Worker {
         self.status == WorkerStatus::Online && !self.cordoned && !self.draining
     }
 
-    /// Whether to reserve a task of this agent for the worker.
-    pub fn is_worth_waiting_for(&self, agent_slug: &str) -> bool {
-        self.takes_tasks() && !self.lost && self.capabilities.serves(agent_slug)
+    /// Whether to reserve a task of this agent and namespace for the worker.
+    pub fn is_worth_waiting_for(&self, agent_slug: &str, namespace: Option<&str>) -> bool {
+        self.takes_tasks() && !self.lost && self.capabilities.serves(agent_slug, namespace)
     }
 
     /// Whether the leader pushes tasks to the worker.

@@ -42,11 +42,12 @@ impl WaitingState {
     }
 
     /// Why no worker takes a ready task.
-    pub(super) fn short(agent_slug: &str, shortage: Shortage) -> Self {
+    pub(super) fn short(agent_slug: &str, namespace: Option<&str>, shortage: Shortage) -> Self {
+        let of = namespace.map_or_else(|| format!("agent '{agent_slug}'"), |namespace| format!("agent '{agent_slug}' in namespace '{namespace}'"));
         let (reason, message) = match shortage {
-            Shortage::NoWorker => (WaitingReason::NoWorker, format!("no online worker serves agent '{agent_slug}'")),
-            Shortage::Cordoned => (WaitingReason::Cordoned, format!("every online worker that serves agent '{agent_slug}' is cordoned")),
-            Shortage::NoCapacity => (WaitingReason::NoCapacity, format!("every worker that serves agent '{agent_slug}' is full")),
+            Shortage::NoWorker => (WaitingReason::NoWorker, format!("no online worker serves {of}")),
+            Shortage::Cordoned => (WaitingReason::Cordoned, format!("every online worker that serves {of} is cordoned")),
+            Shortage::NoCapacity => (WaitingReason::NoCapacity, format!("every worker that serves {of} is full")),
         };
         Self { reason, message }
     }

@@ -122,7 +122,8 @@ pub fn of_schema(name: &str) -> Option<Value> {
         "NewConfig" => json!({ "membridge_server_url": "http://control-plane.internal:8000", "admin_key": "a-long-random-key" }),
         "LeaderSelection" => json!({ "primary_node_id": WORKER, "lease_seconds": 3600 }),
         "NewWorker" => json!({
-            "name": WORKER, "capabilities": { "max_concurrency": 4, "labels": ["eu"], "agents": ["writer"] }, "agent_version": "0.1.0",
+            "name": WORKER, "agent_version": "0.1.0",
+            "capabilities": { "max_concurrency": 4, "labels": ["eu"], "agents": ["writer"], "namespaces": ["team-a"] },
             "os_info": "Debian GNU/Linux 13",
         }),
         "Task" => task(),
@@ -238,7 +239,8 @@ fn key() -> Value {
 fn worker() -> Value {
     json!({
         "id": WORKER, "node_id": WORKER, "url": "", "status": "online",
-        "capabilities": { "claude_cli": true, "max_concurrency": 4, "labels": ["eu"], "agents": ["writer"] }, "last_heartbeat": AT + 2_000,
+        "capabilities": { "claude_cli": true, "max_concurrency": 4, "labels": ["eu"], "agents": ["writer"], "namespaces": ["team-a"] },
+        "last_heartbeat": AT + 2_000,
         "ip_addrs": [], "obs_count": 0, "db_sha": "", "registered_at": AT - 3_600_000, "active_leases": 1, "agent_version": "0.1.0",
         "os_info": "Debian GNU/Linux 13", "install_method": "manual", "dispatch": "manual", "cordoned": false, "draining": false,
     })

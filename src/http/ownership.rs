@@ -143,6 +143,30 @@ pub fn url(app: &AppState, caller: &Caller, change: &WorkerChange) -> Result<(),
     Ok(())
 }
 
+/// Lets a worker's key with a limit of namespaces register only within that limit; if the registration names no namespaces, the key's are
+/// taken.
+///
+/// # Errors
+/// The registration names a namespace that the key does not allow.
+pub fn namespaces(app: &AppState, caller: &Caller, change: &mut WorkerChange) -> Result<(), Error> {
+    let Some(allowed) = caller.key.as_ref().and_then(|key| key.namespaces.as_ref()).filter(|_| caller.worker().is_some()) else {
+        return Ok(());
+    };
+    let wanted = change.namespaces.get_or_insert_with(|| allowed.clone());
+    match wanted.iter().find(|namespace| !allowed.contains(namespace)) {
+        None => Ok(()),
+        Some(other) => {
+            app.metrics.http_refused("namespace");
+            let text = format!(
+                "This key allows its worker only the namespaces {}, not '{other}': name only these (start the agent with --namespaces), or \
+                 create the worker's key or join token with --namespace {other}",
+                allowed.join(", ")
+            );
+            Err(Error::Text { status: 403, text: text.into() })
+        }
+    }
+}
+
 fn refused(app: &AppState, own: &str) -> Error {
     app.metrics.http_refused("other_worker");
     Error::Text { status: 403, text: format!("This key is for the worker '{own}' only: each worker has a key of its own").into() }

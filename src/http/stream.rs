@@ -96,6 +96,7 @@ mod tests {
                 scope,
                 worker: None,
                 push: false,
+                namespaces: None,
                 created_at: 0,
                 expires_at: None,
                 created_by: "admin".into(),

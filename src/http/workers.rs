@@ -103,9 +103,10 @@ pub const REGISTER: RoutePolicy = RoutePolicy::WORKER.rate(Rate::General);
     )
 )]
 pub async fn register(State(app): State<AppState>, caller: Caller, body: Content) -> HandlerResult {
-    let change = WorkerChange::from(body.read::<NewWorker>()?);
+    let mut change = WorkerChange::from(body.read::<NewWorker>()?);
     ownership::worker(&app, &caller, &change.id)?;
     ownership::url(&app, &caller, &change)?;
+    ownership::namespaces(&app, &caller, &mut change)?;
     let wrong = match &change.id {
         name if is_dots(name) => Some("Must not be . or .., because no URL can name such a worker: choose another name"),
         name if is_name_of_another_actor(name) => Some(

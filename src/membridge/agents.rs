@@ -114,6 +114,7 @@ fn entry(raw: &str) -> Result<WorkerChange, String> {
         max_concurrency: capabilities.max_concurrency,
         labels: capabilities.labels,
         agents: capabilities.agents,
+        namespaces: None,
         ip_addrs: listed.ip_addrs,
         agent_version: listed.agent_version,
         os_info: listed.os_info,

@@ -184,6 +184,7 @@ fn status(Pair { object, worker }: &Pair<'_>) -> WorkerStatus {
         phase: Some(word),
         slots: Some(worker.capabilities.max_concurrency),
         agents: worker.capabilities.agents.clone(),
+        namespaces: worker.capabilities.namespaces.clone(),
         agent_version: Some(worker.agent_version.clone()),
         unschedulable: Some(worker.cordoned),
         draining: Some(worker.draining),

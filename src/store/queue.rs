@@ -13,7 +13,7 @@ use bloom_database::{DuePage, ReadyRow, Scope};
 
 /// A program without suspension (before migration 9) may leave a suspended task unparked.
 const IS_READY: &str = "status = 'queued' AND parked IS NULL AND NOT suspend";
-const READY_ROW: &str = "id, revision, rank, agent_slug";
+const READY_ROW: &str = "id, revision, rank, agent_slug, namespace";
 statement!(
     READY,
     |d| "SELECT {READY_ROW}, NULL FROM task_state {} \
@@ -25,6 +25,18 @@ statement!(
     |d| "SELECT {READY_ROW}, NULL FROM task_state {} \
     WHERE {IS_READY} AND agent_slug = $4 AND (rank, id) > ($1, $2) ORDER BY rank, id LIMIT $3",
     d.by_index("task_state_ready_of_agent")
+);
+statement!(
+    READY_OF_NAMESPACE,
+    |d| "SELECT {READY_ROW}, NULL FROM task_state {} \
+    WHERE {IS_READY} AND namespace = $4 AND (rank, id) > ($1, $2) ORDER BY rank, id LIMIT $3",
+    d.by_index("task_state_ready_of_namespace")
+);
+statement!(
+    READY_OF_AGENT_IN_NAMESPACE,
+    |d| "SELECT {READY_ROW}, NULL FROM task_state {} \
+    WHERE {IS_READY} AND namespace = $4 AND agent_slug = $5 AND (rank, id) > ($1, $2) ORDER BY rank, id LIMIT $3",
+    d.by_index("task_state_ready_of_agent_in_namespace")
 );
 statement!(
     RESERVED,
@@ -167,9 +179,20 @@ pub(super) async fn ready(pool: &Pool, scope: &Scope, after: Option<(i64, TaskId
     let found = match scope {
         Scope::All => pool.fetch(&READY, args).await?,
         Scope::Agent(agent_slug) => pool.fetch(&READY_OF_AGENT, args.text(agent_slug)).await?,
+        Scope::Namespace(namespace) => pool.fetch(&READY_OF_NAMESPACE, args.text(namespace)).await?,
+        Scope::AgentInNamespace { namespace, agent_slug } => {
+            pool.fetch(&READY_OF_AGENT_IN_NAMESPACE, args.text(namespace).text(agent_slug)).await?
+        }
         Scope::Reserved(worker) => pool.fetch(&RESERVED, args.text(worker)).await?,
     };
     all(&found, |row| {
-        Ok(ReadyRow { id: row.take()?, revision: row.take()?, rank: row.take()?, agent_slug: row.take()?, reserved_for: row.take()? })
+        Ok(ReadyRow {
+            id: row.take()?,
+            revision: row.take()?,
+            rank: row.take()?,
+            agent_slug: row.take()?,
+            namespace: row.take()?,
+            reserved_for: row.take()?,
+        })
     })
 }

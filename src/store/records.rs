@@ -9,7 +9,7 @@ use bloom_core::api_key::ApiKey;
 use bloom_core::audit::AuditEntry;
 use bloom_core::task::{PastLease, RunResult, TaskEvent, Usage};
 use bloom_core::wakeup::{Subject, Wakeup};
-use bloom_core::worker::Worker;
+use bloom_core::worker::{Capabilities, Worker};
 
 row! {
     pub(super) LEASE: leases as leases_row of lease: PastLease {
@@ -34,11 +34,18 @@ row! {
 row! { pub(super) EVENT: task_events as task_events_row of event: TaskEvent { task_id, number, lease_id, seq, kind, at, data } }
 
 row! {
-    pub(super) WORKER: workers as workers_row_2 of worker: Worker {
-        id, url, status, lost, capabilities, ip_addrs, obs_count, db_sha, registered_at, agent_version, os_info, install_method, dispatch,
-        cordoned, draining, revision, updated_at, recount_slots,
+    pub(super) WORKER: workers as workers_row_3 of worker: Worker {
+        id, url, status, lost;
+        {
+            let served = &worker.capabilities;
+            capabilities: served,
+            namespaces: served.namespaces.as_ref(),
+        }
+        ip_addrs, obs_count, db_sha, registered_at, agent_version, os_info, install_method, dispatch, cordoned, draining, revision, updated_at,
+        recount_slots;
     }
     then { last_seen }
+    read { capabilities: Capabilities { namespaces, ..capabilities } }
 }
 
 row! { pub(super) QUEUE: queues as queues_row of queue: AgentQueue { agent_slug, paused_at, max_concurrency, revision } }
@@ -50,8 +57,8 @@ row! {
 }
 
 row! {
-    pub(super) API_KEY: api_keys as api_keys_row_2 of key: ApiKey {
-        name, digest, scope, worker, push, created_at, expires_at, created_by
+    pub(super) API_KEY: api_keys as api_keys_row_3 of key: ApiKey {
+        name, digest, scope, worker, push, namespaces, created_at, expires_at, created_by
     }
 }
 

@@ -83,6 +83,7 @@ impl Agent {
             max_concurrency: Some(Int(self.settings.max_concurrency.into())),
             labels: Some(self.settings.labels.iter().cloned().collect()),
             agents: agents.map(List::from_iter),
+            namespaces: self.settings.namespaces.clone().map(List::from_iter),
         }
     }
 

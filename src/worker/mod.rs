@@ -63,6 +63,8 @@ pub struct Settings {
     pub name: Option<String>,
     pub max_concurrency: u32,
     pub labels: Vec<String>,
+    /// The Kubernetes namespaces whose tasks it serves; `None` for all tasks.
+    pub namespaces: Option<Vec<String>>,
     pub work_dir: PathBuf,
     pub profiles: Profiles,
     /// How long runs may go on after a stop or a drain.

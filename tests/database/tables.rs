@@ -190,11 +190,7 @@ impl Tables {
     }
 
     pub fn ready_page(&self, scope: &Scope, after: Option<(i64, TaskId)>, limit: i64) -> Vec<ReadyRow> {
-        let is_in = |row: &ReadyRow| match scope {
-            Scope::All => row.reserved_for.is_none(),
-            Scope::Agent(slug) => row.reserved_for.is_none() && row.agent_slug == *slug,
-            Scope::Reserved(worker) => row.reserved_for.as_ref() == Some(worker),
-        };
+        let is_in = |row: &ReadyRow| scope.has(row);
         let mut rows: Vec<ReadyRow> = self.memory.tasks.values().filter_map(ReadyRow::of).filter(is_in).collect();
         rows.sort_by_key(ReadyRow::key);
         page(rows.into_iter().filter(|row| after.is_none_or(|after| row.key() > after)), limit)

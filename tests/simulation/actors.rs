@@ -9,10 +9,13 @@ use bloom_core::agent_queue::ALL_QUEUES;
 use bloom_core::audit::Actor;
 use bloom_core::command::{Choice, Completion, CordonChange, Op, Operation, QueueChange, Rejection, Requester, WorkerChange};
 use bloom_core::ids::{LeaseId, TaskId};
+use bloom_core::namespace::{KubernetesObject, qualified};
 use bloom_core::op;
 use bloom_core::task::{Format, Origin, Outcome, Session, TaskSpec, TaskState};
 use bloom_engine::{ClaimRequest, Engine, Error};
+use bloom_test_world::history::NAMESPACES;
 use tokio::time::Instant;
+use uuid::Uuid;
 
 use crate::database::Condition;
 use crate::shared::{Dice, Shared};
@@ -120,10 +123,16 @@ pub fn spec(cluster: &Cluster) -> TaskSpec {
     let known = cluster.created.lock().expect("created").clone();
     let depends_on =
         if !known.is_empty() && cluster.chance(20) { vec![known[cluster.below(known.len() as u64) as usize]] } else { Vec::new() };
+    let object = cluster.chance(30).then(|| KubernetesObject {
+        namespace: NAMESPACES[cluster.below(2) as usize].into(),
+        name: "object".into(),
+        uid: Uuid::from_u64_pair(cluster.below(u64::MAX), cluster.below(u64::MAX)),
+    });
+    let named = |name: String| object.as_ref().map_or_else(|| name.clone(), |object| qualified(&object.namespace, &name));
     let not_before = cluster.chance(15).then(|| cluster.shared.lock().now() + cluster.below(9_000) as i64);
     TaskSpec {
         id: TaskId::nil(),
-        context_id: format!("context{}", cluster.below(6)),
+        context_id: named(format!("context{}", cluster.below(6))),
         agent_slug: (*["a", "b"].get(cluster.below(2) as usize).expect("two")).into(),
         prompt: "p".into(),
         context_hints: Vec::new(),
@@ -134,7 +143,7 @@ pub fn spec(cluster: &Cluster) -> TaskSpec {
         priority: cluster.below(4) as i64 + 3,
         not_before,
         depends_on,
-        exclusive_key: cluster.chance(20).then(|| format!("key{}", cluster.below(2))),
+        exclusive_key: cluster.chance(20).then(|| named(format!("key{}", cluster.below(2)))),
         idempotency_key: None,
         labels: Default::default(),
         session: if cluster.chance(50) { Session::Context } else { Session::None },
@@ -142,7 +151,7 @@ pub fn spec(cluster: &Cluster) -> TaskSpec {
         ttl_after_finished_sec: cluster.chance(20).then_some(2),
         owner: None,
         suspend: !cluster.is_quiet_phase() && cluster.chance(8),
-        object: None,
+        object,
     }
 }
 
@@ -164,8 +173,11 @@ pub fn registration(number: usize) -> WorkerChange {
         1 => Some(vec!["a".into(), "b".into()]),
         _ => Some(vec!["b".into()]),
     };
+    // The third of each four serves one namespace only.
+    let namespaces = (number % 4 == 2).then(|| vec![NAMESPACES[0].to_owned()]);
     WorkerChange {
         id: format!("w{number}"),
+        namespaces,
         max_concurrency: Some(1 + (number % 3) as i64),
         status: Some(bloom_core::worker::WorkerStatus::Online),
         agents,

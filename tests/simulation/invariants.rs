@@ -221,7 +221,9 @@ impl InvariantChecker {
                 if memory.closed(&other.agent_slug).is_some() || memory.limit(&other.agent_slug).is_some() {
                     continue;
                 }
-                let is_before = rank(other.priority) < rank(task.priority) && worker.capabilities.serves(&other.agent_slug);
+                let is_before = rank(other.priority) < rank(task.priority) && {
+                    worker.capabilities.serves(&other.agent_slug, other.namespace.as_deref())
+                };
                 if !is_before || since.elapsed().as_millis() <= ORDER_MS {
                     continue;
                 }
@@ -286,7 +288,8 @@ impl InvariantChecker {
             for (id, (_, since)) in &checker.ready_since {
                 let Some(task) = memory.tasks.get(id) else { continue };
                 let Some(open) = checker.open_since.get(&task.agent_slug) else { continue };
-                let could = task.is_open_to(&worker.id) && worker.capabilities.serves(&task.agent_slug);
+                let serves = worker.capabilities.serves(&task.agent_slug, task.namespace.as_deref());
+                let could = task.is_open_to(&worker.id) && serves;
                 let together = since.elapsed().min(claimed.elapsed()).min(free.elapsed()).min(open.elapsed()).as_millis();
                 if could && together > TOGETHER_MS {
                     checker.violations.push(format!("worker {} waits beside a ready task for {together} ms: {task:?}", worker.id));

@@ -2,7 +2,7 @@
 
 use bloom_core::agent_queue::ALL_QUEUES;
 use bloom_core::api_key::Scope;
-use bloom_core::command::{Choice, Completion, CordonChange, Grace, Holder, Loss, NewEvent, Op, PushEnd, QueueChange};
+use bloom_core::command::{Choice, Completion, CordonChange, Grace, Holder, Loss, NewEvent, Op, PushEnd, QueueChange, WorkerChange};
 use bloom_core::ids::{LeaseId, TaskId};
 use bloom_core::namespace::{KubernetesObject, qualified};
 use bloom_core::op;
@@ -14,8 +14,8 @@ use super::world::{TTL_MS, World, completion, registration, spec};
 const WORKERS: [&str; 3] = ["w0", "w1", "w2"];
 /// The name of the label that tasks may have.
 pub const LABEL: &str = "label";
-/// The Kubernetes namespace of tasks that are created for objects.
-const NAMESPACE: &str = "team";
+/// The Kubernetes namespaces of tasks that are created for objects.
+pub const NAMESPACES: [&str; 2] = ["team", "other"];
 const NOT_SEEN_MS: i64 = 60_000;
 
 /// Numbers select among the objects that exist when the step runs.
@@ -96,6 +96,8 @@ pub enum Step {
     Register {
         worker: usize,
         slots: i64,
+        /// How many of the namespaces the worker is limited to.
+        namespaces: Option<usize>,
     },
     Remove {
         worker: usize,
@@ -297,7 +299,10 @@ impl History {
                 let (task, lease, _) = pick(&self.leases, *lease)?.clone();
                 Op::ExpireLease(op::ExpireLease { task, lease, grace: Grace { resumed_at: now, grace_ms: 10_000, ..Grace::default() } })
             }
-            Step::Register { worker: at, slots } => Op::RegisterWorker(Box::new(registration(&worker(*at), *slots))),
+            Step::Register { worker: at, slots, namespaces } => {
+                let namespaces = namespaces.map(|number| NAMESPACES.iter().take(number).map(|&name| name.to_owned()).collect());
+                Op::RegisterWorker(Box::new(WorkerChange { namespaces, ..registration(&worker(*at), *slots) }))
+            }
             Step::Remove { worker: at } => Op::RemoveWorker(op::RemoveWorker { worker: worker(*at) }),
             Step::Cordon { worker: at, change } => {
                 let changes = [CordonChange::Cordon, CordonChange::Uncordon, CordonChange::Drain];
@@ -319,6 +324,7 @@ impl History {
                     scope,
                     worker: (scope != Scope::Submit && name % 2 == 0).then(|| worker(*name)),
                     push: scope != Scope::Submit && name % 5 == 0,
+                    namespaces: (scope != Scope::Submit && name % 7 == 0).then(|| vec![NAMESPACES[0].to_owned()]),
                     lasts_ms: (name % 4 == 0).then_some(30_000),
                 })
             }
@@ -333,9 +339,10 @@ impl History {
     }
 
     fn spec(&self, now: i64, wanted: &NewTask) -> TaskSpec {
-        let named = |name: String| if wanted.object.is_some() { qualified(NAMESPACE, &name) } else { name };
+        let namespace = |n: usize| NAMESPACES[n % NAMESPACES.len()];
+        let named = |name: String| wanted.object.map_or_else(|| name.clone(), |n| qualified(namespace(n), &name));
         let object =
-            |n: usize| KubernetesObject { namespace: NAMESPACE.into(), name: format!("object{n}"), uid: TaskId::from_u128(n as u128 + 1) };
+            |n: usize| KubernetesObject { namespace: namespace(n).into(), name: format!("object{n}"), uid: TaskId::from_u128(n as u128 + 1) };
         TaskSpec {
             object: wanted.object.map(object),
             session: if wanted.session { Session::Context } else { Session::None },

@@ -317,7 +317,8 @@ impl Memory {
 
     /// The tasks that the worker may claim, including those reserved for it, in queue order.
     pub fn ready_for(&self, worker: &Worker) -> Vec<TaskId> {
-        let suits = |task: &&TaskState| task.is_open_to(&worker.id) && worker.capabilities.serves(&task.agent_slug);
+        let serves = |task: &TaskState| worker.capabilities.serves(&task.agent_slug, task.namespace.as_deref());
+        let suits = |task: &&TaskState| task.is_open_to(&worker.id) && serves(task);
         let mut ready: Vec<_> = self.tasks.values().filter(suits).map(|task| (rank(task.priority), task.id)).collect();
         ready.sort_unstable();
         ready.into_iter().map(|(_, id)| id).collect()

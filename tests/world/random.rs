@@ -73,7 +73,8 @@ pub fn steps() -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
         30 => command(),
         6 => vec(command(), 2..5).prop_map(Step::Batch),
-        2 => (any(), 1..4i64).prop_map(|(worker, slots)| Step::Register { worker, slots }),
+        2 => (any(), 1..4i64, option::weighted(0.3, 0..3usize))
+            .prop_map(|(worker, slots, namespaces)| Step::Register { worker, slots, namespaces }),
         1 => any().prop_map(|worker| Step::Remove { worker }),
         1 => (any(), any()).prop_map(|(worker, change)| Step::Cordon { worker, change }),
         3 => prop_oneof![Just(1), Just(1_000), Just(61_000), Just(400_000)].prop_map(|ms| Step::Pass { ms }),

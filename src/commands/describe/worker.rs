@@ -56,6 +56,11 @@ fn of(worker: &Worker) -> Vec<(&'static str, String)> {
         (false, false) => "it gets no tasks: see the log of its agent, and whether the agent reaches this server".into(),
         (false, true) => String::new(),
     };
+    let namespaces = match capabilities.namespaces.as_deref() {
+        None => "all, and tasks of none".to_owned(),
+        Some([]) => "none: it gets no tasks".to_owned(),
+        Some(namespaces) => format!("only {}", namespaces.join(", ")),
+    };
     let seen = format!("{} ({} ago)", time_text(worker.last_heartbeat), columns::age(worker.last_heartbeat, now));
     vec![
         ("Worker", worker.id.to_string()),
@@ -63,6 +68,7 @@ fn of(worker: &Worker) -> Vec<(&'static str, String)> {
         ("What to do", advice),
         ("Slots", format!("{} of {} in use", worker.active_leases, capabilities.max_concurrency)),
         ("Agents", capabilities.agents.as_ref().map_or_else(|| "all".to_owned(), |agents| agents.join(", "))),
+        ("Namespaces", namespaces),
         ("Labels", capabilities.labels.join(", ")),
         ("Claude CLI", if capabilities.claude_cli { "yes" } else { "no" }.to_owned()),
         ("Last seen", seen),

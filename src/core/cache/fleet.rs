@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::Ms;
 use crate::ids::{LeaseId, TaskId, WorkerId};
 use crate::placement::{self, Candidate};
-use crate::task::{ActiveLease, Origin, TaskState};
+use crate::task::{ActiveLease, Origin, TaskSpec, TaskState};
 use crate::worker::{MAX_CONCURRENCY, Worker};
 
 #[derive(Clone, Debug)]
@@ -178,11 +178,13 @@ impl Fleet {
 
     /// The candidates for a lease call, or for a dispatch call, which needs a URL: the workers with the most free slots, and a worker that
     /// runs a task of the same context.
-    pub fn shortlist(&self, agent_slug: &str, context_id: &str, length: usize, needs_url: bool) -> Vec<WorkerId> {
+    pub fn shortlist(&self, task: &TaskSpec, length: usize, needs_url: bool) -> Vec<WorkerId> {
+        let TaskSpec { agent_slug, context_id, object, .. } = task;
+        let namespace = object.as_ref().map(|object| &object.namespace[..]);
         let mut best: Vec<Candidate<'_>> = Vec::with_capacity(length + 1);
         for (worker, entry) in self.known() {
             let candidate = Candidate { worker, free: entry.free(worker) };
-            let is_fit = placement::may_pick(worker, agent_slug) && !(needs_url && worker.url.is_empty());
+            let is_fit = placement::may_pick(worker, agent_slug, namespace) && !(needs_url && worker.url.is_empty());
             if candidate.free <= 0 || !is_fit {
                 continue;
             }
@@ -194,15 +196,16 @@ impl Fleet {
             }
         }
         let mut ids: Vec<WorkerId> = best.iter().map(|candidate| candidate.worker.id.clone()).collect();
-        let runs_it = self.known().find(|(_, entry)| entry.held.values().any(|held| held.context_id == context_id));
+        let runs_it = self.known().find(|(_, entry)| entry.held.values().any(|held| held.context_id == *context_id));
         ids.extend(runs_it.map(|(worker, _)| worker.id.clone()).filter(|id| !best.iter().any(|c| c.worker.id == *id)));
         ids
     }
 
-    /// Why no worker takes a ready task of this agent; `None` if one can.
-    pub fn shortage(&self, agent_slug: &str) -> Option<Shortage> {
+    /// Why no worker takes a ready task of this agent and namespace; `None` if one can.
+    pub fn shortage(&self, agent_slug: &str, namespace: Option<&str>) -> Option<Shortage> {
         let mut shortage = Shortage::NoWorker;
-        for (worker, entry) in self.known().filter(|(worker, _)| worker.is_online() && worker.capabilities.serves(agent_slug)) {
+        let serving = |worker: &Worker| worker.is_online() && worker.capabilities.serves(agent_slug, namespace);
+        for (worker, entry) in self.known().filter(|(worker, _)| serving(worker)) {
             if worker.cordoned || worker.draining {
                 if shortage == Shortage::NoWorker {
                     shortage = Shortage::Cordoned;

@@ -29,6 +29,8 @@ pub struct ReadyRow {
     /// 9 − priority. The queue is ordered by (rank, id).
     pub rank: i64,
     pub agent_slug: String,
+    /// The namespace of its Kubernetes object; `None` for all other tasks.
+    pub namespace: Option<String>,
     /// The worker for which the task is reserved; `None` for ready tasks.
     pub reserved_for: Option<WorkerId>,
 }
@@ -43,7 +45,7 @@ impl ReadyRow {
             Some(_) => return None,
         };
         let (id, revision, agent_slug) = (task.id, task.revision, task.agent_slug.clone());
-        Some(Self { id, revision, rank: rank(task.priority), agent_slug, reserved_for })
+        Some(Self { id, revision, rank: rank(task.priority), agent_slug, namespace: task.namespace.clone(), reserved_for })
     }
 
     pub fn key(&self) -> ReadyKey {
@@ -262,8 +264,9 @@ impl Cache {
     /// `spread` adds this many tasks of the same priority to the choice, and `chance` selects among them: if several replicas claim from
     /// one queue, another replica has always just taken the first tasks.
     pub fn take_ready(&mut self, scopes: &[Scope], is_open: impl Fn(&str) -> bool, max: usize, spread: usize, chance: u64) -> ReadyTasks {
-        let agent = |id: &TaskId| self.tasks.get(id).and_then(|known| known.ready.as_ref()).map(|ready| &ready.agent_slug);
-        let ready = self.queue.take_ready(scopes, |id| agent(id).is_none_or(|slug| is_open(slug)), max, spread, chance);
+        let (tasks, fleet) = (&self.tasks, &self.fleet);
+        let has = |worker: &str, id: &TaskId| can_have(tasks, fleet, &is_open, worker, id).unwrap_or(true);
+        let ready = self.queue.take_ready(scopes, has, max, spread, chance);
         self.forget_dropped();
         ready
     }
@@ -281,13 +284,13 @@ impl Cache {
         self.fleet.heard_of_before(read.0)
     }
 
-    /// How many of these tasks can be claimed, by agent.
-    pub fn claimable(&self, tasks: &[TaskId]) -> BTreeMap<String, i64> {
-        let mut agents = BTreeMap::new();
+    /// How many of these tasks can be claimed, by agent and namespace.
+    pub fn claimable(&self, tasks: &[TaskId]) -> BTreeMap<(String, Option<String>), i64> {
+        let mut number = BTreeMap::new();
         for ready in tasks.iter().filter_map(|id| self.tasks.get(id)?.ready.as_ref()) {
-            *agents.entry(ready.agent_slug.clone()).or_default() += 1;
+            *number.entry((ready.agent_slug.clone(), ready.namespace.clone())).or_default() += 1;
         }
-        agents
+        number
     }
 
     /// The active lease of the task.
@@ -300,15 +303,21 @@ impl Cache {
         self.tasks.iter().filter(|(_, known)| self.is_shown(known)).map(|(id, known)| (*id, known.revision))
     }
 
-    /// Whether there is a task that can be claimed; with `is_open`, one of an agent for which it holds.
+    /// Whether there is a task that a worker of all namespaces can claim; with `is_open`, one of an agent for which it holds.
     pub fn has_claimable(&mut self, is_open: Option<&dyn Fn(&str) -> bool>) -> bool {
         self.queue.has_untaken(is_open)
     }
 
+    /// The namespaces that have a task that a worker of theirs can claim; with `is_open`, one of an agent for which it holds. Only namespaces
+    /// that some worker names are known.
+    pub fn namespaces_with_claimable(&mut self, is_open: Option<&dyn Fn(&str) -> bool>) -> BTreeSet<String> {
+        self.queue.namespaces_with_untaken(is_open)
+    }
+
     /// The workers that can claim a task that is reserved for them, of an agent for which `is_open` holds.
     pub fn with_reserved(&mut self, is_open: impl Fn(&str) -> bool) -> Vec<WorkerId> {
-        let tasks = &self.tasks;
-        self.queue.with_reserved(|id| tasks.get(id).and_then(|known| known.ready.as_ref()).is_some_and(|ready| is_open(&ready.agent_slug)))
+        let (tasks, fleet) = (&self.tasks, &self.fleet);
+        self.queue.with_reserved(|worker, id| can_have(tasks, fleet, &is_open, worker, id).unwrap_or(false))
     }
 
     fn is_shown(&self, known: &Known) -> bool {
@@ -342,4 +351,18 @@ impl Cache {
             }
         }
     }
+}
+
+/// Whether the worker can have the task that is reserved for it; `None` if the task is unknown. An older replica may have reserved a task for
+/// a worker that does not serve its namespace.
+fn can_have(
+    tasks: &HashMap<TaskId, Known>,
+    fleet: &Fleet,
+    is_open: &impl Fn(&str) -> bool,
+    worker: &str,
+    id: &TaskId,
+) -> Option<bool> {
+    let ready = tasks.get(id)?.ready.as_ref()?;
+    let serves = |worker: &Worker| worker.capabilities.serves(&ready.agent_slug, ready.namespace.as_deref());
+    Some(is_open(&ready.agent_slug) && fleet.worker(worker).is_none_or(serves))
 }

@@ -2,7 +2,8 @@
 //!
 //! A window contains every such task up to a mark, and the next page is read behind the mark. So a claim never has to skip rows that can no
 //! longer be claimed. One window covers all ready tasks, for workers that serve every agent; there is one for each agent that a claiming
-//! worker names, and one for the tasks reserved for each claiming worker. A window exists only while claims use it.
+//! worker names, and one for the tasks reserved for each claiming worker. Workers that name namespaces have such windows for each namespace:
+//! they never skip the tasks of others. A window exists only while claims use it.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -12,12 +13,43 @@ use crate::ids::{TaskId, WorkerId};
 /// Most urgent first (rank = 9 − priority), then oldest.
 pub type ReadyKey = (i64, TaskId);
 
-/// The tasks of a window: those that every worker may claim, those of one agent, or those reserved for one worker.
+/// The tasks of a window: all that are not reserved, those of one agent, of one namespace or of one agent in one namespace, or those reserved
+/// for one worker.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Scope {
     All,
     Agent(String),
+    Namespace(String),
+    AgentInNamespace { namespace: String, agent_slug: String },
     Reserved(WorkerId),
+}
+
+impl Scope {
+    /// The tasks of this agent, or of all agents, in this namespace, or in all namespaces and in none.
+    pub fn of(namespace: Option<&str>, agent_slug: Option<&str>) -> Self {
+        match (namespace.map(str::to_owned), agent_slug.map(str::to_owned)) {
+            (None, None) => Self::All,
+            (None, Some(agent_slug)) => Self::Agent(agent_slug),
+            (Some(namespace), None) => Self::Namespace(namespace),
+            (Some(namespace), Some(agent_slug)) => Self::AgentInNamespace { namespace, agent_slug },
+        }
+    }
+
+    /// Whether the window has this task, judged by the task's own row.
+    pub fn has(&self, ready: &ReadyRow) -> bool {
+        if let Self::Reserved(worker) = self {
+            return ready.reserved_for.as_ref() == Some(worker);
+        }
+        ready.reserved_for.is_none()
+            && match self {
+                Self::All | Self::Reserved(_) => true,
+                Self::Agent(slug) => ready.agent_slug == *slug,
+                Self::Namespace(namespace) => ready.namespace.as_ref() == Some(namespace),
+                Self::AgentInNamespace { namespace, agent_slug } => {
+                    ready.namespace.as_ref() == Some(namespace) && ready.agent_slug == *agent_slug
+                }
+            }
+    }
 }
 
 /// The maximum number of entries of a window. Tasks behind it are read again when they are needed.
@@ -72,6 +104,54 @@ impl Window {
     }
 }
 
+/// Windows on ready tasks: of all agents together, and of one agent each.
+#[derive(Debug, Default)]
+struct Windows {
+    all: Option<Window>,
+    agents: HashMap<String, Window>,
+    /// Agents whose windows may have entries. Many more windows may be empty.
+    filled: HashSet<String>,
+}
+
+impl Windows {
+    fn insert(&mut self, ready: &ReadyRow, dropped: &mut Vec<TaskId>) {
+        if let Some(window) = &mut self.all {
+            window.insert(ready.key(), dropped);
+        }
+        if let Some(window) = self.agents.get_mut(&ready.agent_slug) {
+            window.insert(ready.key(), dropped);
+            if !self.filled.contains(&ready.agent_slug) {
+                self.filled.insert(ready.agent_slug.clone());
+            }
+        }
+    }
+
+    fn of(&self, ready: &ReadyRow) -> impl Iterator<Item = &Window> {
+        self.all.iter().chain(self.agents.get(&ready.agent_slug))
+    }
+
+    fn of_mut(&mut self, ready: &ReadyRow) -> impl Iterator<Item = &mut Window> {
+        self.all.iter_mut().chain(self.agents.get_mut(&ready.agent_slug))
+    }
+
+    fn iter_mut(&mut self) -> impl Iterator<Item = &mut Window> {
+        self.all.iter_mut().chain(self.agents.values_mut())
+    }
+
+    fn is_empty(&self) -> bool {
+        self.all.is_none() && self.agents.is_empty()
+    }
+
+    /// Whether one of the first `look` tasks of a window is free. With `is_open`, only windows of agents for which it holds are looked at.
+    fn has_free(&mut self, is_open: Option<&dyn Fn(&str) -> bool>, look: usize, is_free: impl Fn(&TaskId) -> bool) -> bool {
+        let agents = &self.agents;
+        self.filled.retain(|slug| agents.get(slug).is_some_and(|window| !window.entries.is_empty()));
+        let open = self.filled.iter().filter(|slug| is_open.is_none_or(|is_open| is_open(slug)));
+        let mut windows = self.all.iter().filter(|_| is_open.is_none()).chain(open.filter_map(|slug| self.agents.get(slug)));
+        windows.any(|window| window.entries.iter().take(look).any(|(_, id)| is_free(id)))
+    }
+}
+
 /// The first ready tasks of a worker's windows, which are now taken.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct ReadyTasks {
@@ -84,15 +164,19 @@ pub struct ReadyTasks {
 
 #[derive(Debug, Default)]
 pub struct Queue {
-    all: Option<Window>,
-    agents: HashMap<String, Window>,
+    /// On the tasks of all namespaces and of none.
+    ready: Windows,
+    /// On the tasks of one namespace each.
+    namespaces: HashMap<String, Windows>,
     reserved: HashMap<WorkerId, Window>,
+    /// The number of windows.
+    size: usize,
     /// Tasks that claims in progress have taken.
     taken: HashSet<TaskId>,
     /// Tasks that nobody can lease for a while, because another program keeps them locked.
     withheld: HashSet<TaskId>,
-    /// Agents whose windows may have entries. Many more windows may be empty.
-    filled: HashSet<String>,
+    /// Namespaces whose windows may have entries.
+    filled_namespaces: HashSet<String>,
     /// Workers whose windows of reserved tasks may have entries.
     filled_reserved: HashSet<WorkerId>,
     dropped: Vec<TaskId>,
@@ -102,75 +186,99 @@ pub struct Queue {
 impl Queue {
     fn window(&self, scope: &Scope) -> Option<&Window> {
         match scope {
-            Scope::All => self.all.as_ref(),
-            Scope::Agent(slug) => self.agents.get(slug),
+            Scope::All => self.ready.all.as_ref(),
+            Scope::Agent(slug) => self.ready.agents.get(slug),
+            Scope::Namespace(namespace) => self.namespaces.get(namespace)?.all.as_ref(),
+            Scope::AgentInNamespace { namespace, agent_slug } => self.namespaces.get(namespace)?.agents.get(agent_slug),
             Scope::Reserved(worker) => self.reserved.get(worker),
         }
     }
 
     fn window_mut(&mut self, scope: &Scope) -> Option<&mut Window> {
         match scope {
-            Scope::All => self.all.as_mut(),
-            Scope::Agent(slug) => self.agents.get_mut(slug),
+            Scope::All => self.ready.all.as_mut(),
+            Scope::Agent(slug) => self.ready.agents.get_mut(slug),
+            Scope::Namespace(namespace) => self.namespaces.get_mut(namespace)?.all.as_mut(),
+            Scope::AgentInNamespace { namespace, agent_slug } => self.namespaces.get_mut(namespace)?.agents.get_mut(agent_slug),
             Scope::Reserved(worker) => self.reserved.get_mut(worker),
         }
     }
 
     pub(super) fn insert(&mut self, ready: &ReadyRow) {
-        let windows = match &ready.reserved_for {
-            Some(worker) => [self.reserved.get_mut(worker), None],
-            None => [self.all.as_mut(), self.agents.get_mut(&ready.agent_slug)],
-        };
-        for window in windows.into_iter().flatten() {
-            window.insert(ready.key(), &mut self.dropped);
+        if let Some(worker) = &ready.reserved_for {
+            if let Some(window) = self.reserved.get_mut(worker) {
+                window.insert(ready.key(), &mut self.dropped);
+                if !self.filled_reserved.contains(worker) {
+                    self.filled_reserved.insert(worker.clone());
+                }
+            }
+            return;
         }
-        match &ready.reserved_for {
-            None if !self.filled.contains(&ready.agent_slug) && self.agents.contains_key(&ready.agent_slug) => {
-                self.filled.insert(ready.agent_slug.clone());
+        self.ready.insert(ready, &mut self.dropped);
+        if let Some(namespace) = &ready.namespace
+            && let Some(windows) = self.namespaces.get_mut(namespace)
+        {
+            windows.insert(ready, &mut self.dropped);
+            if !self.filled_namespaces.contains(namespace) {
+                self.filled_namespaces.insert(namespace.clone());
             }
-            Some(worker) if !self.filled_reserved.contains(worker) && self.reserved.contains_key(worker) => {
-                self.filled_reserved.insert(worker.clone());
-            }
-            _ => {}
         }
     }
 
     pub(super) fn remove(&mut self, ready: &ReadyRow) {
-        let windows = match &ready.reserved_for {
-            Some(worker) => [self.reserved.get_mut(worker), None],
-            None => [self.all.as_mut(), self.agents.get_mut(&ready.agent_slug)],
-        };
-        for window in windows.into_iter().flatten() {
-            window.entries.remove(&ready.key());
+        let key = ready.key();
+        if let Some(worker) = &ready.reserved_for {
+            self.reserved.get_mut(worker).map(|window| window.entries.remove(&key));
+            return;
+        }
+        let of_namespace = ready.namespace.as_ref().and_then(|namespace| self.namespaces.get_mut(namespace));
+        for window in self.ready.of_mut(ready).chain(of_namespace.into_iter().flat_map(|windows| windows.of_mut(ready))) {
+            window.entries.remove(&key);
         }
     }
 
     pub(super) fn contains(&self, ready: &ReadyRow) -> bool {
-        let windows = match &ready.reserved_for {
-            Some(worker) => [self.reserved.get(worker), None],
-            None => [self.all.as_ref(), self.agents.get(&ready.agent_slug)],
-        };
-        windows.into_iter().flatten().any(|window| window.entries.contains(&ready.key()))
+        let has = |window: &Window| window.entries.contains(&ready.key());
+        if let Some(worker) = &ready.reserved_for {
+            return self.reserved.get(worker).is_some_and(has);
+        }
+        let of_namespace = ready.namespace.as_ref().and_then(|namespace| self.namespaces.get(namespace));
+        self.ready.of(ready).chain(of_namespace.into_iter().flat_map(|windows| windows.of(ready))).any(has)
+    }
+
+    /// How many entries to look at to find one that is free, if there is one.
+    fn look(&self) -> usize {
+        self.taken.len() + self.withheld.len() + 1
     }
 
     /// Whether there is a task that is not reserved and that no claim has taken. With `is_open`, only of agents for which it holds; these
-    /// have windows of their own then.
+    /// have windows of their own then. The windows of namespaces are left out.
     pub(super) fn has_untaken(&mut self, is_open: Option<&dyn Fn(&str) -> bool>) -> bool {
-        let agents = &self.agents;
-        self.filled.retain(|slug| agents.get(slug).is_some_and(|window| !window.entries.is_empty()));
-        let open = self.filled.iter().filter(|slug| is_open.is_none_or(|is_open| is_open(slug)));
-        let windows = self.all.iter().filter(|_| is_open.is_none()).chain(open.filter_map(|slug| self.agents.get(slug)));
-        windows
-            .into_iter()
-            .any(|window| window.entries.iter().take(self.taken.len() + self.withheld.len() + 1).any(|(_, id)| self.is_free(id)))
+        let look = self.look();
+        let Self { ready, taken, withheld, .. } = self;
+        ready.has_free(is_open, look, |id| !taken.contains(id) && !withheld.contains(id))
+    }
+
+    /// As [`has_untaken`](Self::has_untaken): the namespaces that have such a task.
+    pub(super) fn namespaces_with_untaken(&mut self, is_open: Option<&dyn Fn(&str) -> bool>) -> BTreeSet<String> {
+        let look = self.look();
+        let Self { namespaces, filled_namespaces, taken, withheld, .. } = self;
+        filled_namespaces.retain(|namespace| {
+            namespaces.get_mut(namespace).is_some_and(|windows| windows.iter_mut().any(|window| !window.entries.is_empty()))
+        });
+        let mut has_untaken = |namespace: &&String| {
+            let is_free = |id: &TaskId| !taken.contains(id) && !withheld.contains(id);
+            namespaces.get_mut(*namespace).is_some_and(|windows| windows.has_free(is_open, look, is_free))
+        };
+        filled_namespaces.iter().filter(|namespace| has_untaken(namespace)).cloned().collect()
     }
 
     /// The workers for which tasks are reserved that no claim has taken, and for one of which `is_open` holds.
-    pub(super) fn with_reserved(&mut self, is_open: impl Fn(&TaskId) -> bool) -> Vec<WorkerId> {
+    pub(super) fn with_reserved(&mut self, is_open: impl Fn(&str, &TaskId) -> bool) -> Vec<WorkerId> {
         let reserved = &self.reserved;
         let entries = |worker: &WorkerId| reserved.get(worker).into_iter().flat_map(|window| &window.entries);
         self.filled_reserved.retain(|worker| entries(worker).next().is_some());
-        let has_one = |worker: &&WorkerId| entries(worker).take(RESERVED_LOOK).any(|(_, id)| self.is_free(id) && is_open(id));
+        let has_one = |worker: &&WorkerId| entries(worker).take(RESERVED_LOOK).any(|(_, id)| self.is_free(id) && is_open(worker, id));
         self.filled_reserved.iter().filter(has_one).cloned().collect()
     }
 
@@ -200,17 +308,18 @@ impl Queue {
     }
 
     pub(super) fn clear(&mut self) {
-        for window in self.all.iter_mut().chain(self.agents.values_mut()).chain(self.reserved.values_mut()) {
+        let of_namespaces = self.namespaces.values_mut().flat_map(Windows::iter_mut);
+        for window in self.ready.iter_mut().chain(of_namespaces).chain(self.reserved.values_mut()) {
             self.dropped.extend(window.entries.iter().map(|(_, id)| *id));
             *window = Window { used: window.used, ..Window::default() };
         }
     }
 
-    /// Reserved tasks for which `is_open` does not hold are left out.
+    /// Reserved tasks for which `is_open` does not hold, with their worker, are left out.
     pub(super) fn take_ready(
         &mut self,
         scopes: &[Scope],
-        is_open: impl Fn(&TaskId) -> bool,
+        is_open: impl Fn(&str, &TaskId) -> bool,
         max: usize,
         spread: usize,
         chance: u64,
@@ -229,7 +338,7 @@ impl Queue {
             let Some((key, i)) = next.filter(|(key, _)| end.is_none_or(|(known_to, ..)| Some(*key) <= known_to)) else { break };
             heads[i].next();
             // An agent that is named twice has two heads.
-            if self.withheld.contains(&key.1) || (matches!(windows[i].1, Scope::Reserved(_)) && !is_open(&key.1)) {
+            if self.withheld.contains(&key.1) || matches!(windows[i].1, Scope::Reserved(worker) if !is_open(worker, &key.1)) {
                 continue;
             }
             if self.taken.contains(&key.1) {
@@ -250,22 +359,63 @@ impl Queue {
     /// Makes sure that these windows exist; the least recently used others are dropped.
     fn open(&mut self, scopes: &[Scope]) {
         for scope in scopes {
-            let window = match scope {
-                Scope::All => self.all.get_or_insert_default(),
-                Scope::Agent(slug) => self.agents.entry(slug.clone()).or_default(),
-                Scope::Reserved(worker) => self.reserved.entry(worker.clone()).or_default(),
-            };
-            window.used = self.uses;
+            if self.window(scope).is_none() {
+                self.add(scope);
+                self.size += 1;
+            }
+            let used = self.uses;
+            if let Some(window) = self.window_mut(scope) {
+                window.used = used;
+            }
         }
-        while self.agents.len() + self.reserved.len() > WINDOWS.max(scopes.len()) {
-            let agents = self.agents.iter().map(|(slug, window)| (window.used, Scope::Agent(slug.clone())));
-            let reserved = self.reserved.iter().map(|(worker, window)| (window.used, Scope::Reserved(worker.clone())));
-            let window = match agents.chain(reserved).min() {
-                Some((_, Scope::Agent(slug))) => self.agents.remove(&slug),
-                Some((_, Scope::Reserved(worker))) => self.reserved.remove(&worker),
-                Some((_, Scope::All)) | None => return,
-            };
+        while self.size > WINDOWS.max(scopes.len()) {
+            let Some(scope) = self.least_used() else { return };
+            let window = self.take_out(&scope);
+            self.size -= 1;
             self.dropped.extend(window.iter().flat_map(|window| window.entries.iter().map(|(_, id)| *id)));
+        }
+    }
+
+    fn add(&mut self, scope: &Scope) {
+        match scope {
+            Scope::All => _ = self.ready.all.insert(Window::default()),
+            Scope::Agent(slug) => _ = self.ready.agents.insert(slug.clone(), Window::default()),
+            Scope::Namespace(namespace) => self.namespaces.entry(namespace.clone()).or_default().all = Some(Window::default()),
+            Scope::AgentInNamespace { namespace, agent_slug } => {
+                let windows = self.namespaces.entry(namespace.clone()).or_default();
+                windows.agents.insert(agent_slug.clone(), Window::default());
+            }
+            Scope::Reserved(worker) => _ = self.reserved.insert(worker.clone(), Window::default()),
+        }
+    }
+
+    /// The window that was not used for the longest time; that on all tasks is kept.
+    fn least_used(&self) -> Option<Scope> {
+        let agents = self.ready.agents.iter().map(|(slug, window)| (window.used, Scope::Agent(slug.clone())));
+        let reserved = self.reserved.iter().map(|(worker, window)| (window.used, Scope::Reserved(worker.clone())));
+        let of_namespaces = self.namespaces.iter().flat_map(|(namespace, windows)| {
+            let all = windows.all.iter().map(|window| (window.used, Scope::Namespace(namespace.clone())));
+            all.chain(windows.agents.iter().map(|(slug, window)| (window.used, Scope::of(Some(namespace), Some(slug)))))
+        });
+        agents.chain(reserved).chain(of_namespaces).min().map(|(_, scope)| scope)
+    }
+
+    fn take_out(&mut self, scope: &Scope) -> Option<Window> {
+        match scope {
+            Scope::All => self.ready.all.take(),
+            Scope::Agent(slug) => self.ready.agents.remove(slug),
+            Scope::Reserved(worker) => self.reserved.remove(worker),
+            Scope::Namespace(namespace) | Scope::AgentInNamespace { namespace, .. } => {
+                let windows = self.namespaces.get_mut(namespace)?;
+                let window = match scope {
+                    Scope::AgentInNamespace { agent_slug, .. } => windows.agents.remove(agent_slug),
+                    _ => windows.all.take(),
+                };
+                if windows.is_empty() {
+                    self.namespaces.remove(namespace);
+                }
+                window
+            }
         }
     }
 

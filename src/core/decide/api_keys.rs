@@ -6,7 +6,8 @@ use super::super::ids::WorkerId;
 use super::super::operation::Operation;
 use super::super::rejection::Rejection;
 use super::super::row_keys::RowKeys;
-use super::super::worker::{DispatchMode, Worker};
+use super::super::wakeup::Subject;
+use super::super::worker::{Capabilities, DispatchMode, Worker};
 use super::super::working_set::{Halt, WorkingSet};
 
 /// Adds a key. Its name must be one ([`is_key_name`](super::super::api_key::is_key_name)).
@@ -17,12 +18,19 @@ pub struct CreateKey {
     pub scope: Scope,
     pub worker: Option<WorkerId>,
     pub push: bool,
+    /// The namespaces that its worker may serve; `None` = no limit.
+    pub namespaces: Option<Vec<String>>,
     /// Milliseconds until it expires; `None` = never.
     pub lasts_ms: Option<i64>,
 }
 
 impl Operation for CreateKey {
     type Reply = ApiKey;
+
+    /// It may change a worker.
+    fn is_placement(&self) -> bool {
+        true
+    }
 
     fn add_keys(&self, keys: &mut RowKeys) {
         keys.api_keys = true;
@@ -38,6 +46,9 @@ impl Operation for CreateKey {
         if known.len() - over.len() >= MAX_KEYS {
             return Err(Rejection::TooManyKeys.into());
         }
+        if let (Scope::Worker, Some(worker), Some(allowed)) = (self.scope, &self.worker, &self.namespaces) {
+            narrow(set, worker, allowed)?;
+        }
         over.iter().for_each(|name| set.remove_api_key(name));
         let key = ApiKey {
             name: self.name.clone(),
@@ -45,13 +56,15 @@ impl Operation for CreateKey {
             scope: self.scope,
             worker: self.worker.clone(),
             push: self.push,
+            namespaces: self.namespaces.clone(),
             created_at: set.stamp(),
             expires_at: self.lasts_ms.map(|ms| set.now().saturating_add(ms)),
             created_by: set.actor(&Actor::Admin),
         };
         let worker = key.worker.as_ref().map_or_else(String::new, |worker| format!(", worker {worker}"));
         let push = if key.push { ", may be pushed to" } else { "" };
-        let detail = format!("scope {}{worker}{push}", key.scope);
+        let namespaces = key.namespaces.as_ref().map_or_else(String::new, |names| format!(", namespaces {}", names.join(", ")));
+        let detail = format!("scope {}{worker}{push}{namespaces}", key.scope);
         set.audit(Action::KeyCreated, EntityType::Key, &key.name, &Actor::Admin, detail);
         set.add_api_key(key.clone());
         Ok(key)
@@ -96,6 +109,22 @@ impl Operation for RevokeKey {
 fn forget_url(set: &mut WorkingSet, worker: &str) -> Result<(), Halt> {
     if let Some(known) = set.find_worker(worker)?.filter(|known| !known.url.is_empty()).cloned() {
         set.put_worker(Worker { url: String::new(), dispatch: DispatchMode::Manual, ..known });
+    }
+    Ok(())
+}
+
+/// The worker serves no more than the namespaces of its new key, also if it was registered before.
+fn narrow(set: &mut WorkingSet, worker: &str, allowed: &[String]) -> Result<(), Halt> {
+    let Some(known) = set.find_worker(worker)?.cloned() else { return Ok(()) };
+    let served = match &known.capabilities.namespaces {
+        None => allowed.to_vec(),
+        Some(served) => served.iter().filter(|namespace| allowed.contains(namespace)).cloned().collect(),
+    };
+    if known.capabilities.namespaces.as_ref() != Some(&served) {
+        set.audit(Action::WorkerUpdated, EntityType::Worker, worker, &Actor::Admin, "limited to the namespaces of its key");
+        let capabilities = Capabilities { namespaces: Some(served), ..known.capabilities.clone() };
+        set.put_worker(Worker { capabilities, ..known });
+        set.wake(Subject::Reservations(worker.to_owned()));
     }
     Ok(())
 }
@@ -150,12 +179,16 @@ impl Operation for Enroll {
             scope: Scope::Worker,
             worker: Some(self.worker.clone()),
             push: token.push,
+            namespaces: token.namespaces.clone(),
             created_at: set.stamp(),
             expires_at: None,
             created_by: set.actor(&Actor::Api),
         };
         if known.values().any(|key| key.push && earlier.contains(&key.name)) {
             forget_url(set, &self.worker)?;
+        }
+        if let Some(allowed) = &key.namespaces {
+            narrow(set, &self.worker, allowed)?;
         }
         earlier.iter().for_each(|name| set.remove_api_key(name));
         set.remove_api_key(&self.token);

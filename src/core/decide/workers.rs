@@ -4,7 +4,9 @@ use super::super::Ms;
 use super::super::arguments::{CordonChange, Loss, WorkerChange};
 use super::super::audit::{Action, Actor, Concerns, EntityType};
 use super::super::ids::WorkerId;
+use super::super::limits::WORKER_AGENTS;
 use super::super::operation::Operation;
+use super::super::rejection::Rejection;
 use super::super::reply::{ChangedWorker, Due};
 use super::super::row_keys::RowKeys;
 use super::super::task::{Failure, LeaseStatus, Reason, TaskState};
@@ -33,6 +35,10 @@ impl Operation for WorkerChange {
         let created = known.is_none();
         let before = known.unwrap_or_else(|| Worker::new(change.id.clone(), now));
         let mut worker = with_change(before.clone(), change);
+        let pairs = worker.capabilities.pairs();
+        if pairs > WORKER_AGENTS {
+            return Err(Rejection::TooManyPairs(pairs).into());
+        }
         worker.last_seen = now;
         worker.lost = false;
         let used = set.slots(&worker.id).used;
@@ -47,7 +53,8 @@ impl Operation for WorkerChange {
                 audit_return(set, &worker);
             }
             worker = set.put_worker(worker);
-            if before.capabilities.agents != worker.capabilities.agents || !worker.takes_tasks() {
+            let served = |worker: &Worker| (worker.capabilities.agents.clone(), worker.capabilities.namespaces.clone());
+            if served(&before) != served(&worker) || !worker.takes_tasks() {
                 set.wake(Subject::Reservations(worker.id.clone()));
             }
         } else {
@@ -82,6 +89,9 @@ fn with_change(mut worker: Worker, change: &WorkerChange) -> Worker {
     keep(&mut worker.db_sha, &change.db_sha);
     if change.agents.is_some() {
         worker.capabilities.agents.clone_from(&change.agents);
+    }
+    if change.namespaces.is_some() {
+        worker.capabilities.namespaces.clone_from(&change.namespaces);
     }
     worker
 }

@@ -134,20 +134,20 @@ fn a_removal_is_a_fact_with_a_revision() {
 #[test]
 fn why_nobody_takes_a_task() {
     let mut world = world();
-    assert_eq!(cache_of(&world).fleet.shortage("coder"), Some(Shortage::NoWorker));
+    assert_eq!(cache_of(&world).fleet.shortage("coder", None), Some(Shortage::NoWorker));
     world.ok(WorkerChange { id: "writer".into(), agents: Some(vec!["writer".into()]), actor: Actor::Api, ..WorkerChange::default() });
-    assert_eq!(cache_of(&world).fleet.shortage("coder"), Some(Shortage::NoWorker));
-    assert_eq!(cache_of(&world).fleet.shortage("writer"), None);
+    assert_eq!(cache_of(&world).fleet.shortage("coder", None), Some(Shortage::NoWorker));
+    assert_eq!(cache_of(&world).fleet.shortage("writer", None), None);
 
     let mut world = world.worker("a", 1).worker("b", 1);
-    assert_eq!(cache_of(&world).fleet.shortage("coder"), None);
+    assert_eq!(cache_of(&world).fleet.shortage("coder", None), None);
     world.ok(op::Cordon { worker: "a".into(), change: CordonChange::Cordon });
     world.ok(op::Cordon { worker: "b".into(), change: CordonChange::Drain });
-    assert_eq!(cache_of(&world).fleet.shortage("coder"), Some(Shortage::Cordoned));
+    assert_eq!(cache_of(&world).fleet.shortage("coder", None), Some(Shortage::Cordoned));
     world.ok(op::Cordon { worker: "b".into(), change: CordonChange::Uncordon });
     let task = world.create(spec("c"));
     world.lease(task, "b");
-    assert_eq!(cache_of(&world).fleet.shortage("coder"), Some(Shortage::NoCapacity));
+    assert_eq!(cache_of(&world).fleet.shortage("coder", None), Some(Shortage::NoCapacity));
 }
 
 #[test]
@@ -169,7 +169,7 @@ fn a_short_list_has_the_best_and_whoever_runs_the_context() {
     let task = world.create(spec("x"));
     world.lease(task, "a");
     let cache = cache_of(&world);
-    assert_eq!(cache.fleet.shortlist("coder", "y", 2, false), ["b", "d"]);
-    assert_eq!(cache.fleet.shortlist("coder", "x", 2, false), ["b", "d", "a"]);
-    assert_eq!(cache.fleet.shortlist("coder", "x", 9, false), ["b", "d", "c", "a"]);
+    assert_eq!(cache.fleet.shortlist(&spec("y"), 2, false), ["b", "d"]);
+    assert_eq!(cache.fleet.shortlist(&spec("x"), 2, false), ["b", "d", "a"]);
+    assert_eq!(cache.fleet.shortlist(&spec("x"), 9, false), ["b", "d", "c", "a"]);
 }

@@ -60,11 +60,7 @@ impl Desk {
     }
 
     fn read(&self, page: &PageRead, limit: usize) -> Vec<ReadyRow> {
-        let is_in = |row: &ReadyRow| match &page.scope {
-            Scope::All => row.reserved_for.is_none(),
-            Scope::Agent(slug) => row.reserved_for.is_none() && row.agent_slug == *slug,
-            Scope::Reserved(worker) => row.reserved_for.as_ref() == Some(worker),
-        };
+        let is_in = |row: &ReadyRow| page.scope.has(row);
         let rows = self.table.values().filter_map(ReadyRow::of).filter(is_in);
         rows.filter(|row| page.after.is_none_or(|after| row.key() > after)).take(limit).collect()
     }

@@ -26,17 +26,17 @@ fn the_sticky_one_then_room_then_the_last_seen_then_the_name() {
 #[test]
 fn who_may_be_picked() {
     let good = worker("w", 1);
-    assert!(may_pick(&good, "coder"));
+    assert!(may_pick(&good, "coder", None));
     for status in [WorkerStatus::Offline, WorkerStatus::Syncing, WorkerStatus::Error, WorkerStatus::Unknown] {
-        assert!(!may_pick(&Worker { status, ..good.clone() }, "coder"), "{status}");
+        assert!(!may_pick(&Worker { status, ..good.clone() }, "coder", None), "{status}");
     }
-    assert!(!may_pick(&Worker { lost: true, ..good.clone() }, "coder"));
-    assert!(!may_pick(&Worker { cordoned: true, ..good.clone() }, "coder"));
-    assert!(!may_pick(&Worker { draining: true, ..good.clone() }, "coder"));
+    assert!(!may_pick(&Worker { lost: true, ..good.clone() }, "coder", None));
+    assert!(!may_pick(&Worker { cordoned: true, ..good.clone() }, "coder", None));
+    assert!(!may_pick(&Worker { draining: true, ..good.clone() }, "coder", None));
     let mut without = good.clone();
     without.capabilities.claude_cli = false;
-    assert!(!may_pick(&without, "coder"));
+    assert!(!may_pick(&without, "coder", None));
     let mut writer = good;
     writer.capabilities.agents = Some(vec!["writer".into()]);
-    assert!(may_pick(&writer, "writer") && !may_pick(&writer, "coder"));
+    assert!(may_pick(&writer, "writer", None) && !may_pick(&writer, "coder", None));
 }

@@ -241,7 +241,8 @@ impl Replica {
         }
         let remembered = self.lock();
         let closed = || remembered.queues.closed(&task.agent_slug).map(|closed| WaitingState::closed(&closed));
-        let short = || remembered.cache.fleet.shortage(&task.agent_slug).map(|shortage| WaitingState::short(&task.agent_slug, shortage));
+        let (slug, namespace) = (&task.agent_slug[..], task.namespace.as_deref());
+        let short = || Some(WaitingState::short(slug, namespace, remembered.cache.fleet.shortage(slug, namespace)?));
         match task.parked {
             // Its worker could have it.
             Some(parked @ Parked::Reserved) => Some(closed().unwrap_or_else(|| WaitingState::parked(task, parked))),
@@ -266,7 +267,7 @@ impl Replica {
     pub(super) fn shortlist(&self, task: TaskId, needs_url: bool) -> Choice {
         let spec = self.specs.kept(task);
         let workers = match &spec {
-            Some(spec) => self.lock().cache.fleet.shortlist(&spec.agent_slug, &spec.context_id, SHORTLIST, needs_url),
+            Some(spec) => self.lock().cache.fleet.shortlist(spec, SHORTLIST, needs_url),
             None => Vec::new(),
         };
         Choice::Among { workers, context: spec.map(|spec| spec.context_id.clone()) }

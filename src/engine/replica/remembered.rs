@@ -1,16 +1,16 @@
 //! The state of the replica cache, under its lock: the cache of tasks and workers, the counts, the positions up to which writers were
 //! followed, and the open claims.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use bloom_core::Ms;
 use bloom_core::agent_queue::{ALL_QUEUES, AgentQueue};
-use bloom_core::cache::{Cache, CacheRead, Effect, ReadyRow, Scope};
+use bloom_core::cache::{Cache, CacheRead, Effect, Fleet, ReadyRow, Scope};
 use bloom_core::ids::{TaskId, WorkerId};
 use bloom_core::task::TaskState;
-use bloom_core::worker::Worker;
+use bloom_core::worker::{Capabilities, Worker};
 use bloom_database::{CountDeltas, CountsAt, Position};
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -117,21 +117,33 @@ impl Remembered {
         agents.iter().for_each(|agent_slug| self.wake_for_queue(agent_slug));
     }
 
-    /// Wakes as many claims as the queue has room for.
+    /// Wakes as many claims as the queue has room for. The namespaces of its tasks are not known, so this many of the workers of each.
     fn wake_for_queue(&mut self, agent_slug: &str) {
         let leasable = self.queues.leasable(agent_slug);
-        if leasable > 0 {
-            self.wake_for(agent_slug, leasable);
+        if leasable <= 0 {
+            return;
+        }
+        self.round += 1;
+        let fleet = &self.cache.fleet;
+        let serving = self.pollers.keys().filter_map(|id| fleet.worker(id)).filter(|worker| worker.capabilities.serves_agent(agent_slug));
+        let tenants: BTreeSet<_> = serving.map(|worker| worker.capabilities.namespaces.clone()).collect();
+        for namespaces in tenants {
+            let suits = |served: &Capabilities| served.namespaces == namespaces && served.serves_agent(agent_slug);
+            self.wake_suited(leasable, suits);
         }
     }
 
     pub fn put_worker(&mut self, worker: &Worker, read: &CacheRead) {
         let fleet = &self.cache.fleet;
         let before = (fleet.free(&worker.id), fleet.takes_tasks(&worker.id));
-        let agents = fleet.worker(&worker.id).map(|known| known.capabilities.agents.clone());
+        let served = |fleet: &Fleet| {
+            let capabilities = fleet.worker(&worker.id).map(|known| &known.capabilities);
+            capabilities.map(|capabilities| (capabilities.agents.clone(), capabilities.namespaces.clone()))
+        };
+        let served_before = served(fleet);
         self.cache.put_worker(worker.clone(), read);
         let fleet = &self.cache.fleet;
-        let is_changed = agents != fleet.worker(&worker.id).map(|known| known.capabilities.agents.clone());
+        let is_changed = served_before != served(fleet);
         if is_changed || before != (fleet.free(&worker.id), fleet.takes_tasks(&worker.id)) || worker.draining {
             self.wake(&worker.id);
         }
@@ -150,7 +162,7 @@ impl Remembered {
 
     /// Adds rows and wakes the claims that they may concern.
     pub fn put_tasks<'a>(&mut self, tasks: impl Iterator<Item = &'a TaskState>, read: &CacheRead) {
-        let mut ready: BTreeMap<&str, i64> = BTreeMap::new();
+        let mut ready: BTreeMap<(&str, Option<&str>), i64> = BTreeMap::new();
         for task in tasks {
             let Effect { freed, is_ready } = self.cache.put_task(task, read);
             if let Some(worker) = freed {
@@ -158,15 +170,15 @@ impl Remembered {
             }
             match &task.session_worker {
                 Some(worker) if is_ready && !task.is_ready() => self.wake(worker),
-                _ if is_ready => *ready.entry(&task.agent_slug).or_default() += 1,
+                _ if is_ready => *ready.entry((&task.agent_slug, task.namespace.as_deref())).or_default() += 1,
                 _ => {}
             }
             if let Some(lease) = task.lease.as_ref().filter(|_| task.cancel_requested) {
                 self.wake(&lease.worker_id);
             }
         }
-        for (agent_slug, tasks) in ready {
-            self.wake_for(agent_slug, tasks);
+        for ((agent_slug, namespace), tasks) in ready {
+            self.wake_for(agent_slug, namespace, tasks);
         }
     }
 
@@ -210,8 +222,8 @@ impl Remembered {
     }
 
     fn wake_for_all(&mut self, tasks: &[TaskId]) {
-        for (agent_slug, number) in self.cache.claimable(tasks) {
-            self.wake_for(&agent_slug, number);
+        for ((agent_slug, namespace), number) in self.cache.claimable(tasks) {
+            self.wake_for(&agent_slug, namespace.as_deref(), number);
         }
     }
 
@@ -242,14 +254,17 @@ impl Remembered {
     }
 
     /// Wakes as many waiting workers as are needed for this many new tasks, those with the most free slots first.
-    fn wake_for(&mut self, agent_slug: &str, mut tasks: i64) {
-        if !self.queues.is_open(agent_slug) {
-            return;
+    fn wake_for(&mut self, agent_slug: &str, namespace: Option<&str>, tasks: i64) {
+        if self.queues.is_open(agent_slug) {
+            self.round += 1;
+            self.wake_suited(tasks, |served| served.serves(agent_slug, namespace));
         }
-        self.round += 1;
+    }
+
+    fn wake_suited(&mut self, mut tasks: i64, suits: impl Fn(&Capabilities) -> bool) {
         let fleet = &self.cache.fleet;
-        let suits = |id: &&WorkerId| fleet.worker(id).is_some_and(|worker| worker.capabilities.serves(agent_slug)) && fleet.free(id) > 0;
-        let mut waiting: Vec<(i64, Option<Ms>, WorkerId)> = self.pollers.keys().filter(suits).map(|id| self.eagerness(id)).collect();
+        let is_suited = |id: &&WorkerId| fleet.worker(id).is_some_and(|worker| suits(&worker.capabilities)) && fleet.free(id) > 0;
+        let mut waiting: Vec<(i64, Option<Ms>, WorkerId)> = self.pollers.keys().filter(is_suited).map(|id| self.eagerness(id)).collect();
         waiting.sort_unstable_by(|a, b| b.cmp(a));
         for (free, _, id) in waiting {
             if tasks <= 0 {
@@ -264,20 +279,26 @@ impl Remembered {
         (self.cache.fleet.free(id), self.cache.fleet.worker(id).map(|worker| worker.last_seen), id.clone())
     }
 
-    /// Called after each try of a claim. If claimable tasks are left, wakes another claim; if these are all reserved, one of a worker that
-    /// they are reserved for. Each is woken at most once per round, because this replica may wrongly believe that a worker has a free slot.
+    /// Called after each try of a claim. If claimable tasks are left, wakes another claim that can have one; if there is none, one of a
+    /// worker that some are reserved for. Each is woken at most once per round, because this replica may wrongly believe that a worker has a
+    /// free slot.
     pub fn pass_on(&mut self) {
         let queues = &self.queues;
         let is_open = |agent_slug: &str| queues.is_open(agent_slug);
-        let is_for_all = self.cache.has_claimable(if queues.is_any_closed() { Some(&is_open) } else { None });
+        let only_open: Option<&dyn Fn(&str) -> bool> = if queues.is_any_closed() { Some(&is_open) } else { None };
+        let is_for_all = self.cache.has_claimable(only_open);
+        let namespaces = self.cache.namespaces_with_claimable(only_open);
         let reserved = if is_for_all { Vec::new() } else { self.cache.with_reserved(is_open) };
-        let waits = |(_, pollers): &(&WorkerId, &Vec<Poller>)| pollers.iter().any(|poller| poller.round < self.round);
-        let others: Vec<_> = if is_for_all {
-            self.pollers.iter().filter(waits).collect()
-        } else {
-            reserved.iter().filter_map(|id| self.pollers.get_key_value(id)).filter(waits).collect()
+        let fleet = &self.cache.fleet;
+        let suits = |id: &WorkerId| match fleet.worker(id).and_then(|worker| worker.capabilities.namespaces.as_ref()) {
+            None => is_for_all,
+            Some(served) => served.iter().any(|namespace| namespaces.contains(namespace)),
         };
-        let next = others.into_iter().filter(|(id, _)| self.cache.fleet.free(id) > 0).map(|(id, _)| self.eagerness(id)).max();
+        let waits = |pollers: &[Poller]| pollers.iter().any(|poller| poller.round < self.round);
+        let can_go_on = |id: &WorkerId| fleet.free(id) > 0 && self.pollers.get(id).is_some_and(|pollers| waits(pollers));
+        let most_eager = |others: &mut dyn Iterator<Item = &WorkerId>| others.map(|id| self.eagerness(id)).max();
+        let next = most_eager(&mut self.pollers.keys().filter(|id| suits(id) && can_go_on(id)))
+            .or_else(|| most_eager(&mut reserved.iter().filter(|id| can_go_on(id))));
         if let Some((_, _, next)) = next {
             self.wake(&next);
         }
@@ -286,20 +307,30 @@ impl Remembered {
     /// The windows of the queue that have tasks for the worker. While some queue is closed, a worker that serves every agent uses the
     /// windows of the agents that have tasks: a window on all tasks could be full of tasks that nobody may have.
     pub fn scopes(&self, worker: &str, queue_state: Option<&QueueState>) -> Vec<Scope> {
-        let agents = self.cache.fleet.worker(worker).and_then(|worker| worker.capabilities.agents.as_ref());
+        let capabilities = self.cache.fleet.worker(worker).map(|worker| &worker.capabilities);
         let is_open = |agent_slug: &&String| {
             queue_state.map_or_else(|| self.queues.is_open(agent_slug), |queue_state| queue_state.is_open(agent_slug))
         };
         let is_restricted = queue_state.map_or_else(|| self.queues.is_any_closed(), |queue_state| !queue_state.closed.is_empty());
-        let mut scopes: Vec<Scope> = match (agents, queue_state) {
-            (Some(agents), _) => agents.iter().filter(is_open).cloned().map(Scope::Agent).collect(),
-            (None, _) if !is_restricted => vec![Scope::All],
-            (None, Some(queue_state)) => queue_state.ready.iter().filter(is_open).cloned().map(Scope::Agent).collect(),
+        // `None`: one window for all agents.
+        let agents: Option<Vec<&String>> = match (capabilities.and_then(|served| served.agents.as_ref()), queue_state) {
+            (Some(agents), _) => Some(agents.iter().filter(is_open).collect()),
+            (None, _) if !is_restricted => None,
+            (None, Some(queue_state)) => Some(queue_state.ready.iter().filter(is_open).collect()),
             (None, None) => {
                 let queued = self.queues.tasks().iter().filter(|(_, tasks)| tasks.queued > 0).map(|(agent_slug, _)| agent_slug);
-                queued.filter(is_open).cloned().map(Scope::Agent).collect()
+                Some(queued.filter(is_open).collect())
             }
         };
+        let mut scopes = Vec::new();
+        let mut add = |namespace: Option<&str>| match &agents {
+            None => scopes.push(Scope::of(namespace, None)),
+            Some(agents) => scopes.extend(agents.iter().map(|agent_slug| Scope::of(namespace, Some(agent_slug)))),
+        };
+        match capabilities.and_then(|served| served.namespaces.as_ref()) {
+            None => add(None),
+            Some(namespaces) => namespaces.iter().for_each(|namespace| add(Some(namespace))),
+        }
         scopes.push(Scope::Reserved(worker.to_owned()));
         scopes
     }

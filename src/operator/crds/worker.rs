@@ -25,6 +25,7 @@ use serde::{Deserialize, Serialize};
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
     printcolumn(name = "Version", type_ = "string", json_path = ".status.agentVersion", priority = 1),
     printcolumn(name = "Agents", type_ = "string", json_path = ".status.agents", priority = 1),
+    printcolumn(name = "Namespaces", type_ = "string", json_path = ".status.namespaces", priority = 1),
     selectable = ".status.phase"
 )]
 #[serde(rename_all = "camelCase")]
@@ -56,6 +57,9 @@ pub struct WorkerStatus {
     /// The agents whose tasks it runs; absent if it runs those of all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agents: Option<Vec<String>>,
+    /// The namespaces whose tasks it runs, and no others; absent if it runs those of all, and tasks of the HTTP API.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub namespaces: Option<Vec<String>>,
     /// The version of its program.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent_version: Option<String>,

@@ -41,6 +41,7 @@ fn no_worker_is_registered_between_the_check_of_its_name_and_its_enrollment() {
                 scope: bloom_core::api_key::Scope::Join,
                 worker: None,
                 push: false,
+                namespaces: None,
                 lasts_ms: None,
             };
             commit(&mut one, vec![Op::CreateKey(token)]).await;

@@ -21,7 +21,7 @@ use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
 use crate::all_workers;
 use crate::support::Database;
-use bloom_test_world::history::{History, LABEL, Step};
+use bloom_test_world::history::{History, LABEL, NAMESPACES, Step};
 use bloom_test_world::memory::Memory;
 use bloom_test_world::random::steps;
 use bloom_test_world::world::{Asked, Batch, PAGE, SESSION_WAIT_MS, START, World, hint_slots, world};
@@ -212,10 +212,16 @@ async fn compare_the_queue(store: &Store, memory: &Memory, now: i64) {
     let wanted = |task: &TaskState, scope: &Scope| match scope {
         Scope::All => task.is_ready(),
         Scope::Agent(agent) => task.is_ready() && task.agent_slug == *agent,
+        Scope::Namespace(namespace) => task.is_ready() && task.namespace.as_ref() == Some(namespace),
+        Scope::AgentInNamespace { namespace, agent_slug } => {
+            task.is_ready() && task.namespace.as_ref() == Some(namespace) && task.agent_slug == *agent_slug
+        }
         Scope::Reserved(worker) => task.is_open_to(worker) && !task.is_ready(),
     };
     let of_workers = memory.workers.keys().cloned().map(Scope::Reserved);
-    for scope in [Scope::All, Scope::Agent("coder".into()), Scope::Agent("nobody".into())].into_iter().chain(of_workers) {
+    let namespaces = NAMESPACES.iter().flat_map(|name| [None, Some("coder"), Some("nobody")].map(|agent| Scope::of(Some(name), agent)));
+    let agents = [None, Some("coder"), Some("nobody")].map(|agent| Scope::of(None, agent));
+    for scope in agents.into_iter().chain(namespaces).chain(of_workers) {
         let mut expected: Vec<_> = memory.tasks.values().filter(|task| wanted(task, &scope)).collect();
         expected.sort_unstable_by_key(|task| (rank(task.priority), task.id));
         let expected: Vec<_> = expected.into_iter().map(|task| (task.id, task.revision)).collect();

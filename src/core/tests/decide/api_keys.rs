@@ -13,7 +13,7 @@ use bloom_test_world::world::{START, World, spec, world};
 const DAY_MS: i64 = 86_400_000;
 
 fn create(name: &str, scope: Scope) -> op::CreateKey {
-    op::CreateKey { name: name.into(), digest: format!("digest of {name}"), scope, worker: None, push: false, lasts_ms: None }
+    op::CreateKey { name: name.into(), digest: format!("digest of {name}"), scope, worker: None, push: false, namespaces: None, lasts_ms: None }
 }
 
 fn token(name: &str, worker: Option<&str>) -> op::CreateKey {
@@ -54,6 +54,7 @@ fn a_key_is_created_and_revoked() {
         scope: Scope::Worker,
         worker: Some("w".into()),
         push: false,
+        namespaces: None,
         created_at: START,
         expires_at: Some(START + DAY_MS),
         created_by: "admin".into(),
