@@ -296,7 +296,9 @@ impl Wire for Namespace {
         if is_namespace(&text) {
             return Ok(Self(text));
         }
-        problem(format!("Expected the name of a Kubernetes namespace: 1 to {MAX_NAMESPACE} of the characters a-z 0-9 -, and no '-' at an end"))
+        problem(format!(
+            "Expected the name of a Kubernetes namespace: 1 to {MAX_NAMESPACE} of the characters a-z 0-9 -, and no '-' at an end"
+        ))
     }
 
     fn describe() -> Schema {

@@ -22,6 +22,7 @@ const FLAGS: &[(&str, &str)] = &[
     ("max_concurrency", "N"),
     ("model", "--model"),
     ("name", "NAME"),
+    ("namespaces", "--namespace"),
     ("not_before", "--not-before"),
     ("priority", "--priority"),
     ("prompt", "the prompt"),

@@ -81,7 +81,11 @@ pub fn networks(text: &str) -> Result<Vec<IpNet>, String> {
 
 /// The name of a Kubernetes namespace: a label of DNS.
 pub fn namespace(text: &str) -> Result<String, String> {
-    if is_namespace(text) { Ok(text.to_owned()) } else { Err("must be the name of a Kubernetes namespace: small letters, digits and '-'".to_owned()) }
+    if is_namespace(text) {
+        Ok(text.to_owned())
+    } else {
+        Err("must be the name of a Kubernetes namespace: small letters, digits and '-'".to_owned())
+    }
 }
 
 /// Names of namespaces, separated by commas.

@@ -43,7 +43,8 @@ impl WaitingState {
 
     /// Why no worker takes a ready task.
     pub(super) fn short(agent_slug: &str, namespace: Option<&str>, shortage: Shortage) -> Self {
-        let of = namespace.map_or_else(|| format!("agent '{agent_slug}'"), |namespace| format!("agent '{agent_slug}' in namespace '{namespace}'"));
+        let of = namespace
+            .map_or_else(|| format!("agent '{agent_slug}'"), |namespace| format!("agent '{agent_slug}' in namespace '{namespace}'"));
         let (reason, message) = match shortage {
             Shortage::NoWorker => (WaitingReason::NoWorker, format!("no online worker serves {of}")),
             Shortage::Cordoned => (WaitingReason::Cordoned, format!("every online worker that serves {of} is cordoned")),

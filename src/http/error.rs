@@ -152,7 +152,7 @@ impl From<Rejection> for Error {
             Rejection::JoinTokenFor(_) => 403,
             Rejection::ReservedName(field) => return Self::field(field, rejection.to_string()),
             Rejection::UnknownDependencies(_) => return Self::field("depends_on", rejection.to_string()),
-            Rejection::TooManyPairs(_) => return Self::field("capabilities.namespaces", rejection.to_string()),
+            Rejection::TooManyPairs(_) => return Self::field("capabilities", format!("namespaces: {rejection}")),
             Rejection::TooManyLabels(_) => return Self::field("labels", rejection.to_string()),
             Rejection::NoUrl(_) => 400,
             Rejection::NoWorker => 503,

@@ -28,6 +28,8 @@ mod migrate;
 mod open;
 mod page;
 mod page_sizes;
+#[cfg(test)]
+mod plans;
 mod queue;
 mod reads;
 mod records;

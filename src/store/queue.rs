@@ -27,13 +27,13 @@ statement!(
     d.by_index("task_state_ready_of_agent")
 );
 statement!(
-    READY_OF_NAMESPACE,
+    pub(super) READY_OF_NAMESPACE,
     |d| "SELECT {READY_ROW}, NULL FROM task_state {} \
     WHERE {IS_READY} AND namespace = $4 AND (rank, id) > ($1, $2) ORDER BY rank, id LIMIT $3",
     d.by_index("task_state_ready_of_namespace")
 );
 statement!(
-    READY_OF_AGENT_IN_NAMESPACE,
+    pub(super) READY_OF_AGENT_IN_NAMESPACE,
     |d| "SELECT {READY_ROW}, NULL FROM task_state {} \
     WHERE {IS_READY} AND namespace = $4 AND agent_slug = $5 AND (rank, id) > ($1, $2) ORDER BY rank, id LIMIT $3",
     d.by_index("task_state_ready_of_agent_in_namespace")

@@ -86,6 +86,21 @@ on_both! {
         assert_eq!(claimed[0]["task"]["id"], json!(painting.id));
     }
 
+    async fn a_worker_of_namespaces_gets_no_task_of_the_http_api(server) {
+        let crew = server.crew();
+        let task = crew.task().create().await;
+        for namespaces in [json!([]), json!(["team"])] {
+            let worker = crew.worker().able("namespaces", namespaces.clone()).register().await;
+            assert_eq!(worker.now().await["capabilities"]["namespaces"], namespaces);
+            assert_eq!(worker.claim(1).await.len(), 0);
+            crew.api.post(&task.path("/lease"), json!({ "worker_id": worker.name })).await.error(503);
+        }
+        assert_eq!(task.get().await["waiting"]["reason"], "no_worker");
+        let all = crew.worker().register().await;
+        assert_eq!(all.now().await["capabilities"].get("namespaces"), None);
+        assert_eq!(all.claim(1).await.len(), 1);
+    }
+
     async fn a_worker_that_claims_has_said_that_it_can(server) {
         let crew = server.crew();
         let worker = crew.worker().able("claude_cli", json!(false)).register().await;

@@ -36,6 +36,9 @@ on_both! {
             ("capabilities", json!({}), json!({ "labels": [long(65)] }), "labels.0: String must contain at most 64"),
             ("capabilities", json!({ "agents": vec![long(128); 512] }), json!({ "agents": vec!["a"; 513] }), "agents: Array must contain at most 512"),
             ("capabilities", json!({}), json!({ "agents": [long(129)] }), "agents.0: String must contain at most 128"),
+            ("capabilities", json!({ "namespaces": vec!["n".repeat(63); 512] }), json!({ "namespaces": vec!["a"; 513] }), "namespaces: Array must contain at most 512"),
+            ("capabilities", json!({}), json!({ "namespaces": ["n".repeat(64)] }), "namespaces.0: Expected the name of a Kubernetes namespace"),
+            ("capabilities", json!({ "agents": vec!["a"; 32], "namespaces": vec!["n"; 16] }), json!({ "agents": vec!["a"; 27], "namespaces": vec!["n"; 19] }), "namespaces: The worker would serve 513 pairs"),
         ] {
             let name = unique("reporter");
             refuses(server, "workers", json!({ "name": name, key: more }), key, says).await;

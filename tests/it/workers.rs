@@ -89,7 +89,7 @@ on_both! {
         let name = unique("worker");
         let full = json!({
             "name": name, "url": "http://127.0.0.1:9", "status": "syncing",
-            "capabilities": { "claude_cli": false, "max_concurrency": 32, "labels": ["gpu"], "agents": ["writer"] },
+            "capabilities": { "claude_cli": false, "max_concurrency": 32, "labels": ["gpu"], "agents": ["writer"], "namespaces": ["team"] },
             "ip_addrs": ["10.0.0.1"], "agent_version": "1.2", "os_info": "Alpine", "install_method": "script", "dispatch": "push",
         });
         let made = server.post("workers", full.clone()).await.created();
@@ -101,7 +101,7 @@ on_both! {
         same["last_heartbeat"] = made["last_heartbeat"].clone();
         assert_eq!(same, made);
         let changed = server.post("workers", json!({ "name": name, "capabilities": { "max_concurrency": 3 }, "url": null })).await.ok();
-        let wanted = json!({ "claude_cli": false, "max_concurrency": 3, "labels": ["gpu"], "agents": ["writer"] });
+        let wanted = json!({ "claude_cli": false, "max_concurrency": 3, "labels": ["gpu"], "agents": ["writer"], "namespaces": ["team"] });
         assert_eq!((&changed["capabilities"], &changed["url"]), (&wanted, &made["url"]));
     }
 
@@ -113,6 +113,9 @@ on_both! {
             ("capabilities", json!({ "max_concurrency": 33 })), ("capabilities", json!({ "max_concurrency": 1.5 })),
             ("capabilities", json!({ "claude_cli": "yes" })), ("capabilities", json!({ "labels": "gpu" })),
             ("capabilities", json!({ "labels": [1] })), ("capabilities", json!({ "agents": "all" })), ("ip_addrs", json!("10.0.0.1")),
+            ("capabilities", json!({ "namespaces": "team" })), ("capabilities", json!({ "namespaces": [""] })),
+            ("capabilities", json!({ "namespaces": ["Team"] })), ("capabilities", json!({ "namespaces": ["a.b"] })),
+            ("capabilities", json!({ "namespaces": ["-a"] })), ("capabilities", json!({ "namespaces": ["n".repeat(64)] })),
             ("ip_addrs", json!([1])), ("agent_version", json!(1)), ("os_info", json!(1)), ("install_method", json!(1)),
             ("dispatch", json!("pull")),
         ] {

@@ -89,10 +89,19 @@ pub struct Player<'a> {
 
 impl<'a> Player<'a> {
     pub async fn join(server: &'a Server, slug: &str, slots: u32) -> Player<'a> {
+        Self::able(server, json!({ "max_concurrency": slots, "agents": [slug] })).await
+    }
+
+    /// A worker with these capabilities.
+    pub async fn able(server: &'a Server, capabilities: Value) -> Player<'a> {
         let name = unique("worker");
-        let capabilities = json!({ "max_concurrency": slots, "agents": [slug] });
         server.post("workers", json!({ "name": name, "capabilities": capabilities })).await.created();
         Self { server, name }
+    }
+
+    /// Whether there is nothing for it now.
+    pub async fn finds_nothing(&self) -> bool {
+        self.server.post(&format!("workers/{}/claim", self.name), json!({ "max": 1 })).await.ok()["leases"] == json!([])
     }
 
     /// Claims a task; waits for it for a while.

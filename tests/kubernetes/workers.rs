@@ -97,3 +97,43 @@ fn objects_of_workers_come_and_go_with_them() {
         eventually("it is gone", || async { api.get_opt(&name).await.ok().filter(Option::is_none) }).await;
     });
 }
+
+#[test]
+fn a_worker_of_a_namespace_gets_only_the_tasks_of_its_tenant() {
+    run(async {
+        let (one, two) = (shared().await.namespace().await, shared().await.namespace().await);
+        one.may_do_its_work_everywhere().await;
+        let server = one.server(Database::Sqlite).env("OPERATOR_NAMESPACES", format!("{},{}", one.name, two.name)).start();
+        let of_one = Player::able(&server, json!({ "max_concurrency": 8, "namespaces": [one.name] })).await;
+        let of_two = Player::able(&server, json!({ "max_concurrency": 8, "namespaces": [two.name], "agents": ["coder"] })).await;
+        let shown = shows(&one, &of_one.name, "its namespaces", |worker| worker.status.is_some()).await;
+        assert_eq!(shown.status.unwrap().namespaces, Some(vec![one.name.clone()]));
+        assert!(one.kubectl(&["get", "bw", &of_two.name, "-o", "wide"], "").unwrap().contains(&two.name));
+
+        let of_http = server.post("llm-tasks", json!({ "context_id": "c", "agent_slug": "coder", "prompt": "p" })).await.created();
+        // The tasks of the other tenant are more urgent.
+        for _ in 0..3 {
+            two.create("coder", json!({ "priority": 9 })).await;
+            one.create("coder", json!({})).await;
+        }
+        for (player, tenant) in [(&of_one, &one), (&of_two, &two)] {
+            for _ in 0..3 {
+                let claimed = player.claim().await;
+                assert_eq!(claimed["task"]["kubernetes"]["namespace"], json!(tenant.name), "{claimed}");
+                player.complete(&claimed, json!({})).await;
+            }
+            assert!(player.finds_nothing().await);
+        }
+        let id = of_http["id"].as_str().unwrap();
+        assert_eq!(server.get(&format!("llm-tasks/{id}")).await.ok()["status"], "queued");
+        server.delete(&format!("workers/{}", of_two.name)).await.ok();
+        let waits = two.create("coder", json!({})).await;
+        let message = || async {
+            let task = server.get(&format!("llm-tasks/{}", two.task_id(&waits).await)).await.ok();
+            task["waiting"]["message"].as_str().map(str::to_owned)
+        };
+        let message = eventually("it waits", message).await;
+        assert_eq!(message, format!("no online worker serves agent 'coder' in namespace '{}'", two.name));
+        assert!(of_one.finds_nothing().await);
+    });
+}

@@ -341,8 +341,11 @@ impl History {
     fn spec(&self, now: i64, wanted: &NewTask) -> TaskSpec {
         let namespace = |n: usize| NAMESPACES[n % NAMESPACES.len()];
         let named = |name: String| wanted.object.map_or_else(|| name.clone(), |n| qualified(namespace(n), &name));
-        let object =
-            |n: usize| KubernetesObject { namespace: namespace(n).into(), name: format!("object{n}"), uid: TaskId::from_u128(n as u128 + 1) };
+        let object = |n: usize| KubernetesObject {
+            namespace: namespace(n).into(),
+            name: format!("object{n}"),
+            uid: TaskId::from_u128(n as u128 + 1),
+        };
         TaskSpec {
             object: wanted.object.map(object),
             session: if wanted.session { Session::Context } else { Session::None },

@@ -355,13 +355,7 @@ impl Cache {
 
 /// Whether the worker can have the task that is reserved for it; `None` if the task is unknown. An older replica may have reserved a task for
 /// a worker that does not serve its namespace.
-fn can_have(
-    tasks: &HashMap<TaskId, Known>,
-    fleet: &Fleet,
-    is_open: &impl Fn(&str) -> bool,
-    worker: &str,
-    id: &TaskId,
-) -> Option<bool> {
+fn can_have(tasks: &HashMap<TaskId, Known>, fleet: &Fleet, is_open: &impl Fn(&str) -> bool, worker: &str, id: &TaskId) -> Option<bool> {
     let ready = tasks.get(id)?.ready.as_ref()?;
     let serves = |worker: &Worker| worker.capabilities.serves(&ready.agent_slug, ready.namespace.as_deref());
     Some(is_open(&ready.agent_slug) && fleet.worker(worker).is_none_or(serves))

@@ -3,10 +3,12 @@
 use bloom_core::audit::Actor;
 use bloom_core::cache::{Cache, Shortage};
 use bloom_core::command::{CordonChange, Loss, WorkerChange};
+use bloom_core::ids::TaskId;
+use bloom_core::namespace::KubernetesObject;
 use bloom_core::op;
-use bloom_core::task::TaskState;
+use bloom_core::task::{TaskSpec, TaskState};
 use bloom_core::worker::{Worker, WorkerStatus};
-use bloom_test_world::world::{World, spec, world};
+use bloom_test_world::world::{World, registration, spec, world};
 
 fn hear(cache: &mut Cache, task: &TaskState) -> Option<String> {
     let read = cache.begin_read();
@@ -139,6 +141,14 @@ fn why_nobody_takes_a_task() {
     assert_eq!(cache_of(&world).fleet.shortage("coder", None), Some(Shortage::NoWorker));
     assert_eq!(cache_of(&world).fleet.shortage("writer", None), None);
 
+    let namespaces = Some(vec!["team".into()]);
+    world.ok(WorkerChange { id: "team".into(), namespaces, actor: Actor::Api, ..WorkerChange::default() });
+    let shortage = |namespace| cache_of(&world).fleet.shortage("coder", namespace);
+    assert_eq!(
+        (shortage(Some("team")), shortage(Some("other")), shortage(None)),
+        (None, Some(Shortage::NoWorker), Some(Shortage::NoWorker))
+    );
+
     let mut world = world.worker("a", 1).worker("b", 1);
     assert_eq!(cache_of(&world).fleet.shortage("coder", None), None);
     world.ok(op::Cordon { worker: "a".into(), change: CordonChange::Cordon });
@@ -166,10 +176,14 @@ fn a_lost_worker_takes_tasks_by_claiming_unless_its_status_says_otherwise() {
 #[test]
 fn a_short_list_has_the_best_and_whoever_runs_the_context() {
     let mut world = world().worker("a", 1).worker("b", 5).worker("c", 3).worker("d", 4);
+    let namespaces = Some(vec!["team".into()]);
+    world.ok(WorkerChange { namespaces, ..registration("team", 9) });
     let task = world.create(spec("x"));
     world.lease(task, "a");
     let cache = cache_of(&world);
     assert_eq!(cache.fleet.shortlist(&spec("y"), 2, false), ["b", "d"]);
     assert_eq!(cache.fleet.shortlist(&spec("x"), 2, false), ["b", "d", "a"]);
     assert_eq!(cache.fleet.shortlist(&spec("x"), 9, false), ["b", "d", "c", "a"]);
+    let object = KubernetesObject { namespace: "team".into(), name: "o".into(), uid: TaskId::nil() };
+    assert_eq!(cache.fleet.shortlist(&TaskSpec { object: Some(object), ..spec("y") }, 2, false), ["team", "b"]);
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use bloom_core::cache::{Cache, PageRead, ReadyKey, ReadyRow, ReadyTasks, Scope, WINDOW, rank};
 use bloom_core::ids::TaskId;
 use bloom_core::task::{Parked, Status, TaskState};
+use bloom_core::worker::Worker;
 use bloom_test_world::world::spec;
 
 fn id(n: u128) -> TaskId {
@@ -17,6 +18,10 @@ fn ready(rank: i64, n: u128) -> TaskState {
 
 fn of(agent: &str, task: TaskState) -> TaskState {
     TaskState { agent_slug: agent.into(), ..task }
+}
+
+fn in_namespace(namespace: &str, task: TaskState) -> TaskState {
+    TaskState { namespace: Some(namespace.into()), ..task }
 }
 
 fn reserved(worker: &str, task: TaskState) -> TaskState {
@@ -288,4 +293,89 @@ fn tasks_of_closed_queues_are_passed_over() {
     assert!(!desk.cache.has_claimable(Some(&is_open)), "but nobody may have it");
     desk.cache.queue.give_back(&[id(3)]);
     assert!(desk.cache.has_claimable(Some(&is_open)));
+}
+
+#[test]
+fn a_window_of_a_namespace_has_only_its_tasks() {
+    let tasks =
+        || [ready(5, 1), in_namespace("a", ready(5, 2)), in_namespace("b", ready(1, 3)), in_namespace("a", of("writer", ready(0, 4)))];
+    for (namespace, agent, expected) in [
+        (None, None, vec![4, 3, 1, 2]),
+        (None, Some("coder"), vec![3, 1, 2]),
+        (Some("a"), None, vec![4, 2]),
+        (Some("a"), Some("coder"), vec![2]),
+        (Some("a"), Some("poet"), vec![]),
+        (Some("b"), None, vec![3]),
+        (Some("c"), None, vec![]),
+    ] {
+        let scope = [Scope::of(namespace, agent)];
+        assert_eq!(Desk::with(tasks()).take_in(&scope, 9, 1), expected, "{scope:?}");
+        // The same if the cache hears of each task after the window was read.
+        let mut desk = Desk::default();
+        assert!(desk.take_in(&scope, 9, 1).is_empty());
+        tasks().into_iter().for_each(|task| desk.put(task));
+        assert_eq!(desk.take_in(&scope, 9, 1), expected, "{scope:?}");
+        desk.cache.queue.give_back(&[1, 2, 3, 4].map(id));
+        desk.finish((5, id(2)));
+        let left: Vec<u128> = expected.into_iter().filter(|n| *n != 2).collect();
+        assert_eq!(desk.take_in(&scope, 9, 1), left, "{scope:?}");
+    }
+    // Two namespaces, in the order of the queue.
+    let both = [Scope::of(Some("a"), None), Scope::of(Some("b"), None)];
+    assert_eq!(Desk::with(tasks()).take_in(&both, 9, 1), [4, 3, 2]);
+}
+
+#[test]
+fn tasks_of_other_namespaces_are_not_read() {
+    let crowd = (1..=20_000).map(|n| in_namespace("crowd", ready(0, n)));
+    let mut desk = Desk::with(crowd.chain([in_namespace("team", ready(9, 30_000))]));
+    let scope = [Scope::of(Some("team"), None)];
+    let ready = desk.cache.take_ready(&scope, |_| true, 1, 0, 0);
+    let page = desk.cache.begin_page(&ready.page.unwrap()).unwrap();
+    let rows = desk.read(&page, 10);
+    assert_eq!(rows.iter().map(|row| row.id).collect::<Vec<_>>(), [id(30_000)]);
+    desk.cache.end_page(&page, rows, 10);
+    assert_eq!(desk.take_in(&scope, 1, 10), [30_000]);
+    assert_eq!(desk.cache.shown().count(), 1);
+}
+
+#[test]
+fn which_namespaces_have_work() {
+    let is_open = |agent: &str| agent != "closed";
+    let mut desk =
+        Desk::with([in_namespace("a", ready(5, 1)), in_namespace("b", of("closed", ready(5, 2))), in_namespace("c", ready(5, 3))]);
+    let named = |desk: &mut Desk, is_open: Option<&dyn Fn(&str) -> bool>| {
+        desk.cache.namespaces_with_claimable(is_open).into_iter().collect::<Vec<_>>().join(" ")
+    };
+    assert_eq!(named(&mut desk, None), "", "no worker has named a namespace");
+    for (namespace, agent) in [("a", None), ("b", None), ("b", Some("closed")), ("a", Some("coder"))] {
+        let taken: Vec<_> = desk.take_in(&[Scope::of(Some(namespace), agent)], 9, 9).into_iter().map(id).collect();
+        desk.cache.queue.give_back(&taken);
+    }
+    assert_eq!(named(&mut desk, None), "a b");
+    assert_eq!(named(&mut desk, Some(&is_open)), "a", "nobody may have the task of b");
+    assert!(!desk.cache.has_claimable(None), "no worker of all namespaces has asked");
+    assert_eq!(desk.take_in(&[Scope::of(Some("a"), None)], 9, 9), [1]);
+    assert_eq!(named(&mut desk, None), "b", "another claim has taken it");
+    desk.cache.queue.give_back(&[id(1)]);
+    desk.finish((5, id(1)));
+    assert_eq!(named(&mut desk, None), "b");
+    let read = desk.cache.begin_rebuild();
+    desk.cache.end_read(&read);
+    assert_eq!(named(&mut desk, None), "");
+}
+
+#[test]
+fn a_reserved_task_of_a_namespace_that_its_worker_does_not_serve_is_not_offered() {
+    let kept = |n, namespace: &str| reserved("w", in_namespace(namespace, ready(5, n)));
+    let mut desk = Desk::with([kept(1, "other"), kept(2, "team"), reserved("w", ready(5, 3))]);
+    let mut worker = Worker::new("w".into(), 0);
+    worker.capabilities.namespaces = Some(vec!["team".into()]);
+    let read = desk.cache.begin_read();
+    desk.cache.put_worker(worker, &read);
+    desk.cache.end_read(&read);
+    assert_eq!(desk.take_in(&[Scope::Reserved("w".into())], 9, 9), [2]);
+    assert!(desk.cache.with_reserved(|_| true).is_empty(), "the rest is not for it");
+    desk.cache.queue.give_back(&[id(2)]);
+    assert_eq!(desk.cache.with_reserved(|_| true), ["w"]);
 }

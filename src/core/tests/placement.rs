@@ -39,4 +39,16 @@ fn who_may_be_picked() {
     let mut writer = good;
     writer.capabilities.agents = Some(vec!["writer".into()]);
     assert!(may_pick(&writer, "writer", None) && !may_pick(&writer, "coder", None));
+    assert!(may_pick(&writer, "writer", Some("team")) && !may_pick(&writer, "coder", Some("team")));
+    let of = |namespaces: &[&str]| {
+        let mut worker = writer.clone();
+        worker.capabilities.namespaces = Some(namespaces.iter().map(|&name| name.to_owned()).collect());
+        ["team", "other", "teams"].map(|namespace| may_pick(&worker, "writer", Some(namespace)))
+    };
+    assert_eq!(of(&["team"]), [true, false, false]);
+    assert_eq!(of(&["other", "team"]), [true, true, false]);
+    assert_eq!(of(&[]), [false; 3]);
+    writer.capabilities.namespaces = Some(vec!["team".into()]);
+    assert!(!may_pick(&writer, "writer", None), "a task of the HTTP API is of no namespace");
+    assert!(!may_pick(&writer, "coder", Some("team")));
 }

@@ -2,6 +2,7 @@
 
 mod batches;
 mod commits_in_doubt;
+mod namespaces;
 mod queues;
 mod replica_cache;
 

@@ -45,6 +45,37 @@ fn an_agent_fetches_its_key_with_a_join_token() {
 }
 
 #[test]
+fn an_agent_registers_with_the_namespaces_that_it_is_given() {
+    run(async {
+        let server = keyed(Database::Sqlite);
+        let admin = server.with_key(ADMIN);
+        let start = async |name: &str, namespaces: &str| {
+            let token = create(&admin, name, "join", json!({ "namespaces": ["team-a", "team-b"] })).await;
+            let plan = server.agent(name).echo();
+            let file = plan.dir().join("token");
+            std::fs::create_dir_all(plan.dir()).unwrap();
+            std::fs::write(&file, format!("{token}\n")).unwrap();
+            plan.env("BLOOM_JOIN_TOKEN_FILE", file.display()).env("BLOOM_NAMESPACES", namespaces)
+        };
+        let served = async |name: &str| {
+            let path = format!("workers/{name}");
+            let registered = || async { Some(admin.get(&path).await).filter(|answer| answer.status == 200) };
+            eventually("it is registered", registered).await.ok()["capabilities"]["namespaces"].clone()
+        };
+        let _box = start("box", "team-b").await.start();
+        assert_eq!(served("box").await, json!(["team-b"]));
+        let _rack = start("rack", "").await.start();
+        assert_eq!(served("rack").await, json!(["team-a", "team-b"]), "those of its key");
+        let (code, said) = start("odd", "team-c").await.start_in_vain();
+        assert_eq!(code, Some(1), "{said}");
+        assert!(said.contains("only the namespaces team-a, team-b, not 'team-c'"), "{said}");
+        let (code, said) = start("wrong", "Team A").await.start_in_vain();
+        assert_eq!(code, Some(2), "{said}");
+        assert!(said.contains("must be the name of a Kubernetes namespace"), "{said}");
+    });
+}
+
+#[test]
 fn a_used_token_stops_the_start_with_what_to_do() {
     run(async {
         let server: Server = keyed(Database::Sqlite);

@@ -92,6 +92,12 @@ fn a_worker_is_described_with_what_it_runs() {
         ] {
             assert!(said.contains(part), "{part}:\n{said}");
         }
+        assert!(said.contains("all, and tasks of none"), "{said}");
+        let limited = crew.worker().able("namespaces", json!(["team-a", "team-b"])).register().await;
+        let said = user.does(&["worker", "describe", &limited.name]).ok();
+        assert!(said.contains("only team-a, team-b"), "{said}");
+        let wide = user.does(&["worker", "list", "-o", "wide"]).ok();
+        assert!(wide.contains("NAMESPACES") && wide.contains("team-a,team-b"), "{wide}");
         let whole = user.does(&["worker", "describe", "-o", "json", &worker.name]).json();
         assert_eq!((whole["tasks"].as_array().unwrap().len(), whole["leases"].as_array().unwrap().len()), (1, 2));
         user.does(&["worker", "cordon", &worker.name]).ok();

@@ -31,6 +31,16 @@ fn keys_are_created_listed_and_revoked() {
         assert_eq!(user.does(&["key", "list", "-o", "name"]).ok(), "ci\nw\n");
         assert_eq!(user.does(&["key", "list", "-o", "json"]).json(), server.with_key(ADMIN).get("keys").await.ok());
 
+        let limited =
+            ["key", "create", "t", "--scope", "worker", "--worker", "w8", "--namespace", "team-a", "--namespace", "team-b", "-o", "json"];
+        assert_eq!(user.does(&limited).json()["namespaces"], json!(["team-a", "team-b"]));
+        let wide = user.does(&["key", "list", "-o", "wide"]).ok();
+        assert!(wide.contains("NAMESPACES") && wide.contains("team-a,team-b"), "{wide}");
+        let said = user.does(&["key", "create", "x", "--scope", "read", "--namespace", "a"]).complains(2);
+        assert!(said.contains("--namespace"), "{said}");
+        user.does(&["key", "create", "x", "--scope", "join", "--namespace", "Team"]).complains(2);
+        user.does(&["key", "revoke", "t"]).ends(0);
+
         let again = user.does(&["key", "create", "ci", "--scope", "read"]).complains(1);
         assert!(again.contains("revoke it first"), "{again}");
         user.does(&["key", "create", "x", "--scope", "root"]).complains(2);

@@ -13,7 +13,15 @@ use bloom_test_world::world::{START, World, spec, world};
 const DAY_MS: i64 = 86_400_000;
 
 fn create(name: &str, scope: Scope) -> op::CreateKey {
-    op::CreateKey { name: name.into(), digest: format!("digest of {name}"), scope, worker: None, push: false, namespaces: None, lasts_ms: None }
+    op::CreateKey {
+        name: name.into(),
+        digest: format!("digest of {name}"),
+        scope,
+        worker: None,
+        push: false,
+        namespaces: None,
+        lasts_ms: None,
+    }
 }
 
 fn token(name: &str, worker: Option<&str>) -> op::CreateKey {
@@ -220,5 +228,33 @@ fn names_of_keys() {
     }
     for wrong in ["", "-a", ".a", "_", "a/b", "a b", "a:b", "é", "a\n", &"n".repeat(64)] {
         assert!(!is_key_name(wrong), "{wrong}");
+    }
+}
+
+#[test]
+fn a_key_with_namespaces_limits_a_worker_that_was_registered_before() {
+    let served = |world: &World| world.db.workers["w"].capabilities.namespaces.clone();
+    let names = |names: &[&str]| Some(names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>());
+    for (before, after) in [(None, names(&["a", "b"])), (names(&["b", "c"]), names(&["b"])), (names(&["c"]), names(&[]))] {
+        let known = || {
+            let mut world = strict().worker("w", 1);
+            world.db.workers.get_mut("w").unwrap().capabilities.namespaces.clone_from(&before);
+            world
+        };
+        let limited = |key: op::CreateKey| op::CreateKey { namespaces: names(&["a", "b"]), ..key };
+        let mut world = known();
+        world.ok(limited(op::CreateKey { worker: Some("w".into()), ..create("by-hand", Scope::Worker) }));
+        assert_eq!(served(&world), after);
+        world.check();
+
+        let mut world = known();
+        world.ok(limited(token("join", Some("w"))));
+        assert_eq!(served(&world), before, "nobody has used the token");
+        assert_eq!(world.ok(enroll("join", "w")).namespaces, names(&["a", "b"]));
+        assert_eq!(served(&world), after);
+
+        let mut world = known();
+        world.ok(op::CreateKey { worker: Some("w".into()), ..create("by-hand", Scope::Worker) });
+        assert_eq!(served(&world), before, "this key has no limit");
     }
 }

@@ -10,6 +10,8 @@ use bloom_core::wakeup::{Progress, Subject};
 use bloom_core::working_set::WorkingSet;
 use bloom_test_world::world::{SESSION_WAIT_MS, START, TTL_MS, World, registration, spec, world};
 
+use super::namespaces::of_object;
+
 fn two_workers() -> World {
     let mut world = world().worker("w1", 4).worker("w2", 4);
     world.strict = true;
@@ -37,9 +39,17 @@ fn create_next(world: &mut World, spec: TaskSpec) -> TaskId {
 
 /// The second task of a context, reserved for `w1`, on which the first one ran.
 fn reserved() -> (World, TaskId) {
+    reserved_of([spec("c"), spec("c")])
+}
+
+/// As [`reserved`], with tasks of this namespace.
+fn reserved_in(namespace: &str) -> (World, TaskId) {
+    reserved_of([1, 2].map(|uid| of_object(namespace, uid, "c")))
+}
+
+fn reserved_of(specs: [TaskSpec; 2]) -> (World, TaskId) {
     let mut world = two_workers();
-    let first = world.create(spec("c"));
-    let second = world.create(spec("c"));
+    let [first, second] = specs.map(|spec| world.create(spec));
     world.lease(first, "w1");
     world.complete(first, Outcome::Success);
     assert_eq!(parked(&world, second), Some(Parked::Reserved));
@@ -208,6 +218,10 @@ fn a_reservation_ends_with_the_hope_for_its_worker() {
         let agents = Some(agents.iter().map(|agent| (*agent).to_owned()).collect());
         Op::RegisterWorker(Box::new(WorkerChange { agents, ..registration("w1", 4) }))
     };
+    let namespaces = |names: &[&str]| {
+        let namespaces = Some(names.iter().map(|name| (*name).to_owned()).collect());
+        Op::RegisterWorker(Box::new(WorkerChange { namespaces, ..registration("w1", 4) }))
+    };
     let cordon = |change| Op::Cordon(op::Cordon { worker: "w1".into(), change });
     for (op, ends) in [
         (cordon(CordonChange::Cordon), true),
@@ -217,9 +231,11 @@ fn a_reservation_ends_with_the_hope_for_its_worker() {
         (Op::RemoveWorker(op::RemoveWorker { worker: "w1".into() }), true),
         (agents(&["writer"]), true),
         (agents(&["writer", "coder"]), false),
+        (namespaces(&["other"]), true),
+        (namespaces(&["other", "team"]), false),
         (Op::RegisterWorker(Box::new(registration("w1", 3))), false),
     ] {
-        let (mut world, task) = reserved();
+        let (mut world, task) = reserved_in("team");
         let name = format!("{op:?}");
         world.ok(op);
         assert_eq!(parked(&world, task), (!ends).then_some(Parked::Reserved), "{name}");

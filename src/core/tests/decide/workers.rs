@@ -53,6 +53,9 @@ fn cases() -> Vec<(&'static str, World, TaskId)> {
         case("for other agents", &|world| {
             world.ok(WorkerChange { agents: Some(vec!["writer".into()]), ..registration("w", 1) });
         }),
+        case("for a namespace", &|world| {
+            world.ok(WorkerChange { namespaces: Some(vec!["team".into()]), ..registration("w", 1) });
+        }),
     ]
 }
 
@@ -94,7 +97,7 @@ fn it_registers_again() {
         |_, _| Op::RegisterWorker(Box::new(WorkerChange { max_concurrency: None, ..registration("w", 1) })),
         "
         online seen 0 s ago 0/1; worker_registered by api <- unknown
-        unchanged <- online | set offline | in error | cordoned | draining | full | without claude | for other agents
+        unchanged <- online | set offline | in error | cordoned | draining | full | without claude | for other agents | for a namespace
         online seen 0 s ago 0/1; worker_online by w <- lost
         error seen 0 s ago 0/1; worker_online by w <- in error, lost",
     );
@@ -106,7 +109,7 @@ fn it_registers_with_more_places() {
         |_, _| Op::RegisterWorker(Box::new(registration("w", 3))),
         "
         online seen 0 s ago 0/3; worker_registered by api <- unknown
-        online seen 0 s ago 0/3; worker_updated by api <- online | without claude | for other agents
+        online seen 0 s ago 0/3; worker_updated by api <- online | without claude | for other agents | for a namespace
         online seen 0 s ago 0/3; worker_updated by api; worker_online by w <- lost
         offline seen 0 s ago 0/3; worker_updated by api <- set offline
         error seen 0 s ago 0/3; worker_updated by api <- in error
@@ -124,7 +127,7 @@ fn it_is_removed() {
         "
         ✗ Worker not found <- unknown
         gone; worker_removed by admin <- online | lost | set offline | in error | in error, lost | cordoned | draining
-            | without claude | for other agents
+            | without claude | for other agents | for a namespace
         gone; task_released by admin; worker_removed by admin <- full",
     );
 }
@@ -135,7 +138,7 @@ fn it_is_cordoned() {
         |_, _| Op::Cordon(op::Cordon { worker: "w".into(), change: CordonChange::Cordon }),
         "
         ✗ Worker not found <- unknown
-        online seen 0 s ago cordoned 0/1; worker_cordoned by admin <- online | without claude | for other agents
+        online seen 0 s ago cordoned 0/1; worker_cordoned by admin <- online | without claude | for other agents | for a namespace
         offline seen 60 s ago cordoned 0/1; worker_cordoned by admin <- lost | in error, lost
         offline seen 0 s ago cordoned 0/1; worker_cordoned by admin <- set offline
         error seen 0 s ago cordoned 0/1; worker_cordoned by admin <- in error
@@ -151,7 +154,7 @@ fn it_is_drained() {
         "
         ✗ Worker not found <- unknown
         online seen 0 s ago cordoned draining 0/1; worker_draining by admin <- online | cordoned | without claude
-            | for other agents
+            | for other agents | for a namespace
         offline seen 60 s ago cordoned draining 0/1; worker_draining by admin <- lost | in error, lost
         offline seen 0 s ago cordoned draining 0/1; worker_draining by admin <- set offline
         error seen 0 s ago cordoned draining 0/1; worker_draining by admin <- in error
@@ -166,7 +169,7 @@ fn it_is_uncordoned() {
         |_, _| Op::Cordon(op::Cordon { worker: "w".into(), change: CordonChange::Uncordon }),
         "
         ✗ Worker not found <- unknown
-        unchanged <- online | lost | set offline | in error | in error, lost | full | without claude | for other agents
+        unchanged <- online | lost | set offline | in error | in error, lost | full | without claude | for other agents | for a namespace
         online seen 0 s ago 0/1; worker_uncordoned by admin <- cordoned | draining",
     );
 }
@@ -176,7 +179,7 @@ fn it_is_seen() {
     check(
         |world, _| Op::RecordLastSeen(op::RecordLastSeen { last_seen: vec![("w".into(), world.now + 5_000)] }),
         "
-        unchanged <- unknown | online | set offline | in error | cordoned | draining | full | without claude | for other agents
+        unchanged <- unknown | online | set offline | in error | cordoned | draining | full | without claude | for other agents | for a namespace
         online seen 0 s ago 0/1; worker_online by w <- lost
         error seen 0 s ago 0/1; worker_online by w <- in error, lost",
     );
@@ -188,7 +191,7 @@ fn it_was_seen_before_what_is_known() {
         |_, _| Op::RecordLastSeen(op::RecordLastSeen { last_seen: vec![("w".into(), 1)] }),
         "
         unchanged <- unknown | online | lost | set offline | in error | in error, lost | cordoned | draining | full
-            | without claude | for other agents",
+            | without claude | for other agents | for a namespace",
     );
 }
 
@@ -198,7 +201,7 @@ fn it_is_silent_but_not_for_long() {
         |_, _| Op::MarkOffline(op::MarkOffline { worker: "w".into(), cause: Loss::Silent { for_ms: 10 * NOT_SEEN_MS, served_since: 0 } }),
         "
         unchanged <- unknown | online | lost | set offline | in error | in error, lost | cordoned | draining | full
-            | without claude | for other agents",
+            | without claude | for other agents | for a namespace",
     );
 }
 
@@ -208,7 +211,7 @@ fn it_is_silent_for_too_long() {
         |_, _| Op::MarkOffline(op::MarkOffline { worker: "w".into(), cause: Loss::Silent { for_ms: -1, served_since: 0 } }),
         "
         unchanged <- unknown | lost | set offline | in error, lost
-        offline seen 0 s ago 0/1; worker_offline by reconciler <- online | in error | without claude | for other agents
+        offline seen 0 s ago 0/1; worker_offline by reconciler <- online | in error | without claude | for other agents | for a namespace
         offline seen 0 s ago cordoned 0/1; worker_offline by reconciler <- cordoned
         offline seen 0 s ago cordoned draining 0/1; worker_offline by reconciler <- draining
         offline seen 0 s ago 1/1; worker_offline by reconciler <- full",
@@ -221,7 +224,7 @@ fn its_agent_does_not_answer() {
         |_, _| Op::MarkOffline(op::MarkOffline { worker: "w".into(), cause: Loss::Unreachable("connection refused".into()) }),
         "
         unchanged <- unknown | lost | set offline | in error, lost
-        offline seen 0 s ago 0/1; worker_offline by admin <- online | in error | without claude | for other agents
+        offline seen 0 s ago 0/1; worker_offline by admin <- online | in error | without claude | for other agents | for a namespace
         offline seen 0 s ago cordoned 0/1; worker_offline by admin <- cordoned
         offline seen 0 s ago cordoned draining 0/1; worker_offline by admin <- draining
         offline seen 0 s ago 1/1; worker_offline by admin <- full",
@@ -235,7 +238,7 @@ fn its_agent_is_uninstalled() {
         "
         unchanged <- unknown
         offline seen 0 s ago 0/1; agent_uninstalled by admin; worker_offline by admin <- online | in error | without claude
-            | for other agents
+            | for other agents | for a namespace
         offline seen 60 s ago 0/1; agent_uninstalled by admin <- lost | in error, lost
         offline seen 0 s ago 0/1; agent_uninstalled by admin <- set offline
         offline seen 0 s ago cordoned 0/1; agent_uninstalled by admin; worker_offline by admin <- cordoned
@@ -252,7 +255,7 @@ fn it_is_named_by_a_lease_call() {
         ✗ Worker not found <- unknown
         online seen 0 s ago 1/1; task_leased by router <- online
         ✗ No available worker with free capacity <- lost | set offline | in error | in error, lost | cordoned | draining | full
-            | without claude | for other agents",
+            | without claude | for other agents | for a namespace",
     );
 }
 
@@ -269,7 +272,7 @@ fn a_lease_call_looks_for_a_worker() {
         },
         "
         ✗ No available worker with free capacity <- unknown | lost | set offline | in error | in error, lost | cordoned
-            | draining | full | without claude | for other agents
+            | draining | full | without claude | for other agents | for a namespace
         online seen 0 s ago 1/1; task_leased by router <- online",
     );
 }
@@ -282,7 +285,7 @@ fn it_claims() {
         ✗ Worker not found <- unknown
         online seen 0 s ago 1/1; task_leased by reconciler <- online | without claude
         online seen 0 s ago 1/1; worker_online by w; task_leased by reconciler <- lost
-        unchanged <- set offline | in error | cordoned | draining | full | for other agents
+        unchanged <- set offline | in error | cordoned | draining | full | for other agents | for a namespace
         error seen 0 s ago 0/1; worker_online by w <- in error, lost",
     );
 }
