@@ -8,7 +8,8 @@ use utoipa::ToSchema;
 use utoipa::openapi::schema::{ObjectBuilder, Schema, Type};
 
 use super::invalid::Invalid;
-use super::values::{Int, List, Name, Namespace, ShortName, Text};
+use super::namespaces::Namespace;
+use super::values::{Int, List, Name, ShortName, Text};
 use super::wire::{Problems, Wire, body, problem};
 use super::words::AnyScope;
 use bloom_core::Ms;

@@ -14,6 +14,7 @@ pub mod invalid;
 pub mod json;
 pub mod keys;
 pub mod lists;
+pub mod namespaces;
 pub mod problem_texts;
 pub mod queues;
 pub mod reports;

@@ -1,7 +1,8 @@
 //! Request bodies, besides those of tasks and completions.
 
 use super::json::Json;
-use super::values::{HeaderText, HttpUrl, Id, Int, List, MAX_SAFE, Moment, Name, Namespace, ShortName, Text, WorkerName};
+use super::namespaces::Namespace;
+use super::values::{HeaderText, HttpUrl, Id, Int, List, MAX_SAFE, Moment, Name, ShortName, Text, WorkerName};
 use super::wire::body;
 use bloom_core::audit::Actor;
 use bloom_core::command::{NewEvent, WorkerChange};

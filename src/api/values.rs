@@ -12,7 +12,6 @@ use uuid::Uuid;
 
 use super::problem_texts;
 use super::wire::{MAX_PROBLEMS, Members, Problems, Wire, expected, kind, problem, within};
-use bloom_core::namespace::{MAX_NAMESPACE, NAMESPACE_PATTERN, is_namespace};
 use bloom_core::{Ms, limits};
 
 pub use bloom_core::limits::MAX_SAFE;
@@ -277,33 +276,6 @@ impl<T, const MIN: usize, const MAX: usize> List<T, MIN, MAX> {
 impl<const MIN: usize, const MAX: usize, const FEWEST: usize, const MOST: usize> List<Text<MIN, MAX>, FEWEST, MOST> {
     pub fn texts(self) -> Vec<String> {
         self.map(|text| text.0)
-    }
-}
-
-/// The name of a Kubernetes namespace: a label of RFC 1123.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Namespace(pub String);
-
-impl From<String> for Namespace {
-    fn from(name: String) -> Self {
-        Self(name)
-    }
-}
-
-impl Wire for Namespace {
-    fn read(raw: &RawValue) -> Result<Self, Problems> {
-        let Text(text) = Name::read(raw)?;
-        if is_namespace(&text) {
-            return Ok(Self(text));
-        }
-        problem(format!(
-            "Expected the name of a Kubernetes namespace: 1 to {MAX_NAMESPACE} of the characters a-z 0-9 -, and no '-' at an end"
-        ))
-    }
-
-    fn describe() -> Schema {
-        let object = ObjectBuilder::new().schema_type(Type::String).pattern(Some(NAMESPACE_PATTERN));
-        Schema::Object(object.min_length(Some(1)).max_length(Some(MAX_NAMESPACE)).build())
     }
 }
 

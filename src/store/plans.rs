@@ -1,6 +1,7 @@
 //! Checks that the pages of a namespace are read by an index, however many tasks of other namespaces are in front.
 
 use bloom_test_support::{janitor, postgres, waiting::run};
+use sqlx::{Connection as _, PgConnection, SqliteConnection};
 
 use super::args::Args;
 use super::dialect::{Kind, Sql};
@@ -11,12 +12,17 @@ use bloom_core::ids::TaskId;
 
 const CROWD: i64 = 10_000;
 
-async fn execute(store: &Store, sql: impl Fn(Kind) -> String) {
-    store.pool().fetch(&Sql::new(sql), Args::new()).await.unwrap();
+/// Readers of a store can't write to SQLite.
+async fn execute(store: &Store, url: &str, sql: impl Fn(Kind) -> String) {
+    let text = sqlx::AssertSqlSafe(sql(store.kind()));
+    match store.kind() {
+        Kind::Sqlite => drop(sqlx::raw_sql(text).execute(&mut SqliteConnection::connect(url).await.unwrap()).await.unwrap()),
+        Kind::Postgres => drop(sqlx::raw_sql(text).execute(&mut PgConnection::connect(url).await.unwrap()).await.unwrap()),
+    }
 }
 
 /// Inserts ready tasks of the namespace `crowd`, and one of `team` behind them.
-async fn fill(store: &Store) {
+async fn fill(store: &Store, url: &str) {
     let (columns, values) = (
         "id, context_id, agent_slug, rank, max_attempts, timeout_sec, has_dependencies, status, updated_at, attempts, infra_retries, \
         lease_count, cancel_requested, has_dependents, event_count, event_seq, session, namespace",
@@ -34,23 +40,23 @@ async fn fill(store: &Store) {
             )
         }
     };
-    execute(store, insert(1, CROWD, "crowd")).await;
-    execute(store, insert(1, 1, "team")).await;
-    execute(store, |_| "UPDATE task_state SET rank = 9 WHERE namespace = 'team'".to_owned()).await;
-    execute(store, |kind| if kind == Kind::Postgres { "ANALYZE task_state" } else { "SELECT 1" }.to_owned()).await;
+    execute(store, url, insert(1, CROWD, "crowd")).await;
+    execute(store, url, insert(1, 1, "team")).await;
+    execute(store, url, |_| "UPDATE task_state SET rank = 9 WHERE namespace = 'team'".to_owned()).await;
+    execute(store, url, |kind| if kind == Kind::Postgres { "ANALYZE task_state" } else { "SELECT 1" }.to_owned()).await;
 }
 
 /// How PostgreSQL finds the rows, as one text.
-async fn plan(store: &Store, statement: &Sql, args: Args) -> String {
+async fn plan(store: &Store, statement: &Sql, args: Args<'_>) -> String {
     let sql = Sql::new(|kind| format!("EXPLAIN {}", statement.text(kind).as_str()));
     let lines: Vec<String> = all(&store.pool().fetch(&sql, args).await.unwrap(), |row| row.take()).unwrap();
     lines.join("\n")
 }
 
 async fn check(url: String) {
-    let store = Store::open(&StoreOptions { url, max_connections: 2 }).await.unwrap();
+    let store = Store::open(&StoreOptions { url: url.clone(), max_connections: 2 }).await.unwrap();
     store.migrate().await.unwrap();
-    fill(&store).await;
+    fill(&store, &url).await;
     let scopes = [None, Some("coder")].map(|agent| Scope::of(Some("team"), agent));
     for scope in &scopes {
         assert_eq!(store.ready_page(scope, None, 9).await.unwrap().len(), 1);

@@ -93,9 +93,9 @@ on_both! {
             let worker = crew.worker().able("namespaces", namespaces.clone()).register().await;
             assert_eq!(worker.now().await["capabilities"]["namespaces"], namespaces);
             assert_eq!(worker.claim(1).await.len(), 0);
-            crew.api.post(&task.path("/lease"), json!({ "worker_id": worker.name })).await.error(503);
+            task.lease(json!({ "worker_id": worker.name })).await.error(503);
         }
-        assert_eq!(task.get().await["waiting"]["reason"], "no_worker");
+        assert_eq!(task.now().await["waiting"]["reason"], "no_worker");
         let all = crew.worker().register().await;
         assert_eq!(all.now().await["capabilities"].get("namespaces"), None);
         assert_eq!(all.claim(1).await.len(), 1);

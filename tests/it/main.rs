@@ -29,6 +29,7 @@ mod faults;
 mod ids;
 mod install;
 mod key_limits;
+mod key_namespaces;
 mod keys;
 mod leases;
 mod limits;

@@ -19,7 +19,8 @@ const MOST_PAGES: usize = 100_000;
 /// Fails if an online worker serves every agent slug: it would run the benchmark's tasks at real cost.
 pub async fn refuse_other_workers(bench: &Bench) -> Result<(), BenchError> {
     let workers = workers(&mut Client::connect(&bench.target).await?).await?;
-    match workers.iter().find(|worker| worker.status == WorkerStatus::Online && !worker.cordoned && worker.capabilities.agents.is_none()) {
+    let serves_all = |worker: &&Worker<'_>| worker.capabilities.agents.is_none() && worker.capabilities.namespaces.is_none();
+    match workers.iter().filter(serves_all).find(|worker| worker.status == WorkerStatus::Online && !worker.cordoned) {
         Some(worker) => Err(format!(
             "worker \"{0}\" is online and would run the benchmark's tasks: cordon it first (POST /api/runtime/workers/{0}/cordon), \
              or leave out --server to measure a server started for the purpose",

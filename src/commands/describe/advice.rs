@@ -9,7 +9,8 @@ pub fn advice(task: &Task, id: &str) -> String {
     match (&task.status, &task.waiting, &task.failure) {
         (Word::Known(Status::Queued), Some(waiting), _) => match waiting.reason {
             Word::Known(WaitingReason::NoWorker) => {
-                format!("start an agent that serves '{}', or bring one back: bloom-runtime worker list", task.agent_slug)
+                let namespace = task.kubernetes.as_ref().map_or_else(String::new, |object| format!(" in namespace '{}'", object.namespace));
+                format!("start an agent that serves '{}'{namespace}, or bring one back: bloom-runtime worker list", task.agent_slug)
             }
             Word::Known(WaitingReason::NoCapacity) => {
                 format!("wait for a free slot, add workers, or let it go first: bloom-runtime task edit {id} --priority 9")

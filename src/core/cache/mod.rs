@@ -11,11 +11,13 @@
 
 mod fleet;
 mod queue;
+mod window;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
 pub use fleet::{Fleet, HeldLease, Shortage};
-pub use queue::{PageRead, Queue, ReadyKey, ReadyTasks, Scope, WINDOW};
+pub use queue::{PageRead, Queue, ReadyTasks};
+pub use window::{ReadyKey, Scope, WINDOW};
 
 use super::ids::{TaskId, WorkerId};
 use super::task::{Parked, Status, TaskState};

@@ -1,0 +1,50 @@
+//! Keys that limit their worker to Kubernetes namespaces.
+
+use crate::keys::{ADMIN, keyed, with_new_key};
+use crate::on_both;
+use crate::support::*;
+
+on_both! { alone:
+    async fn a_key_with_namespaces_registers_no_worker_for_others(database) {
+        let server = keyed(database);
+        let admin = server.with_key(ADMIN);
+        let own = with_new_key(&admin, &server, "own", "worker", json!({ "worker": "w1", "namespaces": ["a", "b"] })).await;
+        let serving = |namespaces: &[&str]| json!({ "name": "w1", "capabilities": { "namespaces": namespaces } });
+        for other in [&["c"][..], &["a", "c"]] {
+            let said = own.post("workers", serving(other)).await.error(403);
+            assert!(said.contains("only the namespaces a, b, not 'c'") && said.contains("--namespace c"), "{said}");
+        }
+        admin.get("workers/w1").await.error(404);
+        let served = async |name: &str| admin.get(&format!("workers/{name}")).await.ok()["capabilities"]["namespaces"].clone();
+        own.post("workers", serving(&["b"])).await.created();
+        assert_eq!(served("w1").await, json!(["b"]));
+        own.post("workers", serving(&[])).await.ok();
+        assert_eq!(served("w1").await, json!([]));
+        // One that names none gets the key's, also with no capabilities at all, and whatever an admin has set.
+        admin.post("workers", serving(&["c"])).await.ok();
+        own.post("workers", json!({ "name": "w1" })).await.ok();
+        assert_eq!(served("w1").await, json!(["a", "b"]));
+        admin.crew().task().create().await;
+        assert_eq!(own.post("workers/w1/claim", json!({ "max": 1 })).await.ok()["leases"], json!([]));
+
+        // A join token passes the limit on; a worker that exists is limited at once.
+        admin.post("workers", json!({ "name": "w2" })).await.created();
+        let token = with_new_key(&admin, &server, "token", "join", json!({ "worker": "w2", "namespaces": ["a"] })).await;
+        let enrolled = token.post("enroll", json!({ "worker": "w2" })).await.created();
+        assert_eq!(enrolled["namespaces"], json!(["a"]));
+        assert_eq!(served("w2").await, json!(["a"]));
+        let machine = server.with_key(enrolled["key"].as_str().unwrap());
+        machine.post("workers", json!({ "name": "w2", "capabilities": { "namespaces": ["b"] } })).await.error(403);
+        machine.post("workers", json!({ "name": "w2" })).await.ok();
+        with_new_key(&admin, &server, "free", "worker", json!({ "worker": "w3" })).await.post("workers", json!({ "name": "w3" })).await.created();
+        assert_eq!(served("w3").await, json!(null));
+
+        let keys = admin.get("keys").await.ok();
+        let listed: Vec<_> = keys.as_array().unwrap().iter().map(|key| (key["name"].as_str().unwrap(), key["namespaces"].clone())).collect();
+        assert_eq!(listed, [("free", json!(null)), ("own", json!(["a", "b"])), ("worker-w2", json!(["a"]))]);
+        for wrong in [json!([]), json!(["A"]), json!("a"), json!(vec!["a"; 513])] {
+            admin.post("keys", json!({ "name": "no", "scope": "worker", "worker": "w9", "namespaces": wrong })).await.refuses(&["namespaces"]);
+        }
+        admin.post("keys", json!({ "name": "no", "scope": "read", "namespaces": ["a"] })).await.refuses(&["namespaces"]);
+    }
+}
