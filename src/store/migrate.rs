@@ -81,7 +81,9 @@ impl Schema {
             (false, _) => MigrationState::Newer,
         };
         let all: BTreeMap<_, _> = applied.iter().chain(&known).collect();
-        all.into_iter().map(|(version, name)| MigrationStatus { name: format!("{version:04}_{name}"), state: state(version) }).collect()
+        // The library keeps the words of a file's name with spaces between them.
+        let named = |version: &i64, name: &str| format!("{version:04}_{}", name.replace(' ', "_"));
+        all.into_iter().map(|(version, name)| MigrationStatus { name: named(version, name), state: state(version) }).collect()
     }
 
     async fn read(pool: &Pool) -> Result<Self, Error> {
