@@ -116,10 +116,10 @@ fn a_worker_serves_so_many_pairs_of_a_namespace_and_an_agent() {
     let names = |number: usize| Some((0..number).map(|n| format!("n{n}")).collect::<Vec<_>>());
     let register = |agents: Option<Vec<String>>, namespaces| {
         let mut world = world();
-        world.run(WorkerChange { agents, namespaces, ..registration("w", 4) }).map(|_| ()).map_err(|rejection| {
-            assert!(world.db.workers.is_empty());
-            rejection
-        })
+        world
+            .run(WorkerChange { agents, namespaces, ..registration("w", 4) })
+            .map(|_| ())
+            .inspect_err(|_| assert!(world.db.workers.is_empty()))
     };
     assert_eq!(register(names(512), None), Ok(()));
     assert_eq!(register(None, names(512)), Ok(()));
