@@ -106,8 +106,10 @@ fn a_worker_of_a_namespace_gets_only_the_tasks_of_its_tenant() {
         let server = one.server(Database::Sqlite).env("OPERATOR_NAMESPACES", format!("{},{}", one.name, two.name)).start();
         let of_one = Player::able(&server, json!({ "max_concurrency": 8, "namespaces": [one.name] })).await;
         let of_two = Player::able(&server, json!({ "max_concurrency": 8, "namespaces": [two.name], "agents": ["coder"] })).await;
-        let shown = shows(&one, &of_one.name, "its namespaces", |worker| worker.status.is_some()).await;
-        assert_eq!(shown.status.unwrap().namespaces, Some(vec![one.name.clone()]));
+        for (player, tenant) in [(&of_one, &one), (&of_two, &two)] {
+            let shown = shows(&one, &player.name, "its status", |worker| worker.status.is_some()).await;
+            assert_eq!(shown.status.unwrap().namespaces, Some(vec![tenant.name.clone()]));
+        }
         assert!(one.kubectl(&["get", "bw", &of_two.name, "-o", "wide"], "").unwrap().contains(&two.name));
 
         let of_http = server.post("llm-tasks", json!({ "context_id": "c", "agent_slug": "coder", "prompt": "p" })).await.created();
