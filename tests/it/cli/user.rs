@@ -107,14 +107,14 @@ impl User {
         Running { child, out, err, open: None }
     }
 
-    /// Runs a command whose output is closed by its reader right after the start.
-    pub fn with_closed_output(&self, arguments: &[&str], meanwhile: impl FnOnce()) -> Done {
+    /// Runs a command whose output nobody reads any more.
+    pub fn with_closed_output(&self, arguments: &[&str]) -> Done {
         let mut command = self.command(Path::new(BINARY), arguments);
-        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        drop(reader);
+        command.stdout(writer).stderr(Stdio::piped());
         let mut child = janitor::spawn(command).expect("the program starts");
-        drop(child.stdout.take());
         let err = Heard::listen(child.stderr.take().expect("its stderr"));
-        meanwhile();
         Running { child, out: Heard::default(), err, open: None }.done()
     }
 }
