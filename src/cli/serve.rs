@@ -38,6 +38,7 @@ pub async fn run(settings: Serve, shutdown: CancellationToken, ready: impl FnOnc
     for name in database::unlocked(&settings, || store.migrate()).await? {
         tracing::info!(migration = name, "a migration was applied");
     }
+    database::unlocked(&settings, || store.read_tables()).await?;
     let options = engine::EngineOptions {
         session_wait_ms: settings.session_wait_ms,
         worker_offline_after_ms: settings.worker_offline_after_ms,

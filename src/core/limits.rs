@@ -10,6 +10,10 @@ pub const WORKER_LABELS: usize = 64;
 pub const WORKER_LABEL_CHARS: usize = 64;
 /// Agent slugs that a worker serves.
 pub const WORKER_AGENTS: usize = 512;
+/// Bytes of all these slugs together.
+pub const WORKER_AGENTS_BYTES: usize = 16 << 10;
+/// Workers that may be registered over the API, and that the control plane's list may have.
+pub const WORKERS: usize = 10_000;
 pub const IP_ADDRS: usize = 32;
 pub const IP_ADDR_CHARS: usize = 64;
 pub const AGENT_VERSION_CHARS: usize = 128;
