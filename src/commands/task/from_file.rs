@@ -1,9 +1,8 @@
 //! `task submit --from`: a file with one task per line.
 
-use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
-use std::io::Read;
+use std::io::{Read, stdin};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -13,10 +12,10 @@ use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
 use super::super::connect::{Server, failed};
-use super::super::interrupt::or_interrupted;
+use super::super::interrupt::{answered, blocking, is_interrupted, or_interrupted};
 use super::super::progress::{Progress, number};
 use super::super::show::{self, Form, Shown};
-use super::super::{columns, ids, term};
+use super::super::{columns, ids, term, when};
 use super::fields::Fields;
 use super::standard_input;
 use crate::CommandError;
@@ -31,13 +30,20 @@ const MAX_COMPLAINTS: usize = 20;
 /// Each is a call, and the server limits the number of calls per minute.
 const MAX_LOOK_UPS: usize = 50;
 
-pub fn open(path: &Path) -> Result<String, CommandError> {
+/// What an interruption has done before the first batch.
+pub const NOTHING_SUBMITTED: &str = "interrupted; nothing was submitted";
+
+/// Reads the file; `-` is standard input.
+fn open(path: &Path) -> Result<String, CommandError> {
+    if path == Path::new("-") {
+        return read("standard input", stdin().lock());
+    }
     let name = path.display().to_string();
     let file = File::open(path).map_err(|error| CommandError::usage(format!("{name} can't be opened: {error}")))?;
     read(&name, file)
 }
 
-pub fn read(name: &str, source: impl Read) -> Result<String, CommandError> {
+fn read(name: &str, source: impl Read) -> Result<String, CommandError> {
     let mut text = String::new();
     let read = source.take(MAX_FILE_BYTES + 1).read_to_string(&mut text);
     match read.map_err(|error| CommandError::usage(format!("{name} can't be read as UTF-8 text: {error}")))? as u64 {
@@ -81,59 +87,86 @@ impl Scope {
 ///
 /// # Errors
 /// A line is invalid, and nothing was sent; or a batch was refused, and it and all later ones were not submitted.
-pub async fn submit(server: &Server, text: &str, defaults: &Fields, scope: &Scope, shown: Shown) -> Result<(), CommandError> {
-    let found = look_up(server, text).await?;
-    let lines = lines(text, &defaults.given()?, &scope.value(), &found)?;
+pub async fn submit(server: &Server, file: &Path, defaults: &Fields, scope: Scope, shown: Shown) -> Result<(), CommandError> {
+    let (defaults, is_again) = (defaults.given()?, matches!(scope, Scope::Again));
+    let path = file.to_owned();
+    let text = blocking(move || open(&path), NOTHING_SUBMITTED).await?;
+    let found = or_interrupted(look_up(server, &text), || NOTHING_SUBMITTED.to_owned()).await?;
+    let lines = blocking(move || lines(&text, &defaults, &scope.value(), &found), NOTHING_SUBMITTED).await?;
     let total = lines.len() as u64;
     let progress = Progress::unless(!shown.form_or(Form::Name).is_data(), total);
-    let existed = Cell::new(0);
-    or_interrupted(send(server, &lines, shown, &progress, &existed), || {
-        let how = if matches!(scope, Scope::Again) {
-            "Remove the first lines from the file before you go on with the others."
-        } else {
-            "Give the same command again to go on; no line becomes a second task."
-        };
-        format!("interrupted: {} of {} lines were submitted, perhaps another batch. {how}", number(progress.done()), number(total))
-    })
-    .await?;
+    let mut made = Made::default();
+    let sent = send(server, &lines, shown, &progress, &mut made).await;
+    let done = progress.done();
     drop(progress);
-    term::info(&format!(
-        "{} tasks: {} new, {} existed already",
-        number(total),
-        number(total.saturating_sub(existed.get())),
-        number(existed.get())
-    ));
-    Ok(())
+    // Printed as one array at the end, as lists are in these formats. After a failure too: these tasks exist.
+    if let Some(form) = shown.form().filter(|form| form.is_data() && (sent.is_ok() || !made.tasks.is_empty())) {
+        show::list(form, &columns::TASKS, &made.tasks)?;
+    }
+    let perhaps = match sent? {
+        End::All => {
+            let (total, existed) = (number(total), number(made.existed));
+            term::info(&format!("{total} tasks: {} new, {existed} existed already", number(done.saturating_sub(made.existed))));
+            return Ok(());
+        }
+        End::Interrupted => "",
+        End::Unacknowledged => ", perhaps another batch",
+    };
+    let last = usize::try_from(done).ok().and_then(|done| lines.get(done.checked_sub(1)?)).map_or(0, |line| line.number);
+    let how = match (is_again, last) {
+        (true, 1..) => format!("Remove the first {} lines from the file before you go on with the others.", number(last as u64)),
+        (true, 0) => "Give the same command again to submit them.".to_owned(),
+        (false, _) => "Give the same command again to go on; no line becomes a second task.".to_owned(),
+    };
+    Err(CommandError::interrupted(format!("interrupted: {} of {} lines were submitted{perhaps}. {how}", number(done), number(total))))
 }
 
-async fn send(server: &Server, lines: &[Line], shown: Shown, progress: &Progress, existed: &Cell<u64>) -> Result<(), CommandError> {
+/// What the acknowledged batches have made.
+#[derive(Default)]
+struct Made {
+    existed: u64,
+    /// The tasks, if they are printed at the end.
+    tasks: Vec<Value>,
+}
+
+/// Why no further batch is sent.
+enum End {
+    All,
+    Interrupted,
+    /// Interrupted while a batch was under way, and its answer did not come in time.
+    Unacknowledged,
+}
+
+/// Sends batch by batch. `made` is right also after a failure.
+async fn send(server: &Server, lines: &[Line], shown: Shown, progress: &Progress, made: &mut Made) -> Result<End, CommandError> {
     let mut feed = show::Feed::new(shown.form_or(Form::Name), &columns::TASKS);
-    let mut all = Vec::new();
     for batch in batches(lines) {
+        if is_interrupted() {
+            return Ok(End::Interrupted);
+        }
         let batch = &lines[batch];
         let (first, last) = (batch[0].number, batch[batch.len() - 1].number);
         let bodies: Vec<&RawValue> = batch.iter().map(|line| &*line.body).collect();
-        let sent = server.post_surely("api/runtime/llm-tasks:batch", &json!({ "tasks": bodies })).await;
-        let mut made = sent.map_err(|failure| {
+        let body = json!({ "tasks": bodies });
+        let Some(sent) = answered(server.post_surely("api/runtime/llm-tasks:batch", &body)).await else {
+            return Ok(End::Unacknowledged);
+        };
+        let mut answer = sent.map_err(|failure| {
             failure.about(&format!(
                 "lines {first} to {last} (positions in the batch count from 0), and all lines after them, were not submitted"
             ))
         })?;
-        let Value::Array(tasks) = made["tasks"].take() else {
+        let Value::Array(tasks) = answer["tasks"].take() else {
             return Err("the server's answer has no tasks, which its API promises".to_owned().into());
         };
-        existed.set(existed.get() + made["existed"].as_u64().unwrap_or_default());
+        made.existed += answer["existed"].as_u64().unwrap_or_default();
         progress.add(batch.len() as u64);
         match shown.form() {
-            // Printed as one array at the end, as lists are in these formats.
-            Some(form) if form.is_data() => all.extend(tasks),
+            Some(form) if form.is_data() => made.tasks.extend(tasks),
             _ => feed.print(&tasks)?,
         }
     }
-    match shown.form().filter(|form| form.is_data()) {
-        Some(form) => show::list(form, &columns::TASKS, &all),
-        None => Ok(()),
-    }
+    Ok(End::All)
 }
 
 /// The whole ids of those that `depends_on` names by a part, or why there is none.
@@ -231,6 +264,13 @@ fn task(
         if let Some(id) = named.as_str().and_then(|named| found.get(named)) {
             *named = json!(id.as_ref().map_err(|wrong| format!("depends_on: {wrong}"))?);
         }
+    }
+    if let Some(at) = task.get("not_before").and_then(Value::as_i64)
+        && let Some(year) = when::too_early(at)
+    {
+        return Err(format!(
+            "not_before: {at} would be in {year}; give milliseconds since the epoch, or leave it out and give --not-before +{at}s"
+        ));
     }
     fill(&mut task, defaults);
     task.entry("idempotency_key").or_insert(json!(key));
