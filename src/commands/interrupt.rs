@@ -4,18 +4,21 @@ use std::sync::LazyLock;
 use std::time::Duration;
 
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::{oneshot, watch};
+use tokio::sync::{Mutex, oneshot, watch};
 
 use crate::CommandError;
 
-/// How long an interrupted command may take to print its message, also on a machine that is busy.
-const MESSAGE_LIMIT: Duration = Duration::from_secs(3);
+/// How long an interrupted command may take until it has printed its message, also on a machine that is busy. A second Ctrl-C ends it before.
+const MESSAGE_LIMIT: Duration = Duration::from_secs(7);
 /// How long an interrupted command waits for the answer to the call that is under way. It leaves time for the message.
-const ANSWER_LIMIT: Duration = Duration::from_secs(2);
+const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 const INTERRUPTED: i32 = 130;
 
 /// Whether Ctrl-C was pressed. It stays so: what the command does next may begin to wait only after the signal.
 static IS_INTERRUPTED: LazyLock<watch::Sender<bool>> = LazyLock::new(|| watch::Sender::new(false));
+
+/// Held while a command waits for an answer that it must tell of: the command then ends by itself.
+static UNDER_WAY: Mutex<()> = Mutex::const_new(());
 
 pub fn is_interrupted() -> bool {
     *IS_INTERRUPTED.borrow()
@@ -44,6 +47,7 @@ pub async fn or_interrupted<T>(
 
 /// Waits for the answer to a call; after Ctrl-C not for long. `None`: no answer came in that time.
 pub async fn answered<T>(call: impl Future<Output = T>) -> Option<T> {
+    let _under_way = UNDER_WAY.lock().await;
     let too_late = async {
         interruption().await;
         tokio::time::sleep(ANSWER_LIMIT).await;
@@ -83,9 +87,14 @@ pub async fn always<T>(work: impl Future<Output = Result<T, CommandError>>) -> R
     tokio::spawn(async move {
         if signals.recv().await.is_some() {
             IS_INTERRUPTED.send_replace(true);
-            tokio::time::sleep(MESSAGE_LIMIT).await;
+            let _ = tokio::time::timeout(MESSAGE_LIMIT, signals.recv()).await;
             std::process::exit(INTERRUPTED);
         }
     });
-    or_interrupted(work, String::new).await
+    tokio::select! {
+        // A command that says what it has done is ready in the same moment, and comes first.
+        biased;
+        done = work => done,
+        _ = async { interruption().await; UNDER_WAY.lock().await } => Err(CommandError::interrupted("")),
+    }
 }

@@ -83,7 +83,7 @@ fn the_batch_under_way_is_acknowledged_and_no_other_is_sent() {
             let reply = thousands(&user, 5);
             stub.once(BATCH, reply.clone());
             // Long enough for the signal to arrive while the batch is under way.
-            stub.once(BATCH, Reply { after: Duration::from_millis(800), ..reply.clone() });
+            stub.once(BATCH, Reply { after: Duration::from_millis(1500), ..reply.clone() });
             stub.always(BATCH, reply);
             let running = user.starts(&[&["task", "submit", "--from", "tasks.jsonl"], flags].concat());
             eventually("the second batch", || async { (stub.seen(BATCH).len() == 2).then_some(()) }).await;
