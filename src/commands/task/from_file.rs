@@ -103,20 +103,24 @@ pub async fn submit(server: &Server, file: &Path, defaults: &Fields, scope: Scop
     if let Some(form) = shown.form().filter(|form| form.is_data() && (sent.is_ok() || !made.tasks.is_empty())) {
         show::list(form, &columns::TASKS, &made.tasks)?;
     }
-    let perhaps = match sent? {
+    let is_known = match sent? {
         End::All => {
             let (total, existed) = (number(total), number(made.existed));
             term::info(&format!("{total} tasks: {} new, {existed} existed already", number(done.saturating_sub(made.existed))));
             return Ok(());
         }
-        End::Interrupted => "",
-        End::Unacknowledged => ", perhaps another batch",
+        End::Interrupted => true,
+        End::Unacknowledged => false,
     };
+    let perhaps = if is_known { "" } else { ", perhaps another batch" };
     let last = usize::try_from(done).ok().and_then(|done| lines.get(done.checked_sub(1)?)).map_or(0, |line| line.number);
     let how = match (is_again, last) {
-        (true, 1..) => format!("Remove the first {} lines from the file before you go on with the others.", number(last as u64)),
-        (true, 0) => "Give the same command again to submit them.".to_owned(),
         (false, _) => "Give the same command again to go on; no line becomes a second task.".to_owned(),
+        (true, 0) if is_known => "Give the same command again to go on.".to_owned(),
+        (true, last) => {
+            let look = if is_known { "" } else { "See with bloom-runtime task list whether that batch exists. " };
+            format!("{look}Remove the first {} lines from the file before you go on with the others.", number(last as u64))
+        }
     };
     Err(CommandError::interrupted(format!("interrupted: {} of {} lines were submitted{perhaps}. {how}", number(done), number(total))))
 }

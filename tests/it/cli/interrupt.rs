@@ -104,11 +104,12 @@ fn a_batch_that_is_not_acknowledged_is_told() {
         let reply = thousands(&user, 3);
         stub.once(BATCH, reply.clone());
         stub.always(BATCH, Reply { after: Duration::from_secs(600), ..reply });
-        let running = user.starts(&["task", "submit", "--from", "tasks.jsonl"]);
+        let running = user.starts(&["task", "submit", "--from", "tasks.jsonl", "--again"]);
         eventually("the second batch", || async { (stub.seen(BATCH).len() == 2).then_some(()) }).await;
         running.interrupt();
         let done = running.done().ends(130);
         assert!(done.err.contains("interrupted: 1,000 of 3,000 lines were submitted, perhaps another batch."), "{}", done.err);
+        assert!(done.err.contains("whether that batch exists. Remove the first 1,000 lines"), "{}", done.err);
         assert_eq!(done.out.lines().count(), 1000);
     });
 }
