@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::io::{Read, stdin};
-use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use serde_json::value::{RawValue, to_raw_value};
@@ -12,20 +11,19 @@ use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
 use super::super::connect::{Server, failed};
-use super::super::interrupt::{answered, blocking, is_interrupted, or_interrupted};
+use super::super::interrupt::{blocking, or_interrupted};
 use super::super::progress::{Progress, number};
 use super::super::show::{self, Form, Shown};
 use super::super::{columns, ids, term, when};
+use super::batches::{End, Line, Made, send};
 use super::fields::Fields;
 use super::standard_input;
 use crate::CommandError;
 use bloom_api::invalid::Invalid;
-use bloom_api::tasks::{MAX_BATCH, NewPolicy, NewTask};
+use bloom_api::tasks::{NewPolicy, NewTask};
 use bloom_api::wire::Wire;
 
 const MAX_FILE_BYTES: u64 = 256 << 20;
-/// A server accepts 1 MiB per call by default; the difference is for the JSON around the tasks.
-const MAX_BATCH_BYTES: usize = 1_000_000;
 const MAX_COMPLAINTS: usize = 20;
 /// Each is a call, and the server limits the number of calls per minute.
 const MAX_LOOK_UPS: usize = 50;
@@ -50,12 +48,6 @@ fn read(name: &str, source: impl Read) -> Result<String, CommandError> {
         0..=MAX_FILE_BYTES => Ok(standard_input::without_mark(text)),
         _ => Err(CommandError::usage(format!("{name} is longer than {MAX_FILE_BYTES} bytes: split it"))),
     }
-}
-
-/// A checked line, ready to be sent.
-struct Line {
-    number: usize,
-    body: Box<RawValue>,
 }
 
 /// What makes the idempotency keys of a file's lines differ from those of other files.
@@ -123,54 +115,6 @@ pub async fn submit(server: &Server, file: &Path, defaults: &Fields, scope: Scop
         }
     };
     Err(CommandError::interrupted(format!("interrupted: {} of {} lines were submitted{perhaps}. {how}", number(done), number(total))))
-}
-
-/// What the acknowledged batches have made.
-#[derive(Default)]
-struct Made {
-    existed: u64,
-    /// The tasks, if they are printed at the end.
-    tasks: Vec<Value>,
-}
-
-/// Why no further batch is sent.
-enum End {
-    All,
-    Interrupted,
-    /// Interrupted while a batch was under way, and its answer did not come in time.
-    Unacknowledged,
-}
-
-/// Sends batch by batch. `made` is right also after a failure.
-async fn send(server: &Server, lines: &[Line], shown: Shown, progress: &Progress, made: &mut Made) -> Result<End, CommandError> {
-    let mut feed = show::Feed::new(shown.form_or(Form::Name), &columns::TASKS);
-    for batch in batches(lines) {
-        if is_interrupted() {
-            return Ok(End::Interrupted);
-        }
-        let batch = &lines[batch];
-        let (first, last) = (batch[0].number, batch[batch.len() - 1].number);
-        let bodies: Vec<&RawValue> = batch.iter().map(|line| &*line.body).collect();
-        let body = json!({ "tasks": bodies });
-        let Some(sent) = answered(server.post_surely("api/runtime/llm-tasks:batch", &body)).await else {
-            return Ok(End::Unacknowledged);
-        };
-        let mut answer = sent.map_err(|failure| {
-            failure.about(&format!(
-                "lines {first} to {last} (positions in the batch count from 0), and all lines after them, were not submitted"
-            ))
-        })?;
-        let Value::Array(tasks) = answer["tasks"].take() else {
-            return Err("the server's answer has no tasks, which its API promises".to_owned().into());
-        };
-        made.existed += answer["existed"].as_u64().unwrap_or_default();
-        progress.add(batch.len() as u64);
-        match shown.form() {
-            Some(form) if form.is_data() => made.tasks.extend(tasks),
-            _ => feed.print(&tasks)?,
-        }
-    }
-    Ok(End::All)
 }
 
 /// The whole ids of those that `depends_on` names by a part, or why there is none.
@@ -314,24 +258,6 @@ fn key(line: &Map<String, Value>, defaults: &Map<String, Value>, scope: &Value, 
     format!("line-{}-{nth}", hex::encode(&digest[..16]))
 }
 
-/// The lines of each batch.
-fn batches(lines: &[Line]) -> Vec<Range<usize>> {
-    let mut batches = Vec::new();
-    let (mut start, mut bytes) = (0, 0);
-    for (at, line) in lines.iter().enumerate() {
-        let length = line.body.get().len() + 1;
-        if at > start && (at - start == MAX_BATCH || bytes + length > MAX_BATCH_BYTES) {
-            batches.push(start..at);
-            (start, bytes) = (at, 0);
-        }
-        bytes += length;
-    }
-    if start < lines.len() {
-        batches.push(start..lines.len());
-    }
-    batches
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -388,14 +314,5 @@ mod tests {
         assert!(told.contains("line 5: it begins a JSON array"), "{told}");
         assert!(!told.contains("line 1:"), "{told}");
         assert!(read("\n", None).unwrap_err().contains("no tasks"));
-    }
-
-    #[test]
-    fn batches_are_bounded_by_number_and_size() {
-        let line = |length: usize| Line { number: 0, body: to_raw_value(&"x".repeat(length)).unwrap() };
-        let many: Vec<Line> = (0..2500).map(|_| line(1)).collect();
-        assert_eq!(batches(&many), [0..1000, 1000..2000, 2000..2500]);
-        let long: Vec<Line> = [400_000, 400_000, 400_000, 2_000_000, 5].into_iter().map(line).collect();
-        assert_eq!(batches(&long), [0..2, 2..3, 3..4, 4..5]);
     }
 }

@@ -1,5 +1,6 @@
 //! `task`: submit, show, wait for, edit, suspend, resume, cancel, requeue and delete tasks.
 
+mod batches;
 mod bulk;
 mod delete;
 mod edit;
