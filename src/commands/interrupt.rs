@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 use std::time::Duration;
 
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::{Mutex, oneshot, watch};
+use tokio::sync::{RwLock, oneshot, watch};
 
 use crate::CommandError;
 
@@ -17,8 +17,8 @@ const INTERRUPTED: i32 = 130;
 /// Whether Ctrl-C was pressed. It stays so: what the command does next may begin to wait only after the signal.
 static IS_INTERRUPTED: LazyLock<watch::Sender<bool>> = LazyLock::new(|| watch::Sender::new(false));
 
-/// Held while a command waits for an answer that it must tell of: the command then ends by itself.
-static UNDER_WAY: Mutex<()> = Mutex::const_new(());
+/// Read-locked while a part of the command handles Ctrl-C: its message must come before the end of the command without one.
+static HANDLED: RwLock<()> = RwLock::const_new(());
 
 pub fn is_interrupted() -> bool {
     *IS_INTERRUPTED.borrow()
@@ -37,6 +37,7 @@ pub async fn or_interrupted<T>(
     work: impl Future<Output = Result<T, CommandError>>,
     message: impl FnOnce() -> String,
 ) -> Result<T, CommandError> {
+    let _handled = HANDLED.read().await;
     tokio::select! {
         // What is done when the signal comes counts as done.
         biased;
@@ -47,7 +48,7 @@ pub async fn or_interrupted<T>(
 
 /// Waits for the answer to a call; after Ctrl-C not for long. `None`: no answer came in that time.
 pub async fn answered<T>(call: impl Future<Output = T>) -> Option<T> {
-    let _under_way = UNDER_WAY.lock().await;
+    let _handled = HANDLED.read().await;
     let too_late = async {
         interruption().await;
         tokio::time::sleep(ANSWER_LIMIT).await;
@@ -67,6 +68,7 @@ pub async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, CommandError> + Send + 'static,
     message: &str,
 ) -> Result<T, CommandError> {
+    let _handled = HANDLED.read().await;
     let (sender, result) = oneshot::channel();
     // Not a thread of the runtime: the process would wait for its end.
     std::thread::spawn(move || sender.send(work()));
@@ -92,9 +94,9 @@ pub async fn always<T>(work: impl Future<Output = Result<T, CommandError>>) -> R
         }
     });
     tokio::select! {
-        // A command that says what it has done is ready in the same moment, and comes first.
+        // A part that has handled the signal ends the command in the same moment, which comes first.
         biased;
         done = work => done,
-        _ = async { interruption().await; UNDER_WAY.lock().await } => Err(CommandError::interrupted("")),
+        _ = async { interruption().await; HANDLED.write().await } => Err(CommandError::interrupted("")),
     }
 }
