@@ -138,7 +138,7 @@ pub fn run() -> ExitCode {
     CompleteEnv::with_factory(command).var(COMPLETE).complete();
     let mut command = command();
     let parsed = command.try_get_matches_from_mut(std::env::args_os()).and_then(|mut matches| Cli::from_arg_matches_mut(&mut matches));
-    let line = parsed.unwrap_or_else(|error| hints::with_group(error, &command).exit());
+    let line = parsed.unwrap_or_else(|error| hints::told(error, &command, &std::env::args().collect::<Vec<_>>()).exit());
     ended(match line.command {
         Command::Serve(args) => settings(&args).and_then(|settings| block_on(serve::serve(settings))),
         Command::Dev(args) => block_on(dev::run(args)),
@@ -241,7 +241,7 @@ mod tests {
     fn refused(line: &str) -> String {
         let mut command = command();
         let error = command.try_get_matches_from_mut(line.split(' ')).unwrap_err();
-        hints::with_group(error, &command).to_string()
+        hints::told(error, &command, &line.split(' ').map(str::to_owned).collect::<Vec<_>>()).to_string()
     }
 
     #[test]
@@ -253,6 +253,12 @@ mod tests {
             said.contains("bloom-runtime task list, bloom-runtime worker list") && said.contains("bloom-runtime context list"),
             "{said}"
         );
+        let said = refused("bloom-runtime task uncordon x");
+        assert!(!said.contains("worker"), "the group was given: {said}");
+        assert!(refused("bloom-runtime task status x").contains("here it is: bloom-runtime task get, bloom-runtime task describe"));
+        assert!(refused("bloom-runtime version").contains("here it is: bloom-runtime --version"));
+        let said = refused("bloom-runtime task delete --status completed");
+        assert!(said.contains("'--status'") && !said.contains("as a value"), "{said}");
         let said = refused("bloom-runtime wroker");
         assert!(said.contains("'worker'") && !said.contains("another command"), "{said}");
         let said = refused("bloom-runtime task sumbit x");

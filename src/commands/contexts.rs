@@ -27,6 +27,7 @@ pub enum ContextCommand {
     /// Add a context, or replace one
     ///
     /// The first context is used at once. If the address changes, the stored key is removed, so that it is not sent to another server.
+    #[command(alias = "add")]
     #[command(after_help = "Examples:\n  bloom-runtime context set home --server http://127.0.0.1:5000\n  \
         bloom-runtime context set prod --server https://bloom.example --key-file ~/.bloom-key\n  bloom-runtime context use prod")]
     Set {
@@ -43,6 +44,7 @@ pub enum ContextCommand {
         key_file: Option<PathBuf>,
     },
     /// Remove a context
+    #[command(aliases = ["delete", "remove"])]
     Rm {
         /// As `context list` shows it
         #[arg(add = ArgValueCandidates::new(names))]

@@ -39,12 +39,13 @@ pub enum KeyCommand {
         #[arg(long)]
         push: bool,
         /// How long it is valid, such as 90d [default: for ever; a join token: 24h]
-        #[arg(long, value_name = "TIME", value_parser = when::duration, allow_hyphen_values = true)]
+        #[arg(long, value_name = "TIME", value_parser = when::duration_with_unit, allow_hyphen_values = true)]
         expires: Option<Duration>,
     },
     /// List the keys; the keys themselves are not shown
     List,
     /// Revoke keys: servers refuse them from now on
+    #[command(aliases = ["rm", "delete", "remove"])]
     Revoke {
         /// Names, as `key list` shows them
         #[arg(required = true, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]

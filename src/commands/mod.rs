@@ -4,6 +4,7 @@
 
 mod audit;
 mod columns;
+mod confirm;
 mod connect;
 mod context_file;
 mod contexts;
@@ -22,6 +23,7 @@ mod records;
 mod retry;
 mod shell_completion;
 mod show;
+mod started;
 mod stats;
 mod table;
 mod task;

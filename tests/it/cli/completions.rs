@@ -117,6 +117,22 @@ fn bash_quotes_what_it_completes() {
 }
 
 #[test]
+fn queues_that_are_set_are_offered_without_tasks() {
+    run(async {
+        let server = Server::on(Database::Sqlite).start();
+        let user = User::at(&server);
+        user.does(&["queue", "pause", "--agent", "docs"]).ok();
+        user.does(&["queue", "limit", "--agent", "mail", "2"]).ok();
+        let task = server.crew();
+        task.task().create().await;
+        for (typed, offered) in [("queue resume --agent ", "docs"), ("queue limit --agent ", "mail"), ("queue resume --agent d", "docs")] {
+            let shown = offers("bash", &user, &server, &format!("bloom-runtime {typed}"));
+            assert!(shown.lines().any(|line| line.starts_with(offered)), "{typed}: {shown}");
+        }
+    });
+}
+
+#[test]
 fn they_work_in_every_shell() {
     run(async {
         let server = Server::on(Database::Sqlite).start();

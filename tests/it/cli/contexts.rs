@@ -56,7 +56,8 @@ fn contexts_are_kept_under_names() {
     let said = user.does(&["context", "rm", "home"]).ends(0).err;
     assert!(said.contains("home was the current context; none is current now") && said.contains("context use prod"), "{said}");
     assert_eq!(user.does(&["context", "list", "-o", "name"]).ok(), "prod\n");
-    user.does(&["context", "rm", "home"]).complains(2);
+    let said = user.does(&["context", "rm", "home"]).complains(2);
+    assert!(said.contains("there is no context named home; there are: prod"), "{said}");
     let done = user.does(&["context", "rm", "prod"]).ends(0);
     assert_eq!(done.err, "", "it was not the current one");
     user.does(&["context", "set", "last", "--server", other.base()]).ok();

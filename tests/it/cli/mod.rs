@@ -9,6 +9,7 @@ mod contexts;
 mod describe;
 mod follow;
 mod get_and_list;
+mod interrupt;
 mod keys;
 mod messages;
 mod queues;
