@@ -17,6 +17,7 @@ use super::super::interrupt::or_interrupted;
 use super::super::progress::{Progress, number};
 use super::super::show::{self, Form, Shown};
 use super::super::{columns, ids, term};
+use super::bulk::tasks;
 use super::fields::Fields;
 use super::standard_input;
 use crate::CommandError;
@@ -40,7 +41,7 @@ pub fn open(path: &Path) -> Result<String, CommandError> {
 pub fn read(name: &str, source: impl Read) -> Result<String, CommandError> {
     let mut text = String::new();
     let read = source.take(MAX_FILE_BYTES + 1).read_to_string(&mut text);
-    match read.map_err(|error| CommandError::usage(format!("{name} can't be read as UTF-8 text: {error}")))? as u64 {
+    match read.map_err(|error| standard_input::unreadable(name, &error))? as u64 {
         0..=MAX_FILE_BYTES => Ok(standard_input::without_mark(text)),
         _ => Err(CommandError::usage(format!("{name} is longer than {MAX_FILE_BYTES} bytes: split it"))),
     }
@@ -98,8 +99,8 @@ pub async fn submit(server: &Server, text: &str, defaults: &Fields, scope: &Scop
     .await?;
     drop(progress);
     term::info(&format!(
-        "{} tasks: {} new, {} existed already",
-        number(total),
+        "{}: {} new, {} existed already",
+        tasks(i64::try_from(total).unwrap_or(i64::MAX)),
         number(total.saturating_sub(existed.get())),
         number(existed.get())
     ));
@@ -114,10 +115,17 @@ async fn send(server: &Server, lines: &[Line], shown: Shown, progress: &Progress
         let (first, last) = (batch[0].number, batch[batch.len() - 1].number);
         let bodies: Vec<&RawValue> = batch.iter().map(|line| &*line.body).collect();
         let sent = server.post_surely("api/runtime/llm-tasks:batch", &json!({ "tasks": bodies })).await;
-        let mut made = sent.map_err(|failure| {
-            failure.about(&format!(
+        let mut made = sent.map_err(|failure| match conflicting(batch, &failure.message) {
+            Some((line, key)) => CommandError {
+                message: format!(
+                    "line {line}: the idempotency key {key} was used for another task, with another context_id, agent_slug or prompt; lines \
+                     {first} to {last}, and all lines after them, were not submitted"
+                ),
+                ..failure
+            },
+            None => failure.about(&format!(
                 "lines {first} to {last} (positions in the batch count from 0), and all lines after them, were not submitted"
-            ))
+            )),
         })?;
         let Value::Array(tasks) = made["tasks"].take() else {
             return Err("the server's answer has no tasks, which its API promises".to_owned().into());
@@ -134,6 +142,20 @@ async fn send(server: &Server, lines: &[Line], shown: Shown, progress: &Progress
         Some(form) => show::list(form, &columns::TASKS, &all),
         None => Ok(()),
     }
+}
+
+/// The number of the line whose idempotency key the server's refusal names, and the key. To the key of a task, a server adds the name of a
+/// submit key at the beginning.
+fn conflicting(batch: &[Line], refusal: &str) -> Option<(usize, String)> {
+    let (_, named) = refusal.split_once("Idempotency key '")?;
+    let (named, _) = named.split_once("' was used for another task")?;
+    let keys = batch.iter().filter_map(|line| {
+        let task: Map<String, Value> = serde_json::from_str(line.body.get()).ok()?;
+        Some((line.number, task.get("idempotency_key")?.as_str()?.to_owned()))
+    });
+    let is_named = |key: &str| named == key || named.strip_suffix(key).is_some_and(|owner| owner.ends_with('/'));
+    // A later line with the same key is the one that differs. If keys end alike, the longest is the whole one.
+    keys.filter(|(_, key)| is_named(key)).max_by_key(|(number, key)| (key.len(), *number))
 }
 
 /// The whole ids of those that `depends_on` names by a part, or why there is none.
@@ -219,6 +241,10 @@ fn task(
     let mut task: Map<String, Value> = serde_json::from_str(line).map_err(|error| match error.classify() {
         _ if line.starts_with('[') => "it begins a JSON array, but each line must be one object; `jq -c '.[]'` makes such lines".to_owned(),
         serde_json::error::Category::Data => "it is not a JSON object".to_owned(),
+        serde_json::error::Category::Eof => format!(
+            "it is not valid JSON at column {}: the line ends within the object; give one object per line; `jq -c .` makes such lines",
+            error.column()
+        ),
         // The parser's own line number would contradict that of the file.
         _ => format!("it is not valid JSON at column {}", error.column()),
     })?;
@@ -239,11 +265,19 @@ fn task(
         task.insert("context_id".into(), task["idempotency_key"].clone());
     }
     let body = to_raw_value(&task).map_err(|error| error.to_string())?;
-    let read = NewTask::read(&body).map_err(|problems| Invalid::from(problems).line())?;
+    let read = NewTask::read(&body).map_err(|problems| told(problems.into()))?;
     if read.prompt.0.trim().is_empty() {
         return Err("prompt: it is blank".to_owned());
     }
     Ok(body)
+}
+
+/// What the API says of a line. It takes times only as numbers, while --not-before takes them in many forms.
+fn told(mut invalid: Invalid) -> String {
+    for text in invalid.fields.get_mut("not_before").into_iter().flatten().filter(|text| text.starts_with("Expected number")) {
+        text.push_str(" (milliseconds since the epoch)");
+    }
+    invalid.line()
 }
 
 /// Adds missing fields, also in nested objects.

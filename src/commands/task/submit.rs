@@ -22,6 +22,7 @@ use crate::CommandError;
 
 /// How much of a prompt is repeated in an error.
 const SHOWN_PROMPT: usize = 200;
+const HOW: &str = "give it as an argument, with --prompt-file, or on standard input";
 
 /// Submit a task
 ///
@@ -164,7 +165,7 @@ fn prompt(submit: &Submit) -> Result<String, CommandError> {
     } else if argument.is_some() || file.is_some() {
         standard_input::beside_a_prompt()?
     } else if term::is_in_terminal() {
-        return Err(CommandError::usage("there is no prompt: give it as an argument, with --prompt-file, or on standard input"));
+        return Err(CommandError::usage(format!("there is no prompt: {HOW}")));
     } else {
         Some(standard_input::whole()?)
     };
@@ -176,5 +177,5 @@ fn prompt(submit: &Submit) -> Result<String, CommandError> {
         ));
     }
     let text = parts.join("\n\n");
-    if text.trim().is_empty() { Err(CommandError::usage("the prompt is empty")) } else { Ok(text) }
+    if text.trim().is_empty() { Err(CommandError::usage(format!("the prompt is empty: {HOW}"))) } else { Ok(text) }
 }
