@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Subcommand};
 use clap::builder::{NonEmptyStringValueParser, PossibleValuesParser, TypedValueParser};
+use clap::{Args, Subcommand};
 use serde_json::Value;
 
 use super::connect::{Server, read};
@@ -116,7 +116,7 @@ pub async fn run(command: KeyCommand, server: &Server, shown: Shown) -> Result<(
 fn hand_over(mut created: Value, file: Option<NewKeyFile>, shown: Shown) -> Result<(), CommandError> {
     let key: CreatedKey = read(&created)?;
     let about = format!("{} is created, with the scope {}.", key.about.name, key.about.scope);
-    let kept = file.map(|file| file.keep(&key.key)).transpose().map_err(|failure| failure.about(&key.about.name.to_string()))?;
+    let kept = file.map(|file| file.keep(&key.key)).transpose().map_err(|failure| failure.about(&key.about.name))?;
     if let Some(form @ (Form::Json | Form::Yaml)) = shown.form() {
         if kept.is_some()
             && let Some(fields) = created.as_object_mut()

@@ -74,7 +74,8 @@ impl NewKeyFile {
     /// The key can't be written; the file is removed.
     pub fn keep(mut self, key: &str) -> Result<PathBuf, CommandError> {
         let written = self.file.write_all(format!("{key}\n").as_bytes()).and_then(|()| self.file.sync_all());
-        written.map_err(|error| format!("the key can't be written to {}: {error}; revoke it and create another one", self.path.display()))?;
+        written
+            .map_err(|error| format!("the key can't be written to {}: {error}; revoke it and create another one", self.path.display()))?;
         self.is_kept = true;
         Ok(self.path.clone())
     }

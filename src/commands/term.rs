@@ -96,8 +96,14 @@ pub fn last_line(text: &str) {
     let _ = write!(out, "\r\x1b[2K{text}").and_then(|()| out.flush());
 }
 
-/// Prints a message for the user to standard error.
+/// The environment variable with which a shell asks for completions.
+pub const COMPLETE: &str = "BLOOM_COMPLETE";
+
+/// Prints a message for the user to standard error, unless a shell completes a line: the message would appear in that line.
 pub fn info(text: &str) {
+    if std::env::var_os(COMPLETE).is_some() {
+        return;
+    }
     let _ = writeln!(stderr().lock(), "{}", safe(text));
 }
 

@@ -12,8 +12,19 @@ const MODES: &str = "verify-full, verify-ca, require, prefer, allow or disable";
 
 const FILES: [&[&str]; 3] = [&["sslrootcert", "ssl-root-cert", "ssl-ca"], &["sslcert", "ssl-cert"], &["sslkey", "ssl-key"]];
 /// The other parameters that the driver knows. It ignores all others, so a misspelt sslmode would leave the connection without encryption.
-const OTHERS: [&str; 11] =
-    ["sslmode", "ssl-mode", "host", "hostaddr", "port", "dbname", "user", "password", "application_name", "options", "statement-cache-capacity"];
+const OTHERS: [&str; 11] = [
+    "sslmode",
+    "ssl-mode",
+    "host",
+    "hostaddr",
+    "port",
+    "dbname",
+    "user",
+    "password",
+    "application_name",
+    "options",
+    "statement-cache-capacity",
+];
 
 /// Checks the URL. An error never quotes it, because it may contain a password.
 pub fn check(text: &str) -> Result<(), String> {

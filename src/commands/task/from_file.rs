@@ -19,10 +19,9 @@ use super::super::show::{self, Form, Shown};
 use super::super::{columns, ids, term};
 use super::bulk::tasks;
 use super::fields::Fields;
-use super::standard_input;
+use super::{standard_input, wrong_lines};
 use crate::CommandError;
-use bloom_api::invalid::Invalid;
-use bloom_api::tasks::{MAX_BATCH, NewPolicy, NewTask};
+use bloom_api::tasks::{MAX_BATCH, NewTask};
 use bloom_api::wire::Wire;
 
 const MAX_FILE_BYTES: u64 = 256 << 20;
@@ -216,20 +215,6 @@ fn lines(text: &str, defaults: &Map<String, Value>, scope: &Value, found: &Found
     Err(CommandError::usage(format!("nothing was submitted, because these lines are not valid tasks:\n{}", complaints.join("\n"))))
 }
 
-/// What is wrong with the names of a line's fields. The server ignores fields that it does not know, so a misspelt one would be lost.
-fn misspelt(task: &Map<String, Value>) -> Option<String> {
-    let unknown = |fields: &Map<String, Value>, known: &'static [&'static str], of: &str| {
-        let name = fields.keys().find(|name| !known.contains(&name.as_str()))?;
-        let near = known.iter().map(|known| (strsim::jaro_winkler(known, name), known)).max_by(|(a, _), (b, _)| a.total_cmp(b));
-        Some(match near.filter(|(likeness, _)| *likeness > 0.8) {
-            Some((_, near)) => format!("{of}{name} is not a field of a task; the nearest is {of}{near}"),
-            None => format!("{of}{name} is not a field of a task; there are: {}", known.join(", ")),
-        })
-    };
-    let policy = task.get("policy").and_then(Value::as_object);
-    unknown(task, NewTask::FIELDS, "").or_else(|| unknown(policy?, NewPolicy::FIELDS, "policy."))
-}
-
 /// Adds the defaults to a line, and validates it with the server's rules.
 fn task(
     line: &str,
@@ -238,17 +223,8 @@ fn task(
     found: &Found,
     seen: &mut HashMap<[u8; 32], u64>,
 ) -> Result<Box<RawValue>, String> {
-    let mut task: Map<String, Value> = serde_json::from_str(line).map_err(|error| match error.classify() {
-        _ if line.starts_with('[') => "it begins a JSON array, but each line must be one object; `jq -c '.[]'` makes such lines".to_owned(),
-        serde_json::error::Category::Data => "it is not a JSON object".to_owned(),
-        serde_json::error::Category::Eof => format!(
-            "it is not valid JSON at column {}: the line ends within the object; give one object per line; `jq -c .` makes such lines",
-            error.column()
-        ),
-        // The parser's own line number would contradict that of the file.
-        _ => format!("it is not valid JSON at column {}", error.column()),
-    })?;
-    if let Some(wrong) = misspelt(&task) {
+    let mut task: Map<String, Value> = serde_json::from_str(line).map_err(|error| wrong_lines::no_object(line, &error))?;
+    if let Some(wrong) = wrong_lines::misspelt(&task) {
         return Err(wrong);
     }
     task.retain(|_, value| !value.is_null());
@@ -265,19 +241,11 @@ fn task(
         task.insert("context_id".into(), task["idempotency_key"].clone());
     }
     let body = to_raw_value(&task).map_err(|error| error.to_string())?;
-    let read = NewTask::read(&body).map_err(|problems| told(problems.into()))?;
+    let read = NewTask::read(&body).map_err(|problems| wrong_lines::told(problems.into()))?;
     if read.prompt.0.trim().is_empty() {
         return Err("prompt: it is blank".to_owned());
     }
     Ok(body)
-}
-
-/// What the API says of a line. It takes times only as numbers, while --not-before takes them in many forms.
-fn told(mut invalid: Invalid) -> String {
-    for text in invalid.fields.get_mut("not_before").into_iter().flatten().filter(|text| text.starts_with("Expected number")) {
-        text.push_str(" (milliseconds since the epoch)");
-    }
-    invalid.line()
 }
 
 /// Adds missing fields, also in nested objects.
@@ -378,6 +346,24 @@ mod tests {
         assert!(told.contains("line 5: it begins a JSON array"), "{told}");
         assert!(!told.contains("line 1:"), "{told}");
         assert!(read("\n", None).unwrap_err().contains("no tasks"));
+    }
+
+    #[test]
+    fn the_line_of_a_conflict_is_found_by_its_key() {
+        let lines = |keys: &[&str]| -> Vec<Line> {
+            let body = |key: &&str| to_raw_value(&json!({ "prompt": "p", "idempotency_key": key })).unwrap();
+            keys.iter().enumerate().map(|(at, key)| Line { number: at + 1, body: body(key) }).collect()
+        };
+        let found = |keys: &[&str], named: &str| {
+            let refusal = format!("Idempotency key '{named}' was used for another task: context_id, agent_slug or prompt differ");
+            conflicting(&lines(keys), &refusal)
+        };
+        assert_eq!(found(&["a", "b"], "b"), Some((2, "b".into())));
+        assert_eq!(found(&["b", "x/b"], "ci/x/b"), Some((2, "x/b".into())), "a submit key's name is in front");
+        assert_eq!(found(&["b", "a-b"], "a-b"), Some((2, "a-b".into())));
+        assert_eq!(found(&["b", "b"], "b"), Some((2, "b".into())), "the second one differs from the first");
+        assert_eq!(found(&["a"], "b"), None);
+        assert_eq!(conflicting(&lines(&["a"]), "Idempotency key was used for another task"), None, "an older server");
     }
 
     #[test]

@@ -13,6 +13,7 @@ mod submit;
 mod suspend;
 mod wait;
 mod watch;
+mod wrong_lines;
 
 use std::time::Duration;
 

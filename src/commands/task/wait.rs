@@ -141,8 +141,7 @@ pub fn must_be_completed(task: &Task) -> Result<(), CommandError> {
         Some(failure) => format!("{status}: {failure}"),
     };
     let id = task.id;
-    let advice =
-        if task.status == Status::Cancelled { String::new() } else { format!("; see bloom-runtime task describe {id}") };
+    let advice = if task.status == Status::Cancelled { String::new() } else { format!("; see bloom-runtime task describe {id}") };
     Err(format!("task {id} is {told}{advice}").into())
 }
 
