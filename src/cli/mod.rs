@@ -27,6 +27,8 @@ use bloom_config::{self as config, Flags, Serve};
 use bloom_http as http;
 
 const NAME: &str = "bloom-runtime";
+/// The environment variable with which a shell asks for completions.
+const COMPLETE: &str = "BLOOM_COMPLETE";
 /// The script of clap does not know that bash splits words at `=`.
 const FOR_BASH: &str = include_str!("completions.bash");
 
@@ -133,7 +135,10 @@ pub fn run() -> ExitCode {
         return ended(bloom_worker::echo::run().map_err(|error| CommandError::from(error.to_string())));
     }
     // The script of a shell's completions starts the program with this variable.
-    CompleteEnv::with_factory(command).var(term::COMPLETE).complete();
+    if std::env::var_os(COMPLETE).is_some() {
+        term::mute();
+    }
+    CompleteEnv::with_factory(command).var(COMPLETE).complete();
     let mut command = command();
     let parsed = command.try_get_matches_from_mut(std::env::args_os()).and_then(|mut matches| Cli::from_arg_matches_mut(&mut matches));
     let line = match parsed {
@@ -198,7 +203,7 @@ fn completions(shell: Shell) -> Result<(), CommandError> {
     let shells = Shells::builtins();
     let completer = shells.completer(&shell.to_string()).ok_or_else(|| format!("there are no completions for {shell}"))?;
     let mut script = Vec::new();
-    let written = completer.write_registration(term::COMPLETE, NAME, NAME, NAME, &mut script);
+    let written = completer.write_registration(COMPLETE, NAME, NAME, NAME, &mut script);
     written.map_err(|error| format!("the completions can't be written: {error}"))?;
     term::print(&String::from_utf8_lossy(&script))
 }

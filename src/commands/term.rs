@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::io::{ErrorKind, IsTerminal, Write, stderr, stdin, stdout};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use anstream::{AutoStream, ColorChoice};
 
@@ -96,15 +97,18 @@ pub fn last_line(text: &str) {
     let _ = write!(out, "\r\x1b[2K{text}").and_then(|()| out.flush());
 }
 
-/// The environment variable with which a shell asks for completions.
-pub const COMPLETE: &str = "BLOOM_COMPLETE";
+static MUTED: AtomicBool = AtomicBool::new(false);
 
-/// Prints a message for the user to standard error, unless a shell completes a line: the message would appear in that line.
+/// From now on, there are no messages. While a shell completes a line, they would appear in that line.
+pub fn mute() {
+    MUTED.store(true, Ordering::Relaxed);
+}
+
+/// Prints a message for the user to standard error.
 pub fn info(text: &str) {
-    if std::env::var_os(COMPLETE).is_some() {
-        return;
+    if !MUTED.load(Ordering::Relaxed) {
+        let _ = writeln!(stderr().lock(), "{}", safe(text));
     }
-    let _ = writeln!(stderr().lock(), "{}", safe(text));
 }
 
 #[cfg(test)]

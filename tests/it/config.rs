@@ -233,7 +233,7 @@ fn a_database_far_away_is_spoken_to_with_tls_or_a_warning() {
     for fine in [
         "db.example/bloom?sslmode=require",
         "db.example/bloom?sslmode=verify-ca",
-        "db.example/bloom?sslmode=verify-full&sslrootcert=/ca.pem",
+        "db.example/bloom?sslmode=verify-full&sslrootcert=/dev/null",
         "127.0.0.1/bloom",
         "localhost/bloom?sslmode=disable",
         "[::1]/bloom",

@@ -70,8 +70,6 @@ fn a_dead_task_is_told_with_the_command_that_describes_it() {
         assert_eq!(task.status().await, "dead");
         let said = user.does(&["task", "wait", &task.id]).ends(1).err;
         assert!(said.contains("is dead: ") && said.contains(&format!("see bloom-runtime task describe {}", task.id)), "{said}");
-        let said = user.does(&["task", "result", &task.id]).complains(1);
-        assert!(said.contains("see bloom-runtime task describe"), "{said}");
         let shown = user.does(&["task", "describe", &task.id]).ok();
         let attempts = shown.split("History:").next().unwrap();
         assert!(!attempts.contains("task_dead") && attempts.contains("the run failed, and the task is dead: agent_error"), "{shown}");
