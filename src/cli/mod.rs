@@ -18,7 +18,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use bloom_commands::CommandError;
+use bloom_commands::{CommandError, term};
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use clap_complete::env::{CompleteEnv, Shells};
@@ -135,10 +135,18 @@ pub fn run() -> ExitCode {
         return ended(bloom_worker::echo::run().map_err(|error| CommandError::from(error.to_string())));
     }
     // The script of a shell's completions starts the program with this variable.
+    if std::env::var_os(COMPLETE).is_some() {
+        term::mute();
+    }
     CompleteEnv::with_factory(command).var(COMPLETE).complete();
     let mut command = command();
     let parsed = command.try_get_matches_from_mut(std::env::args_os()).and_then(|mut matches| Cli::from_arg_matches_mut(&mut matches));
-    let line = parsed.unwrap_or_else(|error| hints::told(error, &command, &std::env::args().collect::<Vec<_>>()).exit());
+    let line = match parsed {
+        Ok(line) => line,
+        Err(error) if error.use_stderr() => hints::told(error, &command, &std::env::args().collect::<Vec<_>>()).exit(),
+        // The help and the version are output, which may get lost.
+        Err(asked) => return ended(show(&asked)),
+    };
     ended(match line.command {
         Command::Serve(args) => settings(&args).and_then(|settings| block_on(serve::serve(settings))),
         Command::Dev(args) => block_on(dev::run(args)),
@@ -150,11 +158,7 @@ pub fn run() -> ExitCode {
         Command::Config { action: ConfigCommand::Check { server, output } } => config_check::run(&server.flags, output),
         Command::Completions { shell } => completions(shell),
         Command::Man { dir } => man(&dir),
-        Command::Bench(args) => block_on(async move {
-            bench::run(&args).await.map_err(|failure| {
-                if failure.is_usage { CommandError::usage(failure.to_string()) } else { CommandError::from(failure.to_string()) }
-            })
-        }),
+        Command::Bench(args) => block_on(async move { Ok(bench::run(&args).await?) }),
     })
 }
 
@@ -194,24 +198,21 @@ fn block_on(work: impl Future<Output = Result<(), CommandError>>) -> Result<(), 
 /// The script registers the program with the shell; the program itself finds what completes a line.
 fn completions(shell: Shell) -> Result<(), CommandError> {
     if shell == Shell::Bash {
-        say(FOR_BASH);
-        return Ok(());
+        return term::print(FOR_BASH);
     }
     let shells = Shells::builtins();
     let completer = shells.completer(&shell.to_string()).ok_or_else(|| format!("there are no completions for {shell}"))?;
     let mut script = Vec::new();
     let written = completer.write_registration(COMPLETE, NAME, NAME, NAME, &mut script);
     written.map_err(|error| format!("the completions can't be written: {error}"))?;
-    say(&String::from_utf8_lossy(&script));
-    Ok(())
+    term::print(&String::from_utf8_lossy(&script))
 }
 
 fn openapi() -> Result<(), CommandError> {
     let document = http::openapi()
         .and_then(|document| serde_json::to_string_pretty(&document))
         .map_err(|error| format!("the OpenAPI document can't be written: {error}"))?;
-    say(&format!("{document}\n"));
-    Ok(())
+    term::print(&format!("{document}\n"))
 }
 
 fn man(dir: &Path) -> Result<(), CommandError> {
@@ -219,14 +220,21 @@ fn man(dir: &Path) -> Result<(), CommandError> {
     Ok(written.map_err(|error| format!("the manual pages can't be written to {}: {error}", dir.display()))?)
 }
 
-/// Prints to standard output. Errors are ignored, because the reader may close it early (`… | head`).
-fn say(text: &str) {
-    let mut out = std::io::stdout().lock();
-    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+/// Prints the help or the version, which the parser returns as an error.
+fn show(asked: &clap::Error) -> Result<(), CommandError> {
+    let text = asked.render();
+    term::print(&if term::has_colors() { text.ansi().to_string() } else { text.to_string() })
+}
+
+/// Prints how a server or an agent was started. It works even if that can't be written or read.
+fn announce(text: &str) {
+    if let Err(failure) = term::print(text) {
+        tracing::warn!("{failure}");
+    }
 }
 
 fn complain(text: &str) {
-    let _ = writeln!(std::io::stderr().lock(), "bloom-runtime: {}", bloom_commands::term::safe(text));
+    let _ = writeln!(std::io::stderr().lock(), "bloom-runtime: {}", term::safe(text));
 }
 
 #[cfg(test)]

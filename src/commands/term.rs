@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::io::{ErrorKind, IsTerminal, Write, stderr, stdin, stdout};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use anstream::{AutoStream, ColorChoice};
 
@@ -100,9 +101,18 @@ pub fn last_line(text: &str) {
     let _ = write!(out, "\r\x1b[2K{text}").and_then(|()| out.flush());
 }
 
+static MUTED: AtomicBool = AtomicBool::new(false);
+
+/// From now on, there are no messages. While a shell completes a line, they would appear in that line.
+pub fn mute() {
+    MUTED.store(true, Ordering::Relaxed);
+}
+
 /// Prints a message for the user to standard error.
 pub fn info(text: &str) {
-    let _ = writeln!(stderr().lock(), "{}", safe(text));
+    if !MUTED.load(Ordering::Relaxed) {
+        let _ = writeln!(stderr().lock(), "{}", safe(text));
+    }
 }
 
 #[cfg(test)]

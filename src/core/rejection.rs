@@ -36,7 +36,8 @@ pub enum Rejection {
     /// The worker has no URL to push to.
     NoUrl(WorkerId),
     UnknownDependencies(Vec<TaskId>),
-    IdempotencyConflict,
+    /// The key, as the task has it.
+    IdempotencyConflict(String),
     KeyNotFound,
     KeyExists(String),
     TooManyKeys,
@@ -78,7 +79,9 @@ impl fmt::Display for Rejection {
                 f.write_str("unknown task")?;
                 ids.iter().try_for_each(|id| write!(f, " {id}"))
             }
-            Self::IdempotencyConflict => f.write_str("Idempotency key was used for another task: context_id, agent_slug or prompt differ"),
+            Self::IdempotencyConflict(key) => {
+                write!(f, "Idempotency key '{key}' was used for another task: context_id, agent_slug or prompt differ")
+            }
             Self::KeyNotFound => f.write_str("Key not found"),
             Self::KeyExists(name) => write!(f, "A key '{name}' exists: revoke it first, or choose another name"),
             Self::TooManyKeys => write!(f, "There are {MAX_KEYS} keys, which is the limit: revoke some that are no longer used"),

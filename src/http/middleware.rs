@@ -280,7 +280,7 @@ fn identity(
         _ if !policy.is_guarded() => Ok(Identity { key: key.and_then(|key| key.key), ..Identity::ADMIN }),
         None => Err(Refusal::Unauthorized),
         Some(key) if policy.allows(key.scope) => Ok(key),
-        Some(_) => Err(Refusal::Forbidden),
+        Some(key) => Err(Refusal::Forbidden(key.scope, policy)),
     }
 }
 

@@ -16,11 +16,11 @@ use super::super::progress::{Progress, number};
 use super::super::show::{self, Form, Shown};
 use super::super::{columns, ids, term, when};
 use super::batches::{End, Line, Made, send};
+use super::bulk::tasks;
 use super::fields::Fields;
-use super::standard_input;
+use super::{standard_input, wrong_lines};
 use crate::CommandError;
-use bloom_api::invalid::Invalid;
-use bloom_api::tasks::{NewPolicy, NewTask};
+use bloom_api::tasks::NewTask;
 use bloom_api::wire::Wire;
 
 const MAX_FILE_BYTES: u64 = 256 << 20;
@@ -44,7 +44,7 @@ fn open(path: &Path) -> Result<String, CommandError> {
 fn read(name: &str, source: impl Read) -> Result<String, CommandError> {
     let mut text = String::new();
     let read = source.take(MAX_FILE_BYTES + 1).read_to_string(&mut text);
-    match read.map_err(|error| CommandError::usage(format!("{name} can't be read as UTF-8 text: {error}")))? as u64 {
+    match read.map_err(|error| standard_input::unreadable(name, &error))? as u64 {
         0..=MAX_FILE_BYTES => Ok(standard_input::without_mark(text)),
         _ => Err(CommandError::usage(format!("{name} is longer than {MAX_FILE_BYTES} bytes: split it"))),
     }
@@ -97,8 +97,14 @@ pub async fn submit(server: &Server, file: &Path, defaults: &Fields, scope: Scop
     }
     let is_known = match sent? {
         End::All => {
-            let (total, existed) = (number(total), number(made.existed));
-            term::info(&format!("{total} tasks: {} new, {existed} existed already", number(done.saturating_sub(made.existed))));
+            // A task with a new key existed only if an answer was lost, and its call was repeated.
+            let existed = if is_again { 0 } else { made.existed };
+            term::info(&format!(
+                "{}: {} new, {} existed already",
+                tasks(i64::try_from(total).unwrap_or(i64::MAX)),
+                number(done.saturating_sub(existed)),
+                number(existed)
+            ));
             return Ok(());
         }
         End::Interrupted => true,
@@ -175,20 +181,6 @@ fn lines(text: &str, defaults: &Map<String, Value>, scope: &Value, found: &Found
     Err(CommandError::usage(format!("nothing was submitted, because these lines are not valid tasks:\n{}", complaints.join("\n"))))
 }
 
-/// What is wrong with the names of a line's fields. The server ignores fields that it does not know, so a misspelt one would be lost.
-fn misspelt(task: &Map<String, Value>) -> Option<String> {
-    let unknown = |fields: &Map<String, Value>, known: &'static [&'static str], of: &str| {
-        let name = fields.keys().find(|name| !known.contains(&name.as_str()))?;
-        let near = known.iter().map(|known| (strsim::jaro_winkler(known, name), known)).max_by(|(a, _), (b, _)| a.total_cmp(b));
-        Some(match near.filter(|(likeness, _)| *likeness > 0.8) {
-            Some((_, near)) => format!("{of}{name} is not a field of a task; the nearest is {of}{near}"),
-            None => format!("{of}{name} is not a field of a task; there are: {}", known.join(", ")),
-        })
-    };
-    let policy = task.get("policy").and_then(Value::as_object);
-    unknown(task, NewTask::FIELDS, "").or_else(|| unknown(policy?, NewPolicy::FIELDS, "policy."))
-}
-
 /// Adds the defaults to a line, and validates it with the server's rules.
 fn task(
     line: &str,
@@ -197,13 +189,8 @@ fn task(
     found: &Found,
     seen: &mut HashMap<[u8; 32], u64>,
 ) -> Result<Box<RawValue>, String> {
-    let mut task: Map<String, Value> = serde_json::from_str(line).map_err(|error| match error.classify() {
-        _ if line.starts_with('[') => "it begins a JSON array, but each line must be one object; `jq -c '.[]'` makes such lines".to_owned(),
-        serde_json::error::Category::Data => "it is not a JSON object".to_owned(),
-        // The parser's own line number would contradict that of the file.
-        _ => format!("it is not valid JSON at column {}", error.column()),
-    })?;
-    if let Some(wrong) = misspelt(&task) {
+    let mut task: Map<String, Value> = serde_json::from_str(line).map_err(|error| wrong_lines::no_object(line, &error))?;
+    if let Some(wrong) = wrong_lines::misspelt(&task) {
         return Err(wrong);
     }
     task.retain(|_, value| !value.is_null());
@@ -227,7 +214,7 @@ fn task(
         task.insert("context_id".into(), task["idempotency_key"].clone());
     }
     let body = to_raw_value(&task).map_err(|error| error.to_string())?;
-    let read = NewTask::read(&body).map_err(|problems| Invalid::from(problems).line())?;
+    let read = NewTask::read(&body).map_err(|problems| wrong_lines::told(problems.into()))?;
     if read.prompt.0.trim().is_empty() {
         return Err("prompt: it is blank".to_owned());
     }

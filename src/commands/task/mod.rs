@@ -14,6 +14,7 @@ mod submit;
 mod suspend;
 mod wait;
 mod watch;
+mod wrong_lines;
 
 use std::time::Duration;
 

@@ -26,6 +26,7 @@ use bloom_api::tasks::Task;
 const SHOWN_PROMPT: usize = 200;
 /// How many events of a finished task are searched for the start of its run, besides the first ones.
 const NEWEST_EVENTS: usize = 10;
+const HOW: &str = "give it as an argument, with --prompt-file, or on standard input";
 
 /// Submit a task
 ///
@@ -182,7 +183,7 @@ fn prompt(argument: Option<String>, file: Option<&Path>) -> Result<String, Comma
     } else if argument.is_some() || file.is_some() {
         standard_input::beside_a_prompt()?
     } else if term::is_in_terminal() {
-        return Err(CommandError::usage("there is no prompt: give it as an argument, with --prompt-file, or on standard input"));
+        return Err(CommandError::usage(format!("there is no prompt: {HOW}")));
     } else {
         Some(standard_input::whole()?)
     };
@@ -194,5 +195,5 @@ fn prompt(argument: Option<String>, file: Option<&Path>) -> Result<String, Comma
         ));
     }
     let text = parts.join("\n\n");
-    if text.trim().is_empty() { Err(CommandError::usage("the prompt is empty")) } else { Ok(text) }
+    if text.trim().is_empty() { Err(CommandError::usage(format!("the prompt is empty: {HOW}"))) } else { Ok(text) }
 }

@@ -57,7 +57,7 @@ fn check(set: &WorkingSet, wanted: &[TaskSpec]) -> Result<(), Halt> {
                 return Err(need(|keys| keys.idempotency.extend(spec.idempotency_key.clone())));
             }
             if !is_same_spec(&earlier, spec) {
-                return Err(Rejection::IdempotencyConflict.into());
+                return Err(conflict(spec));
             }
             continue;
         }
@@ -65,7 +65,7 @@ fn check(set: &WorkingSet, wanted: &[TaskSpec]) -> Result<(), Halt> {
             && let Some(first) = keys.insert(key, spec)
             && !is_same_spec(first, spec)
         {
-            return Err(Rejection::IdempotencyConflict.into());
+            return Err(conflict(spec));
         }
         let mut unknown = Vec::new();
         for id in &spec.depends_on {
@@ -79,6 +79,10 @@ fn check(set: &WorkingSet, wanted: &[TaskSpec]) -> Result<(), Halt> {
         evaluate(set, &mut TaskState::new(spec), &spec.depends_on, AFTER_ALL)?;
     }
     Ok(())
+}
+
+fn conflict(spec: &TaskSpec) -> Halt {
+    Rejection::IdempotencyConflict(spec.idempotency_key.clone().unwrap_or_default()).into()
 }
 
 /// The task that was created earlier with this idempotency key.

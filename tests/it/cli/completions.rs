@@ -176,3 +176,22 @@ fn they_work_in_every_shell() {
         assert!(!shown.contains(&task.id), "without a server there is nothing to offer: {shown}");
     });
 }
+
+#[test]
+fn a_warning_does_not_get_into_the_line_that_is_completed() {
+    use std::os::unix::fs::PermissionsExt as _;
+    run(async {
+        let user = User::new();
+        let key = user.home.join("open.key");
+        std::fs::write(&key, "a-key-that-everybody-can-read").unwrap();
+        std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o644)).unwrap();
+        let crew = sqlite().crew();
+        let task = crew.task().create().await;
+        let mut command = Command::new(BINARY);
+        command.env_clear().env("HOME", &user.home).env("BLOOM_COMPLETE", "fish").env("BLOOM_SERVER", sqlite().base());
+        let output = command.args(["--", "bloom-runtime", "task", "get", "--key-file"]).arg(&key).arg("").output().unwrap();
+        let offered = String::from_utf8_lossy(&output.stdout);
+        assert!(offered.contains(&task.id), "{offered}");
+        assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+    });
+}

@@ -106,7 +106,10 @@ fn an_address_with_a_password_is_not_repeated() {
 fn https_to_an_http_port_is_told() {
     let server = sqlite().base().replacen("http", "https", 1);
     let said = User::new().does(&["stats", "--server", &server]).complains(2);
-    assert!(said.contains(&format!("probably http: give the address {}", sqlite().base())), "{said}");
+    assert!(
+        said.contains(&format!("probably http: give the address {}", sqlite().base())) && said.contains("the server at 127.0.0.1:"),
+        "{said}"
+    );
 }
 
 #[test]

@@ -2,6 +2,7 @@
 //!
 //! Commands reach the database only through the server, so testing with one database is enough.
 
+mod advice;
 mod audit;
 mod bulk;
 mod completions;
@@ -10,8 +11,10 @@ mod describe;
 mod follow;
 mod get_and_list;
 mod interrupt;
+mod key_files;
 mod keys;
 mod messages;
+mod output;
 mod queues;
 mod submit;
 mod suspend;

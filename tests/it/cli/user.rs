@@ -115,10 +115,19 @@ impl User {
 
     /// Runs a command whose output nobody reads any more.
     pub fn with_closed_output(&self, arguments: &[&str]) -> Done {
-        let mut command = self.command(Path::new(BINARY), arguments);
         let (reader, writer) = std::io::pipe().expect("a pipe");
         drop(reader);
-        command.stdout(writer).stderr(Stdio::piped());
+        self.writes_to(writer, arguments)
+    }
+
+    /// Runs a command whose output goes to a disk that is full.
+    pub fn with_full_output(&self, arguments: &[&str]) -> Done {
+        self.writes_to(std::fs::File::options().write(true).open("/dev/full").expect("the device"), arguments)
+    }
+
+    fn writes_to(&self, output: impl Into<Stdio>, arguments: &[&str]) -> Done {
+        let mut command = self.command(Path::new(BINARY), arguments);
+        command.stdin(Stdio::null()).stdout(output).stderr(Stdio::piped());
         let mut child = janitor::spawn(command).expect("the program starts");
         let err = Heard::listen(child.stderr.take().expect("its stderr"));
         Running { child, out: Heard::default(), err, open: None }.done()
