@@ -188,6 +188,9 @@ fn there_is_a_limit_of_workers() {
         let more = "INSERT INTO workers SELECT (jsonb_populate_record(w, jsonb_build_object('id', 'w' || n))).* \
                     FROM workers w, generate_series(2, 10000) n";
         direct::execute(&url, more).await;
+        let seen = "INSERT INTO worker_seen SELECT (jsonb_populate_record(s, jsonb_build_object('worker_id', 'w' || n))).* \
+                    FROM worker_seen s, generate_series(2, 10000) n";
+        direct::execute(&url, seen).await;
         let server = Server::on_url(&url).start();
         let refused = server.post("workers", json!({ "name": "one-more" })).await.error(409);
         assert!(refused.contains("10,000") && refused.contains("worker rm"), "{refused}");
