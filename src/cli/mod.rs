@@ -143,7 +143,7 @@ pub fn run() -> ExitCode {
     let parsed = command.try_get_matches_from_mut(std::env::args_os()).and_then(|mut matches| Cli::from_arg_matches_mut(&mut matches));
     let line = match parsed {
         Ok(line) => line,
-        Err(error) if error.use_stderr() => hints::told(error, &command, &std::env::args().collect::<Vec<_>>()).exit(),
+        Err(error) if error.use_stderr() => hints::told(error, &command, &bloom_commands::given_words()).exit(),
         // The help and the version are output, which may get lost.
         Err(asked) => return ended(show(&asked)),
     };

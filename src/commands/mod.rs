@@ -151,6 +151,11 @@ pub enum Command {
     },
 }
 
+/// The words of the command line. Those that are no text are shown with replacement characters.
+pub fn given_words() -> Vec<String> {
+    std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect()
+}
+
 /// Runs a command.
 ///
 /// # Errors

@@ -1,8 +1,10 @@
 //! What the program says when something is not as its user thinks.
 
+use std::ffi::OsStr;
 use std::io::{Read, Write};
 use std::net::TcpListener;
-use std::process::Output;
+use std::os::unix::ffi::OsStrExt;
+use std::process::{Command, Output};
 
 use super::*;
 
@@ -56,6 +58,14 @@ fn what_a_flag_can_not_be_is_told_by_its_name() {
     ] {
         let said = user.does(words).complains(2);
         assert!(said.contains(told), "{words:?}: {said}");
+    }
+}
+
+#[test]
+fn words_that_are_no_text_are_refused() {
+    for word in [&b"subm\xff"[..], b"--\xff"] {
+        let output = Command::new(env!("CARGO_BIN_EXE_bloom-runtime")).arg(OsStr::from_bytes(word)).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{}", words(&output));
     }
 }
 
