@@ -58,6 +58,9 @@ pub enum Code {
     Internal,
 }
 
+/// The beginning of the text about a key whose scope does not allow the call; an agent tells then how to create a key that does.
+pub const WRONG_SCOPE: &str = "This key has the scope";
+
 /// Not `Code`, so that clients accept the words of newer servers.
 pub type AnyCode = Word<Code>;
 

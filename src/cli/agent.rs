@@ -7,7 +7,8 @@ use clap::Args;
 use secrecy::SecretString;
 use tokio::net::TcpListener;
 
-use super::{block_on, say, signals};
+use super::{announce, block_on, signals};
+use bloom_client::Client;
 use bloom_commands::CommandError;
 use bloom_commands::number::within;
 use bloom_commands::{DEFAULT_SERVER, read_key};
@@ -184,6 +185,7 @@ async fn serve(args: AgentArgs) -> Result<Ended, CommandError> {
     let shutdown = signals::listen()?;
     let (server_key, agent_key) = (key(args.key, args.key_file)?, key(args.agent_key, args.agent_key_file)?);
     let server = if args.server.is_empty() { DEFAULT_SERVER.to_owned() } else { args.server };
+    Client::new(&server, server_key.as_ref()).map_err(|error| CommandError::usage(error.to_string()))?;
     let mut settings = args.work.settings(server, server_key, config::default_data_dir().join("agent"))?;
     settings.join_token = key(None, args.join_token_file)?;
     settings.name = args.name.filter(|name| !name.is_empty());
@@ -206,7 +208,7 @@ async fn serve(args: AgentArgs) -> Result<Ended, CommandError> {
             Some(listener)
         }
     };
-    say(&format!(
+    announce(&format!(
         "bloom-runtime agent {}\n  server      {}\n  tasks       {} at a time\n  work dir    {}\n{}\n",
         env!("CARGO_PKG_VERSION"),
         masked_url(&settings.server),

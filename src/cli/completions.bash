@@ -1,6 +1,6 @@
 # Completions for bash: the program itself finds what completes a line.
 _clap_complete_bloom_runtime() {
-    local IFS=$'\013' typed="${COMP_LINE:0:COMP_POINT}" words=() last=-1 i part rest space before
+    local IFS=$'\013' typed="${COMP_LINE:0:COMP_POINT}" words=() last=-1 i part rest space before found safe quoted
     # bash also splits words at characters such as = and : (COMP_WORDBREAKS); the program needs whole words.
     for ((i = 0; i <= COMP_CWORD; i++)); do
         rest="${typed#"${typed%%[![:space:]]*}"}"
@@ -17,19 +17,27 @@ _clap_complete_bloom_runtime() {
     before="${before//[\"\']/}"
     words[last]="$before$2"
     if compopt +o nospace 2> /dev/null; then space=false; else space=true; fi
-    COMPREPLY=( $( \
+    found="$( \
         _CLAP_IFS="$IFS" \
         _CLAP_COMPLETE_INDEX="$last" \
         _CLAP_COMPLETE_COMP_TYPE="$COMP_TYPE" \
         _CLAP_COMPLETE_SPACE="$space" \
         BLOOM_COMPLETE="bash" \
         "bloom-runtime" -- "${words[@]}" \
-    ) )
-    if [[ $? != 0 ]]; then
-        unset COMPREPLY
-        return
-    fi
-    ((${#COMPREPLY[@]} == 0)) || COMPREPLY=("${COMPREPLY[@]#"$before"}")
+    )" || return
+    # Not by an assignment, which would expand a name such as * to files.
+    read -r -d '' -a words < <(printf '%s\0' "$found")
+    COMPREPLY=()
+    # Names come from a server, where others may have chosen them: without quotes, the shell would carry out a name such as $(command).
+    safe='^[[:alnum:]_./:=,@%+-]* ?$' quoted="${COMP_WORDS[COMP_CWORD]}"
+    for part in "${words[@]}"; do
+        part="${part#"$before"}"
+        if [[ "$part" =~ $safe ]]; then
+            COMPREPLY+=("$part")
+        elif [[ "$quoted" != *[\"\']* ]]; then
+            COMPREPLY+=("$(printf %q "$part")")
+        fi
+    done
     if [[ $space == false ]] && [[ "${COMPREPLY-}" =~ [=/:]$ ]]; then
         compopt -o nospace
     fi

@@ -1,15 +1,15 @@
 //! `config check`: the settings in force, and where each one comes from.
 
-use super::{Output, complain, say};
-use bloom_commands::CommandError;
+use super::{Output, complain};
+use bloom_commands::{CommandError, term};
 use bloom_config::{self as config, Flags};
 
 pub fn run(flags: &Flags, output: Output) -> Result<(), CommandError> {
     let report = config::load(flags);
     match output {
-        Output::Json => say(&format!("{:#}\n", report.json())),
+        Output::Json => term::print(&format!("{:#}\n", report.json()))?,
         Output::Text => {
-            say(&report.table());
+            term::print(&report.table())?;
             report.warnings.iter().for_each(|warning| complain(&format!("warning: {warning}")));
         }
     }

@@ -5,8 +5,7 @@ use std::time::{Duration, Instant};
 use secrecy::ExposeSecret;
 use tokio::time::sleep;
 
-use super::say;
-use bloom_commands::CommandError;
+use bloom_commands::{CommandError, term};
 use bloom_config::Serve;
 use bloom_database::Error;
 use bloom_store::{MigrationState, Store, StoreOptions};
@@ -25,26 +24,25 @@ pub async fn migrate(settings: Serve) -> Result<(), CommandError> {
     let applied = unlocked(&settings, || store.migrate()).await?;
     store.close().await;
     if applied.is_empty() {
-        say(&format!("{}: the schema is up to date, nothing to apply\n", settings.shown_database_url()));
+        return term::print(&format!("{}: the schema is up to date, nothing to apply\n", settings.shown_database_url()));
     }
-    applied.iter().for_each(|name| say(&format!("applied {name}\n")));
-    Ok(())
+    term::print(&applied.iter().map(|name| format!("applied {name}\n")).collect::<String>())
 }
 
 /// `migrate status`
 pub async fn status(settings: Serve) -> Result<(), CommandError> {
     let options = options(&settings);
     let migrations = unlocked(&settings, || Store::migration_status_beside(&options)).await?;
-    say(&format!("{}\n", settings.shown_database_url()));
+    let mut told = format!("{}\n", settings.shown_database_url());
     for migration in migrations {
         let state = match migration.state {
             MigrationState::Applied => "applied",
             MigrationState::Pending => "pending",
             MigrationState::Newer => "applied by a newer program",
         };
-        say(&format!("{state}  {}\n", migration.name));
+        told.push_str(&format!("{state}  {}\n", migration.name));
     }
-    Ok(())
+    term::print(&told)
 }
 
 /// How long a start waits for a table that another transaction keeps locked.

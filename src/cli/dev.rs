@@ -4,7 +4,7 @@ use clap::Args;
 use tokio_util::sync::CancellationToken;
 
 use super::agent::WorkArgs;
-use super::{ServerArgs, complain, say, serve, settings, signals};
+use super::{ServerArgs, announce, complain, serve, settings, signals};
 use bloom_commands::CommandError;
 use bloom_config::{self as config, Serve};
 use bloom_telemetry::init_logging;
@@ -44,7 +44,7 @@ pub async fn run(mut args: DevArgs) -> Result<(), CommandError> {
     let mut server = tokio::spawn(serve::run(settings, server_stop.clone(), move |url, _| drop(ready.send(url.to_owned()))));
     let ended = match is_ready.await {
         Ok(url) => {
-            say(&next_steps(&url, &runs, agent.as_deref(), keyed));
+            announce(&next_steps(&url, &runs, agent.as_deref(), keyed));
             agent_settings.server = url;
             tokio::select! {
                 ended = agent::run(agent_settings, None, agent_stop) => ended.map(drop).map_err(CommandError::from),

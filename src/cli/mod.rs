@@ -18,7 +18,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use bloom_commands::CommandError;
+use bloom_commands::{CommandError, term};
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use clap_complete::env::{CompleteEnv, Shells};
@@ -143,10 +143,18 @@ pub fn run() -> ExitCode {
         return ended(bloom_worker::echo::run().map_err(|error| CommandError::from(error.to_string())));
     }
     // The script of a shell's completions starts the program with this variable.
+    if std::env::var_os(COMPLETE).is_some() {
+        term::mute();
+    }
     CompleteEnv::with_factory(command).var(COMPLETE).complete();
     let mut command = command();
     let parsed = command.try_get_matches_from_mut(std::env::args_os()).and_then(|mut matches| Cli::from_arg_matches_mut(&mut matches));
-    let line = parsed.unwrap_or_else(|error| hints::with_group(error, &command).exit());
+    let line = match parsed {
+        Ok(line) => line,
+        Err(error) if error.use_stderr() => hints::told(error, &command, &bloom_commands::given_words()).exit(),
+        // The help and the version are output, which may get lost.
+        Err(asked) => return ended(show(&asked)),
+    };
     ended(match line.command {
         Command::Serve(args) => settings(&args).and_then(|settings| block_on(serve::serve(settings))),
         Command::Dev(args) => block_on(dev::run(args)),
@@ -159,11 +167,7 @@ pub fn run() -> ExitCode {
         Command::Config { action: ConfigCommand::Check { server, output } } => config_check::run(&server.flags, output),
         Command::Completions { shell } => completions(shell),
         Command::Man { dir } => man(&dir),
-        Command::Bench(args) => block_on(async move {
-            bench::run(&args).await.map_err(|failure| {
-                if failure.is_usage { CommandError::usage(failure.to_string()) } else { CommandError::from(failure.to_string()) }
-            })
-        }),
+        Command::Bench(args) => block_on(async move { Ok(bench::run(&args).await?) }),
     })
 }
 
@@ -203,31 +207,27 @@ fn block_on(work: impl Future<Output = Result<(), CommandError>>) -> Result<(), 
 /// The script registers the program with the shell; the program itself finds what completes a line.
 fn completions(shell: Shell) -> Result<(), CommandError> {
     if shell == Shell::Bash {
-        say(FOR_BASH);
-        return Ok(());
+        return term::print(FOR_BASH);
     }
     let shells = Shells::builtins();
     let completer = shells.completer(&shell.to_string()).ok_or_else(|| format!("there are no completions for {shell}"))?;
     let mut script = Vec::new();
     let written = completer.write_registration(COMPLETE, NAME, NAME, NAME, &mut script);
     written.map_err(|error| format!("the completions can't be written: {error}"))?;
-    say(&String::from_utf8_lossy(&script));
-    Ok(())
+    term::print(&String::from_utf8_lossy(&script))
 }
 
 fn openapi() -> Result<(), CommandError> {
     let document = http::openapi()
         .and_then(|document| serde_json::to_string_pretty(&document))
         .map_err(|error| format!("the OpenAPI document can't be written: {error}"))?;
-    say(&format!("{document}\n"));
-    Ok(())
+    term::print(&format!("{document}\n"))
 }
 
 fn crds(dir: Option<&Path>) -> Result<(), CommandError> {
     let manifests = bloom_operator::crds::manifests().map_err(|error| format!("the manifests can't be made: {error}"))?;
     let Some(dir) = dir else {
-        manifests.iter().for_each(|(_, manifest)| say(&format!("---\n{manifest}")));
-        return Ok(());
+        return manifests.iter().try_for_each(|(_, manifest)| term::print(&format!("---\n{manifest}")));
     };
     let write = |(name, manifest): &(String, String)| std::fs::write(dir.join(name), manifest);
     let written = std::fs::create_dir_all(dir).and_then(|()| manifests.iter().try_for_each(write));
@@ -239,14 +239,21 @@ fn man(dir: &Path) -> Result<(), CommandError> {
     Ok(written.map_err(|error| format!("the manual pages can't be written to {}: {error}", dir.display()))?)
 }
 
-/// Prints to standard output. Errors are ignored, because the reader may close it early (`… | head`).
-fn say(text: &str) {
-    let mut out = std::io::stdout().lock();
-    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+/// Prints the help or the version, which the parser returns as an error.
+fn show(asked: &clap::Error) -> Result<(), CommandError> {
+    let text = asked.render();
+    term::print(&if term::has_colors() { text.ansi().to_string() } else { text.to_string() })
+}
+
+/// Prints how a server or an agent was started. It works even if that can't be written or read.
+fn announce(text: &str) {
+    if let Err(failure) = term::print(text) {
+        tracing::warn!("{failure}");
+    }
 }
 
 fn complain(text: &str) {
-    let _ = writeln!(std::io::stderr().lock(), "bloom-runtime: {}", bloom_commands::term::safe(text));
+    let _ = writeln!(std::io::stderr().lock(), "bloom-runtime: {}", term::safe(text));
 }
 
 #[cfg(test)]
@@ -261,7 +268,7 @@ mod tests {
     fn refused(line: &str) -> String {
         let mut command = command();
         let error = command.try_get_matches_from_mut(line.split(' ')).unwrap_err();
-        hints::with_group(error, &command).to_string()
+        hints::told(error, &command, &line.split(' ').map(str::to_owned).collect::<Vec<_>>()).to_string()
     }
 
     #[test]
@@ -273,6 +280,12 @@ mod tests {
             said.contains("bloom-runtime task list, bloom-runtime worker list") && said.contains("bloom-runtime context list"),
             "{said}"
         );
+        let said = refused("bloom-runtime task uncordon x");
+        assert!(!said.contains("worker"), "the group was given: {said}");
+        assert!(refused("bloom-runtime task status x").contains("here it is: bloom-runtime task get, bloom-runtime task describe"));
+        assert!(refused("bloom-runtime version").contains("here it is: bloom-runtime --version"));
+        let said = refused("bloom-runtime task delete --status completed");
+        assert!(said.contains("'--status'") && !said.contains("as a value"), "{said}");
         let said = refused("bloom-runtime wroker");
         assert!(said.contains("'worker'") && !said.contains("another command"), "{said}");
         let said = refused("bloom-runtime task sumbit x");

@@ -7,7 +7,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use url::Host;
 
-use super::{database, files, gauges, say, signals};
+use super::{announce, database, files, gauges, signals};
 use bloom_commands::CommandError;
 use bloom_config::Serve;
 use bloom_dispatch::{self as dispatch, Agents};
@@ -22,7 +22,7 @@ use bloom_worker as agent;
 pub async fn serve(settings: Serve) -> Result<(), CommandError> {
     init_logging(settings.log_format, &settings.log_level)?;
     let keyed = settings.api_key.is_some();
-    run(settings, signals::listen()?, move |url, others| say(&next_step(url, others, keyed))).await
+    run(settings, signals::listen()?, move |url, others| announce(&next_step(url, others, keyed))).await
 }
 
 // Else agents and commands would meet connections that the server is just closing.
@@ -31,6 +31,11 @@ const _: () = assert!(bloom_client::IDLE_LIMIT.as_secs() < http::server::HEAD_TI
 /// Serves until `shutdown`. `ready` is called once the server can be reached: with its URL on this machine, and with its URLs for others.
 pub async fn run(settings: Serve, shutdown: CancellationToken, ready: impl FnOnce(&str, &[String])) -> Result<(), CommandError> {
     settings.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
+    let stop = shutdown.clone();
+    tokio::spawn(async move {
+        stop.cancelled().await;
+        tracing::info!("stopping: finishing the requests that are being answered; a second signal ends the process at once");
+    });
     // Raises the limit of open files before anything is opened.
     let connections = files::connections(&settings);
     let metrics = Metrics::new().map_err(|error| format!("metrics can't be set up: {error}"))?;
@@ -39,6 +44,7 @@ pub async fn run(settings: Serve, shutdown: CancellationToken, ready: impl FnOnc
     for name in database::unlocked(&settings, || store.migrate()).await? {
         tracing::info!(migration = name, "a migration was applied");
     }
+    database::unlocked(&settings, || store.read_tables()).await?;
     let options = engine::EngineOptions {
         session_wait_ms: settings.session_wait_ms,
         worker_offline_after_ms: settings.worker_offline_after_ms,
@@ -65,7 +71,7 @@ pub async fn run(settings: Serve, shutdown: CancellationToken, ready: impl FnOnc
     let url = callable(address);
     store.serves_at(&url);
     let others = reachable(address);
-    say(&banner(&settings, &url, &others));
+    announce(&banner(&settings, &url, &others));
     ready(&url, &others);
     tracing::info!(%address, database = settings.shown_database_url(), connections, "serving");
     http::server::serve(listener, state, shutdown).await;

@@ -16,7 +16,6 @@ pub fn listen() -> Result<CancellationToken, CommandError> {
 
 async fn follow(mut terminate: Signal, mut interrupt: Signal, token: CancellationToken) {
     next(&mut terminate, &mut interrupt).await;
-    tracing::info!("stopping: finishing the requests that are being answered; a second signal ends the process at once");
     token.cancel();
     let number = next(&mut terminate, &mut interrupt).await;
     // The status that a shell reports for a process that the signal killed. All acknowledged changes are in the database.

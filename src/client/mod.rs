@@ -219,19 +219,25 @@ impl Client {
         })
     }
 
+    /// The host and the port that calls go to.
+    fn place(&self) -> String {
+        format!("{}:{}", self.base.host_str().unwrap_or_default(), self.base.port_or_known_default().unwrap_or_default())
+    }
+
     fn unreachable(&self, error: &reqwest::Error, limit: Duration) -> Error {
         let server = self.server();
         Error::Unreachable(if error.is_timeout() && !error.is_connect() {
             format!("{server} did not answer within {} s", limit.as_secs())
         } else if self.base.scheme() == "https" && is_not_tls(error) {
             let http = server.replacen("https", "http", 1);
-            return Error::Usage(format!("{server} does not speak https there, probably http: give the address {http}"));
+            let place = self.place();
+            return Error::Usage(format!("the server at {place} does not speak https, probably http: give the address {http}"));
         } else if let Some(text) = self.proxy.as_ref().and_then(|proxy| proxy.told(error, server)) {
             text
         } else if error.is_connect() {
-            format!("can't connect to {server}: {}; is the server running there?", cause(error))
+            format!("can't connect to {server}: {}; is the server running there? Start one with: bloom-runtime dev", cause(error))
         } else if is_not_http(error) {
-            format!("{server} does not speak http there ({}): check the address", cause(error))
+            format!("the server at {} does not speak http ({}): check the address", self.place(), cause(error))
         } else {
             return Error::Broken(format!("the connection to {server} broke: {}", cause(error)));
         })

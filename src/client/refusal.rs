@@ -34,7 +34,9 @@ pub fn refusal(status: u16, headers: &HeaderMap, body: &[u8], has_key: bool) -> 
              /api; or the server is older than this program"
                 .to_owned()
         }
-        (413, message) => format!("{message}; send less, or raise the server's MAX_BODY_BYTES, for outputs of runs MAX_OUTPUT_BYTES"),
+        // The server names the setting.
+        (413, message) if message.contains("the server's limit") => format!("{message}; send less, or raise this limit"),
+        (413, message) => format!("{message}; send less, or raise the server's MAX_BODY_BYTES"),
         (429, message) => match headers.get("ratelimit-limit").and_then(|limit| limit.to_str().ok()) {
             Some(limit) => {
                 format!(
@@ -117,7 +119,7 @@ mod tests {
         assert_eq!(told(400, r#"{"error": "Task not found"}"#), "Task not found");
         let wrong = r#"{"error": {"formErrors": ["a"], "fieldErrors": {"prompt": ["Required", "b"]}}}"#;
         assert_eq!(told(400, wrong), "a; prompt: Required; prompt: b");
-        assert_eq!(told(403, r#"{"error": "This key does not allow this call"}"#), "This key does not allow this call");
+        assert_eq!(told(403, r#"{"error": "This key has the scope read"}"#), "This key has the scope read");
         assert_eq!(told(409, r#"{"error": ""}"#), "the server answered 409");
         assert!(told(404, r#"{"error": "Not found"}"#).contains("of its root"));
         let Error::Refused { fields, .. } = refusal(400, &HeaderMap::new(), wrong.as_bytes(), false) else { panic!("it is refused") };

@@ -91,7 +91,8 @@ pub static QUEUES: Kind<Queue> = Kind {
         Column::new("ACTIVE", |queue: &Queue, _| queue.active_leases.to_string()).spare(1),
         Column::new("QUEUED", |queue, _| queue.queued.to_string()),
     ],
-    name: agent_of_queue,
+    // All queues together have none: these names are values of --agent.
+    name: |queue| queue.agent_slug.as_deref().unwrap_or_default().to_owned(),
 };
 
 pub static LEASES: Kind<Lease> = Kind {
@@ -213,8 +214,11 @@ pub fn given(text: &Option<impl ToString>) -> String {
 }
 
 /// The parentheses show that all queues are meant; `queue list` shows them first.
+/// What a table shows instead of an agent's name for all queues together.
+pub const ALL_QUEUES: &str = "(all)";
+
 fn agent_of_queue(queue: &Queue) -> String {
-    queue.agent_slug.as_ref().map_or_else(|| "(all)".to_owned(), ToString::to_string)
+    queue.agent_slug.as_ref().map_or_else(|| ALL_QUEUES.to_owned(), ToString::to_string)
 }
 
 fn labels(task: &Task) -> String {

@@ -206,7 +206,7 @@ impl Server {
     /// # Errors
     /// The call failed; it may have taken effect.
     pub async fn post(&self, path: &str, body: &impl Serialize) -> Result<Value, CommandError> {
-        self.call(Again::Busy, || self.client.post(path, body)).await.map_err(failed)
+        self.call(Again::Busy, || self.client.post(path, body)).await.map_err(change_failed)
     }
 
     /// As [`post`](Self::post), for calls that have the same effect when they are repeated: a lost answer is retried too.
@@ -221,14 +221,14 @@ impl Server {
     /// The call failed; it may have taken effect.
     pub async fn patch(&self, path: &str, body: &impl Serialize) -> Result<Value, CommandError> {
         let call = || async { self.client.send(Method::PATCH, path, Some(body), CALL_LIMIT).await?.json() };
-        self.call(Again::Busy, call).await.map_err(failed)
+        self.call(Again::Busy, call).await.map_err(change_failed)
     }
 
     /// # Errors
     /// The call failed; it may have taken effect.
     pub async fn delete(&self, path: &str) -> Result<Value, CommandError> {
         let call = || async { self.client.send::<()>(Method::DELETE, path, None, CALL_LIMIT).await?.json() };
-        self.call(Again::Busy, call).await.map_err(failed)
+        self.call(Again::Busy, call).await.map_err(change_failed)
     }
 
     /// At most `limit` rows of a list, read page by page, and whether there are more.
@@ -279,6 +279,14 @@ impl Server {
 
 pub fn retry_after(error: &Error) -> Option<Duration> {
     if let Error::Refused { retry_after, .. } = error { *retry_after } else { None }
+}
+
+/// As [`failed`], of a call that changes something and is not repeated if its answer is lost.
+fn change_failed(error: Error) -> CommandError {
+    match error {
+        Error::Broken(text) => CommandError::from(format!("{text}; the change may have been made: look before you give the command again")),
+        other => failed(other),
+    }
 }
 
 /// A request that the server finds wrong was made of wrong flags, so these are named.

@@ -24,9 +24,12 @@ pub enum ContextCommand {
         #[arg(add = ArgValueCandidates::new(names))]
         name: String,
     },
-    /// Add a context, or replace one
+    /// Add a context, or change one
     ///
-    /// The first context is used at once. If the address changes, the stored key is removed, so that it is not sent to another server.
+    /// If no context is current, as with the first one, the new context becomes the current one. For an existing context, --key or
+    /// --key-file replaces the stored key and keeps the address; --server replaces the address, and another address removes the stored key,
+    /// so that the key is not sent to another server. Whether the context is the current one stays as it is.
+    #[command(alias = "add")]
     #[command(after_help = "Examples:\n  bloom-runtime context set home --server http://127.0.0.1:5000\n  \
         bloom-runtime context set prod --server https://bloom.example --key-file ~/.bloom-key\n  bloom-runtime context use prod")]
     Set {
@@ -43,6 +46,7 @@ pub enum ContextCommand {
         key_file: Option<PathBuf>,
     },
     /// Remove a context
+    #[command(aliases = ["delete", "remove"])]
     Rm {
         /// As `context list` shows it
         #[arg(add = ArgValueCandidates::new(names))]
@@ -65,9 +69,16 @@ pub fn run(command: ContextCommand, shown: Shown) -> Result<(), CommandError> {
             if !contexts.contexts.contains_key(&name) {
                 return Err(contexts.unknown(&name));
             }
+            news = Some(is_current(&name));
             contexts.current = Some(name);
         }
-        ContextCommand::Set { name, server, key, key_file } => set(&mut contexts, name, server, key, key_file)?,
+        ContextCommand::Set { name, server, key, key_file } => {
+            set(&mut contexts, name.clone(), server, key, key_file)?;
+            if contexts.current.is_none() {
+                news = Some(is_current(&name));
+                contexts.current = Some(name);
+            }
+        }
         ContextCommand::Rm { name } => {
             if contexts.contexts.remove(&name).is_none() {
                 return Err(contexts.unknown(&name));
@@ -81,6 +92,10 @@ pub fn run(command: ContextCommand, shown: Shown) -> Result<(), CommandError> {
     contexts.write(&path)?;
     news.iter().for_each(|news| term::info(news));
     Ok(())
+}
+
+fn is_current(name: &str) -> String {
+    format!("{name} is the current context now.")
 }
 
 /// What a command uses after the removal of the current context.
@@ -123,8 +138,7 @@ fn set(
         }
     }
     Client::new(&context.server, context.secret()?.as_ref()).map_err(failed)?;
-    contexts.contexts.insert(name.clone(), context);
-    contexts.current.get_or_insert(name);
+    contexts.contexts.insert(name, context);
     Ok(())
 }
 

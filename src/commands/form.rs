@@ -41,6 +41,12 @@ impl Form {
         matches!(self, Self::Json | Self::Jsonl | Self::Yaml | Self::Path(_))
     }
 
+    /// The names of the other formats.
+    pub fn others(than: Self) -> String {
+        let names = NAMED.iter().filter(|(_, form, _)| *form != than).map(|(name, ..)| *name).chain([PATH]);
+        names.collect::<Vec<_>>().join(", ")
+    }
+
     /// The text of a value in a format for programs.
     ///
     /// # Errors
@@ -85,12 +91,21 @@ impl TypedValueParser for FormParser {
     }
 }
 
+/// A path in the form of kubectl, whose lists are objects with `items`, as one for a list of this API.
+fn without_items(path: &str) -> Option<String> {
+    let rest = path.strip_prefix("$.items")?;
+    rest.is_empty().then(|| "$".to_owned()).or_else(|| rest.starts_with(['[', '.']).then(|| format!("${rest}")))
+}
+
 /// Parses a path. The `$` at its beginning may be omitted, and it may stand in braces, as in kubectl: `{.id}`.
 fn path(text: &str) -> Result<Form, String> {
     let inner = text.strip_prefix('{').and_then(|inner| inner.strip_suffix('}')).unwrap_or(text).trim();
     let whole = if inner.starts_with(['.', '[']) { format!("${inner}") } else { inner.to_owned() };
     let path = JsonPath::parse(&whole)
         .map_err(|error| format!("'{text}' is not a JSONPath: {error}. Examples: $.status, $[*].id, $[?@.attempts > 1].id (RFC 9535)"))?;
+    if let Some(rest) = without_items(&whole) {
+        return Err(format!("'{text}': a list is an array, without items: {rest} (JSONPath as in RFC 9535)"));
+    }
     // The one path of the command line is needed until the process ends.
     Ok(Form::Path(Box::leak(Box::new(path))))
 }
@@ -112,6 +127,14 @@ mod tests {
         for wrong in ["", "id", "$[", "{.id"] {
             assert!(path(wrong).unwrap_err().contains("not a JSONPath"), "{wrong}");
         }
+    }
+
+    #[test]
+    fn the_form_of_kubectl_is_told_as_this_one() {
+        for (wrong, right) in [("{.items[*].id}", "$[*].id"), ("$.items[0].id", "$[0].id"), ("{.items..id}", "$..id"), (".items", "$")] {
+            assert!(path(wrong).unwrap_err().contains(&format!("without items: {right} (")), "{wrong}");
+        }
+        assert!(path("$.itemsize").is_ok());
     }
 
     #[test]

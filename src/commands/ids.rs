@@ -64,7 +64,10 @@ fn only_one(named: &str, part: &IdPart, (found, more): &(Vec<Value>, bool)) -> R
     }
     match ids.as_slice() {
         [id] => Ok((*id).to_owned()),
-        [] => Err(format!("no task whose id begins or ends with {named}").into()),
+        [] => {
+            Err(format!("no task whose id begins or ends with {named} (a deleted task needs its whole id: bloom-runtime audit --task ID)")
+                .into())
+        }
         ids => {
             let and_more = if *more { "\n  and more" } else { "" };
             let ids = ids.join("\n  ");

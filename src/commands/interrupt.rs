@@ -1,12 +1,33 @@
 //! Ctrl-C ends a command, with a message about what was done.
 
+use std::sync::LazyLock;
 use std::time::Duration;
+
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{RwLock, oneshot, watch};
 
 use crate::CommandError;
 
-/// How long an interrupted command may take to print its message, also on a machine that is busy.
-const MESSAGE_LIMIT: Duration = Duration::from_secs(2);
+/// How long an interrupted command may take until it has printed its message, also on a machine that is busy. A second Ctrl-C ends it before.
+const MESSAGE_LIMIT: Duration = Duration::from_secs(7);
+/// How long an interrupted command waits for the answer to the call that is under way. It leaves time for the message.
+const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 const INTERRUPTED: i32 = 130;
+
+/// Whether Ctrl-C was pressed. It stays so: what the command does next may begin to wait only after the signal.
+static IS_INTERRUPTED: LazyLock<watch::Sender<bool>> = LazyLock::new(|| watch::Sender::new(false));
+
+/// Read-locked while a part of the command handles Ctrl-C: its message must come before the end of the command without one.
+static HANDLED: RwLock<()> = RwLock::const_new(());
+
+pub fn is_interrupted() -> bool {
+    *IS_INTERRUPTED.borrow()
+}
+
+async fn interruption() {
+    // The sender is static, so this waits for the signal only.
+    let _ = IS_INTERRUPTED.subscribe().wait_for(|is_interrupted| *is_interrupted).await;
+}
 
 /// Does the work until Ctrl-C; then `told` says what was done, and how to go on.
 ///
@@ -16,24 +37,66 @@ pub async fn or_interrupted<T>(
     work: impl Future<Output = Result<T, CommandError>>,
     message: impl FnOnce() -> String,
 ) -> Result<T, CommandError> {
+    let _handled = HANDLED.read().await;
     tokio::select! {
         // What is done when the signal comes counts as done.
         biased;
         done = work => done,
-        Ok(()) = tokio::signal::ctrl_c() => Err(CommandError::interrupted(message())),
+        () = interruption() => Err(CommandError::interrupted(message())),
     }
 }
 
-/// Does the work until Ctrl-C. The process ends even if the work is in a call that does not return, such as a read of the terminal.
+/// Waits for the answer to a call; after Ctrl-C not for long. `None`: no answer came in that time.
+pub async fn answered<T>(call: impl Future<Output = T>) -> Option<T> {
+    let _handled = HANDLED.read().await;
+    let too_late = async {
+        interruption().await;
+        tokio::time::sleep(ANSWER_LIMIT).await;
+    };
+    tokio::select! {
+        biased;
+        answer = call => Some(answer),
+        () = too_late => None,
+    }
+}
+
+/// Does work that blocks its thread and changes nothing, such as reading standard input, until Ctrl-C; then its result is dropped.
+///
+/// # Errors
+/// Those of the work, and the interruption with this message.
+pub async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, CommandError> + Send + 'static,
+    message: &str,
+) -> Result<T, CommandError> {
+    let _handled = HANDLED.read().await;
+    let (sender, result) = oneshot::channel();
+    // Not a thread of the runtime: the process would wait for its end.
+    std::thread::spawn(move || sender.send(work()));
+    tokio::select! {
+        biased;
+        () = interruption() => Err(CommandError::interrupted(message)),
+        done = result => done.unwrap_or_else(|_| Err("a thread of the command ended before its work was done".to_owned().into())),
+    }
+}
+
+/// Does the work until Ctrl-C. The process ends even if the work is in a call that does not return.
 ///
 /// # Errors
 /// Those of the work, and the interruption.
 pub async fn always<T>(work: impl Future<Output = Result<T, CommandError>>) -> Result<T, CommandError> {
-    tokio::spawn(async {
-        if tokio::signal::ctrl_c().await.is_ok() {
-            tokio::time::sleep(MESSAGE_LIMIT).await;
+    // Registered before the work begins, so that no signal is lost.
+    let mut signals = signal(SignalKind::interrupt()).map_err(|error| format!("signals can't be received: {error}"))?;
+    tokio::spawn(async move {
+        if signals.recv().await.is_some() {
+            IS_INTERRUPTED.send_replace(true);
+            let _ = tokio::time::timeout(MESSAGE_LIMIT, signals.recv()).await;
             std::process::exit(INTERRUPTED);
         }
     });
-    or_interrupted(work, String::new).await
+    tokio::select! {
+        // A part that has handled the signal ends the command in the same moment, which comes first.
+        biased;
+        done = work => done,
+        _ = async { interruption().await; HANDLED.write().await } => Err(CommandError::interrupted("")),
+    }
 }

@@ -1,12 +1,14 @@
 //! `key`: creates, lists and revokes named keys, and exchanges a join token for a worker's key.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::Subcommand;
 use clap::builder::{NonEmptyStringValueParser, PossibleValuesParser, TypedValueParser};
+use clap::{Args, Subcommand};
 use serde_json::Value;
 
 use super::connect::{Server, read};
+use super::key_file::NewKeyFile;
 use super::show::{self, Form, Shown};
 use super::{columns, term, when};
 use crate::CommandError;
@@ -18,14 +20,14 @@ use bloom_core::api_key::Scope;
 
 pub const EXAMPLES: &str = "\
 Examples:
-  bloom-runtime key create ci --scope submit --expires 90d > ci.key
-  bloom-runtime key create worker-7 --scope worker --worker worker-7 > worker-7.key
-  bloom-runtime key create new-machine --scope join --worker worker-8 > join.token
+  bloom-runtime key create ci --scope submit --expires 90d --out ci.key
+  bloom-runtime key create worker-7 --scope worker --worker worker-7 --out worker-7.key
+  bloom-runtime key create new-machine --scope join --worker worker-8 --out join.token
   bloom-runtime key revoke ci";
 
 #[derive(Debug, Subcommand)]
 pub enum KeyCommand {
-    /// Create a key, and print it; it can't be shown again
+    /// Create a key, and print it or store it in a new file; it can't be shown again
     Create {
         /// Its name: up to 63 of the characters A-Z a-z 0-9 . _ -, which the audit trail shows as key:NAME
         name: String,
@@ -43,24 +45,37 @@ pub enum KeyCommand {
         #[arg(long = "namespace", value_name = "NAME", value_parser = config::namespace)]
         namespaces: Vec<String>,
         /// How long it is valid, such as 90d [default: for ever; a join token: 24h]
-        #[arg(long, value_name = "TIME", value_parser = when::duration, allow_hyphen_values = true)]
+        #[arg(long, value_name = "TIME", value_parser = when::duration_with_unit, allow_hyphen_values = true)]
         expires: Option<Duration>,
+        #[command(flatten)]
+        out: Out,
     },
     /// List the keys; the keys themselves are not shown
     List,
     /// Revoke keys: servers refuse them from now on
+    #[command(aliases = ["rm", "delete", "remove"])]
     Revoke {
         /// Names, as `key list` shows them
         #[arg(required = true, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
         names: Vec<String>,
     },
-    /// Exchange a join token for a worker's key, and print the key; the token is used up
+    /// Exchange a join token for a worker's key, and print the key or store it in a new file; the token is used up
     ///
     /// The token is given as the key of this call: with --key-file, or in BLOOM_KEY.
     Enroll {
         /// The worker that the key is for
         worker: String,
+        #[command(flatten)]
+        out: Out,
     },
+}
+
+#[derive(Args, Debug)]
+pub struct Out {
+    /// Store the key in this file, which must not exist yet and which only you can read. A shell's > FILE would make a file that others
+    /// can read, and would empty a file that exists
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
 }
 
 fn scope_parser() -> impl TypedValueParser<Value = Scope> {
@@ -70,7 +85,8 @@ fn scope_parser() -> impl TypedValueParser<Value = Scope> {
 
 pub async fn run(command: KeyCommand, server: &Server, shown: Shown) -> Result<(), CommandError> {
     match command {
-        KeyCommand::Create { name, scope, worker, push, namespaces, expires } => {
+        KeyCommand::Create { name, scope, worker, push, namespaces, expires, out } => {
+            let file = out.out.map(NewKeyFile::create).transpose()?;
             let body = NewKey {
                 name: KeyName(name.clone()),
                 scope,
@@ -80,7 +96,7 @@ pub async fn run(command: KeyCommand, server: &Server, shown: Shown) -> Result<(
                 expires_in_sec: expires.map(|time| Int(i64::try_from(time.as_secs()).unwrap_or(i64::MAX))),
             };
             let created = server.post("api/runtime/keys", &body).await.map_err(|failure| failure.about(&name))?;
-            print_key(&created, shown)
+            hand_over(created, file, shown)
         }
         KeyCommand::List => {
             let keys = server.get("api/runtime/keys").await?;
@@ -93,19 +109,34 @@ pub async fn run(command: KeyCommand, server: &Server, shown: Shown) -> Result<(
             }
             Ok(())
         }
-        KeyCommand::Enroll { worker } => {
+        KeyCommand::Enroll { worker, out } => {
+            let file = out.out.map(NewKeyFile::create).transpose()?;
             let created = server.post("api/runtime/enroll", &NewEnrollment { worker: EnrolledName(worker) }).await?;
-            print_key(&created, shown)
+            hand_over(created, file, shown)
         }
     }
 }
 
-/// Prints the key alone, so that a script can capture it; as JSON or YAML, with everything about it.
-fn print_key(created: &Value, shown: Shown) -> Result<(), CommandError> {
-    let key: CreatedKey = read(created)?;
+/// Stores the key in the file. Without a file, prints the key alone, so that a script can capture it; as JSON or YAML, with everything
+/// about it.
+fn hand_over(mut created: Value, file: Option<NewKeyFile>, shown: Shown) -> Result<(), CommandError> {
+    let key: CreatedKey = read(&created)?;
+    let about = format!("{} is created, with the scope {}.", key.about.name, key.about.scope);
+    let kept = file.map(|file| file.keep(&key.key)).transpose().map_err(|failure| failure.about(&key.about.name))?;
     if let Some(form @ (Form::Json | Form::Yaml)) = shown.form() {
-        return show::as_it_came(form, created);
+        if kept.is_some()
+            && let Some(fields) = created.as_object_mut()
+        {
+            fields.remove("key");
+        }
+        return show::as_it_came(form, &created);
     }
-    term::info(&format!("{} is created, with the scope {}. Keep the key: it is not shown again.", key.about.name, key.about.scope));
-    term::print(&format!("{}\n", key.key))
+    match kept {
+        Some(path) => term::info(&format!("{about} The key is in {}; it is not shown again.", path.display())),
+        None => {
+            term::info(&format!("{about} Keep the key: it is not shown again."));
+            term::print(&format!("{}\n", key.key))?;
+        }
+    }
+    Ok(())
 }

@@ -1,16 +1,18 @@
 //! A key that is kept in a file.
 
-use std::fs::File;
-use std::io::Read;
-use std::path::Path;
+use std::fs::{self, File, OpenOptions};
+use std::io::{ErrorKind, Read, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
 
 use secrecy::SecretString;
 
+use super::term;
 use crate::CommandError;
 
 const MAX_KEY_BYTES: u64 = 64 * 1024;
 
-/// Reads a key from a file. Line breaks at its end are removed.
+/// Reads a key from a file. Line breaks at its end are removed. Warns if everybody on this machine can read the file.
 ///
 /// # Errors
 /// The file can't be read, or contains no key.
@@ -21,12 +23,69 @@ pub fn read_key(path: &Path) -> Result<SecretString, CommandError> {
     let wrong = |why: String| CommandError::usage(format!("the key file {shown}: {why}"));
     let mut text = String::new();
     let file = File::open(path).map_err(|error| wrong(error.to_string()))?;
+    if let Ok(about) = file.metadata()
+        && about.is_file()
+        && about.mode() & 0o004 != 0
+    {
+        let mode = about.mode() & 0o7777;
+        term::info(&format!("Warning: other users can read the key file {shown} (mode {mode:04o}). Restrict it: chmod 600 {shown}"));
+    }
     let read = file.take(MAX_KEY_BYTES + 1).read_to_string(&mut text).map_err(|error| wrong(error.to_string()))?;
     if read as u64 > MAX_KEY_BYTES {
         return Err(wrong(format!("it is longer than {MAX_KEY_BYTES} bytes")));
     }
     match text.trim_end_matches(['\r', '\n']) {
-        "" => Err(wrong("it is empty".into())),
+        "" => Err(wrong(
+            "it is empty. In a shell, `> FILE` empties the file before the command starts, so a `key create` that failed has removed the \
+             key that was in it: revoke that key, and create another one with --out FILE"
+                .into(),
+        )),
         key => Ok(SecretString::from(key)),
+    }
+}
+
+/// A file for a key that is not created yet. It is made first, so that no key is created that can't be kept.
+pub struct NewKeyFile {
+    path: PathBuf,
+    file: File,
+    is_kept: bool,
+}
+
+impl NewKeyFile {
+    /// Makes the file, which only its owner can read.
+    ///
+    /// # Errors
+    /// The file exists already, or can't be made.
+    pub fn create(path: PathBuf) -> Result<Self, CommandError> {
+        let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
+        match made {
+            Ok(file) => Ok(Self { path, file, is_kept: false }),
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => Err(CommandError::usage(format!(
+                "--out: {} exists already, and may have a key that is in use; name another file",
+                path.display()
+            ))),
+            Err(error) => Err(format!("--out: {} can't be made: {error}", path.display()).into()),
+        }
+    }
+
+    /// Stores the key.
+    ///
+    /// # Errors
+    /// The key can't be written; the file is removed.
+    pub fn keep(mut self, key: &str) -> Result<PathBuf, CommandError> {
+        let written = self.file.write_all(format!("{key}\n").as_bytes()).and_then(|()| self.file.sync_all());
+        written
+            .map_err(|error| format!("the key can't be written to {}: {error}; revoke it and create another one", self.path.display()))?;
+        self.is_kept = true;
+        Ok(self.path.clone())
+    }
+}
+
+impl Drop for NewKeyFile {
+    /// Also if the call is interrupted.
+    fn drop(&mut self) {
+        if !self.is_kept {
+            let _ = fs::remove_file(&self.path);
+        }
     }
 }

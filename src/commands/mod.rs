@@ -4,6 +4,7 @@
 
 mod audit;
 mod columns;
+mod confirm;
 mod connect;
 mod context_file;
 mod contexts;
@@ -22,6 +23,7 @@ mod records;
 mod retry;
 mod shell_completion;
 mod show;
+mod started;
 mod stats;
 mod table;
 mod task;
@@ -147,6 +149,11 @@ pub enum Command {
         #[command(flatten)]
         shown: Shown,
     },
+}
+
+/// The words of the command line. Those that are no text are shown with replacement characters.
+pub fn given_words() -> Vec<String> {
+    std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect()
 }
 
 /// Runs a command.

@@ -9,7 +9,7 @@ use super::records::{self, Limit};
 use super::show::{self, Form, Shown};
 use super::{columns, shell_completion, term};
 use crate::CommandError;
-use bloom_api::queues::NewQueueLimit;
+use bloom_api::queues::{NewQueueLimit, Queue};
 use bloom_api::values::{Int, text_problem};
 use bloom_client::{Error, part};
 use bloom_core::agent_queue::MAX_QUEUE_LIMIT;
@@ -17,6 +17,8 @@ use bloom_core::limits::NAME_CHARS;
 
 /// How many workers are searched for an agent's name. With more, the name counts as known.
 const MAX_WORKERS: usize = 10_000;
+/// How many queues are searched for one that was paused or limited.
+const MAX_QUEUES: usize = 10_000;
 
 #[derive(Debug, Subcommand)]
 pub enum QueueCommand {
@@ -66,6 +68,11 @@ fn slug(text: &str) -> Result<String, String> {
     if let Some(wrong) = text_problem(text, 1, NAME_CHARS) {
         return Err(wrong);
     }
+    if text == columns::ALL_QUEUES {
+        return Err(format!(
+            "{text} stands for all queues together: leave out --agent to pause or resume them; they have no limit together"
+        ));
+    }
     if matches!(text, "." | "..") {
         return Err(format!("no URL can name the queue of an agent '{text}'; pause all queues, or use another slug for its tasks"));
     }
@@ -87,15 +94,26 @@ pub async fn run(command: QueueCommand, server: &Server, shown: Shown) -> Result
         QueueCommand::Pause { agent } => {
             let changed = server.post(&path(agent.as_deref(), "pause"), &json!({})).await?;
             if let Some(agent) = agent {
-                tell_if_unknown(server, &agent).await;
+                tell_if_unknown(server, &agent, " The queue is changed all the same.").await;
             }
             changed
         }
-        QueueCommand::Resume { agent } => server.post(&path(agent.as_deref(), "resume"), &json!({})).await?,
+        QueueCommand::Resume { agent: None } => server.post(&path(None, "resume"), &json!({})).await?,
+        QueueCommand::Resume { agent: Some(agent) } => {
+            let before = queues(server).await;
+            let changed = server.post(&path(Some(&agent), "resume"), &json!({})).await?;
+            tell_if_nothing_was_set(server, &agent, &before).await;
+            if before.iter().any(|queue| queue.agent_slug.is_none() && queue.paused) {
+                term::info("All queues are paused, so this queue still gives out no tasks: bloom-runtime queue resume");
+            }
+            changed
+        }
         QueueCommand::Limit { agent, limit } => {
+            let before = if limit.max_concurrency.is_none() { queues(server).await } else { Vec::new() };
             let changed = server.post(&path(Some(&agent), "limit"), &limit).await?;
-            if limit.max_concurrency.is_some() {
-                tell_if_unknown(server, &agent).await;
+            match limit.max_concurrency {
+                Some(_) => tell_if_unknown(server, &agent, " The queue is changed all the same.").await,
+                None => tell_if_nothing_was_set(server, &agent, &before).await,
             }
             changed
         }
@@ -103,13 +121,24 @@ pub async fn run(command: QueueCommand, server: &Server, shown: Shown) -> Result
     show::one(shown.form_or(Form::Table), &columns::QUEUES, &changed)
 }
 
+/// The queues, for notices. The change is what was asked for, so a list that can't be read is no failure of the command.
+async fn queues(server: &Server) -> Vec<Queue<'static>> {
+    let (rows, _) = server.list("api/runtime/queues", &[], MAX_QUEUES).await.unwrap_or_default();
+    show::read_all(&rows).unwrap_or_default()
+}
+
+/// A queue that was paused or limited before has the name of the one that was meant.
+async fn tell_if_nothing_was_set(server: &Server, agent: &str, before: &[Queue<'_>]) {
+    if !before.iter().any(|queue| queue.agent_slug.as_deref() == Some(agent) && (queue.paused || queue.max_concurrency.is_some())) {
+        tell_if_unknown(server, agent, "").await;
+    }
+}
+
 /// Says so if nobody has named the agent yet: its name may be misspelt. A queue may be closed before its first task.
-async fn tell_if_unknown(server: &Server, agent: &str) {
+async fn tell_if_unknown(server: &Server, agent: &str, changed: &str) {
     // The queue is changed, so a look-up that fails is no failure of the command.
     if let Ok(false) = is_known(server, agent).await {
-        term::info(&format!(
-            "No task is for agent {agent} yet, and no worker names it: check the spelling. The queue is changed all the same."
-        ));
+        term::info(&format!("No task is for agent {agent} yet, and no worker names it: check the spelling.{changed}"));
     }
 }
 

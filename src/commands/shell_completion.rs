@@ -57,7 +57,7 @@ pub fn columns() -> Vec<CompletionCandidate> {
         "audit" => Some(columns::AUDIT.titles()),
         _ => None,
     };
-    distinct(std::env::args().skip(1).find_map(of).into_iter().flatten())
+    distinct(super::given_words().into_iter().skip(1).find_map(of).into_iter().flatten())
 }
 
 pub fn workers() -> Vec<CompletionCandidate> {
@@ -92,8 +92,7 @@ fn distinct(values: impl Iterator<Item = String>) -> Vec<CompletionCandidate> {
 }
 
 fn rows(path: &str) -> Vec<Value> {
-    let words: Vec<String> = std::env::args().collect();
-    let Ok(server) = Connection::of_words(&words).server() else { return Vec::new() };
+    let Ok(server) = Connection::of_words(&super::given_words()).server() else { return Vec::new() };
     let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else { return Vec::new() };
     let answer = runtime.block_on(async { tokio::time::timeout(LIMIT, server.client.get::<Vec<Value>>(path)).await });
     // A look-up of the server's name may take longer than the limit.

@@ -109,7 +109,15 @@ pub fn some<T: DeserializeOwned>(form: Form, kind: &'static Kind<T>, things: &[V
 /// The output can't be written.
 pub fn as_it_came(form: Form, value: &impl Serialize) -> Result<(), CommandError> {
     let value = serde_json::to_value(value).map_err(|error| format!("this is not JSON: {error}"))?;
-    term::print_foreign(&form.data(&value)?)
+    let text = form.data(&value)?;
+    if let (Form::Path(_), "") = (form, &*text) {
+        term::info(match value.as_array().map(Vec::as_slice) {
+            Some([]) => "Nothing found.",
+            Some(_) => "The path found nothing. A list is an array: $[*].id",
+            None => "The path found nothing; -o json shows all fields.",
+        });
+    }
+    term::print_foreign(&text)
 }
 
 /// Prints one of several values as they arrive: one line per value as JSON, one document per value as YAML.
@@ -133,7 +141,8 @@ fn layout(form: Form) -> Layout {
 }
 
 fn names<T>(kind: &Kind<T>, rows: &[T]) -> Result<(), CommandError> {
-    let lines: String = rows.iter().map(|row| term::line(&(kind.name)(row)) + "\n").collect();
+    let names = rows.iter().map(kind.name).filter(|name| !name.is_empty());
+    let lines: String = names.map(|name| term::line(&name) + "\n").collect();
     term::print(&lines)
 }
 

@@ -45,7 +45,17 @@ pub async fn run(args: StatsArgs, server: &Server, shown: Shown) -> Result<(), C
     if args.watch {
         return watch(&args.every, server, shown).await;
     }
-    print(shown.form_or(Form::Table), &server.get(PATH).await?)
+    let form = form(shown)?;
+    print(form, &server.get(PATH).await?)
+}
+
+/// # Errors
+/// Names are wanted, and counts have none.
+fn form(shown: Shown) -> Result<Form, CommandError> {
+    match shown.form_or(Form::Table) {
+        Form::Name => Err(CommandError::usage(format!("-o name: counts have no names; there are: {}", Form::others(Form::Name)))),
+        form => Ok(form),
+    }
 }
 
 /// `top`: on a terminal, one view that is refreshed; elsewhere and with formats for programs, one output after the other.
@@ -53,7 +63,7 @@ pub async fn run(args: StatsArgs, server: &Server, shown: Shown) -> Result<(), C
 /// # Errors
 /// The server was unreachable for too long, or the output can't be written.
 pub async fn watch(Every { interval }: &Every, server: &Server, shown: Shown) -> Result<(), CommandError> {
-    let form = shown.form_or(Form::Table);
+    let form = form(shown)?;
     let mut retry = Retry::new(true, false);
     loop {
         match server.client.get::<Value>(PATH).await {

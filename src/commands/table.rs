@@ -280,7 +280,7 @@ mod tests {
         let rows = [json!({ "name": "a", "status": "dead" }), json!({ "name": "日本語", "note": "x\ny\u{1b}", "text": "0123456789x" })];
         assert_eq!(table(PLAIN, &rows), "NAME     STATUS   SIZE   TEXT\na        dead     0      -\n日本語   -        0      012345678…\n");
         let wide = table(Layout { is_wide: true, ..PLAIN }, &rows);
-        assert!(wide.starts_with("NAME     NOTE        STATUS   SIZE   TEXT\n") && wide.contains("日本語   x y\\u{1b}   -"), "{wide}");
+        assert!(wide.starts_with("NAME     NOTE        STATUS   SIZE   TEXT\n") && wide.contains("日本語   x y\\u001b   -"), "{wide}");
         assert_eq!(table(Layout { has_titles: false, ..PLAIN }, &rows[..1]), "a   dead   0   -\n");
     }
 

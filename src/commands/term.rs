@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::io::{ErrorKind, IsTerminal, Write, stderr, stdin, stdout};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use anstream::{AutoStream, ColorChoice};
 
@@ -17,7 +18,8 @@ pub fn safe(text: &str) -> Cow<'_, str> {
     while let Some(c) = chars.next() {
         match c {
             '\r' if chars.peek() == Some(&'\n') => {}
-            c if steers(c) => shown.extend(c.escape_unicode()),
+            // As in JSON, so that JSON stays JSON.
+            c if steers(c) => c.encode_utf16(&mut [0; 2]).iter().for_each(|unit| shown.push_str(&format!("\\u{unit:04x}"))),
             c => shown.push(c),
         }
     }
@@ -41,9 +43,12 @@ pub fn short(text: &str, most: usize) -> String {
     shown
 }
 
-/// Whether a character is a control character, or changes the direction of text.
+/// Whether a character is a control character, changes the direction of text, or is invisible, so that two names look alike.
 fn steers(c: char) -> bool {
-    (c.is_control() && c != '\n' && c != '\t') || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    (c.is_control() && c != '\n' && c != '\t')
+        || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{61c}')
+        || matches!(c, '\u{ad}' | '\u{180e}' | '\u{200b}' | '\u{2028}' | '\u{2029}' | '\u{2060}'..='\u{2064}' | '\u{feff}')
+        || matches!(c, '\u{e0000}'..='\u{e007f}')
 }
 
 pub fn is_out_terminal() -> bool {
@@ -96,9 +101,18 @@ pub fn last_line(text: &str) {
     let _ = write!(out, "\r\x1b[2K{text}").and_then(|()| out.flush());
 }
 
+static MUTED: AtomicBool = AtomicBool::new(false);
+
+/// From now on, there are no messages. While a shell completes a line, they would appear in that line.
+pub fn mute() {
+    MUTED.store(true, Ordering::Relaxed);
+}
+
 /// Prints a message for the user to standard error.
 pub fn info(text: &str) {
-    let _ = writeln!(stderr().lock(), "{}", safe(text));
+    if !MUTED.load(Ordering::Relaxed) {
+        let _ = writeln!(stderr().lock(), "{}", safe(text));
+    }
 }
 
 #[cfg(test)]
@@ -108,9 +122,10 @@ mod tests {
     #[test]
     fn nothing_steers_the_terminal() {
         assert_eq!(safe("plain\ttext\n"), "plain\ttext\n");
-        assert_eq!(safe("a\x1b[2Jb\x07\r\nc\rd\u{9b}"), "a\\u{1b}[2Jb\\u{7}\nc\\u{d}d\\u{9b}");
-        assert_eq!(safe("\u{202e}x"), "\\u{202e}x");
-        assert_eq!(line("a\nb\tc\x1b"), "a b c\\u{1b}");
+        assert_eq!(safe("a\x1b[2Jb\x07\r\nc\rd\u{9b}"), "a\\u001b[2Jb\\u0007\nc\\u000dd\\u009b");
+        assert_eq!(safe("\u{202e}x\u{200b}"), "\\u202ex\\u200b");
+        assert_eq!(safe("\u{e0041}"), "\\udb40\\udc41");
+        assert_eq!(line("a\nb\tc\x1b"), "a b c\\u001b");
     }
 
     #[test]

@@ -11,6 +11,9 @@ use bloom_core::Ms;
 
 const FORMS: &str = "a time like 2026-02-25T10:00:00Z, a day like 2026-02-25 (UTC), or milliseconds since the epoch";
 
+/// In March 1973. No task is older, and a smaller number is rather meant as seconds.
+const FIRST_LIKELY: Ms = 100_000_000_000;
+
 /// `90`, `90s`, `5m`, `1h30m`, `2d`, and whatever else jiff reads as whole seconds; seconds unless a unit is given.
 ///
 /// # Errors
@@ -26,11 +29,23 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     duration.filter(|duration| duration.subsec_nanos() == 0).ok_or_else(wrong)
 }
 
+/// As [`duration`], but a number alone is refused, where nobody can know whether it means seconds or days.
+///
+/// # Errors
+/// As [`duration`].
+pub fn duration_with_unit(text: &str) -> Result<Duration, String> {
+    if is_bare_number(text) {
+        return Err(format!("{text} what? With a unit: {text}d, {text}h, {text}m"));
+    }
+    duration(text)
+}
+
 /// Parses a time in the past: how long ago, or an absolute time.
 ///
 /// # Errors
 /// The text is neither; the error says what is expected.
 pub fn past(text: &str) -> Result<Ms, String> {
+    not_too_early(text, |text| format!("{text}s is {text} seconds ago"))?;
     moment(text).or_else(|| Some(now().saturating_sub(span(text)?))).ok_or_else(|| format!("expected how long ago, like 2h, or {FORMS}"))
 }
 
@@ -39,18 +54,34 @@ pub fn past(text: &str) -> Result<Ms, String> {
 /// # Errors
 /// The text is neither; the error says what is expected.
 pub fn future(text: &str) -> Result<Ms, String> {
+    not_too_early(text, |text| format!("+{text}s is {text} seconds from now"))?;
     let later = || Some(now().saturating_add(span(text.strip_prefix('+').unwrap_or(text))?));
     moment(text).or_else(later).ok_or_else(|| format!("expected how long from now, like +10m, or {FORMS}"))
 }
 
+/// Refuses a number that is hardly meant as milliseconds since the epoch; `meant` says how to give it in seconds.
+fn not_too_early(text: &str, meant: impl FnOnce(&str) -> String) -> Result<(), String> {
+    let month = Some(text).filter(|text| is_bare_number(text)).and_then(|text| too_early(text.parse().ok()?));
+    month.map_or(Ok(()), |month| Err(format!("{text} would be in {month}; {}", meant(text))))
+}
+
+/// The month of a time that is so early that it is hardly meant as milliseconds since the epoch.
+pub fn too_early(at: Ms) -> Option<String> {
+    let at = Timestamp::from_millisecond(at).ok().filter(|_| (0..FIRST_LIKELY).contains(&at))?;
+    Some(at.to_zoned(TimeZone::UTC).strftime("%B %Y").to_string())
+}
+
+fn is_bare_number(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
+}
+
 fn span(text: &str) -> Option<Ms> {
-    let is_bare_number = text.bytes().all(|byte| byte.is_ascii_digit());
-    let span = duration(text).ok().filter(|_| !is_bare_number)?;
+    let span = duration(text).ok().filter(|_| !is_bare_number(text))?;
     Ms::try_from(span.as_millis()).ok()
 }
 
 fn moment(text: &str) -> Option<Ms> {
-    if text.bytes().all(|byte| byte.is_ascii_digit()) {
+    if is_bare_number(text) {
         return text.parse().ok();
     }
     let by_day = || Some(text.parse::<Date>().ok()?.to_zoned(TimeZone::UTC).ok()?.timestamp());
@@ -103,6 +134,16 @@ mod tests {
         for wrong in ["", "soon", "2026-13-01", "2026-02-25T25:00:00Z", "+", "10:00"] {
             assert!(past(wrong).is_err() && future(wrong).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn a_small_number_is_no_time() {
+        assert_eq!(future("60"), Err("60 would be in January 1970; +60s is 60 seconds from now".into()));
+        assert_eq!(past("5"), Err("5 would be in January 1970; 5s is 5 seconds ago".into()));
+        assert!(past("99999999999").unwrap_err().starts_with("99999999999 would be in March 1973"));
+        assert_eq!((past("100000000000"), future("100000000000")), (Ok(100_000_000_000), Ok(100_000_000_000)));
+        assert_eq!(duration_with_unit("90"), Err("90 what? With a unit: 90d, 90h, 90m".into()));
+        assert_eq!(duration_with_unit("90d"), duration("90d"));
     }
 
     #[test]

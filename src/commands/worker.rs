@@ -3,13 +3,16 @@
 use clap::Subcommand;
 use clap::builder::NonEmptyStringValueParser;
 use clap_complete::ArgValueCandidates;
+use serde_json::Value;
 
+use super::confirm::confirm;
 use super::connect::Server;
 use super::records::{self, Limit};
 use super::show::{self, Form, Shown};
-use super::{columns, describe, shell_completion};
+use super::{columns, describe, shell_completion, term};
 use crate::CommandError;
 use bloom_client::part;
+use bloom_core::worker::WorkerStatus;
 
 #[derive(Debug, Subcommand)]
 pub enum WorkerCommand {
@@ -50,9 +53,13 @@ pub enum WorkerCommand {
     },
     /// Remove workers; their tasks go back to the queue
     ///
-    /// A worker that still runs comes back when it registers again. A worker that the control plane lists comes back when the list is
-    /// read the next time.
+    /// A worker that still runs comes back when it registers again, so the command asks if one is online; stop its agent first. A worker
+    /// that the control plane lists comes back when the list is read the next time.
+    #[command(aliases = ["delete", "remove"])]
     Rm {
+        /// Do not ask
+        #[arg(short, long)]
+        yes: bool,
         /// Names, as `worker list` shows them
         #[arg(required = true, value_name = "NAME", value_parser = NonEmptyStringValueParser::new(), add = ArgValueCandidates::new(shell_completion::workers))]
         names: Vec<String>,
@@ -69,8 +76,23 @@ pub async fn run(command: WorkerCommand, server: &Server, shown: Shown) -> Resul
         WorkerCommand::Cordon { names } => change_cordon(server, &names, "/cordon", shown).await,
         WorkerCommand::Uncordon { names } => change_cordon(server, &names, "/uncordon", shown).await,
         WorkerCommand::Drain { names } => change_cordon(server, &names, "/drain", shown).await,
-        WorkerCommand::Rm { names } => server.delete_each(&names, |name| path(name, ""), |name| format!("{name} is removed.")).await,
+        WorkerCommand::Rm { names, yes } => remove(server, &names, yes).await,
     }
+}
+
+async fn remove(server: &Server, names: &[String], yes: bool) -> Result<(), CommandError> {
+    // A name that is not there is told when the others are removed.
+    let (found, _) = server.get_each(names, |name| path(name, "")).await?;
+    let online: Vec<&Value> = found.iter().filter(|worker| worker["status"] == WorkerStatus::Online.as_str()).collect();
+    for name in online.iter().filter_map(|worker| worker["id"].as_str()) {
+        term::info(&format!("{name} is online: its agent registers it again unless it is stopped."));
+    }
+    let count = if names.len() == 1 { "1 worker".to_owned() } else { format!("{} workers", names.len()) };
+    if !online.is_empty() && !yes && !confirm("remove", &count).await? {
+        term::info("Nothing was changed.");
+        return Ok(());
+    }
+    server.delete_each(names, |name| path(name, ""), |name| format!("{name} is removed.")).await
 }
 
 async fn change_cordon(server: &Server, names: &[String], tail: &str, shown: Shown) -> Result<(), CommandError> {

@@ -1,5 +1,6 @@
 //! Checks and masks the URL of a PostgreSQL database, and warns if its connections are not encrypted.
 
+use std::fs::File;
 use std::net::IpAddr;
 
 use url::{Host, Url};
@@ -8,6 +9,22 @@ use bloom_core::mask::masked_url;
 
 const ESCAPES: &str = "characters such as @ : / ? # in user or password must be percent-encoded (@ is %40, # is %23)";
 const MODES: &str = "verify-full, verify-ca, require, prefer, allow or disable";
+
+const FILES: [&[&str]; 3] = [&["sslrootcert", "ssl-root-cert", "ssl-ca"], &["sslcert", "ssl-cert"], &["sslkey", "ssl-key"]];
+/// The other parameters that the driver knows. It ignores all others, so a misspelt sslmode would leave the connection without encryption.
+const OTHERS: [&str; 11] = [
+    "sslmode",
+    "ssl-mode",
+    "host",
+    "hostaddr",
+    "port",
+    "dbname",
+    "user",
+    "password",
+    "application_name",
+    "options",
+    "statement-cache-capacity",
+];
 
 /// Checks the URL. An error never quotes it, because it may contain a password.
 pub fn check(text: &str) -> Result<(), String> {
@@ -18,6 +35,11 @@ pub fn check(text: &str) -> Result<(), String> {
     }
     if url.username().is_empty() && last(&url, &["user"]).is_none() {
         return Err(format!("does not name a user; write postgres://USER:PASSWORD@HOST/DATABASE; {ESCAPES}"));
+    }
+    if let Some((name, _)) = url.query_pairs().find(|(name, _)| !is_known(name)) {
+        // If an @ follows, the name may be a part of a password.
+        let is_shown = url.query().is_some_and(|query| !query.contains('@'));
+        return Err(unknown(if is_shown { Some(&name) } else { None }));
     }
     let mode = mode(&url);
     if !matches!(&*mode, "verify-full" | "verify-ca" | "require" | "prefer" | "allow" | "disable") {
@@ -30,7 +52,36 @@ pub fn check(text: &str) -> Result<(), String> {
              name unchecked"
         ));
     }
+    // The driver reads them only when it connects, and tells then only of the connection.
+    for names in FILES {
+        if let (Some(name), Some(path)) = (names.first(), last(&url, names)) {
+            File::open(&path).map_err(|error| format!("the file of {name} can't be read: {error}"))?;
+        }
+    }
     Ok(())
+}
+
+fn known() -> impl Iterator<Item = &'static str> {
+    OTHERS.into_iter().chain(FILES.into_iter().flatten().copied())
+}
+
+fn is_known(name: &str) -> bool {
+    // `options[NAME]=VALUE` sets a parameter of the session.
+    known().any(|known| known == name) || (name.starts_with("options[") && name.ends_with(']'))
+}
+
+fn unknown(name: Option<&str>) -> String {
+    let known = known().collect::<Vec<_>>();
+    let Some(name) = name else { return format!("has an unknown parameter; there are: {}, options[NAME]", known.join(", ")) };
+    let likeness = |known: &str| strsim::jaro_winkler(known, &name.to_ascii_lowercase());
+    let nearest = known.iter().map(|known| (likeness(known), *known)).max_by(|(a, _), (b, _)| a.total_cmp(b));
+    let meant = match name {
+        // What other drivers call it.
+        "ssl" | "tls" => Some("sslmode"),
+        _ => nearest.filter(|(likeness, _)| *likeness > 0.8).map(|(_, name)| name),
+    };
+    let advice = meant.map(|meant| format!("; did you mean {meant}?")).unwrap_or_default();
+    format!("{} is not a parameter of DATABASE_URL{advice}; there are: {}, options[NAME]", name.escape_debug(), known.join(", "))
 }
 
 /// The URL without its password. If it is not certain where the password begins, the user is left out, too.

@@ -10,8 +10,12 @@ pub const WORKER_LABELS: usize = 64;
 pub const WORKER_LABEL_CHARS: usize = 64;
 /// Agent slugs that a worker serves, and pairs of an agent and a namespace if it names both.
 pub const WORKER_AGENTS: usize = 512;
+/// Bytes of all these slugs together.
+pub const WORKER_AGENTS_BYTES: usize = 16 << 10;
 /// Namespaces that a worker serves, or that a key is limited to.
 pub const WORKER_NAMESPACES: usize = 512;
+/// Workers that may be registered over the API, and that the control plane's list may have.
+pub const WORKERS: usize = 10_000;
 pub const IP_ADDRS: usize = 32;
 pub const IP_ADDR_CHARS: usize = 64;
 pub const AGENT_VERSION_CHARS: usize = 128;

@@ -37,7 +37,8 @@ pub enum Rejection {
     /// The worker has no URL to push to.
     NoUrl(WorkerId),
     UnknownDependencies(Vec<TaskId>),
-    IdempotencyConflict,
+    /// The key, as the task has it.
+    IdempotencyConflict(String),
     /// This field has a name of another Kubernetes namespace, or of one at all although the task belongs to none.
     ReservedName(&'static str),
     /// The worker names more pairs of a namespace and an agent than it may serve.
@@ -83,7 +84,9 @@ impl fmt::Display for Rejection {
                 f.write_str("unknown task")?;
                 ids.iter().try_for_each(|id| write!(f, " {id}"))
             }
-            Self::IdempotencyConflict => f.write_str("Idempotency key was used for another task: context_id, agent_slug or prompt differ"),
+            Self::IdempotencyConflict(key) => {
+                write!(f, "Idempotency key '{key}' was used for another task: context_id, agent_slug or prompt differ")
+            }
             Self::ReservedName(_) => {
                 write!(f, "String must not begin with '{RESERVED}', which is kept for the names of tasks in Kubernetes namespaces")
             }

@@ -1,6 +1,7 @@
 //! Request bodies: each is read before its handler runs, up to a size and a deadline.
 
 use std::net::IpAddr;
+use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use axum::extract::{FromRequest, Request};
@@ -8,7 +9,8 @@ use axum::http::header::EXPECT;
 use http_body_util::BodyExt;
 use hyper::body::Body as _;
 use serde_json::value::RawValue;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, sleep, timeout_at};
+use tokio_util::sync::CancellationToken;
 
 use super::body_memory::{Budget, Share};
 use super::error::Error;
@@ -17,19 +19,36 @@ use bloom_api::wire::Wire;
 /// Bytes beyond the limit that are read and dropped, so that a client that is still sending receives the answer.
 const DRAIN_BYTES: usize = 32 * 1024 * 1024;
 
+/// How long a server that stops waits for bodies that are under way. Who sends slowly must not delay the stop.
+const AT_STOP: Duration = Duration::from_secs(1);
+
 /// Reads the whole body of a request into memory.
 ///
 /// # Errors
 /// The body is too long or too late, or other bodies use too much memory.
-pub async fn gather(request: Request, limit: Limit, deadline: Instant, budget: &Budget, client: IpAddr) -> Result<(Request, Share), Error> {
+pub async fn gather(
+    request: Request,
+    limit: Limit,
+    deadline: Instant,
+    budget: &Budget,
+    client: IpAddr,
+    shutdown: &CancellationToken,
+) -> Result<(Request, Share), Error> {
     let (parts, body) = request.into_parts();
     // A client that sent `Expect: 100-continue` is refused at once, because it has not sent the body yet.
     let drain = if parts.headers.contains_key(EXPECT) { 0 } else { DRAIN_BYTES };
     let mut share = Share::default();
     let has_room = |bytes| budget.fit(&mut share, bytes, client).inspect_err(|_| share = Share::default());
-    match timeout_at(deadline, read(body, limit, drain, has_room)).await {
-        Ok(bytes) => Ok((Request::from_parts(parts, Body::from(bytes?)), share)),
-        Err(_) => Err(Error::fixed(408, "The request's body did not arrive in time")),
+    let stopped = async {
+        shutdown.cancelled().await;
+        sleep(AT_STOP).await;
+    };
+    tokio::select! {
+        read = timeout_at(deadline, read(body, limit, drain, has_room)) => match read {
+            Ok(bytes) => Ok((Request::from_parts(parts, Body::from(bytes?)), share)),
+            Err(_) => Err(Error::fixed(408, "The request's body did not arrive in time")),
+        },
+        () = stopped => Err(Error::Later("The server is stopping, and the request's body has not arrived")),
     }
 }
 

@@ -11,7 +11,7 @@ use http_body_util::BodyExt;
 use hyper::body::Body as _;
 use serde::Serialize;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep};
 
 use super::answer::{HandlerResult, json_bytes, to_json};
 use super::clients::{ClientPermit, Shares, network};
@@ -19,6 +19,8 @@ use super::error::Error;
 
 /// How long the next piece of an answer waits for room. The write timeout is shorter, so clients that do not read free theirs before.
 const ROOM_WAIT: Duration = Duration::from_secs(60);
+/// How often a wait for room looks for it.
+pub const ROOM_EVERY: Duration = Duration::from_millis(50);
 /// Bodies up to this size do not count: even thousands of them need little memory.
 const SMALL: usize = 64 << 10;
 /// The unit that the semaphore counts: the number of bytes could exceed its maximum.
@@ -81,29 +83,25 @@ impl Budget {
     /// The share of an answer of this size.
     ///
     /// # Errors
-    /// Other answers hold too much of the budget.
-    pub fn answer(&self, bytes: usize) -> Result<Share, Error> {
-        match self.units_of(bytes) {
-            0 => Ok(Share::default()),
-            units => {
-                let permit = self.free.clone().try_acquire_many_owned(units).map_err(|_| TOO_MUCH_READ)?;
-                Ok(Share { permit: Some(permit), of_address: None })
-            }
-        }
+    /// Other answers, or those of this client, hold too much of the budget.
+    pub fn answer(&self, bytes: usize, client: IpAddr) -> Result<Share, Error> {
+        let mut share = Share::default();
+        self.take(&mut share, bytes, client, TOO_MUCH_READ)?;
+        Ok(share)
     }
 
     /// As [`answer`](Self::answer), but waits until other answers free enough of the budget.
     ///
     /// # Errors
     /// They did not in time.
-    pub async fn wait(&self, bytes: usize) -> Result<Share, Error> {
-        let units = self.units_of(bytes);
-        if units == 0 {
-            return Ok(Share::default());
-        }
-        match timeout(ROOM_WAIT, self.free.clone().acquire_many_owned(units)).await {
-            Ok(Ok(permit)) => Ok(Share { permit: Some(permit), of_address: None }),
-            _ => Err(TOO_MUCH_READ),
+    pub async fn wait(&self, bytes: usize, client: IpAddr) -> Result<Share, Error> {
+        let until = Instant::now() + ROOM_WAIT;
+        loop {
+            match self.answer(bytes, client) {
+                Err(full) if Instant::now() >= until => return Err(full),
+                Err(_) => sleep(ROOM_EVERY).await,
+                room => return room,
+            }
         }
     }
 
@@ -203,6 +201,7 @@ mod tests {
         let first = fit("192.0.2.1", 300 << 10).unwrap();
         assert_eq!(fit("192.0.2.1", 300 << 10).err(), Some(TOO_MUCH_OF_ONE));
         let second = fit("192.0.2.1", 200 << 10).unwrap();
+        assert_eq!(budget.answer(300 << 10, "192.0.2.1".parse().unwrap()).err(), Some(TOO_MUCH_OF_ONE), "pieces of lists count as well");
         let other = fit("2001:db8::1", 500 << 10).unwrap();
         assert_eq!(fit("192.0.2.3", 100 << 10).err(), Some(TOO_MUCH_SENT));
         drop((first, second, other));

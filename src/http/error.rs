@@ -144,7 +144,7 @@ impl From<Rejection> for Error {
             | Rejection::NotReady(_)
             | Rejection::QueueClosed(_)
             | Rejection::TooManyQueues
-            | Rejection::IdempotencyConflict
+            | Rejection::IdempotencyConflict(_)
             | Rejection::KeyExists(_)
             | Rejection::TooManyKeys
             | Rejection::WorkerTaken(_) => 409,

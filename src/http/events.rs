@@ -104,7 +104,7 @@ pub async fn list(State(app): State<AppState>, caller: Caller, path: TaskPath, Q
         let events = app.store.events_up_to(id, first - 1, *last).await?;
         list_streaming::rows(events.iter().map(show).collect::<Result<Vec<_>, _>>()?)
     };
-    list_streaming::list(&app, sizes, next, read).await
+    list_streaming::list(&app, caller.client, sizes, next, read).await
 }
 
 fn show(event: &TaskEvent) -> Result<Event<'_>, Error> {

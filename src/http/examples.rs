@@ -71,8 +71,10 @@ pub fn of_text(operation: &str) -> Option<&'static str> {
 /// The text of an error answer, if the description of the answer is not this text.
 pub fn of_error(operation: &str, path: &str, status: &str) -> Option<&'static str> {
     Some(match (operation, status) {
-        (_, "403") => "This key does not allow this call",
-        ("createTask" | "createTasks", "409") => "Idempotency key was used for another task: context_id, agent_slug or prompt differ",
+        (_, "403") => "This key has the scope join, and this call needs admin",
+        ("createTask" | "createTasks", "409") => {
+            "Idempotency key 'review-2026-02-25' was used for another task: context_id, agent_slug or prompt differ"
+        }
         ("leaseTask" | "dispatchTask", "409") => "Task status is 'leased', expected 'queued'",
         ("leaseTask" | "dispatchTask", "503") => "No available worker with free capacity",
         ("completeTask", "409") => "Task status is 'queued', expected 'leased' or 'running'",

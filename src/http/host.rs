@@ -131,6 +131,12 @@ pub fn check_site(headers: &HeaderMap, called: Option<&Url>, settings: &Settings
     if own_origin && !is_cross_site { Ok(()) } else { Err(Refusal::CrossSite) }
 }
 
+/// Whether a page of another site loads this, for example as an image: not a person who follows a link, nor a program.
+pub fn is_loaded_by_other_site(headers: &HeaderMap) -> bool {
+    let has = |name: &str, test: fn(&str) -> bool| headers.get(name).and_then(|value| value.to_str().ok()).is_some_and(test);
+    has("sec-fetch-site", |site| site.eq_ignore_ascii_case("cross-site")) && has("sec-fetch-mode", |mode| mode != "navigate")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

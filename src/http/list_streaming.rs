@@ -1,6 +1,8 @@
 //! Lists of rows that may be large. They are read and sent in pieces, so that for a client that does not read, only one piece is kept in
 //! memory, not the whole list.
 
+use std::net::IpAddr;
+
 use axum::body::{Body, Bytes};
 use futures_util::{StreamExt, TryStreamExt, stream};
 use serde::Serialize;
@@ -18,6 +20,7 @@ const ROW_BYTES: i64 = 1 << 10;
 /// A list that is being sent: the keys of the rows still to be read, with the bytes of their texts, and the function that reads them.
 struct Pieces<K, R> {
     app: AppState,
+    client: IpAddr,
     keys: std::vec::IntoIter<(K, i64)>,
     read: R,
     has_begun: bool,
@@ -25,15 +28,15 @@ struct Pieces<K, R> {
 
 /// Answers with the rows of these keys. `read` returns them as JSON (see [`rows`]), without those that were removed meanwhile. `next` is
 /// the link to the next page.
-pub async fn list<K, R, F>(app: &AppState, keys: Vec<(K, i64)>, next: Option<String>, read: R) -> HandlerResult
+pub async fn list<K, R, F>(app: &AppState, client: IpAddr, keys: Vec<(K, i64)>, next: Option<String>, read: R) -> HandlerResult
 where
     K: Send + 'static,
     R: Fn(AppState, Vec<K>) -> F + Send + 'static,
     F: Future<Output = Result<Vec<u8>, Error>> + Send,
 {
-    let mut pieces = Pieces { app: app.clone(), keys: keys.into_iter(), read, has_begun: false };
+    let mut pieces = Pieces { app: app.clone(), client, keys: keys.into_iter(), read, has_begun: false };
     let (keys, bytes) = pieces.keys_of_next();
-    let share = app.limits.held_of_answers.answer(bytes)?;
+    let share = app.limits.held_of_answers.answer(bytes, client)?;
     let is_small = share.is_none();
     let first = pieces.next(keys, share).await?;
     let body = if is_small && pieces.is_over() {
@@ -44,7 +47,7 @@ where
                 return Ok(None);
             }
             let (keys, bytes) = pieces.keys_of_next();
-            let share = pieces.app.limits.held_of_answers.wait(bytes).await?;
+            let share = pieces.app.limits.held_of_answers.wait(bytes, pieces.client).await?;
             let piece = pieces.next(keys, share).await?;
             Ok::<_, Error>(Some((piece, pieces)))
         });

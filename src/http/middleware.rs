@@ -150,7 +150,7 @@ async fn serve(app: &AppState, pass: &Pass<'_>, request: Request, next: Next, ca
     let mut request = request;
     let mut held = Share::default();
     if let Some(limit) = pass.body_limit {
-        (request, held) = match body::gather(request, limit, deadline, &app.limits.held_of_requests, pass.client).await {
+        (request, held) = match body::gather(request, limit, deadline, &app.limits.held_of_requests, pass.client, &app.shutdown).await {
             Ok(gathered) => gathered,
             Err(failure) => return failure.into_response(),
         };
@@ -270,7 +270,9 @@ fn identity(
 ) -> Result<Identity, Refusal> {
     let called = host::called(request.uri(), request.headers(), peer, &settings.trusted_proxies)?;
     host::check_host(called.as_ref(), request.uri(), request.headers(), request.version(), peer, settings)?;
-    if !request.method().is_safe() || policy.writes() {
+    // Even without reading the answers, a page that loads many would use up the rate limit of the person who looks at it.
+    let is_foreign = host::is_loaded_by_other_site(request.headers());
+    if !request.method().is_safe() || policy.writes() || is_foreign {
         host::check_site(request.headers(), called.as_ref(), settings)?;
     }
     match key {
@@ -278,7 +280,7 @@ fn identity(
         _ if !policy.is_guarded() => Ok(Identity { key: key.and_then(|key| key.key), ..Identity::ADMIN }),
         None => Err(Refusal::Unauthorized),
         Some(key) if policy.allows(key.scope) => Ok(key),
-        Some(_) => Err(Refusal::Forbidden),
+        Some(key) => Err(Refusal::Forbidden(key.scope, policy)),
     }
 }
 

@@ -169,7 +169,11 @@ pub fn namespaces(app: &AppState, caller: &Caller, change: &mut WorkerChange) ->
 
 fn refused(app: &AppState, own: &str) -> Error {
     app.metrics.http_refused("other_worker");
-    Error::Text { status: 403, text: format!("This key is for the worker '{own}' only: each worker has a key of its own").into() }
+    Error::Text {
+        status: 403,
+        text: format!("This key is for the worker '{own}' only: each worker has a key of its own; start the agent with --name {own}")
+            .into(),
+    }
 }
 
 #[cfg(test)]

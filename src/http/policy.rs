@@ -90,6 +90,16 @@ impl RoutePolicy {
         matches!(self.access, Access::Worker | Access::Admin | Access::Join)
     }
 
+    /// The scopes that open the route, the smallest first.
+    pub fn needed(&self) -> String {
+        let scopes = Scope::ALL.iter().rev().filter(|scope| match self.access {
+            // A key of the admin opens it only to be told that it needs a join token.
+            Access::Join => **scope == Scope::Join,
+            _ => self.allows(**scope),
+        });
+        scopes.map(|scope| scope.as_str()).collect::<Vec<_>>().join(" or ")
+    }
+
     pub fn allows(&self, scope: Scope) -> bool {
         match scope {
             Scope::Admin => true,

@@ -80,7 +80,7 @@ pub async fn artifacts(State(app): State<AppState>, caller: Caller, Query(params
     let next = cut(&mut sizes, is_short, &params, "/api/runtime/artifacts", |(id, _)| *id);
     let read =
         |app: AppState, ids: Vec<Uuid>| async move { list_streaming::rows(app.store.artifacts(&ids).await?.iter().map(Artifact::from)) };
-    list_streaming::list(&app, sizes, next, read).await
+    list_streaming::list(&app, caller.client, sizes, next, read).await
 }
 
 pub const AUDIT: RoutePolicy = RoutePolicy::READ;

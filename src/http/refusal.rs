@@ -1,6 +1,9 @@
 //! The reasons why the middleware refuses a request.
 
 use super::error::Error;
+use super::policy::RoutePolicy;
+use bloom_api::error::WRONG_SCOPE;
+use bloom_core::api_key::Scope;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
@@ -8,7 +11,8 @@ pub enum Refusal {
     UnknownHost,
     CrossSite,
     Unauthorized,
-    Forbidden,
+    /// The key has this scope, which does not open the route.
+    Forbidden(Scope, RoutePolicy),
 }
 
 impl Refusal {
@@ -19,13 +23,13 @@ impl Refusal {
             Self::UnknownHost => "unknown_host",
             Self::CrossSite => "cross_site",
             Self::Unauthorized => "unauthorized",
-            Self::Forbidden => "forbidden",
+            Self::Forbidden(..) => "forbidden",
         }
     }
 
     /// Such refusals count in the rate limit of the client, which may be guessing keys.
     pub fn is_about_key(self) -> bool {
-        matches!(self, Self::Unauthorized | Self::Forbidden)
+        matches!(self, Self::Unauthorized | Self::Forbidden(..))
     }
 
     pub fn error(self) -> Error {
@@ -43,7 +47,10 @@ impl Refusal {
                  headers out",
             ),
             Self::Unauthorized => Error::fixed(401, "Unauthorized"),
-            Self::Forbidden => Error::fixed(403, "This key does not allow this call"),
+            Self::Forbidden(scope, policy) => {
+                let text = format!("{WRONG_SCOPE} {scope}, and this call needs {}", policy.needed());
+                Error::Text { status: 403, text: text.into() }
+            }
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Tasks: create, list, show, and their results.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use axum::extract::State;
@@ -116,13 +117,13 @@ pub async fn list(State(app): State<AppState>, caller: Caller, Query(params): Qu
         None => app.store.task_sizes(&filter, &page_wanted).await?,
     };
     let next = cut(&mut sizes, is_short, &params, PATH, |(id, _)| *id);
-    show(&app, sizes, next, filter).await
+    show(&app, caller.client, sizes, next, filter).await
 }
 
 const PATH: &str = "/api/runtime/llm-tasks";
 
 /// Tasks that changed meanwhile and no longer match are left out, so a list by status has no task with another status.
-async fn show(app: &AppState, sizes: Vec<(TaskId, i64)>, next: Option<String>, filter: TaskFilter) -> HandlerResult {
+async fn show(app: &AppState, client: IpAddr, sizes: Vec<(TaskId, i64)>, next: Option<String>, filter: TaskFilter) -> HandlerResult {
     let filter = Arc::new(filter);
     let read = move |app: AppState, ids: Vec<TaskId>| {
         let filter = filter.clone();
@@ -132,7 +133,7 @@ async fn show(app: &AppState, sizes: Vec<(TaskId, i64)>, next: Option<String>, f
             list_streaming::rows(tasks.map(|task| show_task(&app.engine, &task.spec, &task.state)))
         }
     };
-    list_streaming::list(app, sizes, next, read).await
+    list_streaming::list(app, client, sizes, next, read).await
 }
 
 /// `None` if the filter names an unknown status, which no task has.
@@ -194,10 +195,10 @@ pub const RUNS: RoutePolicy = RoutePolicy::READ;
     get, path = "/api/runtime/runs", operation_id = "listRuns", tag = "tasks",
     responses((status = 200, description = "Tasks, newest first.", body = Vec<Task>))
 )]
-pub async fn runs(State(app): State<AppState>) -> HandlerResult {
+pub async fn runs(State(app): State<AppState>, caller: Caller) -> HandlerResult {
     let filter = TaskFilter::default();
     let newest = app.store.task_sizes(&filter, &Page { limit: MOST_RUNS, before: None }).await?;
-    show(&app, newest.rows, None, filter).await
+    show(&app, caller.client, newest.rows, None, filter).await
 }
 
 pub const GET: RoutePolicy = RoutePolicy::READ.or_submit();

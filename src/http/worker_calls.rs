@@ -10,6 +10,7 @@ use tokio::time::{Instant, sleep};
 use super::AppState;
 use super::answer::{HandlerResult, ok};
 use super::body::Content;
+use super::body_memory::ROOM_EVERY;
 use super::error::Error;
 use super::lifecycle::output_too_long;
 use super::middleware::Caller;
@@ -27,8 +28,6 @@ use bloom_core::reply::{self, StoredResult};
 use bloom_core::task::{TaskSpec, TaskState};
 use bloom_engine::ClaimRequest;
 
-/// How often a claim looks for room for its answer.
-const ROOM_EVERY: Duration = Duration::from_millis(50);
 /// Time beyond the write timeout, in which clients that do not read are disconnected.
 const DELIVERY_SLACK: Duration = Duration::from_secs(1);
 

@@ -24,6 +24,7 @@ use bloom_core::Ms;
 use bloom_core::audit::is_name_of_another_actor;
 use bloom_core::command::{CordonChange, Op, Operation, WorkerChange};
 use bloom_core::ids::WorkerId;
+use bloom_core::limits;
 use bloom_core::op;
 use bloom_core::reply::ChangedWorker;
 use bloom_core::worker::WorkerStatus;
@@ -37,7 +38,7 @@ pub const LIST: RoutePolicy = RoutePolicy::READ;
     get, path = "/api/runtime/workers", operation_id = "listWorkers", tag = "workers", params(WorkerPageParams, StatusParam<WorkerStatus>),
     responses((status = 200, description = "A page of workers.", body = Vec<Worker>))
 )]
-pub async fn list(State(app): State<AppState>, Query(params): Query) -> HandlerResult {
+pub async fn list(State(app): State<AppState>, caller: Caller, Query(params): Query) -> HandlerResult {
     let (limit, after) = (params.limit() as usize, params.get("cursor").map(cursor).transpose()?);
     let status = match params.get("status").map(WorkerStatus::parse) {
         Some(None) => return ok(&[(); 0]),
@@ -54,7 +55,7 @@ pub async fn list(State(app): State<AppState>, Query(params): Query) -> HandlerR
     let next = keys.last().filter(|_| has_more);
     let next = next.map(|last| params.next_link("/api/runtime/workers", &format!("{}.{}", last.registered_at, last.id)));
     let sizes = keys.into_iter().map(|key| (key.id, key.bytes)).collect();
-    list_streaming::list(&app, sizes, next, read).await
+    list_streaming::list(&app, caller.client, sizes, next, read).await
 }
 
 /// Those of these workers that exist, in this order.
@@ -120,8 +121,22 @@ pub async fn register(State(app): State<AppState>, caller: Caller, body: Content
     {
         return Err(Error::field("name", wrong));
     }
+    for (field, names) in [("agents", &change.agents), ("namespaces", &change.namespaces)] {
+        if names.iter().flatten().map(String::len).sum::<usize>() > limits::WORKER_AGENTS_BYTES {
+            let wrong = format!("{field}: Strings must have at most {} bytes together", limits::WORKER_AGENTS_BYTES);
+            return Err(Error::field("capabilities", wrong));
+        }
+    }
+    // Every server keeps all workers in memory. Others may register some at this moment, which makes no difference.
+    let (is_known, count) = app.engine.replica.knows_worker(&change.id);
+    if !is_known && count >= limits::WORKERS {
+        return Err(TOO_MANY_WORKERS);
+    }
     worker_reply(&app, &caller, change).await
 }
+
+const TOO_MANY_WORKERS: Error =
+    Error::fixed(409, "There are as many workers as this server takes (10,000): remove those that are gone, with bloom-runtime worker rm");
 
 async fn worker_reply(app: &AppState, caller: &Caller, op: impl Operation<Reply = ChangedWorker> + Into<Op>) -> HandlerResult {
     let ChangedWorker { worker, created, active_leases } = app.engine.writers.submit(caller.command(op)).await?;

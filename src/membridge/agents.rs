@@ -10,7 +10,7 @@ use bloom_core::command::WorkerChange;
 use bloom_core::limits;
 use bloom_core::worker::{MAX_CONCURRENCY, WorkerStatus};
 
-const MAX_AGENTS: usize = 10_000;
+const MAX_AGENTS: usize = limits::WORKERS;
 
 /// `[…]` or `{"agents": […]}`. Entries are parsed one by one, so that a bad one does not affect the others.
 #[derive(Deserialize)]

@@ -69,6 +69,10 @@ pub async fn send(request: RequestBuilder, limit: Duration) -> Result<Reply, Sen
 async fn read(request: RequestBuilder) -> Result<Reply, SendError> {
     let mut response = request.send().await.map_err(explain)?;
     let status = response.status().as_u16();
+    // Whoever passes such a status on would change the meaning of the connection, as 101 does.
+    if !(200..600).contains(&status) {
+        return Err(SendError { text: format!("the answer has the status {status}, which ends no request of HTTP"), is_unsent: false });
+    }
     let content_type = response.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).map(str::to_owned);
     let mut body = Vec::new();
     while let Some(chunk) = response.chunk().await.map_err(explain)? {

@@ -109,10 +109,10 @@ impl Conn {
 
     /// Closes the connection properly; errors have no consequence.
     pub async fn close(self) {
-        let _ = match self {
-            Self::Sqlite { conn, .. } => conn.close().await,
-            Self::Postgres(conn) => conn.close().await,
-        };
+        match self {
+            Self::Sqlite { conn, .. } => drop(conn.close().await),
+            Self::Postgres(conn) => drop(tokio::time::timeout(CLOSING, conn.close()).await),
+        }
     }
 }
 
@@ -129,6 +129,8 @@ fn opened(text: SqlStr, begins: &mut bool) -> SqlStr {
     if std::mem::take(begins) { AssertSqlSafe(format!("BEGIN IMMEDIATE; {}", text.as_str())).into_sql_str() } else { text }
 }
 
+/// How long the end of a connection to PostgreSQL may take: one that gets no answers must not keep the program from stopping.
+const CLOSING: Duration = Duration::from_secs(2);
 /// The pause between two tries to get an open connection.
 const RETRY_EVERY: Duration = Duration::from_millis(5);
 
@@ -164,7 +166,7 @@ impl Pool {
     pub async fn close(&self) {
         match self {
             Self::Sqlite(pool, _) => pool.close().await,
-            Self::Postgres(pool) => pool.close().await,
+            Self::Postgres(pool) => drop(tokio::time::timeout(CLOSING, pool.close()).await),
         }
     }
 }

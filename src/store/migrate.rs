@@ -36,6 +36,7 @@ pub enum MigrationState {
     Newer,
 }
 
+statement!(READ_TABLES, "SELECT 1 FROM workers, worker_seen, task_state, queues, counts, lanes, batches LIMIT 0");
 statement!(
     TABLE,
     |d| "SELECT count(*) FROM {} = '_sqlx_migrations'",
@@ -161,13 +162,22 @@ impl Store {
                 "nothing could be written for {seconds} s: another program may have locked the database"
             )));
         }
-        let schema = self.schema().await?;
+        // Not on the connections for requests, which long lists may occupy.
+        let schema = Schema::read(self.control()).await?;
         schema.check()?;
         if schema.is_current() {
             Ok(())
         } else {
             Err(Error::Setup("the database's schema is older than this program: run `bloom-runtime migrate up`".into()))
         }
+    }
+
+    /// Reads all tables that a start reads, so that its caller can wait before anything has begun while one of them is locked.
+    ///
+    /// # Errors
+    /// One of them is locked, or the database is away.
+    pub async fn read_tables(&self) -> Result<(), Error> {
+        self.control().fetch(&READ_TABLES, Args::new()).await.map(drop)
     }
 
     async fn schema(&self) -> Result<Schema, Error> {

@@ -23,6 +23,7 @@ mod leader;
 mod listener;
 mod lists;
 mod load;
+mod lock_file;
 mod maintenance;
 mod migrate;
 mod open;

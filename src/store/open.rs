@@ -1,8 +1,6 @@
 //! Opens a database: parses its URL, sets its connections up, and checks that it keeps what it acknowledges.
 
-use std::fs::{File, OpenOptions, TryLockError};
-use std::io::{Read as _, Seek as _, Write as _};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::str::FromStr as _;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,6 +14,7 @@ use super::conn::{ACQUIRE, Conn, Pool};
 use super::dialect::{Kind, statement};
 use super::error::{Error, told};
 use super::health::Health;
+use super::lock_file::{LockFile, prepare_file};
 
 #[derive(Clone, Debug)]
 pub struct StoreOptions {
@@ -258,71 +257,6 @@ async fn check_sqlite(conn: &mut SqliteConnection) -> Result<(), Error> {
         )));
     }
     Ok(())
-}
-
-/// Creates the directory and the file (for its owner only), and takes the lock.
-fn prepare_file(path: &Path) -> Result<(LockFile, File), Error> {
-    let fail = |what: &str, error: std::io::Error| {
-        Error::Setup(format!("{what} {}: {error}; check DATABASE_URL or DATA_DIR and its permissions", path.display()))
-    };
-    if let Some(directory) = path.parent().filter(|d| !d.as_os_str().is_empty()) {
-        std::fs::create_dir_all(directory).map_err(|e| fail("cannot make the directory of", e))?;
-    }
-    let lock = LockFile::take(path)?;
-    let file = private_file(path).map_err(|e| fail("cannot open", e))?;
-    Ok((lock, file))
-}
-
-fn private_file(path: &Path) -> std::io::Result<File> {
-    let mut options = OpenOptions::new();
-    options.read(true).write(true).create(true).truncate(false);
-    #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    options.open(path)
-}
-
-/// Prevents that a second process uses the same SQLite file. The operating system releases the lock when the process ends in any way.
-pub(super) struct LockFile {
-    file: File,
-    /// When this process took it, for people.
-    since: String,
-}
-
-impl LockFile {
-    fn take(database: &Path) -> Result<Self, Error> {
-        let mut path = database.as_os_str().to_owned();
-        path.push(".lock");
-        let path = PathBuf::from(path);
-        let fail =
-            |error: std::io::Error| Error::Setup(format!("cannot use the lock file {}: {error}; check its permissions", path.display()));
-        let mut file = private_file(&path).map_err(fail)?;
-        match file.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => {
-                let mut holder = String::new();
-                file.read_to_string(&mut holder).map_err(fail)?;
-                let holder = if holder.is_empty() { "in another process".to_owned() } else { holder.trim().to_owned() };
-                return Err(Error::Setup(format!(
-                    "bloom-runtime is already running {holder}, with the database {}: use it, stop that process first, or set another DATABASE_URL or DATA_DIR for this one (several processes can share a PostgreSQL database)",
-                    database.display()
-                )));
-            }
-            Err(TryLockError::Error(error)) => return Err(fail(error)),
-        }
-        let lock = Self { file, since: jiff::Timestamp::now().strftime("%Y-%m-%d %H:%M UTC").to_string() };
-        lock.tell(None).map_err(fail)?;
-        Ok(lock)
-    }
-
-    /// Writes into the file who holds it: a second process shows this text.
-    fn tell(&self, url: Option<&str>) -> std::io::Result<()> {
-        let mut file = &self.file;
-        let place = url.map(|url| format!("at {url} ")).unwrap_or_default();
-        file.set_len(0)?;
-        file.rewind()?;
-        write!(file, "{place}since {}, process {}", self.since, std::process::id())?;
-        file.sync_all()
-    }
 }
 
 /// A connection to the file that was opened at the start, never to one that replaced it.

@@ -12,10 +12,12 @@ use super::report::{self, Backoff};
 use super::verdict::Verdict;
 use super::{Agent, machine};
 use bloom_api::answers::Claimed;
+use bloom_api::error::WRONG_SCOPE;
 use bloom_api::requests::{Claim, NewCapabilities, NewWorker};
 use bloom_api::values::{Int, List};
 use bloom_client::{self as client, now_ms};
 use bloom_core::Ms;
+use bloom_core::api_key::is_key_name;
 use bloom_core::worker::{DispatchMode, WorkerStatus};
 
 /// The interval at which the status is reported again, because something else may have changed it, such as a stopping agent of the same
@@ -43,7 +45,8 @@ impl Agent {
                     return Ok(());
                 }
                 Err(error) if !error.is_passing() && self.lock().is_empty() => {
-                    return Err(format!("the server {} did not register this worker: {error}", self.client.server()));
+                    let advice = if is_wrong_scope(&error) { create_key(&self.name) } else { String::new() };
+                    return Err(format!("the server {} did not register this worker: {error}{advice}", self.client.server()));
                 }
                 Err(error) => {
                     let wait = backoff.wait(&error);
@@ -176,4 +179,20 @@ impl Agent {
             report::deliver(self, given.task.id, given.lease.id, verdict).await;
         }
     }
+}
+
+/// Whether the server refused the call because of the scope of the agent's key.
+fn is_wrong_scope(error: &client::Error) -> bool {
+    error.status() == Some(403) && error.to_string().starts_with(WRONG_SCOPE)
+}
+
+/// How to create a key for this worker.
+fn create_key(worker: &str) -> String {
+    // Names of workers may have characters that names of keys and of files do not have.
+    let key = if is_key_name(worker) { worker } else { "NAME" };
+    format!(
+        "\nCreate a key for this worker, with a key that has the scope admin: bloom-runtime key create {key} --scope worker --worker \
+         {} --out {key}.key\nThen start the agent with: --key-file {key}.key",
+        if is_key_name(worker) { worker.to_owned() } else { format!("'{}'", worker.replace('\'', r"'\''")) }
+    )
 }

@@ -14,10 +14,10 @@
 //! projects/           repositories that servers asked this agent to clone
 //! ```
 
-use std::fs::{self, File, TryLockError};
+use std::fs::{self, File, Permissions, TryLockError};
 use std::hash::{BuildHasher, RandomState};
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use serde::de::DeserializeOwned;
@@ -67,7 +67,9 @@ impl Home {
         for part in ["contexts", "sessions", "runs"] {
             private_dir(&root.join(part)).map_err(failed)?;
         }
-        let lock = File::options().create(true).truncate(false).write(true).open(root.join("agent.lock")).map_err(failed)?;
+        // For its owner only: who can open the file could lock it, and so keep the agent from starting.
+        let lock = File::options().create(true).truncate(false).write(true).mode(0o600).open(root.join("agent.lock")).map_err(failed)?;
+        lock.set_permissions(Permissions::from_mode(0o600)).map_err(failed)?;
         match lock.try_lock() {
             Ok(()) => Ok(Self { root, _lock: lock }),
             Err(TryLockError::WouldBlock) => {

@@ -233,11 +233,25 @@ fn read(path: &Path) -> Result<BTreeMap<String, Profile>, String> {
         return Err(failed(&"it is longer than 1 MiB"));
     }
     let text = std::fs::read_to_string(path).map_err(|error| failed(&error))?;
-    let file: ProfilesFile = toml::from_str(&text).map_err(|error| failed(&error))?;
+    let file: ProfilesFile = toml::from_str(&text).map_err(|error| failed(&with_advice(&error, &text)))?;
     if file.profiles.is_empty() {
         return Err(failed(&"it has no [profiles.NAME]"));
     }
     Ok(file.profiles)
+}
+
+/// The parser's error names types of the programming language; this adds how the value is written.
+fn with_advice(error: &toml::de::Error, text: &str) -> String {
+    let value = error.span().and_then(|span| text.get(span)).unwrap_or_default();
+    let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
+    let line = before.rsplit('\n').next().unwrap_or_default();
+    let key = line.split('=').next().unwrap_or_default().trim();
+    let advice = match error.message() {
+        message if message.ends_with("expected a sequence") && line.contains('=') => format!("write a list: {key} = [{value}]"),
+        message if message.ends_with("expected u64") => format!("{key} must be a whole number of seconds, such as {STALL_SECONDS}"),
+        _ => return error.to_string(),
+    };
+    format!("{}\n{advice}", error.to_string().trim_end())
 }
 
 #[cfg(test)]
@@ -284,5 +298,9 @@ mod tests {
         wrong("[profiles.a]\nrunner = \"command\"\ncommand = [\"no-such-program\"]", None, "no-such-program is not installed");
         wrong("[profiles.a]\nrunner = \"echo\"", Some("b"), "choose one of a, claude, echo");
         wrong("", None, "no [profiles.NAME]");
+        wrong("[profiles.a]\nrunner = \"command\"\ncommand = \"false\"", None, "write a list: command = [\"false\"]");
+        for value in ["\"90\"", "-1", "1.5"] {
+            wrong(&format!("[profiles.a]\nstall_seconds = {value}"), None, "stall_seconds must be a whole number of seconds");
+        }
     }
 }

@@ -279,6 +279,9 @@ impl Run<'_> {
         if let Some(rest) = tail.rest() {
             reading.line(&rest, &mut found);
         }
+        if tail.has_gap {
+            reading.cut();
+        }
         reading.take_pieces(&mut found);
         self.keep_events(&mut found, start, tail.offset + 1);
         // Descendants of the process may still be alive.

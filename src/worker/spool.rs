@@ -291,6 +291,8 @@ pub struct Tail {
     begun: Vec<u8>,
     /// The position behind the last complete line.
     pub offset: u64,
+    /// Whether a line was left out, because it was too long. What was printed is incomplete then.
+    pub has_gap: bool,
     skips: bool,
 }
 
@@ -300,7 +302,7 @@ const MAX_LINE: usize = 64 << 20;
 
 impl Tail {
     pub fn open(path: &Path) -> io::Result<Self> {
-        Ok(Self { file: File::open(path)?, begun: Vec::new(), offset: 0, skips: false })
+        Ok(Self { file: File::open(path)?, begun: Vec::new(), offset: 0, has_gap: false, skips: false })
     }
 
     /// Reads the next piece, and passes on each complete line with the position behind it. Returns false if there is nothing new.
@@ -318,7 +320,7 @@ impl Tail {
             } else if self.begun.len() > MAX_LINE {
                 self.offset += self.begun.len() as u64;
                 self.begun.clear();
-                self.skips = true;
+                (self.skips, self.has_gap) = (true, true);
             }
         }
         Ok(read > 0)
@@ -373,5 +375,19 @@ mod tests {
         }
         assert_eq!(lines, [("one".to_owned(), 5), ("two".to_owned(), 9), (String::new(), 10)]);
         assert_eq!((tail.rest().as_deref(), tail.rest()), (Some("three"), None));
+    }
+
+    #[test]
+    fn a_line_that_is_too_long_leaves_a_gap() {
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("out");
+        let mut writer = File::create(&path).unwrap();
+        writer.set_len(MAX_LINE as u64 + 2 * PIECE).unwrap();
+        writer.seek(io::SeekFrom::End(0)).unwrap();
+        writer.write_all(b"\nend\n").unwrap();
+        let mut tail = Tail::open(&path).unwrap();
+        let mut lines = Vec::new();
+        while tail.read(|line, _| lines.push(line.to_owned())).unwrap() {}
+        assert_eq!((lines, tail.has_gap), (vec!["end".to_owned()], true));
     }
 }

@@ -122,6 +122,11 @@ impl Reading {
         self.plain
     }
 
+    /// A part of what was printed is missing, because it was too long.
+    pub fn cut(&mut self) {
+        self.is_cut = true;
+    }
+
     /// Whether a plain answer was too long and is incomplete.
     pub fn is_cut(&self) -> bool {
         self.is_cut

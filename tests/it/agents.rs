@@ -104,14 +104,14 @@ on_both! { alone:
         }
         let worker = admin.crew().worker_at(&stub.url).register().await;
         for key in ["worker", "read"] {
-            server.with_key(key).get(&worker.path("/agent-health")).await.fails(403, "This key does not allow this call");
+            server.with_key(key).get(&worker.path("/agent-health")).await.fails(403, &format!("This key has the scope {key}, and this call needs admin"));
         }
         assert!(stub.seen("/health").is_empty());
         admin.get(&worker.path("/agent-health")).await.ok();
         server.with_key("read").get("agent-install-script").await.expect(200);
         for (call, path, _) in ORDERS {
             for key in ["worker", "read"] {
-                server.with_key(key).poke(&worker.path(&format!("/{call}"))).await.fails(403, "This key does not allow this call");
+                server.with_key(key).poke(&worker.path(&format!("/{call}"))).await.fails(403, &format!("This key has the scope {key}, and this call needs admin"));
             }
             assert!(stub.seen(path).is_empty());
             admin.poke(&worker.path(&format!("/{call}"))).await.ok();

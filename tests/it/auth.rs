@@ -173,4 +173,16 @@ on_both! { alone:
             assert!(metrics.contains(sample), "{sample}: {metrics}");
         }
     }
+
+    async fn a_refused_key_is_told_its_scope_and_what_is_needed(database) {
+        let server = guarded(database);
+        let told = async |key: &str, path: &str| server.with_key(key).post(path, json!({})).await.error(403);
+        assert_eq!(told(READER, "workers/w/claim").await, "This key has the scope read, and this call needs worker or admin");
+        assert_eq!(told(READER, "llm-tasks").await, "This key has the scope read, and this call needs submit or admin");
+        assert_eq!(told(READER, "enroll").await, "This key has the scope read, and this call needs join");
+        assert_eq!(told(READER, "keys").await, "This key has the scope read, and this call needs admin");
+        let submit = crate::keys::with_new_key(&server.with_key(ADMIN), &server, "ci", "submit", json!({})).await;
+        let said = submit.get("stats").await.error(403);
+        assert_eq!(said, "This key has the scope submit, and this call needs read or admin");
+    }
 }

@@ -233,7 +233,7 @@ fn a_database_far_away_is_spoken_to_with_tls_or_a_warning() {
     for fine in [
         "db.example/bloom?sslmode=require",
         "db.example/bloom?sslmode=verify-ca",
-        "db.example/bloom?sslmode=verify-full&sslrootcert=/ca.pem",
+        "db.example/bloom?sslmode=verify-full&sslrootcert=/dev/null",
         "127.0.0.1/bloom",
         "localhost/bloom?sslmode=disable",
         "[::1]/bloom",
@@ -287,4 +287,31 @@ fn without_keys_only_loopback_is_listened_on() {
         let (code, report) = check(&[("ALLOWED_HOSTS", bad)], None, &[]);
         assert!(code == 1 && report.contains("allowed_hosts"), "{bad}: {report}");
     }
+}
+
+#[test]
+fn a_parameter_of_the_database_that_nobody_knows_is_refused() {
+    let check_url = |query: &str| check(&[("DATABASE_URL", &format!("postgres://me:hidden@127.0.0.1/x?{query}"))], None, &[]);
+    for (query, told) in [
+        ("sslmod=require", "sslmod is not a parameter of DATABASE_URL; did you mean sslmode?"),
+        ("sslMode=require", "sslMode is not a parameter of DATABASE_URL; did you mean sslmode?"),
+        ("ssl=true", "ssl is not a parameter of DATABASE_URL; did you mean sslmode?"),
+        ("passwort=hidden", "passwort is not a parameter of DATABASE_URL; did you mean password?"),
+    ] {
+        let (code, report) = check_url(query);
+        assert!(code == 1 && report.contains(told) && report.contains("application_name"), "{query}: {report}");
+        assert!(!report.contains("hidden"), "{report}");
+    }
+    for file in ["sslrootcert", "sslcert", "sslkey"] {
+        let (code, report) = check_url(&format!("sslmode=verify-full&{file}=/nowhere/x.pem"));
+        assert!(code == 1 && report.contains(&format!("the file of {file} can't be read")), "{report}");
+        assert!(!report.contains("hidden"), "{report}");
+    }
+    let all = "sslmode=disable&application_name=b&options=-c%20x%3D1&options[geqo]=off&statement-cache-capacity=5&port=5432&dbname=x";
+    let (code, report) = check_url(all);
+    assert_eq!(code, 0, "{report}");
+    assert!(!report.contains("hidden"), "{report}");
+    let output = run_program(&[("DATABASE_URL", "postgres://me:hidden@127.0.0.1:1/x?sslmod=require")], None, &["serve"]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.code() == Some(2) && said.contains("did you mean sslmode?") && !said.contains("hidden"), "{said}");
 }

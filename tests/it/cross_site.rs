@@ -57,6 +57,16 @@ on_both! {
         server.with_header("origin", "https://evil.example").with_header("sec-fetch-site", "cross-site").get("stats").await.ok();
     }
 
+    async fn a_page_of_another_site_does_not_use_up_the_limit(server) {
+        let image = server.with_header("sec-fetch-site", "cross-site").with_header("sec-fetch-mode", "no-cors");
+        let left = |answer: &Answer| answer.header("x-ratelimit-remaining").map(|left| left.parse::<i64>().unwrap());
+        let loaded = image.get("stats").await;
+        assert!(left(&loaded).is_none(), "it counts: {:?}", loaded.headers);
+        assert!(loaded.error(403).contains("PUBLIC_URL"));
+        let link = server.with_header("sec-fetch-site", "cross-site").with_header("sec-fetch-mode", "navigate");
+        link.get("stats").await.ok();
+    }
+
     async fn without_keys_only_names_of_this_server_are_served(server) {
         for host in ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "192.0.2.1", "[2001:db8::1]", "localhost.evil.example"] {
             for path in ["stats", "llm-tasks", "/metrics", "/healthz", "/openapi.json", "/"] {

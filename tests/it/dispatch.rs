@@ -352,7 +352,7 @@ on_both! { alone:
         let path = format!("llm-tasks/{NO_ID}/dispatch");
         server.with_key("admin").post(&path, json!({})).await.expect(404);
         for key in ["worker", "read"] {
-            server.with_key(key).post(&path, json!({})).await.fails(403, "This key does not allow this call");
+            server.with_key(key).post(&path, json!({})).await.fails(403, &format!("This key has the scope {key}, and this call needs admin"));
         }
         server.post(&path, json!({})).await.fails(401, "Unauthorized");
     }

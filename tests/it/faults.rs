@@ -249,3 +249,31 @@ fn a_newer_program_may_widen_the_schema_under_load() {
         examine(&servers[0], load).await;
     });
 }
+
+/// Frozen backends of PostgreSQL, which go on when this is dropped.
+struct Frozen(Vec<u32>);
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|pid| janitor::signal(*pid, "CONT"));
+    }
+}
+
+/// As after the failover of a database, or when a firewall has forgotten a connection.
+#[test]
+fn connections_without_answers_do_not_keep_a_server_from_stopping() {
+    let cluster = postgres::Cluster::start();
+    let url = cluster.database();
+    let server = Server::on_url(&url).start();
+    run(async {
+        let observer = tokio::sync::Mutex::new(PgConnection::connect(&url).await.unwrap());
+        let all = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()";
+        let pids = eventually("the server's connections", || async {
+            let pids: Vec<(i32,)> = sqlx::query_as(all).fetch_all(&mut *observer.lock().await).await.unwrap();
+            (pids.len() > 4).then_some(pids)
+        });
+        let frozen = Frozen(pids.await.into_iter().map(|(pid,)| u32::try_from(pid).unwrap()).collect());
+        frozen.0.iter().for_each(|pid| janitor::signal(*pid, "STOP"));
+        assert!(server.stop().success());
+    });
+}

@@ -150,6 +150,17 @@ on_both! { alone:
         assert_eq!(server.get(&task.path("/wait?timeout_sec=2")).await.ok()["status"], "queued");
     }
 
+    async fn a_body_that_does_not_come_does_not_delay_a_stop(database) {
+        let server = Server::on(database).env("REQUEST_TIMEOUT_SECONDS", 600).start();
+        let mut stream = std::net::TcpStream::connect(server.base().trim_start_matches("http://")).unwrap();
+        let head = "POST /api/runtime/llm-tasks HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\nExpect: 100-continue\r\n\r\n";
+        std::io::Write::write_all(&mut stream, head.as_bytes()).unwrap();
+        let mut asked = [0; 12];
+        std::io::Read::read_exact(&mut stream, &mut asked).unwrap();
+        assert_eq!(&asked, b"HTTP/1.1 100", "the server waits for the body");
+        assert!(server.stop().success());
+    }
+
     async fn body_limits_are_settings(database) {
         let server = Server::on(database).env("MAX_BODY_BYTES", 2000).env("MAX_OUTPUT_BYTES", 4000).start();
         let text = server.crew().task().prompt(&"p".repeat(2000)).answer().await.error(413);

@@ -34,11 +34,12 @@ on_both! {
             ("ip_addrs", json!([]), json!([long(65)]), "0: String must contain at most 64"),
             ("capabilities", json!({ "labels": vec![long(64); 64] }), json!({ "labels": vec!["a"; 65] }), "labels: Array must contain at most 64"),
             ("capabilities", json!({}), json!({ "labels": [long(65)] }), "labels.0: String must contain at most 64"),
-            ("capabilities", json!({ "agents": vec![long(128); 512] }), json!({ "agents": vec!["a"; 513] }), "agents: Array must contain at most 512"),
+            ("capabilities", json!({ "agents": vec!["a".repeat(32); 512] }), json!({ "agents": vec!["a"; 513] }), "agents: Array must contain at most 512"),
             ("capabilities", json!({}), json!({ "agents": [long(129)] }), "agents.0: String must contain at most 128"),
-            ("capabilities", json!({ "namespaces": vec!["n".repeat(63); 512] }), json!({ "namespaces": vec!["a"; 513] }), "namespaces: Array must contain at most 512"),
+            ("capabilities", json!({ "namespaces": vec!["n".repeat(32); 512] }), json!({ "namespaces": vec!["a"; 513] }), "namespaces: Array must contain at most 512"),
             ("capabilities", json!({}), json!({ "namespaces": ["n".repeat(64)] }), "namespaces.0: Expected the name of a Kubernetes namespace"),
             ("capabilities", json!({ "agents": vec!["a"; 32], "namespaces": vec!["n"; 16] }), json!({ "agents": vec!["a"; 27], "namespaces": vec!["n"; 19] }), "namespaces: The worker would serve 513 pairs"),
+            ("capabilities", json!({ "agents": vec![long(128); 64] }), json!({ "agents": vec![long(128); 65] }), "at most 16384 bytes together"),
         ] {
             let name = unique("reporter");
             refuses(server, "workers", json!({ "name": name, key: more }), key, says).await;
@@ -178,4 +179,26 @@ on_both! { alone:
         server.poke(&later.path("/cancel")).await.ok();
         eventually("later ones are removed", || async { (server.get(&later.path("")).await.status == 404).then_some(()) }).await;
     }
+}
+
+#[test]
+fn there_is_a_limit_of_workers() {
+    let url = postgres::database();
+    let before = Server::on_url(&url).start();
+    run(async {
+        before.post("workers", json!({ "name": "first" })).await.created();
+        before.stop();
+        let more = "INSERT INTO workers SELECT (jsonb_populate_record(w, jsonb_build_object('id', 'w' || n))).* \
+                    FROM workers w, generate_series(2, 10000) n";
+        direct::execute(&url, more).await;
+        let seen = "INSERT INTO worker_seen SELECT (jsonb_populate_record(s, jsonb_build_object('worker_id', 'w' || n))).* \
+                    FROM worker_seen s, generate_series(2, 10000) n";
+        direct::execute(&url, seen).await;
+        let server = Server::on_url(&url).start();
+        let refused = server.post("workers", json!({ "name": "one-more" })).await.error(409);
+        assert!(refused.contains("10,000") && refused.contains("worker rm"), "{refused}");
+        server.post("workers", json!({ "name": "w7" })).await.ok();
+        server.delete("workers/w8").await.ok();
+        server.post("workers", json!({ "name": "one-more" })).await.created();
+    });
 }

@@ -25,6 +25,7 @@ use parking_lot::Mutex;
 use tokio::signal::unix::{SignalKind, signal};
 
 use bloom_api::reports::Health;
+use bloom_commands::{CommandError, term};
 use client::{Client, Target};
 use report::{Report, Row};
 use server::Server;
@@ -100,19 +101,31 @@ enum Output {
 #[error("{message}")]
 pub struct BenchError {
     message: String,
-    /// The command line was wrong, not the measured server.
-    pub is_usage: bool,
+    /// The exit status of the process.
+    status: u8,
 }
 
 impl BenchError {
     fn usage(message: impl Into<String>) -> Self {
-        Self { message: message.into(), is_usage: true }
+        Self { message: message.into(), status: 2 }
     }
 }
 
 impl From<String> for BenchError {
     fn from(message: String) -> Self {
-        Self { message, is_usage: false }
+        Self { message, status: 1 }
+    }
+}
+
+impl From<BenchError> for CommandError {
+    fn from(BenchError { message, status }: BenchError) -> Self {
+        Self { message, status }
+    }
+}
+
+impl From<CommandError> for BenchError {
+    fn from(CommandError { message, status }: CommandError) -> Self {
+        Self { message, status }
     }
 }
 
@@ -163,15 +176,15 @@ pub async fn run(args: &BenchArgs) -> Result<(), BenchError> {
     }
     report.compare();
     let json = serde_json::to_string_pretty(&report).map_err(|error| error.to_string())?;
-    match args.output {
-        Output::Text => print!("{report}"),
-        Output::Json => println!("{json}"),
+    let printed = term::print(&match args.output {
+        Output::Text => report.to_string(),
+        Output::Json => format!("{json}\n"),
+    });
+    // Printed and saved, even if one of the two fails: the figures may have taken an hour.
+    if let Some(file) = &args.save {
+        std::fs::write(file, json).map_err(|error| format!("cannot write {}: {error}", file.display()))?;
     }
-    // Saved after printing, so that a full disk does not lose figures that took an hour.
-    match &args.save {
-        Some(file) => std::fs::write(file, json).map_err(|error| format!("cannot write {}: {error}", file.display()).into()),
-        None => Ok(()),
-    }
+    Ok(printed?)
 }
 
 async fn measure_started(args: &BenchArgs, report: &mut Report) -> Result<(), BenchError> {
@@ -224,11 +237,13 @@ async fn measure_external_target(args: &BenchArgs, url: &str, report: &mut Repor
 
 async fn unless_interrupted(work: impl Future<Output = Result<(), BenchError>>) -> Result<(), BenchError> {
     let mut asked_to_end = signal(SignalKind::terminate()).map_err(|error| format!("cannot listen for signals: {error}"))?;
-    tokio::select! {
-        done = work => done,
-        _ = tokio::signal::ctrl_c() => Err("interrupted".into()),
-        _ = asked_to_end.recv() => Err("interrupted".into()),
-    }
+    // The statuses that a shell reports for a process that the signal ended.
+    let status = tokio::select! {
+        done = work => return done,
+        _ = tokio::signal::ctrl_c() => 130,
+        _ = asked_to_end.recv() => 143,
+    };
+    Err(BenchError { message: "interrupted".to_owned(), status })
 }
 
 async fn measure(bench: &Arc<Bench>, scenario: Scenario, storage: &str, report: &mut Report) -> Result<(), BenchError> {

@@ -4,8 +4,8 @@ use bloom_api::tasks::Task;
 use bloom_api::words::Word;
 use bloom_core::task::{Reason, Status, WaitingReason};
 
-/// Advice for this task; the empty text if there is nothing to do.
-pub fn advice(task: &Task, id: &str) -> String {
+/// Advice for this task; the empty text if there is nothing to do. `all_paused`: whether all queues are paused, if that is known.
+pub fn advice(task: &Task, id: &str, all_paused: Option<bool>) -> String {
     match (&task.status, &task.waiting, &task.failure) {
         (Word::Known(Status::Queued), Some(waiting), _) => match waiting.reason {
             Word::Known(WaitingReason::NoWorker) => {
@@ -28,10 +28,15 @@ pub fn advice(task: &Task, id: &str) -> String {
             Word::Known(WaitingReason::SessionOrder) => {
                 format!("wait for the task before it: bloom-runtime task list --context {}", task.context_id)
             }
-            Word::Known(WaitingReason::Paused) => format!(
-                "when the queue may go on: bloom-runtime queue resume, or for this agent only: bloom-runtime queue resume --agent {}",
-                task.agent_slug
-            ),
+            Word::Known(WaitingReason::Paused) => {
+                let all = "resume all queues: bloom-runtime queue resume";
+                let own = format!("resume its queue: bloom-runtime queue resume --agent {}", task.agent_slug);
+                match all_paused {
+                    Some(true) => all.to_owned(),
+                    Some(false) => own,
+                    None => format!("{own}; or {all}"),
+                }
+            }
             Word::Known(WaitingReason::Limit) => {
                 format!("wait for a lease to end, or raise the limit: bloom-runtime queue limit --agent {} N", task.agent_slug)
             }

@@ -87,9 +87,14 @@ fn attempts(leases: Vec<Lease<'static>>, trail: &[Audit<'static>]) -> Vec<Attemp
         let told = |entry: &Audit| match &entry.action {
             // "the run failed: timeout"
             Word::Known(Action::TaskCompleted) => entry.detail.to_string(),
+            // "timeout, attempt 1 of 3"
+            Word::Known(Action::TaskRetried) => format!("the run failed: {}", entry.detail),
+            // "timeout: did not end within 60 s"
+            Word::Known(Action::TaskDead) => format!("the run failed, and the task is dead: {}", entry.detail),
             // Its detail names the task and the worker.
-            Word::Known(Action::LeaseExpired) => entry.action.to_string(),
-            action => format!("{action} {}", entry.detail).trim_end().to_owned(),
+            Word::Known(Action::LeaseExpired) => "the lease expired".to_owned(),
+            Word::Known(Action::TaskReleased) => format!("handed back: {}", entry.detail),
+            action => format!("{} {}", action.to_string().replace('_', " "), entry.detail).trim_end().to_owned(),
         };
         trail.iter().find(is_end).map(told).unwrap_or_default()
     };

@@ -9,7 +9,7 @@ use super::super::ids::path;
 use super::super::show::{Form, Kind, Shown, read_all};
 use super::super::table::Column;
 use super::super::when::time_text;
-use super::super::{ids, term, when};
+use super::super::{ids, started, term, when};
 use super::advice::advice;
 use super::{ENTRIES, EVENTS, LEASES, OF_TASK, attempts, closed, document, facts, permitted, section};
 use crate::CommandError;
@@ -17,7 +17,7 @@ use bloom_api::answers::{Audit, Event, Lease};
 use bloom_api::tasks::Task;
 use bloom_api::words::Word;
 use bloom_core::Ms;
-use bloom_core::task::Status;
+use bloom_core::task::{Status, WaitingReason};
 
 const TEXT: usize = 100;
 /// Characters of the reason of a failure, which is why people look.
@@ -38,6 +38,7 @@ pub async fn task(named: &str, server: &Server, shown: Shown) -> Result<(), Comm
     let trail = permitted(server, "api/runtime/audit", &of_task, ENTRIES).await?.map(oldest_first);
     let events = with_query(&path(&id, "/events"), &[("last", EVENTS.to_string())]);
     let (events, _) = server.page(&events).await.map_err(failed)?;
+    let profile = started::newest(server, &id, &events).await.map_err(failed)?.map(|start| start.profile);
     let existing = ids::existing(server, &task.depends_on).await?;
     // A task that was removed does not exist any more, which is worth knowing too.
     let dependency = |on: &Uuid| {
@@ -58,7 +59,8 @@ pub async fn task(named: &str, server: &Server, shown: Shown) -> Result<(), Comm
             ],
         ),
         form => {
-            facts(&of(&task, &id))?;
+            let all_paused = all_paused(server, &task).await?;
+            facts(&of(&task, &id, all_paused, profile.as_deref()))?;
             let trail: Option<Vec<Audit>> = trail.map(|rows| read_all(&rows)).transpose()?;
             match leases {
                 Some(leases) => {
@@ -79,7 +81,17 @@ pub async fn task(named: &str, server: &Server, shown: Shown) -> Result<(), Comm
     }
 }
 
-fn of(task: &Task, id: &str) -> Vec<(&'static str, String)> {
+/// Whether all queues are paused, if the task waits for its queue and the key may list queues.
+async fn all_paused(server: &Server, task: &Task<'_>) -> Result<Option<bool>, CommandError> {
+    if !task.waiting.as_ref().is_some_and(|waiting| waiting.reason == WaitingReason::Paused) {
+        return Ok(None);
+    }
+    // All queues together are the first row.
+    let first = permitted(server, "api/runtime/queues", &[], 1).await?;
+    Ok(first.as_deref().and_then(<[Value]>::first).and_then(|queue| queue["paused"].as_bool()))
+}
+
+fn of(task: &Task, id: &str, all_paused: Option<bool>, profile: Option<&str>) -> Vec<(&'static str, String)> {
     let now = when::now();
     let waiting = task.waiting.as_ref().map(|waiting| format!("{}: {}", waiting.reason, waiting.message));
     let failure = task
@@ -98,10 +110,11 @@ fn of(task: &Task, id: &str) -> Vec<(&'static str, String)> {
         ("Status", columns::status_of_task(task, now)),
         ("Waits for", waiting.unwrap_or_default()),
         ("Failure", failure.unwrap_or_default()),
-        ("What to do", advice(task, &ids::short(&task.id))),
+        ("What to do", advice(task, &ids::short(&task.id), all_paused)),
         ("Agent", task.agent_slug.to_string()),
         ("Context", format!("{} (session: {})", task.context_id, task.session)),
         ("Worker", columns::given(&task.worker_id)),
+        ("Profile", profile.unwrap_or_default().to_owned()),
         ("Prompt", term::short(&task.prompt, TEXT)),
         ("Priority", task.priority.to_string()),
         ("Not before", task.not_before.map(time_text).unwrap_or_default()),

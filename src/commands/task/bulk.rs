@@ -1,7 +1,6 @@
 //! `task cancel` and `task requeue`, for tasks given by id or by filters.
 
 use std::collections::BTreeSet;
-use std::io::{Read, Write, stderr, stdin};
 
 use clap::Args;
 use clap_complete::ArgValueCompleter;
@@ -9,6 +8,7 @@ use serde::Serialize;
 use serde_json::json;
 use uuid::Uuid;
 
+use super::super::confirm::confirm;
 use super::super::connect::{Server, read};
 use super::super::ids::path;
 use super::super::interrupt::or_interrupted;
@@ -60,6 +60,14 @@ impl BulkAction {
         }
     }
 
+    /// Statuses by which people choose tasks for this.
+    fn usual(self) -> &'static str {
+        match self {
+            Self::Cancel => "queued",
+            Self::Requeue => "failed,dead",
+        }
+    }
+
     /// Whether a task with this status can't have been changed.
     fn never_changes(self, status: &Word<Status>) -> bool {
         match (self, status) {
@@ -98,7 +106,10 @@ pub async fn run(action: BulkAction, args: BulkArgs, server: &Server, shown: Sho
     let args = BulkArgs { ids: ids::tasks(server, &args.ids).await?, ..args };
     match (args.ids.as_slice(), args.filters.is_empty()) {
         ([], true) => {
-            Err(CommandError::usage(format!("no tasks are named: give ids, or filters such as --status queued; see task {verb} --help")))
+            let statuses = action.usual();
+            Err(CommandError::usage(format!(
+                "no tasks are named: give ids, or filters such as --status {statuses}; see task {verb} --help"
+            )))
         }
         ([_, ..], false) => Err(CommandError::usage("give either ids or filters, not both")),
         ([id], true) if !args.dry_run => {
@@ -184,7 +195,7 @@ async fn by_filter(action: BulkAction, args: &BulkArgs, server: &Server, shown: 
         term::info(&format!("{count} to {}", action.verb()));
         return print(&meant, shown);
     }
-    if !args.yes && !confirm(action.verb(), &count)? {
+    if !args.yes && !confirm(action.verb(), &count).await? {
         term::info("Nothing was changed.");
         return Ok(());
     }
@@ -234,20 +245,4 @@ pub fn tasks(count: i64) -> String {
 
 async fn call(action: BulkAction, body: &impl Serialize, server: &Server) -> Result<BulkResult, CommandError> {
     read(&server.post(&format!("api/runtime/llm-tasks:{}", action.verb()), body).await?)
-}
-
-/// Asks whether to do this to these tasks.
-///
-/// # Errors
-/// Nobody can be asked.
-pub fn confirm(verb: &str, count: &str) -> Result<bool, CommandError> {
-    if !term::is_in_terminal() {
-        return Err(CommandError::usage(format!("this would {verb} {count}; standard input is not a terminal, so give --yes to confirm")));
-    }
-    let mut out = stderr().lock();
-    let _ = write!(out, "{verb} {count}? [y/N] ").and_then(|()| out.flush());
-    let mut answer = String::new();
-    let read = std::io::BufRead::read_line(&mut std::io::BufReader::new(stdin().lock().take(64)), &mut answer);
-    read.map_err(|error| format!("the answer can't be read: {error}"))?;
-    Ok(matches!(answer.trim().to_lowercase().as_str(), "y" | "yes"))
 }

@@ -3,10 +3,11 @@
 use clap::Args;
 use clap_complete::ArgValueCompleter;
 
+use super::super::confirm::confirm;
 use super::super::connect::Server;
 use super::super::ids::path;
 use super::super::{ids, shell_completion, term};
-use super::bulk::{confirm, tasks};
+use super::bulk::tasks;
 use crate::CommandError;
 
 #[derive(Args, Debug)]
@@ -23,7 +24,7 @@ pub struct DeleteArgs {
 /// A task could not be deleted; the others are.
 pub async fn run(args: DeleteArgs, server: &Server) -> Result<(), CommandError> {
     let ids = ids::tasks(server, &args.ids).await?;
-    if !args.yes && !confirm("delete", &tasks(ids.len() as i64))? {
+    if !args.yes && !confirm("delete", &tasks(ids.len() as i64)).await? {
         term::info("Nothing was changed.");
         return Ok(());
     }

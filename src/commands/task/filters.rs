@@ -43,6 +43,10 @@ pub struct Filters {
 /// # Errors
 /// The text is not of this form; the error says what is expected.
 pub fn label(text: &str) -> Result<(String, String), String> {
+    // A value may contain a comma, so this may be one label or, as in other tools, several.
+    if text.split(',').skip(1).any(|part| part.contains('=')) {
+        return Err("a comma does not separate labels: give each label by a flag of its own, such as --label a=1 --label b=2".into());
+    }
     match text.split_once('=') {
         Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
         _ => Err("expected NAME=VALUE".into()),
@@ -145,5 +149,7 @@ mod tests {
     fn labels_are_pairs() {
         assert_eq!(label("a=b=c"), Ok(("a".into(), "b=c".into())));
         assert!(label("a").is_err() && label("=a").is_err());
+        assert_eq!(label("a=b,c"), Ok(("a".into(), "b,c".into())), "a value may have a comma");
+        assert!(label("a=1,b=2").unwrap_err().contains("a flag of its own"));
     }
 }

@@ -1,10 +1,8 @@
 //! `task submit --from`: a file with one task per line.
 
-use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
-use std::io::Read;
-use std::ops::Range;
+use std::io::{Read, stdin};
 use std::path::{Path, PathBuf};
 
 use serde_json::value::{RawValue, to_raw_value};
@@ -13,43 +11,43 @@ use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
 use super::super::connect::{Server, failed};
-use super::super::interrupt::or_interrupted;
+use super::super::interrupt::{blocking, or_interrupted};
 use super::super::progress::{Progress, number};
 use super::super::show::{self, Form, Shown};
-use super::super::{columns, ids, term};
+use super::super::{columns, ids, term, when};
+use super::batches::{End, Line, Made, send};
+use super::bulk::tasks;
 use super::fields::Fields;
-use super::standard_input;
+use super::{standard_input, wrong_lines};
 use crate::CommandError;
-use bloom_api::invalid::Invalid;
-use bloom_api::tasks::{MAX_BATCH, NewPolicy, NewTask};
+use bloom_api::tasks::NewTask;
 use bloom_api::wire::Wire;
 
 const MAX_FILE_BYTES: u64 = 256 << 20;
-/// A server accepts 1 MiB per call by default; the difference is for the JSON around the tasks.
-const MAX_BATCH_BYTES: usize = 1_000_000;
 const MAX_COMPLAINTS: usize = 20;
 /// Each is a call, and the server limits the number of calls per minute.
 const MAX_LOOK_UPS: usize = 50;
 
-pub fn open(path: &Path) -> Result<String, CommandError> {
+/// What an interruption has done before the first batch.
+pub const NOTHING_SUBMITTED: &str = "interrupted; nothing was submitted";
+
+/// Reads the file; `-` is standard input.
+fn open(path: &Path) -> Result<String, CommandError> {
+    if path == Path::new("-") {
+        return read("standard input", stdin().lock());
+    }
     let name = path.display().to_string();
     let file = File::open(path).map_err(|error| CommandError::usage(format!("{name} can't be opened: {error}")))?;
     read(&name, file)
 }
 
-pub fn read(name: &str, source: impl Read) -> Result<String, CommandError> {
+fn read(name: &str, source: impl Read) -> Result<String, CommandError> {
     let mut text = String::new();
     let read = source.take(MAX_FILE_BYTES + 1).read_to_string(&mut text);
-    match read.map_err(|error| CommandError::usage(format!("{name} can't be read as UTF-8 text: {error}")))? as u64 {
+    match read.map_err(|error| standard_input::unreadable(name, &error))? as u64 {
         0..=MAX_FILE_BYTES => Ok(standard_input::without_mark(text)),
         _ => Err(CommandError::usage(format!("{name} is longer than {MAX_FILE_BYTES} bytes: split it"))),
     }
-}
-
-/// A checked line, ready to be sent.
-struct Line {
-    number: usize,
-    body: Box<RawValue>,
 }
 
 /// What makes the idempotency keys of a file's lines differ from those of other files.
@@ -81,59 +79,48 @@ impl Scope {
 ///
 /// # Errors
 /// A line is invalid, and nothing was sent; or a batch was refused, and it and all later ones were not submitted.
-pub async fn submit(server: &Server, text: &str, defaults: &Fields, scope: &Scope, shown: Shown) -> Result<(), CommandError> {
-    let found = look_up(server, text).await?;
-    let lines = lines(text, &defaults.given()?, &scope.value(), &found)?;
+pub async fn submit(server: &Server, file: &Path, defaults: &Fields, scope: Scope, shown: Shown) -> Result<(), CommandError> {
+    let (defaults, is_again) = (defaults.given()?, matches!(scope, Scope::Again));
+    let path = file.to_owned();
+    let text = blocking(move || open(&path), NOTHING_SUBMITTED).await?;
+    let found = or_interrupted(look_up(server, &text), || NOTHING_SUBMITTED.to_owned()).await?;
+    let lines = blocking(move || lines(&text, &defaults, &scope.value(), &found), NOTHING_SUBMITTED).await?;
     let total = lines.len() as u64;
     let progress = Progress::unless(!shown.form_or(Form::Name).is_data(), total);
-    let existed = Cell::new(0);
-    or_interrupted(send(server, &lines, shown, &progress, &existed), || {
-        let how = if matches!(scope, Scope::Again) {
-            "Remove the first lines from the file before you go on with the others."
-        } else {
-            "Give the same command again to go on; no line becomes a second task."
-        };
-        format!("interrupted: {} of {} lines were submitted, perhaps another batch. {how}", number(progress.done()), number(total))
-    })
-    .await?;
+    let mut made = Made::default();
+    let sent = send(server, &lines, shown, &progress, &mut made).await;
+    let done = progress.done();
     drop(progress);
-    term::info(&format!(
-        "{} tasks: {} new, {} existed already",
-        number(total),
-        number(total.saturating_sub(existed.get())),
-        number(existed.get())
-    ));
-    Ok(())
-}
-
-async fn send(server: &Server, lines: &[Line], shown: Shown, progress: &Progress, existed: &Cell<u64>) -> Result<(), CommandError> {
-    let mut feed = show::Feed::new(shown.form_or(Form::Name), &columns::TASKS);
-    let mut all = Vec::new();
-    for batch in batches(lines) {
-        let batch = &lines[batch];
-        let (first, last) = (batch[0].number, batch[batch.len() - 1].number);
-        let bodies: Vec<&RawValue> = batch.iter().map(|line| &*line.body).collect();
-        let sent = server.post_surely("api/runtime/llm-tasks:batch", &json!({ "tasks": bodies })).await;
-        let mut made = sent.map_err(|failure| {
-            failure.about(&format!(
-                "lines {first} to {last} (positions in the batch count from 0), and all lines after them, were not submitted"
-            ))
-        })?;
-        let Value::Array(tasks) = made["tasks"].take() else {
-            return Err("the server's answer has no tasks, which its API promises".to_owned().into());
-        };
-        existed.set(existed.get() + made["existed"].as_u64().unwrap_or_default());
-        progress.add(batch.len() as u64);
-        match shown.form() {
-            // Printed as one array at the end, as lists are in these formats.
-            Some(form) if form.is_data() => all.extend(tasks),
-            _ => feed.print(&tasks)?,
+    // Printed as one array at the end, as lists are in these formats. After a failure too: these tasks exist.
+    if let Some(form) = shown.form().filter(|form| form.is_data() && (sent.is_ok() || !made.tasks.is_empty())) {
+        show::list(form, &columns::TASKS, &made.tasks)?;
+    }
+    let is_known = match sent? {
+        End::All => {
+            // A task with a new key existed only if an answer was lost, and its call was repeated.
+            let existed = if is_again { 0 } else { made.existed };
+            term::info(&format!(
+                "{}: {} new, {} existed already",
+                tasks(i64::try_from(total).unwrap_or(i64::MAX)),
+                number(done.saturating_sub(existed)),
+                number(existed)
+            ));
+            return Ok(());
         }
-    }
-    match shown.form().filter(|form| form.is_data()) {
-        Some(form) => show::list(form, &columns::TASKS, &all),
-        None => Ok(()),
-    }
+        End::Interrupted => true,
+        End::Unacknowledged => false,
+    };
+    let perhaps = if is_known { "" } else { ", perhaps another batch" };
+    let last = usize::try_from(done).ok().and_then(|done| lines.get(done.checked_sub(1)?)).map_or(0, |line| line.number);
+    let how = match (is_again, last) {
+        (false, _) => "Give the same command again to go on; no line becomes a second task.".to_owned(),
+        (true, 0) if is_known => "Give the same command again to go on.".to_owned(),
+        (true, last) => {
+            let look = if is_known { "" } else { "See with bloom-runtime task list whether that batch exists. " };
+            format!("{look}Remove the first {} lines from the file before you go on with the others.", number(last as u64))
+        }
+    };
+    Err(CommandError::interrupted(format!("interrupted: {} of {} lines were submitted{perhaps}. {how}", number(done), number(total))))
 }
 
 /// The whole ids of those that `depends_on` names by a part, or why there is none.
@@ -194,20 +181,6 @@ fn lines(text: &str, defaults: &Map<String, Value>, scope: &Value, found: &Found
     Err(CommandError::usage(format!("nothing was submitted, because these lines are not valid tasks:\n{}", complaints.join("\n"))))
 }
 
-/// What is wrong with the names of a line's fields. The server ignores fields that it does not know, so a misspelt one would be lost.
-fn misspelt(task: &Map<String, Value>) -> Option<String> {
-    let unknown = |fields: &Map<String, Value>, known: &'static [&'static str], of: &str| {
-        let name = fields.keys().find(|name| !known.contains(&name.as_str()))?;
-        let near = known.iter().map(|known| (strsim::jaro_winkler(known, name), known)).max_by(|(a, _), (b, _)| a.total_cmp(b));
-        Some(match near.filter(|(likeness, _)| *likeness > 0.8) {
-            Some((_, near)) => format!("{of}{name} is not a field of a task; the nearest is {of}{near}"),
-            None => format!("{of}{name} is not a field of a task; there are: {}", known.join(", ")),
-        })
-    };
-    let policy = task.get("policy").and_then(Value::as_object);
-    unknown(task, NewTask::FIELDS, "").or_else(|| unknown(policy?, NewPolicy::FIELDS, "policy."))
-}
-
 /// Adds the defaults to a line, and validates it with the server's rules.
 fn task(
     line: &str,
@@ -216,13 +189,8 @@ fn task(
     found: &Found,
     seen: &mut HashMap<[u8; 32], u64>,
 ) -> Result<Box<RawValue>, String> {
-    let mut task: Map<String, Value> = serde_json::from_str(line).map_err(|error| match error.classify() {
-        _ if line.starts_with('[') => "it begins a JSON array, but each line must be one object; `jq -c '.[]'` makes such lines".to_owned(),
-        serde_json::error::Category::Data => "it is not a JSON object".to_owned(),
-        // The parser's own line number would contradict that of the file.
-        _ => format!("it is not valid JSON at column {}", error.column()),
-    })?;
-    if let Some(wrong) = misspelt(&task) {
+    let mut task: Map<String, Value> = serde_json::from_str(line).map_err(|error| wrong_lines::no_object(line, &error))?;
+    if let Some(wrong) = wrong_lines::misspelt(&task) {
         return Err(wrong);
     }
     task.retain(|_, value| !value.is_null());
@@ -232,6 +200,13 @@ fn task(
             *named = json!(id.as_ref().map_err(|wrong| format!("depends_on: {wrong}"))?);
         }
     }
+    if let Some(at) = task.get("not_before").and_then(Value::as_i64)
+        && let Some(year) = when::too_early(at)
+    {
+        return Err(format!(
+            "not_before: {at} would be in {year}; give milliseconds since the epoch, or leave it out and give --not-before +{at}s"
+        ));
+    }
     fill(&mut task, defaults);
     task.entry("idempotency_key").or_insert(json!(key));
     if !task.contains_key("context_id") {
@@ -239,7 +214,7 @@ fn task(
         task.insert("context_id".into(), task["idempotency_key"].clone());
     }
     let body = to_raw_value(&task).map_err(|error| error.to_string())?;
-    let read = NewTask::read(&body).map_err(|problems| Invalid::from(problems).line())?;
+    let read = NewTask::read(&body).map_err(|problems| wrong_lines::told(problems.into()))?;
     if read.prompt.0.trim().is_empty() {
         return Err("prompt: it is blank".to_owned());
     }
@@ -268,24 +243,6 @@ fn key(line: &Map<String, Value>, defaults: &Map<String, Value>, scope: &Value, 
     let digest: [u8; 32] = Sha256::digest(json!([scope, sorted, defaults]).to_string()).into();
     let nth = seen.entry(digest).and_modify(|nth| *nth += 1).or_insert(0);
     format!("line-{}-{nth}", hex::encode(&digest[..16]))
-}
-
-/// The lines of each batch.
-fn batches(lines: &[Line]) -> Vec<Range<usize>> {
-    let mut batches = Vec::new();
-    let (mut start, mut bytes) = (0, 0);
-    for (at, line) in lines.iter().enumerate() {
-        let length = line.body.get().len() + 1;
-        if at > start && (at - start == MAX_BATCH || bytes + length > MAX_BATCH_BYTES) {
-            batches.push(start..at);
-            (start, bytes) = (at, 0);
-        }
-        bytes += length;
-    }
-    if start < lines.len() {
-        batches.push(start..lines.len());
-    }
-    batches
 }
 
 #[cfg(test)]
@@ -344,14 +301,5 @@ mod tests {
         assert!(told.contains("line 5: it begins a JSON array"), "{told}");
         assert!(!told.contains("line 1:"), "{told}");
         assert!(read("\n", None).unwrap_err().contains("no tasks"));
-    }
-
-    #[test]
-    fn batches_are_bounded_by_number_and_size() {
-        let line = |length: usize| Line { number: 0, body: to_raw_value(&"x".repeat(length)).unwrap() };
-        let many: Vec<Line> = (0..2500).map(|_| line(1)).collect();
-        assert_eq!(batches(&many), [0..1000, 1000..2000, 2000..2500]);
-        let long: Vec<Line> = [400_000, 400_000, 400_000, 2_000_000, 5].into_iter().map(line).collect();
-        assert_eq!(batches(&long), [0..2, 2..3, 3..4, 4..5]);
     }
 }

@@ -1,5 +1,6 @@
 //! `task`: submit, show, wait for, edit, suspend, resume, cancel, requeue and delete tasks.
 
+mod batches;
 mod bulk;
 mod delete;
 mod edit;
@@ -13,6 +14,7 @@ mod submit;
 mod suspend;
 mod wait;
 mod watch;
+mod wrong_lines;
 
 use std::time::Duration;
 
@@ -93,6 +95,7 @@ pub enum TaskCommand {
     /// tasks match, and asks.
     #[command(after_help = "Examples:\n  bloom-runtime task cancel 0190a0a0-0000-7000-8000-000000000000\n  \
         bloom-runtime task cancel --status queued --label batch=7\n  bloom-runtime task cancel --agent reviewer --yes")]
+    #[command(alias = "stop")]
     Cancel(BulkArgs),
     /// Change a queued task: its priority, when it may run, its labels
     #[command(after_help = "Examples:\n  bloom-runtime task edit 7c0d9e21 --priority 9\n  \
@@ -111,6 +114,7 @@ pub enum TaskCommand {
     ///
     /// Their usage and their audit entries are kept. Tasks that still wait for one of them are cancelled. Cancel a task first that is not
     /// finished. The command asks, unless --yes is given.
+    #[command(aliases = ["rm", "remove"])]
     Delete(DeleteArgs),
     /// Queue failed, dead or cancelled tasks again, with all their attempts
     ///

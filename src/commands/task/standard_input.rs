@@ -1,6 +1,6 @@
 //! Prompts from standard input and from files.
 
-use std::io::{Read, stdin};
+use std::io::{ErrorKind, Read, stdin};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FileType, fstat};
@@ -54,12 +54,18 @@ pub fn without_mark(text: String) -> String {
     text.strip_prefix('\u{feff}').map(str::to_owned).unwrap_or(text)
 }
 
+/// Why a text can't be read.
+pub fn unreadable(name: &str, error: &std::io::Error) -> CommandError {
+    let advice = if error.kind() == ErrorKind::InvalidData { "; convert it, for example with iconv" } else { "" };
+    CommandError::usage(format!("{name} can't be read as UTF-8 text: {error}{advice}"))
+}
+
 /// # Errors
 /// The source can't be read as text, or is too long.
 pub fn read(name: &str, source: impl Read) -> Result<String, CommandError> {
     let mut text = String::new();
     let read = source.take(MAX_PROMPT_BYTES + 1).read_to_string(&mut text);
-    match read.map_err(|error| CommandError::usage(format!("{name} can't be read as UTF-8 text: {error}")))? as u64 {
+    match read.map_err(|error| unreadable(name, &error))? as u64 {
         0..=MAX_PROMPT_BYTES => Ok(without_mark(text)),
         _ => Err(CommandError::usage(format!("{name} is longer than {MAX_PROMPT_BYTES} bytes, which no server accepts"))),
     }

@@ -1,7 +1,6 @@
 //! `task submit`: submits one task, or many from a file. With --wait or --follow it also prints the outcome.
 
 use std::fs::File;
-use std::io::stdin;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -10,18 +9,24 @@ use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use uuid::Uuid;
 
-use super::super::connect::{Server, read};
+use super::super::connect::{Server, read, with_query};
+use super::super::ids::path;
+use super::super::interrupt::blocking;
 use super::super::show::{self, Form, Shown};
-use super::super::{columns, term, when};
+use super::super::{columns, started, term, when};
 use super::fields::Fields;
-use super::from_file::{self, Scope};
+use super::from_file::{self, NOTHING_SUBMITTED, Scope};
 use super::standard_input;
 use super::wait::{WaitOptions, interruptible, must_be_completed};
 use super::{answer, follow, id_of};
 use crate::CommandError;
+use bloom_api::tasks::Task;
 
 /// How much of a prompt is repeated in an error.
 const SHOWN_PROMPT: usize = 200;
+/// How many events of a finished task are searched for the start of its run, besides the first ones.
+const NEWEST_EVENTS: usize = 10;
+const HOW: &str = "give it as an argument, with --prompt-file, or on standard input";
 
 /// Submit a task
 ///
@@ -90,13 +95,12 @@ pub async fn run(mut submit: Submit, server: &Server, shown: Shown) -> Result<()
     }
     submit.fields.find_dependencies(server).await?;
     if let Some(file) = &submit.from {
-        let text = if file == Path::new("-") { from_file::read("standard input", stdin().lock())? } else { from_file::open(file)? };
         let scope = match submit.idempotency_key {
             Some(name) => Scope::Named(name),
             None if submit.again => Scope::Again,
             None => Scope::File(file.clone()),
         };
-        return from_file::submit(server, &text, &submit.fields, &scope, shown).await;
+        return from_file::submit(server, file, &submit.fields, scope, shown).await;
     }
     if submit.again {
         return Err(CommandError::usage("--again needs --from: without it, each call submits a new task"));
@@ -122,8 +126,21 @@ pub async fn run(mut submit: Submit, server: &Server, shown: Shown) -> Result<()
         return interruptible(&id, follow::to_the_end(server, &id, waiting, shown)).await;
     }
     let task = interruptible(&id, waiting.until_finished(server, &id)).await?;
+    tell_other_profile(server, &id, &read(&task)?).await;
     must_be_completed(&read(&task)?)?;
     answer(server, &id, shown).await
+}
+
+/// Says so if the task ran by the profile of other agents: the name of its agent may be misspelt.
+async fn tell_other_profile(server: &Server, id: &str, task: &Task<'_>) {
+    // The task is finished, so events that can't be read are no failure of the command.
+    let Ok((events, _)) = server.page(&with_query(&path(id, "/events"), &[("last", NEWEST_EVENTS.to_string())])).await else { return };
+    if let Ok(Some(started)) = started::newest(server, id, &events).await
+        && let Some(profile) = started.other_profile(&task.agent_slug)
+    {
+        let (worker, agent) = (&started.worker, &task.agent_slug);
+        term::info(&format!("no profile of worker {worker} is named '{agent}'; it ran with the profile {profile}"));
+    }
 }
 
 fn unquoted(submit: &Submit) -> CommandError {
@@ -138,7 +155,9 @@ fn unquoted(submit: &Submit) -> CommandError {
 
 async fn create(submit: &Submit, server: &Server) -> Result<Value, CommandError> {
     let mut body = submit.fields.given()?;
-    body.insert("prompt".into(), json!(prompt(submit)?));
+    let (argument, file) = (submit.prompt.clone(), submit.prompt_file.clone());
+    let prompt = blocking(move || prompt(argument, file.as_deref()), NOTHING_SUBMITTED).await?;
+    body.insert("prompt".into(), json!(prompt));
     // The same key must name the same context each time: with another one, the repetition would be another task.
     let context = submit.idempotency_key.as_ref().map(|key| format!("key-{}", hex::encode(&Sha256::digest(key)[..16])));
     body.entry("context_id").or_insert_with(|| json!(context.unwrap_or_else(|| Uuid::now_v7().to_string())));
@@ -149,10 +168,10 @@ async fn create(submit: &Submit, server: &Server) -> Result<Value, CommandError>
 }
 
 /// Up to two of the argument, the text of --prompt-file and standard input, in this order.
-fn prompt(submit: &Submit) -> Result<String, CommandError> {
-    let argument = submit.prompt.clone().filter(|prompt| prompt != "-");
-    let file = submit.prompt_file.as_deref().filter(|file| *file != Path::new("-"));
-    let is_dash = submit.prompt.as_deref() == Some("-") || submit.prompt_file.as_deref() == Some(Path::new("-"));
+fn prompt(argument: Option<String>, file: Option<&Path>) -> Result<String, CommandError> {
+    let is_dash = argument.as_deref() == Some("-") || file == Some(Path::new("-"));
+    let argument = argument.filter(|prompt| prompt != "-");
+    let file = file.filter(|file| *file != Path::new("-"));
     let read = |file: &Path| {
         let name = file.display().to_string();
         let open = File::open(file).map_err(|error| CommandError::usage(format!("{name} can't be opened: {error}")))?;
@@ -164,7 +183,7 @@ fn prompt(submit: &Submit) -> Result<String, CommandError> {
     } else if argument.is_some() || file.is_some() {
         standard_input::beside_a_prompt()?
     } else if term::is_in_terminal() {
-        return Err(CommandError::usage("there is no prompt: give it as an argument, with --prompt-file, or on standard input"));
+        return Err(CommandError::usage(format!("there is no prompt: {HOW}")));
     } else {
         Some(standard_input::whole()?)
     };
@@ -176,5 +195,5 @@ fn prompt(submit: &Submit) -> Result<String, CommandError> {
         ));
     }
     let text = parts.join("\n\n");
-    if text.trim().is_empty() { Err(CommandError::usage("the prompt is empty")) } else { Ok(text) }
+    if text.trim().is_empty() { Err(CommandError::usage(format!("the prompt is empty: {HOW}"))) } else { Ok(text) }
 }

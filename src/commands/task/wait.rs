@@ -140,7 +140,11 @@ pub fn must_be_completed(task: &Task) -> Result<(), CommandError> {
         Some(failure) if failure.starts_with(&status) => failure,
         Some(failure) => format!("{status}: {failure}"),
     };
-    Err(format!("task {} is {told}", task.id).into())
+    // What a worker reports must not look like a line of this program.
+    let told = told.replace('\n', "\n    ");
+    let id = task.id;
+    let advice = if task.status == Status::Cancelled { String::new() } else { format!("; see bloom-runtime task describe {id}") };
+    Err(format!("task {id} is {told}{advice}").into())
 }
 
 /// # Errors

@@ -65,7 +65,7 @@ fn check(set: &WorkingSet, wanted: &[TaskSpec]) -> Result<(), Halt> {
             }
             // An object stands for its task, whatever was edited in it since.
             if !is_of_same_object(&earlier, spec) && !is_same_spec(&earlier, spec) {
-                return Err(Rejection::IdempotencyConflict.into());
+                return Err(conflict(spec));
             }
             continue;
         }
@@ -73,7 +73,7 @@ fn check(set: &WorkingSet, wanted: &[TaskSpec]) -> Result<(), Halt> {
             && let Some(first) = keys.insert(key, spec)
             && !is_same_spec(first, spec)
         {
-            return Err(Rejection::IdempotencyConflict.into());
+            return Err(conflict(spec));
         }
         let mut unknown = Vec::new();
         for id in &spec.depends_on {
@@ -87,6 +87,10 @@ fn check(set: &WorkingSet, wanted: &[TaskSpec]) -> Result<(), Halt> {
         evaluate(set, &mut TaskState::new(spec), &spec.depends_on, AFTER_ALL)?;
     }
     Ok(())
+}
+
+fn conflict(spec: &TaskSpec) -> Halt {
+    Rejection::IdempotencyConflict(spec.idempotency_key.clone().unwrap_or_default()).into()
 }
 
 /// Refuses names that would let a task into the contexts and keys of a namespace that is not its own.

@@ -222,6 +222,13 @@ impl Replica {
         fleet.workers().map(|worker| (worker.clone(), fleet.free(&worker.id).max(0))).collect()
     }
 
+    /// Whether the worker is known, and how many are.
+    pub fn knows_worker(&self, id: &str) -> (bool, usize) {
+        let remembered = self.lock();
+        let fleet = &remembered.cache.fleet;
+        (fleet.worker(id).is_some(), fleet.workers().count())
+    }
+
     pub fn active_leases(&self, worker: &str) -> i64 {
         i64::from(self.lock().cache.fleet.used(worker).count_ones())
     }

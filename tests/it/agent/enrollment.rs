@@ -89,3 +89,32 @@ fn a_used_token_stops_the_start_with_what_to_do() {
         assert!(!said.contains("bloom_used-up"), "{said}");
     });
 }
+
+#[test]
+fn a_refused_key_is_told_with_the_command_that_makes_a_right_one() {
+    run(async {
+        let server = keyed(Database::Sqlite);
+        let admin = server.with_key(ADMIN);
+        let read = create(&admin, "reader", "read", json!({})).await;
+        let (code, said) = server.agent("box").echo().env("BLOOM_KEY", &read).start_in_vain();
+        assert_eq!(code, Some(1), "{said}");
+        assert!(said.contains("This key has the scope read, and this call needs worker or admin"), "{said}");
+        assert!(said.contains("bloom-runtime key create box --scope worker --worker box --out box.key"), "{said}");
+        let other = create(&admin, "w10", "worker", json!({ "worker": "w10" })).await;
+        let (code, said) = server.agent("box").echo().env("BLOOM_KEY", &other).start_in_vain();
+        assert_eq!(code, Some(1), "{said}");
+        assert!(said.contains("This key is for the worker 'w10' only") && said.contains("start the agent with --name w10"), "{said}");
+        assert!(!said.contains(&read) && !said.contains(&other), "{said}");
+    });
+}
+
+#[test]
+fn an_agent_says_what_it_does_when_it_stops() {
+    run(async {
+        let server = keyed(Database::Sqlite);
+        let agent = server.agent("box").echo().env("BLOOM_KEY", ADMIN).start();
+        eventually("it is registered", || async { agent.log().contains("registered").then_some(()) }).await;
+        agent.stop();
+        assert!(agent.log().contains("stopping: no new tasks") && !agent.log().contains("finishing the requests"), "{}", agent.log());
+    });
+}

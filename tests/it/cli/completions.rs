@@ -52,8 +52,8 @@ complete --do-complete="$WORDS""#
     String::from_utf8_lossy(&output.stdout).replace('\u{b}', "\n")
 }
 
-/// The line that bash makes of this one when its user presses TAB.
-fn completed_by_bash(user: &User, server: &Api, line: &str) -> String {
+/// The line that bash makes of this one when its user presses TAB, and then types its end.
+fn completed_by_bash(user: &User, server: &Api, line: &str, end: &str) -> String {
     let bin = Path::new(BINARY).parent().expect("its directory").display();
     let path = format!("{bin}:{}", std::env::var("PATH").expect("a path"));
     let mut command = Command::new("script");
@@ -61,7 +61,7 @@ fn completed_by_bash(user: &User, server: &Api, line: &str) -> String {
     command.env("BLOOM_SERVER", server.base()).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut bash = command.current_dir(&user.home).spawn().expect("script starts");
     // Ctrl-A and `echo`: the completed line is printed, not run.
-    let typed = format!("source <(bloom-runtime completions bash)\n{line}\t\u{1}echo \nexit\n");
+    let typed = format!("source <(bloom-runtime completions bash)\n{line}\t{end}\u{1}echo \nexit\n");
     bash.stdin.take().expect("its stdin").write_all(typed.as_bytes()).expect("bash reads");
     let shown = bash.wait_with_output().expect("bash ends");
     let shown = String::from_utf8_lossy(&shown.stdout).replace(['\r', '\u{7}'], "");
@@ -86,8 +86,48 @@ fn bash_completes_what_follows_an_equals_sign() {
             ("task list --since=10:30 -l col", "task list --since=10:30 -l color=blue"),
             ("task list --out", "task list --output"),
         ] {
-            let line = completed_by_bash(&user, &server, &format!("bloom-runtime {typed}"));
+            let line = completed_by_bash(&user, &server, &format!("bloom-runtime {typed}"), "");
             assert_eq!(line.trim_end(), format!("bloom-runtime {completed}"), "{typed}");
+        }
+    });
+}
+
+/// Others choose the names that a server offers, and the person who completes them must not carry them out.
+#[test]
+fn bash_quotes_what_it_completes() {
+    run(async {
+        let server = Server::on(Database::Sqlite).start();
+        let labels = json!({ "team": "blue$(touch made)", "tick": "a`touch made`", "star": "*", "end": "a; touch made;", "space": "a b" });
+        server.crew().task().with("labels", labels).create().await;
+        let user = User::at(&server);
+        for (typed, completed) in [
+            ("team=b", "team=blue$(touch made)"),
+            ("tick=", "tick=a`touch made`"),
+            ("star=", "star=*"),
+            ("end=", "end=a; touch made;"),
+            ("space=", "space=a b"),
+            ("\"space=", "space="),
+        ] {
+            let end = if typed.starts_with('"') { "\"" } else { "" };
+            let line = completed_by_bash(&user, &server, &format!("bloom-runtime task list -l {typed}"), end);
+            assert_eq!(line.trim_end(), format!("bloom-runtime task list -l {completed}"), "{typed}");
+            assert!(!user.home.join("made").exists(), "{typed} was carried out");
+        }
+    });
+}
+
+#[test]
+fn queues_that_are_set_are_offered_without_tasks() {
+    run(async {
+        let server = Server::on(Database::Sqlite).start();
+        let user = User::at(&server);
+        user.does(&["queue", "pause", "--agent", "docs"]).ok();
+        user.does(&["queue", "limit", "--agent", "mail", "2"]).ok();
+        let task = server.crew();
+        task.task().create().await;
+        for (typed, offered) in [("queue resume --agent ", "docs"), ("queue limit --agent ", "mail"), ("queue resume --agent d", "docs")] {
+            let shown = offers("bash", &user, &server, &format!("bloom-runtime {typed}"));
+            assert!(shown.lines().any(|line| line.starts_with(offered)), "{typed}: {shown}");
         }
     });
 }
@@ -134,5 +174,24 @@ fn they_work_in_every_shell() {
         server.kill9();
         let shown = offers("bash", &user, &server, "bloom-runtime task get ");
         assert!(!shown.contains(&task.id), "without a server there is nothing to offer: {shown}");
+    });
+}
+
+#[test]
+fn a_warning_does_not_get_into_the_line_that_is_completed() {
+    use std::os::unix::fs::PermissionsExt as _;
+    run(async {
+        let user = User::new();
+        let key = user.home.join("open.key");
+        std::fs::write(&key, "a-key-that-everybody-can-read").unwrap();
+        std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o644)).unwrap();
+        let crew = sqlite().crew();
+        let task = crew.task().create().await;
+        let mut command = Command::new(BINARY);
+        command.env_clear().env("HOME", &user.home).env("BLOOM_COMPLETE", "fish").env("BLOOM_SERVER", sqlite().base());
+        let output = command.args(["--", "bloom-runtime", "task", "get", "--key-file"]).arg(&key).arg("").output().unwrap();
+        let offered = String::from_utf8_lossy(&output.stdout);
+        assert!(offered.contains(&task.id), "{offered}");
+        assert_eq!(String::from_utf8_lossy(&output.stderr), "");
     });
 }

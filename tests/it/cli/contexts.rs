@@ -30,8 +30,9 @@ fn contexts_are_kept_under_names() {
     let (server, other) = (guarded(), sqlite());
     let user = User::new();
     let done = user.does(&["context", "set", "prod", "--server", server.base(), "--key", "the-secret-key"]).ends(0);
-    assert!(done.out.is_empty() && done.err.is_empty(), "{done:?}");
-    user.does(&["context", "set", "home", "--server", other.base()]).ok();
+    assert!(done.out.is_empty() && done.err == "prod is the current context now.\n", "{done:?}");
+    let done = user.does(&["context", "set", "home", "--server", other.base()]).ends(0);
+    assert_eq!(done.err, "", "the current context stays");
     let file = user.home.join(".config/bloom-runtime/config.toml");
     assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
 
@@ -41,7 +42,7 @@ fn contexts_are_kept_under_names() {
     let all = list + &user.does(&["context", "list", "-o", "json"]).ok() + &user.does(&["context", "list", "-o", "wide"]).ok();
     assert!(!all.contains("the-secret-key"), "{all}");
 
-    user.does(&["context", "use", "home"]).ok();
+    assert_eq!(user.does(&["context", "use", "home"]).ends(0).err, "home is the current context now.\n");
     run(async {
         let crew = other.crew();
         let task = crew.task().create().await;
@@ -56,7 +57,8 @@ fn contexts_are_kept_under_names() {
     let said = user.does(&["context", "rm", "home"]).ends(0).err;
     assert!(said.contains("home was the current context; none is current now") && said.contains("context use prod"), "{said}");
     assert_eq!(user.does(&["context", "list", "-o", "name"]).ok(), "prod\n");
-    user.does(&["context", "rm", "home"]).complains(2);
+    let said = user.does(&["context", "rm", "home"]).complains(2);
+    assert!(said.contains("there is no context named home; there are: prod"), "{said}");
     let done = user.does(&["context", "rm", "prod"]).ends(0);
     assert_eq!(done.err, "", "it was not the current one");
     user.does(&["context", "set", "last", "--server", other.base()]).ok();

@@ -164,7 +164,7 @@ fn the_end_of_an_attempt_fits_a_narrow_terminal() {
         .ok();
         let shown = User::at(crew.api).with("NO_COLOR", "1").types_at(80, &["task", "describe", &task.id]).ok();
         let attempts: Vec<&str> = shown.lines().skip_while(|line| !line.starts_with("Attempts:")).take(4).collect();
-        assert!(attempts[2].contains("lease_expired") && attempts[3].contains("the run failed: budget_exceeded"), "{attempts:#?}");
+        assert!(attempts[2].contains("the lease expired") && attempts[3].contains("the run failed: budget_exceeded"), "{attempts:#?}");
         assert!(attempts.iter().all(|line| line.chars().count() <= 80 && !line.contains('…')), "{attempts:#?}");
     });
 }

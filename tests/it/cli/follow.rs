@@ -70,9 +70,9 @@ fn a_closed_pipe_ends_it_quietly() {
             run.tells("text", json!("a line\n")).await;
         }
         let user = User::at(crew.api);
-        let done = user.with_closed_output(&["task", "logs", "-f", &task.id], || {}).ends(0);
+        let done = user.with_closed_output(&["task", "logs", "-f", &task.id]).ends(0);
         assert_eq!(done.err, "");
-        let done = user.with_closed_output(&["task", "get", &task.id], || {}).ends(0);
+        let done = user.with_closed_output(&["task", "get", &task.id]).ends(0);
         assert_eq!(done.err, "");
     });
 }

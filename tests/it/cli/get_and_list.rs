@@ -146,7 +146,13 @@ fn workers_are_taken_out_of_service_and_back() {
         assert!(names.lines().any(|line| line == name), "{names}");
         let whole = user.does(&["worker", "get", "-o", "json", name]).json();
         assert_eq!(whole["leases"][0]["task_id"], task.id);
-        let done = user.does(&["worker", "rm", name]).ends(0);
+        let said = user.does(&["worker", "rm", name]).complains(2);
+        assert!(said.contains(&format!("{name} is online: its agent registers it again unless it is stopped")), "{said}");
+        assert!(said.contains("remove 1 worker") && said.contains("--yes"), "{said}");
+        let said = user.types("n\n", &["worker", "rm", name]).ends(0).out;
+        assert!(said.contains("remove 1 worker? [y/N]") && said.contains("Nothing was changed."), "{said}");
+        assert_eq!(task.status().await, "leased");
+        let done = user.does(&["worker", "rm", "--yes", name]).ends(0);
         assert_eq!(done.out, "");
         assert_eq!(task.status().await, "queued");
         for verb in ["get", "cordon", "rm"] {

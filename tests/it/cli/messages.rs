@@ -1,8 +1,10 @@
 //! What the program says when something is not as its user thinks.
 
+use std::ffi::OsStr;
 use std::io::{Read, Write};
 use std::net::TcpListener;
-use std::process::Output;
+use std::os::unix::ffi::OsStrExt;
+use std::process::{Command, Output};
 
 use super::*;
 
@@ -43,9 +45,61 @@ fn what_a_flag_can_not_be_is_told_by_its_name() {
         (&["agent", "--listen", "5055"], "give an address with the port, such as 127.0.0.1:7000"),
         (&["submit", "Say hello"], "bloom-runtime task submit"),
         (&["list"], "bloom-runtime task list, bloom-runtime worker list"),
+        (&["task", "submit", "--not-before", "60", "p"], "60 would be in January 1970; +60s is 60 seconds from now"),
+        (&["task", "list", "--since", "5"], "5 would be in January 1970; 5s is 5 seconds ago"),
+        (&["audit", "--until", "5"], "5 would be in January 1970; 5s is 5 seconds ago"),
+        (&["key", "create", "ci", "--expires", "90"], "90 what? With a unit: 90d, 90h, 90m"),
+        (&["task", "list", "-l", "a=1,b=2"], "give each label by a flag of its own"),
+        (&["task", "submit", "-l", "a=1,b=2", "p"], "give each label by a flag of its own"),
+        (&["task", "list", "-o", "jsonpath={.items[*].id}"], "a list is an array, without items: $[*].id"),
+        (&["stats", "-o", "name"], "counts have no names; there are: table, wide, json, jsonl, yaml, jsonpath="),
+        (&["top", "-o", "name"], "counts have no names; there are: table, wide, json, jsonl, yaml, jsonpath="),
+        (&["task", "requeue", "--yes"], "filters such as --status failed,dead"),
     ] {
         let said = user.does(words).complains(2);
         assert!(said.contains(told), "{words:?}: {said}");
+    }
+}
+
+#[test]
+fn words_that_are_no_text_are_refused() {
+    for word in [&b"subm\xff"[..], b"--\xff"] {
+        let output = Command::new(env!("CARGO_BIN_EXE_bloom-runtime")).arg(OsStr::from_bytes(word)).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{}", words(&output));
+    }
+}
+
+#[test]
+fn habits_from_other_tools_are_understood() {
+    let server = sqlite();
+    let user = User::at(server);
+    for (words, told) in [
+        (&["task", "rm", NO_ID, "--yes"][..], "Task not found"),
+        (&["task", "stop", NO_ID], "Task not found"),
+        (&["key", "rm", "no-such-key"], "no-such-key"),
+        (&["key", "delete", "no-such-key"], "no-such-key"),
+        (&["worker", "delete", "no-such-worker"], "Worker not found"),
+    ] {
+        let said = user.does(words).complains(1);
+        assert!(said.contains(told) && !said.contains("unrecognized"), "{words:?}: {said}");
+    }
+    let added = user.does(&["context", "add", "home", "--server", server.base()]).ends(0);
+    assert_eq!(added.err, "");
+    for (words, told) in [
+        (&["task", "status", NO_ID][..], "bloom-runtime task get, bloom-runtime task describe"),
+        (&["task", "show", NO_ID], "bloom-runtime task get, bloom-runtime task describe"),
+        (&["version"], "bloom-runtime --version"),
+    ] {
+        let said = user.does(words).complains(2);
+        assert!(said.contains(told), "{words:?}: {said}");
+    }
+    for (words, absent) in [
+        (&["task", "uncordon", "x"][..], "worker"),
+        (&["task", "delete", "--status", "completed"], "as a value"),
+        (&["task", "get", "--stauts", "x"], "as a value"),
+    ] {
+        let said = user.does(words).complains(2);
+        assert!(!said.contains(absent), "{words:?}: {said}");
     }
 }
 
@@ -62,7 +116,10 @@ fn an_address_with_a_password_is_not_repeated() {
 fn https_to_an_http_port_is_told() {
     let server = sqlite().base().replacen("http", "https", 1);
     let said = User::new().does(&["stats", "--server", &server]).complains(2);
-    assert!(said.contains(&format!("probably http: give the address {}", sqlite().base())), "{said}");
+    assert!(
+        said.contains(&format!("probably http: give the address {}", sqlite().base())) && said.contains("the server at 127.0.0.1:"),
+        "{said}"
+    );
 }
 
 #[test]
@@ -186,17 +243,6 @@ fn a_cancel_is_no_lost_worker_and_order_is_no_reservation() {
 }
 
 #[test]
-fn ctrl_c_ends_a_command_that_reads() {
-    run(async {
-        let user = User::at(sqlite());
-        let reading = user.holds(&["task", "submit", "-"]);
-        reading.interrupt();
-        // Its pipe stays open until it has ended.
-        reading.done();
-    });
-}
-
-#[test]
 fn a_stream_survives_restarts_without_events() {
     run(async {
         let server = Server::on(Database::Sqlite).env("LOG_LEVEL", "debug").start();
@@ -252,5 +298,12 @@ fn dev_says_what_runs_tasks() {
         let id = user.does(&["task", "submit", "--agent", "shuot", "p"]).ok();
         let logs = user.does(&["task", "logs", "-f", id.trim()]).ok();
         assert!(logs.contains("no profile is named shuot"), "{logs}");
+        let described = user.does(&["task", "describe", id.trim()]).ok();
+        let profile = described.lines().find(|line| line.starts_with("Profile:")).unwrap_or_default();
+        assert!(profile.ends_with("default, because no profile is named shuot"), "{described}");
+        let done = user.does(&["task", "submit", "--wait", "--agent", "shuot", "p"]).ends(0);
+        assert!(done.err.contains("is named 'shuot'; it ran with the profile default"), "{}", done.err);
+        let done = user.does(&["task", "submit", "--wait", "--agent", "shout", "p"]).ends(0);
+        assert!(!done.err.contains("profile"), "{}", done.err);
     });
 }

@@ -2,6 +2,7 @@
 //!
 //! Commands reach the database only through the server, so testing with one database is enough.
 
+mod advice;
 mod audit;
 mod bulk;
 mod completions;
@@ -9,8 +10,11 @@ mod contexts;
 mod describe;
 mod follow;
 mod get_and_list;
+mod interrupt;
+mod key_files;
 mod keys;
 mod messages;
+mod output;
 mod queues;
 mod submit;
 mod suspend;

@@ -31,9 +31,24 @@ fn all_queues_are_meant_without_an_agent() {
     run(async {
         let user = User::at(&server);
         assert!(user.does(&["queue", "pause"]).ends(0).out.contains("(all)"));
+        let crew = server.crew();
+        crew.worker().register().await;
+        let task = crew.task().create().await;
+        let described = user.does(&["task", "describe", &task.id]).ok();
+        let advice = |text: &str| text.lines().find(|line| line.starts_with("What to do:")).map(str::to_owned).unwrap_or_default();
+        assert!(advice(&described).ends_with("resume all queues: bloom-runtime queue resume"), "{described}");
+        user.does(&["queue", "pause", "--agent", &crew.slug]).ok();
+        let resumed = user.does(&["queue", "resume", "--agent", &crew.slug]).ends(0).err;
+        assert_eq!(resumed, "All queues are paused, so this queue still gives out no tasks: bloom-runtime queue resume\n");
+        assert_eq!(user.does(&["queue", "list", "-o", "name"]).ok(), format!("{}\n", crew.slug), "a name that --agent takes");
         assert_eq!(user.does(&["queue", "list", "-o", "json"]).json()[0]["paused"], true);
         assert_eq!(user.does(&["queue", "resume", "-o", "json"]).json()["paused"], false);
-        assert_eq!(user.does(&["queue", "list", "-o", "name"]).ends(0).out, "(all)\n");
+        user.does(&["queue", "pause", "--agent", &crew.slug]).ok();
+        let described = user.does(&["task", "describe", &task.id]).ok();
+        assert!(
+            advice(&described).ends_with(&format!("resume its queue: bloom-runtime queue resume --agent {}", crew.slug)),
+            "{described}"
+        );
     });
 }
 
@@ -50,6 +65,7 @@ fn what_can_not_be_meant_is_refused_before_the_call() {
             (&["queue", "pause", "default"], "named by a flag: --agent default"),
             (&["queue", "resume", "default"], "named by a flag: --agent default"),
             (&["queue", "pause", "--agent", ""], "at least 1 character"),
+            (&["queue", "pause", "--agent", "(all)"], "(all) stands for all queues together: leave out --agent"),
             (&["queue", "pause", "--agent", ".."], "no URL can name the queue of an agent '..'"),
         ] {
             let said = user.does(words).complains(2);
@@ -71,6 +87,11 @@ fn an_agent_that_nobody_has_named_is_told() {
         let silent = |words: &[&str]| assert_eq!(user.does(words).ends(0).err, "", "{words:?}");
         silent(&["queue", "limit", "--agent", &crew.slug, "none"]);
         silent(&["queue", "resume", "--agent", &crew.slug]);
+        for words in [&["queue", "resume", "--agent", &crew.slug][..], &["queue", "limit", "--agent", &crew.slug, "none"]] {
+            let done = user.does(words).ends(0);
+            assert!(done.err.contains(&format!("No task is for agent {} yet, and no worker names it", crew.slug)), "{done:?}");
+            assert!(done.err.contains("check the spelling") && !done.err.contains("is changed"), "{done:?}");
+        }
         crew.worker().register().await;
         silent(&["queue", "pause", "--agent", &crew.slug]);
         let other = crew.api.crew();

@@ -271,6 +271,13 @@ fn a_file_with_a_wrong_line_makes_nothing() {
 }
 
 #[test]
+fn a_line_does_not_run_in_1970() {
+    let file = "{\"prompt\": \"p\"}\n{\"prompt\": \"p\", \"not_before\": 60}\n";
+    let said = User::at(sqlite()).pipes(file, &["task", "submit", "--from", "-"]).complains(2);
+    assert!(said.contains("line 2: not_before: 60 would be in January 1970") && said.contains("--not-before +60s"), "{said}");
+}
+
+#[test]
 fn an_open_pipe_on_which_nothing_comes_is_left_alone() {
     run(async {
         let server = sqlite();

@@ -44,6 +44,14 @@ fn values_are_printed_for_programs() {
         let lines: Vec<Value> = list("jsonl").lines().map(|line| serde_json::from_str(line).expect("a task")).collect();
         assert_eq!(lines, [two.now().await, one.now().await]);
         assert_eq!(user.does(&["task", "get", "-o", "jsonpath={.status}", &one.id]).ok(), "queued\n");
+        for (words, told) in [
+            (&["task", "list", "--agent", &crew.slug, "-o", "jsonpath=$.id"][..], "The path found nothing. A list is an array: $[*].id\n"),
+            (&["task", "get", &one.id, "-o", "jsonpath=$.nothing"], "The path found nothing; -o json shows all fields.\n"),
+            (&["task", "list", "--agent", "nobody-at-all", "-o", "jsonpath=$[*].id"], "Nothing found.\n"),
+        ] {
+            let done = user.does(words).ends(0);
+            assert_eq!((&*done.out, &*done.err), ("", told), "{words:?}");
+        }
         let said = user.does(&["task", "list", "-o", "jsonpath=$["]).complains(2);
         assert!(said.contains("not a JSONPath"), "{said}");
         let said = user.does(&["task", "list", "-o", "jason"]).complains(2);

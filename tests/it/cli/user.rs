@@ -66,11 +66,14 @@ impl User {
         self.start(self.command(Path::new(BINARY), arguments), None)
     }
 
+    /// Starts a command on a terminal of its own, on which the test types. Both output streams are read as one.
+    pub fn at_terminal(&self, arguments: &[&str]) -> Running {
+        self.start_open(self.command(Path::new("script"), &["-qec", &quoted(arguments), "/dev/null"]))
+    }
+
     /// Runs a command on a terminal of its own and types this text. Both output streams are read as one.
     pub fn types(&self, input: &str, arguments: &[&str]) -> Done {
-        let line = std::iter::once(BINARY).chain(arguments.iter().copied());
-        let line = line.map(|word| format!("'{}'", word.replace('\'', r"'\''"))).collect::<Vec<_>>().join(" ");
-        self.start(self.command(Path::new("script"), &["-qec", &line, "/dev/null"]), Some(input)).done()
+        self.start(self.command(Path::new("script"), &["-qec", &quoted(arguments), "/dev/null"]), Some(input)).done()
     }
 
     /// As [`types`](Self::types), on a terminal with so many columns, and typing nothing.
@@ -82,7 +85,10 @@ impl User {
 
     /// Starts a command whose standard input is a pipe that nobody writes to and nobody closes.
     pub fn holds(&self, arguments: &[&str]) -> Running {
-        let mut command = self.command(Path::new(BINARY), arguments);
+        self.start_open(self.command(Path::new(BINARY), arguments))
+    }
+
+    fn start_open(&self, mut command: Command) -> Running {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = janitor::spawn(command).expect("the program starts");
         let open = child.stdin.take();
@@ -107,16 +113,31 @@ impl User {
         Running { child, out, err, open: None }
     }
 
-    /// Runs a command whose output is closed by its reader right after the start.
-    pub fn with_closed_output(&self, arguments: &[&str], meanwhile: impl FnOnce()) -> Done {
+    /// Runs a command whose output nobody reads any more.
+    pub fn with_closed_output(&self, arguments: &[&str]) -> Done {
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        drop(reader);
+        self.writes_to(writer, arguments)
+    }
+
+    /// Runs a command whose output goes to a disk that is full.
+    pub fn with_full_output(&self, arguments: &[&str]) -> Done {
+        self.writes_to(std::fs::File::options().write(true).open("/dev/full").expect("the device"), arguments)
+    }
+
+    fn writes_to(&self, output: impl Into<Stdio>, arguments: &[&str]) -> Done {
         let mut command = self.command(Path::new(BINARY), arguments);
-        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.stdin(Stdio::null()).stdout(output).stderr(Stdio::piped());
         let mut child = janitor::spawn(command).expect("the program starts");
-        drop(child.stdout.take());
         let err = Heard::listen(child.stderr.take().expect("its stderr"));
-        meanwhile();
         Running { child, out: Heard::default(), err, open: None }.done()
     }
+}
+
+/// The command line as a shell reads it.
+fn quoted(arguments: &[&str]) -> String {
+    let line = std::iter::once(BINARY).chain(arguments.iter().copied());
+    line.map(|word| format!("'{}'", word.replace('\'', r"'\''"))).collect::<Vec<_>>().join(" ")
 }
 
 /// What was read from a stream so far.
@@ -175,6 +196,12 @@ impl Running {
     /// Waits for this text on standard error.
     pub async fn says(&self, text: &str) {
         eventually(&format!("{text:?} on stderr"), || async { self.err.text().contains(text).then_some(()) }).await;
+    }
+
+    /// Types this text into the open standard input.
+    pub fn types(&mut self, text: &str) {
+        let input = self.open.as_mut().expect("an open standard input");
+        input.write_all(text.as_bytes()).and_then(|()| input.flush()).expect("the command reads");
     }
 
     /// Sends SIGINT, as Ctrl-C does.

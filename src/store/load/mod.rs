@@ -1,21 +1,22 @@
 //! Loads the rows that a batch needs: finds them, locks them in one global order, then reads them.
 
+mod queues;
+
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::args::{Args, Bulk};
-use super::cells::{Cells, Read, Row, Type};
-use super::conn::Conn;
-use super::dialect::{Kind, Statement, statement};
-use super::error::Error;
-use super::table::{ReadRow, WriteRow as _, row};
-use super::{all, reads, records, rows};
+use crate::args::{Args, Bulk};
+use crate::cells::{Cells, Read, Row, Type};
+use crate::conn::Conn;
+use crate::dialect::{Kind, Statement, statement};
+use crate::error::Error;
+use crate::table::{ReadRow, WriteRow as _, row};
+use crate::{all, reads, records, rows};
 use bloom_core::Ms;
-use bloom_core::agent_queue::{ALL_QUEUES, AgentQueue};
 use bloom_core::api_key::ApiKey;
 use bloom_core::command::RowKeys;
 use bloom_core::ids::{LeaseId, TaskId, WorkerId};
-use bloom_core::task::{PastLease, Status, TaskSpec, TaskState};
+use bloom_core::task::{PastLease, TaskSpec, TaskState};
 use bloom_core::worker::Worker;
 use bloom_core::working_set::{ContextView, Loaded, Slots};
 
@@ -89,23 +90,7 @@ statement!(SLOTS, |d| "SELECT worker_id, slot FROM task_state WHERE slot IS NOT 
 // Two statements: keys that were added while this one waited for locks are missing in its snapshot.
 statement!(LOCK_API_KEYS, |d| "SELECT name FROM api_keys ORDER BY name {}", d.lock());
 statement!(LOCK_FREE_API_KEYS, |d| "SELECT name FROM api_keys ORDER BY name {}", d.skip_locked());
-statement!(SHARE_QUEUES, |d| "SELECT {} IS NULL", d.lock_queues(true));
-statement!(HOLD_QUEUES, |d| "SELECT {} IS NULL", d.lock_queues(false));
 statement!(HOLD_NAMES, |d| "SELECT {} IS NULL", d.lock_names(false));
-statement!(QUEUES, |d| "SELECT {} FROM queues WHERE agent_slug = '' OR agent_slug {}", records::QUEUE.names(""), d.any(Type::Text, 1));
-statement!(QUEUE_ROWS, "SELECT count(*) FROM queues WHERE agent_slug <> ''");
-// Who makes leases of a limited queue waits for the others that do, and counts what they have made.
-fn lock_limited(d: Kind, lock: &str) -> String {
-    format!("SELECT agent_slug FROM queues WHERE agent_slug {} ORDER BY agent_slug {lock}", d.any(Type::Text, 1))
-}
-statement!(LOCK_LIMITED, |d| "{}", lock_limited(d, d.lock()));
-statement!(LOCK_FREE_LIMITED, |d| "{}", lock_limited(d, d.skip_locked()));
-statement!(
-    ACTIVE_OF_QUEUES,
-    |d| "SELECT agent_slug, count(*) FROM task_state {} WHERE slot IS NOT NULL AND agent_slug {} GROUP BY agent_slug",
-    d.by_index("task_state_active_of_agent"),
-    d.any(Type::Text, 1)
-);
 statement!(PAST_LEASES, |d| "SELECT {} FROM leases WHERE id {}", records::LEASE.names(""), d.any(Type::Uuid, 1));
 
 /// Loads the rows of all keys; a key without a row is recorded as absent. With `skip_locked`, rows that other transactions have locked
@@ -124,7 +109,7 @@ pub(super) async fn load(conn: &mut Conn, time: Option<Ms>, keys: &RowKeys, skip
     load.read_queues(keys).await?;
     load.read_after_locking(keys).await?;
     if load.loaded.now == 0 {
-        load.loaded.now = super::time_of(load.conn, time).await?;
+        load.loaded.now = crate::time_of(load.conn, time).await?;
     }
     Ok(load.loaded)
 }
@@ -141,61 +126,6 @@ struct Load<'c> {
 }
 
 impl Load<'_> {
-    /// Nobody may make a lease while a queue changes, so that none is made by what was set before once the change is acknowledged.
-    async fn hold_queues(&mut self, keys: &RowKeys) -> Result<(), Error> {
-        let has_workers = keys.all_workers || !keys.workers.is_empty();
-        if !keys.queues.is_empty() {
-            self.conn.fetch(&HOLD_QUEUES, Args::new()).await?;
-        } else if keys.places && !has_workers {
-            // Otherwise the statement that locks the workers does it.
-            self.conn.fetch(&SHARE_QUEUES, Args::new()).await?;
-        }
-        Ok(())
-    }
-
-    /// Reads what is set for the queues of the queued tasks, and for those that change. The lock of the queues is held, so it stays as it
-    /// is. Limited queues are locked one by one, because their leases are counted.
-    async fn read_queues(&mut self, keys: &RowKeys) -> Result<(), Error> {
-        let mut slugs = keys.queues.clone();
-        if keys.places {
-            let queued = self.loaded.tasks.values().flatten().filter(|task| task.status == Status::Queued);
-            slugs.extend(queued.map(|task| task.agent_slug.clone()));
-        }
-        if slugs.is_empty() {
-            return Ok(());
-        }
-        let is_changed = !keys.queues.is_empty();
-        self.loaded.queues = slugs.iter().map(|slug| (slug.clone(), None)).collect();
-        self.loaded.queues.entry(ALL_QUEUES.to_owned()).or_default();
-        if self.has_queues || is_changed {
-            for queue in super::all(&self.conn.fetch(&QUEUES, Args::new().texts(&slugs)).await?, AgentQueue::read)? {
-                self.loaded.queues.insert(queue.agent_slug.clone(), Some(queue));
-            }
-        }
-        if is_changed {
-            self.loaded.queue_rows = super::one(&self.conn.fetch(&QUEUE_ROWS, Args::new()).await?, |row| row.take())?;
-        }
-        let is_limited = |queue: &&AgentQueue| queue.max_concurrency.is_some();
-        let limited: BTreeSet<String> =
-            self.loaded.queues.values().flatten().filter(is_limited).map(|queue| queue.agent_slug.clone()).collect();
-        if !limited.is_empty() {
-            let lock = if self.skip_locked { &LOCK_FREE_LIMITED } else { &LOCK_LIMITED };
-            let locked: BTreeSet<String> =
-                super::all(&self.conn.fetch(lock, Args::new().texts(&limited)).await?, |row| row.take())?.into_iter().collect();
-            self.loaded.locked_queues = limited.difference(&locked).cloned().collect();
-        }
-        // A queue that changes may get a limit in this batch.
-        let counted: BTreeSet<String> = limited.union(&keys.queues).cloned().collect();
-        if !counted.is_empty() {
-            self.loaded.active_leases = counted.iter().map(|slug| (slug.clone(), 0)).collect();
-            for row in &self.conn.fetch(&ACTIVE_OF_QUEUES, Args::new().texts(&counted)).await? {
-                let mut row = row.cells();
-                self.loaded.active_leases.insert(row.take()?, row.take()?);
-            }
-        }
-        Ok(())
-    }
-
     /// Finds ids without locks. The rows may have changed by the time that they are locked, so `decide` checks the locked rows.
     async fn look_up(&mut self, keys: &RowKeys) -> Result<(), Error> {
         if !keys.idempotency.is_empty() {
@@ -281,7 +211,7 @@ impl Load<'_> {
             return Ok(());
         }
         let found = self.conn.fetch(&reads::WORKERS_BY_ID, Args::new().texts(&wanted)).await?;
-        let found = super::all(&found, Worker::read)?;
+        let found = all(&found, Worker::read)?;
         self.loaded.observed_workers.extend(wanted.into_iter().map(|id| (id, None)));
         self.loaded.observed_workers.extend(found.into_iter().map(|worker| (worker.id.clone(), Some(worker))));
         Ok(())
@@ -300,7 +230,7 @@ impl Load<'_> {
         self.loaded.all_workers = keys.all_workers;
         if self.skip_locked {
             let there = self.conn.fetch(&WORKERS_THERE, Args::new().texts(&keys.workers)).await?;
-            self.loaded.locked_workers = super::all(&there, |row| row.take())?.into_iter().collect();
+            self.loaded.locked_workers = all(&there, |row| row.take())?.into_iter().collect();
         }
         for row in &found {
             let mut row = row.cells();
@@ -324,7 +254,7 @@ impl Load<'_> {
         let found = self.conn.fetch(lock, Args::new().uuids(&self.tasks).int(self.time)).await?;
         if self.skip_locked {
             let there = self.conn.fetch(&TASKS_THERE, Args::new().uuids(&self.tasks)).await?;
-            self.loaded.locked_tasks = super::all(&there, |row| row.take())?.into_iter().collect();
+            self.loaded.locked_tasks = all(&there, |row| row.take())?.into_iter().collect();
         }
         for row in &found {
             let mut row = row.cells();
@@ -346,7 +276,7 @@ impl Load<'_> {
         }
         let lock = if self.skip_locked { &LOCK_FREE_API_KEYS } else { &LOCK_API_KEYS };
         let locked = self.conn.fetch(lock, Args::new()).await?;
-        let found = super::all(&self.conn.fetch(&reads::API_KEYS, Args::new()).await?, ApiKey::read)?;
+        let found = all(&self.conn.fetch(&reads::API_KEYS, Args::new()).await?, ApiKey::read)?;
         // Keys that another transaction has just added are not locked here; their names are taken in any case.
         self.loaded.locked_api_keys = self.skip_locked && locked.len() < found.len();
         if !self.loaded.locked_api_keys {
@@ -384,7 +314,7 @@ impl Load<'_> {
 
     /// Reads rows of a key and a task; the tasks are locked later.
     fn pairs<K: Read>(&mut self, found: &[Row]) -> Result<Vec<(K, TaskId)>, Error> {
-        let pairs: Vec<(K, TaskId)> = super::all(found, |row| Ok((row.take()?, row.take()?)))?;
+        let pairs: Vec<(K, TaskId)> = all(found, |row| Ok((row.take()?, row.take()?)))?;
         self.tasks.extend(pairs.iter().map(|(_, task)| *task));
         Ok(pairs)
     }

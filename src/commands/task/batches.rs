@@ -1,0 +1,146 @@
+//! Sends many tasks in batches, each of them completely or not at all.
+
+use std::ops::Range;
+
+use serde_json::value::RawValue;
+use serde_json::{Map, Value, json};
+
+use super::super::columns;
+use super::super::connect::Server;
+use super::super::interrupt::{answered, is_interrupted};
+use super::super::progress::Progress;
+use super::super::show::{self, Form, Shown};
+use crate::CommandError;
+use bloom_api::tasks::MAX_BATCH;
+
+/// A server accepts 1 MiB per call by default; the difference is for the JSON around the tasks.
+const MAX_BATCH_BYTES: usize = 1_000_000;
+
+/// A checked line, ready to be sent.
+pub struct Line {
+    pub number: usize,
+    pub body: Box<RawValue>,
+}
+
+/// What the acknowledged batches have made.
+#[derive(Default)]
+pub struct Made {
+    pub existed: u64,
+    /// The tasks, if they are printed at the end.
+    pub tasks: Vec<Value>,
+}
+
+/// Why no further batch is sent.
+pub enum End {
+    All,
+    Interrupted,
+    /// Interrupted while a batch was under way, and its answer did not come in time.
+    Unacknowledged,
+}
+
+/// Sends batch by batch, until Ctrl-C. `made` is right also after a failure.
+///
+/// # Errors
+/// A batch was refused, or its tasks can't be printed.
+pub async fn send(server: &Server, lines: &[Line], shown: Shown, progress: &Progress, made: &mut Made) -> Result<End, CommandError> {
+    let mut feed = show::Feed::new(shown.form_or(Form::Name), &columns::TASKS);
+    for batch in batches(lines) {
+        if is_interrupted() {
+            return Ok(End::Interrupted);
+        }
+        let batch = &lines[batch];
+        let (first, last) = (batch[0].number, batch[batch.len() - 1].number);
+        let bodies: Vec<&RawValue> = batch.iter().map(|line| &*line.body).collect();
+        let body = json!({ "tasks": bodies });
+        let Some(sent) = answered(server.post_surely("api/runtime/llm-tasks:batch", &body)).await else {
+            return Ok(End::Unacknowledged);
+        };
+        let mut answer = sent.map_err(|failure| match conflicting(batch, &failure.message) {
+            Some((line, key)) => CommandError {
+                message: format!(
+                    "line {line}: the idempotency key {key} was used for another task, with another context_id, agent_slug or prompt; lines \
+                     {first} to {last}, and all lines after them, were not submitted"
+                ),
+                ..failure
+            },
+            None => failure.about(&format!(
+                "lines {first} to {last} (positions in the batch count from 0), and all lines after them, were not submitted"
+            )),
+        })?;
+        let Value::Array(tasks) = answer["tasks"].take() else {
+            return Err("the server's answer has no tasks, which its API promises".to_owned().into());
+        };
+        made.existed += answer["existed"].as_u64().unwrap_or_default();
+        progress.add(batch.len() as u64);
+        match shown.form() {
+            Some(form) if form.is_data() => made.tasks.extend(tasks),
+            _ => feed.print(&tasks)?,
+        }
+    }
+    Ok(End::All)
+}
+
+/// The number of the line whose idempotency key the server's refusal names, and the key. To the key of a task, a server adds the name of a
+/// submit key at the beginning.
+fn conflicting(batch: &[Line], refusal: &str) -> Option<(usize, String)> {
+    let (_, named) = refusal.split_once("Idempotency key '")?;
+    let (named, _) = named.split_once("' was used for another task")?;
+    let keys = batch.iter().filter_map(|line| {
+        let task: Map<String, Value> = serde_json::from_str(line.body.get()).ok()?;
+        Some((line.number, task.get("idempotency_key")?.as_str()?.to_owned()))
+    });
+    let is_named = |key: &str| named == key || named.strip_suffix(key).is_some_and(|owner| owner.ends_with('/'));
+    // A later line with the same key is the one that differs. If keys end alike, the longest is the whole one.
+    keys.filter(|(_, key)| is_named(key)).max_by_key(|(number, key)| (key.len(), *number))
+}
+
+/// The lines of each batch.
+fn batches(lines: &[Line]) -> Vec<Range<usize>> {
+    let mut batches = Vec::new();
+    let (mut start, mut bytes) = (0, 0);
+    for (at, line) in lines.iter().enumerate() {
+        let length = line.body.get().len() + 1;
+        if at > start && (at - start == MAX_BATCH || bytes + length > MAX_BATCH_BYTES) {
+            batches.push(start..at);
+            (start, bytes) = (at, 0);
+        }
+        bytes += length;
+    }
+    if start < lines.len() {
+        batches.push(start..lines.len());
+    }
+    batches
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::value::to_raw_value;
+
+    #[test]
+    fn batches_are_bounded_by_number_and_size() {
+        let line = |length: usize| Line { number: 0, body: to_raw_value(&"x".repeat(length)).unwrap() };
+        let many: Vec<Line> = (0..2500).map(|_| line(1)).collect();
+        assert_eq!(batches(&many), [0..1000, 1000..2000, 2000..2500]);
+        let long: Vec<Line> = [400_000, 400_000, 400_000, 2_000_000, 5].into_iter().map(line).collect();
+        assert_eq!(batches(&long), [0..2, 2..3, 3..4, 4..5]);
+    }
+
+    #[test]
+    fn the_line_of_a_conflict_is_found_by_its_key() {
+        let lines = |keys: &[&str]| -> Vec<Line> {
+            let body = |key: &&str| to_raw_value(&json!({ "prompt": "p", "idempotency_key": key })).unwrap();
+            keys.iter().enumerate().map(|(at, key)| Line { number: at + 1, body: body(key) }).collect()
+        };
+        let found = |keys: &[&str], named: &str| {
+            let refusal = format!("Idempotency key '{named}' was used for another task: context_id, agent_slug or prompt differ");
+            conflicting(&lines(keys), &refusal)
+        };
+        assert_eq!(found(&["a", "b"], "b"), Some((2, "b".into())));
+        assert_eq!(found(&["b", "x/b"], "ci/x/b"), Some((2, "x/b".into())), "a submit key's name is in front");
+        assert_eq!(found(&["b", "a-b"], "a-b"), Some((2, "a-b".into())));
+        assert_eq!(found(&["b", "b"], "b"), Some((2, "b".into())), "the second one differs from the first");
+        assert_eq!(found(&["a"], "b"), None);
+        assert_eq!(conflicting(&lines(&["a"]), "Idempotency key was used for another task"), None, "an older server");
+    }
+}
