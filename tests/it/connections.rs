@@ -202,7 +202,7 @@ fn bodies_of_answers_have_a_limit_together() {
             said.starts_with("HTTP/1.1 503 ").then_some((unread, said))
         })
         .await;
-        assert!(refused.contains("too many large answers"), "{refused}");
+        assert!(refused.contains("This address has too many large requests or answers"), "{refused}");
         drop(unread);
         eventually("there is room", || async { rest(&mut send(&server, list).await).await.starts_with("HTTP/1.1 200 ").then_some(()) })
             .await;
