@@ -348,7 +348,7 @@ fn starts_after_a_lock_on(table: &str) {
         let (mut other, observer) = (Link::open(&url).await, tokio::sync::Mutex::new(Link::open(&url).await));
         first.stop();
         other.rows("BEGIN").await;
-        other.rows("LOCK TABLE api_keys IN ACCESS EXCLUSIVE MODE").await;
+        other.rows(&format!("LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE")).await;
         let plan = Server::on_url(&url).env("RUNTIME_API_KEY", ADMIN);
         let starting = std::thread::spawn(move || plan.start());
         // Its first try has failed when another one waits, which began after the lock timeout.

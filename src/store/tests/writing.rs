@@ -168,9 +168,10 @@ async fn a_lost_connection_is_replaced(database) {
     assert!(writer.begin_and_load(&RowKeys::default(), LockWait::Long).await.unwrap_err().is_unavailable());
     writer.rollback().await.unwrap();
     register(&mut writer, "v", 1).await;
-    assert_eq!(bench.positions().await, [Position { writer: writer.id(), n: 2 }], "the writer is the same as before");
     let again = async || all_workers(&bench.store).await.ok();
     assert_eq!(crate::support::eventually("reading works again", again).await.len(), 2);
+    let counts = crate::support::eventually("the control connections work again", async || bench.port().counts().await.ok()).await;
+    assert_eq!(counts.positions, [Position { writer: writer.id(), n: 2 }], "the writer is the same as before");
     assert!(bench.store.settings().await.unwrap().is_empty());
 }
 
