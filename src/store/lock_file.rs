@@ -70,3 +70,10 @@ impl LockFile {
         file.sync_all()
     }
 }
+
+impl Drop for LockFile {
+    /// A process that is being started has a copy of the descriptor until it executes its program, which would keep the lock.
+    fn drop(&mut self) {
+        let _ = self.file.unlock();
+    }
+}
