@@ -18,6 +18,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use bloom_commands::kubectl::{self, Plugin};
 use bloom_commands::{CommandError, term};
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
@@ -146,6 +147,13 @@ pub fn run() -> ExitCode {
     if std::env::var_os(COMPLETE).is_some() {
         term::mute();
     }
+    if is_plugin() {
+        return match Plugin::try_parse() {
+            Ok(plugin) => ended(block_on(kubectl::run(plugin))),
+            Err(error) if error.use_stderr() => error.exit(),
+            Err(asked) => ended(show(&asked)),
+        };
+    }
     CompleteEnv::with_factory(command).var(COMPLETE).complete();
     let mut command = command();
     let parsed = command.try_get_matches_from_mut(std::env::args_os()).and_then(|mut matches| Cli::from_arg_matches_mut(&mut matches));
@@ -169,6 +177,12 @@ pub fn run() -> ExitCode {
         Command::Man { dir } => man(&dir),
         Command::Bench(args) => block_on(async move { Ok(bench::run(&args).await?) }),
     })
+}
+
+/// Whether the program was called by the name of the plugin of kubectl.
+fn is_plugin() -> bool {
+    let program = std::env::args_os().next().map(PathBuf::from);
+    program.is_some_and(|program| program.file_name().is_some_and(|name| name == kubectl::NAME))
 }
 
 fn command() -> clap::Command {

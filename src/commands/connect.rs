@@ -73,7 +73,7 @@ impl Connection {
         let environment = Environment::of_process();
         let target =
             self.resolve(&environment, || context_file::path(&environment).map_or(Ok(Contexts::default()), |path| Contexts::read(&path)))?;
-        Ok(Server { client: Client::new(&target.server, target.key.as_ref()).map_err(failed)? })
+        Server::new(&target.server, target.key.as_ref())
     }
 
     /// Flags take precedence over the environment, and the environment over the context in use. The key of a context is sent to the server
@@ -144,6 +144,12 @@ enum Again {
 }
 
 impl Server {
+    /// # Errors
+    /// The URL or the key can't be used.
+    pub fn new(url: &str, key: Option<&SecretString>) -> Result<Self, CommandError> {
+        Ok(Self { client: Client::new(url, key).map_err(failed)? })
+    }
+
     /// # Errors
     /// The call failed.
     pub async fn get(&self, path: &str) -> Result<Value, CommandError> {

@@ -16,6 +16,7 @@ mod ids;
 mod interrupt;
 mod key;
 mod key_file;
+pub mod kubectl;
 pub mod number;
 mod progress;
 mod queue;

@@ -1,6 +1,7 @@
 //! A real API server with an etcd of its own, on loopback.
 
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, OnceLock};
@@ -18,7 +19,7 @@ use serde::Deserialize as _;
 use serde::de::DeserializeOwned;
 
 use crate::support::janitor::{self, AtTheEnd, bound, free_port, new_path};
-use crate::support::server::Plan;
+use crate::support::server::{BINARY, Plan};
 use crate::support::{Database, Server, eventually, unique};
 
 const ADMIN_TOKEN: &str = "admin-token";
@@ -59,6 +60,10 @@ impl Cluster {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let dir = new_path("kubernetes");
         fs::create_dir(&dir).expect("a directory");
+        // kubectl finds its plugin by the name of the program.
+        fs::create_dir(dir.join("bin")).expect("a directory");
+        symlink(program("kubectl"), dir.join("bin/kubectl")).expect("kubectl");
+        symlink(BINARY, dir.join("bin/kubectl-bloom")).expect("the plugin");
         let key = dir.join("service-account.key");
         let made = Command::new("openssl").args(["genrsa", "-out"]).arg(&key).arg("2048").stderr(Stdio::null()).status();
         assert!(made.expect("openssl").success());
@@ -306,8 +311,9 @@ impl Tenant {
     /// Runs kubectl in this namespace. Returns its output if it succeeds, else the text of its error.
     pub fn kubectl(&self, arguments: &[&str], input: &str) -> Result<String, String> {
         use std::io::Write as _;
+        let dir = self.admin.parent().expect("a directory");
         let mut command = Command::new(program("kubectl"));
-        command.env_clear().env("KUBECONFIG", &self.admin).env("HOME", self.admin.parent().expect("a directory")).args(arguments);
+        command.env_clear().env("KUBECONFIG", &self.admin).env("HOME", dir).env("PATH", dir.join("bin")).args(arguments);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("kubectl");
         child.stdin.take().expect("its input").write_all(input.as_bytes()).expect("kubectl reads");
         let output = child.wait_with_output().expect("its end");

@@ -10,7 +10,7 @@ use super::super::retry::Retry;
 use super::super::show::{self, Form, Shown};
 use super::super::{columns, term};
 use super::wait::{WaitOptions, interruptible, must_be_completed};
-use super::{LogsArgs, answer};
+use super::{EventArgs, answer};
 use crate::CommandError;
 use bloom_api::answers::Event;
 use bloom_api::words::Word;
@@ -45,8 +45,7 @@ pub async fn to_the_end(server: &Server, id: &str, waiting: WaitOptions, shown: 
 ///
 /// # Errors
 /// The task does not exist, or its events can't be read.
-pub async fn logs(args: &LogsArgs, server: &Server, form: Form) -> Result<(), CommandError> {
-    let LogsArgs { id, follow, kind } = args;
+pub async fn logs(id: &str, EventArgs { follow, kind }: &EventArgs, server: &Server, form: Form) -> Result<(), CommandError> {
     let mut transcript = Transcript::new(form, true, kind);
     if *follow {
         // A task that waits has no events: why it waits is told beside them.

@@ -4,15 +4,16 @@ mod batches;
 mod bulk;
 mod delete;
 mod edit;
-mod fields;
+pub mod fields;
 mod filters;
-mod follow;
+pub mod follow;
 mod from_file;
 mod list;
+pub mod prompt;
 mod standard_input;
 mod submit;
 mod suspend;
-mod wait;
+pub mod wait;
 mod watch;
 mod wrong_lines;
 
@@ -147,6 +148,13 @@ pub struct LogsArgs {
     /// The task's id
     #[arg(value_name = "ID", add = ArgValueCompleter::new(shell_completion::tasks))]
     id: String,
+    #[command(flatten)]
+    events: EventArgs,
+}
+
+/// Which events to print.
+#[derive(Args, Debug)]
+pub struct EventArgs {
     /// Continue to print events until the task is finished; standard error says why it waits
     #[arg(short, long)]
     follow: bool,
@@ -170,8 +178,8 @@ pub async fn run(command: TaskCommand, server: &Server, shown: Shown) -> Result<
             limit.show(list::newest(server, &filters, limit.rows()).await.map_err(failed)?, shown, &columns::TASKS)
         }
         TaskCommand::Logs(args) => {
-            let args = LogsArgs { id: ids::task(server, &args.id).await?, ..args };
-            follow::logs(&args, server, shown.form_or(Form::Table)).await
+            let id = ids::task(server, &args.id).await?;
+            follow::logs(&id, &args.events, server, shown.form_or(Form::Table)).await
         }
         TaskCommand::Result { id } => answer(server, &ids::task(server, &id).await?, shown).await,
         TaskCommand::Cancel(args) => bulk::run(bulk::BulkAction::Cancel, args, server, shown).await,
@@ -207,7 +215,7 @@ async fn wait_for_all(server: &Server, ids: &[String], timeout: Option<Duration>
 ///
 /// # Errors
 /// The task is not finished, has no result, or its newest run failed.
-async fn answer(server: &Server, id: &str, shown: Shown) -> Result<(), CommandError> {
+pub async fn answer(server: &Server, id: &str, shown: Shown) -> Result<(), CommandError> {
     let task = server.get(&path(id, "")).await.map_err(|failure| failure.about(id))?;
     wait::must_be_over(&read(&task)?)?;
     let end = wait::must_be_completed(&read(&task)?);

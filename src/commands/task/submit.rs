@@ -1,7 +1,6 @@
 //! `task submit`: submits one task, or many from a file. With --wait or --follow it also prints the outcome.
 
-use std::fs::File;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
@@ -11,22 +10,18 @@ use uuid::Uuid;
 
 use super::super::connect::{Server, read, with_query};
 use super::super::ids::path;
-use super::super::interrupt::blocking;
 use super::super::show::{self, Form, Shown};
 use super::super::{columns, started, term, when};
 use super::fields::Fields;
-use super::from_file::{self, NOTHING_SUBMITTED, Scope};
-use super::standard_input;
+use super::from_file::{self, Scope};
+use super::prompt::PromptArgs;
 use super::wait::{WaitOptions, interruptible, must_be_completed};
 use super::{answer, follow, id_of};
 use crate::CommandError;
 use bloom_api::tasks::Task;
 
-/// How much of a prompt is repeated in an error.
-const SHOWN_PROMPT: usize = 200;
 /// How many events of a finished task are searched for the start of its run, besides the first ones.
 const NEWEST_EVENTS: usize = 10;
-const HOW: &str = "give it as an argument, with --prompt-file, or on standard input";
 
 /// Submit a task
 ///
@@ -57,17 +52,10 @@ A line of tasks.jsonl:
   {\"prompt\": \"Say hello\", \"context_id\": \"demo\", \"priority\": 7, \"labels\": {\"team\": \"a\"}}"
 )]
 pub struct Submit {
-    /// The prompt, before what the file or standard input has; -: standard input
-    #[arg(value_name = "PROMPT", conflicts_with = "from")]
-    prompt: Option<String>,
-    /// What follows a prompt that is not quoted: taken only to say so.
-    #[arg(hide = true, conflicts_with = "from")]
-    further_words: Vec<String>,
-    /// Take the prompt from this file, after PROMPT if it is given; - is standard input
-    #[arg(long, value_name = "FILE", conflicts_with = "from")]
-    prompt_file: Option<PathBuf>,
+    #[command(flatten)]
+    prompt: PromptArgs,
     /// Submit a task for each line of this JSON Lines file; - is standard input
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["wait", "follow"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["prompt", "further_words", "prompt_file", "wait", "follow"])]
     from: Option<PathBuf>,
     /// Wait for the answer and print it
     #[arg(long)]
@@ -90,9 +78,7 @@ pub struct Submit {
 }
 
 pub async fn run(mut submit: Submit, server: &Server, shown: Shown) -> Result<(), CommandError> {
-    if !submit.further_words.is_empty() {
-        return Err(unquoted(&submit));
-    }
+    submit.prompt.must_be_one("bloom-runtime task submit")?;
     submit.fields.find_dependencies(server).await?;
     if let Some(file) = &submit.from {
         let scope = match submit.idempotency_key {
@@ -143,20 +129,9 @@ async fn tell_other_profile(server: &Server, id: &str, task: &Task<'_>) {
     }
 }
 
-fn unquoted(submit: &Submit) -> CommandError {
-    let words: Vec<&str> = submit.prompt.iter().chain(&submit.further_words).map(String::as_str).collect();
-    let count = words.len();
-    let prompt = term::short(&words.join(" "), SHOWN_PROMPT);
-    // Within double quotes, a shell replaces some characters.
-    let quoted =
-        if prompt.contains(['"', '$', '`', '\\', '!']) { format!("'{}'", prompt.replace('\'', r"'\''")) } else { format!("\"{prompt}\"") };
-    CommandError::usage(format!("the prompt is one argument, but there are {count}; quote the prompt: bloom-runtime task submit {quoted}"))
-}
-
 async fn create(submit: &Submit, server: &Server) -> Result<Value, CommandError> {
     let mut body = submit.fields.given()?;
-    let (argument, file) = (submit.prompt.clone(), submit.prompt_file.clone());
-    let prompt = blocking(move || prompt(argument, file.as_deref()), NOTHING_SUBMITTED).await?;
+    let prompt = submit.prompt.read().await?;
     body.insert("prompt".into(), json!(prompt));
     // The same key must name the same context each time: with another one, the repetition would be another task.
     let context = submit.idempotency_key.as_ref().map(|key| format!("key-{}", hex::encode(&Sha256::digest(key)[..16])));
@@ -165,35 +140,4 @@ async fn create(submit: &Submit, server: &Server) -> Result<Value, CommandError>
     let key = submit.idempotency_key.clone().unwrap_or_else(|| Uuid::now_v7().to_string());
     body.insert("idempotency_key".into(), json!(key));
     server.post_surely("api/runtime/llm-tasks", &Value::Object(body)).await
-}
-
-/// Up to two of the argument, the text of --prompt-file and standard input, in this order.
-fn prompt(argument: Option<String>, file: Option<&Path>) -> Result<String, CommandError> {
-    let is_dash = argument.as_deref() == Some("-") || file == Some(Path::new("-"));
-    let argument = argument.filter(|prompt| prompt != "-");
-    let file = file.filter(|file| *file != Path::new("-"));
-    let read = |file: &Path| {
-        let name = file.display().to_string();
-        let open = File::open(file).map_err(|error| CommandError::usage(format!("{name} can't be opened: {error}")))?;
-        standard_input::read(&name, open)
-    };
-    let file = file.map(read).transpose()?;
-    let input = if is_dash {
-        Some(standard_input::whole()?)
-    } else if argument.is_some() || file.is_some() {
-        standard_input::beside_a_prompt()?
-    } else if term::is_in_terminal() {
-        return Err(CommandError::usage(format!("there is no prompt: {HOW}")));
-    } else {
-        Some(standard_input::whole()?)
-    };
-    let parts: Vec<String> = [argument, file, input].into_iter().flatten().filter(|part| !part.is_empty()).collect();
-    if parts.len() > 2 {
-        return Err(CommandError::usage(
-            "the prompt comes from three places: the argument, --prompt-file and standard input. Give two of them: leave out PROMPT or \
-             --prompt-file to send the other one with standard input, or give < /dev/null to send PROMPT and the file",
-        ));
-    }
-    let text = parts.join("\n\n");
-    if text.trim().is_empty() { Err(CommandError::usage(format!("the prompt is empty: {HOW}"))) } else { Ok(text) }
 }

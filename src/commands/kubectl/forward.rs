@@ -1,0 +1,127 @@
+//! A port-forward to the server, by kubectl.
+
+use std::process::Stdio;
+use std::time::Duration;
+
+use tokio::io::{AsyncBufReadExt, AsyncRead, BufReader};
+use tokio::process::{Child, Command};
+use tokio::task::JoinHandle;
+use tokio::time::{sleep, timeout};
+
+use super::cluster::{Cluster, not_started};
+use crate::CommandError;
+
+/// How long kubectl may take until it forwards.
+const START_LIMIT: Duration = Duration::from_secs(30);
+/// How long kubectl waits for a pod that runs.
+const POD_LIMIT: &str = "--pod-running-timeout=10s";
+/// The pause before kubectl is started again, after the pod that it forwarded to has ended.
+const PAUSE: Duration = Duration::from_secs(1);
+/// The most bytes of a line of kubectl, and of its errors.
+const LINE: usize = 4096;
+
+/// A local port that leads to the server until this is dropped. If its pod ends, it leads to another one after a while.
+pub struct Forward {
+    port: u16,
+    keeper: JoinHandle<()>,
+}
+
+impl Forward {
+    pub async fn start(cluster: &Cluster, namespace: &str, service: &str) -> Result<Self, CommandError> {
+        let namespace = format!("--namespace={namespace}");
+        let service = format!("service/{service}");
+        let command = |ports: &str| cluster.kubectl(&["port-forward", &namespace, "--address=127.0.0.1", POD_LIMIT, "--", &service, ports]);
+        let (mut child, port) = started(command(":http")).await?;
+        // The same port again, because the calls go there.
+        let mut again = command(&format!("{port}:http"));
+        let keeper = tokio::spawn(async move {
+            loop {
+                let _ = child.wait().await;
+                child = loop {
+                    sleep(PAUSE).await;
+                    // Calls fail meanwhile, and are repeated.
+                    if let Ok((child, _)) = started_by(&mut again).await {
+                        break child;
+                    }
+                };
+            }
+        });
+        Ok(Self { port, keeper })
+    }
+
+    pub fn url(&self) -> String {
+        format!("http://127.0.0.1:{}", self.port)
+    }
+}
+
+impl Drop for Forward {
+    fn drop(&mut self) {
+        self.keeper.abort();
+    }
+}
+
+async fn started(mut command: Command) -> Result<(Child, u16), CommandError> {
+    started_by(&mut command).await
+}
+
+/// Starts kubectl, and waits until it forwards. Returns the local port.
+async fn started_by(command: &mut Command) -> Result<(Child, u16), CommandError> {
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().map_err(|error| not_started(&error))?;
+    let (Some(out), Some(errors)) = (child.stdout.take(), child.stderr.take()) else {
+        return Err("the output of kubectl can't be read".to_owned().into());
+    };
+    let mut out = BufReader::new(out);
+    let ready = async {
+        while let Some(line) = line(&mut out).await {
+            if let Some(port) = port_of(&line) {
+                return Some(port);
+            }
+        }
+        None
+    };
+    let port = match timeout(START_LIMIT, ready).await {
+        Ok(Some(port)) => port,
+        Ok(None) => {
+            let why = line(&mut BufReader::new(errors)).await.unwrap_or_default();
+            return Err(
+                format!("kubectl can't forward a port to the server: {}\nGive the server's address with --server", why.trim()).into()
+            );
+        }
+        Err(_) => {
+            let limit = START_LIMIT.as_secs();
+            return Err(format!("kubectl did not forward a port to the server in {limit} s: give its address with --server").into());
+        }
+    };
+    // kubectl writes a line for each connection, and waits if nobody reads them.
+    tokio::spawn(async move { while line(&mut out).await.is_some() {} });
+    tokio::spawn(async move {
+        let mut errors = BufReader::new(errors);
+        while line(&mut errors).await.is_some() {}
+    });
+    Ok((child, port))
+}
+
+/// The next line, or a part of a very long one; `None` at the end.
+async fn line(from: &mut BufReader<impl AsyncRead + Unpin>) -> Option<String> {
+    let mut bytes = Vec::new();
+    let mut limited = tokio::io::AsyncReadExt::take(from, LINE as u64);
+    let read = limited.read_until(b'\n', &mut bytes).await.ok()?;
+    (read > 0).then(|| String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// The local port in `Forwarding from 127.0.0.1:40123 -> 5000`.
+fn port_of(line: &str) -> Option<u16> {
+    line.strip_prefix("Forwarding from 127.0.0.1:")?.split(' ').next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_port_is_read() {
+        assert_eq!(port_of("Forwarding from 127.0.0.1:40123 -> 5000\n"), Some(40_123));
+        assert_eq!(port_of("Handling connection for 40123"), None);
+    }
+}
