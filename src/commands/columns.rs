@@ -213,8 +213,7 @@ pub fn given(text: &Option<impl ToString>) -> String {
     text.as_ref().map(ToString::to_string).unwrap_or_default()
 }
 
-/// The parentheses show that all queues are meant; `queue list` shows them first.
-/// What a table shows instead of an agent's name for all queues together.
+/// What a table shows instead of an agent's name for all queues together. The parentheses tell it from a name.
 pub const ALL_QUEUES: &str = "(all)";
 
 fn agent_of_queue(queue: &Queue) -> String {

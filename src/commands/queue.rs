@@ -94,7 +94,7 @@ pub async fn run(command: QueueCommand, server: &Server, shown: Shown) -> Result
         QueueCommand::Pause { agent } => {
             let changed = server.post(&path(agent.as_deref(), "pause"), &json!({})).await?;
             if let Some(agent) = agent {
-                tell_if_unknown(server, &agent, " The queue is changed all the same.").await;
+                tell_if_unknown(server, &agent, CHANGED).await;
             }
             changed
         }
@@ -112,7 +112,7 @@ pub async fn run(command: QueueCommand, server: &Server, shown: Shown) -> Result
             let before = if limit.max_concurrency.is_none() { queues(server).await } else { Vec::new() };
             let changed = server.post(&path(Some(&agent), "limit"), &limit).await?;
             match limit.max_concurrency {
-                Some(_) => tell_if_unknown(server, &agent, " The queue is changed all the same.").await,
+                Some(_) => tell_if_unknown(server, &agent, CHANGED).await,
                 None => tell_if_nothing_was_set(server, &agent, &before).await,
             }
             changed
@@ -133,6 +133,8 @@ async fn tell_if_nothing_was_set(server: &Server, agent: &str, before: &[Queue<'
         tell_if_unknown(server, agent, "").await;
     }
 }
+
+const CHANGED: &str = " The queue is changed all the same.";
 
 /// Says so if nobody has named the agent yet: its name may be misspelt. A queue may be closed before its first task.
 async fn tell_if_unknown(server: &Server, agent: &str, changed: &str) {

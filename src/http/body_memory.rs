@@ -39,10 +39,7 @@ pub struct Budget {
 
 /// The part of a budget that one body holds.
 #[derive(Default)]
-pub struct Share {
-    permit: Option<OwnedSemaphorePermit>,
-    of_address: Option<ClientPermit<IpAddr>>,
-}
+pub struct Share(Option<(OwnedSemaphorePermit, ClientPermit<IpAddr>)>);
 
 impl Budget {
     pub fn new(bytes: usize) -> Self {
@@ -61,16 +58,18 @@ impl Budget {
     }
 
     fn take(&self, share: &mut Share, bytes: usize, client: IpAddr, full: Error) -> Result<(), Error> {
-        let held = share.permit.as_ref().map_or(0, |permit| permit.num_permits());
+        let held = share.0.as_ref().map_or(0, |(permit, _)| permit.num_permits());
         let more = self.units_of(bytes).saturating_sub(u32::try_from(held).unwrap_or(u32::MAX));
         if more > 0 {
             let units = usize::try_from(more).unwrap_or(usize::MAX);
-            let of_address = self.addresses.take_more(share.of_address.take(), network(client), units).ok_or(TOO_MUCH_OF_ONE)?;
-            let more = self.free.clone().try_acquire_many_owned(more).map_err(|_| full)?;
-            share.of_address = Some(of_address);
-            match &mut share.permit {
-                Some(permit) => permit.merge(more),
-                none => *none = Some(more),
+            let of_address = self.addresses.take_beside(held, network(client), units).ok_or(TOO_MUCH_OF_ONE)?;
+            let permit = self.free.clone().try_acquire_many_owned(more).map_err(|_| full)?;
+            match &mut share.0 {
+                Some((known, known_of_address)) => {
+                    known.merge(permit);
+                    known_of_address.merge(of_address);
+                }
+                none => *none = Some((permit, of_address)),
             }
         }
         Ok(())
@@ -110,9 +109,7 @@ impl Budget {
     /// # Errors
     /// Other answers, or those of this client, hold too much of the budget.
     pub fn reserve(&self, bytes: usize, client: IpAddr) -> Result<Room, Error> {
-        let mut share = Share::default();
-        self.take(&mut share, bytes, client, TOO_MUCH_READ)?;
-        Ok(Room { budget: self.clone(), client, share })
+        Ok(Room { budget: self.clone(), client, share: self.answer(bytes, client)? })
     }
 
     /// Counts the bytes of the answer until they are sent. If there is no room, an answer that may be refused becomes a 503, and another one
@@ -163,7 +160,7 @@ impl Room {
 impl Share {
     /// Whether nothing is counted.
     pub fn is_none(&self) -> bool {
-        self.permit.is_none()
+        self.0.is_none()
     }
 
     /// Attaches the share to the bytes, because the connection drops a body long before it has sent its bytes.
@@ -206,6 +203,12 @@ mod tests {
         assert_eq!(fit("192.0.2.3", 100 << 10).err(), Some(TOO_MUCH_SENT));
         drop((first, second, other));
         assert!(budget.addresses.is_unused());
+        // A body that can't grow holds what it held.
+        let (other, mut share) = (fit("192.0.2.9", 900 << 10).unwrap(), fit("192.0.2.1", 100 << 10).unwrap());
+        assert_eq!(budget.fit(&mut share, 200 << 10, "192.0.2.1".parse().unwrap()).err(), Some(TOO_MUCH_SENT));
+        drop(other);
+        assert_eq!(fit("192.0.2.1", 500 << 10).err(), Some(TOO_MUCH_OF_ONE));
+        drop(share);
         // A body that grows is one body.
         let mut share = Share::default();
         for bytes in [100 << 10, 400 << 10, 900 << 10] {

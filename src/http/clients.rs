@@ -76,22 +76,27 @@ impl<Client: Clone + Eq + Hash> Shares<Client> {
 
     /// `None` if the client already holds its share.
     pub fn take(&self, client: Client) -> Option<ClientPermit<Client>> {
-        self.take_more(None, client, 1)
+        self.take_beside(0, client, 1)
     }
 
-    /// Adds permits to those that are held for one purpose, for example for one body. `None` if the client holds others, and would have more
-    /// than its share.
-    pub fn take_more(&self, known: Option<ClientPermit<Client>>, client: Client, more: usize) -> Option<ClientPermit<Client>> {
-        let mut permit = known.unwrap_or_else(|| ClientPermit { client, count: 0, held: self.held.clone() });
+    /// Permits for something that holds some already, for example for a body that grows. `None` if the client holds others beside these, and
+    /// would have more than its share.
+    pub fn take_beside(&self, own: usize, client: Client, count: usize) -> Option<ClientPermit<Client>> {
         let mut held = self.held.lock();
-        let all = held.get(&permit.client).copied().unwrap_or_default();
-        if all > permit.count && all + more > self.most {
-            drop(held);
+        let all = held.get(&client).copied().unwrap_or_default();
+        if all > own && all + count > self.most {
             return None;
         }
-        held.insert(permit.client.clone(), all + more);
-        permit.count += more;
-        Some(permit)
+        held.insert(client.clone(), all + count);
+        drop(held);
+        Some(ClientPermit { client, count, held: self.held.clone() })
+    }
+}
+
+impl<Client: Eq + Hash> ClientPermit<Client> {
+    /// Adds the permits of another one of the same client.
+    pub fn merge(&mut self, mut other: Self) {
+        self.count += std::mem::take(&mut other.count);
     }
 }
 
