@@ -12,7 +12,7 @@ use crate::support::janitor;
 
 /// All alerts of the chart, as an installation with all parts gets them.
 fn rule() -> Value {
-    let objects = rendered("everything", &["--set-json", "prometheusRule={\"disabled\": []}"]);
+    let objects = rendered("everything", &["--set-json", "prometheusRule.disabled=[]"]);
     the(&objects, "PrometheusRule").clone()
 }
 
