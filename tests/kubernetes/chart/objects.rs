@@ -158,3 +158,17 @@ fn routes_leave_time_for_streams() {
     let public = template("here", &set("default"), &["--set", "ingress.enabled=true,ingress.hosts[0].host=b.example"]).unwrap();
     assert!(public.contains("value: \"http://b.example\""), "PUBLIC_URL follows from the host");
 }
+
+#[test]
+fn the_service_names_the_key_for_kubectl_bloom() {
+    let named = |more: &[&str]| {
+        let objects = rendered("default", more);
+        let named = the(&objects, "Service")["metadata"]["annotations"]["bloom-runtime.dev/read-key"].as_str().unwrap().to_owned();
+        let secret = the(&objects, "Secret");
+        let (name, entry) = named.split_once('/').unwrap();
+        assert!(secret["metadata"]["name"] == name && secret["data"][entry].is_string(), "{named}");
+        entry.to_owned()
+    };
+    assert_eq!(named(&[]), "read-key");
+    assert_eq!(named(&["--set", "keys.secretKeys.read="]), "api-key");
+}
