@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::{chart, helm, text};
 use crate::cluster::{Cluster, Tenant};
-use crate::support::{janitor, run, unique};
+use crate::support::{Database, eventually, janitor, run, unique};
 
 const NAME: &str = "bloom-bloom-runtime";
 
@@ -71,13 +71,21 @@ fn changed_chart() -> std::path::PathBuf {
 fn a_release_lives_and_leaves_what_it_promises() {
     run(async {
         let cluster: &'static Cluster = Box::leak(Box::new(Cluster::start()));
-        cluster.is_ready().await;
+        cluster.install_roles().await;
         let release = Release { tenant: cluster.namespace().await };
         let (own, other) = (release.tenant.name.clone(), unique("other"));
         release.tenant.kubectl(&["create", "namespace", &other], "").unwrap();
         let notes = release.helm(&["install", "bloom", chart().to_str().unwrap()]);
         assert!(notes.contains(&format!("rollout status statefulset/{NAME}")) && notes.contains("kind: WorkerPool"), "{notes}");
         release.get(&["llmtasks,taskleases,workers"]);
+
+        // The Lease of the release is that of the operators, and an upgrade leaves its holder in peace.
+        let server = release.tenant.server(Database::Sqlite).start();
+        let state = async || server.get("/readyz").await.expect(200).json()["kubernetes"].as_str().unwrap_or_default().to_owned();
+        eventually("the operator leads", || async { (state().await == "leading").then_some(()) }).await;
+        release.upgrade(&chart(), &["--set", "commonLabels.a=b"]);
+        assert_eq!(release.get(&["leases", "-l", "a=b", "-o", "jsonpath={.items[*].spec.holderIdentity}"]), "operator-0");
+        drop(server);
 
         // Keys are random, and stay.
         let keys = release.keys();
@@ -103,8 +111,7 @@ fn a_release_lives_and_leaves_what_it_promises() {
         release.helm(&["uninstall", "bloom"]);
         release.get(&["crd", "llmtasks.bloom-runtime.dev", "taskleases.bloom-runtime.dev", "workers.bloom-runtime.dev"]);
         let label = "app.kubernetes.io/instance=bloom";
-        let kinds =
-            "statefulsets,services,secrets,persistentvolumeclaims,serviceaccounts,roles,rolebindings,clusterroles,clusterrolebindings,pods";
+        let kinds = "statefulsets,services,secrets,leases,persistentvolumeclaims,serviceaccounts,roles,rolebindings,clusterroles,clusterrolebindings,pods";
         let left = release.get(&[kinds, "-l", label, "-o", "name"]);
         assert_eq!(left.trim(), format!("persistentvolumeclaim/{NAME}-data"));
         release.helm(&["install", "bloom", chart().to_str().unwrap()]);
