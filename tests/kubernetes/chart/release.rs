@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use super::{chart, helm, text};
+use super::{chart, helm, text, yaml};
 use crate::cluster::{Cluster, Tenant};
 use crate::support::{Database, eventually, janitor, run, unique};
 
@@ -36,6 +36,20 @@ impl Release {
     fn may(&self, verb: &str, resource: &str, namespace: &str) -> bool {
         let account = format!("--as=system:serviceaccount:{}:{NAME}", self.tenant.name);
         self.tenant.kubectl(&["auth", "can-i", verb, resource, "--namespace", namespace, &account], "").is_ok()
+    }
+}
+
+impl Release {
+    /// The objects of the notes are such that the definitions of the chart allow.
+    fn takes_what_the_notes_say(&self, notes: &str) {
+        let block = notes.split("<<'YAML'\n").nth(1).and_then(|rest| rest.split("   YAML\n").next()).expect("objects");
+        let objects = yaml(&block.lines().map(|line| format!("{}\n", line.get(3..).unwrap_or_default())).collect::<String>());
+        let known: Vec<String> = bloom_operator::crds::all().unwrap().into_iter().map(|crd| crd.spec.names.kind).collect();
+        let defined: Vec<_> = objects.iter().filter(|object| known.iter().any(|kind| object["kind"] == **kind)).collect();
+        assert!(defined.iter().any(|object| object["kind"] == "LLMTask"), "{notes}");
+        for object in defined {
+            self.tenant.kubectl(&["apply", "--dry-run=server", "--validate=strict", "--filename", "-"], &object.to_string()).unwrap();
+        }
     }
 }
 
@@ -78,6 +92,7 @@ fn a_release_lives_and_leaves_what_it_promises() {
         let notes = release.helm(&["install", "bloom", chart().to_str().unwrap()]);
         assert!(notes.contains(&format!("rollout status statefulset/{NAME}")) && notes.contains("kind: WorkerPool"), "{notes}");
         release.get(&["llmtasks,taskleases,workers"]);
+        release.takes_what_the_notes_say(&notes);
 
         // The Lease of the release is that of the operators, and an upgrade leaves its holder in peace.
         let server = release.tenant.server(Database::Sqlite).start();
