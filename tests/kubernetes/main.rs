@@ -14,5 +14,6 @@ mod failures;
 mod leader;
 mod load;
 mod objects;
+mod pools;
 mod tasks;
 mod workers;
