@@ -236,7 +236,10 @@ fn a_task_runs_on_a_pod() {
         let agent = plan.env("BLOOM_KEY_FILE", key_file.display()).start();
         let shown = team.is_ready(&pool).await;
         let status = shown.status.unwrap();
-        assert_eq!((status.replicas, status.ready_replicas, status.updated_replicas, status.busy_replicas), (Some(1), Some(1), Some(1), Some(0)));
+        assert_eq!(
+            (status.replicas, status.ready_replicas, status.updated_replicas, status.busy_replicas),
+            (Some(1), Some(1), Some(1), Some(0))
+        );
         assert_eq!((status.image.as_deref(), status.namespaces), (Some(IMAGE), Some(vec![team.name.clone()])));
         let task = team.create("writer", json!({ "prompt": "Say hello" })).await;
         let done = team.is_in_phase(&task, "Completed").await;
@@ -340,7 +343,8 @@ fn scaling_down_never_ends_a_run() {
         let shown = team.is_ready(&pool).await;
         assert_eq!(shown.status.unwrap().replicas, Some(0));
         assert_ne!(phase(&team.get(&other).await), Some("Completed"));
-        let scale = team.kubectl(&["get", "--raw", &format!("/apis/bloom-runtime.dev/v1alpha1/namespaces/{}/workerpools/{pool}/scale", team.name)], "");
+        let scale = team
+            .kubectl(&["get", "--raw", &format!("/apis/bloom-runtime.dev/v1alpha1/namespaces/{}/workerpools/{pool}/scale", team.name)], "");
         let scale: Value = serde_json::from_str(&scale.unwrap()).unwrap();
         assert_eq!(scale["status"], json!({ "replicas": 0, "selector": format!("bloom-runtime.dev/pool={pool}") }));
     });

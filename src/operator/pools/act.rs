@@ -27,6 +27,9 @@ impl Pools {
         if may_create {
             memory.refusal = None;
         }
+        if steps.iter().any(|step| matches!(step, Step::Clear(_))) {
+            memory.backoff.fail(Instant::now());
+        }
         for step in steps {
             match *step {
                 Step::Create(_) if !may_create || memory.refusal.is_some() => {}
@@ -60,13 +63,14 @@ impl Pools {
                 }
                 Step::Clear(ordinal) => {
                     if let Some(pod) = seen.pod(ordinal) {
-                        memory.backoff.fail(Instant::now());
                         self.delete(setup.identity, pod).await?;
                     }
                 }
             }
         }
-        for (pods, reason, what) in [(created, "ScaledUp", "Created"), (drained, "ScaledDown", "Takes out of service"), (kept, "ScaledUp", "Keeps")] {
+        for (pods, reason, what) in
+            [(created, "ScaledUp", "Created"), (drained, "ScaledDown", "Takes out of service"), (kept, "ScaledUp", "Keeps")]
+        {
             if !pods.is_empty() {
                 self.tell(setup.pool, EventType::Normal, reason, &format!("{what} {}", pods.join(", "))).await;
             }

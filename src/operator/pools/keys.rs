@@ -46,7 +46,10 @@ impl Pools {
         let (identity, worker) = (setup.identity, worker_name(setup.identity, ordinal));
         let secrets: Api<Secret> = Api::namespaced(self.context.client.clone(), &identity.namespace);
         let name = pod_name(identity, ordinal);
-        let secret = within_limit(secrets.get_opt(&name)).await?;
+        let secret = match within_limit(secrets.get_opt(&name)).await {
+            Ok(secret) => secret,
+            Err(error) => return Problem::of(error, &format!("The Secret '{name}' can't be read")).map(Err),
+        };
         if secret.as_ref().is_some_and(|secret| !belongs_to(&secret.metadata, identity)) {
             let message = format!("The Secret '{name}' exists and is not the pool's: remove it, or choose another name for the pool");
             return Ok(Err(Problem::new("SecretExists", message)));

@@ -62,15 +62,14 @@ impl Pools {
 
     /// Makes the keys of pods work whose workers are not online. The others are left alone: their agents have read their keys.
     pub(super) async fn mend_keys(&self, setup: &Setup<'_>, seen: &Seen, memory: &mut Memory) -> Result<(), Error> {
-        if !setup.has_keys || memory.keys_checked.is_some_and(|at| at.elapsed() < LOOK_AFTER_PODS) {
+        if !setup.has_keys || memory.keys_checked.as_ref().is_some_and(|(at, _)| at.elapsed() < LOOK_AFTER_PODS) {
             return Ok(());
         }
-        memory.keys_checked = Some(Instant::now());
+        let mut problem = None;
         for pod in seen.states.iter().filter(|pod| pod.phase == Phase::Starting && pod.is_current && pod.leases == 0) {
-            if let Err(problem) = self.ensure_key(setup, pod.ordinal).await? {
-                memory.refusal = Some(problem);
-            }
+            problem = self.ensure_key(setup, pod.ordinal).await?.err().or(problem);
         }
+        memory.keys_checked = Some((Instant::now(), problem));
         Ok(())
     }
 }
@@ -93,7 +92,8 @@ async fn sweep_once(pools: &Pools, namespace: Option<&str>) -> Result<(), Error>
     let known: BTreeSet<Uuid> = pools.objects.state().iter().filter_map(|pool| pool.uid()?.parse().ok()).collect();
     for key in pools.context.store.api_keys().await? {
         let Some(pool) = keys::pool_of(&key).filter(|pool| !known.contains(pool)) else { continue };
-        let Some(creator) = key.created_by.strip_prefix("key:kubernetes:").filter(|creator| namespace.is_none_or(|own| own == *creator)) else {
+        let Some(creator) = key.created_by.strip_prefix("key:kubernetes:").filter(|creator| namespace.is_none_or(|own| own == *creator))
+        else {
             continue;
         };
         let identity = Identity { namespace: creator.to_owned(), name: String::new(), uid: pool };

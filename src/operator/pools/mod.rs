@@ -36,6 +36,7 @@ use kube::runtime::watcher::{self, watcher};
 use kube::{Api, Client, Resource};
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
+use tokio::time::timeout;
 use tokio_stream::wrappers::ReceiverStream;
 use uuid::Uuid;
 
@@ -55,6 +56,8 @@ const FINALIZER: Finalizer = Finalizer { kind: "WorkerPool", name: "bloom-runtim
 /// Pools that are reconciled at a time.
 const CONCURRENCY: u16 = 8;
 const WAKEUPS: usize = 256;
+/// How long a pool waits for the watch of pods to begin.
+const PODS_LIMIT: Duration = Duration::from_secs(10);
 /// After an error of the database or of the API server.
 const RETRY_AFTER: Duration = Duration::from_secs(2);
 /// A pool whose pods are not all online is looked at again after this time: a Secret may be damaged.
@@ -113,8 +116,8 @@ struct Memory {
     told: Option<Problem>,
     /// The numbers of pods that may have left a key, a Secret or a worker; `None` if that is not known.
     ordinals: Option<BTreeSet<u32>>,
-    /// When the Secrets of pods that are not online were looked at last.
-    keys_checked: Option<Instant>,
+    /// When the Secrets of pods that are not online were looked at last, and what was wrong.
+    keys_checked: Option<(Instant, Option<Problem>)>,
     written: Option<Written>,
 }
 
@@ -127,9 +130,10 @@ struct Backoff {
 
 impl Backoff {
     fn fail(&mut self, now: Instant) {
-        let wait = self.failures.checked_sub(1).map_or(Duration::ZERO, |doublings| {
-            FIRST_WAIT.saturating_mul(2_u32.saturating_pow(doublings)).min(LONGEST_WAIT)
-        });
+        let wait = self
+            .failures
+            .checked_sub(1)
+            .map_or(Duration::ZERO, |doublings| FIRST_WAIT.saturating_mul(2_u32.saturating_pow(doublings)).min(LONGEST_WAIT));
         self.failures = self.failures.saturating_add(1);
         self.until = Some(now + wait);
     }
@@ -230,12 +234,14 @@ async fn reconcile(object: Arc<Readable>, pools: Arc<Pools>) -> Result<Action, E
 impl Pools {
     async fn reconcile(&self, object: &Readable) -> Result<Action, Error> {
         let identity = Identity::of(object.meta())?;
+        if object.meta().deletion_timestamp.is_some() {
+            self.memories.lock().remove(&identity.uid);
+            let grace = object.0.as_ref().map_or(0, |pool| pool.spec.termination_grace_period_seconds);
+            return self.finalize(object.meta(), &identity, grace).await;
+        }
         // An object is never reconciled twice at a time.
         let mut memory = self.memories.lock().remove(&identity.uid).unwrap_or_default();
         let outcome = match &object.0 {
-            Ok(pool) if pool.metadata.deletion_timestamp.is_some() => {
-                return self.finalize(pool, &identity).await;
-            }
             Ok(pool) => self.serve(pool, &identity, &mut memory).await,
             Err(invalid) => {
                 let message = format!("The object can't be read by this version of the operator: {}", invalid.error);
@@ -252,9 +258,11 @@ impl Pools {
         if !FINALIZER.add::<WorkerPool>(&self.context, &pool.metadata).await? {
             return Ok(Action::await_change());
         }
-        // An error means that the watch has ended, and with it this controller.
-        let _ = self.pods.wait_until_ready().await;
         let before = memory.shown(pool);
+        if timeout(PODS_LIMIT, self.pods.wait_until_ready()).await.is_err() {
+            let message = "The operator can't watch pods: install its roles (manifests/kubernetes/operator-rbac.yaml) as they are now".into();
+            return self.report(&pool.metadata, &before, &Problem::new("PodsNotWatched", message), identity, memory).await;
+        }
         let setup = match self.setup(pool, identity) {
             Ok(setup) => setup,
             Err(problem) => return self.report(&pool.metadata, &before, &problem, identity, memory).await,
@@ -281,6 +289,9 @@ impl Pools {
             self.act(&setup, &seen, &steps, memory).await?;
             self.clear(identity, &left(&seen, &steps, memory), &seen, memory).await?;
         }
+        if !steps.iter().any(|step| matches!(step, scale::Step::Create(_))) {
+            memory.refusal = None;
+        }
         self.mend_keys(&setup, &seen, memory).await?;
         let is_all_online = seen.states.iter().all(PodState::is_online);
         if is_all_online && memory.refusal.is_none() {
@@ -288,7 +299,8 @@ impl Pools {
             memory.told = None;
         }
         let trouble = seen.trouble();
-        let problem = memory.refusal.as_ref().or(trouble.as_ref());
+        let of_keys = memory.keys_checked.as_ref().and_then(|(_, problem)| problem.as_ref());
+        let problem = memory.refusal.as_ref().or(of_keys).or(trouble.as_ref());
         let view = View { desired, pods: &seen.states, problem };
         let status = status::of(&pool.metadata, &before, &setup, &view, Timestamp::now().as_millisecond());
         let later = self.write(&pool.metadata, identity, &before, status, memory).await?;
