@@ -16,5 +16,6 @@ mod leader;
 mod load;
 mod objects;
 mod plugin;
+mod pools;
 mod tasks;
 mod workers;
