@@ -473,6 +473,23 @@ fn a_deleted_pool_leaves_nothing() {
 }
 
 #[test]
+fn a_pool_that_vanished_leaves_no_keys() {
+    run(async {
+        let site = Site::start().await;
+        let team = &site.team;
+        let pool = site.pool(json!({})).await;
+        team.key(&pool, 0).await;
+        site.server.stop();
+        let (pools, gone): (Api<WorkerPool>, _) = (team.api(), json!({ "metadata": { "finalizers": null } }));
+        pools.patch(&pool, &PatchParams::default(), &Patch::Merge(gone)).await.unwrap();
+        pools.delete(&pool, &DeleteParams::default()).await.unwrap();
+        team.no_longer_has::<WorkerPool>(&pool).await;
+        site.server.start_again();
+        eventually("its key is revoked", || async { site.keys().await.is_empty().then_some(()) }).await;
+    });
+}
+
+#[test]
 fn a_lost_or_damaged_secret_gets_a_new_key() {
     run(async {
         let site = Site::start().await;
@@ -496,12 +513,15 @@ fn a_lost_or_damaged_secret_gets_a_new_key() {
         eventually("another key", renewed).await;
         let refused = || async { (member.api.post("workers", json!({ "name": member.name })).await.status == 401).then_some(()) };
         eventually("the old key is revoked", refused).await;
-        // A pod that has not started yet gets a Secret again.
+        // A pod whose agent is not online gets a Secret again, and starts with the new key.
         let before = team.key(&pool, 0).await;
+        let running = team.runs(&pool, 0).await.uid();
         site.admin.post("workers", json!({ "name": member.name, "status": "offline" })).await.ok();
         secrets.delete(&name, &DeleteParams::default()).await.unwrap();
         let again = || async { Some(team.key(&pool, 0).await).filter(|again| *again != before) };
         eventually("a Secret again", again).await;
+        let replaced = || async { Some(team.pod(&pool, 0).await).filter(|pod| pod.uid() != running) };
+        eventually("another pod", replaced).await;
         assert_eq!(site.keys().await.len(), 1);
     });
 }
@@ -540,6 +560,48 @@ fn the_pool_tells_why_its_pods_do_not_run() {
         // Without keys, the agents get none.
         assert!(team.api::<Secret>().get_opt(&format!("{pool}-0")).await.unwrap().is_none());
         drop(server);
+    });
+}
+
+#[test]
+fn what_belongs_to_others_is_left_alone() {
+    run(async {
+        let site = Site::start().await;
+        let team = &site.team;
+        let pool = unique("pool");
+        let name = format!("{pool}-0");
+        let (secrets, pods): (Api<Secret>, Api<Pod>) = (team.api(), team.api());
+        secrets.create(&PostParams::default(), &Secret { metadata: named(&name), ..Secret::default() }).await.unwrap();
+        let other = json!({ "metadata": { "name": name }, "spec": { "containers": [{ "name": "other", "image": "other" }] } });
+        pods.create(&PostParams::default(), &serde_json::from_value(other).unwrap()).await.unwrap();
+        let key = json!({ "name": pool, "scope": "worker", "worker": site.worker(&pool, 0) });
+        site.admin.post("keys", key).await.created();
+        team.create_pool(&pool, json!({})).await.unwrap();
+        for reason in ["SecretExists", "KeyExists", "PodExists"] {
+            let shown = team.pool_shows(&pool, reason, |pool| is(pool, "Ready", "False", reason)).await;
+            let message = &condition(&shown, "Ready").unwrap().message;
+            match reason {
+                "SecretExists" => drop(secrets.delete(&name, &DeleteParams::default()).await.unwrap()),
+                "KeyExists" => {
+                    assert!(message.contains(&format!("The key '{pool}'")), "{message}");
+                    drop(site.admin.delete(&format!("keys/{pool}")).await.ok());
+                }
+                _ => drop(pods.delete(&name, &DeleteParams::default()).await.unwrap()),
+            }
+        }
+        site.agent(&pool, 0).await;
+        team.is_ready(&pool).await;
+        assert!(team.kubectl(&["get", "events"], "").unwrap().contains("PodExists"));
+    });
+}
+
+#[test]
+fn an_affinity_that_is_none_is_named() {
+    run(async {
+        let site = Site::start().await;
+        let pool = site.pool(json!({ "affinity": { "nodeAffinity": 7 } })).await;
+        let shown = site.team.pool_shows(&pool, "invalid", |pool| is(pool, "Accepted", "False", "Invalid")).await;
+        assert!(condition(&shown, "Accepted").unwrap().message.contains("affinity"));
     });
 }
 

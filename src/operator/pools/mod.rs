@@ -260,7 +260,8 @@ impl Pools {
         }
         let before = memory.shown(pool);
         if timeout(PODS_LIMIT, self.pods.wait_until_ready()).await.is_err() {
-            let message = "The operator can't watch pods: install its roles (manifests/kubernetes/operator-rbac.yaml) as they are now".into();
+            let message =
+                "The operator can't watch pods: install its roles (manifests/kubernetes/operator-rbac.yaml) as they are now".into();
             return self.report(&pool.metadata, &before, &Problem::new("PodsNotWatched", message), identity, memory).await;
         }
         let setup = match self.setup(pool, identity) {

@@ -3,10 +3,10 @@
 use std::time::{Duration, Instant};
 
 use k8s_openapi::jiff::Timestamp;
-use kube::{Api, ResourceExt};
 use kube::api::{Patch, PatchParams};
 use kube::core::ObjectMeta;
 use kube::runtime::controller::Action;
+use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
 use super::{LOOK_AFTER_QUEUE, Memory, Pools, Problem, Readable, status};
