@@ -176,3 +176,15 @@ async fn every_step_that_the_leader_could_not_follow_at_once_is_followed() {
     replica.database.refuse(|_| false);
     replica.until(|replica| hard_end_moved(replica, task, hard_end) >= 2 * HOUR_MS - 100).await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_can_not_follow_a_step_delays_the_end_of_others_for_ten_seconds_only() {
+    let replica = replica().await;
+    replica.register("w").await;
+    let refused = claimed(&replica, "w").await;
+    let other = replica.leased("w", 5_000).await;
+    replica.database.refuse(move |set| set.dirty.tasks.contains(&refused));
+    replica.database.step_clock(HOUR_MS);
+    let lasted = replica.until(|replica| !replica.is_held(other)).await;
+    assert!((10_000..17_000).contains(&lasted), "{lasted}");
+}
