@@ -15,7 +15,7 @@ use bloom_database::Service;
 use bloom_engine::Error;
 use tokio::sync::Mutex;
 
-use super::service::{self, ClockSteps, Reading, STEP_MS};
+use super::service::{self, ClockStep, ClockSteps, Reading};
 use super::{PAGE, PAGE_ROWS, RECONCILE_EVERY_MS, ReconcileContext, unreadable};
 
 /// How long workers have to renew their leases after a time in which no replica served.
@@ -35,32 +35,26 @@ pub(super) async fn run(context: ReconcileContext, steps: ClockSteps) {
 struct ObservedClock {
     steps: ClockSteps,
     epoch: Option<i64>,
-    read: Option<Reading>,
+    /// The number of the last step that all active leases follow.
+    followed: u64,
     grace: Grace,
     /// When the next search for leases that last longer than their TTL is due, in the elapsed time of this process.
     next_ttl_check_ms: Ms,
 }
 
 impl ObservedClock {
-    /// Returns how far the clock has stepped since the last run.
-    fn observe(&mut self, epoch: i64, service: Service, reading: Reading) -> Ms {
-        let mut step = self.step(&reading);
+    fn observe(&mut self, epoch: i64, service: Service) {
         if self.epoch != Some(epoch) {
             // A step forward also ends the previous leadership, so the new leader may have to adjust the leases.
-            step = self.steps.recent(reading.answered_ms);
             *self = Self { steps: self.steps.clone(), epoch: Some(epoch), ..Self::default() };
         }
-        self.read = Some(reading);
         self.grace = Grace { resumed_at: service.resumed_at, grace_ms: GRACE_MS, found_due_at: None };
-        if step.abs() > STEP_MS { step } else { 0 }
     }
 
-    fn step(&self, reading: &Reading) -> Ms {
-        self.read.map_or(0, |earlier| reading.step_since(&earlier))
-    }
-
-    fn has_stepped(&self, reading: &Reading) -> bool {
-        self.step(reading).abs() > STEP_MS
+    /// The recent steps that some active leases may not follow yet. A step counts as followed only when all commands for it have succeeded:
+    /// after a step forward they may be refused, and this replica leads again with the same epoch.
+    fn unfollowed(&self) -> Vec<ClockStep> {
+        self.steps.after(self.followed)
     }
 }
 
@@ -69,12 +63,13 @@ async fn reconcile(context: ReconcileContext, clock: Arc<Mutex<ObservedClock>>) 
     let database = &context.engine.database;
     let Some(epoch) = context.leadership.epoch() else { return Ok(None) };
     let (service, reading) = service::marked(&context.engine, &clock.steps).await.map_err(unreadable)?;
-    let step_ms = clock.observe(epoch, service, reading);
-    if step_ms != 0 {
+    clock.observe(epoch, service);
+    for ClockStep { number, step_ms, .. } in clock.unfollowed() {
         tracing::warn!(step_ms, "the clock of the database has stepped; active leases are adjusted");
         if !follow_step(&context, step_ms, service.now).await? {
             return Ok(None);
         }
+        clock.followed = number;
     }
     while clock.next_ttl_check_ms <= reading.answered_ms {
         let leases = database.leases_beyond_ttl(PAGE_ROWS).await.map_err(unreadable)?;
@@ -88,15 +83,16 @@ async fn reconcile(context: ReconcileContext, clock: Arc<Mutex<ObservedClock>>) 
     loop {
         let asked_ms = context.engine.clock.elapsed_ms();
         let due = database.due_leases(PAGE_ROWS).await.map_err(unreadable)?;
-        if clock.has_stepped(&Reading::of(&context.engine, asked_ms, due.now)) {
+        clock.steps.observe(Reading::of(&context.engine, asked_ms, due.now));
+        if !clock.unfollowed().is_empty() {
             return Ok(Some(context.engine.clock.now()));
         }
         if due.items.is_empty() {
             return Ok(due.next_at);
         }
         // The mark is written after the query, so that a gap in service during the query gives a grace too.
-        let (service, reading) = service::marked(&context.engine, &clock.steps).await.map_err(unreadable)?;
-        if clock.has_stepped(&reading) {
+        let (service, _) = service::marked(&context.engine, &clock.steps).await.map_err(unreadable)?;
+        if !clock.unfollowed().is_empty() {
             return Ok(Some(context.engine.clock.now()));
         }
         clock.grace.resumed_at = service.resumed_at;

@@ -1,5 +1,6 @@
 //! The service mark: every replica records in the database twice a second that it serves.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,10 +10,13 @@ use bloom_engine::Engine;
 use parking_lot::Mutex;
 
 const EVERY: Duration = Duration::from_millis(500);
-/// If the database's clock and this machine's differ by more than this between two runs, the database's clock has stepped.
-pub(super) const STEP_MS: Ms = 2_000;
-/// For this long after a step, a new leader adjusts leases by it. If its predecessor did so too, it does no harm.
+/// If the database's clock and this machine's differ by more than this between two readings, the database's clock has stepped.
+const STEP_MS: Ms = 2_000;
+/// For this long after a step, a leader adjusts leases by it: until that has succeeded, or once more if it is a new leader. If its
+/// predecessor did so too, it does no harm. After this time, a lease whose row another program keeps locked no longer delays the others.
 const FOLLOWED_FOR_MS: Ms = 10_000;
+/// The most steps that are remembered. A clock that steps more often in this time is followed by its last steps.
+const MOST_STEPS: usize = 16;
 
 /// A reading of the database's clock, and the local times of query and answer. The clock was read between these two.
 #[derive(Clone, Copy)]
@@ -36,30 +40,48 @@ impl Reading {
     }
 }
 
-/// The steps of the database's clock that this replica has noticed; each service mark reads the clock.
+/// A step of the database's clock.
+#[derive(Clone, Copy)]
+pub(super) struct ClockStep {
+    /// Its number among the steps that this process has noticed, from 1.
+    pub number: u64,
+    pub step_ms: Ms,
+    noticed_ms: Ms,
+}
+
+/// The recent steps of the database's clock that this replica has noticed; each service mark reads the clock.
 #[derive(Clone, Default)]
 pub(super) struct ClockSteps(Arc<Mutex<Seen>>);
 
 #[derive(Default)]
 struct Seen {
     read: Option<Reading>,
-    /// The last step, and when it was noticed.
-    step: Option<(Ms, Ms)>,
+    noticed: u64,
+    recent: VecDeque<ClockStep>,
 }
 
 impl ClockSteps {
-    fn observe(&self, reading: Reading) {
+    pub fn observe(&self, reading: Reading) {
         let mut seen = self.0.lock();
+        seen.recent.retain(|step| reading.answered_ms - step.noticed_ms < FOLLOWED_FOR_MS);
+        // An answer that was overtaken by a later one may be older than a step that is already known.
+        if seen.read.is_some_and(|known| known.asked_ms > reading.asked_ms) {
+            return;
+        }
         let step_ms = seen.read.replace(reading).map_or(0, |earlier| reading.step_since(&earlier));
         if step_ms.abs() > STEP_MS {
-            seen.step = Some((step_ms, reading.answered_ms));
+            seen.noticed += 1;
+            let step = ClockStep { number: seen.noticed, step_ms, noticed_ms: reading.answered_ms };
+            seen.recent.push_back(step);
+            if seen.recent.len() > MOST_STEPS {
+                seen.recent.pop_front();
+            }
         }
     }
 
-    /// The last step; 0 if there was none recently.
-    pub fn recent(&self, elapsed_ms: Ms) -> Ms {
-        let seen = self.0.lock();
-        seen.step.filter(|(_, at)| elapsed_ms - at < FOLLOWED_FOR_MS).map_or(0, |(step_ms, _)| step_ms)
+    /// The recent steps after the one of this number, in their order.
+    pub fn after(&self, number: u64) -> Vec<ClockStep> {
+        self.0.lock().recent.iter().filter(|step| step.number > number).copied().collect()
     }
 }
 
@@ -95,7 +117,7 @@ pub(super) async fn mark(engine: Engine, steps: ClockSteps) {
 
 #[cfg(test)]
 mod tests {
-    use super::Reading;
+    use super::{ClockSteps, Reading};
 
     #[test]
     fn an_answer_that_takes_long_is_no_step_of_the_clock() {
@@ -110,5 +132,26 @@ mod tests {
         ] {
             assert_eq!(Reading { now, asked_ms, answered_ms }.step_since(&first), step, "{now}");
         }
+    }
+
+    #[test]
+    fn each_recent_step_is_noticed_once() {
+        let steps = ClockSteps::default();
+        let read = |now, asked_ms, answered_ms| steps.observe(Reading { now, asked_ms, answered_ms });
+        let noticed = |number| steps.after(number).iter().map(|step| step.step_ms).collect::<Vec<_>>();
+        read(1_000_000, 0, 0);
+        read(4_601_000, 1_000, 1_000);
+        assert_eq!(noticed(0), [3_600_000]);
+        // This answer was overtaken: the clock was read before the step.
+        read(1_000_900, 900, 1_100);
+        read(4_601_200, 1_200, 1_200);
+        assert_eq!(noticed(0), [3_600_000]);
+        read(1_002_000, 2_000, 2_000);
+        assert_eq!(noticed(0), [3_600_000, -3_600_000]);
+        assert_eq!(noticed(1), [-3_600_000]);
+        read(1_011_500, 11_500, 11_500);
+        assert_eq!(noticed(0), [-3_600_000]);
+        read(1_012_000, 12_000, 12_000);
+        assert!(noticed(0).is_empty());
     }
 }

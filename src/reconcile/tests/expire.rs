@@ -93,3 +93,98 @@ async fn after_an_error_it_looks_again_soon() {
     let late = replica.until(|replica| !replica.is_held(task)).await;
     assert!((500..550).contains(&late), "{late}");
 }
+
+/// A task that the worker has claimed, so that its lease has a hard end.
+async fn claimed(replica: &Replica, worker: &str) -> TaskId {
+    let task = replica.create(|_| {}).await;
+    let claim = op::Claim { worker: worker.into(), candidates: vec![task], max: 1, held: None, ttl_ms: 15_000 };
+    assert_eq!(replica.engine.writers.submit(claim).await.unwrap().leased.len(), 1);
+    task
+}
+
+/// How much later than at first the lease must end at the latest, whatever its heartbeats say.
+fn hard_end_moved(replica: &Replica, task: TaskId, hard_end: Ms) -> Ms {
+    replica.task(task).lease.unwrap().hard_end_at.unwrap() - hard_end
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_step_that_ends_the_leadership_moves_hard_ends_also_if_the_same_replica_leads_again() {
+    let replica = replica().await;
+    replica.register("w").await;
+    let task = claimed(&replica, "w").await;
+    let hard_end = replica.task(task).lease.unwrap().hard_end_at.unwrap();
+    // The leadership is not renewed before the step is noticed, so the commands for it are refused.
+    let mut renewal = replica.database.hold(Call::Lead);
+    renewal.is_found().await;
+    replica.database.step_clock(HOUR_MS);
+    replica.until(|replica| replica.epoch().is_none()).await;
+    renewal.let_go();
+    replica.until(|replica| replica.epoch() == Some(1)).await;
+    for _ in 0..5 {
+        pass(5_000).await;
+        replica.heartbeat(task).await;
+    }
+    let moved = hard_end_moved(&replica, task, hard_end);
+    assert!((HOUR_MS - 100..HOUR_MS + 100).contains(&moved), "{moved}");
+    assert!(replica.is_held(task));
+}
+
+/// Lets the clock step while this leader's commands for the task fail, and then no longer.
+async fn follows_late(leader: &Replica, task: TaskId, step: impl AsyncFnOnce()) {
+    let hard_end = leader.task(task).lease.unwrap().hard_end_at.unwrap();
+    leader.database.refuse(move |set| set.dirty.tasks.contains(&task));
+    step().await;
+    pass(3_000).await;
+    assert!(leader.epoch().is_some());
+    assert_eq!(hard_end_moved(leader, task, hard_end), 0);
+    leader.database.refuse(|_| false);
+    leader.until(|leader| hard_end_moved(leader, task, hard_end) >= HOUR_MS - 100).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_step_whose_commands_fail_is_followed_when_they_no_longer_do() {
+    let replica = replica().await;
+    replica.register("w").await;
+    let task = claimed(&replica, "w").await;
+    follows_late(&replica, task, async || replica.database.step_clock(HOUR_MS)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_new_leader_whose_commands_for_a_step_fail_follows_it_when_they_no_longer_do() {
+    let first = replica().await;
+    let other = first.beside().await;
+    first.register("w").await;
+    let task = claimed(&first, "w").await;
+    let step = async || {
+        first.database.step_clock(HOUR_MS);
+        first.engine.stop().await;
+    };
+    follows_late(&other, task, step).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_step_that_the_leader_could_not_follow_at_once_is_followed() {
+    let replica = replica().await;
+    replica.register("w").await;
+    let task = claimed(&replica, "w").await;
+    let hard_end = replica.task(task).lease.unwrap().hard_end_at.unwrap();
+    replica.database.refuse(move |set| set.dirty.tasks.contains(&task));
+    for _ in 0..2 {
+        replica.database.step_clock(HOUR_MS);
+        pass(1_500).await;
+    }
+    replica.database.refuse(|_| false);
+    replica.until(|replica| hard_end_moved(replica, task, hard_end) >= 2 * HOUR_MS - 100).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_can_not_follow_a_step_delays_the_end_of_others_for_ten_seconds_only() {
+    let replica = replica().await;
+    replica.register("w").await;
+    let refused = claimed(&replica, "w").await;
+    let other = replica.leased("w", 5_000).await;
+    replica.database.refuse(move |set| set.dirty.tasks.contains(&refused));
+    replica.database.step_clock(HOUR_MS);
+    let lasted = replica.until(|replica| !replica.is_held(other)).await;
+    assert!((10_000..17_000).contains(&lasted), "{lasted}");
+}
