@@ -133,6 +133,13 @@ fn a_release_lives_and_leaves_what_it_promises() {
         release.helm(&["install", "bloom", chart().to_str().unwrap()]);
         let names = release.get(&["crd", "taskleases.bloom-runtime.dev", "-o", "jsonpath={.spec.names.shortNames}"]);
         assert_eq!(names, "");
+
+        // A release of another name takes the definitions over, if it is told to.
+        release.helm(&["uninstall", "bloom"]);
+        let arguments = ["install", "other", chart().to_str().unwrap(), "--namespace", &own].map(str::to_owned);
+        let refused = release.tenant.call(helm().args(&arguments), "").unwrap_err();
+        assert!(refused.contains("llmtasks.bloom-runtime.dev") && refused.contains("ownership"), "{refused}");
+        release.tenant.call(helm().args(&arguments).arg("--take-ownership"), "").unwrap();
         cluster.end();
     });
 }
