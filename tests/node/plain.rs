@@ -3,7 +3,7 @@
 use crate::cluster::Cluster;
 use crate::images::{AGENT, Image, SERVER};
 use crate::support::claude::Anthropic;
-use crate::support::waiting::finish;
+use bloom_test_support::waiting::finish;
 
 const NAMESPACE: &str = r#"
 apiVersion: v1
