@@ -32,7 +32,6 @@ done"#;
 pub struct Cluster {
     dir: PathBuf,
     control_group: String,
-    snapshotter: &'static str,
     node: Child,
 }
 
@@ -52,7 +51,7 @@ impl Cluster {
         let log = fs::File::create(dir.join("node.log")).expect("a log");
         unshare.env("PATH", programs()).stdin(Stdio::piped()).stdout(log.try_clone().expect("a log")).stderr(log);
         let node = janitor::spawn(unshare).expect("the node starts");
-        let mut cluster = Self { dir, control_group, snapshotter, node };
+        let mut cluster = Self { dir, control_group, node };
         cluster.wait_until_ready();
         cluster.import(&Image::pause());
         cluster
@@ -101,6 +100,23 @@ impl Cluster {
         let mut command = self.on_the_node("kubectl");
         command.args(arguments);
         result(with_input(command, input))
+    }
+
+    /// Runs helm, as `kubectl` does.
+    pub fn helm(&self, arguments: &[&str]) -> Result<String, String> {
+        let helm = std::env::var("HELM").expect("HELM is not set: run tests/run node");
+        let mut command = self.on_the_node(&helm);
+        command.args(arguments);
+        result(with_input(command, ""))
+    }
+
+    /// Kills the processes of a pod's first container, at once.
+    pub fn kill(&self, namespace: &str, pod: &str) {
+        let id = "--output=jsonpath={.status.containerStatuses[0].containerID}";
+        let id = self.kubectl(&["get", "pod", pod, "--namespace", namespace, id], "").expect("a container");
+        let mut command = self.on_the_node("ctr");
+        command.args(["--namespace=k8s.io", "tasks", "kill", "--all", "--signal=SIGKILL", id.trim_start_matches("containerd://")]);
+        result(with_input(command, "")).expect("it is killed");
     }
 
     /// Binds a port that the pods reach, and that belongs to this process.

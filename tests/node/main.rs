@@ -11,3 +11,6 @@ mod cluster;
 mod containerfile;
 mod images;
 mod plain;
+mod postgresql;
+mod release;
+mod sqlite;

@@ -38,6 +38,23 @@ in_background() { # NAME COMMAND...
   "$@" >"$log" 2>&1 </dev/null &
 }
 
+volume() { # NAME: a directory of the node that a pod can claim
+  mkdir -p "/var/lib/volumes/$1"
+  cat <<YAML
+---
+apiVersion: v1
+kind: PersistentVolume
+metadata: { name: $1 }
+spec:
+  capacity: { storage: 20Gi }
+  accessModes: [ReadWriteOnce]
+  storageClassName: local
+  local: { path: /var/lib/volumes/$1 }
+  nodeAffinity:
+    required: { nodeSelectorTerms: [{ matchExpressions: [{ key: kubernetes.io/hostname, operator: In, values: [node] }] }] }
+YAML
+}
+
 in_background etcd etcd --data-dir "$dir/etcd" --unsafe-no-fsync --log-level=error
 
 # Each component has the rights of its own user.
@@ -170,6 +187,13 @@ metadata: { name: kube-dns, namespace: kube-system, labels: { kubernetes.io/serv
 addressType: IPv4
 ports: [{ name: dns, port: 53, protocol: UDP }, { name: dns-tcp, port: 53, protocol: TCP }]
 endpoints: [{ addresses: ["$address"], conditions: { ready: true } }]
+---
+apiVersion: storage.k8s.io/v1
+kind: StorageClass
+metadata: { name: local, annotations: { storageclass.kubernetes.io/is-default-class: "true" } }
+provisioner: kubernetes.io/no-provisioner
+volumeBindingMode: WaitForFirstConsumer
+$(for name in one two three; do volume "$name"; done)
 YAML
 in_background coredns coredns -conf "$dir/Corefile"
 
