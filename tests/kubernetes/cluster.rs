@@ -305,11 +305,15 @@ impl Tenant {
 
     /// Runs kubectl in this namespace. Returns its output if it succeeds, else the text of its error.
     pub fn kubectl(&self, arguments: &[&str], input: &str) -> Result<String, String> {
+        self.call(Command::new(program("kubectl")).args(arguments), input)
+    }
+
+    /// Runs a program that takes the cluster, the namespace and the rights of an administrator from the kubeconfig.
+    pub fn call(&self, command: &mut Command, input: &str) -> Result<String, String> {
         use std::io::Write as _;
-        let mut command = Command::new(program("kubectl"));
-        command.env_clear().env("KUBECONFIG", &self.admin).env("HOME", self.admin.parent().expect("a directory")).args(arguments);
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("kubectl");
-        child.stdin.take().expect("its input").write_all(input.as_bytes()).expect("kubectl reads");
+        command.env_clear().env("KUBECONFIG", &self.admin).env("HOME", self.admin.parent().expect("a directory"));
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the program");
+        child.stdin.take().expect("its input").write_all(input.as_bytes()).expect("it reads");
         let output = child.wait_with_output().expect("its end");
         let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
         if output.status.success() { Ok(text(output.stdout)) } else { Err(text(output.stderr)) }

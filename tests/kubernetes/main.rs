@@ -1,4 +1,4 @@
-//! Tests of the operator against a real Kubernetes API server, with the rights of its service account. `tests/run kubernetes` builds the
+//! Tests of the operator and of the chart against a real Kubernetes API server, with the rights of its service account. `tests/run kubernetes` builds the
 //! programs that they need.
 // A failing test should panic right where it fails.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -8,6 +8,7 @@
 #[path = "../it/support/mod.rs"]
 mod support;
 
+mod chart;
 mod cluster;
 mod crds;
 mod failures;

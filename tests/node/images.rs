@@ -58,7 +58,7 @@ impl Image {
         Self::from(dir, "localhost/pause:1", [layer], &json!({ "Entrypoint": ["/pause"], "User": "65535:65535" }))
     }
 
-    /// PostgreSQL as this machine has it: its programs, the libraries that they need, and a shell for `initdb`.
+    /// PostgreSQL as this machine has it: its programs, the libraries that they need, a shell for `initdb`, and the time zone of clients.
     pub fn postgres() -> Self {
         let dir = new_dir();
         let layer = dir.join("files.tar");
@@ -68,7 +68,7 @@ impl Image {
         let share = Path::new("/usr/share/postgresql").join(version);
         let modules = ["plpgsql.so", "dict_snowball.so", "libpqwalreceiver.so"].map(|name| library.join(name));
         let files = ["postgres", "initdb"].map(|name| programs.join(name));
-        let files: Vec<PathBuf> = files.into_iter().chain(modules).chain(["/bin/sh".into()]).collect();
+        let files: Vec<PathBuf> = files.into_iter().chain(modules).chain(["/bin/sh".into(), "/usr/share/zoneinfo/UTC".into()]).collect();
         let mut all: BTreeSet<PathBuf> = files.iter().flat_map(|file| libraries(file)).collect();
         all.extend(files);
         fs::write(dir.join("passwd"), "postgres:x:65532:65532::/tmp:/bin/sh\n").expect("the users");
@@ -135,6 +135,7 @@ fn add(layer: &Path, source: &Path, copy: &Copy) {
 
 /// The shared libraries that a program or library loads, its loader included.
 fn libraries(file: &Path) -> Vec<PathBuf> {
-    let listed = done(Command::new("ldd").arg(file));
+    let listed = Command::new("ldd").arg(file).output().expect("ldd starts").stdout;
+    let listed = String::from_utf8_lossy(&listed);
     listed.split_whitespace().filter(|word| word.starts_with('/')).map(PathBuf::from).collect()
 }

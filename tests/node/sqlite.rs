@@ -69,13 +69,15 @@ fn an_upgrade_changes_custom_resources_and_keeps_the_rest(release: &Release) {
 
 fn uninstalling_leaves_what_it_promises(release: &Release) {
     release.kubectl(&["delete", "workerpools,llmtasks", "--all", "--timeout=120s"]);
+    release.kubectl(&["wait", "--for=delete", "workers.bloom-runtime.dev", "--all", "--timeout=60s"]);
     release.helm(&["uninstall", NAME, "--wait", "--timeout=120s"]);
     release.kubectl(&["wait", "--for=delete", "pods", "--all", "--timeout=120s"]);
     assert_eq!(release.names("persistentvolumeclaims"), ["bloom-runtime-data"]);
     assert_eq!(release.names("secrets"), ["claude"]);
-    for kind in ["all", "configmaps", "serviceaccounts", "roles", "rolebindings", "leases", "workers.bloom-runtime.dev"] {
+    for kind in ["all", "configmaps", "serviceaccounts", "roles", "rolebindings", "workers.bloom-runtime.dev"] {
         assert_eq!(release.names(kind), [""; 0], "{kind}");
     }
+    assert_eq!(release.names("leases"), ["bloom-runtime"]);
     let everywhere = "clusterroles,clusterrolebindings,validatingwebhookconfigurations,mutatingwebhookconfigurations";
     assert_eq!(release.kubectl(&["get", everywhere, "--selector=app.kubernetes.io/instance=bloom-runtime", "--output=name"]), "");
     let kept = release.kubectl(&["get", "customresourcedefinitions", "--output=name"]);

@@ -11,7 +11,7 @@
 
 {{/* Objects without a namespace: two releases of the same name, in different namespaces, must not share them. */}}
 {{- define "bloom-runtime.clusterName" -}}
-{{- printf "%s-%s" .Release.Namespace (include "bloom-runtime.fullname" .) }}
+{{- printf "%s:%s" .Release.Namespace (include "bloom-runtime.fullname" .) }}
 {{- end }}
 
 {{- define "bloom-runtime.selectorLabels" -}}

@@ -65,20 +65,20 @@ items:
 - name: keys
   secret:
     secretName: {{ include "bloom-runtime.keysSecret" . }}
-    defaultMode: 0440
+    defaultMode: 288 # 0440
     {{- include "bloom-runtime.items" .Values.keys.secretKeys | nindent 4 }}
 {{- if .Values.membridge.existingSecret }}
 - name: membridge
   secret:
     secretName: {{ .Values.membridge.existingSecret }}
-    defaultMode: 0440
+    defaultMode: 288 # 0440
     {{- include "bloom-runtime.items" .Values.membridge.secretKeys | nindent 4 }}
 {{- end }}
 {{- if .Values.postgresql.existingSecret }}
 - name: postgresql
   secret:
     secretName: {{ .Values.postgresql.existingSecret }}
-    defaultMode: 0440
+    defaultMode: 288 # 0440
     {{- include "bloom-runtime.items" (dict "url" .Values.postgresql.secretKey) | nindent 4 }}
 {{- else }}
 - name: data

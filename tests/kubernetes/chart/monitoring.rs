@@ -1,0 +1,146 @@
+//! Alerts and the dashboard: of metrics that exist, with a runbook for each alert, and each alert fires when it should and not before.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+use super::{chart, rendered, root, text, the, yaml};
+use crate::support::janitor;
+
+/// All alerts of the chart, as an installation with all parts gets them.
+fn rule() -> Value {
+    let objects = rendered("everything", &["--set-json", "prometheusRule.disabled=[]"]);
+    the(&objects, "PrometheusRule").clone()
+}
+
+fn alerts(rule: &Value) -> Vec<Value> {
+    let all = rule["spec"]["groups"][0]["rules"].as_array().unwrap();
+    all.iter().filter(|rule| rule["alert"].is_string()).cloned().collect()
+}
+
+fn names(rule: &Value) -> BTreeSet<String> {
+    alerts(rule).iter().map(|alert| alert["alert"].as_str().unwrap().to_owned()).collect()
+}
+
+/// The names of the program's metrics in a text, without what Prometheus adds to those of histograms.
+fn metrics(text: &str) -> BTreeSet<String> {
+    let words = text.split(|c: char| !(c.is_ascii_lowercase() || c == '_')).filter(|word| word.starts_with("bloom_") && word.len() > 6);
+    words.map(|word| ["_bucket", "_count", "_sum"].iter().find_map(|end| word.strip_suffix(end)).unwrap_or(word).to_owned()).collect()
+}
+
+fn documented() -> BTreeSet<String> {
+    let page = text(&root().join("docs/metrics.md"));
+    let table = page.split("\n| metric |").nth(1).unwrap().split("\n\n").next().unwrap();
+    table.split('`').filter(|word| word.starts_with("bloom_")).map(str::to_owned).collect()
+}
+
+#[test]
+fn alerts_and_dashboard_are_of_metrics_that_exist() {
+    let known = documented();
+    for (file, least) in [("alerts.yaml", 15), ("dashboard.json", 25)] {
+        let used = metrics(&text(&chart().join("files").join(file)));
+        assert!(used.len() >= least, "{file}: {used:?}");
+        let unknown: Vec<_> = used.difference(&known).collect();
+        assert!(unknown.is_empty(), "{file} has metrics that docs/metrics.md does not have: {unknown:?}");
+    }
+}
+
+#[test]
+fn every_alert_has_a_runbook() {
+    let page = text(&root().join("docs/alerts.md"));
+    let sections: BTreeSet<String> = page.lines().filter_map(|line| line.strip_prefix("## ")).map(str::to_owned).collect();
+    let rule = rule();
+    assert_eq!(names(&rule), sections, "the sections of docs/alerts.md");
+    for alert in alerts(&rule) {
+        let name = alert["alert"].as_str().unwrap();
+        assert_eq!(alert["annotations"]["runbook_url"], format!("https://wiki.example.com/bloom/alerts#{}", name.to_lowercase()));
+        assert!(alert["annotations"]["summary"].is_string() && alert["annotations"]["description"].is_string(), "{name}");
+        assert!(["critical", "warning"].contains(&alert["labels"]["severity"].as_str().unwrap()), "{name}");
+    }
+}
+
+#[test]
+fn alerts_are_those_of_the_parts_that_are_installed() {
+    let alerts_of = |set: &str, more: &[&str]| names(the(&rendered(set, more), "PrometheusRule"));
+    let all = names(&rule());
+    let without =
+        |parts: &[&str]| all.iter().filter(|name| !parts.iter().any(|part| name.contains(part))).cloned().collect::<BTreeSet<_>>();
+    let on = "prometheusRule.enabled=true";
+    assert_eq!(alerts_of("default", &["--set", on]), without(&["Membridge"]));
+    assert_eq!(alerts_of("plain", &["--set", on]), without(&["Membridge", "Kubernetes"]));
+    assert_eq!(alerts_of("everything", &[]), without(&["BloomQueueOld"]), "an alert that is disabled");
+}
+
+fn promtool(dir: &Path, arguments: &[&str]) {
+    let output = Command::new("promtool").args(arguments).current_dir(dir).output().expect("promtool (tests/run installs it)");
+    let said = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{said}");
+}
+
+/// `alerts.yaml` beside this file has series for each alert that make it fire, and such that do not.
+#[test]
+fn alerts_fire_when_they_should() {
+    let dir = janitor::new_path("alerts");
+    fs::create_dir(&dir).unwrap();
+    let rule = rule();
+    fs::write(dir.join("rules.yaml"), serde_norway::to_string(&rule["spec"]).unwrap()).unwrap();
+    promtool(&dir, &["check", "rules", "rules.yaml"]);
+
+    let cases = yaml(&text(&root().join("tests/kubernetes/chart/alerts.yaml"))).remove(0);
+    let labels = r#"namespace="here",job="r-bloom""#;
+    let mut tested = BTreeSet::new();
+    let mut tests = Vec::new();
+    for case in cases.as_array().unwrap() {
+        let name = case["alert"].as_str().unwrap();
+        tested.insert(name.to_owned());
+        for (fires, series) in [(true, &case["fires"]), (false, &case["silent"])] {
+            let series: Vec<Value> = series
+                .as_object()
+                .unwrap()
+                .iter()
+                .map(|(name, values)| {
+                    let named = if let Some((name, own)) = name.split_once('{') {
+                        format!("{name}{{{labels},{own}")
+                    } else {
+                        format!("{name}{{{labels}}}")
+                    };
+                    json!({ "series": named, "values": values })
+                })
+                .collect();
+            // promtool compares whole alerts, so the expectation of a firing one is in the query of its own series.
+            let expected = if fires { json!([{ "labels": "{}", "value": 1 }]) } else { json!([]) };
+            let query = format!("sum(ALERTS{{alertname=\"{name}\",alertstate=\"firing\"}}) > bool 0");
+            tests.push(json!({
+                "name": format!("{name} {}", if fires { "fires" } else { "is silent" }),
+                "interval": "1m",
+                "input_series": series,
+                "promql_expr_test": [{ "expr": query, "eval_time": "2h", "exp_samples": expected }],
+            }));
+        }
+    }
+    assert_eq!(tested, names(&rule), "tests/kubernetes/chart/alerts.yaml has each alert");
+    fs::write(dir.join("tests.json"), json!({ "rule_files": ["rules.yaml"], "evaluation_interval": "1m", "tests": tests }).to_string())
+        .unwrap();
+    promtool(&dir, &["test", "rules", "tests.json"]);
+}
+
+#[test]
+fn the_dashboard_is_found_and_shows_one_release() {
+    let objects = rendered("postgresql", &[]);
+    let config_map = the(&objects, "ConfigMap");
+    assert_eq!(config_map["metadata"]["labels"]["grafana_dashboard"], "1");
+    let dashboard: Value = serde_json::from_str(config_map["data"]["bloom-runtime.json"].as_str().unwrap()).unwrap();
+    let queries = dashboard["panels"].as_array().unwrap().iter().flat_map(|panel| panel["targets"].as_array().into_iter().flatten());
+    let mut seen = BTreeSet::new();
+    for query in queries.map(|target| target["expr"].as_str().unwrap()) {
+        let of_release = query.matches(r#"{namespace="$namespace",job="$job""#).count();
+        assert_eq!(query.matches('{').count(), of_release, "{query}");
+        seen.insert(query);
+    }
+    assert!(seen.len() > 25, "{}", seen.len());
+    let ids: BTreeSet<i64> = dashboard["panels"].as_array().unwrap().iter().map(|panel| panel["id"].as_i64().unwrap()).collect();
+    assert_eq!(ids.len(), dashboard["panels"].as_array().unwrap().len());
+}
