@@ -126,11 +126,19 @@ fn http_settings(settings: &Serve, max_connections: usize) -> http::Settings {
 }
 
 fn operator_options(settings: &Serve) -> operator::OperatorOptions {
+    let bare = |url: &url::Url| url.as_str().trim_end_matches('/').to_owned();
     operator::OperatorOptions {
         namespaces: settings.operator_namespaces.clone(),
         namespace: settings.pod_namespace.clone(),
         identity: settings.pod_name.clone().unwrap_or_else(agent::hostname),
-        public_url: settings.public_url.as_ref().map(|url| url.as_str().trim_end_matches('/').to_owned()),
+        public_url: settings.public_url.as_ref().map(bare),
+        agent_image: settings.operator_agent_image.clone(),
+        agent_server: settings.operator_agent_server.as_ref().or(settings.public_url.as_ref()).map(bare),
+        agent_keys: match (&settings.api_key, settings.has_key()) {
+            (Some(_), _) => operator::AgentKeys::Named,
+            (None, true) => operator::AgentKeys::Impossible,
+            (None, false) => operator::AgentKeys::NotNeeded,
+        },
     }
 }
 

@@ -79,6 +79,15 @@ pub fn networks(text: &str) -> Result<Vec<IpNet>, String> {
         .collect()
 }
 
+/// The name of a container image.
+pub fn image(text: &str) -> Result<String, String> {
+    if (1..=1024).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic()) {
+        Ok(text.to_owned())
+    } else {
+        Err("must be the name of a container image, such as registry.example/bloom-agent:1.0, without spaces".to_owned())
+    }
+}
+
 /// The name of a Kubernetes namespace: a label of DNS.
 pub fn namespace(text: &str) -> Result<String, String> {
     if is_namespace(text) {

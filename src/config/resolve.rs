@@ -68,6 +68,8 @@ impl Resolver<'_> {
         let session_wait_ms = self.required(&s::SESSION_WAIT_SECONDS, seconds(0, 86_400));
         let operator = self.required(&s::OPERATOR, parse::truth);
         let operator_namespaces = self.optional(&s::OPERATOR_NAMESPACES, parse::namespaces).unwrap_or_default();
+        let operator_agent_image = self.optional(&s::OPERATOR_AGENT_IMAGE, parse::image);
+        let operator_agent_server = self.optional(&s::OPERATOR_AGENT_SERVER, parse::http_url);
         let pod_namespace = self.optional(&s::POD_NAMESPACE, parse::namespace);
         let pod_name = self.optional(&s::POD_NAME, parse::pod_name);
         let log_format = self.required(&s::LOG_FORMAT, parse::log_format);
@@ -102,6 +104,8 @@ impl Resolver<'_> {
             session_wait_ms: session_wait_ms?,
             operator: operator?,
             operator_namespaces,
+            operator_agent_image,
+            operator_agent_server,
             pod_namespace,
             pod_name,
             log_format: log_format?,

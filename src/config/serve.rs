@@ -55,6 +55,10 @@ pub struct Serve {
     pub operator: bool,
     /// The namespaces that it serves; all if there are none.
     pub operator_namespaces: Vec<String>,
+    /// The image of pools that name none.
+    pub operator_agent_image: Option<String>,
+    /// Where the agents of pools reach the server; by default at `public_url`.
+    pub operator_agent_server: Option<Url>,
     pub pod_namespace: Option<String>,
     pub pod_name: Option<String>,
     pub log_format: LogFormat,
@@ -94,7 +98,7 @@ impl Serve {
     }
 
     /// Whether requests need a key.
-    pub(crate) fn has_key(&self) -> bool {
+    pub fn has_key(&self) -> bool {
         self.api_key.is_some() || self.worker_key.is_some() || self.read_key.is_some()
     }
 

@@ -155,6 +155,15 @@ pub const OPERATOR_NAMESPACES: Setting = plain(
     "",
     "Kubernetes namespaces whose objects are served, separated by commas; default: all of the cluster",
 );
+pub const OPERATOR_AGENT_IMAGE: Setting =
+    plain(KUBERNETES, "operator_agent_image", "IMAGE", "", "Image of the agents of WorkerPools that name none");
+pub const OPERATOR_AGENT_SERVER: Setting = plain(
+    KUBERNETES,
+    "operator_agent_server",
+    "URL",
+    "",
+    "URL at which the agents of WorkerPools reach this server; default: PUBLIC_URL",
+);
 pub const POD_NAMESPACE: Setting = plain(
     KUBERNETES,
     "pod_namespace",
@@ -200,6 +209,8 @@ pub const SETTINGS: &[&Setting] = &[
     &SESSION_WAIT_SECONDS,
     &OPERATOR,
     &OPERATOR_NAMESPACES,
+    &OPERATOR_AGENT_IMAGE,
+    &OPERATOR_AGENT_SERVER,
     &POD_NAMESPACE,
     &POD_NAME,
     &LOG_FORMAT,

@@ -10,6 +10,8 @@ pub mod crds;
 mod difference;
 mod elector;
 mod health;
+mod object;
+mod pools;
 mod tasks;
 mod words;
 mod workers;
@@ -41,6 +43,22 @@ pub struct OperatorOptions {
     pub identity: String,
     /// The public URL of the server, without a slash at its end, for references to results.
     pub public_url: Option<String>,
+    /// The image of pools that name none.
+    pub agent_image: Option<String>,
+    /// Where the pods of pools reach the server, without a slash at its end.
+    pub agent_server: Option<String>,
+    pub agent_keys: AgentKeys,
+}
+
+/// Whether the agents of pools need keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AgentKeys {
+    /// Each gets a named key of its own.
+    Named,
+    /// The server asks nobody for a key.
+    NotNeeded,
+    /// The server asks for keys, but has no admin key, so that named keys do not count.
+    Impossible,
 }
 
 /// What the controllers share.
@@ -101,6 +119,7 @@ async fn run(engine: Engine, store: Store, options: OperatorOptions, health: Hea
             }
             () = elector.keep(&held) => tracing::warn!("no longer leads the operators of the cluster"),
             () = tasks::control(context.clone()) => {}
+            () = pools::control(context.clone()) => {}
             () = workers::control(context.clone()) => {}
         }
     }

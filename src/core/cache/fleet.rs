@@ -1,6 +1,7 @@
 //! The workers and the leases that they hold.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 
 use crate::Ms;
 use crate::ids::{LeaseId, TaskId, WorkerId};
@@ -139,6 +140,13 @@ impl Fleet {
 
     pub fn workers(&self) -> impl Iterator<Item = &Worker> {
         self.known().map(|(worker, _)| worker)
+    }
+
+    /// The workers whose names begin with this, each with the number of its leases.
+    pub fn named(&self, prefix: &str) -> impl Iterator<Item = (&Worker, usize)> {
+        let entries = self.entries.range::<str, _>((Bound::Included(prefix), Bound::Unbounded));
+        let entries = entries.take_while(move |(id, _)| id.starts_with(prefix));
+        entries.filter_map(|(_, entry)| Some((entry.worker.as_ref()?, entry.held.len())))
     }
 
     fn known(&self) -> impl Iterator<Item = (&Worker, &Entry)> {

@@ -210,6 +210,11 @@ impl Replica {
         self.lock().queues.tasks().clone()
     }
 
+    /// How many more tasks of this agent its queue lets run now: 0 if it is paused, `i64::MAX` if it has no limit.
+    pub fn room_in_queue(&self, agent_slug: &str) -> i64 {
+        self.lock().queues.room(agent_slug)
+    }
+
     /// The tasks that the cache shows, with their revisions, for comparison with the database.
     pub fn shown_tasks(&self) -> Vec<(TaskId, i64)> {
         self.lock().cache.shown().collect()
@@ -220,6 +225,11 @@ impl Replica {
         let remembered = self.lock();
         let fleet = &remembered.cache.fleet;
         fleet.workers().map(|worker| (worker.clone(), fleet.free(&worker.id).max(0))).collect()
+    }
+
+    /// The workers whose names begin with this, each with the number of its leases.
+    pub fn workers_named(&self, prefix: &str) -> Vec<(Worker, usize)> {
+        self.lock().cache.fleet.named(prefix).map(|(worker, leases)| (worker.clone(), leases)).collect()
     }
 
     /// Whether the worker is known, and how many are.

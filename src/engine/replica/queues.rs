@@ -116,9 +116,14 @@ impl Queues {
 
     /// How many of the agent's queued tasks can be leased now.
     pub fn leasable(&self, agent_slug: &str) -> i64 {
-        let AgentTasks { queued, active } = self.tasks.get(agent_slug).copied().unwrap_or_default();
+        let queued = self.tasks.get(agent_slug).map_or(0, |tasks| tasks.queued);
+        if self.is_open(agent_slug) { queued.min(self.room(agent_slug)) } else { 0 }
+    }
+
+    /// How many more leases the queue allows, as far as is known what is set for it: 0 if it is closed, `i64::MAX` without a limit.
+    pub fn room(&self, agent_slug: &str) -> i64 {
         let limit = self.rows.get(agent_slug).and_then(|queue| queue.max_concurrency);
-        if self.is_open(agent_slug) { limit.map_or(queued, |limit| queued.min(limit - active)) } else { 0 }
+        if self.closed(agent_slug).is_some() { 0 } else { limit.map_or(i64::MAX, |limit| limit - self.active(agent_slug)) }
     }
 
     /// Treats those of these queues that seem to be open as closed, until there is news of them or the refusal is forgotten. Returns its

@@ -3,6 +3,7 @@
 #![allow(clippy::duplicated_attributes)]
 
 pub mod lease;
+pub mod pool;
 pub mod schema;
 pub mod task;
 pub mod worker;
@@ -14,6 +15,7 @@ use kube::CustomResourceExt;
 use serde_json::{Map, Value, json};
 
 pub use lease::TaskLease;
+pub use pool::WorkerPool;
 pub use task::LLMTask;
 pub use worker::Worker;
 
@@ -29,7 +31,7 @@ const MUTABLE: [&str; 4] = ["cancel", "priority", "suspend", "ttlSecondsAfterFin
 /// # Errors
 /// A schema can't be made, which is a mistake in its types.
 pub fn all() -> serde_json::Result<Vec<CustomResourceDefinition>> {
-    let definitions = [llm_task()?, task_lease()?, serde_json::to_value(Worker::crd())?];
+    let definitions = [llm_task()?, task_lease()?, serde_json::to_value(Worker::crd())?, worker_pool()?];
     let finished = definitions.into_iter().map(|mut crd| {
         null_is_absent(&mut crd);
         serde_json::from_value(crd)
@@ -109,6 +111,57 @@ fn task_lease() -> serde_json::Result<Value> {
         add_rules(spec, [json!({ "rule": "self == oldSelf", "message": "TaskLease is immutable: delete it to revoke the lease" })]);
     }
     Ok(crd)
+}
+
+/// The name of a pool and `-999`, with room for one more digit, is that of a pod, and a label.
+const MAX_POOL_NAME: usize = 58;
+
+fn worker_pool() -> serde_json::Result<Value> {
+    let mut crd = serde_json::to_value(WorkerPool::crd())?;
+    quantities_in_short(&mut crd);
+    let rule = |rule: &str, field: &str, message: String| json!({ "rule": rule, "fieldPath": field, "message": message });
+    if let Some(spec) = spec_of(&mut crd) {
+        if let Some(workspace) = fields_of(spec).and_then(|fields| fields.get_mut("workspace")) {
+            let text = "Give either sizeLimit, for an empty directory, or volumeClaim, for a volume".to_owned();
+            add_rules(workspace, [json!({ "rule": "!has(self.sizeLimit) || !has(self.volumeClaim)", "message": text })]);
+        }
+        let of_scaling = "Needs maxReplicas: without it, replicas says how many pods there are".to_owned();
+        let of_names = "Names that begin with BLOOM_ are set by the other fields of the pool".to_owned();
+        add_rules(
+            spec,
+            [
+                rule("!has(self.minReplicas) || has(self.maxReplicas)", ".minReplicas", of_scaling),
+                rule(
+                    "!has(self.minReplicas) || !has(self.maxReplicas) || self.minReplicas <= self.maxReplicas",
+                    ".minReplicas",
+                    "Must not be more than maxReplicas".to_owned(),
+                ),
+                rule("!has(self.env) || self.env.all(one, !one.name.startsWith('BLOOM_'))", ".env", of_names),
+            ],
+        );
+    }
+    if let Some(object) = crd.pointer_mut("/spec/versions/0/schema/openAPIV3Schema") {
+        let names = json!({
+            "rule": format!("size(self.metadata.name) <= {MAX_POOL_NAME} && !self.metadata.name.contains('.')"),
+            "message": format!(
+                "The name of a WorkerPool has at most {MAX_POOL_NAME} characters and no dots, because the names of its pods begin with it"
+            ),
+        });
+        add_rules(object, [names]);
+    }
+    Ok(crd)
+}
+
+/// The description of quantities that comes with their type fills a page.
+fn quantities_in_short(schema: &mut Value) {
+    match schema {
+        Value::Object(members) if members.get("x-kubernetes-int-or-string").is_some() => {
+            members.insert("description".into(), "An amount, such as 2, 500m (half of one), 512Mi or 20Gi.".into());
+        }
+        Value::Object(members) => members.values_mut().for_each(quantities_in_short),
+        Value::Array(items) => items.iter_mut().for_each(quantities_in_short),
+        _ => {}
+    }
 }
 
 const RULES: &str = "x-kubernetes-validations";

@@ -4,34 +4,20 @@ use std::time::Duration;
 
 use bloom_core::op;
 use k8s_openapi::jiff::Timestamp;
-use kube::Api;
-use kube::api::{Patch, PatchParams};
 use kube::runtime::controller::Action;
-use serde_json::json;
 
 use super::{Error, Identity, RETRY_AFTER, Tasks};
-use crate::api::is_status;
 use crate::crds::LLMTask;
+use crate::object::Finalizer;
 
 /// Its object stays until the run has ended.
-pub const FINALIZER: &str = "bloom-runtime.dev/run";
+pub const FINALIZER: Finalizer = Finalizer { kind: "LLMTask", name: "bloom-runtime.dev/run" };
 /// How long a deletion waits for the end of the run. Its worker may be gone, or the database; the run then ends with its lease.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 impl Tasks {
-    /// Gives the object its finalizer. Returns whether it has it: not if it was deleted meanwhile.
-    pub(super) async fn hold(&self, task: &LLMTask, identity: &Identity) -> Result<bool, Error> {
-        let finalizers = task.metadata.finalizers.clone().unwrap_or_default();
-        if finalizers.iter().any(|name| name == FINALIZER) {
-            return Ok(true);
-        }
-        let finalizers = finalizers.into_iter().chain([FINALIZER.to_owned()]).collect();
-        self.set_finalizers(task, identity, finalizers, "add_finalizer").await
-    }
-
     pub(super) async fn finalize(&self, task: &LLMTask, identity: &Identity) -> Result<Action, Error> {
-        let finalizers = task.metadata.finalizers.clone().unwrap_or_default();
-        if !finalizers.iter().any(|name| name == FINALIZER) {
+        if !FINALIZER.is_on(&task.metadata) {
             return Ok(Action::await_change());
         }
         let waited = task.metadata.deletion_timestamp.as_ref().map_or(0, |at| Timestamp::now().as_second() - at.0.as_second());
@@ -41,8 +27,7 @@ impl Tasks {
             outcome if !patience.is_zero() => return outcome.map(|_| Action::requeue(patience)),
             outcome => tracing::warn!(?identity, ?outcome, "the run of a deleted LLMTask has not ended; it ends with its lease"),
         }
-        let others = finalizers.into_iter().filter(|name| name != FINALIZER).collect();
-        let removed = self.set_finalizers(task, identity, others, "remove_finalizer").await?;
+        let removed = FINALIZER.remove::<LLMTask>(&self.context, &task.metadata).await?;
         Ok(if removed { Action::await_change() } else { Action::requeue(RETRY_AFTER) })
     }
 
@@ -61,24 +46,5 @@ impl Tasks {
             let _ = self.submit(identity, op::Delete { task: state.id }).await?;
         }
         Ok(true)
-    }
-
-    /// Returns whether the object exists and has these finalizers now. Its version is checked, because others may have finalizers too.
-    async fn set_finalizers(
-        &self,
-        task: &LLMTask,
-        identity: &Identity,
-        finalizers: Vec<String>,
-        verb: &'static str,
-    ) -> Result<bool, Error> {
-        let api: Api<LLMTask> = Api::namespaced(self.context.client.clone(), &identity.namespace);
-        let metadata = json!({ "uid": identity.uid, "resourceVersion": task.metadata.resource_version, "finalizers": finalizers });
-        let body = Patch::Merge(json!({ "metadata": metadata }));
-        match self.context.writes.make("LLMTask", verb, api.patch(&identity.name, &PatchParams::default(), &body)).await {
-            Ok(_) => Ok(true),
-            // The next version of the object is reconciled as well.
-            Err(error) if is_status(&error, 404) || is_status(&error, 409) => Ok(false),
-            Err(error) => Err(error.into()),
-        }
     }
 }

@@ -20,7 +20,6 @@ use bloom_core::task::{Status, TaskSpec, TaskState};
 use bloom_store::TaskRow;
 use futures_util::StreamExt;
 use futures_util::future::join_all;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Api;
 use kube::api::{DeleteParams, Preconditions};
 use kube::core::DeserializeGuard;
@@ -31,10 +30,10 @@ use kube::runtime::reflector::{self, Store};
 use kube::runtime::watcher::{self, watcher};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
-use uuid::Uuid;
 
 use crate::api::is_status;
 use crate::crds::{LLMTask, TaskLease};
+use crate::object::{Error, Identity};
 use crate::{Context, command};
 use status::{Problem, Shown};
 use write::StatusWriter;
@@ -55,19 +54,6 @@ const MOMENT: Duration = Duration::from_secs(1);
 /// After an error of the database or of the API server.
 const RETRY_AFTER: Duration = Duration::from_secs(2);
 
-/// Errors after which an object is reconciled again.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum Error {
-    #[error("Kubernetes: {0}")]
-    Kubernetes(#[from] kube::Error),
-    #[error("database: {0}")]
-    Store(#[from] bloom_store::Error),
-    #[error("engine: {0:?}")]
-    Engine(bloom_engine::Error),
-    #[error("the object has no {0}")]
-    Incomplete(&'static str),
-}
-
 /// What the reconciler of one watch needs.
 pub(crate) struct Tasks {
     context: Arc<Context>,
@@ -75,25 +61,6 @@ pub(crate) struct Tasks {
     objects: Store<Readable>,
     statuses: StatusWriter,
     recorder: Recorder,
-}
-
-/// The identity of an object.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Identity {
-    pub namespace: String,
-    pub name: String,
-    pub uid: Uuid,
-}
-
-impl Identity {
-    fn of(metadata: &ObjectMeta) -> Result<Self, Error> {
-        let missing = Error::Incomplete;
-        Ok(Self {
-            namespace: metadata.namespace.clone().ok_or(missing("namespace"))?,
-            name: metadata.name.clone().ok_or(missing("name"))?,
-            uid: metadata.uid.as_deref().and_then(|uid| uid.parse().ok()).ok_or(missing("uid"))?,
-        })
-    }
 }
 
 /// Runs the controllers of all namespaces.

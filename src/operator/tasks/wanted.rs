@@ -13,6 +13,7 @@ use serde_json::value::to_raw_value;
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
+use super::deletion::FINALIZER;
 use super::status::Problem;
 use super::{Error, Identity, Tasks};
 use crate::crds::LLMTask;
@@ -37,7 +38,7 @@ impl Tasks {
             Ok(spec) => spec,
             Err(wrong) => return Ok(Err(Problem::invalid(wrong))),
         };
-        if !self.hold(task, identity).await? {
+        if !FINALIZER.add::<LLMTask>(&self.context, &task.metadata).await? {
             return Ok(Err(Problem::missing("Deleted", "The object was deleted before its task was created".into())));
         }
         Ok(match self.submit(identity, op::Create { tasks: vec![spec] }).await? {

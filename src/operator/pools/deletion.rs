@@ -1,0 +1,40 @@
+//! The end of a pool: its pods are deleted, their agents have their grace, and what they leave is removed.
+
+use std::time::Duration;
+
+use k8s_openapi::jiff::Timestamp;
+use kube::runtime::controller::Action;
+
+use super::pod::ordinal_of;
+use super::{FINALIZER, Pools, RETRY_AFTER, keys};
+use crate::crds::WorkerPool;
+use crate::object::{Error, Identity};
+
+/// How much longer than the pods' own grace a deletion waits for them: their nodes may not answer.
+const PATIENCE_SECONDS: i64 = 60;
+
+impl Pools {
+    pub(super) async fn finalize(&self, pool: &WorkerPool, identity: &Identity) -> Result<Action, Error> {
+        if !FINALIZER.is_on(&pool.metadata) {
+            return Ok(Action::await_change());
+        }
+        let seen = self.read(identity, "").await?;
+        for (_, pod) in seen.pods.iter().filter(|(_, pod)| pod.metadata.deletion_timestamp.is_none()) {
+            self.delete(identity, pod).await?;
+        }
+        let waited = pool.metadata.deletion_timestamp.as_ref().map_or(0, |at| Timestamp::now().as_second() - at.0.as_second());
+        let patience = pool.spec.termination_grace_period_seconds.saturating_add(PATIENCE_SECONDS) - waited;
+        if let Some(patience) = u64::try_from(patience).ok().filter(|left| *left > 0 && !seen.pods.is_empty()) {
+            // The end of a pod is seen by the watch.
+            return Ok(Action::requeue(Duration::from_secs(patience)));
+        }
+        let keys = self.context.store.api_keys().await?;
+        let prefix = super::pod::worker_prefix(identity);
+        let of_workers = seen.workers.iter().filter_map(|(worker, _)| ordinal_of(&prefix, &worker.id));
+        for ordinal in of_workers.chain(keys::ordinals(&keys, identity.uid)).collect::<std::collections::BTreeSet<u32>>() {
+            self.forget_pod(identity, ordinal, &seen).await?;
+        }
+        let removed = FINALIZER.remove::<WorkerPool>(&self.context, &pool.metadata).await?;
+        Ok(if removed { Action::await_change() } else { Action::requeue(RETRY_AFTER) })
+    }
+}

@@ -1,0 +1,107 @@
+//! What pods leave behind when they are gone for good: keys, Secrets and workers.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bloom_core::op;
+use kube::ResourceExt;
+use tokio::time::sleep;
+use uuid::Uuid;
+
+use super::observe::Seen;
+use super::pod::{Setup, ordinal_of, worker_name};
+use super::scale::{Phase, Step};
+use super::{LOOK_AFTER_PODS, Memory, Pools, keys};
+use crate::AgentKeys;
+use crate::object::{Error, Identity};
+
+/// Pools whose finalizer was removed by hand are looked for this often.
+const SWEEP_EVERY: Duration = Duration::from_secs(60);
+
+/// The numbers of pods that are gone and of which something may be left. A worker with a task is left alone until the task's lease has ended.
+pub fn of(seen: &Seen, steps: &[Step], known: Option<&BTreeSet<u32>>) -> Vec<u32> {
+    let number = |name: &str| name.rsplit_once('-').and_then(|(prefix, _)| ordinal_of(&format!("{prefix}-"), name));
+    let offline = seen.workers.iter().filter(|(worker, _)| !worker.is_online()).filter_map(|(worker, _)| number(&worker.id));
+    let busy: BTreeSet<u32> = seen.workers.iter().filter(|(_, leases)| *leases > 0).filter_map(|(worker, _)| number(&worker.id)).collect();
+    let all: BTreeSet<u32> = known.into_iter().flatten().copied().chain(offline).collect();
+    let is_gone = |ordinal: &u32| seen.pod(*ordinal).is_none() && !busy.contains(ordinal) && !steps.contains(&Step::Create(*ordinal));
+    all.into_iter().filter(is_gone).collect()
+}
+
+impl Pools {
+    /// Learns which pods may have left something, if that is not known.
+    pub(super) async fn recall(&self, identity: &Identity, memory: &mut Memory) -> Result<(), Error> {
+        if memory.ordinals.is_none() {
+            let keys = self.context.store.api_keys().await?;
+            memory.ordinals = Some(keys::ordinals(&keys, identity.uid).collect());
+        }
+        Ok(())
+    }
+
+    pub(super) async fn clear(&self, identity: &Identity, gone: &[u32], seen: &Seen, memory: &mut Memory) -> Result<(), Error> {
+        for ordinal in gone {
+            self.forget_pod(identity, *ordinal, seen).await?;
+            memory.ordinals.get_or_insert_default().remove(ordinal);
+        }
+        Ok(())
+    }
+
+    /// Revokes the pod's key, and removes its Secret and its worker. Tasks that the worker still holds are queued again.
+    pub(super) async fn forget_pod(&self, identity: &Identity, ordinal: u32, seen: &Seen) -> Result<(), Error> {
+        if self.context.options.agent_keys == AgentKeys::Named {
+            self.drop_key(identity, ordinal).await?;
+        }
+        let name = worker_name(identity, ordinal);
+        if seen.workers.iter().any(|(worker, _)| worker.id == name) {
+            // If somebody has removed it before, this is refused.
+            self.submit(identity, op::RemoveWorker { worker: name }).await?.ok();
+        }
+        Ok(())
+    }
+
+    /// Makes the keys of pods work whose workers are not online. The others are left alone: their agents have read their keys.
+    pub(super) async fn mend_keys(&self, setup: &Setup<'_>, seen: &Seen, memory: &mut Memory) -> Result<(), Error> {
+        if !setup.has_keys || memory.keys_checked.is_some_and(|at| at.elapsed() < LOOK_AFTER_PODS) {
+            return Ok(());
+        }
+        memory.keys_checked = Some(Instant::now());
+        for pod in seen.states.iter().filter(|pod| pod.phase == Phase::Starting && pod.is_current && pod.leases == 0) {
+            if let Err(problem) = self.ensure_key(setup, pod.ordinal).await? {
+                memory.refusal = Some(problem);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Revokes the keys of pools that are gone without this program: somebody has removed their finalizer.
+pub async fn sweep(pools: Arc<Pools>, namespace: Option<String>) {
+    // Only a watch that has shown all objects tells which are gone.
+    if pools.objects.wait_until_ready().await.is_err() {
+        return std::future::pending().await;
+    }
+    loop {
+        if let Err(error) = sweep_once(&pools, namespace.as_deref()).await {
+            tracing::debug!(%error, "the keys of deleted WorkerPools could not be looked for");
+        }
+        sleep(SWEEP_EVERY).await;
+    }
+}
+
+async fn sweep_once(pools: &Pools, namespace: Option<&str>) -> Result<(), Error> {
+    let known: BTreeSet<Uuid> = pools.objects.state().iter().filter_map(|pool| pool.uid()?.parse().ok()).collect();
+    for key in pools.context.store.api_keys().await? {
+        let Some(pool) = keys::pool_of(&key).filter(|pool| !known.contains(pool)) else { continue };
+        let Some(creator) = key.created_by.strip_prefix("key:kubernetes:").filter(|creator| namespace.is_none_or(|own| own == *creator)) else {
+            continue;
+        };
+        let identity = Identity { namespace: creator.to_owned(), name: String::new(), uid: pool };
+        pools.submit(&identity, op::RevokeKey { name: key.name.clone() }).await?.ok();
+        if let Some(worker) = key.worker.filter(|worker| worker.starts_with(&format!("{creator}."))) {
+            pools.submit(&identity, op::RemoveWorker { worker }).await?.ok();
+        }
+        tracing::info!(key = key.name, "the WorkerPool of a key is gone, so the key is revoked");
+    }
+    Ok(())
+}

@@ -1,0 +1,400 @@
+//! The controller of WorkerPools: agents that run as pods. The pods are its own, not those of a StatefulSet, because only this controller
+//! knows which of them are idle.
+//!
+//! What a pool is doing is in its pods: one that is being drained says so in an annotation. A reconcile plans from what the watch has shown;
+//! if there is something to do, it reads the pods from the API server and plans again, so that it never acts on an old picture.
+
+mod act;
+mod deletion;
+mod demand;
+mod events;
+mod keys;
+mod leftovers;
+mod observe;
+mod pod;
+mod scale;
+mod status;
+mod wakeups;
+mod write;
+
+use std::borrow::Cow;
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bloom_core::command::{Op, Operation, Rejection};
+use futures_util::StreamExt;
+use futures_util::future::join_all;
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::jiff::Timestamp;
+use kube::core::{DeserializeGuard, Status};
+use kube::runtime::WatchStreamExt;
+use kube::runtime::controller::{Action, Config, Controller};
+use kube::runtime::events::{Recorder, Reporter};
+use kube::runtime::reflector::{self, Store};
+use kube::runtime::watcher::{self, watcher};
+use kube::{Api, Client, Resource};
+use parking_lot::Mutex;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use uuid::Uuid;
+
+use crate::crds::WorkerPool;
+use crate::object::{Error, Finalizer, Identity};
+use crate::{AgentKeys, Context, command};
+use pod::Setup;
+use scale::{PodState, Surplus};
+use status::View;
+use write::Written;
+
+/// An object of which the API server accepted more than this program can read must not stop the others.
+type Readable = DeserializeGuard<WorkerPool>;
+
+/// The pool stays until its pods are gone, and their keys are revoked.
+const FINALIZER: Finalizer = Finalizer { kind: "WorkerPool", name: "bloom-runtime.dev/pods" };
+/// Pools that are reconciled at a time.
+const CONCURRENCY: u16 = 8;
+const WAKEUPS: usize = 256;
+/// After an error of the database or of the API server.
+const RETRY_AFTER: Duration = Duration::from_secs(2);
+/// A pool whose pods are not all online is looked at again after this time: a Secret may be damaged.
+const LOOK_AFTER_PODS: Duration = Duration::from_secs(10);
+/// An autoscaled pool is looked at again after this time: a queue may have been resumed.
+const LOOK_AFTER_QUEUE: Duration = Duration::from_secs(30);
+/// What is wrong outside the cluster, such as a setting, is looked at again after this time.
+const LOOK_AGAIN: Duration = Duration::from_secs(300);
+/// The first failure causes no wait, the second this one; then it doubles.
+const FIRST_WAIT: Duration = Duration::from_secs(5);
+const LONGEST_WAIT: Duration = Duration::from_secs(300);
+
+/// Why a pool is not served, or why its pods do not run.
+#[derive(Clone, Debug, PartialEq)]
+struct Problem {
+    /// One word, for a condition.
+    reason: Cow<'static, str>,
+    message: String,
+}
+
+impl Problem {
+    fn new(reason: &'static str, message: String) -> Self {
+        Self { reason: reason.into(), message }
+    }
+
+    /// With a reason of the cluster.
+    fn new_owned(reason: &str, message: String) -> Self {
+        Self { reason: reason.to_owned().into(), message }
+    }
+
+    /// The refusal of a call by the API server, which another try would not change.
+    ///
+    /// # Errors
+    /// Other errors of the call.
+    fn of(error: kube::Error, what: &str) -> Result<Self, Error> {
+        match error {
+            kube::Error::Api(status) if is_refusal(&status) => Ok(Self::new("Refused", format!("{what}: {}", status.message))),
+            error => Err(error.into()),
+        }
+    }
+}
+
+fn is_refusal(status: &Status) -> bool {
+    (400..500).contains(&status.code) && !matches!(status.code, 401 | 408 | 409 | 429)
+}
+
+/// What is remembered of a pool. If it is lost, a delay begins again, or a call is made twice; nothing goes wrong.
+#[derive(Default)]
+struct Memory {
+    /// Since when an autoscaled pool has needed fewer pods.
+    surplus: Option<Surplus>,
+    backoff: Backoff,
+    /// Why the last pod could not be created.
+    refusal: Option<Problem>,
+    /// The refusal that an event has told.
+    told: Option<Problem>,
+    /// The numbers of pods that may have left a key, a Secret or a worker; `None` if that is not known.
+    ordinals: Option<BTreeSet<u32>>,
+    /// When the Secrets of pods that are not online were looked at last.
+    keys_checked: Option<Instant>,
+    written: Option<Written>,
+}
+
+/// How long to wait with the next pod after pods have ended or could not be created.
+#[derive(Default)]
+struct Backoff {
+    failures: u32,
+    until: Option<Instant>,
+}
+
+impl Backoff {
+    fn fail(&mut self, now: Instant) {
+        let wait = self.failures.checked_sub(1).map_or(Duration::ZERO, |doublings| {
+            FIRST_WAIT.saturating_mul(2_u32.saturating_pow(doublings)).min(LONGEST_WAIT)
+        });
+        self.failures = self.failures.saturating_add(1);
+        self.until = Some(now + wait);
+    }
+
+    fn may_try(&self, now: Instant) -> bool {
+        self.left(now).is_none()
+    }
+
+    /// The time until the next try, if it is not over.
+    fn left(&self, now: Instant) -> Option<Duration> {
+        self.until.map(|until| until.saturating_duration_since(now)).filter(|left| !left.is_zero())
+    }
+}
+
+/// What the reconciler of one watch needs.
+struct Pools {
+    context: Arc<Context>,
+    /// The objects and their pods, as the watches have shown them last.
+    objects: Store<Readable>,
+    pods: Store<Pod>,
+    recorder: Recorder,
+    memories: Mutex<HashMap<Uuid, Memory>>,
+}
+
+/// Runs the controllers of all namespaces.
+pub async fn control(context: Arc<Context>) {
+    let namespaces = &context.options.namespaces;
+    if namespaces.is_empty() {
+        control_in(context.clone(), None).await;
+    } else {
+        join_all(namespaces.iter().map(|namespace| control_in(context.clone(), Some(namespace.clone())))).await;
+    }
+}
+
+async fn control_in(context: Arc<Context>, namespace: Option<String>) {
+    let (reader, writer) = reflector::store();
+    let health = context.health.clone();
+    let watched = watcher(api_in::<Readable>(&context.client, namespace.as_deref()), watcher::Config::default())
+        .inspect(move |event| health.watched("WorkerPools", event))
+        .default_backoff()
+        .reflect(writer);
+    let (pods, pods_writer) = reflector::store();
+    let health = context.health.clone();
+    let watched_pods = watcher(api_in::<Pod>(&context.client, namespace.as_deref()), watcher::Config::default().labels(pod::POOL))
+        .inspect(move |event| health.watched("Pods", event))
+        .default_backoff()
+        .modify(|pod| pod.metadata.managed_fields = None)
+        .reflect(pods_writer)
+        .touched_objects();
+    let (one, ones) = mpsc::channel(WAKEUPS);
+    let wakeups = wakeups::follow(context.clone(), reader.clone(), one);
+    let pools = Arc::new(Pools {
+        context: context.clone(),
+        objects: reader.clone(),
+        pods,
+        recorder: Recorder::new(
+            context.client.clone(),
+            Reporter { controller: "bloom-runtime".into(), instance: Some(context.options.identity.clone()) },
+        ),
+        memories: Mutex::default(),
+    });
+    let controller = Controller::for_stream(watched.applied_objects(), reader)
+        .with_config(Config::default().concurrency(CONCURRENCY))
+        .owns_stream(watched_pods)
+        .reconcile_on(ReceiverStream::new(ones))
+        .run(reconcile, |_, error, _| retry(error), pools.clone())
+        .for_each(|_| std::future::ready(()));
+    tokio::select! {
+        () = wakeups => {}
+        () = controller => {}
+        () = leftovers::sweep(pools, namespace) => {}
+    }
+}
+
+fn api_in<K>(client: &Client, namespace: Option<&str>) -> Api<K>
+where
+    K: Resource<Scope = k8s_openapi::NamespaceResourceScope>,
+    K::DynamicType: Default,
+{
+    match namespace {
+        Some(namespace) => Api::namespaced(client.clone(), namespace),
+        None => Api::all(client.clone()),
+    }
+}
+
+fn retry(error: &Error) -> Action {
+    tracing::debug!(%error, "a WorkerPool could not be reconciled");
+    Action::requeue(RETRY_AFTER)
+}
+
+async fn reconcile(object: Arc<Readable>, pools: Arc<Pools>) -> Result<Action, Error> {
+    let started = Instant::now();
+    let outcome = pools.reconcile(&object).await;
+    pools.context.engine.metrics.reconciled("worker_pools", started.elapsed().as_secs_f64(), outcome.is_ok());
+    outcome
+}
+
+impl Pools {
+    async fn reconcile(&self, object: &Readable) -> Result<Action, Error> {
+        let identity = Identity::of(object.meta())?;
+        // An object is never reconciled twice at a time.
+        let mut memory = self.memories.lock().remove(&identity.uid).unwrap_or_default();
+        let outcome = match &object.0 {
+            Ok(pool) if pool.metadata.deletion_timestamp.is_some() => {
+                return self.finalize(pool, &identity).await;
+            }
+            Ok(pool) => self.serve(pool, &identity, &mut memory).await,
+            Err(invalid) => {
+                let message = format!("The object can't be read by this version of the operator: {}", invalid.error);
+                let problem = Problem::new("Invalid", message);
+                let before = memory.last_written();
+                self.report(&invalid.metadata, &before, &problem, &identity, &mut memory).await
+            }
+        };
+        self.memories.lock().insert(identity.uid, memory);
+        outcome
+    }
+
+    async fn serve(&self, pool: &WorkerPool, identity: &Identity, memory: &mut Memory) -> Result<Action, Error> {
+        if !FINALIZER.add::<WorkerPool>(&self.context, &pool.metadata).await? {
+            return Ok(Action::await_change());
+        }
+        // An error means that the watch has ended, and with it this controller.
+        let _ = self.pods.wait_until_ready().await;
+        let before = memory.shown(pool);
+        let setup = match self.setup(pool, identity) {
+            Ok(setup) => setup,
+            Err(problem) => return self.report(&pool.metadata, &before, &problem, identity, memory).await,
+        };
+        let template = match setup.template() {
+            Ok(template) => template,
+            Err(error) => {
+                let problem = Problem::new("Invalid", error.to_string());
+                return self.report(&pool.metadata, &before, &problem, identity, memory).await;
+            }
+        };
+        let mut seen = self.watched(identity, &template);
+        let (desired, look_again) = match self.desired(&setup, &seen, memory).await? {
+            Ok(desired) => desired,
+            Err(problem) => return self.report(&pool.metadata, &before, &problem, identity, memory).await,
+        };
+        let mut steps = scale::steps(desired, &seen.states);
+        let left = |seen: &observe::Seen, steps: &[scale::Step], memory: &Memory| leftovers::of(seen, steps, memory.ordinals.as_ref());
+        self.recall(identity, memory).await?;
+        let is_idle = steps.is_empty() && left(&seen, &steps, memory).is_empty();
+        if !is_idle {
+            seen = self.read(identity, &template).await?;
+            steps = scale::steps(desired, &seen.states);
+            self.act(&setup, &seen, &steps, memory).await?;
+            self.clear(identity, &left(&seen, &steps, memory), &seen, memory).await?;
+        }
+        self.mend_keys(&setup, &seen, memory).await?;
+        let is_all_online = seen.states.iter().all(PodState::is_online);
+        if is_all_online && memory.refusal.is_none() {
+            memory.backoff = Backoff::default();
+            memory.told = None;
+        }
+        let trouble = seen.trouble();
+        let problem = memory.refusal.as_ref().or(trouble.as_ref());
+        let view = View { desired, pods: &seen.states, problem };
+        let status = status::of(&pool.metadata, &before, &setup, &view, Timestamp::now().as_millisecond());
+        let later = self.write(&pool.metadata, identity, &before, status, memory).await?;
+        let times = [
+            look_again,
+            later,
+            memory.backoff.left(Instant::now()).filter(|_| memory.refusal.is_some() || seen.states.len() < desired),
+            (!is_all_online).then_some(LOOK_AFTER_PODS),
+            seen.stuck_in,
+            pool.spec.max_replicas.map(|_| LOOK_AFTER_QUEUE),
+        ];
+        Ok(Action::requeue(times.into_iter().flatten().min().unwrap_or(LOOK_AGAIN)))
+    }
+
+    /// The pool with everything that its pods are made from; or why it can't be served.
+    fn setup<'a>(&self, pool: &'a WorkerPool, identity: &'a Identity) -> Result<Setup<'a>, Problem> {
+        let options = &self.context.options;
+        let mut namespaces = pool.spec.namespaces.clone();
+        if namespaces.is_empty() {
+            namespaces.push(identity.namespace.clone());
+        }
+        namespaces.sort();
+        namespaces.dedup();
+        let (own, home) = (&identity.namespace, &self.context.namespace);
+        // Who may create pools in a namespace must not read the prompts of another one.
+        if let Some(foreign) = namespaces.iter().find(|namespace| *namespace != own && own != home) {
+            let message = format!(
+                "A pool of namespace '{own}' can't run the tasks of namespace '{foreign}': leave spec.namespaces out, or create the pool in \
+                 namespace '{home}', where the server runs"
+            );
+            return Err(Problem::new("ForeignNamespaces", message));
+        }
+        let served = &options.namespaces;
+        if let Some(other) = namespaces.iter().find(|namespace| !served.is_empty() && !served.contains(namespace)) {
+            let message = format!("The server does not serve namespace '{other}': add it to its setting OPERATOR_NAMESPACES");
+            return Err(Problem::new("NotServed", message));
+        }
+        let image = pool.spec.image.clone().or_else(|| options.agent_image.clone());
+        let no_image = || Problem::new("NoImage", "Set spec.image, or the server's setting OPERATOR_AGENT_IMAGE".into());
+        let no_server = "The agents need the URL of the server: set its setting OPERATOR_AGENT_SERVER, or PUBLIC_URL";
+        if options.agent_keys == AgentKeys::Impossible {
+            let message = "The agents need keys, which need an admin key: set the server's setting RUNTIME_API_KEY".into();
+            return Err(Problem::new("NoAdminKey", message));
+        }
+        Ok(Setup {
+            pool,
+            identity,
+            image: image.ok_or_else(no_image)?,
+            server: options.agent_server.clone().ok_or_else(|| Problem::new("NoServer", no_server.into()))?,
+            namespaces,
+            has_keys: options.agent_keys == AgentKeys::Named,
+        })
+    }
+
+    /// How many pods there should be, and when to look again.
+    async fn desired(
+        &self,
+        setup: &Setup<'_>,
+        seen: &observe::Seen,
+        memory: &mut Memory,
+    ) -> Result<Result<(usize, Option<Duration>), Problem>, Error> {
+        let spec = &setup.pool.spec;
+        let Some(max) = spec.max_replicas else {
+            return Ok(Ok((usize::try_from(spec.replicas).unwrap_or(0), None)));
+        };
+        let tasks = match self.demand(setup, max.saturating_mul(spec.slots), &seen.workers).await? {
+            Ok(tasks) => tasks,
+            Err(problem) => return Ok(Err(problem)),
+        };
+        let recommended = scale::recommended(tasks, spec.slots, spec.min_replicas.unwrap_or(0), max);
+        let current = seen.states.iter().filter(|pod| pod.is_kept()).count().min(usize::try_from(max).unwrap_or(0));
+        let delay = Duration::from_secs(u64::try_from(spec.scale_down_delay_seconds).unwrap_or(0));
+        Ok(Ok(scale::with_delay(recommended, current, &mut memory.surplus, Instant::now(), delay)))
+    }
+
+    fn pods_api(&self, identity: &Identity) -> Api<Pod> {
+        Api::namespaced(self.context.client.clone(), &identity.namespace)
+    }
+
+    /// Executes a command in the name of the pool's namespace.
+    async fn submit<O>(&self, identity: &Identity, op: O) -> Result<Result<O::Reply, Rejection>, Error>
+    where
+        O: Operation + Into<Op>,
+    {
+        match self.context.engine.writers.submit(command(&identity.namespace, op)).await {
+            Ok(reply) => Ok(Ok(reply)),
+            Err(bloom_engine::Error::Rejected(rejection)) => Ok(Err(rejection)),
+            Err(error) => Err(Error::Engine(error)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_grow() {
+        let (now, mut backoff) = (Instant::now(), Backoff::default());
+        assert!(backoff.may_try(now));
+        let waits: Vec<u64> = (0..9)
+            .map(|_| {
+                backoff.fail(now);
+                backoff.left(now).map_or(0, |left| left.as_secs())
+            })
+            .collect();
+        assert_eq!(waits, [0, 5, 10, 20, 40, 80, 160, 300, 300]);
+    }
+}

@@ -1,0 +1,97 @@
+//! What a pool consists of now: its pods and their workers.
+
+use std::time::Duration;
+
+use bloom_core::worker::{Worker, WorkerStatus};
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::jiff::Timestamp;
+use kube::ResourceExt;
+use kube::api::ListParams;
+
+use super::pod::{DRAIN, POOL, TEMPLATE, belongs_to, ordinal_of, pod_name, worker_prefix};
+use super::scale::{Drain, Phase, PodState};
+use super::status::trouble;
+use super::{Pools, Problem};
+use crate::api::within_limit;
+use crate::object::{Error, Identity};
+
+/// A pod that is still there this long after its grace is on a node that does not answer.
+const STUCK_AFTER_SECONDS: i64 = 30;
+
+/// The pods of one pool with their workers, and what matters of them.
+pub struct Seen {
+    /// By number.
+    pub pods: Vec<(u32, Pod)>,
+    pub workers: Vec<(Worker, usize)>,
+    /// In the order of the pods.
+    pub states: Vec<PodState>,
+    /// When the next pod that is being deleted counts as stuck.
+    pub stuck_in: Option<Duration>,
+}
+
+impl Seen {
+    pub fn pod(&self, ordinal: u32) -> Option<&Pod> {
+        self.pods.iter().find(|(other, _)| *other == ordinal).map(|(_, pod)| pod)
+    }
+
+    /// Why a pod does not start, or what its worker complains of.
+    pub fn trouble(&self) -> Option<Problem> {
+        let failing = |(worker, _): &(Worker, usize)| {
+            let text = format!("The worker {} reports an error: its credentials may have been refused; its log tells more", worker.id);
+            (worker.shown_status() == WorkerStatus::Error).then(|| Problem::new("WorkerError", text))
+        };
+        self.pods.iter().find_map(|(_, pod)| trouble(pod)).or_else(|| self.workers.iter().find_map(failing))
+    }
+}
+
+impl Pools {
+    /// The pool as the watch has shown it.
+    pub(super) fn watched(&self, identity: &Identity, template: &str) -> Seen {
+        let pods = self.pods.state().into_iter().filter(|pod| pod.metadata.namespace.as_ref() == Some(&identity.namespace));
+        self.seen(identity, template, pods.map(|pod| (*pod).clone()).collect())
+    }
+
+    /// The pool as the API server says it is.
+    pub(super) async fn read(&self, identity: &Identity, template: &str) -> Result<Seen, Error> {
+        let pods = self.pods_api(identity);
+        let of_pool = ListParams::default().labels(&format!("{POOL}={}", identity.name));
+        Ok(self.seen(identity, template, within_limit(pods.list(&of_pool)).await?.items))
+    }
+
+    fn seen(&self, identity: &Identity, template: &str, pods: Vec<Pod>) -> Seen {
+        let prefix = format!("{}-", identity.name);
+        let numbered = |pod: Pod| Some((ordinal_of(&prefix, pod.metadata.name.as_deref()?)?, pod));
+        let mut pods: Vec<(u32, Pod)> = pods.into_iter().filter(|pod| belongs_to(&pod.metadata, identity)).filter_map(numbered).collect();
+        pods.sort_by_key(|(ordinal, _)| *ordinal);
+        let workers = self.context.engine.replica.workers_named(&worker_prefix(identity));
+        let workers: Vec<(Worker, usize)> =
+            workers.into_iter().filter(|(worker, _)| ordinal_of(&worker_prefix(identity), &worker.id).is_some()).collect();
+        let now = Timestamp::now().as_second();
+        let states = pods.iter().map(|(ordinal, pod)| state(identity, *ordinal, pod, template, &workers, now)).collect();
+        let ends = pods.iter().filter_map(|(_, pod)| pod.metadata.deletion_timestamp.as_ref());
+        let left = ends.map(|end| end.0.as_second() + STUCK_AFTER_SECONDS + 1 - now).filter(|left| *left > 0).min();
+        let stuck_in = left.and_then(|left| u64::try_from(left).ok()).map(Duration::from_secs);
+        Seen { pods, workers, states, stuck_in }
+    }
+}
+
+fn state(identity: &Identity, ordinal: u32, pod: &Pod, template: &str, workers: &[(Worker, usize)], now: i64) -> PodState {
+    let prefix = worker_prefix(identity);
+    let worker = workers.iter().find(|(worker, _)| ordinal_of(&prefix, &worker.id) == Some(ordinal));
+    let phase = match (&pod.metadata.deletion_timestamp, pod.status.as_ref().and_then(|status| status.phase.as_deref())) {
+        (Some(end), _) if now > end.0.as_second() + STUCK_AFTER_SECONDS => Phase::Stuck,
+        (Some(_), _) => Phase::Terminating,
+        (None, Some("Failed" | "Succeeded")) => Phase::Ended,
+        (None, Some("Running")) if worker.is_some_and(|(worker, _)| worker.is_online()) => Phase::Online,
+        (None, _) => Phase::Starting,
+    };
+    debug_assert_eq!(pod.metadata.name, Some(pod_name(identity, ordinal)));
+    PodState {
+        ordinal,
+        phase,
+        is_current: pod.annotations().get(TEMPLATE).is_some_and(|made_from| made_from == template),
+        drain: pod.annotations().get(DRAIN).map(|why| Drain::read(why)),
+        leases: worker.map_or(0, |(_, leases)| *leases),
+        is_open: worker.is_some_and(|(worker, _)| !worker.cordoned && !worker.draining),
+    }
+}
