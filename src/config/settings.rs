@@ -157,13 +157,8 @@ pub const OPERATOR_NAMESPACES: Setting = plain(
 );
 pub const OPERATOR_AGENT_IMAGE: Setting =
     plain(KUBERNETES, "operator_agent_image", "IMAGE", "", "Image of the agents of WorkerPools that name none");
-pub const OPERATOR_AGENT_SERVER: Setting = plain(
-    KUBERNETES,
-    "operator_agent_server",
-    "URL",
-    "",
-    "URL at which the agents of WorkerPools reach this server; default: PUBLIC_URL",
-);
+pub const OPERATOR_AGENT_SERVER: Setting =
+    plain(KUBERNETES, "operator_agent_server", "URL", "", "URL at which the agents of WorkerPools reach this server; default: PUBLIC_URL");
 pub const POD_NAMESPACE: Setting = plain(
     KUBERNETES,
     "pod_namespace",

@@ -155,7 +155,8 @@ impl Cluster {
         }
         for name in ["node", "kubelet", "containerd"] {
             let log = fs::read_to_string(self.dir.join(format!("{name}.log"))).unwrap_or_default();
-            let last: Vec<&str> = log.lines().rev().take(15).collect();
+            let is_error = |line: &&str| name == "node" || line.starts_with('E') || line.contains("level=error");
+            let last: Vec<&str> = log.lines().filter(is_error).rev().take(15).collect();
             eprintln!("--- {name}\n{}", last.into_iter().rev().collect::<Vec<_>>().join("\n"));
         }
     }

@@ -23,11 +23,7 @@ use serde_json::Value;
     status = "WorkerPoolStatus",
     derive = "PartialEq",
     doc = "A number of agents that run as pods and take tasks from the server. A pod whose worker has a task is not removed by scaling.",
-    scale(
-        spec_replicas_path = ".spec.replicas",
-        status_replicas_path = ".status.replicas",
-        label_selector_path = ".status.selector"
-    ),
+    scale(spec_replicas_path = ".spec.replicas", status_replicas_path = ".status.replicas", label_selector_path = ".status.selector"),
     printcolumn(name = "Desired", type_ = "integer", json_path = ".status.desiredReplicas"),
     printcolumn(name = "Ready", type_ = "integer", json_path = ".status.readyReplicas"),
     printcolumn(name = "Busy", type_ = "integer", json_path = ".status.busyReplicas"),

@@ -66,7 +66,9 @@ impl Pools {
                 }
             }
         }
-        for (pods, reason, what) in [(created, "ScaledUp", "Created"), (drained, "ScaledDown", "Takes out of service"), (kept, "ScaledUp", "Keeps")] {
+        for (pods, reason, what) in
+            [(created, "ScaledUp", "Created"), (drained, "ScaledDown", "Takes out of service"), (kept, "ScaledUp", "Keeps")]
+        {
             if !pods.is_empty() {
                 self.tell(setup.pool, EventType::Normal, reason, &format!("{what} {}", pods.join(", "))).await;
             }

@@ -93,7 +93,8 @@ async fn sweep_once(pools: &Pools, namespace: Option<&str>) -> Result<(), Error>
     let known: BTreeSet<Uuid> = pools.objects.state().iter().filter_map(|pool| pool.uid()?.parse().ok()).collect();
     for key in pools.context.store.api_keys().await? {
         let Some(pool) = keys::pool_of(&key).filter(|pool| !known.contains(pool)) else { continue };
-        let Some(creator) = key.created_by.strip_prefix("key:kubernetes:").filter(|creator| namespace.is_none_or(|own| own == *creator)) else {
+        let Some(creator) = key.created_by.strip_prefix("key:kubernetes:").filter(|creator| namespace.is_none_or(|own| own == *creator))
+        else {
             continue;
         };
         let identity = Identity { namespace: creator.to_owned(), name: String::new(), uid: pool };

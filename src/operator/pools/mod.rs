@@ -127,9 +127,10 @@ struct Backoff {
 
 impl Backoff {
     fn fail(&mut self, now: Instant) {
-        let wait = self.failures.checked_sub(1).map_or(Duration::ZERO, |doublings| {
-            FIRST_WAIT.saturating_mul(2_u32.saturating_pow(doublings)).min(LONGEST_WAIT)
-        });
+        let wait = self
+            .failures
+            .checked_sub(1)
+            .map_or(Duration::ZERO, |doublings| FIRST_WAIT.saturating_mul(2_u32.saturating_pow(doublings)).min(LONGEST_WAIT));
         self.failures = self.failures.saturating_add(1);
         self.until = Some(now + wait);
     }

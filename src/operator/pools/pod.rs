@@ -126,9 +126,9 @@ impl Setup<'_> {
         let annotations = [(KEEP_ON_NODE.to_owned(), "false".to_owned())].into_iter().chain(spec.pod_annotations.clone());
         metadata.annotations = Some(annotations.collect());
         let affinity: Option<Affinity> = match &spec.affinity {
-            Some(affinity) => Some(
-                serde_json::from_value(affinity.clone()).map_err(|error| serde_json::Error::custom(format!("affinity: {error}")))?,
-            ),
+            Some(affinity) => {
+                Some(serde_json::from_value(affinity.clone()).map_err(|error| serde_json::Error::custom(format!("affinity: {error}")))?)
+            }
             None => None,
         };
         let pod = PodSpec {
@@ -224,10 +224,7 @@ impl Setup<'_> {
         let workspace = self.workspace();
         let work = if workspace.volume_claim.is_some() {
             let claim_name = claim_name(self.identity, ordinal);
-            Volume {
-                persistent_volume_claim: Some(PersistentVolumeClaimVolumeSource { claim_name, read_only: None }),
-                ..named("work")
-            }
+            Volume { persistent_volume_claim: Some(PersistentVolumeClaimVolumeSource { claim_name, read_only: None }), ..named("work") }
         } else {
             let empty_dir = EmptyDirVolumeSource { medium: None, size_limit: workspace.size_limit };
             Volume { empty_dir: Some(empty_dir), ..named("work") }
@@ -298,7 +295,14 @@ mod tests {
     }
 
     fn setup<'a>(pool: &'a WorkerPool, identity: &'a Identity) -> Setup<'a> {
-        Setup { pool, identity, image: "agent:1".into(), server: "http://bloom:5000".into(), namespaces: vec!["team-a".into()], has_keys: true }
+        Setup {
+            pool,
+            identity,
+            image: "agent:1".into(),
+            server: "http://bloom:5000".into(),
+            namespaces: vec!["team-a".into()],
+            has_keys: true,
+        }
     }
 
     #[test]

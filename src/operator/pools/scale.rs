@@ -300,9 +300,8 @@ mod tests {
     fn shrinking_waits() {
         let (start, delay) = (Instant::now(), Duration::from_secs(60));
         let mut surplus = None;
-        let mut look = |recommended, current, after: u64| {
-            with_delay(recommended, current, &mut surplus, start + Duration::from_secs(after), delay)
-        };
+        let mut look =
+            |recommended, current, after: u64| with_delay(recommended, current, &mut surplus, start + Duration::from_secs(after), delay);
         assert_eq!(look(5, 2, 0), (5, None), "it grows at once");
         assert_eq!(look(1, 5, 10), (5, Some(delay)));
         assert_eq!(look(3, 5, 40), (5, Some(Duration::from_secs(30))));

@@ -161,7 +161,10 @@ mod tests {
             is("ImagePullBackOff", "The pod p-0 does not start: no such image")
         );
         let ended = json!({ "terminated": { "exitCode": 2, "message": "error: no profile\n" } });
-        assert_eq!(told(container(waiting("CrashLoopBackOff"), ended)), is("CrashLoopBackOff", "The pod p-0 does not start: error: no profile"));
+        assert_eq!(
+            told(container(waiting("CrashLoopBackOff"), ended)),
+            is("CrashLoopBackOff", "The pod p-0 does not start: error: no profile")
+        );
         assert_eq!(told(container(waiting("ContainerCreating"), none.clone())), None);
         assert_eq!(told(container(json!({ "running": {} }), none)), None);
     }
