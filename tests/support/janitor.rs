@@ -64,17 +64,11 @@ pub fn signal(pid: u32, name: &str) {
     assert!(sent.success(), "no process {pid} to send {name} to");
 }
 
-/// The directory of this test run; it is removed when the run ends.
-static RUN_DIR: LazyLock<PathBuf> = LazyLock::new(|| {
-    let dir = tempfile::Builder::new().prefix("bloom-it-").tempdir().expect("a temporary directory").keep();
-    // PostgreSQL's user must be able to reach its own directory in here.
-    let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-    std::fs::set_permissions(&dir, open).expect("permissions of the run's directory");
-    // `read` returns when the last writer of the pipe has ended, which is this process. The removal is repeated while servers still write.
-    let script = r#"trap '' INT TERM HUP; read -r _; for _ in 1 2 3 4 5 6 7 8 9 10; do sleep 0.3; rm -rf "$1" 2>/dev/null && exit; done"#;
+/// Runs a shell script, whose `$1` is the argument, when this process has ended in whatever way.
+pub fn at_the_end(script: &str, argument: &str) {
+    // `read` returns when the last writer of the pipe has ended, which is this process.
     let watcher = Command::new("sh")
-        .args(["-c", script, "watcher"])
-        .arg(&dir)
+        .args(["-c", &format!("trap '' INT TERM HUP; read -r _; {script}"), "watcher", argument])
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
         .stderr(Stdio::null())
@@ -82,6 +76,16 @@ static RUN_DIR: LazyLock<PathBuf> = LazyLock::new(|| {
         .expect("a shell that cleans up");
     // This keeps the writing end of the pipe open until this process ends.
     std::mem::forget(watcher);
+}
+
+/// The directory of this test run; it is removed when the run ends.
+static RUN_DIR: LazyLock<PathBuf> = LazyLock::new(|| {
+    let dir = tempfile::Builder::new().prefix("bloom-it-").tempdir().expect("a temporary directory").keep();
+    // PostgreSQL's user must be able to reach its own directory in here.
+    let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(&dir, open).expect("permissions of the run's directory");
+    // The removal is repeated while servers still write.
+    at_the_end(r#"for _ in 1 2 3 4 5 6 7 8 9 10; do sleep 0.3; rm -rf "$1" 2>/dev/null && exit; done"#, &dir.display().to_string());
     dir
 });
 

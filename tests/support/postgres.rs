@@ -137,7 +137,7 @@ fn system_user() -> Option<&'static str> {
 }
 
 /// Debian installs the server's programs outside of PATH, in one directory per version; the newest is used.
-fn bin_dir() -> PathBuf {
+pub fn bin_dir() -> PathBuf {
     let versions = fs::read_dir("/usr/lib/postgresql").map(|dir| dir.flatten().collect::<Vec<_>>()).unwrap_or_default();
     let newest = versions
         .iter()

@@ -33,7 +33,10 @@ pub struct Anthropic {
 
 impl Anthropic {
     pub async fn start() -> Anthropic {
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        Self::on(tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port"))
+    }
+
+    pub fn on(listener: tokio::net::TcpListener) -> Anthropic {
         let url = format!("http://{}", listener.local_addr().expect("an address"));
         let stub = Anthropic { url, seen: Arc::default(), allowed: watch::Sender::new(0), healed: watch::Sender::new(false) };
         let app = Router::new().fallback(answer).with_state(stub.clone());
