@@ -96,7 +96,10 @@ fn the_pool_tells_why_its_pods_do_not_run() {
         team.edit_pool(&pool, json!({ "image": "agent:2" })).await.unwrap();
         let replaced = || async { Some(team.pod(&pool, 0).await).filter(|pod| pod.uid() != before) };
         eventually("it is replaced", replaced).await;
-        // Without keys, the agents get none.
+        // Without keys, the server knows the name by which agents call it, and the agents get none.
+        for (host, status) in [("bloom.example:5000", 200), ("other.example:5000", 403)] {
+            assert_eq!(server.with_header("host", host).get("workers").await.status, status, "{host}");
+        }
         assert!(team.api::<Secret>().get_opt(&format!("{pool}-0")).await.unwrap().is_none());
         drop(server);
     });
