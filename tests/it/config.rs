@@ -166,9 +166,10 @@ fn every_mistake_says_which_value_and_what_would_be_right() {
 
 #[test]
 fn all_mistakes_are_told_at_once() {
-    let (code, report) = check(&[("PORT", "x"), ("LOG_FORMAT", "xml")], Some("max_body_bytes = \"big\"\n"), &[]);
+    let wrong = [("PORT", "x"), ("LOG_FORMAT", "xml"), ("OPERATOR_AGENT_IMAGE", "two words"), ("OPERATOR_AGENT_SERVER", "bloom:5000")];
+    let (code, report) = check(&wrong, Some("max_body_bytes = \"big\"\n"), &[]);
     assert_ne!(code, 0);
-    for name in ["PORT", "LOG_FORMAT"] {
+    for (name, _) in wrong {
         assert!(report.contains(name), "{name}:\n{report}");
     }
     assert!(report.to_lowercase().contains("max_body_bytes"), "{report}");

@@ -16,6 +16,8 @@ mod leader;
 mod load;
 mod objects;
 mod plugin;
+mod pool_failures;
 mod pools;
+mod site;
 mod tasks;
 mod workers;

@@ -4,7 +4,9 @@
 //! What a pool is doing is in its pods: one that is being drained says so in an annotation. A reconcile plans from what the watch has shown;
 //! if there is something to do, it reads the pods from the API server and plans again, so that it never acts on an old picture.
 
+mod accept;
 mod act;
+mod backoff;
 mod deletion;
 mod demand;
 mod events;
@@ -42,7 +44,8 @@ use uuid::Uuid;
 
 use crate::crds::WorkerPool;
 use crate::object::{Error, Finalizer, Identity};
-use crate::{AgentKeys, Context, command};
+use crate::{Context, command};
+use backoff::Backoff;
 use pod::Setup;
 use scale::{PodState, Surplus};
 use status::View;
@@ -66,9 +69,6 @@ const LOOK_AFTER_PODS: Duration = Duration::from_secs(10);
 const LOOK_AFTER_QUEUE: Duration = Duration::from_secs(30);
 /// What is wrong outside the cluster, such as a setting, is looked at again after this time.
 const LOOK_AGAIN: Duration = Duration::from_secs(300);
-/// The first failure causes no wait, the second this one; then it doubles.
-const FIRST_WAIT: Duration = Duration::from_secs(5);
-const LONGEST_WAIT: Duration = Duration::from_secs(300);
 
 /// Why a pool is not served, or why its pods do not run.
 #[derive(Clone, Debug, PartialEq)]
@@ -119,33 +119,6 @@ struct Memory {
     /// When the Secrets of pods that are not online were looked at last, and what was wrong.
     keys_checked: Option<(Instant, Option<Problem>)>,
     written: Option<Written>,
-}
-
-/// How long to wait with the next pod after pods have ended or could not be created.
-#[derive(Default)]
-struct Backoff {
-    failures: u32,
-    until: Option<Instant>,
-}
-
-impl Backoff {
-    fn fail(&mut self, now: Instant) {
-        let wait = self
-            .failures
-            .checked_sub(1)
-            .map_or(Duration::ZERO, |doublings| FIRST_WAIT.saturating_mul(2_u32.saturating_pow(doublings)).min(LONGEST_WAIT));
-        self.failures = self.failures.saturating_add(1);
-        self.until = Some(now + wait);
-    }
-
-    fn may_try(&self, now: Instant) -> bool {
-        self.left(now).is_none()
-    }
-
-    /// The time until the next try, if it is not over.
-    fn left(&self, now: Instant) -> Option<Duration> {
-        self.until.map(|until| until.saturating_duration_since(now)).filter(|left| !left.is_zero())
-    }
 }
 
 /// What the reconciler of one watch needs.
@@ -316,46 +289,6 @@ impl Pools {
         Ok(Action::requeue(times.into_iter().flatten().min().unwrap_or(LOOK_AGAIN)))
     }
 
-    /// The pool with everything that its pods are made from; or why it can't be served.
-    fn setup<'a>(&self, pool: &'a WorkerPool, identity: &'a Identity) -> Result<Setup<'a>, Problem> {
-        let options = &self.context.options;
-        let mut namespaces = pool.spec.namespaces.clone();
-        if namespaces.is_empty() {
-            namespaces.push(identity.namespace.clone());
-        }
-        namespaces.sort();
-        namespaces.dedup();
-        let (own, home) = (&identity.namespace, &self.context.namespace);
-        // Who may create pools in a namespace must not read the prompts of another one.
-        if let Some(foreign) = namespaces.iter().find(|namespace| *namespace != own && own != home) {
-            let message = format!(
-                "A pool of namespace '{own}' can't run the tasks of namespace '{foreign}': leave spec.namespaces out, or create the pool in \
-                 namespace '{home}', where the server runs"
-            );
-            return Err(Problem::new("ForeignNamespaces", message));
-        }
-        let served = &options.namespaces;
-        if let Some(other) = namespaces.iter().find(|namespace| !served.is_empty() && !served.contains(namespace)) {
-            let message = format!("The server does not serve namespace '{other}': add it to its setting OPERATOR_NAMESPACES");
-            return Err(Problem::new("NotServed", message));
-        }
-        let image = pool.spec.image.clone().or_else(|| options.agent_image.clone());
-        let no_image = || Problem::new("NoImage", "Set spec.image, or the server's setting OPERATOR_AGENT_IMAGE".into());
-        let no_server = "The agents need the URL of the server: set its setting OPERATOR_AGENT_SERVER, or PUBLIC_URL";
-        if options.agent_keys == AgentKeys::Impossible {
-            let message = "The agents need keys, which need an admin key: set the server's setting RUNTIME_API_KEY".into();
-            return Err(Problem::new("NoAdminKey", message));
-        }
-        Ok(Setup {
-            pool,
-            identity,
-            image: image.ok_or_else(no_image)?,
-            server: options.agent_server.clone().ok_or_else(|| Problem::new("NoServer", no_server.into()))?,
-            namespaces,
-            has_keys: options.agent_keys == AgentKeys::Named,
-        })
-    }
-
     /// How many pods there should be, and when to look again.
     async fn desired(
         &self,
@@ -391,23 +324,5 @@ impl Pools {
             Err(bloom_engine::Error::Rejected(rejection)) => Ok(Err(rejection)),
             Err(error) => Err(Error::Engine(error)),
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn waits_grow() {
-        let (now, mut backoff) = (Instant::now(), Backoff::default());
-        assert!(backoff.may_try(now));
-        let waits: Vec<u64> = (0..9)
-            .map(|_| {
-                backoff.fail(now);
-                backoff.left(now).map_or(0, |left| left.as_secs())
-            })
-            .collect();
-        assert_eq!(waits, [0, 5, 10, 20, 40, 80, 160, 300, 300]);
     }
 }
