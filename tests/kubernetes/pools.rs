@@ -204,6 +204,9 @@ fn the_queue_decides_how_many_pods_there_are() {
             let task = team.create("coder", json!({})).await;
             team.is_in_phase(&task, "Queued").await;
         }
+        let edited = team.edit_pool(&pool, json!({ "scaleDownDelaySeconds": 1 })).await.unwrap().metadata.generation;
+        let shown = team.pool_shows(&pool, "a later look", |pool| pool.status.as_ref().unwrap().observed_generation == edited).await;
+        assert_eq!(shown.status.unwrap().desired_replicas, Some(0), "the queue is paused");
         site.admin.post("queues/coder/limit", json!({ "max_concurrency": 1 })).await.ok();
         site.admin.poke("queues/coder/resume").await.ok();
         team.create("coder", json!({})).await;
