@@ -199,10 +199,18 @@ fn the_queue_decides_how_many_pods_there_are() {
         team.has_pods(&pool, &[]).await;
 
         // A paused queue needs no pods, and a limited one no more than the limit.
-        site.admin.post("queues/coder/limit", json!({ "max_concurrency": 1 })).await.ok();
+        site.admin.poke("queues/coder/pause").await.ok();
         for _ in 0..8 {
-            team.create("coder", json!({})).await;
+            let task = team.create("coder", json!({})).await;
+            team.is_in_phase(&task, "Queued").await;
         }
+        let edited = team.edit_pool(&pool, json!({ "scaleDownDelaySeconds": 1 })).await.unwrap().metadata.generation;
+        let shown = team.pool_shows(&pool, "a later look", |pool| pool.status.as_ref().unwrap().observed_generation == edited).await;
+        assert_eq!(shown.status.unwrap().desired_replicas, Some(0), "the queue is paused");
+        site.admin.post("queues/coder/limit", json!({ "max_concurrency": 1 })).await.ok();
+        site.admin.poke("queues/coder/resume").await.ok();
+        team.create("coder", json!({})).await;
+        team.pool_shows(&pool, "one pod is enough", |pool| pool.status.as_ref().unwrap().desired_replicas == Some(1)).await;
         team.has_pods(&pool, &[0]).await;
         team.edit_pool(&pool, json!({ "minReplicas": 2 })).await.unwrap();
         team.has_pods(&pool, &[0, 1]).await;

@@ -110,6 +110,8 @@ struct Memory {
     /// Since when an autoscaled pool has needed fewer pods.
     surplus: Option<Surplus>,
     backoff: Backoff,
+    /// That of the object when it was looked at last.
+    generation: Option<i64>,
     /// Why the last pod could not be created.
     refusal: Option<Problem>,
     /// The refusal that an event has told.
@@ -231,6 +233,11 @@ impl Pools {
         if !FINALIZER.add::<WorkerPool>(&self.context, &pool.metadata).await? {
             return Ok(Action::await_change());
         }
+        if memory.generation != pool.metadata.generation {
+            // What was wrong may be right now.
+            memory.generation = pool.metadata.generation;
+            memory.backoff = Backoff::default();
+        }
         let before = memory.shown(pool);
         if timeout(PODS_LIMIT, self.pods.wait_until_ready()).await.is_err() {
             let message =
@@ -267,7 +274,7 @@ impl Pools {
             memory.refusal = None;
         }
         self.mend_keys(&setup, &seen, memory).await?;
-        let is_all_online = seen.states.iter().all(PodState::is_online);
+        let is_all_online = seen.states.len() >= desired && seen.states.iter().all(PodState::is_online);
         if is_all_online && memory.refusal.is_none() {
             memory.backoff = Backoff::default();
             memory.told = None;
