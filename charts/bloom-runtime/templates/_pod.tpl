@@ -155,11 +155,11 @@ spec:
     {{- toYaml . | nindent 4 }}
   {{- end }}
   {{- with .Values.topologySpreadConstraints }}
+  {{- $selector := dict "labelSelector" (dict "matchLabels" (include "bloom-runtime.selectorLabels" $ | fromYaml)) }}
+  {{- $constraints := list }}
+  {{- range . }}{{ $constraints = append $constraints (merge (deepCopy .) $selector) }}{{ end }}
   topologySpreadConstraints:
-    {{- $selector := dict "labelSelector" (dict "matchLabels" (include "bloom-runtime.selectorLabels" $ | fromYaml)) }}
-    {{- range . }}
-    - {{- toYaml (merge (deepCopy .) $selector) | nindent 6 }}
-    {{- end }}
+    {{- toYaml $constraints | nindent 4 }}
   {{- end }}
   {{- with .Values.extraInitContainers }}
   initContainers:

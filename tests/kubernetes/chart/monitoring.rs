@@ -141,6 +141,14 @@ fn the_dashboard_is_found_and_shows_one_release() {
         seen.insert(query);
     }
     assert!(seen.len() > 25, "{}", seen.len());
+    let query = |query: &&str| query.replace("$__rate_interval", "5m");
+    let rules: Vec<Value> =
+        seen.iter().map(query).enumerate().map(|(n, expr)| json!({ "record": format!("query{n}"), "expr": expr })).collect();
+    let dir = janitor::new_path("dashboard");
+    fs::create_dir(&dir).unwrap();
+    fs::write(dir.join("queries.json"), json!({ "groups": [{ "name": "queries", "rules": rules }] }).to_string()).unwrap();
+    promtool(&dir, &["check", "rules", "queries.json"]);
+
     let ids: BTreeSet<i64> = dashboard["panels"].as_array().unwrap().iter().map(|panel| panel["id"].as_i64().unwrap()).collect();
     assert_eq!(ids.len(), dashboard["panels"].as_array().unwrap().len());
 }

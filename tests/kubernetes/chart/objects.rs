@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use serde_json::{Value, json};
 
-use super::{of_kind, rendered, set, sets, template, the, yaml};
+use super::{of_kind, rendered, root, set, sets, template, text, the, yaml};
 use crate::cluster::{Tenant, shared};
 use crate::support::run;
 
@@ -42,6 +42,21 @@ fn the_api_server_takes_every_set() {
             let objects = template(&tenant.name, &values, &[]).unwrap();
             let arguments = ["apply", "--server-side", "--force-conflicts", "--dry-run=server", "--validate=strict", "--filename", "-"];
             tenant.kubectl(&arguments, &objects).unwrap_or_else(|error| panic!("{}: {error}", values.display()));
+        }
+    });
+}
+
+#[test]
+fn the_api_server_takes_the_manifests_for_kubectl() {
+    run(async {
+        let tenant = prepared().await;
+        // Only a namespace that exists takes objects in a dry run, so that of the manifests stands for it.
+        for (name, least) in [("crds", 3), ("install", 9), ("install-namespaced", 8)] {
+            let objects = text(&root().join(format!("manifests/kubernetes/{name}.yaml")));
+            let objects = objects.replace("namespace: bloom-runtime\n", &format!("namespace: {}\n", tenant.name));
+            let arguments = ["apply", "--server-side", "--force-conflicts", "--dry-run=server", "--validate=strict", "--filename", "-"];
+            let said = tenant.kubectl(&arguments, &objects).unwrap_or_else(|error| panic!("{name}: {error}"));
+            assert!(said.lines().count() >= least, "{name}: {said}");
         }
     });
 }

@@ -124,6 +124,7 @@ fn values_that_can_not_be_are_refused_with_a_reason() {
         (&["operator.namespaces={Team}"], &["at '/operator/namespaces/0'"]),
         (&["persistence.size=big"], &["at '/persistence/size'"]),
         (&["keys.secretKeys.api="], &["at '/keys/secretKeys/api'", "minLength"]),
+        (&["postgresql.secretKey="], &["at '/postgresql/secretKey'", "minLength"]),
         (&["image.digest=latest"], &["at '/image/digest'"]),
         (&["httpRoute.timeouts.request=1 hour"], &["at '/httpRoute/timeouts/request'"]),
         (&["replicas=2"], &["replicas is 2, but an SQLite file belongs to one server", "set postgresql.existingSecret"]),
