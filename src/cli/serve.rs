@@ -110,8 +110,11 @@ fn http_settings(settings: &Serve, max_connections: usize) -> http::Settings {
         test_connection_per_minute: settings.test_connection_per_minute,
         worker_rate_limit_per_minute: settings.worker_rate_limit_per_minute,
         public_url: settings.public_url.clone(),
-        // Clients may also call the server by the name that it listens on.
-        hosts: settings.allowed_hosts.iter().cloned().chain(Host::parse(&settings.host).ok()).collect(),
+        // Clients may also call the server by the name that it listens on, and the agents of pools by the one that they are given.
+        hosts: {
+            let of_agents = settings.operator_agent_server.as_ref().and_then(|url| url.host().map(|host| host.to_owned()));
+            settings.allowed_hosts.iter().cloned().chain(Host::parse(&settings.host).ok()).chain(of_agents).collect()
+        },
         trusted_proxies: settings.trusted_proxies.clone(),
         max_body_bytes: settings.max_body_bytes,
         max_output_bytes: settings.max_output_bytes,

@@ -88,7 +88,8 @@ impl Finalizer {
         let api: Api<K> = Api::namespaced(context.client.clone(), &identity.namespace);
         let metadata = json!({ "uid": identity.uid, "resourceVersion": metadata.resource_version, "finalizers": names });
         let body = Patch::Merge(json!({ "metadata": metadata }));
-        match context.writes.make(self.kind, verb, api.patch(&identity.name, &PatchParams::default(), &body)).await {
+        // The rest of the object may be unreadable.
+        match context.writes.make(self.kind, verb, api.patch_metadata(&identity.name, &PatchParams::default(), &body)).await {
             Ok(_) => Ok(true),
             // The next version of the object is reconciled as well.
             Err(error) if is_status(&error, 404) || is_status(&error, 409) => Ok(false),

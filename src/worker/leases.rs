@@ -153,7 +153,7 @@ impl Agent {
         let dir = RunDir::new(self.home.run_dir(lease.id));
         let record = Record { lease, taken_at: now_ms(), task, process: None, starts: 0 };
         if let Err(error) = dir.create(&record) {
-            tracing::error!(lease = %lease.id, %error, "a task could not be stored on disk; it is handed back, and no others are taken for a while");
+            tracing::error!(task = %record.task.id, lease = %record.lease.id, %error, "a task could not be stored on disk; it is handed back, and no others are taken for a while");
             self.disk_paused_until.store(now_ms() + DISK_PAUSE_MS, Ordering::Relaxed);
             self.state_changed.notify_waiters();
             self.forget(lease.id);
@@ -202,7 +202,7 @@ impl Agent {
         let (task, lease) = (record.task.id, record.lease.id);
         let over = CancellationToken::new();
         let mut sender = None;
-        let log = EventLog::open(&dir).and_then(|log| log.reader().map(|reader| (log, reader)));
+        let log = EventLog::open(&dir, task).and_then(|log| log.reader().map(|reader| (log, reader)));
         let kept = dir.verdict();
         let is_kept = kept.is_some();
         let verdict = match (kept, log) {
@@ -216,7 +216,7 @@ impl Agent {
             }
             (Some(verdict), Err(_)) => verdict,
             (None, Err(error)) => {
-                process::end(record.process.and_then(|running| running.leader), &lease.to_string(), run::TERM_GRACE).await;
+                process::end(record.process.and_then(|running| running.leader), task, &lease.to_string(), run::TERM_GRACE).await;
                 verdict::not_started(lease, Reason::SpawnFailed, &format!("the run's files can't be used: {error}"), true)
             }
         };

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use procfs::process::{Process, Stat, all_processes};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use serde::{Deserialize, Serialize};
+use uuid::Uuid;
 
 /// The environment variable with the lease id, set in every process of a run.
 pub const LEASE_VARIABLE: &str = "BLOOM_LEASE_ID";
@@ -48,7 +49,7 @@ fn living_stat(process: &Process) -> Option<Stat> {
 }
 
 /// Ends a run's processes with SIGTERM, and after the grace with SIGKILL. Returns false if some are still alive.
-pub async fn end(leader: Option<Leader>, lease: &str, grace: Duration) -> bool {
+pub async fn end(leader: Option<Leader>, task: Uuid, lease: &str, grace: Duration) -> bool {
     // No process of a run is older than the first one.
     let since = leader.map_or(0, |leader| leader.start);
     // If the leader has ended, another process may have its pid. Then only processes with the lease in their environment are ended.
@@ -56,7 +57,11 @@ pub async fn end(leader: Option<Leader>, lease: &str, grace: Duration) -> bool {
     let is_of_run = |process: &Process, stat: &Stat| {
         stat.starttime >= since && (leader.is_some_and(|leader| belongs(stat, leader)) || has(process, LEASE_VARIABLE, lease.as_bytes()))
     };
-    end_all(is_of_run, grace).await
+    let left = end_all(is_of_run, grace).await;
+    if !left.is_empty() {
+        tracing::error!(%task, lease, processes = ?left, "these processes of a run could not be ended");
+    }
+    left.is_empty()
 }
 
 /// Ends the processes that earlier agents of this directory left behind, except for those of the leases in `keep`.
@@ -68,7 +73,11 @@ pub async fn sweep(home: &Path, keep: &[String]) -> bool {
                 && value(LEASE_VARIABLE).is_some_and(|lease| !keep.iter().any(|kept| kept.as_bytes() == lease.as_bytes()))
         })
     };
-    end_all(is_orphan, Duration::from_secs(2)).await
+    let left = end_all(is_orphan, Duration::from_secs(2)).await;
+    if !left.is_empty() {
+        tracing::error!(processes = ?left, "these processes of earlier runs could not be ended");
+    }
+    left.is_empty()
 }
 
 /// Finds the first process of a run that was not recorded: it leads a process group and has the lease in its environment.
@@ -77,18 +86,18 @@ pub fn find_leader(lease: &str) -> Option<Leader> {
     living(leads).into_iter().filter_map(Leader::of).min_by_key(|leader| leader.start)
 }
 
-async fn end_all(is_meant: impl Fn(&Process, &Stat) -> bool, grace: Duration) -> bool {
+/// Returns those that are still alive.
+async fn end_all(is_meant: impl Fn(&Process, &Stat) -> bool, grace: Duration) -> Vec<i32> {
     let began = Instant::now();
     let mut asked: Vec<i32> = Vec::new();
     loop {
         let left = living(&is_meant);
         if left.is_empty() {
-            return true;
+            return left;
         }
         let waited = began.elapsed();
         if waited > grace + KILL_LIMIT {
-            tracing::error!(processes = ?left, "these processes of a run could not be ended");
-            return false;
+            return left;
         }
         let is_over = waited >= grace;
         for pid in left {

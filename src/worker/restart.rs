@@ -44,19 +44,22 @@ impl Agent {
 
     /// Sets aside a run whose record is damaged or written by a newer agent, so that this agent can start. Its processes have been ended.
     fn set_aside(self: &Arc<Self>, dir: &RunDir, error: &io::Error) {
-        if let Some((task, lease)) = dir.names() {
+        let names = dir.names();
+        let of_task = names.map(|(task, _)| task.to_string());
+        if let Some((task, lease)) = names {
             let unusable = || Verdict::Release { reason: format!("the agent can't use its files of the run: {error}") };
             self.report(task, lease, dir.verdict().unwrap_or_else(unusable));
         }
         match self.home.set_aside(dir.path()) {
             Ok(path) => tracing::error!(
+                task = of_task,
                 path = %path.display(),
                 %error,
                 "the files of an earlier run can't be used and were set aside; its task is handed back. Were they written by a newer \
                  version of the agent, use that one; else check the disk. Remove the files when they are no longer needed"
             ),
             Err(moving) => {
-                tracing::error!(run = %dir, %error, %moving, "the files of an earlier run can't be used: check them, then remove them")
+                tracing::error!(task = of_task, run = %dir, %error, %moving, "the files of an earlier run can't be used: check them, then remove them")
             }
         }
     }

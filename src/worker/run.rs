@@ -57,7 +57,7 @@ impl Run<'_> {
         let (task, lease) = (record.task.clone(), record.lease.id);
         let Some(profile) = self.agent.settings.profiles.of(&task.agent_slug).cloned() else {
             // An earlier agent that had the profile may have started the run.
-            process::end(record.process.and_then(|running| running.leader), &lease.to_string(), TERM_GRACE).await;
+            process::end(record.process.and_then(|running| running.leader), task.id, &lease.to_string(), TERM_GRACE).await;
             let why = format!("this worker has no profile for the agent {}", task.agent_slug);
             return not_started(lease, Reason::SpawnFailed, &why, true);
         };
@@ -122,7 +122,7 @@ impl Run<'_> {
         let (Conversation::New(session_id) | Conversation::Resumed(session_id)) = conversation.clone();
         let kept = SessionRecord { context_id: record.task.context_id.clone(), program: program.to_owned(), session_id, open_task };
         if let Err(error) = self.agent.home.keep_session(&kept) {
-            tracing::warn!(context = record.task.context_id, %error, "the session could not be stored; the next task of the context starts a new one");
+            tracing::warn!(task = %record.task.id, context = record.task.context_id, %error, "the session could not be stored; the next task of the context starts a new one");
         }
     }
 
@@ -173,7 +173,7 @@ impl Run<'_> {
         record.process = Some(running);
         // Without the record, a later agent still finds the process by its environment, unless the process has changed that.
         if let Err(error) = self.dir.keep(record) {
-            tracing::warn!(%lease, %error, "the process of a run could not be stored on disk");
+            tracing::warn!(task = %record.task.id, %lease, %error, "the process of a run could not be stored on disk");
         }
         let resumed = matches!(conversation, Conversation::Resumed(_));
         let profile = self.agent.settings.profiles.told(&record.task.agent_slug);
@@ -214,7 +214,7 @@ impl Run<'_> {
         let mut tail = match Tail::open(&self.dir.stdout(start)) {
             Ok(tail) => tail,
             Err(error) => {
-                process::end(watched.running.leader, &lease, TERM_GRACE).await;
+                process::end(watched.running.leader, record.task.id, &lease, TERM_GRACE).await;
                 return (reading, End { stderr: format!("the run's output can't be read: {error}"), ..End::default() });
             }
         };
@@ -238,7 +238,7 @@ impl Run<'_> {
                 }
             });
             let grew = grew.unwrap_or_else(|error| {
-                tracing::warn!(lease, %error, "the output of a run can't be read");
+                tracing::warn!(task = %record.task.id, lease, %error, "the output of a run can't be read");
                 false
             });
             if exit.is_some() && !grew {
@@ -266,7 +266,7 @@ impl Run<'_> {
                 // When a lease is lost, little time is left before another worker gets the task.
                 let soon = record.lease.ttl() / 10;
                 let grace = if reason == Stop::LeaseLost { TERM_GRACE.min(soon) } else { TERM_GRACE };
-                if !process::end(watched.running.leader, &lease, grace).await {
+                if !process::end(watched.running.leader, record.task.id, &lease, grace).await {
                     break None;
                 }
                 continue;
@@ -285,7 +285,7 @@ impl Run<'_> {
         reading.take_pieces(&mut found);
         self.keep_events(&mut found, start, tail.offset + 1);
         // Descendants of the process may still be alive.
-        process::end(watched.running.leader, &lease, TERM_GRACE).await;
+        process::end(watched.running.leader, record.task.id, &lease, TERM_GRACE).await;
         let duration_ms = now_ms().saturating_sub(watched.running.started_at);
         let stderr = self.dir.stderr_tail(start, STDERR_TAIL);
         self.record_phase("ended", json!({"exit": exit, "duration_ms": duration_ms}));
@@ -298,7 +298,7 @@ impl Run<'_> {
         if !found.is_empty()
             && let Err(error) = self.log.add(std::mem::take(found), start, offset, now_ms())
         {
-            tracing::warn!(%error, "events could not be stored and are lost");
+            tracing::warn!(task = %self.log.task, %error, "events could not be stored and are lost");
         }
     }
 }

@@ -168,7 +168,8 @@ impl RunDir {
 
     pub fn remove(&self) {
         if let Err(error) = fs::remove_dir_all(&self.path) {
-            tracing::warn!(path = %self.path.display(), %error, "the files of a run could not be removed");
+            let task = self.names().map(|(task, _)| task.to_string());
+            tracing::warn!(task, path = %self.path.display(), %error, "the files of a run could not be removed");
         }
     }
 }
@@ -184,6 +185,8 @@ struct Line {
 /// The events of a run. They are stored before they are sent, so that a restarted agent sends the same events in the same order.
 #[derive(Debug)]
 pub struct EventLog {
+    /// The task of the run, for the agent's log.
+    pub task: Uuid,
     file: File,
     path: PathBuf,
     last_seq: i64,
@@ -192,7 +195,7 @@ pub struct EventLog {
 }
 
 impl EventLog {
-    pub fn open(dir: &RunDir) -> io::Result<Self> {
+    pub fn open(dir: &RunDir, task: Uuid) -> io::Result<Self> {
         let path = dir.path.join("events.jsonl");
         let mut file = File::options().create(true).read(true).append(true).open(&path)?;
         // Only the last event is needed. An incomplete line behind it was cut short by a crash and never sent, so it is removed.
@@ -206,7 +209,7 @@ impl EventLog {
         let mut lines = bytes[..whole].split(|byte| *byte == b'\n').rev();
         let last: Option<Line> = lines.find_map(|line| serde_json::from_slice(line).ok());
         let (last_seq, stored_to) = last.map_or((0, (0, 0)), |line| (line.event.seq.0, (line.start, line.offset)));
-        Ok(Self { file, path, last_seq, stored_to })
+        Ok(Self { task, file, path, last_seq, stored_to })
     }
 
     pub fn is_stored(&self, start: u32, offset: u64) -> bool {
@@ -237,7 +240,7 @@ impl EventLog {
     pub fn record(&mut self, kind: bloom_core::task::EventKind, data: Value, now: Ms) {
         let (start, offset) = self.stored_to;
         if let Err(error) = self.add(vec![(kind, data)], start, offset, now) {
-            tracing::warn!(%error, "an event could not be stored");
+            tracing::warn!(task = %self.task, %error, "an event could not be stored");
         }
     }
 
@@ -343,7 +346,7 @@ mod tests {
         let temp = tempfile::tempdir().unwrap();
         let dir = RunDir::new(temp.path().join("run"));
         private_dir(&dir.path).unwrap();
-        let mut log = EventLog::open(&dir).unwrap();
+        let mut log = EventLog::open(&dir, Uuid::nil()).unwrap();
         log.add(vec![(EventKind::Text, json!({"text": "a"})), (EventKind::Text, json!({"text": "b"}))], 1, 10, 5).unwrap();
         let mut reader = log.reader().unwrap();
         let (events, end) = reader.batch().unwrap();
@@ -353,7 +356,7 @@ mod tests {
         drop(log);
         File::options().append(true).open(dir.path.join("events.jsonl")).unwrap().write_all(b"{\"event\": {\"se").unwrap();
 
-        let mut log = EventLog::open(&dir).unwrap();
+        let mut log = EventLog::open(&dir, Uuid::nil()).unwrap();
         assert!(log.is_stored(1, 10) && !log.is_stored(1, 11) && !log.is_stored(2, 0));
         let deep = (0..100).fold(json!(1), |inner, _| json!([inner]));
         log.add(vec![(EventKind::ToolUse, json!({"input": deep}))], 1, 12, 6).unwrap();

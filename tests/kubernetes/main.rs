@@ -15,5 +15,8 @@ mod failures;
 mod leader;
 mod load;
 mod objects;
+mod pool_failures;
+mod pools;
+mod site;
 mod tasks;
 mod workers;

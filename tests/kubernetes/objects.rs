@@ -6,7 +6,7 @@ use kube::api::{Api, PostParams};
 use serde_json::{Value, json};
 
 use crate::cluster::Tenant;
-use crate::support::{Server, eventually, unique};
+use crate::support::{Api as HttpApi, Server, eventually, unique};
 
 /// An LLMTask for agents of this slug.
 pub fn object(name: &str, slug: &str, fields: Value) -> Value {
@@ -127,7 +127,7 @@ pub async fn writes(server: &Server) -> f64 {
 }
 
 /// How many calls of the operator have changed objects of these kinds.
-pub async fn writes_of(server: &Server, kinds: &[&str]) -> f64 {
+pub async fn writes_of(server: &HttpApi, kinds: &[&str]) -> f64 {
     let text = server.get("/metrics").await.expect(200).text;
     let is_of = |line: &&str| kinds.iter().any(|kind| line.contains(&format!("kind=\"{kind}\"")));
     let lines = text.lines().filter(|line| line.starts_with("bloom_kubernetes_writes_total"));

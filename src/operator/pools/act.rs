@@ -27,6 +27,9 @@ impl Pools {
         if may_create {
             memory.refusal = None;
         }
+        if steps.iter().any(|step| matches!(step, Step::Clear(_))) {
+            memory.backoff.fail(Instant::now());
+        }
         for step in steps {
             match *step {
                 Step::Create(_) if !may_create || memory.refusal.is_some() => {}
@@ -60,7 +63,6 @@ impl Pools {
                 }
                 Step::Clear(ordinal) => {
                     if let Some(pod) = seen.pod(ordinal) {
-                        memory.backoff.fail(Instant::now());
                         self.delete(setup.identity, pod).await?;
                     }
                 }

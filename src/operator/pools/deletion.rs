@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use k8s_openapi::jiff::Timestamp;
+use kube::core::ObjectMeta;
 use kube::runtime::controller::Action;
 
 use super::pod::ordinal_of;
@@ -14,16 +15,16 @@ use crate::object::{Error, Identity};
 const PATIENCE_SECONDS: i64 = 60;
 
 impl Pools {
-    pub(super) async fn finalize(&self, pool: &WorkerPool, identity: &Identity) -> Result<Action, Error> {
-        if !FINALIZER.is_on(&pool.metadata) {
+    pub(super) async fn finalize(&self, metadata: &ObjectMeta, identity: &Identity, grace_seconds: i64) -> Result<Action, Error> {
+        if !FINALIZER.is_on(metadata) {
             return Ok(Action::await_change());
         }
         let seen = self.read(identity, "").await?;
         for (_, pod) in seen.pods.iter().filter(|(_, pod)| pod.metadata.deletion_timestamp.is_none()) {
             self.delete(identity, pod).await?;
         }
-        let waited = pool.metadata.deletion_timestamp.as_ref().map_or(0, |at| Timestamp::now().as_second() - at.0.as_second());
-        let patience = pool.spec.termination_grace_period_seconds.saturating_add(PATIENCE_SECONDS) - waited;
+        let waited = metadata.deletion_timestamp.as_ref().map_or(0, |at| Timestamp::now().as_second() - at.0.as_second());
+        let patience = grace_seconds.saturating_add(PATIENCE_SECONDS) - waited;
         if let Some(patience) = u64::try_from(patience).ok().filter(|left| *left > 0 && !seen.pods.is_empty()) {
             // The end of a pod is seen by the watch.
             return Ok(Action::requeue(Duration::from_secs(patience)));
@@ -34,7 +35,7 @@ impl Pools {
         for ordinal in of_workers.chain(keys::ordinals(&keys, identity.uid)).collect::<std::collections::BTreeSet<u32>>() {
             self.forget_pod(identity, ordinal, &seen).await?;
         }
-        let removed = FINALIZER.remove::<WorkerPool>(&self.context, &pool.metadata).await?;
+        let removed = FINALIZER.remove::<WorkerPool>(&self.context, metadata).await?;
         Ok(if removed { Action::await_change() } else { Action::requeue(RETRY_AFTER) })
     }
 }

@@ -36,9 +36,10 @@ impl Pools {
         let maps: Api<ConfigMap> = Api::namespaced(self.context.client.clone(), &setup.identity.namespace);
         let name = &profiles.config_map_name;
         let problem = |message: String| Ok(Err(Problem::new("ProfilesNotUsable", message)));
-        let text = match within_limit(maps.get_opt(name)).await? {
-            None => return problem(format!("The ConfigMap '{name}' of the profiles does not exist")),
-            Some(map) => map.data.and_then(|mut data| data.remove(&profiles.key)),
+        let text = match within_limit(maps.get_opt(name)).await {
+            Err(error) => return Problem::of(error, &format!("The ConfigMap '{name}' of the profiles can't be read")).map(Err),
+            Ok(None) => return problem(format!("The ConfigMap '{name}' of the profiles does not exist")),
+            Ok(Some(map)) => map.data.and_then(|mut data| data.remove(&profiles.key)),
         };
         let Some(text) = text else { return problem(format!("The ConfigMap '{name}' has no key '{}'", profiles.key)) };
         Ok(match slugs(&text) {

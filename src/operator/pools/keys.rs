@@ -41,12 +41,15 @@ fn digest(key: &[u8]) -> String {
 
 impl Pools {
     /// Makes the pod's Secret exist, with a key that opens the server. A Secret that is missing or damaged gets a new key, and the old one is
-    /// revoked.
-    pub(super) async fn ensure_key(&self, setup: &Setup<'_>, ordinal: u32) -> Result<Result<(), Problem>, Error> {
+    /// revoked. Returns whether there is a new key.
+    pub(super) async fn ensure_key(&self, setup: &Setup<'_>, ordinal: u32) -> Result<Result<bool, Problem>, Error> {
         let (identity, worker) = (setup.identity, worker_name(setup.identity, ordinal));
         let secrets: Api<Secret> = Api::namespaced(self.context.client.clone(), &identity.namespace);
         let name = pod_name(identity, ordinal);
-        let secret = within_limit(secrets.get_opt(&name)).await?;
+        let secret = match within_limit(secrets.get_opt(&name)).await {
+            Ok(secret) => secret,
+            Err(error) => return Problem::of(error, &format!("The Secret '{name}' can't be read")).map(Err),
+        };
         if secret.as_ref().is_some_and(|secret| !belongs_to(&secret.metadata, identity)) {
             let message = format!("The Secret '{name}' exists and is not the pool's: remove it, or choose another name for the pool");
             return Ok(Err(Problem::new("SecretExists", message)));
@@ -59,7 +62,7 @@ impl Pools {
             Some(&key.digest) == held.as_ref() && key.worker.as_ref() == Some(&worker) && key.namespaces.as_ref() == Some(&setup.namespaces)
         };
         if known.filter(is_right).is_some() {
-            return Ok(Ok(()));
+            return Ok(Ok(false));
         }
         // Its owner would get the tasks of this worker.
         let speaks_for_it = |key: &&ApiKey| key.scope == Scope::Worker && key.worker.as_ref() == Some(&worker) && key.name != key_name;
@@ -95,7 +98,7 @@ impl Pools {
             ..Secret::default()
         };
         match self.context.writes.make("Secret", "create", secrets.create(&PostParams::default(), &secret)).await {
-            Ok(_) => Ok(Ok(())),
+            Ok(_) => Ok(Ok(true)),
             Err(error) => Problem::of(error, &format!("The Secret '{name}' can't be created")).map(Err),
         }
     }

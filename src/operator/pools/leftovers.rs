@@ -9,7 +9,7 @@ use kube::ResourceExt;
 use tokio::time::sleep;
 use uuid::Uuid;
 
-use super::observe::Seen;
+use super::observe::{Seen, is_running};
 use super::pod::{Setup, ordinal_of, worker_name};
 use super::scale::{Phase, Step};
 use super::{LOOK_AFTER_PODS, Memory, Pools, keys};
@@ -62,15 +62,23 @@ impl Pools {
 
     /// Makes the keys of pods work whose workers are not online. The others are left alone: their agents have read their keys.
     pub(super) async fn mend_keys(&self, setup: &Setup<'_>, seen: &Seen, memory: &mut Memory) -> Result<(), Error> {
-        if !setup.has_keys || memory.keys_checked.is_some_and(|at| at.elapsed() < LOOK_AFTER_PODS) {
+        if !setup.has_keys || memory.keys_checked.as_ref().is_some_and(|(at, _)| at.elapsed() < LOOK_AFTER_PODS) {
             return Ok(());
         }
-        memory.keys_checked = Some(Instant::now());
+        let mut problem = None;
         for pod in seen.states.iter().filter(|pod| pod.phase == Phase::Starting && pod.is_current && pod.leases == 0) {
-            if let Err(problem) = self.ensure_key(setup, pod.ordinal).await? {
-                memory.refusal = Some(problem);
+            match self.ensure_key(setup, pod.ordinal).await? {
+                // An agent reads its key when it starts.
+                Ok(true) => {
+                    if let Some(running) = seen.pod(pod.ordinal).filter(|pod| is_running(pod)) {
+                        self.delete(setup.identity, running).await?;
+                    }
+                }
+                Ok(false) => {}
+                Err(wrong) => problem = Some(wrong),
             }
         }
+        memory.keys_checked = Some((Instant::now(), problem));
         Ok(())
     }
 }
@@ -90,8 +98,11 @@ pub async fn sweep(pools: Arc<Pools>, namespace: Option<String>) {
 }
 
 async fn sweep_once(pools: &Pools, namespace: Option<&str>) -> Result<(), Error> {
+    // Read before the objects: a pool is known before it has keys.
+    let all = pools.context.store.api_keys().await?;
     let known: BTreeSet<Uuid> = pools.objects.state().iter().filter_map(|pool| pool.uid()?.parse().ok()).collect();
-    for key in pools.context.store.api_keys().await? {
+    pools.memories.lock().retain(|pool, _| known.contains(pool));
+    for key in all {
         let Some(pool) = keys::pool_of(&key).filter(|pool| !known.contains(pool)) else { continue };
         let Some(creator) = key.created_by.strip_prefix("key:kubernetes:").filter(|creator| namespace.is_none_or(|own| own == *creator))
         else {

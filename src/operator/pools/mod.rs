@@ -4,7 +4,9 @@
 //! What a pool is doing is in its pods: one that is being drained says so in an annotation. A reconcile plans from what the watch has shown;
 //! if there is something to do, it reads the pods from the API server and plans again, so that it never acts on an old picture.
 
+mod accept;
 mod act;
+mod backoff;
 mod deletion;
 mod demand;
 mod events;
@@ -36,12 +38,14 @@ use kube::runtime::watcher::{self, watcher};
 use kube::{Api, Client, Resource};
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
+use tokio::time::timeout;
 use tokio_stream::wrappers::ReceiverStream;
 use uuid::Uuid;
 
 use crate::crds::WorkerPool;
 use crate::object::{Error, Finalizer, Identity};
-use crate::{AgentKeys, Context, command};
+use crate::{Context, command};
+use backoff::Backoff;
 use pod::Setup;
 use scale::{PodState, Surplus};
 use status::View;
@@ -55,6 +59,8 @@ const FINALIZER: Finalizer = Finalizer { kind: "WorkerPool", name: "bloom-runtim
 /// Pools that are reconciled at a time.
 const CONCURRENCY: u16 = 8;
 const WAKEUPS: usize = 256;
+/// How long a pool waits for the watch of pods to begin.
+const PODS_LIMIT: Duration = Duration::from_secs(10);
 /// After an error of the database or of the API server.
 const RETRY_AFTER: Duration = Duration::from_secs(2);
 /// A pool whose pods are not all online is looked at again after this time: a Secret may be damaged.
@@ -63,9 +69,6 @@ const LOOK_AFTER_PODS: Duration = Duration::from_secs(10);
 const LOOK_AFTER_QUEUE: Duration = Duration::from_secs(30);
 /// What is wrong outside the cluster, such as a setting, is looked at again after this time.
 const LOOK_AGAIN: Duration = Duration::from_secs(300);
-/// The first failure causes no wait, the second this one; then it doubles.
-const FIRST_WAIT: Duration = Duration::from_secs(5);
-const LONGEST_WAIT: Duration = Duration::from_secs(300);
 
 /// Why a pool is not served, or why its pods do not run.
 #[derive(Clone, Debug, PartialEq)]
@@ -113,36 +116,9 @@ struct Memory {
     told: Option<Problem>,
     /// The numbers of pods that may have left a key, a Secret or a worker; `None` if that is not known.
     ordinals: Option<BTreeSet<u32>>,
-    /// When the Secrets of pods that are not online were looked at last.
-    keys_checked: Option<Instant>,
+    /// When the Secrets of pods that are not online were looked at last, and what was wrong.
+    keys_checked: Option<(Instant, Option<Problem>)>,
     written: Option<Written>,
-}
-
-/// How long to wait with the next pod after pods have ended or could not be created.
-#[derive(Default)]
-struct Backoff {
-    failures: u32,
-    until: Option<Instant>,
-}
-
-impl Backoff {
-    fn fail(&mut self, now: Instant) {
-        let wait = self
-            .failures
-            .checked_sub(1)
-            .map_or(Duration::ZERO, |doublings| FIRST_WAIT.saturating_mul(2_u32.saturating_pow(doublings)).min(LONGEST_WAIT));
-        self.failures = self.failures.saturating_add(1);
-        self.until = Some(now + wait);
-    }
-
-    fn may_try(&self, now: Instant) -> bool {
-        self.left(now).is_none()
-    }
-
-    /// The time until the next try, if it is not over.
-    fn left(&self, now: Instant) -> Option<Duration> {
-        self.until.map(|until| until.saturating_duration_since(now)).filter(|left| !left.is_zero())
-    }
 }
 
 /// What the reconciler of one watch needs.
@@ -231,12 +207,14 @@ async fn reconcile(object: Arc<Readable>, pools: Arc<Pools>) -> Result<Action, E
 impl Pools {
     async fn reconcile(&self, object: &Readable) -> Result<Action, Error> {
         let identity = Identity::of(object.meta())?;
+        if object.meta().deletion_timestamp.is_some() {
+            self.memories.lock().remove(&identity.uid);
+            let grace = object.0.as_ref().map_or(0, |pool| pool.spec.termination_grace_period_seconds);
+            return self.finalize(object.meta(), &identity, grace).await;
+        }
         // An object is never reconciled twice at a time.
         let mut memory = self.memories.lock().remove(&identity.uid).unwrap_or_default();
         let outcome = match &object.0 {
-            Ok(pool) if pool.metadata.deletion_timestamp.is_some() => {
-                return self.finalize(pool, &identity).await;
-            }
             Ok(pool) => self.serve(pool, &identity, &mut memory).await,
             Err(invalid) => {
                 let message = format!("The object can't be read by this version of the operator: {}", invalid.error);
@@ -253,9 +231,12 @@ impl Pools {
         if !FINALIZER.add::<WorkerPool>(&self.context, &pool.metadata).await? {
             return Ok(Action::await_change());
         }
-        // An error means that the watch has ended, and with it this controller.
-        let _ = self.pods.wait_until_ready().await;
         let before = memory.shown(pool);
+        if timeout(PODS_LIMIT, self.pods.wait_until_ready()).await.is_err() {
+            let message =
+                "The operator can't watch pods: install its roles (manifests/kubernetes/operator-rbac.yaml) as they are now".into();
+            return self.report(&pool.metadata, &before, &Problem::new("PodsNotWatched", message), identity, memory).await;
+        }
         let setup = match self.setup(pool, identity) {
             Ok(setup) => setup,
             Err(problem) => return self.report(&pool.metadata, &before, &problem, identity, memory).await,
@@ -282,6 +263,9 @@ impl Pools {
             self.act(&setup, &seen, &steps, memory).await?;
             self.clear(identity, &left(&seen, &steps, memory), &seen, memory).await?;
         }
+        if !steps.iter().any(|step| matches!(step, scale::Step::Create(_))) {
+            memory.refusal = None;
+        }
         self.mend_keys(&setup, &seen, memory).await?;
         let is_all_online = seen.states.iter().all(PodState::is_online);
         if is_all_online && memory.refusal.is_none() {
@@ -289,7 +273,8 @@ impl Pools {
             memory.told = None;
         }
         let trouble = seen.trouble();
-        let problem = memory.refusal.as_ref().or(trouble.as_ref());
+        let of_keys = memory.keys_checked.as_ref().and_then(|(_, problem)| problem.as_ref());
+        let problem = memory.refusal.as_ref().or(of_keys).or(trouble.as_ref());
         let view = View { desired, pods: &seen.states, problem };
         let status = status::of(&pool.metadata, &before, &setup, &view, Timestamp::now().as_millisecond());
         let later = self.write(&pool.metadata, identity, &before, status, memory).await?;
@@ -302,46 +287,6 @@ impl Pools {
             pool.spec.max_replicas.map(|_| LOOK_AFTER_QUEUE),
         ];
         Ok(Action::requeue(times.into_iter().flatten().min().unwrap_or(LOOK_AGAIN)))
-    }
-
-    /// The pool with everything that its pods are made from; or why it can't be served.
-    fn setup<'a>(&self, pool: &'a WorkerPool, identity: &'a Identity) -> Result<Setup<'a>, Problem> {
-        let options = &self.context.options;
-        let mut namespaces = pool.spec.namespaces.clone();
-        if namespaces.is_empty() {
-            namespaces.push(identity.namespace.clone());
-        }
-        namespaces.sort();
-        namespaces.dedup();
-        let (own, home) = (&identity.namespace, &self.context.namespace);
-        // Who may create pools in a namespace must not read the prompts of another one.
-        if let Some(foreign) = namespaces.iter().find(|namespace| *namespace != own && own != home) {
-            let message = format!(
-                "A pool of namespace '{own}' can't run the tasks of namespace '{foreign}': leave spec.namespaces out, or create the pool in \
-                 namespace '{home}', where the server runs"
-            );
-            return Err(Problem::new("ForeignNamespaces", message));
-        }
-        let served = &options.namespaces;
-        if let Some(other) = namespaces.iter().find(|namespace| !served.is_empty() && !served.contains(namespace)) {
-            let message = format!("The server does not serve namespace '{other}': add it to its setting OPERATOR_NAMESPACES");
-            return Err(Problem::new("NotServed", message));
-        }
-        let image = pool.spec.image.clone().or_else(|| options.agent_image.clone());
-        let no_image = || Problem::new("NoImage", "Set spec.image, or the server's setting OPERATOR_AGENT_IMAGE".into());
-        let no_server = "The agents need the URL of the server: set its setting OPERATOR_AGENT_SERVER, or PUBLIC_URL";
-        if options.agent_keys == AgentKeys::Impossible {
-            let message = "The agents need keys, which need an admin key: set the server's setting RUNTIME_API_KEY".into();
-            return Err(Problem::new("NoAdminKey", message));
-        }
-        Ok(Setup {
-            pool,
-            identity,
-            image: image.ok_or_else(no_image)?,
-            server: options.agent_server.clone().ok_or_else(|| Problem::new("NoServer", no_server.into()))?,
-            namespaces,
-            has_keys: options.agent_keys == AgentKeys::Named,
-        })
     }
 
     /// How many pods there should be, and when to look again.
@@ -379,23 +324,5 @@ impl Pools {
             Err(bloom_engine::Error::Rejected(rejection)) => Ok(Err(rejection)),
             Err(error) => Err(Error::Engine(error)),
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn waits_grow() {
-        let (now, mut backoff) = (Instant::now(), Backoff::default());
-        assert!(backoff.may_try(now));
-        let waits: Vec<u64> = (0..9)
-            .map(|_| {
-                backoff.fail(now);
-                backoff.left(now).map_or(0, |left| left.as_secs())
-            })
-            .collect();
-        assert_eq!(waits, [0, 5, 10, 20, 40, 80, 160, 300, 300]);
     }
 }

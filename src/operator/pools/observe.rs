@@ -75,6 +75,11 @@ impl Pools {
     }
 }
 
+/// Whether the container of the pod was started.
+pub fn is_running(pod: &Pod) -> bool {
+    pod.status.as_ref().is_some_and(|status| status.phase.as_deref() == Some("Running"))
+}
+
 fn state(identity: &Identity, ordinal: u32, pod: &Pod, template: &str, workers: &[(Worker, usize)], now: i64) -> PodState {
     let prefix = worker_prefix(identity);
     let worker = workers.iter().find(|(worker, _)| ordinal_of(&prefix, &worker.id) == Some(ordinal));
@@ -82,7 +87,7 @@ fn state(identity: &Identity, ordinal: u32, pod: &Pod, template: &str, workers: 
         (Some(end), _) if now > end.0.as_second() + STUCK_AFTER_SECONDS => Phase::Stuck,
         (Some(_), _) => Phase::Terminating,
         (None, Some("Failed" | "Succeeded")) => Phase::Ended,
-        (None, Some("Running")) if worker.is_some_and(|(worker, _)| worker.is_online()) => Phase::Online,
+        (None, _) if is_running(pod) && worker.is_some_and(|(worker, _)| worker.is_online()) => Phase::Online,
         (None, _) => Phase::Starting,
     };
     debug_assert_eq!(pod.metadata.name, Some(pod_name(identity, ordinal)));
@@ -93,5 +98,45 @@ fn state(identity: &Identity, ordinal: u32, pod: &Pod, template: &str, workers: 
         drain: pod.annotations().get(DRAIN).map(|why| Drain::read(why)),
         leases: worker.map_or(0, |(_, leases)| *leases),
         is_open: worker.is_some_and(|(worker, _)| !worker.cordoned && !worker.draining),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+    use uuid::Uuid;
+
+    fn phase(metadata: Value, status: Value, worker: Option<Worker>) -> PodState {
+        let identity = Identity { namespace: "team-a".into(), name: "coders".into(), uid: Uuid::from_u128(7) };
+        let mut metadata = metadata;
+        metadata["name"] = "coders-3".into();
+        let pod = serde_json::from_value(json!({ "metadata": metadata, "status": status })).unwrap();
+        let workers: Vec<(Worker, usize)> = worker.map(|worker| (worker, 2)).into_iter().collect();
+        let now = "2026-11-22T12:00:00Z".parse::<Timestamp>().unwrap().as_second();
+        state(&identity, 3, &pod, "t1", &workers, now)
+    }
+
+    #[test]
+    fn a_pod_is_online_with_its_worker() {
+        let worker = || Some(Worker::new("team-a.coders-3".into(), 0));
+        let running = || json!({ "phase": "Running" });
+        let seen = phase(json!({ "annotations": { TEMPLATE: "t1", DRAIN: "outdated" } }), running(), worker());
+        let wanted =
+            PodState { ordinal: 3, phase: Phase::Online, is_current: true, drain: Some(Drain::Outdated), leases: 2, is_open: true };
+        assert_eq!(seen, wanted);
+        let lost = worker().map(|worker| Worker { lost: true, cordoned: true, ..worker });
+        let seen = phase(json!({}), running(), lost);
+        assert_eq!((seen.phase, seen.is_current, seen.is_open), (Phase::Starting, false, false));
+        assert_eq!(phase(json!({}), json!({ "phase": "Pending" }), worker()).phase, Phase::Starting);
+        assert_eq!(phase(json!({}), json!({ "phase": "Failed" }), worker()).phase, Phase::Ended);
+    }
+
+    #[test]
+    fn a_pod_that_should_be_gone_is_stuck() {
+        let deleted = |at: &str| phase(json!({ "deletionTimestamp": at }), json!({ "phase": "Running" }), None).phase;
+        assert_eq!(deleted("2026-11-22T12:05:00Z"), Phase::Terminating);
+        assert_eq!(deleted("2026-11-22T11:59:30Z"), Phase::Terminating);
+        assert_eq!(deleted("2026-11-22T11:59:29Z"), Phase::Stuck);
     }
 }

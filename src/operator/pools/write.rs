@@ -3,13 +3,13 @@
 use std::time::{Duration, Instant};
 
 use k8s_openapi::jiff::Timestamp;
-use kube::Api;
 use kube::api::{Patch, PatchParams};
 use kube::core::ObjectMeta;
 use kube::runtime::controller::Action;
+use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
-use super::{LOOK_AFTER_QUEUE, Memory, Pools, Problem, status};
+use super::{LOOK_AFTER_QUEUE, Memory, Pools, Problem, Readable, status};
 use crate::api::is_status;
 use crate::crds::WorkerPool;
 use crate::crds::pool::WorkerPoolStatus;
@@ -60,13 +60,14 @@ impl Pools {
         if let Some(ago) = ago.filter(|ago| is_only_busy && *ago < PAUSE) {
             return Ok(Some(PAUSE.saturating_sub(ago)));
         }
-        let api: Api<WorkerPool> = Api::namespaced(self.context.client.clone(), &identity.namespace);
+        // The rest of the object may be unreadable.
+        let api: Api<Readable> = Api::namespaced(self.context.client.clone(), &identity.namespace);
         // An object that was created anew under the name has another uid, which the API server refuses to change.
         let body = Patch::Merge(json!({ "metadata": { "uid": metadata.uid }, "status": change }));
         let params = PatchParams::default();
         match self.context.writes.make("WorkerPool", "patch_status", api.patch_status(&identity.name, &params, &body)).await {
             Ok(object) => {
-                memory.written = Some(Written { version: object.metadata.resource_version, status, at: Instant::now() });
+                memory.written = Some(Written { version: object.resource_version(), status, at: Instant::now() });
                 Ok(None)
             }
             Err(error) if is_status(&error, 404) || is_status(&error, 409) => Ok(None),
