@@ -72,10 +72,9 @@ fn uninstalling_leaves_what_it_promises(release: &Release) {
     release.kubectl(&["wait", "--for=delete", "pods", "--all", "--timeout=120s"]);
     assert_eq!(release.names("persistentvolumeclaims"), ["bloom-runtime-data"]);
     assert_eq!(release.names("secrets"), ["claude"]);
-    for kind in ["all", "configmaps", "serviceaccounts", "roles", "rolebindings", "workers.bloom-runtime.dev"] {
+    for kind in ["all", "configmaps", "serviceaccounts", "roles", "rolebindings", "leases", "workers.bloom-runtime.dev"] {
         assert_eq!(release.names(kind), [""; 0], "{kind}");
     }
-    assert_eq!(release.names("leases"), ["bloom-runtime"]);
     let everywhere = "clusterroles,clusterrolebindings,validatingwebhookconfigurations,mutatingwebhookconfigurations";
     assert_eq!(release.kubectl(&["get", everywhere, "--selector=app.kubernetes.io/instance=bloom-runtime", "--output=name"]), "");
     let kept = release.kubectl(&["get", "customresourcedefinitions", "--output=name"]);
