@@ -78,3 +78,20 @@ fn copy(rest: &str) -> Option<Copy> {
     let (source, target) = (source.to_owned(), target.to_owned());
     Some(Copy { stage: flag("--from")?, source, target, owner: flag("--chown"), mode: flag("--chmod") })
 }
+
+#[test]
+fn the_server_is_built_from_the_sources_with_their_compiler() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let text = fs::read_to_string(root.join("manifests/container/Containerfile")).expect("the Containerfile");
+    let compiler = format!("/rust:{}-", env!("CARGO_PKG_RUST_VERSION"));
+    assert!(text.contains(&compiler), "no image {compiler}");
+    let copied: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("COPY ")).filter(|copy| !copy.starts_with("--")).collect();
+    let sources: Vec<&str> = copied.iter().flat_map(|copy| copy.rsplit_once(' ').expect("a target").0.split(' ')).collect();
+    for source in &sources {
+        assert!(root.join(source).exists(), "{source}");
+    }
+    // Without one of these, cargo or the compiler refuses.
+    for needed in ["Cargo.toml", "Cargo.lock", "migrations", "src", "tests"] {
+        assert!(sources.contains(&needed), "{needed} is not copied");
+    }
+}

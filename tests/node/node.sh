@@ -23,6 +23,14 @@ own_sysctl kernel/panic_on_oops 1
 own_sysctl kernel/keys/root_maxkeys 1000000
 own_sysctl kernel/keys/root_maxbytes 25000000
 
+# The control group of the node in each hierarchy: the kubelet puts those of all pods below it.
+findmnt --raw --noheadings --output TARGET --types cgroup,cgroup2 | while read -r hierarchy; do
+  mkdir "$hierarchy/$cgroup"
+  for setting in cpuset.cpus cpuset.mems; do
+    [ ! -e "$hierarchy/$setting" ] || cat "$hierarchy/$setting" >"$hierarchy/$cgroup/$setting"
+  done
+done
+
 # A network that has no way out: both ends of its only cable are in here.
 ip link set lo up
 ip link add node0 type veth peer name node1
@@ -118,7 +126,6 @@ authorization: { mode: AlwaysAllow }
 containerRuntimeEndpoint: unix:///run/containerd/containerd.sock
 cgroupDriver: cgroupfs
 cgroupRoot: /$cgroup
-cgroupsPerQOS: false
 enforceNodeAllocatable: []
 failCgroupV1: false
 failSwapOn: false
