@@ -1,9 +1,11 @@
 //! A cluster of one whole node, in namespaces of its own (`node.sh`), and the tools that a person would use with it.
 
+use std::ffi::OsString;
 use std::fs;
 use std::io::{self, Write as _};
 use std::net::TcpListener;
 use std::os::fd::AsFd as _;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,6 +15,7 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use crate::images::Image;
 use crate::support::janitor::{self, AtTheEnd, bound};
+use crate::support::server::BINARY;
 
 /// The node's address, which the pods reach too.
 const ADDRESS: &str = "192.0.2.10";
@@ -40,7 +43,9 @@ impl Cluster {
     pub fn start() -> Self {
         static NEXT: AtomicUsize = AtomicUsize::new(1);
         let dir = janitor::new_path("node");
-        fs::create_dir(&dir).expect("a directory");
+        fs::create_dir_all(dir.join("bin")).expect("a directory");
+        // kubectl finds its plugin by the name of the program.
+        symlink(BINARY, dir.join("bin/kubectl-bloom")).expect("the plugin");
         let control_group = format!("bloom-node-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         janitor::at_the_end(REMOVE_CONTROL_GROUPS, &control_group);
         let snapshotter = if can_overlay(&dir) { "overlayfs" } else { "native" };
@@ -82,9 +87,17 @@ impl Cluster {
         for (kind, name) in [("mount", "mnt"), ("net", "net"), ("uts", "uts"), ("ipc", "ipc"), ("pid", "pid_for_children")] {
             command.arg(format!("--{kind}={namespaces}/{name}"));
         }
-        command.args(["--", "timeout", LIMIT, program]).env_clear().env("PATH", programs()).env("HOME", &self.dir).stdin(Stdio::null());
+        command.args(["--", "timeout", LIMIT, program]).env_clear().env("PATH", self.path()).env("HOME", &self.dir).stdin(Stdio::null());
         command.env("KUBECONFIG", self.dir.join("admin.kubeconfig")).stdout(Stdio::piped()).stderr(Stdio::piped());
         command
+    }
+
+    /// The path of programs, with the plugin of kubectl.
+    fn path(&self) -> OsString {
+        let mut path = programs();
+        path.push(":");
+        path.push(self.dir.join("bin"));
+        path
     }
 
     pub fn import(&self, image: &Image) {
@@ -176,7 +189,7 @@ impl Drop for Cluster {
 }
 
 /// The path of programs: those that `tests/run` built come first.
-fn programs() -> std::ffi::OsString {
+fn programs() -> OsString {
     let built = ["NODE_BIN", "KUBERNETES_BIN"]
         .map(|name| PathBuf::from(std::env::var_os(name).unwrap_or_else(|| panic!("{name} is not set: run tests/run node"))));
     let usual = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"].map(PathBuf::from);

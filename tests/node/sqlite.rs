@@ -1,6 +1,6 @@
 //! The chart with its defaults: one server, on an SQLite file in a claim.
 
-use crate::release::{NAME, Release, changed_chart, chart};
+use crate::release::{NAME, NAMESPACE, Release, changed_chart, chart};
 
 const SERVER: &str = "bloom-runtime-0";
 
@@ -11,6 +11,7 @@ fn a_release_on_sqlite() {
     release.helm(&["test", NAME]);
 
     let task = agents_of_a_pool_run_tasks(&release);
+    the_plugin_finds_the_server(&release);
     scaling_down_waits_for_a_busy_worker(&release);
     an_upgrade_changes_custom_resources_and_keeps_the_rest(&release);
     uninstalling_leaves_what_it_promises(&release);
@@ -27,6 +28,14 @@ fn agents_of_a_pool_run_tasks(release: &Release) -> String {
     let log = release.kubectl(&["logs", "agents-0"]);
     assert!(log.contains(&id), "{log}");
     id
+}
+
+/// By the Service, with the key from the Secret.
+fn the_plugin_finds_the_server(release: &Release) {
+    let plugin = |words: &[&str]| release.cluster.kubectl(&[&["bloom", "--namespace", NAMESPACE], words].concat(), "");
+    let followed = plugin(&["submit", "--name", "by-plugin", "--agent", "writer", "--follow", "SAY: hello to the plugin"]);
+    assert_eq!(followed.as_deref(), Ok("hello to the plugin\n"));
+    assert_eq!(plugin(&["result", "by-plugin"]).as_deref(), Ok("hello to the plugin\n"));
 }
 
 fn scaling_down_waits_for_a_busy_worker(release: &Release) {
