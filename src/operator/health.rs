@@ -2,17 +2,24 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use bloom_telemetry::Metrics;
 use kube::runtime::watcher;
 use parking_lot::Mutex;
 
+/// A watch that fails tries again every few seconds. An error that has not come again for this long is over, or its watch was ended.
+const ERRORS_LAST: Duration = Duration::from_secs(30);
+
+const WHAT_TO_DO: &str =
+    "if this goes on, install the definitions and the roles of this version, by the chart or from manifests/kubernetes";
+
 /// Clones share their state.
 #[derive(Clone)]
 pub struct Health {
     state: Arc<Mutex<State>>,
-    /// The resources that can't be watched, with the error.
-    unwatched: Arc<Mutex<BTreeMap<&'static str, String>>>,
+    /// The resources that can't be watched, with the last error and its time.
+    unwatched: Arc<Mutex<BTreeMap<&'static str, (String, Instant)>>>,
     metrics: Metrics,
 }
 
@@ -37,9 +44,11 @@ impl Health {
         match &*self.state.lock() {
             State::Starting => "connecting".into(),
             State::Leads => {
-                let unwatched = self.unwatched.lock();
-                let unwatched = unwatched.iter().map(|(resource, error)| format!("; the {resource} can't be watched: {error}"));
-                unwatched.fold("leading".to_owned(), |text, more| text + &more)
+                let mut unwatched = self.unwatched.lock();
+                unwatched.retain(|_, (_, at)| at.elapsed() < ERRORS_LAST);
+                let all =
+                    unwatched.iter().map(|(resource, (error, _))| format!("; the {resource} can't be watched ({error}): {WHAT_TO_DO}"));
+                all.fold("leading".to_owned(), |text, more| text + &more)
             }
             State::Stands(leader) => format!("following {leader}"),
             State::Lost(error) => format!("the Kubernetes API server can't be reached: {error}"),
@@ -66,8 +75,8 @@ impl Health {
                 unwatched.remove(resource);
             }
             Err(error) => {
-                if unwatched.insert(resource, error.to_string()).is_none() {
-                    tracing::warn!(resource, %error, "a resource of Kubernetes can't be watched: are its definition and the roles installed?");
+                if unwatched.insert(resource, (error.to_string(), Instant::now())).is_none() {
+                    tracing::warn!(resource, %error, "a resource of Kubernetes can't be watched: {WHAT_TO_DO}");
                 }
             }
         }

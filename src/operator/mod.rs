@@ -9,10 +9,13 @@ mod connection;
 pub mod crds;
 mod difference;
 mod elector;
+mod events;
 mod health;
 mod object;
 mod pools;
+mod status;
 mod tasks;
+mod watch;
 mod words;
 mod workers;
 
@@ -22,7 +25,10 @@ use std::time::Duration;
 use bloom_core::command::{Command, Requester};
 use bloom_engine::Engine;
 use bloom_store::Store;
-use kube::Client;
+use futures_util::future::join_all;
+use k8s_openapi::NamespaceResourceScope;
+use kube::runtime::events::{Recorder, Reporter};
+use kube::{Api, Client, Resource};
 use tokio::time::sleep;
 
 use api::Writes;
@@ -67,10 +73,35 @@ pub(crate) struct Context {
     engine: Engine,
     store: Store,
     writes: Writes,
+    recorder: Recorder,
     options: OperatorOptions,
     /// The operator's own namespace.
     namespace: String,
     health: Health,
+}
+
+impl Context {
+    /// The objects of one namespace, or of all.
+    fn objects<K>(&self, namespace: Option<&str>) -> Api<K>
+    where
+        K: Resource<Scope = NamespaceResourceScope>,
+        K::DynamicType: Default,
+    {
+        match namespace {
+            Some(namespace) => Api::namespaced(self.client.clone(), namespace),
+            None => Api::all(self.client.clone()),
+        }
+    }
+
+    /// Runs a controller for each namespace that is served, or one for all.
+    async fn control_each<F: Future<Output = ()>>(&self, control: impl Fn(Option<String>) -> F) {
+        let namespaces = &self.options.namespaces;
+        if namespaces.is_empty() {
+            control(None).await;
+        } else {
+            join_all(namespaces.iter().map(|namespace| control(Some(namespace.clone())))).await;
+        }
+    }
 }
 
 /// A command in the name of a namespace, which the audit trail shows. No named key has a colon in its name.
@@ -103,7 +134,9 @@ async fn run(engine: Engine, store: Store, options: OperatorOptions, health: Hea
     let namespace = options.namespace.clone().unwrap_or(default_namespace);
     let writes = Writes::new(engine.metrics.clone());
     let elector = Elector::new(client.clone(), &namespace, &options.identity, writes.clone(), health.clone());
-    let context = Arc::new(Context { client, engine, store, writes, options, namespace, health });
+    let reporter = Reporter { controller: "bloom-runtime".into(), instance: Some(options.identity.clone()) };
+    let recorder = Recorder::new(client.clone(), reporter);
+    let context = Arc::new(Context { client, engine, store, writes, recorder, options, namespace, health });
     loop {
         let held = tokio::select! {
             held = elector.acquire() => held,
@@ -118,8 +151,8 @@ async fn run(engine: Engine, store: Store, options: OperatorOptions, health: Hea
                 return;
             }
             () = elector.keep(&held) => tracing::warn!("no longer leads the operators of the cluster"),
-            () = tasks::control(context.clone()) => {}
-            () = pools::control(context.clone()) => {}
+            () = context.control_each(|namespace| tasks::control(context.clone(), namespace)) => {}
+            () = context.control_each(|namespace| pools::control(context.clone(), namespace)) => {}
             () = workers::control(context.clone()) => {}
         }
     }

@@ -1,4 +1,4 @@
-//! What the controllers need to know of any object: which one it is, and its finalizers.
+//! What the controllers need to know of any object: which one it is, which server it belongs to, and its finalizers.
 
 use std::fmt::Debug;
 
@@ -7,7 +7,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{Patch, PatchParams};
 use kube::{Api, Resource};
 use serde::de::DeserializeOwned;
-use serde_json::json;
+use serde_json::{Value, json};
 use uuid::Uuid;
 
 use crate::Context;
@@ -47,6 +47,29 @@ impl Identity {
     }
 }
 
+/// The annotation of an object that names the server it belongs to, by the namespace of the server.
+pub const OPERATOR: &str = "bloom-runtime.dev/operator";
+
+/// The server that the object belongs to; `None` if no server has taken it yet.
+pub fn operator_of(metadata: &ObjectMeta) -> Option<&str> {
+    metadata.annotations.as_ref()?.get(OPERATOR).map(String::as_str)
+}
+
+/// Whether the object belongs to another server: two servers that act for one object would undo each other's work.
+pub fn is_of_other(context: &Context, metadata: &ObjectMeta) -> bool {
+    operator_of(metadata).is_some_and(|operator| operator != context.namespace)
+}
+
+/// Whether an object of the core API could have this name. Others must not get into the path of a call.
+pub fn is_name(name: &str) -> bool {
+    let is_end = |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    let bytes = name.as_bytes();
+    bytes.len() <= 253
+        && bytes.first().is_some_and(is_end)
+        && bytes.last().is_some_and(is_end)
+        && bytes.iter().all(|byte| is_end(byte) || matches!(byte, b'-' | b'.'))
+}
+
 /// One finalizer of an object of this kind.
 pub struct Finalizer {
     pub kind: &'static str,
@@ -58,16 +81,19 @@ impl Finalizer {
         metadata.finalizers.iter().flatten().any(|name| name == self.name)
     }
 
-    /// Adds it. Returns whether the object has it: not if the object was deleted or changed meanwhile.
+    /// Takes the object for this server, and adds the finalizer. Returns whether both is so: not if the object was deleted or changed
+    /// meanwhile, perhaps because another server took it.
     pub async fn add<K>(&self, context: &Context, metadata: &ObjectMeta) -> Result<bool, Error>
     where
         K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + DeserializeOwned + Debug,
     {
-        if self.is_on(metadata) {
+        if self.is_on(metadata) && operator_of(metadata).is_some() {
             return Ok(true);
         }
-        let names = metadata.finalizers.iter().flatten().cloned().chain([self.name.to_owned()]).collect();
-        self.set::<K>(context, metadata, names, "add_finalizer").await
+        let others = metadata.finalizers.iter().flatten().filter(|name| *name != self.name).cloned();
+        let names: Vec<String> = others.chain([self.name.to_owned()]).collect();
+        let fields = json!({ "finalizers": names, "annotations": { (OPERATOR): context.namespace } });
+        self.set::<K>(context, metadata, fields, "add_finalizer").await
     }
 
     /// Removes it. Returns whether the object exists without it: not if it was changed meanwhile.
@@ -75,19 +101,20 @@ impl Finalizer {
     where
         K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + DeserializeOwned + Debug,
     {
-        let others = metadata.finalizers.iter().flatten().filter(|name| *name != self.name).cloned().collect();
-        self.set::<K>(context, metadata, others, "remove_finalizer").await
+        let others: Vec<&String> = metadata.finalizers.iter().flatten().filter(|name| *name != self.name).collect();
+        self.set::<K>(context, metadata, json!({ "finalizers": others }), "remove_finalizer").await
     }
 
     /// The version of the object is checked, because others may have finalizers too.
-    async fn set<K>(&self, context: &Context, metadata: &ObjectMeta, names: Vec<String>, verb: &'static str) -> Result<bool, Error>
+    async fn set<K>(&self, context: &Context, metadata: &ObjectMeta, mut fields: Value, verb: &'static str) -> Result<bool, Error>
     where
         K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + DeserializeOwned + Debug,
     {
         let identity = Identity::of(metadata)?;
         let api: Api<K> = Api::namespaced(context.client.clone(), &identity.namespace);
-        let metadata = json!({ "uid": identity.uid, "resourceVersion": metadata.resource_version, "finalizers": names });
-        let body = Patch::Merge(json!({ "metadata": metadata }));
+        fields["uid"] = json!(identity.uid);
+        fields["resourceVersion"] = json!(metadata.resource_version);
+        let body = Patch::Merge(json!({ "metadata": fields }));
         // The rest of the object may be unreadable.
         match context.writes.make(self.kind, verb, api.patch_metadata(&identity.name, &PatchParams::default(), &body)).await {
             Ok(_) => Ok(true),
@@ -95,5 +122,16 @@ impl Finalizer {
             Err(error) if is_status(&error, 404) || is_status(&error, 409) => Ok(false),
             Err(error) => Err(error.into()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_objects() {
+        assert!(["a", "a-1.b", &"x".repeat(253)].into_iter().all(is_name));
+        assert!(!["", "-a", "a.", "A", "a/b", "..", "a%2f", "ü", &"x".repeat(254)].into_iter().any(is_name));
     }
 }

@@ -16,9 +16,9 @@ use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::core::ObjectMeta;
 use kube::runtime::WatchStreamExt;
 use kube::runtime::reflector::{self, Store};
-use kube::runtime::watcher::{self, watcher};
+use kube::runtime::watcher;
 use kube::{Api, ResourceExt};
-use serde_json::{Value, json};
+use serde_json::Value;
 use sha2::{Digest, Sha256};
 use tokio::sync::broadcast::error::RecvError;
 use tokio::time::{Instant, sleep_until};
@@ -26,6 +26,9 @@ use tokio::time::{Instant, sleep_until};
 use crate::api::is_status;
 use crate::crds::worker::{self, WorkerSpec, WorkerStatus};
 use crate::difference::difference;
+use crate::object::{Error, Identity, OPERATOR, operator_of};
+use crate::status::json;
+use crate::watch::watch;
 use crate::words::{camel, time};
 use crate::{Context, command};
 
@@ -48,12 +51,7 @@ struct Pair<'a> {
 pub async fn control(context: Arc<Context>) {
     let api: Api<worker::Worker> = Api::namespaced(context.client.clone(), &context.namespace);
     let (reader, writer) = reflector::store();
-    let health = context.health.clone();
-    let watched = watcher(api.clone(), watcher::Config::default())
-        .inspect(move |event| health.watched("Workers", event))
-        .default_backoff()
-        .reflect(writer)
-        .touched_objects();
+    let watched = watch(api.clone(), watcher::Config::default(), "Workers", context.health.clone()).reflect(writer).touched_objects();
     let mut watched = std::pin::pin!(watched);
     // Before the watch has shown all objects, each would be created again.
     loop {
@@ -87,19 +85,21 @@ pub async fn control(context: Arc<Context>) {
     }
 }
 
-async fn sync(context: &Context, api: &Api<worker::Worker>, objects: &Store<worker::Worker>, steered: &mut Steered) -> kube::Result<()> {
+async fn sync(context: &Context, api: &Api<worker::Worker>, objects: &Store<worker::Worker>, steered: &mut Steered) -> Result<(), Error> {
     let workers = context.engine.replica.workers_with_free_slots();
     let workers: BTreeMap<String, Worker> = workers.into_iter().map(|(worker, _)| (object_name(&worker.id), worker)).collect();
     let objects: BTreeMap<String, Arc<worker::Worker>> = objects.state().into_iter().map(|object| (object.name_any(), object)).collect();
     steered.retain(|name, _| workers.contains_key(name));
     for (name, worker) in &workers {
         match objects.get(name) {
-            Some(object) => bring_up_to_date(context, api, name, Pair { object, worker }, steered).await?,
+            Some(object) => bring_up_to_date(context, api, Pair { object, worker }, steered).await?,
             None => create(context, api, name, worker).await?,
         }
     }
-    // An object without a status is not ours.
-    let of_worker = |object: &worker::Worker| object.status.as_ref().is_some_and(|status| status.worker_id.is_some());
+    // Others may have been created by hand.
+    let of_worker = |object: &worker::Worker| {
+        operator_of(&object.metadata).is_some() || object.status.as_ref().is_some_and(|status| status.worker_id.is_some())
+    };
     for name in objects.iter().filter(|(name, object)| !workers.contains_key(*name) && of_worker(object)).map(|(name, _)| name) {
         ignoring(context.writes.make("Worker", "delete", api.delete(name, &DeleteParams::default())).await, 404)?;
     }
@@ -108,22 +108,20 @@ async fn sync(context: &Context, api: &Api<worker::Worker>, objects: &Store<work
 
 async fn create(context: &Context, api: &Api<worker::Worker>, name: &str, worker: &Worker) -> kube::Result<()> {
     let object = worker::Worker {
-        metadata: ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() },
+        metadata: ObjectMeta {
+            name: Some(name.to_owned()),
+            annotations: Some(BTreeMap::from([(OPERATOR.to_owned(), context.namespace.clone())])),
+            ..ObjectMeta::default()
+        },
         spec: WorkerSpec { unschedulable: worker.cordoned, drain: worker.draining },
         status: None,
     };
     ignoring(context.writes.make("Worker", "create", api.create(&PostParams::default(), &object)).await, 409)
 }
 
-async fn bring_up_to_date(
-    context: &Context,
-    api: &Api<worker::Worker>,
-    name: &str,
-    pair: Pair<'_>,
-    steered: &mut Steered,
-) -> kube::Result<()> {
+async fn bring_up_to_date(context: &Context, api: &Api<worker::Worker>, pair: Pair<'_>, steered: &mut Steered) -> Result<(), Error> {
     let Pair { object, worker } = &pair;
-    let params = PatchParams::default();
+    let name = &object.name_any();
     let wanted = (object.spec.unschedulable || object.spec.drain, object.spec.drain);
     let known = (worker.cordoned, worker.draining);
     let shown = object.status.as_ref().and_then(|status| Some((status.unschedulable?, status.draining?)));
@@ -137,15 +135,14 @@ async fn bring_up_to_date(
         return Ok(());
     }
     if wanted != known {
-        let spec = Patch::Merge(json!({ "spec": { "unschedulable": worker.cordoned, "drain": worker.draining } }));
-        ignoring(context.writes.make("Worker", "patch", api.patch(name, &params, &spec)).await.map(|_| ()), 404)?;
+        let spec = Patch::Merge(serde_json::json!({ "spec": { "unschedulable": worker.cordoned, "drain": worker.draining } }));
+        ignoring(context.writes.make("Worker", "patch", api.patch(name, &PatchParams::default(), &spec)).await.map(|_| ()), 404)?;
     }
-    let json = |status: &WorkerStatus| serde_json::to_value(status).unwrap_or_default();
     let shown = object.status.as_ref().map_or(Value::Null, json);
-    let Some(change) = difference(&shown, &json(&status(&pair))) else { return Ok(()) };
-    let body = Patch::Merge(json!({ "metadata": { "uid": object.metadata.uid }, "status": change }));
-    let patched = context.writes.make("Worker", "patch_status", api.patch_status(name, &params, &body)).await;
-    ignoring(ignoring(patched, 404).or_else(|error| ignoring::<()>(Err(error), 409)), 404)
+    if let Some(change) = difference(&shown, &json(&status(&pair))) {
+        context.patch_status::<worker::Worker>("Worker", &Identity::of(&object.metadata)?, &change).await?;
+    }
+    Ok(())
 }
 
 /// Cordons, drains or uncordons the worker. If that is refused, because the worker is gone, the next look finds out.

@@ -97,7 +97,12 @@ fn what_the_api_refuses_is_refused_with_its_words() {
                 "Exactly one of prompt and promptFrom",
             ),
             (json!({ "promptFrom": {} }), "Exactly one of configMapKeyRef and secretKeyRef"),
+            (
+                json!({ "promptFrom": { "configMapKeyRef": { "name": "../secrets/a", "key": "k" } } }),
+                "spec.promptFrom.configMapKeyRef.name",
+            ),
             (json!({ "dependsOn": vec!["same"; 2] }), "Duplicate value"),
+            (json!({ "dependsOn": ["other/task"] }), "spec.dependsOn[0]"),
             (json!({ "dependsOn": (0..101).map(|n| format!("t{n}")).collect::<Vec<_>>() }), "Array must contain at most 100 element(s)"),
         ] {
             let told = refused(fields.clone()).await;

@@ -152,7 +152,9 @@ fn resources_that_are_not_installed_are_told() {
         let team = cluster.namespace().await;
         let server = team.server(Database::Sqlite).start();
         let state = async || server.get("/readyz").await.expect(200).json()["kubernetes"].as_str().unwrap_or_default().to_owned();
-        eventually("/readyz tells it", || async { state().await.contains("the LLMTasks can't be watched").then_some(()) }).await;
+        let told = || async { Some(state().await).filter(|told| told.contains("the LLMTasks can't be watched")) };
+        let told = eventually("/readyz tells it", told).await;
+        assert!(told.contains("install the definitions and the roles"), "{told}");
         cluster.install_resources().await;
         let name = team.create(&unique("nobody"), json!({})).await;
         team.is_in_phase(&name, "Queued").await;

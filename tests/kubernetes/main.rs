@@ -15,6 +15,7 @@ mod failures;
 mod leader;
 mod load;
 mod objects;
+mod owners;
 mod plugin;
 mod pool_failures;
 mod pools;

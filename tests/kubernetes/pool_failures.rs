@@ -1,7 +1,7 @@
 //! Pools whose pods do not run, or that lose something.
 
 use bloom_operator::crds::WorkerPool;
-use k8s_openapi::api::core::v1::{Pod, Secret, ServiceAccount};
+use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret, ServiceAccount};
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Resource, ResourceExt};
 use serde_json::json;
@@ -91,6 +91,15 @@ fn the_pool_tells_why_its_pods_do_not_run() {
         team.pod_is(&pool, 0, json!({ "phase": "Pending", "containerStatuses": [container] })).await;
         let shown = team.pool_shows(&pool, "no such image", |pool| is(pool, "Ready", "False", "ImagePullBackOff")).await;
         assert!(condition(&shown, "Ready").unwrap().message.contains("Back-off pulling image"));
+        // The pod waits for its volumes, and says nothing.
+        team.pod_is(&pool, 0, json!({ "phase": "Pending", "containerStatuses": null })).await;
+        team.edit_pool(&pool, json!({ "profiles": { "configMapName": "profiles" } })).await.unwrap();
+        let shown = team.pool_shows(&pool, "no profiles", |pool| is(pool, "Ready", "False", "ProfilesNotUsable")).await;
+        assert!(condition(&shown, "Ready").unwrap().message.contains("'profiles' of the profiles does not exist"), "{shown:?}");
+        let data = [("profiles.toml".to_owned(), "[profiles.coder]".to_owned())].into();
+        let profiles = ConfigMap { metadata: named("profiles"), data: Some(data), ..ConfigMap::default() };
+        team.api::<ConfigMap>().create(&PostParams::default(), &profiles).await.unwrap();
+        team.pool_shows(&pool, "the profiles are there", |pool| is(pool, "Ready", "False", "WaitingForWorkers")).await;
         // A pod that never ran is replaced at once.
         let before = team.pod(&pool, 0).await.uid();
         team.edit_pool(&pool, json!({ "image": "agent:2" })).await.unwrap();

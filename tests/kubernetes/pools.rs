@@ -293,6 +293,7 @@ fn what_a_pool_can_not_be_is_refused() {
             (json!({ "env": [{ "name": "BLOOM_SERVER", "value": "x" }] }), "Names that begin with BLOOM_"),
             (json!({ "workspace": { "sizeLimit": "1Gi", "volumeClaim": { "storage": "1Gi" } } }), "Give either sizeLimit"),
             (json!({ "namespaces": ["A"] }), "spec.namespaces[0]"),
+            (json!({ "profiles": { "configMapName": "../secrets/a" } }), "spec.profiles.configMapName"),
             (json!({ "terminationGracePeriodSeconds": 59 }), "greater than or equal to 60"),
         ] {
             let told = team.create_pool(&unique("bad"), spec.clone()).await.unwrap_err().to_string();

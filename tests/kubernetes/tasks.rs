@@ -87,6 +87,11 @@ on_both! {
         let status = done.status.as_ref().unwrap();
         assert_eq!((status.attempts, status.usage.unwrap().cost_usd), (Some(2), 0.25));
         assert_eq!((status.result_preview.as_ref().unwrap().len(), status.result.as_ref().unwrap().bytes), (4_096, 10_000));
+        let events = || async {
+            let told = team.kubectl(&["describe", "lt", &name], "").ok()?;
+            (1..=2).all(|attempt| told.contains(&format!("Attempt {attempt} of 2 runs on worker {}", player.name))).then_some(())
+        };
+        eventually("an event for each attempt", events).await;
     }
 
     async fn a_success_takes_few_writes(database) {
@@ -377,6 +382,12 @@ fn an_object_that_can_not_be_read_stops_no_other() {
         };
         let told = eventually("the condition of the unreadable one", told).await;
         assert!(told.contains("can't be read by this version"), "{told}");
+        wrong["metadata"]["name"] = "deleted".into();
+        team.kubectl(&["create", "-f", "-"], &wrong.to_string()).unwrap();
+        let is_taken =
+            || async { team.kubectl(&["get", "lt", "deleted", "-o", "yaml"], "").ok().filter(|told| told.contains("finalizers")) };
+        eventually("it is taken", is_taken).await;
+        team.kubectl(&["delete", "lt", "deleted", &format!("--timeout={}s", PATIENCE.as_secs())], "").unwrap();
         let name = team.create(&slug, json!({})).await;
         team.is_in_phase(&name, "Queued").await;
 

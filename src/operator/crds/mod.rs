@@ -23,6 +23,8 @@ use schema::ApiFields;
 
 /// The most characters of a prompt within an object. Objects live in etcd, which takes 1.5 MiB for each at most.
 const MAX_INLINE_PROMPT: usize = 131_072;
+/// What names of objects of the core API and of LLMTasks look like.
+const OBJECT_NAME: &str = "^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$";
 /// The fields of a task that may change.
 const MUTABLE: [&str; 4] = ["cancel", "priority", "suspend", "ttlSecondsAfterFinished"];
 
@@ -77,7 +79,7 @@ fn llm_task() -> serde_json::Result<Value> {
         if let Some(depends_on) = fields.get_mut("dependsOn").and_then(Value::as_object_mut) {
             let most = bloom_api::tasks::MAX_DEPENDENCIES;
             depends_on.extend([
-                ("items".into(), json!({ "type": "string", "minLength": 1, "maxLength": 253 })),
+                ("items".into(), json!({ "type": "string", "minLength": 1, "maxLength": 253, "pattern": OBJECT_NAME })),
                 ("maxItems".into(), (4 * most).into()),
                 ("x-kubernetes-list-type".into(), "set".into()),
                 (RULES.into(), json!([{ "rule": format!("size(self) <= {most}"), "message": bloom_api::problem_texts::too_many(most) }])),

@@ -139,7 +139,7 @@ pub enum PullPolicy {
 #[serde(rename_all = "camelCase")]
 pub struct Profiles {
     /// The name of the ConfigMap.
-    #[schemars(length(min = 1, max = 253))]
+    #[schemars(length(min = 1, max = 253), regex(pattern = super::OBJECT_NAME))]
     pub config_map_name: String,
     /// The key whose value is the file, in TOML.
     #[serde(default = "profiles_key")]

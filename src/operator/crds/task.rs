@@ -98,7 +98,7 @@ pub struct PromptSource {
 #[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
 pub struct KeyRef {
     /// The name of the ConfigMap or Secret.
-    #[schemars(length(min = 1, max = 253))]
+    #[schemars(length(min = 1, max = 253), regex(pattern = super::OBJECT_NAME))]
     pub name: String,
     /// The key whose value is the prompt.
     #[schemars(length(min = 1, max = 253))]

@@ -6,7 +6,8 @@ use bloom_core::command::{CordonChange, Rejection};
 use bloom_core::op;
 use bloom_core::reply::ChangedWorker;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
-use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::Resource;
+use kube::api::{Api, DeleteParams, ObjectMeta, Patch, PatchParams, PostParams, Preconditions};
 use kube::runtime::events::EventType;
 use serde_json::{Value, json};
 
@@ -16,6 +17,7 @@ use super::scale::{Drain, Step};
 use super::{Memory, Pools, Problem};
 use crate::AgentKeys;
 use crate::api::{is_status, within_limit};
+use crate::events::event;
 use crate::object::{Error, Identity};
 
 impl Pools {
@@ -68,17 +70,21 @@ impl Pools {
                 }
             }
         }
+        let about = setup.pool.object_ref(&());
         for (pods, reason, what) in
             [(created, "ScaledUp", "Created"), (drained, "ScaledDown", "Takes out of service"), (kept, "ScaledUp", "Keeps")]
         {
-            if !pods.is_empty() {
-                self.tell(setup.pool, EventType::Normal, reason, &format!("{what} {}", pods.join(", "))).await;
+            for name in pods {
+                let note = format!("{what} {name}");
+                let metadata = ObjectMeta { name: Some(name), namespace: about.namespace.clone(), ..ObjectMeta::default() };
+                let pod = Pod { metadata, ..Pod::default() }.object_ref(&());
+                self.context.tell(&about, Some(pod), event(EventType::Normal, reason, &note)).await;
             }
         }
         if let Some(problem) = memory.refusal.as_ref().filter(|_| may_create && steps.iter().any(|step| matches!(step, Step::Create(_)))) {
             memory.backoff.fail(Instant::now());
             if memory.told.as_ref() != Some(problem) {
-                self.tell(setup.pool, EventType::Warning, &problem.reason, &problem.message).await;
+                self.context.tell(&about, None, event(EventType::Warning, &problem.reason, &problem.message)).await;
                 memory.told = Some(problem.clone());
             }
         }

@@ -33,7 +33,7 @@ impl Pools {
         let prefix = super::pod::worker_prefix(identity);
         let of_workers = seen.workers.iter().filter_map(|(worker, _)| ordinal_of(&prefix, &worker.id));
         for ordinal in of_workers.chain(keys::ordinals(&keys, identity.uid)).collect::<std::collections::BTreeSet<u32>>() {
-            self.forget_pod(identity, ordinal, &seen).await?;
+            self.forget_pod(identity, ordinal).await?;
         }
         let removed = FINALIZER.remove::<WorkerPool>(&self.context, metadata).await?;
         Ok(if removed { Action::await_change() } else { Action::requeue(RETRY_AFTER) })

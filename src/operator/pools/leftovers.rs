@@ -2,17 +2,17 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bloom_core::op;
 use kube::ResourceExt;
 use tokio::time::sleep;
 use uuid::Uuid;
 
-use super::observe::{Seen, is_running};
-use super::pod::{Setup, ordinal_of, worker_name};
-use super::scale::{Phase, Step};
-use super::{LOOK_AFTER_PODS, Memory, Pools, keys};
+use super::observe::Seen;
+use super::pod::{ordinal_of, worker_name};
+use super::scale::Step;
+use super::{Memory, Pools, keys};
 use crate::AgentKeys;
 use crate::object::{Error, Identity};
 
@@ -39,46 +39,21 @@ impl Pools {
         Ok(())
     }
 
-    pub(super) async fn clear(&self, identity: &Identity, gone: &[u32], seen: &Seen, memory: &mut Memory) -> Result<(), Error> {
+    pub(super) async fn clear(&self, identity: &Identity, gone: &[u32], memory: &mut Memory) -> Result<(), Error> {
         for ordinal in gone {
-            self.forget_pod(identity, *ordinal, seen).await?;
+            self.forget_pod(identity, *ordinal).await?;
             memory.ordinals.get_or_insert_default().remove(ordinal);
         }
         Ok(())
     }
 
     /// Revokes the pod's key, and removes its Secret and its worker. Tasks that the worker still holds are queued again.
-    pub(super) async fn forget_pod(&self, identity: &Identity, ordinal: u32, seen: &Seen) -> Result<(), Error> {
+    pub(super) async fn forget_pod(&self, identity: &Identity, ordinal: u32) -> Result<(), Error> {
         if self.context.options.agent_keys == AgentKeys::Named {
             self.drop_key(identity, ordinal).await?;
         }
-        let name = worker_name(identity, ordinal);
-        if seen.workers.iter().any(|(worker, _)| worker.id == name) {
-            // If somebody has removed it before, this is refused.
-            self.submit(identity, op::RemoveWorker { worker: name }).await?.ok();
-        }
-        Ok(())
-    }
-
-    /// Makes the keys of pods work whose workers are not online. The others are left alone: their agents have read their keys.
-    pub(super) async fn mend_keys(&self, setup: &Setup<'_>, seen: &Seen, memory: &mut Memory) -> Result<(), Error> {
-        if !setup.has_keys || memory.keys_checked.as_ref().is_some_and(|(at, _)| at.elapsed() < LOOK_AFTER_PODS) {
-            return Ok(());
-        }
-        let mut problem = None;
-        for pod in seen.states.iter().filter(|pod| pod.phase == Phase::Starting && pod.is_current && pod.leases == 0) {
-            match self.ensure_key(setup, pod.ordinal).await? {
-                // An agent reads its key when it starts.
-                Ok(true) => {
-                    if let Some(running) = seen.pod(pod.ordinal).filter(|pod| is_running(pod)) {
-                        self.delete(setup.identity, running).await?;
-                    }
-                }
-                Ok(false) => {}
-                Err(wrong) => problem = Some(wrong),
-            }
-        }
-        memory.keys_checked = Some((Instant::now(), problem));
+        // If it has never registered, or somebody has removed it before, this is refused.
+        self.submit(identity, op::RemoveWorker { worker: worker_name(identity, ordinal) }).await?.ok();
         Ok(())
     }
 }

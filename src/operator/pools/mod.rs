@@ -9,11 +9,12 @@ mod act;
 mod backoff;
 mod deletion;
 mod demand;
-mod events;
 mod keys;
 mod leftovers;
+mod needs;
 mod observe;
 mod pod;
+mod profiles;
 mod scale;
 mod status;
 mod wakeups;
@@ -26,16 +27,14 @@ use std::time::{Duration, Instant};
 
 use bloom_core::command::{Op, Operation, Rejection};
 use futures_util::StreamExt;
-use futures_util::future::join_all;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::jiff::Timestamp;
 use kube::core::{DeserializeGuard, Status};
 use kube::runtime::WatchStreamExt;
 use kube::runtime::controller::{Action, Config, Controller};
-use kube::runtime::events::{Recorder, Reporter};
 use kube::runtime::reflector::{self, Store};
-use kube::runtime::watcher::{self, watcher};
-use kube::{Api, Client, Resource};
+use kube::runtime::watcher;
+use kube::{Api, Resource};
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
@@ -43,13 +42,15 @@ use tokio_stream::wrappers::ReceiverStream;
 use uuid::Uuid;
 
 use crate::crds::WorkerPool;
-use crate::object::{Error, Finalizer, Identity};
+use crate::crds::pool::WorkerPoolStatus;
+use crate::object::{Error, Finalizer, Identity, is_of_other};
+use crate::status::Written;
+use crate::watch::watch;
 use crate::{Context, command};
 use backoff::Backoff;
 use pod::Setup;
 use scale::{PodState, Surplus};
 use status::View;
-use write::Written;
 
 /// An object of which the API server accepted more than this program can read must not stop the others.
 type Readable = DeserializeGuard<WorkerPool>;
@@ -118,9 +119,9 @@ struct Memory {
     told: Option<Problem>,
     /// The numbers of pods that may have left a key, a Secret or a worker; `None` if that is not known.
     ordinals: Option<BTreeSet<u32>>,
-    /// When the Secrets of pods that are not online were looked at last, and what was wrong.
-    keys_checked: Option<(Instant, Option<Problem>)>,
-    written: Option<Written>,
+    /// When that which pods need to start was looked at last, and what was wrong.
+    checked: Option<(Instant, Option<Problem>)>,
+    written: Option<Written<WorkerPoolStatus>>,
 }
 
 /// What the reconciler of one watch needs.
@@ -129,47 +130,23 @@ struct Pools {
     /// The objects and their pods, as the watches have shown them last.
     objects: Store<Readable>,
     pods: Store<Pod>,
-    recorder: Recorder,
     memories: Mutex<HashMap<Uuid, Memory>>,
 }
 
-/// Runs the controllers of all namespaces.
-pub async fn control(context: Arc<Context>) {
-    let namespaces = &context.options.namespaces;
-    if namespaces.is_empty() {
-        control_in(context.clone(), None).await;
-    } else {
-        join_all(namespaces.iter().map(|namespace| control_in(context.clone(), Some(namespace.clone())))).await;
-    }
-}
-
-async fn control_in(context: Arc<Context>, namespace: Option<String>) {
+/// Runs the controller of one namespace, or of all.
+pub async fn control(context: Arc<Context>, namespace: Option<String>) {
     let (reader, writer) = reflector::store();
-    let health = context.health.clone();
-    let watched = watcher(api_in::<Readable>(&context.client, namespace.as_deref()), watcher::Config::default())
-        .inspect(move |event| health.watched("WorkerPools", event))
-        .default_backoff()
-        .reflect(writer);
+    let objects = context.objects::<Readable>(namespace.as_deref());
+    let watched = watch(objects, watcher::Config::default(), "WorkerPools", context.health.clone()).reflect(writer);
     let (pods, pods_writer) = reflector::store();
-    let health = context.health.clone();
-    let watched_pods = watcher(api_in::<Pod>(&context.client, namespace.as_deref()), watcher::Config::default().labels(pod::POOL))
-        .inspect(move |event| health.watched("Pods", event))
-        .default_backoff()
+    let of_pools = watcher::Config::default().labels(pod::POOL);
+    let watched_pods = watch(context.objects::<Pod>(namespace.as_deref()), of_pools, "Pods", context.health.clone())
         .modify(|pod| pod.metadata.managed_fields = None)
         .reflect(pods_writer)
         .touched_objects();
     let (one, ones) = mpsc::channel(WAKEUPS);
     let wakeups = wakeups::follow(context.clone(), reader.clone(), one);
-    let pools = Arc::new(Pools {
-        context: context.clone(),
-        objects: reader.clone(),
-        pods,
-        recorder: Recorder::new(
-            context.client.clone(),
-            Reporter { controller: "bloom-runtime".into(), instance: Some(context.options.identity.clone()) },
-        ),
-        memories: Mutex::default(),
-    });
+    let pools = Arc::new(Pools { context: context.clone(), objects: reader.clone(), pods, memories: Mutex::default() });
     let controller = Controller::for_stream(watched.applied_objects(), reader)
         .with_config(Config::default().concurrency(CONCURRENCY))
         .owns_stream(watched_pods)
@@ -180,17 +157,6 @@ async fn control_in(context: Arc<Context>, namespace: Option<String>) {
         () = wakeups => {}
         () = controller => {}
         () = leftovers::sweep(pools, namespace) => {}
-    }
-}
-
-fn api_in<K>(client: &Client, namespace: Option<&str>) -> Api<K>
-where
-    K: Resource<Scope = k8s_openapi::NamespaceResourceScope>,
-    K::DynamicType: Default,
-{
-    match namespace {
-        Some(namespace) => Api::namespaced(client.clone(), namespace),
-        None => Api::all(client.clone()),
     }
 }
 
@@ -208,11 +174,17 @@ async fn reconcile(object: Arc<Readable>, pools: Arc<Pools>) -> Result<Action, E
 
 impl Pools {
     async fn reconcile(&self, object: &Readable) -> Result<Action, Error> {
+        if is_of_other(&self.context, object.meta()) {
+            return Ok(Action::await_change());
+        }
         let identity = Identity::of(object.meta())?;
         if object.meta().deletion_timestamp.is_some() {
             self.memories.lock().remove(&identity.uid);
             let grace = object.0.as_ref().map_or(0, |pool| pool.spec.termination_grace_period_seconds);
             return self.finalize(object.meta(), &identity, grace).await;
+        }
+        if !FINALIZER.add::<WorkerPool>(&self.context, object.meta()).await? {
+            return Ok(Action::await_change());
         }
         // An object is never reconciled twice at a time.
         let mut memory = self.memories.lock().remove(&identity.uid).unwrap_or_default();
@@ -230,9 +202,6 @@ impl Pools {
     }
 
     async fn serve(&self, pool: &WorkerPool, identity: &Identity, memory: &mut Memory) -> Result<Action, Error> {
-        if !FINALIZER.add::<WorkerPool>(&self.context, &pool.metadata).await? {
-            return Ok(Action::await_change());
-        }
         if memory.generation != pool.metadata.generation {
             // What was wrong may be right now.
             memory.generation = pool.metadata.generation;
@@ -268,20 +237,20 @@ impl Pools {
             seen = self.read(identity, &template).await?;
             steps = scale::steps(desired, &seen.states);
             self.act(&setup, &seen, &steps, memory).await?;
-            self.clear(identity, &left(&seen, &steps, memory), &seen, memory).await?;
+            self.clear(identity, &left(&seen, &steps, memory), memory).await?;
         }
         if !steps.iter().any(|step| matches!(step, scale::Step::Create(_))) {
             memory.refusal = None;
         }
-        self.mend_keys(&setup, &seen, memory).await?;
+        self.check_needs(&setup, &seen, memory).await?;
         let is_all_online = seen.states.len() >= desired && seen.states.iter().all(PodState::is_online);
         if is_all_online && memory.refusal.is_none() {
             memory.backoff = Backoff::default();
             memory.told = None;
         }
         let trouble = seen.trouble();
-        let of_keys = memory.keys_checked.as_ref().and_then(|(_, problem)| problem.as_ref());
-        let problem = memory.refusal.as_ref().or(of_keys).or(trouble.as_ref());
+        let of_needs = memory.checked.as_ref().and_then(|(_, problem)| problem.as_ref());
+        let problem = memory.refusal.as_ref().or(of_needs).or(trouble.as_ref());
         let view = View { desired, pods: &seen.states, problem };
         let status = status::of(&pool.metadata, &before, &setup, &view, Timestamp::now().as_millisecond());
         let later = self.write(&pool.metadata, identity, &before, status, memory).await?;

@@ -1,6 +1,6 @@
 //! The status of a pool: pure functions of its pods and of what went wrong.
 
-use k8s_openapi::api::core::v1::{ContainerState, Pod};
+use k8s_openapi::api::core::v1::{ContainerStateTerminated, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::core::ObjectMeta;
 
@@ -123,16 +123,23 @@ pub fn trouble(pod: &Pod) -> Option<Problem> {
         return Some(Problem::new("Unschedulable", format!("The pod {name} can't be scheduled: {why}")));
     }
     let container = status.container_statuses.iter().flatten().next()?;
-    let waiting = container.state.as_ref()?.waiting.as_ref()?;
-    let reason = waiting.reason.as_deref().filter(|reason| !STARTING.contains(reason) && !reason.is_empty())?;
-    let last_words = container.last_state.as_ref().and_then(last_words);
-    let why = last_words.or(waiting.message.as_deref()).unwrap_or_default();
-    Some(Problem::new_owned(reason, format!("The pod {name} does not start: {}", why.trim())))
+    let state = container.state.as_ref()?;
+    // Before the next start, the container waits; at first it only has ended.
+    let end = state.terminated.as_ref().or_else(|| container.last_state.as_ref()?.terminated.as_ref());
+    let end = end.filter(|end| end.exit_code != 0);
+    let (reason, message) = match (&state.waiting, &state.terminated) {
+        (Some(waiting), _) => (waiting.reason.as_deref(), waiting.message.as_deref()),
+        (None, Some(_)) => (end?.reason.as_deref(), None),
+        (None, None) => return None,
+    };
+    let reason = reason.filter(|reason| !STARTING.contains(reason) && !reason.is_empty())?;
+    let last_words = end.and_then(|end| end.message.as_deref()).filter(|message| !message.trim().is_empty());
+    let why = last_words.or(message).map_or_else(|| exit_status(end), |why| why.trim().to_owned());
+    Some(Problem::new_owned(reason, format!("The pod {name} does not start: {why}")))
 }
 
-/// The end of the log of a container that has ended with an error.
-fn last_words(state: &ContainerState) -> Option<&str> {
-    state.terminated.as_ref()?.message.as_deref().filter(|message| !message.trim().is_empty())
+fn exit_status(end: Option<&ContainerStateTerminated>) -> String {
+    end.map_or_else(String::new, |end| format!("its agent ended with the exit status {}", end.exit_code))
 }
 
 #[cfg(test)]
@@ -165,6 +172,13 @@ mod tests {
             told(container(waiting("CrashLoopBackOff"), ended)),
             is("CrashLoopBackOff", "The pod p-0 does not start: error: no profile")
         );
+        let ended = |code: i32, message: &str| json!({ "terminated": { "exitCode": code, "reason": "Error", "message": message } });
+        assert_eq!(told(container(ended(2, "error: no key"), none.clone())), is("Error", "The pod p-0 does not start: error: no key"));
+        assert_eq!(
+            told(container(ended(3, ""), none.clone())),
+            is("Error", "The pod p-0 does not start: its agent ended with the exit status 3")
+        );
+        assert_eq!(told(container(ended(0, ""), none.clone())), None);
         assert_eq!(told(container(waiting("ContainerCreating"), none.clone())), None);
         assert_eq!(told(container(json!({ "running": {} }), none)), None);
     }

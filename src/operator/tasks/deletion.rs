@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use bloom_core::op;
 use k8s_openapi::jiff::Timestamp;
+use kube::api::ObjectMeta;
 use kube::runtime::controller::Action;
 
 use super::{Error, Identity, RETRY_AFTER, Tasks};
@@ -16,23 +17,24 @@ pub const FINALIZER: Finalizer = Finalizer { kind: "LLMTask", name: "bloom-runti
 const PATIENCE: Duration = Duration::from_secs(60);
 
 impl Tasks {
-    pub(super) async fn finalize(&self, task: &LLMTask, identity: &Identity) -> Result<Action, Error> {
-        if !FINALIZER.is_on(&task.metadata) {
+    /// `ttl_sec` is how long the object of a finished task would have stayed.
+    pub(super) async fn finalize(&self, metadata: &ObjectMeta, identity: &Identity, ttl_sec: Option<i64>) -> Result<Action, Error> {
+        if !FINALIZER.is_on(metadata) {
             return Ok(Action::await_change());
         }
-        let waited = task.metadata.deletion_timestamp.as_ref().map_or(0, |at| Timestamp::now().as_second() - at.0.as_second());
+        let waited = metadata.deletion_timestamp.as_ref().map_or(0, |at| Timestamp::now().as_second() - at.0.as_second());
         let patience = PATIENCE.saturating_sub(Duration::from_secs(u64::try_from(waited).unwrap_or(0)));
-        match self.stop_run(task, identity).await {
+        match self.stop_run(identity, ttl_sec).await {
             Ok(true) => {}
             outcome if !patience.is_zero() => return outcome.map(|_| Action::requeue(patience)),
             outcome => tracing::warn!(?identity, ?outcome, "the run of a deleted LLMTask has not ended; it ends with its lease"),
         }
-        let removed = FINALIZER.remove::<LLMTask>(&self.context, &task.metadata).await?;
+        let removed = FINALIZER.remove::<LLMTask>(&self.context, metadata).await?;
         Ok(if removed { Action::await_change() } else { Action::requeue(RETRY_AFTER) })
     }
 
     /// Cancels the task. Returns whether it has ended.
-    async fn stop_run(&self, task: &LLMTask, identity: &Identity) -> Result<bool, Error> {
+    async fn stop_run(&self, identity: &Identity, ttl_sec: Option<i64>) -> Result<bool, Error> {
         let Some(row) = self.context.store.task_of_object(identity.uid).await? else { return Ok(true) };
         let mut state = row.state;
         if !state.status.is_final() && !state.cancel_requested {
@@ -41,7 +43,7 @@ impl Tasks {
         if !state.status.is_final() {
             return Ok(false);
         }
-        if self.remains(task, &state) == Some(Duration::ZERO) {
+        if self.remains(ttl_sec, &state) == Some(Duration::ZERO) {
             // A task that was removed by somebody else meanwhile is no error.
             let _ = self.submit(identity, op::Delete { task: state.id }).await?;
         }

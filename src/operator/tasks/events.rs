@@ -1,19 +1,14 @@
-//! Kubernetes Events about a task: what a person who runs `kubectl describe` asks about. They are told once, with the write of the status
-//! that shows the change, and are lost if they can't be told then.
+//! What Kubernetes Events tell of a task: what a person who runs `kubectl describe` asks about. It is told once, with the write of the status
+//! that shows the change.
 
 use bloom_core::Ms;
 use bloom_core::task::{LeaseStatus, TaskState, WaitingReason};
 use bloom_engine::WaitingState;
-use kube::Resource;
 use kube::runtime::events::{Event, EventType};
 
-use super::Tasks;
-use crate::crds::LLMTask;
 use crate::crds::task::LLMTaskStatus;
-use crate::words::cut;
+use crate::events::event;
 
-/// Limit of the API server for notes.
-const NOTE_BYTES: usize = 1_000;
 /// A task for which no worker has had room for this long is worth a warning.
 const NO_ROOM_AFTER_MS: Ms = 300_000;
 
@@ -29,18 +24,18 @@ pub fn of_change(before: Option<&str>, after: &LLMTaskStatus, state: &TaskState)
     let has_expired = state.last_lease.as_ref().is_some_and(|last| last.status == LeaseStatus::Expired);
     Some(match phase {
         "Running" => {
-            event(EventType::Normal, "Assigned", format!("Attempt {} of {} runs on worker {worker}", state.attempts, state.max_attempts))
+            event(EventType::Normal, "Assigned", &format!("Attempt {} of {} runs on worker {worker}", state.attempts, state.max_attempts))
         }
         "Queued" if before != Some("Running") => return None,
         "Queued" if has_expired => {
-            event(EventType::Warning, "LeaseExpired", format!("The lease of worker {worker} has expired; the task is queued again"))
+            event(EventType::Warning, "LeaseExpired", &format!("The lease of worker {worker} has expired; the task is queued again"))
         }
         "Queued" => {
             let why = state.failure.as_ref().map(|failure| failure.message.as_str()).unwrap_or_default();
-            event(EventType::Warning, "Retry", format!("The task is queued again: {why}"))
+            event(EventType::Warning, "Retry", &format!("The task is queued again: {why}"))
         }
-        "Failed" | "Dead" => event(EventType::Warning, &reason(), format!("{phase}: {}", message())),
-        "Cancelled" => event(EventType::Normal, &reason(), format!("Cancelled: {}", message())),
+        "Failed" | "Dead" => event(EventType::Warning, &reason(), &format!("{phase}: {}", message())),
+        "Cancelled" => event(EventType::Normal, &reason(), &format!("Cancelled: {}", message())),
         _ => return None,
     })
 }
@@ -51,24 +46,8 @@ pub fn of_waiting(waiting: Option<&WaitingState>, state: &TaskState, now: Ms) ->
         .filter(|waiting| matches!(waiting.reason, WaitingReason::NoWorker | WaitingReason::NoCapacity | WaitingReason::Cordoned))?;
     let since = state.ready_at?;
     (now - since >= NO_ROOM_AFTER_MS).then(|| {
-        event(EventType::Warning, "NoRoom", format!("Waits for a worker since {} minutes: {}", (now - since) / 60_000, waiting.message))
+        event(EventType::Warning, "NoRoom", &format!("Waits for a worker since {} minutes: {}", (now - since) / 60_000, waiting.message))
     })
-}
-
-fn event(kind: EventType, reason: &str, note: String) -> Event {
-    let note = Some(cut(&note, NOTE_BYTES).to_owned());
-    Event { type_: kind, reason: reason.to_owned(), note, action: "Reconcile".to_owned(), secondary: None }
-}
-
-impl Tasks {
-    pub(super) async fn tell(&self, task: &LLMTask, event: Option<Event>) {
-        let Some(event) = event else { return };
-        let object = task.object_ref(&());
-        let told = self.context.writes.make("Event", "publish", self.recorder.publish(&event, &object)).await;
-        if let Err(error) = told {
-            tracing::debug!(%error, reason = event.reason, "an event could not be told");
-        }
-    }
 }
 
 #[cfg(test)]

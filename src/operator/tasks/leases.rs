@@ -2,8 +2,9 @@
 
 use bloom_core::ids::LeaseId;
 use bloom_core::op;
-use bloom_core::task::ActiveLease;
+use bloom_core::task::{ActiveLease, TaskState};
 use bloom_store::TaskRow;
+use k8s_openapi::api::core::v1::ObjectReference;
 use kube::api::{DeleteParams, PostParams};
 use kube::core::ObjectMeta;
 use kube::{Api, Resource};
@@ -29,10 +30,7 @@ impl Tasks {
         let wanted = state.lease.as_ref().map(|lease| name(identity, lease.id));
         // The status may have been edited: only a lease of this task is removed.
         if let Some(old) = shown.as_ref().filter(|shown| Some(*shown) != wanted.as_ref() && shown.starts_with(&prefix(identity))) {
-            match self.context.writes.make("TaskLease", "delete", api.delete(old, &DeleteParams::default())).await {
-                Err(error) if !is_status(&error, 404) => return Err(error.into()),
-                _ => {}
-            }
+            self.delete_lease_object(identity, old).await?;
         }
         let (Some(lease), Some(wanted)) = (&state.lease, wanted) else { return Ok(TaskRow { spec, state }) };
         if shown.as_ref() == Some(&wanted) {
@@ -50,6 +48,14 @@ impl Tasks {
             _ => Ok(TaskRow { spec, state }),
         }
     }
+
+    pub(super) async fn delete_lease_object(&self, identity: &Identity, name: &str) -> Result<(), Error> {
+        let api: Api<TaskLease> = Api::namespaced(self.context.client.clone(), &identity.namespace);
+        match self.context.writes.make("TaskLease", "delete", api.delete(name, &DeleteParams::default())).await {
+            Err(error) if !is_status(&error, 404) => Err(error.into()),
+            _ => Ok(()),
+        }
+    }
 }
 
 fn prefix(identity: &Identity) -> String {
@@ -59,6 +65,18 @@ fn prefix(identity: &Identity) -> String {
 /// Unique by the lease, so creating it twice is creating it once.
 pub fn name(identity: &Identity, lease: LeaseId) -> String {
     format!("{}{}", prefix(identity), lease.simple())
+}
+
+/// Whether the object belongs to this one: it is removed with it.
+pub fn is_of(lease: &TaskLease, identity: &Identity) -> bool {
+    lease.metadata.owner_references.iter().flatten().any(|owner| owner.uid == identity.uid.to_string())
+}
+
+/// The object of the current attempt, or of the last one, for events. It may be gone.
+pub fn reference(identity: &Identity, state: &TaskState) -> Option<ObjectReference> {
+    let lease = state.lease.as_ref().map(|lease| lease.id).or(state.last_lease.as_ref().map(|last| last.id))?;
+    let object = ObjectMeta { name: Some(name(identity, lease)), namespace: Some(identity.namespace.clone()), ..ObjectMeta::default() };
+    Some(TaskLease { metadata: object, spec: TaskLeaseSpec::default() }.object_ref(&()))
 }
 
 fn object(task: &LLMTask, identity: &Identity, lease: &ActiveLease, attempt: i64, name: String) -> TaskLease {

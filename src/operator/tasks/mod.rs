@@ -19,22 +19,22 @@ use bloom_core::op;
 use bloom_core::task::{Status, TaskSpec, TaskState};
 use bloom_store::TaskRow;
 use futures_util::StreamExt;
-use futures_util::future::join_all;
-use kube::Api;
 use kube::api::{DeleteParams, Preconditions};
 use kube::core::DeserializeGuard;
 use kube::runtime::WatchStreamExt;
 use kube::runtime::controller::{Action, Config, Controller};
-use kube::runtime::events::{Recorder, Reporter};
 use kube::runtime::reflector::{self, Store};
-use kube::runtime::watcher::{self, watcher};
+use kube::runtime::watcher;
+use kube::{Api, Resource};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 
 use crate::api::is_status;
 use crate::crds::{LLMTask, TaskLease};
-use crate::object::{Error, Identity};
+use crate::object::{Error, Identity, is_of_other, operator_of};
+use crate::watch::watch;
 use crate::{Context, command};
+use deletion::FINALIZER;
 use status::{Problem, Shown};
 use write::StatusWriter;
 
@@ -59,52 +59,29 @@ pub(crate) struct Tasks {
     context: Arc<Context>,
     /// The objects, as the watch has shown them last.
     objects: Store<Readable>,
+    leases: Store<TaskLease>,
     statuses: StatusWriter,
-    recorder: Recorder,
 }
 
-/// Runs the controllers of all namespaces.
-pub async fn control(context: Arc<Context>) {
-    let namespaces = &context.options.namespaces;
-    if namespaces.is_empty() {
-        control_in(context.clone(), None).await;
-    } else {
-        join_all(namespaces.iter().map(|namespace| control_in(context.clone(), Some(namespace.clone())))).await;
-    }
-}
-
-async fn control_in(context: Arc<Context>, namespace: Option<String>) {
-    let client = context.client.clone();
-    let objects: Api<Readable> = match &namespace {
-        Some(namespace) => Api::namespaced(client, namespace),
-        None => Api::all(client),
-    };
+/// Runs the controller of one namespace, or of all.
+pub async fn control(context: Arc<Context>, namespace: Option<String>) {
     let (reader, writer) = reflector::store();
-    let health = context.health.clone();
-    let watched = watcher(objects, watcher::Config::default())
-        .inspect(move |event| health.watched("LLMTasks", event))
-        .default_backoff()
-        .modify(forget_what_is_stored)
-        .reflect(writer);
-    let leases: Api<TaskLease> = match &namespace {
-        Some(namespace) => Api::namespaced(context.client.clone(), namespace),
-        None => Api::all(context.client.clone()),
-    };
-    let tasks = Arc::new(Tasks {
-        context: context.clone(),
-        objects: reader.clone(),
-        statuses: StatusWriter::new(context.clone()),
-        recorder: Recorder::new(
-            context.client.clone(),
-            Reporter { controller: "bloom-runtime".into(), instance: Some(context.options.identity.clone()) },
-        ),
-    });
+    let objects = context.objects::<Readable>(namespace.as_deref());
+    let watched =
+        watch(objects, watcher::Config::default(), "LLMTasks", context.health.clone()).modify(forget_what_is_stored).reflect(writer);
+    let (leases, leases_writer) = reflector::store();
+    let watched_leases =
+        watch(context.objects::<TaskLease>(namespace.as_deref()), watcher::Config::default(), "TaskLeases", context.health.clone())
+            .modify(|lease| lease.metadata.managed_fields = None)
+            .reflect(leases_writer)
+            .touched_objects();
+    let tasks = Arc::new(Tasks { context: context.clone(), objects: reader.clone(), leases, statuses: StatusWriter::new(context.clone()) });
     let (one, ones) = mpsc::channel(WAKEUPS);
     let (all, alls) = mpsc::channel(1);
     let wakeups = wakeups::follow(context.clone(), namespace.clone(), one, all);
     let controller = Controller::for_stream(watched.applied_objects(), reader.clone())
         .with_config(Config::default().concurrency(CONCURRENCY))
-        .owns(leases, watcher::Config::default())
+        .owns_stream(watched_leases)
         .reconcile_on(ReceiverStream::new(ones))
         .reconcile_all_on(ReceiverStream::new(alls))
         .run(reconcile, |_, error, _| retry(error), tasks.clone())
@@ -139,18 +116,31 @@ async fn reconcile(object: Arc<Readable>, tasks: Arc<Tasks>) -> Result<Action, E
 
 impl Tasks {
     async fn reconcile(&self, object: &Readable) -> Result<Action, Error> {
+        let metadata = object.meta();
+        if is_of_other(&self.context, metadata) {
+            return Ok(Action::await_change());
+        }
+        let identity = Identity::of(metadata)?;
+        if metadata.deletion_timestamp.is_some() {
+            let ttl_sec = object.0.as_ref().ok().and_then(|task| task.spec.ttl_seconds_after_finished);
+            return self.finalize(metadata, &identity, ttl_sec).await;
+        }
         let task = match &object.0 {
             Ok(task) => task,
-            Err(invalid) => return self.statuses.report_unreadable(&invalid.metadata, &invalid.error).await,
+            Err(invalid) => {
+                return match FINALIZER.add::<LLMTask>(&self.context, metadata).await? {
+                    true => self.statuses.report_unreadable(metadata, &identity, &invalid.error).await,
+                    false => Ok(Action::await_change()),
+                };
+            }
         };
-        let identity = Identity::of(&task.metadata)?;
-        if task.metadata.deletion_timestamp.is_some() {
-            return self.finalize(task, &identity).await;
-        }
         let had_task = task.status.as_ref().is_some_and(|status| status.task_id.is_some());
         let row = match self.task_of(task, &identity).await? {
             Some(row) => row,
+            // Somebody has removed the annotation of another server.
+            None if had_task && operator_of(metadata).is_none() => return Ok(Action::await_change()),
             None if had_task => return self.without_task(task, &identity).await,
+            None if !FINALIZER.add::<LLMTask>(&self.context, metadata).await? => return Ok(Action::await_change()),
             None => match self.create(task, &identity).await? {
                 Ok(row) => row,
                 Err(problem) => return self.wait_for(task, &identity, problem).await,
@@ -165,8 +155,13 @@ impl Tasks {
             return Ok(Action::requeue(MOMENT));
         }
         let written = self.statuses.write(task, &identity, status.clone()).await?;
-        self.tell(task, events::of_change(before.phase.as_deref(), &status, &row.state)).await;
-        self.tell(task, events::of_waiting(shown.waiting.as_ref(), &row.state, self.context.engine.clock.now())).await;
+        let news = [
+            events::of_change(before.phase.as_deref(), &status, &row.state),
+            events::of_waiting(shown.waiting.as_ref(), &row.state, self.context.engine.clock.now()),
+        ];
+        for event in news.into_iter().flatten() {
+            self.context.tell(&task.object_ref(&()), leases::reference(&identity, &row.state), event).await;
+        }
         self.next(task, &identity, &row, written).await
     }
 
@@ -281,7 +276,7 @@ impl Tasks {
         if let Some(later) = written {
             return Ok(Action::requeue(later));
         }
-        match self.remains(task, state) {
+        match self.remains(task.spec.ttl_seconds_after_finished, state) {
             Some(Duration::ZERO) => {
                 let api: Api<LLMTask> = Api::namespaced(self.context.client.clone(), &identity.namespace);
                 let preconditions = Preconditions { uid: Some(identity.uid.to_string()), resource_version: None };
@@ -298,10 +293,9 @@ impl Tasks {
         }
     }
 
-    /// How long the object of a finished task stays; `None` if it has no end.
-    fn remains(&self, task: &LLMTask, state: &TaskState) -> Option<Duration> {
-        let ttl_sec = task.spec.ttl_seconds_after_finished?;
-        let end = state.finished_at.filter(|_| state.status.is_final())?.saturating_add(ttl_sec.saturating_mul(1000));
+    /// How long the object of a finished task stays, with this time after its end; `None` if it has no end.
+    fn remains(&self, ttl_sec: Option<i64>, state: &TaskState) -> Option<Duration> {
+        let end = state.finished_at.filter(|_| state.status.is_final())?.saturating_add(ttl_sec?.saturating_mul(1000));
         Some(Duration::from_millis(u64::try_from(end - self.context.engine.clock.now()).unwrap_or(0)))
     }
 }

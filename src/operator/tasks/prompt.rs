@@ -7,12 +7,18 @@ use super::status::Problem;
 use super::{Error, Identity, Tasks};
 use crate::api::{is_status, within_limit};
 use crate::crds::task::LLMTaskSpec;
+use crate::object::is_name;
 
 impl Tasks {
     pub(super) async fn prompt(&self, spec: &LLMTaskSpec, identity: &Identity) -> Result<Result<String, Problem>, Error> {
         let Some(source) = &spec.prompt_from else {
             return Ok(spec.prompt.clone().ok_or_else(|| Problem::invalid("prompt: Required".into())));
         };
+        let names = [&source.config_map_key_ref, &source.secret_key_ref];
+        if let Some(wrong) = names.into_iter().flatten().find(|key_ref| !is_name(&key_ref.name)) {
+            let message = format!("promptFrom: '{}' can't be the name of a ConfigMap or Secret", wrong.name);
+            return Ok(Err(Problem::invalid(message)));
+        }
         let (client, namespace) = (self.context.client.clone(), &identity.namespace);
         let (kind, key_ref, found) = match (&source.config_map_key_ref, &source.secret_key_ref) {
             (Some(key_ref), _) => {

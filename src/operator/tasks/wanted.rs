@@ -13,7 +13,6 @@ use serde_json::value::to_raw_value;
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
-use super::deletion::FINALIZER;
 use super::status::Problem;
 use super::{Error, Identity, Tasks};
 use crate::crds::LLMTask;
@@ -24,7 +23,7 @@ use crate::crds::task::LLMTaskSpec;
 const OWN_FIELDS: [&str; 6] = ["promptFrom", "prompt", "dependsOn", "notBefore", "cancel", "ttlSecondsAfterFinished"];
 
 impl Tasks {
-    /// Creates the task, unless it exists. Before that, the object gets its finalizer: the run must end before the object goes.
+    /// Creates the task, unless it exists. The object has its finalizer by then: the run must end before the object goes.
     pub(super) async fn create(&self, task: &LLMTask, identity: &Identity) -> Result<Result<TaskRow, Problem>, Error> {
         let prompt = match self.prompt(&task.spec, identity).await? {
             Ok(prompt) => prompt,
@@ -38,9 +37,6 @@ impl Tasks {
             Ok(spec) => spec,
             Err(wrong) => return Ok(Err(Problem::invalid(wrong))),
         };
-        if !FINALIZER.add::<LLMTask>(&self.context, &task.metadata).await? {
-            return Ok(Err(Problem::missing("Deleted", "The object was deleted before its task was created".into())));
-        }
         Ok(match self.submit(identity, op::Create { tasks: vec![spec] }).await? {
             Ok(mut created) => created
                 .pop()

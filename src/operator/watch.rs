@@ -1,0 +1,46 @@
+//! Watches of the cluster's objects.
+
+use std::fmt::Debug;
+use std::time::Duration;
+
+use futures_util::{Stream, StreamExt};
+use kube::runtime::WatchStreamExt;
+use kube::runtime::utils::Backoff;
+use kube::runtime::watcher::{self, Event, watcher};
+use kube::{Api, Resource};
+use serde::de::DeserializeOwned;
+
+use crate::health::Health;
+
+/// After an error, such as the end of the connection. It does not grow: an API server that was restarted has to be watched again soon.
+const RESTART_AFTER: Duration = Duration::from_secs(2);
+
+struct Steady;
+
+impl Iterator for Steady {
+    type Item = Duration;
+
+    fn next(&mut self) -> Option<Duration> {
+        Some(RESTART_AFTER)
+    }
+}
+
+impl Backoff for Steady {
+    fn reset(&mut self) {}
+}
+
+/// Watches objects for ever. Errors go to `health` and nowhere else: a controller pauses all that it follows after an error of one watch.
+pub fn watch<K>(
+    objects: Api<K>,
+    config: watcher::Config,
+    resource: &'static str,
+    health: Health,
+) -> impl Stream<Item = watcher::Result<Event<K>>> + Send
+where
+    K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
+{
+    watcher(objects, config)
+        .inspect(move |event| health.watched(resource, event))
+        .backoff(Steady)
+        .filter(|event| std::future::ready(event.is_ok()))
+}
