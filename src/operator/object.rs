@@ -4,7 +4,7 @@ use std::fmt::Debug;
 
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::api::{Patch, PatchParams};
+use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
 use kube::{Api, Resource};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -68,6 +68,21 @@ pub fn is_name(name: &str) -> bool {
         && bytes.first().is_some_and(is_end)
         && bytes.last().is_some_and(is_end)
         && bytes.iter().all(|byte| is_end(byte) || matches!(byte, b'-' | b'.'))
+}
+
+impl Context {
+    /// Deletes an object; with its uid, no other one of its name. That it is gone is no error.
+    pub(crate) async fn delete<K>(&self, kind: &'static str, objects: &Api<K>, name: &str, uid: Option<String>) -> Result<(), Error>
+    where
+        K: Clone + DeserializeOwned + Debug,
+    {
+        let preconditions = uid.map(|uid| Preconditions { uid: Some(uid), resource_version: None });
+        let params = DeleteParams { preconditions, ..DeleteParams::default() };
+        match self.writes.make(kind, "delete", objects.delete(name, &params)).await {
+            Err(error) if !is_status(&error, 404) && !is_status(&error, 409) => Err(error.into()),
+            _ => Ok(()),
+        }
+    }
 }
 
 /// One finalizer of an object of this kind.

@@ -12,7 +12,7 @@ use bloom_core::op;
 use bloom_core::worker::{Worker, WorkerStatus as Word};
 use futures_util::StreamExt;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
-use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use kube::api::{Patch, PatchParams, PostParams};
 use kube::core::ObjectMeta;
 use kube::runtime::WatchStreamExt;
 use kube::runtime::reflector::{self, Store};
@@ -101,7 +101,7 @@ async fn sync(context: &Context, api: &Api<worker::Worker>, objects: &Store<work
         operator_of(&object.metadata).is_some() || object.status.as_ref().is_some_and(|status| status.worker_id.is_some())
     };
     for name in objects.iter().filter(|(name, object)| !workers.contains_key(*name) && of_worker(object)).map(|(name, _)| name) {
-        ignoring(context.writes.make("Worker", "delete", api.delete(name, &DeleteParams::default())).await, 404)?;
+        context.delete("Worker", api, name, None).await?;
     }
     Ok(())
 }

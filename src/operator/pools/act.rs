@@ -7,7 +7,7 @@ use bloom_core::op;
 use bloom_core::reply::ChangedWorker;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use kube::Resource;
-use kube::api::{Api, DeleteParams, ObjectMeta, Patch, PatchParams, PostParams, Preconditions};
+use kube::api::{Api, ObjectMeta, Patch, PatchParams, PostParams};
 use kube::runtime::events::EventType;
 use serde_json::{Value, json};
 
@@ -152,12 +152,7 @@ impl Pools {
     }
 
     pub(super) async fn delete(&self, identity: &Identity, pod: &Pod) -> Result<(), Error> {
-        let preconditions = Preconditions { uid: pod.metadata.uid.clone(), resource_version: None };
-        let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
-        let (pods, name) = (self.pods_api(identity), pod.metadata.name.as_deref().unwrap_or_default());
-        match self.context.writes.make("Pod", "delete", pods.delete(name, &params)).await {
-            Err(error) if !is_status(&error, 404) && !is_status(&error, 409) => Err(error.into()),
-            _ => Ok(()),
-        }
+        let name = pod.metadata.name.as_deref().unwrap_or_default();
+        self.context.delete("Pod", &self.pods_api(identity), name, pod.metadata.uid.clone()).await
     }
 }

@@ -6,13 +6,13 @@ use bloom_core::api_key::{ApiKey, PREFIX, Scope};
 use bloom_core::op;
 use k8s_openapi::api::core::v1::Secret;
 use kube::Api;
-use kube::api::{DeleteParams, PostParams, Preconditions};
+use kube::api::PostParams;
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
 use super::pod::{KEY, Setup, belongs_to, ordinal_of, pod_name, worker_name};
 use super::{Pools, Problem};
-use crate::api::{is_status, within_limit};
+use crate::api::within_limit;
 use crate::object::{Error, Identity};
 
 const KEY_BYTES: usize = 32;
@@ -116,13 +116,8 @@ impl Pools {
     }
 
     async fn delete_secret(&self, secrets: &Api<Secret>, secret: &Secret) -> Result<(), Error> {
-        let name = secret.metadata.name.clone().unwrap_or_default();
-        let preconditions = Preconditions { uid: secret.metadata.uid.clone(), resource_version: None };
-        let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
-        match self.context.writes.make("Secret", "delete", secrets.delete(&name, &params)).await {
-            Err(error) if !is_status(&error, 404) && !is_status(&error, 409) => Err(error.into()),
-            _ => Ok(()),
-        }
+        let name = secret.metadata.name.as_deref().unwrap_or_default();
+        self.context.delete("Secret", secrets, name, secret.metadata.uid.clone()).await
     }
 }
 

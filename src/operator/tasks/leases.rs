@@ -5,7 +5,7 @@ use bloom_core::op;
 use bloom_core::task::{ActiveLease, TaskState};
 use bloom_store::TaskRow;
 use k8s_openapi::api::core::v1::ObjectReference;
-use kube::api::{DeleteParams, PostParams};
+use kube::api::PostParams;
 use kube::core::ObjectMeta;
 use kube::{Api, Resource};
 
@@ -51,10 +51,7 @@ impl Tasks {
 
     pub(super) async fn delete_lease_object(&self, identity: &Identity, name: &str) -> Result<(), Error> {
         let api: Api<TaskLease> = Api::namespaced(self.context.client.clone(), &identity.namespace);
-        match self.context.writes.make("TaskLease", "delete", api.delete(name, &DeleteParams::default())).await {
-            Err(error) if !is_status(&error, 404) => Err(error.into()),
-            _ => Ok(()),
-        }
+        self.context.delete("TaskLease", &api, name, None).await
     }
 }
 

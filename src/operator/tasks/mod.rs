@@ -19,7 +19,6 @@ use bloom_core::op;
 use bloom_core::task::{Status, TaskSpec, TaskState};
 use bloom_store::TaskRow;
 use futures_util::StreamExt;
-use kube::api::{DeleteParams, Preconditions};
 use kube::core::DeserializeGuard;
 use kube::runtime::WatchStreamExt;
 use kube::runtime::controller::{Action, Config, Controller};
@@ -29,7 +28,6 @@ use kube::{Api, Resource};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 
-use crate::api::is_status;
 use crate::crds::{LLMTask, TaskLease};
 use crate::object::{Error, Identity, is_of_other, operator_of};
 use crate::watch::watch;
@@ -279,12 +277,8 @@ impl Tasks {
         match self.remains(task.spec.ttl_seconds_after_finished, state) {
             Some(Duration::ZERO) => {
                 let api: Api<LLMTask> = Api::namespaced(self.context.client.clone(), &identity.namespace);
-                let preconditions = Preconditions { uid: Some(identity.uid.to_string()), resource_version: None };
-                let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
-                match self.context.writes.make("LLMTask", "delete", api.delete(&identity.name, &params)).await {
-                    Err(error) if !is_status(&error, 404) && !is_status(&error, 409) => Err(error.into()),
-                    _ => Ok(Action::await_change()),
-                }
+                self.context.delete("LLMTask", &api, &identity.name, Some(identity.uid.to_string())).await?;
+                Ok(Action::await_change())
             }
             Some(remains) => Ok(Action::requeue(remains)),
             None if !is_own(&row.spec, identity) && !state.status.is_final() => Ok(Action::requeue(LOOK_AT_OTHERS)),
