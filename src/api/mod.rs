@@ -13,6 +13,7 @@ pub mod ids;
 pub mod invalid;
 pub mod json;
 pub mod keys;
+pub mod kubernetes;
 pub mod lists;
 pub mod namespaces;
 pub mod problem_texts;

@@ -2,24 +2,17 @@
 
 use std::io::ErrorKind;
 use std::process::Stdio;
-use std::time::Duration;
 
 use clap::Args;
 use serde_json::Value;
 use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
-use tokio::time::{Instant, sleep};
 
-use super::super::term;
 use super::object::Object;
 use crate::CommandError;
 
 /// The limit of a call to the cluster, as kubectl takes it.
 const CALL_LIMIT: &str = "--request-timeout=30s";
-/// How often an object is read until the server has accepted it.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// After this time without a word from the server, the user is told what may be missing.
-const SILENT_FOR: Duration = Duration::from_secs(10);
 
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Cluster")]
@@ -37,23 +30,43 @@ pub struct ClusterArgs {
 
 /// The cluster that kubectl calls.
 pub struct Cluster {
-    connection: Vec<String>,
-    namespace: Vec<String>,
+    args: ClusterArgs,
+}
+
+/// A value of its own in each argument, so that it is never taken for a flag.
+fn flag(name: &str, value: Option<&String>) -> Option<String> {
+    value.map(|value| format!("--{name}={value}"))
 }
 
 impl Cluster {
-    pub fn new(args: &ClusterArgs) -> Self {
-        // A value of its own in each argument, so that it is never taken for a flag.
-        let flag = |name: &str, value: &Option<String>| value.as_ref().map(|value| format!("--{name}={value}"));
-        let connection = [flag("context", &args.kube_context), flag("kubeconfig", &args.kubeconfig)];
-        Self { connection: connection.into_iter().flatten().collect(), namespace: flag("namespace", &args.namespace).into_iter().collect() }
+    pub fn new(args: ClusterArgs) -> Self {
+        Self { args }
+    }
+
+    /// The flags that name the cluster; the plugin and kubectl have different ones for the context.
+    fn connection(&self, context: &str) -> impl Iterator<Item = String> {
+        [flag(context, self.args.kube_context.as_ref()), flag("kubeconfig", self.args.kubeconfig.as_ref())].into_iter().flatten()
+    }
+
+    fn namespace(&self) -> Option<String> {
+        flag("namespace", self.args.namespace.as_ref())
+    }
+
+    /// The flags with which a command of kubectl concerns the same objects, each after a space.
+    pub fn flags_of_kubectl(&self) -> String {
+        self.connection("context").chain(self.namespace()).map(|flag| format!(" {flag}")).collect()
+    }
+
+    /// The same for a command of the plugin.
+    pub fn flags_of_plugin(&self) -> String {
+        self.connection("kube-context").chain(self.namespace()).map(|flag| format!(" {flag}")).collect()
     }
 
     /// kubectl with these arguments, in the cluster of this command.
     pub fn kubectl(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new("kubectl");
         // Before the arguments, which may end with a name after `--`.
-        command.args(&self.connection).args(arguments).kill_on_drop(true);
+        command.args(self.connection("context")).args(arguments).kill_on_drop(true);
         command
     }
 
@@ -62,37 +75,13 @@ impl Cluster {
         self.call_in_namespace(&["create", "-f", "-"], Some(&object.0)).await
     }
 
-    /// The id of the task of this LLMTask. With a limit, which may be none, waits until the server has accepted it, and says why it did not.
-    pub async fn task_id(&self, name: &str, limit: Option<Option<Duration>>) -> Result<String, CommandError> {
-        let started = Instant::now();
-        let mut told = String::new();
-        loop {
-            let object = self.call_in_namespace(&["get", "llmtasks.bloom-runtime.dev", "--", name], None).await?;
-            let status = &object["status"];
-            if let Some(id) = status["taskId"].as_str() {
-                return Ok(id.to_owned());
-            }
-            let why = match status["message"].as_str() {
-                Some(message) => term::line(message),
-                None if limit.is_some() && started.elapsed() < SILENT_FOR => String::new(),
-                None => "no server has taken it yet: does one run with OPERATOR=true, and serve this namespace?".to_owned(),
-            };
-            let Some(limit) = limit else {
-                return Err(format!("the LLMTask {name} has no task yet: {why}").into());
-            };
-            if limit.is_some_and(|limit| started.elapsed() >= limit) {
-                return Err(CommandError::too_late(format!("the LLMTask {name} has no task yet: {why}")));
-            }
-            if why != told {
-                term::info(&format!("LLMTask {name}: {why}"));
-                told = why;
-            }
-            sleep(LOOK_EVERY).await;
-        }
+    pub async fn llmtask(&self, name: &str) -> Result<Value, CommandError> {
+        self.call_in_namespace(&["get", "llmtasks.bloom-runtime.dev", "--", name], None).await
     }
 
     async fn call_in_namespace(&self, arguments: &[&str], input: Option<&Value>) -> Result<Value, CommandError> {
-        let namespace: Vec<&str> = self.namespace.iter().map(String::as_str).collect();
+        let namespace = self.namespace();
+        let namespace: Vec<&str> = namespace.iter().map(String::as_str).collect();
         self.call(&[&namespace, arguments].concat(), input).await
     }
 

@@ -84,13 +84,10 @@ async fn started_by(command: &mut Command) -> Result<(Child, u16), CommandError>
         Ok(Some(port)) => port,
         Ok(None) => {
             let why = line(&mut BufReader::new(errors)).await.unwrap_or_default();
-            return Err(
-                format!("kubectl can't forward a port to the server: {}\nGive the server's address with --server", why.trim()).into()
-            );
+            return Err(format!("kubectl can't forward a port to the server: {}", why.trim()).into());
         }
         Err(_) => {
-            let limit = START_LIMIT.as_secs();
-            return Err(format!("kubectl did not forward a port to the server in {limit} s: give its address with --server").into());
+            return Err(format!("kubectl did not forward a port to the server in {} s", START_LIMIT.as_secs()).into());
         }
     };
     // kubectl writes a line for each connection, and waits if nobody reads them.

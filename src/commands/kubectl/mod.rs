@@ -2,14 +2,16 @@
 //!
 //! It calls kubectl for everything that concerns the cluster, so it uses the same cluster, with the same rights, as kubectl does.
 
+mod advice;
 mod cluster;
 mod forward;
 mod object;
 mod server;
+mod taken;
 
 use std::time::Duration;
 
-use clap::{Parser, Subcommand};
+use clap::{Arg, Parser, Subcommand};
 
 use super::interrupt::{always, or_interrupted};
 use super::show::{self, Form, Shown};
@@ -18,9 +20,12 @@ use super::task::wait::{WaitOptions, interruptible, must_be_completed};
 use super::task::{EventArgs, answer, fields::Fields, follow};
 use super::{connect, term, when};
 use crate::CommandError;
+use advice::Advice;
+use bloom_api::kubernetes::is_object_name;
 use cluster::{Cluster, ClusterArgs};
 use object::Object;
 use server::ServerArgs;
+use taken::Taken;
 
 /// The name of the program by which kubectl finds the plugin.
 pub const NAME: &str = "kubectl-bloom";
@@ -79,8 +84,8 @@ enum Action {
     },
 }
 
-/// `--depends-on` takes names of LLMTasks of the same namespace.
 #[derive(clap::Args, Debug)]
+#[command(mut_arg("depends_on", of_llmtasks), mut_arg("suspend", of_llmtask_suspended))]
 struct Submit {
     #[command(flatten)]
     prompt: PromptArgs,
@@ -100,6 +105,21 @@ struct Submit {
     fields: Fields,
 }
 
+fn of_llmtasks(arg: Arg) -> Arg {
+    arg.value_name("NAME").value_parser(name_of_llmtask).help("LLMTasks of the same namespace that must be completed first, by their names")
+}
+
+fn of_llmtask_suspended(arg: Arg) -> Arg {
+    arg.help("Create it suspended: no worker gets it until its spec.suspend is false")
+}
+
+fn name_of_llmtask(text: &str) -> Result<String, String> {
+    if is_object_name(text) {
+        return Ok(text.to_owned());
+    }
+    Err("names are those of LLMTasks of the same namespace, such as task-x7k2p, without the namespace or the kind in front".to_owned())
+}
+
 /// Runs the plugin.
 ///
 /// # Errors
@@ -110,33 +130,23 @@ pub async fn run(plugin: Plugin) -> Result<(), CommandError> {
 
 async fn run_action(plugin: Plugin) -> Result<(), CommandError> {
     let Plugin { action, cluster, server, shown } = plugin;
-    let cluster = Cluster::new(&cluster);
+    server.check()?;
+    let cluster = Cluster::new(cluster);
     match action {
         Action::Submit(args) => submit(*args, &cluster, &server, shown).await,
         Action::Logs { name, events } => {
-            let id = cluster.task_id(&name, None).await?;
-            let reached = server.reach(&cluster).await?;
-            let done = follow::logs(&id, &events, &reached.server, shown.form_or(Form::Table)).await;
-            done.map_err(|failure| with_own_commands(failure, &id, &name))
+            let taken = Taken::find(&cluster, &name).await?;
+            let reached = server.reach(&cluster, &taken).await?;
+            let done = follow::logs(&taken.id, &events, &reached.server, shown.form_or(Form::Table)).await;
+            done.map_err(|failure| Advice::new(&cluster, &name).translated(&taken.id, failure))
         }
         Action::Result { name } => {
-            let id = cluster.task_id(&name, None).await?;
-            let reached = server.reach(&cluster).await?;
-            answer(&reached.server, &id, shown).await.map_err(|failure| with_own_commands(failure, &id, &name))
+            let taken = Taken::find(&cluster, &name).await?;
+            let reached = server.reach(&cluster, &taken).await?;
+            let done = answer(&reached.server, &taken.id, shown).await;
+            done.map_err(|failure| Advice::new(&cluster, &name).translated(&taken.id, failure))
         }
     }
-}
-
-/// What is shared with the command line recommends its commands: the same as commands of kubectl.
-fn with_own_commands(failure: CommandError, id: &str, name: &str) -> CommandError {
-    let commands = [
-        ("describe", format!("kubectl describe lt/{name}")),
-        ("wait", format!("kubectl bloom logs -f {name}")),
-        ("result", format!("kubectl bloom result {name}")),
-        ("cancel", format!("kubectl patch lt/{name} --type=merge -p '{{\"spec\":{{\"cancel\":true}}}}'")),
-    ];
-    let replaced = |message: String, (verb, own): &(&str, String)| message.replace(&format!("bloom-runtime task {verb} {id}"), own);
-    CommandError { message: commands.iter().fold(failure.message, replaced), ..failure }
 }
 
 async fn submit(args: Submit, cluster: &Cluster, server: &ServerArgs, shown: Shown) -> Result<(), CommandError> {
@@ -154,19 +164,33 @@ async fn submit(args: Submit, cluster: &Cluster, server: &ServerArgs, shown: Sho
             _ => term::print(&format!("{}\n", term::line(&name))),
         };
     }
-    let told = || format!("interrupted; the LLMTask {name} goes on. Follow it with: kubectl bloom logs -f {name}");
+    let advice = Advice::new(cluster, &name);
+    let finished = until_finished(&args, cluster, server, &name, &advice, shown).await;
+    finished.map_err(|failure| advice.with_what_was_created(failure))
+}
+
+/// `submit --wait` and `--follow`, after the LLMTask was created.
+async fn until_finished(
+    args: &Submit,
+    cluster: &Cluster,
+    server: &ServerArgs,
+    name: &str,
+    advice: &Advice,
+    shown: Shown,
+) -> Result<(), CommandError> {
+    let told = || format!("interrupted; the LLMTask {name} goes on. Follow it with: {}", advice.follow());
     let limit = args.wait_timeout;
-    let id = or_interrupted(cluster.task_id(&name, Some(limit)), told).await?;
-    let reached = or_interrupted(server.reach(cluster), told).await?;
-    let server = &reached.server;
+    let taken = or_interrupted(Taken::wait(cluster, name, limit), told).await?;
+    let reached = or_interrupted(server.reach(cluster, &taken), told).await?;
+    let (server, id) = (&reached.server, &taken.id);
     let mut waiting = WaitOptions::new(limit, true);
     let ended = async {
         if args.follow {
-            return interruptible(&id, follow::to_the_end(server, &id, waiting, shown)).await;
+            return interruptible(id, follow::to_the_end(server, id, waiting, shown)).await;
         }
-        let task = interruptible(&id, waiting.until_finished(server, &id)).await?;
+        let task = interruptible(id, waiting.until_finished(server, id)).await?;
         must_be_completed(&connect::read(&task)?)?;
-        answer(server, &id, shown).await
+        answer(server, id, shown).await
     };
-    ended.await.map_err(|failure| with_own_commands(failure, &id, &name))
+    ended.await.map_err(|failure| advice.translated(id, failure))
 }

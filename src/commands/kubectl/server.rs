@@ -5,12 +5,16 @@ use std::path::PathBuf;
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use clap::Args;
 use secrecy::SecretString;
+use serde::de::IgnoredAny;
 use serde_json::Value;
 
 use super::super::connect::Server;
+use super::super::ids::path;
 use super::super::key_file::read_key;
+use super::super::retry::Retry;
 use super::cluster::{Cluster, name_of};
 use super::forward::Forward;
+use super::taken::Taken;
 use crate::CommandError;
 
 /// The label that the Services of servers have.
@@ -21,13 +25,10 @@ const READ_KEY: &str = "bloom-runtime.dev/read-key";
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Server")]
 pub struct ServerArgs {
-    /// The server's address [default: a port-forward to the server's Service]
-    #[arg(long, global = true, value_name = "URL", conflicts_with = "server_namespace")]
+    /// The server's address [default: a port-forward to the Service of the server that has taken the LLMTask]
+    #[arg(long, global = true, value_name = "URL")]
     server: Option<String>,
-    /// The namespace of the server's Service [default: all namespaces are searched for it]
-    #[arg(long, global = true, value_name = "NAME")]
-    server_namespace: Option<String>,
-    /// File with a key of the server [default: the key in the server's Secret]
+    /// File with a key for --server [default: without --server, the key in the server's Secret]
     #[arg(long, global = true, value_name = "FILE")]
     key_file: Option<PathBuf>,
 }
@@ -47,46 +48,85 @@ struct Service {
 }
 
 impl ServerArgs {
-    pub async fn reach(&self, cluster: &Cluster) -> Result<Reached, CommandError> {
-        let key = self.key_file.as_deref().map(read_key).transpose()?;
-        if let Some(url) = &self.server {
-            return Ok(Reached { server: Server::new(url, key.as_ref())?, _forward: None });
+    /// # Errors
+    /// A key is given without the address that it is for.
+    pub fn check(&self) -> Result<(), CommandError> {
+        // Whoever may edit an LLMTask decides where it leads. A key goes only to the server whose owner has made it.
+        if self.key_file.is_some() && self.server.is_none() {
+            return Err(CommandError::usage("--key-file needs --server, the address of the server that the key is for"));
         }
-        let service = self.find(cluster).await?;
-        let key = match key {
-            None => service.key(cluster).await?,
-            given => given,
-        };
-        let forward = Forward::start(cluster, &service.namespace, &service.name).await?;
-        Ok(Reached { server: Server::new(&forward.url(), key.as_ref())?, _forward: Some(forward) })
+        Ok(())
     }
 
-    async fn find(&self, cluster: &Cluster) -> Result<Service, CommandError> {
-        let place = self.server_namespace.as_ref().map_or("--all-namespaces".to_owned(), |name| format!("--namespace={name}"));
-        let found = cluster.call(&["get", "services", &format!("--selector={LABEL}"), &place], None).await;
-        let found = found.map_err(|failure| CommandError {
-            message: format!(
-                "the server's Service can't be looked up: {}\nName its namespace with --server-namespace, or its address with --server",
-                failure.message
-            ),
-            ..failure
-        })?;
-        let services: Vec<Service> = found["items"].as_array().into_iter().flatten().filter_map(Service::of).collect();
-        match <[Service; 1]>::try_from(services) {
-            Ok([service]) => Ok(service),
-            Err(none) if none.is_empty() => Err(format!(
-                "no Service has the label {LABEL}: name the server's namespace with --server-namespace, or its address with --server"
-            )
-            .into()),
-            Err(several) => {
-                let names: Vec<String> = several.iter().map(|service| format!("{}/{}", service.namespace, service.name)).collect();
-                Err(CommandError::usage(format!("there are several servers: {}; choose one with --server-namespace", names.join(", "))))
+    /// The server that has this task.
+    ///
+    /// # Errors
+    /// The server is not known, can't be reached, or does not have the task.
+    pub async fn reach(&self, cluster: &Cluster, taken: &Taken) -> Result<Reached, CommandError> {
+        match &self.server {
+            Some(url) => {
+                let key = self.key_file.as_deref().map(read_key).transpose()?;
+                let reached = Reached { server: Server::new(url, key.as_ref())?, _forward: None };
+                reached.must_have(taken).await?;
+                Ok(reached)
+            }
+            None => by_service(cluster, taken).await.map_err(|failure| CommandError {
+                message: format!("{}\nElse give the server's address, and a key for it: --server URL --key-file FILE", failure.message),
+                ..failure
+            }),
+        }
+    }
+}
+
+/// The server in the namespace that the LLMTask names.
+async fn by_service(cluster: &Cluster, taken: &Taken) -> Result<Reached, CommandError> {
+    let service = Service::find(cluster, taken.server_namespace()?).await?;
+    let key = service.key(cluster).await?;
+    let forward = Forward::start(cluster, &service.namespace, &service.name).await?;
+    let reached = Reached { server: Server::new(&forward.url(), key.as_ref())?, _forward: Some(forward) };
+    reached.must_have(taken).await?;
+    Ok(reached)
+}
+
+fn told(what: &str, failure: CommandError) -> CommandError {
+    CommandError { message: format!("{what}: {}", failure.message), ..failure }
+}
+
+impl Reached {
+    /// Makes sure that this server has the task.
+    async fn must_have(&self, taken: &Taken) -> Result<(), CommandError> {
+        let mut retry = Retry::new(true, false);
+        loop {
+            match self.server.client.get::<IgnoredAny>(&path(&taken.id, "")).await {
+                Ok(_) => return Ok(()),
+                Err(error) if error.status() == Some(404) => return Err(taken.is_not_there()),
+                Err(error) => retry.pause(error).await?,
             }
         }
     }
 }
 
 impl Service {
+    /// The Service of the server in this namespace. Services of other namespaces don't count: anyone can make one there.
+    async fn find(cluster: &Cluster, namespace: &str) -> Result<Self, CommandError> {
+        let arguments = ["get", "services", &format!("--selector={LABEL}"), &format!("--namespace={namespace}")];
+        let found = cluster.call(&arguments, None).await;
+        let found =
+            found.map_err(|failure| told(&format!("the server's Service can't be looked up in the namespace {namespace}"), failure))?;
+        let services: Vec<Self> = found["items"].as_array().into_iter().flatten().filter_map(Self::of).collect();
+        match <[Self; 1]>::try_from(services) {
+            Ok([service]) => Ok(service),
+            Err(services) => {
+                let names: Vec<&str> = services.iter().map(|service| service.name.as_str()).collect();
+                Err(match names.as_slice() {
+                    [] => format!("the server in the namespace {namespace} has the LLMTask, but no Service there has the label {LABEL}"),
+                    names => format!("several Services in the namespace {namespace} have the label {LABEL}: {}", names.join(", ")),
+                }
+                .into())
+            }
+        }
+    }
+
     /// `None` if it is a Service for other purposes.
     fn of(object: &Value) -> Option<Self> {
         let ports = object["spec"]["ports"].as_array()?;
@@ -105,12 +145,9 @@ impl Service {
     async fn key(&self, cluster: &Cluster) -> Result<Option<SecretString>, CommandError> {
         let (Some((secret, entry)), namespace) = (&self.key, &self.namespace) else { return Ok(None) };
         let found = cluster.call(&["get", &format!("--namespace={namespace}"), "secrets", "--", secret], None).await;
-        let found = found.map_err(|failure| CommandError {
-            message: format!("the server's key can't be read: {}\nGive a key with --key-file", failure.message),
-            ..failure
-        })?;
+        let found = found.map_err(|failure| told("the server's key can't be read", failure))?;
         let key = found["data"][entry].as_str().and_then(|key| String::from_utf8(BASE64_STANDARD.decode(key).ok()?).ok());
-        let key = key.ok_or_else(|| format!("the Secret {namespace}/{secret} has no entry {entry}: give a key with --key-file"))?;
+        let key = key.ok_or_else(|| format!("the Secret {namespace}/{secret} has no entry {entry}"))?;
         Ok(Some(SecretString::from(key.trim_end_matches(['\r', '\n']))))
     }
 }

@@ -1,0 +1,51 @@
+//! The commands that messages recommend.
+
+use super::cluster::Cluster;
+use crate::CommandError;
+
+/// How to go on with an LLMTask.
+pub struct Advice {
+    name: String,
+    /// Flags of the plugin, and those of kubectl, that name the same cluster and namespace again.
+    of_plugin: String,
+    of_kubectl: String,
+}
+
+impl Advice {
+    pub fn new(cluster: &Cluster, name: &str) -> Self {
+        Self { name: name.to_owned(), of_plugin: cluster.flags_of_plugin(), of_kubectl: cluster.flags_of_kubectl() }
+    }
+
+    pub fn follow(&self) -> String {
+        format!("kubectl bloom logs -f {}{}", self.name, self.of_plugin)
+    }
+
+    /// The words of the command line after `task`, and what does the same in the cluster.
+    fn commands(&self) -> [(&'static str, String); 4] {
+        let Self { name, of_plugin, of_kubectl } = self;
+        [
+            ("describe", format!("kubectl describe lt/{name}{of_kubectl}")),
+            ("wait", self.follow()),
+            ("result", format!("kubectl bloom result {name}{of_plugin}")),
+            ("cancel", format!("kubectl patch lt/{name}{of_kubectl} --type=merge -p '{{\"spec\":{{\"cancel\":true}}}}'")),
+        ]
+    }
+
+    /// What is shared with the command line recommends its commands, for the id of the task: the same as commands of kubectl.
+    pub fn translated(&self, id: &str, failure: CommandError) -> CommandError {
+        let replaced = |message: String, (verb, own): &(&str, String)| message.replace(&format!("bloom-runtime task {verb} {id}"), own);
+        CommandError { message: self.commands().iter().fold(failure.message, replaced), ..failure }
+    }
+
+    /// A failure after the LLMTask was created: without its name, people would submit it again.
+    pub fn with_what_was_created(&self, failure: CommandError) -> CommandError {
+        let is_told = self.commands().iter().any(|(_, command)| failure.message.contains(command));
+        // Without a message, there is no failure to tell.
+        if is_told || failure.message.is_empty() {
+            return failure;
+        }
+        let Self { name, of_kubectl, .. } = self;
+        let told = format!("The LLMTask {name} was created.\nIts status: kubectl get lt {name}{of_kubectl}\nIts output: {}", self.follow());
+        CommandError { message: format!("{}\n{told}", failure.message), ..failure }
+    }
+}
