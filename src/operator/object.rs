@@ -2,6 +2,7 @@
 
 use std::fmt::Debug;
 
+use bloom_api::kubernetes::OPERATOR;
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
@@ -47,9 +48,6 @@ impl Identity {
     }
 }
 
-/// The annotation of an object that names the server it belongs to, by the namespace of the server.
-pub const OPERATOR: &str = "bloom-runtime.dev/operator";
-
 /// The server that the object belongs to; `None` if no server has taken it yet.
 pub fn operator_of(metadata: &ObjectMeta) -> Option<&str> {
     metadata.annotations.as_ref()?.get(OPERATOR).map(String::as_str)
@@ -58,16 +56,6 @@ pub fn operator_of(metadata: &ObjectMeta) -> Option<&str> {
 /// Whether the object belongs to another server: two servers that act for one object would undo each other's work.
 pub fn is_of_other(context: &Context, metadata: &ObjectMeta) -> bool {
     operator_of(metadata).is_some_and(|operator| operator != context.namespace)
-}
-
-/// Whether an object of the core API could have this name. Others must not get into the path of a call.
-pub fn is_name(name: &str) -> bool {
-    let is_end = |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
-    let bytes = name.as_bytes();
-    bytes.len() <= 253
-        && bytes.first().is_some_and(is_end)
-        && bytes.last().is_some_and(is_end)
-        && bytes.iter().all(|byte| is_end(byte) || matches!(byte, b'-' | b'.'))
 }
 
 impl Context {
@@ -137,16 +125,5 @@ impl Finalizer {
             Err(error) if is_status(&error, 404) || is_status(&error, 409) => Ok(false),
             Err(error) => Err(error.into()),
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_of_objects() {
-        assert!(["a", "a-1.b", &"x".repeat(253)].into_iter().all(is_name));
-        assert!(!["", "-a", "a.", "A", "a/b", "..", "a%2f", "ü", &"x".repeat(254)].into_iter().any(is_name));
     }
 }

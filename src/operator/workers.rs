@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bloom_api::kubernetes::OPERATOR;
 use bloom_core::command::CordonChange;
 use bloom_core::op;
 use bloom_core::worker::{Worker, WorkerStatus as Word};
@@ -26,7 +27,7 @@ use tokio::time::{Instant, sleep_until};
 use crate::api::is_status;
 use crate::crds::worker::{self, WorkerSpec, WorkerStatus};
 use crate::difference::difference;
-use crate::object::{Error, Identity, OPERATOR, operator_of};
+use crate::object::{Error, Identity, operator_of};
 use crate::status::json;
 use crate::watch::watch;
 use crate::words::{camel, time};

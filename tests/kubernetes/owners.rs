@@ -1,16 +1,15 @@
 //! Which server an object belongs to, and what an operator that was killed leaves.
 
+use bloom_api::kubernetes::OPERATOR;
 use bloom_operator::crds::{LLMTask, TaskLease, Worker, WorkerPool};
 use kube::ResourceExt;
-use kube::api::{ListParams, PostParams};
+use kube::api::{ListParams, Patch, PatchParams, PostParams};
 use serde_json::json;
 
 use crate::cluster::{Tenant, shared};
 use crate::objects::{Player, object, writes_of};
 use crate::site::{is, with_agents};
 use crate::support::{Database, Server, eventually, run, unique};
-
-const OPERATOR: &str = "bloom-runtime.dev/operator";
 
 /// Creates an LLMTask that belongs to this server already, or to none.
 async fn create(team: &Tenant, operator: Option<&str>) -> LLMTask {
@@ -50,6 +49,10 @@ fn an_object_belongs_to_one_server() {
         }
         assert!(has(&second, &named).await && !has(&first, &named).await);
         assert_eq!((has(&first, &free).await, has(&second, &free).await), (owner == one.name, owner == two.name));
+        // Somebody removes the annotation.
+        let none = Patch::Merge(json!({ "metadata": { "annotations": { OPERATOR: null } } }));
+        one.api::<LLMTask>().patch(&free.name_any(), &PatchParams::default(), &none).await.unwrap();
+        one.shows(&free.name_any(), "its server again", |task| task.annotations().get(OPERATOR) == Some(&owner)).await;
         assert!(writes_of(&first, &["WorkerPool", "Pod", "Secret"]).await < 0.5);
         assert!(writes_of(&second, &["WorkerPool"]).await > 0.5);
     });

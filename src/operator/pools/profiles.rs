@@ -1,12 +1,13 @@
 //! The profiles of a pool's agents, which are in a ConfigMap.
 
+use bloom_api::kubernetes::is_object_name;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::Api;
 
 use super::pod::Setup;
 use super::{Pools, Problem};
 use crate::api::within_limit;
-use crate::object::{Error, is_name};
+use crate::object::Error;
 
 /// The profile for all agents that have none of their own.
 const DEFAULT_PROFILE: &str = "default";
@@ -19,7 +20,7 @@ impl Pools {
         let maps: Api<ConfigMap> = Api::namespaced(self.context.client.clone(), &setup.identity.namespace);
         let name = &profiles.config_map_name;
         let problem = |message: String| Ok(Err(Problem::new("ProfilesNotUsable", message)));
-        if !is_name(name) {
+        if !is_object_name(name) {
             return problem(format!("spec.profiles.configMapName: '{name}' can't be the name of a ConfigMap"));
         }
         let text = match within_limit(maps.get_opt(name)).await {

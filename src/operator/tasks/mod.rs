@@ -134,7 +134,13 @@ impl Tasks {
         };
         let had_task = task.status.as_ref().is_some_and(|status| status.task_id.is_some());
         let row = match self.task_of(task, &identity).await? {
-            Some(row) => row,
+            Some(row) => {
+                // If somebody has removed the annotation, it is set again. While the watch shows no finalizer, it may be behind.
+                if is_own(&row.spec, &identity) && FINALIZER.is_on(metadata) {
+                    FINALIZER.add::<LLMTask>(&self.context, metadata).await?;
+                }
+                row
+            }
             // Somebody has removed the annotation of another server.
             None if had_task && operator_of(metadata).is_none() => return Ok(Action::await_change()),
             None if had_task => return self.without_task(task, &identity).await,

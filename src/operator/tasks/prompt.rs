@@ -1,5 +1,6 @@
 //! The prompt of an object, from itself or from a key of a ConfigMap or Secret.
 
+use bloom_api::kubernetes::is_object_name;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::Api;
 
@@ -7,7 +8,6 @@ use super::status::Problem;
 use super::{Error, Identity, Tasks};
 use crate::api::{is_status, within_limit};
 use crate::crds::task::LLMTaskSpec;
-use crate::object::is_name;
 
 impl Tasks {
     pub(super) async fn prompt(&self, spec: &LLMTaskSpec, identity: &Identity) -> Result<Result<String, Problem>, Error> {
@@ -15,7 +15,7 @@ impl Tasks {
             return Ok(spec.prompt.clone().ok_or_else(|| Problem::invalid("prompt: Required".into())));
         };
         let names = [&source.config_map_key_ref, &source.secret_key_ref];
-        if let Some(wrong) = names.into_iter().flatten().find(|key_ref| !is_name(&key_ref.name)) {
+        if let Some(wrong) = names.into_iter().flatten().find(|key_ref| !is_object_name(&key_ref.name)) {
             let message = format!("promptFrom: '{}' can't be the name of a ConfigMap or Secret", wrong.name);
             return Ok(Err(Problem::invalid(message)));
         }
