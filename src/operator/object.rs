@@ -58,14 +58,24 @@ pub fn is_of_other(context: &Context, metadata: &ObjectMeta) -> bool {
     operator_of(metadata).is_some_and(|operator| operator != context.namespace)
 }
 
+/// What a deletion is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Only {
+    ThisObject,
+    /// The object as it was read: it must not have changed since.
+    ThisVersion,
+}
+
 impl Context {
-    /// Deletes an object; with its uid, no other one of its name. That it is gone is no error.
-    pub(crate) async fn delete<K>(&self, kind: &'static str, objects: &Api<K>, name: &str, uid: Option<String>) -> Result<(), Error>
+    /// Deletes an object, but no other one of its name. That it is gone, or has changed, is no error.
+    pub(crate) async fn delete<K>(&self, kind: &'static str, objects: &Api<K>, metadata: &ObjectMeta, only: Only) -> Result<(), Error>
     where
         K: Clone + DeserializeOwned + Debug,
     {
-        let preconditions = uid.map(|uid| Preconditions { uid: Some(uid), resource_version: None });
-        let params = DeleteParams { preconditions, ..DeleteParams::default() };
+        let resource_version = metadata.resource_version.clone().filter(|_| only == Only::ThisVersion);
+        let preconditions = Preconditions { uid: metadata.uid.clone(), resource_version };
+        let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
+        let name = metadata.name.as_deref().ok_or(Error::Incomplete("name"))?;
         match self.writes.make(kind, "delete", objects.delete(name, &params)).await {
             Err(error) if !is_status(&error, 404) && !is_status(&error, 409) => Err(error.into()),
             _ => Ok(()),

@@ -15,6 +15,9 @@ use crate::health::Health;
 /// After an error, such as the end of the connection. It does not grow: an API server that was restarted has to be watched again soon.
 const RESTART_AFTER: Duration = Duration::from_secs(2);
 
+/// A watch is begun anew this often, so that one that has become silent, behind a proxy for example, is noticed.
+const SECONDS: u32 = 60;
+
 struct Steady;
 
 impl Iterator for Steady {
@@ -39,7 +42,7 @@ pub fn watch<K>(
 where
     K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
 {
-    watcher(objects, config)
+    watcher(objects, config.timeout(SECONDS))
         .inspect(move |event| health.watched(resource, event))
         .backoff(Steady)
         .filter(|event| std::future::ready(event.is_ok()))

@@ -27,7 +27,7 @@ use tokio::time::{Instant, sleep_until};
 use crate::api::is_status;
 use crate::crds::worker::{self, WorkerSpec, WorkerStatus};
 use crate::difference::difference;
-use crate::object::{Error, Identity, operator_of};
+use crate::object::{Error, Identity, Only, operator_of};
 use crate::status::json;
 use crate::watch::watch;
 use crate::words::{camel, time};
@@ -101,8 +101,8 @@ async fn sync(context: &Context, api: &Api<worker::Worker>, objects: &Store<work
     let of_worker = |object: &worker::Worker| {
         operator_of(&object.metadata).is_some() || object.status.as_ref().is_some_and(|status| status.worker_id.is_some())
     };
-    for name in objects.iter().filter(|(name, object)| !workers.contains_key(*name) && of_worker(object)).map(|(name, _)| name) {
-        context.delete("Worker", api, name, None).await?;
+    for (_, object) in objects.iter().filter(|(name, object)| !workers.contains_key(*name) && of_worker(object)) {
+        context.delete("Worker", api, &object.metadata, Only::ThisObject).await?;
     }
     Ok(())
 }

@@ -2,8 +2,8 @@
 
 use serde_json::json;
 
-use crate::cluster::{Cluster, shared};
-use crate::objects::{Player, is_true, phase, writes, writes_of};
+use crate::cluster::{Cluster, PATIENCE, shared};
+use crate::objects::{Player, is_true, object, phase, writes, writes_of};
 use crate::support::{Database, eventually, now_ms, run, unique};
 
 #[test]
@@ -231,5 +231,47 @@ fn a_task_whose_object_is_gone_is_cancelled() {
             (server.get(&format!("llm-tasks/{id}")).await.ok()["status"] == "cancelled").then_some(())
         })
         .await;
+    });
+}
+
+#[test]
+fn an_object_that_can_not_be_read_stops_no_other() {
+    run(async {
+        let cluster = Cluster::start();
+        let cluster: &'static Cluster = Box::leak(Box::new(cluster));
+        cluster.set_up().await;
+        let team = cluster.namespace().await;
+        let slug = unique("agent");
+        // The schema of a newer version allows more than this program can read.
+        cluster.open_schema().await;
+        let mut wrong = object("wrong", &slug, json!({}));
+        wrong["spec"]["labels"] = "no labels".into();
+        let create = || async { team.kubectl(&["create", "-f", "-"], &wrong.to_string()).ok() };
+        eventually("the API server takes it", create).await;
+        let server = team.server(Database::Sqlite).start();
+        let told = || async {
+            let told = team.kubectl(&["get", "lt", "wrong", "-o", "jsonpath={.status.conditions[?(@.type=='Queued')]}"], "");
+            told.ok().filter(|told| told.contains("Invalid"))
+        };
+        let told = eventually("the condition of the unreadable one", told).await;
+        assert!(told.contains("can't be read by this version"), "{told}");
+        wrong["metadata"]["name"] = "deleted".into();
+        team.kubectl(&["create", "-f", "-"], &wrong.to_string()).unwrap();
+        let is_taken =
+            || async { team.kubectl(&["get", "lt", "deleted", "-o", "yaml"], "").ok().filter(|told| told.contains("finalizers")) };
+        eventually("it is taken", is_taken).await;
+        team.kubectl(&["delete", "lt", "deleted", &format!("--timeout={}s", PATIENCE.as_secs())], "").unwrap();
+        let name = team.create(&slug, json!({})).await;
+        team.is_in_phase(&name, "Queued").await;
+
+        // Then the API server takes no status for it either.
+        cluster.close_schema().await;
+        server.kill9();
+        server.start_again();
+        let name = team.create(&slug, json!({})).await;
+        team.is_in_phase(&name, "Queued").await;
+        assert!(phase(&team.get(&name).await).is_some());
+        cluster.end();
+        drop(server);
     });
 }

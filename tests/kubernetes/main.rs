@@ -19,6 +19,7 @@ mod owners;
 mod plugin;
 mod pool_failures;
 mod pools;
+mod repeated_keys;
 mod site;
 mod tasks;
 mod workers;

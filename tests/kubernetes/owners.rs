@@ -49,10 +49,13 @@ fn an_object_belongs_to_one_server() {
         }
         assert!(has(&second, &named).await && !has(&first, &named).await);
         assert_eq!((has(&first, &free).await, has(&second, &free).await), (owner == one.name, owner == two.name));
-        // Somebody removes the annotation.
-        let none = Patch::Merge(json!({ "metadata": { "annotations": { OPERATOR: null } } }));
-        one.api::<LLMTask>().patch(&free.name_any(), &PatchParams::default(), &none).await.unwrap();
-        one.shows(&free.name_any(), "its server again", |task| task.annotations().get(OPERATOR) == Some(&owner)).await;
+        // Somebody removes what marks the object, as `kubectl replace` does.
+        for removed in [json!({ "annotations": { OPERATOR: null } }), json!({ "annotations": null, "finalizers": null })] {
+            let patch = Patch::Merge(json!({ "metadata": removed }));
+            one.api::<LLMTask>().patch(&free.name_any(), &PatchParams::default(), &patch).await.unwrap();
+            let is_marked = |task: &LLMTask| task.annotations().get(OPERATOR) == Some(&owner) && !task.finalizers().is_empty();
+            one.shows(&free.name_any(), "its server and its finalizer", is_marked).await;
+        }
         assert!(writes_of(&first, &["WorkerPool", "Pod", "Secret"]).await < 0.5);
         assert!(writes_of(&second, &["WorkerPool"]).await > 0.5);
     });

@@ -18,7 +18,7 @@ use super::{Memory, Pools, Problem};
 use crate::AgentKeys;
 use crate::api::{is_status, within_limit};
 use crate::events::event;
-use crate::object::{Error, Identity};
+use crate::object::{Error, Identity, Only};
 
 impl Pools {
     /// Executes the steps. What keeps pods from being created is remembered.
@@ -58,9 +58,15 @@ impl Pools {
                 }
                 Step::Remove(ordinal) => {
                     // After this commit the worker gets no tasks, and its leases are counted in it.
-                    let worker = self.cordon(setup.identity, ordinal, CordonChange::Cordon).await?;
+                    let mut worker = self.cordon(setup.identity, ordinal, CordonChange::Cordon).await?;
+                    if worker.is_none() && setup.has_keys {
+                        // Without its key it can't register any more. It may have done so meanwhile.
+                        self.drop_key(setup.identity, ordinal).await?;
+                        worker = self.cordon(setup.identity, ordinal, CordonChange::Cordon).await?;
+                    }
                     if let Some(pod) = seen.pod(ordinal).filter(|_| worker.is_none_or(|worker| worker.active_leases == 0)) {
-                        self.delete(setup.identity, pod).await?;
+                        // A call that is executed late must not end a run of a pod that is kept meanwhile, which changes its version.
+                        self.context.delete("Pod", &self.pods_api(setup.identity), &pod.metadata, Only::ThisVersion).await?;
                     }
                 }
                 Step::Clear(ordinal) => {
@@ -152,7 +158,6 @@ impl Pools {
     }
 
     pub(super) async fn delete(&self, identity: &Identity, pod: &Pod) -> Result<(), Error> {
-        let name = pod.metadata.name.as_deref().unwrap_or_default();
-        self.context.delete("Pod", &self.pods_api(identity), name, pod.metadata.uid.clone()).await
+        self.context.delete("Pod", &self.pods_api(identity), &pod.metadata, Only::ThisObject).await
     }
 }

@@ -13,7 +13,7 @@ use uuid::Uuid;
 use super::pod::{KEY, Setup, belongs_to, ordinal_of, pod_name, worker_name};
 use super::{Pools, Problem};
 use crate::api::within_limit;
-use crate::object::{Error, Identity};
+use crate::object::{Error, Identity, Only};
 
 const KEY_BYTES: usize = 32;
 
@@ -116,8 +116,7 @@ impl Pools {
     }
 
     async fn delete_secret(&self, secrets: &Api<Secret>, secret: &Secret) -> Result<(), Error> {
-        let name = secret.metadata.name.as_deref().unwrap_or_default();
-        self.context.delete("Secret", secrets, name, secret.metadata.uid.clone()).await
+        self.context.delete("Secret", secrets, &secret.metadata, Only::ThisObject).await
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bloom_core::op;
-use kube::ResourceExt;
+use kube::{Resource, ResourceExt};
 use tokio::time::sleep;
 use uuid::Uuid;
 
@@ -14,7 +14,7 @@ use super::pod::{ordinal_of, worker_name};
 use super::scale::Step;
 use super::{Memory, Pools, keys};
 use crate::AgentKeys;
-use crate::object::{Error, Identity};
+use crate::object::{Error, Identity, is_of_other};
 
 /// Pools whose finalizer was removed by hand are looked for this often.
 const SWEEP_EVERY: Duration = Duration::from_secs(60);
@@ -75,7 +75,10 @@ pub async fn sweep(pools: Arc<Pools>, namespace: Option<String>) {
 async fn sweep_once(pools: &Pools, namespace: Option<&str>) -> Result<(), Error> {
     // Read before the objects: a pool is known before it has keys.
     let all = pools.context.store.api_keys().await?;
-    let known: BTreeSet<Uuid> = pools.objects.state().iter().filter_map(|pool| pool.uid()?.parse().ok()).collect();
+    let objects = pools.objects.state();
+    // The keys of a pool that somebody has given to another server are of no use here.
+    let own = objects.iter().filter(|pool| !is_of_other(&pools.context, pool.meta()));
+    let known: BTreeSet<Uuid> = own.filter_map(|pool| pool.uid()?.parse().ok()).collect();
     pools.memories.lock().retain(|pool, _| known.contains(pool));
     for key in all {
         let Some(pool) = keys::pool_of(&key).filter(|pool| !known.contains(pool)) else { continue };

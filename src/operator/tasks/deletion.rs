@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use bloom_core::namespace::qualified;
 use bloom_core::op;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::ObjectMeta;
@@ -43,10 +44,22 @@ impl Tasks {
         if !state.status.is_final() {
             return Ok(false);
         }
-        if self.remains(ttl_sec, &state) == Some(Duration::ZERO) {
+        let is_shared = row.spec.idempotency_key.as_ref().is_some_and(|key| self.is_shown_by_another(identity, key));
+        if self.remains(ttl_sec, &state) == Some(Duration::ZERO) && !is_shared {
             // A task that was removed by somebody else meanwhile is no error.
             let _ = self.submit(identity, op::Delete { task: state.id }).await?;
         }
         Ok(true)
+    }
+
+    /// Whether another object has used the same idempotency key: it shows the same task, which must stay.
+    fn is_shown_by_another(&self, identity: &Identity, key: &str) -> bool {
+        let uses_it = |task: &LLMTask| {
+            let own = task.spec.idempotency_key.as_ref().map(|own| qualified(&identity.namespace, own));
+            task.metadata.namespace.as_ref() == Some(&identity.namespace)
+                && task.metadata.uid != Some(identity.uid.to_string())
+                && own.as_deref() == Some(key)
+        };
+        self.objects.state().iter().any(|object| object.0.as_ref().is_ok_and(uses_it))
     }
 }

@@ -13,9 +13,10 @@ use crate::events::event;
 const NO_ROOM_AFTER_MS: Ms = 300_000;
 
 /// What is worth telling about the step from one status to the next.
-pub fn of_change(before: Option<&str>, after: &LLMTaskStatus, state: &TaskState) -> Option<Event> {
-    let phase = after.phase.as_deref()?;
-    if before == Some(phase) {
+pub fn of_change(before: &LLMTaskStatus, after: &LLMTaskStatus, state: &TaskState) -> Option<Event> {
+    let (before, lease, phase) = (before.phase.as_deref(), before.lease_name.as_ref(), after.phase.as_deref()?);
+    // Between two looks, one attempt may have ended and the next one begun.
+    if before == Some(phase) && lease == after.lease_name.as_ref() {
         return None;
     }
     let worker = after.worker_name.as_deref().unwrap_or_default();
@@ -26,6 +27,7 @@ pub fn of_change(before: Option<&str>, after: &LLMTaskStatus, state: &TaskState)
         "Running" => {
             event(EventType::Normal, "Assigned", &format!("Attempt {} of {} runs on worker {worker}", state.attempts, state.max_attempts))
         }
+        _ if before == Some(phase) => return None,
         "Queued" if before != Some("Running") => return None,
         "Queued" if has_expired => {
             event(EventType::Warning, "LeaseExpired", &format!("The lease of worker {worker} has expired; the task is queued again"))
@@ -62,9 +64,11 @@ mod tests {
             reason: Some("BadOutput".into()),
             message: Some("no JSON".into()),
             worker_name: Some("w1".into()),
+            lease_name: Some("l1".into()),
             ..LLMTaskStatus::default()
         };
-        of_change(before, &status, state).map(|event| (event.reason, event.note.unwrap_or_default()))
+        let before = LLMTaskStatus { phase: before.map(Into::into), lease_name: Some("l1".into()), ..LLMTaskStatus::default() };
+        of_change(&before, &status, state).map(|event| (event.reason, event.note.unwrap_or_default()))
     }
 
     #[test]
@@ -80,6 +84,20 @@ mod tests {
         {
             assert_eq!(told(before, after, &state), None, "{before:?} {after}");
         }
+    }
+
+    #[test]
+    fn an_attempt_that_follows_at_once_is_told() {
+        let of_lease = |lease: &str| LLMTaskStatus {
+            phase: Some("Running".into()),
+            lease_name: Some(lease.into()),
+            worker_name: Some("w1".into()),
+            ..LLMTaskStatus::default()
+        };
+        let state = TaskState { attempts: 2, ..TaskState::new(&spec("c")) };
+        let told = of_change(&of_lease("l1"), &of_lease("l2"), &state).unwrap();
+        assert_eq!(told.note.as_deref(), Some("Attempt 2 of 3 runs on worker w1"));
+        assert!(of_change(&of_lease("l2"), &of_lease("l2"), &state).is_none());
     }
 
     #[test]

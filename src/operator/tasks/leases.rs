@@ -9,7 +9,7 @@ use kube::api::PostParams;
 use kube::core::ObjectMeta;
 use kube::{Api, Resource};
 
-use super::{Error, Identity, Tasks, is_own};
+use super::{Error, Identity, Only, Tasks, is_own};
 use crate::api::{is_status, within_limit};
 use crate::crds::lease::TaskLeaseSpec;
 use crate::crds::{LLMTask, TaskLease};
@@ -51,7 +51,8 @@ impl Tasks {
 
     pub(super) async fn delete_lease_object(&self, identity: &Identity, name: &str) -> Result<(), Error> {
         let api: Api<TaskLease> = Api::namespaced(self.context.client.clone(), &identity.namespace);
-        self.context.delete("TaskLease", &api, name, None).await
+        let named = ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() };
+        self.context.delete("TaskLease", &api, &named, Only::ThisObject).await
     }
 }
 

@@ -19,7 +19,7 @@ use bloom_core::op;
 use bloom_core::task::{Status, TaskSpec, TaskState};
 use bloom_store::TaskRow;
 use futures_util::StreamExt;
-use kube::core::DeserializeGuard;
+use kube::core::{DeserializeGuard, ObjectMeta};
 use kube::runtime::WatchStreamExt;
 use kube::runtime::controller::{Action, Config, Controller};
 use kube::runtime::reflector::{self, Store};
@@ -29,7 +29,7 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 
 use crate::crds::{LLMTask, TaskLease};
-use crate::object::{Error, Identity, is_of_other, operator_of};
+use crate::object::{Error, Identity, Only, is_of_other, operator_of};
 use crate::watch::watch;
 use crate::{Context, command};
 use deletion::FINALIZER;
@@ -49,6 +49,8 @@ const LOOK_AGAIN: Duration = Duration::from_secs(300);
 const LOOK_AT_OTHERS: Duration = Duration::from_secs(10);
 /// How soon a free worker takes a task.
 const MOMENT: Duration = Duration::from_secs(1);
+/// By then, the watch has shown what was written to an object before its task was created.
+const WATCH_SHOWS_AFTER: Duration = Duration::from_secs(5);
 /// After an error of the database or of the API server.
 const RETRY_AFTER: Duration = Duration::from_secs(2);
 
@@ -134,13 +136,7 @@ impl Tasks {
         };
         let had_task = task.status.as_ref().is_some_and(|status| status.task_id.is_some());
         let row = match self.task_of(task, &identity).await? {
-            Some(row) => {
-                // If somebody has removed the annotation, it is set again. While the watch shows no finalizer, it may be behind.
-                if is_own(&row.spec, &identity) && FINALIZER.is_on(metadata) {
-                    FINALIZER.add::<LLMTask>(&self.context, metadata).await?;
-                }
-                row
-            }
+            Some(row) => row,
             // Somebody has removed the annotation of another server.
             None if had_task && operator_of(metadata).is_none() => return Ok(Action::await_change()),
             None if had_task => return self.without_task(task, &identity).await,
@@ -150,6 +146,7 @@ impl Tasks {
                 Err(problem) => return self.wait_for(task, &identity, problem).await,
             },
         };
+        let unmarked_for = self.keep_marked(metadata, &identity, &row).await?;
         let row = self.steer(task, &identity, row).await?;
         let row = self.keep_lease_object(task, &identity, row).await?;
         let shown = self.look(&identity, &row).await?;
@@ -158,15 +155,29 @@ impl Tasks {
         if before.phase.is_none() && self.is_about_to_run(&row.state, &shown) {
             return Ok(Action::requeue(MOMENT));
         }
-        let written = self.statuses.write(task, &identity, status.clone()).await?;
+        let written = self.statuses.write(task, &identity, status.clone()).await?.or(unmarked_for);
         let news = [
-            events::of_change(before.phase.as_deref(), &status, &row.state),
+            events::of_change(&before, &status, &row.state),
             events::of_waiting(shown.waiting.as_ref(), &row.state, self.context.engine.clock.now()),
         ];
         for event in news.into_iter().flatten() {
             self.context.tell(&task.object_ref(&()), leases::reference(&identity, &row.state), event).await;
         }
         self.next(task, &identity, &row, written).await
+    }
+
+    /// Sets the finalizer and the annotation again that somebody has removed, as `kubectl replace` does. Of a new task, the watch may not show
+    /// them yet: returns when to look again.
+    async fn keep_marked(&self, metadata: &ObjectMeta, identity: &Identity, row: &TaskRow) -> Result<Option<Duration>, Error> {
+        if !is_own(&row.spec, identity) || (FINALIZER.is_on(metadata) && operator_of(metadata).is_some()) {
+            return Ok(None);
+        }
+        let age = u64::try_from(self.context.engine.clock.now() - row.state.created_at()).unwrap_or(0);
+        let left = WATCH_SHOWS_AFTER.saturating_sub(Duration::from_millis(age));
+        if left.is_zero() {
+            FINALIZER.add::<LLMTask>(&self.context, metadata).await?;
+        }
+        Ok(Some(left).filter(|left| !left.is_zero()))
     }
 
     /// The task of the object: its own, or that of an earlier object with the same idempotency key.
@@ -283,7 +294,7 @@ impl Tasks {
         match self.remains(task.spec.ttl_seconds_after_finished, state) {
             Some(Duration::ZERO) => {
                 let api: Api<LLMTask> = Api::namespaced(self.context.client.clone(), &identity.namespace);
-                self.context.delete("LLMTask", &api, &identity.name, Some(identity.uid.to_string())).await?;
+                self.context.delete("LLMTask", &api, &task.metadata, Only::ThisObject).await?;
                 Ok(Action::await_change())
             }
             Some(remains) => Ok(Action::requeue(remains)),

@@ -1,5 +1,7 @@
 //! The creation of the task that an object wants.
 
+use std::time::{Duration, Instant};
+
 use bloom_api::invalid::Invalid;
 use bloom_api::tasks::NewTask;
 use bloom_api::wire::Wire;
@@ -7,7 +9,7 @@ use bloom_core::namespace::{KubernetesObject, qualified};
 use bloom_core::op;
 use bloom_core::task::TaskSpec;
 use bloom_store::TaskRow;
-use kube::ResourceExt;
+use kube::Api;
 use kube::runtime::reflector::ObjectRef;
 use serde_json::value::to_raw_value;
 use serde_json::{Map, Value, json};
@@ -15,6 +17,7 @@ use uuid::Uuid;
 
 use super::status::Problem;
 use super::{Error, Identity, Tasks};
+use crate::api::within_limit;
 use crate::crds::LLMTask;
 use crate::crds::schema::snake;
 use crate::crds::task::LLMTaskSpec;
@@ -22,8 +25,14 @@ use crate::crds::task::LLMTaskSpec;
 /// Fields that only the object has, or has in another form.
 const OWN_FIELDS: [&str; 6] = ["promptFrom", "prompt", "dependsOn", "notBefore", "cancel", "ttlSecondsAfterFinished"];
 
+/// Long enough for another replica to take the lead, whose Lease lasts 15 s.
+const LONG_AGO: Duration = Duration::from_secs(2);
+
 impl Tasks {
     /// Creates the task, unless it exists. The object has its finalizer by then: the run must end before the object goes.
+    ///
+    /// No task may be created for an object that is gone, which the watch may not have shown yet: if this process was stopped for a while,
+    /// another one leads, and has removed the object together with its task. So the API server is asked.
     pub(super) async fn create(&self, task: &LLMTask, identity: &Identity) -> Result<Result<TaskRow, Problem>, Error> {
         let prompt = match self.prompt(&task.spec, identity).await? {
             Ok(prompt) => prompt,
@@ -37,13 +46,28 @@ impl Tasks {
             Ok(spec) => spec,
             Err(wrong) => return Ok(Err(Problem::invalid(wrong))),
         };
-        Ok(match self.submit(identity, op::Create { tasks: vec![spec] }).await? {
-            Ok(mut created) => created
-                .pop()
-                .map(|created| TaskRow { spec: created.spec, state: created.state })
-                .ok_or_else(|| Problem::invalid(String::new())),
-            Err(rejection) => Err(Problem::refused(rejection.to_string())),
-        })
+        let asked = Instant::now();
+        if !self.is_there(identity).await? {
+            return Ok(Err(gone()));
+        }
+        let created = match self.submit(identity, op::Create { tasks: vec![spec] }).await? {
+            Ok(mut created) => created.pop(),
+            Err(rejection) => return Ok(Err(Problem::refused(rejection.to_string()))),
+        };
+        let Some(created) = created else { return Ok(Err(Problem::invalid(String::new()))) };
+        // This process may have been stopped since the API server was asked.
+        if asked.elapsed() > LONG_AGO && !self.is_there(identity).await? {
+            self.submit(identity, op::Cancel { task: created.spec.id }).await?.ok();
+            return Ok(Err(gone()));
+        }
+        Ok(Ok(TaskRow { spec: created.spec, state: created.state }))
+    }
+
+    /// Whether the object exists, and is not being deleted.
+    async fn is_there(&self, identity: &Identity) -> Result<bool, Error> {
+        let api: Api<LLMTask> = Api::namespaced(self.context.client.clone(), &identity.namespace);
+        let found = within_limit(api.get_metadata_opt(&identity.name)).await?;
+        Ok(found.is_some_and(|found| found.metadata.uid == Some(identity.uid.to_string()) && found.metadata.deletion_timestamp.is_none()))
     }
 
     /// The tasks of the objects that this one depends on.
@@ -51,10 +75,9 @@ impl Tasks {
         let mut tasks = Vec::new();
         for name in spec.depends_on.iter().flatten() {
             let object = self.objects.get(&ObjectRef::new(name).within(&identity.namespace));
-            let uid = object.and_then(|object| object.uid()?.parse::<Uuid>().ok());
-            let row = match uid {
-                Some(uid) => self.context.store.task_of_object(uid).await?,
-                None => None,
+            let row = match object.as_ref().map(|object| &object.0) {
+                Some(Ok(other)) => self.task_of(other, &Identity::of(&other.metadata)?).await?,
+                Some(Err(_)) | None => None,
             };
             match row {
                 Some(row) => tasks.push(row.spec.id),
@@ -67,6 +90,10 @@ impl Tasks {
     }
 }
 
+fn gone() -> Problem {
+    Problem::missing("Deleted", "The object was deleted before its task was created".into())
+}
+
 /// The task, checked like the body of a request that creates one.
 fn task_spec(spec: &LLMTaskSpec, identity: &Identity, prompt: String, depends_on: &[Uuid]) -> Result<TaskSpec, String> {
     let body = request(spec, prompt, depends_on).and_then(|body| to_raw_value(&body)).map_err(|error| error.to_string())?;
@@ -76,6 +103,8 @@ fn task_spec(spec: &LLMTaskSpec, identity: &Identity, prompt: String, depends_on
         context_id: own(task.context_id),
         exclusive_key: task.exclusive_key.map(own),
         idempotency_key: task.idempotency_key.map(own),
+        // No worker may get what is cancelled already.
+        suspend: task.suspend || spec.cancel,
         object: Some(KubernetesObject { namespace: identity.namespace.clone(), name: identity.name.clone(), uid: identity.uid }),
         ..task
     })

@@ -1,4 +1,4 @@
-//! Writes statuses: at once if the phase or a condition changes, otherwise at most once a second.
+//! Writes statuses: at once if the phase, the lease or a condition changes, otherwise at most once a second.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::crds::task::{LLMTaskSpec, LLMTaskStatus};
 use crate::difference::difference;
 use crate::status::{WATCH_LAGS, Written, json};
 
-/// Between two writes of one object, unless its phase or a condition changes.
+/// Between two writes of one object, unless its phase, its lease or a condition changes.
 const PAUSE: Duration = Duration::from_secs(1);
 /// Records of writes; those that no longer matter are dropped beyond it.
 const RECORDS: usize = 1_024;
@@ -83,5 +83,5 @@ fn is_urgent(shown: &Value, wanted: &Value) -> bool {
         let conditions = status.get("conditions").and_then(Value::as_array).into_iter().flatten();
         conditions.map(|condition| (condition["type"].clone(), condition["status"].clone())).collect()
     };
-    shown.get("phase") != wanted.get("phase") || facts(shown) != facts(wanted)
+    ["phase", "leaseName"].iter().any(|field| shown.get(field) != wanted.get(field)) || facts(shown) != facts(wanted)
 }
