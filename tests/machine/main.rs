@@ -14,4 +14,5 @@ mod nginx;
 mod openrc;
 mod packages;
 mod program;
+mod readme;
 mod systemd;
