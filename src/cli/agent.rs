@@ -12,9 +12,9 @@ use bloom_client::Client;
 use bloom_commands::CommandError;
 use bloom_commands::number::within;
 use bloom_commands::{DEFAULT_SERVER, read_key};
-use bloom_config::{self as config, LogFormat};
+use bloom_config::{self as config, LogFormat, LogSettings};
 use bloom_core::mask::masked_url;
-use bloom_telemetry::init_logging;
+use bloom_telemetry::Log;
 use bloom_worker::profile::{Profiles, find_program};
 use bloom_worker::{self as agent, Ended, PushServer, Settings};
 
@@ -69,6 +69,9 @@ pub struct AgentArgs {
     /// Shell command that POST /self-update runs; afterwards the agent restarts as the new program
     #[arg(long, env = "BLOOM_UPDATE_COMMAND", value_name = "COMMAND", requires = "listen")]
     update_command: Option<String>,
+    /// File that the log is written to instead of standard error; SIGHUP opens it anew
+    #[arg(long, env = "LOG_FILE", value_name = "FILE", value_parser = |text: &str| log_file(text))]
+    log_file: Option<PathBuf>,
     /// Log format: text or json
     #[arg(long, env = "LOG_FORMAT", default_value = "text", value_parser = |text: &str| config::log_format(text))]
     log_format: LogFormat,
@@ -102,9 +105,8 @@ pub struct WorkArgs {
 impl WorkArgs {
     /// The settings of an agent that works for this server.
     pub fn settings(&self, server: String, key: Option<SecretString>, default_dir: PathBuf) -> Result<Settings, CommandError> {
-        let given = |path: &Option<PathBuf>| path.clone().filter(|path| !path.as_os_str().is_empty());
         let runner = self.runner.as_deref().filter(|runner| !runner.is_empty());
-        let profiles = Profiles::load(given(&self.profiles).as_deref(), runner).map_err(CommandError::usage)?;
+        let profiles = Profiles::load(given(self.profiles.clone()).as_deref(), runner).map_err(CommandError::usage)?;
         Ok(Settings {
             server,
             key,
@@ -113,7 +115,7 @@ impl WorkArgs {
             max_concurrency: self.max_concurrency,
             labels: Vec::new(),
             namespaces: None,
-            work_dir: given(&self.work_dir).unwrap_or(default_dir),
+            work_dir: given(self.work_dir.clone()).unwrap_or(default_dir),
             profiles,
             grace: std::time::Duration::from_secs(self.grace_seconds),
             push_server: None,
@@ -128,6 +130,16 @@ impl WorkArgs {
         }
         echoes
     }
+}
+
+/// An empty variable counts as unset.
+fn given(path: Option<PathBuf>) -> Option<PathBuf> {
+    path.filter(|path| !path.as_os_str().is_empty())
+}
+
+/// A file in a directory that exists. An empty variable counts as unset.
+fn log_file(text: &str) -> Result<PathBuf, String> {
+    if text.is_empty() { Ok(PathBuf::new()) } else { config::log_file(text) }
 }
 
 fn name(text: &str) -> Result<String, String> {
@@ -154,7 +166,7 @@ fn address_and_port(text: &str) -> Result<String, String> {
 
 /// The given key, as a value or in a file. An empty variable counts as unset.
 fn key(value: Option<String>, file: Option<PathBuf>) -> Result<Option<SecretString>, CommandError> {
-    match (value.filter(|value| !value.is_empty()), file.filter(|path| !path.as_os_str().is_empty())) {
+    match (value.filter(|value| !value.is_empty()), given(file)) {
         (None, Some(file)) => read_key(&file).map(Some),
         (value, _) => Ok(value.map(|value| SecretString::from(value.trim_end_matches(['\r', '\n'])))),
     }
@@ -181,7 +193,11 @@ pub fn run(args: AgentArgs) -> Result<(), CommandError> {
 }
 
 async fn serve(args: AgentArgs) -> Result<Ended, CommandError> {
-    init_logging(args.log_format, &args.log_level)?;
+    let log = Log::start(&LogSettings { format: args.log_format, level: args.log_level, file: given(args.log_file) })?;
+    signals::on_hangup(move || match log.reopen() {
+        Ok(()) => tracing::info!("reloaded: the log file was opened anew"),
+        Err(error) => tracing::error!("{error}"),
+    })?;
     let shutdown = signals::listen()?;
     let (server_key, agent_key) = (key(args.key, args.key_file)?, key(args.agent_key, args.agent_key_file)?);
     let server = if args.server.is_empty() { DEFAULT_SERVER.to_owned() } else { args.server };

@@ -7,7 +7,7 @@ use super::agent::WorkArgs;
 use super::{ServerArgs, announce, complain, serve, settings, signals};
 use bloom_commands::CommandError;
 use bloom_config::{self as config, Serve};
-use bloom_telemetry::init_logging;
+use bloom_telemetry::Log;
 use bloom_worker::profile::{Profile, Profiles, Runner, find_program};
 use bloom_worker::{self as agent};
 
@@ -29,7 +29,7 @@ pub async fn run(mut args: DevArgs) -> Result<(), CommandError> {
         // All clients are this machine's user, and a limit would only be in the way of their scripts.
         settings.rate_limit_per_minute = 0;
     }
-    init_logging(settings.log_format, &settings.log_level)?;
+    Log::start(&settings.log)?;
     let echoes = args.work.or_echo();
     let keyed = settings.api_key.is_some();
     let key = settings.worker_key.clone().or_else(|| settings.api_key.clone());

@@ -177,7 +177,7 @@ pub fn run() -> ExitCode {
         Err(asked) => return ended(show(&asked)),
     };
     ended(match line.command {
-        Command::Serve(args) => settings(&args).and_then(|settings| block_on(serve::serve(settings))),
+        Command::Serve(args) => settings(&args).and_then(|settings| block_on(serve::serve(settings, args.flags))),
         Command::Dev(args) => block_on(dev::run(args)),
         Command::Agent(args) => agent::run(args),
         Command::Migrate { action: Migrate::Up(args) } => settings(&args).and_then(|settings| block_on(database::migrate(settings))),

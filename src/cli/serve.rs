@@ -9,20 +9,40 @@ use url::Host;
 
 use super::{announce, database, files, gauges, signals};
 use bloom_commands::CommandError;
-use bloom_config::Serve;
+use bloom_config::{self as config, Flags, Serve};
 use bloom_dispatch::{self as dispatch, Agents};
 use bloom_engine::{self as engine, Engine};
 use bloom_http::{self as http, AppState, Keys};
 use bloom_membridge::{self as membridge, Membridge};
 use bloom_operator as operator;
 use bloom_reconcile as reconcile;
-use bloom_telemetry::{Metrics, init_logging};
+use bloom_telemetry::{Log, Metrics};
 use bloom_worker as agent;
 
-pub async fn serve(settings: Serve) -> Result<(), CommandError> {
-    init_logging(settings.log_format, &settings.log_level)?;
+/// `flags`: those that `settings` were read from.
+pub async fn serve(settings: Serve, flags: Flags) -> Result<(), CommandError> {
+    let log = Log::start(&settings.log)?;
+    signals::on_hangup(move || reload(&log, &flags))?;
     let keyed = settings.api_key.is_some();
     run(settings, signals::listen()?, move |url, others| announce(&next_step(url, others, keyed))).await
+}
+
+/// Opens the log's file anew and reads its level again, from the file with settings: the environment of a process never changes.
+fn reload(log: &Log, flags: &Flags) {
+    // First the file, which takes the errors.
+    if let Err(error) = log.reopen() {
+        tracing::error!("{error}");
+    }
+    let changed = match config::load(flags).into_serve() {
+        Ok(settings) => log.set_level(&settings.log.level).map(|()| settings.log.level),
+        Err(mistakes) => Err(mistakes.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")),
+    };
+    match changed {
+        Ok(level) => tracing::info!(level, "reloaded: the log file was opened anew, the log level was read again"),
+        Err(wrong) => {
+            tracing::error!(%wrong, "reloaded: the log file was opened anew; the log level stays, until these settings are corrected")
+        }
+    }
 }
 
 // Else agents and commands would meet connections that the server is just closing.
@@ -222,7 +242,7 @@ fn next_step(url: &str, others: &[String], keyed: bool) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bloom_config::{Environment, Flags, load_from};
+    use bloom_config::{Environment, load_from};
 
     #[test]
     fn the_address_told_can_be_called() {

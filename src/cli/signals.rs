@@ -1,4 +1,6 @@
-//! SIGTERM and SIGINT: the first signal starts a graceful shutdown, the second ends the process at once.
+//! SIGTERM and SIGINT: the first signal starts a graceful shutdown, the second ends the process at once. SIGHUP: the log is rotated.
+
+use std::io::{IsTerminal, stderr, stdin, stdout};
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -7,11 +9,28 @@ use bloom_commands::CommandError;
 
 /// A token that the first signal cancels.
 pub fn listen() -> Result<CancellationToken, CommandError> {
-    let take = |kind| signal(kind).map_err(|error| format!("signals can't be received: {error}"));
     let (terminate, interrupt) = (take(SignalKind::terminate())?, take(SignalKind::interrupt())?);
     let token = CancellationToken::new();
     tokio::spawn(follow(terminate, interrupt, token.clone()));
     Ok(token)
+}
+
+/// Calls `reload` at each SIGHUP. A process of a terminal keeps the usual effect of SIGHUP: it ends when its terminal is closed.
+pub fn on_hangup(reload: impl Fn() + Send + 'static) -> Result<(), CommandError> {
+    if stdin().is_terminal() || stdout().is_terminal() || stderr().is_terminal() {
+        return Ok(());
+    }
+    let mut hangup = take(SignalKind::hangup())?;
+    tokio::spawn(async move {
+        while hangup.recv().await.is_some() {
+            reload();
+        }
+    });
+    Ok(())
+}
+
+fn take(kind: SignalKind) -> Result<Signal, CommandError> {
+    signal(kind).map_err(|error| format!("signals can't be received: {error}").into())
 }
 
 async fn follow(mut terminate: Signal, mut interrupt: Signal, token: CancellationToken) {

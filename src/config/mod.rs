@@ -13,9 +13,9 @@ mod sources;
 #[cfg(test)]
 mod tests;
 
-pub use bloom_telemetry::LogFormat;
+pub use bloom_telemetry::{LogFormat, LogSettings};
 pub use flags::Flags;
-pub use parse::{log_format, namespace};
+pub use parse::{log_file, log_format, namespace};
 pub use report::{Mistake, Report, Row};
 pub use resolve::default_data_dir;
 pub use serve::Serve;

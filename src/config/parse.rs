@@ -112,6 +112,17 @@ pub fn pod_name(text: &str) -> Result<String, String> {
     text.split('.').try_for_each(|label| namespace(label).map(|_| ())).map_err(|_| right()).map(|()| text.to_owned())
 }
 
+/// A file in a directory that exists.
+pub fn log_file(text: &str) -> Result<PathBuf, String> {
+    let path = PathBuf::from(text);
+    match path.parent() {
+        _ if path.is_dir() => Err("must be a file, but it is a directory".to_owned()),
+        // The parent of a name alone is empty.
+        Some(dir) if dir.as_os_str().is_empty() || dir.is_dir() => Ok(path),
+        _ => Err("must be a file in a directory that exists".to_owned()),
+    }
+}
+
 pub fn log_format(text: &str) -> Result<LogFormat, String> {
     match text {
         "text" => Ok(LogFormat::Text),

@@ -13,6 +13,7 @@ use super::serve::Serve;
 use super::settings::{self as s, Setting};
 use super::sources::{Environment, Found, Origin, Sources};
 use bloom_core::mask::masked_url;
+use bloom_telemetry::LogSettings;
 
 pub fn resolve(flags: &Flags, environment: &Environment) -> Report {
     let mut mistakes = Vec::new();
@@ -72,6 +73,7 @@ impl Resolver<'_> {
         let operator_agent_server = self.optional(&s::OPERATOR_AGENT_SERVER, parse::http_url);
         let pod_namespace = self.optional(&s::POD_NAMESPACE, parse::namespace);
         let pod_name = self.optional(&s::POD_NAME, parse::pod_name);
+        let log_file = self.optional(&s::LOG_FILE, parse::log_file);
         let log_format = self.required(&s::LOG_FORMAT, parse::log_format);
         let log_level = self.required(&s::LOG_LEVEL, parse::log_level);
         Some(Serve {
@@ -108,8 +110,7 @@ impl Resolver<'_> {
             operator_agent_server,
             pod_namespace,
             pod_name,
-            log_format: log_format?,
-            log_level: log_level?,
+            log: LogSettings { format: log_format?, level: log_level?, file: log_file },
         })
     }
 

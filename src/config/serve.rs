@@ -10,7 +10,7 @@ use url::{Host, Url};
 
 use super::postgres;
 use super::settings::{self as s, Setting};
-use bloom_telemetry::LogFormat;
+use bloom_telemetry::LogSettings;
 
 /// Shorter keys cause a warning.
 const GOOD_KEY_CHARS: usize = 16;
@@ -61,8 +61,7 @@ pub struct Serve {
     pub operator_agent_server: Option<Url>,
     pub pod_namespace: Option<String>,
     pub pod_name: Option<String>,
-    pub log_format: LogFormat,
-    pub log_level: String,
+    pub log: LogSettings,
 }
 
 impl Serve {

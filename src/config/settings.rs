@@ -169,6 +169,8 @@ pub const POD_NAMESPACE: Setting = plain(
 pub const POD_NAME: Setting =
     plain(KUBERNETES, "pod_name", "NAME", "", "Name of this server's pod, by which operators elect their leader; default: the host name");
 
+pub const LOG_FILE: Setting =
+    plain(LOGS, "log_file", "FILE", "", "File that the log is written to instead of standard error; SIGHUP opens it anew");
 pub const LOG_FORMAT: Setting = plain(LOGS, "log_format", "FORMAT", "text", "Log format: text or json");
 pub const LOG_LEVEL: Setting =
     plain(LOGS, "log_level", "LEVEL", "info", "Log level: error, warn, info, debug, trace or off; also per module, as in info,sqlx=warn");
@@ -208,6 +210,7 @@ pub const SETTINGS: &[&Setting] = &[
     &OPERATOR_AGENT_SERVER,
     &POD_NAMESPACE,
     &POD_NAME,
+    &LOG_FILE,
     &LOG_FORMAT,
     &LOG_LEVEL,
 ];

@@ -181,6 +181,8 @@ fn values_are_checked() {
         ("DATABASE_URL", "postgresql:///bloom?host=/run/postgresql&user=me"),
         ("TRUSTED_PROXIES", "10.0.0.0/8, 192.168.1.1"),
         ("LOG_LEVEL", "info,bloom_engine=debug"),
+        ("LOG_FILE", "/var/bloom.log"),
+        ("LOG_FILE", "bloom.log"),
         ("TASK_RETENTION_DAYS", "0"),
         ("ALLOWED_HOSTS", "Bloom.example, 192.0.2.1,[2001:db8::1], ::1"),
     ] {

@@ -1,5 +1,6 @@
 # Installs `bloom-runtime agent` as a service of this machine (systemd or OpenRC). Run it as root. Running it again updates the service.
-# The lines above set the server that the agent works for, and the agent's name (empty: made from the host name).
+# The first lines set the server that the agent works for, and the agent's name (empty: made from the host name); the functions after them
+# print the files of the service.
 #
 # The program is the bloom-runtime in PATH, or the one that BLOOM_RUNTIME_BIN names. The key for the server is read from the file that
 # BLOOM_KEY_FILE names; without it, the key of an earlier run is used, or the script asks for it. A worker key (RUNTIME_WORKER_KEY at the
@@ -20,12 +21,9 @@ die() {
 	printf 'agent-install: %s\n' "$*" >&2
 	exit 1
 }
-# Quotes the text as one word for a shell.
-quote() { printf "'%s'" "$(printf '%s' "$1" | sed "s/'/'\\\\''/g")"; }
 
 root=${DESTDIR:-}
 etc=/etc/bloom-runtime
-run=/usr/local/lib/bloom-runtime/agent-run
 
 [ -n "$root" ] || [ "$(id -u)" = 0 ] || die "run this as root, for example with sudo"
 
@@ -33,6 +31,11 @@ bin=${BLOOM_RUNTIME_BIN:-$(command -v bloom-runtime || true)}
 [ -n "$bin" ] || die "there is no bloom-runtime in PATH: install it, or set BLOOM_RUNTIME_BIN=/path/to/bloom-runtime"
 [ -x "$bin" ] || die "$bin is not executable: correct BLOOM_RUNTIME_BIN"
 case $bin in /*) ;; *) bin=$(pwd)/$bin ;; esac
+# Service files have rules of their own for other characters.
+plain() {
+	case $2 in *[!A-Za-z0-9/._+-]*) die "$1 is $2, but a service needs a path of letters, digits and /._+- only: use another one" ;; esac
+}
+plain BLOOM_RUNTIME_BIN "$bin"
 
 init=${BLOOM_INIT:-}
 if [ -z "$init" ]; then
@@ -50,7 +53,19 @@ esac
 user=${BLOOM_USER:-${SUDO_USER:-root}}
 [ "$user" != root ] || user=bloom-agent
 case $user in *[!A-Za-z0-9._-]* | -*) die "BLOOM_USER is not a valid user name" ;; esac
-home=/var/lib/bloom-agent
+plain BLOOM_WORK_DIR "${BLOOM_WORK_DIR:-}"
+case ${BLOOM_GRACE_SECONDS:-300} in *[!0-9]* | 0?*) die "BLOOM_GRACE_SECONDS must be a whole number of seconds" ;; esac
+
+# The settings that the agent gets from this script's environment.
+settings="BLOOM_MAX_CONCURRENCY BLOOM_WORK_DIR BLOOM_RUNNER BLOOM_PROFILES BLOOM_LABELS BLOOM_LISTEN BLOOM_AGENT_URL BLOOM_PUSH_ONLY
+	BLOOM_UPDATE_COMMAND BLOOM_GRACE_SECONDS"
+for name in $settings; do
+	eval "value=\${$name:-}"
+	case $value in *"
+"*) die "$name has a line break: a setting is one line" ;; esac
+done
+
+home=/var/lib/bloom-agent group=$user
 if [ -z "$root" ]; then
 	if ! id "$user" >/dev/null 2>&1; then
 		if command -v useradd >/dev/null; then
@@ -61,11 +76,15 @@ if [ -z "$root" ]; then
 		say "created the user $user"
 	fi
 	home=$(awk -F: -v user="$user" '$1 == user { print $6 }' /etc/passwd)
+	group=$(id -gn "$user")
 	[ -n "$home" ] || die "the user $user has no home in /etc/passwd: set another one with BLOOM_USER"
 fi
 
+work=${BLOOM_WORK_DIR:-$home/.local/share/bloom-runtime/agent}
+plain "the home of $user" "$home"
+
 umask 077
-mkdir -p "$root$etc" "$root${run%/*}"
+mkdir -p "$root$etc"
 if [ -n "${BLOOM_JOIN_TOKEN_FILE:-}" ]; then
 	[ -z "${BLOOM_KEY_FILE:-}" ] || die "BLOOM_KEY_FILE and BLOOM_JOIN_TOKEN_FILE are both set: use only one of them"
 	[ -r "$BLOOM_JOIN_TOKEN_FILE" ] || die "$BLOOM_JOIN_TOKEN_FILE can't be read: correct BLOOM_JOIN_TOKEN_FILE"
@@ -97,67 +116,39 @@ if [ -n "${MEMBRIDGE_AGENT_KEY_FILE:-}" ]; then
 	cp "$MEMBRIDGE_AGENT_KEY_FILE" "$root$etc/membridge-agent.key"
 fi
 
-# A script of its own, so that no value has to be quoted by the rules of systemd and OpenRC.
+# Every value stands between double quotes, as systemd and the OpenRC service read it.
+setting() { printf '%s="%s"\n' "$1" "$(printf '%s' "$2" | sed 's/["\\$`]/\\&/g')"; }
 {
-	printf '%s\n' '#!/bin/sh' '# Written by agent-install.sh, which overwrites it.'
-	printf 'export BLOOM_SERVER=%s\n' "$(quote "$SERVER_URL")"
-	[ -z "$NODE_ID" ] || printf 'export BLOOM_AGENT_NAME=%s\n' "$(quote "$NODE_ID")"
-	for name in BLOOM_MAX_CONCURRENCY BLOOM_WORK_DIR BLOOM_RUNNER BLOOM_PROFILES BLOOM_LABELS BLOOM_LISTEN BLOOM_AGENT_URL \
-		BLOOM_PUSH_ONLY BLOOM_UPDATE_COMMAND BLOOM_GRACE_SECONDS; do
+	echo '# Written by agent-install.sh, which overwrites it.'
+	setting BLOOM_SERVER "$SERVER_URL"
+	[ -z "$NODE_ID" ] || setting BLOOM_AGENT_NAME "$NODE_ID"
+	for name in $settings; do
 		eval "value=\${$name:-}"
-		[ -z "$value" ] || printf 'export %s=%s\n' "$name" "$(quote "$value")"
+		[ -z "$value" ] || setting "$name" "$value"
 	done
-	printf 'export HOME=%s\n' "$(quote "$home")"
-	printf 'export PATH=%s\n' "$(quote "$home/.local/bin:$PATH")"
-	printf '[ ! -s %s ] || export BLOOM_KEY_FILE=%s\n' "$etc/agent.key" "$etc/agent.key"
-	[ ! -f "$root$etc/membridge-agent.key" ] || printf 'export MEMBRIDGE_AGENT_KEY_FILE=%s\n' "$etc/membridge-agent.key"
-	printf 'exec %s agent\n' "$(quote "$bin")"
-} >"$root$run"
-chmod 755 "$root${run%/*}" "$root$etc" "$root$run"
+	setting HOME "$home"
+	setting PATH "$home/.local/bin:$PATH"
+	[ ! -s "$root$etc/agent.key" ] || setting BLOOM_KEY_FILE "$etc/agent.key"
+	[ ! -f "$root$etc/membridge-agent.key" ] || setting MEMBRIDGE_AGENT_KEY_FILE "$etc/membridge-agent.key"
+} >"$root/etc/bloom-agent.env"
+chmod 755 "$root$etc"
 
-case $init in
-systemd)
-	service=/etc/systemd/system/bloom-agent.service
-	mkdir -p "$root${service%/*}"
-	cat >"$root$service" <<EOF
-[Unit]
-Description=bloom-runtime agent
-Wants=network-online.target
-After=network-online.target
-StartLimitIntervalSec=0
-
-[Service]
-User=$user
-ExecStart=$run
-Restart=on-failure
-RestartSec=5
-# Runs go on if the agent crashes, and the restarted agent continues them. An agent that is stopped ends its runs itself.
-KillMode=process
-TimeoutStopSec=330
-
-[Install]
-WantedBy=multi-user.target
-EOF
-	chmod 644 "$root$service"
-	;;
-openrc)
-	service=/etc/init.d/bloom-agent
-	mkdir -p "$root${service%/*}"
-	cat >"$root$service" <<EOF
-#!/sbin/openrc-run
-description="bloom-runtime agent"
-supervisor=supervise-daemon
-command=$run
-command_user=$user
-respawn_delay=5
-respawn_max=0
-retry=TERM/330/KILL/5
-
-depend() {
-	need net
+# The files of manifests/, with what is different on this machine.
+put() { # PATH MODE, and the file at standard input
+	mkdir -p "$root${1%/*}"
+	sed -e "s|^User=bloom-agent$|User=$user|" -e "s|^command_user=bloom-agent$|command_user=$user|" \
+		-e "s|create 0640 bloom-agent bloom-agent$|create 0640 $user $group|" \
+		-e "s|/usr/bin/bloom-runtime|$bin|" -e "s|^ReadWritePaths=.*|& -$home -$work|" \
+		-e "s|^TimeoutStopSec=.*|TimeoutStopSec=$((${BLOOM_GRACE_SECONDS:-300} + 30))|" >"$root$1"
+	chmod "$2" "$root$1"
 }
-EOF
-	chmod 755 "$root$service"
+umask 022
+case $init in
+systemd) systemd_service | put /etc/systemd/system/bloom-agent.service 644 ;;
+openrc)
+	openrc_functions | put /usr/libexec/bloom-runtime/openrc.sh 644
+	openrc_service | put /etc/init.d/bloom-agent 755
+	logrotate | put /etc/logrotate.d/bloom-agent 644
 	;;
 esac
 
@@ -167,7 +158,7 @@ if [ -n "$root" ]; then
 fi
 chown "$user" "$etc"/*.key
 # An agent that was uninstalled through the server leaves this file, and does not start while it exists.
-rm -f "${BLOOM_WORK_DIR:-$home/.local/share/bloom-runtime/agent}/uninstalled"
+rm -f "$work/uninstalled"
 if [ "$init" = systemd ]; then
 	systemctl daemon-reload
 	systemctl enable --quiet bloom-agent.service

@@ -12,6 +12,15 @@ use super::show::Query;
 use bloom_api::lists::InstallParams;
 
 const TEXT: &str = include_str!("agent-install.sh");
+/// The files of the services, by the names of the functions of the script that print them.
+const FILES: [(&str, &str); 4] = [
+    ("systemd_service", include_str!("../../manifests/systemd/bloom-agent.service")),
+    ("openrc_service", include_str!("../../manifests/alpine/bloom-agent.initd")),
+    ("openrc_functions", include_str!("../../manifests/alpine/openrc.sh")),
+    ("logrotate", include_str!("../../manifests/alpine/bloom-agent.logrotate")),
+];
+/// The line that ends a file in the script; no file has such a line.
+const END: &str = "END OF THE FILE";
 const CONTENT_TYPE: HeaderValue = HeaderValue::from_static("text/x-shellscript; charset=utf-8");
 const MAX_NAME_CHARS: usize = 128;
 const MAX_URL_BYTES: usize = 2048;
@@ -38,7 +47,9 @@ pub async fn script(RuntimeUrl(here): RuntimeUrl, Query(params): Query) -> Handl
         ));
     }
     // The values come first, each quoted as one word, so that no value can be executed as a part of the script.
-    let script = format!("#!/bin/sh\nNODE_ID={}\nSERVER_URL={}\n{TEXT}", quoted(name), quoted(server.trim_end_matches('/')));
+    let values = format!("NODE_ID={}\nSERVER_URL={}\n", quoted(name), quoted(server.trim_end_matches('/')));
+    let files: String = FILES.iter().map(|(name, text)| format!("{name}() {{\n\tcat <<'{END}'\n{text}{END}\n}}\n")).collect();
+    let script = format!("#!/bin/sh\n{values}\n{files}\n{TEXT}");
     Ok(typed(StatusCode::OK, CONTENT_TYPE, Bytes::from(script)))
 }
 
@@ -62,6 +73,13 @@ mod tests {
     fn a_word_stays_one() {
         assert_eq!(quoted("a b"), "'a b'");
         assert_eq!(quoted("'; rm -rf / #$(x)`y`"), r"''\''; rm -rf / #$(x)`y`'");
+    }
+
+    #[test]
+    fn files_end_where_the_script_says() {
+        for (name, text) in FILES {
+            assert!(text.ends_with('\n') && !text.lines().any(|line| line == END), "{name}");
+        }
     }
 
     #[test]

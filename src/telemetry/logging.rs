@@ -1,8 +1,16 @@
-//! Logs go to standard error, as text or as one JSON object per line.
+//! Logs go to standard error or to a file, as text or as one JSON object per line.
 
+use std::fs::File;
 use std::io::{IsTerminal, stderr};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use tracing_subscriber::EnvFilter;
+use parking_lot::RwLock;
+use tracing_subscriber::fmt::writer::BoxMakeWriter;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{EnvFilter, Layer, Registry, reload};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogFormat {
@@ -16,20 +24,78 @@ const CHATTY: &str = "hyper=info,hyper_util=info,h2=info,reqwest=info,rustls=inf
 /// The driver of PostgreSQL logs parameters of the URL that it does not know, with their values, which may be passwords.
 const SECRET: &str = "sqlx_postgres::options=off";
 
-/// Starts logging for the process. `level` is one level, or levels by target (`info,sqlx=warn`).
-///
-/// # Errors
-/// `level` is not understood, or logging was started before. The text is for users.
-pub fn init_logging(format: LogFormat, level: &str) -> Result<(), String> {
-    let log = tracing_subscriber::fmt()
-        .with_writer(stderr)
-        .with_ansi(stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none())
-        .with_env_filter(filter(level)?);
-    let started = match format {
-        LogFormat::Text => log.with_target(false).try_init(),
-        LogFormat::Json => log.json().flatten_event(true).with_current_span(true).with_span_list(false).try_init(),
-    };
-    started.map_err(|error| format!("logging can't start: {error}"))
+/// Users may read the log of a service if they are in its group, others may not: it has addresses of clients.
+const MODE: u32 = 0o640;
+
+/// How a process logs.
+#[derive(Clone, Debug)]
+pub struct LogSettings {
+    pub format: LogFormat,
+    /// One level, or levels by target (`info,sqlx=warn`).
+    pub level: String,
+    /// Standard error, if there is none.
+    pub file: Option<PathBuf>,
+}
+
+/// The log of the process, which can be changed while it runs.
+pub struct Log {
+    file: Option<(PathBuf, Arc<RwLock<Arc<File>>>)>,
+    level: reload::Handle<EnvFilter, Registry>,
+}
+
+impl Log {
+    /// Starts logging for the process.
+    ///
+    /// # Errors
+    /// The level is not understood, the file can't be opened, or logging was started before. The text is for users.
+    pub fn start(settings: &LogSettings) -> Result<Self, String> {
+        let filter = filter(&settings.level)?;
+        let file = match &settings.file {
+            Some(path) => Some((path.clone(), Arc::new(RwLock::new(Arc::new(open(path)?))))),
+            None => None,
+        };
+        let writer = match &file {
+            // The reference keeps the file open until the line is written, also if the log is reopened meanwhile.
+            Some((_, file)) => BoxMakeWriter::new({
+                let file = file.clone();
+                move || Arc::clone(&file.read())
+            }),
+            None => BoxMakeWriter::new(stderr),
+        };
+        let has_colors = settings.file.is_none() && stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+        let lines = tracing_subscriber::fmt::layer().with_writer(writer).with_ansi(has_colors);
+        let lines = match settings.format {
+            LogFormat::Text => lines.with_target(false).boxed(),
+            LogFormat::Json => lines.json().flatten_event(true).with_current_span(true).with_span_list(false).boxed(),
+        };
+        let (filter, level) = reload::Layer::new(filter);
+        let started = tracing_subscriber::registry().with(filter).with(lines).try_init();
+        started.map_err(|error| format!("logging can't start: {error}"))?;
+        Ok(Self { file, level })
+    }
+
+    /// Opens the log's file anew, after it was renamed: without it, the log would go on in the renamed file.
+    ///
+    /// # Errors
+    /// The file can't be opened. The log then goes on in the file that is open.
+    pub fn reopen(&self) -> Result<(), String> {
+        if let Some((path, file)) = &self.file {
+            let opened = Arc::new(open(path)?);
+            *file.write() = opened;
+        }
+        Ok(())
+    }
+
+    /// # Errors
+    /// The level is not understood.
+    pub fn set_level(&self, level: &str) -> Result<(), String> {
+        self.level.reload(filter(level)?).map_err(|error| format!("the log level can't be changed: {error}"))
+    }
+}
+
+fn open(path: &Path) -> Result<File, String> {
+    let opened = File::options().append(true).create(true).mode(MODE).open(path);
+    opened.map_err(|error| format!("the log file {} can't be opened: {error}; correct --log-file or LOG_FILE", path.display()))
 }
 
 fn filter(level: &str) -> Result<EnvFilter, String> {

@@ -6,6 +6,6 @@ mod metrics;
 mod scrape;
 
 pub use families::MAX_AGENTS;
-pub use logging::{LogFormat, init_logging};
+pub use logging::{Log, LogFormat, LogSettings};
 pub use metrics::Metrics;
 pub use scrape::{QueueDepth, Scraped};

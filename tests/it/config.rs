@@ -148,6 +148,8 @@ fn every_mistake_says_which_value_and_what_would_be_right() {
         ("MAX_BODY_BYTES", "1 MiB"),
         ("LEASE_TTL_SECONDS", "0"),
         ("LOG_FORMAT", "xml"),
+        ("LOG_FILE", "/nowhere/bloom.log"),
+        ("LOG_FILE", "/tmp"),
         ("MEMBRIDGE_SERVER_URL", "ftp://x"),
         ("WORKER_OFFLINE_AFTER_SECONDS", "soon"),
         ("TASK_RETENTION_DAYS", "-5"),

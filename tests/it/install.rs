@@ -31,7 +31,7 @@ fn clean(program: impl AsRef<OsStr>) -> Command {
 
 /// Runs the script with a staging directory, for one service manager.
 fn install(script: &str, dir: &Path, init: &str) -> Output {
-    let program = dir.join("a program");
+    let program = dir.join("program");
     // The installed program prints its arguments and variables.
     let told = r#"printf '%s|%s|%s|%s|%s|' "$@" "$BLOOM_SERVER" "$BLOOM_AGENT_NAME" "$(cat "$BLOOM_KEY_FILE")" "$BLOOM_LABELS""#;
     write(&program, &format!("#!/bin/sh\n{told}\n"), 0o755);
@@ -39,16 +39,26 @@ fn install(script: &str, dir: &Path, init: &str) -> Output {
     write(&dir.join("install.sh"), script, 0o644);
     let mut command = clean("sh");
     command.arg(dir.join("install.sh")).env("DESTDIR", dir.join("root")).env("BLOOM_RUNTIME_BIN", program);
-    command.env("BLOOM_KEY_FILE", dir.join("key")).env("BLOOM_INIT", init).env("BLOOM_LABELS", "it's,$HOME").output().unwrap()
+    command.env("BLOOM_KEY_FILE", dir.join("key")).env("BLOOM_INIT", init).env("BLOOM_LABELS", "it's,$HOME");
+    command.env("BLOOM_GRACE_SECONDS", "1000").output().unwrap()
 }
 
-/// The arguments and variables that the installed program gets. Paths are replaced by those of the staging directory.
-fn heard(dir: &Path) -> String {
+/// The arguments and variables that the installed program gets from the service. Paths are replaced by those of the staging directory.
+fn heard(dir: &Path, init: &str) -> String {
     let root = dir.join("root");
-    let installed = root.join("usr/local/lib/bloom-runtime/agent-run");
-    let text = std::fs::read_to_string(&installed).unwrap().replace("/etc/", &format!("{}/etc/", root.display()));
-    write(&dir.join("agent-run"), &text, 0o755);
-    let output = clean(dir.join("agent-run")).output().unwrap();
+    let settings = root.join("etc/bloom-agent.env");
+    let text = std::fs::read_to_string(&settings).unwrap().replace("/etc/", &format!("{}/etc/", root.display()));
+    write(&settings, &text, 0o600);
+    let (service, start) = match init {
+        // Between double quotes, systemd reads a value as a shell does.
+        "systemd" => ("etc/systemd/system/bloom-agent.service", "set -a; . \"$1\"; exec $(sed -n 's/^ExecStart=//p' \"$0\")"),
+        _ => (
+            "etc/init.d/bloom-agent",
+            ". \"${1%/etc/*}/usr/libexec/bloom-runtime/openrc.sh\"; read_environment \"$1\"
+             eval \"$(grep -E '^command(_args)?=' \"$0\")\"; eval \"exec $command $command_args\"",
+        ),
+    };
+    let output = clean("sh").args(["-euc", start]).arg(root.join(service)).arg(&settings).output().unwrap();
     assert!(output.status.success(), "{output:?}\n{text}");
     String::from_utf8(output.stdout).unwrap()
 }
@@ -60,26 +70,44 @@ on_both! {
         for name in HOSTILE {
             let answer = server.get(&query(&[("node_id", name), ("server_url", "http://bloom.example:5000/it's/")])).await.expect(200);
             assert_eq!(answer.header("content-type"), Some("text/x-shellscript; charset=utf-8"));
-            let dir = tempfile::tempdir().unwrap();
-            let done = install(&answer.text, dir.path(), "systemd");
-            assert!(done.status.success(), "{name}: {done:?}");
-            assert_eq!(heard(dir.path()), format!("agent|http://bloom.example:5000/it's|{name}|se'cret|it's,$HOME|"));
+            for init in ["systemd", "openrc"] {
+                let dir = tempfile::tempdir().unwrap();
+                let done = install(&answer.text, dir.path(), init);
+                assert!(done.status.success(), "{name}: {done:?}");
+                assert_eq!(heard(dir.path(), init), format!("agent|http://bloom.example:5000/it's|{name}|se'cret|it's,$HOME|"));
+            }
         }
     }
 
     async fn both_service_managers_are_served(server) {
         let script = server.get(&query(&[("node_id", "worker-01")])).await.expect(200).text;
         assert!(script.contains(&format!("\nSERVER_URL='{}'\n", server.base())), "the script names this server");
-        for (init, service) in [("systemd", "etc/systemd/system/bloom-agent.service"), ("openrc", "etc/init.d/bloom-agent")] {
+        for (init, service, written) in [
+            ("systemd", "etc/systemd/system/bloom-agent.service", ["User=ann", "TimeoutStopSec=1030", " -/var/lib/bloom-agent/"]),
+            ("openrc", "etc/init.d/bloom-agent", ["command_user=ann", "/var/log/bloom-agent.log", "${BLOOM_GRACE_SECONDS:-300} + 30"]),
+        ] {
             let dir = tempfile::tempdir().unwrap();
-            let done = install(&script, dir.path(), init);
+            let done = install(&format!("BLOOM_USER=ann\n{script}"), dir.path(), init);
             assert!(done.status.success(), "{done:?}");
-            let service = std::fs::read_to_string(dir.path().join("root").join(service)).unwrap();
-            assert!(service.contains("/usr/local/lib/bloom-runtime/agent-run") && !service.contains("worker-01"), "{service}");
-            let key = std::fs::metadata(dir.path().join("root/etc/bloom-runtime/agent.key")).unwrap();
-            assert_eq!(key.permissions().mode() & 0o777, 0o600);
-            let run = std::fs::read_to_string(dir.path().join("root/usr/local/lib/bloom-runtime/agent-run")).unwrap();
-            assert!(!run.contains("cret"), "the key is in its own file only: {run}");
+            let root = dir.path().join("root");
+            let service = std::fs::read_to_string(root.join(service)).unwrap();
+            let program = dir.path().join("program").display().to_string();
+            assert!(written.iter().all(|text| service.contains(text)) && service.contains(&program), "{service}");
+            assert!(!service.contains("worker-01") && !service.contains("/usr/bin/bloom-runtime"), "{service}");
+            for secret in ["etc/bloom-runtime/agent.key", "etc/bloom-agent.env"] {
+                assert_eq!(std::fs::metadata(root.join(secret)).unwrap().permissions().mode() & 0o777, 0o600, "{secret}");
+            }
+            let settings = std::fs::read_to_string(root.join("etc/bloom-agent.env")).unwrap();
+            assert!(!settings.contains("cret"), "the key is in its own file only: {settings}");
+            let rotated = std::fs::read_to_string(root.join("etc/logrotate.d/bloom-agent"));
+            assert_eq!(rotated.is_ok_and(|text| text.contains("create 0640 ann ann")), init == "openrc");
+        }
+        for (variable, value) in [("BLOOM_RUNTIME_BIN", "/bin/["), ("BLOOM_WORK_DIR", "/srv/$x"), ("BLOOM_GRACE_SECONDS", "5m"), ("BLOOM_LABELS", "a\nb")] {
+            let dir = tempfile::tempdir().unwrap();
+            let refused = install(&format!("{variable}='{value}'\n{script}"), dir.path(), "systemd");
+            let said = String::from_utf8_lossy(&refused.stderr);
+            assert!(!refused.status.success() && said.contains(variable), "{variable}: {said}");
+            assert!(!dir.path().join("root/etc/bloom-agent.env").exists(), "nothing was installed");
         }
         let dir = tempfile::tempdir().unwrap();
         assert!(!install(&script, dir.path(), "runit").status.success());
@@ -140,8 +168,9 @@ on_both! { alone:
         let own = server.with_key(&key);
         own.post("workers", json!({ "name": "worker-01" })).await.created();
         own.post("workers", json!({ "name": "worker-02" })).await.error(403);
-        let run = std::fs::read_to_string(dir.path().join("root/usr/local/lib/bloom-runtime/agent-run")).unwrap();
-        assert!(run.contains("BLOOM_AGENT_NAME='worker-01'") && run.contains("BLOOM_KEY_FILE=/etc/bloom-runtime/agent.key"), "{run}");
+        let settings = std::fs::read_to_string(dir.path().join("root/etc/bloom-agent.env")).unwrap();
+        let expected = ["BLOOM_AGENT_NAME=\"worker-01\"\n", "BLOOM_KEY_FILE=\"/etc/bloom-runtime/agent.key\"\n"];
+        assert!(expected.iter().all(|line| settings.contains(line)), "{settings}");
         let again = install("");
         assert!(!again.status.success() && String::from_utf8_lossy(&again.stderr).contains("can be used once"), "{again:?}");
         assert_eq!(std::fs::read_to_string(&path).unwrap().trim_end(), key, "the key of the first run stays");
@@ -150,7 +179,7 @@ on_both! { alone:
             for text in [&done.stdout, &done.stderr, &again.stderr] {
                 assert!(!String::from_utf8_lossy(text).contains(secret.as_str()));
             }
-            assert!(!run.contains(secret.as_str()) && !server.log().contains(secret.as_str()));
+            assert!(!settings.contains(secret.as_str()) && !server.log().contains(secret.as_str()));
         }
     }
 }

@@ -39,6 +39,7 @@ mod liveness;
 mod liveness_clocks;
 mod liveness_load;
 mod liveness_replicas;
+mod log_file;
 mod membridge;
 mod membridge_proxy;
 mod metrics;

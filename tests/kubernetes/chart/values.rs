@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::{chart, offline, set, sets, template, text};
 
 /// Settings that have a value of their own, or that the chart decides.
-const SET_BY_THE_CHART: [&str; 15] = [
+const SET_BY_THE_CHART: [&str; 16] = [
     "port",
     "data_dir",
     "database_url",
@@ -24,6 +24,7 @@ const SET_BY_THE_CHART: [&str; 15] = [
     "operator_agent_server",
     "pod_namespace",
     "pod_name",
+    "log_file",
 ];
 
 fn schema() -> Value {
