@@ -7,7 +7,7 @@ pub const OPERATOR: &str = "bloom-runtime.dev/operator";
 /// The most bytes of the name of an object.
 const MAX_NAME: usize = 253;
 
-/// Whether this can be the name of an object: a subdomain of RFC 1123.
+/// Whether this can be the name of an object: a subdomain of RFC 1123. Other texts must not get into a path or an argument.
 pub fn is_object_name(text: &str) -> bool {
     let is_end = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
     let is_label = |label: &[u8]| {
@@ -27,7 +27,7 @@ mod tests {
         for right in ["a", "7", "task-1.b", "0190a0a0-0000-7000-8000-000000000000", &"n".repeat(253)] {
             assert!(is_object_name(right), "{right}");
         }
-        for wrong in ["", "-a", "a-", "a..b", "a.-b", ".", "A", "team/a", "a_b", "a b", "ü", "a\n", &"n".repeat(254)] {
+        for wrong in ["", "-a", "a-", "a..b", "a.-b", ".", "..", "a%2f", "A", "team/a", "a_b", "a b", "ü", "a\n", &"n".repeat(254)] {
             assert!(!is_object_name(wrong), "{wrong}");
         }
     }

@@ -1,6 +1,7 @@
 //! Named keys of the API. Only a digest of each is known here; the key itself exists only at its owner.
 
 use super::Ms;
+use super::audit::namespace_of_actor;
 use super::ids::WorkerId;
 use super::words::words;
 
@@ -41,7 +42,11 @@ pub struct ApiKey {
 
 /// Marks a key as one of this program, for people and for programs that look for secrets in texts.
 pub const PREFIX: &str = "bloom_";
+/// The most named keys, besides those of WorkerPools.
 pub const MAX_KEYS: usize = 1_000;
+/// The most keys of all WorkerPools, and of those of one Kubernetes namespace.
+pub const MAX_POOL_KEYS: usize = 10_000;
+pub const MAX_POOL_KEYS_OF_NAMESPACE: usize = 1_000;
 pub const MAX_KEY_NAME: usize = 63;
 /// Before the worker's name in the name of the key that enrolling creates.
 const ENROLLED: &str = "worker-";
@@ -51,6 +56,12 @@ pub const MAX_ENROLLED_NAME: usize = MAX_KEY_NAME - ENROLLED.len();
 impl ApiKey {
     pub fn has_expired(&self, now: Ms) -> bool {
         self.expires_at.is_some_and(|at| at <= now)
+    }
+
+    /// The Kubernetes namespace whose WorkerPool has the key; `None` for the key of anybody else. The name of a key does not tell: an
+    /// administrator may choose any.
+    pub fn pool_namespace(&self) -> Option<&str> {
+        namespace_of_actor(&self.created_by)
     }
 }
 

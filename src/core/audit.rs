@@ -77,6 +77,28 @@ pub struct Requester {
     pub key: Option<Arc<str>>,
 }
 
+impl Requester {
+    /// The objects of a Kubernetes namespace. No client can pose as them, because no key has a colon in its name.
+    pub fn of_namespace(namespace: &str) -> Self {
+        Self { request_id: None, key: Some(format!("{NAMESPACE}{namespace}").into()) }
+    }
+
+    /// The Kubernetes namespace in whose name the command is given.
+    pub fn namespace(&self) -> Option<&str> {
+        self.key.as_deref()?.strip_prefix(NAMESPACE)
+    }
+}
+
+/// The text of the actor that [`Requester::of_namespace`] is. What begins with that of the empty name is such an actor.
+pub fn actor_of_namespace(namespace: &str) -> String {
+    format!("{KEY}{NAMESPACE}{namespace}")
+}
+
+/// The Kubernetes namespace that the text of an actor names.
+pub fn namespace_of_actor(actor: &str) -> Option<&str> {
+    actor.strip_prefix(KEY)?.strip_prefix(NAMESPACE)
+}
+
 /// The task and the worker that an entry concerns, besides its entity: those of a lease, or the worker that acted.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Concerns<'a> {
@@ -92,6 +114,8 @@ impl<'a> Concerns<'a> {
 
 /// Before the name of a key that is an actor.
 const KEY: &str = "key:";
+/// Before the name of a Kubernetes namespace that is the requester.
+const NAMESPACE: &str = "kubernetes:";
 
 /// Whether a worker must not have this name, because the audit trail shows it for somebody else. Capitals and spaces make no difference.
 pub fn is_name_of_another_actor(worker: &str) -> bool {

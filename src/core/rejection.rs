@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::agent_queue::{Closed, MAX_QUEUES};
-use super::api_key::MAX_KEYS;
+use super::api_key::{MAX_KEYS, MAX_POOL_KEYS, MAX_POOL_KEYS_OF_NAMESPACE};
 use super::ids::{TaskId, WorkerId};
 use super::limits::{TASK_LABELS, WORKER_AGENTS};
 use super::namespace::RESERVED;
@@ -46,6 +46,9 @@ pub enum Rejection {
     KeyNotFound,
     KeyExists(String),
     TooManyKeys,
+    TooManyPoolKeys,
+    /// The WorkerPools of this Kubernetes namespace have as many keys as they may have.
+    TooManyPoolKeysOf(String),
     /// A worker of this name exists, or has a key.
     WorkerTaken(WorkerId),
     /// The join token was used, was revoked or has expired since the request was admitted.
@@ -97,7 +100,19 @@ impl fmt::Display for Rejection {
             ),
             Self::KeyNotFound => f.write_str("Key not found"),
             Self::KeyExists(name) => write!(f, "A key '{name}' exists: revoke it first, or choose another name"),
-            Self::TooManyKeys => write!(f, "There are {MAX_KEYS} keys, which is the limit: revoke some that are no longer used"),
+            Self::TooManyKeys => {
+                write!(f, "There are {MAX_KEYS} keys besides those of WorkerPools, which is the limit: revoke some that are no longer used")
+            }
+            Self::TooManyPoolKeys => write!(
+                f,
+                "The WorkerPools of all namespaces have {MAX_POOL_KEYS} keys, which is the limit of this server: scale some down, or delete \
+                 those that are no longer used"
+            ),
+            Self::TooManyPoolKeysOf(namespace) => write!(
+                f,
+                "The WorkerPools of the namespace '{namespace}' have {MAX_POOL_KEYS_OF_NAMESPACE} keys, which is the limit of a namespace: \
+                 scale some down, or delete those that are no longer used"
+            ),
             Self::WorkerTaken(worker) => {
                 write!(f, "A worker '{worker}' or a key of it exists: create a join token for this worker (--worker {worker})")
             }

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use uuid::Uuid;
 
+use super::api_key::ApiKey;
 use super::ids::{LeaseId, TaskId, WorkerId};
 
 /// The rows that a batch needs. Each field tells the store what to look up before it locks rows.
@@ -35,8 +36,13 @@ pub struct RowKeys {
     pub exclusive: BTreeSet<String>,
     /// Tasks whose lists of dependencies are needed.
     pub dependencies: BTreeSet<TaskId>,
-    /// Load and lock all named keys of the API. There are few.
+    /// Load and lock the named keys of the API, and let no other be created meanwhile. Those of WorkerPools, which may be many, are only
+    /// counted, besides the next ones.
     pub api_keys: bool,
+    /// Names of keys that are loaded too if they are those of pools.
+    pub key_names: BTreeSet<String>,
+    /// Workers whose keys are loaded too if they are those of pools.
+    pub key_workers: BTreeSet<WorkerId>,
     /// No worker gets a row beside this transaction: a name that has none stays free until the end.
     pub free_names: bool,
     /// Leases may be made: load the queues of the queued tasks, and lock them against changes until the end of the transaction.
@@ -46,6 +52,12 @@ pub struct RowKeys {
 }
 
 impl RowKeys {
+    /// Whether this named key is to be loaded.
+    pub fn wants_key(&self, key: &ApiKey) -> bool {
+        let of_worker = key.worker.as_ref().is_some_and(|worker| self.key_workers.contains(worker));
+        self.api_keys && (key.pool_namespace().is_none() || of_worker || self.key_names.contains(&key.name))
+    }
+
     pub fn merge(&mut self, other: &RowKeys) {
         // Every field is named, so that none can be forgotten here: its rows would never be loaded.
         let Self {
@@ -64,6 +76,8 @@ impl RowKeys {
             exclusive,
             dependencies,
             api_keys,
+            key_names,
+            key_workers,
             free_names,
             places,
             queues,
@@ -83,6 +97,8 @@ impl RowKeys {
         self.exclusive.extend(exclusive.iter().cloned());
         self.dependencies.extend(dependencies.iter().copied());
         self.api_keys |= api_keys;
+        self.key_names.extend(key_names.iter().cloned());
+        self.key_workers.extend(key_workers.iter().cloned());
         self.free_names |= free_names;
         self.places |= places;
         self.queues.extend(queues.iter().cloned());

@@ -147,6 +147,8 @@ impl From<Rejection> for Error {
             | Rejection::IdempotencyConflict(_)
             | Rejection::KeyExists(_)
             | Rejection::TooManyKeys
+            | Rejection::TooManyPoolKeys
+            | Rejection::TooManyPoolKeysOf(_)
             | Rejection::WorkerTaken(_) => 409,
             Rejection::JoinTokenGone => 401,
             Rejection::JoinTokenFor(_) => 403,

@@ -60,7 +60,7 @@ pub const CREATE: RoutePolicy = RoutePolicy::ADMIN;
     post, path = "/api/runtime/keys", operation_id = "createKey", tag = "keys", request_body = NewKey,
     responses(
         (status = 201, description = "The key.", body = CreatedKey),
-        (status = 409, description = "A key with this name exists, there are 1000 keys, or the server has no RUNTIME_API_KEY.", body = ErrorText),
+        (status = 409, description = "A key with this name exists, there are 1000 keys besides those of WorkerPools, or the server has no RUNTIME_API_KEY.", body = ErrorText),
     )
 )]
 pub async fn create(State(app): State<AppState>, caller: Caller, body: Content) -> HandlerResult {
@@ -81,7 +81,7 @@ pub const LIST: RoutePolicy = RoutePolicy::ADMIN;
 /// The keys themselves are not shown. Expired keys stay in the list until they are revoked.
 #[utoipa::path(
     get, path = "/api/runtime/keys", operation_id = "listKeys", tag = "keys",
-    responses((status = 200, description = "All keys; at most 1000.", body = Vec<Key>))
+    responses((status = 200, description = "All keys: at most 1000, and at most 10000 of WorkerPools.", body = Vec<Key>))
 )]
 pub async fn list(State(app): State<AppState>) -> HandlerResult {
     ok(&app.store.api_keys().await?.iter().map(Key::from).collect::<Vec<_>>())

@@ -104,9 +104,9 @@ impl Context {
     }
 }
 
-/// A command in the name of a namespace, which the audit trail shows. No named key has a colon in its name.
+/// A command in the name of a namespace, which the audit trail shows.
 pub(crate) fn command<O>(namespace: &str, op: O) -> Command<O> {
-    Command { op, by: Requester { request_id: None, key: Some(format!("kubernetes:{namespace}").into()) }, epoch: None }
+    Command { op, by: Requester::of_namespace(namespace), epoch: None }
 }
 
 /// Starts the operator, which ends with the engine. Without a cluster it tries again until there is one.

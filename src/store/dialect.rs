@@ -55,6 +55,11 @@ impl Kind {
         self.advisory_lock(0x62_6c6f_6f6d_6e61, is_shared)
     }
 
+    /// As [`lock_queues`](Self::lock_queues): the lock of those who add or remove named keys.
+    pub(super) fn lock_keys(self) -> String {
+        self.advisory_lock(0x62_6c6f_6f6d_6b65, false)
+    }
+
     /// `lock` is any number that nothing else in the database uses.
     fn advisory_lock(self, lock: i64, is_shared: bool) -> String {
         match self {

@@ -203,7 +203,7 @@ fn save_api_keys<'a>(script: &mut Script<'a>, set: &'a WorkingSet) {
         script.ordered(&REMOVE_API_KEYS, Args::new().texts(&set.dirty.removed_api_keys));
     }
     let known = set.loaded.api_keys.as_ref();
-    let added = Bulk::of(set.dirty.api_keys.iter().filter_map(|name| known?.get(name)));
+    let added = Bulk::of(set.dirty.api_keys.iter().filter_map(|name| known?.rows.get(name)));
     if !added.is_empty() {
         script.ordered(&INSERT_API_KEYS, Args::new().bulk(added));
     }

@@ -158,6 +158,12 @@ fn the_server_is_the_one_that_the_object_names() {
         home.has_service("other").await;
         let text = told();
         assert!(text.contains("several Services") && text.contains("bloom, other"), "{text}");
+
+        let _server = team.server(Database::Sqlite).start();
+        let name = team.create(&unique("agent"), json!({})).await;
+        team.task_id(&name).await;
+        let text = team.kubectl(&["bloom", "result", &name], "").unwrap_err();
+        assert!(text.contains(&format!("the namespace {} has the LLMTask, but no Service", team.name)), "{text}");
     });
 }
 

@@ -8,6 +8,7 @@ use serde_json::json;
 
 use crate::cluster::shared;
 use crate::site::{ADMIN_KEY, Site, condition, is, named, namespace, with_agents};
+use crate::support::direct::execute;
 use crate::support::server::Plan;
 use crate::support::{Database, Server, eventually, run, unique};
 
@@ -176,6 +177,34 @@ fn pods_that_vanish_or_end_are_replaced() {
         }
         team.is_ready(&pool).await;
         assert_eq!(site.keys().await.len(), 2);
+    });
+}
+
+#[test]
+fn a_namespace_has_its_share_of_keys() {
+    run(async {
+        let team = namespace().await;
+        let plan = with_agents(team.with_operator(Server::on(Database::Postgres), "operator-0"));
+        let server = plan.env("RUNTIME_API_KEY", ADMIN_KEY).start();
+        let keys = format!(
+            "INSERT INTO api_keys (name, digest, scope, worker, created_at, created_by) \
+             SELECT 'other-' || n, 'digest ' || n, 'worker', 'other-' || n, 0, 'key:kubernetes:{}' FROM generate_series(1, 1000) n",
+            team.name
+        );
+        execute(&server.database_url(), &keys).await;
+        let pool = team.pool(json!({})).await;
+        let shown = team.pool_shows(&pool, "no key", |pool| is(pool, "Ready", "False", "KeyRefused")).await;
+        let message = &condition(&shown, "Ready").unwrap().message;
+        assert!(
+            message.contains(&format!("the namespace '{}' have 1000 keys", team.name)) && message.contains("scale some down"),
+            "{message}"
+        );
+        assert!(team.pods(&pool).await.is_empty());
+        // Others have their own.
+        let admin = server.with_key(ADMIN_KEY);
+        admin.post("keys", json!({ "name": "of-admin", "scope": "read" })).await.created();
+        admin.delete("keys/other-7").await.ok();
+        team.has_pods(&pool, &[0]).await;
     });
 }
 

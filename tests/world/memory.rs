@@ -14,7 +14,7 @@ use bloom_core::ids::{LeaseId, TaskId, WorkerId};
 use bloom_core::task::{Parked, PastLease, RunResult, Session, Status, TaskEvent, TaskSpec, TaskState};
 use bloom_core::wakeup::{Subject, Waiters, Wakeup, WakeupId};
 use bloom_core::worker::Worker;
-use bloom_core::working_set::{ContextView, Counts, Loaded, Slots, WorkingSet};
+use bloom_core::working_set::{ContextView, Counts, Loaded, LoadedKeys, Slots, WorkingSet};
 
 /// The name of the unique index that refused a write.
 pub type Conflict = &'static str;
@@ -116,9 +116,18 @@ impl Memory {
         let everyone = self.workers.keys().filter(|_| keys.all_workers);
         loaded.slots = keys.exact_slots.iter().chain(everyone).map(|id| (id.clone(), Slots { used: self.used(id), exact: true })).collect();
         loaded.past_leases = keys.past_leases.iter().map(|id| (*id, self.past_leases.get(id).cloned())).collect();
-        loaded.api_keys = keys.api_keys.then(|| self.api_keys.clone());
+        loaded.api_keys = keys.api_keys.then(|| self.load_keys(keys));
         self.load_queues(keys, &mut loaded);
         loaded
+    }
+
+    fn load_keys(&self, keys: &RowKeys) -> LoadedKeys {
+        let wanted = self.api_keys.values().filter(|key| keys.wants_key(key)).cloned();
+        let mut of_pools = BTreeMap::new();
+        for namespace in self.api_keys.values().filter_map(|key| key.pool_namespace()) {
+            *of_pools.entry(namespace.to_owned()).or_default() += 1;
+        }
+        LoadedKeys::new(keys, wanted, of_pools)
     }
 
     fn load_queues(&self, keys: &RowKeys, loaded: &mut Loaded) {
@@ -216,7 +225,7 @@ impl Memory {
             self.api_keys.remove(name);
         }
         for name in &dirty.api_keys {
-            let key = set.loaded.api_keys.as_ref().expect("keys were loaded")[name].clone();
+            let key = set.loaded.api_keys.as_ref().expect("keys were loaded").rows[name].clone();
             if self.api_keys.insert(name.clone(), key).is_some() {
                 return Err("one key a name");
             }

@@ -1,6 +1,6 @@
 //! Named keys: creation, revocation, and the enrollment of a worker by a join token.
 
-use super::super::api_key::{ApiKey, MAX_KEYS, Scope, enrolled_name};
+use super::super::api_key::{ApiKey, MAX_KEYS, MAX_POOL_KEYS, MAX_POOL_KEYS_OF_NAMESPACE, Scope, enrolled_name};
 use super::super::audit::{Action, Actor, EntityType};
 use super::super::ids::WorkerId;
 use super::super::operation::Operation;
@@ -34,18 +34,17 @@ impl Operation for CreateKey {
 
     fn add_keys(&self, keys: &mut RowKeys) {
         keys.api_keys = true;
+        keys.key_names.insert(self.name.clone());
     }
 
     fn decide(&self, set: &mut WorkingSet) -> Result<ApiKey, Halt> {
-        let known = set.api_keys()?;
-        if known.contains_key(&self.name) {
+        if set.find_api_key(&self.name)?.is_some() {
             return Err(Rejection::KeyExists(self.name.clone()).into());
         }
         // Join tokens that have expired can't be used again. They make room, so that tokens that nobody used never add up.
-        let over: Vec<String> = known.values().filter(|key| key.scope == Scope::Join && key.has_expired(set.now())).map(name_of).collect();
-        if known.len() - over.len() >= MAX_KEYS {
-            return Err(Rejection::TooManyKeys.into());
-        }
+        let is_over = |key: &&ApiKey| key.scope == Scope::Join && key.has_expired(set.now());
+        let over: Vec<String> = set.api_keys_beside_pools()?.filter(is_over).map(name_of).collect();
+        has_room(set, over.len())?;
         if let (Scope::Worker, Some(worker), Some(allowed)) = (self.scope, &self.worker, &self.namespaces) {
             narrow(set, worker, allowed)?;
         }
@@ -71,6 +70,23 @@ impl Operation for CreateKey {
     }
 }
 
+/// Whether one more key may be created by this requester, when so many keys have been removed. Keys of WorkerPools and others have limits of
+/// their own, so that neither can take the room of the others, nor one namespace that of all.
+fn has_room(set: &WorkingSet, removed: usize) -> Result<(), Halt> {
+    let Some(namespace) = set.by.namespace() else {
+        let count = set.api_keys_beside_pools()?.count() - removed;
+        return if count < MAX_KEYS { Ok(()) } else { Err(Rejection::TooManyKeys.into()) };
+    };
+    let counts = set.pool_keys()?;
+    if counts.get(namespace).is_some_and(|count| *count >= MAX_POOL_KEYS_OF_NAMESPACE) {
+        return Err(Rejection::TooManyPoolKeysOf(namespace.to_owned()).into());
+    }
+    if counts.values().sum::<usize>() >= MAX_POOL_KEYS {
+        return Err(Rejection::TooManyPoolKeys.into());
+    }
+    Ok(())
+}
+
 fn name_of(key: &ApiKey) -> String {
     key.name.clone()
 }
@@ -91,10 +107,11 @@ impl Operation for RevokeKey {
 
     fn add_keys(&self, keys: &mut RowKeys) {
         keys.api_keys = true;
+        keys.key_names.insert(self.name.clone());
     }
 
     fn decide(&self, set: &mut WorkingSet) -> Result<(), Halt> {
-        let key = set.api_keys()?.get(&self.name).ok_or(Rejection::KeyNotFound)?;
+        let key = set.find_api_key(&self.name)?.ok_or(Rejection::KeyNotFound)?;
         let detail = format!("scope {}", key.scope);
         if let Some(worker) = key.worker.clone().filter(|_| key.push && key.scope == Scope::Worker) {
             forget_url(set, &worker)?;
@@ -150,27 +167,27 @@ impl Operation for Enroll {
 
     fn add_keys(&self, keys: &mut RowKeys) {
         keys.api_keys = true;
+        keys.key_names.extend([self.token.clone(), enrolled_name(&self.worker)]);
+        keys.key_workers.insert(self.worker.clone());
         // Another replica may be about to register the worker.
         keys.free_names = true;
         keys.observed_workers.insert(self.worker.clone());
     }
 
     fn decide(&self, set: &mut WorkingSet) -> Result<ApiKey, Halt> {
-        let known = set.api_keys()?;
-        let token = known.get(&self.token).filter(|key| key.digest == self.token_digest && key.scope == Scope::Join);
+        let token = set.find_api_key(&self.token)?.filter(|key| key.digest == self.token_digest && key.scope == Scope::Join);
         let token = token.filter(|key| !key.has_expired(set.now())).ok_or(Rejection::JoinTokenGone)?;
         if let Some(worker) = token.worker.as_ref().filter(|worker| **worker != self.worker) {
             return Err(Rejection::JoinTokenFor(worker.clone()).into());
         }
-        let speaks_for_it = |key: &&ApiKey| key.scope == Scope::Worker && key.worker.as_ref() == Some(&self.worker);
-        let earlier: Vec<String> = known.values().filter(speaks_for_it).map(name_of).collect();
+        let earlier: Vec<String> = set.api_keys_of(&self.worker)?.map(name_of).collect();
         // Only a token that names the worker may take over its name: the tasks of that worker go to whoever has its key.
         let replaces = token.worker.is_some();
         if !replaces && (!earlier.is_empty() || set.observed_worker(&self.worker)?.is_some()) {
             return Err(Rejection::WorkerTaken(self.worker.clone()).into());
         }
         let name = enrolled_name(&self.worker);
-        if known.contains_key(&name) && !earlier.contains(&name) {
+        if set.find_api_key(&name)?.is_some() && !earlier.contains(&name) {
             return Err(Rejection::KeyExists(name).into());
         }
         let key = ApiKey {
@@ -184,7 +201,7 @@ impl Operation for Enroll {
             expires_at: None,
             created_by: set.actor(&Actor::Api),
         };
-        if known.values().any(|key| key.push && earlier.contains(&key.name)) {
+        if set.api_keys_of(&self.worker)?.any(|key| key.push) {
             forget_url(set, &self.worker)?;
         }
         if let Some(allowed) = &key.namespaces {

@@ -23,7 +23,7 @@ pub(super) mod workers;
 
 pub use task_ops::{MEMBRIDGE_ADMIN_KEY, MEMBRIDGE_SERVER_URL};
 
-use super::command::{Command, Operation};
+use super::command::{Command, Operation, Requester};
 use super::working_set::{Halt, WorkingSet};
 
 /// Applies one command. `Ok` may have changed the working set, `Err` has not.
@@ -32,5 +32,7 @@ use super::working_set::{Halt, WorkingSet};
 /// Those of the operation.
 pub fn decide<O: Operation>(set: &mut WorkingSet, command: &Command<O>) -> Result<O::Reply, Halt> {
     set.by.clone_from(&command.by);
-    command.op.decide(set)
+    let answer = command.op.decide(set);
+    set.by = Requester::default();
+    answer
 }

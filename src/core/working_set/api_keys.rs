@@ -1,13 +1,33 @@
 //! The named keys of a working set.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::super::api_key::ApiKey;
+use super::super::api_key::{ApiKey, Scope};
+use super::super::ids::WorkerId;
+use super::super::row_keys::RowKeys;
 use super::{Halt, WorkingSet, need};
 
+/// The named keys that were loaded.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct LoadedKeys {
+    /// By name: all but those of WorkerPools, and of these the ones that were asked for.
+    pub rows: BTreeMap<String, ApiKey>,
+    /// How many keys WorkerPools have, by their Kubernetes namespaces.
+    pub of_pools: BTreeMap<String, usize>,
+    /// What was asked for: if there is no row with such a name, or of such a worker, then there is no such key.
+    names: BTreeSet<String>,
+    workers: BTreeSet<WorkerId>,
+}
+
+impl LoadedKeys {
+    pub fn new(asked: &RowKeys, rows: impl IntoIterator<Item = ApiKey>, of_pools: BTreeMap<String, usize>) -> Self {
+        let rows = rows.into_iter().map(|key| (key.name.clone(), key)).collect();
+        Self { rows, of_pools, names: asked.key_names.clone(), workers: asked.key_workers.clone() }
+    }
+}
+
 impl WorkingSet {
-    /// All named keys.
-    pub fn api_keys(&self) -> Result<&BTreeMap<String, ApiKey>, Halt> {
+    fn loaded_keys(&self) -> Result<&LoadedKeys, Halt> {
         match &self.loaded.api_keys {
             Some(keys) => Ok(keys),
             None if self.loaded.locked_api_keys => Err(Halt::Locked),
@@ -15,17 +35,53 @@ impl WorkingSet {
         }
     }
 
+    /// The key, or `None` if it does not exist.
+    pub fn find_api_key(&self, name: &str) -> Result<Option<&ApiKey>, Halt> {
+        let keys = self.loaded_keys()?;
+        match keys.rows.get(name) {
+            None if !keys.names.contains(name) => Err(need(|keys| keys.key_names.insert(name.to_owned()))),
+            found => Ok(found),
+        }
+    }
+
+    /// The keys that speak for this worker.
+    pub fn api_keys_of(&self, worker: &str) -> Result<impl Iterator<Item = &ApiKey>, Halt> {
+        let keys = self.loaded_keys()?;
+        if !keys.workers.contains(worker) {
+            return Err(need(|keys| keys.key_workers.insert(worker.to_owned())));
+        }
+        Ok(keys.rows.values().filter(move |key| key.scope == Scope::Worker && key.worker.as_deref() == Some(worker)))
+    }
+
+    /// All keys but those of WorkerPools.
+    pub fn api_keys_beside_pools(&self) -> Result<impl Iterator<Item = &ApiKey>, Halt> {
+        Ok(self.loaded_keys()?.rows.values().filter(|key| key.pool_namespace().is_none()))
+    }
+
+    /// How many keys WorkerPools have, by their Kubernetes namespaces.
+    pub fn pool_keys(&self) -> Result<&BTreeMap<String, usize>, Halt> {
+        Ok(&self.loaded_keys()?.of_pools)
+    }
+
     /// Adds a key whose name is free.
     pub fn add_api_key(&mut self, key: ApiKey) {
         self.dirty.api_keys.insert(key.name.clone());
-        self.loaded.api_keys.get_or_insert_default().insert(key.name.clone(), key);
+        let keys = self.loaded.api_keys.get_or_insert_default();
+        if let Some(namespace) = key.pool_namespace() {
+            *keys.of_pools.entry(namespace.to_owned()).or_default() += 1;
+        }
+        keys.rows.insert(key.name.clone(), key);
     }
 
     pub fn remove_api_key(&mut self, name: &str) {
+        let keys = self.loaded.api_keys.get_or_insert_default();
+        let removed = keys.rows.remove(name);
+        if let Some(count) = removed.as_ref().and_then(ApiKey::pool_namespace).and_then(|namespace| keys.of_pools.get_mut(namespace)) {
+            *count = count.saturating_sub(1);
+        }
         // A key that this batch added has no row.
         if !self.dirty.api_keys.remove(name) {
             self.dirty.removed_api_keys.insert(name.to_owned());
         }
-        self.loaded.api_keys.get_or_insert_default().remove(name);
     }
 }

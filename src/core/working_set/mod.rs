@@ -9,11 +9,12 @@ mod queues;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
+pub use api_keys::LoadedKeys;
+
 use uuid::Uuid;
 
 use super::Ms;
 use super::agent_queue::AgentQueue;
-use super::api_key::ApiKey;
 use super::audit::{Action, Actor, AuditEntry, Concerns, EntityType, Requester};
 use super::ids::{IdSource, LeaseId, TaskId, WorkerId};
 use super::rejection::Rejection;
@@ -86,8 +87,8 @@ pub struct Loaded {
     pub predecessors: HashMap<(String, TaskId), Option<TaskId>>,
     pub exclusive: HashMap<String, Option<TaskId>>,
     pub dependencies: HashMap<TaskId, Vec<TaskId>>,
-    /// All named keys by name; `None` if they were not loaded.
-    pub api_keys: Option<BTreeMap<String, ApiKey>>,
+    /// `None` if they were not loaded.
+    pub api_keys: Option<LoadedKeys>,
     /// Some of the keys could not be loaded because another program keeps them locked.
     pub locked_api_keys: bool,
     /// The queues of the queued tasks if `keys.places` asked, those to change, and [`ALL_QUEUES`](super::agent_queue::ALL_QUEUES).

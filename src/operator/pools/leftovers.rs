@@ -82,10 +82,7 @@ async fn sweep_once(pools: &Pools, namespace: Option<&str>) -> Result<(), Error>
     pools.memories.lock().retain(|pool, _| known.contains(pool));
     for key in all {
         let Some(pool) = keys::pool_of(&key).filter(|pool| !known.contains(pool)) else { continue };
-        let Some(creator) = key.created_by.strip_prefix("key:kubernetes:").filter(|creator| namespace.is_none_or(|own| own == *creator))
-        else {
-            continue;
-        };
+        let Some(creator) = key.pool_namespace().filter(|creator| namespace.is_none_or(|own| own == *creator)) else { continue };
         let identity = Identity { namespace: creator.to_owned(), name: String::new(), uid: pool };
         pools.submit(&identity, op::RevokeKey { name: key.name.clone() }).await?.ok();
         if let Some(worker) = key.worker.filter(|worker| worker.starts_with(&format!("{creator}."))) {

@@ -1,5 +1,6 @@
 //! Loads the rows that a batch needs: finds them, locks them in one global order, then reads them.
 
+mod api_keys;
 mod queues;
 
 use std::collections::BTreeSet;
@@ -13,7 +14,6 @@ use crate::error::Error;
 use crate::table::{ReadRow, WriteRow as _, row};
 use crate::{all, reads, records, rows};
 use bloom_core::Ms;
-use bloom_core::api_key::ApiKey;
 use bloom_core::command::RowKeys;
 use bloom_core::ids::{LeaseId, TaskId, WorkerId};
 use bloom_core::task::{PastLease, TaskSpec, TaskState};
@@ -87,9 +87,6 @@ statement!(LOCK_ALL_WORKERS, |d| "{}", lock_workers(d, "", &d.clock(1), d.lock()
 statement!(LOCK_ALL_FREE_WORKERS, |d| "{}", lock_workers(d, "", &d.clock(1), d.skip_locked()));
 statement!(WORKERS_THERE, |d| "SELECT id FROM workers WHERE id {}", d.any(Type::Text, 1));
 statement!(SLOTS, |d| "SELECT worker_id, slot FROM task_state WHERE slot IS NOT NULL AND worker_id {}", d.any(Type::Text, 1));
-// Two statements: keys that were added while this one waited for locks are missing in its snapshot.
-statement!(LOCK_API_KEYS, |d| "SELECT name FROM api_keys ORDER BY name {}", d.lock());
-statement!(LOCK_FREE_API_KEYS, |d| "SELECT name FROM api_keys ORDER BY name {}", d.skip_locked());
 statement!(HOLD_NAMES, |d| "SELECT {} IS NULL", d.lock_names(false));
 statement!(PAST_LEASES, |d| "SELECT {} FROM leases WHERE id {}", records::LEASE.names(""), d.any(Type::Uuid, 1));
 
@@ -266,21 +263,6 @@ impl Load<'_> {
         }
         for id in self.tasks.iter().filter(|id| !self.loaded.locked_tasks.contains(*id)) {
             self.loaded.tasks.entry(*id).or_insert(None);
-        }
-        Ok(())
-    }
-
-    async fn lock_api_keys(&mut self, keys: &RowKeys) -> Result<(), Error> {
-        if !keys.api_keys {
-            return Ok(());
-        }
-        let lock = if self.skip_locked { &LOCK_FREE_API_KEYS } else { &LOCK_API_KEYS };
-        let locked = self.conn.fetch(lock, Args::new()).await?;
-        let found = all(&self.conn.fetch(&reads::API_KEYS, Args::new()).await?, ApiKey::read)?;
-        // Keys that another transaction has just added are not locked here; their names are taken in any case.
-        self.loaded.locked_api_keys = self.skip_locked && locked.len() < found.len();
-        if !self.loaded.locked_api_keys {
-            self.loaded.api_keys = Some(found.into_iter().map(|key| (key.name.clone(), key)).collect());
         }
         Ok(())
     }

@@ -2,6 +2,7 @@
 // A test may panic, because that is how it fails.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod api_keys;
 mod enrollment;
 mod equivalence;
 mod files;
