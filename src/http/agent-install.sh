@@ -11,6 +11,9 @@
 # Other environment variables:
 #   BLOOM_USER             the user that runs the agent; default: the user that called sudo, else a new user bloom-agent
 #   MEMBRIDGE_AGENT_KEY_FILE, and BLOOM_MAX_CONCURRENCY, BLOOM_LISTEN and the like: settings of the agent, see `bloom-runtime agent --help`
+#   BLOOM_CA_FILE          absolute path of a PEM file with the authority of the server's certificate, if this machine does not know it
+#   BLOOM_TLS_CERT_FILE, BLOOM_TLS_KEY_FILE   absolute paths of the agent's client certificate and its key, which its user must be able to
+#                          read, if the server asks for one
 #   BLOOM_INIT             systemd or openrc; default: the one that runs here
 #   DESTDIR                put the files below this directory, and start nothing
 set -eu
@@ -103,7 +106,7 @@ fi
 	printf 'export BLOOM_SERVER=%s\n' "$(quote "$SERVER_URL")"
 	[ -z "$NODE_ID" ] || printf 'export BLOOM_AGENT_NAME=%s\n' "$(quote "$NODE_ID")"
 	for name in BLOOM_MAX_CONCURRENCY BLOOM_WORK_DIR BLOOM_RUNNER BLOOM_PROFILES BLOOM_LABELS BLOOM_LISTEN BLOOM_AGENT_URL \
-		BLOOM_PUSH_ONLY BLOOM_UPDATE_COMMAND BLOOM_GRACE_SECONDS; do
+		BLOOM_PUSH_ONLY BLOOM_UPDATE_COMMAND BLOOM_GRACE_SECONDS BLOOM_CA_FILE BLOOM_TLS_CERT_FILE BLOOM_TLS_KEY_FILE; do
 		eval "value=\${$name:-}"
 		[ -z "$value" ] || printf 'export %s=%s\n' "$name" "$(quote "$value")"
 	done

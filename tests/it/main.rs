@@ -58,8 +58,8 @@ mod row_locks;
 mod sessions;
 mod suspend;
 mod tasks;
-
 mod timers;
+mod tls;
 mod usage;
 mod watch;
 mod workers;
