@@ -171,7 +171,9 @@ fn tls(ca: Option<PathBuf>, certificate: Option<PathBuf>, key: Option<PathBuf>) 
     let identity = match (given(certificate), given(key)) {
         (Some(certificate), Some(key)) => Some(IdentityFiles { certificate, key }),
         (None, None) => None,
-        (Some(_), None) => return Err(CommandError::usage("--tls-cert-file needs the private key of the certificate: give --tls-key-file, too")),
+        (Some(_), None) => {
+            return Err(CommandError::usage("--tls-cert-file needs the private key of the certificate: give --tls-key-file, too"));
+        }
         (None, Some(_)) => return Err(CommandError::usage("--tls-key-file needs the certificate of the key: give --tls-cert-file, too")),
     };
     Tls::read(given(ca).as_deref(), identity.as_ref()).map_err(|error| CommandError::usage(error.to_string()))

@@ -202,9 +202,12 @@ fn reachable(address: SocketAddr, certificate: Option<&Certificate>) -> Vec<Stri
     }
     let port = address.port();
     if let Some(certificate) = certificate {
-        let is_of_others = |name: &&String| !name.contains('*') && *name != "localhost" && !name.parse().is_ok_and(|ip: IpAddr| ip.is_loopback());
+        let is_of_others =
+            |name: &&String| !name.contains('*') && *name != "localhost" && !name.parse().is_ok_and(|ip: IpAddr| ip.is_loopback());
         let names = certificate.names.iter().filter(is_of_others);
-        return names.map(|name| if name.contains(':') { format!("https://[{name}]:{port}") } else { format!("https://{name}:{port}") }).collect();
+        return names
+            .map(|name| if name.contains(':') { format!("https://[{name}]:{port}") } else { format!("https://{name}:{port}") })
+            .collect();
     }
     // Connecting a datagram socket only chooses a route: nothing is sent to these addresses, which are reserved for documentation.
     let own = |from: &str, to: &str| {

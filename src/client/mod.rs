@@ -311,7 +311,8 @@ mod tests {
 
     #[test]
     fn a_server_is_an_http_url() {
-        let server = |url: &str| Client::new(url, None, &Tls::default()).map(|client| client.server().to_owned()).map_err(|error| error.to_string());
+        let server =
+            |url: &str| Client::new(url, None, &Tls::default()).map(|client| client.server().to_owned()).map_err(|error| error.to_string());
         assert_eq!(server("http://h:5000").unwrap(), "http://h:5000");
         assert_eq!(server("https://h/bloom/?x#y").unwrap(), "https://h/bloom");
         for wrong in ["h:5000", "ftp://h", "5000", "", "http://me:secret@h", "ftp://me:secret@h/x", "me:secret@h", "http://me:s/ecret@h"] {

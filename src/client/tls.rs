@@ -71,7 +71,8 @@ impl Tls {
 /// What to do about a certificate that was refused, on this side or on the other. `None` if the failure is another one.
 pub(super) fn advice(cause: &str) -> Option<&'static str> {
     let has = |words: &[&str]| words.iter().any(|word| cause.contains(word));
-    if cause.contains("received fatal alert") && has(&["Certificate", "UnknownCA"]) {
+    // If another authority has the name of the right one, the signature is wrong: DecryptError.
+    if cause.contains("received fatal alert") && has(&["Certificate", "UnknownCA", "DecryptError"]) {
         return Some(
             "the server refused this program's certificate (--tls-cert-file, BLOOM_TLS_CERT_FILE): it must be valid, and come from an \
              authority in the server's TLS_CLIENT_CA_FILE",
@@ -114,6 +115,7 @@ mod tests {
             ("invalid peer certificate: certificate expired: verification time 2 (UNIX)", "renew"),
             ("received fatal alert: UnknownCA", "TLS_CLIENT_CA_FILE"),
             ("received fatal alert: CertificateExpired", "TLS_CLIENT_CA_FILE"),
+            ("received fatal alert: DecryptError", "TLS_CLIENT_CA_FILE"),
         ] {
             assert!(advice(cause).is_some_and(|advice| advice.contains(expected)), "{cause}");
         }

@@ -45,7 +45,8 @@ const SHARE_TAKEN: Error = Error::Later(
     "This address has as many connections as one client may have: use fewer, or, if it is a proxy for many clients, name it in \
      TRUSTED_PROXIES",
 );
-const NOT_TLS: Error = Error::fixed(400, "This port speaks https, and the request came as plain http: use an address that begins with https://");
+const NOT_TLS: Error =
+    Error::fixed(400, "This port speaks https, and the request came as plain http: use an address that begins with https://");
 /// Time limit of the TLS handshake, of a request's head and of the wait between requests, so that slow clients do not occupy connections.
 pub const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 /// A client that reads nothing for this time is disconnected, so that it does not hold a connection and the memory of its answers.

@@ -110,7 +110,9 @@ impl Contents {
             .map_err(|_| of_key("has no private key in PEM form without a password (-----BEGIN PRIVATE KEY-----)"))?;
         // Compares the key with the first certificate.
         let own = CertifiedKey::from_der(chain, key, &provider).map_err(|error| match error {
-            rustls::Error::InconsistentKeys(_) => of_key("is not the key of the first certificate in TLS_CERT_FILE: put both in place together"),
+            rustls::Error::InconsistentKeys(_) => {
+                of_key("is not the key of the first certificate in TLS_CERT_FILE: put both in place together")
+            }
             other => of_key(&format!("has a key that can't be used: {other}")),
         })?;
         let builder = ServerConfig::builder_with_provider(provider.clone());

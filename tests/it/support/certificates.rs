@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use super::janitor;
+use super::{janitor, unique};
 
 /// openssl's own configuration would make authorities of all certificates.
 const CONFIG: &str = "[req]\ndistinguished_name = dn\n[dn]\n";
@@ -27,7 +27,15 @@ impl Authority {
         std::fs::write(dir.join("openssl.cnf"), CONFIG).expect("the configuration");
         let authority = Self { dir };
         let rest = ["-days", "30", "-addext", "basicConstraints=critical,CA:TRUE"];
-        authority.openssl(&[&["req", "-x509"], &NEW_KEY[..], &["-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=An authority"], &rest].concat());
+        authority.openssl(
+            &[
+                &["req", "-x509"],
+                &NEW_KEY[..],
+                &["-keyout", "ca.key", "-out", "ca.pem", "-subj", &format!("/CN={}", unique("authority"))],
+                &rest,
+            ]
+            .concat(),
+        );
         authority
     }
 

@@ -8,9 +8,7 @@ use reqwest::header::HeaderMap;
 use serde_json::Value;
 
 /// One connection pool for all tests.
-static CLIENT: LazyLock<reqwest::Client> = LazyLock::new(|| {
-    builder().build().expect("a client")
-});
+static CLIENT: LazyLock<reqwest::Client> = LazyLock::new(|| builder().build().expect("a client"));
 
 pub fn builder() -> reqwest::ClientBuilder {
     // Fails only if a provider was installed before, which can be used as well.

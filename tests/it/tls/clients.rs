@@ -6,7 +6,12 @@ const NEEDED: &str = "need a client certificate";
 
 /// A server whose workers need a certificate of this authority.
 fn guarded(place: &Place, clients: &Authority) -> Server {
-    place.server().env("TLS_CLIENT_CA_FILE", clients.file().display()).env("RUNTIME_API_KEY", "admin-key").env("RUNTIME_WORKER_KEY", "worker-key").start()
+    place
+        .server()
+        .env("TLS_CLIENT_CA_FILE", clients.file().display())
+        .env("RUNTIME_API_KEY", "admin-key")
+        .env("RUNTIME_WORKER_KEY", "worker-key")
+        .start()
 }
 
 fn with_certificate(server: &Server, authority: &Authority, issued: &Issued) -> Api {

@@ -50,8 +50,10 @@ fn a_certificate_without_its_key_is_not_taken() {
         assert_eq!(presented(&server, &authority).await, first.der());
         // The file that can't be read is another fault, which is logged after more than one look at the one before.
         std::fs::remove_file(place.key()).unwrap();
-        eventually("the missing key is logged", || async { server.log().contains("the file of the private key can't be read").then_some(()) })
-            .await;
+        eventually("the missing key is logged", || async {
+            server.log().contains("the file of the private key can't be read").then_some(())
+        })
+        .await;
         let log = server.log();
         assert_eq!(log.matches(REFUSED).count(), 2, "each fault is logged once: {log}");
         assert_eq!(presented(&server, &authority).await, first.der());

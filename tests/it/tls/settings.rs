@@ -31,7 +31,9 @@ fn what_the_server_can_not_use_stops_the_start() {
     let said = refused(Server::on(Database::Sqlite).env("TLS_CLIENT_CA_FILE", authority.file().display()), "tls_client_ca_file");
     assert!(said.contains("set TLS_CERT_FILE and TLS_KEY_FILE"), "{said}");
 
-    for (setting, field) in [("TLS_CERT_FILE", "tls_cert_file"), ("TLS_KEY_FILE", "tls_key_file"), ("TLS_CLIENT_CA_FILE", "tls_client_ca_file")] {
+    for (setting, field) in
+        [("TLS_CERT_FILE", "tls_cert_file"), ("TLS_KEY_FILE", "tls_key_file"), ("TLS_CLIENT_CA_FILE", "tls_client_ca_file")]
+    {
         let said = refused(place.server().env(setting, "/nowhere"), field);
         assert!(said.contains("/nowhere") && said.contains("can't be read"), "{said}");
         let said = refused(place.server().env(setting, "/"), field);
