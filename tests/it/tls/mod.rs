@@ -73,8 +73,11 @@ fn commands_and_agents_work_over_https() {
         let place = Place::with(&authority.issue("bloom.example"));
         let server = place.server().start();
         assert!(server.base().starts_with("https://"), "{}", server.log());
-        let log = server.log();
-        assert!(log.contains("127.0.0.1, bloom.example") && log.contains("not_after="), "{log}");
+        eventually("the log has the certificate", || async {
+            let log = server.log();
+            (log.contains("127.0.0.1, bloom.example") && log.contains("not_after=")).then_some(())
+        })
+        .await;
         let _agent = server.agent("box").env("BLOOM_CA_FILE", authority.file().display()).echo().start();
         let user = user(&server, &authority);
         let watching = api(&server, &authority);
@@ -136,4 +139,25 @@ fn dev_stays_plain() {
     let user = User::new().with("TLS_CERT_FILE", certificate.to_str().unwrap()).with("TLS_KEY_FILE", key.to_str().unwrap());
     let said = user.does(&["dev", "--port", "0"]).complains(2);
     assert!(said.contains("plain http") && said.contains("TLS_CERT_FILE"), "{said}");
+}
+
+#[test]
+fn doctor_looks_at_a_server_that_speaks_https() {
+    let authority = Authority::new();
+    let place = Place::with(&authority.issue("bloom.example"));
+    let server = place.server().start();
+    let port = server.base().rsplit(':').next().unwrap();
+    let doctor = |more: &[(&str, &str)]| {
+        let mut command = server.plan().command(&["doctor"]);
+        let output = command.env("PORT", port).envs(more.iter().copied()).output().unwrap();
+        String::from_utf8([output.stdout, output.stderr].concat()).unwrap()
+    };
+    let ca = authority.file().display().to_string();
+    let said = doctor(&[("BLOOM_CA_FILE", &ca)]);
+    assert!(said.contains(&format!("it is ready at {}", server.base())), "{said}");
+    let said = doctor(&[]);
+    assert!(said.contains("wrong") && said.contains("BLOOM_CA_FILE"), "{said}");
+    let public = format!("https://localhost:{port}");
+    let said = doctor(&[("BLOOM_CA_FILE", &ca), ("PUBLIC_URL", &public)]);
+    assert!(said.contains(&public) && said.contains("other names"), "{said}");
 }
